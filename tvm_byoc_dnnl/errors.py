@@ -1,0 +1,45 @@
+"""Errors of the package: one class per kind, each message says what, got, expected and what to do.
+
+The C++ side throws the same kinds by name, so they arrive in Python as these classes.
+"""
+
+from __future__ import annotations
+
+from tvm_ffi import register_error
+
+__all__ = [
+    "ArtifactError",
+    "ByocError",
+    "GraphError",
+    "InputError",
+    "NativeLibraryError",
+    "UnsupportedError",
+]
+
+
+class ByocError(Exception):
+    """Base class of every error that this package raises on purpose."""
+
+
+@register_error("ByocGraphError")
+class GraphError(ByocError, ValueError):
+    """A portable graph (or a Relax region) is malformed."""
+
+
+@register_error("ByocInputError")
+class InputError(ByocError, ValueError):
+    """A call's argument has the wrong number, dtype, rank, shape, layout or name."""
+
+
+@register_error("ByocUnsupportedError")
+class UnsupportedError(ByocError):
+    """The library has no implementation for exactly this on this machine, or an op is not expressible."""
+
+
+@register_error("ByocArtifactError")
+class ArtifactError(ByocError, ValueError):
+    """A saved module or file is damaged, or of a version that this package does not read."""
+
+
+class NativeLibraryError(ByocError, ImportError):
+    """The native library, libdnnl or libgomp is missing, unloadable or claimed by somebody else."""
