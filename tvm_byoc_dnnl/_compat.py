@@ -1,0 +1,72 @@
+"""The differences between the TVM versions that we support (0.26, 0.27), and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+
+__all__ = [
+    "constant_numpy",
+    "constant_tensor",
+    "dtype_of",
+    "is_constant",
+    "make_constant",
+    "shape_dims",
+    "static_shape",
+    "var_name",
+]
+
+# 0.27 moved Relax's tensor constant to tvm.ir.GenericConst (`value`); 0.26 has relax.Constant (`data`).
+_CONSTANT: type = getattr(tvm.ir, "GenericConst", None) or relax.Constant
+_DATA = "value" if hasattr(tvm.ir, "GenericConst") else "data"
+
+
+def is_constant(expr: Any) -> bool:
+    """Whether ``expr`` is a Relax tensor constant."""
+    return isinstance(expr, _CONSTANT) and isinstance(expr.ty, relax.TensorType)
+
+
+def constant_tensor(expr: Any) -> tvm.runtime.Tensor:
+    """The tensor inside a Relax constant, without a copy."""
+    return getattr(expr, _DATA)
+
+
+def constant_numpy(expr: Any) -> np.ndarray:
+    """The value of a Relax constant as a NumPy array."""
+    return constant_tensor(expr).numpy()
+
+
+def make_constant(array: np.ndarray, dtype: str | None = None) -> relax.Expr:
+    """A Relax constant of ``array`` (C-contiguous; converted to ``dtype`` when given)."""
+    array = np.array(array, dtype=dtype, order="C", copy=None)  # keeps rank 0
+    return relax.const(array, dtype or str(array.dtype))
+
+
+def dtype_of(ty: Any) -> str:
+    """Dtype of a tensor type as a string, ``""`` when TVM does not know it."""
+    dtype = ty.dtype
+    return "" if dtype is None else str(getattr(dtype, "dtype", dtype))
+
+
+def shape_dims(ty: Any) -> list[Any] | None:
+    """Dims of a tensor type (``int`` or a ``tirx`` expression), ``None`` when the shape is unknown."""
+    shape = ty.shape
+    if shape is None or not isinstance(shape, relax.ShapeExpr):
+        return None
+    return [int(d) if isinstance(d, (int, tirx.IntImm)) else d for d in shape.values]
+
+
+def static_shape(ty: Any) -> tuple[int, ...] | None:
+    """Shape of a tensor type when every dim is a number, else ``None``."""
+    dims = shape_dims(ty)
+    if dims is None or not all(isinstance(d, int) for d in dims):
+        return None
+    return tuple(dims)
+
+
+def var_name(var: Any) -> str:
+    """Name of a Relax variable."""
+    return getattr(var, "name", None) or var.name_hint
