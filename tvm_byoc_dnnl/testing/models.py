@@ -1,0 +1,203 @@
+"""The nine networks that ship inside the ``onnx`` package, with weights worth computing with.
+
+The files hold the true graphs but constant weights (0.02 everywhere), so every channel would equal every
+other and a wrong answer could pass. Each float weight is replaced by seeded noise of the size that its
+consumer needs: activations stay near 1 through the whole network.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from ..errors import InputError
+
+__all__ = ["LIGHT_MODELS", "light_model", "ort_run", "random_inputs"]
+
+LIGHT_MODELS = (
+    "resnet50",
+    "squeezenet",
+    "densenet121",
+    "inception_v1",
+    "inception_v2",
+    "vgg19",
+    "shufflenet",
+    "bvlc_alexnet",
+    "zfnet512",
+)
+
+Shape = tuple[int, ...]
+Fill = Callable[[np.random.Generator, Shape], np.ndarray]
+
+
+def _normal(std: float) -> Fill:
+    return lambda rng, shape: rng.standard_normal(shape, dtype=np.float32) * np.float32(std)
+
+
+def _uniform(low: float, high: float) -> Fill:
+    return lambda rng, shape: rng.uniform(low, high, shape).astype("float32")
+
+
+def _he(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """Noise that keeps the variance through a weight (out, in, ...) and a ReLU."""
+    return _normal(np.sqrt(2.0 / np.prod(shape[1:])))(rng, shape)
+
+
+def _he_transposed(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    return np.ascontiguousarray(_he(rng, shape[::-1]).T)
+
+
+# (consumer, position of the weight among its inputs) -> how to fill it
+_FILLS: dict[tuple[str, int], Fill] = {
+    ("Conv", 1): _he,
+    ("Conv", 2): _normal(0.05),
+    ("Gemm", 1): _he_transposed,
+    ("Gemm", 2): _normal(0.05),
+    ("BatchNormalization", 1): _uniform(0.9, 1.1),
+    ("BatchNormalization", 2): _normal(0.05),
+    ("BatchNormalization", 3): _normal(0.05),
+    ("BatchNormalization", 4): _uniform(0.8, 1.2),
+    ("Mul", 1): _uniform(0.9, 1.1),
+    ("Add", 1): _normal(0.05),
+}
+_GEMM_TRANSPOSED_B = _he
+# Scale of a batch_norm that feeds a residual sum: beside a plain shortcut the sums would pile up block by block.
+_BESIDE_SHORTCUT = _uniform(0.2, 0.3)
+_BESIDE_BATCH_NORM = _uniform(0.6, 0.8)
+_VIEWS = frozenset({"Unsqueeze", "Reshape", "Identity"})
+
+
+def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
+    return next((int(a.i) for a in node.attribute if a.name == name), default)
+
+
+class _Uses:
+    """Who reads which value of a graph."""
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self._of: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
+        self._maker = {name: node.op_type for node in graph.node for name in node.output}
+        for node in graph.node:
+            for position, name in enumerate(node.input):
+                self._of.setdefault(name, []).append((node, position))
+
+    def readers(self, name: str) -> Iterator[tuple[onnx.NodeProto, int]]:
+        """Nodes that read ``name``, seen through nodes that only change its shape."""
+        for node, position in self._of.get(name, ()):
+            if node.op_type in _VIEWS and position == 0:
+                yield from self.readers(node.output[0])
+            else:
+                yield node, position
+
+    def fill(self, weight: str) -> Fill | None:
+        """How to fill ``weight``; ``None`` for values that nobody reads as a weight."""
+        for node, position in self.readers(weight):
+            if (node.op_type, position) == ("Gemm", 1) and _attribute(node, "transB", 0):
+                return _GEMM_TRANSPOSED_B
+            if (node.op_type, position) == ("BatchNormalization", 1):
+                for reader, _ in self.readers(node.output[0]):
+                    if reader.op_type == "Sum":
+                        made_by = {self._maker.get(term) for term in reader.input}
+                        return _BESIDE_BATCH_NORM if made_by == {"BatchNormalization"} else _BESIDE_SHORTCUT
+            if (node.op_type, position) in _FILLS:
+                return _FILLS[node.op_type, position]
+        return None
+
+
+def _light_file(name: str) -> Path:
+    if name not in LIGHT_MODELS:
+        raise InputError(f"no light model `{name}`; there are: {', '.join(LIGHT_MODELS)}")
+    return Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / f"light_{name}.onnx"
+
+
+def light_model(name: str, seed: int = 0) -> onnx.ModelProto:
+    """One of the networks inside the ``onnx`` package, with random weights.
+
+    Parameters
+    ----------
+    name : str
+        One of :data:`LIGHT_MODELS`.
+    seed : int
+        Same name and seed, same weights.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Weights are initialisers and no inputs; the picture, (1, 3, 224, 224) float32, is the only input.
+    """
+    model = onnx.load(_light_file(name.removeprefix("light_")))
+    graph, uses = model.graph, _Uses(model.graph)
+    values = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    shapes = {k: tuple(v.shape) for k, v in values.items() if v.dtype == np.float32}
+    shapes |= {n.output[0]: tuple(values[n.input[0]]) for n in graph.node if n.op_type == "ConstantOfShape"}
+    weights = {}
+    for weight, shape in shapes.items():
+        fill = uses.fill(weight)
+        if fill is not None:
+            rng = np.random.default_rng([seed, zlib.crc32(weight.encode())])
+            weights[weight] = fill(rng, tuple(int(d) for d in shape))
+
+    nodes = [n for n in graph.node if n.op_type != "ConstantOfShape"]
+    read = {i for n in nodes for i in n.input}
+    constants = {k: v for k, v in values.items() if k in read} | weights
+    fixed = helper.make_graph(
+        nodes,
+        graph.name,
+        [i for i in graph.input if i.name in read and i.name not in constants],
+        list(graph.output),
+        [numpy_helper.from_array(v, k) for k, v in constants.items()],
+    )
+    return helper.make_model(fixed, opset_imports=model.opset_import, ir_version=8)
+
+
+def random_inputs(
+    model: onnx.ModelProto, seed: int = 0, shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> dict[str, np.ndarray]:
+    """Random inputs of a model, by name.
+
+    Floats are standard normal, integers in [0, 10), booleans a coin toss. A dim without a number is 1 unless
+    ``shapes`` gives the input's shape.
+    """
+    rng = np.random.default_rng(seed)
+    constants = {t.name for t in model.graph.initializer}
+    inputs = {}
+    for value in model.graph.input:
+        if value.name in constants:
+            continue
+        kind = value.type.tensor_type
+        shape = (shapes or {}).get(value.name) or tuple(d.dim_value or 1 for d in kind.shape.dim)
+        dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        if dtype.kind in "iu":
+            array = rng.integers(0, 10, shape)
+        elif dtype.kind == "b":
+            array = rng.integers(0, 2, shape)
+        else:
+            array = rng.standard_normal(shape)
+        inputs[value.name] = np.asarray(array, dtype=dtype)
+    return inputs
+
+
+def ort_run(
+    model: onnx.ModelProto | bytes | str | Path, inputs: Mapping[str, np.ndarray], optimize: bool = False
+) -> list[np.ndarray]:
+    """Outputs of ``model`` computed by ONNX Runtime on the CPU: the reference of the tests.
+
+    ``optimize=False`` runs the graph as written; ONNX Runtime's own rewrites change the numbers of quantised
+    models by some percent.
+    """
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.graph_optimization_level = (
+        ort.GraphOptimizationLevel.ORT_ENABLE_ALL if optimize else ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    )
+    source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
+    source = str(source) if isinstance(source, Path) else source
+    session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    return session.run(None, dict(inputs))
