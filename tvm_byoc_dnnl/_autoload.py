@@ -1,0 +1,22 @@
+"""What ``import tvm`` runs, through the entry point group ``tvm.backends``: nothing but the native library.
+
+An exception here becomes a warning of TVM's, which goes on without us; the first use of the library raises
+the same error again.
+"""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["register"]
+
+
+def register() -> None:
+    """Load the native library, so that modules exported with it load after ``import tvm`` alone."""
+    # When TVM starts its thread pool it pins the calling thread to half of the cores. libgomp's team inherits
+    # that mask and then shares those cores: 15 times slower was measured. It must be set before the pool starts.
+    os.environ.setdefault("TVM_BIND_THREADS", "0")
+
+    from . import _native
+
+    _native.load()
