@@ -1,0 +1,87 @@
+# Everything a developer runs. Needs python3 (3.10 or newer, with venv), a C++17 compiler and make; the rest,
+# CMake and Ninja included, is installed into $(VENV). Nothing is done twice: stamps remember what is current.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BUILD  ?= build/dev
+WERROR ?= OFF
+ARGS   ?=
+
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+
+PY  := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check -q
+CXX_FILES := $(shell find codegen_src tests/cpp -name '*.cc' -o -name '*.h' -o -name '*.c' -o -name CMakeLists.txt)
+CXX_STYLE := $(filter-out %CMakeLists.txt,$(CXX_FILES))
+
+DEPS   := $(VENV)/.deps
+NATIVE := $(BUILD)/.installed
+PEERS  := $(VENV)/.peers
+
+.PHONY: help build demo test test-py test-cpp test-tvm026 lint format bench docs clean
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "  Arguments go through ARGS, as in: make bench ARGS='resnet50 --rounds 5'"
+
+$(DEPS): pyproject.toml setup.py
+	@echo "== $(VENV): install the tools and what the package needs"
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install --upgrade 'pip>=25.1'
+	@$(PIP) install --group dev
+	@TVM_BYOC_DNNL_SKIP_CMAKE=1 $(PIP) install --no-build-isolation -e .
+	@touch $@
+
+$(NATIVE): $(DEPS) CMakeLists.txt $(CXX_FILES)
+	@echo "== $(BUILD): compile the native library"
+	@$(VENV)/bin/cmake -G Ninja -S . -B $(BUILD) --log-level=WARNING \
+	  -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV))/bin/ninja -DPython_EXECUTABLE=$(abspath $(PY)) \
+	  -DTVM_BYOC_DNNL_BUILD_TESTS=ON -DTVM_BYOC_DNNL_WERROR=$(WERROR) -DTVM_BYOC_DNNL_VERSION=$(VERSION)
+	@$(VENV)/bin/cmake --build $(BUILD)
+	@$(VENV)/bin/cmake --install $(BUILD) --prefix . > /dev/null
+	@touch $@
+
+$(PEERS): $(DEPS)
+	@echo "== $(VENV): install the engines to compare with"
+	@TVM_BYOC_DNNL_SKIP_CMAKE=1 $(PIP) install --no-build-isolation -e '.[bench]'
+	@touch $@
+
+build: $(NATIVE)  ## the virtual environment and the native library
+
+demo: $(NATIVE)  ## ResNet-50: stock TVM, this package and ONNX Runtime, in one table
+	@$(PY) -m bench.demo $(ARGS)
+
+test: test-cpp test-py  ## every test: C++ first, then Python
+
+test-cpp: $(NATIVE)  ## the C++ tests
+	@$(VENV)/bin/ctest --test-dir $(BUILD) --output-on-failure
+
+test-py: $(NATIVE)  ## the Python tests, as in: make test-py ARGS='-m "not slow" tests/unit'
+	@$(PY) -m pytest $(ARGS)
+
+test-tvm026: $(NATIVE)  ## the Python tests under TVM 0.26, in .venv-tvm026
+	@$(MAKE) --no-print-directory VENV=.venv-tvm026 .venv-tvm026/.deps
+	@.venv-tvm026/bin/python -m pip --disable-pip-version-check -q install 'apache-tvm==0.26.*'
+	@.venv-tvm026/bin/python -m pytest $(ARGS)
+
+lint: $(DEPS)  ## ruff, mypy and clang-format, changing nothing
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/clang-format --dry-run -Werror $(CXX_STYLE)
+
+format: $(DEPS)  ## let ruff and clang-format rewrite the files
+	@$(VENV)/bin/ruff check --fix .
+	@$(VENV)/bin/ruff format .
+	@$(VENV)/bin/clang-format -i $(CXX_STYLE)
+
+bench: $(NATIVE) $(PEERS)  ## this package beside ONNX Runtime, OpenVINO and stock TVM, on nine networks
+	@$(PY) -m bench $(ARGS)
+
+docs: $(NATIVE)  ## write the generated pages of docs/ again
+	@$(PY) docs/generate.py
+
+clean:  ## remove what was built; the virtual environments stay
+	rm -rf build dist *.egg-info tvm_byoc_dnnl/lib

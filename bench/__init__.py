@@ -1,0 +1,1 @@
+"""Peers side by side, in one run: ``python -m bench``."""

@@ -1,0 +1,47 @@
+"""Measure models on engines: ``python -m bench [MODEL ...] [--engines ...] [--json FILE]``."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from tvm_byoc_dnnl.errors import InputError
+from tvm_byoc_dnnl.testing.bench import ENGINES, Settings, choose_engines, find_model, run
+from tvm_byoc_dnnl.testing.models import LIGHT_MODELS
+
+_DEFAULTS = Settings()
+
+
+@click.command(context_settings={"show_default": True})
+@click.argument("models", nargs=-1)
+@click.option("--engines", default="byoc,onnxruntime,openvino,tvm", help=f"Of: {', '.join(ENGINES)}.")
+@click.option("--baseline", default=None, help="Divide by this engine's time.  [default: the first]")
+@click.option("--threads", default=_DEFAULTS.threads, help="Threads of each engine.")
+@click.option("--rounds", default=_DEFAULTS.rounds, help="Turns of each engine; below 20 is a quick look.")
+@click.option("--json", "json_file", help="Write every sample to this file; - is standard output.")
+def main(
+    models: tuple[str, ...],
+    engines: str,
+    baseline: str | None,
+    threads: int,
+    rounds: int,
+    json_file: str | None,
+) -> None:
+    """Compare engines on MODELS.
+
+    A model is an .onnx file or the name of a network inside the onnx package; without any, all of those.
+    """
+    try:
+        chosen = choose_engines(engines.split(","))
+        found = [find_model(name) for name in models or LIGHT_MODELS]
+        if baseline is not None and baseline not in chosen:
+            raise InputError(f"--baseline {baseline}: not among the engines measured, {', '.join(chosen)}")
+    except InputError as error:
+        raise click.UsageError(str(error)) from error
+    comparisons = run(found, chosen, Settings(threads=threads, rounds=rounds), baseline, json_file)
+    sys.exit(any(c.failures for c in comparisons))
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m bench")

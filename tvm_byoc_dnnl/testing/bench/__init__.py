@@ -1,0 +1,24 @@
+"""This package and its peers side by side on one model, each in a process of its own."""
+
+from __future__ import annotations
+
+from .engines import ENGINES, Engine
+from .measure import Comparison, Measurement, Settings, Spread, compare
+from .report import to_json, to_table
+from .run import Model, choose_engines, find_model, run
+
+__all__ = [
+    "ENGINES",
+    "Comparison",
+    "Engine",
+    "Measurement",
+    "Model",
+    "Settings",
+    "Spread",
+    "choose_engines",
+    "compare",
+    "find_model",
+    "run",
+    "to_json",
+    "to_table",
+]

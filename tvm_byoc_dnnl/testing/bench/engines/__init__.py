@@ -1,0 +1,70 @@
+"""The engines that can be compared: one row here and one small module each.
+
+A module has one function, ``load(path, threads, **options) -> (run, version)``, where ``run`` takes the list
+of the model's inputs and returns the list of its outputs, all NumPy arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+__all__ = ["ENGINES", "PROBE", "REFERENCE", "Engine", "Loader", "Run"]
+
+Run = Callable[[list[np.ndarray]], list[np.ndarray]]
+Loader = Callable[..., tuple[Run, str]]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One row of the comparison.
+
+    Parameters
+    ----------
+    module : str
+        Module of this package that loads models for the engine.
+    label : str
+        Name in tables.
+    requires : str
+        Module that must be importable.
+    options : Mapping[str, Any]
+        Passed to the module's ``load``.
+    tolerance : float
+        Largest accepted difference from the reference, as a share of the largest reference value.
+    max_rounds : int or None
+        Take part in so many rounds only: for engines that need seconds per run.
+    env : Mapping[str, str]
+        Set in the engine's process before anything is imported there.
+    """
+
+    module: str
+    label: str
+    requires: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    tolerance: float = 1e-3
+    max_rounds: int | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def source(self) -> str:
+        """Full name of the engine's module."""
+        return f"{__name__}.{self.module}"
+
+
+ENGINES: dict[str, Engine] = {
+    "byoc": Engine("byoc", "tvm-byoc-dnnl", "tvm"),
+    "byoc-bf16": Engine("byoc", "tvm-byoc-dnnl bf16", "tvm", {"precision": "bfloat16"}, 5e-2),
+    "onnxruntime": Engine("onnxruntime", "ONNX Runtime", "onnxruntime"),
+    "openvino": Engine("openvino", "OpenVINO", "openvino"),
+    "openvino-bf16": Engine("openvino", "OpenVINO bf16", "openvino", {"precision": "bfloat16"}, 5e-2),
+    # Without us: TVM's own default pipeline, seconds per picture.
+    "tvm": Engine("tvm", "TVM alone", "tvm", max_rounds=3, env={"TVM_DEVICE_BACKEND_AUTOLOAD": "0"}),
+}
+
+REFERENCE = "onnxruntime"
+"""The engine whose outputs every other engine's are checked against."""
+
+PROBE = Engine("probe", "quietness probe", "numpy")
+"""A fixed matrix product that takes its turns too: its spread says how quiet the machine was."""

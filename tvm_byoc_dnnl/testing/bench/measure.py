@@ -1,0 +1,244 @@
+"""Engines beside each other, fairly: one process each, short turns, the same model, inputs and thread count.
+
+Every round, each engine rests, warms up and runs a short block. Ratios are formed inside a round, so that a
+slow minute of the machine hits both sides; medians and quartiles over the rounds are what is reported.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from .engines import ENGINES, PROBE, REFERENCE, Engine
+from .process import EngineError, EngineProcess
+
+__all__ = ["Comparison", "Measurement", "Settings", "Spread", "busy_share", "compare"]
+
+Progress = Callable[[str, float], None]
+"""Told what is being done, and how much of the model's work is done (0 to 1)."""
+
+_LOADING = 0.3  # the part of the progress bar before the first round
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to measure.
+
+    Parameters
+    ----------
+    threads : int
+        Threads of each engine.
+    rounds : int
+        Turns of each engine; each gives one ratio.
+    block_ms : float
+        Aimed length of one turn.
+    rest_ms : float
+        Pause before a turn, in which the other engines' threads go to sleep.
+    """
+
+    threads: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+    rounds: int = 20
+    block_ms: float = 200.0
+    rest_ms: float = 50.0
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and quartiles."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Of at least one value."""
+        if len(values) == 1:
+            return cls(values[0], values[0], values[0])
+        low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+        return cls(median, low, high)
+
+
+@dataclass
+class Measurement:
+    """One engine on one model; with ``failure`` set, what was measured before it is not worth keeping."""
+
+    engine: str
+    label: str
+    version: str = ""
+    first_result_s: float = 0.0
+    error: float = 0.0
+    blocks: list[list[float]] = field(default_factory=list)
+    failure: str = ""
+
+    def milliseconds(self) -> Spread:
+        """Over every timed run."""
+        return Spread.of([sample for block in self.blocks for sample in block])
+
+    def ratio(self, baseline: Measurement) -> Spread:
+        """This engine's time as a multiple of the baseline's, over the rounds that both took part in."""
+        pairs = zip(self.blocks, baseline.blocks, strict=False)
+        return Spread.of([statistics.median(a) / statistics.median(b) for a, b in pairs])
+
+
+@dataclass
+class Comparison:
+    """Every engine on one model."""
+
+    model: str
+    baseline: str
+    measurements: list[Measurement]
+    probe: Spread
+
+    def of(self, engine: str) -> Measurement:
+        """The measurement of one engine."""
+        return next(m for m in self.measurements if m.engine == engine)
+
+    @property
+    def failures(self) -> list[Measurement]:
+        """Engines without a result, or with a wrong one."""
+        return [m for m in self.measurements if m.failure]
+
+    @property
+    def quiet(self) -> bool:
+        """Whether the fixed matrix product took nearly the same time throughout."""
+        return self.probe.high <= 1.15 * self.probe.low
+
+
+def busy_share(seconds: float = 1.0) -> float:
+    """Share of the machine's cores that somebody uses while this process sleeps for ``seconds``."""
+
+    def ticks() -> tuple[int, int]:
+        fields = [int(f) for f in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+        return sum(fields), fields[3] + fields[4]  # all, idle and waiting for a disk
+
+    total, idle = ticks()
+    time.sleep(seconds)
+    total_after, idle_after = ticks()
+    return 1.0 - (idle_after - idle) / max(total_after - total, 1)
+
+
+def _difference(outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
+    """Largest difference as a share of the largest expected value; infinite when shapes differ."""
+    worst = 0.0
+    if [o.shape for o in outputs] != [e.shape for e in expected]:
+        return float("inf")
+    for got, want in zip(outputs, expected, strict=True):
+        if want.size:
+            got, want = got.astype("float64"), want.astype("float64")
+            scale = max(float(np.abs(want).max()), 1e-12)
+            share = float(np.abs(got - want).max()) / scale
+            worst = max(worst, share if np.isfinite(share) else float("inf"))
+    return worst
+
+
+class _Contestant:
+    """One engine's process, what it measured so far, and the length of its turns."""
+
+    def __init__(self, process: EngineProcess, result: Measurement, settings: Settings) -> None:
+        self.result = result
+        self._process, self._settings = process, settings
+        self._warm_up, self._count = 0, 1
+
+    def load(self, path: str, inputs: list[np.ndarray], expected: list[np.ndarray]) -> None:
+        """Load the model, check its outputs, and find out how many runs fill a turn."""
+        self.result.version, self.result.first_result_s, outputs = self._process.load(path, inputs)
+        self.result.error = _difference(outputs, expected)
+        tolerance = self._process.engine.tolerance
+        if self.result.error > tolerance:
+            raise EngineError(f"outputs differ by {self.result.error:.1e}, accepted are {tolerance:.0e}")
+        once = statistics.median(self._process.time(1, 3))
+        self._count = max(1, round(self._settings.block_ms / once))
+        self._warm_up = self._count // 4
+
+    def turn(self, number: int) -> None:
+        """Rest and run one block, unless the engine has had all of its turns."""
+        limit = self._process.engine.max_rounds
+        if limit is None or number < limit:
+            time.sleep(self._settings.rest_ms / 1e3)
+            self.result.blocks.append(self._process.time(self._warm_up, self._count))
+
+
+@contextmanager
+def _failure_into(result: Measurement) -> Iterator[None]:
+    try:
+        yield
+    except EngineError as error:
+        result.failure = str(error)
+
+
+def _no_progress(what: str, share: float) -> None:
+    pass
+
+
+def compare(
+    model: str,
+    path: str,
+    inputs: Mapping[str, np.ndarray],
+    engines: Mapping[str, Engine],
+    settings: Settings | None = None,
+    baseline: str | None = None,
+    progress: Progress = _no_progress,
+) -> Comparison:
+    """Measure engines on one ONNX file.
+
+    Parameters
+    ----------
+    model : str
+        Name in the result.
+    path : str
+        The file.
+    inputs : Mapping[str, np.ndarray]
+        In the order of the model's inputs.
+    engines : Mapping[str, Engine]
+        Rows of :data:`~tvm_byoc_dnnl.testing.bench.ENGINES` that are installed.
+    settings : Settings, optional
+        How to measure.
+    baseline : str, optional
+        The engine that the others are divided by; by default the first.
+    progress : Progress, optional
+        Called before each piece of work.
+
+    Returns
+    -------
+    Comparison
+        An engine that fails, or whose outputs are wrong, has its reason there; the others go on.
+    """
+    settings = settings or Settings()
+    values = list(inputs.values())
+    with ExitStack() as stack:
+
+        def contestant(name: str, engine: Engine) -> _Contestant:
+            process = stack.enter_context(EngineProcess(engine, settings.threads))
+            return _Contestant(process, Measurement(name, engine.label), settings)
+
+        progress(f"{ENGINES[REFERENCE].label}: reference outputs", 0.0)
+        with EngineProcess(ENGINES[REFERENCE], settings.threads) as reference:
+            expected = reference.load(path, values)[2]
+
+        everybody = [contestant(name, engine) for name, engine in engines.items()]
+        for number, each in enumerate(everybody):
+            progress(f"{each.result.label}: load, compile, first run", _LOADING * number / len(everybody))
+            with _failure_into(each.result):
+                each.load(path, values, expected)
+        probe = contestant("probe", PROBE)
+        probe.load(path, [], [])
+
+        for number in range(settings.rounds):
+            share = _LOADING + (1 - _LOADING) * number / settings.rounds
+            progress(f"round {number + 1} of {settings.rounds}", share)
+            first = number % len(everybody)
+            for each in [*everybody[first:], *everybody[:first], probe]:
+                if not each.result.failure:
+                    with _failure_into(each.result):
+                        each.turn(number)
+
+    results = [each.result for each in everybody]
+    return Comparison(model, baseline or results[0].engine, results, probe.result.milliseconds())

@@ -1,0 +1,71 @@
+"""The process of one engine: loads a model, runs it, times it, as told through a pipe.
+
+Started as ``python -m tvm_byoc_dnnl.testing.bench.worker FD``; answers are ``("ok", value)`` or
+``("error", text)``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from .engines import Run
+
+__all__ = ["main"]
+
+
+class _Worker:
+    """What a worker can be told; each method is one command."""
+
+    def __init__(self) -> None:
+        self._run: Run
+        self._inputs: list[np.ndarray] = []
+
+    def load(
+        self, module: str, path: str, threads: int, options: dict[str, Any], inputs: list[np.ndarray]
+    ) -> tuple[str, float, list[np.ndarray]]:
+        """Version, seconds from the file to the first result (imports left out), and that result."""
+        loader = importlib.import_module(module).load
+        start = time.perf_counter()
+        self._run, version = loader(path, threads, **options)
+        outputs = self._run(inputs)
+        self._inputs = inputs
+        return version, time.perf_counter() - start, [np.array(o) for o in outputs]
+
+    def time(self, warm_up: int, count: int) -> list[float]:
+        """Milliseconds of each of ``count`` runs, after ``warm_up`` untimed ones."""
+        for _ in range(warm_up):
+            self._run(self._inputs)
+        samples = []
+        for _ in range(count):
+            start = time.perf_counter()
+            self._run(self._inputs)
+            samples.append((time.perf_counter() - start) * 1e3)
+        return samples
+
+
+def main() -> None:
+    """Serve commands until the pipe closes."""
+    # Libraries print to standard output; the parent's is for results only.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    pipe, worker = Connection(int(sys.argv[1])), _Worker()
+    while True:
+        try:
+            command, arguments = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send(("ok", getattr(worker, command)(*arguments)))
+        except Exception as error:  # whatever an engine raises is that engine's result
+            first_line = (str(error).strip() or repr(error)).splitlines()[0]
+            pipe.send(("error", f"{type(error).__name__}: {first_line}"))
+
+
+if __name__ == "__main__":
+    main()
