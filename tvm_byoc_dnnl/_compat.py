@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import relax, tirx
 
 __all__ = [
+    "analyzer",
     "constant_numpy",
     "constant_tensor",
     "dtype_of",
@@ -16,6 +19,7 @@ __all__ = [
     "make_constant",
     "shape_dims",
     "static_shape",
+    "substitute",
     "var_name",
 ]
 
@@ -26,7 +30,7 @@ _DATA = "value" if hasattr(tvm.ir, "GenericConst") else "data"
 
 def is_constant(expr: Any) -> bool:
     """Whether ``expr`` is a Relax tensor constant."""
-    return isinstance(expr, _CONSTANT) and isinstance(expr.ty, relax.TensorType)
+    return isinstance(expr, _CONSTANT) and isinstance(getattr(expr, "ty", None), relax.TensorType)
 
 
 def constant_tensor(expr: Any) -> tvm.runtime.Tensor:
@@ -70,3 +74,15 @@ def static_shape(ty: Any) -> tuple[int, ...] | None:
 def var_name(var: Any) -> str:
     """Name of a Relax variable."""
     return getattr(var, "name", None) or var.name_hint
+
+
+def analyzer() -> Any:
+    """A fresh arithmetic analyser (`tvm.arith` became `tvm.sym` in 0.27)."""
+    return (getattr(tvm, "sym", None) or tvm.arith).Analyzer()
+
+
+def substitute(node: Any, mapping: Mapping[Any, Any]) -> Any:
+    """``node`` (a TIR expression or statement) with the variables of ``mapping`` replaced, buffers included."""
+    if hasattr(tirx, "stmt_functor"):  # 0.26
+        return tirx.stmt_functor.substitute(node, dict(mapping))
+    return tvm_ffi.structural_map(node, (tvm.ir.Var, lambda var: mapping.get(var, var)), order="post")

@@ -1,0 +1,16 @@
+"""oneDNN: predicates, lowerings and fusion patterns, one file per family of operators.
+
+An operator's default predicate is its lowering plus a probe of the library, so most files hold lowerings only.
+"""
+
+from __future__ import annotations
+
+from ...codegen import portable_codegen
+from ...registry import register_namespace
+from . import conv, elementwise, matmul, norm, pool, reduce, shape, softmax
+from .native import create_module, probe
+from .post_ops import fuse_post_ops
+
+__all__ = ["conv", "elementwise", "matmul", "norm", "pool", "reduce", "shape", "softmax"]
+
+register_namespace("dnnl", codegen=portable_codegen("dnnl", create_module), probe=probe, optimize=fuse_post_ops)

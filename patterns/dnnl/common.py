@@ -1,0 +1,55 @@
+"""What the families share: dtypes, layouts, attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...builder import GraphBuilder, Value
+from ...graph import Dim
+from ...verdict import require
+
+__all__ = ["FLOATS", "canonical_layout", "from_layout", "ints", "product", "require_float", "to_layout"]
+
+#: dtypes in which oneDNN computes what Relax means (integers would pass through float32 and lose bits)
+FLOATS = ("float32", "float16", "bfloat16")
+
+
+def require_float(op: str, *values: Value) -> None:
+    """Refuse anything but floating point."""
+    for value in values:
+        require(value.dtype in FLOATS, f"{op} of dtype {value.dtype}; oneDNN computes in {', '.join(FLOATS)}")
+
+
+def ints(values: Sequence[Any]) -> list[int]:
+    """Attribute list as Python ints."""
+    return [int(v) for v in values]
+
+
+def product(dims: Sequence[Dim]) -> Dim:
+    """Product of dims, folded as far as they are numbers."""
+    result: Dim = 1
+    for dim in dims:
+        if isinstance(result, int) and isinstance(dim, int):
+            result = result * dim
+        else:
+            result = dim if result == 1 else result if dim == 1 else ("*", result, dim)
+    return result
+
+
+def canonical_layout(layout: str, first: str) -> str:
+    """``layout`` with its axes in oneDNN's logical order: ``first``, then the spatial axes: ``NHWC`` → ``NCHW``."""
+    require(layout.isalpha() and layout.isupper(), f"layout {layout}: only unblocked layouts are taken")
+    return first + "".join(a for a in "DHW" if a in layout)
+
+
+def to_layout(g: GraphBuilder, value: Value, layout: str, wanted: str) -> Value:
+    """``value``, stored as ``layout``, seen as ``wanted``."""
+    require(sorted(layout) == sorted(wanted), f"layout {layout} has not the axes of {wanted}")
+    require(len(layout) == value.ndim, f"layout {layout} does not fit rank {value.ndim}")
+    return g.permute(value, [layout.index(a) for a in wanted])
+
+
+def from_layout(shape: Sequence[Dim], layout: str, wanted: str) -> list[Dim]:
+    """A shape given in ``layout``, in the axis order of ``wanted``."""
+    return [shape[layout.index(a)] for a in wanted]

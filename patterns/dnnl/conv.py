@@ -1,0 +1,64 @@
+"""Convolution and transposed convolution, 1-D to 3-D."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...builder import GraphBuilder, Value
+from ...registry import register_lowering
+from ...verdict import require
+from .common import canonical_layout, from_layout, ints, require_float, to_layout
+
+__all__: list[str] = []
+
+
+def _split_groups(g: GraphBuilder, weights: Value, groups: int) -> Value:
+    """``[G·A, B, k…]`` → ``[G, A, B, k…]``."""
+    first, *rest = weights.shape
+    require(isinstance(first, int), f"weights of symbolic shape {weights.shape}")
+    assert isinstance(first, int)
+    return g.reshape(weights, (groups, first // groups, *rest))
+
+
+def _lower(g: GraphBuilder, call: Any, kind: str, weight_order: str) -> Value:
+    op, attrs = call.op.name, call.attrs
+    src, weights = g.value(call.args[0]), g.value(call.args[1])
+    require_float(op, src, weights)
+    require(all(isinstance(d, int) for d in weights.shape), f"weights of symbolic shape {weights.shape}")
+    data_layout, kernel_layout = str(attrs.data_layout), str(attrs.kernel_layout)
+    out_layout = str(attrs.out_layout) or data_layout
+    canonical = canonical_layout(data_layout, "NC")
+    spatial = len(canonical) - 2
+    src = to_layout(g, src, data_layout, canonical)
+    weights = to_layout(g, weights, kernel_layout, canonical_layout(kernel_layout, weight_order))
+    groups = int(attrs.groups)
+    if groups > 1:
+        weights = _split_groups(g, weights, groups)
+    if kind == "deconvolution":  # oneDNN wants [G,] O, I
+        lead = weights.ndim - spatial - 2
+        weights = g.permute(weights, [*range(lead), lead + 1, lead, *range(lead + 2, weights.ndim)])
+    padding = ints(attrs.padding)
+    shape = from_layout(g.shape_of(call.ty), out_layout, canonical)
+    out = g.emit(
+        kind,
+        [src, weights],
+        shape,
+        str(call.ty.dtype),
+        strides=ints(attrs.strides),
+        dilations=ints(attrs.dilation),
+        pad_begin=padding[:spatial],
+        pad_end=padding[spatial:],
+    )
+    return to_layout(g, out, canonical, out_layout)
+
+
+@register_lowering("dnnl", ["relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d"])
+def convolution(g: GraphBuilder, call: Any) -> Value:
+    """Convolution with groups, dilation and asymmetric padding, in any unblocked layout."""
+    return _lower(g, call, "convolution", "OI")
+
+
+@register_lowering("dnnl", ["relax.nn.conv1d_transpose", "relax.nn.conv2d_transpose", "relax.nn.conv3d_transpose"])
+def deconvolution(g: GraphBuilder, call: Any) -> Value:
+    """Transposed convolution; output padding only shows in the output's shape."""
+    return _lower(g, call, "deconvolution", "IO")

@@ -1,0 +1,44 @@
+"""The two calls into the native library: make a module of a graph, and ask whether oneDNN can run it."""
+
+from __future__ import annotations
+
+import functools
+import json
+
+import tvm
+
+from ... import _native
+from ...graph import PortableGraph
+from ...verdict import Reject
+
+__all__ = ["create_module", "probe"]
+
+#: stands for every symbolic dim when a graph of unknown sizes is probed
+_SAMPLE_DIM = 8
+
+
+def create_module(graph: PortableGraph) -> tvm.runtime.Module:
+    """The runtime module that runs ``graph``."""
+    _native.load()
+    create = tvm.get_global_func("tvm_byoc_dnnl.ModuleCreate")
+    return create(graph.name, graph.to_json(), [c.name for c in graph.constants])
+
+
+def probe(graph: PortableGraph) -> Reject | None:
+    """Whether oneDNN has a real implementation of every node on this machine.
+
+    Without the native library nothing can be asked and every graph passes: the lowering alone decides, which is
+    enough to partition and to explain, not to run.
+    """
+    if not _native.available():
+        return None
+    if graph.symbols:
+        graph = graph.specialize(dict.fromkeys(graph.symbols, _SAMPLE_DIM))
+    reason = _probe(graph.to_json())
+    return Reject(reason) if reason else None
+
+
+@functools.lru_cache(maxsize=8192)
+def _probe(document: str) -> str:
+    answer = json.loads(tvm.get_global_func("tvm_byoc_dnnl.Probe")(document))
+    return "" if answer["ok"] else answer["reason"]

@@ -1,0 +1,99 @@
+"""Pooling: max and average, adaptive and global."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...builder import GraphBuilder, Value
+from ...registry import register_lowering
+from ...verdict import require
+from .common import canonical_layout, from_layout, ints, require_float, to_layout
+
+__all__ = ["global_average"]
+
+_MAX = [f"relax.nn.max_pool{d}d" for d in (1, 2, 3)]
+_AVG = [f"relax.nn.avg_pool{d}d" for d in (1, 2, 3)]
+_ADAPTIVE = [f"relax.nn.adaptive_avg_pool{d}d" for d in (1, 2, 3)]
+
+
+def _emit(g: GraphBuilder, src: Value, shape: Any, alg: str, kernel: list[int], **attrs: Any) -> Value:
+    n = len(kernel)
+    defaults = {"strides": kernel, "dilations": [1] * n, "pad_begin": [0] * n, "pad_end": [0] * n}
+    return g.emit("pooling", [src], shape, alg=alg, kernel=kernel, **{**defaults, **attrs})
+
+
+@register_lowering("dnnl", _MAX + _AVG)
+def pooling(g: GraphBuilder, call: Any) -> Value:
+    """Max and average pooling; ``ceil_mode`` becomes padding at the end."""
+    attrs, op = call.attrs, call.op.name
+    src = g.value(call.args[0])
+    require_float(op, src)
+    layout, out_layout = str(attrs.layout), str(attrs.out_layout) or str(attrs.layout)
+    canonical = canonical_layout(layout, "NC")
+    src = to_layout(g, src, layout, canonical)
+    shape = from_layout(g.shape_of(call.ty), out_layout, canonical)
+    kernel, strides, dilations = ints(attrs.pool_size), ints(attrs.strides), ints(attrs.dilation)
+    padding, spatial = ints(attrs.padding), len(canonical) - 2
+    pad_begin, pad_end = padding[:spatial], padding[spatial:]
+    include = bool(attrs.count_include_pad)
+    if attrs.ceil_mode:
+        pad_end = _ceil_padding(src, shape, kernel, strides, dilations, pad_begin, pad_end, include and op in _AVG)
+    for k, d, b, e in zip(kernel, dilations, pad_begin, pad_end, strict=True):
+        extent = (k - 1) * d + 1
+        require(
+            b < extent and e < extent,
+            f"padding {b},{e} reaches past the window of {extent}: it would be empty",
+        )
+    alg = "max" if op in _MAX else "avg_include_padding" if include else "avg_exclude_padding"
+    out = _emit(g, src, shape, alg, kernel, strides=strides, dilations=dilations, pad_begin=pad_begin, pad_end=pad_end)
+    return to_layout(g, out, canonical, out_layout)
+
+
+def _ceil_padding(
+    src: Value,
+    shape: list[Any],
+    kernel: list[int],
+    strides: list[int],
+    dilations: list[int],
+    begin: list[int],
+    end: list[int],
+    counts_padding: bool,
+) -> list[int]:
+    """Padding at the end with which floor mode gives the shape of ceil mode."""
+    result = []
+    for axis, (k, s, d, b, e) in enumerate(zip(kernel, strides, dilations, begin, end, strict=True)):
+        size, out = src.shape[2 + axis], shape[2 + axis]
+        require(isinstance(size, int) and isinstance(out, int), "ceil_mode with a symbolic shape")
+        needed = max(e, (out - 1) * s + (k - 1) * d + 1 - size - b)
+        require(
+            needed == e or not counts_padding,
+            f"ceil_mode with count_include_pad: oneDNN would count {needed - e} padding elements that Relax does not",
+        )
+        result.append(needed)
+    return result
+
+
+@register_lowering("dnnl", _ADAPTIVE)
+def adaptive_average(g: GraphBuilder, call: Any) -> Value:
+    """Adaptive average pooling where every window has one size."""
+    src = g.value(call.args[0])
+    require_float(call.op.name, src)
+    layout = str(call.attrs.layout)
+    out_layout = str(call.attrs.out_layout) or layout
+    canonical = canonical_layout(layout, "NC")
+    src = to_layout(g, src, layout, canonical)
+    shape = from_layout(g.shape_of(call.ty), out_layout, canonical)
+    kernel = []
+    for size, out in zip(src.shape[2:], shape[2:], strict=True):
+        require(isinstance(size, int) and isinstance(out, int), "adaptive pooling with a symbolic shape")
+        assert isinstance(size, int)
+        assert isinstance(out, int)
+        require(out > 0 and size % out == 0, f"adaptive pooling of {size} to {out}: the windows differ in size")
+        kernel.append(size // out)
+    return to_layout(g, _emit(g, src, shape, "avg_exclude_padding", kernel), canonical, out_layout)
+
+
+def global_average(g: GraphBuilder, src: Value) -> Value:
+    """Mean over the spatial axes of ``N C …``, axes kept; pooling, unlike reduction, reads blocked layouts."""
+    kernel = [d for d in src.shape[2:] if isinstance(d, int)]
+    return _emit(g, src, (*src.shape[:2], *(1 for _ in kernel)), "avg_exclude_padding", kernel)

@@ -1,0 +1,140 @@
+"""Fusion inside a lowered region: elementwise chains become post-ops of the primitive in front of them.
+
+    src, weights              src, weights, bias, z
+        |                           |
+   convolution                 convolution
+        |                      bias                  the first add of a constant per channel
+     add(bias)       ──>       post_ops: relu,       any length, any order
+        |                                add z       z: defined before the convolution, any broadcast
+      relu
+        |
+      add(z)
+
+A step is taken only if its input has no other reader, and oneDNN has an implementation with it.
+"""
+
+from __future__ import annotations
+
+from ...graph import Node, PortableGraph, PostOp
+from .native import probe
+from .views import sink_views
+
+__all__ = ["fuse_post_ops"]
+
+#: primitive → kinds of post-ops that oneDNN documents for it
+_ANCHORS = {
+    "convolution": ("eltwise", "binary"),
+    "deconvolution": ("eltwise", "binary"),
+    "matmul": ("eltwise", "binary"),
+    "pooling": ("eltwise", "binary"),
+    "reduction": ("eltwise", "binary"),
+    "resampling": ("eltwise", "binary"),
+    "softmax": ("eltwise", "binary"),
+    "binary": ("eltwise", "binary"),
+    "eltwise": ("binary",),
+    "batch_normalization": ("eltwise",),
+}
+_ARITHMETIC = ("add", "sub", "mul", "div", "max", "min")
+_BIAS_AXIS = {"convolution": 1, "deconvolution": 1, "matmul": -1}
+#: oneDNN's own limit on a primitive's post-ops
+_MAX_POST_OPS = 32
+
+
+def fuse_post_ops(graph: PortableGraph) -> PortableGraph:
+    """Fuse every chain of elementwise nodes into the node that produces its input."""
+    sink_views(graph)
+    constants = graph.constant_tensors()
+    graph.nodes.sort(key=lambda n: not constants.issuperset(n.outputs))  # what is known at load comes first
+    fuser = _Fuser(graph)
+    for node in list(graph.nodes):
+        if node in fuser.fused:
+            continue
+        while fuser.fuse_consumer(node):
+            pass
+    graph.nodes = [n for n in graph.nodes if n not in fuser.fused]
+    return graph.prune().validate()
+
+
+class _Fuser:
+    def __init__(self, graph: PortableGraph) -> None:
+        self.graph = graph
+        self.fused: set[Node] = set()
+        self._constants = graph.constant_tensors()
+        self._position = {n: k for k, n in enumerate(graph.nodes)}
+        self._defined: dict[int, float] = {t: k for k, n in enumerate(graph.nodes) for t in n.outputs}
+        self._users = graph.uses()
+
+    def fuse_consumer(self, node: Node) -> bool:
+        """Fuse the only reader of ``node`` into it, if that is possible."""
+        allowed = _ANCHORS.get(node.kind, ())
+        out = node.outputs[0]
+        users = self._users[out]
+        if len(users) != 1 or out in self.graph.outputs or len(node.post_ops) >= _MAX_POST_OPS:
+            return False
+        user = users[0]
+        if user.kind not in allowed or user.post_ops or self._dtype(user.outputs[0]) != self._dtype(out):
+            return False
+        candidate = self._with_eltwise(node, user) if user.kind == "eltwise" else self._with_binary(node, user)
+        if candidate is None or (self._is_static and probe(self._alone(candidate)) is not None):
+            return False
+        for tensor in candidate.inputs[len(node.inputs) :]:
+            self._users[tensor] = [node if u is user else u for u in self._users[tensor]]
+        node.inputs, node.post_ops, node.outputs = candidate.inputs, candidate.post_ops, candidate.outputs
+        node.source = node.source + user.source
+        self._defined[node.outputs[0]] = self._position[node]
+        self.fused.add(user)
+        return True
+
+    @property
+    def _is_static(self) -> bool:
+        return not self.graph.symbols
+
+    def _dtype(self, tensor: int) -> str:
+        return self.graph.tensors[tensor].dtype
+
+    def _with_eltwise(self, node: Node, user: Node) -> Node:
+        op = PostOp("eltwise", user.attrs["alg"], user.attrs["alpha"], user.attrs["beta"])
+        return Node(node.kind, node.inputs, user.outputs, node.attrs, [*node.post_ops, op])
+
+    def _with_binary(self, node: Node, user: Node) -> Node | None:
+        alg, out = user.attrs["alg"], node.outputs[0]
+        place = user.inputs.index(out)
+        other = user.inputs[1 - place]
+        shape = self.graph.tensors[user.outputs[0]].shape
+        if alg not in _ARITHMETIC or self.graph.tensors[out].shape != shape:
+            return None
+        if self._defined.get(other, -1) >= self._position[node]:
+            return None  # computed later than this node; the other producer may take it
+        ops = list(node.post_ops)
+        if place == 1 and alg == "sub":
+            ops.append(PostOp("eltwise", "linear", -1.0, 0.0))
+            alg = "add"
+        elif place == 1 and alg == "div":
+            return None
+        if alg == "add" and not ops and self._is_bias(node, other):
+            return Node(node.kind, [*node.inputs, self._bias(node, other)], user.outputs, node.attrs, ops)
+        ops.append(PostOp("binary", alg, input=len(node.inputs)))
+        return Node(node.kind, [*node.inputs, other], user.outputs, node.attrs, ops)
+
+    def _is_bias(self, node: Node, other: int) -> bool:
+        if node.kind not in _BIAS_AXIS or len(node.inputs) != 2 or other not in self._constants:
+            return False
+        shape = list(self.graph.tensors[other].shape)
+        axis = _BIAS_AXIS[node.kind]
+        channels = self.graph.tensors[node.outputs[0]].shape[axis]
+        return shape[axis] == channels and all(d == 1 for i, d in enumerate(shape) if i != axis % len(shape))
+
+    def _bias(self, node: Node, other: int) -> int:
+        """The operand in the shape of a bias: rank 1 for a convolution, as it is for a matmul."""
+        if node.kind == "matmul":
+            return other
+        channels = self.graph.tensors[other].shape[1]
+        bias = self.graph.insert_before(node, "reshape", [other], (channels,), self._dtype(other))
+        self._constants.add(bias)
+        self._users[bias] = [node]
+        self._defined[bias] = self._position[node] - 0.5
+        return bias
+
+    def _alone(self, node: Node) -> PortableGraph:
+        """A graph of just this node, its operands as inputs; constants that it has in the region stay constants."""
+        return self.graph.isolate(node, self._constants)

@@ -1,0 +1,220 @@
+"""GraphBuilder: what a lowering writes to. It maps Relax expressions to values of a portable graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import relax, tirx
+
+from ._compat import constant_numpy, dtype_of, is_constant, shape_dims, var_name
+from .errors import GraphError
+from .graph import Constant, Dim, Input, Node, PortableGraph, PostOp, Tensor
+from .verdict import Reject
+
+__all__ = ["GraphBuilder", "Value"]
+
+_OPERATORS = {
+    tirx.Add: "+",
+    tirx.Sub: "-",
+    tirx.Mul: "*",
+    tirx.FloorDiv: "//",
+    tirx.FloorMod: "%",
+    tirx.Max: "max",
+    tirx.Min: "min",
+}
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of the graph under construction."""
+
+    id: int
+    dtype: str
+    shape: tuple[Dim, ...]
+    expr: Any = None
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every dim is a number."""
+        return all(isinstance(d, int) for d in self.shape)
+
+    @property
+    def constant(self) -> np.ndarray | None:
+        """The value when it is a constant of the region, else ``None``."""
+        return None if self.expr is None else constant_numpy(self.expr)
+
+    @property
+    def scalar(self) -> float | None:
+        """The value when it is a constant of exactly one element, else ``None``."""
+        if self.expr is None or not all(d == 1 for d in self.shape):
+            return None
+        return float(constant_numpy(self.expr).reshape(-1)[0])
+
+
+class GraphBuilder:
+    """Build one `PortableGraph`.
+
+    Parameters
+    ----------
+    name : str
+        The region's symbol.
+    constant_names : mapping, optional
+        Relax constant → name of its tensor at run time; without it constants are numbered (trial lowering).
+    """
+
+    def __init__(self, name: str, constant_names: Mapping[Any, str] | None = None) -> None:
+        self.graph = PortableGraph(name)
+        self._names = constant_names
+        self._values: dict[Any, Value | tuple[Any, ...]] = {}
+        self._constants: dict[Any, Value] = {}
+        self._symbols: dict[Any, str] = {}
+        #: the Relax ops that the nodes emitted now come from
+        self.source: list[str] = []
+
+    # ---------------------------------------------------------------- reading Relax
+    def dim(self, dim: Any) -> Dim:
+        """A dim of Relax as a dim of the graph.
+
+        Raises
+        ------
+        Reject
+            If the expression has an operator that the graph cannot say.
+        """
+        if isinstance(dim, (int, tirx.IntImm)):
+            return int(dim)
+        if isinstance(dim, tirx.Var):
+            if dim not in self._symbols:
+                taken = set(self._symbols.values())
+                name, k = dim.name, 1
+                while name in taken:
+                    name, k = f"{dim.name}_{k}", k + 1
+                self._symbols[dim] = name
+            return self._symbols[dim]
+        operator = _OPERATORS.get(type(dim))
+        if operator is None:
+            raise Reject(f"the symbolic dim {dim} has an operator that a portable graph cannot express")
+        return (operator, self.dim(dim.a), self.dim(dim.b))
+
+    def shape_of(self, ty: Any) -> tuple[Dim, ...]:
+        """Shape of a tensor type, in the graph's dims."""
+        dims = shape_dims(ty)
+        if dims is None:
+            raise Reject(f"the shape of {ty} is not known at compile time (only its rank)")
+        return tuple(self.dim(d) for d in dims)
+
+    def bind(self, var: Any, value: Any) -> None:
+        """Let ``var`` (a Relax variable) stand for ``value``: a `Value` or a tuple of them."""
+        self._values[var] = value
+
+    def add_input(self, var: Any) -> None:
+        """Make a Relax parameter an input of the region, tuples flattened."""
+        ty = var.ty
+        if isinstance(ty, relax.ShapeType):
+            values = ty.values
+            if values is None:
+                raise Reject(f"the shape argument {var_name(var)} has unknown values")
+            self.graph.inputs.append(Input(shape=tuple(self.dim(d) for d in values)))
+            return
+        self._values[var] = self._input(var_name(var), ty)
+
+    def _input(self, name: str, ty: Any) -> Any:
+        if isinstance(ty, relax.TupleType):
+            return tuple(self._input(f"{name}_{i}", f) for i, f in enumerate(ty.fields))
+        if not isinstance(ty, relax.TensorType):
+            raise Reject(f"argument {name} is {ty}; only tensors can be handed to a library")
+        value = self._tensor(dtype_of(ty), self.shape_of(ty), name)
+        self.graph.inputs.append(Input(tensor=value.id))
+        return value
+
+    def value(self, expr: Any) -> Value:
+        """The tensor that a Relax expression stands for; an unknown variable becomes an input."""
+        value = self.values(expr)
+        if not isinstance(value, Value):
+            raise Reject(f"a tuple of {len(value)} stands where one tensor is expected")
+        return value
+
+    def values(self, expr: Any) -> Any:
+        """Like `value`, where tuples are allowed: a `Value` or a (nested) tuple of them."""
+        if isinstance(expr, relax.Tuple):
+            return tuple(self.values(f) for f in expr.fields)
+        if is_constant(expr):
+            return self._constant(expr)
+        if isinstance(expr, relax.TupleGetItem):
+            return self.values(expr.tuple_value)[expr.index]
+        if not isinstance(expr, relax.Var):
+            raise Reject(f"{type(expr).__name__} is not a tensor argument")
+        if expr not in self._values:
+            self.add_input(expr)
+        return self._values[expr]
+
+    def _constant(self, expr: Any) -> Value:
+        if expr not in self._constants:
+            name = self._names[expr] if self._names is not None else f"const_{len(self._constants)}"
+            value = self._tensor(dtype_of(expr.ty), self.shape_of(expr.ty), name, expr)
+            self.graph.constants.append(Constant(value.id, name))
+            self._constants[expr] = value
+        return self._constants[expr]
+
+    # ---------------------------------------------------------------- writing the graph
+    def _tensor(self, dtype: str, shape: Sequence[Dim], name: str = "", expr: Any = None) -> Value:
+        self.graph.tensors.append(Tensor(dtype, tuple(shape), name))
+        return Value(len(self.graph.tensors) - 1, dtype, tuple(shape), expr)
+
+    def emit(
+        self,
+        kind: str,
+        inputs: Iterable[Value],
+        shape: Sequence[Dim],
+        dtype: str | None = None,
+        post_ops: Iterable[PostOp] = (),
+        **attrs: Any,
+    ) -> Value:
+        """Append a node of ``kind`` with one output of ``shape``; dtype of the first input unless given."""
+        ins = list(inputs)
+        out = self._tensor(dtype or ins[0].dtype, shape)
+        self.graph.nodes.append(
+            Node(kind, [v.id for v in ins], [out.id], attrs, list(post_ops), source=list(self.source))
+        )
+        return out
+
+    def reshape(self, value: Value, shape: Sequence[Dim]) -> Value:
+        """``value`` in another shape; itself where the shape is the same."""
+        return value if tuple(shape) == value.shape else self.emit("reshape", [value], shape)
+
+    def permute(self, value: Value, axes: Sequence[int]) -> Value:
+        """``value`` with its axes permuted: output axis i is input axis ``axes[i]``."""
+        if list(axes) == list(range(value.ndim)):
+            return value
+        return self.emit("permute", [value], [value.shape[a] for a in axes], axes=list(axes))
+
+    def eltwise(self, value: Value, alg: str, alpha: float = 0.0, beta: float = 0.0) -> Value:
+        """An elementwise function of one tensor."""
+        return self.emit("eltwise", [value], value.shape, alg=alg, alpha=float(alpha), beta=float(beta))
+
+    def binary(self, alg: str, a: Value, b: Value, shape: Sequence[Dim], dtype: str | None = None) -> Value:
+        """An elementwise function of two tensors that broadcast to ``shape`` (NumPy's rule for ranks)."""
+        a, b = (self.reshape(v, (1,) * (len(shape) - v.ndim) + v.shape) for v in (a, b))
+        return self.emit("binary", [a, b], shape, dtype, alg=alg)
+
+    def finish(self, outputs: Any) -> PortableGraph:
+        """Set the outputs (a value or a nested tuple of values, flattened) and return the checked graph."""
+
+        def flat(value: Any) -> Iterable[int]:
+            if isinstance(value, Value):
+                yield value.id
+            elif isinstance(value, tuple):
+                for v in value:
+                    yield from flat(v)
+            else:
+                raise GraphError(f"{self.graph.name}: a lowering returned {value!r}; expected a Value or a tuple")
+
+        self.graph.outputs = list(flat(outputs))
+        return self.graph.prune().validate()

@@ -1,0 +1,285 @@
+"""The portable graph: one partitioned region as data (docs/portable_graph.md), with no trace of Relax."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from .errors import GraphError
+
+__all__ = ["FORMAT", "VERSION", "Constant", "Dim", "Input", "Node", "PortableGraph", "PostOp", "Tensor"]
+
+FORMAT = "tvm_byoc_dnnl.graph"
+VERSION = 1
+
+#: a number, a symbol, or ``(operator, dim, dim)``
+Dim: TypeAlias = "int | str | tuple[str, Dim, Dim]"
+
+
+@dataclass
+class Tensor:
+    """A dense row-major tensor."""
+
+    dtype: str
+    shape: tuple[Dim, ...]
+    name: str = ""
+
+
+@dataclass
+class Input:
+    """One argument of the call: a tensor's id, or a shape that only binds symbols."""
+
+    tensor: int | None = None
+    shape: tuple[Dim, ...] | None = None
+
+
+@dataclass
+class Constant:
+    """A constant tensor and the name under which its value travels."""
+
+    tensor: int
+    name: str
+
+
+@dataclass
+class PostOp:
+    """An operation on a node's result before it is stored; ``input`` is a position in the node's inputs."""
+
+    kind: str
+    alg: str
+    alpha: float = 0.0
+    beta: float = 0.0
+    input: int | None = None
+
+
+@dataclass(eq=False)
+class Node:
+    """One primitive or view; compared by identity, since passes rewrite it in place."""
+
+    kind: str
+    inputs: list[int]
+    outputs: list[int]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    post_ops: list[PostOp] = field(default_factory=list)
+    source: list[str] = field(default_factory=list)
+
+
+@dataclass
+class PortableGraph:
+    """A region: tensors by id, nodes in topological order."""
+
+    name: str
+    tensors: list[Tensor] = field(default_factory=list)
+    inputs: list[Input] = field(default_factory=list)
+    constants: list[Constant] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+
+    def uses(self) -> dict[int, list[Node]]:
+        """Consumers of each tensor, one entry per use."""
+        users: dict[int, list[Node]] = {i: [] for i in range(len(self.tensors))}
+        for node in self.nodes:
+            for tensor in node.inputs:
+                users[tensor].append(node)
+        return users
+
+    def validate(self) -> PortableGraph:
+        """Check ids, definitions and order.
+
+        Raises
+        ------
+        GraphError
+            If a tensor is read before it is defined, is defined twice or does not exist.
+        """
+        defined: set[int] = set()
+
+        def define(ids: Iterable[int], what: str) -> None:
+            for i in ids:
+                if not 0 <= i < len(self.tensors):
+                    raise GraphError(f"{self.name}: {what} is tensor {i}, but there are {len(self.tensors)} tensors")
+                if i in defined:
+                    raise GraphError(f"{self.name}: tensor {i} is defined twice, the second time as {what}")
+                defined.add(i)
+
+        def read(ids: Iterable[int], what: str) -> None:
+            for i in ids:
+                if i not in defined:
+                    raise GraphError(f"{self.name}: {what} reads tensor {i} before it is defined")
+
+        define((i.tensor for i in self.inputs if i.tensor is not None), "an input")
+        define((c.tensor for c in self.constants), "a constant")
+        for k, node in enumerate(self.nodes):
+            read(node.inputs, f"node {k} ({node.kind})")
+            define(node.outputs, f"the output of node {k} ({node.kind})")
+            for op in node.post_ops:
+                if op.kind == "binary" and not (op.input is not None and 0 <= op.input < len(node.inputs)):
+                    raise GraphError(f"{self.name}: node {k} ({node.kind}) has a binary post-op without its operand")
+        read(self.outputs, "the region's output")
+        return self
+
+    def prune(self) -> PortableGraph:
+        """Drop nodes, constants and tensors that no output needs, and renumber the rest."""
+        live = set(self.outputs)
+        nodes = []
+        for node in reversed(self.nodes):
+            if live.intersection(node.outputs):
+                live.update(node.inputs)
+                nodes.append(node)
+        self.nodes = nodes[::-1]
+        self.constants = [c for c in self.constants if c.tensor in live]
+        keep = live.union(
+            *(node.outputs for node in self.nodes), (i.tensor for i in self.inputs if i.tensor is not None)
+        )
+        order = sorted(keep)
+        new_id = {old: new for new, old in enumerate(order)}
+        self.tensors = [self.tensors[i] for i in order]
+        for node in self.nodes:
+            node.inputs = [new_id[i] for i in node.inputs]
+            node.outputs = [new_id[i] for i in node.outputs]
+        for entry in self.inputs:
+            if entry.tensor is not None:
+                entry.tensor = new_id[entry.tensor]
+        for constant in self.constants:
+            constant.tensor = new_id[constant.tensor]
+        self.outputs = [new_id[i] for i in self.outputs]
+        return self
+
+    def constant_tensors(self) -> set[int]:
+        """Tensors known before the first call: the constants, and what is computed from nothing else."""
+        known = {c.tensor for c in self.constants}
+        for node in self.nodes:
+            if known.issuperset(node.inputs):
+                known.update(node.outputs)
+        return known
+
+    def new_tensor(self, dtype: str, shape: Sequence[Dim]) -> int:
+        """Append a tensor and return its id."""
+        self.tensors.append(Tensor(dtype, tuple(shape)))
+        return len(self.tensors) - 1
+
+    def insert_before(
+        self, place: Node, kind: str, inputs: list[int], shape: Sequence[Dim], dtype: str, **attrs: Any
+    ) -> int:
+        """Insert a node in front of ``place``; returns the tensor it makes."""
+        out = self.new_tensor(dtype, shape)
+        self.nodes.insert(self.nodes.index(place), Node(kind, inputs, [out], attrs))
+        return out
+
+    def isolate(self, node: Node, constants: set[int]) -> PortableGraph:
+        """A graph of ``node`` alone; its operands are constants where ``constants`` holds them, else inputs."""
+        ids = list(dict.fromkeys([*node.inputs, *node.outputs]))
+        new_id = {old: new for new, old in enumerate(ids)}
+        alone = PortableGraph("alone", [replace(self.tensors[i], name="") for i in ids])
+        for i in dict.fromkeys(node.inputs):
+            if i in constants:
+                alone.constants.append(Constant(new_id[i], f"c{new_id[i]}"))
+            else:
+                alone.inputs.append(Input(tensor=new_id[i]))
+        alone.nodes = [
+            replace(node, inputs=[new_id[i] for i in node.inputs], outputs=[new_id[i] for i in node.outputs])
+        ]
+        alone.nodes[0].source = []
+        alone.outputs = list(alone.nodes[0].outputs)
+        return alone
+
+    def specialize(self, symbols: Mapping[str, int]) -> PortableGraph:
+        """A copy in which every dim is a number."""
+
+        def shape(dims: Sequence[Dim]) -> tuple[Dim, ...]:
+            return tuple(evaluate(d, symbols) for d in dims)
+
+        return PortableGraph(
+            self.name,
+            [replace(t, shape=shape(t.shape)) for t in self.tensors],
+            [i if i.shape is None else replace(i, shape=shape(i.shape)) for i in self.inputs],
+            self.constants,
+            self.nodes,
+            self.outputs,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document of docs/portable_graph.md."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "name": self.name,
+            "tensors": [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in self.tensors],
+            "inputs": [
+                {"tensor": i.tensor} if i.tensor is not None else {"shape": list(i.shape or ())} for i in self.inputs
+            ],
+            "constants": [{"tensor": c.tensor, "name": c.name} for c in self.constants],
+            "nodes": [_node_dict(n) for n in self.nodes],
+            "outputs": self.outputs,
+        }
+
+    def to_json(self) -> str:
+        """The document as compact JSON, the same text for the same graph."""
+        return json.dumps(self.to_dict(), separators=(",", ":"), allow_nan=False)
+
+    @property
+    def symbols(self) -> set[str]:
+        """Names of the symbolic dims that any tensor mentions."""
+        found: set[str] = set()
+
+        def visit(dims: Sequence[Any]) -> None:
+            for dim in dims:
+                if isinstance(dim, str):
+                    found.add(dim)
+                elif isinstance(dim, tuple):
+                    visit(dim[1:])
+
+        for t in self.tensors:
+            visit(t.shape)
+        for i in self.inputs:
+            visit(i.shape or ())
+        return found
+
+
+_EVALUATE: dict[str, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "max": max,
+    "min": min,
+}
+
+
+def evaluate(dim: Dim, symbols: Mapping[str, int]) -> int:
+    """Value of a dim for given values of the symbols."""
+    if isinstance(dim, int):
+        return dim
+    if isinstance(dim, str):
+        return symbols[dim]
+    name, a, b = dim
+    return _EVALUATE[name](evaluate(a, symbols), evaluate(b, symbols))
+
+
+def _number(value: Any) -> Any:
+    """JSON has no word for infinity and NaN: they are strings."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    return value
+
+
+def _node_dict(node: Node) -> dict[str, Any]:
+    post_ops = []
+    for op in node.post_ops:
+        if op.kind == "eltwise":
+            post_ops.append({"kind": op.kind, "alg": op.alg, "alpha": _number(op.alpha), "beta": _number(op.beta)})
+        else:
+            post_ops.append({"kind": op.kind, "alg": op.alg, "input": op.input})
+    attrs = {k: _number(list(v) if isinstance(v, tuple) else v) for k, v in node.attrs.items()}
+    return {
+        "kind": node.kind,
+        "inputs": node.inputs,
+        "outputs": node.outputs,
+        "attrs": attrs,
+        "post_ops": post_ops,
+        "source": node.source,
+    }

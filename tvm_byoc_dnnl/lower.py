@@ -1,0 +1,96 @@
+"""One partitioned Relax function → `PortableGraph`, by the namespace's lowerings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from .builder import GraphBuilder
+from .graph import PortableGraph
+from .registry import Namespace, Pattern
+from .relax_utils import bindings_of, composite_of, match_annotations
+from .verdict import Reject
+
+__all__ = ["lower_region"]
+
+
+def lower_region(
+    ns: Namespace, func: relax.Function, symbol: str, constant_names: Mapping[Any, str] | None = None
+) -> PortableGraph:
+    """Lower a region: calls of composite functions, or plain operator calls.
+
+    Parameters
+    ----------
+    ns : Namespace
+        Whose lowerings to use.
+    func : relax.Function
+        The region; its parameters become the graph's inputs in order.
+    symbol : str
+        Name of the graph.
+    constant_names : mapping, optional
+        Relax constant → name at run time, as ``RunCodegen`` hands it over.
+
+    Raises
+    ------
+    Reject
+        If something in the region has no lowering, or its lowering refuses; the reason names the op.
+    """
+    g = GraphBuilder(symbol, constant_names)
+    for param in func.params:
+        g.add_input(param)
+    _lower_body(ns, g, func)
+    graph = g.finish(g.values(func.body.body))
+    return ns.optimize(graph) if ns.optimize is not None else graph
+
+
+def _lower_body(ns: Namespace, g: GraphBuilder, func: relax.Function) -> None:
+    local: dict[Any, relax.Function] = {}
+    for var, value in bindings_of(func):
+        if isinstance(value, relax.Function):
+            local[var] = value
+        elif isinstance(value, relax.Call) and value.op in local:
+            g.bind(var, _lower_composite(ns, g, local[value.op], value))
+        elif isinstance(value, relax.Call):
+            g.bind(var, _lower_call(ns, g, value))
+        else:  # alias, tuple, tuple item, constant
+            g.bind(var, g.values(value))
+
+
+def _lower_call(ns: Namespace, g: GraphBuilder, call: Any) -> Any:
+    if not isinstance(call.op, tvm.ir.Op):
+        raise Reject(f"a call of {call.op} has no meaning inside a region")
+    op = call.op.name
+    if op not in ns.lowerings:
+        raise Reject(f"{ns.name!r} has no lowering for {op}")
+    g.source = [op]
+    result = ns.lowerings[op](g, call)
+    if isinstance(result, Reject):
+        raise result
+    return result
+
+
+def _lower_composite(ns: Namespace, g: GraphBuilder, func: relax.Function, call: Any) -> Any:
+    """Inline a composite: by its pattern's own lowering, else op by op."""
+    for param, arg in zip(func.params, call.args, strict=True):
+        if not isinstance(param.ty, relax.ShapeType):
+            g.bind(param, g.values(arg))
+    pattern = ns.patterns.get(composite_of(func).partition(".")[2])
+    if pattern is not None and pattern.lower is not None:
+        return _lower_pattern(g, pattern, func)
+    _lower_body(ns, g, func)
+    return g.values(func.body.body)
+
+
+def _lower_pattern(g: GraphBuilder, pattern: Pattern, func: relax.Function) -> Any:
+    match = match_annotations(pattern, func)
+    if match is None:
+        raise Reject(f"the composite {composite_of(func)} no longer looks like its pattern")
+    g.source = [v.op.name for _, v in bindings_of(func) if isinstance(v, relax.Call) and isinstance(v.op, tvm.ir.Op)]
+    assert pattern.lower is not None
+    result = pattern.lower(g, match)
+    if isinstance(result, Reject):
+        raise result
+    return result

@@ -1,0 +1,54 @@
+"""What a compiled model says of itself: its inputs and the versions it was built with.
+
+Stored as a Relax function that returns JSON in a byte tensor, so that it survives ``export_library`` with nothing
+but TVM's VM.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from ._compat import dtype_of, make_constant, shape_dims, var_name
+
+__all__ = ["METADATA_FUNCTION", "attach_metadata", "read_metadata"]
+
+METADATA_FUNCTION = "byoc_metadata"
+METADATA_VERSION = 1
+
+
+def _describe(var: Any) -> dict[str, Any]:
+    ty = var.ty
+    if not isinstance(ty, relax.TensorType):
+        return {"name": var_name(var), "type": str(ty)}
+    dims = shape_dims(ty)
+    shape = None if dims is None else [d if isinstance(d, int) else str(d) for d in dims]
+    return {"name": var_name(var), "dtype": dtype_of(ty), "shape": shape}
+
+
+def attach_metadata(mod: tvm.IRModule, entry: str = "main") -> tvm.IRModule:
+    """Add the function `METADATA_FUNCTION` that describes ``entry``; without ``entry`` the module stays as it is."""
+    names = {gv.name_hint: gv for gv in mod.get_global_vars()}
+    if entry not in names or METADATA_FUNCTION in names:
+        return mod
+    record = {
+        "version": METADATA_VERSION,
+        "tvm": tvm.__version__,
+        "inputs": [_describe(p) for p in mod[names[entry]].params],
+    }
+    data = np.frombuffer(json.dumps(record).encode(), dtype="uint8")
+    bb = relax.BlockBuilder(mod)
+    with bb.function(METADATA_FUNCTION, []):
+        bb.emit_func_output(make_constant(data))
+    return bb.finalize()
+
+
+def read_metadata(vm: relax.VirtualMachine) -> dict[str, Any] | None:
+    """The description inside a compiled model, ``None`` when it has none (it was built without our pipeline)."""
+    if not vm.module.implements_function(METADATA_FUNCTION):
+        return None
+    return json.loads(bytes(vm[METADATA_FUNCTION]().numpy()))

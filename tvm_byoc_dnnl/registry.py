@@ -1,0 +1,330 @@
+"""What every vendor namespace has registered: predicates, patterns, lowerings, a codegen.
+
+The engine reads this table and nothing else of a vendor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm
+
+from .builder import GraphBuilder
+from .graph import PortableGraph
+from .verdict import Reject
+
+__all__ = [
+    "Namespace",
+    "Pattern",
+    "compilers",
+    "get_annotate_compiler",
+    "namespace",
+    "register_annotate_compiler",
+    "register_codegen",
+    "register_lowering",
+    "register_namespace",
+    "register_pattern",
+    "supported_ops",
+    "unregister_compiler",
+]
+
+#: ``predicate(attrs, args) -> True | False | Reject``
+Predicate = Callable[[Any, Sequence[Any]], "bool | Reject"]
+#: ``lowering(g, call) -> Value | tuple of Values``; refuses by raising or returning `Reject`
+Lowering = Callable[[GraphBuilder, Any], Any]
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A subgraph that becomes one composite function.
+
+    Attributes
+    ----------
+    name : str
+        Unique in the namespace; the composite is called ``<namespace>.<name>``.
+    pattern : tvm.relax.dpl.DFPattern
+        What to find. Its root is the pattern itself.
+    annotations : mapping
+        Names for parts of the pattern, to be found again in ``check`` and ``lower``.
+    check : callable, optional
+        ``check(match) -> True | False | Reject``, ``match`` maps annotation names (and ``"root"``) to expressions.
+    lower : callable, optional
+        ``lower(g, match) -> Value | tuple``. Without it the composite is lowered op by op.
+    """
+
+    name: str
+    pattern: Any
+    annotations: Mapping[str, Any] = field(default_factory=dict)
+    check: Callable[[Mapping[str, Any]], bool | Reject] | None = None
+    lower: Callable[[GraphBuilder, Mapping[str, Any]], Any] | None = None
+
+
+@dataclass
+class Namespace:
+    """One vendor: its tables, filled by the ``register_*`` functions."""
+
+    name: str
+    predicates: dict[str, Predicate] = field(default_factory=dict)
+    lowerings: dict[str, Lowering] = field(default_factory=dict)
+    patterns: dict[str, Pattern] = field(default_factory=dict)
+    codegen: Callable[..., Any] | None = None
+    probe: Callable[[PortableGraph], Reject | None] | None = None
+    optimize: Callable[[PortableGraph], PortableGraph] | None = None
+    prepare: Sequence[Callable[[], tvm.transform.Pass]] = ()
+
+    def ops(self) -> list[str]:
+        """Relax ops for which it has a predicate or a lowering."""
+        return sorted({*self.predicates, *self.lowerings})
+
+
+_NAMESPACES: dict[str, Namespace] = {}
+
+
+def _load_vendors() -> None:
+    # Imported at first use, not at import: the vendors' folders import this module.
+    from . import patterns
+
+    patterns.load()
+
+
+def _namespace(name: str) -> Namespace:
+    if not isinstance(name, str) or not name.isidentifier():
+        raise ValueError(f"compiler {name!r} is not a name; expected an identifier such as 'my_npu'")
+    return _NAMESPACES.setdefault(name, Namespace(name))
+
+
+def _claim(table: dict[str, Any], key: str, value: Any, what: str, override: bool) -> None:
+    old = table.get(key)
+    if old is not None and old is not value and not override:
+        raise ValueError(
+            f"{what} {key!r} is registered already, by {_origin(old)}; now claimed by {_origin(value)}. "
+            "Remove one, or pass override=True"
+        )
+    table[key] = value
+
+
+def _origin(thing: Any) -> str:
+    thing = getattr(thing, "check", None) or getattr(thing, "lower", None) or thing
+    return f"{getattr(thing, '__module__', '?')}.{getattr(thing, '__qualname__', type(thing).__name__)}"
+
+
+def namespace(compiler: str) -> Namespace:
+    """The namespace called ``compiler``.
+
+    Raises
+    ------
+    ValueError
+        If nobody registered it; the message lists those that are.
+    """
+    _load_vendors()
+    if compiler not in _NAMESPACES:
+        known = ", ".join(compilers()) or "none"
+        raise ValueError(
+            f"unknown compiler {compiler!r}; registered: {known}. Import the package that registers it, "
+            "or install it with its entry point in group 'tvm_byoc_dnnl.vendors'"
+        )
+    return _NAMESPACES[compiler]
+
+
+def compilers() -> list[str]:
+    """Names of the registered namespaces, sorted."""
+    _load_vendors()
+    return sorted(_NAMESPACES)
+
+
+def supported_ops(compiler: str) -> list[str]:
+    """Relax ops that ``compiler`` may take (its predicate has the last word on each call), sorted."""
+    return namespace(compiler).ops()
+
+
+def register_namespace(
+    compiler: str,
+    *,
+    codegen: Callable[..., Any] | None = None,
+    probe: Callable[[PortableGraph], Reject | None] | None = None,
+    optimize: Callable[[PortableGraph], PortableGraph] | None = None,
+    prepare: Sequence[Callable[[], tvm.transform.Pass]] = (),
+) -> Namespace:
+    """Set the parts of a namespace that belong to no single op.
+
+    Parameters
+    ----------
+    compiler : str
+        Name of the namespace; an identifier.
+    codegen : callable, optional
+        See `register_codegen`.
+    probe : callable, optional
+        ``probe(graph) -> None | Reject``: whether the library has an implementation for a (small) portable graph on
+        this machine. Asked for every call that a lowering accepts and that has no predicate of its own.
+    optimize : callable, optional
+        ``optimize(graph) -> graph``: fusion inside a lowered region, such as post-ops.
+    prepare : sequence of callables, optional
+        Pass factories run before annotation, behind the common canonical forms.
+    """
+    ns = _namespace(compiler)
+    for key, value in {"probe": probe, "optimize": optimize, "prepare": tuple(prepare)}.items():
+        if value:
+            setattr(ns, key, value)
+    if codegen is not None:
+        register_codegen(compiler, codegen)
+    return ns
+
+
+def register_codegen(compiler: str, codegen: Callable[..., Any] | None = None, *, override: bool = False) -> Any:
+    """Register what turns the regions of ``compiler`` into runtime modules; also a decorator.
+
+    Parameters
+    ----------
+    compiler : str
+        Name of the namespace.
+    codegen : callable
+        ``codegen(functions, options, constant_names) -> list[tvm.runtime.Module]`` as TVM's ``RunCodegen`` calls it:
+        one module per function, exporting the function's ``global_symbol``.
+    override : bool
+        Replace an earlier registration instead of raising ``ValueError``.
+    """
+    if codegen is None:
+        return lambda fn: register_codegen(compiler, fn, override=override)
+    ns = _namespace(compiler)
+    if ns.codegen is not None and ns.codegen is not codegen and not override:
+        raise ValueError(f"{compiler!r} has a codegen already, {_origin(ns.codegen)}; pass override=True to replace it")
+    ns.codegen = codegen
+    return codegen
+
+
+def register_annotate_compiler(
+    compiler: str,
+    op: str | Iterable[str],
+    predicate: Predicate | None = None,
+    *,
+    override: bool = False,
+) -> Any:
+    """Register a capability predicate: may ``compiler`` take this call?
+
+    Three forms: a decorator, a plain call with ``predicate``, and a whitelist (several ops, all accepted).
+
+    Parameters
+    ----------
+    compiler : str
+        Name of the vendor's namespace; made when new.
+    op : str or iterable of str
+        Relax operator, ``"relax.nn.conv2d"``; an iterable without ``predicate`` accepts every call of each.
+    predicate : callable, optional
+        ``predicate(attrs, args) -> True | False | Reject``: ``attrs`` are the op's attributes (``None`` where it has
+        none), ``args`` the argument expressions with their types in ``.ty``.
+    override : bool
+        Replace an earlier registration instead of raising ``ValueError``.
+
+    Raises
+    ------
+    ValueError
+        If ``op`` is no Relax operator, or a predicate is registered for it already.
+    """
+    if not isinstance(op, str):
+        ops = list(op)
+        for name in ops:
+            register_annotate_compiler(compiler, name, predicate or _always, override=override)
+        return predicate
+    if predicate is None:
+        return lambda fn: register_annotate_compiler(compiler, op, fn, override=override)
+    _check_op(op)
+    _claim(_namespace(compiler).predicates, op, predicate, f"the predicate of {compiler!r} for", override)
+    return predicate
+
+
+def _always(attrs: Any, args: Sequence[Any]) -> bool:
+    return True
+
+
+def _check_op(op: str) -> None:
+    if op not in tvm.ir.Op.list_op_names():
+        near = [n for n in tvm.ir.Op.list_op_names() if n.startswith("relax.") and n.endswith(op.split(".")[-1])]
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise ValueError(f"{op!r} is not an operator of this TVM ({tvm.__version__}){hint}")
+
+
+def get_annotate_compiler(compiler: str, op: str) -> Predicate:
+    """The predicate of ``compiler`` for ``op``.
+
+    Where none was registered by hand but the namespace can lower ``op``, the predicate is "the lowering does not
+    refuse, and the library has an implementation". An unknown compiler or op gives a predicate that rejects with
+    the reason.
+    """
+    from .trial import trial_predicate  # trial reads this registry
+
+    _load_vendors()
+    ns = _NAMESPACES.get(compiler)
+    if ns is None:
+        return lambda attrs, args: Reject(f"no compiler {compiler!r} is registered")
+    if op in ns.predicates:
+        return ns.predicates[op]
+    if op in ns.lowerings:
+        return trial_predicate(ns, op)
+    return lambda attrs, args: Reject(f"{compiler!r} has no predicate for {op}")
+
+
+def register_lowering(
+    compiler: str, op: str | Iterable[str], lowering: Lowering | None = None, *, override: bool = False
+) -> Any:
+    """Register how ``compiler`` writes one Relax call into a portable graph; also a decorator.
+
+    Parameters
+    ----------
+    compiler : str
+        Name of the namespace.
+    op : str or iterable of str
+        Relax operator(s).
+    lowering : callable
+        ``lowering(g, call)``: reads ``call.attrs``, ``g.value(call.args[i])`` and ``call.ty``, emits nodes on the
+        `GraphBuilder` ``g``, returns the result's value (a tuple for a tuple), and refuses with `Reject`.
+    override : bool
+        Replace an earlier registration instead of raising ``ValueError``.
+    """
+    if lowering is None:
+        return lambda fn: register_lowering(compiler, op, fn, override=override)
+    for name in [op] if isinstance(op, str) else op:
+        _check_op(name)
+        _claim(_namespace(compiler).lowerings, name, lowering, f"the lowering of {compiler!r} for", override)
+    return lowering
+
+
+def register_pattern(
+    compiler: str,
+    name: str,
+    pattern: Any,
+    *,
+    annotations: Mapping[str, Any] | None = None,
+    check: Callable[[Mapping[str, Any]], bool | Reject] | None = None,
+    lower: Callable[[GraphBuilder, Mapping[str, Any]], Any] | None = None,
+    override: bool = False,
+) -> Pattern:
+    """Register a fusion pattern: a subgraph that ``compiler`` takes as one.
+
+    Patterns are tried in the order of their registration, all of them before single ops. A match whose
+    intermediate results are used outside of it is never taken.
+
+    Parameters
+    ----------
+    compiler, name : str
+        Namespace, and a name unique in it. The name carries no meaning.
+    pattern : tvm.relax.dpl.DFPattern
+        Dataflow pattern.
+    annotations : mapping of str to DFPattern, optional
+        Parts of ``pattern`` that ``check`` and ``lower`` want to see.
+    check : callable, optional
+        ``check(match) -> True | False | Reject``.
+    lower : callable, optional
+        ``lower(g, match)``, as in `register_lowering`; by default the matched ops are lowered one by one.
+    override : bool
+        Replace an earlier registration instead of raising ``ValueError``.
+    """
+    entry = Pattern(name, pattern, dict(annotations or {}), check, lower)
+    _claim(_namespace(compiler).patterns, name, entry, f"the pattern of {compiler!r}", override)
+    return entry
+
+
+def unregister_compiler(compiler: str) -> None:
+    """Forget a namespace with all that was registered in it (for tests and notebooks)."""
+    _NAMESPACES.pop(compiler, None)

@@ -1,0 +1,59 @@
+"""Small readers of Relax IR that several stages share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import tvm
+from tvm import relax
+
+if TYPE_CHECKING:
+    from .registry import Pattern
+
+__all__ = ["bindings_of", "codegen_of", "composite_of", "is_host_function", "match_annotations", "op_calls"]
+
+
+def bindings_of(func: relax.Function) -> Iterator[tuple[Any, Any]]:
+    """``(var, value)`` of every binding of a function's body, in order."""
+    if isinstance(func.body, relax.SeqExpr):
+        for block in func.body.blocks:
+            for binding in block.bindings:
+                yield binding.var, binding.value
+
+
+def op_calls(func: relax.Function) -> Iterator[tuple[Any, Any]]:
+    """``(var, call)`` of every binding that calls an operator."""
+    for var, value in bindings_of(func):
+        if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op):
+            yield var, value
+
+
+def _attr(func: relax.Function, key: str) -> str:
+    return str(func.attrs[key]) if func.attrs and key in func.attrs else ""
+
+
+def codegen_of(func: Any) -> str:
+    """Namespace that owns a partitioned function, ``""`` for any other."""
+    return _attr(func, "Codegen")
+
+
+def composite_of(func: Any) -> str:
+    """Name of a composite function, ``""`` for any other."""
+    return _attr(func, "Composite")
+
+
+def is_host_function(func: Any) -> bool:
+    """Whether it is a Relax function that belongs to no external compiler."""
+    return isinstance(func, relax.Function) and not codegen_of(func) and not composite_of(func)
+
+
+def match_annotations(pattern: Pattern, func: relax.Function) -> dict[str, Any] | None:
+    """Match ``pattern`` against a composite's body: annotation name (and ``"root"``) → expression, or ``None``."""
+    var_to_value = dict(bindings_of(func))
+    root = func.body.body
+    found = pattern.pattern.extract_matched_expr(root, var_to_value)
+    if found is None:
+        return None
+    match = {name: found[part] for name, part in pattern.annotations.items() if part in found}
+    return {**match, "root": var_to_value.get(root, root)}

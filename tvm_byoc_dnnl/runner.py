@@ -1,0 +1,163 @@
+"""Run a compiled model: NumPy or DLPack in, NumPy out."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from . import _native
+from .errors import ArtifactError, InputError
+from .metadata import read_metadata
+
+__all__ = ["Runner", "load"]
+
+
+class Runner:
+    """A compiled model as a Python callable.
+
+    Parameters
+    ----------
+    ex : tvm.runtime.Executable or tvm.runtime.Module
+        What `compile` returned, or a loaded library.
+    entry : str
+        Name of the function to call.
+
+    Raises
+    ------
+    NativeLibraryError
+        If the native library that the model needs cannot be loaded.
+    """
+
+    def __init__(self, ex: Any, entry: str = "main") -> None:
+        if _native.available():
+            _native.load()
+        self._vm = relax.VirtualMachine(ex, tvm.cpu())
+        self._function = self._vm[entry]
+        self._entry = entry
+        metadata = read_metadata(self._vm) if entry == "main" else None
+        self._inputs: list[dict[str, Any]] | None = metadata["inputs"] if metadata else None
+
+    @property
+    def input_names(self) -> list[str]:
+        """Names of the model's inputs in order; empty when the file does not say."""
+        return [str(i["name"]) for i in self._inputs or ()]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            Inputs in the model's order or by name: NumPy arrays, or anything with ``__dlpack__``. A single mapping of
+            names to inputs is taken too.
+
+        Returns
+        -------
+        numpy.ndarray or list of numpy.ndarray
+            The output; a list where the model has several.
+
+        Raises
+        ------
+        InputError
+            If number, name, dtype or shape of an input is wrong.
+        """
+        named = args[0] if len(args) == 1 and isinstance(args[0], dict) and not kwargs else None
+        values = self._in_order((), named) if named is not None else self._in_order(args, kwargs)
+        tensors = [self._tensor(i, v) for i, v in enumerate(values)]
+        return _to_numpy(self.run_tvm(*tensors))
+
+    def run_tvm(self, *tensors: tvm.runtime.Tensor) -> Any:
+        """The zero-copy form: TVM tensors in, TVM tensors out, no checks but the VM's own."""
+        return self._function(*tensors)
+
+    def _in_order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        if self._inputs is None:
+            if kwargs:
+                raise InputError("this library does not name its inputs; pass them in order")
+            return list(args)
+        names = self.input_names
+        unknown = [k for k in kwargs if k not in names]
+        if unknown:
+            raise InputError(f"unknown input {', '.join(map(repr, unknown))}; the model's inputs are {_listed(names)}")
+        values = dict(zip(names, args, strict=False))
+        twice = [k for k in kwargs if k in values]
+        if twice:
+            raise InputError(f"input {twice[0]!r} was given twice, by position and by name")
+        values.update(kwargs)
+        if len(args) > len(names) or len(values) != len(names):
+            missing = [n for n in names if n not in values]
+            raise InputError(
+                f"got {len(args) + len(kwargs)} inputs, expected {len(names)}: {_listed(names)}"
+                + (f"; missing {_listed(missing)}" if missing else "")
+            )
+        return [values[n] for n in names]
+
+    def _tensor(self, index: int, value: Any) -> Any:
+        if isinstance(value, tvm.runtime.Tensor):
+            tensor = value
+        elif isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
+            tensor = tvm.runtime.tensor(np.ascontiguousarray(value).reshape(np.shape(value)))
+        else:
+            tensor = tvm.runtime.from_dlpack(value)
+        if self._inputs is not None:
+            self._check(self._inputs[index], tensor)
+        return tensor
+
+    def _check(self, expected: dict[str, Any], tensor: Any) -> None:
+        dtype, shape = str(tensor.dtype), tuple(int(d) for d in tensor.shape)
+        want_dtype, want = expected.get("dtype"), expected.get("shape")
+        if want_dtype and dtype != want_dtype:
+            raise InputError(
+                f"input {expected['name']!r} has dtype {dtype}, expected {want_dtype}; "
+                f"convert it with .astype({want_dtype!r})"
+            )
+        if want is None:
+            return
+        fits = len(want) == len(shape) and all(w == d for w, d in zip(want, shape, strict=True) if isinstance(w, int))
+        if not fits:
+            raise InputError(f"input {expected['name']!r} has shape {list(shape)}, expected {want}")
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"
+
+
+def _to_numpy(result: Any) -> Any:
+    if isinstance(result, tvm.runtime.Tensor):
+        return result.numpy()
+    return [_to_numpy(r) for r in result]
+
+
+def load(path: str | PathLike[str]) -> Runner:
+    """Load a library that ``export_library`` wrote.
+
+    Parameters
+    ----------
+    path : path-like
+        The ``.so``.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ArtifactError
+        If it is no such library, is damaged, or was written by an incompatible version.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {path}; expected a library written by export_library")
+    _native.load()
+    try:
+        module = tvm.runtime.load_module(str(path.resolve()))
+    except ArtifactError:
+        raise
+    except Exception as error:
+        raise ArtifactError(
+            f"{path} is not a library that can be loaded here: {error}; export the model again with this version"
+        ) from error
+    return Runner(module)

@@ -1,0 +1,62 @@
+"""Trial lowering: the default predicate is "the lowering does not refuse, and the library can do it"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import tvm
+from tvm import relax
+
+from .builder import GraphBuilder
+from .verdict import Reject, as_reject
+
+if TYPE_CHECKING:
+    from .registry import Namespace
+
+__all__ = ["ask", "trial_call", "trial_lowering", "trial_predicate"]
+
+
+def trial_lowering(ns: Namespace, name: str, source: list[str], lower: Callable[[GraphBuilder], Any]) -> Reject | None:
+    """Run ``lower`` on a fresh builder and ask the namespace's library about the result."""
+    g = GraphBuilder("trial")
+    g.source = source
+    try:
+        out = lower(g)
+        if isinstance(out, Reject):
+            return out
+        graph = g.finish(out)
+        return ns.probe(graph) if ns.probe is not None else None
+    except Reject as refusal:
+        return refusal
+    except Exception as error:  # a vendor's bug must not cost the user the build
+        return Reject(f"the lowering of {name} in {ns.name!r} failed: {type(error).__name__}: {error}")
+
+
+def trial_call(ns: Namespace, call: Any) -> Reject | None:
+    """Whether ``ns`` can lower this one call (and its library run it)."""
+    return trial_lowering(ns, call.op.name, [call.op.name], lambda g: ns.lowerings[call.op.name](g, call))
+
+
+def trial_predicate(ns: Namespace, op: str) -> Callable[[Any, Sequence[Any]], bool | Reject]:
+    """The default predicate of ``op``, in the form ``predicate(attrs, args)``."""
+
+    def predicate(attrs: Any, args: Sequence[Any]) -> bool | Reject:
+        call = relax.BlockBuilder().normalize(relax.Call(tvm.ir.Op.get(op), list(args), attrs))
+        return trial_call(ns, call) or True
+
+    return predicate
+
+
+def ask(ns: Namespace, call: Any) -> Reject | None:
+    """The verdict of a namespace on one call, by whichever predicate it has."""
+    op = call.op.name
+    predicate = ns.predicates.get(op)
+    if predicate is None:
+        return trial_call(ns, call) if op in ns.lowerings else Reject(f"{ns.name!r} has no predicate for {op}")
+    try:
+        return as_reject(predicate(call.attrs, list(call.args)), f"the predicate of {ns.name!r} for {op}")
+    except Reject as refusal:
+        return refusal
+    except Exception as error:
+        return Reject(f"the predicate of {ns.name!r} for {op} failed: {type(error).__name__}: {error}")

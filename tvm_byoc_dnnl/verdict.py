@@ -1,0 +1,54 @@
+"""A verdict is yes, or a reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["Reject", "as_reject", "require"]
+
+
+class Reject(Exception):
+    """Why a call or a match is not taken; falsy, and usable both ways: ``return Reject(..)`` or ``raise Reject(..)``.
+
+    Parameters
+    ----------
+    reason : str
+        What is in the way, with the offending value: ``"dilation 3 with ceil_mode"``.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return f"Reject({self.reason!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Reject) and other.reason == self.reason
+
+    def __hash__(self) -> int:
+        return hash(self.reason)
+
+
+def require(condition: bool, reason: str) -> None:
+    """Raise `Reject` with ``reason`` unless ``condition`` holds."""
+    if not condition:
+        raise Reject(reason)
+
+
+def as_reject(answer: Any, who: str) -> Reject | None:
+    """``None`` for yes, a `Reject` for no; ``who`` names the predicate in what is said of it.
+
+    Raises
+    ------
+    TypeError
+        If ``answer`` is neither a bool nor a `Reject`.
+    """
+    if isinstance(answer, Reject):
+        return answer
+    if isinstance(answer, bool):
+        return None if answer else Reject(f"{who} says no")
+    raise TypeError(f"{who} returned {answer!r}; expected True, False or byoc.Reject(reason)")
