@@ -10,7 +10,7 @@ ARGS   ?=
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
 PY  := $(VENV)/bin/python
-PIP := $(PY) -m pip --disable-pip-version-check -q
+PIP := $(PY) -m pip --disable-pip-version-check -qq
 CXX_FILES := $(shell find codegen_src tests/cpp -name '*.cc' -o -name '*.h' -o -name '*.c' -o -name CMakeLists.txt)
 CXX_STYLE := $(filter-out %CMakeLists.txt,$(CXX_FILES))
 
@@ -63,7 +63,7 @@ test-py: $(NATIVE)  ## the Python tests, as in: make test-py ARGS='-m "not slow"
 
 test-tvm026: $(NATIVE)  ## the Python tests under TVM 0.26, in .venv-tvm026
 	@$(MAKE) --no-print-directory VENV=.venv-tvm026 .venv-tvm026/.deps
-	@.venv-tvm026/bin/python -m pip --disable-pip-version-check -q install 'apache-tvm==0.26.*'
+	@.venv-tvm026/bin/python -m pip --disable-pip-version-check -qq install 'apache-tvm==0.26.*'
 	@.venv-tvm026/bin/python -m pytest $(ARGS)
 
 lint: $(DEPS)  ## ruff, mypy and clang-format, changing nothing

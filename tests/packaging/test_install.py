@@ -1,0 +1,112 @@
+"""Wheel, sdist and editable install, each used in a clean environment."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.conftest import Environment
+
+pytestmark = pytest.mark.slow
+
+LIBRARY = "tvm_byoc_dnnl/lib/libtvm_byoc_dnnl.so"
+
+HAS_LOADER = """
+import tvm, tvm_ffi
+print(tvm_ffi.get_global_func("ffi.Module.load_from_bytes.dnnl_byoc", allow_missing=True) is not None)
+"""
+WHERE = "import tvm_byoc_dnnl; print(tvm_byoc_dnnl.__file__)"
+
+EXPORT = """
+import sys, numpy as np, tvm, tvm_byoc_dnnl as byoc
+from tvm import relax
+bb = relax.BlockBuilder()
+x = relax.Var("x", relax.TensorType((2, 64), "float32"))
+weight = np.linspace(-1, 1, 64 * 32, dtype="float32").reshape(64, 32)
+with bb.function("main", [x]):
+    with bb.dataflow():
+        out = bb.emit_output(relax.op.nn.relu(relax.op.matmul(x, relax.const(weight))))
+    bb.emit_func_output(out)
+byoc.compile(bb.get(), strict=True).export_library(sys.argv[1])
+value = np.linspace(-1, 1, 2 * 64, dtype="float32").reshape(2, 64)
+np.savez(sys.argv[2], x=value, y=np.maximum(value @ weight, 0))
+"""
+# Nothing but TVM: what a deployed program does.
+RUN = """
+import sys, numpy as np, tvm
+from tvm import relax
+data = np.load(sys.argv[2])
+vm = relax.VirtualMachine(tvm.runtime.load_module(sys.argv[1]), tvm.cpu())
+print(np.abs(vm["main"](tvm.runtime.tensor(data["x"])).numpy() - data["y"]).max() < 1e-4)
+print("onnx" in sys.modules)
+"""
+
+
+def source_files(tree: Path, folder: str) -> set[str]:
+    return {p.relative_to(tree).as_posix() for p in (tree / folder).rglob("*") if p.is_file()}
+
+
+def test_wheel_fits_every_python_and_holds_the_package_only(wheel: Path, copy_source: Callable[[], Path]) -> None:
+    assert re.fullmatch(r"tvm_byoc_dnnl-[\d.]+-py3-none-linux_\w+\.whl", wheel.name)
+    with zipfile.ZipFile(wheel) as archive:
+        names = {n for n in archive.namelist() if ".dist-info/" not in n}
+    tree = copy_source()
+    patterns = {f"tvm_byoc_dnnl/{p}" for p in source_files(tree, "patterns")}
+    assert names == source_files(tree, "tvm_byoc_dnnl") | patterns | {LIBRARY}
+
+
+def test_sdist_holds_everything_that_a_developer_needs(sdist: Path, copy_source: Callable[[], Path]) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {n.partition("/")[2] for n in archive.getnames()}
+    tree = copy_source()
+    wanted = {"CMakeLists.txt", "LICENSE", "Makefile", "README.md", "pyproject.toml", "setup.py"}
+    for folder in ("bench", "codegen_src", "docs", "examples", "patterns", "tests", "tvm_byoc_dnnl"):
+        wanted |= source_files(tree, folder)
+    assert wanted - names == set()
+
+
+def test_import_tvm_alone_loads_the_library(installed: Environment) -> None:
+    assert installed.run(HAS_LOADER).split() == ["True"]
+
+
+def test_package_comes_from_the_wheel(installed: Environment) -> None:
+    assert Path(installed.run(WHERE).strip()).is_relative_to(installed.site_packages)
+
+
+def test_exported_model_runs_after_import_tvm_alone(installed: Environment, tmp_path: Path) -> None:
+    files = tmp_path / "model.so", tmp_path / "data.npz"
+    installed.run(EXPORT, *files)
+    assert installed.run(RUN, *files).split() == ["True", "False"]
+
+
+def test_editable_install_uses_the_tree(
+    copy_source: Callable[[], Path], new_environment: Callable[..., Environment]
+) -> None:
+    tree, environment = copy_source(), new_environment()
+    environment.pip("install", "--no-deps", "--no-build-isolation", "--editable", tree)
+    assert Path(environment.run(WHERE).strip()) == tree / "tvm_byoc_dnnl" / "__init__.py"
+    assert (tree / LIBRARY).is_file()
+    assert environment.run(HAS_LOADER).split() == ["True"]
+
+    vendor = tree / "patterns" / "newcomer"
+    vendor.mkdir()
+    (vendor / "__init__.py").write_text("NAME = 'seen'\n")
+    assert environment.run("import tvm_byoc_dnnl.patterns.newcomer as n; print(n.NAME)").strip() == "seen"
+
+
+def test_missing_libdnnl_is_one_warning_with_the_cure(wheel: Path, new_environment: Callable[..., Environment]) -> None:
+    environment = new_environment("onednn")
+    environment.pip("install", "--no-deps", wheel)
+    code = "import tvm; print('goes on')"
+    done = subprocess.run([str(environment.python), "-c", code], cwd=environment.path, text=True, capture_output=True)
+    assert done.stdout.strip() == "goes on", done.stderr
+    assert done.stderr.count("Failed to autoload tvm backend 'tvm_byoc_dnnl'") == 1
+    assert "libdnnl.so.3" in done.stderr
+    assert "pip install onednn-cpu-gomp" in done.stderr
+    assert "Traceback" not in done.stderr

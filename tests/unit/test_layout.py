@@ -1,0 +1,125 @@
+"""Who may import whom, in Python and in C++; the tables below are the rules of docs/architecture.md."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = "tvm_byoc_dnnl"
+
+# What a vendor's folder may use of the engine: the registry and the words to describe a node.
+VENDOR_API = {"registry", "verdict", "graph", "builder", "errors", "_compat"}
+# ... and what single files may use beyond that.
+VENDOR_EXTRA = {
+    "patterns/dnnl/__init__.py": {"codegen"},  # chooses the engine's portable-graph codegen
+    "patterns/dnnl/native.py": {"_native"},  # asks the library what it can do; the only file that talks to it
+}
+
+# Files of the engine that may name a vendor, and why.
+NAMES_A_VENDOR = {
+    "tvm_byoc_dnnl/api.py": "the default of the one-call forms is the backend in the package's name",
+}
+
+# C++: (files, headers that they must not see).
+TVM = r"(tvm|dlpack)/"
+ONEDNN = r"(oneapi/)?dnnl"
+FORBIDDEN_HEADERS = [
+    ("codegen_src/*.h", f"{TVM}|{ONEDNN}"),
+    ("codegen_src/*.cc", f"{TVM}|{ONEDNN}"),
+    ("codegen_src/support/*", f"{TVM}|{ONEDNN}"),
+    ("codegen_src/dnnl/*", TVM),
+]
+SEES_EVERYTHING = {"codegen_src/module.cc", "codegen_src/threads.cc"}
+
+# `tests/unit/`, `annotate.py`, `.ci/run`; not `patterns/<vendor>/`, `*.py`, `model.onnx` or and/or.
+NAMED_PATH = re.compile(
+    r"(?<![\w./<*-])(\.?[\w-]+(?:/[\w.-]+)*(?:/(?![\w<*.])|\.(?:py|cc|h|md|toml|in)\b)|\.ci/\w+)(?![\w<*])"
+)
+PATHS_START_IN = ("docs", PACKAGE, "codegen_src")
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def python_files(*folders: str) -> list[Path]:
+    found = [p for folder in folders for p in (ROOT / folder).rglob("*.py")]
+    # rglob may follow the symlink tvm_byoc_dnnl/patterns, whose files are those of patterns/
+    return sorted(p for p in found if "patterns" not in p.relative_to(ROOT).parts[1:])
+
+
+def engine_imports(path: Path) -> Iterator[str]:
+    """Modules of the package that a file imports, as dotted names below the package."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    where = [PACKAGE, *parts] if parts[0] == "patterns" else list(parts)
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            base = where[: len(where) - node.level] if node.level else []
+            name = ".".join([*base, *([node.module] if node.module else [])])
+            names = [name] if node.module else [f"{name}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        yield from (n.removeprefix(f"{PACKAGE}.") for n in names if n.split(".")[0] == PACKAGE)
+
+
+def docstrings(tree: ast.Module) -> set[ast.Constant]:
+    """Strings that stand alone: documentation, not code."""
+    return {n.value for n in ast.walk(tree) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)}
+
+
+def includes(path: Path) -> list[str]:
+    return re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', path.read_text(), re.M)
+
+
+@pytest.mark.parametrize("path", python_files("patterns"), ids=relative)
+def test_a_vendor_uses_only_the_vendor_api(path: Path) -> None:
+    allowed = VENDOR_API | VENDOR_EXTRA.get(relative(path), set())
+    own = ".".join(["patterns", *path.relative_to(ROOT / "patterns").parts[:-1]])
+    strangers = [n for n in engine_imports(path) if n.split(".")[0] not in allowed and not n.startswith(own)]
+    assert not strangers, f"{relative(path)} imports {strangers}; a vendor may import {sorted(allowed)}"
+
+
+@pytest.mark.parametrize("path", python_files(PACKAGE), ids=relative)
+def test_the_engine_imports_no_vendor(path: Path) -> None:
+    vendors = [n for n in engine_imports(path) if n.startswith("patterns.")]
+    assert not vendors, f"{relative(path)} imports {vendors}; the engine asks the registry instead"
+
+
+def test_the_engine_names_no_vendor() -> None:
+    folders = "|".join(p.name for p in (ROOT / "patterns").iterdir() if (p / "__init__.py").exists())
+    vendor = re.compile(rf"(?<![\w-])({folders})(?!\w)")  # not the one in `tvm-byoc-dnnl`
+    found: dict[str, set[str]] = {}
+    for path in python_files(PACKAGE):
+        tree = ast.parse(path.read_text())
+        documentation = docstrings(tree)
+        for node in ast.walk(tree):
+            is_string = isinstance(node, ast.Constant) and isinstance(node.value, str)
+            if is_string and node not in documentation and vendor.search(node.value):
+                found.setdefault(relative(path), set()).add(node.value)
+    strangers = {path: names for path, names in found.items() if path not in NAMES_A_VENDOR}
+    assert not strangers, f"only these may name a vendor: {NAMES_A_VENDOR}"
+    assert found.keys() == NAMES_A_VENDOR.keys(), "an entry of NAMES_A_VENDOR is no longer needed"
+
+
+@pytest.mark.parametrize(("pattern", "forbidden"), FORBIDDEN_HEADERS, ids=lambda v: v)
+def test_cpp_layers(pattern: str, forbidden: str) -> None:
+    files = [p for p in ROOT.glob(pattern) if p.is_file() and relative(p) not in SEES_EVERYTHING]
+    assert files, f"no file matches {pattern}"
+    wrong = {relative(p): [i for i in includes(p) if re.match(forbidden, i)] for p in files}
+    assert not {path: found for path, found in wrong.items() if found}
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md", "README.md"])
+def test_paths_that_the_pages_name_exist(page: str) -> None:
+    text = (ROOT / page).read_text()
+    named = set(re.findall(NAMED_PATH, text)) | set(re.findall(r"\]\(((?!https?:)[\w./-]+)", text))
+    assert named, f"{page} names no path: is NAMED_PATH out of date?"
+    missing = [n for n in named if not any((ROOT / place / n).exists() for place in (".", *PATHS_START_IN))]
+    assert not missing, f"{page} names what is not there: {missing}"
