@@ -173,7 +173,7 @@ def random_inputs(
         shape = (shapes or {}).get(value.name) or tuple(d.dim_value or 1 for d in kind.shape.dim)
         dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type)
         if dtype.kind in "iu":
-            array = rng.integers(0, 10, shape)
+            array: np.ndarray = rng.integers(0, 10, shape)
         elif dtype.kind == "b":
             array = rng.integers(0, 2, shape)
         else:

@@ -1,0 +1,50 @@
+"""Canonical forms out of what TVM's importers make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import tvm
+from tvm import relax
+
+from . import affine, constants, identities, variadic
+from .rewrite import Rule, Rules, rewrite_pass
+
+__all__ = ["RULES", "Prepare", "merged"]
+
+# What is recognised or undone, one concept per row. For one operator, earlier rows are asked first.
+RULES: tuple[tuple[str, Rules], ...] = (
+    ("constants", constants.RULES),
+    ("identities", identities.RULES),
+    ("variadic", variadic.RULES),
+    ("affine", affine.RULES),
+)
+
+
+def merged(tables: Iterable[Rules]) -> dict[str, list[Rule]]:
+    """One table of rules out of several, in order."""
+    rules: dict[str, list[Rule]] = {}
+    for table in tables:
+        for op, some in table.items():
+            rules.setdefault(op, []).extend(some)
+    return rules
+
+
+def Prepare() -> tvm.transform.Sequential:
+    """The preparing passes: equal results, canonical forms.
+
+    Returns
+    -------
+    tvm.transform.Sequential
+        Safe on any Relax module; functions that a backend owns already are left alone.
+    """
+    return tvm.transform.Sequential(
+        [
+            relax.transform.ConvertToDataflow(min_size=1),
+            relax.transform.DeadCodeElimination(),
+            rewrite_pass("CanonicalForms", merged(table for _, table in RULES)),
+            relax.transform.CanonicalizeBindings(),
+            relax.transform.DeadCodeElimination(),
+        ],
+        name="Prepare",
+    )

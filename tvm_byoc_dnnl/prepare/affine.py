@@ -1,0 +1,271 @@
+"""Per-channel scales and shifts folded into the weights before them.
+
+    conv | conv_transpose | matmul  (constant weights)
+      -> [add constant] -> batch_norm | multiply | divide | add | subtract  by per-channel constants
+
+becomes one linear operator and one ``add``, provided that nothing else reads what lies between. A batch_norm
+that follows something else takes the multiply and add after it into its own scale and shift. The bias of a
+linear operator always ends as ``add(linear, constant)``, shaped (1, C, 1, 1) after a convolution and (N,)
+after a matmul.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from .._compat import is_constant
+from .rewrite import Rules, Scope
+
+_CONVS = tuple(f"relax.nn.conv{d}d" for d in (1, 2, 3))
+_TRANSPOSED = tuple(f"{name}_transpose" for name in _CONVS)
+_LINEAR = (*_CONVS, *_TRANSPOSED, "relax.matmul")
+
+
+def per_channel(array: np.ndarray, rank: int, axis: int, channels: int) -> np.ndarray | None:
+    """``array`` as one number per channel, ``None`` when it varies along another axis."""
+    if array.ndim > rank:
+        return None
+    shape = (1,) * (rank - array.ndim) + array.shape
+    if any(d != 1 for i, d in enumerate(shape) if i != axis) or shape[axis] not in (1, channels):
+        return None
+    return np.broadcast_to(array.reshape(-1), (channels,))
+
+
+@dataclass
+class _Linear:
+    """A linear operator, the channels of its result, and the constant added to that."""
+
+    var: Any
+    call: Any
+    axis: int
+    channels: int
+    rank: int
+    bias: np.ndarray | None = None
+
+    @property
+    def constant_weights(self) -> bool:
+        """Whether the weights can be scaled."""
+        return is_constant(self.call.args[1])
+
+    def scaled(self, scope: Scope, scale: np.ndarray) -> Any:
+        """The operator with each channel of its result multiplied by ``scale``."""
+        call = self.call
+        data, weight = call.args[0], scope.const(call.args[1])
+        assert weight is not None
+        scale = scale.astype(weight.dtype)
+        if call.op.name == "relax.matmul":
+            scaled = weight * scale
+        elif call.op.name in _CONVS:
+            shape = [1] * weight.ndim
+            shape[call.attrs.kernel_layout.index("O")] = -1
+            scaled = weight * scale.reshape(shape)
+        else:
+            scaled = self._scaled_transposed(weight, scale)
+        return scope.emit(scope.with_args(call, data, scope.constant(scaled, scope.dtype(call.args[1]))))
+
+    def _scaled_transposed(self, weight: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        """Weights (I, O / groups, ...): the groups split I, and the result's channels are group by group."""
+        groups = int(self.call.attrs.groups)
+        per_group = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
+        spread = scale.reshape(groups, 1, -1, *[1] * (weight.ndim - 2))
+        return (per_group * spread).reshape(weight.shape)
+
+    def bias_constant(self, scope: Scope, bias: np.ndarray) -> Any:
+        """``bias`` in the canonical shape."""
+        shape = [-1] + [1] * (self.rank - 1 - self.axis)
+        shape = [1] * (self.rank - len(shape)) + shape if self.call.op.name != "relax.matmul" else shape
+        return scope.constant(bias.reshape(shape), scope.dtype(self.call))
+
+
+def _linear(scope: Scope, expr: Any) -> _Linear | None:
+    """The linear operator behind ``expr``, without anything between."""
+    call = scope.call(expr, *_LINEAR)
+    shape = None if call is None else scope.dims(call)
+    if call is None or shape is None or scope.dtype(call) not in ("float32", "float64", "float16"):
+        return None
+    if scope.dtype(call.args[1]) != scope.dtype(call):
+        return None
+    if call.op.name == "relax.matmul":
+        if scope.rank(call.args[1]) != 2 or scope.rank(call.args[0]) < 2:
+            return None
+        axis = len(shape) - 1
+    else:
+        layout, kernel = str(call.attrs.out_layout), str(call.attrs.kernel_layout)
+        if not layout.isalpha() or not layout.isupper() or not kernel.isupper():
+            return None  # blocked layouts
+        if call.op.name in _TRANSPOSED and not kernel.startswith("IO"):
+            return None
+        axis = layout.index("C")
+    channels = shape[axis]
+    return _Linear(expr, call, axis, channels, len(shape)) if isinstance(channels, int) else None
+
+
+def _biased(scope: Scope, expr: Any) -> _Linear | None:
+    """The linear operator behind ``expr``, perhaps with a constant added; nobody else reads either."""
+    if scope.uses(expr) != 1:
+        return None
+    add = scope.call(expr, "relax.add")
+    if add is None:
+        return _linear(scope, expr)
+    data, constant = add.args
+    bias = scope.const(constant)
+    linear = _linear(scope, data) if bias is not None and scope.uses(data) == 1 else None
+    if linear is None:
+        return None
+    linear.bias = per_channel(bias, linear.rank, linear.axis, linear.channels)
+    return linear if linear.bias is not None else None
+
+
+def _apply(scope: Scope, linear: _Linear, scale: np.ndarray | None, shift: np.ndarray | None) -> Any:
+    """``linear * scale + shift``; scale and shift are float64, one number per channel."""
+    if scale is not None and not linear.constant_weights:
+        return None
+    if scale is not None and not np.isfinite(scale).all():
+        return None
+    bias = None if linear.bias is None else linear.bias.astype("float64")
+    if bias is not None and scale is not None:
+        bias = bias * scale
+    if shift is not None:
+        bias = shift if bias is None else bias + shift
+    result = linear.var if scale is None else linear.scaled(scope, scale)
+    return result if bias is None else relax.op.add(result, linear.bias_constant(scope, bias))
+
+
+def _sides(scope: Scope, call: Any) -> tuple[Any, np.ndarray, bool] | None:
+    """A binary call's tensor, its constant as float64, and whether the constant comes first."""
+    a, b = call.args
+    for data, constant, swapped in ((a, b, False), (b, a, True)):
+        array = scope.const(constant)
+        if array is not None and scope.const(data) is None and array.dtype.kind == "f":
+            return data, array.astype("float64"), swapped
+    return None
+
+
+def _affine_of(name: str, constant: np.ndarray, swapped: bool) -> tuple[Any, Any] | None:
+    """``name(x, constant)`` as (scale, shift)."""
+    if name == "relax.add":
+        return None, constant
+    if name == "relax.multiply":
+        return constant, None
+    if name == "relax.subtract":
+        return (-np.ones(1), constant) if swapped else (None, -constant)
+    return None if swapped or not constant.all() else (1.0 / constant, None)
+
+
+def _binary(scope: Scope, call: Any) -> Any:
+    sides = _sides(scope, call)
+    if sides is None:
+        return None
+    data, constant, swapped = sides
+    affine = _affine_of(call.op.name, constant, swapped)
+    if affine is None or not scope.same_shape(data, call):
+        return None
+    if call.op.name == "relax.add" and scope.call(data, *_LINEAR) is not None:
+        return _canonical_bias(scope, call, data, constant, swapped)
+    linear = _biased(scope, data)
+    if linear is not None:
+        parts = [None if p is None else per_channel(p, linear.rank, linear.axis, linear.channels) for p in affine]
+        if any(part is None and given is not None for part, given in zip(parts, affine, strict=True)):
+            return None
+        return _apply(scope, linear, *parts)
+    return _into_batch_norm(scope, data, affine)
+
+
+def _canonical_bias(scope: Scope, call: Any, data: Any, constant: np.ndarray, swapped: bool) -> Any:
+    linear = _linear(scope, data)
+    bias = None if linear is None else per_channel(constant, linear.rank, linear.axis, linear.channels)
+    if linear is None or bias is None or (bias.size != constant.size and not linear.constant_weights):
+        return None
+    canonical = linear.bias_constant(scope, bias)
+    if not swapped and scope.same_shape(canonical, call.args[1]):
+        return None
+    return relax.op.add(data, canonical)
+
+
+# ---- batch_norm -------------------------------------------------------------------------------------
+
+
+def _statistics(scope: Scope, call: Any) -> tuple[np.ndarray, np.ndarray] | None:
+    """Scale and shift per channel of an inference batch_norm with constant parameters, as float64."""
+    arrays = [scope.const(a) for a in call.args[1:5]]
+    if call.attrs.training or any(a is None for a in arrays):
+        return None
+    gamma, beta, mean, variance = (np.asarray(a, "float64") for a in arrays)
+    scale = 1.0 / np.sqrt(variance + float(call.attrs.epsilon))
+    scale = scale * gamma if call.attrs.scale else scale
+    return scale, (beta if call.attrs.center else 0.0) - mean * scale
+
+
+def _batch_norm_item(scope: Scope, item: Any) -> Any:
+    """Fold a batch_norm into the linear operator before it; its running statistics are its arguments."""
+    call = scope.call(item.tuple_value, "relax.nn.batch_norm")
+    if call is None or call.attrs.training:
+        return None
+    if item.index != 0:
+        return call.args[2 + item.index]
+    affine = _statistics(scope, call)
+    linear = None if affine is None else _biased(scope, call.args[0])
+    if affine is None or linear is None or scope.uses(item.tuple_value) > 1:
+        return None
+    if int(call.attrs.axis) % linear.rank != linear.axis:
+        return None
+    return _apply(scope, linear, *affine)
+
+
+def _into_batch_norm(scope: Scope, data: Any, affine: tuple[Any, Any]) -> Any:
+    """``batch_norm(x)[0] * scale + shift``: the batch_norm takes them over."""
+    item = scope.value(data)
+    if not isinstance(item, relax.TupleGetItem) or item.index != 0 or scope.uses(data) != 1:
+        return None
+    call = scope.call(item.tuple_value, "relax.nn.batch_norm")
+    if call is None or scope.uses(item.tuple_value) != 1 or _statistics(scope, call) is None:
+        return None
+    gamma, beta = (np.asarray(scope.const(a), "float64") for a in call.args[1:3])
+    gamma = gamma if call.attrs.scale else np.ones_like(gamma)
+    beta = beta if call.attrs.center else np.zeros_like(beta)
+    axis = int(call.attrs.axis) % scope.rank(data)
+    scale, shift = (None if p is None else per_channel(p, scope.rank(data), axis, gamma.size) for p in affine)
+    if (scale is None) != (affine[0] is None) or (shift is None) != (affine[1] is None):
+        return None
+    if scale is not None:
+        gamma, beta = gamma * scale, beta * scale
+    if shift is not None:
+        beta = beta + shift
+    norm = relax.op.nn.batch_norm(
+        call.args[0],
+        *(scope.constant(p, scope.dtype(call.args[1])) for p in (gamma, beta)),
+        *call.args[3:5],
+        axis=axis,
+        epsilon=float(call.attrs.epsilon),
+        momentum=float(call.attrs.momentum),
+        training=False,
+    )
+    return relax.TupleGetItem(scope.emit(norm), 0)
+
+
+def _scaled_input(scope: Scope, call: Any) -> Any:
+    """``linear(x * number, weights)``: the weights take the number."""
+    linear = _linear(scope, call)
+    scaled = scope.call(call.args[0], "relax.multiply", "relax.divide")
+    if linear is None or scaled is None or scope.uses(call.args[0]) != 1 or not linear.constant_weights:
+        return None
+    sides = _sides(scope, scaled)
+    if sides is None or sides[1].size != 1 or not scope.same_shape(sides[0], scaled):
+        return None
+    affine = _affine_of(scaled.op.name, sides[1], sides[2])
+    if affine is None:
+        return None
+    weight = scope.const(call.args[1])
+    constant = scope.constant(weight * affine[0].item(), scope.dtype(call.args[1]))
+    return scope.with_args(call, sides[0], constant)
+
+
+RULES: Rules = {
+    **{f"relax.{name}": [_binary] for name in ("add", "subtract", "multiply", "divide")},
+    **{name: [_scaled_input] for name in _LINEAR},
+    "TupleGetItem": [_batch_norm_item],
+}

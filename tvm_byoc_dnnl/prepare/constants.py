@@ -1,0 +1,257 @@
+"""Arithmetic on constants, done by NumPy while the model is prepared.
+
+TVM's own ``FoldConstant`` compiles and runs a function per fold, seconds for an ordinary network. A fold that
+would make a constant much larger than what it came from is not done, unless the reader needs a constant there
+(the weights of a convolution made by ``broadcast_to``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from tvm import relax, tirx
+
+from .._compat import is_constant
+from .rewrite import Rules, Scope
+
+_SMALL = 1 << 16  # bytes: a fold may always make this much
+_GROWTH = 2  # a larger result may have this many times the bytes of the operands
+
+# fold(call, shape of the result, *operands); None when it cannot be done. The caller fixes the dtype.
+Fold = Callable[..., "np.ndarray | None"]
+
+
+def _ints(values: Any) -> Any:
+    """Integers in a shape, a tuple or a list attribute, ``None`` when one is not known."""
+    if isinstance(values, relax.ShapeExpr):
+        values = values.values
+    elif isinstance(values, relax.Tuple):
+        values = values.fields
+    if not all(isinstance(v, (int, tirx.IntImm)) for v in values):
+        return None
+    return [int(v) for v in values]
+
+
+def _view(_call: Any, shape: tuple[int, ...], x: np.ndarray) -> np.ndarray:
+    return x.reshape(shape)
+
+
+def _spread(_call: Any, shape: tuple[int, ...], x: np.ndarray) -> np.ndarray:
+    return np.broadcast_to(x, shape)
+
+
+def _astype(_call: Any, _shape: tuple[int, ...], x: np.ndarray) -> np.ndarray | None:
+    return x if x.dtype.kind in "biu" or np.isfinite(x.astype("float64")).all() else None
+
+
+def _permute(call: Any, _shape: tuple[int, ...], x: np.ndarray) -> np.ndarray:
+    axes = call.attrs.axes
+    return np.transpose(x, None if axes is None else [int(a) for a in axes])
+
+
+def _strided_slice(call: Any, _shape: tuple[int, ...], x: np.ndarray) -> np.ndarray | None:
+    parts = [_ints(a) for a in call.args[1:]]
+    if any(p is None for p in parts):
+        return None
+    axes, begin, end = parts[:3]
+    strides = parts[3] if len(parts) > 3 else [1] * len(axes)
+    index = [slice(None)] * x.ndim
+    for axis, b, e, s in zip(axes, begin, end, strides, strict=True):
+        if s < 0 and (e < 0 or b < 0):
+            return None  # "one before the first element" and "last element" are both written -1
+        index[axis] = slice(b, e, s)
+    return x[tuple(index)]
+
+
+def _take(call: Any, _shape: tuple[int, ...], x: np.ndarray, indices: np.ndarray) -> np.ndarray | None:
+    axis = 0 if call.attrs.axis is None else int(call.attrs.axis)
+    if indices.size and (indices.min() < 0 or indices.max() >= x.shape[axis]):
+        return None  # what TVM does then depends on its mode
+    return np.take(x, indices, axis)
+
+
+def _concat(call: Any, _shape: tuple[int, ...], *parts: np.ndarray) -> np.ndarray:
+    axis = call.attrs.axis
+    return np.concatenate(parts, None if axis is None else int(axis))
+
+
+def _stack(call: Any, _shape: tuple[int, ...], *parts: np.ndarray) -> np.ndarray:
+    return np.stack(parts, int(call.attrs.axis or 0))
+
+
+def _arange(call: Any, _shape: tuple[int, ...]) -> np.ndarray | None:
+    numbers: list[Any] = [getattr(a, "value", None) for a in call.args]
+    return None if None in numbers else np.arange(*numbers)
+
+
+def _clip(call: Any, _shape: tuple[int, ...], x: np.ndarray) -> np.ndarray:
+    low, high = (np.asarray(a.value, x.dtype) for a in call.args[1:])
+    return np.maximum(np.minimum(x, high), low)
+
+
+def _reduce(function: Callable[..., Any]) -> Fold:
+    def fold(call: Any, _shape: tuple[int, ...], x: np.ndarray) -> np.ndarray:
+        axis = call.attrs.axis
+        return function(x, axis=None if axis is None else tuple(int(a) for a in axis), keepdims=call.attrs.keepdims)
+
+    return fold
+
+
+def _plain(function: Callable[..., np.ndarray], kinds: str = "fiub") -> Fold:
+    """Element by element, for dtypes of these NumPy kinds."""
+
+    def fold(_call: Any, _shape: tuple[int, ...], *operands: np.ndarray) -> np.ndarray | None:
+        if any(x.dtype.kind not in kinds for x in operands):
+            return None
+        with np.errstate(all="ignore"):
+            return function(*operands)
+
+    return fold
+
+
+def _fill(value: float) -> Fold:
+    return lambda _call, shape, *_like: np.broadcast_to(np.float64(value), shape)
+
+
+_SAME_IN_NUMPY = (
+    *("add", "subtract", "multiply", "maximum", "minimum", "abs", "negative", "floor", "ceil", "sign"),
+    *("equal", "not_equal", "greater", "greater_equal", "less", "less_equal"),
+    *("logical_and", "logical_or", "logical_not", "isnan", "isinf", "isfinite"),
+)
+_SAME_IN_NUMPY_ON_FLOATS = ("divide", "power", "sqrt", "exp", "log", "tanh", "sin", "cos", "square")
+_FLOAT = "f"  # integer division, powers and roots follow other rules in TVM than in NumPy
+_FOLDS: dict[str, Fold] = {
+    **dict.fromkeys(["reshape", "squeeze", "expand_dims", "flatten"], _view),
+    "broadcast_to": _spread,
+    "full": lambda _call, shape, value: np.broadcast_to(value, shape),
+    "full_like": lambda _call, shape, _like, value: np.broadcast_to(value, shape),
+    **dict.fromkeys(["zeros", "zeros_like"], _fill(0)),
+    **dict.fromkeys(["ones", "ones_like"], _fill(1)),
+    "arange": _arange,
+    "astype": _astype,
+    "permute_dims": _permute,
+    "strided_slice": _strided_slice,
+    "take": _take,
+    "concat": _concat,
+    "stack": _stack,
+    "clip": _clip,
+    "where": _plain(np.where),
+    "sum": _reduce(np.sum),
+    "prod": _reduce(np.prod),
+    "max": _reduce(np.max),
+    "min": _reduce(np.min),
+    **{name: _plain(getattr(np, name)) for name in _SAME_IN_NUMPY},
+    **{name: _plain(getattr(np, name), _FLOAT) for name in _SAME_IN_NUMPY_ON_FLOATS},
+    "rsqrt": _plain(lambda x: 1 / np.sqrt(x), _FLOAT),
+    "sigmoid": _plain(lambda x: 1 / (1 + np.exp(-x)), _FLOAT),
+    "erf": _plain(np.vectorize(math.erf, otypes=["float64"]), _FLOAT),
+}
+
+
+def _operands(call: Any) -> list[Any]:
+    """Tensor operands of a call, those inside a tuple one by one."""
+    operands: list[Any] = []
+    for arg in call.args:
+        if isinstance(arg, relax.Tuple):
+            operands.extend(f for f in arg.fields if isinstance(f.ty, relax.TensorType))
+        elif isinstance(arg.ty, relax.TensorType):
+            operands.append(arg)
+    return operands
+
+
+def fold(scope: Scope, call: Any, any_size: bool = False) -> Any:
+    """The constant that ``call`` computes, ``None`` when it is not one or would be too large."""
+    shape, dtype = scope.shape(call), scope.dtype(call)
+    operands = _operands(call)
+    likeness = call.op.name.endswith("_like")  # only the shape of the first operand matters
+    if shape is None or not all(is_constant(x) for x in operands[likeness:]):
+        return None
+    arrays = [None if likeness and i == 0 else scope.const(x) for i, x in enumerate(operands)]
+    result_bytes = math.prod(shape) * 4
+    if not any_size and result_bytes > max(_SMALL, _GROWTH * sum(a.nbytes for a in arrays if a is not None)):
+        return None
+    result = _FOLDS[call.op.name.removeprefix("relax.")](call, shape, *arrays)
+    if result is None or result.shape != shape:
+        return None
+    return scope.constant(result.astype(dtype, copy=False), dtype)
+
+
+def _shape_of(scope: Scope, call: Any) -> Any:
+    shape = scope.shape(call.args[0])
+    return None if shape is None else relax.ShapeExpr(shape)
+
+
+def _shape_to_tensor(scope: Scope, call: Any) -> Any:
+    if not isinstance(call.args[0], relax.ShapeExpr):
+        return None
+    dims = _ints(call.args[0])
+    return None if dims is None else scope.constant(np.array(dims, "int64"))
+
+
+def _tensor_to_shape(scope: Scope, call: Any) -> Any:
+    dims = scope.const(call.args[0])
+    return None if dims is None else relax.ShapeExpr(dims.tolist())
+
+
+def _item(scope: Scope, item: Any) -> Any:
+    """One element of a tuple that is written out, or of a split constant."""
+    whole = scope.value(item.tuple_value)
+    if isinstance(whole, relax.Tuple):
+        return whole.fields[item.index]
+    split = scope.call(whole, "relax.split")
+    array = None if split is None else scope.const(split.args[0])
+    if array is None:
+        return None
+    sections = split.attrs.indices_or_sections
+    cut = [int(i) for i in sections] if hasattr(sections, "__len__") else int(sections)
+    axis = int(split.attrs.axis)
+    if isinstance(cut, int) and array.shape[axis] % cut:
+        return None
+    part = np.split(array, cut, axis)[item.index]
+    return scope.constant(part, scope.dtype(split.args[0]))
+
+
+# Operators whose operands from this position on must be constants to be fast at all.
+_WEIGHTS_FROM = {
+    **{f"relax.nn.conv{d}d{t}": 1 for d in (1, 2, 3) for t in ("", "_transpose")},
+    "relax.matmul": 1,
+    "relax.nn.batch_norm": 1,
+    "relax.nn.layer_norm": 1,
+}
+
+
+def _weights(scope: Scope, call: Any) -> Any:
+    """Make weights real that are written as a broadcast of one number."""
+    args, first = list(call.args), _WEIGHTS_FROM[call.op.name]
+    folded = 0
+    for i, arg in enumerate(args[first:], first):
+        spread = scope.call(arg, "relax.broadcast_to", "relax.full", "relax.zeros", "relax.ones", "relax.permute_dims")
+        constant = None if spread is None else _materialise(scope, spread)
+        if constant is not None:
+            args[i], folded = constant, folded + 1
+    return scope.with_args(call, *args) if folded else None
+
+
+def _materialise(scope: Scope, call: Any) -> Any:
+    """The constant behind ``call`` whatever its size, through at most a transposition."""
+    if call.op.name == "relax.permute_dims":
+        inner = scope.call(call.args[0], "relax.broadcast_to", "relax.full", "relax.zeros", "relax.ones")
+        constant = None if inner is None else fold(scope, inner, any_size=True)
+        if constant is None:
+            return None
+        permuted = _permute(call, (), scope.const(constant))
+        return scope.constant(permuted, scope.dtype(call))
+    return fold(scope, call, any_size=True)
+
+
+RULES: Rules = {
+    **{f"relax.{name}": [fold] for name in _FOLDS},
+    "relax.shape_of": [_shape_of],
+    "relax.shape_to_tensor": [_shape_to_tensor],
+    "relax.tensor_to_shape": [_tensor_to_shape],
+    "TupleGetItem": [_item],
+    **{name: [_weights] for name in _WEIGHTS_FROM},
+}

@@ -1,0 +1,104 @@
+"""Operations that change nothing, and broadcasts that the reader would do anyway."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax
+
+from .rewrite import Rule, Rules, Scope
+
+_VIEWS = ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten", "relax.nn.batch_flatten")
+
+
+def _same_type(scope: Scope, call: Any) -> Any:
+    """``reshape``, ``astype``, ``broadcast_to`` ... to what the operand is already."""
+    data = call.args[0]
+    return data if scope.same_shape(data, call) and scope.dtype(data) == scope.dtype(call) else None
+
+
+def _whole_slice(scope: Scope, call: Any) -> Any:
+    """A slice of everything, in order."""
+    strides = call.args[4].fields if len(call.args) > 4 else ()
+    return _same_type(scope, call) if all(getattr(s, "value", None) == 1 for s in strides) else None
+
+
+def _view_of_view(scope: Scope, call: Any) -> Any:
+    inner = scope.call(call.args[0], *_VIEWS)
+    shape = scope.shape(call)
+    return None if inner is None or shape is None else relax.op.reshape(inner.args[0], shape)
+
+
+def _permute(scope: Scope, call: Any) -> Any:
+    """A permutation that moves no axis, or that follows another."""
+    data, rank = call.args[0], scope.rank(call)
+    if rank < 0:
+        return None
+    axes = _axes(call, rank)
+    if axes == list(range(rank)):
+        return data
+    inner = scope.call(data, "relax.permute_dims")
+    if inner is None:
+        return None
+    first = _axes(inner, rank)
+    return relax.op.permute_dims(inner.args[0], [first[a] for a in axes])
+
+
+def _axes(call: Any, rank: int) -> list[int]:
+    axes = call.attrs.axes
+    return list(range(rank))[::-1] if axes is None else [int(a) % rank for a in axes]
+
+
+def _neutral(value: float, either_side: bool) -> Rule:
+    """``x op value`` is x, exactly; also the other way round when ``either_side``."""
+
+    def rule(scope: Scope, call: Any) -> Any:
+        a, b = call.args
+        sides = [(a, b), (b, a)] if either_side else [(a, b)]
+        for data, constant in sides:
+            if scope.scalar(constant) == value and scope.same_shape(data, call):
+                return data
+        return None
+
+    return rule
+
+
+def _implicit_broadcast(scope: Scope, call: Any) -> Any:
+    """``op(x, broadcast_to(y))`` where ``op`` broadcasts y to the same shape by itself."""
+    args = list(call.args)
+    for i, arg in enumerate(args):
+        spread = scope.call(arg, "relax.broadcast_to")
+        if spread is not None and scope.same_shape(args[1 - i], call):
+            args[i] = spread.args[0]
+            return scope.with_args(call, *args)
+    return None
+
+
+def _dropout(scope: Scope, item: Any) -> Any:
+    """Inference: the first result of dropout is its input."""
+    call = scope.call(item.tuple_value, "relax.nn.dropout")
+    return call.args[0] if call is not None and item.index == 0 else None
+
+
+def _single(scope: Scope, call: Any) -> Any:
+    """``concat`` of one tensor."""
+    fields = getattr(call.args[0], "fields", ())
+    return fields[0] if len(fields) == 1 else None
+
+
+RULES: Rules = {
+    "relax.astype": [_same_type],
+    "relax.broadcast_to": [_same_type],
+    "relax.strided_slice": [_whole_slice],
+    **{name: [_same_type, _view_of_view] for name in _VIEWS},
+    "relax.permute_dims": [_permute],
+    "relax.concat": [_single],
+    "relax.add": [_neutral(0.0, True), _implicit_broadcast],
+    "relax.subtract": [_neutral(0.0, False), _implicit_broadcast],
+    "relax.multiply": [_neutral(1.0, True), _implicit_broadcast],
+    "relax.divide": [_neutral(1.0, False), _implicit_broadcast],
+    "relax.power": [_neutral(1.0, False)],
+    "relax.maximum": [_implicit_broadcast],
+    "relax.minimum": [_implicit_broadcast],
+    "TupleGetItem": [_dropout],
+}

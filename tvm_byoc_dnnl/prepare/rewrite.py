@@ -1,0 +1,336 @@
+"""The sweep that all preparing rules share: one walk over a function's bindings, in order.
+
+A rule is ``rule(scope, value) -> Expr | None`` for values of one operator (``"relax.add"``) or node kind
+(``"TupleGetItem"``); it returns a replacement, or ``None`` to leave the value alone. Operands are already
+rewritten when a rule sees them, and what a rule makes is offered to the rules again, so one sweep is enough.
+Bindings that nobody reads any more disappear; use counts stay exact throughout, so a rule can ask whether an
+intermediate is needed elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from .._compat import (
+    constant_numpy,
+    dtype_of,
+    is_constant,
+    make_constant,
+    shape_dims,
+    static_shape,
+    var_name,
+)
+
+__all__ = ["Rule", "Rules", "Scope", "rewrite_pass"]
+
+Rule = Callable[["Scope", Any], Any]
+Rules = Mapping[str, Sequence[Rule]]
+
+_MAX_REWRITES = 64  # of one value: far above what the rules need; a loop of two rules ends here
+
+
+def _kind(value: Any) -> str:
+    """What rules are looked up by."""
+    if isinstance(value, relax.Call):
+        return value.op.name if isinstance(value.op, tvm.ir.Op) else ""
+    return type(value).__name__
+
+
+_COMPOUND = (relax.Call, relax.TupleGetItem, relax.Tuple)  # values that read others
+
+
+def _is_atom(value: Any) -> bool:
+    """Whether a value may stand for a variable wherever that is read."""
+    return isinstance(value, (relax.Var, relax.ShapeExpr)) or is_constant(value)
+
+
+def _is_simple(value: Any) -> bool:
+    """Whether a bound value has no scope of its own (no branches, no local function)."""
+    return isinstance(value, _COMPOUND) or _is_atom(value)
+
+
+def _is_backend_function(func: relax.Function) -> bool:
+    """Whether a backend owns the function already."""
+    return bool(func.attrs) and any(k in func.attrs for k in ("Codegen", "Composite", "Primitive"))
+
+
+def _called(module: tvm.IRModule) -> set[Any]:
+    """Functions that the module's Relax functions refer to."""
+    found: set[Any] = set()
+
+    def visit(expr: Any) -> None:
+        if isinstance(expr, tvm.ir.GlobalVar):
+            found.add(expr)
+
+    for _, func in module.functions_items():
+        if isinstance(func, relax.Function):
+            relax.analysis.post_order_visit(func, visit)
+    return found
+
+
+def _reads(value: Any) -> Iterable[Any]:
+    """Variables that a value reads, once per occurrence."""
+    if isinstance(value, relax.Call):
+        if isinstance(value.op, relax.Var):
+            yield value.op
+        for arg in value.args:
+            yield from _reads(arg)
+    elif isinstance(value, relax.Var):
+        yield value
+    elif isinstance(value, relax.Tuple):
+        for field in value.fields:
+            yield from _reads(field)
+    elif isinstance(value, relax.TupleGetItem):
+        yield from _reads(value.tuple_value)
+    elif isinstance(value, (relax.If, relax.Function, relax.SeqExpr)):
+        yield from relax.analysis.free_vars(value)
+
+
+class Scope:
+    """What a rule may ask and do while a function is swept."""
+
+    def __init__(self, module: tvm.IRModule, rules: Rules) -> None:
+        self.module = module
+        self.changed = False
+        self._rules = rules
+        self._builder = relax.BlockBuilder(module)
+        self._uses: Counter[Any] = Counter()
+        self._value: dict[Any, Any] = {}  # variable -> value bound to it, for variables already swept
+        self._alias: dict[Any, Any] = {}  # variable -> what stands for it now
+        self._pinned: set[Any] = set()  # read inside a branch or local function: keeps its name
+        self._dead: set[Any] = set()
+        self._out: list[Any] = []  # bindings of the block under construction
+        self._dataflow = False
+
+    # ---- questions ----------------------------------------------------------------------------------
+
+    def value(self, expr: Any) -> Any:
+        """The value behind ``expr``: follows a variable to what it is bound to."""
+        while isinstance(expr, relax.Var) and expr in self._value:
+            expr = self._value[expr]
+        return expr
+
+    def call(self, expr: Any, *ops: str) -> Any:
+        """The call behind ``expr`` when its operator is one of ``ops``, else ``None``."""
+        value = self.value(expr)
+        return value if isinstance(value, relax.Call) and _kind(value) in ops else None
+
+    def const(self, expr: Any) -> Any:
+        """The value of a constant as a NumPy array, else ``None``."""
+        return constant_numpy(expr) if is_constant(expr) else None
+
+    def scalar(self, expr: Any) -> float | None:
+        """The value of a constant with one element (of rank 0, or of 1s), else ``None``."""
+        if not is_constant(expr):
+            return None
+        shape = static_shape(expr.ty)
+        if shape is None or any(d != 1 for d in shape):
+            return None
+        return constant_numpy(expr).item()
+
+    @staticmethod
+    def shape(expr: Any) -> tuple[int, ...] | None:
+        """Static shape of a tensor, else ``None``."""
+        return static_shape(expr.ty) if isinstance(expr.ty, relax.TensorType) else None
+
+    @staticmethod
+    def dims(expr: Any) -> list[Any] | None:
+        """Dims of a tensor, numbers or symbols, ``None`` when unknown."""
+        return shape_dims(expr.ty) if isinstance(expr.ty, relax.TensorType) else None
+
+    @staticmethod
+    def dtype(expr: Any) -> str:
+        """Dtype of a tensor, ``""`` when unknown."""
+        return dtype_of(expr.ty) if isinstance(expr.ty, relax.TensorType) else ""
+
+    @staticmethod
+    def rank(expr: Any) -> int:
+        """Rank of a tensor, -1 when unknown."""
+        return int(expr.ty.ndim) if isinstance(expr.ty, relax.TensorType) else -1
+
+    @staticmethod
+    def same_shape(a: Any, b: Any) -> bool:
+        """Whether two tensors surely have one shape, symbols included."""
+        dims = [shape_dims(x.ty) if isinstance(x.ty, relax.TensorType) else None for x in (a, b)]
+        if dims[0] is None or dims[1] is None or len(dims[0]) != len(dims[1]):
+            return False
+        return all(tvm_ffi.structural_equal(x, y) for x, y in zip(*dims, strict=True))
+
+    def uses(self, expr: Any) -> int:
+        """How many times a variable is read."""
+        return self._uses[expr]
+
+    def only_inside(self, interior: Iterable[Any], root: Any) -> bool:
+        """Whether ``root`` and the values of ``interior`` are the only readers of ``interior``.
+
+        True means that replacing ``root`` makes all of them disappear.
+        """
+        interior = {v for v in interior if isinstance(v, relax.Var)}
+        inner: Counter[Any] = Counter()
+        for value in [root, *(self._value[v] for v in interior)]:
+            inner.update(v for v in _reads(value) if v in interior)
+        return all(self._uses[v] == inner[v] for v in interior)
+
+    # ---- answers ------------------------------------------------------------------------------------
+
+    def emit(self, value: Any) -> Any:
+        """Bind ``value`` ahead of the value being rewritten; returns what to refer to it by."""
+        value = self._simplify(value)
+        if _is_atom(value):
+            return value
+        var = self._fresh(value.ty)
+        self._bind(var, value)
+        self._uses.update(_reads(value))
+        return var
+
+    def constant(self, array: Any, dtype: str | None = None) -> Any:
+        """A constant expression."""
+        return make_constant(array, dtype)
+
+    @staticmethod
+    def with_args(call: Any, *args: Any) -> Any:
+        """``call`` with other arguments."""
+        return relax.Call(call.op, list(args), call.attrs, call.ty_args)
+
+    # ---- the sweep ----------------------------------------------------------------------------------
+
+    def function(self, func: relax.Function) -> relax.Function:
+        """``func`` rewritten; the same object when no rule applied."""
+        if not isinstance(func.body, relax.SeqExpr):
+            return func
+        for block in func.body.blocks:
+            for binding in block.bindings:
+                self._count(binding.value)
+        self._count(func.body.body)
+        blocks = [(type(block), self._block(block)) for block in func.body.blocks]
+        if not self.changed:
+            return func
+        body = relax.SeqExpr(
+            [kind([b for b in bindings if b.var not in self._dead]) for kind, bindings in blocks],
+            self._resolve(func.body.body),
+        )
+        body = self._builder.normalize(body)
+        return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs, func.span)
+
+    def _count(self, value: Any) -> None:
+        reads = list(_reads(value))
+        self._uses.update(reads)
+        if not _is_simple(value):
+            self._pinned.update(reads)
+
+    def _block(self, block: relax.BindingBlock) -> list[Any]:
+        self._out = []
+        self._dataflow = isinstance(block, relax.DataflowBlock)
+        for binding in block.bindings:
+            var, old = binding.var, binding.value
+            if isinstance(binding, relax.MatchCast):
+                self._out.append(relax.MatchCast(var, self._resolve(old), binding.ty))
+            elif not _is_simple(old) or var in self._pinned:
+                self._bind(var, self._resolve(old))
+            else:
+                self._binding(var, self._resolve(old))
+        return self._out
+
+    def _binding(self, var: Any, old: Any) -> None:
+        new = self._simplify(old)
+        if new is not old:
+            self.changed = True
+            self._uses.update(_reads(new))
+            for read in _reads(old):
+                self._release(read)
+        if _is_atom(new) and (isinstance(var, relax.DataflowVar) or not isinstance(new, relax.DataflowVar)):
+            self._stand_for(var, new)
+            for read in _reads(new):
+                self._release(read)
+            return
+        if not tvm_ffi.structural_equal(var.ty, new.ty):
+            renamed = self._fresh(new.ty, var)
+            self._stand_for(var, renamed)
+            var = renamed
+        self._bind(var, new)
+
+    def _simplify(self, value: Any) -> Any:
+        """``value`` after every rule that applies to it."""
+        value = self._typed(value)
+        for _ in range(_MAX_REWRITES):
+            for rule in self._rules.get(_kind(value), ()):
+                new = rule(self, value)
+                if new is not None:
+                    break
+            else:
+                return value
+            value = self._typed(new)
+        raise RuntimeError(f"the preparing rules do not settle on {value}")
+
+    def _typed(self, value: Any) -> Any:
+        return self._builder.normalize(value) if isinstance(value, _COMPOUND) else value
+
+    def _resolve(self, value: Any) -> Any:
+        """``value`` with every variable replaced by what stands for it now."""
+        if isinstance(value, relax.Var):
+            return self._alias.get(value, value)
+        if isinstance(value, relax.Call):
+            args, changed = self._resolve_all(value.args)
+            return self.with_args(value, *args) if changed else value
+        if isinstance(value, relax.Tuple):
+            fields, changed = self._resolve_all(value.fields)
+            return relax.Tuple(fields) if changed else value
+        if isinstance(value, relax.TupleGetItem):
+            (item,), changed = self._resolve_all([value.tuple_value])
+            return relax.TupleGetItem(item, value.index) if changed else value
+        return value
+
+    def _resolve_all(self, values: Iterable[Any]) -> tuple[list[Any], bool]:
+        old = list(values)
+        new = [self._resolve(v) for v in old]
+        return new, any(a is not b for a, b in zip(old, new, strict=True))
+
+    def _fresh(self, ty: Any, like: Any = None) -> Any:
+        name = "lv" if like is None else var_name(like)
+        local = self._dataflow and (like is None or isinstance(like, relax.DataflowVar))
+        return (relax.DataflowVar if local else relax.Var)(name, ty)
+
+    def _bind(self, var: Any, value: Any) -> None:
+        self._value[var] = value
+        self._out.append(relax.VarBinding(var, value))
+
+    def _stand_for(self, var: Any, new: Any) -> None:
+        """Readers of ``var`` read ``new`` from now on."""
+        self._alias[var] = new
+        for read in _reads(new):
+            self._uses[read] += self._uses[var]
+
+    def _release(self, var: Any) -> None:
+        """One reader less; a dataflow binding that nobody reads is dropped, and releases what it read."""
+        self._uses[var] -= 1
+        if self._uses[var] == 0 and isinstance(var, relax.DataflowVar) and var in self._value:
+            self._dead.add(var)
+            for read in _reads(self._value[var]):
+                self._release(read)
+
+
+def rewrite_pass(name: str, rules: Rules) -> tvm.ir.transform.Pass:
+    """A module pass that sweeps every Relax function once with ``rules``."""
+
+    def sweep(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
+        changed = {}
+        for gv, func in module.functions_items():
+            if isinstance(func, relax.Function) and not _is_backend_function(func):
+                new = Scope(module, rules).function(func)
+                if new is not func:
+                    changed[gv] = new
+        if not changed:
+            return module
+        functions = {gv: changed.get(gv, func) for gv, func in module.functions_items()}
+        swept = tvm.IRModule(functions, attrs=module.attrs, global_infos=module.global_infos)
+        unused = _called(module) - _called(swept)  # PrimFuncs that the rules turned into operators
+        kept = {gv: f for gv, f in functions.items() if gv not in unused or "global_symbol" in (f.attrs or {})}
+        return tvm.IRModule(kept, attrs=module.attrs, global_infos=module.global_infos)
+
+    return tvm.transform.module_pass(sweep, opt_level=0, name=name)
