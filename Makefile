@@ -36,9 +36,9 @@ $(DEPS): pyproject.toml setup.py
 
 $(NATIVE): $(DEPS) CMakeLists.txt $(CXX_FILES)
 	@echo "== $(BUILD): compile the native library"
-	@$(VENV)/bin/cmake -G Ninja -S . -B $(BUILD) --log-level=WARNING \
+	@$(VENV)/bin/cmake -G Ninja -S . -B $(BUILD) \
 	  -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV))/bin/ninja -DPython_EXECUTABLE=$(abspath $(PY)) \
-	  -DTVM_BYOC_DNNL_BUILD_TESTS=ON -DTVM_BYOC_DNNL_WERROR=$(WERROR) -DTVM_BYOC_DNNL_VERSION=$(VERSION)
+	  -DTVM_BYOC_DNNL_BUILD_TESTS=ON -DTVM_BYOC_DNNL_WERROR=$(WERROR) -DTVM_BYOC_DNNL_VERSION=$(VERSION) > /dev/null
 	@$(VENV)/bin/cmake --build $(BUILD)
 	@$(VENV)/bin/cmake --install $(BUILD) --prefix . > /dev/null
 	@touch $@

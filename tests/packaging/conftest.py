@@ -90,10 +90,14 @@ def _lend(environment: Environment, without: tuple[str, ...]) -> None:
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
         if not entry.name.startswith(without):
             (environment.site_packages / entry.name).symlink_to(entry)
-    if not "onednn".startswith(without):  # the wheel puts its libraries outside of site-packages
-        for file in distribution("onednn-cpu-gomp").files or ():
-            if file.name.startswith("libdnnl"):
-                (environment.path / "lib" / file.name).symlink_to(Path(str(file.locate())).resolve())
+    if "onednn".startswith(without):
+        return
+    for wheel in "onednn-cpu-gomp", "onednn-devel-cpu-gomp":  # their files lie outside of site-packages
+        for file in distribution(wheel).files or ():
+            target = Path(os.path.normpath(environment.site_packages / file))
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.symlink_to(Path(str(file.locate())).resolve())
 
 
 @pytest.fixture(scope="session")
