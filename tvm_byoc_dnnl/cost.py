@@ -1,0 +1,182 @@
+"""Arithmetic and memory traffic of a call, estimated from its types: what reports and policies weigh.
+
+Products (convolution, matmul, attention) are exact, two operations per multiply-accumulate; everything else is
+counted per element. A symbolic dim counts as 1, so the numbers of a dynamic model are those of its smallest input.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ._compat import dtype_of, shape_dims
+from .builder import GraphBuilder
+from .graph import evaluate
+from .verdict import Reject
+
+__all__ = ["call_bytes", "call_flops", "is_view", "shape_of", "type_bytes"]
+
+
+def _size(dim: Any) -> int:
+    if isinstance(dim, int):
+        return dim
+    try:
+        return max(evaluate(GraphBuilder("cost").dim(dim), defaultdict(lambda: 1)), 0)
+    except (Reject, ZeroDivisionError):
+        return 1
+
+
+def shape_of(ty: Any) -> tuple[int, ...] | None:
+    """Shape of a tensor type with every symbol set to 1, ``None`` where only the rank is known."""
+    dims = shape_dims(ty) if isinstance(ty, relax.TensorType) else None
+    return None if dims is None else tuple(_size(d) for d in dims)
+
+
+def _elements(ty: Any) -> int:
+    if isinstance(ty, relax.TupleType):
+        return sum(_elements(f) for f in ty.fields)
+    shape = shape_of(ty)
+    return 0 if shape is None else math.prod(shape)
+
+
+def _item_bits(dtype: str) -> int:
+    return tvm.DataType(dtype).bits if dtype not in ("", "bool") else 8
+
+
+def type_bytes(ty: Any) -> int:
+    """Bytes of a tensor, or of all tensors of a tuple; 0 for what is no tensor or of unknown shape."""
+    if isinstance(ty, relax.TupleType):
+        return sum(type_bytes(f) for f in ty.fields)
+    if not isinstance(ty, relax.TensorType):
+        return 0
+    return (_elements(ty) * _item_bits(dtype_of(ty)) + 7) // 8
+
+
+def call_bytes(call: Any) -> int:
+    """Bytes that a call reads and writes when nothing is fused."""
+    return sum(type_bytes(a.ty) for a in call.args) + type_bytes(call.ty)
+
+
+# ---------------------------------------------------------------- FLOPs
+def _convolution(call: Any) -> int:
+    weights = shape_of(call.args[1].ty)
+    out_channels = weights[str(call.attrs.kernel_layout).index("O")] if weights else 0
+    return 2 * _elements(call.ty) * math.prod(weights) // out_channels if weights and out_channels else 0
+
+
+def _transposed_convolution(call: Any) -> int:
+    weights = shape_of(call.args[1].ty)
+    in_channels = weights[str(call.attrs.kernel_layout).index("I")] if weights else 0
+    return 2 * _elements(call.args[0].ty) * math.prod(weights) // in_channels if weights and in_channels else 0
+
+
+def _matmul(call: Any) -> int:
+    a = shape_of(call.args[0].ty)
+    return 2 * _elements(call.ty) * a[-1] if a else 0
+
+
+def _einsum(call: Any) -> int:
+    """One multiply-accumulate per operand but the first, for each value of all labels."""
+    operands = [shape_of(t) for t in call.args[0].ty.fields]
+    labels = str(call.attrs.subscripts).replace(" ", "").partition("->")[0].split(",")
+    sizes: dict[str, int] = {}
+    for names, shape in zip(labels, operands, strict=False):
+        if shape is None or "." in names or len(names) != len(shape):
+            return _elements(call.ty)
+        sizes.update(zip(names, shape, strict=True))
+    return 2 * max(len(operands) - 1, 1) * math.prod(sizes.values())
+
+
+def _attention(call: Any) -> int:
+    """Query · keyᵀ, softmax, · value, for ``batch, sequence, heads, width`` operands."""
+    q, k, v = (shape_of(a.ty) for a in call.args[:3])
+    if not (q and k and v) or not len(q) == len(k) == len(v) == 4:
+        return 0
+    scores = q[0] * q[2] * q[1] * k[1]
+    return scores * (2 * q[3] + _SOFTMAX + 2 * v[3])
+
+
+def _pooling(call: Any) -> int:
+    return _elements(call.ty) * math.prod(int(k) for k in call.attrs.pool_size)
+
+
+def _conversion(call: Any) -> int:
+    return 0 if dtype_of(call.args[0].ty) == dtype_of(call.ty) else _elements(call.ty)
+
+
+def _of_inputs(call: Any) -> int:
+    return _elements(call.args[0].ty)
+
+
+def _of_outputs(each: int) -> Callable[[Any], int]:
+    return lambda call: each * _elements(call.ty)
+
+
+def _none(call: Any) -> int:
+    return 0
+
+
+_SOFTMAX = 5  # maximum, difference, exponential, sum, quotient
+
+
+def _rows(rule: Callable[[Any], int], *ops: str) -> dict[str, Callable[[Any], int]]:
+    """Rows of the table for ops named without ``relax.``, several to a string; ``*`` stands for 1, 2 and 3."""
+    names = [name for names in ops for name in names.split()]
+    return {f"relax.{name.replace('*', d)}": rule for name in names for d in "123"}
+
+
+#: They only say how to read what is there already, or where nothing has to be computed.
+_VIEWS = (
+    "reshape flatten squeeze expand_dims nn.batch_flatten memory.view memory.ensure_zero_offset shape_of "
+    "tensor_to_shape shape_to_tensor hint_on_device to_vdevice wrap_param builtin.stop_lift_params "
+    "grad.start_checkpoint grad.end_checkpoint grad.no_grad nn.dropout null_value"
+)
+#: They move data and compute nothing.
+_COPIES = (
+    "permute_dims broadcast_to concat split stack strided_slice dynamic_strided_slice slice_scatter take gather_nd "
+    "gather_elements scatter_nd scatter_elements index_put index_tensor repeat tile flip reverse_sequence tril triu "
+    "layout_transform nn.pad nn.pixel_shuffle full full_like ones ones_like zeros zeros_like eye eye_like arange "
+    "one_hot where meshgrid size"
+)
+
+#: relax operator → rule; any other is counted once per element of its output
+_FLOPS: dict[str, Callable[[Any], int]] = {
+    **_rows(_none, _VIEWS, _COPIES),
+    **_rows(_convolution, "nn.conv*d"),
+    **_rows(_transposed_convolution, "nn.conv*d_transpose"),
+    **_rows(_matmul, "matmul"),
+    **_rows(_einsum, "einsum"),
+    **_rows(_attention, "nn.attention nn.attention_bias"),
+    **_rows(_pooling, "nn.max_pool*d nn.avg_pool*d"),
+    **_rows(_of_inputs, "nn.adaptive_avg_pool*d sum mean max min prod argmax argmin cumsum cumprod median"),
+    **_rows(_conversion, "astype"),
+    **_rows(_of_outputs(_SOFTMAX), "nn.softmax nn.log_softmax"),
+    **_rows(_of_outputs(2), "nn.batch_norm quantize dequantize"),
+    **_rows(_of_outputs(8), "nn.layer_norm nn.group_norm nn.instance_norm nn.rms_norm"),
+    **_rows(lambda call: 4 * _of_inputs(call), "variance std"),
+}
+
+
+def call_flops(call: Any) -> int:
+    """Floating-point (or integer) operations of one call; 0 for views and copies.
+
+    Parameters
+    ----------
+    call : relax.Call
+        A call of an operator. What a ``call_tir`` computes is not looked into: one operation per element.
+    """
+    name = call.op.name if isinstance(call.op, tvm.ir.Op) else ""
+    return _FLOPS.get(name, _of_outputs(1))(call)
+
+
+def is_view(call: Any) -> bool:
+    """Whether a call only renames what is there: a reshape, or a cast to the type that it has already."""
+    name = call.op.name if isinstance(call.op, tvm.ir.Op) else ""
+    if name == "relax.astype":
+        return _conversion(call) == 0
+    return name.removeprefix("relax.") in _VIEWS.split()
