@@ -56,9 +56,7 @@ def choose_engines(names: Sequence[str]) -> dict[str, Engine]:
     chosen = {name: ENGINES[name] for name in names}
     for name, engine in chosen.items():
         if not installed(engine):
-            _stderr().print(
-                f"{name}: left out, `{engine.requires}` is not installed (`make bench` installs it)"
-            )
+            _stderr().print(f"{name}: left out, `{engine.requires}` is not installed (`make bench` installs it)")
     return {name: engine for name, engine in chosen.items() if installed(engine)}
 
 
