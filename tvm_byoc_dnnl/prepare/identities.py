@@ -82,7 +82,7 @@ def _dropout(scope: Scope, item: Any) -> Any:
 
 def _single(scope: Scope, call: Any) -> Any:
     """``concat`` of one tensor."""
-    fields = getattr(call.args[0], "fields", ())
+    fields: list[Any] = list(getattr(call.args[0], "fields", ()))
     return fields[0] if len(fields) == 1 else None
 
 

@@ -1,0 +1,217 @@
+"""An ONNX graph that can be edited without touching the model it came from.
+
+Weights stay the model's own ``TensorProto`` objects until somebody asks for their values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+__all__ = ["Dims", "Graph", "attributes", "is_standard"]
+
+Dims = tuple[Any, ...]  # of a value: numbers, names of symbols, None for unknown
+
+_DEFAULT_DOMAINS = ("", "ai.onnx")
+_INFER_VALUES = 1024  # elements: constants up to this size take part in shape inference by value
+
+
+def is_standard(node: onnx.NodeProto) -> bool:
+    """Whether the operator belongs to ONNX itself."""
+    return node.domain in _DEFAULT_DOMAINS
+
+
+def attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    """A node's attributes by name; strings decoded."""
+    values = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    return {k: v.decode() if isinstance(v, bytes) else v for k, v in values.items()}
+
+
+class Graph:
+    """Nodes, constants, inputs and outputs of one model.
+
+    Attributes
+    ----------
+    nodes : list of NodeProto
+        In execution order once `sort` has run. Replace nodes, never change one in place.
+    inputs, outputs : list of ValueInfoProto
+        Inputs without those that only repeat an initialiser.
+    types : dict
+        Value name to (element type, dims or ``None``), as far as `infer_shapes` knows.
+    """
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        graph = model.graph
+        self.model = model
+        self.nodes: list[onnx.NodeProto] = list(graph.node)
+        self._constants: dict[str, Any] = {t.name: t for t in graph.initializer}
+        self.inputs = [i for i in graph.input if i.name not in self._constants]
+        self.outputs = list(graph.output)
+        self.types: dict[str, tuple[int, Dims | None]] = {}
+        self.opset = next((o.version for o in model.opset_import if o.domain in _DEFAULT_DOMAINS), 1)
+        self._names = {n for node in self.nodes for n in (*node.input, *node.output)} | set(self._constants)
+
+    # ---- constants ----------------------------------------------------------------------------------
+
+    def is_constant(self, name: str) -> bool:
+        """Whether a value is known now."""
+        return name in self._constants
+
+    def constant(self, name: str) -> np.ndarray | None:
+        """The value behind ``name`` when it is known now."""
+        found = self._constants.get(name)
+        return numpy_helper.to_array(found) if isinstance(found, onnx.TensorProto) else found
+
+    def set_constant(self, name: str, value: np.ndarray) -> None:
+        """Let ``name`` be a constant; the node that made it is the caller's to remove."""
+        self._constants[name] = np.asarray(value)
+
+    def add_constant(self, hint: str, value: np.ndarray) -> str:
+        """A new constant; returns its name."""
+        name = self.fresh(hint)
+        self.set_constant(name, value)
+        return name
+
+    # ---- structure ----------------------------------------------------------------------------------
+
+    def fresh(self, hint: str) -> str:
+        """A value name that nobody has yet."""
+        name, count = hint, 0
+        while name in self._names:
+            count += 1
+            name = f"{hint}_{count}"
+        self._names.add(name)
+        return name
+
+    def node(self, op: str, inputs: Sequence[str], output: str | None = None, **attrs: Any) -> onnx.NodeProto:
+        """A new node of a standard operator with one output."""
+        return helper.make_node(op, list(inputs), [output or self.fresh(f"{inputs[0]}_{op}")], **attrs)
+
+    def readers(self) -> dict[str, list[tuple[onnx.NodeProto, int]]]:
+        """Value name to the nodes that read it, with the position."""
+        readers: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
+        for node in self.nodes:
+            for position, name in enumerate(node.input):
+                readers.setdefault(name, []).append((node, position))
+        return readers
+
+    def kept(self) -> set[str]:
+        """Values that must keep their names: outputs, and what subgraphs read from outside."""
+        return {o.name for o in self.outputs} | {n for node in self.nodes for n in captured(node)}
+
+    def sort(self) -> None:
+        """Put nodes behind what they read, and drop those that nothing needs."""
+        maker = {name: i for i, node in enumerate(self.nodes) for name in node.output if name}
+        order: list[onnx.NodeProto] = []
+        state: dict[int, bool] = {}  # False while the node's own inputs are being placed
+        for output in self.outputs:
+            stack = [maker[output.name]] if output.name in maker else []
+            while stack:
+                index = stack[-1]
+                if index in state:
+                    stack.pop()
+                    if not state[index]:
+                        state[index] = True
+                        order.append(self.nodes[index])
+                    continue
+                state[index] = False
+                node = self.nodes[index]
+                needed = [maker[n] for n in (*node.input, *captured(node)) if n in maker]
+                # A node that is being placed already and is needed again closes a cycle: the checker's business.
+                stack.extend(i for i in reversed(needed) if i not in state)
+        self.nodes = order
+
+    # ---- types --------------------------------------------------------------------------------------
+
+    def dims(self, name: str) -> Dims | None:
+        """Dims of a value, ``None`` when even the rank is unknown."""
+        found = self._constants.get(name)
+        if found is not None:
+            return tuple(found.dims) if isinstance(found, onnx.TensorProto) else found.shape
+        return self.types.get(name, (0, None))[1]
+
+    def static_shape(self, name: str) -> tuple[int, ...] | None:
+        """Shape of a value when every dim is a number."""
+        dims = self.dims(name)
+        return dims if dims is not None and all(isinstance(d, int) for d in dims) else None
+
+    def rank(self, name: str) -> int | None:
+        """Rank of a value when known."""
+        dims = self.dims(name)
+        return None if dims is None else len(dims)
+
+    def elem_type(self, name: str) -> int:
+        """ONNX element type of a value, 0 when unknown."""
+        found = self._constants.get(name)
+        if isinstance(found, onnx.TensorProto):
+            return found.data_type
+        if found is not None:
+            return helper.np_dtype_to_tensor_dtype(found.dtype)
+        return self.types.get(name, (0, None))[0]
+
+    def infer_shapes(self) -> None:
+        """Fill `types`. Large weights take part by their types only, so this costs nothing for them."""
+        skeleton, _ = self.without_weights(_INFER_VALUES)
+        try:
+            inferred = onnx.shape_inference.infer_shapes(skeleton, data_prop=True).graph
+        except Exception:  # onnx raises plain RuntimeErrors of several kinds; without shapes we know less, that is all
+            inferred = skeleton.graph
+        for value in (*inferred.input, *inferred.output, *inferred.value_info):
+            self.types[value.name] = _type(value)
+
+    # ---- results ------------------------------------------------------------------------------------
+
+    def without_weights(self, size: int) -> tuple[onnx.ModelProto, list[str]]:
+        """The edited model, its constants of at least ``size`` elements turned into inputs behind the others.
+
+        Returns the model and the names of these inputs.
+        """
+        read = {n for node in self.nodes for n in (*node.input, *captured(node))}
+        read |= {o.name for o in self.outputs}
+        used = {k: v for k, v in self._constants.items() if k in read}
+        large = [k for k in used if math.prod(self.dims(k) or ()) >= size]
+        graph = helper.make_graph(
+            self.nodes,
+            self.model.graph.name,
+            [*self.inputs, *map(self._declared, large)],
+            self.outputs,
+            [_tensor(k, v) for k, v in used.items() if k not in set(large)],
+        )
+        return self._model(graph), large
+
+    def _declared(self, name: str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, self.elem_type(name), self.dims(name))
+
+    def _model(self, graph: onnx.GraphProto) -> onnx.ModelProto:
+        opsets = [o for o in self.model.opset_import if o.domain not in _DEFAULT_DOMAINS]
+        opsets.append(helper.make_opsetid("", self.opset))
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=max(4, self.model.ir_version))
+        model.functions.extend(self.model.functions)
+        return model
+
+
+def captured(node: onnx.NodeProto) -> Iterable[str]:
+    """Names that the subgraphs of a node may read from outside."""
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            for inner in graph.node:
+                yield from inner.input
+                yield from captured(inner)
+            yield from (o.name for o in graph.output)
+
+
+def _tensor(name: str, value: Any) -> onnx.TensorProto:
+    return value if isinstance(value, onnx.TensorProto) else numpy_helper.from_array(value, name)
+
+
+def _type(value: onnx.ValueInfoProto) -> tuple[int, Dims | None]:
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return tensor.elem_type, None
+    dims = (d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim)
+    return tensor.elem_type, tuple(dims)

@@ -1,0 +1,122 @@
+"""ONNX models: fix the inputs' shapes, rewrite what TVM's importer cannot do, import."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import onnx
+import tvm
+from tvm import relax
+from tvm.relax.frontend.onnx import from_onnx
+
+from ..errors import InputError, UnsupportedError
+from .onnx_graph import Graph
+from .onnx_rewrites import rewrite
+
+__all__ = ["import_onnx", "load_onnx"]
+
+_LARGE = 1 << 12  # elements; smaller constants may be shapes or axes, which the importer wants to see
+Shapes = Mapping[str, Sequence[int]]
+
+
+def load_onnx(path: Path) -> onnx.ModelProto:
+    """The model in an .onnx file, with the weights that lie beside it."""
+    if not path.is_file():
+        raise InputError(f"no file `{path}`; give the path of an .onnx file")
+    try:
+        return onnx.load(path)
+    except Exception as err:  # protobuf's DecodeError, OSError and ValueError of external data
+        raise InputError(f"cannot read `{path}` as an ONNX model: {_first_line(err)}") from err
+
+
+def import_onnx(model: onnx.ModelProto, shapes: Shapes | None = None) -> tvm.IRModule:
+    """A Relax module of an ONNX model; see `to_relax`."""
+    if not model.graph.output:
+        raise InputError("the ONNX model has no outputs: it is empty or damaged")
+    if model.functions:
+        from onnx.inliner import inline_local_functions
+
+        model = inline_local_functions(model)
+    graph = Graph(model)
+    if shapes:
+        fix_shapes(graph, shapes)
+    rewrite(graph)
+    _check_operators(graph)
+    module = _import(graph)
+    names = {"input_names": [i.name for i in graph.inputs], "output_names": [o.name for o in graph.outputs]}
+    module["main"] = module["main"].with_attrs({**names, "num_input": len(graph.inputs)})
+    return module
+
+
+def _import(graph: Graph) -> tvm.IRModule:
+    """TVM's importer, with the large weights kept out of its way.
+
+    It copies, serialises and checks every byte of a model; large weights go in as inputs instead and are bound
+    afterwards, from the model's own memory.
+    """
+    light, weights = graph.without_weights(_LARGE)
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")  # about renamed inputs; the names are kept in an attribute
+        try:
+            module = from_onnx(light, keep_params_in_input=False)
+        except Exception as err:
+            raise UnsupportedError(f"TVM's ONNX importer refuses this model: {_first_line(err)}") from err
+    params = module["main"].params[len(graph.inputs) :]
+    bound = {p: tvm.runtime.tensor(graph.constant(w)) for p, w in zip(params, weights, strict=True)}
+    return relax.transform.BindParams("main", bound)(module)
+
+
+def fix_shapes(graph: Graph, shapes: Shapes) -> None:
+    """Give inputs the shapes that the caller wants."""
+    inputs = {i.name: i for i in graph.inputs}
+    have = ", ".join(f"`{name}` {_dims_text(value)}" for name, value in inputs.items())
+    for name, shape in shapes.items():
+        if name not in inputs:
+            raise InputError(f"`shapes` names `{name}`, which is no input of the model; its inputs are {have}")
+        dims = [int(d) for d in shape]
+        tensor = inputs[name].type.tensor_type
+        given = tensor.shape.dim
+        if any(d <= 0 for d in dims) or (tensor.HasField("shape") and len(given) != len(dims)):
+            raise InputError(
+                f"`shapes` gives {tuple(dims)} for `{name}`, which is {_dims_text(inputs[name])}; "
+                "give one positive number per dimension"
+            )
+        wrong = [d.dim_value for d, want in zip(given, dims, strict=False) if d.dim_value not in (0, want)]
+        if wrong:
+            raise InputError(
+                f"`shapes` gives {tuple(dims)} for `{name}`, which the model fixes to {_dims_text(inputs[name])}; "
+                "only open dimensions can be given"
+            )
+        fixed = onnx.helper.make_tensor_value_info(name, tensor.elem_type, dims)
+        graph.inputs[graph.inputs.index(inputs[name])] = fixed
+
+
+def _dims_text(value: onnx.ValueInfoProto) -> str:
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return "of any shape"
+    return "(" + ", ".join(str(d.dim_value or d.dim_param or "?") for d in tensor.shape.dim) + ")"
+
+
+def _check_operators(graph: Graph) -> None:
+    """Name every operator that the importer has no converter for, before it gives up at the first."""
+    from tvm.relax.frontend.onnx import onnx_frontend
+
+    known = {*onnx_frontend._get_convert_map(), "If", "Constant"}
+    missing = [node for node in graph.nodes if node.op_type not in known]
+    if not missing:
+        return
+    kinds = {f"{node.domain or 'ai.onnx'}.{node.op_type}": node for node in reversed(missing)}
+    named = [f"{kind} (node `{node.name or node.output[0]}`)" for kind, node in reversed(kinds.items())]
+    raise UnsupportedError(
+        f"no Relax equivalent for ONNX operator{'s' if len(named) > 1 else ''} {', '.join(named)} "
+        f"(opset {graph.opset}); export the model with standard operators instead"
+    )
+
+
+def _first_line(err: Exception) -> str:
+    return (str(err).strip() or type(err).__name__).splitlines()[0]

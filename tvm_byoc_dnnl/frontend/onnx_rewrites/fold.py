@@ -1,0 +1,148 @@
+"""Constant subgraphs folded: mostly the arithmetic on shapes that exporters leave behind.
+
+Known dims turn ``Shape`` into a constant, and what follows is computed by ONNX's own reference
+implementation. Large results are left to be computed at run time, except for weights written as one number
+(``ConstantOfShape``).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from ..onnx_graph import Graph, attributes, captured, is_standard
+
+_SMALL = 1 << 14  # elements a fold may make
+_NEVER = frozenset(
+    "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli Dropout "
+    "QuantizeLinear DequantizeLinear".split()  # quantised weights stay quantised
+)
+# Where an operator wants a constant, whatever its size.
+_WEIGHTS = {(op, i) for op in ("Conv", "ConvTranspose", "Gemm") for i in (1, 2)}
+_WEIGHTS |= {("BatchNormalization", i) for i in (1, 2, 3, 4)} | {("MatMul", 1)}
+_MAX_ROUNDS = 8  # of inference and folding: each fold may make more shapes known
+
+
+def fold(graph: Graph) -> None:
+    """Fold until nothing more becomes known; leaves `Graph.types` filled."""
+    _constant_nodes(graph)
+    for _ in range(_MAX_ROUNDS):
+        graph.infer_shapes()
+        if not (_shapes(graph) | _fills(graph) | _arithmetic(graph)):
+            return
+
+
+def _replace(graph: Graph, known: dict[str, np.ndarray]) -> bool:
+    """Make values constants and drop the nodes that made them."""
+    for name, value in known.items():
+        graph.set_constant(name, value)
+    graph.nodes = [n for n in graph.nodes if not n.output or not all(o in known or not o for o in n.output)]
+    return bool(known)
+
+
+def _constant_nodes(graph: Graph) -> None:
+    known = {}
+    for node in graph.nodes:
+        if node.op_type == "Constant" and is_standard(node):
+            value = _constant_value(attributes(node))
+            if value is not None:
+                known[node.output[0]] = value
+    _replace(graph, known)
+
+
+def _constant_value(attrs: dict[str, Any]) -> np.ndarray | None:
+    if "value" in attrs:
+        return numpy_helper.to_array(attrs["value"])
+    for name, dtype in (("value_float", "float32"), ("value_int", "int64")):
+        for key in (name, f"{name}s"):
+            if key in attrs:
+                return np.array(attrs[key], dtype)
+    return None
+
+
+def _shapes(graph: Graph) -> bool:
+    """``Shape`` and ``Size`` of values whose dims are known."""
+    known = {}
+    for node in graph.nodes:
+        if node.op_type not in ("Shape", "Size") or not is_standard(node):
+            continue
+        dims, attrs = graph.dims(node.input[0]), attributes(node)
+        if dims is None:
+            continue
+        dims = dims[attrs.get("start", 0) : attrs.get("end", len(dims))]
+        if all(isinstance(d, int) for d in dims):
+            value = dims if node.op_type == "Shape" else math.prod(dims)
+            known[node.output[0]] = np.array(value, "int64")
+    return _replace(graph, known)
+
+
+def _fills(graph: Graph) -> bool:
+    """``ConstantOfShape`` that is small, or somebody's weights."""
+    known, readers = {}, None
+    for node in graph.nodes:
+        shape = graph.constant(node.input[0]) if node.op_type == "ConstantOfShape" else None
+        if shape is None:
+            continue
+        readers = graph.readers() if readers is None else readers
+        uses = {(reader.op_type, position) for reader, position in readers.get(node.output[0], ())}
+        if math.prod(shape.tolist()) <= _SMALL or uses & _WEIGHTS:
+            value = attributes(node).get("value")
+            fill = np.zeros(1, "float32") if value is None else numpy_helper.to_array(value)
+            known[node.output[0]] = np.full(shape.tolist(), fill.reshape(()), fill.dtype)
+    return _replace(graph, known)
+
+
+def _arithmetic(graph: Graph) -> bool:
+    """Everything else whose inputs are constants, in one run of the reference implementation."""
+    chosen: list[onnx.NodeProto] = []
+    available: set[str] = set()
+    for node in graph.nodes:
+        if _foldable(graph, node, available):
+            chosen.append(node)
+            available.update(o for o in node.output if o)
+    return _replace(graph, _evaluate(graph, chosen)) if chosen else False
+
+
+def _foldable(graph: Graph, node: onnx.NodeProto, available: set[str]) -> bool:
+    if not is_standard(node) or node.op_type in _NEVER or not node.input or any(captured(node)):
+        return False
+    if not all(not i or i in available or graph.is_constant(i) for i in node.input):
+        return False
+    sizes = [_elements(graph, name) for name in node.input if name]
+    results = [_elements(graph, name) for name in node.output if name]
+    if None in results:  # unknown: an operator on so little cannot make much, unless it is asked to expand
+        return node.op_type not in ("Expand", "Tile", "Range", "ConstantOfShape") and max(sizes or [0]) <= _SMALL
+    return max(results) <= _SMALL
+
+
+def _elements(graph: Graph, name: str) -> Any:
+    dims = graph.static_shape(name)
+    return None if dims is None else math.prod(dims)
+
+
+def _evaluate(graph: Graph, nodes: list[onnx.NodeProto]) -> dict[str, np.ndarray]:
+    """Values that ``nodes`` compute; nodes that the reference cannot run are skipped."""
+    from onnx.reference import ReferenceEvaluator
+
+    known: dict[str, np.ndarray] = {}
+    for node in nodes:
+        feeds = {i: known[i] if i in known else graph.constant(i) for i in node.input if i}
+        if any(value is None for value in feeds.values()):
+            continue
+        single = helper.make_graph(
+            [node],
+            "fold",
+            [helper.make_empty_tensor_value_info(i) for i in feeds],
+            [helper.make_empty_tensor_value_info(o) for o in node.output if o],
+        )
+        model = helper.make_model(single, opset_imports=[helper.make_opsetid("", graph.opset)])
+        try:
+            results = ReferenceEvaluator(model).run(None, feeds)
+        except Exception:  # no implementation, or a broken model: TVM's importer will say so with more context
+            continue
+        known.update(zip((o for o in node.output if o), map(np.asarray, results), strict=True))
+    return known
