@@ -79,7 +79,7 @@ class EngineProcess:
 
     def load(self, path: str, inputs: list[np.ndarray]) -> tuple[str, float, list[np.ndarray]]:
         """Load a model and run it once: version, seconds until the first result, that result."""
-        return self._ask("load", self.engine.source(), path, self._threads, dict(self.engine.options), inputs)
+        return self._ask("load", self.engine.module, path, self._threads, dict(self.engine.options), inputs)
 
     def time(self, warm_up: int, count: int) -> list[float]:
         """Milliseconds of each of ``count`` runs after ``warm_up`` untimed ones."""

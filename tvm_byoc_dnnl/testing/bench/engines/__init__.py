@@ -1,6 +1,6 @@
 """The engines that can be compared: one row here and one small module each.
 
-A module has one function, ``load(path, threads, **options) -> (run, version)``, where ``run`` takes the list
+An engine's module has one function, ``load(path, threads, **options) -> (run, version)``, where ``run`` takes the list
 of the model's inputs and returns the list of its outputs, all NumPy arrays.
 """
 
@@ -25,7 +25,7 @@ class Engine:
     Parameters
     ----------
     module : str
-        Module of this package that loads models for the engine.
+        Full name of the module that loads models for the engine.
     label : str
         Name in tables.
     requires : str
@@ -48,23 +48,19 @@ class Engine:
     max_rounds: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
 
-    def source(self) -> str:
-        """Full name of the engine's module."""
-        return f"{__name__}.{self.module}"
-
 
 ENGINES: dict[str, Engine] = {
-    "byoc": Engine("byoc", "tvm-byoc-dnnl", "tvm"),
-    "byoc-bf16": Engine("byoc", "tvm-byoc-dnnl bf16", "tvm", {"precision": "bfloat16"}, 5e-2),
-    "onnxruntime": Engine("onnxruntime", "ONNX Runtime", "onnxruntime"),
-    "openvino": Engine("openvino", "OpenVINO", "openvino"),
-    "openvino-bf16": Engine("openvino", "OpenVINO bf16", "openvino", {"precision": "bfloat16"}, 5e-2),
+    "byoc": Engine(f"{__name__}.byoc", "tvm-byoc-dnnl", "tvm"),
+    "byoc-bf16": Engine(f"{__name__}.byoc", "tvm-byoc-dnnl bf16", "tvm", {"precision": "bfloat16"}, 5e-2),
+    "onnxruntime": Engine(f"{__name__}.onnxruntime", "ONNX Runtime", "onnxruntime"),
+    "openvino": Engine(f"{__name__}.openvino", "OpenVINO", "openvino"),
+    "openvino-bf16": Engine(f"{__name__}.openvino", "OpenVINO bf16", "openvino", {"precision": "bfloat16"}, 5e-2),
     # Without us: TVM's own default pipeline, seconds per picture.
-    "tvm": Engine("tvm", "TVM alone", "tvm", max_rounds=3, env={"TVM_DEVICE_BACKEND_AUTOLOAD": "0"}),
+    "tvm": Engine(f"{__name__}.tvm", "TVM alone", "tvm", max_rounds=3, env={"TVM_DEVICE_BACKEND_AUTOLOAD": "0"}),
 }
 
 REFERENCE = "onnxruntime"
 """The engine whose outputs every other engine's are checked against."""
 
-PROBE = Engine("probe", "quietness probe", "numpy")
+PROBE = Engine(f"{__name__}.probe", "quietness probe", "numpy")
 """A fixed matrix product that takes its turns too: its spread says how quiet the machine was."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tvm_byoc_dnnl as byoc
 
 from . import Run
@@ -9,9 +11,9 @@ from . import Run
 __all__ = ["load"]
 
 
-def load(path: str, threads: int, precision: str = "float32") -> tuple[Run, str]:
-    """Compile an ONNX file with the package's defaults; the thread count comes from the environment."""
-    runner = byoc.Runner(byoc.compile(path, precision=precision))
+def load(path: str, threads: int, **options: Any) -> tuple[Run, str]:
+    """Compile an ONNX file with ``options`` of `byoc.compile`; the thread count comes from the environment."""
+    runner = byoc.Runner(byoc.compile(path, **options))
 
     def run(inputs: list) -> list:
         outputs = runner(*inputs)

@@ -1,0 +1,26 @@
+"""Engines that misbehave on purpose, for test_bench.py; loaded in a process of their own."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+
+def load(path: str, threads: int, behaviour: str) -> tuple:
+    """An engine for the model ``y = relu(x)``."""
+    if behaviour == "refuses":
+        raise ValueError("this model is not for me\nand more lines")
+    if behaviour == "dies":
+        os._exit(7)
+    calls = []
+
+    def run(inputs: list) -> list:
+        calls.append(None)
+        if behaviour == "dies later" and len(calls) > 6:
+            os._exit(7)
+        print("a library that prints")
+        y = np.maximum(inputs[0], 0)
+        return {"wrong": [y + 1], "nan": [y * np.nan], "wrong shape": [y[:1]]}.get(behaviour, [y])
+
+    return run, "1.0"

@@ -1,0 +1,152 @@
+"""Measuring: the arithmetic, and engines that fail in every way."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tvm_byoc_dnnl.errors import InputError
+from tvm_byoc_dnnl.testing.bench import (
+    ENGINES,
+    Comparison,
+    Engine,
+    Measurement,
+    Settings,
+    Spread,
+    choose_engines,
+    compare,
+    find_model,
+    run,
+    to_json,
+)
+from tvm_byoc_dnnl.testing.bench.measure import _difference
+from tvm_byoc_dnnl.testing.bench.run import Model
+
+FAKES = {
+    "right": "",
+    "refuses": "ValueError: this model is not for me",
+    "dies": "process ended with status 7 in `load`",
+    "dies later": "process ended with status 7 in `time`",
+    "wrong": "outputs differ by",
+    "nan": "outputs differ by inf",
+    "wrong shape": "outputs differ by inf",
+}
+QUICK = Settings(threads=1, rounds=3, block_ms=1, rest_ms=0)
+
+
+def fake(behaviour: str, **fields: int) -> Engine:
+    return Engine("tests.unit.fake_engines", behaviour, "numpy", {"behaviour": behaviour}, **fields)
+
+
+@pytest.fixture(scope="module")
+def relu() -> onnx.ModelProto:
+    kind = TensorProto.FLOAT, [2, 3]
+    node = helper.make_node("Relu", ["x"], ["y"])
+    value = [helper.make_tensor_value_info(name, *kind) for name in "xy"]
+    graph = helper.make_graph([node], "relu", value[:1], value[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_spread_is_median_and_quartiles() -> None:
+    assert Spread.of([1.0, 2.0, 3.0, 4.0, 100.0]) == Spread(3.0, 2.0, 4.0)
+    assert Spread.of([5.0]) == Spread(5.0, 5.0, 5.0)
+
+
+def test_ratio_is_formed_round_by_round() -> None:
+    slow = Measurement("slow", "", blocks=[[2, 2, 900], [20, 20, 20]])
+    fast = Measurement("fast", "", blocks=[[1, 1, 1], [10, 10, 10], [1, 1, 1]])
+    assert slow.ratio(fast) == Spread(2, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("got", "expected"),
+    [
+        ([[1.0, -4.0]], 0.0),
+        ([[1.0, -3.0]], 0.25),
+        ([[1.0, math.nan]], math.inf),
+        ([[1.0]], math.inf),
+        ([[1.0, -4.0], [1.0]], math.inf),
+    ],
+    ids=["same", "differs", "nan", "shape", "number of outputs"],
+)
+def test_difference_is_a_share_of_the_largest_value(got: list, expected: float) -> None:
+    assert _difference([np.array(g, "float32") for g in got], [np.array([1, -4], "float32")]) == expected
+
+
+def test_a_noisy_machine_is_told() -> None:
+    assert Comparison("m", "e", [], Spread(1.0, 0.99, 1.05)).quiet
+    assert not Comparison("m", "e", [], Spread(1.0, 0.9, 1.3)).quiet
+
+
+def test_every_failure_is_that_engines_own(relu: onnx.ModelProto, tmp_path: Path) -> None:
+    path = str(tmp_path / "relu.onnx")
+    onnx.save(relu, path)
+    inputs = {"x": np.array([[-1, 0, 1], [2, 3, 4]], "float32")}
+    steps: list[float] = []
+    result = compare(
+        "relu",
+        path,
+        inputs,
+        {name: fake(name) for name in FAKES},
+        QUICK,
+        progress=lambda what, share: steps.append(share),
+    )
+    for name, reason in FAKES.items():
+        failure = result.of(name).failure
+        assert failure.startswith(reason), name
+        assert bool(failure) == bool(reason), name
+        assert "\n" not in failure
+    right = result.of("right")
+    assert [len(block) > 0 for block in right.blocks] == [True] * QUICK.rounds
+    assert right.version == "1.0"
+    assert right.error == 0
+    assert steps == sorted(steps)
+    assert 0 <= steps[-1] < 1
+
+
+def test_table_and_json(
+    relu: onnx.ModelProto, tmp_path: Path, capfd: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    engines = {"right": fake("right"), "few": fake("right", max_rounds=1), "wrong": fake("wrong")}
+    file = tmp_path / "out.json"
+    run([Model("relu", lambda: relu)], engines, QUICK, json_file=str(file))
+    out = capfd.readouterr().out
+    assert "median [quartiles]" in out
+    assert "relu, wrong: outputs differ by" in out
+    assert "a library that prints" not in out, "standard output is for results only"
+    (model,) = json.loads(file.read_text())["models"]
+    right, few, wrong = model["engines"]
+    assert right["ratio"] == {"median": 1.0, "low": 1.0, "high": 1.0}
+    assert len(right["blocks_ms"]) == QUICK.rounds
+    assert len(few["blocks_ms"]) == 1
+    assert wrong["failure"].startswith("outputs differ")
+    assert "ratio" not in wrong
+
+
+def test_a_failed_baseline_leaves_no_ratio() -> None:
+    good = Measurement("good", "Good", blocks=[[1.0]])
+    bad = Measurement("bad", "Bad", failure="does not load")
+    entry = to_json([Comparison("m", "bad", [bad, good], Spread(1, 1, 1))], QUICK)["models"][0]["engines"][1]
+    assert entry["ratio"] is None
+
+
+def test_unknown_names_are_input_errors() -> None:
+    with pytest.raises(InputError, match="no engine `tensorflow`; there are: byoc"):
+        choose_engines(["byoc", "tensorflow"])
+    with pytest.raises(InputError, match=r"no model `nothing.onnx`; expected an .onnx file or one of: resnet50"):
+        find_model("nothing.onnx")
+
+
+def test_engines_that_are_not_installed_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setitem(ENGINES, "absent", Engine("nowhere", "Absent", "no_such_module"))
+    assert list(choose_engines(["absent", "onnxruntime"])) == ["onnxruntime"]
+    assert "absent: left out, `no_such_module` is not installed" in capsys.readouterr().err
