@@ -12,7 +12,7 @@ from tvm.relax.dpl import is_op
 
 from .prepare import Prepare
 from .registry import Namespace, Pattern, namespace
-from .relax_utils import is_host_function, op_calls
+from .relax_utils import codegen_of, composite_of, is_host_function, ops_of
 from .trial import ask, trial_lowering
 from .verdict import Reject, as_reject
 
@@ -108,6 +108,7 @@ def AnnotateExternalCompiler(
 
     @tvm.transform.module_pass(opt_level=0, name="AnnotateExternalCompiler")
     def annotate(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+        owned = {gv: f for gv, f in mod.functions.items() if codegen_of(f) or composite_of(f)}
         if prepare:
             wanted = {c for f in mod.functions.values() if is_host_function(f) for c in compilers_of(f, default)}
             mod = Prepare()(mod)
@@ -116,10 +117,12 @@ def AnnotateExternalCompiler(
                     mod = make_pass()(mod)
         mod = relax.transform.ConvertToDataflow(min_size=1)(mod)
         for compilers, functions in _by_compilers(mod, default).items():
-            ops = {call.op.name for f in functions for _, call in op_calls(mod[f])}
+            ops = {op for f in functions for op in ops_of(mod[f])}
             patterns = _fusion_patterns(compilers, ops)
             if patterns:
                 mod = relax.transform.FuseOpsByPattern(patterns, bind_constants=True, entry_functions=functions)(mod)
+        for gv, func in owned.items():  # the passes above rewrite every function
+            mod.update_func(gv, func)
         return mod
 
     return annotate

@@ -6,7 +6,7 @@ from typing import Any
 
 import tvm
 from tvm import relax, te
-from tvm.relax.backend import cpu_generic
+from tvm.relax.backend.cpu_generic import pipeline as cpu
 
 from .codegen import install_codegen
 from .metadata import attach_metadata
@@ -56,14 +56,14 @@ def byoc_pipeline() -> tvm.transform.Pass:
                 _attach_metadata,
                 _install_codegens,
                 relax.transform.RunCodegen(),
-                *cpu_generic.library_dispatch_passes(target),
+                *cpu.library_dispatch_passes(target),
                 relax.transform.LegalizeOps(),
                 relax.transform.AnnotateTIROpPattern(),
                 relax.transform.FuseOps(),
                 relax.transform.FuseTIR(),
                 _anchor_host_code,
-                *cpu_generic.dataflow_lower_passes(target),
-                *cpu_generic.finalize_passes(target),
+                *cpu.dataflow_lower_passes(target),
+                *cpu.finalize_passes(target),
             ]
         )(mod)
 

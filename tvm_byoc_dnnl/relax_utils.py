@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import tvm
@@ -11,7 +11,16 @@ from tvm import relax
 if TYPE_CHECKING:
     from .registry import Pattern
 
-__all__ = ["bindings_of", "codegen_of", "composite_of", "is_host_function", "match_annotations", "op_calls"]
+__all__ = [
+    "bindings_of",
+    "codegen_of",
+    "compiler_of_composite",
+    "composite_of",
+    "is_host_function",
+    "match_annotations",
+    "op_calls",
+    "ops_of",
+]
 
 
 def bindings_of(func: relax.Function) -> Iterator[tuple[Any, Any]]:
@@ -27,6 +36,18 @@ def op_calls(func: relax.Function) -> Iterator[tuple[Any, Any]]:
     for var, value in bindings_of(func):
         if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op):
             yield var, value
+
+
+def ops_of(func: relax.Function) -> set[str]:
+    """Names of the operators that a function calls, in branches and nested functions too."""
+    found: set[str] = set()
+
+    def note(expr: Any) -> None:
+        if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
+            found.add(expr.op.name)
+
+    relax.analysis.post_order_visit(func, note)
+    return found
 
 
 def _attr(func: relax.Function, key: str) -> str:
@@ -57,3 +78,10 @@ def match_annotations(pattern: Pattern, func: relax.Function) -> dict[str, Any] 
         return None
     match = {name: found[part] for name, part in pattern.annotations.items() if part in found}
     return {**match, "root": var_to_value.get(root, root)}
+
+
+def compiler_of_composite(value: Any, lookup: Callable[[Any], Any]) -> str:
+    """Namespace of the composite function that ``value`` calls, ``""`` when it is no such call."""
+    if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.GlobalVar):
+        return ""
+    return composite_of(lookup(value.op)).partition(".")[0]

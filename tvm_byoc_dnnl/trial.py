@@ -43,7 +43,8 @@ def trial_predicate(ns: Namespace, op: str) -> Callable[[Any, Sequence[Any]], bo
 
     def predicate(attrs: Any, args: Sequence[Any]) -> bool | Reject:
         call = relax.BlockBuilder().normalize(relax.Call(tvm.ir.Op.get(op), list(args), attrs))
-        return trial_call(ns, call) or True
+        refusal = trial_call(ns, call)
+        return True if refusal is None else refusal  # a Reject is falsy
 
     return predicate
 

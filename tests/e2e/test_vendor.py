@@ -1,0 +1,103 @@
+"""A vendor in under 40 lines: predicate, pattern, codegen; beside dnnl in one module."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.relax.dpl import is_op, wildcard
+from tvm.script import ir as I
+from tvm.script import relax as R
+
+import tvm_byoc_dnnl as byoc
+
+
+# ---- the vendor -------------------------------------------------------------------------------------------
+@byoc.register_annotate_compiler("toy", "relax.sign")
+def sign(attrs, args):
+    return args[0].ty.dtype == "float32" or byoc.Reject(f"dtype {args[0].ty.dtype}; toy has float32 only")
+
+
+byoc.register_pattern(
+    "toy", "scaled_sum", is_op("relax.multiply")(is_op("relax.add")(wildcard(), wildcard()), wildcard())
+)
+
+_EXPRESSIONS = {"toy.relax.sign": "({0} > 0) - ({0} < 0)", "toy.scaled_sum": "({0} + {1}) * {2}"}
+_SOURCE = """
+#include <tvm/ffi/c_api.h>
+extern "C" int __tvm_ffi_{name}(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* result) {{
+  float* a[16]; int64_t size = 1; DLTensor* t = 0;
+  for (int k = 0; k < n; ++k) {{
+    t = args[k].type_index == kTVMFFIDLTensorPtr ? (DLTensor*)args[k].v_ptr : TVMFFITensorGetDLTensorPtr(args[k].v_obj);
+    a[k] = (float*)((char*)t->data + t->byte_offset);
+  }}
+  for (int d = 0; d < t->ndim; ++d) size *= t->shape[d];
+  for (int64_t i = 0; i < size; ++i) {{ {body} a[n - 1][i] = {result}; }}
+  return 0;
+}}
+"""
+
+
+def _c_source(f):
+    value, composites, body = {p: f"a[{k}][i]" for k, p in enumerate(f.params)}, {}, ""
+    for b in f.body.blocks[0].bindings:
+        if isinstance(b.value, relax.Function):
+            composites[b.var] = str(b.value.attrs["Composite"])
+        else:
+            expression = _EXPRESSIONS[composites[b.value.op]].format(*(value[a] for a in b.value.args))
+            value[b.var] = f"v{len(value)}"
+            body += f"float {value[b.var]} = {expression}; "
+    return _SOURCE.format(name=f.attrs["global_symbol"], body=body, result=value[f.body.body])
+
+
+@byoc.register_codegen("toy")
+def toy_codegen(functions, options, constant_names):
+    create = tvm.get_global_func("runtime.CSourceModuleCreate")
+    return [create(_c_source(f), "cc", [f.attrs["global_symbol"]], []) for f in functions]
+
+
+# ---- its user ---------------------------------------------------------------------------------------------
+@I.ir_module
+class Mixed:
+    @R.function
+    def main(x: R.Tensor((2, 3, 5), "float32"), y: R.Tensor((2, 3, 5), "float32")):
+        with R.dataflow():
+            a = R.nn.softmax(x, axis=-1)
+            b = R.sign(y)
+            c = R.add(a, b)
+            d = R.multiply(c, y)
+            e = R.nn.softmax(d, axis=1)
+            R.output(e)
+        return e
+
+
+@pytest.fixture(scope="module")
+def expected():
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal((2, 3, 5)).astype("float32") for _ in range(2))
+    stock = relax.VirtualMachine(tvm.compile(Mixed, "llvm"), tvm.cpu())["main"]
+    return (x, y), stock(*map(tvm.runtime.tensor, (x, y))).numpy()
+
+
+def _compilers(mod):
+    return {gv.name_hint: f.attrs["Codegen"] for gv, f in mod.functions.items() if f.attrs and "Codegen" in f.attrs}
+
+
+def test_toy_beside_dnnl(expected, tmp_path):
+    (x, y), want = expected
+    mod = byoc.partition(Mixed, ["toy", "dnnl"])
+    assert _compilers(mod) == {"dnnl_0": "dnnl", "toy_0": "toy", "dnnl_1": "dnnl"}
+    ex = tvm.compile(mod, "llvm", relax_pipeline="byoc")
+    ex.export_library(str(tmp_path / "m.so"))
+    np.testing.assert_allclose(byoc.load(tmp_path / "m.so")(x, y), want, rtol=1e-5, atol=1e-6)
+
+
+def test_priority_decides_who_takes_what_both_can(expected):
+    (x, y), want = expected
+    mod = byoc.partition(Mixed, ["dnnl", "toy"])
+    assert _compilers(mod) == {"dnnl_0": "dnnl", "toy_0": "toy"}  # add and multiply are dnnl's now
+    np.testing.assert_allclose(byoc.Runner(byoc.compile(Mixed, ["dnnl", "toy"]))(x, y), want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_predicate_keeps_what_it_rejects():
+    x = relax.Var("x", relax.TensorType((4,), "float64"))
+    assert byoc.get_annotate_compiler("toy", "relax.sign")(None, [x]).reason == "dtype float64; toy has float32 only"

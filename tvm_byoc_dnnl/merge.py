@@ -1,0 +1,135 @@
+"""Regions: composite calls of one compiler, merged as far as the result stays convex.
+
+TVM's MergeCompositeFunctions does the same for a module whose only function is ``main`` and has no control flow; this
+one takes any function, and remembers which calls a region was made of.
+
+    a = dnnl.conv2d(x)        region dnnl_0: conv2d, relu        (a, b)
+    b = dnnl.relu(a)
+    c = sign(b)               stays
+    d = dnnl.add(b, c)        region dnnl_1: add: it depends on `c`, which depends on dnnl_0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any
+
+from tvm import relax
+
+from .relax_utils import compiler_of_composite
+
+__all__ = ["Unit", "form_units"]
+
+
+@dataclass(eq=False)
+class Unit:
+    """Bindings of a dataflow block that stay together: a region of ``compiler``, or (``""``) the host's."""
+
+    compiler: str
+    bindings: list[Any] = field(default_factory=list)
+    #: units that must run before this one, transitively
+    ancestors: set[Unit] = field(default_factory=set)
+    order: int = 0
+
+    def uses(self) -> Iterable[Any]:
+        """Variables that its bindings read."""
+        for binding in self.bindings:
+            yield from relax.analysis.free_vars(binding.value)
+
+
+def form_units(block: Any, functions: Callable[[Any], Any]) -> list[Unit]:
+    """Group the bindings of a dataflow block into units, in an order in which they can run.
+
+    Parameters
+    ----------
+    block : relax.DataflowBlock
+        The block.
+    functions : callable
+        Global variable → function, to find the composites.
+
+    Returns
+    -------
+    list of Unit
+    """
+    owner: dict[Any, Unit] = {}
+    units: list[Unit] = []
+    for order, binding in enumerate(block.bindings):
+        parents = list(dict.fromkeys(owner[v] for v in relax.analysis.free_vars(binding.value) if v in owner))
+        compiler = compiler_of_composite(binding.value, functions)
+        if not compiler and parents and _is_glue(binding.value) and all(p is parents[0] for p in parents):
+            unit = parents[0]
+        else:
+            unit = Unit(compiler, order=order)
+            _depend_on(unit, parents)
+            for candidate in parents if compiler else ():
+                if candidate.compiler == compiler and _can_merge(unit, candidate):
+                    _merge_into(candidate, unit, units, owner)
+            units.append(unit)
+        unit.bindings.append(binding)
+        owner[binding.var] = unit
+    for unit in units:
+        unit.bindings.sort(key=_position(block))
+    return _in_order(units)
+
+
+def _is_glue(value: Any) -> bool:
+    """Bindings that compute nothing and go where their operand is."""
+    return isinstance(value, (relax.TupleGetItem, relax.Tuple, relax.Var))
+
+
+def _depend_on(unit: Unit, parents: Sequence[Unit]) -> None:
+    for parent in parents:
+        unit.ancestors.add(parent)
+        unit.ancestors |= parent.ancestors
+
+
+def _can_merge(unit: Unit, candidate: Unit) -> bool:
+    """Whether no third unit lies between the two: it would have to run both after and before the result."""
+    return not any(candidate in other.ancestors for other in unit.ancestors if other is not candidate)
+
+
+def _merge_into(old: Unit, unit: Unit, units: list[Unit], owner: dict[Any, Unit]) -> None:
+    """Let ``unit`` swallow ``old``."""
+    units.remove(old)
+    unit.bindings = old.bindings + unit.bindings
+    unit.order = min(unit.order, old.order)
+    unit.ancestors |= old.ancestors
+    unit.ancestors.discard(old)
+    for binding in old.bindings:
+        owner[binding.var] = unit
+    for other in units:
+        if old in other.ancestors:  # what came after the old one comes after all that it now stands for
+            other.ancestors.discard(old)
+            other.ancestors |= {unit} | unit.ancestors
+
+
+def _position(block: Any) -> Callable[[Any], int]:
+    index = {binding.var: i for i, binding in enumerate(block.bindings)}
+    return lambda binding: index[binding.var]
+
+
+def _in_order(units: list[Unit]) -> list[Unit]:
+    """Topological order, otherwise that of the program."""
+    owner = {b.var: u for u in units for b in u.bindings}
+    waiting = {u: {owner[v] for v in u.uses() if v in owner and owner[v] is not u} for u in units}
+    readers: dict[Unit, list[Unit]] = {u: [] for u in units}
+    for unit, needs in waiting.items():
+        for need in needs:
+            readers[need].append(unit)
+    ready: list[tuple[int, int]] = []
+    number = {u: i for i, u in enumerate(units)}
+    for unit, needs in waiting.items():
+        if not needs:
+            heappush(ready, (unit.order, number[unit]))
+    result = []
+    while ready:
+        unit = units[heappop(ready)[1]]
+        result.append(unit)
+        for reader in readers[unit]:
+            waiting[reader].discard(unit)
+            if not waiting[reader]:
+                heappush(ready, (reader.order, number[reader]))
+    assert len(result) == len(units), "a region is not convex"
+    return result
