@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// A program made executable. A plan is immutable and shared by threads; every call takes a context
+// of its own.
+#ifndef TVM_BYOC_DNNL_DNNL_EXECUTE_H_
+#define TVM_BYOC_DNNL_DNNL_EXECUTE_H_
+
+#include <dnnl.hpp>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "dnnl/constants.h"
+#include "dnnl/lowering.h"
+
+namespace tvm_byoc_dnnl {
+
+/// The one CPU engine of the process.
+const dnnl::engine& CpuEngine();
+
+class Plan {
+ public:
+  /// Creates the primitives and packs the constants (pointers in the order of the graph's
+  /// constants; those for which UsesConstant holds must outlive the plan).
+  Plan(Program program, Shapes shapes, const std::vector<const void*>& constants,
+       PackedStore* store);
+  ~Plan();
+
+  /// Pointers per input of the graph (unused for shape arguments) and per output. Any number of
+  /// threads may call.
+  void Run(const std::vector<void*>& inputs, const std::vector<void*>& outputs) const;
+
+  /// The same, and the seconds that each step took.
+  std::vector<double> Profile(const std::vector<void*>& inputs,
+                              const std::vector<void*>& outputs) const;
+
+  const Program& program() const { return program_; }
+  const Shapes& shapes() const { return shapes_; }
+  bool UsesConstant(size_t index) const;
+  size_t packed_bytes() const;
+
+ private:
+  class Context;
+
+  void Pack(PackedStore* store);
+  char* ConstantBase(const Buffer& buffer) const;
+  std::unique_ptr<Context> Acquire() const;
+  void Release(std::unique_ptr<Context> context) const;
+
+  Program program_;
+  Shapes shapes_;
+  std::vector<const void*> constants_;
+  std::vector<std::shared_ptr<AlignedBuffer>> packed_;  // by index of the kPacked buffers
+  std::vector<dnnl::primitive> primitives_;             // by step; empty for fills
+
+  mutable std::mutex mutex_;
+  mutable std::vector<std::unique_ptr<Context>> free_contexts_;
+};
+
+}  // namespace tvm_byoc_dnnl
+
+#endif  // TVM_BYOC_DNNL_DNNL_EXECUTE_H_

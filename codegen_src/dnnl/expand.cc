@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dnnl/kinds.h"
+
+namespace tvm_byoc_dnnl {
+namespace {
+
+void ExpandTo(Lowering& l, int from, int to) {
+  const Dims& in = l.shape(from);
+  const Dims& out = l.shape(to);
+  Place place = l.Primary(from);
+  if (!IsStrided(place.md)) place = l.PlaceIn(from, Dense(in, l.dtype(from)));
+  l.Allocate(to, Dense(out, l.dtype(to)));
+  if (out.empty()) {
+    l.Copy(from, to, l.Primary(to));
+    return;
+  }
+  // The source repeats along an axis when its stride is 0.
+  Dims strides = place.md.get_strides();
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (in[i] != out[i]) strides[i] = 0;
+  }
+  place.md = Strided(out, l.dtype(from), strides);
+  int repeated = l.NewValue(out, l.dtype(from), l.IsConstant(from));
+  l.SetPlace(repeated, place);
+  l.Copy(repeated, to, l.Primary(to));
+}
+
+}  // namespace
+
+int Expanded(const NodeView& n, int value) {
+  Lowering& l = n.lowering;
+  int result = l.NewValue(n.OutShape(), l.dtype(value), l.IsConstant(value));
+  ExpandTo(l, value, result);
+  return result;
+}
+
+void LowerExpand(const NodeView& n) { ExpandTo(n.lowering, n.In(0), n.output); }
+
+}  // namespace tvm_byoc_dnnl

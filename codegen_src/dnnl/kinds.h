@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of node kinds: how each becomes primitives.
+#ifndef TVM_BYOC_DNNL_DNNL_KINDS_H_
+#define TVM_BYOC_DNNL_DNNL_KINDS_H_
+
+#include <vector>
+
+#include "dnnl/algorithms.h"
+#include "dnnl/layout.h"
+#include "dnnl/lowering.h"
+#include "dnnl/op_desc.h"
+#include "graph.h"
+
+namespace tvm_byoc_dnnl {
+
+/// One node under lowering, with short names for what the kinds ask.
+class NodeView {
+ public:
+  NodeView(Lowering* lowering, const Node& node, int output)
+      : lowering(*lowering), node(node), a(node.attrs), output(output) {}
+
+  int In(int i) const { return node.inputs[i]; }
+  int OwnInputs() const { return node.own_inputs; }
+  const Dims& Shape(int i) const { return lowering.shape(In(i)); }
+  const Dims& OutShape() const { return lowering.shape(output); }
+  DType OutDType() const { return lowering.dtype(output); }
+
+  /// Arguments of an operation: an input in its layout (unless that has gaps), in a given one,
+  /// row-major, or as the primitive likes it; the output.
+  OpArg AsIs(int arg, int i) const {
+    const MemoryDesc& md = lowering.Layout(In(i));
+    return IsCompact(md) ? OpArg{arg, In(i), md} : AsDense(arg, i);
+  }
+  OpArg As(const MemoryDesc& md, int arg, int i) const { return {arg, In(i), md}; }
+  OpArg AsDense(int arg, int i) const { return {arg, In(i), Dense(Shape(i), DTypeOf(i))}; }
+  OpArg AsAny(int arg, int i) const { return {arg, In(i), AnyLayout(Shape(i), DTypeOf(i))}; }
+  OpArg OutAny() const { return {DNNL_ARG_DST, output, AnyLayout(OutShape(), OutDType())}; }
+  DType DTypeOf(int i) const { return lowering.dtype(In(i)); }
+
+  Lowering& lowering;
+  const Node& node;
+  const Attrs& a;
+  const int output;  // the value to produce
+};
+
+/// A kind either describes its primitive, in several ways with the best first, or does its own
+/// lowering.
+struct KindRow {
+  Kind kind;
+  std::vector<OpDesc> (*describe)(const NodeView&);
+  void (*lower)(const NodeView&);
+};
+
+const KindRow& RowOf(Kind kind);
+
+// One per file.
+std::vector<OpDesc> DescribeConvolution(const NodeView& n);
+std::vector<OpDesc> DescribeDeconvolution(const NodeView& n);
+std::vector<OpDesc> DescribeMatmul(const NodeView& n);
+std::vector<OpDesc> DescribePooling(const NodeView& n);
+std::vector<OpDesc> DescribeEltwise(const NodeView& n);
+std::vector<OpDesc> DescribeBinary(const NodeView& n);
+std::vector<OpDesc> DescribePRelu(const NodeView& n);
+std::vector<OpDesc> DescribeSoftmax(const NodeView& n);
+std::vector<OpDesc> DescribeBatchNormalization(const NodeView& n);
+std::vector<OpDesc> DescribeLayerNormalization(const NodeView& n);
+std::vector<OpDesc> DescribeLrn(const NodeView& n);
+std::vector<OpDesc> DescribeReduction(const NodeView& n);
+std::vector<OpDesc> DescribeResampling(const NodeView& n);
+std::vector<OpDesc> DescribeShuffle(const NodeView& n);
+std::vector<OpDesc> DescribeReorder(const NodeView& n);
+void LowerConcat(const NodeView& n);
+void LowerReshape(const NodeView& n);
+void LowerPermute(const NodeView& n);
+void LowerSlice(const NodeView& n);
+void LowerExpand(const NodeView& n);
+void LowerPad(const NodeView& n);
+
+/// A value broadcast to the shape of the node's output, in memory of its own.
+int Expanded(const NodeView& n, int value);
+
+}  // namespace tvm_byoc_dnnl
+
+#endif  // TVM_BYOC_DNNL_DNNL_KINDS_H_

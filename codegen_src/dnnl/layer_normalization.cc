@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dnnl/kinds.h"
+
+namespace tvm_byoc_dnnl {
+
+std::vector<OpDesc> DescribeLayerNormalization(const NodeView& n) {
+  OpDesc op;
+  op.kind = dnnl::primitive::kind::layer_normalization;
+  op.epsilon = static_cast<float>(n.a.epsilon);
+  op.flags = dnnl_use_scale | dnnl_use_shift;
+  op.args = {n.AsDense(DNNL_ARG_SRC, 0), n.AsDense(DNNL_ARG_SCALE, 1), n.AsDense(DNNL_ARG_SHIFT, 2),
+             n.OutAny()};
+  return {op};
+}
+
+}  // namespace tvm_byoc_dnnl

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dnnl/layout.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "plan.h"
+#include "support/error.h"
+
+namespace tvm_byoc_dnnl {
+namespace {
+
+using DataType = dnnl::memory::data_type;
+
+const char* ShortName(DataType type) {
+  switch (type) {
+    case DataType::f32:
+      return "f32";
+    case DataType::f16:
+      return "f16";
+    case DataType::bf16:
+      return "bf16";
+    case DataType::s32:
+      return "s32";
+    case DataType::s8:
+      return "s8";
+    case DataType::u8:
+      return "u8";
+    default:
+      return "?";
+  }
+}
+
+int64_t ElementSize(const MemoryDesc& md) {
+  return static_cast<int64_t>(dnnl::memory::data_type_size(md.get_data_type()));
+}
+
+std::optional<MemoryDesc> IfNotEmpty(MemoryDesc md) {
+  if (md.get_ndims() == 0) return std::nullopt;
+  return md;
+}
+
+}  // namespace
+
+DataType ToDnnl(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return DataType::f32;
+    case DType::kFloat16:
+      return DataType::f16;
+    case DType::kBFloat16:
+      return DataType::bf16;
+    case DType::kInt32:
+      return DataType::s32;
+    case DType::kInt8:
+      return DataType::s8;
+    case DType::kUInt8:
+    case DType::kBool:  // 0 or 1 in a byte
+      return DataType::u8;
+    case DType::kFloat64:
+    case DType::kInt64:
+      break;
+  }
+  Fail(ErrorKind::kUnsupported, "oneDNN computes nothing in ", Name(dtype));
+}
+
+Dims AtLeastRank1(const Dims& shape) { return shape.empty() ? Dims{1} : shape; }
+
+MemoryDesc Dense(const Dims& shape, DType dtype) {
+  Dims dims = AtLeastRank1(shape);
+  return Strided(dims, dtype, DenseStrides(dims));
+}
+
+MemoryDesc Strided(const Dims& shape, DType dtype, const Dims& strides) {
+  if (shape.empty()) return Dense({1}, dtype);
+  if (shape.size() > DNNL_MAX_NDIMS) {
+    Fail(ErrorKind::kUnsupported, "oneDNN has tensors of at most ", DNNL_MAX_NDIMS, " axes, got ",
+         Join(shape));
+  }
+  return MemoryDesc(shape, ToDnnl(dtype), strides);
+}
+
+MemoryDesc AnyLayout(const Dims& shape, DType dtype) {
+  return MemoryDesc(AtLeastRank1(shape), ToDnnl(dtype), dnnl::memory::format_tag::any);
+}
+
+MemoryDesc Ordered(const Dims& shape, DType dtype, const Dims& order) {
+  Dims strides(shape.size());
+  int64_t stride = 1;
+  for (size_t i = order.size(); i-- > 0;) {
+    strides[order[i]] = stride;
+    stride *= std::max<int64_t>(shape[order[i]], 1);
+  }
+  return Strided(shape, dtype, strides);
+}
+
+MemoryDesc ChannelsLast(const Dims& shape, DType dtype) {
+  Dims order = {0};
+  for (size_t i = 2; i < shape.size(); ++i) order.push_back(static_cast<int64_t>(i));
+  order.push_back(1);
+  return Ordered(shape, dtype, order);
+}
+
+bool IsCompact(const MemoryDesc& md) {
+  return !IsStrided(md) ||
+         static_cast<int64_t>(md.get_size()) == ElementCount(md.get_dims()) * ElementSize(md);
+}
+
+bool IsStrided(const MemoryDesc& md) {
+  return md.get_format_kind() == dnnl::memory::format_kind::blocked && md.get_inner_nblks() == 0 &&
+         md.get_padded_dims() == md.get_dims();
+}
+
+bool IsDense(const MemoryDesc& md) {
+  if (!IsStrided(md)) return false;
+  const Dims dims = md.get_dims();
+  const Dims strides = md.get_strides();
+  const Dims dense = DenseStrides(dims);
+  for (size_t i = 0; i < dims.size(); ++i) {
+    if (dims[i] != 1 && strides[i] != dense[i]) return false;
+  }
+  return true;
+}
+
+bool SameLayout(const MemoryDesc& a, const MemoryDesc& b) {
+  if (a == b) return true;
+  if (a.get_format_kind() != b.get_format_kind() || a.get_dims() != b.get_dims() ||
+      a.get_data_type() != b.get_data_type() || a.get_padded_dims() != b.get_padded_dims() ||
+      a.get_inner_blks() != b.get_inner_blks() || a.get_inner_idxs() != b.get_inner_idxs() ||
+      a.get_format_kind() != dnnl::memory::format_kind::blocked) {
+    return false;
+  }
+  const Dims padded = a.get_padded_dims();
+  const Dims x = a.get_strides();
+  const Dims y = b.get_strides();
+  for (size_t i = 0; i < padded.size(); ++i) {
+    if (padded[i] != 1 && x[i] != y[i]) return false;
+  }
+  return true;
+}
+
+std::optional<MemoryDesc> ReshapeView(const MemoryDesc& md, const Dims& shape) {
+  Dims dims = AtLeastRank1(shape);
+  if (IsDense(md)) return MemoryDesc(dims, md.get_data_type(), DenseStrides(dims));
+  return IfNotEmpty(md.reshape(dims, /*allow_empty=*/true));
+}
+
+MemoryDesc PermuteView(const MemoryDesc& md, const Dims& axes) {
+  if (axes.empty()) return md;
+  std::vector<int> to(
+      axes.size());  // oneDNN asks where an axis goes, the graph says where it comes from
+  for (size_t i = 0; i < axes.size(); ++i) to[axes[i]] = static_cast<int>(i);
+  return md.permute_axes(to);
+}
+
+std::optional<View> SliceView(const MemoryDesc& md, const Dims& begin, const Dims& shape,
+                              const Dims& steps) {
+  if (IsStrided(md)) {
+    Dims strides = md.get_strides();
+    int64_t offset = 0;
+    for (size_t i = 0; i < strides.size(); ++i) {
+      offset += begin[i] * strides[i];
+      strides[i] *= steps[i];
+    }
+    return View{MemoryDesc(shape, md.get_data_type(), strides), offset * ElementSize(md)};
+  }
+  if (std::any_of(steps.begin(), steps.end(), [](int64_t step) { return step != 1; })) {
+    return std::nullopt;
+  }
+  // The descriptor at offset 0, and the offset beside it: implementations take the former in more
+  // cases.
+  MemoryDesc at_zero = md.submemory_desc(shape, Dims(shape.size(), 0), /*allow_empty=*/true);
+  MemoryDesc in_place = md.submemory_desc(shape, begin, /*allow_empty=*/true);
+  if (at_zero.get_ndims() == 0 || in_place.get_ndims() == 0) return std::nullopt;
+  return View{at_zero, in_place.get_submemory_offset() * ElementSize(md)};
+}
+
+Dims AxisOrder(const MemoryDesc& md) {
+  const Dims strides = md.get_strides();
+  Dims order(strides.size());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return strides[a] > strides[b]; });
+  return order;
+}
+
+std::string ToString(const MemoryDesc& md) {
+  std::string text = ShortName(md.get_data_type());
+  text += ':';
+  const Dims dims = md.get_dims();
+  if (md.get_format_kind() == dnnl::memory::format_kind::any) {
+    text += "any";
+  } else if (md.get_format_kind() == dnnl::memory::format_kind::blocked) {
+    const Dims blocks = md.get_inner_blks();
+    const Dims block_axes = md.get_inner_idxs();
+    for (int64_t axis : AxisOrder(md)) {
+      bool blocked = std::count(block_axes.begin(), block_axes.end(), axis) > 0;
+      text += static_cast<char>((blocked ? 'A' : 'a') + axis);
+    }
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      text += std::to_string(blocks[i]) + static_cast<char>('a' + block_axes[i]);
+    }
+  } else {
+    text += "opaque";
+  }
+  const char* separator = ":";
+  for (int64_t dim : dims) {
+    text += Cat(separator, dim);
+    separator = "x";
+  }
+  return text;
+}
+
+}  // namespace tvm_byoc_dnnl

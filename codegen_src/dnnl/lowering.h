@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// Static graph -> program: primitive descriptors in order, with the layouts that they chose, the
+// reorders between them, and a place in memory for every value.
+#ifndef TVM_BYOC_DNNL_DNNL_LOWERING_H_
+#define TVM_BYOC_DNNL_DNNL_LOWERING_H_
+
+#include <dnnl.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dnnl/layout.h"
+#include "dnnl/op_desc.h"
+#include "graph.h"
+#include "plan.h"
+
+namespace tvm_byoc_dnnl {
+
+/// Where a value lies, in one of its layouts.
+struct Place {
+  int buffer = -1;
+  int64_t offset = 0;  // in bytes, from the start of the buffer
+  MemoryDesc md;
+};
+
+struct StepArg {
+  int arg = 0;  // DNNL_ARG_*
+  Place place;
+};
+
+/// One primitive to execute, or (without a primitive descriptor) one buffer to fill with a value.
+struct Step {
+  int node = -1;  // of the graph; the number of nodes for what delivers the outputs
+  OpDesc op;
+  PrimitiveDesc pd;
+  std::string impl;
+  bool conversion = false;  // a reorder that no node asked for
+  std::vector<StepArg> args;
+  std::string fill;  // the bytes of one element
+
+  bool IsFill() const { return !fill.empty(); }
+};
+
+/// What a packed buffer holds, if plans may share it: a tensor of the graph in a layout.
+struct PackedKey {
+  int tensor = -1;
+  MemoryDesc md;
+};
+
+struct Program {
+  std::vector<Buffer> buffers;
+  std::vector<PackedKey> packed;  // by index of the kPacked buffers
+  std::vector<Step> init;         // run once; touch only constant and packed buffers
+  std::vector<Step> steps;        // run per call
+  int64_t arena_bytes = 0;
+};
+
+/// The state of lowering one graph, and the operations that the kinds are built from.
+class Lowering {
+ public:
+  Lowering(const Graph& graph, const Shapes& shapes, const dnnl::engine& engine);
+
+  /// Throws Error(kUnsupported) naming the node for which there is no implementation.
+  Program Run();
+
+  const Dims& shape(int value) const { return values_[value].shape; }
+  DType dtype(int value) const { return values_[value].dtype; }
+  bool IsConstant(int value) const { return values_[value].constant; }
+  /// The layout in which the value was made.
+  const Place& Primary(int value) const { return values_[value].places.at(0); }
+  const MemoryDesc& Layout(int value) const { return Primary(value).md; }
+
+  /// A value beside the graph's tensors.
+  int NewValue(const Dims& shape, DType dtype, bool constant);
+
+  /// Emits the first of the candidates that has a real implementation, else the first that has any.
+  /// Inputs are reordered to the layouts it expects. False if there is none, or only a reference
+  /// one that `accept_reference` rules out.
+  bool Emit(std::vector<OpDesc> candidates, bool accept_reference);
+
+  /// `value` lies here (a view of another value's place).
+  void SetPlace(int value, Place place) { values_[value].places.push_back(std::move(place)); }
+
+  /// The value in exactly this layout; a reorder if it has never been in it.
+  Place PlaceIn(int value, const MemoryDesc& md);
+
+  /// Gives a value its own memory, in the caller's output if `md` is what the output expects.
+  Place Allocate(int value, const MemoryDesc& md);
+
+  /// Copies a value into a part of another (whose place is set already).
+  void Copy(int from, int into, const Place& part);
+
+  /// Fills the whole place of a value with these bytes of one element.
+  void Fill(int value, std::string element);
+
+  const dnnl::engine& engine() const { return engine_; }
+
+ private:
+  struct Value {
+    Dims shape;
+    DType dtype = DType::kFloat32;
+    bool constant = false;
+    int last_use = -1;
+    std::vector<Place> places;
+  };
+  struct Choice {
+    OpDesc op;
+    PrimitiveDesc pd;
+    std::string impl;
+  };
+
+  void PlaceArguments();
+  void LowerNode(int index);
+  void ApplyPostOps(const Node& node, int value);
+  std::vector<PostOpDesc> PostOps(const Node& node) const;
+  void DeliverOutputs();
+  Choice Choose(const std::vector<OpDesc>& candidates) const;
+  std::optional<Choice> Variant(const Choice& choice, const OpDesc& op) const;
+  void KeepInputLayouts(Choice* choice) const;
+  std::optional<Place> SumInPlace(Choice* choice) const;
+  std::optional<Place> OverwriteSource(const Choice& choice) const;
+  std::optional<Place> WriteToOutput(Choice* choice);
+  std::optional<Place> OutputPlace(int value) const;
+  bool MayOverwrite(int value, const Place& place) const;
+  int AddBuffer(bool constant, int64_t bytes, PackedKey key);
+  void AddStep(const Choice& choice, std::vector<StepArg> args, bool conversion);
+  bool AllConstant(const std::vector<StepArg>& args) const;
+
+  const Graph& graph_;
+  const dnnl::engine& engine_;
+  std::vector<Value> values_;
+  std::vector<std::optional<Destination>> destinations_;
+  std::vector<bool> output_written_;
+  std::vector<int> output_buffers_;
+  int current_node_ = 0;
+  Program program_;
+};
+
+/// Whether this name of an implementation is a reference one, i.e. far from the machine's speed.
+bool IsReference(const std::string& impl);
+
+}  // namespace tvm_byoc_dnnl
+
+#endif  // TVM_BYOC_DNNL_DNNL_LOWERING_H_

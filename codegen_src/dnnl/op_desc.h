@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// A neutral description of a primitive: all that is said to oneDNN to create it, as plain data. One
+// function creates the primitive descriptor from it, so that another can print the very same calls
+// as source.
+#ifndef TVM_BYOC_DNNL_DNNL_OP_DESC_H_
+#define TVM_BYOC_DNNL_DNNL_OP_DESC_H_
+
+#include <dnnl.hpp>
+#include <string>
+#include <vector>
+
+#include "dnnl/layout.h"
+
+namespace tvm_byoc_dnnl {
+
+using PrimitiveDesc = dnnl::primitive_desc_base;
+
+/// One execution argument: which value, in which layout (possibly "any").
+struct OpArg {
+  int arg = 0;     // DNNL_ARG_*
+  int value = -1;  // of the lowering
+  MemoryDesc md;
+};
+
+struct PostOpDesc {
+  enum class Kind { kEltwise, kBinary, kSum };
+  Kind kind = Kind::kEltwise;
+  dnnl::algorithm alg = dnnl::algorithm::undef;
+  float alpha = 0, beta = 0;  // eltwise
+  int value = -1;             // binary and sum: the operand
+  MemoryDesc md;              // binary
+};
+
+struct OpDesc {
+  dnnl::primitive::kind kind = dnnl::primitive::kind::undef;
+  dnnl::algorithm alg = dnnl::algorithm::undef;
+  std::vector<OpArg> args;  // inputs, then the output (DNNL_ARG_DST)
+  Dims strides, dilates, pad_begin, pad_end, kernel;
+  float alpha = 0, beta = 0, k = 0, p = 0, epsilon = 0;
+  int64_t axis = 0, group_size = 0, local_size = 0;
+  unsigned flags = 0;  // of the normalisations
+  std::vector<PostOpDesc> post_ops;
+
+  const OpArg* Find(int arg) const;
+  OpArg* Find(int arg);
+};
+
+/// An empty descriptor if oneDNN has no implementation.
+PrimitiveDesc CreatePrimitiveDesc(const OpDesc& op, const dnnl::engine& engine);
+
+/// The layout that the primitive expects for a DNNL_ARG_*.
+MemoryDesc QueryArg(const PrimitiveDesc& pd, int arg);
+
+/// DNNL_ARG_* of the operand of a binary post-op.
+int PostOpArg(size_t index);
+
+}  // namespace tvm_byoc_dnnl
+
+#endif  // TVM_BYOC_DNNL_DNNL_OP_DESC_H_

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dnnl/kinds.h"
+
+namespace tvm_byoc_dnnl {
+
+void LowerPermute(const NodeView& n) {
+  Place place = n.lowering.Primary(n.In(0));
+  place.md = PermuteView(place.md, n.a.axes);
+  n.lowering.SetPlace(n.output, place);
+}
+
+}  // namespace tvm_byoc_dnnl

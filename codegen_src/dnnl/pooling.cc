@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dnnl/kinds.h"
+
+namespace tvm_byoc_dnnl {
+
+std::vector<OpDesc> DescribePooling(const NodeView& n) {
+  OpDesc op;
+  op.kind = dnnl::primitive::kind::pooling;
+  op.alg = ToDnnl(Kind::kPooling, n.a.alg);
+  op.strides = n.a.strides;
+  op.kernel = n.a.kernel;
+  op.dilates = n.a.dilations;
+  for (int64_t& dilation : op.dilates) --dilation;  // oneDNN counts the holes
+  op.pad_begin = n.a.pad_begin;
+  op.pad_end = n.a.pad_end;
+  std::vector<OpDesc> candidates;
+  for (const OpArg& src :
+       {n.AsIs(DNNL_ARG_SRC, 0), n.As(ChannelsLast(n.Shape(0), n.DTypeOf(0)), DNNL_ARG_SRC, 0),
+        n.AsDense(DNNL_ARG_SRC, 0)}) {
+    op.args = {src, n.OutAny()};
+    candidates.push_back(op);
+  }
+  return candidates;
+}
+
+}  // namespace tvm_byoc_dnnl

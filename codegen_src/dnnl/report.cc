@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dnnl/report.h"
+
+#include "support/error.h"
+
+namespace tvm_byoc_dnnl {
+namespace {
+
+using PrimitiveKind = dnnl::primitive::kind;
+
+json::Array Strings(const std::vector<std::string>& strings) {
+  return json::Array(strings.begin(), strings.end());
+}
+
+json::Object DescribeStep(const Graph& graph, const Step& step) {
+  json::Object object;
+  object.emplace_back("node", step.node);
+  bool of_node = !step.conversion && step.node < static_cast<int>(graph.nodes.size());
+  object.emplace_back("kind", step.conversion ? "reorder"
+                              : step.IsFill() ? "fill"
+                              : of_node       ? Name(graph.nodes[step.node].kind)
+                                              : "copy");
+  object.emplace_back("impl", step.impl);
+  if (of_node) object.emplace_back("source", Strings(graph.nodes[step.node].source));
+  json::Array layouts;
+  for (const StepArg& arg : step.args) {
+    if (arg.arg != DNNL_ARG_SCRATCHPAD) layouts.push_back(ToString(arg.place.md));
+  }
+  object.emplace_back("layouts", std::move(layouts));
+  return object;
+}
+
+int64_t CountReorders(const std::vector<Step>& steps) {
+  int64_t count = 0;
+  for (const Step& step : steps) count += step.conversion;
+  return count;
+}
+
+/// Reference implementations matter where a node computes; oneDNN's reference concat is made of
+/// real reorders, and what runs once at initialisation may take its time.
+bool IsSlow(const Step& step) {
+  return !step.conversion && !step.IsFill() && IsReference(step.impl) &&
+         step.op.kind != PrimitiveKind::concat;
+}
+
+/// Values for the symbols, so that a symbolic graph can be looked at.
+Shapes SampleShapes(const Graph& graph, std::vector<int64_t>* symbols) {
+  constexpr int64_t kSamples[] = {32, 64, 8, 4, 2, 1, 224};
+  for (int64_t sample : kSamples) {
+    symbols->assign(graph.symbols.size(), sample);
+    try {
+      return Specialise(graph, *symbols);
+    } catch (const Error&) {
+      if (graph.IsStatic()) throw;
+    }
+  }
+  Fail(ErrorKind::kGraph, graph.name, ": no sample value of its symbols ", Join(graph.symbols),
+       " gives a valid graph");
+}
+
+}  // namespace
+
+json::Object DescribePlan(const Graph& graph, const Plan& plan) {
+  const Program& program = plan.program();
+  json::Array steps;
+  for (const Step& step : program.steps) steps.emplace_back(DescribeStep(graph, step));
+  json::Array init;
+  for (const Step& step : program.init) init.emplace_back(DescribeStep(graph, step));
+  json::Object object;
+  object.emplace_back("name", graph.name);
+  object.emplace_back("steps", std::move(steps));
+  object.emplace_back("init", std::move(init));
+  object.emplace_back("reorders", CountReorders(program.steps));
+  object.emplace_back("arena_bytes", program.arena_bytes);
+  object.emplace_back("packed_bytes", plan.packed_bytes());
+  return object;
+}
+
+json::Object DescribeProfile(const Graph& graph, const Plan& plan,
+                             const std::vector<double>& seconds) {
+  json::Array steps;
+  for (size_t i = 0; i < seconds.size(); ++i) {
+    json::Object step = DescribeStep(graph, plan.program().steps[i]);
+    step.emplace_back("seconds", seconds[i]);
+    steps.emplace_back(std::move(step));
+  }
+  json::Object object;
+  object.emplace_back("name", graph.name);
+  object.emplace_back("steps", std::move(steps));
+  return object;
+}
+
+std::string Probe(std::string_view graph_json) {
+  const Graph graph = ParseGraph(graph_json);
+  std::vector<int64_t> symbols;
+  const Shapes shapes = SampleShapes(graph, &symbols);
+  std::string reason;
+  json::Array nodes;
+  int64_t reorders = 0;
+  try {
+    const Program program = Lowering(graph, shapes, CpuEngine()).Run();
+    reorders = CountReorders(program.steps);
+    std::vector<std::string> impls(graph.nodes.size(), "view");
+    for (const auto* steps : {&program.init, &program.steps}) {
+      for (const Step& step : *steps) {
+        if (step.node >= static_cast<int>(impls.size())) continue;
+        std::string& impl = impls[step.node];
+        if (!step.conversion || impl == "view") impl = step.impl;
+        if (steps == &program.steps && IsSlow(step) && reason.empty()) {
+          reason =
+              Cat("node ", step.node, ", ", DescribeNode(graph, graph.nodes[step.node], shapes),
+                  ": oneDNN has only its reference implementation (", step.impl, ") here");
+        }
+      }
+    }
+    for (size_t i = 0; i < impls.size(); ++i) {
+      json::Object node;
+      node.emplace_back("kind", Name(graph.nodes[i].kind));
+      node.emplace_back("impl", impls[i]);
+      nodes.emplace_back(std::move(node));
+    }
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kUnsupported) throw;
+    reason = error.what();
+  }
+  json::Object result;
+  result.emplace_back("ok", reason.empty());
+  result.emplace_back("reason", reason);
+  result.emplace_back("nodes", std::move(nodes));
+  result.emplace_back("reorders", reorders);
+  return json::Value(std::move(result)).Dump();
+}
+
+}  // namespace tvm_byoc_dnnl

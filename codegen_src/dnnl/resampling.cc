@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dnnl/kinds.h"
+
+namespace tvm_byoc_dnnl {
+
+std::vector<OpDesc> DescribeResampling(const NodeView& n) {
+  OpDesc op;
+  op.kind = dnnl::primitive::kind::resampling;
+  op.alg = ToDnnl(Kind::kResampling, n.a.alg);
+  std::vector<OpDesc> candidates;
+  for (const OpArg& src :
+       {n.AsIs(DNNL_ARG_SRC, 0), n.As(ChannelsLast(n.Shape(0), n.DTypeOf(0)), DNNL_ARG_SRC, 0),
+        n.AsDense(DNNL_ARG_SRC, 0)}) {
+    op.args = {src, n.OutAny()};
+    candidates.push_back(op);
+  }
+  return candidates;
+}
+
+}  // namespace tvm_byoc_dnnl

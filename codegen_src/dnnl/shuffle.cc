@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dnnl/kinds.h"
+
+namespace tvm_byoc_dnnl {
+
+std::vector<OpDesc> DescribeShuffle(const NodeView& n) {
+  OpDesc op;
+  op.kind = dnnl::primitive::kind::shuffle;
+  op.axis = n.a.axis;
+  op.group_size = n.a.group_size;
+  op.args = {n.AsIs(DNNL_ARG_SRC, 0), n.OutAny()};
+  OpDesc dense = op;
+  dense.args[0] = n.AsDense(DNNL_ARG_SRC, 0);
+  return {op, dense};
+}
+
+}  // namespace tvm_byoc_dnnl

@@ -1,0 +1,111 @@
+"""Finds and loads the native library, on first use and once."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .errors import NativeLibraryError
+
+__all__ = ["available", "function", "load"]
+
+_LIBRARY = Path(__file__).resolve().parent / "lib" / "libtvm_byoc_dnnl.so"
+_DNNL = "libdnnl.so.3"
+_DNNL_WHEEL = "onednn-cpu-gomp"
+
+_lock = threading.RLock()
+_handle: ctypes.CDLL | None = None
+
+
+def load() -> None:
+    """Load the native library if it is not loaded yet. Safe to call from any thread, any number of times.
+
+    Raises
+    ------
+    NativeLibraryError
+        Naming what was searched and the cure, if our library, libdnnl or libgomp is missing or unloadable.
+    """
+    global _handle
+    if _handle is not None:
+        return
+    with _lock:
+        if _handle is None:
+            _handle = _load()
+
+
+def available() -> bool:
+    """Whether the native library can be loaded here."""
+    try:
+        load()
+    except NativeLibraryError:
+        return False
+    return True
+
+
+def function(name: str) -> Callable[..., Any]:
+    """A function of the native library by its registered name, e.g. ``"tvm_byoc_dnnl.Probe"``."""
+    import tvm_ffi
+
+    load()
+    return tvm_ffi.get_global_func(name)
+
+
+def _load() -> ctypes.CDLL:
+    import tvm_ffi  # noqa: F401  (maps libtvm_ffi.so, which our library needs)
+
+    if not _LIBRARY.is_file():
+        raise NativeLibraryError(
+            f"the native library is not built: {_LIBRARY} does not exist. Install the package with pip "
+            "(pip install . builds it), or in a source tree: cmake -S . -B build && cmake --build build && "
+            "cmake --install build --prefix ."
+        )
+    try:
+        return ctypes.CDLL(str(_LIBRARY))
+    except OSError as error:
+        first = error
+    searched = _preload_dnnl()
+    try:
+        return ctypes.CDLL(str(_LIBRARY))
+    except OSError as error:
+        raise NativeLibraryError(_explain(error, first, searched)) from error
+
+
+def _preload_dnnl() -> list[str]:
+    """Map libdnnl from wherever pip put it, so that the linker finds it by its name. Returns what was tried."""
+    try:
+        wheel = importlib.metadata.distribution(_DNNL_WHEEL)
+    except importlib.metadata.PackageNotFoundError:
+        return [f"the wheel {_DNNL_WHEEL} (not installed)"]
+    searched = [f"the run path of {_LIBRARY.name}"]
+    for file in wheel.files or ():
+        if file.name != _DNNL:
+            continue
+        path = Path(str(wheel.locate_file(file))).resolve()
+        try:
+            ctypes.CDLL(str(path))
+        except OSError as error:
+            searched.append(f"{path} ({error})")
+        else:
+            searched.append(str(path))
+    return searched
+
+
+def _explain(error: OSError, first: OSError, searched: list[str]) -> str:
+    """One message: what cannot be loaded, why, what was searched, what to do."""
+    text = f"{error} {first}"
+    if "libgomp" in text or any("libgomp" in place for place in searched):
+        cure = "the OpenMP runtime libgomp.so.1 is missing: apt-get install libgomp1 (or your system's package)"
+    elif "libtvm_ffi" in text or "tvm3ffi" in text or "TVMFFI" in text:
+        cure = (
+            "this build and the installed apache-tvm-ffi do not fit together: reinstall the package "
+            "(pip install --force-reinstall --no-cache-dir tvm-byoc-dnnl)"
+        )
+    elif "dnnl" in text:
+        cure = f"oneDNN ({_DNNL}, 3.2 or newer) is missing or too old: pip install {_DNNL_WHEEL}==2023.2.0"
+    else:
+        cure = "reinstall the package: pip install --force-reinstall tvm-byoc-dnnl"
+    return f"cannot load {_LIBRARY}: {error}. Searched: {', '.join(searched)}. {cure}"
