@@ -1,0 +1,31 @@
+"""Relax -> TE: what a function computes, as unscheduled tensors; schedules are a second stage."""
+
+from .graph import TEConstant, TEGraph, TENode
+from .schedule import schedule_te
+from .selector import (
+    TVM_LEGALIZATION,
+    TECompute,
+    cheapest,
+    default_selector,
+    prefer,
+    register_te_compute,
+    te_candidates,
+    unregister_te_compute,
+)
+from .translate import translate_to_te
+
+__all__ = [
+    "TVM_LEGALIZATION",
+    "TECompute",
+    "TEConstant",
+    "TEGraph",
+    "TENode",
+    "cheapest",
+    "default_selector",
+    "prefer",
+    "register_te_compute",
+    "schedule_te",
+    "te_candidates",
+    "translate_to_te",
+    "unregister_te_compute",
+]

@@ -1,0 +1,55 @@
+"""An existing PrimFunc as a stage of a TE graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+from tvm import te, tirx
+
+from .._compat import dtype_of, substitute
+
+__all__ = ["embed_primfunc"]
+
+
+def embed_primfunc(func: tirx.PrimFunc, args: Sequence[Any], name: str) -> list[te.Tensor]:
+    """``call_tir(func, args)`` as an extern stage, whose body is the function's.
+
+    ``te.extern_primfunc`` tells inputs from outputs by what the body reads and writes, which takes an
+    accumulator for an input; here it is the position that counts, as in ``call_tir``.
+
+    Parameters
+    ----------
+    func : tirx.PrimFunc
+        Parameters: the arguments, then the outputs.
+    args : sequence of te.Tensor or TIR expression
+        The arguments.
+    name : str
+        Name of the stage.
+    """
+    func = tvm.get_global_func("s_tir.RenewDefs")(func)  # a function may be embedded more than once
+    formal, outputs = func.params[: len(args)], func.params[len(args) :]
+    tensors = [arg for arg in args if isinstance(arg, te.Tensor)]
+
+    pairs = list(zip(formal, args, strict=True))
+    mapping: dict[Any, Any] = {param: arg for param, arg in pairs if not isinstance(arg, te.Tensor)}
+    in_params = [param for param, arg in pairs if isinstance(arg, te.Tensor)]
+    for param, tensor in zip(in_params, tensors, strict=True):
+        dims = zip(param.shape, tensor.shape, strict=True)
+        mapping.update({dim: actual for dim, actual in dims if isinstance(dim, tirx.Var)})
+    # TE compares dimensions by identity, so the buffers must carry the very dimensions of the tensors.
+    in_buffers = [tirx.decl_buffer(t.shape, dtype_of(t), t.op.name) for t in tensors]
+    out_buffers = [tirx.decl_buffer([substitute(d, mapping) for d in p.shape], dtype_of(p), p.name) for p in outputs]
+    mapping.update(zip([*in_params, *outputs], [*in_buffers, *out_buffers], strict=True))
+    body = substitute(func.body, mapping)
+    result = te.extern(
+        [buffer.shape for buffer in out_buffers],
+        tensors,
+        lambda ins, outs: body,
+        in_buffers=in_buffers,
+        out_buffers=out_buffers,
+        dtype=[dtype_of(buffer) for buffer in out_buffers],
+        name=name,
+    )
+    return [result] if isinstance(result, te.Tensor) else list(result)
