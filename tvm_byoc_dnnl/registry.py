@@ -16,6 +16,7 @@ from .graph import PortableGraph
 from .verdict import Reject
 
 __all__ = [
+    "Description",
     "Namespace",
     "Pattern",
     "compilers",
@@ -61,6 +62,22 @@ class Pattern:
     lower: Callable[[GraphBuilder, Mapping[str, Any]], Any] | None = None
 
 
+@dataclass(frozen=True)
+class Description:
+    """How a library runs a portable graph on this machine.
+
+    Attributes
+    ----------
+    implementations : sequence of str
+        One per node of the graph; ``"view"`` where nothing is executed.
+    reorders : int
+        Changes of layout per run that no node asked for.
+    """
+
+    implementations: Sequence[str]
+    reorders: int
+
+
 @dataclass
 class Namespace:
     """One vendor: its tables, filled by the ``register_*`` functions."""
@@ -71,6 +88,7 @@ class Namespace:
     patterns: dict[str, Pattern] = field(default_factory=dict)
     codegen: Callable[..., Any] | None = None
     probe: Callable[[PortableGraph], Reject | None] | None = None
+    describe: Callable[[PortableGraph], Description | None] | None = None
     optimize: Callable[[PortableGraph], PortableGraph] | None = None
     prepare: Sequence[Callable[[], tvm.transform.Pass]] = ()
 
@@ -144,6 +162,7 @@ def register_namespace(
     *,
     codegen: Callable[..., Any] | None = None,
     probe: Callable[[PortableGraph], Reject | None] | None = None,
+    describe: Callable[[PortableGraph], Description | None] | None = None,
     optimize: Callable[[PortableGraph], PortableGraph] | None = None,
     prepare: Sequence[Callable[[], tvm.transform.Pass]] = (),
 ) -> Namespace:
@@ -158,13 +177,15 @@ def register_namespace(
     probe : callable, optional
         ``probe(graph) -> None | Reject``: whether the library has an implementation for a (small) portable graph on
         this machine. Asked for every call that a lowering accepts and that has no predicate of its own.
+    describe : callable, optional
+        ``describe(graph) -> Description | None``: how the library would run a lowered region, for reports.
     optimize : callable, optional
         ``optimize(graph) -> graph``: fusion inside a lowered region, such as post-ops.
     prepare : sequence of callables, optional
         Pass factories run before annotation, behind the common canonical forms.
     """
     ns = _namespace(compiler)
-    for key, value in {"probe": probe, "optimize": optimize, "prepare": tuple(prepare)}.items():
+    for key, value in {"probe": probe, "describe": describe, "optimize": optimize, "prepare": tuple(prepare)}.items():
         if value:
             setattr(ns, key, value)
     if codegen is not None:

@@ -8,9 +8,15 @@ from __future__ import annotations
 from ...codegen import portable_codegen
 from ...registry import register_namespace
 from . import conv, elementwise, matmul, norm, pool, reduce, shape, softmax
-from .native import create_module, probe
+from .native import create_module, describe, probe
 from .post_ops import fuse_post_ops
 
 __all__ = ["conv", "elementwise", "matmul", "norm", "pool", "reduce", "shape", "softmax"]
 
-register_namespace("dnnl", codegen=portable_codegen("dnnl", create_module), probe=probe, optimize=fuse_post_ops)
+register_namespace(
+    "dnnl",
+    codegen=portable_codegen("dnnl", create_module),
+    probe=probe,
+    describe=describe,
+    optimize=fuse_post_ops,
+)

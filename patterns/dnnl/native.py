@@ -1,17 +1,19 @@
-"""The two calls into the native library: make a module of a graph, and ask whether oneDNN can run it."""
+"""The calls into the native library: make a module of a graph, ask whether oneDNN can run it, and how."""
 
 from __future__ import annotations
 
 import functools
 import json
+from typing import Any
 
 import tvm
 
 from ... import _native
 from ...graph import PortableGraph
+from ...registry import Description
 from ...verdict import Reject
 
-__all__ = ["create_module", "probe"]
+__all__ = ["create_module", "describe", "probe"]
 
 #: stands for every symbolic dim when a graph of unknown sizes is probed
 _SAMPLE_DIM = 8
@@ -38,7 +40,20 @@ def probe(graph: PortableGraph) -> Reject | None:
     return Reject(reason) if reason else None
 
 
+def describe(graph: PortableGraph) -> Description | None:
+    """The implementation that oneDNN chooses for each node, and the reorders between them; symbols get sample values."""
+    if not _native.available():
+        return None
+    answer = _ask(graph.to_json())
+    nodes = answer.get("nodes", [])
+    return Description([node["impl"] for node in nodes], answer["reorders"]) if nodes else None
+
+
 @functools.lru_cache(maxsize=8192)
 def _probe(document: str) -> str:
-    answer = json.loads(tvm.get_global_func("tvm_byoc_dnnl.Probe")(document))
+    answer = _ask(document)
     return "" if answer["ok"] else answer["reason"]
+
+
+def _ask(document: str) -> dict[str, Any]:
+    return json.loads(tvm.get_global_func("tvm_byoc_dnnl.Probe")(document))
