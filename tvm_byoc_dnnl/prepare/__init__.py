@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import tvm
 from tvm import relax
 
-from . import affine, constants, identities, variadic
+from . import affine, clip, constants, identities, pad, tir_forms, variadic
 from .rewrite import Rule, Rules, rewrite_pass
 
 __all__ = ["RULES", "Prepare", "merged"]
@@ -17,6 +17,9 @@ RULES: tuple[tuple[str, Rules], ...] = (
     ("constants", constants.RULES),
     ("identities", identities.RULES),
     ("variadic", variadic.RULES),
+    ("operators written as TIR", tir_forms.RULES),
+    ("clip and relu", clip.RULES),
+    ("padding", pad.RULES),
     ("affine", affine.RULES),
 )
 

@@ -9,6 +9,7 @@ intermediate is needed elsewhere.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -32,6 +33,7 @@ __all__ = ["Rule", "Rules", "Scope", "rewrite_pass"]
 Rule = Callable[["Scope", Any], Any]
 Rules = Mapping[str, Sequence[Rule]]
 
+_UNIFORM = 1 << 14  # elements: larger constants are not searched for a single value
 _MAX_REWRITES = 64  # of one value: far above what the rules need; a loop of two rules ends here
 
 
@@ -126,13 +128,18 @@ class Scope:
         return constant_numpy(expr) if is_constant(expr) else None
 
     def scalar(self, expr: Any) -> float | None:
-        """The value of a constant with one element (of rank 0, or of 1s), else ``None``."""
+        """The number that a constant holds in every element, else ``None``.
+
+        The constant may still have a shape: whoever drops it must see that the result keeps its own.
+        """
         if not is_constant(expr):
             return None
         shape = static_shape(expr.ty)
-        if shape is None or any(d != 1 for d in shape):
+        if shape is None or not 0 < math.prod(shape) <= _UNIFORM:
             return None
-        return constant_numpy(expr).item()
+        array = constant_numpy(expr)
+        first = array.reshape(-1)[0]
+        return first.item() if array.size == 1 or (array == first).all() else None
 
     @staticmethod
     def shape(expr: Any) -> tuple[int, ...] | None:

@@ -1,0 +1,129 @@
+"""What the importer wrote as a TIR function although Relax has an operator for it.
+
+ONNX's Clip and Pad (and ``auto_pad``) arrive as ``call_tir`` of functions that only *look* like a known operator.
+None is trusted by its name: what it must be is read from its one store, the function is generated again from
+that, and the two must be structurally equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm_ffi
+from tvm import relax, tirx, topi
+
+from .rewrite import Rules, Scope
+
+
+def _store(func: Any) -> Any:
+    """The only store of a loop nest, else ``None``."""
+    stmt = func.body
+    while not isinstance(stmt, tirx.BufferStore):
+        if hasattr(stmt, "block"):
+            stmt = stmt.block.body
+        elif hasattr(stmt, "loop_var"):
+            stmt = stmt.body
+        else:
+            return None
+    return stmt
+
+
+def _regenerated(function: Callable[..., Any], types: list[Any], *rest: Any) -> Any:
+    """The function that the importer makes of a TE computation on tensors of these types."""
+    builder = relax.BlockBuilder()
+    params = [relax.Var(f"p{i}", ty) for i, ty in enumerate(types)]
+    with builder.function("f", params):
+        call = builder.call_te(function, *params, *rest)
+        func = builder.get()[call.args[0]]
+        builder.emit_func_output(params[0])
+    return func
+
+
+def _same(func: Any, function: Callable[..., Any], types: list[Any], *rest: Any) -> bool:
+    return tvm_ffi.structural_equal(func, _regenerated(function, types, *rest))
+
+
+def _number(expr: Any) -> Any:
+    return expr.value if isinstance(expr, (tirx.IntImm, tirx.FloatImm)) else None
+
+
+# ---- Clip -------------------------------------------------------------------------------------------
+
+_BOUNDS = {"Max": (topi.maximum, relax.op.maximum), "Min": (topi.minimum, relax.op.minimum)}
+
+
+def _bound(scope: Scope, func: Any, operands: list[Any]) -> Any:
+    """``maximum`` or ``minimum`` of a tensor and another one or a number."""
+    kind = type(_store(func).value).__name__
+    if kind not in _BOUNDS:
+        return None
+    make, op = _BOUNDS[kind]
+    types = [x.ty for x in operands]
+    if len(operands) == 2:
+        return op(*operands) if _same(func, make, types) else None
+    number = _number(_store(func).value.b)
+    if len(operands) != 1 or number is None or not _same(func, make, types, number):
+        return None
+    return op(operands[0], scope.constant(number, scope.dtype(operands[0])))
+
+
+# ---- Pad --------------------------------------------------------------------------------------------
+
+
+def _before(index: Any) -> int | None:
+    """How far a load's index lies behind the store's: ``i`` or ``i - number``."""
+    if isinstance(index, tirx.Var):
+        return 0
+    return _number(index.b) if type(index).__name__ == "Sub" else None
+
+
+def _grown(small: Any, large: Any) -> int | None:
+    """``large - small`` when that is a number."""
+    if isinstance(small, int) and isinstance(large, int):
+        return large - small
+    if tvm_ffi.structural_equal(small, large):
+        return 0
+    if type(large).__name__ == "Add" and tvm_ffi.structural_equal(small, large.a):
+        return _number(large.b)
+    return None
+
+
+def _pad(scope: Scope, func: Any, operands: list[Any], result: Any) -> Any:
+    """``nn.pad`` in constant mode."""
+    value = _store(func).value
+    if len(operands) != 1 or not isinstance(value, relax.Call) or len(value.args) != 3:
+        return None
+    data = operands[0]
+    before = [_before(i) for i in getattr(value.args[1], "indices", ())]
+    filler = _number(value.args[2])
+    small, large = scope.dims(data), scope.dims(result)
+    if filler is None or small is None or large is None or not len(before) == len(small) == len(large):
+        return None
+    grown = [_grown(a, b) for a, b in zip(small, large, strict=True)]
+    widths: list[int] = []
+    for start, total in zip(before, grown, strict=True):
+        if start is None or total is None or not 0 <= start <= total:
+            return None
+        widths += [start, total - start]
+    if not _same(func, topi.nn.pad, [data.ty], widths[::2], widths[1::2], filler):
+        return None
+    return relax.op.nn.pad(data, widths, "constant", filler)
+
+
+# ---- dispatch ---------------------------------------------------------------------------------------
+
+
+def _call_tir(scope: Scope, call: Any) -> Any:
+    func = scope.module.functions.get(call.args[0])
+    if len(call.args) != 2 or func is None or not isinstance(call.args[1], relax.Tuple):
+        return None
+    store, operands = _store(func), list(call.args[1].fields)
+    if store is None or not all(isinstance(x.ty, relax.TensorType) for x in operands):
+        return None
+    if type(store.value).__name__ in _BOUNDS:
+        return _bound(scope, func, operands)
+    return _pad(scope, func, operands, call)
+
+
+RULES: Rules = {"relax.call_tir": [_call_tir]}
