@@ -22,10 +22,15 @@ _NOT_SOURCE = shutil.ignore_patterns(
 )
 
 
+def clean_environment() -> dict[str, str]:
+    """Environment variables without those that lead to the source tree."""
+    return {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+
+
 def run(*command: str | Path, cwd: Path, **env: str) -> str:
     """Standard output of a command that must succeed; neither the source tree nor PYTHONPATH help it."""
-    clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | env
-    done = subprocess.run([*map(str, command)], cwd=cwd, env=clean, text=True, capture_output=True)
+    env = clean_environment() | env
+    done = subprocess.run([*map(str, command)], cwd=cwd, env=env, text=True, capture_output=True)
     assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
