@@ -8,7 +8,7 @@ from typing import Any
 import tvm
 from tvm import relax
 from tvm.relax.backend.utils import has_leaking_intermediate_variables
-from tvm.relax.dpl import is_op
+from tvm.relax.dpl import is_op, wildcard
 
 from .prepare import Prepare
 from .registry import Namespace, Pattern, namespace
@@ -38,11 +38,18 @@ def _fusion_patterns(compilers: Sequence[str], ops: set[str]) -> list[tuple[Any,
             name = f"{ns.name}.{pattern.name}"
             entries.append((name, pattern.pattern, dict(pattern.annotations), _pattern_checker(ns, pattern)))
         entries += [
-            (f"{ns.name}.{op}", is_op(op)(varg_default_wildcard=True), {}, _call_checker(ns))
+            (f"{ns.name}.{op}", _single_call(op), {}, _call_checker(ns))
             for op in ns.ops()
             if op in ops
         ]
     return entries
+
+
+def _single_call(op: str) -> Any:
+    if op in ("relax.multiply", "relax.divide"):
+        # TVM also tries a*b/c as a*(b/c) for these two, and then reads arguments that a pattern without any lacks.
+        return is_op(op)(wildcard(), wildcard())
+    return is_op(op)(varg_default_wildcard=True)
 
 
 def _call_checker(ns: Namespace) -> Any:
