@@ -7,7 +7,18 @@ from collections.abc import Iterable
 import tvm
 from tvm import relax
 
-from . import affine, clip, constants, identities, pad, tir_forms, variadic
+from . import (
+    activations,
+    affine,
+    clip,
+    constants,
+    identities,
+    norms,
+    pad,
+    softmax,
+    tir_forms,
+    variadic,
+)
 from .rewrite import Rule, Rules, rewrite_pass
 
 __all__ = ["RULES", "Prepare", "merged"]
@@ -20,6 +31,9 @@ RULES: tuple[tuple[str, Rules], ...] = (
     ("operators written as TIR", tir_forms.RULES),
     ("clip and relu", clip.RULES),
     ("padding", pad.RULES),
+    ("activations", activations.RULES),
+    ("softmax", softmax.RULES),
+    ("normalisations", norms.RULES),
     ("affine", affine.RULES),
 )
 

@@ -1,0 +1,120 @@
+"""Activations spelled out in arithmetic, back to the operators that Relax has for them.
+
+    gelu       0.5 x (1 + erf(x / √2))
+    gelu_tanh  0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³)))  =  x sigmoid(2 √(2/π) (x + 0.044715 x³))
+    silu       x sigmoid(x)                                 =  x / (1 + exp(-x))
+    sigmoid    1 / (1 + exp(-x))
+    softplus   log(1 + exp(x))                              =  max(x, 0) + log(1 + exp(-|x|))
+
+Any order and grouping of the terms counts; constants must be right to 1e-5 (to the precision of halves). One is
+left alone when a part of it is read elsewhere too, since both would be computed then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import relax
+
+from .algebra import Formula, atoms_of, find_calls, matches, polynomial, tolerance
+from .rewrite import Rules, Scope
+
+_C1 = math.sqrt(2 / math.pi)
+_C3 = 0.044715 * _C1
+
+
+@dataclass(frozen=True)
+class _Gated:
+    """``outer(x, gate(inner(x)))``, both polynomials."""
+
+    gate: str
+    inner: Formula
+    outer: Formula
+    make: Callable[[Any], Any]
+
+
+_GELU_LIKE: Formula = {(1, 0): 0.5, (1, 1): 0.5}
+_FORMS = (
+    _Gated("relax.erf", {(1,): math.sqrt(0.5)}, _GELU_LIKE, relax.op.nn.gelu),
+    _Gated("relax.tanh", {(1,): _C1, (3,): _C3}, _GELU_LIKE, relax.op.nn.gelu_tanh),
+    _Gated("relax.sigmoid", {(1,): 2 * _C1, (3,): 2 * _C3}, {(1, 1): 1.0}, relax.op.nn.gelu_tanh),
+    _Gated("relax.sigmoid", {(1,): 1.0}, {(1, 1): 1.0}, relax.op.nn.silu),
+)
+_GATES = tuple({form.gate for form in _FORMS})
+_DEPTH = 4  # steps from the last operation to the gate: 0.5 x + 0.5 x gate needs three
+
+
+def _gated(scope: Scope, root: Any) -> Any:
+    within = tolerance(scope, root)
+    for gate in find_calls(scope, root, _GATES, _DEPTH):
+        call = scope.call(gate, *_GATES)
+        for form in _FORMS:
+            if form.gate != call.op.name:
+                continue
+            for x in atoms_of(scope, call.args[0]):
+                inner, between = polynomial(scope, call.args[0], [x])
+                if not matches(inner, form.inner, within):
+                    continue
+                outer, outside = polynomial(scope, root, [x, gate])
+                interior = (between | outside | {gate}) - {x}
+                if matches(outer, form.outer, within) and scope.only_inside(interior, root):
+                    return form.make(x)
+    return None
+
+
+def _one_plus_exp(scope: Scope, expr: Any) -> tuple[Any, list[Any]] | None:
+    """x of ``1 + exp(x)``, and the variables in between."""
+    for exp in find_calls(scope, expr, ("relax.exp",), 1):
+        formula, between = polynomial(scope, expr, [exp])
+        if matches(formula, {(0,): 1.0, (1,): 1.0}):
+            return scope.value(exp).args[0], [exp, *between]
+    return None
+
+
+def _softplus(scope: Scope, log: Any) -> Any:
+    found = _one_plus_exp(scope, log.args[0])
+    if found is None or not scope.only_inside(found[1], log):
+        return None
+    return relax.op.nn.softplus(found[0])
+
+
+def _stable_softplus(scope: Scope, add: Any) -> Any:
+    """``relu(x) + softplus(-|x|)``."""
+    for a, b in (add.args, reversed(add.args)):
+        relu, rest = scope.call(a, "relax.nn.relu"), scope.call(b, "relax.nn.softplus")
+        minus = None if rest is None else scope.call(rest.args[0], "relax.negative")
+        size = None if minus is None else scope.call(minus.args[0], "relax.abs")
+        if relu is None or rest is None or minus is None or size is None:
+            continue
+        interior = [v for v in (a, b, rest.args[0], minus.args[0]) if isinstance(v, relax.Var)]
+        if size.args[0].same_as(relu.args[0]) and scope.only_inside(interior, add):
+            return relax.op.nn.softplus(relu.args[0])
+    return None
+
+
+def _logistic(scope: Scope, divide: Any) -> Any:
+    """``1 / (1 + exp(-x))``, and ``x`` over the same."""
+    numerator, denominator = divide.args
+    found = _one_plus_exp(scope, denominator)
+    if found is None or not scope.same_shape(denominator, divide):
+        return None
+    exponent, between = found
+    for x in atoms_of(scope, exponent, depth=2):
+        formula, more = polynomial(scope, exponent, [x])
+        interior = [v for v in (*between, *more) if not v.same_as(x)]
+        if matches(formula, {(1,): -1.0}) and scope.only_inside(interior, divide):
+            if scope.scalar(numerator) == 1.0:
+                return relax.op.sigmoid(x)
+            return relax.op.nn.silu(x) if numerator.same_as(x) else None
+    return None
+
+
+RULES: Rules = {
+    "relax.log": [_softplus],
+    "relax.divide": [_logistic, _gated],
+    "relax.multiply": [_gated],
+    "relax.add": [_stable_softplus, _gated],
+}

@@ -1,0 +1,273 @@
+"""Normalisations spelled out, back to ``nn.layer_norm``, ``rms_norm``, ``instance_norm`` and ``group_norm``.
+
+    d = x - mean(x);  d / sqrt(mean(d²) + eps)     layer_norm without scale and shift
+    x / sqrt(mean(x²) + eps)                       rms_norm
+    reshape(layer_norm(reshape(x, N, G, -1)), ...) group_norm
+    norm * gamma,  norm + beta                     the same norm with these as its parameters
+
+The statistics may be written with ``power``, ``multiply``, ``square`` or ``variance``, the root as a division or a
+product with ``rsqrt``; eps is what is found, and the axes are the last ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from tvm import relax
+
+from .affine import per_channel
+from .rewrite import Rules, Scope
+
+_MAX_PARAMETERS = 1 << 16  # elements of a scale of ones that may be made up
+
+
+class _Statistic(NamedTuple):
+    """``mean(of²)`` over axes, and the variables it went through."""
+
+    of: Any
+    axes: list[int]
+    seen: list[Any]
+
+
+def _axes(scope: Scope, call: Any) -> list[int] | None:
+    """Reduced axes, ascending, of a reduction that keeps its dims."""
+    rank = scope.rank(call.args[0])
+    if call.attrs.axis is None or not call.attrs.keepdims or rank < 0:
+        return None
+    return sorted(int(a) % rank for a in call.attrs.axis)
+
+
+def _centred(scope: Scope, expr: Any) -> tuple[Any, list[int], list[Any]] | None:
+    """``x - mean(x)``: x, the axes, the variables on the way."""
+    call = scope.call(expr, "relax.subtract")
+    mean = None if call is None else scope.call(call.args[1], "relax.mean")
+    axes = None if mean is None else _axes(scope, mean)
+    if call is None or mean is None or axes is None or not mean.args[0].same_as(call.args[0]):
+        return None
+    return call.args[0], axes, [expr, call.args[1]]
+
+
+def _squared(scope: Scope, expr: Any) -> Any:
+    """The base of a square."""
+    call = scope.call(expr, "relax.multiply", "relax.power", "relax.square")
+    if call is None:
+        return None
+    if call.op.name == "relax.multiply":
+        return call.args[0] if call.args[0].same_as(call.args[1]) else None
+    return call.args[0] if call.op.name == "relax.square" or scope.scalar(call.args[1]) == 2.0 else None
+
+
+def _mean_square(scope: Scope, expr: Any) -> _Statistic | None:
+    mean = scope.call(expr, "relax.mean")
+    axes = None if mean is None else _axes(scope, mean)
+    base = None if mean is None else _squared(scope, mean.args[0])
+    return None if axes is None or base is None else _Statistic(base, axes, [expr, mean.args[0]])
+
+
+def _root(scope: Scope, expr: Any, exponent: float) -> tuple[Any, list[Any]] | None:
+    """v of ``v ** exponent`` for 0.5 or -0.5, in any spelling."""
+    call = scope.call(expr, "relax.sqrt", "relax.rsqrt", "relax.power", "relax.divide")
+    if call is None:
+        return None
+    name = call.op.name
+    if name == "relax.power":
+        return (call.args[0], [expr]) if scope.scalar(call.args[1]) == exponent else None
+    if name == "relax.divide":
+        inner = _root(scope, call.args[1], 0.5) if exponent < 0 and scope.scalar(call.args[0]) == 1.0 else None
+        return None if inner is None else (inner[0], [expr, *inner[1]])
+    return (call.args[0], [expr]) if name == ("relax.sqrt" if exponent > 0 else "relax.rsqrt") else None
+
+
+def _core(scope: Scope, root: Any) -> Any:
+    """``numerator / sqrt(statistic + eps)``."""
+    a, b = root.args
+    sides = [(a, b, 0.5)] if root.op.name == "relax.divide" else [(a, b, -0.5), (b, a, -0.5)]
+    for numerator, denominator, exponent in sides:
+        found = _root(scope, denominator, exponent)
+        add = None if found is None else scope.call(found[0], "relax.add")
+        if found is None or add is None or not scope.same_shape(numerator, root):
+            continue
+        for variance, constant in (add.args, reversed(add.args)):
+            eps = scope.scalar(constant)
+            if eps is not None and eps >= 0:
+                return _norm(scope, root, numerator, variance, eps, [*found[1], found[0]])
+    return None
+
+
+def _norm(scope: Scope, root: Any, numerator: Any, variance: Any, eps: float, seen: list[Any]) -> Any:
+    centred = _centred(scope, numerator)
+    plain = scope.call(variance, "relax.variance")
+    if plain is not None:
+        axes = _axes(scope, plain)
+        if centred is None or axes != centred[1] or not plain.args[0].same_as(centred[0]):
+            return None
+        return _layer_norm(scope, root, centred[0], axes, eps, [*seen, variance, *centred[2]])
+    square = _mean_square(scope, variance)
+    if square is None:
+        return None
+    seen = [*seen, *square.seen]
+    if square.of.same_as(numerator) and centred is None:
+        return _rms_norm(scope, root, numerator, square.axes, eps, seen)
+    other = _centred(scope, square.of)
+    if centred is None or other is None or not centred[0].same_as(other[0]):
+        return None
+    if not centred[1] == other[1] == square.axes:
+        return None
+    return _layer_norm(scope, root, centred[0], square.axes, eps, [*seen, *centred[2], *other[2]])
+
+
+def _last_dims(scope: Scope, data: Any, axes: list[int]) -> tuple[int, ...] | None:
+    """Sizes of ``axes`` when they are the last ones, known, and few enough for a parameter."""
+    dims = scope.dims(data)
+    if dims is None or axes != list(range(len(dims)))[len(dims) - len(axes) :]:
+        return None
+    sizes = dims[len(dims) - len(axes) :]
+    if not all(isinstance(d, int) for d in sizes) or math.prod(sizes) > _MAX_PARAMETERS:
+        return None
+    return tuple(sizes)
+
+
+def _floats(scope: Scope, data: Any) -> bool:
+    return scope.dtype(data) in ("float32", "float16", "float64", "bfloat16")
+
+
+def _layer_norm(scope: Scope, root: Any, data: Any, axes: list[int], eps: float, seen: list[Any]) -> Any:
+    sizes = _last_dims(scope, data, axes)
+    if sizes is None or not _floats(scope, data) or not scope.only_inside(seen, root):
+        return None
+    ones, zeros = (scope.constant(np.full(sizes, v, "float32"), scope.dtype(data)) for v in (1, 0))
+    return relax.op.nn.layer_norm(data, ones, zeros, axes=[a - scope.rank(data) for a in axes], epsilon=eps)
+
+
+def _rms_norm(scope: Scope, root: Any, data: Any, axes: list[int], eps: float, seen: list[Any]) -> Any:
+    sizes = _last_dims(scope, data, axes)
+    if sizes is None or not _floats(scope, data) or not scope.only_inside(seen, root):
+        return None
+    ones = scope.constant(np.ones(sizes, "float32"), scope.dtype(data))
+    return relax.op.nn.rms_norm(data, ones, axes=[a - scope.rank(data) for a in axes], epsilon=eps)
+
+
+def _group_norm(scope: Scope, reshape: Any) -> Any:
+    """``reshape(layer_norm(reshape(x, (N, G, -1))), shape of x)`` without scale and shift."""
+    norm = scope.call(reshape.args[0], "relax.nn.layer_norm")
+    inner = None if norm is None else scope.call(norm.args[0], "relax.reshape")
+    if norm is None or inner is None or not _plain(scope, norm):
+        return None
+    data = inner.args[0]
+    shape, grouped = scope.shape(data), scope.shape(inner)
+    if shape is None or grouped is None or scope.shape(reshape) != shape or len(shape) < 3 or len(grouped) != 3:
+        return None
+    groups = grouped[1]
+    if grouped[0] != shape[0] or shape[1] % groups or [int(a) for a in norm.attrs.axes] not in ([-1], [2]):
+        return None
+    if not scope.only_inside([reshape.args[0], norm.args[0]], reshape):
+        return None
+    ones, zeros = (scope.constant(np.full(shape[1], v, "float32"), scope.dtype(data)) for v in (1, 0))
+    axes = list(range(2, len(shape)))
+    return relax.op.nn.group_norm(data, ones, zeros, groups, 1, axes, epsilon=float(norm.attrs.epsilon))
+
+
+# ---- scale and shift --------------------------------------------------------------------------------
+
+_WITH_SHIFT = ("relax.nn.layer_norm", "relax.nn.instance_norm", "relax.nn.group_norm")
+_NORMS = (*_WITH_SHIFT, "relax.nn.rms_norm")
+
+
+def _unscaled(scope: Scope, norm: Any) -> bool:
+    return (norm.op.name in _WITH_SHIFT and not norm.attrs.scale) or scope.scalar(norm.args[1]) == 1.0
+
+
+def _unshifted(scope: Scope, norm: Any) -> bool:
+    return not norm.attrs.center or scope.scalar(norm.args[2]) == 0.0
+
+
+def _plain(scope: Scope, norm: Any) -> bool:
+    return _unscaled(scope, norm) and _unshifted(scope, norm)
+
+
+def _parameter(scope: Scope, norm: Any, expr: Any) -> Any:
+    """``expr`` in the shape of the norm's own parameters, when it varies along their axes only."""
+    wanted, have = scope.shape(norm.args[1]), scope.shape(expr)
+    rank, array = scope.rank(norm), scope.const(expr)
+    if wanted is None or have is None or scope.dtype(expr) != scope.dtype(norm.args[1]):
+        return None
+    if norm.op.name in ("relax.nn.layer_norm", "relax.nn.rms_norm"):
+        if math.prod(have) == 1 and array is not None:
+            return scope.constant(np.full(wanted, array.reshape(-1)[0]), scope.dtype(expr))
+        if have[max(0, len(have) - len(wanted)) :] != wanted or math.prod(have) != math.prod(wanted):
+            return None
+        return expr if have == wanted else scope.emit(relax.op.reshape(expr, wanted))
+    vector = None if array is None else per_channel(array, rank, int(norm.attrs.channel_axis), wanted[0])
+    return None if vector is None else scope.constant(vector, scope.dtype(expr))
+
+
+def _rebuilt(norm: Any, make: Callable[..., Any], data: Any, *params: Any) -> Any:
+    """The norm with other parameters, which now count."""
+    attrs: dict[str, Any] = {"epsilon": float(norm.attrs.epsilon)}
+    for name in ("axes", "channel_axis", "num_groups"):
+        value = getattr(norm.attrs, name, None)
+        if value is not None:
+            attrs[name] = [int(v) for v in value] if name == "axes" else int(value)
+    return make(data, *params, **attrs)
+
+
+_MAKE = {name: getattr(relax.op.nn, name.removeprefix("relax.nn.")) for name in _NORMS}
+
+
+def _scale(scope: Scope, root: Any) -> Any:
+    for normed, factor in (root.args, reversed(root.args)):
+        norm = scope.call(normed, *_NORMS)
+        if norm is None or scope.uses(normed) != 1 or not scope.same_shape(normed, root):
+            continue
+        if (norm.op.name in _WITH_SHIFT and not _unshifted(scope, norm)) or not _unscaled(scope, norm):
+            continue
+        gamma = _parameter(scope, norm, factor)
+        if gamma is not None:
+            return _rebuilt(norm, _MAKE[norm.op.name], norm.args[0], gamma, *norm.args[2:])
+        instance = _instance_norm(scope, norm, factor)
+        if instance is not None:
+            return instance
+    return None
+
+
+def _shift(scope: Scope, root: Any) -> Any:
+    for normed, term in (root.args, reversed(root.args)):
+        norm = scope.call(normed, *_WITH_SHIFT)
+        if norm is None or scope.uses(normed) != 1 or not scope.same_shape(normed, root):
+            continue
+        beta = _parameter(scope, norm, term) if _unshifted(scope, norm) and norm.attrs.scale else None
+        if beta is not None:
+            return _rebuilt(norm, _MAKE[norm.op.name], *norm.args[:2], beta)
+    return None
+
+
+def _instance_norm(scope: Scope, norm: Any, factor: Any) -> Any:
+    """A layer_norm over all spatial axes, scaled per channel, is an instance_norm."""
+    dims, array, rank = scope.dims(norm), scope.const(factor), scope.rank(norm)
+    if norm.op.name != "relax.nn.layer_norm" or array is None or dims is None or rank < 3:
+        return None
+    if sorted(int(a) % rank for a in norm.attrs.axes) != list(range(2, rank)) or not isinstance(dims[1], int):
+        return None
+    gamma = per_channel(array, rank, 1, dims[1])
+    if gamma is None:
+        return None
+    dtype, zeros = scope.dtype(norm), np.zeros(dims[1], "float32")
+    return relax.op.nn.instance_norm(
+        norm.args[0],
+        scope.constant(gamma, dtype),
+        scope.constant(zeros, dtype),
+        channel_axis=1,
+        axes=list(range(2, rank)),
+        epsilon=float(norm.attrs.epsilon),
+    )
+
+
+RULES: Rules = {
+    "relax.divide": [_core],
+    "relax.multiply": [_core, _scale],
+    "relax.add": [_shift],
+    "relax.reshape": [_group_norm],
+}
