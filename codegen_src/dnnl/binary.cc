@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
+#include <utility>
 
 #include "dnnl/kinds.h"
+#include "support/error.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
@@ -31,38 +32,89 @@ algorithm Mirror(algorithm alg) {
   }
 }
 
+/// Puts the operand that is not of the output's shape second, the only one that implementations
+/// broadcast.
+void Arrange(Lowering* lowering, algorithm* alg, int* first, int* second, const Dims& out) {
+  Lowering& l = *lowering;
+  const bool mirrors = Mirror(*alg) != algorithm::undef && l.shape(*second) == out;
+  bool swap = mirrors && l.shape(*first) != out;
+  if (!swap && l.shape(*first) != out) *first = Expanded(lowering, *first, out);
+  // Rather bring a plain operand into the other's layout than a layout back to plain.
+  if (mirrors && IsDense(l.Layout(*first)) && !IsDense(l.Layout(*second))) swap = true;
+  if (!swap) return;
+  *alg = Mirror(*alg);
+  std::swap(*first, *second);
+}
+
+OpDesc Describe(const Lowering& l, algorithm alg, int first, int second, int result,
+                const MemoryDesc& layout) {
+  bool alike = l.shape(second) == l.shape(first) && l.dtype(second) == l.dtype(first);
+  OpDesc op;
+  op.kind = dnnl::primitive::kind::binary;
+  op.alg = alg;
+  op.args = {{DNNL_ARG_SRC_0, first, layout},
+             {DNNL_ARG_SRC_1, second, alike ? layout : Dense(l.shape(second), l.dtype(second))},
+             {DNNL_ARG_DST, result, AnyLayout(l.shape(result), l.dtype(result))}};
+  return op;
+}
+
+/// Neighbouring axes that are both broadcast or both not become one; a lone [A, B] with [A, 1]
+/// becomes [1, A, B], which is a broadcast "per channel".
+void Collapse(const Dims& out, const Dims& operand, Dims* flat_out, Dims* flat_operand) {
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (out[i] == 1) continue;
+    bool broadcast = operand[i] == 1;
+    if (flat_out->empty() || (flat_operand->back() == 1) != broadcast) {
+      flat_out->push_back(out[i]);
+      flat_operand->push_back(operand[i]);
+    } else {
+      flat_out->back() *= out[i];
+      flat_operand->back() *= operand[i];
+    }
+  }
+  if (flat_out->size() == 2 && flat_operand->back() == 1) {
+    flat_out->insert(flat_out->begin(), 1);
+    flat_operand->insert(flat_operand->begin(), 1);
+  }
+}
+
 }  // namespace
 
 std::vector<OpDesc> DescribeBinary(const NodeView& n) {
-  OpDesc op;
-  op.kind = dnnl::primitive::kind::binary;
-  op.alg = ToDnnl(Kind::kBinary, n.a.alg);
+  Lowering& l = n.lowering;
+  algorithm alg = ToDnnl(Kind::kBinary, n.a.alg);
   int first = n.In(0), second = n.In(1);
-  // The implementations broadcast the second operand only.
-  if (n.lowering.shape(first) != n.OutShape()) {
-    if (n.lowering.shape(second) == n.OutShape() && Mirror(op.alg) != algorithm::undef) {
-      op.alg = Mirror(op.alg);
-      std::swap(first, second);
-    } else {
-      first = Expanded(n, first);
-    }
-  } else if (n.lowering.shape(second) == n.OutShape() && Mirror(op.alg) != algorithm::undef &&
-             !IsDense(n.lowering.Layout(second)) && IsDense(n.lowering.Layout(first))) {
-    // Rather bring a plain operand into the other's layout than a layout back to plain.
-    op.alg = Mirror(op.alg);
-    std::swap(first, second);
-  }
-  const Lowering& l = n.lowering;
-  auto describe = [&](const MemoryDesc& layout) {
-    bool full = l.shape(second) == n.OutShape() && l.dtype(second) == l.dtype(first);
-    op.args = {{DNNL_ARG_SRC_0, first, layout},
-               {DNNL_ARG_SRC_1, second, full ? layout : Dense(l.shape(second), l.dtype(second))},
-               n.OutAny()};
-    return op;
-  };
-  const MemoryDesc dense = Dense(l.shape(first), l.dtype(first));
+  Arrange(&l, &alg, &first, &second, n.OutShape());
   const MemoryDesc& present = l.Layout(first);
-  return {describe(IsCompact(present) ? present : dense), describe(dense)};
+  const MemoryDesc dense = Dense(l.shape(first), l.dtype(first));
+  return {Describe(l, alg, first, second, n.output, IsCompact(present) ? present : dense),
+          Describe(l, alg, first, second, n.output, dense)};
+}
+
+void LowerBinary(const NodeView& n) {
+  LowerBinary(&n.lowering, ToDnnl(Kind::kBinary, n.a.alg), n.In(0), n.In(1), n.output);
+}
+
+void LowerBinary(Lowering* lowering, algorithm alg, int first, int second, int result) {
+  Lowering& l = *lowering;
+  const Dims out = l.shape(result);
+  Arrange(lowering, &alg, &first, &second, out);
+  Dims flat, flat_operand;
+  Collapse(out, l.shape(second), &flat, &flat_operand);
+  int flat_first = l.Reshaped(first, flat);
+  int flat_result = l.NewOutput(result, flat);
+  OpDesc op = Describe(l, alg, flat_first, l.Reshaped(second, flat_operand), flat_result,
+                       Dense(flat, l.dtype(first)));
+  if (!l.Emit({op}, /*accept_reference=*/false)) {
+    int whole = l.Reshaped(Expanded(lowering, second, out), flat);
+    op = Describe(l, alg, flat_first, whole, flat_result, Dense(flat, l.dtype(first)));
+    if (!l.Emit({op}, /*accept_reference=*/true)) {
+      Fail(ErrorKind::kUnsupported, "oneDNN has no implementation for it here");
+    }
+  }
+  Place place = l.PlaceIn(flat_result, Dense(flat, l.dtype(result)));
+  place.md = Dense(out, l.dtype(result));
+  l.SetPlace(result, place);
 }
 
 }  // namespace tvm_byoc_dnnl

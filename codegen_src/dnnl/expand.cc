@@ -2,9 +2,9 @@
 #include "dnnl/kinds.h"
 
 namespace tvm_byoc_dnnl {
-namespace {
 
-void ExpandTo(Lowering& l, int from, int to) {
+void ExpandTo(Lowering* lowering, int from, int to) {
+  Lowering& l = *lowering;
   const Dims& in = l.shape(from);
   const Dims& out = l.shape(to);
   Place place = l.Primary(from);
@@ -25,15 +25,12 @@ void ExpandTo(Lowering& l, int from, int to) {
   l.Copy(repeated, to, l.Primary(to));
 }
 
-}  // namespace
-
-int Expanded(const NodeView& n, int value) {
-  Lowering& l = n.lowering;
-  int result = l.NewValue(n.OutShape(), l.dtype(value), l.IsConstant(value));
-  ExpandTo(l, value, result);
+int Expanded(Lowering* lowering, int value, const Dims& shape) {
+  int result = lowering->NewValue(shape, lowering->dtype(value), lowering->IsConstant(value));
+  ExpandTo(lowering, value, result);
   return result;
 }
 
-void LowerExpand(const NodeView& n) { ExpandTo(n.lowering, n.In(0), n.output); }
+void LowerExpand(const NodeView& n) { ExpandTo(&n.lowering, n.In(0), n.output); }
 
 }  // namespace tvm_byoc_dnnl

@@ -69,6 +69,10 @@ std::vector<OpDesc> DescribeReduction(const NodeView& n);
 std::vector<OpDesc> DescribeResampling(const NodeView& n);
 std::vector<OpDesc> DescribeShuffle(const NodeView& n);
 std::vector<OpDesc> DescribeReorder(const NodeView& n);
+void LowerBinary(const NodeView& n);
+void LowerPRelu(const NodeView& n);
+void LowerReduction(const NodeView& n);
+void LowerShuffle(const NodeView& n);
 void LowerConcat(const NodeView& n);
 void LowerReshape(const NodeView& n);
 void LowerPermute(const NodeView& n);
@@ -76,8 +80,15 @@ void LowerSlice(const NodeView& n);
 void LowerExpand(const NodeView& n);
 void LowerPad(const NodeView& n);
 
-/// A value broadcast to the shape of the node's output, in memory of its own.
-int Expanded(const NodeView& n, int value);
+/// `result` = `first` alg `second`, whatever their shapes; used for post-ops as well.
+void LowerBinary(Lowering* lowering, dnnl::algorithm alg, int first, int second, int result);
+
+/// A node that reads a tensor without elements but has a result.
+void LowerEmpty(const NodeView& n);
+
+/// A value broadcast to this shape, in memory of its own.
+int Expanded(Lowering* lowering, int value, const Dims& shape);
+void ExpandTo(Lowering* lowering, int from, int to);
 
 }  // namespace tvm_byoc_dnnl
 

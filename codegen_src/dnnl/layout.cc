@@ -36,7 +36,7 @@ int64_t ElementSize(const MemoryDesc& md) {
 }
 
 std::optional<MemoryDesc> IfNotEmpty(MemoryDesc md) {
-  if (md.get_ndims() == 0) return std::nullopt;
+  if (!md) return std::nullopt;
   return md;
 }
 
@@ -171,7 +171,7 @@ std::optional<View> SliceView(const MemoryDesc& md, const Dims& begin, const Dim
   // cases.
   MemoryDesc at_zero = md.submemory_desc(shape, Dims(shape.size(), 0), /*allow_empty=*/true);
   MemoryDesc in_place = md.submemory_desc(shape, begin, /*allow_empty=*/true);
-  if (at_zero.get_ndims() == 0 || in_place.get_ndims() == 0) return std::nullopt;
+  if (!at_zero || !in_place) return std::nullopt;
   return View{at_zero, in_place.get_submemory_offset() * ElementSize(md)};
 }
 

@@ -71,6 +71,7 @@ Program Lowering::Run() {
   }
   current_node_ = static_cast<int>(graph_.nodes.size());
   DeliverOutputs();
+  DropDeadSteps();
 
   std::vector<std::vector<int>> touched;
   for (const Step& step : program_.steps) {
@@ -103,6 +104,23 @@ void Lowering::PlaceArguments() {
   }
 }
 
+int Lowering::Reshaped(int value, const Dims& shape) {
+  int result = NewValue(shape, values_[value].dtype, values_[value].constant);
+  Place place = PlaceIn(value, Dense(values_[value].shape, values_[value].dtype));
+  place.md = Dense(shape, values_[value].dtype);
+  SetPlace(result, place);
+  return result;
+}
+
+int Lowering::NewOutput(int value, const Dims& shape) {
+  int result = NewValue(shape, values_[value].dtype, values_[value].constant);
+  const auto& destination = destinations_[value];
+  if (destination && destination->strides == DenseStrides(values_[value].shape)) {
+    destinations_[result] = {destination->output, DenseStrides(shape)};
+  }
+  return result;
+}
+
 int Lowering::NewValue(const Dims& shape, DType dtype, bool constant) {
   Value value;
   value.shape = shape;
@@ -121,12 +139,11 @@ void Lowering::LowerNode(int index) {
     Allocate(node.output, Dense(values_[node.output].shape, values_[node.output].dtype));
     return;
   }
-  if (row.describe != nullptr) {
+  const std::vector<PostOpDesc> post_ops = PostOps(node);
+  if (row.describe != nullptr && HasElements(node)) {
     std::vector<OpDesc> candidates = row.describe(NodeView(this, node, node.output));
-    std::vector<PostOpDesc> post_ops = PostOps(node);
     for (OpDesc& op : candidates) op.post_ops = post_ops;
-    if (Emit(candidates, /*accept_reference=*/post_ops.empty())) return;
-    if (post_ops.empty()) Fail(ErrorKind::kUnsupported, "oneDNN has no implementation for it here");
+    if (Emit(std::move(candidates), /*accept_reference=*/false)) return;
   }
   // Without its post-ops; they follow one by one. Until then nothing may overwrite their operands.
   int result = node.output;
@@ -140,16 +157,31 @@ void Lowering::LowerNode(int index) {
       last_use = std::max(last_use, index + 1);
     }
   }
-  NodeView bare(this, node, result);
-  if (row.describe == nullptr) {
-    row.lower(bare);
-  } else if (!Emit(row.describe(bare), /*accept_reference=*/true)) {
-    Fail(ErrorKind::kUnsupported, "oneDNN has no implementation for it here");
-  }
+  LowerBare(NodeView(this, node, result), /*tried=*/post_ops.empty());
   if (!node.post_ops.empty()) ApplyPostOps(node, result);
   for (size_t i = last_uses.size(); i-- > 0;) {
     values_[last_uses[i].first].last_use = last_uses[i].second;
   }
+}
+
+bool Lowering::HasElements(const Node& node) const {
+  return std::all_of(node.inputs.begin(), node.inputs.begin() + node.own_inputs,
+                     [&](int input) { return ElementCount(values_[input].shape) != 0; });
+}
+
+/// The node without its post-ops: by its description if there is a real implementation, by its
+/// lowering if it has one, else by the reference implementation. `tried`: the description has been
+/// found to have no real implementation.
+void Lowering::LowerBare(const NodeView& n, bool tried) {
+  const KindRow& row = RowOf(n.node.kind);
+  if (row.describe != nullptr) {
+    if (!HasElements(n.node)) return LowerEmpty(n);
+    if (!tried && Emit(row.describe(n), /*accept_reference=*/false)) return;
+    if (row.lower == nullptr && Emit(row.describe(n), /*accept_reference=*/true)) return;
+  }
+  if (row.lower == nullptr)
+    Fail(ErrorKind::kUnsupported, "oneDNN has no implementation for it here");
+  row.lower(n);
 }
 
 std::vector<PostOpDesc> Lowering::PostOps(const Node& node) const {
@@ -197,8 +229,12 @@ void Lowering::ApplyPostOps(const Node& node, int value) {
       op.beta = post_op.beta;
     }
     op.args.push_back({DNNL_ARG_DST, result, AnyLayout(shape, dtype)});
-    if (!Emit({op}, /*accept_reference=*/true)) {
-      Fail(ErrorKind::kUnsupported, "oneDNN has no implementation of post-op ", i, " here");
+    if (!Emit({op}, /*accept_reference=*/false)) {
+      if (post_op.kind == PostOpDesc::Kind::kBinary) {
+        LowerBinary(this, op.alg, value, post_op.value, result);
+      } else if (!Emit({op}, /*accept_reference=*/true)) {
+        Fail(ErrorKind::kUnsupported, "oneDNN has no implementation of post-op ", i, " here");
+      }
     }
     value = result;
   }
@@ -453,6 +489,32 @@ void Lowering::Fill(int value, std::string element) {
   step.fill = std::move(element);
   step.args = {{DNNL_ARG_DST, place}};
   (AllConstant(step.args) ? program_.init : program_.steps).push_back(std::move(step));
+}
+
+/// Removes the steps whose results nothing reads: of nodes that lead nowhere, of attempts that were
+/// given up.
+void Lowering::DropDeadSteps() {
+  std::vector<bool> needed(program_.buffers.size(), false);
+  for (size_t i = 0; i < needed.size(); ++i) {
+    needed[i] = program_.buffers[i].home == Home::kOutput;
+  }
+  auto drop = [&](std::vector<Step>* steps) {
+    std::vector<Step> live;
+    for (size_t i = steps->size(); i-- > 0;) {
+      Step& step = (*steps)[i];
+      if (!std::any_of(step.args.begin(), step.args.end(), [&](const StepArg& arg) {
+            return arg.arg == DNNL_ARG_DST && needed[arg.place.buffer];
+          })) {
+        continue;
+      }
+      for (const StepArg& arg : step.args) needed[arg.place.buffer] = true;
+      live.push_back(std::move(step));
+    }
+    std::reverse(live.begin(), live.end());
+    *steps = std::move(live);
+  };
+  drop(&program_.steps);
+  drop(&program_.init);
 }
 
 void Lowering::DeliverOutputs() {

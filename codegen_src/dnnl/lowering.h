@@ -4,6 +4,7 @@
 #ifndef TVM_BYOC_DNNL_DNNL_LOWERING_H_
 #define TVM_BYOC_DNNL_DNNL_LOWERING_H_
 
+#include <deque>
 #include <dnnl.hpp>
 #include <optional>
 #include <string>
@@ -56,6 +57,8 @@ struct Program {
   int64_t arena_bytes = 0;
 };
 
+class NodeView;
+
 /// The state of lowering one graph, and the operations that the kinds are built from.
 class Lowering {
  public:
@@ -73,6 +76,13 @@ class Lowering {
 
   /// A value beside the graph's tensors.
   int NewValue(const Dims& shape, DType dtype, bool constant);
+
+  /// A dense view of a value in another shape.
+  int Reshaped(int value, const Dims& shape);
+
+  /// A value of another shape in which to compute `value`; it goes to the caller's output if that
+  /// one would.
+  int NewOutput(int value, const Dims& shape);
 
   /// Emits the first of the candidates that has a real implementation, else the first that has any.
   /// Inputs are reordered to the layouts it expects. False if there is none, or only a reference
@@ -112,9 +122,12 @@ class Lowering {
 
   void PlaceArguments();
   void LowerNode(int index);
+  void LowerBare(const NodeView& n, bool tried);
+  bool HasElements(const Node& node) const;
   void ApplyPostOps(const Node& node, int value);
   std::vector<PostOpDesc> PostOps(const Node& node) const;
   void DeliverOutputs();
+  void DropDeadSteps();
   Choice Choose(const std::vector<OpDesc>& candidates) const;
   std::optional<Choice> Variant(const Choice& choice, const OpDesc& op) const;
   void KeepInputLayouts(Choice* choice) const;
@@ -129,7 +142,7 @@ class Lowering {
 
   const Graph& graph_;
   const dnnl::engine& engine_;
-  std::vector<Value> values_;
+  std::deque<Value> values_;  // the kinds hold references while they add values
   std::vector<std::optional<Destination>> destinations_;
   std::vector<bool> output_written_;
   std::vector<int> output_buffers_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dnnl/kinds.h"
+#include "support/error.h"
 
 namespace tvm_byoc_dnnl {
 
@@ -10,6 +11,28 @@ std::vector<OpDesc> DescribePRelu(const NodeView& n) {
   OpDesc dense = op;
   dense.args[0] = n.AsDense(DNNL_ARG_SRC, 0);
   return {op, dense};
+}
+
+void LowerPRelu(const NodeView& n) {
+  // Weights per channel have an implementation; one slope for all, or any other broadcast, is
+  // brought there.
+  Lowering& l = n.lowering;
+  const Dims& shape = n.Shape(0);
+  Dims weights(shape.size(), 1);
+  if (shape.size() >= 2 && ElementCount(n.Shape(1)) == 1) {
+    weights[1] = shape[1];
+  } else {
+    weights = shape;
+  }
+  int expanded = Expanded(&l, n.In(1), weights);
+  OpDesc op;
+  op.kind = dnnl::primitive::kind::prelu;
+  op.args = {n.AsDense(DNNL_ARG_SRC, 0),
+             {DNNL_ARG_WEIGHTS, expanded, AnyLayout(weights, l.dtype(expanded))},
+             n.OutAny()};
+  if (!l.Emit({op}, /*accept_reference=*/true)) {
+    Fail(ErrorKind::kUnsupported, "oneDNN has no implementation for it here");
+  }
 }
 
 }  // namespace tvm_byoc_dnnl

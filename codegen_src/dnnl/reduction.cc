@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "dnnl/kinds.h"
+#include "support/error.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
@@ -29,39 +30,59 @@ OpDesc GlobalPooling(const NodeView& n) {
   return op;
 }
 
-}  // namespace
-
-std::vector<OpDesc> DescribeReduction(const NodeView& n) {
+OpDesc Reduction(const NodeView& n) {
   OpDesc op;
   op.kind = dnnl::primitive::kind::reduction;
   op.alg = ToDnnl(Kind::kReduction, n.a.alg);
   op.p = static_cast<float>(n.a.p);
   op.epsilon = static_cast<float>(n.a.epsilon);
+  return op;
+}
 
-  const Dims& in = n.Shape(0);
-  const Dims& out = n.OutShape();
-  Dims order;  // kept axes outside, reduced axes inside
-  for (bool reduced : {false, true}) {
-    for (size_t i = 0; i < in.size(); ++i) {
-      if ((out[i] == 1 && in[i] != 1) == reduced) order.push_back(static_cast<int64_t>(i));
-    }
-  }
+}  // namespace
+
+std::vector<OpDesc> DescribeReduction(const NodeView& n) {
+  OpDesc op = Reduction(n);
   std::vector<OpDesc> candidates;
-  auto add = [&](OpArg src, MemoryDesc dst) {
-    op.args = {std::move(src), {DNNL_ARG_DST, n.output, std::move(dst)}};
-    candidates.push_back(op);
-  };
-  const MemoryDesc any = AnyLayout(out, n.OutDType());
-  if (!IsDense(n.lowering.Layout(n.In(0))) && IsGlobalPooling(n)) {
-    candidates.push_back(GlobalPooling(n));
-  }
-  add(n.AsIs(DNNL_ARG_SRC, 0), any);
-  add(n.AsDense(DNNL_ARG_SRC, 0), any);
   if (IsGlobalPooling(n)) candidates.push_back(GlobalPooling(n));
-  if (!in.empty()) {
-    add(n.As(Ordered(in, n.DTypeOf(0), order), DNNL_ARG_SRC, 0), Ordered(out, n.OutDType(), order));
+  for (const OpArg& src : {n.AsIs(DNNL_ARG_SRC, 0), n.AsDense(DNNL_ARG_SRC, 0)}) {
+    op.args = {src, n.OutAny()};
+    candidates.push_back(op);
   }
   return candidates;
+}
+
+void LowerReduction(const NodeView& n) {
+  // Kept axes first, reduced axes last: [kept, reduced] -> [kept, 1] has an implementation.
+  Lowering& l = n.lowering;
+  const Dims& in = n.Shape(0);
+  const Dims& out = n.OutShape();
+  Dims axes, kept, reduced;
+  for (bool is_reduced : {false, true}) {
+    for (size_t i = 0; i < in.size(); ++i) {
+      if ((out[i] != in[i]) != is_reduced) continue;
+      axes.push_back(static_cast<int64_t>(i));
+      (is_reduced ? reduced : kept).push_back(in[i]);
+    }
+  }
+  Dims permuted = kept;
+  permuted.insert(permuted.end(), reduced.begin(), reduced.end());
+  int source = l.NewValue(permuted, n.DTypeOf(0), l.IsConstant(n.In(0)));
+  Place place = l.Primary(n.In(0));
+  place.md = PermuteView(place.md, axes);
+  l.SetPlace(source, place);
+  source = l.Reshaped(source, {ElementCount(kept), ElementCount(reduced)});
+  const Dims flat = {ElementCount(kept), 1};
+  int result = l.NewOutput(n.output, flat);
+  OpDesc op = Reduction(n);
+  op.args = {{DNNL_ARG_SRC, source, l.Layout(source)},
+             {DNNL_ARG_DST, result, Dense(flat, n.OutDType())}};
+  if (!l.Emit({op}, /*accept_reference=*/true)) {
+    Fail(ErrorKind::kUnsupported, "oneDNN has no implementation for it here");
+  }
+  place = l.Primary(result);  // the kept axes are in order, the others are 1
+  place.md = Dense(out, n.OutDType());
+  l.SetPlace(n.output, place);
 }
 
 }  // namespace tvm_byoc_dnnl
