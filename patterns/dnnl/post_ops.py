@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from ...graph import Node, PortableGraph, PostOp
 from .native import probe
-from .views import sink_views
+from .views import VIEWS, sink_views
 
 __all__ = ["fuse_post_ops"]
 
@@ -62,6 +62,7 @@ class _Fuser:
         self._constants = graph.constant_tensors()
         self._position = {n: k for k, n in enumerate(graph.nodes)}
         self._defined: dict[int, float] = {t: k for k, n in enumerate(graph.nodes) for t in n.outputs}
+        self._producer = {t: n for n in graph.nodes for t in n.outputs}
         self._users = graph.uses()
 
     def fuse_consumer(self, node: Node) -> bool:
@@ -103,7 +104,7 @@ class _Fuser:
         shape = self.graph.tensors[user.outputs[0]].shape
         if alg not in _ARITHMETIC or self.graph.tensors[out].shape != shape:
             return None
-        if self._defined.get(other, -1) >= self._position[node]:
+        if not self._is_known_before(node, other):
             return None  # computed later than this node; the other producer may take it
         ops = list(node.post_ops)
         if place == 1 and alg == "sub":
@@ -115,6 +116,22 @@ class _Fuser:
             return Node(node.kind, [*node.inputs, self._bias(node, other)], user.outputs, node.attrs, ops)
         ops.append(PostOp("binary", alg, input=len(node.inputs)))
         return Node(node.kind, [*node.inputs, other], user.outputs, node.attrs, ops)
+
+    def _is_known_before(self, node: Node, tensor: int) -> bool:
+        """Whether ``tensor`` is computed before ``node``; views of such a tensor are moved up to make it so."""
+        views: list[Node] = []
+        root = tensor
+        while self._defined.get(root, -1) >= self._position[node]:
+            producer = self._producer[root]
+            if producer.kind not in VIEWS:
+                return False
+            views.append(producer)
+            root = producer.inputs[0]
+        for view in reversed(views):
+            self.graph.nodes.remove(view)
+            self.graph.nodes.insert(self.graph.nodes.index(node), view)
+            self._defined[view.outputs[0]] = self._position[node] - 0.5
+        return True
 
     def _is_bias(self, node: Node, other: int) -> bool:
         if node.kind not in _BIAS_AXIS or len(node.inputs) != 2 or other not in self._constants:

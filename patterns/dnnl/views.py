@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from ...graph import Dim, Node, PortableGraph
 
-__all__ = ["sink_views"]
+__all__ = ["VIEWS", "sink_views"]
 
 _ELEMENTWISE = ("eltwise", "binary")
-_VIEWS = ("reshape", "permute")
+VIEWS = ("reshape", "permute")
 
 
 def sink_views(graph: PortableGraph) -> None:
@@ -24,7 +24,7 @@ def sink_views(graph: PortableGraph) -> None:
         if node.kind in _ELEMENTWISE:
             while sinker.sink(node):
                 pass
-        elif node.kind in _VIEWS:
+        elif node.kind in VIEWS:
             sinker.compose(node)
     _drop_identities(graph)
 
@@ -34,6 +34,7 @@ class _Sinker:
         self.graph = graph
         self._constants = graph.constant_tensors()
         self._producer = {t: n for n in graph.nodes for t in n.outputs}
+        self._inverses: set[Node] = set()  # made here; moving a node above one would undo the last move
 
     def _shape(self, tensor: int) -> tuple[Dim, ...]:
         return self.graph.tensors[tensor].shape
@@ -48,7 +49,8 @@ class _Sinker:
             view = self._producer.get(tensor)
             if (
                 view is None
-                or view.kind not in _VIEWS
+                or view.kind not in VIEWS
+                or view in self._inverses
                 or tensor in self._constants
                 or self._shape(tensor) != self._shape(node.outputs[0])
                 or not self._is_read_once(tensor)
@@ -72,6 +74,7 @@ class _Sinker:
                 node.inputs[i] = graph.insert_before(node, kind, [old], shape, graph.tensors[old].dtype, **attrs)
                 inverse = graph.nodes[graph.nodes.index(node) - 1]
                 self._producer[node.inputs[i]] = inverse
+                self._inverses.add(inverse)
                 if old in self._constants:
                     self._constants.add(node.inputs[i])
                 self.compose(inverse)
@@ -111,7 +114,7 @@ def _drop_identities(graph: PortableGraph) -> None:
     same: dict[int, int] = {}
     for node in graph.nodes:
         node.inputs = [same.get(t, t) for t in node.inputs]
-        if node.kind not in _VIEWS:
+        if node.kind not in VIEWS:
             continue
         if node.kind == "permute":
             is_identity = node.attrs["axes"] == sorted(node.attrs["axes"])

@@ -1,0 +1,162 @@
+"""Which elementwise nodes become post-ops, and which must not."""
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from tvm_byoc_dnnl._compat import make_constant
+from tvm_byoc_dnnl.builder import GraphBuilder
+from tvm_byoc_dnnl.patterns.dnnl.post_ops import fuse_post_ops
+
+
+class Net:
+    """A small graph with one convolution in front, built through the public builder."""
+
+    def __init__(self, channels: int = 8):
+        self.g = GraphBuilder("g")
+        self.c = channels
+        self.shape = (2, channels, 5, 5)
+        self.x = self.input("x", self.shape)
+
+    def input(self, name, shape):
+        return self.g.value(relax.Var(name, relax.TensorType(shape, "float32")))
+
+    def const(self, *shape):
+        return self.g.value(make_constant(np.ones(shape, "float32")))
+
+    def conv(self, x=None):
+        attrs = {"strides": [1, 1], "dilations": [1, 1], "pad_begin": [1, 1], "pad_end": [1, 1]}
+        return self.g.emit("convolution", [x or self.x, self.const(self.c, self.c, 3, 3)], self.shape, **attrs)
+
+    def binary(self, alg, a, b):
+        return self.g.binary(alg, a, b, self.shape)
+
+    def fused(self, *outputs):
+        """Kind and post-ops of each node after fusion."""
+        graph = fuse_post_ops(self.g.finish(tuple(outputs)))
+        return [(n.kind, len(n.inputs), [o.alg for o in n.post_ops]) for n in graph.nodes if n.kind != "reshape"]
+
+
+def test_bias_then_a_chain_of_any_length():
+    n = Net()
+    y = n.binary("add", n.conv(), n.const(1, n.c, 1, 1))
+    for _ in range(4):
+        y = n.g.eltwise(y, "tanh")
+        y = n.binary("mul", y, n.const(1, n.c, 1, 1))
+    assert n.fused(y) == [("convolution", 3 + 4, ["tanh", "mul"] * 4)]
+
+
+def test_a_second_per_channel_add_is_no_second_bias():
+    n = Net()
+    y = n.binary("add", n.binary("add", n.conv(), n.const(1, n.c, 1, 1)), n.const(1, n.c, 1, 1))
+    assert n.fused(y) == [("convolution", 4, ["add"])]
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 5, 5), (2, 1, 1, 1), (1, 1, 1, 1), (2, 8, 5, 5)])
+def test_an_add_that_is_not_per_channel_is_never_a_bias(shape):
+    n = Net()
+    assert n.fused(n.binary("add", n.conv(), n.const(*shape))) == [("convolution", 3, ["add"])]
+
+
+def test_a_bias_behind_an_activation_is_a_post_op():
+    n = Net()
+    y = n.binary("add", n.g.eltwise(n.conv(), "relu"), n.const(1, n.c, 1, 1))
+    assert n.fused(y) == [("convolution", 3, ["relu", "add"])]
+
+
+def test_residual_goes_into_the_later_convolution():
+    n = Net()
+    first = n.conv()
+    second = n.conv(first)
+    y = n.g.eltwise(n.binary("add", first, second), "relu")
+    assert n.fused(y) == [("convolution", 2, []), ("convolution", 3, ["add", "relu"])]
+
+
+def test_a_value_that_is_read_twice_stays():
+    n = Net()
+    y = n.conv()
+    relu = n.g.eltwise(y, "relu")
+    assert n.fused(n.binary("mul", y, relu)) == [("convolution", 2, []), ("eltwise", 2, ["mul"])]
+
+
+def test_a_value_that_leaves_the_region_stays():
+    n = Net()
+    y = n.conv()
+    assert n.fused(n.g.eltwise(y, "relu"), y) == [("convolution", 2, []), ("eltwise", 1, [])]
+
+
+def test_a_value_combined_with_itself_stays():
+    n = Net()
+    y = n.conv()
+    assert n.fused(n.binary("add", y, y)) == [("convolution", 2, []), ("binary", 2, [])]
+
+
+def test_operand_order_of_sub_and_div():
+    n = Net()
+    z = n.input("z", n.shape)
+    assert n.fused(n.binary("sub", n.conv(), z)) == [("convolution", 3, ["sub"])]
+    n = Net()
+    z = n.input("z", n.shape)
+    assert n.fused(n.binary("sub", z, n.conv())) == [("convolution", 3, ["linear", "add"])]
+    n = Net()
+    z = n.input("z", n.shape)
+    assert [k for k, _, _ in n.fused(n.binary("div", z, n.conv()))] == ["convolution", "binary"]
+
+
+def test_a_result_that_broadcasts_up_is_not_fused():
+    n = Net()
+    pooled = n.g.emit("reduction", [n.x], (2, 8, 1, 1), alg="mean", p=0.0, epsilon=0.0)
+    assert n.fused(n.binary("mul", pooled, n.x)) == [("reduction", 1, []), ("binary", 2, [])]
+
+
+def test_comparisons_change_the_dtype_and_stay():
+    n = Net()
+    y = n.g.binary("gt", n.conv(), n.const(1, 1, 1, 1), n.shape, "bool")
+    assert [k for k, _, _ in n.fused(y)] == ["convolution", "binary"]
+
+
+def _dense(g, x, n):
+    flat = g.reshape(x, (6, 4))
+    w = g.value(make_constant(np.ones((4, n), "float32")))
+    return g.reshape(g.emit("matmul", [flat, w], (6, n)), (2, 3, n))
+
+
+def test_bias_and_activation_move_through_the_reshape_of_a_dense_layer():
+    n = Net()
+    x = n.input("tokens", (2, 3, 4))
+    y = n.g.binary("add", _dense(n.g, x, 5), n.const(5), (2, 3, 5))
+    y = n.g.eltwise(y, "gelu_erf")
+    z = n.input("z", (2, 3, 5))
+    y = n.g.binary("add", y, z, (2, 3, 5))
+    assert n.fused(y) == [("matmul", 4, ["gelu_erf", "add"])]
+
+
+def test_an_operand_that_a_reshape_would_mix_up_stays_outside():
+    n = Net()
+    x = n.input("tokens", (2, 3, 4))
+    y = n.g.binary("add", _dense(n.g, x, 5), n.const(1, 3, 1), (2, 3, 5))  # one number per row of a batch
+    assert [k for k, _, _ in n.fused(y)] == ["matmul", "binary"]
+
+
+def test_channels_last_residual_block_has_no_permutation_inside():
+    g = GraphBuilder("g")
+    x = g.value(relax.Var("x", relax.TensorType((2, 5, 5, 8), "float32")))
+    w = g.value(make_constant(np.ones((8, 8, 3, 3), "float32")))
+    attrs = {"strides": [1, 1], "dilations": [1, 1], "pad_begin": [1, 1], "pad_end": [1, 1]}
+
+    def conv(v):
+        y = g.emit("convolution", [g.permute(v, [0, 3, 1, 2]), w], (2, 8, 5, 5), **attrs)
+        return g.permute(y, [0, 2, 3, 1])
+
+    bias = g.value(make_constant(np.ones(8, "float32")))
+    a = g.eltwise(g.binary("add", conv(x), bias, (2, 5, 5, 8)), "relu")
+    b = g.eltwise(g.binary("add", conv(a), a, (2, 5, 5, 8)), "relu")
+    graph = fuse_post_ops(g.finish(b))
+    kinds = [n.kind for n in graph.nodes if n.kind != "reshape"]
+    assert kinds.count("permute") - _constant_permutes(graph) == 2  # into the block and out of it
+    assert [[o.alg for o in n.post_ops] for n in graph.nodes if n.kind == "convolution"] == [["relu"], ["add", "relu"]]
+
+
+def _constant_permutes(graph):
+    constants = graph.constant_tensors()
+    return sum(n.kind == "permute" and constants.issuperset(n.outputs) for n in graph.nodes)
