@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from tvm import relax, tirx
+from tvm import relax, s_tir, tirx
 from tvm.ir import Op
 from tvm.relax import op as R
 from tvm.script import tirx as T
@@ -379,6 +379,11 @@ def test_op(name):
     called = {b.value.op.name for block in main.body.blocks for b in block.bindings if hasattr(b.value, "op")}
     assert name in called, f"the row of {name} does not call it"
     graph = translate_to_te((mod, "main"))
+    sch = s_tir.Schedule(graph.to_primfunc())
+    blocks = graph.blocks(sch)
+    assert set(blocks) == {stage for node in graph.nodes for stage in node.stages}
+    for stage, block in blocks.items():
+        assert sch.get(block).name_hint.startswith(stage.name.replace(".", "_"))
 
     types = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]
     assert [dtype_of(t) for t in graph.outputs] == [dtype_of(t) for t in types]

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 import tvm
-from tvm import relax, te, tirx
+from tvm import relax, s_tir, te, tirx
 from tvm.relax import op as R
 
 from tvm_byoc_dnnl.errors import InputError
@@ -89,6 +89,19 @@ def test_call_checks_its_arguments():
         graph.call(relax.BlockBuilder(), [relax.const(1.0)])
 
 
+def test_blocks_of_stages_with_one_name():
+    x, y = (relax.Var(n, relax.TensorType((4, s), "float32")) for n, s in (("x", 5), ("y", 6)))
+    graph = translate_to_te(
+        function([x, y], lambda b: relax.Tuple([R.exp(R.sum(y, axis=[1])), R.sum(R.exp(x), axis=[0])]))
+    )
+    sch = s_tir.Schedule(graph.to_primfunc())
+    blocks = graph.blocks(sch)
+    assert len(blocks) == 4
+    for stage, block in blocks.items():
+        extents = [int(axis.dom.extent) for axis in (*stage.axis, *stage.reduce_axis)]
+        assert [int(sch.get(loop).extent) for loop in sch.get_loops(block)] == extents
+
+
 # -- schedules -----------------------------------------------------------------------------------------------
 
 
@@ -123,8 +136,7 @@ def test_default_rules_leave_what_they_cannot_take():
 
 
 def parallel_rows(sch, graph):
-    stage = graph.anchor.stages[-1].name
-    sch.parallel(sch.get_loops(sch.get_sblock(stage))[0])
+    sch.parallel(sch.get_loops(graph.blocks(sch)[graph.anchor.stages[-1]])[0])
 
 
 @pytest.mark.parametrize("form", ["in_place", "schedule", "primfunc"])

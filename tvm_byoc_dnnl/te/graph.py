@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tvm
 import tvm_ffi
-from tvm import relax, te, tirx
+from tvm import relax, s_tir, te, tirx
 
 from .._compat import dtype_of, substitute
 from ..errors import InputError
@@ -123,6 +123,26 @@ class TEGraph:
         func = te.create_prim_func([*self.inputs, *constants, *self.outputs], "int64")
         func = func.without_attr("global_symbol")
         return func.with_attr("global_symbol", global_symbol) if global_symbol else func
+
+    def blocks(self, sch: s_tir.Schedule) -> dict[te.Operation, s_tir.schedule.SBlockRV]:
+        """The blocks of an unscheduled :meth:`to_primfunc`, by stage.
+
+        Two stages may have one name; their blocks do not, so this is how a scheduler finds its blocks.
+
+        Parameters
+        ----------
+        sch : s_tir.Schedule
+            A schedule of the function, before its first step.
+        """
+        root = sch.mod["main"].body.block.name_hint
+        whole = sch.get_sblock(root)  # a function of one extern stage has no root above it
+        found = iter(sch.get_child_blocks(whole) if root == "root" else [whole])
+        blocks: dict[te.Operation, s_tir.schedule.SBlockRV] = {}
+        for stage in stages_of(self.outputs):  # the order in which TE makes blocks
+            together = isinstance(stage, te.ExternOp) or _reduce_axes(stage)
+            for _ in range(1 if together else stage.num_outputs):
+                blocks[stage] = next(found)
+        return blocks
 
     def call(
         self, builder: relax.BlockBuilder, args: Sequence[relax.Expr], primfunc: tirx.PrimFunc | None = None

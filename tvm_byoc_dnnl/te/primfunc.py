@@ -42,7 +42,7 @@ def embed_primfunc(func: tirx.PrimFunc, args: Sequence[Any], name: str) -> list[
     in_buffers = [tirx.decl_buffer(t.shape, dtype_of(t), t.op.name) for t in tensors]
     out_buffers = [tirx.decl_buffer([substitute(d, mapping) for d in p.shape], dtype_of(p), p.name) for p in outputs]
     mapping.update(zip([*in_params, *outputs], [*in_buffers, *out_buffers], strict=True))
-    body = substitute(func.body, mapping)
+    body = _without_root(substitute(func.body, mapping), name)
     result = te.extern(
         [buffer.shape for buffer in out_buffers],
         tensors,
@@ -50,6 +50,17 @@ def embed_primfunc(func: tirx.PrimFunc, args: Sequence[Any], name: str) -> list[
         in_buffers=in_buffers,
         out_buffers=out_buffers,
         dtype=[dtype_of(buffer) for buffer in out_buffers],
-        name=name,
+        name=f"call_{name}",
     )
     return [result] if isinstance(result, te.Tensor) else list(result)
+
+
+def _without_root(body: Any, name: str) -> Any:
+    """The function's own root block would be a second one of that name in the graph's function."""
+    root = getattr(body, "block", None)
+    if root is None or root.name_hint != "root":
+        return body
+    if not root.alloc_buffers:
+        return root.body
+    named = type(root)([], [], [], f"{name}_root", root.body, None, root.alloc_buffers, [], root.annotations)
+    return type(body)([], True, named)

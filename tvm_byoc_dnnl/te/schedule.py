@@ -29,7 +29,7 @@ def schedule_te(
         Where it will run; the current target while the scheduler runs.
     scheduler : callable, optional
         ``scheduler(sch, graph)`` changes the ``s_tir.Schedule`` in place, or returns another one, or a PrimFunc.
-        ``graph.anchor`` names the call to start from; a block has the name of its stage. By default TVM's CPU
+        ``graph.anchor`` names the call to start from, ``graph.blocks(sch)`` finds its blocks. By default TVM's CPU
         rules are tried (matrix-vector product, reduction); where none applies the function stays as it is.
 
     Returns
