@@ -39,7 +39,7 @@ $(NATIVE): $(DEPS) CMakeLists.txt $(CXX_FILES)
 	@$(VENV)/bin/cmake -G Ninja -S . -B $(BUILD) \
 	  -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV))/bin/ninja -DPython_EXECUTABLE=$(abspath $(PY)) \
 	  -DTVM_BYOC_DNNL_BUILD_TESTS=ON -DTVM_BYOC_DNNL_WERROR=$(WERROR) -DTVM_BYOC_DNNL_VERSION=$(VERSION) > /dev/null
-	@$(VENV)/bin/cmake --build $(BUILD)
+	@$(VENV)/bin/cmake --build $(BUILD) --target tvm_byoc_dnnl
 	@$(VENV)/bin/cmake --install $(BUILD) --prefix . > /dev/null
 	@touch $@
 
@@ -56,6 +56,7 @@ demo: $(NATIVE)  ## ResNet-50: stock TVM, this package and ONNX Runtime, in one 
 test: test-cpp test-py  ## every test: C++ first, then Python
 
 test-cpp: $(NATIVE)  ## the C++ tests
+	@$(VENV)/bin/cmake --build $(BUILD)
 	@$(VENV)/bin/ctest --test-dir $(BUILD) --output-on-failure
 
 test-py: $(NATIVE)  ## the Python tests, as in: make test-py ARGS='-m "not slow" tests/unit'
