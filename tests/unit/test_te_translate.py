@@ -233,6 +233,16 @@ def test_shape_parameters_become_scalars():
     assert_same(mod, data(6), tvm.runtime.ShapeTuple([2, 3]))
 
 
+def test_scalar_parameters_become_scalars():
+    n, k = tirx.Var("n", "int64"), relax.Var("k", tvm.ir.PrimType("int64"))
+    x = var("x", (n,))
+    mod = function([x, k], lambda b: b.emit(R.reshape(x, relax.ShapeExpr([k, n // k]))))
+    graph = translate_to_te(mod["main"])
+    assert [i.op.name if isinstance(i, te.Tensor) else i.name for i in graph.inputs] == ["x", "k"]
+    result = run(through_te(mod), data(6), 3)[0]
+    assert result.shape == (3, 2)
+
+
 def test_match_cast_binds_and_checks():
     n, k = tirx.Var("n", "int64"), tirx.Var("k", "int64")
     x = var("x", (n, 4))
@@ -262,6 +272,55 @@ def test_bfloat16_and_integers_keep_their_dtype():
     y = var("y", (4,), "int8")
     mod = function([x, y], lambda b: relax.Tuple([b.emit(R.exp(x)), b.emit(R.add(y, y))]))
     assert [dtype_of(out) for out in translate_to_te(mod["main"]).outputs] == ["bfloat16", "int8"]
+
+
+# -- several reductions ---------------------------------------------------------------------------------------
+
+
+def _attention(n):
+    q, k, v = (var(name, (n, 6, 8)) for name in "qkv")
+
+    def body(builder):
+        scores = R.matmul(q, R.permute_dims(k, [0, 2, 1]))
+        weights = R.nn.softmax(R.add(scores, relax.const(data(6, 6))))
+        gamma, beta = relax.const(data(8)), relax.const(data(8))
+        return relax.Tuple([R.nn.layer_norm(R.matmul(weights, v), gamma, beta, axes=[-1]), R.argmax(weights, 2)])
+
+    return function([q, k, v], body), [data(2, 6, 8) for _ in range(3)]
+
+
+def _inception(n):
+    x = var("x", (n, 4, 9, 9))
+
+    def body(builder):
+        def conv(y, k, p, channels=4):
+            return R.nn.relu(R.nn.conv2d(y, relax.const(data(3, channels, k, k)), padding=p))
+
+        first = builder.emit(conv(x, 1, 0))
+        pooled = builder.emit(R.nn.max_pool2d(x, (3, 3), padding=(1, 1)))
+        branches = [first, conv(first, 3, 1, 3), conv(first, 5, 2, 3), conv(pooled, 1, 0)]
+        return R.concat([builder.emit(branch) for branch in branches], axis=1)
+
+    return function([x], body), [data(2, 4, 9, 9)]
+
+
+def _statistics(n):
+    x = var("x", (n, 5))
+
+    def body(builder):
+        parts = builder.emit(R.split(R.cumsum(x, axis=1), [2], axis=1))
+        best = builder.emit(R.topk(builder.emit(parts[1]), k=2, axis=1))
+        return relax.Tuple([R.std(x, axis=[1]), best, R.size(x), R.variance(builder.emit(parts[0]))])
+
+    return function([x], body), [data(3, 5)]
+
+
+@pytest.mark.parametrize("symbolic", [False, True], ids=["static", "symbolic"])
+@pytest.mark.parametrize("make", [_attention, _inception, _statistics])
+def test_regions_with_several_reductions(make, symbolic):
+    n = 3 if make is _statistics else 2
+    mod, inputs = make(tirx.Var("n", "int64") if symbolic else n)
+    assert_same(mod, *inputs)
 
 
 # -- refusals ------------------------------------------------------------------------------------------------

@@ -171,7 +171,7 @@ class _Translator:
             tensor = self.tensor(leaf)
             if isinstance(tensor.op, te.PlaceholderOp) or (tensor.op, tensor.value_index) in taken:
                 tensor = _copy(tensor)
-                self.record("copy", TVM_LEGALIZATION, [tensor])
+                self.record("copy", TECompute("copy"), [tensor])
             taken.add((tensor.op, tensor.value_index))
             outputs.append(tensor)
         if not outputs:

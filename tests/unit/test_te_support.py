@@ -1,0 +1,28 @@
+"""The table of ops in the documentation is the one of the code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tvm_byoc_dnnl.te.computes import BUILTIN
+from tvm_byoc_dnnl.te.refusals import REFUSED
+from tvm_byoc_dnnl.te.support import replace_table, te_support
+from tvm_byoc_dnnl.te.translate import STRUCTURAL
+
+PAGE = Path(__file__).parents[2] / "docs" / "te_translator.md"
+
+
+def test_the_page_is_current():
+    text = PAGE.read_text()
+    assert replace_table(text) == text, f"run: python -m tvm_byoc_dnnl.te.support docs/{PAGE.name}"
+
+
+def test_every_entry_is_an_op_and_has_one_answer():
+    ops = set(te_support())
+    assert not set(REFUSED) & (set(STRUCTURAL) | set(BUILTIN))
+    assert set(STRUCTURAL) | set(BUILTIN) | set(REFUSED) <= ops
+
+
+def test_no_op_is_without_an_answer():
+    unnamed = [name for name, (taken, how) in te_support().items() if not taken and name not in REFUSED]
+    assert unnamed == [], "say in refusals.py why these are refused"
