@@ -140,7 +140,7 @@ class Calls:
                 b[vi, vj] = a[vi, vj] * T.float32(2)
 
     @RS.function(private=True)
-    def helper(p: RS.Tensor(("n", "m"), "float32"), q: RS.Tensor(("m",), "float32")) -> RS.Tensor(
+    def biased(p: RS.Tensor(("n", "m"), "float32"), q: RS.Tensor(("m",), "float32")) -> RS.Tensor(
         ("n", "m"), "float32"
     ):
         n, m = T.int64(), T.int64()
@@ -156,12 +156,12 @@ class Calls:
             w = RS.add(RS.exp(v), x)
             return w
 
-        a = cls.helper(x, y)
+        a = cls.biased(x, y)
         b = RS.call_tir(cls.double, (a,), out_ty=RS.Tensor((3, 5), "float32"))
         c = RS.call_tir(cls.double, (b,), out_ty=RS.Tensor((3, 5), "float32"))
         d = local(c)
         e = local(d)
-        f = cls.helper(e, y)
+        f = cls.biased(e, y)
         return f
 
 
