@@ -22,6 +22,7 @@ VENDOR_EXTRA = {
 
 # Files of the engine that may name a vendor, and why.
 NAMES_A_VENDOR = {
+    "tvm_byoc_dnnl/_native.py": "finds libdnnl, which our library is linked to, and explains when it is not there",
     "tvm_byoc_dnnl/api.py": "the default of the one-call forms is the backend in the package's name",
 }
 
