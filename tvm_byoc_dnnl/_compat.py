@@ -17,6 +17,7 @@ __all__ = [
     "dtype_of",
     "is_constant",
     "make_constant",
+    "remap_var",
     "shape_dims",
     "static_shape",
     "substitute",
@@ -39,14 +40,25 @@ def constant_tensor(expr: Any) -> tvm.runtime.Tensor:
 
 
 def constant_numpy(expr: Any) -> np.ndarray:
-    """The value of a Relax constant as a NumPy array."""
-    return constant_tensor(expr).numpy()
+    """The value of a Relax constant as a NumPy array; a read-only view where NumPy knows the dtype."""
+    tensor = constant_tensor(expr)
+    try:
+        view = np.from_dlpack(tensor)
+    except RuntimeError:  # bfloat16 and the float8 types
+        return tensor.numpy()
+    view.flags.writeable = False
+    return view
 
 
 def make_constant(array: np.ndarray, dtype: str | None = None) -> relax.Expr:
-    """A Relax constant of ``array`` (C-contiguous; converted to ``dtype`` when given)."""
-    array = np.array(array, dtype=dtype, order="C", copy=None)  # keeps rank 0
-    return relax.const(array, dtype or str(array.dtype))
+    """A Relax constant of ``array`` (C-contiguous; converted to ``dtype`` when given), by one copy."""
+    array = np.asarray(array)
+    tensor = tvm.runtime.empty(array.shape, dtype or str(array.dtype))
+    try:
+        np.from_dlpack(tensor)[...] = array
+    except RuntimeError:
+        return relax.const(array, dtype or str(array.dtype))
+    return relax.const(tensor)
 
 
 def dtype_of(ty: Any) -> str:
@@ -74,6 +86,11 @@ def static_shape(ty: Any) -> tuple[int, ...] | None:
 def var_name(var: Any) -> str:
     """Name of a Relax variable."""
     return getattr(var, "name", None) or var.name_hint
+
+
+def remap_var(mutator: relax.PyExprMutator, old: Any, new: Any) -> None:
+    """Let a mutator put ``new`` wherever ``old`` is used (0.26 keys variables by their identity object)."""
+    mutator.set_var_remap(getattr(old, "vid", old), new)
 
 
 def analyzer() -> Any:

@@ -63,10 +63,10 @@ def form_units(block: Any, functions: Callable[[Any], Any]) -> list[Unit]:
         else:
             unit = Unit(compiler, order=order)
             _depend_on(unit, parents)
+            units.append(unit)
             for candidate in parents if compiler else ():
                 if candidate.compiler == compiler and _can_merge(unit, candidate):
-                    _merge_into(candidate, unit, units, owner)
-            units.append(unit)
+                    unit = _merge(unit, candidate, units, owner)
         unit.bindings.append(binding)
         owner[binding.var] = unit
     for unit in units:
@@ -90,19 +90,20 @@ def _can_merge(unit: Unit, candidate: Unit) -> bool:
     return not any(candidate in other.ancestors for other in unit.ancestors if other is not candidate)
 
 
-def _merge_into(old: Unit, unit: Unit, units: list[Unit], owner: dict[Any, Unit]) -> None:
-    """Let ``unit`` swallow ``old``."""
-    units.remove(old)
-    unit.bindings = old.bindings + unit.bindings
-    unit.order = min(unit.order, old.order)
-    unit.ancestors |= old.ancestors
-    unit.ancestors.discard(old)
-    for binding in old.bindings:
-        owner[binding.var] = unit
+def _merge(a: Unit, b: Unit, units: list[Unit], owner: dict[Any, Unit]) -> Unit:
+    """Make one unit of two: the larger one swallows the other."""
+    kept, gone = (a, b) if len(a.bindings) > len(b.bindings) else (b, a)
+    units.remove(gone)
+    kept.bindings += gone.bindings
+    kept.order = min(kept.order, gone.order)
+    kept.ancestors = (kept.ancestors | gone.ancestors) - {kept, gone}
+    for binding in gone.bindings:
+        owner[binding.var] = kept
     for other in units:
-        if old in other.ancestors:  # what came after the old one comes after all that it now stands for
-            other.ancestors.discard(old)
-            other.ancestors |= {unit} | unit.ancestors
+        if kept in other.ancestors or gone in other.ancestors:  # it comes after all that was merged
+            other.ancestors.discard(gone)
+            other.ancestors |= {kept} | kept.ancestors
+    return kept
 
 
 def _position(block: Any) -> Callable[[Any], int]:
