@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tvm
@@ -10,13 +10,16 @@ from tvm import relax
 from tvm.relax.backend.utils import has_leaking_intermediate_variables
 from tvm.relax.dpl import is_op, wildcard
 
+from ._compat import var_name
+from .log import Entry, with_entries
+from .naming import NAME_ATTR, restore_names, with_unique_names
 from .prepare import Prepare
 from .registry import Namespace, Pattern, namespace
-from .relax_utils import codegen_of, composite_of, is_host_function, ops_of
+from .relax_utils import codegen_of, composite_of, is_host_function, ops_of, with_functions
 from .trial import ask, trial_lowering
-from .verdict import Reject, as_reject
+from .verdict import Crash, Reject, as_reject
 
-__all__ = ["COMPILER_ATTR", "AnnotateExternalCompiler", "compilers_of"]
+__all__ = ["COMPILER_ATTR", "AnnotateExternalCompiler", "Matcher", "ask_pattern", "compilers_of"]
 
 #: function attribute that names the compiler(s) of a function
 COMPILER_ATTR = "compiler"
@@ -30,21 +33,6 @@ def compilers_of(func: relax.Function, default: Sequence[str] | None) -> list[st
     return [str(value)] if isinstance(value, str) else [str(v) for v in value]
 
 
-def _fusion_patterns(compilers: Sequence[str], ops: set[str]) -> list[tuple[Any, ...]]:
-    """Entries for FuseOpsByPattern: compilers in order, each with its patterns before its single ops."""
-    entries: list[tuple[Any, ...]] = []
-    for ns in map(namespace, compilers):
-        for pattern in ns.patterns.values():
-            name = f"{ns.name}.{pattern.name}"
-            entries.append((name, pattern.pattern, dict(pattern.annotations), _pattern_checker(ns, pattern)))
-        entries += [
-            (f"{ns.name}.{op}", _single_call(op), {}, _call_checker(ns))
-            for op in ns.ops()
-            if op in ops
-        ]
-    return entries
-
-
 def _single_call(op: str) -> Any:
     if op in ("relax.multiply", "relax.divide"):
         # TVM also tries a*b/c as a*(b/c) for these two, and then reads arguments that a pattern without any lacks.
@@ -52,18 +40,69 @@ def _single_call(op: str) -> Any:
     return is_op(op)(varg_default_wildcard=True)
 
 
-def _call_checker(ns: Namespace) -> Any:
-    return lambda context: ask(ns, context.matched_expr) is None
+class Matcher:
+    """The candidates for FuseOpsByPattern: compilers in order, each with its patterns before its single ops.
 
+    Parameters
+    ----------
+    compilers : sequence of str
+        Namespaces in order of priority.
+    ops : set of str
+        The operators that occur; the others need no candidate.
+    """
 
-def _pattern_checker(ns: Namespace, pattern: Pattern) -> Any:
-    def check(context: Any) -> bool:
-        if has_leaking_intermediate_variables(context):
-            return False
-        match = {str(name): expr for name, expr in context.annotated_expr.items()}
-        return ask_pattern(ns, pattern, {**match, "root": context.matched_expr}) is None
+    def __init__(self, compilers: Sequence[str], ops: set[str]) -> None:
+        self._accepted = ""  # variable of the match that was accepted last
+        #: ``(variable, operator, compiler, stage, refusal)`` of every predicate, check or lowering that broke
+        self.crashes: list[tuple[Any, str, str, str, Crash]] = []
+        #: ``(name, pattern, annotations, check, attributes)``
+        self.candidates: list[tuple[Any, ...]] = []
+        for ns in map(namespace, compilers):
+            for pattern in ns.patterns.values():
+                self._add(ns, pattern.name, pattern.pattern, pattern.annotations, self._pattern_check(ns, pattern))
+            for op in ns.ops():
+                if op in ops:
+                    self._add(ns, op, _single_call(op), {}, self._call_check(ns))
 
-    return check
+    def _add(self, ns: Namespace, name: str, pattern: Any, annotations: Mapping[str, Any], check: Any) -> None:
+        self.candidates.append((f"{ns.name}.{name}", pattern, dict(annotations), check, self._attributes))
+
+    def _attributes(self, _match: Any) -> dict[str, str]:
+        return {NAME_ATTR: self._accepted}  # asked for right after the check of the same match
+
+    def _call_check(self, ns: Namespace) -> Any:
+        return lambda context: self._settle(context, ns, "annotate", ask(ns, context.matched_expr))
+
+    def _pattern_check(self, ns: Namespace, pattern: Pattern) -> Any:
+        def check(context: Any) -> bool:
+            if has_leaking_intermediate_variables(context):
+                return False
+            match = {str(name): expr for name, expr in context.annotated_expr.items()}
+            refusal = ask_pattern(ns, pattern, {**match, "root": context.matched_expr})
+            return self._settle(context, ns, "pattern", refusal)
+
+        return check
+
+    def _settle(self, context: Any, ns: Namespace, stage: str, refusal: Reject | None) -> bool:
+        root = context.matched_expr
+        var = context.value_to_bound_var[root]
+        if refusal is None:
+            self._accepted = var_name(var)
+        elif isinstance(refusal, Crash):
+            self.crashes.append((var, str(getattr(root.op, "name", "")), ns.name, stage, refusal))
+        return refusal is None
+
+    def run(self, mod: tvm.IRModule, functions: Sequence[str], after: str = "") -> tvm.IRModule:
+        """Replace what matches in ``functions`` by calls of composite functions.
+
+        ``after`` names a candidate: only those behind it are tried.
+        """
+        names = [c[0] for c in self.candidates]
+        candidates = self.candidates[names.index(after) + 1 :] if after else self.candidates
+        if not candidates:
+            return mod
+        fuse = relax.transform.FuseOpsByPattern(candidates, bind_constants=True, entry_functions=list(functions))
+        return restore_names(fuse(mod))
 
 
 def ask_pattern(ns: Namespace, pattern: Pattern, match: dict[str, Any]) -> Reject | None:
@@ -77,7 +116,7 @@ def ask_pattern(ns: Namespace, pattern: Pattern, match: dict[str, Any]) -> Rejec
     except Reject as refusal:
         return refusal
     except Exception as error:
-        return Reject(f"{who} failed: {type(error).__name__}: {error}")
+        return Crash(f"{who} failed: {type(error).__name__}: {error}")
     lower = pattern.lower
     if lower is None:
         return None
@@ -123,22 +162,29 @@ def AnnotateExternalCompiler(
                 for make_pass in namespace(name).prepare:
                     mod = make_pass()(mod)
         mod = relax.transform.ConvertToDataflow(min_size=1)(mod)
+        entries: list[Entry] = []
         for compilers, functions in _by_compilers(mod, default).items():
-            ops = {op for f in functions for op in ops_of(mod[f])}
-            patterns = _fusion_patterns(compilers, ops)
-            if patterns:
-                mod = relax.transform.FuseOpsByPattern(patterns, bind_constants=True, entry_functions=functions)(mod)
-        for gv, func in owned.items():  # the passes above rewrite every function
-            mod.update_func(gv, func)
-        return mod
+            # The attribute tells PartitionGraph whom it may ask next.
+            named = {gv: with_unique_names(mod[gv]).with_attr(COMPILER_ATTR, list(compilers)) for gv in functions}
+            matcher = Matcher(compilers, {op for func in named.values() for op in ops_of(func)})
+            mod = matcher.run(with_functions(mod, named), [gv.name_hint for gv in functions])
+            entries += _entries(matcher, named)
+        return with_entries(with_functions(mod, owned), entries)  # the passes above rewrite every function
 
     return annotate
 
 
-def _by_compilers(mod: tvm.IRModule, default: Sequence[str] | None) -> dict[tuple[str, ...], list[str]]:
-    """Names of the host functions, grouped by the compilers that may take their calls."""
-    groups: dict[tuple[str, ...], list[str]] = {}
+def _entries(matcher: Matcher, functions: Mapping[Any, relax.Function]) -> Iterator[Entry]:
+    """Log entries for what crashed; the calls stood in ``functions``."""
+    for var, op, compiler, stage, crash in matcher.crashes:
+        where = next((gv.name_hint for gv, f in functions.items() if var in relax.analysis.bound_vars(f)), "")
+        yield Entry(where, var_name(var), op, compiler, stage, crash.reason)
+
+
+def _by_compilers(mod: tvm.IRModule, default: Sequence[str] | None) -> dict[tuple[str, ...], list[Any]]:
+    """The host functions, grouped by the compilers that may take their calls."""
+    groups: dict[tuple[str, ...], list[Any]] = {}
     for gv, func in sorted(mod.functions.items(), key=lambda item: item[0].name_hint):
         if is_host_function(func) and (compilers := compilers_of(func, default)):
-            groups.setdefault(tuple(compilers), []).append(gv.name_hint)
+            groups.setdefault(tuple(compilers), []).append(gv)
     return groups

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import tvm
@@ -20,6 +20,7 @@ __all__ = [
     "match_annotations",
     "op_calls",
     "ops_of",
+    "with_functions",
 ]
 
 
@@ -85,3 +86,8 @@ def compiler_of_composite(value: Any, lookup: Callable[[Any], Any]) -> str:
     if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.GlobalVar):
         return ""
     return composite_of(lookup(value.op)).partition(".")[0]
+
+
+def with_functions(mod: tvm.IRModule, functions: Mapping[Any, Any]) -> tvm.IRModule:
+    """A copy of ``mod`` in which ``functions`` are added or take the place of those there."""
+    return tvm.IRModule({**dict(mod.functions.items()), **functions}, attrs=mod.attrs, global_infos=mod.global_infos)

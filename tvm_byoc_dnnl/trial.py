@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 
 from .builder import GraphBuilder
-from .verdict import Reject, as_reject
+from .verdict import Crash, Reject, as_reject
 
 if TYPE_CHECKING:
     from .registry import Namespace
@@ -30,7 +30,7 @@ def trial_lowering(ns: Namespace, name: str, source: list[str], lower: Callable[
     except Reject as refusal:
         return refusal
     except Exception as error:  # a vendor's bug must not cost the user the build
-        return Reject(f"the lowering of {name} in {ns.name!r} failed: {type(error).__name__}: {error}")
+        return Crash(f"the lowering of {name} in {ns.name!r} failed: {type(error).__name__}: {error}")
 
 
 def trial_call(ns: Namespace, call: Any) -> Reject | None:
@@ -60,4 +60,4 @@ def ask(ns: Namespace, call: Any) -> Reject | None:
     except Reject as refusal:
         return refusal
     except Exception as error:
-        return Reject(f"the predicate of {ns.name!r} for {op} failed: {type(error).__name__}: {error}")
+        return Crash(f"the predicate of {ns.name!r} for {op} failed: {type(error).__name__}: {error}")

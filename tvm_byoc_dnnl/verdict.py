@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["Reject", "as_reject", "require"]
+__all__ = ["Crash", "Reject", "as_reject", "require"]
 
 
 class Reject(Exception):
@@ -31,6 +31,10 @@ class Reject(Exception):
 
     def __hash__(self) -> int:
         return hash(self.reason)
+
+
+class Crash(Reject):
+    """A refusal that nobody decided: the code that was asked raised an error."""
 
 
 def require(condition: bool, reason: str) -> None:
