@@ -179,6 +179,9 @@ class DnnlModule final : public ffi::ModuleObj {
         return names;
       });
     }
+    if (name == "save_to_bytes") {  // what export writes, for tools
+      return ffi::Function::FromTyped([self]() { return self->SaveToBytes(); });
+    }
     if (name == "describe") {
       return ffi::Function::FromPacked([self](ffi::PackedArgs args, ffi::Any* result) {
         *result = Guarded([&] { return self->Describe(args); });

@@ -403,7 +403,7 @@ bool Lowering::Emit(std::vector<OpDesc> candidates, bool accept_reference) {
   return true;
 }
 
-Place Lowering::Allocate(int value, const MemoryDesc& md) {
+Place Lowering::NewPlace(int value, const MemoryDesc& md) {
   Place place{-1, 0, md};
   std::optional<Place> output = OutputPlace(value);
   if (output && SameLayout(output->md, md)) {
@@ -414,6 +414,11 @@ Place Lowering::Allocate(int value, const MemoryDesc& md) {
     place.buffer = AddBuffer(values_[value].constant, static_cast<int64_t>(md.get_size()),
                              {of_graph ? value : -1, md});
   }
+  return place;
+}
+
+Place Lowering::Allocate(int value, const MemoryDesc& md) {
+  Place place = NewPlace(value, md);
   SetPlace(value, place);
   return place;
 }
@@ -458,11 +463,7 @@ Place Lowering::PlaceIn(int value, const MemoryDesc& md) {
   for (const Place& place : values_[value].places) {
     if (SameLayout(place.md, md)) return place;
   }
-  Place from = Primary(value);
-  Place to{-1, 0, md};
-  bool of_graph = value < static_cast<int>(graph_.tensors.size());
-  to.buffer = AddBuffer(values_[value].constant, static_cast<int64_t>(md.get_size()),
-                        {of_graph ? value : -1, md});
+  Place to = NewPlace(value, md);
   Copy(value, value, to);
   SetPlace(value, to);
   return to;

@@ -92,7 +92,8 @@ class Lowering {
   /// `value` lies here (a view of another value's place).
   void SetPlace(int value, Place place) { values_[value].places.push_back(std::move(place)); }
 
-  /// The value in exactly this layout; a reorder if it has never been in it.
+  /// The value in exactly this layout; a reorder if it has never been in it (to the caller's
+  /// output, if `md` is what the output expects).
   Place PlaceIn(int value, const MemoryDesc& md);
 
   /// Gives a value its own memory, in the caller's output if `md` is what the output expects.
@@ -134,6 +135,7 @@ class Lowering {
   std::optional<Place> SumInPlace(Choice* choice) const;
   std::optional<Place> OverwriteSource(const Choice& choice) const;
   std::optional<Place> WriteToOutput(Choice* choice);
+  Place NewPlace(int value, const MemoryDesc& md);
   std::optional<Place> OutputPlace(int value) const;
   bool MayOverwrite(int value, const Place& place) const;
   int AddBuffer(bool constant, int64_t bytes, PackedKey key);

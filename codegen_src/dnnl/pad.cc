@@ -70,7 +70,10 @@ std::string EncodeElement(double value, DType dtype) {
 
 void LowerPad(const NodeView& n) {
   Lowering& l = n.lowering;
-  Place whole = l.Allocate(n.output, Dense(n.OutShape(), n.OutDType()));
+  const MemoryDesc& source = l.Layout(n.In(0));  // whose order of axes the result keeps
+  Place whole = l.Allocate(n.output, IsStrided(source) && !n.OutShape().empty()
+                                         ? Ordered(n.OutShape(), n.OutDType(), AxisOrder(source))
+                                         : Dense(n.OutShape(), n.OutDType()));
   if (n.Shape(0) != n.OutShape()) l.Fill(n.output, EncodeElement(n.a.value, n.OutDType()));
   if (ElementCount(n.Shape(0)) == 0) return;
   Place inside = whole;

@@ -42,7 +42,13 @@ class GraphBuilder:
         return tensor
 
     def node(
-        self, kind: str, inputs: list[int], shape: Any, dtype: str = "float32", post_ops: Any = (), **attrs: Any
+        self,
+        kind: str,
+        inputs: list[int],
+        shape: Any,
+        dtype: str = "float32",
+        post_ops: Any = (),
+        **attrs: Any,
     ) -> int:
         node: dict[str, Any] = {"kind": kind, "inputs": list(inputs), "outputs": [self.tensor(shape, dtype)]}
         node |= {"attrs": attrs, "post_ops": list(post_ops), "source": [f"test.{kind}"]}
