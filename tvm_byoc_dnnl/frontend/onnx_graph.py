@@ -6,7 +6,7 @@ Weights stay the model's own ``TensorProto`` objects until somebody asks for the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,10 @@ class Graph:
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
+        self.reload(model)
+
+    def reload(self, model: onnx.ModelProto) -> None:
+        """Start again from another model."""
         graph = model.graph
         self.model = model
         self.nodes: list[onnx.NodeProto] = list(graph.node)
@@ -54,7 +58,15 @@ class Graph:
         self.outputs = list(graph.output)
         self.types: dict[str, tuple[int, Dims | None]] = {}
         self.opset = next((o.version for o in model.opset_import if o.domain in _DEFAULT_DOMAINS), 1)
-        self._names = {n for node in self.nodes for n in (*node.input, *node.output)} | set(self._constants)
+        self._names = {n for node in self.nodes for n in (*node.input, *node.output, *captured(node))}
+        self._names |= set(self._constants) | {i.name for i in self.inputs}
+
+    def take_nodes(self, model: onnx.ModelProto) -> None:
+        """Use the nodes of another model, made from this graph, and the constants that it added."""
+        self.nodes = list(model.graph.node)
+        for tensor in model.graph.initializer:
+            self._constants.setdefault(tensor.name, tensor)
+        self._names |= {n for node in self.nodes for n in (*node.input, *node.output)}
 
     # ---- constants ----------------------------------------------------------------------------------
 
@@ -88,10 +100,6 @@ class Graph:
         self._names.add(name)
         return name
 
-    def node(self, op: str, inputs: Sequence[str], output: str | None = None, **attrs: Any) -> onnx.NodeProto:
-        """A new node of a standard operator with one output."""
-        return helper.make_node(op, list(inputs), [output or self.fresh(f"{inputs[0]}_{op}")], **attrs)
-
     def readers(self) -> dict[str, list[tuple[onnx.NodeProto, int]]]:
         """Value name to the nodes that read it, with the position."""
         readers: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
@@ -100,9 +108,11 @@ class Graph:
                 readers.setdefault(name, []).append((node, position))
         return readers
 
-    def kept(self) -> set[str]:
-        """Values that must keep their names: outputs, and what subgraphs read from outside."""
-        return {o.name for o in self.outputs} | {n for node in self.nodes for n in captured(node)}
+    def is_read(self, name: str) -> bool:
+        """Whether a node, a subgraph or an output needs the value."""
+        return any(o.name == name for o in self.outputs) or any(
+            name in node.input or name in captured(node) for node in self.nodes
+        )
 
     def sort(self) -> None:
         """Put nodes behind what they read, and drop those that nothing needs."""

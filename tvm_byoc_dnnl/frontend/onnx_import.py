@@ -14,12 +14,16 @@ from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
 from ..errors import InputError, UnsupportedError
-from .onnx_graph import Graph
+from .onnx_graph import Graph, is_standard
 from .onnx_rewrites import rewrite
 
 __all__ = ["import_onnx", "load_onnx"]
 
 _LARGE = 1 << 12  # elements; smaller constants may be shapes or axes, which the importer wants to see
+# Operators of ONNX Runtime's own domain that the importer means.
+_CONTRIB = frozenset(
+    "Attention BiasGelu DequantizeLinear EmbedLayerNormalization FastGelu Gelu MatMulInteger16 QuantizeLinear".split()
+)
 Shapes = Mapping[str, Sequence[int]]
 
 
@@ -37,6 +41,11 @@ def import_onnx(model: onnx.ModelProto, shapes: Shapes | None = None) -> tvm.IRM
     """A Relax module of an ONNX model; see `to_relax`."""
     if not model.graph.output:
         raise InputError("the ONNX model has no outputs: it is empty or damaged")
+    if any(t.data_location == onnx.TensorProto.EXTERNAL for t in model.graph.initializer):
+        raise InputError(
+            "the model's weights lie in files beside it and are not loaded; give its path, or call "
+            "onnx.load_external_data_for_model first"
+        )
     if model.functions:
         from onnx.inliner import inline_local_functions
 
@@ -107,15 +116,22 @@ def _check_operators(graph: Graph) -> None:
     from tvm.relax.frontend.onnx import onnx_frontend
 
     known = {*onnx_frontend._get_convert_map(), "If", "Constant"}
-    missing = [node for node in graph.nodes if node.op_type not in known]
+    # The importer looks at names only, so another domain's `Relu` would pass for ONNX's.
+    missing = [n for n in graph.nodes if n.op_type not in known or not (is_standard(n) or _is_contrib(n))]
     if not missing:
         return
-    kinds = {f"{node.domain or 'ai.onnx'}.{node.op_type}": node for node in reversed(missing)}
-    named = [f"{kind} (node `{node.name or node.output[0]}`)" for kind, node in reversed(kinds.items())]
+    first: dict[str, onnx.NodeProto] = {}
+    for node in missing:
+        first.setdefault(f"{node.domain or 'ai.onnx'}.{node.op_type}", node)
+    named = [f"{kind} (node `{node.name or node.output[0]}`)" for kind, node in first.items()]
     raise UnsupportedError(
         f"no Relax equivalent for ONNX operator{'s' if len(named) > 1 else ''} {', '.join(named)} "
         f"(opset {graph.opset}); export the model with standard operators instead"
     )
+
+
+def _is_contrib(node: onnx.NodeProto) -> bool:
+    return node.domain == "com.microsoft" and node.op_type in _CONTRIB
 
 
 def _first_line(err: Exception) -> str:

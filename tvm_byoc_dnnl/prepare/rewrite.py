@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import tvm
@@ -37,24 +38,43 @@ _UNIFORM = 1 << 14  # elements: larger constants are not searched for a single v
 _MAX_REWRITES = 64  # of one value: far above what the rules need; a loop of two rules ends here
 
 
+_FORMS = {
+    "call": relax.Call,
+    "var": relax.Var,
+    "tuple": relax.Tuple,
+    "item": relax.TupleGetItem,
+    "shape": relax.ShapeExpr,
+    "branch": (relax.If, relax.Function, relax.SeqExpr),
+}
+_COMPOUND = ("call", "tuple", "item")  # forms of values that read others
+
+
+@cache
+def _form_of(kind: Any) -> str:
+    return next((form for form, classes in _FORMS.items() if issubclass(kind, classes)), "")
+
+
+def _form(value: Any) -> str:
+    """Which kind of expression it is; ``isinstance`` on TVM's classes takes most of a sweep otherwise."""
+    kind: Any = type(value)
+    return _form_of(kind)
+
+
 def _kind(value: Any) -> str:
     """What rules are looked up by."""
-    if isinstance(value, relax.Call):
-        return value.op.name if isinstance(value.op, tvm.ir.Op) else ""
+    if _form(value) == "call":
+        return value.op.name if type(value.op) is tvm.ir.Op else ""
     return type(value).__name__
-
-
-_COMPOUND = (relax.Call, relax.TupleGetItem, relax.Tuple)  # values that read others
 
 
 def _is_atom(value: Any) -> bool:
     """Whether a value may stand for a variable wherever that is read."""
-    return isinstance(value, (relax.Var, relax.ShapeExpr)) or is_constant(value)
+    return _form(value) in ("var", "shape") or is_constant(value)
 
 
 def _is_simple(value: Any) -> bool:
     """Whether a bound value has no scope of its own (no branches, no local function)."""
-    return isinstance(value, _COMPOUND) or _is_atom(value)
+    return _form(value) in _COMPOUND or _is_atom(value)
 
 
 def _is_backend_function(func: relax.Function) -> bool:
@@ -76,22 +96,19 @@ def _called(module: tvm.IRModule) -> set[Any]:
     return found
 
 
-def _reads(value: Any) -> Iterable[Any]:
+def _reads(value: Any) -> list[Any]:
     """Variables that a value reads, once per occurrence."""
-    if isinstance(value, relax.Call):
-        if isinstance(value.op, relax.Var):
-            yield value.op
-        for arg in value.args:
-            yield from _reads(arg)
-    elif isinstance(value, relax.Var):
-        yield value
-    elif isinstance(value, relax.Tuple):
-        for field in value.fields:
-            yield from _reads(field)
-    elif isinstance(value, relax.TupleGetItem):
-        yield from _reads(value.tuple_value)
-    elif isinstance(value, (relax.If, relax.Function, relax.SeqExpr)):
-        yield from relax.analysis.free_vars(value)
+    form = _form(value)
+    if form == "var":
+        return [value]
+    if form == "call":
+        callee = [value.op] if _form(value.op) == "var" else []
+        return callee + [read for arg in value.args for read in _reads(arg)]
+    if form == "tuple":
+        return [read for field in value.fields for read in _reads(field)]
+    if form == "item":
+        return _reads(value.tuple_value)
+    return list(relax.analysis.free_vars(value)) if form == "branch" else []
 
 
 class Scope:
@@ -114,14 +131,17 @@ class Scope:
 
     def value(self, expr: Any) -> Any:
         """The value behind ``expr``: follows a variable to what it is bound to."""
-        while isinstance(expr, relax.Var) and expr in self._value:
-            expr = self._value[expr]
+        while _form(expr) == "var":
+            bound = self._value.get(expr)
+            if bound is None:
+                return expr
+            expr = bound
         return expr
 
     def call(self, expr: Any, *ops: str) -> Any:
         """The call behind ``expr`` when its operator is one of ``ops``, else ``None``."""
         value = self.value(expr)
-        return value if isinstance(value, relax.Call) and _kind(value) in ops else None
+        return value if _form(value) == "call" and _kind(value) in ops else None
 
     def const(self, expr: Any) -> Any:
         """The value of a constant as a NumPy array, else ``None``."""
@@ -178,7 +198,7 @@ class Scope:
 
         True means that replacing ``root`` makes all of them disappear.
         """
-        interior = {v for v in interior if isinstance(v, relax.Var)}
+        interior = {v for v in interior if _form(v) == "var"}
         inner: Counter[Any] = Counter()
         for value in [root, *(self._value[v] for v in interior)]:
             inner.update(v for v in _reads(value) if v in interior)
@@ -226,7 +246,7 @@ class Scope:
         return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs, func.span)
 
     def _count(self, value: Any) -> None:
-        reads = list(_reads(value))
+        reads = _reads(value)
         self._uses.update(reads)
         if not _is_simple(value):
             self._pinned.update(reads)
@@ -276,19 +296,20 @@ class Scope:
         raise RuntimeError(f"the preparing rules do not settle on {value}")
 
     def _typed(self, value: Any) -> Any:
-        return self._builder.normalize(value) if isinstance(value, _COMPOUND) else value
+        return self._builder.normalize(value) if _form(value) in _COMPOUND else value
 
     def _resolve(self, value: Any) -> Any:
         """``value`` with every variable replaced by what stands for it now."""
-        if isinstance(value, relax.Var):
+        form = _form(value)
+        if form == "var":
             return self._alias.get(value, value)
-        if isinstance(value, relax.Call):
+        if form == "call":
             args, changed = self._resolve_all(value.args)
             return self.with_args(value, *args) if changed else value
-        if isinstance(value, relax.Tuple):
+        if form == "tuple":
             fields, changed = self._resolve_all(value.fields)
             return relax.Tuple(fields) if changed else value
-        if isinstance(value, relax.TupleGetItem):
+        if form == "item":
             (item,), changed = self._resolve_all([value.tuple_value])
             return relax.TupleGetItem(item, value.index) if changed else value
         return value

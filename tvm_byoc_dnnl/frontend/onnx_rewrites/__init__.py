@@ -1,15 +1,55 @@
-"""What is done to an ONNX graph before TVM's importer sees it, one concept per file."""
+"""What is done to an ONNX graph before TVM's importer sees it, one concept per file.
+
+A rule is ``rule(graph, node) -> list of nodes | None`` for one operator: the nodes that do the same with what
+the importer knows, or ``None`` to leave the node alone. The last node made must produce the outputs of the old.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import chain
+
+import onnx
+
 from ..onnx_graph import Graph
+from . import contrib, einsum, padding, quantised, resize
 from .fold import fold
+from .functions import expand_functions
+from .legacy import modernise
 
 __all__ = ["rewrite"]
 
+Rule = Callable[[Graph, onnx.NodeProto], "list[onnx.NodeProto] | None"]
+
+# (domain, operator) -> rule
+RULES: dict[tuple[str, str], Rule] = {
+    **contrib.RULES,
+    **einsum.RULES,
+    **padding.RULES,
+    **quantised.RULES,
+    **resize.RULES,
+}
+_MAX_ROUNDS = 4  # a rule may make shapes known that another waits for
+
 
 def rewrite(graph: Graph) -> None:
-    """Apply every rewrite, in order."""
+    """Bring a graph into a form that the importer takes; constants folded, nodes in order."""
+    modernise(graph)
     graph.sort()
+    expand_functions(graph)
     fold(graph)
+    for _ in range(_MAX_ROUNDS):
+        new = [_rewritten(graph, node) for node in graph.nodes]
+        changed = any(made is not None for made in new)
+        if not changed:
+            break
+        old = graph.nodes
+        graph.nodes = list(chain.from_iterable([n] if made is None else made for n, made in zip(old, new, strict=True)))
+        fold(graph)
     graph.sort()
+
+
+def _rewritten(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    rule = RULES.get((domain, node.op_type))
+    return None if rule is None else rule(graph, node)

@@ -1,0 +1,193 @@
+"""`to_relax`: kinds of models, shapes, names, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+from tvm import relax
+
+from tests.unit.importing import check, module, node, onnx_model, ops, prepared, rand, run
+from tvm_byoc_dnnl.errors import InputError, UnsupportedError
+from tvm_byoc_dnnl.frontend import to_relax
+from tvm_byoc_dnnl.testing.models import LIGHT_MODELS, light_model, ort_run, random_inputs
+
+CONV = [node("Conv", ["x", "w"], ["y"])]
+OPEN = {"x": ("n", 3, "h", "w_")}
+W = {"w": rand(4, 3, 3, 3)}
+
+
+# ---- kinds ------------------------------------------------------------------------------------------
+
+
+def test_irmodule_is_returned_as_it_is() -> None:
+    mod = module(lambda b, x: b.emit(relax.op.nn.relu(x)), (2, 3))
+    assert to_relax(mod) is mod
+
+
+def test_path(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx_model(CONV, {"x": (1, 3, 8, 8)}, W), path)
+    for given in (path, str(path)):
+        assert ops(to_relax(given)) == {"nn.conv2d": 1}
+
+
+def test_weights_beside_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    model = onnx_model(CONV, {"x": (1, 3, 8, 8)}, {"w": rand(64, 3, 5, 5)})
+    x = rand(1, 3, 8, 8)
+    (want,) = ort_run(model, {"x": x})
+    onnx.save(model, path, save_as_external_data=True, size_threshold=0)  # moves the weights out of `model` too
+    np.testing.assert_allclose(run(to_relax(path), x)[0], want, rtol=1e-4, atol=1e-4)
+    with pytest.raises(InputError, match="weights lie in files beside it"):
+        to_relax(onnx.load(path, load_external_data=False))
+    next(f for f in tmp_path.iterdir() if f != path).unlink()
+    with pytest.raises(InputError, match=r"cannot read .*m\.onnx"):
+        to_relax(path)
+
+
+def test_the_model_is_not_changed() -> None:
+    model = onnx_model([node("Resize", ["x", "r", "s"], ["y"])], {"x": (1, 3, 4, "w")}, {
+        "r": np.zeros(0, "float32"), "s": np.array([1, 1, 2, 2], "float32")})  # fmt: skip
+    before = model.SerializeToString(deterministic=True)
+    to_relax(model, shapes={"x": (1, 3, 4, 5)})
+    assert model.SerializeToString(deterministic=True) == before
+
+
+def test_torch_program() -> None:
+    torch = pytest.importorskip("torch")
+    linear = torch.nn.Linear(4, 3)
+    x = torch.randn(2, 4)
+    mod = to_relax(torch.export.export(linear, (x,)))
+    np.testing.assert_allclose(run(mod, x.numpy())[0], linear(x).detach().numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_nothing_is_imported_before_it_is_needed() -> None:
+    code = "import sys, tvm_byoc_dnnl.frontend; print([m for m in ('onnx', 'torch') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+# ---- shapes and names -------------------------------------------------------------------------------
+
+
+def test_open_dims_stay_symbols() -> None:
+    mod = to_relax(onnx_model(CONV, OPEN, W))
+    assert [str(d) for d in mod["main"].params[0].ty.shape] == ["n", "T.int64(3)", "h", "w_"]
+
+
+def test_shapes_fix_open_dims() -> None:
+    mod = to_relax(onnx_model(CONV, OPEN, W), shapes={"x": (1, 3, 8, 9)})
+    assert [int(d) for d in mod["main"].ret_ty.shape] == [1, 4, 6, 7]
+
+
+def test_names_of_the_model_are_kept() -> None:
+    nodes = [node("Relu", ["data/0:a"], ["out.1"]), node("Neg", ["2"], ["out.2"])]
+    mod = to_relax(onnx_model(nodes, {"data/0:a": (2,), "2": (2,)}, outputs=["out.1", "out.2"]))
+    assert list(mod["main"].attrs["input_names"]) == ["data/0:a", "2"]
+    assert list(mod["main"].attrs["output_names"]) == ["out.1", "out.2"]
+    assert int(mod["main"].attrs["num_input"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"z": (1, 3, 8, 8)}, r"`z`, which is no input.*`x` \(n, 3, h, w_\)"),
+        ({"x": (1, 3, 8)}, r"\(1, 3, 8\) for `x`.*one positive number per dimension"),
+        ({"x": (1, 4, 8, 8)}, r"\(1, 4, 8, 8\) for `x`, which the model fixes to \(n, 3, h, w_\)"),
+        ({"x": (0, 3, 8, 8)}, "one positive number"),
+    ],
+    ids=["name", "rank", "fixed dim", "zero"],
+)
+def test_shapes_that_do_not_fit(shapes: dict[str, tuple[int, ...]], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        to_relax(onnx_model(CONV, OPEN, W), shapes=shapes)
+
+
+def test_shapes_for_a_module_are_refused() -> None:
+    with pytest.raises(InputError, match="IRModule carries its own"):
+        to_relax(module(lambda b, x: b.emit(relax.op.nn.relu(x)), (2, 3)), shapes={"x": (1,)})
+
+
+# ---- what is refused --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", [3, None, np.zeros(3), [1]], ids=["int", "none", "array", "list"])
+def test_other_kinds_are_refused(model: object) -> None:
+    with pytest.raises(InputError, match="give an IRModule"):
+        to_relax(model)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no file"):
+        to_relax(tmp_path / "none.onnx")
+    damaged = tmp_path / "damaged.onnx"
+    damaged.write_bytes(b"\x93damaged" * 20)
+    with pytest.raises(InputError, match=r"cannot read .*damaged\.onnx"):
+        to_relax(damaged)
+    empty = tmp_path / "empty.onnx"
+    empty.write_bytes(b"")
+    with pytest.raises(InputError, match="no outputs"):
+        to_relax(empty)
+
+
+def test_unknown_operators_are_all_named() -> None:
+    nodes = [
+        node("Det", ["x"], ["a"], name="first"),
+        node("Foo", ["a"], ["b"], domain="acme"),
+        node("Det", ["b"], ["y"], name="second"),
+    ]
+    with pytest.raises(UnsupportedError, match=r"operators ai\.onnx\.Det \(node `first`\), acme\.Foo \(node `b`\)"):
+        to_relax(onnx_model(nodes, {"x": (2, 2)}))
+
+
+def test_another_domain_does_not_pass_for_onnx() -> None:
+    with pytest.raises(UnsupportedError, match=r"acme\.Relu"):
+        to_relax(onnx_model([node("Relu", ["x"], ["y"], domain="acme")], {"x": (2, 2)}))
+
+
+def test_what_the_importer_refuses_is_one_line() -> None:
+    model = onnx_model([node("TopK", ["x", "k"], ["y", "i"])], {"x": (4,), "k": (1,)}, dtypes={"k": TensorProto.INT64})
+    with pytest.raises(UnsupportedError, match=r"TVM's ONNX importer refuses this model: .+") as error:
+        to_relax(model)
+    assert "\n" not in str(error.value)
+
+
+# ---- whole networks ---------------------------------------------------------------------------------
+
+
+def test_light_models_are_reproducible_and_alive() -> None:
+    model = light_model("squeezenet")
+    again = light_model("squeezenet")
+    assert model.SerializeToString(deterministic=True) == again.SerializeToString(deterministic=True)
+    assert [i.name for i in model.graph.input] == ["data_0"]
+    (out,) = ort_run(model, random_inputs(model))
+    assert out.std() > 1e-4
+    assert np.unique(out).size > 500
+    with pytest.raises(InputError, match="squeezenet"):
+        light_model("resnet5")
+
+
+def test_squeezenet() -> None:
+    got = check(light_model("squeezenet"))
+    assert got == {
+        "nn.conv2d": 26, "add": 26, "nn.relu": 26, "nn.max_pool2d": 3, "concat": 8, "mean": 1, "nn.softmax": 1,
+    }  # fmt: skip
+
+
+def test_raw_light_file() -> None:
+    """As it ships: opset 9, ir_version 3, weights made by ConstantOfShape and repeated as inputs."""
+    path = Path(onnx.__file__).parent / "backend/test/data/light/light_squeezenet.onnx"
+    assert ops(prepared(to_relax(path))) == ops(prepared(to_relax(light_model("squeezenet"))))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [m for m in LIGHT_MODELS if m not in ("squeezenet", "vgg19", "bvlc_alexnet")])
+def test_light_models(name: str) -> None:
+    got = check(light_model(name), tolerance=1e-4)
+    assert "nn.batch_norm" not in got or name == "densenet121"
+    assert not {"stack", "broadcast_to", "nn.dropout", "permute_dims"} & set(got) or name == "shufflenet"

@@ -1,0 +1,51 @@
+"""Operators that ONNX defines by others, where the importer has no converter or a broken one."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import defs
+from onnx.inliner import inline_selected_functions
+
+from ..onnx_graph import Graph, is_standard
+
+# The importer has a converter that fails on the standard's own attributes.
+_BROKEN = frozenset({"Attention"})
+_SMALL = 1024  # elements: constants below this may be attributes to the function
+
+
+def expand_functions(graph: Graph) -> None:
+    """Replace such nodes by the bodies that the standard gives."""
+    from tvm.relax.frontend.onnx import onnx_frontend
+
+    known = set(onnx_frontend._get_convert_map()) - _BROKEN
+    wanted = {
+        node.op_type
+        for node in graph.nodes
+        if is_standard(node) and node.op_type not in known and _has_body(node.op_type, graph.opset)
+    }
+    if wanted:
+        graph.nodes = [_with_defaults(n, graph.opset) if n.op_type in wanted else n for n in graph.nodes]
+        skeleton, _ = graph.without_weights(_SMALL)
+        functions = [("", op) for op in sorted(wanted)]
+        graph.take_nodes(inline_selected_functions(skeleton, functions, inline_schema_functions=True))
+
+
+def _has_body(op: str, opset: int) -> bool:
+    if not defs.has(op):
+        return False
+    try:
+        schema = defs.get_schema(op, opset)
+    except defs.SchemaError:  # younger than the model's opset
+        return False
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def _with_defaults(node: onnx.NodeProto, opset: int) -> onnx.NodeProto:
+    """A copy with every attribute that has a default: the bodies refer to attributes and would find nothing."""
+    given = {a.name for a in node.attribute}
+    full = onnx.NodeProto()
+    full.CopyFrom(node)
+    for name, attribute in defs.get_schema(node.op_type, opset).attributes.items():
+        if name not in given and attribute.default_value.type:
+            full.attribute.append(attribute.default_value)
+    return full

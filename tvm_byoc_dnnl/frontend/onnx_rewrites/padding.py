@@ -1,0 +1,94 @@
+"""``auto_pad`` and ``output_shape`` made explicit, and pooling results that nobody reads dropped.
+
+The importer pads the data of a convolution in a function of its own, rounds SAME_LOWER pooling down and does not
+look at ``output_shape``; with known sizes all of them are just ``pads``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import onnx
+from onnx import helper
+
+from ..onnx_graph import Graph, attributes
+
+_SAME = ("SAME_UPPER", "SAME_LOWER")
+
+
+def _with(node: onnx.NodeProto, drop: tuple[str, ...], **attrs: Any) -> onnx.NodeProto:
+    """A copy of a node with some attributes dropped and others set."""
+    new = helper.make_node(node.op_type, node.input, node.output, name=node.name, domain=node.domain, **attrs)
+    new.attribute.extend(a for a in node.attribute if a.name not in attrs and a.name not in drop)
+    return new
+
+
+def _spatial(graph: Graph, node: onnx.NodeProto, attrs: dict[str, Any]) -> tuple[tuple[int, ...], list[int]] | None:
+    """Sizes of the data's spatial axes and of the kernel, when both are known."""
+    dims = graph.dims(node.input[0])
+    kernel = attrs.get("kernel_shape")
+    if kernel is None and len(node.input) > 1:
+        weight = graph.dims(node.input[1])
+        kernel = None if weight is None else weight[2:]
+    if dims is None or kernel is None or not all(isinstance(d, int) for d in (*dims[2:], *kernel)):
+        return None
+    return dims[2:], list(kernel)
+
+
+def _halves(total: list[int], upper: bool) -> list[int]:
+    """Pads as begin... end...; the odd one goes behind for SAME_UPPER."""
+    small, large = [t // 2 for t in total], [t - t // 2 for t in total]
+    return small + large if upper else large + small
+
+
+def _auto_pad(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    attrs = attributes(node)
+    known = _spatial(graph, node, attrs) if attrs.get("auto_pad") in _SAME else None
+    if known is None:
+        return None
+    sizes, kernel = known
+    ones = [1] * len(sizes)
+    strides, dilations = attrs.get("strides", ones), attrs.get("dilations", ones)
+    total = [
+        max((math.ceil(size / s) - 1) * s + (k - 1) * d + 1 - size, 0)
+        for size, k, s, d in zip(sizes, kernel, strides, dilations, strict=True)
+    ]
+    return [_with(node, ("auto_pad",), pads=_halves(total, attrs["auto_pad"] == "SAME_UPPER"))]
+
+
+def _pool(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    padded = _auto_pad(graph, node)
+    if len(node.output) > 1 and not graph.is_read(node.output[1]):
+        slim = onnx.NodeProto()
+        slim.CopyFrom(node if padded is None else padded[0])
+        del slim.output[1:]
+        return [slim]
+    return padded
+
+
+def _output_shape(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    attrs = attributes(node)
+    known = _spatial(graph, node, attrs) if "output_shape" in attrs else None
+    if known is None:
+        return None
+    sizes, kernel = known
+    ones = [1] * len(sizes)
+    strides, dilations = attrs.get("strides", ones), attrs.get("dilations", ones)
+    extra = list(attrs.get("output_padding", [0] * len(sizes)))
+    wanted = list(attrs["output_shape"])[-len(sizes) :]
+    total = []
+    for i, (size, k, s, d) in enumerate(zip(sizes, kernel, strides, dilations, strict=True)):
+        surplus = s * (size - 1) + extra[i] + (k - 1) * d + 1 - wanted[i]
+        extra[i] -= min(surplus, 0)  # longer than the full result: more output padding
+        total.append(max(surplus, 0))
+    pads = _halves(total, attrs.get("auto_pad") == "SAME_UPPER")
+    return [_with(node, ("auto_pad", "output_shape"), pads=pads, output_padding=extra)]
+
+
+RULES = {
+    ("", "Conv"): _auto_pad,
+    ("", "MaxPool"): _pool,
+    ("", "AveragePool"): _auto_pad,
+    ("", "ConvTranspose"): _output_shape,
+}

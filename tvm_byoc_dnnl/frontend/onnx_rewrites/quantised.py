@@ -1,0 +1,139 @@
+"""Operators on quantised tensors as dequantise, compute, quantise: the form that both TVM and backends know.
+
+    QLinearConv(x, w)  ->  QuantizeLinear(Conv(DequantizeLinear(x), DequantizeLinear(w)))
+
+The integer operators become the same with scales of 1; sums beyond 2²⁴ are then rounded to float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from ..onnx_graph import Graph
+from .builder import Builder, Nodes
+
+_MS = "com.microsoft"
+
+
+class _Quantised(Builder):
+    """With the steps between integers and real numbers."""
+
+    def dequantised(self, data: str, scale: str, zero: str, axis: int | None = None) -> str:
+        """The real numbers behind a tensor; ``axis`` matters when there is a scale for each of its slices."""
+        single = axis is None or self.graph.static_shape(scale) in ((), (1,))
+        names = [data, *(self.scalar(n) for n in (scale, zero) if n)]
+        attrs: dict[str, Any] = {} if single else {"axis": axis}
+        return self.add("DequantizeLinear", names, **attrs)
+
+    def quantised(self, data: str, scale: str, zero: str) -> Nodes:
+        """The last step: quantise into the old node's output."""
+        self.add("QuantizeLinear", [data, *(self.scalar(n) for n in (scale, zero) if n)], self.old.output[0])
+        return self.nodes
+
+    def scalar(self, name: str) -> str:
+        """A constant of one element as a scalar: ONNX allows shape (1,) for it in some operators."""
+        value = self.graph.constant(name)
+        if value is None or value.shape != (1,):
+            return name
+        return self.graph.add_constant(f"{name}_scalar", value.reshape(()))
+
+    def bias(self, data: str, x_scale: str, w_scale: str) -> str:
+        """An int32 bias, whose scale is the product of the operands'."""
+        values: list[Any] = [self.graph.constant(n) for n in (data, x_scale, w_scale)]
+        if any(v is None for v in values):
+            scale = self.add("Mul", [x_scale, w_scale])
+            return self.add("Mul", [self.add("Cast", [data], to=TensorProto.FLOAT), scale])
+        whole, xs, ws = values
+        return self.graph.add_constant(f"{data}_float", (whole * (xs * ws).reshape(-1)).astype("float32"))
+
+
+def _conv(graph: Graph, node: onnx.NodeProto) -> Nodes:
+    b = _Quantised(graph, node)
+    x, xs, xz, w, ws, wz, ys, yz, bias = b.inputs[:9]
+    data, weight = b.dequantised(x, xs, xz), b.dequantised(w, ws, wz, axis=0)
+    inputs = [data, weight, b.bias(bias, xs, ws)] if bias else [data, weight]
+    return b.quantised(b.add("Conv", inputs, **b.attrs), ys, yz)
+
+
+def _matmul(graph: Graph, node: onnx.NodeProto) -> Nodes:
+    b = _Quantised(graph, node)
+    x, xs, xz, w, ws, wz, ys, yz = b.inputs[:8]
+    data, weight = b.dequantised(x, xs, xz, axis=-2), b.dequantised(w, ws, wz, axis=-1)
+    return b.quantised(b.add("MatMul", [data, weight]), ys, yz)
+
+
+def _gemm(graph: Graph, node: onnx.NodeProto) -> Nodes:
+    b = _Quantised(graph, node)
+    x, xs, xz, w, ws, wz, bias, ys, yz = b.inputs[:9]
+    axis = 0 if b.attrs.get("transB") else 1
+    inputs = [b.dequantised(x, xs, xz), b.dequantised(w, ws, wz, axis=axis)]
+    if bias:
+        inputs.append(b.add("Mul", [b.bias(bias, xs, ws), b.number(b.attrs.get("alpha", 1.0), ws)]))
+    kept = {k: b.attrs[k] for k in ("alpha", "transA", "transB") if k in b.attrs}
+    if ys:
+        return b.quantised(b.add("Gemm", inputs, **kept), ys, yz)
+    b.add("Gemm", inputs, node.output[0], **kept)
+    return b.nodes
+
+
+def _elementwise(op: str, operands: int) -> Any:
+    """Operators with so many (data, scale, zero point), then the result's scale and zero point."""
+
+    def rule(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
+        b = _Quantised(graph, node)
+        if b.attrs.pop("channels_last", 0):
+            return None
+        b.attrs.pop("opset", None)
+        data = [b.dequantised(*b.inputs[3 * i : 3 * i + 3]) for i in range(operands)]
+        return b.quantised(b.add(op, data, **b.attrs), *b.inputs[3 * operands : 3 * operands + 2])
+
+    return rule
+
+
+def _concat(graph: Graph, node: onnx.NodeProto) -> Nodes:
+    b = _Quantised(graph, node)
+    ys, yz, *rest = node.input
+    data = [b.dequantised(*rest[i : i + 3]) for i in range(0, len(rest), 3)]
+    return b.quantised(b.add("Concat", data, **b.attrs), ys, yz)
+
+
+def _integer(op: str, axes: tuple[int | None, int]) -> Any:
+    """``op`` of integers minus their zero points, as int32."""
+
+    def rule(graph: Graph, node: onnx.NodeProto) -> Nodes:
+        b = _Quantised(graph, node)
+        x, w, xz, wz = b.inputs[:4]
+        operands = []
+        for data, zero, axis in ((x, xz, axes[0]), (w, wz, axes[1])):
+            shape = graph.static_shape(zero) if zero else ()
+            size = shape[0] if shape else 1
+            one = np.ones(() if size == 1 else (size,), "float32")
+            scale = graph.add_constant(f"{data}_one", one)
+            operands.append(b.dequantised(data, scale, zero, axis))
+        result = b.add(op, operands, **b.attrs)
+        b.add("Cast", [result], node.output[0], to=TensorProto.INT32)
+        return b.nodes
+
+    return rule
+
+
+RULES = {
+    ("", "QLinearConv"): _conv,
+    (_MS, "QLinearConv"): _conv,
+    ("", "QLinearMatMul"): _matmul,
+    ("", "ConvInteger"): _integer("Conv", (None, 0)),
+    ("", "MatMulInteger"): _integer("MatMul", (-2, -1)),
+    (_MS, "QGemm"): _gemm,
+    (_MS, "QLinearAdd"): _elementwise("Add", 2),
+    (_MS, "QLinearMul"): _elementwise("Mul", 2),
+    (_MS, "QLinearSigmoid"): _elementwise("Sigmoid", 1),
+    (_MS, "QLinearLeakyRelu"): _elementwise("LeakyRelu", 1),
+    (_MS, "QLinearSoftmax"): _elementwise("Softmax", 1),
+    (_MS, "QLinearAveragePool"): _elementwise("AveragePool", 1),
+    (_MS, "QLinearGlobalAveragePool"): _elementwise("GlobalAveragePool", 1),
+    (_MS, "QLinearConcat"): _concat,
+}
