@@ -75,7 +75,8 @@ class GraphBuilder:
         self._names = constant_names
         self._values: dict[Any, Value | tuple[Any, ...]] = {}
         self._constants: dict[Any, Value] = {}
-        self._symbols: dict[Any, str] = {}
+        self._symbols: dict[Any, Dim] = {}
+        self._symbol_names: set[str] = set()
         #: the Relax ops that the nodes emitted now come from
         self.source: list[str] = []
 
@@ -92,10 +93,10 @@ class GraphBuilder:
             return int(dim)
         if isinstance(dim, tirx.Var):
             if dim not in self._symbols:
-                taken = set(self._symbols.values())
                 name, k = dim.name, 1
-                while name in taken:
+                while name in self._symbol_names:
                     name, k = f"{dim.name}_{k}", k + 1
+                self._symbol_names.add(name)
                 self._symbols[dim] = name
             return self._symbols[dim]
         operator = _OPERATORS.get(type(dim))
@@ -113,6 +114,24 @@ class GraphBuilder:
     def bind(self, var: Any, value: Any) -> None:
         """Let ``var`` (a Relax variable) stand for ``value``: a `Value` or a tuple of them."""
         self._values[var] = value
+        self._bind_symbols(var.ty, value)
+
+    def bind_shape(self, var: Any, shape: Any) -> None:
+        """Let a shape parameter stand for ``shape`` (a Relax expression): it binds symbols, nothing else."""
+        dims = shape.values if isinstance(shape, relax.ShapeExpr) else shape.ty.values
+        for own, dim in zip(var.ty.values or (), dims or (), strict=False):
+            if isinstance(own, tirx.Var):
+                self._symbols.setdefault(own, self.dim(dim))
+
+    def _bind_symbols(self, ty: Any, value: Any) -> None:
+        """A symbol that a variable's type introduces is the dim that the value has there."""
+        if isinstance(ty, relax.TupleType):
+            for own, item in zip(ty.fields, value, strict=True):
+                self._bind_symbols(own, item)
+        elif isinstance(ty, relax.TensorType):
+            for own, dim in zip(shape_dims(ty) or (), value.shape, strict=False):
+                if isinstance(own, tirx.Var):
+                    self._symbols.setdefault(own, dim)
 
     def add_input(self, var: Any) -> None:
         """Make a Relax parameter an input of the region, tuples flattened."""

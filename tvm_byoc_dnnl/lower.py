@@ -75,7 +75,9 @@ def _lower_call(ns: Namespace, g: GraphBuilder, call: Any) -> Any:
 def _lower_composite(ns: Namespace, g: GraphBuilder, func: relax.Function, call: Any) -> Any:
     """Inline a composite: by its pattern's own lowering, else op by op."""
     for param, arg in zip(func.params, call.args, strict=True):
-        if not isinstance(param.ty, relax.ShapeType):
+        if isinstance(param.ty, relax.ShapeType):
+            g.bind_shape(param, arg)
+        else:
             g.bind(param, g.values(arg))
     pattern = ns.patterns.get(composite_of(func).partition(".")[2])
     if pattern is not None and pattern.lower is not None:

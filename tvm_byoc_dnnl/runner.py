@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import threading
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ __all__ = ["Runner", "load"]
 
 
 class Runner:
-    """A compiled model as a Python callable.
+    """A compiled model as a Python callable; any number of threads may call it.
 
     Parameters
     ----------
@@ -36,10 +38,13 @@ class Runner:
     def __init__(self, ex: Any, entry: str = "main") -> None:
         if _native.available():
             _native.load()
-        self._vm = relax.VirtualMachine(ex, tvm.cpu())
-        self._function = self._vm[entry]
+        # A relax.VirtualMachine keeps its stack in itself: each thread needs one of its own. They share the module.
+        self._module = ex.jit() if isinstance(ex, tvm.runtime.Executable) else ex
         self._entry = entry
-        metadata = read_metadata(self._vm) if entry == "main" else None
+        self._local = threading.local()
+        vm = relax.VirtualMachine(self._module, tvm.cpu())
+        self._local.function = vm[entry]
+        metadata = read_metadata(vm) if entry == "main" else None
         self._inputs: list[dict[str, Any]] | None = metadata["inputs"] if metadata else None
 
     @property
@@ -73,7 +78,10 @@ class Runner:
 
     def run_tvm(self, *tensors: tvm.runtime.Tensor) -> Any:
         """The zero-copy form: TVM tensors in, TVM tensors out, no checks but the VM's own."""
-        return self._function(*tensors)
+        function = getattr(self._local, "function", None)
+        if function is None:
+            function = self._local.function = relax.VirtualMachine(self._module, tvm.cpu())[self._entry]
+        return function(*tensors)
 
     def _in_order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         if self._inputs is None:
@@ -151,6 +159,7 @@ def load(path: str | PathLike[str]) -> Runner:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}; expected a library written by export_library")
+    _check_elf(path)
     _native.load()
     try:
         module = tvm.runtime.load_module(str(path.resolve()))
@@ -161,3 +170,24 @@ def load(path: str | PathLike[str]) -> Runner:
             f"{path} is not a library that can be loaded here: {error}; export the model again with this version"
         ) from error
     return Runner(module)
+
+
+def _check_elf(path: Path) -> None:
+    """Refuse what is no whole ELF file: mapping a truncated one ends the process with a bus error.
+
+    Offsets of the header's fields: System V ABI, chapter 4, for 64-bit files. The section headers stand last.
+    """
+    with path.open("rb") as file:
+        header = file.read(64)
+    if len(header) < 64 or header[:4] != b"\x7fELF":
+        raise ArtifactError(
+            f"{path} is not a library that can be loaded: no ELF file; expected what export_library wrote"
+        )
+    (sections_at,) = struct.unpack_from("<Q", header, 40)
+    entry_size, entries = struct.unpack_from("<HH", header, 58)
+    size, needed = path.stat().st_size, sections_at + entry_size * entries
+    if size < needed:
+        raise ArtifactError(
+            f"{path} is not a library that can be loaded: it has {size} bytes, its header says {needed}; "
+            "it was cut off, copy or export it again"
+        )
