@@ -116,15 +116,15 @@ def test_many_threads_share_one_module(run, xy):
 
 
 def test_load_says_what_is_wrong_with_a_file(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no file .*nothing.so"):
+    with pytest.raises(FileNotFoundError, match=r"no file .*nothing\.so"):
         byoc.load(tmp_path / "nothing.so")
     whole = tmp_path / "m.so"
     byoc.compile(TwoOutputs).export_library(str(whole))
     (tmp_path / "half.so").write_bytes(whole.read_bytes()[: whole.stat().st_size // 3])
-    with pytest.raises(byoc.ArtifactError, match="half.so is not a library that can be loaded"):
+    with pytest.raises(byoc.ArtifactError, match=r"half\.so is not a library that can be loaded"):
         byoc.load(tmp_path / "half.so")
     (tmp_path / "text.so").write_text("hello")
-    with pytest.raises(byoc.ArtifactError, match="text.so"):
+    with pytest.raises(byoc.ArtifactError, match=r"text\.so"):
         byoc.load(tmp_path / "text.so")
 
 
@@ -136,5 +136,5 @@ def test_load_notices_a_flipped_bit_in_a_region(tmp_path):
     assert place > 0
     data[place + 40] ^= 1
     path.write_bytes(data)
-    with pytest.raises(byoc.ArtifactError, match="checksum|damaged"):
+    with pytest.raises(byoc.ArtifactError, match=r"checksum|damaged"):
         byoc.load(path)
