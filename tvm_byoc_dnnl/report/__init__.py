@@ -1,0 +1,8 @@
+"""explain: what runs where and why, as data, as text and as a page with the graph drawn."""
+
+from __future__ import annotations
+
+from .collect import explain
+from .model import CallReport, NearMiss, RegionReport, Report, Totals
+
+__all__ = ["CallReport", "NearMiss", "RegionReport", "Report", "Totals", "explain"]

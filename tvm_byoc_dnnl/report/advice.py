@@ -1,0 +1,106 @@
+"""What to look at first: a handful of sentences out of a report's numbers."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+
+from .model import CallReport, Report
+from .words import count, percent
+
+__all__ = ["advise"]
+
+_SHARE = 0.01  # of all FLOPs: what is smaller is not worth a sentence
+_SMALL_OPS, _SMALL_FLOPS = 2, 100_000
+_MAX = 8
+
+
+def advise(report: Report) -> list[str]:
+    """Advice on a report, most valuable first."""
+    return [line for rule in _RULES for line in rule(report)][:_MAX]
+
+
+def _symbols(report: Report) -> Iterator[str]:
+    if report.symbols:
+        yield (
+            f"Symbolic dims count as 1 here: {', '.join(report.symbols)}. Fixing them (`shapes=`, `--shape`) gives "
+            "true numbers, and plans that are made when the model is loaded instead of at the first call of each shape."
+        )
+
+
+def _unasked(report: Report) -> Iterator[str]:
+    silent = [r for r in report.regions if r.reorders is None]
+    if silent and len(silent) == len(report.regions):
+        yield (
+            "No library was asked on this machine, so implementations and reorders are unknown and calls may be taken "
+            "that it would refuse: `tvm-byoc doctor` says what is missing."
+        )
+
+
+def _host_work(report: Report) -> Iterator[str]:
+    groups: dict[str, list[CallReport]] = defaultdict(list)
+    for call in report.host_calls():
+        groups[call.label].append(call)
+    for label, calls in sorted(groups.items(), key=lambda g: -_flops(g[1]))[:3]:
+        share = _flops(calls) / max(report.totals.flops, 1)
+        if share >= _SHARE:
+            work = f"{count(len(calls), 'call')} with {percent(share)} of the FLOPs"
+            yield f"{label}: {work} stay with TVM. {_why(calls)}"
+
+
+def _bridges(report: Report) -> Iterator[str]:
+    """Host calls that read from and feed one compiler: without them, regions would be one."""
+    readers: dict[int, list[CallReport]] = defaultdict(list)
+    for call in report.calls:
+        for source in call.inputs:
+            readers[source].append(call)
+    bridges: dict[tuple[str, str], list[CallReport]] = defaultdict(list)
+    for call in report.host_calls():
+        before = {report.calls[i].compiler for i in call.inputs} - {None}
+        after = {c.compiler for c in readers[call.id]} - {None}
+        for compiler in sorted(str(c) for c in before & after):
+            bridges[compiler, call.label].append(call)
+    for (compiler, label), calls in sorted(bridges.items(), key=lambda b: -len(b[1]))[:2]:
+        yield (
+            f"{label} stands between regions of {compiler} {count(len(calls), 'time')}: each costs a border that data "
+            f"cross in plain layout. {_why(calls)}"
+        )
+
+
+def _small_regions(report: Report) -> Iterator[str]:
+    small = [r for r in report.regions if r.ops <= _SMALL_OPS * r.uses and r.flops <= _SMALL_FLOPS * r.uses]
+    if len(small) > 1:
+        names = ", ".join(r.name for r in small[:4]) + (" …" if len(small) > 4 else "")
+        yield (
+            f"{len(small)} of {len(report.regions)} regions hold at most {_SMALL_OPS} small calls ({names}): calling "
+            "them may cost more than they save."
+        )
+
+
+def _reorders(report: Report) -> Iterator[str]:
+    total = report.totals.reorders or 0
+    if total > report.totals.offloaded_calls:
+        worst = max(report.regions, key=lambda r: r.reorders or 0)
+        yield (
+            f"{total} reorders for {count(report.totals.offloaded_calls, 'offloaded call')}; most in {worst.name} "
+            f"({worst.reorders}): its operators want different layouts."
+        )
+
+
+_RULES: Sequence[Callable[[Report], Iterator[str]]] = (
+    _unasked,
+    _host_work,
+    _bridges,
+    _reorders,
+    _small_regions,
+    _symbols,
+)
+
+
+def _flops(calls: Sequence[CallReport]) -> int:
+    return sum(c.flops for c in calls)
+
+
+def _why(calls: Sequence[CallReport]) -> str:
+    reasons = Counter(reason for call in calls for reason in call.reasons).most_common(1)
+    return f"Why: {reasons[0][0]}." if reasons else ""

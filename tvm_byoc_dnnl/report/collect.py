@@ -1,0 +1,198 @@
+"""explain: from a model to a `Report`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from .._compat import dtype_of, is_constant, shape_dims
+from ..annotate import compilers_of
+from ..api import DEFAULT_COMPILER, partition
+from ..cost import call_bytes, call_flops, type_bytes
+from ..frontend import to_relax
+from ..partition import PartitionGraph
+from ..registry import Namespace, namespace
+from ..relax_utils import codegen_of, composite_of, is_host_function
+from .advice import advise
+from .flow import Flow, Node, read_flow
+from .model import CallReport, RegionReport, Report, Totals
+from .nearest import near_misses
+from .primitives import Primitive, primitives_of
+from .reasons import BuildLog, reasons_for
+
+__all__ = ["explain"]
+
+_PACKAGES = ("tvm-byoc-dnnl", "apache-tvm", "apache-tvm-ffi", "onednn-cpu-gomp")
+
+
+def explain(
+    model: Any,
+    compiler: str | Sequence[str] | None = DEFAULT_COMPILER,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Report:
+    """What runs where and why, without compiling anything.
+
+    Parameters
+    ----------
+    model : IRModule, onnx.ModelProto, path or torch.export.ExportedProgram
+        A model, or a module that is annotated or partitioned already.
+    compiler : str or sequence of str, optional
+        Whom to ask, in order of priority; ``None`` reads the functions' attribute ``compiler``.
+    shapes : mapping, optional
+        Input name → shape, to fix dimensions that an ONNX model leaves open.
+
+    Returns
+    -------
+    Report
+        Data first; ``to_text()``, ``to_json()`` and ``to_html()`` render it.
+
+    Raises
+    ------
+    ValueError
+        If a compiler is not registered.
+    InputError, UnsupportedError
+        If the model cannot be imported.
+    """
+    mod = to_relax(model, shapes=shapes)
+    asked = _asked(mod, compiler)
+    if not any(codegen_of(f) for f in mod.functions.values()):
+        is_annotated = any(composite_of(f) for f in mod.functions.values())
+        mod = PartitionGraph()(mod) if is_annotated else partition(mod, compiler)
+    flow = read_flow(mod)
+    owners = [n.compiler for n in flow.nodes if n.compiler]
+    namespaces = [namespace(name) for name in dict.fromkeys([*asked, *owners])]
+    report = _report(flow, namespaces, BuildLog(mod))
+    report.model = Path(model).name if isinstance(model, (str, Path)) else ""
+    report.versions = _versions()
+    report.advice = advise(report)
+    return report
+
+
+def _asked(mod: tvm.IRModule, compiler: str | Sequence[str] | None) -> list[str]:
+    default = [compiler] if isinstance(compiler, str) else compiler
+    functions = [f for f in mod.functions.values() if is_host_function(f)]
+    return list(dict.fromkeys(name for f in functions for name in compilers_of(f, default)))
+
+
+def _report(flow: Flow, namespaces: list[Namespace], log: BuildLog) -> Report:
+    by_name = {ns.name: ns for ns in namespaces}
+    uses: dict[tuple[str, int], list[Node]] = {}
+    for node in flow.nodes:
+        uses.setdefault((node.region, node.use), []).append(node)
+    lowered = {
+        name: primitives_of(by_name[codegen_of(func)], func, name, uses.get((name, 0), []))
+        for name, func in flow.regions.items()
+    }
+    made = {
+        node: lowered[name].of_call.get(position, [])
+        for (name, _), nodes in uses.items()
+        if name
+        for position, node in enumerate(nodes)
+    }
+    misses = near_misses(flow, namespaces)
+    calls = []
+    for node in flow.nodes:
+        call = _call(node, by_name, made.get(node, []))
+        call.reasons = reasons_for(node, namespaces, log)
+        call.near_misses = misses.get(node, [])
+        calls.append(call)
+    regions = [_region(name, flow, calls, lowered[name].reorders) for name in flow.regions]
+    return Report(list(by_name), calls, regions, _totals(calls, regions), symbols=flow.symbols())
+
+
+def _call(node: Node, namespaces: Mapping[str, Namespace], made: Sequence[Primitive]) -> CallReport:
+    pattern = node.composite.partition(".")[2]
+    is_fused = bool(pattern) and pattern in namespaces[node.compiler].patterns
+    work = [p for p in made if not p.is_view] or made
+    return CallReport(
+        id=node.id,
+        op=node.op,
+        kernel=node.kernel,
+        name=node.name,
+        function=node.function,
+        compiler=node.compiler or None,
+        region=node.region or None,
+        use=node.use,
+        pattern=node.composite if is_fused else None,
+        primitive=", ".join(dict.fromkeys(p.label for p in work)) or None,
+        implementation=", ".join(dict.fromkeys(p.implementation for p in work if p.implementation)) or None,
+        step=work[0].step if work else None,
+        flops=call_flops(node.call),
+        bytes=call_bytes(node.call),
+        output=_type_text(node.call.ty),
+        attrs=_attrs_text(node.call.attrs),
+        inputs=[n.id for n in node.inputs],
+    )
+
+
+def _region(name: str, flow: Flow, calls: Sequence[CallReport], reorders: int | None) -> RegionReport:
+    func, uses = flow.regions[name], flow.uses[name]
+    inside = [c for c in calls if c.region == name]
+    border = sum(type_bytes(p.ty) for p in func.params) + type_bytes(func.ret_ty) + _constant_bytes(func)
+    return RegionReport(
+        name=name,
+        compiler=codegen_of(func),
+        ops=len(inside),
+        flops=sum(c.flops for c in inside),
+        bytes=border * uses,
+        reorders=None if reorders is None else reorders * uses,
+        uses=uses,
+    )
+
+
+def _constant_bytes(func: relax.Function) -> int:
+    """Bytes of a function's constants, each counted once."""
+    found: dict[Any, int] = {}
+
+    def note(expr: Any) -> None:
+        if is_constant(expr):
+            found[expr] = type_bytes(expr.ty)
+
+    relax.analysis.post_order_visit(func, note)
+    return sum(found.values())
+
+
+def _totals(calls: Sequence[CallReport], regions: Sequence[RegionReport]) -> Totals:
+    taken = [c for c in calls if c.compiler]
+    reorders = [r.reorders for r in regions]
+    return Totals(
+        calls=len(calls),
+        offloaded_calls=len(taken),
+        flops=sum(c.flops for c in calls),
+        offloaded_flops=sum(c.flops for c in taken),
+        regions=len(regions),
+        reorders=None if None in reorders else sum(r for r in reorders if r is not None),
+    )
+
+
+def _type_text(ty: Any) -> str:
+    """``float32[1, 64, 56, 56]``; a tuple in parentheses."""
+    if isinstance(ty, relax.TupleType):
+        return f"({', '.join(_type_text(f) for f in ty.fields)})"
+    if not isinstance(ty, relax.TensorType):
+        return str(ty)
+    dims = shape_dims(ty)
+    return f"{dtype_of(ty) or '?'}[{'…' if dims is None else ', '.join(map(str, dims))}]"
+
+
+def _attrs_text(attrs: Any) -> str:
+    """Attributes as ``strides=[2, 2], groups=1``, without TVM's type name around them."""
+    if attrs is None:
+        return ""
+    text = str(attrs)
+    return text.partition("(")[2].removesuffix(")").replace('"', "") if "(" in text else text
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

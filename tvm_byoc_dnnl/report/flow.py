@@ -1,0 +1,219 @@
+"""The dataflow of a module, seen through its regions: which call reads the result of which, and who owns it.
+
+Partitioning wraps calls into functions of functions. Reports, locks and the search for nearly matching patterns want
+the program as it was written, so `read_flow` follows each value through parameters and composites back to the call
+that made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import tvm
+from tvm import relax, tirx
+
+from .._compat import is_constant, shape_dims, var_name
+from ..relax_utils import codegen_of, composite_of, is_host_function
+
+__all__ = ["Flow", "Item", "Leaf", "Node", "Source", "nodes_of", "read_flow"]
+
+
+@dataclass(eq=False)
+class Node:
+    """One call of an operator."""
+
+    id: int
+    call: Any
+    op: str
+    name: str
+    function: str
+    #: namespace of the region that owns it, ``""`` where it stays with TVM
+    compiler: str = ""
+    region: str = ""
+    #: which call of the region this is: equal regions share one function
+    use: int = 0
+    #: the composite function around it, e.g. ``dnnl.relax.nn.conv2d``, and which of its uses
+    composite: str = ""
+    composite_id: int = -1
+    args: list[Source] = field(default_factory=list)
+    users: list[Node] = field(default_factory=list)
+    #: its result leaves the function
+    is_output: bool = False
+
+    @property
+    def kernel(self) -> str:
+        """What a ``call_tir`` or ``call_packed`` calls, ``""`` for a real operator."""
+        callee = self.call.args[0] if self.op.startswith("relax.call_") and len(self.call.args) else None
+        return str(getattr(callee, "name_hint", "") or getattr(callee, "global_symbol", ""))
+
+    @property
+    def inputs(self) -> list[Node]:
+        """The calls whose results it reads, each once."""
+        return list(dict.fromkeys(n for a in self.args for n in nodes_of(a)))
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A value that no call makes: a parameter, a constant, a shape, the result of a branch."""
+
+    kind: str
+    expr: Any
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is a tensor known at compile time."""
+        return self.kind == "a constant"
+
+
+@dataclass(frozen=True)
+class Item:
+    """One field of a tuple that a call returns."""
+
+    of: Any
+    index: int
+    expr: Any
+
+
+#: where a value comes from
+Source: TypeAlias = "Node | Leaf | Item | tuple[Source, ...]"
+
+
+@dataclass
+class Flow:
+    """The calls of a module in program order, ``main`` first; those of a region once per use of the region."""
+
+    nodes: list[Node] = field(default_factory=list)
+    #: region name → its function, and how often it is called: equal regions share one function
+    regions: dict[str, Any] = field(default_factory=dict)
+    uses: dict[str, int] = field(default_factory=dict)
+
+    def symbols(self) -> list[str]:
+        """Names of the symbolic dims, sorted."""
+        return sorted({name for n in self.nodes for name in _symbols(n.call.ty)})
+
+
+def nodes_of(source: Source) -> Iterator[Node]:
+    """Calls that a value is made of."""
+    if isinstance(source, Node):
+        yield source
+    elif isinstance(source, Item):
+        yield from nodes_of(source.of)
+    elif isinstance(source, tuple):
+        for part in source:
+            yield from nodes_of(part)
+
+
+def _symbols(ty: Any) -> Iterator[str]:
+    if isinstance(ty, relax.TupleType):
+        for part in ty.fields:
+            yield from _symbols(part)
+    elif isinstance(ty, relax.TensorType):
+        yield from (var_name(d) for d in shape_dims(ty) or () if isinstance(d, tirx.Var))
+
+
+def read_flow(mod: tvm.IRModule) -> Flow:
+    """Read every function that stays with TVM, and through them every region."""
+    return _Reader(mod).read()
+
+
+class _Reader:
+    def __init__(self, mod: tvm.IRModule) -> None:
+        self.mod = mod
+        self.flow = Flow()
+        self._composites = 0
+
+    def read(self) -> Flow:
+        functions = sorted(self.mod.functions.items(), key=lambda i: (i[0].name_hint != "main", i[0].name_hint))
+        for gv, func in functions:
+            if is_host_function(func):
+                self._read_host(gv.name_hint, func)
+        for node in self.flow.nodes:
+            for producer in node.inputs:
+                producer.users.append(node)
+        return self.flow
+
+    def _read_host(self, name: str, func: relax.Function) -> None:
+        env: dict[Any, Source] = {p: Leaf("an input", p) for p in func.params}
+        result = self._body(func.body, env, _Owner(name))
+        for node in nodes_of(result):
+            node.is_output = True
+
+    def _body(self, body: Any, env: dict[Any, Source], owner: _Owner) -> Source:
+        """The value of an expression; the calls on the way are added to the flow."""
+        if not isinstance(body, relax.SeqExpr):
+            return self._value(body, env, owner, "")
+        for block in body.blocks:
+            for binding in block.bindings:
+                if not isinstance(binding.value, relax.Function):
+                    env[binding.var] = self._value(binding.value, env, owner, var_name(binding.var))
+                else:
+                    env[binding.var] = Leaf("a function", binding.value)
+        return self._value(body.body, env, owner, "")
+
+    def _value(self, expr: Any, env: dict[Any, Source], owner: _Owner, name: str) -> Source:
+        if isinstance(expr, relax.Call):
+            return self._call(expr, env, owner, name)
+        if isinstance(expr, relax.Var):
+            return env.get(expr, Leaf("an input", expr))
+        if isinstance(expr, relax.Tuple):
+            return tuple(self._value(f, env, owner, name) for f in expr.fields)
+        if isinstance(expr, relax.TupleGetItem):
+            of = self._value(expr.tuple_value, env, owner, name)
+            return of[expr.index] if isinstance(of, tuple) else Item(of, int(expr.index), expr)
+        if isinstance(expr, relax.If):
+            # Both branches may run; which one's value arrives is not known.
+            self._body(expr.true_branch, dict(env), owner)
+            self._body(expr.false_branch, dict(env), owner)
+            return Leaf("the result of a branch", expr)
+        if isinstance(expr, relax.SeqExpr):
+            return self._body(expr, env, owner)
+        return Leaf("a constant" if is_constant(expr) else "an attribute", expr)
+
+    def _call(self, call: Any, env: dict[Any, Source], owner: _Owner, name: str) -> Source:
+        args = [self._value(a, env, owner, name) for a in call.args]
+        if isinstance(call.op, tvm.ir.GlobalVar):
+            return self._function(call, self.mod[call.op], args, owner, name)
+        if isinstance(call.op, relax.Var):
+            local = env.get(call.op)
+            if isinstance(local, Leaf) and isinstance(local.expr, relax.Function):
+                return self._composite(local.expr, args, owner, name)
+        node = Node(len(self.flow.nodes), call, _operator(call), name, args=args, **vars(owner))
+        self.flow.nodes.append(node)
+        return node
+
+    def _function(self, call: Any, func: Any, args: list[Source], owner: _Owner, name: str) -> Source:
+        callee = call.op.name_hint
+        if composite_of(func):
+            return self._composite(func, args, owner, name)
+        if not codegen_of(func):
+            return Leaf(f"the result of @{callee}", call)  # a function of the host: read on its own
+        self.flow.regions[callee] = func
+        self.flow.uses[callee] = self.flow.uses.get(callee, 0) + 1
+        inside = _Owner(owner.function, codegen_of(func), callee, self.flow.uses[callee] - 1)
+        return self._body(func.body, dict(zip(func.params, args, strict=True)), inside)
+
+    def _composite(self, func: Any, args: list[Source], owner: _Owner, name: str) -> Source:
+        self._composites += 1
+        inside = replace(owner, composite=composite_of(func), composite_id=self._composites)
+        result = self._body(func.body, dict(zip(func.params, args, strict=True)), inside)
+        if isinstance(result, Node):
+            result.name = name  # inside of its composite it only has a number
+        return result
+
+
+@dataclass(frozen=True)
+class _Owner:
+    """Whose a call is: what all calls of one function body have in common."""
+
+    function: str
+    compiler: str = ""
+    region: str = ""
+    use: int = 0
+    composite: str = ""
+    composite_id: int = -1
+
+
+def _operator(call: Any) -> str:
+    return str(call.op.name if isinstance(call.op, tvm.ir.Op) else getattr(call.op, "global_symbol", call.op))

@@ -1,0 +1,208 @@
+"""The report as data: what `explain` found out, before anybody prints it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+__all__ = ["CallReport", "NearMiss", "RegionReport", "Report", "Totals"]
+
+
+@dataclass(frozen=True)
+class NearMiss:
+    """A registered pattern that matches most of the calls around one, and what keeps it from matching.
+
+    Attributes
+    ----------
+    pattern : str
+        ``<namespace>.<name>``.
+    matched, of : int
+        Calls of the pattern that were found, of how many.
+    reason : str
+        The constraint that failed.
+    calls : list of int
+        Ids of the calls that it would have taken.
+    """
+
+    pattern: str
+    matched: int
+    of: int
+    reason: str
+    calls: list[int] = field(default_factory=list)
+
+
+@dataclass
+class CallReport:
+    """One call: who runs it and how, or every reason why nobody but TVM does.
+
+    Attributes
+    ----------
+    id : int
+        Position in program order.
+    op, kernel : str
+        Relax operator, and what a ``relax.call_tir`` calls.
+    name, function : str
+        Variable that holds the result, and the function in which it stands.
+    compiler, region : str or None
+        Namespace and region that took it.
+    use : int
+        Which call of the region: equal regions share one function.
+    pattern : str or None
+        Fusion pattern that took it together with others.
+    primitive, implementation : str or None
+        What its library makes of it, ``"convolution + relu"``, and that primitive's implementation on this machine.
+    step : int or None
+        Number of that primitive in its region: calls with the same one are fused.
+    flops, bytes : int
+        Estimated work; bytes read and written if nothing were fused.
+    output : str
+        Type of the result.
+    attrs : str
+        The operator's attributes.
+    reasons : list of str
+        ``"<compiler>: <why not>"``, one per compiler that was asked and refused.
+    near_misses : list of NearMiss
+        Patterns that nearly matched, best first.
+    inputs : list of int
+        Calls whose results it reads.
+    """
+
+    id: int
+    op: str
+    name: str
+    function: str
+    compiler: str | None
+    region: str | None
+    pattern: str | None
+    flops: int
+    bytes: int
+    output: str
+    use: int = 0
+    kernel: str = ""
+    attrs: str = ""
+    primitive: str | None = None
+    implementation: str | None = None
+    step: int | None = None
+    reasons: list[str] = field(default_factory=list)
+    near_misses: list[NearMiss] = field(default_factory=list)
+    inputs: list[int] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        """Operator without ``relax.``; a kernel by its own name."""
+        return self.kernel or self.op.removeprefix("relax.")
+
+
+@dataclass
+class RegionReport:
+    """One region.
+
+    Attributes
+    ----------
+    ops : int
+        Number of calls.
+    flops, bytes : int
+        Estimated work; bytes that cross its border (arguments, constants and results).
+    reorders : int or None
+        Changes of layout per run that the library adds, ``None`` where it does not say.
+    uses : int
+        How often the region is called: equal regions share one function. The numbers above are of all uses.
+    """
+
+    name: str
+    compiler: str
+    ops: int
+    flops: int
+    bytes: int
+    reorders: int | None = None
+    uses: int = 1
+
+
+@dataclass
+class Totals:
+    """Sums over all calls."""
+
+    calls: int
+    offloaded_calls: int
+    flops: int
+    offloaded_flops: int
+    regions: int
+    reorders: int | None = None
+
+
+@dataclass
+class Report:
+    """What runs where and why.
+
+    Attributes
+    ----------
+    compilers : list of str
+        Who was asked, in order of priority.
+    calls : list of CallReport
+        In program order.
+    regions : list of RegionReport
+        In program order.
+    totals : Totals
+        Sums.
+    advice : list of str
+        What to look at first, most valuable first.
+    symbols : list of str
+        Symbolic dims; each counts as 1 in all numbers.
+    model : str
+        Where it came from, for titles.
+    versions : dict
+        Package → version.
+    """
+
+    compilers: list[str]
+    calls: list[CallReport]
+    regions: list[RegionReport]
+    totals: Totals
+    advice: list[str] = field(default_factory=list)
+    symbols: list[str] = field(default_factory=list)
+    model: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain lists, dicts, strings and numbers."""
+        return asdict(self)
+
+    def to_json(self, indent: int | None = 1) -> str:
+        """The report as a JSON document (`to_dict` is the same before it becomes text)."""
+        return json.dumps(self.to_dict(), indent=indent)
+
+    def to_text(self, *, width: int = 110, color: bool = False, every_call: bool = False) -> str:
+        """The report for a terminal.
+
+        Parameters
+        ----------
+        width : int
+            Columns.
+        color : bool
+            Use the terminal's colours.
+        every_call : bool
+            List all calls, not only those that stay with TVM.
+        """
+        from .text import render_text
+
+        return render_text(self, width=width, color=color, every_call=every_call)
+
+    def to_html(self, path: str | PathLike[str] | None = None) -> str:
+        """One self-contained page: the graph, regions coloured, reasons on hover; also written to ``path``."""
+        from .html import render_html
+
+        page = render_html(self)
+        if path is not None:
+            Path(path).write_text(page, encoding="utf-8")
+        return page
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def host_calls(self) -> Sequence[CallReport]:
+        """Calls that stay with TVM."""
+        return [c for c in self.calls if c.compiler is None]

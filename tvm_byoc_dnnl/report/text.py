@@ -1,0 +1,156 @@
+"""The report for a terminal."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from .model import CallReport, Report
+from .words import count, percent, quantity
+
+__all__ = ["render_text"]
+
+_MAX_REGIONS = 20
+
+
+def render_text(report: Report, *, width: int = 110, color: bool = False, every_call: bool = False) -> str:
+    """See `Report.to_text`."""
+    out = io.StringIO()
+    console = Console(
+        file=out, width=width, force_terminal=color, color_system="standard" if color else None, highlight=False
+    )
+    sections: list[Callable[[Report], Iterable[RenderableType]]] = [_summary, _regions, _host, _misses, _advice]
+    if every_call:
+        sections.insert(2, _calls)
+    for section in sections:
+        for part in section(report):
+            console.print(part)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def _heading(text: str) -> Text:
+    return Text(f"\n{text}", style="bold")
+
+
+def _indented(part: RenderableType) -> Padding:
+    return Padding(part, (0, 0, 0, 2))
+
+
+def _table(*columns: tuple[str, str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", show_header=any(title for title, _ in columns))
+    for title, justify in columns:
+        wide = justify == "wide"
+        table.add_column(
+            title,
+            justify="right" if justify == "right" else "left",
+            no_wrap=not wide,
+            overflow="fold" if wide else "ellipsis",
+            ratio=1 if wide else None,
+        )
+    return table
+
+
+def _summary(report: Report) -> Iterable[RenderableType]:
+    totals = report.totals
+    title = f"{report.model}: " if report.model else ""
+    where = ", ".join(report.compilers) or "no compiler"
+    share = totals.offloaded_flops / totals.flops if totals.flops else 0.0
+    yield Text.assemble(
+        (title, "bold"),
+        f"{totals.offloaded_calls} of {count(totals.calls, 'call')} and ",
+        f"{percent(share)} of {quantity(totals.flops, 'FLOP')} go to {where}, ",
+        f"in {count(totals.regions, 'region')}",
+        "" if totals.reorders is None else f" with {count(totals.reorders, 'reorder')}",
+    )
+
+
+def _regions(report: Report) -> Iterable[RenderableType]:
+    if not report.regions:
+        return
+    yield _heading("Regions")
+    table = _table(
+        ("name", "left"), ("calls", "right"), ("FLOP", "right"), ("bytes", "right"), ("reorders", "right"), ("", "wide")
+    )
+    largest = sorted(report.regions, key=lambda r: -r.flops)[:_MAX_REGIONS]
+    for region in (r for r in report.regions if r in largest):
+        table.add_row(
+            region.name + (f" ×{region.uses}" if region.uses > 1 else ""),
+            str(region.ops),
+            quantity(region.flops),
+            quantity(region.bytes),
+            "?" if region.reorders is None else str(region.reorders),
+            _operators(c for c in report.calls if c.region == region.name),
+        )
+    yield _indented(table)
+    left = len(report.regions) - len(largest)
+    if left:
+        yield _indented(Text(f"… and {left} smaller ones", style="dim"))
+
+
+def _operators(calls: Iterable[CallReport]) -> str:
+    """The operators of a region, most frequent first."""
+    found: dict[str, int] = {}
+    for call in calls:
+        found[call.label] = found.get(call.label, 0) + 1
+    parts = [name + (f" ×{n}" if n > 1 else "") for name, n in sorted(found.items(), key=lambda f: -f[1])]
+    return ", ".join(parts[:8]) + (f", {len(parts) - 8} more" if len(parts) > 8 else "")
+
+
+def _host(report: Report) -> Iterable[RenderableType]:
+    host = report.host_calls()
+    if not host:
+        return
+    yield _heading(f"Stay with TVM: {count(len(host), 'call')}")
+    groups: dict[tuple[str, tuple[str, ...]], list[CallReport]] = {}
+    for call in host:
+        groups.setdefault((call.label, tuple(call.reasons)), []).append(call)
+    table = _table(("", "left"), ("calls", "right"), ("FLOP", "right"), ("why", "wide"))
+    for (label, reasons), calls in sorted(groups.items(), key=lambda g: -sum(c.flops for c in g[1])):
+        why = "\n".join(reasons) or "nobody was asked"
+        table.add_row(label, str(len(calls)), quantity(sum(c.flops for c in calls)), why)
+    yield _indented(table)
+
+
+def _misses(report: Report) -> Iterable[RenderableType]:
+    groups: dict[tuple[str, int, int, str], list[CallReport]] = {}
+    for call in report.calls:
+        for miss in call.near_misses[:1]:
+            groups.setdefault((miss.pattern, miss.matched, miss.of, miss.reason), []).append(call)
+    if not groups:
+        return
+    yield _heading("Nearly matched")
+    table = _table(("pattern", "left"), ("fits", "right"), ("what failed", "wide"))
+    for pattern, matched, of, reason in groups:
+        table.add_row(pattern, f"{matched} of {of}", reason)
+    yield _indented(table)
+
+
+def _calls(report: Report) -> Iterable[RenderableType]:
+    yield _heading("Calls")
+    table = _table(
+        ("", "right"), ("call", "left"), ("result", "left"), ("region", "left"), ("FLOP", "right"), ("runs as", "wide")
+    )
+    for call in report.calls:
+        runs_as = ": ".join(w for w in (call.primitive, call.implementation) if w)
+        table.add_row(
+            str(call.id), call.label, call.output, call.region or "TVM", quantity(call.flops), runs_as or _why(call)
+        )
+    yield _indented(table)
+
+
+def _why(call: CallReport) -> str:
+    return "; ".join(call.reasons)
+
+
+def _advice(report: Report) -> Iterable[RenderableType]:
+    if report.advice:
+        yield _heading("Advice")
+        for line in report.advice:
+            bullet = Table.grid(padding=(0, 1))
+            bullet.add_row("•", Text(line))
+            yield _indented(bullet)

@@ -1,0 +1,31 @@
+"""Numbers for people."""
+
+from __future__ import annotations
+
+__all__ = ["count", "percent", "quantity"]
+
+
+def quantity(value: int, unit: str = "") -> str:
+    """Three digits and a decimal prefix: ``4.09 G``; of 0 and of small numbers, the number."""
+    number = float(value)
+    for prefix in ("", "k", "M", "G", "T", "P"):
+        if abs(number) < 999.5 or prefix == "P":
+            break
+        number /= 1000
+    digits = f"{number:.0f}" if not prefix or abs(number) >= 99.95 else f"{number:.3g}"
+    return f"{digits} {prefix}{unit}".strip()
+
+
+def percent(share: float) -> str:
+    """A share; what is not all is never called 100 %, what is not nothing never 0 %."""
+    text = f"{share:.1%}" if 0.0005 <= share < 0.9995 else f"{share:.0%}"
+    if share < 1 and text == "100%":
+        text = ">99.9%"
+    if share > 0 and text == "0%":
+        text = "<0.1%"
+    return text.replace("%", " %")
+
+
+def count(number: int, noun: str) -> str:
+    """``1 call``, ``2 calls``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
