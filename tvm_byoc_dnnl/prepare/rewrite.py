@@ -208,7 +208,7 @@ class Scope:
 
     def emit(self, value: Any) -> Any:
         """Bind ``value`` ahead of the value being rewritten; returns what to refer to it by."""
-        value = self._simplify(value)
+        value = self._simplify(self._typed(value))
         if _is_atom(value):
             return value
         var = self._fresh(value.ty)
@@ -256,12 +256,16 @@ class Scope:
         self._dataflow = isinstance(block, relax.DataflowBlock)
         for binding in block.bindings:
             var, old = binding.var, binding.value
+            new = self._resolve(old)
+            if new is not old:
+                new = self._typed(new)
+                self.changed = True
             if isinstance(binding, relax.MatchCast):
-                self._out.append(relax.MatchCast(var, self._resolve(old), binding.ty))
+                self._out.append(relax.MatchCast(var, new, binding.ty))
             elif not _is_simple(old) or var in self._pinned:
-                self._bind(var, self._resolve(old))
+                self._bind(var, new)
             else:
-                self._binding(var, self._resolve(old))
+                self._binding(var, new)
         return self._out
 
     def _binding(self, var: Any, old: Any) -> None:
@@ -284,7 +288,6 @@ class Scope:
 
     def _simplify(self, value: Any) -> Any:
         """``value`` after every rule that applies to it."""
-        value = self._typed(value)
         for _ in range(_MAX_REWRITES):
             for rule in self._rules.get(_kind(value), ()):
                 new = rule(self, value)

@@ -1,0 +1,200 @@
+"""Scales, shifts and batch norms folded into the weights before them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from tests.unit.importing import check, module, node, onnx_model, ops, prepared, rand, same_numbers
+
+Build = Callable[[relax.BlockBuilder, relax.Var], Any]
+
+
+def const(value: Any) -> relax.Expr:
+    return relax.const(np.asarray(value, "float32"))
+
+
+def norm(channels: int) -> dict[str, np.ndarray]:
+    return {
+        "g": rand(channels, seed=3), "be": rand(channels, seed=4),
+        "m": rand(channels, seed=5), "v": np.abs(rand(channels, seed=6)) + 0.5,
+    }  # fmt: skip
+
+
+NORM = ["g", "be", "m", "v"]
+
+
+# ---- batch norm -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+def test_batch_norm_after_conv(op: str, groups: int, bias: bool) -> None:
+    w = rand(8, 4 // groups, 3, 3) if op == "Conv" else rand(4, 8 // groups, 3, 3)
+    nodes = [
+        node(op, ["x", "w", *(["b"] if bias else [])], ["c"], group=groups),
+        node("BatchNormalization", ["c", *NORM], ["y"], epsilon=1e-3),
+    ]
+    got = check(onnx_model(nodes, {"x": (2, 4, 6, 7)}, {"w": w, "b": rand(8), **norm(8)}))
+    assert got == {"nn.conv2d" if op == "Conv" else "nn.conv2d_transpose": 1, "add": 1}
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 9), (2, 4, 5, 6, 7)], ids=["1d", "3d"])
+def test_batch_norm_after_conv_of_other_ranks(shape: tuple[int, ...]) -> None:
+    nodes = [node("Conv", ["x", "w"], ["c"]), node("BatchNormalization", ["c", *NORM], ["y"])]
+    kernel = [2] * (len(shape) - 2)
+    assert check(onnx_model(nodes, {"x": shape}, {"w": rand(6, 4, *kernel), **norm(6)}))["add"] == 1
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_batch_norm_after_matmul(bias: bool) -> None:
+    first = node("Gemm", ["x", "w", "b"], ["c"]) if bias else node("MatMul", ["x", "w"], ["c"])
+    nodes = [first, node("BatchNormalization", ["c", *NORM], ["y"])]
+    got = check(onnx_model(nodes, {"x": (5, 4)}, {"w": rand(4, 6), "b": rand(6), **norm(6)}))
+    assert got == {"matmul": 1, "add": 1}
+
+
+def test_batch_norm_alone_takes_what_follows() -> None:
+    nodes = [
+        node("BatchNormalization", ["x", *NORM], ["n"]),
+        node("Mul", ["n", "s"], ["t"]),
+        node("Add", ["t", "b"], ["u"]),
+        node("Relu", ["u"], ["y"]),
+    ]
+    constants = {**norm(6), "s": rand(6, 1, 1), "b": rand(1, 6, 1, 1)}
+    assert check(onnx_model(nodes, {"x": (2, 6, 4, 5)}, constants)) == {"nn.batch_norm": 1, "nn.relu": 1}
+
+
+def test_batch_norm_stays_when_the_conv_is_read_elsewhere() -> None:
+    nodes = [
+        node("Conv", ["x", "w"], ["c"]),
+        node("BatchNormalization", ["c", *NORM], ["n"]),
+        node("Add", ["c", "n"], ["y"]),
+    ]
+    got = check(onnx_model(nodes, {"x": (2, 4, 6, 7)}, {"w": rand(8, 4, 3, 3), **norm(8)}))
+    assert got == {"nn.conv2d": 1, "nn.batch_norm": 1, "add": 1}
+
+
+def batch_norm(**attrs: Any) -> Build:
+    def build(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        c = b.emit(relax.op.nn.conv2d(x, const(rand(8, 4, 1, 1))))
+        params = [const(v) for v in norm(8).values()]
+        n = b.emit(relax.op.nn.batch_norm(c, *params, **{"axis": 1, "training": False, **attrs}))
+        return b.emit(n[0])
+
+    return build
+
+
+@pytest.mark.parametrize("attrs", [{"center": False}, {"scale": False}, {"epsilon": 0.1}], ids=str)
+def test_batch_norm_attributes_count(attrs: dict[str, Any]) -> None:
+    assert same_numbers(module(batch_norm(**attrs), (2, 4, 5, 6)), rand(2, 4, 5, 6)) == {"nn.conv2d": 1, "add": 1}
+
+
+@pytest.mark.parametrize("attrs", [{"training": True}, {"axis": 3}], ids=str)
+def test_batch_norm_that_must_stay(attrs: dict[str, Any]) -> None:
+    mod = module(batch_norm(**attrs), (2, 4, 5, 8))
+    assert ops(prepared(mod))["nn.batch_norm"] == 1
+
+
+def test_batch_norm_without_constant_parameters() -> None:
+    nodes = [node("Conv", ["x", "w"], ["c"]), node("BatchNormalization", ["c", "s", *NORM[1:]], ["y"])]
+    got = check(onnx_model(nodes, {"x": (2, 4, 6, 7), "s": (8,)}, {"w": rand(8, 4, 3, 3), **norm(8)}))
+    assert got == {"nn.conv2d": 1, "nn.batch_norm": 1}
+
+
+# ---- multiply, add and their like -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["multiply", "divide", "add", "subtract", "rsubtract", "chain"])
+@pytest.mark.parametrize("linear", ["conv", "matmul"])
+def test_per_channel_arithmetic(name: str, linear: str) -> None:
+    shape = (2, 4, 5, 6) if linear == "conv" else (2, 3, 4)
+    weight = const(rand(8, 4, 3, 3)) if linear == "conv" else const(rand(4, 8))
+    c = const(np.abs(rand(8, 1, 1) if linear == "conv" else rand(8)) + 0.5)
+
+    def build(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        y = b.emit(relax.op.nn.conv2d(x, weight) if linear == "conv" else relax.op.matmul(x, weight))
+        if name == "rsubtract":
+            return b.emit(relax.op.subtract(c, y))
+        if name == "chain":
+            y = b.emit(relax.op.add(c, y))
+            y = b.emit(relax.op.divide(y, const(3.0)))
+            y = b.emit(relax.op.subtract(y, c))
+            return b.emit(relax.op.multiply(c, y))
+        return b.emit(getattr(relax.op, name)(y, c))
+
+    got = same_numbers(module(build, shape), rand(*shape))
+    got.pop("nn.conv2d" if linear == "conv" else "matmul")
+    assert got == ({} if name in ("multiply", "divide") else {"add": 1})
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 1, 1), (8, 1, 1), (1, 1, 1), ()], ids=str)
+def test_bias_ends_in_one_form(shape: tuple[int, ...]) -> None:
+    def build(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        return b.emit(relax.op.add(const(rand(*shape)), b.emit(relax.op.nn.conv2d(x, const(rand(8, 4, 3, 3))))))
+
+    mod = module(build, (2, 4, 5, 6))
+    same_numbers(mod, rand(2, 4, 5, 6))
+    add = prepared(mod)["main"].body.blocks[0].bindings[-1].value
+    assert add.op.name == "relax.add"
+    assert [int(d) for d in add.args[1].ty.shape] == [1, 8, 1, 1]
+
+
+def gemm(**attrs: Any) -> dict[str, int]:
+    w = rand(6, 8) if attrs.get("transB") else rand(8, 6)
+    return check(onnx_model([node("Gemm", ["x", "w", "b"], ["y"], **attrs)], {"x": (4, 8)}, {"w": w, "b": rand(6)}))
+
+
+@pytest.mark.parametrize("attrs", [{}, {"transB": 1}, {"alpha": 0.5, "beta": 2.0}], ids=str)
+def test_gemm(attrs: dict[str, Any]) -> None:
+    assert gemm(**attrs) == {"matmul": 1, "add": 1}
+
+
+NOT_FOLDED: dict[str, tuple[Build, dict[str, int]]] = {
+    "per pixel": (
+        lambda b, x: b.emit(relax.op.multiply(conv(b, x), const(rand(3, 4)))),
+        {"nn.conv2d": 1, "multiply": 1},
+    ),
+    "wrong axis": (
+        lambda b, x: b.emit(relax.op.multiply(conv(b, x), const(rand(1, 1, 3, 1)))),
+        {"nn.conv2d": 1, "multiply": 1},
+    ),
+    "widened": (
+        lambda b, x: b.emit(relax.op.add(conv(b, x), const(rand(2, 1, 8, 1, 1)))),
+        {"nn.conv2d": 1, "add": 1},
+    ),
+    "constant over conv": (
+        lambda b, x: b.emit(relax.op.divide(const(rand(8, 1, 1)), conv(b, x))),
+        {"nn.conv2d": 1, "divide": 1},
+    ),
+    "divided by zero": (
+        lambda b, x: b.emit(relax.op.divide(conv(b, x), const(np.zeros((8, 1, 1))))),
+        {"nn.conv2d": 1, "divide": 1},
+    ),
+}
+
+
+def conv(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+    return b.emit(relax.op.nn.conv2d(x, const(rand(8, 4, 3, 3))))
+
+
+@pytest.mark.parametrize("name", NOT_FOLDED)
+def test_what_is_not_folded(name: str) -> None:
+    build, want = NOT_FOLDED[name]
+    assert ops(prepared(module(build, (1, 4, 5, 6)))) == want
+
+
+def test_weights_that_are_inputs_only_collect_the_bias() -> None:
+    def build(b: relax.BlockBuilder, x: relax.Var, w: relax.Var) -> relax.Expr:
+        y = b.emit(relax.op.add(b.emit(relax.op.nn.conv2d(x, w)), const(rand(8, 1, 1))))
+        y = b.emit(relax.op.add(y, const(rand(8, 1, 1, seed=2))))
+        return b.emit(relax.op.multiply(y, const(2.0)))
+
+    shapes = (1, 4, 5, 6), (8, 4, 3, 3)
+    got = same_numbers(module(build, *shapes), *[rand(*s) for s in shapes])
+    assert got == {"nn.conv2d": 1, "add": 1, "multiply": 1}

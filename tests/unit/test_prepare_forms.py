@@ -1,0 +1,273 @@
+"""Clip, relu, pad, sums of several tensors and operations that change nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from onnx import TensorProto
+from tvm import relax, te, tirx, topi
+
+from tests.unit.importing import check, module, node, onnx_model, ops, prepared, rand, run, same_numbers
+from tvm_byoc_dnnl.frontend import to_relax
+
+X = {"x": (2, 42)}
+IMAGE = {"x": (1, 3, 10, 11)}
+
+
+def number(value: float) -> np.ndarray:
+    return np.array(value, "float32")
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, "int64")
+
+
+# ---- clip -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(2, 42), ("n", 42)], ids=["static", "symbolic"])
+def test_clip(shape: tuple[Any, ...]) -> None:
+    model = onnx_model([node("Clip", ["x", "lo", "hi"], ["y"])], {"x": shape}, {"lo": number(-0.5), "hi": number(0.7)})
+    assert check(model, inputs={"x": rand(2, 42)}) == {"clip": 1}
+
+
+def test_clip_by_attributes() -> None:
+    assert check(onnx_model([node("Clip", ["x"], ["y"], min=0.0, max=6.0)], X, opset=7)) == {"clip": 1}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "value", "want"),
+    [
+        (["x", "b"], 0.0, {"nn.relu": 1}),
+        (["x", "b"], 0.1, {"maximum": 1}),
+        (["x", "", "b"], 0.0, {"minimum": 1}),
+        (["x", "b"], -np.inf, {}),
+        (["x", "b"], np.nan, {}),
+        (["x", "", "b"], np.inf, {}),
+    ],
+    ids=["relu", "lower", "upper", "-inf", "nan", "inf"],
+)
+def test_one_bound(inputs: list[str], value: float, want: dict[str, int]) -> None:
+    assert check(onnx_model([node("Clip", inputs, ["y"])], X, {"b": number(value)})) == want
+
+
+def test_clip_of_integers() -> None:
+    model = onnx_model(
+        [node("Clip", ["x", "lo", "hi"], ["y"])],
+        X,
+        {"lo": np.int32(2), "hi": np.int32(7)},
+        dtypes={"x": TensorProto.INT32, "y": TensorProto.INT32},
+    )
+    assert check(model) == {"clip": 1}
+
+
+def test_bounds_that_cross_stay() -> None:
+    """ONNX gives the upper bound, Relax's clip the lower."""
+    model = onnx_model([node("Clip", ["x", "lo", "hi"], ["y"])], X, {"lo": number(1), "hi": number(-1)})
+    assert check(model) == {"maximum": 1, "minimum": 1}
+
+
+def test_bounds_read_elsewhere_stay() -> None:
+    nodes = [node("Max", ["x", "lo"], ["a"]), node("Min", ["a", "hi"], ["b"]), node("Add", ["a", "b"], ["y"])]
+    got = check(onnx_model(nodes, X, {"lo": number(-1), "hi": number(1)}))
+    assert got == {"maximum": 1, "minimum": 1, "add": 1}
+
+
+def test_relu6_and_its_other_order() -> None:
+    nodes = [node("Relu", ["x"], ["a"]), node("Min", ["a", "six"], ["y"])]
+    assert check(onnx_model(nodes, X, {"six": number(6)})) == {"clip": 1}
+    nodes = [node("Min", ["x", "six"], ["a"]), node("Relu", ["a"], ["y"])]
+    assert check(onnx_model(nodes, X, {"six": number(6)})) == {"clip": 1}
+    assert check(onnx_model(nodes, X, {"six": number(-6)})) == {"minimum": 1, "nn.relu": 1}
+
+
+def test_max_with_zero_is_relu_only_without_broadcast() -> None:
+    assert check(onnx_model([node("Max", ["x", "z"], ["y"])], X, {"z": number(0)})) == {"nn.relu": 1}
+    wide = onnx_model([node("Max", ["x", "z"], ["y"])], X, {"z": np.zeros((3, 2, 42), "float32")})
+    assert check(wide) == {"maximum": 1}
+
+
+def test_nan_is_no_reason_to_crash() -> None:
+    """What a NaN becomes differs between ONNX Runtime and TVM; the numbers beside it must not."""
+    model = onnx_model([node("Clip", ["x", "lo", "hi"], ["y"])], X, {"lo": number(0), "hi": number(6)})
+    x = rand(2, 42)
+    want = np.clip(x, 0, 6)
+    x[0, :3] = np.nan
+    (got,) = run(prepared(to_relax(model)), x)
+    np.testing.assert_allclose(got.ravel()[3:], want.ravel()[3:])
+
+
+# ---- functions written in TIR -----------------------------------------------------------------------
+
+
+def call_tir(function: Any, shape: tuple[int, ...], *rest: Any, name: str = "maximum") -> tvm.IRModule:
+    return module(lambda b, x: b.emit(b.call_te(function, x, *rest, primfunc_name_hint=name)), shape)
+
+
+def test_names_mean_nothing() -> None:
+    assert ops(prepared(call_tir(topi.minimum, (2, 3), 0.0, name="maximum"))) == {"minimum": 1}
+    assert ops(prepared(call_tir(topi.exp, (2, 3), name="pad"))) == {"call_tir": 1}
+
+
+def te_of(value: Any) -> Any:
+    return lambda x: te.compute(x.shape, lambda i, j: value(x, i, j), name="T_maximum")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda x, i, j: tirx.max(x[i, j] * 2.0, 0.0),
+        lambda x, i, j: tirx.max(x[i, 4 - j], tirx.const(0.0, "float32")),
+        lambda x, i, j: tirx.max(x[j % 5, i % 5], tirx.const(0.0, "float32")),
+        lambda x, i, j: tirx.if_then_else(j < 2, x[i, j], 0.0),
+        lambda x, i, j: tirx.if_then_else(j >= 1, x[i, j - 1], x[i, 0]),
+    ],
+    ids=["scaled", "mirrored", "transposed", "no pad", "no constant"],
+)
+def test_look_alikes_stay(value: Any) -> None:
+    mod = call_tir(te_of(value), (5, 5))
+    assert same_numbers(mod, rand(5, 5)) == {"call_tir": 1}
+
+
+def test_functions_that_became_operators_are_gone() -> None:
+    model = onnx_model([node("Clip", ["x", "lo"], ["y"])], X, {"lo": number(0)})
+    assert [gv.name_hint for gv in prepared(to_relax(model)).get_global_vars()] == ["main"]
+
+
+# ---- pad --------------------------------------------------------------------------------------------
+
+PADS = ints(0, 0, 1, 2, 0, 0, 0, 3)
+
+
+@pytest.mark.parametrize("value", [None, 1.5])
+@pytest.mark.parametrize("shape", [(1, 3, 10, 11), ("n", 3, 10, 11)], ids=["static", "symbolic"])
+def test_pad(shape: tuple[Any, ...], value: float | None) -> None:
+    constants = {"p": PADS, **({} if value is None else {"v": number(value)})}
+    pad = node("Pad", ["x", *constants], ["y"])
+    assert check(onnx_model([pad], {"x": shape}, constants), inputs={"x": rand(1, 3, 10, 11)}) == {"nn.pad": 1}
+
+
+@pytest.mark.parametrize("mode", ["reflect", "edge"])
+def test_pad_in_other_modes_stays(mode: str) -> None:
+    assert check(onnx_model([node("Pad", ["x", "p"], ["y"], mode=mode)], IMAGE, {"p": PADS})) == {"call_tir": 1}
+
+
+def test_crops_stay() -> None:
+    pads = ints(0, 0, -1, 2, 0, 0, 0, 3)
+    assert "nn.pad" not in check(onnx_model([node("Pad", ["x", "p"], ["y"])], IMAGE, {"p": pads}))
+
+
+def padded(op: str, around: np.ndarray = PADS, value: float = 0.0, **attrs: Any) -> dict[str, int]:
+    names = ["z", "w"] if op == "Conv" else ["z"]
+    nodes = [node("Pad", ["x", "p", "v"], ["z"]), node(op, names, ["y"], **attrs)]
+    return check(onnx_model(nodes, IMAGE, {"p": around, "v": number(value), "w": rand(4, 3, 3, 3)}))
+
+
+def test_zeros_become_the_padding_of_what_follows() -> None:
+    assert padded("Conv") == {"nn.conv2d": 1}
+    assert padded("Conv", around=ints(0, 0, 1, 1, 0, 0, 2, 2), strides=[2, 2]) == {"nn.conv2d": 1}
+    assert padded("Conv", pads=[1, 0, 2, 1]) == {"nn.conv2d": 1}
+    assert padded("AveragePool", kernel_shape=[2, 3]) == {"nn.avg_pool2d": 1}
+
+
+def test_padding_that_must_stay() -> None:
+    assert padded("Conv", value=1.0) == {"nn.pad": 1, "nn.conv2d": 1}
+    assert padded("MaxPool", kernel_shape=[2, 2]) == {"nn.pad": 1, "nn.max_pool2d": 1}
+    got = padded("AveragePool", kernel_shape=[2, 2], pads=[1, 1, 1, 1])
+    assert got == {"nn.pad": 1, "nn.avg_pool2d": 1}
+
+
+def test_padding_of_channels_stays() -> None:
+    nodes = [node("Pad", ["x", "p"], ["z"]), node("Conv", ["z", "w"], ["y"])]
+    constants = {"p": ints(0, 1, 0, 0, 0, 0, 0, 0), "w": rand(4, 4, 3, 3)}
+    assert check(onnx_model(nodes, IMAGE, constants)) == {"nn.pad": 1, "nn.conv2d": 1}
+
+
+# ---- several operands -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("op", "want"),
+    [("Sum", {"add": 2}), ("Mean", {"add": 2, "divide": 1}), ("Max", {"maximum": 2}), ("Min", {"minimum": 2})],
+)
+def test_several_operands(op: str, want: dict[str, int]) -> None:
+    model = onnx_model([node(op, ["x", "z", "b"], ["y"])], {"x": (2, 3, 4), "z": (2, 1, 4)}, {"b": rand(4)})
+    assert check(model) == want
+
+
+def test_operands_that_only_together_have_the_shape() -> None:
+    assert check(onnx_model([node("Sum", ["x", "z"], ["y"])], {"x": (3, 1), "z": (1, 4)})) == {"add": 1}
+
+
+def test_a_real_stack_stays() -> None:
+    def build(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        s = b.emit(relax.op.stack([x, x], axis=0))
+        return b.emit(relax.op.sum(s, axis=[1]))
+
+    assert same_numbers(module(build, (3, 4)), rand(3, 4)) == {"stack": 1, "sum": 1}
+
+
+# ---- nothing at all ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: relax.op.reshape(x, (2, 3)),
+        lambda x: relax.op.astype(x, "float32"),
+        lambda x: relax.op.broadcast_to(x, (2, 3)),
+        lambda x: relax.op.permute_dims(x, [0, 1]),
+        lambda x: relax.op.strided_slice(x, [0, 1], [0, 0], [2, 3]),
+        lambda x: relax.op.multiply(x, relax.const(1.0)),
+        lambda x: relax.op.add(relax.const(np.zeros((1, 3), "float32")), x),
+        lambda x: relax.op.subtract(x, relax.const(0.0)),
+        lambda x: relax.op.divide(x, relax.const(1.0)),
+        lambda x: relax.op.power(x, relax.const(1.0)),
+        lambda x: relax.op.concat([x], 0),
+    ],
+    ids="reshape astype broadcast permute slice mul add sub div pow concat".split(),
+)
+def test_identities_go(call: Any) -> None:
+    assert same_numbers(module(lambda b, x: b.emit(call(x)), (2, 3)), rand(2, 3)) == {}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: relax.op.strided_slice(x, [0], [1], [-3], [-1]),
+        lambda x: relax.op.permute_dims(x, [1, 0]),
+        lambda x: relax.op.subtract(relax.const(0.0), x),
+        lambda x: relax.op.divide(relax.const(1.0), x),
+        lambda x: relax.op.multiply(x, relax.const(np.ones((1, 1, 1), "float32"))),
+        lambda x: relax.op.reshape(x, (1, 2, 2)),
+    ],
+    ids="reversed transposed negated inverted raised reshaped".split(),
+)
+def test_look_alikes_of_identities_stay(call: Any) -> None:
+    assert len(same_numbers(module(lambda b, x: b.emit(call(x)), (2, 2)), rand(2, 2) + 3)) == 1
+
+
+def test_views_merge() -> None:
+    def build(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        y = b.emit(relax.op.expand_dims(b.emit(relax.op.reshape(x, (6, 4))), [0]))
+        y = b.emit(relax.op.squeeze(y, [0]))
+        return b.emit(relax.op.reshape(y, (2, 12)))
+
+    assert same_numbers(module(build, (2, 3, 4)), rand(2, 3, 4)) == {"reshape": 1}
+
+
+def test_permutations_merge() -> None:
+    def build(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        return b.emit(relax.op.permute_dims(b.emit(relax.op.permute_dims(x, [2, 0, 1])), [2, 0, 1]))
+
+    mod = module(build, (2, 3, 4))
+    assert same_numbers(mod, rand(2, 3, 4)) == {"permute_dims": 1}
+    back = module(lambda b, x: b.emit(relax.op.permute_dims(b.emit(relax.op.permute_dims(x)))), (2, 3, 4))
+    assert same_numbers(back, rand(2, 3, 4)) == {}
+
+
+def test_dropout() -> None:
+    assert check(onnx_model([node("Dropout", ["x"], ["d"]), node("Relu", ["d"], ["y"])], X)) == {"nn.relu": 1}

@@ -1,0 +1,234 @@
+"""Normalisations and softmax spelled out, in many ways and almost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.relax import op as R
+
+from tests.unit.importing import check, module, node, onnx_model, prepared, rand, same_numbers
+
+SHAPE = (2, 5, 8)
+Emit = Callable[[Any], Any]
+
+
+def c(value: Any) -> Any:
+    return relax.const(np.asarray(value, "float32"))
+
+
+def squares(e: Emit, x: Any, how: str) -> Any:
+    if how == "power":
+        return e(R.power(x, c(2.0)))
+    return e(R.square(x)) if how == "square" else e(R.multiply(x, x))
+
+
+def over_root(e: Emit, x: Any, v: Any, how: str) -> Any:
+    if how == "sqrt":
+        return e(R.divide(x, e(R.sqrt(v))))
+    if how == "power":
+        return e(R.divide(x, e(R.power(v, c(0.5)))))
+    if how == "inverse":
+        return e(R.multiply(e(R.divide(c(1.0), e(R.sqrt(v)))), x))
+    return e(R.multiply(x, e(R.rsqrt(v))))
+
+
+def core(
+    e: Emit,
+    x: Any,
+    *,
+    axis: tuple[int, ...] = (-1,),
+    square: str = "multiply",
+    root: str = "sqrt",
+    eps: float = 1e-5,
+    variance_axis: tuple[int, ...] | None = None,
+) -> Any:
+    d = e(R.subtract(x, e(R.mean(x, list(axis), keepdims=True))))
+    if square == "variance":
+        v = e(R.variance(x, list(axis), keepdims=True))
+    else:
+        v = e(R.mean(squares(e, d, square), list(variance_axis or axis), keepdims=True))
+    return over_root(e, d, e(R.add(v, c(eps))), root)
+
+
+def scaled(e: Emit, n: Any, g: Any, b: Any) -> Any:
+    return e(R.add(e(R.multiply(n, g)), b))
+
+
+def ops_of(build: Callable[[Emit, Any], Any], shape: tuple[int, ...] = SHAPE) -> dict[str, int]:
+    return same_numbers(module(lambda b, x: build(b.emit, x), shape), rand(*shape))
+
+
+# ---- layer_norm -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("square", ["multiply", "power", "square", "variance"])
+@pytest.mark.parametrize("root", ["sqrt", "rsqrt", "power", "inverse"])
+def test_layer_norm(square: str, root: str) -> None:
+    def build(e: Emit, x: Any) -> Any:
+        return scaled(e, core(e, x, square=square, root=root), c(rand(8)), c(rand(8, seed=2)))
+
+    assert ops_of(build) == {"nn.layer_norm": 1}
+
+
+def attributes_of(build: Callable[[Emit, Any], Any], shape: tuple[int, ...] = SHAPE) -> Any:
+    mod = prepared(module(lambda b, x: build(b.emit, x), shape))
+    return mod["main"].body.blocks[0].bindings[0].value
+
+
+@pytest.mark.parametrize("eps", [1e-3, 1e-12])
+def test_eps_and_axes_are_what_was_found(eps: float) -> None:
+    call = attributes_of(lambda e, x: core(e, x, axis=(1, 2), eps=eps))
+    assert float(call.attrs.epsilon) == pytest.approx(eps)
+    assert [int(a) for a in call.attrs.axes] == [-2, -1]
+
+
+def test_without_scale_or_shift() -> None:
+    assert ops_of(lambda e, x: core(e, x)) == {"nn.layer_norm": 1}
+    assert ops_of(lambda e, x: e(R.multiply(core(e, x), c(rand(8))))) == {"nn.layer_norm": 1}
+    assert ops_of(lambda e, x: e(R.add(c(rand(8)), core(e, x)))) == {"nn.layer_norm": 1}
+    assert ops_of(lambda e, x: e(R.multiply(core(e, x), c(3.0)))) == {"nn.layer_norm": 1}
+
+
+def test_parameters_that_are_inputs() -> None:
+    def build(b: relax.BlockBuilder, x: Any, g: Any, s: Any) -> Any:
+        return scaled(b.emit, core(b.emit, x), g, s)
+
+    assert same_numbers(module(build, SHAPE, (8,), (1, 8)), rand(*SHAPE), rand(8), rand(1, 8)) == {
+        "nn.layer_norm": 1,
+        "reshape": 1,
+    }
+
+
+def test_what_follows_the_affine_part_stays() -> None:
+    def build(e: Emit, x: Any) -> Any:
+        return e(R.add(e(R.multiply(scaled(e, core(e, x), c(rand(8)), c(rand(8))), c(rand(8)))), c(rand(5, 1))))
+
+    assert ops_of(build) == {"nn.layer_norm": 1, "multiply": 1, "add": 1}
+
+
+def test_symbolic_batch() -> None:
+    n = tvm.tirx.Var("n", "int64")
+    mod = module(lambda b, x: scaled(b.emit, core(b.emit, x), c(rand(8)), c(rand(8))), (n, 5, 8))
+    assert same_numbers(mod, rand(2, 5, 8)) == {"nn.layer_norm": 1}
+
+
+ALMOST: dict[str, Callable[[Emit, Any], Any]] = {
+    "middle axis": lambda e, x: core(e, x, axis=(1,)),
+    "other axis below": lambda e, x: core(e, x, variance_axis=(1, 2)),
+    "negative eps": lambda e, x: core(e, x, eps=-1e-9),
+    "cubed": lambda e, x: over_root(
+        e, x, e(R.add(e(R.mean(e(R.power(e(R.abs(x)), c(3.0))), [-1], keepdims=True)), c(1e-5))), "sqrt"
+    ),
+    "cube root": lambda e, x: e(
+        R.divide(
+            x,
+            e(R.power(e(R.add(e(R.mean(e(R.multiply(x, x)), [-1], keepdims=True)), c(1e-5))), c(1 / 3))),
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ALMOST)
+def test_almost(name: str) -> None:
+    assert not {"nn.layer_norm", "nn.rms_norm", "nn.instance_norm"} & set(ops_of(ALMOST[name]))
+
+
+def test_statistics_read_elsewhere_stay() -> None:
+    def build(e: Emit, x: Any) -> Any:
+        m = e(R.mean(x, [-1], keepdims=True))
+        d = e(R.subtract(x, m))
+        v = e(R.mean(e(R.multiply(d, d)), [-1], keepdims=True))
+        return e(R.add(over_root(e, d, e(R.add(v, c(1e-5))), "sqrt"), m))
+
+    assert "nn.layer_norm" not in ops_of(build)
+
+
+# ---- rms_norm, instance_norm, group_norm ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("square", ["multiply", "power"])
+@pytest.mark.parametrize("root", ["sqrt", "rsqrt"])
+def test_rms_norm(square: str, root: str) -> None:
+    def build(e: Emit, x: Any) -> Any:
+        v = e(R.mean(squares(e, x, square), [-1], keepdims=True))
+        return e(R.multiply(c(rand(8)), over_root(e, x, e(R.add(v, c(1e-6))), root)))
+
+    assert ops_of(build) == {"nn.rms_norm": 1}
+
+
+def test_instance_norm() -> None:
+    model = onnx_model(
+        [node("InstanceNormalization", ["x", "g", "b"], ["y"], epsilon=1e-3)],
+        {"x": (2, 8, 5, 6)},
+        {"g": rand(8), "b": rand(8, seed=2)},
+    )
+    assert check(model) == {"nn.instance_norm": 1}
+
+
+@pytest.mark.parametrize("opset", [18, 21])
+def test_group_norm(opset: int) -> None:
+    groups = 4 if opset == 18 else 8
+    norm = node("GroupNormalization", ["x", "g", "b"], ["y"], num_groups=4)
+    constants = {"g": rand(groups), "b": rand(groups, seed=2)}
+    assert check(onnx_model([norm], {"x": (2, 8, 5, 6)}, constants, opset=opset)) == {"nn.group_norm": 1}
+
+
+@pytest.mark.parametrize("groups", [1, 4, 8])
+def test_group_norm_by_instance_norm(groups: int) -> None:
+    nodes = [
+        node("Reshape", ["x", "split"], ["a"]),
+        node("InstanceNormalization", ["a", "one", "zero"], ["n"]),
+        node("Reshape", ["n", "back"], ["r"]),
+        node("Mul", ["r", "g"], ["s"]),
+        node("Add", ["s", "b"], ["y"]),
+    ]
+    constants = {
+        "split": np.array([0, groups, -1]), "back": np.array([2, 8, 5, 6]),
+        "one": np.ones(groups, "float32"), "zero": np.zeros(groups, "float32"),
+        "g": rand(8, 1, 1), "b": rand(8, 1, 1, seed=2),
+    }  # fmt: skip
+    assert check(onnx_model(nodes, {"x": (2, 8, 5, 6)}, constants)) == {"nn.group_norm": 1}
+
+
+# ---- softmax ----------------------------------------------------------------------------------------
+
+
+def softmax(e: Emit, x: Any, *, axis: int = -1, total_axis: int | None = None, shift: bool = True) -> Any:
+    x = e(R.subtract(x, e(R.max(x, [axis], keepdims=True)))) if shift else x
+    exp = e(R.exp(x))
+    return e(R.divide(exp, e(R.sum(exp, [axis if total_axis is None else total_axis], keepdims=True))))
+
+
+@pytest.mark.parametrize("axis", [-1, 1])
+@pytest.mark.parametrize("shift", [False, True])
+def test_softmax(axis: int, shift: bool) -> None:
+    assert ops_of(lambda e, x: softmax(e, x, axis=axis, shift=shift)) == {"nn.softmax": 1}
+
+
+def test_softmax_over_other_axes_stays() -> None:
+    assert "nn.softmax" not in ops_of(lambda e, x: softmax(e, x, axis=1, total_axis=2))
+
+
+def test_softmax_whose_exponential_is_read_elsewhere_stays() -> None:
+    def build(e: Emit, x: Any) -> Any:
+        exp = e(R.exp(x))
+        return e(R.add(exp, e(R.divide(exp, e(R.sum(exp, [-1], keepdims=True))))))
+
+    assert "nn.softmax" not in ops_of(build)
+
+
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
+@pytest.mark.parametrize(
+    ("shape", "axis", "views"),
+    [((1, 8, 1, 1), 1, 0), ((2, 8, 3), 2, 0), ((2, 3, 4, 5), -1, 0), ((2, 8), 1, 0), ((2, 8, 3), 1, 2)],
+    ids=str,
+)
+def test_softmax_before_opset_13(op: str, shape: tuple[int, ...], axis: int, views: int) -> None:
+    got = check(onnx_model([node(op, ["x"], ["y"], axis=axis)], {"x": shape}, opset=11))
+    assert got.get("reshape", 0) == views
+    assert sum(got.values()) == 1 + views
