@@ -7,10 +7,10 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.relax.backend.utils import has_leaking_intermediate_variables
 from tvm.relax.dpl import is_op, wildcard
 
 from ._compat import var_name
+from .escape import refuse_escape
 from .log import Entry, with_entries
 from .naming import NAME_ATTR, restore_names, with_unique_names
 from .prepare import Prepare
@@ -52,6 +52,7 @@ class Matcher:
     """
 
     def __init__(self, compilers: Sequence[str], ops: set[str]) -> None:
+        self._compilers = list(compilers)
         self._accepted = ""  # variable of the match that was accepted last
         #: ``(variable, operator, compiler, stage, refusal)`` of every predicate, check or lowering that broke
         self.crashes: list[tuple[Any, str, str, str, Crash]] = []
@@ -75,7 +76,8 @@ class Matcher:
 
     def _pattern_check(self, ns: Namespace, pattern: Pattern) -> Any:
         def check(context: Any) -> bool:
-            if has_leaking_intermediate_variables(context):
+            refusal = refuse_escape(context, pattern.outputs)
+            if refusal is not None:
                 return False
             match = {str(name): expr for name, expr in context.annotated_expr.items()}
             refusal = ask_pattern(ns, pattern, {**match, "root": context.matched_expr})
@@ -92,16 +94,21 @@ class Matcher:
             self.crashes.append((var, str(getattr(root.op, "name", "")), ns.name, stage, refusal))
         return refusal is None
 
-    def run(self, mod: tvm.IRModule, functions: Sequence[str], after: str = "") -> tvm.IRModule:
-        """Replace what matches in ``functions`` by calls of composite functions.
+    def skip_to_behind(self, name: str) -> None:
+        """Keep the candidates behind the one called ``name``; behind its compiler, where it is none of ours."""
+        names = [candidate[0] for candidate in self.candidates]
+        if name in names:
+            del self.candidates[: names.index(name) + 1]
+            return
+        compiler = name.partition(".")[0]
+        later = self._compilers[self._compilers.index(compiler) + 1 :] if compiler in self._compilers else []
+        self.candidates = [c for c in self.candidates if c[0].partition(".")[0] in later]
 
-        ``after`` names a candidate: only those behind it are tried.
-        """
-        names = [c[0] for c in self.candidates]
-        candidates = self.candidates[names.index(after) + 1 :] if after else self.candidates
-        if not candidates:
+    def run(self, mod: tvm.IRModule, functions: Sequence[str]) -> tvm.IRModule:
+        """Replace what matches in ``functions`` by calls of composite functions."""
+        if not self.candidates:
             return mod
-        fuse = relax.transform.FuseOpsByPattern(candidates, bind_constants=True, entry_functions=list(functions))
+        fuse = relax.transform.FuseOpsByPattern(self.candidates, bind_constants=True, entry_functions=list(functions))
         return restore_names(fuse(mod))
 
 

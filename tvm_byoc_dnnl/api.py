@@ -6,16 +6,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm
+from tvm import relax
 
 from .annotate import AnnotateExternalCompiler
 from .frontend import to_relax
 from .partition import PartitionGraph
 from .pipeline import PIPELINE
+from .policy import RegionPolicy
 
-__all__ = ["compile", "partition"]
+__all__ = ["DEFAULT_COMPILER", "compile", "partition"]
+
+DEFAULT_COMPILER = "dnnl"
 
 
-def partition(mod: tvm.IRModule, compiler: str | Sequence[str] | None = "dnnl") -> tvm.IRModule:
+def partition(
+    mod: tvm.IRModule,
+    compiler: str | Sequence[str] | None = DEFAULT_COMPILER,
+    *,
+    policy: RegionPolicy | None = None,
+    strict: bool = False,
+) -> tvm.IRModule:
     """Prepare, annotate and partition a module.
 
     Parameters
@@ -24,21 +34,33 @@ def partition(mod: tvm.IRModule, compiler: str | Sequence[str] | None = "dnnl") 
         A Relax module.
     compiler : str or sequence of str
         Namespace, or several in order of priority; ``None`` reads the functions' attribute ``compiler``.
+    policy : RegionPolicy, optional
+        What is worth a region; by default each namespace's own policy.
+    strict : bool
+        Raise where something fails, instead of leaving it with the next compiler or TVM.
 
     Returns
     -------
     IRModule
         Regions are functions with the attribute ``Codegen``; compile it with ``relax_pipeline="byoc"``.
+
+    Raises
+    ------
+    UnsupportedError
+        With ``strict``: lists every call that failed, with the reason.
     """
-    return tvm.transform.Sequential([AnnotateExternalCompiler(compiler), PartitionGraph()])(mod)
+    passes = [AnnotateExternalCompiler(compiler), PartitionGraph(policy=policy, strict=strict)]
+    return tvm.transform.Sequential(passes)(mod)
 
 
 def compile(
     model: Any,
-    compiler: str | Sequence[str] | None = "dnnl",
+    compiler: str | Sequence[str] | None = DEFAULT_COMPILER,
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     target: str | tvm.target.Target = "llvm",
+    policy: RegionPolicy | None = None,
+    strict: bool = False,
 ) -> Any:
     """Compile a model.
 
@@ -52,6 +74,10 @@ def compile(
         Input name → shape, to fix dimensions that an ONNX model leaves open.
     target : str or Target
         TVM's target for what stays with TVM.
+    policy : RegionPolicy, optional
+        What is worth a region; by default each namespace's own policy.
+    strict : bool
+        Raise where something fails, instead of leaving it with the next compiler or TVM.
 
     Returns
     -------
@@ -63,7 +89,7 @@ def compile(
     ValueError
         If ``compiler`` names no registered namespace.
     InputError, UnsupportedError
-        If the model cannot be imported.
+        If the model cannot be imported; the second also with ``strict``, listing every call that failed.
     """
-    mod = partition(to_relax(model, shapes=shapes), compiler)
-    return tvm.compile(mod, target=target, relax_pipeline=PIPELINE)
+    mod = partition(to_relax(model, shapes=shapes), compiler, policy=policy, strict=strict)
+    return tvm.compile(mod, target=target, relax_pipeline=relax.get_pipeline(PIPELINE, strict=strict))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -14,12 +15,28 @@ from .graph import PortableGraph
 from .lower import lower_region
 from .registry import Namespace, namespace
 
-__all__ = ["install_codegen", "portable_codegen"]
+__all__ = ["PortableCodegen", "install_codegen", "portable_codegen"]
 
 _OURS: dict[str, Any] = {}
 
 
-def portable_codegen(compiler: str, create_module: Callable[[PortableGraph], tvm.runtime.Module]) -> Callable[..., Any]:
+@dataclass(frozen=True)
+class PortableCodegen:
+    """A codegen that consumes portable graphs: it lowers each region, and ``create_module`` does the rest."""
+
+    compiler: str
+    create_module: Callable[[PortableGraph], tvm.runtime.Module]
+
+    def __call__(
+        self, functions: Sequence[relax.Function], _options: Mapping[str, Any], constant_names: Mapping[Any, str]
+    ) -> list[tvm.runtime.Module]:
+        """What ``RunCodegen`` calls."""
+        ns = namespace(self.compiler)
+        names = {constant: str(name) for constant, name in constant_names.items()}
+        return [self.create_module(lower_region(ns, f, str(f.attrs["global_symbol"]), names)) for f in functions]
+
+
+def portable_codegen(compiler: str, create_module: Callable[[PortableGraph], tvm.runtime.Module]) -> PortableCodegen:
     """A codegen for a namespace that consumes portable graphs.
 
     Parameters
@@ -30,15 +47,7 @@ def portable_codegen(compiler: str, create_module: Callable[[PortableGraph], tvm
         ``create_module(graph) -> tvm.runtime.Module`` with the functions that TVM's constant loader asks for
         (``get_symbol``, ``get_const_vars``, ``__init_<symbol>``) and ``<symbol>`` itself.
     """
-
-    def codegen(
-        functions: Sequence[relax.Function], _options: Mapping[str, Any], constant_names: Mapping[Any, str]
-    ) -> list[tvm.runtime.Module]:
-        ns = namespace(compiler)
-        names = {constant: str(name) for constant, name in constant_names.items()}
-        return [create_module(lower_region(ns, f, str(f.attrs["global_symbol"]), names)) for f in functions]
-
-    return codegen
+    return PortableCodegen(compiler, create_module)
 
 
 def install_codegen(ns: Namespace) -> None:

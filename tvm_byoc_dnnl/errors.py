@@ -41,5 +41,6 @@ class ArtifactError(ByocError, ValueError):
     """A saved module or file is damaged, or of a version that this package does not read."""
 
 
+@register_error("ByocNativeLibraryError")
 class NativeLibraryError(ByocError, ImportError):
     """The native library, libdnnl or libgomp is missing, unloadable or claimed by somebody else."""

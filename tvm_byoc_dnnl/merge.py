@@ -11,7 +11,7 @@ one takes any function, and remembers which calls a region was made of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
@@ -32,6 +32,8 @@ class Unit:
     #: units that must run before this one, transitively
     ancestors: set[Unit] = field(default_factory=set)
     order: int = 0
+    #: only units of the same part are merged
+    part: int = 0
 
     def uses(self) -> Iterable[Any]:
         """Variables that its bindings read."""
@@ -39,7 +41,7 @@ class Unit:
             yield from relax.analysis.free_vars(binding.value)
 
 
-def form_units(block: Any, functions: Callable[[Any], Any]) -> list[Unit]:
+def form_units(block: Any, functions: Callable[[Any], Any], parts: Mapping[Any, int] | None = None) -> list[Unit]:
     """Group the bindings of a dataflow block into units, in an order in which they can run.
 
     Parameters
@@ -48,6 +50,8 @@ def form_units(block: Any, functions: Callable[[Any], Any]) -> list[Unit]:
         The block.
     functions : callable
         Global variable → function, to find the composites.
+    parts : mapping, optional
+        Variable → number, 0 for the others: results with different numbers must not be made by one region.
 
     Returns
     -------
@@ -61,11 +65,12 @@ def form_units(block: Any, functions: Callable[[Any], Any]) -> list[Unit]:
         if not compiler and parents and _is_glue(binding.value) and all(p is parents[0] for p in parents):
             unit = parents[0]
         else:
-            unit = Unit(compiler, order=order)
+            unit = Unit(compiler, order=order, part=(parts or {}).get(binding.var, 0))
             _depend_on(unit, parents)
             units.append(unit)
             for candidate in parents if compiler else ():
-                if candidate.compiler == compiler and _can_merge(unit, candidate):
+                alike = (candidate.compiler, candidate.part) == (compiler, unit.part)
+                if alike and _can_merge(unit, candidate):
                     unit = _merge(unit, candidate, units, owner)
         unit.bindings.append(binding)
         owner[binding.var] = unit

@@ -8,10 +8,8 @@ import tvm
 from tvm import relax, te
 from tvm.relax.backend.cpu_generic import pipeline as cpu
 
-from .codegen import install_codegen
+from .guard import RunCodegens
 from .metadata import attach_metadata
-from .registry import namespace
-from .relax_utils import codegen_of
 
 __all__ = ["PIPELINE", "byoc_pipeline"]
 
@@ -37,16 +35,15 @@ def _attach_metadata(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
     return attach_metadata(mod)
 
 
-@tvm.transform.module_pass(opt_level=0, name="InstallCodegens")
-def _install_codegens(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
-    for compiler in sorted({codegen_of(f) for f in mod.functions.values()} - {""}):
-        install_codegen(namespace(compiler))
-    return mod
-
-
 @relax.register_pipeline(PIPELINE)
-def byoc_pipeline() -> tvm.transform.Pass:
-    """The pipeline behind ``tvm.compile(mod, "llvm", relax_pipeline="byoc")``."""
+def byoc_pipeline(*, strict: bool = False) -> tvm.transform.Pass:
+    """The pipeline behind ``tvm.compile(mod, "llvm", relax_pipeline="byoc")``.
+
+    Parameters
+    ----------
+    strict : bool
+        Raise for a region that a codegen or a target hook cannot compile, instead of giving it back to TVM.
+    """
 
     @tvm.transform.module_pass(opt_level=0, name="byoc")
     def pipeline(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
@@ -54,8 +51,7 @@ def byoc_pipeline() -> tvm.transform.Pass:
         return tvm.transform.Sequential(
             [
                 _attach_metadata,
-                _install_codegens,
-                relax.transform.RunCodegen(),
+                RunCodegens(strict=strict),
                 *cpu.library_dispatch_passes(target),
                 relax.transform.LegalizeOps(),
                 relax.transform.AnnotateTIROpPattern(),

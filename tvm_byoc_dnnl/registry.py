@@ -13,6 +13,7 @@ import tvm
 
 from .builder import GraphBuilder
 from .graph import PortableGraph
+from .policy import RegionPolicy
 from .verdict import Reject
 
 __all__ = [
@@ -91,6 +92,7 @@ class Namespace:
     describe: Callable[[PortableGraph], Description | None] | None = None
     optimize: Callable[[PortableGraph], PortableGraph] | None = None
     prepare: Sequence[Callable[[], tvm.transform.Pass]] = ()
+    policy: RegionPolicy | None = None
 
     def ops(self) -> list[str]:
         """Relax ops for which it has a predicate or a lowering."""
@@ -165,6 +167,7 @@ def register_namespace(
     describe: Callable[[PortableGraph], Description | None] | None = None,
     optimize: Callable[[PortableGraph], PortableGraph] | None = None,
     prepare: Sequence[Callable[[], tvm.transform.Pass]] = (),
+    policy: RegionPolicy | None = None,
 ) -> Namespace:
     """Set the parts of a namespace that belong to no single op.
 
@@ -183,9 +186,12 @@ def register_namespace(
         ``optimize(graph) -> graph``: fusion inside a lowered region, such as post-ops.
     prepare : sequence of callables, optional
         Pass factories run before annotation, behind the common canonical forms.
+    policy : RegionPolicy, optional
+        What is worth a region of this namespace, unless the user says otherwise; by default everything is.
     """
     ns = _namespace(compiler)
-    for key, value in {"probe": probe, "describe": describe, "optimize": optimize, "prepare": tuple(prepare)}.items():
+    parts = {"probe": probe, "describe": describe, "optimize": optimize, "prepare": tuple(prepare), "policy": policy}
+    for key, value in parts.items():
         if value:
             setattr(ns, key, value)
     if codegen is not None:

@@ -1,0 +1,113 @@
+"""Attempts: can a compiler really make something of a region? The answer is nothing, or what broke and where."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax
+from tvm.support import cc
+
+from ._compat import is_constant
+from .codegen import PortableCodegen
+from .errors import NativeLibraryError
+from .lower import lower_region
+from .registry import Namespace
+from .verdict import Reject
+
+__all__ = ["Failure", "check_sources", "describe", "generate_code", "make_region"]
+
+_LONGEST_REASON = 600
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What broke: ``lower``, ``plan`` or ``codegen``, and why."""
+
+    stage: str
+    reason: str
+
+
+def describe(error: Exception) -> str:
+    """An error in one line."""
+    text = " ".join(str(error).split())
+    text = text if isinstance(error, Reject) else f"{type(error).__name__}: {text}"
+    return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]} …"
+
+
+def make_region(ns: Namespace, func: relax.Function) -> Failure | None:
+    """Take a fresh region as far as is cheap: lower and plan it, or run its codegen where there is no other way."""
+    if not isinstance(ns.codegen, PortableCodegen):
+        return generate_code(ns, [func]) if ns.codegen is not None else None
+    stage = "lower"
+    try:
+        graph = lower_region(ns, func, "trial")
+        stage = "plan"
+        refusal = ns.probe(graph) if ns.probe is not None else None
+    except NativeLibraryError:
+        raise  # nothing that another compiler could do better
+    except Exception as error:
+        return Failure(stage, describe(error))
+    return None if refusal is None else Failure(stage, refusal.reason)
+
+
+def generate_code(ns: Namespace, functions: Sequence[relax.Function]) -> Failure | None:
+    """Run a namespace's codegen as ``RunCodegen`` would, with made-up names, and throw the result away."""
+    codegen = ns.codegen or tvm.get_global_func(f"relax.ext.{ns.name}", allow_missing=True)
+    if codegen is None:
+        return Failure("codegen", f"{ns.name!r} has registered no codegen")
+    named = [f.with_attr({"Codegen": ns.name, "global_symbol": f"trial_{i}"}) for i, f in enumerate(functions)]
+    constants: dict[Any, str] = {}
+
+    def name_constant(expr: Any) -> None:
+        if is_constant(expr):
+            constants.setdefault(expr, f"trial_const_{len(constants)}")
+
+    for func in named:
+        relax.analysis.post_order_visit(func, name_constant)
+    try:
+        made = list(codegen(tvm_ffi.convert(named), tvm_ffi.convert({}), tvm_ffi.convert(constants)))
+        if len(made) != len(named) or not all(isinstance(m, tvm.runtime.Module) for m in made):
+            return Failure("codegen", f"the codegen returned {made}; expected {len(named)} runtime module(s)")
+        check_sources(made)
+    except NativeLibraryError:
+        raise
+    except Exception as error:
+        return Failure("codegen", describe(error))
+    return None
+
+
+def check_sources(modules: Sequence[tvm.runtime.Module]) -> None:
+    """Let the C++ compiler read every module that is C or C++ source, with the include paths of ``export_library``.
+
+    Raises
+    ------
+    RuntimeError
+        With the compiler's first messages, or if there is no compiler to export such a module with.
+    """
+    sources = [m.inspect_source() for m in modules if m.kind == "c"]
+    if not sources:
+        return
+    compiler = cc.get_cc()
+    if not compiler:
+        raise RuntimeError("the codegen made C source and there is no C++ compiler; install g++ or clang++")
+    include = [
+        tvm.libinfo.find_include_path(),
+        tvm_ffi.libinfo.find_include_path(),
+        tvm_ffi.libinfo.find_dlpack_include_path(),
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        files = []
+        for number, source in enumerate(sources):
+            files.append(Path(folder, f"source_{number}.cc"))
+            files[-1].write_text(source)
+        command = [compiler, "-fsyntax-only", "-w", *(f"-I{path}" for path in include), *map(str, files)]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode:
+            raise RuntimeError(f"{Path(compiler).name}: {result.stderr.replace(folder + '/', '')}")

@@ -1,0 +1,283 @@
+"""Fall-back: regions are tried as they form; what fails goes to the next compiler or back to TVM, with its reason.
+
+    form regions ──> policy ──> attempt each ──all work──> done
+         ^                          │ one fails
+         │                  bisect: the shortest failing run of its calls
+         │                 ┌────────┴─────────┐
+         │        its last call         its last call works alone:
+         │        fails alone           a cut in front of it
+         └── candidates behind it, else TVM ──┘
+
+Attempts are remembered by the calls that they contained, so a region that did not change is not tried again, and a
+model in which nothing fails pays one attempt per region.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from .annotate import Matcher, compilers_of
+from .attempt import Failure
+from .cost import call_flops, type_bytes
+from .inliner import Body, inline_calls
+from .log import Entry
+from .merge import Unit, form_units
+from .policy import RegionPolicy, Work
+from .region import Block, RegionBuilder
+from .registry import Namespace, namespace
+from .relax_utils import composite_of, is_host_function, op_calls, ops_of, with_functions
+
+__all__ = ["Attempt", "BlockPlan", "Fallback", "Plan", "dataflow_blocks"]
+
+logger = logging.getLogger(__package__)
+
+#: ``attempt(namespace, function)``: whether something can be made of a region
+Attempt = Callable[[Namespace, relax.Function], "Failure | None"]
+
+
+@dataclass(eq=False)
+class BlockPlan:
+    """A dataflow block: the host function in which it stands, who reads what, and its units in order."""
+
+    host: Any
+    block: Block
+    units: list[Unit]
+
+
+#: dataflow block of the module → what becomes of it
+Plan = dict[Any, BlockPlan]
+
+
+@dataclass(eq=False)
+class _Region:
+    """A unit of a compiler, and where it stands."""
+
+    host: Any
+    block: Block
+    unit: Unit
+
+    @property
+    def calls(self) -> list[Any]:
+        """Bindings that call a composite."""
+        return [b for b in self.unit.bindings if isinstance(b.value, relax.Call)]
+
+    def until(self, end: Any) -> list[Any]:
+        """Bindings in front of ``end``."""
+        bindings = self.unit.bindings
+        return bindings[: bindings.index(end)]
+
+
+@dataclass(frozen=True)
+class _Return:
+    """A composite call that goes back: why, and whether other candidates may have it."""
+
+    host: Any
+    call: Any
+    failure: Failure
+    retry: bool = True
+
+
+class Fallback:
+    """Settle what is offloaded.
+
+    Parameters
+    ----------
+    mod : IRModule
+        Host functions that call composite functions.
+    attempt : callable
+        ``attempt(namespace, function) -> Failure | None``.
+    policy : RegionPolicy, optional
+        Instead of the namespaces' own.
+
+    Attributes
+    ----------
+    mod : IRModule
+        After `run`: the module in which only calls that work call composites.
+    entries : list of Entry
+        After `run`: what went back, and why.
+    """
+
+    def __init__(self, mod: tvm.IRModule, attempt: Attempt, policy: RegionPolicy | None = None) -> None:
+        self.mod = mod
+        self.entries: list[Entry] = []
+        self._attempt = attempt
+        self._policy = policy
+        self._parts: dict[Any, int] = {}  # variable -> side of a cut
+        self._cuts = count(1)
+        self._tried: dict[frozenset[Any], Failure | None] = {}
+        self._behind: dict[Any, Body] = {}  # composite and compilers -> what the candidates behind it make of it
+
+    def run(self) -> Plan:
+        """Give back what does not work until the rest does."""
+        while True:
+            plan = self._plan()
+            regions = [_Region(p.host, p.block, u) for p in plan.values() for u in p.units if u.compiler]
+            parts = dict(self._parts)
+            returned = [item for region in regions for item in self._judge(region)]
+            if not returned and parts == self._parts:
+                returned = self._beyond_the_limit(regions)
+                if not returned:
+                    return plan
+            self._give_back(returned)
+
+    def _plan(self) -> Plan:
+        return {
+            block: BlockPlan(host, Block(block), form_units(block, self.mod.__getitem__, self._parts))
+            for host, block in dataflow_blocks(self.mod)
+        }
+
+    # ---------------------------------------------------------------- one region
+    def _judge(self, region: _Region) -> list[_Return]:
+        """What goes back of a region; also cuts it, where its parts work only apart."""
+        policy = self._policy or namespace(region.unit.compiler).policy
+        returned = self._unwanted(region, policy) if policy is not None else []
+        if returned:
+            return returned
+        failure = self._try(region, region.unit.bindings)
+        return [] if failure is None else self._narrow(region, failure)
+
+    def _unwanted(self, region: _Region, policy: RegionPolicy) -> list[_Return]:
+        names = [(call, self._names(call)) for call in region.calls]
+        excluded = [(call, entry) for call, n in names if (entry := policy.excluded_by(n))]
+        if excluded:
+            return [_Return(region.host, c, Failure("policy", f"excluded by {entry!r}")) for c, entry in excluded]
+        reason = "" if any(policy.forces(n) for _, n in names) else policy.why_not(self._work(region))
+        if not reason:
+            return []
+        failure = Failure("policy", f"not worth a region: {reason}")
+        return [_Return(region.host, c, failure, retry=False) for c in region.calls]
+
+    def _names(self, binding: Any) -> list[str]:
+        """What a policy may call a composite call: its pattern, its operators, its variables."""
+        func = self._callee(binding)
+        inner = [name for var, call in op_calls(func) for name in (var.name, call.op.name)]
+        return [composite_of(func), binding.var.name, *inner]
+
+    def _callee(self, binding: Any) -> relax.Function:
+        return self.mod[binding.value.op]
+
+    def _work(self, region: _Region) -> Work:
+        bindings = region.unit.bindings
+        crossing = region.block.inputs(bindings) + region.block.outputs(bindings)
+        flops = sum(call_flops(call) for b in region.calls for _, call in op_calls(self._callee(b)))
+        return Work(flops, sum(type_bytes(v.ty) for v in crossing), len(region.calls))
+
+    def _try(self, region: _Region, bindings: Sequence[Any]) -> Failure | None:
+        key = frozenset((b.var, b.value.op) for b in bindings if isinstance(b.value, relax.Call))
+        if key not in self._tried:
+            outputs = region.block.outputs(bindings) or [bindings[-1].var]
+            func = RegionBuilder(bindings, outputs, self.mod.__getitem__).function()
+            self._tried[key] = self._attempt(namespace(region.unit.compiler), func)
+        return self._tried[key]
+
+    def _narrow(self, region: _Region, failure: Failure) -> list[_Return]:
+        """Find the call that breaks a region; one that works by itself gets a cut in front of it instead."""
+        calls, works, fails = region.calls, 0, len(region.calls)
+        while fails - works > 1:
+            middle = (works + fails) // 2
+            found = self._try(region, region.until(calls[middle]))
+            if found is None:
+                works = middle
+            else:
+                fails, failure = middle, found
+        culprit = calls[works]
+        alone = failure if works == 0 else self._try(region, [culprit])
+        if alone is None:
+            self._cut(region, works, failure)
+            return []
+        returned = [_Return(region.host, culprit, alone)]
+        for other in calls[fails:]:  # often all calls of a kind fail: spare each of them its own bisection
+            if composite_of(self._callee(other)) == composite_of(self._callee(culprit)):
+                alone = self._try(region, [other])
+                returned += [_Return(region.host, other, alone)] if alone is not None else []
+        return returned
+
+    def _cut(self, region: _Region, at: int, failure: Failure) -> None:
+        calls = region.calls
+        self._parts.update(dict.fromkeys((b.var for b in calls[at:]), next(self._cuts)))
+        before = ", ".join(b.var.name for b in calls[:at])
+        reason = f"works, but not in one region with {before}: {failure.reason}"
+        self._note(region.host, calls[at], Failure(failure.stage, reason))
+
+    def _beyond_the_limit(self, regions: Sequence[_Region]) -> list[_Return]:
+        limit = self._policy.max_regions if self._policy is not None else None
+        if limit is None or len(regions) <= limit:
+            return []
+        failure = Failure("policy", f"the module may have {limit} region(s), and others have more operations")
+        by_work = sorted(regions, key=lambda r: -self._work(r).flops)
+        return [_Return(r.host, c, failure, retry=False) for r in by_work[limit:] for c in r.calls]
+
+    # ---------------------------------------------------------------- back to the next compiler or TVM
+    def _give_back(self, returned: Sequence[_Return]) -> None:
+        bodies: dict[Any, dict[Any, Body]] = {}
+        for item in returned:
+            self._note(item.host, item.call, item.failure)
+            body = self._next_candidate(item) if item.retry else Body(self._callee(item.call))
+            bodies.setdefault(item.host, {})[item.call.var] = body
+        self.mod = with_functions(self.mod, {host: inline_calls(self.mod[host], b) for host, b in bodies.items()})
+
+    def _next_candidate(self, item: _Return) -> Body:
+        """The body of a composite, with what the candidates behind it take of it."""
+        compilers = compilers_of(self.mod[item.host], None)
+        key = (item.call.value.op, *compilers)
+        if key not in self._behind:
+            func = self._callee(item.call)
+            plain = func.without_attr("Composite").without_attr("Primitive")
+            matcher = Matcher(compilers, ops_of(func))
+            matcher.skip_to_behind(composite_of(func))
+            mod = matcher.run(tvm.IRModule({tvm.ir.GlobalVar("body"): plain}), ["body"])
+            for var, op, compiler, stage, crash in matcher.crashes:
+                self.entries.append(Entry(item.host.name_hint, var.name, op, compiler, stage, crash.reason))
+            composites = {gv: f for gv, f in mod.functions.items() if composite_of(f)}
+            self._behind[key] = Body(mod["body"], self._add(composites))
+        return self._behind[key]
+
+    def _add(self, functions: Mapping[Any, relax.Function]) -> dict[Any, Any]:
+        """Put functions into the module; returns their new global variables, named as nobody else."""
+        taken = {gv.name_hint for gv in self.mod.get_global_vars()}
+        renamed = {}
+        for gv, func in functions.items():
+            name = next(n for k in count() if (n := f"{gv.name_hint}_{k}" if k else gv.name_hint) not in taken)
+            taken.add(name)
+            renamed[gv] = tvm.ir.GlobalVar(name)
+            relax.expr._update_type(renamed[gv], func.ty)
+        self.mod = with_functions(self.mod, {new: functions[old] for old, new in renamed.items()})
+        return renamed
+
+    def _note(self, host: Any, binding: Any, failure: Failure) -> None:
+        func = self._callee(binding)
+        compiler = composite_of(func).partition(".")[0]
+        calls = list(op_calls(func))
+        for var, call in calls:
+            name = binding.var.name if var is calls[-1][0] else var.name
+            entry = Entry(host.name_hint, name, call.op.name, compiler, failure.stage, failure.reason)
+            self.entries.append(entry)
+            logger.log(
+                logging.INFO if failure.stage == "policy" else logging.WARNING, "not offloaded as asked: %s", entry
+            )
+
+
+def dataflow_blocks(mod: tvm.IRModule) -> Iterator[tuple[Any, Any]]:
+    """``(function, block)`` for every dataflow block of the host, in branches and local functions too; main's first."""
+    for gv in sorted(mod.get_global_vars(), key=lambda gv: (gv.name_hint != "main", gv.name_hint)):
+        if is_host_function(mod[gv]):
+            finder = _BlockFinder()
+            finder.visit_expr(mod[gv])
+            yield from ((gv, block) for block in finder.found)
+
+
+@relax.expr_functor.visitor
+class _BlockFinder(relax.PyExprVisitor):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Any] = []
+
+    def visit_dataflow_block_(self, block: Any) -> None:
+        self.found.append(block)

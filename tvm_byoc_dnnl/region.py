@@ -1,0 +1,121 @@
+"""A region as a Relax function: composites become local functions, as TVM's codegens expect them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from tvm import relax
+
+from ._compat import is_constant
+
+__all__ = ["Block", "RegionBuilder"]
+
+
+class Block:
+    """Who reads what in a dataflow block: what a group of its bindings needs, and what others need of it."""
+
+    def __init__(self, block: Any) -> None:
+        self._exported = {b.var for b in block.bindings if not isinstance(b.var, relax.DataflowVar)}
+        self._reads = {b.var: relax.analysis.free_vars(b.value) for b in block.bindings}
+        self._readers: dict[Any, list[Any]] = {}
+        for reader, variables in self._reads.items():
+            for var in variables:
+                self._readers.setdefault(var, []).append(reader)
+
+    def inputs(self, bindings: Sequence[Any]) -> list[Any]:
+        """Variables that ``bindings`` read and do not define, each once."""
+        own = {b.var for b in bindings}
+        return list(dict.fromkeys(v for b in bindings for v in self._reads[b.var] if v not in own))
+
+    def outputs(self, bindings: Sequence[Any]) -> list[Any]:
+        """Variables of ``bindings`` that others read, in order; none for dead code."""
+        own = {b.var for b in bindings}
+        return [b.var for b in bindings if b.var in self._exported or not own.issuperset(self._readers.get(b.var, ()))]
+
+
+class RegionBuilder:
+    """One group of bindings as a function.
+
+    Parameters
+    ----------
+    bindings : iterable
+        Calls of composite functions, and what handles their tuples.
+    outputs : sequence of Var
+        Results of the function.
+    lookup : callable
+        Global variable → composite function.
+    """
+
+    def __init__(self, bindings: Iterable[Any], outputs: Sequence[Any], lookup: Callable[[Any], Any]) -> None:
+        self._lookup = lookup
+        self._builder = relax.BlockBuilder()
+        self._bindings: list[Any] = []
+        self._locals: dict[Any, Any] = {}  # composite's global variable -> local variable
+        self._values: dict[Any, Any] = {}  # variable of the host -> expression inside
+        self._params: list[Any] = []
+        #: what the host passes, in the order of the parameters
+        self.arguments: list[Any] = []
+        wiring: list[Any] = []
+        for binding in bindings:
+            value = binding.value
+            if isinstance(value, relax.Call):
+                args = [self._operand(a) for a in value.args]
+                wiring.append((value.op, *args))
+                value = relax.Call(self._local(value.op), args)
+            elif isinstance(value, relax.TupleGetItem):
+                value = relax.TupleGetItem(self._operand(value.tuple_value), value.index)
+                wiring.append((value.tuple_value, value.index))
+            elif isinstance(value, relax.Tuple):
+                value = relax.Tuple([self._operand(f) for f in value.fields])
+                wiring.append(tuple(value.fields))
+            else:
+                value = self._operand(value)
+                wiring.append((value,))
+            self._bind(binding.var, value)
+        self._outputs = [self._values[v] for v in outputs]
+        wiring.append(tuple(self._outputs))
+        #: equal for groups of equal composites that are wired equally
+        self.wiring = _numbered(wiring)
+
+    def _operand(self, expr: Any) -> Any:
+        if is_constant(expr):
+            return expr
+        if expr not in self._values:
+            name = expr.name if isinstance(expr, relax.Var) else "shape"
+            self._values[expr] = relax.Var(name, expr.ty)
+            self._params.append(self._values[expr])
+            self.arguments.append(expr)
+        return self._values[expr]
+
+    def _local(self, gv: Any) -> Any:
+        if gv not in self._locals:
+            func = self._lookup(gv).without_attr("Primitive")
+            self._locals[gv] = relax.Var(gv.name_hint, func.ty)
+            self._bindings.append(relax.VarBinding(self._locals[gv], func))
+        return self._locals[gv]
+
+    def _bind(self, var: Any, value: Any) -> None:
+        self._values[var] = relax.Var(var.name, var.ty)
+        self._bindings.append(relax.VarBinding(self._values[var], self._builder.normalize(value)))
+
+    def function(self) -> relax.Function:
+        """The region, with variables of its own."""
+        single = len(self._outputs) == 1
+        result = self._outputs[0] if single else relax.Tuple(self._outputs)
+        ret_ty = result.ty if single else relax.TupleType([v.ty for v in self._outputs])
+        body = relax.SeqExpr([relax.BindingBlock(self._bindings)], result)
+        func = self._builder.normalize(relax.Function(self._params, body, ret_ty))
+        return relax.utils.copy_with_new_vars(func)
+
+
+def _numbered(wiring: list[Any]) -> tuple[Any, ...]:
+    """The wiring with variables replaced by the order of their appearance, so that equal ones compare equal."""
+    numbers: dict[Any, int] = {}
+
+    def number(item: Any) -> Any:
+        if isinstance(item, tuple):
+            return tuple(map(number, item))
+        return numbers.setdefault(item, len(numbers)) if isinstance(item, relax.Var) else item
+
+    return tuple(map(number, wiring))
