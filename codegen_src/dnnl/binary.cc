@@ -9,41 +9,33 @@ namespace {
 
 using dnnl::algorithm;
 
-/// a op b == b Mirror(op) a; undef if there is no such operation.
-algorithm Mirror(algorithm alg) {
-  switch (alg) {
-    case algorithm::binary_add:
-    case algorithm::binary_mul:
-    case algorithm::binary_max:
-    case algorithm::binary_min:
-    case algorithm::binary_eq:
-    case algorithm::binary_ne:
-      return alg;
-    case algorithm::binary_ge:
-      return algorithm::binary_le;
-    case algorithm::binary_gt:
-      return algorithm::binary_lt;
-    case algorithm::binary_le:
-      return algorithm::binary_ge;
-    case algorithm::binary_lt:
-      return algorithm::binary_gt;
-    default:
-      return algorithm::undef;
-  }
+/// Whether the operands may change places, NaN included: oneDNN's max and min answer with the
+/// second operand when one of them is NaN.
+bool Commutes(algorithm alg) {
+  return alg == algorithm::binary_add || alg == algorithm::binary_mul ||
+         alg == algorithm::binary_eq || alg == algorithm::binary_ne;
+}
+
+/// a > b as b < a: oneDNN's gt and ge are true for NaN, its lt and le are false.
+void AskLess(algorithm* alg, int* first, int* second) {
+  if (*alg != algorithm::binary_gt && *alg != algorithm::binary_ge) return;
+  *alg = *alg == algorithm::binary_gt ? algorithm::binary_lt : algorithm::binary_le;
+  std::swap(*first, *second);
 }
 
 /// Puts the operand that is not of the output's shape second, the only one that implementations
 /// broadcast.
 void Arrange(Lowering* lowering, algorithm* alg, int* first, int* second, const Dims& out) {
   Lowering& l = *lowering;
-  const bool mirrors = Mirror(*alg) != algorithm::undef && l.shape(*second) == out;
-  bool swap = mirrors && l.shape(*first) != out;
-  if (!swap && l.shape(*first) != out) *first = Expanded(lowering, *first, out);
+  AskLess(alg, first, second);
+  const bool may_swap = Commutes(*alg) && l.shape(*second) == out;
   // Rather bring a plain operand into the other's layout than a layout back to plain.
-  if (mirrors && IsDense(l.Layout(*first)) && !IsDense(l.Layout(*second))) swap = true;
-  if (!swap) return;
-  *alg = Mirror(*alg);
-  std::swap(*first, *second);
+  if (may_swap &&
+      (l.shape(*first) != out || (IsDense(l.Layout(*first)) && !IsDense(l.Layout(*second))))) {
+    std::swap(*first, *second);
+  } else if (l.shape(*first) != out) {
+    *first = Expanded(lowering, *first, out);
+  }
 }
 
 OpDesc Describe(const Lowering& l, algorithm alg, int first, int second, int result,

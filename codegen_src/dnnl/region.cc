@@ -13,6 +13,7 @@ constexpr size_t kMaxPlans = 16;
 void Region::Initialise(std::vector<ConstantData> constants) {
   std::lock_guard<std::mutex> build_lock(build_mutex_);
   constants_ = std::move(constants);
+  store_.Clear();  // it may hold what plans packed from other constants
   if (graph_.IsStatic()) {
     std::shared_ptr<const Plan> plan = Build({});
     for (size_t i = 0; i < constants_.size(); ++i) {

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the lowering decides: which layouts, which reorders, what happens in place. Numbers are
+// checked from Python.
+#include "dnnl/lowering.h"
+
+#include <algorithm>
+
+#include "check.h"
+#include "dnnl/execute.h"
+
+namespace {
+
+using namespace tvm_byoc_dnnl;  // NOLINT: a test of one header
+
+constexpr const char* kConv3x3 =
+    R"({"strides":[1,1],"dilations":[1,1],"pad_begin":[1,1],"pad_end":[1,1]})";
+
+/// x [1, 64, 8, 8] and weights [64, 64, 3, 3] are tensors 0 and 1; then one [1, 64, 8, 8] per node.
+std::string Network(const std::vector<std::string>& nodes, const std::string& outputs) {
+  std::string tensors = R"({"name":"x","dtype":"float32","shape":[1,64,8,8]},)"
+                        R"({"name":"w","dtype":"float32","shape":[64,64,3,3]})";
+  std::string list;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    tensors += R"(,{"name":"t","dtype":"float32","shape":[1,64,8,8]})";
+    list += (i > 0 ? "," : "") + nodes[i];
+  }
+  return R"({"format":"tvm_byoc_dnnl.graph","version":1,"name":"g","tensors":[)" + tensors +
+         R"(],"inputs":[{"tensor":0}],"constants":[{"tensor":1,"name":"c"}],"nodes":[)" + list +
+         R"(],"outputs":)" + outputs + "}";
+}
+
+std::string Conv(int src, int out, int operand = -1) {
+  std::string inputs = "[" + std::to_string(src) + ",1";
+  std::string post_ops = "[]";
+  if (operand >= 0) {
+    inputs += "," + std::to_string(operand);
+    post_ops = R"([{"kind":"binary","alg":"add","input":2}])";
+  }
+  return R"({"kind":"convolution","inputs":)" + inputs + R"(],"outputs":[)" + std::to_string(out) +
+         R"(],"attrs":)" + kConv3x3 + R"(,"post_ops":)" + post_ops + "}";
+}
+
+std::string Relu(int src, int out) {
+  return R"({"kind":"eltwise","inputs":[)" + std::to_string(src) + R"(],"outputs":[)" +
+         std::to_string(out) + R"(],"attrs":{"alg":"relu","alpha":0,"beta":0}})";
+}
+
+Program Lower(const std::string& json) {
+  const Graph graph = ParseGraph(json);
+  return Lowering(graph, Specialise(graph, {}), CpuEngine()).Run();
+}
+
+bool HasSum(const Program& program, int node) {
+  for (const Step& step : program.steps) {
+    if (step.node != node || step.conversion) continue;
+    return std::any_of(step.op.post_ops.begin(), step.op.post_ops.end(),
+                       [](const PostOpDesc& p) { return p.kind == PostOpDesc::Kind::kSum; });
+  }
+  return false;
+}
+
+int BufferOf(const Step& step, int arg) {
+  for (const StepArg& a : step.args) {
+    if (a.arg == arg) return a.place.buffer;
+  }
+  return -1;
+}
+
+}  // namespace
+
+TEST(WeightsArePackedAtInitialisation) {
+  const Program program = Lower(Network({Conv(0, 2)}, "[2]"));
+  CHECK(std::all_of(program.init.begin(), program.init.end(),
+                    [](const Step& step) { return step.conversion; }));
+  for (const Step& step : program.steps) {
+    for (const StepArg& arg : step.args) {
+      CHECK(arg.arg != DNNL_ARG_WEIGHTS || program.buffers[arg.place.buffer].home == Home::kPacked);
+    }
+  }
+}
+
+TEST(OneReorderPerLayout) {
+  const Program program = Lower(Network({Conv(0, 2), Conv(0, 3), Conv(0, 4)}, "[2,3,4]"));
+  auto reorders_of_input =
+      std::count_if(program.steps.begin(), program.steps.end(), [&](const Step& step) {
+        return step.conversion &&
+               program.buffers[BufferOf(step, DNNL_ARG_FROM)].home == Home::kInput;
+      });
+  CHECK(reorders_of_input <= 1);
+}
+
+TEST(DyingTemporaryIsSummedInPlace) {
+  const Program program =
+      Lower(Network({Conv(0, 2), Conv(2, 3), Conv(3, 4, 2), Conv(4, 5)}, "[5]"));
+  CHECK(HasSum(program, 2));
+}
+
+TEST(WhatMustSurviveIsNotSummedInto) {
+  // read later
+  CHECK(!HasSum(Lower(Network({Conv(0, 2), Conv(2, 3), Conv(3, 4, 2), Conv(4, 5, 2)}, "[5]")), 2));
+  // an output
+  CHECK(!HasSum(Lower(Network({Conv(0, 2), Conv(2, 3), Conv(3, 4, 2), Conv(4, 5)}, "[5,2]")), 2));
+  // the convolution's own source
+  CHECK(!HasSum(Lower(Network({Conv(0, 2), Conv(2, 3, 2), Conv(3, 4)}, "[4]")), 1));
+}
+
+TEST(TheCallersInputIsNeverWritten) {
+  for (const std::string& json : {Network({Conv(0, 2), Conv(2, 3, 0), Conv(3, 4)}, "[4]"),
+                                  Network({Relu(0, 2), Conv(2, 3, 0)}, "[3]")}) {
+    const Program program = Lower(json);
+    for (const Step& step : program.steps) {
+      CHECK(program.buffers[BufferOf(step, DNNL_ARG_DST)].home != Home::kInput);
+    }
+  }
+}
+
+TEST(ElementwiseRunsInPlaceOnTemporariesOnly) {
+  const Program program = Lower(Network({Conv(0, 2), Relu(2, 3), Conv(3, 4)}, "[4]"));
+  for (const Step& step : program.steps) {
+    if (step.node == 1) {
+      CHECK_EQUAL(BufferOf(step, DNNL_ARG_SRC), BufferOf(step, DNNL_ARG_DST));
+    }
+  }
+  const Program input = Lower(Network({Relu(0, 2)}, "[2]"));
+  CHECK_EQUAL(input.steps.size(), 1u);
+  CHECK(input.buffers[BufferOf(input.steps[0], DNNL_ARG_SRC)].home == Home::kInput);
+  CHECK(input.buffers[BufferOf(input.steps[0], DNNL_ARG_DST)].home == Home::kOutput);
+  CHECK_EQUAL(input.arena_bytes, 0);
+}
+
+TEST(NodesThatLeadNowhereAreNotRun) {
+  const Program program = Lower(Network({Relu(0, 2), Conv(0, 3)}, "[2]"));
+  CHECK_EQUAL(program.steps.size(), 1u);
+  CHECK(program.init.empty());
+}
+
+TEST(MissingImplementationsNameTheNode) {
+  std::string json = Network({Relu(0, 2)}, "[2]");
+  for (size_t at; (at = json.find("float32")) != std::string::npos;) json.replace(at, 7, "float64");
+  CHECK_THROWS(kUnsupported, "float64", Lower(json));
+}
