@@ -9,7 +9,16 @@ from ...builder import GraphBuilder, Value
 from ...graph import Dim
 from ...verdict import require
 
-__all__ = ["FLOATS", "canonical_layout", "from_layout", "ints", "product", "require_float", "to_layout"]
+__all__ = [
+    "FLOATS",
+    "broadcast_shape",
+    "canonical_layout",
+    "from_layout",
+    "ints",
+    "product",
+    "require_float",
+    "to_layout",
+]
 
 #: dtypes in which oneDNN computes what Relax means (integers would pass through float32 and lose bits)
 FLOATS = ("float32", "float16", "bfloat16")
@@ -24,6 +33,13 @@ def require_float(op: str, *values: Value) -> None:
 def ints(values: Sequence[Any]) -> list[int]:
     """Attribute list as Python ints."""
     return [int(v) for v in values]
+
+
+def broadcast_shape(a: Sequence[Dim], b: Sequence[Dim]) -> tuple[Dim, ...]:
+    """The shape that two operands broadcast to, which are known to fit."""
+    rank = max(len(a), len(b))
+    a, b = ((1,) * (rank - len(shape)) + tuple(shape) for shape in (a, b))
+    return tuple(y if x == 1 else x for x, y in zip(a, b, strict=True))
 
 
 def product(dims: Sequence[Dim]) -> Dim:

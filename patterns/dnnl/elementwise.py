@@ -1,14 +1,21 @@
-"""Unary and binary elementwise operators: tables, and the few that have rules of their own."""
+"""Unary and binary elementwise operators: tables, and the few that have rules of their own.
+
+NaN: oneDNN's vectorised code takes the operand or bound that is a number in ``relu``, ``clip``, ``maximum`` and
+``minimum`` (TVM's own kernels do the same, ONNX Runtime hands the NaN on), and ``exp`` of NaN is infinity. All others
+hand a NaN on; comparisons with NaN are false, as they should.
+"""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+import numpy as np
+
 from ...builder import GraphBuilder, Value
 from ...registry import register_lowering
 from ...verdict import require
-from .common import require_float
+from .common import FLOATS, broadcast_shape, require_float
 
 __all__: list[str] = []
 
@@ -37,15 +44,26 @@ _BINARY = {
     "relax.divide": "div",
     "relax.maximum": "max",
     "relax.minimum": "min",
-    "relax.greater": "gt",
-    "relax.greater_equal": "ge",
-    "relax.less": "lt",
-    "relax.less_equal": "le",
-    "relax.equal": "eq",
-    "relax.not_equal": "ne",
+}
+
+#: Relax op → (oneDNN algorithm, whether the operands change places). oneDNN's gt and ge are true for NaN, its lt and
+#: le are false.
+_COMPARISONS = {
+    "relax.greater": ("lt", True),
+    "relax.greater_equal": ("le", True),
+    "relax.less": ("lt", False),
+    "relax.less_equal": ("le", False),
+    "relax.equal": ("eq", False),
+    "relax.not_equal": ("ne", False),
 }
 
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
+#: from here on log(1 + exp(x)) is x, in float32
+_SOFTPLUS_IS_LINEAR = 15.0
+#: the normal numbers of float32
+_TINY, _HUGE = float(np.finfo("float32").tiny), float(np.finfo("float32").max)
+#: types whose values a float32 holds, all of them or (int32) rounded as Relax rounds them
+_TO_FLOAT = (*FLOATS, "bool", "int8", "uint8", "int32")
 
 
 @register_lowering("dnnl", list(_UNARY))
@@ -66,10 +84,16 @@ def leaky_relu(g: GraphBuilder, call: Any) -> Value:
 
 @register_lowering("dnnl", "relax.nn.softplus")
 def softplus(g: GraphBuilder, call: Any) -> Value:
-    """``log(1 + exp(beta·x)) / beta``; the threshold only avoids an overflow that oneDNN avoids by itself."""
+    """``log(1 + exp(beta·x)) / beta``; the threshold has to be where that is x anyway."""
     src = g.value(call.args[0])
     require_float(call.op.name, src)
-    return g.eltwise(src, "soft_relu", float(call.attrs.beta))
+    beta, threshold = float(call.attrs.beta), float(call.attrs.threshold)
+    require(beta != 0, "softplus with beta 0 divides by it")
+    require(
+        threshold >= _SOFTPLUS_IS_LINEAR,
+        f"softplus with threshold {threshold} has a step there; oneDNN's has none",
+    )
+    return g.eltwise(src, "soft_relu", beta)
 
 
 @register_lowering("dnnl", "relax.nn.selu")
@@ -111,9 +135,17 @@ def _with_scalar(alg: str, scalar: float, scalar_first: bool) -> tuple[str, floa
         return ("linear", -1, scalar) if scalar_first else ("linear", 1, -scalar)
     if alg == "mul":
         return ("linear", scalar, 0)
-    if alg == "div" and not scalar_first and scalar != 0:
-        return ("linear", 1 / scalar, 0)
-    return None
+    if alg == "div":
+        return _divided(scalar, scalar_first)
+    return ("clip", scalar, math.inf) if alg == "max" else ("clip", -math.inf, scalar)
+
+
+def _divided(scalar: float, scalar_first: bool) -> tuple[str, float, float] | None:
+    if scalar_first:
+        return ("pow", scalar, -1)
+    # The inverse must be a normal number: a tiny divisor's is infinite, a huge one's loses bits.
+    is_normal = scalar != 0 and _TINY <= abs(1 / scalar) <= _HUGE
+    return ("linear", 1 / scalar, 0) if is_normal else None
 
 
 @register_lowering("dnnl", list(_BINARY))
@@ -128,9 +160,43 @@ def binary(g: GraphBuilder, call: Any) -> Value:
             eltwise = _with_scalar(alg, scalar, first)
             if eltwise is not None:
                 return g.eltwise(value, *eltwise)
-    if alg in ("add", "mul", "max", "min") and a.shape != shape and b.shape == shape:
-        a, b = b, a  # oneDNN broadcasts its second operand
-    return g.binary(alg, a, b, shape, str(call.ty.dtype))
+    return g.binary(alg, a, b, shape)
+
+
+@register_lowering("dnnl", list(_COMPARISONS))
+def comparison(g: GraphBuilder, call: Any) -> Value:
+    """Two operands that broadcast, to a tensor of booleans."""
+    alg, swap = _COMPARISONS[call.op.name]
+    a, b = g.value(call.args[0]), g.value(call.args[1])
+    require_float(call.op.name, a, b)
+    return g.binary(alg, *((b, a) if swap else (a, b)), g.shape_of(call.ty), "bool")
+
+
+@register_lowering("dnnl", "relax.ewise_fma")
+def multiply_add(g: GraphBuilder, call: Any) -> Value:
+    """``a·b + c`` of equal shapes."""
+    a, b, c = (g.value(arg) for arg in call.args)
+    require_float(call.op.name, a, b, c)
+    return g.binary("add", g.binary("mul", a, b, a.shape), c, a.shape)
+
+
+@register_lowering("dnnl", "relax.where")
+def where(g: GraphBuilder, call: Any) -> Value:
+    """Selection by bounds: with ±∞ for the condition, ``max(min(a, ±∞), min(b, ∓∞))`` is exact for every number.
+
+    What is not selected does not show, whatever it is; a NaN that is selected becomes +∞.
+    """
+    condition, a, b = (g.value(arg) for arg in call.args)
+    require_float(call.op.name, a, b)
+    require(condition.dtype == "bool", f"where with a condition of dtype {condition.dtype}")
+    sign = g.eltwise(g.emit("reorder", [condition], condition.shape, a.dtype), "linear", 2, -1)
+    picked = [
+        g.binary("min", value, g.eltwise(sign, "linear", bound), broadcast_shape(value.shape, condition.shape))
+        for value, bound in ((a, math.inf), (b, -math.inf))
+    ]
+    shape = g.shape_of(call.ty)
+    first, second = picked if picked[0].shape == shape else picked[::-1]
+    return g.binary("max", first, second, shape)
 
 
 @register_lowering("dnnl", "relax.power")
@@ -141,13 +207,17 @@ def power(g: GraphBuilder, call: Any) -> Value:
     require(exponent.scalar is not None, "power with an exponent that is not one constant number")
     require(src.shape == g.shape_of(call.ty), "power whose exponent broadcasts the base")
     assert exponent.scalar is not None
+    require(math.isfinite(exponent.scalar), f"power with exponent {exponent.scalar}")
     return g.eltwise(src, "pow", 1, exponent.scalar)
 
 
 @register_lowering("dnnl", "relax.astype")
 def astype(g: GraphBuilder, call: Any) -> Value:
-    """Conversion between floating-point types."""
+    """Conversion to a floating-point type; to integers oneDNN rounds and saturates, where Relax cuts off."""
     src, dtype = g.value(call.args[0]), str(call.ty.dtype)
-    require_float(call.op.name, src)
-    require_float(call.op.name, Value(-1, dtype, ()))
+    require(src.dtype in _TO_FLOAT, f"{call.op.name} from {src.dtype}; oneDNN converts from {', '.join(_TO_FLOAT)}")
+    require(
+        dtype in FLOATS,
+        f"{call.op.name} to {dtype}: oneDNN rounds to the nearest and saturates, Relax cuts off",
+    )
     return g.emit("reorder", [src], src.shape, dtype)

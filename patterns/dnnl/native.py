@@ -41,7 +41,7 @@ def probe(graph: PortableGraph) -> Reject | None:
 
 
 def describe(graph: PortableGraph) -> Description | None:
-    """The implementation that oneDNN chooses for each node, and the reorders between them; symbols get sample values."""
+    """Which implementation oneDNN chooses for each node, and how many reorders lie between; symbols get samples."""
     if not _native.available():
         return None
     answer = _ask(graph.to_json())

@@ -35,6 +35,8 @@ _ANCHORS = {
     "batch_normalization": ("eltwise",),
 }
 _ARITHMETIC = ("add", "sub", "mul", "div", "max", "min")
+#: operands that cannot change places: oneDNN's max and min answer with the second one when there is a NaN
+_ORDERED = ("div", "max", "min")
 _BIAS_AXIS = {"convolution": 1, "deconvolution": 1, "matmul": -1}
 #: oneDNN's own limit on a primitive's post-ops
 _MAX_POST_OPS = 32
@@ -110,7 +112,7 @@ class _Fuser:
         if place == 1 and alg == "sub":
             ops.append(PostOp("eltwise", "linear", -1.0, 0.0))
             alg = "add"
-        elif place == 1 and alg == "div":
+        elif place == 1 and alg in _ORDERED:
             return None
         if alg == "add" and not ops and self._is_bias(node, other):
             return Node(node.kind, [*node.inputs, self._bias(node, other)], user.outputs, node.attrs, ops)

@@ -1,0 +1,247 @@
+"""A small Relax function in, what was offloaded and the numbers out.
+
+    accept("same", relax.op.nn.relu, data(2, 3, 5), reference=lambda x: np.maximum(x, 0))
+    ...
+    case.offloads().matches()
+
+`data` is an input of the function, `const` a constant inside it; both are drawn from a generator seeded by the case's
+position in the call, so a case is the same on every run. References compute in float64, from the values that
+the library sees (rounded to their dtype).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+import tvm_byoc_dnnl as byoc
+from tvm_byoc_dnnl._compat import make_constant
+from tvm_byoc_dnnl.graph import PortableGraph
+from tvm_byoc_dnnl.lower import lower_region
+from tvm_byoc_dnnl.registry import namespace
+from tvm_byoc_dnnl.relax_utils import bindings_of, codegen_of, op_calls
+from tvm_byoc_dnnl.trial import ask
+
+__all__ = ["TOLERANCE", "Case", "Operand", "accept", "const", "data", "refuse"]
+
+#: Largest error allowed, relative to the largest value of the result. float32: the library's vectorised functions are
+#: good to some 1e-6, and sums of a few hundred products add rounding of the same size. The short types round each
+#: tensor once, by 2^-9 and 2^-12, and the library may keep or round what lies between two fused steps.
+TOLERANCE = {"float32": 2e-5, "bfloat16": 2**-6, "float16": 2**-9}
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor of a case: uniform noise in [low, high), or the given values."""
+
+    shape: tuple[Any, ...]
+    dtype: str = "float32"
+    low: float = -2.0
+    high: float = 2.0
+    values: Any = field(default=None, compare=False)
+    constant: bool = False
+
+    def draw(self, seed: int, symbols: dict[str, int] | None = None) -> np.ndarray:
+        """The tensor's value."""
+        if self.values is not None:
+            return np.asarray(self.values, _numpy_dtype(self.dtype))
+        shape = [(symbols or {})[d] if isinstance(d, str) else d for d in self.shape]
+        noise = np.random.default_rng(seed).uniform(self.low, self.high, shape)
+        return np.asarray(noise > 0 if self.dtype == "bool" else noise, _numpy_dtype(self.dtype))
+
+
+def data(*shape: Any, dtype: str = "float32", low: float = -2.0, high: float = 2.0, values: Any = None) -> Operand:
+    """An input of the function; a string in ``shape`` is a symbolic dim, ``values`` are given instead of noise."""
+    shape = shape if values is None else np.shape(values)
+    return Operand(tuple(shape), dtype, low, high, values)
+
+
+def const(*shape: int, dtype: str = "float32", low: float = -2.0, high: float = 2.0, values: Any = None) -> Operand:
+    """A constant inside the function."""
+    shape = shape if values is None else np.shape(values)
+    return Operand(tuple(shape), dtype, low, high, values, constant=True)
+
+
+def _numpy_dtype(dtype: str) -> Any:
+    return ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+
+
+@dataclass
+class Case:
+    """One function of a few operator calls.
+
+    Attributes
+    ----------
+    function : callable
+        Relax expressions in (one per operand), a Relax expression or a tuple of them out.
+    operands : tuple of Operand
+        What it is called with.
+    reference : callable, optional
+        The same in NumPy, on float64 arrays. Without it stock TVM says what is right.
+    symbols : dict
+        Values of the symbolic dims, for the run.
+    within : float, optional
+        Tolerance in place of `TOLERANCE`.
+    prepare : bool
+        Run the preparing passes first.
+    """
+
+    function: Callable[..., Any]
+    operands: tuple[Operand, ...]
+    reference: Callable[..., Any] | None = None
+    symbols: dict[str, int] = field(default_factory=dict)
+    within: float | None = None
+    prepare: bool = True
+
+    # ---- the function -------------------------------------------------------------------------------
+    @functools.cached_property
+    def arrays(self) -> list[np.ndarray]:
+        """Values of the operands."""
+        return [op.draw(seed, self.symbols) for seed, op in enumerate(self.operands)]
+
+    @functools.cached_property
+    def module(self) -> tvm.IRModule:
+        """The function as a Relax module."""
+        dims = {name: tvm.tirx.Var(name, "int64") for name in self.symbols}
+        exprs = []
+        for i, (op, array) in enumerate(zip(self.operands, self.arrays, strict=True)):
+            shape = [dims.get(d, d) for d in op.shape]
+            exprs.append(
+                make_constant(array, op.dtype) if op.constant else relax.Var(f"x{i}", relax.TensorType(shape, op.dtype))
+            )
+        builder = relax.BlockBuilder()
+        with builder.function("main", [e for e in exprs if isinstance(e, relax.Var)]):
+            with builder.dataflow():
+                result = self.function(*exprs)
+                if isinstance(result, tuple):
+                    result = relax.Tuple([builder.emit(r) for r in result])
+                result = builder.emit_output(result)
+            builder.emit_func_output(result)
+        return builder.get()
+
+    @functools.cached_property
+    def partitioned(self) -> tvm.IRModule:
+        """The module with its regions."""
+        passes = [byoc.AnnotateExternalCompiler("dnnl", prepare=self.prepare), byoc.PartitionGraph()]
+        return tvm.transform.Sequential(passes)(self.module)
+
+    @property
+    def regions(self) -> list[relax.Function]:
+        """The offloaded regions."""
+        return [f for f in self.partitioned.functions.values() if codegen_of(f)]
+
+    def graphs(self) -> list[PortableGraph]:
+        """The regions as the library gets them."""
+        return [lower_region(namespace("dnnl"), f, str(f.attrs["global_symbol"])) for f in self.regions]
+
+    def nodes(self) -> list[tuple[str, list[str]]]:
+        """Kind and post-ops of the nodes that compute, over all regions; views and constants are left out."""
+        found = []
+        for graph in self.graphs():
+            known = graph.constant_tensors()
+            found += [
+                (n.kind, [op.alg for op in n.post_ops])
+                for n in graph.nodes
+                if n.kind not in ("reshape", "permute", "slice") and not known.issuperset(n.outputs)
+            ]
+        return found
+
+    # ---- what must hold -----------------------------------------------------------------------------
+    def offloads(self, count: int | None = None) -> Case:
+        """Some calls were offloaded (exactly ``count`` of them), and with ``count=None`` no call was left."""
+        inside = sum(1 for f in self.regions for _ in _calls_inside(f))
+        assert inside > 0, f"nothing was offloaded: {self.reasons()}"
+        if count is None:
+            self.keeps(0)
+        else:
+            assert inside == count, f"{inside} calls were offloaded\n{self.partitioned}"
+        return self
+
+    def keeps(self, count: int) -> Case:
+        """So many operator calls stayed with TVM."""
+        kept = [call.op.name for f in self._host_functions() for _, call in op_calls(f)]
+        assert len(kept) == count, f"left with TVM: {kept}: {self.reasons()}"
+        return self
+
+    def becomes(self, *nodes: tuple[str, list[str]] | str) -> Case:
+        """The regions are these nodes (kind, or kind and post-ops), in order."""
+        wanted = [(n, []) if isinstance(n, str) else n for n in nodes]
+        assert self.nodes() == wanted
+        return self
+
+    def is_refused(self, reason: str) -> Case:
+        """Nothing is offloaded, and one call's verdict says why."""
+        reasons = self.reasons()
+        assert any(reason in r for r in reasons), f"expected {reason!r}, got {reasons}"
+        assert not self.regions
+        return self
+
+    def reasons(self) -> list[str]:
+        """Why each call of the (prepared) function stays, one by one."""
+        mod = byoc.Prepare()(self.module) if self.prepare else self.module
+        verdicts = [ask(namespace("dnnl"), call) for _, call in op_calls(mod["main"])]
+        return [v.reason for v in verdicts if v is not None]
+
+    def run(self, partitioned: bool = True) -> list[np.ndarray]:
+        """The results, computed through our pipeline or by TVM alone."""
+        if partitioned:
+            executable = tvm.compile(self.partitioned, "llvm", relax_pipeline="byoc")
+        else:
+            executable = tvm.compile(self.module, "llvm")
+        machine = relax.VirtualMachine(executable, tvm.cpu())
+        pairs = zip(self.operands, self.arrays, strict=True)
+        result = machine["main"](*[tvm.runtime.tensor(a) for op, a in pairs if not op.constant])
+        return [t.numpy() for t in ([result] if isinstance(result, tvm.runtime.Tensor) else result)]
+
+    def matches(self) -> Case:
+        """The results are right."""
+        if self.reference is None:
+            wanted = self.run(partitioned=False)
+        else:
+            wide = [a.astype("float64") if a.dtype.kind not in "biu" else a for a in self.arrays]
+            with np.errstate(all="ignore"):
+                result = self.reference(*wide)
+            wanted = list(result) if isinstance(result, (tuple, list)) else [result]
+        for got, want in zip(self.run(), wanted, strict=True):
+            assert got.shape == np.shape(want)
+            if got.dtype.kind in "biu":
+                np.testing.assert_array_equal(got, want)
+                continue
+            within = self.within or TOLERANCE[str(got.dtype)]
+            want = np.asarray(want, "float64")
+            scale = np.abs(want[np.isfinite(want)]).max(initial=0)
+            np.testing.assert_allclose(got.astype("float64"), want, rtol=within, atol=within * scale)
+        return self
+
+    def _host_functions(self) -> Iterator[relax.Function]:
+        for f in self.partitioned.functions.values():
+            if isinstance(f, relax.Function) and not codegen_of(f):
+                yield f
+
+
+def _calls_inside(region: relax.Function) -> Iterator[Any]:
+    """Operator calls of a region, inside its composites."""
+    local = {}
+    for var, value in bindings_of(region):
+        if isinstance(value, relax.Function):
+            local[var] = value
+        elif isinstance(value, relax.Call) and value.op in local:
+            yield from op_calls(local[value.op])
+
+
+def accept(name: str, function: Callable[..., Any], *operands: Operand, **options: Any) -> Any:
+    """One row of a table of cases that must be offloaded whole and be right; ``options`` are `Case`'s."""
+    return pytest.param(Case(function, operands, **options), id=name)
+
+
+def refuse(name: str, reason: str, function: Callable[..., Any], *operands: Operand, **options: Any) -> Any:
+    """One row of a table of cases that must stay with TVM for ``reason``."""
+    return pytest.param(Case(function, operands, **options), reason, id=name)
