@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tvm
 
@@ -15,6 +15,10 @@ from .builder import GraphBuilder
 from .graph import PortableGraph
 from .policy import RegionPolicy
 from .verdict import Reject
+
+if TYPE_CHECKING:
+    from .fused_op import FusedOp
+    from .hooks import TargetHooks
 
 __all__ = [
     "Description",
@@ -54,6 +58,8 @@ class Pattern:
         ``check(match) -> True | False | Reject``, ``match`` maps annotation names (and ``"root"``) to expressions.
     lower : callable, optional
         ``lower(g, match) -> Value | tuple``. Without it the composite is lowered op by op.
+    outputs : sequence of str
+        Annotated parts, besides the root, whose results may be used outside of the match.
     """
 
     name: str
@@ -61,6 +67,7 @@ class Pattern:
     annotations: Mapping[str, Any] = field(default_factory=dict)
     check: Callable[[Mapping[str, Any]], bool | Reject] | None = None
     lower: Callable[[GraphBuilder, Mapping[str, Any]], Any] | None = None
+    outputs: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -93,6 +100,8 @@ class Namespace:
     optimize: Callable[[PortableGraph], PortableGraph] | None = None
     prepare: Sequence[Callable[[], tvm.transform.Pass]] = ()
     policy: RegionPolicy | None = None
+    hooks: TargetHooks | None = None
+    fused_ops: dict[str, FusedOp] = field(default_factory=dict)
 
     def ops(self) -> list[str]:
         """Relax ops for which it has a predicate or a lowering."""
@@ -325,12 +334,13 @@ def register_pattern(
     annotations: Mapping[str, Any] | None = None,
     check: Callable[[Mapping[str, Any]], bool | Reject] | None = None,
     lower: Callable[[GraphBuilder, Mapping[str, Any]], Any] | None = None,
+    outputs: Sequence[str] = (),
     override: bool = False,
 ) -> Pattern:
     """Register a fusion pattern: a subgraph that ``compiler`` takes as one.
 
     Patterns are tried in the order of their registration, all of them before single ops. A match whose
-    intermediate results are used outside of it is never taken.
+    intermediate results are used outside of it is not taken, but for those named in ``outputs``.
 
     Parameters
     ----------
@@ -344,10 +354,12 @@ def register_pattern(
         ``check(match) -> True | False | Reject``.
     lower : callable, optional
         ``lower(g, match)``, as in `register_lowering`; by default the matched ops are lowered one by one.
+    outputs : sequence of str
+        Annotated parts, besides the root, whose results may be used outside of the match.
     override : bool
         Replace an earlier registration instead of raising ``ValueError``.
     """
-    entry = Pattern(name, pattern, dict(annotations or {}), check, lower)
+    entry = Pattern(name, pattern, dict(annotations or {}), check, lower, tuple(outputs))
     _claim(_namespace(compiler).patterns, name, entry, f"the pattern of {compiler!r}", override)
     return entry
 

@@ -1,0 +1,50 @@
+"""What leaves a match of a pattern: which results others read, and whether the match can run at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tvm import relax
+
+from .verdict import Reject
+
+__all__ = ["refuse_escape"]
+
+
+def refuse_escape(context: Any, outputs: Sequence[str] = ()) -> Reject | None:
+    """Why a match cannot become one function, ``None`` where it can.
+
+    Parameters
+    ----------
+    context : tvm.relax.transform.PatternCheckContext
+        The match.
+    outputs : sequence of str
+        Annotated parts, besides the root, whose results may be used outside.
+    """
+    own = set(context.matched_bindings)
+    parts = [context.annotated_expr[name] for name in outputs if name in context.annotated_expr]
+    results = {context.value_to_bound_var[e] for e in [context.matched_expr, *parts]}
+    for var in own - results:
+        users = [u for u in context.var_usages[var] if u not in own]
+        if users or not isinstance(var, relax.DataflowVar):
+            by = f"by {', '.join(u.name for u in users)}" if users else "behind the dataflow block"
+            return Reject(f"the intermediate result {var.name} is used outside of the match, {by}")
+    behind = _reachable(context, (u for var in results for u in context.var_usages[var] if u not in own))
+    for var, value in context.matched_bindings.items():
+        for needed in relax.analysis.free_vars(value):
+            if needed in behind:
+                return Reject(f"the input {needed.name} of {var.name} is computed from a result of the match")
+    return None
+
+
+def _reachable(context: Any, start: Iterable[Any]) -> set[Any]:
+    """``start`` and all that is computed from it."""
+    found: set[Any] = set()
+    waiting = list(start)
+    while waiting:
+        var = waiting.pop()
+        if var not in found:
+            found.add(var)
+            waiting.extend(context.var_usages.get(var, ()))
+    return found
