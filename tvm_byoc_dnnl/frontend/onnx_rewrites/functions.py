@@ -10,6 +10,7 @@ from ..onnx_graph import Graph, is_standard
 
 # The importer has a converter that fails on the standard's own attributes.
 _BROKEN = frozenset({"Attention"})
+_MAX_DEPTH = 4  # bodies may hold such operators again
 _SMALL = 1024  # elements: constants below this may be attributes to the function
 
 
@@ -18,12 +19,14 @@ def expand_functions(graph: Graph) -> None:
     from tvm.relax.frontend.onnx import onnx_frontend
 
     known = set(onnx_frontend._get_convert_map()) - _BROKEN
-    wanted = {
-        node.op_type
-        for node in graph.nodes
-        if is_standard(node) and node.op_type not in known and _has_body(node.op_type, graph.opset)
-    }
-    if wanted:
+    for _ in range(_MAX_DEPTH):
+        wanted = {
+            node.op_type
+            for node in graph.nodes
+            if is_standard(node) and node.op_type not in known and _has_body(node.op_type, graph.opset)
+        }
+        if not wanted:
+            return
         graph.nodes = [_with_defaults(n, graph.opset) if n.op_type in wanted else n for n in graph.nodes]
         skeleton, _ = graph.without_weights(_SMALL)
         functions = [("", op) for op in sorted(wanted)]
