@@ -358,8 +358,8 @@ std::optional<Place> Lowering::OutputPlace(int value) const {
 }
 
 std::optional<Place> Lowering::WriteToOutput(Choice* choice) {
-  OpArg& dst = *choice->op.Find(DNNL_ARG_DST);
-  std::optional<Place> place = OutputPlace(dst.value);
+  const int value = choice->op.Find(DNNL_ARG_DST)->value;
+  std::optional<Place> place = OutputPlace(value);
   if (!place) return std::nullopt;
   if (!SameLayout(QueryArg(choice->pd, DNNL_ARG_DST), place->md)) {
     OpDesc op = choice->op;
@@ -368,7 +368,7 @@ std::optional<Place> Lowering::WriteToOutput(Choice* choice) {
     if (!variant) return std::nullopt;
     *choice = std::move(*variant);
   }
-  output_written_[destinations_[dst.value]->output] = true;
+  output_written_[destinations_[value]->output] = true;
   return place;
 }
 
