@@ -8,6 +8,8 @@ from .annotate import AnnotateExternalCompiler
 from .api import compile, partition
 from .errors import ArtifactError, ByocError, GraphError, InputError, NativeLibraryError, UnsupportedError
 from .frontend import to_relax
+from .fused_op import register_fused_op
+from .hooks import register_target_hooks, set_target_options
 from .partition import PartitionGraph
 from .pipeline import byoc_pipeline
 from .prepare import Prepare
@@ -51,9 +53,12 @@ __all__ = [
     "partition",
     "register_annotate_compiler",
     "register_codegen",
+    "register_fused_op",
     "register_lowering",
     "register_namespace",
     "register_pattern",
+    "register_target_hooks",
+    "set_target_options",
     "supported_ops",
     "to_relax",
     "unregister_compiler",

@@ -43,6 +43,12 @@ def describe(error: Exception) -> str:
 
 def make_region(ns: Namespace, func: relax.Function) -> Failure | None:
     """Take a fresh region as far as is cheap: lower and plan it, or run its codegen where there is no other way."""
+    if ns.hooks is not None or ns.fused_ops:
+        from .hook_lowering import attempt_hooks  # which stands above this module
+
+        result = attempt_hooks(ns, func)
+        if result is not None:
+            return result if isinstance(result, Failure) else None
     if not isinstance(ns.codegen, PortableCodegen):
         return generate_code(ns, [func]) if ns.codegen is not None else None
     stage = "lower"

@@ -32,7 +32,7 @@ from .merge import Unit, form_units
 from .policy import RegionPolicy, Work
 from .region import Block, RegionBuilder
 from .registry import Namespace, namespace
-from .relax_utils import composite_of, is_host_function, op_calls, ops_of, with_functions
+from .relax_utils import compiler_of_composite, composite_of, is_host_function, op_calls, ops_of, with_functions
 
 __all__ = ["Attempt", "BlockPlan", "Fallback", "Plan", "dataflow_blocks"]
 
@@ -128,10 +128,18 @@ class Fallback:
             self._give_back(returned)
 
     def _plan(self) -> Plan:
+        for _, block in dataflow_blocks(self.mod):
+            for binding in block.bindings:
+                if binding.var not in self._parts and self._is_fused_op(binding.value):
+                    self._parts[binding.var] = next(self._cuts)  # a kernel of its own
         return {
             block: BlockPlan(host, Block(block), form_units(block, self.mod.__getitem__, self._parts))
             for host, block in dataflow_blocks(self.mod)
         }
+
+    def _is_fused_op(self, value: Any) -> bool:
+        compiler = compiler_of_composite(value, self.mod.__getitem__)
+        return bool(compiler) and composite_of(self.mod[value.op]).partition(".")[2] in namespace(compiler).fused_ops
 
     # ---------------------------------------------------------------- one region
     def _judge(self, region: _Region) -> list[_Return]:

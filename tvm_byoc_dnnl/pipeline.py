@@ -9,6 +9,7 @@ from tvm import relax, te
 from tvm.relax.backend.cpu_generic import pipeline as cpu
 
 from .guard import RunCodegens
+from .hook_stage import RunTargetHooks
 from .metadata import attach_metadata
 
 __all__ = ["PIPELINE", "byoc_pipeline"]
@@ -51,6 +52,7 @@ def byoc_pipeline(*, strict: bool = False) -> tvm.transform.Pass:
         return tvm.transform.Sequential(
             [
                 _attach_metadata,
+                RunTargetHooks(strict=strict),
                 RunCodegens(strict=strict),
                 *cpu.library_dispatch_passes(target),
                 relax.transform.LegalizeOps(),

@@ -1,0 +1,86 @@
+"""PrimFuncs of one namespace → a runtime module of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+from .c_source import c_module
+from .errors import UnsupportedError
+from .hooks import OPTIONS_ATTR, TargetHooks
+
+__all__ = ["build_apart", "hook_target"]
+
+
+def hook_target(hooks: TargetHooks | None, target: tvm.target.Target) -> tvm.target.Target:
+    """What PrimFuncs of a namespace are made for: its own target, or that of the build."""
+    own = tvm.target.Target(hooks.target) if hooks is not None and hooks.target is not None else target
+    if own.host is not None:
+        return own
+    return own.with_host(own if "cpu" in own.keys else target)
+
+
+def build_apart(
+    hooks: TargetHooks, functions: Mapping[str, tirx.PrimFunc], target: tvm.target.Target, options: Any
+) -> tvm.runtime.Module:
+    """Run the TIR passes and ``tir_to_runtime`` of a namespace.
+
+    Parameters
+    ----------
+    hooks : TargetHooks
+        The namespace's hooks.
+    functions : mapping of str to PrimFunc
+        Symbol → function.
+    target : Target
+        See `hook_target`.
+    options : mapping
+        What `get_target_options` reads: namespace → option → value.
+
+    Raises
+    ------
+    UnsupportedError
+        If what comes back is no module that can be run and exported, or lacks a function.
+    """
+    mod = tvm.IRModule({s: f.with_attr("global_symbol", s) for s, f in functions.items()})
+    mod = mod.with_attr(OPTIONS_ATTR, options)
+    with target:
+        mod = tirx.transform.BindTarget(target)(mod)
+        mod = hooks.tir_passes(mod) if hooks.tir_passes is not None else _default_passes(mod, target)
+        library = hooks.tir_to_runtime(mod, target) if hooks.tir_to_runtime is not None else _generate(mod, target)
+    _check(library, functions)
+    return library
+
+
+def _default_passes(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """TVM's TIR pipeline for the host, up to the code generator."""
+    pipeline, finalize_host, _ = tirx.get_default_tir_pipeline(target)
+    mod = finalize_host()(pipeline(mod))
+    for gv, func in mod.functions.items():  # a single function would be exported as the library's `main` too
+        mod.update_func(gv, func.without_attr("tirx.is_entry_func"))
+    return mod
+
+
+def _generate(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Module:
+    kind = str(target.kind.name)
+    if kind == "c":
+        return c_module(mod, target)
+    generator = tvm.get_global_func(f"target.build.{kind}", allow_missing=True)
+    if generator is None:
+        raise UnsupportedError(f"this TVM has no code generator for target {kind!r}; register a tir_to_runtime hook")
+    return generator(mod, target)
+
+
+def _check(library: Any, functions: Mapping[str, Any]) -> None:
+    if not isinstance(library, tvm.runtime.Module):
+        raise UnsupportedError(f"tir_to_runtime returned {library!r}; expected a runtime Module")
+    if not (library.is_binary_serializable() or library.is_compilation_exportable()):
+        raise UnsupportedError(
+            f"tir_to_runtime returned a module of kind {library.kind!r} that cannot be exported; expected one that is "
+            "serializable, or source or an object to be linked"
+        )
+    missing = [name for name in functions if library.is_runnable() and not library.implements_function(name)]
+    if missing:
+        raise UnsupportedError(f"the module that tir_to_runtime returned has no function {', '.join(missing)}")

@@ -1,0 +1,150 @@
+"""Regions → calls of PrimFuncs, by a namespace's fused operators and its ``relax_to_tir`` hook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+
+from .attempt import Failure, describe
+from .calling import call_primfunc, with_body, with_known_shapes
+from .flatten import flatten_region, inline_functions
+from .fused_op import fused_ops_in, lower_fused_region
+from .hook_build import hook_target
+from .hooks import OPTIONS_ATTR, REFUSED_ATTR, TargetHooks, get_target_options
+from .registry import Namespace
+from .relax_utils import codegen_of
+from .verdict import Reject, require
+
+__all__ = ["HookLowering", "Lowered", "attempt_hooks"]
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """What takes the place of a region: a Relax function, and the PrimFuncs that it calls."""
+
+    body: relax.Function
+    kernels: Mapping[Any, tirx.PrimFunc]
+
+
+@dataclass
+class HookLowering:
+    """The regions of one namespace on their way to TIR.
+
+    Attributes
+    ----------
+    ns : Namespace
+        Whose.
+    target : Target
+        What for.
+    options : mapping
+        What `get_target_options` reads.
+    done : dict
+        Global variable of a region → what it became. A region that is in neither of the two is left to a codegen.
+    failures : dict
+        Global variable of a region → why not.
+    """
+
+    ns: Namespace
+    target: tvm.target.Target
+    options: Mapping[str, Any]
+    done: dict[Any, Lowered] = field(default_factory=dict)
+    failures: dict[Any, Failure] = field(default_factory=dict)
+
+    def run(self, regions: Mapping[Any, relax.Function], lookup: Callable[[Any], Any]) -> None:
+        """Lower regions; ``lookup`` finds the functions that they call."""
+        regions = {gv: with_known_shapes(f) for gv, f in regions.items()}
+        fused = {gv: f for gv, f in regions.items() if fused_ops_in(self.ns, f)}
+        for gv, func in fused.items():
+            self._guarded(gv, partial(self._lower_fused, gv, func))
+        if self.ns.hooks is not None:
+            others = [gv for gv in regions if gv not in fused]
+            self._relax_to_tir(self.ns.hooks, others, regions, lookup)
+
+    def _guarded(self, gv: Any, lower: Callable[[], None]) -> None:
+        try:
+            lower()
+        except Exception as error:
+            self.failures[gv] = Failure("lower", describe(error))
+
+    def _lower_fused(self, gv: Any, region: relax.Function) -> None:
+        builder = relax.BlockBuilder()
+        with self.target:
+            body = lower_fused_region(self.ns, region, builder)
+        self._take(gv, body, builder.get())
+
+    def _relax_to_tir(
+        self, hooks: TargetHooks, names: Collection[Any], regions: Mapping[Any, Any], lookup: Callable[[Any], Any]
+    ) -> None:
+        """All regions at once; where that fails, one by one, so that the others stay."""
+        if not names:
+            return
+        functions = {gv: regions[gv] for gv in names}
+        called = {c for f in functions.values() for c in relax.analysis.all_global_vars(f)}
+        try:
+            mod = tvm.IRModule({**functions, **{c: lookup(c) for c in called}}).with_attr(OPTIONS_ATTR, self.options)
+            with self.target:
+                result = hooks.relax_to_tir(mod)
+        except Exception as error:
+            if len(names) == 1:
+                self.failures.update(dict.fromkeys(names, Failure("lower", describe(error))))
+            else:
+                for gv in names:
+                    self._relax_to_tir(hooks, [gv], regions, lookup)
+            return
+        for gv in names:
+            self._guarded(gv, partial(self._read, gv, regions[gv], result))
+
+    def _read(self, gv: Any, region: relax.Function, result: tvm.IRModule) -> None:
+        """Keep what ``relax_to_tir`` made of a region."""
+        func = {g.name_hint: f for g, f in result.functions.items()}.get(gv.name_hint)
+        if isinstance(func, tirx.PrimFunc):
+            self.done[gv] = Lowered(with_body(region, call_primfunc(region, gv, func)), {gv: func})
+            return
+        if not isinstance(func, relax.Function):
+            raise Reject("relax_to_tir removed it from its module")
+        if func.attrs and REFUSED_ATTR in func.attrs:
+            raise Reject(str(func.attrs[REFUSED_ATTR]))
+        helpers = {g: f for g, f in result.functions.items() if isinstance(f, relax.Function) and not codegen_of(f)}
+        body = inline_functions(flatten_region(func), helpers)
+        if relax.analysis.all_global_vars(body):
+            self._take(gv, body, result)
+        else:
+            require(self.ns.codegen is not None, "relax_to_tir left it as it was")
+
+    def _take(self, gv: Any, body: relax.Function, mod: tvm.IRModule) -> None:
+        kernels = {callee: mod[callee] for callee in relax.analysis.all_global_vars(body)}
+        for callee, func in kernels.items():
+            require(isinstance(func, tirx.PrimFunc), f"{callee.name_hint}, which it calls, is no PrimFunc")
+        apart = self.ns.hooks is not None and self.ns.hooks.builds_apart
+        relax.analysis.post_order_visit(body.body, lambda expr: _check_call(expr, kernels, apart))
+        self.done[gv] = Lowered(body, kernels)
+
+
+def _check_call(expr: Any, kernels: Mapping[Any, Any], apart: bool) -> None:
+    if not isinstance(expr, relax.Call) or not any(a in kernels for a in expr.args):
+        return
+    op, callee = getattr(expr.op, "name", str(expr.op)), expr.args[0].name_hint
+    require(op == "relax.call_tir", f"{callee} is called by {op}; expected relax.call_tir")
+    require(
+        len(expr.args) == 2 or not apart,
+        f"the call of {callee} has symbols behind the results (tir_vars), which only TVM's own lowering can pass; "
+        "pass them among the arguments",
+    )
+
+
+def attempt_hooks(ns: Namespace, func: relax.Function) -> Lowered | Failure | None:
+    """Lower a fresh region, while partitioning, when the target may not be known yet; ``None``: left to a codegen."""
+    target = hook_target(ns.hooks, tvm.target.Target.current(allow_none=True) or tvm.target.Target("llvm"))
+    lowering = HookLowering(ns, target, {ns.name: get_target_options(tvm.IRModule(), ns.name)})
+    gv = tvm.ir.GlobalVar("trial")
+    lowering.run({gv: func.with_attr({"Codegen": ns.name, "global_symbol": "trial"})}, _nowhere)
+    return lowering.failures.get(gv) or lowering.done.get(gv)
+
+
+def _nowhere(gv: Any) -> Any:
+    raise Reject(f"it calls {gv.name_hint}, which stands outside of the region")

@@ -1,0 +1,226 @@
+"""Target hooks: a vendor's own way from regions to PrimFuncs, and from PrimFuncs to a runtime module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import tvm
+from tvm import relax, tirx
+
+from .attempt import describe
+from .calling import call_primfunc, with_body
+from .errors import InputError
+from .flatten import flatten_region
+from .registry import namespace, register_namespace
+from .relax_utils import codegen_of
+
+if TYPE_CHECKING:
+    from .registry import Namespace
+
+__all__ = [
+    "OPTIONS_ATTR",
+    "REFUSED_ATTR",
+    "InlineComposites",
+    "TargetHooks",
+    "for_each_region",
+    "get_target_options",
+    "refuse_region",
+    "register_target_hooks",
+    "set_target_options",
+]
+
+#: attribute of a module: namespace → option → value
+OPTIONS_ATTR = "byoc.options"
+#: attribute of a region that a hook leaves as it is: why
+REFUSED_ATTR = "byoc.refused"
+
+#: ``(IRModule of one namespace's PrimFuncs, Target) -> runtime Module``
+TirToRuntime = Callable[[tvm.IRModule, tvm.target.Target], tvm.runtime.Module]
+
+
+@dataclass(frozen=True)
+class TargetHooks:
+    """What `register_target_hooks` keeps of a namespace."""
+
+    relax_to_tir: tvm.transform.Pass
+    tir_to_runtime: TirToRuntime | None = None
+    tir_passes: tvm.transform.Pass | None = None
+    target: str | Mapping[str, Any] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def builds_apart(self) -> bool:
+        """Whether the PrimFuncs become a runtime module of their own, beside TVM's."""
+        return any(part is not None for part in (self.tir_to_runtime, self.tir_passes, self.target))
+
+
+def register_target_hooks(
+    compiler: str,
+    relax_to_tir: tvm.transform.Pass | Sequence[tvm.transform.Pass] | None = None,
+    tir_to_runtime: TirToRuntime | None = None,
+    tir_passes: Sequence[tvm.transform.Pass] | None = None,
+    *,
+    target: str | Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    override: bool = False,
+) -> TargetHooks:
+    """Register how the regions of ``compiler`` become PrimFuncs, and these a runtime module.
+
+    The hooks run in the ``byoc`` pipeline just above TVM's lowering, once per namespace, in the order of the names.
+    What they refuse, or fail at, goes back to TVM with the reason.
+
+    Parameters
+    ----------
+    compiler : str
+        Name of the namespace.
+    relax_to_tir : Pass or sequence of Pass, optional
+        Gets a module of this namespace's regions only, and leaves in the place of each a PrimFunc (see
+        `calling.call_primfunc` for its parameters), or a Relax function that calls PrimFuncs by ``call_tir``.
+        By default each region is translated to one unscheduled PrimFunc (`translate_to_te`).
+    tir_to_runtime : callable, optional
+        ``tir_to_runtime(mod, target)``: a runtime module with one function per PrimFunc of ``mod``, called by its
+        global symbol with inputs and results. By default TVM's own code generator for ``target``.
+    tir_passes : sequence of Pass, optional
+        The TIR passes that run in front of ``tir_to_runtime``, in place of TVM's default pipeline; ``[]`` for none.
+    target : str or dict, optional
+        What the PrimFuncs are made and lowered for; the build's target by default.
+    options : mapping, optional
+        Options of the namespace and their defaults, whose types are the types of the options. A user sets them by
+        `set_target_options`, a hook reads them by `get_target_options`.
+    override : bool
+        Replace an earlier registration instead of raising ``ValueError``.
+
+    Notes
+    -----
+    With none of ``tir_to_runtime``, ``tir_passes`` and ``target`` the PrimFuncs go on through TVM's lowering.
+    """
+    who = f"register_target_hooks({compiler!r})"
+    if tir_to_runtime is not None and not callable(tir_to_runtime):
+        raise TypeError(
+            f"{who}: tir_to_runtime is {tir_to_runtime!r}; expected a function (IRModule, Target) -> Module"
+        )
+    for name, value in (options or {}).items():
+        if not isinstance(value, (bool, int, float, str)):
+            raise TypeError(f"{who}: the default of option {name!r} is {value!r}; expected a bool, int, float or str")
+    hooks = TargetHooks(
+        _as_pass(relax_to_tir, f"{who}: relax_to_tir") or for_each_region(_translate),
+        tir_to_runtime,
+        _as_pass(tir_passes, f"{who}: tir_passes"),
+        target,
+        dict(options or {}),
+    )
+    ns = register_namespace(compiler)
+    if ns.hooks is not None and not override:
+        raise ValueError(f"{compiler!r} has target hooks already; pass override=True to replace them")
+    ns.hooks = hooks
+    return hooks
+
+
+def _as_pass(passes: Any, what: str) -> tvm.transform.Pass | None:
+    if passes is None or isinstance(passes, tvm.transform.Pass):
+        return passes
+    items = list(passes) if isinstance(passes, Sequence) and not isinstance(passes, str) else [passes]
+    for item in items:
+        if not isinstance(item, tvm.transform.Pass):
+            raise TypeError(f"{what} has {item!r}; expected TVM passes (tvm.transform.module_pass makes one)")
+    return tvm.transform.Sequential(items)
+
+
+def _translate(region: relax.Function, builder: relax.BlockBuilder) -> relax.Expr:
+    from .te import translate_to_te  # not at import: most users never need it
+
+    graph = translate_to_te((builder.get(), region), tvm.target.Target.current(allow_none=False))
+    return graph.call(builder, region.params)
+
+
+def for_each_region(lower: Callable[[relax.Function, relax.BlockBuilder], Any]) -> tvm.transform.Pass:
+    """A ``relax_to_tir`` pass out of a function that lowers one region.
+
+    Parameters
+    ----------
+    lower : callable
+        ``lower(region, builder)`` returns a PrimFunc, or a call in terms of ``region.params``, such as
+        ``TEGraph.call(builder, region.params)``; ``builder`` takes the PrimFuncs and has those that the region calls.
+        A region for which it raises is refused with that reason; the others go on.
+    """
+
+    @tvm.transform.module_pass(opt_level=0, name="ForEachRegion")
+    def run(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+        builder = relax.BlockBuilder(mod)
+        for gv, func in mod.functions.items():
+            if isinstance(func, relax.Function) and codegen_of(func):
+                try:
+                    builder.update_func(gv, _lowered(lower, gv, func, builder))
+                except Exception as error:
+                    builder.update_func(gv, refuse_region(func, error))
+        return builder.get()
+
+    return run
+
+
+def _lowered(lower: Any, gv: Any, region: relax.Function, builder: relax.BlockBuilder) -> relax.Function:
+    result = lower(region, builder)
+    if isinstance(result, tirx.PrimFunc):
+        callee = builder.add_func(result.without_attr("global_symbol"), f"{gv.name_hint}_kernel")
+        result = call_primfunc(region, callee, result)
+    return with_body(region, result)
+
+
+def refuse_region(region: relax.Function, why: str | Exception) -> relax.Function:
+    """``region`` with a note for the pipeline that it cannot be lowered, and goes back to TVM.
+
+    Parameters
+    ----------
+    region : relax.Function
+        The region, as ``relax_to_tir`` got it.
+    why : str or Exception
+        The reason.
+    """
+    return region.with_attr(REFUSED_ATTR, why if isinstance(why, str) else describe(why))
+
+
+@tvm.transform.module_pass(opt_level=0, name="InlineComposites")
+def _inline_composites(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+    regions = {gv: flatten_region(f) for gv, f in mod.functions.items() if codegen_of(f)}
+    return tvm.IRModule({**dict(mod.functions.items()), **regions}, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def InlineComposites() -> tvm.transform.Pass:
+    """Pass: regions without composite functions inside, for a ``relax_to_tir`` that works on plain operators."""
+    return _inline_composites
+
+
+def set_target_options(mod: tvm.IRModule, compiler: str, **options: Any) -> tvm.IRModule:
+    """``mod`` with options for the hooks (and the codegen) of ``compiler``.
+
+    Raises
+    ------
+    InputError
+        If the namespace has no such option, or a value has the wrong type.
+    """
+    every = dict(mod.attrs[OPTIONS_ATTR]) if mod.attrs and OPTIONS_ATTR in mod.attrs else {}
+    mine = {**every.get(compiler, {}), **options}
+    _checked_options(namespace(compiler), mine)
+    return mod.with_attr(OPTIONS_ATTR, {**every, compiler: mine})
+
+
+def get_target_options(mod: tvm.IRModule, compiler: str) -> dict[str, Any]:
+    """The options of ``compiler`` for this module, defaults filled in."""
+    every = mod.attrs[OPTIONS_ATTR] if mod.attrs and OPTIONS_ATTR in mod.attrs else {}
+    return _checked_options(namespace(compiler), dict(every.get(compiler, {})))
+
+
+def _checked_options(ns: Namespace, given: Mapping[str, Any]) -> dict[str, Any]:
+    """``given`` with the defaults of the namespace, if all names and types are right."""
+    declared = ns.hooks.options if ns.hooks is not None else {}
+    for name, value in given.items():
+        if name not in declared:
+            known = ", ".join(f"{n}={v!r}" for n, v in declared.items()) or "none"
+            raise InputError(f"{ns.name!r} has no option {name!r}; its options and their defaults: {known}")
+        want = type(declared[name])
+        fits = isinstance(value, (want, int) if want is float else want) and isinstance(value, bool) == (want is bool)
+        if not fits:
+            raise InputError(f"option {name!r} of {ns.name!r} is {value!r}; expected {want.__name__}")
+    return {**declared, **given}

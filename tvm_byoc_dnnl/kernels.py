@@ -1,0 +1,86 @@
+"""PrimFuncs on their way into a module: equal ones kept once, and the calls of them redirected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+
+__all__ = ["KernelTable", "global_var", "redirect_calls"]
+
+
+class KernelTable:
+    """PrimFuncs by name; a function that is equal to an earlier one gets the earlier one's name.
+
+    Parameters
+    ----------
+    taken : iterable of str
+        Names that are not free.
+    """
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self.functions: dict[str, tirx.PrimFunc] = {}
+        self._taken = set(taken)
+        self._alike: dict[int, list[str]] = {}  # structural hash -> names
+
+    def add(self, func: tirx.PrimFunc, hint: str) -> str:
+        """The name of ``func``, which is ``hint`` where that is free."""
+        func = func.without_attr("global_symbol").without_attr("Codegen")
+        alike = self._alike.setdefault(tvm_ffi.structural_hash(func), [])
+        for name in alike:
+            if tvm_ffi.structural_equal(self.functions[name], func):
+                return name
+        name, number = hint, 0
+        while name in self._taken:
+            name, number = f"{hint}_{number}", number + 1
+        self._taken.add(name)
+        self.functions[name] = func
+        alike.append(name)
+        return name
+
+
+def global_var(name: str, func: tirx.PrimFunc) -> Any:
+    """A global variable for ``func`` under a new name."""
+    gv = tvm.ir.GlobalVar(name)
+    relax.expr._update_type(gv, func.ty)
+    return gv
+
+
+def redirect_calls(func: relax.Function, callees: Mapping[Any, Any]) -> relax.Function:
+    """``func`` with its ``call_tir`` of certain functions sent elsewhere.
+
+    Parameters
+    ----------
+    func : relax.Function
+        Where the calls are.
+    callees : mapping of GlobalVar to GlobalVar or str
+        The new callee; a string is the symbol of a function in a runtime module.
+    """
+    if callees.keys().isdisjoint(relax.analysis.all_global_vars(func)):
+        return func
+    return _Redirect(callees).visit_expr(func)
+
+
+@relax.expr_functor.mutator
+class _Redirect(relax.PyExprMutator):
+    def __init__(self, callees: Mapping[Any, Any]) -> None:
+        super().__init__()
+        self._callees = callees
+
+    def visit_call_(self, call: Any) -> Any:
+        call = super().visit_call_(call)
+        callee = self._callees.get(call.args[0]) if _is_call_tir(call) else None
+        if callee is None:
+            return call
+        if isinstance(callee, str):
+            (ty,) = call.ty_args
+            types = list(ty.fields) if isinstance(ty, relax.TupleType) else ty
+            return relax.op.call_dps_packed(callee, call.args[1], types)
+        return relax.Call(call.op, [callee, *call.args[1:]], call.attrs, call.ty_args, call.span)
+
+
+def _is_call_tir(call: Any) -> bool:
+    return isinstance(call.op, tvm.ir.Op) and call.op.name == "relax.call_tir"
