@@ -350,6 +350,26 @@ def test_subgraphs_keep_what_they_capture() -> None:
         check(model, inputs={"c": np.array(flag), "x": rand(4)})
 
 
+@pytest.mark.parametrize("axes", [None, [2, 0]])
+def test_slice_by_attributes(axes: list[int] | None) -> None:
+    attrs = {} if axes is None else {"axes": axes}
+    cut = node("Slice", ["x"], ["y"], starts=[1, 0], ends=[-1, 2], **attrs)
+    assert check(onnx_model([cut], {"x": (3, 4, 5)}, opset=9)) == {"strided_slice": 1}
+
+
+def test_top_k_10() -> None:
+    model = onnx_model([node("TopK", ["x", "k"], ["y", "i"], axis=1)], {"x": (3, 8)}, {"k": ints(3)}, opset=10)
+    assert check(model) == {"topk": 1}
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_prelu_of_old_opsets(size: int) -> None:
+    model = onnx_model([node("PRelu", ["x", "s"], ["y"])], {"x": (2, 3, 4)}, {"s": rand(size)}, opset=6)
+    x = random_inputs(model)["x"]
+    want = np.where(x < 0, x * rand(size).reshape(1, size, 1), x)
+    np.testing.assert_allclose(run(prepared(to_relax(model)), x)[0], want, rtol=1e-6)
+
+
 def test_old_opset_is_modernised() -> None:
     add = node("Add", ["x", "b"], ["y"], broadcast=1, axis=1)
     model = onnx_model([add], {"x": (2, 3, 4)}, {"b": rand(3)}, opset=6)

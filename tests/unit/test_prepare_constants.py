@@ -83,6 +83,18 @@ def test_chains_fold_to_one_constant() -> None:
     assert same_numbers(module(build, (3, 4)), rand(3, 4)) == {"matmul": 1}
 
 
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_quantised_bias(per_channel: bool) -> None:
+    scale = const(np.abs(rand(6)) if per_channel else 0.25)
+    zero = const(np.zeros(6) if per_channel else 0, "int32")
+
+    def build(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        bias = b.emit(relax.op.dequantize(const(np.arange(6) * 100 - 300, "int32"), scale, zero, axis=0))
+        return b.emit(relax.op.add(x, bias))
+
+    assert same_numbers(module(build, (2, 6)), rand(2, 6)) == {"add": 1}
+
+
 def test_split_of_a_constant() -> None:
     def build(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
         parts = b.emit(relax.op.split(const(rand(6, 4)), [1, 3], 0))

@@ -152,12 +152,12 @@ _FOLDS: dict[str, Fold] = {
 
 
 def _operands(call: Any) -> list[Any]:
-    """Tensor operands of a call, those inside a tuple one by one."""
+    """Tensor operands of a call, those inside a tuple one by one; a tuple that is a variable stands for itself."""
     operands: list[Any] = []
     for arg in call.args:
         if isinstance(arg, relax.Tuple):
             operands.extend(f for f in arg.fields if isinstance(f.ty, relax.TensorType))
-        elif isinstance(arg.ty, relax.TensorType):
+        elif isinstance(arg.ty, (relax.TensorType, relax.TupleType)):
             operands.append(arg)
     return operands
 
@@ -214,6 +214,18 @@ def _item(scope: Scope, item: Any) -> Any:
     return scope.constant(part, scope.dtype(split.args[0]))
 
 
+def _bias(scope: Scope, call: Any) -> Any:
+    """A quantised bias, int32 as it always is, as real numbers. Quantised weights, int8, stay what they are."""
+    whole, scale, zero = (scope.const(a) for a in call.args)
+    if whole is None or scale is None or zero is None or whole.dtype != np.int32:
+        return None
+    shape = [1] * whole.ndim
+    if scale.size > 1:
+        shape[int(call.attrs.axis) % whole.ndim] = -1
+    centred = whole.astype("float64") - zero.reshape(shape if zero.size > 1 else [1] * whole.ndim)
+    return scope.constant(centred * scale.reshape(shape), scope.dtype(call))
+
+
 # Operators whose operands from this position on must be constants to be fast at all.
 _WEIGHTS_FROM = {
     **{f"relax.nn.conv{d}d{t}": 1 for d in (1, 2, 3) for t in ("", "_transpose")},
@@ -249,6 +261,7 @@ def _materialise(scope: Scope, call: Any) -> Any:
 
 RULES: Rules = {
     **{f"relax.{name}": [fold] for name in _FOLDS},
+    "relax.dequantize": [_bias],
     "relax.shape_of": [_shape_of],
     "relax.shape_to_tensor": [_shape_to_tensor],
     "relax.tensor_to_shape": [_tensor_to_shape],

@@ -12,7 +12,7 @@ from itertools import chain
 import onnx
 
 from ..onnx_graph import Graph
-from . import contrib, einsum, padding, quantised, resize
+from . import attributes, contrib, einsum, padding, quantised, resize
 from .fold import fold
 from .functions import expand_functions
 from .legacy import modernise
@@ -23,6 +23,7 @@ Rule = Callable[[Graph, onnx.NodeProto], "list[onnx.NodeProto] | None"]
 
 # (domain, operator) -> rule
 RULES: dict[tuple[str, str], Rule] = {
+    **attributes.RULES,
     **contrib.RULES,
     **einsum.RULES,
     **padding.RULES,

@@ -31,7 +31,7 @@ def modernise(graph: Graph) -> None:
 def _align(graph: Graph, proto: onnx.GraphProto) -> None:
     """``broadcast=1, axis=a``: give the second operand the trailing 1s that put it at axis a.
 
-    ONNX's converter only knows operands that are aligned at the end.
+    ONNX's converter only knows operands that are aligned at the end. PRelu's slope lies at axis 1, always.
     """
     graph.sort()
     graph.infer_shapes()
@@ -39,8 +39,9 @@ def _align(graph: Graph, proto: onnx.GraphProto) -> None:
     del proto.node[:]
     for node in old:
         attrs = attributes(node)
-        if attrs.get("broadcast") and "axis" in attrs and len(node.input) == 2:
-            _align_node(graph, proto, node, attrs["axis"])
+        axis = 1 if node.op_type == "PRelu" else attrs.get("axis")
+        if axis is not None and (attrs.get("broadcast") or node.op_type == "PRelu") and len(node.input) == 2:
+            _align_node(graph, proto, node, axis)
         proto.node.append(node)
 
 
