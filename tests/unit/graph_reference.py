@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 
+# Results of an integer type are rounded to even and saturated.
+RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int32": (-(2**31), 2**31 - 1)}
+
 _ERF = np.vectorize(math.erf, otypes=[np.float64])
 
 
@@ -85,6 +88,8 @@ class GraphBuilder:
                     result = eltwise(op["alg"], result, op["alpha"], op["beta"])
                 else:
                     result = BINARY[op["alg"]](result, values[op["input"]])
+            if target["dtype"] in RANGES:
+                result = np.clip(np.rint(result), *RANGES[target["dtype"]])
             env[node["outputs"][0]] = result
         return [env[i] for i in self.outputs]
 
