@@ -66,7 +66,7 @@ def near_misses(flow: Flow, namespaces: Sequence[Namespace]) -> dict[Node, list[
             if old is None or miss.matched > old.matched:
                 best[node][name] = miss
     return {
-        node: sorted(misses.values(), key=lambda m: (m.matched - m.of, -m.matched))[:_MAX_PER_CALL]
+        node: sorted(misses.values(), key=lambda m: (m.of - m.matched, -m.matched))[:_MAX_PER_CALL]
         for node, misses in best.items()
     }
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import tvm
 
+from ..log import read_log
 from ..registry import Namespace
 from ..trial import ask
 from ..verdict import Reject
@@ -15,47 +14,32 @@ from .flow import Node
 
 __all__ = ["BuildLog", "reasons_for"]
 
-#: module attribute in which the build keeps the reasons of trials that failed after annotation
-LOG_ATTR = "byoc_log"
-
 
 class BuildLog:
-    """What was noted while the module was built: JSON list of objects with at least ``reason``."""
+    """What was noted while the module was built: failures after annotation, and what a policy left with TVM."""
 
     def __init__(self, mod: tvm.IRModule) -> None:
-        self._entries: list[dict[str, Any]] = []
-        text = mod.attrs[LOG_ATTR] if mod.attrs and LOG_ATTR in mod.attrs else "[]"
         try:
-            entries = json.loads(str(text))
-        except ValueError:
-            return  # another tool's attribute: nothing of ours to read
-        if isinstance(entries, list):
-            self._entries = [e for e in entries if isinstance(e, dict) and e.get("reason")]
+            self._entries = read_log(mod)
+        except (TypeError, ValueError):
+            self._entries = []  # another version's notes: the compilers are asked again in any case
 
-    def about(self, node: Node) -> list[str]:
-        """Reasons noted for this call: the entries that name its operator, and its function and variable if they do."""
-        own = {"op": node.op, "function": node.function, "name": node.name}
-        found = []
-        for entry in self._entries:
-            if entry.get("op") == node.op and all(entry.get(k, v) == v for k, v in own.items()):
-                stage = f"{entry['stage']}: " if entry.get("stage") else ""
-                found.append(f"{entry.get('compiler', '?')}: {stage}{entry['reason']}")
-        return list(dict.fromkeys(found))
+    def about(self, node: Node, compiler: str) -> list[str]:
+        """Reasons why ``compiler`` did not get this call: those noted for its variable, else for its operator."""
+        same_op = [e for e in self._entries if (e.compiler, e.op, e.function) == (compiler, node.op, node.function)]
+        same_name = [e for e in same_op if e.name == node.name]
+        return list(dict.fromkeys(f"{e.stage}: {e.reason}" for e in same_name or same_op))
 
 
 def reasons_for(node: Node, namespaces: Sequence[Namespace], log: BuildLog) -> list[str]:
     """One reason per compiler that was asked before somebody took the call; of a host call, of every compiler."""
-    noted = log.about(node)
     reasons = []
     for ns in _asked(node, namespaces):
         refusal = _ask(ns, node)
-        own = [r for r in noted if r.startswith(f"{ns.name}: ")]
-        if refusal is not None:
-            reasons.append(f"{ns.name}: {refusal.reason}")
-        elif own:
-            reasons += own
-        elif not node.compiler:
-            reasons.append(f"{ns.name}: would take this call, but the module leaves it with TVM and says not why")
+        why = [refusal.reason] if refusal is not None else log.about(node, ns.name)
+        if not why and not node.compiler:
+            why = ["would take this call, but the module leaves it with TVM and does not say why"]
+        reasons += [f"{ns.name}: {w}" for w in why]
     return reasons
 
 

@@ -1,0 +1,199 @@
+"""The command line: help that teaches, results on stdout, errors in one line with status 2."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tvm_byoc_dnnl import cli
+from tvm_byoc_dnnl.doctor import FAILURE, Finding
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def tvm_byoc(capsys):
+    """Run a command: its exit status, standard output and standard error."""
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as stop:
+            cli.main([str(a) for a in arguments])
+        out, err = capsys.readouterr()
+        return stop.value.code, out, err
+
+    return run
+
+
+@pytest.fixture
+def model(tmp_path):
+    """conv, relu, cumsum: the last one stays with TVM."""
+    weight = np.random.default_rng(0).standard_normal((4, 3, 3, 3), dtype="float32")
+    nodes = [
+        helper.make_node("Conv", ["data", "w"], ["c"]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("CumSum", ["r", "axis"], ["out"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("data", TensorProto.FLOAT, ["n", 3, 8, 8])],
+        [helper.make_tensor_value_info("out", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(np.array(1), "axis")],
+    )
+    path = tmp_path / "net.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+SHAPE = "data=1,3,8,8"
+
+
+# ---------------------------------------------------------------- help and mistakes
+def test_help_teaches(tvm_byoc):
+    status, out, err = tvm_byoc("--help")
+    assert status == 0 and err == ""
+    for command in cli.cli.commands:
+        assert command in out
+        status, text, _ = tvm_byoc(command, "--help")
+        assert status == 0 and "Usage: tvm-byoc" in text
+    assert tvm_byoc()[1] == out  # no arguments: the same page
+
+
+def test_every_command_with_a_model_has_an_example(tvm_byoc):
+    for command in ("bench", "compile", "explain", "lock", "run"):
+        assert f"tvm-byoc {command} " in tvm_byoc(command, "--help")[1].split("Options:")[0].split("\n", 1)[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nonsense"], "No such command 'nonsense'"),
+        (["compile"], "Missing argument 'MODEL'. (tvm-byoc compile --help)"),
+        (["explain", "absent.onnx"], "File 'absent.onnx' does not exist"),
+        (["explain", "MODEL", "--compiler", "nobody"], "unknown compiler 'nobody'; registered: "),
+        (["explain", "MODEL", "--shape", "data"], "got 'data'; expected NAME=DIM,DIM"),
+        (["explain", "MODEL", "--shape", "data=1,x"], "got 'data=1,x'; expected NAME=DIM,DIM"),
+        (["explain", "MODEL", "--shape", "data=0,3,8,8"], "got 'data=0,3,8,8'; expected NAME=DIM,DIM"),
+        (["explain", "MODEL", "--shape", "date=1,3,8,8"], "date"),
+        (["explain", "JUNK"], "cannot read"),
+        (["explain", "MODEL", "--html", "absent/x.html"], "the folder"),
+        (["compile", "MODEL", "-o", "absent/x.so"], "the folder"),
+        (["run", "MODEL", "--inputs", "JUNK"], "it is no NumPy file; expected a file of numpy.savez"),
+        (["check", "MODEL"], "write it with `tvm-byoc lock"),
+        (["check", "MODEL", "--lock", "JUNK"], "this is no lock file"),
+        (["bench", "MODEL", "--peers", "nobody"], "no engine `nobody`; there are: "),
+        (["bench", "absent"], "no model `absent`"),
+    ],
+    ids=lambda v: " ".join(v) if isinstance(v, list) else "",
+)
+def test_bad_input_is_one_line_and_status_2(tvm_byoc, model, tmp_path, arguments, message):
+    junk = tmp_path / "junk.bin"
+    junk.write_bytes(b"these are not the bytes that you want")
+    names = {"MODEL": str(model), "JUNK": str(junk)}
+    status, out, err = tvm_byoc(*(names.get(a, a) for a in arguments))
+    assert status == 2 and out == ""
+    assert message in err
+    assert err.startswith("tvm-byoc: ") and err.count("\n") == 1
+
+
+def test_an_unexpected_error_is_one_line_too(tvm_byoc, model, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("something\nwith lines")
+
+    monkeypatch.setattr("tvm_byoc_dnnl.report.explain", fail)
+    status, out, err = tvm_byoc("explain", model)
+    assert (status, out) == (1, "")
+    assert err == "tvm-byoc: RuntimeError: something; TVM_BYOC_DEBUG=1 shows where\n"
+    monkeypatch.setenv("TVM_BYOC_DEBUG", "1")
+    with pytest.raises(RuntimeError):
+        cli.main(["explain", str(model)])
+
+
+# ---------------------------------------------------------------- explain
+def test_explain(tvm_byoc, model, tmp_path):
+    status, out, err = tvm_byoc("explain", model, "--shape", SHAPE)
+    assert (status, err) == (0, "")
+    assert out.startswith("net.onnx: 2 of 3 calls")
+    assert "'dnnl' has no predicate for relax.cumsum" in out and "float32[1, 4, 6, 6]" not in out
+    assert "float32[1, 4, 6, 6]" in tvm_byoc("explain", model, "--shape", SHAPE, "--all")[1]
+
+
+def test_explain_as_data_and_page(tvm_byoc, model, tmp_path):
+    status, out, _ = tvm_byoc("explain", model, "--shape", SHAPE, "--json", "-")
+    assert status == 0
+    document = json.loads(out)
+    assert document["totals"]["calls"] == 3 and document["model"] == "net.onnx"
+    page, data = tmp_path / "net.html", tmp_path / "net.json"
+    status, out, err = tvm_byoc("explain", model, "--shape", SHAPE, "--html", page, "--json", data)
+    assert status == 0 and f"wrote {page}" in err
+    assert json.loads(data.read_text()) == document
+    assert page.read_text().startswith("<!DOCTYPE html>")
+
+
+def test_explain_with_open_dims(tvm_byoc, model):
+    assert "Symbolic dims count as 1 here: n" in tvm_byoc("explain", model)[1].replace("\n    ", " ")
+
+
+# ---------------------------------------------------------------- lock and check
+def test_lock_then_check(tvm_byoc, model):
+    status, out, err = tvm_byoc("lock", model, "--shape", SHAPE)
+    path = model.with_name("net.onnx.lock")
+    assert (status, out) == (0, f"{path}\n") and err.startswith("2 of 3 calls offloaded")
+    status, out, err = tvm_byoc("check", model)  # the shape is in the file
+    assert (status, out) == (0, "") and "runs where net.onnx.lock says" in err
+
+
+def test_check_fails_when_a_call_left(tvm_byoc, model):
+    tvm_byoc("lock", model, "--shape", SHAPE)
+    path = model.with_name("net.onnx.lock")
+    path.write_text(path.read_text().replace("tvm ", "dnnl"))  # as if cumsum had been offloaded
+    status, out, err = tvm_byoc("check", model)
+    assert status == 1
+    assert "+ tvm         1  relax.cumsum  float32[1, 4, 6, 6]" in out
+    assert "why: dnnl: 'dnnl' has no predicate for relax.cumsum" in out
+    assert "if the change is wanted: tvm-byoc lock" in err
+
+
+def test_check_accepts_what_got_better_unless_exact(tvm_byoc, model):
+    tvm_byoc("lock", model, "--shape", SHAPE)
+    path = model.with_name("net.onnx.lock")
+    path.write_text(path.read_text().replace("dnnl  1  relax.nn.relu", "tvm   1  relax.nn.relu"))
+    status, out, err = tvm_byoc("check", model)
+    assert status == 0 and "Other changes:" in out and "or better" in err
+    assert tvm_byoc("check", model, "--exact")[0] == 1
+
+
+# ---------------------------------------------------------------- doctor
+def test_doctor_shows_findings_and_their_cures(tvm_byoc, monkeypatch):
+    findings = [Finding("Packages", "tool", "1.0"), Finding("Library", "lib", "missing", FAILURE, "install it")]
+    monkeypatch.setattr("tvm_byoc_dnnl.doctor.examine", lambda: findings)
+    status, out, err = tvm_byoc("doctor")
+    assert status == 1 and err == ""
+    assert out.splitlines()[0] == "Packages" and "→ install it" in out
+    status, out, _ = tvm_byoc("doctor", "--json")
+    assert status == 1 and json.loads(out)[1]["fix"] == "install it"
+
+
+def test_doctor_on_this_machine(tvm_byoc):
+    status, out, _ = tvm_byoc("doctor", "--json")
+    findings = {f["name"]: f for f in json.loads(out)}
+    assert {"python", "apache-tvm", "processor", "cores", "native library", "dnnl"} <= findings.keys()
+    assert status == int(any(f["status"] == FAILURE for f in findings.values()))
+    assert all(f["fix"] for f in findings.values() if f["status"] != "ok")
+
+
+# ---------------------------------------------------------------- as a program
+def test_python_dash_m():
+    done = subprocess.run([sys.executable, "-m", "tvm_byoc_dnnl", "--help"], text=True, capture_output=True, cwd=ROOT)
+    assert done.returncode == 0 and done.stdout.startswith("Usage: tvm-byoc")
+
+
+def test_a_reader_that_leaves_early_is_no_error(model):
+    command = f"{sys.executable} -m tvm_byoc_dnnl explain {model} --json - | head -c 10"
+    done = subprocess.run(["bash", "-c", command], text=True, capture_output=True, cwd=ROOT)
+    assert done.stdout.startswith("{") and done.stderr == ""

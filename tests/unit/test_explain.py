@@ -1,0 +1,260 @@
+"""explain: every call accounted for, with its owner or every reason why it has none."""
+
+import json
+
+import numpy as np
+import pytest
+from tvm import relax, te, tirx
+from tvm.relax.dpl import is_op, wildcard
+
+import tvm_byoc_dnnl as byoc
+from tvm_byoc_dnnl.report import explain
+
+nn = relax.op.nn
+
+
+def const(*shape):
+    return relax.const(np.random.default_rng(0).standard_normal(shape, dtype="float32"))
+
+
+def build(body, *shapes, dtype="float32"):
+    """A module whose ``main`` is ``body(bb, *inputs)``."""
+    bb = relax.BlockBuilder()
+    inputs = [relax.Var(f"x{i}", relax.TensorType(s, dtype)) for i, s in enumerate(shapes)]
+    with bb.function("main", inputs):
+        with bb.dataflow():
+            out = bb.emit_output(body(bb, *inputs))
+        bb.emit_func_output(out)
+    return bb.get()
+
+
+def convnet(bb, x):
+    conv = bb.emit(nn.conv2d(x, const(8, 3, 3, 3), padding=1))
+    act = bb.emit(nn.relu(conv))
+    scan = bb.emit(relax.op.cumsum(act, axis=1))
+    both = bb.emit(relax.op.add(scan, act))
+    return nn.softmax(bb.emit(relax.op.reshape(both, (1, 8 * 256))))
+
+
+@pytest.fixture
+def picky():
+    """A compiler without a library: it takes two ops of four, and says why not more."""
+    name = "picky"
+
+    @byoc.register_annotate_compiler(name, "relax.nn.conv2d")
+    def conv2d(attrs, args):
+        stride = int(attrs.strides[0])
+        return stride == 1 or byoc.Reject(f"stride {stride}")
+
+    byoc.register_annotate_compiler(name, ["relax.nn.relu"])
+    yield name
+    byoc.unregister_compiler(name)
+
+
+def by_op(report):
+    return {c.op: c for c in report.calls}
+
+
+def test_every_call_has_an_owner_or_a_reason():
+    report = explain(build(convnet, (1, 3, 16, 16)))
+    calls = by_op(report)
+    assert [c.op for c in report.calls] == [
+        "relax.nn.conv2d",
+        "relax.nn.relu",
+        "relax.cumsum",
+        "relax.add",
+        "relax.reshape",
+        "relax.nn.softmax",
+    ]
+    assert [c.region for c in report.calls] == ["dnnl_0", "dnnl_0", None, "dnnl_1", "dnnl_1", "dnnl_1"]
+    assert calls["relax.cumsum"].compiler is None
+    assert calls["relax.cumsum"].reasons == ["dnnl: 'dnnl' has no predicate for relax.cumsum"]
+    assert all(c.reasons == [] for c in report.calls if c.compiler)
+    assert calls["relax.add"].inputs == [2, 1]
+    assert calls["relax.nn.conv2d"].output == "float32[1, 8, 16, 16]"
+    assert "padding=(1, 1, 1, 1)" in calls["relax.nn.conv2d"].attrs
+
+
+def test_numbers_add_up():
+    report = explain(build(convnet, (1, 3, 16, 16)))
+    totals, regions = report.totals, report.regions
+    assert totals.calls == 6 and totals.offloaded_calls == 5 and totals.regions == 2
+    assert totals.flops == sum(c.flops for c in report.calls)
+    assert totals.offloaded_flops == sum(r.flops for r in regions) == totals.flops - by_op(report)["relax.cumsum"].flops
+    assert [r.ops for r in regions] == [2, 3]
+    assert by_op(report)["relax.nn.conv2d"].flops == 2 * 8 * 16 * 16 * 27
+    assert by_op(report)["relax.reshape"].flops == 0
+    assert regions[0].bytes == 4 * (3 * 256 + 8 * 3 * 9 + 8 * 256)  # argument, weights, result
+
+
+def test_lowered_calls_say_what_they_run_as():
+    calls = by_op(explain(build(convnet, (1, 3, 16, 16))))
+    assert calls["relax.nn.conv2d"].primitive == calls["relax.nn.relu"].primitive == "convolution + relu"
+    assert calls["relax.nn.conv2d"].step == calls["relax.nn.relu"].step
+    assert calls["relax.nn.softmax"].step != calls["relax.add"].step
+    assert calls["relax.cumsum"].primitive is None
+
+
+def test_equal_composites_are_told_apart():
+    """Equal calls share one composite function; each still has a primitive of its own."""
+
+    def two(bb, x):
+        a = bb.emit(nn.relu(bb.emit(relax.op.exp(x))))
+        b = bb.emit(nn.relu(bb.emit(relax.op.sqrt(x))))
+        return nn.softmax(bb.emit(relax.op.matmul(bb.emit(nn.softmax(a)), bb.emit(nn.softmax(b)))))
+
+    steps = [c.step for c in explain(build(two, (4, 4))).calls if c.op == "relax.nn.softmax"]
+    assert len(steps) == len(set(steps)) == 3
+
+
+def test_json_document():
+    report = explain(build(convnet, (1, 3, 16, 16)))
+    document = json.loads(report.to_json())
+    assert document == report.to_dict()
+    assert {"op", "compiler", "region", "flops", "reasons"} <= document["calls"][0].keys()
+    assert {"name", "compiler", "ops", "flops", "bytes"} <= document["regions"][0].keys()
+    assert {"calls", "offloaded_calls", "flops", "offloaded_flops", "regions"} <= document["totals"].keys()
+    assert document["calls"][2]["compiler"] is None and document["calls"][2]["region"] is None
+
+
+def test_one_reason_per_compiler_with_the_offending_value(picky):
+    def model(bb, x):
+        conv = bb.emit(nn.conv2d(x, const(8, 3, 3, 3), strides=2))
+        return relax.op.exp(conv)
+
+    report = explain(build(model, (1, 3, 16, 16), dtype="float32"), [picky])
+    assert by_op(report)["relax.nn.conv2d"].reasons == [f"{picky}: stride 2"]
+
+    both = explain(build(model, (1, 3, 16, 16)), [picky, "dnnl"])
+    assert both.compilers == [picky, "dnnl"]
+    conv = by_op(both)["relax.nn.conv2d"]
+    assert conv.compiler == "dnnl"
+    assert conv.reasons == [f"{picky}: stride 2"]  # why the one with priority did not get it
+
+    ints = explain(build(lambda bb, x: relax.op.exp(x), (4,), dtype="float64"), [picky, "dnnl"])
+    (call,) = ints.calls
+    assert [r.partition(": ")[0] for r in call.reasons] == [picky, "dnnl"]
+    assert "float64" in call.reasons[1]
+
+
+def test_a_partitioned_module_gives_the_same_report():
+    mod = build(convnet, (1, 3, 16, 16))
+    raw, done = explain(mod), explain(byoc.partition(mod))
+    assert done.to_dict() == raw.to_dict()
+
+
+def test_an_annotated_module_is_partitioned_first(picky):
+    mod = byoc.AnnotateExternalCompiler(picky)(build(convnet, (1, 3, 16, 16)))
+    report = explain(mod, picky)
+    assert [c.region for c in report.calls][:3] == ["picky_0", "picky_0", None]
+
+
+def test_without_compiler_the_functions_attribute_decides():
+    mod = build(convnet, (1, 3, 16, 16))
+    assert explain(mod, None).totals.offloaded_calls == 0
+    assert explain(mod, None).compilers == []
+    mod["main"] = mod["main"].with_attr("compiler", "dnnl")
+    report = explain(mod, None)
+    assert report.compilers == ["dnnl"] and report.totals.offloaded_calls == 5
+
+
+def test_what_the_build_noted_is_a_reason(picky):
+    """A call that is accepted but back with TVM: the build knows why."""
+    note = {"function": "main", "name": "gv", "op": "relax.nn.relu", "compiler": picky, "stage": "plan", "reason": "no"}
+    mod = build(lambda bb, x: nn.relu(x), (4,))
+    other = build(lambda bb, x: nn.conv2d(x, const(8, 3, 3, 3)), (1, 3, 8, 8))
+    mod["other"] = byoc.partition(other, picky)["main"].with_attr("Codegen", picky)  # counts as partitioned
+    assert "does not say why" in explain(mod, picky).calls[0].reasons[0]
+    mod = mod.with_attr("byoc_log", json.dumps([note]))
+    assert explain(mod, picky).calls[0].reasons == [f"{picky}: plan: no"]
+    mod = mod.with_attr("byoc_log", "not ours")
+    assert "does not say why" in explain(mod, picky).calls[0].reasons[0]
+
+
+def test_kernels_are_named():
+    def twice(t):
+        return te.compute(t.shape, lambda *i: t(*i) * 2, name="twice")
+
+    (call,) = explain(build(lambda bb, x: bb.call_te(twice, x, primfunc_name_hint="twice"), (4,))).calls
+    assert call.op == "relax.call_tir" and call.kernel == call.label == "twice"
+    assert "twice" in call.reasons[0]
+
+
+def test_branches_and_other_functions_count():
+    bb = relax.BlockBuilder()
+    x, flag = relax.Var("x", relax.TensorType((4,), "float32")), relax.Var("flag", relax.TensorType((), "bool"))
+    one, two = (relax.SeqExpr([], op(x)) for op in (relax.op.exp, relax.op.sin))
+    with bb.function("main", [x, flag]):
+        bb.emit_func_output(bb.emit(relax.If(flag, one, two)))
+    report = explain(bb.get())
+    assert sorted(c.op for c in report.calls) == ["relax.exp", "relax.sin"]
+    assert "dnnl: 'dnnl' has no predicate for relax.sin" in by_op(report)["relax.sin"].reasons
+
+
+def test_symbolic_dims_are_named_and_count_as_one():
+    n = tirx.Var("n", "int64")
+    report = explain(build(lambda bb, x: relax.op.matmul(x, const(3, 5)), (n, 3)))
+    assert report.symbols == ["n"]
+    assert report.totals.flops == 2 * 3 * 5
+    assert any("n" in line and "--shape" in line for line in report.advice)
+
+
+def test_regions_that_share_a_function_are_counted_per_use():
+    """Two equal chains with a call of TVM between: one function, called twice."""
+
+    def model(bb, x):
+        for _ in range(2):
+            x = bb.emit(relax.op.cumsum(bb.emit(nn.relu(bb.emit(relax.op.exp(x)))), axis=0))
+        return x
+
+    report = explain(build(model, (4, 4)))
+    assert report.totals.calls == 6 and report.totals.offloaded_calls == 4
+    assert sum(r.ops for r in report.regions) == 4
+    assert sum(r.uses for r in report.regions) == 2
+    assert report.totals.offloaded_flops == sum(r.flops for r in report.regions) == 64
+
+
+def test_unknown_compiler_is_an_error():
+    with pytest.raises(ValueError, match="nobody"):
+        explain(build(convnet, (1, 3, 16, 16)), "nobody")
+
+
+def test_a_vendor_with_a_broken_lowering_does_not_break_the_report(picky):
+    @byoc.register_lowering(picky, "relax.tanh")
+    def tanh(g, call):
+        raise RuntimeError("vendor bug")
+
+    (call,) = explain(build(lambda bb, x: relax.op.tanh(x), (4,)), picky).calls
+    assert "vendor bug" in call.reasons[0]
+
+
+def test_patterns_are_named(picky):
+    byoc.register_pattern(picky, "pair", is_op("relax.exp")(is_op("relax.sin")(wildcard())))
+    report = explain(build(lambda bb, x: relax.op.exp(bb.emit(relax.op.sin(x))), (4,)), picky)
+    assert [c.pattern for c in report.calls] == ["picky.pair"] * 2
+    assert [c.near_misses for c in report.calls] == [[], []]
+
+
+# ---------------------------------------------------------------- text
+def test_text_for_a_terminal():
+    report = explain(build(convnet, (1, 3, 16, 16)))
+    text = report.to_text()
+    assert text.startswith("5 of 6 calls and 98.4 % of 127 kFLOP go to dnnl, in 2 regions")
+    assert "'dnnl' has no predicate for relax.cumsum" in text
+    assert "cumsum stands between regions of dnnl 1 time" in text
+    assert max(map(len, text.splitlines())) <= 110
+    assert "\x1b" not in text and "\x1b" in report.to_text(color=True)
+    assert str(report) == text
+    every = report.to_text(every_call=True)
+    assert "float32[1, 2048]" in every and "float32[1, 2048]" not in text
+
+
+def test_text_of_a_model_that_stays():
+    text = explain(build(lambda bb, x: relax.op.sin(x), (4,))).to_text()
+    assert "0 of 1 call and 0 % of 4 FLOP go to dnnl, in 0 regions" in text
+    assert "Regions" not in text
+
+
+def test_nothing_is_lost_in_a_narrow_terminal():
+    text = explain(build(convnet, (1, 3, 16, 16))).to_text(width=60)
+    assert "relax.cumsum" in "".join(line.strip() for line in text.splitlines())

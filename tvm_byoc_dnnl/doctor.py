@@ -1,0 +1,240 @@
+"""doctor: what is installed, found, loaded and in the way on this machine."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import _native
+from .errors import ByocError
+
+__all__ = ["Finding", "examine"]
+
+OK, WARNING, FAILURE = "ok", "warning", "failure"
+
+_PACKAGES = ("tvm-byoc-dnnl", "apache-tvm", "apache-tvm-ffi", "onednn-cpu-gomp", "numpy", "onnx")
+_SUPPORTED_TVM = ("0.26", "0.27")
+_OPENMP = re.compile(r"/lib(gomp|omp|iomp5)[.-][^/]*$")
+_ONEDNN = re.compile(r"/libdnnl[^/]*\.so[^/]*$")
+_ISA_FLAGS = ("sse4_1", "avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16")
+_PREFIXES = ("OMP_", "GOMP_", "KMP_", "ONEDNN_", "DNNL_", "TVM_")
+#: environment variable → what it does to us, where it is set to something else than the harmless value
+_SUSPICIOUS = {
+    "ONEDNN_VERBOSE": "prints a line per primitive, which takes longer than small primitives themselves",
+    "DNNL_VERBOSE": "prints a line per primitive, which takes longer than small primitives themselves",
+    "ONEDNN_MAX_CPU_ISA": "forbids newer instructions",
+    "DNNL_MAX_CPU_ISA": "forbids newer instructions",
+    "TVM_BIND_THREADS": "lets TVM pin the main thread, and with it the whole OpenMP team, to half of the cores",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes
+    ----------
+    section, name : str
+        Where it belongs, and what it is.
+    value : str
+        What was found.
+    status : str
+        ``ok``, ``warning`` or ``failure``.
+    fix : str
+        What to do, when it is not ok.
+    """
+
+    section: str
+    name: str
+    value: str
+    status: str = OK
+    fix: str = ""
+
+    def to_dict(self) -> dict[str, str]:
+        """As plain data."""
+        return asdict(self)
+
+
+def examine() -> list[Finding]:
+    """Look at everything; nothing here raises."""
+    findings: list[Finding] = []
+    for section, look in _SECTIONS:
+        try:
+            findings += [Finding(section, *rest) for rest in look()]
+        except Exception as error:
+            findings.append(
+                Finding(section, "examination", f"{type(error).__name__}: {error}", FAILURE, "please report this")
+            )
+    return findings
+
+
+#: a finding without its section
+_Row = Sequence[str]
+
+
+def _packages() -> Iterator[_Row]:
+    yield "python", f"{platform.python_version()}, {sys.executable}"
+    for package in _PACKAGES:
+        try:
+            version = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            if package == "tvm-byoc-dnnl":
+                yield package, f"not installed, used from {Path(__file__).parent.parent}", WARNING, "pip install ."
+            else:
+                yield package, "not installed", WARNING, f"pip install {package}"
+            continue
+        if package == "apache-tvm" and not version.startswith(_SUPPORTED_TVM):
+            tested = " and ".join(_SUPPORTED_TVM)
+            yield package, version, WARNING, f"tested with {tested}: pip install 'apache-tvm>=0.26,<0.28'"
+        else:
+            yield package, version
+    plugins = {e.name for e in importlib.metadata.entry_points(group="tvm.backends")}
+    if __package__ in plugins:
+        yield "autoload", "`import tvm` loads the native library"
+    else:
+        fix = "install the package, or import tvm_byoc_dnnl before loading a compiled model"
+        yield "autoload", "`import tvm` alone does not load the native library", WARNING, fix
+
+
+def _library() -> Iterator[_Row]:
+    try:
+        _native.load()
+    except ByocError as error:
+        message, _, fix = str(error).rpartition(". ")
+        yield "native library", message, FAILURE, fix
+        return
+    yield "native library", _mapped(re.compile(r"/libtvm_byoc_dnnl\.so$"))[0]
+    info: dict[str, Any] = json.loads(_native.function(f"{__package__}.Info")())
+    yield "oneDNN", f"{info['dnnl_version']} ({info['dnnl_hash'][:10]}), {info['cpu_runtime']}"
+    copies = _mapped(_ONEDNN)
+    if len(copies) > 1:
+        fix = "two copies hold their caches twice, and versions may mix: uninstall one, or set LD_LIBRARY_PATH"
+        yield "libdnnl", ", ".join(copies), WARNING, fix
+    else:
+        yield "libdnnl", ", ".join(copies) or "linked in"
+    yield "instructions", info["isa"]
+    cores = len(os.sched_getaffinity(0))
+    threads = int(info["max_threads"])
+    found = f"{threads} on {cores} usable cores"
+    yield ("threads", found) if threads == cores else ("threads", found, WARNING, f"export OMP_NUM_THREADS={cores}")
+
+
+def _mapped(pattern: re.Pattern[str]) -> list[str]:
+    """Files of this process's memory map whose path matches."""
+    paths = {line.split(maxsplit=5)[5] for line in _lines("/proc/self/maps") if len(line.split(maxsplit=5)) == 6}
+    return sorted(p for p in paths if pattern.search(p))
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _machine() -> Iterator[_Row]:
+    info = dict(line.split(":", 1) for line in _lines("/proc/cpuinfo") if ":" in line)
+    fields = {key.strip(): value.strip() for key, value in info.items()}
+    yield "processor", fields.get("model name") or platform.processor() or platform.machine()
+    flags = fields.get("flags", "").split()
+    yield "flags", " ".join(f for f in _ISA_FLAGS if f in flags) or "unknown"
+    usable, present = len(os.sched_getaffinity(0)), os.cpu_count() or 1
+    yield "cores", f"{usable} usable of {present}"
+    quota = _quota()
+    if quota is not None and quota < usable:
+        fix = f"export OMP_NUM_THREADS={max(int(quota), 1)}: threads beyond the quota are stopped in the middle of work"
+        yield "container", f"may use {quota:g} cores at a time", WARNING, fix
+
+
+def _quota() -> float | None:
+    """Cores that the control group grants, ``None`` for no limit."""
+    words = " ".join(_lines("/sys/fs/cgroup/cpu.max")).split()
+    if len(words) == 2 and words[0] != "max":
+        return int(words[0]) / int(words[1])
+    return None
+
+
+def _threading() -> Iterator[_Row]:
+    runtimes = _mapped(_OPENMP)
+    if len(runtimes) > 1:
+        fix = (
+            "each keeps a team of its own that spins while the other works: import only one, or OMP_WAIT_POLICY=passive"
+        )
+        yield "OpenMP runtimes", ", ".join(runtimes), WARNING, fix
+    else:
+        yield "OpenMP runtime", ", ".join(runtimes) or "none loaded"
+    for name, value in sorted(os.environ.items()):
+        if name in _SUSPICIOUS and value not in ("", "0", "ALL"):
+            yield name, value, WARNING, f"unset {name}: it {_SUSPICIOUS[name]}"
+        elif name.startswith(_PREFIXES):
+            yield name, value
+
+
+def _namespaces() -> Iterator[_Row]:
+    from .codegen import install_codegen
+    from .registry import compilers, namespace
+
+    for name in compilers():
+        ns = namespace(name)
+        value = f"{len(ns.ops())} operators, {len(ns.patterns)} patterns"
+        try:
+            install_codegen(ns)
+        except ByocError as error:
+            message, _, fix = str(error).rpartition(". ")
+            yield name, message, FAILURE, fix
+        else:
+            yield name, value
+
+
+def _self_test() -> Iterator[_Row]:
+    from tvm import relax
+
+    from .api import compile, partition
+    from .relax_utils import codegen_of
+    from .runner import Runner
+
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((64, 32), dtype="float32")
+    data = rng.standard_normal((16, 64), dtype="float32")
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType(data.shape, "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            product = builder.emit(relax.op.matmul(x, relax.const(weight)))
+            result = builder.emit_output(relax.op.nn.relu(product))
+        builder.emit_func_output(result)
+    module = builder.get()
+    regions = [f for f in partition(module).functions.values() if codegen_of(f)]
+    if not regions:
+        yield "matmul + relu", "stays with TVM", FAILURE, "`tvm-byoc explain` shows the reasons of a model's calls"
+        return
+    runner = Runner(compile(module))
+    error = float(np.abs(runner(data) - np.maximum(data @ weight, 0)).max())
+    started = time.perf_counter()
+    for _ in range(100):
+        runner(data)
+    micros = (time.perf_counter() - started) * 1e4
+    found = f"offloaded, largest error {error:.0e}, {micros:.0f} µs"
+    fix = "the numbers are wrong on this machine: please report this with the output of `tvm-byoc doctor --json`"
+    yield ("matmul + relu", found) if error < 1e-3 else ("matmul + relu", found, FAILURE, fix)
+
+
+_SECTIONS: tuple[tuple[str, Callable[[], Iterator[_Row]]], ...] = (
+    ("Packages", _packages),
+    ("Machine", _machine),
+    ("Library", _library),
+    ("Threads", _threading),
+    ("Compilers", _namespaces),
+    ("Self-test", _self_test),
+)

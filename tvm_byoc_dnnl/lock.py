@@ -1,0 +1,200 @@
+"""Lock files: what runs where, in a small text file, so that CI sees when an upgrade moves a call off its accelerator.
+
+    # 177 of 177 calls offloaded; apache-tvm 0.27.0.post1, onednn-cpu-gomp 2023.2.0
+    format tvm_byoc_dnnl.lock 1
+    compiler dnnl
+
+    dnnl   12  relax.nn.conv2d   float32[1, 64, 56, 56]
+    tvm     1  relax.topk        (float32[1, 5], int32[1, 5])
+
+Calls are counted by operator, result type and owner. Numbers of regions and names of variables are left out: they
+change with every release and mean nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .errors import ArtifactError
+from .report.model import CallReport, Report
+from .report.words import count
+
+__all__ = ["Drift", "Lock", "compare", "make_lock"]
+
+FORMAT, VERSION = "tvm_byoc_dnnl.lock", 1
+HOST = "tvm"
+
+#: operator and result type
+Kind = tuple[str, str]
+
+
+@dataclass
+class Lock:
+    """What runs where.
+
+    Attributes
+    ----------
+    compilers : list of str
+        Who was asked, in order of priority.
+    shapes : dict
+        Input name → shape, as the model was imported.
+    owners : dict
+        (operator, result type) → owner → number of calls; the owner ``"tvm"`` is no compiler.
+    comment : str
+        First line of the file, for people.
+    """
+
+    compilers: list[str] = field(default_factory=list)
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    owners: dict[Kind, Counter[str]] = field(default_factory=dict)
+    comment: str = ""
+
+    def to_text(self) -> str:
+        """The file; equal locks have equal text."""
+        rows = [
+            (who, str(n), *kind) for kind, owners in sorted(self.owners.items()) for who, n in sorted(owners.items())
+        ]
+        widths = [max((len(r[i]) for r in rows), default=0) for i in range(3)]
+        head = [f"# {self.comment}"] if self.comment else []
+        head.append(f"format {FORMAT} {VERSION}")
+        head += [f"compiler {name}" for name in self.compilers]
+        head += [f"shape {name} {','.join(map(str, dims))}" for name, dims in sorted(self.shapes.items())]
+        lines = [
+            f"{who:<{widths[0]}}  {n:>{widths[1]}}  {op:<{widths[2]}}  {output}".rstrip() for who, n, op, output in rows
+        ]
+        return "\n".join([*head, "", *lines]) + "\n"
+
+    @classmethod
+    def from_text(cls, text: str) -> Lock:
+        """Read a file.
+
+        Raises
+        ------
+        ArtifactError
+            If it is no lock file, is damaged, or is of another version.
+        """
+        lines = [(n, line.strip()) for n, line in enumerate(text.splitlines(), 1)]
+        comments = [line.lstrip("# ") for _, line in lines if line.startswith("#")]
+        lines = [(n, line) for n, line in lines if line and not line.startswith("#")]
+        if not lines or not lines[0][1].startswith(f"format {FORMAT} "):
+            raise ArtifactError(
+                f"this is no lock file: expected `format {FORMAT} {VERSION}` on its first line, got "
+                f"{lines[0][1][:40]!r}"
+                if lines
+                else "this is no lock file: it is empty"
+            )
+        version = lines[0][1].rpartition(" ")[2]
+        if version != str(VERSION):
+            raise ArtifactError(
+                f"the lock file has version {version}, this package reads version {VERSION}: write it again "
+                "with `tvm-byoc lock`"
+            )
+        lock = cls(comment=comments[0] if comments else "")
+        for number, line in lines[1:]:
+            try:
+                lock._read(line)
+            except ValueError as error:
+                raise ArtifactError(f"line {number} of the lock file is damaged: {line!r} ({error})") from error
+        return lock
+
+    def _read(self, line: str) -> None:
+        word, _, rest = line.partition(" ")
+        if word == "compiler":
+            self.compilers.append(rest.strip())
+        elif word == "shape":
+            name, _, dims = rest.strip().rpartition(" ")
+            self.shapes[name] = tuple(int(d) for d in dims.split(",") if d)
+        else:
+            cells = re.fullmatch(r"(\w+)\s+(\d+)\s+(\S+)(?:\s\s(.*))?", line)
+            if cells is None:
+                raise ValueError("expected: owner, number of calls, operator, result type")
+            who, n, op, output = cells.groups(default="")
+            self.owners.setdefault((op, output.strip()), Counter())[who] += int(n)
+
+
+def make_lock(report: Report, shapes: Mapping[str, Sequence[int]] | None = None) -> Lock:
+    """The lock of what a report says."""
+    lock = Lock(list(report.compilers), {name: tuple(dims) for name, dims in (shapes or {}).items()})
+    for call in report.calls:
+        lock.owners.setdefault(_kind(call), Counter())[call.compiler or HOST] += 1
+    totals, versions = report.totals, ", ".join(f"{k} {v}" for k, v in report.versions.items())
+    lock.comment = f"{totals.offloaded_calls} of {count(totals.calls, 'call')} offloaded; {versions}"
+    return lock
+
+
+def _kind(call: CallReport) -> Kind:
+    return f"{call.op}:{call.kernel}" if call.kernel else call.op, call.output
+
+
+@dataclass
+class Drift:
+    """How what runs differs from what is locked.
+
+    Attributes
+    ----------
+    lost : list of str
+        Calls that left their compiler, or that are new and stay with TVM: one line of a diff each.
+    changed : list of str
+        Every other difference: calls that a compiler took over, that are gone, or that are new and offloaded.
+    lost_calls : int
+        How many calls ``lost`` is about.
+    """
+
+    lost: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    lost_calls: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.lost or self.changed)
+
+    def to_text(self) -> str:
+        """A diff for people, the losses first."""
+        parts = []
+        if self.lost:
+            verb = "runs" if self.lost_calls == 1 else "run"
+            parts += [
+                f"{count(self.lost_calls, 'call')} {verb} on TVM, or on another compiler than locked:",
+                *self.lost,
+            ]
+        if self.changed:
+            parts += ["Other changes:", *self.changed]
+        return "\n".join(parts)
+
+
+def compare(locked: Lock, report: Report) -> Drift:
+    """Compare a lock with what runs where now; the report gives the reasons."""
+    now = make_lock(report)
+    drift = Drift()
+    for kind in sorted({*locked.owners, *now.owners}):
+        before, after = locked.owners.get(kind, Counter()), now.owners.get(kind, Counter())
+        if before == after:
+            continue
+        lines = [
+            f"{sign} {who:<8} {counts[who]:>4}  {kind[0]}  {kind[1]}".rstrip()
+            for sign, counts in (("-", before), ("+", after))
+            for who in sorted(counts)
+            if before[who] != after[who]
+        ]
+        lost = _lost(before, after)
+        if not lost:
+            drift.changed += lines
+            continue
+        drift.lost_calls += lost
+        drift.lost += lines + [f"    why: {reason}" for reason in _reasons(report, kind)]
+    return drift
+
+
+def _lost(before: Counter[str], after: Counter[str]) -> int:
+    """Calls that went to TVM or to another compiler; calls that merely exist no more are not lost."""
+    to_host = after[HOST] - before[HOST]
+    moved = sum(max(before[who] - after[who], 0) for who in before if who != HOST)
+    gone = max(before.total() - after.total(), 0)
+    return max(to_host, moved - gone, 0)
+
+
+def _reasons(report: Report, kind: Kind) -> list[str]:
+    calls = (c for c in report.host_calls() if _kind(c) == kind)
+    return list(dict.fromkeys(reason for call in calls for reason in call.reasons))
