@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.conftest import Environment, clean_environment
+from tests.packaging.conftest import Environment, clean_environment, run
 
 pytestmark = pytest.mark.slow
 
@@ -130,3 +130,9 @@ def test_unloadable_libgomp_is_one_warning_with_the_cure(installed: Environment,
     warning = failed_autoload(installed, LD_LIBRARY_PATH=str(tmp_path))
     assert "libgomp.so.1" in warning
     assert "install libgomp1" in warning
+
+
+def test_command_line_is_installed(installed: Environment) -> None:
+    shown = run(installed.path / "bin" / "tvm-byoc", "--help", cwd=installed.path)
+    assert "compile" in shown
+    assert "explain" in shown
