@@ -12,7 +12,7 @@ from itertools import chain
 import onnx
 
 from ..onnx_graph import Graph
-from . import attributes, contrib, einsum, padding, quantised, resize
+from . import attributes, contrib, einsum, padding, quantised, recurrent, resize
 from .fold import fold
 from .functions import expand_functions
 from .legacy import modernise
@@ -28,6 +28,7 @@ RULES: dict[tuple[str, str], Rule] = {
     **einsum.RULES,
     **padding.RULES,
     **quantised.RULES,
+    **recurrent.RULES,
     **resize.RULES,
 }
 _MAX_ROUNDS = 4  # a rule may make shapes known that another waits for
