@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tvm
@@ -17,6 +18,7 @@ from .prepare import Prepare
 from .registry import Namespace, Pattern, namespace
 from .relax_utils import codegen_of, composite_of, is_host_function, ops_of, with_functions
 from .trial import ask, trial_lowering
+from .tuples import spread_tuples
 from .verdict import Crash, Reject, as_reject
 
 __all__ = ["COMPILER_ATTR", "AnnotateExternalCompiler", "Matcher", "ask_pattern", "compilers_of"]
@@ -54,8 +56,7 @@ class Matcher:
     def __init__(self, compilers: Sequence[str], ops: set[str]) -> None:
         self._compilers = list(compilers)
         self._accepted = ""  # variable of the match that was accepted last
-        #: ``(variable, operator, compiler, stage, refusal)`` of every predicate, check or lowering that broke
-        self.crashes: list[tuple[Any, str, str, str, Crash]] = []
+        self._crashes: list[tuple[Any, Entry]] = []  # variable, and the entry that does not know its function yet
         #: ``(name, pattern, annotations, check, attributes)``
         self.candidates: list[tuple[Any, ...]] = []
         for ns in map(namespace, compilers):
@@ -91,7 +92,8 @@ class Matcher:
         if refusal is None:
             self._accepted = var_name(var)
         elif isinstance(refusal, Crash):
-            self.crashes.append((var, str(getattr(root.op, "name", "")), ns.name, stage, refusal))
+            op = str(getattr(root.op, "name", ""))
+            self._crashes.append((var, Entry("", var_name(var), op, ns.name, stage, refusal.reason)))
         return refusal is None
 
     def skip_to_behind(self, name: str) -> None:
@@ -110,6 +112,12 @@ class Matcher:
             return mod
         fuse = relax.transform.FuseOpsByPattern(self.candidates, bind_constants=True, entry_functions=list(functions))
         return restore_names(fuse(mod))
+
+    def entries(self, functions: Mapping[str, relax.Function]) -> list[Entry]:
+        """What crashed in `run`; the calls stood in ``functions``, by name."""
+        bound = {name: set(relax.analysis.bound_vars(f)) for name, f in functions.items()} if self._crashes else {}
+        where = [next((name for name, own in bound.items() if var in own), "") for var, _ in self._crashes]
+        return [replace(entry, function=name) for name, (_, entry) in zip(where, self._crashes, strict=True)]
 
 
 def ask_pattern(ns: Namespace, pattern: Pattern, match: dict[str, Any]) -> Reject | None:
@@ -171,21 +179,16 @@ def AnnotateExternalCompiler(
         mod = relax.transform.ConvertToDataflow(min_size=1)(mod)
         entries: list[Entry] = []
         for compilers, functions in _by_compilers(mod, default).items():
+            known = {op for name in compilers for op in namespace(name).ops()}
+            ready = {gv: with_unique_names(spread_tuples(mod[gv], known)) for gv in functions}
             # The attribute tells PartitionGraph whom it may ask next.
-            named = {gv: with_unique_names(mod[gv]).with_attr(COMPILER_ATTR, list(compilers)) for gv in functions}
-            matcher = Matcher(compilers, {op for func in named.values() for op in ops_of(func)})
-            mod = matcher.run(with_functions(mod, named), [gv.name_hint for gv in functions])
-            entries += _entries(matcher, named)
+            ready = {gv: func.with_attr(COMPILER_ATTR, list(compilers)) for gv, func in ready.items()}
+            matcher = Matcher(compilers, {op for func in ready.values() for op in ops_of(func)})
+            mod = matcher.run(with_functions(mod, ready), [gv.name_hint for gv in functions])
+            entries += matcher.entries({gv.name_hint: func for gv, func in ready.items()})
         return with_entries(with_functions(mod, owned), entries)  # the passes above rewrite every function
 
     return annotate
-
-
-def _entries(matcher: Matcher, functions: Mapping[Any, relax.Function]) -> Iterator[Entry]:
-    """Log entries for what crashed; the calls stood in ``functions``."""
-    for var, op, compiler, stage, crash in matcher.crashes:
-        where = next((gv.name_hint for gv, f in functions.items() if var in relax.analysis.bound_vars(f)), "")
-        yield Entry(where, var_name(var), op, compiler, stage, crash.reason)
 
 
 def _by_compilers(mod: tvm.IRModule, default: Sequence[str] | None) -> dict[tuple[str, ...], list[Any]]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -112,7 +112,8 @@ class Fallback:
         self._parts: dict[Any, int] = {}  # variable -> side of a cut
         self._cuts = count(1)
         self._tried: dict[frozenset[Any], Failure | None] = {}
-        self._behind: dict[Any, Body] = {}  # composite and compilers -> what the candidates behind it make of it
+        # composite and compilers -> what the candidates behind it make of it, and what crashed meanwhile
+        self._behind: dict[Any, tuple[Body, list[Entry]]] = {}
 
     def run(self) -> Plan:
         """Give back what does not work until the rest does."""
@@ -241,11 +242,14 @@ class Fallback:
             matcher = Matcher(compilers, ops_of(func))
             matcher.skip_to_behind(composite_of(func))
             mod = matcher.run(tvm.IRModule({tvm.ir.GlobalVar("body"): plain}), ["body"])
-            for var, op, compiler, stage, crash in matcher.crashes:
-                self.entries.append(Entry(item.host.name_hint, var.name, op, compiler, stage, crash.reason))
             composites = {gv: f for gv, f in mod.functions.items() if composite_of(f)}
-            self._behind[key] = Body(mod["body"], self._add(composites))
-        return self._behind[key]
+            self._behind[key] = Body(mod["body"], self._add(composites)), matcher.entries({"": plain})
+        body, crashes = self._behind[key]
+        result = getattr(self._callee(item.call).body.body, "name", "")
+        for entry in crashes:
+            name = item.call.var.name if entry.name == result else entry.name
+            self.entries.append(replace(entry, function=item.host.name_hint, name=name))
+        return body
 
     def _add(self, functions: Mapping[Any, relax.Function]) -> dict[Any, Any]:
         """Put functions into the module; returns their new global variables, named as nobody else."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import tvm
@@ -17,7 +18,7 @@ from .log import raise_failures, read_log
 from .partition import partition_module
 from .policy import RegionPolicy
 from .registry import Namespace, compilers, namespace
-from .relax_utils import codegen_of, with_functions
+from .relax_utils import Twins, codegen_of, with_functions
 
 __all__ = ["RunCodegens", "dissolve_regions"]
 
@@ -91,15 +92,15 @@ def dissolve_regions(mod: tvm.IRModule, regions: Sequence[Any]) -> tvm.IRModule:
     """Undo the partitioning of some regions: the functions that called them call their composites instead."""
     lifted: dict[Any, Any] = {}
     taken = {gv.name_hint for gv in mod.get_global_vars()}
+    seen = Twins()
 
     def lift(composite: relax.Function) -> Any:
-        number = len(lifted)
-        while (name := f"composite_{number}") in taken:
-            number += 1
-        taken.add(name)
-        gv = tvm.ir.GlobalVar(name)
-        relax.expr._update_type(gv, composite.ty)
-        lifted[gv] = composite
+        new = tvm.ir.GlobalVar(next(n for k in count() if (n := f"composite_{k}") not in taken))
+        gv = seen.first(composite, new)
+        if gv is new:
+            taken.add(gv.name_hint)
+            relax.expr._update_type(gv, composite.ty)
+            lifted[gv] = composite
         return gv
 
     calls: dict[Any, dict[Any, Body]] = {}

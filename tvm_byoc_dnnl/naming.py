@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import relax
 
 from ._compat import remap_var
-from .relax_utils import is_host_function
+from .relax_utils import Twins, is_host_function
 
 __all__ = ["NAME_ATTR", "restore_names", "with_unique_names"]
 
@@ -90,17 +89,15 @@ def restore_names(mod: tvm.IRModule) -> tvm.IRModule:
     names: dict[Any, str] = {}
     twins: dict[Any, Any] = {}
     functions: dict[Any, Any] = {}
-    alike: dict[int, list[Any]] = {}
+    seen = Twins()
     for gv, func in mod.functions.items():
         if func.attrs is None or NAME_ATTR not in func.attrs:
             functions[gv] = func
             continue
         names[gv] = str(func.attrs[NAME_ATTR])
         func = func.without_attr(NAME_ATTR)
-        bucket = alike.setdefault(tvm_ffi.structural_hash(func), [])
-        twin = next((g for g in bucket if tvm_ffi.structural_equal(functions[g], func)), None)
-        if twin is None:
-            bucket.append(gv)
+        twin = seen.first(func, gv)
+        if twin is gv:
             functions[gv] = func
         else:
             twins[gv] = twin

@@ -106,12 +106,23 @@ class _Outliner(relax.PyExprMutator):
         key = (unit.compiler, region.wiring)
         if key not in self._regions:
             self._regions[key] = self._declare(unit.compiler, region)
-        call = self.builder_.normalize(relax.Call(self._regions[key], region.arguments))
+        bindings: list[Any] = []
+        arguments = [self._bound(a, bindings) for a in region.arguments]
+        call = self.builder_.normalize(relax.Call(self._regions[key], arguments))
         if len(outputs) == 1:
-            return [relax.VarBinding(outputs[0], call)]
+            return [*bindings, relax.VarBinding(outputs[0], call)]
         result = relax.DataflowVar(f"{call.op.name_hint}_result", call.ty)
         items = [relax.VarBinding(v, relax.TupleGetItem(result, i)) for i, v in enumerate(outputs)]
-        return [relax.VarBinding(result, call), *items]
+        return [*bindings, relax.VarBinding(result, call), *items]
+
+    def _bound(self, expr: Any, bindings: list[Any]) -> Any:
+        """``expr``, or where it is a field of a tuple a variable that is bound to it."""
+        if not isinstance(expr, relax.TupleGetItem):
+            return expr
+        whole = self._bound(expr.tuple_value, bindings)
+        item = self.builder_.normalize(relax.TupleGetItem(whole, expr.index))
+        bindings.append(relax.VarBinding(relax.DataflowVar(f"{whole.name}_{expr.index}", item.ty), item))
+        return bindings[-1].var
 
     def _declare(self, compiler: str, region: RegionBuilder) -> Any:
         number = 0

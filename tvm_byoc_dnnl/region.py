@@ -54,24 +54,24 @@ class RegionBuilder:
         self._locals: dict[Any, Any] = {}  # composite's global variable -> local variable
         self._values: dict[Any, Any] = {}  # variable of the host -> expression inside
         self._params: list[Any] = []
-        #: what the host passes, in the order of the parameters
+        #: what the host passes, in the order of the parameters: also fields of tuples, which it has to bind first
         self.arguments: list[Any] = []
         wiring: list[Any] = []
         for binding in bindings:
             value = binding.value
             if isinstance(value, relax.Call):
                 args = [self._operand(a) for a in value.args]
-                wiring.append((value.op, *args))
+                wiring.append((value.op, *map(_structure, args)))
                 value = relax.Call(self._local(value.op), args)
             elif isinstance(value, relax.TupleGetItem):
                 value = relax.TupleGetItem(self._operand(value.tuple_value), value.index)
-                wiring.append((value.tuple_value, value.index))
+                wiring.append((_structure(value.tuple_value), value.index))
             elif isinstance(value, relax.Tuple):
                 value = relax.Tuple([self._operand(f) for f in value.fields])
-                wiring.append(tuple(value.fields))
+                wiring.append(_structure(value))
             else:
                 value = self._operand(value)
-                wiring.append((value,))
+                wiring.append((_structure(value),))
             self._bind(binding.var, value)
         self._outputs = [self._values[v] for v in outputs]
         wiring.append(tuple(self._outputs))
@@ -81,12 +81,20 @@ class RegionBuilder:
     def _operand(self, expr: Any) -> Any:
         if is_constant(expr):
             return expr
+        if isinstance(expr, relax.Tuple):
+            return relax.Tuple([self._operand(f) for f in expr.fields])
         if expr not in self._values:
-            name = expr.name if isinstance(expr, relax.Var) else "shape"
-            self._values[expr] = relax.Var(name, expr.ty)
-            self._params.append(self._values[expr])
-            self.arguments.append(expr)
+            self._values[expr] = self._parameter(expr.name if isinstance(expr, relax.Var) else "shape", expr, expr.ty)
         return self._values[expr]
+
+    def _parameter(self, name: str, argument: Any, ty: Any) -> Any:
+        """A new parameter; for a tuple one per field, since external functions are called with tensors."""
+        if isinstance(ty, relax.TupleType):
+            items = [(f"{name}_{i}", relax.TupleGetItem(argument, i), field) for i, field in enumerate(ty.fields)]
+            return relax.Tuple([self._parameter(*item) for item in items])
+        self._params.append(relax.Var(name, ty))
+        self.arguments.append(argument)
+        return self._params[-1]
 
     def _local(self, gv: Any) -> Any:
         if gv not in self._locals:
@@ -107,6 +115,11 @@ class RegionBuilder:
         body = relax.SeqExpr([relax.BindingBlock(self._bindings)], result)
         func = self._builder.normalize(relax.Function(self._params, body, ret_ty))
         return relax.utils.copy_with_new_vars(func)
+
+
+def _structure(expr: Any) -> Any:
+    """An operand with tuples taken apart."""
+    return tuple(map(_structure, expr.fields)) if isinstance(expr, relax.Tuple) else expr
 
 
 def _numbered(wiring: list[Any]) -> tuple[Any, ...]:

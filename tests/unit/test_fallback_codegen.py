@@ -1,0 +1,249 @@
+"""Fall-back while code is generated: what passed partitioning and fails in the pipeline."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.script import ir as I
+from tvm.script import relax as R
+
+import tvm_byoc_dnnl as byoc
+from tests.unit.failing_vendor import reasons, run, vendors
+from tvm_byoc_dnnl.attempt import check_sources
+from tvm_byoc_dnnl.errors import NativeLibraryError, UnsupportedError
+from tvm_byoc_dnnl.guard import RunCodegens, dissolve_regions
+from tvm_byoc_dnnl.relax_utils import bindings_of, codegen_of
+
+T = R.Tensor((4, 4), "float32")
+
+
+@I.ir_module
+class Chain:
+    @R.function
+    def main(x: T) -> T:
+        with R.dataflow():
+            a = R.add(x, x)
+            b = R.exp(a)
+            c = R.multiply(b, a)
+            R.output(c)
+        return c
+
+
+X = np.random.default_rng(0).standard_normal((4, 4)).astype("float32")
+EXPECTED = np.exp(X + X) * (X + X)
+
+
+def built(mod, **options):
+    """What is left behind the codegens: the calls of main, and the module."""
+    mod = RunCodegens(**options)(mod)
+    calls = [v for _, v in bindings_of(mod["main"]) if isinstance(v, relax.Call)]
+    names = [str(c.args[0].global_symbol) if c.op.name == "relax.call_dps_packed" else c.op.name for c in calls]
+    return names, mod
+
+
+def test_healthy_regions_are_generated_once():
+    with vendors("va") as va:
+        mod = byoc.partition(Chain, "va")
+        va.attempts.clear()
+        names, mod = built(mod)
+        assert names == ["va_0"]
+        assert len(va.attempts) == 1
+        assert reasons(mod) == []
+
+
+FAULTS = {
+    "raises": ("codegen", lambda ops: 1 / 0 if "relax.exp" in ops else None, "ZeroDivisionError: division by zero"),
+    "out of memory": ("codegen", lambda ops: [].extend("x" for _ in _exhausted(ops)), "MemoryError: 3 PB"),
+    "wrong C": ("source", lambda ops: "int main( { broken" if "relax.exp" in ops else None, "error: "),
+}
+
+
+def _exhausted(ops):
+    if "relax.exp" in ops:
+        raise MemoryError("3 PB")
+    return []
+
+
+@pytest.mark.parametrize(("stage", "fault", "why"), FAULTS.values(), ids=FAULTS)
+def test_a_call_whose_code_cannot_be_generated_goes_back(stage, fault, why):
+    with vendors("va") as va:  # portable: partitioning lowers and plans, and generates nothing
+        mod = byoc.partition(Chain, "va")
+        assert len([f for f in mod.functions.values() if codegen_of(f)]) == 1
+        va.faults[stage] = fault
+        names, done = built(mod)
+        assert names == ["va_0", "relax.exp", "va_1"]
+        (reason,) = reasons(done)
+        assert reason.startswith("b relax.exp va codegen: ")
+        assert why in reason
+        np.testing.assert_allclose(run(mod, X), EXPECTED, rtol=1e-5)
+
+
+def test_strict_raises_instead():
+    with vendors("va") as va:
+        mod = byoc.partition(Chain, "va")
+        va.faults["codegen"] = FAULTS["raises"][1]
+        for compile_it in (
+            lambda: RunCodegens(strict=True)(mod),
+            lambda: byoc.compile(Chain, "va", strict=True),
+        ):
+            with pytest.raises(UnsupportedError, match=r"relax\.exp \(b in main\): va: codegen: ZeroDivisionError"):
+                compile_it()
+        np.testing.assert_allclose(byoc.Runner(byoc.compile(Chain, "va"))(X), EXPECTED, rtol=1e-5)
+
+
+def test_the_next_compiler_takes_over():
+    with vendors("va", "vb") as (va, _):
+        mod = byoc.partition(Chain, ["va", "vb"])
+        va.faults["codegen"] = FAULTS["raises"][1]
+        assert built(mod)[0] == ["va_0", "vb_0", "va_1"]
+        np.testing.assert_allclose(run(mod, X), EXPECTED, rtol=1e-5)
+
+
+def test_a_combination_is_cut():
+    with vendors("va") as va:
+        mod = byoc.partition(Chain, "va")
+        va.fail("codegen", "relax.exp", "relax.multiply")
+        names, done = built(mod)
+        assert names == ["va_0", "va_1"]
+        assert "works, but not in one region with" in reasons(done)[0]
+        np.testing.assert_allclose(run(mod, X), EXPECTED, rtol=1e-5)
+
+
+def test_a_compiler_without_a_codegen_gives_everything_back():
+    byoc.register_annotate_compiler("vc", ["relax.add", "relax.exp"])
+    try:
+        mod = byoc.partition(Chain, "vc")
+        assert any(codegen_of(f) for f in mod.functions.values())
+        names, done = built(mod)
+        assert names == ["relax.add", "relax.exp", "relax.multiply"]
+        assert "'vc' has registered no codegen" in reasons(done)[0]
+    finally:
+        byoc.unregister_compiler("vc")
+
+
+def test_a_codegen_that_returns_the_wrong_thing():
+    with vendors("va", portable=False):
+        byoc.register_codegen("va", lambda functions, options, names: [], override=True)
+        mod = byoc.partition(Chain, "va")
+        assert "the codegen returned []; expected 1 runtime module(s)" in reasons(mod)[0]
+
+
+def test_regions_that_work_only_apart_from_each_other():
+    """The codegen fails for the module and for no region of it: what that compiler has goes back."""
+
+    @I.ir_module
+    class M:
+        @R.function
+        def main(x: T) -> T:
+            with R.dataflow():
+                a = R.exp(x)
+                b = R.sin(a)
+                c = R.add(b, x)
+                R.output(c)
+            return c
+
+    with vendors("va", portable=False) as va:
+        one_by_one = va._codegen
+
+        def only_one(functions, options, names):
+            if len(functions) > 1:
+                raise RuntimeError("one region per process")
+            return one_by_one(functions, options, names)
+
+        byoc.register_codegen("va", only_one, override=True)
+        mod = byoc.partition(M, "va")
+        assert len([f for f in mod.functions.values() if codegen_of(f)]) == 2
+        names, done = built(mod)
+        assert names == ["relax.exp", "relax.sin", "relax.add"]
+        assert "all regions of the module together: RuntimeError: one region per process" in reasons(done)[0]
+
+
+def test_a_failure_that_is_no_regions_fault_is_raised():
+    with vendors("va") as va:
+        mod = byoc.partition(Chain, "va")
+        failures = iter([RuntimeError("only the first time")])
+
+        def once(ops):
+            for error in failures:
+                raise error
+
+        va.faults["codegen"] = once
+        with pytest.raises(RuntimeError, match="only the first time"):
+            RunCodegens()(mod)
+
+
+def test_a_missing_library_is_no_regions_fault():
+    with vendors("va") as va:
+        mod = byoc.partition(Chain, "va")
+        va.fail("codegen", "relax.exp", error=NativeLibraryError("libva.so is not there"))
+        with pytest.raises(NativeLibraryError, match=r"libva\.so"):
+            RunCodegens()(mod)
+
+
+@pytest.mark.parametrize("compiler", ["", "/bin/false"], ids=["none", "a broken one"])
+def test_c_source_without_a_compiler(monkeypatch, compiler):
+    monkeypatch.setattr("tvm.support.cc.get_cc", lambda: compiler)
+    source = tvm.get_global_func("runtime.CSourceModuleCreate")("int x;", "cc", ["x"], [])
+    with pytest.raises(RuntimeError, match="there is no C.. compiler" if not compiler else "false"):
+        check_sources([source])
+
+
+# ---------------------------------------------------------------- regions dissolved
+def dissolved_and_formed_again(mod, *inputs):
+    """Undo the partitioning and do it again: the same regions, the same numbers."""
+    regions = [gv for gv, f in mod.functions.items() if codegen_of(f)]
+    assert regions
+    again = byoc.PartitionGraph()(dissolve_regions(mod, regions))
+    assert relax.analysis.well_formed(again) is not False
+    assert len([f for f in again.functions.values() if codegen_of(f)]) == len(regions)
+    np.testing.assert_allclose(run(again, *inputs), run(mod, *inputs), rtol=1e-6)
+
+
+def test_regions_with_several_results():
+    @I.ir_module
+    class M:
+        @R.function
+        def main(x: T) -> T:
+            with R.dataflow():
+                a = R.exp(x)
+                b = R.add(a, x)
+                c = R.sin(a)
+                d = R.cos(b)
+                e = R.subtract(c, d)
+                R.output(e)
+            return e
+
+    with vendors("va"):
+        dissolved_and_formed_again(byoc.partition(M, "va"), X)
+
+
+def test_regions_with_symbols_used_twice():
+    @I.ir_module
+    class M:
+        @R.function
+        def main(x: R.Tensor(("n", 4), "float32"), y: R.Tensor(("m", 4), "float32")):
+            with R.dataflow():
+                a = R.exp(R.add(x, x))
+                b = R.exp(R.add(y, y))
+                c = R.concat((a, b), axis=0)
+                R.output(c)
+            return c
+
+    with vendors("va"):
+        mod = byoc.partition(M, "va")
+        dissolved_and_formed_again(mod, X[:1], X[:3])
+
+
+def test_regions_in_branches():
+    @I.ir_module
+    class M:
+        @R.function
+        def main(x: T, flag: R.Tensor((), "bool")) -> T:
+            if flag:
+                r = R.exp(R.add(x, x))
+            else:
+                r = R.sin(R.add(x, x))
+            return r
+
+    with vendors("va"):
+        dissolved_and_formed_again(byoc.partition(M, "va"), X, np.array(True))

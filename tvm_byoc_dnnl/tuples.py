@@ -1,0 +1,50 @@
+"""Tuples out of the way: operators read tensors, not variables that hold tuples of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import tvm
+from tvm import relax
+
+__all__ = ["spread_tuples"]
+
+
+def spread_tuples(func: relax.Function, ops: Collection[str]) -> relax.Function:
+    """``func`` with ``concat(t)`` written as ``concat((a, b))``, for the operators in ``ops``.
+
+    A composite function of ``concat(t)`` would have a tuple for its parameter, and what makes ``a`` and ``b`` could not
+    be merged with it.
+    """
+    spread = _Spread(ops)
+    func = spread.visit_expr(func)
+    return relax.analysis.remove_all_unused(func) if spread.changed else func
+
+
+@relax.expr_functor.mutator
+class _Spread(relax.PyExprMutator):
+    def __init__(self, ops: Collection[str]) -> None:
+        super().__init__()
+        self.changed = False
+        self._ops = ops
+        self._tuples: dict[Any, Any] = {}
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        if isinstance(binding.value, relax.Tuple):
+            self._tuples[binding.var] = binding.value
+        super().visit_var_binding_(binding)
+
+    def visit_call_(self, call: Any) -> Any:
+        held = [isinstance(a, relax.Var) and isinstance(a.ty, relax.TupleType) for a in call.args]
+        if any(held) and isinstance(call.op, tvm.ir.Op) and call.op.name in self._ops:
+            self.changed = True
+            args = [self._fields(a) if is_held else a for a, is_held in zip(call.args, held, strict=True)]
+            call = relax.Call(call.op, args, call.attrs, call.ty_args, call.span)
+        return super().visit_call_(call)
+
+    def _fields(self, var: Any) -> Any:
+        if var in self._tuples:
+            return self._tuples[var]
+        items = [relax.TupleGetItem(self.visit_expr(var), i) for i in range(len(var.ty.fields))]
+        return relax.Tuple([self.builder_.emit(item, f"{var.name}_{i}") for i, item in enumerate(items)])
