@@ -1,0 +1,71 @@
+"""The layered drawing: edges go down, boxes keep apart, long edges go around."""
+
+import random
+from itertools import pairwise
+
+import pytest
+
+from tvm_byoc_dnnl.report.layout import draw
+
+WIDTH = 100.0
+
+
+def random_graph(seed, n):
+    rng = random.Random(seed)
+    edges = {(rng.randrange(max(0, b - 12), b), b) for b in range(1, n) for _ in range(rng.randint(1, 3))}
+    return [rng.uniform(60, 200) for _ in range(n)], sorted(edges)
+
+
+GRAPHS = {
+    "empty": ([], []),
+    "one": ([WIDTH], []),
+    "chain": ([WIDTH] * 4, [(0, 1), (1, 2), (2, 3)]),
+    "diamond": ([WIDTH] * 4, [(0, 1), (0, 2), (1, 3), (2, 3)]),
+    "skip": ([WIDTH] * 5, [(0, 1), (1, 2), (2, 3), (3, 4), (0, 4), (1, 4)]),
+    "late source": ([WIDTH] * 4, [(0, 1), (1, 2), (3, 2)]),
+    "two parts": ([WIDTH] * 4, [(0, 1), (2, 3)]),
+    "dense": random_graph(1, 60),
+    "long": random_graph(2, 300),
+}
+
+
+@pytest.mark.parametrize(("widths", "edges"), GRAPHS.values(), ids=GRAPHS)
+def test_boxes_keep_apart_and_edges_go_down(widths, edges):
+    drawing = draw(widths, edges)
+    rows = {}
+    for (x, y), width in zip(drawing.boxes, widths, strict=True):
+        rows.setdefault(y, []).append((x - width / 2, x + width / 2))
+        assert x >= width / 2 and x + width / 2 <= drawing.width and 0 < y < drawing.height
+    for row in rows.values():
+        row.sort()
+        assert all(a[1] < b[0] for a, b in pairwise(row))
+    for (a, b), route in zip(edges, drawing.routes, strict=True):
+        assert drawing.boxes[a][1] < drawing.boxes[b][1]
+        assert route[0][0] == drawing.boxes[a][0] and route[-1][0] == drawing.boxes[b][0]
+        assert all(p[1] <= q[1] for p, q in pairwise(route))
+
+
+def test_a_chain_is_straight():
+    assert len({x for x, _ in draw(*GRAPHS["chain"]).boxes}) == 1
+
+
+def test_long_edges_keep_off_the_boxes_they_pass():
+    widths, edges = GRAPHS["skip"]
+    drawing = draw(widths, edges)
+    for x, y in drawing.routes[edges.index((0, 4))][1:-1]:
+        on = [abs(x - bx) < w / 2 for (bx, by), w in zip(drawing.boxes, widths, strict=True) if abs(y - by) <= 20]
+        assert not any(on)
+
+
+def test_a_source_stands_right_above_its_reader():
+    boxes = draw(*GRAPHS["late source"]).boxes
+    assert boxes[3][1] == boxes[1][1]
+
+
+def test_a_cycle_is_refused():
+    with pytest.raises(ValueError, match="cycle"):
+        draw([WIDTH] * 2, [(0, 1), (1, 0)])
+
+
+def test_same_graph_same_drawing():
+    assert draw(*GRAPHS["dense"]) == draw(*GRAPHS["dense"])
