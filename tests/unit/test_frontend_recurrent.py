@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 import onnx
+import pytest
 
 from tests.unit.importing import check, node, onnx_model, rand
 from tvm_byoc_dnnl.errors import UnsupportedError
@@ -71,7 +71,9 @@ def test_lengths_that_are_all_full() -> None:
     check(model("LSTM", lengths=[STEPS, STEPS]))
 
 
-@pytest.mark.parametrize("attrs", [{"clip": 1.0}, {"lengths": [3, 2]}, {"activations": ["Elu", "Tanh", "Tanh"]}], ids=str)
+@pytest.mark.parametrize(
+    "attrs", [{"clip": 1.0}, {"lengths": [3, 2]}, {"activations": ["Elu", "Tanh", "Tanh"]}], ids=str
+)
 def test_what_cannot_be_unrolled(attrs: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedError, match="LSTM"):
         to_relax(model("LSTM", **attrs))

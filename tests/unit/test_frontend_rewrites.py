@@ -249,6 +249,45 @@ def test_attention_23() -> None:
     assert check(onnx_model([attention], shapes, opset=23))["nn.softmax"] == 1
 
 
+@pytest.mark.parametrize("outputs", [["y", "m"], ["y", "m", "d"], ["y"]], ids=str)
+def test_layer_norm_statistics(outputs: list[str]) -> None:
+    norm = node("LayerNormalization", ["x", "g"], outputs, axis=1)
+    got = check(onnx_model([norm], {"x": (2, 3, 4)}, {"g": rand(3, 4)}, outputs=outputs))
+    assert ("nn.layer_norm" in got) == (len(outputs) == 1)
+
+
+# ---- what the importer would get wrong ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("detect", [{"detect_negative": 0}, {"detect_positive": 0}, {}], ids=str)
+def test_is_inf(detect: dict[str, int]) -> None:
+    model = onnx_model([node("IsInf", ["x"], ["y"], **detect)], {"x": (4,)}, dtypes={"y": TensorProto.BOOL})
+    x = np.array([np.inf, -np.inf, 1, np.nan], "float32")
+    np.testing.assert_array_equal(run(prepared(to_relax(model)), x)[0], ort_run(model, {"x": x})[0])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "constants", "outputs"),
+    [
+        ([node("Dropout", ["x", "r", "t"], ["y"])], {"r": np.float32(0.5), "t": np.array(True)}, ["y"]),
+        (
+            [node("BatchNormalization", ["x", *"gbmv"], ["y", "rm", "rv"], training_mode=1)],
+            {k: np.ones(3, "float32") for k in "gbmv"},
+            ["y", "rm"],
+        ),
+        (
+            [node("RoiAlign", ["x", "r", "b"], ["y"], mode="max")],
+            {"r": np.ones((1, 4), "float32"), "b": ints(0)},
+            ["y"],
+        ),
+    ],
+    ids=["dropout", "batch norm", "roi align"],
+)
+def test_refused(nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray], outputs: list[str]) -> None:
+    with pytest.raises(UnsupportedError, match=nodes[0].op_type):
+        to_relax(onnx_model(nodes, IMAGE, constants, outputs=outputs))
+
+
 # ---- einsum -----------------------------------------------------------------------------------------
 
 
@@ -262,6 +301,9 @@ def test_attention_23() -> None:
         ("i,j->ij", [(4,), (5,)]),
         ("bij,bij->b", [(2, 3, 4), (2, 3, 4)]),
         ("abc->cab", [(2, 3, 4)]),
+        ("i,i->", [(4,), (4,)]),
+        (",->", [(), ()]),
+        ("ab->ab", [(2, 3)]),
     ],
 )
 def test_einsum(equation: str, shapes: list[tuple[int, ...]]) -> None:

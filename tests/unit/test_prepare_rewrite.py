@@ -74,21 +74,18 @@ def test_functions_without_dataflow_and_several_of_them() -> None:
         @R.function(private=True)
         def inner(x: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):
             y = R.add(x, R.const(0.0, "float32"))
-            z = R.nn.relu(y)
-            return z
+            return R.nn.relu(y)
 
         @R.function
         def main(x: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):
             cls = Module
             y = R.multiply(x, R.const(1.0, "float32"))
-            z = cls.inner(y)
-            return z
+            return cls.inner(y)
 
         @R.function
         def other(x: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):
             y = R.reshape(x, R.shape([4]))
-            z = R.exp(y)
-            return z
+            return R.exp(y)
 
     after = prepared(Module)
     assert ops(after, "inner") == {"nn.relu": 1}
@@ -137,8 +134,7 @@ def test_match_cast_is_kept() -> None:
             y = R.exp(x)
             z = R.match_cast(y, R.Tensor((4,), "float32"))
             u = R.add(z, R.const(0.0, "float32"))
-            v = R.nn.relu(u)
-            return v
+            return R.nn.relu(u)
 
     x = rand(4)
     after = prepared(Module)

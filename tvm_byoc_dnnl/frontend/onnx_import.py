@@ -22,7 +22,10 @@ __all__ = ["import_onnx", "load_onnx"]
 _LARGE = 1 << 12  # elements; smaller constants may be shapes or axes, which the importer wants to see
 # Operators of ONNX Runtime's own domain that the importer means.
 _CONTRIB = frozenset(
-    "Attention BiasGelu DequantizeLinear EmbedLayerNormalization FastGelu Gelu MatMulInteger16 QuantizeLinear".split()
+    {
+        *("Attention", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "Gelu", "MatMulInteger16"),
+        *("DequantizeLinear", "QuantizeLinear"),
+    }
 )
 Shapes = Mapping[str, Sequence[int]]
 

@@ -12,7 +12,7 @@ from itertools import chain
 import onnx
 
 from ..onnx_graph import Graph
-from . import attributes, contrib, einsum, padding, quantised, recurrent, resize
+from . import attributes, contrib, einsum, mistaken, padding, quantised, recurrent, resize
 from .fold import fold
 from .functions import expand_functions
 from .legacy import modernise
@@ -26,6 +26,7 @@ RULES: dict[tuple[str, str], Rule] = {
     **attributes.RULES,
     **contrib.RULES,
     **einsum.RULES,
+    **mistaken.RULES,
     **padding.RULES,
     **quantised.RULES,
     **recurrent.RULES,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import onnx
 
@@ -35,7 +35,7 @@ def _einsum(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
 def _one(b: Builder, term: str, result: str) -> Nodes | None:
     if set(term) != set(result):
         return None
-    b.add("Transpose", [b.old.input[0]], b.old.output[0], perm=[term.index(c) for c in result])
+    _finish(b, b.old.input[0], term, result)
     return b.nodes
 
 
@@ -51,16 +51,24 @@ def _two(b: Builder, terms: list[str], result: str, sizes: dict[str, int]) -> No
     a = _arranged(b, b.old.input[0], first, [batch, rows, summed], sizes)
     c = _arranged(b, b.old.input[1], second, [batch, summed, columns], sizes)
     product = _reshaped(b, b.add("MatMul", [a, c]), [sizes[x] for x in made])
-    b.add("Transpose", [product], b.old.output[0], perm=[made.index(x) for x in result])
+    _finish(b, product, made, result)
     return b.nodes
 
 
 def _arranged(b: Builder, name: str, term: str, groups: list[list[str]], sizes: dict[str, int]) -> str:
     """Axes group by group; the last two groups become one axis each."""
     order = [c for group in groups for c in group]
-    moved = b.add("Transpose", [name], perm=[term.index(c) for c in order])
+    moved = b.add("Transpose", [name], perm=[term.index(c) for c in order]) if order else name
     merged = [math.prod(sizes[c] for c in group) for group in groups[1:]]
     return _reshaped(b, moved, [*(sizes[c] for c in groups[0]), *merged])
+
+
+def _finish(b: Builder, value: str, made: Sequence[str], wanted: str) -> None:
+    """The old node's output: the axes of ``value`` in the order that is wanted."""
+    if list(made) == list(wanted):
+        b.add("Identity", [value], b.old.output[0])
+    else:
+        b.add("Transpose", [value], b.old.output[0], perm=[made.index(c) for c in wanted])
 
 
 def _reshaped(b: Builder, name: str, shape: Iterable[int]) -> str:

@@ -18,8 +18,11 @@ from ..onnx_graph import Graph, attributes, captured, is_standard
 
 _SMALL = 1 << 14  # elements a fold may make
 _NEVER = frozenset(
-    "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli Dropout "
-    "QuantizeLinear DequantizeLinear".split()  # quantised weights stay quantised
+    {
+        *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+        *("Bernoulli", "Dropout", "Multinomial"),
+        *("DequantizeLinear", "QuantizeLinear"),  # quantised weights stay quantised
+    }
 )
 # Where an operator wants a constant, whatever its size.
 _WEIGHTS = {(op, i) for op in ("Conv", "ConvTranspose", "Gemm") for i in (1, 2)}

@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx
 from onnx import defs
 from onnx.inliner import inline_selected_functions
 
 from ..onnx_graph import Graph, is_standard
 
-# The importer has a converter that fails on the standard's own attributes.
-_BROKEN = frozenset({"Attention"})
 _MAX_DEPTH = 4  # bodies may hold such operators again
-_SMALL = 1024  # elements: constants below this may be attributes to the function
 
 
 def expand_functions(graph: Graph) -> None:
     """Replace such nodes by the bodies that the standard gives."""
     from tvm.relax.frontend.onnx import onnx_frontend
 
-    known = set(onnx_frontend._get_convert_map()) - _BROKEN
+    known = set(onnx_frontend._get_convert_map())
     for _ in range(_MAX_DEPTH):
         wanted = {
             node.op_type
             for node in graph.nodes
-            if is_standard(node) and node.op_type not in known and _has_body(node.op_type, graph.opset)
+            if is_standard(node) and _needs_body(graph, node, known) and _has_body(node.op_type, graph.opset)
         }
         if not wanted:
             return
         graph.nodes = [_with_defaults(n, graph.opset) if n.op_type in wanted else n for n in graph.nodes]
-        skeleton, _ = graph.without_weights(_SMALL)
+        skeleton, _ = graph.without_weights(0)  # the inliner wants a type for everything, and no values
         functions = [("", op) for op in sorted(wanted)]
         graph.take_nodes(inline_selected_functions(skeleton, functions, inline_schema_functions=True))
+
+
+def _needs_body(graph: Graph, node: onnx.NodeProto, known: set[str]) -> bool:
+    """Whether the importer has no converter, or one that fails on this node."""
+    if node.op_type == "Attention":  # it reads the attributes of ONNX Runtime's operator of that name
+        return True
+    if node.op_type == "LayerNormalization":  # it makes up the mean and the deviation
+        return any(o and graph.is_read(o) for o in node.output[1:])
+    return node.op_type not in known
 
 
 def _has_body(op: str, opset: int) -> bool:
@@ -40,7 +48,8 @@ def _has_body(op: str, opset: int) -> bool:
         schema = defs.get_schema(op, opset)
     except defs.SchemaError:  # younger than the model's opset
         return False
-    return bool(schema.has_function or schema.has_context_dependent_function)
+    body: Any = schema  # its stubs lack these two
+    return bool(body.has_function or body.has_context_dependent_function)
 
 
 def _with_defaults(node: onnx.NodeProto, opset: int) -> onnx.NodeProto:
