@@ -1,6 +1,7 @@
 """The command line: help that teaches, results on stdout, errors in one line with status 2."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -197,3 +198,14 @@ def test_a_reader_that_leaves_early_is_no_error(model):
     command = f"{sys.executable} -m tvm_byoc_dnnl explain {model} --json - | head -c 10"
     done = subprocess.run(["bash", "-c", command], text=True, capture_output=True, cwd=ROOT)
     assert done.stdout.startswith("{") and done.stderr == ""
+
+
+# ---------------------------------------------------------------- its page
+def test_the_page_names_every_command_and_only_options_that_exist():
+    page = (ROOT / "docs" / "command_line.md").read_text()
+    sections = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", page, re.M | re.S))
+    assert {word for title in sections for word in title.split()} >= set(cli.cli.commands)
+    known = {o for c in cli.cli.commands.values() for p in c.params for o in p.opts if o.startswith("--")}
+    known.add("--help")
+    named = set(re.findall(r"(?<![\w-])--[a-z]+", page))
+    assert named == known
