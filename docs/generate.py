@@ -8,21 +8,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tvm_byoc_dnnl.registry import Namespace, compilers, namespace
+from tvm_byoc_dnnl.report.op_support import Support, support_of
 
 PAGE = Path(__file__).parent / "op_support.md"
 ROOT = PAGE.parents[1]
 
 _HEAD = """# Which operators are taken
 
-Written by `make docs` from the registry; `byoc.supported_ops(namespace)` gives the same list. An operator here *may*
-be taken: each call is decided with its own dtypes, shapes and attributes, and `byoc.explain` shows the reason of
-every one that stays with TVM.
+Written by `make docs` from the registry; `tvm-byoc ops` prints the same table. An operator here *may* be taken: each
+call is decided with its own dtypes, shapes and attributes, and then the library on the machine has its say.
+`byoc.explain` shows the reason of every call that stays with TVM.
+
+The dtypes are those in which a plain call of the operator is taken, as far as the library supports them on the machine.
 """
-
-
-def _first_sentence(function: Callable[..., object]) -> str:
-    text = inspect.getdoc(function) or ""
-    return " ".join(text.split("\n\n")[0].split()).replace("|", "\\|").replace("``", "`")
 
 
 def _file(function: Callable[..., object]) -> str:
@@ -31,21 +29,24 @@ def _file(function: Callable[..., object]) -> str:
     return f"[{name}](../{name})"
 
 
-def _table(title: str, rows: dict[str, Callable[..., object] | None]) -> Iterator[str]:
-    yield f"| {title} | notes | where |\n|---|---|---|\n"
-    for name, function in rows.items():
-        notes = (_first_sentence(function), _file(function)) if function else ("lowered op by op", "")
-        yield f"| `{name}` | {' | '.join(notes)} |\n"
+def _table(title: str, rows: list[Support]) -> Iterator[str]:
+    yield f"| {title} | taken by | dtypes | notes | where |\n|---|---|---|---|---|\n"
+    for row in rows:
+        where = _file(row.function) if row.function else ""
+        notes = row.notes.replace("|", "\\|")
+        yield f"| `{row.name}` | {row.how} | {' '.join(row.dtypes)} | {notes} | {where} |\n"
 
 
 def _section(ns: Namespace) -> Iterator[str]:
-    yield f"\n## {ns.name}\n\n{len(ns.ops())} operators"
-    yield f", {len(ns.patterns)} patterns of several\n\n" if ns.patterns else "\n\n"
-    # The lowering says what is made of a call; a namespace without one has its predicate.
-    yield from _table("operator", {op: ns.lowerings.get(op) or ns.predicates[op] for op in ns.ops()})
-    if ns.patterns:
+    rows = support_of(ns)
+    operators = [r for r in rows if r.how != "pattern"]
+    patterns = [r for r in rows if r.how == "pattern"]
+    yield f"\n## {ns.name}\n\n{len(operators)} operators"
+    yield f", {len(patterns)} patterns of several\n\n" if patterns else "\n\n"
+    yield from _table("operator", operators)
+    if patterns:
         yield "\n"
-        yield from _table("pattern", {name: p.check or p.lower for name, p in sorted(ns.patterns.items())})
+        yield from _table("pattern", patterns)
 
 
 def render() -> str:

@@ -332,6 +332,37 @@ def doctor(as_json: bool) -> int:
     return int(any(f.status == FAILURE for f in findings))
 
 
+@cli.command(short_help="List the operators that a compiler may take.")
+@click.argument("compiler", default=DEFAULT_COMPILER)
+@click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
+def ops(compiler: str, as_json: bool) -> None:
+    """List the operators and patterns that COMPILER may take, how, and in which dtypes.
+
+    \b
+      tvm-byoc ops
+      tvm-byoc ops my_npu
+
+    Each call is decided with its own shapes and attributes; `tvm-byoc explain` gives the verdict on a model's.
+    """
+    import json
+
+    from .registry import namespace
+    from .report.op_support import support_of
+
+    rows = support_of(namespace(_registered([compiler])[0]))
+    if as_json:
+        fields = ("name", "how", "dtypes", "notes")
+        click.echo(json.dumps([{f: getattr(row, f) for f in fields} for row in rows], indent=1))
+        return
+    widths = [max((len(text) for text in column), default=0) for column in zip(*_op_cells(rows), strict=True)]
+    for cells in _op_cells(rows):
+        click.echo("  ".join(f"{text:<{width}}" for text, width in zip(cells, widths, strict=True)).rstrip())
+
+
+def _op_cells(rows: Iterable[Any]) -> list[tuple[str, ...]]:
+    return [(row.name, row.how, " ".join(row.dtypes), row.notes) for row in rows]
+
+
 @cli.command(short_help="Write down what runs where, for `check`.")
 @_model_options
 @click.option("-o", "--output", type=_PATH, help="The lock file.  [default: MODEL.lock]")

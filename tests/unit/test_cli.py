@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl import cli
 from tvm_byoc_dnnl.doctor import FAILURE, Finding
 
@@ -66,7 +67,7 @@ def test_help_teaches(tvm_byoc):
 
 
 def test_every_command_with_a_model_has_an_example(tvm_byoc):
-    for command in ("bench", "compile", "explain", "lock", "run"):
+    for command in ("bench", "compile", "explain", "lock", "ops", "run"):
         assert f"tvm-byoc {command} " in tvm_byoc(command, "--help")[1].split("Options:")[0].split("\n", 1)[1]
 
 
@@ -167,6 +168,18 @@ def test_check_accepts_what_got_better_unless_exact(tvm_byoc, model):
     status, out, err = tvm_byoc("check", model)
     assert status == 0 and "Other changes:" in out and "or better" in err
     assert tvm_byoc("check", model, "--exact")[0] == 1
+
+
+# ---------------------------------------------------------------- ops
+def test_ops_lists_what_a_compiler_may_take(tvm_byoc):
+    status, out, err = tvm_byoc("ops")
+    assert (status, err) == (0, "")
+    conv = next(line for line in out.splitlines() if line.startswith("relax.nn.conv2d "))
+    assert conv.split()[:3] == ["relax.nn.conv2d", "lowering", "f32"] and "Convolution" in conv
+    rows = {row["name"]: row for row in json.loads(tvm_byoc("ops", "--json")[1])}
+    assert rows["relax.nn.conv2d"]["how"] == "lowering"
+    assert set(byoc.supported_ops("dnnl")) <= rows.keys()
+    assert tvm_byoc("ops", "nobody")[0] == 2
 
 
 # ---------------------------------------------------------------- doctor
