@@ -64,6 +64,7 @@ def test_help_teaches(tvm_byoc):
         status, text, _ = tvm_byoc(command, "--help")
         assert status == 0 and "Usage: tvm-byoc" in text
     assert tvm_byoc()[1] == out  # no arguments: the same page
+    assert tvm_byoc("--version")[1] == f"tvm-byoc-dnnl {byoc.__version__}\n"
 
 
 def test_every_command_with_a_model_has_an_example(tvm_byoc):

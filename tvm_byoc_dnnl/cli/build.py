@@ -1,0 +1,120 @@
+"""compile, run and bench."""
+
+from __future__ import annotations
+
+import time
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..errors import InputError
+from .common import EXISTING_FILE, NEW_FILE, Shapes, check_folder, model_options, progress, say
+
+__all__ = ["bench", "compile", "run"]
+
+
+@click.command(short_help="Compile a model into one shared library.")
+@model_options
+@click.option("-o", "--output", type=NEW_FILE, required=True, help="The library to write, such as model.so.")
+@click.option("--target", default="llvm", show_default=True, help="TVM's target for what stays with TVM.")
+@click.option("--strict", is_flag=True, help="Fail where an accepted call cannot be offloaded in the end.")
+def compile(model: Path, compiler: list[str], shapes: Shapes, output: Path, target: str, strict: bool) -> None:
+    """Compile MODEL into one shared library.
+
+    \b
+      tvm-byoc compile resnet50.onnx -o resnet50.so
+      tvm-byoc compile bert.onnx --shape input_ids=1,128 --shape mask=1,128 -o bert.so
+
+    The library loads with TVM's `tvm.runtime.load_module`, with `tvm_byoc_dnnl.load`, or with `tvm-byoc run`.
+    """
+    from .. import api
+
+    check_folder(output)
+    with progress(f"compiling {model.name}") as show:
+        executable = api.compile(str(model), compiler, shapes=shapes or None, target=target, strict=strict)
+        show(f"linking {output.name}")
+        executable.export_library(str(output))
+    say(f"{model.name}: {output.stat().st_size / 1e6:.1f} MB")
+    click.echo(output)
+
+
+@click.command(short_help="Run a compiled library once.")
+@click.argument("library", type=EXISTING_FILE)
+@click.option("--inputs", type=EXISTING_FILE, required=True, help="A .npz with one array per input, or a .npy.")
+@click.option("-o", "--output", type=NEW_FILE, help="Write the outputs to this .npz: output_0, output_1 …")
+def run(library: Path, inputs: Path, output: Path | None) -> None:
+    """Run a compiled LIBRARY once.
+
+    \b
+      tvm-byoc run resnet50.so --inputs picture.npz -o scores.npz
+
+    Arrays are matched with the model's inputs by their names; arrays without names (`numpy.savez(file, a, b)`, or a
+    single .npy) by their order. Without -o, a line per output says what came out.
+    """
+    import numpy as np
+
+    from ..runner import load
+
+    if output is not None:
+        check_folder(output)
+    arrays = _read_arrays(inputs)
+    with progress(f"loading {library.name}") as show:
+        runner = load(library)
+        show("running")
+        started = time.perf_counter()
+        unnamed = [f"arr_{i}" for i in range(len(arrays))]
+        result = runner(*arrays.values()) if list(arrays) == unnamed else runner(**arrays)
+        seconds = time.perf_counter() - started
+    outputs = {f"output_{i}": o for i, o in enumerate(result if isinstance(result, list) else [result])}
+    say(f"{1e3 * seconds:.1f} ms, the first run's preparation included")
+    if output is not None:
+        with output.open("wb") as file:
+            np.savez(file, **outputs)
+        click.echo(output)
+        return
+    for name, array in outputs.items():
+        span = f"  min {array.min():.4g}  mean {array.mean():.4g}  max {array.max():.4g}" if array.size else ""
+        click.echo(f"{name}  {array.dtype}[{', '.join(map(str, array.shape))}]{span}")
+
+
+def _read_arrays(path: Path) -> dict[str, Any]:
+    """Arrays by name; those without names are called arr_0, arr_1 … as NumPy does."""
+    import numpy as np
+
+    try:
+        with path.open("rb") as file:
+            if not file.read(6).startswith((b"PK", b"\x93NUMPY")):
+                raise ValueError("it is no NumPy file")
+        data = np.load(path, allow_pickle=False)
+        return {"arr_0": data} if isinstance(data, np.ndarray) else {name: data[name] for name in data.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"cannot read {path}: {reason}; expected a file of numpy.savez, or a .npy") from error
+
+
+@click.command(short_help="Measure models beside other engines.")
+@click.argument("models", nargs=-1, required=True, metavar="MODEL…")
+@click.option("--peers", default="onnxruntime", show_default=True, help="Engines to compare with, by commas.")
+@click.option("--threads", type=click.IntRange(1), help="Threads of each engine.  [default: all cores]")
+@click.option("--rounds", type=click.IntRange(1), default=20, show_default=True, help="Turns of each engine.")
+@click.option("--json", "json_file", metavar="FILE", help="Write every sample to FILE; - is standard output.")
+def bench(models: Sequence[str], peers: str, threads: int | None, rounds: int, json_file: str | None) -> int:
+    """Measure each MODEL beside other engines, each in a process of its own, in turns.
+
+    \b
+      tvm-byoc bench model.onnx
+      tvm-byoc bench model.onnx --peers onnxruntime,openvino,tvm --json result.json
+
+    A MODEL is an .onnx file, or the name of a network inside the onnx package, such as resnet50. Peers that are not
+    installed are left out with a note.
+    """
+    from ..testing.bench import Settings, choose_engines, find_model
+    from ..testing.bench import run as measure
+
+    found = [find_model(name) for name in models]
+    engines = choose_engines(["byoc", *(p.strip() for p in peers.split(",") if p.strip())])
+    settings = Settings(rounds=rounds) if threads is None else Settings(rounds=rounds, threads=threads)
+    return int(any(c.failures for c in measure(found, engines, settings, json_file=json_file)))

@@ -1,0 +1,90 @@
+"""What several commands share: options, checks of what the user gave, and a word about what is being done."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from ..api import DEFAULT_COMPILER
+from ..errors import InputError
+
+__all__ = ["EXISTING_FILE", "NEW_FILE", "Shapes", "check_folder", "model_options", "progress", "registered", "say"]
+
+Shapes = dict[str, tuple[int, ...]]
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+NEW_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+def say(message: str) -> None:
+    """A line that is no result."""
+    click.echo(message, err=True)
+
+
+@contextlib.contextmanager
+def progress(message: str) -> Iterator[Callable[[str], None]]:
+    """Show on a terminal what is being done; the value changes the message."""
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False, markup=False)
+    if not console.is_terminal:
+        yield lambda message: None
+        return
+    with console.status(message) as status:
+        yield status.update
+
+
+def _compilers(_context: click.Context, _parameter: click.Parameter, value: str) -> list[str]:
+    return registered(n.strip() for n in value.split(",") if n.strip())
+
+
+def registered(names: Iterable[str]) -> list[str]:
+    """The names, if somebody registered each of them."""
+    from ..registry import compilers
+
+    wanted = list(names)
+    for name in wanted:
+        if name not in compilers():
+            raise InputError(f"unknown compiler {name!r}; registered: {', '.join(compilers())}")
+    return wanted
+
+
+def _shapes(_context: click.Context, _parameter: click.Parameter, values: Sequence[str]) -> Shapes:
+    shapes: Shapes = {}
+    for value in values:
+        name, separator, dims = value.rpartition("=")
+        try:
+            shapes[name] = tuple(int(d) for d in dims.split(",") if d.strip())
+        except ValueError:
+            separator = ""
+        if not separator or not name or min(shapes[name], default=1) < 1:
+            raise click.BadParameter(f"got {value!r}; expected NAME=DIM,DIM,… as in data=1,3,224,224")
+    return shapes
+
+
+def model_options(command: _F) -> _F:
+    """MODEL, and how to read and partition it."""
+    for decorate in (
+        click.option(
+            "--shape", "shapes", multiple=True, callback=_shapes, metavar="NAME=DIMS",
+            help="Fix an input's shape, as in data=1,3,224,224. May be repeated.",
+        ),
+        click.option(
+            "--compiler", default=DEFAULT_COMPILER, show_default=True, callback=_compilers, metavar="NAMES",
+            help="Who may take calls, in order of priority, separated by commas.",
+        ),
+        click.argument("model", type=EXISTING_FILE),
+    ):  # fmt: skip
+        command = decorate(command)
+    return command
+
+
+def check_folder(path: Path) -> None:
+    """Refuse before the work what cannot be written after it."""
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"cannot write {path}: the folder {path.absolute().parent} does not exist; make it first")

@@ -1,0 +1,173 @@
+"""explain, lock, check, ops and doctor: what looks and changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..api import DEFAULT_COMPILER
+from ..errors import InputError
+from .common import EXISTING_FILE, NEW_FILE, Shapes, check_folder, model_options, progress, registered, say
+
+if TYPE_CHECKING:
+    from ..report import Report
+
+__all__ = ["check", "doctor", "explain", "lock", "ops"]
+
+_WIDTH = 110
+
+
+def _explained(model: Path, compiler: list[str], shapes: Shapes) -> Report:
+    from ..report import explain
+
+    with progress(f"partitioning {model.name}"):
+        return explain(str(model), compiler, shapes or None)
+
+
+@click.command(short_help="Say what runs where, and why the rest stays with TVM.")
+@model_options
+@click.option("--html", "html_file", type=NEW_FILE, help="Write a page with the graph drawn; reasons on hover.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the text.")
+@click.option("--all", "every_call", is_flag=True, help="List every call, not only those that stay with TVM.")
+def explain(
+    model: Path,
+    compiler: list[str],
+    shapes: Shapes,
+    html_file: Path | None,
+    json_file: str | None,
+    every_call: bool,
+) -> None:
+    """Say what of MODEL runs where, and why the rest stays with TVM; nothing is compiled.
+
+    \b
+      tvm-byoc explain model.onnx
+      tvm-byoc explain model.onnx --html model.html
+      tvm-byoc explain model.onnx --json - | jq '.calls[] | select(.compiler == null) | .reasons'
+    """
+    for path in (html_file, Path(json_file) if json_file not in (None, "-") else None):
+        if path is not None:
+            check_folder(path)
+    report = _explained(model, compiler, shapes)
+    if html_file is not None:
+        report.to_html(html_file)
+        say(f"wrote {html_file}")
+    if json_file == "-":
+        click.echo(report.to_json())
+        return
+    if json_file is not None:
+        Path(json_file).write_text(report.to_json() + "\n")
+    is_terminal = sys.stdout.isatty()
+    width = min(os.get_terminal_size().columns, 160) if is_terminal else _WIDTH
+    click.echo(report.to_text(width=width, color=is_terminal, every_call=every_call), nl=False, color=is_terminal)
+
+
+@click.command(short_help="Look at this machine: versions, library, threads, conflicts.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def doctor(as_json: bool) -> int:
+    """Look at this machine: versions, the library and its oneDNN, instructions, threads, OpenMP runtimes, conflicts.
+
+    Exit status 1 means that something is broken; warnings alone give 0.
+    """
+    from ..doctor import FAILURE, OK, examine
+
+    with progress("looking around"):
+        findings = examine()
+    if as_json:
+        click.echo(json.dumps([f.to_dict() for f in findings], indent=1))
+    else:
+        marks = {OK: click.style("ok", fg="green"), FAILURE: click.style("!!", fg="red", bold=True)}
+        section = ""
+        for finding in findings:
+            if finding.section != section:
+                section = finding.section
+                click.secho(section, bold=True)
+            mark = marks.get(finding.status, click.style("? ", fg="yellow", bold=True))
+            click.echo(f"  {mark} {finding.name:<18} {finding.value}")
+            if finding.fix:
+                click.echo(f"     {'':<18} → {finding.fix}")
+    return int(any(f.status == FAILURE for f in findings))
+
+
+@click.command(short_help="List the operators that a compiler may take.")
+@click.argument("compiler", default=DEFAULT_COMPILER)
+@click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
+def ops(compiler: str, as_json: bool) -> None:
+    """List the operators and patterns that COMPILER may take, how, and in which dtypes.
+
+    \b
+      tvm-byoc ops
+      tvm-byoc ops my_npu
+
+    Each call is decided with its own shapes and attributes; `tvm-byoc explain` gives the verdict on a model's.
+    """
+    from ..registry import namespace
+    from ..report.op_support import support_of
+
+    rows = support_of(namespace(registered([compiler])[0]))
+    if as_json:
+        fields = ("name", "how", "dtypes", "notes")
+        click.echo(json.dumps([{f: getattr(row, f) for f in fields} for row in rows], indent=1))
+        return
+    widths = [max((len(text) for text in column), default=0) for column in zip(*_op_cells(rows), strict=True)]
+    for cells in _op_cells(rows):
+        click.echo("  ".join(f"{text:<{width}}" for text, width in zip(cells, widths, strict=True)).rstrip())
+
+
+def _op_cells(rows: Iterable[Any]) -> list[tuple[str, ...]]:
+    return [(row.name, row.how, " ".join(row.dtypes), row.notes) for row in rows]
+
+
+@click.command(short_help="Write down what runs where, for `check`.")
+@model_options
+@click.option("-o", "--output", type=NEW_FILE, help="The lock file.  [default: MODEL.lock]")
+def lock(model: Path, compiler: list[str], shapes: Shapes, output: Path | None) -> None:
+    """Write down what of MODEL runs where, for `tvm-byoc check`.
+
+    \b
+      tvm-byoc lock model.onnx            writes model.onnx.lock; commit it
+      tvm-byoc check model.onnx           in CI: fails when a call is no longer offloaded
+    """
+    from ..lock import make_lock
+
+    path = output or _lock_of(model)
+    check_folder(path)
+    written = make_lock(_explained(model, compiler, shapes), shapes)
+    path.write_text(written.to_text())
+    say(written.comment)
+    click.echo(path)
+
+
+def _lock_of(model: Path) -> Path:
+    return model.with_name(model.name + ".lock")
+
+
+@click.command(short_help="Fail when a call runs elsewhere than locked.")
+@click.argument("model", type=EXISTING_FILE)
+@click.option("--lock", "lock_file", type=EXISTING_FILE, help="The lock file.  [default: MODEL.lock]")
+@click.option("--exact", is_flag=True, help="Fail on every difference, also on calls that are offloaded now.")
+def check(model: Path, lock_file: Path | None, exact: bool) -> int:
+    """Fail when a call of MODEL runs elsewhere than its lock file says.
+
+    Compilers and shapes are those of the lock file. Calls that a compiler took over since, or that the model no longer
+    has, are only mentioned: write the lock again to keep them.
+    """
+    from ..lock import Lock, compare
+
+    path = lock_file or _lock_of(model)
+    if not path.is_file():
+        raise InputError(f"{path} does not exist; write it with `tvm-byoc lock {model}`")
+    locked = Lock.from_text(path.read_text())
+    drift = compare(locked, _explained(model, registered(locked.compilers), locked.shapes))
+    if drift:
+        click.echo(drift.to_text())
+    if drift.lost or (drift and exact):
+        say(f"{path} was written with: {locked.comment}; if the change is wanted: tvm-byoc lock {model}")
+        return 1
+    say(f"{model.name} runs where {path.name} says" + (", or better" if drift else ""))
+    return 0
