@@ -112,6 +112,12 @@ OTHERS: dict[str, tuple[Spelling, str]] = {
         lambda e, x: e(R.divide(c(1), e(R.add(e(R.exp(e(R.multiply(x, c(-1))))), c(1))))),
         "sigmoid",
     ),
+    "softplus with a threshold": (
+        lambda e, x: e(
+            R.where(e(R.greater(x, c(20))), x, e(R.log(e(R.add(e(R.exp(x)), c(1))))))  # as PyTorch exports it
+        ),
+        "nn.softplus",
+    ),
     "softplus": (lambda e, x: e(R.log(e(R.add(c(1), e(R.exp(x)))))), "nn.softplus"),
 }
 
@@ -150,6 +156,9 @@ ALMOST: dict[str, Spelling] = {
     "silu: twice": lambda e, x: e(R.multiply(e(R.multiply(x, x)), e(R.sigmoid(x)))),
     "sigmoid: plus": lambda e, x: e(R.divide(c(1), e(R.add(c(1), e(R.exp(x)))))),
     "sigmoid: wrong one": lambda e, x: e(R.divide(c(1), e(R.add(c(1.01), e(R.exp(e(R.negative(x)))))))),
+    "softplus: low threshold": lambda e, x: e(
+        R.where(e(R.greater(x, c(2))), x, e(R.log(e(R.add(e(R.exp(x)), c(1.5))))))
+    ),
     "softplus: wrong one": lambda e, x: e(R.log(e(R.add(c(1.01), e(R.exp(x)))))),
 }
 

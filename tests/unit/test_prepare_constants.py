@@ -57,6 +57,7 @@ CASES: dict[str, Callable[[], relax.Expr]] = {
     "slice": lambda: relax.op.strided_slice(const(A), [0, 1], [1, 0], [3, 4], [1, 2]),
     "slice from behind": lambda: relax.op.strided_slice(const(A), [1], [-3], [-1]),
     "concat": lambda: relax.op.concat([const(A), const(B)], 1),
+    "tile": lambda: relax.op.tile(const(A), (2, 3)),
     "stack": lambda: relax.op.stack([const(A), const(B)], 1),
     "sum": lambda: relax.op.sum(const(A), [1], keepdims=True),
     "max": lambda: relax.op.max(const(A)),

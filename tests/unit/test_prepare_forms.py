@@ -64,10 +64,12 @@ def test_clip_of_integers() -> None:
     assert check(model) == {"clip": 1}
 
 
-def test_bounds_that_cross_stay() -> None:
-    """ONNX gives the upper bound, Relax's clip the lower."""
+def test_bounds_that_cross() -> None:
+    """ONNX gives the upper bound, Relax's clip would give the lower."""
     model = onnx_model([node("Clip", ["x", "lo", "hi"], ["y"])], X, {"lo": number(1), "hi": number(-1)})
-    assert check(model) == {"maximum": 1, "minimum": 1}
+    assert check(model) == {"clip": 1}
+    mod = module(lambda b, x: b.emit(relax.op.clip(x, 1.0, -1.0)), (4, 5))
+    assert same_numbers(mod, rand(4, 5)) == {"clip": 1}
 
 
 def test_bounds_read_elsewhere_stay() -> None:
@@ -81,7 +83,29 @@ def test_relu6_and_its_other_order() -> None:
     assert check(onnx_model(nodes, X, {"six": number(6)})) == {"clip": 1}
     nodes = [node("Min", ["x", "six"], ["a"]), node("Relu", ["a"], ["y"])]
     assert check(onnx_model(nodes, X, {"six": number(6)})) == {"clip": 1}
-    assert check(onnx_model(nodes, X, {"six": number(-6)})) == {"minimum": 1, "nn.relu": 1}
+    assert check(onnx_model(nodes, X, {"six": number(-6)})) == {"clip": 1}  # always 0
+
+
+@pytest.mark.parametrize(
+    ("bounds", "want"),
+    [
+        ([(0.0, np.inf), (-np.inf, 0.5)], {"clip": 1}),
+        ([(-1.0, 0.5), (-0.5, 1.0)], {"clip": 1}),
+        ([(-1.0, -0.5), (0.5, 1.0)], {"clip": 1}),
+        ([(0.0, np.inf)], {"nn.relu": 1}),
+        ([(-0.5, np.inf), (0.0, np.inf)], {"nn.relu": 1}),
+        ([(-np.inf, 0.3)], {"minimum": 1}),
+        ([(-np.inf, np.inf)], {}),
+    ],
+    ids=str,
+)
+def test_chains_of_clips(bounds: list[tuple[float, float]], want: dict[str, int]) -> None:
+    def build(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        for low, high in bounds:
+            x = b.emit(relax.op.clip(x, low, high))
+        return x
+
+    assert same_numbers(module(build, (4, 5)), rand(4, 5)) == want
 
 
 def test_max_with_zero_is_relu_only_without_broadcast() -> None:

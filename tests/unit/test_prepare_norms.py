@@ -232,3 +232,40 @@ def test_softmax_before_opset_13(op: str, shape: tuple[int, ...], axis: int, vie
     got = check(onnx_model([node(op, ["x"], ["y"], axis=axis)], {"x": shape}, opset=11))
     assert got.get("reshape", 0) == views
     assert sum(got.values()) == 1 + views
+
+
+HIDDEN = np.where(np.tril(np.ones((5, 5), bool)), 0, -np.inf)  # every row sees at least itself
+BLIND = np.where(np.arange(5)[:, None] == 2, -np.inf, np.zeros((5, 5)))  # one row sees nothing
+
+
+def guarded(e: Emit, q: Any, k: Any, mask: np.ndarray | None, axis: int = -1) -> Any:
+    """PyTorch's attention weights: rows that are hidden completely give 0."""
+    scores = e(R.multiply(e(R.matmul(q, k)), c(0.25)))
+    scores = scores if mask is None else e(R.add(scores, c(mask)))
+    seen = e(R.astype(e(R.logical_not(e(R.equal(scores, c(-np.inf))))), "int8"))
+    none = e(R.logical_not(e(R.astype(e(R.max(seen, [axis], keepdims=True)), "bool"))))
+    return e(R.where(none, c(np.zeros((3, 5, 5))), e(R.nn.softmax(scores, axis=-1))))
+
+
+@pytest.mark.parametrize(
+    ("mask", "axis", "dropped"),
+    [(None, -1, True), (HIDDEN, -1, True), (BLIND, -1, False), (None, -2, False)],
+    ids=["no mask", "causal", "blind row", "other axis"],
+)
+def test_guarded_softmax(mask: np.ndarray | None, axis: int, dropped: bool) -> None:
+    mod = module(lambda b, q, k: guarded(b.emit, q, k, mask, axis), (3, 5, 8), (3, 8, 5))
+    got = same_numbers(mod, rand(3, 5, 8), rand(3, 8, 5))
+    assert ("where" not in got) == dropped
+    assert got["nn.softmax"] == 1
+
+
+def test_a_mask_that_is_an_input_keeps_the_guard() -> None:
+    def build(b: relax.BlockBuilder, scores: Any) -> Any:
+        e = b.emit
+        seen = e(R.astype(e(R.logical_not(e(R.equal(scores, c(-np.inf))))), "int8"))
+        none = e(R.logical_not(e(R.astype(e(R.max(seen, [-1], keepdims=True)), "bool"))))
+        return e(R.where(none, c(np.zeros((3, 5, 5))), e(R.nn.softmax(scores, axis=-1))))
+
+    scores = rand(3, 5, 5)
+    scores[0, 1] = -np.inf
+    assert "where" in same_numbers(module(build, (3, 5, 5)), scores)

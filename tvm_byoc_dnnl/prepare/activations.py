@@ -5,6 +5,7 @@
     silu       x sigmoid(x)                                 =  x / (1 + exp(-x))
     sigmoid    1 / (1 + exp(-x))
     softplus   log(1 + exp(x))                              =  max(x, 0) + log(1 + exp(-|x|))
+               where(x > 20, x, log(1 + exp(x)))            as PyTorch has it
 
 Any order and grouping of the terms counts; constants must be right to 1e-5 (to the precision of halves). One is
 left alone when a part of it is read elsewhere too, since both would be computed then.
@@ -44,6 +45,7 @@ _FORMS = (
     _Gated("relax.sigmoid", {(1,): 1.0}, {(1, 1): 1.0}, relax.op.nn.silu),
 )
 _GATES = tuple({form.gate for form in _FORMS})
+_SOFTPLUS_IS_X = 15.0  # from here on, to 3e-7
 _DEPTH = 4  # steps from the last operation to the gate: 0.5 x + 0.5 x gate needs three
 
 
@@ -95,6 +97,18 @@ def _stable_softplus(scope: Scope, add: Any) -> Any:
     return None
 
 
+def _bounded_softplus(scope: Scope, where: Any) -> Any:
+    """``where(x > threshold, x, softplus(x))``, the threshold so large that both are the same there."""
+    condition, x, rest = where.args
+    above, inner = scope.call(condition, "relax.greater"), scope.call(rest, "relax.nn.softplus")
+    if above is None or inner is None or not (above.args[0].same_as(x) and inner.args[0].same_as(x)):
+        return None
+    threshold = scope.scalar(above.args[1])
+    if threshold is None or threshold < _SOFTPLUS_IS_X or float(inner.attrs.beta) != 1.0:
+        return None
+    return rest if scope.only_inside([condition, rest], where) else None
+
+
 def _logistic(scope: Scope, divide: Any) -> Any:
     """``1 / (1 + exp(-x))``, and ``x`` over the same."""
     numerator, denominator = divide.args
@@ -114,6 +128,7 @@ def _logistic(scope: Scope, divide: Any) -> Any:
 
 RULES: Rules = {
     "relax.log": [_softplus],
+    "relax.where": [_bounded_softplus],
     "relax.divide": [_logistic, _gated],
     "relax.multiply": [_gated],
     "relax.add": [_stable_softplus, _gated],

@@ -1,4 +1,4 @@
-"""Bounds on both sides to ``clip``, a lower bound of 0 to ``nn.relu``.
+"""Bounds: one ``clip``, ``nn.relu``, ``maximum`` or ``minimum`` for any chain of them.
 
 NaN: ONNX Runtime's Clip, Relu, Max and Min all hand a NaN on. TVM's importer and operators do not (its max and
 min return the second operand when the first is NaN: relu gives 0, clip the upper bound), and Relax has no
@@ -8,52 +8,68 @@ operator that would. So a NaN may come out as another bound than before; for num
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from tvm import relax
 
 from .rewrite import Rules, Scope
 
-_LOWER, _UPPER = "relax.maximum", "relax.minimum"
+_OPS = ("relax.maximum", "relax.minimum", "relax.nn.relu", "relax.clip")
 
 
-def _bounded(scope: Scope, call: Any) -> tuple[Any, float] | None:
-    """The tensor and the number of a ``maximum`` or ``minimum``, or of a ``relu``."""
-    if call.op.name == "relax.nn.relu":
-        return call.args[0], 0.0
+class _Bounded(NamedTuple):
+    """``min(max(data, low), high)``, low not above high."""
+
+    data: Any
+    low: float
+    high: float
+
+    @property
+    def op(self) -> str:
+        """The operator that says just this; empty for no bound at all."""
+        if math.isinf(self.high):
+            return {-math.inf: "", 0: "relax.nn.relu"}.get(self.low, "relax.maximum")
+        return "relax.minimum" if math.isinf(self.low) else "relax.clip"
+
+
+def _read(scope: Scope, call: Any) -> _Bounded | None:
+    name = call.op.name
+    if name == "relax.nn.relu":
+        return _Bounded(call.args[0], 0.0, math.inf)
+    if name == "relax.clip":
+        low, high = (getattr(arg, "value", math.nan) for arg in call.args[1:])
+        return _Bounded(call.args[0], low, high) if low <= high else None
     a, b = call.args
     for data, constant in ((a, b), (b, a)):
         number = scope.scalar(constant)
-        if number is not None and not math.isnan(number) and scope.same_shape(data, call):
-            return data, number
+        if number is None or math.isnan(number) or not scope.same_shape(data, call):
+            continue
+        return _Bounded(data, number, math.inf) if name == "relax.maximum" else _Bounded(data, -math.inf, number)
     return None
 
 
-def _clip(scope: Scope, call: Any) -> Any:
-    outer = _bounded(scope, call)
+def _written(scope: Scope, bounds: _Bounded) -> Any:
+    data, low, high = bounds
+    if bounds.op == "":
+        return data
+    if bounds.op == "relax.nn.relu":
+        return relax.op.nn.relu(data)
+    if bounds.op == "relax.clip":
+        return relax.op.clip(data, low, high)
+    op, number = (relax.op.maximum, low) if bounds.op == "relax.maximum" else (relax.op.minimum, high)
+    return op(data, scope.constant(number, scope.dtype(data)))
+
+
+def _bounds(scope: Scope, call: Any) -> Any:
+    outer = _read(scope, call)
     if outer is None:
         return None
-    data, number = outer
-    if math.isinf(number) and (number < 0) == (call.op.name == _LOWER):
-        return data  # no bound
-    other = (_UPPER,) if call.op.name == _LOWER else (_LOWER, "relax.nn.relu")
-    inner = scope.call(data, *other)
-    first = None if inner is None or scope.uses(data) != 1 else _bounded(scope, inner)
-    if first is not None:
-        low, high = (number, first[1]) if call.op.name == _LOWER else (first[1], number)
-        return relax.op.clip(first[0], low, high) if low <= high else None
-    return relax.op.nn.relu(data) if call.op.name == _LOWER and number == 0 else None
-
-
-def _relu(scope: Scope, call: Any) -> Any:
-    """``relu`` of something with an upper bound, or of a relu."""
-    inner = scope.call(call.args[0], _UPPER, "relax.nn.relu")
+    inner_call = scope.call(outer.data, *_OPS)
+    inner = None if inner_call is None or scope.uses(outer.data) != 1 else _read(scope, inner_call)
     if inner is None:
-        return None
-    if inner.op.name == "relax.nn.relu":
-        return call.args[0]
-    first = _bounded(scope, inner) if scope.uses(call.args[0]) == 1 else None
-    return relax.op.clip(first[0], 0.0, first[1]) if first is not None and first[1] >= 0 else None
+        return None if outer.op == call.op.name else _written(scope, outer)
+    low, high = (min(max(bound, outer.low), outer.high) for bound in (inner.low, inner.high))
+    return _written(scope, _Bounded(inner.data, low, high))
 
 
-RULES: Rules = {_LOWER: [_clip], _UPPER: [_clip], "relax.nn.relu": [_relu]}
+RULES: Rules = {op: [_bounds] for op in _OPS}

@@ -82,6 +82,10 @@ def _stack(call: Any, _shape: tuple[int, ...], *parts: np.ndarray) -> np.ndarray
     return np.stack(parts, int(call.attrs.axis or 0))
 
 
+def _tile(call: Any, _shape: tuple[int, ...], x: np.ndarray) -> np.ndarray:
+    return np.tile(x, [int(r) for r in call.attrs.repeats])
+
+
 def _arange(call: Any, _shape: tuple[int, ...]) -> np.ndarray | None:
     numbers: list[Any] = [getattr(a, "value", None) for a in call.args]
     return None if None in numbers else np.arange(*numbers)
@@ -137,6 +141,7 @@ _FOLDS: dict[str, Fold] = {
     "take": _take,
     "concat": _concat,
     "stack": _stack,
+    "tile": _tile,
     "clip": _clip,
     "where": _plain(np.where),
     "sum": _reduce(np.sum),

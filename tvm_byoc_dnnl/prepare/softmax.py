@@ -1,7 +1,10 @@
-"""Softmax spelled out, and softmax over an axis that a reshape made.
+"""Softmax spelled out, over an axis that a reshape made, or guarded against rows of -inf.
 
-e = exp(x - max(x));  e / sum(e)           nn.softmax (also without the max)
-reshape(softmax(reshape(x, (A, B))))       nn.softmax of x, when B is one axis of x: ONNX before opset 13
+    e = exp(x - max(x));  e / sum(e)           also without the max
+    reshape(softmax(reshape(x, (A, B))))       when B is one axis of x: ONNX before opset 13
+    where(all of x is -inf, 0, softmax(x))     when no row of x can be: PyTorch's attention
+
+All of them are ``nn.softmax`` of x.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 from tvm import relax
 
 from .rewrite import Rules, Scope
@@ -65,4 +69,53 @@ def _one_axis(shape: tuple[int, ...], before: int, size: int) -> int | None:
     return None
 
 
-RULES: Rules = {"relax.divide": [_spelled_out], "relax.reshape": [_reshaped]}
+def _operand(scope: Scope, expr: Any, *ops: str) -> Any:
+    """First operand at the end of a chain of calls of ``ops``, outermost first; ``None`` when it is another."""
+    for op in ops:
+        call = None if expr is None else scope.call(expr, op)
+        expr = None if call is None else call.args[0]
+    return expr
+
+
+_ANY = ("relax.logical_not", "relax.astype")  # PyTorch's any(): the largest of the flags as int8
+
+
+def _guarded(scope: Scope, where: Any) -> Any:
+    """Drop the guard against rows that a mask hides completely, when there is no such row."""
+    guard, zero, result = where.args
+    softmax = scope.call(result, "relax.nn.softmax")
+    if softmax is None or scope.scalar(zero) != 0.0 or not scope.same_shape(result, where):
+        return None
+    largest = scope.call(_operand(scope, guard, *_ANY), "relax.max")
+    hidden = _operand(scope, guard, *_ANY, "relax.max", "relax.astype", "relax.logical_not")
+    equal = scope.call(hidden, "relax.equal")
+    if largest is None or equal is None or scope.scalar(equal.args[1]) != -math.inf:
+        return None
+    axis = int(softmax.attrs.axis) % scope.rank(softmax)
+    if not equal.args[0].same_as(softmax.args[0]) or _axis(scope, largest) != axis:
+        return None
+    return result if _some_finite(scope, softmax.args[0], axis) else None
+
+
+def _some_finite(scope: Scope, expr: Any, axis: int) -> bool:
+    """Whether every row along ``axis`` has an element that no mask sets to -inf: scores, scaled, plus constants."""
+    call = scope.call(expr, "relax.add", "relax.multiply", "relax.divide", "relax.reshape", "relax.matmul")
+    if call is None:
+        return False
+    if call.op.name in ("relax.matmul", "relax.reshape"):  # PyTorch's bmm has one batch axis, so there is a view
+        return scope.call(expr if call.op.name == "relax.matmul" else call.args[0], "relax.matmul") is not None
+    for data, constant in (call.args, reversed(call.args)):
+        mask = scope.const(constant)
+        if mask is None or not scope.same_shape(data, call):
+            continue
+        if call.op.name != "relax.add":
+            number = scope.scalar(constant)
+            return number is not None and math.isfinite(number) and _some_finite(scope, data, axis)
+        along = axis - scope.rank(call) + mask.ndim
+        hidden = np.isneginf(mask)
+        hidden = hidden.all(axis=along) if along >= 0 else hidden
+        return not hidden.any() and _some_finite(scope, data, axis)
+    return False
+
+
+RULES: Rules = {"relax.where": [_guarded], "relax.divide": [_spelled_out], "relax.reshape": [_reshaped]}
