@@ -232,6 +232,13 @@ def test_a_thousand_calls_are_legible(look):
     assert found["lines"] == sum(len(c.inputs) for c in large.calls)
 
 
+def test_a_model_without_calls(look):
+    empty = explain(build(lambda bb, x: x, (4,)))
+    assert empty.calls == []
+    header = look(empty.to_html(), "fit(); drawMap(); return document.querySelector('header').innerText")
+    assert "0 / 0" in header
+
+
 def test_names_cannot_break_out_of_the_page(look, report):
     report = explain(build(convnet, (1, 3, 16, 16)))
     report.model = "<img src=x onerror=problems.push('ran')>"

@@ -8,6 +8,7 @@ from tvm import relax, te, tirx
 from tvm.relax.dpl import is_op, wildcard
 
 import tvm_byoc_dnnl as byoc
+from tvm_byoc_dnnl.registry import Description
 from tvm_byoc_dnnl.report import explain
 
 nn = relax.op.nn
@@ -226,6 +227,33 @@ def test_a_vendor_with_a_broken_lowering_does_not_break_the_report(picky):
 
     (call,) = explain(build(lambda bb, x: relax.op.tanh(x), (4,)), picky).calls
     assert "vendor bug" in call.reasons[0]
+
+
+def test_a_library_that_cannot_be_asked_is_mentioned(picky):
+    model = build(lambda bb, x: nn.relu(x), (4,))
+    assert explain(model, picky).unasked == []  # it has nothing that could be asked
+    byoc.register_namespace(picky, describe=lambda graph: None)
+    report = explain(model, picky)
+    assert report.unasked == [picky] and report.totals.reorders is None
+    assert f"The library of {picky} could not be asked" in report.advice[0]
+
+
+def test_what_a_library_says_is_shown(picky):
+    @byoc.register_lowering(picky, "relax.nn.relu")
+    def relu(g, call):
+        return g.eltwise(g.value(call.args[0]), "relu")
+
+    byoc.register_namespace(picky, describe=lambda graph: Description(["fast"] * len(graph.nodes), 3))
+    report = explain(build(lambda bb, x: nn.relu(x), (4,)), picky)
+    assert report.calls[0].implementation == "fast" and report.calls[0].primitive == "relu"
+    assert report.totals.reorders == report.regions[0].reorders == 3
+    assert any("3 reorders for 1 offloaded call" in line for line in report.advice)
+
+    def broken(graph):
+        raise RuntimeError("vendor bug")
+
+    byoc.register_namespace(picky, describe=broken)
+    assert explain(build(lambda bb, x: nn.relu(x), (4,)), picky).calls[0].primitive == "relu"
 
 
 def test_patterns_are_named(picky):

@@ -29,11 +29,10 @@ def _symbols(report: Report) -> Iterator[str]:
 
 
 def _unasked(report: Report) -> Iterator[str]:
-    silent = [r for r in report.regions if r.reorders is None]
-    if silent and len(silent) == len(report.regions):
+    for name in report.unasked:
         yield (
-            "No library was asked on this machine, so implementations and reorders are unknown and calls may be taken "
-            "that it would refuse: `tvm-byoc doctor` says what is missing."
+            f"The library of {name} could not be asked on this machine, so its implementations and reorders are "
+            "unknown, and calls may be listed that it would refuse: `tvm-byoc doctor` says what is missing."
         )
 
 

@@ -102,7 +102,10 @@ def _report(flow: Flow, namespaces: list[Namespace], log: BuildLog) -> Report:
         call.near_misses = misses.get(node, [])
         calls.append(call)
     regions = [_region(name, flow, calls, lowered[name].reorders) for name in flow.regions]
-    return Report(list(by_name), calls, regions, _totals(calls, regions), symbols=flow.symbols())
+    silent = {r.compiler for r in regions if r.reorders is None and by_name[r.compiler].describe is not None}
+    return Report(
+        list(by_name), calls, regions, _totals(calls, regions), symbols=flow.symbols(), unasked=sorted(silent)
+    )
 
 
 def _call(node: Node, namespaces: Mapping[str, Namespace], made: Sequence[Primitive]) -> CallReport:

@@ -152,6 +152,8 @@ class Report:
         What to look at first, most valuable first.
     symbols : list of str
         Symbolic dims; each counts as 1 in all numbers.
+    unasked : list of str
+        Compilers whose library could not be asked on this machine.
     model : str
         Where it came from, for titles.
     versions : dict
@@ -164,6 +166,7 @@ class Report:
     totals: Totals
     advice: list[str] = field(default_factory=list)
     symbols: list[str] = field(default_factory=list)
+    unasked: list[str] = field(default_factory=list)
     model: str = ""
     versions: dict[str, str] = field(default_factory=dict)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..graph import Node as GraphNode
+from ..graph import PortableGraph
 from ..lower import lower_region
 from ..registry import Description, Namespace, Pattern
 from .flow import Node
@@ -62,9 +63,9 @@ def primitives_of(ns: Namespace, func: Any, name: str, nodes: Sequence[Node]) ->
     """
     try:
         graph = lower_region(_marking(ns, nodes), func, name)
-        description = ns.describe(graph) if ns.describe is not None else None
     except Exception:  # no lowering, or a vendor's bug: there is nothing to tell, and the rest is still worth telling
         return RegionPrimitives()
+    description = _described(ns, graph)
     found = RegionPrimitives(reorders=description.reorders if description else None)
     for index, graph_node in enumerate(graph.nodes):
         primitive = _primitive(graph_node, description, index)
@@ -73,6 +74,13 @@ def primitives_of(ns: Namespace, func: Any, name: str, nodes: Sequence[Node]) ->
     for position in range(len(nodes)):
         found.of_call.setdefault(position, [Primitive(None, _VANISHED, is_view=True)])
     return found
+
+
+def _described(ns: Namespace, graph: PortableGraph) -> Description | None:
+    try:
+        return ns.describe(graph) if ns.describe is not None else None
+    except Exception:
+        return None
 
 
 def _primitive(node: GraphNode, description: Description | None, index: int) -> Primitive:
