@@ -8,6 +8,7 @@ from tvm import relax, te, tirx
 from tvm.relax.dpl import is_op, wildcard
 
 import tvm_byoc_dnnl as byoc
+from tvm_byoc_dnnl.policy import RegionPolicy
 from tvm_byoc_dnnl.registry import Description
 from tvm_byoc_dnnl.report import explain
 
@@ -286,3 +287,16 @@ def test_text_of_a_model_that_stays():
 def test_nothing_is_lost_in_a_narrow_terminal():
     text = explain(build(convnet, (1, 3, 16, 16))).to_text(width=60)
     assert "relax.cumsum" in "".join(line.strip() for line in text.splitlines())
+
+
+def test_what_a_policy_decided_is_a_reason():
+    policy, mod = RegionPolicy(exclude=["relax.nn.relu"]), build(convnet, (1, 3, 16, 16))
+    for report in (explain(mod, policy=policy), explain(byoc.partition(mod, policy=policy))):
+        assert by_op(report)["relax.nn.relu"].reasons == ["dnnl: policy: excluded by 'relax.nn.relu'"]
+
+
+def test_a_region_that_could_not_be_built_is_a_reason(picky):
+    byoc.register_codegen(picky, lambda functions, options, constants: [])
+    (call,) = explain(build(lambda bb, x: nn.relu(x), (4,)), picky).calls
+    assert call.compiler is None
+    assert len(call.reasons) == 1 and call.reasons[0].startswith(f"{picky}: codegen: ")

@@ -16,6 +16,7 @@ from ..api import DEFAULT_COMPILER, partition
 from ..cost import call_bytes, call_flops, type_bytes
 from ..frontend import to_relax
 from ..partition import PartitionGraph
+from ..policy import RegionPolicy
 from ..registry import Namespace, namespace
 from ..relax_utils import codegen_of, composite_of, is_host_function
 from .advice import advise
@@ -34,6 +35,8 @@ def explain(
     model: Any,
     compiler: str | Sequence[str] | None = DEFAULT_COMPILER,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    *,
+    policy: RegionPolicy | None = None,
 ) -> Report:
     """What runs where and why, without compiling anything.
 
@@ -45,6 +48,8 @@ def explain(
         Whom to ask, in order of priority; ``None`` reads the functions' attribute ``compiler``.
     shapes : mapping, optional
         Input name → shape, to fix dimensions that an ONNX model leaves open.
+    policy : RegionPolicy, optional
+        What is worth a region; by default each namespace's own policy. Of no effect on a partitioned module.
 
     Returns
     -------
@@ -62,7 +67,7 @@ def explain(
     asked = _asked(mod, compiler)
     if not any(codegen_of(f) for f in mod.functions.values()):
         is_annotated = any(composite_of(f) for f in mod.functions.values())
-        mod = PartitionGraph()(mod) if is_annotated else partition(mod, compiler)
+        mod = PartitionGraph(policy=policy)(mod) if is_annotated else partition(mod, compiler, policy=policy)
     flow = read_flow(mod)
     owners = [n.compiler for n in flow.nodes if n.compiler]
     namespaces = [namespace(name) for name in dict.fromkeys([*asked, *owners])]

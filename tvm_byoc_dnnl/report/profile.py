@@ -1,0 +1,277 @@
+"""profile: where the time of a compiled model goes, primitive by primitive, TVM's own calls included."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from ..errors import InputError
+from ..runner import Runner
+
+__all__ = ["Profile", "StepTime", "profile"]
+
+#: what a VM instrument returns to have the call left out (tvm::runtime::vm::VMInstrumentReturnKind)
+_NO_ACTION, _SKIP_CALL = 0, 1
+_HOST = "tvm"
+
+
+@dataclass
+class StepTime:
+    """One primitive of a region, or one call of TVM's.
+
+    Attributes
+    ----------
+    region : str
+        The region's name, ``"tvm"`` for what TVM runs.
+    kind, implementation : str
+        oneDNN's primitive and implementation; the function's name for TVM's.
+    source : list of str
+        Relax operators that it came from; empty for a reorder that only changes a layout.
+    seconds : float
+        Median over the repetitions.
+    flops : int
+        Multiplications and additions, computed from the shapes; 0 for TVM's calls and for what only moves data.
+    start : float
+        Seconds from the beginning of the call, in the repetition with the median total.
+    """
+
+    region: str
+    kind: str
+    implementation: str
+    source: list[str]
+    seconds: float
+    flops: int = 0
+    start: float = 0.0
+
+    @property
+    def gflops_per_second(self) -> float:
+        """Billions of floating-point operations per second."""
+        return self.flops / self.seconds / 1e9 if self.seconds else 0.0
+
+    @property
+    def is_reorder(self) -> bool:
+        """Whether it only changes a layout for the next primitive."""
+        return self.kind == "reorder" and not self.source
+
+
+@dataclass
+class Profile:
+    """Times of one model: medians over the repetitions, in seconds.
+
+    Attributes
+    ----------
+    steps : list of StepTime
+        In order of execution.
+    total : float
+        One call, measured without any instrument.
+    repeat : int
+        Number of repetitions.
+    """
+
+    steps: list[StepTime] = field(default_factory=list)
+    total: float = 0.0
+    repeat: int = 0
+
+    @property
+    def reorder_share(self) -> float:
+        """Share of the steps' time that goes into changing layouts."""
+        return self._share(s for s in self.steps if s.is_reorder)
+
+    @property
+    def tvm_share(self) -> float:
+        """Share of the steps' time that TVM's own functions take."""
+        return self._share(s for s in self.steps if s.region == _HOST)
+
+    @property
+    def overhead(self) -> float:
+        """Seconds of a call that no step accounts for; below 0 where measuring the steps cost more."""
+        return self.total - sum(s.seconds for s in self.steps)
+
+    def _share(self, steps: Iterable[StepTime]) -> float:
+        whole = sum(s.seconds for s in self.steps)
+        return sum(s.seconds for s in steps) / whole if whole else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The data: steps, and the totals."""
+        return {
+            "total_seconds": self.total,
+            "repeat": self.repeat,
+            "reorder_share": self.reorder_share,
+            "tvm_share": self.tvm_share,
+            "overhead_seconds": self.overhead,
+            "steps": [{**asdict(s), "gflops_per_second": s.gflops_per_second} for s in self.steps],
+        }
+
+    def to_json(self) -> str:
+        """`to_dict` as JSON text."""
+        return json.dumps(self.to_dict(), indent=1)
+
+    def to_chrome_trace(self) -> str:
+        """JSON text for chrome://tracing and Perfetto: one row per region."""
+        events = [
+            {
+                "name": f"{s.kind} {s.implementation}".strip(),
+                "cat": "reorder" if s.is_reorder else s.kind,
+                "ph": "X",
+                "ts": s.start * 1e6,
+                "dur": s.seconds * 1e6,
+                "pid": 0,
+                "tid": s.region,
+                "args": {"source": s.source, "gflops_per_second": round(s.gflops_per_second, 1)},
+            }
+            for s in self.steps
+        ]
+        return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+
+    def to_text(self, top: int = 20) -> str:
+        """A table of the slowest steps, and the totals."""
+        whole = sum(s.seconds for s in self.steps) or 1.0
+        lines = [f"{'ms':>9} {'%':>5} {'GFLOP/s':>8}  {'where':<10} {'what':<20} implementation  (from)"]
+        for s in sorted(self.steps, key=lambda s: -s.seconds)[:top]:
+            rate = f"{s.gflops_per_second:8.1f}" if s.flops else " " * 8
+            what = "reorder (layout)" if s.is_reorder else s.kind
+            source = " + ".join(op.removeprefix("relax.") for op in s.source)
+            lines.append(
+                f"{s.seconds * 1e3:9.3f} {100 * s.seconds / whole:5.1f} {rate}  {s.region:<10} {what:<20} "
+                f"{s.implementation}" + (f"  ({source})" if source else "")
+            )
+        if len(self.steps) > top:
+            rest = sum(s.seconds for s in sorted(self.steps, key=lambda s: -s.seconds)[top:])
+            lines.append(f"{rest * 1e3:9.3f} {100 * rest / whole:5.1f}           … {len(self.steps) - top} more steps")
+        lines.append(
+            f"one call {self.total * 1e3:.3f} ms; of the steps' {whole * 1e3:.3f} ms: "
+            f"{100 * self.reorder_share:.1f} % reorders, {100 * self.tvm_share:.1f} % TVM; "
+            f"overhead {self.overhead * 1e3:.3f} ms; medians of {self.repeat}"
+        )
+        return "\n".join(lines)
+
+
+def _flops(kind: str, layouts: Sequence[str]) -> int:
+    """Multiplications and additions of a primitive, from its arguments' dims (sources first, destination last)."""
+    dims = [[int(d) for d in text.rpartition(":")[2].split("x") if d] for text in layouts]
+    if len(dims) < 2:
+        return 0
+    result = math.prod(dims[-1])
+    if kind == "convolution":
+        return 2 * result * math.prod(dims[1]) // max(dims[-1][1], 1)
+    if kind == "deconvolution":
+        return 2 * math.prod(dims[0]) * math.prod(dims[1]) // max(dims[0][1], 1)
+    if kind == "matmul":
+        return 2 * result * dims[0][-1]
+    return 0 if kind in ("reorder", "concat", "fill", "shuffle") else max(math.prod(d) for d in dims)
+
+
+class _Instrument:
+    """Called by TVM's VM around each call: times TVM's functions, has a region time its own primitives."""
+
+    def __init__(self, regions: Mapping[str, Any]) -> None:
+        self._regions = regions
+        self._begin = self._called = 0.0
+        self.steps: list[StepTime] = []
+
+    def start(self) -> None:
+        """Begin a repetition."""
+        self.steps = []
+        self._begin = time.perf_counter()
+
+    def __call__(self, _func: Any, symbol: str, before: bool, _result: Any, *args: Any) -> int:
+        now = time.perf_counter()
+        symbol = str(symbol)
+        if symbol in self._regions and before:
+            self._region(symbol, json.loads(self._regions[symbol](*args)), now - self._begin)
+            return _SKIP_CALL
+        if before:
+            self._called = time.perf_counter()
+        elif not symbol.startswith("vm.") and symbol not in self._regions:
+            start = self._called - self._begin
+            self.steps.append(StepTime(_HOST, symbol, "", [], now - self._called, start=start))
+        return _NO_ACTION
+
+    def _region(self, name: str, report: Mapping[str, Any], start: float) -> None:
+        for step in report["steps"]:
+            layouts = step.get("layouts", ())
+            entry = StepTime(
+                name, step["kind"], step.get("impl", ""), list(step.get("source", ())), step["seconds"], start=start
+            )
+            entry.flops = 0 if entry.is_reorder else _flops(entry.kind, layouts)
+            self.steps.append(entry)
+            start += entry.seconds
+
+
+def _profilers(module: Any, found: dict[str, Any]) -> dict[str, Any]:
+    """Region name → the function of its runtime module that runs it and reports times."""
+    if module.implements_function("get_symbol") and module.implements_function("profile"):
+        found[str(module.get_function("get_symbol")())] = module.get_function("profile")
+    for imported in module.imports:
+        _profilers(imported, found)
+    return found
+
+
+def profile(ex: Any, inputs: Any = None, *, repeat: int = 20, warmup: int = 3) -> Profile:
+    """Measure where the time of a compiled model goes.
+
+    Parameters
+    ----------
+    ex : Executable, Module or Runner
+        What `compile` or `load` returned.
+    inputs : mapping or sequence, optional
+        Inputs by name or in order; random ones where the model's shapes are all fixed.
+    repeat, warmup : int
+        Counted and uncounted calls; the figures are medians.
+
+    Returns
+    -------
+    Profile
+
+    Raises
+    ------
+    InputError
+        If ``inputs`` do not fit the model, or are missing and cannot be made up.
+    """
+    runner = ex if isinstance(ex, Runner) else Runner(ex)
+    if repeat < 1:
+        raise InputError(f"repeat is {repeat}; expected at least 1")
+    if inputs is None:
+        tensors = runner.random_tensors()
+    else:
+        tensors = runner.tensors((), inputs) if isinstance(inputs, Mapping) else runner.tensors(inputs)
+    totals = _plain_times(runner, tensors, repeat, warmup)
+    vm = relax.VirtualMachine(runner.module, tvm.cpu())
+    instrument = _Instrument(_profilers(runner.module, {}))
+    vm.set_instrument(instrument)
+    runs: list[list[StepTime]] = []
+    for k in range(warmup + repeat):
+        instrument.start()
+        vm[runner.entry](*tensors)
+        if k >= warmup:
+            runs.append(instrument.steps)
+    return Profile(_medians(runs), statistics.median(totals), repeat)
+
+
+def _plain_times(runner: Runner, tensors: Sequence[Any], repeat: int, warmup: int) -> list[float]:
+    times = []
+    for k in range(warmup + repeat):
+        start = time.perf_counter()
+        runner.run_tvm(*tensors)
+        if k >= warmup:
+            times.append(time.perf_counter() - start)
+    return times
+
+
+def _medians(runs: Sequence[list[StepTime]]) -> list[StepTime]:
+    """The run with the median total, each step's time replaced by its median."""
+    order = sorted(range(len(runs)), key=lambda i: sum(s.seconds for s in runs[i]))
+    steps = runs[order[len(order) // 2]]
+    same = [r for r in runs if len(r) == len(steps)]  # control flow may take another way
+    for i, step in enumerate(steps):
+        step.seconds = float(np.median([r[i].seconds for r in same]))
+    return steps
