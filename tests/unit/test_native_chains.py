@@ -205,6 +205,32 @@ def test_convolution_writes_the_callers_channels_last_output():
     check(c.g, [c.rng.standard_normal(c.shape).astype("float32")], 1e-3)
 
 
+def test_shuffle_by_views_moves_data_once():
+    """reshape, permute, reshape on a convolution's channels-last result: one copy, and no way back to row-major."""
+    c = Chain(64)
+    split = c.g.node("reshape", [c.y], (2, 4, 16, 9, 9))
+    swapped = c.g.node("permute", [split], (2, 16, 4, 9, 9), axes=[0, 2, 1, 3, 4])
+    shuffled = c.g.node("reshape", [swapped], c.shape)
+    c.g.outputs = [c.conv(shuffled, kernel=1)]
+    if all("acdb" in layout for step in describe(c.g)["steps"] for layout in step["layouts"][-1:]):
+        between = [s for s in describe(c.g)["steps"] if s["kind"] == "reorder" and s["node"] in (1, 2, 3, 4)]
+        assert len(between) == 1
+    c.check(shuffled)
+
+
+def test_concat_keeps_channels_last():
+    """A plain source among channels-last ones is reordered, not the others."""
+    c = Chain(64)
+    small = c.g.node("slice", [c.x], (2, 8, 9, 9), begin=[0, 0, 0, 0], steps=[1, 1, 1, 1])
+    joined = c.g.node("concat", [c.y, small], (2, 72, 9, 9), axis=1)
+    c.g.outputs = [c.conv(joined, kernel=1)]
+    concat = next(step for step in describe(c.g)["steps"] if step["kind"] == "concat")
+    orders = {layout.split(":")[1] for layout in concat["layouts"]}
+    assert len(orders) == 1
+    assert orders != {"abcd"}
+    c.check(joined)
+
+
 def test_attention():
     rng = np.random.default_rng(0)
     batch, length, heads, width = 2, 7, 3, 8
