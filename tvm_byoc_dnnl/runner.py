@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -39,10 +40,10 @@ class Runner:
         if _native.available():
             _native.load()
         # A relax.VirtualMachine keeps its stack in itself: each thread needs one of its own. They share the module.
-        self._module = ex.jit() if isinstance(ex, tvm.runtime.Executable) else ex
-        self._entry = entry
+        self.module = ex.jit() if isinstance(ex, tvm.runtime.Executable) else ex
+        self.entry = entry
         self._local = threading.local()
-        vm = relax.VirtualMachine(self._module, tvm.cpu())
+        vm = relax.VirtualMachine(self.module, tvm.cpu())
         self._local.function = vm[entry]
         metadata = read_metadata(vm) if entry == "main" else None
         self._inputs: list[dict[str, Any]] | None = metadata["inputs"] if metadata else None
@@ -72,15 +73,40 @@ class Runner:
             If number, name, dtype or shape of an input is wrong.
         """
         named = args[0] if len(args) == 1 and isinstance(args[0], dict) and not kwargs else None
-        values = self._in_order((), named) if named is not None else self._in_order(args, kwargs)
-        tensors = [self._tensor(i, v) for i, v in enumerate(values)]
+        tensors = self.tensors((), named) if named is not None else self.tensors(args, kwargs)
         return _to_numpy(self.run_tvm(*tensors))
+
+    def tensors(self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> list[Any]:
+        """Inputs by position and name, checked, as the TVM tensors that `run_tvm` takes."""
+        values = self._in_order(tuple(args), dict(kwargs or {}))
+        return [self._tensor(i, v) for i, v in enumerate(values)]
+
+    def random_tensors(self, seed: int = 0) -> list[Any]:
+        """Made-up inputs of the model's dtypes and shapes, standard normal or small integers.
+
+        Raises
+        ------
+        InputError
+            If the file does not describe its inputs, or a shape is not fixed.
+        """
+        if self._inputs is None:
+            raise InputError("this library does not describe its inputs; pass some")
+        rng = np.random.default_rng(seed)
+        arrays = []
+        for entry in self._inputs:
+            shape, dtype = entry.get("shape"), entry.get("dtype")
+            if not dtype or shape is None or not all(isinstance(d, int) for d in shape):
+                raise InputError(f"input {entry['name']!r} has shape {shape}, which is not fixed; pass inputs")
+            floating = "float" in dtype
+            values = rng.standard_normal(shape) if floating else rng.integers(0, 2, shape)
+            arrays.append(values.astype(dtype))
+        return self.tensors(arrays)
 
     def run_tvm(self, *tensors: tvm.runtime.Tensor) -> Any:
         """The zero-copy form: TVM tensors in, TVM tensors out, no checks but the VM's own."""
         function = getattr(self._local, "function", None)
         if function is None:
-            function = self._local.function = relax.VirtualMachine(self._module, tvm.cpu())[self._entry]
+            function = self._local.function = relax.VirtualMachine(self.module, tvm.cpu())[self.entry]
         return function(*tensors)
 
     def _in_order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

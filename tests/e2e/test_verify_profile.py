@@ -1,0 +1,112 @@
+"""verify finds the wrong call, alone or in company; profile accounts for every primitive."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tvm.script import ir as I
+from tvm.script import relax as R
+
+import tvm_byoc_dnnl as byoc
+from tvm_byoc_dnnl.report.profile import profile
+from tvm_byoc_dnnl.report.verify import gap, verify
+
+
+@I.ir_module
+class Net:
+    @R.function
+    def main(x: R.Tensor((2, 8, 6, 6), "float32"), w: R.Tensor((8, 8, 3, 3), "float32")):
+        with R.dataflow():
+            a = R.nn.conv2d(x, w, padding=[1, 1, 1, 1])
+            b = R.nn.relu(a)
+            s = R.sign(b)
+            c = R.add(b, s)
+            d = R.tanh(c)
+            e = R.nn.softmax(d, axis=1)
+            R.output(e)
+        return e
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """Let one lowering of dnnl's emit something else."""
+    ns = byoc.registry.namespace("dnnl")
+
+    def break_op(op, lowering):
+        monkeypatch.setitem(ns.lowerings, op, lowering)
+
+    return break_op
+
+
+def test_a_right_model_is_right():
+    report = verify(Net)
+    assert report.ok
+    assert [r.region for r in report.regions] == ["dnnl_0", "dnnl_1"]
+    assert all(r.gap < 1e-5 and r.culprit is None for r in report.regions)
+    assert "ok" in report.to_text()
+
+
+def test_a_wrong_operator_is_found_by_name(broken):
+    broken("relax.tanh", lambda g, call: g.eltwise(g.value(call.args[0]), "logistic"))
+    report = verify(Net)
+    assert not report.ok
+    good, bad = report.regions
+    assert good.culprit is None
+    assert (bad.culprit, bad.pattern, bad.alone) == ("d", "dnnl.relax.tanh", True)
+    assert json.loads(report.to_json())["ok"] is False
+    assert verify(Net, policy=report.policy).ok
+
+
+def test_a_wrong_combination_is_told_from_a_wrong_operator(monkeypatch):
+    ns = byoc.registry.namespace("dnnl")
+    right = ns.optimize
+
+    def wrong_when_fused(graph):
+        graph = right(graph)
+        for node in graph.nodes:
+            node.post_ops = [replace(p, alg="tanh") if p.alg == "relu" else p for p in node.post_ops]
+        return graph
+
+    monkeypatch.setattr(ns, "optimize", wrong_when_fused)
+    bad = verify(Net).regions[0]
+    assert (bad.culprit, bad.alone) == ("b", False)
+
+
+def test_gap_sees_what_is_not_a_number():
+    one = np.array([1.0, 2.0])
+    assert gap([one], [one]) == 0
+    assert gap([np.array([1.0, np.nan])], [one]) == float("inf")
+    assert gap([np.array([np.inf, 1.0])], [np.array([np.inf, 1.0])]) == 0
+    assert gap([np.array([np.inf, 1.0])], [np.array([-np.inf, 1.0])]) == float("inf")
+
+
+def test_profile_accounts_for_regions_and_for_tvm():
+    report = profile(byoc.compile(Net), repeat=3, warmup=1)
+    kinds = {(s.region, s.kind) for s in report.steps}
+    assert {("dnnl_0", "convolution"), ("dnnl_1", "softmax")} <= kinds
+    assert any(s.region == "tvm" for s in report.steps)
+    (conv,) = (s for s in report.steps if s.kind == "convolution")
+    assert conv.flops == 2 * (2 * 8 * 6 * 6) * 8 * 9
+    assert conv.gflops_per_second > 0
+    assert 0 < report.tvm_share < 1
+    assert report.to_dict()["repeat"] == 3
+    trace = json.loads(report.to_chrome_trace())["traceEvents"]
+    assert len(trace) == len(report.steps)
+    assert "one call" in report.to_text(top=1)
+
+
+def test_profile_needs_inputs_where_shapes_are_open():
+    @I.ir_module
+    class Open:
+        @R.function
+        def main(x: R.Tensor(("n", 4), "float32")):
+            with R.dataflow():
+                y = R.nn.softmax(x)
+                R.output(y)
+            return y
+
+    ex = byoc.compile(Open)
+    with pytest.raises(byoc.InputError, match=r"input 'x' has shape \['n', 4\], which is not fixed"):
+        profile(ex)
+    assert profile(ex, {"x": np.ones((3, 4), "float32")}, repeat=1).steps

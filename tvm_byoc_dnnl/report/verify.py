@@ -1,0 +1,276 @@
+"""verify: every region both ways on the same inputs, and where they differ, the call at which it begins.
+
+model ──partition──> run, the arguments of each region recorded
+                          │
+         region ──its codegen──> result ┐
+                ──stock TVM────> result ┴─ gap ≤ tolerance?
+                                             │ no: bisect over the region's first k calls
+                                             └──> the first call whose result is wrong
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from ..api import DEFAULT_COMPILER, partition
+from ..flatten import flatten_region
+from ..frontend import to_relax
+from ..pipeline import PIPELINE
+from ..policy import RegionPolicy
+from ..relax_utils import bindings_of, codegen_of, composite_of
+from ..runner import Runner
+
+__all__ = ["TOLERANCE", "RegionGap", "Verification", "verify"]
+
+#: Default tolerance: largest difference, relative to the largest value of the reference. float32 sums of some
+#: thousand terms in another order differ by 1e-6 to 1e-5 per layer; a wrong operator is off by far more.
+TOLERANCE = 1e-3
+
+
+@dataclass
+class RegionGap:
+    """A region's numeric gap.
+
+    Attributes
+    ----------
+    region, compiler : str
+        Name and namespace.
+    calls : int
+        Number of composite calls inside.
+    gap : float
+        Largest difference over the outputs, relative to the reference's largest absolute value; infinite where one
+        side has a NaN or an infinity that the other has not.
+    culprit : str or None
+        Name of the first call whose result is wrong.
+    pattern : str or None
+        The composite that it is: ``<namespace>.<operator or pattern>``.
+    alone : bool or None
+        Whether the culprit is wrong by itself too; otherwise it is wrong only together with the calls before it.
+    """
+
+    region: str
+    compiler: str
+    calls: int
+    gap: float
+    culprit: str | None = None
+    pattern: str | None = None
+    alone: bool | None = None
+
+
+@dataclass
+class Verification:
+    """What `verify` found."""
+
+    tolerance: float
+    regions: list[RegionGap] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every region is within tolerance."""
+        return all(r.gap <= self.tolerance for r in self.regions)
+
+    @property
+    def policy(self) -> RegionPolicy:
+        """A policy that leaves the culprits with TVM: ``byoc.compile(model, policy=report.policy)``."""
+        return RegionPolicy(exclude=[r.culprit for r in self.regions if r.culprit])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The data."""
+        regions = [{**asdict(r), "gap": r.gap if np.isfinite(r.gap) else "inf"} for r in self.regions]
+        return {"ok": self.ok, "tolerance": self.tolerance, "regions": regions}
+
+    def to_json(self) -> str:
+        """`to_dict` as JSON text."""
+        return json.dumps(self.to_dict(), indent=1)
+
+    def to_text(self) -> str:
+        """A line per region, and what to do."""
+        lines = []
+        for r in self.regions:
+            verdict = "ok" if r.gap <= self.tolerance else "WRONG"
+            lines.append(f"{verdict:<6}{r.region:<12}{r.calls:>5} calls   gap {r.gap:.2e}")
+            if r.culprit:
+                how = "alone" if r.alone else "together with the calls before it"
+                lines.append(f"      first wrong call: {r.culprit} ({r.pattern}), wrong {how}")
+        if not self.regions:
+            lines.append("no region: nothing is offloaded")
+        if culprits := list(self.policy.exclude):
+            lines.append(f"to leave them with TVM: RegionPolicy(exclude={culprits!r})")
+        return "\n".join(lines)
+
+
+def gap(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> float:
+    """Largest difference relative to the reference's largest absolute value, over all outputs."""
+    worst = 0.0
+    for a, b in zip(got, want, strict=True):
+        a, b = np.asarray(a, "float64"), np.asarray(b, "float64")
+        finite = np.isfinite(b)
+        if not np.array_equal(np.isfinite(a), finite) or not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+            return float("inf")
+        if finite.any():
+            scale = float(np.abs(b[finite]).max()) or 1.0
+            worst = max(worst, float(np.abs(a[finite] - b[finite]).max()) / scale)
+    return worst
+
+
+def verify(
+    model: Any,
+    inputs: Any = None,
+    *,
+    compiler: str | Sequence[str] | None = DEFAULT_COMPILER,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    tolerance: float = TOLERANCE,
+    policy: RegionPolicy | None = None,
+) -> Verification:
+    """Run every region by its compiler and by TVM alone on the same inputs, and find what is wrong.
+
+    Parameters
+    ----------
+    model : IRModule, onnx.ModelProto, path or torch.export.ExportedProgram
+        The model, partitioned already or not.
+    inputs : mapping or sequence, optional
+        Inputs by name or in order; random ones where the model's shapes are all fixed.
+    compiler, shapes, policy
+        As in `compile`.
+    tolerance : float
+        Largest gap that is accepted; see `TOLERANCE`.
+
+    Returns
+    -------
+    Verification
+    """
+    mod = to_relax(model, shapes=shapes)
+    if not any(codegen_of(f) for f in mod.functions.values()):
+        mod = partition(mod, compiler, policy=policy)
+    regions = {gv.name_hint: f for gv, f in mod.functions.items() if codegen_of(f)}
+    report = Verification(tolerance)
+    for name, arguments in _arguments(mod, regions, inputs).items():
+        report.regions.append(_check(name, regions[name], arguments, tolerance))
+    return report
+
+
+def _arguments(mod: tvm.IRModule, regions: Mapping[str, Any], inputs: Any) -> dict[str, list[Any]]:
+    """What each region is called with, the first time, in order of the calls."""
+    runner = Runner(tvm.compile(mod, "llvm", relax_pipeline=PIPELINE))
+    if inputs is None:
+        tensors = runner.random_tensors()
+    else:
+        tensors = runner.tensors((), inputs) if isinstance(inputs, Mapping) else runner.tensors(inputs)
+    recorded: dict[str, list[Any]] = {}
+
+    def record(_func: Any, symbol: str, before: bool, _result: Any, *args: Any) -> int:
+        name = str(symbol)
+        if before and name in regions and name not in recorded:
+            count = len(regions[name].params)
+            # copies: the VM reuses the memory of what is dead
+            recorded[name] = [a.numpy().copy() if isinstance(a, tvm.runtime.Tensor) else a for a in args[:count]]
+        return 0
+
+    vm = relax.VirtualMachine(runner.module, tvm.cpu())
+    vm.set_instrument(record)
+    vm[runner.entry](*tensors)
+    return recorded
+
+
+def _check(name: str, region: relax.Function, arguments: Sequence[Any], tolerance: float) -> RegionGap:
+    calls = [var for var, value in bindings_of(region) if isinstance(value, relax.Call)]
+    result = RegionGap(name, codegen_of(region), len(calls), _gap_of(region, arguments))
+    if result.gap <= tolerance:
+        return result
+    first = _first_wrong(region, calls, arguments, tolerance)
+    if first is not None:
+        composites = {var: value for var, value in bindings_of(region) if isinstance(value, relax.Function)}
+        call = dict(bindings_of(region))[calls[first]]
+        result.culprit, result.pattern = calls[first].name, composite_of(composites[call.op])
+        result.alone = _gap_alone(region, calls[first], arguments) > tolerance
+    return result
+
+
+def _first_wrong(region: Any, calls: Sequence[Any], arguments: Sequence[Any], tolerance: float) -> int | None:
+    """Index of the first call whose result is wrong, by bisection: what follows a wrong result is wrong, too."""
+    low, high = 0, len(calls)
+    while low < high:
+        middle = (low + high) // 2
+        if _gap_of(_until(region, calls[middle]), arguments) > tolerance:
+            high = middle
+        else:
+            low = middle + 1
+    return low if low < len(calls) else None
+
+
+def _until(region: relax.Function, last: Any) -> relax.Function:
+    """The region as far as ``last``, which becomes its result."""
+    bindings = []
+    for block in region.body.blocks:
+        for binding in block.bindings:
+            bindings.append(binding)
+            if binding.var.same_as(last):
+                body = relax.SeqExpr([relax.BindingBlock(bindings)], last)
+                func = relax.Function(region.params, body, last.ty, attrs=region.attrs)
+                return relax.utils.copy_with_new_vars(func)
+    raise AssertionError(f"{last} is not bound in the region")
+
+
+def _gap_alone(region: relax.Function, var: Any, arguments: Sequence[Any]) -> float:
+    """The gap of one call by itself, on the arguments that TVM computes for it."""
+    values = dict(bindings_of(region))
+    call = values[var]
+    composite = values[call.op]
+    given = []
+    for arg in call.args:
+        if arg in list(region.params):
+            given.append(arguments[list(region.params).index(arg)])
+        elif isinstance(arg, relax.Var):
+            given += _run(_host_module(_until(region, arg)), arguments)
+        else:
+            return float("nan")
+    local = relax.Var("composite", composite.ty)
+    params = [relax.Var(p.name, p.ty) for p in composite.params]
+    inner = relax.Var("result", var.ty)
+    bindings = [relax.VarBinding(local, composite), relax.VarBinding(inner, relax.Call(local, params))]
+    body = relax.SeqExpr([relax.BindingBlock(bindings)], inner)
+    func = relax.BlockBuilder().normalize(relax.Function(params, body, var.ty, attrs=region.attrs))
+    return _gap_of(relax.utils.copy_with_new_vars(func), given)
+
+
+def _gap_of(region: relax.Function, arguments: Sequence[Any]) -> float:
+    """The gap between a region by its compiler and by TVM alone."""
+    return gap(_run(_offloaded_module(region), arguments), _run(_host_module(region), arguments))
+
+
+def _host_module(region: relax.Function) -> tvm.IRModule:
+    func = flatten_region(region).without_attr("Codegen").with_attr("global_symbol", "main")
+    return tvm.IRModule({"main": func})
+
+
+def _offloaded_module(region: relax.Function) -> tvm.IRModule:
+    """A module whose ``main`` does nothing but call the region."""
+    name = f"{codegen_of(region)}_0"
+    gv = tvm.ir.GlobalVar(name)
+    relax.expr._update_type(gv, region.ty)
+    main = relax.utils.copy_with_new_vars(region)
+    result = relax.Var("result", main.ret_ty)
+    body = relax.SeqExpr([relax.BindingBlock([relax.VarBinding(result, relax.Call(gv, main.params))])], result)
+    main = relax.Function(main.params, body, main.ret_ty).with_attr("global_symbol", "main")
+    mod = tvm.IRModule({gv: region.with_attr("global_symbol", name)})
+    mod["main"] = relax.BlockBuilder(mod).normalize(main)
+    return mod
+
+
+def _run(mod: tvm.IRModule, arguments: Sequence[Any]) -> list[np.ndarray]:
+    vm = relax.VirtualMachine(tvm.compile(mod, "llvm", relax_pipeline=PIPELINE), tvm.cpu())
+    args = [tvm.runtime.tensor(a) if isinstance(a, np.ndarray) else a for a in arguments]
+    return _flat(vm["main"](*args))
+
+
+def _flat(result: Any) -> list[np.ndarray]:
+    if isinstance(result, tvm.runtime.Tensor):
+        return [result.numpy()]
+    return [a for r in result for a in _flat(r)]
