@@ -12,6 +12,8 @@ from tvm import relax, tirx
 
 __all__ = [
     "analyzer",
+    "buffer_loads",
+    "buffer_of",
     "constant_numpy",
     "constant_tensor",
     "dtype_of",
@@ -103,3 +105,16 @@ def substitute(node: Any, mapping: Mapping[Any, Any]) -> Any:
     if hasattr(tirx, "stmt_functor"):  # 0.26
         return tirx.stmt_functor.substitute(node, dict(mapping))
     return tvm_ffi.structural_map(node, (tvm.ir.Var, lambda var: mapping.get(var, var)), order="post")
+
+
+def buffer_of(access: Any) -> Any:
+    """The buffer of a load, a store or a region of a block (0.27 calls it ``source``, but for stores)."""
+    return access.source if hasattr(access, "source") else access.buffer
+
+
+def buffer_loads(node: Any) -> list[Any]:
+    """Every load in a TIR expression or statement, repeated as often as it stands there."""
+    kind = getattr(tvm.ir, "TensorLoad", None) or tirx.BufferLoad
+    found: list[Any] = []
+    tvm_ffi.structural_walk(node, (kind, found.append), order="post")
+    return found

@@ -1,13 +1,27 @@
-"""C out of lowered PrimFuncs, by TVM's own generator."""
+"""C out of PrimFuncs, by TVM's own passes and generator."""
 
 from __future__ import annotations
 
-import tvm
+import re
 
-__all__ = ["c_module", "generate_c"]
+import tvm
+from tvm import tirx
+
+__all__ = ["c_module", "generate_c", "lower_tir"]
 
 # TVM defines these in every C file that it writes, and two such files would not link into one library.
 _WEAK = "".join(f"#pragma weak {symbol}\n" for symbol in ("__tvm_ffi__library_ctx", "__tvm_ffi_main"))
+# `float* x = ((float*)((float*)(((DLTensor*)x_handle)[0].data)));`, as the generator writes a buffer argument.
+_ARGUMENT = re.compile(r"^( +\w+\*) (\w+ = \(.*\(\(DLTensor\*\)\w+\)\[0\]\.data\)+;)$", re.M)
+
+
+def lower_tir(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """TVM's TIR pipeline for a host target, up to the code generator."""
+    pipeline, finalize_host, _ = tirx.get_default_tir_pipeline(target)
+    mod = finalize_host()(pipeline(tirx.transform.BindTarget(target)(mod)))
+    for gv, func in mod.functions.items():  # a single function would be exported as the library's `main` too
+        mod.update_func(gv, func.without_attr("tirx.is_entry_func"))
+    return mod
 
 
 def generate_c(mod: tvm.IRModule, target: tvm.target.Target) -> str:
@@ -16,11 +30,12 @@ def generate_c(mod: tvm.IRModule, target: tvm.target.Target) -> str:
     Parameters
     ----------
     mod : IRModule
-        PrimFuncs behind TVM's TIR pipeline.
+        PrimFuncs behind `lower_tir`. Their buffers do not overlap, as TVM assumes of PrimFuncs elsewhere.
     target : Target
         Of kind ``c``.
     """
-    return _WEAK + tvm.get_global_func("target.build.c")(mod, target).inspect_source()
+    source = tvm.get_global_func("target.build.c")(mod, target).inspect_source()
+    return _WEAK + _ARGUMENT.sub(r"\1 __restrict__ \2", source)
 
 
 def c_module(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Module:

@@ -8,7 +8,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from .c_source import c_module
+from .c_source import c_module, lower_tir
 from .errors import UnsupportedError
 from .hooks import OPTIONS_ATTR, TargetHooks
 
@@ -47,20 +47,10 @@ def build_apart(
     mod = tvm.IRModule({s: f.with_attr("global_symbol", s) for s, f in functions.items()})
     mod = mod.with_attr(OPTIONS_ATTR, options)
     with target:
-        mod = tirx.transform.BindTarget(target)(mod)
-        mod = hooks.tir_passes(mod) if hooks.tir_passes is not None else _default_passes(mod, target)
+        mod = hooks.tir_passes(mod) if hooks.tir_passes is not None else lower_tir(mod, target)
         library = hooks.tir_to_runtime(mod, target) if hooks.tir_to_runtime is not None else _generate(mod, target)
     _check(library, functions)
     return library
-
-
-def _default_passes(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
-    """TVM's TIR pipeline for the host, up to the code generator."""
-    pipeline, finalize_host, _ = tirx.get_default_tir_pipeline(target)
-    mod = finalize_host()(pipeline(mod))
-    for gv, func in mod.functions.items():  # a single function would be exported as the library's `main` too
-        mod.update_func(gv, func.without_attr("tirx.is_entry_func"))
-    return mod
 
 
 def _generate(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Module:
