@@ -267,6 +267,25 @@ def test_is_inf(detect: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("base", "exponent"), [("float32", "int64"), ("float32", "int32"), ("int32", "float32"), ("float32", "float32")]
+)
+def test_power_of_another_type(base: str, exponent: str) -> None:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(base))
+    power = node("Pow", ["x", "e"], ["y"])
+    model = onnx_model([power], {"x": (4,)}, {"e": np.array([2], exponent)}, dtypes={"x": kind, "y": kind})
+    check(model, inputs={"x": np.arange(1, 5).astype(base)})
+
+
+@pytest.mark.parametrize("op", ["Elu", "Selu"])
+def test_half_precision(op: str) -> None:
+    model = onnx_model([node(op, ["x"], ["y"])], {"x": (4, 8)}, dtypes={"x": 10, "y": 10})
+    want = ort_run(onnx_model([node(op, ["x"], ["y"])], {"x": (4, 8)}), {"x": rand(4, 8)})[0]
+    got = run(prepared(to_relax(model)), rand(4, 8).astype("float16"))[0]
+    assert got.dtype == np.float16
+    np.testing.assert_allclose(got, want, rtol=5e-3, atol=5e-3)
+
+
+@pytest.mark.parametrize(
     ("nodes", "constants", "outputs"),
     [
         ([node("Dropout", ["x", "r", "t"], ["y"])], {"r": np.float32(0.5), "t": np.array(True)}, ["y"]),
@@ -376,6 +395,20 @@ def test_a_large_result_is_not_folded() -> None:
 def test_random_operators_are_not_folded() -> None:
     with pytest.raises(UnsupportedError, match="RandomNormalLike"):
         to_relax(onnx_model([node("RandomNormalLike", ["c"], ["y"])], {"x": (2,)}, {"c": rand(3)}))
+
+
+def test_constants_of_every_spelling_in_subgraphs() -> None:
+    def branch(name: str, **value: object) -> onnx.GraphProto:
+        out = helper.make_tensor_value_info(f"{name}_y", TensorProto.FLOAT, [3])
+        nodes = [node("Constant", [], [f"{name}_c"], **value), node("Add", ["x", f"{name}_c"], [f"{name}_y"])]
+        return helper.make_graph(nodes, name, [], [out])
+
+    one = node(
+        "If", ["c"], ["y"], then_branch=branch("a", value_float=2.0), else_branch=branch("b", value_floats=[1.0])
+    )
+    model = onnx_model([one], {"c": (), "x": (3,)}, dtypes={"c": TensorProto.BOOL})
+    for flag in (True, False):
+        check(model, inputs={"c": np.array(flag), "x": rand(3)})
 
 
 def test_subgraphs_keep_what_they_capture() -> None:

@@ -11,7 +11,8 @@ import tvm
 from tvm import relax
 from tvm.relax import op as R
 
-from tests.unit.importing import check, module, node, onnx_model, prepared, rand, same_numbers
+from tests.unit.importing import check, module, node, onnx_model, prepared, rand, run, same_numbers
+from tvm_byoc_dnnl.frontend import to_relax
 
 SHAPE = (2, 5, 8)
 Emit = Callable[[Any], Any]
@@ -115,6 +116,21 @@ def test_symbolic_batch() -> None:
     n = tvm.tirx.Var("n", "int64")
     mod = module(lambda b, x: scaled(b.emit, core(b.emit, x), c(rand(8)), c(rand(8))), (n, 5, 8))
     assert same_numbers(mod, rand(2, 5, 8)) == {"nn.layer_norm": 1}
+
+
+def test_rms_norm_over_all_axes() -> None:
+    """TVM cannot compile `nn.rms_norm` over all of them."""
+    norm = node("RMSNormalization", ["x", "g"], ["y"], axis=0)
+    model = onnx_model([norm], {"x": (3, 8)}, {"g": rand(3, 8)}, opset=23)
+    x = rand(3, 8)
+    want = x / np.sqrt(np.mean(x * x) + 1e-5) * rand(3, 8)
+    np.testing.assert_allclose(run(prepared(to_relax(model)), x)[0], want, rtol=1e-5, atol=1e-5)
+
+    def build(e: Emit, x: Any) -> Any:
+        v = e(R.mean(e(R.multiply(x, x)), [0, 1, 2], keepdims=True))
+        return over_root(e, x, e(R.add(v, c(1e-6))), "sqrt")
+
+    assert "nn.rms_norm" not in ops_of(build)
 
 
 ALMOST: dict[str, Callable[[Emit, Any], Any]] = {

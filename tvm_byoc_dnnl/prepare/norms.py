@@ -146,6 +146,8 @@ def _rms_norm(scope: Scope, root: Any, data: Any, axes: list[int], eps: float, s
     sizes = _last_dims(scope, data, axes)
     if sizes is None or not _floats(scope, data) or not scope.only_inside(seen, root):
         return None
+    if len(axes) == scope.rank(data):  # TVM cannot compile an rms_norm over all axes
+        return None
     ones = scope.constant(np.ones(sizes, "float32"), scope.dtype(data))
     return relax.op.nn.rms_norm(data, ones, axes=[a - scope.rank(data) for a in axes], epsilon=eps)
 

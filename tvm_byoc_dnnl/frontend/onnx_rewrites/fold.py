@@ -49,12 +49,30 @@ def _replace(graph: Graph, known: dict[str, np.ndarray]) -> bool:
 
 def _constant_nodes(graph: Graph) -> None:
     known = {}
+    graph.nodes = [_with_plain_constants(node) for node in graph.nodes]
     for node in graph.nodes:
         if node.op_type == "Constant" and is_standard(node):
             value = _constant_value(attributes(node))
             if value is not None:
                 known[node.output[0]] = value
     _replace(graph, known)
+
+
+def _with_plain_constants(node: onnx.NodeProto) -> onnx.NodeProto:
+    """A copy of a node with subgraphs, whose constants are all given as tensors: the importer reads no others."""
+    if not any(a.HasField("g") for a in node.attribute):
+        return node
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    for attribute in copy.attribute:
+        for inner in attribute.g.node:
+            value = _constant_value(attributes(inner)) if inner.op_type == "Constant" else None
+            if value is None:
+                inner.CopyFrom(_with_plain_constants(inner))
+            else:
+                tensor = numpy_helper.from_array(value)
+                inner.CopyFrom(helper.make_node("Constant", [], inner.output, name=inner.name, value=tensor))
+    return copy
 
 
 def _constant_value(attrs: dict[str, Any]) -> np.ndarray | None:

@@ -29,7 +29,10 @@ def expand_functions(graph: Graph) -> None:
         graph.nodes = [_with_defaults(n, graph.opset) if n.op_type in wanted else n for n in graph.nodes]
         skeleton, _ = graph.without_weights(0)  # the inliner wants a type for everything, and no values
         functions = [("", op) for op in sorted(wanted)]
-        graph.take_nodes(inline_selected_functions(skeleton, functions, inline_schema_functions=True))
+        try:
+            graph.take_nodes(inline_selected_functions(skeleton, functions, inline_schema_functions=True))
+        except RuntimeError:  # the inliner wants types that it does not infer: the importer then names the operator
+            return
 
 
 def _needs_body(graph: Graph, node: onnx.NodeProto, known: set[str]) -> bool:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import onnx
+from onnx import TensorProto
 
 from ...errors import UnsupportedError
 from ..onnx_graph import Graph, attributes
 from .builder import Builder, Nodes
+
+_INTEGERS = frozenset({*range(TensorProto.UINT8, TensorProto.INT64 + 1), TensorProto.UINT32, TensorProto.UINT64})
 
 
 def _refuse(node: onnx.NodeProto, what: str) -> UnsupportedError:
@@ -15,8 +18,8 @@ def _refuse(node: onnx.NodeProto, what: str) -> UnsupportedError:
 
 def _dropout(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     """The importer takes it for inference."""
-    training = graph.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else None
-    if training is not None and training.any():
+    _data, ratio, training = (graph.constant(n) if n else None for n in (*node.input, "", "")[:3])
+    if training is not None and training.any() and not (ratio is not None and ratio == 0):
         raise _refuse(node, "in training mode")
     return None
 
@@ -41,6 +44,43 @@ def _is_inf(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     return b.nodes
 
 
+def _power(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
+    """ONNX lets the exponent be of another type, and PyTorch exports ``x ** 2`` so."""
+    base, exponent = (graph.elem_type(name) for name in node.input)
+    if not base or not exponent or base == exponent:
+        return None
+    b = Builder(graph, node)
+    if base in _INTEGERS and exponent not in _INTEGERS:
+        real = b.add("Cast", [node.input[0]], to=exponent)
+        b.add("Cast", [b.add("Pow", [real, node.input[1]])], node.output[0], to=base)
+    else:
+        b.add("Pow", [node.input[0], b.add("Cast", [node.input[1]], to=base)], node.output[0])
+    return b.nodes
+
+
+def _rms_norm(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
+    """TVM cannot compile one over all axes: put an axis of 1 in front."""
+    b = Builder(graph, node)
+    shape = graph.static_shape(node.input[0])
+    if shape is None or b.attrs.get("axis", -1) % len(shape) != 0:
+        return None
+    wide = b.add("Reshape", [node.input[0], b.ints([1, *shape])])
+    attrs = {**b.attrs, "axis": 1}
+    b.add("Reshape", [b.add("RMSNormalization", [wide, node.input[1]], **attrs), b.ints(shape)], node.output[0])
+    return b.nodes
+
+
+def _in_float32(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
+    """The importer's constants are float32, whatever the data."""
+    kind = graph.elem_type(node.input[0])
+    if kind not in (TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE):
+        return None
+    b = Builder(graph, node)
+    wide = b.add("Cast", [node.input[0]], to=TensorProto.FLOAT)
+    b.add("Cast", [b.add(node.op_type, [wide], **b.attrs)], node.output[0], to=kind)
+    return b.nodes
+
+
 def _roi_align(_graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     """TVM takes the largest interpolated sample, ONNX the largest weighted corner."""
     if attributes(node).get("mode", "avg") == "max":
@@ -51,6 +91,10 @@ def _roi_align(_graph: Graph, node: onnx.NodeProto) -> Nodes | None:
 RULES = {
     ("", "BatchNormalization"): _batch_norm,
     ("", "Dropout"): _dropout,
+    ("", "Elu"): _in_float32,
+    ("", "Selu"): _in_float32,
     ("", "IsInf"): _is_inf,
+    ("", "Pow"): _power,
+    ("", "RMSNormalization"): _rms_norm,
     ("", "RoiAlign"): _roi_align,
 }

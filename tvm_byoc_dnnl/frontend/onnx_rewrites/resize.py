@@ -42,6 +42,8 @@ def _resize(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
     axes, policy = attrs.get("axes"), attrs.get("keep_aspect_ratio_policy", "stretch")
     if not empty and not unread and axes is None and policy == "stretch":
         return None
+    if crops and axes is not None:
+        raise UnsupportedError(f"no Relax equivalent for Resize that crops by axes (node `{node.name}`)")
     roi, scales, sizes = ("" if name in empty else name for name in (roi if crops else "", scales, sizes))
     if axes is not None or policy != "stretch":
         sizes = _full_sizes(graph, node, scales, sizes, axes, policy)
