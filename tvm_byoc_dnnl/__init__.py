@@ -12,6 +12,7 @@ from .fused_op import register_fused_op
 from .hooks import register_target_hooks, set_target_options
 from .partition import PartitionGraph
 from .pipeline import byoc_pipeline
+from .policy import RegionPolicy
 from .prepare import Prepare
 from .registry import (
     compilers,
@@ -24,7 +25,11 @@ from .registry import (
     supported_ops,
     unregister_compiler,
 )
+from .report import Report, explain
+from .report.profile import Profile, profile
+from .report.verify import Verification, verify
 from .runner import Runner, load
+from .te import TEGraph, register_te_compute, schedule_te, translate_to_te
 from .verdict import Reject
 
 try:
@@ -41,16 +46,23 @@ __all__ = [
     "NativeLibraryError",
     "PartitionGraph",
     "Prepare",
+    "Profile",
+    "RegionPolicy",
     "Reject",
+    "Report",
     "Runner",
+    "TEGraph",
     "UnsupportedError",
+    "Verification",
     "__version__",
     "byoc_pipeline",
     "compile",
     "compilers",
+    "explain",
     "get_annotate_compiler",
     "load",
     "partition",
+    "profile",
     "register_annotate_compiler",
     "register_codegen",
     "register_fused_op",
@@ -58,8 +70,12 @@ __all__ = [
     "register_namespace",
     "register_pattern",
     "register_target_hooks",
+    "register_te_compute",
+    "schedule_te",
     "set_target_options",
     "supported_ops",
     "to_relax",
+    "translate_to_te",
     "unregister_compiler",
+    "verify",
 ]

@@ -4,13 +4,16 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
 from tvm.script import ir as I
 from tvm.script import relax as R
 
 import tvm_byoc_dnnl as byoc
+from tvm_byoc_dnnl.cli import main
 from tvm_byoc_dnnl.report.profile import profile
 from tvm_byoc_dnnl.report.verify import gap, verify
+from tvm_byoc_dnnl.testing.models import light_model
 
 
 @I.ir_module
@@ -110,3 +113,30 @@ def test_profile_needs_inputs_where_shapes_are_open():
     with pytest.raises(byoc.InputError, match=r"input 'x' has shape \['n', 4\], which is not fixed"):
         profile(ex)
     assert profile(ex, {"x": np.ones((3, 4), "float32")}, repeat=1).steps
+
+
+@pytest.fixture
+def model(tmp_path):
+    path = tmp_path / "model.onnx"
+    onnx.save(light_model("squeezenet"), path)
+    return path
+
+
+def test_the_command_line_profiles(model, tmp_path, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(["profile", str(model), "--repeat", "2", "--trace", str(tmp_path / "t.json"), "--top", "1"])
+    assert exit_.value.code == 0
+    assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert "one call" in capsys.readouterr().out
+
+
+def test_the_command_line_verifies_and_tells_by_its_status(model, broken, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(["verify", str(model), "--json", "-"])
+    assert exit_.value.code == 0
+    assert json.loads(capsys.readouterr().out)["ok"]
+    broken("relax.nn.relu", lambda g, call: g.eltwise(g.value(call.args[0]), "tanh"))
+    with pytest.raises(SystemExit) as exit_:
+        main(["verify", str(model)])
+    assert exit_.value.code == 1
+    assert "first wrong call" in capsys.readouterr().out

@@ -15,6 +15,7 @@ from .. import __version__
 from ..errors import ArtifactError, ByocError, InputError, UnsupportedError
 from .build import bench, compile, run
 from .inspect import check, doctor, explain, lock, ops
+from .measure import profile, verify
 
 __all__ = ["cli", "main"]
 
@@ -40,13 +41,14 @@ def cli() -> None:
       tvm-byoc compile model.onnx -o model.so         one file that TVM alone can load
       tvm-byoc run model.so --inputs in.npz -o out.npz
       tvm-byoc bench model.onnx --peers onnxruntime   side by side, each in a process of its own
+      tvm-byoc profile model.onnx                     where the time goes, primitive by primitive
       tvm-byoc doctor                                 is this machine set up well?
 
     A command's --help has examples.
     """
 
 
-for _command in (explain, compile, run, bench, lock, check, ops, doctor):
+for _command in (explain, compile, run, bench, profile, verify, lock, check, ops, doctor):
     cli.add_command(_command)
 
 

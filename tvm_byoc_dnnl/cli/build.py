@@ -13,7 +13,7 @@ import click
 from ..errors import InputError
 from .common import EXISTING_FILE, NEW_FILE, Shapes, check_folder, model_options, progress, say
 
-__all__ = ["bench", "compile", "run"]
+__all__ = ["bench", "compile", "read_arrays", "run"]
 
 
 @click.command(short_help="Compile a model into one shared library.")
@@ -60,7 +60,7 @@ def run(library: Path, inputs: Path, output: Path | None) -> None:
 
     if output is not None:
         check_folder(output)
-    arrays = _read_arrays(inputs)
+    arrays = read_arrays(inputs)
     with progress(f"loading {library.name}") as show:
         runner = load(library)
         show("running")
@@ -80,7 +80,7 @@ def run(library: Path, inputs: Path, output: Path | None) -> None:
         click.echo(f"{name}  {array.dtype}[{', '.join(map(str, array.shape))}]{span}")
 
 
-def _read_arrays(path: Path) -> dict[str, Any]:
+def read_arrays(path: Path) -> dict[str, Any]:
     """Arrays by name; those without names are called arr_0, arr_1 … as NumPy does."""
     import numpy as np
 

@@ -1,0 +1,110 @@
+"""profile and verify: where the time goes, and whether the numbers are right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .build import read_arrays
+from .common import EXISTING_FILE, NEW_FILE, Shapes, check_folder, model_options, progress, say
+
+__all__ = ["profile", "verify"]
+
+_INPUTS = click.option(
+    "--inputs", type=EXISTING_FILE, help="Arrays by name, as numpy.savez writes them.  [default: random]"
+)
+
+
+def _inputs(path: Path | None) -> dict[str, Any] | None:
+    return None if path is None else read_arrays(path)
+
+
+def _write(text: str, file: str | None) -> None:
+    if file == "-":
+        click.echo(text)
+    elif file is not None:
+        Path(file).write_text(text + "\n")
+        say(f"wrote {file}")
+
+
+@click.command(short_help="Say where a model's time goes, primitive by primitive.")
+@model_options
+@_INPUTS
+@click.option(
+    "--repeat", type=click.IntRange(1), default=20, show_default=True, help="Counted calls; medians are shown."
+)
+@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows of the table.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the table.")
+@click.option("--trace", type=NEW_FILE, help="Write a trace for chrome://tracing or Perfetto.")
+def profile(
+    model: Path,
+    compiler: list[str],
+    shapes: Shapes,
+    inputs: Path | None,
+    repeat: int,
+    top: int,
+    json_file: str | None,
+    trace: Path | None,
+) -> None:
+    """Compile MODEL and say where the time of one call goes: primitives, layouts, TVM's calls, overhead.
+
+    \b
+      tvm-byoc profile model.onnx
+      tvm-byoc profile model.onnx --trace trace.json --top 5
+    """
+    from ..api import compile
+    from ..report.profile import profile as measure
+
+    for path in (trace, Path(json_file) if json_file not in (None, "-") else None):
+        if path is not None:
+            check_folder(path)
+    arrays = _inputs(inputs)
+    with progress(f"compiling {model.name}") as show:
+        ex = compile(str(model), compiler, shapes=shapes or None)
+        show("measuring")
+        report = measure(ex, arrays, repeat=repeat)
+    if trace is not None:
+        trace.write_text(report.to_chrome_trace())
+        say(f"wrote {trace}")
+    _write(report.to_json(), json_file)
+    if json_file != "-":
+        click.echo(report.to_text(top))
+
+
+@click.command(short_help="Compare every region with TVM, and find the call that is wrong.")
+@model_options
+@_INPUTS
+@click.option("--tolerance", type=float, help="Largest gap, relative to the largest value.  [default: 1e-3]")
+@click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the text.")
+def verify(
+    model: Path,
+    compiler: list[str],
+    shapes: Shapes,
+    inputs: Path | None,
+    tolerance: float | None,
+    json_file: str | None,
+) -> int:
+    """Run every region of MODEL by its compiler and by TVM alone on the same inputs; exit status 1 where they differ.
+
+    \b
+      tvm-byoc verify model.onnx
+      tvm-byoc verify model.onnx --inputs in.npz --tolerance 1e-4
+    """
+    from ..report.verify import TOLERANCE
+    from ..report.verify import verify as compare
+
+    arrays = _inputs(inputs)
+    with progress(f"comparing the regions of {model.name} with TVM; large ones take a while"):
+        report = compare(
+            str(model),
+            arrays,
+            compiler=compiler,
+            shapes=shapes or None,
+            tolerance=TOLERANCE if tolerance is None else tolerance,
+        )
+    _write(report.to_json(), json_file)
+    if json_file != "-":
+        click.echo(report.to_text())
+    return 0 if report.ok else 1
