@@ -4,103 +4,16 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
+#include <optional>
 #include <set>
 #include <unordered_map>
 
+#include "graph_tables.h"
 #include "support/error.h"
 #include "support/json.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
-
-struct DTypeRow {
-  const char* name;
-  int64_t size;
-};
-constexpr DTypeRow kDTypes[] = {{"float32", 4}, {"float16", 2}, {"bfloat16", 2},
-                                {"int32", 4},   {"int8", 1},    {"uint8", 1},
-                                {"bool", 1},    {"float64", 8}, {"int64", 8}};
-
-struct KindRow {
-  const char* name;
-  int min_inputs, max_inputs;
-  const char* attrs;  // exactly these, separated by spaces
-  const char* algs;   // allowed values of `alg`
-};
-
-constexpr int kMany = 1 << 20;
-constexpr const char* kEltwiseAlgs =
-    "relu tanh elu square abs sqrt linear soft_relu hardsigmoid mish logistic exp gelu_tanh "
-    "gelu_erf swish log clip pow round hardswish";
-constexpr const char* kBinaryAlgs = "add sub mul div max min ge gt le lt eq ne";
-
-constexpr KindRow kKinds[kKindCount] = {
-    {"convolution", 2, 3, "strides dilations pad_begin pad_end", ""},
-    {"deconvolution", 2, 3, "strides dilations pad_begin pad_end", ""},
-    {"matmul", 2, 3, "", ""},
-    {"pooling", 1, 1, "alg kernel strides dilations pad_begin pad_end",
-     "max avg_include_padding avg_exclude_padding"},
-    {"eltwise", 1, 1, "alg alpha beta", kEltwiseAlgs},
-    {"binary", 2, 2, "alg", kBinaryAlgs},
-    {"prelu", 2, 2, "", ""},
-    {"softmax", 1, 1, "alg axis", "accurate log"},
-    {"batch_normalization", 5, 5, "epsilon", ""},
-    {"layer_normalization", 3, 3, "epsilon", ""},
-    {"lrn", 1, 1, "alg local_size alpha beta k", "across_channels within_channel"},
-    {"reduction", 1, 1, "alg p epsilon",
-     "max min sum mul mean norm_lp_max norm_lp_sum norm_lp_power_p_max norm_lp_power_p_sum"},
-    {"resampling", 1, 1, "alg", "nearest linear"},
-    {"concat", 1, kMany, "axis", ""},
-    {"shuffle", 1, 1, "axis group_size", ""},
-    {"reorder", 1, 1, "", ""},
-    {"reshape", 1, 1, "", ""},
-    {"permute", 1, 1, "axes", ""},
-    {"slice", 1, 1, "begin steps", ""},
-    {"expand", 1, 1, "", ""},
-    {"pad", 1, 1, "pad_begin pad_end value", ""},
-};
-
-struct AttrField {
-  Dims Attrs::* dims = nullptr;
-  int64_t Attrs::* integer = nullptr;
-  double Attrs::* number = nullptr;
-};
-
-const std::map<std::string, AttrField, std::less<>>& AttrFields() {
-  static const std::map<std::string, AttrField, std::less<>> fields = {
-      {"strides", {&Attrs::strides}},
-      {"dilations", {&Attrs::dilations}},
-      {"pad_begin", {&Attrs::pad_begin}},
-      {"pad_end", {&Attrs::pad_end}},
-      {"kernel", {&Attrs::kernel}},
-      {"axes", {&Attrs::axes}},
-      {"begin", {&Attrs::begin}},
-      {"steps", {&Attrs::steps}},
-      {"axis", {nullptr, &Attrs::axis}},
-      {"group_size", {nullptr, &Attrs::group_size}},
-      {"local_size", {nullptr, &Attrs::local_size}},
-      {"alpha", {nullptr, nullptr, &Attrs::alpha}},
-      {"beta", {nullptr, nullptr, &Attrs::beta}},
-      {"k", {nullptr, nullptr, &Attrs::k}},
-      {"p", {nullptr, nullptr, &Attrs::p}},
-      {"epsilon", {nullptr, nullptr, &Attrs::epsilon}},
-      {"value", {nullptr, nullptr, &Attrs::value}},
-  };
-  return fields;
-}
-
-std::vector<std::string> Words(const char* text) {
-  std::istringstream in(text);
-  std::vector<std::string> words;
-  for (std::string word; in >> word;) words.push_back(word);
-  return words;
-}
-
-bool HasWord(const char* text, const std::string& word) {
-  std::vector<std::string> words = Words(text);
-  return std::find(words.begin(), words.end(), word) != words.end();
-}
 
 bool IsIdentifier(const std::string& name) {
   auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
@@ -281,12 +194,9 @@ class Reader {
       Tensor tensor;
       tensor.name = AsString(Field(object, "name", where), where);
       const std::string& dtype = AsString(Field(object, "dtype", where), where);
-      auto row = std::find_if(std::begin(kDTypes), std::end(kDTypes),
-                              [&](const DTypeRow& r) { return dtype == r.name; });
-      if (row == std::end(kDTypes)) {
-        Fail(ErrorKind::kGraph, where, ": unknown dtype \"", dtype, "\"");
-      }
-      tensor.dtype = static_cast<DType>(row - std::begin(kDTypes));
+      std::optional<DType> known = FindDType(dtype);
+      if (!known) Fail(ErrorKind::kGraph, where, ": unknown dtype \"", dtype, "\"");
+      tensor.dtype = *known;
       tensor.shape = ReadShape(Field(object, "shape", where), where);
       CheckSize(KnownDims(tensor.shape), tensor.dtype, where);
       graph_.tensors.push_back(std::move(tensor));
@@ -361,7 +271,7 @@ class Reader {
     }
   }
 
-  void ReadAttrs(const json::Object& object, const KindRow& kind, const std::string& where,
+  void ReadAttrs(const json::Object& object, const KindSpec& kind, const std::string& where,
                  Attrs* attrs) {
     AllowOnly(object, kind.attrs, where);
     for (const std::string& name : Words(kind.attrs)) {
@@ -371,7 +281,7 @@ class Reader {
         attrs->alg = ReadAlg(value, kind.algs, place);
         continue;
       }
-      const AttrField& field = AttrFields().find(name)->second;
+      const AttrField& field = FieldOf(name);
       if (field.dims != nullptr) {
         attrs->*field.dims = AsIntegers(value, place);
       } else if (field.integer != nullptr) {
@@ -416,13 +326,11 @@ class Reader {
     const json::Object& object = AsObject(value, where);
     AllowOnly(object, "kind inputs outputs attrs post_ops source", where);
     const std::string& name = AsString(Field(object, "kind", where), where);
-    auto row = std::find_if(std::begin(kKinds), std::end(kKinds),
-                            [&](const KindRow& r) { return name == r.name; });
-    if (row == std::end(kKinds)) {
-      Fail(ErrorKind::kGraph, where, ": unknown kind \"", name, "\"");
-    }
+    std::optional<Kind> kind = FindKind(name);
+    if (!kind) Fail(ErrorKind::kGraph, where, ": unknown kind \"", name, "\"");
+    const KindSpec& row = SpecOf(*kind);
     Node node;
-    node.kind = static_cast<Kind>(row - std::begin(kKinds));
+    node.kind = *kind;
     const std::string place = where + " (" + name + ")";
     for (const json::Value& id : AsArray(Field(object, "inputs", place), place)) {
       node.inputs.push_back(DefinedId(id, place));
@@ -435,7 +343,7 @@ class Reader {
     Define(node.output, place);
     static const json::Value kNoAttrs{json::Object()};
     const json::Value* attrs = json::Find(object, "attrs");
-    ReadAttrs(AsObject(attrs != nullptr ? *attrs : kNoAttrs, place), *row, place, &node.attrs);
+    ReadAttrs(AsObject(attrs != nullptr ? *attrs : kNoAttrs, place), row, place, &node.attrs);
     if (const json::Value* post_ops = json::Find(object, "post_ops")) {
       for (const json::Value& op : AsArray(*post_ops, place)) {
         node.post_ops.push_back(ReadPostOp(op, Cat(place, ": post-op ", node.post_ops.size())));
@@ -446,12 +354,12 @@ class Reader {
         node.source.push_back(AsString(op, place));
       }
     }
-    SplitInputs(*row, place, &node);
+    SplitInputs(row, place, &node);
     graph_.nodes.push_back(std::move(node));
   }
 
   // The operands of binary post-ops stand after the kind's own inputs.
-  static void SplitInputs(const KindRow& kind, const std::string& where, Node* node) {
+  static void SplitInputs(const KindSpec& kind, const std::string& where, Node* node) {
     int total = static_cast<int>(node->inputs.size());
     int own = total;
     std::vector<bool> used(total, false);
@@ -496,10 +404,6 @@ class Reader {
 };
 
 }  // namespace
-
-const char* Name(DType dtype) { return kDTypes[static_cast<int>(dtype)].name; }
-int64_t SizeOf(DType dtype) { return kDTypes[static_cast<int>(dtype)].size; }
-const char* Name(Kind kind) { return kKinds[static_cast<int>(kind)].name; }
 
 Graph ParseGraph(std::string_view json) { return Reader().Read(json::Parse(json)); }
 

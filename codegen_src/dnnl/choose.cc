@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+// The half of the lowering that chooses: which implementation, in which layouts, over whose memory.
+#include <algorithm>
+
+#include "dnnl/lowering.h"
+#include "support/error.h"
+
+namespace tvm_byoc_dnnl {
+namespace {
+
+using PrimitiveKind = dnnl::primitive::kind;
+
+/// Primitives that may write their result over this source.
+int OverwritableArg(PrimitiveKind kind) {
+  switch (kind) {
+    case PrimitiveKind::eltwise:
+    case PrimitiveKind::binary:
+    case PrimitiveKind::softmax:
+    case PrimitiveKind::batch_normalization:
+    case PrimitiveKind::layer_normalization:
+      return DNNL_ARG_SRC;
+    default:
+      return 0;
+  }
+}
+
+bool TakesSum(PrimitiveKind kind) {
+  return kind == PrimitiveKind::convolution || kind == PrimitiveKind::deconvolution ||
+         kind == PrimitiveKind::matmul;
+}
+
+bool IsInput(const OpArg& arg) { return arg.arg != DNNL_ARG_DST; }
+
+bool IsAny(const MemoryDesc& md) { return md.get_format_kind() == dnnl::memory::format_kind::any; }
+
+}  // namespace
+
+bool IsReference(const std::string& impl) { return impl.compare(0, 3, "ref") == 0; }
+
+Lowering::Choice Lowering::Choose(const std::vector<OpDesc>& candidates) const {
+  Choice reference;
+  for (const OpDesc& op : candidates) {
+    PrimitiveDesc pd = CreatePrimitiveDesc(op, engine_);
+    if (!pd) continue;
+    std::string impl = pd.impl_info_str();
+    if (!IsReference(impl)) return {op, pd, impl};
+    if (!reference.pd) reference = {op, pd, impl};
+  }
+  return reference;
+}
+
+/// The same choice described otherwise, if oneDNN answers with the same implementation and the same
+/// layouts of all that was left open; else nothing.
+std::optional<Lowering::Choice> Lowering::Variant(const Choice& choice, const OpDesc& op) const {
+  PrimitiveDesc pd = CreatePrimitiveDesc(op, engine_);
+  if (!pd || choice.impl != pd.impl_info_str()) return std::nullopt;
+  for (size_t i = 0; i < op.args.size(); ++i) {
+    if (!IsAny(op.args[i].md)) continue;
+    int arg = op.args[i].arg;
+    if (!SameLayout(QueryArg(pd, arg), QueryArg(choice.pd, arg))) return std::nullopt;
+  }
+  return Choice{op, pd, choice.impl};
+}
+
+/// Where the choice would reorder an input, asks whether it runs as well on the layout that is
+/// there.
+void Lowering::KeepInputLayouts(Choice* choice) const {
+  for (size_t i = 0; i < choice->op.args.size(); ++i) {
+    const OpArg& arg = choice->op.args[i];
+    if (!IsInput(arg) || !IsAny(arg.md) || values_[arg.value].constant) continue;
+    const MemoryDesc& present = Layout(arg.value);
+    if (SameLayout(QueryArg(choice->pd, arg.arg), present)) continue;
+    OpDesc op = choice->op;
+    op.args[i].md = present;
+    if (std::optional<Choice> variant = Variant(*choice, op)) *choice = std::move(*variant);
+  }
+}
+
+/// Whether nobody reads `place` of `value` after this node, so that a result may take its memory.
+bool Lowering::MayOverwrite(int value, const Place& place) const {
+  if (program_.buffers[place.buffer].home != Home::kArena || values_[value].constant) return false;
+  if (place.offset != 0 ||
+      place.md.get_size() != static_cast<size_t>(program_.buffers[place.buffer].bytes)) {
+    return false;  // a part of something
+  }
+  for (const Value& other : values_) {
+    if (other.last_use <= current_node_) continue;
+    for (const Place& p : other.places) {
+      if (p.buffer == place.buffer) return false;
+    }
+  }
+  return true;
+}
+
+/// Turns the first `add` of a dying full-size operand into a sum over its memory.
+std::optional<Place> Lowering::SumInPlace(Choice* choice) const {
+  if (!TakesSum(choice->op.kind)) return std::nullopt;
+  OpDesc op = choice->op;
+  auto add = std::find_if(op.post_ops.begin(), op.post_ops.end(), [](const PostOpDesc& p) {
+    return p.kind == PostOpDesc::Kind::kBinary && p.alg == dnnl::algorithm::binary_add &&
+           IsAny(p.md);
+  });
+  if (add == op.post_ops.end()) return std::nullopt;
+  const Value& operand = values_[add->value];
+  const OpArg& dst = *op.Find(DNNL_ARG_DST);
+  if (operand.dtype != values_[dst.value].dtype) return std::nullopt;
+  const MemoryDesc expected = QueryArg(choice->pd, DNNL_ARG_DST);
+  for (const Place& place : operand.places) {
+    if (!SameLayout(place.md, expected) || !MayOverwrite(add->value, place)) continue;
+    auto reads = [&](int value) {  // the operation itself reads that memory in another role
+      const auto& places = values_[value].places;
+      return std::any_of(places.begin(), places.end(),
+                         [&](const Place& p) { return p.buffer == place.buffer; });
+    };
+    bool shared = std::any_of(op.args.begin(), op.args.end(),
+                              [&](const OpArg& a) { return IsInput(a) && reads(a.value); });
+    for (auto p = op.post_ops.begin(); p != op.post_ops.end(); ++p) {
+      shared |= p != add && p->kind == PostOpDesc::Kind::kBinary && reads(p->value);
+    }
+    if (shared) continue;
+    add->kind = PostOpDesc::Kind::kSum;
+    std::optional<Choice> variant = Variant(*choice, op);
+    if (!variant) return std::nullopt;
+    *choice = std::move(*variant);
+    return place;
+  }
+  return std::nullopt;
+}
+
+std::optional<Place> Lowering::OverwriteSource(const Choice& choice) const {
+  const OpArg* src = choice.op.Find(OverwritableArg(choice.op.kind));
+  if (src == nullptr) return std::nullopt;
+  for (const OpArg& arg : choice.op.args) {
+    if (IsInput(arg) && &arg != src && arg.value == src->value) return std::nullopt;
+  }
+  for (const PostOpDesc& post_op : choice.op.post_ops) {
+    if (post_op.value == src->value) return std::nullopt;
+  }
+  const MemoryDesc expected = QueryArg(choice.pd, DNNL_ARG_DST);
+  if (!SameLayout(expected, QueryArg(choice.pd, src->arg))) return std::nullopt;
+  for (const Place& place : values_[src->value].places) {
+    if (SameLayout(place.md, expected) && MayOverwrite(src->value, place)) return place;
+  }
+  return std::nullopt;
+}
+
+/// The place in a caller's output that this value may be written to, as the output wants it.
+std::optional<Place> Lowering::OutputPlace(int value) const {
+  const auto& destination = destinations_[value];
+  if (!destination || values_[value].constant || output_written_[destination->output]) {
+    return std::nullopt;
+  }
+  MemoryDesc md = Strided(values_[value].shape, values_[value].dtype, destination->strides);
+  return Place{output_buffers_[destination->output], 0, md};
+}
+
+std::optional<Place> Lowering::WriteToOutput(Choice* choice) {
+  const int value = choice->op.Find(DNNL_ARG_DST)->value;
+  std::optional<Place> place = OutputPlace(value);
+  if (!place) return std::nullopt;
+  if (!SameLayout(QueryArg(choice->pd, DNNL_ARG_DST), place->md)) {
+    OpDesc op = choice->op;
+    op.Find(DNNL_ARG_DST)->md = place->md;
+    std::optional<Choice> variant = Variant(*choice, op);
+    if (!variant) return std::nullopt;
+    *choice = std::move(*variant);
+  }
+  output_written_[destinations_[value]->output] = true;
+  return place;
+}
+
+bool Lowering::Emit(std::vector<OpDesc> candidates, bool accept_reference) {
+  Choice choice = Choose(candidates);
+  if (!choice.pd || (!accept_reference && IsReference(choice.impl))) return false;
+  KeepInputLayouts(&choice);
+  const int output = choice.op.Find(DNNL_ARG_DST)->value;
+  std::optional<Place> place = WriteToOutput(&choice);
+  if (!place) place = SumInPlace(&choice);
+  if (!place) place = OverwriteSource(choice);
+
+  std::vector<StepArg> args;
+  for (const OpArg& arg : choice.op.args) {
+    if (IsInput(arg)) args.push_back({arg.arg, PlaceIn(arg.value, QueryArg(choice.pd, arg.arg))});
+  }
+  for (size_t i = 0; i < choice.op.post_ops.size(); ++i) {
+    const PostOpDesc& post_op = choice.op.post_ops[i];
+    if (post_op.kind != PostOpDesc::Kind::kBinary) continue;
+    int arg = PostOpArg(i);
+    args.push_back({arg, PlaceIn(post_op.value, QueryArg(choice.pd, arg))});
+  }
+  const MemoryDesc dst = QueryArg(choice.pd, DNNL_ARG_DST);
+  if (place) {
+    place->md = dst;
+    SetPlace(output, *place);
+  } else {
+    place = Allocate(output, dst);
+  }
+  args.push_back({DNNL_ARG_DST, *place});
+  AddStep(choice, std::move(args), /*conversion=*/false);
+  return true;
+}
+
+Place Lowering::NewPlace(int value, const MemoryDesc& md) {
+  Place place{-1, 0, md};
+  std::optional<Place> output = OutputPlace(value);
+  if (output && SameLayout(output->md, md)) {
+    place.buffer = output->buffer;
+    output_written_[destinations_[value]->output] = true;
+  } else {
+    bool of_graph = value < static_cast<int>(graph_.tensors.size());
+    place.buffer = AddBuffer(values_[value].constant, static_cast<int64_t>(md.get_size()),
+                             {of_graph ? value : -1, md});
+  }
+  return place;
+}
+
+Place Lowering::Allocate(int value, const MemoryDesc& md) {
+  Place place = NewPlace(value, md);
+  SetPlace(value, place);
+  return place;
+}
+
+int Lowering::AddBuffer(bool constant, int64_t bytes, PackedKey key) {
+  Buffer buffer;
+  buffer.bytes = bytes;
+  if (constant) {
+    buffer.home = Home::kPacked;
+    buffer.index = static_cast<int>(program_.packed.size());
+    program_.packed.push_back(std::move(key));
+  }
+  program_.buffers.push_back(buffer);
+  return static_cast<int>(program_.buffers.size()) - 1;
+}
+
+bool Lowering::AllConstant(const std::vector<StepArg>& args) const {
+  return std::all_of(args.begin(), args.end(), [&](const StepArg& arg) {
+    Home home = program_.buffers[arg.place.buffer].home;
+    return home == Home::kConstant || home == Home::kPacked;
+  });
+}
+
+void Lowering::AddStep(const Choice& choice, std::vector<StepArg> args, bool conversion) {
+  Step step;
+  step.node = current_node_;
+  step.op = choice.op;
+  step.pd = choice.pd;
+  step.impl = choice.impl;
+  step.conversion = conversion;
+  step.args = std::move(args);
+  bool init = AllConstant(step.args);
+  const MemoryDesc scratchpad = choice.pd.query_md(dnnl::query::scratchpad_md);
+  if (scratchpad.get_size() > 0) {
+    int buffer = AddBuffer(init, static_cast<int64_t>(scratchpad.get_size()), {-1, scratchpad});
+    step.args.push_back({DNNL_ARG_SCRATCHPAD, {buffer, 0, scratchpad}});
+  }
+  (init ? program_.init : program_.steps).push_back(std::move(step));
+}
+
+Place Lowering::PlaceIn(int value, const MemoryDesc& md) {
+  for (const Place& place : values_[value].places) {
+    if (SameLayout(place.md, md)) return place;
+  }
+  Place to = NewPlace(value, md);
+  Copy(value, value, to);
+  SetPlace(value, to);
+  return to;
+}
+
+void Lowering::Copy(int from, int into, const Place& part) {
+  OpDesc op;
+  op.kind = PrimitiveKind::reorder;
+  const Place source = Primary(from);
+  op.args = {{DNNL_ARG_FROM, from, source.md}, {DNNL_ARG_TO, into, part.md}};
+  Choice choice = Choose({op});
+  if (!choice.pd) {
+    Fail(ErrorKind::kUnsupported, "oneDNN cannot reorder ", ToString(source.md), " to ",
+         ToString(part.md));
+  }
+  AddStep(choice, {{DNNL_ARG_FROM, source}, {DNNL_ARG_TO, part}}, /*conversion=*/true);
+}
+
+void Lowering::Fill(int value, std::string element) {
+  const Place& place = Primary(value);
+  Step step;
+  step.node = current_node_;
+  step.impl = "fill";
+  step.fill = std::move(element);
+  step.args = {{DNNL_ARG_DST, place}};
+  (AllConstant(step.args) ? program_.init : program_.steps).push_back(std::move(step));
+}
+
+}  // namespace tvm_byoc_dnnl
