@@ -198,3 +198,23 @@ def test_weights_that_are_inputs_only_collect_the_bias() -> None:
     shapes = (1, 4, 5, 6), (8, 4, 3, 3)
     got = same_numbers(module(build, *shapes), *[rand(*s) for s in shapes])
     assert got == {"nn.conv2d": 1, "add": 1, "multiply": 1}
+
+
+def attention(scale: Any, *, read_twice: bool = False) -> Build:
+    def build(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        q = b.emit(relax.op.add(b.emit(relax.op.matmul(x, const(rand(8, 12)))), const(rand(12))))
+        heads = b.emit(relax.op.permute_dims(b.emit(relax.op.reshape(q, (2, 5, 3, 4))), [0, 2, 1, 3]))
+        y = b.emit(relax.op.multiply(heads, const(scale)))
+        return b.emit(relax.op.add(y, heads)) if read_twice else y
+
+    return build
+
+
+def test_a_number_is_folded_through_views() -> None:
+    mod = module(attention(0.25), (2, 5, 8))
+    assert same_numbers(mod, rand(2, 5, 8)) == {"matmul": 1, "add": 1, "reshape": 1, "permute_dims": 1}
+
+
+def test_what_is_not_folded_through_views() -> None:
+    assert "multiply" in same_numbers(module(attention(rand(4)), (2, 5, 8)), rand(2, 5, 8))
+    assert "multiply" in same_numbers(module(attention(0.25, read_twice=True), (2, 5, 8)), rand(2, 5, 8))

@@ -54,6 +54,7 @@ CASES: dict[str, Callable[[], relax.Expr]] = {
     "where": lambda: relax.op.where(const(A > 0, "bool"), const(A), const(B)),
     "clip": lambda: relax.op.clip(const(A), -0.5, 0.5),
     "take": lambda: relax.op.take(const(A), const([2, 0], "int64"), 0),
+    "gather_elements": lambda: relax.op.gather_elements(const(A), const([[0, 3], [1, 1], [2, 0]], "int64"), 1),
     "slice": lambda: relax.op.strided_slice(const(A), [0, 1], [1, 0], [3, 4], [1, 2]),
     "slice from behind": lambda: relax.op.strided_slice(const(A), [1], [-3], [-1]),
     "concat": lambda: relax.op.concat([const(A), const(B)], 1),

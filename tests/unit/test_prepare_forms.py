@@ -283,6 +283,23 @@ def test_views_merge() -> None:
     assert same_numbers(module(build, (2, 3, 4)), rand(2, 3, 4)) == {"reshape": 1}
 
 
+@pytest.mark.parametrize(
+    ("axes", "result", "want"),
+    [
+        ([0, 2, 1], (2, 3, 5, 4), {"permute_dims": 1}),
+        ([1, 0, 2], (4, 2, 3, 5), {"reshape": 2, "permute_dims": 1}),
+        ([0, 2, 1], (3, 2, 5, 4), {"reshape": 2, "permute_dims": 1}),
+    ],
+    ids=["last axes", "merged axis moves", "split otherwise"],
+)
+def test_permutation_between_reshapes(axes: list[int], result: tuple[int, ...], want: dict[str, int]) -> None:
+    def build(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        y = b.emit(relax.op.permute_dims(b.emit(relax.op.reshape(x, (6, 4, 5))), axes))
+        return b.emit(relax.op.reshape(y, result))
+
+    assert same_numbers(module(build, (2, 3, 4, 5)), rand(2, 3, 4, 5)) == want
+
+
 def test_permutations_merge() -> None:
     def build(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
         return b.emit(relax.op.permute_dims(b.emit(relax.op.permute_dims(x, [2, 0, 1])), [2, 0, 1]))

@@ -6,7 +6,7 @@
 becomes one linear operator and one ``add``, provided that nothing else reads what lies between. A batch_norm
 that follows something else takes the multiply and add after it into its own scale and shift. The bias of a
 linear operator always ends as ``add(linear, constant)``, shaped (1, C, 1, 1) after a convolution and (N,)
-after a matmul.
+after a matmul. A single number is also folded when reshapes and permutations lie between.
 """
 
 from __future__ import annotations
@@ -172,7 +172,29 @@ def _binary(scope: Scope, call: Any) -> Any:
         if any(part is None and given is not None for part, given in zip(parts, affine, strict=True)):
             return None
         return _apply(scope, linear, *parts)
-    return _into_batch_norm(scope, data, affine)
+    scaled = _through_views(scope, data, affine)
+    return _into_batch_norm(scope, data, affine) if scaled is None else scaled
+
+
+_VIEWS = ("relax.reshape", "relax.permute_dims", "relax.expand_dims", "relax.squeeze")
+
+
+def _through_views(scope: Scope, data: Any, affine: tuple[Any, Any]) -> Any:
+    """Scale by one number what views of a linear operator show: attention scales its queries like this."""
+    scale, shift = affine
+    if shift is not None or scale.size != 1:
+        return None
+    views, expr = [], data
+    while scope.uses(expr) == 1 and scope.call(expr, *_VIEWS) is not None:
+        views.append(scope.call(expr, *_VIEWS))
+        expr = views[-1].args[0]
+    linear = _biased(scope, expr) if views else None
+    result = None if linear is None else _apply(scope, linear, np.full(linear.channels, scale.item()), None)
+    if result is None:
+        return None
+    for view in reversed(views):
+        result = scope.with_args(view, scope.emit(result), *view.args[1:])
+    return result
 
 
 def _canonical_bias(scope: Scope, call: Any, data: Any, constant: np.ndarray, swapped: bool) -> Any:

@@ -73,6 +73,13 @@ def _take(call: Any, _shape: tuple[int, ...], x: np.ndarray, indices: np.ndarray
     return np.take(x, indices, axis)
 
 
+def _gather_elements(call: Any, _shape: tuple[int, ...], x: np.ndarray, indices: np.ndarray) -> np.ndarray | None:
+    axis = int(call.attrs.axis) % x.ndim
+    if indices.size and (indices.min() < 0 or indices.max() >= x.shape[axis]):
+        return None
+    return np.take_along_axis(x, indices, axis)
+
+
 def _concat(call: Any, _shape: tuple[int, ...], *parts: np.ndarray) -> np.ndarray:
     axis = call.attrs.axis
     return np.concatenate(parts, None if axis is None else int(axis))
@@ -139,6 +146,7 @@ _FOLDS: dict[str, Fold] = {
     "permute_dims": _permute,
     "strided_slice": _strided_slice,
     "take": _take,
+    "gather_elements": _gather_elements,
     "concat": _concat,
     "stack": _stack,
     "tile": _tile,

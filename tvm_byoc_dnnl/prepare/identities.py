@@ -29,6 +29,23 @@ def _view_of_view(scope: Scope, call: Any) -> Any:
     return None if inner is None or shape is None else relax.op.reshape(inner.args[0], shape)
 
 
+def _permute_inside(scope: Scope, call: Any) -> Any:
+    """``reshape(permute_dims(reshape(x)))``: leading axes merged, left in place and split again."""
+    permute = scope.call(call.args[0], "relax.permute_dims")
+    merge = None if permute is None else scope.call(permute.args[0], "relax.reshape")
+    shape = None if merge is None else scope.shape(merge.args[0])
+    merged, result = (None, None) if merge is None else (scope.shape(merge), scope.shape(call))
+    if permute is None or merge is None or shape is None or merged is None or result is None:
+        return None
+    axes, lead = _axes(permute, len(merged)), len(shape) - len(merged) + 1
+    if lead < 1 or axes[0] != 0 or shape[lead:] != merged[1:]:
+        return None
+    wide = [*range(lead), *(a - 1 + lead for a in axes[1:])]
+    if result != tuple(shape[a] for a in wide) or not scope.only_inside([call.args[0], permute.args[0]], call):
+        return None
+    return relax.op.permute_dims(merge.args[0], wide)
+
+
 def _permute(scope: Scope, call: Any) -> Any:
     """A permutation that moves no axis, or that follows another."""
     data, rank = call.args[0], scope.rank(call)
@@ -90,7 +107,7 @@ RULES: Rules = {
     "relax.astype": [_same_type],
     "relax.broadcast_to": [_same_type],
     "relax.strided_slice": [_whole_slice],
-    **{name: [_same_type, _view_of_view] for name in _VIEWS},
+    **{name: [_same_type, _view_of_view, _permute_inside] for name in _VIEWS},
     "relax.permute_dims": [_permute],
     "relax.concat": [_single],
     "relax.add": [_neutral(0.0, True), _implicit_broadcast],

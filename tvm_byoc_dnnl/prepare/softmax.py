@@ -3,6 +3,7 @@
     e = exp(x - max(x));  e / sum(e)           also without the max
     reshape(softmax(reshape(x, (A, B))))       when B is one axis of x: ONNX before opset 13
     where(all of x is -inf, 0, softmax(x))     when no row of x can be: PyTorch's attention
+    where(isnan(softmax(x)), 0, softmax(x))    the same, as PyTorch exports it to ONNX
 
 All of them are ``nn.softmax`` of x.
 """
@@ -86,6 +87,10 @@ def _guarded(scope: Scope, where: Any) -> Any:
     softmax = scope.call(result, "relax.nn.softmax")
     if softmax is None or scope.scalar(zero) != 0.0 or not scope.same_shape(result, where):
         return None
+    isnan = scope.call(guard, "relax.isnan")
+    if isnan is not None and isnan.args[0].same_as(result):
+        axis = int(softmax.attrs.axis) % scope.rank(softmax)
+        return result if _some_finite(scope, softmax.args[0], axis) else None
     largest = scope.call(_operand(scope, guard, *_ANY), "relax.max")
     hidden = _operand(scope, guard, *_ANY, "relax.max", "relax.astype", "relax.logical_not")
     equal = scope.call(hidden, "relax.equal")
