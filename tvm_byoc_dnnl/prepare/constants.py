@@ -17,7 +17,7 @@ from tvm import relax, tirx
 from .._compat import is_constant
 from .rewrite import Rules, Scope
 
-_SMALL = 1 << 16  # bytes: a fold may always make this much
+_SMALL = 1 << 18  # bytes: a fold may always make this much
 _GROWTH = 2  # a larger result may have this many times the bytes of the operands
 
 # fold(call, shape of the result, *operands); None when it cannot be done. The caller fixes the dtype.
@@ -78,6 +78,20 @@ def _gather_elements(call: Any, _shape: tuple[int, ...], x: np.ndarray, indices:
     if indices.size and (indices.min() < 0 or indices.max() >= x.shape[axis]):
         return None
     return np.take_along_axis(x, indices, axis)
+
+
+def _index_tensor(_call: Any, _shape: tuple[int, ...], x: np.ndarray, *indices: np.ndarray) -> np.ndarray | None:
+    if any(i.size and (i.min() < 0 or i.max() >= d) for i, d in zip(indices, x.shape, strict=False)):
+        return None
+    return x[tuple(indices)]
+
+
+def _cumsum(call: Any, _shape: tuple[int, ...], x: np.ndarray) -> np.ndarray | None:
+    if call.attrs.axis is None or call.attrs.exclusive or x.dtype.kind not in "ifb":
+        return None
+    sums = np.cumsum(x, int(call.attrs.axis), dtype="int64" if x.dtype.kind == "b" else x.dtype)
+    # PyTorch counts booleans in int64, the importer calls the result bool: fold where both are the same.
+    return None if x.dtype.kind == "b" and sums.size and sums.max() > 1 else sums
 
 
 def _concat(call: Any, _shape: tuple[int, ...], *parts: np.ndarray) -> np.ndarray:
@@ -147,6 +161,9 @@ _FOLDS: dict[str, Fold] = {
     "strided_slice": _strided_slice,
     "take": _take,
     "gather_elements": _gather_elements,
+    "index_tensor": _index_tensor,
+    "cumsum": _cumsum,
+    **{f"bitwise_{name}": _plain(getattr(np, f"bitwise_{name}"), "iub") for name in ("and", "or", "xor")},
     "concat": _concat,
     "stack": _stack,
     "tile": _tile,
@@ -180,10 +197,10 @@ def fold(scope: Scope, call: Any, any_size: bool = False) -> Any:
     shape, dtype = scope.shape(call), scope.dtype(call)
     operands = _operands(call)
     likeness = call.op.name.endswith("_like")  # only the shape of the first operand matters
-    if shape is None or not all(is_constant(x) for x in operands[likeness:]):
+    if shape is None or not dtype or not all(is_constant(x) for x in operands[likeness:]):
         return None
     arrays = [None if likeness and i == 0 else scope.const(x) for i, x in enumerate(operands)]
-    result_bytes = math.prod(shape) * 4
+    result_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     if not any_size and result_bytes > max(_SMALL, _GROWTH * sum(a.nbytes for a in arrays if a is not None)):
         return None
     result = _FOLDS[call.op.name.removeprefix("relax.")](call, shape, *arrays)
