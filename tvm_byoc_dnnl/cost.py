@@ -19,7 +19,7 @@ from .builder import GraphBuilder
 from .graph import evaluate
 from .verdict import Reject
 
-__all__ = ["call_bytes", "call_flops", "is_view", "shape_of", "type_bytes"]
+__all__ = ["call_bytes", "call_flops", "is_cheap", "is_view", "shape_of", "type_bytes"]
 
 
 def _size(dim: Any) -> int:
@@ -144,6 +144,13 @@ _COPIES = (
     "one_hot where meshgrid size"
 )
 
+#: One or two operations per element that is read: the memory is what limits them, and fusion makes them free.
+_CHEAP = (
+    "abs add astype ceil clip divide equal floor greater greater_equal less less_equal logical_and logical_not "
+    "logical_or maximum minimum multiply negative nn.batch_norm nn.leakyrelu nn.prelu nn.relu not_equal round rsqrt "
+    "sign sqrt square subtract ewise_fma max mean min prod sum"
+)
+
 #: relax operator → rule; any other is counted once per element of its output
 _FLOPS: dict[str, Callable[[Any], int]] = {
     **_rows(_none, _VIEWS, _COPIES),
@@ -162,6 +169,9 @@ _FLOPS: dict[str, Callable[[Any], int]] = {
 }
 
 
+_NEXT_TO_NOTHING = frozenset(f"{_VIEWS} {_COPIES} {_CHEAP}".split()) - {"permute_dims", "layout_transform"}
+
+
 def call_flops(call: Any) -> int:
     """Floating-point (or integer) operations of one call; 0 for views and copies.
 
@@ -172,6 +182,12 @@ def call_flops(call: Any) -> int:
     """
     name = call.op.name if isinstance(call.op, tvm.ir.Op) else ""
     return _FLOPS.get(name, _of_outputs(1))(call)
+
+
+def is_cheap(call: Any) -> bool:
+    """Whether a call only moves data (in their order: a transposition takes time), or does little with each element."""
+    name = call.op.name if isinstance(call.op, tvm.ir.Op) else ""
+    return name.removeprefix("relax.") in _NEXT_TO_NOTHING
 
 
 def is_view(call: Any) -> bool:

@@ -25,7 +25,7 @@ from tvm import relax
 
 from .annotate import Matcher, compilers_of
 from .attempt import Failure
-from .cost import call_flops, type_bytes
+from .cost import call_flops, is_cheap, type_bytes
 from .inliner import Body, inline_calls
 from .log import Entry
 from .merge import Unit, form_units
@@ -174,9 +174,18 @@ class Fallback:
 
     def _work(self, region: _Region) -> Work:
         bindings = region.unit.bindings
+        calls = [call for b in region.calls for _, call in op_calls(self._callee(b))]
         crossing = region.block.inputs(bindings) + region.block.outputs(bindings)
-        flops = sum(call_flops(call) for b in region.calls for _, call in op_calls(self._callee(b)))
-        return Work(flops, sum(type_bytes(v.ty) for v in crossing), len(region.calls))
+        return Work(
+            flops=sum(map(call_flops, calls)),
+            bytes=sum(type_bytes(v.ty) for v in crossing),
+            ops=list(dict.fromkeys(call.op.name for call in calls)),
+            is_cheap=all(map(is_cheap, calls)),
+            is_beside_host=any(
+                isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op)
+                for value in region.block.neighbours(bindings)
+            ),
+        )
 
     def _try(self, region: _Region, bindings: Sequence[Any]) -> Failure | None:
         key = frozenset((b.var, b.value.op) for b in bindings if isinstance(b.value, relax.Call))

@@ -11,11 +11,27 @@ __all__ = ["RegionPolicy", "Work"]
 
 @dataclass(frozen=True)
 class Work:
-    """What a region does: operations, and bytes of the arguments and results that cross its border."""
+    """What a region does and where it stands.
+
+    Attributes
+    ----------
+    flops : int
+        Operations.
+    bytes : int
+        Arguments and results that cross its border.
+    ops : sequence of str
+        Operators, each once.
+    is_cheap : bool
+        Nothing but copies and cheap elementwise calls.
+    is_beside_host : bool
+        A call that stays with TVM makes an argument, or reads a result.
+    """
 
     flops: int
     bytes: int
-    calls: int
+    ops: Sequence[str]
+    is_cheap: bool = False
+    is_beside_host: bool = False
 
 
 @dataclass(frozen=True)
@@ -31,6 +47,9 @@ class RegionPolicy:
         Regions with fewer operations stay with TVM.
     min_intensity : float
         Regions with fewer operations per byte of their arguments and results stay with TVM.
+    cheap_beside_host : bool
+        Whether regions of nothing but copies, additions, comparisons and the like are formed beside calls that stay
+        with TVM, which would fuse them.
     exclude : sequence of str
         Calls that are not offloaded: operators (``"relax.nn.softmax"``), names of variables that hold results, or names
         of patterns (``"vendor.pattern"``); ``*`` and ``?`` match as in a shell.
@@ -42,6 +61,7 @@ class RegionPolicy:
 
     min_flops: int = 0
     min_intensity: float = 0.0
+    cheap_beside_host: bool = True
     exclude: Sequence[str] = ()
     force: Sequence[str] = ()
     max_regions: int | None = None
@@ -64,11 +84,14 @@ class RegionPolicy:
 
     def why_not(self, work: Work) -> str:
         """Why a region is not worth it, ``""`` when it is."""
+        ops = ", ".join(work.ops)
+        if work.is_cheap and work.is_beside_host and not self.cheap_beside_host:
+            return f"{ops}: nothing but cheap calls beside calls that stay with TVM, which fuses them"
         if work.flops < self.min_flops:
-            return f"{work.calls} call(s) with {work.flops} operations; a region needs {self.min_flops}"
+            return f"{ops}: {work.flops} operations, fewer than min_flops={self.min_flops}"
         if work.flops < self.min_intensity * work.bytes:
             return (
-                f"{work.calls} call(s) with {work.flops} operations on {work.bytes} bytes that cross the region's "
-                f"border; a region needs {self.min_intensity:g} per byte"
+                f"{ops}: {work.flops} operations on {work.bytes} bytes that cross the region's border, fewer than "
+                f"min_intensity={self.min_intensity:g} per byte"
             )
         return ""

@@ -16,6 +16,7 @@ class Block:
     """Who reads what in a dataflow block: what a group of its bindings needs, and what others need of it."""
 
     def __init__(self, block: Any) -> None:
+        self._values = {b.var: b.value for b in block.bindings}
         self._exported = {b.var for b in block.bindings if not isinstance(b.var, relax.DataflowVar)}
         self._reads = {b.var: relax.analysis.free_vars(b.value) for b in block.bindings}
         self._readers: dict[Any, list[Any]] = {}
@@ -32,6 +33,12 @@ class Block:
         """Variables of ``bindings`` that others read, in order; none for dead code."""
         own = {b.var for b in bindings}
         return [b.var for b in bindings if b.var in self._exported or not own.issuperset(self._readers.get(b.var, ()))]
+
+    def neighbours(self, bindings: Sequence[Any]) -> list[Any]:
+        """Values in the block that ``bindings`` read, or that read them."""
+        own = {b.var for b in bindings}
+        beside = [*self.inputs(bindings), *(r for var in own for r in self._readers.get(var, ()) if r not in own)]
+        return [self._values[var] for var in beside if var in self._values]
 
 
 class RegionBuilder:

@@ -6,6 +6,7 @@ An operator's default predicate is its lowering plus a probe of the library, so 
 from __future__ import annotations
 
 from ...codegen import portable_codegen
+from ...policy import RegionPolicy
 from ...registry import register_namespace
 from . import conv, elementwise, matmul, norm, pool, reduce, shape, softmax
 from .native import create_module, describe, probe
@@ -19,4 +20,6 @@ register_namespace(
     probe=probe,
     describe=describe,
     optimize=fuse_post_ops,
+    # Measured by bench/regions.py: between calls of TVM, which it fuses, a cheap call gains nothing at any size.
+    policy=RegionPolicy(cheap_beside_host=False),
 )

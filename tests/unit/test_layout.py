@@ -16,7 +16,8 @@ PACKAGE = "tvm_byoc_dnnl"
 VENDOR_API = {"registry", "verdict", "graph", "builder", "errors", "_compat"}
 # ... and what single files may use beyond that.
 VENDOR_EXTRA = {
-    "patterns/dnnl/__init__.py": {"codegen"},  # chooses the engine's portable-graph codegen
+    # chooses the engine's portable-graph codegen, and what is worth a region
+    "patterns/dnnl/__init__.py": {"codegen", "policy"},
     "patterns/dnnl/native.py": {"_native"},  # asks the library what it can do; the only file that talks to it
 }
 
