@@ -92,6 +92,8 @@ class Case:
         Tolerance in place of `TOLERANCE`.
     prepare : bool
         Run the preparing passes first.
+    compiler : str
+        Who should take the calls.
     """
 
     function: Callable[..., Any]
@@ -100,6 +102,7 @@ class Case:
     symbols: dict[str, int] = field(default_factory=dict)
     within: float | None = None
     prepare: bool = True
+    compiler: str = "dnnl"
 
     # ---- the function -------------------------------------------------------------------------------
     @functools.cached_property
@@ -130,7 +133,7 @@ class Case:
     @functools.cached_property
     def partitioned(self) -> tvm.IRModule:
         """The module with its regions."""
-        passes = [byoc.AnnotateExternalCompiler("dnnl", prepare=self.prepare), byoc.PartitionGraph()]
+        passes = [byoc.AnnotateExternalCompiler(self.compiler, prepare=self.prepare), byoc.PartitionGraph()]
         return tvm.transform.Sequential(passes)(self.module)
 
     @property
@@ -140,7 +143,7 @@ class Case:
 
     def graphs(self) -> list[PortableGraph]:
         """The regions as the library gets them."""
-        return [lower_region(namespace("dnnl"), f, str(f.attrs["global_symbol"])) for f in self.regions]
+        return [lower_region(namespace(self.compiler), f, str(f.attrs["global_symbol"])) for f in self.regions]
 
     def nodes(self) -> list[tuple[str, list[str]]]:
         """Kind and post-ops of the nodes that compute, over all regions; views and constants are left out."""
@@ -187,7 +190,7 @@ class Case:
     def reasons(self) -> list[str]:
         """Why each call of the (prepared) function stays, one by one."""
         mod = byoc.Prepare()(self.module) if self.prepare else self.module
-        verdicts = [ask(namespace("dnnl"), call) for _, call in op_calls(mod["main"])]
+        verdicts = [ask(namespace(self.compiler), call) for _, call in op_calls(mod["main"])]
         return [v.reason for v in verdicts if v is not None]
 
     def run(self, partitioned: bool = True) -> list[np.ndarray]:

@@ -7,12 +7,27 @@ import re
 import tvm
 from tvm import tirx
 
+from ._compat import dtype_of
+
 __all__ = ["c_module", "generate_c", "lower_tir"]
 
 # TVM defines these in every C file that it writes, and two such files would not link into one library.
 _WEAK = "".join(f"#pragma weak {symbol}\n" for symbol in ("__tvm_ffi__library_ctx", "__tvm_ffi_main"))
 # `float* x = ((float*)((float*)(((DLTensor*)x_handle)[0].data)));`, as the generator writes a buffer argument.
 _ARGUMENT = re.compile(r"^( +\w+\*) (\w+ = \(.*\(\(DLTensor\*\)\w+\)\[0\]\.data\)+;)$", re.M)
+
+# Functions of C's library for which TVM's C target has no rule.
+_LIBRARY = {"tirx.fabs": {"float32": "fabsf", "float64": "fabs"}}
+
+
+def _call_library(call: tvm.ir.Call) -> tvm.ir.Call | None:
+    name = _LIBRARY[call.op.name].get(dtype_of(call.ty))
+    return None if name is None else tirx.call_pure_extern(call.ty, name, *call.args)
+
+
+for _op in _LIBRARY:
+    if tvm.ir.Op.get(_op).get_attr("default.FLowerIntrinsic") is None:  # what the C target goes by
+        tvm.ir.register_op_attr(_op, "c.FLowerIntrinsic", _call_library)
 
 
 def lower_tir(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:

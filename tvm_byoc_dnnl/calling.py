@@ -142,11 +142,12 @@ def _nested(ty: Any, parts: Iterator[Any]) -> Any:
 def _check_parameter(number: int, param: Any, ty: Any) -> None:
     shape = getattr(param, "shape", None)
     if isinstance(ty, relax.TensorType):
-        what = str(param.ty) if shape is None else f"{dtype_of(param)}[{', '.join(map(str, shape))}]"
-        fits = shape is not None and fits(dtype_of(param), list(shape), ty)
+        dims = ", ".join(str(int(d) if isinstance(d, tirx.IntImm) else d) for d in shape or ())
+        what = str(param.ty) if shape is None else f"{dtype_of(param)}[{dims}]"
+        is_right = shape is not None and fits(dtype_of(param), list(shape), ty)
     else:
-        what, fits = "a buffer", shape is None
-    require(fits, f"parameter {number} of the PrimFunc, {param.name}, is {what}; expected {ty}")
+        what, is_right = "a buffer", shape is None
+    require(is_right, f"parameter {number} of the PrimFunc, {param.name}, is {what}; expected {ty}")
 
 
 def fits(dtype: str, shape: list[Any], ty: Any) -> bool:

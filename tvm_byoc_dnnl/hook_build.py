@@ -47,6 +47,7 @@ def build_apart(
     mod = tvm.IRModule({s: f.with_attr("global_symbol", s) for s, f in functions.items()})
     mod = mod.with_attr(OPTIONS_ATTR, options)
     with target:
+        mod = tirx.transform.BindTarget(target)(mod)
         mod = hooks.tir_passes(mod) if hooks.tir_passes is not None else lower_tir(mod, target)
         library = hooks.tir_to_runtime(mod, target) if hooks.tir_to_runtime is not None else _generate(mod, target)
     _check(library, functions)
@@ -66,7 +67,8 @@ def _generate(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Modul
 def _check(library: Any, functions: Mapping[str, Any]) -> None:
     if not isinstance(library, tvm.runtime.Module):
         raise UnsupportedError(f"tir_to_runtime returned {library!r}; expected a runtime Module")
-    if not (library.is_binary_serializable() or library.is_compilation_exportable()):
+    exportable = library.is_binary_serializable() or library.is_compilation_exportable()
+    if not exportable or library.kind == "library":  # a shared library that is loaded only claims to be
         raise UnsupportedError(
             f"tir_to_runtime returned a module of kind {library.kind!r} that cannot be exported; expected one that is "
             "serializable, or source or an object to be linked"

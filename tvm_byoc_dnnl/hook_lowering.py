@@ -16,6 +16,7 @@ from .flatten import flatten_region, inline_functions
 from .fused_op import fused_ops_in, lower_fused_region
 from .hook_build import hook_target
 from .hooks import OPTIONS_ATTR, REFUSED_ATTR, TargetHooks, get_target_options
+from .kernels import global_var
 from .registry import Namespace
 from .relax_utils import codegen_of
 from .verdict import Reject, require
@@ -103,7 +104,8 @@ class HookLowering:
         """Keep what ``relax_to_tir`` made of a region."""
         func = {g.name_hint: f for g, f in result.functions.items()}.get(gv.name_hint)
         if isinstance(func, tirx.PrimFunc):
-            self.done[gv] = Lowered(with_body(region, call_primfunc(region, gv, func)), {gv: func})
+            callee = global_var(gv.name_hint, func)
+            self.done[gv] = Lowered(with_body(region, call_primfunc(region, callee, func)), {callee: func})
             return
         if not isinstance(func, relax.Function):
             raise Reject("relax_to_tir removed it from its module")

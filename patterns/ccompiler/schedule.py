@@ -56,19 +56,19 @@ class _Stage:
 def _inline(sch: s_tir.Schedule, graph: TEGraph, blocks: dict[te.Operation, Any]) -> list[te.Operation]:
     """Inline stages, producers first; returns those that stay."""
     stages = {op: _read(sch.get(block)) for op, block in blocks.items()}
-    buffers = {op: buffer_of(sch.get(block).writes[0]) for op, block in blocks.items()}
     results = {tensor.op for tensor in graph.outputs}
     kept = []
     for op, block in blocks.items():
-        users = [user for user in stages.values() if user.loads[buffers[op]]]
         inlinable = isinstance(op, te.ComputeOp) and op.num_outputs == 1 and not op.reduce_axis and op not in results
-        if inlinable and users and _worth(stages[op], users, buffers[op]) and _try_inline(sch, block):
+        buffer = buffer_of(sch.get(block).writes[0]) if inlinable else None
+        users = [user for user in stages.values() if user.loads[buffer]]
+        if users and _worth(stages[op], users, buffer) and _try_inline(sch, block):
+            stage = stages.pop(op)
             for user in users:
-                times = user.loads.pop(buffers[op])
-                user.cost += times * stages[op].cost
-                for buffer, count in stages[op].loads.items():
-                    user.loads[buffer] += times * count
-            del stages[op]
+                times = user.loads.pop(buffer)
+                user.cost += times * stage.cost
+                for source, count in stage.loads.items():
+                    user.loads[source] += times * count
         else:
             kept.append(op)
     return kept
