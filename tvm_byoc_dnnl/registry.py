@@ -60,6 +60,8 @@ class Pattern:
         ``lower(g, match) -> Value | tuple``. Without it the composite is lowered op by op.
     outputs : sequence of str
         Annotated parts, besides the root, whose results may be used outside of the match.
+    example : callable, optional
+        ``example() -> IRModule`` whose ``main`` the pattern matches, for the conformance kit.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Pattern:
     check: Callable[[Mapping[str, Any]], bool | Reject] | None = None
     lower: Callable[[GraphBuilder, Mapping[str, Any]], Any] | None = None
     outputs: Sequence[str] = ()
+    example: Callable[[], tvm.IRModule] | None = None
 
 
 @dataclass(frozen=True)
@@ -335,6 +338,7 @@ def register_pattern(
     check: Callable[[Mapping[str, Any]], bool | Reject] | None = None,
     lower: Callable[[GraphBuilder, Mapping[str, Any]], Any] | None = None,
     outputs: Sequence[str] = (),
+    example: Callable[[], tvm.IRModule] | None = None,
     override: bool = False,
 ) -> Pattern:
     """Register a fusion pattern: a subgraph that ``compiler`` takes as one.
@@ -356,10 +360,13 @@ def register_pattern(
         ``lower(g, match)``, as in `register_lowering`; by default the matched ops are lowered one by one.
     outputs : sequence of str
         Annotated parts, besides the root, whose results may be used outside of the match.
+    example : callable, optional
+        ``example() -> IRModule`` whose ``main``, of static shapes, the pattern matches: what the conformance kit
+        (`tvm_byoc_dnnl.testing`) tests it with.
     override : bool
         Replace an earlier registration instead of raising ``ValueError``.
     """
-    entry = Pattern(name, pattern, dict(annotations or {}), check, lower, tuple(outputs))
+    entry = Pattern(name, pattern, dict(annotations or {}), check, lower, tuple(outputs), example)
     _claim(_namespace(compiler).patterns, name, entry, f"the pattern of {compiler!r}", override)
     return entry
 

@@ -1,0 +1,59 @@
+"""``python -m tvm_byoc_dnnl.testing NAMESPACE``: the conformance kit on the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from ..registry import compilers
+from .conformance import TOLERANCES, run_conformance
+
+
+def _tolerances(_context: click.Context, _parameter: click.Parameter, values: Sequence[str]) -> dict[str, float]:
+    found = {}
+    for value in values:
+        dtype, _, number = value.partition("=")
+        with contextlib.suppress(ValueError):
+            found[dtype] = float(number)
+        if dtype not in TOLERANCES or dtype not in found:
+            known = ", ".join(TOLERANCES)
+            raise click.BadParameter(f"got {value!r}; expected DTYPE=NUMBER as in float32=1e-4, DTYPE of {known}")
+    return found
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("namespace")
+@click.option("--only", multiple=True, metavar="NAME", help="Operators or patterns, as in 'nn.*'. May be repeated.")
+@click.option("--tolerance", "tolerances", multiple=True, callback=_tolerances, metavar="DTYPE=NUMBER",
+              help="Largest error, relative to the largest value of a result. May be repeated.")  # fmt: skip
+@click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the text.")
+@click.option("--all", "every_case", is_flag=True, help="List every case with its reason, not only the failures.")
+def main(
+    namespace: str, only: Sequence[str], tolerances: dict[str, float], json_file: str | None, every_case: bool
+) -> None:
+    """Check that the backend NAMESPACE takes what it says, computes it right, and gives a reason for the rest.
+
+    \b
+      python -m tvm_byoc_dnnl.testing my_npu
+      python -m tvm_byoc_dnnl.testing my_npu --only 'nn.*' --all
+
+    The exit status is 1 when a case failed, or nothing was taken.
+    """
+    if namespace not in compilers():
+        raise click.BadParameter(f"nobody registered {namespace!r}; registered: {', '.join(compilers())}")
+    report = run_conformance(namespace, only=only, tolerances=tolerances, progress=lambda t: click.echo(t, err=True))
+    data = json.dumps(report.to_dict(), indent=1)
+    if json_file not in (None, "-"):
+        assert json_file is not None
+        Path(json_file).write_text(data + "\n")
+    click.echo(data if json_file == "-" else report.to_text(every_case))
+    sys.exit(0 if report.ok else 1)
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m tvm_byoc_dnnl.testing")

@@ -1,0 +1,124 @@
+"""One question to a backend: a small function and the arrays it is called with."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from ..._compat import make_constant
+
+__all__ = ["Case", "lifted", "resized"]
+
+#: ``function(builder, *operands)`` returns an expression, or a tuple of them
+Function = Callable[..., Any]
+
+
+def lifted(call: Callable[..., Any]) -> Function:
+    """A function of operands as a `Function`."""
+    return lambda builder, *operands: call(*operands)
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One function of one or a few operator calls.
+
+    Attributes
+    ----------
+    subject : str
+        The Relax operator, or the pattern, that it is about.
+    what : str
+        What is special about it.
+    function : callable
+        ``function(builder, *operands)``.
+    arrays : tuple of ndarray
+        Values of the operands.
+    constants : tuple of int
+        Operands that are constants of the function instead of parameters.
+    symbolic : bool
+        The leading dimension of the first operand is a symbol, and so are those of its size in the others.
+    by : callable, optional
+        Computes what is right, like ``function``, where TVM cannot compile that.
+    given : IRModule, optional
+        A module with ``main``, in place of ``function``.
+    """
+
+    subject: str
+    what: str
+    function: Function
+    arrays: tuple[np.ndarray, ...]
+    constants: tuple[int, ...] = ()
+    symbolic: bool = False
+    by: Function | None = None
+    given: tvm.IRModule | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called in reports."""
+        return f"{self.subject}: {self.what}"
+
+    @property
+    def inputs(self) -> list[np.ndarray]:
+        """Arguments of the function."""
+        return [a for i, a in enumerate(self.arrays) if i not in self.constants]
+
+    @functools.cached_property
+    def main(self) -> relax.Function | None:
+        """The function, ``None`` where Relax does not accept it."""
+        return self._built(self.function) if self.given is None else self.given["main"]
+
+    @functools.cached_property
+    def reference(self) -> relax.Function | None:
+        """What TVM computes the right results with."""
+        return self._built(self.by) if self.by is not None else self.main
+
+    def renamed(self, what: str) -> Case:
+        """The same under another name."""
+        return replace(self, what=what)
+
+    def widened(self) -> Case | None:
+        """The same values in float32, for a case in a shorter type."""
+        if not any(a.dtype == "float16" for a in self.arrays):
+            return None
+        arrays = tuple(a.astype("float32") if a.dtype == "float16" else a for a in self.arrays)
+        return replace(self, arrays=arrays)
+
+    def _built(self, function: Function) -> relax.Function | None:
+        builder = relax.BlockBuilder()
+        operands = [self._operand(i) for i in range(len(self.arrays))]
+        try:
+            with builder.function("main", [o for i, o in enumerate(operands) if i not in self.constants]):
+                with builder.dataflow():
+                    result = function(builder, *operands)
+                    result = builder.emit_output(relax.Tuple(list(result)) if isinstance(result, tuple) else result)
+                builder.emit_func_output(result)
+            return builder.get()["main"]
+        except Exception:  # Relax has no such call: the variation does not apply
+            return None
+
+    def _operand(self, index: int) -> relax.Expr:
+        array = self.arrays[index]
+        if index in self.constants:
+            return make_constant(array)
+        shape: list[Any] = list(array.shape)
+        if self.symbolic and _leading(array) == _leading(self.arrays[0]):
+            shape[0] = self._symbol
+        return relax.Var(f"x{index}", relax.TensorType(shape, str(array.dtype)))
+
+    @functools.cached_property
+    def _symbol(self) -> Any:
+        return tvm.tirx.Var("n", "int64")
+
+
+def _leading(array: np.ndarray) -> int | None:
+    return array.shape[0] if array.ndim else None
+
+
+def resized(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """Values of ``array`` in another shape."""
+    return np.resize(array, shape) if array.size else np.zeros(shape, array.dtype)

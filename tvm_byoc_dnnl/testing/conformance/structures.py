@@ -1,0 +1,119 @@
+"""Graphs around one call that a backend accepts: what partitioning, and a backend's own code, must get right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from tvm import relax
+from tvm.relax import op as R
+
+from ..._compat import dtype_of, shape_dims
+from ...registry import Namespace
+from ...trial import ask
+from .case import Case
+
+__all__ = ["structural_cases"]
+
+#: calls that keep shape and dtype, of which the backend leaves some with TVM
+_OTHERS: list[Callable[[Any], Any]] = [R.sin, R.erf, R.tan, lambda x: R.flip(x, 0), lambda x: R.cumsum(x, 0), R.sort]
+
+
+def structural_cases(ns: Namespace, base: Case) -> list[Case]:
+    """The structures that fit ``base``, an accepted call."""
+    cases = [replace(base, what=what, function=function, by=None) for what, function in _structures(ns, base)]
+    return [case for case in cases if case.main is not None]
+
+
+def _structures(ns: Namespace, base: Case) -> Iterator[tuple[str, Any]]:
+    call = base.function
+
+    def emitted(builder: Any, *operands: Any) -> Any:
+        return builder.emit(call(builder, *operands))
+
+    def alias(builder: Any, *operands: Any) -> Any:
+        result = emitted(builder, *operands)
+        return result, result
+
+    def beside_parameter(builder: Any, *operands: Any) -> Any:
+        return operands[0], emitted(builder, *operands)
+
+    def used_twice(builder: Any, *operands: Any) -> Any:
+        result = emitted(builder, *operands)
+        return emitted(builder, *operands), result, result
+
+    def unused(builder: Any, *operands: Any) -> Any:
+        emitted(builder, *operands)
+        return emitted(builder, *operands)
+
+    def same_operand(builder: Any, first: Any, *rest: Any) -> Any:
+        alike = [first if _looks(r) == _looks(first) else r for r in rest]
+        return emitted(builder, first, *alike)
+
+    yield "its result returned twice", alias
+    yield "a parameter returned beside it", beside_parameter
+    yield "the same call twice, results used twice", used_twice
+    yield "an unused copy of it", unused
+    if len(base.arrays) > 1:
+        yield "one operand in every place where it fits", same_operand
+    if _keeps_type(base):
+        yield from _chains(ns, base, emitted)
+
+
+def _chains(ns: Namespace, base: Case, call: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    """Structures of several calls, each on the result of another."""
+
+    def chain(builder: Any, first: Any, *rest: Any) -> Any:
+        return call(builder, call(builder, call(builder, first, *rest), *rest), *rest)
+
+    def leak(builder: Any, first: Any, *rest: Any) -> Any:
+        inner = call(builder, first, *rest)
+        return call(builder, inner, *rest), inner
+
+    def fork(builder: Any, first: Any, *rest: Any) -> Any:
+        inner = call(builder, first, *rest)
+        left, right = call(builder, inner, *rest), call(builder, inner, *rest)
+        return left, call(builder, right, *rest), right
+
+    yield "a chain of three", chain
+    yield "a chain whose middle leaks out", leak
+    yield "a fork: several results", fork
+    other = _left_with_tvm(ns, base)
+    if other is None:
+        return
+
+    def around(builder: Any, first: Any, *rest: Any) -> Any:
+        inner = call(builder, first, *rest)
+        outside = builder.emit(other(inner))
+        return call(builder, outside, *rest), call(builder, inner, *rest)
+
+    def between(builder: Any, first: Any, *rest: Any) -> Any:
+        inner = call(builder, first, *rest)
+        return call(builder, builder.emit(R.add(builder.emit(other(inner)), inner)), *rest)
+
+    yield "beside a call that stays with TVM", around
+    yield "a region that must not close over a call of TVM", between
+
+
+def _looks(expr: Any) -> str:
+    return str(expr.ty)
+
+
+def _keeps_type(base: Case) -> bool:
+    assert base.main is not None
+    result, first = base.main.ret_ty, base.main.params[0].ty if base.main.params else None
+    if not isinstance(result, relax.TensorType) or not isinstance(first, relax.TensorType):
+        return False
+    return dtype_of(result) == dtype_of(first) and shape_dims(result) == shape_dims(first)
+
+
+def _left_with_tvm(ns: Namespace, base: Case) -> Callable[[Any], Any] | None:
+    """A call on a tensor like the first operand that ``ns`` rejects."""
+    assert base.main is not None
+    x = relax.Var("x", base.main.params[0].ty)
+    for make in _OTHERS:
+        call = relax.BlockBuilder().normalize(make(x))
+        if ask(ns, call) is not None:
+            return make
+    return None
