@@ -445,6 +445,13 @@ def test_prelu_of_old_opsets(size: int) -> None:
     np.testing.assert_allclose(run(prepared(to_relax(model)), x)[0], want, rtol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(3, 1), (1, 3, 1), (4,), (1,)], ids=str)
+def test_prelu(shape: tuple[int, ...]) -> None:
+    assert check(onnx_model([node("PRelu", ["x", "s"], ["y"])], {"x": (2, 3, 4)}, {"s": rand(*shape)})) == {
+        "nn.prelu": 1
+    }
+
+
 def test_old_opset_is_modernised() -> None:
     add = node("Add", ["x", "b"], ["y"], broadcast=1, axis=1)
     model = onnx_model([add], {"x": (2, 3, 4)}, {"b": rand(3)}, opset=6)

@@ -70,6 +70,17 @@ def _rms_norm(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     return b.nodes
 
 
+def _prelu(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
+    """TVM 0.26 takes a slope of rank 1 or of the data's rank, and nothing between, like PyTorch's (C, 1, 1)."""
+    rank, slope = graph.rank(node.input[0]), graph.static_shape(node.input[1])
+    if rank is None or slope is None or not 1 < len(slope) < rank:
+        return None
+    b = Builder(graph, node)
+    full = b.add("Reshape", [node.input[1], b.ints([1] * (rank - len(slope)) + list(slope))])
+    b.add("PRelu", [node.input[0], full], node.output[0])
+    return b.nodes
+
+
 def _in_float32(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     """The importer's constants are float32, whatever the data."""
     kind = graph.elem_type(node.input[0])
@@ -94,6 +105,7 @@ RULES = {
     ("", "Elu"): _in_float32,
     ("", "Selu"): _in_float32,
     ("", "IsInf"): _is_inf,
+    ("", "PRelu"): _prelu,
     ("", "Pow"): _power,
     ("", "RMSNormalization"): _rms_norm,
     ("", "RoiAlign"): _roi_align,
