@@ -8,7 +8,7 @@
          │        fails alone           a cut in front of it
          └── candidates behind it, else TVM ──┘
 
-Attempts are remembered by the calls that they contained, so a region that did not change is not tried again, and a
+Attempts are remembered by the calls and results of the region, so one that did not change is not tried again, and a
 model in which nothing fails pays one attempt per region.
 """
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -49,6 +49,8 @@ class BlockPlan:
     host: Any
     block: Block
     units: list[Unit]
+    #: the units of a compiler whose results somebody reads, as functions
+    regions: dict[Unit, RegionBuilder] = field(default_factory=dict)
 
 
 #: dataflow block of the module → what becomes of it
@@ -111,7 +113,8 @@ class Fallback:
         self._policy = policy
         self._parts: dict[Any, int] = {}  # variable -> side of a cut
         self._cuts = count(1)
-        self._tried: dict[frozenset[Any], Failure | None] = {}
+        self._built: dict[Any, RegionBuilder] = {}  # calls and results -> the function of just these
+        self._tried: dict[RegionBuilder, Failure | None] = {}
         # composite and compilers -> what the candidates behind it make of it, and what crashed meanwhile
         self._behind: dict[Any, tuple[Body, list[Entry]]] = {}
 
@@ -125,8 +128,16 @@ class Fallback:
             if not returned and parts == self._parts:
                 returned = self._beyond_the_limit(regions)
                 if not returned:
-                    return plan
+                    return self._with_functions(plan)
             self._give_back(returned)
+
+    def _with_functions(self, plan: Plan) -> Plan:
+        for block_plan in plan.values():
+            for unit in block_plan.units:
+                outputs = block_plan.block.outputs(unit.bindings)
+                if unit.compiler and outputs:
+                    block_plan.regions[unit] = self._build(unit.bindings, outputs)
+        return plan
 
     def _plan(self) -> Plan:
         for _, block in dataflow_blocks(self.mod):
@@ -188,12 +199,18 @@ class Fallback:
         )
 
     def _try(self, region: _Region, bindings: Sequence[Any]) -> Failure | None:
-        key = frozenset((b.var, b.value.op) for b in bindings if isinstance(b.value, relax.Call))
-        if key not in self._tried:
-            outputs = region.block.outputs(bindings) or [bindings[-1].var]
-            func = RegionBuilder(bindings, outputs, self.mod.__getitem__).function()
-            self._tried[key] = self._attempt(namespace(region.unit.compiler), func)
-        return self._tried[key]
+        built = self._build(bindings, region.block.outputs(bindings) or [bindings[-1].var])
+        if built not in self._tried:
+            self._tried[built] = self._attempt(namespace(region.unit.compiler), built.function)
+        return self._tried[built]
+
+    def _build(self, bindings: Sequence[Any], outputs: Sequence[Any]) -> RegionBuilder:
+        """The function of a group of bindings; the same one for the same calls and results."""
+        calls = frozenset((b.var, b.value.op) for b in bindings if isinstance(b.value, relax.Call))
+        key = (calls, *outputs)
+        if key not in self._built:
+            self._built[key] = RegionBuilder(bindings, outputs, self.mod.__getitem__)
+        return self._built[key]
 
     def _narrow(self, region: _Region, failure: Failure) -> list[_Return]:
         """Find the call that breaks a region; one that works by itself gets a cut in front of it instead."""

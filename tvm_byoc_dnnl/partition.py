@@ -99,10 +99,10 @@ class _Outliner(relax.PyExprMutator):
 
     def _outline(self, unit: Unit, plan: BlockPlan) -> list[Any]:
         """The host's bindings in place of ``unit``: a call of its region, and one binding per further output."""
-        outputs = plan.block.outputs(unit.bindings)
-        if not outputs:
-            return []  # nobody reads it
-        region = RegionBuilder(unit.bindings, outputs, self._mod.__getitem__)
+        if unit not in plan.regions:
+            return []  # nobody reads its results
+        region = plan.regions[unit]
+        outputs = region.outputs
         key = (unit.compiler, region.wiring)
         if key not in self._regions:
             self._regions[key] = self._declare(unit.compiler, region)
@@ -129,7 +129,7 @@ class _Outliner(relax.PyExprMutator):
         while (name := f"{compiler}_{number}") in self._taken:
             number += 1
         self._taken.add(name)
-        func = region.function().with_attr({"Codegen": compiler, "global_symbol": name})
+        func = region.function.with_attr({"Codegen": compiler, "global_symbol": name})
         gv = tvm.ir.GlobalVar(name)
         relax.expr._update_type(gv, func.ty)
         self._functions[gv] = func

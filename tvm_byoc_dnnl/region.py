@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -61,6 +62,8 @@ class RegionBuilder:
         self._locals: dict[Any, Any] = {}  # composite's global variable -> local variable
         self._values: dict[Any, Any] = {}  # variable of the host -> expression inside
         self._params: list[Any] = []
+        #: variables of the host that hold the results
+        self.outputs = list(outputs)
         #: what the host passes, in the order of the parameters: also fields of tuples, which it has to bind first
         self.arguments: list[Any] = []
         wiring: list[Any] = []
@@ -114,6 +117,7 @@ class RegionBuilder:
         self._values[var] = relax.Var(var.name, var.ty)
         self._bindings.append(relax.VarBinding(self._values[var], self._builder.normalize(value)))
 
+    @functools.cached_property
     def function(self) -> relax.Function:
         """The region, with variables of its own."""
         single = len(self._outputs) == 1
