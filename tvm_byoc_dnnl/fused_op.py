@@ -225,9 +225,7 @@ def _compute(who: str, op: FusedOp, inputs: list[Any], match: _Match) -> list[te
     for tensor, output in zip(tensors, op.outputs, strict=True):
         ty = match.found[output].ty
         got = f"{tensor.dtype}[{', '.join(map(str, tensor.shape))}]"
-        require(
-            fits(str(tensor.dtype), list(tensor.shape), ty), f"the compute of {who} made {got}, the pattern is {ty}"
-        )
+        require(fits(str(tensor.dtype), list(tensor.shape), ty), f"the compute of {who} made {got}, expected {ty}")
     return tensors
 
 
