@@ -66,6 +66,7 @@ class _Fuser:
         self._defined: dict[int, float] = {t: k for k, n in enumerate(graph.nodes) for t in n.outputs}
         self._producer = {t: n for n in graph.nodes for t in n.outputs}
         self._users = graph.uses()
+        self._is_static = not graph.symbols
 
     def fuse_consumer(self, node: Node) -> bool:
         """Fuse the only reader of ``node`` into it, if that is possible."""
@@ -87,10 +88,6 @@ class _Fuser:
         self._defined[node.outputs[0]] = self._position[node]
         self.fused.add(user)
         return True
-
-    @property
-    def _is_static(self) -> bool:
-        return not self.graph.symbols
 
     def _dtype(self, tensor: int) -> str:
         return self.graph.tensors[tensor].dtype
