@@ -1,4 +1,4 @@
-"""What a compiled model says of itself: its inputs and the versions it was built with.
+"""What a compiled model says of itself: its inputs, the versions it was built with, what was not offloaded as asked.
 
 Stored as a Relax function that returns JSON in a byte tensor, so that it survives ``export_library`` with nothing
 but TVM's VM.
@@ -7,6 +7,7 @@ but TVM's VM.
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import tvm
 from tvm import relax
 
 from ._compat import dtype_of, make_constant, shape_dims, var_name
+from .log import read_log
 
 __all__ = ["METADATA_FUNCTION", "attach_metadata", "read_metadata"]
 
@@ -39,6 +41,7 @@ def attach_metadata(mod: tvm.IRModule, entry: str = "main") -> tvm.IRModule:
         "version": METADATA_VERSION,
         "tvm": tvm.__version__,
         "inputs": [_describe(p) for p in mod[names[entry]].params],
+        "log": [asdict(e) for e in read_log(mod)],
     }
     data = np.frombuffer(json.dumps(record).encode(), dtype="uint8")
     bb = relax.BlockBuilder(mod)

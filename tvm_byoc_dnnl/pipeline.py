@@ -51,9 +51,9 @@ def byoc_pipeline(*, strict: bool = False) -> tvm.transform.Pass:
         target = tvm.target.Target.current(allow_none=False)
         return tvm.transform.Sequential(
             [
-                _attach_metadata,
                 RunTargetHooks(strict=strict),
                 RunCodegens(strict=strict),
+                _attach_metadata,  # behind all that may write to the log
                 *cpu.library_dispatch_passes(target),
                 relax.transform.LegalizeOps(),
                 relax.transform.AnnotateTIROpPattern(),

@@ -12,6 +12,7 @@ from tests.unit.failing_vendor import reasons, run, vendors
 from tvm_byoc_dnnl.attempt import check_sources
 from tvm_byoc_dnnl.errors import NativeLibraryError, UnsupportedError
 from tvm_byoc_dnnl.guard import RunCodegens, dissolve_regions
+from tvm_byoc_dnnl.metadata import read_metadata
 from tvm_byoc_dnnl.relax_utils import bindings_of, codegen_of
 
 T = R.Tensor((4, 4), "float32")
@@ -76,6 +77,17 @@ def test_a_call_whose_code_cannot_be_generated_goes_back(stage, fault, why):
         assert reason.startswith("b relax.exp va codegen: ")
         assert why in reason
         np.testing.assert_allclose(run(mod, X), EXPECTED, rtol=1e-5)
+
+
+def test_the_compiled_model_knows_the_reason(tmp_path):
+    with vendors("va") as va:
+        va.faults["codegen"] = FAULTS["raises"][1]
+        byoc.compile(Chain, "va").export_library(str(tmp_path / "m.so"))
+    vm = relax.VirtualMachine(tvm.runtime.load_module(str(tmp_path / "m.so")), tvm.cpu())
+    (entry,) = read_metadata(vm)["log"]
+    assert entry["op"] == "relax.exp"
+    assert entry["stage"] == "codegen"
+    assert "ZeroDivisionError" in entry["reason"]
 
 
 def test_strict_raises_instead():
