@@ -6,10 +6,11 @@ from importlib.metadata import PackageNotFoundError, version
 
 from .annotate import AnnotateExternalCompiler
 from .api import compile, partition
+from .c_source import generate_c
 from .errors import ArtifactError, ByocError, GraphError, InputError, NativeLibraryError, UnsupportedError
 from .frontend import to_relax
 from .fused_op import register_fused_op
-from .hooks import register_target_hooks, set_target_options
+from .hooks import for_each_region, get_target_options, register_target_hooks, set_target_options
 from .partition import PartitionGraph
 from .pipeline import byoc_pipeline
 from .policy import RegionPolicy
@@ -59,7 +60,10 @@ __all__ = [
     "compile",
     "compilers",
     "explain",
+    "for_each_region",
+    "generate_c",
     "get_annotate_compiler",
+    "get_target_options",
     "load",
     "partition",
     "profile",
