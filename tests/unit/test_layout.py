@@ -31,6 +31,7 @@ VENDOR_EXTRA = {
 NAMES_A_VENDOR = {
     "tvm_byoc_dnnl/_native.py": "finds libdnnl, which our library is linked to, and explains when it is not there",
     "tvm_byoc_dnnl/api.py": "the default of the one-call forms is the backend in the package's name",
+    "tvm_byoc_dnnl/testing/conformance/__init__.py": "tries a backend beside those that are always there",
 }
 
 # C++: (files, headers that they must not see).
