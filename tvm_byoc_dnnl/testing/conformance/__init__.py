@@ -27,6 +27,8 @@ __all__ = ["TOLERANCES", "Report", "Result", "run_conformance"]
 
 #: functions compiled at once: many save the cost of a build, few save time where one of them fails
 _BATCH = 64
+#: how many operators the larger graphs are built around
+_STRUCTURED = 24
 #: whom to pair a backend with, the first that is not itself
 _PARTNERS = ("ccompiler", "dnnl")
 
@@ -78,12 +80,13 @@ def run_conformance(
     results = list(_judged(ns, [*calls, *patterns], [compiler], allowed, say))
     notes += [f"{op}: the kit has no example call" for op in ops if op not in {c.subject for c in calls}]
 
-    structures = [s for base in _accepted(calls, results) for s in structural_cases(ns, base)]
+    bases = _spread(_accepted(calls, results), _STRUCTURED)
+    structures = [s for base in bases for s in structural_cases(ns, base)]
     results += _judged(ns, structures, [compiler], allowed, say)
     partner = next(p for p in _PARTNERS if p != compiler)
     if partner in compilers():
         for order in ([compiler, partner], [partner, compiler]):
-            paired = [c.renamed(f"{c.what}, shared by {' and '.join(order)}") for c in _spread(structures)]
+            paired = [c.renamed(f"{c.what}, shared by {' and '.join(order)}") for c in _spread(structures, _BATCH)]
             results += _judged(ns, paired, order, allowed, say)
     return Report(compiler, results, notes, time.monotonic() - start)
 
@@ -110,10 +113,11 @@ def _accepted(cases: Sequence[Case], results: Sequence[Result]) -> list[Case]:
     return list(first.values())
 
 
-def _spread(cases: Sequence[Case], count: int = _BATCH) -> list[Case]:
-    """Some of the cases, from all over."""
-    step = max(len(cases) // count, 1)
-    return list(cases[::step])
+def _spread(cases: Sequence[Case], count: int) -> list[Case]:
+    """``count`` of the cases, from all over; all, where there are fewer."""
+    if len(cases) <= count:
+        return list(cases)
+    return [cases[i * len(cases) // count] for i in range(count)]
 
 
 def _pattern_case(name: str, pattern: Pattern) -> Case | None:

@@ -195,10 +195,15 @@ def _outcomes(cases: Sequence[Case], functions: Sequence[Any], build: _Build) ->
 
 def _run(function: Any, inputs: Sequence[np.ndarray]) -> Outcome:
     try:
-        result = function(*map(tvm.runtime.tensor, inputs))
+        return _tensors(function(*map(tvm.runtime.tensor, inputs)))
     except Exception as error:
         return error
-    return [t.numpy() for t in ([result] if isinstance(result, tvm.runtime.Tensor) else result)]
+
+
+def _tensors(result: Any) -> list[np.ndarray]:
+    if isinstance(result, tvm.runtime.Tensor):
+        return [result.numpy()]
+    return [array for item in result for array in _tensors(item)]
 
 
 def _widened(cases: Sequence[Case]) -> dict[Case, list[list[np.ndarray]]]:
