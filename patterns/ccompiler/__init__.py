@@ -6,11 +6,13 @@ It is also the example of target hooks: everything that a vendor registers is in
 from __future__ import annotations
 
 from ...hooks import for_each_region, register_target_hooks
+from ...registry import register_namespace
 from . import ops
 from .lower import NAMESPACE, OPTIONS, TARGET, compile_functions, lower_region
 
 __all__ = ["ops"]
 
+register_namespace(NAMESPACE, policy=ops.ViewsStay())
 ops.register(NAMESPACE)
 register_target_hooks(
     NAMESPACE,

@@ -13,13 +13,14 @@ from tvm import relax
 from ..._compat import dtype_of, shape_dims, static_shape
 from ...attempt import describe
 from ...c_source import generate_c, lower_tir
+from ...policy import RegionPolicy, Work
 from ...registry import register_annotate_compiler
 from ...te import translate_to_te
 from ...verdict import Reject, require
 from .lower import TARGET, scheduled
 from .toolchain import find_compiler
 
-__all__ = ["FAMILIES", "register"]
+__all__ = ["FAMILIES", "ViewsStay", "register"]
 
 #: dtypes that TVM's C generator can write; C has no half precision
 _DTYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64".split())
@@ -44,6 +45,18 @@ FAMILIES: dict[str, str] = {
     "lookup": "gather_elements gather_nd one_hot take",
     "creation": "arange eye eye_like full full_like ones ones_like zeros zeros_like",
 }
+
+_VIEWS = frozenset(f"relax.{name}" for name in "expand_dims flatten nn.batch_flatten reshape squeeze".split())
+
+
+class ViewsStay(RegionPolicy):
+    """A region of views alone would copy what TVM, but for a model's result, only looks at in another shape."""
+
+    def why_not(self, work: Work) -> str:
+        """Why a region is not worth it, ``""`` when it is."""
+        if _VIEWS.issuperset(work.ops):
+            return f"{', '.join(work.ops)}: nothing but views, which TVM does without copying"
+        return super().why_not(work)
 
 
 def register(compiler: str) -> None:

@@ -22,7 +22,7 @@ VENDOR_EXTRA = {
     # a backend without a library of its own: target hooks, Relax → TE, and TVM's C generator
     "patterns/ccompiler/__init__.py": {"hooks"},
     "patterns/ccompiler/lower.py": {"c_source", "hooks", "te"},
-    "patterns/ccompiler/ops.py": {"attempt", "c_source", "te"},
+    "patterns/ccompiler/ops.py": {"attempt", "c_source", "policy", "te"},
     "patterns/ccompiler/schedule.py": {"te"},
     "patterns/ccompiler/toolchain.py": {"object_module"},
 }
