@@ -24,13 +24,14 @@ from tvm import relax
 
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl._compat import make_constant
+from tvm_byoc_dnnl.annotate import ask_pattern
 from tvm_byoc_dnnl.graph import PortableGraph
 from tvm_byoc_dnnl.lower import lower_region
 from tvm_byoc_dnnl.registry import namespace
-from tvm_byoc_dnnl.relax_utils import bindings_of, codegen_of, op_calls
+from tvm_byoc_dnnl.relax_utils import bindings_of, codegen_of, match_annotations, op_calls
 from tvm_byoc_dnnl.trial import ask
 
-__all__ = ["TOLERANCE", "Case", "Operand", "accept", "const", "data", "refuse"]
+__all__ = ["TOLERANCE", "Case", "Operand", "accept", "const", "data", "number", "refuse"]
 
 #: Largest error allowed, relative to the largest value of the result. float32: the library's vectorised functions are
 #: good to some 1e-6, and sums of a few hundred products add rounding of the same size. The short types round each
@@ -131,6 +132,11 @@ class Case:
         return builder.get()
 
     @functools.cached_property
+    def prepared(self) -> relax.Function:
+        """The function as the patterns see it."""
+        return (byoc.Prepare()(self.module) if self.prepare else self.module)["main"]
+
+    @functools.cached_property
     def partitioned(self) -> tvm.IRModule:
         """The module with its regions."""
         passes = [byoc.AnnotateExternalCompiler(self.compiler, prepare=self.prepare), byoc.PartitionGraph()]
@@ -177,7 +183,7 @@ class Case:
     def becomes(self, *nodes: tuple[str, list[str]] | str) -> Case:
         """The regions are these nodes (kind, or kind and post-ops), in order."""
         wanted = [(n, []) if isinstance(n, str) else n for n in nodes]
-        assert self.nodes() == wanted
+        assert self.nodes() == wanted, f"{self.nodes()}\nis not {wanted}"
         return self
 
     def is_refused(self, reason: str) -> Case:
@@ -187,10 +193,19 @@ class Case:
         assert not self.regions
         return self
 
+    def is_not(self, pattern: str, reason: str) -> Case:
+        """The named pattern fits the function's calls, but its check refuses for ``reason``."""
+        ns = namespace(self.compiler)
+        match = match_annotations(ns.patterns[pattern], self.prepared)
+        assert match is not None, f"{pattern} does not fit at all\n{self.prepared}"
+        refusal = ask_pattern(ns, ns.patterns[pattern], match)
+        assert refusal is not None, f"{pattern} was taken"
+        assert reason in refusal.reason
+        return self
+
     def reasons(self) -> list[str]:
         """Why each call of the (prepared) function stays, one by one."""
-        mod = byoc.Prepare()(self.module) if self.prepare else self.module
-        verdicts = [ask(namespace(self.compiler), call) for _, call in op_calls(mod["main"])]
+        verdicts = [ask(namespace(self.compiler), call) for _, call in op_calls(self.prepared)]
         return [v.reason for v in verdicts if v is not None]
 
     def run(self, partitioned: bool = True) -> list[np.ndarray]:
@@ -238,6 +253,11 @@ def _calls_inside(region: relax.Function) -> Iterator[Any]:
             local[var] = value
         elif isinstance(value, relax.Call) and value.op in local:
             yield from op_calls(local[value.op])
+
+
+def number(value: float, dtype: str = "float32") -> relax.Expr:
+    """A constant of rank 0."""
+    return make_constant(np.asarray(value, _numpy_dtype(dtype)), dtype)
 
 
 def accept(name: str, function: Callable[..., Any], *operands: Operand, **options: Any) -> Any:

@@ -142,7 +142,7 @@ class GraphBuilder:
                 raise Reject(f"the shape argument {var_name(var)} has unknown values")
             self.graph.inputs.append(Input(shape=tuple(self.dim(d) for d in values)))
             return
-        self._values[var] = self._input(var_name(var), ty)
+        self._values[var] = self._input(var_name(var) if isinstance(var, relax.Var) else "result", ty)
 
     def _input(self, name: str, ty: Any) -> Any:
         if isinstance(ty, relax.TupleType):
@@ -154,7 +154,7 @@ class GraphBuilder:
         return value
 
     def value(self, expr: Any) -> Value:
-        """The tensor that a Relax expression stands for; an unknown variable becomes an input."""
+        """The tensor that a Relax expression stands for; an unknown variable or call becomes an input."""
         value = self.values(expr)
         if not isinstance(value, Value):
             raise Reject(f"a tuple of {len(value)} stands where one tensor is expected")
@@ -168,7 +168,7 @@ class GraphBuilder:
             return self._constant(expr)
         if isinstance(expr, relax.TupleGetItem):
             return self.values(expr.tuple_value)[expr.index]
-        if not isinstance(expr, relax.Var):
+        if not isinstance(expr, (relax.Var, relax.Call)):  # a match names a call whose result it reads
             raise Reject(f"{type(expr).__name__} is not a tensor argument")
         if expr not in self._values:
             self.add_input(expr)

@@ -41,8 +41,11 @@ def lower_region(
     g = GraphBuilder(symbol, constant_names)
     for param in func.params:
         g.add_input(param)
+    arguments = len(g.graph.inputs)
     _lower_body(ns, g, func)
     graph = g.finish(g.values(func.body.body))
+    if len(graph.inputs) != arguments:
+        raise Reject(f"a lowering of {ns.name!r} reads what is neither an argument nor a result of the region")
     return ns.optimize(graph) if ns.optimize is not None else graph
 
 

@@ -8,11 +8,23 @@ from __future__ import annotations
 from ...codegen import portable_codegen
 from ...policy import RegionPolicy
 from ...registry import register_namespace
-from . import conv, elementwise, matmul, norm, pool, reduce, shape, softmax
+from . import activations, conv, elementwise, lrn, matmul, norm, pool, reduce, shape, shuffle, softmax
 from .native import create_module, describe, probe
 from .post_ops import fuse_post_ops
 
-__all__ = ["conv", "elementwise", "matmul", "norm", "pool", "reduce", "shape", "softmax"]
+__all__ = [
+    "activations",
+    "conv",
+    "elementwise",
+    "lrn",
+    "matmul",
+    "norm",
+    "pool",
+    "reduce",
+    "shape",
+    "shuffle",
+    "softmax",
+]
 
 register_namespace(
     "dnnl",

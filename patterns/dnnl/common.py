@@ -17,17 +17,25 @@ __all__ = [
     "ints",
     "product",
     "require_float",
+    "require_movable",
     "to_layout",
 ]
 
 #: dtypes in which oneDNN computes what Relax means (integers would pass through float32 and lose bits)
 FLOATS = ("float32", "float16", "bfloat16")
+_MOVABLE = (*FLOATS, "bool", "int8", "uint8")
 
 
 def require_float(op: str, *values: Value) -> None:
     """Refuse anything but floating point."""
     for value in values:
         require(value.dtype in FLOATS, f"{op} of dtype {value.dtype}; oneDNN computes in {', '.join(FLOATS)}")
+
+
+def require_movable(op: str, *values: Value) -> None:
+    """Refuse what oneDNN cannot copy without a change: it converts by way of float32."""
+    for value in values:
+        require(value.dtype in _MOVABLE, f"{op} of dtype {value.dtype}; oneDNN copies {', '.join(_MOVABLE)}")
 
 
 def ints(values: Sequence[Any]) -> list[int]:

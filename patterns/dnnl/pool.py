@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvm.relax.dpl import is_op, wildcard
+
 from ...builder import GraphBuilder, Value
-from ...registry import register_lowering
+from ...registry import register_lowering, register_pattern
 from ...verdict import require
 from .common import canonical_layout, from_layout, ints, require_float, to_layout
+from .matching import Match
 
 __all__ = ["global_average"]
+
+#: the least float32; what is padded with it never wins a maximum
+_LOWEST = -3.4028234663852886e38
 
 _MAX = [f"relax.nn.max_pool{d}d" for d in (1, 2, 3)]
 _AVG = [f"relax.nn.avg_pool{d}d" for d in (1, 2, 3)]
@@ -25,8 +31,13 @@ def _emit(g: GraphBuilder, src: Value, shape: Any, alg: str, kernel: list[int], 
 @register_lowering("dnnl", _MAX + _AVG)
 def pooling(g: GraphBuilder, call: Any) -> Value:
     """Max and average pooling; ``ceil_mode`` becomes padding at the end."""
+    spatial = len(call.attrs.pool_size)
+    return _pool(g, call, g.value(call.args[0]), [0] * spatial, [0] * spatial)
+
+
+def _pool(g: GraphBuilder, call: Any, src: Value, before: list[int], after: list[int]) -> Value:
+    """The pooling ``call`` of ``src``, which is padded further by what never wins a maximum."""
     attrs, op = call.attrs, call.op.name
-    src = g.value(call.args[0])
     require_float(op, src)
     layout, out_layout = str(attrs.layout), str(attrs.out_layout) or str(attrs.layout)
     canonical = canonical_layout(layout, "NC")
@@ -34,7 +45,8 @@ def pooling(g: GraphBuilder, call: Any) -> Value:
     shape = from_layout(g.shape_of(call.ty), out_layout, canonical)
     kernel, strides, dilations = ints(attrs.pool_size), ints(attrs.strides), ints(attrs.dilation)
     padding, spatial = ints(attrs.padding), len(canonical) - 2
-    pad_begin, pad_end = padding[:spatial], padding[spatial:]
+    pad_begin = [own + more for own, more in zip(padding[:spatial], before, strict=True)]
+    pad_end = [own + more for own, more in zip(padding[spatial:], after, strict=True)]
     include = bool(attrs.count_include_pad)
     if attrs.ceil_mode:
         pad_end = _ceil_padding(src, shape, kernel, strides, dilations, pad_begin, pad_end, include and op in _AVG)
@@ -97,3 +109,41 @@ def global_average(g: GraphBuilder, src: Value) -> Value:
     """Mean over the spatial axes of ``N C …``, axes kept; pooling, unlike reduction, reads blocked layouts."""
     kernel = [d for d in src.shape[2:] if isinstance(d, int)]
     return _emit(g, src, (*src.shape[:2], *(1 for _ in kernel)), "avg_exclude_padding", kernel)
+
+
+# ---------------------------------------------------------------- pad ── max_pool  ──>  max_pool with padding
+def _padding(match: Match) -> tuple[list[int], list[int]]:
+    """What a pad in front of a max_pool adds before and after each spatial axis."""
+    pad, pool = match["pad"].attrs, match["root"].attrs
+    require(str(pad.pad_mode) == "constant", f"pad_mode {pad.pad_mode}; a max_pool's own padding is constant")
+    value = float(pad.pad_value)
+    require(value <= _LOWEST, f"padding with {value:g}, which can be the maximum")
+    widths, layout = ints(pad.pad_width), str(pool.layout)
+    pairs = dict(zip(layout, zip(widths[::2], widths[1::2], strict=True), strict=True))
+    require(pairs["N"] == pairs["C"] == (0, 0), f"padding {widths} of the batch or the channels")
+    require(min(widths) >= 0, f"negative padding {widths}")
+    axes = canonical_layout(layout, "NC")[2:]
+    return [pairs[a][0] for a in axes], [pairs[a][1] for a in axes]
+
+
+def _padded_max_pool(match: Match) -> bool:
+    """``max_pool(pad(x))`` where the padding never wins."""
+    _padding(match)
+    return True
+
+
+def _lower_padded_max_pool(g: GraphBuilder, match: Match) -> Value:
+    return _pool(g, match["root"], g.value(match["x"]), *_padding(match))
+
+
+for _op in _MAX:
+    _x = wildcard()
+    _pad = is_op("relax.nn.pad")(_x)
+    register_pattern(
+        "dnnl",
+        f"padded_{_op.rpartition('.')[2]}",
+        is_op(_op)(_pad),
+        annotations={"x": _x, "pad": _pad},
+        check=_padded_max_pool,
+        lower=_lower_padded_max_pool,
+    )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import relax
 
 from ...builder import GraphBuilder, Value
+from ...graph import Dim
 from ...registry import register_lowering
 from ...verdict import Reject, require
-from .common import ints, require_float
+from .common import ints, product, require_movable
 
 __all__: list[str] = []
 
@@ -20,13 +22,15 @@ _RESHAPES = [
     "relax.expand_dims",
     "relax.nn.batch_flatten",
 ]
+#: a gather by a table becomes one slice per run of indices; more of them than this stay with TVM
+_MAX_SLICES = 8
 
 
 @register_lowering("dnnl", _RESHAPES)
 def reshape(g: GraphBuilder, call: Any) -> Value:
     """Same elements, another shape."""
     src = g.value(call.args[0])
-    require_float(call.op.name, src)
+    require_movable(call.op.name, src)
     return g.emit("reshape", [src], g.shape_of(call.ty))
 
 
@@ -34,7 +38,7 @@ def reshape(g: GraphBuilder, call: Any) -> Value:
 def permute(g: GraphBuilder, call: Any) -> Value:
     """Axes in another order; without ``axes`` they are reversed."""
     src, axes = g.value(call.args[0]), call.attrs.axes
-    require_float(call.op.name, src)
+    require_movable(call.op.name, src)
     order = [a % src.ndim for a in ints(axes)] if axes is not None else list(reversed(range(src.ndim)))
     return g.emit("permute", [src], [src.shape[a] for a in order], axes=order)
 
@@ -43,45 +47,98 @@ def permute(g: GraphBuilder, call: Any) -> Value:
 def broadcast(g: GraphBuilder, call: Any) -> Value:
     """Repeat along axes of size 1."""
     src, shape = g.value(call.args[0]), g.shape_of(call.ty)
-    require_float(call.op.name, src)
+    require_movable(call.op.name, src)
     return g.emit("expand", [g.reshape(src, (1,) * (len(shape) - src.ndim) + src.shape)], shape)
+
+
+@register_lowering("dnnl", "relax.tile")
+def tile(g: GraphBuilder, call: Any) -> Value:
+    """The whole tensor again and again along each axis."""
+    src, repeats = g.value(call.args[0]), ints(call.attrs.repeats)
+    require_movable(call.op.name, src)
+    rank = max(src.ndim, len(repeats))
+    shape = (1,) * (rank - src.ndim) + src.shape
+    repeats = [1] * (rank - len(repeats)) + repeats
+    return _repeated(g, src, [(1, d) for d in shape], [(r, d) for r, d in zip(repeats, shape, strict=True)])
+
+
+@register_lowering("dnnl", "relax.repeat")
+def repeat(g: GraphBuilder, call: Any) -> Value:
+    """Each element several times along one axis; without an axis, of the flattened tensor."""
+    src, times, axis = g.value(call.args[0]), int(call.attrs.repeats), call.attrs.axis
+    require_movable(call.op.name, src)
+    if axis is None:
+        src, axis = g.reshape(src, (product(src.shape),)), 0
+    axis = int(axis) % src.ndim
+    again = [times if i == axis else 1 for i in range(src.ndim)]
+    return _repeated(g, src, [(d, 1) for d in src.shape], [(d, r) for d, r in zip(src.shape, again, strict=True)])
+
+
+def _repeated(g: GraphBuilder, src: Value, split: Sequence[tuple[Dim, Dim]], wide: Sequence[tuple[Dim, Dim]]) -> Value:
+    """``src`` with each axis split in two, of which one is repeated, and joined again."""
+    kept = [i for i, (a, b) in enumerate(zip(split, wide, strict=True)) if a != b]
+
+    def joined(pairs: Sequence[tuple[Dim, Dim]]) -> list[Dim]:
+        return [d for i, pair in enumerate(pairs) for d in (pair if i in kept else (product(pair),))]
+
+    expanded = g.emit("expand", [g.reshape(src, joined(split))], joined(wide))
+    return g.reshape(expanded, [product(pair) for pair in wide])
+
+
+def _parts(g: GraphBuilder, call: Any) -> tuple[Value, ...]:
+    parts = g.values(call.args[0])
+    require(isinstance(parts, tuple) and bool(parts), f"{call.op.name} of something that is not a tuple of tensors")
+    require_movable(call.op.name, *parts)
+    return parts
 
 
 @register_lowering("dnnl", "relax.concat")
 def concat(g: GraphBuilder, call: Any) -> Value:
-    """Tensors one behind the other along one axis."""
-    parts = g.values(call.args[0])
-    require(isinstance(parts, tuple) and bool(parts), "concat of something that is not a tuple of tensors")
-    require_float(call.op.name, *parts)
-    axis = call.attrs.axis
+    """Tensors one behind the other along one axis; without an axis, flattened ones."""
+    parts, axis = _parts(g, call), call.attrs.axis
     if axis is None:
-        return Reject("concat without an axis flattens its inputs")  # type: ignore[return-value]
+        parts, axis = tuple(g.reshape(p, (product(p.shape),)) for p in parts), 0
     return g.emit("concat", parts, g.shape_of(call.ty), axis=int(axis) % parts[0].ndim)
+
+
+@register_lowering("dnnl", "relax.stack")
+def stack(g: GraphBuilder, call: Any) -> Value:
+    """Tensors one behind the other along a new axis."""
+    parts, shape = _parts(g, call), g.shape_of(call.ty)
+    axis = int(call.attrs.axis or 0) % len(shape)
+    slices = [g.reshape(p, (*p.shape[:axis], 1, *p.shape[axis:])) for p in parts]
+    return g.emit("concat", slices, shape, axis=axis)
 
 
 @register_lowering("dnnl", "relax.split")
 def split(g: GraphBuilder, call: Any) -> tuple[Value, ...]:
     """Consecutive slices along one axis."""
     src, axis = g.value(call.args[0]), int(call.attrs.axis)
-    require_float(call.op.name, src)
+    require_movable(call.op.name, src)
     axis %= src.ndim
     require(isinstance(src.shape[axis], int), f"split of the symbolic axis {src.shape[axis]}")
     parts, begin = [], 0
     for field in call.ty.fields:
         shape = g.shape_of(field)
-        begins = [begin if i == axis else 0 for i in range(src.ndim)]
-        parts.append(g.emit("slice", [src], shape, begin=begins, steps=[1] * src.ndim))
+        parts.append(_slice(g, src, axis, begin, shape[axis]))
         size = shape[axis]
         assert isinstance(size, int)
         begin += size
     return tuple(parts)
 
 
+def _slice(g: GraphBuilder, src: Value, axis: int, begin: int, size: Dim, step: int = 1) -> Value:
+    shape = [size if i == axis else d for i, d in enumerate(src.shape)]
+    begins = [begin if i == axis else 0 for i in range(src.ndim)]
+    steps = [step if i == axis else 1 for i in range(src.ndim)]
+    return g.emit("slice", [src], shape, begin=begins, steps=steps)
+
+
 @register_lowering("dnnl", "relax.strided_slice")
 def strided_slice(g: GraphBuilder, call: Any) -> Value:
     """Slices with constant bounds and positive steps."""
     src, shape = g.value(call.args[0]), g.shape_of(call.ty)
-    require_float(call.op.name, src)
+    require_movable(call.op.name, src)
     axes, begins = (_int_tuple(a) for a in call.args[1:3])
     steps = _int_tuple(call.args[4]) if len(call.args) > 4 else [1] * len(axes)
     begin, step = [0] * src.ndim, [1] * src.ndim
@@ -105,11 +162,57 @@ def _int_tuple(expr: Any) -> list[int]:
     return values
 
 
+@register_lowering("dnnl", "relax.take")
+def take(g: GraphBuilder, call: Any) -> Value:
+    """Constant indices, as slices: a row, a range, or a short table."""
+    src, indices = g.value(call.args[0]), g.value(call.args[1]).constant
+    require_movable(call.op.name, src)
+    require(indices is not None, "take with indices that are not constant; oneDNN has no gather")
+    assert indices is not None
+    require(call.attrs.axis is not None or src.ndim == 1, "take without an axis flattens its input")
+    axis = int(call.attrs.axis or 0) % src.ndim
+    size, wanted = src.shape[axis], [int(i) for i in indices.reshape(-1)]
+    require(isinstance(size, int), f"take along the symbolic axis {size}")
+    assert isinstance(size, int)
+    require(all(0 <= i < size for i in wanted), f"take with an index outside of [0, {size})")
+    runs = _runs(wanted)
+    require(0 < len(runs) <= _MAX_SLICES, f"take with a table of {len(wanted)} indices; oneDNN has no gather")
+    slices = [_slice(g, src, axis, begin, count, step) for begin, count, step in runs]
+    shape = [len(wanted) if i == axis else d for i, d in enumerate(src.shape)]
+    rows = slices[0] if len(slices) == 1 else g.emit("concat", slices, shape, axis=axis)
+    return g.reshape(rows, g.shape_of(call.ty))
+
+
+def _runs(indices: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Indices as runs ``(begin, count, step)`` of constant positive step, longest first from the left."""
+    runs: list[tuple[int, int, int]] = []
+    for index in indices:
+        begin, count, step = runs[-1] if runs else (index, 0, 1)
+        if count == 1 and index > begin:
+            step = index - begin
+        if count and index == begin + count * step:
+            runs[-1] = (begin, count + 1, step)
+        else:
+            runs.append((index, 1, 1))
+    return runs
+
+
+@register_lowering("dnnl", "relax.nn.pixel_shuffle")
+def pixel_shuffle(g: GraphBuilder, call: Any) -> Value:
+    """Channels to positions: ``(…, C·r², H, W)`` to ``(…, C, H·r, W·r)``."""
+    src, r = g.value(call.args[0]), int(call.attrs.upscale_factor)
+    require_movable(call.op.name, src)
+    shape, lead = g.shape_of(call.ty), src.ndim - 3
+    apart = g.reshape(src, (*src.shape[:lead], shape[-3], r, r, *src.shape[-2:]))
+    order = [*range(lead), *(lead + i for i in (0, 3, 1, 4, 2))]
+    return g.reshape(g.permute(apart, order), shape)
+
+
 @register_lowering("dnnl", "relax.nn.pad")
 def pad(g: GraphBuilder, call: Any) -> Value:
     """Padding with a constant."""
     src, attrs = g.value(call.args[0]), call.attrs
-    require_float(call.op.name, src)
+    require_movable(call.op.name, src)
     require(str(attrs.pad_mode) == "constant", f"pad_mode {attrs.pad_mode}; only constant padding is taken")
     widths = ints(attrs.pad_width)
     require(min(widths) >= 0, f"negative padding {widths}")
