@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "artifact.h"
+#include "dnnl/emit.h"
 #include "dnnl/region.h"
 #include "dnnl/report.h"
 #include "support/error.h"
@@ -339,6 +340,26 @@ const char* IsaName(dnnl::cpu_isa isa) {
   return "unknown";
 }
 
+/// A static graph as source; the names of its constants are checked as for a module.
+ffi::String Emit(const ffi::String& graph_json, const ffi::Array<ffi::String>& const_names) {
+  return Guarded([&] {
+    const Graph graph = ParseGraph(std::string_view(graph_json.data(), graph_json.size()));
+    if (!graph.IsStatic()) {
+      Fail(ErrorKind::kUnsupported, graph.name, ": shapes depend on ", Join(graph.symbols),
+           ", expected static ones to emit source: give them values first");
+    }
+    std::vector<std::string> names, expected;
+    for (const ffi::String& name : const_names) names.push_back(name);
+    for (const Constant& constant : graph.constants) expected.push_back(constant.name);
+    if (names != expected) {
+      Fail(ErrorKind::kGraph, graph.name, ": the constants are named ", Join(names),
+           ", in the graph ", Join(expected));
+    }
+    return ffi::String(
+        EmitSource(graph, Lowering(graph, Specialise(graph, {}), CpuEngine()).Run()));
+  });
+}
+
 ffi::String Info() {
   const dnnl_version_t* version = dnnl_version();
   json::Object info;
@@ -375,6 +396,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
                return ffi::String(Probe(std::string_view(graph_json.data(), graph_json.size())));
              });
            })
+      .def("tvm_byoc_dnnl.Emit", Emit)
       .def("tvm_byoc_dnnl.Info", Info)
       .def("tvm_byoc_dnnl.UseOpenMPForTVM", UseOpenMPForTVM);
 }

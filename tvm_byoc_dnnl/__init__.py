@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from .annotate import AnnotateExternalCompiler
 from .api import compile, partition
 from .c_source import generate_c
+from .emit import emit
 from .errors import ArtifactError, ByocError, GraphError, InputError, NativeLibraryError, UnsupportedError
 from .frontend import to_relax
 from .fused_op import register_fused_op
@@ -59,6 +60,7 @@ __all__ = [
     "byoc_pipeline",
     "compile",
     "compilers",
+    "emit",
     "explain",
     "for_each_region",
     "generate_c",

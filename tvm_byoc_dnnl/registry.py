@@ -100,6 +100,7 @@ class Namespace:
     codegen: Callable[..., Any] | None = None
     probe: Callable[[PortableGraph], Reject | None] | None = None
     describe: Callable[[PortableGraph], Description | None] | None = None
+    emit: Callable[[PortableGraph], str] | None = None
     optimize: Callable[[PortableGraph], PortableGraph] | None = None
     prepare: Sequence[Callable[[], tvm.transform.Pass]] = ()
     policy: RegionPolicy | None = None
@@ -177,6 +178,7 @@ def register_namespace(
     codegen: Callable[..., Any] | None = None,
     probe: Callable[[PortableGraph], Reject | None] | None = None,
     describe: Callable[[PortableGraph], Description | None] | None = None,
+    emit: Callable[[PortableGraph], str] | None = None,
     optimize: Callable[[PortableGraph], PortableGraph] | None = None,
     prepare: Sequence[Callable[[], tvm.transform.Pass]] = (),
     policy: RegionPolicy | None = None,
@@ -194,6 +196,8 @@ def register_namespace(
         this machine. Asked for every call that a lowering accepts and that has no predicate of its own.
     describe : callable, optional
         ``describe(graph) -> Description | None``: how the library would run a lowered region, for reports.
+    emit : callable, optional
+        ``emit(graph) -> str``: a static lowered region as C source, for programs without TVM.
     optimize : callable, optional
         ``optimize(graph) -> graph``: fusion inside a lowered region, such as post-ops.
     prepare : sequence of callables, optional
@@ -202,7 +206,14 @@ def register_namespace(
         What is worth a region of this namespace, unless the user says otherwise; by default everything is.
     """
     ns = _namespace(compiler)
-    parts = {"probe": probe, "describe": describe, "optimize": optimize, "prepare": tuple(prepare), "policy": policy}
+    parts = {
+        "probe": probe,
+        "describe": describe,
+        "emit": emit,
+        "optimize": optimize,
+        "prepare": tuple(prepare),
+        "policy": policy,
+    }
     for key, value in parts.items():
         if value:
             setattr(ns, key, value)

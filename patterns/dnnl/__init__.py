@@ -9,7 +9,7 @@ from ...codegen import portable_codegen
 from ...policy import RegionPolicy
 from ...registry import register_namespace
 from . import activations, conv, elementwise, lrn, matmul, norm, pool, reduce, shape, shuffle, softmax
-from .native import create_module, describe, probe
+from .native import create_module, describe, emit, probe
 from .post_ops import fuse_post_ops
 
 __all__ = [
@@ -31,6 +31,7 @@ register_namespace(
     codegen=portable_codegen("dnnl", create_module),
     probe=probe,
     describe=describe,
+    emit=emit,
     optimize=fuse_post_ops,
     # Measured by bench/regions.py: between calls of TVM, which it fuses, a cheap call gains nothing at any size.
     policy=RegionPolicy(cheap_beside_host=False),

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dnnl/emit.h"
+
+#include <algorithm>
+#include <set>
+
+#include "dnnl/emit_call.h"
+#include "dnnl/emit_layout.h"
+#include "support/error.h"
+
+namespace tvm_byoc_dnnl {
+namespace {
+
+constexpr size_t kMaxArgs = 64;  // DNNL_BYOC_MAX_ARGS, the scratchpad included
+
+/// "relax.nn.conv2d, relax.nn.relu", safe inside a comment.
+std::string SourceOf(const Graph& graph, const Step& step) {
+  if (step.node >= static_cast<int>(graph.nodes.size())) return "delivers an output";
+  std::string text;
+  for (const std::string& op : graph.nodes[step.node].source) {
+    text += (text.empty() ? "" : ", ") + op;
+  }
+  if (text.empty()) text = Name(graph.nodes[step.node].kind);
+  for (char& c : text) {
+    if (c < ' ' || c > '~' || c == '/' || c == '\\' || c == '"') c = '_';
+  }
+  return step.conversion ? "layout for " + text : text;
+}
+
+/// The bytes as a string literal; octal, since a hexadecimal escape has no end.
+std::string Literal(const std::string& bytes) {
+  std::string text = "\"";
+  for (unsigned char c : bytes) {
+    text += '\\';
+    for (int shift : {6, 3, 0}) text += static_cast<char>('0' + ((c >> shift) & 7));
+  }
+  return text + "\"";
+}
+
+const char* HomeName(Home home, bool resident) {
+  switch (home) {
+    case Home::kArena:
+      return "DNNL_BYOC_ARENA";
+    case Home::kInput:
+      return "DNNL_BYOC_INPUT";
+    case Home::kOutput:
+      return "DNNL_BYOC_OUTPUT";
+    case Home::kConstant:
+      return "DNNL_BYOC_CONSTANT";
+    case Home::kPacked:
+      return resident ? "DNNL_BYOC_PACKED" : "DNNL_BYOC_TEMPORARY";
+  }
+  return "";
+}
+
+class Emitter {
+ public:
+  Emitter(const Graph& graph, const Program& program) : graph_(graph), program_(program) {}
+
+  std::string Run() {
+    EmitAllSteps();
+    return Cat(Head(), Buffers(), functions_, Creation());
+  }
+
+ private:
+  struct Pending {
+    const Step* step;
+    const char* list;  // "init" or "steps"
+    size_t index;
+    std::string Function() const { return Cat(list[0] == 'i' ? "init_" : "step_", index); }
+  };
+
+  std::string Head() const {
+    return Cat("/* ", graph_.name, ": ", program_.steps.size(), " steps per call, ",
+               program_.init.size(),
+               " once. Written by a program from a plan: change the model, not this file.\n"
+               "   The calls are those of the plan that the running module has, in its layouts:\n"
+               "   what oneDNN chose is asked for again, and must be the same. */\n"
+               "#include \"dnnl_byoc_runtime.h\"\n\n");
+  }
+
+  std::string Buffers() const {
+    std::set<int> resident;
+    for (const Step& step : program_.steps) {
+      for (const StepArg& arg : step.args) resident.insert(arg.place.buffer);
+    }
+    std::string text = "static const dnnl_byoc_buffer kBuffers[] = {\n";
+    for (size_t i = 0; i < program_.buffers.size(); ++i) {
+      const Buffer& buffer = program_.buffers[i];
+      const bool arena = buffer.home == Home::kArena;
+      text +=
+          Cat("    /* ", i, " */ {", HomeName(buffer.home, resident.count(static_cast<int>(i)) > 0),
+              ", ", arena ? buffer.offset : static_cast<int64_t>(buffer.index), ", ", buffer.bytes,
+              "},\n");
+    }
+    return text + "};\n\n";
+  }
+
+  /// Each step after those whose layouts it takes over; that is not the order of execution, since
+  /// what packs the weights needs the layout that the convolution chose.
+  void EmitAllSteps() {
+    std::vector<Pending> pending;
+    for (size_t i = 0; i < program_.init.size(); ++i) {
+      pending.push_back({&program_.init[i], "init", i});
+    }
+    for (size_t i = 0; i < program_.steps.size(); ++i) {
+      pending.push_back({&program_.steps[i], "steps", i});
+    }
+    std::stable_sort(pending.begin(), pending.end(), [](const Pending& a, const Pending& b) {
+      return a.step->node < b.step->node;
+    });
+    while (!pending.empty()) {
+      auto ready = std::find_if(pending.begin(), pending.end(),
+                                [&](const Pending& candidate) { return EmitStep(candidate); });
+      if (ready == pending.end()) {
+        const Step& step = *pending.front().step;
+        Fail(ErrorKind::kUnsupported, graph_.name, ": node ", step.node, " (",
+             SourceOf(graph_, step), ", ", step.impl,
+             ") works in a layout of oneDNN's that no call can make again, so it cannot be emitted "
+             "as source. Compile the model as a module instead");
+      }
+      pending.erase(ready);
+    }
+  }
+
+  bool EmitStep(const Pending& pending) {
+    const Step& step = *pending.step;
+    if (step.args.size() > kMaxArgs - 1) {
+      Fail(ErrorKind::kUnsupported, graph_.name, ": node ", step.node, " (", SourceOf(graph_, step),
+           ") has ", step.args.size(), " arguments, emitted source takes ", kMaxArgs - 1);
+    }
+    EmittedLayouts layouts = layouts_;
+    std::string body;
+    const bool done =
+        step.IsFill() ? EmitFill(step, &layouts, &body) : EmitPrimitive(step, &layouts, &body);
+    if (!done) return false;
+    layouts_ = std::move(layouts);
+    const std::string name = pending.Function();
+    const std::string source = SourceOf(graph_, step);
+    functions_ +=
+        Cat("/* ", source, "\n   ", step.impl, " */\nstatic int ", name,
+            "(dnnl_byoc_region* r) {\n  dnnl_byoc_step* step = &r->", pending.list, "[",
+            pending.index, "];\n  step->name = \"", name, " (", source, ")\";\n", body, "}\n\n");
+    creation_ += Cat("  DNNL_BYOC_TRY(", name, "(r));\n");
+    return true;
+  }
+
+  bool EmitPrimitive(const Step& step, EmittedLayouts* layouts, std::string* out) const {
+    if (!EmitPrimitiveDesc(step.op, layouts, out)) return false;
+    int scratchpad = -1;
+    std::string binds;
+    for (const StepArg& arg : step.args) {
+      if (arg.arg == DNNL_ARG_SCRATCHPAD) {
+        scratchpad = arg.place.buffer;
+        continue;
+      }
+      std::optional<std::string> md = layouts->NameOfArg(arg.place.md, step.pd, arg.arg, out);
+      if (!md) return false;
+      binds += Cat("  DNNL_BYOC_TRY(dnnl_byoc_bind(r, step, ", ArgName(arg.arg), ", ",
+                   arg.place.buffer, ", ", arg.place.offset, ", ", *md, "));\n");
+    }
+    *out += Cat(binds, "  return dnnl_byoc_finish(r, step, ", scratchpad, ");\n");
+    return true;
+  }
+
+  bool EmitFill(const Step& step, EmittedLayouts* layouts, std::string* out) const {
+    const Place& place = step.args[0].place;
+    std::optional<std::string> md = layouts->Name(place.md, out);
+    if (!md) return false;
+    *out += Cat("  return dnnl_byoc_fill(r, step, ", place.buffer, ", ", place.offset, ", ", *md,
+                ", ", Literal(step.fill), ", ", step.fill.size(), ");\n");
+    return true;
+  }
+
+  std::string Creation() const {
+    const std::string& name = graph_.name;
+    return Cat(
+        "/* `constants` in the order of the graph; they must outlive the region. Returns 0, or 1\n"
+        "   with a message in r->error. In either case dnnl_byoc_destroy(r) releases everything. "
+        "*/\n"
+        "#ifdef __cplusplus\nextern \"C\"\n#endif\nint ",
+        name, "_create(dnnl_byoc_region* r, const void* const* constants);\n\nint ", name,
+        "_create(dnnl_byoc_region* r, const void* const* constants) {\n"
+        "  DNNL_BYOC_TRY(dnnl_byoc_setup(r, kBuffers, ",
+        program_.buffers.size(), ", ", layouts_.size(), ", ", program_.init.size(), ", ",
+        program_.steps.size(), ", ", program_.arena_bytes, ", /*isa=*/",
+        static_cast<int>(dnnl_get_effective_cpu_isa()), ", constants));\n", creation_,
+        "  return dnnl_byoc_initialise(r);\n}\n");
+  }
+
+  const Graph& graph_;
+  const Program& program_;
+  EmittedLayouts layouts_;
+  std::string functions_, creation_;
+};
+
+}  // namespace
+
+std::string EmitSource(const Graph& graph, const Program& program) {
+  return Emitter(graph, program).Run();
+}
+
+}  // namespace tvm_byoc_dnnl

@@ -1,0 +1,145 @@
+"""A model as C source: compiled by gcc against libdnnl alone, run without Python, the module's numbers to the bit."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+import tvm_byoc_dnnl as byoc
+from tests.harness import Case, const, data
+from tvm_byoc_dnnl.testing.models import light_model, random_inputs
+
+GCC = shutil.which("gcc")
+COMPILE_SECONDS = 2.0
+
+
+def branches(x, y, w):
+    """The second input is used first, and both inputs and outputs have different sizes."""
+    h = relax.op.matmul(y, x)
+    return relax.op.nn.relu(relax.op.matmul(h, w)), relax.op.nn.softmax(h, axis=-1)
+
+
+def blocks(x, w):
+    """Views of blocked layouts, a padding, a residual sum."""
+    y = relax.op.nn.relu(relax.op.nn.conv2d(x, w, padding=1))
+    part = relax.op.strided_slice(relax.op.concat([y, x], axis=1), [1], [8], [40])
+    pooled = relax.op.nn.max_pool2d(relax.op.nn.pad(y, [0, 0, 0, 0, 1, 1, 1, 1]), (3, 3))
+    return relax.op.add(relax.op.nn.conv2d(part, w, padding=1), pooled)
+
+
+BRANCHES = Case(branches, (data(8, 8), data(5, 8), const(8, 6)))
+BLOCKS = Case(blocks, (data(2, 32, 12, 12), const(32, 32, 3, 3, low=-0.1, high=0.1)))
+
+
+def dnnl_prefix() -> Path | None:
+    """Where the headers and the library of oneDNN are."""
+    import importlib.metadata
+
+    try:
+        wheel = importlib.metadata.distribution("onednn-devel-cpu-gomp")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    header = next((f for f in wheel.files or () if f.name == "dnnl.h" and f.parent.name == "include"), None)
+    return None if header is None else Path(str(wheel.locate_file(header))).resolve().parents[1]
+
+
+PREFIX = dnnl_prefix()
+pytestmark = [
+    pytest.mark.native,
+    pytest.mark.skipif(GCC is None or PREFIX is None, reason="needs gcc and oneDNN's headers"),
+]
+
+
+def compile_program(folder: Path, *flags: str) -> Path:
+    sources = sorted(p.name for p in folder.glob("*.c"))
+    libraries = [f"-L{PREFIX}/lib", "-ldnnl", f"-Wl,-rpath,{PREFIX}/lib"]
+    command = [str(GCC), "-O2", "-Wall", "-Wextra", "-Werror", f"-I{PREFIX}/include", *flags, *sources]
+    subprocess.run([*command, "-o", "program", *(["-x", "none"] if flags else []), *libraries], cwd=folder, check=True)
+    return folder / "program"
+
+
+def run_program(program: Path, arguments: list[np.ndarray]) -> np.ndarray:
+    (program.parent / "in.bin").write_bytes(b"".join(np.ascontiguousarray(a).tobytes() for a in arguments))
+    subprocess.run([program, "weights.bin", "in.bin", "out.bin"], cwd=program.parent, check=True)
+    return np.fromfile(program.parent / "out.bin", "float32")
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "resnet50"])
+def test_a_network_gives_the_same_bits(name, tmp_path):
+    model = light_model(name)
+    mod = byoc.partition(byoc.to_relax(model))
+    files = byoc.emit(mod, tmp_path)
+    inputs = random_inputs(model)
+    want = byoc.Runner(tvm.compile(mod, "llvm", relax_pipeline="byoc"))(inputs)
+    assert np.ptp(want) > 0
+
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    program = compile_program(tmp_path)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime - before.ru_utime < COMPILE_SECONDS
+    np.testing.assert_array_equal(run_program(program, list(inputs.values())), want.reshape(-1))
+
+    texts = [f.read_bytes() for f in files]
+    assert [f.read_bytes() for f in byoc.emit(mod, tmp_path)] == texts
+    assert b"relax.nn.conv2d" in texts[0]
+
+
+@pytest.mark.parametrize("flags", [("-std=c99",), ("-x", "c++", "-std=c++17")], ids=["c", "c++"])
+@pytest.mark.parametrize("case", [BRANCHES, BLOCKS], ids=["branches", "blocks"])
+def test_inputs_and_outputs_in_order_in_either_language(case, flags, tmp_path):
+    case.offloads()
+    byoc.emit(case.partitioned, tmp_path)
+    got = run_program(
+        compile_program(tmp_path, *flags), [a for o, a in zip(case.operands, case.arrays) if not o.constant]
+    )
+    np.testing.assert_array_equal(got, np.concatenate([r.reshape(-1) for r in case.run()]))
+
+
+def test_elsewhere_it_gives_right_numbers_or_a_message(tmp_path):
+    """Layouts and scratchpads depend on threads and CPU; what the program must not do is compute in the wrong ones."""
+    byoc.emit(BLOCKS.partitioned, tmp_path)
+    program = compile_program(tmp_path)
+    want = run_program(program, [BLOCKS.arrays[0]])
+    for change in ({"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "8"}, {"ONEDNN_MAX_CPU_ISA": "SSE41"}):
+        (tmp_path / "out.bin").unlink(missing_ok=True)
+        environment = {**os.environ, **change}
+        files = ["weights.bin", "in.bin", "out.bin"]
+        done = subprocess.run([program, *files], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        if done.returncode:
+            assert "Emit it again" in done.stderr
+        else:
+            np.testing.assert_allclose(np.fromfile(tmp_path / "out.bin", "float32"), want, rtol=1e-5, atol=1e-5)
+
+
+def test_wrong_files_are_refused(tmp_path):
+    byoc.emit(BRANCHES.partitioned, tmp_path)
+    program = compile_program(tmp_path)
+    (tmp_path / "in.bin").write_bytes(b"\0" * 12)
+    done = subprocess.run([program, "weights.bin", "in.bin", "out.bin"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1 and "in.bin: has fewer bytes, expected 416" in done.stderr
+    assert subprocess.run([program], capture_output=True).returncode == 2
+
+
+def test_what_is_no_single_region_is_refused(tmp_path):
+    case = Case(lambda x, w: relax.op.cumsum(relax.op.matmul(x, w), axis=1), (data(64, 64), const(64, 64)))
+    assert case.regions
+    with pytest.raises(byoc.UnsupportedError, match=r"cumsum.*one call of one region"):
+        byoc.emit(case.partitioned, tmp_path / "none")
+    with pytest.raises(byoc.UnsupportedError, match="0 calls of regions"):
+        byoc.emit(case.module, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_symbolic_shapes_are_refused(tmp_path):
+    case = Case(lambda x, w: relax.op.matmul(x, w), (data("n", 64), const(64, 64)), symbols={"n": 32})
+    assert case.regions
+    with pytest.raises(byoc.UnsupportedError, match="expected static ones"):
+        byoc.emit(case.partitioned, tmp_path)

@@ -1,0 +1,136 @@
+"""The files of an emitted program."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+
+from ..graph import Tensor
+from .standalone import Standalone, find_standalone
+
+__all__ = ["emit"]
+
+_HERE = Path(__file__).resolve().parent
+#: copied as they are
+_FIXED = ("dnnl_byoc_runtime.h", "main.c", "CMakeLists.txt")
+_ALIGNMENT = 64
+_ITEM_BYTES = {"float16": 2, "bfloat16": 2, "bool": 1}
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One tensor in a file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def bytes(self) -> int:
+        size = _ITEM_BYTES.get(self.dtype) or np.dtype(self.dtype).itemsize
+        return int(np.prod(self.shape, dtype="int64")) * size
+
+    @property
+    def comment(self) -> str:
+        """Safe inside a C comment."""
+        text = f"{self.name} {self.dtype}{list(self.shape)}"
+        return "".join(c if c.isprintable() and c.isascii() and c not in "/\\" else "_" for c in text)
+
+
+def emit(mod: tvm.IRModule, out_dir: str | PathLike[str]) -> list[Path]:
+    """Write a partitioned module as a C program that needs oneDNN alone.
+
+    The program makes the same calls of oneDNN as the compiled module, for this machine's CPU and number of threads;
+    where oneDNN decides otherwise on another machine, it stops with a message. Build it with CMake, or
+    ``cc main.c <region>.c -ldnnl``; run it as ``./program weights.bin input.bin output.bin``.
+
+    Parameters
+    ----------
+    mod : IRModule
+        What `partition` returned; ``main`` is one call of one region.
+    out_dir : path
+        Folder for the files; made when it does not exist, files of the same names are overwritten.
+
+    Returns
+    -------
+    list of Path
+        ``<region>.c``, ``program.h`` (which tensor stands where in the files), ``weights.bin``, and the fixed
+        ``dnnl_byoc_runtime.h``, ``main.c`` and ``CMakeLists.txt``.
+
+    Raises
+    ------
+    UnsupportedError
+        If ``main`` is more than one call of one region, has symbolic shapes, or works in a layout that cannot be
+        said in source.
+    NativeLibraryError
+        Without the native library, which plans the program.
+    """
+    program = find_standalone(mod)
+    graph = program.graph
+    constants = _lay_out([(c.name, graph.tensors[c.tensor]) for c in graph.constants], _ALIGNMENT)
+
+    folder = Path(out_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{graph.name}.c").write_text(program.source)
+    (folder / "program.h").write_text(_header(program, constants))
+    _write_weights(folder / "weights.bin", constants, program.constants)
+    for name in _FIXED:
+        shutil.copyfile(_HERE / name, folder / name)
+    return [folder / name for name in (f"{graph.name}.c", "program.h", "weights.bin", *_FIXED)]
+
+
+def _lay_out(tensors: Iterable[tuple[str, Tensor]], alignment: int = 1) -> list[_Entry]:
+    entries: list[_Entry] = []
+    for name, tensor in tensors:
+        end = entries[-1].offset + entries[-1].bytes if entries else 0
+        shape = tuple(int(d) for d in tensor.shape)  # type: ignore[arg-type]
+        entries.append(_Entry(name, tensor.dtype, shape, -(-end // alignment) * alignment))
+    return entries
+
+
+def _write_weights(path: Path, entries: Sequence[_Entry], arrays: Sequence[Any]) -> None:
+    with path.open("wb") as file:
+        for entry, array in zip(entries, arrays, strict=True):
+            file.write(b"\0" * (entry.offset - file.tell()))
+            file.write(np.ascontiguousarray(array).tobytes())
+
+
+def _header(program: Standalone, constants: Sequence[_Entry]) -> str:
+    graph = program.graph
+    # The files follow `main`, the tables the region.
+    by_parameter = sorted(range(len(graph.inputs)), key=program.arguments.__getitem__)
+    ids = [graph.inputs[i].tensor for i in by_parameter]
+    tensors = [graph.tensors[i] for i in ids if i is not None]  # a shape argument would be symbolic
+    inputs = _lay_out((f"input {k}: {tensor.name}", tensor) for k, tensor in enumerate(tensors))
+    outputs = _lay_out((f"output {k}", graph.tensors[graph.outputs[i]]) for k, i in enumerate(program.results))
+    parts = [
+        "/* Which tensor stands where in the files: raw, dense, row-major, in the byte order of this machine. */",
+        "#ifndef PROGRAM_H_\n#define PROGRAM_H_\n",
+        '#include <stddef.h>\n\n#include "dnnl_byoc_runtime.h"\n',
+        "typedef struct {\n  size_t offset, bytes;\n} program_tensor;\n",
+        _table("WEIGHT", "Constants", constants, constants),
+        _table("INPUT", "Inputs", inputs, [inputs[by_parameter.index(i)] for i in range(len(inputs))]),
+        _table("OUTPUT", "Outputs", outputs, [outputs[program.results.index(i)] for i in range(len(outputs))]),
+        f'#ifdef __cplusplus\nextern "C"\n#endif\nint {graph.name}_create(dnnl_byoc_region* r, '
+        "const void* const* constants);\n",
+        f"#define PROGRAM_CREATE {graph.name}_create\n\n#endif /* PROGRAM_H_ */\n",
+    ]
+    return "\n".join(parts)
+
+
+def _table(file: str, name: str, in_file: Sequence[_Entry], in_call: Sequence[_Entry]) -> str:
+    """The tensors of one file, listed in the order of the call."""
+    end = in_file[-1].offset + in_file[-1].bytes if in_file else 0
+    rows = "".join(f"    {{{e.offset}, {e.bytes}}}, /* {e.comment} */\n" for e in in_call) or "    {0, 0},\n"
+    return (
+        f"enum {{ PROGRAM_{name.upper()} = {len(in_call)} }};\n#define PROGRAM_{file}_BYTES ((size_t){end})\n"
+        f"static const program_tensor k{name}[] = {{\n{rows}}};\n"
+    )

@@ -1,0 +1,137 @@
+"""A module whose ``main`` is one call of one region: which argument and which result is whose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from .._compat import constant_numpy, is_constant
+from ..errors import UnsupportedError
+from ..graph import PortableGraph
+from ..lower import lower_region
+from ..registry import Namespace, namespace
+from ..relax_utils import bindings_of, codegen_of
+
+__all__ = ["Standalone", "find_standalone"]
+
+_NEEDS = "a stand-alone program needs `main` to be one call of one region"
+
+
+@dataclass(frozen=True)
+class Standalone:
+    """A region that is a whole program.
+
+    Attributes
+    ----------
+    graph : PortableGraph
+        The region.
+    source : str
+        It as C source.
+    constants : list of ndarray
+        In the order of the graph's constants.
+    arguments : list of int
+        For each input of the region, the parameter of ``main`` that it is.
+    results : list of int
+        For each result of ``main``, the output of the region that it is.
+    """
+
+    graph: PortableGraph
+    source: str
+    constants: list[Any]
+    arguments: list[int]
+    results: list[int]
+
+
+def find_standalone(mod: tvm.IRModule) -> Standalone:
+    """The one region that ``main`` calls.
+
+    Raises
+    ------
+    UnsupportedError
+        If ``main`` does anything else, saying what, or the region cannot be said in source.
+    """
+    main = next((f for gv, f in mod.functions.items() if gv.name_hint == "main"), None)
+    if not isinstance(main, relax.Function):
+        raise UnsupportedError(f"the module has no Relax function `main`: {_NEEDS}. Partition the model first")
+    call = _only_call(mod, main)
+    func = mod[call.op]
+    ns = namespace(codegen_of(func))
+    if ns.emit is None:
+        raise UnsupportedError(f"{call.op.name_hint} belongs to {ns.name!r}, which emits no source")
+    arguments = _arguments(main, call)
+    graph, constants = _lower(ns, func, str(func.attrs["global_symbol"]))
+    return Standalone(graph, ns.emit(graph), constants, arguments, _results(main, call, len(graph.outputs)))
+
+
+def _only_call(mod: tvm.IRModule, main: relax.Function) -> Any:
+    calls: list[Any] = []
+    others: list[str] = []
+    for _, value in bindings_of(main):
+        if not isinstance(value, relax.Call):
+            continue
+        if isinstance(value.op, tvm.ir.GlobalVar) and codegen_of(mod[value.op]):
+            calls.append(value)
+        else:
+            others.append(str(getattr(value.op, "name", value.op)))
+    if others or len(calls) != 1:
+        left = f", and {len(others)} that stay with TVM ({', '.join(sorted(set(others)))})" if others else ""
+        raise UnsupportedError(
+            f"`main` makes {len(calls)} calls of regions{left}; {_NEEDS}. "
+            "Export the compiled model as a library instead, or see `explain` for why calls stay with TVM"
+        )
+    return calls[0]
+
+
+def _lower(ns: Namespace, func: relax.Function, symbol: str) -> tuple[PortableGraph, list[Any]]:
+    names: dict[Any, str] = {}
+    values: dict[str, Any] = {}
+
+    def note(expr: Any) -> None:
+        if is_constant(expr) and expr not in names:
+            names[expr] = f"{symbol}_const_{len(names)}"
+            values[names[expr]] = expr
+
+    relax.analysis.post_order_visit(func, note)
+    graph = lower_region(ns, func, symbol, names)
+    return graph, [constant_numpy(values[c.name]) for c in graph.constants]
+
+
+def _arguments(main: relax.Function, call: Any) -> list[int]:
+    sources = _sources(main, {param: ("parameter", i) for i, param in enumerate(main.params)})
+    found = [sources.get(arg) for arg in call.args]
+    for position, source in enumerate(found):
+        if source is None:
+            raise UnsupportedError(f"argument {position} of {call.op.name_hint} is not a parameter of `main`; {_NEEDS}")
+    return [i for _, i in found]  # type: ignore[misc]
+
+
+def _results(main: relax.Function, call: Any, outputs: int) -> list[int]:
+    root = next(var for var, value in bindings_of(main) if value.same_as(call))
+    sources = _sources(main, {root: ("result", None if outputs > 1 else 0)})
+    result: Any = main.body.body
+    values = dict(bindings_of(main))
+    while result in values and isinstance(values[result], (relax.Var, relax.Tuple)):
+        result = values[result]
+    if sources.get(result) == ("result", None):
+        return list(range(outputs))
+    found = [sources.get(f) for f in (result.fields if isinstance(result, relax.Tuple) else [result])]
+    indices = [source[1] for source in found if source is not None and source[1] is not None]
+    if sorted(indices) != list(range(outputs)) or len(indices) != len(found):
+        name = call.op.name_hint
+        raise UnsupportedError(f"`main` does not return the results of {name}, each of them once; {_NEEDS}")
+    return indices
+
+
+def _sources(main: relax.Function, known: Mapping[Any, tuple[str, Any]]) -> dict[Any, tuple[str, Any]]:
+    """``known`` followed through aliases and tuple items."""
+    sources = dict(known)
+    for var, value in bindings_of(main):
+        if isinstance(value, relax.Var) and value in sources:
+            sources[var] = sources[value]
+        elif isinstance(value, relax.TupleGetItem) and value.tuple_value in sources:
+            sources[var] = (sources[value.tuple_value][0], int(value.index))
+    return sources
