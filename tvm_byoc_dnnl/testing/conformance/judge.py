@@ -80,7 +80,9 @@ def judge(
     """
     verdicts = {case: _Verdict(ns, case) for case in cases}
     wanted = dict(zip(cases, _outcomes(cases, [c.reference for c in cases], _by_tvm), strict=True))
-    known = [case for case in cases if not isinstance(wanted[case], Exception)]
+    # What TVM cannot compile cannot be left with it either.
+    hopeless = {case for case in cases if case.by is not None and not verdicts[case].accepted}
+    known = [case for case in cases if case not in hopeless and not isinstance(wanted[case], Exception)]
     missed = _missed(ns, known, compilers)
     build = _by(compilers)
     got = dict(zip(known, _outcomes(known, [c.main for c in known], build), strict=True))
@@ -89,7 +91,7 @@ def judge(
     for case in cases:
         verdict, want = verdicts[case], wanted[case]
         wrong = verdict.complaint
-        if not wrong and isinstance(want, list):
+        if not wrong and case in missed:
             wrong = missed[case] or _difference(got[case], [want, *wide.get(case, [])], tolerances)
         if wrong:
             results.append(Result(case.subject, case.what, FAILED, wrong))
