@@ -38,6 +38,9 @@ def _lower(g: GraphBuilder, call: Any, kind: str, weight_order: str) -> Value:
         lead = weights.ndim - spatial - 2
         weights = g.permute(weights, [*range(lead), lead + 1, lead, *range(lead + 2, weights.ndim)])
     padding = ints(attrs.padding)
+    pad_end = padding[spatial:]
+    if kind == "deconvolution":  # output padding is less padding at the end
+        pad_end = [p - more for p, more in zip(pad_end, ints(attrs.output_padding), strict=True)]
     shape = from_layout(g.shape_of(call.ty), out_layout, canonical)
     out = g.emit(
         kind,
@@ -47,7 +50,7 @@ def _lower(g: GraphBuilder, call: Any, kind: str, weight_order: str) -> Value:
         strides=ints(attrs.strides),
         dilations=ints(attrs.dilation),
         pad_begin=padding[:spatial],
-        pad_end=padding[spatial:],
+        pad_end=pad_end,
     )
     return to_layout(g, out, canonical, out_layout)
 
@@ -60,5 +63,5 @@ def convolution(g: GraphBuilder, call: Any) -> Value:
 
 @register_lowering("dnnl", ["relax.nn.conv1d_transpose", "relax.nn.conv2d_transpose", "relax.nn.conv3d_transpose"])
 def deconvolution(g: GraphBuilder, call: Any) -> Value:
-    """Transposed convolution; output padding only shows in the output's shape."""
+    """Transposed convolution; output padding is less padding at the end."""
     return _lower(g, call, "deconvolution", "IO")

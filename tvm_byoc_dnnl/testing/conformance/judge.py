@@ -92,6 +92,7 @@ def judge(
         verdict, want = verdicts[case], wanted[case]
         wrong = verdict.complaint
         if not wrong and case in missed:
+            assert isinstance(want, list)
             wrong = missed[case] or _difference(got[case], [want, *wide.get(case, [])], tolerances)
         if wrong:
             results.append(Result(case.subject, case.what, FAILED, wrong))
