@@ -26,6 +26,8 @@ def trial_lowering(ns: Namespace, name: str, source: list[str], lower: Callable[
         if isinstance(out, Reject):
             return out
         graph = g.finish(out)
+        if ns.optimize is not None:  # as the region of just this call will be
+            graph = ns.optimize(graph)
         return ns.probe(graph) if ns.probe is not None else None
     except Reject as refusal:
         return refusal
