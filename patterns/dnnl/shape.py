@@ -31,7 +31,10 @@ def reshape(g: GraphBuilder, call: Any) -> Value:
     """Same elements, another shape."""
     src = g.value(call.args[0])
     require_movable(call.op.name, src)
-    return g.emit("reshape", [src], g.shape_of(call.ty))
+    shape = g.shape_of(call.ty)
+    fixed = all(isinstance(d, int) for d in shape)
+    require(src.is_static or not fixed, f"a tensor of symbolic shape {src.shape} as {shape}, which fits one size only")
+    return g.emit("reshape", [src], shape)
 
 
 @register_lowering("dnnl", "relax.permute_dims")
@@ -48,6 +51,8 @@ def broadcast(g: GraphBuilder, call: Any) -> Value:
     """Repeat along axes of size 1."""
     src, shape = g.value(call.args[0]), g.shape_of(call.ty)
     require_movable(call.op.name, src)
+    fits = all(a in (1, b) for a, b in zip(src.shape, shape[len(shape) - src.ndim :], strict=True))
+    require(fits, f"a broadcast of {src.shape} to {shape}, which may not fit")
     return g.emit("expand", [g.reshape(src, (1,) * (len(shape) - src.ndim) + src.shape)], shape)
 
 
