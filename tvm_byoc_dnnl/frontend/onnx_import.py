@@ -97,7 +97,7 @@ def fix_shapes(graph: Graph, shapes: Shapes) -> None:
                 f"`shapes` gives {tuple(dims)} for `{name}`, which is {_dims_text(inputs[name])}; "
                 "give one positive number per dimension"
             )
-        wrong = [d.dim_value for d, want in zip(given, dims, strict=False) if d.dim_value not in (0, want)]
+        wrong = [d.dim_value for d, want in zip(given, dims, strict=False) if d.dim_value > 0 and d.dim_value != want]
         if wrong:
             raise InputError(
                 f"`shapes` gives {tuple(dims)} for `{name}`, which the model fixes to {_dims_text(inputs[name])}; "

@@ -136,7 +136,8 @@ def _foldable(graph: Graph, node: onnx.NodeProto, available: set[str]) -> bool:
     sizes = [_elements(graph, name) for name in node.input if name]
     results = [_elements(graph, name) for name in node.output if name]
     if None in results:  # unknown: an operator on so little cannot make much, unless it is asked to expand
-        return node.op_type not in ("Expand", "Tile", "Range", "ConstantOfShape") and max(sizes or [0]) <= _SMALL
+        asks = node.op_type in ("Expand", "Tile", "Range", "ConstantOfShape")
+        return not asks and None not in sizes and max(sizes or [0]) <= _SMALL
     return max(results) <= _SMALL
 
 
