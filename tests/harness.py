@@ -24,12 +24,12 @@ from tvm import relax
 
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl._compat import make_constant
-from tvm_byoc_dnnl.annotate import ask_pattern
-from tvm_byoc_dnnl.graph import PortableGraph
-from tvm_byoc_dnnl.lower import lower_region
+from tvm_byoc_dnnl.annotate.passes import ask_pattern
+from tvm_byoc_dnnl.annotate.trial import ask
+from tvm_byoc_dnnl.lower.graph import PortableGraph
+from tvm_byoc_dnnl.lower.region import lower_region
 from tvm_byoc_dnnl.registry import namespace
 from tvm_byoc_dnnl.relax_utils import bindings_of, codegen_of, match_annotations, op_calls
-from tvm_byoc_dnnl.trial import ask
 
 __all__ = ["TOLERANCE", "Case", "Operand", "accept", "const", "data", "number", "refuse"]
 

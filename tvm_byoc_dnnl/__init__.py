@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from .annotate import AnnotateExternalCompiler
+from .annotate.passes import AnnotateExternalCompiler
 from .api import compile, partition
-from .c_source import generate_c
+from .codegen.pipeline import byoc_pipeline
 from .emit import emit
 from .errors import ArtifactError, ByocError, GraphError, InputError, NativeLibraryError, UnsupportedError
 from .frontend import to_relax
-from .fused_op import register_fused_op
-from .hooks import for_each_region, get_target_options, register_target_hooks, set_target_options
-from .partition import PartitionGraph
-from .pipeline import byoc_pipeline
-from .policy import RegionPolicy
+from .hooks.c_source import generate_c
+from .hooks.fused_op import register_fused_op
+from .hooks.registration import for_each_region, get_target_options, register_target_hooks, set_target_options
+from .partitioning.passes import PartitionGraph
+from .partitioning.policy import RegionPolicy
 from .prepare import Prepare
 from .registry import (
     compilers,

@@ -8,11 +8,11 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from .annotate import AnnotateExternalCompiler
+from .annotate.passes import AnnotateExternalCompiler
+from .codegen.pipeline import PIPELINE
 from .frontend import to_relax
-from .partition import PartitionGraph
-from .pipeline import PIPELINE
-from .policy import RegionPolicy
+from .partitioning.passes import PartitionGraph
+from .partitioning.policy import RegionPolicy
 
 __all__ = ["DEFAULT_COMPILER", "compile", "partition"]
 

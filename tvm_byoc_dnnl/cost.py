@@ -15,8 +15,8 @@ import tvm
 from tvm import relax
 
 from ._compat import dtype_of, shape_dims
-from .builder import GraphBuilder
-from .graph import evaluate
+from .lower.builder import GraphBuilder
+from .lower.graph import evaluate
 from .verdict import Reject
 
 __all__ = ["call_bytes", "call_flops", "is_cheap", "is_view", "shape_of", "type_bytes"]

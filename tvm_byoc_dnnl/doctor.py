@@ -182,7 +182,7 @@ def _threading() -> Iterator[_Row]:
 
 
 def _namespaces() -> Iterator[_Row]:
-    from .codegen import install_codegen
+    from .codegen.extern import install_codegen
     from .registry import compilers, namespace
 
     for name in compilers():

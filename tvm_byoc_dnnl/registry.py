@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import tvm
 
-from .builder import GraphBuilder
-from .graph import PortableGraph
-from .policy import RegionPolicy
+from .lower.builder import GraphBuilder
+from .lower.graph import PortableGraph
+from .partitioning.policy import RegionPolicy
 from .verdict import Reject
 
 if TYPE_CHECKING:
-    from .fused_op import FusedOp
-    from .hooks import TargetHooks
+    from .hooks.fused_op import FusedOp
+    from .hooks.registration import TargetHooks
 
 __all__ = [
     "Description",
@@ -302,7 +302,7 @@ def get_annotate_compiler(compiler: str, op: str) -> Predicate:
     refuse, and the library has an implementation". An unknown compiler or op gives a predicate that rejects with
     the reason.
     """
-    from .trial import trial_predicate  # trial reads this registry
+    from .annotate.trial import trial_predicate  # trial reads this registry
 
     _load_vendors()
     ns = _NAMESPACES.get(compiler)

@@ -14,7 +14,7 @@ import tvm
 import tvm_ffi
 
 from ...errors import UnsupportedError
-from ...object_module import object_module
+from ...hooks.object_module import object_module
 
 __all__ = ["compile_object", "find_compiler"]
 

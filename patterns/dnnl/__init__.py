@@ -5,8 +5,8 @@ An operator's default predicate is its lowering plus a probe of the library, so 
 
 from __future__ import annotations
 
-from ...codegen import portable_codegen
-from ...policy import RegionPolicy
+from ...codegen.extern import portable_codegen
+from ...partitioning.policy import RegionPolicy
 from ...registry import register_namespace
 from . import activations, conv, elementwise, lrn, matmul, norm, pool, reduce, shape, shuffle, softmax
 from .native import create_module, describe, emit, probe

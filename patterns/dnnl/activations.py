@@ -18,7 +18,7 @@ from typing import Any
 
 from tvm.relax.dpl import is_op, wildcard
 
-from ...builder import GraphBuilder, Value
+from ...lower.builder import GraphBuilder, Value
 from ...registry import register_pattern
 from ...verdict import Reject, require
 from .common import require_float

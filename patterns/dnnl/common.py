@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...builder import GraphBuilder, Value
-from ...graph import Dim
+from ...lower.builder import GraphBuilder, Value
+from ...lower.graph import Dim
 from ...verdict import require
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...builder import GraphBuilder, Value
+from ...lower.builder import GraphBuilder, Value
 from ...registry import register_lowering
 from ...verdict import require
 from .common import canonical_layout, from_layout, ints, require_float, to_layout

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...builder import GraphBuilder, Value
+from ...lower.builder import GraphBuilder, Value
 from ...registry import register_lowering
 from ...verdict import require
 from .common import FLOATS, broadcast_shape, require_float

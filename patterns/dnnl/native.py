@@ -9,7 +9,7 @@ from typing import Any
 import tvm
 
 from ... import _native
-from ...graph import PortableGraph
+from ...lower.graph import PortableGraph
 from ...registry import Description
 from ...verdict import Reject
 

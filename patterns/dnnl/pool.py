@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm.relax.dpl import is_op, wildcard
 
-from ...builder import GraphBuilder, Value
+from ...lower.builder import GraphBuilder, Value
 from ...registry import register_lowering, register_pattern
 from ...verdict import require
 from .common import canonical_layout, from_layout, ints, require_float, to_layout

@@ -15,7 +15,7 @@ A step is taken only if its input has no other reader, and oneDNN has an impleme
 
 from __future__ import annotations
 
-from ...graph import Node, PortableGraph, PostOp
+from ...lower.graph import Node, PortableGraph, PostOp
 from .native import probe
 from .views import VIEWS, sink_views
 

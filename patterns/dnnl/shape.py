@@ -7,8 +7,8 @@ from typing import Any
 
 from tvm import relax
 
-from ...builder import GraphBuilder, Value
-from ...graph import Dim
+from ...lower.builder import GraphBuilder, Value
+from ...lower.graph import Dim
 from ...registry import register_lowering
 from ...verdict import Reject, require
 from .common import ints, product, require_movable

@@ -10,7 +10,7 @@ from __future__ import annotations
 from tvm.relax.dpl import is_op, wildcard
 
 from ..._compat import static_shape
-from ...builder import GraphBuilder, Value
+from ...lower.builder import GraphBuilder, Value
 from ...registry import register_pattern
 from ...verdict import Reject, require
 from .common import ints, require_float

@@ -9,7 +9,7 @@ Elementwise functions commute with any view that keeps each element; a second op
 
 from __future__ import annotations
 
-from ...graph import Dim, Node, PortableGraph
+from ...lower.graph import Dim, Node, PortableGraph
 
 __all__ = ["VIEWS", "sink_views"]
 

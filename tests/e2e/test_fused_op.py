@@ -9,7 +9,7 @@ from tvm import relax, te
 from tvm.relax.dpl import is_const, is_op, is_tuple, wildcard
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.hook_stage import RunTargetHooks
+from tvm_byoc_dnnl.hooks.stage import RunTargetHooks
 from tvm_byoc_dnnl.log import read_log
 from tvm_byoc_dnnl.relax_utils import codegen_of
 

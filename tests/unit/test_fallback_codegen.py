@@ -9,10 +9,10 @@ from tvm.script import relax as R
 
 import tvm_byoc_dnnl as byoc
 from tests.unit.failing_vendor import reasons, run, vendors
-from tvm_byoc_dnnl.attempt import check_sources
+from tvm_byoc_dnnl.codegen.guard import RunCodegens, dissolve_regions
+from tvm_byoc_dnnl.codegen.metadata import read_metadata
 from tvm_byoc_dnnl.errors import NativeLibraryError, UnsupportedError
-from tvm_byoc_dnnl.guard import RunCodegens, dissolve_regions
-from tvm_byoc_dnnl.metadata import read_metadata
+from tvm_byoc_dnnl.partitioning.attempt import check_sources
 from tvm_byoc_dnnl.relax_utils import bindings_of, codegen_of
 
 T = R.Tensor((4, 4), "float32")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tvm_byoc_dnnl.errors import GraphError
-from tvm_byoc_dnnl.graph import Constant, Input, Node, PortableGraph, PostOp, Tensor
+from tvm_byoc_dnnl.lower.graph import Constant, Input, Node, PortableGraph, PostOp, Tensor
 
 
 def _relu_graph() -> PortableGraph:

@@ -13,18 +13,18 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "tvm_byoc_dnnl"
 
 # What a vendor's folder may use of the engine: the registry and the words to describe a node.
-VENDOR_API = {"registry", "verdict", "graph", "builder", "errors", "_compat"}
+VENDOR_API = {"registry", "verdict", "lower", "errors", "_compat"}
 # ... and what single files may use beyond that.
 VENDOR_EXTRA = {
     # chooses the engine's portable-graph codegen, and what is worth a region
-    "patterns/dnnl/__init__.py": {"codegen", "policy"},
+    "patterns/dnnl/__init__.py": {"codegen", "partitioning"},
     "patterns/dnnl/native.py": {"_native"},  # asks the library what it can do; the only file that talks to it
     # a backend without a library of its own: target hooks, Relax → TE, and TVM's C generator
     "patterns/ccompiler/__init__.py": {"hooks"},
-    "patterns/ccompiler/lower.py": {"c_source", "hooks", "te"},
-    "patterns/ccompiler/ops.py": {"attempt", "c_source", "policy", "te"},
+    "patterns/ccompiler/lower.py": {"hooks", "te"},
+    "patterns/ccompiler/ops.py": {"hooks", "partitioning", "te"},
     "patterns/ccompiler/schedule.py": {"te"},
-    "patterns/ccompiler/toolchain.py": {"object_module"},
+    "patterns/ccompiler/toolchain.py": {"hooks"},
 }
 
 # Files of the engine that may name a vendor, and why.

@@ -3,8 +3,8 @@
 import pytest
 
 from tvm_byoc_dnnl.errors import ArtifactError
-from tvm_byoc_dnnl.lock import Lock, compare, make_lock
 from tvm_byoc_dnnl.report import CallReport, Report, Totals
+from tvm_byoc_dnnl.report.lock import Lock, compare, make_lock
 
 CONV, TOPK = "relax.nn.conv2d", "relax.topk"
 OUT = "float32[1, 64, 56, 56]"

@@ -133,7 +133,7 @@ def lock(model: Path, compiler: list[str], shapes: Shapes, output: Path | None) 
       tvm-byoc lock model.onnx            writes model.onnx.lock; commit it
       tvm-byoc check model.onnx           in CI: fails when a call is no longer offloaded
     """
-    from ..lock import make_lock
+    from ..report.lock import make_lock
 
     path = output or _lock_of(model)
     check_folder(path)
@@ -157,7 +157,7 @@ def check(model: Path, lock_file: Path | None, exact: bool) -> int:
     Compilers and shapes are those of the lock file. Calls that a compiler took over since, or that the model no longer
     has, are only mentioned: write the lock again to keep them.
     """
-    from ..lock import Lock, compare
+    from ..report.lock import Lock, compare
 
     path = lock_file or _lock_of(model)
     if not path.is_file():

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tvm
 
-from ..graph import Tensor
+from ..lower.graph import Tensor
 from .standalone import Standalone, find_standalone
 
 __all__ = ["emit"]

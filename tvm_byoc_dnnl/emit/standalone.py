@@ -11,8 +11,8 @@ from tvm import relax
 
 from .._compat import constant_numpy, is_constant
 from ..errors import UnsupportedError
-from ..graph import PortableGraph
-from ..lower import lower_region
+from ..lower.graph import PortableGraph
+from ..lower.region import lower_region
 from ..registry import Namespace, namespace
 from ..relax_utils import bindings_of, codegen_of
 

@@ -5,7 +5,8 @@
     where(all of x is -inf, 0, softmax(x))     when no row of x can be: PyTorch's attention
     where(isnan(softmax(x)), 0, softmax(x))    the same, as PyTorch exports it to ONNX
 
-All of them are ``nn.softmax`` of x.
+All of them are ``nn.softmax`` of x. Where a mask is known only at run time the last guard becomes ``nn.relu``: a
+softmax is not negative, and relu makes 0 of a NaN (see `clip`).
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def _guarded(scope: Scope, where: Any) -> Any:
     isnan = scope.call(guard, "relax.isnan")
     if isnan is not None and isnan.args[0].same_as(result):
         axis = int(softmax.attrs.axis) % scope.rank(softmax)
-        return result if _some_finite(scope, softmax.args[0], axis) else None
+        return result if _some_finite(scope, softmax.args[0], axis) else relax.op.nn.relu(result)
     largest = scope.call(_operand(scope, guard, *_ANY), "relax.max")
     hidden = _operand(scope, guard, *_ANY, "relax.max", "relax.astype", "relax.logical_not")
     equal = scope.call(hidden, "relax.equal")

@@ -11,12 +11,12 @@ import tvm
 from tvm import relax
 
 from .._compat import dtype_of, is_constant, shape_dims
-from ..annotate import compilers_of
+from ..annotate.passes import compilers_of
 from ..api import DEFAULT_COMPILER, partition
 from ..cost import call_bytes, call_flops, type_bytes
 from ..frontend import to_relax
-from ..partition import PartitionGraph
-from ..policy import RegionPolicy
+from ..partitioning.passes import PartitionGraph
+from ..partitioning.policy import RegionPolicy
 from ..registry import Namespace, namespace
 from ..relax_utils import codegen_of, composite_of, is_host_function
 from .advice import advise

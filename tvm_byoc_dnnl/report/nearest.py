@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..annotate import ask_pattern
+from ..annotate.passes import ask_pattern
 from ..registry import Namespace, Pattern
 from .dfpattern import Part, compile_pattern, size
 from .flow import Flow, Item, Leaf, Node, Source

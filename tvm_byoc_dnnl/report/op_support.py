@@ -13,8 +13,8 @@ from typing import Any
 
 from tvm import relax
 
+from ..annotate.trial import ask
 from ..registry import Namespace
-from ..trial import ask
 
 __all__ = ["Support", "support_of"]
 

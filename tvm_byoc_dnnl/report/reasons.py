@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import tvm
 
+from ..annotate.trial import ask
 from ..log import read_log
 from ..registry import Namespace
-from ..trial import ask
 from ..verdict import Reject
 from .flow import Node
 

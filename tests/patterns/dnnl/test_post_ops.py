@@ -5,7 +5,7 @@ import pytest
 from tvm import relax
 
 from tvm_byoc_dnnl._compat import make_constant
-from tvm_byoc_dnnl.builder import GraphBuilder
+from tvm_byoc_dnnl.lower.builder import GraphBuilder
 from tvm_byoc_dnnl.patterns.dnnl.post_ops import fuse_post_ops
 
 

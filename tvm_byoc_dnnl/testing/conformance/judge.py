@@ -10,15 +10,15 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ...annotate import AnnotateExternalCompiler
-from ...attempt import describe
+from ...annotate.passes import AnnotateExternalCompiler
+from ...annotate.trial import ask
+from ...codegen.pipeline import PIPELINE
 from ...log import read_log
-from ...partition import PartitionGraph
-from ...pipeline import PIPELINE
-from ...policy import RegionPolicy
+from ...partitioning.attempt import describe
+from ...partitioning.passes import PartitionGraph
+from ...partitioning.policy import RegionPolicy
 from ...registry import Namespace
 from ...relax_utils import composite_of, op_calls
-from ...trial import ask
 from ...verdict import Crash, Reject
 from .case import Case
 

@@ -10,8 +10,8 @@ from tvm import relax
 from tvm.relax import op as R
 
 from ..._compat import dtype_of, shape_dims
+from ...annotate.trial import ask
 from ...registry import Namespace
-from ...trial import ask
 from .case import Case
 
 __all__ = ["structural_cases"]

@@ -12,21 +12,44 @@ Shape = tuple[int, ...]
 Maker = Callable[[np.random.Generator, Shape], np.ndarray]
 
 
+# Letters of 5×7 dots, a row per number: H, E, L, T and O.
+_GLYPHS = (
+    (17, 17, 17, 31, 17, 17, 17),
+    (31, 16, 16, 30, 16, 16, 31),
+    (16, 16, 16, 16, 16, 16, 31),
+    (31, 4, 4, 4, 4, 4, 4),
+    (14, 17, 17, 17, 17, 17, 14),
+)
+_DOT = 2  # pixels
+
+
+def _text(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
+    """Lines of words, True where there is ink."""
+    ink = np.zeros((height, width), bool)
+    bits = [np.array([[row >> k & 1 for k in range(4, -1, -1)] for row in glyph], bool) for glyph in _GLYPHS]
+    high, wide = 7 * _DOT, 5 * _DOT
+    for top in range(high // 2, height - high, 3 * high):
+        for left in range(wide, width - 2 * wide, wide + _DOT):
+            if rng.random() > 0.2:  # else the space between two words
+                glyph = bits[rng.integers(len(bits))]
+                ink[top : top + high, left : left + wide] = glyph.repeat(_DOT, 0).repeat(_DOT, 1)
+    return ink
+
+
 def picture(rng: np.random.Generator, shape: Shape) -> np.ndarray:
-    """Lines of dark marks on light ground, a disc and some noise, in [-1, 1]; channels first or last.
+    """Dark text on light ground, a shaded disc and some noise, in [-1, 1]; channels first or last.
 
     Noise alone leaves detectors at outputs near 1e-6, where nothing can be compared.
     """
     last = shape[-1] == 3
     height, width = shape[1:3] if last else shape[2:]
     y, x = np.mgrid[:height, :width] / np.array([height, width]).reshape(2, 1, 1)
-    page = 0.8 - 0.3 * x
-    marks = (np.sin(40 * x + 7 * np.sin(9 * x)) > 0.2) & (np.mod(6 * y, 1) > 0.5) & (abs(x - 0.5) < 0.4)
-    page[marks] = -0.8
-    disc = (x - 0.6) ** 2 + (y - 0.45) ** 2 < 0.05
-    page[disc] = 0.5 * np.cos(20 * (x + y))[disc]
-    tints = np.array([1.0, 0.9, 0.75])
-    image = page[..., None] * tints + 0.05 * rng.standard_normal((height, width, 3))
+    page = 0.9 - 0.2 * x
+    disc = (x - 0.7) ** 2 + (y - 0.75) ** 2 < 0.04
+    page[disc] = 0.5 * np.cos(9 * (x + y))[disc]
+    page[_text(rng, height, width) & ~disc] = -0.9
+    tints = np.array([1.0, 0.95, 0.85])
+    image = page[..., None] * tints + 0.02 * rng.standard_normal((height, width, 3))
     image = np.clip(image if last else image.transpose(2, 0, 1), -1, 1)
     return np.broadcast_to(image, shape).astype("float32")
 

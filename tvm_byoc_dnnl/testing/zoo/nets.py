@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -133,7 +134,7 @@ class UNet(nn.Module):
         return nn.Sequential(_conv(inputs, outputs, 3, act=nn.ReLU), _conv(outputs, outputs, 3, act=nn.ReLU))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        kept = []
+        kept: list[Any] = []
         for level in self.down:
             x = level(self.pool(x) if kept else x)
             kept.append(x)

@@ -14,18 +14,18 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-from .attempt import Failure, describe, make_region
-from .flatten import inline_regions
-from .guard import dissolve_regions
-from .hook_build import build_apart, hook_target
-from .hook_lowering import HookLowering
-from .hooks import TargetHooks, get_target_options
+from ..codegen.guard import dissolve_regions
+from ..log import Entry, raise_failures, read_log, with_entries
+from ..partitioning.attempt import Failure, describe, make_region
+from ..partitioning.flatten import inline_regions
+from ..partitioning.passes import partition_module
+from ..partitioning.policy import RegionPolicy
+from ..registry import Namespace, compilers, namespace
+from ..relax_utils import codegen_of, is_host_function, with_functions
+from .build import build_apart, hook_target
 from .kernels import KernelTable, global_var, redirect_calls
-from .log import Entry, raise_failures, read_log, with_entries
-from .partition import partition_module
-from .policy import RegionPolicy
-from .registry import Namespace, compilers, namespace
-from .relax_utils import codegen_of, is_host_function, with_functions
+from .lowering import HookLowering
+from .registration import TargetHooks, get_target_options
 
 __all__ = ["RunTargetHooks"]
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import tvm
 from tvm import relax
 
-from .builder import GraphBuilder
-from .verdict import Crash, Reject, as_reject
+from ..lower.builder import GraphBuilder
+from ..verdict import Crash, Reject, as_reject
 
 if TYPE_CHECKING:
-    from .registry import Namespace
+    from ..registry import Namespace
 
 __all__ = ["ask", "trial_call", "trial_lowering", "trial_predicate"]
 

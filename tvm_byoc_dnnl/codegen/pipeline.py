@@ -8,8 +8,8 @@ import tvm
 from tvm import relax, te
 from tvm.relax.backend.cpu_generic import pipeline as cpu
 
+from ..hooks.stage import RunTargetHooks
 from .guard import RunCodegens
-from .hook_stage import RunTargetHooks
 from .metadata import attach_metadata
 
 __all__ = ["PIPELINE", "byoc_pipeline"]

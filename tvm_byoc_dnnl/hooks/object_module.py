@@ -8,7 +8,7 @@ from pathlib import Path
 import tvm
 import tvm_ffi
 
-from . import _native
+from .. import _native
 
 __all__ = ["object_module"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from .relax_utils import is_host_function
+from ..relax_utils import is_host_function
 
 __all__ = ["flatten_region", "inline_functions", "inline_regions"]
 

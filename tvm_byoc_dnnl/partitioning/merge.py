@@ -18,7 +18,7 @@ from typing import Any
 
 from tvm import relax
 
-from .relax_utils import compiler_of_composite
+from ..relax_utils import compiler_of_composite
 
 __all__ = ["Unit", "form_units"]
 

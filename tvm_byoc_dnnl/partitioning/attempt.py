@@ -14,12 +14,12 @@ import tvm_ffi
 from tvm import relax
 from tvm.support import cc
 
-from ._compat import is_constant
-from .codegen import PortableCodegen
-from .errors import NativeLibraryError
-from .lower import lower_region
-from .registry import Namespace
-from .verdict import Reject
+from .._compat import is_constant
+from ..codegen.extern import PortableCodegen
+from ..errors import NativeLibraryError
+from ..lower.region import lower_region
+from ..registry import Namespace
+from ..verdict import Reject
 
 __all__ = ["Failure", "check_sources", "describe", "generate_code", "make_region"]
 
@@ -44,7 +44,7 @@ def describe(error: Exception) -> str:
 def make_region(ns: Namespace, func: relax.Function) -> Failure | None:
     """Take a fresh region as far as is cheap: lower and plan it, or run its codegen where there is no other way."""
     if ns.hooks is not None or ns.fused_ops:
-        from .hook_lowering import attempt_hooks  # which stands above this module
+        from ..hooks.lowering import attempt_hooks  # which stands above this module
 
         result = attempt_hooks(ns, func)
         if result is not None:

@@ -9,16 +9,16 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from .attempt import Failure, check_sources, generate_code
-from .codegen import install_codegen
-from .errors import NativeLibraryError
-from .fallback import dataflow_blocks
-from .inliner import Body, inline_calls
-from .log import raise_failures, read_log
-from .partition import partition_module
-from .policy import RegionPolicy
-from .registry import Namespace, compilers, namespace
-from .relax_utils import Twins, codegen_of, with_functions
+from ..errors import NativeLibraryError
+from ..log import raise_failures, read_log
+from ..partitioning.attempt import Failure, check_sources, generate_code
+from ..partitioning.fallback import dataflow_blocks
+from ..partitioning.inliner import Body, inline_calls
+from ..partitioning.passes import partition_module
+from ..partitioning.policy import RegionPolicy
+from ..registry import Namespace, compilers, namespace
+from ..relax_utils import Twins, codegen_of, with_functions
+from .extern import install_codegen
 
 __all__ = ["RunCodegens", "dissolve_regions"]
 

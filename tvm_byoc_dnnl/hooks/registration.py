@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import tvm
 from tvm import relax, tirx
 
-from .attempt import describe
+from ..errors import InputError
+from ..partitioning.attempt import describe
+from ..partitioning.flatten import flatten_region
+from ..registry import namespace, register_namespace
+from ..relax_utils import codegen_of
 from .calling import call_primfunc, with_body
-from .errors import InputError
-from .flatten import flatten_region
-from .registry import namespace, register_namespace
-from .relax_utils import codegen_of
 
 if TYPE_CHECKING:
-    from .registry import Namespace
+    from ..registry import Namespace
 
 __all__ = [
     "OPTIONS_ATTR",
@@ -129,7 +129,7 @@ def _as_pass(passes: Any, what: str) -> tvm.transform.Pass | None:
 
 
 def _translate(region: relax.Function, builder: relax.BlockBuilder) -> relax.Expr:
-    from .te import translate_to_te  # not at import: most users never need it
+    from ..te import translate_to_te  # not at import: most users never need it
 
     graph = translate_to_te((builder.get(), region), tvm.target.Target.current(allow_none=False))
     return graph.call(builder, region.params)

@@ -8,11 +8,11 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..registry import Namespace, Pattern
+from ..relax_utils import bindings_of, composite_of, match_annotations
+from ..verdict import Reject
 from .builder import GraphBuilder
 from .graph import PortableGraph
-from .registry import Namespace, Pattern
-from .relax_utils import bindings_of, composite_of, match_annotations
-from .verdict import Reject
 
 __all__ = ["lower_region"]
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
-from ._compat import constant_numpy, dtype_of, is_constant, shape_dims, var_name
-from .errors import GraphError
+from .._compat import constant_numpy, dtype_of, is_constant, shape_dims, var_name
+from ..errors import GraphError
+from ..verdict import Reject
 from .graph import Constant, Dim, Input, Node, PortableGraph, PostOp, Tensor
-from .verdict import Reject
 
 __all__ = ["GraphBuilder", "Value"]
 

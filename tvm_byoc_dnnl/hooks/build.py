@@ -8,9 +8,9 @@ from typing import Any
 import tvm
 from tvm import tirx
 
+from ..errors import UnsupportedError
 from .c_source import c_module, lower_tir
-from .errors import UnsupportedError
-from .hooks import OPTIONS_ATTR, TargetHooks
+from .registration import OPTIONS_ATTR, TargetHooks
 
 __all__ = ["build_apart", "hook_target"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from ._compat import shape_dims
-from .relax_utils import bindings_of
+from .._compat import shape_dims
+from ..relax_utils import bindings_of
 
 __all__ = ["Body", "inline_calls"]
 

@@ -10,10 +10,10 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from .errors import NativeLibraryError
-from .graph import PortableGraph
-from .lower import lower_region
-from .registry import Namespace, namespace
+from ..errors import NativeLibraryError
+from ..lower.graph import PortableGraph
+from ..lower.region import lower_region
+from ..registry import Namespace, namespace
 
 __all__ = ["PortableCodegen", "install_codegen", "portable_codegen"]
 

@@ -7,7 +7,7 @@ import re
 import tvm
 from tvm import tirx
 
-from ._compat import dtype_of
+from .._compat import dtype_of
 
 __all__ = ["c_module", "generate_c", "lower_tir"]
 

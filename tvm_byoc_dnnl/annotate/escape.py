@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import relax
 
-from .verdict import Reject
+from ..verdict import Reject
 
 __all__ = ["refuse_escape"]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from .errors import GraphError
+from ..errors import GraphError
 
 __all__ = ["FORMAT", "VERSION", "Constant", "Dim", "Input", "Node", "PortableGraph", "PostOp", "Tensor"]
 

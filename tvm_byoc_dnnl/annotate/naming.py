@@ -12,8 +12,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ._compat import remap_var
-from .relax_utils import Twins, is_host_function
+from .._compat import remap_var
+from ..relax_utils import Twins, is_host_function
 
 __all__ = ["NAME_ATTR", "restore_names", "with_unique_names"]
 

@@ -7,15 +7,15 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..codegen.extern import install_codegen
+from ..log import raise_failures, read_log, with_entries
+from ..registry import namespace
+from ..relax_utils import codegen_of, composite_of, is_host_function
 from .attempt import make_region
-from .codegen import install_codegen
 from .fallback import Attempt, BlockPlan, Fallback, Plan
-from .log import raise_failures, read_log, with_entries
 from .merge import Unit
 from .policy import RegionPolicy
 from .region import RegionBuilder
-from .registry import namespace
-from .relax_utils import codegen_of, composite_of, is_host_function
 
 __all__ = ["PartitionGraph", "partition_module"]
 

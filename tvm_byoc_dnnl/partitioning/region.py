@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import relax
 
-from ._compat import is_constant
+from .._compat import is_constant
 
 __all__ = ["Block", "RegionBuilder"]
 

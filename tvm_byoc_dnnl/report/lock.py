@@ -18,9 +18,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .errors import ArtifactError
-from .report.model import CallReport, Report
-from .report.words import count
+from ..errors import ArtifactError
+from .model import CallReport, Report
+from .words import count
 
 __all__ = ["Drift", "Lock", "compare", "make_lock"]
 

@@ -23,16 +23,16 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from .annotate import Matcher, compilers_of
+from ..annotate.passes import Matcher, compilers_of
+from ..cost import call_flops, is_cheap, type_bytes
+from ..log import Entry
+from ..registry import Namespace, namespace
+from ..relax_utils import compiler_of_composite, composite_of, is_host_function, op_calls, ops_of, with_functions
 from .attempt import Failure
-from .cost import call_flops, is_cheap, type_bytes
 from .inliner import Body, inline_calls
-from .log import Entry
 from .merge import Unit, form_units
 from .policy import RegionPolicy, Work
 from .region import Block, RegionBuilder
-from .registry import Namespace, namespace
-from .relax_utils import compiler_of_composite, composite_of, is_host_function, op_calls, ops_of, with_functions
 
 __all__ = ["Attempt", "BlockPlan", "Fallback", "Plan", "dataflow_blocks"]
 

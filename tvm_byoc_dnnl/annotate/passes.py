@@ -10,16 +10,16 @@ import tvm
 from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
-from ._compat import var_name
+from .._compat import var_name
+from ..log import Entry, with_entries
+from ..prepare import Prepare
+from ..registry import Namespace, Pattern, namespace
+from ..relax_utils import codegen_of, composite_of, is_host_function, ops_of, with_functions
+from ..verdict import Crash, Reject, as_reject
 from .escape import refuse_escape
-from .log import Entry, with_entries
 from .naming import NAME_ATTR, restore_names, with_unique_names
-from .prepare import Prepare
-from .registry import Namespace, Pattern, namespace
-from .relax_utils import codegen_of, composite_of, is_host_function, ops_of, with_functions
 from .trial import ask, trial_lowering
 from .tuples import spread_tuples
-from .verdict import Crash, Reject, as_reject
 
 __all__ = ["COMPILER_ATTR", "AnnotateExternalCompiler", "Matcher", "ask_pattern", "compilers_of"]
 

@@ -16,12 +16,12 @@ import tvm
 from tvm import relax, te, tirx
 from tvm.relax import dpl
 
-from .attempt import describe
+from ..partitioning.attempt import describe
+from ..partitioning.flatten import flatten_region
+from ..registry import Namespace, register_namespace, register_pattern
+from ..relax_utils import bindings_of, composite_of
+from ..verdict import Reject, require
 from .calling import fits, with_body
-from .flatten import flatten_region
-from .registry import Namespace, register_namespace, register_pattern
-from .relax_utils import bindings_of, composite_of
-from .verdict import Reject, require
 
 __all__ = ["FusedOp", "fused_ops_in", "lower_fused_region", "register_fused_op"]
 
@@ -187,8 +187,8 @@ def lower_fused_region(ns: Namespace, region: relax.Function, builder: relax.Blo
 
 
 def _lower(ns: Namespace, op: FusedOp, composite: relax.Function, builder: relax.BlockBuilder) -> relax.Function:
-    from .te import TEGraph, TENode, schedule_te, translate_to_te  # not at import: few users need it
-    from .te.graph import stages_of
+    from ..te import TEGraph, TENode, schedule_te, translate_to_te  # not at import: few users need it
+    from ..te.graph import stages_of
 
     who = f"fused op {ns.name}.{op.name}"
     target = tvm.target.Target.current(allow_none=False)

@@ -14,8 +14,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ._compat import dtype_of, make_constant, shape_dims, var_name
-from .log import read_log
+from .._compat import dtype_of, make_constant, shape_dims, var_name
+from ..log import read_log
 
 __all__ = ["METADATA_FUNCTION", "attach_metadata", "read_metadata"]
 

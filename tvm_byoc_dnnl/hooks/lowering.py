@@ -10,16 +10,16 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-from .attempt import Failure, describe
+from ..partitioning.attempt import Failure, describe
+from ..partitioning.flatten import flatten_region, inline_functions
+from ..registry import Namespace
+from ..relax_utils import codegen_of
+from ..verdict import Reject, require
+from .build import hook_target
 from .calling import call_primfunc, with_body, with_known_shapes
-from .flatten import flatten_region, inline_functions
 from .fused_op import fused_ops_in, lower_fused_region
-from .hook_build import hook_target
-from .hooks import OPTIONS_ATTR, REFUSED_ATTR, TargetHooks, get_target_options
 from .kernels import global_var
-from .registry import Namespace
-from .relax_utils import codegen_of
-from .verdict import Reject, require
+from .registration import OPTIONS_ATTR, REFUSED_ATTR, TargetHooks, get_target_options
 
 __all__ = ["HookLowering", "Lowered", "attempt_hooks"]
 

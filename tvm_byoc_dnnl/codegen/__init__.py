@@ -1,0 +1,1 @@
+"""Stage 5, codegen: regions become runtime modules, and the rest goes through TVM's CPU lowering."""
