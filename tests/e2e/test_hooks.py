@@ -18,7 +18,7 @@ from tvm.script import tirx as T
 
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.errors import InputError, UnsupportedError
-from tvm_byoc_dnnl.hooks.registration import InlineComposites, for_each_region, get_target_options, refuse_region
+from tvm_byoc_dnnl.hooks import InlineComposites, for_each_region, get_target_options, refuse_region
 from tvm_byoc_dnnl.hooks.stage import RunTargetHooks
 from tvm_byoc_dnnl.log import read_log
 
