@@ -27,4 +27,4 @@ def test_code_block(code, folder):
 
 
 def test_there_are_blocks():
-    assert len(BLOCKS) == 3
+    assert len(BLOCKS) == 4
