@@ -1,0 +1,52 @@
+"""How a namespace's codegen becomes known to TVM, and what happens when somebody else has its name."""
+
+import pytest
+import tvm
+import tvm_ffi
+from tvm.script import ir as I
+from tvm.script import relax as R
+
+import tvm_byoc_dnnl as byoc
+
+
+@I.ir_module
+class Relu:
+    @R.function
+    def main(x: R.Tensor((4,), "float32")):
+        with R.dataflow():
+            y = R.nn.relu(x)
+            R.output(y)
+        return y
+
+
+def codegen(functions, options, constant_names):
+    create = tvm.get_global_func("runtime.CSourceModuleCreate")
+    return [create("/* nothing */", "c", [f.attrs["global_symbol"]], []) for f in functions]
+
+
+@pytest.fixture
+def claimed():
+    """A namespace whose name another library has taken, as a TVM built with its own oneDNN support takes ``dnnl``."""
+    tvm_ffi.register_global_func("relax.ext.claimed", lambda *_: [], override=True)
+    byoc.register_annotate_compiler("claimed", ["relax.nn.relu"])
+    byoc.register_codegen("claimed", codegen)
+    yield
+    byoc.unregister_compiler("claimed")
+    tvm_ffi.registry.remove_global_func("relax.ext.claimed")
+
+
+def test_a_name_that_another_library_owns_is_one_clear_error(claimed):
+    with pytest.raises(
+        byoc.NativeLibraryError, match=r"relax\.ext\.claimed is registered already.*USE_CLAIMED=ON.*OFF"
+    ):
+        byoc.partition(Relu, "claimed")
+
+
+def test_a_codegen_is_known_to_tvm_after_partitioning():
+    byoc.register_annotate_compiler("unclaimed", ["relax.nn.relu"])
+    byoc.register_codegen("unclaimed", codegen)
+    try:
+        byoc.partition(Relu, "unclaimed")
+        assert tvm.get_global_func("relax.ext.unclaimed", allow_missing=True) is not None
+    finally:
+        byoc.unregister_compiler("unclaimed")
