@@ -18,7 +18,7 @@ DEPS   := $(VENV)/.deps
 NATIVE := $(BUILD)/.installed
 PEERS  := $(VENV)/.peers
 
-.PHONY: help build demo test test-py test-cpp test-browser test-tvm026 lint format bench docs clean
+.PHONY: help build demo test test-py test-cpp test-kit test-browser test-tvm026 lint format bench docs clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -64,6 +64,9 @@ test-py: $(NATIVE)  ## the Python tests, as in: make test-py ARGS='-m "not slow"
 
 test-browser: $(NATIVE)  ## the page of `tvm-byoc explain --html` in a headless Chromium
 	@REQUIRE_BROWSER=1 $(PY) -m pytest tests/e2e/test_html_report.py $(ARGS)
+
+test-kit: $(NATIVE)  ## the conformance kit on dnnl and ccompiler; minutes each, not part of make test
+	@$(PY) -m pytest -m kit $(ARGS)
 
 test-tvm026: $(NATIVE)  ## the Python tests under TVM 0.26, in .venv-tvm026
 	@$(MAKE) --no-print-directory VENV=.venv-tvm026 .venv-tvm026/.deps

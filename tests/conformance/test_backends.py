@@ -7,6 +7,7 @@ import pytest
 from tvm_byoc_dnnl.testing.conformance import run_conformance
 
 
+@pytest.mark.kit
 @pytest.mark.slow
 @pytest.mark.native
 def test_dnnl_conforms() -> None:
@@ -14,6 +15,7 @@ def test_dnnl_conforms() -> None:
     assert report.ok, report.to_text()
 
 
+@pytest.mark.kit
 @pytest.mark.slow
 def test_ccompiler_conforms() -> None:
     report = run_conformance("ccompiler")
