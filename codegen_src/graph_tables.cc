@@ -27,7 +27,7 @@ constexpr KindSpec kKinds[kKindCount] = {
     {"prelu", 2, 2, "", ""},
     {"softmax", 1, 1, "alg axis", "accurate log"},
     {"batch_normalization", 5, 5, "epsilon", ""},
-    {"layer_normalization", 3, 3, "epsilon", ""},
+    {"layer_normalization", 1, 3, "epsilon", ""},
     {"lrn", 1, 1, "alg local_size alpha beta k", "across_channels within_channel"},
     {"reduction", 1, 1, "alg p epsilon",
      "max min sum mul mean norm_lp_max norm_lp_sum norm_lp_power_p_max norm_lp_power_p_sum"},

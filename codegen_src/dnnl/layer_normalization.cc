@@ -7,9 +7,16 @@ std::vector<OpDesc> DescribeLayerNormalization(const NodeView& n) {
   OpDesc op;
   op.kind = dnnl::primitive::kind::layer_normalization;
   op.epsilon = static_cast<float>(n.a.epsilon);
-  op.flags = dnnl_use_scale | dnnl_use_shift;
-  op.args = {n.AsDense(DNNL_ARG_SRC, 0), n.AsDense(DNNL_ARG_SCALE, 1), n.AsDense(DNNL_ARG_SHIFT, 2),
-             n.OutAny()};
+  op.args = {n.AsDense(DNNL_ARG_SRC, 0)};
+  if (n.OwnInputs() > 1) {
+    op.flags |= dnnl_use_scale;
+    op.args.push_back(n.AsDense(DNNL_ARG_SCALE, 1));
+  }
+  if (n.OwnInputs() > 2) {
+    op.flags |= dnnl_use_shift;
+    op.args.push_back(n.AsDense(DNNL_ARG_SHIFT, 2));
+  }
+  op.args.push_back(n.OutAny());
   return {op};
 }
 

@@ -127,6 +127,11 @@ PrimitiveDesc CreatePrimitiveDesc(const OpDesc& op, const dnnl::engine& engine) 
   }
   dnnl_primitive_desc_t pd = nullptr;
   if (Create(op, engine.get(), attr.get(), &pd) == dnnl_success) result.reset(pd);
+  // oneDNN's layer normalisation accepts a result in another layout, and then writes the source's.
+  if (result && op.kind == PrimitiveKind::layer_normalization &&
+      !SameLayout(QueryArg(result, DNNL_ARG_SRC), QueryArg(result, DNNL_ARG_DST))) {
+    return PrimitiveDesc();
+  }
   return result;
 }
 

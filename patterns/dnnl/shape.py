@@ -11,7 +11,7 @@ from ...lower.builder import GraphBuilder, Value
 from ...lower.graph import Dim
 from ...registry import register_lowering
 from ...verdict import Reject, require
-from .common import ints, product, require_movable
+from .common import FLOATS, ints, product, require_movable
 
 __all__: list[str] = []
 
@@ -221,11 +221,14 @@ def pad(g: GraphBuilder, call: Any) -> Value:
     require(str(attrs.pad_mode) == "constant", f"pad_mode {attrs.pad_mode}; only constant padding is taken")
     widths = ints(attrs.pad_width)
     require(min(widths) >= 0, f"negative padding {widths}")
+    value = float(attrs.pad_value)
+    exact = src.dtype in FLOATS or value in ((0, 1) if src.dtype == "bool" else (int(value),))
+    require(exact, f"padding with {value:g}, which is no {src.dtype}")
     return g.emit(
         "pad",
         [src],
         g.shape_of(call.ty),
         pad_begin=widths[::2],
         pad_end=widths[1::2],
-        value=float(attrs.pad_value),
+        value=value,
     )

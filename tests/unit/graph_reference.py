@@ -225,7 +225,7 @@ def batch_normalization(inputs: list, a: dict, shape: Any) -> np.ndarray:
 
 
 def layer_normalization(inputs: list, a: dict, shape: Any) -> np.ndarray:
-    x, scale, shift = inputs
+    x, scale, shift = [*inputs, *[1, 0][len(inputs) - 1 :]]
     return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + a["epsilon"]) * scale + shift
 
 

@@ -225,9 +225,11 @@ def test_batch_normalization(shape, constants):
     check(*single("batch_normalization", shapes, shape, constants=constants, **attrs))
 
 
+@pytest.mark.parametrize("parameters", [0, 1, 2])
 @pytest.mark.parametrize("shape", [(2, 19), (2, 5, 19), (2, 3, 5, 16)], ids=str)
-def test_layer_normalization(shape):
-    check(*single("layer_normalization", [shape, *[shape[-1:]] * 2], shape, constants=(1, 2), epsilon=1e-5))
+def test_layer_normalization(shape, parameters):
+    shapes = [shape, *[shape[-1:]] * parameters]
+    check(*single("layer_normalization", shapes, shape, constants=(1, 2)[:parameters], epsilon=1e-5))
 
 
 @pytest.mark.parametrize("alg", ["across_channels", "within_channel"])

@@ -16,6 +16,9 @@ _WEAK = "".join(f"#pragma weak {symbol}\n" for symbol in ("__tvm_ffi__library_ct
 # `float* x = ((float*)((float*)(((DLTensor*)x_handle)[0].data)));`, as the generator writes a buffer argument.
 _ARGUMENT = re.compile(r"^( +\w+\*) (\w+ = \(.*\(\(DLTensor\*\)\w+\)\[0\]\.data\)+;)$", re.M)
 
+# How the generator writes infinities, which is no C.
+_INFINITY = re.compile(r"\binff?\b")
+
 # Functions of C's library for which TVM's C target has no rule.
 _LIBRARY = {"tirx.fabs": {"float32": "fabsf", "float64": "fabs"}}
 
@@ -50,7 +53,7 @@ def generate_c(mod: tvm.IRModule, target: tvm.target.Target) -> str:
         Of kind ``c``.
     """
     source = tvm.get_global_func("target.build.c")(mod, target).inspect_source()
-    return _WEAK + _ARGUMENT.sub(r"\1 __restrict__ \2", source)
+    return _WEAK + _ARGUMENT.sub(r"\1 __restrict__ \2", _INFINITY.sub("INFINITY", source))
 
 
 def c_module(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Module:
