@@ -15,7 +15,7 @@ def import_torch(program: Any) -> tvm.IRModule:
 
     try:
         return from_exported_program(program, keep_params_as_input=False)
-    except (AssertionError, NotImplementedError, ValueError, tvm.error.TVMError) as err:
+    except (AssertionError, RuntimeError, ValueError) as err:  # TVM's own errors are RuntimeErrors
         raise UnsupportedError(
             f"TVM's PyTorch importer refuses this program: {_first_line(err)}; "
             "torch.onnx.export(dynamo=True) and the ONNX form often work instead"
