@@ -105,7 +105,7 @@ def test_bad_input_is_one_line_and_status_2(tvm_byoc, model, tmp_path, arguments
 
 
 def test_an_unexpected_error_is_one_line_too(tvm_byoc, model, monkeypatch):
-    def fail(*_):
+    def fail(*_, **__):
         raise RuntimeError("something\nwith lines")
 
     monkeypatch.setattr("tvm_byoc_dnnl.report.explain", fail)
@@ -140,6 +140,30 @@ def test_explain_as_data_and_page(tvm_byoc, model, tmp_path):
 
 def test_explain_with_open_dims(tvm_byoc, model):
     assert "Symbolic dims count as 1 here: n" in tvm_byoc("explain", model)[1].replace("\n    ", " ")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--exclude", "relax.nn.c*"], "excluded by 'relax.nn.c*'"),
+        (["--exclude", "dnnl.nothing", "--exclude", "relax.nn.conv2d"], "excluded by 'relax.nn.conv2d'"),
+        (["--max-regions", "0"], "the module may have 0 region(s)"),
+    ],
+)
+def test_what_the_user_keeps_from_a_compiler(tvm_byoc, model, options, reason):
+    _, out, _ = tvm_byoc("explain", model, "--shape", SHAPE, "--json", "-", *options)
+    calls = {c["op"]: c for c in json.loads(out)["calls"]}
+    conv = calls["relax.nn.conv2d"]
+    assert conv["compiler"] is None and any(reason in r for r in conv["reasons"])
+    assert calls["relax.nn.relu"]["compiler"] is None  # alone beside TVM's calls: dnnl's own policy still holds
+    assert tvm_byoc("lock", model, "--shape", SHAPE, *options)[0] == 0
+    assert tvm_byoc("check", model, "--exact")[0] == 0  # the policy is in the file
+
+
+def test_force_offloads_what_is_not_worth_it(tvm_byoc, model):
+    options = ["--exclude", "relax.nn.conv2d", "--force", "relax.nn.relu"]
+    _, out, _ = tvm_byoc("explain", model, "--shape", SHAPE, "--json", "-", *options)
+    assert [c["compiler"] for c in json.loads(out)["calls"]] == [None, "dnnl", None]
 
 
 # ---------------------------------------------------------------- lock and check
@@ -221,5 +245,5 @@ def test_the_page_names_every_command_and_only_options_that_exist():
     assert {word for title in sections for word in title.split()} >= set(cli.cli.commands)
     known = {o for c in cli.cli.commands.values() for p in c.params for o in p.opts if o.startswith("--")}
     known.add("--help")
-    named = set(re.findall(r"(?<![\w-])--[a-z]+", page))
+    named = set(re.findall(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*", page))
     assert named == known

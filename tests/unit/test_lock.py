@@ -2,6 +2,7 @@
 
 import pytest
 
+from tvm_byoc_dnnl import RegionPolicy
 from tvm_byoc_dnnl.errors import ArtifactError
 from tvm_byoc_dnnl.report import CallReport, Report, Totals
 from tvm_byoc_dnnl.report.lock import Lock, compare, make_lock
@@ -48,6 +49,13 @@ def test_text_and_back():
         f"dnnl  2  relax.nn.conv2d  {OUT}\n"
         f"tvm   1  relax.topk       {OUT}\n"
     )
+    assert Lock.from_text(written.to_text()) == written
+
+
+def test_a_policy_is_kept():
+    policy = RegionPolicy(exclude=("relax.nn.*", "lv 3"), force=("a",), max_regions=0, on_top=True)
+    written = make_lock(report((CONV, "dnnl")), policy=policy)
+    assert "\nexclude relax.nn.*\nexclude lv 3\nforce a\nmax_regions 0\n" in written.to_text()
     assert Lock.from_text(written.to_text()) == written
 
 

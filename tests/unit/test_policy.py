@@ -1,5 +1,7 @@
 """What is worth a region: by operations, by traffic, by neighbours, and by what the user says."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tvm import relax
@@ -108,6 +110,26 @@ def test_the_namespaces_own_policy_is_the_default():
         byoc.register_namespace("va", policy=RegionPolicy(cheap_beside_host=False))
         assert split(byoc.partition(PingPong, "va"))[0] == ["relu", "exp"]
         assert split(byoc.partition(PingPong, "va", policy=RegionPolicy()))[0] == EVERYTHING
+
+
+def test_a_policy_on_top_leaves_the_namespaces_own_in_force():
+    with vendors("va"):
+        byoc.register_namespace("va", policy=RegionPolicy(cheap_beside_host=False))
+        on_top = RegionPolicy(exclude=["relax.nn.relu"], on_top=True)
+        assert split(byoc.partition(PingPong, "va", policy=on_top))[0] == ["exp"]
+        assert split(byoc.partition(PingPong, "va", policy=replace(on_top, on_top=False)))[0] == [
+            "add",
+            "exp",
+            "multiply",
+        ]
+
+
+def test_a_namespaces_own_limit_holds():
+    with vendors("va"):
+        byoc.register_namespace("va", policy=RegionPolicy(max_regions=1))
+        mod = byoc.partition(PingPong, "va")
+        assert split(mod)[0] == ["relu", "exp"]
+        assert reasons(mod)[0] == "b relax.add va policy: va may have 1 region(s), and others have more operations"
 
 
 def test_cheap_calls_with_no_neighbour_in_tvm_are_offloaded():

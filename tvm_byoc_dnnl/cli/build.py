@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from ..errors import InputError
+from ..partitioning.policy import RegionPolicy
 from .common import EXISTING_FILE, NEW_FILE, Shapes, check_folder, model_options, progress, say
 
 __all__ = ["bench", "compile", "read_arrays", "run"]
@@ -21,7 +22,15 @@ __all__ = ["bench", "compile", "read_arrays", "run"]
 @click.option("-o", "--output", type=NEW_FILE, required=True, help="The library to write, such as model.so.")
 @click.option("--target", default="llvm", show_default=True, help="TVM's target for what stays with TVM.")
 @click.option("--strict", is_flag=True, help="Fail where an accepted call cannot be offloaded in the end.")
-def compile(model: Path, compiler: list[str], shapes: Shapes, output: Path, target: str, strict: bool) -> None:
+def compile(
+    model: Path,
+    compiler: list[str],
+    shapes: Shapes,
+    policy: RegionPolicy | None,
+    output: Path,
+    target: str,
+    strict: bool,
+) -> None:
     """Compile MODEL into one shared library.
 
     \b
@@ -34,7 +43,9 @@ def compile(model: Path, compiler: list[str], shapes: Shapes, output: Path, targ
 
     check_folder(output)
     with progress(f"compiling {model.name}") as show:
-        executable = api.compile(str(model), compiler, shapes=shapes or None, target=target, strict=strict)
+        executable = api.compile(
+            str(model), compiler, shapes=shapes or None, target=target, policy=policy, strict=strict
+        )
         show(f"linking {output.name}")
         executable.export_library(str(output))
     say(f"{model.name}: {output.stat().st_size / 1e6:.1f} MB")

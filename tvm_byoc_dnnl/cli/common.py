@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
 from ..api import DEFAULT_COMPILER
 from ..errors import InputError
+from ..partitioning.policy import RegionPolicy
 
 __all__ = ["EXISTING_FILE", "NEW_FILE", "Shapes", "check_folder", "model_options", "progress", "registered", "say"]
 
@@ -67,9 +69,31 @@ def _shapes(_context: click.Context, _parameter: click.Parameter, values: Sequen
     return shapes
 
 
+def _with_policy(command: _F) -> _F:
+    """One argument ``policy`` out of the options that say what is worth a region; ``None`` without them."""
+
+    @functools.wraps(command)
+    def call(*, exclude: Sequence[str], force: Sequence[str], max_regions: int | None, **others: Any) -> Any:
+        wanted = bool(exclude or force or max_regions is not None)
+        policy = RegionPolicy(exclude=exclude, force=force, max_regions=max_regions, on_top=True) if wanted else None
+        return command(policy=policy, **others)
+
+    return cast(_F, call)
+
+
 def model_options(command: _F) -> _F:
     """MODEL, and how to read and partition it."""
+    command = _with_policy(command)
     for decorate in (
+        click.option("--max-regions", type=click.IntRange(0), help="At most so many regions: those with most work."),
+        click.option(
+            "--force", multiple=True, metavar="NAME",
+            help="Offload these calls, named as for --exclude, whatever they are worth. May be repeated.",
+        ),
+        click.option(
+            "--exclude", multiple=True, metavar="NAME",
+            help="Leave these calls with TVM: an operator (relax.nn.*), a result's name, a pattern. May be repeated.",
+        ),
         click.option(
             "--shape", "shapes", multiple=True, callback=_shapes, metavar="NAME=DIMS",
             help="Fix an input's shape, as in data=1,3,224,224. May be repeated.",

@@ -13,6 +13,7 @@ import click
 
 from ..api import DEFAULT_COMPILER
 from ..errors import InputError
+from ..partitioning.policy import RegionPolicy
 from .common import EXISTING_FILE, NEW_FILE, Shapes, check_folder, model_options, progress, registered, say
 
 if TYPE_CHECKING:
@@ -23,11 +24,11 @@ __all__ = ["check", "doctor", "explain", "lock", "ops"]
 _WIDTH = 110
 
 
-def _explained(model: Path, compiler: list[str], shapes: Shapes) -> Report:
+def _explained(model: Path, compiler: list[str], shapes: Shapes, policy: RegionPolicy | None) -> Report:
     from ..report import explain
 
     with progress(f"partitioning {model.name}"):
-        return explain(str(model), compiler, shapes or None)
+        return explain(str(model), compiler, shapes or None, policy=policy)
 
 
 @click.command(short_help="Say what runs where, and why the rest stays with TVM.")
@@ -39,6 +40,7 @@ def explain(
     model: Path,
     compiler: list[str],
     shapes: Shapes,
+    policy: RegionPolicy | None,
     html_file: Path | None,
     json_file: str | None,
     every_call: bool,
@@ -53,7 +55,7 @@ def explain(
     for path in (html_file, Path(json_file) if json_file not in (None, "-") else None):
         if path is not None:
             check_folder(path)
-    report = _explained(model, compiler, shapes)
+    report = _explained(model, compiler, shapes, policy)
     if html_file is not None:
         report.to_html(html_file)
         say(f"wrote {html_file}")
@@ -126,7 +128,7 @@ def _op_cells(rows: Iterable[Any]) -> list[tuple[str, ...]]:
 @click.command(short_help="Write down what runs where, for `check`.")
 @model_options
 @click.option("-o", "--output", type=NEW_FILE, help="The lock file.  [default: MODEL.lock]")
-def lock(model: Path, compiler: list[str], shapes: Shapes, output: Path | None) -> None:
+def lock(model: Path, compiler: list[str], shapes: Shapes, policy: RegionPolicy | None, output: Path | None) -> None:
     """Write down what of MODEL runs where, for `tvm-byoc check`.
 
     \b
@@ -137,7 +139,7 @@ def lock(model: Path, compiler: list[str], shapes: Shapes, output: Path | None) 
 
     path = output or _lock_of(model)
     check_folder(path)
-    written = make_lock(_explained(model, compiler, shapes), shapes)
+    written = make_lock(_explained(model, compiler, shapes, policy), shapes, policy)
     path.write_text(written.to_text())
     say(written.comment)
     click.echo(path)
@@ -154,8 +156,8 @@ def _lock_of(model: Path) -> Path:
 def check(model: Path, lock_file: Path | None, exact: bool) -> int:
     """Fail when a call of MODEL runs elsewhere than its lock file says.
 
-    Compilers and shapes are those of the lock file. Calls that a compiler took over since, or that the model no longer
-    has, are only mentioned: write the lock again to keep them.
+    Compilers, shapes and policy are those of the lock file. Calls that a compiler took over since, or that the model
+    no longer has, are only mentioned: write the lock again to keep them.
     """
     from ..report.lock import Lock, compare
 
@@ -163,7 +165,7 @@ def check(model: Path, lock_file: Path | None, exact: bool) -> int:
     if not path.is_file():
         raise InputError(f"{path} does not exist; write it with `tvm-byoc lock {model}`")
     locked = Lock.from_text(path.read_text())
-    drift = compare(locked, _explained(model, registered(locked.compilers), locked.shapes))
+    drift = compare(locked, _explained(model, registered(locked.compilers), locked.shapes, locked.policy))
     if drift:
         click.echo(drift.to_text())
     if drift.lost or (drift and exact):

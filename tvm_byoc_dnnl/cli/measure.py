@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ..partitioning.policy import RegionPolicy
 from .build import read_arrays
 from .common import EXISTING_FILE, NEW_FILE, Shapes, check_folder, model_options, progress, say
 
@@ -42,6 +43,7 @@ def profile(
     model: Path,
     compiler: list[str],
     shapes: Shapes,
+    policy: RegionPolicy | None,
     inputs: Path | None,
     repeat: int,
     top: int,
@@ -62,7 +64,7 @@ def profile(
             check_folder(path)
     arrays = _inputs(inputs)
     with progress(f"compiling {model.name}") as show:
-        ex = compile(str(model), compiler, shapes=shapes or None)
+        ex = compile(str(model), compiler, shapes=shapes or None, policy=policy)
         show("measuring")
         report = measure(ex, arrays, repeat=repeat)
     if trace is not None:
@@ -82,6 +84,7 @@ def verify(
     model: Path,
     compiler: list[str],
     shapes: Shapes,
+    policy: RegionPolicy | None,
     inputs: Path | None,
     tolerance: float | None,
     json_file: str | None,
@@ -102,6 +105,7 @@ def verify(
             arrays,
             compiler=compiler,
             shapes=shapes or None,
+            policy=policy,
             tolerance=TOLERANCE if tolerance is None else tolerance,
         )
     _write(report.to_json(), json_file)

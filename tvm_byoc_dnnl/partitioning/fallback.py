@@ -156,19 +156,26 @@ class Fallback:
     # ---------------------------------------------------------------- one region
     def _judge(self, region: _Region) -> list[_Return]:
         """What goes back of a region; also cuts it, where its parts work only apart."""
-        policy = self._policy or namespace(region.unit.compiler).policy
-        returned = self._unwanted(region, policy) if policy is not None else []
-        if returned:
+        if returned := self._unwanted(region, self._policies(region.unit.compiler)):
             return returned
         failure = self._try(region, region.unit.bindings)
         return [] if failure is None else self._narrow(region, failure)
 
-    def _unwanted(self, region: _Region, policy: RegionPolicy) -> list[_Return]:
+    def _policies(self, compiler: str) -> list[RegionPolicy]:
+        """The policies that all have to agree with a region."""
+        own = namespace(compiler).policy
+        in_place = self._policy is not None and not self._policy.on_top
+        return [p for p in (self._policy, None if in_place else own) if p is not None]
+
+    def _unwanted(self, region: _Region, policies: Sequence[RegionPolicy]) -> list[_Return]:
         names = [(call, self._names(call)) for call in region.calls]
-        excluded = [(call, entry) for call, n in names if (entry := policy.excluded_by(n))]
+        excluded = [(call, entry) for call, n in names for p in policies if (entry := p.excluded_by(n))]
         if excluded:
             return [_Return(region.host, c, Failure("policy", f"excluded by {entry!r}")) for c, entry in excluded]
-        reason = "" if any(policy.forces(n) for _, n in names) else policy.why_not(self._work(region))
+        if any(p.forces(n) for p in policies for _, n in names):
+            return []
+        work = self._work(region)
+        reason = next(filter(None, (p.why_not(work) for p in policies)), "")
         if not reason:
             return []
         failure = Failure("policy", f"not worth a region: {reason}")
@@ -242,12 +249,16 @@ class Fallback:
         self._note(region.host, calls[at], Failure(failure.stage, reason))
 
     def _beyond_the_limit(self, regions: Sequence[_Region]) -> list[_Return]:
-        limit = self._policy.max_regions if self._policy is not None else None
-        if limit is None or len(regions) <= limit:
-            return []
-        failure = Failure("policy", f"the module may have {limit} region(s), and others have more operations")
         by_work = sorted(regions, key=lambda r: -self._work(r).flops)
-        return [_Return(r.host, c, failure, retry=False) for r in by_work[limit:] for c in r.calls]
+        limits = [("the module", None if self._policy is None else self._policy.max_regions, by_work)]
+        for compiler in dict.fromkeys(r.unit.compiler for r in by_work):
+            limit = min((p.max_regions for p in self._policies(compiler) if p.max_regions is not None), default=None)
+            limits.append((compiler, limit, [r for r in by_work if r.unit.compiler == compiler]))
+        for who, limit, counted in limits:
+            if limit is not None and len(counted) > limit:
+                failure = Failure("policy", f"{who} may have {limit} region(s), and others have more operations")
+                return [_Return(r.host, c, failure, retry=False) for r in counted[limit:] for c in r.calls]
+        return []
 
     # ---------------------------------------------------------------- back to the next compiler or TVM
     def _give_back(self, returned: Sequence[_Return]) -> None:

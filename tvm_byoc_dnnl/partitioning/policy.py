@@ -56,7 +56,11 @@ class RegionPolicy:
     force : sequence of str
         Calls, named alike, whose region is offloaded whatever it is worth. A compiler still has to accept them.
     max_regions : int, optional
-        At most so many regions in the module: those with the most operations.
+        At most so many regions in the module: those with the most operations. In a namespace's own policy, at most so
+        many of its own.
+    on_top : bool
+        Whether the namespaces' own policies hold too, as ``RegionPolicy(exclude=[...], on_top=True)`` excludes and
+        changes nothing else; otherwise this policy stands in their place.
     """
 
     min_flops: int = 0
@@ -65,6 +69,7 @@ class RegionPolicy:
     exclude: Sequence[str] = ()
     force: Sequence[str] = ()
     max_regions: int | None = None
+    on_top: bool = False
 
     def __post_init__(self) -> None:
         for name in ("exclude", "force"):

@@ -16,9 +16,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..errors import ArtifactError
+from ..partitioning.policy import RegionPolicy
 from .model import CallReport, Report
 from .words import count
 
@@ -43,6 +44,8 @@ class Lock:
         Input name → shape, as the model was imported.
     owners : dict
         (operator, result type) → owner → number of calls; the owner ``"tvm"`` is no compiler.
+    policy : RegionPolicy, optional
+        What the user excluded, forced and limited, on top of the namespaces' own policies.
     comment : str
         First line of the file, for people.
     """
@@ -50,6 +53,7 @@ class Lock:
     compilers: list[str] = field(default_factory=list)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     owners: dict[Kind, Counter[str]] = field(default_factory=dict)
+    policy: RegionPolicy | None = None
     comment: str = ""
 
     def to_text(self) -> str:
@@ -62,6 +66,11 @@ class Lock:
         head.append(f"format {FORMAT} {VERSION}")
         head += [f"compiler {name}" for name in self.compilers]
         head += [f"shape {name} {','.join(map(str, dims))}" for name, dims in sorted(self.shapes.items())]
+        if self.policy is not None:
+            head += [f"exclude {name}" for name in self.policy.exclude]
+            head += [f"force {name}" for name in self.policy.force]
+            limit = self.policy.max_regions
+            head += [f"max_regions {limit}"] if limit is not None else []
         lines = [
             f"{who:<{widths[0]}}  {n:>{widths[1]}}  {op:<{widths[2]}}  {output}".rstrip() for who, n, op, output in rows
         ]
@@ -107,6 +116,10 @@ class Lock:
         elif word == "shape":
             name, _, dims = rest.strip().rpartition(" ")
             self.shapes[name] = tuple(int(d) for d in dims.split(",") if d)
+        elif word in ("exclude", "force", "max_regions"):
+            policy = self.policy or RegionPolicy(on_top=True)
+            value = int(rest) if word == "max_regions" else (*getattr(policy, word), rest.strip())
+            self.policy = replace(policy, **{word: value})  # type: ignore[arg-type]
         else:
             cells = re.fullmatch(r"(\w+)\s+(\d+)\s+(\S+)(?:\s\s(.*))?", line)
             if cells is None:
@@ -115,9 +128,12 @@ class Lock:
             self.owners.setdefault((op, output.strip()), Counter())[who] += int(n)
 
 
-def make_lock(report: Report, shapes: Mapping[str, Sequence[int]] | None = None) -> Lock:
-    """The lock of what a report says."""
-    lock = Lock(list(report.compilers), {name: tuple(dims) for name, dims in (shapes or {}).items()})
+def make_lock(
+    report: Report, shapes: Mapping[str, Sequence[int]] | None = None, policy: RegionPolicy | None = None
+) -> Lock:
+    """The lock of what a report says that was made with these shapes and this policy."""
+    fixed = {name: tuple(dims) for name, dims in (shapes or {}).items()}
+    lock = Lock(list(report.compilers), fixed, policy=policy)
     for call in report.calls:
         lock.owners.setdefault(_kind(call), Counter())[call.compiler or HOST] += 1
     totals, versions = report.totals, ", ".join(f"{k} {v}" for k, v in report.versions.items())

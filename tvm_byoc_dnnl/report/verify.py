@@ -79,7 +79,7 @@ class Verification:
     @property
     def policy(self) -> RegionPolicy:
         """A policy that leaves the culprits with TVM: ``byoc.compile(model, policy=report.policy)``."""
-        return RegionPolicy(exclude=[r.culprit for r in self.regions if r.culprit])
+        return RegionPolicy(exclude=[r.culprit for r in self.regions if r.culprit], on_top=True)
 
     def to_dict(self) -> dict[str, Any]:
         """The data."""
@@ -102,7 +102,8 @@ class Verification:
         if not self.regions:
             lines.append("no region: nothing is offloaded")
         if culprits := list(self.policy.exclude):
-            lines.append(f"to leave them with TVM: RegionPolicy(exclude={culprits!r})")
+            lines.append(f"to leave them with TVM: RegionPolicy(exclude={culprits!r}, on_top=True)")
+            lines.append("or on the command line: " + " ".join(f"--exclude {name}" for name in culprits))
         return "\n".join(lines)
 
 
