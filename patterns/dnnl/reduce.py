@@ -1,7 +1,8 @@
-"""Reductions."""
+"""Reductions, and the two statistics that are made of them."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from ...lower.builder import GraphBuilder, Value
@@ -10,7 +11,7 @@ from ...verdict import require
 from .common import ints, require_float
 from .pool import global_average
 
-__all__: list[str] = []
+__all__ = ["reduced"]
 
 _ALGORITHMS = {
     "relax.sum": "sum",
@@ -26,14 +27,35 @@ def reduction(g: GraphBuilder, call: Any) -> Value:
     """Sum, mean, max, min and product over any axes."""
     src, alg = g.value(call.args[0]), _ALGORITHMS[call.op.name]
     require_float(call.op.name, src)
-    axis = call.attrs.axis
-    axes = sorted(range(src.ndim) if axis is None else (a % src.ndim for a in ints(axis)))
-    require(bool(axes), "a reduction over no axis")
+    axes = _axes(call, src)
     out_shape = g.shape_of(call.ty)
     if alg == "mean" and _is_spatial(src, axes):
         return g.reshape(global_average(g, src), out_shape)
+    return g.reshape(reduced(g, src, axes, alg), out_shape)
+
+
+@register_lowering("dnnl", ["relax.variance", "relax.std"])
+def deviation(g: GraphBuilder, call: Any) -> Value:
+    """Mean of the squared distances from the mean, over any axes, and its root."""
+    src = g.value(call.args[0])
+    require_float(call.op.name, src)
+    axes = _axes(call, src)
+    centred = g.binary("sub", src, reduced(g, src, axes, "mean"), src.shape)
+    out = reduced(g, g.eltwise(centred, "square"), axes, "mean")
+    return g.reshape(g.eltwise(out, "sqrt") if call.op.name == "relax.std" else out, g.shape_of(call.ty))
+
+
+def reduced(g: GraphBuilder, src: Value, axes: Collection[int], alg: str) -> Value:
+    """``src`` reduced over ``axes``, which are kept with size 1; itself where they have that already."""
     kept = [1 if i in axes else d for i, d in enumerate(src.shape)]
-    return g.reshape(g.emit("reduction", [src], kept, alg=alg, p=0.0, epsilon=0.0), out_shape)
+    return src if tuple(kept) == src.shape else g.emit("reduction", [src], kept, alg=alg, p=0.0, epsilon=0.0)
+
+
+def _axes(call: Any, src: Value) -> list[int]:
+    axis = call.attrs.axis
+    axes = sorted(range(src.ndim) if axis is None else (a % src.ndim for a in ints(axis)))
+    require(bool(axes), "a reduction over no axis")
+    return axes
 
 
 def _is_spatial(src: Value, axes: list[int]) -> bool:

@@ -1,0 +1,97 @@
+"""Reductions and statistics: any axes, kept or not, and what importers make of the other norms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from tests.harness import Case, accept, data, refuse
+
+op = relax.op
+
+#: Relax op → reference
+REDUCTIONS = {
+    op.sum: np.sum,
+    op.mean: np.mean,
+    op.max: np.max,
+    op.min: np.min,
+    op.prod: np.prod,
+    op.variance: np.var,
+    op.std: np.std,
+}
+AXES = [
+    ((3, 17), [-1]),
+    ((3, 17), [0]),
+    ((3, 17), None),
+    ((2, 7, 5, 3), [1]),
+    ((2, 7, 5, 3), [2, 3]),
+    ((2, 7, 5, 3), [1, 3]),
+    ((2, 7, 5, 3), [0, 2]),
+    ((2, 3, 5, 2, 3), [1, 2, 4]),
+    ((5, 1), [1]),
+    ((1, 7, 1), [1]),
+    ((13,), [0]),
+    ((0, 4), [1]),
+]
+
+
+def row(f, reference, shape, axis, keepdims, **options):
+    where = None if axis is None else tuple(axis)
+    return accept(
+        f"{f.__name__}-{shape}-{axis}-{'kept' if keepdims else 'gone'}{options.get('dtype', '')}",
+        lambda x: f(x, axis, keepdims=keepdims),
+        data(*shape, low=0.5, high=1.5, **options),
+        reference=lambda x: reference(x, where, keepdims=keepdims),
+    )
+
+
+#: what ONNX and PyTorch have, as their importers write it
+COMPOSED = {
+    "l1": (lambda x: op.sum(op.abs(x), [1]), lambda x: np.abs(x).sum(1)),
+    "l2": (lambda x: op.sqrt(op.sum(op.multiply(x, x), [1])), lambda x: np.sqrt((x**2).sum(1))),
+    "sum-square": (lambda x: op.sum(op.square(x), [1], keepdims=True), lambda x: (x**2).sum(1, keepdims=True)),
+    "log-sum": (lambda x: op.log(op.sum(op.abs(x), [2])), lambda x: np.log(np.abs(x).sum(2))),
+    "log-sum-exp": (lambda x: op.log(op.sum(op.exp(x), [0, 2])), lambda x: np.log(np.exp(x).sum((0, 2)))),
+}
+
+ACCEPT = [
+    *(
+        row(f, reference, shape, axis, keepdims)
+        for i, (f, reference) in enumerate(REDUCTIONS.items())
+        for j, (shape, axis) in enumerate(AXES)
+        for keepdims in ((False, True) if f in (op.sum, op.variance) else ((i + j) % 2 == 0,))
+    ),
+    *(
+        row(f, reference, (3, 33), [1], False, dtype="bfloat16")
+        for f, reference in REDUCTIONS.items()
+        if f is not op.prod  # which rounds 32 times
+    ),
+    *(accept(name, function, data(3, 7, 5), reference=reference) for name, (function, reference) in COMPOSED.items()),
+]
+
+REFUSE = [
+    refuse("int32", "dtype int32", lambda x: op.sum(x, [1]), data(2, 3, dtype="int32")),
+    refuse("float64", "dtype float64", lambda x: op.variance(x, [1]), data(2, 3, dtype="float64")),
+    refuse("no-axis", "over no axis", lambda x: op.sum(x, []), data(2, 3)),
+    refuse("max-of-nothing", "no result", lambda x: op.max(x, [1]), data(2, 0)),
+]
+
+
+@pytest.mark.parametrize("case", ACCEPT)
+def test_accepted(case):
+    case.offloads().matches()
+
+
+@pytest.mark.parametrize(("case", "reason"), REFUSE)
+def test_refused(case, reason):
+    case.is_refused(reason)
+
+
+def test_a_deviation_is_four_passes():
+    case = Case(lambda x: op.std(x, [1]), (data(3, 17),))
+    case.becomes("reduction", ("binary", ["square"]), ("reduction", ["sqrt"]))
+
+
+def test_an_axis_of_one_is_reduced_by_looking_at_it():
+    Case(lambda x: op.exp(op.sum(x, [1])), (data(5, 1),)).becomes("eltwise")
