@@ -61,6 +61,25 @@ def test_a_wrong_operator_is_found_by_name(broken):
     assert verify(Net, policy=report.policy).ok
 
 
+@I.ir_module
+class Halves:
+    @R.function
+    def main(x: R.Tensor((2, 8), "float32"), w: R.Tensor((4, 8), "float32")):
+        with R.dataflow():
+            h = R.split(R.matmul(x, R.permute_dims(w)), 2, axis=1)
+            a = R.tanh(h[0])
+            b = R.multiply(R.nn.relu(h[1]), a)
+            c = R.concat([a, b], axis=1)
+            R.output(c)
+        return c
+
+
+def test_a_wrong_operator_behind_a_tuple(broken):
+    broken("relax.nn.relu", lambda g, call: g.eltwise(g.value(call.args[0]), "logistic"))
+    (bad,) = verify(Halves).regions
+    assert (bad.pattern, bad.alone) == ("dnnl.relax.nn.relu", True)
+
+
 def test_a_wrong_combination_is_told_from_a_wrong_operator(monkeypatch):
     ns = byoc.registry.namespace("dnnl")
     right = ns.optimize

@@ -147,10 +147,11 @@ class Profile:
         if len(self.steps) > top:
             rest = sum(s.seconds for s in sorted(self.steps, key=lambda s: -s.seconds)[top:])
             lines.append(f"{rest * 1e3:9.3f} {100 * rest / whole:5.1f}           … {len(self.steps) - top} more steps")
+        overhead = f"overhead {self.overhead * 1e3:.3f} ms" if self.overhead > 0 else "overhead too small to see"
         lines.append(
             f"one call {self.total * 1e3:.3f} ms; of the steps' {whole * 1e3:.3f} ms: "
             f"{100 * self.reorder_share:.1f} % reorders, {100 * self.tvm_share:.1f} % TVM; "
-            f"overhead {self.overhead * 1e3:.3f} ms; medians of {self.repeat}"
+            f"{overhead}; medians of {self.repeat}"
         )
         return "\n".join(lines)
 

@@ -182,24 +182,40 @@ def _arguments(mod: tvm.IRModule, regions: Mapping[str, Any], inputs: Any) -> di
 
 def _check(name: str, region: relax.Function, arguments: Sequence[Any], tolerance: float) -> RegionGap:
     calls = [var for var, value in bindings_of(region) if isinstance(value, relax.Call)]
-    result = RegionGap(name, codegen_of(region), len(calls), _gap_of(region, arguments))
+    reference = _run(_host_module(region), arguments)
+    result = RegionGap(name, codegen_of(region), len(calls), gap(_run(_offloaded_module(region), arguments), reference))
     if result.gap <= tolerance:
         return result
-    first = _first_wrong(region, calls, arguments, tolerance)
+    expected = _host_values(region, arguments)
+    first = _first_wrong(region, calls, arguments, expected, tolerance)
     if first is not None:
-        composites = {var: value for var, value in bindings_of(region) if isinstance(value, relax.Function)}
-        call = dict(bindings_of(region))[calls[first]]
-        result.culprit, result.pattern = calls[first].name, composite_of(composites[call.op])
-        result.alone = _gap_alone(region, calls[first], arguments) > tolerance
+        values = dict(bindings_of(region))
+        culprit = calls[first]
+        result.culprit, result.pattern = culprit.name, composite_of(values[values[culprit].op])
+        result.alone = _gap_alone(region, culprit, expected) > tolerance
     return result
 
 
-def _first_wrong(region: Any, calls: Sequence[Any], arguments: Sequence[Any], tolerance: float) -> int | None:
+def _host_values(region: relax.Function, arguments: Sequence[Any]) -> dict[Any, list[Any]]:
+    """What TVM alone computes for every variable of the region, its parameters included; tuples flattened."""
+    bound = [var for var, value in bindings_of(region) if not isinstance(value, relax.Function)]
+    body = relax.SeqExpr(region.body.blocks, relax.Tuple(bound))
+    every = relax.Function(region.params, body, relax.TupleType([var.ty for var in bound]), attrs=region.attrs)
+    results = _call(_host_module(relax.utils.copy_with_new_vars(every)), arguments)
+    known = {param: [argument] for param, argument in zip(region.params, arguments, strict=True)}
+    known.update((var, _flat(result)) for var, result in zip(bound, results, strict=True))
+    return known
+
+
+def _first_wrong(
+    region: Any, calls: Sequence[Any], arguments: Sequence[Any], expected: Mapping[Any, list[Any]], tolerance: float
+) -> int | None:
     """Index of the first call whose result is wrong, by bisection: what follows a wrong result is wrong, too."""
     low, high = 0, len(calls)
     while low < high:
         middle = (low + high) // 2
-        if _gap_of(_until(region, calls[middle]), arguments) > tolerance:
+        got = _run(_offloaded_module(_until(region, calls[middle])), arguments)
+        if gap(got, expected[calls[middle]]) > tolerance:
             high = middle
         else:
             low = middle + 1
@@ -219,31 +235,21 @@ def _until(region: relax.Function, last: Any) -> relax.Function:
     raise AssertionError(f"{last} is not bound in the region")
 
 
-def _gap_alone(region: relax.Function, var: Any, arguments: Sequence[Any]) -> float:
+def _gap_alone(region: relax.Function, var: Any, expected: Mapping[Any, list[Any]]) -> float:
     """The gap of one call by itself, on the arguments that TVM computes for it."""
     values = dict(bindings_of(region))
     call = values[var]
     composite = values[call.op]
-    given = []
-    for arg in call.args:
-        if arg in list(region.params):
-            given.append(arguments[list(region.params).index(arg)])
-        elif isinstance(arg, relax.Var):
-            given += _run(_host_module(_until(region, arg)), arguments)
-        else:
-            return float("nan")
+    if not all(arg in expected for arg in call.args):
+        return float("nan")
+    given = [value for arg in call.args for value in expected[arg]]
     local = relax.Var("composite", composite.ty)
     params = [relax.Var(p.name, p.ty) for p in composite.params]
     inner = relax.Var("result", var.ty)
     bindings = [relax.VarBinding(local, composite), relax.VarBinding(inner, relax.Call(local, params))]
     body = relax.SeqExpr([relax.BindingBlock(bindings)], inner)
     func = relax.BlockBuilder().normalize(relax.Function(params, body, var.ty, attrs=region.attrs))
-    return _gap_of(relax.utils.copy_with_new_vars(func), given)
-
-
-def _gap_of(region: relax.Function, arguments: Sequence[Any]) -> float:
-    """The gap between a region by its compiler and by TVM alone."""
-    return gap(_run(_offloaded_module(region), arguments), _run(_host_module(region), arguments))
+    return gap(_run(_offloaded_module(relax.utils.copy_with_new_vars(func)), given), expected[var])
 
 
 def _host_module(region: relax.Function) -> tvm.IRModule:
@@ -266,9 +272,12 @@ def _offloaded_module(region: relax.Function) -> tvm.IRModule:
 
 
 def _run(mod: tvm.IRModule, arguments: Sequence[Any]) -> list[np.ndarray]:
+    return _flat(_call(mod, arguments))
+
+
+def _call(mod: tvm.IRModule, arguments: Sequence[Any]) -> Any:
     vm = relax.VirtualMachine(tvm.compile(mod, "llvm", relax_pipeline=PIPELINE), tvm.cpu())
-    args = [tvm.runtime.tensor(a) if isinstance(a, np.ndarray) else a for a in arguments]
-    return _flat(vm["main"](*args))
+    return vm["main"](*(tvm.runtime.tensor(a) if isinstance(a, np.ndarray) else a for a in arguments))
 
 
 def _flat(result: Any) -> list[np.ndarray]:
