@@ -34,6 +34,10 @@ class NodeView {
   OpArg As(const MemoryDesc& md, int arg, int i) const { return {arg, In(i), md}; }
   OpArg AsDense(int arg, int i) const { return {arg, In(i), Dense(Shape(i), DTypeOf(i))}; }
   OpArg AsAny(int arg, int i) const { return {arg, In(i), AnyLayout(Shape(i), DTypeOf(i))}; }
+  /// Activations, in the layouts to try in turn: as they lie, channels innermost, row-major.
+  std::vector<OpArg> Layouts(int arg, int i) const {
+    return {AsIs(arg, i), As(ChannelsLast(Shape(i), DTypeOf(i)), arg, i), AsDense(arg, i)};
+  }
   OpArg OutAny() const { return {DNNL_ARG_DST, output, AnyLayout(OutShape(), OutDType())}; }
   DType DTypeOf(int i) const { return lowering.dtype(In(i)); }
 

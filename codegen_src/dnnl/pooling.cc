@@ -14,9 +14,7 @@ std::vector<OpDesc> DescribePooling(const NodeView& n) {
   op.pad_begin = n.a.pad_begin;
   op.pad_end = n.a.pad_end;
   std::vector<OpDesc> candidates;
-  for (const OpArg& src :
-       {n.AsIs(DNNL_ARG_SRC, 0), n.As(ChannelsLast(n.Shape(0), n.DTypeOf(0)), DNNL_ARG_SRC, 0),
-        n.AsDense(DNNL_ARG_SRC, 0)}) {
+  for (const OpArg& src : n.Layouts(DNNL_ARG_SRC, 0)) {
     op.args = {src, n.OutAny()};
     candidates.push_back(op);
   }

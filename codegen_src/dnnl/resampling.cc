@@ -8,9 +8,7 @@ std::vector<OpDesc> DescribeResampling(const NodeView& n) {
   op.kind = dnnl::primitive::kind::resampling;
   op.alg = ToDnnl(Kind::kResampling, n.a.alg);
   std::vector<OpDesc> candidates;
-  for (const OpArg& src :
-       {n.AsIs(DNNL_ARG_SRC, 0), n.As(ChannelsLast(n.Shape(0), n.DTypeOf(0)), DNNL_ARG_SRC, 0),
-        n.AsDense(DNNL_ARG_SRC, 0)}) {
+  for (const OpArg& src : n.Layouts(DNNL_ARG_SRC, 0)) {
     op.args = {src, n.OutAny()};
     candidates.push_back(op);
   }

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ...codegen.extern import portable_codegen
 from ...partitioning.policy import RegionPolicy
 from ...registry import register_namespace
-from . import activations, conv, elementwise, lrn, matmul, norm, pool, reduce, shape, shuffle, softmax
+from . import activations, conv, elementwise, lrn, matmul, norm, pool, reduce, resize, shape, shuffle, softmax
 from .native import create_module, describe, emit, probe
 from .post_ops import fuse_post_ops
 
@@ -21,6 +21,7 @@ __all__ = [
     "norm",
     "pool",
     "reduce",
+    "resize",
     "shape",
     "shuffle",
     "softmax",

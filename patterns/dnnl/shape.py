@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import relax
@@ -13,7 +13,7 @@ from ...registry import register_lowering
 from ...verdict import Reject, require
 from .common import FLOATS, ints, product, require_movable
 
-__all__: list[str] = []
+__all__ = ["gather_axis", "slice_axis"]
 
 _RESHAPES = [
     "relax.reshape",
@@ -22,7 +22,7 @@ _RESHAPES = [
     "relax.expand_dims",
     "relax.nn.batch_flatten",
 ]
-#: a gather by a table becomes one slice per run of indices; more of them than this stay with TVM
+#: a gather becomes one slice per run of indices; more of them than this stay with TVM
 _MAX_SLICES = 8
 
 
@@ -125,36 +125,96 @@ def split(g: GraphBuilder, call: Any) -> tuple[Value, ...]:
     parts, begin = [], 0
     for field in call.ty.fields:
         shape = g.shape_of(field)
-        parts.append(_slice(g, src, axis, begin, shape[axis]))
+        parts.append(slice_axis(g, src, axis, begin, shape[axis]))
         size = shape[axis]
         assert isinstance(size, int)
         begin += size
     return tuple(parts)
 
 
-def _slice(g: GraphBuilder, src: Value, axis: int, begin: int, size: Dim, step: int = 1) -> Value:
+def slice_axis(g: GraphBuilder, src: Value, axis: int, begin: int, size: Dim, step: int = 1) -> Value:
+    """``size`` slices of ``src`` along one axis, ``step`` apart."""
+    whole = src.shape[axis]
+    if step > 1 and isinstance(size, int) and isinstance(whole, int) and size > 1 and size * step > whole:
+        # oneDNN takes a whole step behind the last slice to belong to it, and calls that an overlap.
+        last = slice_axis(g, src, axis, begin + (size - 1) * step, 1)
+        shape = [size if i == axis else d for i, d in enumerate(src.shape)]
+        return g.emit("concat", [slice_axis(g, src, axis, begin, size - 1, step), last], shape, axis=axis)
     shape = [size if i == axis else d for i, d in enumerate(src.shape)]
     begins = [begin if i == axis else 0 for i in range(src.ndim)]
     steps = [step if i == axis else 1 for i in range(src.ndim)]
     return g.emit("slice", [src], shape, begin=begins, steps=steps)
 
 
+def gather_axis(g: GraphBuilder, src: Value, axis: int, indices: Sequence[int], what: str) -> Value:
+    """The slices of ``src`` with these indices along one axis: a slice per run of them."""
+    runs = _runs(indices)
+    require(
+        0 < len(runs) <= _MAX_SLICES,
+        f"{what} is {len(runs)} slices; up to {_MAX_SLICES} are taken, since oneDNN has no gather",
+    )
+    slices = [slice_axis(g, src, axis, begin, count, step) for begin, count, step in runs]
+    shape = [len(indices) if i == axis else d for i, d in enumerate(src.shape)]
+    return slices[0] if len(slices) == 1 else g.emit("concat", slices, shape, axis=axis)
+
+
+def _runs(indices: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Indices as runs ``(begin, count, step)`` of constant positive step, longest first from the left."""
+    runs: list[tuple[int, int, int]] = []
+    for index in indices:
+        begin, count, step = runs[-1] if runs else (index, 0, 1)
+        if count == 1 and index > begin:
+            step = index - begin
+        if count and index == begin + count * step:
+            runs[-1] = (begin, count + 1, step)
+        else:
+            runs.append((index, 1, 1))
+    return runs
+
+
+def _static(src: Value, axis: int, op: str) -> int:
+    size = src.shape[axis]
+    if not isinstance(size, int):
+        raise Reject(f"{op} along the symbolic axis {size}")
+    return size
+
+
+@register_lowering("dnnl", "relax.flip")
+def flip(g: GraphBuilder, call: Any) -> Value:
+    """A short axis from back to front."""
+    src = g.value(call.args[0])
+    require_movable(call.op.name, src)
+    axis = int(call.attrs.axis) % src.ndim
+    size = _static(src, axis, "flip")
+    return gather_axis(g, src, axis, range(size)[::-1], f"an axis of {size} from back to front") if size else src
+
+
 @register_lowering("dnnl", "relax.strided_slice")
 def strided_slice(g: GraphBuilder, call: Any) -> Value:
-    """Slices with constant bounds and positive steps."""
+    """Slices with constant bounds; a negative step only where few slices are taken."""
     src, shape = g.value(call.args[0]), g.shape_of(call.ty)
     require_movable(call.op.name, src)
     axes, begins = (_int_tuple(a) for a in call.args[1:3])
     steps = _int_tuple(call.args[4]) if len(call.args) > 4 else [1] * len(axes)
-    begin, step = [0] * src.ndim, [1] * src.ndim
-    for axis, b, s in zip(axes, begins, steps, strict=True):
-        size = src.shape[axis]
-        require(s >= 1, f"strided_slice with step {s}")
-        require(isinstance(size, int), f"strided_slice of the symbolic axis {size}")
-        assert isinstance(size, int)
-        begin[axis] = min(max(b + size if b < 0 else b, 0), size)
-        step[axis] = s
-    return g.emit("slice", [src], shape, begin=begin, steps=step)
+    out = src
+    for axis, begin, step in zip(axes, begins, steps, strict=True):
+        axis %= src.ndim
+        size, count = src.shape[axis], shape[axis]
+        require(step != 0, "strided_slice with step 0")
+        if not isinstance(size, int) or not isinstance(count, int):
+            raise Reject(f"strided_slice of the symbolic axis {size}")
+        begin = begin + size if begin < 0 else begin
+        if step > 0:
+            out = slice_axis(g, out, axis, min(max(begin, 0), size), count, step)
+            continue
+        begin = min(begin, size - 1)
+        wanted = [begin + i * step for i in range(count)]
+        out = (
+            gather_axis(g, out, axis, wanted, f"{count} from back to front")
+            if count
+            else slice_axis(g, out, axis, 0, 0)
+        )
+    return out if out is not src else g.reshape(src, shape)
 
 
 def _int_tuple(expr: Any) -> list[int]:
@@ -176,30 +236,9 @@ def take(g: GraphBuilder, call: Any) -> Value:
     assert indices is not None
     require(call.attrs.axis is not None or src.ndim == 1, "take without an axis flattens its input")
     axis = int(call.attrs.axis or 0) % src.ndim
-    size, wanted = src.shape[axis], [int(i) for i in indices.reshape(-1)]
-    require(isinstance(size, int), f"take along the symbolic axis {size}")
-    assert isinstance(size, int)
+    size, wanted = _static(src, axis, "take"), [int(i) for i in indices.reshape(-1)]
     require(all(0 <= i < size for i in wanted), f"take with an index outside of [0, {size})")
-    runs = _runs(wanted)
-    require(0 < len(runs) <= _MAX_SLICES, f"take with a table of {len(wanted)} indices; oneDNN has no gather")
-    slices = [_slice(g, src, axis, begin, count, step) for begin, count, step in runs]
-    shape = [len(wanted) if i == axis else d for i, d in enumerate(src.shape)]
-    rows = slices[0] if len(slices) == 1 else g.emit("concat", slices, shape, axis=axis)
-    return g.reshape(rows, g.shape_of(call.ty))
-
-
-def _runs(indices: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Indices as runs ``(begin, count, step)`` of constant positive step, longest first from the left."""
-    runs: list[tuple[int, int, int]] = []
-    for index in indices:
-        begin, count, step = runs[-1] if runs else (index, 0, 1)
-        if count == 1 and index > begin:
-            step = index - begin
-        if count and index == begin + count * step:
-            runs[-1] = (begin, count + 1, step)
-        else:
-            runs.append((index, 1, 1))
-    return runs
+    return g.reshape(gather_axis(g, src, axis, wanted, f"a table of {len(wanted)} indices"), g.shape_of(call.ty))
 
 
 @register_lowering("dnnl", "relax.nn.pixel_shuffle")
@@ -215,12 +254,17 @@ def pixel_shuffle(g: GraphBuilder, call: Any) -> Value:
 
 @register_lowering("dnnl", "relax.nn.pad")
 def pad(g: GraphBuilder, call: Any) -> Value:
-    """Padding with a constant."""
+    """Padding with a constant; narrow padding with the tensor's own elements."""
     src, attrs = g.value(call.args[0]), call.attrs
     require_movable(call.op.name, src)
-    require(str(attrs.pad_mode) == "constant", f"pad_mode {attrs.pad_mode}; only constant padding is taken")
-    widths = ints(attrs.pad_width)
-    require(min(widths) >= 0, f"negative padding {widths}")
+    widths, mode = ints(attrs.pad_width), str(attrs.pad_mode)
+    require(min(widths, default=0) >= 0, f"negative padding {widths}")
+    if mode in _PADDED:
+        for axis, (before, after) in enumerate(zip(widths[::2], widths[1::2], strict=True)):
+            if before or after:
+                src = _padded(g, src, axis, before, after, mode)
+        return src
+    require(mode == "constant", f"pad_mode {mode}")
     value = float(attrs.pad_value)
     exact = src.dtype in FLOATS or value in ((0, 1) if src.dtype == "bool" else (int(value),))
     require(exact, f"padding with {value:g}, which is no {src.dtype}")
@@ -232,3 +276,18 @@ def pad(g: GraphBuilder, call: Any) -> Value:
         pad_end=widths[1::2],
         value=value,
     )
+
+
+#: pad_mode → (position outside of the axis, its size) → position inside of it
+_PADDED: dict[str, Callable[[int, int], int]] = {
+    "reflect": lambda i, n: -i if i < 0 else 2 * (n - 1) - i if i >= n else i,
+    "replicate": lambda i, n: min(max(i, 0), n - 1),
+    "circular": lambda i, n: i % n,
+}
+
+
+def _padded(g: GraphBuilder, src: Value, axis: int, before: int, after: int, mode: str) -> Value:
+    size = _static(src, axis, f"{mode} padding")
+    require(max(before, after) < size + (mode != "reflect"), f"{mode} padding {before},{after} of an axis of {size}")
+    wanted = [_PADDED[mode](i, size) for i in range(-before, size + after)]
+    return gather_axis(g, src, axis, wanted, f"{mode} padding {before},{after}")

@@ -1,0 +1,125 @@
+"""Resizing of images, nearest and linear.
+
+oneDNN samples at half-pixel coordinates, ``(o + ½)·in/out − ½``, and takes as nearest the pixel at ``⌊· + ½⌋``. Relax
+has a dozen combinations of coordinates and roundings, many of which are the same thing at the sizes at hand: all of
+them at a whole scale, half-pixel and asymmetric ones where nothing is scaled. So it is the sample points that are
+compared, axis by axis, in exact arithmetic, and not the names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+from ...lower.builder import GraphBuilder, Value
+from ...lower.graph import Dim
+from ...registry import register_lowering
+from ...verdict import Reject, require
+from .common import canonical_layout, from_layout, require_float, to_layout
+from .shape import slice_axis
+
+__all__: list[str] = []
+
+_HALF = Fraction(1, 2)
+#: TVM moves a coordinate by this much before it rounds down or up
+_NUDGE = Fraction(1, 100_000)
+#: how far a coordinate in float32 may be from the exact one, for each pixel of the source
+_SLACK = Fraction(1, 2**22)
+
+#: coordinate mode → (output position, input size, output size) → input position
+_COORDINATES: dict[str, Callable[[int, int, int], Fraction]] = {
+    "half_pixel": lambda o, n, m: (o + _HALF) * Fraction(n, m) - _HALF,
+    "pytorch_half_pixel": lambda o, n, m: (o + _HALF) * Fraction(n, m) - _HALF if m > 1 else Fraction(0),
+    "align_corners": lambda o, n, m: o * Fraction(n - 1, m - 1) if m > 1 else Fraction(0),
+    "asymmetric": lambda o, n, m: o * Fraction(n, m),
+    "tf_half_pixel_for_nn": lambda o, n, m: (o + _HALF) * Fraction(n, m),
+}
+#: rounding → input position → index
+_ROUNDINGS: dict[str, Callable[[Fraction], int]] = {
+    "round": round,
+    "round_prefer_floor": lambda x: math.ceil(x - _HALF),
+    "round_prefer_ceil": lambda x: math.floor(x + _HALF),
+    "floor": lambda x: math.floor(x + _NUDGE),
+    "ceil": lambda x: math.ceil(x - _NUDGE),
+}
+
+
+@register_lowering("dnnl", ["relax.image.resize2d", "relax.image.resize3d"])
+def resize(g: GraphBuilder, call: Any) -> Value:
+    """Nearest and linear resizing where oneDNN samples at the same points."""
+    attrs, src = call.attrs, g.value(call.args[0])
+    require_float(call.op.name, src)
+    layout, method, mode = str(attrs.layout), str(attrs.method), str(attrs.coordinate_transformation_mode)
+    require(method in _METHODS, f"resize by method {method}; oneDNN resamples nearest and linear")
+    require(mode in _COORDINATES, f"resize with coordinates {mode}")
+    require(str(call.ty.dtype) == src.dtype, f"resize of {src.dtype} to {call.ty.dtype}")
+    canonical = canonical_layout(layout, "NC")
+    src = to_layout(g, src, layout, canonical)
+    shape = from_layout(g.shape_of(call.ty), layout, canonical)
+    rounding = str(attrs.rounding_method) or ("round" if mode == "align_corners" else "floor")
+    for axis in range(2, src.ndim):
+        src = _METHODS[method](g, src, axis, shape[axis], mode, rounding)
+    out = src
+    if tuple(shape) != src.shape:
+        out = g.emit("resampling", [src], shape, alg="linear" if method == "linear" else "nearest")
+    return to_layout(g, out, canonical, layout)
+
+
+def _linear(g: GraphBuilder, src: Value, axis: int, wanted: Dim, mode: str, rounding: str) -> Value:
+    """``src``, if what oneDNN makes of an axis is what Relax says."""
+    size = src.shape[axis]
+    n, m = _sizes(size, wanted)
+    last = Fraction(n - 1)
+    for o in range(m):
+        theirs, ours = (_COORDINATES[name](o, n, m) for name in (mode, "half_pixel"))
+        same = min(max(theirs, Fraction(0)), last) == min(max(ours, Fraction(0)), last)
+        require(
+            same,
+            f"linear resize of {n} to {m} with {mode} coordinates, which reads position {float(theirs):.4g} for pixel "
+            f"{o}; oneDNN reads {float(ours):.4g}",
+        )
+    return src
+
+
+def _nearest(g: GraphBuilder, src: Value, axis: int, wanted: Dim, mode: str, rounding: str) -> Value:
+    """``src`` ready for oneDNN; an axis of which it would take other pixels, but every n-th one, is sliced here."""
+    size = src.shape[axis]
+    if rounding not in _ROUNDINGS:
+        raise Reject(f"nearest resize with rounding {rounding!r}")
+    n, m = _sizes(size, wanted)
+    table = [_index(o, n, m, mode, rounding) for o in range(m)]
+    ours = [min(max(math.floor(_COORDINATES["half_pixel"](o, n, m) + _HALF), 0), n - 1) for o in range(m)]
+    if table == ours:
+        return src
+    step = table[1] - table[0] if m > 1 else 1
+    if step >= 1 and table == list(range(table[0], table[0] + m * step, step)):
+        return slice_axis(g, src, axis, table[0], m, step)
+    first = next(o for o in range(m) if table[o] != ours[o])
+    raise Reject(
+        f"nearest resize of {n} to {m} with {mode} coordinates and rounding {rounding} takes pixel {table[first]} for "
+        f"pixel {first}; oneDNN takes {ours[first]}"
+    )
+
+
+_METHODS = {"linear": _linear, "nearest_neighbor": _nearest}
+
+
+def _sizes(size: Dim, wanted: Dim) -> tuple[int, int]:
+    # A composite's type forgets a symbolic size, which is an argument.
+    if not isinstance(size, int) or not isinstance(wanted, int):
+        raise Reject(f"resize of {size} to the symbolic size {wanted}")
+    require(size > 0, f"resize of an axis of size {size}")
+    return size, wanted
+
+
+def _index(o: int, n: int, m: int, mode: str, rounding: str) -> int:
+    """The pixel that TVM takes, if rounding errors of its float32 arithmetic cannot change it."""
+    exact = _COORDINATES[mode](o, n, m)
+    dyadic = all(not d & (d - 1) for d in (exact.denominator, Fraction(n, m).denominator))
+    around = (exact,) if dyadic else (exact - n * _SLACK, exact, exact + n * _SLACK)
+    found = {min(max(_ROUNDINGS[rounding](x), 0), n - 1) for x in around}
+    if len(found) > 1:
+        raise Reject(f"nearest resize of {n} to {m}: which pixel is nearest to {float(exact):.4g} is a rounding error")
+    return found.pop()

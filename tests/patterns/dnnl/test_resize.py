@@ -1,0 +1,144 @@
+"""Resizing: the combinations of coordinates and rounding that oneDNN reproduces, against TVM's own kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from tests.harness import Case, accept, data, refuse
+
+image = relax.op.image
+MODES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_half_pixel_for_nn")
+
+
+def resize(size, method="linear", mode="half_pixel", rounding="", layout=None):
+    layout = layout or ("NCHW" if len(size) == 2 else "NCDHW")
+    make = image.resize2d if len(size) == 2 else image.resize3d
+    options = {"method": method, "coordinate_transformation_mode": mode, "rounding_method": rounding}
+    return lambda x: make(x, size, layout=layout, **options)
+
+
+def nearest(size, mode="half_pixel", rounding="round_prefer_floor", layout=None):
+    return resize(size, "nearest_neighbor", mode, rounding, layout)
+
+
+ACCEPT = [
+    *(
+        accept(f"linear-{shape}-{size}", resize(size), data(*shape))
+        for shape, size in [
+            ((2, 3, 5, 7), (10, 14)),
+            ((1, 17, 6, 4), (3, 2)),
+            ((1, 3, 5, 7), (7, 11)),
+            ((1, 1, 1, 1), (3, 5)),
+            ((1, 2, 9, 4), (1, 1)),
+            ((1, 2, 13, 1), (13, 1)),
+            ((0, 3, 5, 7), (10, 14)),
+            ((1, 2, 3, 4, 5), (6, 4, 7)),
+        ]
+    ),
+    accept("linear-nhwc", resize((9, 5), layout="NHWC"), data(2, 5, 3, 7)),
+    accept("linear-pytorch", resize((9, 5), mode="pytorch_half_pixel"), data(1, 3, 5, 7)),
+    *(accept(f"linear-same-{mode}", resize((5, 7), mode=mode), data(1, 3, 5, 7)) for mode in MODES[:-1]),
+    *(accept(f"linear-from-one-{mode}", resize((5, 2), mode=mode), data(1, 3, 1, 1)) for mode in MODES),
+    *(
+        accept(f"nearest-{shape}-{size}-{mode}-{rounding}", nearest(size, mode, rounding), data(*shape))
+        for shape, size, mode, rounding in [
+            ((2, 3, 5, 7), (10, 14), "asymmetric", "floor"),
+            ((2, 3, 5, 7), (15, 7), "asymmetric", ""),
+            ((2, 3, 5, 7), (20, 35), "half_pixel", "round"),
+            ((2, 3, 5, 7), (8, 11), "half_pixel", "round_prefer_ceil"),
+            ((2, 3, 5, 7), (3, 6), "pytorch_half_pixel", "round_prefer_floor"),
+            ((2, 3, 5, 7), (4, 10), "tf_half_pixel_for_nn", "floor"),
+            ((1, 2, 8, 6), (4, 3), "asymmetric", "floor"),
+            ((1, 2, 8, 6), (4, 12), "asymmetric", "floor"),
+            ((1, 2, 9, 5), (3, 3), "align_corners", "round"),
+            ((1, 17, 1, 1), (3, 1), "asymmetric", "floor"),
+            ((1, 2, 3, 4, 5), (6, 4, 10), "asymmetric", "floor"),
+            ((0, 2, 4, 4), (8, 8), "asymmetric", "floor"),
+        ]
+    ),
+    accept("nearest-nhwc", nearest((10, 14), "asymmetric", "floor", "NHWC"), data(2, 5, 7, 3)),
+    *(
+        accept(
+            f"{method}-bf16",
+            resize((10, 7), method, rounding="round"),
+            data(1, 3, 5, 7, dtype="bfloat16"),
+            within=2**-6,
+            reference=lambda x, m=method: _TWICE[m](x),
+        )
+        for method in ("linear", "nearest_neighbor")
+    ),
+]
+
+
+def _linear_twice(x):
+    low, high = (np.concatenate(p, 2) for p in ((x[:, :, :1], x), (x, x[:, :, -1:])))
+    out = np.stack([0.75 * high[:, :, :-1] + 0.25 * low[:, :, :-1], 0.75 * low[:, :, 1:] + 0.25 * high[:, :, 1:]], 3)
+    return out.reshape(x.shape[0], x.shape[1], -1, x.shape[3])
+
+
+_TWICE = {"linear": _linear_twice, "nearest_neighbor": lambda x: x.repeat(2, 2)}
+
+REFUSE = [
+    refuse("cubic", "method cubic", resize((10, 14), "cubic"), data(1, 3, 5, 7)),
+    refuse("crop", "coordinates tf_crop_and_resize", resize((10, 14), mode="tf_crop_and_resize"), data(1, 3, 5, 7)),
+    refuse("corners", "5 to 10 with align_corners", resize((10, 14), mode="align_corners"), data(1, 3, 5, 7)),
+    refuse(
+        "asymmetric",
+        "position 0.5 for pixel 1; oneDNN reads 0.25",
+        resize((5, 14), mode="asymmetric"),
+        data(1, 3, 5, 7),
+    ),
+    refuse("pytorch-to-one", "5 to 1 with pytorch", resize((1, 7), mode="pytorch_half_pixel"), data(1, 3, 5, 7)),
+    refuse("nearest-ceil", "takes pixel 1 for pixel 1", nearest((10, 7), "asymmetric", "ceil"), data(1, 3, 5, 7)),
+    refuse("nearest-tie", "5 to 12", nearest((12, 7), "asymmetric", "round_prefer_floor"), data(1, 3, 5, 7)),
+    refuse("nearest-error", "is a rounding error", nearest((9, 7), rounding="round_prefer_floor"), data(1, 3, 6, 7)),
+    refuse("float64", "dtype float64", resize((10, 14)), data(1, 3, 5, 7, dtype="float64")),
+    refuse("integers", "dtype uint8", nearest((10, 14), "asymmetric", "floor"), data(1, 3, 5, 7, dtype="uint8", low=0)),
+    refuse(
+        "dtype",
+        "resize of float32 to float16",
+        lambda x: image.resize2d(x, (10, 14), out_dtype="float16"),
+        data(1, 3, 5, 7),
+    ),
+]
+
+
+@pytest.mark.parametrize("case", ACCEPT)
+def test_accepted(case):
+    case.offloads().matches()
+
+
+@pytest.mark.parametrize(("case", "reason"), REFUSE)
+def test_refused(case, reason):
+    case.is_refused(reason)
+
+
+def test_a_symbolic_batch():
+    case = Case(nearest((10, 6), "asymmetric", "floor"), (data("n", 3, 5, 3),), _repeated, symbols={"n": 5})
+    case.offloads().matches()
+
+
+def _repeated(x):
+    return x.repeat(2, 2).repeat(2, 3)
+
+
+def test_a_symbolic_size_is_refused():
+    def function(x):
+        return image.resize2d(x, (x.ty.shape.values[2] * 2, 6), layout="NCHW")
+
+    Case(function, (data(1, 3, "h", 3),), symbols={"h": 5}).is_refused("symbolic size")
+
+
+@pytest.mark.parametrize("method", ["linear", "nearest_neighbor"])
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_taken_is_right_at_every_scale(mode, method):
+    """Whatever the sizes: an axis is taken if, and only if, the library samples where TVM does."""
+    taken = 0
+    for n, m in [(2, 3), (3, 2), (4, 8), (7, 5), (6, 3), (5, 15)]:
+        case = Case(resize((m, 5), method, mode), (data(1, 2, n, 5),))
+        if case.regions:
+            case.matches()
+            taken += 1
+    assert taken == {"linear": {"half_pixel": 6, "pytorch_half_pixel": 6}}.get(method, {}).get(mode, taken)
