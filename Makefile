@@ -18,7 +18,7 @@ DEPS   := $(VENV)/.deps
 NATIVE := $(BUILD)/.installed
 PEERS  := $(VENV)/.peers
 
-.PHONY: help build demo test test-py test-cpp test-kit test-browser test-tvm026 lint format bench docs clean
+.PHONY: help build demo test test-py test-cpp test-kit test-large test-browser test-tvm026 lint format bench docs clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -67,6 +67,9 @@ test-browser: $(NATIVE)  ## the page of `tvm-byoc explain --html` in a headless 
 
 test-kit: $(NATIVE)  ## the conformance kit on dnnl and ccompiler; minutes each, not part of make test
 	@$(PY) -m pytest -m kit $(ARGS)
+
+test-large: $(NATIVE)  ## a model of more than 2 GB of weights; needs 10 GB of memory and 8 GB of disk
+	@$(PY) -m pytest -m large -s $(ARGS)
 
 test-tvm026: $(NATIVE)  ## the Python tests under TVM 0.26, in .venv-tvm026
 	@$(MAKE) --no-print-directory VENV=.venv-tvm026 .venv-tvm026/.deps

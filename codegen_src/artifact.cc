@@ -1,111 +1,197 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "artifact.h"
 
-#include <cstdint>
+#include <cstdio>
+#include <tuple>
 
+#include "support/bytes.h"
 #include "support/crc32.h"
 #include "support/error.h"
+#include "support/xxhash.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
 
 constexpr std::string_view kMagic = "TVMBYOCD";
-constexpr uint32_t kFormatVersion = 1;
-constexpr size_t kHeaderBytes = 8 + 4 + 8;  // magic, version, payload length
-constexpr size_t kChecksumBytes = 4;        // of all that stands before it
+constexpr size_t kChecksumBytes = 4;  // of all that stands before it
 
-// Little-endian whatever the machine.
-template <typename Integer>
-void Append(Integer value, std::string* out) {
-  for (size_t i = 0; i < sizeof(value); ++i) out->push_back(static_cast<char>(value >> (8 * i)));
-}
+// The first field of a payload.
+constexpr std::string_view kRegionKind = "region";
+constexpr std::string_view kWeightsKind = "weights";
 
-class ByteReader {
- public:
-  explicit ByteReader(std::string_view bytes) : bytes_(bytes) {}
-
-  template <typename Integer>
-  Integer Read() {
-    std::string_view raw = Take(sizeof(Integer));
-    Integer value = 0;
-    for (size_t i = 0; i < raw.size(); ++i) {
-      value |= static_cast<Integer>(static_cast<uint8_t>(raw[i])) << (8 * i);
-    }
-    return value;
-  }
-
-  std::string ReadString() { return std::string(Take(Read<uint64_t>())); }
-
-  bool AtEnd() const { return bytes_.empty(); }
-
- private:
-  std::string_view Take(uint64_t count) {
-    if (count > bytes_.size()) {
-      Fail(ErrorKind::kArtifact, "the saved module is damaged: it ends too early");
-    }
-    std::string_view taken = bytes_.substr(0, count);
-    bytes_.remove_prefix(count);
-    return taken;
-  }
-
-  std::string_view bytes_;
-};
-
-void AppendString(const std::string& text, std::string* out) {
-  Append<uint64_t>(text.size(), out);
-  *out += text;
-}
-
-}  // namespace
-
-std::string Save(const Artifact& artifact) {
-  std::string payload;
-  AppendString(artifact.symbol, &payload);
-  AppendString(artifact.graph_json, &payload);
-  Append<uint64_t>(artifact.const_names.size(), &payload);
-  for (const std::string& name : artifact.const_names) AppendString(name, &payload);
-
+/// The payload in its frame.
+std::string Seal(const std::string& payload, std::string_view writer) {
   std::string bytes(kMagic);
   Append<uint32_t>(kFormatVersion, &bytes);
-  Append<uint64_t>(payload.size(), &bytes);
-  bytes += payload;
+  AppendString(writer, &bytes);
+  AppendString(payload, &bytes);
   Append<uint32_t>(Crc32(bytes), &bytes);
   return bytes;
 }
 
-Artifact Load(std::string_view bytes) {
-  if (bytes.size() < kHeaderBytes || bytes.substr(0, kMagic.size()) != kMagic) {
+/// The writer's name for a message: bytes of a damaged file must not reach a terminal.
+std::string Printable(std::string_view text) {
+  std::string shown;
+  for (char c : text.substr(0, 80)) shown += c >= ' ' && c <= '~' ? c : '?';
+  return shown;
+}
+
+/// A reader of the payload, behind its kind.
+ByteReader Unseal(std::string_view bytes, std::string_view kind) {
+  if (bytes.substr(0, kMagic.size()) != kMagic) {
     Fail(ErrorKind::kArtifact, "not a saved dnnl_byoc module: ", bytes.size(),
          " bytes without its magic number");
   }
   ByteReader reader(bytes.substr(kMagic.size()));
-  uint32_t version = reader.Read<uint32_t>();
+  const auto version = reader.Read<uint32_t>();
+  // Format 1, of before the first release, had no writer here.
+  const std::string writer =
+      version > 1 ? Printable(reader.Take(reader.Read<uint64_t>())) : std::string("a preview");
   if (version != kFormatVersion) {
-    Fail(ErrorKind::kArtifact, "the saved module has format version ", version,
-         ", this library reads version ", kFormatVersion,
+    Fail(ErrorKind::kArtifact, "the saved module has format version ", version, " (written by ",
+         writer, "), this library reads version ", kFormatVersion,
          ": use the version of tvm-byoc-dnnl that built the model, or build it again");
   }
-  uint64_t length = reader.Read<uint64_t>();
-  uint64_t rest = bytes.size() - kHeaderBytes;
-  if (rest < kChecksumBytes || length != rest - kChecksumBytes) {
-    Fail(ErrorKind::kArtifact, "the saved module is damaged: got ", rest,
+  const auto length = reader.Read<uint64_t>();
+  if (reader.left() < kChecksumBytes || length != reader.left() - kChecksumBytes) {
+    Fail(ErrorKind::kArtifact, "the saved module is damaged: got ", reader.left(),
          " bytes after the header, expected ", length, " + ", kChecksumBytes);
   }
-  size_t checked = bytes.size() - kChecksumBytes;
-  uint32_t expected = ByteReader(bytes.substr(checked)).Read<uint32_t>();
-  uint32_t got = Crc32(bytes.substr(0, checked));
+  const size_t checked = bytes.size() - kChecksumBytes;
+  const auto expected = ByteReader(bytes.substr(checked)).Read<uint32_t>();
+  const uint32_t got = Crc32(bytes.substr(0, checked));
   if (got != expected) {
     Fail(ErrorKind::kArtifact, "the saved module is damaged: checksum ", got, ", expected ",
          expected);
   }
-  ByteReader payload(bytes.substr(kHeaderBytes, length));
+  ByteReader payload(reader.Take(length));
+  const std::string found = payload.ReadString();
+  if (found != kind) {
+    Fail(ErrorKind::kArtifact, "the saved module is a \"", Printable(found), "\", expected a \"",
+         kind, "\"");
+  }
+  return payload;
+}
+
+/// As many items as a count says that stands before them.
+template <typename Read>
+void ReadItems(ByteReader* reader, const Read& read) {
+  const auto count = reader->Read<uint64_t>();
+  for (uint64_t i = 0; i < count; ++i) read();
+}
+
+uint32_t ReadIndex(ByteReader* reader, size_t count) {
+  const auto index = reader->Read<uint32_t>();
+  if (index >= count) {
+    Fail(ErrorKind::kArtifact, "the saved module is damaged: it refers to constant ", index, " of ",
+         count);
+  }
+  return index;
+}
+
+}  // namespace
+
+std::string Save(const Artifact& artifact, std::string_view writer) {
+  std::string payload;
+  AppendString(kRegionKind, &payload);
+  AppendString(artifact.symbol, &payload);
+  AppendString(artifact.graph_json, &payload);
+  Append<uint64_t>(artifact.const_names.size(), &payload);
+  for (const std::string& name : artifact.const_names) AppendString(name, &payload);
+  return Seal(payload, writer);
+}
+
+Artifact Load(std::string_view bytes) {
+  ByteReader payload = Unseal(bytes, kRegionKind);
   Artifact artifact;
   artifact.symbol = payload.ReadString();
   artifact.graph_json = payload.ReadString();
-  uint64_t count = payload.Read<uint64_t>();
-  for (uint64_t i = 0; i < count; ++i) artifact.const_names.push_back(payload.ReadString());
-  if (!payload.AtEnd()) Fail(ErrorKind::kArtifact, "the saved module is damaged: surplus bytes");
+  ReadItems(&payload, [&] { artifact.const_names.push_back(payload.ReadString()); });
+  payload.ExpectEnd();
   return artifact;
+}
+
+bool WeightsTable::Entry::operator==(const Entry& other) const {
+  auto fields = [](const Entry& e) {
+    return std::tie(e.name, e.dtype_code, e.dtype_bits, e.shape, e.offset, e.bytes, e.checksum);
+  };
+  return fields(*this) == fields(other);
+}
+
+std::string WeightsTable::DataSymbol() const {
+  std::string content;
+  Append<uint64_t>(total_bytes, &content);
+  for (const Entry& entry : entries) {
+    for (uint64_t field : {entry.offset, entry.bytes, entry.checksum}) {
+      Append<uint64_t>(field, &content);
+    }
+  }
+  char hex[17];
+  std::snprintf(hex, sizeof(hex), "%016llx", static_cast<unsigned long long>(Xxh64(content)));
+  return Cat("tvm_byoc_weights_", hex);
+}
+
+std::string Save(const WeightsTable& table, std::string_view writer) {
+  std::string payload;
+  AppendString(kWeightsKind, &payload);
+  Append<uint64_t>(table.total_bytes, &payload);
+  Append<uint64_t>(table.entries.size(), &payload);
+  for (const WeightsTable::Entry& entry : table.entries) {
+    AppendString(entry.name, &payload);
+    Append<uint8_t>(entry.dtype_code, &payload);
+    Append<uint8_t>(entry.dtype_bits, &payload);
+    Append<uint64_t>(entry.shape.size(), &payload);
+    for (int64_t dim : entry.shape) Append<uint64_t>(static_cast<uint64_t>(dim), &payload);
+    for (uint64_t field : {entry.offset, entry.bytes, entry.checksum}) {
+      Append<uint64_t>(field, &payload);
+    }
+  }
+  Append<uint64_t>(table.regions.size(), &payload);
+  for (const WeightsTable::Region& region : table.regions) {
+    AppendString(region.symbol, &payload);
+    Append<uint64_t>(region.entries.size(), &payload);
+    for (uint32_t entry : region.entries) Append<uint32_t>(entry, &payload);
+  }
+  Append<uint64_t>(table.getters.size(), &payload);
+  for (const WeightsTable::Getter& getter : table.getters) {
+    AppendString(getter.symbol, &payload);
+    Append<uint32_t>(getter.entry, &payload);
+  }
+  return Seal(payload, writer);
+}
+
+WeightsTable LoadWeightsTable(std::string_view bytes) {
+  ByteReader payload = Unseal(bytes, kWeightsKind);
+  WeightsTable table;
+  table.total_bytes = payload.Read<uint64_t>();
+  ReadItems(&payload, [&] {
+    WeightsTable::Entry entry;
+    entry.name = payload.ReadString();
+    entry.dtype_code = payload.Read<uint8_t>();
+    entry.dtype_bits = payload.Read<uint8_t>();
+    ReadItems(&payload,
+              [&] { entry.shape.push_back(static_cast<int64_t>(payload.Read<uint64_t>())); });
+    entry.offset = payload.Read<uint64_t>();
+    entry.bytes = payload.Read<uint64_t>();
+    entry.checksum = payload.Read<uint64_t>();
+    if (entry.offset > table.total_bytes || entry.bytes > table.total_bytes - entry.offset) {
+      Fail(ErrorKind::kArtifact, "the saved module is damaged: constant \"", Printable(entry.name),
+           "\" lies beyond the ", table.total_bytes, " bytes of data");
+    }
+    table.entries.push_back(std::move(entry));
+  });
+  ReadItems(&payload, [&] {
+    WeightsTable::Region region{payload.ReadString(), {}};
+    ReadItems(&payload,
+              [&] { region.entries.push_back(ReadIndex(&payload, table.entries.size())); });
+    table.regions.push_back(std::move(region));
+  });
+  ReadItems(&payload, [&] {
+    std::string symbol = payload.ReadString();
+    table.getters.push_back({std::move(symbol), ReadIndex(&payload, table.entries.size())});
+  });
+  payload.ExpectEnd();
+  return table;
 }
 
 }  // namespace tvm_byoc_dnnl

@@ -21,30 +21,16 @@
 #include "dnnl/emit.h"
 #include "dnnl/region.h"
 #include "dnnl/report.h"
+#include "guarded.h"
 #include "support/error.h"
 #include "support/json.h"
 #include "threads.h"
+#include "version.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
 
 namespace ffi = tvm::ffi;
-
-/// Runs `body`; our exceptions leave as errors that Python sees as the classes of errors.py.
-template <typename Body>
-auto Guarded(const Body& body) -> decltype(body()) {
-  try {
-    return body();
-  } catch (const Error& error) {
-    throw ffi::Error(Name(error.kind()), error.what(), "");
-  } catch (const dnnl::error& error) {
-    throw ffi::Error(
-        "RuntimeError",
-        Cat("oneDNN failed with status ", static_cast<int>(error.status), ": ", error.what()), "");
-  } catch (const std::bad_alloc&) {
-    throw ffi::Error("MemoryError", "out of memory in a dnnl_byoc module", "");
-  }
-}
 
 bool HasDType(const DLDataType& got, DType expected) {
   if (got.lanes != 1) return false;
@@ -155,7 +141,7 @@ class DnnlModule final : public ffi::ModuleObj {
     return ffi::Module::kBinarySerializable | ffi::Module::kRunnable;
   }
   ffi::String InspectSource(const ffi::String&) const final { return artifact_.graph_json; }
-  ffi::Bytes SaveToBytes() const final { return ffi::Bytes(Save(artifact_)); }
+  ffi::Bytes SaveToBytes() const final { return ffi::Bytes(Save(artifact_, WriterName())); }
 
   ffi::Optional<ffi::Function> GetFunction(const ffi::String& name) final {
     // The functions keep the module alive.
@@ -360,13 +346,18 @@ ffi::String Emit(const ffi::String& graph_json, const ffi::Array<ffi::String>& c
   });
 }
 
-ffi::String Info() {
+std::string DnnlVersion() {
   const dnnl_version_t* version = dnnl_version();
+  return Cat(version->major, ".", version->minor, ".", version->patch);
+}
+
+ffi::String Info() {
   json::Object info;
   info.emplace_back("plugin_version", TVM_BYOC_DNNL_VERSION);
+  info.emplace_back("format_version", static_cast<int64_t>(kFormatVersion));
   info.emplace_back("graph_version", kGraphVersion);
-  info.emplace_back("dnnl_version", Cat(version->major, ".", version->minor, ".", version->patch));
-  info.emplace_back("dnnl_hash", version->hash);
+  info.emplace_back("dnnl_version", DnnlVersion());
+  info.emplace_back("dnnl_hash", dnnl_version()->hash);
   info.emplace_back("cpu_runtime", TVM_BYOC_DNNL_CPU_RUNTIME);
   info.emplace_back("isa", IsaName(dnnl::get_effective_cpu_isa()));
   info.emplace_back("max_threads", MaxThreads());
@@ -402,4 +393,9 @@ TVM_FFI_STATIC_INIT_BLOCK() {
 }
 
 }  // namespace
+
+std::string WriterName() {
+  return Cat("tvm-byoc-dnnl ", TVM_BYOC_DNNL_VERSION, " with oneDNN ", DnnlVersion());
+}
+
 }  // namespace tvm_byoc_dnnl

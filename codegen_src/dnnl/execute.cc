@@ -6,6 +6,7 @@
 #include <cstring>
 #include <set>
 
+#include "mapped.h"
 #include "support/error.h"
 
 namespace tvm_byoc_dnnl {
@@ -162,34 +163,55 @@ void Plan::Pack(PackedStore* store) {
     packed_[index] = std::make_shared<AlignedBuffer>(static_cast<size_t>(bytes));
   }
   dnnl::stream stream(CpuEngine());
+  std::vector<std::vector<int>> dying = LastUses(run);
   for (size_t i = 0; i < program_.init.size(); ++i) {
     const Step& step = program_.init[i];
     if (!run[i]) continue;
-    std::vector<dnnl::memory> memories;
-    std::vector<dnnl_exec_arg_t> args;
-    for (const StepArg& arg : step.args) {
-      char* base = ConstantBase(program_.buffers[arg.place.buffer]);
-      memories.emplace_back(arg.place.md, CpuEngine(), base + arg.place.offset);
-      args.push_back({arg.arg, memories.back().get()});
-    }
-    if (step.IsFill()) {
-      char* data = static_cast<char*>(memories[0].get_data_handle());
-      FillRange(data, step.args[0].place.md.get_size(), step.fill);
-      continue;
-    }
-    dnnl::primitive primitive(step.pd.get());
-    Check(dnnl_primitive_execute(primitive.get(), stream.get(), static_cast<int>(args.size()),
-                                 args.data()),
-          "initialisation", step);
+    RunInitStep(step, stream.get());
     stream.wait();
-  }
-  for (size_t index = 0; index < packed_.size(); ++index) {
-    if (!resident.count(static_cast<int>(index))) {
-      packed_[index].reset();
-    } else {
-      store->Insert(program_.packed[index], packed_[index]);
+    for (int number : dying[i]) {  // at once: the sum of what is unpacked and packed is the peak
+      const Buffer& buffer = program_.buffers[number];
+      if (buffer.home == Home::kConstant && !UsesConstant(buffer.index)) {
+        DropPages(constants_[buffer.index], static_cast<size_t>(buffer.bytes));
+      } else if (buffer.home == Home::kPacked && resident.count(buffer.index) == 0) {
+        packed_[buffer.index].reset();
+      }
     }
   }
+  for (int index : resident) {
+    if (missing.count(index) != 0) store->Insert(program_.packed[index], packed_[index]);
+  }
+}
+
+/// Per step of initialisation that runs: the buffers that no later one touches.
+std::vector<std::vector<int>> Plan::LastUses(const std::vector<bool>& run) const {
+  std::vector<std::vector<int>> dying(program_.init.size());
+  std::set<int> later;
+  for (size_t i = program_.init.size(); i-- > 0;) {
+    if (!run[i]) continue;
+    for (const StepArg& arg : program_.init[i].args) {
+      if (later.insert(arg.place.buffer).second) dying[i].push_back(arg.place.buffer);
+    }
+  }
+  return dying;
+}
+
+void Plan::RunInitStep(const Step& step, dnnl_stream_t stream) const {
+  std::vector<dnnl::memory> memories;
+  std::vector<dnnl_exec_arg_t> args;
+  for (const StepArg& arg : step.args) {
+    char* base = ConstantBase(program_.buffers[arg.place.buffer]);
+    memories.emplace_back(arg.place.md, CpuEngine(), base + arg.place.offset);
+    args.push_back({arg.arg, memories.back().get()});
+  }
+  if (step.IsFill()) {
+    char* data = static_cast<char*>(memories[0].get_data_handle());
+    FillRange(data, step.args[0].place.md.get_size(), step.fill);
+    return;
+  }
+  dnnl::primitive primitive(step.pd.get());
+  Check(dnnl_primitive_execute(primitive.get(), stream, static_cast<int>(args.size()), args.data()),
+        "initialisation", step);
 }
 
 bool Plan::UsesConstant(size_t index) const {

@@ -42,6 +42,8 @@ class Plan {
   class Context;
 
   void Pack(PackedStore* store);
+  std::vector<std::vector<int>> LastUses(const std::vector<bool>& run) const;
+  void RunInitStep(const Step& step, dnnl_stream_t stream) const;
   char* ConstantBase(const Buffer& buffer) const;
   std::unique_ptr<Context> Acquire() const;
   void Release(std::unique_ptr<Context> context) const;

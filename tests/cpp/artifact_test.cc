@@ -2,14 +2,39 @@
 #include "artifact.h"
 
 #include "check.h"
+#include "data_object.h"
 #include "support/crc32.h"
+#include "support/xxhash.h"
 
 namespace {
 
 using tvm_byoc_dnnl::Artifact;
 using tvm_byoc_dnnl::Crc32;
 using tvm_byoc_dnnl::Load;
+using tvm_byoc_dnnl::LoadWeightsTable;
+using tvm_byoc_dnnl::PartOffsets;
 using tvm_byoc_dnnl::Save;
+using tvm_byoc_dnnl::WeightsTable;
+using tvm_byoc_dnnl::Xxh64;
+
+constexpr const char* kWriter = "a test 1.0";
+
+WeightsTable SomeTable() {
+  WeightsTable table;
+  table.total_bytes = 100;
+  table.entries = {{"a", 2, 32, {2, 3}, 0, 24, 0x123456789abcdef0}, {"b", 0, 8, {}, 64, 36, 1}};
+  table.regions = {{"dnnl_0", {1, 0}}, {"dnnl_1", {}}};
+  table.getters = {{"weight", 1}};
+  return table;
+}
+
+/// The same bytes with another format version and a sound checksum.
+std::string WithVersion(std::string bytes, char version) {
+  bytes[8] = version;
+  const uint32_t crc = Crc32(bytes.substr(0, bytes.size() - 4));
+  for (int i = 0; i < 4; ++i) bytes[bytes.size() - 4 + i] = static_cast<char>(crc >> (8 * i));
+  return bytes;
+}
 
 }  // namespace
 
@@ -18,25 +43,86 @@ TEST(Checksum) {
   CHECK_EQUAL(Crc32(""), 0u);
 }
 
+TEST(LargeChecksum) {  // of the algorithm's own description, and for each way through the tail
+  CHECK_EQUAL(Xxh64(""), 0xEF46DB3751D8E999u);
+  CHECK_EQUAL(Xxh64("a"), 0xD24EC4F1A98C6E5Bu);
+  CHECK_EQUAL(Xxh64("abc"), 0x44BC2CF5AD770999u);
+  CHECK_EQUAL(Xxh64("Nobody inspects the spammish repetition"), 0xFBCEA83C8A378BF1u);
+}
+
 TEST(RoundTrip) {
   for (const Artifact& artifact :
        {Artifact{"f", "{}", {"a", "", "b"}}, Artifact{"", std::string("\0x", 2), {}}}) {
-    Artifact loaded = Load(Save(artifact));
+    Artifact loaded = Load(Save(artifact, kWriter));
     CHECK_EQUAL(loaded.symbol, artifact.symbol);
     CHECK_EQUAL(loaded.graph_json, artifact.graph_json);
     CHECK(loaded.const_names == artifact.const_names);
   }
 }
 
+TEST(WeightsRoundTrip) {
+  const WeightsTable table = SomeTable();
+  const WeightsTable loaded = LoadWeightsTable(Save(table, kWriter));
+  CHECK_EQUAL(loaded.total_bytes, table.total_bytes);
+  CHECK(loaded.entries == table.entries);
+  CHECK_EQUAL(loaded.regions.size(), 2u);
+  CHECK_EQUAL(loaded.regions[0].symbol, "dnnl_0");
+  CHECK(loaded.regions[0].entries == table.regions[0].entries);
+  CHECK_EQUAL(loaded.getters.at(0).symbol, "weight");
+  CHECK_EQUAL(loaded.getters.at(0).entry, 1u);
+  CHECK_EQUAL(loaded.DataSymbol(), table.DataSymbol());
+}
+
+TEST(DataIsNamedByItsContent) {
+  WeightsTable other = SomeTable();
+  other.entries[1].checksum = 2;
+  CHECK(other.DataSymbol() != SomeTable().DataSymbol());
+}
+
 TEST(EveryTruncationAndEveryBit) {
-  const std::string bytes = Save({"symbol", "{\"a\":1}", {"c0", "c1"}});
-  for (size_t length = 0; length < bytes.size(); ++length) {
-    CHECK_THROWS(kArtifact, "", Load(bytes.substr(0, length)));
+  const std::string region = Save(Artifact{"symbol", "{\"a\":1}", {"c0", "c1"}}, kWriter);
+  const std::string weights = Save(SomeTable(), kWriter);
+  auto load = [&](const std::string& bytes, bool is_region) {
+    if (is_region) {
+      Load(bytes);
+    } else {
+      LoadWeightsTable(bytes);
+    }
+  };
+  for (bool is_region : {true, false}) {
+    const std::string& bytes = is_region ? region : weights;
+    for (size_t length = 0; length < bytes.size(); ++length) {
+      CHECK_THROWS(kArtifact, "", load(bytes.substr(0, length), is_region));
+    }
+    for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
+      std::string damaged = bytes;
+      damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
+      CHECK_THROWS(kArtifact, "", load(damaged, is_region));
+    }
+    CHECK_THROWS(kArtifact, "damaged", load(bytes + "x", is_region));
   }
-  for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
-    std::string damaged = bytes;
-    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
-    CHECK_THROWS(kArtifact, "", Load(damaged));
-  }
-  CHECK_THROWS(kArtifact, "damaged", Load(bytes + "x"));
+  CHECK_THROWS(kArtifact, "is a \"weights\", expected a \"region\"", Load(weights));
+  CHECK_THROWS(kArtifact, "is a \"region\", expected a \"weights\"", LoadWeightsTable(region));
+}
+
+TEST(OtherVersionsSayWhoWroteThem) {
+  const std::string bytes = Save(Artifact{"symbol", "{}", {}}, kWriter);
+  CHECK_THROWS(kArtifact, "format version 9 (written by a test 1.0), this library reads version 2",
+               Load(WithVersion(bytes, 9)));
+  CHECK_THROWS(kArtifact, "format version 1 (written by a preview)", Load(WithVersion(bytes, 1)));
+}
+
+TEST(WhatATableRefersToMustBeThere) {
+  WeightsTable beyond = SomeTable();
+  beyond.entries[1].bytes = 37;
+  CHECK_THROWS(kArtifact, "constant \"b\" lies beyond the 100 bytes",
+               LoadWeightsTable(Save(beyond, kWriter)));
+  WeightsTable missing = SomeTable();
+  missing.getters[0].entry = 2;
+  CHECK_THROWS(kArtifact, "constant 2 of 2", LoadWeightsTable(Save(missing, kWriter)));
+}
+
+TEST(PartsAreAligned) {
+  CHECK(PartOffsets({24, 1, 64, 36}) == (std::vector<uint64_t>{0, 64, 128, 192, 228}));
+  CHECK(PartOffsets({}) == std::vector<uint64_t>{0});
 }

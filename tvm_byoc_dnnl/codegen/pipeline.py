@@ -11,6 +11,7 @@ from tvm.relax.backend.cpu_generic import pipeline as cpu
 from ..hooks.stage import RunTargetHooks
 from .guard import RunCodegens
 from .metadata import attach_metadata
+from .weights import OwnWeights
 
 __all__ = ["PIPELINE", "byoc_pipeline"]
 
@@ -59,6 +60,7 @@ def byoc_pipeline(*, strict: bool = False) -> tvm.transform.Pass:
                 relax.transform.AnnotateTIROpPattern(),
                 relax.transform.FuseOps(),
                 relax.transform.FuseTIR(),
+                OwnWeights,
                 _anchor_host_code,
                 *cpu.dataflow_lower_passes(target),
                 *cpu.finalize_passes(target),

@@ -1,0 +1,108 @@
+"""Weights beside the code: one module owns the constants of all regions, and the host's large ones.
+
+TVM's own constant loader serialises them into the code's read-only data and copies them back to the heap when the
+model is loaded, where they stay beside what a backend has packed; above 2 GB such a file cannot be linked. The native
+library's module exports them as plain data of any size instead, lends them as views of the mapped file, and gives
+their pages back when a backend has no more use for them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from .. import _native
+from .._compat import constant_tensor, dtype_of, is_constant, static_shape
+from ..relax_utils import is_host_function, with_functions
+
+__all__ = ["OwnWeights"]
+
+#: From this size on a constant of the host is read from the mapped file, by one call of a packed function (0.1 µs);
+#: below it TVM's VM keeps a copy.
+_HOST_BYTES = 1 << 16
+_GETTER = "byoc_weight_{}"
+
+
+@tvm.transform.module_pass(opt_level=0, name="OwnWeights")
+def OwnWeights(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+    """Pass: constants go into one weights module; without the native library they stay with TVM.
+
+    To be run where the host's constants are arguments of calls of PrimFuncs, behind RunCodegen and fusion.
+    """
+    if not _native.available():
+        return mod
+    mod, host = _lift_host_constants(mod)
+    attrs = dict(mod.attrs.items()) if mod.attrs else {}
+    regions: dict[str, list[str]] = {}
+    owned: list[tvm.runtime.Module] = []
+    others: list[tvm.runtime.Module] = []
+    for module in attrs.get("external_mods", ()):
+        wanted = _wanted_constants(module)
+        (owned if wanted else others).append(module)
+        regions |= wanted
+    if not regions and not host:
+        return mod
+    constants = dict(attrs.get("const_name_to_constant", {}).items())
+    names = sorted({name for wanted in regions.values() for name in wanted})
+    tensors = [constants.pop(name) for name in names] + list(host.values())
+    create = _native.function("tvm_byoc_dnnl.WeightsModuleCreate")
+    weights = create([*names, *host], tensors, regions, {getter: getter for getter in host}, owned)
+    return mod.with_attrs({"external_mods": [weights, *others], "const_name_to_constant": constants})
+
+
+def _wanted_constants(module: tvm.runtime.Module) -> dict[str, list[str]]:
+    """Symbol and constants' names of a region's module, as TVM's constant loader asks for them; {} if it has none."""
+    if not (module.implements_function("get_symbol") and module.implements_function("get_const_vars")):
+        return {}
+    names = [str(name) for name in module["get_const_vars"]()]
+    return {str(module["get_symbol"]()): names} if names else {}
+
+
+def _lift_host_constants(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, tvm.runtime.Tensor]]:
+    """The module with its large constants returned by packed functions, and what those return."""
+    lifter = _Lifter(mod)
+    hosts = {gv: f for gv, f in mod.functions.items() if is_host_function(f)}
+    lifted = {gv: lifter.visit_expr(f) for gv, f in hosts.items()}
+    if not lifter.tensors:
+        return mod, {}
+    return with_functions(mod, lifted), lifter.tensors
+
+
+@relax.expr_functor.mutator
+class _Lifter(relax.PyExprMutator):
+    """Replaces large constants that are arguments; one that a function returns stays, the caller may write to it."""
+
+    def __init__(self, mod: tvm.IRModule) -> None:
+        super().__init__(mod)
+        self.tensors: dict[str, tvm.runtime.Tensor] = {}
+        self._getters: dict[Any, str] = {}
+
+    def visit_call_(self, call: Any) -> Any:
+        args = [self._argument(arg) for arg in call.args]
+        return relax.Call(call.op, args, call.attrs, call.ty_args, call.span)
+
+    def _argument(self, arg: Any) -> Any:
+        if isinstance(arg, relax.Tuple):
+            return relax.Tuple([self._argument(field) for field in arg.fields])
+        if not is_constant(arg) or _bytes_of(arg.ty) < _HOST_BYTES:
+            return self.visit_expr(arg)
+        tensor = constant_tensor(arg)
+        getter = self._getters.setdefault(tensor, _GETTER.format(len(self._getters)))
+        self.tensors[getter] = tensor
+        return self.builder_.emit(relax.op.call_pure_packed(getter, ty_args=arg.ty), "weight")
+
+
+def _bytes_of(ty: Any) -> int:
+    shape = static_shape(ty)
+    try:
+        bits = tvm.runtime.DataType(dtype_of(ty)).bits
+    except ValueError:
+        return 0
+    if shape is None or bits % 8:
+        return 0
+    size = bits // 8
+    for dim in shape:
+        size *= dim
+    return size
