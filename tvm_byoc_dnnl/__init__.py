@@ -15,6 +15,7 @@ from .hooks.fused_op import register_fused_op
 from .hooks.registration import for_each_region, get_target_options, register_target_hooks, set_target_options
 from .partitioning.passes import PartitionGraph
 from .partitioning.policy import RegionPolicy
+from .pattern_example import pattern_example
 from .prepare import Prepare
 from .registry import (
     compilers,
@@ -68,6 +69,7 @@ __all__ = [
     "get_target_options",
     "load",
     "partition",
+    "pattern_example",
     "profile",
     "register_annotate_compiler",
     "register_codegen",

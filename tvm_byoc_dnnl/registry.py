@@ -373,7 +373,7 @@ def register_pattern(
         Annotated parts, besides the root, whose results may be used outside of the match.
     example : callable, optional
         ``example() -> IRModule`` whose ``main``, of static shapes, the pattern matches: what the conformance kit
-        (`tvm_byoc_dnnl.testing`) tests it with.
+        (`tvm_byoc_dnnl.testing`) tests it with. `pattern_example` makes it out of an expression.
     override : bool
         Replace an earlier registration instead of raising ``ValueError``.
     """

@@ -23,6 +23,7 @@ from ...registry import register_pattern
 from ...verdict import Reject, require
 from .common import require_float
 from .matching import Match, close, constant, number, require_shape, times
+from .pattern_examples import EXAMPLES
 
 __all__: list[str] = []
 
@@ -45,7 +46,8 @@ def _register(name: str, pattern: Any, annotations: dict[str, Any], formula: For
 
     check.__doc__ = formula.__doc__
     check.__module__, check.__qualname__ = formula.__module__, formula.__qualname__
-    register_pattern("dnnl", name, pattern, annotations=annotations, check=check, lower=lower)
+    example = EXAMPLES.get(name)
+    register_pattern("dnnl", name, pattern, annotations=annotations, check=check, lower=lower, example=example)
 
 
 # ---------------------------------------------------------------- hardsigmoid, hardswish

@@ -17,6 +17,7 @@ from ...registry import register_pattern
 from ...verdict import require
 from .common import ints, require_float
 from .matching import Match, constant, number, require_shape
+from .pattern_examples import EXAMPLES
 
 __all__: list[str] = []
 
@@ -67,7 +68,8 @@ def _register() -> None:
     scale = is_op("relax.add")(is_op("relax.multiply")(squeeze, alpha), k)
     root = is_op("relax.divide")(x, is_op("relax.power")(scale, beta))
     annotations = {"x": x, "expand": expand, "pool": pool, "squeeze": squeeze, "alpha": alpha, "k": k, "beta": beta}
-    register_pattern("dnnl", "lrn", root, annotations=annotations, check=_lrn, lower=_lower)
+    example = EXAMPLES["lrn"]
+    register_pattern("dnnl", "lrn", root, annotations=annotations, check=_lrn, lower=_lower, example=example)
 
 
 _register()

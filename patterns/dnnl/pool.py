@@ -11,6 +11,7 @@ from ...registry import register_lowering, register_pattern
 from ...verdict import require
 from .common import canonical_layout, from_layout, ints, require_float, to_layout
 from .matching import Match
+from .pattern_examples import EXAMPLES
 
 __all__ = ["global_average"]
 
@@ -145,5 +146,6 @@ for _op in _MAX:
         is_op(_op)(_pad),
         annotations={"x": _x, "pad": _pad},
         check=_padded_max_pool,
+        example=EXAMPLES[f"padded_{_op.rpartition('.')[2]}"],
         lower=_lower_padded_max_pool,
     )

@@ -15,6 +15,7 @@ from ...registry import register_pattern
 from ...verdict import Reject, require
 from .common import ints, require_float
 from .matching import Match
+from .pattern_examples import EXAMPLES
 
 __all__: list[str] = []
 
@@ -56,7 +57,15 @@ def _register() -> None:
     permute = is_op("relax.permute_dims")(apart)
     root = is_op("relax.reshape")(permute, wildcard())
     annotations = {"x": x, "apart": apart, "permute": permute}
-    register_pattern("dnnl", "channel_shuffle", root, annotations=annotations, check=_channel_shuffle, lower=_lower)
+    register_pattern(
+        "dnnl",
+        "channel_shuffle",
+        root,
+        annotations=annotations,
+        check=_channel_shuffle,
+        lower=_lower,
+        example=EXAMPLES["channel_shuffle"],
+    )
 
 
 _register()

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import random
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from tvm import relax, te
+from tvm.relax import op
 from tvm.relax.dpl import is_op, wildcard
 
 import tvm_byoc_dnnl as byoc
+from tvm_byoc_dnnl.registry import Pattern
 from tvm_byoc_dnnl.testing.__main__ import main
 from tvm_byoc_dnnl.testing.conformance import run_conformance
 from tvm_byoc_dnnl.testing.conformance.calls import call_cases, example
+from tvm_byoc_dnnl.testing.conformance.compare import TOLERANCES, difference, nudged
+from tvm_byoc_dnnl.testing.conformance.drawing import drawn
+from tvm_byoc_dnnl.testing.conformance.patterns import pattern_cases
 
 VENDOR = "kit_vendor"
 
@@ -85,27 +92,64 @@ def test_accepting_what_cannot_be_compiled_is_a_failure():
     assert "no kernel for it" in detail
 
 
-def exp_example(op):
-    x = relax.Var("x", relax.TensorType((3, 5), "float32"))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            result = builder.emit_output(op(relax.op.exp(x)))
-        builder.emit_func_output(result)
-    return builder.get()
+SHAPE = (3, 5)
 
 
-def test_a_pattern_is_tested_by_its_example():
+def test_a_pattern_is_tested_by_its_example_and_what_can_be_made_of_it():
     byoc.register_target_hooks(VENDOR)
-    pattern = is_op("relax.abs")(is_op("relax.exp")(wildcard()))
-    byoc.register_pattern(VENDOR, "right", pattern, example=lambda: exp_example(relax.op.abs))
+    abs_of_exp = is_op("relax.abs")(is_op("relax.exp")(wildcard()))
+    right = byoc.pattern_example(lambda x: op.abs(op.exp(x)), SHAPE)
+    byoc.register_pattern(VENDOR, "right", abs_of_exp, example=right)
     byoc.register_pattern(VENDOR, "other", is_op("relax.sign")(wildcard()))
     report = run_conformance(VENDOR)
     assert report.ok, report.to_text()
-    assert [(c.subject, c.status) for c in report.cases] == [("kit_vendor.right", "taken")]
+    found = {c.what: c for c in report.cases}
+    assert {c.subject for c in report.cases} == {"kit_vendor.right"}
+    taken = (
+        "its example",
+        "dtype float16",
+        "a symbolic leading dimension",
+        "a chain of three",
+        "a fork: several results",
+    )
+    assert {found[what].status for what in taken} == {"taken"}
+    leak = found["its intermediate result 0 leaks out"]
+    assert (leak.status, leak.detail) == ("kept", "the pattern does not match this graph")
     assert report.notes == ["kit_vendor.other was registered without an example, so it is not tested"]
-    byoc.register_pattern(VENDOR, "right", pattern, example=lambda: exp_example(relax.op.sin), override=True)
+    other = byoc.pattern_example(lambda x: op.sin(op.exp(x)), SHAPE)
+    byoc.register_pattern(VENDOR, "right", abs_of_exp, example=other, override=True)
     assert "does not match its own example" in failures()["kit_vendor.right: its example"]
+
+
+def test_a_pattern_that_is_computed_wrong_is_found():
+    def lower(region, _builder):
+        x = te.placeholder(region.params[0].ty.shape.values, "float32", "x")
+        return te.create_prim_func([x, te.compute(x.shape, lambda *i: te.exp(x[i]) * 1.01, "y")], "int64")
+
+    byoc.register_target_hooks(VENDOR, relax_to_tir=byoc.for_each_region(lower))
+    example = byoc.pattern_example(lambda x: op.abs(op.exp(x)), SHAPE)
+    byoc.register_pattern(VENDOR, "wrong", is_op("relax.abs")(is_op("relax.exp")(wildcard())), example=example)
+    assert "result 0 differs" in failures()["kit_vendor.wrong: its example"]
+
+
+def test_a_matched_pattern_that_cannot_be_compiled_is_a_failure():
+    def refuse(region, _builder):
+        raise byoc.Reject("no kernel for it")
+
+    byoc.register_target_hooks(VENDOR, relax_to_tir=byoc.for_each_region(refuse))
+    example = byoc.pattern_example(lambda x: op.abs(op.exp(x)), SHAPE)
+    byoc.register_pattern(VENDOR, "lost", is_op("relax.abs")(is_op("relax.exp")(wildcard())), example=example)
+    detail = failures()["kit_vendor.lost: its example"]
+    assert "accepted, and still left with TVM" in detail
+    assert "no kernel for it" in detail
+
+
+def test_constants_of_an_example_follow_the_dtype():
+    example = byoc.pattern_example(lambda x: op.add(x, relax.const(0.5, "float32")), SHAPE)
+    pattern = Pattern("shift", None, example=example)
+    by_name = {case.what: case for case in pattern_cases(VENDOR, pattern)}
+    assert 'dtype="float64"' in str(by_name["dtype float64"].main.ret_ty)
+    assert by_name["dtype float64"].arrays[0].dtype == "float64"
 
 
 def test_nothing_taken_is_no_conformance():
@@ -140,3 +184,68 @@ def test_cases_cover_what_backends_get_wrong():
 def test_every_operator_of_our_backends_has_an_example():
     ops = {op for name in ("ccompiler", "dnnl") for op in byoc.supported_ops(name)}
     assert {op for op in ops if example(op) is None} == set()
+
+
+def test_a_share_keeps_the_first_case_of_each_operator():
+    cases = [case for name in ("relax.abs", "relax.add") for case in call_cases(name)]
+    some, again, other = (drawn(cases, 0.1, random.Random(seed)) for seed in (0, 0, 1))
+    assert 4 <= len(some) < len(cases) / 5
+    assert {"relax.abs: the example", "relax.add: the example"} <= {case.name for case in some}
+    assert some == again != other
+    assert some == sorted(some, key=cases.index)
+    with pytest.raises(ValueError, match=r"share is 0; expected more than 0 and at most 1"):
+        run_conformance("ccompiler", share=0)
+
+
+def test_a_share_on_the_command_line():
+    byoc.register_annotate_compiler(VENDOR, ["relax.abs"])
+    byoc.register_target_hooks(VENDOR)
+    result = CliRunner().invoke(main, [VENDOR, "--share", "0.05", "--json", "-"])
+    assert result.exit_code == 0, result.output
+    assert 1 < len(json.loads(result.stdout)["cases"]) < 20
+    assert CliRunner().invoke(main, [VENDOR, "--share", "0"]).exit_code == 2
+
+
+# ---------------------------------------------------------------- when results are equal
+ONE = np.ones(3, "float32")
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "says"),
+    [
+        (ONE, ONE + np.float32(1e-6), ""),
+        (ONE, ONE + np.float32(1e-4), "result 0 differs: 1.0 instead of 1.0001"),
+        (np.array([1, np.nan, 3], "float32"), np.array([1, np.nan, 3], "float32"), ""),
+        (np.array([1, np.nan, 3], "float32"), np.array([1, 2, 3], "float32"), "nan instead of 2.0 at (1,)"),
+        (np.array([1, 2, 3], "float32"), np.array([1, np.inf, 3], "float32"), "2.0 instead of inf at (1,)"),
+        (np.array([np.inf, -np.inf]), np.array([np.inf, -np.inf]), ""),
+        (np.array([np.inf]), np.array([-np.inf]), "inf instead of -inf"),
+        (np.array([3]), np.array([4]), "3 instead of 4"),
+        (ONE, ONE.reshape(3, 1), "result 0 has shape (3,) instead of (3, 1)"),
+    ],
+)
+def test_what_is_equal(got, want, says):
+    found = difference([got], [want], TOLERANCES)
+    assert says in found
+    assert bool(says) == bool(found)
+
+
+def test_only_an_ill_conditioned_chain_may_be_further_off():
+    def chain(x):
+        return [np.tan(np.tan(np.tan(x)))]
+
+    x = np.linspace(0.5, 1.5, 64, dtype="float32")
+    want, near = chain(x), [chain(*inputs) for inputs in nudged([x])]
+    got = [np.tan(np.tan(np.tan(x.astype("float64")))).astype("float32")]
+    assert difference(got, want, TOLERANCES) != ""
+    assert difference(got, want, TOLERANCES, near) == ""
+    got[0][3] += 1e-3 * np.abs(want[0]).max()  # far from the poles
+    assert "at (3,)" in difference(got, want, TOLERANCES, near)
+
+
+def test_whole_numbers_are_not_nudged():
+    assert nudged([np.arange(3)]) == []
+    up, down = nudged([ONE, np.arange(3)])
+    assert (up[0] > 1).all()
+    assert (down[0] < 1).all()
+    np.testing.assert_array_equal(up[1], np.arange(3))

@@ -12,8 +12,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "tvm_byoc_dnnl"
 
-# What a vendor's folder may use of the engine: the registry and the words to describe a node.
-VENDOR_API = {"registry", "verdict", "lower", "errors", "_compat"}
+# What a vendor's folder may use of the engine: the registry, the words to describe a node, and examples for the kit.
+VENDOR_API = {"registry", "verdict", "lower", "errors", "_compat", "pattern_example"}
 # ... and what single files may use beyond that.
 VENDOR_EXTRA = {
     # chooses the engine's portable-graph codegen, and what is worth a region

@@ -29,24 +29,35 @@ def _tolerances(_context: click.Context, _parameter: click.Parameter, values: Se
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("namespace")
 @click.option("--only", multiple=True, metavar="NAME", help="Operators or patterns, as in 'nn.*'. May be repeated.")
+@click.option("--share", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True,
+              help="How much of the cases to draw; 0.1 is a quick look.")  # fmt: skip
+@click.option("--seed", type=int, default=0, show_default=True, help="What --share draws them by.")
 @click.option("--tolerance", "tolerances", multiple=True, callback=_tolerances, metavar="DTYPE=NUMBER",
               help="Largest error, relative to the largest value of a result. May be repeated.")  # fmt: skip
 @click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the text.")
 @click.option("--all", "every_case", is_flag=True, help="List every case with its reason, not only the failures.")
 def main(
-    namespace: str, only: Sequence[str], tolerances: dict[str, float], json_file: str | None, every_case: bool
+    namespace: str,
+    only: Sequence[str],
+    share: float,
+    seed: int,
+    tolerances: dict[str, float],
+    json_file: str | None,
+    every_case: bool,
 ) -> None:
     """Check that the backend NAMESPACE takes what it says, computes it right, and gives a reason for the rest.
 
     \b
       python -m tvm_byoc_dnnl.testing my_npu
       python -m tvm_byoc_dnnl.testing my_npu --only 'nn.*' --all
+      python -m tvm_byoc_dnnl.testing my_npu --share 0.1
 
     The exit status is 1 when a case failed, or nothing was taken.
     """
     if namespace not in compilers():
         raise click.BadParameter(f"nobody registered {namespace!r}; registered: {', '.join(compilers())}")
-    report = run_conformance(namespace, only=only, tolerances=tolerances, progress=lambda t: click.echo(t, err=True))
+    say = lambda text: click.echo(text, err=True)  # noqa: E731
+    report = run_conformance(namespace, only=only, share=share, seed=seed, tolerances=tolerances, progress=say)
     data = json.dumps(report.to_dict(), indent=1)
     if json_file not in (None, "-"):
         assert json_file is not None

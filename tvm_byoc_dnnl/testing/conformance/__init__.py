@@ -1,25 +1,26 @@
 """The conformance kit: does a backend take what it says, compute it right, and give a reason for the rest?
 
-operators ──calls──────> one call each: dtypes, ranks, shapes, axes, attributes ─┐
-          ──structures─> graphs around one accepted call: leaks, forks, aliases ─┼─judge─> Report
-patterns  ──examples───> the graph that the vendor registered with it           ─┘
+operators ──calls──────> one call each: dtypes, ranks, shapes, axes, attributes ──┐
+patterns  ──examples───> the graph registered with it, its dtypes, its leaks ─────┼─judge─> Report
+          ──structures─> graphs around what is accepted: chains, forks, aliases ──┘
 """
 
 from __future__ import annotations
 
+import math
+import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-import numpy as np
-
-from ..._compat import dtype_of, static_shape
 from ...registry import Namespace, Pattern, compilers, namespace
-from ..op_calls import floats
 from .calls import call_cases
-from .case import Case, lifted
-from .judge import TAKEN, TOLERANCES, Result, judge
+from .case import Case
+from .compare import TOLERANCES
+from .drawing import drawn, spread
+from .judge import TAKEN, Result, judge
+from .patterns import pattern_cases
 from .report import Report
 from .structures import structural_cases
 
@@ -37,6 +38,8 @@ def run_conformance(
     compiler: str,
     *,
     only: Sequence[str] = (),
+    share: float = 1.0,
+    seed: int = 0,
     tolerances: Mapping[str, float] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Report:
@@ -51,6 +54,10 @@ def run_conformance(
         Namespace.
     only : sequence of str
         Operators and patterns to ask about, ``*`` and ``?`` as in a shell; all by default.
+    share : float
+        How much of the cases to draw, for a quick look; the first case of each operator and pattern is always there.
+    seed : int
+        What they are drawn by.
     tolerances : mapping of str to float, optional
         Dtype → largest error, relative to the largest value of a result, in place of `TOLERANCES`.
     progress : callable, optional
@@ -63,32 +70,38 @@ def run_conformance(
     Raises
     ------
     ValueError
-        If nobody registered ``compiler``.
+        If nobody registered ``compiler``, or ``share`` is not in (0, 1].
     """
-    start = time.monotonic()
+    if not 0 < share <= 1:
+        raise ValueError(f"share is {share}; expected more than 0 and at most 1")
+    start, draw = time.monotonic(), random.Random(seed)
     ns, say = namespace(compiler), progress or (lambda text: None)
     allowed = {**TOLERANCES, **(tolerances or {})}
     ops = [op for op in ns.ops() if _is_wanted(op, only)]
-    notes, patterns = [], []
-    for pattern in ns.patterns.values():
-        name = f"{compiler}.{pattern.name}"
-        if _is_wanted(name, only):
-            case = _pattern_case(name, pattern)
-            notes += [f"{name} was registered without an example, so it is not tested"] if case is None else []
-            patterns += [] if case is None else [case]
-    calls = [case for op in ops for case in call_cases(op)]
-    results = list(_judged(ns, [*calls, *patterns], [compiler], allowed, say))
-    notes += [f"{op}: the kit has no example call" for op in ops if op not in {c.subject for c in calls}]
+    patterns = [p for p in ns.patterns.values() if _is_wanted(f"{compiler}.{p.name}", only)]
+    cases = [*(c for op in ops for c in call_cases(op)), *(c for p in patterns for c in pattern_cases(compiler, p))]
+    notes = _without_cases(compiler, ops, patterns, {c.subject for c in cases})
 
-    bases = _spread(_accepted(calls, results), _STRUCTURED)
-    structures = [s for base in bases for s in structural_cases(ns, base)]
+    cases = drawn(cases, share, draw)
+    results = list(_judged(ns, cases, [compiler], allowed, say))
+    accepted = _accepted(cases, results)
+    bases = spread([c for c in accepted if not c.must_match], math.ceil(_STRUCTURED * share))
+    bases += [c for c in accepted if c.must_match]
+    structures = drawn([s for base in bases for s in structural_cases(ns, base)], share, draw)
     results += _judged(ns, structures, [compiler], allowed, say)
     partner = next(p for p in _PARTNERS if p != compiler)
     if partner in compilers():
         for order in ([compiler, partner], [partner, compiler]):
-            paired = [c.renamed(f"{c.what}, shared by {' and '.join(order)}") for c in _spread(structures, _BATCH)]
+            shared = spread(structures, math.ceil(_BATCH * share))
+            paired = [c.renamed(f"{c.what}, shared by {' and '.join(order)}") for c in shared]
             results += _judged(ns, paired, order, allowed, say)
     return Report(compiler, results, notes, time.monotonic() - start)
+
+
+def _without_cases(compiler: str, ops: Sequence[str], patterns: Sequence[Pattern], asked: set[str]) -> list[str]:
+    unasked = [f"{compiler}.{pattern.name}" for pattern in patterns if pattern.example is None]
+    notes = [f"{name} was registered without an example, so it is not tested" for name in unasked]
+    return notes + [f"{op}: the kit has no example call" for op in ops if op not in asked]
 
 
 def _is_wanted(name: str, only: Sequence[str]) -> bool:
@@ -97,39 +110,21 @@ def _is_wanted(name: str, only: Sequence[str]) -> bool:
 
 def _judged(
     ns: Namespace, cases: Sequence[Case], order: Sequence[str], tolerances: Mapping[str, float], say: Any
-) -> Iterator[Result]:
-    for first in range(0, len(cases), _BATCH):
-        batch = cases[first : first + _BATCH]
-        say(f"{', '.join(order)}: cases {first + 1} to {first + len(batch)} of {len(cases)}, {batch[0].subject} …")
-        yield from judge(ns, batch, order, tolerances)
+) -> list[Result]:
+    # What TVM often cannot compile is kept together, as each failure has the rest of its batch built again.
+    queue = sorted(cases, key=lambda case: any(a.dtype == "bool" for a in case.arrays))
+    found: dict[Case, Result] = {}
+    for first in range(0, len(queue), _BATCH):
+        batch = queue[first : first + _BATCH]
+        say(f"{', '.join(order)}: cases {first + 1} to {first + len(batch)} of {len(queue)}, {batch[0].subject} …")
+        found.update(zip(batch, judge(ns, batch, order, tolerances), strict=True))
+    return [found[case] for case in cases]
 
 
 def _accepted(cases: Sequence[Case], results: Sequence[Result]) -> list[Case]:
-    """The first accepted call of each operator."""
+    """The first accepted call of each operator, and the example of each pattern."""
     first: dict[str, Case] = {}
     for case, result in zip(cases, results):
         if result.status == TAKEN and case.by is None and not case.constants and not case.symbolic:
             first.setdefault(case.subject, case)
     return list(first.values())
-
-
-def _spread(cases: Sequence[Case], count: int) -> list[Case]:
-    """``count`` of the cases, from all over; all, where there are fewer."""
-    if len(cases) <= count:
-        return list(cases)
-    return [cases[i * len(cases) // count] for i in range(count)]
-
-
-def _pattern_case(name: str, pattern: Pattern) -> Case | None:
-    if pattern.example is None:
-        return None
-    module = pattern.example()
-    arrays = tuple(_noise(p.ty) for p in module["main"].params)
-    return Case(name, "its example", lifted(lambda *_: None), arrays, given=module)
-
-
-def _noise(ty: Any) -> np.ndarray:
-    shape, dtype = static_shape(ty), dtype_of(ty)
-    if shape is None:
-        raise ValueError(f"the example of a pattern has a parameter of type {ty}; expected tensors of static shapes")
-    return floats(*shape, low=0.5, high=2).astype(dtype)

@@ -44,8 +44,10 @@ class Case:
         The leading dimension of the first operand is a symbol, and so are those of its size in the others.
     by : callable, optional
         Computes what is right, like ``function``, where TVM cannot compile that.
-    given : IRModule, optional
-        A module with ``main``, in place of ``function``.
+    must_match : bool
+        The subject is a pattern, which has to match here.
+    is_chain : bool
+        Calls follow on calls, so that rounding errors grow.
     """
 
     subject: str
@@ -55,7 +57,8 @@ class Case:
     constants: tuple[int, ...] = ()
     symbolic: bool = False
     by: Function | None = None
-    given: tvm.IRModule | None = None
+    must_match: bool = False
+    is_chain: bool = False
 
     @property
     def name(self) -> str:
@@ -70,7 +73,7 @@ class Case:
     @functools.cached_property
     def main(self) -> relax.Function | None:
         """The function, ``None`` where Relax does not accept it."""
-        return self._built(self.function) if self.given is None else self.given["main"]
+        return self._built(self.function)
 
     @functools.cached_property
     def reference(self) -> relax.Function | None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tvm
 from tvm import relax
 
@@ -18,22 +17,16 @@ from ...partitioning.attempt import describe
 from ...partitioning.passes import PartitionGraph
 from ...partitioning.policy import RegionPolicy
 from ...registry import Namespace
-from ...relax_utils import composite_of, op_calls
+from ...relax_utils import bindings_of, composite_of, op_calls
 from ...verdict import Crash, Reject
 from .case import Case
+from .compare import difference, nudged
+from .running import HOST, Outcome, by_tvm, function_name, module_of, outcomes, run
 
-__all__ = ["FAILED", "KEPT", "SKIPPED", "TAKEN", "TOLERANCES", "Result", "judge"]
-
-#: Largest error, relative to the largest value of the result. TVM approximates several functions to float32's
-#: precision whatever the dtype; float16 rounds each tensor once.
-TOLERANCES: dict[str, float] = {"float64": 1e-5, "float32": 1e-5, "float16": 2**-8}
+__all__ = ["FAILED", "KEPT", "SKIPPED", "TAKEN", "Result", "judge"]
 
 #: statuses of a result
 TAKEN, KEPT, SKIPPED, FAILED = "taken", "kept", "skipped", "failed"
-
-#: results of a function, or why there are none
-Outcome = list[np.ndarray] | Exception
-_Build = Callable[[tvm.IRModule], Any]
 
 
 @dataclass(frozen=True)
@@ -76,41 +69,41 @@ def judge(
     compilers : sequence of str
         Who may take calls, in order of priority; ``ns`` is one of them.
     tolerances : mapping of str to float
-        Dtype → largest error, see `TOLERANCES`.
+        Dtype → largest error, see `compare.TOLERANCES`.
     """
     verdicts = {case: _Verdict(ns, case) for case in cases}
-    wanted = dict(zip(cases, _outcomes(cases, [c.reference for c in cases], _by_tvm), strict=True))
+    right = _References(cases)
     # What TVM cannot compile cannot be left with it either.
     hopeless = {case for case in cases if case.by is not None and not verdicts[case].accepted}
-    known = [case for case in cases if case not in hopeless and not isinstance(wanted[case], Exception)]
-    missed = _missed(ns, known, compilers)
-    build = _by(compilers)
-    got = dict(zip(known, _outcomes(known, [c.main for c in known], build), strict=True))
-    wide = _widened(known)
+    known = [case for case in cases if case not in hopeless and not isinstance(right.results[case], Exception)]
+    partition = _Partition(ns, known, compilers)
+    got = partition.results()
     results = []
     for case in cases:
-        verdict, want = verdicts[case], wanted[case]
-        wrong = verdict.complaint
-        if not wrong and case in missed:
-            assert isinstance(want, list)
-            wrong = missed[case] or _difference(got[case], [want, *wide.get(case, [])], tolerances)
-        if wrong:
-            results.append(Result(case.subject, case.what, FAILED, wrong))
+        verdict, wrong, want = verdicts[case], verdicts[case].complaint, right.results[case]
+        status, detail = KEPT, verdict.reason
+        if case in got:
+            accepted = verdict.accepted or case in partition.matched
+            status = TAKEN if accepted else KEPT
+            wrong = wrong or partition.missed[case] or right.gap(case, got[case], tolerances)
+            detail = detail or ("" if accepted else partition.why_kept(case))
         elif isinstance(want, Exception):
-            results.append(Result(case.subject, case.what, SKIPPED, f"TVM alone: {describe(want)}"))
-        else:
-            status = TAKEN if verdict.accepted else KEPT
-            results.append(Result(case.subject, case.what, status, verdict.reason))
+            status, detail = SKIPPED, f"TVM alone: {describe(want)}"
+        results.append(Result(case.subject, case.what, FAILED, wrong) if wrong else _result(case, status, detail))
     return results
+
+
+def _result(case: Case, status: str, detail: str) -> Result:
+    return Result(case.subject, case.what, status, detail)
 
 
 # ---------------------------------------------------------------- verdicts
 class _Verdict:
-    """What the backend says of the calls that a case is about."""
+    """What the backend says of the calls that a case is about; of a pattern it says nothing before it is matched."""
 
     def __init__(self, ns: Namespace, case: Case) -> None:
         self.reason, self.complaint = "", ""
-        self.accepted = case.given is not None  # whether a pattern matches is seen after partitioning
+        self.accepted = False
         for _, call in op_calls(case.main):
             if call.op.name == case.subject:
                 self._note(ns, call)
@@ -135,108 +128,108 @@ def _says_no_more_than_no(ns: Namespace, call: Any) -> bool:
         return False
 
 
-def _missed(ns: Namespace, cases: Sequence[Case], compilers: Sequence[str]) -> dict[Case, str]:
-    """Case → which accepted call is not in a region, ``""`` when all are."""
-    found = {}
-    annotated = AnnotateExternalCompiler(compilers, prepare=False)(_module([c.main for c in cases]))
-    composites = {composite_of(f) for f in annotated.functions.values()}
-    partitioned = PartitionGraph(policy=RegionPolicy())(annotated)
-    why: dict[str, list[str]] = {}
-    for entry in read_log(partitioned):
-        why.setdefault(entry.function, []).append(f"{entry.stage}: {entry.reason}")
-    for i, case in enumerate(cases):
-        function = partitioned[_name(i)]
-        left = [c for _, c in op_calls(function) if c.op.name == case.subject and ask(ns, c) is None]
-        reasons = "; ".join(why.get(_name(i), ["no reason was given"]))
-        if case.given is not None and case.subject not in composites:
-            found[case] = f"the pattern does not match its own example: {reasons}"
-        else:
-            found[case] = f"accepted, and still left with TVM: {reasons}" if left else ""
-    return found
+# ---------------------------------------------------------------- with the backend
+class _Partition:
+    """The cases' functions, annotated and partitioned in one module.
+
+    Attributes
+    ----------
+    missed : dict
+        Case → which accepted call, or pattern that has to match, is not in a region; ``""`` when all are.
+    matched : set
+        Cases about a pattern that it matches.
+    """
+
+    def __init__(self, ns: Namespace, cases: Sequence[Case], compilers: Sequence[str]) -> None:
+        self._cases, self._compilers = cases, compilers
+        self._names = {case: function_name(i) for i, case in enumerate(cases)}
+        annotated = AnnotateExternalCompiler(compilers, prepare=False)(module_of([c.main for c in cases]))
+        self._mod = PartitionGraph(policy=RegionPolicy())(annotated)
+        self._log: dict[str, list[str]] = {}
+        for entry in read_log(self._mod):
+            self._log.setdefault(entry.function, []).append(f"{entry.stage}: {entry.reason}")
+        self._found = {c for c in cases if c.subject in {composite_of(f) for f in _callees(annotated, self._names[c])}}
+        self.matched = {case for case in self._found if case.subject in self._composites(case)}
+        self.missed = {case: self._why_missed(ns, case) for case in cases}
+
+    def _composites(self, case: Case) -> set[str]:
+        """The composites in the regions of a case's function."""
+        regions = _callees(self._mod, self._names[case])
+        return {composite_of(f) for r in regions for _, f in bindings_of(r) if isinstance(f, relax.Function)}
+
+    def why_kept(self, case: Case) -> str:
+        """Why the pattern that a case is about is not taken."""
+        return "; ".join(self._log.get(self._names[case], ["the pattern does not match this graph"]))
+
+    def _reasons(self, case: Case) -> str:
+        """What the log says about the case's function."""
+        return "; ".join(self._log.get(self._names[case], ["no reason was given"]))
+
+    def _why_missed(self, ns: Namespace, case: Case) -> str:
+        if case.must_match and case not in self._found:
+            return f"the pattern does not match its own example: {self._reasons(case)}"
+        calls = op_calls(self._mod[self._names[case]])
+        left = [c for _, c in calls if c.op.name == case.subject and ask(ns, c) is None]
+        lost = case in self._found - self.matched
+        return f"accepted, and still left with TVM: {self._reasons(case)}" if left or lost else ""
+
+    def results(self) -> dict[Case, Outcome]:
+        """What the functions compute. The strict pipeline: what is given back now was accepted and cannot be built."""
+        functions = [c.main for c in self._cases]
+        first = [self._mod]
+
+        def build(mod: tvm.IRModule) -> Any:
+            if first:  # all cases, which are partitioned already
+                mod = first.pop()
+            else:
+                passes = [AnnotateExternalCompiler(self._compilers, prepare=False)]
+                passes.append(PartitionGraph(policy=RegionPolicy(), strict=True))
+                mod = tvm.transform.Sequential(passes)(mod)
+            pipeline = relax.get_pipeline(PIPELINE, strict=True)
+            return tvm.compile(mod, tvm.target.Target(HOST), relax_pipeline=pipeline)
+
+        runnable = outcomes(self._cases, functions, build)
+        return {case: run(function, case.inputs) for case, function in zip(self._cases, runnable, strict=True)}
 
 
-# ---------------------------------------------------------------- compiling and running
-def _name(index: int) -> str:
-    return f"case_{index}"
+def _callees(mod: tvm.IRModule, function: str) -> list[relax.Function]:
+    """The global functions that a function calls."""
+    calls = [value for _, value in bindings_of(mod[function]) if isinstance(value, relax.Call)]
+    return [mod[call.op] for call in calls if isinstance(call.op, tvm.ir.GlobalVar)]
 
 
-def _module(functions: Sequence[Any]) -> tvm.IRModule:
-    return tvm.IRModule({tvm.ir.GlobalVar(n): f.with_attr("global_symbol", n) for n, f in _named(functions)})
+# ---------------------------------------------------------------- without it
+class _References:
+    """What TVM alone computes.
 
+    Attributes
+    ----------
+    results : dict
+        Case → results, or why there are none.
+    """
 
-def _named(functions: Sequence[Any]) -> list[tuple[str, Any]]:
-    return [(_name(i), f) for i, f in enumerate(functions)]
+    def __init__(self, cases: Sequence[Case]) -> None:
+        runnable = outcomes(cases, [c.reference for c in cases], by_tvm)
+        self.results: dict[Case, Outcome] = {}
+        self._nearby: dict[Case, list[Any]] = {}
+        for case, function in zip(cases, runnable, strict=True):
+            self.results[case] = run(function, case.inputs)
+            if case.is_chain:
+                near = [run(function, inputs) for inputs in nudged(case.inputs)]
+                self._nearby[case] = [n for n in near if isinstance(n, list)]
+        # TVM may round to float16 where a library does not
+        wide = [(c, other) for c in cases if (other := c.widened()) is not None and other.reference is not None]
+        functions = outcomes([w for _, w in wide], [w.reference for _, w in wide], by_tvm)
+        computed = {c: run(f, w.inputs) for (c, w), f in zip(wide, functions, strict=True)}
+        self._wide = {case: outcome for case, outcome in computed.items() if isinstance(outcome, list)}
 
-
-def _by_tvm(mod: tvm.IRModule) -> Any:
-    return tvm.compile(mod, "llvm")
-
-
-def _by(compilers: Sequence[str]) -> _Build:
-    passes = [AnnotateExternalCompiler(compilers, prepare=False), PartitionGraph(policy=RegionPolicy(), strict=True)]
-
-    def build(mod: tvm.IRModule) -> Any:
-        mod = tvm.transform.Sequential(passes)(mod)
-        return tvm.compile(mod, "llvm", relax_pipeline=relax.get_pipeline(PIPELINE, strict=True))
-
-    return build
-
-
-def _outcomes(cases: Sequence[Case], functions: Sequence[Any], build: _Build) -> list[Outcome]:
-    """Results of each case's function; what does not build is found by halves."""
-    if not cases:
-        return []
-    try:
-        machine = relax.VirtualMachine(build(_module(functions)), tvm.cpu())
-    except Exception as error:
-        if len(cases) == 1:
-            return [error]
-        half = len(cases) // 2
-        return _outcomes(cases[:half], functions[:half], build) + _outcomes(cases[half:], functions[half:], build)
-    return [_run(machine[_name(i)], case.inputs) for i, case in enumerate(cases)]
-
-
-def _run(function: Any, inputs: Sequence[np.ndarray]) -> Outcome:
-    try:
-        return _tensors(function(*map(tvm.runtime.tensor, inputs)))
-    except Exception as error:
-        return error
-
-
-def _tensors(result: Any) -> list[np.ndarray]:
-    if isinstance(result, tvm.runtime.Tensor):
-        return [result.numpy()]
-    return [array for item in result for array in _tensors(item)]
-
-
-def _widened(cases: Sequence[Case]) -> dict[Case, list[list[np.ndarray]]]:
-    """The results of the cases in float16, computed in float32: TVM may round where a library does not."""
-    wide = [(case, other) for case in cases if (other := case.widened()) is not None and other.reference is not None]
-    outcomes = _outcomes([w for _, w in wide], [w.reference for _, w in wide], _by_tvm)
-    return {case: [o] for (case, _), o in zip(wide, outcomes, strict=True) if isinstance(o, list)}
-
-
-# ---------------------------------------------------------------- comparing
-def _difference(got: Outcome, accepted: Sequence[list[np.ndarray]], tolerances: Mapping[str, float]) -> str:
-    """What is wrong with the results, ``""`` where they equal one of ``accepted``."""
-    if isinstance(got, Exception):
-        return f"does not compile or run: {describe(got)}"
-    found = [_gap(got, want, tolerances) for want in accepted]
-    return "" if not all(found) else found[0]
-
-
-def _gap(got: Sequence[np.ndarray], want: Sequence[np.ndarray], tolerances: Mapping[str, float]) -> str:
-    if len(got) != len(want):
-        return f"{len(got)} results instead of {len(want)}"
-    for i, (g, w) in enumerate(zip(got, want, strict=True)):
-        if g.shape != w.shape:
-            return f"result {i} has shape {g.shape} instead of {w.shape}"
-        within = tolerances.get(str(g.dtype), 0.0)
-        a, b = g.astype("float64"), w.astype("float64")
-        finite = np.abs(b[np.isfinite(b)])
-        scale = finite.max(initial=0)
-        if not np.allclose(a, b, rtol=within, atol=within * scale, equal_nan=True):
-            worst = np.unravel_index(np.nanargmax(np.where(a == b, 0, np.abs(a - b)).reshape(a.shape)), a.shape)
-            place = tuple(map(int, worst))
-            return f"result {i} differs: {g[worst]} instead of {w[worst]} at {place}, tolerance {within:g} ({g.dtype})"
-    return ""
+    def gap(self, case: Case, got: Outcome, tolerances: Mapping[str, float]) -> str:
+        """What is wrong with a backend's results, ``""`` where they are right."""
+        if isinstance(got, Exception):
+            return f"does not compile or run: {describe(got)}"
+        want = self.results[case]
+        assert isinstance(want, list)
+        wrong = difference(got, want, tolerances, self._nearby.get(case, ()))
+        if wrong and case in self._wide:
+            return wrong if difference(got, self._wide[case], tolerances) else ""
+        return wrong

@@ -22,15 +22,15 @@ _OTHERS: list[Callable[[Any], Any]] = [R.sin, R.erf, R.tan, lambda x: R.flip(x, 
 
 def structural_cases(ns: Namespace, base: Case) -> list[Case]:
     """The structures that fit ``base``, an accepted call."""
-    cases = [replace(base, what=what, function=function, by=None) for what, function in _structures(ns, base)]
+    plain = replace(base, by=None, must_match=False)
+    cases = [replace(plain, what=what, function=function) for what, function in _structures(base)]
+    if _keeps_type(base):
+        cases += [replace(plain, what=what, function=f, is_chain=True) for what, f in _chains(ns, base)]
     return [case for case in cases if case.main is not None]
 
 
-def _structures(ns: Namespace, base: Case) -> Iterator[tuple[str, Any]]:
-    call = base.function
-
-    def emitted(builder: Any, *operands: Any) -> Any:
-        return builder.emit(call(builder, *operands))
+def _structures(base: Case) -> Iterator[tuple[str, Any]]:
+    emitted = _emitting(base.function)
 
     def alias(builder: Any, *operands: Any) -> Any:
         result = emitted(builder, *operands)
@@ -57,12 +57,15 @@ def _structures(ns: Namespace, base: Case) -> Iterator[tuple[str, Any]]:
     yield "an unused copy of it", unused
     if len(base.arrays) > 1:
         yield "one operand in every place where it fits", same_operand
-    if _keeps_type(base):
-        yield from _chains(ns, base, emitted)
 
 
-def _chains(ns: Namespace, base: Case, call: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+def _emitting(call: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda builder, *operands: builder.emit(call(builder, *operands))
+
+
+def _chains(ns: Namespace, base: Case) -> Iterator[tuple[str, Any]]:
     """Structures of several calls, each on the result of another."""
+    call = _emitting(base.function)
 
     def chain(builder: Any, first: Any, *rest: Any) -> Any:
         return call(builder, call(builder, call(builder, first, *rest), *rest), *rest)

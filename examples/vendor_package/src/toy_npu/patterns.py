@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import tvm
 from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
@@ -25,7 +24,7 @@ def register(namespace: str) -> None:
         is_op("relax.add")(product, wildcard()),
         annotations={"product": product},
         check=check,
-        example=example,
+        example=byoc.pattern_example(multiply_add, (3, 5), (3, 5), (3, 5)),
     )
 
 
@@ -35,12 +34,6 @@ def check(match: Mapping[str, Any]) -> bool | byoc.Reject:
     return takes(None, match["root"].args) if verdict is True else verdict
 
 
-def example() -> tvm.IRModule:
-    """A graph with one match, for the conformance kit."""
-    a, b, c = (relax.Var(name, relax.TensorType((3, 5), "float32")) for name in "abc")
-    builder = relax.BlockBuilder()
-    with builder.function("main", [a, b, c]):
-        with builder.dataflow():
-            result = builder.emit_output(relax.op.add(relax.op.multiply(a, b), c))
-        builder.emit_func_output(result)
-    return builder.get()
+def multiply_add(a: Any, b: Any, c: Any) -> relax.Expr:
+    """What the pattern matches, for the conformance kit."""
+    return relax.op.add(relax.op.multiply(a, b), c)

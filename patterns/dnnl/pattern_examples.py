@@ -1,0 +1,75 @@
+"""A graph that each fusion pattern matches, from which the conformance kit makes its cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import relax
+from tvm.relax import op as R
+
+from ...pattern_example import pattern_example
+
+__all__ = ["EXAMPLES"]
+
+_IMAGE = (2, 6, 5, 7)
+
+
+def _times(x: Any, by: float) -> Any:
+    return R.multiply(x, _number(by))
+
+
+def _number(value: float) -> Any:
+    return relax.const(value, "float32")
+
+
+def _gate(x: Any, factor: float = 0.2, shift: float = 0.5, high: float = 1.0) -> Any:
+    inner = R.add(x if factor == 1 else _times(x, factor), _number(shift))
+    return R.clip(inner, 0, high)
+
+
+def _elu(x: Any) -> Any:
+    below = R.nn.relu(R.subtract(_number(1.0), R.exp(x)))
+    return R.add(_times(below, -0.7), R.nn.relu(x))
+
+
+def _elu_where(x: Any) -> Any:
+    return R.where(R.greater(x, _number(0.0)), x, _times(R.subtract(R.exp(x), _number(1.0)), 0.7))
+
+
+def _lrn(x: Any) -> Any:
+    pool = R.nn.avg_pool3d(R.expand_dims(R.multiply(x, x), 1), (5, 1, 1), padding=(2, 0, 0) * 2, count_include_pad=True)
+    scale = R.add(_times(R.squeeze(pool, [1]), 0.01), _number(1.5))
+    return R.divide(x, R.power(scale, _number(0.75)))
+
+
+def _shuffle(x: Any) -> Any:
+    n, c, h, w = _IMAGE
+    apart = R.permute_dims(R.reshape(x, (n, 3, c // 3, h, w)), (0, 2, 1, 3, 4))
+    return R.reshape(apart, _IMAGE)
+
+
+def _padded_pool(rank: int) -> Callable[[Any], Any]:
+    pool = getattr(R.nn, f"max_pool{rank}d")
+    return lambda x: pool(R.nn.pad(x, [0, 0, 0, 0] + [1, 0] * rank, "constant", float("-inf")), (3,) * rank)
+
+
+_FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "hardswish": lambda x: R.multiply(x, _gate(x, 1 / 6)),
+    "hardswish_scaled_last": lambda x: _times(R.multiply(x, _gate(x, 1.0, 3.0, 6.0)), 1 / 6),
+    "hardsigmoid_scaled": lambda x: _times(_gate(x, 1.0, 3.0, 6.0), 1 / 6),
+    "hardsigmoid": _gate,
+    "elu": _elu,
+    "elu_where": _elu_where,
+    "mish": lambda x: R.multiply(x, R.tanh(R.nn.softplus(x))),
+    "swish": lambda x: R.multiply(x, R.sigmoid(_times(x, 1.7))),
+    "logsigmoid": lambda x: R.log(R.sigmoid(x)),
+    "lrn": _lrn,
+    "channel_shuffle": _shuffle,
+}
+
+#: pattern → its example
+EXAMPLES = {name: pattern_example(function, _IMAGE) for name, function in _FUNCTIONS.items()}
+EXAMPLES.update(
+    {f"padded_max_pool{rank}d": pattern_example(_padded_pool(rank), (2, 3, 7, 5, 6)[: 2 + rank]) for rank in (1, 2, 3)}
+)

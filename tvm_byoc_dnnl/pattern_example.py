@@ -1,0 +1,48 @@
+"""Small graphs that a pattern matches: what a vendor registers with it, and the conformance kit tests it with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tvm
+from tvm import relax
+
+__all__ = ["pattern_example"]
+
+
+def pattern_example(
+    function: Callable[..., Any], *shapes: Sequence[int], dtype: str = "float32"
+) -> Callable[[], tvm.IRModule]:
+    """What `register_pattern` takes as ``example``, out of an expression.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(*operands)`` returns a Relax expression, or a tuple of them.
+    shapes : sequence of sequence of int
+        One per operand.
+    dtype : str
+        Of all operands.
+
+    Returns
+    -------
+    callable
+        Makes an IRModule of which ``main`` computes the expression.
+
+    Examples
+    --------
+    >>> pattern_example(lambda a, b, c: R.add(R.multiply(a, b), c), (3, 5), (3, 5), (5,))
+    """
+
+    def example() -> tvm.IRModule:
+        operands = [relax.Var(f"x{i}", relax.TensorType(list(s), dtype)) for i, s in enumerate(shapes)]
+        builder = relax.BlockBuilder()
+        with builder.function("main", operands):
+            with builder.dataflow():
+                result = function(*operands)
+                result = builder.emit_output(relax.Tuple(list(result)) if isinstance(result, tuple) else result)
+            builder.emit_func_output(result)
+        return builder.get()
+
+    return example

@@ -1,0 +1,88 @@
+"""The cases of a registered pattern: its example, and what it must not be fooled by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ..._compat import constant_numpy, dtype_of, is_constant, make_constant, static_shape
+from ...registry import Pattern
+from ...relax_utils import bindings_of
+from ..op_calls import floats, integers
+from .case import Case
+
+__all__ = ["pattern_cases"]
+
+#: what float32 becomes in variations
+_DTYPES = ("float16", "float64")
+
+
+def pattern_cases(compiler: str, pattern: Pattern) -> list[Case]:
+    """The example of a pattern and its variations; nothing where it was registered without one."""
+    if pattern.example is None:
+        return []
+    main = pattern.example()["main"]
+    arrays = tuple(_noise(p.ty) for p in main.params)
+    base = Case(f"{compiler}.{pattern.name}", "its example", replayed(main), arrays, must_match=True)
+    cases = [base, *(replace(c, must_match=False) for c in _variations(base, main))]
+    return [base, *(case for case in cases[1:] if case.main is not None)]
+
+
+def _variations(base: Case, main: relax.Function) -> Iterator[Case]:
+    for dtype in _DTYPES:
+        arrays = tuple(a.astype(dtype) if a.dtype == "float32" else a for a in base.arrays)
+        yield replace(base, what=f"dtype {dtype}", arrays=arrays)
+    if base.arrays and base.arrays[0].ndim:
+        yield replace(base, what="a symbolic leading dimension", symbolic=True)
+    inner = [var for var, _ in bindings_of(main)][:-1]
+    for number, var in enumerate(inner):
+        if isinstance(var.ty, relax.TensorType) and not var.same_as(main.body.body):
+            yield replace(base, what=f"its intermediate result {number} leaks out", function=replayed(main, var))
+
+
+def replayed(main: relax.Function, leak: Any = None) -> Callable[..., Any]:
+    """The bindings of a function as a function of other operands, whose dtype the constants of float32 take.
+
+    Parameters
+    ----------
+    main : relax.Function
+        The function; its blocks are straight-line code.
+    leak : Var, optional
+        An intermediate result to be returned beside the result.
+    """
+
+    def function(builder: relax.BlockBuilder, *operands: Any) -> Any:
+        values = dict(zip(main.params, operands, strict=True))
+        dtypes = {dtype_of(p.ty): dtype_of(o.ty) for p, o in values.items()}
+        for var, value in bindings_of(main):
+            values[var] = builder.emit(_substituted(value, values, dtypes.get("float32", "float32")))
+        result = _substituted(main.body.body, values, "")
+        return result if leak is None else (result, values[leak])
+
+    return function
+
+
+def _substituted(expr: Any, values: Mapping[Any, Any], dtype: str) -> Any:
+    """A value of a binding with other variables, and its constants of float32 in ``dtype``; its type is open."""
+    if isinstance(expr, relax.Var):
+        return values[expr]
+    if is_constant(expr):
+        return make_constant(constant_numpy(expr), dtype) if dtype_of(expr.ty) == "float32" else expr
+    if isinstance(expr, relax.Call):
+        return relax.Call(expr.op, [_substituted(a, values, dtype) for a in expr.args], expr.attrs, expr.ty_args)
+    if isinstance(expr, relax.Tuple):
+        return relax.Tuple([_substituted(f, values, dtype) for f in expr.fields])
+    if isinstance(expr, relax.TupleGetItem):
+        return relax.TupleGetItem(_substituted(expr.tuple_value, values, dtype), expr.index)
+    return expr
+
+
+def _noise(ty: Any) -> np.ndarray:
+    shape, dtype = static_shape(ty), dtype_of(ty)
+    if shape is None:
+        raise ValueError(f"the example of a pattern has a parameter of type {ty}; expected tensors of static shapes")
+    return (floats(*shape, low=0.5, high=2) if dtype.startswith("float") else integers(*shape)).astype(dtype)
