@@ -8,12 +8,27 @@ from __future__ import annotations
 from ...codegen.extern import portable_codegen
 from ...partitioning.policy import RegionPolicy
 from ...registry import register_namespace
-from . import activations, conv, elementwise, lrn, matmul, norm, pool, reduce, resize, shape, shuffle, softmax
+from . import (
+    activations,
+    attention,
+    conv,
+    elementwise,
+    lrn,
+    matmul,
+    norm,
+    pool,
+    reduce,
+    resize,
+    shape,
+    shuffle,
+    softmax,
+)
 from .native import create_module, describe, emit, probe
 from .post_ops import fuse_post_ops
 
 __all__ = [
     "activations",
+    "attention",
     "conv",
     "elementwise",
     "lrn",
@@ -34,6 +49,7 @@ register_namespace(
     describe=describe,
     emit=emit,
     optimize=fuse_post_ops,
+    prepare=[attention.CausalMasks],
     # Measured by bench/regions.py: between calls of TVM, which it fuses, a cheap call gains nothing at any size.
     policy=RegionPolicy(cheap_beside_host=False),
 )

@@ -57,6 +57,13 @@ _COMPARISONS = {
     "relax.not_equal": ("ne", False),
 }
 
+#: Relax op on zeros and ones → oneDNN algorithm
+_LOGICAL = {
+    "relax.logical_and": "min",
+    "relax.logical_or": "max",
+    "relax.logical_xor": "ne",
+}
+
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 #: from here on log(1 + exp(x)) is x, in float32
 _SOFTPLUS_IS_LINEAR = 15.0
@@ -64,6 +71,9 @@ _SOFTPLUS_IS_LINEAR = 15.0
 _TINY, _HUGE = float(np.finfo("float32").tiny), float(np.finfo("float32").max)
 #: types whose values a float32 holds, all of them or (int32) rounded as Relax rounds them
 _TO_FLOAT = (*FLOATS, "bool", "int8", "uint8", "int32")
+
+#: integer type → those that hold all of its values
+_WIDER = {"bool": ("int8", "uint8", "int32"), "int8": ("int32",), "uint8": ("int32",)}
 
 
 @register_lowering("dnnl", list(_UNARY))
@@ -172,6 +182,27 @@ def comparison(g: GraphBuilder, call: Any) -> Value:
     return g.binary(alg, *((b, a) if swap else (a, b)), g.shape_of(call.ty), "bool")
 
 
+@register_lowering("dnnl", list(_LOGICAL))
+def logical(g: GraphBuilder, call: Any) -> Value:
+    """Two operands of booleans that broadcast."""
+    a, b = g.value(call.args[0]), g.value(call.args[1])
+    _require_bool(call, a, b)
+    return g.binary(_LOGICAL[call.op.name], a, b, g.shape_of(call.ty))
+
+
+@register_lowering("dnnl", "relax.logical_not")
+def logical_not(g: GraphBuilder, call: Any) -> Value:
+    """``1 - x`` of booleans."""
+    src = g.value(call.args[0])
+    _require_bool(call, src)
+    return g.eltwise(src, "linear", -1, 1)
+
+
+def _require_bool(call: Any, *values: Value) -> None:
+    for value in values:
+        require(value.dtype == "bool", f"{call.op.name} of dtype {value.dtype}")
+
+
 @register_lowering("dnnl", "relax.ewise_fma")
 def multiply_add(g: GraphBuilder, call: Any) -> Value:
     """``a·b + c`` of equal shapes."""
@@ -213,11 +244,17 @@ def power(g: GraphBuilder, call: Any) -> Value:
 
 @register_lowering("dnnl", "relax.astype")
 def astype(g: GraphBuilder, call: Any) -> Value:
-    """Conversion to a floating-point type; to integers oneDNN rounds and saturates, where Relax cuts off."""
+    """Conversion to a floating-point type, to a wider integer and to booleans.
+
+    To a narrower integer oneDNN rounds and saturates, where Relax cuts off.
+    """
     src, dtype = g.value(call.args[0]), str(call.ty.dtype)
     require(src.dtype in _TO_FLOAT, f"{call.op.name} from {src.dtype}; oneDNN converts from {', '.join(_TO_FLOAT)}")
+    if dtype == "bool" and src.dtype != "bool":
+        number = src if src.dtype in FLOATS else g.emit("reorder", [src], src.shape, "float32")
+        return g.binary("ne", number, g.eltwise(number, "linear", 0, 0), src.shape, "bool")
     require(
-        dtype in FLOATS,
-        f"{call.op.name} to {dtype}: oneDNN rounds to the nearest and saturates, Relax cuts off",
+        dtype in FLOATS or dtype == src.dtype or dtype in _WIDER.get(src.dtype, ()),
+        f"{call.op.name} from {src.dtype} to {dtype}: oneDNN rounds to the nearest and saturates, Relax cuts off",
     )
-    return g.emit("reorder", [src], src.shape, dtype)
+    return src if dtype == src.dtype else g.emit("reorder", [src], src.shape, dtype)

@@ -18,6 +18,7 @@ VENDOR_API = {"registry", "verdict", "lower", "errors", "_compat", "pattern_exam
 VENDOR_EXTRA = {
     # chooses the engine's portable-graph codegen, and what is worth a region
     "patterns/dnnl/__init__.py": {"codegen", "partitioning"},
+    "patterns/dnnl/attention.py": {"prepare"},  # writes causal masks as constants
     "patterns/dnnl/native.py": {"_native"},  # asks the library what it can do; the only file that talks to it
     # a backend without a library of its own: target hooks, Relax → TE, and TVM's C generator
     "patterns/ccompiler/__init__.py": {"hooks"},

@@ -241,7 +241,38 @@ ACCEPT += [
     for f, to in [("float32", "bfloat16"), ("bfloat16", "float32"), ("int32", "float32"), ("uint8", "float32")]
 ]
 
+ACCEPT += [
+    accept(f"astype-{f}-{to}", lambda x, to=to: op.astype(x, to), data(3, 1, 7, dtype=f, high=100), reference=ref)
+    for f, to, ref in [
+        *(("bool", to, lambda x: x) for to in ("float32", "int8", "uint8", "int32")),
+        *((f, "int32", lambda x: x) for f in ("int8", "uint8")),
+        *((f, "bool", lambda x: x != 0) for f in ("int8", "uint8", "int32", "float32", "bfloat16")),
+    ]
+]
+LOGICAL = {op.logical_and: np.logical_and, op.logical_or: np.logical_or, op.logical_xor: np.logical_xor}
+ACCEPT += [
+    *(
+        accept(f"{f.__name__}-{a}-{b}", f, data(*a, dtype="bool"), data(*b, dtype="bool"), reference=ref)
+        for f, ref in LOGICAL.items()
+        for a, b in [((2, 3, 5), (2, 3, 5)), ((7, 1), (1, 13)), ((4,), (3, 4)), ((0, 3), (1, 3)), ((2, 3, 5), (3, 1))]
+    ),
+    *(
+        accept(f"logical_not-{shape}", op.logical_not, data(*shape, dtype="bool"), reference=np.logical_not)
+        for shape in [(2, 3, 5), (1,), (), (17, 33), (0, 3)]
+    ),
+    accept(
+        "astype-bool-special",
+        lambda x: op.astype(x, "bool"),
+        data(values=_SPECIAL),
+        reference=lambda x: x.astype(bool),
+    ),
+]
+
 REFUSE = [
+    refuse("logical-int32", "dtype int32", op.logical_and, data(2, 3, dtype="int32"), data(2, 3, dtype="int32")),
+    refuse("logical-not-int8", "dtype int8", op.logical_not, data(2, 3, dtype="int8")),
+    refuse("astype-narrower", "from int32 to int8", lambda x: op.astype(x, "int8"), data(2, 3, dtype="int32")),
+    refuse("astype-unsigned", "from int8 to uint8", lambda x: op.astype(x, "uint8"), data(2, 3, dtype="int8")),
     refuse("float64", "dtype float64", nn.relu, data(2, 3, dtype="float64")),
     refuse("int32", "dtype int32", op.add, data(2, 3, dtype="int32"), data(2, 3, dtype="int32")),
     refuse("int64", "dtype int64", op.maximum, data(2, 3, dtype="int64"), data(2, 3, dtype="int64")),
