@@ -8,7 +8,7 @@ from .annotate.passes import AnnotateExternalCompiler
 from .api import compile, partition
 from .codegen.pipeline import byoc_pipeline
 from .emit import emit
-from .errors import ArtifactError, ByocError, GraphError, InputError, NativeLibraryError, UnsupportedError
+from .errors import ArtifactError, ByocError, ExportError, GraphError, InputError, NativeLibraryError, UnsupportedError
 from .frontend import to_relax
 from .hooks.c_source import generate_c
 from .hooks.fused_op import register_fused_op
@@ -44,6 +44,7 @@ __all__ = [
     "AnnotateExternalCompiler",
     "ArtifactError",
     "ByocError",
+    "ExportError",
     "GraphError",
     "InputError",
     "NativeLibraryError",

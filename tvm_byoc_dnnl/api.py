@@ -9,6 +9,7 @@ import tvm
 from tvm import relax
 
 from .annotate.passes import AnnotateExternalCompiler
+from .codegen.executable import ByocExecutable
 from .codegen.pipeline import PIPELINE
 from .frontend import to_relax
 from .partitioning.passes import PartitionGraph
@@ -92,4 +93,5 @@ def compile(
         If the model cannot be imported; the second also with ``strict``, listing every call that failed.
     """
     mod = partition(to_relax(model, shapes=shapes), compiler, policy=policy, strict=strict)
-    return tvm.compile(mod, target=target, relax_pipeline=relax.get_pipeline(PIPELINE, strict=strict))
+    built = tvm.compile(mod, target=target, relax_pipeline=relax.get_pipeline(PIPELINE, strict=strict))
+    return ByocExecutable(built.mod)

@@ -10,6 +10,7 @@ from tvm_ffi import register_error
 __all__ = [
     "ArtifactError",
     "ByocError",
+    "ExportError",
     "GraphError",
     "InputError",
     "NativeLibraryError",
@@ -39,6 +40,11 @@ class UnsupportedError(ByocError):
 @register_error("ByocArtifactError")
 class ArtifactError(ByocError, ValueError):
     """A saved module or file is damaged, or of a version that this package does not read."""
+
+
+@register_error("ByocExportError")
+class ExportError(ByocError, RuntimeError):
+    """A compiled model cannot be linked into a library, or the library not be written."""
 
 
 @register_error("ByocNativeLibraryError")

@@ -1,0 +1,141 @@
+"""Export: a whole file or none, one clear error, and what loading does not need."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+import tvm_byoc_dnnl as byoc
+from tests.weights_models import TOKENS, weighty_model
+
+INPUT = np.random.default_rng(3).standard_normal((TOKENS, 64), "float32")
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    return byoc.compile(weighty_model(64, 2)[0])
+
+
+def want():
+    return weighty_model(64, 2)[1](INPUT)
+
+
+def failing_linker(folder: Path, message: str) -> str:
+    """A linker that writes half a file and fails."""
+    script = folder / "g++"
+    writes = 'while [ $# -gt 0 ]; do [ "$1" = -o ] && echo half > "$2"; shift; done'
+    script.write_text(f'#!/bin/sh\n{writes}\necho "{message}" >&2\nexit 1\n')
+    script.chmod(0o755)
+    return str(script)
+
+
+def test_it_is_tvms_executable(compiled):
+    assert isinstance(compiled, relax.VMExecutable)
+    got = relax.VirtualMachine(compiled, tvm.cpu())["main"](tvm.runtime.tensor(INPUT)).numpy()
+    np.testing.assert_allclose(got, want(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_whole_file_takes_the_place_of_the_old_one(compiled, tmp_path):
+    path = tmp_path / "m.so"
+    path.write_text("old")
+    reader = path.open()  # as a process that has the old library mapped
+    compiled.export_library(path)
+    assert reader.read() == "old"
+    assert os.listdir(tmp_path) == ["m.so"]
+    np.testing.assert_allclose(byoc.load(path)(INPUT), want(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("message", "advice"),
+    [
+        ("/usr/bin/ld: lib0.o: undefined reference to 'f'", r"undefined reference to 'f'.*addons="),
+        ("/usr/bin/ld: final link failed: No space left on device", r"No space left on device.*TMPDIR"),
+        ("Segmentation fault", "Segmentation fault.*the error before"),
+    ],
+    ids=["symbol", "space", "other"],
+)
+def test_a_linker_that_fails_leaves_what_was_there(compiled, tmp_path, message, advice):
+    linker = failing_linker(tmp_path, message)
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "m.so").write_text("old")
+    with pytest.raises(byoc.ExportError, match=rf"cannot export .*m\.so: .*{advice}") as error:
+        compiled.export_library(out / "m.so", cc=linker)
+    assert len(str(error.value).splitlines()) == 1
+    assert [(p.name, p.read_text()) for p in out.iterdir()] == [("m.so", "old")]
+
+
+def test_what_cannot_be_exported_to_is_said_before_linking(compiled, tmp_path):
+    with pytest.raises(byoc.ExportError, match=r"no folder .*missing; make it first"):
+        compiled.export_library(tmp_path / "missing" / "m.so")
+    with pytest.raises(byoc.ExportError, match=r"it is a folder"):
+        compiled.export_library(tmp_path)
+
+
+def test_without_a_compiler_export_says_so(compiled, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for variable in ("CC", "CXX"):
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(byoc.ExportError, match=r"no C\+\+ compiler is on PATH.*Loading a library needs none"):
+        compiled.export_library(tmp_path / "m.so")
+
+
+def test_addons_are_not_changed(compiled, tmp_path):
+    addons: list[str] = []
+    compiled.export_library(tmp_path / "m.so", addons=addons)
+    assert addons == []
+
+
+# `import tvm` loads what the model needs where the package is installed; from a source tree somebody must.
+LOAD = """
+import shutil, sys, numpy as np
+path, inputs, outputs, autoload = sys.argv[1:]
+assert shutil.which("g++") is None and shutil.which("cc") is None
+import tvm
+from tvm import relax
+if autoload == "no":
+    from tvm_byoc_dnnl import _native
+    _native.load()
+vm = relax.VirtualMachine(tvm.runtime.load_module(path), tvm.cpu())
+np.save(outputs, vm["main"](tvm.runtime.tensor(np.load(inputs))).numpy())
+"""
+
+
+def test_a_fully_offloaded_model_loads_without_a_compiler(compiled, tmp_path):
+    """In a process that knows TVM only; in-process, where TVM would link an executable that has no LLVM code, too."""
+    compiled.export_library(tmp_path / "m.so")
+    np.save(tmp_path / "x.npy", INPUT)
+    (tmp_path / "bin").mkdir()
+    autoload = "yes" if any(e.value.startswith("tvm_byoc_dnnl") for e in entry_points(group="tvm.backends")) else "no"
+    command = [sys.executable, "-c", LOAD, *(str(tmp_path / name) for name in ("m.so", "x.npy", "y.npy")), autoload]
+    environment = {k: v for k, v in os.environ.items() if k not in ("CC", "CXX")} | {"PATH": str(tmp_path / "bin")}
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), want(), rtol=1e-4, atol=1e-5)
+
+
+def test_an_executable_needs_no_linking_to_run(compiled, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert compiled.jit() is compiled.mod
+
+
+def test_names_stay_short():
+    """Of a region of 60 calls, too: TVM would name it by all of them, and its constants after it."""
+    mod = byoc.partition(weighty_model(64, 30)[0])
+    assert [gv.name_hint for gv in mod.get_global_vars() if gv.name_hint != "main"] == ["dnnl_0"]
+    ex = byoc.compile(weighty_model(64, 30)[0])
+
+    def regions(module: tvm.runtime.Module) -> list[tvm.runtime.Module]:
+        found = [module] if module.kind == "dnnl_byoc" else []
+        return found + [r for imported in module.imports for r in regions(imported)]
+
+    names = [str(name) for region in regions(ex.mod) for name in region["get_const_vars"]()]
+    assert len(names) == 30 and max(map(len, names)) < 30, names

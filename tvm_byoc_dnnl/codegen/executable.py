@@ -1,0 +1,113 @@
+"""What `compile` returns: TVM's executable, whose export leaves a whole file or none, and one clear error."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tvm.relax import VMExecutable
+from tvm.support.cc import get_cc
+
+from ..errors import ByocError, ExportError
+
+__all__ = ["ByocExecutable"]
+
+_LINES_SHOWN = 5
+_TELLING = ("error:", "undefined", "cannot", "no space")
+
+
+class ByocExecutable(VMExecutable):
+    """TVM's VM executable, as `tvm_byoc_dnnl.compile` returns it."""
+
+    def export_library(
+        self,
+        file_name: str | os.PathLike[str],
+        *,
+        fcompile: Callable[..., Any] | None = None,
+        addons: Sequence[str] | None = None,
+        workspace_dir: str | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Write one shared library, as TVM's ``export_library`` does.
+
+        The file appears under its name when it is whole: it is written beside it and then renamed. So a library that
+        a process has loaded from there keeps working, and after a failure what was there still is.
+
+        Parameters
+        ----------
+        file_name : path-like
+            The library; with the suffix ``.tar`` an archive of object files.
+        fcompile : callable, optional
+            Links the object files in place of TVM's ``cc.create_shared``.
+        addons : sequence of str, optional
+            More object files to link.
+        workspace_dir : str, optional
+            Folder for the object files, about as large as the library; by default a temporary one, below ``TMPDIR``.
+        **kwargs
+            For ``fcompile``: ``cc``, ``options`` ...
+
+        Raises
+        ------
+        ExportError
+            If it cannot be linked or written: what failed, in the linker's words, and what to do.
+        """
+        path = Path(file_name)
+        aside = path.with_name(f".{path.stem}.{os.getpid()}-{secrets.token_hex(4)}{path.suffix}")
+        _check(path, linked=fcompile is None and path.suffix != ".tar", cc=kwargs.get("cc"))
+        try:
+            result = self.mod.export_library(
+                str(aside),
+                fcompile=fcompile,
+                addons=list(addons or ()),  # TVM appends to it
+                workspace_dir=workspace_dir,
+                **kwargs,
+            )
+            if aside.exists():
+                os.replace(aside, path)
+            elif fcompile is None:
+                raise ExportError(f"cannot export {path}: the linker reported success, but wrote no file")
+            return result
+        except ByocError:
+            raise
+        except (OSError, RuntimeError, ValueError, AssertionError) as error:
+            raise ExportError(_explain(path, error)) from error
+        finally:
+            aside.unlink(missing_ok=True)
+
+
+def _check(path: Path, *, linked: bool, cc: str | None) -> None:
+    if path.is_dir():
+        raise ExportError(f"cannot export {path}: it is a folder; expected the name of a file, such as model.so")
+    if not path.absolute().parent.is_dir():
+        raise ExportError(f"cannot export {path}: no folder {path.absolute().parent}; make it first")
+    if linked and not (cc or get_cc()):
+        raise ExportError(
+            f"cannot export {path}: no C++ compiler is on PATH (g++, gcc, clang++ ...) to link it with. "
+            "Install one (apt-get install g++), or name it: CXX=..., export_library(path, cc=...). "
+            "Loading a library needs none"
+        )
+
+
+def _explain(path: Path, error: Exception) -> str:
+    """The lines that say why, out of a compiler's pages."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = "\n".join(lines)
+    noise = ("Compilation error", "ld returned")
+    telling = [
+        line
+        for line in lines
+        if any(word in line.lower() for word in _TELLING) and not any(words in line for words in noise)
+    ]
+    said = "; ".join((telling or lines or [type(error).__name__])[:_LINES_SHOWN])
+    if "no space left" in text.lower() or "disk quota" in text.lower():
+        advice = "make room there or in the temporary folder: TMPDIR=..., export_library(path, workspace_dir=...)"
+    elif "permission denied" in text.lower() or "read-only" in text.lower():
+        advice = "choose a folder that you may write to"
+    elif "undefined reference" in text or "cannot find -l" in text or "undefined symbol" in text:
+        advice = "a library or object file is missing: pass it as addons=[...] or options=[...]"
+    else:
+        advice = "the whole output of the linker is in the error before this one"
+    return f"cannot export {path}: {said}. {advice[0].upper()}{advice[1:]}"
