@@ -264,14 +264,14 @@ def guarded(e: Emit, q: Any, k: Any, mask: np.ndarray | None, axis: int = -1) ->
 
 
 @pytest.mark.parametrize(
-    ("mask", "axis", "dropped"),
-    [(None, -1, True), (HIDDEN, -1, True), (BLIND, -1, False), (None, -2, False)],
+    ("mask", "axis", "guard"),
+    [(None, -1, set()), (HIDDEN, -1, set()), (BLIND, -1, {"nn.relu"}), (None, -2, {"where"})],
     ids=["no mask", "causal", "blind row", "other axis"],
 )
-def test_guarded_softmax(mask: np.ndarray | None, axis: int, dropped: bool) -> None:
+def test_guarded_softmax(mask: np.ndarray | None, axis: int, guard: set[str]) -> None:
     mod = module(lambda b, q, k: guarded(b.emit, q, k, mask, axis), (3, 5, 8), (3, 8, 5))
     got = same_numbers(mod, rand(3, 5, 8), rand(3, 8, 5))
-    assert ("where" not in got) == dropped
+    assert {"where", "nn.relu"} & got.keys() == guard
     assert got["nn.softmax"] == 1
 
 
@@ -288,13 +288,32 @@ def test_softmax_guarded_by_isnan(mask: np.ndarray | None, relus: int) -> None:
     assert got.get("nn.relu", 0) == relus
 
 
-def test_a_mask_that_is_an_input_keeps_the_guard() -> None:
+@pytest.mark.parametrize(
+    ("hidden", "zero", "guard"),
+    [(-np.inf, 0.0, "nn.relu"), (-1e9, 0.0, "where"), (-np.inf, 1.0, "where")],
+    ids=["run-time mask", "hidden by another number", "other than 0"],
+)
+def test_guard_of_a_mask_that_is_an_input(hidden: float, zero: float, guard: str) -> None:
     def build(b: relax.BlockBuilder, scores: Any) -> Any:
         e = b.emit
-        seen = e(R.astype(e(R.logical_not(e(R.equal(scores, c(-np.inf))))), "int8"))
+        seen = e(R.astype(e(R.logical_not(e(R.equal(scores, c(hidden))))), "int8"))
         none = e(R.logical_not(e(R.astype(e(R.max(seen, [-1], keepdims=True)), "bool"))))
-        return e(R.where(none, c(np.zeros((3, 5, 5))), e(R.nn.softmax(scores, axis=-1))))
+        return e(R.where(none, c(np.full((3, 5, 5), zero)), e(R.nn.softmax(scores, axis=-1))))
 
     scores = rand(3, 5, 5)
-    scores[0, 1] = -np.inf
-    assert "where" in same_numbers(module(build, (3, 5, 5)), scores)
+    scores[0, 1] = -np.inf  # a row that is hidden altogether
+    scores[1, 2, :3] = -np.inf  # and one in part
+    got = same_numbers(module(build, (3, 5, 5)), scores)
+    assert {"where", "nn.relu"} & got.keys() == {guard}
+
+
+def test_guard_by_other_scores_stays() -> None:
+    def build(b: relax.BlockBuilder, scores: Any, others: Any) -> Any:
+        e = b.emit
+        seen = e(R.astype(e(R.logical_not(e(R.equal(others, c(-np.inf))))), "int8"))
+        none = e(R.logical_not(e(R.astype(e(R.max(seen, [-1], keepdims=True)), "bool"))))
+        return e(R.where(none, c(0.0), e(R.nn.softmax(scores, axis=-1))))
+
+    others = rand(3, 5, 5, seed=2)
+    others[2, 0] = -np.inf
+    assert "where" in same_numbers(module(build, (3, 5, 5), (3, 5, 5)), rand(3, 5, 5), others)

@@ -5,8 +5,8 @@
     where(all of x is -inf, 0, softmax(x))     when no row of x can be: PyTorch's attention
     where(isnan(softmax(x)), 0, softmax(x))    the same, as PyTorch exports it to ONNX
 
-All of them are ``nn.softmax`` of x. Where a mask is known only at run time the last guard becomes ``nn.relu``: a
-softmax is not negative, and relu makes 0 of a NaN (see `clip`).
+All of them are ``nn.softmax`` of x. Where a mask is known only at run time a guard becomes ``nn.relu``: a row of -inf
+gives NaN, a softmax is not negative, and relu makes 0 of a NaN (see `clip`, also for scores that are NaN themselves).
 """
 
 from __future__ import annotations
@@ -83,24 +83,27 @@ _ANY = ("relax.logical_not", "relax.astype")  # PyTorch's any(): the largest of 
 
 
 def _guarded(scope: Scope, where: Any) -> Any:
-    """Drop the guard against rows that a mask hides completely, when there is no such row."""
+    """Drop the guard against rows that a mask hides completely, or leave that to ``nn.relu`` when there may be some."""
     guard, zero, result = where.args
     softmax = scope.call(result, "relax.nn.softmax")
     if softmax is None or scope.scalar(zero) != 0.0 or not scope.same_shape(result, where):
         return None
+    axis = int(softmax.attrs.axis) % scope.rank(softmax)
     isnan = scope.call(guard, "relax.isnan")
-    if isnan is not None and isnan.args[0].same_as(result):
-        axis = int(softmax.attrs.axis) % scope.rank(softmax)
-        return result if _some_finite(scope, softmax.args[0], axis) else relax.op.nn.relu(result)
+    is_guard = _hides_all(scope, guard, softmax.args[0], axis) if isnan is None else isnan.args[0].same_as(result)
+    if not is_guard:
+        return None
+    return result if _some_finite(scope, softmax.args[0], axis) else relax.op.nn.relu(result)
+
+
+def _hides_all(scope: Scope, guard: Any, scores: Any, axis: int) -> bool:
+    """Whether ``guard`` says which rows of ``scores`` along ``axis`` are -inf altogether."""
     largest = scope.call(_operand(scope, guard, *_ANY), "relax.max")
     hidden = _operand(scope, guard, *_ANY, "relax.max", "relax.astype", "relax.logical_not")
     equal = scope.call(hidden, "relax.equal")
     if largest is None or equal is None or scope.scalar(equal.args[1]) != -math.inf:
-        return None
-    axis = int(softmax.attrs.axis) % scope.rank(softmax)
-    if not equal.args[0].same_as(softmax.args[0]) or _axis(scope, largest) != axis:
-        return None
-    return result if _some_finite(scope, softmax.args[0], axis) else None
+        return False
+    return bool(equal.args[0].same_as(scores)) and _axis(scope, largest) == axis
 
 
 def _some_finite(scope: Scope, expr: Any, axis: int) -> bool:
