@@ -47,6 +47,10 @@ def _section(ns: Namespace) -> Iterator[str]:
     if patterns:
         yield "\n"
         yield from _table("pattern", patterns)
+    if ns.unsupported:
+        yield "\n| not taken | because |\n|---|---|\n"
+        for op, why in sorted(ns.unsupported.items()):
+            yield f"| `{op}` | {why} |\n"
 
 
 def render() -> str:

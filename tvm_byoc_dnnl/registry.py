@@ -32,6 +32,7 @@ __all__ = [
     "register_lowering",
     "register_namespace",
     "register_pattern",
+    "register_unsupported",
     "supported_ops",
     "unregister_compiler",
 ]
@@ -106,6 +107,13 @@ class Namespace:
     policy: RegionPolicy | None = None
     hooks: TargetHooks | None = None
     fused_ops: dict[str, FusedOp] = field(default_factory=dict)
+    #: Relax op → why the library cannot do it
+    unsupported: dict[str, str] = field(default_factory=dict)
+
+    def no_predicate(self, op: str) -> Reject:
+        """The verdict on a call of an operator that it has neither a predicate nor a lowering for."""
+        why = self.unsupported.get(op)
+        return Reject(f"{self.name!r} has no predicate for {op}" + (f": {why}" if why else ""))
 
     def ops(self) -> list[str]:
         """Relax ops for which it has a predicate or a lowering."""
@@ -312,7 +320,21 @@ def get_annotate_compiler(compiler: str, op: str) -> Predicate:
         return ns.predicates[op]
     if op in ns.lowerings:
         return trial_predicate(ns, op)
-    return lambda attrs, args: Reject(f"{compiler!r} has no predicate for {op}")
+    return lambda attrs, args: ns.no_predicate(op)
+
+
+def register_unsupported(compiler: str, reasons: Mapping[str, str]) -> None:
+    """Register why ``compiler`` takes no call of some operators, for reports and the table of operators.
+
+    Parameters
+    ----------
+    compiler : str
+        Name of the namespace.
+    reasons : mapping of str to str
+        Relax operator, of this or another version of TVM, to what the library lacks.
+    """
+    for op, why in reasons.items():
+        _claim(_namespace(compiler).unsupported, op, why, f"the reason of {compiler!r} against", override=False)
 
 
 def register_lowering(

@@ -23,6 +23,7 @@ from . import (
     shape,
     shuffle,
     softmax,
+    unsupported,
 )
 from .native import create_module, describe, emit, probe
 from .post_ops import fuse_post_ops
@@ -42,6 +43,7 @@ __all__ = [
     "shape",
     "shuffle",
     "softmax",
+    "unsupported",
 ]
 
 register_namespace(

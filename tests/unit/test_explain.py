@@ -70,7 +70,7 @@ def test_every_call_has_an_owner_or_a_reason():
     ]
     assert [c.region for c in report.calls] == ["dnnl_0", "dnnl_0", None, "dnnl_1", "dnnl_1", "dnnl_1"]
     assert calls["relax.cumsum"].compiler is None
-    assert calls["relax.cumsum"].reasons == ["dnnl: 'dnnl' has no predicate for relax.cumsum"]
+    assert calls["relax.cumsum"].reasons == ["dnnl: 'dnnl' has no predicate for relax.cumsum: oneDNN has no scan"]
     assert all(c.reasons == [] for c in report.calls if c.compiler)
     assert calls["relax.add"].inputs == [2, 1]
     assert calls["relax.nn.conv2d"].output == "float32[1, 8, 16, 16]"
@@ -190,7 +190,8 @@ def test_branches_and_other_functions_count():
         bb.emit_func_output(bb.emit(relax.If(flag, one, two)))
     report = explain(bb.get())
     assert sorted(c.op for c in report.calls) == ["relax.exp", "relax.sin"]
-    assert "dnnl: 'dnnl' has no predicate for relax.sin" in by_op(report)["relax.sin"].reasons
+    (reason,) = by_op(report)["relax.sin"].reasons
+    assert reason.startswith("dnnl: 'dnnl' has no predicate for relax.sin: ")
 
 
 def test_symbolic_dims_are_named_and_count_as_one():

@@ -5,6 +5,7 @@ from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
 import tvm_byoc_dnnl as byoc
+from tvm_byoc_dnnl import registry
 
 
 @pytest.fixture
@@ -102,3 +103,13 @@ def test_a_lowering_that_fails_is_a_reason_not_a_crash(vendor):
     reason = byoc.get_annotate_compiler(vendor, "relax.nn.relu")(None, _args((2,))).reason
     assert "the lowering of relax.nn.relu" in reason
     assert "ZeroDivisionError" in reason
+
+
+def test_why_an_operator_is_never_taken(vendor):
+    byoc.register_annotate_compiler(vendor, ["relax.add"])
+    registry.register_unsupported(vendor, {"relax.erf": "no such unit"})
+    assert "relax.erf" not in byoc.supported_ops(vendor)
+    assert byoc.get_annotate_compiler(vendor, "relax.erf")(None, []).reason.endswith("relax.erf: no such unit")
+    assert byoc.get_annotate_compiler(vendor, "relax.tan")(None, []).reason.endswith("for relax.tan")
+    with pytest.raises(ValueError, match="registered already"):
+        registry.register_unsupported(vendor, {"relax.erf": "another reason"})

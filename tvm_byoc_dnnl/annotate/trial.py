@@ -56,7 +56,7 @@ def ask(ns: Namespace, call: Any) -> Reject | None:
     op = call.op.name
     predicate = ns.predicates.get(op)
     if predicate is None:
-        return trial_call(ns, call) if op in ns.lowerings else Reject(f"{ns.name!r} has no predicate for {op}")
+        return trial_call(ns, call) if op in ns.lowerings else ns.no_predicate(op)
     try:
         return as_reject(predicate(call.attrs, list(call.args)), f"the predicate of {ns.name!r} for {op}")
     except Reject as refusal:
