@@ -108,34 +108,61 @@ int Lowering::NewValue(const Dims& shape, DType dtype, bool constant) {
 
 void Lowering::LowerNode(int index) {
   const Node& node = graph_.nodes[index];
-  const KindRow& row = RowOf(node.kind);
   if (ElementCount(values_[node.output].shape) == 0) {  // nothing to compute
     Allocate(node.output, Dense(values_[node.output].shape, values_[node.output].dtype));
     return;
   }
-  const std::vector<PostOpDesc> post_ops = PostOps(node);
-  if (row.describe != nullptr && HasElements(node)) {
-    std::vector<OpDesc> candidates = row.describe(NodeView(this, node, node.output));
-    for (OpDesc& op : candidates) op.post_ops = post_ops;
-    if (Emit(std::move(candidates), /*accept_reference=*/false)) return;
+  // With as many of its post-ops as there is an implementation for; the others follow one by one.
+  size_t fused = node.post_ops.size();
+  while (fused > 0 && !EmitFused(node, fused)) --fused;
+  if (fused > 0) return;
+  if (node.post_ops.empty()) return LowerBare(NodeView(this, node, node.output), /*tried=*/false);
+  int result = NewValueLike(node.output);
+  LastUses last_uses = Protect(node, 0);
+  LowerBare(NodeView(this, node, result), /*tried=*/false);
+  ApplyPostOps(node, 0, result);
+  Restore(last_uses);
+}
+
+/// The node and its first `count` post-ops as one primitive, then the others; false if there is no
+/// implementation of that.
+bool Lowering::EmitFused(const Node& node, size_t count) {
+  const KindRow& row = RowOf(node.kind);
+  if (row.describe == nullptr || !HasElements(node)) return false;
+  const bool is_all = count == node.post_ops.size();
+  const int result = is_all ? node.output : NewValueLike(node.output);
+  std::vector<PostOpDesc> post_ops = PostOps(node);
+  post_ops.resize(count);
+  std::vector<OpDesc> candidates = row.describe(NodeView(this, node, result));
+  for (OpDesc& op : candidates) op.post_ops = post_ops;
+  LastUses last_uses = Protect(node, count);
+  bool done = Emit(std::move(candidates), /*accept_reference=*/false);
+  if (done && !is_all) ApplyPostOps(node, count, result);
+  Restore(last_uses);
+  return done;
+}
+
+/// Lets nothing overwrite the operands of the post-ops from `first` on before these have run.
+Lowering::LastUses Lowering::Protect(const Node& node, size_t first) {
+  LastUses last_uses;
+  for (size_t i = first; i < node.post_ops.size(); ++i) {
+    if (!node.post_ops[i].binary) continue;
+    const int operand = node.inputs[node.post_ops[i].input];
+    int& last_use = values_[operand].last_use;
+    last_uses.emplace_back(operand, last_use);
+    last_use = std::max(last_use, current_node_ + 1);
   }
-  // Without its post-ops; they follow one by one. Until then nothing may overwrite their operands.
-  int result = node.output;
-  std::vector<std::pair<int, int>> last_uses;
-  if (!node.post_ops.empty()) {
-    result = NewValue(values_[node.output].shape, values_[node.output].dtype,
-                      values_[node.output].constant);
-    for (size_t i = node.own_inputs; i < node.inputs.size(); ++i) {
-      int& last_use = values_[node.inputs[i]].last_use;
-      last_uses.emplace_back(node.inputs[i], last_use);
-      last_use = std::max(last_use, index + 1);
-    }
-  }
-  LowerBare(NodeView(this, node, result), /*tried=*/post_ops.empty());
-  if (!node.post_ops.empty()) ApplyPostOps(node, result);
+  return last_uses;
+}
+
+void Lowering::Restore(const LastUses& last_uses) {
   for (size_t i = last_uses.size(); i-- > 0;) {
     values_[last_uses[i].first].last_use = last_uses[i].second;
   }
+}
+
+int Lowering::NewValueLike(int value) {
+  return NewValue(values_[value].shape, values_[value].dtype, values_[value].constant);
 }
 
 bool Lowering::HasElements(const Node& node) const {
@@ -178,17 +205,16 @@ std::vector<PostOpDesc> Lowering::PostOps(const Node& node) const {
   return result;
 }
 
-void Lowering::ApplyPostOps(const Node& node, int value) {
+void Lowering::ApplyPostOps(const Node& node, size_t first, int value) {
   const DType dtype = values_[node.output].dtype;
   const Dims shape = values_[node.output].shape;
   if (dtype == DType::kInt8 || dtype == DType::kUInt8 || dtype == DType::kBool) {
     Fail(ErrorKind::kUnsupported, "oneDNN cannot fuse its post-ops, and apart they would round");
   }
   std::vector<PostOpDesc> post_ops = PostOps(node);
-  for (size_t i = 0; i < post_ops.size(); ++i) {
+  for (size_t i = first; i < post_ops.size(); ++i) {
     const PostOpDesc& post_op = post_ops[i];
-    int result = i + 1 == post_ops.size() ? node.output
-                                          : NewValue(shape, dtype, values_[node.output].constant);
+    int result = i + 1 == post_ops.size() ? node.output : NewValueLike(node.output);
     OpDesc op;
     op.alg = post_op.alg;
     op.args = {{DNNL_ARG_SRC, value, Layout(value)}};

@@ -121,11 +121,17 @@ class Lowering {
     std::string impl;
   };
 
+  using LastUses = std::vector<std::pair<int, int>>;  // value, its last use
+
+  LastUses Protect(const Node& node, size_t first);
+  void Restore(const LastUses& last_uses);
+  int NewValueLike(int value);
   void PlaceArguments();
   void LowerNode(int index);
   void LowerBare(const NodeView& n, bool tried);
   bool HasElements(const Node& node) const;
-  void ApplyPostOps(const Node& node, int value);
+  bool EmitFused(const Node& node, size_t count);
+  void ApplyPostOps(const Node& node, size_t first, int value);
   std::vector<PostOpDesc> PostOps(const Node& node) const;
   void DeliverOutputs();
   void DropDeadSteps();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dnnl/op_desc.h"
 
+#include "dnnl/known_faults.h"
 #include "support/error.h"
 
 namespace tvm_byoc_dnnl {
@@ -127,11 +128,7 @@ PrimitiveDesc CreatePrimitiveDesc(const OpDesc& op, const dnnl::engine& engine) 
   }
   dnnl_primitive_desc_t pd = nullptr;
   if (Create(op, engine.get(), attr.get(), &pd) == dnnl_success) result.reset(pd);
-  // oneDNN's layer normalisation accepts a result in another layout, and then writes the source's.
-  if (result && op.kind == PrimitiveKind::layer_normalization &&
-      !SameLayout(QueryArg(result, DNNL_ARG_SRC), QueryArg(result, DNNL_ARG_DST))) {
-    return PrimitiveDesc();
-  }
+  if (result && KnownFault(op, result) != nullptr) return PrimitiveDesc();
   return result;
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dnnl/report.h"
 
+#include <algorithm>
+
 #include "support/error.h"
 
 namespace tvm_byoc_dnnl {
@@ -101,11 +103,13 @@ std::string Probe(std::string_view graph_json) {
     const Program program = Lowering(graph, shapes, CpuEngine()).Run();
     reorders = CountReorders(program.steps);
     std::vector<std::string> impls(graph.nodes.size(), "view");
+    std::vector<size_t> post_ops(graph.nodes.size(), 0);
     for (const auto* steps : {&program.init, &program.steps}) {
       for (const Step& step : *steps) {
         if (step.node >= static_cast<int>(impls.size())) continue;
         std::string& impl = impls[step.node];
         if (!step.conversion || impl == "view") impl = step.impl;
+        post_ops[step.node] = std::max(post_ops[step.node], step.op.post_ops.size());
         if (steps == &program.steps && IsSlow(step) && reason.empty()) {
           reason =
               Cat("node ", step.node, ", ", DescribeNode(graph, graph.nodes[step.node], shapes),
@@ -117,6 +121,7 @@ std::string Probe(std::string_view graph_json) {
       json::Object node;
       node.emplace_back("kind", Name(graph.nodes[i].kind));
       node.emplace_back("impl", impls[i]);
+      node.emplace_back("post_ops", static_cast<int64_t>(post_ops[i]));  // in one primitive
       nodes.emplace_back(std::move(node));
     }
   } catch (const Error& error) {

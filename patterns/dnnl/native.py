@@ -13,7 +13,7 @@ from ...lower.graph import PortableGraph
 from ...registry import Description
 from ...verdict import Reject
 
-__all__ = ["create_module", "describe", "emit", "probe"]
+__all__ = ["create_module", "describe", "emit", "probe", "probe_fused"]
 
 #: stands for every symbolic dim when a graph of unknown sizes is probed
 _SAMPLE_DIM = 8
@@ -40,6 +40,20 @@ def probe(graph: PortableGraph) -> Reject | None:
     return Reject(reason) if reason else None
 
 
+def probe_fused(graph: PortableGraph) -> Reject | None:
+    """Whether oneDNN has an implementation of the graph's only node together with all of its post-ops."""
+    reason = probe(graph)
+    if reason is not None or not _native.available():
+        return reason
+    node = graph.nodes[-1]
+    fused = _post_ops_of_last(graph.to_json())
+    if fused >= len(node.post_ops):
+        return None
+    op = node.post_ops[fused]
+    operand = "" if op.input is None else f" of {list(graph.tensors[node.inputs[op.input]].shape)}"
+    return Reject(f"{node.kind} without an implementation that has the post-op {op.alg}{operand}")
+
+
 def describe(graph: PortableGraph) -> Description | None:
     """Which implementation oneDNN chooses for each node, and how many reorders lie between; symbols get samples."""
     if not _native.available():
@@ -58,6 +72,11 @@ def emit(graph: PortableGraph) -> str:
 def _probe(document: str) -> str:
     answer = _ask(document)
     return "" if answer["ok"] else answer["reason"]
+
+
+@functools.lru_cache(maxsize=8192)
+def _post_ops_of_last(document: str) -> int:
+    return int(_ask(document)["nodes"][-1]["post_ops"])
 
 
 def _ask(document: str) -> dict[str, Any]:

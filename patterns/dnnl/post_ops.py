@@ -16,7 +16,7 @@ A step is taken only if its input has no other reader, and oneDNN has an impleme
 from __future__ import annotations
 
 from ...lower.graph import Node, PortableGraph, PostOp
-from .native import probe
+from .native import probe_fused
 from .views import VIEWS, sink_views
 
 __all__ = ["fuse_post_ops"]
@@ -79,7 +79,7 @@ class _Fuser:
         if user.kind not in allowed or user.post_ops or self._dtype(user.outputs[0]) != self._dtype(out):
             return False
         candidate = self._with_eltwise(node, user) if user.kind == "eltwise" else self._with_binary(node, user)
-        if candidate is None or (self._is_static and probe(self._alone(candidate)) is not None):
+        if candidate is None or (self._is_static and probe_fused(self._alone(candidate)) is not None):
             return False
         for tensor in candidate.inputs[len(node.inputs) :]:
             self._users[tensor] = [node if u is user else u for u in self._users[tensor]]

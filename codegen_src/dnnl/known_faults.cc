@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Found with oneDNN 3.2 on AVX-512 by random chains in random layouts against NumPy
+// (tests/unit/test_native_post_ops.py); several of these read or write past the end of a buffer.
+#include "dnnl/known_faults.h"
+
+#include <algorithm>
+#include <string>
+
+#include "plan.h"
+
+namespace tvm_byoc_dnnl {
+namespace {
+
+using PrimitiveKind = dnnl::primitive::kind;
+
+/// How a second operand lies over the result.
+enum class Spread : uint8_t { kScalar, kPerChannel, kFull, kOther };
+
+Spread SpreadOver(const Dims& operand, const Dims& result) {
+  auto is_one = [](int64_t dim) { return dim == 1; };
+  if (std::all_of(operand.begin(), operand.end(), is_one)) return Spread::kScalar;
+  if (operand.size() > 1 && operand[0] == 1 && operand[1] == result[1] &&
+      std::all_of(operand.begin() + 2, operand.end(), is_one)) {
+    return Spread::kPerChannel;  // also when that is all of the result
+  }
+  return operand == result ? Spread::kFull : Spread::kOther;
+}
+
+/// The axis orders that oneDNN's broadcasts know. It compares strides exactly, those of axes of
+/// size 1 included, and so do we.
+enum class Order : uint8_t { kPlain, kChannelsLast, kBlocked, kOther };
+
+Order OrderOf(const MemoryDesc& md) {
+  if (md.get_format_kind() != dnnl::memory::format_kind::blocked) return Order::kOther;
+  if (!IsStrided(md)) return Order::kBlocked;
+  const Dims dims = md.get_dims();
+  const Dims strides = md.get_strides();
+  if (strides == DenseStrides(dims)) return Order::kPlain;
+  if (dims.size() > 2) {
+    Dims moved = {dims[0]};
+    moved.insert(moved.end(), dims.begin() + 2, dims.end());
+    moved.push_back(dims[1]);
+    const Dims last = DenseStrides(moved);
+    Dims expected = {last.front(), last.back()};
+    expected.insert(expected.end(), last.begin() + 1, last.end() - 1);
+    if (strides == expected) return Order::kChannelsLast;
+  }
+  return Order::kOther;
+}
+
+/// [N, C, 1, 1]: plain and channels-last are then one order, and oneDNN picks the wrong one.
+bool IsWithoutSpace(const Dims& dims) {
+  return dims.size() > 2 &&
+         std::all_of(dims.begin() + 2, dims.end(), [](int64_t dim) { return dim == 1; });
+}
+
+bool IsWrong(const OpDesc& op, const std::string& impl, Spread spread, const MemoryDesc& result) {
+  if (spread == Spread::kScalar) return false;
+  const Order order = OrderOf(result);
+  const bool is_jit = impl.compare(0, 3, "jit") == 0;
+  const bool is_full = spread == Spread::kFull;
+  switch (op.kind) {
+    case PrimitiveKind::matmul:
+    case PrimitiveKind::reduction:
+      return !is_full && order != Order::kPlain;
+    case PrimitiveKind::softmax:  // takes every second operand as if along the softmax's axis
+      return !is_full && (spread == Spread::kOther || op.axis != 1 || order == Order::kOther);
+    case PrimitiveKind::binary:
+      return !is_full && (spread == Spread::kOther || order == Order::kOther ||
+                          IsWithoutSpace(result.get_dims()));
+    case PrimitiveKind::resampling:
+      return is_jit ? IsWithoutSpace(result.get_dims()) : order != Order::kPlain;
+    default:
+      return !is_full && order == Order::kOther;
+  }
+}
+
+}  // namespace
+
+const char* KnownFault(const OpDesc& op, const PrimitiveDesc& pd) {
+  const MemoryDesc result = QueryArg(pd, DNNL_ARG_DST);
+  if (op.kind == PrimitiveKind::layer_normalization &&
+      !SameLayout(QueryArg(pd, DNNL_ARG_SRC), result)) {
+    return "it accepts a result in another layout, and writes the source's";
+  }
+  const Dims dims = result.get_dims();
+  if (op.kind == PrimitiveKind::binary && OrderOf(result) == Order::kOther &&
+      QueryArg(pd, DNNL_ARG_SRC_1).get_dims() != dims) {
+    return "its second operand broadcasts, over axes in an unusual order";
+  }
+  const std::string impl = pd.impl_info_str();
+  for (size_t i = 0; i < op.post_ops.size(); ++i) {
+    if (op.post_ops[i].kind != PostOpDesc::Kind::kBinary) continue;
+    const MemoryDesc operand = QueryArg(pd, PostOpArg(i));
+    if (IsWrong(op, impl, SpreadOver(operand.get_dims(), dims), result)) {
+      return "a post-op's operand broadcasts in a way that it gets wrong in this layout";
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace tvm_byoc_dnnl
