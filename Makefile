@@ -65,8 +65,11 @@ test-py: $(NATIVE)  ## the Python tests, as in: make test-py ARGS='-m "not slow"
 test-browser: $(NATIVE)  ## the page of `tvm-byoc explain --html` in a headless Chromium
 	@REQUIRE_BROWSER=1 $(PY) -m pytest tests/e2e/test_html_report.py $(ARGS)
 
-test-kit: $(NATIVE)  ## the conformance kit on dnnl and ccompiler; minutes each, not part of make test
-	@$(PY) -m pytest -m kit $(ARGS)
+test-kit: $(NATIVE)  ## the whole conformance kit on dnnl and ccompiler, side by side; make test draws a share of it
+	@$(MAKE) --no-print-directory -j2 --output-sync=target test-kit-dnnl test-kit-ccompiler
+
+test-kit-%: $(NATIVE)
+	@$(PY) -m pytest -m kit 'tests/conformance/test_backends.py::test_conforms[$*]' $(ARGS)
 
 test-large: $(NATIVE)  ## a model of more than 2 GB of weights; needs 10 GB of memory and 8 GB of disk
 	@$(PY) -m pytest -m large -s $(ARGS)

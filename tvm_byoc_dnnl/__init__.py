@@ -12,7 +12,7 @@ from .errors import ArtifactError, ByocError, ExportError, GraphError, InputErro
 from .frontend import to_relax
 from .hooks.c_source import generate_c
 from .hooks.fused_op import register_fused_op
-from .hooks.registration import for_each_region, get_target_options, register_target_hooks, set_target_options
+from .hooks.registration import for_each_region, register_target_hooks
 from .partitioning.passes import PartitionGraph
 from .partitioning.policy import RegionPolicy
 from .pattern_example import pattern_example
@@ -32,6 +32,7 @@ from .report import Report, explain
 from .report.profile import Profile, profile
 from .report.verify import Verification, verify
 from .runner import Runner, load
+from .target_options import get_target_options, set_target_options
 from .te import TEGraph, register_te_compute, schedule_te, translate_to_te
 from .verdict import Reject
 

@@ -14,6 +14,7 @@ from .codegen.pipeline import PIPELINE
 from .frontend import to_relax
 from .partitioning.passes import PartitionGraph
 from .partitioning.policy import RegionPolicy
+from .target_options import with_options
 
 __all__ = ["DEFAULT_COMPILER", "compile", "partition"]
 
@@ -25,6 +26,7 @@ def partition(
     compiler: str | Sequence[str] | None = DEFAULT_COMPILER,
     *,
     policy: RegionPolicy | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
     strict: bool = False,
 ) -> tvm.IRModule:
     """Prepare, annotate and partition a module.
@@ -37,6 +39,8 @@ def partition(
         Namespace, or several in order of priority; ``None`` reads the functions' attribute ``compiler``.
     policy : RegionPolicy, optional
         What is worth a region; by default each namespace's own policy.
+    options : mapping, optional
+        Namespace → option → value, for target hooks and codegens: ``{"ccompiler": {"march": "native"}}``.
     strict : bool
         Raise where something fails, instead of leaving it with the next compiler or TVM.
 
@@ -47,11 +51,13 @@ def partition(
 
     Raises
     ------
+    InputError
+        If a namespace has no such option, or the value another type.
     UnsupportedError
         With ``strict``: lists every call that failed, with the reason.
     """
     passes = [AnnotateExternalCompiler(compiler), PartitionGraph(policy=policy, strict=strict)]
-    return tvm.transform.Sequential(passes)(mod)
+    return tvm.transform.Sequential(passes)(with_options(mod, options))
 
 
 def compile(
@@ -61,6 +67,7 @@ def compile(
     shapes: Mapping[str, Sequence[int]] | None = None,
     target: str | tvm.target.Target = "llvm",
     policy: RegionPolicy | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
     strict: bool = False,
 ) -> Any:
     """Compile a model.
@@ -77,6 +84,8 @@ def compile(
         TVM's target for what stays with TVM.
     policy : RegionPolicy, optional
         What is worth a region; by default each namespace's own policy.
+    options : mapping, optional
+        Namespace → option → value, for target hooks and codegens: ``{"ccompiler": {"march": "native"}}``.
     strict : bool
         Raise where something fails, instead of leaving it with the next compiler or TVM.
 
@@ -90,8 +99,9 @@ def compile(
     ValueError
         If ``compiler`` names no registered namespace.
     InputError, UnsupportedError
-        If the model cannot be imported; the second also with ``strict``, listing every call that failed.
+        If the model cannot be imported, or an option is wrong; the second also with ``strict``, listing every call
+        that failed.
     """
-    mod = partition(to_relax(model, shapes=shapes), compiler, policy=policy, strict=strict)
+    mod = partition(to_relax(model, shapes=shapes), compiler, policy=policy, options=options, strict=strict)
     built = tvm.compile(mod, target=target, relax_pipeline=relax.get_pipeline(PIPELINE, strict=strict))
     return ByocExecutable(built.mod)

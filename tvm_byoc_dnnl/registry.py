@@ -6,24 +6,23 @@ The engine reads this table and nothing else of a vendor.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import tvm
 
 from .lower.builder import GraphBuilder
 from .lower.graph import PortableGraph
-from .partitioning.policy import RegionPolicy
+from .namespace import Description, Lowering, Namespace, Pattern, Predicate
 from .verdict import Reject
 
 if TYPE_CHECKING:
-    from .hooks.fused_op import FusedOp
-    from .hooks.registration import TargetHooks
+    from .partitioning.policy import RegionPolicy
 
 __all__ = [
     "Description",
     "Namespace",
     "Pattern",
+    "check_options",
     "compilers",
     "get_annotate_compiler",
     "namespace",
@@ -36,89 +35,6 @@ __all__ = [
     "supported_ops",
     "unregister_compiler",
 ]
-
-#: ``predicate(attrs, args) -> True | False | Reject``
-Predicate = Callable[[Any, Sequence[Any]], "bool | Reject"]
-#: ``lowering(g, call) -> Value | tuple of Values``; refuses by raising or returning `Reject`
-Lowering = Callable[[GraphBuilder, Any], Any]
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """A subgraph that becomes one composite function.
-
-    Attributes
-    ----------
-    name : str
-        Unique in the namespace; the composite is called ``<namespace>.<name>``.
-    pattern : tvm.relax.dpl.DFPattern
-        What to find. Its root is the pattern itself.
-    annotations : mapping
-        Names for parts of the pattern, to be found again in ``check`` and ``lower``.
-    check : callable, optional
-        ``check(match) -> True | False | Reject``, ``match`` maps annotation names (and ``"root"``) to expressions.
-    lower : callable, optional
-        ``lower(g, match) -> Value | tuple``. Without it the composite is lowered op by op.
-    outputs : sequence of str
-        Annotated parts, besides the root, whose results may be used outside of the match.
-    example : callable, optional
-        ``example() -> IRModule`` whose ``main`` the pattern matches, for the conformance kit.
-    """
-
-    name: str
-    pattern: Any
-    annotations: Mapping[str, Any] = field(default_factory=dict)
-    check: Callable[[Mapping[str, Any]], bool | Reject] | None = None
-    lower: Callable[[GraphBuilder, Mapping[str, Any]], Any] | None = None
-    outputs: Sequence[str] = ()
-    example: Callable[[], tvm.IRModule] | None = None
-
-
-@dataclass(frozen=True)
-class Description:
-    """How a library runs a portable graph on this machine.
-
-    Attributes
-    ----------
-    implementations : sequence of str
-        One per node of the graph; ``"view"`` where nothing is executed.
-    reorders : int
-        Changes of layout per run that no node asked for.
-    """
-
-    implementations: Sequence[str]
-    reorders: int
-
-
-@dataclass
-class Namespace:
-    """One vendor: its tables, filled by the ``register_*`` functions."""
-
-    name: str
-    predicates: dict[str, Predicate] = field(default_factory=dict)
-    lowerings: dict[str, Lowering] = field(default_factory=dict)
-    patterns: dict[str, Pattern] = field(default_factory=dict)
-    codegen: Callable[..., Any] | None = None
-    probe: Callable[[PortableGraph], Reject | None] | None = None
-    describe: Callable[[PortableGraph], Description | None] | None = None
-    emit: Callable[[PortableGraph], str] | None = None
-    optimize: Callable[[PortableGraph], PortableGraph] | None = None
-    prepare: Sequence[Callable[[], tvm.transform.Pass]] = ()
-    policy: RegionPolicy | None = None
-    hooks: TargetHooks | None = None
-    fused_ops: dict[str, FusedOp] = field(default_factory=dict)
-    #: Relax op → why the library cannot do it
-    unsupported: dict[str, str] = field(default_factory=dict)
-
-    def no_predicate(self, op: str) -> Reject:
-        """The verdict on a call of an operator that it has neither a predicate nor a lowering for."""
-        why = self.unsupported.get(op)
-        return Reject(f"{self.name!r} has no predicate for {op}" + (f": {why}" if why else ""))
-
-    def ops(self) -> list[str]:
-        """Relax ops for which it has a predicate or a lowering."""
-        return sorted({*self.predicates, *self.lowerings})
-
 
 _NAMESPACES: dict[str, Namespace] = {}
 
@@ -230,7 +146,13 @@ def register_namespace(
     return ns
 
 
-def register_codegen(compiler: str, codegen: Callable[..., Any] | None = None, *, override: bool = False) -> Any:
+def register_codegen(
+    compiler: str,
+    codegen: Callable[..., Any] | None = None,
+    *,
+    options: Mapping[str, Any] | None = None,
+    override: bool = False,
+) -> Any:
     """Register what turns the regions of ``compiler`` into runtime modules; also a decorator.
 
     Parameters
@@ -240,16 +162,32 @@ def register_codegen(compiler: str, codegen: Callable[..., Any] | None = None, *
     codegen : callable
         ``codegen(functions, options, constant_names) -> list[tvm.runtime.Module]`` as TVM's ``RunCodegen`` calls it:
         one module per function, exporting the function's ``global_symbol``.
+    options : mapping, optional
+        Options and their defaults, whose types are the types of the options. A user sets them by
+        ``compile(..., options=...)`` or `set_target_options`; ``codegen`` gets all of them, defaults filled in.
     override : bool
         Replace an earlier registration instead of raising ``ValueError``.
     """
     if codegen is None:
-        return lambda fn: register_codegen(compiler, fn, override=override)
+        return lambda fn: register_codegen(compiler, fn, options=options, override=override)
     ns = _namespace(compiler)
     if ns.codegen is not None and ns.codegen is not codegen and not override:
         raise ValueError(f"{compiler!r} has a codegen already, {_origin(ns.codegen)}; pass override=True to replace it")
-    ns.codegen = codegen
+    check_options(f"register_codegen({compiler!r})", options or {}, ns.hooks.options if ns.hooks is not None else {})
+    ns.codegen, ns.codegen_options = codegen, dict(options or {})
     return codegen
+
+
+def check_options(who: str, options: Mapping[str, Any], others: Mapping[str, Any]) -> None:
+    """Refuse declared options whose default has no type that an option can have, or differs from another's."""
+    for name, value in options.items():
+        if not isinstance(value, (bool, int, float, str)):
+            raise TypeError(f"{who}: the default of option {name!r} is {value!r}; expected a bool, int, float or str")
+        if name in others and others[name] != value:
+            raise ValueError(
+                f"{who}: the default of option {name!r} is {value!r}, and {others[name]!r} where the namespace "
+                "declared it before; give it one default"
+            )
 
 
 def register_annotate_compiler(

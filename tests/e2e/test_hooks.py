@@ -5,9 +5,6 @@ The first three carry over what TVM's tests of its target hooks asked.
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import tvm
@@ -17,72 +14,22 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.errors import InputError, UnsupportedError
-from tvm_byoc_dnnl.hooks import InlineComposites, for_each_region, get_target_options, refuse_region
-from tvm_byoc_dnnl.hooks.stage import RunTargetHooks
-from tvm_byoc_dnnl.log import read_log
-
-VENDOR = "example_target_hook"
-RNG = np.random.default_rng(0)
-X, Y = (RNG.standard_normal(8).astype("float32") for _ in range(2))
-
-
-@I.ir_module
-class Add:
-    @R.function
-    def main(x: R.Tensor((8,), "float32"), y: R.Tensor((8,), "float32")):
-        with R.dataflow():
-            z = R.add(x, y)
-            R.output(z)
-        return z
-
-
-@I.ir_module
-class AddTwice:
-    @R.function
-    def main(x: R.Tensor((8,), "float32"), y: R.Tensor((8,), "float32")):
-        with R.dataflow():
-            z = R.add(x, y)
-            r = R.multiply(z, R.const(2.0, "float32"))
-            R.output(r)
-        return r
-
-
-@pytest.fixture(autouse=True)
-def vendor():
-    byoc.register_annotate_compiler(VENDOR, ["relax.add"])
-    yield
-    byoc.unregister_compiler(VENDOR)
-
-
-def run(executable, *args):
-    result = relax.VirtualMachine(executable, tvm.cpu())["main"](*map(tvm.runtime.tensor, args))
-    return [t.numpy() for t in ([result] if isinstance(result, tvm.runtime.Tensor) else result)]
-
-
-def build(mod, compiler=VENDOR, target="llvm", **options):
-    return tvm.compile(byoc.partition(mod, compiler), target, relax_pipeline=byoc.byoc_pipeline(**options))
-
-
-def lowered(mod):
-    """The module behind the hooks."""
-    with tvm.target.Target("llvm"):
-        return RunTargetHooks()(mod)
-
-
-def elementwise(*functions):
-    """A hook that makes a kernel of several results over vectors of one length, whatever the region computes."""
-
-    def kernel(region, _builder):
-        size = region.params[0].ty.shape.values[0]
-        ins = [te.placeholder((size,), "float32", p.name) for p in region.params]
-        outs = [te.compute((size,), lambda i: function(*(t[i] for t in ins)), "out") for function in functions]  # noqa: B023
-        return te.create_prim_func([*ins, *outs], "int64")
-
-    return for_each_region(kernel)
-
-
-SUBTRACT = elementwise(lambda x, y: x - y)
+from tests.e2e.hook_vendor import (  # noqa: F401 (vendor is a fixture)
+    MULTIPLY,
+    SUBTRACT,
+    VENDOR,
+    Add,
+    AddTwice,
+    X,
+    Y,
+    build,
+    elementwise,
+    in_a_fresh_process,
+    lowered,
+    run,
+    vendor,
+)
+from tvm_byoc_dnnl.hooks import InlineComposites, get_target_options
 
 
 # ---------------------------------------------------------------- what TVM's own tests ask
@@ -103,22 +50,6 @@ def test_tir_external_generation_outline_with_target_instance():
     np.testing.assert_allclose(run(build(AddTwice), X, Y)[0], (X - Y) * 2, rtol=1e-6)  # the default
 
 
-MULTIPLY = """
-#include <tvm/ffi/c_api.h>
-static float* data(const TVMFFIAny* a) {
-  DLTensor* t = a->type_index == kTVMFFIDLTensorPtr ? (DLTensor*)a->v_ptr : TVMFFITensorGetDLTensorPtr(a->v_obj);
-  return (float*)((char*)t->data + t->byte_offset);
-}
-#ifdef __cplusplus
-extern "C"
-#endif
-TVM_FFI_DLL_EXPORT int __tvm_ffi_%s(void* self, const TVMFFIAny* a, int32_t n, TVMFFIAny* r) {
-  for (int i = 0; i < 8; ++i) data(a + 2)[i] = data(a)[i] * data(a + 1)[i];
-  return 0;
-}
-"""
-
-
 def multiplying(mod, target):
     (name,) = [gv.name_hint for gv in mod.get_global_vars()]
     return tvm.get_global_func("runtime.CSourceModuleCreate")(MULTIPLY % name, "c", [name], [])
@@ -130,25 +61,6 @@ def test_runtime_module_generation(tmp_path):
     np.testing.assert_array_equal(run(executable, X, Y)[0], X * Y)
     executable.export_library(str(tmp_path / "m.so"))
     assert in_a_fresh_process(tmp_path / "m.so", X, Y) == (X * Y).tolist()
-
-
-def in_a_fresh_process(library, *args):
-    """The first result of a library in a process that knows nothing but TVM."""
-    code = (
-        "import sys, json, tvm, numpy as np\n"
-        "vm = tvm.relax.VirtualMachine(tvm.runtime.load_module(sys.argv[1]), tvm.cpu())\n"
-        "args = [tvm.runtime.tensor(np.array(a, 'float32')) for a in json.loads(sys.argv[2])]\n"
-        "r = vm['main'](*args)\n"
-        "assert not any(m.startswith('tvm_byoc_dnnl') for m in sys.modules), 'our package was needed'\n"
-        "print(json.dumps((r if hasattr(r, 'numpy') else r[0]).numpy().tolist()))\n"
-    )
-    import json
-
-    text = json.dumps([a.tolist() for a in args])
-    env = {"PATH": "/usr/bin:/bin", "TVM_DEVICE_BACKEND_AUTOLOAD": "0"}
-    done = subprocess.run([sys.executable, "-c", code, str(library), text], capture_output=True, text=True, env=env)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 # ---------------------------------------------------------------- either hook alone
@@ -342,143 +254,11 @@ class Symbolic:
 def test_shape_arguments(hooks):
     byoc.register_annotate_compiler(VENDOR, ["relax.reshape"])
     byoc.register_target_hooks(VENDOR, **hooks)
-    x, y = (RNG.standard_normal((3, 4)).astype("float32") for _ in range(2))
+    x, y = (np.random.default_rng(0).standard_normal((3, 4)).astype("float32") for _ in range(2))
     executable = build(Symbolic)
     assert f"{VENDOR}_0" in executable.as_text()
     for got, want in zip(run(executable, x, y), run(tvm.compile(Symbolic, "llvm"), x, y), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-6)
-
-
-# ---------------------------------------------------------------- what fails
-def doubling(refused=None):
-    """A hook for regions that add a vector to itself; a vector of length ``refused`` it cannot."""
-
-    def lower(region, _builder):
-        (size,) = region.params[0].ty.shape.values
-        if int(size) == refused:
-            raise RuntimeError(f"no vectors of {refused} here")
-        a = te.placeholder((size,), "float32", "a")
-        return te.create_prim_func([a, te.compute((size,), lambda i: a[i] + a[i])], "int64")
-
-    return for_each_region(lower)
-
-
-@I.ir_module
-class TwoSizes:
-    @R.function
-    def main(x: R.Tensor((8,), "float32"), y: R.Tensor((5,), "float32")):
-        with R.dataflow():
-            a = R.add(x, x)
-            b = R.add(y, y)
-            c = R.exp(a)
-            R.output(b, c)
-        return (b, c)
-
-
-def test_a_region_that_fails_goes_back_with_its_reason_and_the_rest_stays():
-    byoc.register_target_hooks(VENDOR, relax_to_tir=doubling(refused=5))
-    mod = byoc.partition(TwoSizes, VENDOR)
-    assert [(e.op, e.compiler, e.stage) for e in read_log(mod)] == [("relax.add", VENDOR, "lower")]
-    assert "no vectors of 5 here" in read_log(mod)[0].reason
-    executable = tvm.compile(mod, "llvm", relax_pipeline="byoc")
-    x, y = X, Y[:5]
-    for got, want in zip(run(executable, x, y), [y + y, np.exp(x + x)], strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-6)
-    assert sum(f"{VENDOR}_" in line for line in executable.as_text().splitlines()) > 0
-
-
-def test_strict_raises_while_partitioning_and_while_building():
-    byoc.register_target_hooks(VENDOR, relax_to_tir=doubling(refused=5))
-    passes = [byoc.AnnotateExternalCompiler(VENDOR), byoc.PartitionGraph(strict=True)]
-    with pytest.raises(UnsupportedError, match="no vectors of 5 here"):
-        tvm.transform.Sequential(passes)(TwoSizes)
-    byoc.register_target_hooks(VENDOR, tir_to_runtime=lambda mod, target: None, override=True)
-    with pytest.raises(UnsupportedError, match="tir_to_runtime returned None; expected a runtime Module"):
-        build(Add, strict=True)
-
-
-BAD_RUNTIMES = {
-    "raises": (lambda mod, target: 1 / 0, "ZeroDivisionError"),
-    "nothing": (lambda mod, target: None, "returned None"),
-    "not exportable": (lambda mod, target: tvm.runtime.system_lib(), "cannot be exported"),
-    "lacks the function": (
-        lambda mod, target: tvm.get_global_func("target.build.llvm")(tvm.IRModule(), target),
-        "has no function",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BAD_RUNTIMES)
-def test_a_failing_tir_to_runtime_gives_the_region_back(name):
-    hook, reason = BAD_RUNTIMES[name]
-    byoc.register_target_hooks(VENDOR, tir_to_runtime=hook)
-    mod = byoc.partition(Add, VENDOR)
-    (entry,) = read_log(lowered(mod))
-    assert (entry.op, entry.stage) == ("relax.add", "codegen")
-    assert reason in entry.reason
-    np.testing.assert_array_equal(run(build(Add), X, Y)[0], X + Y)
-
-
-def test_only_the_culprit_of_a_failing_tir_to_runtime_goes_back():
-    def tir_to_runtime(mod, target):
-        if any(int(d) == 5 for f in mod.functions.values() for p in f.params for d in p.shape):
-            raise RuntimeError("vectors of 5")
-        return tvm.tirx.build(mod, target)
-
-    byoc.register_target_hooks(VENDOR, relax_to_tir=doubling(), tir_to_runtime=tir_to_runtime, tir_passes=[])
-    mod = byoc.partition(TwoSizes, VENDOR)
-    log = read_log(lowered(mod))
-    assert [e.op for e in log] == ["relax.add"]
-    assert "vectors of 5" in log[0].reason
-
-
-BAD_PRIMFUNCS = {
-    "too few": (elementwise(), "has 2 parameters; expected 2 inputs, none or all of 0 constants, and 1 results"),
-    "wrong dtype": (
-        for_each_region(
-            lambda region, builder: te.create_prim_func(
-                [te.placeholder((8,), "float64") for _ in range(2)] + [te.compute((8,), lambda i: i)], "int64"
-            )
-        ),
-        'parameter 0 of the PrimFunc, placeholder, is float64[8]; expected R.Tensor((8,), dtype="float32")',
-    ),
-    "untouched": (tvm.transform.Sequential([]), "relax_to_tir left it as it was"),
-    "refused": (
-        tvm.transform.module_pass(
-            lambda mod, _: tvm.IRModule({gv: refuse_region(f, "not today") for gv, f in mod.functions.items()}),
-            opt_level=0,
-        ),
-        "not today",
-    ),
-    "removed": (tvm.transform.module_pass(lambda mod, _: tvm.IRModule(), opt_level=0), "removed it"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_PRIMFUNCS)
-def test_what_relax_to_tir_must_not_do(name):
-    hook, reason = BAD_PRIMFUNCS[name]
-    byoc.register_target_hooks(VENDOR, relax_to_tir=hook)
-    (entry,) = read_log(byoc.partition(Add, VENDOR))
-    assert reason in entry.reason
-    np.testing.assert_array_equal(run(build(Add), X, Y)[0], X + Y)
-
-
-def test_without_hooks_and_codegen_the_region_goes_back():
-    np.testing.assert_array_equal(run(build(Add), X, Y)[0], X + Y)
-
-
-def test_what_a_hook_leaves_goes_to_the_codegen():
-    byoc.register_target_hooks(VENDOR, relax_to_tir=tvm.transform.Sequential([]))
-    called = []
-
-    @byoc.register_codegen(VENDOR)
-    def codegen(functions, _options, _constants):
-        called.extend(str(f.attrs["global_symbol"]) for f in functions)
-        create = tvm.get_global_func("runtime.CSourceModuleCreate")
-        return [create(MULTIPLY % f.attrs["global_symbol"], "cc", [f.attrs["global_symbol"]], []) for f in functions]
-
-    np.testing.assert_array_equal(run(build(Add), X, Y)[0], X * Y)
-    assert called[-1] == f"{VENDOR}_0"
 
 
 # ---------------------------------------------------------------- several C libraries in one
@@ -502,17 +282,3 @@ def test_two_vendors_in_c_and_a_host_in_c_link_into_one_library(tmp_path):
     np.testing.assert_allclose(run(executable, X, Y)[0], want, rtol=1e-6)
     executable.export_library(str(tmp_path / "m.so"))
     np.testing.assert_allclose(in_a_fresh_process(tmp_path / "m.so", X, Y), want, rtol=1e-6)
-
-
-def test_options_are_checked():
-    byoc.register_target_hooks(VENDOR, relax_to_tir=SUBTRACT, options={"level": 2, "fast": False, "scale": 1.0})
-    assert get_target_options(Add, VENDOR) == {"level": 2, "fast": False, "scale": 1.0}
-    mod = byoc.set_target_options(Add, VENDOR, level=3, scale=2)
-    assert get_target_options(mod, VENDOR) == {"level": 3, "fast": False, "scale": 2}
-    assert get_target_options(byoc.partition(mod, VENDOR), VENDOR)["level"] == 3
-    with pytest.raises(InputError, match=r"no option 'lvl'; its options and their defaults: level=2, fast=False"):
-        byoc.set_target_options(Add, VENDOR, lvl=3)
-    with pytest.raises(InputError, match=r"option 'level' of .* is 'high'; expected int"):
-        byoc.set_target_options(Add, VENDOR, level="high")
-    with pytest.raises(InputError, match=r"option 'level' of .* is True; expected int"):
-        byoc.set_target_options(Add, VENDOR, level=True)

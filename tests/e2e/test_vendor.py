@@ -9,6 +9,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 import tvm_byoc_dnnl as byoc
+from tests.c_kernel import c_kernel, c_module
 
 
 # ---- the vendor -------------------------------------------------------------------------------------------
@@ -22,19 +23,6 @@ byoc.register_pattern(
 )
 
 _EXPRESSIONS = {"toy.relax.sign": "({0} > 0) - ({0} < 0)", "toy.scaled_sum": "({0} + {1}) * {2}"}
-_SOURCE = """
-#include <tvm/ffi/c_api.h>
-extern "C" int __tvm_ffi_{name}(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* result) {{
-  float* a[16]; int64_t size = 1; DLTensor* t = 0;
-  for (int k = 0; k < n; ++k) {{
-    t = args[k].type_index == kTVMFFIDLTensorPtr ? (DLTensor*)args[k].v_ptr : TVMFFITensorGetDLTensorPtr(args[k].v_obj);
-    a[k] = (float*)((char*)t->data + t->byte_offset);
-  }}
-  for (int d = 0; d < t->ndim; ++d) size *= t->shape[d];
-  for (int64_t i = 0; i < size; ++i) {{ {body} a[n - 1][i] = {result}; }}
-  return 0;
-}}
-"""
 
 
 def _c_source(f):
@@ -46,13 +34,12 @@ def _c_source(f):
             expression = _EXPRESSIONS[composites[b.value.op]].format(*(value[a] for a in b.value.args))
             value[b.var] = f"v{len(value)}"
             body += f"float {value[b.var]} = {expression}; "
-    return _SOURCE.format(name=f.attrs["global_symbol"], body=body, result=value[f.body.body])
+    return c_kernel(f.attrs["global_symbol"], f"{body} a[{len(f.params)}][i] = {value[f.body.body]};")
 
 
 @byoc.register_codegen("toy")
 def toy_codegen(functions, options, constant_names):
-    create = tvm.get_global_func("runtime.CSourceModuleCreate")
-    return [create(_c_source(f), "cc", [f.attrs["global_symbol"]], []) for f in functions]
+    return [c_module(f.attrs["global_symbol"], _c_source(f)) for f in functions]
 
 
 # ---- its user ---------------------------------------------------------------------------------------------

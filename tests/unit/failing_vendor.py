@@ -11,6 +11,7 @@ import tvm
 from tvm import relax
 
 import tvm_byoc_dnnl as byoc
+from tests.c_kernel import c_kernel, c_module
 from tvm_byoc_dnnl.codegen.extern import portable_codegen
 from tvm_byoc_dnnl.log import read_log
 from tvm_byoc_dnnl.lower.graph import PortableGraph
@@ -25,21 +26,6 @@ OPS = {
     "relax.nn.relu": "({0} > 0 ? {0} : 0)",
     "relax.exp": "expf({0})",
 }
-
-_SOURCE = """
-#include <math.h>
-#include <tvm/ffi/c_api.h>
-extern "C" int __tvm_ffi_{name}(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* result) {{
-  float* a[16]; int64_t size = 1; DLTensor* t = 0;
-  for (int k = 0; k < n; ++k) {{
-    t = args[k].type_index == kTVMFFIDLTensorPtr ? (DLTensor*)args[k].v_ptr : TVMFFITensorGetDLTensorPtr(args[k].v_obj);
-    a[k] = (float*)((char*)t->data + t->byte_offset);
-  }}
-  for (int d = 0; d < t->ndim; ++d) size *= t->shape[d];
-  for (int64_t i = 0; i < size; ++i) {{ {body} }}
-  return 0;
-}}
-"""
 
 
 class Vendor:
@@ -93,9 +79,8 @@ class Vendor:
     def _create_module(self, graph: PortableGraph) -> Any:
         self.attempts.append(_ops(graph))
         self._fault("codegen", _ops(graph))
-        create = tvm.get_global_func("runtime.CSourceModuleCreate")
         wrong = self._fault("source", _ops(graph))
-        return create(_c_source(graph) if wrong is None else wrong, "cc", [graph.name], [])
+        return c_module(graph.name, _c_source(graph) if wrong is None else wrong)
 
     def _codegen(self, functions: Any, _options: Any, _constants: Any) -> list[Any]:
         ns = namespace(self.name)
@@ -115,7 +100,7 @@ def _c_source(graph: PortableGraph) -> str:
         body += f"float v{node.outputs[0]} = {expression}; "
     for i, tensor in enumerate(graph.outputs):
         body += f"a[{len(graph.inputs) + i}][i] = {value[tensor]}; "
-    return _SOURCE.format(name=graph.name, body=body)
+    return c_kernel(graph.name, body)
 
 
 @contextmanager

@@ -12,15 +12,25 @@ import click
 
 from ..errors import InputError
 from ..partitioning.policy import RegionPolicy
+from ..target_options import parse_option
 from .common import EXISTING_FILE, NEW_FILE, Shapes, check_folder, model_options, progress, say
 
 __all__ = ["bench", "compile", "read_arrays", "run"]
+
+
+def _options(_context: click.Context, _parameter: click.Parameter, values: Sequence[str]) -> dict[str, dict[str, Any]]:
+    options: dict[str, dict[str, Any]] = {}
+    for compiler, option, value in map(parse_option, values):
+        options.setdefault(compiler, {})[option] = value
+    return options
 
 
 @click.command(short_help="Compile a model into one shared library.")
 @model_options
 @click.option("-o", "--output", type=NEW_FILE, required=True, help="The library to write, such as model.so.")
 @click.option("--target", default="llvm", show_default=True, help="TVM's target for what stays with TVM.")
+@click.option("--option", "options", multiple=True, callback=_options, metavar="NAME.OPTION=VALUE",
+              help="Set an option of a compiler, as in my_npu.level=3. May be repeated.")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Fail where an accepted call cannot be offloaded in the end.")
 def compile(
     model: Path,
@@ -29,6 +39,7 @@ def compile(
     policy: RegionPolicy | None,
     output: Path,
     target: str,
+    options: dict[str, dict[str, Any]],
     strict: bool,
 ) -> None:
     """Compile MODEL into one shared library.
@@ -44,7 +55,13 @@ def compile(
     check_folder(output)
     with progress(f"compiling {model.name}") as show:
         executable = api.compile(
-            str(model), compiler, shapes=shapes or None, target=target, policy=policy, strict=strict
+            str(model),
+            compiler,
+            shapes=shapes or None,
+            target=target,
+            policy=policy,
+            options=options,
+            strict=strict,
         )
         show(f"linking {output.name}")
         executable.export_library(str(output))

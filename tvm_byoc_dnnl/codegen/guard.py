@@ -18,6 +18,7 @@ from ..partitioning.passes import partition_module
 from ..partitioning.policy import RegionPolicy
 from ..registry import Namespace, compilers, namespace
 from ..relax_utils import Twins, codegen_of, with_functions
+from ..target_options import get_target_options
 from .extern import install_codegen
 
 __all__ = ["RunCodegens", "dissolve_regions"]
@@ -49,7 +50,8 @@ def RunCodegens(*, strict: bool = False) -> tvm.transform.Pass:
                 install_codegen(namespace(compiler))
         while True:
             try:
-                built = relax.transform.RunCodegen()(mod)
+                options = {name: get_target_options(mod, name) for name in _owners(mod) if name in compilers()}
+                built = relax.transform.RunCodegen(options)(mod)
                 check_sources(list(built.attrs["external_mods"]) if "external_mods" in (built.attrs or {}) else [])
                 return built
             except NativeLibraryError:
@@ -70,12 +72,13 @@ def _without_failures(mod: tvm.IRModule, error: Exception) -> tvm.IRModule:
     """The module without regions, or parts of regions, whose code cannot be generated."""
     regions = {gv: f for gv, f in mod.functions.items() if codegen_of(f) and isinstance(f, relax.Function)}
     spaces = {name: namespace(name) if name in compilers() else Namespace(name) for name in _owners(mod)}
-    failing = [gv for gv, f in regions.items() if generate_code(spaces[codegen_of(f)], [f])]
+    options = {name: get_target_options(mod, name) if name in compilers() else {} for name in spaces}
+    failing = [gv for gv, f in regions.items() if generate_code(spaces[codegen_of(f)], [f], options[codegen_of(f)])]
     lost: dict[str, Failure] = {}
     if not failing:  # each works by itself: give up the compilers that cannot do all of theirs at once
         for name, ns in spaces.items():
             own = [f for f in regions.values() if codegen_of(f) == name]
-            failure = generate_code(ns, own)
+            failure = generate_code(ns, own, options[name])
             if failure is not None:
                 lost[name] = Failure(failure.stage, f"all regions of the module together: {failure.reason}")
         failing = [gv for gv, f in regions.items() if codegen_of(f) in lost]
@@ -83,7 +86,7 @@ def _without_failures(mod: tvm.IRModule, error: Exception) -> tvm.IRModule:
         raise error
 
     def attempt(ns: Namespace, func: relax.Function) -> Failure | None:
-        return lost.get(ns.name) or generate_code(ns, [func])
+        return lost.get(ns.name) or generate_code(ns, [func], options.get(ns.name, {}))
 
     return partition_module(dissolve_regions(mod, failing), attempt, RegionPolicy())
 

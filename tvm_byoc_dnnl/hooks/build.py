@@ -9,8 +9,9 @@ import tvm
 from tvm import tirx
 
 from ..errors import UnsupportedError
+from ..namespace import TargetHooks
+from ..target_options import OPTIONS_ATTR
 from .c_source import c_module, lower_tir
-from .registration import OPTIONS_ATTR, TargetHooks
 
 __all__ = ["build_apart", "hook_target"]
 

@@ -9,43 +9,23 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tvm
 from tvm import relax, te, tirx
 from tvm.relax import dpl
 
+from ..namespace import FusedOp, Namespace
 from ..partitioning.attempt import describe
 from ..partitioning.flatten import flatten_region
-from ..registry import Namespace, register_namespace, register_pattern
+from ..registry import register_namespace, register_pattern
 from ..relax_utils import bindings_of, composite_of
 from ..verdict import Reject, require
 from .calling import fits, with_body
 
-__all__ = ["FusedOp", "fused_ops_in", "lower_fused_region", "register_fused_op"]
+__all__ = ["fused_ops_in", "lower_fused_region", "register_fused_op"]
 
 _OUTPUT = "output_{}"  # how the pattern's annotations call the further outputs
-
-
-@dataclass(frozen=True)
-class FusedOp:
-    """What `register_fused_op` keeps.
-
-    Attributes
-    ----------
-    inputs : tuple of DFPattern
-        The leaves of the pattern, left to right, each once.
-    outputs : tuple of DFPattern
-        The parts whose results leave it, its root first.
-    """
-
-    name: str
-    inputs: tuple[Any, ...]
-    outputs: tuple[Any, ...]
-    annotations: Mapping[str, Any]
-    compute: Callable[..., Any] | None
-    schedule: Callable[[Any], Any] | None
 
 
 def register_fused_op(
@@ -58,6 +38,7 @@ def register_fused_op(
     annotations: Mapping[str, Any] | None = None,
     outputs: Sequence[Any] = (),
     check: Callable[[Mapping[str, Any]], Any] | None = None,
+    example: Callable[[], tvm.IRModule] | None = None,
     override: bool = False,
 ) -> FusedOp:
     """Replace each match of a pattern by one operator with its own compute and schedule.
@@ -87,6 +68,8 @@ def register_fused_op(
         Parts of ``pattern``, besides its root, whose results may be used outside.
     check : callable, optional
         ``check(match) -> True | False | Reject``, as in `register_pattern`.
+    example : callable, optional
+        A module that the pattern matches, for the conformance kit, as in `register_pattern`.
     override : bool
         Replace an earlier registration instead of raising ``ValueError``.
 
@@ -117,6 +100,7 @@ def register_fused_op(
         annotations={**named, **extra},
         check=check,
         outputs=tuple(extra),
+        example=example,
         override=override,
     )
     register_namespace(compiler).fused_ops[name] = op

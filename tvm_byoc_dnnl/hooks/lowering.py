@@ -10,16 +10,17 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
+from ..namespace import Namespace, TargetHooks
 from ..partitioning.attempt import Failure, describe
 from ..partitioning.flatten import flatten_region, inline_functions
-from ..registry import Namespace
 from ..relax_utils import codegen_of
+from ..target_options import OPTIONS_ATTR
 from ..verdict import Reject, require
 from .build import hook_target
 from .calling import call_primfunc, with_body, with_known_shapes
 from .fused_op import fused_ops_in, lower_fused_region
 from .kernels import global_var
-from .registration import OPTIONS_ATTR, REFUSED_ATTR, TargetHooks, get_target_options
+from .registration import REFUSED_ATTR
 
 __all__ = ["HookLowering", "Lowered", "attempt_hooks"]
 
@@ -139,10 +140,10 @@ def _check_call(expr: Any, kernels: Mapping[Any, Any], apart: bool) -> None:
     )
 
 
-def attempt_hooks(ns: Namespace, func: relax.Function) -> Lowered | Failure | None:
+def attempt_hooks(ns: Namespace, func: relax.Function, options: Mapping[str, Any]) -> Lowered | Failure | None:
     """Lower a fresh region, while partitioning, when the target may not be known yet; ``None``: left to a codegen."""
     target = hook_target(ns.hooks, tvm.target.Target.current(allow_none=True) or tvm.target.Target("llvm"))
-    lowering = HookLowering(ns, target, {ns.name: get_target_options(tvm.IRModule(), ns.name)})
+    lowering = HookLowering(ns, target, {ns.name: options})
     gv = tvm.ir.GlobalVar("trial")
     lowering.run({gv: func.with_attr({"Codegen": ns.name, "global_symbol": "trial"})}, _nowhere)
     return lowering.failures.get(gv) or lowering.done.get(gv)

@@ -3,57 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tvm
 from tvm import relax, tirx
 
-from ..errors import InputError
+from ..namespace import TargetHooks, TirToRuntime
 from ..partitioning.attempt import describe
 from ..partitioning.flatten import flatten_region
-from ..registry import namespace, register_namespace
+from ..registry import check_options, register_namespace
 from ..relax_utils import codegen_of
 from .calling import call_primfunc, with_body
 
-if TYPE_CHECKING:
-    from ..registry import Namespace
+__all__ = ["REFUSED_ATTR", "InlineComposites", "for_each_region", "refuse_region", "register_target_hooks"]
 
-__all__ = [
-    "OPTIONS_ATTR",
-    "REFUSED_ATTR",
-    "InlineComposites",
-    "TargetHooks",
-    "for_each_region",
-    "get_target_options",
-    "refuse_region",
-    "register_target_hooks",
-    "set_target_options",
-]
-
-#: attribute of a module: namespace → option → value
-OPTIONS_ATTR = "byoc.options"
 #: attribute of a region that a hook leaves as it is: why
 REFUSED_ATTR = "byoc.refused"
-
-#: ``(IRModule of one namespace's PrimFuncs, Target) -> runtime Module``
-TirToRuntime = Callable[[tvm.IRModule, tvm.target.Target], tvm.runtime.Module]
-
-
-@dataclass(frozen=True)
-class TargetHooks:
-    """What `register_target_hooks` keeps of a namespace."""
-
-    relax_to_tir: tvm.transform.Pass
-    tir_to_runtime: TirToRuntime | None = None
-    tir_passes: tvm.transform.Pass | None = None
-    target: str | Mapping[str, Any] | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def builds_apart(self) -> bool:
-        """Whether the PrimFuncs become a runtime module of their own, beside TVM's."""
-        return any(part is not None for part in (self.tir_to_runtime, self.tir_passes, self.target))
 
 
 def register_target_hooks(
@@ -88,7 +53,7 @@ def register_target_hooks(
         What the PrimFuncs are made and lowered for; the build's target by default.
     options : mapping, optional
         Options of the namespace and their defaults, whose types are the types of the options. A user sets them by
-        `set_target_options`, a hook reads them by `get_target_options`.
+        ``compile(..., options=...)`` or `set_target_options`, a hook reads them by `get_target_options`.
     override : bool
         Replace an earlier registration instead of raising ``ValueError``.
 
@@ -101,9 +66,8 @@ def register_target_hooks(
         raise TypeError(
             f"{who}: tir_to_runtime is {tir_to_runtime!r}; expected a function (IRModule, Target) -> Module"
         )
-    for name, value in (options or {}).items():
-        if not isinstance(value, (bool, int, float, str)):
-            raise TypeError(f"{who}: the default of option {name!r} is {value!r}; expected a bool, int, float or str")
+    ns = register_namespace(compiler)
+    check_options(who, options or {}, ns.codegen_options)
     hooks = TargetHooks(
         _as_pass(relax_to_tir, f"{who}: relax_to_tir") or for_each_region(_translate),
         tir_to_runtime,
@@ -111,7 +75,6 @@ def register_target_hooks(
         target,
         dict(options or {}),
     )
-    ns = register_namespace(compiler)
     if ns.hooks is not None and not override:
         raise ValueError(f"{compiler!r} has target hooks already; pass override=True to replace them")
     ns.hooks = hooks
@@ -190,37 +153,3 @@ def _inline_composites(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
 def InlineComposites() -> tvm.transform.Pass:
     """Pass: regions without composite functions inside, for a ``relax_to_tir`` that works on plain operators."""
     return _inline_composites
-
-
-def set_target_options(mod: tvm.IRModule, compiler: str, **options: Any) -> tvm.IRModule:
-    """``mod`` with options for the hooks (and the codegen) of ``compiler``.
-
-    Raises
-    ------
-    InputError
-        If the namespace has no such option, or a value has the wrong type.
-    """
-    every = dict(mod.attrs[OPTIONS_ATTR]) if mod.attrs and OPTIONS_ATTR in mod.attrs else {}
-    mine = {**every.get(compiler, {}), **options}
-    _checked_options(namespace(compiler), mine)
-    return mod.with_attr(OPTIONS_ATTR, {**every, compiler: mine})
-
-
-def get_target_options(mod: tvm.IRModule, compiler: str) -> dict[str, Any]:
-    """The options of ``compiler`` for this module, defaults filled in."""
-    every = mod.attrs[OPTIONS_ATTR] if mod.attrs and OPTIONS_ATTR in mod.attrs else {}
-    return _checked_options(namespace(compiler), dict(every.get(compiler, {})))
-
-
-def _checked_options(ns: Namespace, given: Mapping[str, Any]) -> dict[str, Any]:
-    """``given`` with the defaults of the namespace, if all names and types are right."""
-    declared = ns.hooks.options if ns.hooks is not None else {}
-    for name, value in given.items():
-        if name not in declared:
-            known = ", ".join(f"{n}={v!r}" for n, v in declared.items()) or "none"
-            raise InputError(f"{ns.name!r} has no option {name!r}; its options and their defaults: {known}")
-        want = type(declared[name])
-        fits = isinstance(value, (want, int) if want is float else want) and isinstance(value, bool) == (want is bool)
-        if not fits:
-            raise InputError(f"option {name!r} of {ns.name!r} is {value!r}; expected {want.__name__}")
-    return {**declared, **given}

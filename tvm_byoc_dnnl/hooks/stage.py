@@ -16,16 +16,17 @@ from tvm import relax, tirx
 
 from ..codegen.guard import dissolve_regions
 from ..log import Entry, raise_failures, read_log, with_entries
+from ..namespace import Namespace, TargetHooks
 from ..partitioning.attempt import Failure, describe, make_region
 from ..partitioning.flatten import inline_regions
 from ..partitioning.passes import partition_module
 from ..partitioning.policy import RegionPolicy
-from ..registry import Namespace, compilers, namespace
+from ..registry import compilers, namespace
 from ..relax_utils import codegen_of, is_host_function, with_functions
+from ..target_options import get_target_options
 from .build import build_apart, hook_target
 from .kernels import KernelTable, global_var, redirect_calls
 from .lowering import HookLowering
-from .registration import TargetHooks, get_target_options
 
 __all__ = ["RunTargetHooks"]
 
@@ -145,7 +146,7 @@ class _Stage:
 
     def _attempt(self, ns: Namespace, func: relax.Function) -> Failure | None:
         if ns is not self.ns:
-            return make_region(ns, func)
+            return make_region(ns, func, get_target_options(self.mod, ns.name))
         if self._all_together is not None:
             return self._all_together
         gv = tvm.ir.GlobalVar("trial")

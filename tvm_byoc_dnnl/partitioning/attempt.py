@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,16 +41,26 @@ def describe(error: Exception) -> str:
     return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]} …"
 
 
-def make_region(ns: Namespace, func: relax.Function) -> Failure | None:
-    """Take a fresh region as far as is cheap: lower and plan it, or run its codegen where there is no other way."""
+def make_region(ns: Namespace, func: relax.Function, options: Mapping[str, Any]) -> Failure | None:
+    """Take a fresh region as far as is cheap: lower and plan it, or run its codegen where there is no other way.
+
+    Parameters
+    ----------
+    ns : Namespace
+        Who takes it.
+    func : relax.Function
+        The region.
+    options : mapping
+        The options of the namespace, defaults filled in.
+    """
     if ns.hooks is not None or ns.fused_ops:
         from ..hooks.lowering import attempt_hooks  # which stands above this module
 
-        result = attempt_hooks(ns, func)
+        result = attempt_hooks(ns, func, options)
         if result is not None:
             return result if isinstance(result, Failure) else None
     if not isinstance(ns.codegen, PortableCodegen):
-        return generate_code(ns, [func]) if ns.codegen is not None else None
+        return generate_code(ns, [func], options) if ns.codegen is not None else None
     stage = "lower"
     try:
         graph = lower_region(ns, func, "trial")
@@ -63,7 +73,7 @@ def make_region(ns: Namespace, func: relax.Function) -> Failure | None:
     return None if refusal is None else Failure(stage, refusal.reason)
 
 
-def generate_code(ns: Namespace, functions: Sequence[relax.Function]) -> Failure | None:
+def generate_code(ns: Namespace, functions: Sequence[relax.Function], options: Mapping[str, Any]) -> Failure | None:
     """Run a namespace's codegen as ``RunCodegen`` would, with made-up names, and throw the result away."""
     codegen = ns.codegen or tvm.get_global_func(f"relax.ext.{ns.name}", allow_missing=True)
     if codegen is None:
@@ -78,7 +88,7 @@ def generate_code(ns: Namespace, functions: Sequence[relax.Function]) -> Failure
     for func in named:
         relax.analysis.post_order_visit(func, name_constant)
     try:
-        made = list(codegen(tvm_ffi.convert(named), tvm_ffi.convert({}), tvm_ffi.convert(constants)))
+        made = list(codegen(tvm_ffi.convert(named), tvm_ffi.convert(dict(options)), tvm_ffi.convert(constants)))
         if len(made) != len(named) or not all(isinstance(m, tvm.runtime.Module) for m in made):
             return Failure("codegen", f"the codegen returned {made}; expected {len(named)} runtime module(s)")
         check_sources(made)

@@ -9,9 +9,11 @@ from tvm import relax
 
 from ..codegen.extern import install_codegen
 from ..log import raise_failures, read_log, with_entries
+from ..namespace import Namespace
 from ..registry import namespace
 from ..relax_utils import codegen_of, composite_of, is_host_function
-from .attempt import make_region
+from ..target_options import get_target_options
+from .attempt import Failure, make_region
 from .fallback import Attempt, BlockPlan, Fallback, Plan
 from .merge import Unit
 from .policy import RegionPolicy
@@ -50,7 +52,12 @@ def PartitionGraph(*, policy: RegionPolicy | None = None, strict: bool = False) 
 
     @tvm.transform.module_pass(opt_level=0, name="PartitionGraph")
     def partition(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
-        mod = partition_module(mod, make_region, policy)
+        given = mod  # its options
+
+        def attempt(ns: Namespace, func: relax.Function) -> Failure | None:
+            return make_region(ns, func, get_target_options(given, ns.name))
+
+        mod = partition_module(mod, attempt, policy)
         if strict:
             raise_failures(read_log(mod))
         return mod

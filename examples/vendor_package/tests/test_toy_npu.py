@@ -55,11 +55,19 @@ def test_a_model_is_right_and_runs_from_a_file(tmp_path) -> None:
     np.testing.assert_allclose(byoc.load(library)(A, B, C), expected(), rtol=1e-5)
 
 
+def sources(module: tvm.runtime.Module) -> list[str]:
+    """The C source in a module and in those that it imports."""
+    own = [module.inspect_source()] if module.kind == "c" else []
+    return [*own, *(source for m in module.imports for source in sources(m))]
+
+
 def test_an_option_reaches_the_generated_code() -> None:
-    mod = byoc.set_target_options(byoc.partition(model(), "toy_npu"), "toy_npu", unroll=True)
-    machine = relax.VirtualMachine(tvm.compile(mod, "llvm", relax_pipeline="byoc"), tvm.cpu())
-    got = machine["main"](*map(tvm.runtime.tensor, (A, B, C)))
-    np.testing.assert_allclose(got.numpy(), expected(), rtol=1e-5)
+    for unroll in (False, True):
+        executable = byoc.compile(model(), "toy_npu", options={"toy_npu": {"unroll": unroll}})
+        (source,) = sources(executable.mod)
+        assert ("unroll-loops" in source) == unroll
+        got = byoc.Runner(executable)(A, B, C)
+        np.testing.assert_allclose(got, expected(), rtol=1e-5)
 
 
 def test_what_it_does_not_take_has_a_reason() -> None:

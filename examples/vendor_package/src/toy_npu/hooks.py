@@ -15,7 +15,7 @@ import tvm_byoc_dnnl as byoc
 __all__ = ["OPTIONS", "register"]
 
 NAMESPACE, TARGET = "toy_npu", "c"
-#: option → default; a user sets them by ``byoc.set_target_options(mod, "toy_npu", unroll=True)``
+#: option → default; a user sets them by ``byoc.compile(model, "toy_npu", options={"toy_npu": {"unroll": True}})``
 OPTIONS = {"unroll": False}
 
 

@@ -1,0 +1,145 @@
+"""What a vendor's namespace consists of: plain data, filled by the ``register_*`` functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import tvm
+
+from .lower.builder import GraphBuilder
+from .lower.graph import PortableGraph
+from .verdict import Reject
+
+if TYPE_CHECKING:
+    from .partitioning.policy import RegionPolicy
+
+__all__ = ["Description", "FusedOp", "Lowering", "Namespace", "Pattern", "Predicate", "TargetHooks", "TirToRuntime"]
+
+#: ``predicate(attrs, args) -> True | False | Reject``
+Predicate = Callable[[Any, Sequence[Any]], "bool | Reject"]
+#: ``lowering(g, call) -> Value | tuple of Values``; refuses by raising or returning `Reject`
+Lowering = Callable[[GraphBuilder, Any], Any]
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A subgraph that becomes one composite function.
+
+    Attributes
+    ----------
+    name : str
+        Unique in the namespace; the composite is called ``<namespace>.<name>``.
+    pattern : tvm.relax.dpl.DFPattern
+        What to find. Its root is the pattern itself.
+    annotations : mapping
+        Names for parts of the pattern, to be found again in ``check`` and ``lower``.
+    check : callable, optional
+        ``check(match) -> True | False | Reject``, ``match`` maps annotation names (and ``"root"``) to expressions.
+    lower : callable, optional
+        ``lower(g, match) -> Value | tuple``. Without it the composite is lowered op by op.
+    outputs : sequence of str
+        Annotated parts, besides the root, whose results may be used outside of the match.
+    example : callable, optional
+        ``example() -> IRModule`` whose ``main`` the pattern matches, for the conformance kit.
+    """
+
+    name: str
+    pattern: Any
+    annotations: Mapping[str, Any] = field(default_factory=dict)
+    check: Callable[[Mapping[str, Any]], bool | Reject] | None = None
+    lower: Callable[[GraphBuilder, Mapping[str, Any]], Any] | None = None
+    outputs: Sequence[str] = ()
+    example: Callable[[], tvm.IRModule] | None = None
+
+
+@dataclass(frozen=True)
+class Description:
+    """How a library runs a portable graph on this machine.
+
+    Attributes
+    ----------
+    implementations : sequence of str
+        One per node of the graph; ``"view"`` where nothing is executed.
+    reorders : int
+        Changes of layout per run that no node asked for.
+    """
+
+    implementations: Sequence[str]
+    reorders: int
+
+
+#: ``(IRModule of one namespace's PrimFuncs, Target) -> runtime Module``
+TirToRuntime = Callable[[tvm.IRModule, tvm.target.Target], tvm.runtime.Module]
+
+
+@dataclass(frozen=True)
+class TargetHooks:
+    """What `register_target_hooks` keeps of a namespace."""
+
+    relax_to_tir: tvm.transform.Pass
+    tir_to_runtime: TirToRuntime | None = None
+    tir_passes: tvm.transform.Pass | None = None
+    target: str | Mapping[str, Any] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def builds_apart(self) -> bool:
+        """Whether the PrimFuncs become a runtime module of their own, beside TVM's."""
+        return any(part is not None for part in (self.tir_to_runtime, self.tir_passes, self.target))
+
+
+@dataclass(frozen=True)
+class FusedOp:
+    """What `register_fused_op` keeps.
+
+    Attributes
+    ----------
+    inputs : tuple of DFPattern
+        The leaves of the pattern, left to right, each once.
+    outputs : tuple of DFPattern
+        The parts whose results leave it, its root first.
+    """
+
+    name: str
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    annotations: Mapping[str, Any]
+    compute: Callable[..., Any] | None
+    schedule: Callable[[Any], Any] | None
+
+
+@dataclass
+class Namespace:
+    """One vendor: its tables, filled by the ``register_*`` functions."""
+
+    name: str
+    predicates: dict[str, Predicate] = field(default_factory=dict)
+    lowerings: dict[str, Lowering] = field(default_factory=dict)
+    patterns: dict[str, Pattern] = field(default_factory=dict)
+    codegen: Callable[..., Any] | None = None
+    codegen_options: Mapping[str, Any] = field(default_factory=dict)
+    probe: Callable[[PortableGraph], Reject | None] | None = None
+    describe: Callable[[PortableGraph], Description | None] | None = None
+    emit: Callable[[PortableGraph], str] | None = None
+    optimize: Callable[[PortableGraph], PortableGraph] | None = None
+    prepare: Sequence[Callable[[], tvm.transform.Pass]] = ()
+    policy: RegionPolicy | None = None
+    hooks: TargetHooks | None = None
+    fused_ops: dict[str, FusedOp] = field(default_factory=dict)
+    #: Relax op → why the library cannot do it
+    unsupported: dict[str, str] = field(default_factory=dict)
+
+    def no_predicate(self, op: str) -> Reject:
+        """The verdict on a call of an operator that it has neither a predicate nor a lowering for."""
+        why = self.unsupported.get(op)
+        return Reject(f"{self.name!r} has no predicate for {op}" + (f": {why}" if why else ""))
+
+    def ops(self) -> list[str]:
+        """Relax ops for which it has a predicate or a lowering."""
+        return sorted({*self.predicates, *self.lowerings})
+
+    def options(self) -> dict[str, Any]:
+        """What a user may set for its codegen and its hooks → default."""
+        return {**self.codegen_options, **(self.hooks.options if self.hooks is not None else {})}
