@@ -18,7 +18,7 @@ DEPS   := $(VENV)/.deps
 NATIVE := $(BUILD)/.installed
 PEERS  := $(VENV)/.peers
 
-.PHONY: help build demo test test-py test-cpp test-kit test-large test-browser test-tvm026 lint format bench docs clean
+.PHONY: help build demo test test-py test-cpp test-kit test-large test-stress test-tsan golden test-browser test-tvm026 lint format bench docs clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -71,8 +71,22 @@ test-kit: $(NATIVE)  ## the whole conformance kit on dnnl and ccompiler, side by
 test-kit-%: $(NATIVE)
 	@$(PY) -m pytest -m kit 'tests/conformance/test_backends.py::test_conforms[$*]' $(ARGS)
 
+test-stress: $(NATIVE)  ## a minute of eight threads on one module, every result checked
+	@$(PY) -m pytest -m stress $(ARGS)
+
+test-tsan: $(DEPS)  ## the C++ core's threads under ThreadSanitizer, in build/tsan
+	@$(VENV)/bin/cmake -G Ninja -S . -B build/tsan \
+	  -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV))/bin/ninja -DPython_EXECUTABLE=$(abspath $(PY)) \
+	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTVM_BYOC_DNNL_BUILD_TESTS=ON -DTVM_BYOC_DNNL_SANITIZE=thread > /dev/null
+	@$(VENV)/bin/cmake --build build/tsan --target region_test stress_test
+	@OMP_NUM_THREADS=1 STRESS_SECONDS=5 TSAN_OPTIONS="halt_on_error=1 suppressions=$(abspath tests/cpp/tsan.supp)" \
+	  $(VENV)/bin/ctest --test-dir build/tsan -R '^(region|stress)_test$$' --output-on-failure
+
 test-large: $(NATIVE)  ## a model of more than 2 GB of weights; needs 10 GB of memory and 8 GB of disk
 	@$(PY) -m pytest -m large -s $(ARGS)
+
+golden: $(NATIVE)  ## write the golden library of tests/golden/ again, after a deliberate change of the format
+	@$(PY) -m tests.golden.make
 
 test-tvm026: $(NATIVE)  ## the Python tests under TVM 0.26, in .venv-tvm026
 	@$(MAKE) --no-print-directory VENV=.venv-tvm026 .venv-tvm026/.deps

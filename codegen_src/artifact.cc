@@ -96,6 +96,7 @@ std::string Save(const Artifact& artifact, std::string_view writer) {
   AppendString(kRegionKind, &payload);
   AppendString(artifact.symbol, &payload);
   AppendString(artifact.graph_json, &payload);
+  AppendString(artifact.isa, &payload);
   Append<uint64_t>(artifact.const_names.size(), &payload);
   for (const std::string& name : artifact.const_names) AppendString(name, &payload);
   return Seal(payload, writer);
@@ -106,6 +107,7 @@ Artifact Load(std::string_view bytes) {
   Artifact artifact;
   artifact.symbol = payload.ReadString();
   artifact.graph_json = payload.ReadString();
+  artifact.isa = payload.ReadString();
   ReadItems(&payload, [&] { artifact.const_names.push_back(payload.ReadString()); });
   payload.ExpectEnd();
   return artifact;

@@ -20,6 +20,7 @@ struct Artifact {
   std::string symbol;
   std::string graph_json;
   std::vector<std::string> const_names;
+  std::string isa = {};  // oneDNN's name of the instruction set that it was built on, for messages
 };
 
 /// `writer` names the versions that wrote it, for messages.

@@ -115,6 +115,26 @@ void CheckShape(const DLTensor& tensor, const Dims& expected, const ArgumentName
   if (tensor.data == nullptr && elements != 0) Fail(ErrorKind::kInput, name(), " has no data");
 }
 
+const char* IsaName(dnnl::cpu_isa isa) {
+  static constexpr std::pair<dnnl::cpu_isa, const char*> kNames[] = {
+      {dnnl::cpu_isa::sse41, "sse41"},
+      {dnnl::cpu_isa::avx, "avx"},
+      {dnnl::cpu_isa::avx2, "avx2"},
+      {dnnl::cpu_isa::avx2_vnni, "avx2_vnni"},
+      {dnnl::cpu_isa::avx2_vnni_2, "avx2_vnni_2"},
+      {dnnl::cpu_isa::avx512_core, "avx512_core"},
+      {dnnl::cpu_isa::avx512_core_vnni, "avx512_core_vnni"},
+      {dnnl::cpu_isa::avx512_core_bf16, "avx512_core_bf16"},
+      {dnnl::cpu_isa::avx512_core_fp16, "avx512_core_fp16"},
+      {dnnl::cpu_isa::avx512_core_amx, "avx512_core_amx"},
+      {dnnl::cpu_isa::avx512_core_amx_fp16, "avx512_core_amx_fp16"},
+  };
+  for (const auto& [known, name] : kNames) {
+    if (known == isa) return name;
+  }
+  return "unknown";
+}
+
 class DnnlModule final : public ffi::ModuleObj {
  public:
   explicit DnnlModule(Artifact artifact)
@@ -201,7 +221,14 @@ class DnnlModule final : public ffi::ModuleObj {
       CheckShape(raw, KnownDims(expected.shape), name);
       constants.push_back({data, std::make_shared<ffi::Tensor>(tensor)});
     }
-    region_.Initialise(std::move(constants));
+    try {
+      region_.Initialise(std::move(constants));
+    } catch (const Error& error) {
+      const char* isa = IsaName(dnnl::get_effective_cpu_isa());
+      if (error.kind() != ErrorKind::kUnsupported || artifact_.isa == isa) throw;
+      Fail(error.kind(), error.what(), ". This CPU has ", isa, ", the model was built on ",
+           artifact_.isa, ": build it on a CPU like this one, or under ONEDNN_MAX_CPU_ISA");
+    }
   }
 
   [[noreturn]] void FailNotInitialised() const {
@@ -306,26 +333,6 @@ class DnnlModule final : public ffi::ModuleObj {
   Region region_;
 };
 
-const char* IsaName(dnnl::cpu_isa isa) {
-  static constexpr std::pair<dnnl::cpu_isa, const char*> kNames[] = {
-      {dnnl::cpu_isa::sse41, "sse41"},
-      {dnnl::cpu_isa::avx, "avx"},
-      {dnnl::cpu_isa::avx2, "avx2"},
-      {dnnl::cpu_isa::avx2_vnni, "avx2_vnni"},
-      {dnnl::cpu_isa::avx2_vnni_2, "avx2_vnni_2"},
-      {dnnl::cpu_isa::avx512_core, "avx512_core"},
-      {dnnl::cpu_isa::avx512_core_vnni, "avx512_core_vnni"},
-      {dnnl::cpu_isa::avx512_core_bf16, "avx512_core_bf16"},
-      {dnnl::cpu_isa::avx512_core_fp16, "avx512_core_fp16"},
-      {dnnl::cpu_isa::avx512_core_amx, "avx512_core_amx"},
-      {dnnl::cpu_isa::avx512_core_amx_fp16, "avx512_core_amx_fp16"},
-  };
-  for (const auto& [known, name] : kNames) {
-    if (known == isa) return name;
-  }
-  return "unknown";
-}
-
 /// A static graph as source; the names of its constants are checked as for a module.
 ffi::String Emit(const ffi::String& graph_json, const ffi::Array<ffi::String>& const_names) {
   return Guarded([&] {
@@ -377,7 +384,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("tvm_byoc_dnnl.ModuleCreate",
            [](const ffi::String& symbol, const ffi::String& graph_json,
               const ffi::Array<ffi::String>& const_names) {
-             Artifact artifact{symbol, graph_json, {}};
+             Artifact artifact{symbol, graph_json, {}, IsaName(dnnl::get_effective_cpu_isa())};
              for (const ffi::String& name : const_names) artifact.const_names.push_back(name);
              return Guarded([&] { return DnnlModule::Create(std::move(artifact)); });
            })

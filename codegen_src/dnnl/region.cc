@@ -31,7 +31,13 @@ std::shared_ptr<const Plan> Region::Build(const Key& symbols) {
   Program program = Lowering(graph_, shapes, CpuEngine()).Run();
   std::vector<const void*> data;
   for (const ConstantData& constant : constants_) data.push_back(constant.data);
-  return std::make_shared<const Plan>(std::move(program), std::move(shapes), data, &store_);
+  auto plan = std::make_unique<Plan>(std::move(program), std::move(shapes), data, &store_);
+  // Calls may still run when other constants take the place of these.
+  std::vector<std::shared_ptr<const void>> read;
+  for (size_t i = 0; i < constants_.size(); ++i) {
+    if (plan->UsesConstant(i)) read.push_back(constants_[i].owner);
+  }
+  return {plan.release(), [read = std::move(read)](const Plan* dying) { delete dying; }};
 }
 
 std::shared_ptr<const Plan> Region::Lookup(const Key& symbols) {

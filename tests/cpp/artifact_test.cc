@@ -52,11 +52,12 @@ TEST(LargeChecksum) {  // of the algorithm's own description, and for each way t
 
 TEST(RoundTrip) {
   for (const Artifact& artifact :
-       {Artifact{"f", "{}", {"a", "", "b"}}, Artifact{"", std::string("\0x", 2), {}}}) {
+       {Artifact{"f", "{}", {"a", "", "b"}, "avx2"}, Artifact{"", std::string("\0x", 2), {}}}) {
     Artifact loaded = Load(Save(artifact, kWriter));
     CHECK_EQUAL(loaded.symbol, artifact.symbol);
     CHECK_EQUAL(loaded.graph_json, artifact.graph_json);
     CHECK(loaded.const_names == artifact.const_names);
+    CHECK_EQUAL(loaded.isa, artifact.isa);
   }
 }
 

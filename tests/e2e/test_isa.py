@@ -1,0 +1,135 @@
+"""A library built on one CPU and run on another: instruction sets limited by oneDNN's ONEDNN_MAX_CPU_ISA.
+
+Each process has its own limit, since oneDNN reads it once. What is not there on this machine is left out by oneDNN
+itself: a limit is an upper one.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+LEVELS = ("SSE41", "AVX2", "AVX512_CORE", "DEFAULT")
+
+# Convolutions whose channels fill no vector, a matmul, a layer norm and a pool: each has its own packed layouts.
+BUILD = """
+import sys, numpy as np
+from tvm import relax
+import tvm_byoc_dnnl as byoc
+from tvm_byoc_dnnl._compat import make_constant
+
+rng = np.random.default_rng(0)
+
+def const(*shape):
+    return make_constant((rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype("float32"))
+
+x = relax.Var("x", relax.TensorType((2, 3, 17, 19), "float32"))
+bb = relax.BlockBuilder()
+with bb.function("main", [x]):
+    with bb.dataflow():
+        y = bb.emit(relax.op.nn.conv2d(x, const(20, 3, 3, 3), padding=1, strides=2))
+        y = bb.emit(relax.op.nn.relu(bb.emit(relax.op.add(y, const(1, 20, 1, 1)))))
+        z = bb.emit(relax.op.nn.conv2d(y, const(40, 5, 1, 1), groups=4))
+        y = bb.emit(relax.op.nn.conv2d(y, const(20, 1, 3, 3), padding=1, groups=20))
+        y = bb.emit(relax.op.nn.max_pool2d(bb.emit(relax.op.concat([y, z], 1)), (3, 3), strides=2))
+        y = bb.emit(relax.op.reshape(y, (2, 60 * 4 * 4)))
+        y = bb.emit(relax.op.matmul(y, const(960, 37)))
+        y = bb.emit(relax.op.nn.layer_norm(y, const(37), const(37), axes=[-1]))
+        y = bb.emit_output(relax.op.nn.softmax(y))
+    bb.emit_func_output(y)
+ex = byoc.compile(bb.get())
+for path in sys.argv[1:]:
+    ex.export_library(path)
+"""
+
+RUN = """
+import json, sys, numpy as np, tvm_byoc_dnnl as byoc
+from tvm_byoc_dnnl import _native
+inputs, outputs, *libraries = sys.argv[1:]
+isa = json.loads(_native.function("tvm_byoc_dnnl.Info")())["isa"]
+np.savez(outputs, *(byoc.load(path)(np.load(inputs)) for path in libraries), isa=isa)
+"""
+
+
+def run(code: str, level: str, *args: Path) -> None:
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": level}
+    ran = subprocess.run([sys.executable, "-c", code, *map(str, args)], env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, f"{level}: {ran.stderr[-2000:]}"
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory) -> dict[str, Path]:
+    """One library per level that it was built at."""
+    folder = tmp_path_factory.mktemp("isa")
+    paths = {level: folder / f"{level}.so" for level in LEVELS}
+    for level, path in paths.items():
+        run(BUILD, level, path)
+    return paths
+
+
+@pytest.fixture(scope="module")
+def results(libraries, tmp_path_factory) -> dict[tuple[str, str], np.ndarray]:
+    """By the level that it was built at, and the one that it ran at; ``("isa", level)`` says what that was."""
+    folder = tmp_path_factory.mktemp("results")
+    np.save(folder / "x.npy", np.random.default_rng(1).standard_normal((2, 3, 17, 19)).astype("float32"))
+    found = {}
+    for level in LEVELS:
+        run(RUN, level, folder / "x.npy", folder / f"{level}.npz", *libraries.values())
+        arrays = np.load(folder / f"{level}.npz")
+        found |= {(built, level): arrays[f"arr_{i}"] for i, built in enumerate(LEVELS)}
+        found["isa", level] = arrays["isa"]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("built", LEVELS)
+@pytest.mark.parametrize("ran", LEVELS)
+def test_built_on_one_cpu_runs_on_another(results, built, ran):
+    got, want = results[built, ran], results["DEFAULT", "DEFAULT"]
+    assert got.shape == (2, 37)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(got.sum(-1), 1, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_the_levels_are_not_all_the_same(results):
+    """Or the test above says nothing: oneDNN chooses other implementations, with other layouts."""
+    levels = {str(results["isa", level]) for level in LEVELS}
+    assert len(levels) >= 2, levels
+
+
+SHORT_FLOATS = """
+import sys, ml_dtypes, numpy as np
+from tvm import relax
+import tvm_byoc_dnnl as byoc
+from tvm_byoc_dnnl._compat import make_constant
+
+what, path = sys.argv[1:]
+if what == "build":
+    x = relax.Var("x", relax.TensorType((2, 64), "bfloat16"))
+    bb = relax.BlockBuilder()
+    with bb.function("main", [x]):
+        with bb.dataflow():
+            y = bb.emit_output(relax.op.matmul(x, make_constant(np.ones((64, 32), "float32"), "bfloat16")))
+        bb.emit_func_output(y)
+    byoc.compile(bb.get()).export_library(path)
+else:
+    try:
+        got = byoc.load(path)(np.ones((2, 64), ml_dtypes.bfloat16))
+        assert (got.astype("float32") == 64).all()
+    except byoc.UnsupportedError as error:
+        assert "the model was built on avx512" in str(error) and "ONEDNN_MAX_CPU_ISA" in str(error), error
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", ["SSE41", "DEFAULT"])
+def test_a_dtype_that_the_cpu_lacks_is_right_or_one_clear_error(tmp_path, level):
+    """bfloat16 needs AVX-512; a region of it cannot run elsewhere, and says where it was built."""
+    run(SHORT_FLOATS, "DEFAULT", Path("build"), tmp_path / "m.so")
+    run(SHORT_FLOATS, level, Path("run"), tmp_path / "m.so")
