@@ -14,6 +14,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
 from ..errors import InputError, UnsupportedError
+from .onnx_dims import refuse_sequences, spell_dims
 from .onnx_graph import Graph, is_standard
 from .onnx_rewrites import rewrite
 
@@ -56,6 +57,7 @@ def import_onnx(model: onnx.ModelProto, shapes: Shapes | None = None) -> tvm.IRM
     graph = Graph(model)
     if shapes:
         fix_shapes(graph, shapes)
+    refuse_sequences(graph.inputs)
     rewrite(graph)
     _check_operators(graph)
     module = _import(graph)
@@ -71,6 +73,7 @@ def _import(graph: Graph) -> tvm.IRModule:
     afterwards, from the model's own memory.
     """
     light, weights = graph.without_weights(_LARGE)
+    spell_dims(light)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")  # about renamed inputs; the names are kept in an attribute
         try:

@@ -69,8 +69,11 @@ class PreparedModel(BackendRep):
             raise InputError(f"run takes inputs alone; got {', '.join(sorted(kwargs))}")
         given = self._named(inputs)
         values = {name: given.pop(name) for name in self.deciding}
-        result = self._form(values)(*given.values())
-        return tuple(result) if isinstance(result, list) else (result,)
+        return self.outputs(self._form(values)(*given.values()))
+
+    def outputs(self, result: Any) -> tuple[Any, ...]:
+        """What a compiled form returned, one item per output; a sequence is a list."""
+        return (result,) if len(self.model.graph.output) == 1 else tuple(result)
 
     def _form(self, values: Mapping[str, np.ndarray]) -> Runner:
         key = tuple((str(v.dtype), v.shape, v.tobytes()) for v in values.values())

@@ -12,7 +12,24 @@ from itertools import chain
 import onnx
 
 from ..onnx_graph import Graph
-from . import attributes, contrib, einsum, mistaken, padding, quantised, recurrent, resize
+from . import (
+    arrangement,
+    attributes,
+    casts,
+    contrib,
+    detection,
+    einsum,
+    integers,
+    masks,
+    mistaken,
+    padding,
+    products,
+    quantised,
+    recurrent,
+    reductions,
+    resize,
+    sequences,
+)
 from .fold import fold
 from .functions import expand_functions
 from .legacy import modernise
@@ -23,14 +40,22 @@ Rule = Callable[[Graph, onnx.NodeProto], "list[onnx.NodeProto] | None"]
 
 # (domain, operator) -> rule
 RULES: dict[tuple[str, str], Rule] = {
+    **arrangement.RULES,
     **attributes.RULES,
+    **casts.RULES,
     **contrib.RULES,
+    **detection.RULES,
     **einsum.RULES,
+    **integers.RULES,
+    **masks.RULES,
     **mistaken.RULES,
     **padding.RULES,
+    **products.RULES,
     **quantised.RULES,
     **recurrent.RULES,
+    **reductions.RULES,
     **resize.RULES,
+    **sequences.RULES,
 }
 _MAX_ROUNDS = 4  # a rule may make shapes known that another waits for
 

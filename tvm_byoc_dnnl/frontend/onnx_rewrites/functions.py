@@ -9,6 +9,7 @@ from onnx import defs
 from onnx.inliner import inline_selected_functions
 
 from ..onnx_graph import Graph, is_standard
+from .instantiate import instantiate
 
 _MAX_DEPTH = 4  # bodies may hold such operators again
 
@@ -31,8 +32,18 @@ def expand_functions(graph: Graph) -> None:
         functions = [("", op) for op in sorted(wanted)]
         try:
             graph.take_nodes(inline_selected_functions(skeleton, functions, inline_schema_functions=True))
-        except RuntimeError:  # the inliner wants types that it does not infer: the importer then names the operator
-            return
+        except RuntimeError:  # the inliner wants a type for every input, also for those that a node leaves out
+            if not _instantiate(graph, wanted):
+                return  # the importer then names the operator
+
+
+def _instantiate(graph: Graph, wanted: set[str]) -> bool:
+    """Do it node by node; whether anything was replaced."""
+    graph.infer_shapes()
+    bodies = [instantiate(graph, n) if n.op_type in wanted and is_standard(n) else None for n in graph.nodes]
+    pairs = zip(bodies, graph.nodes, strict=True)
+    graph.nodes = [inner for body, node in pairs for inner in ([node] if body is None else body)]
+    return any(body is not None for body in bodies)
 
 
 def _needs_body(graph: Graph, node: onnx.NodeProto, known: set[str]) -> bool:

@@ -8,6 +8,7 @@ from onnx import TensorProto
 from ...errors import UnsupportedError
 from ..onnx_graph import Graph, attributes
 from .builder import Builder, Nodes
+from .integers import integer_power
 
 _INTEGERS = frozenset({*range(TensorProto.UINT8, TensorProto.INT64 + 1), TensorProto.UINT32, TensorProto.UINT64})
 
@@ -17,11 +18,17 @@ def _refuse(node: onnx.NodeProto, what: str) -> UnsupportedError:
 
 
 def _dropout(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
-    """The importer takes it for inference."""
+    """The importer takes it for inference, and makes a mask of the data's type."""
     _data, ratio, training = (graph.constant(n) if n else None for n in (*node.input, "", "")[:3])
     if training is not None and training.any() and not (ratio is not None and ratio == 0):
         raise _refuse(node, "in training mode")
-    return None
+    if len(node.output) < 2 or not node.output[1] or not graph.is_read(node.output[1]):
+        return None
+    b = Builder(graph, node)
+    true = onnx.helper.make_tensor("true", TensorProto.BOOL, [1], [True])
+    b.add("ConstantOfShape", [b.add("Shape", [node.input[0]])], node.output[1], value=true)
+    b.add("Identity", [node.input[0]], node.output[0])
+    return b.nodes
 
 
 def _batch_norm(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
@@ -47,6 +54,8 @@ def _is_inf(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
 def _power(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     """ONNX lets the exponent be of another type, and PyTorch exports ``x ** 2`` so."""
     base, exponent = (graph.elem_type(name) for name in node.input)
+    if base in _INTEGERS and base == exponent:
+        return integer_power(graph, node)
     if not base or not exponent or base == exponent:
         return None
     b = Builder(graph, node)

@@ -41,6 +41,15 @@ class _Quantised(Builder):
             return name
         return self.graph.add_constant(f"{name}_scalar", value.reshape(()))
 
+    def wide(self, scale: str) -> str:
+        """A scale as float32: sums of products in float16 are off by more than a step of the result."""
+        if self.graph.elem_type(scale) not in (TensorProto.FLOAT16, TensorProto.BFLOAT16):
+            return scale
+        value = self.graph.constant(scale)
+        if value is not None:
+            return self.graph.add_constant(f"{scale}_wide", value.astype("float32"))
+        return self.add("Cast", [scale], to=TensorProto.FLOAT)
+
     def bias(self, data: str, x_scale: str, w_scale: str) -> str:
         """An int32 bias, whose scale is the product of the operands'."""
         values: list[Any] = [self.graph.constant(n) for n in (data, x_scale, w_scale)]
@@ -62,6 +71,7 @@ def _conv(graph: Graph, node: onnx.NodeProto) -> Nodes:
 def _matmul(graph: Graph, node: onnx.NodeProto) -> Nodes:
     b = _Quantised(graph, node)
     x, xs, xz, w, ws, wz, ys, yz = b.inputs[:8]
+    xs, ws, ys = map(b.wide, (xs, ws, ys))
     data, weight = b.dequantised(x, xs, xz, axis=-2), b.dequantised(w, ws, wz, axis=-1)
     return b.quantised(b.add("MatMul", [data, weight]), ys, yz)
 

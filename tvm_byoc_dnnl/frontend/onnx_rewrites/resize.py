@@ -11,6 +11,7 @@ from onnx import helper
 
 from ...errors import UnsupportedError
 from ..onnx_graph import Graph, attributes
+from .resize_matrix import by_matrices
 
 _BEFORE_11 = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 _KEPT = (
@@ -33,6 +34,9 @@ def _resize(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
     attrs = attributes(node)
     if len(node.input) == 2 and graph.opset < 11:
         return [_new(node, {**attrs, **_BEFORE_11}, "", node.input[1], "")]
+    made = by_matrices(graph, node)
+    if made is not None:
+        return made
     if attrs.get("antialias"):
         raise UnsupportedError(f"no Relax equivalent for Resize with antialias=1 (node `{node.name}`)")
     roi, scales, sizes = (*node.input[1:], "", "", "")[:3]

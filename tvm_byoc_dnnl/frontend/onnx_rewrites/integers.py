@@ -1,0 +1,86 @@
+"""Arithmetic whose corner cases TVM leaves to the machine: shifts out of range, remainders of infinities, powers."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from ..onnx_graph import Graph
+from .builder import Builder, Nodes
+
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
+
+
+def dtype_of(graph: Graph, name: str) -> np.dtype | None:
+    """NumPy's dtype of a value, ``None`` when unknown."""
+    kind = graph.elem_type(name)
+    return np.dtype(helper.tensor_dtype_to_np_dtype(kind)) if kind else None
+
+
+def _bit_shift(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
+    """A shift by the width or more, or by less than 0, moves every bit out; machines shift by the remainder."""
+    dtype = dtype_of(graph, node.input[0])
+    if dtype is None or _DONE in node.name:
+        return None
+    shift, bits = graph.constant(node.input[1]), dtype.itemsize * 8
+    if shift is not None and ((shift >= 0) & (shift < bits)).all():
+        return None
+    b = Builder(graph, node)
+    x, by = node.input
+    zero = graph.add_constant(f"{node.output[0]}_zero", np.array(0, dtype))
+    inside = b.add("Less", [by, graph.add_constant(f"{node.output[0]}_bits", np.array(bits, dtype))])
+    if dtype.kind == "i":
+        inside = b.add("And", [inside, b.add("GreaterOrEqual", [by, zero])])
+    shifted = b.add("BitShift", [x, b.add("Where", [inside, by, zero])], **b.attrs)
+    b.nodes[-1].name = f"{shifted}{_DONE}"
+    emptied = zero
+    if dtype.kind == "i" and b.attrs["direction"] == "RIGHT":
+        ones = graph.add_constant(f"{node.output[0]}_ones", np.array(-1, dtype))
+        emptied = b.add("Where", [b.add("Less", [x, zero]), ones, zero])
+    b.add("Where", [inside, shifted, emptied], node.output[0])
+    return b.nodes
+
+
+_DONE = "_in_range"  # in the name of a shift that is in range by construction
+
+
+def _mod(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
+    """Of floats with the divisor's sign: TVM divides, which loses infinities; the other remainder it takes right."""
+    b = Builder(graph, node)
+    if b.attrs.get("fmod", 0) or graph.elem_type(node.input[0]) not in _FLOATS:
+        return None
+    x, divisor = node.input
+    zero = b.number(0, like=x)
+    rest = b.add("Mod", [x, divisor], fmod=1)
+    apart = b.add("Xor", [b.add("Less", [rest, zero]), b.add("Less", [divisor, zero])])
+    adjust = b.add("And", [apart, b.add("Not", [b.add("Equal", [rest, zero])])])
+    b.add("Where", [adjust, b.add("Add", [rest, divisor]), rest], node.output[0])
+    return b.nodes
+
+
+def integer_power(graph: Graph, node: onnx.NodeProto) -> Nodes:
+    """Powers of integers by squaring, exact and with the overflow of integers; TVM only knows powers of floats.
+
+    Exponents that are not constant have to be below 65,536: larger ones give anything but an error.
+    """
+    b = Builder(graph, node)
+    base, exponent = node.input
+    dtype = dtype_of(graph, base)
+    assert dtype is not None
+    known = graph.constant(exponent)
+    highest = int(known.max(initial=0)) if known is not None else (1 << min(16, dtype.itemsize * 8 - 1)) - 1
+    one = graph.add_constant(f"{node.output[0]}_one", np.array(1, dtype))
+    zero = graph.add_constant(f"{node.output[0]}_zero", np.array(0, dtype))
+    result = one
+    for bit in range(max(1, highest.bit_length())):
+        mask = graph.add_constant(f"{node.output[0]}_bit", np.array(1 << bit, dtype))
+        skipped = b.add("Equal", [b.add("BitwiseAnd", [exponent, mask]), zero])
+        result = b.add("Mul", [result, b.add("Where", [skipped, one, base])])
+        base = b.add("Mul", [base, base])
+    b.nodes.pop()  # the square that nobody reads
+    b.add("Identity", [result], node.output[0])
+    return b.nodes
+
+
+RULES = {("", "BitShift"): _bit_shift, ("", "Mod"): _mod}
