@@ -35,13 +35,23 @@ class _Sinker:
         self._constants = graph.constant_tensors()
         self._producer = {t: n for n in graph.nodes for t in n.outputs}
         self._inverses: set[Node] = set()  # made here; moving a node above one would undo the last move
+        self._reads = {tensor: len(users) for tensor, users in graph.uses().items()}
+        self._outputs = set(graph.outputs)
 
     def _shape(self, tensor: int) -> tuple[Dim, ...]:
         return self.graph.tensors[tensor].shape
 
     def _is_read_once(self, tensor: int) -> bool:
-        uses = sum(node.inputs.count(tensor) for node in self.graph.nodes)
-        return uses == 1 and tensor not in self.graph.outputs
+        return self._reads[tensor] == 1 and tensor not in self._outputs
+
+    def _reread(self, old: int | None, new: int) -> None:
+        """Account for a reader of ``old`` that reads ``new`` now; a view that nobody reads any more reads nothing."""
+        self._reads[new] = self._reads.get(new, 0) + 1
+        while old is not None:
+            self._reads[old] -= 1
+            view = self._producer.get(old)
+            is_dead = view is not None and view.kind in VIEWS and not self._reads[old] and old not in self._outputs
+            old = view.inputs[0] if view is not None and is_dead else None
 
     def sink(self, node: Node) -> bool:
         """Move ``node`` above one view in front of it."""
@@ -67,12 +77,14 @@ class _Sinker:
         graph = self.graph
         for i, operand in enumerate(operands):
             if i == place:
+                self._reread(node.inputs[i], view.inputs[0])  # the view reads no more
                 node.inputs[i] = view.inputs[0]
             elif isinstance(operand, tuple):
                 kind, shape, attrs = operand
                 old = node.inputs[i]
                 node.inputs[i] = graph.insert_before(node, kind, [old], shape, graph.tensors[old].dtype, **attrs)
                 inverse = graph.nodes[graph.nodes.index(node) - 1]
+                self._reread(None, node.inputs[i])  # the inverse reads the operand in the node's place
                 self._producer[node.inputs[i]] = inverse
                 self._inverses.add(inverse)
                 if old in self._constants:
@@ -85,6 +97,7 @@ class _Sinker:
         moved = Node(view.kind, [inner], [result], view.attrs, source=view.source)
         graph.nodes.insert(graph.nodes.index(node) + 1, moved)
         self._producer[inner], self._producer[result] = node, moved
+        self._reread(None, inner)
 
     def _seen_through(self, view: Node, tensor: int) -> object:
         """How to see another operand so that it broadcasts before ``view`` as it does after it, or ``None``."""
@@ -106,6 +119,7 @@ class _Sinker:
         while (inner := self._producer.get(node.inputs[0])) is not None and inner.kind == node.kind:
             if node.kind == "permute":
                 node.attrs = {"axes": [inner.attrs["axes"][a] for a in node.attrs["axes"]]}
+            self._reread(node.inputs[0], inner.inputs[0])
             node.inputs = [inner.inputs[0]]
 
 

@@ -1,5 +1,7 @@
 """Which elementwise nodes become post-ops, and which must not."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from tvm import relax
@@ -9,6 +11,7 @@ from tvm_byoc_dnnl.lower.builder import GraphBuilder
 from tvm_byoc_dnnl.lower.graph import PostOp
 from tvm_byoc_dnnl.patterns.dnnl.native import probe_fused
 from tvm_byoc_dnnl.patterns.dnnl.post_ops import fuse_post_ops
+from tvm_byoc_dnnl.patterns.dnnl.views import _Sinker
 
 
 class Net:
@@ -192,3 +195,41 @@ def test_channels_last_residual_block_has_no_permutation_inside():
 def _constant_permutes(graph):
     constants = graph.constant_tensors()
     return sum(n.kind == "permute" and constants.issuperset(n.outputs) for n in graph.nodes)
+
+
+def test_a_view_that_composition_has_bypassed_is_no_reader():
+    n = Net()
+    turned = n.g.permute(n.conv(), [0, 2, 3, 1])
+    back = n.g.permute(turned, [0, 3, 1, 2])
+    assert n.fused(n.g.eltwise(back, "relu")) == [("convolution", 2, ["relu"])]
+
+
+def test_a_view_that_two_read_stays_below():
+    n = Net()
+    turned = n.g.permute(n.conv(), [0, 2, 3, 1])
+    a, b = n.g.eltwise(turned, "relu"), n.g.eltwise(turned, "tanh")
+    assert [k for k, _, ops in n.fused(a, b) if not ops] == ["convolution", "permute", "eltwise", "eltwise"]
+
+
+def test_readers_are_counted_once_and_kept():
+    """Every count that the moves keep up to date is what counting again gives."""
+    g = GraphBuilder("g")
+    x = value = g.value(relax.Var("x", relax.TensorType((2, 3, 4, 5), "float32")))
+    for k in range(40):
+        z = g.permute(x, [0, 2, 3, 1]) if k % 3 == 0 else g.permute(g.permute(x, [0, 3, 1, 2]), [0, 3, 1, 2])
+        value = g.permute(g.eltwise(g.permute(value, [0, 2, 3, 1]), "tanh"), [0, 3, 1, 2])
+        value = g.permute(g.binary("add", g.permute(value, [0, 2, 3, 1]), z, (2, 4, 5, 3)), [0, 3, 1, 2])
+    graph = g.finish(value)
+    sinker = _Sinker(graph)
+    for node in list(graph.nodes):
+        if node.kind in ("eltwise", "binary"):
+            while sinker.sink(node):
+                pass
+        else:
+            sinker.compose(node)
+    live, reads = set(graph.outputs), Counter()
+    for node in reversed(graph.nodes):
+        if live.intersection(node.outputs):
+            live.update(node.inputs)
+            reads.update(node.inputs)
+    assert {t: sinker._reads[t] for t in reads} == dict(reads)
