@@ -1,8 +1,14 @@
 """Unary and binary elementwise operators: tables, and the few that have rules of their own.
 
-NaN: oneDNN's vectorised code takes the operand or bound that is a number in ``relu``, ``clip``, ``maximum`` and
-``minimum`` (TVM's own kernels do the same, ONNX Runtime hands the NaN on), and ``exp`` of NaN is infinity. All others
-hand a NaN on; comparisons with NaN are false, as they should.
+NaN: ONNX Runtime hands it on everywhere, oneDNN alone and as a post-op alike in all but these (held by
+tests/patterns/dnnl/test_nan.py; TVM's own relu, maximum and minimum do the same):
+
+    relu, clip     0, the lower bound       maximum, minimum   the second operand
+    hardsigmoid    1                        exp                infinity
+
+No other algorithm says the same function at the same cost: a relu with a slope hands a NaN on, but with a slope of
+0 it is a maximum, and tiny slopes compute in denormal numbers; an elu with alpha 0 takes an exponential per element.
+Comparisons with NaN are false, as they should.
 """
 
 from __future__ import annotations
@@ -147,7 +153,8 @@ def _with_scalar(alg: str, scalar: float, scalar_first: bool) -> tuple[str, floa
         return ("linear", scalar, 0)
     if alg == "div":
         return _divided(scalar, scalar_first)
-    return ("clip", scalar, math.inf) if alg == "max" else ("clip", -math.inf, scalar)
+    # A clip makes its lower bound of a NaN: for a minimum that would be -inf, where the binary answers with the number.
+    return ("clip", scalar, math.inf) if alg == "max" else None
 
 
 def _divided(scalar: float, scalar_first: bool) -> tuple[str, float, float] | None:
