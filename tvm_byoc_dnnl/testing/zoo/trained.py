@@ -59,7 +59,7 @@ FILES: dict[str, PackagedFile] = {
     "speech_quality_p808": PackagedFile(_MOS, "dnsmos_models/model_v8.onnx", {"input_1": (1, 900, 120)}),
     "echo_quality": PackagedFile(_MOS, "Run_1663915512_Stage_0.onnx", {"input": (1, 3, 500, 160)}),
     "packet_loss_quality": PackagedFile(
-        _MOS, "plcmos_v2.onnx", {"degraded_audio": (1, 1, 400, 257), "rater_embed": (1, 64)}
+        _MOS, "plcmos_v2.onnx", {"degraded_audio": (1, 1, 64, 257), "rater_embed": (1, 64)}
     ),
     "end_of_turn_int8": PackagedFile("pipecat-ai", "smart-turn-v3.2-cpu.onnx", {"input_features": (1, 80, 800)}),
 }
