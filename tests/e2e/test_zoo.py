@@ -8,15 +8,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper, numpy_helper
 
+import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.errors import InputError
 from tvm_byoc_dnnl.testing.zoo import ZOO, page, zoo_model
 from tvm_byoc_dnnl.testing.zoo.measure import FORMS, Result, measure
+from tvm_byoc_dnnl.testing.zoo.steps import steps
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -66,6 +71,48 @@ def test_every_model(name: str, form: str) -> None:
         assert refusal in result.refusal
     else:
         check(result)
+
+
+def far_apart(model: onnx.ModelProto, inputs: dict[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> float:
+    """Share of integers that differ in the worst step of a quantised model; none may differ by more than one."""
+    cut = steps(model, inputs)
+    got = byoc.Runner(byoc.compile(cut.model, shapes=shapes))(cut.inputs)
+    worst = 0.0
+    for (name, want), array in zip(cut.wanted.items(), got, strict=True):
+        if np.issubdtype(want.dtype, np.integer):
+            distance = abs(array.astype(int) - want)
+            assert distance.max() <= 1, name
+            worst = max(worst, float((distance > 0).mean()))
+        else:
+            np.testing.assert_allclose(array, want, rtol=1e-5, atol=1e-5)
+    return worst
+
+
+@pytest.mark.zoo
+def test_each_step_of_a_quantised_model() -> None:
+    entry = zoo_model("end_of_turn_int8")
+    if entry.missing():
+        pytest.skip(f"not installed: {entry.missing()}")
+    assert far_apart(entry.model, entry.inputs(), entry.shapes) < 1e-4
+
+
+def test_each_step_of_a_small_quantised_model() -> None:
+    number = lambda name, value, dtype: numpy_helper.from_array(np.array(value, dtype), name)  # noqa: E731
+    nodes = []
+    for i, op in enumerate(("Relu", "Tanh", "Sigmoid")):
+        nodes.append(helper.make_node("QuantizeLinear", ["x" if i == 0 else f"r{i - 1}", "scale", "zero"], [f"q{i}"]))
+        nodes.append(helper.make_node("DequantizeLinear", [f"q{i}", "scale", "zero"], [f"d{i}"]))
+        nodes.append(helper.make_node(op, [f"d{i}"], [f"r{i}"]))
+    constants = [number("scale", 0.03, "float32"), number("zero", 100, "uint8")]
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(nodes, "g", [info("x", 1, [3, 37])], [info("r2", 1, [3, 37])], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    inputs = {"x": np.random.default_rng(0).standard_normal((3, 37), dtype="float32")}
+    cut = steps(model, inputs)
+    assert list(cut.wanted) == ["r2", "q0", "q1", "q2"]
+    assert set(cut.inputs) == {"x", "q0_given", "q1_given", "q2_given"}
+    assert [n.input[0] for n in cut.model.graph.node if n.op_type == "DequantizeLinear"] == [*cut.inputs][1:]
+    assert far_apart(model, inputs, {}) < 0.02
 
 
 def test_the_page_says_what_was_measured() -> None:

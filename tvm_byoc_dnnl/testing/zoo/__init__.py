@@ -175,7 +175,14 @@ _MODELS = (
     _packaged("speech_quality_p808", "speech quality"),
     _packaged("echo_quality", "speech quality after echo cancelling, GRU"),
     _packaged("packet_loss_quality", "speech quality after packet loss, GRU"),
-    _packaged("end_of_turn_int8", "end of turn, quantised speech encoder"),
+    _packaged(
+        "end_of_turn_int8",
+        "end of turn, quantised speech encoder",
+        tolerance=5e-3,
+        why="where a number lies between two integers, the order of summation decides, and 78 quantisations add up: "
+        "ONNX Runtime differs from itself by 1e-3, with and without its graph optimisations; from the same integers "
+        "on, every single step agrees (`tests/e2e/test_zoo.py`)",
+    ),
 )
 
 #: every model by name, the most used first

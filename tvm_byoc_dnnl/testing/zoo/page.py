@@ -29,7 +29,7 @@ _TITLES = {
     "onnx": "## As ONNX files",
     "torch.export": "## The same networks through torch.export and TVM's PyTorch frontend",
 }
-_NUMBERED = re.compile(r"\d*(?:$|\)$)")  # TVM numbers the functions that it makes: mirror_pad, mirror_pad1, …
+_CALLED = re.compile(r"\(it calls (\w+?)\d*\)$")  # TVM numbers the functions that it makes: mirror_pad, mirror_pad1, …
 
 
 def to_dict(result: Result) -> dict[str, Any]:
@@ -103,7 +103,9 @@ def _stays(results: Iterable[Result]) -> Iterator[str]:
     where: dict[tuple[str, str], dict[str, int]] = {}
     for r in results:
         for (op, reason), count in r.stays.items():
-            models = where.setdefault((_NUMBERED.sub("", op), _NUMBERED.sub(")", reason)), {})
+            called = _CALLED.search(reason)
+            key = (called[1], _CALLED.sub(f"(it calls {called[1]})", reason)) if called else (op, reason)
+            models = where.setdefault(key, {})
             models[r.name] = models.get(r.name, 0) + count
     if not where:
         return
