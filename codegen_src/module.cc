@@ -333,8 +333,10 @@ class DnnlModule final : public ffi::ModuleObj {
   Region region_;
 };
 
-/// A static graph as source; the names of its constants are checked as for a module.
-ffi::String Emit(const ffi::String& graph_json, const ffi::Array<ffi::String>& const_names) {
+/// A static graph as source, a function of TVM or stand-alone; the names of its constants are
+/// checked as for a module.
+ffi::String Emit(const ffi::String& graph_json, const ffi::Array<ffi::String>& const_names,
+                 bool as_function) {
   return Guarded([&] {
     const Graph graph = ParseGraph(std::string_view(graph_json.data(), graph_json.size()));
     if (!graph.IsStatic()) {
@@ -349,7 +351,8 @@ ffi::String Emit(const ffi::String& graph_json, const ffi::Array<ffi::String>& c
            ", in the graph ", Join(expected));
     }
     return ffi::String(
-        EmitSource(graph, Lowering(graph, Specialise(graph, {}), CpuEngine()).Run()));
+        EmitSource(graph, Lowering(graph, Specialise(graph, {}), CpuEngine()).Run(),
+                   as_function ? SourceForm::kTvmFunction : SourceForm::kStandalone));
   });
 }
 

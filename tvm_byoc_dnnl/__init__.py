@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from .annotate.passes import AnnotateExternalCompiler
 from .api import compile, partition
 from .codegen.pipeline import byoc_pipeline
+from .codegen.source_executable import source_options
 from .emit import emit
 from .errors import ArtifactError, ByocError, ExportError, GraphError, InputError, NativeLibraryError, UnsupportedError
 from .frontend import to_relax
@@ -83,6 +84,7 @@ __all__ = [
     "register_te_compute",
     "schedule_te",
     "set_target_options",
+    "source_options",
     "supported_ops",
     "to_relax",
     "translate_to_te",

@@ -11,9 +11,11 @@ from typing import Any
 
 from .errors import NativeLibraryError
 
-__all__ = ["available", "function", "load"]
+__all__ = ["INCLUDE", "available", "dnnl_path", "function", "load"]
 
 _LIBRARY = Path(__file__).resolve().parent / "lib" / "libtvm_byoc_dnnl.so"
+#: oneDNN's C headers, of the version that our library was built with
+INCLUDE = _LIBRARY.parent / "include"
 _DNNL = "libdnnl.so.3"
 _DNNL_WHEEL = "onednn-cpu-gomp"
 
@@ -52,6 +54,25 @@ def function(name: str) -> Callable[..., Any]:
 
     load()
     return tvm_ffi.get_global_func(name)
+
+
+def dnnl_path() -> Path:
+    """The file of the oneDNN library that this process uses.
+
+    Raises
+    ------
+    NativeLibraryError
+        If the native library cannot be loaded, or oneDNN is not a file of its own.
+    """
+    load()
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line.partition("/")[2]
+        if path.rsplit("/", 1)[-1].startswith("libdnnl.so"):
+            return Path("/" + path)
+    raise NativeLibraryError(
+        f"oneDNN is not a shared library of its own in this process; expected one called {_DNNL}. Build "
+        f"{_LIBRARY.name} against a shared oneDNN to use source output"
+    )
 
 
 def _load() -> ctypes.CDLL:

@@ -10,10 +10,15 @@ from tvm import relax
 
 from .annotate.passes import AnnotateExternalCompiler
 from .codegen.executable import ByocExecutable
+from .codegen.extern import check_output, has_source, source_namespaces
 from .codegen.pipeline import PIPELINE
+from .codegen.source_executable import SourceExecutable
+from .errors import InputError
 from .frontend import to_relax
+from .partitioning.attempt import source_builds
 from .partitioning.passes import PartitionGraph
 from .partitioning.policy import RegionPolicy
+from .registry import compilers, namespace
 from .target_options import with_options
 
 __all__ = ["DEFAULT_COMPILER", "compile", "partition"]
@@ -69,6 +74,7 @@ def compile(
     policy: RegionPolicy | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     strict: bool = False,
+    output: str = "module",
 ) -> Any:
     """Compile a model.
 
@@ -88,6 +94,11 @@ def compile(
         Namespace → option → value, for target hooks and codegens: ``{"ccompiler": {"march": "native"}}``.
     strict : bool
         Raise where something fails, instead of leaving it with the next compiler or TVM.
+    output : str
+        What regions become: ``"module"``, which our native library runs, or ``"source"``, C that calls the vendor's
+        library and is compiled into what ``export_library`` writes; short for that option of each compiler that has
+        it. A region that cannot be said in source, such as one of symbolic shapes, becomes a module, with a warning;
+        ``strict`` raises instead.
 
     Returns
     -------
@@ -99,9 +110,28 @@ def compile(
     ValueError
         If ``compiler`` names no registered namespace.
     InputError, UnsupportedError
-        If the model cannot be imported, or an option is wrong; the second also with ``strict``, listing every call
-        that failed.
+        If the model cannot be imported, an option is wrong, or ``output`` is not possible; the second also with
+        ``strict``, listing every call that failed.
+    NativeLibraryError
+        If source is asked for and there is no C++ compiler, or oneDNN's headers are missing.
     """
-    mod = partition(to_relax(model, shapes=shapes), compiler, policy=policy, options=options, strict=strict)
-    built = tvm.compile(mod, target=target, relax_pipeline=relax.get_pipeline(PIPELINE, strict=strict))
-    return ByocExecutable(built.mod)
+    if check_output(output) == "source":
+        options = _with_source(compiler, options)
+    mod = to_relax(model, shapes=shapes)
+    builds = source_builds(source_namespaces(with_options(mod, options)))
+    for build in builds:
+        build.check()
+    mod = partition(mod, compiler, policy=policy, options=options, strict=strict)
+    ex = tvm.compile(mod, target=target, relax_pipeline=relax.get_pipeline(PIPELINE, strict=strict))
+    return SourceExecutable(ex.mod, builds) if builds else ByocExecutable(ex.mod)
+
+
+def _with_source(
+    compiler: str | Sequence[str] | None, options: Mapping[str, Mapping[str, Any]] | None
+) -> dict[str, Mapping[str, Any]]:
+    """The options, with source output of those compilers that have it."""
+    names = [compiler] if isinstance(compiler, str) else list(compiler or compilers())
+    able = [name for name in names if has_source(namespace(name))]
+    if not able:
+        raise InputError(f"no codegen of {', '.join(names)} makes source; use output='module'")
+    return {**(options or {}), **{name: {**(options or {}).get(name, {}), "output": "source"} for name in able}}

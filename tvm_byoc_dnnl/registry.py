@@ -164,7 +164,8 @@ def register_codegen(
         one module per function, exporting the function's ``global_symbol``.
     options : mapping, optional
         Options and their defaults, whose types are the types of the options. A user sets them by
-        ``compile(..., options=...)`` or `set_target_options`; ``codegen`` gets all of them, defaults filled in.
+        ``compile(..., options=...)`` or `set_target_options`; ``codegen`` gets all of them, defaults filled in. They
+        come on top of those in an attribute ``options`` of ``codegen``.
     override : bool
         Replace an earlier registration instead of raising ``ValueError``.
     """
@@ -173,8 +174,9 @@ def register_codegen(
     ns = _namespace(compiler)
     if ns.codegen is not None and ns.codegen is not codegen and not override:
         raise ValueError(f"{compiler!r} has a codegen already, {_origin(ns.codegen)}; pass override=True to replace it")
-    check_options(f"register_codegen({compiler!r})", options or {}, ns.hooks.options if ns.hooks is not None else {})
-    ns.codegen, ns.codegen_options = codegen, dict(options or {})
+    declared = {**getattr(codegen, "options", {}), **(options or {})}
+    check_options(f"register_codegen({compiler!r})", declared, ns.hooks.options if ns.hooks is not None else {})
+    ns.codegen, ns.codegen_options = codegen, declared
     return codegen
 
 

@@ -10,7 +10,14 @@ import tvm
 from .errors import InputError
 from .registry import compilers, namespace
 
-__all__ = ["OPTIONS_ATTR", "get_target_options", "parse_option", "set_target_options", "with_options"]
+__all__ = [
+    "OPTIONS_ATTR",
+    "checked_options",
+    "get_target_options",
+    "parse_option",
+    "set_target_options",
+    "with_options",
+]
 
 #: attribute of a module: namespace → option → value
 OPTIONS_ATTR = "byoc.options"
@@ -28,7 +35,7 @@ def set_target_options(mod: tvm.IRModule, compiler: str, **options: Any) -> tvm.
     """
     every = dict(mod.attrs[OPTIONS_ATTR]) if mod.attrs and OPTIONS_ATTR in mod.attrs else {}
     mine = {**every.get(compiler, {}), **options}
-    _checked(compiler, mine)
+    checked_options(compiler, mine)
     return mod.with_attr(OPTIONS_ATTR, {**every, compiler: mine})
 
 
@@ -44,7 +51,7 @@ def with_options(mod: tvm.IRModule, options: Mapping[str, Mapping[str, Any]] | N
 def get_target_options(mod: tvm.IRModule, compiler: str) -> dict[str, Any]:
     """The options of ``compiler`` for this module, defaults filled in."""
     every = mod.attrs[OPTIONS_ATTR] if mod.attrs and OPTIONS_ATTR in mod.attrs else {}
-    return _checked(compiler, dict(every.get(compiler, {})))
+    return checked_options(compiler, dict(every.get(compiler, {})))
 
 
 def parse_option(text: str) -> tuple[str, str, Any]:
@@ -72,8 +79,8 @@ def parse_option(text: str) -> tuple[str, str, Any]:
         raise InputError(f"option {option!r} of {compiler!r} is {value!r}; expected {expected}") from None
 
 
-def _checked(compiler: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """``given`` with the defaults of the namespace, if all names and types are right."""
+def checked_options(compiler: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """``given`` with the defaults of the namespace, if all names and types are right; raises `InputError` otherwise."""
     declared = namespace(compiler).options()
     for name, value in given.items():
         if name not in declared:

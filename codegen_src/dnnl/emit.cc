@@ -6,12 +6,11 @@
 
 #include "dnnl/emit_call.h"
 #include "dnnl/emit_layout.h"
+#include "dnnl/emit_tvm.h"
 #include "support/error.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
-
-constexpr size_t kMaxArgs = 64;  // DNNL_BYOC_MAX_ARGS, the scratchpad included
 
 /// "relax.nn.conv2d, relax.nn.relu", safe inside a comment.
 std::string SourceOf(const Graph& graph, const Step& step) {
@@ -21,9 +20,7 @@ std::string SourceOf(const Graph& graph, const Step& step) {
     text += (text.empty() ? "" : ", ") + op;
   }
   if (text.empty()) text = Name(graph.nodes[step.node].kind);
-  for (char& c : text) {
-    if (c < ' ' || c > '~' || c == '/' || c == '\\' || c == '"') c = '_';
-  }
+  text = Printable(text);
   return step.conversion ? "layout for " + text : text;
 }
 
@@ -55,11 +52,13 @@ const char* HomeName(Home home, bool resident) {
 
 class Emitter {
  public:
-  Emitter(const Graph& graph, const Program& program) : graph_(graph), program_(program) {}
+  Emitter(const Graph& graph, const Program& program, SourceForm form)
+      : graph_(graph), program_(program), form_(form) {}
 
   std::string Run() {
     EmitAllSteps();
-    return Cat(Head(), Buffers(), functions_, Creation());
+    return Cat(Head(), Buffers(), functions_, Creation(),
+               form_ == SourceForm::kTvmFunction ? EmitEntryPoints(graph_) : "");
   }
 
  private:
@@ -71,12 +70,13 @@ class Emitter {
   };
 
   std::string Head() const {
-    return Cat("/* ", graph_.name, ": ", program_.steps.size(), " steps per call, ",
-               program_.init.size(),
-               " once. Written by a program from a plan: change the model, not this file.\n"
-               "   The calls are those of the plan that the running module has, in its layouts:\n"
-               "   what oneDNN chose is asked for again, and must be the same. */\n"
-               "#include \"dnnl_byoc_runtime.h\"\n\n");
+    return Cat(
+        "/* ", graph_.name, ": ", program_.steps.size(), " steps per call, ", program_.init.size(),
+        " once. Written by a program from a plan: change the model, not this file.\n"
+        "   The calls are those of the plan that the running module has, in its layouts:\n"
+        "   what oneDNN chose is asked for again, and must be the same. */\n"
+        "#include \"",
+        form_ == SourceForm::kTvmFunction ? "dnnl_byoc_tvm.h" : "dnnl_byoc_runtime.h", "\"\n\n");
   }
 
   std::string Buffers() const {
@@ -125,10 +125,6 @@ class Emitter {
 
   bool EmitStep(const Pending& pending) {
     const Step& step = *pending.step;
-    if (step.args.size() > kMaxArgs - 1) {
-      Fail(ErrorKind::kUnsupported, graph_.name, ": node ", step.node, " (", SourceOf(graph_, step),
-           ") has ", step.args.size(), " arguments, emitted source takes ", kMaxArgs - 1);
-    }
     EmittedLayouts layouts = layouts_;
     std::string body;
     const bool done =
@@ -173,15 +169,18 @@ class Emitter {
   }
 
   std::string Creation() const {
-    const std::string& name = graph_.name;
+    const std::string declaration =
+        Cat("int ", graph_.name, "_create(dnnl_byoc_region* r, const void* const* constants)");
+    // Other files call it, but for that of a function of TVM.
+    const std::string linkage =
+        form_ == SourceForm::kTvmFunction
+            ? "static "
+            : Cat("#ifdef __cplusplus\nextern \"C\"\n#endif\n", declaration, ";\n\n");
     return Cat(
         "/* `constants` in the order of the graph; they must outlive the region. Returns 0, or 1\n"
         "   with a message in r->error. In either case dnnl_byoc_destroy(r) releases everything. "
-        "*/\n"
-        "#ifdef __cplusplus\nextern \"C\"\n#endif\nint ",
-        name, "_create(dnnl_byoc_region* r, const void* const* constants);\n\nint ", name,
-        "_create(dnnl_byoc_region* r, const void* const* constants) {\n"
-        "  DNNL_BYOC_TRY(dnnl_byoc_setup(r, kBuffers, ",
+        "*/\n",
+        linkage, declaration, " {\n  DNNL_BYOC_TRY(dnnl_byoc_setup(r, kBuffers, ",
         program_.buffers.size(), ", ", layouts_.size(), ", ", program_.init.size(), ", ",
         program_.steps.size(), ", ", program_.arena_bytes, ", /*isa=*/",
         static_cast<int>(dnnl_get_effective_cpu_isa()), ", constants));\n", creation_,
@@ -190,14 +189,15 @@ class Emitter {
 
   const Graph& graph_;
   const Program& program_;
+  const SourceForm form_;
   EmittedLayouts layouts_;
   std::string functions_, creation_;
 };
 
 }  // namespace
 
-std::string EmitSource(const Graph& graph, const Program& program) {
-  return Emitter(graph, program).Run();
+std::string EmitSource(const Graph& graph, const Program& program, SourceForm form) {
+  return Emitter(graph, program, form).Run();
 }
 
 }  // namespace tvm_byoc_dnnl

@@ -9,9 +9,14 @@
 
 namespace tvm_byoc_dnnl {
 
-/// The program as source (C99, and C++ as well) that makes the same calls of oneDNN; it includes
-/// dnnl_byoc_runtime.h. Throws Error(kUnsupported) for what cannot be said in source.
-std::string EmitSource(const Graph& graph, const Program& program);
+enum class SourceForm {
+  kStandalone,  // includes dnnl_byoc_runtime.h and needs oneDNN alone; `<name>_create` is its entry
+  kTvmFunction  // includes dnnl_byoc_tvm.h; exports `<name>` and `__init_<name>` to TVM
+};
+
+/// The program as source (C99, and C++ as well) that makes the same calls of oneDNN. Throws
+/// Error(kUnsupported) for what cannot be said in source.
+std::string EmitSource(const Graph& graph, const Program& program, SourceForm form);
 
 }  // namespace tvm_byoc_dnnl
 

@@ -163,4 +163,11 @@ bool EmitPrimitiveDesc(const OpDesc& op, EmittedLayouts* layouts, std::string* o
   return true;
 }
 
+std::string Printable(std::string text) {
+  for (char& c : text) {
+    if (c < ' ' || c > '~' || c == '/' || c == '\\' || c == '"') c = '_';
+  }
+  return text;
+}
+
 }  // namespace tvm_byoc_dnnl

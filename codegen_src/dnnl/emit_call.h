@@ -13,6 +13,9 @@ namespace tvm_byoc_dnnl {
 /// if a layout is not there yet. Throws Error(kUnsupported) for a kind without a row in the table.
 bool EmitPrimitiveDesc(const OpDesc& op, EmittedLayouts* layouts, std::string* out);
 
+/// A name, safe inside a comment and inside a string literal.
+std::string Printable(std::string text);
+
 }  // namespace tvm_byoc_dnnl
 
 #endif  // TVM_BYOC_DNNL_DNNL_EMIT_CALL_H_

@@ -25,8 +25,9 @@ from . import (
     softmax,
     unsupported,
 )
-from .native import create_module, describe, emit, probe
+from .native import create_module, describe, probe
 from .post_ops import fuse_post_ops
+from .source import create_source, emit, source_build
 
 __all__ = [
     "activations",
@@ -48,7 +49,7 @@ __all__ = [
 
 register_namespace(
     "dnnl",
-    codegen=portable_codegen("dnnl", create_module),
+    codegen=portable_codegen("dnnl", create_module, create_source, source_build),
     probe=probe,
     describe=describe,
     emit=emit,

@@ -1,4 +1,4 @@
-"""The calls into the native library: make a module or source of a graph, ask whether oneDNN can run it, and how."""
+"""The calls into the native library: make a module of a graph, ask whether oneDNN can run it, and how."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...lower.graph import PortableGraph
 from ...registry import Description
 from ...verdict import Reject
 
-__all__ = ["create_module", "describe", "emit", "probe", "probe_fused"]
+__all__ = ["create_module", "describe", "probe", "probe_fused"]
 
 #: stands for every symbolic dim when a graph of unknown sizes is probed
 _SAMPLE_DIM = 8
@@ -61,11 +61,6 @@ def describe(graph: PortableGraph) -> Description | None:
     answer = _ask(graph.to_json())
     nodes = answer.get("nodes", [])
     return Description([node["impl"] for node in nodes], answer["reorders"]) if nodes else None
-
-
-def emit(graph: PortableGraph) -> str:
-    """C source that makes the calls of oneDNN which a module of ``graph`` makes."""
-    return str(_native.function("tvm_byoc_dnnl.Emit")(graph.to_json(), [c.name for c in graph.constants]))
 
 
 @functools.lru_cache(maxsize=8192)

@@ -72,3 +72,16 @@ def test_bench_measures(squeezenet, tmp_path):
     assert "tvm-byoc-dnnl" in out and "ONNX Runtime" in out
     (model,) = json.loads((tmp_path / "bench.json").read_text())["models"]
     assert [e["failure"] for e in model["engines"]] == [None, None]
+
+
+def test_source_and_a_program_from_the_command_line(squeezenet, tmp_path):
+    out, _ = tvm_byoc("compile", squeezenet / "net.onnx", "--format", "source", "-o", tmp_path / "net.so")
+    assert out == f"{tmp_path / 'net.so'}\n"
+    for library in (tmp_path, squeezenet):
+        tvm_byoc("run", library / "net.so", "--inputs", squeezenet / "in.npz", "-o", tmp_path / f"{library.name}.npz")
+    source, module = (np.load(tmp_path / f"{folder.name}.npz")["output_0"] for folder in (tmp_path, squeezenet))
+    np.testing.assert_array_equal(source, module)
+
+    out, err = tvm_byoc("emit", squeezenet / "net.onnx", "-o", tmp_path / "program")
+    assert out == f"{tmp_path / 'program'}\n" and "dnnl_0.c" in err
+    assert {"dnnl_0.c", "main.c", "CMakeLists.txt", "weights.bin"} <= {f.name for f in (tmp_path / "program").iterdir()}

@@ -94,7 +94,7 @@ def test_a_region_that_only_an_option_makes_impossible_goes_back():
         ({VENDOR: {"lvl": 1}}, "has no option 'lvl'; its options and their defaults: level=2"),
         ({VENDOR: {"level": "1"}}, "option 'level' of .* is '1'; expected int"),
         ({VENDOR: 3}, "the options of .* are 3; expected a dict, option → value"),
-        ({"dnnl": {"level": 3}}, "'dnnl' has no option 'level'; its options and their defaults: none"),
+        ({"dnnl": {"level": 3}}, "'dnnl' has no option 'level'; its options and their defaults: output='module'"),
     ],
 )
 def test_wrong_options_are_refused_before_the_work(options, reason):

@@ -247,3 +247,27 @@ def test_the_page_names_every_command_and_only_options_that_exist():
     known.add("--help")
     named = set(re.findall(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*", page))
     assert named == known
+
+
+# ---------------------------------------------------------------- output
+def test_an_unknown_format_is_refused(tvm_byoc, model, tmp_path):
+    status, _, err = tvm_byoc("compile", model, "--shape", SHAPE, "-o", tmp_path / "m.so", "--format", "text")
+    assert status == 2 and "'module', 'source'" in err
+
+
+@pytest.mark.native
+def test_emit_says_what_is_in_the_way(tvm_byoc, model, tmp_path):
+    status, _, err = tvm_byoc("emit", model, "--shape", SHAPE, "-o", tmp_path / "program")
+    assert status == 2 and "cumsum" in err
+    status, _, err = tvm_byoc("emit", model, "-o", tmp_path / "none" / "program")
+    assert status == 2 and "make it first" in err
+
+
+@pytest.mark.native
+def test_explain_says_which_regions_cannot_be_source(tvm_byoc, model):
+    status, out, _ = tvm_byoc("explain", model, "--format", "source")
+    assert status == 0 and "Stay modules: 1 region" in out and "shapes depend on" in out
+    _, out, _ = tvm_byoc("explain", model, "--shape", SHAPE, "--format", "source")
+    assert "Stay modules" not in out
+    _, out, _ = tvm_byoc("explain", model)
+    assert "Stay modules" not in out

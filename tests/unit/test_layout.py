@@ -19,7 +19,8 @@ VENDOR_EXTRA = {
     # chooses the engine's portable-graph codegen, and what is worth a region
     "patterns/dnnl/__init__.py": {"codegen", "partitioning"},
     "patterns/dnnl/attention.py": {"prepare"},  # writes causal masks as constants
-    "patterns/dnnl/native.py": {"_native"},  # asks the library what it can do; the only file that talks to it
+    "patterns/dnnl/native.py": {"_native"},  # asks the library what it can do
+    "patterns/dnnl/source.py": {"_native", "emit"},  # lets it print source, and knows what that is compiled with
     # a backend without a library of its own: target hooks, Relax → TE, and TVM's C generator
     "patterns/ccompiler/__init__.py": {"hooks"},
     "patterns/ccompiler/lower.py": {"hooks", "te"},

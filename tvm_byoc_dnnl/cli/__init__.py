@@ -13,7 +13,7 @@ import click
 
 from .. import __version__
 from ..errors import ArtifactError, ByocError, InputError, UnsupportedError
-from .build import bench, compile, run
+from .build import bench, compile, emit, run
 from .inspect import check, doctor, explain, lock, ops
 from .measure import profile, verify
 
@@ -39,6 +39,7 @@ def cli() -> None:
     \b
       tvm-byoc explain model.onnx                     what goes to the library, and why the rest does not
       tvm-byoc compile model.onnx -o model.so         one file that TVM alone can load
+      tvm-byoc emit model.onnx -o folder              a C program that needs oneDNN alone
       tvm-byoc run model.so --inputs in.npz -o out.npz
       tvm-byoc bench model.onnx --peers onnxruntime   side by side, each in a process of its own
       tvm-byoc profile model.onnx                     where the time goes, primitive by primitive
@@ -48,7 +49,7 @@ def cli() -> None:
     """
 
 
-for _command in (explain, compile, run, bench, profile, verify, lock, check, ops, doctor):
+for _command in (explain, compile, emit, run, bench, profile, verify, lock, check, ops, doctor):
     cli.add_command(_command)
 
 

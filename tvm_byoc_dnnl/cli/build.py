@@ -1,4 +1,4 @@
-"""compile, run and bench."""
+"""compile, emit, run and bench."""
 
 from __future__ import annotations
 
@@ -13,9 +13,19 @@ import click
 from ..errors import InputError
 from ..partitioning.policy import RegionPolicy
 from ..target_options import parse_option
-from .common import EXISTING_FILE, NEW_FILE, Shapes, check_folder, model_options, progress, say
+from .common import (
+    EXISTING_FILE,
+    NEW_FILE,
+    NEW_FOLDER,
+    Shapes,
+    check_folder,
+    format_option,
+    model_options,
+    progress,
+    say,
+)
 
-__all__ = ["bench", "compile", "read_arrays", "run"]
+__all__ = ["bench", "compile", "emit", "read_arrays", "run"]
 
 
 def _options(_context: click.Context, _parameter: click.Parameter, values: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -32,6 +42,7 @@ def _options(_context: click.Context, _parameter: click.Parameter, values: Seque
 @click.option("--option", "options", multiple=True, callback=_options, metavar="NAME.OPTION=VALUE",
               help="Set an option of a compiler, as in my_npu.level=3. May be repeated.")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Fail where an accepted call cannot be offloaded in the end.")
+@format_option
 def compile(
     model: Path,
     compiler: list[str],
@@ -41,12 +52,14 @@ def compile(
     target: str,
     options: dict[str, dict[str, Any]],
     strict: bool,
+    output_format: str,
 ) -> None:
     """Compile MODEL into one shared library.
 
     \b
       tvm-byoc compile resnet50.onnx -o resnet50.so
       tvm-byoc compile bert.onnx --shape input_ids=1,128 --shape mask=1,128 -o bert.so
+      tvm-byoc compile resnet50.onnx --format source -o resnet50.so     needs TVM's runtime and oneDNN alone
 
     The library loads with TVM's `tvm.runtime.load_module`, with `tvm_byoc_dnnl.load`, or with `tvm-byoc run`.
     """
@@ -62,10 +75,37 @@ def compile(
             policy=policy,
             options=options,
             strict=strict,
+            output=output_format,
         )
         show(f"linking {output.name}")
         executable.export_library(str(output))
     say(f"{model.name}: {output.stat().st_size / 1e6:.1f} MB")
+    click.echo(output)
+
+
+@click.command(short_help="Write a model as a C program that needs oneDNN alone.")
+@model_options
+@click.option("-o", "--output", type=NEW_FOLDER, required=True, help="The folder to write; made if it is not there.")
+def emit(model: Path, compiler: list[str], shapes: Shapes, policy: RegionPolicy | None, output: Path) -> None:
+    """Write MODEL as a C program that needs oneDNN, and neither TVM nor Python; with its weights and a CMakeLists.txt.
+
+    \b
+      tvm-byoc emit resnet50.onnx -o resnet50
+      cmake -S resnet50 -B build && cmake --build build
+      build/program resnet50/weights.bin input.bin output.bin
+
+    The whole model must be one region of static shapes; otherwise the message says what stays with TVM.
+    """
+    from .. import api
+    from ..emit import emit as write
+    from ..frontend import to_relax
+
+    check_folder(output)
+    with progress(f"partitioning {model.name}") as show:
+        mod = api.partition(to_relax(str(model), shapes=shapes or None), compiler, policy=policy)
+        show(f"writing {output}")
+        files = write(mod, output)
+    say(f"{model.name}: {', '.join(file.name for file in files)}")
     click.echo(output)
 
 

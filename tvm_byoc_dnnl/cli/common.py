@@ -11,16 +11,30 @@ from typing import Any, TypeVar, cast
 import click
 
 from ..api import DEFAULT_COMPILER
+from ..codegen.extern import OUTPUTS
 from ..errors import InputError
 from ..partitioning.policy import RegionPolicy
 
-__all__ = ["EXISTING_FILE", "NEW_FILE", "Shapes", "check_folder", "model_options", "progress", "registered", "say"]
+__all__ = [
+    "EXISTING_FILE",
+    "NEW_FILE",
+    "NEW_FOLDER",
+    "OUTPUTS",
+    "Shapes",
+    "check_folder",
+    "format_option",
+    "model_options",
+    "progress",
+    "registered",
+    "say",
+]
 
 Shapes = dict[str, tuple[int, ...]]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
+NEW_FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 def say(message: str) -> None:
@@ -106,6 +120,14 @@ def model_options(command: _F) -> _F:
     ):  # fmt: skip
         command = decorate(command)
     return command
+
+
+def format_option(command: _F) -> _F:
+    """Argument ``output_format``: what regions become."""
+    return click.option(
+        "--format", "output_format", type=click.Choice(OUTPUTS), default=OUTPUTS[0], show_default=True,
+        help="What regions become: modules that this package's library runs, or C source that needs oneDNN alone.",
+    )(command)  # fmt: skip
 
 
 def check_folder(path: Path) -> None:

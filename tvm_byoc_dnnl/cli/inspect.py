@@ -14,7 +14,18 @@ import click
 from ..api import DEFAULT_COMPILER
 from ..errors import InputError
 from ..partitioning.policy import RegionPolicy
-from .common import EXISTING_FILE, NEW_FILE, Shapes, check_folder, model_options, progress, registered, say
+from .common import (
+    EXISTING_FILE,
+    NEW_FILE,
+    OUTPUTS,
+    Shapes,
+    check_folder,
+    format_option,
+    model_options,
+    progress,
+    registered,
+    say,
+)
 
 if TYPE_CHECKING:
     from ..report import Report
@@ -24,11 +35,13 @@ __all__ = ["check", "doctor", "explain", "lock", "ops"]
 _WIDTH = 110
 
 
-def _explained(model: Path, compiler: list[str], shapes: Shapes, policy: RegionPolicy | None) -> Report:
+def _explained(
+    model: Path, compiler: list[str], shapes: Shapes, policy: RegionPolicy | None, output: str = OUTPUTS[0]
+) -> Report:
     from ..report import explain
 
     with progress(f"partitioning {model.name}"):
-        return explain(str(model), compiler, shapes or None, policy=policy)
+        return explain(str(model), compiler, shapes or None, policy=policy, output=output)
 
 
 @click.command(short_help="Say what runs where, and why the rest stays with TVM.")
@@ -36,6 +49,7 @@ def _explained(model: Path, compiler: list[str], shapes: Shapes, policy: RegionP
 @click.option("--html", "html_file", type=NEW_FILE, help="Write a page with the graph drawn; reasons on hover.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the text.")
 @click.option("--all", "every_call", is_flag=True, help="List every call, not only those that stay with TVM.")
+@format_option
 def explain(
     model: Path,
     compiler: list[str],
@@ -44,18 +58,20 @@ def explain(
     html_file: Path | None,
     json_file: str | None,
     every_call: bool,
+    output_format: str,
 ) -> None:
     """Say what of MODEL runs where, and why the rest stays with TVM; nothing is compiled.
 
     \b
       tvm-byoc explain model.onnx
       tvm-byoc explain model.onnx --html model.html
+      tvm-byoc explain model.onnx --format source       also: which regions cannot be source
       tvm-byoc explain model.onnx --json - | jq '.calls[] | select(.compiler == null) | .reasons'
     """
     for path in (html_file, Path(json_file) if json_file not in (None, "-") else None):
         if path is not None:
             check_folder(path)
-    report = _explained(model, compiler, shapes, policy)
+    report = _explained(model, compiler, shapes, policy, output_format)
     if html_file is not None:
         report.to_html(html_file)
         say(f"wrote {html_file}")

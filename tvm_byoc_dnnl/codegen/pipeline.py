@@ -9,9 +9,12 @@ from tvm import relax, te
 from tvm.relax.backend.cpu_generic import pipeline as cpu
 
 from ..hooks.stage import RunTargetHooks
+from ..registry import compilers, namespace
+from ..target_options import with_options
+from .extern import check_output, has_source, source_namespaces
 from .guard import RunCodegens
 from .metadata import attach_metadata
-from .weights import OwnWeights
+from .weights import OwnWeights, OwnWeightsUnlessSource
 
 __all__ = ["PIPELINE", "byoc_pipeline"]
 
@@ -38,18 +41,29 @@ def _attach_metadata(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
 
 
 @relax.register_pipeline(PIPELINE)
-def byoc_pipeline(*, strict: bool = False) -> tvm.transform.Pass:
+def byoc_pipeline(*, strict: bool = False, output: str = "module") -> tvm.transform.Pass:
     """The pipeline behind ``tvm.compile(mod, "llvm", relax_pipeline="byoc")``.
 
     Parameters
     ----------
     strict : bool
         Raise for a region that a codegen or a target hook cannot compile, instead of giving it back to TVM.
+    output : str
+        ``"source"`` sets the option of this name for every namespace that has it: regions are C source, to be compiled
+        with `source_options` by ``export_library`` or ``jit``.
+
+    Raises
+    ------
+    InputError
+        If ``output`` is neither.
     """
+    check_output(output)
 
     @tvm.transform.module_pass(opt_level=0, name="byoc")
     def pipeline(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
         target = tvm.target.Target.current(allow_none=False)
+        if output == "source":
+            mod = with_options(mod, {n: {"output": output} for n in compilers() if has_source(namespace(n))})
         return tvm.transform.Sequential(
             [
                 RunTargetHooks(strict=strict),
@@ -60,7 +74,7 @@ def byoc_pipeline(*, strict: bool = False) -> tvm.transform.Pass:
                 relax.transform.AnnotateTIROpPattern(),
                 relax.transform.FuseOps(),
                 relax.transform.FuseTIR(),
-                OwnWeights,
+                OwnWeightsUnlessSource if source_namespaces(mod) else OwnWeights,
                 _anchor_host_code,
                 *cpu.dataflow_lower_passes(target),
                 *cpu.finalize_passes(target),

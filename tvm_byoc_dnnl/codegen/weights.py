@@ -17,7 +17,7 @@ from .. import _native
 from .._compat import constant_tensor, dtype_of, is_constant, static_shape
 from ..relax_utils import is_host_function, with_functions
 
-__all__ = ["OwnWeights"]
+__all__ = ["OwnWeights", "OwnWeightsUnlessSource"]
 
 #: From this size on a constant of the host is read from the mapped file, by one call of a packed function (0.1 µs);
 #: below it TVM's VM keeps a copy.
@@ -52,8 +52,21 @@ def OwnWeights(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
     return mod.with_attrs({"external_mods": [weights, *others], "const_name_to_constant": constants})
 
 
+@tvm.transform.module_pass(opt_level=0, name="OwnWeightsUnlessSource")
+def OwnWeightsUnlessSource(mod: tvm.IRModule, context: Any) -> tvm.IRModule:
+    """Pass: `OwnWeights`, unless nothing of the module needs the native library to be loaded; then it stays so."""
+    modules = mod.attrs["external_mods"] if mod.attrs and "external_mods" in mod.attrs else []
+    serialised = [m for m in modules if m.is_binary_serializable() and not m.is_compilation_exportable()]
+    return OwnWeights(mod) if serialised else mod
+
+
 def _wanted_constants(module: tvm.runtime.Module) -> dict[str, list[str]]:
-    """Symbol and constants' names of a region's module, as TVM's constant loader asks for them; {} if it has none."""
+    """Symbol and constants' names of a region's module, as TVM's constant loader asks for them; {} if it has none.
+
+    Source is called by nobody before TVM has compiled it, so its constants stay with TVM.
+    """
+    if module.kind == "c":
+        return {}
     if not (module.implements_function("get_symbol") and module.implements_function("get_const_vars")):
         return {}
     names = [str(name) for name in module["get_const_vars"]()]

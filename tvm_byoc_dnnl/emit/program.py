@@ -19,7 +19,7 @@ __all__ = ["emit"]
 
 _HERE = Path(__file__).resolve().parent
 #: copied as they are
-_FIXED = ("dnnl_byoc_runtime.h", "main.c", "CMakeLists.txt")
+_FIXED = ("dnnl_byoc_plan.h", "dnnl_byoc_runtime.h", "main.c", "CMakeLists.txt")
 _ALIGNMENT = 64
 _ITEM_BYTES = {"float16": 2, "bfloat16": 2, "bool": 1}
 
@@ -63,7 +63,7 @@ def emit(mod: tvm.IRModule, out_dir: str | PathLike[str]) -> list[Path]:
     -------
     list of Path
         ``<region>.c``, ``program.h`` (which tensor stands where in the files), ``weights.bin``, and the fixed
-        ``dnnl_byoc_runtime.h``, ``main.c`` and ``CMakeLists.txt``.
+        ``dnnl_byoc_plan.h``, ``dnnl_byoc_runtime.h``, ``main.c`` and ``CMakeLists.txt``.
 
     Raises
     ------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,13 @@ from tvm.support import cc
 
 from .._compat import is_constant
 from ..codegen.extern import PortableCodegen
+from ..emit.source import SourceBuild
 from ..errors import NativeLibraryError
 from ..lower.region import lower_region
 from ..registry import Namespace
 from ..verdict import Reject
 
-__all__ = ["Failure", "check_sources", "describe", "generate_code", "make_region"]
+__all__ = ["Failure", "check_sources", "describe", "generate_code", "make_region", "source_builds"]
 
 _LONGEST_REASON = 600
 
@@ -91,7 +92,7 @@ def generate_code(ns: Namespace, functions: Sequence[relax.Function], options: M
         made = list(codegen(tvm_ffi.convert(named), tvm_ffi.convert(dict(options)), tvm_ffi.convert(constants)))
         if len(made) != len(named) or not all(isinstance(m, tvm.runtime.Module) for m in made):
             return Failure("codegen", f"the codegen returned {made}; expected {len(named)} runtime module(s)")
-        check_sources(made)
+        check_sources(made, source_builds([ns]))
     except NativeLibraryError:
         raise
     except Exception as error:
@@ -99,8 +100,21 @@ def generate_code(ns: Namespace, functions: Sequence[relax.Function], options: M
     return None
 
 
-def check_sources(modules: Sequence[tvm.runtime.Module]) -> None:
+def source_builds(spaces: Iterable[Namespace]) -> list[SourceBuild]:
+    """What the source modules of these namespaces are compiled and linked with."""
+    codegens = [ns.codegen for ns in spaces if isinstance(ns.codegen, PortableCodegen)]
+    return [c.source_build() for c in codegens if c.source_build is not None]
+
+
+def check_sources(modules: Sequence[tvm.runtime.Module], builds: Sequence[SourceBuild] = ()) -> None:
     """Let the C++ compiler read every module that is C or C++ source, with the include paths of ``export_library``.
+
+    Parameters
+    ----------
+    modules : sequence of Module
+        Those of other kinds are passed over.
+    builds : sequence of SourceBuild
+        What they are compiled with besides.
 
     Raises
     ------
@@ -113,17 +127,13 @@ def check_sources(modules: Sequence[tvm.runtime.Module]) -> None:
     compiler = cc.get_cc()
     if not compiler:
         raise RuntimeError("the codegen made C source and there is no C++ compiler; install g++ or clang++")
-    include = [
-        tvm.libinfo.find_include_path(),
-        tvm_ffi.libinfo.find_include_path(),
-        tvm_ffi.libinfo.find_dlpack_include_path(),
-    ]
+    options = [option for build in [*builds, SourceBuild()] for option in build.compile_options]
     with tempfile.TemporaryDirectory() as folder:
         files = []
         for number, source in enumerate(sources):
             files.append(Path(folder, f"source_{number}.cc"))
             files[-1].write_text(source)
-        command = [compiler, "-fsyntax-only", "-w", *(f"-I{path}" for path in include), *map(str, files)]
+        command = [compiler, "-fsyntax-only", "-w", *dict.fromkeys(options), *map(str, files)]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode:
             raise RuntimeError(f"{Path(compiler).name}: {result.stderr.replace(folder + '/', '')}")

@@ -13,6 +13,7 @@ from tvm import relax
 from .._compat import dtype_of, is_constant, shape_dims
 from ..annotate.passes import compilers_of
 from ..api import DEFAULT_COMPILER, partition
+from ..codegen.extern import check_output, source_refusal
 from ..cost import call_bytes, call_flops, type_bytes
 from ..frontend import to_relax
 from ..partitioning.passes import PartitionGraph
@@ -37,6 +38,7 @@ def explain(
     shapes: Mapping[str, Sequence[int]] | None = None,
     *,
     policy: RegionPolicy | None = None,
+    output: str = "module",
 ) -> Report:
     """What runs where and why, without compiling anything.
 
@@ -50,6 +52,8 @@ def explain(
         Input name → shape, to fix dimensions that an ONNX model leaves open.
     policy : RegionPolicy, optional
         What is worth a region; by default each namespace's own policy. Of no effect on a partitioned module.
+    output : str
+        With ``"source"``, say also which regions would stay modules, and why.
 
     Returns
     -------
@@ -61,8 +65,9 @@ def explain(
     ValueError
         If a compiler is not registered.
     InputError, UnsupportedError
-        If the model cannot be imported.
+        If the model cannot be imported, or ``output`` is unknown.
     """
+    check_output(output)
     mod = to_relax(model, shapes=shapes)
     asked = _asked(mod, compiler)
     if not any(codegen_of(f) for f in mod.functions.values()):
@@ -72,6 +77,9 @@ def explain(
     owners = [n.compiler for n in flow.nodes if n.compiler]
     namespaces = [namespace(name) for name in dict.fromkeys([*asked, *owners])]
     report = _report(flow, namespaces, BuildLog(mod))
+    if output == "source":
+        for region in report.regions:
+            region.source_refusal = source_refusal(namespace(region.compiler), flow.regions[region.name], region.name)
     report.model = Path(model).name if isinstance(model, (str, Path)) else ""
     report.versions = _versions()
     report.advice = advise(report)

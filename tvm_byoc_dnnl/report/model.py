@@ -111,6 +111,8 @@ class RegionReport:
         Changes of layout per run that the library adds, ``None`` where it does not say.
     uses : int
         How often the region is called: equal regions share one function. The numbers above are of all uses.
+    source_refusal : str
+        Why it stays a module although source was asked for; empty where it does not, or nobody asked.
     """
 
     name: str
@@ -120,6 +122,7 @@ class RegionReport:
     bytes: int
     reorders: int | None = None
     uses: int = 1
+    source_refusal: str = ""
 
 
 @dataclass

@@ -24,7 +24,14 @@ def render_text(report: Report, *, width: int = 110, color: bool = False, every_
     console = Console(
         file=out, width=width, force_terminal=color, color_system="standard" if color else None, highlight=False
     )
-    sections: list[Callable[[Report], Iterable[RenderableType]]] = [_summary, _regions, _host, _misses, _advice]
+    sections: list[Callable[[Report], Iterable[RenderableType]]] = [
+        _summary,
+        _regions,
+        _modules,
+        _host,
+        _misses,
+        _advice,
+    ]
     if every_call:
         sections.insert(2, _calls)
     for section in sections:
@@ -90,6 +97,18 @@ def _regions(report: Report) -> Iterable[RenderableType]:
     left = len(report.regions) - len(largest)
     if left:
         yield _indented(Text(f"… and {left} smaller ones", style="dim"))
+
+
+def _modules(report: Report) -> Iterable[RenderableType]:
+    """Regions that cannot be source."""
+    refused = [r for r in report.regions if r.source_refusal]
+    if not refused:
+        return
+    yield _heading(f"Stay modules: {count(len(refused), 'region')}")
+    table = _table(("", "left"), ("", "wide"))
+    for region in refused:
+        table.add_row(region.name, region.source_refusal)
+    yield _indented(table)
 
 
 def _operators(calls: Iterable[CallReport]) -> str:

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// The end of emitted source that is a function of TVM: what it takes, and its entry points.
+#include "dnnl/emit_tvm.h"
+
+#include <utility>
+#include <vector>
+
+#include "dnnl/emit_call.h"
+#include "support/error.h"
+
+namespace tvm_byoc_dnnl {
+namespace {
+
+const char* DLDataTypeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return "{kDLFloat, 32, 1}";
+    case DType::kFloat16:
+      return "{kDLFloat, 16, 1}";
+    case DType::kBFloat16:
+      return "{kDLBfloat, 16, 1}";
+    case DType::kInt32:
+      return "{kDLInt, 32, 1}";
+    case DType::kInt8:
+      return "{kDLInt, 8, 1}";
+    case DType::kUInt8:
+      return "{kDLUInt, 8, 1}";
+    case DType::kBool:
+      return "{kDLBool, 8, 1}";
+    case DType::kFloat64:
+      return "{kDLFloat, 64, 1}";
+    case DType::kInt64:
+      return "{kDLInt, 64, 1}";
+  }
+  return "";
+}
+
+/// Tables of tensors, whose shapes stand in one array.
+class Tables {
+ public:
+  explicit Tables(const Graph& graph) : graph_(graph) {}
+
+  /// `tensors`: ids, or -1 for an argument that is no tensor.
+  void Add(const char* table, const std::vector<int>& tensors) {
+    text_ += Cat("static const dnnl_byoc_tensor ", table, "[] = {\n");
+    for (int id : tensors) {
+      if (id < 0) {
+        text_ += "    {\"a shape\", {kDLInt, 64, 1}, -1, NULL},\n";
+        continue;
+      }
+      const Tensor& tensor = graph_.tensors[id];
+      const Dims shape = KnownDims(tensor.shape);
+      text_ += Cat("    {\"", Printable(tensor.name), "\", ", DLDataTypeOf(tensor.dtype), ", ",
+                   shape.size(), ", kShapes + ", count_, "}, /* ", Join(shape), " */\n");
+      for (int64_t dim : shape) shapes_ += Cat(dim, ", ");
+      shapes_ += shape.empty() ? "" : "\n    ";
+      count_ += shape.size();
+    }
+    text_ += "    {NULL, {kDLInt, 64, 1}, 0, NULL}};\n";
+  }
+
+  std::string Text() const {
+    return Cat("static const int64_t kShapes[] = {\n    ", shapes_, "0};\n", text_, "\n");
+  }
+
+ private:
+  const Graph& graph_;
+  std::string text_, shapes_;
+  size_t count_ = 0;
+};
+
+}  // namespace
+
+std::string EmitEntryPoints(const Graph& graph) {
+  std::vector<int> inputs, constants;
+  for (const Input& input : graph.inputs) inputs.push_back(input.tensor);
+  for (const Constant& constant : graph.constants) constants.push_back(constant.tensor);
+  Tables tables(graph);
+  tables.Add("kInputs", inputs);
+  tables.Add("kOutputs", graph.outputs);
+  tables.Add("kConstants", constants);
+
+  const std::string& name = graph.name;
+  const std::string parameters =
+      "(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result)";
+  return Cat("\n", tables.Text(), "static const dnnl_byoc_signature kSignature = {\n    \"", name,
+             "\", ", name, "_create, ", inputs.size(), ", ", graph.outputs.size(), ", ",
+             constants.size(), ", kInputs, kOutputs, kConstants};\n\n",
+             "static void release(void);\n"
+             "static dnnl_byoc_function function = {\n"
+             "    &kSignature, release, PTHREAD_MUTEX_INITIALIZER, 0, NULL, NULL, NULL};\n"
+             "static void release(void) { dnnl_byoc_tvm_release(&function); }\n\n",
+             "#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n",
+             "/* Takes the constants: ", constants.size(),
+             " of them. */\nTVM_FFI_DLL_EXPORT int __tvm_ffi___init_", name, parameters,
+             " {\n  (void)self;\n"
+             "  return dnnl_byoc_tvm_init(&function, args, count, result);\n}\n\n",
+             "TVM_FFI_DLL_EXPORT int __tvm_ffi_", name, parameters, " {\n  void* data[",
+             inputs.size() + graph.outputs.size(),
+             "];\n  (void)self;\n  return dnnl_byoc_tvm_call(&function, args, count, data, "
+             "result);\n}\n\n",
+             "#ifdef __cplusplus\n}\n#endif\n");
+}
+
+}  // namespace tvm_byoc_dnnl

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TVM_BYOC_DNNL_DNNL_EMIT_TVM_H_
+#define TVM_BYOC_DNNL_DNNL_EMIT_TVM_H_
+
+#include <string>
+
+#include "graph.h"
+
+namespace tvm_byoc_dnnl {
+
+/// What makes emitted source of a static graph a function of TVM, in the C interface of tvm-ffi;
+/// stands behind the function `<name>_create` and needs dnnl_byoc_tvm.h.
+std::string EmitEntryPoints(const Graph& graph);
+
+}  // namespace tvm_byoc_dnnl
+
+#endif  // TVM_BYOC_DNNL_DNNL_EMIT_TVM_H_

@@ -1,0 +1,32 @@
+"""Source output: regions as C that calls oneDNN, compiled into the model's library."""
+
+from __future__ import annotations
+
+import tvm
+
+from ... import _native
+from ...emit.source import SUPPORT_HEADERS, SourceBuild
+from ...lower.graph import PortableGraph
+
+__all__ = ["create_source", "emit", "source_build"]
+
+
+def emit(graph: PortableGraph) -> str:
+    """C source that makes the calls of oneDNN which a module of ``graph`` makes, for a program without TVM."""
+    return _emit(graph, as_function=False)
+
+
+def create_source(graph: PortableGraph) -> tvm.runtime.Module:
+    """``graph`` as a source module of TVM, which ``export_library`` compiles."""
+    names = [c.name for c in graph.constants]
+    create = tvm.get_global_func("runtime.CSourceModuleCreate")
+    return create(_emit(graph, as_function=True), "c", [graph.name], names)
+
+
+def source_build() -> SourceBuild:
+    """Our support headers and oneDNN's, and the library of oneDNN that plans here."""
+    return SourceBuild([SUPPORT_HEADERS, _native.INCLUDE], [_native.dnnl_path()])
+
+
+def _emit(graph: PortableGraph, *, as_function: bool) -> str:
+    return str(_native.function("tvm_byoc_dnnl.Emit")(graph.to_json(), [c.name for c in graph.constants], as_function))

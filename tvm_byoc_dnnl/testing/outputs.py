@@ -1,0 +1,97 @@
+"""Both outputs of a model, module and source, compared to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+
+from ..codegen.pipeline import byoc_pipeline
+from ..codegen.source_executable import SourceExecutable
+from ..emit.source import SourceBuild
+from ..log import Entry, read_log
+from ..partitioning.attempt import source_builds
+from ..registry import compilers, namespace
+from ..relax_utils import codegen_of
+from ..runner import Runner
+
+__all__ = ["OutputComparison", "compare_outputs", "compile_source"]
+
+
+@dataclass(frozen=True)
+class OutputComparison:
+    """What `compare_outputs` found.
+
+    Attributes
+    ----------
+    regions : int
+        Regions of the model.
+    sources : int
+        Those that became source.
+    refusals : list of str
+        Why the others did not, one line each.
+    differing : list of str
+        Outputs whose bits differ, and how far; empty when all agree.
+    """
+
+    regions: int
+    sources: int
+    refusals: list[str]
+    differing: list[str]
+
+
+def compile_source(mod: tvm.IRModule) -> tuple[SourceExecutable, list[Entry]]:
+    """A partitioned module with source output, and what its log says about that."""
+    noted: list[Entry] = []
+
+    @tvm.transform.module_pass(opt_level=0, name="CompileSource")
+    def pipeline(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
+        built = byoc_pipeline(output="source")(module)
+        noted.extend(entry for entry in read_log(built) if entry.stage == "output")
+        return built
+
+    builds: list[SourceBuild] = source_builds(namespace(name) for name in compilers())
+    return SourceExecutable(tvm.compile(mod, "llvm", relax_pipeline=pipeline).mod, builds), noted
+
+
+def compare_outputs(mod: tvm.IRModule, inputs: Mapping[str, Any]) -> OutputComparison:
+    """Run a partitioned module in both forms.
+
+    Parameters
+    ----------
+    mod : IRModule
+        What `partition` returned.
+    inputs : mapping
+        Input name → array.
+
+    Returns
+    -------
+    OutputComparison
+        ``not comparison.differing`` is what must hold.
+    """
+    source, noted = compile_source(mod)
+    sources = len(source.mod._collect_from_import_tree(lambda module: module.kind == "c"))
+    got = _arrays(Runner(source)(dict(inputs)))
+    want = _arrays(Runner(tvm.compile(mod, "llvm", relax_pipeline="byoc"))(dict(inputs)))
+    return OutputComparison(
+        regions=sum(1 for f in mod.functions.values() if codegen_of(f)),
+        sources=sources,
+        refusals=[str(entry) for entry in noted],
+        differing=[d for i, (a, b) in enumerate(zip(got, want, strict=True)) if (d := _difference(i, a, b))],
+    )
+
+
+def _arrays(result: Any) -> list[Any]:
+    return [a for r in result for a in _arrays(r)] if isinstance(result, list) else [result]
+
+
+def _difference(index: int, got: Any, want: Any) -> str:
+    if (got.dtype, got.shape) != (want.dtype, want.shape):
+        return f"output {index}: {got.dtype}{list(got.shape)} as source, {want.dtype}{list(want.shape)} as module"
+    if got.tobytes() == want.tobytes():
+        return ""
+    far = np.abs(got.astype("float64") - want.astype("float64")).max()
+    return f"output {index}: {np.count_nonzero(got != want)} of {got.size} elements differ, by up to {far:.3g}"
