@@ -48,6 +48,14 @@ ACCEPT = [
         accept(f"bias-{shape}", attend(), *operands(), data(*shape), reference=reference)
         for shape in [(2, 3, 5, 7), (1, 1, 5, 7), (2, 1, 1, 7), (1, 3, 5, 7)]
     ),
+    accept(
+        "bias-scale",
+        attend(scale=0.3),
+        *operands(),
+        data(2, 3, 5, 7),
+        reference=lambda *a: reference(*a, scale=0.3),
+    ),
+    accept("bias-no-batch", attend(), *operands(0), data(0, 3, 5, 7), reference=reference),
     accept("bias-constant", attend(), *operands(), const(1, 1, 5, 7), reference=reference),
     accept(
         "causal",

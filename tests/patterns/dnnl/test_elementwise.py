@@ -268,7 +268,60 @@ ACCEPT += [
     ),
 ]
 
+#: sizes that the tables above leave out
+ACCEPT += [
+    *(
+        accept(f"{f.__name__}-nothing", f, data(0, 3, low=low, high=high), reference=ref)
+        for f, (ref, low, high) in UNARY.items()
+        if f not in (nn.gelu, op.erf)
+    ),
+    accept("gelu-nothing", nn.gelu, data(0, 3), reference=lambda x: x),
+    *(
+        accept(f"{f.__name__}-nothing", f, data(0, 3, low=0.5), data(1, 3, low=0.5), reference=ref)
+        for f, ref in {**ARITHMETIC, **COMPARISONS}.items()
+    ),
+    *(
+        accept(
+            f"leakyrelu-{shape}",
+            lambda x: nn.leakyrelu(x, 0.1),
+            data(*shape),
+            reference=lambda x: np.maximum(x, x / 10),
+        )
+        for shape in [(1,), (0, 3), (5, 1, 33)]
+    ),
+    *(
+        accept(f"clip-{shape}", lambda x: op.clip(x, -1, 1), data(*shape), reference=lambda x: np.clip(x, -1, 1))
+        for shape in [(1,), (0, 3), (5, 1, 33)]
+    ),
+    *(
+        accept(f"fma-{shape}", op.ewise_fma, *(data(*shape) for _ in "abc"), reference=lambda a, b, c: a * b + c)
+        for shape in [(1,), (0, 3), (5, 1, 33)]
+    ),
+    *(
+        accept(
+            f"softplus-threshold-{threshold}",
+            lambda x, t=threshold: nn.softplus(x, 1.0, t),
+            data(5, 1, low=-40, high=40),
+            reference=lambda x: np.logaddexp(x, 0),
+        )
+        for threshold in (15.0, 1e9)
+    ),
+    accept("prelu-nothing", nn.prelu, data(0, 3, 5), const(3), reference=lambda x, w: prelu(x, w, 1)),
+    accept("power-nothing", lambda x: op.power(x, relax.const(2.5)), data(0, 3), reference=lambda x: x**2.5),
+    accept("astype-nothing", lambda x: op.astype(x, "float32"), data(0, 3, dtype="int8"), reference=lambda x: x),
+    accept("where-nothing", op.where, data(0, 3, dtype="bool"), data(0, 3), data(3), reference=np.where),
+]
+
 REFUSE = [
+    *(
+        refuse(f"{name}-float64", "dtype float64", f, *operands)
+        for name, f, *operands in [
+            ("leakyrelu", lambda x: nn.leakyrelu(x, 0.1), data(2, 3, dtype="float64")),
+            ("selu", nn.selu, data(2, 3, dtype="float64")),
+            ("prelu", nn.prelu, data(2, 3, dtype="float64"), const(3, dtype="float64")),
+            ("fma", op.ewise_fma, *(data(2, 3, dtype="float64") for _ in "abc")),
+        ]
+    ),
     refuse("logical-int32", "dtype int32", op.logical_and, data(2, 3, dtype="int32"), data(2, 3, dtype="int32")),
     refuse("logical-not-int8", "dtype int8", op.logical_not, data(2, 3, dtype="int8")),
     refuse("astype-narrower", "from int32 to int8", lambda x: op.astype(x, "int8"), data(2, 3, dtype="int32")),

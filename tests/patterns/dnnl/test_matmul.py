@@ -90,6 +90,13 @@ ACCEPT = [
     accept("outer", op.outer, data(3), data(5), reference=np.outer),
     accept("outer-ones", op.outer, data(1), data(17), reference=np.outer),
     accept("outer-nothing", op.outer, data(0), data(17), reference=np.outer),
+    accept("einsum-nothing", *einsum("ij,jk->ik")[:1], data(0, 4), data(4, 5), reference=einsum("ij,jk->ik")[1]),
+    accept(
+        "matmul-out-dtype",
+        lambda a, b: op.matmul(a, b, out_dtype="float32"),
+        *(data(3, 33, dtype="bfloat16"), const(33, 5, dtype="bfloat16")),
+        reference=np.matmul,
+    ),
     *(
         accept(f"einsum-{text}", einsum(text)[0], *(data(*s) for s in shapes), reference=einsum(text)[1])
         for text, *shapes in EINSUMS

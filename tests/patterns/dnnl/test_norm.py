@@ -54,6 +54,18 @@ def rms_norm(axes, epsilon=1e-5):
     return lambda x, w: nn.rms_norm(x, w, axes=list(axes), epsilon=epsilon), reference
 
 
+def batch_norm(axis, epsilon=1e-5):
+    def reference(x, *parameters):
+        gamma, beta, mean, variance = (spread(v, [axis % x.ndim], x.ndim, x.shape) for v in parameters)
+        return (x - mean) / np.sqrt(variance + epsilon) * gamma + beta
+
+    return lambda *args: nn.batch_norm(*args, axis=axis, epsilon=epsilon, training=False)[0], reference
+
+
+def statistics(channels, operand=const):
+    return (*affine(channels, operand=operand), operand(channels), operand(channels, low=0.5))
+
+
 def row(name, pair, *operands, **options):
     function, reference = pair
     return accept(name, function, *operands, reference=reference, **options)
@@ -64,6 +76,21 @@ def affine(*shape, operand=const):
 
 
 ACCEPT = [
+    *(
+        row(
+            f"batch_norm-{shape}-{axis}-{e}", batch_norm(axis, e), data(*shape), *statistics(shape[axis]), prepare=False
+        )
+        for shape, axis, e in [
+            ((2, 17, 5, 7), 1, 1e-5),
+            ((2, 5, 7, 3), -1, 1e-3),
+            ((3, 5), 1, 0.5),
+            ((5, 3), 0, 1e-12),
+            ((1, 1, 13), 1, 1e-5),
+            ((2, 3, 2, 3, 5), 1, 1e-5),
+            ((0, 3, 5), 1, 1e-5),
+        ]
+    ),
+    row("batch_norm-inputs", batch_norm(1), data(2, 3, 5), *statistics(3, data), prepare=False),
     *(
         row(f"layer_norm-{shape}-{axes}", layer_norm(axes), data(*shape), *affine(*(shape[a] for a in axes)))
         for shape, axes in [
@@ -115,6 +142,10 @@ ACCEPT = [
         ]
     ),
     *(row(f"group_norm-eps-{e}", group_norm(2, 1, (2,), e), data(1, 4, 9, high=-1.99), *affine(4)) for e in EPSILONS),
+    *(
+        row(f"instance_norm-eps-{e}", group_norm(None, 1, (2,), e), data(1, 3, 9, high=-1.99), *affine(3))
+        for e in EPSILONS
+    ),
     row("group_norm-inputs", group_norm(2, 1, (2,)), data(1, 4, 9), *affine(4, operand=data)),
     row("group_norm-scale", group_norm(2, 1, (2,)), data(1, 4, 9), const(4), const(values=np.zeros(4))),
     row("group_norm-shift", group_norm(2, 1, (2,)), data(1, 4, 9), const(values=np.ones(4)), const(4)),
@@ -145,6 +176,14 @@ ACCEPT = [
 ]
 
 REFUSE = [
+    refuse(
+        "batch_norm-training",
+        "training mode",
+        lambda *a: nn.batch_norm(*a, axis=1, training=True)[0],
+        data(2, 3, 5),
+        *statistics(3, data),
+        prepare=False,
+    ),
     refuse(
         "layer_norm-float64",
         "dtype float64",

@@ -35,9 +35,11 @@ ACCEPT = [
             ((1, 2, 13, 1), (13, 1)),
             ((0, 3, 5, 7), (10, 14)),
             ((1, 2, 3, 4, 5), (6, 4, 7)),
+            ((0, 2, 3, 4, 5), (6, 4, 7)),
         ]
     ),
     accept("linear-nhwc", resize((9, 5), layout="NHWC"), data(2, 5, 3, 7)),
+    accept("linear-ndhwc", resize((6, 4, 5), mode="pytorch_half_pixel", layout="NDHWC"), data(2, 3, 2, 5, 3)),
     accept("linear-pytorch", resize((9, 5), mode="pytorch_half_pixel"), data(1, 3, 5, 7)),
     *(accept(f"linear-same-{mode}", resize((5, 7), mode=mode), data(1, 3, 5, 7)) for mode in MODES[:-1]),
     *(accept(f"linear-from-one-{mode}", resize((5, 2), mode=mode), data(1, 3, 1, 1)) for mode in MODES),

@@ -49,7 +49,90 @@ SLICES = {
     "backwards": ((7, 5), (slice(5, 0, -2), slice(4, 1, -1))),
 }
 
+
+def parts(call, count):
+    return tuple(relax.TupleGetItem(call, i) for i in range(count))
+
+
+def _channel_shuffle(x):
+    n, c, h, w = (int(d) for d in x.ty.shape.values)
+    return op.reshape(op.permute_dims(op.reshape(x, (n, 3, c // 3, h, w)), [0, 2, 1, 3, 4]), (n, c, h, w))
+
+
+def _channel_shuffle_numpy(x):
+    n, c, h, w = x.shape
+    return x.reshape(n, 3, c // 3, h, w).transpose(0, 2, 1, 3, 4).reshape(n, c, h, w)
+
+
+def take(indices, axis):
+    values = np.asarray(indices)
+    return (
+        lambda x: op.take(x, const_indices(values), axis=axis),
+        lambda x: np.take(x, values, axis),
+    )
+
+
+def const_indices(values):
+    return relax.const(values.astype("int64"))
+
+
+def shuffled(x):
+    n, c, h, w = x.shape
+    return x.reshape(n, c // 4, 2, 2, h, w).transpose(0, 1, 4, 2, 5, 3).reshape(n, c // 4, h * 2, w * 2)
+
+
+#: name → (Relax, NumPy, shapes): the operators that only say how to read, and those that copy
+MOVES = {
+    "reshape": (lambda x: op.reshape(x, (3, 10)), lambda x: x.reshape(3, 10), (2, 3, 5)),
+    "reshape-one": (lambda x: op.reshape(x, (1, 1)), lambda x: x.reshape(1, 1), (1,)),
+    "reshape-nothing": (lambda x: op.reshape(x, (0, 3, 1)), lambda x: x.reshape(0, 3, 1), (0, 3)),
+    "flatten": (op.flatten, lambda x: x.reshape(-1), (2, 3, 1)),
+    "flatten-nothing": (op.flatten, lambda x: x.reshape(-1), (0, 3)),
+    "squeeze": (lambda x: op.squeeze(x, [1]), lambda x: x.squeeze(1), (3, 1, 5)),
+    "squeeze-all": (op.squeeze, np.squeeze, (1, 17, 1)),
+    "squeeze-nothing": (lambda x: op.squeeze(x, [0]), lambda x: x.squeeze(0), (1, 0)),
+    "expand_dims": (lambda x: op.expand_dims(x, [0, 2]), lambda x: x[None, :, None], (3, 5)),
+    "expand_dims-nothing": (lambda x: op.expand_dims(x, -1), lambda x: x[..., None], (0, 1)),
+    "batch_flatten": (nn.batch_flatten, lambda x: x.reshape(len(x), -1), (3, 5, 1)),
+    "batch_flatten-nothing": (nn.batch_flatten, lambda x: x.reshape(0, 15), (0, 3, 5)),
+    "permute": (lambda x: op.permute_dims(x, [2, 0, 1]), lambda x: x.transpose(2, 0, 1), (2, 3, 5)),
+    "permute-reverse": (op.permute_dims, np.transpose, (2, 1, 17)),
+    "permute-nothing": (lambda x: op.permute_dims(x, [1, 0]), np.transpose, (0, 3)),
+    "broadcast_to": (lambda x: op.broadcast_to(x, (2, 3, 5)), lambda x: np.broadcast_to(x, (2, 3, 5)), (3, 1)),
+    "broadcast_to-nothing": (lambda x: op.broadcast_to(x, (2, 0)), lambda x: np.broadcast_to(x, (2, 0)), (0,)),
+    "tile": (lambda x: op.tile(x, [2, 1, 3]), lambda x: np.tile(x, [2, 1, 3]), (5, 1)),
+    "tile-nothing": (lambda x: op.tile(x, [2]), lambda x: np.tile(x, [2]), (0, 3)),
+    "repeat": (lambda x: op.repeat(x, 3, 1), lambda x: x.repeat(3, 1), (2, 5, 1)),
+    "repeat-flat": (lambda x: op.repeat(x, 2), lambda x: x.repeat(2), (3, 5)),
+    "repeat-nothing": (lambda x: op.repeat(x, 2, 0), lambda x: x.repeat(2, 0), (3, 0)),
+    "pixel_shuffle": (lambda x: nn.pixel_shuffle(x, 2), shuffled, (1, 12, 3, 5)),
+    "pixel_shuffle-one": (lambda x: nn.pixel_shuffle(x, 1), lambda x: x, (2, 1, 3, 5)),
+    "pixel_shuffle-nothing": (lambda x: nn.pixel_shuffle(x, 2), shuffled, (0, 4, 3, 5)),
+    "split": (lambda x: parts(op.split(x, [2, 3], 1), 3), lambda x: np.split(x, [2, 3], 1), (1, 7, 3)),
+    "split-equal": (lambda x: parts(op.split(x, 3, -1), 3), lambda x: np.split(x, 3, -1), (2, 9)),
+    "split-nothing": (lambda x: parts(op.split(x, 2, 1), 2), lambda x: np.split(x, 2, 1), (0, 4)),
+    "take": (*take([2, 3, 5], 1), (2, 7, 3)),
+    "take-table": (*take([[4, 0], [1, 1]], 0), (5, 1)),
+    "take-one": (*take(3, -1), (2, 7)),
+    "take-nothing": (*take([1], 1), (0, 3)),
+}
+JOINS = {
+    "concat": (lambda *p: op.concat(p, 1), lambda *p: np.concatenate(p, 1), [(2, 3, 5), (2, 1, 5), (2, 17, 5)]),
+    "concat-flat": (lambda *p: op.concat(p, None), lambda *p: np.concatenate(p, None), [(2,), (5,)]),
+    "concat-nothing": (lambda *p: op.concat(p, -1), lambda *p: np.concatenate(p, -1), [(3, 0), (3, 2)]),
+    "stack": (lambda *p: op.stack(p, 1), lambda *p: np.stack(p, 1), [(2, 17), (2, 17)]),
+    "stack-last": (lambda *p: op.stack(p, -1), lambda *p: np.stack(p, -1), [(3, 1), (3, 1), (3, 1)]),
+    "stack-nothing": (lambda *p: op.stack(p, 0), lambda *p: np.stack(p, 0), [(0, 3), (0, 3)]),
+}
+
 ACCEPT = [
+    *(row(name, f, ref, data(*shape), prepare=False) for name, (f, ref, shape) in MOVES.items()),
+    *(row(name, f, ref, *(data(*s) for s in shapes), prepare=False) for name, (f, ref, shapes) in JOINS.items()),
+    *(
+        row(f"channel_shuffle-{shape}", _channel_shuffle, _channel_shuffle_numpy, data(*shape))
+        for shape in [(1, 6, 5, 7), (2, 12, 1, 1)]
+    ),
+    row("slice-negative-of-nothing", *sliced(slice(0, 2), axes=[1]), data(0, 5)),
     *(row(f"slice-{name}", *sliced(*where), data(*shape)) for name, (shape, where) in SLICES.items()),
     *(
         row(f"slice-{dtype}", *sliced(slice(1, 6, 3)), data(7, 3, dtype=dtype, low=0, high=100))
@@ -65,10 +148,24 @@ ACCEPT = [
     row("pad-reflect-int8", *padded("reflect", 0, 2), data(7, dtype="int8", low=-100, high=100)),
     row("pad-nothing", *padded("reflect", 0, 0, 0, 1), data(0, 3)),
     row("flip", lambda x: op.flip(x, 1), lambda x: x[:, ::-1], data(3, 5, 2)),
+    row("flip-nothing", lambda x: op.flip(x, 0), lambda x: x[::-1], data(0, 3)),
     row("flip-last", lambda x: op.flip(x, -1), lambda x: x[:, ::-1], data(3, 1)),
 ]
 
 REFUSE = [
+    *(
+        refuse(f"{name}-int64", "dtype int64", f, data(*shape, dtype="int64"), prepare=False)
+        for name, (f, _, shape) in MOVES.items()
+        if "-" not in name
+    ),
+    *(
+        refuse(f"{name}-int64", "dtype int64", f, *(data(*s, dtype="int64") for s in shapes), prepare=False)
+        for name, (f, _, shapes) in JOINS.items()
+        if "-" not in name
+    ),
+    refuse("take-many", "is 17 slices", take(range(17)[::-1], 0)[0], data(17, 3)),
+    refuse("take-outside", "outside of [0, 5)", take([1, 5], 0)[0], data(5, 3)),
+    refuse("take-computed", "not constant", lambda x, i: op.take(x, i, axis=0), data(5, 3), data(2, dtype="int64")),
     refuse("pad-reflect-wide", "reflect padding 0,9 is 10 slices", padded("reflect", 0, 9)[0], data(17)),
     refuse("pad-circular-too-wide", "circular padding 4,0 of an axis of 3", padded("circular", 4, 0)[0], data(3)),
     refuse("pad-reflect-too-wide", "reflect padding 3,0 of an axis of 3", padded("reflect", 3, 0)[0], data(3)),

@@ -1,0 +1,122 @@
+"""Convolutions and their transposes, 1-D to 3-D: groups, padding, dilation, layouts; against TVM's own kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from tests.harness import Case, accept, const, data, refuse
+from tests.unit.graph_reference import deconvolution
+
+nn = relax.op.nn
+
+
+def conv(d, transposed=False, **options):
+    f = getattr(nn, f"conv{d}d_transpose" if transposed else f"conv{d}d")
+    return lambda x, w: f(x, w, **options)
+
+
+def cases(d):
+    """Rows of a convolution with ``d`` spatial axes."""
+    spatial = (7, 6, 5)[:d]
+    last, kernel = "N" + "DHW"[3 - d :] + "C", (3,) * d
+    ones, hwio = (1,) * d, "DHW"[3 - d :] + "IO"
+    dense = (2, 3, *spatial), (5, 3, *kernel)
+    yield "plain", conv(d), *dense
+    yield "stride-padding", conv(d, strides=2, padding=1), *dense
+    yield "uneven-padding", conv(d, padding=[0] * d + [2] * d), *dense
+    yield "dilation", conv(d, dilation=2, padding=2), *dense
+    yield "pointwise", conv(d), (1, 17, *spatial), (13, 17, *ones)
+    yield "groups", conv(d, groups=3, padding=1), (2, 6, *spatial), (9, 2, *kernel)
+    yield "depthwise", conv(d, groups=17, padding=1), (1, 17, *spatial), (17, 1, *kernel)
+    yield "channels-last", conv(d, data_layout=last, padding=1), (2, *spatial, 3), (5, 3, *kernel)
+    yield "kernel-last", conv(d, data_layout=last, kernel_layout=hwio), (2, *spatial, 3), (*kernel, 3, 5)
+    yield "one", conv(d), (1, 1, *ones), (1, 1, *ones)
+    yield "no-batch", conv(d, padding=1), (0, 3, *spatial), (5, 3, *kernel)
+
+
+def transposed_cases(d):
+    """Rows of a transposed convolution with ``d`` spatial axes."""
+    spatial, kernel, ones = (4, 3, 5)[:d], (3,) * d, (1,) * d
+    dense = (2, 3, *spatial), (3, 5, *kernel)
+    yield "plain", conv(d, True), *dense
+    yield "stride-padding", conv(d, True, strides=2, padding=1), *dense
+    yield "output-padding", conv(d, True, strides=2, output_padding=1), *dense
+    yield "uneven-padding", conv(d, True, padding=[0] * d + [2] * d), *dense
+    yield "groups", conv(d, True, groups=3), (2, 6, *spatial), (6, 3, *kernel)
+    yield "one", conv(d, True), (1, 1, *ones), (1, 1, *ones)
+    yield "no-batch", conv(d, True, strides=2), (0, 3, *spatial), (3, 5, *kernel)
+
+
+def transposed_by_numpy(d, stride, dilation):
+    """Of channels last, with the kernel's last too: TVM has neither these layouts nor dilation."""
+    attrs = {"strides": [stride] * d, "dilations": [dilation] * d, "pad_begin": [0] * d, "pad_end": [0] * d}
+
+    def reference(x, w):
+        weights = np.moveaxis(w, (-1, -2), (0, 1))  # spatial, I, O -> O, I, spatial
+        return np.moveaxis(deconvolution([np.moveaxis(x, -1, 1), weights], attrs, None), 1, -1)
+
+    return reference
+
+
+ACCEPT = [
+    *(
+        accept(f"conv{d}d-{name}", function, data(*x), const(*w), within=1e-4)
+        for d in (1, 2, 3)
+        for name, function, x, w in cases(d)
+    ),
+    *(
+        accept(f"conv{d}d_transpose-{name}", function, data(*x), const(*w), within=1e-4)
+        for d in (1, 2, 3)
+        for name, function, x, w in transposed_cases(d)
+    ),
+    *(
+        accept(
+            f"conv{d}d_transpose-channels-last",
+            conv(
+                d, True, dilation=2, strides=2, data_layout=f"N{'DHW'[3 - d :]}C", kernel_layout=f"{'DHW'[3 - d :]}IO"
+            ),
+            *(data(2, *(4, 3, 5)[:d], 3), const(*(3,) * d, 3, 5)),
+            reference=transposed_by_numpy(d, 2, 2),
+        )
+        for d in (1, 2, 3)
+    ),
+    accept("conv2d-weights-at-run-time", conv(2, padding=1), data(2, 3, 7, 5), data(5, 3, 3, 3), within=1e-4),
+]
+
+REFUSE = [
+    refuse(
+        "int8",
+        "dtype int8",
+        conv(2, out_dtype="int32"),
+        data(1, 3, 5, 5, dtype="int8"),
+        const(5, 3, 3, 3, dtype="int8"),
+    ),
+    refuse(
+        "blocked", "NCHW4c", conv(2, data_layout="NCHW4c", kernel_layout="OIHW"), data(1, 1, 5, 5, 4), const(4, 4, 3, 3)
+    ),
+    refuse(
+        "transposed-float64",
+        "dtype float64",
+        conv(1, True),
+        data(1, 3, 5, dtype="float64"),
+        const(3, 5, 3, dtype="float64"),
+    ),
+]
+
+
+@pytest.mark.parametrize("case", ACCEPT)
+def test_accepted(case):
+    case.offloads().matches()
+
+
+@pytest.mark.parametrize(("case", "reason"), REFUSE)
+def test_refused(case, reason):
+    case.is_refused(reason)
+
+
+def test_a_symbolic_batch():
+    Case(
+        conv(2, padding=1), (data("n", 3, 7, 5), const(5, 3, 3, 3)), symbols={"n": 3}, within=1e-4
+    ).offloads().matches()
