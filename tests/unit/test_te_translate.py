@@ -402,8 +402,9 @@ def _shape_of_values(builder, x):
         (_conv_of_two_layouts, r"relax\.nn\.conv2d .*declines this call"),
         (_onnx_nms, r"relax\.vision\.all_class_non_max_suppression .*lowered to relax\.dynamic_strided_slice"),
         (_shape_of_values, r"relax\.tensor_to_shape .*not a constant"),
+        (lambda b, x: R.log_add_exp(*[R.astype(x, "int8")] * 2), r"relax\.log_add_exp .*floats only, got int8"),
     ],
-    ids=["data_dependent", "no_lowering", "declined", "composed", "shape_of_values"],
+    ids=["data_dependent", "no_lowering", "declined", "composed", "shape_of_values", "floats_only"],
 )
 def test_refused_call(make, message):
     x = var("x", (3, 4))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..errors import UnsupportedError
 
-__all__ = ["REFUSED", "Refusal", "refuse"]
+__all__ = ["FLOATS_ONLY", "REFUSED", "Refusal", "refuse"]
 
 _BY_REASON: dict[str, tuple[str, ...]] = {
     "its output shape depends on the values of its inputs": ("dynamic_strided_slice", "nonzero", "unique"),
@@ -66,6 +66,10 @@ _BY_REASON: dict[str, tuple[str, ...]] = {
 
 # op name -> reason
 REFUSED: dict[str, str] = {f"relax.{op}": reason for reason, ops in _BY_REASON.items() for op in ops}
+
+# Ops that Relax accepts in every dtype and TVM computes in floats. Its own message prints the TE expression, which its
+# printer warns about.
+FLOATS_ONLY = frozenset({"relax.log_add_exp"})
 
 
 class Refusal(UnsupportedError):

@@ -20,7 +20,7 @@ from .capture import TE_LOCK, capture_call_te
 from .computes import BUILTIN
 from .graph import TEConstant, TEGraph, TENode, hidden_reads, reads, stages_of
 from .primfunc import embed_primfunc
-from .refusals import REFUSED, Refusal, refuse
+from .refusals import FLOATS_ONLY, REFUSED, Refusal, refuse
 from .selector import TVM_LEGALIZATION, Selector, TECompute, default_selector
 from .types import is_tir, leaves, paired_dims, symbols_in, symbols_of
 
@@ -344,6 +344,8 @@ class _Translator:
         fn = compute.fn or BUILTIN.get(name)
         if fn is None and name in REFUSED:
             raise refuse(name, REFUSED[name])
+        if fn is None and name in FLOATS_ONLY and "float" not in dtype_of(call.ty):
+            raise refuse(name, f"TVM computes it in floats only, got {dtype_of(call.ty)}", "cast its operands")
         try:
             result = self.resolved(fn(call.attrs, *operands)) if fn else self.legalize(call)
         except Refusal as error:

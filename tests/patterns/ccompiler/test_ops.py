@@ -9,6 +9,7 @@ import pytest
 import tvm
 from tvm import relax
 
+import tvm_byoc_dnnl as byoc
 from tests.harness import Case, const, data
 from tests.harness import accept as _accept
 from tests.harness import refuse as _refuse
@@ -199,6 +200,14 @@ def test_symbolic(case: Case) -> None:
 )
 def test_refused(case: Case, reason: str) -> None:
     case.is_refused(reason).matches()
+
+
+def test_a_refusal_by_dtype_is_readable_and_prints_nothing(capfd) -> None:
+    x = relax.Var("x", relax.TensorType((4,), "int32"))
+    verdict = byoc.get_annotate_compiler("ccompiler", "relax.log_add_exp")
+    with pytest.raises(byoc.Reject, match="TVM computes it in floats only, got int32; cast its operands"):
+        verdict(None, [x, x])
+    assert "Warning" not in capfd.readouterr().err
 
 
 def test_every_operator_has_a_row() -> None:
