@@ -1,13 +1,16 @@
-"""What TVM's PyTorch importer refuses arrives as our error; needs no torch."""
+"""What TVM's PyTorch importer refuses arrives as our error, and what it gets wrong is put right."""
 
 import sys
 import types
 
+import numpy as np
 import pytest
 import tvm
+from tvm import relax
 
+from tvm_byoc_dnnl._compat import shape_dims
 from tvm_byoc_dnnl.errors import UnsupportedError
-from tvm_byoc_dnnl.frontend.torch_import import import_torch
+from tvm_byoc_dnnl.frontend.torch_import import CONVERTERS, import_torch
 
 
 @pytest.mark.parametrize("error", [AssertionError, NotImplementedError, ValueError, tvm.error.InternalError])
@@ -19,3 +22,48 @@ def test_a_refusal_is_one_clear_error(error, monkeypatch):
     monkeypatch.setitem(sys.modules, "tvm.relax.frontend.torch", importer)
     with pytest.raises(UnsupportedError, match=r"refuses this program: .*aten\.foo"):
         import_torch(None)
+
+
+class FakeImporter:
+    """What a converter sees of TVM's importer."""
+
+    def __init__(self, builder, tensors):
+        self.block_builder, self.tensors = builder, tensors
+
+    def retrieve_args(self, node):
+        return [self.tensors, *node.args[1:]]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "args", "kwargs", "want"),
+    [
+        ([(0,), (2, 3, 4)], ([], -2), {}, (2, 3, 4)),
+        ([(0,), (2, 3, 4), (0,), (2, 5, 4)], ([],), {"dim": 1}, (2, 8, 4)),
+        ([(2, 3), (4, 3)], ([],), {}, (6, 3)),
+        ([(0,), (0,)], ([],), {}, (0,)),
+        ([(0,), (5,)], ([],), {}, (5,)),
+        ([(2, 0), (2, 3)], ([], 1), {}, (2, 3)),
+    ],
+    ids=["empty cache", "between", "plain", "all empty", "rank 1", "empty of its own rank"],
+)
+def test_cat_leaves_out_what_torch_leaves_out(shapes, args, kwargs, want):
+    builder = relax.BlockBuilder()
+    params = [relax.Var(f"x{i}", relax.TensorType(s, "float32")) for i, s in enumerate(shapes)]
+    with builder.function("main", params):
+        node = types.SimpleNamespace(args=args, kwargs=kwargs)
+        out = CONVERTERS["cat.default"](node, FakeImporter(builder, params))
+        builder.emit_func_output(out)
+    assert shape_dims(builder.get()["main"].ret_ty) == list(want)
+
+
+def test_cat_of_a_real_program():
+    torch = pytest.importorskip("torch", reason="needs the extra `zoo`")
+
+    class Cache(torch.nn.Module):
+        def forward(self, x):
+            return torch.cat([torch.tensor([]), x], dim=-2) + 1
+
+    x = torch.randn(2, 3, 4)
+    mod = import_torch(torch.export.export(Cache(), (x,)))
+    got = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())["main"](tvm.runtime.tensor(x.numpy()))[0]
+    np.testing.assert_allclose(got.numpy(), x.numpy() + 1)
