@@ -16,6 +16,7 @@ A step is taken only if its input has no other reader, and oneDNN has an impleme
 from __future__ import annotations
 
 from ...lower.graph import Node, PortableGraph, PostOp
+from .merge_matmuls import merge_matmuls
 from .native import probe_fused
 from .views import VIEWS, sink_views
 
@@ -43,7 +44,7 @@ _MAX_POST_OPS = 32
 
 
 def fuse_post_ops(graph: PortableGraph) -> PortableGraph:
-    """Fuse every chain of elementwise nodes into the node that produces its input."""
+    """Fuse every chain of elementwise nodes into the node that produces its input, then join products of one row."""
     sink_views(graph)
     constants = graph.constant_tensors()
     graph.nodes.sort(key=lambda n: not constants.issuperset(n.outputs))  # what is known at load comes first
@@ -54,6 +55,7 @@ def fuse_post_ops(graph: PortableGraph) -> PortableGraph:
         while fuser.fuse_consumer(node):
             pass
     graph.nodes = [n for n in graph.nodes if n not in fuser.fused]
+    merge_matmuls(graph)
     return graph.prune().validate()
 
 
