@@ -19,7 +19,7 @@ NATIVE := $(BUILD)/.installed
 PEERS  := $(VENV)/.peers
 ZOO    := $(VENV)/.zoo
 
-.PHONY: help build demo test test-py test-cpp test-kit test-large test-stress test-tsan golden test-browser test-tvm026 lint format bench docs clean
+.PHONY: help build demo test test-py test-cpp test-kit test-large test-stress test-tsan golden test-browser test-tvm026 lint format bench bench-load docs clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -117,6 +117,9 @@ format: $(DEPS)  ## let ruff and clang-format rewrite the files
 
 bench: $(NATIVE) $(PEERS)  ## this package beside ONNX Runtime, OpenVINO and stock TVM, on nine networks
 	@$(PY) -m bench $(ARGS)
+
+bench-load: $(NATIVE) $(PEERS)  ## load time and memory beside ONNX Runtime and OpenVINO: BERT-base, and 1 GB
+	@$(PY) -m bench.load $(ARGS)
 
 docs: $(NATIVE)  ## write the generated pages of docs/ again
 	@$(PY) docs/generate.py
