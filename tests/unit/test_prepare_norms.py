@@ -11,7 +11,7 @@ import tvm
 from tvm import relax
 from tvm.relax import op as R
 
-from tests.unit.importing import check, module, node, onnx_model, prepared, rand, run, same_numbers
+from tests.unit.importing import check, module, node, onnx_model, ops, prepared, rand, run, same_numbers
 from tvm_byoc_dnnl.frontend import to_relax
 
 SHAPE = (2, 5, 8)
@@ -305,6 +305,20 @@ def test_guard_of_a_mask_that_is_an_input(hidden: float, zero: float, guard: str
     scores[1, 2, :3] = -np.inf  # and one in part
     got = same_numbers(module(build, (3, 5, 5)), scores)
     assert {"where", "nn.relu"} & got.keys() == {guard}
+
+
+@pytest.mark.parametrize(("value", "guard"), [(0.0, "nn.relu"), (0.5, "where")])
+def test_guard_whose_zeros_are_too_many_to_fold(value: float, guard: str) -> None:
+    shape = (1, 12, 128, 128)
+
+    def build(b: relax.BlockBuilder, scores: Any) -> Any:
+        e = b.emit
+        seen = e(R.astype(e(R.logical_not(e(R.equal(scores, c(-np.inf))))), "int8"))
+        none = e(R.logical_not(e(R.astype(e(R.max(seen, [-1], keepdims=True)), "bool"))))
+        weights = e(R.nn.softmax(scores, axis=-1))
+        return e(R.where(none, e(R.full_like(weights, c(value))), weights))
+
+    assert {"where", "nn.relu"} & ops(prepared(module(build, shape))).keys() == {guard}
 
 
 def test_guard_by_other_scores_stays() -> None:

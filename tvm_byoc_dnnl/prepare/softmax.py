@@ -86,7 +86,7 @@ def _guarded(scope: Scope, where: Any) -> Any:
     """Drop the guard against rows that a mask hides completely, or leave that to ``nn.relu`` when there may be some."""
     guard, zero, result = where.args
     softmax = scope.call(result, "relax.nn.softmax")
-    if softmax is None or scope.scalar(zero) != 0.0 or not scope.same_shape(result, where):
+    if softmax is None or not _is_zero(scope, zero) or not scope.same_shape(result, where):
         return None
     axis = int(softmax.attrs.axis) % scope.rank(softmax)
     isnan = scope.call(guard, "relax.isnan")
@@ -94,6 +94,14 @@ def _guarded(scope: Scope, where: Any) -> Any:
     if not is_guard:
         return None
     return result if _some_finite(scope, softmax.args[0], axis) else relax.op.nn.relu(result)
+
+
+def _is_zero(scope: Scope, expr: Any) -> bool:
+    """Whether a tensor is all zeros, of any size: large fills are not folded."""
+    fill = scope.call(expr, "relax.full_like", "relax.full", "relax.zeros", "relax.zeros_like")
+    if fill is None:
+        return scope.scalar(expr) == 0.0
+    return "zeros" in fill.op.name or scope.scalar(fill.args[1]) == 0.0
 
 
 def _hides_all(scope: Scope, guard: Any, scores: Any, axis: int) -> bool:
