@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <tuple>
 
+#include "data_object.h"
 #include "support/bytes.h"
 #include "support/crc32.h"
 #include "support/error.h"
@@ -71,6 +72,17 @@ ByteReader Unseal(std::string_view bytes, std::string_view kind) {
          kind, "\"");
   }
   return payload;
+}
+
+/// Whether elements of this shape and width take the bytes that the entry says, from a place where
+/// vectors may be loaded: a tensor is made of these, and must not reach beyond its data.
+bool IsSound(const WeightsTable::Entry& entry) {
+  if (entry.offset % kPartAlignment != 0) return false;
+  uint64_t bits = entry.dtype_bits;
+  for (int64_t dim : entry.shape) {
+    if (dim < 0 || __builtin_mul_overflow(bits, static_cast<uint64_t>(dim), &bits)) return false;
+  }
+  return bits / 8 + (bits % 8 != 0) == entry.bytes;
 }
 
 /// As many items as a count says that stands before them.
@@ -179,6 +191,11 @@ WeightsTable LoadWeightsTable(std::string_view bytes) {
     if (entry.offset > table.total_bytes || entry.bytes > table.total_bytes - entry.offset) {
       Fail(ErrorKind::kArtifact, "the saved module is damaged: constant \"", Printable(entry.name),
            "\" lies beyond the ", table.total_bytes, " bytes of data");
+    }
+    if (!IsSound(entry)) {
+      Fail(ErrorKind::kArtifact, "the saved module is damaged: constant \"", Printable(entry.name),
+           "\" of shape ", Join(entry.shape), " and ", static_cast<int>(entry.dtype_bits),
+           " bits does not have ", entry.bytes, " bytes at ", entry.offset);
     }
     table.entries.push_back(std::move(entry));
   });

@@ -66,6 +66,18 @@ class Checker {
     }
   }
 
+  // Sizes may be anything up to 2^62: what is computed from them may not fit.
+  int64_t Sum(int64_t x, int64_t y) const {
+    int64_t result = 0;
+    if (__builtin_add_overflow(x, y, &result)) Fault("its sizes overflow: ", x, " + ", y);
+    return result;
+  }
+  int64_t Product(int64_t x, int64_t y) const {
+    int64_t result = 0;
+    if (__builtin_mul_overflow(x, y, &result)) Fault("its sizes overflow: ", x, " * ", y);
+    return result;
+  }
+
   /// `from` broadcasts to `to`: equal ranks, each axis equal or 1.
   void NeedBroadcast(const char* what, const Dims& from, const Dims& to) const {
     bool ok = from.size() == to.size();
@@ -109,7 +121,7 @@ void NeedWindow(const Checker& c, int64_t least_end) {
 }
 
 int64_t Extent(const Checker& c, int64_t kernel, size_t i) {
-  return (kernel - 1) * c.a.dilations[i] + 1;
+  return c.Sum(c.Product(kernel - 1, c.a.dilations[i]), 1);
 }
 
 int64_t WindowOut(const Checker& c, int64_t in, int64_t kernel, size_t i) {
@@ -123,7 +135,8 @@ int64_t WindowOut(const Checker& c, int64_t in, int64_t kernel, size_t i) {
 
 int64_t TransposedOut(const Checker& c, int64_t in, int64_t kernel, size_t i) {
   if (in == kUnknownDim || kernel == kUnknownDim) return kUnknownDim;
-  return (in - 1) * c.a.strides[i] + Extent(c, kernel, i) - c.a.pad_begin[i] - c.a.pad_end[i];
+  int64_t full = c.Sum(c.Product(in - 1, c.a.strides[i]), Extent(c, kernel, i));
+  return c.Sum(full, -c.a.pad_begin[i] - c.a.pad_end[i]);
 }
 
 template <int64_t (*OutDim)(const Checker&, int64_t, int64_t, size_t)>
@@ -247,7 +260,7 @@ void CheckConcat(const Checker& c) {
     Dims shape = c.In(i);
     c.Need(shape.size() == expected.size(), "sources of equal rank");
     int64_t size = shape[c.a.axis];
-    total = size < 0 || total < 0 ? kUnknownDim : total + size;
+    total = size < 0 || total < 0 ? kUnknownDim : c.Sum(total, size);
     shape[c.a.axis] = c.In(0)[c.a.axis];
     c.NeedShape("source apart from the axis", shape, c.In(0));
   }

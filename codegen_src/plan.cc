@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "support/error.h"
+
 namespace tvm_byoc_dnnl {
 
 std::vector<bool> FindConstants(const Graph& graph) {
@@ -86,6 +88,9 @@ int64_t PlaceBuffers(const std::vector<std::vector<int>>& steps, std::vector<Buf
   std::vector<int> placed;  // sorted by offset
   for (int i : order) {
     Buffer& buffer = (*buffers)[i];
+    if (buffer.bytes < 0 || buffer.bytes > kMaxBytes - arena - kAlignment) {
+      Fail(ErrorKind::kUnsupported, "its intermediate tensors need more than 2^62 bytes");
+    }
     int64_t size = rounded(buffer.bytes);
     int64_t best = -1, best_room = std::numeric_limits<int64_t>::max(), end = 0;
     for (int j : placed) {

@@ -53,6 +53,7 @@ Dims DenseStrides(const Dims& shape);
 
 /// Places the arena's buffers that `steps` touch (lists of buffer numbers, in order of execution):
 /// two whose lifetimes meet never overlap. Greedy by size, best fit. Returns the arena's size.
+/// Throws Error(kUnsupported) beyond kMaxBytes.
 int64_t PlaceBuffers(const std::vector<std::vector<int>>& steps, std::vector<Buffer>* buffers);
 
 }  // namespace tvm_byoc_dnnl

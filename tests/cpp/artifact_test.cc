@@ -22,7 +22,7 @@ constexpr const char* kWriter = "a test 1.0";
 WeightsTable SomeTable() {
   WeightsTable table;
   table.total_bytes = 100;
-  table.entries = {{"a", 2, 32, {2, 3}, 0, 24, 0x123456789abcdef0}, {"b", 0, 8, {}, 64, 36, 1}};
+  table.entries = {{"a", 2, 32, {2, 3}, 0, 24, 0x123456789abcdef0}, {"b", 0, 8, {36}, 64, 36, 1}};
   table.regions = {{"dnnl_0", {1, 0}}, {"dnnl_1", {}}};
   table.getters = {{"weight", 1}};
   return table;
@@ -118,6 +118,15 @@ TEST(WhatATableRefersToMustBeThere) {
   beyond.entries[1].bytes = 37;
   CHECK_THROWS(kArtifact, "constant \"b\" lies beyond the 100 bytes",
                LoadWeightsTable(Save(beyond, kWriter)));
+  for (auto shape : {std::vector<int64_t>{37}, {-36, -1}, {int64_t{1} << 62, 36}, {}}) {
+    WeightsTable larger = SomeTable();  // a tensor of it would read what is not its own
+    larger.entries[1].shape = shape;
+    CHECK_THROWS(kArtifact, "8 bits does not have 36 bytes",
+                 LoadWeightsTable(Save(larger, kWriter)));
+  }
+  WeightsTable askew = SomeTable();
+  askew.entries[0].offset = 4;
+  CHECK_THROWS(kArtifact, "24 bytes at 4", LoadWeightsTable(Save(askew, kWriter)));
   WeightsTable missing = SomeTable();
   missing.getters[0].entry = 2;
   CHECK_THROWS(kArtifact, "constant 2 of 2", LoadWeightsTable(Save(missing, kWriter)));

@@ -103,6 +103,13 @@ TEST(OnlyTheArenaIsPlaced) {
   CHECK_EQUAL(PlaceBuffers({}, &buffers), 0);  // nobody touches it
 }
 
+TEST(AnArenaBeyondAllMemoryIsRefused) {
+  std::vector<Buffer> buffers = Arena({kMaxBytes / 2, kMaxBytes / 2, 64});
+  CHECK_THROWS(kUnsupported, "2^62", PlaceBuffers({{0, 1, 2}}, &buffers));
+  buffers = Arena({-1});  // a size that did not fit
+  CHECK_THROWS(kUnsupported, "2^62", PlaceBuffers({{0}}, &buffers));
+}
+
 TEST(RandomPlansNeverOverlap) {
   uint32_t state = 1;
   auto random = [&](uint32_t below) {
