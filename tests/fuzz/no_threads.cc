@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// In place of codegen_src/threads.cc: a fuzz target has one thread, and clang may have no OpenMP.
+#include "threads.h"
+
+namespace tvm_byoc_dnnl {
+
+void KeepTeamOnAllCores() {}
+void UseOpenMPForTVM() {}
+int MaxThreads() { return 1; }
+
+}  // namespace tvm_byoc_dnnl
