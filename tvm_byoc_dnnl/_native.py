@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import importlib.metadata
+import json
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +20,9 @@ _LIBRARY = Path(__file__).resolve().parent / "lib" / "libtvm_byoc_dnnl.so"
 INCLUDE = _LIBRARY.parent / "include"
 _DNNL = "libdnnl.so.3"
 _DNNL_WHEEL = "onednn-cpu-gomp"
+_DNNL_CURE = f"pip install {_DNNL_WHEEL}==2023.2.0"
+#: versions of the library that do what ours was built for: from, below
+_DNNL_VERSIONS = ((3, 2), (4, 0))
 
 _lock = threading.RLock()
 _handle: ctypes.CDLL | None = None
@@ -36,7 +41,9 @@ def load() -> None:
         return
     with _lock:
         if _handle is None:
-            _handle = _load()
+            handle = _load()
+            _check_dnnl()
+            _handle = handle
 
 
 def available() -> bool:
@@ -95,6 +102,27 @@ def _load() -> ctypes.CDLL:
         raise NativeLibraryError(_explain(error, first, searched)) from error
 
 
+def _check_dnnl() -> None:
+    """Whatever libdnnl the linker found, or somebody mapped before us: its version must be one that we know."""
+    import tvm_ffi
+
+    info = tvm_ffi.get_global_func("tvm_byoc_dnnl.Info", allow_missing=True)
+    if info is None:
+        return
+    version = json.loads(info())["dnnl_version"]
+    least, below = _DNNL_VERSIONS
+    if not least <= tuple(map(int, version.split(".")))[:2] < below:
+        mapped = re.findall(r"\S*/libdnnl\S*$", Path("/proc/self/maps").read_text(), re.M)
+        raise NativeLibraryError(
+            f"oneDNN {version} is loaded ({', '.join(sorted(set(mapped)))}), expected {_dots(least)} or newer, below "
+            f"{_dots(below)}: {_DNNL_CURE}, and keep other versions of {_DNNL} off LD_LIBRARY_PATH and LD_PRELOAD"
+        )
+
+
+def _dots(version: tuple[int, int]) -> str:
+    return str(version[0]) if version[1] == 0 else ".".join(map(str, version))
+
+
 def _preload_dnnl() -> list[str]:
     """Map libdnnl from wherever pip put it, so that the linker finds it by its name. Returns what was tried."""
     try:
@@ -126,7 +154,7 @@ def _explain(error: OSError, first: OSError, searched: list[str]) -> str:
             "(pip install --force-reinstall --no-cache-dir tvm-byoc-dnnl)"
         )
     elif "dnnl" in text:
-        cure = f"oneDNN ({_DNNL}, 3.2 or newer) is missing or too old: pip install {_DNNL_WHEEL}==2023.2.0"
+        cure = f"oneDNN ({_DNNL}, 3.2 or newer) is missing or too old: {_DNNL_CURE}"
     else:
         cure = "reinstall the package: pip install --force-reinstall tvm-byoc-dnnl"
     return f"cannot load {_LIBRARY}: {error}. Searched: {', '.join(searched)}. {cure}"

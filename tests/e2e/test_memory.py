@@ -1,0 +1,94 @@
+"""Memory stays flat: over loads of a saved region, over runs, over plans of a symbolic region."""
+
+from __future__ import annotations
+
+import gc
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import tvm_ffi
+
+from tests.unit.graph_reference import GraphBuilder
+from tvm_byoc_dnnl import _native
+
+#: a leak of 4 kB per round shows; malloc's own growth, which ends, does not
+_ROUNDS, _ALLOWED = 1000, 2 << 20
+
+
+def resident() -> int:
+    """Bytes of physical memory."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def grows(work: Callable[[int], object]) -> int:
+    """What so many rounds add, after as many to warm up."""
+    for i in range(_ROUNDS):
+        work(i)
+    before = resident()
+    for i in range(_ROUNDS):
+        work(i)
+    return resident() - before
+
+
+def layer(batch: object) -> GraphBuilder:
+    """x [batch, 64] -> softmax(relu(x @ w)), with weights that are packed."""
+    g = GraphBuilder()
+    x, w = g.input((batch, 64)), g.constant(np.linspace(-1, 1, 64 * 48, dtype="float32").reshape(64, 48))
+    relu = {"kind": "eltwise", "alg": "relu", "alpha": 0.0, "beta": 0.0}
+    y = g.node("matmul", [x, w], (batch, 48), post_ops=[relu])
+    g.outputs = [g.node("softmax", [y], (batch, 48), alg="accurate", axis=1)]
+    return g
+
+
+def test_a_thousand_loads_and_runs() -> None:
+    g = layer(16)
+    saved = _native.function("tvm_byoc_dnnl.ModuleCreate")(g.name, g.json(), g.const_names())["save_to_bytes"]()
+    load = _native.function("ffi.Module.load_from_bytes.dnnl_byoc")
+    x, y = np.ones((16, 64), "float32"), np.empty((16, 48), "float32")
+
+    def work(_: int) -> None:
+        module = load(saved)
+        module[f"__init_{g.name}"]([tvm_ffi.from_dlpack(v) for v in g.values])
+        module[g.name](tvm_ffi.from_dlpack(x), tvm_ffi.from_dlpack(y))
+
+    assert grows(work) < _ALLOWED
+    np.testing.assert_allclose(y.sum(1), 1, rtol=1e-5)
+
+
+def test_a_thousand_plans_of_a_symbolic_region() -> None:
+    """More sizes than the cache of plans, or the library's cache of primitives, holds."""
+    g = layer("n")
+    module = _native.function("tvm_byoc_dnnl.ModuleCreate")(g.name, g.json(), g.const_names())
+    module[f"__init_{g.name}"]([tvm_ffi.from_dlpack(v) for v in g.values])
+    x, y = np.ones((200, 64), "float32"), np.empty((200, 48), "float32")
+
+    def work(i: int) -> None:
+        n = 1 + i % 100
+        module[g.name](tvm_ffi.from_dlpack(x[:n]), tvm_ffi.from_dlpack(y[:n]))
+
+    assert grows(work) < _ALLOWED
+
+
+def test_a_thousand_refusals() -> None:
+    """What fails leaves nothing behind either."""
+    g = layer(16)
+    load = _native.function("ffi.Module.load_from_bytes.dnnl_byoc")
+    saved = bytearray(
+        _native.function("tvm_byoc_dnnl.ModuleCreate")(g.name, g.json(), g.const_names())["save_to_bytes"]()
+    )
+    saved[-1] ^= 1
+    data = bytes(saved)
+    refused = 0
+
+    def work(_: int) -> None:
+        nonlocal refused
+        try:
+            load(data)
+        except ValueError:
+            refused += 1
+
+    assert grows(work) < _ALLOWED
+    assert refused == 2 * _ROUNDS
