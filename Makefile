@@ -6,6 +6,7 @@ VENV   ?= .venv
 BUILD  ?= build/dev
 WERROR ?= OFF
 ARGS   ?=
+SECONDS ?= 60
 
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
@@ -19,12 +20,17 @@ NATIVE := $(BUILD)/.installed
 PEERS  := $(VENV)/.peers
 ZOO    := $(VENV)/.zoo
 
+<<<<<<< HEAD
 .PHONY: help build demo test test-py test-cpp test-kit test-large test-stress test-tsan golden test-browser test-tvm026 lint format bench bench-load docs clean
+=======
+.PHONY: help build demo test test-py test-cpp test-kit test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa \
+  test-asan fuzz lint format bench docs clean
+>>>>>>> 9f787d6 (Compare random functions with TVM's results, on every instruction set)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "  Arguments go through ARGS, as in: make bench ARGS='resnet50 --rounds 5'"
 
 $(DEPS): pyproject.toml setup.py
@@ -103,6 +109,38 @@ test-tvm026: $(NATIVE)  ## the Python tests under TVM 0.26, in .venv-tvm026
 	@$(MAKE) --no-print-directory VENV=.venv-tvm026 .venv-tvm026/.deps
 	@.venv-tvm026/bin/python -m pip --disable-pip-version-check -qq install 'apache-tvm==0.26.*'
 	@.venv-tvm026/bin/python -m pytest $(ARGS)
+
+test-differential: $(NATIVE)  ## thousands of random functions with and without us, as in: ARGS='--examples 2000 --seed 1'
+	@OMP_WAIT_POLICY=passive $(PY) -m tests.conformance.differential $(ARGS)
+
+ISAS ?= SSE41 AVX2 AVX512_CORE DEFAULT
+test-isa: $(NATIVE)  ## the tests of every operator and of light models on each instruction set in ISAS
+	@for isa in $(ISAS); do echo "== ONEDNN_MAX_CPU_ISA=$$isa"; \
+	  ONEDNN_MAX_CPU_ISA=$$isa $(PY) -m pytest -q tests/patterns/dnnl tests/e2e/test_light_models.py $(ARGS) || failed="$$failed $$isa"; \
+	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
+
+# CMake's arguments for a build that is not installed into the package
+CONFIGURE = $(VENV)/bin/cmake -G Ninja -S . -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV))/bin/ninja \
+  -DPython_EXECUTABLE=$(abspath $(PY)) -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+  -DTVM_BYOC_DNNL_SANITIZE=address,undefined
+
+test-asan: $(DEPS)  ## the C++ tests and the fuzzers' corpora with AddressSanitizer, UBSan and LeakSanitizer
+	@$(CONFIGURE) -B build/asan -DTVM_BYOC_DNNL_BUILD_TESTS=ON > /dev/null
+	@$(VENV)/bin/cmake --build build/asan
+	@$(VENV)/bin/ctest --test-dir build/asan --output-on-failure
+
+FUZZ_CXX ?= clang++-14
+FUZZ = cd build/fuzz && ASAN_OPTIONS=detect_leaks=1 OMP_WAIT_POLICY=passive \
+  tests/fuzz/$(1)_fuzz -max_total_time=$(SECONDS) -malloc_limit_mb=256 -rss_limit_mb=2048 -timeout=20 -max_len=8192 \
+  -print_final_stats=1 -artifact_prefix=$(1)- corpus/$(1) $(abspath tests/fuzz/corpus/$(2))
+fuzz: $(DEPS)  ## libFuzzer on each target for SECONDS; on Debian: apt-get install clang-14 libclang-rt-14-dev
+	@$(CONFIGURE) -B build/fuzz -DTVM_BYOC_DNNL_FUZZ=ON -DCMAKE_CXX_COMPILER=$(FUZZ_CXX) > /dev/null
+	@$(VENV)/bin/cmake --build build/fuzz
+	@mkdir -p $(addprefix build/fuzz/corpus/,json artifact graph module)
+	@$(call FUZZ,json,json)
+	@$(call FUZZ,artifact,artifact)
+	@$(call FUZZ,graph,graph)
+	@$(call FUZZ,module,graph)
 
 lint: $(DEPS)  ## ruff, mypy and clang-format, changing nothing
 	@$(VENV)/bin/ruff check .

@@ -1,0 +1,120 @@
+"""One function with the backend and without it: the same numbers, or what differs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+import tvm_byoc_dnnl as byoc
+
+from .program import Program
+
+__all__ = ["TOLERANCE", "ReferenceFailed", "check", "difference", "why"]
+
+#: Largest error, relative to the largest finite value of the result: both sides round differently, and both
+#: approximate exp, tanh and their like to a few units in the last place.
+TOLERANCE = {"float32": 5e-5, "float64": 5e-5, "float16": 2**-7, "bfloat16": 2**-4}
+
+#: How much farther from the result in float64 than TVM's float32 we may be, when the functions amplify errors.
+_FACTOR = 8
+
+#: The reference needs no speed: LLVM's optimisations are most of the time that a case takes.
+_REFERENCE_TARGET = {"kind": "llvm", "opt-level": 0}
+
+
+class ReferenceFailed(Exception):
+    """TVM alone can not compile or run the function: nothing says what is right."""
+
+
+def check(program: Program, compiler: str = "dnnl") -> list[str]:
+    """Compare; the operators of the regions. Raises AssertionError with the function when results differ.
+
+    Whatever TVM alone can build must build with the backend too: other exceptions are failures as well.
+    """
+    inputs = program.inputs()
+    try:
+        wanted = _run(tvm.compile(program.module, tvm.target.Target(_REFERENCE_TARGET)), inputs)
+    except Exception as error:
+        raise ReferenceFailed(str(error)) from error
+    partitioned = byoc.partition(program.module, compiler=compiler)
+    got = _run(tvm.compile(partitioned, "llvm", relax_pipeline="byoc"), inputs)
+    tolerance = max((TOLERANCE[d] for d in program.dtypes() if d in TOLERANCE), default=0)  # of the coarsest inside
+    assert len(got) == len(wanted), f"{len(got)} results, expected {len(wanted)}"
+    for i, (mine, theirs) in enumerate(zip(got, wanted)):
+        wrong = difference(mine, theirs, tolerance)
+        if wrong and not _is_rounding(program, i, mine, theirs):
+            raise AssertionError(f"output {i}: {wrong}")
+    return [name for name, f in partitioned.functions_items() if _is_region(f)]
+
+
+def why(program: Program, compiler: str = "dnnl") -> str | None:
+    """What is wrong with a function, None if nothing is."""
+    try:
+        check(program, compiler)
+    except ReferenceFailed:
+        return None
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def difference(got: np.ndarray, want: np.ndarray, tolerance: float | None = None) -> str:
+    """What differs, empty if nothing that matters. Only where the wanted value is finite."""
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return f"{got.dtype}{list(got.shape)}, expected {want.dtype}{list(want.shape)}"
+    if want.dtype.kind in "biu":
+        wrong = np.argwhere(got != want)
+        if not len(wrong):
+            return ""
+        at = tuple(wrong[0])
+        return f"{got[at]} at {list(map(int, at))}, expected {want[at]} ({len(wrong)} of {want.size} wrong)"
+    wide, exact = got.astype("float64"), want.astype("float64")
+    known = np.isfinite(exact)
+    if not known.any():
+        return ""
+    limit = (tolerance or TOLERANCE[str(want.dtype)]) * max(np.abs(exact[known]).max(), 1e-3)
+    error = np.where(known, np.abs(np.where(known, wide, 0) - np.where(known, exact, 0)), 0)
+    error[np.isnan(error)] = np.inf
+    if error.max() <= limit:
+        return ""
+    at = np.unravel_index(error.argmax(), error.shape)
+    count = int((error > limit).sum())
+    return (
+        f"{wide[at]:.7g} at {list(map(int, at))}, expected {exact[at]:.7g} ± {limit:.2g} ({count} of {want.size} wrong)"
+    )
+
+
+def _is_rounding(program: Program, index: int, got: np.ndarray, want: np.ndarray) -> bool:
+    """Whether TVM's own float32 result is about as far from the one in float64 as ours."""
+    if want.dtype.kind in "biu" or got.shape != want.shape:
+        return False
+    inputs = [a.astype("float64") if a.dtype == "float32" else a for a in program.inputs()]
+    try:
+        exact = _run(tvm.compile(program.build("float64"), tvm.target.Target(_REFERENCE_TARGET)), inputs)[index]
+    except Exception:  # an operator without float64
+        return False
+    known = np.isfinite(exact) & np.isfinite(want.astype("float64"))
+    if not known.any():
+        return True
+    mine, theirs = (np.abs(a.astype("float64") - exact)[known] for a in (got, want))
+    scale = np.abs(exact[known]).max()
+    return (
+        bool(np.nanmax(mine) <= _FACTOR * theirs.max() + TOLERANCE[str(want.dtype)] * scale)
+        and not np.isnan(mine).any()
+    )
+
+
+def _run(executable: Any, inputs: list[np.ndarray]) -> list[np.ndarray]:
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    return _flat(machine["main"](*[tvm.runtime.tensor(a) for a in inputs]))
+
+
+def _flat(result: Any) -> list[np.ndarray]:
+    return [result.numpy()] if isinstance(result, tvm.runtime.Tensor) else [a for r in result for a in _flat(r)]
+
+
+def _is_region(function: Any) -> bool:
+    return isinstance(function, relax.Function) and bool(function.attrs) and "Codegen" in function.attrs
