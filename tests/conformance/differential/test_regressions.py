@@ -1,0 +1,23 @@
+"""What random functions have found, as they were printed."""
+
+from __future__ import annotations
+
+import pytest
+
+from .compare import check
+from .program import Operand, Program, Step
+
+FOUND = {
+    # oneDNN takes a second operand per channel as if it lay along the softmax's axis.
+    "softmax_with_an_operand_per_channel": Program(
+        params=(Operand(shape=(4, 3, 17, 1)),),
+        consts=(Operand(shape=(1, 3, 1, 1)),),
+        steps=(Step("nn.softmax", ("x0",), {"axis": -4}), Step("minimum", ("v0", "c0"), {})),
+        outputs=("v1",),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_was_wrong_stays_right(name: str) -> None:
+    assert check(FOUND[name]), "nothing was offloaded: the test says nothing"
