@@ -12,7 +12,7 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
 PY  := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check -qq
-CXX_FILES := $(shell find codegen_src tests/cpp -name '*.cc' -o -name '*.h' -o -name '*.c' -o -name CMakeLists.txt)
+CXX_FILES := $(shell find codegen_src tests/cpp tests/fuzz -name '*.cc' -o -name '*.h' -o -name '*.c' -o -name CMakeLists.txt)
 CXX_STYLE := $(filter-out %CMakeLists.txt,$(CXX_FILES)) $(wildcard examples/cpp/*.cc tvm_byoc_dnnl/emit/*.[ch])
 
 DEPS   := $(VENV)/.deps
@@ -20,12 +20,7 @@ NATIVE := $(BUILD)/.installed
 PEERS  := $(VENV)/.peers
 ZOO    := $(VENV)/.zoo
 
-<<<<<<< HEAD
-.PHONY: help build demo test test-py test-cpp test-kit test-large test-stress test-tsan golden test-browser test-tvm026 lint format bench bench-load docs clean
-=======
-.PHONY: help build demo test test-py test-cpp test-kit test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa \
-  test-asan fuzz lint format bench docs clean
->>>>>>> 9f787d6 (Compare random functions with TVM's results, on every instruction set)
+.PHONY: help build demo test test-py test-cpp test-kit test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load docs clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
