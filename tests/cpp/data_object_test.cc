@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data_object.h"
+
+#include <elf.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include "check.h"
+#include "mapped.h"
+
+namespace {
+
+using tvm_byoc_dnnl::DropPages;
+using tvm_byoc_dnnl::FindMapped;
+using tvm_byoc_dnnl::PartOffsets;
+using tvm_byoc_dnnl::WriteDataObject;
+
+template <typename T>
+T Read(const std::string& bytes, uint64_t offset) {
+  T value{};
+  if (offset + sizeof(T) <= bytes.size()) std::memcpy(&value, bytes.data() + offset, sizeof(T));
+  return value;
+}
+
+std::string Written(const std::vector<std::string>& parts) {
+  const std::string path = "data_object_test." + std::to_string(getpid()) + ".o";
+  WriteDataObject(path, "the_symbol", {parts.begin(), parts.end()});
+  std::ifstream file(path, std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::remove(path.c_str());
+  return bytes;
+}
+
+}  // namespace
+
+TEST(ObjectFile) {
+  const std::vector<std::string> parts = {"first", std::string(5000, 'x'), "", "last"};
+  const std::string bytes = Written(parts);
+  const auto header = Read<Elf64_Ehdr>(bytes, 0);
+  CHECK(std::memcmp(header.e_ident, ELFMAG, SELFMAG) == 0);
+  CHECK_EQUAL(header.e_type, ET_REL);
+  CHECK_EQUAL(header.e_shoff + header.e_shnum * sizeof(Elf64_Shdr), bytes.size());
+  const auto data = Read<Elf64_Shdr>(bytes, header.e_shoff + sizeof(Elf64_Shdr));
+  CHECK_EQUAL(data.sh_flags & (SHF_ALLOC | SHF_WRITE | SHF_EXECINSTR), uint64_t{SHF_ALLOC});
+  const std::vector<uint64_t> offsets = PartOffsets({5, 5000, 0, 4});
+  CHECK_EQUAL(data.sh_size, offsets.back());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    CHECK_EQUAL(bytes.substr(data.sh_offset + offsets[i], parts[i].size()), parts[i]);
+  }
+  const auto symbols = Read<Elf64_Shdr>(bytes, header.e_shoff + 2 * sizeof(Elf64_Shdr));
+  const auto names = Read<Elf64_Shdr>(bytes, header.e_shoff + symbols.sh_link * sizeof(Elf64_Shdr));
+  const auto symbol = Read<Elf64_Sym>(bytes, symbols.sh_offset + sizeof(Elf64_Sym));
+  CHECK_EQUAL(std::string(bytes.c_str() + names.sh_offset + symbol.st_name), "the_symbol");
+  CHECK_EQUAL(symbol.st_size, data.sh_size);
+  CHECK_EQUAL(symbol.st_shndx, 1);
+}
+
+TEST(NothingToWrite) { CHECK(Written({}).size() > sizeof(Elf64_Ehdr)); }
+
+TEST(AFileThatCannotBeWrittenIsAnError) {
+  std::string said;
+  try {
+    WriteDataObject("/nonexistent/folder/x.o", "s", {"data"});
+  } catch (const std::runtime_error& error) {
+    said = error.what();
+  }
+  CHECK(said.find("cannot write") != std::string::npos);
+  CHECK(said.find("/nonexistent/folder/x.o") != std::string::npos);
+}
+
+TEST(OtherMemoryKeepsItsPages) {
+  std::vector<char> heap(1 << 20, 'x');
+  DropPages(heap.data(), heap.size());
+  CHECK(heap == std::vector<char>(1 << 20, 'x'));
+}
+
+TEST(DataThatNobodyExports) { CHECK(FindMapped("tvm_byoc_weights_of_nobody").empty()); }
