@@ -20,7 +20,7 @@ NATIVE := $(BUILD)/.installed
 PEERS  := $(VENV)/.peers
 ZOO    := $(VENV)/.zoo
 
-.PHONY: help build demo test test-py test-cpp test-kit test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load docs clean
+.PHONY: help build demo test test-py test-cpp test-kit test-onnx test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load docs docs-conformance clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -100,6 +100,9 @@ golden: $(NATIVE)  ## write the golden library of tests/golden/ again, after a d
 test-zoo: $(NATIVE) $(ZOO)  ## models that people run, against ONNX Runtime; minutes, not part of make test
 	@$(PY) -m pytest -m zoo tests/e2e/test_zoo.py $(ARGS)
 
+test-onnx: $(NATIVE)  ## all of ONNX's backend tests in two processes, minutes; make test has every fifth
+	@$(PY) -m pytest tests/conformance/test_onnx_backend.py -m 'onnx or not onnx' -n 2 $(ARGS)
+
 test-tvm026: $(NATIVE)  ## the Python tests under TVM 0.26, in .venv-tvm026
 	@$(MAKE) --no-print-directory VENV=.venv-tvm026 .venv-tvm026/.deps
 	@.venv-tvm026/bin/python -m pip --disable-pip-version-check -qq install 'apache-tvm==0.26.*'
@@ -156,6 +159,11 @@ bench-load: $(NATIVE) $(PEERS)  ## load time and memory beside ONNX Runtime and 
 
 docs: $(NATIVE)  ## write the generated pages of docs/ again
 	@$(PY) docs/generate.py
+	@$(PY) docs/conformance.py
+
+docs-conformance: $(NATIVE)  ## run ONNX's backend tests here and with TVM as it comes, write what does not pass
+	@$(PY) -m tests.conformance.onnx_suite ours stock $(ARGS)
+	@$(PY) docs/conformance.py
 
 docs-models: $(NATIVE) $(ZOO)  ## measure the models of docs/models.md again, as in: make docs-models ARGS='resnet18'
 	@$(PY) -m tvm_byoc_dnnl.testing.zoo --page docs/models.md $(ARGS)

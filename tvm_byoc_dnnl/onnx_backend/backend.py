@@ -13,7 +13,7 @@ from onnx.backend.base import Backend as OnnxBackend
 from onnx.backend.base import BackendRep
 
 from ..api import DEFAULT_COMPILER, compile
-from ..errors import ByocError, InputError
+from ..errors import ByocError, InputError, UnsupportedError
 from ..frontend import to_relax
 from ..runner import Runner
 from .deciding import deciding_inputs, with_constants
@@ -204,7 +204,7 @@ def _value(name: str, dtype: Any, shape: Sequence[int]) -> onnx.ValueInfoProto:
 
 def _array(value: Any) -> np.ndarray:
     if isinstance(value, (list, tuple, type(None))):
-        raise InputError(f"an input is a {type(value).__name__}; sequences and optionals cannot be given, only tensors")
+        raise UnsupportedError(f"an input is a {type(value).__name__}; only tensors can be given, no sequences")
     if isinstance(value, np.ndarray):
         return value
     return np.from_dlpack(value) if hasattr(value, "__dlpack__") else np.asarray(value)

@@ -12,7 +12,7 @@ from onnx import TypeProto, defs, helper
 from ..onnx_graph import Graph
 from .builder import Nodes
 
-__all__ = ["instantiate"]
+__all__ = ["instantiate", "renamed"]
 
 
 def instantiate(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
@@ -35,7 +35,7 @@ def instantiate(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     names.update({inner: outer for inner, outer in outputs.items() if outer})
     attributes = {a.name: a for a in (*function.attribute_proto, *node.attribute)}
     prefix = graph.fresh(f"{node.output[0]}_{node.op_type}")
-    return [_renamed(inner, names, attributes, prefix) for inner in function.node]
+    return [renamed(inner, names, attributes, prefix) for inner in function.node]
 
 
 def _type_of(graph: Graph, name: str) -> bytes:
@@ -43,7 +43,7 @@ def _type_of(graph: Graph, name: str) -> bytes:
     return (helper.make_tensor_type_proto(kind, graph.dims(name)) if kind else TypeProto()).SerializeToString()
 
 
-def _renamed(
+def renamed(
     node: onnx.NodeProto, names: dict[str, str], attributes: dict[str, onnx.AttributeProto], prefix: str
 ) -> onnx.NodeProto:
     """A copy with the names of the outside, those of the inside made unique, and the attributes' values."""
@@ -70,7 +70,7 @@ def _rename_graph(
 ) -> None:
     for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
         value.name = _name(value.name, names, prefix)
-    nodes = [_renamed(n, names, attributes, prefix) for n in graph.node]
+    nodes = [renamed(n, names, attributes, prefix) for n in graph.node]
     del graph.node[:]
     graph.node.extend(nodes)
 

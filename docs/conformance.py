@@ -1,0 +1,150 @@
+"""Write docs/conformance.md from the records of ONNX's backend tests and from docs/old_tests.txt, or check it.
+
+`make docs-conformance` runs the tests and writes the records first; this alone takes seconds.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "conformance.md"
+OLD_TESTS = ROOT / "docs" / "old_tests.txt"
+
+_HEAD = """# Conformance
+
+Written by `make docs-conformance`, which runs ONNX's backend tests in minutes, or by `make docs` from what the last run
+left: [its known failures](../tests/conformance/onnx_known_failures.txt), one by one with the reason, and
+[those of TVM as it comes](../tests/conformance/onnx_stock_failures.txt).
+
+## ONNX's backend tests
+
+The `onnx` package brings tests of every operator, of models exported by PyTorch, and of nine networks.
+`tvm_byoc_dnnl.onnx_backend` is what they run through; `tests/conformance/test_onnx_backend.py` holds every one of them
+to its record: a case that fails and is not on record is an error, and so is one that passes and is. A fifth of them
+runs with every `make test`, all with `make test-onnx`. What an offloaded region computes must be right, without
+exceptions.
+"""
+
+_AFTER_COUNTS = """
+*Wrong* are numbers, shapes or dtypes; *unsupported* is refused with a reason, by us or by TVM's importer; *failed* is
+any other error. Inputs that decide shapes or axes are compiled in, for both; TVM as it comes is tried with them as
+inputs first. Ten cases in float16 are compared with 2⁻⁸ in place of the 10⁻³ that the suite has for float32: six
+roundings in a row cost that much.
+"""
+
+
+@dataclass(frozen=True)
+class Old:
+    """One test of TVM, and what became of it."""
+
+    name: str
+    ours: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """One file of TVM's tests."""
+
+    path: str
+    count: int
+    what: str
+    tests: tuple[Old, ...]
+
+
+def sections() -> list[Section]:
+    """What docs/old_tests.txt says."""
+    found: list[Section] = []
+    for line in OLD_TESTS.read_text().splitlines():
+        if not line or line.startswith("#"):
+            continue
+        head = re.fullmatch(r"\[(\S+)\] (\d+) (.+)", line)
+        if head:
+            found.append(Section(head[1], int(head[2]), head[3], ()))
+            continue
+        row = re.fullmatch(r"(test_\w+(?:: \w+)?) ([=-]) (.+)", line)
+        if row is None:
+            raise ValueError(f"{OLD_TESTS.name}: {line!r} is neither a head, a test nor a comment")
+        ours = tuple(ref.strip() for ref in row[3].split(",")) if row[2] == "=" else ()
+        last = found.pop()
+        old = Old(row[1], ours, "" if ours else row[3])
+        found.append(Section(last.path, last.count, last.what, (*last.tests, old)))
+    return found
+
+
+def _onnx() -> Iterator[str]:
+    from tests.conformance import onnx_suite
+
+    versions, ours = onnx_suite.read_record("ours")
+    _, stock = onnx_suite.read_record("stock")
+    names = list(onnx_suite.cases())
+    yield f"\nRecorded with {versions}: {len(names):,} cases.\n\n| | passed | wrong | unsupported | failed |\n"
+    yield "|---|---:|---:|---:|---:|\n"
+    for title, record in (("this package", ours), ("TVM as it comes", stock)):
+        counts = Counter(o.status for o in record.values())
+        cells = [len(names) - len(record), *(counts[s] for s in ("wrong", "unsupported", "failed"))]
+        yield f"| {title} | {' | '.join(f'{c:,}' for c in cells)} |\n"
+    yield _AFTER_COUNTS
+    reverse = sorted(set(ours) - set(stock))
+    yield f"\nPassed by TVM as it comes and not here: {', '.join(f'`{n}`' for n in reverse) or 'none'}.\n"
+    yield "\n### Why cases do not pass\n\n| cases | why |\n|---:|---|\n"
+    causes = Counter(_cause(o.status, o.reason) for o in ours.values())
+    for cause, count in sorted(causes.items(), key=lambda item: (-item[1], item[0])):
+        yield f"| {count} | {cause} |\n"
+    silent = [n for n, o in stock.items() if o.status == "wrong" and n not in ours]
+    yield f"\n### Wrong with TVM as it comes, without a word, and right here\n\n{len(silent)} cases:\n\n"
+    for family, members in sorted(_families(silent).items()):
+        yield f"* {family}: {len(members)}\n" if len(members) > 1 else f"* {members[0]}\n"
+
+
+def _cause(status: str, reason: str) -> str:
+    """The reason without what is particular to the case."""
+    operator = re.match(r"no Relax equivalent for ONNX operators? (?:ai\.onnx\.)?(\S+)", reason)
+    if operator:
+        return f"no converter for `{operator[1]}`"
+    cast = re.match(r"no Relax equivalent for Cast(?:Like)? from (\w+) to (\w+)", reason)
+    if cast:
+        small = re.compile(r"INT[24]$|FLOAT4|FLOAT8")
+        return f"casts to or from {'FLOAT8' if 'FLOAT8' in cast[0] else 'types of 2 or 4 bits'}" if small else cast[0]
+    text = re.sub(r" \(node `[^`]*`\)", "", reason)
+    text = re.sub(r"the input `[^`]*`", "an input", text)
+    return f"{status}: {text.replace('|', '/')}" if status != "unsupported" else text.replace("|", "/")
+
+
+def _families(names: list[str]) -> dict[str, list[str]]:
+    """Cases by the first words of their names."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        plain = name.removeprefix("test_").removesuffix("_cpu")
+        found.setdefault("_".join(plain.split("_")[:2]), []).append(f"`{name}`")
+    return {f"`{k}`": v for k, v in found.items()}
+
+
+def _old() -> Iterator[str]:
+    yield "\n## TVM's own tests of external compilers\n\n"
+    yield "TVM tested its older integrations thoroughly. Each of those tests, and what holds here in its place.\n"
+    for section in sections():
+        yield f"\n### {section.path}: {section.what}\n\n| TVM's test | here |\n|---|---|\n"
+        for old in section.tests:
+            here = ", ".join(f"[{ref.split('::')[1]}](../tests/{ref.split('::')[0]})" for ref in old.ours)
+            yield f"| {old.name} | {here or old.reason} |\n"
+
+
+def render() -> str:
+    """The page."""
+    return "".join([_HEAD, *_onnx(), *_old()])
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    text = render()
+    if "--check" not in sys.argv:
+        PAGE.write_text(text)
+    elif PAGE.read_text() != text:
+        sys.exit(f"{PAGE} is not current: run `make docs`")
