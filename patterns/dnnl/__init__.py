@@ -6,7 +6,6 @@ An operator's default predicate is its lowering plus a probe of the library, so 
 from __future__ import annotations
 
 from ...codegen.extern import portable_codegen
-from ...partitioning.policy import RegionPolicy
 from ...registry import register_namespace
 from . import (
     activations,
@@ -26,6 +25,7 @@ from . import (
     unsupported,
 )
 from .native import create_module, describe, probe
+from .policy import DnnlPolicy
 from .post_ops import fuse_post_ops
 from .source import create_source, emit, source_build
 
@@ -55,6 +55,5 @@ register_namespace(
     emit=emit,
     optimize=fuse_post_ops,
     prepare=[attention.CausalMasks],
-    # Measured by bench/regions.py: between calls of TVM, which it fuses, a cheap call gains nothing at any size.
-    policy=RegionPolicy(cheap_beside_host=False),
+    policy=DnnlPolicy(cheap_beside_host=False),
 )

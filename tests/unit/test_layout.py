@@ -16,8 +16,8 @@ PACKAGE = "tvm_byoc_dnnl"
 VENDOR_API = {"registry", "verdict", "lower", "errors", "_compat", "pattern_example"}
 # ... and what single files may use beyond that.
 VENDOR_EXTRA = {
-    # chooses the engine's portable-graph codegen, and what is worth a region
-    "patterns/dnnl/__init__.py": {"codegen", "partitioning"},
+    "patterns/dnnl/__init__.py": {"codegen"},  # chooses the engine's portable-graph codegen
+    "patterns/dnnl/policy.py": {"cost", "partitioning"},  # what is worth a region
     "patterns/dnnl/attention.py": {"prepare"},  # writes causal masks as constants
     "patterns/dnnl/native.py": {"_native"},  # asks the library what it can do
     "patterns/dnnl/source.py": {"_native", "emit"},  # lets it print source, and knows what that is compiled with

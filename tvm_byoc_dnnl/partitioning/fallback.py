@@ -203,6 +203,7 @@ class Fallback:
                 isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op)
                 for value in region.block.neighbours(bindings)
             ),
+            calls=calls,
         )
 
     def _try(self, region: _Region, bindings: Sequence[Any]) -> Failure | None:

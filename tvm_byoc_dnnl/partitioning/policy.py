@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 __all__ = ["RegionPolicy", "Work"]
 
@@ -25,6 +26,8 @@ class Work:
         Nothing but copies and cheap elementwise calls.
     is_beside_host : bool
         A call that stays with TVM makes an argument, or reads a result.
+    calls : sequence of relax.Call
+        The calls themselves.
     """
 
     flops: int
@@ -32,6 +35,7 @@ class Work:
     ops: Sequence[str]
     is_cheap: bool = False
     is_beside_host: bool = False
+    calls: Sequence[Any] = ()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,66 @@
+"""What is not worth a region of oneDNN's: measured by ``python -m bench.regions``, one thread against one.
+
+Between calls of TVM, which fuses them, a cheap call gains nothing at any size. And two things are slower in oneDNN than
+in TVM's own loops, however large they are: a reduction over a few elements that lie side by side takes some 4 ns per
+result (131,072 elements by fours: 138 µs against 17), and a small window over rows of a channels-first image is copied
+to be pooled (2×2 over 16×96×96: 29 µs against 7). In a region with products both are worth their while: they read
+what is in the cache, in the layout of a convolution.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..._compat import static_shape
+from ...cost import is_cheap
+from ...partitioning.policy import RegionPolicy, Work
+from .common import ints
+
+__all__ = ["DnnlPolicy"]
+
+_REDUCTIONS = tuple(f"relax.{name}" for name in ("sum", "mean", "max", "min", "prod"))
+_POOLS = tuple(f"relax.nn.{kind}_pool{d}d" for kind in ("max", "avg") for d in (1, 2, 3))
+#: results; with fewer of them either takes a microsecond
+_MANY = 1024
+#: elements from which on a reduction gains
+_LONG = 32
+#: elements of the windows that lose
+_SMALL_WINDOW = 4
+
+
+class DnnlPolicy(RegionPolicy):
+    """Regions of nothing but cheap calls stay with TVM beside its own, and those with one that is slow in any case."""
+
+    def why_not(self, work: Work) -> str:
+        """Why a region is not worth it, ``""`` when it is."""
+        slow = [(call, why) for call in work.calls if (why := _why_slow(call))]
+        lone = all(is_cheap(call) or any(call is s for s, _ in slow) for call in work.calls)
+        if slow and lone:
+            return f"{', '.join(work.ops)}: {slow[0][1]}"
+        return super().why_not(work)
+
+
+def _why_slow(call: Any) -> str:
+    """Why a call is slower than TVM's own code for it, ``""`` where it is not."""
+    name, shape, out = call.op.name, static_shape(call.args[0].ty), _elements(call)
+    if shape is None or out < _MANY:
+        return ""
+    if name in _REDUCTIONS:
+        axes = sorted(range(len(shape)) if call.attrs.axis is None else (a % len(shape) for a in ints(call.attrs.axis)))
+        is_pooling = name == "relax.mean" and 3 <= len(shape) <= 5 and axes == list(range(2, len(shape)))
+        width = math.prod(shape[a] for a in axes)
+        if axes == list(range(len(shape) - len(axes), len(shape))) and width < _LONG and not is_pooling:
+            return (
+                f"oneDNN takes longer than TVM to reduce {width} elements at a time, and nothing here makes up for it"
+            )
+    if name in _POOLS:
+        window = math.prod(ints(call.attrs.pool_size))
+        if window <= _SMALL_WINDOW and str(call.attrs.layout).startswith("NC"):
+            return f"oneDNN takes longer than TVM for windows of {window} in {call.attrs.layout}"
+    return ""
+
+
+def _elements(call: Any) -> int:
+    shape = static_shape(call.ty)
+    return 0 if shape is None else math.prod(shape)
