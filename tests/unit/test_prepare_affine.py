@@ -218,3 +218,118 @@ def test_a_number_is_folded_through_views() -> None:
 def test_what_is_not_folded_through_views() -> None:
     assert "multiply" in same_numbers(module(attention(rand(4)), (2, 5, 8)), rand(2, 5, 8))
     assert "multiply" in same_numbers(module(attention(0.25, read_twice=True), (2, 5, 8)), rand(2, 5, 8))
+
+
+def _norm(b: relax.BlockBuilder, x: relax.Expr, channels: int, axis: int = 1) -> relax.Expr:
+    params = [const(np.abs(rand(channels, seed=s)) + 0.5) for s in range(4)]
+    return b.emit(relax.TupleGetItem(b.emit(relax.op.nn.batch_norm(x, *params, axis=axis, training=False)), 0))
+
+
+BEFORE: dict[str, tuple[Build, tuple[int, ...], dict[str, int]]] = {
+    "batch_norm conv": (
+        lambda b, x: b.emit(relax.op.nn.conv2d(_norm(b, x, 4), const(rand(6, 4, 3, 3)))),
+        (2, 4, 5, 6),
+        {"nn.conv2d": 1, "add": 1},
+    ),
+    "batch_norm grouped": (
+        lambda b, x: b.emit(relax.op.nn.conv2d(_norm(b, x, 4), const(rand(6, 2, 3, 3)), groups=2)),
+        (2, 4, 5, 6),
+        {"nn.conv2d": 1, "add": 1},
+    ),
+    "batch_norm depthwise nhwc": (
+        lambda b, x: b.emit(
+            relax.op.nn.conv2d(
+                _norm(b, x, 4, 3), const(rand(3, 3, 1, 4)), groups=4, data_layout="NHWC", kernel_layout="HWIO"
+            )
+        ),
+        (2, 5, 6, 4),
+        {"nn.conv2d": 1, "add": 1},
+    ),
+    "batch_norm conv1d": (
+        lambda b, x: b.emit(relax.op.nn.conv1d(_norm(b, x, 4), const(rand(6, 4, 3)))),
+        (2, 4, 9),
+        {"nn.conv1d": 1, "add": 1},
+    ),
+    "batch_norm matmul": (
+        lambda b, x: b.emit(relax.op.matmul(_norm(b, x, 8), const(rand(8, 5)))),
+        (3, 8),
+        {"matmul": 1, "add": 1},
+    ),
+    "mean and deviation": (
+        lambda b, x: b.emit(
+            relax.op.nn.conv2d(
+                b.emit(
+                    relax.op.divide(
+                        b.emit(relax.op.subtract(x, const(rand(1, 3, 1, 1)))), const(np.abs(rand(3, 1, 1)) + 0.5)
+                    )
+                ),
+                const(rand(6, 3, 3, 3)),
+            )
+        ),
+        (2, 3, 5, 6),
+        {"nn.conv2d": 1, "add": 1},
+    ),
+    "scale before padding": (
+        lambda b, x: b.emit(
+            relax.op.nn.conv2d(b.emit(relax.op.multiply(x, const(rand(3, 1, 1)))), const(rand(6, 3, 3, 3)), padding=1)
+        ),
+        (2, 3, 5, 6),
+        {"nn.conv2d": 1},
+    ),
+    "scale before a transposed conv": (
+        lambda b, x: b.emit(
+            relax.op.nn.conv2d_transpose(
+                b.emit(relax.op.multiply(x, const(rand(4, 1, 1)))), const(rand(4, 3, 3, 3)), groups=2, strides=2
+            )
+        ),
+        (2, 4, 5, 6),
+        {"nn.conv2d_transpose": 1},
+    ),
+    "shift before padding": (
+        lambda b, x: b.emit(
+            relax.op.nn.conv2d(b.emit(relax.op.add(x, const(rand(3, 1, 1)))), const(rand(6, 3, 3, 3)), padding=1)
+        ),
+        (2, 3, 5, 6),
+        {"add": 1, "nn.conv2d": 1},
+    ),
+    "batch_norm before padding": (
+        lambda b, x: b.emit(relax.op.nn.conv2d(_norm(b, x, 4), const(rand(6, 4, 3, 3)), padding=(0, 1))),
+        (2, 4, 5, 6),
+        {"nn.batch_norm": 1, "nn.conv2d": 1},
+    ),
+    "shift before a transposed conv": (
+        lambda b, x: b.emit(
+            relax.op.nn.conv2d_transpose(b.emit(relax.op.add(x, const(rand(4, 1, 1)))), const(rand(4, 3, 3, 3)))
+        ),
+        (2, 4, 5, 6),
+        {"add": 1, "nn.conv2d_transpose": 1},
+    ),
+    "wrong axis": (
+        lambda b, x: b.emit(relax.op.nn.conv2d(_norm(b, x, 4, 2), const(rand(6, 4, 3, 3)))),
+        (2, 4, 4, 6),
+        {"nn.batch_norm": 1, "nn.conv2d": 1},
+    ),
+    "per pixel": (
+        lambda b, x: b.emit(
+            relax.op.nn.conv2d(b.emit(relax.op.multiply(x, const(rand(5, 6)))), const(rand(6, 3, 3, 3)))
+        ),
+        (2, 3, 5, 6),
+        {"multiply": 1, "nn.conv2d": 1},
+    ),
+    "read elsewhere": (
+        lambda b, x: _read_twice(b, _norm(b, x, 4)),
+        (2, 4, 5, 6),
+        {"nn.batch_norm": 1, "nn.conv2d": 1, "sum": 2, "add": 1},
+    ),
+}
+
+
+def _read_twice(b: relax.BlockBuilder, x: relax.Expr) -> relax.Expr:
+    y = b.emit(relax.op.nn.conv2d(x, const(rand(6, 4, 3, 3))))
+    return b.emit(relax.op.add(b.emit(relax.op.sum(x)), b.emit(relax.op.sum(y))))
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_what_stands_before(name: str) -> None:
+    build, shape, want = BEFORE[name]
+    assert same_numbers(module(build, shape), rand(*shape)) == want

@@ -4,7 +4,12 @@
       -> [add constant] -> batch_norm | multiply | divide | add | subtract  by per-channel constants
 
 becomes one linear operator and one ``add``, provided that nothing else reads what lies between. A batch_norm
-that follows something else takes the multiply and add after it into its own scale and shift. The bias of a
+that follows something else takes the multiply and add after it into its own scale and shift. The same before
+the operator, by constants per channel of its input:
+
+    batch_norm | multiply | divide | add | subtract -> conv | conv_transpose | matmul
+
+though a shift only where no padding of zeros, which have no shift, takes part in a sum. The bias of a
 linear operator always ends as ``add(linear, constant)``, shaped (1, C, 1, 1) after a convolution and (N,)
 after a matmul. A single number is also folded when reshapes and permutations lie between.
 """
@@ -269,25 +274,103 @@ def _into_batch_norm(scope: Scope, data: Any, affine: tuple[Any, Any]) -> Any:
     return relax.TupleGetItem(scope.emit(norm), 0)
 
 
-def _scaled_input(scope: Scope, call: Any) -> Any:
-    """``linear(x * number, weights)``: the weights take the number."""
-    linear = _linear(scope, call)
-    scaled = scope.call(call.args[0], "relax.multiply", "relax.divide")
-    if linear is None or scaled is None or scope.uses(call.args[0]) != 1 or not linear.constant_weights:
+# ---- what stands before a linear operator ----------------------------------------------------------
+
+
+def _affine_input(scope: Scope, call: Any) -> Any:
+    """``linear(x * scale + shift)``: the weights take the scale, the bias takes what they make of the shift."""
+    linear, data = _linear(scope, call), call.args[0]
+    if linear is None or not linear.constant_weights or scope.uses(data) != 1:
         return None
-    sides = _sides(scope, scaled)
-    if sides is None or sides[1].size != 1 or not scope.same_shape(sides[0], scaled):
+    found = _affine_before(scope, data)
+    if found is None:
         return None
-    affine = _affine_of(scaled.op.name, sides[1], sides[2])
-    if affine is None:
+    inner, axis, affine = found
+    name, rank = call.op.name, scope.rank(data)
+    own = rank - 1 if name == "relax.matmul" else str(call.attrs.data_layout).find("C")
+    dims = scope.dims(data)
+    channels = None if dims is None else dims[own]
+    if own < 0 or axis not in (None, own) or not isinstance(channels, int):
         return None
-    weight = scope.const(call.args[1])
-    constant = scope.constant(weight * affine[0].item(), scope.dtype(call.args[1]))
-    return scope.with_args(call, sides[0], constant)
+    scale, shift = (None if p is None else per_channel(np.asarray(p), rank, own, channels) for p in affine)
+    if (scale is None) != (affine[0] is None) or (shift is None) != (affine[1] is None):
+        return None
+    if shift is not None and shift.any() and not _meets_all_weights(call):
+        return None
+    weight = np.asarray(scope.const(call.args[1]), "float64")
+    by_input = _by_input_channel(call, weight)
+    if by_input is None:
+        return None
+    scaled, added = by_input(scale, shift)
+    if not np.abs(scaled).max(initial=0) <= np.finfo(scope.dtype(call.args[1])).max:
+        return None  # too large for halves, or not a number
+    result = scope.with_args(call, inner, scope.constant(scaled, scope.dtype(call.args[1])))
+    return result if added is None else relax.op.add(scope.emit(result), linear.bias_constant(scope, added))
+
+
+def _affine_before(scope: Scope, data: Any) -> tuple[Any, int | None, tuple[Any, Any]] | None:
+    """A batch_norm or an arithmetic step with a constant: its input, its axis if it has one, scale and shift."""
+    item = scope.value(data)
+    if isinstance(item, relax.TupleGetItem):
+        norm = scope.call(item.tuple_value, "relax.nn.batch_norm")
+        if norm is None or item.index != 0 or scope.uses(item.tuple_value) != 1:
+            return None
+        statistics = _statistics(scope, norm)
+        if statistics is None:
+            return None
+        rank, axis = scope.rank(data), int(norm.attrs.axis) % scope.rank(data)
+        shape = [-1 if i == axis else 1 for i in range(rank)]
+        return norm.args[0], axis, (statistics[0].reshape(shape), statistics[1].reshape(shape))
+    step = scope.call(data, "relax.add", "relax.subtract", "relax.multiply", "relax.divide")
+    sides = None if step is None else _sides(scope, step)
+    if step is None or sides is None or not scope.same_shape(sides[0], step):
+        return None
+    if scope.call(sides[0], *_LINEAR) is not None:
+        return None  # that one's bias, which costs nothing where it is
+    affine = _affine_of(step.op.name, sides[1], sides[2])
+    return None if affine is None else (sides[0], None, affine)
+
+
+def _meets_all_weights(call: Any) -> bool:
+    """Whether each result is a sum over all weights of its channel: zeros around the input have no shift."""
+    if call.op.name == "relax.matmul":
+        return True
+    return call.op.name in _CONVS and not any(int(p) for p in call.attrs.padding)
+
+
+def _by_input_channel(call: Any, weight: np.ndarray) -> Any:
+    """From scale and shift of the input's channels to weights and bias."""
+    if call.op.name == "relax.matmul":
+        groups, moved = 1, weight.T
+    elif call.op.name in _CONVS:
+        layout = str(call.attrs.kernel_layout)
+        if "O" not in layout or "I" not in layout:
+            return None
+        order = [layout.index("O"), layout.index("I")]
+        groups, moved = int(call.attrs.groups), np.moveaxis(weight, order, [0, 1])
+    else:  # (I, O / groups, ...), and never a shift
+
+        def transposed(scale: np.ndarray | None, shift: np.ndarray | None) -> tuple[np.ndarray, None]:
+            return weight if scale is None else weight * scale.reshape(-1, *[1] * (weight.ndim - 1)), None
+
+        return transposed
+
+    def apply(scale: np.ndarray | None, shift: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        split = moved.reshape(groups, moved.shape[0] // groups, *moved.shape[1:])
+        spread = (groups, 1, -1, *[1] * (moved.ndim - 2))
+        added = None
+        if shift is not None and shift.any():
+            added = (split * shift.reshape(spread)).sum(axis=tuple(range(2, split.ndim))).reshape(-1)
+        scaled = moved if scale is None else (split * scale.reshape(spread)).reshape(moved.shape)
+        if call.op.name == "relax.matmul":
+            return scaled.T, added
+        return np.moveaxis(scaled, [0, 1], order), added
+
+    return apply
 
 
 RULES: Rules = {
     **{f"relax.{name}": [_binary] for name in ("add", "subtract", "multiply", "divide")},
-    **{name: [_scaled_input] for name in _LINEAR},
+    **{name: [_affine_input] for name in _LINEAR},
     "TupleGetItem": [_batch_norm_item],
 }
