@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tvm import relax, tirx
+from tvm import relax
 
-from .._compat import shape_dims
 from ..relax_utils import bindings_of
 
 __all__ = ["Body", "inline_calls"]
@@ -58,8 +57,8 @@ class _Inliner(relax.PyExprMutator):
             super().visit_var_binding_(binding)
             return
         args = [self.visit_expr(a) for a in binding.value.args]
-        func = _with_symbols_of(body.func, args)
-        values = {**body.callees, **dict(zip(func.params, args, strict=True))}
+        func = body.func.bind_params(dict(zip(body.func.params, args, strict=True)))  # the symbols in their types, too
+        values = dict(body.callees)
         result = func.body.body
         for var, value in bindings_of(func):
             if isinstance(value, relax.Function):
@@ -96,24 +95,3 @@ def _substitute(expr: Any, values: Mapping[Any, Any]) -> Any:
     if isinstance(expr, relax.TupleGetItem):
         return relax.TupleGetItem(_substitute(expr.tuple_value, values), expr.index)
     return expr
-
-
-def _with_symbols_of(func: relax.Function, args: list[Any]) -> relax.Function:
-    """``func`` with its symbolic dims replaced by those of the arguments."""
-    symbols = {
-        own: given
-        for param, arg in zip(func.params, args, strict=True)
-        for own, given in zip(_dims(param.ty), _dims(arg.ty), strict=False)
-        if isinstance(own, tirx.Var) and not own.same_as(given)
-    }
-    return func.bind_symbolic_vars(symbols) if symbols else func
-
-
-def _dims(ty: Any) -> Iterator[Any]:
-    if isinstance(ty, relax.TupleType):
-        for part in ty.fields:
-            yield from _dims(part)
-    elif isinstance(ty, relax.TensorType):
-        yield from shape_dims(ty) or ()
-    elif isinstance(ty, relax.ShapeType):
-        yield from ty.values or ()
