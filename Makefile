@@ -98,7 +98,7 @@ golden: $(NATIVE)  ## write the golden library of tests/golden/ again, after a d
 
 .PHONY: test-zoo docs-models
 test-zoo: $(NATIVE) $(ZOO)  ## models that people run, against ONNX Runtime; minutes, not part of make test
-	@$(PY) -m pytest -m zoo tests/e2e/test_zoo.py $(ARGS)
+	@$(PY) -m pytest -m zoo tests/e2e/test_zoo.py tests/e2e/test_source_zoo.py $(ARGS)
 
 test-onnx: $(NATIVE)  ## all of ONNX's backend tests in two processes, minutes; make test has every fifth
 	@$(PY) -m pytest tests/conformance/test_onnx_backend.py -m 'onnx or not onnx' -n 2 $(ARGS)

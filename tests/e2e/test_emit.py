@@ -119,6 +119,21 @@ def test_elsewhere_it_gives_right_numbers_or_a_message(tmp_path):
             np.testing.assert_allclose(np.fromfile(tmp_path / "out.bin", "float32"), want, rtol=1e-5, atol=1e-5)
 
 
+def test_the_program_gives_back_all_memory(tmp_path):
+    byoc.emit(BLOCKS.partitioned, tmp_path)
+    empty = tmp_path / "empty.c"
+    empty.write_text("int main(void) { return 0; }\n")
+    sanitize = ["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover"]
+    if subprocess.run([str(GCC), *sanitize, str(empty), "-o", str(tmp_path / "empty")], capture_output=True).returncode:
+        pytest.skip("this gcc has no sanitizers")
+    empty.unlink()
+    sources = sorted(p.name for p in tmp_path.glob("*.c"))
+    libraries = [f"-L{PREFIX}/lib", "-ldnnl", f"-Wl,-rpath,{PREFIX}/lib"]
+    command = [str(GCC), *sanitize, f"-I{PREFIX}/include", *sources, "-o", "program", *libraries]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    np.testing.assert_array_equal(run_program(tmp_path / "program", [BLOCKS.arrays[0]]), BLOCKS.run()[0].reshape(-1))
+
+
 def test_wrong_files_are_refused(tmp_path):
     byoc.emit(BRANCHES.partitioned, tmp_path)
     program = compile_program(tmp_path)

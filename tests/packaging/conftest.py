@@ -95,9 +95,9 @@ def _lend(environment: Environment, without: tuple[str, ...]) -> None:
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
         if not entry.name.startswith(without):
             (environment.site_packages / entry.name).symlink_to(entry)
-    if "onednn".startswith(without):
-        return
     for wheel in "onednn-cpu-gomp", "onednn-devel-cpu-gomp":  # their files lie outside of site-packages
+        if wheel.replace("-", "_").startswith(without):
+            continue
         for file in distribution(wheel).files or ():
             target = Path(os.path.normpath(environment.site_packages / file))
             if not target.exists():

@@ -16,6 +16,9 @@ from tests.packaging.conftest import Environment, clean_environment, run
 pytestmark = pytest.mark.slow
 
 LIBRARY = "tvm_byoc_dnnl/lib/libtvm_byoc_dnnl.so"
+# oneDNN's, for source output: the wheel of its library has none
+_PARTS = ("", "_common", "_common_types", "_config", "_types", "_version")
+HEADERS = {f"tvm_byoc_dnnl/lib/include/{name}" for name in ("dnnl.h", *(f"oneapi/dnnl/dnnl{p}.h" for p in _PARTS))}
 
 HAS_LOADER = """
 import tvm, tvm_ffi
@@ -35,7 +38,7 @@ with bb.function("main", [x]):
     bb.emit_func_output(out)
 regions = [f for f in byoc.partition(bb.get()).functions.values() if f.attrs and "Codegen" in f.attrs]
 assert len(regions) == 1
-byoc.compile(bb.get()).export_library(sys.argv[1])
+byoc.compile(bb.get(), output=sys.argv[3]).export_library(sys.argv[1])
 value = np.linspace(-1, 1, 2 * 64, dtype="float32").reshape(2, 64)
 np.savez(sys.argv[2], x=value, y=np.maximum(value @ weight, 0))
 """
@@ -60,7 +63,7 @@ def test_wheel_fits_every_python_and_holds_the_package_only(wheel: Path, copy_so
         names = {n for n in archive.namelist() if ".dist-info/" not in n}
     tree = copy_source()
     patterns = {f"tvm_byoc_dnnl/{p}" for p in source_files(tree, "patterns")}
-    assert names == source_files(tree, "tvm_byoc_dnnl") | patterns | {LIBRARY}
+    assert names == source_files(tree, "tvm_byoc_dnnl") | patterns | HEADERS | {LIBRARY}
 
 
 def test_sdist_holds_everything_that_a_developer_needs(sdist: Path, copy_source: Callable[[], Path]) -> None:
@@ -83,8 +86,19 @@ def test_package_comes_from_the_wheel(installed: Environment) -> None:
 
 def test_exported_model_runs_after_import_tvm_alone(installed: Environment, tmp_path: Path) -> None:
     files = tmp_path / "model.so", tmp_path / "data.npz"
-    installed.run(EXPORT, *files)
+    installed.run(EXPORT, *files, "module")
     assert installed.run(RUN, *files).split() == ["True", "False"]
+
+
+def test_source_output_needs_no_headers_but_ours_and_no_package_to_run(
+    wheel: Path, new_environment: Callable[..., Environment], tmp_path: Path
+) -> None:
+    environment = new_environment("onednn_devel")
+    environment.pip("install", "--no-deps", wheel)
+    files = tmp_path / "model.so", tmp_path / "data.npz"
+    environment.run(EXPORT, *files, "source")
+    environment.pip("uninstall", "--yes", "tvm-byoc-dnnl")
+    assert environment.run(RUN, *files).split() == ["True", "False"]
 
 
 def test_editable_install_uses_the_tree(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,15 +57,15 @@ def compile_source(mod: tvm.IRModule) -> tuple[SourceExecutable, list[Entry]]:
     return SourceExecutable(tvm.compile(mod, "llvm", relax_pipeline=pipeline).mod, builds), noted
 
 
-def compare_outputs(mod: tvm.IRModule, inputs: Mapping[str, Any]) -> OutputComparison:
+def compare_outputs(mod: tvm.IRModule, inputs: Sequence[Any]) -> OutputComparison:
     """Run a partitioned module in both forms.
 
     Parameters
     ----------
     mod : IRModule
         What `partition` returned.
-    inputs : mapping
-        Input name → array.
+    inputs : sequence of array
+        In the order of the model's inputs.
 
     Returns
     -------
@@ -74,8 +74,8 @@ def compare_outputs(mod: tvm.IRModule, inputs: Mapping[str, Any]) -> OutputCompa
     """
     source, noted = compile_source(mod)
     sources = len(source.mod._collect_from_import_tree(lambda module: module.kind == "c"))
-    got = _arrays(Runner(source)(dict(inputs)))
-    want = _arrays(Runner(tvm.compile(mod, "llvm", relax_pipeline="byoc"))(dict(inputs)))
+    got = _arrays(Runner(source)(*inputs))
+    want = _arrays(Runner(tvm.compile(mod, "llvm", relax_pipeline="byoc"))(*inputs))
     return OutputComparison(
         regions=sum(1 for f in mod.functions.values() if codegen_of(f)),
         sources=sources,
