@@ -30,6 +30,7 @@ from . import (
     reductions,
     resize,
     sequences,
+    spectral,
 )
 from .fold import fold
 from .functions import expand_functions
@@ -58,6 +59,7 @@ RULES: dict[tuple[str, str], Rule] = {
     **reductions.RULES,
     **resize.RULES,
     **sequences.RULES,
+    **spectral.RULES,
 }
 _MAX_ROUNDS = 4  # a rule may make shapes known that another waits for
 
