@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <utility>
 
 #include "check.h"
 #include "mapped.h"
@@ -62,14 +63,20 @@ TEST(ObjectFile) {
 TEST(NothingToWrite) { CHECK(Written({}).size() > sizeof(Elf64_Ehdr)); }
 
 TEST(AFileThatCannotBeWrittenIsAnError) {
-  std::string said;
-  try {
-    WriteDataObject("/nonexistent/folder/x.o", "s", {"data"});
-  } catch (const std::runtime_error& error) {
-    said = error.what();
+  const std::pair<const char*, const char*> cases[] = {
+      {"/nonexistent/folder/x.o", "No such file or directory"},
+      {"/dev/full", "No space left on device"}};
+  for (const auto& [path, why] : cases) {
+    std::string said;
+    try {
+      WriteDataObject(path, "s", {std::string(1 << 20, 'x')});
+    } catch (const std::runtime_error& error) {
+      said = error.what();
+    }
+    CHECK(said.find("cannot write") != std::string::npos);
+    CHECK(said.find(path) != std::string::npos);
+    CHECK(said.find(why) != std::string::npos);
   }
-  CHECK(said.find("cannot write") != std::string::npos);
-  CHECK(said.find("/nonexistent/folder/x.o") != std::string::npos);
 }
 
 TEST(OtherMemoryKeepsItsPages) {

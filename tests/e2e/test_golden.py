@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import tvm_byoc_dnnl as byoc
-from tests.golden.make import BIAS, WEIGHT, format_version, path_of
+from tests.golden.make import BIAS, WEIGHT, format_version, model, path_of
+from tvm_byoc_dnnl.codegen import metadata
 
 GOLDEN = sorted(path_of(0).parent.glob("format*.library"))
 
@@ -46,3 +47,13 @@ def test_a_library_of_a_newer_format_is_refused_by_name(tmp_path):
     (tmp_path / "m.so").write_bytes(data.replace(head, b"TVMBYOCD" + (99).to_bytes(4, "little")))
     with pytest.raises(byoc.ArtifactError, match=r"format version 99 \(written by tvm-byoc-dnnl .*build it again"):
         byoc.load(tmp_path / "m.so")
+
+
+def test_a_description_of_another_version_is_refused_by_name(monkeypatch):
+    monkeypatch.setattr(metadata, "METADATA_VERSION", 8)
+    ex = byoc.compile(model())
+    monkeypatch.undo()
+    with pytest.raises(
+        byoc.ArtifactError, match=r"description has version 8 \(written by tvm-byoc-dnnl .*build it again"
+    ):
+        byoc.Runner(ex)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,20 @@ import tvm
 from tvm import relax
 
 from .._compat import dtype_of, make_constant, shape_dims, var_name
+from ..errors import ArtifactError
 from ..log import read_log
 
 __all__ = ["METADATA_FUNCTION", "attach_metadata", "read_metadata"]
 
 METADATA_FUNCTION = "byoc_metadata"
 METADATA_VERSION = 1
+
+
+def _package_version() -> str:
+    try:
+        return version("tvm-byoc-dnnl")
+    except PackageNotFoundError:  # a source tree on PYTHONPATH
+        return "source"
 
 
 def _describe(var: Any) -> dict[str, Any]:
@@ -40,6 +49,7 @@ def attach_metadata(mod: tvm.IRModule, entry: str = "main") -> tvm.IRModule:
     record = {
         "version": METADATA_VERSION,
         "tvm": tvm.__version__,
+        "tvm_byoc_dnnl": _package_version(),
         "inputs": [_describe(p) for p in mod[names[entry]].params],
         "log": [asdict(e) for e in read_log(mod)],
     }
@@ -51,7 +61,20 @@ def attach_metadata(mod: tvm.IRModule, entry: str = "main") -> tvm.IRModule:
 
 
 def read_metadata(vm: relax.VirtualMachine) -> dict[str, Any] | None:
-    """The description inside a compiled model, ``None`` when it has none (it was built without our pipeline)."""
+    """The description inside a compiled model, ``None`` when it has none (it was built without our pipeline).
+
+    Raises
+    ------
+    ArtifactError
+        If it is of another version.
+    """
     if not vm.module.implements_function(METADATA_FUNCTION):
         return None
-    return json.loads(bytes(vm[METADATA_FUNCTION]().numpy()))
+    record = json.loads(bytes(vm[METADATA_FUNCTION]().numpy()))
+    if record.get("version") != METADATA_VERSION:
+        raise ArtifactError(
+            f"the model's description has version {record.get('version')} (written by tvm-byoc-dnnl "
+            f"{record.get('tvm_byoc_dnnl', 'of unknown version')}), expected {METADATA_VERSION}: use the version of "
+            "tvm-byoc-dnnl that built the model, or build it again"
+        )
+    return record
