@@ -32,3 +32,29 @@ def test_random_functions_on_an_older_instruction_set(isa: str, tmp_path: Path) 
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-2000:]}"
     assert done.stdout.splitlines()[0].split()[1] in ISAS[isa]
     assert "'offloaded'" in done.stdout
+
+
+_BFLOAT16 = """
+from tests.harness import Case, data, has_bfloat16
+from tvm import relax
+case = Case(relax.op.nn.relu, (data(2, 3, dtype="bfloat16"),))
+if has_bfloat16():
+    case.offloads().matches()
+    print("computed")
+else:
+    case.is_refused("")
+    case.matches()  # by TVM
+    print("refused:", case.reasons()[0])
+"""
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_what_an_instruction_set_lacks_is_refused_with_a_reason(isa: str) -> None:
+    env = os.environ | {"ONEDNN_MAX_CPU_ISA": isa, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", _BFLOAT16], cwd=ROOT, env=env, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    if isa in ("SSE41", "AVX2"):
+        assert "bfloat16" in done.stdout or "bf16" in done.stdout
+        assert done.stdout.startswith("refused: ")
+    else:
+        assert done.stdout.strip() == "computed" or done.stdout.startswith("refused: ")
