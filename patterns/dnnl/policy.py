@@ -43,8 +43,11 @@ class DnnlPolicy(RegionPolicy):
 
 def _why_slow(call: Any) -> str:
     """Why a call is slower than TVM's own code for it, ``""`` where it is not."""
-    name, shape, out = call.op.name, static_shape(call.args[0].ty), _elements(call)
-    if shape is None or out < _MANY:
+    name = call.op.name
+    if name not in _REDUCTIONS + _POOLS:
+        return ""
+    shape, out = (static_shape(ty) for ty in (call.args[0].ty, call.ty))
+    if shape is None or out is None or math.prod(out) < _MANY:
         return ""
     if name in _REDUCTIONS:
         axes = sorted(range(len(shape)) if call.attrs.axis is None else (a % len(shape) for a in ints(call.attrs.axis)))
@@ -59,8 +62,3 @@ def _why_slow(call: Any) -> str:
         if window <= _SMALL_WINDOW and str(call.attrs.layout).startswith("NC"):
             return f"oneDNN takes longer than TVM for windows of {window} in {call.attrs.layout}"
     return ""
-
-
-def _elements(call: Any) -> int:
-    shape = static_shape(call.ty)
-    return 0 if shape is None else math.prod(shape)

@@ -25,6 +25,7 @@ FAST = {
     "few results": (lambda x: op.sum(x, [-1]), data(255, 4)),
     "a long axis": (lambda x: op.sum(x, [-1]), data(1024, 32)),
     "the first axis": (lambda x: op.sum(x, [0]), data(4, 1024)),
+    "tuples": (lambda x: op.max(op.concat([x, x], 1), [0]), data(4, 1024)),
     "a larger window": (lambda x: nn.max_pool2d(x, (3, 3), (2, 2)), data(1, 16, 33, 33)),
     "channels last": (lambda x: nn.max_pool2d(x, (2, 2), (2, 2), layout="NHWC"), data(1, 32, 32, 16)),
     "with a product": (lambda x, w: op.sum(op.reshape(op.matmul(x, w), (1024, 4)), [-1]), data(64, 8), const(8, 64)),
