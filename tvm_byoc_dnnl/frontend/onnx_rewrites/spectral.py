@@ -24,22 +24,25 @@ def _dft(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     onesided, inverse = bool(b.attrs.get("onesided")), bool(b.attrs.get("inverse"))
     if shape is None or not kind or (b.inputs[1] and length is None) or (b.inputs[2] and axis is None):
         return None
-    if onesided and (inverse or shape[-1] == 2):
+    if onesided and inverse == (shape[-1] == 1):
         return None
     axis = _axis(b, axis) % len(shape)
-    length = shape[axis] if length is None else length
+    real = onesided and inverse
+    if length is None:
+        length = 2 * (shape[axis] - 1) if real else shape[axis]
     used = min(shape[axis], length)
     data = node.input[0]
     if used < shape[axis]:
         data = b.add("Slice", [data, b.ints([0]), b.ints([used]), b.ints([axis])])
-    bins = length // 2 + 1 if onesided else length
-    matrix = _waves(b, length, bins, used, shape[-1], inverse).reshape(used * shape[-1], bins * 2)
+    bins = length // 2 + 1 if onesided and not real else length
+    waves = _waves(b, length, bins, used, shape[-1], inverse)
+    matrix = (_mirrored(waves, length) if real else waves).reshape(used * shape[-1], -1)
     # the axis beside the parts, where a matmul sees both at once
     order = [*(i for i in range(len(shape) - 1) if i != axis), axis, len(shape) - 1]
     outer = [shape[i] for i in order[:-2]]
     rows = b.add("Reshape", [b.add("Transpose", [data], perm=order), b.ints([*outer, used * shape[-1]])])
     result = b.add("MatMul", [rows, _constant(b, matrix, kind)])
-    result = b.add("Reshape", [result, b.ints([*outer, bins, 2])])
+    result = b.add("Reshape", [result, b.ints([*outer, bins, 1 if real else 2])])
     b.add("Transpose", [result], node.output[0], perm=[order.index(i) for i in range(len(shape))])
     return b.nodes
 
@@ -92,6 +95,13 @@ def _waves(b: Builder, length: int, bins: int, used: int, parts: int, inverse: b
     cos, sin = np.cos(angle), np.sin(angle)
     waves = np.stack([np.stack([cos, sin], -1), np.stack([-sin, cos], -1)][:parts], 1)
     return waves / length if inverse else waves
+
+
+def _mirrored(waves: np.ndarray, length: int) -> np.ndarray:
+    """For the first half of the spectrum of a real signal: the other half is its mirror image, and the signal real."""
+    bins = np.arange(len(waves))
+    weight = np.where((bins == 0) | (2 * bins == length), 1, 2) * (bins <= length // 2)
+    return waves[..., 0] * weight[:, None, None]
 
 
 def _integer(graph: Graph, name: str) -> int | None:
