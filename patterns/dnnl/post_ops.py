@@ -35,6 +35,7 @@ _ANCHORS = {
     "eltwise": ("binary",),
     "batch_normalization": ("eltwise",),
 }
+_POST_OPS = ("eltwise", "binary")
 _ARITHMETIC = ("add", "sub", "mul", "div", "max", "min")
 #: operands that cannot change places: oneDNN's max and min answer with the second one when there is a NaN
 _ORDERED = ("div", "max", "min")
@@ -72,17 +73,21 @@ class _Fuser:
 
     def fuse_consumer(self, node: Node) -> bool:
         """Fuse the only reader of ``node`` into it, if that is possible."""
-        allowed = _ANCHORS.get(node.kind, ())
         out = node.outputs[0]
         users = self._users[out]
-        if len(users) != 1 or out in self.graph.outputs or len(node.post_ops) >= _MAX_POST_OPS:
+        candidate: Node | str = self._why_none(node, users)
+        if not candidate:
+            fuse = self._with_eltwise if users[0].kind == "eltwise" else self._with_binary
+            candidate = fuse(node, users[0])
+        if isinstance(candidate, Node) and self._is_static:
+            refusal = probe_fused(self._alone(candidate))
+            candidate = candidate if refusal is None else refusal.reason
+        if isinstance(candidate, str):
+            for reader in users:
+                if reader.kind in _POST_OPS and node.kind in _ANCHORS:
+                    reader.apart = reader.apart or candidate
             return False
         user = users[0]
-        if user.kind not in allowed or user.post_ops or self._dtype(user.outputs[0]) != self._dtype(out):
-            return False
-        candidate = self._with_eltwise(node, user) if user.kind == "eltwise" else self._with_binary(node, user)
-        if candidate is None or (self._is_static and probe_fused(self._alone(candidate)) is not None):
-            return False
         for tensor in candidate.inputs[len(node.inputs) :]:
             self._users[tensor] = [node if u is user else u for u in self._users[tensor]]
         node.inputs, node.post_ops, node.outputs = candidate.inputs, candidate.post_ops, candidate.outputs
@@ -91,6 +96,22 @@ class _Fuser:
         self.fused.add(user)
         return True
 
+    def _why_none(self, node: Node, users: list[Node]) -> str:
+        """Why no reader of ``node`` can be fused into it, whatever it computes; empty if its only one may."""
+        allowed, out = _ANCHORS.get(node.kind, ()), node.outputs[0]
+        if out in self.graph.outputs:
+            return f"the result of {node.kind} leaves the region"
+        if len(users) != 1:
+            return f"the result of {node.kind} is read {len(users)} times"
+        if len(node.post_ops) >= _MAX_POST_OPS:
+            return f"{node.kind} has {_MAX_POST_OPS} post-ops, which is oneDNN's limit"
+        if users[0].kind not in allowed:
+            return f"{node.kind} takes no {users[0].kind} as a post-op"
+        if users[0].post_ops:
+            return f"{users[0].kind} has post-ops of its own"
+        before, after = self._dtype(out), self._dtype(users[0].outputs[0])
+        return "" if before == after else f"the dtype changes from {before} to {after}"
+
     def _dtype(self, tensor: int) -> str:
         return self.graph.tensors[tensor].dtype
 
@@ -98,21 +119,23 @@ class _Fuser:
         op = PostOp("eltwise", user.attrs["alg"], user.attrs["alpha"], user.attrs["beta"])
         return Node(node.kind, node.inputs, user.outputs, node.attrs, [*node.post_ops, op])
 
-    def _with_binary(self, node: Node, user: Node) -> Node | None:
+    def _with_binary(self, node: Node, user: Node) -> Node | str:
         alg, out = user.attrs["alg"], node.outputs[0]
         place = user.inputs.index(out)
         other = user.inputs[1 - place]
         shape = self.graph.tensors[user.outputs[0]].shape
-        if alg not in _ARITHMETIC or self.graph.tensors[out].shape != shape:
-            return None
-        if not self._is_known_before(node, other):
-            return None  # computed later than this node; the other producer may take it
+        if alg not in _ARITHMETIC:
+            return f"{alg} is no post-op of oneDNN's"
+        if self.graph.tensors[out].shape != shape:
+            return f"{alg} broadcasts {list(self.graph.tensors[out].shape)} to {list(shape)}"
+        if not self._is_known_before(node, other):  # the other producer may take it
+            return f"the other operand of {alg} is computed after {node.kind}"
         ops = list(node.post_ops)
         if place == 1 and alg == "sub":
             ops.append(PostOp("eltwise", "linear", -1.0, 0.0))
             alg = "add"
         elif place == 1 and alg in _ORDERED:
-            return None
+            return f"the result of {node.kind} is the second operand of {alg}"
         if alg == "add" and not ops and self._is_bias(node, other):
             return Node(node.kind, [*node.inputs, self._bias(node, other)], user.outputs, node.attrs, ops)
         ops.append(PostOp("binary", alg, input=len(node.inputs)))

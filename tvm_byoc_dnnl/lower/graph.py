@@ -58,7 +58,10 @@ class PostOp:
 
 @dataclass(eq=False)
 class Node:
-    """One primitive or view; compared by identity, since passes rewrite it in place."""
+    """One primitive or view; compared by identity, since passes rewrite it in place.
+
+    ``apart`` is why the node is not fused into the one that makes its input; it is for reports, not in the document.
+    """
 
     kind: str
     inputs: list[int]
@@ -66,6 +69,7 @@ class Node:
     attrs: dict[str, Any] = field(default_factory=dict)
     post_ops: list[PostOp] = field(default_factory=list)
     source: list[str] = field(default_factory=list)
+    apart: str = ""
 
 
 @dataclass

@@ -22,7 +22,7 @@ from ..registry import Namespace, namespace
 from ..relax_utils import codegen_of, composite_of, is_host_function
 from .advice import advise
 from .flow import Flow, Node, read_flow
-from .model import CallReport, RegionReport, Report, Totals
+from .model import CallReport, NearMiss, RegionReport, Report, Totals
 from .nearest import near_misses
 from .primitives import Primitive, primitives_of
 from .reasons import BuildLog, reasons_for
@@ -112,7 +112,7 @@ def _report(flow: Flow, namespaces: list[Namespace], log: BuildLog) -> Report:
     for node in flow.nodes:
         call = _call(node, by_name, made.get(node, []))
         call.reasons = reasons_for(node, namespaces, log)
-        call.near_misses = misses.get(node, [])
+        call.near_misses = [*misses.get(node, []), *_apart(node, made.get(node, []))]
         calls.append(call)
     regions = [_region(name, flow, calls, lowered[name].reorders) for name in flow.regions]
     silent = {r.compiler for r in regions if r.reorders is None and by_name[r.compiler].describe is not None}
@@ -144,6 +144,12 @@ def _call(node: Node, namespaces: Mapping[str, Namespace], made: Sequence[Primit
         attrs=_attrs_text(node.call.attrs),
         inputs=[n.id for n in node.inputs],
     )
+
+
+def _apart(node: Node, made: Sequence[Primitive]) -> list[NearMiss]:
+    """Why the call is a primitive of its own: fusion into the one before it is a pattern of two."""
+    reasons = dict.fromkeys(p.apart for p in made if p.apart)
+    return [NearMiss(f"{node.compiler}.post_op", 1, 2, reason, [node.id]) for reason in reasons]
 
 
 def _region(name: str, flow: Flow, calls: Sequence[CallReport], reorders: int | None) -> RegionReport:

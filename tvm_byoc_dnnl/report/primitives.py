@@ -31,12 +31,15 @@ class Primitive:
         Kind and post-ops: ``"convolution + relu + add"``.
     implementation : str
         The library's name for what it runs, ``""`` where it does not say.
+    apart : str
+        Why it is not fused into the primitive before it, where that was tried.
     """
 
     step: int | None
     label: str
     implementation: str = ""
     is_view: bool = False
+    apart: str = ""
 
 
 @dataclass
@@ -95,7 +98,7 @@ def _primitive(node: GraphNode, description: Description | None, index: int) -> 
     operands = len(node.inputs) - sum(op.kind == "binary" for op in node.post_ops)
     bias = ["bias"] if node.kind in _TAKE_BIAS and operands == 3 else []
     label = " + ".join([kind, *bias, *(op.alg for op in node.post_ops)])
-    return Primitive(index, label, implementation, node.kind in _VIEWS)
+    return Primitive(index, label, implementation, node.kind in _VIEWS, node.apart)
 
 
 def _marking(ns: Namespace, nodes: Sequence[Node]) -> Namespace:

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from tvm import relax
 
+import tvm_byoc_dnnl as byoc
+from tests.harness import Case, const, data
 from tvm_byoc_dnnl._compat import make_constant
 from tvm_byoc_dnnl.lower.builder import GraphBuilder
 from tvm_byoc_dnnl.lower.graph import PostOp
@@ -118,6 +120,60 @@ def test_a_value_that_leaves_the_region_stays():
     n = Net()
     y = n.conv()
     assert n.fused(n.g.eltwise(y, "relu"), y) == [("convolution", 2, []), ("eltwise", 1, [])]
+
+
+def _read_twice(n):
+    y = n.conv()
+    return n.g.eltwise(y, "relu"), n.g.eltwise(y, "tanh")
+
+
+def _leaves(n):
+    y = n.conv()
+    return n.g.eltwise(y, "relu"), y
+
+
+def _later(n):
+    y = n.conv()
+    return (n.binary("mul", y, n.g.emit("softmax", [n.g.eltwise(y, "relu")], n.shape, alg="accurate", axis=1)),)
+
+
+WHY_APART = {
+    "read_twice": (_read_twice, "the result of convolution is read 2 times"),
+    "leaves": (_leaves, "the result of convolution leaves the region"),
+    "second": (lambda n: (n.binary("div", n.input("z", n.shape), n.conv()),), "is the second operand of div"),
+    "comparison": (lambda n: (n.binary("lt", n.conv(), n.input("z", n.shape)),), "lt is no post-op"),
+    "later": (_later, "the result of convolution is read 2 times"),
+    "up": (
+        lambda n: (n.binary("mul", n.g.emit("reduction", [n.x], (2, 8, 1, 1), alg="mean", p=0.0, epsilon=0.0), n.x),),
+        "mul broadcasts [2, 8, 1, 1] to [2, 8, 5, 5]",
+    ),
+    "dtype": (
+        lambda n: (n.g.binary("gt", n.conv(), n.const(1, 1, 1, 1), n.shape, "bool"),),
+        "the dtype changes from float32 to bool",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WHY_APART)
+def test_the_reason_why_a_node_stays_is_kept(name):
+    make, reason = WHY_APART[name]
+    n = Net()
+    graph = fuse_post_ops(n.g.finish(make(n)))
+    assert any(reason in m.apart for m in graph.nodes), [m.apart for m in graph.nodes]
+    assert "apart" not in graph.to_json()
+
+
+@pytest.mark.native
+def test_the_reason_shows_in_explain():
+    case = Case(
+        lambda x, w, z: relax.op.add(relax.op.nn.conv2d(x, w), z),
+        (data(1, 3, 7, 7), const(4, 3, 3, 3), const(1, 1, 5, 1)),
+    )
+    calls = {c.op: c for c in byoc.explain(case.module).calls}
+    (miss,) = calls["relax.add"].near_misses
+    assert miss.pattern == "dnnl.post_op"
+    assert miss.reason == "convolution without an implementation that has the post-op add of [1, 1, 5, 1]"
+    assert not calls["relax.nn.conv2d"].near_misses
 
 
 def test_a_value_combined_with_itself_stays():
