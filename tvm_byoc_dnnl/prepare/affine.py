@@ -1,17 +1,20 @@
-"""Per-channel scales and shifts folded into the weights before them.
+"""Per-channel scales and shifts folded into the weights before or after them.
 
-    conv | conv_transpose | matmul  (constant weights)
-      -> [add constant] -> batch_norm | multiply | divide | add | subtract  by per-channel constants
+    x                                     x
+    |                                     |
+    batch_norm | · s | / s | + t | - t    |                    constants per channel of the input
+    |                                     |
+    conv | conv_transpose | matmul        the same             weights · s, per channel of either side
+    |                            ──>      |
+    + b                                   + b'                 one constant, last
+    |                                     |
+    batch_norm | · s | / s | + t | - t    |                    constants per channel of the result
 
-becomes one linear operator and one ``add``, provided that nothing else reads what lies between. A batch_norm
-that follows something else takes the multiply and add after it into its own scale and shift. The same before
-the operator, by constants per channel of its input:
-
-    batch_norm | multiply | divide | add | subtract -> conv | conv_transpose | matmul
-
-though a shift only where no padding of zeros, which have no shift, takes part in a sum. The bias of a
-linear operator always ends as ``add(linear, constant)``, shaped (1, C, 1, 1) after a convolution and (N,)
-after a matmul. A single number is also folded when reshapes and permutations lie between.
+provided that the weights are constant and nothing else reads what lies between. A shift before the operator stays
+where a padding of zeros, which have no shift, takes part in a sum. A batch_norm that follows something else takes the
+multiply and add after it into its own scale and shift. The bias of a linear operator always ends as
+``add(linear, constant)``, shaped (1, C, 1, 1) after a convolution and (N,) after a matmul. A single number is also
+folded when reshapes and permutations lie between.
 """
 
 from __future__ import annotations

@@ -1,4 +1,16 @@
-"""Zero padding taken over by the convolution or the average pooling that follows."""
+"""Zero padding taken over by the convolution or the average pooling that follows.
+
+    x                                 x
+    |                                 |
+    pad(before, after, 0)             |
+    |                       ──>       |
+    conv(padding p)                   conv(padding p + before, p + after)
+    avg_pool(padding p)               avg_pool(the same, counting the padding)
+
+Left alone when the padding is not of zeros or not of the spatial axes alone, when somebody else reads what is padded,
+and for an average that rounds its shape up or that has padding of its own which it does not count. A max_pool takes
+padding that never wins: that is a pattern of the backend that says so.
+"""
 
 from __future__ import annotations
 

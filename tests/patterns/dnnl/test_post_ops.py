@@ -11,7 +11,7 @@ from tests.harness import Case, const, data
 from tvm_byoc_dnnl._compat import make_constant
 from tvm_byoc_dnnl.lower.builder import GraphBuilder
 from tvm_byoc_dnnl.lower.graph import PostOp
-from tvm_byoc_dnnl.patterns.dnnl.native import probe_fused
+from tvm_byoc_dnnl.patterns.dnnl.native import describe, probe_fused
 from tvm_byoc_dnnl.patterns.dnnl.post_ops import fuse_post_ops
 from tvm_byoc_dnnl.patterns.dnnl.views import _Sinker
 
@@ -289,3 +289,57 @@ def test_readers_are_counted_once_and_kept():
             live.update(node.inputs)
             reads.update(node.inputs)
     assert {t: sinker._reads[t] for t in reads} == dict(reads)
+
+
+def _odd_maximum(x, w, z, m):
+    y = relax.op.nn.conv2d(x, w, padding=1, groups=6)
+    return relax.op.maximum(relax.op.divide(y, z), m)
+
+
+_ODD = (const(6, 1, 3, 3), data(2, 6, 7, 5, low=0.5, high=2), const(1, 1, 7, 1))
+
+
+@pytest.mark.native
+def test_a_depthwise_convolution_divided_and_bounded_by_rows():
+    Case(_odd_maximum, (data(2, 6, 7, 5), *_ODD), within=1e-4).offloads().matches()
+
+
+@pytest.mark.native
+def test_the_same_with_a_batch_that_is_known_at_run_time():
+    weights, _, rows = _ODD
+    operands = (data("n", 6, 7, 5), weights, data("n", 6, 7, 5, low=0.5, high=2), rows)
+    Case(_odd_maximum, operands, symbols={"n": 2}, within=1e-4).offloads().matches()
+
+
+@pytest.mark.native
+def test_the_same_as_source():
+    case = Case(_odd_maximum, (data(2, 6, 7, 5), *_ODD))
+    run = byoc.Runner(byoc.compile(case.module, output="source"))
+    got = run(*[a for o, a in zip(case.operands, case.arrays, strict=True) if not o.constant])
+    np.testing.assert_allclose(got, case.run(partitioned=False)[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("batch", [1, 2])
+def test_attention_copies_none_of_its_operands(batch):
+    """Reshapes and permutations of Q, K and V are strides of the products that read them."""
+    length, heads, width = 7, 3, 8
+    rows = heads * width
+
+    def split(x, w, b, axes):
+        y = relax.op.add(relax.op.matmul(x, w), b)
+        return relax.op.permute_dims(relax.op.reshape(y, (batch, length, heads, width)), axes)
+
+    def function(x, wq, bq, wk, bk, wv, bv):
+        q, v = split(x, wq, bq, [0, 2, 1, 3]), split(x, wv, bv, [0, 2, 1, 3])
+        scores = relax.op.multiply(relax.op.matmul(q, split(x, wk, bk, [0, 2, 3, 1])), make_constant(np.float32(0.3)))
+        mixed = relax.op.matmul(relax.op.nn.softmax(scores, -1), v)
+        return relax.op.reshape(relax.op.permute_dims(mixed, [0, 2, 1, 3]), (batch, length, rows))
+
+    parameters = (const(rows, rows, low=-0.5, high=0.5), const(rows)) * 3
+    case = Case(function, (data(batch, length, rows), *parameters), within=1e-4).offloads().matches()
+    (graph,) = case.graphs()
+    found = describe(graph)
+    assert found is not None
+    assert found.reorders == 0  # not of the result either: the last product writes it as the caller wants it
+    assert sum(n.kind == "matmul" for n in graph.nodes) == 5
