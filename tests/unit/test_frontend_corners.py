@@ -169,6 +169,21 @@ def test_a_cast_like_a_known_type_is_a_cast() -> None:
     assert same(model, x, like) == {"astype": 1}
 
 
+def test_the_largest_of_unsigned_64_bits_are_refused() -> None:
+    x = np.arange(5, dtype="uint64")
+    model = typed([node("TopK", ["x", "k"], ["y", "i"])], {"x": x}, {"k": ints(2)}, opset=11)
+    with pytest.raises(UnsupportedError, match="TopK of uint64"):
+        to_relax(model)
+
+
+def test_a_model_of_another_domain_alone_is_refused_by_its_operator() -> None:
+    model = onnx_model([node("Binarizer", ["x"], ["y"], domain="ai.onnx.ml")], {"x": (3,)})
+    del model.opset_import[:]
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    with pytest.raises(UnsupportedError, match=r"ai\.onnx\.ml\.Binarizer"):
+        to_relax(model)
+
+
 # ---- masks ------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx
 
+from ...errors import UnsupportedError
 from ..onnx_graph import Graph
 from .builder import Builder, Nodes
 
@@ -21,6 +22,11 @@ def _slice(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
 
 def _top_k(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     """In opset 10 k is an input; the importer reads the attribute of opset 1, and takes 1 for a missing one."""
+    if graph.elem_type(node.input[0]) == onnx.TensorProto.UINT64:
+        raise UnsupportedError(
+            f"no Relax equivalent for TopK of uint64 (node `{node.name or node.output[0]}`): TVM does not sort "
+            "such numbers; cast to int64 in front of it"
+        )
     if graph.opset != 10 or len(node.input) < 2:
         return None
     k = graph.constant(node.input[1])

@@ -6,15 +6,15 @@ import onnx
 from onnx import helper
 
 from ...errors import UnsupportedError
-from ..onnx_graph import Graph, attributes
+from ..onnx_graph import Graph, attributes, is_standard
 
 _OLDEST, _TARGET = 7, 8
 
 
 def modernise(graph: Graph) -> None:
     """Raise a model that is older than opset 7 to opset 8, by ONNX's own converter."""
-    if graph.opset >= _OLDEST:
-        return
+    if graph.opset >= _OLDEST or not any(is_standard(node) for node in graph.nodes):
+        return  # models of other domains alone need not say which opset they do not use
     model = onnx.ModelProto()
     model.CopyFrom(graph.model)
     _align(graph, model.graph)
