@@ -15,6 +15,7 @@
 #include <tvm/ffi/reflection/registry.h>
 #include <tvm/ffi/string.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -219,6 +220,12 @@ WeightsTable::Entry Describe(const std::string& name, const DLTensor& tensor) {
   return entry;
 }
 
+/// Whether two entries may hold the same bytes, and would be read alike.
+bool SameType(const WeightsTable::Entry& a, const WeightsTable::Entry& b) {
+  return a.checksum == b.checksum && a.bytes == b.bytes && a.dtype_code == b.dtype_code &&
+         a.dtype_bits == b.dtype_bits && a.shape == b.shape;
+}
+
 /// A module around `modules`: constants by name, the names that each region wants in order, and
 /// functions that return one constant.
 ffi::Module CreateWeights(const ffi::Array<ffi::String>& names,
@@ -230,11 +237,20 @@ ffi::Module CreateWeights(const ffi::Array<ffi::String>& names,
     WeightsTable table;
     std::map<std::string, uint32_t> index;
     std::vector<uint64_t> sizes;
+    ffi::Array<ffi::Tensor> stored;
     for (size_t i = 0; i < names.size(); ++i) {
-      ffi::Tensor tensor = tensors[i];
-      table.entries.push_back(Describe(names[i], *tensor.GetDLTensorPtr()));
-      sizes.push_back(table.entries.back().bytes);
-      index[names[i]] = static_cast<uint32_t>(i);
+      WeightsTable::Entry described = Describe(names[i], *tensors[i].GetDLTensorPtr());
+      const auto same = std::find_if(
+          table.entries.begin(), table.entries.end(), [&](const WeightsTable::Entry& other) {
+            return SameType(described, other) &&
+                   BytesOf(*tensors[i].GetDLTensorPtr()) ==
+                       BytesOf(*stored[&other - table.entries.data()].GetDLTensorPtr());
+          });
+      index[names[i]] = static_cast<uint32_t>(same - table.entries.begin());
+      if (same != table.entries.end()) continue;  // tied weights are stored once
+      sizes.push_back(described.bytes);
+      table.entries.push_back(std::move(described));
+      stored.push_back(tensors[i]);
     }
     const std::vector<uint64_t> offsets = PartOffsets(sizes);
     for (size_t i = 0; i < sizes.size(); ++i) table.entries[i].offset = offsets[i];
@@ -251,8 +267,8 @@ ffi::Module CreateWeights(const ffi::Array<ffi::String>& names,
     }
     for (const auto& [symbol, name] : getters) table.getters.push_back({symbol, entry(name)});
 
-    ffi::Module data(ffi::make_object<WeightsDataModule>(table.DataSymbol(), tensors));
-    ffi::Module weights(ffi::make_object<WeightsModule>(std::move(table), tensors));
+    ffi::Module data(ffi::make_object<WeightsDataModule>(table.DataSymbol(), stored));
+    ffi::Module weights(ffi::make_object<WeightsModule>(std::move(table), stored));
     weights->ImportModule(data);
     for (const ffi::Module& module : modules) weights->ImportModule(module);
     return weights;

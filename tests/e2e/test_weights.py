@@ -127,6 +127,24 @@ def test_weights_of_no_loaded_library_are_one_clear_error(exported):
         _native.function("ffi.Module.load_from_bytes.byoc_weights")(unexported)
 
 
+def test_tied_weights_are_stored_once(tmp_path):
+    """A table that the host looks rows up in is a region's matrix, too."""
+    table = np.random.default_rng(6).standard_normal((256, 256)).astype("float32")
+    x = relax.Var("x", relax.TensorType((TOKENS,), "int64"))
+    bb = relax.BlockBuilder()
+    with bb.function("main", [x]):
+        with bb.dataflow():
+            y = bb.emit(relax.op.take(make_constant(table), x, axis=0))
+            y = bb.emit(relax.op.nn.relu(y))
+            y = bb.emit_output(relax.op.matmul(y, make_constant(table.copy())))
+        bb.emit_func_output(y)
+    byoc.compile(bb.get()).export_library(tmp_path / "m.so")
+    run = byoc.load(tmp_path / "m.so")
+    want = np.maximum(table[TOKEN_NUMBERS], 0) @ table
+    np.testing.assert_allclose(run(TOKEN_NUMBERS), want, rtol=1e-4, atol=1e-3)
+    assert (tmp_path / "m.so").stat().st_size < 1.2 * table.nbytes
+
+
 def test_models_without_weights_have_no_module_for_them():
     x = relax.Var("x", relax.TensorType((3, 4), "float32"))
     bb = relax.BlockBuilder()
