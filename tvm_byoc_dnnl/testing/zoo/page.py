@@ -86,7 +86,7 @@ def _table(results: Iterable[Result]) -> Iterator[str]:
 
 
 def _percent(result: Result) -> str:
-    """Rounded down, so that 100 % is all of it."""
+    """Rounded down to a hundredth; less than a millionth is nothing."""
     return f"{int(result.flops_share * 10000) / 100:g} %"
 
 
