@@ -35,8 +35,20 @@ def blocks(x, w):
     return relax.op.add(relax.op.nn.conv2d(part, w, padding=1), pooled)
 
 
+def bytes_between(x, w, scale, zero):
+    """Resampling, group normalisation, and bytes with a post-op between floats."""
+    y = relax.op.image.resize2d(x, (10, 14), layout="NCHW")
+    y = relax.op.nn.group_norm(y, w, w, num_groups=2, channel_axis=1, axes=[2, 3])
+    stored = relax.op.quantize(y, scale, zero, axis=1, out_dtype="uint8")
+    return relax.op.dequantize(relax.op.flip(stored, 1), scale, zero, axis=1)
+
+
 BRANCHES = Case(branches, (data(8, 8), data(5, 8), const(8, 6)))
 BLOCKS = Case(blocks, (data(2, 32, 12, 12), const(32, 32, 3, 3, low=-0.1, high=0.1)))
+
+BYTES = Case(
+    bytes_between, (data(1, 4, 5, 7), const(4), const(values=np.float32(0.02)), const(values=128, dtype="uint8"))
+)
 
 
 def dnnl_prefix() -> Path | None:
@@ -93,7 +105,7 @@ def test_a_network_gives_the_same_bits(name, tmp_path):
 
 
 @pytest.mark.parametrize("flags", [("-std=c99",), ("-x", "c++", "-std=c++17")], ids=["c", "c++"])
-@pytest.mark.parametrize("case", [BRANCHES, BLOCKS], ids=["branches", "blocks"])
+@pytest.mark.parametrize("case", [BRANCHES, BLOCKS, BYTES], ids=["branches", "blocks", "bytes"])
 def test_inputs_and_outputs_in_order_in_either_language(case, flags, tmp_path):
     case.offloads()
     byoc.emit(case.partitioned, tmp_path)
