@@ -86,7 +86,7 @@ def _dtypes(ns: Namespace, op: str) -> tuple[str, ...]:
 def _samples(op: str, dtype: str) -> list[Any]:
     """Calls of an operator with operands of a dtype, as far as Relax accepts them."""
     make: Any = relax.op
-    for part in op.removeprefix("relax.").split("."):
+    for part in _CONSTRUCTORS.get(op, op).removeprefix("relax.").split("."):
         make = getattr(make, part, None)
     if make is None:
         return []
@@ -115,6 +115,8 @@ def _spatial(d: int) -> Callable[[Any], tuple[Any, ...]]:
 Arguments = Callable[[Any], tuple[Any, ...]]
 #: one operand, or two
 _GENERIC: list[Arguments] = [lambda t: (t(),), lambda t: (t(), t())]
+#: operators that another function makes
+_CONSTRUCTORS = {"relax.nn.attention_bias": "relax.nn.attention"}
 #: operators that want more: ways to call them, given a maker of tensors
 _ARGUMENTS: dict[str, list[Arguments]] = {
     **{f"relax.nn.conv{d}d": [_conv(d)] for d in (1, 2, 3)},
@@ -128,8 +130,11 @@ _ARGUMENTS: dict[str, list[Arguments]] = {
     "relax.einsum": [lambda t: ((t(2, 3), t(3, 4)), "ij,jk->ik")],
     "relax.ewise_fma": [lambda t: (t(), t(), t())],
     "relax.expand_dims": [lambda t: (t(), 0)],
+    "relax.flip": [lambda t: (t(), 1)],
     "relax.image.resize2d": [lambda t: (t(), (16, 16))],
+    "relax.image.resize3d": [lambda t: (t(2, 4, 8, 8, 8), (16, 16, 16))],
     "relax.nn.attention": [lambda t: (t(1, 4, 2, 8), t(1, 4, 2, 8), t(1, 4, 2, 8))],
+    "relax.nn.attention_bias": [lambda t: (t(1, 4, 2, 8), t(1, 4, 2, 8), t(1, 4, 2, 8), t(1, 2, 4, 4))],
     "relax.nn.batch_norm": [lambda t: (t(), t(4), t(4), t(4), t(4), 1, 1e-5, True, True, 0.1, False)],
     "relax.nn.group_norm": [lambda t: (t(), t(4), t(4), 2, 1, [2, 3])],
     "relax.nn.instance_norm": [lambda t: (t(), t(4), t(4), 1, [2, 3])],
@@ -138,6 +143,7 @@ _ARGUMENTS: dict[str, list[Arguments]] = {
     "relax.nn.pixel_shuffle": [lambda t: (t(), 2)],
     "relax.nn.prelu": [lambda t: (t(), t(4))],
     "relax.nn.rms_norm": [lambda t: (t(), t(8))],
+    "relax.outer": [lambda t: (t(4), t(8))],
     "relax.power": [lambda t: (t(), relax.const(2, t().ty.dtype))],
     "relax.quantize": [lambda t: (t(), relax.const(0.5, "float32"), relax.const(0, "int8"))],
     "relax.dequantize": [lambda t: (t(), relax.const(0.5, "float32"), relax.const(0, t().ty.dtype))],
@@ -145,6 +151,7 @@ _ARGUMENTS: dict[str, list[Arguments]] = {
     "relax.reshape": [lambda t: (t(), (8, 64))],
     "relax.split": [lambda t: (t(), 2, 1)],
     "relax.squeeze": [lambda t: (t(1, 4), [0])],
+    "relax.stack": [lambda t: ([t(), t()], 1)],
     "relax.strided_slice": [lambda t: (t(), [1], [0], [2])],
     "relax.take": [lambda t: (t(), relax.const([0, 1], "int64"), 1)],
     "relax.tile": [lambda t: (t(), (1, 2, 1, 1))],
