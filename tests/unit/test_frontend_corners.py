@@ -357,3 +357,12 @@ def test_resize_that_tvm_does_right_is_left_to_it() -> None:
     resize = node("Resize", ["x", "", "s"], ["y"], mode="linear")
     scales = {"s": np.array([1, 1, 2, 2], "float32")}
     assert ops(to_relax(typed([resize], {"x": rand(1, 2, 3, 4)}, scales))) == {"image.resize2d": 1}
+
+
+@pytest.mark.parametrize(("size", "scale"), [(3, 5 / 3), (6, 4 / 3), (480, 4 / 3), (7, 1 / 7)])
+def test_scales_that_fit_but_for_their_rounding(size: int, scale: float) -> None:
+    resize = node("Resize", ["x", "", "s"], ["y"], mode="linear")
+    constants = {"s": np.array([1, 1, scale, 1], "float32")}
+    mod = to_relax(typed([resize], {"x": rand(1, 1, size, 3)}, constants))
+    assert ops(mod) == {"image.resize2d": 1}
+    assert [int(d) for d in mod["main"].ret_ty.shape] == [1, 1, round(size * scale), 3]
