@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 
@@ -17,6 +18,7 @@ from tvm_byoc_dnnl.registry import Pattern
 from tvm_byoc_dnnl.testing.__main__ import main
 from tvm_byoc_dnnl.testing.conformance import run_conformance
 from tvm_byoc_dnnl.testing.conformance.calls import call_cases, example
+from tvm_byoc_dnnl.testing.conformance.case import Case
 from tvm_byoc_dnnl.testing.conformance.compare import TOLERANCES, difference, nudged
 from tvm_byoc_dnnl.testing.conformance.drawing import drawn
 from tvm_byoc_dnnl.testing.conformance.patterns import pattern_cases
@@ -249,3 +251,11 @@ def test_whole_numbers_are_not_nudged():
     assert (up[0] > 1).all()
     assert (down[0] < 1).all()
     np.testing.assert_array_equal(up[1], np.arange(3))
+
+
+def test_a_call_that_relax_refuses_is_no_case_and_prints_nothing(capfd):
+    case = Case("relax.add", "shapes that do not fit", lambda b, *o: b.emit(op.add(*o)), (ONE, np.ones(4, "float32")))
+    assert case.main is None
+    del case
+    gc.collect()
+    assert "Warning" not in capfd.readouterr().err
