@@ -11,17 +11,25 @@ namespace tvm_byoc_dnnl {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kPage = 4096;
 
 }  // namespace
 
 AlignedBuffer::AlignedBuffer(size_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;
-  bool huge = bytes >= 2 * kHugePage;
-  size_t alignment = huge ? kHugePage : static_cast<size_t>(kAlignment);
-  size_t rounded = (bytes + alignment - 1) / alignment * alignment;
-  data_.reset(static_cast<char*>(std::aligned_alloc(alignment, rounded)));
-  if (data_ == nullptr) throw std::bad_alloc();
-  if (huge) madvise(data_.get(), rounded, MADV_HUGEPAGE);  // advice only: failure is harmless
+  const size_t huge_bytes = bytes >= 2 * kHugePage ? bytes / kHugePage * kHugePage : 0;
+  const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  void* data = nullptr;
+  if (posix_memalign(&data, huge_bytes != 0 ? kHugePage : kAlignment, rounded) != 0) {
+    throw std::bad_alloc();
+  }
+  data_.reset(static_cast<char*>(data));
+  if (huge_bytes == 0) return;
+  // Advice only: failure is harmless. The rest would fill a huge page of its own with next to
+  // nothing.
+  madvise(data, huge_bytes, MADV_HUGEPAGE);
+  const size_t rest = (bytes - huge_bytes) / kPage * kPage;
+  if (rest != 0) madvise(data_.get() + huge_bytes, rest, MADV_NOHUGEPAGE);
 }
 
 void AlignedBuffer::Free::operator()(char* data) const { std::free(data); }

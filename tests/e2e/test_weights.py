@@ -88,8 +88,8 @@ def test_tvm_compiles_exports_and_loads_the_same(tmp_path, reference):
 
 
 def test_memory_after_loading(tmp_path):
-    """64 MB of packed weights and 24 MB that the host reads rows of."""
-    width, layers, rows = 1024, 16, 6000
+    """68 MB of packed weights, each a little over two huge pages, and 25 MB that the host reads rows of."""
+    width, layers, rows = 1030, 16, 6000
     mod, reference = weighty_model(width, layers, rows)
     weights = 4 * width * (width * layers + rows)
     byoc.compile(mod).export_library(str(tmp_path / "m.so"))
