@@ -34,7 +34,7 @@ __all__ = ["Rule", "Rules", "Scope", "rewrite_pass"]
 Rule = Callable[["Scope", Any], Any]
 Rules = Mapping[str, Sequence[Rule]]
 
-_UNIFORM = 1 << 14  # elements: larger constants are not searched for a single value
+_UNIFORM = 1 << 16  # elements: larger constants are not searched for a single value; float32 ones are not folded
 _MAX_REWRITES = 64  # of one value: far above what the rules need; a loop of two rules ends here
 
 
