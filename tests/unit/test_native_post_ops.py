@@ -137,7 +137,8 @@ def _resampling(c: Chain) -> tuple[str, list[int], list[int], dict]:
     return "resampling", [c.source()], out, {"alg": "nearest"}
 
 
-_resampling.ranks = (3, 4, 5)  # type: ignore[attr-defined]
+for _make in (_global_mean, _resampling):
+    _make.ranks = (3, 4, 5)  # type: ignore[attr-defined]
 
 ANCHORS: dict[str, Anchor] = {
     "convolution": _convolution("convolution", lambda c: 1),
@@ -274,4 +275,15 @@ def test_known_fault(kind: str, order: list[int], shape: list[int], operand: lis
 
 def test_binary_whose_operand_broadcasts_in_an_unusual_order() -> None:
     c = _faulty([0, 2, 1, 3], [1, 3, 1, 7], "binary", [[1, 3, 1, 7], [1, 1, 1, 7]], alg="add")
+    check(c.g, c.arguments)
+
+
+def test_a_product_whose_only_row_is_delivered_in_another_order() -> None:
+    """The stride of an axis of size 1 means nothing, but oneDNN's gemm fails over it, and only when it runs."""
+    c = Chain(0, 4)
+    c.arguments.append(c.rng.standard_normal([32, 1, 2, 3]).astype("float32"))
+    left = c.g.node("permute", [c.g.input([32, 1, 2, 3])], [2, 32, 1, 3], axes=[2, 0, 1, 3])
+    right = c.weights(1, 1, 3, 8)
+    result = c.g.node("matmul", [left, right], [2, 32, 1, 8])
+    c.g.outputs = [c.g.node("permute", [result], [32, 2, 8, 1], axes=[1, 0, 3, 2])]
     check(c.g, c.arguments)
