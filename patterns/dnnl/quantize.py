@@ -48,9 +48,7 @@ def dequantize(g: GraphBuilder, call: Any) -> Value:
     require(src.dtype != "int32" or _is_zero(zero), "dequantize of int32 with a zero point")
     scale, zero_point = _parameters(g, call, src, scale, zero)
     number = g.emit("reorder", [src], src.shape, "float32")
-    if zero.scalar is not None:
-        number = g.eltwise(number, "linear", 1, -zero.scalar) if zero.scalar else number
-    elif not _is_zero(zero):
+    if not _is_zero(zero):
         number = g.binary("sub", number, zero_point, src.shape)
     return g.binary("mul", number, scale, src.shape)
 

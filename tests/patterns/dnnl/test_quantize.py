@@ -164,7 +164,7 @@ def test_one_primitive_each():
     whole, zero = scales(1), const(values=3, dtype="uint8")
     Case(quantize("uint8")[0], (data(2, 6, 5, 7), whole, zero)).becomes(("binary", ["round", "linear"]))
     case = Case(dequantize()[0], (data(2, 6, 5, 7, dtype="uint8", low=0), whole, zero))
-    case.becomes("reorder", ("eltwise", ["mul"]))
+    case.becomes("reorder", ("binary", ["mul"]))
 
 
 def test_a_quantised_network_is_one_region():
