@@ -119,11 +119,10 @@ test-isa: $(NATIVE)  ## the tests of every operator and of light models on each 
 
 # CMake's arguments for a build that is not installed into the package
 CONFIGURE = $(VENV)/bin/cmake -G Ninja -S . -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV))/bin/ninja \
-  -DPython_EXECUTABLE=$(abspath $(PY)) -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-  -DTVM_BYOC_DNNL_SANITIZE=address,undefined
+  -DPython_EXECUTABLE=$(abspath $(PY)) -DTVM_BYOC_DNNL_SANITIZE=address,undefined
 
 test-asan: $(DEPS)  ## the C++ tests and the fuzzers' corpora with AddressSanitizer, UBSan and LeakSanitizer
-	@$(CONFIGURE) -B build/asan -DTVM_BYOC_DNNL_BUILD_TESTS=ON > /dev/null
+	@$(CONFIGURE) -B build/asan -DCMAKE_BUILD_TYPE=Debug -DTVM_BYOC_DNNL_BUILD_TESTS=ON > /dev/null
 	@$(VENV)/bin/cmake --build build/asan
 	@$(VENV)/bin/ctest --test-dir build/asan --output-on-failure
 
@@ -132,7 +131,7 @@ FUZZ = cd build/fuzz && ASAN_OPTIONS=detect_leaks=1 OMP_WAIT_POLICY=passive \
   tests/fuzz/$(1)_fuzz -max_total_time=$(SECONDS) -malloc_limit_mb=256 -rss_limit_mb=2048 -timeout=20 -max_len=8192 \
   -print_final_stats=1 -artifact_prefix=$(1)- corpus/$(1) $(abspath tests/fuzz/corpus/$(2))
 fuzz: $(DEPS)  ## libFuzzer on each target for SECONDS; on Debian: apt-get install clang-14 libclang-rt-14-dev
-	@$(CONFIGURE) -B build/fuzz -DTVM_BYOC_DNNL_FUZZ=ON -DCMAKE_CXX_COMPILER=$(FUZZ_CXX) > /dev/null
+	@$(CONFIGURE) -B build/fuzz -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTVM_BYOC_DNNL_FUZZ=ON -DCMAKE_CXX_COMPILER=$(FUZZ_CXX) > /dev/null
 	@$(VENV)/bin/cmake --build build/fuzz
 	@mkdir -p $(addprefix build/fuzz/corpus/,json artifact graph module)
 	@$(call FUZZ,json,json)

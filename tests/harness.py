@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -174,6 +175,9 @@ class Case:
         if self.compiler == "dnnl" and "bfloat16" in str(self.module) and not has_bfloat16():
             pytest.skip("oneDNN has no bfloat16 on this instruction set")
         inside = sum(1 for f in self.regions for _ in _calls_inside(f))
+        limited = os.environ.get("ONEDNN_MAX_CPU_ISA", "DEFAULT") not in ("DEFAULT", "ALL")
+        if limited and any("reference" in reason for reason in self.reasons()):
+            pytest.skip(f"oneDNN has only a reference implementation of it here: {self.reasons()}")
         assert inside > 0, f"nothing was offloaded: {self.reasons()}"
         if count is None:
             self.keeps(0)

@@ -105,6 +105,20 @@ def test_the_reason_is_kept_and_is_no_failure(policy, reason):
         assert reasons(mod)[0] == reason
 
 
+class Broken(RegionPolicy):
+    def why_not(self, work: Work) -> str:
+        raise AttributeError("no attribute 'shape'")
+
+
+def test_a_policy_that_crashes_costs_its_regions_and_not_the_build():
+    with vendors("va"):
+        mod = byoc.partition(PingPong, "va", policy=Broken())
+        assert split(mod)[0] == []
+        assert all("policy crash: Broken.why_not: AttributeError: no attribute 'shape'" in r for r in reasons(mod))
+        with pytest.raises(byoc.ByocError, match=r"Broken\.why_not"):
+            byoc.partition(PingPong, "va", policy=Broken(), strict=True)
+
+
 def test_the_namespaces_own_policy_is_the_default():
     with vendors("va"):
         byoc.register_namespace("va", policy=RegionPolicy(cheap_beside_host=False))

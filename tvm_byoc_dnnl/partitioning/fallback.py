@@ -28,7 +28,7 @@ from ..cost import call_flops, is_cheap, type_bytes
 from ..log import Entry
 from ..registry import Namespace, namespace
 from ..relax_utils import compiler_of_composite, composite_of, is_host_function, op_calls, ops_of, with_functions
-from .attempt import Failure
+from .attempt import Failure, describe
 from .inliner import Body, inline_calls
 from .merge import Unit, form_units
 from .policy import RegionPolicy, Work
@@ -175,10 +175,9 @@ class Fallback:
         if any(p.forces(n) for p in policies for _, n in names):
             return []
         work = self._work(region)
-        reason = next(filter(None, (p.why_not(work) for p in policies)), "")
-        if not reason:
+        failure = next(filter(None, (_judgement(p, work) for p in policies)), None)
+        if failure is None:
             return []
-        failure = Failure("policy", f"not worth a region: {reason}")
         return [_Return(region.host, c, failure, retry=False) for c in region.calls]
 
     def _names(self, binding: Any) -> list[str]:
@@ -312,6 +311,15 @@ class Fallback:
             logger.log(
                 logging.INFO if failure.stage == "policy" else logging.WARNING, "not offloaded as asked: %s", entry
             )
+
+
+def _judgement(policy: RegionPolicy, work: Work) -> Failure | None:
+    """What a policy says against a region; one that crashes costs its regions, not the build."""
+    try:
+        reason = policy.why_not(work)
+    except Exception as error:
+        return Failure("policy crash", f"{type(policy).__name__}.why_not: {describe(error)}")
+    return Failure("policy", f"not worth a region: {reason}") if reason else None
 
 
 def dataflow_blocks(mod: tvm.IRModule) -> Iterator[tuple[Any, Any]]:

@@ -141,7 +141,11 @@ ACCEPT = [
             ((0, 3, 4), None, 1, (2,)),
         ]
     ),
-    *(row(f"group_norm-eps-{e}", group_norm(2, 1, (2,), e), data(1, 4, 9, high=-1.99), *affine(4)) for e in EPSILONS),
+    # The numbers differ by less than 1 %: of a mean that is off by half a unit in the last place 4e-5 remain.
+    *(
+        row(f"group_norm-eps-{e}", group_norm(2, 1, (2,), e), data(1, 4, 9, high=-1.99), *affine(4), within=1e-4)
+        for e in EPSILONS
+    ),
     *(
         row(f"instance_norm-eps-{e}", group_norm(None, 1, (2,), e), data(1, 3, 9, high=-1.99), *affine(3))
         for e in EPSILONS
