@@ -175,8 +175,7 @@ class Case:
         if self.compiler == "dnnl" and "bfloat16" in str(self.module) and not has_bfloat16():
             pytest.skip("oneDNN has no bfloat16 on this instruction set")
         inside = sum(1 for f in self.regions for _ in _calls_inside(f))
-        limited = os.environ.get("ONEDNN_MAX_CPU_ISA", "DEFAULT") not in ("DEFAULT", "ALL")
-        if limited and any("reference" in reason for reason in self.reasons()):
+        if is_limited() and any("reference" in reason for reason in self.reasons()):
             pytest.skip(f"oneDNN has only a reference implementation of it here: {self.reasons()}")
         assert inside > 0, f"nothing was offloaded: {self.reasons()}"
         if count is None:
@@ -194,6 +193,8 @@ class Case:
     def becomes(self, *nodes: tuple[str, list[str]] | str) -> Case:
         """The regions are these nodes (kind, or kind and post-ops), in order."""
         wanted = [(n, []) if isinstance(n, str) else n for n in nodes]
+        if is_limited():  # other primitives have real implementations: `matches` still has to hold
+            return self
         assert self.nodes() == wanted, f"{self.nodes()}\nis not {wanted}"
         return self
 
@@ -254,6 +255,11 @@ class Case:
         for f in self.partitioned.functions.values():
             if isinstance(f, relax.Function) and not codegen_of(f):
                 yield f
+
+
+def is_limited() -> bool:
+    """Whether oneDNN was told to use less than the machine has, as `make test-isa` does."""
+    return os.environ.get("ONEDNN_MAX_CPU_ISA", "DEFAULT") not in ("DEFAULT", "ALL")
 
 
 @functools.cache
