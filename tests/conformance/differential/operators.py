@@ -212,7 +212,8 @@ def pooling(d: Draw) -> object:
 
 @row(4)
 def reduction(d: Draw) -> object:
-    x = d.value(lambda v: v.rank >= 1 and v.dtype not in ("bool", "int8", "uint8"))
+    # nothing has no mean and no maximum
+    x = d.value(lambda v: v.rank >= 1 and v.dtype not in ("bool", "int8", "uint8") and all(v.shape))
     axes = sorted({d.integer(0, x.rank - 1) for _ in range(d.integer(1, 3))})
     name = d.choice(["sum", "mean", "max", "min", "prod", "variance"])
     where = d.choice([axes, [a - x.rank for a in axes], None])
@@ -371,4 +372,8 @@ def repetition(d: Draw) -> object:
         return d.emit("cumsum", x, axis=axis)
     width = [d.choice([0, 0, 1, 2]) for _ in range(2 * x.rank)]
     mode = d.choice(["constant", "constant", "reflect"])
+    if mode == "reflect":  # beyond the axis there is nothing to reflect: TVM reads other memory there
+        width = [min(w, max(x.shape[i // 2] - 1, 0)) for i, w in enumerate(width)]
+        if not all(x.shape):
+            raise NoFit
     return d.emit("nn.pad", x, pad_width=width, pad_mode=mode, pad_value=d.choice([0.0, 1.5]))
