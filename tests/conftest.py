@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from importlib.metadata import version
 from pathlib import Path
 
@@ -22,6 +23,8 @@ _VERSIONS = ("apache-tvm", "apache-tvm-ffi", "onednn-cpu-gomp", "onnx", "onnxrun
 # Everything in these folders runs what the native library makes.
 _NATIVE_FOLDERS = ("e2e", "conformance")
 _TESTS = Path(__file__).parent
+# Markers of what takes minutes and has a make target of its own: left out unless -m names them.
+_OWN_TARGET = ("kit", "large", "onnx", "stress", "zoo")
 
 
 @functools.cache
@@ -43,7 +46,13 @@ def pytest_report_header() -> list[str]:
     ]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    unasked = set(_OWN_TARGET).difference(re.findall(r"\w+", config.option.markexpr))
+    left_out = [item for item in items if any(item.get_closest_marker(name) for name in unasked)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
     for item in items:
         if item.path.is_relative_to(_TESTS) and item.path.relative_to(_TESTS).parts[0] in _NATIVE_FOLDERS:
             item.add_marker("native")
