@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +34,7 @@ from tvm_byoc_dnnl.lower.region import lower_region
 from tvm_byoc_dnnl.registry import namespace
 from tvm_byoc_dnnl.relax_utils import bindings_of, codegen_of, match_annotations, op_calls
 
-__all__ = ["TOLERANCE", "Case", "Operand", "accept", "const", "data", "has_bfloat16", "number", "refuse"]
+__all__ = ["TOLERANCE", "Case", "Operand", "accept", "const", "data", "has_bfloat16", "number", "refuse", "table_tests"]
 
 #: Largest error allowed, relative to the largest value of the result. float32: the library's vectorised functions are
 #: good to some 1e-6, and sums of a few hundred products add rounding of the same size. The short types round each
@@ -292,3 +292,17 @@ def accept(name: str, function: Callable[..., Any], *operands: Operand, **option
 def refuse(name: str, reason: str, function: Callable[..., Any], *operands: Operand, **options: Any) -> Any:
     """One row of a table of cases that must stay with TVM for ``reason``."""
     return pytest.param(Case(function, operands, **options), reason, id=name)
+
+
+def table_tests(accepted: Sequence[Any], refused: Sequence[Any]) -> tuple[Callable[..., None], Callable[..., None]]:
+    """A test for the rows of `accept`, and one for those of `refuse`."""
+
+    @pytest.mark.parametrize("case", accepted)
+    def test_accepted(case: Case) -> None:
+        case.offloads().matches()
+
+    @pytest.mark.parametrize(("case", "reason"), refused)
+    def test_refused(case: Case, reason: str) -> None:
+        case.is_refused(reason)
+
+    return test_accepted, test_refused

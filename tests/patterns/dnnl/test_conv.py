@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from tvm import relax
 
-from tests.harness import Case, accept, const, data, refuse
+from tests.harness import Case, accept, const, data, refuse, table_tests
 from tests.unit.graph_reference import deconvolution
 
 nn = relax.op.nn
@@ -105,15 +104,7 @@ REFUSE = [
     ),
 ]
 
-
-@pytest.mark.parametrize("case", ACCEPT)
-def test_accepted(case):
-    case.offloads().matches()
-
-
-@pytest.mark.parametrize(("case", "reason"), REFUSE)
-def test_refused(case, reason):
-    case.is_refused(reason)
+test_accepted, test_refused = table_tests(ACCEPT, REFUSE)
 
 
 def test_a_symbolic_batch():

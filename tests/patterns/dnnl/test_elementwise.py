@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 from tvm import relax
 
-from tests.harness import accept, const, data, refuse
+from tests.harness import accept, const, data, refuse, table_tests
 
 op, nn = relax.op, relax.op.nn
 ERF = np.vectorize(math.erf, otypes=["float64"])
@@ -348,15 +347,7 @@ REFUSE = [
     ),
 ]
 
-
-@pytest.mark.parametrize("case", ACCEPT)
-def test_accepted(case):
-    case.offloads().matches()
-
-
-@pytest.mark.parametrize(("case", "reason"), REFUSE)
-def test_refused(case, reason):
-    case.is_refused(reason)
+test_accepted, test_refused = table_tests(ACCEPT, REFUSE)
 
 
 def test_a_number_is_folded_into_the_primitive():

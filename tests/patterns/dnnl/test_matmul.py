@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from tvm import relax
 
-from tests.harness import Case, accept, const, data, refuse
+from tests.harness import Case, accept, const, data, refuse, table_tests
 
 op = relax.op
 
@@ -111,15 +110,7 @@ REFUSE = [
     refuse("einsum-float64", "dtype float64", einsum("ij,jk->ik")[0], *(data(3, 3, dtype="float64") for _ in "ab")),
 ]
 
-
-@pytest.mark.parametrize("case", ACCEPT)
-def test_accepted(case):
-    case.offloads().matches()
-
-
-@pytest.mark.parametrize(("case", "reason"), REFUSE)
-def test_refused(case, reason):
-    case.is_refused(reason)
+test_accepted, test_refused = table_tests(ACCEPT, REFUSE)
 
 
 def test_an_einsum_of_attention_is_one_product():

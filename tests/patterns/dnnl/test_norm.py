@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from tvm import relax
 
-from tests.harness import Case, accept, const, data, refuse
+from tests.harness import Case, accept, const, data, refuse, table_tests
 
 op, nn = relax.op, relax.op.nn
 EPSILONS = (1e-12, 1e-5, 0.5)
@@ -216,15 +215,7 @@ REFUSE = [
     ),
 ]
 
-
-@pytest.mark.parametrize("case", ACCEPT)
-def test_accepted(case):
-    case.offloads().matches()
-
-
-@pytest.mark.parametrize(("case", "reason"), REFUSE)
-def test_refused(case, reason):
-    case.is_refused(reason)
+test_accepted, test_refused = table_tests(ACCEPT, REFUSE)
 
 
 def test_a_neutral_scale_costs_nothing():

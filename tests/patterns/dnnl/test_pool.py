@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from tvm import relax
 
-from tests.harness import Case, accept, data, refuse
+from tests.harness import Case, accept, data, refuse, table_tests
 
 op, nn = relax.op, relax.op.nn
 SPATIAL = (7, 9, 5)
@@ -92,15 +91,7 @@ REFUSE = [
     refuse("adaptive-float64", "dtype float64", adaptive(1, [3]), data(1, 3, 6, dtype="float64")),
 ]
 
-
-@pytest.mark.parametrize("case", ACCEPT)
-def test_accepted(case):
-    case.offloads().matches()
-
-
-@pytest.mark.parametrize(("case", "reason"), REFUSE)
-def test_refused(case, reason):
-    case.is_refused(reason)
+test_accepted, test_refused = table_tests(ACCEPT, REFUSE)
 
 
 def test_padding_that_can_win_is_not_the_pooling_s_own():

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from tvm import relax
 
-from tests.harness import Case, accept, const, data, refuse
+from tests.harness import Case, accept, const, data, refuse, table_tests
 
 op, nn = relax.op, relax.op.nn
 RANGES = {"int8": (-128, 127), "uint8": (0, 255)}
@@ -149,15 +148,7 @@ REFUSE = [
     ),
 ]
 
-
-@pytest.mark.parametrize("case", ACCEPT)
-def test_accepted(case):
-    case.offloads().matches()
-
-
-@pytest.mark.parametrize(("case", "reason"), REFUSE)
-def test_refused(case, reason):
-    case.is_refused(reason)
+test_accepted, test_refused = table_tests(ACCEPT, REFUSE)
 
 
 def test_one_primitive_each():

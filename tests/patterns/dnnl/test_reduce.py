@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from tvm import relax
 
-from tests.harness import Case, accept, data, refuse
+from tests.harness import Case, accept, data, refuse, table_tests
 
 op = relax.op
 
@@ -77,15 +76,7 @@ REFUSE = [
     refuse("max-of-nothing", "no result", lambda x: op.max(x, [1]), data(2, 0)),
 ]
 
-
-@pytest.mark.parametrize("case", ACCEPT)
-def test_accepted(case):
-    case.offloads().matches()
-
-
-@pytest.mark.parametrize(("case", "reason"), REFUSE)
-def test_refused(case, reason):
-    case.is_refused(reason)
+test_accepted, test_refused = table_tests(ACCEPT, REFUSE)
 
 
 def test_a_deviation_is_four_passes():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from tests.harness import Case, accept, data, refuse
+from tests.harness import Case, accept, data, refuse, table_tests
 
 image = relax.op.image
 MODES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_half_pixel_for_nn")
@@ -106,15 +106,7 @@ REFUSE = [
     ),
 ]
 
-
-@pytest.mark.parametrize("case", ACCEPT)
-def test_accepted(case):
-    case.offloads().matches()
-
-
-@pytest.mark.parametrize(("case", "reason"), REFUSE)
-def test_refused(case, reason):
-    case.is_refused(reason)
+test_accepted, test_refused = table_tests(ACCEPT, REFUSE)
 
 
 def test_a_symbolic_batch():

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from tvm import relax
 
-from tests.harness import accept, data, refuse
+from tests.harness import accept, data, refuse, table_tests
 
 op, nn = relax.op, relax.op.nn
 
@@ -174,12 +173,4 @@ REFUSE = [
     refuse("int64", "dtype int64", sliced(slice(1, 3))[0], data(7, dtype="int64")),
 ]
 
-
-@pytest.mark.parametrize("case", ACCEPT)
-def test_accepted(case):
-    case.offloads().matches()
-
-
-@pytest.mark.parametrize(("case", "reason"), REFUSE)
-def test_refused(case, reason):
-    case.is_refused(reason)
+test_accepted, test_refused = table_tests(ACCEPT, REFUSE)

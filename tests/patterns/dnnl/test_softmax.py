@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from tvm import relax
 
-from tests.harness import accept, data, refuse
+from tests.harness import accept, data, refuse, table_tests
 
 nn = relax.op.nn
 
@@ -44,12 +43,4 @@ ACCEPT = [
 ]
 REFUSE = [refuse(f"{f.__name__}-float64", "dtype float64", f, data(2, 3, dtype="float64")) for f in BOTH]
 
-
-@pytest.mark.parametrize("case", ACCEPT)
-def test_accepted(case):
-    case.offloads().matches()
-
-
-@pytest.mark.parametrize(("case", "reason"), REFUSE)
-def test_refused(case, reason):
-    case.is_refused(reason)
+test_accepted, test_refused = table_tests(ACCEPT, REFUSE)
