@@ -54,7 +54,8 @@ def test_another_operator_inside():
     byoc.register_pattern(VENDOR, "gelu", gelu())
     found = misses(lambda bb, x: spell_gelu(bb, x, inner=op.multiply))
     assert not found[0], "the multiply is what is wrong, not a part of the match"
-    (miss,) = found[1]
+    miss, prepared = found[1]
+    assert (prepared.pattern, prepared.reason) == ("prepare.gelu", "a factor is 1.414 instead of 0.707107")
     assert (miss.pattern, miss.matched, miss.of) == ("near.gelu", 4, 5)
     assert miss.reason == "operand 0 of relax.erf (lv1) must be relax.divide, found relax.multiply (lv)"
     assert miss.calls == [1, 2, 3, 4]

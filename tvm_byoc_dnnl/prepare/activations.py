@@ -14,13 +14,13 @@ left alone when a part of it is read elsewhere too, since both would be computed
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import relax
 
-from .algebra import Formula, atoms_of, find_calls, matches, polynomial, tolerance
+from .algebra import Formula, atoms_of, find_calls, matches, off, polynomial, same_terms, tolerance
 from .rewrite import Rules, Scope
 
 _C1 = math.sqrt(2 / math.pi)
@@ -58,13 +58,27 @@ def _gated(scope: Scope, root: Any) -> Any:
                 continue
             for x in atoms_of(scope, call.args[0]):
                 inner, between = polynomial(scope, call.args[0], [x])
-                if not matches(inner, form.inner, within):
+                if inner is None or not same_terms(inner, form.inner):
                     continue
                 outer, outside = polynomial(scope, root, [x, gate])
+                if outer is None or not same_terms(outer, form.outer):
+                    continue
                 interior = (between | outside | {gate}) - {x}
-                if matches(outer, form.outer, within) and scope.only_inside(interior, root):
+                why = _why_not(scope, root, [(inner, form.inner), (outer, form.outer)], interior, within)
+                if not why:
                     return form.make(x)
+                scope.miss(form.make.__name__, why, at=gate)
     return None
+
+
+def _why_not(
+    scope: Scope, root: Any, formulas: Sequence[tuple[Formula, Formula]], interior: set[Any], within: float
+) -> str:
+    """Why formulas with the right terms are not the wanted ones; "" when they are."""
+    factor = next(filter(None, (off(got, wanted, within) for got, wanted in formulas)), "")
+    if factor:
+        return f"a factor is {factor}"
+    return "" if scope.only_inside(interior, root) else "a part of it is read elsewhere, too"
 
 
 def _one_plus_exp(scope: Scope, expr: Any) -> tuple[Any, list[Any]] | None:

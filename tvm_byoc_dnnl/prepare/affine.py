@@ -31,6 +31,7 @@ from .rewrite import Rules, Scope
 _CONVS = tuple(f"relax.nn.conv{d}d" for d in (1, 2, 3))
 _TRANSPOSED = tuple(f"{name}_transpose" for name in _CONVS)
 _LINEAR = (*_CONVS, *_TRANSPOSED, "relax.matmul")
+_FOLDED = "batch_norm folded into weights"
 
 
 def per_channel(array: np.ndarray, rank: int, axis: int, channels: int) -> np.ndarray | None:
@@ -238,11 +239,21 @@ def _batch_norm_item(scope: Scope, item: Any) -> Any:
     if item.index != 0:
         return call.args[2 + item.index]
     affine = _statistics(scope, call)
-    linear = None if affine is None else _biased(scope, call.args[0])
-    if affine is None or linear is None or scope.uses(item.tuple_value) > 1:
+    if affine is None:
+        return scope.miss(_FOLDED, "its parameters are not constant", at=item.tuple_value)
+    linear = _biased(scope, call.args[0])
+    if linear is None:
+        if scope.call(call.args[0], *_LINEAR, "relax.add") is not None and scope.uses(call.args[0]) != 1:
+            scope.miss(_FOLDED, "what it normalises is read elsewhere, too", at=item.tuple_value)
         return None
-    if int(call.attrs.axis) % linear.rank != linear.axis:
+    if scope.uses(item.tuple_value) > 1:
         return None
+    axis = int(call.attrs.axis) % linear.rank
+    if axis != linear.axis:
+        why = f"it is over axis {axis}, the channels are axis {linear.axis}"
+        return scope.miss(_FOLDED, why, at=item.tuple_value)
+    if not linear.constant_weights:
+        return scope.miss(_FOLDED, "the weights before it are not constant", at=item.tuple_value)
     return _apply(scope, linear, *affine)
 
 

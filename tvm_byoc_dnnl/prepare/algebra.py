@@ -13,7 +13,7 @@ from tvm import relax
 
 from .rewrite import Scope
 
-__all__ = ["Formula", "atoms_of", "find_calls", "matches", "polynomial", "tolerance"]
+__all__ = ["Formula", "atoms_of", "find_calls", "matches", "off", "polynomial", "same_terms", "tolerance"]
 
 Formula = dict[tuple[int, ...], float]  # degree in each atom -> coefficient
 
@@ -35,11 +35,20 @@ def matches(
     within: float = 1e-5,
 ) -> bool:
     """Whether two formulas have the same terms, and coefficients that are equal ``within`` a relative error."""
-    return (
-        formula is not None
-        and formula.keys() == wanted.keys()
-        and all(math.isclose(formula[k], wanted[k], rel_tol=within) for k in wanted)
-    )
+    return same_terms(formula, wanted) and formula is not None and not off(formula, wanted, within)
+
+
+def same_terms(formula: Mapping[tuple[int, ...], float] | None, wanted: Mapping[tuple[int, ...], float]) -> bool:
+    """Whether two formulas have the same terms, whatever their coefficients."""
+    return formula is not None and formula.keys() == wanted.keys()
+
+
+def off(formula: Mapping[tuple[int, ...], float], wanted: Mapping[tuple[int, ...], float], within: float = 1e-5) -> str:
+    """The first coefficient that is another, ``""`` for none; the terms are the same."""
+    for term, value in wanted.items():
+        if not math.isclose(formula[term], value, rel_tol=within):
+            return f"{formula[term]:.6g} instead of {value:.6g}"
+    return ""
 
 
 def _product(a: Formula, b: Formula) -> Formula:

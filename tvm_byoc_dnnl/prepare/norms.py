@@ -102,8 +102,10 @@ def _norm(scope: Scope, root: Any, numerator: Any, variance: Any, eps: float, se
     plain = scope.call(variance, "relax.variance")
     if plain is not None:
         axes = _axes(scope, plain)
-        if centred is None or axes != centred[1] or not plain.args[0].same_as(centred[0]):
+        if centred is None or axes is None or not plain.args[0].same_as(centred[0]):
             return None
+        if axes != centred[1]:
+            return scope.miss("layer_norm", f"the mean is over axes {centred[1]}, the variance over {axes}")
         return _layer_norm(scope, root, centred[0], axes, eps, [*seen, variance, *centred[2]])
     square = _mean_square(scope, variance)
     if square is None:
@@ -115,7 +117,7 @@ def _norm(scope: Scope, root: Any, numerator: Any, variance: Any, eps: float, se
     if centred is None or other is None or not centred[0].same_as(other[0]):
         return None
     if not centred[1] == other[1] == square.axes:
-        return None
+        return scope.miss("layer_norm", f"the mean is over axes {centred[1]}, the variance over {square.axes}")
     return _layer_norm(scope, root, centred[0], square.axes, eps, [*seen, *centred[2], *other[2]])
 
 
@@ -134,20 +136,31 @@ def _floats(scope: Scope, data: Any) -> bool:
     return scope.dtype(data) in ("float32", "float16", "float64", "bfloat16")
 
 
+def _why_not(scope: Scope, root: Any, data: Any, axes: list[int], seen: list[Any]) -> str:
+    """Why statistics over ``axes`` are no operator's; "" when they are."""
+    if not _floats(scope, data):
+        return f"it is of dtype {scope.dtype(data)}"
+    if _last_dims(scope, data, axes) is None:
+        return f"it is over axes {axes} of {scope.dims(data)}: not the last ones, or of too many or unknown elements"
+    return "" if scope.only_inside(seen, root) else "a part of it is read elsewhere, too"
+
+
 def _layer_norm(scope: Scope, root: Any, data: Any, axes: list[int], eps: float, seen: list[Any]) -> Any:
     sizes = _last_dims(scope, data, axes)
-    if sizes is None or not _floats(scope, data) or not scope.only_inside(seen, root):
-        return None
+    why = _why_not(scope, root, data, axes, seen)
+    if sizes is None or why:
+        return scope.miss("layer_norm", why)
     ones, zeros = (scope.constant(np.full(sizes, v, "float32"), scope.dtype(data)) for v in (1, 0))
     return relax.op.nn.layer_norm(data, ones, zeros, axes=[a - scope.rank(data) for a in axes], epsilon=eps)
 
 
 def _rms_norm(scope: Scope, root: Any, data: Any, axes: list[int], eps: float, seen: list[Any]) -> Any:
     sizes = _last_dims(scope, data, axes)
-    if sizes is None or not _floats(scope, data) or not scope.only_inside(seen, root):
-        return None
-    if len(axes) == scope.rank(data):  # TVM cannot compile an rms_norm over all axes
-        return None
+    why = _why_not(scope, root, data, axes, seen)
+    if len(axes) == scope.rank(data):
+        why = "it is over all axes, which TVM cannot compile"
+    if sizes is None or why:
+        return scope.miss("rms_norm", why)
     ones = scope.constant(np.ones(sizes, "float32"), scope.dtype(data))
     return relax.op.nn.rms_norm(data, ones, axes=[a - scope.rank(data) for a in axes], epsilon=eps)
 

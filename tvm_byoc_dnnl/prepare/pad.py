@@ -27,14 +27,19 @@ _POOLS = {f"relax.nn.avg_pool{d}d": getattr(relax.op.nn, f"avg_pool{d}d") for d 
 def _zeros_around(scope: Scope, data: Any, layout: str) -> tuple[Any, list[int], list[int]] | None:
     """What is padded and by how much before and after each spatial axis, when it is by zeros and only there."""
     pad = scope.call(data, "relax.nn.pad")
-    if pad is None or scope.uses(data) != 1 or pad.attrs.pad_mode != "constant" or float(pad.attrs.pad_value):
+    if pad is None:
         return None
+    if scope.uses(data) != 1:
+        return scope.miss("padding", "what is padded is read elsewhere, too", at=data)
+    if pad.attrs.pad_mode != "constant" or float(pad.attrs.pad_value):
+        how = pad.attrs.pad_mode if pad.attrs.pad_mode != "constant" else f"the number {float(pad.attrs.pad_value):g}"
+        return scope.miss("padding", f"it pads with {how}, not with zeros", at=data)
     widths = [int(w) for w in pad.attrs.pad_width]
     if len(widths) != 2 * len(layout) or any(w < 0 for w in widths):
-        return None
+        return scope.miss("padding", f"its widths are {widths}", at=data)
     pairs = dict(zip(layout, zip(widths[::2], widths[1::2], strict=True), strict=True))
     if any(sum(pairs[axis]) for axis in layout if axis in "NC"):
-        return None
+        return scope.miss("padding", f"it pads batch or channels: {widths} in {layout}", at=data)
     spatial = [pairs[axis] for axis in layout if axis not in "NC"]
     return pad.args[0], [w[0] for w in spatial], [w[1] for w in spatial]
 
@@ -74,8 +79,11 @@ def _avg_pool(scope: Scope, call: Any) -> Any:
     attrs, layout = call.attrs, str(call.attrs.layout)
     own = any(int(p) for p in attrs.padding)
     around = _zeros_around(scope, call.args[0], layout) if layout.isalpha() else None
-    if around is None or attrs.ceil_mode or (own and not attrs.count_include_pad):
+    if around is None:
         return None
+    if attrs.ceil_mode or (own and not attrs.count_include_pad):
+        why = "rounds its shape up" if attrs.ceil_mode else "has padding of its own that it does not count"
+        return scope.miss("padding", f"the average {why}", at=call.args[0])
     data, before, after = around
     return _POOLS[call.op.name](
         data,

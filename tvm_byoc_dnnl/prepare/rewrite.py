@@ -28,6 +28,7 @@ from .._compat import (
     static_shape,
     var_name,
 )
+from .misses import Miss, with_misses
 
 __all__ = ["Rule", "Rules", "Scope", "rewrite_pass"]
 
@@ -126,6 +127,8 @@ class Scope:
         self._dead: set[Any] = set()
         self._out: list[Any] = []  # bindings of the block under construction
         self._dataflow = False
+        self._rewritten: Any = None  # variable whose value the rules look at
+        self._misses: dict[Any, tuple[str, str]] = {}  # variable -> form, why it is none
 
     # ---- questions ----------------------------------------------------------------------------------
 
@@ -220,6 +223,20 @@ class Scope:
         """A constant expression."""
         return make_constant(array, dtype)
 
+    def miss(self, form: str, reason: str, at: Any = None) -> Any:
+        """Note why ``at`` (by default the value being rewritten) is no ``form``, though it looks like one.
+
+        Returns ``None``, as a rule does that leaves a value alone. The last word on a variable counts; it is dropped
+        when the variable goes, or its value is rewritten.
+        """
+        self._misses[self._rewritten if at is None else at] = (form, reason)
+        return None
+
+    def misses(self, function: str) -> list[Miss]:
+        """What is left of the notes after the sweep."""
+        left = {var: note for var, note in self._misses.items() if var in self._value and var not in self._dead}
+        return [Miss(function, var_name(var), *note) for var, note in left.items()]
+
     @staticmethod
     def with_args(call: Any, *args: Any) -> Any:
         """``call`` with other arguments."""
@@ -269,6 +286,7 @@ class Scope:
         return self._out
 
     def _binding(self, var: Any, old: Any) -> None:
+        self._rewritten = var
         new = self._simplify(old)
         if new is not old:
             self.changed = True
@@ -283,6 +301,8 @@ class Scope:
         if not tvm_ffi.structural_equal(var.ty, new.ty):
             renamed = self._fresh(new.ty, var)
             self._stand_for(var, renamed)
+            if var in self._misses:
+                self._misses[renamed] = self._misses.pop(var)
             var = renamed
         self._bind(var, new)
 
@@ -295,6 +315,7 @@ class Scope:
                     break
             else:
                 return value
+            self._misses.pop(self._rewritten, None)
             value = self._typed(new)
         raise RuntimeError(f"the preparing rules do not settle on {value}")
 
@@ -350,12 +371,15 @@ def rewrite_pass(name: str, rules: Rules) -> tvm.ir.transform.Pass:
     """A module pass that sweeps every Relax function once with ``rules``."""
 
     def sweep(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
-        changed = {}
+        changed, misses = {}, []
         for gv, func in module.functions_items():
             if isinstance(func, relax.Function) and not _is_backend_function(func):
-                new = Scope(module, rules).function(func)
+                scope = Scope(module, rules)
+                new = scope.function(func)
+                misses += scope.misses(gv.name_hint)
                 if new is not func:
                     changed[gv] = new
+        module = with_misses(module, misses)
         if not changed:
             return module
         functions = {gv: changed.get(gv, func) for gv, func in module.functions_items()}

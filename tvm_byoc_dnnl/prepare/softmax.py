@@ -41,10 +41,13 @@ def _spelled_out(scope: Scope, divide: Any) -> Any:
     largest = None if shifted is None else scope.call(shifted.args[1], "relax.max")
     if shifted is not None and largest is not None and largest.args[0].same_as(shifted.args[0]):
         if _axis(scope, largest) != axis:
-            return None
+            axes = None if largest.attrs.axis is None else [int(a) for a in largest.attrs.axis]
+            return scope.miss("softmax", f"the sum is over axis {axis}, the maximum over {axes}")
         interior += [x, shifted.args[1]]
         x = shifted.args[0]
-    return relax.op.nn.softmax(x, axis=axis) if scope.only_inside(interior, divide) else None
+    if not scope.only_inside(interior, divide):
+        return scope.miss("softmax", "a part of it is read elsewhere, too")
+    return relax.op.nn.softmax(x, axis=axis)
 
 
 def _reshaped(scope: Scope, reshape: Any) -> Any:

@@ -18,6 +18,7 @@ from ..cost import call_bytes, call_flops, type_bytes
 from ..frontend import to_relax
 from ..partitioning.passes import PartitionGraph
 from ..partitioning.policy import RegionPolicy
+from ..prepare.misses import Miss, read_misses
 from ..registry import Namespace, namespace
 from ..relax_utils import codegen_of, composite_of, is_host_function
 from .advice import advise
@@ -76,7 +77,7 @@ def explain(
     flow = read_flow(mod)
     owners = [n.compiler for n in flow.nodes if n.compiler]
     namespaces = [namespace(name) for name in dict.fromkeys([*asked, *owners])]
-    report = _report(flow, namespaces, BuildLog(mod))
+    report = _report(flow, namespaces, BuildLog(mod), read_misses(mod))
     if output == "source":
         for region in report.regions:
             region.source_refusal = source_refusal(namespace(region.compiler), flow.regions[region.name], region.name)
@@ -92,7 +93,7 @@ def _asked(mod: tvm.IRModule, compiler: str | Sequence[str] | None) -> list[str]
     return list(dict.fromkeys(name for f in functions for name in compilers_of(f, default)))
 
 
-def _report(flow: Flow, namespaces: list[Namespace], log: BuildLog) -> Report:
+def _report(flow: Flow, namespaces: list[Namespace], log: BuildLog, forms: Sequence[Miss]) -> Report:
     by_name = {ns.name: ns for ns in namespaces}
     uses: dict[tuple[str, int], list[Node]] = {}
     for node in flow.nodes:
@@ -112,7 +113,7 @@ def _report(flow: Flow, namespaces: list[Namespace], log: BuildLog) -> Report:
     for node in flow.nodes:
         call = _call(node, by_name, made.get(node, []))
         call.reasons = reasons_for(node, namespaces, log)
-        call.near_misses = [*misses.get(node, []), *_apart(node, made.get(node, []))]
+        call.near_misses = [*misses.get(node, []), *_forms(node, forms), *_apart(node, made.get(node, []))]
         calls.append(call)
     regions = [_region(name, flow, calls, lowered[name].reorders) for name in flow.regions]
     silent = {r.compiler for r in regions if r.reorders is None and by_name[r.compiler].describe is not None}
@@ -144,6 +145,12 @@ def _call(node: Node, namespaces: Mapping[str, Namespace], made: Sequence[Primit
         attrs=_attrs_text(node.call.attrs),
         inputs=[n.id for n in node.inputs],
     )
+
+
+def _forms(node: Node, misses: Sequence[Miss]) -> list[NearMiss]:
+    """Operators that an importer may have taken apart, and that the preparing rules did not put together again."""
+    mine = (m for m in misses if (m.function, m.name) == (node.function, node.name))
+    return [NearMiss(f"prepare.{m.form}", 1, 2, m.reason, [node.id]) for m in mine]
 
 
 def _apart(node: Node, made: Sequence[Primitive]) -> list[NearMiss]:
