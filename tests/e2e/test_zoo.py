@@ -56,7 +56,7 @@ def test_a_trained_model(name: str) -> None:
 
 
 @pytest.mark.zoo
-@pytest.mark.parametrize(("name", "form"), CASES, ids="-".join)
+@pytest.mark.parametrize(("name", "form"), CASES, ids=[" as ".join(case) for case in CASES])
 def test_every_model(name: str, form: str) -> None:
     missing = zoo_model(name).missing()
     if missing:
