@@ -136,31 +136,33 @@ def _floats(scope: Scope, data: Any) -> bool:
     return scope.dtype(data) in ("float32", "float16", "float64", "bfloat16")
 
 
-def _why_not(scope: Scope, root: Any, data: Any, axes: list[int], seen: list[Any]) -> str:
-    """Why statistics over ``axes`` are no operator's; "" when they are."""
+def _parameter_sizes(
+    scope: Scope, form: str, root: Any, data: Any, axes: list[int], seen: list[Any]
+) -> tuple[int, ...] | None:
+    """Sizes of the parameters of ``form``, when an operator has statistics over ``axes``; a miss otherwise."""
+    sizes = _last_dims(scope, data, axes)
     if not _floats(scope, data):
-        return f"it is of dtype {scope.dtype(data)}"
-    if _last_dims(scope, data, axes) is None:
-        return f"it is over axes {axes} of {scope.dims(data)}: not the last ones, or of too many or unknown elements"
-    return "" if scope.only_inside(seen, root) else "a part of it is read elsewhere, too"
+        return scope.miss(form, f"it is of dtype {scope.dtype(data)}")
+    if sizes is None:
+        why = f"it is over axes {axes} of {scope.dims(data)}: not the last ones, or of too many or unknown elements"
+        return scope.miss(form, why)
+    return sizes if scope.only_inside(seen, root) else scope.miss(form, "a part of it is read elsewhere, too")
 
 
 def _layer_norm(scope: Scope, root: Any, data: Any, axes: list[int], eps: float, seen: list[Any]) -> Any:
-    sizes = _last_dims(scope, data, axes)
-    why = _why_not(scope, root, data, axes, seen)
-    if sizes is None or why:
-        return scope.miss("layer_norm", why)
+    sizes = _parameter_sizes(scope, "layer_norm", root, data, axes, seen)
+    if sizes is None:
+        return None
     ones, zeros = (scope.constant(np.full(sizes, v, "float32"), scope.dtype(data)) for v in (1, 0))
     return relax.op.nn.layer_norm(data, ones, zeros, axes=[a - scope.rank(data) for a in axes], epsilon=eps)
 
 
 def _rms_norm(scope: Scope, root: Any, data: Any, axes: list[int], eps: float, seen: list[Any]) -> Any:
-    sizes = _last_dims(scope, data, axes)
-    why = _why_not(scope, root, data, axes, seen)
     if len(axes) == scope.rank(data):
-        why = "it is over all axes, which TVM cannot compile"
-    if sizes is None or why:
-        return scope.miss("rms_norm", why)
+        return scope.miss("rms_norm", "it is over all axes, which TVM cannot compile")
+    sizes = _parameter_sizes(scope, "rms_norm", root, data, axes, seen)
+    if sizes is None:
+        return None
     ones = scope.constant(np.ones(sizes, "float32"), scope.dtype(data))
     return relax.op.nn.rms_norm(data, ones, axes=[a - scope.rank(data) for a in axes], epsilon=eps)
 
