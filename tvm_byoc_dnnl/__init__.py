@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
+from ._version import __version__
 from .annotate.passes import AnnotateExternalCompiler
 from .api import compile, partition
 from .codegen.pipeline import byoc_pipeline
@@ -36,11 +35,6 @@ from .runner import Runner, load
 from .target_options import get_target_options, set_target_options
 from .te import TEGraph, register_te_compute, schedule_te, translate_to_te
 from .verdict import Reject
-
-try:
-    __version__ = version("tvm-byoc-dnnl")
-except PackageNotFoundError:  # a source tree on PYTHONPATH
-    __version__ = "0.0.0+source"
 
 __all__ = [
     "AnnotateExternalCompiler",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import tvm
 from tvm import relax
 
 from .._compat import dtype_of, make_constant, shape_dims, var_name
+from .._version import __version__
 from ..errors import ArtifactError
 from ..log import read_log
 
@@ -23,13 +23,6 @@ __all__ = ["METADATA_FUNCTION", "attach_metadata", "read_metadata"]
 
 METADATA_FUNCTION = "byoc_metadata"
 METADATA_VERSION = 1
-
-
-def _package_version() -> str:
-    try:
-        return version("tvm-byoc-dnnl")
-    except PackageNotFoundError:  # a source tree on PYTHONPATH
-        return "source"
 
 
 def _describe(var: Any) -> dict[str, Any]:
@@ -49,7 +42,7 @@ def attach_metadata(mod: tvm.IRModule, entry: str = "main") -> tvm.IRModule:
     record = {
         "version": METADATA_VERSION,
         "tvm": tvm.__version__,
-        "tvm_byoc_dnnl": _package_version(),
+        "tvm_byoc_dnnl": __version__,
         "inputs": [_describe(p) for p in mod[names[entry]].params],
         "log": [asdict(e) for e in read_log(mod)],
     }
