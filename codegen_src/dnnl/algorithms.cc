@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dnnl/algorithms.h"
 
-#include "support/error.h"
+#include "common/support/error.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

@@ -5,7 +5,7 @@
 #include <dnnl.hpp>
 #include <string>
 
-#include "graph.h"
+#include "common/graph.h"
 
 namespace tvm_byoc_dnnl {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <utility>
 
+#include "common/support/error.h"
 #include "dnnl/kinds.h"
-#include "support/error.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

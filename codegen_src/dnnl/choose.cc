@@ -2,8 +2,8 @@
 // The half of the lowering that chooses: which implementation, in which layouts, over whose memory.
 #include <algorithm>
 
+#include "common/support/error.h"
 #include "dnnl/lowering.h"
-#include "support/error.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

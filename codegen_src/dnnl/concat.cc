@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <map>
 
+#include "common/support/error.h"
 #include "dnnl/kinds.h"
-#include "support/error.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <set>
 
+#include "common/support/error.h"
 #include "dnnl/emit_call.h"
 #include "dnnl/emit_layout.h"
 #include "dnnl/emit_tvm.h"
-#include "support/error.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

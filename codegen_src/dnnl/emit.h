@@ -4,8 +4,8 @@
 
 #include <string>
 
+#include "common/graph.h"
 #include "dnnl/lowering.h"
-#include "graph.h"
 
 namespace tvm_byoc_dnnl {
 

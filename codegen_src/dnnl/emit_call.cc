@@ -8,7 +8,7 @@
 #include <map>
 #include <sstream>
 
-#include "support/error.h"
+#include "common/support/error.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "common/support/error.h"
 #include "dnnl/layout.h"
-#include "support/error.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

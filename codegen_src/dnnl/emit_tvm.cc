@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/support/error.h"
 #include "dnnl/emit_call.h"
-#include "support/error.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "graph.h"
+#include "common/graph.h"
 
 namespace tvm_byoc_dnnl {
 

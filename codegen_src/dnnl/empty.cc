@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "common/support/error.h"
 #include "dnnl/kinds.h"
-#include "support/error.h"
 
 namespace tvm_byoc_dnnl {
 

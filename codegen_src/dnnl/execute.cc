@@ -6,8 +6,8 @@
 #include <cstring>
 #include <set>
 
-#include "mapped.h"
-#include "support/error.h"
+#include "common/mapped.h"
+#include "common/support/error.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

@@ -5,11 +5,11 @@
 
 #include <vector>
 
+#include "common/graph.h"
 #include "dnnl/algorithms.h"
 #include "dnnl/layout.h"
 #include "dnnl/lowering.h"
 #include "dnnl/op_desc.h"
-#include "graph.h"
 
 namespace tvm_byoc_dnnl {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <string>
 
-#include "plan.h"
+#include "common/memory_plan.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "plan.h"
-#include "support/error.h"
+#include "common/memory_plan.h"
+#include "common/support/error.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

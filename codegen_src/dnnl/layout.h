@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "graph.h"
+#include "common/graph.h"
 
 namespace tvm_byoc_dnnl {
 

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "common/graph.h"
+#include "common/memory_plan.h"
 #include "dnnl/layout.h"
 #include "dnnl/op_desc.h"
-#include "graph.h"
-#include "plan.h"
 
 namespace tvm_byoc_dnnl {
 

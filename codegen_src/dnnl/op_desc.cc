@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dnnl/op_desc.h"
 
+#include "common/support/error.h"
 #include "dnnl/known_faults.h"
-#include "support/error.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

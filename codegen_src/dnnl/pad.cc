@@ -3,8 +3,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "common/support/error.h"
 #include "dnnl/kinds.h"
-#include "support/error.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

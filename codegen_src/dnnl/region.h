@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "common/graph.h"
 #include "dnnl/constants.h"
 #include "dnnl/execute.h"
-#include "graph.h"
 
 namespace tvm_byoc_dnnl {
 

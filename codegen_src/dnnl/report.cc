@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "support/error.h"
+#include "common/support/error.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "common/graph.h"
+#include "common/support/json.h"
 #include "dnnl/execute.h"
-#include "graph.h"
-#include "support/json.h"
 
 namespace tvm_byoc_dnnl {
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "artifact.h"
+#include "common/artifact.h"
 
 #include "check.h"
-#include "data_object.h"
-#include "support/crc32.h"
-#include "support/xxhash.h"
+#include "common/data_object.h"
+#include "common/support/crc32.h"
+#include "common/support/xxhash.h"
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include <sstream>
 #include <string>
 
-#include "support/error.h"
+#include "common/support/error.h"
 
 namespace check {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "data_object.h"
+#include "common/data_object.h"
 
 #include <elf.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "check.h"
-#include "mapped.h"
+#include "common/mapped.h"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "dims.h"
+#include "common/dims.h"
 
 #include <limits>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "support/json.h"
+#include "common/support/json.h"
 
 #include <cmath>
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The readers of saved modules, on the bytes as they are and as the payload of a sound frame:
 // nothing random passes a checksum.
-#include "artifact.h"
+#include "common/artifact.h"
+#include "common/support/bytes.h"
+#include "common/support/crc32.h"
+#include "common/support/error.h"
 #include "fuzz.h"
-#include "support/bytes.h"
-#include "support/crc32.h"
-#include "support/error.h"
 
 using namespace tvm_byoc_dnnl;  // NOLINT: a test
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The graph parser and what follows it before oneDNN: symbols, shapes, destinations.
+#include "common/graph.h"
+#include "common/memory_plan.h"
+#include "common/support/error.h"
 #include "fuzz.h"
-#include "graph.h"
-#include "plan.h"
-#include "support/error.h"
 
 using namespace tvm_byoc_dnnl;  // NOLINT: a test
 

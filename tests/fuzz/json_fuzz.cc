@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The JSON reader: refuses with a typed error, or what it read survives being written and read.
+#include "common/support/error.h"
+#include "common/support/json.h"
 #include "fuzz.h"
-#include "support/error.h"
-#include "support/json.h"
 
 using namespace tvm_byoc_dnnl;  // NOLINT: a test
 

@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
-#include "artifact.h"
+#include "common/artifact.h"
+#include "common/graph.h"
+#include "common/support/error.h"
 #include "fuzz.h"
-#include "graph.h"
-#include "support/error.h"
 
 using namespace tvm_byoc_dnnl;  // NOLINT: a test
 

@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "common/graph_tables.h"
+#include "common/support/error.h"
+#include "common/support/json.h"
 #include "fuzz.h"
-#include "graph_tables.h"
-#include "support/error.h"
-#include "support/json.h"
 
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
 

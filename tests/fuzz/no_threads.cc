@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// In place of codegen_src/threads.cc: a fuzz target has one thread, and clang may have no OpenMP.
-#include "threads.h"
+// In place of codegen_src/runtime/threads.cc: a fuzz target has one thread, and clang may have no
+// OpenMP.
+#include "runtime/threads.h"
 
 namespace tvm_byoc_dnnl {
 

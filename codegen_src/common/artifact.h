@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bytes of saved modules. All have one frame: magic, format version, who wrote it, length,
+// payload, CRC-32.
+#ifndef TVM_BYOC_DNNL_COMMON_ARTIFACT_H_
+#define TVM_BYOC_DNNL_COMMON_ARTIFACT_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tvm_byoc_dnnl {
+
+/// Raised whenever a payload changes. The frame up to the writer's name never does, so that every
+/// version can say who wrote a file that it cannot read.
+constexpr uint32_t kFormatVersion = 2;
+
+/// A region: everything but its constants.
+struct Artifact {
+  std::string symbol;
+  std::string graph_json;
+  std::vector<std::string> const_names;
+  std::string isa = {};  // oneDNN's name of the instruction set that it was built on, for messages
+};
+
+/// `writer` names the versions that wrote it, for messages.
+std::string Save(const Artifact& artifact, std::string_view writer);
+
+/// Throws Error(kArtifact) for anything that Save did not write, whichever bit is wrong.
+Artifact Load(std::string_view bytes);
+
+/// Constants of several regions: where each lies in the data that the library exports beside them.
+struct WeightsTable {
+  struct Entry {
+    std::string name;
+    uint8_t dtype_code = 0;  // DLPack's
+    uint8_t dtype_bits = 0;
+    std::vector<int64_t> shape;
+    uint64_t offset = 0;
+    uint64_t bytes = 0;
+    uint64_t checksum = 0;  // XXH64
+
+    bool operator==(const Entry& other) const;
+  };
+  /// The constants of a region, as indices of entries.
+  struct Region {
+    std::string symbol;
+    std::vector<uint32_t> entries;
+  };
+  /// A function without arguments that returns one entry.
+  struct Getter {
+    std::string symbol;
+    uint32_t entry = 0;
+  };
+  uint64_t total_bytes = 0;
+  std::vector<Entry> entries;
+  std::vector<Region> regions;
+  std::vector<Getter> getters;
+
+  /// Names the data by what it holds.
+  std::string DataSymbol() const;
+};
+
+std::string Save(const WeightsTable& table, std::string_view writer);
+WeightsTable LoadWeightsTable(std::string_view bytes);
+
+}  // namespace tvm_byoc_dnnl
+
+#endif  // TVM_BYOC_DNNL_COMMON_ARTIFACT_H_

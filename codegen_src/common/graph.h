@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// The portable graph (docs/portable_graph.md): parsed, validated, and specialised to static shapes.
+#ifndef TVM_BYOC_DNNL_COMMON_GRAPH_H_
+#define TVM_BYOC_DNNL_COMMON_GRAPH_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/dims.h"
+
+namespace tvm_byoc_dnnl {
+
+constexpr const char* kGraphFormat = "tvm_byoc_dnnl.graph";
+constexpr int64_t kGraphVersion = 1;
+
+enum class DType : uint8_t {
+  kFloat32,
+  kFloat16,
+  kBFloat16,
+  kInt32,
+  kInt8,
+  kUInt8,
+  kBool,
+  kFloat64,
+  kInt64,
+};
+
+const char* Name(DType dtype);
+int64_t SizeOf(DType dtype);
+
+enum class Kind : uint8_t {
+  kConvolution,
+  kDeconvolution,
+  kMatmul,
+  kPooling,
+  kEltwise,
+  kBinary,
+  kPRelu,
+  kSoftmax,
+  kBatchNormalization,
+  kLayerNormalization,
+  kLrn,
+  kReduction,
+  kResampling,
+  kConcat,
+  kShuffle,
+  kReorder,
+  kReshape,
+  kPermute,
+  kSlice,
+  kExpand,
+  kPad,
+};
+constexpr int kKindCount = static_cast<int>(Kind::kPad) + 1;
+
+const char* Name(Kind kind);
+
+/// The attributes of all kinds; a kind's own are set, the others keep their defaults.
+struct Attrs {
+  Dims strides, dilations, pad_begin, pad_end, kernel, axes, begin, steps;
+  int64_t axis = 0, group_size = 0, local_size = 0;
+  double alpha = 0, beta = 0, k = 0, p = 0, epsilon = 0, value = 0;
+  std::string alg;
+};
+
+struct PostOp {
+  bool binary = false;  // else eltwise
+  std::string alg;
+  double alpha = 0, beta = 0;
+  int input = -1;  // binary: position in the node's inputs
+};
+
+struct Node {
+  Kind kind = Kind::kReorder;
+  std::vector<int> inputs;  // tensor ids: the kind's own inputs, then the operands of post-ops
+  int own_inputs = 0;       // how many of them are the kind's own
+  int output = -1;
+  Attrs attrs;
+  std::vector<PostOp> post_ops;
+  std::vector<std::string> source;
+};
+
+struct Tensor {
+  std::string name;
+  DType dtype = DType::kFloat32;
+  std::vector<Dim> shape;
+};
+
+/// An argument of the call: a tensor, or (tensor < 0) a shape.
+struct Input {
+  int tensor = -1;
+  std::vector<Dim> shape;
+};
+
+struct Constant {
+  int tensor = -1;
+  std::string name;
+};
+
+struct Graph {
+  std::string name;
+  std::vector<std::string> symbols;
+  std::vector<Tensor> tensors;
+  std::vector<Input> inputs;
+  std::vector<Constant> constants;
+  std::vector<Node> nodes;
+  std::vector<int> outputs;
+
+  bool IsStatic() const { return symbols.empty(); }
+  const std::vector<Dim>& InputShape(int input) const {
+    return inputs[input].tensor < 0 ? inputs[input].shape : tensors[inputs[input].tensor].shape;
+  }
+};
+
+/// Parses and validates. Throws Error(kGraph), or Error(kArtifact) for another format version.
+Graph ParseGraph(std::string_view json);
+
+/// One shape per tensor.
+using Shapes = std::vector<Dims>;
+
+/// The symbols' values, from the shapes of the call's arguments (one per input).
+/// Throws Error(kInput) if an argument contradicts the graph.
+std::vector<int64_t> BindSymbols(const Graph& graph, const std::vector<Dims>& arguments);
+
+/// All shapes under these symbol values, checked against every node's rule.
+Shapes Specialise(const Graph& graph, const std::vector<int64_t>& symbols);
+
+/// Checks shapes and attributes of one node (graph_rules.cc); unknown dims fit everything.
+void CheckNode(const Graph& graph, const Node& node, const Shapes& shapes);
+
+/// "convolution 'y' (float32 [1, 64, 56, 56])", for messages.
+std::string DescribeNode(const Graph& graph, const Node& node, const Shapes& shapes);
+
+}  // namespace tvm_byoc_dnnl
+
+#endif  // TVM_BYOC_DNNL_COMMON_GRAPH_H_

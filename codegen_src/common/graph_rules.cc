@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each kind of node demands of its shapes, dtypes and attributes.
+#include <algorithm>
+
+#include "common/graph.h"
+#include "common/support/error.h"
+
+namespace tvm_byoc_dnnl {
+namespace {
+
+constexpr int64_t kMaxAttr = int64_t{1} << 31;  // strides, pads ... : oneDNN computes with int
+
+bool Same(int64_t a, int64_t b) { return a == b || a == kUnknownDim || b == kUnknownDim; }
+
+/// One node under inspection; the helpers throw with the node's name.
+class Checker {
+ public:
+  Checker(const Graph& graph, const Node& node, const Shapes& shapes)
+      : graph_(graph), node_(node), shapes_(shapes), a(node.attrs) {}
+
+  const Dims& In(int i) const { return shapes_[node_.inputs[i]]; }
+  const Dims& Out() const { return shapes_[node_.output]; }
+  int64_t Rank() const { return static_cast<int64_t>(In(0).size()); }
+  int64_t SpatialRank() const { return Rank() - 2; }
+  bool HasBias() const { return node_.own_inputs == 3; }
+  int OwnInputs() const { return node_.own_inputs; }
+
+  template <typename... Parts>
+  [[noreturn]] void Fault(Parts&&... parts) const {
+    Fail(ErrorKind::kGraph, DescribeNode(graph_, node_, shapes_), ": ",
+         std::forward<Parts>(parts)...);
+  }
+
+  void Need(bool condition, const char* what) const {
+    if (!condition) Fault("expected ", what);
+  }
+
+  void NeedShape(const char* what, const Dims& got, const Dims& expected) const {
+    bool same = got.size() == expected.size();
+    for (size_t i = 0; same && i < got.size(); ++i) same = Same(got[i], expected[i]);
+    if (!same) Fault("the shape of the ", what, " is ", Join(got), ", expected ", Join(expected));
+  }
+
+  void NeedOut(const Dims& expected) const { NeedShape("output", Out(), expected); }
+
+  void NeedAxis(int64_t axis) const {
+    if (axis < 0 || axis >= Rank()) Fault("axis ", axis, " is not in [0, ", Rank(), ")");
+  }
+
+  void NeedList(const char* name, const Dims& list, size_t length, int64_t least) const {
+    if (list.size() != length) {
+      Fault("`", name, "` has ", list.size(), " numbers, expected ", length);
+    }
+    for (int64_t number : list) {
+      if (number < least || number >= kMaxAttr) {
+        Fault("`", name, "` ", Join(list), " has a number out of [", least, ", 2^31)");
+      }
+    }
+  }
+
+  void NeedSameDType() const {
+    for (int i = 0; i < node_.own_inputs; ++i) {
+      if (graph_.tensors[node_.inputs[i]].dtype != graph_.tensors[node_.output].dtype) {
+        Fault("the dtypes of inputs and output differ");
+      }
+    }
+  }
+
+  // Sizes may be anything up to 2^62: what is computed from them may not fit.
+  int64_t Sum(int64_t x, int64_t y) const {
+    int64_t result = 0;
+    if (__builtin_add_overflow(x, y, &result)) Fault("its sizes overflow: ", x, " + ", y);
+    return result;
+  }
+  int64_t Product(int64_t x, int64_t y) const {
+    int64_t result = 0;
+    if (__builtin_mul_overflow(x, y, &result)) Fault("its sizes overflow: ", x, " * ", y);
+    return result;
+  }
+
+  /// `from` broadcasts to `to`: equal ranks, each axis equal or 1.
+  void NeedBroadcast(const char* what, const Dims& from, const Dims& to) const {
+    bool ok = from.size() == to.size();
+    for (size_t i = 0; ok && i < from.size(); ++i) ok = from[i] == 1 || Same(from[i], to[i]);
+    if (!ok) Fault("the ", what, " ", Join(from), " does not broadcast to ", Join(to));
+  }
+
+ private:
+  const Graph& graph_;
+  const Node& node_;
+  const Shapes& shapes_;
+
+ public:
+  const Attrs& a;
+};
+
+Dims BroadcastShape(const Checker& c, const Dims& x, const Dims& y, size_t axes) {
+  Dims result;
+  for (size_t i = 0; i < axes; ++i) {
+    if (x[i] != 1 && y[i] != 1 && !Same(x[i], y[i])) {
+      c.Fault("axis ", i, " is ", x[i], " and ", y[i], ", expected equal or 1");
+    }
+    result.push_back(x[i] == 1 ? y[i] : y[i] == 1 ? x[i] : std::max(x[i], y[i]));
+  }
+  return result;
+}
+
+void NeedWindowRank(const Checker& c) {
+  c.Need(c.Rank() >= 3 && c.Rank() <= 5, "a source of rank 3, 4 or 5 (N C [D] [H] W)");
+}
+
+// Attributes shared by convolution, deconvolution and pooling. A negative end padding of a
+// deconvolution is the frameworks' output padding; a convolution or pooling may leave rows unread
+// but not step back.
+void NeedWindow(const Checker& c, int64_t least_end) {
+  size_t spatial = static_cast<size_t>(c.SpatialRank());
+  c.NeedList("strides", c.a.strides, spatial, 1);
+  c.NeedList("dilations", c.a.dilations, spatial, 1);
+  c.NeedList("pad_begin", c.a.pad_begin, spatial, 0);
+  c.NeedList("pad_end", c.a.pad_end, spatial, least_end);
+}
+
+int64_t Extent(const Checker& c, int64_t kernel, size_t i) {
+  return c.Sum(c.Product(kernel - 1, c.a.dilations[i]), 1);
+}
+
+int64_t WindowOut(const Checker& c, int64_t in, int64_t kernel, size_t i) {
+  if (in == kUnknownDim || kernel == kUnknownDim) return kUnknownDim;
+  int64_t room = in + c.a.pad_begin[i] + c.a.pad_end[i] - Extent(c, kernel, i);
+  if (room < 0 && in > 0) {
+    c.Fault("the window of ", Extent(c, kernel, i), " is larger than the padded axis ", i + 2);
+  }
+  return std::max<int64_t>(room / c.a.strides[i] + 1, 0);
+}
+
+int64_t TransposedOut(const Checker& c, int64_t in, int64_t kernel, size_t i) {
+  if (in == kUnknownDim || kernel == kUnknownDim) return kUnknownDim;
+  int64_t full = c.Sum(c.Product(in - 1, c.a.strides[i]), Extent(c, kernel, i));
+  return c.Sum(full, -c.a.pad_begin[i] - c.a.pad_end[i]);
+}
+
+template <int64_t (*OutDim)(const Checker&, int64_t, int64_t, size_t)>
+void CheckConvolution(const Checker& c, int64_t least_end) {
+  NeedWindowRank(c);
+  NeedWindow(c, least_end);
+  const Dims& src = c.In(0);
+  const Dims& weights = c.In(1);
+  size_t rank = src.size();
+  bool grouped = weights.size() == rank + 1;
+  c.Need(grouped || weights.size() == rank, "weights [G,]O,I,k…");
+  int64_t groups = grouped ? weights[0] : 1;
+  int64_t out_per_group = weights[grouped];
+  int64_t in_per_group = weights[grouped + 1];
+  auto times = [](int64_t x, int64_t y) { return x < 0 || y < 0 ? kUnknownDim : x * y; };
+  if (!Same(src[1], times(groups, in_per_group))) {
+    c.Fault("the source has ", src[1], " channels, the weights take ", groups, " x ", in_per_group);
+  }
+  Dims expected = {src[0], times(groups, out_per_group)};
+  for (size_t i = 0; i + 2 < rank; ++i) {
+    int64_t kernel = weights[grouped + 2 + i];
+    c.Need(kernel != 0, "a kernel of at least 1");
+    expected.push_back(OutDim(c, src[i + 2], kernel, i));
+  }
+  c.NeedOut(expected);
+  if (c.HasBias()) c.NeedShape("bias", c.In(2), {expected[1]});
+}
+
+void CheckConv(const Checker& c) { CheckConvolution<WindowOut>(c, 0); }
+void CheckDeconv(const Checker& c) { CheckConvolution<TransposedOut>(c, -kMaxAttr); }
+
+void CheckMatmul(const Checker& c) {
+  const Dims& src = c.In(0);
+  const Dims& weights = c.In(1);
+  size_t rank = src.size();
+  c.Need(rank >= 2 && weights.size() == rank, "two operands of one rank, at least 2");
+  if (!Same(src[rank - 1], weights[rank - 2])) {
+    c.Fault("K is ", src[rank - 1], " in the source and ", weights[rank - 2], " in the weights");
+  }
+  Dims expected = BroadcastShape(c, src, weights, rank - 2);
+  expected.push_back(src[rank - 2]);
+  expected.push_back(weights[rank - 1]);
+  c.NeedOut(expected);
+  if (c.HasBias()) {
+    c.NeedBroadcast("bias", c.In(2), expected);
+    c.Need(c.In(2)[rank - 2] == 1, "a bias […,]1,N");
+  }
+}
+
+void CheckPooling(const Checker& c) {
+  NeedWindowRank(c);
+  c.NeedList("kernel", c.a.kernel, static_cast<size_t>(c.SpatialRank()), 1);
+  NeedWindow(c, 0);
+  const Dims& src = c.In(0);
+  Dims expected = {src[0], src[1]};
+  for (size_t i = 0; i + 2 < src.size(); ++i) {
+    expected.push_back(WindowOut(c, src[i + 2], c.a.kernel[i], i));
+  }
+  c.NeedOut(expected);
+}
+
+void CheckSameShape(const Checker& c) { c.NeedOut(c.In(0)); }
+
+void CheckBinary(const Checker& c) {
+  c.Need(c.In(0).size() == c.In(1).size(), "operands of equal rank");
+  c.NeedOut(BroadcastShape(c, c.In(0), c.In(1), c.In(0).size()));
+}
+
+void CheckPRelu(const Checker& c) {
+  c.NeedOut(c.In(0));
+  c.NeedBroadcast("weights", c.In(1), c.In(0));
+}
+
+void CheckSoftmax(const Checker& c) {
+  c.NeedAxis(c.a.axis);
+  c.NeedOut(c.In(0));
+}
+
+void CheckBatchNorm(const Checker& c) {
+  c.Need(c.Rank() >= 2, "a source of rank 2 or more");
+  for (int i = 1; i < c.OwnInputs(); ++i) c.NeedShape("statistics", c.In(i), {c.In(0)[1]});
+  c.NeedOut(c.In(0));
+}
+
+void CheckLayerNorm(const Checker& c) {
+  c.Need(c.Rank() >= 2, "a source of rank 2 or more");
+  for (int i = 1; i < c.OwnInputs(); ++i) c.NeedShape("scale and shift", c.In(i), {c.In(0).back()});
+  c.NeedOut(c.In(0));
+}
+
+void CheckLrn(const Checker& c) {
+  NeedWindowRank(c);
+  c.Need(c.a.local_size >= 1 && c.a.local_size < kMaxAttr, "local_size in [1, 2^31)");
+  c.NeedOut(c.In(0));
+}
+
+void CheckReduction(const Checker& c) {
+  const Dims& out = c.Out();
+  c.Need(out.size() == c.In(0).size(), "an output of the source's rank");
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (out[i] != 1 && !Same(out[i], c.In(0)[i])) {
+      c.Fault("output axis ", i, " is ", out[i], ", expected ", c.In(0)[i], " or 1");
+    }
+  }
+}
+
+void CheckResampling(const Checker& c) {
+  NeedWindowRank(c);
+  const Dims& out = c.Out();
+  c.Need(out.size() == c.In(0).size(), "an output of the source's rank");
+  c.Need(Same(out[0], c.In(0)[0]) && Same(out[1], c.In(0)[1]), "equal N and C");
+}
+
+void CheckConcat(const Checker& c) {
+  c.NeedSameDType();
+  c.NeedAxis(c.a.axis);
+  Dims expected = c.In(0);
+  int64_t& total = expected[c.a.axis];
+  total = 0;
+  for (int i = 0; i < c.OwnInputs(); ++i) {
+    Dims shape = c.In(i);
+    c.Need(shape.size() == expected.size(), "sources of equal rank");
+    int64_t size = shape[c.a.axis];
+    total = size < 0 || total < 0 ? kUnknownDim : c.Sum(total, size);
+    shape[c.a.axis] = c.In(0)[c.a.axis];
+    c.NeedShape("source apart from the axis", shape, c.In(0));
+  }
+  c.NeedOut(expected);
+}
+
+void CheckShuffle(const Checker& c) {
+  c.NeedAxis(c.a.axis);
+  int64_t size = c.In(0)[c.a.axis];
+  c.Need(c.a.group_size >= 1 && (size < 0 || size % c.a.group_size == 0),
+         "a group_size that divides the axis");
+  c.NeedOut(c.In(0));
+  c.NeedSameDType();
+}
+
+void CheckReshape(const Checker& c) {
+  c.NeedSameDType();
+  int64_t from = ElementCount(c.In(0));
+  int64_t to = ElementCount(c.Out());
+  if (!Same(from, to)) c.Fault("got ", from, " elements, expected ", to);
+}
+
+void CheckPermute(const Checker& c) {
+  c.NeedSameDType();
+  c.NeedList("axes", c.a.axes, c.In(0).size(), 0);
+  std::vector<bool> seen(c.In(0).size(), false);
+  Dims expected;
+  for (int64_t axis : c.a.axes) {
+    c.NeedAxis(axis);
+    if (seen[axis]) c.Fault("`axes` ", Join(c.a.axes), " is not a permutation");
+    seen[axis] = true;
+    expected.push_back(c.In(0)[axis]);
+  }
+  c.NeedOut(expected);
+}
+
+void CheckSlice(const Checker& c) {
+  c.NeedSameDType();
+  const Dims& out = c.Out();
+  c.NeedList("begin", c.a.begin, c.In(0).size(), 0);
+  c.NeedList("steps", c.a.steps, c.In(0).size(), 1);
+  c.Need(out.size() == c.In(0).size(), "an output of the source's rank");
+  for (size_t i = 0; i < out.size(); ++i) {
+    int64_t size = c.In(0)[i];
+    if (size < 0 || out[i] <= 0) continue;
+    // begin + (out - 1) * step < size, without overflow
+    if (c.a.begin[i] >= size || (out[i] - 1) > (size - 1 - c.a.begin[i]) / c.a.steps[i]) {
+      c.Fault("axis ", i, " of ", size, " has no ", out[i], " elements from ", c.a.begin[i],
+              " in steps of ", c.a.steps[i]);
+    }
+  }
+}
+
+void CheckExpand(const Checker& c) {
+  c.NeedSameDType();
+  c.NeedBroadcast("source", c.In(0), c.Out());
+}
+
+void CheckPad(const Checker& c) {
+  c.NeedSameDType();
+  c.NeedList("pad_begin", c.a.pad_begin, c.In(0).size(), 0);
+  c.NeedList("pad_end", c.a.pad_end, c.In(0).size(), 0);
+  Dims expected = c.In(0);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (expected[i] >= 0) expected[i] += c.a.pad_begin[i] + c.a.pad_end[i];
+  }
+  c.NeedOut(expected);
+}
+
+using Rule = void (*)(const Checker&);
+constexpr Rule kRules[kKindCount] = {
+    CheckConv,       CheckDeconv,  CheckMatmul,    CheckPooling,   CheckSameShape, CheckBinary,
+    CheckPRelu,      CheckSoftmax, CheckBatchNorm, CheckLayerNorm, CheckLrn,       CheckReduction,
+    CheckResampling, CheckConcat,  CheckShuffle,   CheckSameShape, CheckReshape,   CheckPermute,
+    CheckSlice,      CheckExpand,  CheckPad,
+};
+
+}  // namespace
+
+void CheckNode(const Graph& graph, const Node& node, const Shapes& shapes) {
+  Checker checker(graph, node, shapes);
+  kRules[static_cast<int>(node.kind)](checker);
+  for (const PostOp& op : node.post_ops) {
+    if (op.binary) {
+      checker.NeedBroadcast("operand of a post-op", checker.In(op.input), checker.Out());
+    }
+  }
+}
+
+}  // namespace tvm_byoc_dnnl

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// The vocabulary of the portable graph as tables: dtypes, kinds, their attributes and algorithms.
+#ifndef TVM_BYOC_DNNL_COMMON_GRAPH_TABLES_H_
+#define TVM_BYOC_DNNL_COMMON_GRAPH_TABLES_H_
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/graph.h"
+
+namespace tvm_byoc_dnnl {
+
+constexpr int kMany = 1 << 20;
+
+struct KindSpec {
+  const char* name;
+  int min_inputs, max_inputs;
+  const char* attrs;  // exactly these, separated by spaces
+  const char* algs;   // allowed values of `alg`
+};
+
+constexpr const char* kEltwiseAlgs =
+    "relu tanh elu square abs sqrt linear soft_relu hardsigmoid mish logistic exp gelu_tanh "
+    "gelu_erf swish log clip pow round hardswish";
+constexpr const char* kBinaryAlgs = "add sub mul div max min ge gt le lt eq ne";
+
+const KindSpec& SpecOf(Kind kind);
+std::optional<Kind> FindKind(std::string_view name);
+std::optional<DType> FindDType(std::string_view name);
+
+/// Where an attribute of this name is kept: one of the three.
+struct AttrField {
+  Dims Attrs::* dims = nullptr;
+  int64_t Attrs::* integer = nullptr;
+  double Attrs::* number = nullptr;
+};
+
+/// The attribute must be one that the table of kinds names (other than `alg`).
+const AttrField& FieldOf(const std::string& attr);
+
+/// The words of a list that is separated by spaces.
+std::vector<std::string> Words(const char* text);
+bool HasWord(const char* text, const std::string& word);
+
+}  // namespace tvm_byoc_dnnl
+
+#endif  // TVM_BYOC_DNNL_COMMON_GRAPH_TABLES_H_

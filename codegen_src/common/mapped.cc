@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/mapped.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+namespace tvm_byoc_dnnl {
+namespace {
+
+/// What is mapped now: where it starts, its size, and how many say so.
+struct Ranges {
+  struct Range {
+    size_t bytes = 0;
+    int users = 0;
+  };
+  std::mutex mutex;
+  std::map<const char*, Range> by_start;
+};
+
+Ranges& MappedRanges() {
+  static auto* ranges = new Ranges;  // outlives all
+  return *ranges;
+}
+
+std::vector<std::string> LoadedLibraries() {
+  std::vector<std::string> names;
+  // dlopen must not be called from inside: the two take the linker's locks in another order.
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* result) {
+        static_cast<std::vector<std::string>*>(result)->emplace_back(info->dlpi_name);
+        return 0;
+      },
+      &names);
+  return names;
+}
+
+}  // namespace
+
+MappedData::MappedData(void* library, const char* data, size_t bytes)
+    : library_(library), data_(data), bytes_(bytes) {
+  Ranges& ranges = MappedRanges();
+  std::lock_guard<std::mutex> lock(ranges.mutex);
+  Ranges::Range& range = ranges.by_start[data_];
+  range.bytes = bytes_;
+  ++range.users;
+}
+
+MappedData::~MappedData() {
+  {
+    Ranges& ranges = MappedRanges();
+    std::lock_guard<std::mutex> lock(ranges.mutex);
+    auto range = ranges.by_start.find(data_);
+    if (--range->second.users == 0) ranges.by_start.erase(range);
+  }
+  dlclose(library_);
+}
+
+std::vector<std::shared_ptr<const MappedData>> FindMapped(const std::string& symbol) {
+  std::vector<std::shared_ptr<const MappedData>> found;
+  std::vector<std::string> names = LoadedLibraries();
+  for (auto name = names.rbegin(); name != names.rend(); ++name) {
+    // The program itself has no name.
+    void* library = dlopen(name->empty() ? nullptr : name->c_str(), RTLD_LAZY | RTLD_NOLOAD);
+    if (library == nullptr) continue;
+    void* data = dlsym(library, symbol.c_str());
+    Dl_info info;
+    const ElfW(Sym)* entry = nullptr;
+    const bool exported =
+        data != nullptr &&
+        dladdr1(data, &info, const_cast<void**>(reinterpret_cast<const void**>(&entry)),
+                RTLD_DL_SYMENT) != 0 &&
+        entry != nullptr && info.dli_saddr == data;
+    // A library that depends on the one with the data answers for it, too.
+    const bool known = std::any_of(found.begin(), found.end(),
+                                   [&](const auto& other) { return other->data() == data; });
+    if (exported && !known) {
+      found.push_back(std::make_shared<const MappedData>(library, static_cast<const char*>(data),
+                                                         entry->st_size));
+    } else {
+      dlclose(library);
+    }
+  }
+  return found;
+}
+
+void DropPages(const void* data, size_t bytes) {
+  static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const char* start = static_cast<const char*>(data);
+  Ranges& ranges = MappedRanges();
+  // Held while the advice is given: whoever unmaps the data waits.
+  std::lock_guard<std::mutex> lock(ranges.mutex);
+  auto after = ranges.by_start.upper_bound(start);
+  if (after == ranges.by_start.begin()) return;
+  const auto& [first, range] = *std::prev(after);
+  if (start + bytes > first + range.bytes) return;
+  uintptr_t from = (reinterpret_cast<uintptr_t>(start) + page - 1) / page * page;
+  uintptr_t to = reinterpret_cast<uintptr_t>(start + bytes) / page * page;
+  if (from < to) madvise(reinterpret_cast<void*>(from), to - from, MADV_DONTNEED);
+}
+
+}  // namespace tvm_byoc_dnnl

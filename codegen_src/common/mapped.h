@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Data of a shared library of this process, found by its symbol, and how to give its pages back.
+#ifndef TVM_BYOC_DNNL_COMMON_MAPPED_H_
+#define TVM_BYOC_DNNL_COMMON_MAPPED_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tvm_byoc_dnnl {
+
+/// Read-only data inside a mapped library, which stays mapped as long as this exists.
+class MappedData {
+ public:
+  MappedData(void* library, const char* data, size_t bytes);
+  ~MappedData();
+  MappedData(const MappedData&) = delete;
+  MappedData& operator=(const MappedData&) = delete;
+
+  const char* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  void* library_;
+  const char* data_;
+  size_t bytes_;
+};
+
+/// The data that libraries of this process export under `symbol`, the newest first.
+std::vector<std::shared_ptr<const MappedData>> FindMapped(const std::string& symbol);
+
+/// Lets the system take back the whole pages of a part of mapped data; reading it again brings them
+/// back. Does nothing for any other memory.
+void DropPages(const void* data, size_t bytes);
+
+}  // namespace tvm_byoc_dnnl
+
+#endif  // TVM_BYOC_DNNL_COMMON_MAPPED_H_

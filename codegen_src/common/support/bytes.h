@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers and strings as bytes, little-endian whatever the machine.
+#ifndef TVM_BYOC_DNNL_COMMON_SUPPORT_BYTES_H_
+#define TVM_BYOC_DNNL_COMMON_SUPPORT_BYTES_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "common/support/error.h"
+
+namespace tvm_byoc_dnnl {
+
+template <typename Integer>
+void Append(Integer value, std::string* out) {
+  for (size_t i = 0; i < sizeof(value); ++i) out->push_back(static_cast<char>(value >> (8 * i)));
+}
+
+inline void AppendString(std::string_view text, std::string* out) {
+  Append<uint64_t>(text.size(), out);
+  *out += text;
+}
+
+/// Reads what the above wrote; throws Error(kArtifact) where the bytes end too early.
+class ByteReader {
+ public:
+  explicit ByteReader(std::string_view bytes) : bytes_(bytes) {}
+
+  template <typename Integer>
+  Integer Read() {
+    std::string_view raw = Take(sizeof(Integer));
+    Integer value = 0;
+    for (size_t i = 0; i < raw.size(); ++i) {
+      value |= static_cast<Integer>(static_cast<Integer>(static_cast<uint8_t>(raw[i])) << (8 * i));
+    }
+    return value;
+  }
+
+  std::string ReadString() { return std::string(Take(Read<uint64_t>())); }
+
+  std::string_view Take(uint64_t count) {
+    if (count > bytes_.size()) {
+      Fail(ErrorKind::kArtifact, "the saved module is damaged: it ends too early");
+    }
+    std::string_view taken = bytes_.substr(0, count);
+    bytes_.remove_prefix(count);
+    return taken;
+  }
+
+  size_t left() const { return bytes_.size(); }
+
+  void ExpectEnd() const {
+    if (!bytes_.empty()) Fail(ErrorKind::kArtifact, "the saved module is damaged: surplus bytes");
+  }
+
+ private:
+  std::string_view bytes_;
+};
+
+}  // namespace tvm_byoc_dnnl
+
+#endif  // TVM_BYOC_DNNL_COMMON_SUPPORT_BYTES_H_

@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/support/json.h"
+
+#include <charconv>
+#include <cmath>
+#include <system_error>
+#include <unordered_set>
+
+#include "common/support/error.h"
+
+namespace tvm_byoc_dnnl::json {
+namespace {
+
+void AppendUtf8(uint32_t code, std::string* out) {
+  if (code < 0x80) {
+    out->push_back(static_cast<char>(code));
+  } else if (code < 0x800) {
+    out->push_back(static_cast<char>(0xC0 | (code >> 6)));
+    out->push_back(static_cast<char>(0x80 | (code & 0x3F)));
+  } else if (code < 0x10000) {
+    out->push_back(static_cast<char>(0xE0 | (code >> 12)));
+    out->push_back(static_cast<char>(0x80 | ((code >> 6) & 0x3F)));
+    out->push_back(static_cast<char>(0x80 | (code & 0x3F)));
+  } else {
+    out->push_back(static_cast<char>(0xF0 | (code >> 18)));
+    out->push_back(static_cast<char>(0x80 | ((code >> 12) & 0x3F)));
+    out->push_back(static_cast<char>(0x80 | ((code >> 6) & 0x3F)));
+    out->push_back(static_cast<char>(0x80 | (code & 0x3F)));
+  }
+}
+
+class Parser {
+ public:
+  Parser(std::string_view text, const Limits& limits) : text_(text), limits_(limits) {}
+
+  Value ParseDocument() {
+    if (text_.size() > limits_.max_bytes) {
+      Fail(ErrorKind::kGraph, "JSON: ", text_.size(), " bytes, at most ", limits_.max_bytes,
+           " are read");
+    }
+    Value value = ParseValue(0);
+    SkipSpace();
+    if (pos_ != text_.size()) Fault("unexpected text after the document");
+    return value;
+  }
+
+ private:
+  [[noreturn]] void Fault(const char* what) const {
+    Fail(ErrorKind::kGraph, "JSON: ", what, " at byte ", pos_, " of ", text_.size());
+  }
+
+  char Peek() const { return pos_ < text_.size() ? text_[pos_] : '\0'; }
+
+  void SkipSpace() {
+    while (pos_ < text_.size() && (text_[pos_] == ' ' || text_[pos_] == '\n' ||
+                                   text_[pos_] == '\t' || text_[pos_] == '\r')) {
+      ++pos_;
+    }
+  }
+
+  bool Consume(char c) {
+    SkipSpace();
+    if (Peek() != c || pos_ >= text_.size()) return false;
+    ++pos_;
+    return true;
+  }
+
+  void Expect(char c, const char* what) {
+    if (!Consume(c)) Fault(what);
+  }
+
+  Value ParseValue(int depth) {
+    if (depth > limits_.max_depth) Fault("nested too deeply");
+    SkipSpace();
+    switch (Peek()) {
+      case '{':
+        return ParseObject(depth);
+      case '[':
+        return ParseArray(depth);
+      case '"':
+        return ParseString();
+      case 't':
+        return ParseWord("true", Value(true));
+      case 'f':
+        return ParseWord("false", Value(false));
+      case 'n':
+        return ParseWord("null", Value());
+      default:
+        return ParseNumber();
+    }
+  }
+
+  Value ParseWord(std::string_view word, Value value) {
+    if (text_.substr(pos_, word.size()) != word) Fault("unknown word");
+    pos_ += word.size();
+    return value;
+  }
+
+  Value ParseObject(int depth) {
+    ++pos_;
+    Object object;
+    std::unordered_set<std::string> keys;
+    if (Consume('}')) return object;
+    do {
+      SkipSpace();
+      if (Peek() != '"') Fault("expected a member name");
+      std::string key = ParseString();
+      if (!keys.insert(key).second) Fault("the same member twice");
+      Expect(':', "expected ':'");
+      Value value = ParseValue(depth + 1);
+      object.emplace_back(std::move(key), std::move(value));
+    } while (Consume(','));
+    Expect('}', "expected ',' or '}'");
+    return object;
+  }
+
+  Value ParseArray(int depth) {
+    ++pos_;
+    Array array;
+    if (Consume(']')) return array;
+    do {
+      array.push_back(ParseValue(depth + 1));
+    } while (Consume(','));
+    Expect(']', "expected ',' or ']'");
+    return array;
+  }
+
+  std::string ParseString() {
+    ++pos_;
+    std::string out;
+    while (true) {
+      if (pos_ >= text_.size()) Fault("unterminated string");
+      unsigned char c = static_cast<unsigned char>(text_[pos_]);
+      if (c == '"') {
+        ++pos_;
+        return out;
+      }
+      if (c < 0x20) Fault("control character in a string");
+      if (c == '\\') {
+        ParseEscape(&out);
+      } else if (c < 0x80) {
+        out.push_back(static_cast<char>(c));
+        ++pos_;
+      } else {
+        CopyUtf8(&out);
+      }
+    }
+  }
+
+  void ParseEscape(std::string* out) {
+    ++pos_;
+    char c = Peek();
+    ++pos_;
+    switch (c) {
+      case '"':
+      case '\\':
+      case '/':
+        out->push_back(c);
+        return;
+      case 'b':
+        out->push_back('\b');
+        return;
+      case 'f':
+        out->push_back('\f');
+        return;
+      case 'n':
+        out->push_back('\n');
+        return;
+      case 'r':
+        out->push_back('\r');
+        return;
+      case 't':
+        out->push_back('\t');
+        return;
+      case 'u':
+        break;
+      default:
+        Fault("unknown escape");
+    }
+    uint32_t code = ParseHex4();
+    if (code >= 0xDC00 && code < 0xE000) Fault("lone surrogate");
+    if (code >= 0xD800 && code < 0xDC00) {
+      if (text_.substr(pos_, 2) != "\\u") Fault("lone surrogate");
+      pos_ += 2;
+      uint32_t low = ParseHex4();
+      if (low < 0xDC00 || low >= 0xE000) Fault("lone surrogate");
+      code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
+    }
+    AppendUtf8(code, out);
+  }
+
+  uint32_t ParseHex4() {
+    std::string_view digits = text_.substr(pos_, 4);
+    uint32_t code = 0;
+    auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
+    if (digits.size() != 4 || error != std::errc() || end != digits.data() + 4) {
+      Fault("expected four hexadecimal digits");
+    }
+    pos_ += 4;
+    return code;
+  }
+
+  void CopyUtf8(std::string* out) {
+    unsigned char lead = static_cast<unsigned char>(text_[pos_]);
+    int extra = lead >= 0xF0 && lead < 0xF5 ? 3 : lead >= 0xE0 ? 2 : lead >= 0xC2 ? 1 : 0;
+    if (extra == 0 || lead >= 0xF5) Fault("invalid UTF-8");
+    uint32_t code = lead & (0x3Fu >> extra);
+    if (pos_ + extra >= text_.size()) Fault("invalid UTF-8");
+    for (int i = 1; i <= extra; ++i) {
+      unsigned char c = static_cast<unsigned char>(text_[pos_ + i]);
+      if ((c & 0xC0) != 0x80) Fault("invalid UTF-8");
+      code = (code << 6) | (c & 0x3Fu);
+    }
+    constexpr uint32_t kLeast[] = {0, 0x80, 0x800, 0x10000};
+    if (code < kLeast[extra] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) {
+      Fault("invalid UTF-8");
+    }
+    out->append(text_.substr(pos_, extra + 1));
+    pos_ += extra + 1;
+  }
+
+  size_t SkipDigits() {
+    size_t start = pos_;
+    while (Peek() >= '0' && Peek() <= '9') ++pos_;
+    return pos_ - start;
+  }
+
+  Value ParseNumber() {
+    size_t start = pos_;
+    if (Peek() == '-') ++pos_;
+    bool leading_zero = Peek() == '0';
+    size_t digits = SkipDigits();
+    if (digits == 0) Fault("expected a value");
+    if (leading_zero && digits > 1) Fault("a number with a leading zero");
+    bool integral = true;
+    if (Peek() == '.') {
+      integral = false;
+      ++pos_;
+      if (SkipDigits() == 0) Fault("expected a digit");
+    }
+    if (Peek() == 'e' || Peek() == 'E') {
+      integral = false;
+      ++pos_;
+      if (Peek() == '+' || Peek() == '-') ++pos_;
+      if (SkipDigits() == 0) Fault("expected a digit");
+    }
+    const char* first = text_.data() + start;
+    const char* last = text_.data() + pos_;
+    if (integral) return Convert<int64_t>(first, last);
+    return Convert<double>(first, last);
+  }
+
+  template <typename T>
+  Value Convert(const char* first, const char* last) {
+    T value{};
+    if (std::from_chars(first, last, value).ec != std::errc()) Fault("number out of range");
+    return value;
+  }
+
+  std::string_view text_;
+  const Limits& limits_;
+  size_t pos_ = 0;
+};
+
+void DumpString(const std::string& text, std::string* out) {
+  static constexpr char kHex[] = "0123456789abcdef";
+  out->push_back('"');
+  for (char c : text) {
+    if (c == '"' || c == '\\') {
+      out->push_back('\\');
+      out->push_back(c);
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      *out += "\\u00";
+      out->push_back(kHex[c >> 4]);
+      out->push_back(kHex[c & 15]);
+    } else {
+      out->push_back(c);
+    }
+  }
+  out->push_back('"');
+}
+
+}  // namespace
+
+const char* Value::TypeName() const {
+  static constexpr const char* kNames[] = {"null",     "a boolean", "an integer", "a number",
+                                           "a string", "an array",  "an object"};
+  return kNames[data_.index()];
+}
+
+std::string Value::Dump() const {
+  std::string out;
+  DumpTo(&out);
+  return out;
+}
+
+void Value::DumpTo(std::string* out) const {
+  if (const bool* flag = As<bool>()) {
+    *out += *flag ? "true" : "false";
+  } else if (const int64_t* integer = As<int64_t>()) {
+    *out += std::to_string(*integer);
+  } else if (const double* number = As<double>()) {
+    if (!std::isfinite(*number)) {
+      *out += std::isnan(*number) ? "\"nan\"" : *number > 0 ? "\"inf\"" : "\"-inf\"";
+      return;
+    }
+    char digits[40];
+    auto [end, error] = std::to_chars(digits, digits + sizeof(digits), *number);
+    if (error != std::errc()) Fail(ErrorKind::kGraph, "JSON: cannot print ", *number);
+    std::string_view printed(digits, end - digits);
+    *out += printed;
+    if (printed.find_first_of(".e") == std::string_view::npos) *out += ".0";  // stays a float
+  } else if (const std::string* text = As<std::string>()) {
+    DumpString(*text, out);
+  } else if (const Array* array = As<Array>()) {
+    out->push_back('[');
+    for (const Value& item : *array) {
+      if (&item != array->data()) out->push_back(',');
+      item.DumpTo(out);
+    }
+    out->push_back(']');
+  } else if (const Object* object = As<Object>()) {
+    out->push_back('{');
+    for (const Member& member : *object) {
+      if (&member != object->data()) out->push_back(',');
+      DumpString(member.first, out);
+      out->push_back(':');
+      member.second.DumpTo(out);
+    }
+    out->push_back('}');
+  } else {
+    *out += "null";
+  }
+}
+
+const Value* Find(const Object& object, std::string_view key) {
+  for (const Member& member : object) {
+    if (member.first == key) return &member.second;
+  }
+  return nullptr;
+}
+
+Value Parse(std::string_view text, const Limits& limits) {
+  return Parser(text, limits).ParseDocument();
+}
+
+}  // namespace tvm_byoc_dnnl::json

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// A small strict JSON (RFC 8259) reader and writer. The input is never trusted: nesting, size,
+// numbers, escapes and UTF-8 are checked, duplicate keys are refused.
+#ifndef TVM_BYOC_DNNL_COMMON_SUPPORT_JSON_H_
+#define TVM_BYOC_DNNL_COMMON_SUPPORT_JSON_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace tvm_byoc_dnnl::json {
+
+class Value;
+using Array = std::vector<Value>;
+using Member = std::pair<std::string, Value>;
+using Object = std::vector<Member>;  // in the order of the document
+
+class Value {
+ public:
+  Value() = default;
+  Value(bool value) : data_(value) {}                          // NOLINT(runtime/explicit)
+  Value(int64_t value) : data_(value) {}                       // NOLINT(runtime/explicit)
+  Value(int value) : data_(static_cast<int64_t>(value)) {}     // NOLINT(runtime/explicit)
+  Value(size_t value) : data_(static_cast<int64_t>(value)) {}  // NOLINT(runtime/explicit)
+  Value(double value) : data_(value) {}                        // NOLINT(runtime/explicit)
+  Value(const char* value) : data_(std::string(value)) {}      // NOLINT(runtime/explicit)
+  Value(std::string value) : data_(std::move(value)) {}        // NOLINT(runtime/explicit)
+  Value(Array value) : data_(std::move(value)) {}              // NOLINT(runtime/explicit)
+  Value(Object value) : data_(std::move(value)) {}             // NOLINT(runtime/explicit)
+
+  template <typename T>
+  const T* As() const {
+    return std::get_if<T>(&data_);
+  }
+
+  /// "null", "a boolean", "an integer" ... for error messages.
+  const char* TypeName() const;
+
+  /// Compact JSON. Non-finite numbers become the strings "inf", "-inf", "nan".
+  std::string Dump() const;
+
+ private:
+  void DumpTo(std::string* out) const;
+
+  std::variant<std::monostate, bool, int64_t, double, std::string, Array, Object> data_;
+};
+
+/// The member of an object, or nullptr.
+const Value* Find(const Object& object, std::string_view key);
+
+struct Limits {
+  size_t max_bytes = size_t{1} << 30;
+  int max_depth = 100;
+};
+
+/// Parses one document. Throws Error(kGraph) with the position of the first fault.
+Value Parse(std::string_view text, const Limits& limits = {});
+
+}  // namespace tvm_byoc_dnnl::json
+
+#endif  // TVM_BYOC_DNNL_COMMON_SUPPORT_JSON_H_

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// XXH64 with seed 0: a checksum as fast as memory, for what is too large for CRC-32.
+#ifndef TVM_BYOC_DNNL_COMMON_SUPPORT_XXHASH_H_
+#define TVM_BYOC_DNNL_COMMON_SUPPORT_XXHASH_H_
+
+#include <cstdint>
+#include <string_view>
+
+namespace tvm_byoc_dnnl {
+
+uint64_t Xxh64(std::string_view bytes);
+
+}  // namespace tvm_byoc_dnnl
+
+#endif  // TVM_BYOC_DNNL_COMMON_SUPPORT_XXHASH_H_

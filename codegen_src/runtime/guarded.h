@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The mapping of our errors to tvm-ffi's.
+#ifndef TVM_BYOC_DNNL_RUNTIME_GUARDED_H_
+#define TVM_BYOC_DNNL_RUNTIME_GUARDED_H_
+
+#include <tvm/ffi/cast.h>
+// cast.h stands first: the header below needs it.
+#include <tvm/ffi/error.h>
+
+#include <dnnl.hpp>
+#include <new>
+
+#include "common/support/error.h"
+
+namespace tvm_byoc_dnnl {
+
+/// Runs `body`; our exceptions leave as errors that Python sees as the classes of errors.py.
+template <typename Body>
+auto Guarded(const Body& body) -> decltype(body()) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    throw tvm::ffi::Error(Name(error.kind()), error.what(), "");
+  } catch (const dnnl::error& error) {
+    throw tvm::ffi::Error(
+        "RuntimeError",
+        Cat("oneDNN failed with status ", static_cast<int>(error.status), ": ", error.what()), "");
+  } catch (const std::bad_alloc&) {
+    throw tvm::ffi::Error("MemoryError", "out of memory in a dnnl_byoc module", "");
+  }
+}
+
+}  // namespace tvm_byoc_dnnl
+
+#endif  // TVM_BYOC_DNNL_RUNTIME_GUARDED_H_

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// One team of threads for oneDNN and for TVM's own loops.
+#ifndef TVM_BYOC_DNNL_RUNTIME_THREADS_H_
+#define TVM_BYOC_DNNL_RUNTIME_THREADS_H_
+
+namespace tvm_byoc_dnnl {
+
+/// TVM's thread pool binds the thread that starts it to half of the cores, and OpenMP's team
+/// inherits that mask. Turns the binding off (TVM_BIND_THREADS=0) unless the user has said
+/// otherwise; before the pool exists.
+void KeepTeamOnAllCores();
+
+/// Runs the parallel loops of the TVM modules that are loaded from now on with OpenMP, on oneDNN's
+/// team.
+void UseOpenMPForTVM();
+
+int MaxThreads();
+
+}  // namespace tvm_byoc_dnnl
+
+#endif  // TVM_BYOC_DNNL_RUNTIME_THREADS_H_

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who writes the saved modules.
+#ifndef TVM_BYOC_DNNL_RUNTIME_VERSION_H_
+#define TVM_BYOC_DNNL_RUNTIME_VERSION_H_
+
+#include <string>
+
+namespace tvm_byoc_dnnl {
+
+/// This library and the oneDNN that it runs with, as saved modules name them.
+std::string WriterName();
+
+}  // namespace tvm_byoc_dnnl
+
+#endif  // TVM_BYOC_DNNL_RUNTIME_VERSION_H_
