@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "common/memory_plan.h"
+
 #include <algorithm>
 
 #include "check.h"
-#include "common/memory_plan.h"
 
 namespace {
 
