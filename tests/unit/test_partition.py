@@ -341,3 +341,44 @@ def test_an_empty_module_and_one_without_matches():
             return x
 
     assert host_calls(partitioned(M)) == []
+
+
+def test_a_match_that_would_read_what_is_overwritten_meanwhile_is_not_taken():
+    x, y = wildcard(), wildcard()
+    byoc.register_pattern("v1", "relu_matmul", is_op("relax.matmul")(is_op("relax.nn.relu")(x), y))
+
+    @I.ir_module
+    class M:
+        @R.function
+        def main(x: T):
+            with R.dataflow():
+                a = R.exp(x)
+                b = R.nn.relu(a)
+                c = R.multiply(a, a)
+                d = R.matmul(b, c)
+                R.output(d)
+            return d
+
+    assert regions(partitioned(M)) == {"v1_0": ["v1.relu_matmul"]}
+    mod = partitioned(relax.transform.DataflowUseInplaceCalls()(M))
+    assert regions(mod) == {"v1_0": ["v1.relax.nn.relu"]}
+    assert host_calls(mod) == ["relax.exp", "v1_0", "relax.call_tir_inplace", "relax.matmul"]
+
+
+def test_regions_stay_in_front_of_a_packed_function_that_overwrites_what_they_read():
+    @I.ir_module
+    class M:
+        @R.function
+        def main(x: T, y: T):
+            with R.dataflow():
+                b = R.nn.relu(x)
+                c = R.call_inplace_packed("fill", x, inplace_indices=[0], ty_args=[T])
+                d = R.add(b, c)
+                e = R.add(b, x)
+                f = R.nn.relu(y)
+                g = R.add(f, b)
+                R.output(d, e, g)
+            return d, e, g
+
+    assert host_calls(partitioned(M)) == ["v1_0", "relax.call_inplace_packed", "v1_1", "v1_1"]
+    assert regions(partitioned(M)) == {"v1_0": ["v1.relax.nn.relu", "v1.relax.add"], "v1_1": ["v1.relax.add"]}

@@ -7,12 +7,13 @@ from typing import Any
 
 from tvm import relax
 
+from ..inplace import WritersBetween
 from ..verdict import Reject
 
 __all__ = ["refuse_escape"]
 
 
-def refuse_escape(context: Any, outputs: Sequence[str] = ()) -> Reject | None:
+def refuse_escape(context: Any, outputs: Sequence[str] = (), writers: Iterable[WritersBetween] = ()) -> Reject | None:
     """Why a match cannot become one function, ``None`` where it can.
 
     Parameters
@@ -21,8 +22,16 @@ def refuse_escape(context: Any, outputs: Sequence[str] = ()) -> Reject | None:
         The match.
     outputs : sequence of str
         Annotated parts, besides the root, whose results may be used outside.
+    writers : iterable of WritersBetween
+        Of the functions that are searched. The match will stand where its last call stands, and may read nothing there
+        that is overwritten before.
     """
     own = set(context.matched_bindings)
+    for function in writers:
+        if (writer := function.first(own)) is not None:
+            return Reject(
+                f"{writer.name}, which overwrites one of its arguments, stands between the calls of the match"
+            )
     parts = [context.annotated_expr[name] for name in outputs if name in context.annotated_expr]
     results = {context.value_to_bound_var[e] for e in [context.matched_expr, *parts]}
     for var in own - results:

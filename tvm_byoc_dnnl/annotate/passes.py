@@ -11,6 +11,7 @@ from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
 from .._compat import var_name
+from ..inplace import IN_PLACE, WritersBetween
 from ..log import Entry, with_entries
 from ..prepare import Prepare
 from ..registry import Namespace, Pattern, namespace
@@ -55,7 +56,9 @@ class Matcher:
 
     def __init__(self, compilers: Sequence[str], ops: set[str]) -> None:
         self._compilers = list(compilers)
+        self._ops = ops
         self._accepted = ""  # variable of the match that was accepted last
+        self._writers: list[WritersBetween] = []  # of the functions that are searched
         self._crashes: list[tuple[Any, Entry]] = []  # variable, and the entry that does not know its function yet
         #: ``(name, pattern, annotations, check, attributes)``
         self.candidates: list[tuple[Any, ...]] = []
@@ -77,7 +80,7 @@ class Matcher:
 
     def _pattern_check(self, ns: Namespace, pattern: Pattern) -> Any:
         def check(context: Any) -> bool:
-            refusal = refuse_escape(context, pattern.outputs)
+            refusal = refuse_escape(context, pattern.outputs, self._writers)
             if refusal is not None:
                 return False
             match = {str(name): expr for name, expr in context.annotated_expr.items()}
@@ -110,6 +113,8 @@ class Matcher:
         """Replace what matches in ``functions`` by calls of composite functions."""
         if not self.candidates:
             return mod
+        if not IN_PLACE.isdisjoint(self._ops):
+            self._writers = [WritersBetween(mod[name]) for name in functions]
         fuse = relax.transform.FuseOpsByPattern(self.candidates, bind_constants=True, entry_functions=list(functions))
         return restore_names(fuse(mod))
 

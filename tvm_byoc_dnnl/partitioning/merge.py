@@ -11,13 +11,14 @@ one takes any function, and remembers which calls a region was made of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
 from tvm import relax
 
+from ..inplace import order_constraints
 from ..relax_utils import compiler_of_composite
 
 __all__ = ["Unit", "form_units"]
@@ -34,11 +35,6 @@ class Unit:
     order: int = 0
     #: only units of the same part are merged
     part: int = 0
-
-    def uses(self) -> Iterable[Any]:
-        """Variables that its bindings read."""
-        for binding in self.bindings:
-            yield from relax.analysis.free_vars(binding.value)
 
 
 def form_units(block: Any, functions: Callable[[Any], Any], parts: Mapping[Any, int] | None = None) -> list[Unit]:
@@ -59,9 +55,12 @@ def form_units(block: Any, functions: Callable[[Any], Any], parts: Mapping[Any, 
     """
     owner: dict[Any, Unit] = {}
     units: list[Unit] = []
+    compilers = {b.var: compiler_of_composite(b.value, functions) for b in block.bindings}
+    constraints = order_constraints(block.bindings, [var for var, compiler in compilers.items() if compiler])
+    needs = {b.var: [*relax.analysis.free_vars(b.value), *constraints.get(b.var, ())] for b in block.bindings}
     for order, binding in enumerate(block.bindings):
-        parents = list(dict.fromkeys(owner[v] for v in relax.analysis.free_vars(binding.value) if v in owner))
-        compiler = compiler_of_composite(binding.value, functions)
+        parents = list(dict.fromkeys(owner[v] for v in needs[binding.var] if v in owner))
+        compiler = compilers[binding.var]
         if not compiler and parents and _is_glue(binding.value) and all(p is parents[0] for p in parents):
             unit = parents[0]
         else:
@@ -76,7 +75,7 @@ def form_units(block: Any, functions: Callable[[Any], Any], parts: Mapping[Any, 
         owner[binding.var] = unit
     for unit in units:
         unit.bindings.sort(key=_position(block))
-    return _in_order(units)
+    return _in_order(units, owner, needs)
 
 
 def _is_glue(value: Any) -> bool:
@@ -116,18 +115,19 @@ def _position(block: Any) -> Callable[[Any], int]:
     return lambda binding: index[binding.var]
 
 
-def _in_order(units: list[Unit]) -> list[Unit]:
-    """Topological order, otherwise that of the program."""
-    owner = {b.var: u for u in units for b in u.bindings}
-    waiting = {u: {owner[v] for v in u.uses() if v in owner and owner[v] is not u} for u in units}
+def _in_order(units: list[Unit], owner: Mapping[Any, Unit], needs: Mapping[Any, list[Any]]) -> list[Unit]:
+    """Topological order, otherwise that of the program; ``needs`` is what has to run before each variable."""
+    waiting = {
+        u: {owner[v] for b in u.bindings for v in needs[b.var] if v in owner and owner[v] is not u} for u in units
+    }
     readers: dict[Unit, list[Unit]] = {u: [] for u in units}
-    for unit, needs in waiting.items():
-        for need in needs:
-            readers[need].append(unit)
+    for unit, parents in waiting.items():
+        for parent in parents:
+            readers[parent].append(unit)
     ready: list[tuple[int, int]] = []
     number = {u: i for i, u in enumerate(units)}
-    for unit, needs in waiting.items():
-        if not needs:
+    for unit, parents in waiting.items():
+        if not parents:
             heappush(ready, (unit.order, number[unit]))
     result = []
     while ready:
