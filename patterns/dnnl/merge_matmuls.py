@@ -17,7 +17,7 @@ from 5 % less (16 rows) to 8 % more (197 rows of 192) with one thread. So they a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from ...lower.graph import Node, PortableGraph
 from .views import VIEWS
@@ -30,10 +30,9 @@ def merge_matmuls(graph: PortableGraph) -> None:
     constants = graph.constant_tensors()
     groups: dict[tuple[object, ...], list[Node]] = {}
     delivered = _delivered(graph)
-    producer = {t: n for n in graph.nodes for t in n.outputs}
     for node in graph.nodes:
         if node.kind == "matmul" and why_apart(graph, node, constants, delivered) is None:
-            groups.setdefault(_common(graph, node, producer), []).append(node)
+            groups.setdefault(_common(graph, node), []).append(node)
     for nodes in groups.values():
         if len(nodes) > 1:
             _merge(graph, nodes)
@@ -76,12 +75,12 @@ def _delivered(graph: PortableGraph) -> set[int]:
     return found
 
 
-def _common(graph: PortableGraph, node: Node, producer: dict[int, Node]) -> tuple[object, ...]:
+def _common(graph: PortableGraph, node: Node) -> tuple[object, ...]:
     """What products must have in common to be one."""
     types = tuple((graph.tensors[t].dtype, len(graph.tensors[t].shape)) for t in (*node.inputs[1:], *node.outputs))
     root = node.inputs[0]  # each product may have a reshape of its own; the result has rank 2, so they are alike
-    while root in producer and producer[root].kind == "reshape":
-        root = producer[root].inputs[0]
+    while (view := graph.nodes.producer(root)) is not None and view.kind == "reshape":
+        root = view.inputs[0]
     return root, types, tuple((op.alg, op.alpha, op.beta) for op in node.post_ops), repr(node.attrs)
 
 
@@ -94,45 +93,36 @@ def _merge(graph: PortableGraph, nodes: list[Node]) -> None:
     total = sum(w for w in widths if isinstance(w, int))
     whole = graph.new_tensor(dtype, (1, total))
     source = [name for n in nodes for name in n.source]
-    new = [Node("matmul", operands, [whole], dict(first.attrs), list(first.post_ops), source)]
+    graph.nodes.insert(
+        Node("matmul", tuple(operands), (whole,), dict(first.attrs), list(first.post_ops), source), first
+    )
     begin = 0
     for node, width in zip(nodes, widths, strict=True):
         assert isinstance(width, int)
-        new.append(Node("slice", [whole], node.outputs, {"begin": [0, begin], "steps": [1, 1]}))
+        slice_ = Node("slice", (whole,), node.outputs, {"begin": [0, begin], "steps": [1, 1]})
         begin += width
-    place = graph.nodes.index(first)
-    graph.nodes[place:place] = new
+        graph.nodes.insert(slice_, first)
     for node in nodes:
         graph.nodes.remove(node)
 
 
-def _joined(graph: PortableGraph, first: Node, tensors: Iterable[int]) -> int:
+def _joined(graph: PortableGraph, first: Node, tensors: Sequence[int]) -> int:
     """The constants side by side; computed once."""
-    tensors = list(tensors)
     _move_up(graph, first, tensors)
     shapes = [graph.tensors[t].shape for t in tensors]
     columns = sum(s[-1] for s in shapes if isinstance(s[-1], int))
     axis = len(shapes[0]) - 1
-    return graph.insert_before(
-        first, "concat", tensors, (*shapes[0][:-1], columns), graph.tensors[tensors[0]].dtype, axis=axis
-    )
+    shape = (*shapes[0][:-1], columns)
+    return graph.insert("concat", tensors, shape, graph.tensors[tensors[0]].dtype, before=first, axis=axis).outputs[0]
 
 
-def _move_up(graph: PortableGraph, place: Node, tensors: Iterable[int]) -> None:
+def _move_up(graph: PortableGraph, place: Node, tensors: Sequence[int]) -> None:
     """Bring what computes these constants, views mostly, in front of ``place``."""
-    producer = {t: n for n in graph.nodes for t in n.outputs}
-    end = graph.nodes.index(place)
-    needed: list[Node] = []
-
-    def visit(tensor: int) -> None:
-        node = producer.get(tensor)
-        if node is not None and node not in needed and graph.nodes.index(node) > end:
-            for t in node.inputs:
-                visit(t)
-            needed.append(node)
-
-    for tensor in tensors:
-        visit(tensor)
-    for node in needed:
-        graph.nodes.remove(node)
-        graph.nodes.insert(graph.nodes.index(place), node)
+    waiting, needed = list(tensors), set()
+    while waiting:
+        node = graph.nodes.producer(waiting.pop())
+        if node is not None and node not in needed and graph.nodes.precedes(place, node):
+            needed.add(node)
+            waiting.extend(node.inputs)
+    for node in graph.nodes.in_order(needed):
+        graph.nodes.move(node, before=place)

@@ -51,30 +51,23 @@ def fuse_post_ops(graph: PortableGraph) -> PortableGraph:
     graph.nodes.sort(key=lambda n: not constants.issuperset(n.outputs))  # what is known at load comes first
     fuser = _Fuser(graph)
     for node in list(graph.nodes):
-        if node in fuser.fused:
-            continue
-        while fuser.fuse_consumer(node):
+        while node in graph.nodes and fuser.fuse_consumer(node):
             pass
-    graph.nodes = [n for n in graph.nodes if n not in fuser.fused]
     merge_matmuls(graph)
     return graph.prune().validate()
 
 
 class _Fuser:
     def __init__(self, graph: PortableGraph) -> None:
-        self.graph = graph
-        self.fused: set[Node] = set()
+        self.graph, self.nodes = graph, graph.nodes
         self._constants = graph.constant_tensors()
-        self._position = {n: k for k, n in enumerate(graph.nodes)}
-        self._defined: dict[int, float] = {t: k for k, n in enumerate(graph.nodes) for t in n.outputs}
-        self._producer = {t: n for n in graph.nodes for t in n.outputs}
-        self._users = graph.uses()
+        self._outputs = set(graph.outputs)
         self._is_static = not graph.symbols
 
     def fuse_consumer(self, node: Node) -> bool:
         """Fuse the only reader of ``node`` into it, if that is possible."""
         out = node.outputs[0]
-        users = self._users[out]
+        users = self.nodes.readers(out)
         candidate: Node | str = self._why_none(node, users)
         if not candidate:
             fuse = self._with_eltwise if users[0].kind == "eltwise" else self._with_binary
@@ -88,21 +81,20 @@ class _Fuser:
                     reader.apart = reader.apart or candidate
             return False
         user = users[0]
-        for tensor in candidate.inputs[len(node.inputs) :]:
-            self._users[tensor] = [node if u is user else u for u in self._users[tensor]]
-        node.inputs, node.post_ops, node.outputs = candidate.inputs, candidate.post_ops, candidate.outputs
+        self.nodes.remove(user)
+        self.nodes.rewire(node, candidate.inputs, candidate.outputs)
+        node.post_ops = candidate.post_ops
         node.source = node.source + user.source
-        self._defined[node.outputs[0]] = self._position[node]
-        self.fused.add(user)
         return True
 
     def _why_none(self, node: Node, users: list[Node]) -> str:
         """Why no reader of ``node`` can be fused into it, whatever it computes; empty if its only one may."""
         allowed, out = _ANCHORS.get(node.kind, ()), node.outputs[0]
-        if out in self.graph.outputs:
+        reads = self.nodes.read_count(out)
+        if out in self._outputs:
             return f"the result of {node.kind} leaves the region"
-        if len(users) != 1:
-            return f"the result of {node.kind} is read {len(users)} times"
+        if reads != 1:
+            return f"the result of {node.kind} is read {reads} times"
         if len(node.post_ops) >= _MAX_POST_OPS:
             return f"{node.kind} has {_MAX_POST_OPS} post-ops, which is oneDNN's limit"
         if users[0].kind not in allowed:
@@ -137,24 +129,21 @@ class _Fuser:
         elif place == 1 and alg in _ORDERED:
             return f"the result of {node.kind} is the second operand of {alg}"
         if alg == "add" and not ops and self._is_bias(node, other):
-            return Node(node.kind, [*node.inputs, self._bias(node, other)], user.outputs, node.attrs, ops)
+            return Node(node.kind, (*node.inputs, self._bias(node, other)), user.outputs, node.attrs, ops)
         ops.append(PostOp("binary", alg, input=len(node.inputs)))
-        return Node(node.kind, [*node.inputs, other], user.outputs, node.attrs, ops)
+        return Node(node.kind, (*node.inputs, other), user.outputs, node.attrs, ops)
 
     def _is_known_before(self, node: Node, tensor: int) -> bool:
         """Whether ``tensor`` is computed before ``node``; views of such a tensor are moved up to make it so."""
         views: list[Node] = []
         root = tensor
-        while self._defined.get(root, -1) >= self._position[node]:
-            producer = self._producer[root]
+        while (producer := self.nodes.producer(root)) is not None and not self.nodes.precedes(producer, node):
             if producer.kind not in VIEWS:
                 return False
             views.append(producer)
             root = producer.inputs[0]
         for view in reversed(views):
-            self.graph.nodes.remove(view)
-            self.graph.nodes.insert(self.graph.nodes.index(node), view)
-            self._defined[view.outputs[0]] = self._position[node] - 0.5
+            self.nodes.move(view, before=node)
         return True
 
     def _is_bias(self, node: Node, other: int) -> bool:
@@ -170,11 +159,9 @@ class _Fuser:
         if node.kind == "matmul":
             return other
         channels = self.graph.tensors[other].shape[1]
-        bias = self.graph.insert_before(node, "reshape", [other], (channels,), self._dtype(other))
-        self._constants.add(bias)
-        self._users[bias] = [node]
-        self._defined[bias] = self._position[node] - 0.5
-        return bias
+        reshape = self.graph.insert("reshape", [other], (channels,), self._dtype(other), before=node)
+        self._constants.update(reshape.outputs)
+        return reshape.outputs[0]
 
     def _alone(self, node: Node) -> PortableGraph:
         """A graph of just this node, its operands as inputs; constants that it has in the region stay constants."""

@@ -1,11 +1,18 @@
-"""The portable graph as data: validation, pruning, symbols, JSON."""
+"""The portable graph as data: validation, pruning, changes, symbols, JSON."""
 
 import json
+import random
+import sys
+from collections import Counter
+from itertools import pairwise
 
 import pytest
+from tvm import relax, tirx
 
 from tvm_byoc_dnnl.errors import GraphError
-from tvm_byoc_dnnl.lower.graph import Constant, Input, Node, PortableGraph, PostOp, Tensor
+from tvm_byoc_dnnl.lower.builder import GraphBuilder
+from tvm_byoc_dnnl.lower.graph import Constant, Input, Node, NodeList, PortableGraph, PostOp, Tensor
+from tvm_byoc_dnnl.patterns.dnnl.post_ops import fuse_post_ops
 
 
 def _relu_graph() -> PortableGraph:
@@ -63,3 +70,105 @@ def test_symbols_and_specialize():
     assert static.tensors[0].shape == (3, 12)
     assert static.inputs[1].shape == (3,)
     assert graph.symbols == {"n", "m"}  # a copy
+
+
+def _same_as_recounted(nodes: NodeList) -> None:
+    """Producers, readers and order are what a walk over the nodes gives."""
+    order, reads = list(nodes), Counter(t for n in nodes for t in n.inputs)
+    assert list(reversed(nodes)) == order[::-1]
+    assert len(nodes) == len(order)
+    assert all(nodes.precedes(a, b) and not nodes.precedes(b, a) for a, b in pairwise(order))
+    for tensor in {t for n in order for t in (*n.inputs, *n.outputs)}:
+        assert nodes.producer(tensor) is next((n for n in order if tensor in n.outputs), None)
+        assert sorted(map(id, nodes.readers(tensor))) == sorted(id(n) for n in order if tensor in n.inputs)
+        assert nodes.read_count(tensor) == reads[tensor]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_node_list_keeps_order_producers_and_readers(seed):
+    draw = random.Random(seed)
+    nodes, model, tensors = NodeList(), [], 1
+    for _ in range(300):
+        action = draw.choice(["insert", "insert", "move", "rewire", "remove"]) if model else "insert"
+        place = draw.choice([*model, None])
+        if action == "insert":
+            node = Node("eltwise", draw.choices(range(tensors), k=draw.randint(1, 3)), [tensors])
+            tensors += 1
+            nodes.insert(node, place)
+            model.insert(len(model) if place is None else model.index(place), node)
+        else:
+            node = draw.choice(model)
+            if action == "move" and node is not place:
+                model.remove(node)
+                if place is not None and draw.random() < 0.5:
+                    nodes.move(node, after=place)
+                    model.insert(model.index(place) + 1, node)
+                else:
+                    nodes.move(node, before=place)
+                    model.insert(len(model) if place is None else model.index(place), node)
+            elif action == "rewire":
+                nodes.rewire(node, draw.choices(range(tensors), k=2))
+            elif action == "remove":
+                nodes.remove(node)
+                model.remove(node)
+                assert node not in nodes
+        assert list(nodes) == model
+    _same_as_recounted(nodes)
+    nodes.sort(key=lambda n: len(n.inputs))
+    assert list(nodes) == sorted(model, key=lambda n: len(n.inputs))
+    _same_as_recounted(nodes)
+    assert nodes.in_order(model[::-1]) == list(nodes)
+    assert [nodes[0], nodes[-1], nodes[2]] == [list(nodes)[i] for i in (0, -1, 2)]
+    with pytest.raises(IndexError):
+        nodes[len(nodes)]
+
+
+def test_many_insertions_at_one_place_keep_the_order():
+    last = Node("eltwise", [0], [1])
+    nodes = NodeList([last])
+    added = [Node("eltwise", [0], [k]) for k in range(2, 300)]
+    for node in added:
+        nodes.insert(node, before=last)
+    assert list(nodes) == [*added, last]
+    _same_as_recounted(nodes)
+
+
+def test_replace_rewires_readers_and_outputs():
+    graph = PortableGraph(
+        "g",
+        [Tensor("float32", (2,)) for _ in range(4)],
+        [Input(tensor=0), Input(tensor=1)],
+        nodes=[Node("binary", [0, 0], [2], {"alg": "add"}), Node("binary", [2, 0], [3], {"alg": "mul"})],
+        outputs=[3, 0],
+    )
+    graph.replace({0: 1})
+    assert [n.inputs for n in graph.nodes] == [(1, 1), (2, 1)]
+    assert graph.outputs == [3, 1]
+    assert graph.nodes.readers(0) == []
+    assert graph.nodes.read_count(1) == 3
+
+
+def test_passes_make_calls_in_proportion_to_the_nodes():
+    """Calls are counted, since times depend on what else the machine does."""
+
+    def calls(count: int) -> int:
+        g = GraphBuilder("g")
+        value = x = g.value(relax.Var("x", relax.TensorType((tirx.Var("n", "int64"), 8, 4, 4), "float32")))
+        other = g.value(relax.Var("c", relax.TensorType((1, 8, 1, 1), "float32")))
+        for _ in range(count):
+            value = g.permute(g.eltwise(g.permute(value, [0, 2, 3, 1]), "exp"), [0, 3, 1, 2])
+            value = g.binary("max", other, value, x.shape)
+        graph, total = g.finish(value), 0
+
+        def count_call(*_: object) -> None:
+            nonlocal total
+            total += 1
+
+        sys.setprofile(count_call)
+        try:
+            fuse_post_ops(graph)
+        finally:
+            sys.setprofile(None)
+        return total
+
+    assert calls(800) < 2.5 * calls(400)

@@ -200,7 +200,7 @@ class GraphBuilder:
         ins = list(inputs)
         out = self._tensor(dtype or ins[0].dtype, shape)
         self.graph.nodes.append(
-            Node(kind, [v.id for v in ins], [out.id], attrs, list(post_ops), source=list(self.source))
+            Node(kind, tuple(v.id for v in ins), (out.id,), attrs, list(post_ops), source=list(self.source))
         )
         return out
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from ..errors import GraphError
+from .node_list import Node, NodeList, PostOp
 
-__all__ = ["FORMAT", "VERSION", "Constant", "Dim", "Input", "Node", "PortableGraph", "PostOp", "Tensor"]
+__all__ = ["FORMAT", "VERSION", "Constant", "Dim", "Input", "Node", "NodeList", "PortableGraph", "PostOp", "Tensor"]
 
 FORMAT = "tvm_byoc_dnnl.graph"
 VERSION = 1
@@ -46,33 +47,6 @@ class Constant:
 
 
 @dataclass
-class PostOp:
-    """An operation on a node's result before it is stored; ``input`` is a position in the node's inputs."""
-
-    kind: str
-    alg: str
-    alpha: float = 0.0
-    beta: float = 0.0
-    input: int | None = None
-
-
-@dataclass(eq=False)
-class Node:
-    """One primitive or view; compared by identity, since passes rewrite it in place.
-
-    ``apart`` is why the node is not fused into the one that makes its input; it is for reports, not in the document.
-    """
-
-    kind: str
-    inputs: list[int]
-    outputs: list[int]
-    attrs: dict[str, Any] = field(default_factory=dict)
-    post_ops: list[PostOp] = field(default_factory=list)
-    source: list[str] = field(default_factory=list)
-    apart: str = ""
-
-
-@dataclass
 class PortableGraph:
     """A region: tensors by id, nodes in topological order."""
 
@@ -80,16 +54,11 @@ class PortableGraph:
     tensors: list[Tensor] = field(default_factory=list)
     inputs: list[Input] = field(default_factory=list)
     constants: list[Constant] = field(default_factory=list)
-    nodes: list[Node] = field(default_factory=list)
+    nodes: NodeList = field(default_factory=NodeList)
     outputs: list[int] = field(default_factory=list)
 
-    def uses(self) -> dict[int, list[Node]]:
-        """Consumers of each tensor, one entry per use."""
-        users: dict[int, list[Node]] = {i: [] for i in range(len(self.tensors))}
-        for node in self.nodes:
-            for tensor in node.inputs:
-                users[tensor].append(node)
-        return users
+    def __post_init__(self) -> None:
+        self.nodes = NodeList(self.nodes)
 
     def validate(self) -> PortableGraph:
         """Check ids, definitions and order.
@@ -133,17 +102,16 @@ class PortableGraph:
             if live.intersection(node.outputs):
                 live.update(node.inputs)
                 nodes.append(node)
-        self.nodes = nodes[::-1]
+        nodes.reverse()
         self.constants = [c for c in self.constants if c.tensor in live]
-        keep = live.union(
-            *(node.outputs for node in self.nodes), (i.tensor for i in self.inputs if i.tensor is not None)
-        )
+        keep = live.union(*(node.outputs for node in nodes), (i.tensor for i in self.inputs if i.tensor is not None))
         order = sorted(keep)
         new_id = {old: new for new, old in enumerate(order)}
         self.tensors = [self.tensors[i] for i in order]
-        for node in self.nodes:
-            node.inputs = [new_id[i] for i in node.inputs]
-            node.outputs = [new_id[i] for i in node.outputs]
+        for node in nodes:
+            node.inputs = tuple(new_id[i] for i in node.inputs)
+            node.outputs = tuple(new_id[i] for i in node.outputs)
+        self.nodes = NodeList(nodes)
         for entry in self.inputs:
             if entry.tensor is not None:
                 entry.tensor = new_id[entry.tensor]
@@ -165,13 +133,19 @@ class PortableGraph:
         self.tensors.append(Tensor(dtype, tuple(shape)))
         return len(self.tensors) - 1
 
-    def insert_before(
-        self, place: Node, kind: str, inputs: list[int], shape: Sequence[Dim], dtype: str, **attrs: Any
-    ) -> int:
-        """Insert a node in front of ``place``; returns the tensor it makes."""
-        out = self.new_tensor(dtype, shape)
-        self.nodes.insert(self.nodes.index(place), Node(kind, inputs, [out], attrs))
-        return out
+    def insert(
+        self, kind: str, inputs: Sequence[int], shape: Sequence[Dim], dtype: str, before: Node, **attrs: Any
+    ) -> Node:
+        """Insert a node with a result of its own in front of ``before``."""
+        node = Node(kind, tuple(inputs), (self.new_tensor(dtype, shape),), attrs)
+        self.nodes.insert(node, before)
+        return node
+
+    def replace(self, tensors: Mapping[int, int]) -> None:
+        """Let all that reads a key, the region's outputs included, read its value instead."""
+        for node in dict.fromkeys(n for t in tensors for n in self.nodes.readers(t)):
+            self.nodes.rewire(node, [tensors.get(t, t) for t in node.inputs])
+        self.outputs = [tensors.get(t, t) for t in self.outputs]
 
     def isolate(self, node: Node, constants: set[int]) -> PortableGraph:
         """A graph of ``node`` alone; its operands are constants where ``constants`` holds them, else inputs."""
@@ -183,11 +157,14 @@ class PortableGraph:
                 alone.constants.append(Constant(new_id[i], f"c{new_id[i]}"))
             else:
                 alone.inputs.append(Input(tensor=new_id[i]))
-        alone.nodes = [
-            replace(node, inputs=[new_id[i] for i in node.inputs], outputs=[new_id[i] for i in node.outputs])
-        ]
-        alone.nodes[0].source = []
-        alone.outputs = list(alone.nodes[0].outputs)
+        lone = replace(
+            node,
+            inputs=tuple(new_id[i] for i in node.inputs),
+            outputs=tuple(new_id[i] for i in node.outputs),
+            source=[],
+        )
+        alone.nodes.append(lone)
+        alone.outputs = list(lone.outputs)
         return alone
 
     def specialize(self, symbols: Mapping[str, int]) -> PortableGraph:
@@ -281,8 +258,8 @@ def _node_dict(node: Node) -> dict[str, Any]:
     attrs = {k: _number(list(v) if isinstance(v, tuple) else v) for k, v in node.attrs.items()}
     return {
         "kind": node.kind,
-        "inputs": node.inputs,
-        "outputs": node.outputs,
+        "inputs": list(node.inputs),
+        "outputs": list(node.outputs),
         "attrs": attrs,
         "post_ops": post_ops,
         "source": node.source,

@@ -1,0 +1,171 @@
+"""The nodes of a portable graph in their order, and which of them makes and which of them read each tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+__all__ = ["Node", "NodeList", "PostOp"]
+
+
+@dataclass
+class PostOp:
+    """An operation on a node's result before it is stored; ``input`` is a position in the node's inputs."""
+
+    kind: str
+    alg: str
+    alpha: float = 0.0
+    beta: float = 0.0
+    input: int | None = None
+
+
+@dataclass(eq=False)
+class Node:
+    """One primitive or view; compared by identity, since passes rewrite it in place.
+
+    Once a node is in a graph, only `NodeList.rewire` changes its tensors. ``apart`` is why the node is not fused into
+    the one that makes its input; it is for reports, not in the document.
+    """
+
+    kind: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    post_ops: list[PostOp] = field(default_factory=list)
+    source: list[str] = field(default_factory=list)
+    apart: str = ""
+
+    def __post_init__(self) -> None:
+        self.inputs, self.outputs = tuple(self.inputs), tuple(self.outputs)
+
+
+#: distance of the labels of neighbours that have room between them
+_GAP = 1 << 64
+
+
+class NodeList:
+    """A linked list of nodes: insertion, removal and the question which of two comes first take constant time.
+
+    Parameters
+    ----------
+    nodes : iterable of Node, optional
+        The first nodes, in order.
+    """
+
+    def __init__(self, nodes: Iterable[Node] = ()) -> None:
+        # ``None`` stands before the first node and behind the last one. Labels increase along the list.
+        self._next: dict[Node | None, Node | None] = {None: None}
+        self._previous: dict[Node | None, Node | None] = {None: None}
+        self._label: dict[Node, int] = {}
+        self._producer: dict[int, Node] = {}
+        self._readers: dict[int, dict[Node, int]] = {}  # with the number of times that each reads the tensor
+        for node in nodes:
+            self.append(node)
+
+    def __len__(self) -> int:
+        return len(self._label)
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._label
+
+    def __iter__(self) -> Iterator[Node]:
+        node = self._next[None]
+        while node is not None:
+            yield node
+            node = self._next[node]
+
+    def __reversed__(self) -> Iterator[Node]:
+        node = self._previous[None]
+        while node is not None:
+            yield node
+            node = self._previous[node]
+
+    def __getitem__(self, index: int) -> Node:
+        """The node at a position, counted from the nearer end where ``index`` is negative."""
+        nodes, place = (iter(self), index) if index >= 0 else (reversed(self), -1 - index)
+        for node in islice(nodes, place, None):
+            return node
+        raise IndexError(f"node {index} of {len(self)}")
+
+    # ---------------------------------------------------------------- who makes and who reads a tensor
+    def producer(self, tensor: int) -> Node | None:
+        """The node that makes a tensor; ``None`` for inputs and constants."""
+        return self._producer.get(tensor)
+
+    def readers(self, tensor: int) -> list[Node]:
+        """The nodes that read a tensor, each once."""
+        return list(self._readers.get(tensor, ()))
+
+    def read_count(self, tensor: int) -> int:
+        """How many operands a tensor is; a node that multiplies it with itself counts twice."""
+        return sum(self._readers.get(tensor, {}).values())
+
+    def precedes(self, node: Node, other: Node) -> bool:
+        """Whether ``node`` stands in front of ``other``."""
+        return self._label[node] < self._label[other]
+
+    def in_order(self, nodes: Iterable[Node]) -> list[Node]:
+        """Some nodes of the list in the order in which they stand in it."""
+        return sorted(nodes, key=self._label.__getitem__)
+
+    # ---------------------------------------------------------------- changes
+    def append(self, node: Node) -> None:
+        """Add a node behind all others."""
+        self.insert(node, before=None)
+
+    def insert(self, node: Node, before: Node | None) -> None:
+        """Add a node in front of ``before``, at the end for ``None``."""
+        self._link(node, before)
+        self._connect(node)
+
+    def remove(self, node: Node) -> None:
+        """Take a node out, and with it what it reads."""
+        self._disconnect(node)
+        self._unlink(node)
+
+    def move(self, node: Node, before: Node | None = None, after: Node | None = None) -> None:
+        """Put a node that is in the list in front of or behind another one."""
+        self._unlink(node)
+        self._link(node, self._next[after] if after is not None else before)
+
+    def rewire(self, node: Node, inputs: Iterable[int] | None = None, outputs: Iterable[int] | None = None) -> None:
+        """Let a node read or make other tensors."""
+        self._disconnect(node)
+        node.inputs = node.inputs if inputs is None else tuple(inputs)
+        node.outputs = node.outputs if outputs is None else tuple(outputs)
+        self._connect(node)
+
+    def sort(self, key: Callable[[Node], Any]) -> None:
+        """Order the nodes by ``key``; those that are equal keep their order."""
+        for node in sorted(self, key=key):
+            self.move(node)
+
+    def _connect(self, node: Node) -> None:
+        for tensor in node.outputs:
+            self._producer[tensor] = node
+        for tensor in node.inputs:
+            readers = self._readers.setdefault(tensor, {})
+            readers[node] = readers.get(node, 0) + 1
+
+    def _disconnect(self, node: Node) -> None:
+        for tensor in node.outputs:
+            if self._producer.get(tensor) is node:
+                del self._producer[tensor]
+        for tensor in node.inputs:
+            self._readers[tensor].pop(node, None)
+
+    def _link(self, node: Node, before: Node | None) -> None:
+        previous = self._previous[before]
+        self._previous[node], self._next[node] = previous, before
+        self._next[previous] = self._previous[before] = node
+        low = self._label[previous] if previous is not None else 0
+        self._label[node] = (low + self._label[before]) // 2 if before is not None else low + _GAP
+        if self._label[node] == low:  # after 64 insertions at one place, at the earliest
+            self._label = {n: (k + 1) * _GAP for k, n in enumerate(self)}
+
+    def _unlink(self, node: Node) -> None:
+        previous, following = self._previous.pop(node), self._next.pop(node)
+        self._next[previous], self._previous[following] = following, previous
+        del self._label[node]
