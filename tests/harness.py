@@ -29,10 +29,10 @@ from tvm_byoc_dnnl import _native
 from tvm_byoc_dnnl._compat import make_constant
 from tvm_byoc_dnnl.annotate.passes import ask_pattern
 from tvm_byoc_dnnl.annotate.trial import ask
+from tvm_byoc_dnnl.codegen.region import lower_region, match_annotations
 from tvm_byoc_dnnl.lower.graph import PortableGraph
-from tvm_byoc_dnnl.lower.region import lower_region
 from tvm_byoc_dnnl.registry import namespace
-from tvm_byoc_dnnl.relax_utils import bindings_of, codegen_of, match_annotations, op_calls
+from tvm_byoc_dnnl.relax_utils import bindings_of, codegen_of, op_calls
 
 __all__ = ["TOLERANCE", "Case", "Operand", "accept", "const", "data", "has_bfloat16", "number", "refuse", "table_tests"]
 

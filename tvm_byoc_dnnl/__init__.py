@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from ._version import __version__
 from .annotate.passes import AnnotateExternalCompiler
+from .annotate.trial import get_annotate_compiler
 from .api import compile, partition
-from .codegen.pipeline import byoc_pipeline
-from .codegen.source_executable import source_options
 from .emit import emit
 from .errors import ArtifactError, ByocError, ExportError, GraphError, InputError, NativeLibraryError, UnsupportedError
 from .frontend import to_relax
@@ -14,12 +13,13 @@ from .hooks.c_source import generate_c
 from .hooks.fused_op import register_fused_op
 from .hooks.registration import for_each_region, register_target_hooks
 from .partitioning.passes import PartitionGraph
-from .partitioning.policy import RegionPolicy
 from .pattern_example import pattern_example
+from .pipeline.byoc import byoc_pipeline
+from .pipeline.source_executable import source_options
 from .prepare import Prepare
+from .regions.policy import RegionPolicy
 from .registry import (
     compilers,
-    get_annotate_compiler,
     register_annotate_compiler,
     register_codegen,
     register_lowering,

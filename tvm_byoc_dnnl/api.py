@@ -9,15 +9,14 @@ import tvm
 from tvm import relax
 
 from .annotate.passes import AnnotateExternalCompiler
-from .codegen.executable import ByocExecutable
-from .codegen.extern import check_output, has_source, source_namespaces
-from .codegen.pipeline import PIPELINE
-from .codegen.source_executable import SourceExecutable
+from .codegen.extern import check_output, has_source, source_builds, source_namespaces
 from .errors import InputError
 from .frontend import to_relax
-from .partitioning.attempt import source_builds
 from .partitioning.passes import PartitionGraph
-from .partitioning.policy import RegionPolicy
+from .pipeline.byoc import PIPELINE
+from .pipeline.executable import ByocExecutable
+from .pipeline.source_executable import SourceExecutable
+from .regions.policy import RegionPolicy
 from .registry import compilers, namespace
 from .target_options import with_options
 

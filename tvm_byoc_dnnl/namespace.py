@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import tvm
 
 from .lower.builder import GraphBuilder
 from .lower.graph import PortableGraph
+from .regions.policy import RegionPolicy
 from .verdict import Reject
 
-if TYPE_CHECKING:
-    from .partitioning.policy import RegionPolicy
-
-__all__ = ["Description", "FusedOp", "Lowering", "Namespace", "Pattern", "Predicate", "TargetHooks", "TirToRuntime"]
+__all__ = [
+    "Description",
+    "FusedOp",
+    "Lowering",
+    "Namespace",
+    "Pattern",
+    "Predicate",
+    "Standalone",
+    "TargetHooks",
+    "TirToRuntime",
+]
 
 #: ``predicate(attrs, args) -> True | False | Reject``
 Predicate = Callable[[Any, Sequence[Any]], "bool | Reject"]
@@ -68,6 +77,31 @@ class Description:
 
     implementations: Sequence[str]
     reorders: int
+
+
+@dataclass(frozen=True)
+class Standalone:
+    """A region that is a whole program.
+
+    Attributes
+    ----------
+    graph : PortableGraph
+        The region.
+    source : str
+        It as C source.
+    constants : list of ndarray
+        In the order of the graph's constants.
+    arguments : list of int
+        For each input of the region, the parameter of ``main`` that it is.
+    results : list of int
+        For each result of ``main``, the output of the region that it is.
+    """
+
+    graph: PortableGraph
+    source: str
+    constants: list[Any]
+    arguments: list[int]
+    results: list[int]
 
 
 #: ``(IRModule of one namespace's PrimFuncs, Target) -> runtime Module``
@@ -123,6 +157,7 @@ class Namespace:
     probe: Callable[[PortableGraph], Reject | None] | None = None
     describe: Callable[[PortableGraph], Description | None] | None = None
     emit: Callable[[PortableGraph], str] | None = None
+    write_program: Callable[[Standalone, Path], Sequence[Path]] | None = None
     optimize: Callable[[PortableGraph], PortableGraph] | None = None
     prepare: Sequence[Callable[[], tvm.transform.Pass]] = ()
     policy: RegionPolicy | None = None

@@ -6,17 +6,17 @@ The engine reads this table and nothing else of a vendor.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import tvm
 
 from .lower.builder import GraphBuilder
 from .lower.graph import PortableGraph
-from .namespace import Description, Lowering, Namespace, Pattern, Predicate
+from .namespace import Description, Lowering, Namespace, Pattern, Predicate, Standalone
+from .regions.policy import RegionPolicy
+from .vendors import load_vendors
 from .verdict import Reject
-
-if TYPE_CHECKING:
-    from .partitioning.policy import RegionPolicy
 
 __all__ = [
     "Description",
@@ -24,7 +24,6 @@ __all__ = [
     "Pattern",
     "check_options",
     "compilers",
-    "get_annotate_compiler",
     "namespace",
     "register_annotate_compiler",
     "register_codegen",
@@ -37,13 +36,6 @@ __all__ = [
 ]
 
 _NAMESPACES: dict[str, Namespace] = {}
-
-
-def _load_vendors() -> None:
-    # Imported at first use, not at import: the vendors' folders import this module.
-    from . import patterns
-
-    patterns.load()
 
 
 def _namespace(name: str) -> Namespace:
@@ -75,7 +67,7 @@ def namespace(compiler: str) -> Namespace:
     ValueError
         If nobody registered it; the message lists those that are.
     """
-    _load_vendors()
+    load_vendors()
     if compiler not in _NAMESPACES:
         known = ", ".join(compilers()) or "none"
         raise ValueError(
@@ -87,7 +79,7 @@ def namespace(compiler: str) -> Namespace:
 
 def compilers() -> list[str]:
     """Names of the registered namespaces, sorted."""
-    _load_vendors()
+    load_vendors()
     return sorted(_NAMESPACES)
 
 
@@ -103,6 +95,7 @@ def register_namespace(
     probe: Callable[[PortableGraph], Reject | None] | None = None,
     describe: Callable[[PortableGraph], Description | None] | None = None,
     emit: Callable[[PortableGraph], str] | None = None,
+    write_program: Callable[[Standalone, Path], Sequence[Path]] | None = None,
     optimize: Callable[[PortableGraph], PortableGraph] | None = None,
     prepare: Sequence[Callable[[], tvm.transform.Pass]] = (),
     policy: RegionPolicy | None = None,
@@ -122,6 +115,9 @@ def register_namespace(
         ``describe(graph) -> Description | None``: how the library would run a lowered region, for reports.
     emit : callable, optional
         ``emit(graph) -> str``: a static lowered region as C source, for programs without TVM.
+    write_program : callable, optional
+        ``write_program(program, folder) -> paths``: writes what makes a program of that source: weights, headers, a
+        ``main``. By default nothing is added.
     optimize : callable, optional
         ``optimize(graph) -> graph``: fusion inside a lowered region, such as post-ops.
     prepare : sequence of callables, optional
@@ -134,6 +130,7 @@ def register_namespace(
         "probe": probe,
         "describe": describe,
         "emit": emit,
+        "write_program": write_program,
         "optimize": optimize,
         "prepare": tuple(prepare),
         "policy": policy,
@@ -241,26 +238,6 @@ def _check_op(op: str) -> None:
         near = [n for n in tvm.ir.Op.list_op_names() if n.startswith("relax.") and n.endswith(op.split(".")[-1])]
         hint = f"; did you mean {', '.join(near)}?" if near else ""
         raise ValueError(f"{op!r} is not an operator of this TVM ({tvm.__version__}){hint}")
-
-
-def get_annotate_compiler(compiler: str, op: str) -> Predicate:
-    """The predicate of ``compiler`` for ``op``.
-
-    Where none was registered by hand but the namespace can lower ``op``, the predicate is "the lowering does not
-    refuse, and the library has an implementation". An unknown compiler or op gives a predicate that rejects with
-    the reason.
-    """
-    from .annotate.trial import trial_predicate  # trial reads this registry
-
-    _load_vendors()
-    ns = _NAMESPACES.get(compiler)
-    if ns is None:
-        return lambda attrs, args: Reject(f"no compiler {compiler!r} is registered")
-    if op in ns.predicates:
-        return ns.predicates[op]
-    if op in ns.lowerings:
-        return trial_predicate(ns, op)
-    return lambda attrs, args: ns.no_predicate(op)
 
 
 def register_unsupported(compiler: str, reasons: Mapping[str, str]) -> None:

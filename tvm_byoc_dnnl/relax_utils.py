@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm import relax
-
-if TYPE_CHECKING:
-    from .registry import Pattern
 
 __all__ = [
     "Twins",
@@ -19,7 +16,6 @@ __all__ = [
     "compiler_of_composite",
     "composite_of",
     "is_host_function",
-    "match_annotations",
     "op_calls",
     "ops_of",
     "with_functions",
@@ -70,17 +66,6 @@ def composite_of(func: Any) -> str:
 def is_host_function(func: Any) -> bool:
     """Whether it is a Relax function that belongs to no external compiler."""
     return isinstance(func, relax.Function) and not codegen_of(func) and not composite_of(func)
-
-
-def match_annotations(pattern: Pattern, func: relax.Function) -> dict[str, Any] | None:
-    """Match ``pattern`` against a composite's body: annotation name (and ``"root"``) → expression, or ``None``."""
-    var_to_value = dict(bindings_of(func))
-    root = func.body.body
-    found = pattern.pattern.extract_matched_expr(root, var_to_value)
-    if found is None:
-        return None
-    match = {name: found[part] for name, part in pattern.annotations.items() if part in found}
-    return {**match, "root": var_to_value.get(root, root)}
 
 
 def compiler_of_composite(value: Any, lookup: Callable[[Any], Any]) -> str:

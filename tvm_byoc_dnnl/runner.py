@@ -14,8 +14,8 @@ import tvm
 from tvm import relax
 
 from . import _native
-from .codegen.metadata import read_metadata
 from .errors import ArtifactError, InputError
+from .pipeline.metadata import read_metadata
 
 __all__ = ["Runner", "load"]
 

@@ -12,8 +12,8 @@ from tvm import relax
 
 from ..._compat import dtype_of, shape_dims, static_shape
 from ...hooks.c_source import generate_c, lower_tir
-from ...partitioning.attempt import describe
-from ...partitioning.policy import RegionPolicy, Work
+from ...regions.failure import describe
+from ...regions.policy import RegionPolicy, Work
 from ...registry import register_annotate_compiler
 from ...te import translate_to_te
 from ...verdict import Reject, require

@@ -27,6 +27,7 @@ from . import (
 from .native import create_module, describe, probe
 from .policy import DnnlPolicy
 from .post_ops import fuse_post_ops
+from .program import write_program
 from .source import create_source, emit, source_build
 
 __all__ = [
@@ -53,6 +54,7 @@ register_namespace(
     probe=probe,
     describe=describe,
     emit=emit,
+    write_program=write_program,
     optimize=fuse_post_ops,
     prepare=[attention.CausalMasks],
     policy=DnnlPolicy(cheap_beside_host=False),

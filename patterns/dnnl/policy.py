@@ -14,7 +14,7 @@ from typing import Any
 
 from ..._compat import static_shape
 from ...cost import is_cheap
-from ...partitioning.policy import RegionPolicy, Work
+from ...regions.policy import RegionPolicy, Work
 from .common import ints
 
 __all__ = ["DnnlPolicy"]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import tvm
 
 from ... import _native
-from ...emit.source import SUPPORT_HEADERS, SourceBuild
+from ...codegen.source import SourceBuild
 from ...lower.graph import PortableGraph
 
-__all__ = ["create_source", "emit", "source_build"]
+__all__ = ["EMITTED", "create_source", "emit", "source_build"]
+
+#: folder of the files that emitted source is compiled with
+EMITTED = Path(__file__).resolve().parent / "emitted"
 
 
 def emit(graph: PortableGraph) -> str:
@@ -25,7 +30,7 @@ def create_source(graph: PortableGraph) -> tvm.runtime.Module:
 
 def source_build() -> SourceBuild:
     """Our support headers and oneDNN's, and the library of oneDNN that plans here."""
-    return SourceBuild([SUPPORT_HEADERS, _native.INCLUDE], [_native.dnnl_path()])
+    return SourceBuild([EMITTED, _native.INCLUDE], [_native.dnnl_path()])
 
 
 def _emit(graph: PortableGraph, *, as_function: bool) -> str:

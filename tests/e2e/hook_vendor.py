@@ -15,7 +15,7 @@ from tvm.script import relax as R
 
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.hooks import for_each_region
-from tvm_byoc_dnnl.hooks.stage import RunTargetHooks
+from tvm_byoc_dnnl.pipeline.hooks import RunTargetHooks
 
 VENDOR = "example_target_hook"
 RNG = np.random.default_rng(0)

@@ -9,8 +9,8 @@ from tvm import relax, te
 from tvm.relax.dpl import is_const, is_op, is_tuple, wildcard
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.hooks.stage import RunTargetHooks
 from tvm_byoc_dnnl.log import read_log
+from tvm_byoc_dnnl.pipeline.hooks import RunTargetHooks
 from tvm_byoc_dnnl.relax_utils import codegen_of
 
 VENDOR = "fused_op_vendor"

@@ -11,7 +11,7 @@ import pytest
 
 import tvm_byoc_dnnl as byoc
 from tests.golden.make import BIAS, WEIGHT, format_version, model, path_of
-from tvm_byoc_dnnl.codegen import metadata
+from tvm_byoc_dnnl.pipeline import metadata
 
 GOLDEN = sorted(path_of(0).parent.glob("format*.library"))
 

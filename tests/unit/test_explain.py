@@ -8,7 +8,7 @@ from tvm import relax, te, tirx
 from tvm.relax.dpl import is_op, wildcard
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.partitioning.policy import RegionPolicy
+from tvm_byoc_dnnl.regions.policy import RegionPolicy
 from tvm_byoc_dnnl.registry import Description
 from tvm_byoc_dnnl.report import explain
 

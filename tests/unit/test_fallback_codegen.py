@@ -9,10 +9,11 @@ from tvm.script import relax as R
 
 import tvm_byoc_dnnl as byoc
 from tests.unit.failing_vendor import reasons, run, vendors
-from tvm_byoc_dnnl.codegen.guard import RunCodegens, dissolve_regions
-from tvm_byoc_dnnl.codegen.metadata import read_metadata
+from tvm_byoc_dnnl.codegen.source import check_sources
 from tvm_byoc_dnnl.errors import NativeLibraryError, UnsupportedError
-from tvm_byoc_dnnl.partitioning.attempt import check_sources
+from tvm_byoc_dnnl.pipeline.codegens import RunCodegens
+from tvm_byoc_dnnl.pipeline.metadata import read_metadata
+from tvm_byoc_dnnl.regions.dissolve import dissolve_regions
 from tvm_byoc_dnnl.relax_utils import bindings_of, codegen_of
 
 T = R.Tensor((4, 4), "float32")

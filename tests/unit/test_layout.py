@@ -17,14 +17,15 @@ VENDOR_API = {"registry", "verdict", "lower", "errors", "_compat", "pattern_exam
 # ... and what single files may use beyond that.
 VENDOR_EXTRA = {
     "patterns/dnnl/__init__.py": {"codegen"},  # chooses the engine's portable-graph codegen
-    "patterns/dnnl/policy.py": {"cost", "partitioning"},  # what is worth a region
+    "patterns/dnnl/policy.py": {"cost", "regions"},  # what is worth a region
     "patterns/dnnl/attention.py": {"prepare"},  # writes causal masks as constants
     "patterns/dnnl/native.py": {"_native"},  # asks the library what it can do
-    "patterns/dnnl/source.py": {"_native", "emit"},  # lets it print source, and knows what that is compiled with
+    "patterns/dnnl/source.py": {"_native", "codegen"},  # lets it print source, and knows what that is compiled with
+    "patterns/dnnl/program.py": {"namespace"},  # makes a program of that source
     # a backend without a library of its own: target hooks, Relax → TE, and TVM's C generator
     "patterns/ccompiler/__init__.py": {"hooks"},
     "patterns/ccompiler/lower.py": {"hooks", "te"},
-    "patterns/ccompiler/ops.py": {"hooks", "partitioning", "te"},
+    "patterns/ccompiler/ops.py": {"hooks", "regions", "te"},
     "patterns/ccompiler/schedule.py": {"te"},
     "patterns/ccompiler/toolchain.py": {"hooks"},
 }

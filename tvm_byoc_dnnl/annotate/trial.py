@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tvm
 from tvm import relax
 
 from ..lower.builder import GraphBuilder
+from ..namespace import Namespace, Predicate
+from ..registry import compilers, namespace
 from ..verdict import Crash, Reject, as_reject
 
-if TYPE_CHECKING:
-    from ..registry import Namespace
-
-__all__ = ["ask", "trial_call", "trial_lowering", "trial_predicate"]
+__all__ = ["ask", "get_annotate_compiler", "trial_call", "trial_lowering"]
 
 
 def trial_lowering(ns: Namespace, name: str, source: list[str], lower: Callable[[GraphBuilder], Any]) -> Reject | None:
@@ -40,7 +39,7 @@ def trial_call(ns: Namespace, call: Any) -> Reject | None:
     return trial_lowering(ns, call.op.name, [call.op.name], lambda g: ns.lowerings[call.op.name](g, call))
 
 
-def trial_predicate(ns: Namespace, op: str) -> Callable[[Any, Sequence[Any]], bool | Reject]:
+def _trial_predicate(ns: Namespace, op: str) -> Predicate:
     """The default predicate of ``op``, in the form ``predicate(attrs, args)``."""
 
     def predicate(attrs: Any, args: Sequence[Any]) -> bool | Reject:
@@ -63,3 +62,20 @@ def ask(ns: Namespace, call: Any) -> Reject | None:
         return refusal
     except Exception as error:
         return Crash(f"the predicate of {ns.name!r} for {op} failed: {type(error).__name__}: {error}")
+
+
+def get_annotate_compiler(compiler: str, op: str) -> Predicate:
+    """The predicate of ``compiler`` for ``op``.
+
+    Where none was registered by hand but the namespace can lower ``op``, the predicate is "the lowering does not
+    refuse, and the library has an implementation". An unknown compiler or op gives a predicate that rejects with
+    the reason.
+    """
+    if compiler not in compilers():
+        return lambda attrs, args: Reject(f"no compiler {compiler!r} is registered")
+    ns = namespace(compiler)
+    if op in ns.predicates:
+        return ns.predicates[op]
+    if op in ns.lowerings:
+        return _trial_predicate(ns, op)
+    return lambda attrs, args: ns.no_predicate(op)

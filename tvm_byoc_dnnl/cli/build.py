@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from ..errors import InputError
-from ..partitioning.policy import RegionPolicy
+from ..regions.policy import RegionPolicy
 from ..target_options import parse_option
 from .common import (
     EXISTING_FILE,

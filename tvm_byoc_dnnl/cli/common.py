@@ -13,7 +13,7 @@ import click
 from ..api import DEFAULT_COMPILER
 from ..codegen.extern import OUTPUTS
 from ..errors import InputError
-from ..partitioning.policy import RegionPolicy
+from ..regions.policy import RegionPolicy
 
 __all__ = [
     "EXISTING_FILE",

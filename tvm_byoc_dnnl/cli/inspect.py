@@ -13,7 +13,7 @@ import click
 
 from ..api import DEFAULT_COMPILER
 from ..errors import InputError
-from ..partitioning.policy import RegionPolicy
+from ..regions.policy import RegionPolicy
 from .common import (
     EXISTING_FILE,
     NEW_FILE,

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..partitioning.policy import RegionPolicy
+from ..regions.policy import RegionPolicy
 from .build import read_arrays
 from .common import EXISTING_FILE, NEW_FILE, Shapes, check_folder, model_options, progress, say
 

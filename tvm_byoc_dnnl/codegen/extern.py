@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from ..emit.source import SourceBuild
 from ..errors import InputError, NativeLibraryError, UnsupportedError
 from ..lower.graph import PortableGraph
-from ..lower.region import lower_region
 from ..registry import Namespace, compilers, namespace
 from ..target_options import checked_options, get_target_options
+from .region import lower_region
+from .source import SourceBuild
 
 __all__ = [
     "OUTPUTS",
@@ -27,6 +27,7 @@ __all__ = [
     "has_source",
     "install_codegen",
     "portable_codegen",
+    "source_builds",
     "source_namespaces",
     "source_refusal",
 ]
@@ -136,6 +137,12 @@ def source_namespaces(mod: tvm.IRModule) -> list[Namespace]:
     """The namespaces whose regions of this module are to be source, by its options."""
     wanted = [name for name in compilers() if get_target_options(mod, name).get("output") == "source"]
     return [namespace(name) for name in wanted if has_source(namespace(name))]
+
+
+def source_builds(spaces: Iterable[Namespace]) -> list[SourceBuild]:
+    """What the source modules of these namespaces are compiled and linked with."""
+    codegens = [ns.codegen for ns in spaces if isinstance(ns.codegen, PortableCodegen)]
+    return [c.source_build() for c in codegens if c.source_build is not None]
 
 
 def source_refusal(ns: Namespace, func: relax.Function, symbol: str) -> str:

@@ -16,8 +16,8 @@ from tvm import relax, te, tirx
 from tvm.relax import dpl
 
 from ..namespace import FusedOp, Namespace
-from ..partitioning.attempt import describe
-from ..partitioning.flatten import flatten_region
+from ..regions.failure import describe
+from ..regions.flatten import flatten_region
 from ..registry import register_namespace, register_pattern
 from ..relax_utils import bindings_of, composite_of
 from ..verdict import Reject, require

@@ -11,8 +11,8 @@ import tvm
 from tvm import relax, tirx
 
 from ..namespace import Namespace, TargetHooks
-from ..partitioning.attempt import Failure, describe
-from ..partitioning.flatten import flatten_region, inline_functions
+from ..regions.failure import Failure, describe
+from ..regions.flatten import flatten_region, inline_functions
 from ..relax_utils import codegen_of
 from ..target_options import OPTIONS_ATTR
 from ..verdict import Reject, require

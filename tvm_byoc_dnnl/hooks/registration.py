@@ -9,8 +9,8 @@ import tvm
 from tvm import relax, tirx
 
 from ..namespace import TargetHooks, TirToRuntime
-from ..partitioning.attempt import describe
-from ..partitioning.flatten import flatten_region
+from ..regions.failure import describe
+from ..regions.flatten import flatten_region
 from ..registry import check_options, register_namespace
 from ..relax_utils import codegen_of
 from .calling import call_primfunc, with_body

@@ -2,44 +2,23 @@
 
 from __future__ import annotations
 
-import subprocess
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm import relax
-from tvm.support import cc
 
 from .._compat import is_constant
-from ..codegen.extern import PortableCodegen
-from ..emit.source import SourceBuild
+from ..codegen.extern import PortableCodegen, source_builds
+from ..codegen.region import lower_region
+from ..codegen.source import check_sources
 from ..errors import NativeLibraryError
-from ..lower.region import lower_region
-from ..registry import Namespace
-from ..verdict import Reject
+from ..hooks.lowering import attempt_hooks
+from ..namespace import Namespace
+from ..regions.failure import Failure, describe
 
-__all__ = ["Failure", "check_sources", "describe", "generate_code", "make_region", "source_builds"]
-
-_LONGEST_REASON = 600
-
-
-@dataclass(frozen=True)
-class Failure:
-    """What broke: ``lower``, ``plan`` or ``codegen``, and why."""
-
-    stage: str
-    reason: str
-
-
-def describe(error: Exception) -> str:
-    """An error in one line."""
-    text = " ".join(str(error).split())
-    text = text if isinstance(error, Reject) else f"{type(error).__name__}: {text}"
-    return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]} …"
+__all__ = ["generate_code", "make_region"]
 
 
 def make_region(ns: Namespace, func: relax.Function, options: Mapping[str, Any]) -> Failure | None:
@@ -55,8 +34,6 @@ def make_region(ns: Namespace, func: relax.Function, options: Mapping[str, Any])
         The options of the namespace, defaults filled in.
     """
     if ns.hooks is not None or ns.fused_ops:
-        from ..hooks.lowering import attempt_hooks  # which stands above this module
-
         result = attempt_hooks(ns, func, options)
         if result is not None:
             return result if isinstance(result, Failure) else None
@@ -98,42 +75,3 @@ def generate_code(ns: Namespace, functions: Sequence[relax.Function], options: M
     except Exception as error:
         return Failure("codegen", describe(error))
     return None
-
-
-def source_builds(spaces: Iterable[Namespace]) -> list[SourceBuild]:
-    """What the source modules of these namespaces are compiled and linked with."""
-    codegens = [ns.codegen for ns in spaces if isinstance(ns.codegen, PortableCodegen)]
-    return [c.source_build() for c in codegens if c.source_build is not None]
-
-
-def check_sources(modules: Sequence[tvm.runtime.Module], builds: Sequence[SourceBuild] = ()) -> None:
-    """Let the C++ compiler read every module that is C or C++ source, with the include paths of ``export_library``.
-
-    Parameters
-    ----------
-    modules : sequence of Module
-        Those of other kinds are passed over.
-    builds : sequence of SourceBuild
-        What they are compiled with besides.
-
-    Raises
-    ------
-    RuntimeError
-        With the compiler's first messages, or if there is no compiler to export such a module with.
-    """
-    sources = [m.inspect_source() for m in modules if m.kind == "c"]
-    if not sources:
-        return
-    compiler = cc.get_cc()
-    if not compiler:
-        raise RuntimeError("the codegen made C source and there is no C++ compiler; install g++ or clang++")
-    options = [option for build in [*builds, SourceBuild()] for option in build.compile_options]
-    with tempfile.TemporaryDirectory() as folder:
-        files = []
-        for number, source in enumerate(sources):
-            files.append(Path(folder, f"source_{number}.cc"))
-            files[-1].write_text(source)
-        command = [compiler, "-fsyntax-only", "-w", *dict.fromkeys(options), *map(str, files)]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-        if result.returncode:
-            raise RuntimeError(f"{Path(compiler).name}: {result.stderr.replace(folder + '/', '')}")

@@ -15,7 +15,7 @@ model in which nothing fails pays one attempt per region.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -26,15 +26,16 @@ from tvm import relax
 from ..annotate.passes import Matcher, compilers_of
 from ..cost import call_flops, is_cheap, type_bytes
 from ..log import Entry
+from ..regions.blocks import Block, dataflow_blocks
+from ..regions.builder import RegionBuilder
+from ..regions.failure import Failure, describe
+from ..regions.inline import Body, inline_calls
+from ..regions.policy import RegionPolicy, Work
 from ..registry import Namespace, namespace
-from ..relax_utils import compiler_of_composite, composite_of, is_host_function, op_calls, ops_of, with_functions
-from .attempt import Failure, describe
-from .inliner import Body, inline_calls
+from ..relax_utils import compiler_of_composite, composite_of, op_calls, ops_of, with_functions
 from .merge import Unit, form_units
-from .policy import RegionPolicy, Work
-from .region import Block, RegionBuilder
 
-__all__ = ["Attempt", "BlockPlan", "Fallback", "Plan", "dataflow_blocks"]
+__all__ = ["Attempt", "BlockPlan", "Fallback", "Plan"]
 
 logger = logging.getLogger(__package__)
 
@@ -320,22 +321,3 @@ def _judgement(policy: RegionPolicy, work: Work) -> Failure | None:
     except Exception as error:
         return Failure("policy crash", f"{type(policy).__name__}.why_not: {describe(error)}")
     return Failure("policy", f"not worth a region: {reason}") if reason else None
-
-
-def dataflow_blocks(mod: tvm.IRModule) -> Iterator[tuple[Any, Any]]:
-    """``(function, block)`` for every dataflow block of the host, in branches and local functions too; main's first."""
-    for gv in sorted(mod.get_global_vars(), key=lambda gv: (gv.name_hint != "main", gv.name_hint)):
-        if is_host_function(mod[gv]):
-            finder = _BlockFinder()
-            finder.visit_expr(mod[gv])
-            yield from ((gv, block) for block in finder.found)
-
-
-@relax.expr_functor.visitor
-class _BlockFinder(relax.PyExprVisitor):
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[Any] = []
-
-    def visit_dataflow_block_(self, block: Any) -> None:
-        self.found.append(block)

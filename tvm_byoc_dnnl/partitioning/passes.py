@@ -10,14 +10,15 @@ from tvm import relax
 from ..codegen.extern import install_codegen
 from ..log import raise_failures, read_log, with_entries
 from ..namespace import Namespace
+from ..regions.builder import RegionBuilder
+from ..regions.failure import Failure
+from ..regions.policy import RegionPolicy
 from ..registry import namespace
 from ..relax_utils import codegen_of, composite_of, is_host_function
 from ..target_options import get_target_options
-from .attempt import Failure, make_region
+from .attempt import make_region
 from .fallback import Attempt, BlockPlan, Fallback, Plan
 from .merge import Unit
-from .policy import RegionPolicy
-from .region import RegionBuilder
 
 __all__ = ["PartitionGraph", "partition_module"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .collect import explain
-from .model import CallReport, NearMiss, RegionReport, Report, Totals
+from .model import CallReport, NearMiss, RegionReport, Totals
+from .report import Report
 
 __all__ = ["CallReport", "NearMiss", "RegionReport", "Report", "Totals", "explain"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
-from .model import CallReport, Report
+from .model import CallReport, ReportData
 from .words import count, percent
 
 __all__ = ["advise"]
@@ -15,12 +15,12 @@ _SMALL_OPS, _SMALL_FLOPS = 2, 100_000
 _MAX = 8
 
 
-def advise(report: Report) -> list[str]:
+def advise(report: ReportData) -> list[str]:
     """Advice on a report, most valuable first."""
     return [line for rule in _RULES for line in rule(report)][:_MAX]
 
 
-def _symbols(report: Report) -> Iterator[str]:
+def _symbols(report: ReportData) -> Iterator[str]:
     if report.symbols:
         yield (
             f"Symbolic dims count as 1 here: {', '.join(report.symbols)}. Fixing them (`shapes=`, `--shape`) gives "
@@ -28,7 +28,7 @@ def _symbols(report: Report) -> Iterator[str]:
         )
 
 
-def _unasked(report: Report) -> Iterator[str]:
+def _unasked(report: ReportData) -> Iterator[str]:
     for name in report.unasked:
         yield (
             f"The library of {name} could not be asked on this machine, so its implementations and reorders are "
@@ -36,7 +36,7 @@ def _unasked(report: Report) -> Iterator[str]:
         )
 
 
-def _host_work(report: Report) -> Iterator[str]:
+def _host_work(report: ReportData) -> Iterator[str]:
     groups: dict[str, list[CallReport]] = defaultdict(list)
     for call in report.host_calls():
         groups[call.label].append(call)
@@ -47,7 +47,7 @@ def _host_work(report: Report) -> Iterator[str]:
             yield f"{label}: {work} stay with TVM. {_why(calls)}"
 
 
-def _bridges(report: Report) -> Iterator[str]:
+def _bridges(report: ReportData) -> Iterator[str]:
     """Host calls that read from and feed one compiler: without them, regions would be one."""
     readers: dict[int, list[CallReport]] = defaultdict(list)
     for call in report.calls:
@@ -66,7 +66,7 @@ def _bridges(report: Report) -> Iterator[str]:
         )
 
 
-def _small_regions(report: Report) -> Iterator[str]:
+def _small_regions(report: ReportData) -> Iterator[str]:
     small = [r for r in report.regions if r.ops <= _SMALL_OPS * r.uses and r.flops <= _SMALL_FLOPS * r.uses]
     if len(small) > 1:
         names = ", ".join(r.name for r in small[:4]) + (" …" if len(small) > 4 else "")
@@ -76,7 +76,7 @@ def _small_regions(report: Report) -> Iterator[str]:
         )
 
 
-def _reorders(report: Report) -> Iterator[str]:
+def _reorders(report: ReportData) -> Iterator[str]:
     total = report.totals.reorders or 0
     if total > report.totals.offloaded_calls:
         worst = max(report.regions, key=lambda r: r.reorders or 0)
@@ -86,7 +86,7 @@ def _reorders(report: Report) -> Iterator[str]:
         )
 
 
-_RULES: Sequence[Callable[[Report], Iterator[str]]] = (
+_RULES: Sequence[Callable[[ReportData], Iterator[str]]] = (
     _unasked,
     _host_work,
     _bridges,

@@ -17,16 +17,17 @@ from ..codegen.extern import check_output, source_refusal
 from ..cost import call_bytes, call_flops, type_bytes
 from ..frontend import to_relax
 from ..partitioning.passes import PartitionGraph
-from ..partitioning.policy import RegionPolicy
 from ..prepare.misses import Miss, read_misses
+from ..regions.policy import RegionPolicy
 from ..registry import Namespace, namespace
 from ..relax_utils import codegen_of, composite_of, is_host_function
 from .advice import advise
 from .flow import Flow, Node, read_flow
-from .model import CallReport, NearMiss, RegionReport, Report, Totals
+from .model import CallReport, NearMiss, RegionReport, Totals
 from .nearest import near_misses
 from .primitives import Primitive, primitives_of
 from .reasons import BuildLog, reasons_for
+from .report import Report
 
 __all__ = ["explain"]
 

@@ -9,7 +9,7 @@ from importlib import resources
 from typing import Any
 
 from .layout import Drawing, draw
-from .model import CallReport, Report
+from .model import CallReport, ReportData
 from .text import render_text
 
 __all__ = ["render_html"]
@@ -18,7 +18,7 @@ _CHAR, _SMALL_CHAR, _PADDING = 7.4, 6.1, 24.0
 _MIN_WIDTH, _MAX_WIDTH = 64.0, 230.0
 
 
-def render_html(report: Report) -> str:
+def render_html(report: ReportData) -> str:
     """See `Report.to_html`."""
     title = f"{report.model or 'model'} on {', '.join(report.compilers) or 'TVM'}"
     page = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
@@ -39,13 +39,13 @@ def _width(label: str, below: str) -> float:
     return round(min(max(wanted, _MIN_WIDTH), _MAX_WIDTH), 1)
 
 
-def _of_calls(report: Report) -> dict[str, Any]:
+def _of_calls(report: ReportData) -> dict[str, Any]:
     """One box per call."""
     boxes = [{"calls": [c.id], "label": c.label, "below": c.output} for c in report.calls]
     return _drawn(boxes, [(i, c.id) for c in report.calls for i in c.inputs])
 
 
-def _of_regions(report: Report) -> dict[str, Any]:
+def _of_regions(report: ReportData) -> dict[str, Any]:
     """One box per use of a region, and per call that stays with TVM."""
     groups: dict[Any, list[CallReport]] = {}
     for call in report.calls:

@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..errors import ArtifactError
-from ..partitioning.policy import RegionPolicy
-from .model import CallReport, Report
+from ..regions.policy import RegionPolicy
+from .model import CallReport, ReportData
 from .words import count
 
 __all__ = ["Drift", "Lock", "compare", "make_lock"]
@@ -129,7 +129,7 @@ class Lock:
 
 
 def make_lock(
-    report: Report, shapes: Mapping[str, Sequence[int]] | None = None, policy: RegionPolicy | None = None
+    report: ReportData, shapes: Mapping[str, Sequence[int]] | None = None, policy: RegionPolicy | None = None
 ) -> Lock:
     """The lock of what a report says that was made with these shapes and this policy."""
     fixed = {name: tuple(dims) for name, dims in (shapes or {}).items()}
@@ -180,7 +180,7 @@ class Drift:
         return "\n".join(parts)
 
 
-def compare(locked: Lock, report: Report) -> Drift:
+def compare(locked: Lock, report: ReportData) -> Drift:
     """Compare a lock with what runs where now; the report gives the reasons."""
     now = make_lock(report)
     drift = Drift()
@@ -211,6 +211,6 @@ def _lost(before: Counter[str], after: Counter[str]) -> int:
     return max(to_host, moved - gone, 0)
 
 
-def _reasons(report: Report, kind: Kind) -> list[str]:
+def _reasons(report: ReportData, kind: Kind) -> list[str]:
     calls = (c for c in report.host_calls() if _kind(c) == kind)
     return list(dict.fromkeys(reason for call in calls for reason in call.reasons))

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from os import PathLike
-from pathlib import Path
 from typing import Any
 
-__all__ = ["CallReport", "NearMiss", "RegionReport", "Report", "Totals"]
+__all__ = ["CallReport", "NearMiss", "RegionReport", "ReportData", "Totals"]
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,7 @@ class Totals:
 
 
 @dataclass
-class Report:
+class ReportData:
     """What runs where and why.
 
     Attributes
@@ -180,34 +178,6 @@ class Report:
     def to_json(self, indent: int | None = 1) -> str:
         """The report as a JSON document (`to_dict` is the same before it becomes text)."""
         return json.dumps(self.to_dict(), indent=indent)
-
-    def to_text(self, *, width: int = 110, color: bool = False, every_call: bool = False) -> str:
-        """The report for a terminal.
-
-        Parameters
-        ----------
-        width : int
-            Columns.
-        color : bool
-            Use the terminal's colours.
-        every_call : bool
-            List all calls, not only those that stay with TVM.
-        """
-        from .text import render_text
-
-        return render_text(self, width=width, color=color, every_call=every_call)
-
-    def to_html(self, path: str | PathLike[str] | None = None) -> str:
-        """One self-contained page: the graph, regions coloured, reasons on hover; also written to ``path``."""
-        from .html import render_html
-
-        page = render_html(self)
-        if path is not None:
-            Path(path).write_text(page, encoding="utf-8")
-        return page
-
-    def __str__(self) -> str:
-        return self.to_text()
 
     def host_calls(self) -> Sequence[CallReport]:
         """Calls that stay with TVM."""

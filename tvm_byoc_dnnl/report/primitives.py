@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..codegen.region import lower_region
 from ..lower.graph import Node as GraphNode
 from ..lower.graph import PortableGraph
-from ..lower.region import lower_region
 from ..registry import Description, Namespace, Pattern
 from .flow import Node
 

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from .model import CallReport, Report
+from .model import CallReport, ReportData
 from .words import count, percent, quantity
 
 __all__ = ["render_text"]
@@ -18,13 +18,13 @@ __all__ = ["render_text"]
 _MAX_REGIONS = 20
 
 
-def render_text(report: Report, *, width: int = 110, color: bool = False, every_call: bool = False) -> str:
+def render_text(report: ReportData, *, width: int = 110, color: bool = False, every_call: bool = False) -> str:
     """See `Report.to_text`."""
     out = io.StringIO()
     console = Console(
         file=out, width=width, force_terminal=color, color_system="standard" if color else None, highlight=False
     )
-    sections: list[Callable[[Report], Iterable[RenderableType]]] = [
+    sections: list[Callable[[ReportData], Iterable[RenderableType]]] = [
         _summary,
         _regions,
         _modules,
@@ -62,7 +62,7 @@ def _table(*columns: tuple[str, str]) -> Table:
     return table
 
 
-def _summary(report: Report) -> Iterable[RenderableType]:
+def _summary(report: ReportData) -> Iterable[RenderableType]:
     totals = report.totals
     title = f"{report.model}: " if report.model else ""
     where = ", ".join(report.compilers) or "no compiler"
@@ -76,7 +76,7 @@ def _summary(report: Report) -> Iterable[RenderableType]:
     )
 
 
-def _regions(report: Report) -> Iterable[RenderableType]:
+def _regions(report: ReportData) -> Iterable[RenderableType]:
     if not report.regions:
         return
     yield _heading("Regions")
@@ -99,7 +99,7 @@ def _regions(report: Report) -> Iterable[RenderableType]:
         yield _indented(Text(f"… and {left} smaller ones", style="dim"))
 
 
-def _modules(report: Report) -> Iterable[RenderableType]:
+def _modules(report: ReportData) -> Iterable[RenderableType]:
     """Regions that cannot be source."""
     refused = [r for r in report.regions if r.source_refusal]
     if not refused:
@@ -120,7 +120,7 @@ def _operators(calls: Iterable[CallReport]) -> str:
     return ", ".join(parts[:8]) + (f", {len(parts) - 8} more" if len(parts) > 8 else "")
 
 
-def _host(report: Report) -> Iterable[RenderableType]:
+def _host(report: ReportData) -> Iterable[RenderableType]:
     host = report.host_calls()
     if not host:
         return
@@ -135,7 +135,7 @@ def _host(report: Report) -> Iterable[RenderableType]:
     yield _indented(table)
 
 
-def _misses(report: Report) -> Iterable[RenderableType]:
+def _misses(report: ReportData) -> Iterable[RenderableType]:
     groups: dict[tuple[str, int, int, str], list[CallReport]] = {}
     for call in report.calls:
         for miss in call.near_misses[:1]:
@@ -149,7 +149,7 @@ def _misses(report: Report) -> Iterable[RenderableType]:
     yield _indented(table)
 
 
-def _calls(report: Report) -> Iterable[RenderableType]:
+def _calls(report: ReportData) -> Iterable[RenderableType]:
     yield _heading("Calls")
     table = _table(
         ("", "right"), ("call", "left"), ("result", "left"), ("region", "left"), ("FLOP", "right"), ("runs as", "wide")
@@ -166,7 +166,7 @@ def _why(call: CallReport) -> str:
     return "; ".join(call.reasons)
 
 
-def _advice(report: Report) -> Iterable[RenderableType]:
+def _advice(report: ReportData) -> Iterable[RenderableType]:
     if report.advice:
         yield _heading("Advice")
         for line in report.advice:

@@ -20,10 +20,10 @@ import tvm
 from tvm import relax
 
 from ..api import DEFAULT_COMPILER, partition
-from ..codegen.pipeline import PIPELINE
 from ..frontend import to_relax
-from ..partitioning.flatten import flatten_region
-from ..partitioning.policy import RegionPolicy
+from ..pipeline.byoc import PIPELINE
+from ..regions.flatten import flatten_region
+from ..regions.policy import RegionPolicy
 from ..relax_utils import bindings_of, codegen_of, composite_of
 from ..runner import Runner
 

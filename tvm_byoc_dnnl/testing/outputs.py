@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import tvm
 
-from ..codegen.pipeline import byoc_pipeline
-from ..codegen.source_executable import SourceExecutable
-from ..emit.source import SourceBuild
+from ..codegen.extern import source_builds
+from ..codegen.source import SourceBuild
 from ..log import Entry, read_log
-from ..partitioning.attempt import source_builds
+from ..pipeline.byoc import byoc_pipeline
+from ..pipeline.source_executable import SourceExecutable
 from ..registry import compilers, namespace
 from ..relax_utils import codegen_of
 from ..runner import Runner

@@ -16,7 +16,7 @@ from tvm import relax
 
 import tvm_byoc_dnnl as byoc
 from tests.harness import Case, Operand, const, data, number
-from tvm_byoc_dnnl.partitioning.policy import RegionPolicy
+from tvm_byoc_dnnl.regions.policy import RegionPolicy
 from tvm_byoc_dnnl.relax_utils import codegen_of
 
 pytestmark = pytest.mark.native

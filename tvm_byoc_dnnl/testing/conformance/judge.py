@@ -11,11 +11,11 @@ from tvm import relax
 
 from ...annotate.passes import AnnotateExternalCompiler
 from ...annotate.trial import ask
-from ...codegen.pipeline import PIPELINE
 from ...log import read_log
-from ...partitioning.attempt import describe
 from ...partitioning.passes import PartitionGraph
-from ...partitioning.policy import RegionPolicy
+from ...pipeline.byoc import PIPELINE
+from ...regions.failure import describe
+from ...regions.policy import RegionPolicy
 from ...registry import Namespace
 from ...relax_utils import bindings_of, composite_of, op_calls
 from ...verdict import Crash, Reject

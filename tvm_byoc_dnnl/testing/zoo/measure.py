@@ -11,9 +11,9 @@ import numpy as np
 import tvm
 
 from ...api import partition
-from ...codegen.pipeline import PIPELINE
 from ...errors import ByocError
 from ...frontend import to_relax
+from ...pipeline.byoc import PIPELINE
 from ...report import Report, explain
 from ...runner import Runner
 from ..models import ort_run

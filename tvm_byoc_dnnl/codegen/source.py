@@ -1,7 +1,9 @@
-"""What the C source of a namespace needs to be compiled, linked and loaded."""
+"""C source as a namespace's output: what it is compiled and linked with, and whether a compiler can read it."""
 
 from __future__ import annotations
 
+import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +14,7 @@ from tvm.support import cc
 
 from ..errors import NativeLibraryError
 
-__all__ = ["SUPPORT_HEADERS", "SourceBuild"]
-
-#: folder of the headers that emitted source includes
-SUPPORT_HEADERS = Path(__file__).resolve().parent
+__all__ = ["SourceBuild", "check_sources"]
 
 
 @dataclass(frozen=True)
@@ -74,3 +73,36 @@ class SourceBuild:
                 f"source output needs {', '.join(map(str, missing))}, which does not exist; reinstall the package "
                 "(pip install --force-reinstall tvm-byoc-dnnl), or use output='module'"
             )
+
+
+def check_sources(modules: Sequence[tvm.runtime.Module], builds: Sequence[SourceBuild] = ()) -> None:
+    """Let the C++ compiler read every module that is C or C++ source, with the include paths of ``export_library``.
+
+    Parameters
+    ----------
+    modules : sequence of Module
+        Those of other kinds are passed over.
+    builds : sequence of SourceBuild
+        What they are compiled with besides.
+
+    Raises
+    ------
+    RuntimeError
+        With the compiler's first messages, or if there is no compiler to export such a module with.
+    """
+    sources = [m.inspect_source() for m in modules if m.kind == "c"]
+    if not sources:
+        return
+    compiler = cc.get_cc()
+    if not compiler:
+        raise RuntimeError("the codegen made C source and there is no C++ compiler; install g++ or clang++")
+    options = [option for build in [*builds, SourceBuild()] for option in build.compile_options]
+    with tempfile.TemporaryDirectory() as folder:
+        files = []
+        for number, source in enumerate(sources):
+            files.append(Path(folder, f"source_{number}.cc"))
+            files[-1].write_text(source)
+        command = [compiler, "-fsyntax-only", "-w", *dict.fromkeys(options), *map(str, files)]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode:
+            raise RuntimeError(f"{Path(compiler).name}: {result.stderr.replace(folder + '/', '')}")

@@ -10,36 +10,7 @@ from tvm import relax
 
 from .._compat import is_constant
 
-__all__ = ["Block", "RegionBuilder"]
-
-
-class Block:
-    """Who reads what in a dataflow block: what a group of its bindings needs, and what others need of it."""
-
-    def __init__(self, block: Any) -> None:
-        self._values = {b.var: b.value for b in block.bindings}
-        self._exported = {b.var for b in block.bindings if not isinstance(b.var, relax.DataflowVar)}
-        self._reads = {b.var: relax.analysis.free_vars(b.value) for b in block.bindings}
-        self._readers: dict[Any, list[Any]] = {}
-        for reader, variables in self._reads.items():
-            for var in variables:
-                self._readers.setdefault(var, []).append(reader)
-
-    def inputs(self, bindings: Sequence[Any]) -> list[Any]:
-        """Variables that ``bindings`` read and do not define, each once."""
-        own = {b.var for b in bindings}
-        return list(dict.fromkeys(v for b in bindings for v in self._reads[b.var] if v not in own))
-
-    def outputs(self, bindings: Sequence[Any]) -> list[Any]:
-        """Variables of ``bindings`` that others read, in order; none for dead code."""
-        own = {b.var for b in bindings}
-        return [b.var for b in bindings if b.var in self._exported or not own.issuperset(self._readers.get(b.var, ()))]
-
-    def neighbours(self, bindings: Sequence[Any]) -> list[Any]:
-        """Values in the block that ``bindings`` read, or that read them."""
-        own = {b.var for b in bindings}
-        beside = [*self.inputs(bindings), *(r for var in own for r in self._readers.get(var, ()) if r not in own)]
-        return [self._values[var] for var in beside if var in self._values]
+__all__ = ["RegionBuilder"]
 
 
 class RegionBuilder:

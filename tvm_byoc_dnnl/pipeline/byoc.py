@@ -8,11 +8,11 @@ import tvm
 from tvm import relax, te
 from tvm.relax.backend.cpu_generic import pipeline as cpu
 
-from ..hooks.stage import RunTargetHooks
+from ..codegen.extern import check_output, has_source, source_namespaces
 from ..registry import compilers, namespace
 from ..target_options import with_options
-from .extern import check_output, has_source, source_namespaces
-from .guard import RunCodegens
+from .codegens import RunCodegens
+from .hooks import RunTargetHooks
 from .metadata import attach_metadata
 from .weights import OwnWeights, OwnWeightsUnlessSource
 

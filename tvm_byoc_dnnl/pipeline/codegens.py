@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from itertools import count
 from typing import Any
 
 import tvm
 from tvm import relax
 
+from ..codegen.extern import (
+    OUTPUTS,
+    check_output,
+    collect_refusals,
+    install_codegen,
+    source_builds,
+    source_namespaces,
+)
+from ..codegen.source import check_sources
 from ..errors import NativeLibraryError, UnsupportedError
 from ..log import Entry, raise_failures, read_log, with_entries
-from ..partitioning.attempt import Failure, check_sources, generate_code, source_builds
-from ..partitioning.fallback import dataflow_blocks
-from ..partitioning.inliner import Body, inline_calls
+from ..partitioning.attempt import generate_code
 from ..partitioning.passes import partition_module
-from ..partitioning.policy import RegionPolicy
+from ..regions.dissolve import dissolve_regions
+from ..regions.failure import Failure
+from ..regions.policy import RegionPolicy
 from ..registry import Namespace, compilers, namespace
-from ..relax_utils import Twins, codegen_of, with_functions
+from ..relax_utils import codegen_of
 from ..target_options import get_target_options
-from .extern import OUTPUTS, check_output, collect_refusals, install_codegen, source_namespaces
 
-__all__ = ["RunCodegens", "dissolve_regions"]
+__all__ = ["RunCodegens"]
 
 _logger = logging.getLogger(__name__)
 
@@ -119,37 +126,3 @@ def _without_failures(mod: tvm.IRModule, error: Exception, options: Mapping[str,
         return lost.get(ns.name) or generate(ns, [func])
 
     return partition_module(dissolve_regions(mod, failing), attempt, RegionPolicy())
-
-
-def dissolve_regions(mod: tvm.IRModule, regions: Sequence[Any]) -> tvm.IRModule:
-    """Undo the partitioning of some regions: the functions that called them call their composites instead."""
-    lifted: dict[Any, Any] = {}
-    taken = {gv.name_hint for gv in mod.get_global_vars()}
-    seen = Twins()
-
-    def lift(composite: relax.Function) -> Any:
-        new = tvm.ir.GlobalVar(next(n for k in count() if (n := f"composite_{k}") not in taken))
-        gv = seen.first(composite, new)
-        if gv is new:
-            taken.add(gv.name_hint)
-            relax.expr._update_type(gv, composite.ty)
-            lifted[gv] = composite
-        return gv
-
-    calls: dict[Any, dict[Any, Body]] = {}
-    for host, block in dataflow_blocks(mod):
-        for binding in block.bindings:
-            if isinstance(binding.value, relax.Call) and binding.value.op in regions:
-                calls.setdefault(host, {})[binding.var] = Body(mod[binding.value.op])
-    hosts = {host: inline_calls(mod[host], bodies, lift) for host, bodies in calls.items()}
-    kept = {gv: f for gv, f in mod.functions.items() if gv not in regions}
-    mod = tvm.IRModule(kept, attrs=mod.attrs, global_infos=mod.global_infos)
-    return with_functions(mod, {**lifted, **_tidied(hosts)})
-
-
-def _tidied(functions: Mapping[Any, relax.Function]) -> dict[Any, relax.Function]:
-    """Functions without the tuples in which regions returned their results."""
-    names = [gv.name_hint for gv in functions]
-    passes = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination(names)]
-    tidy = tvm.transform.Sequential(passes)(tvm.IRModule(functions))
-    return {gv: tidy[gv.name_hint] for gv in functions}

@@ -1,23 +1,21 @@
-"""The files of an emitted program."""
+"""The files of an emitted program, but for the regions themselves."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tvm
 
-from ..lower.graph import Tensor
-from .standalone import Standalone, find_standalone
+from ...lower.graph import Tensor
+from ...namespace import Standalone
+from .source import EMITTED
 
-__all__ = ["emit"]
+__all__ = ["write_program"]
 
-_HERE = Path(__file__).resolve().parent
 #: copied as they are
 _FIXED = ("dnnl_byoc_plan.h", "dnnl_byoc_runtime.h", "main.c", "CMakeLists.txt")
 _ALIGNMENT = 64
@@ -45,46 +43,25 @@ class _Entry:
         return "".join(c if c.isprintable() and c.isascii() and c not in "/\\" else "_" for c in text)
 
 
-def emit(mod: tvm.IRModule, out_dir: str | PathLike[str]) -> list[Path]:
-    """Write a partitioned module as a C program that needs oneDNN alone.
+def write_program(program: Standalone, folder: Path) -> list[Path]:
+    """Write what makes a program of an emitted region: oneDNN's headers and library are all that it then needs.
 
-    The program makes the same calls of oneDNN as the compiled module, for this machine's CPU and number of threads;
-    where oneDNN decides otherwise on another machine, it stops with a message. Build it with CMake, or
-    ``cc main.c <region>.c -ldnnl``; run it as ``./program weights.bin input.bin output.bin``.
-
-    Parameters
-    ----------
-    mod : IRModule
-        What `partition` returned; ``main`` is one call of one region.
-    out_dir : path
-        Folder for the files; made when it does not exist, files of the same names are overwritten.
+    Build it with CMake, or ``cc main.c <region>.c -ldnnl``; run it as ``./program weights.bin input.bin output.bin``.
+    Where oneDNN decides otherwise on another machine, it stops with a message.
 
     Returns
     -------
     list of Path
-        ``<region>.c``, ``program.h`` (which tensor stands where in the files), ``weights.bin``, and the fixed
-        ``dnnl_byoc_plan.h``, ``dnnl_byoc_runtime.h``, ``main.c`` and ``CMakeLists.txt``.
-
-    Raises
-    ------
-    UnsupportedError
-        If ``main`` is more than one call of one region, has symbolic shapes, or works in a layout that cannot be
-        said in source.
-    NativeLibraryError
-        Without the native library, which plans the program.
+        ``program.h`` (which tensor stands where in the files), ``weights.bin``, and the fixed ``dnnl_byoc_plan.h``,
+        ``dnnl_byoc_runtime.h``, ``main.c`` and ``CMakeLists.txt``.
     """
-    program = find_standalone(mod)
     graph = program.graph
     constants = _lay_out([(c.name, graph.tensors[c.tensor]) for c in graph.constants], _ALIGNMENT)
-
-    folder = Path(out_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{graph.name}.c").write_text(program.source)
     (folder / "program.h").write_text(_header(program, constants))
     _write_weights(folder / "weights.bin", constants, program.constants)
     for name in _FIXED:
-        shutil.copyfile(_HERE / name, folder / name)
-    return [folder / name for name in (f"{graph.name}.c", "program.h", "weights.bin", *_FIXED)]
+        shutil.copyfile(EMITTED / name, folder / name)
+    return [folder / name for name in ("program.h", "weights.bin", *_FIXED)]
 
 
 def _lay_out(tensors: Iterable[tuple[str, Tensor]], alignment: int = 1) -> list[_Entry]:

@@ -13,10 +13,10 @@ from typing import Any
 import tvm
 from tvm.support import cc
 
-from ..emit.source import SourceBuild
+from ..codegen.extern import source_builds
+from ..codegen.source import SourceBuild
 from ..errors import ExportError
 from ..hooks.object_module import object_module
-from ..partitioning.attempt import source_builds
 from ..registry import compilers, namespace
 from .executable import ByocExecutable
 

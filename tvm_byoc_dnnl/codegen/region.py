@@ -8,13 +8,13 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..registry import Namespace, Pattern
-from ..relax_utils import bindings_of, composite_of, match_annotations
+from ..lower.builder import GraphBuilder
+from ..lower.graph import PortableGraph
+from ..namespace import Namespace, Pattern
+from ..relax_utils import bindings_of, composite_of
 from ..verdict import Reject
-from .builder import GraphBuilder
-from .graph import PortableGraph
 
-__all__ = ["lower_region"]
+__all__ = ["lower_region", "match_annotations"]
 
 
 def lower_region(
@@ -99,3 +99,14 @@ def _lower_pattern(g: GraphBuilder, pattern: Pattern, func: relax.Function) -> A
     if isinstance(result, Reject):
         raise result
     return result
+
+
+def match_annotations(pattern: Pattern, func: relax.Function) -> dict[str, Any] | None:
+    """Match ``pattern`` against a composite's body: annotation name (and ``"root"``) → expression, or ``None``."""
+    var_to_value = dict(bindings_of(func))
+    root = func.body.body
+    found = pattern.pattern.extract_matched_expr(root, var_to_value)
+    if found is None:
+        return None
+    match = {name: found[part] for name, part in pattern.annotations.items() if part in found}
+    return {**match, "root": var_to_value.get(root, root)}

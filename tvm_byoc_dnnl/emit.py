@@ -1,70 +1,74 @@
-"""A module whose ``main`` is one call of one region: which argument and which result is whose."""
+"""A model as source: a module whose ``main`` is one call of one region, with which argument and result is whose."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import tvm
 from tvm import relax
 
-from .._compat import constant_numpy, is_constant
-from ..errors import UnsupportedError
-from ..lower.graph import PortableGraph
-from ..lower.region import lower_region
-from ..registry import Namespace, namespace
-from ..relax_utils import bindings_of, codegen_of
+from ._compat import constant_numpy, is_constant
+from .codegen.region import lower_region
+from .errors import UnsupportedError
+from .lower.graph import PortableGraph
+from .namespace import Namespace, Standalone
+from .registry import namespace
+from .relax_utils import bindings_of, codegen_of
 
-__all__ = ["Standalone", "find_standalone"]
+__all__ = ["emit"]
 
 _NEEDS = "a stand-alone program needs `main` to be one call of one region"
 
 
-@dataclass(frozen=True)
-class Standalone:
-    """A region that is a whole program.
+def emit(mod: tvm.IRModule, out_dir: str | PathLike[str]) -> list[Path]:
+    """Write a partitioned module as source that needs the vendor's library alone, and neither Python nor TVM.
 
-    Attributes
+    The program makes the calls that the compiled module makes, for this machine's CPU and number of threads.
+
+    Parameters
     ----------
-    graph : PortableGraph
-        The region.
-    source : str
-        It as C source.
-    constants : list of ndarray
-        In the order of the graph's constants.
-    arguments : list of int
-        For each input of the region, the parameter of ``main`` that it is.
-    results : list of int
-        For each result of ``main``, the output of the region that it is.
-    """
+    mod : IRModule
+        What `partition` returned; ``main`` is one call of one region.
+    out_dir : path
+        Folder for the files; made when it does not exist, files of the same names are overwritten.
 
-    graph: PortableGraph
-    source: str
-    constants: list[Any]
-    arguments: list[int]
-    results: list[int]
-
-
-def find_standalone(mod: tvm.IRModule) -> Standalone:
-    """The one region that ``main`` calls.
+    Returns
+    -------
+    list of Path
+        ``<region>.c``, and what the namespace adds to make a program of it.
 
     Raises
     ------
     UnsupportedError
-        If ``main`` does anything else, saying what, or the region cannot be said in source.
+        If ``main`` is more than one call of one region, has symbolic shapes, or works in a layout that cannot be
+        said in source.
+    NativeLibraryError
+        Without the native library, which plans the program.
     """
-    main = next((f for gv, f in mod.functions.items() if gv.name_hint == "main"), None)
-    if not isinstance(main, relax.Function):
-        raise UnsupportedError(f"the module has no Relax function `main`: {_NEEDS}. Partition the model first")
-    call = _only_call(mod, main)
-    func = mod[call.op]
+    main, call, func = _only_region(mod)
     ns = namespace(codegen_of(func))
     if ns.emit is None:
         raise UnsupportedError(f"{call.op.name_hint} belongs to {ns.name!r}, which emits no source")
     arguments = _arguments(main, call)
     graph, constants = _lower(ns, func, str(func.attrs["global_symbol"]))
-    return Standalone(graph, ns.emit(graph), constants, arguments, _results(main, call, len(graph.outputs)))
+    program = Standalone(graph, ns.emit(graph), constants, arguments, _results(main, call, len(graph.outputs)))
+    folder = Path(out_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    source = folder / f"{graph.name}.c"
+    source.write_text(program.source)
+    return [source, *(ns.write_program(program, folder) if ns.write_program is not None else ())]
+
+
+def _only_region(mod: tvm.IRModule) -> tuple[relax.Function, Any, relax.Function]:
+    """``main``, its only call, and the region that this calls."""
+    main = next((f for gv, f in mod.functions.items() if gv.name_hint == "main"), None)
+    if not isinstance(main, relax.Function):
+        raise UnsupportedError(f"the module has no Relax function `main`: {_NEEDS}. Partition the model first")
+    call = _only_call(mod, main)
+    return main, call, mod[call.op]
 
 
 def _only_call(mod: tvm.IRModule, main: relax.Function) -> Any:

@@ -14,19 +14,20 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-from ..codegen.guard import dissolve_regions
+from ..hooks.build import build_apart, hook_target
+from ..hooks.kernels import KernelTable, global_var, redirect_calls
+from ..hooks.lowering import HookLowering
 from ..log import Entry, raise_failures, read_log, with_entries
 from ..namespace import Namespace, TargetHooks
-from ..partitioning.attempt import Failure, describe, make_region
-from ..partitioning.flatten import inline_regions
+from ..partitioning.attempt import make_region
 from ..partitioning.passes import partition_module
-from ..partitioning.policy import RegionPolicy
+from ..regions.dissolve import dissolve_regions
+from ..regions.failure import Failure, describe
+from ..regions.flatten import inline_regions
+from ..regions.policy import RegionPolicy
 from ..registry import compilers, namespace
 from ..relax_utils import codegen_of, is_host_function, with_functions
 from ..target_options import get_target_options
-from .build import build_apart, hook_target
-from .kernels import KernelTable, global_var, redirect_calls
-from .lowering import HookLowering
 
 __all__ = ["RunTargetHooks"]
 

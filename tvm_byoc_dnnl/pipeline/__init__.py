@@ -1,0 +1,1 @@
+"""Stage 4, build: the ``byoc`` pipeline with its own passes, and the executable that comes out of it."""

@@ -1,0 +1,40 @@
+"""`Report`: the data, and its forms for people."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+
+from .html import render_html
+from .model import ReportData
+from .text import render_text
+
+__all__ = ["Report"]
+
+
+class Report(ReportData):
+    """What runs where and why: `ReportData`, which says what is in it, with what prints it."""
+
+    def to_text(self, *, width: int = 110, color: bool = False, every_call: bool = False) -> str:
+        """The report for a terminal.
+
+        Parameters
+        ----------
+        width : int
+            Columns.
+        color : bool
+            Use the terminal's colours.
+        every_call : bool
+            List all calls, not only those that stay with TVM.
+        """
+        return render_text(self, width=width, color=color, every_call=every_call)
+
+    def to_html(self, path: str | PathLike[str] | None = None) -> str:
+        """One self-contained page: the graph, regions coloured, reasons on hover; also written to ``path``."""
+        page = render_html(self)
+        if path is not None:
+            Path(path).write_text(page, encoding="utf-8")
+        return page
+
+    def __str__(self) -> str:
+        return self.to_text()
