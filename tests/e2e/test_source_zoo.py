@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tvm_byoc_dnnl.testing.zoo import ZOO, zoo_model
+from bench.zoo import ZOO, zoo_model
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -20,7 +20,7 @@ import json, sys
 from dataclasses import asdict
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.testing.outputs import compare_outputs
-from tvm_byoc_dnnl.testing.zoo import zoo_model
+from bench.zoo import zoo_model
 entry = zoo_model(sys.argv[1])
 mod = byoc.partition(byoc.to_relax(entry.model, shapes=entry.shapes or None))
 print(json.dumps(asdict(compare_outputs(mod, list(entry.inputs().values())))))

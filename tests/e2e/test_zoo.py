@@ -19,10 +19,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 import tvm_byoc_dnnl as byoc
+from bench.zoo import ZOO, page, zoo_model
+from bench.zoo.measure import FORMS, Result, measure
+from bench.zoo.steps import steps
 from tvm_byoc_dnnl.errors import InputError
-from tvm_byoc_dnnl.testing.zoo import ZOO, page, zoo_model
-from tvm_byoc_dnnl.testing.zoo.measure import FORMS, Result, measure
-from tvm_byoc_dnnl.testing.zoo.steps import steps
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,7 +62,7 @@ def test_every_model(name: str, form: str) -> None:
     if missing:
         pytest.skip(f"not installed: {missing}; `make test-zoo` does that")
     # in a process of its own: the next model begins with empty memory
-    command = [sys.executable, "-m", "tvm_byoc_dnnl.testing.zoo", name, "--form", form, "--json"]
+    command = [sys.executable, "-m", "bench.zoo", name, "--form", form, "--json"]
     done = subprocess.run(command, text=True, capture_output=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     result = page.from_dict(json.loads(done.stdout.splitlines()[-1]))

@@ -64,6 +64,7 @@ def test_wheel_fits_every_python_and_holds_the_package_only(wheel: Path, copy_so
     tree = copy_source()
     patterns = {f"tvm_byoc_dnnl/{p}" for p in source_files(tree, "patterns")}
     assert names == source_files(tree, "tvm_byoc_dnnl") | patterns | HEADERS | {LIBRARY}
+    assert not [n for n in names if "zoo" in n], "the models to measure are for developers: they stay in bench/zoo"
 
 
 def test_sdist_holds_everything_that_a_developer_needs(sdist: Path, copy_source: Callable[[], Path]) -> None:

@@ -57,7 +57,7 @@ def test_cat_leaves_out_what_torch_leaves_out(shapes, args, kwargs, want):
 
 
 def test_cat_of_a_real_program():
-    torch = pytest.importorskip("torch", reason="needs the extra `zoo`")
+    torch = pytest.importorskip("torch", reason="needs torch, which `make test-zoo` installs")
 
     class Cache(torch.nn.Module):
         def forward(self, x):

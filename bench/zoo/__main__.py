@@ -1,4 +1,4 @@
-"""Measure models of the zoo: ``python -m tvm_byoc_dnnl.testing.zoo [MODEL ...] [--page FILE.md]``."""
+"""Measure models of the zoo: ``python -m bench.zoo [MODEL ...] [--page FILE.md]``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from ...errors import InputError
+from tvm_byoc_dnnl.errors import InputError
+
 from . import ZOO, ZooModel, page, zoo_model
 from .measure import FORMS, Result, measure
 
@@ -64,4 +65,4 @@ def _line(r: Result) -> str:
 
 
 if __name__ == "__main__":
-    main(prog_name="python -m tvm_byoc_dnnl.testing.zoo")
+    main(prog_name="python -m bench.zoo")

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import tvm
 
-from ...api import partition
-from ...errors import ByocError
-from ...frontend import to_relax
-from ...pipeline.byoc import PIPELINE
-from ...report import Report, explain
-from ...runner import Runner
-from ..models import ort_run
+from tvm_byoc_dnnl.api import partition
+from tvm_byoc_dnnl.errors import ByocError
+from tvm_byoc_dnnl.frontend import to_relax
+from tvm_byoc_dnnl.pipeline.byoc import PIPELINE
+from tvm_byoc_dnnl.report import Report, explain
+from tvm_byoc_dnnl.runner import Runner
+from tvm_byoc_dnnl.testing.models import ort_run
+
 from . import ZooModel
 
 __all__ = ["FORMS", "Result", "measure"]
