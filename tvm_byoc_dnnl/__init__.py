@@ -1,40 +1,14 @@
 """Bring-your-own-codegen for stock Apache TVM: oneDNN on CPUs, and any vendor's library beside it."""
 
+# ruff: noqa: F405
 from __future__ import annotations
 
-from ._version import __version__
-from .annotate.passes import AnnotateExternalCompiler
-from .annotate.trial import get_annotate_compiler
-from .api import compile, partition
-from .emit import emit
-from .errors import ArtifactError, ByocError, ExportError, GraphError, InputError, NativeLibraryError, UnsupportedError
-from .frontend import to_relax
-from .hooks.c_source import generate_c
-from .hooks.fused_op import register_fused_op
-from .hooks.registration import for_each_region, register_target_hooks
-from .partitioning.passes import PartitionGraph
-from .pattern_example import pattern_example
-from .pipeline.byoc import byoc_pipeline
-from .pipeline.source_executable import source_options
-from .prepare import Prepare
-from .regions.policy import RegionPolicy
-from .registry import (
-    compilers,
-    register_annotate_compiler,
-    register_codegen,
-    register_lowering,
-    register_namespace,
-    register_pattern,
-    supported_ops,
-    unregister_compiler,
-)
-from .report import Report, explain
-from .report.profile import Profile, profile
-from .report.verify import Verification, verify
-from .runner import Runner, load
-from .target_options import get_target_options, set_target_options
-from .te import TEGraph, register_te_compute, schedule_te, translate_to_te
-from .verdict import Reject
+from typing import TYPE_CHECKING, Any
+
+from .pipeline import name as _registered  # noqa: F401
+
+if TYPE_CHECKING:
+    from ._public import *  # noqa: F403
 
 __all__ = [
     "AnnotateExternalCompiler",
@@ -85,3 +59,19 @@ __all__ = [
     "unregister_compiler",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # `import tvm` imports this package to load the native library, in every process that uses TVM: the rest waits
+    # until somebody uses it.
+    if name in __all__ or not name.startswith("_"):  # public names, and folders such as `registry`
+        from . import _public
+
+        globals().update({n: getattr(_public, n) for n in __all__})
+        if name in globals():
+            return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

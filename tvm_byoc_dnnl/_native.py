@@ -5,15 +5,17 @@ from __future__ import annotations
 import ctypes
 import importlib.metadata
 import json
+import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from .errors import NativeLibraryError
 
-__all__ = ["INCLUDE", "available", "dnnl_path", "function", "load"]
+__all__ = ["INCLUDE", "available", "dnnl_path", "function", "load", "spins_for_long"]
 
 _LIBRARY = Path(__file__).resolve().parent / "lib" / "libtvm_byoc_dnnl.so"
 #: oneDNN's C headers, of the version that our library was built with
@@ -24,8 +26,13 @@ _DNNL_CURE = f"pip install {_DNNL_WHEEL}==2023.2.0"
 #: versions of the library that do what ours was built for: from, below
 _DNNL_VERSIONS = ((3, 2), (4, 0))
 
+_SPINS = "GOMP_SPINCOUNT"
+_FEW_SPINS = "1000"
+_GOMP = re.compile(r"/libgomp\.so[^/\n]*$", re.M)
+
 _lock = threading.RLock()
 _handle: ctypes.CDLL | None = None
+_spins_for_long = False
 
 
 def load() -> None:
@@ -41,7 +48,8 @@ def load() -> None:
         return
     with _lock:
         if _handle is None:
-            handle = _load()
+            with _few_spins():
+                handle = _load()
             _check_dnnl()
             _handle = handle
 
@@ -63,6 +71,11 @@ def function(name: str) -> Callable[..., Any]:
     return tvm_ffi.get_global_func(name)
 
 
+def spins_for_long() -> bool:
+    """Whether the threads of OpenMP spin for milliseconds here: somebody had loaded libgomp before us."""
+    return _spins_for_long
+
+
 def dnnl_path() -> Path:
     """The file of the oneDNN library that this process uses.
 
@@ -80,6 +93,27 @@ def dnnl_path() -> Path:
         f"oneDNN is not a shared library of its own in this process; expected one called {_DNNL}. Build "
         f"{_LIBRARY.name} against a shared oneDNN to use source output"
     )
+
+
+@contextmanager
+def _few_spins() -> Iterator[None]:
+    """While libgomp is loaded inside, its threads are told to spin for some 10 µs before they sleep.
+
+    By default they spin for milliseconds at the end of each parallel loop, also when another process has the core that
+    the last thread of the team needs: a call then takes ten times as long. libgomp reads the variable when it is
+    loaded, and never again: so it need not stay set for the processes that this one starts, and it comes too late
+    where somebody else has loaded libgomp.
+    """
+    global _spins_for_long
+    if _SPINS in os.environ or "OMP_WAIT_POLICY" in os.environ:  # the user has decided
+        yield
+        return
+    _spins_for_long = bool(_GOMP.search(Path("/proc/self/maps").read_text()))
+    os.environ[_SPINS] = _FEW_SPINS
+    try:
+        yield
+    finally:
+        del os.environ[_SPINS]
 
 
 def _load() -> ctypes.CDLL:

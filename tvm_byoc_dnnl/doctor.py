@@ -174,6 +174,9 @@ def _threading() -> Iterator[_Row]:
         yield "OpenMP runtimes", ", ".join(runtimes), WARNING, fix
     else:
         yield "OpenMP runtime", ", ".join(runtimes) or "none loaded"
+    if _native.spins_for_long():
+        fix = "import tvm_byoc_dnnl before what loads libgomp (PyTorch does), or export GOMP_SPINCOUNT=1000"
+        yield "waiting threads", "spin for milliseconds, which slows calls down on a busy machine", WARNING, fix
     for name, value in sorted(os.environ.items()):
         if name in _SUSPICIOUS and value not in ("", "0", "ALL"):
             yield name, value, WARNING, f"unset {name}: it {_SUSPICIOUS[name]}"

@@ -36,3 +36,33 @@ def test_import_is_light() -> None:
     _, modules, native = runs[0]
     assert not {"onnx", "onnxruntime", "torch", "rich", "click"} & set(modules)
     assert not native, "importing the package must not load the native library"
+
+
+AUTOLOAD = """
+import sys
+import tvm
+print(*sorted(name for name in sys.modules if name.startswith("tvm_byoc_dnnl")))
+print(any("libtvm_byoc_dnnl" in line for line in open("/proc/self/maps")))
+tvm.relax.get_pipeline("byoc")
+"""
+
+
+def test_import_tvm_loads_the_native_library_and_little_else() -> None:
+    """Everybody who has the package installed pays for it with each `import tvm`."""
+    env = {k: v for k, v in os.environ.items() if k != "TVM_DEVICE_BACKEND_AUTOLOAD"}
+    done = subprocess.run([sys.executable, "-c", AUTOLOAD], env=env, text=True, capture_output=True, check=True)
+    modules, native = done.stdout.splitlines()
+    assert len(modules.split()) <= 9, modules
+    assert native == "True"
+
+
+def test_the_public_names_are_there_at_their_first_use() -> None:
+    code = (
+        "import tvm_byoc_dnnl as byoc\n"
+        "assert callable(byoc.emit) and byoc.registry and byoc.__version__\n"
+        "assert all(hasattr(byoc, name) and name in dir(byoc) for name in byoc.__all__)\n"
+        "assert not hasattr(byoc, 'no_such_name')\n"
+        "from tvm_byoc_dnnl import *\n"
+        "compile, explain\n"
+    )
+    subprocess.run([sys.executable, "-c", code], text=True, check=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -63,3 +64,33 @@ def test_binding_is_off_unless_the_user_says_otherwise(given, kept):
     environment |= {"TVM_BIND_THREADS": given} if given else {}
     ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert ran.stdout.split()[-1] == kept
+
+
+SPINS = """
+import ctypes, os, sys
+if sys.argv[1] == "libgomp first":  # as PyTorch does
+    ctypes.CDLL("libgomp.so.1")
+import tvm_byoc_dnnl._native as native
+native.load()
+print(os.environ.get("GOMP_SPINCOUNT"), native.spins_for_long())
+"""
+
+
+@pytest.mark.parametrize(
+    ("order", "given", "spins", "for_long"),
+    [
+        ("ours first", {}, "1000", False),
+        ("ours first", {"GOMP_SPINCOUNT": "7"}, "7", False),
+        ("ours first", {"OMP_WAIT_POLICY": "passive"}, "0", False),
+        ("libgomp first", {}, "300000", True),
+        ("libgomp first", {"GOMP_SPINCOUNT": "1000"}, "1000", False),
+    ],
+)
+def test_threads_that_wait_sleep_soon_unless_the_user_says_otherwise(order, given, spins, for_long):
+    """Whoever loads libgomp decides: it reads its settings once. OMP_DISPLAY_ENV lets it print them."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    environment |= {"OMP_DISPLAY_ENV": "VERBOSE", "TVM_DEVICE_BACKEND_AUTOLOAD": "0", **given}
+    ran = subprocess.run([sys.executable, "-c", SPINS, order], env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert re.findall(r"GOMP_SPINCOUNT = '(\d+)'", ran.stderr) == [spins]
+    assert ran.stdout.split() == [str(given.get("GOMP_SPINCOUNT")), str(for_long)]  # the environment is as it was

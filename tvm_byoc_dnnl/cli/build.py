@@ -97,8 +97,8 @@ def emit(model: Path, compiler: list[str], shapes: Shapes, policy: RegionPolicy 
     The whole model must be one region of static shapes; otherwise the message says what stays with TVM.
     """
     from .. import api
-    from ..emit import emit as write
     from ..frontend import to_relax
+    from ..standalone import emit as write
 
     check_folder(output)
     with progress(f"partitioning {model.name}") as show:

@@ -14,11 +14,11 @@ from ..target_options import with_options
 from .codegens import RunCodegens
 from .hooks import RunTargetHooks
 from .metadata import attach_metadata
+from .name import PIPELINE
 from .weights import OwnWeights, OwnWeightsUnlessSource
 
 __all__ = ["PIPELINE", "byoc_pipeline"]
 
-PIPELINE = "byoc"
 _HOST_FUNCTION = "byoc_host_anchor"
 
 
@@ -40,7 +40,6 @@ def _attach_metadata(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
     return attach_metadata(mod)
 
 
-@relax.register_pipeline(PIPELINE)
 def byoc_pipeline(*, strict: bool = False, output: str = "module") -> tvm.transform.Pass:
     """The pipeline behind ``tvm.compile(mod, "llvm", relax_pipeline="byoc")``.
 

@@ -1,0 +1,39 @@
+"""Everything that is public, imported at the first use of any of it (see ``__getattr__`` of the package)."""
+
+# ruff: noqa: F401
+
+from __future__ import annotations
+
+from ._version import __version__
+from .annotate.passes import AnnotateExternalCompiler
+from .annotate.trial import get_annotate_compiler
+from .api import compile, partition
+from .errors import ArtifactError, ByocError, ExportError, GraphError, InputError, NativeLibraryError, UnsupportedError
+from .frontend import to_relax
+from .hooks.c_source import generate_c
+from .hooks.fused_op import register_fused_op
+from .hooks.registration import for_each_region, register_target_hooks
+from .partitioning.passes import PartitionGraph
+from .pattern_example import pattern_example
+from .pipeline.byoc import byoc_pipeline
+from .pipeline.source_executable import source_options
+from .prepare import Prepare
+from .regions.policy import RegionPolicy
+from .registry import (
+    compilers,
+    register_annotate_compiler,
+    register_codegen,
+    register_lowering,
+    register_namespace,
+    register_pattern,
+    supported_ops,
+    unregister_compiler,
+)
+from .report import Report, explain
+from .report.profile import Profile, profile
+from .report.verify import Verification, verify
+from .runner import Runner, load
+from .standalone import emit
+from .target_options import get_target_options, set_target_options
+from .te import TEGraph, register_te_compute, schedule_te, translate_to_te
+from .verdict import Reject
