@@ -377,6 +377,7 @@ ffi::String Info() {
 TVM_FFI_STATIC_INIT_BLOCK() {
   namespace refl = tvm::ffi::reflection;
   KeepTeamOnAllCores();
+  SurviveForks();
   refl::GlobalDef()
       .def("ffi.Module.load_from_bytes.dnnl_byoc",
            [](const ffi::Bytes& bytes) {

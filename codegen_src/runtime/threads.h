@@ -10,6 +10,11 @@ namespace tvm_byoc_dnnl {
 /// otherwise; before the pool exists.
 void KeepTeamOnAllCores();
 
+/// Lets a process that forks, and its child, compute as before: each with a team of its own. What
+/// other threads were doing at the fork is lost in the child, as after any fork. The parallel loops
+/// of TVM modules that were loaded before this call are not covered.
+void SurviveForks();
+
 /// Runs the parallel loops of the TVM modules that are loaded from now on with OpenMP, on oneDNN's
 /// team.
 void UseOpenMPForTVM();

@@ -6,6 +6,7 @@
 namespace tvm_byoc_dnnl {
 
 void KeepTeamOnAllCores() {}
+void SurviveForks() {}
 void UseOpenMPForTVM() {}
 int MaxThreads() { return 1; }
 
