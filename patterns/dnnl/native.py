@@ -15,8 +15,8 @@ from ...verdict import Reject
 
 __all__ = ["create_module", "describe", "probe", "probe_fused"]
 
-#: stands for every symbolic dim when a graph of unknown sizes is probed
-_SAMPLE_DIM = 8
+#: stand, in turn, for every symbolic dim when a graph of unknown sizes is probed: 8 is nothing behind a few strides
+_SAMPLE_DIMS = (64, 8)
 
 
 def create_module(graph: PortableGraph) -> tvm.runtime.Module:
@@ -34,10 +34,13 @@ def probe(graph: PortableGraph) -> Reject | None:
     """
     if not _native.available():
         return None
-    if graph.symbols:
-        graph = graph.specialize(dict.fromkeys(graph.symbols, _SAMPLE_DIM))
-    reason = _probe(graph.to_json())
-    return Reject(reason) if reason else None
+    symbols = graph.symbols
+    samples = [graph.specialize(dict.fromkeys(symbols, size)) for size in _SAMPLE_DIMS] if symbols else [graph]
+    for sample in samples:
+        reason = _probe(sample.to_json())
+        if not reason:
+            return None
+    return Reject(reason)
 
 
 def probe_fused(graph: PortableGraph) -> Reject | None:

@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import tvm
 from onnx import TensorProto
-from tvm import relax
+from tvm import relax, tirx
 
 from tests.unit.importing import check, module, node, onnx_model, ops, prepared, rand, run
+from tvm_byoc_dnnl import Runner, compile, explain
 from tvm_byoc_dnnl.errors import InputError, UnsupportedError
 from tvm_byoc_dnnl.frontend import to_relax
 from tvm_byoc_dnnl.testing.models import LIGHT_MODELS, light_model, ort_run, random_inputs
@@ -91,6 +93,52 @@ def test_names_of_the_model_are_kept() -> None:
     assert list(mod["main"].attrs["input_names"]) == ["data/0:a", "2"]
     assert list(mod["main"].attrs["output_names"]) == ["out.1", "out.2"]
     assert int(mod["main"].attrs["num_input"]) == 2
+
+
+def _add(a: tuple[object, ...], b: tuple[object, ...]) -> onnx.ModelProto:
+    return onnx_model([node("Add", ["a", "b"], ["y"])], {"a": a, "b": b})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "a_shape", "b_shape"),
+    [
+        (("?", 3, "?"), (1, 3, 1), (2, 3, 4), (1, 3, 1)),
+        (("p2o.Dynamic.0", 3), ("p2o.Dynamic.0", 3), (2, 3), (2, 3)),
+        (("", "-1"), (1, 1), (2, 3), (1, 1)),
+        (("None", "none"), (1, 1), (2, 3), (1, 1)),
+        (("größe", "批"), ("größe", 1), (2, 3), (2, 1)),
+        (("y", "x"), ("y", 1), (2, 3), (2, 1)),
+        (("a", "b"), ("a", "b"), (2, 3), (2, 3)),
+        (("lambda", "max"), ("lambda", 1), (2, 3), (2, 1)),
+        (("floor(h/2)", "a b"), ("floor(h/2)", "a b"), (2, 3), (2, 3)),
+        (("1 + 2*n", "n"), (1, "n"), (7, 3), (1, 3)),
+        (("n*2", 1), (1, 3), (8, 1), (1, 3)),
+        (("2", "n"), (2, 1), (2, 3), (2, 1)),
+        (("0", "n"), (1, 1), (0, 3), (1, 1)),
+    ],
+    ids=str,
+)
+def test_any_name_of_a_dim(a: object, b: object, a_shape: object, b_shape: object) -> None:
+    """Names that are no identifiers, one name twice, none, and those of tensors and of Python's own words."""
+    model = _add(a, b)  # type: ignore[arg-type]
+    x, y = rand(*a_shape), rand(*b_shape)  # type: ignore[misc]
+    symbols = {s for p in to_relax(model)["main"].params for d in p.ty.shape for s in tirx.analysis.undefined_vars(d)}
+    assert all(symbol.name.isidentifier() and symbol.name.isascii() for symbol in symbols)
+    got = Runner(compile(model))(x, y)
+    np.testing.assert_array_equal(got, x + y)
+    assert [c.compiler for c in explain(model).calls] == ["dnnl"]
+
+
+def test_dims_without_a_name_are_different_symbols() -> None:
+    mod = to_relax(_add(("?", "?", "None"), ("?", "", "None")))
+    dims = [d for p in mod["main"].params for d in p.ty.shape]
+    assert len(set(dims)) == len({d.name for d in dims}) == 6
+
+
+def test_a_sum_of_dims_is_computed_in_the_right_order() -> None:
+    mod = to_relax(_add(("1 + 2*n", "n"), (1, "n")))
+    n = mod["main"].params[0].ty.shape[1]
+    tvm.ir.assert_structural_equal(mod["main"].params[0].ty.shape[0], 1 + 2 * n)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -353,6 +355,63 @@ def test_reshape_to_a_computed_shape() -> None:
     ]
     constants = {"zero": ints(0).reshape(()), "zero1": ints(0), "rest": ints(-1)}
     assert check(onnx_model(nodes, {"x": (2, 3, 4)}, constants)) == {"reshape": 1}
+
+
+def _sliced(source: str, result: str, start: int, stop: int) -> onnx.NodeProto:
+    return node("Slice", [source, f"i{start}", f"i{stop}"], [result])
+
+
+@pytest.mark.parametrize(
+    ("dims", "shape"),
+    [(("?", 200, 2, 3), (2, 200, 2, 3)), (("n", "c", "h", "w"), (2, 3, 4, 5))],
+    ids=["batch", "all"],
+)
+def test_reshape_that_keeps_open_dims(dims: tuple[Any, ...], shape: tuple[int, ...]) -> None:
+    """As Paddle writes ``flatten``: the shape as int32, cut, cast and put together again."""
+    nodes = [
+        node("Shape", ["x"], ["s64"]),
+        node("Cast", ["s64"], ["s"], to=TensorProto.INT32),
+        _sliced("s", "n", 0, 2),
+        node("Cast", ["n"], ["n64"], to=TensorProto.INT64),
+        node("Concat", ["n64", "rest"], ["to"], axis=0),
+        node("Reshape", ["x", "to"], ["y"]),
+    ]
+    model = onnx_model(nodes, {"x": dims}, {"i0": ints(0), "i2": ints(2), "rest": ints(-1)}, opset=11)
+    assert check(model, inputs={"x": rand(*shape)}) == {"reshape": 1}
+
+
+def test_reshapes_of_attention_with_open_batch_and_length() -> None:
+    """As exporters write heads: batch and length of the input, split in front of, and joined behind a transposition."""
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        *(node("Gather", ["s", f"g{axis}"], [f"d{axis}"], axis=0) for axis in (0, 1)),
+        *(node("Unsqueeze", [f"d{axis}", "i0"], [f"u{axis}"]) for axis in (0, 1)),
+        node("Concat", ["u0", "u1", "heads"], ["split"], axis=0),
+        node("Reshape", ["x", "split"], ["a"]),
+        node("Transpose", ["a"], ["t"], perm=[0, 2, 1, 3]),
+        node("Transpose", ["t"], ["b"], perm=[0, 2, 1, 3]),
+        node("Shape", ["b"], ["sb"]),
+        node("Gather", ["sb", "g0"], ["e0"], axis=0),
+        node("Gather", ["sb", "minus2"], ["e2"], axis=0),
+        node("Gather", ["sb", "minus1"], ["e3"], axis=0),
+        node("Mul", ["e2", "e3"], ["width"]),
+        *(node("Unsqueeze", [name, "i0"], [f"{name}u"]) for name in ("e0", "width")),
+        node("Concat", ["e0u", "rest", "widthu"], ["joined"], axis=0),
+        node("Reshape", ["b", "joined"], ["y"]),
+    ]
+    scalars = {"g0": 0, "g1": 1, "minus1": -1, "minus2": -2}
+    constants = {k: ints(v).reshape(()) for k, v in scalars.items()}
+    constants |= {"i0": ints(0), "heads": ints(4, 8), "rest": ints(-1)}
+    got = check(onnx_model(nodes, {"x": ("batch", "length", 32)}, constants), inputs={"x": rand(2, 5, 32)})
+    assert got["reshape"] == 2
+
+
+def test_reshape_to_several_open_dims_is_not_guessed() -> None:
+    """The dims change places: neither can be left to the other."""
+    nodes = [node("Shape", ["x"], ["s"]), node("Gather", ["s", "back"], ["to"]), node("Reshape", ["x", "to"], ["y"])]
+    model = onnx_model(nodes, {"x": ("n", "m")}, {"back": ints(1, 0)})
+    with pytest.raises(UnsupportedError, match="Reshape"):
+        to_relax(model)
 
 
 def test_shapes_close_what_the_model_leaves_open() -> None:

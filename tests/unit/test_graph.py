@@ -148,6 +148,13 @@ def test_replace_rewires_readers_and_outputs():
     assert graph.nodes.read_count(1) == 3
 
 
+def test_symbols_are_identifiers_whatever_relax_calls_them():
+    g = GraphBuilder("g")
+    dims = [tirx.Var(name, "int64") for name in ("?", "?", "a.b", "0", "n", "größe", "")]
+    graph = g.finish(g.eltwise(g.value(relax.Var("x", relax.TensorType(dims, "float32"))), "exp"))
+    assert graph.tensors[0].shape == ("_", "__1", "a_b", "_0", "n", "gr__e", "n_1")
+
+
 def test_passes_make_calls_in_proportion_to_the_nodes():
     """Calls are counted, since times depend on what else the machine does."""
 

@@ -34,6 +34,17 @@ def test_clip(shape: tuple[Any, ...]) -> None:
     assert check(model, inputs={"x": rand(2, 42)}) == {"clip": 1}
 
 
+def test_clip_behind_strides_of_an_open_image() -> None:
+    """The dims are expressions there, so that their symbols are arguments of the function, too."""
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], strides=[2, 3], pads=[1, 1, 1, 1]),
+        node("Clip", ["c", "lo", "hi"], ["y"]),
+    ]
+    constants = {"w": rand(4, 3, 3, 3), "lo": number(-0.5), "hi": number(0.7)}
+    model = onnx_model(nodes, {"x": ("?", 3, "?", "?")}, constants)
+    assert check(model, inputs={"x": rand(2, 3, 8, 9)}) == {"nn.conv2d": 1, "clip": 1}
+
+
 def test_clip_by_attributes() -> None:
     assert check(onnx_model([node("Clip", ["x"], ["y"], min=0.0, max=6.0)], X, opset=7)) == {"clip": 1}
 

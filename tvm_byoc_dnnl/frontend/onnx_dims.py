@@ -1,18 +1,29 @@
-"""Dims of a model's inputs in the spelling that TVM's importer understands.
-
-It takes a 0 for a symbol without a name, and gives all symbols without a name the same value.
-"""
+"""Dims of a model's inputs: symbols, named after whatever an exporter wrote, and shapes for TVM's importer."""
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import onnx
+from tvm import tirx
 
 from ..errors import UnsupportedError
 
-__all__ = ["refuse_sequences", "spell_dims"]
+__all__ = ["name_dims", "refuse_sequences", "relax_shapes"]
+
+_OPERATORS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,  # of dims, which are integers
+    ast.FloorDiv: operator.floordiv,
+}
+#: what exporters write for "not known"; ONNX would have two dims of one name be equal
+_UNKNOWN = frozenset({"none", "unk", "unknown"})
 
 
 def refuse_sequences(inputs: Iterable[onnx.ValueInfoProto]) -> None:
@@ -26,19 +37,83 @@ def refuse_sequences(inputs: Iterable[onnx.ValueInfoProto]) -> None:
             )
 
 
-def spell_dims(model: onnx.ModelProto) -> None:
-    """Write zeros as text, and name the open dims that have no name; changes ``model``."""
-    taken = {dim.dim_param for value in model.graph.input for dim in value.type.tensor_type.shape.dim}
-    for value in model.graph.input:
+def name_dims(values: Iterable[onnx.ValueInfoProto]) -> list[onnx.ValueInfoProto]:
+    """Copies of a model's inputs and outputs whose open dims are named by identifiers, or sums and products of such.
+
+    The dims that an exporter did not name, or named ``?``, are different symbols.
+    """
+    copies = [onnx.ValueInfoProto.FromString(value.SerializeToString()) for value in values]
+    dims = [dim for value in copies for dim in value.type.tensor_type.shape.dim]
+    taken = {dim.dim_param for dim in dims}
+    new_names: dict[str, str] = {}
+    for value in copies:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if dim.HasField("dim_value") and dim.dim_value == 0:
-                dim.dim_param = "0"
-            elif not dim.dim_param and dim.dim_value <= 0:
-                dim.dim_param = _fresh(f"{re.sub(r'[^0-9A-Za-z_]', '_', value.name)}_dim{axis}", taken)
+            if dim.dim_param.strip().isdecimal():
+                dim.dim_value = int(dim.dim_param)
+            elif dim.HasField("dim_value") and dim.dim_value >= 0:
+                continue
+            elif not re.search(r"[^\W\d]", dim.dim_param) or dim.dim_param.lower() in _UNKNOWN:
+                dim.dim_param = _fresh(f"{value.name}_dim{axis}", taken)
+            elif _expression(dim.dim_param) is None:
+                old = dim.dim_param
+                dim.dim_param = new_names[old] = new_names.get(old) or _fresh(old, taken)
+    return copies
+
+
+def relax_shapes(values: Iterable[onnx.ValueInfoProto]) -> dict[str, list[Any]]:
+    """Shapes of inputs as `name_dims` returned them, in Relax's dims; equal names are one symbol.
+
+    A sum or product is computed where every name in it is a dim by itself, and is otherwise a symbol of its own.
+    """
+    shapes = {v.name: v.type.tensor_type.shape.dim for v in values if v.type.tensor_type.HasField("shape")}
+    names = {dim.dim_param for dims in shapes.values() for dim in dims if dim.dim_param}
+    symbols = {name: tirx.Var(name, "int64") for name in sorted(names) if name.isidentifier()}
+    opaque = {n: tirx.Var(_fresh(n, names), "int64") for n in sorted(names) if not _names_in(n) <= symbols.keys()}
+
+    def dim_of(dim: Any) -> Any:
+        if not dim.dim_param:
+            return dim.dim_value
+        return opaque[dim.dim_param] if dim.dim_param in opaque else _evaluate(_expression(dim.dim_param), symbols)
+
+    return {name: [dim_of(dim) for dim in dims] for name, dims in shapes.items()}
+
+
+def _expression(text: str) -> ast.expr | None:
+    """The sum or product that a dim's name says, as the syntax tree of Python; ``None`` if it is none."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+        return tree if all(n.isascii() for n in _names(tree)) else None
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _names(tree: ast.expr) -> list[str]:
+    if isinstance(tree, ast.Name):
+        return [tree.id]
+    if isinstance(tree, ast.Constant) and type(tree.value) is int:
+        return []
+    if isinstance(tree, ast.BinOp) and type(tree.op) in _OPERATORS:
+        return _names(tree.left) + _names(tree.right)
+    raise ValueError(f"{ast.unparse(tree)} is neither a name nor a number, sum or product")
+
+
+def _names_in(text: str) -> set[str]:
+    tree = _expression(text)
+    return set() if tree is None else set(_names(tree))
+
+
+def _evaluate(tree: Any, symbols: Mapping[str, Any]) -> Any:
+    if isinstance(tree, ast.Name):
+        return symbols[tree.id]
+    if isinstance(tree, ast.Constant):
+        return tree.value
+    return _OPERATORS[type(tree.op)](_evaluate(tree.left, symbols), _evaluate(tree.right, symbols))
 
 
 def _fresh(hint: str, taken: set[str]) -> str:
-    name = hint if hint[:1].isalpha() else f"input_{hint}"
+    """An identifier that looks like ``hint`` and that nobody has yet."""
+    name = re.sub(r"[^0-9A-Za-z_]+", "_", hint)
+    name = name if name[:1].isalpha() else f"input_{name}"
     while name in taken:
         name += "_"
     taken.add(name)

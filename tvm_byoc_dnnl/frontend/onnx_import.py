@@ -14,7 +14,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
 from ..errors import InputError, UnsupportedError
-from .onnx_dims import refuse_sequences, spell_dims
+from .onnx_dims import name_dims, refuse_sequences, relax_shapes
 from .onnx_graph import Graph, is_standard
 from .onnx_rewrites import rewrite
 
@@ -58,6 +58,8 @@ def import_onnx(model: onnx.ModelProto, shapes: Shapes | None = None) -> tvm.IRM
     if shapes:
         fix_shapes(graph, shapes)
     refuse_sequences(graph.inputs)
+    named = name_dims([*graph.inputs, *graph.outputs])
+    graph.inputs, graph.outputs = named[: len(graph.inputs)], named[len(graph.inputs) :]
     rewrite(graph)
     _check_operators(graph)
     module = _import(graph)
@@ -73,11 +75,13 @@ def _import(graph: Graph) -> tvm.IRModule:
     afterwards, from the model's own memory.
     """
     light, weights = graph.without_weights(_LARGE)
-    spell_dims(light)
+    shapes = relax_shapes(light.graph.input)
+    for value in light.graph.input:
+        value.type.tensor_type.ClearField("shape")  # the importer would read the dims' names in its own way
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")  # about renamed inputs; the names are kept in an attribute
         try:
-            module = from_onnx(light, keep_params_in_input=False)
+            module = from_onnx(light, shapes, keep_params_in_input=False)
         except Exception as err:
             raise UnsupportedError(f"TVM's ONNX importer refuses this model: {_first_line(err)}") from err
     params = module["main"].params[len(graph.inputs) :]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -93,9 +94,10 @@ class GraphBuilder:
             return int(dim)
         if isinstance(dim, tirx.Var):
             if dim not in self._symbols:
-                name, k = dim.name, 1
+                hint = re.sub(r"[^0-9A-Za-z_]|^(?=[0-9])", "_", dim.name) or "n"
+                name, k = hint, 1
                 while name in self._symbol_names:
-                    name, k = f"{dim.name}_{k}", k + 1
+                    name, k = f"{hint}_{k}", k + 1
                 self._symbol_names.add(name)
                 self._symbols[dim] = name
             return self._symbols[dim]

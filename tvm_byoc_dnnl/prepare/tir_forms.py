@@ -41,7 +41,11 @@ def _regenerated(function: Callable[..., Any], types: list[Any], *rest: Any) -> 
 
 
 def _same(func: Any, function: Callable[..., Any], types: list[Any], *rest: Any) -> bool:
-    return tvm_ffi.structural_equal(func, _regenerated(function, types, *rest))
+    new = _regenerated(function, types, *rest)
+    if len(func.params) == len(types) + 1:
+        return tvm_ffi.structural_equal(func, new)
+    # Symbols are parameters too, in the order of a hash table.
+    return len(func.params) == len(new.params) and tvm_ffi.structural_equal(func.body, new.body, map_free_vars=True)
 
 
 def _number(expr: Any) -> Any:
@@ -118,8 +122,9 @@ def _call_tir(scope: Scope, call: Any) -> Any:
     func = scope.module.functions.get(call.args[0])
     if len(call.args) != 2 or func is None or not isinstance(call.args[1], relax.Tuple):
         return None
-    store, operands = _store(func), list(call.args[1].fields)
-    if store is None or not all(isinstance(x.ty, relax.TensorType) for x in operands):
+    store, fields = _store(func), list(call.args[1].fields)
+    operands = [x for x in fields if isinstance(x.ty, relax.TensorType)]
+    if store is None or not all(isinstance(x, tirx.Var) for x in fields if x not in operands):
         return None
     if type(store.value).__name__ in _BOUNDS:
         return _bound(scope, func, operands)

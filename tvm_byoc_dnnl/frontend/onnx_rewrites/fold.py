@@ -15,6 +15,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ..onnx_graph import Graph, attributes, captured, is_standard
+from .reshapes import settle_reshapes
 
 _SMALL = 1 << 14  # elements a fold may make
 _NEVER = frozenset(
@@ -35,7 +36,7 @@ def fold(graph: Graph) -> None:
     _constant_nodes(graph)
     for _ in range(_MAX_ROUNDS):
         graph.infer_shapes()
-        if not (_shapes(graph) | _fills(graph) | _arithmetic(graph)):
+        if not (_shapes(graph) | _fills(graph) | _arithmetic(graph) | settle_reshapes(graph)):
             return
 
 

@@ -1,0 +1,123 @@
+"""``Reshape`` to a shape that the model computes, where at most one dim of it is open: such a shape is a constant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from ..onnx_graph import Graph, attributes, is_standard
+
+__all__ = ["settle_reshapes"]
+
+_SAME_NUMBERS = ("Cast", "Identity", "Squeeze", "Unsqueeze")
+#: what is known of one number: the number, the dim's symbol, the tensor and axis whose dim it is, or nothing
+Known = Any
+
+
+def settle_reshapes(graph: Graph) -> bool:
+    """Give reshapes constant shapes: 0 for a dim that stays as it is, -1 for the one that is open."""
+    shapes: dict[str, str] = {}  # result of Shape -> the tensor
+    values: dict[str, list[Known]] = {}
+    changed = False
+    for position, node in enumerate(graph.nodes):
+        if not is_standard(node):
+            continue
+        if node.op_type == "Shape" and not node.attribute:
+            shapes[node.output[0]] = node.input[0]
+        elif node.op_type == "Reshape":
+            new = _settled(graph, node, values)
+            if new is not None:
+                graph.nodes[position] = new
+                changed = True
+        elif node.op_type in _SAME_NUMBERS:
+            if node.input[0] in shapes:
+                shapes[node.output[0]] = shapes[node.input[0]]
+            elif node.input[0] in values:
+                values[node.output[0]] = values[node.input[0]]
+        elif node.op_type in ("Gather", "Slice"):
+            found = _picked(graph, node, shapes, values)
+            if found is not None:
+                values[node.output[0]] = found
+        elif node.op_type == "Concat":
+            parts = [_numbers(graph, name, values) for name in node.input]
+            if all(p is not None for p in parts):
+                values[node.output[0]] = [number for part in parts for number in part or ()]
+    return changed
+
+
+def _numbers(graph: Graph, name: str, values: dict[str, list[Known]]) -> list[Known] | None:
+    """What is known of the numbers in a vector; ``None`` if not even how many there are."""
+    if name in values:
+        return values[name]
+    constant = graph.constant(name)
+    if constant is not None:
+        return [int(v) for v in constant.reshape(-1)]
+    size = graph.static_shape(name)
+    return [None] * size[0] if size is not None and len(size) == 1 else None
+
+
+def _picked(
+    graph: Graph, node: onnx.NodeProto, shapes: dict[str, str], values: dict[str, list[Known]]
+) -> list[Known] | None:
+    """The elements that a Gather or Slice with constant arguments takes out of a vector."""
+    source = node.input[0]
+    arguments = [graph.constant(name) for name in node.input[1:] if name]
+    if (source not in shapes and source not in values) or any(a is None for a in arguments) or not arguments:
+        return None
+    numbers = [[int(v) for v in a.reshape(-1)] for a in arguments if a is not None]
+    if node.op_type == "Gather":
+        indices = numbers[0]
+    elif len(numbers) >= 2 and len(numbers[0]) == 1 and numbers[3:] in ([], [[1]]):
+        start, stop = numbers[0][0], numbers[1][0]
+        if start < 0 or stop < 0 or stop > 64:  # counted from the end, or up to it
+            size = _length(graph, source, shapes, values)
+            if size is None:
+                return None
+            start, stop, _ = slice(start, stop).indices(size)
+        indices = list(range(start, stop))
+    else:
+        return None
+    if source in values:
+        vector = values[source]
+        return [vector[i] if -len(vector) <= i < len(vector) else None for i in indices]
+    return [_dim(graph, shapes[source], i) for i in indices]
+
+
+def _length(graph: Graph, name: str, shapes: dict[str, str], values: dict[str, list[Known]]) -> int | None:
+    return len(values[name]) if name in values else graph.rank(shapes[name])
+
+
+def _dim(graph: Graph, tensor: str, axis: int) -> Known:
+    """What is known of a tensor's dim."""
+    dims = graph.dims(tensor)
+    if dims is None:
+        return (tensor, axis) if axis >= 0 else None
+    dim = dims[axis] if -len(dims) <= axis < len(dims) else None
+    return (tensor, axis % len(dims)) if dim is None else dim
+
+
+def _settled(graph: Graph, node: onnx.NodeProto, values: dict[str, list[Known]]) -> onnx.NodeProto | None:
+    data, shape = node.input
+    if shape not in values or attributes(node).get("allowzero", 0):
+        return None
+    target = [_spelled(graph, data, axis, number) for axis, number in enumerate(values[shape])]
+    open_dims = [axis for axis, number in enumerate(target) if number is None]
+    if len(open_dims) + target.count(-1) > 1:
+        return None
+    for axis in open_dims:
+        target[axis] = -1
+    name = graph.add_constant(f"{shape}_settled", np.array(target, "int64"))
+    return helper.make_node("Reshape", [data, name], node.output, name=node.name)
+
+
+def _spelled(graph: Graph, data: str, axis: int, number: Known) -> int | None:
+    """A dim of the new shape as ``Reshape`` takes it."""
+    if isinstance(number, int):
+        return number
+    own: Sequence[Known] = graph.dims(data) or ()
+    same = number is not None and (number == (data, axis) or (axis < len(own) and number == own[axis]))
+    return 0 if same else None
