@@ -18,6 +18,7 @@ from .pipeline.executable import ByocExecutable
 from .pipeline.source_executable import SourceExecutable
 from .regions.policy import RegionPolicy
 from .registry import compilers, namespace
+from .relax_utils import codegen_of
 from .target_options import with_options
 
 __all__ = ["DEFAULT_COMPILER", "compile", "partition"]
@@ -51,7 +52,8 @@ def partition(
     Returns
     -------
     IRModule
-        Regions are functions with the attribute ``Codegen``; compile it with ``relax_pipeline="byoc"``.
+        Regions are functions with the attribute ``Codegen``; compile it with ``relax_pipeline="byoc"``. Without any
+        region the functions are those of ``mod``, as they were; the reasons are in the module's log.
 
     Raises
     ------
@@ -60,8 +62,12 @@ def partition(
     UnsupportedError
         With ``strict``: lists every call that failed, with the reason.
     """
+    mod = with_options(mod, options)
     passes = [AnnotateExternalCompiler(compiler), PartitionGraph(policy=policy, strict=strict)]
-    return tvm.transform.Sequential(passes)(with_options(mod, options))
+    made = tvm.transform.Sequential(passes)(mod)
+    if any(codegen_of(f) for f in made.functions.values()):
+        return made
+    return tvm.IRModule(mod.functions, attrs=made.attrs, global_infos=mod.global_infos)
 
 
 def compile(

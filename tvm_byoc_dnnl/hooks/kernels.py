@@ -9,7 +9,10 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-__all__ = ["KernelTable", "global_var", "redirect_calls"]
+__all__ = ["KernelTable", "global_var", "opaque", "redirect_calls"]
+
+#: how FuseOps calls a function that it must not take apart
+_OPAQUE = 8
 
 
 class KernelTable:
@@ -47,6 +50,11 @@ def global_var(name: str, func: tirx.PrimFunc) -> Any:
     gv = tvm.ir.GlobalVar(name)
     relax.expr._update_type(gv, func.ty)
     return gv
+
+
+def opaque(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A PrimFunc that TVM's fusion leaves alone, unless its maker said otherwise: it may be scheduled already."""
+    return func if func.attrs and "op_pattern" in func.attrs else func.with_attr("op_pattern", _OPAQUE)
 
 
 def redirect_calls(func: relax.Function, callees: Mapping[Any, Any]) -> relax.Function:

@@ -8,8 +8,11 @@ import tvm
 from tvm import relax, te
 from tvm.relax.backend.cpu_generic import pipeline as cpu
 
+from .._compat import dtype_of
 from ..codegen.extern import check_output, has_source, source_namespaces
+from ..hooks.kernels import opaque
 from ..registry import compilers, namespace
+from ..relax_utils import with_functions
 from ..target_options import with_options
 from .codegens import RunCodegens
 from .hooks import RunTargetHooks
@@ -33,6 +36,17 @@ def _anchor_host_code(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
     mod = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs, global_infos=mod.global_infos)
     mod[_HOST_FUNCTION] = func.with_attr("global_symbol", _HOST_FUNCTION)
     return mod
+
+
+@tvm.transform.module_pass(opt_level=0, name="KeepFromFusion")
+def _keep_from_fusion(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+    # FuseTIR insists on equal buffers where two functions meet, and those that LegalizeOps makes have dims of int64.
+    found = {gv: f for gv, f in mod.functions.items() if isinstance(f, tvm.tirx.PrimFunc) and _has_short_dims(f)}
+    return with_functions(mod, {gv: opaque(f) for gv, f in found.items()}) if found else mod
+
+
+def _has_short_dims(func: tvm.tirx.PrimFunc) -> bool:
+    return any(dtype_of(dim.ty) != "int64" for p in func.params for dim in getattr(p, "shape", ()))
 
 
 @tvm.transform.module_pass(opt_level=0, name="AttachMetadata")
@@ -69,6 +83,7 @@ def byoc_pipeline(*, strict: bool = False, output: str = "module") -> tvm.transf
                 RunCodegens(strict=strict),
                 _attach_metadata,  # behind all that may write to the log
                 *cpu.library_dispatch_passes(target),
+                _keep_from_fusion,
                 relax.transform.LegalizeOps(),
                 relax.transform.AnnotateTIROpPattern(),
                 relax.transform.FuseOps(),

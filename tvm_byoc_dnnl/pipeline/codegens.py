@@ -28,6 +28,7 @@ from ..regions.policy import RegionPolicy
 from ..registry import Namespace, compilers, namespace
 from ..relax_utils import codegen_of
 from ..target_options import get_target_options
+from .external import run_external_codegens
 
 __all__ = ["RunCodegens"]
 
@@ -35,7 +36,7 @@ _logger = logging.getLogger(__name__)
 
 
 def RunCodegens(*, strict: bool = False) -> tvm.transform.Pass:
-    """Pass: TVM's RunCodegen for every region, with fall-back.
+    """Pass: the codegen of every region, as by TVM's RunCodegen, with fall-back.
 
     When it fails, each region's codegen is run by itself, and those that fail are partitioned again around the calls
     that are to blame. A region that cannot be source as asked becomes a module, with a note in the log.
@@ -64,7 +65,7 @@ def RunCodegens(*, strict: bool = False) -> tvm.transform.Pass:
                 check_output(given.get("output", OUTPUTS[0]))  # the user's mistake, no region's
             try:
                 with collect_refusals() as refusals:
-                    built = relax.transform.RunCodegen(options)(mod)
+                    built = run_external_codegens(mod, options)
                 check_sources(
                     list(built.attrs["external_mods"]) if "external_mods" in (built.attrs or {}) else [],
                     source_builds(source_namespaces(mod)),

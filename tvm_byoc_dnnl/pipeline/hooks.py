@@ -15,7 +15,7 @@ import tvm
 from tvm import relax, tirx
 
 from ..hooks.build import build_apart, hook_target
-from ..hooks.kernels import KernelTable, global_var, redirect_calls
+from ..hooks.kernels import KernelTable, global_var, opaque, redirect_calls
 from ..hooks.lowering import HookLowering
 from ..log import Entry, raise_failures, read_log, with_entries
 from ..namespace import Namespace, TargetHooks
@@ -30,9 +30,6 @@ from ..relax_utils import codegen_of, is_host_function, with_functions
 from ..target_options import get_target_options
 
 __all__ = ["RunTargetHooks"]
-
-#: how FuseOps calls a function that it must not take apart
-_OPAQUE = 8
 
 
 def RunTargetHooks(*, strict: bool = False) -> tvm.transform.Pass:
@@ -166,7 +163,7 @@ class _Stage:
         if self._library is None:
             kernels = {name: global_var(name, func) for name, func in self._kernels.functions.items()}
             callees = {gv: kernels[name] for gv, name in self._names.items()}
-            functions.update((gv, _opaque(self._kernels.functions[name])) for name, gv in kernels.items())
+            functions.update((gv, opaque(self._kernels.functions[name])) for name, gv in kernels.items())
         given = {gv: callees[gv] for gv in self._primfuncs}
         functions.update((gv, redirect_calls(f, given)) for gv, f in functions.items() if is_host_function(f))
         bodies = {gv: redirect_calls(lowered.body, callees) for gv, lowered in self._lowering.done.items()}
@@ -176,8 +173,3 @@ class _Stage:
             return mod
         others = mod.attrs["external_mods"] if mod.attrs and "external_mods" in mod.attrs else []
         return mod.with_attr("external_mods", [*others, self._library])
-
-
-def _opaque(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """A PrimFunc that TVM's fusion leaves alone, unless its maker said otherwise: it may be scheduled already."""
-    return func if func.attrs and "op_pattern" in func.attrs else func.with_attr("op_pattern", _OPAQUE)

@@ -1,0 +1,116 @@
+"""Functions that TVM alone compiles, and that its passes for external compilers do not: with and without regions."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm.script import ir as I
+from tvm.script import relax as R
+from tvm.script import tirx as T
+
+import tvm_byoc_dnnl as byoc
+from tests.unit.failing_vendor import vendors
+from tvm_byoc_dnnl.relax_utils import codegen_of
+
+F = R.Tensor((8, 8), "float32")
+
+
+@I.ir_module
+class Private:
+    @R.function(private=True)
+    def product(x: F, w: F) -> F:
+        with R.dataflow():
+            y = R.matmul(x, w)
+            R.output(y)
+        return y
+
+    @R.function
+    def main(x: F, n: R.Tensor((), "int64")) -> F:
+        cls = Private
+        with R.dataflow():
+            a = cls.product(x, x)
+            b = R.tan(a)
+            R.output(b)
+        return b
+
+
+@I.ir_module
+class Recursive:
+    @R.function
+    def main(x: F, n: R.Tensor((), "int64")) -> F:
+        cls = Recursive
+        again = R.greater(n, R.const(0, "int64"))
+        if again:
+            y = R.matmul(x, x)
+            m = R.subtract(n, R.const(1, "int64"))
+            r = cls.main(y, m)
+        else:
+            r = R.tan(x)
+        return r
+
+
+@I.ir_module
+class ShortDims:
+    """A PrimFunc as people write them, with dims of int32; those that TVM makes have dims of int64."""
+
+    @T.prim_func(private=True, s_tir=True)
+    def plus_one(x: T.Buffer((T.int32(8), T.int32(8)), "float32"), y: T.Buffer((T.int32(8), T.int32(8)), "float32")):
+        for i, j in T.grid(8, 8):
+            with T.sblock("plus_one"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                y[vi, vj] = x[vi, vj] + T.float32(1)
+
+    @R.function
+    def main(x: F, n: R.Tensor((), "int64")) -> F:
+        cls = ShortDims
+        with R.dataflow():
+            a = R.matmul(x, x)
+            b = R.call_tir(cls.plus_one, (a,), out_ty=R.Tensor((8, 8), "float32"))
+            c = R.tan(b)
+            R.output(c)
+        return c
+
+
+@I.ir_module
+class Sum:
+    @R.function
+    def main(x: F) -> F:
+        y = R.add(x, x)
+        return y
+
+
+X = np.random.default_rng(0).uniform(-0.3, 0.3, (8, 8)).astype("float32")
+
+
+def run(mod, pipeline="byoc"):
+    vm = tvm.relax.VirtualMachine(tvm.compile(mod, "llvm", relax_pipeline=pipeline), tvm.cpu())
+    return vm["main"](tvm.runtime.tensor(X), tvm.runtime.tensor(np.asarray(2, "int64"))).numpy()
+
+
+@pytest.mark.parametrize("compiler", ["dnnl", "ccompiler", "nothing"])
+@pytest.mark.parametrize("model", [Private, Recursive, ShortDims], ids=lambda m: m.__name__)
+def test_what_tvm_compiles_is_compiled_with_regions_and_without(model, compiler):
+    with vendors(("nothing", ())):
+        mod = byoc.partition(model, compiler)
+        regions = [f for f in mod.functions.values() if codegen_of(f)]
+        assert bool(regions) == (compiler != "nothing")
+        np.testing.assert_allclose(run(mod), run(model, "default"), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("model", [Private, Recursive, ShortDims], ids=lambda m: m.__name__)
+def test_a_module_without_a_region_comes_out_as_it_went_in(model):
+    with vendors(("nothing", ())):
+        mod = byoc.partition(model, "nothing")
+    assert dict(mod.functions.items()).keys() == dict(model.functions.items()).keys()
+    for gv, func in model.functions.items():
+        assert func.same_as(mod[gv])
+
+
+def test_a_module_whose_regions_all_fail_comes_out_as_it_went_in():
+    with vendors("v1") as vendor:
+        vendor.fail("plan", "relax.add")
+        partitioned = byoc.partition(Sum, "v1")
+        report = byoc.explain(Sum, "v1")
+    assert partitioned["main"].same_as(Sum["main"])
+    assert report.calls[0].reasons == [
+        "v1: the lowering of relax.add in 'v1' failed: RuntimeError: plan cannot do relax.add"
+    ]
