@@ -16,6 +16,7 @@ from ..relax_utils import with_functions
 from ..target_options import with_options
 from .codegens import RunCodegens
 from .hooks import RunTargetHooks
+from .legalize import LEGALIZATIONS
 from .metadata import attach_metadata
 from .name import PIPELINE
 from .weights import OwnWeights, OwnWeightsUnlessSource
@@ -84,7 +85,7 @@ def byoc_pipeline(*, strict: bool = False, output: str = "module") -> tvm.transf
                 _attach_metadata,  # behind all that may write to the log
                 *cpu.library_dispatch_passes(target),
                 _keep_from_fusion,
-                relax.transform.LegalizeOps(),
+                relax.transform.LegalizeOps(LEGALIZATIONS),
                 relax.transform.AnnotateTIROpPattern(),
                 relax.transform.FuseOps(),
                 relax.transform.FuseTIR(),

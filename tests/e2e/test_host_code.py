@@ -1,0 +1,154 @@
+"""What stays with TVM and is wrong in its own lowering: indices out of range, float16 without an intrinsic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from onnx import helper
+from tvm import relax
+
+import tvm_byoc_dnnl as byoc
+from tvm_byoc_dnnl.pipeline.legalize import LEGALIZATIONS
+
+op = relax.op
+X = np.arange(12, dtype="float32").reshape(3, 4)
+UPDATES = np.array([[10.0, 20.0]], "float32")
+
+
+def _run(function: Any, *arrays: np.ndarray, relax_shapes: list[Any] | None = None) -> np.ndarray:
+    """The function, compiled by the pipeline alone."""
+    shapes = relax_shapes or [a.shape for a in arrays]
+    params = [relax.Var(f"a{i}", relax.TensorType(s, str(a.dtype))) for i, (a, s) in enumerate(zip(arrays, shapes))]
+    bb = relax.BlockBuilder()
+    with bb.function("main", params):
+        with bb.dataflow():
+            out = bb.emit_output(bb.emit(function(*params)))
+        bb.emit_func_output(out)
+    ex = tvm.compile(bb.get(), target="llvm", relax_pipeline="byoc")
+    machine = relax.VirtualMachine(ex, tvm.cpu())
+    return machine["main"](*(tvm.runtime.tensor(a) for a in arrays)).numpy()
+
+
+#: name, function of the data and the indices, indices in range, what they pick
+INDEXED = [
+    ("take", lambda x, i: op.take(x, i, axis=1), [[3, 0], [1, 2]], lambda i: X[:, i]),
+    ("take-int32", lambda x, i: op.take(x, op.astype(i, "int32"), axis=0), [2, 0], lambda i: X[i]),
+    ("take-flat", lambda x, i: op.take(op.reshape(x, [12]), i), [11, 0], lambda i: X.reshape(-1)[i]),
+    (
+        "gather_elements",
+        lambda x, i: op.gather_elements(x, i, axis=1),
+        [[0, 3], [0, 1], [2, 1]],
+        lambda i: np.take_along_axis(X, i, 1),
+    ),
+    ("gather_nd", op.gather_nd, [[2, 3], [0, 1]], lambda i: X[i[:, 0], i[:, 1]]),
+    (
+        "scatter_elements",
+        lambda x, i: op.scatter_elements(x, i, relax.const(UPDATES), axis=1),
+        [[3, -4]],
+        lambda i: _put(X, (np.array([0, 0]), i[0]), UPDATES[0]),
+    ),
+    (
+        "scatter_nd",
+        lambda x, i: op.scatter_nd(x, i, relax.const(UPDATES[0])),
+        [[2, 3], [0, 0]],
+        lambda i: _put(X, (i[:, 0], i[:, 1]), UPDATES[0]),
+    ),
+]
+
+
+def _put(x: np.ndarray, at: Any, values: np.ndarray) -> np.ndarray:
+    result = x.copy()
+    result[at] = values
+    return result
+
+
+@pytest.mark.parametrize(("name", "function", "indices", "wanted"), INDEXED, ids=[row[0] for row in INDEXED])
+def test_an_index_out_of_range_is_an_error(name, function, indices, wanted, capfd):
+    good = np.array(indices, "int64")
+    np.testing.assert_array_equal(_run(function, X, good), wanted(good))
+    for wrong in (4 + good.max(), -5, -100, 1 << 40):
+        if name == "take-int32" and wrong > 1 << 31:
+            continue  # a cast changes it to zero
+        bad = np.where(good == good.max(), wrong, good)
+        with pytest.raises(IndexError, match="index is out of range"):
+            _run(function, X, bad)
+    assert "segfault" not in capfd.readouterr().err
+
+
+def test_the_sizes_of_an_open_axis_are_those_of_the_call():
+    n = tvm.tirx.Var("n", "int64")
+    indices = np.array([2, 0], "int64")
+
+    def run(x):
+        return _run(lambda a, i: op.take(a, i, axis=0), x, indices, relax_shapes=[(n, 4), (2,)])
+
+    np.testing.assert_array_equal(run(X), X[indices])
+    with pytest.raises(IndexError):
+        run(X[:2])
+
+
+def test_the_number_of_indices_may_be_open():
+    n = tvm.tirx.Var("n", "int64")
+    for indices in (np.array([2, 0], "int64"), np.array([], "int64")):
+        got = _run(lambda a, i: op.take(a, i, axis=0), X, indices, relax_shapes=[X.shape, (n,)])
+        np.testing.assert_array_equal(got, X[indices])
+
+
+def test_a_constant_index_in_range_costs_no_check():
+    x = relax.Var("x", relax.TensorType(X.shape, "float32"))
+    for index, checks in ((1, 0), (-1, 1), (9, 1)):
+        bb = relax.BlockBuilder()
+        with bb.function("main", [x]):
+            with bb.dataflow():
+                out = bb.emit_output(bb.emit(op.take(x, relax.const([index], "int64"), axis=0)))
+            bb.emit_func_output(out)
+        legal = relax.transform.LegalizeOps(LEGALIZATIONS)(bb.get())
+        assert sum("check_indices" in g.name_hint for g in legal.get_global_vars()) == checks
+
+
+def _model(nodes: list[Any], inputs: dict[str, tuple[int, Any]], out: int, opset: int = 18) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(n, t, s) for n, (t, s) in inputs.items()],
+        [helper.make_tensor_value_info("y", out, None)],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+
+
+@pytest.mark.parametrize("kind", ["Gather", "GatherElements", "GatherND"])
+def test_gathers_of_onnx(kind, capfd):
+    model = _model([helper.make_node(kind, ["x", "i"], ["y"])], {"x": (1, X.shape), "i": (7, (2, 2))}, 1)
+    run = byoc.Runner(byoc.compile(model))
+    good = np.array([[0, 1], [-1, 2]], "int64")
+    wanted = {
+        "Gather": lambda: X[good],
+        "GatherElements": lambda: np.take_along_axis(X[:, :2], good, 0),
+        "GatherND": lambda: X[good[:, 0], good[:, 1]],
+    }
+    np.testing.assert_array_equal(run(X, good), wanted[kind]())
+    for wrong in (4, -5, 1 << 40):
+        with pytest.raises(IndexError, match="out of range"):
+            run(X, np.where(good == 0, wrong, good))
+    assert "segfault" not in capfd.readouterr().err
+
+
+FUNCTIONS = {
+    **{name: getattr(np, f"arc{name[1:]}") for name in ("acos", "acosh", "asin", "asinh", "atan")},
+    **{name: getattr(np, name) for name in ("cosh", "sinh")},
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_functions_without_a_float16_intrinsic(name, dtype):
+    x = np.array([0.1, 0.5, -0.9, 1.0, 1.5, 7.0, -0.0, np.inf, -np.inf, np.nan], dtype)
+    with np.errstate(all="ignore"):
+        wanted = FUNCTIONS[name](x.astype("float64")).astype(dtype)
+    got = _run(getattr(op, name), x)
+    assert got.dtype == dtype
+    np.testing.assert_allclose(got, wanted, rtol=2e-3 if dtype == "float16" else 1e-5)

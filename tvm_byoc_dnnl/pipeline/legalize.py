@@ -1,0 +1,144 @@
+"""Host code in place of what TVM makes of an operator, where that is wrong.
+
+* TVM's gathers and scatters read and write foreign memory at an index that is out of range. Here such an index raises an
+  ``IndexError``, as in ONNX Runtime. Negative indices are out of range too, except for scatter_elements: what counts
+  from the end in ONNX, the importer has made positive.
+* LLVM has no float16 form of some functions; they are computed in float32 between casts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from tvm import ir, relax, te, tirx, topi
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from .._compat import constant_numpy, dtype_of, is_constant, shape_dims
+
+__all__ = ["LEGALIZATIONS"]
+
+Legalization = Callable[[relax.BlockBuilder, Any], Any]
+
+#: TVM's kind of a function that is fused with nothing
+_OPAQUE = 8
+_COUNTS_FROM_THE_END = ("scatter_elements",)
+_NO_FLOAT16 = ("acos", "acosh", "asin", "asinh", "atan", "cosh", "sinh")
+
+
+def _by_float32(name: str) -> Legalization:
+    function = getattr(topi, name)
+
+    def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
+        if dtype_of(call.args[0].ty) != "float16":
+            return bb.call_te(function, call.args[0], primfunc_name_hint=name)
+        return bb.call_te(
+            lambda x: topi.cast(function(topi.cast(x, "float32")), "float16"), call.args[0], primfunc_name_hint=name
+        )
+
+    return legalize
+
+
+# ---- indices ----------------------------------------------------------------------------------------
+
+
+def _in_range(bb: relax.BlockBuilder, call: Any, indices: Any, extents: Sequence[Any]) -> Any:
+    """``indices``, checked; along their last axis the extents take turns."""
+    if is_constant(indices) and all(isinstance(e, int) for e in extents):
+        values = constant_numpy(indices)
+        sizes = np.resize(np.asarray(extents), values.size).reshape(values.shape)
+        if np.all((0 <= values) & (values < sizes)):
+            return indices
+    name = call.op.name.removeprefix("relax.")
+    lowest = -1 if name in _COUNTS_FROM_THE_END else 0
+    attrs = {"op_pattern": _OPAQUE}
+    return bb.emit(
+        bb.call_te(
+            _checked, indices, list(extents), name, lowest, primfunc_name_hint="check_indices", primfunc_attrs=attrs
+        )
+    )
+
+
+def _checked(indices: te.Tensor, extents: Sequence[Any], name: str, lowest: int) -> te.Tensor:
+    def write_each(source: Any, target: Any) -> Any:
+        with IRBuilder() as ib:
+            read, write = T.buffer_proxy(source), T.buffer_proxy(target)
+            with T.serial(0, math.prod(source.shape)) as i:
+                index, extent = _int64(read[i]), _int64(extents[-1])
+                for k, other in enumerate(extents[:-1]):
+                    extent = tirx.Select(i % len(extents) == k, _int64(other), extent)
+                inside = tirx.all(index >= lowest * extent, index < extent)
+                with T.Assert(inside, f"{name}: an index is out of range", "IndexError"):
+                    write[i] = read[i]
+            return ib.get()
+
+    out = tirx.decl_buffer(indices.shape, indices.dtype, "checked", layout=None)
+    return te.extern(
+        [indices.shape],
+        [indices],
+        lambda ins, outs: write_each(ins[0], outs[0]),
+        out_buffers=[out],
+        name="checked_indices",
+    )
+
+
+def _int64(value: Any) -> Any:
+    return tirx.const(value, "int64") if isinstance(value, int) else tirx.Cast("int64", value)
+
+
+def _dims(expr: Any) -> list[Any]:
+    dims = shape_dims(expr.ty)
+    assert dims is not None, "an operator is lowered only once the shapes of its operands are known"
+    return dims
+
+
+def _take(bb: relax.BlockBuilder, call: Any) -> Any:
+    data, indices = call.args
+    axis, mode = call.attrs.axis, str(call.attrs.mode)
+    if mode == "fast":
+        dims = _dims(data)
+        extent = math.prod(dims) if axis is None else dims[int(axis)]
+        indices, mode = _in_range(bb, call, indices, [extent]), "clip"
+    return bb.call_te(topi.take, data, indices, axis, mode=mode)
+
+
+def _along_axis(op: str) -> Legalization:
+    default = _default(op)
+
+    def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
+        data, indices, *rest = call.args
+        checked = _in_range(bb, call, indices, [_dims(data)[int(call.attrs.axis)]])
+        return default(bb, relax.Call(call.op, [data, checked, *rest], call.attrs))
+
+    return legalize
+
+
+def _at_coordinates(op: str) -> Legalization:
+    default = _default(op)
+
+    def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
+        data, indices, *rest = call.args
+        first = int(getattr(call.attrs, "batch_dims", 0))
+        extents = _dims(data)[first : first + int(_dims(indices)[-1])]
+        checked = _in_range(bb, call, indices, extents) if extents else indices
+        return default(bb, relax.Call(call.op, [data, checked, *rest], call.attrs))
+
+    return legalize
+
+
+def _default(op: str) -> Legalization:
+    return ir.Op.get(op).get_attr("FLegalize")
+
+
+#: Relax op → what ``LegalizeOps`` makes of it instead
+LEGALIZATIONS: dict[str, Legalization] = {
+    **{f"relax.{name}": _by_float32(name) for name in _NO_FLOAT16},
+    "relax.take": _take,
+    "relax.gather_elements": _along_axis("relax.gather_elements"),
+    "relax.scatter_elements": _along_axis("relax.scatter_elements"),
+    "relax.gather_nd": _at_coordinates("relax.gather_nd"),
+    "relax.scatter_nd": _at_coordinates("relax.scatter_nd"),
+}
