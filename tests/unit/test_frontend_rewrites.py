@@ -511,6 +511,21 @@ def test_prelu(shape: tuple[int, ...]) -> None:
     }
 
 
+@pytest.mark.parametrize("slope", [(), (1,), (2, 1, 4), (2, 3, 4)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "uint64"])
+def test_prelu_of_any_form(slope: tuple[int, ...], dtype: str) -> None:
+    shape = (2, 3, 4) if len(slope) != 0 else ()
+    x, s = (
+        np.array(np.round(rand(*d, seed=k) * 4) % 7 - 3 * (dtype[0] != "u"), dtype)
+        for k, d in enumerate([shape, slope])
+    )
+    kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+    model = onnx_model([node("PRelu", ["x", "s"], ["y"])], {"x": shape}, {"s": s}, dtypes={"x": kind, "y": kind})
+    got = run(prepared(to_relax(model)), x)[0]
+    assert got.shape == shape
+    np.testing.assert_array_equal(got, np.where(x < 0, x * s, x))
+
+
 def test_old_opset_is_modernised() -> None:
     add = node("Add", ["x", "b"], ["y"], broadcast=1, axis=1)
     model = onnx_model([add], {"x": (2, 3, 4)}, {"b": rand(3)}, opset=6)

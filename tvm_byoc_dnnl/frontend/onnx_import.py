@@ -14,6 +14,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
 from ..errors import InputError, UnsupportedError
+from .onnx_checks import check_model
 from .onnx_dims import name_dims, refuse_sequences, relax_shapes
 from .onnx_graph import Graph, is_standard
 from .onnx_rewrites import rewrite
@@ -55,6 +56,7 @@ def import_onnx(model: onnx.ModelProto, shapes: Shapes | None = None) -> tvm.IRM
 
         model = inline_local_functions(model)
     graph = Graph(model)
+    check_model(graph)
     if shapes:
         fix_shapes(graph, shapes)
     refuse_sequences(graph.inputs)

@@ -1,8 +1,8 @@
 """Host code in place of what TVM makes of an operator, where that is wrong.
 
-* TVM's gathers and scatters read and write foreign memory at an index that is out of range. Here such an index raises an
-  ``IndexError``, as in ONNX Runtime. Negative indices are out of range too, except for scatter_elements: what counts
-  from the end in ONNX, the importer has made positive.
+* TVM's gathers and scatters read and write foreign memory at an index that is out of range. Here such an index raises
+  an ``IndexError``, as in ONNX Runtime. Negative indices are out of range too, except for scatter_elements: what
+  counts from the end in ONNX, the importer has made positive.
 * LLVM has no float16 form of some functions; they are computed in float32 between casts.
 """
 
@@ -50,7 +50,7 @@ def _in_range(bb: relax.BlockBuilder, call: Any, indices: Any, extents: Sequence
     if is_constant(indices) and all(isinstance(e, int) for e in extents):
         values = constant_numpy(indices)
         sizes = np.resize(np.asarray(extents), values.size).reshape(values.shape)
-        if np.all((0 <= values) & (values < sizes)):
+        if np.all((values >= 0) & (values < sizes)):
             return indices
     name = call.op.name.removeprefix("relax.")
     lowest = -1 if name in _COUNTS_FROM_THE_END else 0

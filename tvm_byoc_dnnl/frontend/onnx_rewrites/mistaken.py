@@ -80,11 +80,16 @@ def _rms_norm(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
 
 
 def _prelu(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
-    """TVM 0.26 takes a slope of rank 1 or of the data's rank, and nothing between, like PyTorch's (C, 1, 1)."""
+    """TVM takes no scalar and no integers; 0.26 a slope of rank 1 or of the data's rank, not PyTorch's (C, 1, 1)."""
     rank, slope = graph.rank(node.input[0]), graph.static_shape(node.input[1])
+    b = Builder(graph, node)
+    if rank == 0 or graph.elem_type(node.input[0]) in _INTEGERS:
+        x, weights = node.input
+        below = b.add("Less", [x, b.number(0, like=x)])
+        b.add("Where", [below, b.add("Mul", [x, weights]), x], node.output[0])
+        return b.nodes
     if rank is None or slope is None or not 1 < len(slope) < rank:
         return None
-    b = Builder(graph, node)
     full = b.add("Reshape", [node.input[1], b.ints([1] * (rank - len(slope)) + list(slope))])
     b.add("PRelu", [node.input[0], full], node.output[0])
     return b.nodes

@@ -1,0 +1,89 @@
+"""What the ONNX standard forbids and TVM's importer would take for something: refused, as ONNX Runtime refuses it.
+
+Neither ONNX's checker nor its strict shape inference is used, since both refuse models that ONNX Runtime runs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import onnx
+
+from ..errors import InputError
+from .onnx_graph import Graph, attributes, is_standard
+
+__all__ = ["check_model"]
+
+_CONVOLUTIONS = ("Conv", "ConvInteger", "ConvTranspose", "QLinearConv")
+_POOLS = ("AveragePool", "LpPool", "MaxPool", "MaxUnpool")
+#: where the weights are among the inputs
+_WEIGHTS = {"QLinearConv": 3}
+#: attribute → its least value, numbers per spatial axis
+_WINDOW = {"kernel_shape": (1, 1), "strides": (1, 1), "dilations": (1, 1), "pads": (0, 2)}
+
+
+def check_model(graph: Graph) -> None:
+    """Raise an `InputError` for a model that means nothing."""
+    _check_names(graph)
+    windows = [
+        node for node in _with_branches(graph.nodes) if is_standard(node) and node.op_type in _CONVOLUTIONS + _POOLS
+    ]
+    if windows:
+        graph.infer_shapes()
+    for node in windows:
+        for problem in _problems(graph, node):
+            raise InputError(f"{node.op_type} (node `{node.name or node.output[0]}`) {problem}")
+
+
+def _with_branches(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            yield from _with_branches(attribute.g.node)
+
+
+def _check_names(graph: Graph) -> None:
+    inputs = [i.name for i in graph.inputs]
+    constants = [t.name for t in graph.model.graph.initializer]
+    made = [name for node in graph.nodes for name in node.output if name]
+    twice = [name for name, times in Counter(inputs + constants + made).items() if times > 1]
+    if twice:
+        raise InputError(
+            f"the ONNX model defines {', '.join(f'`{name}`' for name in twice)} more than once; expected every name "
+            "to be one input, one constant or one output of one node"
+        )
+
+
+def _problems(graph: Graph, node: onnx.NodeProto) -> Iterator[str]:
+    attrs = attributes(node)
+    dims, kernel = graph.dims(node.input[0]), attrs.get("kernel_shape")
+    if kernel is None and node.op_type in _POOLS:
+        yield "has no attribute kernel_shape"
+        return
+    spatial = len(dims) - 2 if dims is not None else None if kernel is None else len(kernel)
+    for name, (least, per_axis) in _WINDOW.items():
+        values = attrs.get(name)
+        if values is None:
+            continue
+        if min(values, default=least) < least:
+            yield f"has {name} {values}; expected numbers from {least} on"
+        if spatial is not None and len(values) != per_axis * spatial:
+            yield f"has {name} {values}; expected {per_axis * spatial} numbers for {spatial} spatial axes"
+    if kernel is not None and node.op_type in _POOLS:
+        yield from _empty_windows(attrs, kernel)
+    elif kernel is not None:
+        weights = graph.dims(node.input[_WEIGHTS.get(node.op_type, 1)])
+        wanted = None if weights is None else weights[2:]
+        if wanted is not None and any(isinstance(w, int) and w != k for w, k in zip(wanted, kernel, strict=False)):
+            yield f"has kernel_shape {kernel}; its weights have {list(wanted)}"
+
+
+def _empty_windows(attrs: dict[str, Any], kernel: list[int]) -> Iterator[str]:
+    if attrs.get("auto_pad", "NOTSET") != "NOTSET":
+        return  # pads are not looked at
+    pads, dilations = attrs.get("pads", []), attrs.get("dilations", [1] * len(kernel))
+    for pad, size, step in zip(pads, 2 * kernel, 2 * dilations, strict=False):
+        if pad >= (size - 1) * step + 1:
+            yield f"has pads {pads} for windows of {kernel}; expected less, or a window would see padding alone"
