@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 import threading
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import relax
 
 from . import _native
@@ -22,6 +25,9 @@ __all__ = ["Runner", "load"]
 
 class Runner:
     """A compiled model as a Python callable; any number of threads may call it.
+
+    It is a context manager, too: at its end, or at `close`, or when nobody refers to it any longer, what the model
+    takes is given back.
 
     Parameters
     ----------
@@ -40,13 +46,41 @@ class Runner:
         if _native.available():
             _native.load()
         # A relax.VirtualMachine keeps its stack in itself: each thread needs one of its own. They share the module.
-        self.module = ex.jit() if isinstance(ex, tvm.runtime.Executable) else ex
+        machines = _Machines(ex.jit() if isinstance(ex, tvm.runtime.Executable) else ex, entry)
+        self._machines: _Machines | None = machines
         self.entry = entry
-        self._local = threading.local()
-        vm = relax.VirtualMachine(self.module, tvm.cpu())
-        self._local.function = vm[entry]
+        vm = machines.start()
         metadata = read_metadata(vm) if entry == "main" else None
         self._inputs: list[dict[str, Any]] | None = metadata["inputs"] if metadata else None
+
+    @property
+    def module(self) -> tvm.runtime.Module:
+        """The module behind it; another runner may be made of it."""
+        return self._open().module
+
+    def close(self) -> None:
+        """Give back the model's plans, its packed weights and the mapped file; every later call is an `InputError`.
+
+        Calls that run in other threads end as they would have. As long as somebody else refers to `module` or to a
+        function of it, that stays.
+        """
+        self._machines = None
+        ctypes.CDLL(None).malloc_trim(0)  # malloc keeps what is freed, for others of this process
+
+    def __enter__(self) -> Runner:
+        self._open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self) -> _Machines:
+        machines = self._machines
+        if machines is None:
+            raise InputError("this Runner is closed; load the model again, or make another Runner of its module before")
+        return machines
 
     @property
     def input_names(self) -> list[str]:
@@ -104,10 +138,7 @@ class Runner:
 
     def run_tvm(self, *tensors: tvm.runtime.Tensor) -> Any:
         """The zero-copy form: TVM tensors in, TVM tensors out, no checks but the VM's own."""
-        function = getattr(self._local, "function", None)
-        if function is None:
-            function = self._local.function = relax.VirtualMachine(self.module, tvm.cpu())[self.entry]
-        return function(*tensors)
+        return self._open().function()(*tensors)
 
     def _in_order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         if self._inputs is None:
@@ -157,6 +188,27 @@ class Runner:
             raise InputError(f"input {expected['name']!r} has shape {list(shape)}, expected {want}")
 
 
+class _Machines:
+    """A module, and a virtual machine for each thread that calls it: a machine keeps its stack in itself."""
+
+    def __init__(self, module: tvm.runtime.Module, entry: str) -> None:
+        self.module = module
+        self._entry = entry
+        self._local = threading.local()
+
+    def start(self) -> relax.VirtualMachine:
+        """Make the machine of the calling thread."""
+        vm = relax.VirtualMachine(self.module, tvm.cpu())
+        self._local.function = vm[self._entry]
+        return vm
+
+    def function(self) -> Any:
+        """The model's function on the machine of the calling thread."""
+        if not hasattr(self._local, "function"):
+            self.start()
+        return self._local.function
+
+
 def _listed(names: list[str]) -> str:
     return ", ".join(map(repr, names)) or "none"
 
@@ -188,7 +240,8 @@ def load(path: str | PathLike[str]) -> Runner:
     _check_elf(path)
     _native.load()
     try:
-        module = tvm.runtime.load_module(str(path.resolve()))
+        # TVM's own load_module keeps what it loads until the process ends.
+        module = tvm_ffi.load_module(str(path.resolve()), keep_module_alive=False)
     except ArtifactError:
         raise
     except Exception as error:

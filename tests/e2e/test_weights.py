@@ -112,7 +112,8 @@ def test_a_flipped_bit_in_a_weight_is_one_clear_error(tmp_path):
     x = np.ones((TOKENS, 256), "float32")
     want = weighty_model(256, 2, seed=5)[1](x)
     # The same weights by the same name, once sound and once not, in one process.
-    np.testing.assert_allclose(byoc.load(tmp_path / "whole.so")(x), want, rtol=1e-4, atol=1e-5)
+    sound = byoc.load(tmp_path / "whole.so")  # mapped for as long as the name refers to it
+    np.testing.assert_allclose(sound(x), want, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(byoc.load(tmp_path / "m.so")(x), want, rtol=1e-4, atol=1e-5)
 
 
