@@ -12,8 +12,6 @@ the library sees (rounded to their dtype).
 from __future__ import annotations
 
 import functools
-import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +23,7 @@ import tvm
 from tvm import relax
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl import _native
+from tests.isa import computes_in, isa
 from tvm_byoc_dnnl._compat import make_constant
 from tvm_byoc_dnnl.annotate.passes import ask_pattern
 from tvm_byoc_dnnl.annotate.trial import ask
@@ -34,7 +32,7 @@ from tvm_byoc_dnnl.lower.graph import PortableGraph
 from tvm_byoc_dnnl.registry import namespace
 from tvm_byoc_dnnl.relax_utils import bindings_of, codegen_of, op_calls
 
-__all__ = ["TOLERANCE", "Case", "Operand", "accept", "const", "data", "has_bfloat16", "number", "refuse", "table_tests"]
+__all__ = ["TOLERANCE", "Case", "Operand", "accept", "const", "data", "number", "refuse", "table_tests"]
 
 #: Largest error allowed, relative to the largest value of the result. float32: the library's vectorised functions are
 #: good to some 1e-6, and sums of a few hundred products add rounding of the same size. The short types round each
@@ -168,21 +166,20 @@ class Case:
 
     # ---- what must hold -----------------------------------------------------------------------------
     def offloads(self, count: int | None = None) -> Case:
-        """Some calls were offloaded (exactly ``count`` of them), and with ``count=None`` no call was left.
-
-        On a machine without bfloat16 (or with ONEDNN_MAX_CPU_ISA, see `make test-isa`) the rows of it say nothing.
-        """
-        if self.compiler == "dnnl" and "bfloat16" in str(self.module) and not has_bfloat16():
-            pytest.skip("oneDNN has no bfloat16 on this instruction set")
+        """Some calls were offloaded (exactly ``count`` of them), and with ``count=None`` no call was left."""
+        self.skip_without_its_dtype()
         inside = sum(1 for f in self.regions for _ in _calls_inside(f))
-        if is_limited() and any("reference" in reason for reason in self.reasons()):
-            pytest.skip(f"oneDNN has only a reference implementation of it here: {self.reasons()}")
         assert inside > 0, f"nothing was offloaded: {self.reasons()}"
         if count is None:
             self.keeps(0)
         else:
             assert inside == count, f"{inside} calls were offloaded\n{self.partitioned}"
         return self
+
+    def skip_without_its_dtype(self) -> None:
+        """Skip a case in bfloat16 on an instruction set on which oneDNN does not compute in it."""
+        if self.compiler == "dnnl" and "bfloat16" in str(self.module) and not computes_in("bfloat16"):
+            pytest.skip(f"oneDNN does not compute in bfloat16 on {isa()}")
 
     def keeps(self, count: int) -> Case:
         """So many operator calls stayed with TVM."""
@@ -193,8 +190,6 @@ class Case:
     def becomes(self, *nodes: tuple[str, list[str]] | str) -> Case:
         """The regions are these nodes (kind, or kind and post-ops), in order."""
         wanted = [(n, []) if isinstance(n, str) else n for n in nodes]
-        if is_limited():  # other primitives have real implementations: `matches` still has to hold
-            return self
         assert self.nodes() == wanted, f"{self.nodes()}\nis not {wanted}"
         return self
 
@@ -255,18 +250,6 @@ class Case:
         for f in self.partitioned.functions.values():
             if isinstance(f, relax.Function) and not codegen_of(f):
                 yield f
-
-
-def is_limited() -> bool:
-    """Whether oneDNN was told to use less than the machine has, as `make test-isa` does."""
-    return os.environ.get("ONEDNN_MAX_CPU_ISA", "DEFAULT") not in ("DEFAULT", "ALL")
-
-
-@functools.cache
-def has_bfloat16() -> bool:
-    """Whether oneDNN computes in bfloat16 here: from AVX-512 on, emulated where the CPU has none."""
-    isa = json.loads(_native.function("tvm_byoc_dnnl.Info")())["isa"]
-    return isa.startswith("avx512") or isa == "avx2_vnni_2"
 
 
 def _calls_inside(region: relax.Function) -> Iterator[Any]:

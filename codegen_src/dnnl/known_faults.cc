@@ -84,10 +84,36 @@ bool HasRowsOverEachOther(const MemoryDesc& result) {
   return dims[rows] == 1 && result.get_strides()[rows] < dims[rows + 1];
 }
 
+/// Whether the CPU sums products of 8-bit integers in 32 bits at once. Without such an instruction
+/// oneDNN uses vpmaddubsw, which saturates at 16 bits, or halves the weights, which rounds them.
+bool HasExactIntegerProducts() {
+  switch (dnnl::get_effective_cpu_isa()) {
+    case dnnl::cpu_isa::sse41:
+    case dnnl::cpu_isa::avx:
+    case dnnl::cpu_isa::avx2:
+    case dnnl::cpu_isa::avx512_core:
+      return false;
+    default:
+      return true;
+  }
+}
+
+bool MultipliesBytes(const OpDesc& op, const PrimitiveDesc& pd) {
+  if (op.kind != PrimitiveKind::convolution && op.kind != PrimitiveKind::deconvolution &&
+      op.kind != PrimitiveKind::matmul) {
+    return false;
+  }
+  const auto dtype = QueryArg(pd, DNNL_ARG_SRC).get_data_type();
+  return dtype == dnnl::memory::data_type::u8 || dtype == dnnl::memory::data_type::s8;
+}
+
 }  // namespace
 
 const char* KnownFault(const OpDesc& op, const PrimitiveDesc& pd) {
   const MemoryDesc result = QueryArg(pd, DNNL_ARG_DST);
+  if (MultipliesBytes(op, pd) && !HasExactIntegerProducts()) {
+    return "sums of 8-bit products are not exact on a CPU without VNNI";
+  }
   if (op.kind == PrimitiveKind::layer_normalization &&
       !SameLayout(QueryArg(pd, DNNL_ARG_SRC), result)) {
     return "it accepts a result in another layout, and writes the source's";

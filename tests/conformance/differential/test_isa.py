@@ -35,10 +35,11 @@ def test_random_functions_on_an_older_instruction_set(isa: str, tmp_path: Path) 
 
 
 _BFLOAT16 = """
-from tests.harness import Case, data, has_bfloat16
+from tests.harness import Case, data
+from tests.isa import computes_in
 from tvm import relax
 case = Case(relax.op.nn.relu, (data(2, 3, dtype="bfloat16"),))
-if has_bfloat16():
+if computes_in("bfloat16"):
     case.offloads().matches()
     print("computed")
 else:

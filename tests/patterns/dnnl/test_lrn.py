@@ -7,6 +7,7 @@ import pytest
 from tvm import relax
 
 from tests.harness import Case, accept, data, number
+from tests.isa import has_avx512
 
 op, nn = relax.op, relax.op.nn
 
@@ -55,7 +56,12 @@ REFUSE = [
 
 @pytest.mark.parametrize("case", ACCEPT)
 def test_accepted(case):
-    case.offloads().becomes("lrn").matches()
+    """Without AVX-512 oneDNN has it for windows of five and whole blocks of channels only; others go in steps."""
+    case.offloads().matches()
+    if has_avx512() or case is ACCEPT[0].values[0]:
+        case.becomes("lrn")
+    else:
+        assert "pooling" in [kind for kind, _ in case.nodes()]
 
 
 @pytest.mark.parametrize(("case", "reason"), REFUSE)

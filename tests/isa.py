@@ -1,0 +1,38 @@
+"""The instruction set that oneDNN uses here: what this CPU has, or less where ONEDNN_MAX_CPU_ISA says so."""
+
+from __future__ import annotations
+
+import functools
+import json
+
+from tvm_byoc_dnnl import _native
+
+__all__ = ["computes_in", "has_avx512", "is_exact_in_bytes", "isa"]
+
+_FLOAT16 = ("avx512_core_fp16", "avx512_core_amx", "avx512_core_amx_fp16")
+
+
+@functools.cache
+def isa() -> str:
+    """oneDNN's name of it, for example ``avx2`` or ``avx512_core_vnni``."""
+    return json.loads(_native.function("tvm_byoc_dnnl.Info")())["isa"]
+
+
+def has_avx512() -> bool:
+    """Whether it is AVX-512 of any kind."""
+    return isa().startswith("avx512")
+
+
+def computes_in(dtype: str) -> bool:
+    """Whether oneDNN computes in ``bfloat16`` or ``float16``, and does not only move it.
+
+    bfloat16 is emulated on every AVX-512; float16 is not.
+    """
+    if isa() == "avx2_vnni_2":  # converts both
+        return True
+    return has_avx512() if dtype == "bfloat16" else isa() in _FLOAT16
+
+
+def is_exact_in_bytes() -> bool:
+    """Whether products of 8-bit integers are summed exactly, which needs VNNI."""
+    return isa() not in ("sse41", "avx", "avx2", "avx512_core")
