@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 
 from .annotate.passes import AnnotateExternalCompiler
-from .codegen.extern import check_output, has_source, source_builds, source_namespaces
+from .codegen.extern import check_output, source_builds, source_namespaces
 from .errors import InputError
 from .frontend import to_relax
 from .partitioning.passes import PartitionGraph
@@ -136,7 +136,7 @@ def _with_source(
 ) -> dict[str, Mapping[str, Any]]:
     """The options, with source output of those compilers that have it."""
     names = [compiler] if isinstance(compiler, str) else list(compiler or compilers())
-    able = [name for name in names if has_source(namespace(name))]
+    able = [name for name in names if namespace(name).route.makes_source]
     if not able:
         raise InputError(f"no codegen of {', '.join(names)} makes source; use output='module'")
     return {**(options or {}), **{name: {**(options or {}).get(name, {}), "output": "source"} for name in able}}

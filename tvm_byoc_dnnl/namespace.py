@@ -12,6 +12,8 @@ import tvm
 from .lower.builder import GraphBuilder
 from .lower.graph import PortableGraph
 from .regions.policy import RegionPolicy
+from .routes.codegen import Codegen, OwnCodegen
+from .routes.route import Route
 from .verdict import Reject
 
 __all__ = [
@@ -152,7 +154,9 @@ class Namespace:
     predicates: dict[str, Predicate] = field(default_factory=dict)
     lowerings: dict[str, Lowering] = field(default_factory=dict)
     patterns: dict[str, Pattern] = field(default_factory=dict)
-    codegen: Callable[..., Any] | None = None
+    codegen: Codegen | None = None
+    #: its hooks and fused operators, in front of the codegen
+    kernels: Route | None = None
     codegen_options: Mapping[str, Any] = field(default_factory=dict)
     probe: Callable[[PortableGraph], Reject | None] | None = None
     describe: Callable[[PortableGraph], Description | None] | None = None
@@ -165,6 +169,11 @@ class Namespace:
     fused_ops: dict[str, FusedOp] = field(default_factory=dict)
     #: Relax op → why the library cannot do it
     unsupported: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def route(self) -> Route:
+        """How its regions become code."""
+        return self.kernels or self.codegen or OwnCodegen(self.name)
 
     def no_predicate(self, op: str) -> Reject:
         """The verdict on a call of an operator that it has neither a predicate nor a lowering for."""

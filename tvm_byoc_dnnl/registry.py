@@ -15,6 +15,7 @@ from .lower.builder import GraphBuilder
 from .lower.graph import PortableGraph
 from .namespace import Description, Lowering, Namespace, Pattern, Predicate, Standalone
 from .regions.policy import RegionPolicy
+from .routes.codegen import Codegen, OwnCodegen
 from .vendors import load_vendors
 from .verdict import Reject
 
@@ -55,7 +56,7 @@ def _claim(table: dict[str, Any], key: str, value: Any, what: str, override: boo
 
 
 def _origin(thing: Any) -> str:
-    thing = getattr(thing, "check", None) or getattr(thing, "lower", None) or thing
+    thing = next((part for name in ("check", "lower", "function") if (part := getattr(thing, name, None))), thing)
     return f"{getattr(thing, '__module__', '?')}.{getattr(thing, '__qualname__', type(thing).__name__)}"
 
 
@@ -169,11 +170,12 @@ def register_codegen(
     if codegen is None:
         return lambda fn: register_codegen(compiler, fn, options=options, override=override)
     ns = _namespace(compiler)
-    if ns.codegen is not None and ns.codegen is not codegen and not override:
+    made = codegen if isinstance(codegen, Codegen) else OwnCodegen(compiler, codegen)
+    if ns.codegen not in (None, made) and not override:
         raise ValueError(f"{compiler!r} has a codegen already, {_origin(ns.codegen)}; pass override=True to replace it")
     declared = {**getattr(codegen, "options", {}), **(options or {})}
     check_options(f"register_codegen({compiler!r})", declared, ns.hooks.options if ns.hooks is not None else {})
-    ns.codegen, ns.codegen_options = codegen, declared
+    ns.codegen, ns.codegen_options = made, declared
     return codegen
 
 

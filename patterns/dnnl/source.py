@@ -7,8 +7,8 @@ from pathlib import Path
 import tvm
 
 from ... import _native
-from ...codegen.source import SourceBuild
 from ...lower.graph import PortableGraph
+from ...routes.source import SourceBuild
 
 __all__ = ["EMITTED", "create_source", "emit", "source_build"]
 

@@ -15,7 +15,7 @@ from tvm.script import relax as R
 
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.hooks import for_each_region
-from tvm_byoc_dnnl.pipeline.hooks import RunTargetHooks
+from tvm_byoc_dnnl.pipeline.regions import BuildRegions
 
 VENDOR = "example_target_hook"
 RNG = np.random.default_rng(0)
@@ -62,7 +62,7 @@ def build(mod, compiler=VENDOR, target="llvm", **options):
 def lowered(mod):
     """The module behind the hooks."""
     with tvm.target.Target("llvm"):
-        return RunTargetHooks()(mod)
+        return BuildRegions()(mod)
 
 
 def elementwise(*functions):

@@ -10,7 +10,7 @@ from tvm.relax.dpl import is_const, is_op, is_tuple, wildcard
 
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.log import read_log
-from tvm_byoc_dnnl.pipeline.hooks import RunTargetHooks
+from tvm_byoc_dnnl.pipeline.regions import BuildRegions
 from tvm_byoc_dnnl.relax_utils import codegen_of
 
 VENDOR = "fused_op_vendor"
@@ -50,7 +50,7 @@ def run(executable, args):
 
 def behind_the_hooks(mod):
     with tvm.target.Target("llvm"):
-        return RunTargetHooks()(byoc.partition(mod, VENDOR))
+        return BuildRegions()(byoc.partition(mod, VENDOR))
 
 
 def kernels(mod):

@@ -9,12 +9,12 @@ from tvm.script import relax as R
 
 import tvm_byoc_dnnl as byoc
 from tests.unit.failing_vendor import reasons, run, vendors
-from tvm_byoc_dnnl.codegen.source import check_sources
 from tvm_byoc_dnnl.errors import NativeLibraryError, UnsupportedError
-from tvm_byoc_dnnl.pipeline.codegens import RunCodegens
 from tvm_byoc_dnnl.pipeline.metadata import read_metadata
+from tvm_byoc_dnnl.pipeline.regions import BuildRegions
 from tvm_byoc_dnnl.regions.dissolve import dissolve_regions
 from tvm_byoc_dnnl.relax_utils import bindings_of, codegen_of
+from tvm_byoc_dnnl.routes.source import check_sources
 
 T = R.Tensor((4, 4), "float32")
 
@@ -37,7 +37,7 @@ EXPECTED = np.exp(X + X) * (X + X)
 
 def built(mod, **options):
     """What is left behind the codegens: the calls of main, and the module."""
-    mod = RunCodegens(**options)(mod)
+    mod = BuildRegions(**options)(mod)
     calls = [v for _, v in bindings_of(mod["main"]) if isinstance(v, relax.Call)]
     names = [str(c.args[0].global_symbol) if c.op.name == "relax.call_dps_packed" else c.op.name for c in calls]
     return names, mod
@@ -96,7 +96,7 @@ def test_strict_raises_instead():
         mod = byoc.partition(Chain, "va")
         va.faults["codegen"] = FAULTS["raises"][1]
         for compile_it in (
-            lambda: RunCodegens(strict=True)(mod),
+            lambda: BuildRegions(strict=True)(mod),
             lambda: byoc.compile(Chain, "va", strict=True),
         ):
             with pytest.raises(UnsupportedError, match=r"relax\.exp \(b in main\): va: codegen: ZeroDivisionError"):
@@ -182,7 +182,7 @@ def test_a_failure_that_is_no_regions_fault_is_raised():
 
         va.faults["codegen"] = once
         with pytest.raises(RuntimeError, match="only the first time"):
-            RunCodegens()(mod)
+            BuildRegions()(mod)
 
 
 def test_a_missing_library_is_no_regions_fault():
@@ -190,7 +190,7 @@ def test_a_missing_library_is_no_regions_fault():
         mod = byoc.partition(Chain, "va")
         va.fail("codegen", "relax.exp", error=NativeLibraryError("libva.so is not there"))
         with pytest.raises(NativeLibraryError, match=r"libva\.so"):
-            RunCodegens()(mod)
+            BuildRegions()(mod)
 
 
 @pytest.mark.parametrize("compiler", ["", "/bin/false"], ids=["none", "a broken one"])

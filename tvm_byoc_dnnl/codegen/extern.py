@@ -14,22 +14,23 @@ from tvm import relax
 
 from ..errors import InputError, NativeLibraryError, UnsupportedError
 from ..lower.graph import PortableGraph
-from ..registry import Namespace, compilers, namespace
+from ..namespace import Namespace
+from ..regions.failure import Failure, describe
+from ..registry import compilers, namespace
+from ..routes.codegen import Codegen
+from ..routes.source import SourceBuild
 from ..target_options import checked_options, get_target_options
 from .region import lower_region
-from .source import SourceBuild
 
 __all__ = [
     "OUTPUTS",
     "PortableCodegen",
     "check_output",
     "collect_refusals",
-    "has_source",
     "install_codegen",
     "portable_codegen",
     "source_builds",
     "source_namespaces",
-    "source_refusal",
 ]
 
 #: what the codegen makes of a region: a runtime module of the vendor's, or C source
@@ -59,7 +60,7 @@ def check_output(output: str) -> str:
 
 
 @dataclass(frozen=True)
-class PortableCodegen:
+class PortableCodegen(Codegen):
     """A codegen that consumes portable graphs: it lowers each region, and ``create_module`` does the rest.
 
     ``create_source`` and ``source_build`` serve the option ``output``.
@@ -69,6 +70,10 @@ class PortableCodegen:
     create_module: Callable[[PortableGraph], tvm.runtime.Module]
     create_source: Callable[[PortableGraph], tvm.runtime.Module] | None = None
     source_build: Callable[[], SourceBuild] | None = None
+
+    @property
+    def makes_source(self) -> bool:  # type: ignore[override]
+        return self.create_source is not None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -90,6 +95,27 @@ class PortableCodegen:
         names = {constant: str(name) for constant, name in constant_names.items()}
         graphs = [lower_region(ns, f, str(f.attrs["global_symbol"]), names) for f in functions]
         return [self._source(g) if output == "source" else self.create_module(g) for g in graphs]
+
+    def attempt(self, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:
+        """See `Route.attempt`; cheap is to lower a region and to let the library plan it."""
+        if fully:
+            return super().attempt(region, options)
+        ns, stage = namespace(self.compiler), "lower"
+        try:
+            graph = lower_region(ns, region, "trial")
+            stage = "plan"
+            refusal = ns.probe(graph) if ns.probe is not None else None
+        except NativeLibraryError:
+            raise
+        except Exception as error:
+            return Failure(stage, describe(error))
+        return None if refusal is None else Failure(stage, refusal.reason)
+
+    def source(self, region: relax.Function, symbol: str) -> tvm.runtime.Module:
+        """See `Route.source`."""
+        if self.create_source is None:
+            return super().source(region, symbol)
+        return self.create_source(lower_region(namespace(self.compiler), region, symbol))
 
     def _source(self, graph: PortableGraph) -> tvm.runtime.Module:
         """``graph`` as source; as a module where it cannot be said in source, if somebody takes note of that."""
@@ -128,32 +154,15 @@ def portable_codegen(
     return PortableCodegen(compiler, create_module, create_source, source_build)
 
 
-def has_source(ns: Namespace) -> bool:
-    """Whether the codegen of a namespace makes source, too."""
-    return isinstance(ns.codegen, PortableCodegen) and ns.codegen.create_source is not None
-
-
 def source_namespaces(mod: tvm.IRModule) -> list[Namespace]:
     """The namespaces whose regions of this module are to be source, by its options."""
     wanted = [name for name in compilers() if get_target_options(mod, name).get("output") == "source"]
-    return [namespace(name) for name in wanted if has_source(namespace(name))]
+    return [namespace(name) for name in wanted if namespace(name).route.makes_source]
 
 
 def source_builds(spaces: Iterable[Namespace]) -> list[SourceBuild]:
     """What the source modules of these namespaces are compiled and linked with."""
-    codegens = [ns.codegen for ns in spaces if isinstance(ns.codegen, PortableCodegen)]
-    return [c.source_build() for c in codegens if c.source_build is not None]
-
-
-def source_refusal(ns: Namespace, func: relax.Function, symbol: str) -> str:
-    """Why a region would stay a module if source were asked for; empty if it would become source."""
-    if not isinstance(ns.codegen, PortableCodegen) or ns.codegen.create_source is None:
-        return f"{ns.name!r} makes modules only"
-    try:
-        ns.codegen.create_source(lower_region(ns, func, symbol))
-    except UnsupportedError as error:
-        return " ".join(str(error).split())
-    return ""
+    return [build() for ns in spaces if (build := ns.route.source_build) is not None]
 
 
 def install_codegen(ns: Namespace) -> None:

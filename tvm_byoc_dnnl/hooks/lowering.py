@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -11,18 +11,19 @@ import tvm
 from tvm import relax, tirx
 
 from ..namespace import Namespace, TargetHooks
-from ..regions.failure import Failure, describe
+from ..regions.failure import Failure, all_or_each, describe
 from ..regions.flatten import flatten_region, inline_functions
 from ..relax_utils import codegen_of
 from ..target_options import OPTIONS_ATTR
 from ..verdict import Reject, require
-from .build import hook_target
 from .calling import call_primfunc, with_body, with_known_shapes
-from .fused_op import fused_ops_in, lower_fused_region
+from .fused_region import fused_ops_in, lower_fused_region
 from .kernels import global_var
-from .registration import REFUSED_ATTR
 
-__all__ = ["HookLowering", "Lowered", "attempt_hooks"]
+__all__ = ["REFUSED_ATTR", "HookLowering", "Lowered"]
+
+#: attribute of a region that a hook leaves as it is: why
+REFUSED_ATTR = "byoc.refused"
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,8 @@ class HookLowering:
         fused = {gv: f for gv, f in regions.items() if fused_ops_in(self.ns, f)}
         for gv, func in fused.items():
             self._guarded(gv, partial(self._lower_fused, gv, func))
-        if self.ns.hooks is not None:
-            others = [gv for gv in regions if gv not in fused]
+        others = [gv for gv in regions if gv not in fused]
+        if self.ns.hooks is not None and others:
             self._relax_to_tir(self.ns.hooks, others, regions, lookup)
 
     def _guarded(self, gv: Any, lower: Callable[[], None]) -> None:
@@ -80,26 +81,20 @@ class HookLowering:
         self._take(gv, body, builder.get())
 
     def _relax_to_tir(
-        self, hooks: TargetHooks, names: Collection[Any], regions: Mapping[Any, Any], lookup: Callable[[Any], Any]
+        self, hooks: TargetHooks, names: Sequence[Any], regions: Mapping[Any, Any], lookup: Callable[[Any], Any]
     ) -> None:
-        """All regions at once; where that fails, one by one, so that the others stay."""
-        if not names:
-            return
-        functions = {gv: regions[gv] for gv in names}
-        called = {c for f in functions.values() for c in relax.analysis.all_global_vars(f)}
-        try:
+        def lower(some: Sequence[Any]) -> tvm.IRModule:
+            functions = {gv: regions[gv] for gv in some}
+            called = {c for f in functions.values() for c in relax.analysis.all_global_vars(f)}
             mod = tvm.IRModule({**functions, **{c: lookup(c) for c in called}}).with_attr(OPTIONS_ATTR, self.options)
             with self.target:
-                result = hooks.relax_to_tir(mod)
-        except Exception as error:
-            if len(names) == 1:
-                self.failures.update(dict.fromkeys(names, Failure("lower", describe(error))))
-            else:
-                for gv in names:
-                    self._relax_to_tir(hooks, [gv], regions, lookup)
-            return
-        for gv in names:
-            self._guarded(gv, partial(self._read, gv, regions[gv], result))
+                return hooks.relax_to_tir(mod)
+
+        made, errors, _ = all_or_each(names, lower)
+        self.failures.update((gv, Failure("lower", describe(error))) for gv, error in errors.items())
+        for some, result in made:
+            for gv in some:
+                self._guarded(gv, partial(self._read, gv, regions[gv], result))
 
     def _read(self, gv: Any, region: relax.Function, result: tvm.IRModule) -> None:
         """Keep what ``relax_to_tir`` made of a region."""
@@ -138,16 +133,3 @@ def _check_call(expr: Any, kernels: Mapping[Any, Any], apart: bool) -> None:
         f"the call of {callee} has symbols behind the results (tir_vars), which only TVM's own lowering can pass; "
         "pass them among the arguments",
     )
-
-
-def attempt_hooks(ns: Namespace, func: relax.Function, options: Mapping[str, Any]) -> Lowered | Failure | None:
-    """Lower a fresh region, while partitioning, when the target may not be known yet; ``None``: left to a codegen."""
-    target = hook_target(ns.hooks, tvm.target.Target.current(allow_none=True) or tvm.target.Target("llvm"))
-    lowering = HookLowering(ns, target, {ns.name: options})
-    gv = tvm.ir.GlobalVar("trial")
-    lowering.run({gv: func.with_attr({"Codegen": ns.name, "global_symbol": "trial"})}, _nowhere)
-    return lowering.failures.get(gv) or lowering.done.get(gv)
-
-
-def _nowhere(gv: Any) -> Any:
-    raise Reject(f"it calls {gv.name_hint}, which stands outside of the region")

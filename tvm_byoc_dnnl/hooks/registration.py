@@ -14,11 +14,10 @@ from ..regions.flatten import flatten_region
 from ..registry import check_options, register_namespace
 from ..relax_utils import codegen_of
 from .calling import call_primfunc, with_body
+from .lowering import REFUSED_ATTR
+from .route import HookRoute
 
-__all__ = ["REFUSED_ATTR", "InlineComposites", "for_each_region", "refuse_region", "register_target_hooks"]
-
-#: attribute of a region that a hook leaves as it is: why
-REFUSED_ATTR = "byoc.refused"
+__all__ = ["InlineComposites", "for_each_region", "refuse_region", "register_target_hooks"]
 
 
 def register_target_hooks(
@@ -77,7 +76,7 @@ def register_target_hooks(
     )
     if ns.hooks is not None and not override:
         raise ValueError(f"{compiler!r} has target hooks already; pass override=True to replace them")
-    ns.hooks = hooks
+    ns.hooks, ns.kernels = hooks, HookRoute(ns)
     return hooks
 
 

@@ -16,7 +16,6 @@ from ..regions.policy import RegionPolicy
 from ..registry import namespace
 from ..relax_utils import codegen_of, composite_of, is_host_function
 from ..target_options import get_target_options
-from .attempt import make_region
 from .fallback import Attempt, BlockPlan, Fallback, Plan
 from .merge import Unit
 
@@ -56,7 +55,7 @@ def PartitionGraph(*, policy: RegionPolicy | None = None, strict: bool = False) 
         given = mod  # its options
 
         def attempt(ns: Namespace, func: relax.Function) -> Failure | None:
-            return make_region(ns, func, get_target_options(given, ns.name))
+            return ns.route.attempt(func, get_target_options(given, ns.name))
 
         mod = partition_module(mod, attempt, policy)
         if strict:

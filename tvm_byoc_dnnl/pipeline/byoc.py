@@ -9,16 +9,15 @@ from tvm import relax, te
 from tvm.relax.backend.cpu_generic import pipeline as cpu
 
 from .._compat import dtype_of
-from ..codegen.extern import check_output, has_source, source_namespaces
+from ..codegen.extern import check_output, source_namespaces
 from ..hooks.kernels import opaque
 from ..registry import compilers, namespace
 from ..relax_utils import with_functions
 from ..target_options import with_options
-from .codegens import RunCodegens
-from .hooks import RunTargetHooks
 from .legalize import LEGALIZATIONS
 from .metadata import attach_metadata
 from .name import PIPELINE
+from .regions import BuildRegions
 from .weights import OwnWeights, OwnWeightsUnlessSource
 
 __all__ = ["PIPELINE", "byoc_pipeline"]
@@ -77,11 +76,10 @@ def byoc_pipeline(*, strict: bool = False, output: str = "module") -> tvm.transf
     def pipeline(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
         target = tvm.target.Target.current(allow_none=False)
         if output == "source":
-            mod = with_options(mod, {n: {"output": output} for n in compilers() if has_source(namespace(n))})
+            mod = with_options(mod, {n: {"output": output} for n in compilers() if namespace(n).route.makes_source})
         return tvm.transform.Sequential(
             [
-                RunTargetHooks(strict=strict),
-                RunCodegens(strict=strict),
+                BuildRegions(strict=strict),
                 _attach_metadata,  # behind all that may write to the log
                 *cpu.library_dispatch_passes(target),
                 _keep_from_fusion,

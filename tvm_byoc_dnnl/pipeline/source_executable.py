@@ -14,10 +14,10 @@ import tvm
 from tvm.support import cc
 
 from ..codegen.extern import source_builds
-from ..codegen.source import SourceBuild
 from ..errors import ExportError
 from ..hooks.object_module import object_module
 from ..registry import compilers, namespace
+from ..routes.source import SourceBuild
 from .executable import ByocExecutable
 
 __all__ = ["SourceExecutable", "source_options"]

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
+from ..errors import NativeLibraryError
 from ..verdict import Reject
 
-__all__ = ["Failure", "describe"]
+__all__ = ["BrokenRegions", "Failure", "all_or_each", "describe"]
+
+_Item = TypeVar("_Item")
+_Made = TypeVar("_Made")
 
 _LONGEST_REASON = 600
 
@@ -24,3 +30,47 @@ def describe(error: Exception) -> str:
     text = " ".join(str(error).split())
     text = text if isinstance(error, Reject) else f"{type(error).__name__}: {text}"
     return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]} …"
+
+
+class BrokenRegions(Exception):
+    """Some regions of a module cannot be built.
+
+    Parameters
+    ----------
+    failures : mapping of GlobalVar to Failure
+        Each region, or PrimFunc that belongs to the namespace, and why.
+    together : Failure, optional
+        What is wrong where each of them works by itself, and all of them together do not.
+    """
+
+    def __init__(self, failures: Mapping[Any, Failure], together: Failure | None = None) -> None:
+        super().__init__("; ".join(f"{gv.name_hint}: {failure.reason}" for gv, failure in failures.items()))
+        self.failures = dict(failures)
+        self.together = together
+
+
+def all_or_each(
+    items: Sequence[_Item], make: Callable[[Sequence[_Item]], _Made]
+) -> tuple[list[tuple[Sequence[_Item], _Made]], dict[_Item, Exception], Exception | None]:
+    """Make something of all items at once; where that fails, of one by one, to know whose fault it is.
+
+    Returns
+    -------
+    made : list of tuple
+        Items, and what was made of them.
+    errors : dict
+        Item that cannot be made by itself → why.
+    together : Exception or None
+        Why they cannot be made at once.
+    """
+    try:
+        return [(items, make(items))], {}, None
+    except NativeLibraryError:
+        raise
+    except Exception as error:
+        together = error
+    if len(items) == 1:
+        return [], {items[0]: together}, together
+    alone = [all_or_each([item], make) for item in items]
+    made = [pair for pairs, _, _ in alone for pair in pairs]
+    return made, {item: error for _, errors, _ in alone for item, error in errors.items()}, together

@@ -13,8 +13,9 @@ from tvm import relax
 from .._compat import dtype_of, is_constant, shape_dims
 from ..annotate.passes import compilers_of
 from ..api import DEFAULT_COMPILER, partition
-from ..codegen.extern import check_output, source_refusal
+from ..codegen.extern import check_output
 from ..cost import call_bytes, call_flops, type_bytes
+from ..errors import UnsupportedError
 from ..frontend import to_relax
 from ..partitioning.passes import PartitionGraph
 from ..prepare.misses import Miss, read_misses
@@ -81,7 +82,10 @@ def explain(
     report = _report(flow, namespaces, BuildLog(mod), read_misses(mod))
     if output == "source":
         for region in report.regions:
-            region.source_refusal = source_refusal(namespace(region.compiler), flow.regions[region.name], region.name)
+            try:
+                namespace(region.compiler).route.source(flow.regions[region.name], region.name)
+            except UnsupportedError as error:
+                region.source_refusal = " ".join(str(error).split())
     report.model = Path(model).name if isinstance(model, (str, Path)) else ""
     report.versions = _versions()
     report.advice = advise(report)

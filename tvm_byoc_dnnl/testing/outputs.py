@@ -10,12 +10,12 @@ import numpy as np
 import tvm
 
 from ..codegen.extern import source_builds
-from ..codegen.source import SourceBuild
 from ..log import Entry, read_log
 from ..pipeline.byoc import byoc_pipeline
 from ..pipeline.source_executable import SourceExecutable
 from ..registry import compilers, namespace
 from ..relax_utils import codegen_of
+from ..routes.source import SourceBuild
 from ..runner import Runner
 
 __all__ = ["OutputComparison", "compare_outputs", "compile_source"]

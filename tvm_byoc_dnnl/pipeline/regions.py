@@ -1,0 +1,106 @@
+"""The stage that builds the regions, each namespace by its route; what fails goes back, and the build goes on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..codegen.extern import OUTPUTS, check_output, collect_refusals, install_codegen
+from ..errors import UnsupportedError
+from ..log import Entry, raise_failures, read_log, with_entries
+from ..partitioning.passes import partition_module
+from ..regions.dissolve import dissolve_regions
+from ..regions.failure import BrokenRegions, Failure
+from ..regions.policy import RegionPolicy
+from ..registry import Namespace, compilers, namespace
+from ..relax_utils import codegen_of, with_functions
+from ..target_options import get_target_options
+
+__all__ = ["BuildRegions"]
+
+_logger = logging.getLogger(__name__)
+
+
+def BuildRegions(*, strict: bool = False) -> tvm.transform.Pass:
+    """Pass: regions become calls of runtime modules or PrimFuncs, one namespace after the other, by their names.
+
+    What cannot be built is partitioned again around the calls that are to blame. A region that cannot be source as
+    asked becomes a module, with a note in the log.
+
+    Parameters
+    ----------
+    strict : bool
+        Raise instead.
+
+    Raises
+    ------
+    UnsupportedError
+        When the pass runs, with ``strict``: lists every call that failed, with the reason.
+    NativeLibraryError
+        When the pass runs, if a library is missing: that is no fault of a region.
+    """
+
+    @tvm.transform.module_pass(opt_level=0, name="BuildRegions")
+    def run(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+        while owners := {codegen_of(f) for f in mod.functions.values()} - {""}:
+            name = min(owners)
+            mod = _build(mod, namespace(name) if name in compilers() else Namespace(name), strict)
+        return mod
+
+    return run
+
+
+def _options(mod: tvm.IRModule, ns: Namespace) -> dict[str, Any]:
+    return get_target_options(mod, ns.name) if ns.name in compilers() else {}
+
+
+def _build(mod: tvm.IRModule, ns: Namespace, strict: bool) -> tvm.IRModule:
+    install_codegen(ns)
+    options = _options(mod, ns)
+    check_output(options.get("output", OUTPUTS[0]))  # the user's mistake, no region's
+    try:
+        with collect_refusals() as refusals:
+            built = ns.route.build(mod, options)
+    except BrokenRegions as broken:
+        mod = _without(mod, ns, broken)
+        if strict:
+            raise_failures(read_log(mod))
+        return mod
+    return with_entries(built, _entries(ns, refusals, strict))
+
+
+def _without(mod: tvm.IRModule, ns: Namespace, broken: BrokenRegions) -> tvm.IRModule:
+    """The module without regions, or parts of regions, that cannot be built, and with the reasons in its log."""
+    regions = [gv for gv in broken.failures if isinstance(mod[gv], relax.Function)]
+    for gv, failure in broken.failures.items():
+        if gv not in regions:  # TVM's lowering takes a PrimFunc as it is
+            mod = with_functions(mod, {gv: mod[gv].without_attr("Codegen")})
+            name = gv.name_hint
+            mod = with_entries(mod, [Entry(name, name, "tirx.PrimFunc", ns.name, failure.stage, failure.reason)])
+
+    def attempt(other: Namespace, region: relax.Function) -> Failure | None:
+        if other.name != ns.name:
+            return other.route.attempt(region, _options(mod, other))
+        return broken.together or ns.route.attempt(region, _options(mod, ns), fully=True)
+
+    with collect_refusals():
+        return partition_module(dissolve_regions(mod, regions), attempt, RegionPolicy()) if regions else mod
+
+
+def _entries(ns: Namespace, refusals: Mapping[str, str], strict: bool) -> list[Entry]:
+    """Notes that regions are modules although source was asked for; a region stands for its calls."""
+    if refusals and strict:
+        lines = "".join(f"\n  {symbol}: {reason}" for symbol, reason in refusals.items())
+        raise UnsupportedError(
+            f"{len(refusals)} region(s) cannot be source and strict=True forbids to make modules of them:{lines}"
+        )
+    for symbol, reason in refusals.items():
+        _logger.warning("%s is a module, not source as asked: %s", symbol, reason)
+    return [
+        Entry(symbol, symbol, "region", ns.name, "output", f"is a module, not source: {reason}")
+        for symbol, reason in refusals.items()
+    ]

@@ -1,0 +1,82 @@
+"""Codegens as routes: what TVM's RunCodegen calls for the regions of a namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from ..regions.failure import BrokenRegions, Failure, all_or_each, describe
+from ..relax_utils import codegen_of
+from ..verdict import Reject
+from .external import name_constants, with_external_calls
+from .route import Route
+from .source import check_sources
+
+__all__ = ["Codegen", "OwnCodegen"]
+
+
+class Codegen(Route):
+    """A route by ``codegen(functions, options, constant_names) -> modules``."""
+
+    def __call__(
+        self,
+        functions: Sequence[relax.Function],
+        options: Mapping[str, Any] | None,
+        constant_names: Mapping[Any, str],
+    ) -> Sequence[tvm.runtime.Module]:
+        """What ``RunCodegen`` calls: one module per function."""
+        raise NotImplementedError
+
+    def attempt(self, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:
+        """See `Route.attempt`; a codegen can only be run."""
+        named = region.with_attr({"Codegen": self.compiler, "global_symbol": "trial"})
+        _, errors, _ = all_or_each([named], lambda regions: self._generate(regions, options))
+        return next((Failure("codegen", describe(error)) for error in errors.values()), None)
+
+    def build(self, mod: tvm.IRModule, options: Mapping[str, Any]) -> tvm.IRModule:
+        """See `Route.build`."""
+        regions = {gv: f for gv, f in mod.functions.items() if codegen_of(f) == self.compiler}
+        made, errors, together = all_or_each(
+            list(regions), lambda some: self._generate([regions[gv] for gv in some], options)
+        )
+        if together is None:
+            return with_external_calls(mod, regions, *made[0][1])
+        if errors:
+            raise BrokenRegions({gv: Failure("codegen", describe(error)) for gv, error in errors.items()}) from together
+        failure = Failure("codegen", f"all regions of the module together: {describe(together)}")
+        raise BrokenRegions(dict.fromkeys(regions, failure), failure) from together
+
+    def _generate(
+        self, regions: Sequence[relax.Function], options: Mapping[str, Any]
+    ) -> tuple[list[tvm.runtime.Module], dict[Any, str]]:
+        """The modules of regions, and the names of their constants."""
+        names = name_constants(regions)
+        made = list(self(tvm_ffi.convert(regions), tvm_ffi.convert(dict(options)), tvm_ffi.convert(names)))
+        if len(made) != len(regions) or not all(isinstance(m, tvm.runtime.Module) for m in made):
+            raise Reject(f"the codegen returned {made}; expected {len(regions)} runtime module(s)")
+        if any(module.kind == "c" for module in made):
+            check_sources(made, [self.source_build()] if self.source_build is not None else [])
+        return made, names
+
+
+@dataclass(frozen=True)
+class OwnCodegen(Codegen):
+    """A vendor's own function; without one, whatever TVM knows as ``relax.ext.<compiler>``."""
+
+    compiler: str
+    function: Callable[..., Sequence[tvm.runtime.Module]] | None = None
+
+    def __call__(self, functions: Any, options: Any, constant_names: Any) -> Sequence[tvm.runtime.Module]:
+        function = self.function or tvm.get_global_func(f"relax.ext.{self.compiler}", allow_missing=True)
+        if function is None:
+            raise Reject(f"{self.compiler!r} has registered no codegen")
+        return function(functions, options, constant_names)
+
+    def attempt(self, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:
+        """See `Route.attempt`; what nobody has registered yet is not missed before the build."""
+        return super().attempt(region, options) if fully or self.function is not None else None

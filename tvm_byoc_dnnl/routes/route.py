@@ -1,0 +1,73 @@
+"""The three questions that the engine asks of whoever makes code of regions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..errors import UnsupportedError
+from ..regions.failure import Failure
+from .source import SourceBuild
+
+__all__ = ["Route"]
+
+
+class Route(ABC):
+    """How the regions of a namespace become code.
+
+    Attributes
+    ----------
+    compiler : str
+        The namespace.
+    makes_source : bool
+        Whether `source` may succeed.
+    source_build : callable, optional
+        ``source_build() -> SourceBuild``: what such a source is compiled with.
+    """
+
+    compiler: str
+    makes_source: bool = False
+    source_build: Callable[[], SourceBuild] | None = None
+
+    @abstractmethod
+    def attempt(self, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:
+        """Take a fresh region as far as is cheap, or as `build` does; what breaks, ``None`` if nothing does.
+
+        Parameters
+        ----------
+        region : relax.Function
+            The region.
+        options : mapping
+            The options of the namespace, defaults filled in.
+        fully : bool
+            Whether to make its code, too.
+
+        Raises
+        ------
+        NativeLibraryError
+            If a library is missing: nothing that another compiler could do better.
+        """
+
+    @abstractmethod
+    def build(self, mod: tvm.IRModule, options: Mapping[str, Any]) -> tvm.IRModule:
+        """The module with calls of runtime modules, or of PrimFuncs, in the place of the namespace's regions.
+
+        Raises
+        ------
+        BrokenRegions
+            If some of them cannot be built.
+        """
+
+    def source(self, region: relax.Function, symbol: str) -> tvm.runtime.Module:
+        """The region as a source module of that name.
+
+        Raises
+        ------
+        UnsupportedError
+            If it cannot be said in source.
+        """
+        raise UnsupportedError(f"{self.compiler!r} makes modules only")
