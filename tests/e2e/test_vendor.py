@@ -10,6 +10,11 @@ from tvm.script import relax as R
 
 import tvm_byoc_dnnl as byoc
 from tests.c_kernel import c_kernel, c_module
+from tests.harness import Case, const, data
+from tvm_byoc_dnnl.codegen.extern import portable_codegen
+from tvm_byoc_dnnl.patterns.dnnl import native
+from tvm_byoc_dnnl.registry import namespace
+from tvm_byoc_dnnl.relax_utils import codegen_of
 
 
 # ---- the vendor -------------------------------------------------------------------------------------------
@@ -88,3 +93,24 @@ def test_priority_decides_who_takes_what_both_can(expected):
 def test_a_predicate_keeps_what_it_rejects():
     x = relax.Var("x", relax.TensorType((4,), "float64"))
     assert byoc.get_annotate_compiler("toy", "relax.sign")(None, [x]).reason == "dtype float64; toy has float32 only"
+
+
+@pytest.mark.native
+def test_two_namespaces_with_constants_of_their_own(tmp_path):
+    """Each is built by itself, and neither loses what the other has."""
+    byoc.register_namespace("second", codegen=portable_codegen("second", native.create_module), probe=native.probe)
+    byoc.register_lowering("second", "relax.add", namespace("dnnl").lowerings["relax.add"])
+    case = Case(
+        lambda x, w, c: relax.op.matmul(relax.op.tan(relax.op.add(relax.op.matmul(x, w), c)), w),
+        (data(16, 8), const(8, 8), const(16, 8)),
+        compiler=["second", "dnnl"],
+    )
+    try:
+        assert {codegen_of(f) for f in case.regions} == {"second", "dnnl"}
+        ex = byoc.compile(case.module, case.compiler)
+        ex.export_library(tmp_path / "both.so")
+        x, w, c = case.arrays
+        for run in (byoc.Runner(ex), byoc.load(tmp_path / "both.so")):
+            np.testing.assert_allclose(run(x), np.tan(x @ w + c) @ w, rtol=1e-3, atol=1e-3)
+    finally:
+        byoc.unregister_compiler("second")

@@ -20,7 +20,7 @@ VENDOR_EXTRA = {
     "patterns/dnnl/policy.py": {"cost", "regions"},  # what is worth a region
     "patterns/dnnl/attention.py": {"prepare"},  # writes causal masks as constants
     "patterns/dnnl/native.py": {"_native"},  # asks the library what it can do
-    "patterns/dnnl/source.py": {"_native", "codegen"},  # lets it print source, and knows what that is compiled with
+    "patterns/dnnl/source.py": {"_native", "routes"},  # lets it print source, and knows what that is compiled with
     "patterns/dnnl/program.py": {"namespace"},  # makes a program of that source
     # a backend without a library of its own: target hooks, Relax → TE, and TVM's C generator
     "patterns/ccompiler/__init__.py": {"hooks"},
