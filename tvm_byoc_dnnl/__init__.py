@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .pipeline import name as _registered  # noqa: F401
+import tvm
+from tvm import relax
+
+from .pipeline.name import PIPELINE
 
 if TYPE_CHECKING:
     from ._public import *  # noqa: F403
@@ -59,6 +62,13 @@ __all__ = [
     "unregister_compiler",
     "verify",
 ]
+
+
+@relax.register_pipeline(PIPELINE)
+def _pipeline(**options: Any) -> tvm.transform.Pass:
+    from .pipeline.byoc import byoc_pipeline
+
+    return byoc_pipeline(**options)
 
 
 def __getattr__(name: str) -> Any:
