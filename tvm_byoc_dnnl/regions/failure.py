@@ -69,8 +69,13 @@ def all_or_each(
         raise
     except Exception as error:
         together = error
-    if len(items) == 1:
-        return [], {items[0]: together}, together
-    alone = [all_or_each([item], make) for item in items]
-    made = [pair for pairs, _, _ in alone for pair in pairs]
-    return made, {item: error for _, errors, _ in alone for item, error in errors.items()}, together
+    made: list[tuple[Sequence[_Item], _Made]] = []
+    errors: dict[_Item, Exception] = {}
+    for item in items:
+        try:
+            made.append(([item], make([item])))
+        except NativeLibraryError:
+            raise
+        except Exception as error:
+            errors[item] = error
+    return made, errors, together

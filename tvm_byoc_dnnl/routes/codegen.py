@@ -10,6 +10,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+from ..errors import NativeLibraryError
 from ..regions.failure import BrokenRegions, Failure, all_or_each, describe
 from ..relax_utils import codegen_of
 from ..verdict import Reject
@@ -35,8 +36,13 @@ class Codegen(Route):
     def attempt(self, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:
         """See `Route.attempt`; a codegen can only be run."""
         named = region.with_attr({"Codegen": self.compiler, "global_symbol": "trial"})
-        _, errors, _ = all_or_each([named], lambda regions: self._generate(regions, options))
-        return next((Failure("codegen", describe(error)) for error in errors.values()), None)
+        try:
+            self._generate([named], options)
+        except NativeLibraryError:
+            raise
+        except Exception as error:
+            return Failure("codegen", describe(error))
+        return None
 
     def build(self, mod: tvm.IRModule, options: Mapping[str, Any]) -> tvm.IRModule:
         """See `Route.build`."""
@@ -46,6 +52,8 @@ class Codegen(Route):
         )
         if together is None:
             return with_external_calls(mod, regions, *made[0][1])
+        if not errors and len(regions) == 1:
+            raise together  # the region is not to blame: the same works now
         if errors:
             raise BrokenRegions({gv: Failure("codegen", describe(error)) for gv, error in errors.items()}) from together
         failure = Failure("codegen", f"all regions of the module together: {describe(together)}")
