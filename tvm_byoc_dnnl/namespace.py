@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +151,8 @@ class Namespace:
     """One vendor: its tables, filled by the ``register_*`` functions."""
 
     name: str
+    #: the package that registered it
+    owner: str = ""
     predicates: dict[str, Predicate] = field(default_factory=dict)
     lowerings: dict[str, Lowering] = field(default_factory=dict)
     patterns: dict[str, Pattern] = field(default_factory=dict)
@@ -174,6 +176,11 @@ class Namespace:
     def route(self) -> Route:
         """How its regions become code."""
         return self.kernels or self.codegen or OwnCodegen(self.name)
+
+    def copy(self) -> Namespace:
+        """The same with tables of its own."""
+        tables: dict[str, Any] = {key: dict(value) for key, value in vars(self).items() if isinstance(value, dict)}
+        return replace(self, **tables)
 
     def no_predicate(self, op: str) -> Reject:
         """The verdict on a call of an operator that it has neither a predicate nor a lowering for."""

@@ -5,11 +5,14 @@ The engine reads this table and nothing else of a vendor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import tvm
+from tvm.relax.dpl import DFPattern
 
 from .lower.builder import GraphBuilder
 from .lower.graph import PortableGraph
@@ -24,6 +27,7 @@ __all__ = [
     "Namespace",
     "Pattern",
     "check_options",
+    "claim_namespace",
     "compilers",
     "namespace",
     "register_annotate_compiler",
@@ -37,22 +41,81 @@ __all__ = [
 ]
 
 _NAMESPACES: dict[str, Namespace] = {}
+#: vendor, or namespace that it began to register → what went wrong
+_FAILED: dict[str, Exception] = {}
+
+_ENGINE = __name__.partition(".")[0]
 
 
-def _namespace(name: str) -> Namespace:
+@contextmanager
+def _transaction(vendor: str) -> Iterator[None]:
+    """All that a vendor registers, or where something goes wrong nothing of it, and the error is kept."""
+    before = {name: (ns, ns.copy()) for name, ns in _NAMESPACES.items()}
+    try:
+        yield
+    except Exception as error:
+        _FAILED.update(dict.fromkeys([vendor, *(_NAMESPACES.keys() - before.keys())], error))
+        _NAMESPACES.clear()
+        for name, (ns, copy) in before.items():
+            vars(ns).update(vars(copy))
+            _NAMESPACES[name] = ns
+        raise
+
+
+def _load() -> None:
+    load_vendors(_transaction)
+
+
+def claim_namespace(name: str, extend: bool = False) -> Namespace:
+    """The namespace called ``name``, for whoever registers something in it; a new one, if there is none.
+
+    Parameters
+    ----------
+    name : str
+        An identifier.
+    extend : bool
+        Whether it may belong to somebody else.
+
+    Raises
+    ------
+    ValueError
+        If it belongs to somebody else.
+    """
     if not isinstance(name, str) or not name.isidentifier():
         raise ValueError(f"compiler {name!r} is not a name; expected an identifier such as 'my_npu'")
-    return _NAMESPACES.setdefault(name, Namespace(name))
-
-
-def _claim(table: dict[str, Any], key: str, value: Any, what: str, override: bool) -> None:
-    old = table.get(key)
-    if old is not None and old is not value and not override:
+    who = _registrant()
+    ns = _NAMESPACES.setdefault(name, Namespace(name, owner=who))
+    if ns.owner != who and not extend:
         raise ValueError(
-            f"{what} {key!r} is registered already, by {_origin(old)}; now claimed by {_origin(value)}. "
-            "Remove one, or pass override=True"
+            f"namespace {name!r} belongs to {ns.owner}, which registered it first; now {who} registers something in "
+            "it. Choose another name, or pass extend=True to add to what is there"
         )
-    table[key] = value
+    return ns
+
+
+def _registrant() -> str:
+    """The package that calls the engine: its outermost name, or the folder of a vendor among our own."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        parts = str(frame.f_globals.get("__name__", "?")).split(".")
+        if parts[0] != _ENGINE:
+            return parts[0]
+        if parts[1:2] == ["patterns"]:
+            return ".".join(parts[:3])
+        frame = frame.f_back
+    return "?"
+
+
+def _claim(table: dict[str, Any], entries: Mapping[str, Any], what: str, override: bool) -> None:
+    """Put all entries into a table, or none."""
+    for key, value in entries.items():
+        old = table.get(key)
+        if old is not None and old is not value and not override:
+            raise ValueError(
+                f"{what} {key!r} is registered already, by {_origin(old)}; now claimed by {_origin(value)}. "
+                "Remove one, or pass override=True"
+            )
+    table.update(entries)
 
 
 def _origin(thing: Any) -> str:
@@ -68,8 +131,13 @@ def namespace(compiler: str) -> Namespace:
     ValueError
         If nobody registered it; the message lists those that are.
     """
-    load_vendors()
+    _load()
     if compiler not in _NAMESPACES:
+        if compiler in _FAILED:
+            error = _FAILED[compiler]
+            raise ValueError(
+                f"the vendor of compiler {compiler!r} could not be loaded: {type(error).__name__}: {error}"
+            ) from error
         known = ", ".join(compilers()) or "none"
         raise ValueError(
             f"unknown compiler {compiler!r}; registered: {known}. Import the package that registers it, "
@@ -80,7 +148,7 @@ def namespace(compiler: str) -> Namespace:
 
 def compilers() -> list[str]:
     """Names of the registered namespaces, sorted."""
-    load_vendors()
+    _load()
     return sorted(_NAMESPACES)
 
 
@@ -100,8 +168,12 @@ def register_namespace(
     optimize: Callable[[PortableGraph], PortableGraph] | None = None,
     prepare: Sequence[Callable[[], tvm.transform.Pass]] = (),
     policy: RegionPolicy | None = None,
+    extend: bool = False,
 ) -> Namespace:
     """Set the parts of a namespace that belong to no single op.
+
+    Whoever registers something in a namespace first owns it: others have to say ``extend=True`` here and in the other
+    ``register_*`` functions.
 
     Parameters
     ----------
@@ -125,8 +197,12 @@ def register_namespace(
         Pass factories run before annotation, behind the common canonical forms.
     policy : RegionPolicy, optional
         What is worth a region of this namespace, unless the user says otherwise; by default everything is.
+    extend : bool
+        Set parts of a namespace that another package has registered, instead of raising ``ValueError``.
     """
-    ns = _namespace(compiler)
+    ns = claim_namespace(compiler, extend)
+    if codegen is not None:
+        register_codegen(compiler, codegen, override=extend)
     parts = {
         "probe": probe,
         "describe": describe,
@@ -139,8 +215,6 @@ def register_namespace(
     for key, value in parts.items():
         if value:
             setattr(ns, key, value)
-    if codegen is not None:
-        register_codegen(compiler, codegen)
     return ns
 
 
@@ -165,11 +239,11 @@ def register_codegen(
         ``compile(..., options=...)`` or `set_target_options`; ``codegen`` gets all of them, defaults filled in. They
         come on top of those in an attribute ``options`` of ``codegen``.
     override : bool
-        Replace an earlier registration instead of raising ``ValueError``.
+        Replace an earlier registration, also another package's, instead of raising ``ValueError``.
     """
     if codegen is None:
         return lambda fn: register_codegen(compiler, fn, options=options, override=override)
-    ns = _namespace(compiler)
+    ns = claim_namespace(compiler, override)
     made = codegen if isinstance(codegen, Codegen) else OwnCodegen(compiler, codegen)
     if ns.codegen not in (None, made) and not override:
         raise ValueError(f"{compiler!r} has a codegen already, {_origin(ns.codegen)}; pass override=True to replace it")
@@ -197,6 +271,7 @@ def register_annotate_compiler(
     predicate: Predicate | None = None,
     *,
     override: bool = False,
+    extend: bool = False,
 ) -> Any:
     """Register a capability predicate: may ``compiler`` take this call?
 
@@ -212,27 +287,32 @@ def register_annotate_compiler(
         ``predicate(attrs, args) -> True | False | Reject``: ``attrs`` are the op's attributes (``None`` where it has
         none), ``args`` the argument expressions with their types in ``.ty``.
     override : bool
-        Replace an earlier registration instead of raising ``ValueError``.
+        Replace an earlier registration, also another package's, instead of raising ``ValueError``.
+    extend : bool
+        Add to a namespace that another package has registered, instead of raising ``ValueError``.
 
     Raises
     ------
     ValueError
-        If ``op`` is no Relax operator, or a predicate is registered for it already.
+        If ``op`` is no Relax operator, a predicate is registered for it already, or the namespace is another package's.
     """
-    if not isinstance(op, str):
-        ops = list(op)
-        for name in ops:
-            register_annotate_compiler(compiler, name, predicate or _always, override=override)
-        return predicate
-    if predicate is None:
-        return lambda fn: register_annotate_compiler(compiler, op, fn, override=override)
-    _check_op(op)
-    _claim(_namespace(compiler).predicates, op, predicate, f"the predicate of {compiler!r} for", override)
+    if isinstance(op, str) and predicate is None:
+        return lambda fn: register_annotate_compiler(compiler, op, fn, override=override, extend=extend)
+    entries = dict.fromkeys(_checked_ops(op), predicate or _always)
+    table = claim_namespace(compiler, extend or override).predicates
+    _claim(table, entries, f"the predicate of {compiler!r} for", override)
     return predicate
 
 
 def _always(attrs: Any, args: Sequence[Any]) -> bool:
     return True
+
+
+def _checked_ops(op: str | Iterable[str]) -> list[str]:
+    names = [op] if isinstance(op, str) else list(op)
+    for name in names:
+        _check_op(name)
+    return names
 
 
 def _check_op(op: str) -> None:
@@ -242,7 +322,7 @@ def _check_op(op: str) -> None:
         raise ValueError(f"{op!r} is not an operator of this TVM ({tvm.__version__}){hint}")
 
 
-def register_unsupported(compiler: str, reasons: Mapping[str, str]) -> None:
+def register_unsupported(compiler: str, reasons: Mapping[str, str], *, extend: bool = False) -> None:
     """Register why ``compiler`` takes no call of some operators, for reports and the table of operators.
 
     Parameters
@@ -251,13 +331,20 @@ def register_unsupported(compiler: str, reasons: Mapping[str, str]) -> None:
         Name of the namespace.
     reasons : mapping of str to str
         Relax operator, of this or another version of TVM, to what the library lacks.
+    extend : bool
+        Add to a namespace that another package has registered, instead of raising ``ValueError``.
     """
-    for op, why in reasons.items():
-        _claim(_namespace(compiler).unsupported, op, why, f"the reason of {compiler!r} against", override=False)
+    table = claim_namespace(compiler, extend).unsupported
+    _claim(table, reasons, f"the reason of {compiler!r} against", override=False)
 
 
 def register_lowering(
-    compiler: str, op: str | Iterable[str], lowering: Lowering | None = None, *, override: bool = False
+    compiler: str,
+    op: str | Iterable[str],
+    lowering: Lowering | None = None,
+    *,
+    override: bool = False,
+    extend: bool = False,
 ) -> Any:
     """Register how ``compiler`` writes one Relax call into a portable graph; also a decorator.
 
@@ -271,13 +358,15 @@ def register_lowering(
         ``lowering(g, call)``: reads ``call.attrs``, ``g.value(call.args[i])`` and ``call.ty``, emits nodes on the
         `GraphBuilder` ``g``, returns the result's value (a tuple for a tuple), and refuses with `Reject`.
     override : bool
-        Replace an earlier registration instead of raising ``ValueError``.
+        Replace an earlier registration, also another package's, instead of raising ``ValueError``.
+    extend : bool
+        Add to a namespace that another package has registered, instead of raising ``ValueError``.
     """
     if lowering is None:
-        return lambda fn: register_lowering(compiler, op, fn, override=override)
-    for name in [op] if isinstance(op, str) else op:
-        _check_op(name)
-        _claim(_namespace(compiler).lowerings, name, lowering, f"the lowering of {compiler!r} for", override)
+        return lambda fn: register_lowering(compiler, op, fn, override=override, extend=extend)
+    entries = dict.fromkeys(_checked_ops(op), lowering)
+    table = claim_namespace(compiler, extend or override).lowerings
+    _claim(table, entries, f"the lowering of {compiler!r} for", override)
     return lowering
 
 
@@ -292,6 +381,7 @@ def register_pattern(
     outputs: Sequence[str] = (),
     example: Callable[[], tvm.IRModule] | None = None,
     override: bool = False,
+    extend: bool = False,
 ) -> Pattern:
     """Register a fusion pattern: a subgraph that ``compiler`` takes as one.
 
@@ -316,11 +406,31 @@ def register_pattern(
         ``example() -> IRModule`` whose ``main``, of static shapes, the pattern matches: what the conformance kit
         (`tvm_byoc_dnnl.testing`) tests it with. `pattern_example` makes it out of an expression.
     override : bool
-        Replace an earlier registration instead of raising ``ValueError``.
+        Replace an earlier registration, also another package's, instead of raising ``ValueError``.
+    extend : bool
+        Add to a namespace that another package has registered, instead of raising ``ValueError``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``pattern`` or a part of it is no pattern, ``outputs`` names none of the parts, the name is taken, or the
+        namespace is another package's.
     """
     entry = Pattern(name, pattern, dict(annotations or {}), check, lower, tuple(outputs), example)
-    _claim(_namespace(compiler).patterns, name, entry, f"the pattern of {compiler!r}", override)
+    _check_pattern(f"register_pattern({compiler!r}, {name!r})", entry)
+    table = claim_namespace(compiler, extend or override).patterns
+    _claim(table, {name: entry}, f"the pattern of {compiler!r}", override)
     return entry
+
+
+def _check_pattern(who: str, entry: Pattern) -> None:
+    for what, part in [("the pattern", entry.pattern), *((repr(n), p) for n, p in entry.annotations.items())]:
+        if not isinstance(part, DFPattern):
+            raise TypeError(f"{who}: {what} is {part!r}; expected a pattern of tvm.relax.dpl, such as is_op(...)(...)")
+    unknown = [name for name in entry.outputs if name not in entry.annotations]
+    if unknown:
+        known = ", ".join(map(repr, entry.annotations)) or "none"
+        raise ValueError(f"{who}: outputs has {unknown[0]!r}, which is no annotation; the annotations are {known}")
 
 
 def unregister_compiler(compiler: str) -> None:

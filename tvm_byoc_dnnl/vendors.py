@@ -10,6 +10,8 @@ import importlib.metadata
 import pkgutil
 import threading
 import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 __all__ = ["load_vendors"]
@@ -21,8 +23,14 @@ _LOCK = threading.RLock()
 _loaded = False
 
 
-def load_vendors() -> None:
-    """Import every vendor once. A third party's that fails is left out with a warning that says why."""
+def load_vendors(transaction: Callable[[str], AbstractContextManager[None]]) -> None:
+    """Import every vendor once. A third party's that fails is left out with a warning that says why.
+
+    Parameters
+    ----------
+    transaction : callable
+        ``transaction(vendor)``: inside of it a vendor registers all or nothing.
+    """
     global _loaded
     with _LOCK:
         if _loaded:
@@ -30,12 +38,15 @@ def load_vendors() -> None:
         _loaded = True  # before the imports: they call back into the registry
         for module in pkgutil.iter_modules([str(_FOLDER)]):
             if module.ispkg:
-                importlib.import_module(f"{__package__}.patterns.{module.name}")
-        for entry in importlib.metadata.entry_points(group=_ENTRY_POINTS):
+                with transaction(module.name):
+                    importlib.import_module(f"{__package__}.patterns.{module.name}")
+        found = importlib.metadata.entry_points(group=_ENTRY_POINTS)
+        for entry in sorted(found, key=lambda e: (e.name, e.value)):  # of two that want one namespace always the same
             try:
-                target = entry.load()
-                if callable(target):
-                    target()
+                with transaction(entry.name):
+                    target = entry.load()
+                    if callable(target):
+                        target()
             except Exception as error:
                 warnings.warn(
                     f"vendor {entry.name!r} ({entry.value}) could not be loaded and is left out: {error!r}",

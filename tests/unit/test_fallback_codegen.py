@@ -136,9 +136,10 @@ def test_a_compiler_without_a_codegen_gives_everything_back():
 
 def test_a_codegen_that_returns_the_wrong_thing():
     with vendors("va", portable=False):
-        byoc.register_codegen("va", lambda functions, options, names: [], override=True)
-        mod = byoc.partition(Chain, "va")
-        assert "the codegen returned []; expected 1 runtime module(s)" in reasons(mod)[0]
+        for wrong in ([], None, "a module", ["a module"]):
+            byoc.register_codegen("va", lambda functions, options, names, made=wrong: made, override=True)
+            mod = byoc.partition(Chain, "va")
+            assert f"the codegen of 'va' returned {wrong!r}; expected " in reasons(mod)[0]
 
 
 def test_regions_that_work_only_apart_from_each_other():

@@ -1,11 +1,16 @@
 """Registration: three forms, duplicates refused, unknown names explained."""
 
+import importlib.metadata
+import textwrap
+import types
+import warnings
+
 import pytest
 from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl import registry
+from tvm_byoc_dnnl import registry, vendors
 
 
 @pytest.fixture
@@ -113,3 +118,138 @@ def test_why_an_operator_is_never_taken(vendor):
     assert byoc.get_annotate_compiler(vendor, "relax.tan")(None, []).reason.endswith("for relax.tan")
     with pytest.raises(ValueError, match="registered already"):
         registry.register_unsupported(vendor, {"relax.erf": "another reason"})
+
+
+# ---------------------------------------------------------------- owners, and all or nothing
+def package(name, source):
+    """A package of that name, imported."""
+    module = types.ModuleType(name)
+    exec(textwrap.dedent(source), vars(module))
+    return module
+
+
+WHEEL = """
+    import tvm_byoc_dnnl as byoc
+
+    def register():
+        byoc.register_annotate_compiler("registry_test_vendor", ["relax.{op}"])
+        byoc.register_codegen("registry_test_vendor", codegen)
+
+    def codegen(functions, options, constants):
+        return []
+"""
+
+
+def test_a_namespace_has_one_owner(vendor):
+    package("first_wheel.backend", WHEEL.format(op="exp")).register()
+    with pytest.raises(ValueError, match=f"{vendor!r} belongs to first_wheel, .* now second_wheel .* extend=True"):
+        package("second_wheel", WHEEL.format(op="sin")).register()
+    assert byoc.supported_ops(vendor) == ["relax.exp"]
+    package("first_wheel.more", WHEEL.format(op="cos").partition("byoc.register_codegen")[0]).register()
+    assert byoc.supported_ops(vendor) == ["relax.cos", "relax.exp"]
+
+
+@pytest.mark.parametrize(
+    "register",
+    [
+        lambda n, **o: byoc.register_annotate_compiler(n, ["relax.add"], **o),
+        lambda n, **o: byoc.register_annotate_compiler(n, "relax.add", **o)(lambda attrs, args: True),
+        lambda n, **o: byoc.register_lowering(n, "relax.add", lambda g, call: None, **o),
+        lambda n, **o: byoc.register_pattern(n, "p", is_op("relax.add")(wildcard(), wildcard()), **o),
+        lambda n, **o: registry.register_unsupported(n, {"relax.add": "no adder"}, **o),
+        lambda n, **o: byoc.register_namespace(n, optimize=lambda graph: graph, **o),
+        lambda n, **o: byoc.register_fused_op(n, "f", is_op("relax.add")(wildcard(), wildcard()), **o),
+    ],
+)
+def test_others_extend_a_namespace_only_by_saying_so(vendor, register):
+    package("first_wheel", WHEEL.format(op="exp")).register()
+    with pytest.raises(ValueError, match="belongs to first_wheel"):
+        register(vendor)
+    register(vendor, extend=True)
+
+
+@pytest.mark.parametrize(
+    "register",
+    [
+        lambda n: byoc.register_annotate_compiler(n, ["relax.add", "relax.exp", "relax.nope"]),
+        lambda n: byoc.register_lowering(n, ["relax.add", "relax.nope"], lambda g, call: None),
+        lambda n: byoc.register_pattern(n, "p", "no pattern"),
+        lambda n: byoc.register_target_hooks(n, target="no such target"),
+    ],
+)
+def test_a_registration_that_fails_leaves_nothing(vendor, register):
+    with pytest.raises((ValueError, TypeError)):
+        register(vendor)
+    assert vendor not in byoc.compilers()
+
+
+class Entry:
+    """An entry point of an installed wheel."""
+
+    def __init__(self, name, target):
+        self.name, self.value, self._target = name, f"{name}:register", target
+
+    def load(self):
+        if isinstance(self._target, Exception):
+            raise self._target
+        return self._target
+
+
+def load(monkeypatch, *entries):
+    """Find the vendors again, with these entry points installed; the warnings."""
+    monkeypatch.setattr(registry, "_FAILED", {})
+    monkeypatch.setattr(vendors, "_loaded", False)
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: list(entries))
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        byoc.compilers()
+    return [str(w.message) for w in found]
+
+
+def test_a_vendor_that_fails_half_way_leaves_nothing(vendor, monkeypatch):
+    byoc.register_annotate_compiler(vendor, ["relax.exp"])
+
+    def register():
+        byoc.register_annotate_compiler(vendor, ["relax.add"])
+        byoc.register_annotate_compiler("half_way", ["relax.add"])
+        raise RuntimeError("no licence")
+
+    (warning,) = load(monkeypatch, Entry("half_way_wheel", register))
+    assert "half_way_wheel" in warning and "no licence" in warning
+    assert byoc.supported_ops(vendor) == ["relax.exp"]
+    assert "half_way" not in byoc.compilers()
+    for name in ("half_way", "half_way_wheel"):
+        with pytest.raises(ValueError, match=f"vendor of compiler '{name}' could not be .*no licence") as error:
+            byoc.supported_ops(name)
+        assert isinstance(error.value.__cause__, RuntimeError)
+
+
+def test_a_vendor_that_cannot_be_imported_is_named_when_it_is_asked_for(monkeypatch):
+    (warning,) = load(monkeypatch, Entry("broken_npu", ImportError("libnpu.so is missing")))
+    assert "libnpu.so is missing" in warning
+    with pytest.raises(ValueError, match=r"'broken_npu' could not be loaded: ImportError: libnpu.so"):
+        byoc.partition(relax.BlockBuilder().get(), "broken_npu")
+
+
+def test_of_two_wheels_of_one_name_the_second_is_left_out(vendor, monkeypatch):
+    wheels = [package(name, WHEEL.format(op=op)) for name, op in (("wheel_b", "sin"), ("wheel_a", "exp"))]
+    (warning,) = load(monkeypatch, *(Entry(m.__name__, m.register) for m in wheels))
+    assert "wheel_b" in warning and "belongs to wheel_a" in warning
+    assert byoc.supported_ops(vendor) == ["relax.exp"]
+    assert registry.namespace(vendor).codegen.function.__module__ == "wheel_a"
+
+
+# ---------------------------------------------------------------- what is wrong is refused where it is written
+def test_what_is_no_pattern_is_refused(vendor):
+    add = is_op("relax.add")(wildcard(), wildcard())
+    with pytest.raises(TypeError, match=r"the pattern is 'relax.add'; expected a pattern"):
+        byoc.register_pattern(vendor, "p", "relax.add")
+    with pytest.raises(TypeError, match=r"'lhs' is 3; expected a pattern"):
+        byoc.register_pattern(vendor, "p", add, annotations={"lhs": 3})
+    with pytest.raises(ValueError, match=r"outputs has 'sum', which is no annotation; the annotations are 'lhs'"):
+        byoc.register_pattern(vendor, "p", add, annotations={"lhs": add.args[0]}, outputs=["sum"])
+
+
+def test_an_unknown_target_is_refused(vendor):
+    with pytest.raises(ValueError, match="TVM knows no target 'abacus'"):
+        byoc.register_target_hooks(vendor, target="abacus")

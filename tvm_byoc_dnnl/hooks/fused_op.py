@@ -14,7 +14,7 @@ import tvm
 from tvm.relax import dpl
 
 from ..namespace import FusedOp
-from ..registry import register_namespace, register_pattern
+from ..registry import claim_namespace, register_pattern
 from .route import HookRoute
 
 __all__ = ["register_fused_op"]
@@ -34,6 +34,7 @@ def register_fused_op(
     check: Callable[[Mapping[str, Any]], Any] | None = None,
     example: Callable[[], tvm.IRModule] | None = None,
     override: bool = False,
+    extend: bool = False,
 ) -> FusedOp:
     """Replace each match of a pattern by one operator with its own compute and schedule.
 
@@ -65,7 +66,9 @@ def register_fused_op(
     example : callable, optional
         A module that the pattern matches, for the conformance kit, as in `register_pattern`.
     override : bool
-        Replace an earlier registration instead of raising ``ValueError``.
+        Replace an earlier registration, also another package's, instead of raising ``ValueError``.
+    extend : bool
+        Add to a namespace that another package has registered, instead of raising ``ValueError``.
 
     Raises
     ------
@@ -96,8 +99,9 @@ def register_fused_op(
         outputs=tuple(extra),
         example=example,
         override=override,
+        extend=extend,
     )
-    ns = register_namespace(compiler)
+    ns = claim_namespace(compiler, extend or override)
     ns.fused_ops[name], ns.kernels = op, HookRoute(ns)
     return op
 

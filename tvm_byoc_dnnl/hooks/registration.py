@@ -11,7 +11,7 @@ from tvm import relax, tirx
 from ..namespace import TargetHooks, TirToRuntime
 from ..regions.failure import describe
 from ..regions.flatten import flatten_region
-from ..registry import check_options, register_namespace
+from ..registry import check_options, claim_namespace
 from ..relax_utils import codegen_of
 from .calling import call_primfunc, with_body
 from .lowering import REFUSED_ATTR
@@ -49,12 +49,17 @@ def register_target_hooks(
     tir_passes : sequence of Pass, optional
         The TIR passes that run in front of ``tir_to_runtime``, in place of TVM's default pipeline; ``[]`` for none.
     target : str or dict, optional
-        What the PrimFuncs are made and lowered for; the build's target by default.
+        What the PrimFuncs are made and lowered for, one that TVM knows; the build's target by default.
     options : mapping, optional
         Options of the namespace and their defaults, whose types are the types of the options. A user sets them by
         ``compile(..., options=...)`` or `set_target_options`, a hook reads them by `get_target_options`.
     override : bool
-        Replace an earlier registration instead of raising ``ValueError``.
+        Replace an earlier registration, also another package's, instead of raising ``ValueError``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If something is no hook or no target, there are hooks already, or the namespace is another package's.
 
     Notes
     -----
@@ -65,8 +70,11 @@ def register_target_hooks(
         raise TypeError(
             f"{who}: tir_to_runtime is {tir_to_runtime!r}; expected a function (IRModule, Target) -> Module"
         )
-    ns = register_namespace(compiler)
-    check_options(who, options or {}, ns.codegen_options)
+    if target is not None:
+        try:
+            tvm.target.Target(target)
+        except Exception as error:
+            raise ValueError(f"{who}: TVM knows no target {target!r}: {str(error).strip().splitlines()[-1]}") from error
     hooks = TargetHooks(
         _as_pass(relax_to_tir, f"{who}: relax_to_tir") or for_each_region(_translate),
         tir_to_runtime,
@@ -74,6 +82,8 @@ def register_target_hooks(
         target,
         dict(options or {}),
     )
+    ns = claim_namespace(compiler, override)
+    check_options(who, options or {}, ns.codegen_options)
     if ns.hooks is not None and not override:
         raise ValueError(f"{compiler!r} has target hooks already; pass override=True to replace them")
     ns.hooks, ns.kernels = hooks, HookRoute(ns)

@@ -64,12 +64,14 @@ class Codegen(Route):
     ) -> tuple[list[tvm.runtime.Module], dict[Any, str]]:
         """The modules of regions, and the names of their constants."""
         names = name_constants(regions)
-        made = list(self(tvm_ffi.convert(regions), tvm_ffi.convert(dict(options)), tvm_ffi.convert(names)))
-        if len(made) != len(regions) or not all(isinstance(m, tvm.runtime.Module) for m in made):
-            raise Reject(f"the codegen returned {made}; expected {len(regions)} runtime module(s)")
-        if any(module.kind == "c" for module in made):
-            check_sources(made, [self.source_build()] if self.source_build is not None else [])
-        return made, names
+        made: Any = self(tvm_ffi.convert(regions), tvm_ffi.convert(dict(options)), tvm_ffi.convert(names))
+        modules = list(made) if isinstance(made, Sequence) else []
+        if len(modules) != len(regions) or not all(isinstance(m, tvm.runtime.Module) for m in modules):
+            count = f"expected {len(regions)} runtime module(s)"
+            raise Reject(f"the codegen of {self.compiler!r} returned {made!r}; {count}")
+        if any(module.kind == "c" for module in modules):
+            check_sources(modules, [self.source_build()] if self.source_build is not None else [])
+        return modules, names
 
 
 @dataclass(frozen=True)
