@@ -43,7 +43,7 @@ $(NATIVE): $(DEPS) CMakeLists.txt $(CXX_FILES)
 	@$(VENV)/bin/cmake -G Ninja -S . -B $(BUILD) \
 	  -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV))/bin/ninja -DPython_EXECUTABLE=$(abspath $(PY)) \
 	  -DTVM_BYOC_DNNL_BUILD_TESTS=ON -DTVM_BYOC_DNNL_WERROR=$(WERROR) -DTVM_BYOC_DNNL_VERSION=$(VERSION) > /dev/null
-	@$(VENV)/bin/cmake --build $(BUILD) --target tvm_byoc_dnnl
+	@$(VENV)/bin/cmake --build $(BUILD) --target tvm_byoc_dnnl tvm_byoc_engine_dnnl
 	@$(VENV)/bin/cmake --install $(BUILD) --prefix . > /dev/null
 	@touch $@
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 
 from tvm_byoc_dnnl import _native
 
@@ -15,7 +14,7 @@ _FLOAT16 = ("avx512_core_fp16", "avx512_core_amx", "avx512_core_amx_fp16")
 @functools.cache
 def isa() -> str:
     """oneDNN's name of it, for example ``avx2`` or ``avx512_core_vnni``."""
-    return json.loads(_native.function("tvm_byoc_dnnl.Info")())["isa"]
+    return _native.engine_info("dnnl")["isa"]
 
 
 def has_avx512() -> bool:

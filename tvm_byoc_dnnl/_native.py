@@ -1,9 +1,9 @@
-"""Finds and loads the native library, on first use and once."""
+"""Finds and loads the native library, on first use and once; and the engines beside it, when they are asked for."""
 
 from __future__ import annotations
 
 import ctypes
-import importlib.metadata
+import importlib
 import json
 import os
 import re
@@ -15,16 +15,24 @@ from typing import Any
 
 from .errors import NativeLibraryError
 
-__all__ = ["INCLUDE", "available", "dnnl_path", "function", "load", "spins_for_long"]
+__all__ = [
+    "INCLUDE",
+    "OPENMP_CURE",
+    "available",
+    "engine_available",
+    "engine_info",
+    "engines",
+    "function",
+    "load",
+    "spins_for_long",
+]
 
 _LIBRARY = Path(__file__).resolve().parent / "lib" / "libtvm_byoc_dnnl.so"
-#: oneDNN's C headers, of the version that our library was built with
+#: C headers that emitted source may include
 INCLUDE = _LIBRARY.parent / "include"
-_DNNL = "libdnnl.so.3"
-_DNNL_WHEEL = "onednn-cpu-gomp"
-_DNNL_CURE = f"pip install {_DNNL_WHEEL}==2023.2.0"
-#: versions of the library that do what ours was built for: from, below
-_DNNL_VERSIONS = ((3, 2), (4, 0))
+_ENGINE = "libtvm_byoc_engine_{}.so"
+#: what to do when an error names libgomp
+OPENMP_CURE = "the OpenMP runtime libgomp.so.1 is missing: apt-get install libgomp1 (or your system's package)"
 
 _SPINS = "GOMP_SPINCOUNT"
 _FEW_SPINS = "1000"
@@ -33,6 +41,7 @@ _GOMP = re.compile(r"/libgomp\.so[^/\n]*$", re.M)
 _lock = threading.RLock()
 _handle: ctypes.CDLL | None = None
 _spins_for_long = False
+_available: set[str] = set()
 
 
 def load() -> None:
@@ -41,7 +50,7 @@ def load() -> None:
     Raises
     ------
     NativeLibraryError
-        Naming what was searched and the cure, if our library, libdnnl or libgomp is missing or unloadable.
+        Naming what was searched and the cure, if our library or libgomp is missing or unloadable.
     """
     global _handle
     if _handle is not None:
@@ -50,7 +59,7 @@ def load() -> None:
         if _handle is None:
             with _few_spins():
                 handle = _load()
-            _check_dnnl()
+            _register_help()
             _handle = handle
 
 
@@ -76,23 +85,33 @@ def spins_for_long() -> bool:
     return _spins_for_long
 
 
-def dnnl_path() -> Path:
-    """The file of the oneDNN library that this process uses.
+def engines() -> list[str]:
+    """Names of the engines whose libraries lie beside ours."""
+    prefix, suffix = _ENGINE.split("{}")
+    files = _LIBRARY.parent.glob(_ENGINE.format("*"))
+    return sorted(file.name.removeprefix(prefix).removesuffix(suffix) for file in files)
+
+
+def engine_info(name: str) -> dict[str, Any]:
+    """Facts about an engine and its library; loads them if they are not yet.
 
     Raises
     ------
     NativeLibraryError
-        If the native library cannot be loaded, or oneDNN is not a file of its own.
+        Naming what was searched and the cure, if our library, the engine or what it needs is missing or unloadable.
     """
-    load()
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        path = line.partition("/")[2]
-        if path.rsplit("/", 1)[-1].startswith("libdnnl.so"):
-            return Path("/" + path)
-    raise NativeLibraryError(
-        f"oneDNN is not a shared library of its own in this process; expected one called {_DNNL}. Build "
-        f"{_LIBRARY.name} against a shared oneDNN to use source output"
-    )
+    return json.loads(function("tvm_byoc_dnnl.EngineInfo")(name))
+
+
+def engine_available(name: str) -> bool:
+    """Whether the engine can be loaded here."""
+    if name not in _available:
+        try:
+            engine_info(name)
+        except NativeLibraryError:
+            return False
+        _available.add(name)
+    return True
 
 
 @contextmanager
@@ -128,67 +147,36 @@ def _load() -> ctypes.CDLL:
     try:
         return ctypes.CDLL(str(_LIBRARY))
     except OSError as error:
-        first = error
-    searched = _preload_dnnl()
-    try:
-        return ctypes.CDLL(str(_LIBRARY))
-    except OSError as error:
-        raise NativeLibraryError(_explain(error, first, searched)) from error
+        raise NativeLibraryError(f"cannot load {_LIBRARY}: {error}. {_advice(str(error))}") from error
 
 
-def _check_dnnl() -> None:
-    """Whatever libdnnl the linker found, or somebody mapped before us: its version must be one that we know."""
-    import tvm_ffi
-
-    info = tvm_ffi.get_global_func("tvm_byoc_dnnl.Info", allow_missing=True)
-    if info is None:
-        return
-    version = json.loads(info())["dnnl_version"]
-    least, below = _DNNL_VERSIONS
-    if not least <= tuple(map(int, version.split(".")))[:2] < below:
-        mapped = re.findall(r"\S*/libdnnl\S*$", Path("/proc/self/maps").read_text(), re.M)
-        raise NativeLibraryError(
-            f"oneDNN {version} is loaded ({', '.join(sorted(set(mapped)))}), expected {_dots(least)} or newer, below "
-            f"{_dots(below)}: {_DNNL_CURE}, and keep other versions of {_DNNL} off LD_LIBRARY_PATH and LD_PRELOAD"
-        )
-
-
-def _dots(version: tuple[int, int]) -> str:
-    return str(version[0]) if version[1] == 0 else ".".join(map(str, version))
-
-
-def _preload_dnnl() -> list[str]:
-    """Map libdnnl from wherever pip put it, so that the linker finds it by its name. Returns what was tried."""
-    try:
-        wheel = importlib.metadata.distribution(_DNNL_WHEEL)
-    except importlib.metadata.PackageNotFoundError:
-        return [f"the wheel {_DNNL_WHEEL} (not installed)"]
-    searched = [f"the run path of {_LIBRARY.name}"]
-    for file in wheel.files or ():
-        if file.name != _DNNL:
-            continue
-        path = Path(str(wheel.locate_file(file))).resolve()
-        try:
-            ctypes.CDLL(str(path))
-        except OSError as error:
-            searched.append(f"{path} ({error})")
-        else:
-            searched.append(str(path))
-    return searched
-
-
-def _explain(error: OSError, first: OSError, searched: list[str]) -> str:
-    """One message: what cannot be loaded, why, what was searched, what to do."""
-    text = f"{error} {first}"
-    if "libgomp" in text or any("libgomp" in place for place in searched):
-        cure = "the OpenMP runtime libgomp.so.1 is missing: apt-get install libgomp1 (or your system's package)"
-    elif "libtvm_ffi" in text or "tvm3ffi" in text or "TVMFFI" in text:
+def _advice(error: str) -> str:
+    """Where our libraries were searched, and what to do."""
+    if "libgomp" in error:
+        cure = OPENMP_CURE
+    elif "libtvm_ffi" in error or "tvm3ffi" in error or "TVMFFI" in error:
         cure = (
             "this build and the installed apache-tvm-ffi do not fit together: reinstall the package "
             "(pip install --force-reinstall --no-cache-dir tvm-byoc-dnnl)"
         )
-    elif "dnnl" in text:
-        cure = f"oneDNN ({_DNNL}, 3.2 or newer) is missing or too old: {_DNNL_CURE}"
     else:
         cure = "reinstall the package: pip install --force-reinstall tvm-byoc-dnnl"
-    return f"cannot load {_LIBRARY}: {error}. Searched: {', '.join(searched)}. {cure}"
+    return f"Searched: {_LIBRARY.parent} and its run path. {cure}"
+
+
+def _register_help() -> None:
+    import tvm_ffi
+
+    tvm_ffi.register_global_func("tvm_byoc_dnnl.EngineHelp", _help, override=True)
+
+
+def _help(name: str, error: str) -> str:
+    """Asked by the native library when an engine does not load: map what it needs, say where it was searched.
+
+    The vendor that the engine is named after knows: its folder has a module ``library`` with a function ``find``.
+    """
+    try:
+        vendor = importlib.import_module(f".patterns.{name}.library", __package__)
+    except ImportError:
+        return _advice(error)
+    return vendor.find(error)

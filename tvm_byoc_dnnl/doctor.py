@@ -26,7 +26,6 @@ OK, WARNING, FAILURE = "ok", "warning", "failure"
 _PACKAGES = ("tvm-byoc-dnnl", "apache-tvm", "apache-tvm-ffi", "onednn-cpu-gomp", "numpy", "onnx")
 _SUPPORTED_TVM = ("0.26", "0.27")
 _OPENMP = re.compile(r"/lib(gomp|omp|iomp5)[.-][^/]*$")
-_ONEDNN = re.compile(r"/libdnnl[^/]*\.so[^/]*$")
 _ISA_FLAGS = ("sse4_1", "avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16")
 _PREFIXES = ("OMP_", "GOMP_", "KMP_", "ONEDNN_", "DNNL_", "TVM_")
 #: environment variable → what it does to us, where it is set to something else than the harmless value
@@ -115,19 +114,31 @@ def _library() -> Iterator[_Row]:
         yield "native library", message, FAILURE, fix
         return
     yield "native library", _mapped(re.compile(r"/libtvm_byoc_dnnl\.so$"))[0]
+    for engine in _native.engines():
+        yield from _engine(engine)
     info: dict[str, Any] = json.loads(_native.function(f"{__package__}.Info")())
-    yield "oneDNN", f"{info['dnnl_version']} ({info['dnnl_hash'][:10]}), {info['cpu_runtime']}"
-    copies = _mapped(_ONEDNN)
-    if len(copies) > 1:
-        fix = "two copies hold their caches twice, and versions may mix: uninstall one, or set LD_LIBRARY_PATH"
-        yield "libdnnl", ", ".join(copies), WARNING, fix
-    else:
-        yield "libdnnl", ", ".join(copies) or "linked in"
-    yield "instructions", info["isa"]
     cores = len(os.sched_getaffinity(0))
     threads = int(info["max_threads"])
     found = f"{threads} on {cores} usable cores"
     yield ("threads", found) if threads == cores else ("threads", found, WARNING, f"export OMP_NUM_THREADS={cores}")
+
+
+def _engine(name: str) -> Iterator[_Row]:
+    try:
+        info = _native.engine_info(name)
+    except ByocError as error:
+        message, _, fix = str(error).rpartition(". ")
+        yield f"engine {name}", message, FAILURE, fix
+        return
+    yield info["library"], f"{info['version']} ({info['hash'][:10]}), {info['cpu_runtime']}"
+    stem = info["file"].partition(".")[0]
+    copies = _mapped(re.compile(rf"/{stem}[^/]*\.so[^/]*$"))
+    if len(copies) > 1:
+        fix = "two copies hold their caches twice, and versions may mix: uninstall one, or set LD_LIBRARY_PATH"
+        yield stem, ", ".join(copies), WARNING, fix
+    else:
+        yield stem, ", ".join(copies) or "linked in"
+    yield "instructions", info["isa"]
 
 
 def _mapped(pattern: re.Pattern[str]) -> list[str]:

@@ -111,6 +111,7 @@ std::string Save(const Artifact& artifact, std::string_view writer) {
   AppendString(artifact.isa, &payload);
   Append<uint64_t>(artifact.const_names.size(), &payload);
   for (const std::string& name : artifact.const_names) AppendString(name, &payload);
+  AppendString(artifact.engine, &payload);
   return Seal(payload, writer);
 }
 
@@ -121,6 +122,7 @@ Artifact Load(std::string_view bytes) {
   artifact.graph_json = payload.ReadString();
   artifact.isa = payload.ReadString();
   ReadItems(&payload, [&] { artifact.const_names.push_back(payload.ReadString()); });
+  if (payload.left() != 0) artifact.engine = payload.ReadString();
   payload.ExpectEnd();
   return artifact;
 }

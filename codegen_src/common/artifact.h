@@ -15,12 +15,16 @@ namespace tvm_byoc_dnnl {
 /// version can say who wrote a file that it cannot read.
 constexpr uint32_t kFormatVersion = 2;
 
+/// That of the files which do not name one.
+constexpr const char* kFirstEngine = "dnnl";
+
 /// A region: everything but its constants.
 struct Artifact {
   std::string symbol;
   std::string graph_json;
   std::vector<std::string> const_names;
-  std::string isa = {};  // oneDNN's name of the instruction set that it was built on, for messages
+  std::string isa = {};  // the engine's name of that which it was built on, for messages
+  std::string engine = kFirstEngine;
 };
 
 /// `writer` names the versions that wrote it, for messages.

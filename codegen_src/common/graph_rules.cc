@@ -8,7 +8,7 @@
 namespace tvm_byoc_dnnl {
 namespace {
 
-constexpr int64_t kMaxAttr = int64_t{1} << 31;  // strides, pads ... : oneDNN computes with int
+constexpr int64_t kMaxAttr = int64_t{1} << 31;  // strides, pads ... : engines may compute with int
 
 bool Same(int64_t a, int64_t b) { return a == b || a == kUnknownDim || b == kUnknownDim; }
 

@@ -45,11 +45,6 @@ std::shared_ptr<AlignedBuffer> PackedStore::Find(const PackedKey& key) {
   return nullptr;
 }
 
-void PackedStore::Clear() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  entries_.clear();
-}
-
 void PackedStore::Insert(const PackedKey& key, const std::shared_ptr<AlignedBuffer>& buffer) {
   if (key.tensor < 0) return;
   std::lock_guard<std::mutex> lock(mutex_);

@@ -31,7 +31,6 @@ class AlignedBuffer {
 class PackedStore {
  public:
   std::shared_ptr<AlignedBuffer> Find(const PackedKey& key);
-  void Clear();
   void Insert(const PackedKey& key, const std::shared_ptr<AlignedBuffer>& buffer);
 
  private:

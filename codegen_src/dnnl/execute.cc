@@ -8,6 +8,7 @@
 
 #include "common/mapped.h"
 #include "common/support/error.h"
+#include "dnnl/report.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
@@ -44,9 +45,9 @@ const dnnl::engine& CpuEngine() {
 }
 
 /// What one call needs for itself: the arena, a stream, memory objects and argument lists.
-class Plan::Context {
+class DnnlPlan::Context {
  public:
-  explicit Context(const Plan& plan)
+  explicit Context(const DnnlPlan& plan)
       : plan_(plan), arena_(static_cast<size_t>(plan.program_.arena_bytes)), stream_(CpuEngine()) {
     for (const Step& step : plan.program_.steps) {
       std::vector<dnnl_exec_arg_t> args;
@@ -99,7 +100,7 @@ class Plan::Context {
     int64_t offset;
   };
 
-  const Plan& plan_;
+  const DnnlPlan& plan_;
   AlignedBuffer arena_;
   dnnl::stream stream_;
   std::vector<dnnl::memory> memories_;
@@ -107,9 +108,9 @@ class Plan::Context {
   std::vector<std::vector<dnnl_exec_arg_t>> args_;  // by step
 };
 
-Plan::Plan(Program program, Shapes shapes, const std::vector<const void*>& constants,
-           PackedStore* store)
-    : program_(std::move(program)), shapes_(std::move(shapes)), constants_(constants) {
+DnnlPlan::DnnlPlan(Program program, Shapes shapes, const std::vector<const void*>& constants,
+                   PackedStore* store)
+    : Plan(std::move(shapes)), program_(std::move(program)), constants_(constants) {
   Pack(store);
   for (const Step& step : program_.steps) {
     primitives_.push_back(step.IsFill() ? dnnl::primitive() : dnnl::primitive(step.pd.get()));
@@ -117,15 +118,15 @@ Plan::Plan(Program program, Shapes shapes, const std::vector<const void*>& const
   Release(Acquire());  // memory problems show at load, not at the first call
 }
 
-Plan::~Plan() = default;
+DnnlPlan::~DnnlPlan() = default;
 
-char* Plan::ConstantBase(const Buffer& buffer) const {
+char* DnnlPlan::ConstantBase(const Buffer& buffer) const {
   if (buffer.home == Home::kPacked) return packed_[buffer.index]->data();
   return static_cast<char*>(const_cast<void*>(constants_[buffer.index]));
 }
 
 /// Runs the steps of initialisation whose results a call reads and the store does not have.
-void Plan::Pack(PackedStore* store) {
+void DnnlPlan::Pack(PackedStore* store) {
   packed_.resize(program_.packed.size());
   auto packed_index = [&](const StepArg& arg) {
     const Buffer& buffer = program_.buffers[arg.place.buffer];
@@ -184,7 +185,7 @@ void Plan::Pack(PackedStore* store) {
 }
 
 /// Per step of initialisation that runs: the buffers that no later one touches.
-std::vector<std::vector<int>> Plan::LastUses(const std::vector<bool>& run) const {
+std::vector<std::vector<int>> DnnlPlan::LastUses(const std::vector<bool>& run) const {
   std::vector<std::vector<int>> dying(program_.init.size());
   std::set<int> later;
   for (size_t i = program_.init.size(); i-- > 0;) {
@@ -196,7 +197,7 @@ std::vector<std::vector<int>> Plan::LastUses(const std::vector<bool>& run) const
   return dying;
 }
 
-void Plan::RunInitStep(const Step& step, dnnl_stream_t stream) const {
+void DnnlPlan::RunInitStep(const Step& step, dnnl_stream_t stream) const {
   std::vector<dnnl::memory> memories;
   std::vector<dnnl_exec_arg_t> args;
   for (const StepArg& arg : step.args) {
@@ -214,7 +215,7 @@ void Plan::RunInitStep(const Step& step, dnnl_stream_t stream) const {
         "initialisation", step);
 }
 
-bool Plan::UsesConstant(size_t index) const {
+bool DnnlPlan::UsesConstant(size_t index) const {
   for (const Step& step : program_.steps) {
     for (const StepArg& arg : step.args) {
       const Buffer& buffer = program_.buffers[arg.place.buffer];
@@ -224,13 +225,13 @@ bool Plan::UsesConstant(size_t index) const {
   return false;
 }
 
-size_t Plan::packed_bytes() const {
+size_t DnnlPlan::packed_bytes() const {
   size_t bytes = 0;
   for (const auto& buffer : packed_) bytes += buffer == nullptr ? 0 : buffer->bytes();
   return bytes;
 }
 
-std::unique_ptr<Plan::Context> Plan::Acquire() const {
+std::unique_ptr<DnnlPlan::Context> DnnlPlan::Acquire() const {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!free_contexts_.empty()) {
@@ -242,12 +243,12 @@ std::unique_ptr<Plan::Context> Plan::Acquire() const {
   return std::make_unique<Context>(*this);
 }
 
-void Plan::Release(std::unique_ptr<Context> context) const {
+void DnnlPlan::Release(std::unique_ptr<Context> context) const {
   std::lock_guard<std::mutex> lock(mutex_);
   if (free_contexts_.size() < kMaxFreeContexts) free_contexts_.push_back(std::move(context));
 }
 
-void Plan::Run(const std::vector<void*>& inputs, const std::vector<void*>& outputs) const {
+void DnnlPlan::Run(const std::vector<void*>& inputs, const std::vector<void*>& outputs) const {
   std::unique_ptr<Context> context = Acquire();
   context->Bind(inputs, outputs);
   for (size_t i = 0; i < primitives_.size(); ++i) context->RunStep(i);
@@ -255,8 +256,10 @@ void Plan::Run(const std::vector<void*>& inputs, const std::vector<void*>& outpu
   Release(std::move(context));
 }
 
-std::vector<double> Plan::Profile(const std::vector<void*>& inputs,
-                                  const std::vector<void*>& outputs) const {
+json::Object DnnlPlan::Describe(const Graph& graph) const { return DescribePlan(graph, *this); }
+
+json::Object DnnlPlan::Profile(const Graph& graph, const std::vector<void*>& inputs,
+                               const std::vector<void*>& outputs) const {
   using Clock = std::chrono::steady_clock;
   std::unique_ptr<Context> context = Acquire();
   context->Bind(inputs, outputs);
@@ -268,7 +271,7 @@ std::vector<double> Plan::Profile(const std::vector<void*>& inputs,
     seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
   }
   Release(std::move(context));
-  return seconds;
+  return DescribeProfile(graph, *this, seconds);
 }
 
 }  // namespace tvm_byoc_dnnl

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <vector>
 
+#include "common/engine.h"
 #include "dnnl/constants.h"
 #include "dnnl/lowering.h"
 
@@ -17,25 +18,20 @@ namespace tvm_byoc_dnnl {
 /// The one CPU engine of the process.
 const dnnl::engine& CpuEngine();
 
-class Plan {
+class DnnlPlan final : public Plan {
  public:
-  /// Creates the primitives and packs the constants (pointers in the order of the graph's
-  /// constants; those for which UsesConstant holds must outlive the plan).
-  Plan(Program program, Shapes shapes, const std::vector<const void*>& constants,
-       PackedStore* store);
-  ~Plan();
+  /// Creates the primitives and packs the constants.
+  DnnlPlan(Program program, Shapes shapes, const std::vector<const void*>& constants,
+           PackedStore* store);
+  ~DnnlPlan() override;
 
-  /// Pointers per input of the graph (unused for shape arguments) and per output. Any number of
-  /// threads may call.
-  void Run(const std::vector<void*>& inputs, const std::vector<void*>& outputs) const;
-
-  /// The same, and the seconds that each step took.
-  std::vector<double> Profile(const std::vector<void*>& inputs,
-                              const std::vector<void*>& outputs) const;
+  void Run(const std::vector<void*>& inputs, const std::vector<void*>& outputs) const override;
+  json::Object Describe(const Graph& graph) const override;
+  json::Object Profile(const Graph& graph, const std::vector<void*>& inputs,
+                       const std::vector<void*>& outputs) const override;
+  bool UsesConstant(size_t index) const override;
 
   const Program& program() const { return program_; }
-  const Shapes& shapes() const { return shapes_; }
-  bool UsesConstant(size_t index) const;
   size_t packed_bytes() const;
 
  private:
@@ -49,7 +45,6 @@ class Plan {
   void Release(std::unique_ptr<Context> context) const;
 
   Program program_;
-  Shapes shapes_;
   std::vector<const void*> constants_;
   std::vector<std::shared_ptr<AlignedBuffer>> packed_;  // by index of the kPacked buffers
   std::vector<dnnl::primitive> primitives_;             // by step; empty for fills

@@ -62,7 +62,7 @@ Shapes SampleShapes(const Graph& graph, std::vector<int64_t>* symbols) {
 
 }  // namespace
 
-json::Object DescribePlan(const Graph& graph, const Plan& plan) {
+json::Object DescribePlan(const Graph& graph, const DnnlPlan& plan) {
   const Program& program = plan.program();
   json::Array steps;
   for (const Step& step : program.steps) steps.emplace_back(DescribeStep(graph, step));
@@ -78,7 +78,7 @@ json::Object DescribePlan(const Graph& graph, const Plan& plan) {
   return object;
 }
 
-json::Object DescribeProfile(const Graph& graph, const Plan& plan,
+json::Object DescribeProfile(const Graph& graph, const DnnlPlan& plan,
                              const std::vector<double>& seconds) {
   json::Array steps;
   for (size_t i = 0; i < seconds.size(); ++i) {
@@ -92,8 +92,7 @@ json::Object DescribeProfile(const Graph& graph, const Plan& plan,
   return object;
 }
 
-std::string Probe(std::string_view graph_json) {
-  const Graph graph = ParseGraph(graph_json);
+json::Object ProbeGraph(const Graph& graph) {
   std::vector<int64_t> symbols;
   const Shapes shapes = SampleShapes(graph, &symbols);
   std::string reason;
@@ -133,7 +132,7 @@ std::string Probe(std::string_view graph_json) {
   result.emplace_back("reason", reason);
   result.emplace_back("nodes", std::move(nodes));
   result.emplace_back("reorders", reorders);
-  return json::Value(std::move(result)).Dump();
+  return result;
 }
 
 }  // namespace tvm_byoc_dnnl

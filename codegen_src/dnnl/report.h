@@ -3,8 +3,6 @@
 #ifndef TVM_BYOC_DNNL_DNNL_REPORT_H_
 #define TVM_BYOC_DNNL_DNNL_REPORT_H_
 
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "common/graph.h"
@@ -14,14 +12,14 @@
 namespace tvm_byoc_dnnl {
 
 /// The steps of a plan with their implementations and layouts, and the memory that it takes.
-json::Object DescribePlan(const Graph& graph, const Plan& plan);
+json::Object DescribePlan(const Graph& graph, const DnnlPlan& plan);
 
 /// The steps of a plan with the seconds that each took.
-json::Object DescribeProfile(const Graph& graph, const Plan& plan,
+json::Object DescribeProfile(const Graph& graph, const DnnlPlan& plan,
                              const std::vector<double>& seconds);
 
 /// Whether every node has a real implementation on this machine; plans without constant values.
-std::string Probe(std::string_view graph_json);
+json::Object ProbeGraph(const Graph& graph);
 
 }  // namespace tvm_byoc_dnnl
 

@@ -7,8 +7,8 @@
 // cast.h stands first: the header below needs it.
 #include <tvm/ffi/error.h>
 
-#include <dnnl.hpp>
 #include <new>
+#include <stdexcept>
 
 #include "common/support/error.h"
 
@@ -21,10 +21,8 @@ auto Guarded(const Body& body) -> decltype(body()) {
     return body();
   } catch (const Error& error) {
     throw tvm::ffi::Error(Name(error.kind()), error.what(), "");
-  } catch (const dnnl::error& error) {
-    throw tvm::ffi::Error(
-        "RuntimeError",
-        Cat("oneDNN failed with status ", static_cast<int>(error.status), ": ", error.what()), "");
+  } catch (const std::runtime_error& error) {  // of an engine, or of the system
+    throw tvm::ffi::Error("RuntimeError", error.what(), "");
   } catch (const std::bad_alloc&) {
     throw tvm::ffi::Error("MemoryError", "out of memory in a dnnl_byoc module", "");
   }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The boundary to TVM: the runtime module, the functions that Python calls, and the mapping of
-// errors. Together with threads.cc the only file that sees tvm-ffi.
+// A region as a module of TVM's runtime, and the functions that Python calls.
 #include <tvm/ffi/cast.h>
 // cast.h stands first: the headers below need it.
 #include <tvm/ffi/container/array.h>
@@ -11,18 +10,17 @@
 #include <tvm/ffi/reflection/registry.h>
 #include <tvm/ffi/string.h>
 
-#include <dnnl.hpp>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "common/artifact.h"
+#include "common/engine.h"
+#include "common/region.h"
 #include "common/support/error.h"
 #include "common/support/json.h"
-#include "dnnl/emit.h"
-#include "dnnl/region.h"
-#include "dnnl/report.h"
+#include "runtime/arguments.h"
 #include "runtime/guarded.h"
 #include "runtime/threads.h"
 #include "runtime/version.h"
@@ -32,113 +30,12 @@ namespace {
 
 namespace ffi = tvm::ffi;
 
-bool HasDType(const DLDataType& got, DType expected) {
-  if (got.lanes != 1) return false;
-  const int bits = static_cast<int>(SizeOf(expected)) * 8;
-  switch (expected) {
-    case DType::kFloat32:
-    case DType::kFloat16:
-    case DType::kFloat64:
-      return got.code == kDLFloat && got.bits == bits;
-    case DType::kBFloat16:
-      return got.code == kDLBfloat && got.bits == bits;
-    case DType::kInt32:
-    case DType::kInt8:
-    case DType::kInt64:
-      return got.code == kDLInt && got.bits == bits;
-    case DType::kUInt8:
-      return got.code == kDLUInt && got.bits == bits;
-    case DType::kBool:  // TVM's older spelling is uint1
-      return got.code == kDLBool || (got.code == kDLUInt && got.bits == 1);
-  }
-  return false;
-}
-
-bool IsContiguous(const DLTensor& tensor) {
-  if (tensor.strides == nullptr) return true;
-  int64_t stride = 1;
-  bool contiguous = true;
-  for (int axis = tensor.ndim - 1; axis >= 0; --axis) {
-    if (tensor.shape[axis] == 0) return true;  // no elements
-    contiguous &= tensor.shape[axis] == 1 || tensor.strides[axis] == stride;
-    stride *= tensor.shape[axis];
-  }
-  return contiguous;
-}
-
-Dims ShapeOf(const DLTensor& tensor) { return Dims(tensor.shape, tensor.shape + tensor.ndim); }
-
-/// The names by which messages call an argument.
-struct ArgumentName {
-  const Graph& graph;
-  const char* role;  // "argument", "constant" ...
-  size_t index;
-  const Tensor& tensor;
-
-  std::string operator()() const {
-    return Cat(graph.name, ": ", role, " ", index, " \"", tensor.name, "\"");
-  }
-};
-
-/// The data of a tensor that must have this dtype (and rank) and be dense in host memory.
-void* CheckTensor(const DLTensor& tensor, const ArgumentName& name) {
-  if (!HasDType(tensor.dtype, name.tensor.dtype)) {
-    Fail(ErrorKind::kInput, name(), " has dtype ", ffi::DLDataTypeToString(tensor.dtype),
-         ", expected ", tvm_byoc_dnnl::Name(name.tensor.dtype));
-  }
-  if (tensor.device.device_type != kDLCPU) {
-    Fail(ErrorKind::kInput, name(), " is on device type ",
-         static_cast<int>(tensor.device.device_type), ", expected the CPU");
-  }
-  if (tensor.ndim != static_cast<int>(name.tensor.shape.size())) {
-    Fail(ErrorKind::kInput, name(), " has rank ", tensor.ndim, ", expected ",
-         name.tensor.shape.size());
-  }
-  if (!IsContiguous(tensor)) {
-    Fail(ErrorKind::kInput, name(), " has strides ",
-         Join(Dims(tensor.strides, tensor.strides + tensor.ndim)), " for shape ",
-         Join(ShapeOf(tensor)), ", expected a dense row-major tensor");
-  }
-  return static_cast<char*>(tensor.data) + tensor.byte_offset;
-}
-
-void CheckShape(const DLTensor& tensor, const Dims& expected, const ArgumentName& name) {
-  // Ranks agree: CheckTensor came first.
-  int64_t elements = 1;
-  for (int axis = 0; axis < tensor.ndim; ++axis) {
-    if (tensor.shape[axis] != expected[axis]) {
-      Fail(ErrorKind::kInput, name(), " has shape ", Join(ShapeOf(tensor)), ", expected ",
-           Join(expected));
-    }
-    elements *= tensor.shape[axis];
-  }
-  if (tensor.data == nullptr && elements != 0) Fail(ErrorKind::kInput, name(), " has no data");
-}
-
-const char* IsaName(dnnl::cpu_isa isa) {
-  static constexpr std::pair<dnnl::cpu_isa, const char*> kNames[] = {
-      {dnnl::cpu_isa::sse41, "sse41"},
-      {dnnl::cpu_isa::avx, "avx"},
-      {dnnl::cpu_isa::avx2, "avx2"},
-      {dnnl::cpu_isa::avx2_vnni, "avx2_vnni"},
-      {dnnl::cpu_isa::avx2_vnni_2, "avx2_vnni_2"},
-      {dnnl::cpu_isa::avx512_core, "avx512_core"},
-      {dnnl::cpu_isa::avx512_core_vnni, "avx512_core_vnni"},
-      {dnnl::cpu_isa::avx512_core_bf16, "avx512_core_bf16"},
-      {dnnl::cpu_isa::avx512_core_fp16, "avx512_core_fp16"},
-      {dnnl::cpu_isa::avx512_core_amx, "avx512_core_amx"},
-      {dnnl::cpu_isa::avx512_core_amx_fp16, "avx512_core_amx_fp16"},
-  };
-  for (const auto& [known, name] : kNames) {
-    if (known == isa) return name;
-  }
-  return "unknown";
-}
-
-class DnnlModule final : public ffi::ModuleObj {
+class RegionModule final : public ffi::ModuleObj {
  public:
-  explicit DnnlModule(Artifact artifact)
-      : artifact_(std::move(artifact)), region_(artifact_.graph_json) {
+  explicit RegionModule(Artifact artifact)
+      : artifact_(std::move(artifact)),
+        engine_(FindEngine(artifact_.engine)),
+        region_(engine_, artifact_.graph_json) {
     const Graph& graph = region_.graph();
     if (graph.name != artifact_.symbol) {
       Fail(ErrorKind::kGraph, "the module's symbol is \"", artifact_.symbol,
@@ -153,7 +50,7 @@ class DnnlModule final : public ffi::ModuleObj {
   }
 
   static ffi::Module Create(Artifact artifact) {
-    return ffi::Module(ffi::make_object<DnnlModule>(std::move(artifact)));
+    return ffi::Module(ffi::make_object<RegionModule>(std::move(artifact)));
   }
 
   const char* kind() const final { return "dnnl_byoc"; }
@@ -161,11 +58,13 @@ class DnnlModule final : public ffi::ModuleObj {
     return ffi::Module::kBinarySerializable | ffi::Module::kRunnable;
   }
   ffi::String InspectSource(const ffi::String&) const final { return artifact_.graph_json; }
-  ffi::Bytes SaveToBytes() const final { return ffi::Bytes(Save(artifact_, WriterName())); }
+  ffi::Bytes SaveToBytes() const final {
+    return ffi::Bytes(Save(artifact_, WriterName() + " with " + engine_.Version()));
+  }
 
   ffi::Optional<ffi::Function> GetFunction(const ffi::String& name) final {
     // The functions keep the module alive.
-    ffi::ObjectPtr<DnnlModule> self = ffi::GetObjectPtr<DnnlModule>(this);
+    ffi::ObjectPtr<RegionModule> self = ffi::GetObjectPtr<RegionModule>(this);
     if (name == artifact_.symbol) {
       return ffi::Function::FromPacked(
           [self](ffi::PackedArgs args, ffi::Any*) { Guarded([&] { self->Call(args, nullptr); }); });
@@ -224,10 +123,10 @@ class DnnlModule final : public ffi::ModuleObj {
     try {
       region_.Initialise(std::move(constants));
     } catch (const Error& error) {
-      const char* isa = IsaName(dnnl::get_effective_cpu_isa());
+      const std::string isa = engine_.Isa();
       if (error.kind() != ErrorKind::kUnsupported || artifact_.isa == isa) throw;
       Fail(error.kind(), error.what(), ". This CPU has ", isa, ", the model was built on ",
-           artifact_.isa, ": build it on a CPU like this one, or under ONEDNN_MAX_CPU_ISA");
+           artifact_.isa, ": build it on a CPU like this one, or under ", engine_.HowToSetIsa());
     }
   }
 
@@ -281,7 +180,7 @@ class DnnlModule final : public ffi::ModuleObj {
     if (report == nullptr) {
       plan->Run(inputs, outputs);
     } else {
-      *report = DescribeProfile(graph, *plan, plan->Profile(inputs, outputs));
+      *report = plan->Profile(graph, inputs, outputs);
     }
   }
 
@@ -326,17 +225,18 @@ class DnnlModule final : public ffi::ModuleObj {
       plan = region_.PlanFor(shapes);
     }
     if (plan == nullptr) FailNotInitialised();
-    return json::Value(DescribePlan(graph, *plan)).Dump();
+    return json::Value(plan->Describe(graph)).Dump();
   }
 
   const Artifact artifact_;
+  const Engine& engine_;
   Region region_;
 };
 
 /// A static graph as source, a function of TVM or stand-alone; the names of its constants are
 /// checked as for a module.
-ffi::String Emit(const ffi::String& graph_json, const ffi::Array<ffi::String>& const_names,
-                 bool as_function) {
+ffi::String Emit(const ffi::String& engine, const ffi::String& graph_json,
+                 const ffi::Array<ffi::String>& const_names, bool as_function) {
   return Guarded([&] {
     const Graph graph = ParseGraph(std::string_view(graph_json.data(), graph_json.size()));
     if (!graph.IsStatic()) {
@@ -350,15 +250,8 @@ ffi::String Emit(const ffi::String& graph_json, const ffi::Array<ffi::String>& c
       Fail(ErrorKind::kGraph, graph.name, ": the constants are named ", Join(names),
            ", in the graph ", Join(expected));
     }
-    return ffi::String(
-        EmitSource(graph, Lowering(graph, Specialise(graph, {}), CpuEngine()).Run(),
-                   as_function ? SourceForm::kTvmFunction : SourceForm::kStandalone));
+    return ffi::String(FindEngine(engine).Emit(graph, as_function));
   });
-}
-
-std::string DnnlVersion() {
-  const dnnl_version_t* version = dnnl_version();
-  return Cat(version->major, ".", version->minor, ".", version->patch);
 }
 
 ffi::String Info() {
@@ -366,47 +259,58 @@ ffi::String Info() {
   info.emplace_back("plugin_version", TVM_BYOC_DNNL_VERSION);
   info.emplace_back("format_version", static_cast<int64_t>(kFormatVersion));
   info.emplace_back("graph_version", kGraphVersion);
-  info.emplace_back("dnnl_version", DnnlVersion());
-  info.emplace_back("dnnl_hash", dnnl_version()->hash);
-  info.emplace_back("cpu_runtime", TVM_BYOC_DNNL_CPU_RUNTIME);
-  info.emplace_back("isa", IsaName(dnnl::get_effective_cpu_isa()));
   info.emplace_back("max_threads", MaxThreads());
   return json::Value(std::move(info)).Dump();
+}
+
+/// A host that knows where libraries are registers a function of this name.
+std::string AskHost(const std::string& name, const std::string& error) {
+  std::optional<ffi::Function> help = ffi::Function::GetGlobal("tvm_byoc_dnnl.EngineHelp");
+  if (!help) return "Install what is named here, or put its folder on LD_LIBRARY_PATH";
+  return std::string((*help)(name, error).cast<ffi::String>());
 }
 
 TVM_FFI_STATIC_INIT_BLOCK() {
   namespace refl = tvm::ffi::reflection;
   KeepTeamOnAllCores();
   SurviveForks();
+  SetEngineHelp(AskHost);
   refl::GlobalDef()
       .def("ffi.Module.load_from_bytes.dnnl_byoc",
            [](const ffi::Bytes& bytes) {
              return Guarded([&] {
-               return DnnlModule::Create(Load(std::string_view(bytes.data(), bytes.size())));
+               return RegionModule::Create(Load(std::string_view(bytes.data(), bytes.size())));
              });
            })
       .def("tvm_byoc_dnnl.ModuleCreate",
-           [](const ffi::String& symbol, const ffi::String& graph_json,
+           [](const ffi::String& engine, const ffi::String& symbol, const ffi::String& graph_json,
               const ffi::Array<ffi::String>& const_names) {
-             Artifact artifact{symbol, graph_json, {}, IsaName(dnnl::get_effective_cpu_isa())};
-             for (const ffi::String& name : const_names) artifact.const_names.push_back(name);
-             return Guarded([&] { return DnnlModule::Create(std::move(artifact)); });
+             return Guarded([&] {
+               Artifact artifact{symbol, graph_json, {}, FindEngine(engine).Isa(), engine};
+               for (const ffi::String& name : const_names) artifact.const_names.push_back(name);
+               return RegionModule::Create(std::move(artifact));
+             });
            })
       .def("tvm_byoc_dnnl.Probe",
-           [](const ffi::String& graph_json) {
+           [](const ffi::String& engine, const ffi::String& graph_json) {
              return Guarded([&] {
-               return ffi::String(Probe(std::string_view(graph_json.data(), graph_json.size())));
+               const Graph graph =
+                   ParseGraph(std::string_view(graph_json.data(), graph_json.size()));
+               return ffi::String(json::Value(FindEngine(engine).Probe(graph)).Dump());
              });
            })
       .def("tvm_byoc_dnnl.Emit", Emit)
+      .def("tvm_byoc_dnnl.EngineInfo",
+           [](const ffi::String& engine) {
+             return Guarded(
+                 [&] { return ffi::String(json::Value(FindEngine(engine).Info()).Dump()); });
+           })
       .def("tvm_byoc_dnnl.Info", Info)
       .def("tvm_byoc_dnnl.UseOpenMPForTVM", UseOpenMPForTVM);
 }
 
 }  // namespace
 
-std::string WriterName() {
-  return Cat("tvm-byoc-dnnl ", TVM_BYOC_DNNL_VERSION, " with oneDNN ", DnnlVersion());
-}
+std::string WriterName() { return Cat("tvm-byoc-dnnl ", TVM_BYOC_DNNL_VERSION); }
 
 }  // namespace tvm_byoc_dnnl

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One team of threads for oneDNN and for TVM's own loops.
+// One team of threads for the engines and for TVM's own loops.
 #ifndef TVM_BYOC_DNNL_RUNTIME_THREADS_H_
 #define TVM_BYOC_DNNL_RUNTIME_THREADS_H_
 
@@ -15,8 +15,8 @@ void KeepTeamOnAllCores();
 /// of TVM modules that were loaded before this call are not covered.
 void SurviveForks();
 
-/// Runs the parallel loops of the TVM modules that are loaded from now on with OpenMP, on oneDNN's
-/// team.
+/// Runs the parallel loops of the TVM modules that are loaded from now on with OpenMP, on the
+/// engines' team.
 void UseOpenMPForTVM();
 
 int MaxThreads();

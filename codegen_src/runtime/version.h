@@ -7,7 +7,7 @@
 
 namespace tvm_byoc_dnnl {
 
-/// This library and the oneDNN that it runs with, as saved modules name them.
+/// This library, as saved modules name it.
 std::string WriterName();
 
 }  // namespace tvm_byoc_dnnl

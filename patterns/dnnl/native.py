@@ -8,10 +8,10 @@ from typing import Any
 
 import tvm
 
-from ... import _native
 from ...lower.graph import PortableGraph
 from ...registry import Description
 from ...verdict import Reject
+from . import library
 
 __all__ = ["create_module", "describe", "probe", "probe_fused"]
 
@@ -21,18 +21,16 @@ _SAMPLE_DIMS = (64, 8)
 
 def create_module(graph: PortableGraph) -> tvm.runtime.Module:
     """The runtime module that runs ``graph``."""
-    _native.load()
-    create = tvm.get_global_func("tvm_byoc_dnnl.ModuleCreate")
-    return create(graph.name, graph.to_json(), [c.name for c in graph.constants])
+    return library.call("ModuleCreate", graph.name, graph.to_json(), [c.name for c in graph.constants])
 
 
 def probe(graph: PortableGraph) -> Reject | None:
     """Whether oneDNN has a real implementation of every node on this machine.
 
-    Without the native library nothing can be asked and every graph passes: the lowering alone decides, which is
+    Without oneDNN nothing can be asked and every graph passes: the lowering alone decides, which is
     enough to partition and to explain, not to run.
     """
-    if not _native.available():
+    if not library.available():
         return None
     symbols = graph.symbols
     samples = [graph.specialize(dict.fromkeys(symbols, size)) for size in _SAMPLE_DIMS] if symbols else [graph]
@@ -46,7 +44,7 @@ def probe(graph: PortableGraph) -> Reject | None:
 def probe_fused(graph: PortableGraph) -> Reject | None:
     """Whether oneDNN has an implementation of the graph's only node together with all of its post-ops."""
     reason = probe(graph)
-    if reason is not None or not _native.available():
+    if reason is not None or not library.available():
         return reason
     node = graph.nodes[-1]
     fused = _post_ops_of_last(graph.to_json())
@@ -59,7 +57,7 @@ def probe_fused(graph: PortableGraph) -> Reject | None:
 
 def describe(graph: PortableGraph) -> Description | None:
     """Which implementation oneDNN chooses for each node, and how many reorders lie between; symbols get samples."""
-    if not _native.available():
+    if not library.available():
         return None
     answer = _ask(graph.to_json())
     nodes = answer.get("nodes", [])
@@ -78,4 +76,4 @@ def _post_ops_of_last(document: str) -> int:
 
 
 def _ask(document: str) -> dict[str, Any]:
-    return json.loads(tvm.get_global_func("tvm_byoc_dnnl.Probe")(document))
+    return json.loads(library.call("Probe", document))

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import tvm
 
-from ... import _native
+from ..._native import INCLUDE
 from ...lower.graph import PortableGraph
 from ...routes.source import SourceBuild
+from . import library
 
 __all__ = ["EMITTED", "create_source", "emit", "source_build"]
 
@@ -30,8 +31,8 @@ def create_source(graph: PortableGraph) -> tvm.runtime.Module:
 
 def source_build() -> SourceBuild:
     """Our support headers and oneDNN's, and the library of oneDNN that plans here."""
-    return SourceBuild([EMITTED, _native.INCLUDE], [_native.dnnl_path()])
+    return SourceBuild([EMITTED, INCLUDE], [library.path()])
 
 
 def _emit(graph: PortableGraph, *, as_function: bool) -> str:
-    return str(_native.function("tvm_byoc_dnnl.Emit")(graph.to_json(), [c.name for c in graph.constants], as_function))
+    return str(library.call("Emit", graph.to_json(), [c.name for c in graph.constants], as_function))

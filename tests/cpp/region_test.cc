@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "dnnl/region.h"
+#include "common/region.h"
 
 #include <atomic>
 #include <cmath>
 #include <thread>
 
 #include "check.h"
+#include "dnnl/engine.h"
 
 namespace {
 
 using namespace tvm_byoc_dnnl;  // NOLINT: a test of one header
+
+const Engine& Dnnl() {
+  static const std::unique_ptr<const Engine> engine = NewDnnlEngine();
+  return *engine;
+}
 
 /// x [n, 3] -> x @ w, with w [3, 2].
 constexpr const char* kSymbolic = R"({
@@ -41,7 +47,7 @@ bool RunAndCompare(Region* region, int64_t n, const std::vector<float>& w) {
 }  // namespace
 
 TEST(PlansArePlannedOnceAndCached) {
-  Region region(kSymbolic);
+  Region region(Dnnl(), kSymbolic);
   CHECK(region.PlanFor({{4, 3}}) == nullptr);  // not initialised
   auto w = std::make_shared<std::vector<float>>(std::vector<float>{1, 2, 3, 4, 5, 6});
   region.Initialise(Weights(w));
@@ -53,7 +59,7 @@ TEST(PlansArePlannedOnceAndCached) {
 }
 
 TEST(NewConstantsReplaceTheOldOnes) {
-  Region region(kSymbolic);
+  Region region(Dnnl(), kSymbolic);
   std::vector<std::shared_ptr<const Plan>> running;  // plans of old constants may still be in use
   for (float first : {1.0f, 9.0f}) {
     auto w = std::make_shared<std::vector<float>>(std::vector<float>{first, 2, 3, 4, 5, 6});
@@ -65,7 +71,7 @@ TEST(NewConstantsReplaceTheOldOnes) {
 }
 
 TEST(ThreadsShareARegion) {
-  Region region(kSymbolic);
+  Region region(Dnnl(), kSymbolic);
   auto w = std::make_shared<std::vector<float>>(std::vector<float>{1, 2, 3, 4, 5, 6});
   region.Initialise(Weights(w));
   std::atomic<int> wrong{0};

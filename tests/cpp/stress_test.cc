@@ -8,11 +8,17 @@
 #include <thread>
 
 #include "check.h"
-#include "dnnl/region.h"
+#include "common/region.h"
+#include "dnnl/engine.h"
 
 namespace {
 
 using namespace tvm_byoc_dnnl;  // NOLINT: a test of one header
+
+const Engine& Dnnl() {
+  static const std::unique_ptr<const Engine> engine = NewDnnlEngine();
+  return *engine;
+}
 
 constexpr int kThreads = 8;
 constexpr int64_t kInner = 24, kOuter = 40;
@@ -72,13 +78,13 @@ void Stress(const std::function<bool(int, int)>& body) {
 }  // namespace
 
 TEST(ThreadsShareAPlan) {
-  Region region(GraphOf("5"));
+  Region region(Dnnl(), GraphOf("5"));
   region.Initialise(Constants(1));
   Stress([&](int, int) { return Call(*region.StaticPlan(), 5) == kInner + 0.5f; });
 }
 
 TEST(PlansComeAndGo) {  // more shapes than are cached
-  Region region(GraphOf("\"n\""));
+  Region region(Dnnl(), GraphOf("\"n\""));
   region.Initialise(Constants(1));
   Stress([&](int thread, int i) {
     const int64_t rows = 1 + (7 * thread + i) % 40;
@@ -88,7 +94,7 @@ TEST(PlansComeAndGo) {  // more shapes than are cached
 
 TEST(ConstantsAreReplacedUnderCalls) {
   for (const char* rows : {"3", "\"n\""}) {
-    Region region(GraphOf(rows));
+    Region region(Dnnl(), GraphOf(rows));
     region.Initialise(Constants(1));
     Stress([&](int thread, int i) {
       if (thread == 0 && i % 4 == 0) {

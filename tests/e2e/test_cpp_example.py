@@ -13,7 +13,8 @@ from tvm import relax
 
 import tvm_byoc_dnnl as byoc
 from tests.harness import Case, const, data
-from tvm_byoc_dnnl._native import _LIBRARY, dnnl_path
+from tvm_byoc_dnnl._native import _LIBRARY
+from tvm_byoc_dnnl.patterns.dnnl import library as dnnl
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "cpp"
 CMAKE = shutil.which("cmake", path=str(Path(sys.executable).parent)) or shutil.which("cmake")
@@ -64,7 +65,7 @@ def run(program, *arguments, status=0, needs_library=False):
     command = [str(program), *map(str, arguments)]
     environment = {"OMP_WAIT_POLICY": "passive"}
     if needs_library:
-        environment["LD_LIBRARY_PATH"] = str(dnnl_path().parent)
+        environment["LD_LIBRARY_PATH"] = str(dnnl.path().parent)
     done = subprocess.run(command, text=True, capture_output=True, env=environment)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout, done.stderr

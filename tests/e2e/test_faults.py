@@ -42,7 +42,7 @@ _LOAD = """
 from tvm_byoc_dnnl import _native
 from tvm_byoc_dnnl.errors import NativeLibraryError
 try:
-    _native.load()
+    _native.engine_info("dnnl")
 except NativeLibraryError as error:
     print("refused:", error)
 else:
@@ -53,7 +53,10 @@ else:
 def fake_dnnl(folder: Path, version: tuple[int, int, int], without: str = "") -> None:
     """A libdnnl.so.3 that has the functions that our library wants, and says that it is of this version."""
     wanted = subprocess.run(
-        ["nm", "-D", "--undefined-only", _native._LIBRARY], text=True, capture_output=True, check=True
+        ["nm", "-D", "--undefined-only", _native._LIBRARY.with_name("libtvm_byoc_engine_dnnl.so")],
+        text=True,
+        capture_output=True,
+        check=True,
     )
     names = set(re.findall(r" (dnnl_\w+)", wanted.stdout)) - {"dnnl_version", without}
     assert len(names) > 20
@@ -168,7 +171,7 @@ from tests.e2e.test_faults import growing
 from tvm_byoc_dnnl import _native
 
 g = growing()
-module = _native.function("tvm_byoc_dnnl.ModuleCreate")(g.name, g.json(), [])
+module = _native.function("tvm_byoc_dnnl.ModuleCreate")("dnnl", g.name, g.json(), [])
 module[f"__init_{g.name}"]([])
 
 def run(n):

@@ -48,10 +48,10 @@ for path in sys.argv[1:]:
 """
 
 RUN = """
-import json, sys, numpy as np, tvm_byoc_dnnl as byoc
+import sys, numpy as np, tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl import _native
 inputs, outputs, *libraries = sys.argv[1:]
-isa = json.loads(_native.function("tvm_byoc_dnnl.Info")())["isa"]
+isa = _native.engine_info("dnnl")["isa"]
 np.savez(outputs, *(byoc.load(path)(np.load(inputs)) for path in libraries), isa=isa)
 """
 

@@ -45,7 +45,7 @@ def layer(batch: object) -> GraphBuilder:
 
 def test_a_thousand_loads_and_runs() -> None:
     g = layer(16)
-    saved = _native.function("tvm_byoc_dnnl.ModuleCreate")(g.name, g.json(), g.const_names())["save_to_bytes"]()
+    saved = _native.function("tvm_byoc_dnnl.ModuleCreate")("dnnl", g.name, g.json(), g.const_names())["save_to_bytes"]()
     load = _native.function("ffi.Module.load_from_bytes.dnnl_byoc")
     x, y = np.ones((16, 64), "float32"), np.empty((16, 48), "float32")
 
@@ -61,7 +61,7 @@ def test_a_thousand_loads_and_runs() -> None:
 def test_a_thousand_plans_of_a_symbolic_region() -> None:
     """More sizes than the cache of plans, or the library's cache of primitives, holds."""
     g = layer("n")
-    module = _native.function("tvm_byoc_dnnl.ModuleCreate")(g.name, g.json(), g.const_names())
+    module = _native.function("tvm_byoc_dnnl.ModuleCreate")("dnnl", g.name, g.json(), g.const_names())
     module[f"__init_{g.name}"]([tvm_ffi.from_dlpack(v) for v in g.values])
     x, y = np.ones((200, 64), "float32"), np.empty((200, 48), "float32")
 
@@ -77,7 +77,7 @@ def test_a_thousand_refusals() -> None:
     g = layer(16)
     load = _native.function("ffi.Module.load_from_bytes.dnnl_byoc")
     saved = bytearray(
-        _native.function("tvm_byoc_dnnl.ModuleCreate")(g.name, g.json(), g.const_names())["save_to_bytes"]()
+        _native.function("tvm_byoc_dnnl.ModuleCreate")("dnnl", g.name, g.json(), g.const_names())["save_to_bytes"]()
     )
     saved[-1] ^= 1
     data = bytes(saved)

@@ -18,6 +18,7 @@
 #include "common/artifact.h"
 #include "common/graph.h"
 #include "common/support/error.h"
+#include "dnnl/engine.h"
 #include "fuzz.h"
 
 using namespace tvm_byoc_dnnl;  // NOLINT: a test
@@ -112,6 +113,8 @@ void InitialiseAndRun(const ffi::Module& module, const Graph& graph, int64_t sym
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const bool registered = [] { return RegisterEngine("dnnl", NewDnnlEngine()), true; }();
+  fuzz::Require(registered, "the engine");
   static const ffi::Function load =
       ffi::Function::GetGlobalRequired("ffi.Module.load_from_bytes.dnnl_byoc");
   Artifact artifact{"dnnl_0", std::string(fuzz::Text(data, size)), {}};

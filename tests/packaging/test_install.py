@@ -16,6 +16,7 @@ from tests.packaging.conftest import Environment, clean_environment, run
 pytestmark = pytest.mark.slow
 
 LIBRARY = "tvm_byoc_dnnl/lib/libtvm_byoc_dnnl.so"
+ENGINE = "tvm_byoc_dnnl/lib/libtvm_byoc_engine_dnnl.so"
 # oneDNN's, for source output: the wheel of its library has none
 _PARTS = ("", "_common", "_common_types", "_config", "_types", "_version")
 HEADERS = {f"tvm_byoc_dnnl/lib/include/{name}" for name in ("dnnl.h", *(f"oneapi/dnnl/dnnl{p}.h" for p in _PARTS))}
@@ -63,7 +64,7 @@ def test_wheel_fits_every_python_and_holds_the_package_only(wheel: Path, copy_so
         names = {n for n in archive.namelist() if ".dist-info/" not in n}
     tree = copy_source()
     patterns = {f"tvm_byoc_dnnl/{p}" for p in source_files(tree, "patterns")}
-    assert names == source_files(tree, "tvm_byoc_dnnl") | patterns | HEADERS | {LIBRARY}
+    assert names == source_files(tree, "tvm_byoc_dnnl") | patterns | HEADERS | {LIBRARY, ENGINE}
     assert not [n for n in names if "zoo" in n], "the models to measure are for developers: they stay in bench/zoo"
 
 
@@ -109,6 +110,7 @@ def test_editable_install_uses_the_tree(
     environment.pip("install", "--no-deps", "--no-build-isolation", "--editable", tree)
     assert Path(environment.run(WHERE).strip()) == tree / "tvm_byoc_dnnl" / "__init__.py"
     assert (tree / LIBRARY).is_file()
+    assert (tree / ENGINE).is_file()
     assert environment.run(HAS_LOADER).split() == ["True"]
 
     vendor = tree / "patterns" / "newcomer"
@@ -132,12 +134,20 @@ def failed_autoload(environment: Environment, **env: str) -> str:
     return done.stderr
 
 
-def test_missing_libdnnl_is_one_warning_with_the_cure(wheel: Path, new_environment: Callable[..., Environment]) -> None:
+def test_missing_libdnnl_is_one_error_with_the_cure_where_a_model_needs_it(
+    installed: Environment, wheel: Path, new_environment: Callable[..., Environment], tmp_path: Path
+) -> None:
+    files = tmp_path / "model.so", tmp_path / "data.npz"
+    installed.run(EXPORT, *files, "module")
     environment = new_environment("onednn")
     environment.pip("install", "--no-deps", wheel)
-    warning = failed_autoload(environment)
-    assert "libdnnl.so.3" in warning
-    assert "pip install onednn-cpu-gomp" in warning
+    assert environment.run(HAS_LOADER).split() == ["True"]  # what other vendors' models need is there
+    refused = environment.run(
+        "import sys, tvm\ntry:\n    tvm.runtime.load_module(sys.argv[1])\nexcept Exception as e:\n    print(e)",
+        files[0],
+    )
+    assert "libdnnl.so.3" in refused
+    assert "pip install onednn-cpu-gomp" in refused
 
 
 def test_unloadable_libgomp_is_one_warning_with_the_cure(installed: Environment, tmp_path: Path) -> None:

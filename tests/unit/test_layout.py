@@ -19,8 +19,8 @@ VENDOR_EXTRA = {
     "patterns/dnnl/__init__.py": {"codegen"},  # chooses the engine's portable-graph codegen
     "patterns/dnnl/policy.py": {"cost", "regions"},  # what is worth a region
     "patterns/dnnl/attention.py": {"prepare"},  # writes causal masks as constants
-    "patterns/dnnl/native.py": {"_native"},  # asks the library what it can do
-    "patterns/dnnl/source.py": {"_native", "routes"},  # lets it print source, and knows what that is compiled with
+    "patterns/dnnl/library.py": {"_native"},  # finds oneDNN for our library
+    "patterns/dnnl/source.py": {"_native", "routes"},  # knows what printed source is compiled with
     "patterns/dnnl/program.py": {"namespace"},  # makes a program of that source
     # a backend without a library of its own: target hooks, Relax → TE, and TVM's C generator
     "patterns/ccompiler/__init__.py": {"hooks"},
@@ -32,7 +32,6 @@ VENDOR_EXTRA = {
 
 # Files of the engine that may name a vendor, and why.
 NAMES_A_VENDOR = {
-    "tvm_byoc_dnnl/_native.py": "finds libdnnl, which our library is linked to, and explains when it is not there",
     "tvm_byoc_dnnl/api.py": "the default of the one-call forms is the backend in the package's name",
     "tvm_byoc_dnnl/testing/conformance/__init__.py": "tries a backend beside those that are always there",
 }
@@ -45,9 +44,13 @@ FORBIDDEN_HEADERS = [
     ("codegen_src/runtime/*", ONEDNN),
     ("codegen_src/dnnl/*", f"{TVM}|runtime/"),
 ]
-SEES_EVERYTHING = {
-    "codegen_src/runtime/guarded.h",
-    "codegen_src/runtime/module.cc",
+# Words that name oneDNN, apart from the name of this package; and where they may stand, and why.
+ONEDNN_WORDS = re.compile(r"(?i)(?<!tvm_byoc_)(?<!tvm-byoc-)(?:one|lib)?dnnl")
+NAMES_ONEDNN = {
+    ("codegen_src/common/artifact.h", "dnnl"): "the engine of saved modules that do not name theirs",
+    ("codegen_src/runtime/guarded.h", "dnnl"): "dnnl_byoc, which saved modules call their kind",
+    ("codegen_src/runtime/module.cc", "dnnl"): "dnnl_byoc, which saved modules call their kind",
+    ("codegen_src/common/artifact.cc", "dnnl"): "dnnl_byoc, which saved modules call their kind",
 }
 
 # `tests/unit/`, `annotate.py`, `.ci/run`; not `patterns/<vendor>/`, `*.py`, `model.onnx` or and/or.
@@ -124,10 +127,59 @@ def test_the_engine_names_no_vendor() -> None:
 
 @pytest.mark.parametrize(("pattern", "forbidden"), FORBIDDEN_HEADERS, ids=lambda v: v)
 def test_cpp_layers(pattern: str, forbidden: str) -> None:
-    files = [p for p in ROOT.glob(pattern) if p.is_file() and relative(p) not in SEES_EVERYTHING]
+    files = [p for p in ROOT.glob(pattern) if p.is_file()]
     assert files, f"no file matches {pattern}"
     wrong = {relative(p): [i for i in includes(p) if re.match(forbidden, i)] for p in files}
     assert not {path: found for path, found in wrong.items() if found}
+
+
+def test_what_is_common_in_cpp_names_no_library() -> None:
+    found = set()
+    for path in [*(ROOT / "codegen_src/common").rglob("*"), *(ROOT / "codegen_src/runtime").rglob("*")]:
+        if path.suffix in (".h", ".cc", ".c"):
+            found |= {(relative(path), word.lower()) for word in ONEDNN_WORDS.findall(path.read_text())}
+    assert found == NAMES_ONEDNN.keys()
+
+
+def circles(arrows: dict[str, set[str]]) -> list[str]:
+    """Circles of arrows, each as text."""
+    found = []
+    state: dict[str, int] = {}
+
+    def visit(node: str, way: list[str]) -> None:
+        state[node] = 1
+        for other in sorted(arrows.get(node, ())):
+            if state.get(other) == 1:
+                found.append(" -> ".join([*way[way.index(other) :], other]))
+            elif other not in state:
+                visit(other, [*way, other])
+        state[node] = 2
+
+    for node in sorted(arrows):
+        if node not in state:
+            visit(node, [node])
+    return found
+
+
+def test_cpp_includes_form_no_circle_of_files_or_folders() -> None:
+    root = ROOT / "codegen_src"
+    files: dict[str, set[str]] = {}
+    folders: dict[str, set[str]] = {}
+    for path in sorted(root.rglob("*")):
+        if path.suffix not in (".h", ".cc", ".c"):
+            continue
+        own = path.relative_to(root)
+        for name in includes(path):
+            other = next((p for p in (root / name, path.parent / name) if p.is_file()), None)
+            if other is None:
+                continue
+            files.setdefault(own.as_posix(), set()).add(other.relative_to(root).as_posix())
+            if (folder := other.parent.relative_to(root).as_posix()) != own.parent.as_posix():
+                folders.setdefault(own.parent.as_posix(), set()).add(folder)
+    assert files
+    assert folders
+    assert not circles(files)
+    assert not circles(folders)
 
 
 @pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md", "README.md"])

@@ -262,6 +262,6 @@ def describe(g: GraphBuilder) -> dict:
 
     import tvm_ffi
 
-    module = _native.function("tvm_byoc_dnnl.ModuleCreate")(g.name, g.json(), g.const_names())
+    module = _native.function("tvm_byoc_dnnl.ModuleCreate")("dnnl", g.name, g.json(), g.const_names())
     module[f"__init_{g.name}"]([tvm_ffi.from_dlpack(v) for v in g.values])
     return json.loads(module["describe"]())

@@ -29,7 +29,7 @@ def window(rank: int, stride: int = 1, dilation: int = 1, pad: int = 0, end: int
 def execute(g: GraphBuilder, arguments: list[np.ndarray]) -> list[np.ndarray]:
     import tvm_ffi
 
-    module = _native.function("tvm_byoc_dnnl.ModuleCreate")(g.name, g.json(), g.const_names())
+    module = _native.function("tvm_byoc_dnnl.ModuleCreate")("dnnl", g.name, g.json(), g.const_names())
     module[f"__init_{g.name}"]([tvm_ffi.from_dlpack(np.ascontiguousarray(v)) for v in g.values])
     outputs = [np.full(g.tensors[i]["shape"], 77, g.tensors[i]["dtype"]) for i in g.outputs]
     module[g.name](*map(tvm_ffi.from_dlpack, [*arguments, *outputs]))
@@ -43,7 +43,7 @@ def check(g: GraphBuilder, arguments: list[np.ndarray], tolerance: float = 1e-4)
 
 
 def probe(g: GraphBuilder) -> dict:
-    return json.loads(_native.function("tvm_byoc_dnnl.Probe")(g.json()))
+    return json.loads(_native.function("tvm_byoc_dnnl.Probe")("dnnl", g.json()))
 
 
 def single(kind: str, shapes: list, out: Any, *, constants: Any = (), positive: bool = False, **attrs: Any):

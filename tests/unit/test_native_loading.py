@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
+from tvm import relax
 
+import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl import _native
 from tvm_byoc_dnnl.errors import NativeLibraryError
+from tvm_byoc_dnnl.patterns.dnnl import library
 
 MISSING = "{}: cannot open shared object file: No such file or directory"
 
@@ -26,17 +30,13 @@ def unloaded(monkeypatch, tmp_path):
     return library
 
 
-def fail_with(monkeypatch, message: str, dnnl: str | None = None) -> list[str]:
-    """Make the dynamic linker fail for our library with `message`, and for libdnnl with `dnnl`. Returns attempts."""
+def fail_with(monkeypatch, message: str) -> list[str]:
+    """Make the dynamic linker fail with `message`. Returns attempts."""
     attempts: list[str] = []
 
     def cdll(path: str) -> object:
         attempts.append(Path(path).name)
-        if Path(path).name == "libtvm_byoc_dnnl.so":
-            raise OSError(message)
-        if dnnl is not None:
-            raise OSError(dnnl)
-        return object()
+        raise OSError(message)
 
     monkeypatch.setattr(_native.ctypes, "CDLL", cdll)
     return attempts
@@ -51,40 +51,91 @@ def test_library_not_built(unloaded):
 
 
 @pytest.mark.parametrize(
-    ("message", "dnnl", "cure"),
+    ("message", "cure"),
     [
-        pytest.param(MISSING.format("libdnnl.so.3"), MISSING.format("libdnnl.so.3"), "onednn-cpu-gomp", id="no_dnnl"),
-        pytest.param("undefined symbol: dnnl_new_function", None, "3.2 or newer", id="old_dnnl"),
-        pytest.param(MISSING.format("libgomp.so.1"), None, "libgomp1", id="no_gomp"),
-        pytest.param(MISSING.format("libdnnl.so.3"), MISSING.format("libgomp.so.1"), "libgomp1", id="dnnl_has_no_gomp"),
-        pytest.param("undefined symbol: _ZN3tvm3ffi5ErrorE TVMFFIError", None, "apache-tvm-ffi", id="other_tvm_ffi"),
-        pytest.param("file too short", None, "reinstall", id="anything_else"),
+        pytest.param(MISSING.format("libgomp.so.1"), "libgomp1", id="no_gomp"),
+        pytest.param("undefined symbol: _ZN3tvm3ffi5ErrorE TVMFFIError", "apache-tvm-ffi", id="other_tvm_ffi"),
+        pytest.param("file too short", "reinstall", id="anything_else"),
     ],
 )
-def test_each_failure_has_its_cure(unloaded, monkeypatch, message, dnnl, cure):
-    attempts = fail_with(monkeypatch, message, dnnl)
+def test_each_failure_has_its_cure(unloaded, monkeypatch, message, cure):
+    attempts = fail_with(monkeypatch, message)
     with pytest.raises(NativeLibraryError) as error:
         _native.load()
     for part in (str(unloaded), message, "Searched: ", cure):
         assert part in str(error.value)
-    assert attempts[0] == attempts[-1] == "libtvm_byoc_dnnl.so"  # as it is, and again after libdnnl
+    assert attempts == ["libtvm_byoc_dnnl.so"]
     assert isinstance(error.value, ImportError)
 
 
-def test_dnnl_is_found_through_its_wheel(unloaded, monkeypatch):
-    """The first attempt fails as if the run path did not reach libdnnl; mapping it by path cures that."""
-    mapped: list[str] = []
+@pytest.mark.parametrize(
+    ("message", "dnnl", "cure"),
+    [
+        pytest.param(MISSING.format("libdnnl.so.3"), MISSING.format("libdnnl.so.3"), "onednn-cpu-gomp", id="no_dnnl"),
+        pytest.param("undefined symbol: dnnl_new_function", None, "3.2 or newer", id="old_dnnl"),
+        pytest.param(MISSING.format("libdnnl.so.3"), MISSING.format("libgomp.so.1"), "libgomp1", id="dnnl_has_no_gomp"),
+    ],
+)
+def test_each_failure_of_the_engine_has_its_cure(monkeypatch, message, dnnl, cure):
+    attempts = []
 
     def cdll(path: str) -> object:
-        name = Path(path).name
-        if name == "libtvm_byoc_dnnl.so" and not mapped:
-            raise OSError(MISSING.format("libdnnl.so.3"))
-        mapped.append(name)
+        attempts.append(Path(path).name)
+        if dnnl is not None:
+            raise OSError(dnnl)
         return object()
 
-    monkeypatch.setattr(_native.ctypes, "CDLL", cdll)
-    _native.load()
-    assert mapped == ["libdnnl.so.3", "libtvm_byoc_dnnl.so"]
+    monkeypatch.setattr(library.ctypes, "CDLL", cdll)
+    advice = _native._help("dnnl", message)
+    assert attempts == ["libdnnl.so.3"]  # mapped by its path, so that the next attempt finds it by its name
+    for part in ("Searched: ", "libdnnl.so.3", cure):
+        assert part in advice
+
+
+def test_an_engine_of_which_no_vendor_knows(monkeypatch):
+    advice = _native._help("npu", "libnpu.so.1: cannot open")
+    assert "Searched: " in advice
+    assert "reinstall" in advice
+
+
+# What another vendor's model needs is libtvm_byoc_dnnl.so; the folder has neither oneDNN nor its engine.
+_WITHOUT_DNNL = """
+import ctypes, sys, numpy as np, tvm
+from tvm import relax
+ctypes.CDLL(sys.argv[1])
+vm = relax.VirtualMachine(tvm.runtime.load_module(sys.argv[2]), tvm.cpu())
+x = np.linspace(-1, 1, 8, dtype="float32").reshape(2, 4)
+np.testing.assert_allclose(vm["main"](tvm.runtime.tensor(x)).numpy(), np.maximum(x + x, 0))
+print(any("libdnnl" in line for line in open("/proc/self/maps")))
+try:
+    tvm.runtime.load_module(sys.argv[3])
+except Exception as error:
+    print(error)
+"""
+
+
+@pytest.mark.native
+def test_another_vendors_model_needs_no_onednn(tmp_path):
+    x = relax.Var("x", relax.TensorType((2, 4), "float32"))
+    bb = relax.BlockBuilder()
+    with bb.function("main", [x]):
+        with bb.dataflow():
+            out = bb.emit_output(relax.op.nn.relu(bb.emit(relax.op.add(x, x))))
+        bb.emit_func_output(out)
+    for compiler in ("ccompiler", "dnnl"):
+        byoc.compile(bb.get(), compiler=compiler).export_library(tmp_path / f"{compiler}.so")
+    lib = shutil.copy(_native._LIBRARY, tmp_path)
+    ran = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_DNNL, lib, tmp_path / "ccompiler.so", tmp_path / "dnnl.so"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"TVM_DEVICE_BACKEND_AUTOLOAD": "0"},
+    )
+    assert ran.returncode == 0, ran.stderr
+    mapped, refused = ran.stdout.strip().split("\n", 1)
+    assert mapped == "False"
+    for part in (str(tmp_path / "libtvm_byoc_engine_dnnl.so"), "No such file", "LD_LIBRARY_PATH"):
+        assert part in refused
 
 
 def test_loaded_once_by_many_threads(unloaded, monkeypatch):
@@ -108,5 +159,5 @@ def test_importing_the_package_loads_nothing_native():
 
 @pytest.mark.native
 def test_functions_are_registered():
-    for name in ("ModuleCreate", "Probe", "Info", "UseOpenMPForTVM"):
+    for name in ("ModuleCreate", "Probe", "EngineInfo", "Info", "UseOpenMPForTVM"):
         assert callable(_native.function(f"tvm_byoc_dnnl.{name}"))

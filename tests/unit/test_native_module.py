@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import threading
 import zlib
@@ -31,7 +32,7 @@ def zeros(*shape: int, dtype: str = "float32") -> np.ndarray:
 
 
 def create(g: GraphBuilder) -> Any:
-    return _native.function("tvm_byoc_dnnl.ModuleCreate")(g.name, g.json(), g.const_names())
+    return _native.function("tvm_byoc_dnnl.ModuleCreate")("dnnl", g.name, g.json(), g.const_names())
 
 
 def initialise(module: Any, g: GraphBuilder) -> Any:
@@ -90,7 +91,7 @@ def test_functions_that_tvm_asks_for():
 def test_info():
     info = json.loads(_native.function("tvm_byoc_dnnl.Info")())
     assert info["graph_version"] == 1
-    assert tuple(map(int, info["dnnl_version"].split("."))) >= (3, 2)
+    assert tuple(map(int, _native.engine_info("dnnl")["version"].split("."))) >= (3, 2)
     assert info["max_threads"] >= 1
 
 
@@ -105,7 +106,7 @@ def test_profile_names_every_step_and_computes():
 
 
 def test_probe_accepts_and_names_implementations():
-    report = json.loads(_native.function("tvm_byoc_dnnl.Probe")(small().json()))
+    report = json.loads(_native.function("tvm_byoc_dnnl.Probe")("dnnl", small().json()))
     assert report["ok"]
     assert [node["kind"] for node in report["nodes"]] == ["matmul"]
     assert not report["nodes"][0]["impl"].startswith("ref")
@@ -116,7 +117,7 @@ def test_probe_refuses_what_has_no_implementation(dtype, reason):
     g = GraphBuilder()
     x = g.input((2, 3), dtype)
     g.outputs = [g.node("eltwise", [x], (2, 3), dtype, alg="tanh", alpha=0.0, beta=0.0)]
-    report = json.loads(_native.function("tvm_byoc_dnnl.Probe")(g.json()))
+    report = json.loads(_native.function("tvm_byoc_dnnl.Probe")("dnnl", g.json()))
     assert not report["ok"]
     assert reason in report["reason"]
 
@@ -126,7 +127,7 @@ def test_probe_refuses_reference_implementations():
     x = g.input((1, 16, 9, 9))
     attrs = {"alg": "max", "kernel": [3, 3]} | window(2, dilation=2)
     g.outputs = [g.node("pooling", [x], (1, 16, 5, 5), **attrs)]
-    report = json.loads(_native.function("tvm_byoc_dnnl.Probe")(g.json()))
+    report = json.loads(_native.function("tvm_byoc_dnnl.Probe")("dnnl", g.json()))
     assert not report["ok"]
     for part in ("pooling", "float32", "[1, 16, 9, 9]", "reference", "ref:any"):
         assert part in report["reason"]
@@ -246,7 +247,7 @@ def test_unknown_format_version_is_named():
 
 def test_module_and_graph_must_agree():
     g = small()
-    module_create = _native.function("tvm_byoc_dnnl.ModuleCreate")
+    module_create = functools.partial(_native.function("tvm_byoc_dnnl.ModuleCreate"), "dnnl")
     with pytest.raises(GraphError, match="other"):
         module_create("other", g.json(), g.const_names())
     with pytest.raises(GraphError, match="constants"):
@@ -303,7 +304,7 @@ def test_malformed_graph(case):
     document = copy.deepcopy(small().document())
     change(document)
     with pytest.raises(GraphError, match=message):
-        _native.function("tvm_byoc_dnnl.Probe")(json.dumps(document))
+        _native.function("tvm_byoc_dnnl.Probe")("dnnl", json.dumps(document))
 
 
 def test_every_missing_field_is_named():
@@ -325,20 +326,20 @@ def test_every_missing_field_is_named():
         if path[-1] in optional:
             continue
         with pytest.raises(GraphError, match=path[-1] if path[-1] != "tensor" else "tensor|shape"):
-            _native.function("tvm_byoc_dnnl.Probe")(json.dumps(document))
+            _native.function("tvm_byoc_dnnl.Probe")("dnnl", json.dumps(document))
 
 
 @pytest.mark.parametrize(("field", "value"), [("version", 2), ("format", "other.graph")])
 def test_another_graph_format_is_an_artifact_error(field, value):
     document = small().document() | {field: value}
     with pytest.raises(ArtifactError, match=f'{value}.*expected "tvm_byoc_dnnl.graph" version 1'):
-        _native.function("tvm_byoc_dnnl.Probe")(json.dumps(document))
+        _native.function("tvm_byoc_dnnl.Probe")("dnnl", json.dumps(document))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "nul", '{"a":1,"a":2}', "[" * 100000, '"\\ud800"', "1e999", "{} x"])
 def test_what_is_not_json(text):
     with pytest.raises(GraphError):
-        _native.function("tvm_byoc_dnnl.Probe")(text)
+        _native.function("tvm_byoc_dnnl.Probe")("dnnl", text)
 
 
 # --- dynamic shapes
@@ -360,7 +361,7 @@ def test_dynamic_shapes_beyond_the_cache():
 
 def test_dynamic_probe_and_describe():
     g = symbolic()
-    assert json.loads(_native.function("tvm_byoc_dnnl.Probe")(g.json()))["ok"]
+    assert json.loads(_native.function("tvm_byoc_dnnl.Probe")("dnnl", g.json()))["ok"]
     module = initialise(create(g), g)
     plan = json.loads(module["describe"](tvm_ffi.Shape((5, 6)), tvm_ffi.Shape((10, 2))))
     assert [step["kind"] for step in plan["steps"]] == ["matmul", "softmax"]

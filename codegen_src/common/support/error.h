@@ -15,6 +15,7 @@ enum class ErrorKind {
   kInput,        // an argument of a call does not fit
   kUnsupported,  // the library has no implementation for this, here
   kArtifact,     // saved bytes are damaged or of another version
+  kLibrary,      // a library that computes is missing, or not one that we know
 };
 
 inline const char* Name(ErrorKind kind) {
@@ -27,6 +28,8 @@ inline const char* Name(ErrorKind kind) {
       return "ByocUnsupportedError";
     case ErrorKind::kArtifact:
       return "ByocArtifactError";
+    case ErrorKind::kLibrary:
+      return "ByocNativeLibraryError";
   }
   return "InternalError";
 }

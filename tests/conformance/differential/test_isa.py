@@ -14,9 +14,9 @@ ROOT = Path(__file__).resolve().parents[3]
 ISAS = {"SSE41": ["sse41"], "AVX2": ["avx2", "sse41"], "AVX512_CORE": ["avx512_core", "avx2", "sse41"]}
 
 _CHILD = """
-import json, sys
+import sys
 from tvm_byoc_dnnl import _native
-print("isa", json.loads(_native.function("tvm_byoc_dnnl.Info")())["isa"])
+print("isa", _native.engine_info("dnnl")["isa"])
 from tests.conformance.differential.__main__ import main
 sys.exit(main())
 """

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "dnnl/region.h"
+#include "common/region.h"
 
 #include <algorithm>
 
@@ -13,7 +13,8 @@ constexpr size_t kMaxPlans = 16;
 void Region::Initialise(std::vector<ConstantData> constants) {
   std::lock_guard<std::mutex> build_lock(build_mutex_);
   constants_ = std::move(constants);
-  store_.Clear();  // it may hold what plans packed from other constants
+  planner_ =
+      engine_.NewPlanner(graph_);  // another one may hold what it packed from other constants
   if (graph_.IsStatic()) {
     std::shared_ptr<const Plan> plan = Build({});
     for (size_t i = 0; i < constants_.size(); ++i) {
@@ -27,11 +28,9 @@ void Region::Initialise(std::vector<ConstantData> constants) {
 }
 
 std::shared_ptr<const Plan> Region::Build(const Key& symbols) {
-  Shapes shapes = Specialise(graph_, symbols);
-  Program program = Lowering(graph_, shapes, CpuEngine()).Run();
   std::vector<const void*> data;
   for (const ConstantData& constant : constants_) data.push_back(constant.data);
-  auto plan = std::make_unique<Plan>(std::move(program), std::move(shapes), data, &store_);
+  std::unique_ptr<Plan> plan = planner_->MakePlan(Specialise(graph_, symbols), data);
   // Calls may still run when other constants take the place of these.
   std::vector<std::shared_ptr<const void>> read;
   for (size_t i = 0; i < constants_.size(); ++i) {

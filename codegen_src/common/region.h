@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One partitioned region at run time: its graph, constants and plans.
-#ifndef TVM_BYOC_DNNL_DNNL_REGION_H_
-#define TVM_BYOC_DNNL_DNNL_REGION_H_
+#ifndef TVM_BYOC_DNNL_COMMON_REGION_H_
+#define TVM_BYOC_DNNL_COMMON_REGION_H_
 
 #include <list>
 #include <memory>
@@ -10,9 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/engine.h"
 #include "common/graph.h"
-#include "dnnl/constants.h"
-#include "dnnl/execute.h"
 
 namespace tvm_byoc_dnnl {
 
@@ -24,7 +23,8 @@ struct ConstantData {
 
 class Region {
  public:
-  explicit Region(const std::string& graph_json) : graph_(ParseGraph(graph_json)) {}
+  Region(const Engine& engine, const std::string& graph_json)
+      : engine_(engine), graph_(ParseGraph(graph_json)) {}
 
   const Graph& graph() const { return graph_; }
 
@@ -42,10 +42,11 @@ class Region {
   std::shared_ptr<const Plan> Build(const Key& symbols);
   std::shared_ptr<const Plan> Lookup(const Key& symbols);
 
+  const Engine& engine_;
   const Graph graph_;
-  PackedStore store_;
   std::shared_ptr<const Plan> static_plan_;
-  std::mutex build_mutex_;  // one build at a time; guards constants_
+  std::mutex build_mutex_;  // one build at a time; guards the two below
+  std::unique_ptr<Planner> planner_;
   std::vector<ConstantData> constants_;
   std::mutex cache_mutex_;
   bool initialised_ = false;
@@ -54,4 +55,4 @@ class Region {
 
 }  // namespace tvm_byoc_dnnl
 
-#endif  // TVM_BYOC_DNNL_DNNL_REGION_H_
+#endif  // TVM_BYOC_DNNL_COMMON_REGION_H_

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// The seam between what is common (graphs, saved modules, weights, calls) and a library that
+// computes: an engine plans portable graphs, and lies in a shared library of its own.
+#ifndef TVM_BYOC_DNNL_COMMON_ENGINE_H_
+#define TVM_BYOC_DNNL_COMMON_ENGINE_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/graph.h"
+#include "common/support/json.h"
+
+namespace tvm_byoc_dnnl {
+
+/// A graph made executable for static shapes. It does not change, and any number of threads run it.
+class Plan {
+ public:
+  explicit Plan(Shapes shapes) : shapes_(std::move(shapes)) {}
+  virtual ~Plan() = default;
+
+  /// Pointers per input of the graph (unused for shape arguments) and per output.
+  virtual void Run(const std::vector<void*>& inputs, const std::vector<void*>& outputs) const = 0;
+
+  /// The steps with their implementations and layouts, and the memory that they take.
+  virtual json::Object Describe(const Graph& graph) const = 0;
+
+  /// Runs; the steps with the seconds that each took.
+  virtual json::Object Profile(const Graph& graph, const std::vector<void*>& inputs,
+                               const std::vector<void*>& outputs) const = 0;
+
+  /// Whether calls read this constant where it is; the others may go once the plan is made.
+  virtual bool UsesConstant(size_t index) const = 0;
+
+  const Shapes& shapes() const { return shapes_; }
+
+ private:
+  const Shapes shapes_;
+};
+
+/// Makes the plans of one graph, which share what they can: constants in the layouts of the
+/// library.
+class Planner {
+ public:
+  virtual ~Planner() = default;
+
+  /// `constants`: in the order of the graph's; those that the plan uses must outlive it.
+  /// Throws Error(kUnsupported) naming the node that the library cannot run here.
+  virtual std::unique_ptr<Plan> MakePlan(const Shapes& shapes,
+                                         const std::vector<const void*>& constants) = 0;
+};
+
+/// A library that computes.
+class Engine {
+ public:
+  virtual ~Engine() = default;
+
+  /// For messages and saved modules: the library and its version, the instruction set that it uses
+  /// here, and how a user sets another one.
+  virtual std::string Version() const = 0;
+  virtual std::string Isa() const = 0;
+  virtual std::string HowToSetIsa() const = 0;
+
+  /// Facts for people and tools: `library` and its `file`, `version`, `hash`, `cpu_runtime`, `isa`.
+  virtual json::Object Info() const = 0;
+
+  /// `graph` must outlive the planner.
+  virtual std::unique_ptr<Planner> NewPlanner(const Graph& graph) const = 0;
+
+  /// Whether the library runs every node on this machine, and with which implementation.
+  virtual json::Object Probe(const Graph& graph) const = 0;
+
+  /// A static graph as C source: a function of TVM, or stand-alone.
+  virtual std::string Emit(const Graph& graph, bool as_function) const = 0;
+};
+
+/// The engine of this name: one that was registered, else out of `libtvm_byoc_engine_<name>.so`
+/// beside our own library. Throws Error(kLibrary) if that cannot be loaded.
+const Engine& FindEngine(const std::string& name);
+
+void RegisterEngine(const std::string& name, std::unique_ptr<const Engine> engine);
+
+/// What an engine's library exports: makes its engine.
+constexpr const char* kEngineEntry = "TvmByocEngine";
+using EngineEntry = const Engine* (*)();
+
+/// Asked when an engine's library cannot be loaded, with the engine's name and the linker's words.
+/// May map what is missing, so that another attempt succeeds; returns where it has searched and
+/// what to do, for the message.
+using EngineHelp = std::string (*)(const std::string& name, const std::string& error);
+void SetEngineHelp(EngineHelp help);
+
+}  // namespace tvm_byoc_dnnl
+
+#endif  // TVM_BYOC_DNNL_COMMON_ENGINE_H_

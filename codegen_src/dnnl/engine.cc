@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dnnl/engine.h"
+
+#include <dlfcn.h>
+
+#include <dnnl.hpp>
+#include <stdexcept>
+#include <utility>
+
+#include "common/support/error.h"
+#include "dnnl/emit.h"
+#include "dnnl/execute.h"
+#include "dnnl/report.h"
+
+namespace tvm_byoc_dnnl {
+namespace {
+
+/// Runs `body`; oneDNN's exceptions leave as ones that the common code knows.
+template <typename Body>
+auto Translated(const Body& body) -> decltype(body()) {
+  try {
+    return body();
+  } catch (const dnnl::error& error) {
+    throw std::runtime_error(
+        Cat("oneDNN failed with status ", static_cast<int>(error.status), ": ", error.what()));
+  }
+}
+
+const char* IsaName(dnnl::cpu_isa isa) {
+  static constexpr std::pair<dnnl::cpu_isa, const char*> kNames[] = {
+      {dnnl::cpu_isa::sse41, "sse41"},
+      {dnnl::cpu_isa::avx, "avx"},
+      {dnnl::cpu_isa::avx2, "avx2"},
+      {dnnl::cpu_isa::avx2_vnni, "avx2_vnni"},
+      {dnnl::cpu_isa::avx2_vnni_2, "avx2_vnni_2"},
+      {dnnl::cpu_isa::avx512_core, "avx512_core"},
+      {dnnl::cpu_isa::avx512_core_vnni, "avx512_core_vnni"},
+      {dnnl::cpu_isa::avx512_core_bf16, "avx512_core_bf16"},
+      {dnnl::cpu_isa::avx512_core_fp16, "avx512_core_fp16"},
+      {dnnl::cpu_isa::avx512_core_amx, "avx512_core_amx"},
+      {dnnl::cpu_isa::avx512_core_amx_fp16, "avx512_core_amx_fp16"},
+  };
+  for (const auto& [known, name] : kNames) {
+    if (known == isa) return name;
+  }
+  return "unknown";
+}
+
+std::string VersionText() {
+  const dnnl_version_t* version = dnnl_version();
+  return Cat(version->major, ".", version->minor, ".", version->patch);
+}
+
+/// Whatever libdnnl the linker found, or somebody mapped before us.
+void CheckVersion() {
+  const dnnl_version_t* version = dnnl_version();
+  if (version->major == 3 && version->minor >= 2) return;
+  Dl_info info{};
+  dladdr(reinterpret_cast<const void*>(&dnnl_version), &info);
+  Fail(ErrorKind::kLibrary, "oneDNN ", VersionText(), " is loaded (",
+       info.dli_fname == nullptr ? "from an unknown file" : info.dli_fname,
+       "), expected 3.2 or newer, below 4: pip install onednn-cpu-gomp==2023.2.0, and keep other ",
+       "versions of libdnnl.so.3 off LD_LIBRARY_PATH and LD_PRELOAD");
+}
+
+class DnnlPlanner final : public Planner {
+ public:
+  explicit DnnlPlanner(const Graph& graph) : graph_(graph) {}
+
+  std::unique_ptr<Plan> MakePlan(const Shapes& shapes,
+                                 const std::vector<const void*>& constants) override {
+    return Translated([&] {
+      Program program = Lowering(graph_, shapes, CpuEngine()).Run();
+      return std::make_unique<DnnlPlan>(std::move(program), shapes, constants, &store_);
+    });
+  }
+
+ private:
+  const Graph& graph_;
+  PackedStore store_;
+};
+
+class DnnlEngine final : public Engine {
+ public:
+  DnnlEngine() { CheckVersion(); }
+
+  std::string Version() const override { return "oneDNN " + VersionText(); }
+  std::string Isa() const override { return IsaName(dnnl::get_effective_cpu_isa()); }
+  std::string HowToSetIsa() const override { return "ONEDNN_MAX_CPU_ISA"; }
+
+  json::Object Info() const override {
+    json::Object info;
+    info.emplace_back("library", "oneDNN");
+    info.emplace_back("file", "libdnnl.so.3");
+    info.emplace_back("version", VersionText());
+    info.emplace_back("hash", dnnl_version()->hash);
+    info.emplace_back("cpu_runtime", TVM_BYOC_DNNL_CPU_RUNTIME);
+    info.emplace_back("isa", Isa());
+    return info;
+  }
+
+  std::unique_ptr<Planner> NewPlanner(const Graph& graph) const override {
+    return std::make_unique<DnnlPlanner>(graph);
+  }
+
+  json::Object Probe(const Graph& graph) const override {
+    return Translated([&] { return ProbeGraph(graph); });
+  }
+
+  std::string Emit(const Graph& graph, bool as_function) const override {
+    return Translated([&] {
+      return EmitSource(graph, Lowering(graph, Specialise(graph, {}), CpuEngine()).Run(),
+                        as_function ? SourceForm::kTvmFunction : SourceForm::kStandalone);
+    });
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<const Engine> NewDnnlEngine() { return std::make_unique<DnnlEngine>(); }
+
+}  // namespace tvm_byoc_dnnl

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The arguments of a call, checked: nothing that comes from outside is believed.
+#ifndef TVM_BYOC_DNNL_RUNTIME_ARGUMENTS_H_
+#define TVM_BYOC_DNNL_RUNTIME_ARGUMENTS_H_
+
+#include <tvm/ffi/cast.h>
+// cast.h stands first: the header below needs it.
+#include <tvm/ffi/container/tensor.h>
+
+#include <string>
+
+#include "common/graph.h"
+
+namespace tvm_byoc_dnnl {
+
+/// The names by which messages call an argument.
+struct ArgumentName {
+  const Graph& graph;
+  const char* role;  // "argument", "constant" ...
+  size_t index;
+  const Tensor& tensor;
+
+  std::string operator()() const;
+};
+
+Dims ShapeOf(const DLTensor& tensor);
+
+/// The data of a tensor that must have this dtype (and rank) and be dense in host memory.
+void* CheckTensor(const DLTensor& tensor, const ArgumentName& name);
+
+/// Ranks agree: CheckTensor comes first.
+void CheckShape(const DLTensor& tensor, const Dims& expected, const ArgumentName& name);
+
+}  // namespace tvm_byoc_dnnl
+
+#endif  // TVM_BYOC_DNNL_RUNTIME_ARGUMENTS_H_

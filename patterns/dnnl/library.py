@@ -1,0 +1,78 @@
+"""Where oneDNN's library is, and what to do when it is not."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+from pathlib import Path
+from typing import Any
+
+from ... import _native
+from ...errors import NativeLibraryError
+
+__all__ = ["available", "call", "find", "path"]
+
+_DNNL = "libdnnl.so.3"
+_WHEEL = "onednn-cpu-gomp"
+_CURE = f"oneDNN ({_DNNL}, 3.2 or newer) is missing or too old: pip install {_WHEEL}==2023.2.0"
+
+
+def available() -> bool:
+    """Whether oneDNN can be loaded here."""
+    return _native.engine_available("dnnl")
+
+
+def call(name: str, *args: Any) -> Any:
+    """The result of a function of the native library that asks oneDNN."""
+    return _native.function(f"tvm_byoc_dnnl.{name}")("dnnl", *args)
+
+
+def path() -> Path:
+    """The file of the oneDNN library that this process uses.
+
+    Raises
+    ------
+    NativeLibraryError
+        If it cannot be loaded, or is not a file of its own.
+    """
+    _native.engine_info("dnnl")
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        file = line.partition("/")[2]
+        if file.rsplit("/", 1)[-1].startswith("libdnnl.so"):
+            return Path("/" + file)
+    raise NativeLibraryError(
+        f"oneDNN is not a shared library of its own in this process; expected one called {_DNNL}. Build the engine "
+        "against a shared oneDNN to use source output"
+    )
+
+
+def find(error: str) -> str:
+    """Map libdnnl from wherever pip put it, so that the linker finds it by its name.
+
+    Returns
+    -------
+    str
+        Where it was searched, and what to do about ``error``, which the linker gave before.
+    """
+    searched = ["the run path of our library", *_map_wheel()]
+    text = f"{error} {searched}"
+    return f"Searched: {', '.join(searched)}. {_native.OPENMP_CURE if 'libgomp' in text else _CURE}"
+
+
+def _map_wheel() -> list[str]:
+    try:
+        wheel = importlib.metadata.distribution(_WHEEL)
+    except importlib.metadata.PackageNotFoundError:
+        return [f"the wheel {_WHEEL} (not installed)"]
+    tried = []
+    for file in wheel.files or ():
+        if file.name != _DNNL:
+            continue
+        path = Path(str(wheel.locate_file(file))).resolve()
+        try:
+            ctypes.CDLL(str(path))
+        except OSError as error:
+            tried.append(f"{path} ({error})")
+        else:
+            tried.append(str(path))
+    return tried
