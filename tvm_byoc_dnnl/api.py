@@ -10,7 +10,7 @@ from tvm import relax
 
 from .annotate.passes import AnnotateExternalCompiler
 from .codegen.extern import check_output, source_builds, source_namespaces
-from .errors import InputError
+from .errors import InputError, UnsupportedError
 from .frontend import to_relax
 from .partitioning.passes import PartitionGraph
 from .pipeline.byoc import PIPELINE
@@ -19,6 +19,7 @@ from .pipeline.source_executable import SourceExecutable
 from .regions.policy import RegionPolicy
 from .registry import compilers, namespace
 from .relax_utils import codegen_of
+from .signature import inputs_of, shape_options
 from .target_options import with_options
 
 __all__ = ["DEFAULT_COMPILER", "compile", "partition"]
@@ -74,7 +75,7 @@ def compile(
     model: Any,
     compiler: str | Sequence[str] | None = DEFAULT_COMPILER,
     *,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
     target: str | tvm.target.Target = "llvm",
     policy: RegionPolicy | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
@@ -90,7 +91,7 @@ def compile(
     compiler : str or sequence of str
         Namespace, or several in order of priority.
     shapes : mapping, optional
-        Input name → shape, to fix dimensions that an ONNX model leaves open.
+        Input name → shape, to fix dimensions that an ONNX model leaves open; a name such as ``"N"`` leaves one open.
     target : str or Target
         TVM's target for what stays with TVM.
     policy : RegionPolicy, optional
@@ -127,8 +128,21 @@ def compile(
     for build in builds:
         build.check()
     mod = partition(mod, compiler, policy=policy, options=options, strict=strict)
-    ex = tvm.compile(mod, target=target, relax_pipeline=relax.get_pipeline(PIPELINE, strict=strict))
+    try:
+        ex = tvm.compile(mod, target=target, relax_pipeline=relax.get_pipeline(PIPELINE, strict=strict))
+    except tvm.error.InternalError as error:
+        raise UnsupportedError(f"TVM cannot compile what stays with it: {_cause(error)}{_advice(mod)}") from error
     return SourceExecutable(ex.mod, builds) if builds else ByocExecutable(ex.mod)
+
+
+def _cause(error: Exception) -> str:
+    return " ".join(str(error).split("\n\n")[0].split())
+
+
+def _advice(mod: tvm.IRModule) -> str:
+    """Which open dims to fix, if the model has any: sizes that TVM cannot compare are a frequent cause."""
+    options = shape_options(inputs_of(mod["main"])) if "main" in mod else ""
+    return f". Open dims may be the cause; fix them, with sizes of your own: {options}" if options else ""
 
 
 def _with_source(

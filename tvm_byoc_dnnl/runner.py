@@ -19,6 +19,7 @@ from tvm import relax
 from . import _native
 from .errors import ArtifactError, InputError
 from .pipeline.metadata import read_metadata
+from .signature import TensorInfo, check_symbols, random_arrays
 
 __all__ = ["Runner", "load"]
 
@@ -50,8 +51,12 @@ class Runner:
         self._machines: _Machines | None = machines
         self.entry = entry
         vm = machines.start()
-        metadata = read_metadata(vm) if entry == "main" else None
-        self._inputs: list[dict[str, Any]] | None = metadata["inputs"] if metadata else None
+        metadata = (read_metadata(vm) if entry == "main" else None) or {}
+        self._describes_inputs = "inputs" in metadata
+        #: the model's inputs in order, under the names that its author gave them; empty when the file does not say
+        self.inputs = tuple(map(_tensor_info, metadata.get("inputs", ())))
+        #: the model's outputs in order; empty when the file does not say
+        self.outputs = tuple(map(_tensor_info, metadata.get("outputs", ())))
 
     @property
     def module(self) -> tvm.runtime.Module:
@@ -85,7 +90,7 @@ class Runner:
     @property
     def input_names(self) -> list[str]:
         """Names of the model's inputs in order; empty when the file does not say."""
-        return [str(i["name"]) for i in self._inputs or ()]
+        return [i.name for i in self.inputs]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model.
@@ -110,38 +115,48 @@ class Runner:
         tensors = self.tensors((), named) if named is not None else self.tensors(args, kwargs)
         return _to_numpy(self.run_tvm(*tensors))
 
+    def named(self, *args: Any, **kwargs: Any) -> dict[str, np.ndarray]:
+        """Run the model as a call does, and return the outputs by their names.
+
+        An output that the file has no name for is ``output_0``, ``output_1`` ...
+        """
+        result = self(*args, **kwargs)
+        values = result if isinstance(result, list) else [result]
+        names = [o.name for o in self.outputs] or [f"output_{i}" for i in range(len(values))]
+        return dict(zip(names, values, strict=True))
+
     def tensors(self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> list[Any]:
         """Inputs by position and name, checked, as the TVM tensors that `run_tvm` takes."""
         values = self._in_order(tuple(args), dict(kwargs or {}))
-        return [self._tensor(i, v) for i, v in enumerate(values)]
+        tensors = [self._tensor(i, v) for i, v in enumerate(values)]
+        check_symbols(self.inputs, [tensor.shape for tensor in tensors])
+        return tensors
 
-    def random_tensors(self, seed: int = 0) -> list[Any]:
+    def random_tensors(self, seed: int = 0, shapes: Mapping[str, Sequence[int | str]] | None = None) -> list[Any]:
         """Made-up inputs of the model's dtypes and shapes, standard normal or small integers.
+
+        Parameters
+        ----------
+        seed : int
+            Of the generator.
+        shapes : mapping, optional
+            Input name to shape, for inputs with open dims.
 
         Raises
         ------
         InputError
             If the file does not describe its inputs, or a shape is not fixed.
         """
-        if self._inputs is None:
+        if not self._describes_inputs:
             raise InputError("this library does not describe its inputs; pass some")
-        rng = np.random.default_rng(seed)
-        arrays = []
-        for entry in self._inputs:
-            shape, dtype = entry.get("shape"), entry.get("dtype")
-            if not dtype or shape is None or not all(isinstance(d, int) for d in shape):
-                raise InputError(f"input {entry['name']!r} has shape {shape}, which is not fixed; pass inputs")
-            floating = "float" in dtype
-            values = rng.standard_normal(shape) if floating else rng.integers(0, 2, shape)
-            arrays.append(values.astype(dtype))
-        return self.tensors(arrays)
+        return self.tensors(random_arrays(self.inputs, seed, shapes or {}))
 
     def run_tvm(self, *tensors: tvm.runtime.Tensor) -> Any:
         """The zero-copy form: TVM tensors in, TVM tensors out, no checks but the VM's own."""
         return self._open().function()(*tensors)
 
     def _in_order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        if self._inputs is None:
+        if not self._describes_inputs:
             if kwargs:
                 raise InputError("this library does not name its inputs; pass them in order")
             return list(args)
@@ -169,23 +184,14 @@ class Runner:
             tensor = tvm.runtime.tensor(np.ascontiguousarray(value).reshape(np.shape(value)))
         else:
             tensor = tvm.runtime.from_dlpack(value)
-        if self._inputs is not None:
-            self._check(self._inputs[index], tensor)
+        if self._describes_inputs:
+            self.inputs[index].check(str(tensor.dtype), tuple(int(d) for d in tensor.shape))
         return tensor
 
-    def _check(self, expected: dict[str, Any], tensor: Any) -> None:
-        dtype, shape = str(tensor.dtype), tuple(int(d) for d in tensor.shape)
-        want_dtype, want = expected.get("dtype"), expected.get("shape")
-        if want_dtype and dtype != want_dtype:
-            raise InputError(
-                f"input {expected['name']!r} has dtype {dtype}, expected {want_dtype}; "
-                f"convert it with .astype({want_dtype!r})"
-            )
-        if want is None:
-            return
-        fits = len(want) == len(shape) and all(w == d for w, d in zip(want, shape, strict=True) if isinstance(w, int))
-        if not fits:
-            raise InputError(f"input {expected['name']!r} has shape {list(shape)}, expected {want}")
+
+def _tensor_info(entry: Mapping[str, Any]) -> TensorInfo:
+    shape = entry.get("shape")
+    return TensorInfo(str(entry["name"]), entry.get("dtype", ""), None if shape is None else tuple(shape))
 
 
 class _Machines:

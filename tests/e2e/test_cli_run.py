@@ -43,13 +43,13 @@ def test_run_gives_the_models_numbers(squeezenet, tmp_path, inputs):
     out, _ = tvm_byoc("run", squeezenet / "net.so", "--inputs", squeezenet / inputs, "-o", tmp_path / "out.npz")
     assert out == f"{tmp_path / 'out.npz'}\n"
     result = np.load(tmp_path / "out.npz")
-    assert result.files == ["output_0"]
-    np.testing.assert_allclose(result["output_0"], np.load(squeezenet / "expected.npy"), rtol=1e-3, atol=1e-5)
+    assert result.files == ["softmaxout_1"]
+    np.testing.assert_allclose(result["softmaxout_1"], np.load(squeezenet / "expected.npy"), rtol=1e-3, atol=1e-5)
 
 
 def test_run_without_output_says_what_came_out(squeezenet):
     out, err = tvm_byoc("run", squeezenet / "net.so", "--inputs", squeezenet / "in.npz")
-    assert out.startswith("output_0  float32[1, 1000, 1, 1]  min ")
+    assert out.startswith("softmaxout_1  float32[1, 1000, 1, 1]  min ")
     assert "ms" in err
 
 
@@ -57,6 +57,29 @@ def test_run_with_wrong_inputs(squeezenet, tmp_path):
     np.savez(tmp_path / "wrong.npz", picture=np.zeros((1, 3, 224, 224), "float32"))
     _, err = tvm_byoc("run", squeezenet / "net.so", "--inputs", tmp_path / "wrong.npz", status=2)
     assert err.startswith("tvm-byoc: ") and "picture" in err and "data_0" in err and err.count("\n") == 1
+
+
+def test_run_with_random_inputs_repeats(squeezenet):
+    out, err = tvm_byoc("run", squeezenet / "net.so", "--repeat", 3, "--warmup", 1, "--seed", 7)
+    assert out.startswith("softmaxout_1  float32[1, 1000, 1, 1]") and "median of 3" in err
+    assert tvm_byoc("run", squeezenet / "net.so", "--seed", 7)[0] == out
+    assert tvm_byoc("run", squeezenet / "net.so", "--seed", 8)[0] != out
+
+
+def test_run_with_odd_names_and_open_dims(tmp_path):
+    nodes = [onnx.helper.make_node("Add", ["input.1", "0"], ["file"])]
+    infos = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["n", 3]) for n in ("input.1", "0", "file")]
+    model = onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", infos[:2], infos[2:]), ir_version=8)
+    onnx.save(model, tmp_path / "m.onnx")
+    tvm_byoc("compile", tmp_path / "m.onnx", "-o", tmp_path / "m.so")
+    assert tvm_byoc("inputs", tmp_path / "m.so")[0] == "input.1  float32[n, 3]\n0        float32[n, 3]\n"
+    np.savez(tmp_path / "in.npz", **{"0": np.ones((2, 3), "float32"), "input.1": np.full((2, 3), 4, "float32")})
+    tvm_byoc("run", tmp_path / "m.so", "--inputs", tmp_path / "in.npz", "-o", tmp_path / "out.npz")
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npz")["file"], np.full((2, 3), 5, "float32"))
+    _, err = tvm_byoc("run", tmp_path / "m.so", status=2)
+    assert "--shape input.1=1,3 --shape 0=1,3" in err
+    out, _ = tvm_byoc("run", tmp_path / "m.so", "--shape", "input.1=2,3", "--shape", "0=2,3")
+    assert out.startswith("file  float32[2, 3]")
 
 
 def test_doctor_is_content():
@@ -68,7 +91,8 @@ def test_doctor_is_content():
 
 @pytest.mark.slow
 def test_bench_measures(squeezenet, tmp_path):
-    out, _ = tvm_byoc("bench", squeezenet / "net.onnx", "--rounds", 2, "--json", tmp_path / "bench.json")
+    shape = ("--shape", "data_0=1,3,224,224")
+    out, _ = tvm_byoc("bench", squeezenet / "net.onnx", *shape, "--rounds", 2, "--json", tmp_path / "bench.json")
     assert "tvm-byoc-dnnl" in out and "ONNX Runtime" in out
     (model,) = json.loads((tmp_path / "bench.json").read_text())["models"]
     assert [e["failure"] for e in model["engines"]] == [None, None]
@@ -79,7 +103,7 @@ def test_source_and_a_program_from_the_command_line(squeezenet, tmp_path):
     assert out == f"{tmp_path / 'net.so'}\n"
     for library in (tmp_path, squeezenet):
         tvm_byoc("run", library / "net.so", "--inputs", squeezenet / "in.npz", "-o", tmp_path / f"{library.name}.npz")
-    source, module = (np.load(tmp_path / f"{folder.name}.npz")["output_0"] for folder in (tmp_path, squeezenet))
+    source, module = (np.load(tmp_path / f"{folder.name}.npz")["softmaxout_1"] for folder in (tmp_path, squeezenet))
     np.testing.assert_array_equal(source, module)
 
     out, err = tvm_byoc("emit", squeezenet / "net.onnx", "-o", tmp_path / "program")

@@ -1,14 +1,17 @@
 """Runner and load: inputs by position and name, every wrong input one error, dynamic shapes, several outputs."""
 
+import dataclasses
 import threading
 
 import numpy as np
 import pytest
 import tvm
+from tvm import relax, tirx
 from tvm.script import ir as I
 from tvm.script import relax as R
 
 import tvm_byoc_dnnl as byoc
+from tests.unit.importing import module, node, onnx_model
 
 
 @I.ir_module
@@ -94,6 +97,67 @@ def test_dynamic_batch(tmp_path):
         np.testing.assert_allclose(run(x, w), e / e.sum(-1, keepdims=True), rtol=2e-6)
     with pytest.raises(byoc.InputError, match=r"expected"):
         run(np.zeros((2, 6), "float32"), w)
+
+
+# names that are no identifiers, an argument of numpy.savez, and one that looks like an unnamed array
+NAMES = ["input.1", "0", "x:0", "file"]
+
+
+@pytest.fixture(scope="module")
+def odd_names(tmp_path_factory):
+    """A model of four inputs and two outputs, saved as a library."""
+    nodes = [node("Add", NAMES[:2], ["s"]), node("Add", ["s", "x:0"], ["t"]), node("Mul", ["t", "file"], ["out/0"])]
+    nodes.append(node("Sub", ["t", "file"], ["1"]))
+    model = onnx_model(nodes, dict.fromkeys(NAMES, ("batch", 3)), outputs=["out/0", "1"])
+    path = tmp_path_factory.mktemp("names") / "m.so"
+    byoc.compile(model).export_library(str(path))
+    return model, path
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_inputs_and_outputs_keep_their_onnx_names(odd_names, saved):
+    model, path = odd_names
+    run = byoc.load(path) if saved else byoc.Runner(byoc.compile(model))
+    assert [(i.name, i.dtype, i.shape) for i in run.inputs] == [(n, "float32", ("batch", 3)) for n in NAMES]
+    assert [(o.name, o.dtype, o.shape) for o in run.outputs] == [(n, "float32", ("batch", 3)) for n in ("out/0", "1")]
+    arrays = {n: np.full((2, 3), i + 1, "float32") for i, n in enumerate(NAMES)}
+    shuffled = {n: arrays[n] for n in reversed(NAMES)}
+    want = {"out/0": np.full((2, 3), 24, "float32"), "1": np.full((2, 3), 2, "float32")}
+    for got in (run.named(*arrays.values()), run.named(**shuffled), run.named(shuffled)):
+        assert list(got) == ["out/0", "1"]
+        for name in want:
+            np.testing.assert_array_equal(got[name], want[name])
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        run.inputs[0].name = "x"
+
+
+def test_names_of_a_relax_module_are_those_of_its_parameters(run):
+    assert [str(i) for i in run.inputs] == ["x float32[2, 3]", "y float32[2, 3]"]
+    assert [o.name for o in run.outputs] == ["output_0", "output_1"]
+
+
+def test_sizes_of_one_open_dim_must_agree(odd_names):
+    run = byoc.load(odd_names[1])
+    arrays = {n: np.zeros((2, 3), "float32") for n in NAMES} | {"0": np.zeros((4, 3), "float32")}
+    with pytest.raises(byoc.InputError, match=r"axis 0 of input '0' is 4, but axis 0 of input 'input.1' is 2;.* batch"):
+        run(arrays)
+
+
+def test_two_symbols_of_one_name_are_two_dims():
+    n, m = tirx.Var("n", "int64"), tirx.Var("n", "int64")
+    mod = module(lambda b, x, y: b.emit(relax.op.matmul(x, y)), (n, 4), (4, m))
+    run = byoc.Runner(byoc.compile(mod))
+    assert [i.shape for i in run.inputs] == [("n", 4), (4, "n_1")]
+    assert run(np.zeros((2, 4), "float32"), np.zeros((4, 3), "float32")).shape == (2, 3)
+
+
+def test_random_inputs_of_open_dims_need_shapes(odd_names):
+    run = byoc.load(odd_names[1])
+    with pytest.raises(byoc.InputError, match=r"'input.1' has shape \['batch', 3\].*--shape input.1=1,3"):
+        run.random_tensors()
+    assert [t.shape for t in run.random_tensors(shapes=dict.fromkeys(NAMES, (2, 3)))] == [(2, 3)] * 4
+    with pytest.raises(byoc.InputError, match="unknown input 'x'"):
+        run.random_tensors(shapes={"x": (2, 3)})
 
 
 def test_many_threads_share_one_module(run, xy):

@@ -80,7 +80,7 @@ def test_every_command_with_a_model_has_an_example(tvm_byoc):
         (["explain", "absent.onnx"], "File 'absent.onnx' does not exist"),
         (["explain", "MODEL", "--compiler", "nobody"], "unknown compiler 'nobody'; registered: "),
         (["explain", "MODEL", "--shape", "data"], "got 'data'; expected NAME=DIM,DIM"),
-        (["explain", "MODEL", "--shape", "data=1,x"], "got 'data=1,x'; expected NAME=DIM,DIM"),
+        (["explain", "MODEL", "--shape", "data=1,x!"], "got 'data=1,x!'; expected NAME=DIM,DIM"),
         (["explain", "MODEL", "--shape", "data=0,3,8,8"], "got 'data=0,3,8,8'; expected NAME=DIM,DIM"),
         (["explain", "MODEL", "--shape", "date=1,3,8,8"], "date"),
         (["explain", "JUNK"], "cannot read"),
@@ -111,7 +111,7 @@ def test_an_unexpected_error_is_one_line_too(tvm_byoc, model, monkeypatch):
     monkeypatch.setattr("tvm_byoc_dnnl.report.explain", fail)
     status, out, err = tvm_byoc("explain", model)
     assert (status, out) == (1, "")
-    assert err == "tvm-byoc: RuntimeError: something; TVM_BYOC_DEBUG=1 shows where\n"
+    assert err == "tvm-byoc: RuntimeError: something; --verbose shows where\n"
     monkeypatch.setenv("TVM_BYOC_DEBUG", "1")
     with pytest.raises(RuntimeError):
         cli.main(["explain", str(model)])
@@ -271,3 +271,72 @@ def test_explain_says_which_regions_cannot_be_source(tvm_byoc, model):
     assert "Stay modules" not in out
     _, out, _ = tvm_byoc("explain", model)
     assert "Stay modules" not in out
+
+
+# ---------------------------------------------------------------- inputs, shapes and values
+@pytest.fixture
+def resampler(tmp_path):
+    """Two inputs: a signal of open length, and a number that decides the shape."""
+    nodes = [helper.make_node("Relu", ["x:0"], ["a"]), helper.make_node("Reshape", ["a", "to"], ["out.1"])]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [
+            helper.make_tensor_value_info("x:0", TensorProto.FLOAT, ["batch", "?"]),
+            helper.make_tensor_value_info("to", TensorProto.INT64, [2]),
+        ],
+        [helper.make_tensor_value_info("out.1", TensorProto.FLOAT, None)],
+    )
+    path = tmp_path / "resampler.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def test_inputs_are_listed_with_what_decides(tvm_byoc, resampler):
+    status, out, err = tvm_byoc("inputs", resampler)
+    assert status == 0
+    assert out == "x:0  float32[batch, ?]\nto   int64[2]  decides what is compiled\n"
+    assert err == f"to fix them: tvm-byoc explain {resampler} --shape x:0=1,128 --value to=NUMBERS\n"
+    rows = json.loads(tvm_byoc("inputs", resampler, "--json")[1])
+    assert rows[1] == {"name": "to", "dtype": "int64", "shape": [2], "decides": True}
+
+
+def test_a_model_that_cannot_be_imported_says_what_to_give(tvm_byoc, resampler):
+    status, out, err = tvm_byoc("explain", resampler)
+    assert (status, out) == (2, "")
+    assert err.startswith("tvm-byoc: TVM's ONNX importer refuses this model: ") and err.count("\n") == 1
+    assert "Its inputs are x:0 float32[batch, ?]; to int64[2]" in err
+    assert "--shape x:0=1,128" in err and "--value to=NUMBERS" in err
+
+
+def test_a_value_decides_and_a_name_leaves_a_dim_open(tvm_byoc, resampler):
+    options = ("--shape", "x:0=N,8", "--value", "to=-1,4")
+    status, out, _ = tvm_byoc("explain", resampler, *options, "--json", "-")
+    report = json.loads(out)
+    assert status == 0 and report["symbols"] == ["N"] and report["model"] == "resampler.onnx"
+    assert {c["op"] for c in report["calls"]} == {"relax.reshape", "relax.nn.relu"}
+    assert tvm_byoc("lock", resampler, *options)[0] == 0
+    assert tvm_byoc("check", resampler)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (["--shape", "x:0=1,2,3"], "`shapes` gives (1, 2, 3) for `x:0`, which is (batch, ?)"),
+        (["--shape", "x:0=1,N:8"], "a size to optimise an open dim for is not supported yet"),
+        (["--shape", "x:0=1,0"], "expected NAME=DIM,DIM,…"),
+        (["--shape", "y=1,2"], "`shapes` names `y`, which is no input of the model; its inputs are `x:0` (batch, ?)"),
+        (["--value", "to=4"], "the value of 'to' has 1 numbers, expected to int64[2]"),
+        (["--value", "to=a"], "expected NAME=NUMBER,NUMBER,…"),
+        (["--value", "y=1"], "no input 'y' to give a value; the model's inputs are x:0, to"),
+    ],
+    ids=["rank", "hint", "zero", "unknown", "count", "word", "unknown value"],
+)
+def test_shapes_and_values_that_do_not_fit(tvm_byoc, resampler, option, message):
+    status, out, err = tvm_byoc("explain", resampler, *option)
+    assert (status, out) == (2, "") and message in err and err.count("\n") == 1
+
+
+def test_verbose_shows_where(model, resampler):
+    with pytest.raises(byoc.UnsupportedError):
+        cli.main(["explain", str(resampler), "--verbose"])

@@ -239,3 +239,37 @@ def test_light_models(name: str) -> None:
     got = check(light_model(name), tolerance=1e-4)
     assert "nn.batch_norm" not in got or name == "densenet121"
     assert not {"stack", "broadcast_to", "nn.dropout", "permute_dims"} & set(got) or name == "shufflenet"
+
+
+# ---- names in place of sizes ------------------------------------------------------------------------
+
+
+def test_names_leave_dims_open_and_rename_their_like() -> None:
+    nodes = [node("Add", ["x", "m"], ["a"]), node("Add", ["a", "w"], ["y"])]
+    model = onnx_model(nodes, {"x": ("batch", 3, "h"), "m": ("batch", 1, 1)}, {"w": rand(3, 8)})
+    x, m = to_relax(model, shapes={"x": ("N", 3, 8)})["main"].params
+    assert [str(d) for d in x.ty.shape] == ["N", "T.int64(3)", "T.int64(8)"]
+    assert m.ty.shape[0].same_as(x.ty.shape[0])
+
+
+def test_one_name_for_two_dims_makes_them_equal() -> None:
+    mod = to_relax(_add(("a", "b"), ("a", "b")), shapes={"a": ("N", "N"), "b": ("N", "N")})
+    assert len({d for p in mod["main"].params for d in p.ty.shape}) == 1
+
+
+@pytest.mark.parametrize("dim", ["N:8", "-1", "", "a b"])
+def test_what_is_no_name_of_a_dim(dim: str) -> None:
+    with pytest.raises(InputError, match="a name such as N"):
+        to_relax(_add(("n", 3), (1, 3)), shapes={"a": (dim, 3)})
+
+
+def test_a_fixed_dim_cannot_be_opened() -> None:
+    with pytest.raises(InputError, match="only open dimensions can be given"):
+        to_relax(_add((2, 3), (1, 3)), shapes={"a": ("N", 3)})
+
+
+def test_advice_is_given_for_what_tvm_cannot_compile() -> None:
+    """Two open dims of different names cannot be compared, so that the sum has no known shape."""
+    with pytest.raises(UnsupportedError, match=r"TVM cannot compile .*--shape a=1,128 --shape b=1,128") as error:
+        compile(_add(("n", "k"), ("n", "m")))
+    assert "\n" not in str(error.value)

@@ -76,7 +76,7 @@ def test_a_result_that_is_a_tuple_is_read_back():
         ("hello\n", "no lock file: expected `format tvm_byoc_dnnl.lock 1`"),
         ("format tvm_byoc_dnnl.lock 2\n", "has version 2, this package reads version 1"),
         ("format tvm_byoc_dnnl.lock 1\ndnnl many relax.add x\n", "line 2 .*damaged: 'dnnl many"),
-        ("format tvm_byoc_dnnl.lock 1\n\nshape x 1,a\n", "line 3 .*damaged"),
+        ("format tvm_byoc_dnnl.lock 1\n\nshape x 1,a!\n", "line 3 .*damaged"),
     ],
 )
 def test_damaged_files(text, message):

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper
 from tests.unit.importing import node, onnx_model, rand
 from tvm_byoc_dnnl import onnx_backend
 from tvm_byoc_dnnl.errors import InputError, UnsupportedError
+from tvm_byoc_dnnl.frontend.onnx_deciding import deciding_inputs, with_constants
 from tvm_byoc_dnnl.onnx_backend import PreparedModel
-from tvm_byoc_dnnl.onnx_backend.deciding import deciding_inputs, with_constants
 
 pytestmark = pytest.mark.native
 

@@ -14,20 +14,21 @@ import click
 from .. import __version__
 from ..errors import ArtifactError, ByocError, InputError, UnsupportedError
 from .build import bench, compile, emit, run
-from .inspect import check, doctor, explain, lock, ops
+from .inspect import check, doctor, explain, inputs, lock, ops
 from .measure import profile, verify
 
 __all__ = ["cli", "main"]
 
 _BAD_INPUT = (InputError, ArtifactError, UnsupportedError)
 _DEBUG = "TVM_BYOC_DEBUG"
+_VERBOSE = "--verbose"
 #: what click raises for a bare `tvm-byoc` (from 8.2 on; before, it prints the help by itself)
 _NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
 _EPILOG = (
     "Exit status: 0 done, 1 failed or (check, doctor) something to look at, 2 bad input. "
-    f"{_DEBUG}=1 shows where an error was raised."
+    f"{_VERBOSE}, or {_DEBUG}=1, shows where an error was raised."
 )
 
 
@@ -38,6 +39,7 @@ def cli() -> None:
 
     \b
       tvm-byoc explain model.onnx                     what goes to the library, and why the rest does not
+      tvm-byoc inputs model.onnx                      name, dtype and shape of each input
       tvm-byoc compile model.onnx -o model.so         one file that TVM alone can load
       tvm-byoc emit model.onnx -o folder              a C program that needs oneDNN alone
       tvm-byoc run model.so --inputs in.npz -o out.npz
@@ -49,8 +51,12 @@ def cli() -> None:
     """
 
 
-for _command in (explain, compile, emit, run, bench, profile, verify, lock, check, ops, doctor):
+for _command in (explain, inputs, compile, emit, run, bench, profile, verify, lock, check, ops, doctor):
     cli.add_command(_command)
+for _command in (cli, *cli.commands.values()):
+    _command.params.append(
+        click.Option([_VERBOSE], is_flag=True, expose_value=False, help="Show where an error was raised.")
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -70,11 +76,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
-        if os.environ.get(_DEBUG):
+        if os.environ.get(_DEBUG) or _VERBOSE in (sys.argv if arguments is None else arguments):
             raise
         if isinstance(error, ByocError):
             _fail(str(error), 2 if isinstance(error, _BAD_INPUT) else 1)
-        _fail(f"{type(error).__name__}: {error}".splitlines()[0] + f"; {_DEBUG}=1 shows where", 1)
+        _fail(f"{type(error).__name__}: {error}".splitlines()[0] + f"; {_VERBOSE} shows where", 1)
     sys.exit(status if isinstance(status, int) else 0)
 
 

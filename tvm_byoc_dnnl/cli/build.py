@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import time
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ..errors import InputError
+from ..files import written
 from ..regions.policy import RegionPolicy
 from ..target_options import parse_option
 from .common import (
     EXISTING_FILE,
     NEW_FILE,
     NEW_FOLDER,
+    SHAPE,
+    ModelFile,
     Shapes,
     check_folder,
     format_option,
@@ -44,7 +47,7 @@ def _options(_context: click.Context, _parameter: click.Parameter, values: Seque
 @click.option("--strict", is_flag=True, help="Fail where an accepted call cannot be offloaded in the end.")
 @format_option
 def compile(
-    model: Path,
+    model: ModelFile,
     compiler: list[str],
     shapes: Shapes,
     policy: RegionPolicy | None,
@@ -68,7 +71,7 @@ def compile(
     check_folder(output)
     with progress(f"compiling {model.name}") as show:
         executable = api.compile(
-            str(model),
+            model.load(),
             compiler,
             shapes=shapes or None,
             target=target,
@@ -79,14 +82,15 @@ def compile(
         )
         show(f"linking {output.name}")
         executable.export_library(str(output))
-    say(f"{model.name}: {output.stat().st_size / 1e6:.1f} MB")
-    click.echo(output)
+    if output.is_file():
+        say(f"{model.name}: {output.stat().st_size / 1e6:.1f} MB")
+    click.echo(output, err=not output.is_file())  # standard output may be where the library went
 
 
 @click.command(short_help="Write a model as a C program that needs oneDNN alone.")
 @model_options
 @click.option("-o", "--output", type=NEW_FOLDER, required=True, help="The folder to write; made if it is not there.")
-def emit(model: Path, compiler: list[str], shapes: Shapes, policy: RegionPolicy | None, output: Path) -> None:
+def emit(model: ModelFile, compiler: list[str], shapes: Shapes, policy: RegionPolicy | None, output: Path) -> None:
     """Write MODEL as a C program that needs oneDNN, and neither TVM nor Python; with its weights and a CMakeLists.txt.
 
     \b
@@ -102,50 +106,75 @@ def emit(model: Path, compiler: list[str], shapes: Shapes, policy: RegionPolicy 
 
     check_folder(output)
     with progress(f"partitioning {model.name}") as show:
-        mod = api.partition(to_relax(str(model), shapes=shapes or None), compiler, policy=policy)
+        mod = api.partition(to_relax(model.load(), shapes=shapes or None), compiler, policy=policy)
         show(f"writing {output}")
         files = write(mod, output)
     say(f"{model.name}: {', '.join(file.name for file in files)}")
     click.echo(output)
 
 
-@click.command(short_help="Run a compiled library once.")
+@click.command(short_help="Run a compiled library.")
 @click.argument("library", type=EXISTING_FILE)
-@click.option("--inputs", type=EXISTING_FILE, required=True, help="A .npz with one array per input, or a .npy.")
-@click.option("-o", "--output", type=NEW_FILE, help="Write the outputs to this .npz: output_0, output_1 …")
-def run(library: Path, inputs: Path, output: Path | None) -> None:
-    """Run a compiled LIBRARY once.
+@click.option("--inputs", type=EXISTING_FILE, help="A .npz with one array per input, or a .npy.  [default: random]")
+@SHAPE
+@click.option("--seed", type=int, default=0, show_default=True, help="Of random inputs.")
+@click.option("--warmup", type=click.IntRange(0), default=0, show_default=True, help="Calls before the counted ones.")
+@click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="Counted calls.")
+@click.option("-o", "--output", type=NEW_FILE, help="Write the outputs, under their names, to this .npz.")
+def run(
+    library: Path, inputs: Path | None, shapes: Shapes, seed: int, warmup: int, repeat: int, output: Path | None
+) -> None:
+    """Run a compiled LIBRARY, with arrays of a file or with random ones.
 
     \b
+      tvm-byoc run resnet50.so
       tvm-byoc run resnet50.so --inputs picture.npz -o scores.npz
+      tvm-byoc run bert.so --shape input_ids=1,128 --warmup 5 --repeat 50
 
     Arrays are matched with the model's inputs by their names; arrays without names (`numpy.savez(file, a, b)`, or a
     single .npy) by their order. Without -o, a line per output says what came out.
     """
-    import numpy as np
-
     from ..runner import load
 
     if output is not None:
         check_folder(output)
-    arrays = read_arrays(inputs)
+    arrays = None if inputs is None else read_arrays(inputs)
+    if arrays is not None and shapes:
+        raise InputError("--shape is for random inputs; --inputs has arrays of their own shapes: leave one of them out")
     with progress(f"loading {library.name}") as show:
         runner = load(library)
         show("running")
-        started = time.perf_counter()
-        unnamed = [f"arr_{i}" for i in range(len(arrays))]
-        result = runner(*arrays.values()) if list(arrays) == unnamed else runner(**arrays)
-        seconds = time.perf_counter() - started
-    outputs = {f"output_{i}": o for i, o in enumerate(result if isinstance(result, list) else [result])}
-    say(f"{1e3 * seconds:.1f} ms, the first run's preparation included")
+        if arrays is None:
+            tensors = runner.random_tensors(seed, shapes)
+        elif list(arrays) == [f"arr_{i}" for i in range(len(arrays))]:
+            tensors = runner.tensors(list(arrays.values()))
+        else:
+            tensors = runner.tensors((), arrays)
+        times = []
+        for _ in range(warmup + repeat):
+            started = time.perf_counter()
+            outputs = runner.named(*tensors)
+            times.append(1e3 * (time.perf_counter() - started))
+    counted = sorted(times[warmup:])
+    spread = f", median of {repeat}; {counted[0]:.1f} to {counted[-1]:.1f} ms" if repeat > 1 else ""
+    say(f"{counted[len(counted) // 2]:.1f} ms{spread}" + ("" if warmup else ", the first run's preparation included"))
     if output is not None:
-        with output.open("wb") as file:
-            np.savez(file, **outputs)
+        write_arrays(output, outputs)
         click.echo(output)
         return
     for name, array in outputs.items():
         span = f"  min {array.min():.4g}  mean {array.mean():.4g}  max {array.max():.4g}" if array.size else ""
         click.echo(f"{name}  {array.dtype}[{', '.join(map(str, array.shape))}]{span}")
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write a .npz; `numpy.savez` cannot write an array of the name ``file``."""
+    import numpy as np
+
+    with written(path) as aside, zipfile.ZipFile(aside, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
 
 
 def read_arrays(path: Path) -> dict[str, Any]:
@@ -167,13 +196,17 @@ def read_arrays(path: Path) -> dict[str, Any]:
 @click.argument("models", nargs=-1, required=True, metavar="MODEL…")
 @click.option("--peers", default="onnxruntime", show_default=True, help="Engines to compare with, by commas.")
 @click.option("--threads", type=click.IntRange(1), help="Threads of each engine.  [default: all cores]")
+@SHAPE
 @click.option("--rounds", type=click.IntRange(1), default=20, show_default=True, help="Turns of each engine.")
 @click.option("--json", "json_file", metavar="FILE", help="Write every sample to FILE; - is standard output.")
-def bench(models: Sequence[str], peers: str, threads: int | None, rounds: int, json_file: str | None) -> int:
+def bench(
+    models: Sequence[str], peers: str, threads: int | None, shapes: Shapes, rounds: int, json_file: str | None
+) -> int:
     """Measure each MODEL beside other engines, each in a process of its own, in turns.
 
     \b
       tvm-byoc bench model.onnx
+      tvm-byoc bench model.onnx --shape input=1,3,224,224
       tvm-byoc bench model.onnx --peers onnxruntime,openvino,tvm --json result.json
 
     A MODEL is an .onnx file, or the name of a network inside the onnx package, such as resnet50. Peers that are not
@@ -185,4 +218,4 @@ def bench(models: Sequence[str], peers: str, threads: int | None, rounds: int, j
     found = [find_model(name) for name in models]
     engines = choose_engines(["byoc", *(p.strip() for p in peers.split(",") if p.strip())])
     settings = Settings(rounds=rounds) if threads is None else Settings(rounds=rounds, threads=threads)
-    return int(any(c.failures for c in measure(found, engines, settings, json_file=json_file)))
+    return int(any(c.failures for c in measure(found, engines, settings, json_file=json_file, shapes=shapes)))

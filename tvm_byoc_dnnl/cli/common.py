@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -20,6 +22,8 @@ __all__ = [
     "NEW_FILE",
     "NEW_FOLDER",
     "OUTPUTS",
+    "SHAPE",
+    "ModelFile",
     "Shapes",
     "check_folder",
     "format_option",
@@ -29,7 +33,7 @@ __all__ = [
     "say",
 ]
 
-Shapes = dict[str, tuple[int, ...]]
+Shapes = dict[str, tuple["int | str", ...]]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -70,34 +74,97 @@ def registered(names: Iterable[str]) -> list[str]:
     return wanted
 
 
-def _shapes(_context: click.Context, _parameter: click.Parameter, values: Sequence[str]) -> Shapes:
+@dataclass(frozen=True)
+class ModelFile:
+    """The MODEL of a command, and the values that ``--value`` compiles into it."""
+
+    path: Path
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return self.path.name
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def load(self) -> Any:
+        """What the functions of the package take: the path, or the model with the values inside."""
+        if not self.values:
+            return str(self.path)
+        from ..frontend.onnx_import import load_onnx
+        from ..frontend.onnx_inputs import fix_values
+
+        return fix_values(load_onnx(self.path), {name: _numbers(text) for name, text in self.values.items()})
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(n) if any(c in n for c in ".en") else int(n) for n in text.split(",") if n.strip()]
+
+
+def parse_shapes(_context: click.Context, _parameter: click.Parameter, values: Sequence[str]) -> Shapes:
+    """Shapes by the input's name, out of ``NAME=DIM,DIM,…``; a DIM is a positive number or a name."""
     shapes: Shapes = {}
     for value in values:
         name, separator, dims = value.rpartition("=")
-        try:
-            shapes[name] = tuple(int(d) for d in dims.split(",") if d.strip())
-        except ValueError:
-            separator = ""
-        if not separator or not name or min(shapes[name], default=1) < 1:
-            raise click.BadParameter(f"got {value!r}; expected NAME=DIM,DIM,… as in data=1,3,224,224")
+        parts = [d.strip() for d in dims.split(",") if d.strip()]
+        if any(re.fullmatch(r"\w+:\d+", part) for part in parts):
+            raise click.BadParameter(
+                f"got {value!r}: a size to optimise an open dim for is not supported yet; give the name or the number"
+            )
+        if not separator or not name or not all(re.fullmatch(r"0*[1-9]\d*|[^\W\d]\w*", part) for part in parts):
+            raise click.BadParameter(
+                f"got {value!r}; expected NAME=DIM,DIM,… as in data=1,3,224,224, or data=N,3,224,224 where N stays open"
+            )
+        shapes[name] = tuple(int(part) if part.isdecimal() else part for part in parts)
     return shapes
 
 
-def _with_policy(command: _F) -> _F:
-    """One argument ``policy`` out of the options that say what is worth a region; ``None`` without them."""
+def _values(_context: click.Context, _parameter: click.Parameter, values: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for value in values:
+        name, separator, numbers = value.rpartition("=")
+        try:
+            _numbers(numbers)
+        except ValueError:
+            separator = ""
+        if not separator or not name:
+            raise click.BadParameter(f"got {value!r}; expected NAME=NUMBER,NUMBER,… as in sr=16000")
+        found[name] = numbers
+    return found
+
+
+SHAPE = click.option(
+    "--shape", "shapes", multiple=True, callback=parse_shapes, metavar="NAME=DIMS",
+    help="Fix an input's shape, as in data=1,3,224,224; a name, as in data=N,3,224,224, leaves a dim open. "
+    "May be repeated.",
+)  # fmt: skip
+
+
+def _with_model_and_policy(command: _F) -> _F:
+    """Two arguments: ``model``, the file and its values, and ``policy``, what is worth a region, or ``None``."""
 
     @functools.wraps(command)
-    def call(*, exclude: Sequence[str], force: Sequence[str], max_regions: int | None, **others: Any) -> Any:
+    def call(
+        *,
+        model: Path,
+        values: dict[str, str],
+        exclude: Sequence[str],
+        force: Sequence[str],
+        max_regions: int | None,
+        **others: Any,
+    ) -> Any:
         wanted = bool(exclude or force or max_regions is not None)
         policy = RegionPolicy(exclude=exclude, force=force, max_regions=max_regions, on_top=True) if wanted else None
-        return command(policy=policy, **others)
+        return command(model=ModelFile(model, values), policy=policy, **others)
 
     return cast(_F, call)
 
 
 def model_options(command: _F) -> _F:
     """MODEL, and how to read and partition it."""
-    command = _with_policy(command)
+    command = _with_model_and_policy(command)
     for decorate in (
         click.option("--max-regions", type=click.IntRange(0), help="At most so many regions: those with most work."),
         click.option(
@@ -109,9 +176,10 @@ def model_options(command: _F) -> _F:
             help="Leave these calls with TVM: an operator (relax.nn.*), a result's name, a pattern. May be repeated.",
         ),
         click.option(
-            "--shape", "shapes", multiple=True, callback=_shapes, metavar="NAME=DIMS",
-            help="Fix an input's shape, as in data=1,3,224,224. May be repeated.",
+            "--value", "values", multiple=True, callback=_values, metavar="NAME=NUMBERS",
+            help="Compile in the value of an input that decides shapes or axes, as in sr=16000. May be repeated.",
         ),
+        SHAPE,
         click.option(
             "--compiler", default=DEFAULT_COMPILER, show_default=True, callback=_compilers, metavar="NAMES",
             help="Who may take calls, in order of priority, separated by commas.",

@@ -1,11 +1,12 @@
-"""explain, lock, check, ops and doctor: what looks and changes nothing."""
+"""explain, inputs, lock, check, ops and doctor: what looks and changes nothing."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,14 @@ import click
 
 from ..api import DEFAULT_COMPILER
 from ..errors import InputError
+from ..files import write_text
 from ..regions.policy import RegionPolicy
+from ..signature import TensorInfo, shape_options
 from .common import (
     EXISTING_FILE,
     NEW_FILE,
     OUTPUTS,
+    ModelFile,
     Shapes,
     check_folder,
     format_option,
@@ -30,18 +34,20 @@ from .common import (
 if TYPE_CHECKING:
     from ..report import Report
 
-__all__ = ["check", "doctor", "explain", "lock", "ops"]
+__all__ = ["check", "doctor", "explain", "inputs", "lock", "ops"]
 
 _WIDTH = 110
 
 
 def _explained(
-    model: Path, compiler: list[str], shapes: Shapes, policy: RegionPolicy | None, output: str = OUTPUTS[0]
+    model: ModelFile, compiler: list[str], shapes: Shapes, policy: RegionPolicy | None, output: str = OUTPUTS[0]
 ) -> Report:
     from ..report import explain
 
     with progress(f"partitioning {model.name}"):
-        return explain(str(model), compiler, shapes or None, policy=policy, output=output)
+        report = explain(model.load(), compiler, shapes or None, policy=policy, output=output)
+    report.model = model.name
+    return report
 
 
 @click.command(short_help="Say what runs where, and why the rest stays with TVM.")
@@ -51,7 +57,7 @@ def _explained(
 @click.option("--all", "every_call", is_flag=True, help="List every call, not only those that stay with TVM.")
 @format_option
 def explain(
-    model: Path,
+    model: ModelFile,
     compiler: list[str],
     shapes: Shapes,
     policy: RegionPolicy | None,
@@ -79,7 +85,7 @@ def explain(
         click.echo(report.to_json())
         return
     if json_file is not None:
-        Path(json_file).write_text(report.to_json() + "\n")
+        write_text(json_file, report.to_json() + "\n")
     is_terminal = sys.stdout.isatty()
     width = min(os.get_terminal_size().columns, 160) if is_terminal else _WIDTH
     click.echo(report.to_text(width=width, color=is_terminal, every_call=every_call), nl=False, color=is_terminal)
@@ -144,7 +150,9 @@ def _op_cells(rows: Iterable[Any]) -> list[tuple[str, ...]]:
 @click.command(short_help="Write down what runs where, for `check`.")
 @model_options
 @click.option("-o", "--output", type=NEW_FILE, help="The lock file.  [default: MODEL.lock]")
-def lock(model: Path, compiler: list[str], shapes: Shapes, policy: RegionPolicy | None, output: Path | None) -> None:
+def lock(
+    model: ModelFile, compiler: list[str], shapes: Shapes, policy: RegionPolicy | None, output: Path | None
+) -> None:
     """Write down what of MODEL runs where, for `tvm-byoc check`.
 
     \b
@@ -153,12 +161,57 @@ def lock(model: Path, compiler: list[str], shapes: Shapes, policy: RegionPolicy 
     """
     from ..report.lock import make_lock
 
-    path = output or _lock_of(model)
+    path = output or _lock_of(model.path)
     check_folder(path)
-    written = make_lock(_explained(model, compiler, shapes, policy), shapes, policy)
-    path.write_text(written.to_text())
+    written = make_lock(_explained(model, compiler, shapes, policy), shapes, policy, model.values)
+    write_text(path, written.to_text())
     say(written.comment)
     click.echo(path)
+
+
+@click.command(short_help="List a model's inputs, and which of them decide what is compiled.")
+@click.argument("model", type=EXISTING_FILE)
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+def inputs(model: Path, as_json: bool) -> None:
+    """List the inputs of MODEL, an .onnx file or a compiled library: name, dtype and shape.
+
+    \b
+      tvm-byoc inputs model.onnx
+      tvm-byoc inputs model.so
+
+    Dims with a name are open: `--shape` fixes them. An input that decides shapes or axes wants its value while the
+    model is compiled: `--value`.
+    """
+    rows, deciding = _inputs_of(model)
+    if as_json:
+        click.echo(json.dumps([{**asdict(row), "decides": row.name in deciding} for row in rows], indent=1))
+        return
+    width = max((len(row.name) for row in rows), default=0)
+    for row in rows:
+        decides = "  decides what is compiled" if row.name in deciding else ""
+        click.echo(f"{row.name:<{width}}  {row.type_text}{decides}")
+    options = [shape_options([r for r in rows if r.name not in deciding])]
+    options += [f"--value {name}=NUMBERS" for name in deciding]
+    if any(options) and not _is_library(model):
+        say(f"to fix them: tvm-byoc explain {model} {' '.join(filter(None, options))}")
+
+
+def _inputs_of(model: Path) -> tuple[Sequence[TensorInfo], list[str]]:
+    if _is_library(model):
+        from ..runner import load
+
+        return load(model).inputs, []
+    from ..frontend.onnx_deciding import deciding_inputs
+    from ..frontend.onnx_import import load_onnx
+    from ..frontend.onnx_inputs import model_inputs
+
+    proto = load_onnx(model)
+    return model_inputs(proto), deciding_inputs(proto)
+
+
+def _is_library(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"\x7fELF"
 
 
 def _lock_of(model: Path) -> Path:
@@ -181,7 +234,8 @@ def check(model: Path, lock_file: Path | None, exact: bool) -> int:
     if not path.is_file():
         raise InputError(f"{path} does not exist; write it with `tvm-byoc lock {model}`")
     locked = Lock.from_text(path.read_text())
-    drift = compare(locked, _explained(model, registered(locked.compilers), locked.shapes, locked.policy))
+    source = ModelFile(model, locked.values)
+    drift = compare(locked, _explained(source, registered(locked.compilers), locked.shapes, locked.policy))
     if drift:
         click.echo(drift.to_text())
     if drift.lost or (drift and exact):

@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
+from ..files import write_text
 from ..regions.policy import RegionPolicy
 from .build import read_arrays
-from .common import EXISTING_FILE, NEW_FILE, Shapes, check_folder, model_options, progress, say
+from .common import EXISTING_FILE, NEW_FILE, ModelFile, Shapes, check_folder, model_options, progress, say
 
 __all__ = ["profile", "verify"]
 
@@ -26,7 +27,7 @@ def _write(text: str, file: str | None) -> None:
     if file == "-":
         click.echo(text)
     elif file is not None:
-        Path(file).write_text(text + "\n")
+        write_text(file, text + "\n")
         say(f"wrote {file}")
 
 
@@ -40,7 +41,7 @@ def _write(text: str, file: str | None) -> None:
 @click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the table.")
 @click.option("--trace", type=NEW_FILE, help="Write a trace for chrome://tracing or Perfetto.")
 def profile(
-    model: Path,
+    model: ModelFile,
     compiler: list[str],
     shapes: Shapes,
     policy: RegionPolicy | None,
@@ -64,11 +65,11 @@ def profile(
             check_folder(path)
     arrays = _inputs(inputs)
     with progress(f"compiling {model.name}") as show:
-        ex = compile(str(model), compiler, shapes=shapes or None, policy=policy)
+        ex = compile(model.load(), compiler, shapes=shapes or None, policy=policy)
         show("measuring")
         report = measure(ex, arrays, repeat=repeat)
     if trace is not None:
-        trace.write_text(report.to_chrome_trace())
+        write_text(trace, report.to_chrome_trace())
         say(f"wrote {trace}")
     _write(report.to_json(), json_file)
     if json_file != "-":
@@ -81,7 +82,7 @@ def profile(
 @click.option("--tolerance", type=float, help="Largest gap, relative to the largest value.  [default: 1e-3]")
 @click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the text.")
 def verify(
-    model: Path,
+    model: ModelFile,
     compiler: list[str],
     shapes: Shapes,
     policy: RegionPolicy | None,
@@ -101,7 +102,7 @@ def verify(
     arrays = _inputs(inputs)
     with progress(f"comparing the regions of {model.name} with TVM; large ones take a while"):
         report = compare(
-            str(model),
+            model.load(),
             arrays,
             compiler=compiler,
             shapes=shapes or None,

@@ -16,7 +16,7 @@ from ..errors import InputError
 __all__ = ["to_relax"]
 
 
-def to_relax(model: Any, shapes: Mapping[str, Sequence[int]] | None = None) -> tvm.IRModule:
+def to_relax(model: Any, shapes: Mapping[str, Sequence[int | str]] | None = None) -> tvm.IRModule:
     """Import a model.
 
     Parameters
@@ -24,7 +24,8 @@ def to_relax(model: Any, shapes: Mapping[str, Sequence[int]] | None = None) -> t
     model : IRModule, onnx.ModelProto, path of an .onnx file or torch.export.ExportedProgram
         An IRModule is returned as it is. Nothing is changed in the model itself.
     shapes : mapping, optional
-        Input name to shape, for dimensions that an ONNX model leaves open.
+        Input name to shape, for dimensions that an ONNX model leaves open: numbers fix them, and a name, such as
+        ``"N"``, leaves a dimension open; equal names are equal sizes.
 
     Returns
     -------
@@ -62,6 +63,6 @@ def to_relax(model: Any, shapes: Mapping[str, Sequence[int]] | None = None) -> t
     )
 
 
-def _no_shapes(shapes: Mapping[str, Sequence[int]] | None, kind: str) -> None:
+def _no_shapes(shapes: Mapping[str, Sequence[int | str]] | None, kind: str) -> None:
     if shapes:
         raise InputError(f"`shapes` fixes the inputs of an ONNX model; {kind} carries its own: leave it out")

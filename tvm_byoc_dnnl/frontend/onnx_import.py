@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx
 import tvm
 from tvm import relax
-from tvm.relax.frontend.onnx import from_onnx
 
 from ..errors import InputError, UnsupportedError
 from .onnx_checks import check_model
 from .onnx_dims import name_dims, refuse_sequences, relax_shapes
 from .onnx_graph import Graph, is_standard
+from .onnx_importer import NODES_ATTR, NamingImporter
+from .onnx_inputs import Shapes, advice_on_inputs, fixed_inputs
 from .onnx_rewrites import rewrite
 
 __all__ = ["import_onnx", "load_onnx"]
@@ -29,7 +29,6 @@ _CONTRIB = frozenset(
         *("DequantizeLinear", "QuantizeLinear"),
     }
 )
-Shapes = Mapping[str, Sequence[int]]
 
 
 def load_onnx(path: Path) -> onnx.ModelProto:
@@ -44,6 +43,13 @@ def load_onnx(path: Path) -> onnx.ModelProto:
 
 def import_onnx(model: onnx.ModelProto, shapes: Shapes | None = None) -> tvm.IRModule:
     """A Relax module of an ONNX model; see `to_relax`."""
+    try:
+        return _import_onnx(model, shapes)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{error}{advice_on_inputs(model, shapes or {})}") from error.__cause__
+
+
+def _import_onnx(model: onnx.ModelProto, shapes: Shapes | None) -> tvm.IRModule:
     if not model.graph.output:
         raise InputError("the ONNX model has no outputs: it is empty or damaged")
     if any(t.data_location == onnx.TensorProto.EXTERNAL for t in model.graph.initializer):
@@ -57,8 +63,7 @@ def import_onnx(model: onnx.ModelProto, shapes: Shapes | None = None) -> tvm.IRM
         model = inline_local_functions(model)
     graph = Graph(model)
     check_model(graph)
-    if shapes:
-        fix_shapes(graph, shapes)
+    graph.inputs = fixed_inputs(graph.inputs, shapes or {})
     refuse_sequences(graph.inputs)
     named = name_dims([*graph.inputs, *graph.outputs])
     graph.inputs, graph.outputs = named[: len(graph.inputs)], named[len(graph.inputs) :]
@@ -73,54 +78,25 @@ def import_onnx(model: onnx.ModelProto, shapes: Shapes | None = None) -> tvm.IRM
 def _import(graph: Graph) -> tvm.IRModule:
     """TVM's importer, with the large weights kept out of its way.
 
-    It copies, serialises and checks every byte of a model; large weights go in as inputs instead and are bound
-    afterwards, from the model's own memory.
+    It copies every byte of a model; large weights go in as inputs instead and are bound afterwards, from the model's
+    own memory.
     """
     light, weights = graph.without_weights(_LARGE)
-    shapes = relax_shapes(light.graph.input)
+    importer = NamingImporter(relax_shapes(light.graph.input))
     for value in light.graph.input:
         value.type.tensor_type.ClearField("shape")  # the importer would read the dims' names in its own way
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")  # about renamed inputs; the names are kept in an attribute
         try:
-            module = from_onnx(light, shapes, keep_params_in_input=False)
+            module = importer.from_onnx(light.graph, graph.opset)
         except Exception as err:
+            importer.give_up()
             raise UnsupportedError(f"TVM's ONNX importer refuses this model: {_first_line(err)}") from err
     params = module["main"].params[len(graph.inputs) :]
     bound = {p: tvm.runtime.tensor(graph.constant(w)) for p, w in zip(params, weights, strict=True)}
-    return relax.transform.BindParams("main", bound)(module)
-
-
-def fix_shapes(graph: Graph, shapes: Shapes) -> None:
-    """Give inputs the shapes that the caller wants."""
-    inputs = {i.name: i for i in graph.inputs}
-    have = ", ".join(f"`{name}` {_dims_text(value)}" for name, value in inputs.items())
-    for name, shape in shapes.items():
-        if name not in inputs:
-            raise InputError(f"`shapes` names `{name}`, which is no input of the model; its inputs are {have}")
-        dims = [int(d) for d in shape]
-        tensor = inputs[name].type.tensor_type
-        given = tensor.shape.dim
-        if any(d <= 0 for d in dims) or (tensor.HasField("shape") and len(given) != len(dims)):
-            raise InputError(
-                f"`shapes` gives {tuple(dims)} for `{name}`, which is {_dims_text(inputs[name])}; "
-                "give one positive number per dimension"
-            )
-        wrong = [d.dim_value for d, want in zip(given, dims, strict=False) if d.dim_value > 0 and d.dim_value != want]
-        if wrong:
-            raise InputError(
-                f"`shapes` gives {tuple(dims)} for `{name}`, which the model fixes to {_dims_text(inputs[name])}; "
-                "only open dimensions can be given"
-            )
-        fixed = onnx.helper.make_tensor_value_info(name, tensor.elem_type, dims)
-        graph.inputs[graph.inputs.index(inputs[name])] = fixed
-
-
-def _dims_text(value: onnx.ValueInfoProto) -> str:
-    tensor = value.type.tensor_type
-    if not tensor.HasField("shape"):
-        return "of any shape"
-    return "(" + ", ".join(str(d.dim_value or d.dim_param or "?") for d in tensor.shape.dim) + ")"
+    module = relax.transform.BindParams("main", bound)(module)
+    module["main"] = module["main"].with_attr(NODES_ATTR, importer.nodes_by_variable(module["main"]))
+    return module
 
 
 def _check_operators(graph: Graph) -> None:

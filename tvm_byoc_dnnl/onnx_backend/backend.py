@@ -15,8 +15,8 @@ from onnx.backend.base import BackendRep
 from ..api import DEFAULT_COMPILER, compile
 from ..errors import ByocError, InputError, UnsupportedError
 from ..frontend import to_relax
+from ..frontend.onnx_deciding import deciding_inputs, with_constants
 from ..runner import Runner
-from .deciding import deciding_inputs, with_constants
 
 __all__ = ["Backend", "PreparedModel"]
 

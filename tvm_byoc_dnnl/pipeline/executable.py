@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from tvm.relax import VMExecutable
 from tvm.support.cc import get_cc
 
 from ..errors import ByocError, ExportError
+from ..files import written
 
 __all__ = ["ByocExecutable"]
 
@@ -34,7 +34,8 @@ class ByocExecutable(VMExecutable):
         """Write one shared library, as TVM's ``export_library`` does.
 
         The file appears under its name when it is whole: it is written beside it and then renamed. So a library that
-        a process has loaded from there keeps working, and after a failure what was there still is.
+        a process has loaded from there keeps working, and after a failure what was there still is. A device or a pipe
+        is written to, never replaced; of a symbolic link, the file that it points to is replaced, with a warning.
 
         Parameters
         ----------
@@ -55,27 +56,23 @@ class ByocExecutable(VMExecutable):
             If it cannot be linked or written: what failed, in the linker's words, and what to do.
         """
         path = Path(file_name)
-        aside = path.with_name(f".{path.stem}.{os.getpid()}-{secrets.token_hex(4)}{path.suffix}")
         _check(path, linked=fcompile is None and path.suffix != ".tar", cc=kwargs.get("cc"))
         try:
-            result = self.mod.export_library(
-                str(aside),
-                fcompile=fcompile,
-                addons=list(addons or ()),  # TVM appends to it
-                workspace_dir=workspace_dir,
-                **kwargs,
-            )
-            if aside.exists():
-                os.replace(aside, path)
-            elif fcompile is None:
-                raise ExportError(f"cannot export {path}: the linker reported success, but wrote no file")
+            with written(path) as aside:
+                result = self.mod.export_library(
+                    str(aside),
+                    fcompile=fcompile,
+                    addons=list(addons or ()),  # TVM appends to it
+                    workspace_dir=workspace_dir,
+                    **kwargs,
+                )
+                if not aside.exists() and fcompile is None:
+                    raise ExportError(f"cannot export {path}: the linker reported success, but wrote no file")
             return result
         except ByocError:
             raise
-        except (OSError, RuntimeError, ValueError, AssertionError) as error:
+        except (RuntimeError, ValueError, AssertionError) as error:
             raise ExportError(_explain(path, error)) from error
-        finally:
-            aside.unlink(missing_ok=True)
 
 
 def _check(path: Path, *, linked: bool, cc: str | None) -> None:

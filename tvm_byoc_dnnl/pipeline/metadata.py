@@ -1,4 +1,4 @@
-"""What a compiled model says of itself: its inputs, the versions it was built with, what was not offloaded as asked.
+"""What a compiled model says of itself: inputs, outputs, versions of its builders, what was not offloaded as asked.
 
 Stored as a Relax function that returns JSON in a byte tensor, so that it survives ``export_library`` with nothing
 but TVM's VM.
@@ -14,24 +14,16 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from .._compat import dtype_of, make_constant, shape_dims, var_name
+from .._compat import make_constant
 from .._version import __version__
 from ..errors import ArtifactError
 from ..log import read_log
+from ..signature import inputs_of, outputs_of
 
 __all__ = ["METADATA_FUNCTION", "attach_metadata", "read_metadata"]
 
 METADATA_FUNCTION = "byoc_metadata"
 METADATA_VERSION = 1
-
-
-def _describe(var: Any) -> dict[str, Any]:
-    ty = var.ty
-    if not isinstance(ty, relax.TensorType):
-        return {"name": var_name(var), "type": str(ty)}
-    dims = shape_dims(ty)
-    shape = None if dims is None else [d if isinstance(d, int) else str(d) for d in dims]
-    return {"name": var_name(var), "dtype": dtype_of(ty), "shape": shape}
 
 
 def attach_metadata(mod: tvm.IRModule, entry: str = "main") -> tvm.IRModule:
@@ -43,7 +35,8 @@ def attach_metadata(mod: tvm.IRModule, entry: str = "main") -> tvm.IRModule:
         "version": METADATA_VERSION,
         "tvm": tvm.__version__,
         "tvm_byoc_dnnl": __version__,
-        "inputs": [_describe(p) for p in mod[names[entry]].params],
+        "inputs": [asdict(i) for i in inputs_of(mod[names[entry]])],
+        "outputs": [asdict(o) for o in outputs_of(mod[names[entry]])],
         "log": [asdict(e) for e in read_log(mod)],
     }
     data = np.frombuffer(json.dumps(record).encode(), dtype="uint8")

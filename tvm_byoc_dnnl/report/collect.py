@@ -38,7 +38,7 @@ _PACKAGES = ("tvm-byoc-dnnl", "apache-tvm", "apache-tvm-ffi", "onednn-cpu-gomp")
 def explain(
     model: Any,
     compiler: str | Sequence[str] | None = DEFAULT_COMPILER,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
     *,
     policy: RegionPolicy | None = None,
     output: str = "module",
@@ -52,7 +52,7 @@ def explain(
     compiler : str or sequence of str, optional
         Whom to ask, in order of priority; ``None`` reads the functions' attribute ``compiler``.
     shapes : mapping, optional
-        Input name → shape, to fix dimensions that an ONNX model leaves open.
+        Input name → shape, to fix dimensions that an ONNX model leaves open; a name such as ``"N"`` leaves one open.
     policy : RegionPolicy, optional
         What is worth a region; by default each namespace's own policy. Of no effect on a partitioned module.
     output : str

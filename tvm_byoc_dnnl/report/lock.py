@@ -42,6 +42,8 @@ class Lock:
         Who was asked, in order of priority.
     shapes : dict
         Input name → shape, as the model was imported.
+    values : dict
+        Input name → what was compiled in for it, as on the command line.
     owners : dict
         (operator, result type) → owner → number of calls; the owner ``"tvm"`` is no compiler.
     policy : RegionPolicy, optional
@@ -51,7 +53,8 @@ class Lock:
     """
 
     compilers: list[str] = field(default_factory=list)
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    shapes: dict[str, tuple[int | str, ...]] = field(default_factory=dict)
+    values: dict[str, str] = field(default_factory=dict)
     owners: dict[Kind, Counter[str]] = field(default_factory=dict)
     policy: RegionPolicy | None = None
     comment: str = ""
@@ -66,6 +69,7 @@ class Lock:
         head.append(f"format {FORMAT} {VERSION}")
         head += [f"compiler {name}" for name in self.compilers]
         head += [f"shape {name} {','.join(map(str, dims))}" for name, dims in sorted(self.shapes.items())]
+        head += [f"value {name} {numbers}" for name, numbers in sorted(self.values.items())]
         if self.policy is not None:
             head += [f"exclude {name}" for name in self.policy.exclude]
             head += [f"force {name}" for name in self.policy.force]
@@ -115,7 +119,10 @@ class Lock:
             self.compilers.append(rest.strip())
         elif word == "shape":
             name, _, dims = rest.strip().rpartition(" ")
-            self.shapes[name] = tuple(int(d) for d in dims.split(",") if d)
+            self.shapes[name] = tuple(d if d.isidentifier() else int(d) for d in dims.split(",") if d)
+        elif word == "value":
+            name, _, numbers = rest.strip().rpartition(" ")
+            self.values[name] = numbers
         elif word in ("exclude", "force", "max_regions"):
             policy = self.policy or RegionPolicy(on_top=True)
             value = int(rest) if word == "max_regions" else (*getattr(policy, word), rest.strip())
@@ -129,11 +136,14 @@ class Lock:
 
 
 def make_lock(
-    report: ReportData, shapes: Mapping[str, Sequence[int]] | None = None, policy: RegionPolicy | None = None
+    report: ReportData,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
+    policy: RegionPolicy | None = None,
+    values: Mapping[str, str] | None = None,
 ) -> Lock:
-    """The lock of what a report says that was made with these shapes and this policy."""
+    """The lock of what a report says that was made with these shapes, values and this policy."""
     fixed = {name: tuple(dims) for name, dims in (shapes or {}).items()}
-    lock = Lock(list(report.compilers), fixed, policy=policy)
+    lock = Lock(list(report.compilers), fixed, dict(values or {}), policy=policy)
     for call in report.calls:
         lock.owners.setdefault(_kind(call), Counter())[call.compiler or HOST] += 1
     totals, versions = report.totals, ", ".join(f"{k} {v}" for k, v in report.versions.items())

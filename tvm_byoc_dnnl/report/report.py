@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from os import PathLike
-from pathlib import Path
 
+from ..files import write_text
 from .html import render_html
 from .model import ReportData
 from .text import render_text
@@ -33,7 +33,7 @@ class Report(ReportData):
         """One self-contained page: the graph, regions coloured, reasons on hover; also written to ``path``."""
         page = render_html(self)
         if path is not None:
-            Path(path).write_text(page, encoding="utf-8")
+            write_text(path, page)
         return page
 
     def __str__(self) -> str:

@@ -126,7 +126,7 @@ def verify(
     inputs: Any = None,
     *,
     compiler: str | Sequence[str] | None = DEFAULT_COMPILER,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
     tolerance: float = TOLERANCE,
     policy: RegionPolicy | None = None,
 ) -> Verification:

@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ...errors import InputError
+from ...files import write_text
+from ...frontend.onnx_inputs import fix_shapes
 from ..models import LIGHT_MODELS, light_model, random_inputs
 from .engines import ENGINES, Engine
 from .measure import Comparison, Settings, busy_share, compare
@@ -82,6 +84,7 @@ def run(
     baseline: str | None = None,
     json_file: str | None = None,
     inputs_of: Callable[[onnx.ModelProto], Mapping[str, np.ndarray]] = random_inputs,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
 ) -> list[Comparison]:
     """Measure, print the table to standard output and everything else to standard error.
 
@@ -99,6 +102,8 @@ def run(
         Where to write every sample; ``-`` is standard output, in place of the table.
     inputs_of : Callable, optional
         Makes a model's inputs.
+    shapes : mapping, optional
+        Input name to shape, to fix dimensions that the models leave open, for every engine.
 
     Returns
     -------
@@ -110,7 +115,7 @@ def run(
     comparisons = []
     with TemporaryDirectory() as folder, _progress(console, len(models)) as show:
         for number, model in enumerate(models):
-            proto = model.read()
+            proto = fix_shapes(model.read(), shapes or {})
             path = str(Path(folder, f"{model.name}.onnx"))
             onnx.save(proto, path)
 
@@ -127,5 +132,5 @@ def run(
         stdout.print(to_table(comparisons, settings))
     if json_file is not None:
         text = json.dumps(to_json(comparisons, settings), indent=1)
-        print(text) if json_file == "-" else Path(json_file).write_text(text + "\n")
+        print(text) if json_file == "-" else write_text(json_file, text + "\n")
     return comparisons

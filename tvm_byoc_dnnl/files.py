@@ -1,0 +1,72 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from .errors import ExportError
+
+__all__ = ["write_text", "written"]
+
+_logger = logging.getLogger(__name__)
+
+_STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextlib.contextmanager
+def written(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A file to write, which becomes ``path`` when the block ends without an error.
+
+    It lies beside ``path`` until then, so after a failure what was there still is, and a process that has it mapped
+    keeps it. A device, a pipe or standard output is written to, never replaced; a symbolic link stays, and the file
+    that it points to is replaced, with a warning.
+
+    Raises
+    ------
+    ExportError
+        If it cannot be written; the message says why.
+    """
+    path = Path(path)
+    try:
+        if _is_stream(path):
+            with tempfile.TemporaryDirectory() as folder:
+                aside = Path(folder, path.name)
+                yield aside
+                if aside.exists():
+                    with aside.open("rb") as source, path.open("wb") as stream:
+                        shutil.copyfileobj(source, stream)
+            return
+        target = path
+        if path.is_symlink():
+            target = path.resolve()
+            _logger.warning("%s is a link: what it points to, %s, is replaced", path, target)
+        aside = target.with_name(f".{target.stem}.{os.getpid()}-{secrets.token_hex(4)}{target.suffix}")
+        try:
+            yield aside
+            if aside.exists():
+                os.replace(aside, target)
+        finally:
+            aside.unlink(missing_ok=True)
+    except OSError as error:
+        cure = "make room there" if error.errno in _NO_ROOM else "choose a folder that you may write to"
+        raise ExportError(f"cannot write {path}: {error.strerror or error}; {cure}") from error
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a text file; see `written`."""
+    with written(path) as file:
+        file.write_text(text, encoding="utf-8")
+
+
+def _is_stream(path: Path) -> bool:
+    """Whether the path names what cannot be replaced by a file: a device, a pipe, or one that a process has open."""
+    return str(path.absolute()).startswith(_STREAMS) or (path.exists() and not path.is_file() and not path.is_dir())
