@@ -1,4 +1,4 @@
-"""Bring-your-own-codegen for stock Apache TVM: oneDNN on CPUs, and any vendor's library beside it."""
+"""Bring-your-own-codegen for stock Apache TVM: vendors' libraries beside TVM's own code."""
 
 # ruff: noqa: F405
 from __future__ import annotations

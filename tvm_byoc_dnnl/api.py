@@ -46,7 +46,7 @@ def partition(
     policy : RegionPolicy, optional
         What is worth a region; by default each namespace's own policy.
     options : mapping, optional
-        Namespace → option → value, for target hooks and codegens: ``{"ccompiler": {"march": "native"}}``.
+        Namespace → option → value, for target hooks and codegens: ``{"my_npu": {"cores": 4}}``.
     strict : bool
         Raise where something fails, instead of leaving it with the next compiler or TVM.
 
@@ -97,7 +97,7 @@ def compile(
     policy : RegionPolicy, optional
         What is worth a region; by default each namespace's own policy.
     options : mapping, optional
-        Namespace → option → value, for target hooks and codegens: ``{"ccompiler": {"march": "native"}}``.
+        Namespace → option → value, for target hooks and codegens: ``{"my_npu": {"cores": 4}}``.
     strict : bool
         Raise where something fails, instead of leaving it with the next compiler or TVM.
     output : str
@@ -119,7 +119,7 @@ def compile(
         If the model cannot be imported, an option is wrong, or ``output`` is not possible; the second also with
         ``strict``, listing every call that failed.
     NativeLibraryError
-        If source is asked for and there is no C++ compiler, or oneDNN's headers are missing.
+        If source is asked for and there is no C++ compiler, or a library's headers are missing.
     """
     if check_output(output) == "source":
         options = _with_source(compiler, options)

@@ -18,22 +18,20 @@ import numpy as np
 
 from . import _native
 from .errors import ByocError
+from .namespace import Examination
+from .registry import compilers, namespace
 
 __all__ = ["Finding", "examine"]
 
 OK, WARNING, FAILURE = "ok", "warning", "failure"
 
-_PACKAGES = ("tvm-byoc-dnnl", "apache-tvm", "apache-tvm-ffi", "onednn-cpu-gomp", "numpy", "onnx")
+_PACKAGES = ("tvm-byoc-dnnl", "apache-tvm", "apache-tvm-ffi", "numpy", "onnx")
 _SUPPORTED_TVM = ("0.26", "0.27")
 _OPENMP = re.compile(r"/lib(gomp|omp|iomp5)[.-][^/]*$")
 _ISA_FLAGS = ("sse4_1", "avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16")
-_PREFIXES = ("OMP_", "GOMP_", "KMP_", "ONEDNN_", "DNNL_", "TVM_")
+_PREFIXES = ("OMP_", "GOMP_", "KMP_", "TVM_")
 #: environment variable → what it does to us, where it is set to something else than the harmless value
 _SUSPICIOUS = {
-    "ONEDNN_VERBOSE": "prints a line per primitive, which takes longer than small primitives themselves",
-    "DNNL_VERBOSE": "prints a line per primitive, which takes longer than small primitives themselves",
-    "ONEDNN_MAX_CPU_ISA": "forbids newer instructions",
-    "DNNL_MAX_CPU_ISA": "forbids newer instructions",
     "TVM_BIND_THREADS": "lets TVM pin the main thread, and with it the whole OpenMP team, to half of the cores",
 }
 
@@ -78,13 +76,21 @@ def examine() -> list[Finding]:
     return findings
 
 
+def _examinations() -> list[Examination]:
+    """What the vendors look at; a vendor that cannot be loaded is a finding of its own section."""
+    try:
+        return [namespace(name).doctor for name in compilers()]
+    except Exception:
+        return []
+
+
 #: a finding without its section
 _Row = Sequence[str]
 
 
 def _packages() -> Iterator[_Row]:
     yield "python", f"{platform.python_version()}, {sys.executable}"
-    for package in _PACKAGES:
+    for package in dict.fromkeys([*_PACKAGES, *(p for e in _examinations() for p in e.packages)]):
         try:
             version = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
@@ -188,16 +194,17 @@ def _threading() -> Iterator[_Row]:
     if _native.spins_for_long():
         fix = "import tvm_byoc_dnnl before what loads libgomp (PyTorch does), or export GOMP_SPINCOUNT=1000"
         yield "waiting threads", "spin for milliseconds, which slows calls down on a busy machine", WARNING, fix
+    suspicious = {**_SUSPICIOUS, **{name: why for e in _examinations() for name, why in e.variables.items()}}
+    prefixes = (*_PREFIXES, *(prefix for e in _examinations() for prefix in e.prefixes))
     for name, value in sorted(os.environ.items()):
-        if name in _SUSPICIOUS and value not in ("", "0", "ALL"):
-            yield name, value, WARNING, f"unset {name}: it {_SUSPICIOUS[name]}"
-        elif name.startswith(_PREFIXES):
+        if name in suspicious and value not in ("", "0", "ALL"):
+            yield name, value, WARNING, f"unset {name}: it {suspicious[name]}"
+        elif name.startswith(prefixes):
             yield name, value
 
 
 def _namespaces() -> Iterator[_Row]:
     from .codegen.extern import install_codegen
-    from .registry import compilers, namespace
 
     for name in compilers():
         ns = namespace(name)

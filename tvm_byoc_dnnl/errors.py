@@ -49,4 +49,4 @@ class ExportError(ByocError, RuntimeError):
 
 @register_error("ByocNativeLibraryError")
 class NativeLibraryError(ByocError, ImportError):
-    """The native library, libdnnl or libgomp is missing, unloadable or claimed by somebody else."""
+    """The native library, or one that it needs, is missing, unloadable or claimed by somebody else."""

@@ -18,6 +18,7 @@ from .verdict import Reject
 
 __all__ = [
     "Description",
+    "Examination",
     "FusedOp",
     "Lowering",
     "Namespace",
@@ -106,6 +107,25 @@ class Standalone:
     results: list[int]
 
 
+@dataclass(frozen=True)
+class Examination:
+    """What `doctor` looks at for a namespace.
+
+    Attributes
+    ----------
+    packages : sequence of str
+        Packages whose versions matter, for reports too.
+    variables : mapping of str to str
+        Environment variable → what it does to the library, unless it is empty, ``0`` or ``ALL``.
+    prefixes : sequence of str
+        How the environment variables begin that the library reads.
+    """
+
+    packages: Sequence[str] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    prefixes: Sequence[str] = ()
+
+
 #: ``(IRModule of one namespace's PrimFuncs, Target) -> runtime Module``
 TirToRuntime = Callable[[tvm.IRModule, tvm.target.Target], tvm.runtime.Module]
 
@@ -165,6 +185,8 @@ class Namespace:
     emit: Callable[[PortableGraph], str] | None = None
     write_program: Callable[[Standalone, Path], Sequence[Path]] | None = None
     optimize: Callable[[PortableGraph], PortableGraph] | None = None
+    primitive_flops: Callable[[str, Sequence[str]], int] | None = None
+    doctor: Examination = field(default_factory=Examination)
     prepare: Sequence[Callable[[], tvm.transform.Pass]] = ()
     policy: RegionPolicy | None = None
     hooks: TargetHooks | None = None

@@ -16,7 +16,7 @@ from tvm.relax.dpl import DFPattern
 
 from .lower.builder import GraphBuilder
 from .lower.graph import PortableGraph
-from .namespace import Description, Lowering, Namespace, Pattern, Predicate, Standalone
+from .namespace import Description, Examination, Lowering, Namespace, Pattern, Predicate, Standalone
 from .regions.policy import RegionPolicy
 from .routes.codegen import Codegen, OwnCodegen
 from .vendors import load_vendors
@@ -166,6 +166,8 @@ def register_namespace(
     emit: Callable[[PortableGraph], str] | None = None,
     write_program: Callable[[Standalone, Path], Sequence[Path]] | None = None,
     optimize: Callable[[PortableGraph], PortableGraph] | None = None,
+    primitive_flops: Callable[[str, Sequence[str]], int] | None = None,
+    doctor: Examination | None = None,
     prepare: Sequence[Callable[[], tvm.transform.Pass]] = (),
     policy: RegionPolicy | None = None,
     extend: bool = False,
@@ -193,6 +195,11 @@ def register_namespace(
         ``main``. By default nothing is added.
     optimize : callable, optional
         ``optimize(graph) -> graph``: fusion inside a lowered region, such as post-ops.
+    primitive_flops : callable, optional
+        ``primitive_flops(kind, layouts) -> int``: operations of one step of a profile, whose arguments have these
+        layouts (the result comes last).
+    doctor : Examination, optional
+        What `doctor` looks at besides.
     prepare : sequence of callables, optional
         Pass factories run before annotation, behind the common canonical forms.
     policy : RegionPolicy, optional
@@ -209,6 +216,8 @@ def register_namespace(
         "emit": emit,
         "write_program": write_program,
         "optimize": optimize,
+        "primitive_flops": primitive_flops,
+        "doctor": doctor,
         "prepare": tuple(prepare),
         "policy": policy,
     }

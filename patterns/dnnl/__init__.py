@@ -24,6 +24,8 @@ from . import (
     softmax,
     unsupported,
 )
+from .examination import EXAMINATION
+from .flops import primitive_flops
 from .native import create_module, describe, probe
 from .policy import DnnlPolicy
 from .post_ops import fuse_post_ops
@@ -56,6 +58,8 @@ register_namespace(
     emit=emit,
     write_program=write_program,
     optimize=fuse_post_ops,
+    primitive_flops=primitive_flops,
+    doctor=EXAMINATION,
     prepare=[attention.CausalMasks],
     policy=DnnlPolicy(cheap_beside_host=False),
 )

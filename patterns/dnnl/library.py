@@ -10,11 +10,11 @@ from typing import Any
 from ... import _native
 from ...errors import NativeLibraryError
 
-__all__ = ["available", "call", "find", "path"]
+__all__ = ["WHEEL", "available", "call", "find", "path"]
 
 _DNNL = "libdnnl.so.3"
-_WHEEL = "onednn-cpu-gomp"
-_CURE = f"oneDNN ({_DNNL}, 3.2 or newer) is missing or too old: pip install {_WHEEL}==2023.2.0"
+WHEEL = "onednn-cpu-gomp"
+_CURE = f"oneDNN ({_DNNL}, 3.2 or newer) is missing or too old: pip install {WHEEL}==2023.2.0"
 
 
 def available() -> bool:
@@ -61,9 +61,9 @@ def find(error: str) -> str:
 
 def _map_wheel() -> list[str]:
     try:
-        wheel = importlib.metadata.distribution(_WHEEL)
+        wheel = importlib.metadata.distribution(WHEEL)
     except importlib.metadata.PackageNotFoundError:
-        return [f"the wheel {_WHEEL} (not installed)"]
+        return [f"the wheel {WHEEL} (not installed)"]
     tried = []
     for file in wheel.files or ():
         if file.name != _DNNL:

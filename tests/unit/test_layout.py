@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ VENDOR_EXTRA = {
     "patterns/dnnl/__init__.py": {"codegen"},  # chooses the engine's portable-graph codegen
     "patterns/dnnl/policy.py": {"cost", "regions"},  # what is worth a region
     "patterns/dnnl/attention.py": {"prepare"},  # writes causal masks as constants
+    "patterns/dnnl/examination.py": {"namespace"},  # what doctor looks at
     "patterns/dnnl/library.py": {"_native"},  # finds oneDNN for our library
     "patterns/dnnl/source.py": {"_native", "routes"},  # knows what printed source is compiled with
     "patterns/dnnl/program.py": {"namespace"},  # makes a program of that source
@@ -30,11 +32,12 @@ VENDOR_EXTRA = {
     "patterns/ccompiler/toolchain.py": {"hooks"},
 }
 
-# Files of the engine that may name a vendor, and why.
+# Files of the engine that may name a vendor or its library, and why. The package's own name is not one of these words.
 NAMES_A_VENDOR = {
     "tvm_byoc_dnnl/api.py": "the default of the one-call forms is the backend in the package's name",
     "tvm_byoc_dnnl/testing/conformance/__init__.py": "tries a backend beside those that are always there",
 }
+OWN_NAME = re.compile(r"tvm[-_]byoc[-_]dnnl", re.IGNORECASE)
 
 # C++: (files, headers that they must not see).
 TVM = r"(tvm|dlpack)/"
@@ -70,25 +73,52 @@ def python_files(*folders: str) -> list[Path]:
     return sorted(p for p in found if "patterns" not in p.relative_to(ROOT).parts[1:])
 
 
-def engine_imports(path: Path) -> Iterator[str]:
-    """Modules of the package that a file imports, as dotted names below the package."""
+def imported(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Module of the package and names, for each import of a file: those inside of functions, and for types, too."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     where = [PACKAGE, *parts] if parts[0] == "patterns" else list(parts)
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             base = where[: len(where) - node.level] if node.level else []
-            name = ".".join([*base, *([node.module] if node.module else [])])
-            names = [name] if node.module else [f"{name}.{alias.name}" for alias in node.names]
+            yield ".".join([*base, *([node.module] if node.module else [])]), [alias.name for alias in node.names]
         elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        else:
+            yield from ((alias.name, []) for alias in node.names)
+
+
+def engine_imports(path: Path) -> Iterator[str]:
+    """Modules of the package that a file imports, as dotted names below the package."""
+    for module, names in imported(path):
+        if module.split(".")[0] == PACKAGE:
+            below = module.removeprefix(PACKAGE).removeprefix(".")
+            yield from [below] if below else names
+
+
+def module_files(path: Path) -> Iterator[Path]:
+    """Files of the package that a file imports."""
+    for module, names in imported(path):
+        if module.split(".")[0] == PACKAGE:
+            place = ROOT.joinpath(*module.split("."))
+            for name in names or [""]:  # a module in that folder, or something out of the module itself
+                places = [place / f"{name}.py", place / name / "__init__.py", place.with_suffix(".py")]
+                yield next((p for p in places if p.is_file()), place / "__init__.py")
+
+
+def circles(edges: Iterable[tuple[Path, Path]]) -> list[str]:
+    """Files and folders that import each other, folder by folder: there, what lies deeper counts as its child."""
+    children: dict[Path, dict[str, set[str]]] = {}
+    for importer, target in edges:
+        parents = [p for p in importer.parents if p in target.parents]
+        if not parents or importer == target:
             continue
-        yield from (n.removeprefix(f"{PACKAGE}.") for n in names if n.split(".")[0] == PACKAGE)
-
-
-def docstrings(tree: ast.Module) -> set[ast.Constant]:
-    """Strings that stand alone: documentation, not code."""
-    return {n.value for n in ast.walk(tree) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)}
+        ours, theirs = (path.relative_to(parents[0]).parts[0] for path in (importer, target))
+        children.setdefault(parents[0], {}).setdefault(ours, set()).add(theirs)
+    found = []
+    for folder, graph in children.items():
+        try:
+            TopologicalSorter(graph).prepare()
+        except CycleError as error:
+            found.append(f"{folder}: {' <- '.join(error.args[1])}")
+    return found
 
 
 def includes(path: Path) -> list[str]:
@@ -109,20 +139,36 @@ def test_the_engine_imports_no_vendor(path: Path) -> None:
     assert not vendors, f"{relative(path)} imports {vendors}; the engine asks the registry instead"
 
 
-def test_the_engine_names_no_vendor() -> None:
-    folders = "|".join(p.name for p in (ROOT / "patterns").iterdir() if (p / "__init__.py").exists())
-    vendor = re.compile(rf"(?<![\w-])({folders})(?!\w)")  # not the one in `tvm-byoc-dnnl`
-    found: dict[str, set[str]] = {}
-    for path in python_files(PACKAGE):
-        tree = ast.parse(path.read_text())
-        documentation = docstrings(tree)
-        for node in ast.walk(tree):
-            is_string = isinstance(node, ast.Constant) and isinstance(node.value, str)
-            if is_string and node not in documentation and vendor.search(node.value):
-                found.setdefault(relative(path), set()).add(node.value)
+def test_the_engine_names_no_vendor_and_no_library() -> None:
+    """Neither in code nor in words."""
+    folders = [p.name for p in (ROOT / "patterns").iterdir() if (p / "__init__.py").exists()]
+    vendor = re.compile("|".join([*folders, "onednn"]), re.IGNORECASE)  # libdnnl has a folder's name in it
+    texts = {relative(path): OWN_NAME.sub("", path.read_text()) for path in python_files(PACKAGE)}
+    found = {path: vendor.findall(text) for path, text in texts.items() if vendor.search(text)}
     strangers = {path: names for path, names in found.items() if path not in NAMES_A_VENDOR}
     assert not strangers, f"only these may name a vendor: {NAMES_A_VENDOR}"
     assert found.keys() == NAMES_A_VENDOR.keys(), "an entry of NAMES_A_VENDOR is no longer needed"
+
+
+def test_no_files_and_no_folders_import_each_other() -> None:
+    edges = [(path, file) for path in python_files(PACKAGE, "patterns") for file in module_files(path)]
+    assert len(edges) > 500
+    assert not circles(edges)
+
+
+@pytest.mark.parametrize(
+    ("edges", "circle"),
+    [
+        (["a.py b.py", "b.py c.py"], False),
+        (["a.py b.py", "b.py a.py"], True),
+        (["x/a.py y/b.py", "y/c.py x/d.py"], True),  # two folders, though no file is in a circle
+        (["x/a.py y/b.py", "y/c.py z.py", "z.py x/d.py"], True),
+        (["x/y/a.py x/b.py", "x/b.py x/y/d.py"], True),
+    ],
+)
+def test_circles_are_found(edges: list[str], circle: bool) -> None:
+    pairs = [tuple(ROOT / name for name in edge.split()) for edge in edges]
+    assert bool(circles(pairs)) == circle
 
 
 @pytest.mark.parametrize(("pattern", "forbidden"), FORBIDDEN_HEADERS, ids=lambda v: v)
@@ -141,45 +187,15 @@ def test_what_is_common_in_cpp_names_no_library() -> None:
     assert found == NAMES_ONEDNN.keys()
 
 
-def circles(arrows: dict[str, set[str]]) -> list[str]:
-    """Circles of arrows, each as text."""
-    found = []
-    state: dict[str, int] = {}
-
-    def visit(node: str, way: list[str]) -> None:
-        state[node] = 1
-        for other in sorted(arrows.get(node, ())):
-            if state.get(other) == 1:
-                found.append(" -> ".join([*way[way.index(other) :], other]))
-            elif other not in state:
-                visit(other, [*way, other])
-        state[node] = 2
-
-    for node in sorted(arrows):
-        if node not in state:
-            visit(node, [node])
-    return found
-
-
 def test_cpp_includes_form_no_circle_of_files_or_folders() -> None:
     root = ROOT / "codegen_src"
-    files: dict[str, set[str]] = {}
-    folders: dict[str, set[str]] = {}
-    for path in sorted(root.rglob("*")):
-        if path.suffix not in (".h", ".cc", ".c"):
-            continue
-        own = path.relative_to(root)
-        for name in includes(path):
-            other = next((p for p in (root / name, path.parent / name) if p.is_file()), None)
-            if other is None:
-                continue
-            files.setdefault(own.as_posix(), set()).add(other.relative_to(root).as_posix())
-            if (folder := other.parent.relative_to(root).as_posix()) != own.parent.as_posix():
-                folders.setdefault(own.parent.as_posix(), set()).add(folder)
-    assert files
-    assert folders
-    assert not circles(files)
-    assert not circles(folders)
+    edges = []
+    for path in root.rglob("*"):
+        if path.suffix in (".h", ".cc", ".c"):
+            found = (p for name in includes(path) for p in (root / name, path.parent / name) if p.is_file())
+            edges += [(path, file) for file in found]
+    assert edges
+    assert not circles(edges)
 
 
 @pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md", "README.md"])

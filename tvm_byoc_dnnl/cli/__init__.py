@@ -41,7 +41,7 @@ def cli() -> None:
       tvm-byoc explain model.onnx                     what goes to the library, and why the rest does not
       tvm-byoc inputs model.onnx                      name, dtype and shape of each input
       tvm-byoc compile model.onnx -o model.so         one file that TVM alone can load
-      tvm-byoc emit model.onnx -o folder              a C program that needs oneDNN alone
+      tvm-byoc emit model.onnx -o folder              a C program without TVM and Python
       tvm-byoc run model.so --inputs in.npz -o out.npz
       tvm-byoc bench model.onnx --peers onnxruntime   side by side, each in a process of its own
       tvm-byoc profile model.onnx                     where the time goes, primitive by primitive

@@ -62,7 +62,7 @@ def compile(
     \b
       tvm-byoc compile resnet50.onnx -o resnet50.so
       tvm-byoc compile bert.onnx --shape input_ids=1,128 --shape mask=1,128 -o bert.so
-      tvm-byoc compile resnet50.onnx --format source -o resnet50.so     needs TVM's runtime and oneDNN alone
+      tvm-byoc compile resnet50.onnx --format source -o resnet50.so     needs TVM's runtime and the vendor's library
 
     The library loads with TVM's `tvm.runtime.load_module`, with `tvm_byoc_dnnl.load`, or with `tvm-byoc run`.
     """
@@ -87,11 +87,11 @@ def compile(
     click.echo(output, err=not output.is_file())  # standard output may be where the library went
 
 
-@click.command(short_help="Write a model as a C program that needs oneDNN alone.")
+@click.command(short_help="Write a model as a C program without TVM and Python.")
 @model_options
 @click.option("-o", "--output", type=NEW_FOLDER, required=True, help="The folder to write; made if it is not there.")
 def emit(model: ModelFile, compiler: list[str], shapes: Shapes, policy: RegionPolicy | None, output: Path) -> None:
-    """Write MODEL as a C program that needs oneDNN, and neither TVM nor Python; with its weights and a CMakeLists.txt.
+    """Write MODEL as a C program without TVM and Python, with its weights and a CMakeLists.txt.
 
     \b
       tvm-byoc emit resnet50.onnx -o resnet50

@@ -194,7 +194,7 @@ def format_option(command: _F) -> _F:
     """Argument ``output_format``: what regions become."""
     return click.option(
         "--format", "output_format", type=click.Choice(OUTPUTS), default=OUTPUTS[0], show_default=True,
-        help="What regions become: modules that this package's library runs, or C source that needs oneDNN alone.",
+        help="What regions become: modules that this package's library runs, or C source that calls the vendor's.",
     )(command)  # fmt: skip
 
 

@@ -94,7 +94,7 @@ def explain(
 @click.command(short_help="Look at this machine: versions, library, threads, conflicts.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor(as_json: bool) -> int:
-    """Look at this machine: versions, the library and its oneDNN, instructions, threads, OpenMP runtimes, conflicts.
+    """Look at this machine: versions, libraries, instructions, threads, OpenMP runtimes, conflicts.
 
     Exit status 1 means that something is broken; warnings alone give 0.
     """

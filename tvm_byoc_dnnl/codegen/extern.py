@@ -25,7 +25,6 @@ from .region import lower_region
 __all__ = [
     "OUTPUTS",
     "PortableCodegen",
-    "call_codegen",
     "check_output",
     "collect_refusals",
     "install_codegen",
@@ -166,35 +165,13 @@ def source_builds(spaces: Iterable[Namespace]) -> list[SourceBuild]:
     return [build() for ns in spaces if (build := ns.route.source_build) is not None]
 
 
-def call_codegen(
-    compiler: str, functions: Sequence[relax.Function], options: Mapping[str, Any], constants: Mapping[Any, str]
-) -> list[tvm.runtime.Module]:
-    """Run the codegen of a namespace, registered with us or as ``relax.ext.<namespace>``, as TVM's RunCodegen does.
-
-    Raises
-    ------
-    UnsupportedError
-        If there is none, or it returns something else than runtime modules. What it raises itself is passed on.
-    """
-    ours = namespace(compiler).codegen if compiler in compilers() else None
-    codegen = ours or tvm.get_global_func(f"relax.ext.{compiler}", allow_missing=True)
-    if codegen is None:
-        raise UnsupportedError(f"{compiler!r} has registered no codegen")
-    made = codegen(tvm_ffi.convert(list(functions)), tvm_ffi.convert(dict(options)), tvm_ffi.convert(dict(constants)))
-    if not isinstance(made, Sequence) or not all(isinstance(module, tvm.runtime.Module) for module in made):
-        raise UnsupportedError(
-            f"the codegen of {compiler!r} returned {made!r}; expected a list of runtime modules, one per function"
-        )
-    return list(made)
-
-
 def install_codegen(ns: Namespace) -> None:
     """Make a namespace's codegen known to TVM.
 
     Raises
     ------
     NativeLibraryError
-        If somebody else, such as a TVM built with its own oneDNN support, owns ``relax.ext.<namespace>``.
+        If somebody else, such as a TVM that was built with an integration of its own, owns ``relax.ext.<namespace>``.
     """
     if ns.codegen is None:
         return

@@ -3,10 +3,10 @@
 TVM's MergeCompositeFunctions does the same for a module whose only function is ``main`` and has no control flow; this
 one takes any function, and remembers which calls a region was made of.
 
-    a = dnnl.conv2d(x)        region dnnl_0: conv2d, relu        (a, b)
-    b = dnnl.relu(a)
+    a = npu.conv2d(x)         region npu_0: conv2d, relu        (a, b)
+    b = npu.relu(a)
     c = sign(b)               stays
-    d = dnnl.add(b, c)        region dnnl_1: add: it depends on `c`, which depends on dnnl_0
+    d = npu.add(b, c)         region npu_1: add: it depends on `c`, which depends on npu_0
 """
 
 from __future__ import annotations

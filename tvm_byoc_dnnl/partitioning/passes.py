@@ -1,4 +1,4 @@
-"""PartitionGraph: composite functions → regions, one function each, named dnnl_0, dnnl_1 …"""
+"""PartitionGraph: composite functions → regions, one function each, named ``<compiler>_0``, ``<compiler>_1`` …"""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from .report import Report
 
 __all__ = ["explain"]
 
-_PACKAGES = ("tvm-byoc-dnnl", "apache-tvm", "apache-tvm-ffi", "onednn-cpu-gomp")
+_PACKAGES = ("tvm-byoc-dnnl", "apache-tvm", "apache-tvm-ffi")
 
 
 def explain(
@@ -87,7 +87,7 @@ def explain(
             except UnsupportedError as error:
                 region.source_refusal = " ".join(str(error).split())
     report.model = Path(model).name if isinstance(model, (str, Path)) else ""
-    report.versions = _versions()
+    report.versions = _versions([*_PACKAGES, *(p for ns in namespaces for p in ns.doctor.packages)])
     report.advice = advise(report)
     return report
 
@@ -222,9 +222,9 @@ def _attrs_text(attrs: Any) -> str:
     return text.partition("(")[2].removesuffix(")").replace('"', "") if "(" in text else text
 
 
-def _versions() -> dict[str, str]:
+def _versions(packages: Sequence[str]) -> dict[str, str]:
     found = {}
-    for package in _PACKAGES:
+    for package in packages:
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

@@ -34,7 +34,7 @@ class Node:
     region: str = ""
     #: which call of the region this is: equal regions share one function
     use: int = 0
-    #: the composite function around it, e.g. ``dnnl.relax.nn.conv2d``, and which of its uses
+    #: the composite function around it, e.g. ``<compiler>.relax.nn.conv2d``, and which of its uses
     composite: str = ""
     composite_id: int = -1
     args: list[Source] = field(default_factory=list)

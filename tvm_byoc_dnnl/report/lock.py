@@ -1,10 +1,10 @@
 """Lock files: what runs where, in a small text file, so that CI sees when an upgrade moves a call off its accelerator.
 
-    # 177 of 177 calls offloaded; apache-tvm 0.27.0.post1, onednn-cpu-gomp 2023.2.0
+    # 177 of 177 calls offloaded; apache-tvm 0.27.0.post1
     format tvm_byoc_dnnl.lock 1
-    compiler dnnl
+    compiler npu
 
-    dnnl   12  relax.nn.conv2d   float32[1, 64, 56, 56]
+    npu    12  relax.nn.conv2d   float32[1, 64, 56, 56]
     tvm     1  relax.topk        (float32[1, 5], int32[1, 5])
 
 Calls are counted by operator, result type and owner. Numbers of regions and names of variables are left out: they

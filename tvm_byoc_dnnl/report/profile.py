@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ import tvm
 from tvm import relax
 
 from ..errors import InputError
+from ..registry import compilers, namespace
 from ..runner import Runner
 
 __all__ = ["Profile", "StepTime", "profile"]
@@ -33,7 +33,7 @@ class StepTime:
     region : str
         The region's name, ``"tvm"`` for what TVM runs.
     kind, implementation : str
-        oneDNN's primitive and implementation; the function's name for TVM's.
+        The library's primitive and implementation; the function's name for TVM's.
     source : list of str
         Relax operators that it came from; empty for a reorder that only changes a layout.
     seconds : float
@@ -157,18 +157,9 @@ class Profile:
 
 
 def _flops(kind: str, layouts: Sequence[str]) -> int:
-    """Multiplications and additions of a primitive, from its arguments' dims (sources first, destination last)."""
-    dims = [[int(d) for d in text.rpartition(":")[2].split("x") if d] for text in layouts]
-    if len(dims) < 2:
-        return 0
-    result = math.prod(dims[-1])
-    if kind == "convolution":
-        return 2 * result * math.prod(dims[1]) // max(dims[-1][1], 1)
-    if kind == "deconvolution":
-        return 2 * math.prod(dims[0]) * math.prod(dims[1]) // max(dims[0][1], 1)
-    if kind == "matmul":
-        return 2 * result * dims[0][-1]
-    return 0 if kind in ("reorder", "concat", "fill", "shuffle") else max(math.prod(d) for d in dims)
+    """Multiplications and additions of a primitive, as a namespace that knows it says."""
+    rules = (namespace(name).primitive_flops for name in compilers())
+    return next((flops for rule in rules if rule is not None and (flops := rule(kind, layouts))), 0)
 
 
 class _Instrument:

@@ -1,6 +1,6 @@
 """Rows of an attention mask that let nothing through.
 
-The largest of nothing but −∞ is the lowest finite number for TVM, and for oneDNN; `Attention` compares it with −∞.
+The largest of nothing but −∞ is the lowest finite number for TVM, and for libraries; `Attention` compares it with −∞.
 """
 
 from __future__ import annotations

@@ -13,11 +13,12 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from ...registry import compilers, namespace
 from .measure import Comparison, Measurement, Settings, Spread
 
 __all__ = ["to_json", "to_table"]
 
-_ENVIRONMENT = ("OMP_", "GOMP_", "KMP_", "ONEDNN_", "DNNL_", "TVM_")
+_ENVIRONMENT = ("OMP_", "GOMP_", "KMP_", "TVM_")
 
 
 def _number(value: float) -> str:
@@ -99,13 +100,14 @@ def _measurement(comparison: Comparison, each: Measurement) -> dict[str, Any]:
 
 def to_json(comparisons: Sequence[Comparison], settings: Settings) -> dict[str, Any]:
     """Everything that was measured, every sample included, and where."""
+    prefixes = (*_ENVIRONMENT, *(p for name in compilers() for p in namespace(name).doctor.prefixes))
     return {
         "machine": {
             "cpu": _cpu(),
             "cores": os.cpu_count(),
             "system": platform.platform(),
             "python": sys.version.split()[0],
-            "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(_ENVIRONMENT)},
+            "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(prefixes)},
         },
         "settings": asdict(settings),
         "models": [

@@ -1,0 +1,23 @@
+"""The arithmetic of oneDNN's primitives, out of the layouts in a profile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+__all__ = ["primitive_flops"]
+
+
+def primitive_flops(kind: str, layouts: Sequence[str]) -> int:
+    """Multiplications and additions of a primitive, from its arguments' dims (sources first, destination last)."""
+    dims = [[int(d) for d in text.rpartition(":")[2].split("x") if d] for text in layouts]
+    if len(dims) < 2:
+        return 0
+    result = math.prod(dims[-1])
+    if kind == "convolution":
+        return 2 * result * math.prod(dims[1]) // max(dims[-1][1], 1)
+    if kind == "deconvolution":
+        return 2 * math.prod(dims[0]) * math.prod(dims[1]) // max(dims[0][1], 1)
+    if kind == "matmul":
+        return 2 * result * dims[0][-1]
+    return 0 if kind in ("reorder", "concat", "fill", "shuffle") else max(math.prod(d) for d in dims)
