@@ -325,3 +325,27 @@ def test_in_a_namespace_with_a_runtime_of_its_own(tmp_path):
     text = executable.as_text()
     assert f"{VENDOR}_0" in text
     assert f"{VENDOR}_1" in text
+
+
+def test_a_compute_that_returns_an_input_or_one_result_twice():
+    root = is_op("relax.add")(is_op("relax.multiply")(wildcard(), wildcard()), wildcard())
+    byoc.register_fused_op(VENDOR, "second", root, lambda a, b, c: b)
+    mod = module(lambda emit, a, b, c: emit(op.add(op.multiply(a, b), c)), *[([4, 6], "float32")] * 3)
+    args = inputs(mod)
+    np.testing.assert_array_equal(
+        run(tvm.compile(byoc.partition(mod, VENDOR), "llvm", relax_pipeline="byoc"), args)[0], args[1]
+    )
+    assert kernels(mod)
+
+    product = is_op("relax.multiply")(wildcard(), wildcard())
+    root = is_op("relax.nn.relu")(product)
+
+    def compute(a, b):
+        sum_ = te.compute(a.shape, lambda *i: a(*i) + b(*i))
+        return sum_, sum_
+
+    byoc.register_fused_op(VENDOR, "twice", root, compute, outputs=[product])
+    mod = module(lambda emit, a, b: (emit(nn.relu(p := emit(op.multiply(a, b)))), p), *[([4, 6], "float32")] * 2)
+    args = inputs(mod)
+    for got in run(tvm.compile(byoc.partition(mod, VENDOR), "llvm", relax_pipeline="byoc"), args):
+        np.testing.assert_array_equal(got, args[0] + args[1])

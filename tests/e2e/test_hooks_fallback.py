@@ -145,3 +145,48 @@ def test_what_a_hook_leaves_goes_to_the_codegen():
 
     np.testing.assert_array_equal(run(build(Add), X, Y)[0], X * Y)
     assert called[-1] == f"{VENDOR}_0"
+
+
+def c_source(text):
+    """A tir_to_runtime hook that returns this C."""
+    create = tvm.get_global_func("runtime.CSourceModuleCreate")
+    return lambda mod, target: create(text, "c", [gv.name_hint for gv in mod.get_global_vars()], [])
+
+
+def test_c_that_does_not_compile_gives_the_region_back():
+    byoc.register_target_hooks(VENDOR, tir_to_runtime=c_source("this is no C"))
+    (entry,) = read_log(lowered(byoc.partition(Add, VENDOR)))
+    assert entry.stage == "codegen"
+    assert "error: " in entry.reason
+    np.testing.assert_array_equal(run(build(Add), X, Y)[0], X + Y)
+
+
+@I.ir_module
+class AddHalves:
+    @R.function
+    def main(x: R.Tensor((8,), "float16"), y: R.Tensor((8,), "float16")):
+        with R.dataflow():
+            z = R.add(x, y)
+            R.output(z)
+        return z
+
+
+def test_float16_for_tvms_c_target_gives_the_region_back():
+    byoc.register_target_hooks(VENDOR, target="c")
+    (entry,) = read_log(lowered(byoc.partition(AddHalves, VENDOR)))
+    assert "half" in entry.reason
+    x, y = X.astype("float16"), Y.astype("float16")
+    np.testing.assert_array_equal(run(build(AddHalves), x, y)[0], x + y)
+
+
+def test_a_primfunc_that_tvm_cannot_lower_gives_the_region_back():
+    """It would go on through TVM's lowering, and fail the whole build there."""
+
+    def twice_the_same_buffer(region, builder):
+        a, b = (te.placeholder((8,), "float32", name) for name in "ab")
+        return te.create_prim_func([a, b, a], "int64")
+
+    byoc.register_target_hooks(VENDOR, relax_to_tir=for_each_region(twice_the_same_buffer))
+    (entry,) = read_log(lowered(byoc.partition(Add, VENDOR)))
+    assert "input_0" in entry.reason or "occurred multiple times" in entry.reason
+    np.testing.assert_array_equal(run(build(Add), X, Y)[0], X + Y)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tvm
+from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
@@ -82,7 +83,7 @@ X = np.random.default_rng(0).uniform(-0.3, 0.3, (8, 8)).astype("float32")
 
 
 def run(mod, pipeline="byoc"):
-    vm = tvm.relax.VirtualMachine(tvm.compile(mod, "llvm", relax_pipeline=pipeline), tvm.cpu())
+    vm = relax.VirtualMachine(tvm.compile(mod, "llvm", relax_pipeline=pipeline), tvm.cpu())
     return vm["main"](tvm.runtime.tensor(X), tvm.runtime.tensor(np.asarray(2, "int64"))).numpy()
 
 
@@ -114,3 +115,20 @@ def test_a_module_whose_regions_all_fail_comes_out_as_it_went_in():
     assert report.calls[0].reasons == [
         "v1: the lowering of relax.add in 'v1' failed: RuntimeError: plan cannot do relax.add"
     ]
+
+
+@I.ir_module
+class Product:
+    @R.function
+    def main(x: F) -> F:
+        with R.dataflow():
+            y = R.matmul(x, x)
+            R.output(y)
+        return y
+
+
+def test_a_pass_behind_partitioning_that_makes_a_region_impossible():
+    """The library has no matmul of this type here, which nobody asked it before the model was loaded."""
+    changed = relax.transform.ToMixedPrecision(out_dtype="float16")(byoc.partition(Product))
+    vm = relax.VirtualMachine(tvm.compile(changed, "llvm", relax_pipeline="byoc"), tvm.cpu())
+    np.testing.assert_allclose(vm["main"](tvm.runtime.tensor(X)).numpy(), X @ X, atol=1e-2)

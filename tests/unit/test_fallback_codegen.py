@@ -261,3 +261,20 @@ def test_regions_in_branches():
 
     with vendors("va"):
         dissolved_and_formed_again(byoc.partition(M, "va"), X, np.array(True))
+
+
+def test_a_region_that_was_changed_after_partitioning_is_tried_again():
+    with vendors("va") as va:
+        mod = byoc.partition(Chain, "va")
+        va.attempts.clear()
+        built(mod)
+        tries = len(va.attempts)  # each once: nothing has changed
+        va.fail("plan", "relax.exp")
+        names, _ = built(mod)  # tried while partitioning, and not asked again
+        assert names == ["va_0"]
+        (region,) = [gv for gv, f in mod.functions.items() if codegen_of(f)]
+        changed = tvm.IRModule({**dict(mod.functions.items()), region: mod[region].with_attr("byoc.tried", "another")})
+        names, done = built(changed)
+        assert names == ["va_0", "relax.exp", "va_1"]
+        assert "plan cannot do relax.exp" in reasons(done)[0]
+        assert tries == 1

@@ -15,8 +15,10 @@ from tvm import relax
 from ..errors import InputError, NativeLibraryError, UnsupportedError
 from ..lower.graph import PortableGraph
 from ..namespace import Namespace
-from ..regions.failure import Failure, describe
+from ..regions.failure import BrokenRegions, Failure, describe
+from ..regions.tried import was_tried
 from ..registry import compilers, namespace
+from ..relax_utils import codegen_of
 from ..routes.codegen import Codegen
 from ..routes.source import SourceBuild
 from ..target_options import checked_options, get_target_options
@@ -98,8 +100,6 @@ class PortableCodegen(Codegen):
 
     def attempt(self, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:
         """See `Route.attempt`; cheap is to lower a region and to let the library plan it."""
-        if fully:
-            return super().attempt(region, options)
         ns, stage = namespace(self.compiler), "lower"
         try:
             graph = lower_region(ns, region, "trial")
@@ -109,7 +109,18 @@ class PortableCodegen(Codegen):
             raise
         except Exception as error:
             return Failure(stage, describe(error))
-        return None if refusal is None else Failure(stage, refusal.reason)
+        if refusal is not None:
+            return Failure(stage, refusal.reason)
+        return super().attempt(region, options) if fully else None
+
+    def build(self, mod: tvm.IRModule, options: Mapping[str, Any]) -> tvm.IRModule:
+        """See `Route.build`; a module is made without asking the library, so what nobody has tried yet is tried now."""
+        regions = {gv: f for gv, f in mod.functions.items() if codegen_of(f) == self.compiler}
+        attempts = {gv: self.attempt(f, options) for gv, f in regions.items() if not was_tried(f)}
+        failures = {gv: failure for gv, failure in attempts.items() if failure is not None}
+        if failures:
+            raise BrokenRegions(failures)
+        return super().build(mod, options)
 
     def source(self, region: relax.Function, symbol: str) -> tvm.runtime.Module:
         """See `Route.source`."""

@@ -10,6 +10,7 @@ from tvm import tirx
 
 from ..errors import UnsupportedError
 from ..namespace import TargetHooks
+from ..routes.source import check_sources
 from ..target_options import OPTIONS_ATTR
 from .c_source import c_module, lower_tir
 
@@ -25,14 +26,14 @@ def hook_target(hooks: TargetHooks | None, target: tvm.target.Target) -> tvm.tar
 
 
 def build_apart(
-    hooks: TargetHooks, functions: Mapping[str, tirx.PrimFunc], target: tvm.target.Target, options: Any
+    hooks: TargetHooks | None, functions: Mapping[str, tirx.PrimFunc], target: tvm.target.Target, options: Any
 ) -> tvm.runtime.Module:
     """Run the TIR passes and ``tir_to_runtime`` of a namespace.
 
     Parameters
     ----------
-    hooks : TargetHooks
-        The namespace's hooks.
+    hooks : TargetHooks, optional
+        The namespace's hooks; without them TVM's own passes and code generator run.
     functions : mapping of str to PrimFunc
         Symbol → function.
     target : Target
@@ -44,14 +45,19 @@ def build_apart(
     ------
     UnsupportedError
         If what comes back is no module that can be run and exported, or lacks a function.
+    RuntimeError
+        If it is C that does not compile.
     """
     mod = tvm.IRModule({s: f.with_attr("global_symbol", s) for s, f in functions.items()})
     mod = mod.with_attr(OPTIONS_ATTR, options)
     with target:
         mod = tirx.transform.BindTarget(target)(mod)
-        mod = hooks.tir_passes(mod) if hooks.tir_passes is not None else lower_tir(mod, target)
-        library = hooks.tir_to_runtime(mod, target) if hooks.tir_to_runtime is not None else _generate(mod, target)
+        passes = hooks.tir_passes if hooks is not None else None
+        mod = passes(mod) if passes is not None else lower_tir(mod, target)
+        to_runtime = hooks.tir_to_runtime if hooks is not None else None
+        library = to_runtime(mod, target) if to_runtime is not None else _generate(mod, target)
     _check(library, functions)
+    check_sources([library])
     return library
 
 

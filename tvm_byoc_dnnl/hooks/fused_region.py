@@ -85,7 +85,14 @@ def _compute(who: str, op: FusedOp, inputs: list[Any], match: _Match) -> list[te
         ty = match.found[output].ty
         got = f"{tensor.dtype}[{', '.join(map(str, tensor.shape))}]"
         require(fits(str(tensor.dtype), list(tensor.shape), ty), f"the compute of {who} made {got}, expected {ty}")
-    return tensors
+    return [_written(tensor, tensors[:i]) for i, tensor in enumerate(tensors)]
+
+
+def _written(tensor: te.Tensor, others: list[te.Tensor]) -> te.Tensor:
+    """``tensor``, or a copy of it where it is an input, or another result: a PrimFunc writes each result by itself."""
+    if not isinstance(tensor.op, te.PlaceholderOp) and not any(tensor.same_as(other) for other in others):
+        return tensor
+    return te.compute(tensor.shape, lambda *index: tensor(*index), "copy")
 
 
 class _Match:

@@ -85,7 +85,7 @@ class HookBuild:
             for gv, func in kernels.items():
                 hint = user.name_hint if len(kernels) == 1 else f"{user.name_hint}_{gv.name_hint}"
                 self.names[gv] = self.kernels.add(func, hint)
-        if self._ns.hooks is None or not self._ns.hooks.builds_apart or not self.names:
+        if not self.names or not (self._builds_apart or "cpu" in self._target.keys):
             return
         broken = self._build_apart()
         for user, kernels in users.items():
@@ -93,16 +93,20 @@ class HookBuild:
             if failure is not None:
                 self.failures[user] = failure
 
+    @property
+    def _builds_apart(self) -> bool:
+        return self._ns.hooks is not None and self._ns.hooks.builds_apart
+
     def _build_apart(self) -> dict[str, Failure]:
+        """Build the PrimFuncs. Those that go on through TVM's lowering are built once here, too, to see that it can."""
         hooks, functions = self._ns.hooks, self.kernels.functions
-        assert hooks is not None
 
         def make(names: Sequence[str]) -> tvm.runtime.Module:
             return build_apart(hooks, {n: functions[n] for n in names}, self._target, self._options)
 
         made, errors, together = all_or_each(list(functions), make)
         if together is None:
-            self.library = made[0][1]
+            self.library = made[0][1] if self._builds_apart else None
         elif not errors:
             self.all_together = Failure("codegen", f"all functions of the module together: {describe(together)}")
             return dict.fromkeys(functions, self.all_together)

@@ -13,6 +13,7 @@ from ..namespace import Namespace
 from ..regions.builder import RegionBuilder
 from ..regions.failure import Failure
 from ..regions.policy import RegionPolicy
+from ..regions.tried import mark_as_tried
 from ..registry import namespace
 from ..relax_utils import codegen_of, composite_of, is_host_function
 from ..target_options import get_target_options
@@ -136,7 +137,7 @@ class _Outliner(relax.PyExprMutator):
         while (name := f"{compiler}_{number}") in self._taken:
             number += 1
         self._taken.add(name)
-        func = region.function.with_attr({"Codegen": compiler, "global_symbol": name})
+        func = mark_as_tried(region.function).with_attr({"Codegen": compiler, "global_symbol": name})
         gv = tvm.ir.GlobalVar(name)
         relax.expr._update_type(gv, func.ty)
         self._functions[gv] = func
