@@ -6,7 +6,6 @@
 
 #include "common/data_object.h"
 #include "common/support/bytes.h"
-#include "common/support/crc32.h"
 #include "common/support/error.h"
 #include "common/support/xxhash.h"
 
@@ -14,7 +13,7 @@ namespace tvm_byoc_dnnl {
 namespace {
 
 constexpr std::string_view kMagic = "TVMBYOCD";
-constexpr size_t kChecksumBytes = 4;  // of all that stands before it
+constexpr size_t kChecksumBytes = 8;  // of all that stands before it
 
 // The first field of a payload.
 constexpr std::string_view kRegionKind = "region";
@@ -26,7 +25,7 @@ std::string Seal(const std::string& payload, std::string_view writer) {
   Append<uint32_t>(kFormatVersion, &bytes);
   AppendString(writer, &bytes);
   AppendString(payload, &bytes);
-  Append<uint32_t>(Crc32(bytes), &bytes);
+  Append<uint64_t>(Xxh64(bytes), &bytes);
   return bytes;
 }
 
@@ -59,8 +58,8 @@ ByteReader Unseal(std::string_view bytes, std::string_view kind) {
          " bytes after the header, expected ", length, " + ", kChecksumBytes);
   }
   const size_t checked = bytes.size() - kChecksumBytes;
-  const auto expected = ByteReader(bytes.substr(checked)).Read<uint32_t>();
-  const uint32_t got = Crc32(bytes.substr(0, checked));
+  const auto expected = ByteReader(bytes.substr(checked)).Read<uint64_t>();
+  const uint64_t got = Xxh64(bytes.substr(0, checked));
   if (got != expected) {
     Fail(ErrorKind::kArtifact, "the saved module is damaged: checksum ", got, ", expected ",
          expected);

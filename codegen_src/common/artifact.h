@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bytes of saved modules. All have one frame: magic, format version, who wrote it, length,
-// payload, CRC-32.
+// payload, XXH64.
 #ifndef TVM_BYOC_DNNL_COMMON_ARTIFACT_H_
 #define TVM_BYOC_DNNL_COMMON_ARTIFACT_H_
 
@@ -13,7 +13,7 @@ namespace tvm_byoc_dnnl {
 
 /// Raised whenever a payload changes. The frame up to the writer's name never does, so that every
 /// version can say who wrote a file that it cannot read.
-constexpr uint32_t kFormatVersion = 2;
+constexpr uint32_t kFormatVersion = 3;
 
 /// That of the files which do not name one.
 constexpr const char* kFirstEngine = "dnnl";

@@ -24,6 +24,10 @@ struct Dim {
   Op op = Op::kConst;
   int64_t value = 0;      // the number, or the index of the symbol
   std::vector<Dim> args;  // two for the expressions
+
+  bool operator==(const Dim& other) const {
+    return op == other.op && value == other.value && args == other.args;
+  }
 };
 
 /// The value of `dim`. Throws Error(kInput) on overflow, division by zero and negative results.

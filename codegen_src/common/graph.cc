@@ -97,6 +97,7 @@ class Reader {
     if (outputs.empty()) Fail(ErrorKind::kGraph, "outputs: empty, expected at least one tensor");
     CheckAllDefined();
     CheckAllNodes();
+    CheckAliases(graph_);
     return std::move(graph_);
   }
 
@@ -104,10 +105,10 @@ class Reader {
   static void CheckVersion(const json::Object& root) {
     const std::string& format = AsString(Field(root, "format", "graph"), "format");
     int64_t version = AsInteger(Field(root, "version", "graph"), "version");
-    if (format != kGraphFormat || version != kGraphVersion) {
+    if (format != kGraphFormat || version < kOldestGraphVersion || version > kGraphVersion) {
       Fail(ErrorKind::kArtifact, "graph format \"", format, "\" version ", version,
-           " is not readable, expected \"", kGraphFormat, "\" version ", kGraphVersion,
-           ": build the model again with this version of the package");
+           " is not readable, expected \"", kGraphFormat, "\" version ", kOldestGraphVersion,
+           " to ", kGraphVersion, ": build the model again with this version of the package");
     }
   }
 
@@ -119,6 +120,31 @@ class Reader {
            graph_.tensors.size(), " tensors");
     }
     return static_cast<int>(id);
+  }
+
+  // A position in a list that is read later: what is out of range stays so.
+  static int Position(const json::Value& value, const std::string& where) {
+    const int64_t position = AsInteger(value, where);
+    return position >= 0 && position < kMany ? static_cast<int>(position) : kMany;
+  }
+
+  // An operand or a result: an id, or an object with an id, a scale and a zero point.
+  std::pair<const json::Value*, Scaling> ReadScaled(const json::Value& value,
+                                                    const std::string& where) const {
+    Scaling scaling;
+    const json::Object* object = value.As<json::Object>();
+    if (object == nullptr) return {&value, scaling};
+    AllowOnly(*object, "tensor scale zero_point axis", where);
+    if (const json::Value* id = json::Find(*object, "scale")) scaling.scale = DefinedId(*id, where);
+    if (const json::Value* id = json::Find(*object, "zero_point")) {
+      scaling.zero_point = DefinedId(*id, where);
+    }
+    if (scaling.IsNone()) Fail(ErrorKind::kGraph, where, ": expected a scale or a zero_point");
+    if (const json::Value* axis = json::Find(*object, "axis")) {
+      scaling.axis = AsInteger(*axis, where + ": axis");
+      if (scaling.axis < 0) Fail(ErrorKind::kGraph, where, ": axis ", scaling.axis, " is negative");
+    }
+    return {&Field(*object, "tensor", where), scaling};
   }
 
   int DefinedId(const json::Value& value, const std::string& where) const {
@@ -218,14 +244,16 @@ class Reader {
     for (size_t i = 0; i < inputs.size(); ++i) {
       const std::string where = Cat("input ", i);
       const json::Object& object = AsObject(inputs[i], where);
-      AllowOnly(object, "tensor shape", where);
-      if (object.size() != 1) {
+      AllowOnly(object, "tensor alias shape", where);
+      const json::Value* alias = json::Find(object, "alias");
+      if (object.size() != (alias != nullptr ? 2u : 1u)) {
         Fail(ErrorKind::kGraph, where, ": expected either \"tensor\" or \"shape\"");
       }
       Input input;
       if (const json::Value* id = json::Find(object, "tensor")) {
         input.tensor = Id(*id, where);
         Define(input.tensor, where);
+        if (alias != nullptr) input.alias = Position(*alias, where + ": alias");
       } else {
         input.shape = ReadShape(Field(object, "shape", where), where);
       }
@@ -314,8 +342,7 @@ class Reader {
       AllowOnly(object, "kind alg input", where);
       op.binary = true;
       op.alg = ReadAlg(Field(object, "alg", where), kBinaryAlgs, where);
-      int64_t input = AsInteger(Field(object, "input", where), where);
-      op.input = input >= 0 && input < kMany ? static_cast<int>(input) : kMany;
+      op.input = Position(Field(object, "input", where), where);
     } else {
       Fail(ErrorKind::kGraph, where, ": unknown kind \"", kind, "\", expected eltwise or binary");
     }
@@ -332,14 +359,18 @@ class Reader {
     Node node;
     node.kind = *kind;
     const std::string place = where + " (" + name + ")";
-    for (const json::Value& id : AsArray(Field(object, "inputs", place), place)) {
-      node.inputs.push_back(DefinedId(id, place));
+    for (const json::Value& operand : AsArray(Field(object, "inputs", place), place)) {
+      const auto [id, scaling] = ReadScaled(operand, place);
+      node.inputs.push_back(DefinedId(*id, place));
+      node.scalings.push_back(scaling);
     }
     const json::Array& outputs = AsArray(Field(object, "outputs", place), place);
     if (outputs.size() != 1) {
       Fail(ErrorKind::kGraph, place, ": got ", outputs.size(), " outputs, expected 1");
     }
-    node.output = Id(outputs[0], place);
+    const auto [id, scaling] = ReadScaled(outputs[0], place);
+    node.output = Id(*id, place);
+    node.output_scaling = scaling;
     Define(node.output, place);
     static const json::Value kNoAttrs{json::Object()};
     const json::Value* attrs = json::Find(object, "attrs");
@@ -404,6 +435,18 @@ class Reader {
 };
 
 }  // namespace
+
+std::vector<int> Node::Reads() const {
+  std::vector<int> reads = inputs;
+  auto add = [&](const Scaling& scaling) {
+    for (int tensor : {scaling.scale, scaling.zero_point}) {
+      if (tensor >= 0) reads.push_back(tensor);
+    }
+  };
+  for (const Scaling& scaling : scalings) add(scaling);
+  add(output_scaling);
+  return reads;
+}
 
 Graph ParseGraph(std::string_view json) { return Reader().Read(json::Parse(json)); }
 

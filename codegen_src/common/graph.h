@@ -14,7 +14,8 @@
 namespace tvm_byoc_dnnl {
 
 constexpr const char* kGraphFormat = "tvm_byoc_dnnl.graph";
-constexpr int64_t kGraphVersion = 1;
+constexpr int64_t kGraphVersion = 2;
+constexpr int64_t kOldestGraphVersion = 1;  // without scales, aliases and gather
 
 enum class DType : uint8_t {
   kFloat32,
@@ -53,8 +54,9 @@ enum class Kind : uint8_t {
   kSlice,
   kExpand,
   kPad,
+  kGather,
 };
-constexpr int kKindCount = static_cast<int>(Kind::kPad) + 1;
+constexpr int kKindCount = static_cast<int>(Kind::kGather) + 1;
 
 const char* Name(Kind kind);
 
@@ -73,14 +75,28 @@ struct PostOp {
   int input = -1;  // binary: position in the node's inputs
 };
 
+/// What stored elements mean: value = (stored - zero point) * scale. Ids of tensors, or -1.
+struct Scaling {
+  int scale = -1;       // float32
+  int zero_point = -1;  // int32
+  int64_t axis = -1;    // along which there is one for each channel; -1: one for all
+
+  bool IsNone() const { return scale < 0 && zero_point < 0; }
+};
+
 struct Node {
   Kind kind = Kind::kReorder;
   std::vector<int> inputs;  // tensor ids: the kind's own inputs, then the operands of post-ops
   int own_inputs = 0;       // how many of them are the kind's own
   int output = -1;
+  std::vector<Scaling> scalings;  // one for each input
+  Scaling output_scaling;
   Attrs attrs;
   std::vector<PostOp> post_ops;
   std::vector<std::string> source;
+
+  /// All tensors that it reads: the inputs, then scales and zero points.
+  std::vector<int> Reads() const;
 };
 
 struct Tensor {
@@ -92,6 +108,7 @@ struct Tensor {
 /// An argument of the call: a tensor, or (tensor < 0) a shape.
 struct Input {
   int tensor = -1;
+  int alias = -1;  // position of the output that is written over it
   std::vector<Dim> shape;
 };
 
@@ -130,6 +147,9 @@ Shapes Specialise(const Graph& graph, const std::vector<int64_t>& symbols);
 
 /// Checks shapes and attributes of one node (graph_rules.cc); unknown dims fit everything.
 void CheckNode(const Graph& graph, const Node& node, const Shapes& shapes);
+
+/// Checks that what is overwritten by an output is not read afterwards (graph_alias.cc).
+void CheckAliases(const Graph& graph);
 
 /// "convolution 'y' (float32 [1, 64, 56, 56])", for messages.
 std::string DescribeNode(const Graph& graph, const Node& node, const Shapes& shapes);

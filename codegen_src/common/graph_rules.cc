@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/graph.h"
+#include "common/graph_tables.h"
 #include "common/support/error.h"
 
 namespace tvm_byoc_dnnl {
@@ -58,11 +59,50 @@ class Checker {
     }
   }
 
-  void NeedSameDType() const {
-    for (int i = 0; i < node_.own_inputs; ++i) {
-      if (graph_.tensors[node_.inputs[i]].dtype != graph_.tensors[node_.output].dtype) {
-        Fault("the dtypes of inputs and output differ");
+  DType InDType(int i) const { return graph_.tensors[node_.inputs[i]].dtype; }
+  DType OutDType() const { return graph_.tensors[node_.output].dtype; }
+
+  /// For kinds that move elements as they are stored: the first `count` inputs, or all of them.
+  void NeedSameElements(int count = kMany) const {
+    for (int i = 0; i < std::min(count, node_.own_inputs); ++i) {
+      if (InDType(i) != OutDType()) Fault("the dtypes of inputs and output differ");
+      if (!node_.scalings[i].IsNone())
+        Fault("it moves elements as they are: input ", i, " is scaled");
+    }
+    if (!node_.output_scaling.IsNone())
+      Fault("it moves elements as they are: its output is scaled");
+  }
+
+  /// Dtypes and shapes of the scale and zero point of a tensor.
+  void NeedScaling(const std::string& what, const Scaling& scaling, int tensor) const {
+    const Dims& shape = shapes_[tensor];
+    const auto rank = static_cast<int64_t>(shape.size());
+    if (scaling.axis >= rank)
+      Fault("axis ", scaling.axis, " of the ", what, " is not in [0, ", rank, ")");
+    int64_t channels = scaling.axis < 0 ? 1 : shape[scaling.axis];
+    // Axis 1 of grouped weights stands for the channels of all groups.
+    const bool has_groups =
+        (node_.kind == Kind::kConvolution || node_.kind == Kind::kDeconvolution) &&
+        node_.inputs[1] == tensor && shape.size() > In(0).size();
+    if (has_groups && scaling.axis == 1 && channels >= 0 && shape[0] >= 0)
+      channels = Product(channels, shape[0]);
+    auto need = [&](const char* name, int id, DType dtype) {
+      if (id < 0) return;
+      const Dims& dims = shapes_[id];
+      if (graph_.tensors[id].dtype != dtype || dims.size() != 1 ||
+          (dims[0] != 1 && !Same(dims[0], channels))) {
+        Fault("the ", name, " of the ", what, " is ", Name(graph_.tensors[id].dtype), Join(dims),
+              ", expected ", Name(dtype), "[1]",
+              scaling.axis < 0 ? std::string() : Cat(" or [", channels, "]"));
       }
+    };
+    need("scale", scaling.scale, DType::kFloat32);
+    need("zero_point", scaling.zero_point, DType::kInt32);
+    const DType stored = graph_.tensors[tensor].dtype;
+    if (scaling.zero_point >= 0 && stored != DType::kInt8 && stored != DType::kUInt8 &&
+        stored != DType::kInt32) {
+      Fault("the ", what, " has a zero point and is ", Name(stored),
+            ", expected int8, uint8 or int32");
     }
   }
 
@@ -251,7 +291,7 @@ void CheckResampling(const Checker& c) {
 }
 
 void CheckConcat(const Checker& c) {
-  c.NeedSameDType();
+  c.NeedSameElements();
   c.NeedAxis(c.a.axis);
   Dims expected = c.In(0);
   int64_t& total = expected[c.a.axis];
@@ -273,18 +313,18 @@ void CheckShuffle(const Checker& c) {
   c.Need(c.a.group_size >= 1 && (size < 0 || size % c.a.group_size == 0),
          "a group_size that divides the axis");
   c.NeedOut(c.In(0));
-  c.NeedSameDType();
+  c.NeedSameElements();
 }
 
 void CheckReshape(const Checker& c) {
-  c.NeedSameDType();
+  c.NeedSameElements();
   int64_t from = ElementCount(c.In(0));
   int64_t to = ElementCount(c.Out());
   if (!Same(from, to)) c.Fault("got ", from, " elements, expected ", to);
 }
 
 void CheckPermute(const Checker& c) {
-  c.NeedSameDType();
+  c.NeedSameElements();
   c.NeedList("axes", c.a.axes, c.In(0).size(), 0);
   std::vector<bool> seen(c.In(0).size(), false);
   Dims expected;
@@ -298,7 +338,7 @@ void CheckPermute(const Checker& c) {
 }
 
 void CheckSlice(const Checker& c) {
-  c.NeedSameDType();
+  c.NeedSameElements();
   const Dims& out = c.Out();
   c.NeedList("begin", c.a.begin, c.In(0).size(), 0);
   c.NeedList("steps", c.a.steps, c.In(0).size(), 1);
@@ -315,12 +355,12 @@ void CheckSlice(const Checker& c) {
 }
 
 void CheckExpand(const Checker& c) {
-  c.NeedSameDType();
+  c.NeedSameElements();
   c.NeedBroadcast("source", c.In(0), c.Out());
 }
 
 void CheckPad(const Checker& c) {
-  c.NeedSameDType();
+  c.NeedSameElements();
   c.NeedList("pad_begin", c.a.pad_begin, c.In(0).size(), 0);
   c.NeedList("pad_end", c.a.pad_end, c.In(0).size(), 0);
   Dims expected = c.In(0);
@@ -330,12 +370,26 @@ void CheckPad(const Checker& c) {
   c.NeedOut(expected);
 }
 
+void CheckGather(const Checker& c) {
+  c.NeedSameElements(/*count=*/1);
+  c.NeedAxis(c.a.axis);
+  c.Need(c.InDType(1) == DType::kInt32 || c.InDType(1) == DType::kInt64, "indices int32 or int64");
+  const Dims& data = c.In(0);
+  const Dims& indices = c.In(1);
+  Dims expected(data.begin(), data.begin() + c.a.axis);
+  expected.insert(expected.end(), indices.begin(), indices.end());
+  expected.insert(expected.end(), data.begin() + c.a.axis + 1, data.end());
+  c.NeedOut(expected);
+  if (data[c.a.axis] == 0 && ElementCount(c.Out()) > 0)
+    c.Fault("axis ", c.a.axis, " has no elements to gather");
+}
+
 using Rule = void (*)(const Checker&);
 constexpr Rule kRules[kKindCount] = {
     CheckConv,       CheckDeconv,  CheckMatmul,    CheckPooling,   CheckSameShape, CheckBinary,
     CheckPRelu,      CheckSoftmax, CheckBatchNorm, CheckLayerNorm, CheckLrn,       CheckReduction,
     CheckResampling, CheckConcat,  CheckShuffle,   CheckSameShape, CheckReshape,   CheckPermute,
-    CheckSlice,      CheckExpand,  CheckPad,
+    CheckSlice,      CheckExpand,  CheckPad,       CheckGather,
 };
 
 }  // namespace
@@ -343,6 +397,12 @@ constexpr Rule kRules[kKindCount] = {
 void CheckNode(const Graph& graph, const Node& node, const Shapes& shapes) {
   Checker checker(graph, node, shapes);
   kRules[static_cast<int>(node.kind)](checker);
+  for (size_t i = 0; i < node.scalings.size(); ++i) {
+    if (node.scalings[i].IsNone()) continue;
+    if (static_cast<int>(i) >= node.own_inputs) checker.Fault("the operand of a post-op is scaled");
+    checker.NeedScaling(Cat("input ", i), node.scalings[i], node.inputs[i]);
+  }
+  checker.NeedScaling("output", node.output_scaling, node.output);
   for (const PostOp& op : node.post_ops) {
     if (op.binary) {
       checker.NeedBroadcast("operand of a post-op", checker.In(op.input), checker.Out());

@@ -11,8 +11,9 @@ std::vector<bool> FindConstants(const Graph& graph) {
   std::vector<bool> constant(graph.tensors.size(), false);
   for (const Constant& c : graph.constants) constant[c.tensor] = true;
   for (const Node& node : graph.nodes) {
-    constant[node.output] = std::all_of(node.inputs.begin(), node.inputs.end(),
-                                        [&](int input) { return constant[input]; });
+    const std::vector<int> reads = node.Reads();
+    constant[node.output] =
+        std::all_of(reads.begin(), reads.end(), [&](int tensor) { return constant[tensor]; });
   }
   return constant;
 }
@@ -20,7 +21,7 @@ std::vector<bool> FindConstants(const Graph& graph) {
 std::vector<int> FindLastUses(const Graph& graph) {
   std::vector<int> last(graph.tensors.size(), -1);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    for (int input : graph.nodes[i].inputs) last[input] = static_cast<int>(i);
+    for (int tensor : graph.nodes[i].Reads()) last[tensor] = static_cast<int>(i);
   }
   for (int output : graph.outputs) last[output] = kNeverDies;
   return last;

@@ -30,6 +30,7 @@ struct Buffer {
   int index = -1;
   int64_t bytes = 0;
   int64_t offset = 0;  // in the arena, once placed
+  int alias = -1;      // of an input: the output that is written over it
 };
 
 /// Per tensor: whether it depends on constants only.

@@ -76,9 +76,16 @@ void Lowering::KeepInputLayouts(Choice* choice) const {
   }
 }
 
-/// Whether nobody reads `place` of `value` after this node, so that a result may take its memory.
-bool Lowering::MayOverwrite(int value, const Place& place) const {
-  if (program_.buffers[place.buffer].home != Home::kArena || values_[value].constant) return false;
+/// Whether nobody reads `place` of `value` after this node, so that `result` may take its memory.
+bool Lowering::MayOverwrite(int value, const Place& place, int result) const {
+  const Buffer& buffer = program_.buffers[place.buffer];
+  if (values_[value].constant) return false;
+  if (buffer.alias >= 0) {  // only the output that is delivered there, and as it is
+    const MemoryDesc whole = Dense(values_[result].shape, values_[result].dtype);
+    if (graph_.outputs[buffer.alias] != result || !SameLayout(place.md, whole)) return false;
+  } else if (buffer.home != Home::kArena) {
+    return false;
+  }
   if (place.offset != 0 ||
       place.md.get_size() != static_cast<size_t>(program_.buffers[place.buffer].bytes)) {
     return false;  // a part of something
@@ -106,7 +113,9 @@ std::optional<Place> Lowering::SumInPlace(Choice* choice) const {
   if (operand.dtype != values_[dst.value].dtype) return std::nullopt;
   const MemoryDesc expected = QueryArg(choice->pd, DNNL_ARG_DST);
   for (const Place& place : operand.places) {
-    if (!SameLayout(place.md, expected) || !MayOverwrite(add->value, place)) continue;
+    if (!SameLayout(place.md, expected) || !MayOverwrite(add->value, place, dst.value)) {
+      continue;
+    }
     auto reads = [&](int value) {  // the operation itself reads that memory in another role
       const auto& places = values_[value].places;
       return std::any_of(places.begin(), places.end(),
@@ -116,6 +125,9 @@ std::optional<Place> Lowering::SumInPlace(Choice* choice) const {
                               [&](const OpArg& a) { return IsInput(a) && reads(a.value); });
     for (auto p = op.post_ops.begin(); p != op.post_ops.end(); ++p) {
       shared |= p != add && p->kind == PostOpDesc::Kind::kBinary && reads(p->value);
+    }
+    for (const ScalingDesc& s : op.scalings) {
+      for (int value : {s.scale, s.zero_point}) shared |= value >= 0 && reads(value);
     }
     if (shared) continue;
     add->kind = PostOpDesc::Kind::kSum;
@@ -137,9 +149,10 @@ std::optional<Place> Lowering::OverwriteSource(const Choice& choice) const {
     if (post_op.value == src->value) return std::nullopt;
   }
   const MemoryDesc expected = QueryArg(choice.pd, DNNL_ARG_DST);
+  const int result = choice.op.Find(DNNL_ARG_DST)->value;
   if (!SameLayout(expected, QueryArg(choice.pd, src->arg))) return std::nullopt;
   for (const Place& place : values_[src->value].places) {
-    if (SameLayout(place.md, expected) && MayOverwrite(src->value, place)) return place;
+    if (SameLayout(place.md, expected) && MayOverwrite(src->value, place, result)) return place;
   }
   return std::nullopt;
 }
@@ -150,8 +163,19 @@ std::optional<Place> Lowering::OutputPlace(int value) const {
   if (!destination || values_[value].constant || output_written_[destination->output]) {
     return std::nullopt;
   }
+  const int buffer = output_buffers_[destination->output];
+  if (program_.buffers[buffer].alias >= 0 && IsReadFrom(buffer)) return std::nullopt;
   MemoryDesc md = Strided(values_[value].shape, values_[value].dtype, destination->strides);
-  return Place{output_buffers_[destination->output], 0, md};
+  return Place{buffer, 0, md};
+}
+
+/// Whether this node or a later one reads what lies in a buffer.
+bool Lowering::IsReadFrom(int buffer) const {
+  return std::any_of(values_.begin(), values_.end(), [&](const Value& value) {
+    return value.last_use >= current_node_ &&
+           std::any_of(value.places.begin(), value.places.end(),
+                       [&](const Place& place) { return place.buffer == buffer; });
+  });
 }
 
 std::optional<Place> Lowering::WriteToOutput(Choice* choice) {
@@ -187,6 +211,14 @@ bool Lowering::Emit(std::vector<OpDesc> candidates, bool accept_reference) {
     if (post_op.kind != PostOpDesc::Kind::kBinary) continue;
     int arg = PostOpArg(i);
     args.push_back({arg, PlaceIn(post_op.value, QueryArg(choice.pd, arg))});
+  }
+  for (const ScalingDesc& s : choice.op.scalings) {
+    auto add = [&](int attribute, int value) {
+      if (value >= 0)
+        args.push_back({attribute | s.arg, PlaceIn(value, Dense(shape(value), dtype(value)))});
+    };
+    add(DNNL_ARG_ATTR_SCALES, s.scale);
+    add(DNNL_ARG_ATTR_ZERO_POINTS, s.zero_point);
   }
   const MemoryDesc dst = QueryArg(choice.pd, DNNL_ARG_DST);
   if (place) {

@@ -91,7 +91,7 @@ class Emitter {
       text +=
           Cat("    /* ", i, " */ {", HomeName(buffer.home, resident.count(static_cast<int>(i)) > 0),
               ", ", arena ? buffer.offset : static_cast<int64_t>(buffer.index), ", ", buffer.bytes,
-              "},\n");
+              ", ", buffer.alias + 1, "},\n");
     }
     return text + "};\n\n";
   }

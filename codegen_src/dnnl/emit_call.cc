@@ -75,6 +75,14 @@ bool EmitAttr(const OpDesc& op, EmittedLayouts* layouts, std::string* out) {
       "  DNNL_BYOC_CALL(dnnl_primitive_attr_create(&step->attr));\n"
       "  DNNL_BYOC_CALL(\n"
       "      dnnl_primitive_attr_set_scratchpad_mode(step->attr, dnnl_scratchpad_mode_user));\n";
+  for (const ScalingDesc& s : op.scalings) {
+    auto set = [&](const char* what, int mask) {
+      *out += Cat("  DNNL_BYOC_CALL(dnnl_primitive_attr_set_", what, "_mask(step->attr, ",
+                  ArgName(s.arg), ", ", mask, "));\n");
+    };
+    if (s.scale >= 0) set("scales", s.scale_mask);
+    if (s.zero_point >= 0) set("zero_points", s.zero_point_mask);
+  }
   if (op.post_ops.empty()) return true;
   std::string appended;
   for (const PostOpDesc& post_op : op.post_ops) {

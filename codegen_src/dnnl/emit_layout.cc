@@ -131,6 +131,13 @@ std::string ArgName(int arg) {
   for (const Row& row : kRows) {
     if (row.arg == arg) return row.name;
   }
+  for (auto [flag, name] : {std::pair{DNNL_ARG_ATTR_SCALES, "DNNL_ARG_ATTR_SCALES"},
+                            std::pair{DNNL_ARG_ATTR_ZERO_POINTS, "DNNL_ARG_ATTR_ZERO_POINTS"}}) {
+    const int of = arg & ~flag;
+    if ((arg & flag) != 0 && (of == DNNL_ARG_SRC || of == DNNL_ARG_WEIGHTS || of == DNNL_ARG_DST)) {
+      return Cat(name, " | ", ArgName(of));
+    }
+  }
   const int post_op = arg / DNNL_ARG_ATTR_MULTIPLE_POST_OP_BASE - 1;
   if (post_op >= 0 && arg == PostOpArg(static_cast<size_t>(post_op))) {
     return Cat("DNNL_ARG_ATTR_MULTIPLE_POST_OP(", post_op, ") | DNNL_ARG_SRC_1");

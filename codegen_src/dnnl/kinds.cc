@@ -26,6 +26,7 @@ constexpr KindRow kRows[kKindCount] = {
     {Kind::kSlice, nullptr, LowerSlice},
     {Kind::kExpand, nullptr, LowerExpand},
     {Kind::kPad, nullptr, LowerPad},
+    {Kind::kGather, nullptr, LowerGather},
 };
 
 constexpr bool InOrder() {

@@ -83,6 +83,7 @@ void LowerPermute(const NodeView& n);
 void LowerSlice(const NodeView& n);
 void LowerExpand(const NodeView& n);
 void LowerPad(const NodeView& n);
+void LowerGather(const NodeView& n);
 
 /// `result` = `first` alg `second`, whatever their shapes; used for post-ops as well.
 void LowerBinary(Lowering* lowering, dnnl::algorithm alg, int first, int second, int result);

@@ -5,6 +5,7 @@
 
 #include "common/support/error.h"
 #include "dnnl/kinds.h"
+#include "dnnl/scaling.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
@@ -35,7 +36,7 @@ Program Lowering::Run() {
   for (size_t i = 0; i < graph_.nodes.size(); ++i) {
     current_node_ = static_cast<int>(i);
     try {
-      LowerNode(current_node_);
+      LowerNode(graph_.nodes[i]);
     } catch (const Error& error) {
       Shapes shapes;
       for (size_t t = 0; t < graph_.tensors.size(); ++t) shapes.push_back(values_[t].shape);
@@ -65,7 +66,10 @@ void Lowering::PlaceArguments() {
     value.places.push_back({static_cast<int>(program_.buffers.size()) - 1, 0, md});
   };
   for (size_t i = 0; i < graph_.inputs.size(); ++i) {
-    if (graph_.inputs[i].tensor >= 0) add(Home::kInput, i, graph_.inputs[i].tensor);
+    const Input& input = graph_.inputs[i];
+    if (input.tensor < 0) continue;
+    add(Home::kInput, i, input.tensor);
+    program_.buffers.back().alias = input.alias;
   }
   for (size_t i = 0; i < graph_.constants.size(); ++i) {
     add(Home::kConstant, i, graph_.constants[i].tensor);
@@ -73,7 +77,10 @@ void Lowering::PlaceArguments() {
   for (size_t i = 0; i < graph_.outputs.size(); ++i) {
     const Value& value = values_[graph_.outputs[i]];
     int64_t bytes = ElementCount(value.shape) * SizeOf(value.dtype);
-    output_buffers_.push_back(static_cast<int>(program_.buffers.size()));
+    auto input = std::find_if(program_.buffers.begin(), program_.buffers.end(),
+                              [&](const Buffer& b) { return b.alias == static_cast<int>(i); });
+    output_buffers_.push_back(static_cast<int>(input - program_.buffers.begin()));
+    if (input != program_.buffers.end()) continue;  // they are one
     program_.buffers.push_back({Home::kOutput, static_cast<int>(i), bytes, 0});
   }
 }
@@ -106,12 +113,12 @@ int Lowering::NewValue(const Dims& shape, DType dtype, bool constant) {
   return static_cast<int>(values_.size()) - 1;
 }
 
-void Lowering::LowerNode(int index) {
-  const Node& node = graph_.nodes[index];
+void Lowering::LowerNode(const Node& node) {
   if (ElementCount(values_[node.output].shape) == 0) {  // nothing to compute
     Allocate(node.output, Dense(values_[node.output].shape, values_[node.output].dtype));
     return;
   }
+  if (IsScaled(node)) return LowerScaled(node);
   // With as many of its post-ops as there is an implementation for; the others follow one by one.
   size_t fused = node.post_ops.size();
   while (fused > 0 && !EmitFused(node, fused)) --fused;
@@ -134,7 +141,10 @@ bool Lowering::EmitFused(const Node& node, size_t count) {
   std::vector<PostOpDesc> post_ops = PostOps(node);
   post_ops.resize(count);
   std::vector<OpDesc> candidates = row.describe(NodeView(this, node, result));
-  for (OpDesc& op : candidates) op.post_ops = post_ops;
+  for (OpDesc& op : candidates) {
+    op.post_ops = post_ops;
+    op.scalings = Scalings(node, *this);
+  }
   LastUses last_uses = Protect(node, count);
   bool done = Emit(std::move(candidates), /*accept_reference=*/false);
   if (done && !is_all) ApplyPostOps(node, count, result);
@@ -245,7 +255,7 @@ void Lowering::ApplyPostOps(const Node& node, size_t first, int value) {
 void Lowering::DropDeadSteps() {
   std::vector<bool> needed(program_.buffers.size(), false);
   for (size_t i = 0; i < needed.size(); ++i) {
-    needed[i] = program_.buffers[i].home == Home::kOutput;
+    needed[i] = program_.buffers[i].home == Home::kOutput || program_.buffers[i].alias >= 0;
   }
   auto drop = [&](std::vector<Step>* steps) {
     std::vector<Step> live;

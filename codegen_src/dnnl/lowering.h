@@ -105,6 +105,10 @@ class Lowering {
   /// Fills the whole place of a value with these bytes of one element.
   void Fill(int value, std::string element);
 
+  /// Stores a value with another dtype, scale and zero point (scaling.cc).
+  void Convert(int from, const Scaling& of_source, int to, const Scaling& of_result,
+               bool has_groups);
+
   const dnnl::engine& engine() const { return engine_; }
 
  private:
@@ -127,7 +131,8 @@ class Lowering {
   void Restore(const LastUses& last_uses);
   int NewValueLike(int value);
   void PlaceArguments();
-  void LowerNode(int index);
+  void LowerNode(const Node& node);
+  void LowerScaled(const Node& node);
   void LowerBare(const NodeView& n, bool tried);
   bool HasElements(const Node& node) const;
   bool EmitFused(const Node& node, size_t count);
@@ -143,10 +148,12 @@ class Lowering {
   std::optional<Place> WriteToOutput(Choice* choice);
   Place NewPlace(int value, const MemoryDesc& md);
   std::optional<Place> OutputPlace(int value) const;
-  bool MayOverwrite(int value, const Place& place) const;
+  bool IsReadFrom(int buffer) const;
+  bool MayOverwrite(int value, const Place& place, int result) const;
   int AddBuffer(bool constant, int64_t bytes, PackedKey key);
   void AddStep(const Choice& choice, std::vector<StepArg> args, bool conversion);
   bool AllConstant(const std::vector<StepArg>& args) const;
+  bool AllConstant(const std::vector<int>& values) const;
 
   const Graph& graph_;
   const dnnl::engine& engine_;

@@ -12,6 +12,10 @@ using PrimitiveKind = dnnl::primitive::kind;
 dnnl::primitive_attr MakeAttr(const OpDesc& op) {
   dnnl::primitive_attr attr;
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  for (const ScalingDesc& s : op.scalings) {
+    if (s.scale >= 0) attr.set_scales_mask(s.arg, s.scale_mask);
+    if (s.zero_point >= 0) attr.set_zero_points_mask(s.arg, s.zero_point_mask);
+  }
   if (op.post_ops.empty()) return attr;
   dnnl::post_ops post_ops;
   for (const PostOpDesc& post_op : op.post_ops) {

@@ -31,6 +31,13 @@ struct PostOpDesc {
   MemoryDesc md;              // binary
 };
 
+/// Scale and zero point of an argument; their values are given when the primitive runs.
+struct ScalingDesc {
+  int arg = 0;                      // DNNL_ARG_*
+  int scale = -1, zero_point = -1;  // of the lowering, or -1
+  int scale_mask = 0, zero_point_mask = 0;
+};
+
 struct OpDesc {
   dnnl::primitive::kind kind = dnnl::primitive::kind::undef;
   dnnl::algorithm alg = dnnl::algorithm::undef;
@@ -40,6 +47,7 @@ struct OpDesc {
   int64_t axis = 0, group_size = 0, local_size = 0;
   unsigned flags = 0;  // of the normalisations
   std::vector<PostOpDesc> post_ops;
+  std::vector<ScalingDesc> scalings;
 
   const OpArg* Find(int arg) const;
   OpArg* Find(int arg);

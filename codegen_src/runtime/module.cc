@@ -177,10 +177,23 @@ class RegionModule final : public ffi::ModuleObj {
       outputs[i] = CheckTensor(tensor, name);
       CheckShape(tensor, plan->shapes()[id], name);
     }
+    CheckAliases(inputs, outputs, plan->shapes());
     if (report == nullptr) {
       plan->Run(inputs, outputs);
     } else {
       *report = plan->Profile(graph, inputs, outputs);
+    }
+  }
+
+  /// An input that an output is written over is the memory of that output.
+  void CheckAliases(const std::vector<void*>& inputs, const std::vector<void*>& outputs,
+                    const Shapes& shapes) const {
+    const Graph& graph = region_.graph();
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const auto& [tensor, alias, shape] = graph.inputs[i];
+      if (alias < 0 || inputs[i] == outputs[alias] || ElementCount(shapes[tensor]) == 0) continue;
+      Fail(ErrorKind::kInput, ArgumentName{graph, "argument", i, graph.tensors[tensor]}(),
+           " is updated in place, but output ", alias, " is other memory: pass one tensor as both");
     }
   }
 

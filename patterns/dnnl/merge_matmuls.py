@@ -57,6 +57,8 @@ def why_apart(graph: PortableGraph, node: Node, constants: set[int], delivered: 
         return f"a product of shape {list(shape)}: only the columns of one row lie together"
     if not isinstance(shape[1], int):
         return f"a symbolic number of columns, {shape[1]}"
+    if node.is_scaled:
+        return "operands with scales or zero points"
     if any(op.kind != "eltwise" for op in node.post_ops):
         return "a post-op with an operand of its own"
     if node.inputs[0] in constants or not constants.issuperset(node.inputs[1:]):

@@ -62,6 +62,7 @@ class _Fuser:
         self.graph, self.nodes = graph, graph.nodes
         self._constants = graph.constant_tensors()
         self._outputs = set(graph.outputs)
+        self._aliased = {graph.outputs[i.alias] for i in graph.inputs if i.alias is not None}
         self._is_static = not graph.symbols
 
     def fuse_consumer(self, node: Node) -> bool:
@@ -99,6 +100,10 @@ class _Fuser:
             return f"{node.kind} has {_MAX_POST_OPS} post-ops, which is oneDNN's limit"
         if users[0].kind not in allowed:
             return f"{node.kind} takes no {users[0].kind} as a post-op"
+        if node.result_scaling is not None or users[0].is_scaled:
+            return "the value between them has a scale or a zero point"
+        if users[0].outputs[0] in self._aliased:
+            return f"the result of {users[0].kind} is written over an input of the region"
         if users[0].post_ops:
             return f"{users[0].kind} has post-ops of its own"
         before, after = self._dtype(out), self._dtype(users[0].outputs[0])
@@ -109,7 +114,7 @@ class _Fuser:
 
     def _with_eltwise(self, node: Node, user: Node) -> Node:
         op = PostOp("eltwise", user.attrs["alg"], user.attrs["alpha"], user.attrs["beta"])
-        return Node(node.kind, node.inputs, user.outputs, node.attrs, [*node.post_ops, op])
+        return Node(node.kind, node.inputs, user.outputs, node.attrs, [*node.post_ops, op], scalings=node.scalings)
 
     def _with_binary(self, node: Node, user: Node) -> Node | str:
         alg, out = user.attrs["alg"], node.outputs[0]
@@ -129,9 +134,16 @@ class _Fuser:
         elif place == 1 and alg in _ORDERED:
             return f"the result of {node.kind} is the second operand of {alg}"
         if alg == "add" and not ops and self._is_bias(node, other):
-            return Node(node.kind, (*node.inputs, self._bias(node, other)), user.outputs, node.attrs, ops)
+            return Node(
+                node.kind,
+                (*node.inputs, self._bias(node, other)),
+                user.outputs,
+                node.attrs,
+                ops,
+                scalings=node.scalings,
+            )
         ops.append(PostOp("binary", alg, input=len(node.inputs)))
-        return Node(node.kind, (*node.inputs, other), user.outputs, node.attrs, ops)
+        return Node(node.kind, (*node.inputs, other), user.outputs, node.attrs, ops, scalings=node.scalings)
 
     def _is_known_before(self, node: Node, tensor: int) -> bool:
         """Whether ``tensor`` is computed before ``node``; views of such a tensor are moved up to make it so."""

@@ -54,6 +54,8 @@ class _Sinker:
 
     def sink(self, node: Node) -> bool:
         """Move ``node`` above one view in front of it."""
+        if node.is_scaled:  # the view would change what the axes of its scales mean
+            return False
         for place, tensor in enumerate(node.inputs):
             view = self.nodes.producer(tensor)
             if (

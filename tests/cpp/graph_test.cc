@@ -27,7 +27,7 @@ std::string OneNode(const std::vector<std::string>& shapes, const std::string& o
     inputs += separator + (R"({"tensor":)" + std::to_string(i) + "}");
     ids += separator + std::to_string(i);
   }
-  return R"({"format":"tvm_byoc_dnnl.graph","version":1,"name":"g","tensors":[)" + tensors +
+  return R"({"format":"tvm_byoc_dnnl.graph","version":2,"name":"g","tensors":[)" + tensors +
          R"(],"inputs":[)" + inputs + R"(],"constants":[],"nodes":[{"kind":")" + kind +
          R"(","inputs":[)" + ids + R"(],"outputs":[)" + std::to_string(shapes.size()) +
          R"(],"attrs":)" + attrs + R"(,"post_ops":)" + post_ops + R"(}],"outputs":[)" +
@@ -119,6 +119,47 @@ TEST(RefusesWhatContradictsTheKind) {
        "does not broadcast"},
   };
   for (const Row& row : rows) CHECK_THROWS(kGraph, row.message, ParseGraph(row.json));
+}
+
+namespace {
+
+/// src [2,3] and indices [2,5] of this dtype, gathered to a result of this shape.
+std::string Gather(const char* dtype, const char* out, const char* axis,
+                   const char* src = "[2,3]") {
+  return std::string(R"({"format":"tvm_byoc_dnnl.graph","version":2,"name":"g","tensors":[
+         {"name":"x","dtype":"uint8","shape":)") +
+         src + R"(},{"name":"i","dtype":")" + dtype +
+         R"(","shape":[2,5]},{"name":"y","dtype":"uint8","shape":)" + out +
+         R"(}],"inputs":[{"tensor":0},{"tensor":1}],"constants":[],"nodes":[{"kind":"gather",
+         "inputs":[0,1],"outputs":[2],"attrs":{"alg":"from_end","axis":)" +
+         axis + R"(}}],"outputs":[2]})";
+}
+
+}  // namespace
+
+TEST(GatherReplacesAnAxis) {
+  CHECK_EQUAL(ParseGraph(Gather("int32", "[2,5,3]", "0")).nodes.size(), 1u);
+  CHECK_EQUAL(ParseGraph(Gather("int64", "[2,2,5]", "1")).nodes.size(), 1u);
+  CHECK_THROWS(kGraph, "expected [2, 5, 3]", ParseGraph(Gather("int32", "[2,2,5]", "0")));
+  CHECK_THROWS(kGraph, "indices int32 or int64", ParseGraph(Gather("uint8", "[2,5,3]", "0")));
+  CHECK_THROWS(kGraph, "axis 2", ParseGraph(Gather("int32", "[2,5,3]", "2")));
+  CHECK_THROWS(kGraph, "no elements", ParseGraph(Gather("int32", "[2,5,3]", "0", "[0,3]")));
+}
+
+TEST(ScalesAreReadWithTheInputs) {
+  const Graph graph =
+      ParseGraph(R"({"format":"tvm_byoc_dnnl.graph","version":2,"name":"g","tensors":[
+      {"name":"x","dtype":"int8","shape":[2,3]},{"name":"s","dtype":"float32","shape":[3]},
+      {"name":"z","dtype":"int32","shape":[1]},{"name":"y","dtype":"uint8","shape":[2,3]}],
+      "inputs":[{"tensor":0},{"tensor":1},{"tensor":2}],"constants":[],"nodes":[{"kind":"reorder",
+      "inputs":[{"tensor":0,"scale":1,"axis":1}],"outputs":[{"tensor":3,"zero_point":2}]}],
+      "outputs":[3]})");
+  const auto& node = graph.nodes[0];
+  CHECK_EQUAL(node.scalings[0].scale, 1);
+  CHECK_EQUAL(node.scalings[0].zero_point, -1);
+  CHECK_EQUAL(node.scalings[0].axis, 1);
+  CHECK_EQUAL(node.output_scaling.zero_point, 2);
+  CHECK(node.Reads() == std::vector<int>({0, 1, 2}));
 }
 
 TEST(PostOpOperandsFollowTheOwnInputs) {

@@ -24,7 +24,7 @@ std::string Network(const std::vector<std::string>& nodes, const std::string& ou
     tensors += R"(,{"name":"t","dtype":"float32","shape":[1,64,8,8]})";
     list += (i > 0 ? "," : "") + nodes[i];
   }
-  return R"({"format":"tvm_byoc_dnnl.graph","version":1,"name":"g","tensors":[)" + tensors +
+  return R"({"format":"tvm_byoc_dnnl.graph","version":2,"name":"g","tensors":[)" + tensors +
          R"(],"inputs":[{"tensor":0}],"constants":[{"tensor":1,"name":"c"}],"nodes":[)" + list +
          R"(],"outputs":)" + outputs + "}";
 }

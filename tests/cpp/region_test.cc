@@ -19,7 +19,7 @@ const Engine& Dnnl() {
 
 /// x [n, 3] -> x @ w, with w [3, 2].
 constexpr const char* kSymbolic = R"({
-  "format": "tvm_byoc_dnnl.graph", "version": 1, "name": "g",
+  "format": "tvm_byoc_dnnl.graph", "version": 2, "name": "g",
   "tensors": [{"name": "x", "dtype": "float32", "shape": ["n", 3]},
               {"name": "w", "dtype": "float32", "shape": [3, 2]},
               {"name": "y", "dtype": "float32", "shape": ["n", 2]}],

@@ -25,7 +25,7 @@ constexpr int64_t kInner = 24, kOuter = 40;
 
 /// relu(x [rows, 24] @ w [24, 40] + b [40]): packed weights, and a constant that a call reads.
 std::string GraphOf(const std::string& rows) {
-  return R"({"format": "tvm_byoc_dnnl.graph", "version": 1, "name": "g",
+  return R"({"format": "tvm_byoc_dnnl.graph", "version": 2, "name": "g",
     "tensors": [{"name": "x", "dtype": "float32", "shape": [)" +
          rows + R"(, 24]}, {"name": "w", "dtype": "float32", "shape": [24, 40]},
                 {"name": "b", "dtype": "float32", "shape": [1, 40]},

@@ -1,16 +1,20 @@
-"""Libraries that earlier builds of this package wrote: those of this format work, others are refused by name."""
+"""Libraries and graphs that earlier builds of this package wrote: they work, or are refused by name."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tvm
 
 import tvm_byoc_dnnl as byoc
-from tests.golden.make import BIAS, WEIGHT, format_version, model, path_of
+from tests.golden.make import BIAS, WEIGHT, format_version, graph, graph_path, model, path_of
+from tvm_byoc_dnnl import _native
+from tvm_byoc_dnnl.lower.graph import VERSION
 from tvm_byoc_dnnl.pipeline import metadata
 
 GOLDEN = sorted(path_of(0).parent.glob("format*.library"))
@@ -47,6 +51,29 @@ def test_a_library_of_a_newer_format_is_refused_by_name(tmp_path):
     (tmp_path / "m.so").write_bytes(data.replace(head, b"TVMBYOCD" + (99).to_bytes(4, "little")))
     with pytest.raises(byoc.ArtifactError, match=r"format version 99 \(written by tvm-byoc-dnnl .*build it again"):
         byoc.load(tmp_path / "m.so")
+
+
+def test_python_writes_the_golden_graph():
+    assert json.loads(graph().to_json()) == json.loads(graph_path(VERSION).read_text()), "the format changed"
+
+
+def test_the_library_reads_the_golden_graph():
+    document = graph_path(VERSION).read_text()
+    names = [constant["name"] for constant in json.loads(document)["constants"]]
+    module = _native.function("tvm_byoc_dnnl.ModuleCreate")("dnnl", "dnnl_0", document, names)
+    assert module.inspect_source() == document
+
+
+def test_a_graph_of_version_1_still_runs():
+    document = graph_path(1).read_text()
+    assert json.loads(document)["version"] == 1
+    names = [constant["name"] for constant in json.loads(document)["constants"]]
+    module = _native.function("tvm_byoc_dnnl.ModuleCreate")("dnnl", "dnnl_0", document, names)
+    module["__init_dnnl_0"]([tvm.runtime.tensor(value) for value in (WEIGHT, BIAS)])
+    x = np.random.default_rng(0).standard_normal((5, 6)).astype("float32")
+    y = tvm.runtime.tensor(np.empty((5, 4), "float32"))
+    module["dnnl_0"](tvm.runtime.tensor(x), y)
+    np.testing.assert_allclose(y.numpy(), np.maximum(x @ WEIGHT + BIAS, 0), rtol=1e-5, atol=1e-6)
 
 
 def test_a_description_of_another_version_is_refused_by_name(monkeypatch):

@@ -57,6 +57,7 @@ const std::vector<std::string>& Vocabulary() {
     std::vector<std::string> all = Words(
         "float32 float16 bfloat16 int32 int8 uint8 bool float64 int64 n m + - * // % max min inf "
         "-inf nan tensor shape kind attrs post_ops source eltwise binary alg alpha beta input "
+        "scale zero_point axis alias "
         "inputs outputs name dtype dnnl_0");
     for (int i = 0; i < kKindCount; ++i) {
       const KindSpec& spec = SpecOf(static_cast<Kind>(i));

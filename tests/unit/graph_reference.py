@@ -47,20 +47,24 @@ class GraphBuilder:
     def node(
         self,
         kind: str,
-        inputs: list[int],
+        inputs: list[Any],
         shape: Any,
         dtype: str = "float32",
         post_ops: Any = (),
+        scaling: dict[str, int] | None = None,
         **attrs: Any,
     ) -> int:
-        node: dict[str, Any] = {"kind": kind, "inputs": list(inputs), "outputs": [self.tensor(shape, dtype)]}
+        """Append a node; an input is an id or `scaled`, and ``scaling`` is the same for the output."""
+        result = self.tensor(shape, dtype)
+        output = {"tensor": result, **scaling} if scaling else result
+        node: dict[str, Any] = {"kind": kind, "inputs": list(inputs), "outputs": [output]}
         node |= {"attrs": attrs, "post_ops": list(post_ops), "source": [f"test.{kind}"]}
         self.nodes.append(node)
-        return node["outputs"][0]
+        return result
 
     def document(self) -> dict:
         fields = ("tensors", "inputs", "constants", "nodes", "outputs")
-        head = {"format": "tvm_byoc_dnnl.graph", "version": 1, "name": self.name}
+        head = {"format": "tvm_byoc_dnnl.graph", "version": 2, "name": self.name}
         return head | {field: getattr(self, field) for field in fields}
 
     def json(self) -> str:
@@ -77,10 +81,11 @@ class GraphBuilder:
         for entry, value in zip(self.constants, self.values, strict=True):
             env[entry["tensor"]] = value
         for node in self.nodes:
-            values = [env[i].astype(np.float64) for i in node["inputs"]]
+            values = [self._value(env, operand) for operand in node["inputs"]]
             extra = [op["input"] for op in node["post_ops"] if op["kind"] == "binary"]
             own = values[: min(extra, default=len(values))]
-            target = self.tensors[node["outputs"][0]]
+            output = node["outputs"][0]
+            target = self.tensors[_id(output)]
             shape = target["shape"] if all(isinstance(d, int) for d in target["shape"]) else None
             result = KINDS[node["kind"]](own, node["attrs"], shape)
             for op in node["post_ops"]:
@@ -88,10 +93,43 @@ class GraphBuilder:
                     result = eltwise(op["alg"], result, op["alpha"], op["beta"])
                 else:
                     result = BINARY[op["alg"]](result, values[op["input"]])
+            result = self._stored(env, output, result)
             if target["dtype"] in RANGES:
                 result = np.clip(np.rint(result), *RANGES[target["dtype"]])
-            env[node["outputs"][0]] = result
+            env[_id(output)] = result
         return [env[i] for i in self.outputs]
+
+    def _parameters(self, env: dict[int, np.ndarray], operand: dict) -> tuple[np.ndarray, np.ndarray]:
+        """Scale and zero point in a shape that broadcasts over the operand."""
+        shape = self.tensors[operand["tensor"]]["shape"]
+
+        def along(name: str, default: float) -> np.ndarray:
+            value = env[operand[name]].astype(np.float64) if name in operand else np.array([default])
+            extent = [-1 if i == operand.get("axis") else 1 for i in range(len(shape))]
+            if value.size != 1 and value.size != shape[operand["axis"]]:  # of grouped weights
+                extent[:2] = shape[:2]
+            return value.reshape(extent)
+
+        return along("scale", 1.0), along("zero_point", 0.0)
+
+    def _value(self, env: dict[int, np.ndarray], operand: Any) -> np.ndarray:
+        """What an operand means: float64 holds all products of bytes exactly."""
+        stored = env[_id(operand)].astype(np.float64)
+        if not isinstance(operand, dict):
+            return stored
+        scale, zero_point = self._parameters(env, operand)
+        return (stored - zero_point) * scale
+
+    def _stored(self, env: dict[int, np.ndarray], output: Any, value: np.ndarray) -> np.ndarray:
+        if not isinstance(output, dict):
+            return value
+        scale, zero_point = self._parameters(env, output)
+        quotient = value / scale
+        return (np.rint(quotient) if self.tensors[output["tensor"]]["dtype"] in RANGES else quotient) + zero_point
+
+
+def _id(operand: Any) -> int:
+    return operand["tensor"] if isinstance(operand, dict) else operand
 
 
 def eltwise(alg: str, x: np.ndarray, alpha: float, beta: float) -> np.ndarray:
@@ -288,6 +326,15 @@ def pad(inputs: list, a: dict, shape: Any) -> np.ndarray:
     return np.pad(inputs[0], pads, constant_values=float(a["value"]))
 
 
+def gather(inputs: list, a: dict, shape: Any) -> np.ndarray:
+    data, indices = inputs
+    size, indices = data.shape[a["axis"]], indices.astype(np.int64)
+    if a["alg"] == "from_end":
+        indices = np.where(indices < 0, indices + size, indices)
+    mode = "wrap" if a["alg"] == "wrap" else "clip"
+    return np.take(data, indices, a["axis"], mode=mode)
+
+
 KINDS = {
     "convolution": convolution,
     "deconvolution": deconvolution,
@@ -310,4 +357,5 @@ KINDS = {
     "slice": slice_,
     "expand": lambda inputs, a, shape: np.broadcast_to(inputs[0], shape),
     "pad": pad,
+    "gather": gather,
 }

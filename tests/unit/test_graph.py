@@ -29,7 +29,7 @@ def _relu_graph() -> PortableGraph:
 def test_json_is_the_documented_document():
     document = json.loads(_relu_graph().to_json())
     assert document["format"] == "tvm_byoc_dnnl.graph"
-    assert document["version"] == 1
+    assert document["version"] == 2
     assert document["nodes"][0]["attrs"]["beta"] == "inf"
     assert document["inputs"] == [{"tensor": 0}]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from tests.unit.graph_reference import BINARY, GraphBuilder
 from tvm_byoc_dnnl import _native
+from tvm_byoc_dnnl.patterns.dnnl.source import source_build
 
 pytestmark = pytest.mark.native
 
@@ -27,13 +29,31 @@ def window(rank: int, stride: int = 1, dilation: int = 1, pad: int = 0, end: int
 
 
 def execute(g: GraphBuilder, arguments: list[np.ndarray]) -> list[np.ndarray]:
+    return _run(_native.function("tvm_byoc_dnnl.ModuleCreate")("dnnl", g.name, g.json(), g.const_names()), g, arguments)
+
+
+def _run(module: Any, g: GraphBuilder, arguments: list[np.ndarray]) -> list[np.ndarray]:
+    """The outputs; those that are written over an input are that argument."""
     import tvm_ffi
 
-    module = _native.function("tvm_byoc_dnnl.ModuleCreate")("dnnl", g.name, g.json(), g.const_names())
     module[f"__init_{g.name}"]([tvm_ffi.from_dlpack(np.ascontiguousarray(v)) for v in g.values])
     outputs = [np.full(g.tensors[i]["shape"], 77, g.tensors[i]["dtype"]) for i in g.outputs]
+    for entry, argument in zip((i for i in g.inputs if "tensor" in i), arguments, strict=True):
+        if "alias" in entry:
+            outputs[entry["alias"]] = argument
     module[g.name](*map(tvm_ffi.from_dlpack, [*arguments, *outputs]))
     return outputs
+
+
+def run_emitted(g: GraphBuilder, arguments: list[np.ndarray], folder: Path) -> list[np.ndarray]:
+    """What source emitted for the graph computes, compiled as functions of TVM."""
+    import tvm
+
+    code = _native.function("tvm_byoc_dnnl.Emit")("dnnl", g.json(), g.const_names(), True)
+    source = tvm.get_global_func("runtime.CSourceModuleCreate")(code, "c", [g.name], g.const_names())
+    build = source_build()
+    source.export_library(folder / "region.so", options=[*build.compile_options, *build.link_options])
+    return _run(tvm.runtime.load_module(folder / "region.so"), g, arguments)
 
 
 def check(g: GraphBuilder, arguments: list[np.ndarray], tolerance: float = 1e-4) -> None:

@@ -10,12 +10,28 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from ..errors import GraphError
-from .node_list import Node, NodeList, PostOp
+from .node_list import Node, NodeList, PostOp, Scaling
 
-__all__ = ["FORMAT", "VERSION", "Constant", "Dim", "Input", "Node", "NodeList", "PortableGraph", "PostOp", "Tensor"]
+__all__ = [
+    "FORMAT",
+    "VERSION",
+    "VIEWS",
+    "Constant",
+    "Dim",
+    "Input",
+    "Node",
+    "NodeList",
+    "PortableGraph",
+    "PostOp",
+    "Scaling",
+    "Tensor",
+]
 
 FORMAT = "tvm_byoc_dnnl.graph"
-VERSION = 1
+VERSION = 2
+
+#: kinds whose result may lie in the memory of their input
+VIEWS = frozenset({"reshape", "permute", "slice", "expand"})
 
 #: a number, a symbol, or ``(operator, dim, dim)``
 Dim: TypeAlias = "int | str | tuple[str, Dim, Dim]"
@@ -32,10 +48,14 @@ class Tensor:
 
 @dataclass
 class Input:
-    """One argument of the call: a tensor's id, or a shape that only binds symbols."""
+    """One argument of the call: a tensor's id, or a shape that only binds symbols.
+
+    ``alias`` is the position of the output that is written over the tensor.
+    """
 
     tensor: int | None = None
     shape: tuple[Dim, ...] | None = None
+    alias: int | None = None
 
 
 @dataclass
@@ -86,13 +106,45 @@ class PortableGraph:
         define((i.tensor for i in self.inputs if i.tensor is not None), "an input")
         define((c.tensor for c in self.constants), "a constant")
         for k, node in enumerate(self.nodes):
-            read(node.inputs, f"node {k} ({node.kind})")
+            read(node.reads, f"node {k} ({node.kind})")
             define(node.outputs, f"the output of node {k} ({node.kind})")
             for op in node.post_ops:
                 if op.kind == "binary" and not (op.input is not None and 0 <= op.input < len(node.inputs)):
                     raise GraphError(f"{self.name}: node {k} ({node.kind}) has a binary post-op without its operand")
         read(self.outputs, "the region's output")
+        for entry in self.inputs:
+            if entry.alias is not None:
+                self._check_alias(entry, entry.alias)
         return self
+
+    def _check_alias(self, entry: Input, alias: int) -> None:
+        """Check that an output may be written over an input."""
+        name = f"{self.name}: input tensor {entry.tensor}"
+        if entry.tensor is None or not 0 <= alias < len(self.outputs):
+            raise GraphError(f"{name} is the alias of output {alias}, but there are {len(self.outputs)} outputs")
+        result = self.outputs[alias]
+        old, new = self.tensors[entry.tensor], self.tensors[result]
+        if (old.dtype, old.shape) != (new.dtype, new.shape):
+            raise GraphError(
+                f"{name} is the alias of output {alias}, which is {new.dtype}{list(new.shape)}, "
+                f"expected {old.dtype}{list(old.shape)}"
+            )
+        if result == entry.tensor:
+            return
+        writer = self.nodes.producer(result)
+        if writer is None:
+            raise GraphError(f"{name} is the alias of output {alias}, which no node makes")
+        waiting, seen = [entry.tensor], {entry.tensor}
+        while waiting:
+            tensor = waiting.pop()
+            if tensor in self.outputs:
+                raise GraphError(f"{name} is read as an output after output {alias} has been written over it")
+            for reader in self.nodes.readers(tensor):
+                if self.nodes.precedes(writer, reader):
+                    raise GraphError(f"{name} is read by {reader.kind} after output {alias} has been written over it")
+                new_views = set(reader.outputs) - seen if reader.kind in VIEWS else set()
+                seen |= new_views
+                waiting.extend(new_views)
 
     def prune(self) -> PortableGraph:
         """Drop nodes, constants and tensors that no output needs, and renumber the rest."""
@@ -100,7 +152,7 @@ class PortableGraph:
         nodes = []
         for node in reversed(self.nodes):
             if live.intersection(node.outputs):
-                live.update(node.inputs)
+                live.update(node.reads)
                 nodes.append(node)
         nodes.reverse()
         self.constants = [c for c in self.constants if c.tensor in live]
@@ -109,7 +161,7 @@ class PortableGraph:
         new_id = {old: new for new, old in enumerate(order)}
         self.tensors = [self.tensors[i] for i in order]
         for node in nodes:
-            node.inputs = tuple(new_id[i] for i in node.inputs)
+            node.reread(new_id)
             node.outputs = tuple(new_id[i] for i in node.outputs)
         self.nodes = NodeList(nodes)
         for entry in self.inputs:
@@ -124,7 +176,7 @@ class PortableGraph:
         """Tensors known before the first call: the constants, and what is computed from nothing else."""
         known = {c.tensor for c in self.constants}
         for node in self.nodes:
-            if known.issuperset(node.inputs):
+            if known.issuperset(node.reads):
                 known.update(node.outputs)
         return known
 
@@ -144,25 +196,22 @@ class PortableGraph:
     def replace(self, tensors: Mapping[int, int]) -> None:
         """Let all that reads a key, the region's outputs included, read its value instead."""
         for node in dict.fromkeys(n for t in tensors for n in self.nodes.readers(t)):
-            self.nodes.rewire(node, [tensors.get(t, t) for t in node.inputs])
+            self.nodes.reread(node, tensors)
         self.outputs = [tensors.get(t, t) for t in self.outputs]
 
     def isolate(self, node: Node, constants: set[int]) -> PortableGraph:
         """A graph of ``node`` alone; its operands are constants where ``constants`` holds them, else inputs."""
-        ids = list(dict.fromkeys([*node.inputs, *node.outputs]))
+        ids = list(dict.fromkeys([*node.reads, *node.outputs]))
         new_id = {old: new for new, old in enumerate(ids)}
         alone = PortableGraph("alone", [replace(self.tensors[i], name="") for i in ids])
-        for i in dict.fromkeys(node.inputs):
+        for i in dict.fromkeys(node.reads):
             if i in constants:
                 alone.constants.append(Constant(new_id[i], f"c{new_id[i]}"))
             else:
                 alone.inputs.append(Input(tensor=new_id[i]))
-        lone = replace(
-            node,
-            inputs=tuple(new_id[i] for i in node.inputs),
-            outputs=tuple(new_id[i] for i in node.outputs),
-            source=[],
-        )
+        lone = replace(node, source=[])
+        lone.reread(new_id)
+        lone.outputs = tuple(new_id[i] for i in node.outputs)
         alone.nodes.append(lone)
         alone.outputs = list(lone.outputs)
         return alone
@@ -190,7 +239,10 @@ class PortableGraph:
             "name": self.name,
             "tensors": [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in self.tensors],
             "inputs": [
-                {"tensor": i.tensor} if i.tensor is not None else {"shape": list(i.shape or ())} for i in self.inputs
+                {"shape": list(i.shape or ())}
+                if i.tensor is None
+                else {"tensor": i.tensor} | ({} if i.alias is None else {"alias": i.alias})
+                for i in self.inputs
             ],
             "constants": [{"tensor": c.tensor, "name": c.name} for c in self.constants],
             "nodes": [_node_dict(n) for n in self.nodes],
@@ -248,6 +300,14 @@ def _number(value: Any) -> Any:
     return value
 
 
+def _operand(tensor: int, scaling: Scaling | None) -> int | dict[str, int]:
+    """A tensor's id, with its scale and zero point where it has any."""
+    if scaling is None:
+        return tensor
+    fields = {"tensor": tensor, "scale": scaling.scale, "zero_point": scaling.zero_point, "axis": scaling.axis}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 def _node_dict(node: Node) -> dict[str, Any]:
     post_ops = []
     for op in node.post_ops:
@@ -258,8 +318,8 @@ def _node_dict(node: Node) -> dict[str, Any]:
     attrs = {k: _number(list(v) if isinstance(v, tuple) else v) for k, v in node.attrs.items()}
     return {
         "kind": node.kind,
-        "inputs": list(node.inputs),
-        "outputs": list(node.outputs),
+        "inputs": [_operand(t, node.scalings.get(k)) for k, t in enumerate(node.inputs)],
+        "outputs": [_operand(t, node.result_scaling) for t in node.outputs],
         "attrs": attrs,
         "post_ops": post_ops,
         "source": node.source,

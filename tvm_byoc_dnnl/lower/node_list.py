@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-__all__ = ["Node", "NodeList", "PostOp"]
+__all__ = ["Node", "NodeList", "PostOp", "Scaling"]
 
 
 @dataclass
@@ -21,12 +21,49 @@ class PostOp:
     input: int | None = None
 
 
+@dataclass(frozen=True)
+class Scaling:
+    """What stored elements mean: value = (stored - zero point) · scale.
+
+    Attributes
+    ----------
+    scale : int or None
+        A tensor of float32 and rank 1.
+    zero_point : int or None
+        A tensor of int32 and rank 1.
+    axis : int or None
+        The axis with one of them for each channel; ``None`` where one is for all.
+    """
+
+    scale: int | None = None
+    zero_point: int | None = None
+    axis: int | None = None
+
+    @property
+    def tensors(self) -> tuple[int, ...]:
+        """The scale and the zero point, where there are any."""
+        return tuple(t for t in (self.scale, self.zero_point) if t is not None)
+
+    def renamed(self, names: Mapping[int, int]) -> Scaling:
+        """The same with other ids."""
+        scale, zero_point = (None if t is None else names.get(t, t) for t in (self.scale, self.zero_point))
+        return Scaling(scale, zero_point, self.axis)
+
+
 @dataclass(eq=False)
 class Node:
     """One primitive or view; compared by identity, since passes rewrite it in place.
 
-    Once a node is in a graph, only `NodeList.rewire` changes its tensors. ``apart`` is why the node is not fused into
-    the one that makes its input; it is for reports, not in the document.
+    Once a node is in a graph, only `NodeList.rewire` and `NodeList.reread` change its tensors.
+
+    Attributes
+    ----------
+    scalings : dict
+        Scales and zero points of inputs, by their position.
+    result_scaling : Scaling or None
+        Those of the output.
+    apart : str
+        Why the node is not fused into the one that makes its input; for reports, not in the document.
     """
 
     kind: str
@@ -36,9 +73,28 @@ class Node:
     post_ops: list[PostOp] = field(default_factory=list)
     source: list[str] = field(default_factory=list)
     apart: str = ""
+    scalings: dict[int, Scaling] = field(default_factory=dict)
+    result_scaling: Scaling | None = None
 
     def __post_init__(self) -> None:
         self.inputs, self.outputs = tuple(self.inputs), tuple(self.outputs)
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether an operand or the result has a scale or a zero point."""
+        return bool(self.scalings) or self.result_scaling is not None
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """All tensors that the node reads: the inputs, then scales and zero points."""
+        scalings = [*self.scalings.values(), *([self.result_scaling] if self.result_scaling else [])]
+        return (*self.inputs, *(t for s in scalings for t in s.tensors))
+
+    def reread(self, names: Mapping[int, int]) -> None:
+        """Read the tensors that ``names`` has for those that are read now."""
+        self.inputs = tuple(names.get(t, t) for t in self.inputs)
+        self.scalings = {place: s.renamed(names) for place, s in self.scalings.items()}
+        self.result_scaling = self.result_scaling.renamed(names) if self.result_scaling else None
 
 
 #: distance of the labels of neighbours that have room between them
@@ -137,6 +193,12 @@ class NodeList:
         node.outputs = node.outputs if outputs is None else tuple(outputs)
         self._connect(node)
 
+    def reread(self, node: Node, names: Mapping[int, int]) -> None:
+        """Let a node read the tensors that ``names`` has for those that it reads now."""
+        self._disconnect(node)
+        node.reread(names)
+        self._connect(node)
+
     def sort(self, key: Callable[[Node], Any]) -> None:
         """Order the nodes by ``key``; those that are equal keep their order."""
         for node in sorted(self, key=key):
@@ -145,7 +207,7 @@ class NodeList:
     def _connect(self, node: Node) -> None:
         for tensor in node.outputs:
             self._producer[tensor] = node
-        for tensor in node.inputs:
+        for tensor in node.reads:
             readers = self._readers.setdefault(tensor, {})
             readers[node] = readers.get(node, 0) + 1
 
@@ -153,7 +215,7 @@ class NodeList:
         for tensor in node.outputs:
             if self._producer.get(tensor) is node:
                 del self._producer[tensor]
-        for tensor in node.inputs:
+        for tensor in node.reads:
             self._readers[tensor].pop(node, None)
 
     def _link(self, node: Node, before: Node | None) -> None:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// XXH64 with seed 0: a checksum as fast as memory, for what is too large for CRC-32.
+// XXH64 with seed 0: a checksum that is computed as fast as memory is read.
 #ifndef TVM_BYOC_DNNL_COMMON_SUPPORT_XXHASH_H_
 #define TVM_BYOC_DNNL_COMMON_SUPPORT_XXHASH_H_
 

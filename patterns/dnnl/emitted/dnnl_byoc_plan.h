@@ -53,6 +53,7 @@ typedef struct {
   dnnl_byoc_home home;
   size_t index; /* which input, output or constant; the offset in the arena */
   size_t bytes;
+  int alias; /* 1 + the output that is written over this input; 0 for none */
 } dnnl_byoc_buffer;
 
 /* One argument of a primitive: a part of a buffer, in a layout. */
@@ -272,6 +273,9 @@ DNNL_BYOC_FUNCTION int dnnl_byoc_bind(dnnl_byoc_region* r, dnnl_byoc_step* step,
   const dnnl_byoc_buffer* b = &r->buffers[buffer];
   const size_t bytes = dnnl_memory_desc_get_size(md); /* of a part: with the gaps, to its end */
   const int packed = b->home == DNNL_BYOC_PACKED || b->home == DNNL_BYOC_TEMPORARY;
+  /* Scales and zero points have no layout to ask for. */
+  const int is_attribute = arg < DNNL_ARG_ATTR_MULTIPLE_POST_OP_BASE &&
+                           (arg & (DNNL_ARG_ATTR_SCALES | DNNL_ARG_ATTR_ZERO_POINTS)) != 0;
   if (packed && r->packed[buffer] == NULL) {
     r->capacity[buffer] = bytes > b->bytes ? bytes : b->bytes;
     r->packed[buffer] = dnnl_byoc_allocate(b->home == DNNL_BYOC_PACKED ? &r->blocks : &r->temporary,
@@ -279,7 +283,7 @@ DNNL_BYOC_FUNCTION int dnnl_byoc_bind(dnnl_byoc_region* r, dnnl_byoc_step* step,
     if (r->packed[buffer] == NULL) return 1;
   }
   if (bytes > (packed ? r->capacity[buffer] : b->bytes) ||
-      (step->pd != NULL &&
+      (step->pd != NULL && !is_attribute &&
        !dnnl_byoc_same_layout(
            md, dnnl_primitive_desc_query_md(step->pd, dnnl_query_exec_arg_md, arg)))) {
     snprintf(r->error, sizeof(r->error),

@@ -131,6 +131,13 @@ DNNL_BYOC_FUNCTION int dnnl_byoc_run(dnnl_byoc_region* r, const void* const* inp
                                      void* const* outputs, char* error) {
   dnnl_byoc_context* c;
   int k, failed = 1;
+  for (k = 0; k < r->num_buffers; ++k) {
+    const dnnl_byoc_buffer* b = &r->buffers[k];
+    if (b->alias == 0 || inputs[b->index] == outputs[b->alias - 1]) continue;
+    snprintf(error, DNNL_BYOC_ERROR_BYTES, "input %d and output %d must be the same memory",
+             (int)b->index, b->alias - 1);
+    return 1;
+  }
   pthread_mutex_lock(&r->lock);
   c = r->idle;
   if (c != NULL) r->idle = c->next;

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// A product of 8-bit integers keeps its scales and zero points, as attributes of its primitive. For
+// all other nodes the operands are converted to float32 before, and the result is converted after.
+#include "dnnl/scaling.h"
+
+#include <algorithm>
+
+#include "common/support/error.h"
+
+namespace tvm_byoc_dnnl {
+namespace {
+
+bool IsConvolution(Kind kind) { return kind == Kind::kConvolution || kind == Kind::kDeconvolution; }
+bool IsProduct(Kind kind) { return IsConvolution(kind) || kind == Kind::kMatmul; }
+
+bool IsByte(DType dtype) { return dtype == DType::kInt8 || dtype == DType::kUInt8; }
+bool IsInteger(DType dtype) { return IsByte(dtype) || dtype == DType::kInt32; }
+
+/// Whether the weights have an axis of groups.
+bool HasGroups(const Node& node, const Lowering& lowering) {
+  return IsConvolution(node.kind) &&
+         lowering.shape(node.inputs[1]).size() > lowering.shape(node.inputs[0]).size();
+}
+
+/// The axes over which these values extend, as a mask of oneDNN's.
+int MaskOf(int value, const Scaling& scaling, bool is_grouped, const Lowering& lowering) {
+  if (value < 0 || scaling.axis < 0 || lowering.shape(value)[0] == 1) return 0;
+  // Axis 1 of grouped weights stands for the channels of all groups.
+  return is_grouped && scaling.axis == 1 ? 3 : 1 << scaling.axis;
+}
+
+ScalingDesc Describe(int arg, const Scaling& scaling, bool is_grouped, const Lowering& lowering) {
+  return {arg, scaling.scale, scaling.zero_point,
+          MaskOf(scaling.scale, scaling, is_grouped, lowering),
+          MaskOf(scaling.zero_point, scaling, is_grouped, lowering)};
+}
+
+/// Whether oneDNN's product of 8-bit integers has these attributes: one zero point for all, one
+/// scale for all or, for the weights, for each channel of the result.
+bool IsOfProduct(const Node& node, const Lowering& lowering) {
+  if (!IsProduct(node.kind) || !IsByte(lowering.dtype(node.inputs[0])) ||
+      lowering.dtype(node.inputs[1]) != DType::kInt8) {
+    return false;
+  }
+  for (const ScalingDesc& s : Scalings(node, lowering)) {
+    if (s.zero_point_mask != 0) return false;
+    if (s.arg != DNNL_ARG_WEIGHTS) {
+      if (s.scale_mask != 0) return false;
+      continue;
+    }
+    const auto rank = lowering.shape(node.inputs[1]).size();
+    const int channels = node.kind == Kind::kMatmul  ? 1 << (rank - 1)
+                         : HasGroups(node, lowering) ? 3
+                                                     : 1;
+    if (s.scale_mask != 0 && s.scale_mask != channels) return false;
+    if (s.zero_point >= 0 && IsConvolution(node.kind)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool IsScaled(const Node& node) {
+  return !node.output_scaling.IsNone() ||
+         std::any_of(node.scalings.begin(), node.scalings.end(),
+                     [](const Scaling& scaling) { return !scaling.IsNone(); });
+}
+
+std::vector<ScalingDesc> Scalings(const Node& node, const Lowering& lowering) {
+  std::vector<ScalingDesc> result;
+  constexpr int kArgs[] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS};
+  for (size_t i = 0; i < std::min(node.scalings.size(), std::size(kArgs)); ++i) {
+    if (node.scalings[i].IsNone()) continue;
+    result.push_back(
+        Describe(kArgs[i], node.scalings[i], i == 1 && HasGroups(node, lowering), lowering));
+  }
+  if (!node.output_scaling.IsNone()) {
+    result.push_back(Describe(DNNL_ARG_DST, node.output_scaling, false, lowering));
+  }
+  return result;
+}
+
+void Lowering::Convert(int from, const Scaling& of_source, int to, const Scaling& of_result,
+                       bool is_grouped) {
+  OpDesc op;
+  op.kind = dnnl::primitive::kind::reorder;
+  const MemoryDesc& source = Layout(from);
+  op.args = {{DNNL_ARG_FROM, from, source}, {DNNL_ARG_TO, to, Dense(shape(to), dtype(to))}};
+  if (!of_source.IsNone())
+    op.scalings.push_back(Describe(DNNL_ARG_FROM, of_source, is_grouped, *this));
+  if (!of_result.IsNone())
+    op.scalings.push_back(Describe(DNNL_ARG_TO, of_result, is_grouped, *this));
+  OpDesc dense = op;
+  dense.args[0].md = Dense(shape(from), dtype(from));
+  if (!Emit({op, dense}, /*accept_reference=*/true)) {
+    Fail(ErrorKind::kUnsupported, "oneDNN cannot convert ", Name(dtype(from)), " to ",
+         Name(dtype(to)), " with these scales and zero points");
+  }
+}
+
+/// Whether all of these values (-1: none) are known before the first call.
+bool Lowering::AllConstant(const std::vector<int>& values) const {
+  return std::all_of(values.begin(), values.end(),
+                     [&](int value) { return value < 0 || IsConstant(value); });
+}
+
+void Lowering::LowerScaled(const Node& node) {
+  if (node.kind == Kind::kReorder && node.post_ops.empty()) {
+    return Convert(node.inputs[0], node.scalings[0], node.output, node.output_scaling, false);
+  }
+  Node plain = node;
+  auto to_float = [&](size_t i) {
+    const int input = node.inputs[i];
+    const Scaling& scaling = node.scalings[i];
+    const bool constant = AllConstant({input, scaling.scale, scaling.zero_point});
+    plain.inputs[i] = NewValue(shape(input), DType::kFloat32, constant);
+    plain.scalings[i] = {};
+    Convert(input, scaling, plain.inputs[i], {}, i == 1 && HasGroups(node, *this));
+  };
+  for (size_t i = 2; i < node.scalings.size(); ++i) {  // a bias has no attributes
+    if (!node.scalings[i].IsNone()) to_float(i);
+  }
+  if (IsOfProduct(plain, *this) && EmitFused(plain, plain.post_ops.size())) return;
+  if (IsProduct(node.kind) && dtype(node.output) == DType::kInt32 && node.output_scaling.IsNone()) {
+    Fail(ErrorKind::kUnsupported,
+         "oneDNN has no exact product of integers with these scales and zero points here");
+  }
+  for (int i = 0; i < node.own_inputs; ++i) {
+    if (IsInteger(dtype(plain.inputs[i])) || !plain.scalings[i].IsNone()) to_float(i);
+  }
+  if (node.output_scaling.IsNone() && !IsInteger(dtype(node.output))) return LowerNode(plain);
+  plain.output = NewValue(shape(node.output), DType::kFloat32, IsConstant(node.output));
+  plain.output_scaling = {};
+  LowerNode(plain);
+  Convert(plain.output, {}, node.output, node.output_scaling, false);
+}
+
+}  // namespace tvm_byoc_dnnl
