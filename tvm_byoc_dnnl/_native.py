@@ -19,6 +19,7 @@ __all__ = [
     "INCLUDE",
     "OPENMP_CURE",
     "available",
+    "checksum",
     "engine_available",
     "engine_info",
     "engines",
@@ -78,6 +79,11 @@ def function(name: str) -> Callable[..., Any]:
 
     load()
     return tvm_ffi.get_global_func(name)
+
+
+def checksum(tensor: Any) -> int:
+    """The xxHash64 of a dense tensor's bytes."""
+    return int(function("tvm_byoc_dnnl.Checksum")(tensor)) % (1 << 64)
 
 
 def spins_for_long() -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import struct
 import threading
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -16,7 +15,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from . import _native
+from . import _native, library_file
 from .errors import ArtifactError, InputError
 from .pipeline.metadata import read_metadata
 from .signature import TensorInfo, check_symbols, random_arrays
@@ -243,8 +242,8 @@ def load(path: str | PathLike[str]) -> Runner:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}; expected a library written by export_library")
-    _check_elf(path)
     _native.load()
+    library_file.check(path)
     try:
         # TVM's own load_module keeps what it loads until the process ends.
         module = tvm_ffi.load_module(str(path.resolve()), keep_module_alive=False)
@@ -255,24 +254,3 @@ def load(path: str | PathLike[str]) -> Runner:
             f"{path} is not a library that can be loaded here: {error}; export the model again with this version"
         ) from error
     return Runner(module)
-
-
-def _check_elf(path: Path) -> None:
-    """Refuse what is no whole ELF file: mapping a truncated one ends the process with a bus error.
-
-    Offsets of the header's fields: System V ABI, chapter 4, for 64-bit files. The section headers stand last.
-    """
-    with path.open("rb") as file:
-        header = file.read(64)
-    if len(header) < 64 or header[:4] != b"\x7fELF":
-        raise ArtifactError(
-            f"{path} is not a library that can be loaded: no ELF file; expected what export_library wrote"
-        )
-    (sections_at,) = struct.unpack_from("<Q", header, 40)
-    entry_size, entries = struct.unpack_from("<HH", header, 58)
-    size, needed = path.stat().st_size, sections_at + entry_size * entries
-    if size < needed:
-        raise ArtifactError(
-            f"{path} is not a library that can be loaded: it has {size} bytes, its header says {needed}; "
-            "it was cut off, copy or export it again"
-        )

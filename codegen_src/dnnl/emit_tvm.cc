@@ -83,9 +83,12 @@ std::string EmitEntryPoints(const Graph& graph) {
   const std::string& name = graph.name;
   const std::string parameters =
       "(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result)";
-  return Cat("\n", tables.Text(), "static const dnnl_byoc_signature kSignature = {\n    \"", name,
-             "\", ", name, "_create, ", inputs.size(), ", ", graph.outputs.size(), ", ",
-             constants.size(), ", kInputs, kOutputs, kConstants};\n\n",
+  return Cat("\n", tables.Text(),
+             "/* Of the constants; whoever knows their values defines it. */\n"
+             "DNNL_BYOC_EXTERN const uint64_t ",
+             name, "_checksums[];\n", "static const dnnl_byoc_signature kSignature = {\n    \"",
+             name, "\", ", name, "_create, ", inputs.size(), ", ", graph.outputs.size(), ", ",
+             constants.size(), ", kInputs, kOutputs, kConstants, ", name, "_checksums};\n\n",
              "static void release(void);\n"
              "static dnnl_byoc_function function = {\n"
              "    &kSignature, release, PTHREAD_MUTEX_INITIALIZER, 0, NULL, NULL, NULL};\n"

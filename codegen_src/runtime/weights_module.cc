@@ -284,7 +284,10 @@ TVM_FFI_STATIC_INIT_BLOCK() {
                    LoadWeightsTable(std::string_view(bytes.data(), bytes.size()))));
              });
            })
-      .def("tvm_byoc_dnnl.WeightsModuleCreate", CreateWeights);
+      .def("tvm_byoc_dnnl.WeightsModuleCreate", CreateWeights)
+      .def("tvm_byoc_dnnl.Checksum", [](const ffi::Tensor& dense) {
+        return static_cast<int64_t>(Xxh64(BytesOf(*dense.GetDLTensorPtr())));
+      });
 }
 
 }  // namespace

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tvm
 
+from ... import _native
 from ...lower.graph import Tensor
 from ...namespace import Standalone
 from .source import EMITTED
@@ -17,7 +19,7 @@ from .source import EMITTED
 __all__ = ["write_program"]
 
 #: copied as they are
-_FIXED = ("dnnl_byoc_plan.h", "dnnl_byoc_runtime.h", "main.c", "CMakeLists.txt")
+_FIXED = ("dnnl_byoc_checksum.h", "dnnl_byoc_plan.h", "dnnl_byoc_runtime.h", "main.c", "CMakeLists.txt")
 _ALIGNMENT = 64
 _ITEM_BYTES = {"float16": 2, "bfloat16": 2, "bool": 1}
 
@@ -30,6 +32,7 @@ class _Entry:
     dtype: str
     shape: tuple[int, ...]
     offset: int
+    checksum: int = 0
 
     @property
     def bytes(self) -> int:
@@ -52,11 +55,12 @@ def write_program(program: Standalone, folder: Path) -> list[Path]:
     Returns
     -------
     list of Path
-        ``program.h`` (which tensor stands where in the files), ``weights.bin``, and the fixed ``dnnl_byoc_plan.h``,
-        ``dnnl_byoc_runtime.h``, ``main.c`` and ``CMakeLists.txt``.
+        ``program.h`` (which tensor stands where in the files), ``weights.bin``, and the fixed headers,
+        ``main.c`` and ``CMakeLists.txt``.
     """
     graph = program.graph
     constants = _lay_out([(c.name, graph.tensors[c.tensor]) for c in graph.constants], _ALIGNMENT)
+    constants = [replace(e, checksum=_checksum(v)) for e, v in zip(constants, program.constants, strict=True)]
     (folder / "program.h").write_text(_header(program, constants))
     _write_weights(folder / "weights.bin", constants, program.constants)
     for name in _FIXED:
@@ -71,6 +75,10 @@ def _lay_out(tensors: Iterable[tuple[str, Tensor]], alignment: int = 1) -> list[
         shape = tuple(int(d) for d in tensor.shape)  # type: ignore[arg-type]
         entries.append(_Entry(name, tensor.dtype, shape, -(-end // alignment) * alignment))
     return entries
+
+
+def _checksum(array: Any) -> int:
+    return _native.checksum(tvm.runtime.tensor(np.frombuffer(np.ascontiguousarray(array).tobytes(), "uint8")))
 
 
 def _write_weights(path: Path, entries: Sequence[_Entry], arrays: Sequence[Any]) -> None:
@@ -91,8 +99,8 @@ def _header(program: Standalone, constants: Sequence[_Entry]) -> str:
     parts = [
         "/* Which tensor stands where in the files: raw, dense, row-major, in the byte order of this machine. */",
         "#ifndef PROGRAM_H_\n#define PROGRAM_H_\n",
-        '#include <stddef.h>\n\n#include "dnnl_byoc_runtime.h"\n',
-        "typedef struct {\n  size_t offset, bytes;\n} program_tensor;\n",
+        '#include <stddef.h>\n#include <stdint.h>\n\n#include "dnnl_byoc_runtime.h"\n',
+        "typedef struct {\n  size_t offset, bytes;\n  uint64_t checksum; /* of a constant */\n} program_tensor;\n",
         _table("WEIGHT", "Constants", constants, constants),
         _table("INPUT", "Inputs", inputs, [inputs[by_parameter.index(i)] for i in range(len(inputs))]),
         _table("OUTPUT", "Outputs", outputs, [outputs[program.results.index(i)] for i in range(len(outputs))]),
@@ -106,8 +114,8 @@ def _header(program: Standalone, constants: Sequence[_Entry]) -> str:
 def _table(file: str, name: str, in_file: Sequence[_Entry], in_call: Sequence[_Entry]) -> str:
     """The tensors of one file, listed in the order of the call."""
     end = in_file[-1].offset + in_file[-1].bytes if in_file else 0
-    rows = "".join(f"    {{{e.offset}, {e.bytes}}}, /* {e.comment} */\n" for e in in_call) or "    {0, 0},\n"
+    rows = [f"    {{{e.offset}, {e.bytes}, UINT64_C({e.checksum})}}, /* {e.comment} */\n" for e in in_call]
     return (
         f"enum {{ PROGRAM_{name.upper()} = {len(in_call)} }};\n#define PROGRAM_{file}_BYTES ((size_t){end})\n"
-        f"static const program_tensor k{name}[] = {{\n{rows}}};\n"
+        f"static const program_tensor k{name}[] = {{\n{''.join(rows) or '    {0, 0, 0},'}}};\n"
     )

@@ -26,12 +26,18 @@ def create_source(graph: PortableGraph) -> tvm.runtime.Module:
     """``graph`` as a source module of TVM, which ``export_library`` compiles."""
     names = [c.name for c in graph.constants]
     create = tvm.get_global_func("runtime.CSourceModuleCreate")
-    return create(_emit(graph, as_function=True), "c", [graph.name], names)
+    return create(_emit(graph, as_function=True) + _checksums(graph), "c", [graph.name], names)
 
 
 def source_build() -> SourceBuild:
     """Our support headers and oneDNN's, and the library of oneDNN that plans here."""
     return SourceBuild([EMITTED, INCLUDE], [library.path()])
+
+
+def _checksums(graph: PortableGraph) -> str:
+    """The table that the emitted function compares its constants with; 0 for one that is not known."""
+    values = [f"UINT64_C({constant.checksum or 0})" for constant in graph.constants]
+    return f"\nconst uint64_t {graph.name}_checksums[] = {{{', '.join([*values, '0'])}}};\n"
 
 
 def _emit(graph: PortableGraph, *, as_function: bool) -> str:

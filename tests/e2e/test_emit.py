@@ -153,6 +153,12 @@ def test_wrong_files_are_refused(tmp_path):
     done = subprocess.run([program, "weights.bin", "in.bin", "out.bin"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1 and "in.bin: has fewer bytes, expected 416" in done.stderr
     assert subprocess.run([program], capture_output=True).returncode == 2
+    weights = bytearray((tmp_path / "weights.bin").read_bytes())
+    weights[len(weights) // 2] ^= 1
+    (tmp_path / "weights.bin").write_bytes(weights)
+    (tmp_path / "in.bin").write_bytes(b"\0" * 416)
+    done = subprocess.run([program, "weights.bin", "in.bin", "out.bin"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1 and "weights.bin: damaged: constant" in done.stderr
 
 
 def test_what_is_no_single_region_is_refused(tmp_path):

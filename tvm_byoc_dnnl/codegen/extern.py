@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm import relax
 
+from .. import _native
+from .._compat import constant_tensor
 from ..errors import InputError, NativeLibraryError, UnsupportedError
 from ..lower.graph import PortableGraph
 from ..namespace import Namespace
@@ -96,7 +98,10 @@ class PortableCodegen(Codegen):
             self.source_build().check()
         names = {constant: str(name) for constant, name in constant_names.items()}
         graphs = [lower_region(ns, f, str(f.attrs["global_symbol"]), names) for f in functions]
-        return [self._source(g) if output == "source" else self.create_module(g) for g in graphs]
+        if output != "source":
+            return [self.create_module(g) for g in graphs]
+        values = {name: constant_tensor(constant) for constant, name in names.items()}
+        return [self._source(_with_checksums(g, values)) for g in graphs]
 
     def attempt(self, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:
         """See `Route.attempt`; cheap is to lower a region and to let the library plan it."""
@@ -139,6 +144,12 @@ class PortableCodegen(Codegen):
                 raise
             refusals[graph.name] = " ".join(str(error).split())
             return self.create_module(graph)
+
+
+def _with_checksums(graph: PortableGraph, values: Mapping[str, Any]) -> PortableGraph:
+    """``graph``, whose constants carry the checksums of their values."""
+    graph.constants = [replace(c, checksum=_native.checksum(values[c.name])) for c in graph.constants]
+    return graph
 
 
 def portable_codegen(

@@ -60,10 +60,14 @@ class Input:
 
 @dataclass
 class Constant:
-    """A constant tensor and the name under which its value travels."""
+    """A constant tensor and the name under which its value travels.
+
+    ``checksum``, of its bytes, is known where code is generated for a value; it is no part of the graph's text.
+    """
 
     tensor: int
     name: str
+    checksum: int | None = None
 
 
 @dataclass

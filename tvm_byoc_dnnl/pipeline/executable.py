@@ -10,6 +10,7 @@ from typing import Any
 from tvm.relax import VMExecutable
 from tvm.support.cc import get_cc
 
+from .. import _native, library_file
 from ..errors import ByocError, ExportError
 from ..files import written
 
@@ -66,7 +67,10 @@ class ByocExecutable(VMExecutable):
                     workspace_dir=workspace_dir,
                     **kwargs,
                 )
-                if not aside.exists() and fcompile is None:
+                if aside.exists():
+                    if _native.available():
+                        library_file.seal(aside)
+                elif fcompile is None:
                     raise ExportError(f"cannot export {path}: the linker reported success, but wrote no file")
             return result
         except ByocError:

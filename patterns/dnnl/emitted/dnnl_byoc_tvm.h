@@ -7,7 +7,14 @@
 
 #include <tvm/ffi/c_api.h>
 
+#include "dnnl_byoc_checksum.h"
 #include "dnnl_byoc_runtime.h"
+
+#ifdef __cplusplus
+#define DNNL_BYOC_EXTERN extern "C" __attribute__((visibility("hidden")))
+#else
+#define DNNL_BYOC_EXTERN extern __attribute__((visibility("hidden")))
+#endif
 
 /* A tensor as the region expects it: dense, row-major, on the host. */
 typedef struct {
@@ -24,6 +31,7 @@ typedef struct {
   const dnnl_byoc_tensor* inputs;
   const dnnl_byoc_tensor* outputs;
   const dnnl_byoc_tensor* constants;
+  const uint64_t* checksums; /* of the constants; 0 where it is not known */
 } dnnl_byoc_signature;
 
 /* One per region and process: a library that is loaded twice is one to the linker, so it may be
@@ -168,6 +176,21 @@ DNNL_BYOC_FUNCTION void dnnl_byoc_let_go(dnnl_byoc_function* f, int all) {
   f->region = NULL;
 }
 
+/* Whether a constant is the one that was exported; the error is raised otherwise. */
+DNNL_BYOC_FUNCTION int dnnl_byoc_verify(const dnnl_byoc_signature* s, int index, const void* data) {
+  const dnnl_byoc_tensor* t = &s->constants[index];
+  size_t bytes = t->dtype.bits / 8;
+  char message[DNNL_BYOC_ERROR_BYTES];
+  int axis;
+  for (axis = 0; axis < t->ndim; ++axis) bytes *= (size_t)t->shape[axis];
+  if (s->checksums[index] == 0 || dnnl_byoc_checksum(data, bytes) == s->checksums[index]) return 0;
+  snprintf(message, sizeof(message),
+           "the weights are damaged: constant %d \"%.80s\" has another checksum than when it was "
+           "exported; export the model or copy it again",
+           index, t->name);
+  return dnnl_byoc_raise("ByocArtifactError", s->symbol, message);
+}
+
 DNNL_BYOC_FUNCTION int dnnl_byoc_load_constants(dnnl_byoc_function* f, const TVMFFIAny* array) {
   const dnnl_byoc_signature* s = f->signature;
   int i;
@@ -183,6 +206,7 @@ DNNL_BYOC_FUNCTION int dnnl_byoc_load_constants(dnnl_byoc_function* f, const TVM
     if (dnnl_byoc_item(array, i, &item) != 0) return -1;
     if (item.type_index >= kTVMFFIStaticObjectBegin) f->kept[i] = (TVMFFIObjectHandle)item.v_obj;
     if (dnnl_byoc_take(s->symbol, "constant", i, &s->constants[i], &item, &data) != 0) return -1;
+    if (dnnl_byoc_verify(s, i, data) != 0) return -1;
     f->data[i] = data;
   }
   return 0;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "dnnl_byoc_checksum.h"
 #include "program.h"
 
 /* The whole file, which must have exactly this size; NULL after a message. */
@@ -31,6 +32,19 @@ static int write_file(const char* path, const char* data, size_t bytes) {
   if (file != NULL && fclose(file) != 0) ok = 0;
   if (!ok) fprintf(stderr, "%s: cannot be written\n", path);
   return ok ? 0 : 1;
+}
+
+/* Whether the weights are those that were written. */
+static int check_weights(const char* path, const char* weights) {
+  int i;
+  for (i = 0; i < PROGRAM_CONSTANTS; ++i) {
+    const program_tensor* t = &kConstants[i];
+    if (dnnl_byoc_checksum(weights + t->offset, t->bytes) == t->checksum) continue;
+    fprintf(stderr, "%s: damaged: constant %d has another checksum than when it was written\n",
+            path, i);
+    return 1;
+  }
+  return 0;
 }
 
 static int run(const char* weights, const char* input, char* output) {
@@ -64,7 +78,7 @@ int main(int argc, char** argv) {
   weights = read_file(argv[1], PROGRAM_WEIGHT_BYTES);
   input = weights == NULL ? NULL : read_file(argv[2], PROGRAM_INPUT_BYTES);
   output = (char*)calloc(1, PROGRAM_OUTPUT_BYTES + 1);
-  if (weights != NULL && input != NULL && output != NULL) {
+  if (weights != NULL && input != NULL && output != NULL && check_weights(argv[1], weights) == 0) {
     failed = run(weights, input, output);
     if (!failed) failed = write_file(argv[3], output, PROGRAM_OUTPUT_BYTES);
   }
