@@ -3,6 +3,7 @@
 # ruff: noqa: F405
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 import tvm
@@ -74,12 +75,17 @@ def _pipeline(**options: Any) -> tvm.transform.Pass:
 def __getattr__(name: str) -> Any:
     # `import tvm` imports this package to load the native library, in every process that uses TVM: the rest waits
     # until somebody uses it.
-    if name in __all__ or not name.startswith("_"):  # public names, and folders such as `registry`
+    if name in __all__:
         from . import _public
 
         globals().update({n: getattr(_public, n) for n in __all__})
-        if name in globals():
-            return globals()[name]
+        return globals()[name]
+    folder_or_file = f"{__name__}.{name}"
+    try:
+        return importlib.import_module(folder_or_file)
+    except ModuleNotFoundError as error:
+        if error.name != folder_or_file:
+            raise
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
