@@ -6,19 +6,21 @@ import contextlib
 import errno
 import logging
 import os
+import re
 import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from .errors import ExportError
 
-__all__ = ["write_text", "written"]
+__all__ = ["write_text", "written", "written_folder"]
 
 _logger = logging.getLogger(__name__)
 
-_STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
+_STREAM = re.compile(r"/dev/(stdout|stderr)|(?:/dev|/proc/self)/fd/(\d+)")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -42,7 +44,7 @@ def written(path: str | os.PathLike[str]) -> Iterator[Path]:
                 aside = Path(folder, path.name)
                 yield aside
                 if aside.exists():
-                    with aside.open("rb") as source, path.open("wb") as stream:
+                    with aside.open("rb") as source, _opened(path) as stream:
                         shutil.copyfileobj(source, stream)
             return
         target = path
@@ -57,8 +59,25 @@ def written(path: str | os.PathLike[str]) -> Iterator[Path]:
         finally:
             aside.unlink(missing_ok=True)
     except OSError as error:
-        cure = "make room there" if error.errno in _NO_ROOM else "choose a folder that you may write to"
-        raise ExportError(f"cannot write {path}: {error.strerror or error}; {cure}") from error
+        raise _refusal(path, error) from error
+
+
+@contextlib.contextmanager
+def written_folder(path: Path) -> Iterator[Path]:
+    """A folder to write files to, which are in ``path`` when the block ends without an error; see `written`."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path, prefix=".") as aside:
+            yield Path(aside)
+            for file in Path(aside).iterdir():
+                os.replace(file, path / file.name)
+    except OSError as error:
+        raise _refusal(path, error) from error
+
+
+def _refusal(path: Path, error: OSError) -> ExportError:
+    cure = "make room there" if error.errno in _NO_ROOM else "choose a place that you may write to"
+    return ExportError(f"cannot write {path}: {error.strerror or error}; {cure}")
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -68,5 +87,13 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def _is_stream(path: Path) -> bool:
-    """Whether the path names what cannot be replaced by a file: a device, a pipe, or one that a process has open."""
-    return str(path.absolute()).startswith(_STREAMS) or (path.exists() and not path.is_file() and not path.is_dir())
+    """Whether the path names what cannot be replaced by a file: a device, a pipe, or a file that is open already."""
+    return bool(_STREAM.fullmatch(str(path))) or (path.exists() and not path.is_file() and not path.is_dir())
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """The stream behind a path; of a file that is open already, where its position is."""
+    match = _STREAM.fullmatch(str(path))
+    if match is None:
+        return path.open("wb")
+    return os.fdopen(os.dup({"stdout": 1, "stderr": 2}.get(match[1]) or int(match[2])), "wb")

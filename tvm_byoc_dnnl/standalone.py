@@ -13,6 +13,7 @@ from tvm import relax
 from ._compat import constant_numpy, is_constant
 from .codegen.region import lower_region
 from .errors import UnsupportedError
+from .files import written_folder
 from .lower.graph import PortableGraph
 from .namespace import Namespace, Standalone
 from .registry import namespace
@@ -45,6 +46,8 @@ def emit(mod: tvm.IRModule, out_dir: str | PathLike[str]) -> list[Path]:
     UnsupportedError
         If ``main`` is more than one call of one region, has symbolic shapes, or works in a layout that cannot be
         said in source.
+    ExportError
+        If the files cannot be written; then those that were there are still as they were.
     NativeLibraryError
         Without the native library, which plans the program.
     """
@@ -56,10 +59,11 @@ def emit(mod: tvm.IRModule, out_dir: str | PathLike[str]) -> list[Path]:
     graph, constants = _lower(ns, func, str(func.attrs["global_symbol"]))
     program = Standalone(graph, ns.emit(graph), constants, arguments, _results(main, call, len(graph.outputs)))
     folder = Path(out_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    source = folder / f"{graph.name}.c"
-    source.write_text(program.source)
-    return [source, *(ns.write_program(program, folder) if ns.write_program is not None else ())]
+    with written_folder(folder) as aside:
+        source = aside / f"{graph.name}.c"
+        source.write_text(program.source)
+        files = [source, *(ns.write_program(program, aside) if ns.write_program is not None else ())]
+    return [folder / file.name for file in files]
 
 
 def _only_region(mod: tvm.IRModule) -> tuple[relax.Function, Any, relax.Function]:

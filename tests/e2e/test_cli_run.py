@@ -109,3 +109,14 @@ def test_source_and_a_program_from_the_command_line(squeezenet, tmp_path):
     out, err = tvm_byoc("emit", squeezenet / "net.onnx", "-o", tmp_path / "program")
     assert out == f"{tmp_path / 'program'}\n" and "dnnl_0.c" in err
     assert {"dnnl_0.c", "main.c", "CMakeLists.txt", "weights.bin"} <= {f.name for f in (tmp_path / "program").iterdir()}
+
+
+def test_outputs_to_devices_leave_them(squeezenet):
+    library = squeezenet / "net.so"
+    for device in ("/dev/null", "/dev/full"):
+        status = int(device == "/dev/full")
+        _, err = tvm_byoc("run", library, "-o", device, status=status)
+        assert ("No space left on device" in err) == bool(status)
+        assert Path(device).is_char_device()
+    out, err = tvm_byoc("compile", squeezenet / "net.onnx", "-o", "/dev/null")
+    assert out == "" and "/dev/null" in err and Path("/dev/null").is_char_device()

@@ -21,6 +21,7 @@ from .common import (
     SHAPE,
     ModelFile,
     Shapes,
+    announce,
     check_folder,
     format_option,
     model_options,
@@ -84,7 +85,7 @@ def compile(
         executable.export_library(str(output))
     if output.is_file():
         say(f"{model.name}: {output.stat().st_size / 1e6:.1f} MB")
-    click.echo(output, err=not output.is_file())  # standard output may be where the library went
+    announce(output)
 
 
 @click.command(short_help="Write a model as a C program without TVM and Python.")
@@ -110,7 +111,7 @@ def emit(model: ModelFile, compiler: list[str], shapes: Shapes, policy: RegionPo
         show(f"writing {output}")
         files = write(mod, output)
     say(f"{model.name}: {', '.join(file.name for file in files)}")
-    click.echo(output)
+    announce(output)
 
 
 @click.command(short_help="Run a compiled library.")
@@ -160,7 +161,7 @@ def run(
     say(f"{counted[len(counted) // 2]:.1f} ms{spread}" + ("" if warmup else ", the first run's preparation included"))
     if output is not None:
         write_arrays(output, outputs)
-        click.echo(output)
+        announce(output)
         return
     for name, array in outputs.items():
         span = f"  min {array.min():.4g}  mean {array.mean():.4g}  max {array.max():.4g}" if array.size else ""

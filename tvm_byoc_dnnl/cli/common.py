@@ -25,6 +25,7 @@ __all__ = [
     "SHAPE",
     "ModelFile",
     "Shapes",
+    "announce",
     "check_folder",
     "format_option",
     "model_options",
@@ -196,6 +197,11 @@ def format_option(command: _F) -> _F:
         "--format", "output_format", type=click.Choice(OUTPUTS), default=OUTPUTS[0], show_default=True,
         help="What regions become: modules that this package's library runs, or C source that calls the vendor's.",
     )(command)  # fmt: skip
+
+
+def announce(path: Path) -> None:
+    """Print where the result is; not among the result, if that went to standard output."""
+    click.echo(path, err=not (path.is_file() or path.is_dir()) or path.resolve() == Path("/dev/stdout").resolve())
 
 
 def check_folder(path: Path) -> None:

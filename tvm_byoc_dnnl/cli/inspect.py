@@ -23,6 +23,7 @@ from .common import (
     OUTPUTS,
     ModelFile,
     Shapes,
+    announce,
     check_folder,
     format_option,
     model_options,
@@ -166,7 +167,7 @@ def lock(
     written = make_lock(_explained(model, compiler, shapes, policy), shapes, policy, model.values)
     write_text(path, written.to_text())
     say(written.comment)
-    click.echo(path)
+    announce(path)
 
 
 @click.command(short_help="List a model's inputs, and which of them decide what is compiled.")
