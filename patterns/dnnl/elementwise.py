@@ -1,10 +1,10 @@
 """Unary and binary elementwise operators: tables, and the few that have rules of their own.
 
 NaN: ONNX Runtime hands it on everywhere, oneDNN alone and as a post-op alike in all but these (held by
-tests/patterns/dnnl/test_nan.py; TVM's own relu, maximum and minimum do the same):
+tests/patterns/dnnl/test_nan.py; TVM's own relu, clip, maximum and minimum lose it as well):
 
     relu, clip     0, the lower bound       maximum, minimum   the second operand
-    hardsigmoid    1                        exp                infinity
+    hardsigmoid    1
 
 No other algorithm says the same function at the same cost: a relu with a slope hands a NaN on, but with a slope of
 0 it is a maximum, and tiny slopes compute in denormal numbers; an elu with alpha 0 takes an exponential per element.
@@ -22,13 +22,13 @@ from ...lower.builder import GraphBuilder, Value
 from ...registry import register_lowering
 from ...verdict import require
 from .common import FLOATS, broadcast_shape, require_float
+from .nan import is_nan, nan_where
 
 __all__: list[str] = []
 
 #: Relax op → (oneDNN algorithm, alpha, beta)
 _UNARY: dict[str, tuple[str, float, float]] = {
     "relax.abs": ("abs", 0, 0),
-    "relax.exp": ("exp", 0, 0),
     "relax.log": ("log", 0, 0),
     "relax.negative": ("linear", -1, 0),
     "relax.nn.gelu": ("gelu_erf", 0, 0),
@@ -36,7 +36,6 @@ _UNARY: dict[str, tuple[str, float, float]] = {
     "relax.nn.relu": ("relu", 0, 0),
     "relax.nn.silu": ("swish", 1, 0),
     "relax.round": ("round", 0, 0),
-    "relax.rsqrt": ("pow", 1, -0.5),
     "relax.sigmoid": ("logistic", 0, 0),
     "relax.sqrt": ("sqrt", 0, 0),
     "relax.square": ("square", 0, 0),
@@ -88,6 +87,22 @@ def unary(g: GraphBuilder, call: Any) -> Value:
     src = g.value(call.args[0])
     require_float(call.op.name, src)
     return g.eltwise(src, *_UNARY[call.op.name])
+
+
+@register_lowering("dnnl", "relax.exp")
+def exp(g: GraphBuilder, call: Any) -> Value:
+    """oneDNN's makes infinity of a NaN: times ``x = x``, which is 0 there, it is NaN again."""
+    src = g.value(call.args[0])
+    require_float(call.op.name, src)
+    return g.binary("mul", g.eltwise(src, "exp"), g.binary("eq", src, src, src.shape), src.shape)
+
+
+@register_lowering("dnnl", "relax.rsqrt")
+def rsqrt(g: GraphBuilder, call: Any) -> Value:
+    """A root and a division: the power of -1/2 is 0 for -∞, and +∞ for -0."""
+    src = g.value(call.args[0])
+    require_float(call.op.name, src)
+    return g.eltwise(g.eltwise(src, "sqrt"), "pow", 1, -1)
 
 
 @register_lowering("dnnl", "relax.nn.leakyrelu")
@@ -153,8 +168,8 @@ def _with_scalar(alg: str, scalar: float, scalar_first: bool) -> tuple[str, floa
         return ("linear", scalar, 0)
     if alg == "div":
         return _divided(scalar, scalar_first)
-    # A clip makes its lower bound of a NaN: for a minimum that would be -inf, where the binary answers with the number.
-    return ("clip", scalar, math.inf) if alg == "max" else None
+    # A clip makes its lower bound of a NaN: what TVM answers too, but for a minimum or where the number comes first.
+    return ("clip", scalar, math.inf) if alg == "max" and not scalar_first else None
 
 
 def _divided(scalar: float, scalar_first: bool) -> tuple[str, float, float] | None:
@@ -222,19 +237,28 @@ def multiply_add(g: GraphBuilder, call: Any) -> Value:
 def where(g: GraphBuilder, call: Any) -> Value:
     """Selection by bounds: with ±∞ for the condition, ``max(min(a, ±∞), min(b, ∓∞))`` is exact for every number.
 
-    What is not selected does not show, whatever it is; a NaN that is selected becomes +∞.
+    What is not selected does not show, whatever it is; that a selected NaN does takes another product.
     """
     condition, a, b = (g.value(arg) for arg in call.args)
     require_float(call.op.name, a, b)
     require(condition.dtype == "bool", f"where with a condition of dtype {condition.dtype}")
-    sign = g.eltwise(g.emit("reorder", [condition], condition.shape, a.dtype), "linear", 2, -1)
-    picked = [
-        g.binary("min", value, g.eltwise(sign, "linear", bound), broadcast_shape(value.shape, condition.shape))
-        for value, bound in ((a, math.inf), (b, -math.inf))
-    ]
     shape = g.shape_of(call.ty)
+    chosen = g.emit("reorder", [condition], condition.shape, a.dtype)
+    sign = g.eltwise(chosen, "linear", 2, -1)
+    picked, bad = [], []
+    for value, is_chosen, bound in (
+        (a, chosen, math.inf),
+        (b, g.eltwise(chosen, "linear", -1, 1), -math.inf),
+    ):
+        common = broadcast_shape(value.shape, condition.shape)
+        picked.append(g.binary("min", value, g.eltwise(sign, "linear", bound), common))
+        if value.scalar is None or math.isnan(value.scalar):
+            bad.append(g.binary("mul", is_nan(g, value), is_chosen, common))
     first, second = picked if picked[0].shape == shape else picked[::-1]
-    return g.binary("max", first, second, shape)
+    result = g.binary("max", first, second, shape)
+    for some in bad:
+        result = nan_where(g, result, some, shape)
+    return result
 
 
 @register_lowering("dnnl", "relax.power")

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from ...lower.graph import Node, PortableGraph, PostOp
 from .merge_matmuls import merge_matmuls
+from .nan import keep_nan_of_softmax
 from .native import probe_fused
 from .views import VIEWS, sink_views
 
@@ -47,6 +48,7 @@ _MAX_POST_OPS = 32
 def fuse_post_ops(graph: PortableGraph) -> PortableGraph:
     """Fuse every chain of elementwise nodes into the node that produces its input, then join products of one row."""
     sink_views(graph)
+    keep_nan_of_softmax(graph)
     constants = graph.constant_tensors()
     graph.nodes.sort(key=lambda n: not constants.issuperset(n.outputs))  # what is known at load comes first
     fuser = _Fuser(graph)

@@ -56,16 +56,11 @@ OPERATORS: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
 }
 
 _BOUND = "a NaN becomes the bound, in oneDNN's and in TVM's own maximum and minimum"
-_SCALED = "oneDNN's softmax leaves the NaN where it is, and the others without their share"
-_SKIPPED = "oneDNN's and TVM's maximum and minimum pass over a NaN"
 #: What ends or becomes something else in oneDNN, and why: there is no algorithm of the same cost that would hand it on.
-#: docs/frontend.md tells users. `test_the_deviations_are_there` fails when a row is no longer needed.
+#: docs/numerics.md tells users. `test_the_deviations_are_there` fails when a row is no longer needed.
 DEVIATIONS: dict[str, str] = {
     **dict.fromkeys(["Relu", "Clip", "HardSigmoid", "Max", "Min"], _BOUND),
-    "Exp": "oneDNN clips the argument first: exp(NaN) is infinity",
     "Gelu": "oneDNN's erf form: gelu(inf) is NaN, and twice the argument overflows near the largest float",
-    **dict.fromkeys(["Softmax", "Softmax over channels", "LogSoftmax"], _SCALED),
-    **dict.fromkeys(["ReduceMax", "ReduceMin"], _SKIPPED),
 }
 
 

@@ -312,6 +312,7 @@ ACCEPT += [
 ]
 
 REFUSE = [
+    *(refuse(f"{f.__name__}-float64", "dtype float64", f, data(3, 5, dtype="float64")) for f in (op.exp, op.rsqrt)),
     *(
         refuse(f"{name}-float64", "dtype float64", f, *operands)
         for name, f, *operands in [

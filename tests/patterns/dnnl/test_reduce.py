@@ -85,4 +85,4 @@ def test_a_deviation_is_four_passes():
 
 
 def test_an_axis_of_one_is_reduced_by_looking_at_it():
-    Case(lambda x: op.exp(op.sum(x, [1])), (data(5, 1),)).becomes("eltwise")
+    Case(lambda x: op.sigmoid(op.sum(x, [1])), (data(5, 1),)).becomes("eltwise")

@@ -1,0 +1,77 @@
+"""NaN where oneDNN loses it: ``value - 0 / (1 - bad)`` is NaN where ``bad`` is 1, and ``value`` where it is 0.
+
+A maximum or minimum of oneDNN's answers with the second operand when one of them is NaN, and what it makes of maxima
+(softmax, reductions) or by bounds (exp, the selection of ``where``) loses a NaN in places: docs/numerics.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...lower.builder import GraphBuilder, Value
+from ...lower.graph import Dim, Node, PortableGraph
+from .views import VIEWS
+
+__all__ = ["is_nan", "keep_nan_of_softmax", "nan_where"]
+
+
+def is_nan(g: GraphBuilder, value: Value) -> Value:
+    """1 where ``value`` is NaN, else 0, in its own dtype."""
+    return g.binary("ne", value, value, value.shape)
+
+
+def nan_where(g: GraphBuilder, value: Value, bad: Value, shape: Sequence[Dim]) -> Value:
+    """``value``, and NaN where ``bad`` is 1."""
+    return g.binary("sub", value, g.eltwise(g.eltwise(bad, "linear", -1, 1), "pow", 0, -1), shape)
+
+
+def keep_nan_of_softmax(graph: PortableGraph) -> None:
+    """Let a row of a softmax that has a NaN be NaN throughout, as it must be: oneDNN writes that NaN among zeros.
+
+    Where nothing but products over that row read it, as in attention, nothing is added: they spread the NaN.
+    """
+    for node in [n for n in graph.nodes if n.kind == "softmax"]:
+        if not _is_only_summed(graph, node.outputs[0], node.attrs["axis"]):
+            _spread_nan(graph, node)
+
+
+def _spread_nan(graph: PortableGraph, node: Node) -> None:
+    out, axis = node.outputs[0], node.attrs["axis"]
+    shape, dtype = graph.tensors[out].shape, graph.tensors[out].dtype
+    row = (*shape[:axis], 1, *shape[axis + 1 :])
+    result = graph.new_tensor(dtype, shape)
+    graph.replace({out: result})
+    made = [node]
+
+    def add(kind: str, inputs: Sequence[int], shape: Sequence[Dim], **attrs: Any) -> tuple[int, ...]:
+        new = graph.insert(kind, inputs, shape, dtype, node, **attrs)
+        new.source = list(node.source)
+        graph.nodes.move(new, after=made[-1])
+        made.append(new)
+        return new.outputs
+
+    bad = add("binary", (out, out), shape, alg="ne")
+    if shape[axis] != 1:
+        bad = add("reduction", bad, row, alg="max", p=0.0, epsilon=0.0)
+    bad = add("eltwise", bad, row, alg="linear", alpha=-1.0, beta=1.0)
+    bad = add("eltwise", bad, row, alg="pow", alpha=0.0, beta=-1.0)
+    add("binary", (out, *bad), shape, alg="sub")
+    graph.nodes.rewire(made[-1], outputs=[result])
+
+
+def _is_only_summed(graph: PortableGraph, tensor: int, axis: int) -> bool:
+    """Whether all that reads ``tensor`` are products that sum over ``axis``, its last one."""
+    shape = graph.tensors[tensor].shape
+    if tensor in graph.outputs or axis != len(shape) - 1:
+        return False
+    for reader in graph.nodes.readers(tensor):
+        if reader.kind in VIEWS:
+            seen = graph.tensors[reader.outputs[0]].shape
+            if len(seen) == 0 or seen[-1] != shape[-1] or reader.attrs.get("axes", [axis])[-1] != axis:
+                return False
+            if not _is_only_summed(graph, reader.outputs[0], len(seen) - 1):
+                return False
+        elif reader.kind != "matmul" or reader.inputs[0] != tensor or tensor in reader.inputs[1:]:
+            return False
+    return True
