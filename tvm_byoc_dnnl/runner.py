@@ -16,6 +16,7 @@ import tvm_ffi
 from tvm import relax
 
 from . import _native, library_file
+from .arguments import as_tensor
 from .errors import ArtifactError, InputError
 from .pipeline.metadata import read_metadata
 from .signature import TensorInfo, check_symbols, random_arrays
@@ -177,14 +178,11 @@ class Runner:
         return [values[n] for n in names]
 
     def _tensor(self, index: int, value: Any) -> Any:
-        if isinstance(value, tvm.runtime.Tensor):
-            tensor = value
-        elif isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
-            tensor = tvm.runtime.tensor(np.ascontiguousarray(value).reshape(np.shape(value)))
-        else:
-            tensor = tvm.runtime.from_dlpack(value)
-        if self._describes_inputs:
-            self.inputs[index].check(str(tensor.dtype), tuple(int(d) for d in tensor.shape))
+        if not self._describes_inputs:
+            return as_tensor(value, f"input {index}", "a tensor")
+        info = self.inputs[index]
+        tensor = as_tensor(value, f"input {info.name!r}", info.type_text)
+        info.check(str(tensor.dtype), tuple(int(d) for d in tensor.shape))
         return tensor
 
 

@@ -1,0 +1,96 @@
+"""An argument of a call as the tensor that compiled code takes: dense, aligned, on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+
+from .errors import InputError
+
+__all__ = ["as_tensor"]
+
+#: what TVM's generated code assumes of a tensor's first byte
+_ALIGNMENT = 64
+_CPU = 1  # kDLCPU
+
+
+def as_tensor(value: Any, name: str, expected: str) -> tvm.runtime.Tensor:
+    """``value`` as a tensor; in place where it can be, or a copy.
+
+    Parameters
+    ----------
+    value : Any
+        A NumPy array, what NumPy makes an array of, or anything with ``__dlpack__``.
+    name, expected : str
+        For messages: ``input 'x'``, ``float32[1, 3, 224, 224]``.
+
+    Raises
+    ------
+    InputError
+        If it is no tensor of numbers in the memory of the CPU; the message says what it is.
+    """
+    if isinstance(value, (np.ndarray, np.generic)) or not hasattr(value, "__dlpack__"):
+        return tvm.runtime.tensor(_array(value, name, expected))
+    device = int(value.__dlpack_device__()[0])
+    if device != _CPU:
+        raise InputError(f"{name} is on a device of DLPack's type {device}, expected {expected} on the CPU")
+    if not isinstance(value, tvm.runtime.Tensor):
+        value = _from_dlpack(value, name, expected)
+    if value.is_contiguous() and value.data_ptr() % _ALIGNMENT == 0:
+        return value
+    return tvm.runtime.tensor(np.ascontiguousarray(np.asarray(_Memory(value))).view(str(value.dtype)))
+
+
+def _array(value: Any, name: str, expected: str) -> np.ndarray:
+    """A dense array of numbers."""
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of different lengths
+        raise InputError(f"{name} is {_described(value)} that makes no array, expected {expected}") from None
+    try:
+        known = array.dtype.isnative and tvm.runtime.DataType(array.dtype.name)
+    except (TypeError, ValueError):
+        known = None
+    if not known:
+        what = f"an array of {array.dtype}" if isinstance(value, np.ndarray) else _described(value)
+        cure = f"; convert it with .astype({array.dtype.newbyteorder('=').name!r})" if not array.dtype.isnative else ""
+        raise InputError(f"{name} is {what}, expected {expected} as a NumPy array or anything with __dlpack__{cure}")
+    return np.ascontiguousarray(array).reshape(array.shape)  # which makes one dim of none
+
+
+def _from_dlpack(value: Any, name: str, expected: str) -> tvm.runtime.Tensor:
+    try:
+        return tvm_ffi.from_dlpack(value)
+    except Exception as error:
+        first = error
+    try:
+        return tvm.runtime.tensor(_array(np.from_dlpack(value), name, expected))  # read-only memory
+    except Exception:
+        said = (str(first).strip() or type(first).__name__).splitlines()[-1]
+        raise InputError(f"{name} is {_described(value)} that cannot be read ({said}), expected {expected}") from first
+
+
+def _described(value: Any) -> str:
+    if value is None:
+        return "None"
+    text = repr(value)
+    kind = type(value).__name__
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}" + (f" ({text})" if len(text) <= 40 else "")
+
+
+class _Memory:
+    """A tensor's bytes for NumPy, which does not know all of the types: numbers without a sign of the same width."""
+
+    def __init__(self, tensor: tvm.runtime.Tensor) -> None:
+        self._tensor = tensor  # kept alive
+        width = np.dtype(str(tensor.dtype)).itemsize
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (tensor.data_ptr(), True),
+            "shape": tuple(tensor.shape),
+            "strides": tuple(stride * width for stride in tensor.strides),
+            "typestr": f"<u{width}",
+        }
