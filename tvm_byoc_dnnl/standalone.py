@@ -11,7 +11,7 @@ import tvm
 from tvm import relax
 
 from ._compat import constant_numpy, is_constant
-from .codegen.region import lower_region
+from .codegen.region import lower_region, with_checksums
 from .errors import UnsupportedError
 from .files import written_folder
 from .lower.graph import PortableGraph
@@ -104,7 +104,7 @@ def _lower(ns: Namespace, func: relax.Function, symbol: str) -> tuple[PortableGr
             values[names[expr]] = expr
 
     relax.analysis.post_order_visit(func, note)
-    graph = lower_region(ns, func, symbol, names)
+    graph = with_checksums(lower_region(ns, func, symbol, names), names)
     return graph, [constant_numpy(values[c.name]) for c in graph.constants]
 
 

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tvm
 
-from ... import _native
 from ...lower.graph import Tensor
 from ...namespace import Standalone
 from .source import EMITTED
@@ -60,7 +58,7 @@ def write_program(program: Standalone, folder: Path) -> list[Path]:
     """
     graph = program.graph
     constants = _lay_out([(c.name, graph.tensors[c.tensor]) for c in graph.constants], _ALIGNMENT)
-    constants = [replace(e, checksum=_checksum(v)) for e, v in zip(constants, program.constants, strict=True)]
+    constants = [replace(e, checksum=c.checksum or 0) for e, c in zip(constants, graph.constants, strict=True)]
     (folder / "program.h").write_text(_header(program, constants))
     _write_weights(folder / "weights.bin", constants, program.constants)
     for name in _FIXED:
@@ -75,10 +73,6 @@ def _lay_out(tensors: Iterable[tuple[str, Tensor]], alignment: int = 1) -> list[
         shape = tuple(int(d) for d in tensor.shape)  # type: ignore[arg-type]
         entries.append(_Entry(name, tensor.dtype, shape, -(-end // alignment) * alignment))
     return entries
-
-
-def _checksum(array: Any) -> int:
-    return _native.checksum(tvm.runtime.tensor(np.frombuffer(np.ascontiguousarray(array).tobytes(), "uint8")))
 
 
 def _write_weights(path: Path, entries: Sequence[_Entry], arrays: Sequence[Any]) -> None:

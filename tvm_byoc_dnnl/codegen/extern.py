@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm import relax
 
-from .. import _native
-from .._compat import constant_tensor
 from ..errors import InputError, NativeLibraryError, UnsupportedError
 from ..lower.graph import PortableGraph
 from ..namespace import Namespace
@@ -24,7 +22,7 @@ from ..relax_utils import codegen_of
 from ..routes.codegen import Codegen
 from ..routes.source import SourceBuild
 from ..target_options import checked_options, get_target_options
-from .region import lower_region
+from .region import lower_region, with_checksums
 
 __all__ = [
     "OUTPUTS",
@@ -100,8 +98,7 @@ class PortableCodegen(Codegen):
         graphs = [lower_region(ns, f, str(f.attrs["global_symbol"]), names) for f in functions]
         if output != "source":
             return [self.create_module(g) for g in graphs]
-        values = {name: constant_tensor(constant) for constant, name in names.items()}
-        return [self._source(_with_checksums(g, values)) for g in graphs]
+        return [self._source(with_checksums(g, names)) for g in graphs]
 
     def attempt(self, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:
         """See `Route.attempt`; cheap is to lower a region and to let the library plan it."""
@@ -144,12 +141,6 @@ class PortableCodegen(Codegen):
                 raise
             refusals[graph.name] = " ".join(str(error).split())
             return self.create_module(graph)
-
-
-def _with_checksums(graph: PortableGraph, values: Mapping[str, Any]) -> PortableGraph:
-    """``graph``, whose constants carry the checksums of their values."""
-    graph.constants = [replace(c, checksum=_native.checksum(values[c.name])) for c in graph.constants]
-    return graph
 
 
 def portable_codegen(

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import tvm
 from tvm import relax
 
+from .. import _native
+from .._compat import constant_tensor
 from ..lower.builder import GraphBuilder
 from ..lower.graph import PortableGraph
 from ..namespace import Namespace, Pattern
 from ..relax_utils import bindings_of, composite_of
 from ..verdict import Reject
 
-__all__ = ["lower_region", "match_annotations"]
+__all__ = ["lower_region", "match_annotations", "with_checksums"]
 
 
 def lower_region(
@@ -47,6 +50,13 @@ def lower_region(
     if len(graph.inputs) != arguments:
         raise Reject(f"a lowering of {ns.name!r} reads what is neither an argument nor a result of the region")
     return ns.optimize(graph) if ns.optimize is not None else graph
+
+
+def with_checksums(graph: PortableGraph, constant_names: Mapping[Any, str]) -> PortableGraph:
+    """``graph`` with the checksums of its constants' values; names as for `lower_region`."""
+    values = {name: constant for constant, name in constant_names.items()}
+    graph.constants = [replace(c, checksum=_native.checksum(constant_tensor(values[c.name]))) for c in graph.constants]
+    return graph
 
 
 def _lower_body(ns: Namespace, g: GraphBuilder, func: relax.Function) -> None:
