@@ -34,6 +34,7 @@ def partition(
     policy: RegionPolicy | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     strict: bool = False,
+    prepare: bool = True,
 ) -> tvm.IRModule:
     """Prepare, annotate and partition a module.
 
@@ -49,6 +50,9 @@ def partition(
         Namespace → option → value, for target hooks and codegens: ``{"my_npu": {"cores": 4}}``.
     strict : bool
         Raise where something fails, instead of leaving it with the next compiler or TVM.
+    prepare : bool
+        Bring the module into canonical forms first, which patterns are written for. Without it patterns see what the
+        importer made.
 
     Returns
     -------
@@ -64,7 +68,7 @@ def partition(
         With ``strict``: lists every call that failed, with the reason.
     """
     mod = with_options(mod, options)
-    passes = [AnnotateExternalCompiler(compiler), PartitionGraph(policy=policy, strict=strict)]
+    passes = [AnnotateExternalCompiler(compiler, prepare=prepare), PartitionGraph(policy=policy, strict=strict)]
     made = tvm.transform.Sequential(passes)(mod)
     if any(codegen_of(f) for f in made.functions.values()):
         return made
@@ -80,6 +84,7 @@ def compile(
     policy: RegionPolicy | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     strict: bool = False,
+    prepare: bool = True,
     output: str = "module",
 ) -> Any:
     """Compile a model.
@@ -100,6 +105,8 @@ def compile(
         Namespace → option → value, for target hooks and codegens: ``{"my_npu": {"cores": 4}}``.
     strict : bool
         Raise where something fails, instead of leaving it with the next compiler or TVM.
+    prepare : bool
+        Bring the module into canonical forms first, as `partition` does.
     output : str
         What regions become: ``"module"``, which our native library runs, or ``"source"``, C that calls the vendor's
         library and is compiled into what ``export_library`` writes; short for that option of each compiler that has
@@ -127,7 +134,7 @@ def compile(
     builds = source_builds(source_namespaces(with_options(mod, options)))
     for build in builds:
         build.check()
-    mod = partition(mod, compiler, policy=policy, options=options, strict=strict)
+    mod = partition(mod, compiler, policy=policy, options=options, strict=strict, prepare=prepare)
     try:
         ex = tvm.compile(mod, target=target, relax_pipeline=relax.get_pipeline(PIPELINE, strict=strict))
     except tvm.error.InternalError as error:

@@ -182,6 +182,8 @@ def AnnotateExternalCompiler(
                 for make_pass in namespace(name).prepare:
                     mod = make_pass()(mod)
         mod = relax.transform.ConvertToDataflow(min_size=1)(mod)
+        if not prepare:  # a result that nobody reads would be one more reader of what a pattern wants for itself
+            mod = relax.transform.DeadCodeElimination()(mod)
         entries: list[Entry] = []
         for compilers, functions in _by_compilers(mod, default).items():
             known = {op for name in compilers for op in namespace(name).ops()}

@@ -14,6 +14,7 @@ from ..hooks.kernels import opaque
 from ..registry import compilers, namespace
 from ..relax_utils import with_functions
 from ..target_options import with_options
+from .forgotten import notice_forgotten_steps
 from .legalize import LEGALIZATIONS
 from .metadata import attach_metadata
 from .name import PIPELINE
@@ -23,6 +24,8 @@ from .weights import OwnWeights, OwnWeightsUnlessSource
 __all__ = ["PIPELINE", "byoc_pipeline"]
 
 _HOST_FUNCTION = "byoc_host_anchor"
+
+notice_forgotten_steps()
 
 
 @tvm.transform.module_pass(opt_level=0, name="AnchorHostCode")

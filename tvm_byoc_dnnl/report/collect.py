@@ -29,6 +29,7 @@ from .nearest import near_misses
 from .primitives import Primitive, primitives_of
 from .reasons import BuildLog, reasons_for
 from .report import Report
+from .rewritten import rewritten_patterns
 
 __all__ = ["explain"]
 
@@ -71,7 +72,7 @@ def explain(
         If the model cannot be imported, or ``output`` is unknown.
     """
     check_output(output)
-    mod = to_relax(model, shapes=shapes)
+    imported = mod = to_relax(model, shapes=shapes)
     asked = _asked(mod, compiler)
     if not any(codegen_of(f) for f in mod.functions.values()):
         is_annotated = any(composite_of(f) for f in mod.functions.values())
@@ -88,7 +89,7 @@ def explain(
                 region.source_refusal = " ".join(str(error).split())
     report.model = Path(model).name if isinstance(model, (str, Path)) else ""
     report.versions = _versions([*_PACKAGES, *(p for ns in namespaces for p in ns.doctor.packages)])
-    report.advice = advise(report)
+    report.advice = [*rewritten_patterns(imported, [namespace(name) for name in asked], report.calls), *advise(report)]
     return report
 
 

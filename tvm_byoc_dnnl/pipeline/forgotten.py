@@ -1,0 +1,63 @@
+"""Steps that a caller forgot: TVM would end in an internal error, or leave everything to itself without a word."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import Any
+
+import tvm
+
+from ..errors import ByocError, InputError
+from ..registry import compilers
+from ..relax_utils import codegen_of, composite_of
+from .name import PIPELINE
+
+__all__ = ["notice_forgotten_steps"]
+
+_logger = logging.getLogger(__name__)
+
+
+def notice_forgotten_steps() -> None:
+    """Let ``tvm.compile`` say which step is missing, for modules that have functions of our compilers.
+
+    TVM has no place for such a check: its pipelines take a module as it is. What it compiles, and how, stays.
+    """
+    build = tvm.relax.build
+    if hasattr(build, "__wrapped__"):
+        return
+
+    @functools.wraps(build)
+    def checked_build(mod: Any, *args: Any, **kwargs: Any) -> Any:
+        functions = mod.functions.values() if isinstance(mod, tvm.IRModule) else ()
+        _warn_if_annotated_only(functions)
+        try:
+            return build(mod, *args, **kwargs)
+        except ByocError:
+            raise
+        except Exception as error:
+            owners = sorted({codegen_of(f) for f in functions} & set(compilers()))
+            if owners and _name(kwargs.get("relax_pipeline")) != PIPELINE:
+                raise InputError(
+                    f"the module has regions of {', '.join(owners)}, which this pipeline does not build: use "
+                    f'tvm.compile(mod, target, relax_pipeline="{PIPELINE}"), or run relax.transform.RunCodegen() '
+                    "before a pipeline of your own"
+                ) from error
+            raise
+
+    tvm.relax.build = checked_build
+
+
+def _name(pipeline: Any) -> str:
+    return pipeline if isinstance(pipeline, str) else str(getattr(getattr(pipeline, "info", None), "name", ""))
+
+
+def _warn_if_annotated_only(functions: Any) -> None:
+    owners = [composite_of(f).partition(".")[0] for f in functions]
+    ours = sorted({owner for owner in owners if owner in compilers()})
+    if ours:
+        _logger.warning(
+            "the module is annotated for %s, but not partitioned: all of it stays with TVM; apply PartitionGraph() "
+            "behind AnnotateExternalCompiler, or call partition(), which does both",
+            ", ".join(ours),
+        )
