@@ -30,11 +30,15 @@ class Unit:
 
     compiler: str
     bindings: list[Any] = field(default_factory=list)
-    #: units that must run before this one, transitively
-    ancestors: set[Unit] = field(default_factory=set)
     order: int = 0
     #: only units of the same part are merged
     part: int = 0
+    #: units whose results it needs itself, and the units that need its results
+    parents: set[Unit] = field(default_factory=set)
+    children: set[Unit] = field(default_factory=set)
+    #: sets of units as bits of a number: itself with all that was merged into it, and what must run before it
+    bits: int = 0
+    ancestors: int = 0
 
 
 def form_units(block: Any, functions: Callable[[Any], Any], parts: Mapping[Any, int] | None = None) -> list[Unit]:
@@ -54,28 +58,30 @@ def form_units(block: Any, functions: Callable[[Any], Any], parts: Mapping[Any, 
     list of Unit
     """
     owner: dict[Any, Unit] = {}
-    units: list[Unit] = []
-    compilers = {b.var: compiler_of_composite(b.value, functions) for b in block.bindings}
-    constraints = order_constraints(block.bindings, [var for var, compiler in compilers.items() if compiler])
-    needs = {b.var: [*relax.analysis.free_vars(b.value), *constraints.get(b.var, ())] for b in block.bindings}
-    for order, binding in enumerate(block.bindings):
+    units: dict[Unit, None] = {}
+    bindings = list(block.bindings)
+    compilers = {b.var: compiler_of_composite(b.value, functions) for b in bindings}
+    constraints = order_constraints(bindings, [var for var, compiler in compilers.items() if compiler])
+    needs = {b.var: [*relax.analysis.free_vars(b.value), *constraints.get(b.var, ())] for b in bindings}
+    for order, binding in enumerate(bindings):
         parents = list(dict.fromkeys(owner[v] for v in needs[binding.var] if v in owner))
         compiler = compilers[binding.var]
         if not compiler and parents and _is_glue(binding.value) and all(p is parents[0] for p in parents):
             unit = parents[0]
         else:
-            unit = Unit(compiler, order=order, part=(parts or {}).get(binding.var, 0))
+            unit = Unit(compiler, order=order, part=(parts or {}).get(binding.var, 0), bits=1 << order)
             _depend_on(unit, parents)
-            units.append(unit)
+            units[unit] = None
             for candidate in parents if compiler else ():
                 alike = (candidate.compiler, candidate.part) == (compiler, unit.part)
                 if alike and _can_merge(unit, candidate):
                     unit = _merge(unit, candidate, units, owner)
         unit.bindings.append(binding)
         owner[binding.var] = unit
+    position = {binding.var: i for i, binding in enumerate(bindings)}
     for unit in units:
-        unit.bindings.sort(key=_position(block))
-    return _in_order(units, owner, needs)
+        unit.bindings.sort(key=lambda binding: position[binding.var])
+    return _in_order(list(units), owner, needs)
 
 
 def _is_glue(value: Any) -> bool:
@@ -85,34 +91,43 @@ def _is_glue(value: Any) -> bool:
 
 def _depend_on(unit: Unit, parents: Sequence[Unit]) -> None:
     for parent in parents:
-        unit.ancestors.add(parent)
-        unit.ancestors |= parent.ancestors
+        unit.parents.add(parent)
+        parent.children.add(unit)
+        unit.ancestors |= parent.bits | parent.ancestors
 
 
 def _can_merge(unit: Unit, candidate: Unit) -> bool:
     """Whether no third unit lies between the two: it would have to run both after and before the result."""
-    return not any(candidate in other.ancestors for other in unit.ancestors if other is not candidate)
+    return not any(parent.ancestors & candidate.bits for parent in unit.parents if parent is not candidate)
 
 
-def _merge(a: Unit, b: Unit, units: list[Unit], owner: dict[Any, Unit]) -> Unit:
+def _merge(a: Unit, b: Unit, units: dict[Unit, None], owner: dict[Any, Unit]) -> Unit:
     """Make one unit of two: the larger one swallows the other."""
     kept, gone = (a, b) if len(a.bindings) > len(b.bindings) else (b, a)
-    units.remove(gone)
+    del units[gone]
     kept.bindings += gone.bindings
     kept.order = min(kept.order, gone.order)
-    kept.ancestors = (kept.ancestors | gone.ancestors) - {kept, gone}
     for binding in gone.bindings:
         owner[binding.var] = kept
-    for other in units:
-        if kept in other.ancestors or gone in other.ancestors:  # it comes after all that was merged
-            other.ancestors.discard(gone)
-            other.ancestors |= {kept} | kept.ancestors
+    for other in gone.parents:
+        other.children.remove(gone)
+        other.children.add(kept)
+    for other in gone.children:
+        other.parents.remove(gone)
+        other.parents.add(kept)
+    kept.parents = (kept.parents | gone.parents) - {kept, gone}
+    kept.children = (kept.children | gone.children) - {kept, gone}
+    kept.bits |= gone.bits
+    kept.ancestors = (kept.ancestors | gone.ancestors) & ~kept.bits
+    waiting = [kept]
+    while waiting:  # what comes behind comes behind all that was merged, too
+        unit = waiting.pop()
+        before = unit.bits | unit.ancestors
+        for child in unit.children:
+            if before & ~child.ancestors:
+                child.ancestors |= before
+                waiting.append(child)
     return kept
-
-
-def _position(block: Any) -> Callable[[Any], int]:
-    index = {binding.var: i for i, binding in enumerate(block.bindings)}
-    return lambda binding: index[binding.var]
 
 
 def _in_order(units: list[Unit], owner: Mapping[Any, Unit], needs: Mapping[Any, list[Any]]) -> list[Unit]:
