@@ -22,7 +22,7 @@ NATIVE := $(BUILD)/.installed
 PEERS  := $(VENV)/.peers
 ZOO    := $(VENV)/.zoo
 
-.PHONY: help build demo test test-py test-cpp test-kit test-onnx test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load docs docs-conformance clean
+.PHONY: help build demo test test-py test-cpp test-kit test-onnx test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load bench-busy docs docs-conformance clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -156,6 +156,9 @@ bench: $(NATIVE) $(PEERS)  ## this package beside ONNX Runtime, OpenVINO and sto
 
 bench-load: $(NATIVE) $(PEERS)  ## load time and memory beside ONNX Runtime and OpenVINO: BERT-base, and 1 GB
 	@$(PY) -m bench.load $(ARGS)
+
+bench-busy: $(NATIVE) $(PEERS)  ## calls beside 0, 1 and 2 busy processes, and ONNX Runtime's: ARGS='resnet50 --check'
+	@$(PY) -m bench.busy $(ARGS)
 
 docs: $(NATIVE)  ## write the generated pages of docs/ again
 	@$(PY) docs/generate.py

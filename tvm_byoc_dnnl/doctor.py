@@ -19,6 +19,7 @@ import numpy as np
 from . import _native
 from .errors import ByocError
 from .namespace import Examination
+from .neighbours import QUIET, Neighbours
 from .registry import compilers, namespace
 
 __all__ = ["Finding", "examine"]
@@ -29,6 +30,7 @@ _PACKAGES = ("tvm-byoc-dnnl", "apache-tvm", "apache-tvm-ffi", "numpy", "onnx")
 _SUPPORTED_TVM = ("0.26", "0.27")
 _OPENMP = re.compile(r"/lib(gomp|omp|iomp5)[.-][^/]*$")
 _ISA_FLAGS = ("sse4_1", "avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16")
+_LOOK_S = 0.5
 _PREFIXES = ("OMP_", "GOMP_", "KMP_", "TVM_")
 #: environment variable → what it does to us, where it is set to something else than the harmless value
 _SUSPICIOUS = {
@@ -168,6 +170,11 @@ def _machine() -> Iterator[_Row]:
     yield "flags", " ".join(f for f in _ISA_FLAGS if f in flags) or "unknown"
     usable, present = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     yield "cores", f"{usable} usable of {present}"
+    with Neighbours() as others:
+        time.sleep(_LOOK_S)
+    found = f"others took {others.share:.0%} of the usable cores for {_LOOK_S:g} s"
+    fix = f"measure when they take less than {QUIET:.0%}: until then times are longer, and differ from call to call"
+    yield ("neighbours", found) if others.quiet else ("neighbours", found, WARNING, fix)
     quota = _quota()
     if quota is not None and quota < usable:
         fix = f"export OMP_NUM_THREADS={max(int(quota), 1)}: threads beyond the quota are stopped in the middle of work"

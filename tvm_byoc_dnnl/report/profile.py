@@ -14,6 +14,7 @@ import tvm
 from tvm import relax
 
 from ..errors import InputError
+from ..neighbours import QUIET, Neighbours
 from ..registry import compilers, namespace
 from ..runner import Runner
 
@@ -75,11 +76,14 @@ class Profile:
         One call, measured without any instrument.
     repeat : int
         Number of repetitions.
+    others : float
+        Share of the usable cores that other processes took meanwhile; above 0.1 the times say little.
     """
 
     steps: list[StepTime] = field(default_factory=list)
     total: float = 0.0
     repeat: int = 0
+    others: float = 0.0
 
     @property
     def reorder_share(self) -> float:
@@ -108,6 +112,7 @@ class Profile:
             "reorder_share": self.reorder_share,
             "tvm_share": self.tvm_share,
             "overhead_seconds": self.overhead,
+            "others_share": self.others,
             "steps": [{**asdict(s), "gflops_per_second": s.gflops_per_second} for s in self.steps],
         }
 
@@ -153,6 +158,11 @@ class Profile:
             f"{100 * self.reorder_share:.1f} % reorders, {100 * self.tvm_share:.1f} % TVM; "
             f"{overhead}; medians of {self.repeat}"
         )
+        if self.others > QUIET:
+            lines.append(
+                f"the machine was not quiet: others took {self.others:.0%} of the cores meanwhile; measure again when "
+                f"they take less than {QUIET:.0%}"
+            )
         return "\n".join(lines)
 
 
@@ -236,7 +246,13 @@ def profile(ex: Any, inputs: Any = None, *, repeat: int = 20, warmup: int = 3) -
         tensors = runner.random_tensors()
     else:
         tensors = runner.tensors((), inputs) if isinstance(inputs, Mapping) else runner.tensors(inputs)
-    totals = _plain_times(runner, tensors, repeat, warmup)
+    with Neighbours() as others:
+        totals = _plain_times(runner, tensors, repeat, warmup)
+        runs = _step_times(runner, tensors, repeat, warmup)
+    return Profile(_medians(runs), statistics.median(totals), repeat, others.share)
+
+
+def _step_times(runner: Runner, tensors: Sequence[Any], repeat: int, warmup: int) -> list[list[StepTime]]:
     vm = relax.VirtualMachine(runner.module, tvm.cpu())
     instrument = _Instrument(_profilers(runner.module, {}))
     vm.set_instrument(instrument)
@@ -246,7 +262,7 @@ def profile(ex: Any, inputs: Any = None, *, repeat: int = 20, warmup: int = 3) -
         vm[runner.entry](*tensors)
         if k >= warmup:
             runs.append(instrument.steps)
-    return Profile(_medians(runs), statistics.median(totals), repeat)
+    return runs
 
 
 def _plain_times(runner: Runner, tensors: Sequence[Any], repeat: int, warmup: int) -> list[float]:
