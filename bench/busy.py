@@ -1,8 +1,8 @@
 """Calls on a machine that others use as well: ``python -m bench.busy [MODEL] [--check]``.
 
 Ours with its default settings, ours with libgomp's own default (threads that wait awake for milliseconds) and ONNX
-Runtime, beside 0, 1 and 2 processes that never rest: median and 95th percentile of a call. All take turns, so that a slow
-minute hits each of them. Variables that say how OpenMP's threads wait are removed first: defaults are measured.
+Runtime, beside 0, 1 and 2 processes that never rest: median and 95th percentile of a call. All take turns, so that a
+slow minute hits each of them. Variables that say how OpenMP's threads wait are removed first: defaults are measured.
 """
 
 from __future__ import annotations
