@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import relax
 
 __all__ = [
-    "Twins",
     "bindings_of",
     "codegen_of",
     "compiler_of_composite",
@@ -78,19 +76,3 @@ def compiler_of_composite(value: Any, lookup: Callable[[Any], Any]) -> str:
 def with_functions(mod: tvm.IRModule, functions: Mapping[Any, Any]) -> tvm.IRModule:
     """A copy of ``mod`` in which ``functions`` are added or take the place of those there."""
     return tvm.IRModule({**dict(mod.functions.items()), **functions}, attrs=mod.attrs, global_infos=mod.global_infos)
-
-
-class Twins:
-    """Finds structurally equal functions."""
-
-    def __init__(self) -> None:
-        self._alike: dict[int, list[tuple[Any, Any]]] = {}
-
-    def first(self, func: Any, name: Any) -> Any:
-        """The name under which a function equal to ``func`` was seen first; ``name``, if there was none yet."""
-        bucket = self._alike.setdefault(tvm_ffi.structural_hash(func), [])
-        for other, first in bucket:
-            if tvm_ffi.structural_equal(other, func):
-                return first
-        bucket.append((func, name))
-        return name

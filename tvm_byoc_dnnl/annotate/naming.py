@@ -11,9 +11,10 @@ from typing import Any
 
 import tvm
 from tvm import relax
+from tvm_ffi import StructuralKey
 
 from .._compat import remap_var
-from ..relax_utils import Twins, is_host_function
+from ..relax_utils import is_host_function
 
 __all__ = ["NAME_ATTR", "restore_names", "with_unique_names"]
 
@@ -89,14 +90,14 @@ def restore_names(mod: tvm.IRModule) -> tvm.IRModule:
     names: dict[Any, str] = {}
     twins: dict[Any, Any] = {}
     functions: dict[Any, Any] = {}
-    seen = Twins()
+    seen: dict[StructuralKey, Any] = {}
     for gv, func in mod.functions.items():
         if func.attrs is None or NAME_ATTR not in func.attrs:
             functions[gv] = func
             continue
         names[gv] = str(func.attrs[NAME_ATTR])
         func = func.without_attr(NAME_ATTR)
-        twin = seen.first(func, gv)
+        twin = seen.setdefault(StructuralKey(func), gv)
         if twin is gv:
             functions[gv] = func
         else:

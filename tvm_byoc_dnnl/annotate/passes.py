@@ -17,6 +17,7 @@ from ..prepare import Prepare
 from ..registry import Namespace, Pattern, namespace
 from ..relax_utils import codegen_of, composite_of, is_host_function, ops_of, with_functions
 from ..verdict import Crash, Reject, as_reject
+from .choice import CANDIDATES_ATTR, Choice, first_in_order
 from .escape import refuse_escape
 from .naming import NAME_ATTR, restore_names, with_unique_names
 from .trial import ask, trial_lowering
@@ -52,12 +53,15 @@ class Matcher:
         Namespaces in order of priority.
     ops : set of str
         The operators that occur; the others need no candidate.
+    choice : callable
+        Who gets a match, of all compilers that would take it.
     """
 
-    def __init__(self, compilers: Sequence[str], ops: set[str]) -> None:
+    def __init__(self, compilers: Sequence[str], ops: set[str], choice: Choice = first_in_order) -> None:
         self._compilers = list(compilers)
         self._ops = ops
-        self._accepted = ""  # variable of the match that was accepted last
+        self._choice = choice
+        self._accepted: dict[str, Any] = {}  # attributes of the match that was accepted last
         self._writers: list[WritersBetween] = []  # of the functions that are searched
         self._crashes: list[tuple[Any, Entry]] = []  # variable, and the entry that does not know its function yet
         #: ``(name, pattern, annotations, check, attributes)``
@@ -72,8 +76,8 @@ class Matcher:
     def _add(self, ns: Namespace, name: str, pattern: Any, annotations: Mapping[str, Any], check: Any) -> None:
         self.candidates.append((f"{ns.name}.{name}", pattern, dict(annotations), check, self._attributes))
 
-    def _attributes(self, _match: Any) -> dict[str, str]:
-        return {NAME_ATTR: self._accepted}  # asked for right after the check of the same match
+    def _attributes(self, _match: Any) -> dict[str, Any]:
+        return self._accepted  # asked for right after the check of the same match
 
     def _call_check(self, ns: Namespace) -> Any:
         return lambda context: self._settle(context, ns, "annotate", ask(ns, context.matched_expr))
@@ -93,11 +97,16 @@ class Matcher:
         root = context.matched_expr
         var = context.value_to_bound_var[root]
         if refusal is None:
-            self._accepted = var_name(var)
-        elif isinstance(refusal, Crash):
+            calls = [v for v in context.matched_bindings.values() if isinstance(getattr(v, "op", None), tvm.ir.Op)]
+            # Those in front of it had their turn, and left it.
+            behind = self._compilers[self._compilers.index(ns.name) + 1 :]
+            would = [name for name in behind if all(ask(namespace(name), call) is None for call in calls)]
+            self._accepted = {NAME_ATTR: var_name(var), CANDIDATES_ATTR: [ns.name, *would]}
+            return self._choice(calls, [ns.name, *would]) == ns.name
+        if isinstance(refusal, Crash):
             op = str(getattr(root.op, "name", ""))
             self._crashes.append((var, Entry("", var_name(var), op, ns.name, stage, refusal.reason)))
-        return refusal is None
+        return False
 
     def skip_to_behind(self, name: str) -> None:
         """Keep the candidates behind the one called ``name``; behind its compiler, where it is none of ours."""
@@ -144,11 +153,12 @@ def ask_pattern(ns: Namespace, pattern: Pattern, match: dict[str, Any]) -> Rejec
 
 
 def AnnotateExternalCompiler(
-    compiler: str | Sequence[str] | None = None, *, prepare: bool = True
+    compiler: str | Sequence[str] | None = None, *, prepare: bool = True, choice: Choice = first_in_order
 ) -> tvm.transform.Pass:
     """Pass: put every call that an external compiler takes into a composite function of that compiler.
 
     Each registered pattern and each single operator is tried in order of priority; what nobody takes stays as it is.
+    Where several compilers would take a match, ``choice`` decides, and all of them are recorded (`candidates_of`).
     Functions that belong to a compiler already are left alone.
 
     Parameters
@@ -158,6 +168,8 @@ def AnnotateExternalCompiler(
         array of strings) decides, and functions without that attribute stay with TVM.
     prepare : bool
         Run the common preparing passes and those of the namespaces first (`tvm_byoc_dnnl.prepare`).
+    choice : callable
+        ``choice(calls, candidates) -> candidate``; by default the first one in order of priority.
 
     Returns
     -------
@@ -190,7 +202,7 @@ def AnnotateExternalCompiler(
             ready = {gv: with_unique_names(spread_tuples(mod[gv], known)) for gv in functions}
             # The attribute tells PartitionGraph whom it may ask next.
             ready = {gv: func.with_attr(COMPILER_ATTR, list(compilers)) for gv, func in ready.items()}
-            matcher = Matcher(compilers, {op for func in ready.values() for op in ops_of(func)})
+            matcher = Matcher(compilers, {op for func in ready.values() for op in ops_of(func)}, choice)
             mod = matcher.run(with_functions(mod, ready), [gv.name_hint for gv in functions])
             entries += matcher.entries({gv.name_hint: func for gv, func in ready.items()})
         return with_entries(with_functions(mod, owned), entries)  # the passes above rewrite every function

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import relax, tirx
+from tvm_ffi import StructuralKey
 
 __all__ = ["KernelTable", "global_var", "opaque", "redirect_calls"]
 
@@ -27,21 +27,19 @@ class KernelTable:
     def __init__(self, taken: Iterable[str]) -> None:
         self.functions: dict[str, tirx.PrimFunc] = {}
         self._taken = set(taken)
-        self._alike: dict[int, list[str]] = {}  # structural hash -> names
+        self._names: dict[StructuralKey, str] = {}
 
     def add(self, func: tirx.PrimFunc, hint: str) -> str:
         """The name of ``func``, which is ``hint`` where that is free."""
         func = func.without_attr("global_symbol").without_attr("Codegen")
-        alike = self._alike.setdefault(tvm_ffi.structural_hash(func), [])
-        for name in alike:
-            if tvm_ffi.structural_equal(self.functions[name], func):
-                return name
+        if (key := StructuralKey(func)) in self._names:
+            return self._names[key]
         name, number = hint, 0
         while name in self._taken:
             name, number = f"{hint}_{number}", number + 1
         self._taken.add(name)
         self.functions[name] = func
-        alike.append(name)
+        self._names[key] = name
         return name
 
 

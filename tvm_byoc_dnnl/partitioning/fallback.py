@@ -79,12 +79,15 @@ class _Region:
 
 @dataclass(frozen=True)
 class _Return:
-    """A composite call that goes back: why, and whether other candidates may have it."""
+    """A composite call that goes back: why, and who comes next.
+
+    That are the candidates behind ``behind``: a composite, by default the call's own, or a compiler; none for ``None``.
+    """
 
     host: Any
     call: Any
     failure: Failure
-    retry: bool = True
+    behind: str | None = ""
 
 
 class Fallback:
@@ -179,7 +182,7 @@ class Fallback:
         failure = next(filter(None, (_judgement(p, work) for p in policies)), None)
         if failure is None:
             return []
-        return [_Return(region.host, c, failure, retry=False) for c in region.calls]
+        return [_Return(region.host, c, failure, region.unit.compiler) for c in region.calls]
 
     def _names(self, binding: Any) -> list[str]:
         """What a policy may call a composite call: its pattern, its operators, its variables."""
@@ -258,7 +261,8 @@ class Fallback:
         for who, limit, counted in limits:
             if limit is not None and len(counted) > limit:
                 failure = Failure("policy", f"{who} may have {limit} region(s), and others have more operations")
-                return [_Return(r.host, c, failure, retry=False) for r in counted[limit:] for c in r.calls]
+                next_one = None if who == "the module" else who
+                return [_Return(r.host, c, failure, next_one) for r in counted[limit:] for c in r.calls]
         return []
 
     # ---------------------------------------------------------------- back to the next compiler or TVM
@@ -266,19 +270,19 @@ class Fallback:
         bodies: dict[Any, dict[Any, Body]] = {}
         for item in returned:
             self._note(item.host, item.call, item.failure)
-            body = self._next_candidate(item) if item.retry else Body(self._callee(item.call))
+            body = self._next_candidate(item) if item.behind is not None else Body(self._callee(item.call))
             bodies.setdefault(item.host, {})[item.call.var] = body
         self.mod = with_functions(self.mod, {host: inline_calls(self.mod[host], b) for host, b in bodies.items()})
 
     def _next_candidate(self, item: _Return) -> Body:
         """The body of a composite, with what the candidates behind it take of it."""
         compilers = compilers_of(self.mod[item.host], None)
-        key = (item.call.value.op, *compilers)
+        key = (item.call.value.op, item.behind, *compilers)
         if key not in self._behind:
             func = self._callee(item.call)
             plain = func.without_attr("Composite").without_attr("Primitive")
             matcher = Matcher(compilers, ops_of(func))
-            matcher.skip_to_behind(composite_of(func))
+            matcher.skip_to_behind(item.behind or composite_of(func))
             mod = matcher.run(tvm.IRModule({tvm.ir.GlobalVar("body"): plain}), ["body"])
             composites = {gv: f for gv, f in mod.functions.items() if composite_of(f)}
             self._behind[key] = Body(mod["body"], self._add(composites)), matcher.entries({"": plain})

@@ -8,8 +8,9 @@ from typing import Any
 
 import tvm
 from tvm import relax
+from tvm_ffi import StructuralKey
 
-from ..relax_utils import Twins, with_functions
+from ..relax_utils import with_functions
 from .blocks import dataflow_blocks
 from .inline import Body, inline_calls
 
@@ -20,11 +21,11 @@ def dissolve_regions(mod: tvm.IRModule, regions: Sequence[Any]) -> tvm.IRModule:
     """Undo the partitioning of some regions: the functions that called them call their composites instead."""
     lifted: dict[Any, Any] = {}
     taken = {gv.name_hint for gv in mod.get_global_vars()}
-    seen = Twins()
+    seen: dict[StructuralKey, Any] = {}
 
     def lift(composite: relax.Function) -> Any:
         new = tvm.ir.GlobalVar(next(n for k in count() if (n := f"composite_{k}") not in taken))
-        gv = seen.first(composite, new)
+        gv = seen.setdefault(StructuralKey(composite), new)
         if gv is new:
             taken.add(gv.name_hint)
             relax.expr._update_type(gv, composite.ty)

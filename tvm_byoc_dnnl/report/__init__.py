@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .collect import explain
-from .model import CallReport, NearMiss, RegionReport, Totals
+from .model import CallReport, Candidate, NearMiss, RegionReport, Totals
 from .report import Report
 
-__all__ = ["CallReport", "NearMiss", "RegionReport", "Report", "Totals", "explain"]
+__all__ = ["CallReport", "Candidate", "NearMiss", "RegionReport", "Report", "Totals", "explain"]

@@ -27,7 +27,7 @@ from .flow import Flow, Node, read_flow
 from .model import CallReport, NearMiss, RegionReport, Totals
 from .nearest import near_misses
 from .primitives import Primitive, primitives_of
-from .reasons import BuildLog, reasons_for
+from .reasons import BuildLog, verdicts
 from .report import Report
 from .rewritten import rewritten_patterns
 
@@ -118,7 +118,7 @@ def _report(flow: Flow, namespaces: list[Namespace], log: BuildLog, forms: Seque
     calls = []
     for node in flow.nodes:
         call = _call(node, by_name, made.get(node, []))
-        call.reasons = reasons_for(node, namespaces, log)
+        call.candidates, call.reasons = verdicts(node, namespaces, log)
         call.near_misses = [*misses.get(node, []), *_forms(node, forms), *_apart(node, made.get(node, []))]
         calls.append(call)
     regions = [_region(name, flow, calls, lowered[name].reorders) for name in flow.regions]

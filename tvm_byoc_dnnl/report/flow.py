@@ -15,6 +15,7 @@ import tvm
 from tvm import relax, tirx
 
 from .._compat import is_constant, shape_dims, var_name
+from ..annotate.choice import candidates_of
 from ..relax_utils import codegen_of, composite_of, is_host_function
 
 __all__ = ["Flow", "Item", "Leaf", "Node", "Source", "nodes_of", "read_flow"]
@@ -37,6 +38,8 @@ class Node:
     #: the composite function around it, e.g. ``<compiler>.relax.nn.conv2d``, and which of its uses
     composite: str = ""
     composite_id: int = -1
+    #: the compilers that would take it, as recorded when it was annotated
+    candidates: tuple[str, ...] = ()
     args: list[Source] = field(default_factory=list)
     users: list[Node] = field(default_factory=list)
     #: its result leaves the function
@@ -196,7 +199,9 @@ class _Reader:
 
     def _composite(self, func: Any, args: list[Source], owner: _Owner, name: str) -> Source:
         self._composites += 1
-        inside = replace(owner, composite=composite_of(func), composite_id=self._composites)
+        inside = replace(
+            owner, composite=composite_of(func), composite_id=self._composites, candidates=tuple(candidates_of(func))
+        )
         result = self._body(func.body, dict(zip(func.params, args, strict=True)), inside)
         if isinstance(result, Node):
             result.name = name  # inside of its composite it only has a number
@@ -213,6 +218,7 @@ class _Owner:
     use: int = 0
     composite: str = ""
     composite_id: int = -1
+    candidates: tuple[str, ...] = ()
 
 
 def _operator(call: Any) -> str:

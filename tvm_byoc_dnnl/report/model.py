@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["CallReport", "NearMiss", "RegionReport", "ReportData", "Totals"]
+__all__ = ["CallReport", "Candidate", "NearMiss", "RegionReport", "ReportData", "Totals"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,22 @@ class NearMiss:
     of: int
     reason: str
     calls: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A compiler that was asked for a call.
+
+    Attributes
+    ----------
+    compiler : str
+        Namespace.
+    reason : str
+        Why it does not take the call; empty where it does, or would.
+    """
+
+    compiler: str
+    reason: str = ""
 
 
 @dataclass
@@ -63,6 +79,8 @@ class CallReport:
         The operator's attributes.
     reasons : list of str
         ``"<compiler>: <why not>"``, one per compiler that was asked and refused.
+    candidates : list of Candidate
+        Every compiler that was asked, in order of priority.
     near_misses : list of NearMiss
         Patterns that nearly matched, best first.
     inputs : list of int
@@ -86,6 +104,7 @@ class CallReport:
     implementation: str | None = None
     step: int | None = None
     reasons: list[str] = field(default_factory=list)
+    candidates: list[Candidate] = field(default_factory=list)
     near_misses: list[NearMiss] = field(default_factory=list)
     inputs: list[int] = field(default_factory=list)
 

@@ -92,9 +92,9 @@ def _primitive(node: GraphNode, description: Description | None, index: int) -> 
         implementation = description.implementations[index]
     kind = node.kind
     if kind in ("eltwise", "binary"):
-        kind = str(node.attrs["alg"])
+        kind = str(node.attrs.get("alg", kind))
     elif kind == "pooling":
-        kind = f"{node.attrs['alg']} pooling"
+        kind = f"{node.attrs.get('alg', '')} pooling".strip()
     operands = len(node.inputs) - sum(op.kind == "binary" for op in node.post_ops)
     bias = ["bias"] if node.kind in _TAKE_BIAS and operands == 3 else []
     label = " + ".join([kind, *bias, *(op.alg for op in node.post_ops)])

@@ -1,8 +1,8 @@
-"""Why a call stays with TVM: every compiler is asked again, and what the build noted is added."""
+"""Who would take a call, and why the others do not: each is asked again, and what the build noted is added."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import tvm
 
@@ -11,8 +11,9 @@ from ..log import read_log
 from ..registry import Namespace
 from ..verdict import Reject
 from .flow import Node
+from .model import Candidate
 
-__all__ = ["BuildLog", "reasons_for"]
+__all__ = ["BuildLog", "verdicts"]
 
 
 class BuildLog:
@@ -31,23 +32,27 @@ class BuildLog:
         return list(dict.fromkeys(f"{e.stage}: {e.reason}" for e in same_name or same_op))
 
 
-def reasons_for(node: Node, namespaces: Sequence[Namespace], log: BuildLog) -> list[str]:
-    """One reason per compiler that was asked before somebody took the call; of a host call, of every compiler."""
-    reasons = []
-    for ns in _asked(node, namespaces):
-        refusal = _ask(ns, node)
-        why = [refusal.reason] if refusal is not None else log.about(node, ns.name)
-        if not why and not node.compiler:
-            why = ["would take this call, but the module leaves it with TVM and does not say why"]
-        reasons += [f"{ns.name}: {w}" for w in why]
-    return reasons
+def verdicts(node: Node, namespaces: Sequence[Namespace], log: BuildLog) -> tuple[list[Candidate], list[str]]:
+    """Every compiler in order, each with why it does not take the call; and the reasons of those that came first.
+
+    That are the compilers that were asked before somebody took the call; of a host call, all of them.
+    """
+    why = {ns.name: _reasons(ns, node, log) for ns in namespaces}
+    names = list(why)
+    first = names[: names.index(node.compiler)] if node.compiler in why else names
+    return [Candidate(n, "; ".join(why[n])) for n in names], [f"{n}: {reason}" for n in first for reason in why[n]]
 
 
-def _asked(node: Node, namespaces: Sequence[Namespace]) -> Iterable[Namespace]:
-    for ns in namespaces:
-        if ns.name == node.compiler:
-            return
-        yield ns
+def _reasons(ns: Namespace, node: Node, log: BuildLog) -> list[str]:
+    if ns.name == node.compiler or ns.name in node.candidates:
+        return [] if ns.name == node.compiler else log.about(node, ns.name)
+    refusal = _ask(ns, node)
+    if refusal is not None:
+        return [refusal.reason]
+    why = log.about(node, ns.name)
+    if not why and not node.compiler:
+        return ["would take this call, but the module leaves it with TVM and does not say why"]
+    return why
 
 
 def _ask(ns: Namespace, node: Node) -> Reject | None:

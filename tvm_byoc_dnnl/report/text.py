@@ -157,13 +157,24 @@ def _calls(report: ReportData) -> Iterable[RenderableType]:
     for call in report.calls:
         runs_as = ": ".join(w for w in (call.primitive, call.implementation) if w)
         table.add_row(
-            str(call.id), call.label, call.output, call.region or "TVM", quantity(call.flops), runs_as or _why(call)
+            str(call.id),
+            call.label,
+            call.output,
+            call.region or "TVM",
+            quantity(call.flops),
+            "\n".join(filter(None, [runs_as or _why(call), _others(call)])),
         )
     yield _indented(table)
 
 
 def _why(call: CallReport) -> str:
     return "; ".join(call.reasons)
+
+
+def _others(call: CallReport) -> str:
+    """The compilers that would take a call which somebody else has."""
+    would = [c.compiler for c in call.candidates if not c.reason and c.compiler != call.compiler]
+    return f"or {', '.join(would)}" if call.compiler and would else ""
 
 
 def _advice(report: ReportData) -> Iterable[RenderableType]:

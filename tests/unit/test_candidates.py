@@ -1,0 +1,99 @@
+"""Candidates first, choice later: every compiler that would take a call is known before one of them gets it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tvm
+
+import tvm_byoc_dnnl as byoc
+from tests.unit.failing_vendor import run, vendors
+from tests.unit.test_fallback_codegen import EXPECTED, Chain, X
+from tvm_byoc_dnnl.annotate.choice import candidates_of
+from tvm_byoc_dnnl.relax_utils import codegen_of, composite_of
+
+
+def recorded(mod: tvm.IRModule) -> dict[str, list[str]]:
+    """Composite function → who would take it."""
+    return {composite_of(f): candidates_of(f) for f in mod.functions.values() if composite_of(f)}
+
+
+def regions_of(mod: tvm.IRModule) -> list[str]:
+    return sorted(codegen_of(f) for f in mod.functions.values() if codegen_of(f))
+
+
+def explained(*args, **kwargs) -> dict[str, dict[str, str]]:
+    """Operator → compiler → why it does not take the call, out of the JSON."""
+    calls = json.loads(byoc.explain(*args, **kwargs).to_json())["calls"]
+    return {c["op"]: {each["compiler"]: each["reason"] for each in c["candidates"]} for c in calls}
+
+
+def test_every_compiler_that_would_take_a_call_is_recorded():
+    with vendors("va", ("vb", ["relax.exp", "relax.multiply"])):
+        mod = byoc.AnnotateExternalCompiler(["va", "vb"])(Chain)
+        assert recorded(mod) == {
+            "va.relax.add": ["va"],
+            "va.relax.exp": ["va", "vb"],
+            "va.relax.multiply": ["va", "vb"],
+        }
+        assert regions_of(byoc.PartitionGraph()(mod)) == ["va"]
+
+
+def test_the_choice_decides():
+    with vendors("va", ("vb", ["relax.exp"]), "vc"):
+        asked = []
+
+        def last(calls, candidates):
+            asked.append(([c.op.name for c in calls], list(candidates)))
+            return candidates[-1] if calls[0].op.name == "relax.exp" else candidates[0]
+
+        mod = byoc.PartitionGraph()(byoc.AnnotateExternalCompiler(["va", "vb", "vc"], choice=last)(Chain))
+        assert (["relax.exp"], ["va", "vb", "vc"]) in asked
+        assert regions_of(mod) == ["va", "va", "vc"]
+        np.testing.assert_allclose(run(mod, X), EXPECTED, rtol=1e-5)
+
+
+def test_one_compiler_asks_nobody_else():
+    with vendors("va", "vb") as (va, vb):
+        byoc.partition(Chain, "va")
+        assert va.attempts and not vb.attempts
+
+
+DECLINES = {"too little work": byoc.RegionPolicy(min_flops=10**9), "too many": byoc.RegionPolicy(max_regions=0)}
+
+
+@pytest.mark.parametrize("policy", DECLINES.values(), ids=DECLINES)
+def test_what_a_policy_declines_goes_to_the_next_compiler(policy):
+    with vendors("va", "vb"):
+        byoc.register_namespace("va", policy=policy)
+        mod = byoc.partition(Chain, ["va", "vb"])
+        assert regions_of(mod) == ["vb"]
+        np.testing.assert_allclose(run(mod, X), EXPECTED, rtol=1e-5)
+        for verdicts in explained(mod, ["va", "vb"]).values():
+            assert verdicts["va"].startswith("policy: ") and verdicts["vb"] == ""
+
+
+def test_a_policy_of_the_user_holds_for_all_compilers():
+    with vendors("va", "vb"):
+        for policy in DECLINES.values():
+            assert regions_of(byoc.partition(Chain, ["va", "vb"], policy=policy)) == []
+
+
+def test_explain_shows_the_candidates():
+    with vendors("va", ("vb", ["relax.exp"])) as (_, vb):
+        refusal = "'vb' has no predicate for relax.add"
+        assert explained(Chain, ["va", "vb"])["relax.add"] == {"va": "", "vb": refusal}
+        assert explained(Chain, ["va", "vb"])["relax.exp"] == {"va": "", "vb": ""}
+        assert explained(Chain, ["vb", "va"])["relax.add"] == {"vb": refusal, "va": ""}
+        vb.faults["lower"] = lambda ops: byoc.Reject("not today")
+        assert explained(Chain, ["va", "vb"])["relax.exp"] == {"va": "", "vb": "not today"}
+
+
+def test_the_text_and_the_page_show_the_candidates():
+    with vendors("va", "vb"):
+        report = byoc.explain(Chain, ["va", "vb"])
+        assert "or vb" in report.to_text(every_call=True)
+        page = report.to_html().replace(" ", "")
+        assert '"candidates":[{"compiler":"va","reason":""},{"compiler":"vb","reason":""}]' in page
