@@ -24,20 +24,16 @@ from tvm import relax
 
 import tvm_byoc_dnnl as byoc
 from tests.isa import computes_in, isa
-from tvm_byoc_dnnl._compat import make_constant
+from tvm_byoc_dnnl._compat import dtype_of, make_constant
 from tvm_byoc_dnnl.annotate.passes import ask_pattern
 from tvm_byoc_dnnl.annotate.trial import ask
 from tvm_byoc_dnnl.codegen.region import lower_region, match_annotations
+from tvm_byoc_dnnl.comparison import differences
 from tvm_byoc_dnnl.lower.graph import PortableGraph
 from tvm_byoc_dnnl.registry import namespace
 from tvm_byoc_dnnl.relax_utils import bindings_of, codegen_of, op_calls
 
-__all__ = ["TOLERANCE", "Case", "Operand", "accept", "const", "data", "number", "refuse", "table_tests"]
-
-#: Largest error allowed, relative to the largest value of the result. float32: the library's vectorised functions are
-#: good to some 1e-6, and sums of a few hundred products add rounding of the same size. The short types round each
-#: tensor once, by 2^-9 and 2^-12, and the library may keep or round what lies between two fused steps.
-TOLERANCE = {"float32": 2e-5, "bfloat16": 2**-6, "float16": 2**-9}
+__all__ = ["Case", "Operand", "accept", "const", "data", "number", "refuse", "table_tests"]
 
 
 @dataclass(frozen=True)
@@ -91,7 +87,7 @@ class Case:
     symbols : dict
         Values of the symbolic dims, for the run.
     within : float, optional
-        Tolerance in place of `TOLERANCE`.
+        Tolerance in place of `comparison.TOLERANCES`.
     prepare : bool
         Run the preparing passes first.
     compiler : str
@@ -235,15 +231,12 @@ class Case:
             with np.errstate(all="ignore"):
                 result = self.reference(*wide)
             wanted = list(result) if isinstance(result, (tuple, list)) else [result]
-        for got, want in zip(self.run(), wanted, strict=True):
-            assert got.shape == np.shape(want)
-            if got.dtype.kind in "biu":
-                np.testing.assert_array_equal(got, want)
-                continue
-            within = self.within or TOLERANCE[str(got.dtype)]
-            want = np.asarray(want, "float64")
-            scale = np.abs(want[np.isfinite(want)]).max(initial=0)
-            np.testing.assert_allclose(got.astype("float64"), want, rtol=within, atol=within * scale)
+        types = self.module["main"].ret_ty
+        dtypes = [dtype_of(ty) for ty in (types.fields if isinstance(types, relax.TupleType) else [types])]
+        with np.errstate(all="ignore"):
+            rounded = [np.asarray(w).astype(_numpy_dtype(d)) for w, d in zip(wanted, dtypes, strict=True)]
+        wrong = differences(self.run(), rounded, self.within)
+        assert not wrong, wrong
         return self
 
     def _host_functions(self) -> Iterator[relax.Function]:

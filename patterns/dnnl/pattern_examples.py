@@ -64,12 +64,13 @@ _FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "mish": lambda x: R.multiply(x, R.tanh(R.nn.softplus(x))),
     "swish": lambda x: R.multiply(x, R.sigmoid(_times(x, 1.7))),
     "logsigmoid": lambda x: R.log(R.sigmoid(x)),
-    "lrn": _lrn,
     "channel_shuffle": _shuffle,
 }
 
 #: pattern → its example
 EXAMPLES = {name: pattern_example(function, _IMAGE) for name, function in _FUNCTIONS.items()}
+# without AVX-512 oneDNN has it for whole blocks of channels only
+EXAMPLES["lrn"] = pattern_example(_lrn, (2, 16, 7, 5))
 EXAMPLES.update(
     {f"padded_max_pool{rank}d": pattern_example(_padded_pool(rank), (2, 3, 7, 5, 6)[: 2 + rank]) for rank in (1, 2, 3)}
 )

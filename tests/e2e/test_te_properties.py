@@ -9,11 +9,11 @@ import tvm
 from tvm import relax
 
 from tvm_byoc_dnnl._compat import dtype_of
+from tvm_byoc_dnnl.comparison import differences
 from tvm_byoc_dnnl.errors import UnsupportedError
 from tvm_byoc_dnnl.hooks.calling import with_body
 from tvm_byoc_dnnl.te import translate_to_te
 from tvm_byoc_dnnl.testing.conformance.calls import call_cases
-from tvm_byoc_dnnl.testing.conformance.compare import TOLERANCES, difference
 from tvm_byoc_dnnl.testing.conformance.running import by_tvm, outcomes, run
 from tvm_byoc_dnnl.testing.op_calls import OPS
 
@@ -69,6 +69,6 @@ def test_translation_keeps_the_meaning(part):
         if case in refused and [str(w.dtype) for w in want] != inferred_dtypes(case):
             continue  # TVM's own lowering makes another dtype than Relax infers, and so does its result
         got = run(mine[case], case.inputs) if case in mine else UnsupportedError(refused[case])
-        found = str(got) if isinstance(got, Exception) else difference(got, want, TOLERANCES)
+        found = str(got) if isinstance(got, Exception) else differences(got, want)
         wrong += [f"{case.name}: {found}"] if found else []
     assert not wrong, "\n".join(wrong)

@@ -11,8 +11,9 @@ from tvm.script import relax as R
 
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.cli import main
+from tvm_byoc_dnnl.comparison import gap
 from tvm_byoc_dnnl.report.profile import profile
-from tvm_byoc_dnnl.report.verify import gap, verify
+from tvm_byoc_dnnl.report.verify import verify
 from tvm_byoc_dnnl.testing.models import light_model
 
 

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from tvm_byoc_dnnl.comparison import gap
 from tvm_byoc_dnnl.errors import InputError
 from tvm_byoc_dnnl.testing.bench import (
     ENGINES,
@@ -25,7 +26,6 @@ from tvm_byoc_dnnl.testing.bench import (
     run,
     to_json,
 )
-from tvm_byoc_dnnl.testing.bench.measure import _difference
 from tvm_byoc_dnnl.testing.bench.run import Model
 
 FAKES = {
@@ -76,7 +76,7 @@ def test_ratio_is_formed_round_by_round() -> None:
     ids=["same", "differs", "nan", "shape", "number of outputs"],
 )
 def test_difference_is_a_share_of_the_largest_value(got: list, expected: float) -> None:
-    assert _difference([np.array(g, "float32") for g in got], [np.array([1, -4], "float32")]) == expected
+    assert gap([np.array(g, "float32") for g in got], [np.array([1, -4], "float32")]) == expected
 
 
 def test_a_noisy_machine_is_told() -> None:

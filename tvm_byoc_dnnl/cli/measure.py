@@ -79,7 +79,7 @@ def profile(
 @click.command(short_help="Compare every region with TVM, and find the call that is wrong.")
 @model_options
 @_INPUTS
-@click.option("--tolerance", type=float, help="Largest gap, relative to the largest value.  [default: 1e-3]")
+@click.option("--tolerance", type=float, help="Largest gap, as a share of the largest value.  [default: by dtype]")
 @click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the text.")
 def verify(
     model: ModelFile,
@@ -96,7 +96,6 @@ def verify(
       tvm-byoc verify model.onnx
       tvm-byoc verify model.onnx --inputs in.npz --tolerance 1e-4
     """
-    from ..report.verify import TOLERANCE
     from ..report.verify import verify as compare
 
     arrays = _inputs(inputs)
@@ -107,7 +106,7 @@ def verify(
             compiler=compiler,
             shapes=shapes or None,
             policy=policy,
-            tolerance=TOLERANCE if tolerance is None else tolerance,
+            tolerance=tolerance,
         )
     _write(report.to_json(), json_file)
     if json_file != "-":

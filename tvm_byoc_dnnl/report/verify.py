@@ -3,7 +3,7 @@
 model ──partition──> run, the arguments of each region recorded
                           │
          region ──its codegen──> result ┐
-                ──stock TVM────> result ┴─ gap ≤ tolerance?
+                ──stock TVM────> result ┴─ equal, as `comparison` says?
                                              │ no: bisect over the region's first k calls
                                              └──> the first call whose result is wrong
 """
@@ -11,7 +11,7 @@ model ──partition──> run, the arguments of each region recorded
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ import tvm
 from tvm import relax
 
 from ..api import DEFAULT_COMPILER, partition
+from ..comparison import differences, gap, nudged, sensitivity
 from ..frontend import to_relax
 from ..pipeline.byoc import PIPELINE
 from ..regions.flatten import flatten_region
@@ -27,11 +28,7 @@ from ..regions.policy import RegionPolicy
 from ..relax_utils import bindings_of, codegen_of, composite_of
 from ..runner import Runner
 
-__all__ = ["TOLERANCE", "RegionGap", "Verification", "verify"]
-
-#: Default tolerance: largest difference, relative to the largest value of the reference. float32 sums of some
-#: thousand terms in another order differ by 1e-6 to 1e-5 per layer; a wrong operator is off by far more.
-TOLERANCE = 1e-3
+__all__ = ["RegionGap", "Verification", "verify"]
 
 
 @dataclass
@@ -46,7 +43,9 @@ class RegionGap:
         Number of composite calls inside.
     gap : float
         Largest difference over the outputs, relative to the reference's largest absolute value; infinite where one
-        side has a NaN or an infinity that the other has not.
+        side has a NaN or an infinity that the other has not, or another dtype or shape.
+    difference : str
+        What is wrong, with its position; empty where the region is right.
     culprit : str or None
         Name of the first call whose result is wrong.
     pattern : str or None
@@ -59,6 +58,7 @@ class RegionGap:
     compiler: str
     calls: int
     gap: float
+    difference: str = ""
     culprit: str | None = None
     pattern: str | None = None
     alone: bool | None = None
@@ -66,15 +66,15 @@ class RegionGap:
 
 @dataclass
 class Verification:
-    """What `verify` found."""
+    """What `verify` found; ``tolerance`` is the one that was asked for, None for those of `comparison`."""
 
-    tolerance: float
+    tolerance: float | None
     regions: list[RegionGap] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
-        """Whether every region is within tolerance."""
-        return all(r.gap <= self.tolerance for r in self.regions)
+        """Whether every region is right."""
+        return not any(r.difference for r in self.regions)
 
     @property
     def policy(self) -> RegionPolicy:
@@ -94,8 +94,9 @@ class Verification:
         """A line per region, and what to do."""
         lines = []
         for r in self.regions:
-            verdict = "ok" if r.gap <= self.tolerance else "WRONG"
-            lines.append(f"{verdict:<6}{r.region:<12}{r.calls:>5} calls   gap {r.gap:.2e}")
+            lines.append(f"{'WRONG' if r.difference else 'ok':<6}{r.region:<12}{r.calls:>5} calls   gap {r.gap:.2e}")
+            if r.difference:
+                lines.append(f"      {r.difference}")
             if r.culprit:
                 how = "alone" if r.alone else "together with the calls before it"
                 lines.append(f"      first wrong call: {r.culprit} ({r.pattern}), wrong {how}")
@@ -107,27 +108,13 @@ class Verification:
         return "\n".join(lines)
 
 
-def gap(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> float:
-    """Largest difference relative to the reference's largest absolute value, over all outputs."""
-    worst = 0.0
-    for a, b in zip(got, want, strict=True):
-        a, b = np.asarray(a, "float64"), np.asarray(b, "float64")
-        finite = np.isfinite(b)
-        if not np.array_equal(np.isfinite(a), finite) or not np.array_equal(a[~finite], b[~finite], equal_nan=True):
-            return float("inf")
-        if finite.any():
-            scale = float(np.abs(b[finite]).max()) or 1.0
-            worst = max(worst, float(np.abs(a[finite] - b[finite]).max()) / scale)
-    return worst
-
-
 def verify(
     model: Any,
     inputs: Any = None,
     *,
     compiler: str | Sequence[str] | None = DEFAULT_COMPILER,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
-    tolerance: float = TOLERANCE,
+    tolerance: float | None = None,
     policy: RegionPolicy | None = None,
 ) -> Verification:
     """Run every region by its compiler and by TVM alone on the same inputs, and find what is wrong.
@@ -140,8 +127,9 @@ def verify(
         Inputs by name or in order; random ones where the model's shapes are all fixed.
     compiler, shapes, policy
         As in `compile`.
-    tolerance : float
-        Largest gap that is accepted; see `TOLERANCE`.
+    tolerance : float, optional
+        Largest gap that is accepted. By default that of the result's dtype in `comparison.TOLERANCES`, and what
+        rounding alone changes: four times as far as TVM's result moves when the inputs do by one place.
 
     Returns
     -------
@@ -180,42 +168,72 @@ def _arguments(mod: tvm.IRModule, regions: Mapping[str, Any], inputs: Any) -> di
     return recorded
 
 
-def _check(name: str, region: relax.Function, arguments: Sequence[Any], tolerance: float) -> RegionGap:
+def _check(name: str, region: relax.Function, arguments: Sequence[Any], tolerance: float | None) -> RegionGap:
     calls = [var for var, value in bindings_of(region) if isinstance(value, relax.Call)]
-    reference = _run(_host_module(region), arguments)
-    result = RegionGap(name, codegen_of(region), len(calls), gap(_run(_offloaded_module(region), arguments), reference))
-    if result.gap <= tolerance:
+    host = _compiled(_host_module(region))
+    right = _Right(_flat(host(arguments)), [_flat(host(near)) for near in _nearby(arguments, tolerance)], tolerance)
+    got = _flat(_compiled(_offloaded_module(region))(arguments))
+    result = RegionGap(name, codegen_of(region), len(calls), gap(got, right.results), right.difference(got))
+    if not result.difference:
         return result
-    expected = _host_values(region, arguments)
-    first = _first_wrong(region, calls, arguments, expected, tolerance)
+    expected = _host_values(region, arguments, tolerance)
+    first = _first_wrong(region, calls, arguments, expected)
     if first is not None:
         values = dict(bindings_of(region))
         culprit = calls[first]
         result.culprit, result.pattern = culprit.name, composite_of(values[values[culprit].op])
-        result.alone = _gap_alone(region, culprit, expected) > tolerance
+        result.alone = _is_wrong_alone(region, culprit, expected)
     return result
 
 
-def _host_values(region: relax.Function, arguments: Sequence[Any]) -> dict[Any, list[Any]]:
+@dataclass
+class _Right:
+    """What TVM alone computes for a variable, and for inputs that are one place off."""
+
+    results: list[np.ndarray]
+    nearby: list[list[np.ndarray]]
+    tolerance: float | None
+
+    def difference(self, got: Sequence[np.ndarray]) -> str:
+        """What is wrong with a compiler's results, empty where they are right."""
+        return differences(got, self.results, self.tolerance, slack=sensitivity(self.results, self.nearby))
+
+
+def _nearby(arguments: Sequence[Any], tolerance: float | None) -> list[list[Any]]:
+    """The arguments one place up and one place down; none where the user said what is accepted."""
+    if tolerance is not None:
+        return []
+    tensors = [a for a in arguments if isinstance(a, np.ndarray)]
+    turns = [iter(turn) for turn in nudged(tensors)]
+    return [[next(turn) if isinstance(a, np.ndarray) else a for a in arguments] for turn in turns]
+
+
+def _host_values(region: relax.Function, arguments: Sequence[Any], tolerance: float | None) -> dict[Any, _Right]:
     """What TVM alone computes for every variable of the region, its parameters included; tuples flattened."""
     bound = [var for var, value in bindings_of(region) if not isinstance(value, relax.Function)]
     body = relax.SeqExpr(region.body.blocks, relax.Tuple(bound))
     every = relax.Function(region.params, body, relax.TupleType([var.ty for var in bound]), attrs=region.attrs)
-    results = _call(_host_module(relax.utils.copy_with_new_vars(every)), arguments)
-    known = {param: [argument] for param, argument in zip(region.params, arguments, strict=True)}
-    known.update((var, _flat(result)) for var, result in zip(bound, results, strict=True))
+    run = _compiled(_host_module(relax.utils.copy_with_new_vars(every)))
+    turns = [(given, run(given)) for given in (arguments, *_nearby(arguments, tolerance))]
+    known = {}
+    for i, var in enumerate(region.params):
+        values = [[given[i]] for given, _ in turns]
+        known[var] = _Right(values[0], values[1:], tolerance)
+    for i, var in enumerate(bound):
+        values = [_flat(results[i]) for _, results in turns]
+        known[var] = _Right(values[0], values[1:], tolerance)
     return known
 
 
 def _first_wrong(
-    region: Any, calls: Sequence[Any], arguments: Sequence[Any], expected: Mapping[Any, list[Any]], tolerance: float
+    region: Any, calls: Sequence[Any], arguments: Sequence[Any], expected: Mapping[Any, _Right]
 ) -> int | None:
     """Index of the first call whose result is wrong, by bisection: what follows a wrong result is wrong, too."""
     low, high = 0, len(calls)
     while low < high:
         middle = (low + high) // 2
-        got = _run(_offloaded_module(_until(region, calls[middle])), arguments)
-        if gap(got, expected[calls[middle]]) > tolerance:
+        got = _flat(_compiled(_offloaded_module(_until(region, calls[middle])))(arguments))
+        if expected[calls[middle]].difference(got):
             high = middle
         else:
             low = middle + 1
@@ -235,21 +253,23 @@ def _until(region: relax.Function, last: Any) -> relax.Function:
     raise AssertionError(f"{last} is not bound in the region")
 
 
-def _gap_alone(region: relax.Function, var: Any, expected: Mapping[Any, list[Any]]) -> float:
-    """The gap of one call by itself, on the arguments that TVM computes for it."""
+def _is_wrong_alone(region: relax.Function, var: Any, expected: Mapping[Any, _Right]) -> bool:
+    """Whether one call by itself is wrong, on the arguments that TVM computes for it."""
     values = dict(bindings_of(region))
     call = values[var]
     composite = values[call.op]
     if not all(arg in expected for arg in call.args):
-        return float("nan")
-    given = [value for arg in call.args for value in expected[arg]]
+        return False
+    given = [value for arg in call.args for value in expected[arg].results]
     local = relax.Var("composite", composite.ty)
     params = [relax.Var(p.name, p.ty) for p in composite.params]
     inner = relax.Var("result", var.ty)
     bindings = [relax.VarBinding(local, composite), relax.VarBinding(inner, relax.Call(local, params))]
     body = relax.SeqExpr([relax.BindingBlock(bindings)], inner)
     func = relax.BlockBuilder().normalize(relax.Function(params, body, var.ty, attrs=region.attrs))
-    return gap(_run(_offloaded_module(relax.utils.copy_with_new_vars(func)), given), expected[var])
+    return bool(
+        expected[var].difference(_flat(_compiled(_offloaded_module(relax.utils.copy_with_new_vars(func)))(given)))
+    )
 
 
 def _host_module(region: relax.Function) -> tvm.IRModule:
@@ -271,13 +291,10 @@ def _offloaded_module(region: relax.Function) -> tvm.IRModule:
     return mod
 
 
-def _run(mod: tvm.IRModule, arguments: Sequence[Any]) -> list[np.ndarray]:
-    return _flat(_call(mod, arguments))
-
-
-def _call(mod: tvm.IRModule, arguments: Sequence[Any]) -> Any:
+def _compiled(mod: tvm.IRModule) -> Callable[[Sequence[Any]], Any]:
+    """``main`` of a module as a function of its arguments."""
     vm = relax.VirtualMachine(tvm.compile(mod, "llvm", relax_pipeline=PIPELINE), tvm.cpu())
-    return vm["main"](*(tvm.runtime.tensor(a) if isinstance(a, np.ndarray) else a for a in arguments))
+    return lambda given: vm["main"](*(tvm.runtime.tensor(a) if isinstance(a, np.ndarray) else a for a in given))
 
 
 def _flat(result: Any) -> list[np.ndarray]:

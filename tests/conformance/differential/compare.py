@@ -9,14 +9,17 @@ import tvm
 from tvm import relax
 
 import tvm_byoc_dnnl as byoc
+from tvm_byoc_dnnl.comparison import difference
 
 from .program import Program
 
-__all__ = ["TOLERANCE", "ReferenceFailed", "check", "difference", "why"]
+__all__ = ["ReferenceFailed", "check", "why"]
 
-#: Largest error, relative to the largest finite value of the result: both sides round differently, and both
-#: approximate exp, tanh and their like to a few units in the last place.
-TOLERANCE = {"float32": 5e-5, "float64": 5e-5, "float16": 2**-7, "bfloat16": 2**-4}
+#: In place of `comparison.TOLERANCES`: a function is a chain of calls, each of which rounds and approximates.
+_TOLERANCES = {"float32": 5e-5, "float64": 5e-5, "float16": 2**-7, "bfloat16": 2**-4}
+
+#: What counts as the largest value of a result that cancels: the inputs are about 1.
+_LEAST = 1e-3
 
 #: How much farther from the result in float64 than TVM's float32 we may be, when the functions amplify errors.
 _FACTOR = 8
@@ -41,12 +44,13 @@ def check(program: Program, compiler: str = "dnnl") -> list[str]:
         raise ReferenceFailed(str(error)) from error
     partitioned = byoc.partition(program.module, compiler=compiler)
     got = _run(tvm.compile(partitioned, "llvm", relax_pipeline="byoc"), inputs)
-    tolerance = max((TOLERANCE[d] for d in program.dtypes() if d in TOLERANCE), default=0)  # of the coarsest inside
+    coarsest = max((_TOLERANCES[d] for d in program.dtypes() if d in _TOLERANCES), default=0.0)
+    tolerances = {dtype: max(coarsest, own) for dtype, own in _TOLERANCES.items()}
     assert len(got) == len(wanted), f"{len(got)} results, expected {len(wanted)}"
     for i, (mine, theirs) in enumerate(zip(got, wanted)):
-        wrong = difference(mine, theirs, tolerance)
+        wrong = difference(mine, theirs, tolerances, least=_LEAST)
         if wrong and not _is_rounding(program, i, mine, theirs):
-            raise AssertionError(f"output {i}: {wrong}")
+            raise AssertionError(f"output {i} {wrong}")
     return [name for name, f in partitioned.functions_items() if _is_region(f)]
 
 
@@ -61,35 +65,9 @@ def why(program: Program, compiler: str = "dnnl") -> str | None:
     return None
 
 
-def difference(got: np.ndarray, want: np.ndarray, tolerance: float | None = None) -> str:
-    """What differs, empty if nothing that matters. Only where the wanted value is finite."""
-    if got.shape != want.shape or got.dtype != want.dtype:
-        return f"{got.dtype}{list(got.shape)}, expected {want.dtype}{list(want.shape)}"
-    if want.dtype.kind in "biu":
-        wrong = np.argwhere(got != want)
-        if not len(wrong):
-            return ""
-        at = tuple(wrong[0])
-        return f"{got[at]} at {list(map(int, at))}, expected {want[at]} ({len(wrong)} of {want.size} wrong)"
-    wide, exact = got.astype("float64"), want.astype("float64")
-    known = np.isfinite(exact)
-    if not known.any():
-        return ""
-    limit = (tolerance or TOLERANCE[str(want.dtype)]) * max(np.abs(exact[known]).max(), 1e-3)
-    error = np.where(known, np.abs(np.where(known, wide, 0) - np.where(known, exact, 0)), 0)
-    error[np.isnan(error)] = np.inf
-    if error.max() <= limit:
-        return ""
-    at = np.unravel_index(error.argmax(), error.shape)
-    count = int((error > limit).sum())
-    return (
-        f"{wide[at]:.7g} at {list(map(int, at))}, expected {exact[at]:.7g} ± {limit:.2g} ({count} of {want.size} wrong)"
-    )
-
-
 def _is_rounding(program: Program, index: int, got: np.ndarray, want: np.ndarray) -> bool:
-    """Whether TVM's own float32 result is about as far from the one in float64 as ours."""
-    if want.dtype.kind in "biu" or got.shape != want.shape:
+    """Whether TVM's own float32 result is about as far from the one in float64 as ours, and as finite."""
+    if want.dtype.kind in "biu" or difference(got, want, np.inf):
         return False
     inputs = [a.astype("float64") if a.dtype == "float32" else a for a in program.inputs()]
     try:
@@ -99,12 +77,8 @@ def _is_rounding(program: Program, index: int, got: np.ndarray, want: np.ndarray
     known = np.isfinite(exact) & np.isfinite(want.astype("float64"))
     if not known.any():
         return True
-    mine, theirs = (np.abs(a.astype("float64") - exact)[known] for a in (got, want))
-    scale = np.abs(exact[known]).max()
-    return (
-        bool(np.nanmax(mine) <= _FACTOR * theirs.max() + TOLERANCE[str(want.dtype)] * scale)
-        and not np.isnan(mine).any()
-    )
+    mine, theirs = (np.abs(a.astype("float64") - exact)[known].max() for a in (got, want))
+    return bool(mine <= _FACTOR * theirs + _TOLERANCES[str(want.dtype)] * np.abs(exact[known]).max())
 
 
 def _run(executable: Any, inputs: list[np.ndarray]) -> list[np.ndarray]:

@@ -145,7 +145,7 @@ def test_is_a_post_op_of_a_convolution(alg, name, function, reference):
         lambda x, w: reference(np.einsum("nchw,oc->nohw", x, w[:, :, 0, 0])),
         prepare=False,  # which may fold a factor into the weights
     )
-    case.becomes(("convolution", [alg])).matches()
+    case.offloads().becomes(("convolution", [alg])).matches()
 
 
 @pytest.mark.parametrize(("case", "pattern", "reason"), REFUSE)

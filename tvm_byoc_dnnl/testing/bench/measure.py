@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...comparison import gap
 from .engines import ENGINES, PROBE, REFERENCE, Engine
 from .process import EngineError, EngineProcess
 
@@ -125,20 +126,6 @@ def busy_share(seconds: float = 1.0) -> float:
     return 1.0 - (idle_after - idle) / max(total_after - total, 1)
 
 
-def _difference(outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
-    """Largest difference as a share of the largest expected value; infinite when shapes differ."""
-    worst = 0.0
-    if [o.shape for o in outputs] != [e.shape for e in expected]:
-        return float("inf")
-    for got, want in zip(outputs, expected, strict=True):
-        if want.size:
-            got, want = got.astype("float64"), want.astype("float64")
-            scale = max(float(np.abs(want).max()), 1e-12)
-            share = float(np.abs(got - want).max()) / scale
-            worst = max(worst, share if np.isfinite(share) else float("inf"))
-    return worst
-
-
 class _Contestant:
     """One engine's process, what it measured so far, and the length of its turns."""
 
@@ -150,7 +137,7 @@ class _Contestant:
     def load(self, path: str, inputs: list[np.ndarray], expected: list[np.ndarray]) -> None:
         """Load the model, check its outputs, and find out how many runs fill a turn."""
         self.result.version, self.result.first_result_s, outputs = self._process.load(path, inputs)
-        self.result.error = _difference(outputs, expected)
+        self.result.error = gap(outputs, expected)
         tolerance = self._process.engine.tolerance
         if self.result.error > tolerance:
             raise EngineError(f"outputs differ by {self.result.error:.1e}, accepted are {tolerance:.0e}")

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+from ...comparison import TOLERANCES
 from ...registry import Namespace, Pattern, compilers, namespace
 from .calls import call_cases
 from .case import Case
-from .compare import TOLERANCES
 from .drawing import drawn, spread
 from .judge import TAKEN, Result, judge
 from .patterns import pattern_cases

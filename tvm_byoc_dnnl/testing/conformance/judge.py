@@ -11,6 +11,7 @@ from tvm import relax
 
 from ...annotate.passes import AnnotateExternalCompiler
 from ...annotate.trial import ask
+from ...comparison import differences, nudged, sensitivity
 from ...log import read_log
 from ...partitioning.passes import PartitionGraph
 from ...pipeline.byoc import PIPELINE
@@ -20,7 +21,6 @@ from ...registry import Namespace
 from ...relax_utils import bindings_of, composite_of, op_calls
 from ...verdict import Crash, Reject
 from .case import Case
-from .compare import difference, nudged
 from .running import HOST, Outcome, by_tvm, function_name, module_of, outcomes, run
 
 __all__ = ["FAILED", "KEPT", "SKIPPED", "TAKEN", "Result", "judge"]
@@ -69,7 +69,7 @@ def judge(
     compilers : sequence of str
         Who may take calls, in order of priority; ``ns`` is one of them.
     tolerances : mapping of str to float
-        Dtype → largest error, see `compare.TOLERANCES`.
+        Dtype → largest error, see `comparison.TOLERANCES`.
     """
     verdicts = {case: _Verdict(ns, case) for case in cases}
     right = _References(cases)
@@ -211,12 +211,13 @@ class _References:
     def __init__(self, cases: Sequence[Case]) -> None:
         runnable = outcomes(cases, [c.reference for c in cases], by_tvm)
         self.results: dict[Case, Outcome] = {}
-        self._nearby: dict[Case, list[Any]] = {}
+        self._slack: dict[Case, list[Any]] = {}
         for case, function in zip(cases, runnable, strict=True):
             self.results[case] = run(function, case.inputs)
             if case.is_chain:
                 near = [run(function, inputs) for inputs in nudged(case.inputs)]
-                self._nearby[case] = [n for n in near if isinstance(n, list)]
+                if isinstance(want := self.results[case], list):
+                    self._slack[case] = sensitivity(want, [n for n in near if isinstance(n, list)])
         # TVM may round to float16 where a library does not
         wide = [(c, other) for c in cases if (other := c.widened()) is not None and other.reference is not None]
         functions = outcomes([w for _, w in wide], [w.reference for _, w in wide], by_tvm)
@@ -229,7 +230,8 @@ class _References:
             return f"does not compile or run: {describe(got)}"
         want = self.results[case]
         assert isinstance(want, list)
-        wrong = difference(got, want, tolerances, self._nearby.get(case, ()))
+        wrong = differences(got, want, tolerances, slack=self._slack.get(case, ()))
         if wrong and case in self._wide:
-            return wrong if difference(got, self._wide[case], tolerances) else ""
+            rounded = [w.astype(narrow.dtype) for w, narrow in zip(self._wide[case], want, strict=True)]
+            return wrong if differences(got, rounded, tolerances) else ""
         return wrong

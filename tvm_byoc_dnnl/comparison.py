@@ -1,0 +1,123 @@
+"""When a result is right: the one rule of `verify`, of the conformance kit, of the benchmarks and of the tests.
+
+Shape and dtype are those that are wanted. Integers and booleans are equal. A NaN is where a NaN is wanted, an infinity
+where that infinity is wanted, and nowhere else. A finite float may be off by a tolerance, relative to the largest
+finite value that is wanted: a sum cancels, so the error of a small element is as large as that of a large one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+__all__ = ["TOLERANCES", "difference", "differences", "gap", "nudged", "sensitivity"]
+
+#: Dtype → largest error. float32: sums of some hundred products in another order, and vectorised functions that are
+#: good to a few units in the last place. float64: TVM approximates several functions to float32's precision whatever
+#: the dtype. float16 and bfloat16 round each tensor once, by 2^-11 and 2^-9, and a library keeps or rounds what lies
+#: between two fused steps. Every other dtype is exact.
+TOLERANCES: dict[str, float] = {"float64": 1e-5, "float32": 2e-5, "float16": 2**-8, "bfloat16": 2**-6}
+
+#: What a chain of calls may be off, in changes that the rounding of its input makes: each of its calls rounds too.
+_ROUNDINGS = 4
+
+
+def difference(
+    got: Any, want: Any, tolerance: float | Mapping[str, float] | None = None, *, least: float = 0.0, slack: Any = 0.0
+) -> str:
+    """What is wrong with a result, ``""`` where it is right.
+
+    Parameters
+    ----------
+    got, want : array
+        The result, and what it should be.
+    tolerance : float or mapping of str to float, optional
+        Largest error relative to the largest finite value of ``want``, or one for each dtype; `TOLERANCES` by default.
+    least : float
+        What counts as the largest value where all of ``want`` is smaller, for results that cancel.
+    slack : float or array
+        Added to the error that is allowed, see `sensitivity`.
+    """
+    got, want = np.asarray(got), np.asarray(want)
+    if (got.dtype, got.shape) != (want.dtype, want.shape):
+        return f"is {got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
+    errors, scale = _errors(got, want, least)
+    if not isinstance(tolerance, (int, float)):
+        tolerance = (TOLERANCES if tolerance is None else tolerance).get(str(want.dtype), 0.0)
+    with np.errstate(invalid="ignore"):
+        wrong = errors > np.where(np.isinf(errors), 0.0, tolerance * scale + slack)
+    if not wrong.any():
+        return ""
+    worst = np.unravel_index(np.argmax(np.where(wrong, errors, -1.0)), errors.shape)
+    return (
+        f"differs: {got[worst]} instead of {want[worst]} at {tuple(map(int, worst))}, "
+        f"{np.count_nonzero(wrong)} of {got.size} wrong, tolerance {tolerance:g} ({want.dtype})"
+    )
+
+
+def differences(
+    got: Sequence[Any],
+    want: Sequence[Any],
+    tolerance: float | Mapping[str, float] | None = None,
+    *,
+    least: float = 0.0,
+    slack: Sequence[Any] = (),
+) -> str:
+    """What is wrong with the first of several results that is not right; see `difference`."""
+    if len(got) != len(want):
+        return f"{len(got)} results instead of {len(want)}"
+    for i, (g, w) in enumerate(zip(got, want, strict=True)):
+        if found := difference(g, w, tolerance, least=least, slack=slack[i] if slack else 0.0):
+            return f"result {i} {found}"
+    return ""
+
+
+def gap(got: Sequence[Any], want: Sequence[Any]) -> float:
+    """The largest error of several results, relative to the largest finite value of each.
+
+    It is infinite where a shape, a dtype, a NaN or an infinity differs.
+    """
+    if len(got) != len(want):
+        return float("inf")
+    worst = 0.0
+    for a, b in zip(map(np.asarray, got), map(np.asarray, want), strict=True):
+        if (a.dtype, a.shape) != (b.dtype, b.shape):
+            return float("inf")
+        errors, scale = _errors(a, b, 0.0)
+        worst = max(worst, float(errors.max(initial=0.0)) / (scale or 1.0))
+    return worst
+
+
+def nudged(arrays: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
+    """The arrays rounded up and rounded down by one place; nothing where none is a float."""
+    if not any(a.dtype.kind == "f" for a in arrays):
+        return []
+    ends = [np.inf, -np.inf]
+    return [[np.nextafter(a, a.dtype.type(end)) if a.dtype.kind == "f" else a for a in arrays] for end in ends]
+
+
+def sensitivity(want: Sequence[Any], nearby: Sequence[Sequence[Any]]) -> list[Any]:
+    """The ``slack`` of each result, from what the results should be for `nudged` inputs.
+
+    Where a chain of calls is ill-conditioned, as ``tan`` of ``tan`` is near its poles, two correct libraries differ as
+    these do.
+    """
+    slack = []
+    for i, w in enumerate(want):
+        center = np.asarray(w).astype("float64")
+        with np.errstate(invalid="ignore"):
+            changes = [np.abs(np.asarray(other[i]).astype("float64") - center) for other in nearby]
+        slack.append(_ROUNDINGS * sum(np.nan_to_num(c, posinf=0) for c in changes))
+    return slack
+
+
+def _errors(got: np.ndarray, want: np.ndarray, least: float) -> tuple[np.ndarray, float]:
+    """The error of each element, infinite where only one side is finite; and the largest value that is wanted."""
+    if want.dtype.kind in "biu":  # float64 does not hold every 64-bit integer
+        return np.where(got == want, 0.0, np.inf), 1.0
+    a, b = got.astype("float64"), want.astype("float64")
+    with np.errstate(invalid="ignore"):
+        errors = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
+    return np.where(np.isnan(errors), np.inf, errors), max(float(np.abs(b[np.isfinite(b)]).max(initial=0.0)), least)
