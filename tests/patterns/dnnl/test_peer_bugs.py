@@ -229,7 +229,7 @@ def test_b6_logsumexp_is_no_log_sigmoid():
             id="norm_axis_1",
         ),
         pytest.param(
-            lambda x, *p: relax.TupleGetItem(nn.batch_norm(x, *p, axis=2), 0),
+            lambda x, *p: relax.TupleGetItem(nn.batch_norm(x, *p, axis=2, training=False), 0),
             (data(2, 3, 5), *(const(5, low=0.5, high=2) for _ in range(4))),
             True,
             id="batch_norm_axis_2",
