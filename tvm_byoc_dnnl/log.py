@@ -33,7 +33,9 @@ class Entry:
     compiler : str
         Namespace that did not get it.
     stage : str
-        ``annotate``, ``pattern``, ``lower``, ``plan``, ``codegen`` or ``policy``.
+        ``annotate`` or ``pattern`` for code that crashed there; ``lower``, ``plan`` or ``codegen`` for a region that
+        failed there; ``policy`` for what was not worth a region, ``policy crash`` where the policy itself failed;
+        ``output`` for a region that is a module although source was asked for.
     reason : str
         With the offending value.
     """

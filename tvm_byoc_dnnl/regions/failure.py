@@ -19,7 +19,7 @@ _LONGEST_REASON = 600
 
 @dataclass(frozen=True)
 class Failure:
-    """What broke: ``lower``, ``plan`` or ``codegen``, and why."""
+    """At which stage a region is lost, in the words of `tvm_byoc_dnnl.log.Entry`, and why."""
 
     stage: str
     reason: str
