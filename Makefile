@@ -113,6 +113,13 @@ test-tvm026: $(NATIVE)  ## the Python tests under TVM 0.26, in .venv-tvm026
 test-differential: $(NATIVE)  ## thousands of random functions with and without us, as in: ARGS='--examples 2000 --seed 1'
 	@OMP_WAIT_POLICY=passive $(PY) -m tests.conformance.differential $(ARGS)
 
+.venv-nnsmith/bin/nnsmith.model_gen:
+	@$(PYTHON) -m venv .venv-nnsmith
+	@.venv-nnsmith/bin/pip --disable-pip-version-check -qq install 'nnsmith[onnx]==0.1.0' 'torch==2.5.*' 'numpy<2.3'
+
+test-nnsmith: $(NATIVE) .venv-nnsmith/bin/nnsmith.model_gen  ## random ONNX models by NNSmith beside ONNX Runtime, as in: ARGS='--count 300 --seed 0'
+	@$(PY) -m tests.conformance.nnsmith $(ARGS)
+
 test-isa: $(NATIVE)  ## every test with oneDNN limited to AVX2, as in: make test-isa ISAS='SSE41 AVX2 AVX512_CORE'
 	@for isa in $(ISAS); do echo "== ONEDNN_MAX_CPU_ISA=$$isa"; \
 	  ONEDNN_MAX_CPU_ISA=$$isa $(MAKE) --no-print-directory test || failed="$$failed $$isa"; \

@@ -1,0 +1,128 @@
+"""NNSmith's random models in our compiler and in ONNX Runtime; where they differ, onnx.reference judges.
+
+    make test-nnsmith ARGS='--count 300 --seed 0'
+
+A model that ONNX Runtime cannot run does not count. A report at the end has every model that differs or fails; the exit
+status is 1 if we alone are wrong, or fail with something else than a refusal by name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+
+import tvm_byoc_dnnl as byoc
+from tvm_byoc_dnnl.errors import ByocError
+
+_ROOT = Path(__file__).parents[3]
+_GENERATOR = Path(__file__).with_name("generate.py")
+_TOLERANCE = {"float16": 2e-2, "float32": 1e-3, "float64": 1e-3}
+#: what a model can come to, worst last
+_OUTCOMES = (
+    "the same",
+    "ONNX Runtime cannot run it",
+    "differs, the reference agrees with us",
+    "differs, the reference has a third result or none",
+    "refused by name",
+    "wrong",
+    "failed",
+)
+
+
+def main() -> int:
+    """Generate, run, report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0, help="of the first model; the others follow")
+    parser.add_argument("--folder", type=Path, default=_ROOT / "build" / "nnsmith", help="where the models are kept")
+    parser.add_argument("--python", default=str(_ROOT / ".venv-nnsmith" / "bin" / "python"), help="that has nnsmith")
+    args = parser.parse_args()
+    subprocess.run([args.python, _GENERATOR, args.folder, str(args.seed), str(args.count)], check=True)
+    seeds = range(args.seed, args.seed + args.count)
+    files = [path for seed in seeds if (path := args.folder / f"{seed}.onnx").exists()]
+    counts: Counter[str] = Counter()
+    for path in files:
+        outcome, detail = judge(onnx.load(path), int(path.stem))
+        counts[outcome] += 1
+        if outcome not in _OUTCOMES[:2]:
+            print(f"{path}: {outcome}: {detail}", flush=True)
+    print(f"\n{len(files)} models of {args.count} seeds")
+    for outcome in _OUTCOMES:
+        print(f"{counts[outcome]:5} {outcome}")
+    return 1 if counts["wrong"] or counts["failed"] else 0
+
+
+def judge(model: onnx.ModelProto, seed: int) -> tuple[str, str]:
+    """What a model comes to, and the words for it."""
+    inputs = random_inputs(model, seed)
+    try:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        wanted = session.run(None, inputs)
+    except Exception as error:
+        return "ONNX Runtime cannot run it", first_line(error)
+    try:
+        got = byoc.Runner(byoc.compile(model))(*inputs.values())
+    except ByocError as error:
+        return "refused by name", first_line(error)
+    except Exception as error:
+        return "failed", f"{type(error).__name__}: {first_line(error)}"
+    results = list(got) if isinstance(got, (list, tuple)) else [got]
+    differing = difference(results, wanted)
+    if not differing:
+        return "the same", ""
+    try:
+        with np.errstate(all="ignore"):
+            judged = onnx.reference.ReferenceEvaluator(model).run(None, inputs)
+    except Exception as error:
+        return "differs, the reference has a third result or none", f"{differing}; {first_line(error)}"
+    if not difference(results, judged):
+        return "differs, the reference agrees with us", differing
+    if difference(wanted, judged):
+        return "differs, the reference has a third result or none", differing
+    return "wrong", differing
+
+
+def random_inputs(model: onnx.ModelProto, seed: int) -> dict[str, np.ndarray]:
+    """Numbers between 1 and 2 in floats, small ones in integers: NNSmith's own choice without a search."""
+    rng = np.random.default_rng(seed)
+    inputs = {}
+    for value in model.graph.input:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
+        low, high = (0, 2) if dtype == bool else (1, 2) if dtype.kind == "f" else (1, 5)
+        inputs[value.name] = np.asarray(rng.uniform(low, high, shape)).astype(dtype)
+    return inputs
+
+
+def difference(got: list[np.ndarray], wanted: list[np.ndarray]) -> str:
+    """The first output that differs, `""` for none: NaN and infinities position by position."""
+    for i, (mine, theirs) in enumerate(zip(got, wanted, strict=True)):
+        mine, theirs = np.asarray(mine), np.asarray(theirs)
+        if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
+            return f"output {i} is {mine.dtype}{list(mine.shape)}, expected {theirs.dtype}{list(theirs.shape)}"
+        tolerance = _TOLERANCE.get(str(mine.dtype), 0)
+        with np.errstate(all="ignore"):
+            alike = np.isclose(mine, theirs, rtol=tolerance, atol=tolerance, equal_nan=mine.dtype.kind == "f")
+        if not alike.all():
+            at = tuple(int(k) for k in np.argwhere(~alike)[0])
+            return f"output {i} differs in {(~alike).sum()} of {alike.size}, first {mine[at]} for {theirs[at]}"
+    return ""
+
+
+def first_line(error: Exception) -> str:
+    """The last line of TVM's long messages is the one that says something."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0 if isinstance(error, ByocError) else -1][:300]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
