@@ -26,6 +26,7 @@ from . import (
 )
 from .examination import EXAMINATION
 from .flops import primitive_flops
+from .nan import FINITE_MATH
 from .native import create_module, describe, probe
 from .policy import DnnlPolicy
 from .post_ops import fuse_post_ops
@@ -52,7 +53,7 @@ __all__ = [
 
 register_namespace(
     "dnnl",
-    codegen=portable_codegen("dnnl", create_module, create_source, source_build),
+    codegen=portable_codegen("dnnl", create_module, create_source, source_build, options={FINITE_MATH: False}),
     probe=probe,
     describe=describe,
     emit=emit,

@@ -22,7 +22,7 @@ from ...lower.builder import GraphBuilder, Value
 from ...registry import register_lowering
 from ...verdict import require
 from .common import FLOATS, broadcast_shape, require_float
-from .nan import is_nan, nan_where
+from .nan import is_nan, keeps_nan, nan_where
 
 __all__: list[str] = []
 
@@ -94,7 +94,8 @@ def exp(g: GraphBuilder, call: Any) -> Value:
     """oneDNN's makes infinity of a NaN: times ``x = x``, which is 0 there, it is NaN again."""
     src = g.value(call.args[0])
     require_float(call.op.name, src)
-    return g.binary("mul", g.eltwise(src, "exp"), g.binary("eq", src, src, src.shape), src.shape)
+    out = g.eltwise(src, "exp")
+    return g.binary("mul", out, g.binary("eq", src, src, src.shape), src.shape) if keeps_nan(g.graph) else out
 
 
 @register_lowering("dnnl", "relax.rsqrt")
@@ -252,7 +253,7 @@ def where(g: GraphBuilder, call: Any) -> Value:
     ):
         common = broadcast_shape(value.shape, condition.shape)
         picked.append(g.binary("min", value, g.eltwise(sign, "linear", bound), common))
-        if value.scalar is None or math.isnan(value.scalar):
+        if keeps_nan(g.graph) and (value.scalar is None or math.isnan(value.scalar)):
             bad.append(g.binary("mul", is_nan(g, value), is_chosen, common))
     first, second = picked if picked[0].shape == shape else picked[::-1]
     result = g.binary("max", first, second, shape)

@@ -13,7 +13,15 @@ from ...lower.builder import GraphBuilder, Value
 from ...lower.graph import Dim, Node, PortableGraph
 from .views import VIEWS
 
-__all__ = ["is_nan", "keep_nan_of_softmax", "nan_where"]
+__all__ = ["FINITE_MATH", "is_nan", "keep_nan_of_softmax", "keeps_nan", "nan_where"]
+
+#: option: whether NaN may be lost, for fewer primitives
+FINITE_MATH = "finite_math"
+
+
+def keeps_nan(graph: PortableGraph) -> bool:
+    """Whether what is slower must be done for the sake of a NaN."""
+    return not graph.options.get(FINITE_MATH, False)
 
 
 def is_nan(g: GraphBuilder, value: Value) -> Value:
@@ -31,7 +39,7 @@ def keep_nan_of_softmax(graph: PortableGraph) -> None:
 
     Where nothing but products over that row read it, as in attention, nothing is added: they spread the NaN.
     """
-    for node in [n for n in graph.nodes if n.kind == "softmax"]:
+    for node in [n for n in graph.nodes if n.kind == "softmax" and keeps_nan(graph)]:
         if not _is_only_summed(graph, node.outputs[0], node.attrs["axis"]):
             _spread_nan(graph, node)
 

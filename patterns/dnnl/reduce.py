@@ -9,7 +9,7 @@ from ...lower.builder import GraphBuilder, Value
 from ...registry import register_lowering
 from ...verdict import require
 from .common import ints, require_float
-from .nan import is_nan, nan_where
+from .nan import is_nan, keeps_nan, nan_where
 from .pool import global_average
 
 __all__ = ["reduced"]
@@ -33,7 +33,9 @@ def reduction(g: GraphBuilder, call: Any) -> Value:
     if alg == "mean" and _is_spatial(src, axes):
         return g.reshape(global_average(g, src), out_shape)
     result = reduced(g, src, axes, alg)
-    if alg in ("max", "min") and result is not src:  # which pass over a NaN, or do not, by where it lies
+    if (
+        alg in ("max", "min") and result is not src and keeps_nan(g.graph)
+    ):  # which pass over a NaN, or do not, by where it lies
         result = nan_where(g, result, reduced(g, is_nan(g, src), axes, "max"), result.shape)
     return g.reshape(result, out_shape)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tvm
@@ -72,6 +72,7 @@ class PortableCodegen(Codegen):
     create_module: Callable[[PortableGraph], tvm.runtime.Module]
     create_source: Callable[[PortableGraph], tvm.runtime.Module] | None = None
     source_build: Callable[[], SourceBuild] | None = None
+    lowering_options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def makes_source(self) -> bool:  # type: ignore[override]
@@ -80,7 +81,8 @@ class PortableCodegen(Codegen):
     @property
     def options(self) -> dict[str, Any]:
         """Its options and their defaults."""
-        return {"output": OUTPUTS[0]} if self.create_source is not None else {}
+        output = {"output": OUTPUTS[0]} if self.create_source is not None else {}
+        return {**output, **self.lowering_options}
 
     def __call__(
         self,
@@ -95,7 +97,7 @@ class PortableCodegen(Codegen):
         if output == "source" and self.source_build is not None:
             self.source_build().check()
         names = {constant: str(name) for constant, name in constant_names.items()}
-        graphs = [lower_region(ns, f, str(f.attrs["global_symbol"]), names) for f in functions]
+        graphs = [lower_region(ns, f, str(f.attrs["global_symbol"]), names, given) for f in functions]
         if output != "source":
             return [self.create_module(g) for g in graphs]
         return [self._source(with_checksums(g, names)) for g in graphs]
@@ -104,7 +106,7 @@ class PortableCodegen(Codegen):
         """See `Route.attempt`; cheap is to lower a region and to let the library plan it."""
         ns, stage = namespace(self.compiler), "lower"
         try:
-            graph = lower_region(ns, region, "trial")
+            graph = lower_region(ns, region, "trial", options=options)
             stage = "plan"
             refusal = ns.probe(graph) if ns.probe is not None else None
         except NativeLibraryError:
@@ -148,6 +150,7 @@ def portable_codegen(
     create_module: Callable[[PortableGraph], tvm.runtime.Module],
     create_source: Callable[[PortableGraph], tvm.runtime.Module] | None = None,
     source_build: Callable[[], SourceBuild] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> PortableCodegen:
     """A codegen for a namespace that consumes portable graphs.
 
@@ -163,8 +166,10 @@ def portable_codegen(
         be said in source.
     source_build : callable, optional
         ``source_build() -> SourceBuild``: what such a source is compiled with.
+    options : mapping, optional
+        Options that lowerings read from ``g.graph.options``, and their defaults.
     """
-    return PortableCodegen(compiler, create_module, create_source, source_build)
+    return PortableCodegen(compiler, create_module, create_source, source_build, options or {})
 
 
 def source_namespaces(mod: tvm.IRModule) -> list[Namespace]:

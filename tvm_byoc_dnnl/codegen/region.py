@@ -21,7 +21,11 @@ __all__ = ["lower_region", "match_annotations", "with_checksums"]
 
 
 def lower_region(
-    ns: Namespace, func: relax.Function, symbol: str, constant_names: Mapping[Any, str] | None = None
+    ns: Namespace,
+    func: relax.Function,
+    symbol: str,
+    constant_names: Mapping[Any, str] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> PortableGraph:
     """Lower a region: calls of composite functions, or plain operator calls.
 
@@ -35,6 +39,8 @@ def lower_region(
         Name of the graph.
     constant_names : mapping, optional
         Relax constant → name at run time, as ``RunCodegen`` hands it over.
+    options : mapping, optional
+        Of the namespace, for its lowerings and for ``optimize``: ``g.graph.options``.
 
     Raises
     ------
@@ -42,6 +48,7 @@ def lower_region(
         If something in the region has no lowering, or its lowering refuses; the reason names the op.
     """
     g = GraphBuilder(symbol, constant_names)
+    g.graph.options = dict(options or {})
     for param in func.params:
         g.add_input(param)
     arguments = len(g.graph.inputs)

@@ -72,7 +72,10 @@ class Constant:
 
 @dataclass
 class PortableGraph:
-    """A region: tensors by id, nodes in topological order."""
+    """A region: tensors by id, nodes in topological order.
+
+    ``options`` of the namespace are there for its lowerings and passes; they are no part of the document.
+    """
 
     name: str
     tensors: list[Tensor] = field(default_factory=list)
@@ -80,6 +83,7 @@ class PortableGraph:
     constants: list[Constant] = field(default_factory=list)
     nodes: NodeList = field(default_factory=NodeList)
     outputs: list[int] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         self.nodes = NodeList(self.nodes)

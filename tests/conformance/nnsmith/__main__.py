@@ -98,7 +98,7 @@ def random_inputs(model: onnx.ModelProto, seed: int) -> dict[str, np.ndarray]:
     for value in model.graph.input:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
-        low, high = (0, 2) if dtype == bool else (1, 2) if dtype.kind == "f" else (1, 5)
+        low, high = (0, 2) if dtype.kind == "b" else (1, 2) if dtype.kind == "f" else (1, 5)
         inputs[value.name] = np.asarray(rng.uniform(low, high, shape)).astype(dtype)
     return inputs
 

@@ -1,6 +1,6 @@
 """Random ONNX models by NNSmith, one file per seed; runs in NNSmith's own environment, `.venv-nnsmith`.
 
-    .venv-nnsmith/bin/python tests/conformance/nnsmith/generate.py FOLDER FIRST_SEED COUNT
+.venv-nnsmith/bin/python tests/conformance/nnsmith/generate.py FOLDER FIRST_SEED COUNT
 """
 
 from __future__ import annotations

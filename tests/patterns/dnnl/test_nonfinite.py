@@ -12,9 +12,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+import tvm
 from tvm import relax
 
+import tvm_byoc_dnnl as byoc
 from tests.harness import Case, const, data, number
+from tvm_byoc_dnnl.codegen.region import lower_region
+from tvm_byoc_dnnl.registry import namespace
 
 pytestmark = pytest.mark.native
 
@@ -214,6 +218,32 @@ def test_a_softmax_whose_rows_are_summed_costs_nothing_more() -> None:
     assert [kind for kind, _ in case.nodes()] == ["softmax", "matmul"]
     with np.errstate(all="ignore"):
         compare(case.run()[0], softmax(x.astype("float64"), 1) @ y)
+
+
+#: function, kinds of its nodes with the option finite_math
+FEWER = {
+    "exp": (op.exp, ["eltwise"]),
+    "softmax": (lambda x: nn.softmax(x, -1), ["softmax"]),
+    "max": (lambda x: op.max(x, 1), ["reduction", "reshape"]),
+}
+
+
+@pytest.mark.parametrize("name", FEWER)
+def test_finite_math_needs_fewer_primitives(name: str) -> None:
+    function, kinds = FEWER[name]
+    x = np.random.default_rng(0).uniform(-2, 2, (5, 7)).astype("float32")
+    case = Case(function, (data(values=x),))
+    region, ns = case.regions[0], namespace("dnnl")
+    exact, finite = (lower_region(ns, region, "r", options={"finite_math": finite}) for finite in (False, True))
+    assert [n.kind for n in finite.nodes] == kinds
+    assert len(exact.nodes) > len(finite.nodes)
+    x[1, 2] = np.nan
+    kept = case.run()[0]
+    mod = byoc.set_target_options(case.partitioned, "dnnl", finite_math=True)
+    machine = relax.VirtualMachine(tvm.compile(mod, "llvm", relax_pipeline="byoc"), tvm.cpu())
+    lost = machine["main"](tvm.runtime.tensor(x)).numpy()
+    assert np.isnan(kept).sum() > np.isnan(lost).sum()
+    np.testing.assert_allclose(lost[2:], kept[2:], rtol=1e-6)
 
 
 @pytest.mark.parametrize("other", ["output", "first axis", "second operand", "reshaped"])
