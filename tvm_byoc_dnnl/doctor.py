@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tvm.support.cc import get_cc
 
 from . import _native
 from .errors import ByocError
@@ -112,6 +113,15 @@ def _packages() -> Iterator[_Row]:
     else:
         fix = "install the package, or import tvm_byoc_dnnl before loading a compiled model"
         yield "autoload", "`import tvm` alone does not load the native library", WARNING, fix
+
+
+def _tools() -> Iterator[_Row]:
+    compiler = get_cc()
+    if compiler:
+        yield "C++ compiler", compiler
+    else:
+        lost = "export_library, output='source', ccompiler do not work; loading and running does"
+        yield "C++ compiler", f"none on PATH: {lost}", WARNING, "apt-get install g++, or CXX=..."
 
 
 def _library() -> Iterator[_Row]:
@@ -261,6 +271,7 @@ def _self_test() -> Iterator[_Row]:
 _SECTIONS: tuple[tuple[str, Callable[[], Iterator[_Row]]], ...] = (
     ("Packages", _packages),
     ("Machine", _machine),
+    ("Tools", _tools),
     ("Library", _library),
     ("Threads", _threading),
     ("Compilers", _namespaces),

@@ -50,3 +50,8 @@ class ExportError(ByocError, RuntimeError):
 @register_error("ByocNativeLibraryError")
 class NativeLibraryError(ByocError, ImportError):
     """The native library, or one that it needs, is missing, unloadable or claimed by somebody else."""
+
+
+# tvm-ffi knows the exceptions that are errors. Ctrl-C inside of a pass or a hook would come out as `RuntimeError('')`,
+# and be taken for a vendor's failure on its way.
+register_error("KeyboardInterrupt", KeyboardInterrupt)

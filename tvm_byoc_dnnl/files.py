@@ -21,6 +21,7 @@ __all__ = ["write_text", "written", "written_folder"]
 _logger = logging.getLogger(__name__)
 
 _STREAM = re.compile(r"/dev/(stdout|stderr)|(?:/dev|/proc/self)/fd/(\d+)")
+_WORKSPACE = "tvm_byoc_dnnl."
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -51,7 +52,8 @@ def written(path: str | os.PathLike[str]) -> Iterator[Path]:
         if path.is_symlink():
             target = path.resolve()
             _logger.warning("%s is a link: what it points to, %s, is replaced", path, target)
-        aside = target.with_name(f".{target.stem}.{os.getpid()}-{secrets.token_hex(4)}{target.suffix}")
+        _remove_leftovers(target.parent, f".{target.stem}.", target.suffix)
+        aside = target.with_name(_own_name(f".{target.stem}.", target.suffix))
         try:
             yield aside
             if aside.exists():
@@ -80,6 +82,19 @@ def _refusal(path: Path, error: OSError) -> ExportError:
     return ExportError(f"cannot write {path}: {error.strerror or error}; {cure}")
 
 
+@contextlib.contextmanager
+def workspace() -> Iterator[Path]:
+    """A temporary folder, removed at the end; and by the next one, where a process was killed before."""
+    parent = Path(tempfile.gettempdir())
+    _remove_leftovers(parent, _WORKSPACE, "")
+    folder = parent / _own_name(_WORKSPACE, "")
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a text file; see `written`."""
     with written(path) as file:
@@ -97,3 +112,36 @@ def _opened(path: Path) -> IO[bytes]:
     if match is None:
         return path.open("wb")
     return os.fdopen(os.dup({"stdout": 1, "stderr": 2}.get(match[1]) or int(match[2])), "wb")
+
+
+def _own_name(prefix: str, suffix: str) -> str:
+    """A new name that says which process uses it."""
+    return f"{prefix}{os.getpid()}-{_process_namespace()}-{secrets.token_hex(4)}{suffix}"
+
+
+def _process_namespace() -> int:
+    """Numbers of processes mean something among those that share this."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def _remove_leftovers(folder: Path, prefix: str, suffix: str) -> None:
+    """Remove what `_own_name` named and a process left behind that is gone."""
+    named = re.compile(rf"{re.escape(prefix)}(\d+)-{_process_namespace()}-[0-9a-f]{{8}}{re.escape(suffix)}")
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            match = named.fullmatch(path.name)
+            if match and not _runs(int(match[1])):
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True

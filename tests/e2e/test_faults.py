@@ -155,10 +155,19 @@ def test_killed_in_the_middle_of_an_export(tmp_path: Path) -> None:
     path = tmp_path / "out" / "m.so"
     path.parent.mkdir()
     path.write_text("old")
-    done = python(_EXPORT, path, 0, CXX=str(linker), PATH=f"{tmp_path}:{os.environ['PATH']}")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    tools = {"CXX": str(linker), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = python(_EXPORT, path, 0, TMPDIR=str(temporary), **tools)
     assert done.returncode == -9, done.stdout + done.stderr
     assert path.read_text() == "old"
-    assert python(_EXPORT, path, 0).stdout.strip() == "written"  # and the next one succeeds
+    assert len(os.listdir(path.parent)) == 2 and len(list(temporary.rglob("*.o"))) > 0
+    running = path.parent / f".m.{os.getpid()}-{os.stat('/proc/self/ns/pid').st_ino}-00000000.so"
+    running.write_text("of a process that runs")
+    # The next one succeeds, and removes what was left.
+    assert python(_EXPORT, path, 0, TMPDIR=str(temporary)).stdout.strip() == "written"
+    assert sorted(os.listdir(path.parent)) == [running.name, "m.so"]
+    assert not list(temporary.glob("tvm_byoc_dnnl*"))
     assert runs(path)
 
 

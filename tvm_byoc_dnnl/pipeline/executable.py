@@ -12,7 +12,7 @@ from tvm.support.cc import get_cc
 
 from .. import _native, library_file
 from ..errors import ByocError, ExportError
-from ..files import written
+from ..files import workspace, written
 
 __all__ = ["ByocExecutable"]
 
@@ -59,12 +59,12 @@ class ByocExecutable(VMExecutable):
         path = Path(file_name)
         _check(path, linked=fcompile is None and path.suffix != ".tar", cc=kwargs.get("cc"))
         try:
-            with written(path) as aside:
+            with written(path) as aside, workspace() as temporary:
                 result = self.mod.export_library(
                     str(aside),
                     fcompile=fcompile,
                     addons=list(addons or ()),  # TVM appends to it
-                    workspace_dir=workspace_dir,
+                    workspace_dir=workspace_dir or str(temporary),
                     **kwargs,
                 )
                 if aside.exists():
