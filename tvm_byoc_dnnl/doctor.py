@@ -120,7 +120,7 @@ def _tools() -> Iterator[_Row]:
     if compiler:
         yield "C++ compiler", compiler
     else:
-        lost = "export_library, X; loading and running does"
+        lost = "export_library, output='source' and vendors that compile C do not work; loading models does"
         yield "C++ compiler", f"none on PATH: {lost}", WARNING, "apt-get install g++, or CXX=..."
 
 
