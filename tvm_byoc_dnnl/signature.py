@@ -13,7 +13,10 @@ from tvm import relax, tirx
 from ._compat import dtype_of, shape_dims, var_name
 from .errors import InputError
 
-__all__ = ["TensorInfo", "check_symbols", "inputs_of", "outputs_of", "random_arrays", "shape_options"]
+__all__ = ["NODES_ATTR", "TensorInfo", "check_symbols", "inputs_of", "outputs_of", "random_arrays", "shape_options"]
+
+#: attribute of ``main``: variable -> name of the ONNX node that it is made of
+NODES_ATTR = "onnx_nodes"
 
 
 @dataclass(frozen=True)

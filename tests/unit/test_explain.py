@@ -3,11 +3,14 @@
 import json
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 from tvm import relax, te, tirx
 from tvm.relax.dpl import is_op, wildcard
 
 import tvm_byoc_dnnl as byoc
+from tests.unit.importing import module, onnx_model
 from tvm_byoc_dnnl.regions.policy import RegionPolicy
 from tvm_byoc_dnnl.registry import Description
 from tvm_byoc_dnnl.report import explain
@@ -301,3 +304,40 @@ def test_a_region_that_could_not_be_built_is_a_reason(picky):
     (call,) = explain(build(lambda bb, x: nn.relu(x), (4,)), picky).calls
     assert call.compiler is None
     assert len(call.reasons) == 1 and call.reasons[0].startswith(f"{picky}: codegen: ")
+
+
+# ---------------------------------------------------------------- names of ONNX nodes
+def _named_model() -> onnx.ModelProto:
+    """Nodes with names and without, one that is rewritten, one of several calls, and one that stays with TVM."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="stem/conv"),
+        helper.make_node("BatchNormalization", ["c", "s", "s", "s", "s"], ["n"], name="stem/norm"),
+        helper.make_node("HardSwish", ["n"], ["h"], name="act"),
+        helper.make_node("GlobalAveragePool", ["h"], ["p"]),
+        helper.make_node("CumSum", ["p", "axis"], ["y"], name="sum:0"),
+    ]
+    constants = {"w": np.ones((4, 3, 3, 3), "float32"), "s": np.ones(4, "float32"), "axis": np.array(1)}
+    return onnx_model(nodes, {"x": (1, 3, 8, 8)}, constants)
+
+
+@pytest.mark.native
+def test_each_call_has_the_name_of_its_onnx_node():
+    report = byoc.explain(_named_model())
+    assert all(call.onnx_node for call in report.calls)
+    found: dict = {}
+    for call in report.calls:
+        found.setdefault(call.onnx_node, []).append(call.op)
+    assert "relax.nn.conv2d" in found["stem/conv"]
+    assert found["sum:0"] == ["relax.cumsum"]
+    assert found["p"] == ["relax.mean"]
+    assert set(found) <= {"stem/conv", "stem/norm", "act", "p", "sum:0"}
+    assert "nodes: sum:0" in report.to_text()
+    assert "stem/conv" in report.to_text(every_call=True)
+    assert "stem/conv" in report.to_html()
+    assert "stem/conv" in report.to_json()
+
+
+def test_a_relax_module_has_no_onnx_names():
+    report = byoc.explain(module(lambda b, x: b.emit(relax.op.nn.relu(x)), (2, 3)))
+    assert [c.onnx_node for c in report.calls] == [None]
+    assert "ONNX node" not in report.to_text(every_call=True)

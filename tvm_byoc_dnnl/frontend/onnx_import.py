@@ -12,10 +12,11 @@ import tvm
 from tvm import relax
 
 from ..errors import InputError, UnsupportedError
+from ..signature import NODES_ATTR
 from .onnx_checks import check_model
 from .onnx_dims import name_dims, refuse_sequences, relax_shapes
 from .onnx_graph import Graph, is_standard
-from .onnx_importer import NODES_ATTR, NamingImporter
+from .onnx_importer import NamingImporter
 from .onnx_inputs import Shapes, advice_on_inputs, fixed_inputs
 from .onnx_rewrites import rewrite
 
@@ -82,6 +83,8 @@ def _import(graph: Graph) -> tvm.IRModule:
     own memory.
     """
     light, weights = graph.without_weights(_LARGE)
+    for node in light.graph.node:
+        node.name = node.name or node.output[0]
     importer = NamingImporter(relax_shapes(light.graph.input))
     for value in light.graph.input:
         value.type.tensor_type.ClearField("shape")  # the importer would read the dims' names in its own way

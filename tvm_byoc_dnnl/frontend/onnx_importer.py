@@ -11,10 +11,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from .._compat import var_name
 
-__all__ = ["NODES_ATTR", "NamingImporter"]
-
-#: attribute of ``main``: variable -> name of the ONNX node that it is made of
-NODES_ATTR = "onnx_nodes"
+__all__ = ["NamingImporter"]
 
 
 class NamingImporter(ONNXGraphImporter):
@@ -57,6 +54,9 @@ class NamingImporter(ONNXGraphImporter):
         for block in func.body.blocks:
             for binding in block.bindings:
                 name = var_name(binding.var)
+                if isinstance(binding.value, relax.Var) and var_name(binding.value) in found:
+                    found[name] = found[var_name(binding.value)]
+                    continue
                 waiting.append(name)
                 if name in self._last_variable:
                     found.update(dict.fromkeys(waiting, self._last_variable[name]))

@@ -74,7 +74,8 @@ class _Linear:
             scaled = weight * scale.reshape(shape)
         else:
             scaled = self._scaled_transposed(weight, scale)
-        return scope.emit(scope.with_args(call, data, scope.constant(scaled, scope.dtype(call.args[1]))))
+        new = scope.constant(scaled, scope.dtype(call.args[1]))
+        return scope.emit(scope.with_args(call, data, new), like=self.var)
 
     def _scaled_transposed(self, weight: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """Weights (I, O / groups, ...): the groups split I, and the result's channels are group by group."""

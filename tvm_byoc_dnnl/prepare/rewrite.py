@@ -209,12 +209,15 @@ class Scope:
 
     # ---- answers ------------------------------------------------------------------------------------
 
-    def emit(self, value: Any) -> Any:
-        """Bind ``value`` ahead of the value being rewritten; returns what to refer to it by."""
+    def emit(self, value: Any, like: Any = None) -> Any:
+        """Bind ``value`` ahead of the value being rewritten; returns what to refer to it by.
+
+        It is named as a part of the value being rewritten, or as the variable ``like``, in whose place it stands.
+        """
         value = self._simplify(self._typed(value))
         if _is_atom(value):
             return value
-        var = self._fresh(value.ty)
+        var = self._fresh(value.ty, like)
         self._bind(var, value)
         self._uses.update(_reads(value))
         return var
@@ -344,7 +347,8 @@ class Scope:
         return new, any(a is not b for a, b in zip(old, new, strict=True))
 
     def _fresh(self, ty: Any, like: Any = None) -> Any:
-        name = "lv" if like is None else var_name(like)
+        part = "lv" if self._rewritten is None else f"{var_name(self._rewritten)}_part"
+        name = part if like is None else var_name(like)
         local = self._dataflow and (like is None or isinstance(like, relax.DataflowVar))
         return (relax.DataflowVar if local else relax.Var)(name, ty)
 

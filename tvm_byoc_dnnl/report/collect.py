@@ -22,6 +22,7 @@ from ..prepare.misses import Miss, read_misses
 from ..regions.policy import RegionPolicy
 from ..registry import Namespace, namespace
 from ..relax_utils import codegen_of, composite_of, is_host_function
+from ..signature import NODES_ATTR
 from .advice import advise
 from .flow import Flow, Node, read_flow
 from .model import CallReport, NearMiss, RegionReport, Totals
@@ -81,6 +82,9 @@ def explain(
     owners = [n.compiler for n in flow.nodes if n.compiler]
     namespaces = [namespace(name) for name in dict.fromkeys([*asked, *owners])]
     report = _report(flow, namespaces, BuildLog(mod), read_misses(mod))
+    onnx_nodes = _onnx_nodes(imported)
+    for call in report.calls:
+        call.onnx_node = _onnx_node(call, onnx_nodes)
     if output == "source":
         for region in report.regions:
             try:
@@ -91,6 +95,24 @@ def explain(
     report.versions = _versions([*_PACKAGES, *(p for ns in namespaces for p in ns.doctor.packages)])
     report.advice = [*rewritten_patterns(imported, [namespace(name) for name in asked], report.calls), *advise(report)]
     return report
+
+
+def _onnx_nodes(mod: tvm.IRModule) -> dict[tuple[str, str], str]:
+    """(function, variable) -> ONNX node, as the importer noted it."""
+    return {
+        (gv.name_hint, str(variable)): str(node)
+        for gv, func in mod.functions.items()
+        if is_host_function(func)
+        for variable, node in (func.attrs or {}).get(NODES_ATTR, {}).items()
+    }
+
+
+def _onnx_node(call: CallReport, nodes: Mapping[tuple[str, str], str]) -> str | None:
+    """The node of a call; the variables that passes add are named after the one that they belong to."""
+    name = call.name
+    while name and (call.function, name) not in nodes:
+        name = name.rpartition("_")[0]
+    return nodes.get((call.function, name))
 
 
 def _asked(mod: tvm.IRModule, compiler: str | Sequence[str] | None) -> list[str]:

@@ -61,6 +61,8 @@ class CallReport:
         Relax operator, and what a ``relax.call_tir`` calls.
     name, function : str
         Variable that holds the result, and the function in which it stands.
+    onnx_node : str or None
+        Name of the ONNX node that it is made of; its first output's, where the node has none.
     compiler, region : str or None
         Namespace and region that took it.
     use : int
@@ -98,6 +100,7 @@ class CallReport:
     bytes: int
     output: str
     use: int = 0
+    onnx_node: str | None = None
     kernel: str = ""
     attrs: str = ""
     primitive: str | None = None

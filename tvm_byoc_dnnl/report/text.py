@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -16,6 +16,7 @@ from .words import count, percent, quantity
 __all__ = ["render_text"]
 
 _MAX_REGIONS = 20
+_MAX_NODES = 5
 
 
 def render_text(report: ReportData, *, width: int = 110, color: bool = False, every_call: bool = False) -> str:
@@ -130,9 +131,16 @@ def _host(report: ReportData) -> Iterable[RenderableType]:
         groups.setdefault((call.label, tuple(call.reasons)), []).append(call)
     table = _table(("", "left"), ("calls", "right"), ("FLOP", "right"), ("why", "wide"))
     for (label, reasons), calls in sorted(groups.items(), key=lambda g: -sum(c.flops for c in g[1])):
-        why = "\n".join(reasons) or "nobody was asked"
+        why = "\n".join([*(reasons or ["nobody was asked"]), *_nodes(calls)])
         table.add_row(label, str(len(calls)), quantity(sum(c.flops for c in calls)), why)
     yield _indented(table)
+
+
+def _nodes(calls: Sequence[CallReport]) -> list[str]:
+    """A line with the names of the ONNX nodes, as far as there is room."""
+    names = list(dict.fromkeys(call.onnx_node for call in calls if call.onnx_node))
+    more = f", {len(names) - _MAX_NODES} more" if len(names) > _MAX_NODES else ""
+    return [f"nodes: {', '.join(names[:_MAX_NODES])}{more}"] if names else []
 
 
 def _misses(report: ReportData) -> Iterable[RenderableType]:
@@ -151,14 +159,15 @@ def _misses(report: ReportData) -> Iterable[RenderableType]:
 
 def _calls(report: ReportData) -> Iterable[RenderableType]:
     yield _heading("Calls")
-    table = _table(
-        ("", "right"), ("call", "left"), ("result", "left"), ("region", "left"), ("FLOP", "right"), ("runs as", "wide")
-    )
+    named = any(call.onnx_node for call in report.calls)
+    columns = [("", "right"), ("call", "left"), ("ONNX node", "left"), ("result", "left"), ("region", "left")]
+    table = _table(*(c for c in columns if named or c[0] != "ONNX node"), ("FLOP", "right"), ("runs as", "wide"))
     for call in report.calls:
         runs_as = ": ".join(w for w in (call.primitive, call.implementation) if w)
         table.add_row(
             str(call.id),
             call.label,
+            *([call.onnx_node or ""] if named else []),
             call.output,
             call.region or "TVM",
             quantity(call.flops),

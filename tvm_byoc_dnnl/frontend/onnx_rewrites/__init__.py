@@ -84,4 +84,8 @@ def rewrite(graph: Graph) -> None:
 def _rewritten(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
     domain = "" if node.domain == "ai.onnx" else node.domain
     rule = RULES.get((domain, node.op_type))
-    return None if rule is None else rule(graph, node)
+    made = None if rule is None else rule(graph, node)
+    for part in made or ():
+        if part is not node and not part.name:
+            part.name = node.name or node.output[0]
+    return made
