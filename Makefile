@@ -15,7 +15,7 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 PY  := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check -qq
 CXX_FILES := $(shell find codegen_src tests/cpp tests/fuzz -name '*.cc' -o -name '*.h' -o -name '*.c' -o -name CMakeLists.txt)
-CXX_STYLE := $(filter-out %CMakeLists.txt,$(CXX_FILES)) $(wildcard examples/cpp/*.cc patterns/dnnl/emitted/*.[ch])
+CXX_STYLE := $(filter-out %CMakeLists.txt,$(CXX_FILES)) $(wildcard examples/cpp/*.cc patterns/dnnl/emitted/*.c)
 
 DEPS   := $(VENV)/.deps
 NATIVE := $(BUILD)/.installed

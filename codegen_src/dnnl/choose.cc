@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The half of the lowering that chooses: which implementation, in which layouts, over whose memory.
 #include <algorithm>
+#include <cstring>
 
 #include "common/support/error.h"
 #include "dnnl/lowering.h"
@@ -279,8 +280,11 @@ void Lowering::AddStep(const Choice& choice, std::vector<StepArg> args, bool con
   step.impl = choice.impl;
   step.conversion = conversion;
   step.args = std::move(args);
-  bool init = AllConstant(step.args);
-  const MemoryDesc scratchpad = choice.pd.query_md(dnnl::query::scratchpad_md);
+  AddStep(std::move(step), choice.pd.query_md(dnnl::query::scratchpad_md));
+}
+
+void Lowering::AddStep(Step step, const MemoryDesc& scratchpad) {
+  const bool init = AllConstant(step.args);
   if (scratchpad.get_size() > 0) {
     int buffer = AddBuffer(init, static_cast<int64_t>(scratchpad.get_size()), {-1, scratchpad});
     step.args.push_back({DNNL_ARG_SCRATCHPAD, {buffer, 0, scratchpad}});
@@ -311,14 +315,32 @@ void Lowering::Copy(int from, int into, const Place& part) {
   AddStep(choice, {{DNNL_ARG_FROM, source}, {DNNL_ARG_TO, part}}, /*conversion=*/true);
 }
 
-void Lowering::Fill(int value, std::string element) {
+void Lowering::EmitKernel(const Kernel& kernel, std::vector<int64_t> params,
+                          const std::vector<OpArg>& args, int64_t scratch_bytes) {
+  Step step;
+  step.node = current_node_;
+  step.impl = kernel.name;
+  step.kernel = &kernel;
+  step.params = std::move(params);
+  for (const OpArg& arg : args) {
+    step.args.push_back(
+        {arg.arg, IsInput(arg) ? PlaceIn(arg.value, arg.md) : Allocate(arg.value, arg.md)});
+  }
+  AddStep(std::move(step),
+          scratch_bytes == 0 ? MemoryDesc() : Dense({scratch_bytes}, DType::kUInt8));
+}
+
+void Lowering::Fill(int value, const std::string& element) {
   const Place& place = Primary(value);
   Step step;
   step.node = current_node_;
-  step.impl = "fill";
-  step.fill = std::move(element);
+  step.impl = kFill.name;
+  step.kernel = &kFill;
+  step.params = {static_cast<int64_t>(place.md.get_size()), static_cast<int64_t>(element.size()),
+                 0};
+  std::memcpy(&step.params.back(), element.data(), element.size());
   step.args = {{DNNL_ARG_DST, place}};
-  (AllConstant(step.args) ? program_.init : program_.steps).push_back(std::move(step));
+  AddStep(std::move(step), MemoryDesc());
 }
 
 }  // namespace tvm_byoc_dnnl

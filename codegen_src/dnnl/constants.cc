@@ -1,38 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dnnl/constants.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <new>
 
+#include "byoc_plan.h"
+
 namespace tvm_byoc_dnnl {
-namespace {
 
-constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kPage = 4096;
-
-}  // namespace
-
-AlignedBuffer::AlignedBuffer(size_t bytes) : bytes_(bytes) {
-  if (bytes == 0) return;
-  const size_t huge_bytes = bytes >= 2 * kHugePage ? bytes / kHugePage * kHugePage : 0;
-  const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  void* data = nullptr;
-  if (posix_memalign(&data, huge_bytes != 0 ? kHugePage : kAlignment, rounded) != 0) {
-    throw std::bad_alloc();
-  }
-  data_.reset(static_cast<char*>(data));
-  if (huge_bytes == 0) return;
-  // Advice only: failure is harmless. The rest would fill a huge page of its own with next to
-  // nothing.
-  madvise(data, huge_bytes, MADV_HUGEPAGE);
-  const size_t rest = (bytes - huge_bytes) / kPage * kPage;
-  if (rest != 0) madvise(data_.get() + huge_bytes, rest, MADV_NOHUGEPAGE);
+AlignedBuffer::AlignedBuffer(size_t bytes) : data_(byoc_allocate(bytes)), bytes_(bytes) {
+  if (data_ == nullptr) throw std::bad_alloc();
 }
 
-void AlignedBuffer::Free::operator()(char* data) const { std::free(data); }
+void AlignedBuffer::Free::operator()(char* data) const { byoc_free(data); }
 
 std::shared_ptr<AlignedBuffer> PackedStore::Find(const PackedKey& key) {
   if (key.tensor < 0) return nullptr;

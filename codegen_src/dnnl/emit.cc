@@ -24,30 +24,10 @@ std::string SourceOf(const Graph& graph, const Step& step) {
   return step.conversion ? "layout for " + text : text;
 }
 
-/// The bytes as a string literal; octal, since a hexadecimal escape has no end.
-std::string Literal(const std::string& bytes) {
-  std::string text = "\"";
-  for (unsigned char c : bytes) {
-    text += '\\';
-    for (int shift : {6, 3, 0}) text += static_cast<char>('0' + ((c >> shift) & 7));
-  }
-  return text + "\"";
-}
-
-const char* HomeName(Home home, bool resident) {
-  switch (home) {
-    case Home::kArena:
-      return "DNNL_BYOC_ARENA";
-    case Home::kInput:
-      return "DNNL_BYOC_INPUT";
-    case Home::kOutput:
-      return "DNNL_BYOC_OUTPUT";
-    case Home::kConstant:
-      return "DNNL_BYOC_CONSTANT";
-    case Home::kPacked:
-      return resident ? "DNNL_BYOC_PACKED" : "DNNL_BYOC_TEMPORARY";
-  }
-  return "";
+const char* HomeName(byoc_home home) {
+  constexpr const char* kNames[] = {"BYOC_ARENA",    "BYOC_INPUT",  "BYOC_OUTPUT",
+                                    "BYOC_CONSTANT", "BYOC_PACKED", "BYOC_TEMPORARY"};
+  return kNames[home];
 }
 
 class Emitter {
@@ -70,28 +50,30 @@ class Emitter {
   };
 
   std::string Head() const {
-    return Cat(
-        "/* ", graph_.name, ": ", program_.steps.size(), " steps per call, ", program_.init.size(),
-        " once. Written by a program from a plan: change the model, not this file.\n"
-        "   The calls are those of the plan that the running module has, in its layouts:\n"
-        "   what oneDNN chose is asked for again, and must be the same. */\n"
-        "#include \"",
-        form_ == SourceForm::kTvmFunction ? "dnnl_byoc_tvm.h" : "dnnl_byoc_runtime.h", "\"\n\n");
+    std::set<std::string> names;
+    for (const auto* steps : {&program_.init, &program_.steps}) {
+      for (const Step& step : *steps) {
+        if (step.kernel != nullptr) names.insert(step.kernel->name);
+      }
+    }
+    std::string kernels;
+    for (const std::string& name : names) kernels += Cat("#include \"byoc_", name, ".h\"\n");
+    return Cat("/* ", graph_.name, ": ", program_.steps.size(), " steps per call, ",
+               program_.init.size(),
+               " once. Written by a program from a plan: change the model, not this file.\n"
+               "   The calls are those of the plan that the running module has, in its layouts:\n"
+               "   what oneDNN chose is asked for again, and must be the same. */\n"
+               "#include \"",
+               form_ == SourceForm::kTvmFunction ? "dnnl_byoc_tvm.h" : "dnnl_byoc_runtime.h",
+               "\"\n", kernels, "\n");
   }
 
   std::string Buffers() const {
-    std::set<int> resident;
-    for (const Step& step : program_.steps) {
-      for (const StepArg& arg : step.args) resident.insert(arg.place.buffer);
-    }
-    std::string text = "static const dnnl_byoc_buffer kBuffers[] = {\n";
-    for (size_t i = 0; i < program_.buffers.size(); ++i) {
-      const Buffer& buffer = program_.buffers[i];
-      const bool arena = buffer.home == Home::kArena;
-      text +=
-          Cat("    /* ", i, " */ {", HomeName(buffer.home, resident.count(static_cast<int>(i)) > 0),
-              ", ", arena ? buffer.offset : static_cast<int64_t>(buffer.index), ", ", buffer.bytes,
-              ", ", buffer.alias + 1, "},\n");
+    std::string text = "static const byoc_buffer kBuffers[] = {\n";
+    const std::vector<byoc_buffer> buffers = ListBuffers(program_);
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      text += Cat("    /* ", i, " */ {", HomeName(buffers[i].home), ", ", buffers[i].index, ", ",
+                  buffers[i].bytes, ", ", buffers[i].alias, "},\n");
     }
     return text + "};\n\n";
   }
@@ -128,16 +110,23 @@ class Emitter {
     EmittedLayouts layouts = layouts_;
     std::string body;
     const bool done =
-        step.IsFill() ? EmitFill(step, &layouts, &body) : EmitPrimitive(step, &layouts, &body);
+        step.kernel != nullptr ? EmitKernel(step, &body) : EmitPrimitive(step, &layouts, &body);
     if (!done) return false;
     layouts_ = std::move(layouts);
     const std::string name = pending.Function();
     const std::string source = SourceOf(graph_, step);
-    functions_ +=
-        Cat("/* ", source, "\n   ", step.impl, " */\nstatic int ", name,
-            "(dnnl_byoc_region* r) {\n  dnnl_byoc_step* step = &r->", pending.list, "[",
-            pending.index, "];\n  step->name = \"", name, " (", source, ")\";\n", body, "}\n\n");
-    creation_ += Cat("  DNNL_BYOC_TRY(", name, "(r));\n");
+    const std::string label = Cat("\"", name, " (", source, ")\"");
+    functions_ += Cat("/* ", source, "\n   ", step.impl, " */\nstatic int ", name,
+                      "(dnnl_byoc_region* r) {\n");
+    if (step.kernel != nullptr) {
+      functions_ += Cat("  byoc_step* step = &r->plan.", pending.list, "[", pending.index,
+                        "];\n  step->name = ", label, ";\n");
+    } else {
+      functions_ +=
+          Cat("  DNNL_BYOC_BEGIN(", pending.list, ", ", pending.index, ", ", label, ");\n");
+    }
+    functions_ += body + "}\n\n";
+    creation_ += Cat("  BYOC_TRY(", name, "(r));\n");
     return true;
   }
 
@@ -152,19 +141,32 @@ class Emitter {
       }
       std::optional<std::string> md = layouts->NameOfArg(arg.place.md, step.pd, arg.arg, out);
       if (!md) return false;
-      binds += Cat("  DNNL_BYOC_TRY(dnnl_byoc_bind(r, step, ", ArgName(arg.arg), ", ",
-                   arg.place.buffer, ", ", arg.place.offset, ", ", *md, "));\n");
+      binds += Cat("  BYOC_TRY(dnnl_byoc_bind(r, step, ", ArgName(arg.arg), ", ", arg.place.buffer,
+                   ", ", arg.place.offset, ", ", *md, "));\n");
     }
     *out += Cat(binds, "  return dnnl_byoc_finish(r, step, ", scratchpad, ");\n");
     return true;
   }
 
-  bool EmitFill(const Step& step, EmittedLayouts* layouts, std::string* out) const {
-    const Place& place = step.args[0].place;
-    std::optional<std::string> md = layouts->Name(place.md, out);
-    if (!md) return false;
-    *out += Cat("  return dnnl_byoc_fill(r, step, ", place.buffer, ", ", place.offset, ", ", *md,
-                ", ", Literal(step.fill), ", ", step.fill.size(), ");\n");
+  bool EmitKernel(const Step& step, std::string* out) const {
+    int scratch = -1;
+    size_t scratch_bytes = 0;
+    std::string params;
+    for (int64_t param : step.params)
+      params += Cat(params.empty() ? "" : ", ", "INT64_C(", param, ")");
+    *out += Cat("  const int64_t params[] = {", params, "};\n");
+    for (const StepArg& arg : step.args) {
+      const size_t bytes = arg.place.md.get_size();
+      if (arg.arg == DNNL_ARG_SCRATCHPAD) {
+        scratch = arg.place.buffer;
+        scratch_bytes = bytes;
+        continue;
+      }
+      *out += Cat("  BYOC_TRY(byoc_bind(&r->plan, step, ", arg.place.buffer, ", ", arg.place.offset,
+                  ", ", bytes, ", /*written=*/", arg.arg == DNNL_ARG_DST, "));\n");
+    }
+    *out += Cat("  return byoc_use_kernel(&r->plan, step, byoc_", step.kernel->name, ", params, ",
+                step.params.size(), ", ", scratch, ", ", scratch_bytes, ");\n");
     return true;
   }
 
@@ -178,13 +180,14 @@ class Emitter {
             : Cat("#ifdef __cplusplus\nextern \"C\"\n#endif\n", declaration, ";\n\n");
     return Cat(
         "/* `constants` in the order of the graph; they must outlive the region. Returns 0, or 1\n"
-        "   with a message in r->error. In either case dnnl_byoc_destroy(r) releases everything. "
+        "   with a message in r->plan.error. In either case dnnl_byoc_destroy(r) releases "
+        "everything. "
         "*/\n",
-        linkage, declaration, " {\n  DNNL_BYOC_TRY(dnnl_byoc_setup(r, kBuffers, ",
+        linkage, declaration, " {\n  BYOC_TRY(dnnl_byoc_setup(r, kBuffers, ",
         program_.buffers.size(), ", ", layouts_.size(), ", ", program_.init.size(), ", ",
         program_.steps.size(), ", ", program_.arena_bytes, ", /*isa=*/",
         static_cast<int>(dnnl_get_effective_cpu_isa()), ", constants));\n", creation_,
-        "  return dnnl_byoc_initialise(r);\n}\n");
+        "  return byoc_initialise(&r->plan);\n}\n");
   }
 
   const Graph& graph_;

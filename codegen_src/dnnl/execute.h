@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program made executable. A plan is immutable and shared by threads; every call takes a context
-// of its own.
+// A program made executable: a plan of the executor that emitted source has as well.
 #ifndef TVM_BYOC_DNNL_DNNL_EXECUTE_H_
 #define TVM_BYOC_DNNL_DNNL_EXECUTE_H_
 
 #include <dnnl.hpp>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "byoc_plan.h"
 #include "common/engine.h"
 #include "dnnl/constants.h"
 #include "dnnl/lowering.h"
@@ -35,22 +34,27 @@ class DnnlPlan final : public Plan {
   size_t packed_bytes() const;
 
  private:
-  class Context;
+  /// The constants packed, some of which other plans may have packed already.
+  struct Packing {
+    const Program& program;
+    const std::vector<const void*>& constants;
+    PackedStore* store;
+    std::vector<std::shared_ptr<AlignedBuffer>> buffers;  // by index of the kPacked buffers
 
-  void Pack(PackedStore* store);
-  std::vector<std::vector<int>> LastUses(const std::vector<bool>& run) const;
-  void RunInitStep(const Step& step, dnnl_stream_t stream) const;
-  char* ConstantBase(const Buffer& buffer) const;
-  std::unique_ptr<Context> Acquire() const;
-  void Release(std::unique_ptr<Context> context) const;
+    char* Take(int buffer, size_t bytes, int* ready);
+    void Drop(int buffer);
+  };
 
-  Program program_;
-  std::vector<const void*> constants_;
-  std::vector<std::shared_ptr<AlignedBuffer>> packed_;  // by index of the kPacked buffers
-  std::vector<dnnl::primitive> primitives_;             // by step; empty for fills
+  int Build();
+  int AddStep(const Step& step, byoc_step* to, bool once);
+  void Execute(const std::vector<void*>& inputs, const std::vector<void*>& outputs,
+               double* seconds) const;
 
-  mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<Context>> free_contexts_;
+  const Program program_;
+  const std::vector<const void*> constants_;
+  std::vector<byoc_buffer> buffers_;
+  Packing packing_;
+  mutable byoc_plan plan_;  // has a lock of its own
 };
 
 }  // namespace tvm_byoc_dnnl

@@ -57,6 +57,23 @@ Program Lowering::Run() {
   return std::move(program_);
 }
 
+std::vector<byoc_buffer> ListBuffers(const Program& program) {
+  constexpr byoc_home kHomes[] = {BYOC_ARENA, BYOC_INPUT, BYOC_OUTPUT, BYOC_CONSTANT, BYOC_PACKED};
+  std::vector<bool> resident(program.buffers.size(), false);
+  for (const Step& step : program.steps) {
+    for (const StepArg& arg : step.args) resident[arg.place.buffer] = true;
+  }
+  std::vector<byoc_buffer> buffers;
+  for (size_t i = 0; i < program.buffers.size(); ++i) {
+    const Buffer& buffer = program.buffers[i];
+    byoc_home home = kHomes[static_cast<int>(buffer.home)];
+    if (home == BYOC_PACKED && !resident[i]) home = BYOC_TEMPORARY;
+    buffers.push_back({home, static_cast<size_t>(home == BYOC_ARENA ? buffer.offset : buffer.index),
+                       static_cast<size_t>(buffer.bytes), buffer.alias + 1});
+  }
+  return buffers;
+}
+
 void Lowering::PlaceArguments() {
   auto add = [&](Home home, size_t index, int tensor) {
     Value& value = values_[tensor];

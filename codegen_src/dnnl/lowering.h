@@ -15,6 +15,7 @@
 #include "common/memory_plan.h"
 #include "dnnl/layout.h"
 #include "dnnl/op_desc.h"
+#include "kernels/kernels.h"
 
 namespace tvm_byoc_dnnl {
 
@@ -30,17 +31,19 @@ struct StepArg {
   Place place;
 };
 
-/// One primitive to execute, or (without a primitive descriptor) one buffer to fill with a value.
+/// What is done at once, at initialisation or per call: a primitive of oneDNN, or a kernel of ours.
+/// Each is run (execute.cc), printed as source (emit.cc) and described (report.cc).
 struct Step {
   int node = -1;  // of the graph; the number of nodes for what delivers the outputs
+  std::string impl;
+  bool conversion = false;    // a reorder that no node asked for
+  std::vector<StepArg> args;  // the scratchpad stands last
+  // a primitive
   OpDesc op;
   PrimitiveDesc pd;
-  std::string impl;
-  bool conversion = false;  // a reorder that no node asked for
-  std::vector<StepArg> args;
-  std::string fill;  // the bytes of one element
-
-  bool IsFill() const { return !fill.empty(); }
+  // or a kernel, which takes its arguments in this order
+  const Kernel* kernel = nullptr;
+  std::vector<int64_t> params;
 };
 
 /// What a packed buffer holds, if plans may share it: a tensor of the graph in a layout.
@@ -56,6 +59,9 @@ struct Program {
   std::vector<Step> steps;        // run per call
   int64_t arena_bytes = 0;
 };
+
+/// The buffers as the executor knows them: what is packed apart from what only packing needs.
+std::vector<byoc_buffer> ListBuffers(const Program& program);
 
 class NodeView;
 
@@ -102,8 +108,13 @@ class Lowering {
   /// Copies a value into a part of another (whose place is set already).
   void Copy(int from, int into, const Place& part);
 
+  /// Has a kernel of ours read the inputs and write the output (DNNL_ARG_DST), all in the layouts
+  /// of their arguments. `scratch_bytes`: of memory that the kernel may use while it runs.
+  void EmitKernel(const Kernel& kernel, std::vector<int64_t> params, const std::vector<OpArg>& args,
+                  int64_t scratch_bytes = 0);
+
   /// Fills the whole place of a value with these bytes of one element.
-  void Fill(int value, std::string element);
+  void Fill(int value, const std::string& element);
 
   /// Stores a value with another dtype, scale and zero point (scaling.cc).
   void Convert(int from, const Scaling& of_source, int to, const Scaling& of_result,
@@ -152,6 +163,7 @@ class Lowering {
   bool MayOverwrite(int value, const Place& place, int result) const;
   int AddBuffer(bool constant, int64_t bytes, PackedKey key);
   void AddStep(const Choice& choice, std::vector<StepArg> args, bool conversion);
+  void AddStep(Step step, const MemoryDesc& scratchpad);
   bool AllConstant(const std::vector<StepArg>& args) const;
   bool AllConstant(const std::vector<int>& values) const;
 

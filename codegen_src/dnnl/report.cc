@@ -18,10 +18,10 @@ json::Object DescribeStep(const Graph& graph, const Step& step) {
   json::Object object;
   object.emplace_back("node", step.node);
   bool of_node = !step.conversion && step.node < static_cast<int>(graph.nodes.size());
-  object.emplace_back("kind", step.conversion ? "reorder"
-                              : step.IsFill() ? "fill"
-                              : of_node       ? Name(graph.nodes[step.node].kind)
-                                              : "copy");
+  object.emplace_back("kind", step.conversion         ? "reorder"
+                              : step.kernel == &kFill ? "fill"
+                              : of_node               ? Name(graph.nodes[step.node].kind)
+                                                      : "copy");
   object.emplace_back("impl", step.impl);
   if (of_node) object.emplace_back("source", Strings(graph.nodes[step.node].source));
   json::Array layouts;
@@ -41,7 +41,7 @@ int64_t CountReorders(const std::vector<Step>& steps) {
 /// Reference implementations matter where a node computes; oneDNN's reference concat is made of
 /// real reorders, and what runs once at initialisation may take its time.
 bool IsSlow(const Step& step) {
-  return !step.conversion && !step.IsFill() && IsReference(step.impl) &&
+  return !step.conversion && step.kernel == nullptr && IsReference(step.impl) &&
          step.op.kind != PrimitiveKind::concat;
 }
 

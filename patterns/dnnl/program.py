@@ -12,12 +12,12 @@ import numpy as np
 
 from ...lower.graph import Tensor
 from ...namespace import Standalone
-from .source import EMITTED
+from .source import EMITTED, support_headers
 
 __all__ = ["write_program"]
 
 #: copied as they are
-_FIXED = ("dnnl_byoc_checksum.h", "dnnl_byoc_plan.h", "dnnl_byoc_runtime.h", "main.c", "CMakeLists.txt")
+_FIXED = ("main.c", "CMakeLists.txt")
 _ALIGNMENT = 64
 _ITEM_BYTES = {"float16": 2, "bfloat16": 2, "bool": 1}
 
@@ -53,7 +53,7 @@ def write_program(program: Standalone, folder: Path) -> list[Path]:
     Returns
     -------
     list of Path
-        ``program.h`` (which tensor stands where in the files), ``weights.bin``, and the fixed headers,
+        ``program.h`` (which tensor stands where in the files), ``weights.bin``, the headers of what runs a plan,
         ``main.c`` and ``CMakeLists.txt``.
     """
     graph = program.graph
@@ -61,9 +61,10 @@ def write_program(program: Standalone, folder: Path) -> list[Path]:
     constants = [replace(e, checksum=c.checksum or 0) for e, c in zip(constants, graph.constants, strict=True)]
     (folder / "program.h").write_text(_header(program, constants))
     _write_weights(folder / "weights.bin", constants, program.constants)
-    for name in _FIXED:
-        shutil.copyfile(EMITTED / name, folder / name)
-    return [folder / name for name in ("program.h", "weights.bin", *_FIXED)]
+    fixed = [*support_headers(), *(EMITTED / name for name in _FIXED)]
+    for path in fixed:
+        shutil.copyfile(path, folder / path.name)
+    return [folder / name for name in ("program.h", "weights.bin", *(path.name for path in fixed))]
 
 
 def _lay_out(tensors: Iterable[tuple[str, Tensor]], alignment: int = 1) -> list[_Entry]:

@@ -11,10 +11,16 @@ from ...lower.graph import PortableGraph
 from ...routes.source import SourceBuild
 from . import library
 
-__all__ = ["EMITTED", "create_source", "emit", "source_build"]
+__all__ = ["EMITTED", "create_source", "emit", "source_build", "support_headers"]
 
-#: folder of the files that emitted source is compiled with
+#: folder of what makes a program of emitted source
 EMITTED = Path(__file__).resolve().parent / "emitted"
+
+
+def support_headers() -> list[Path]:
+    """The headers that emitted source includes, but for oneDNN's and those of TVM."""
+    found = [*INCLUDE.glob("byoc_*.h"), *INCLUDE.glob("dnnl_byoc_*.h")]
+    return sorted(path for path in found if path.name != "dnnl_byoc_tvm.h")
 
 
 def emit(graph: PortableGraph) -> str:
@@ -31,7 +37,7 @@ def create_source(graph: PortableGraph) -> tvm.runtime.Module:
 
 def source_build() -> SourceBuild:
     """Our support headers and oneDNN's, and the library of oneDNN that plans here."""
-    return SourceBuild([EMITTED, INCLUDE], [library.path()])
+    return SourceBuild([INCLUDE], [library.path()])
 
 
 def _checksums(graph: PortableGraph) -> str:

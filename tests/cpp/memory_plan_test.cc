@@ -12,7 +12,7 @@ using namespace tvm_byoc_dnnl;  // NOLINT: a test of one header
 Graph Make(int tensors) {
   Graph graph;
   graph.tensors.resize(tensors);
-  graph.inputs.push_back({0, {}});
+  graph.inputs.push_back({0, -1, {}});
   return graph;
 }
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.conftest import Environment, clean_environment, run
+from tests.packaging.conftest import ROOT, Environment, clean_environment, run
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +19,14 @@ LIBRARY = "tvm_byoc_dnnl/lib/libtvm_byoc_dnnl.so"
 ENGINE = "tvm_byoc_dnnl/lib/libtvm_byoc_engine_dnnl.so"
 # oneDNN's, for source output: the wheel of its library has none
 _PARTS = ("", "_common", "_common_types", "_config", "_types", "_version")
-HEADERS = {f"tvm_byoc_dnnl/lib/include/{name}" for name in ("dnnl.h", *(f"oneapi/dnnl/dnnl{p}.h" for p in _PARTS))}
+_OURS = (
+    p.name
+    for folder in ("executor", "kernels", "dnnl/emitted")
+    for p in (ROOT / "codegen_src" / folder).glob("*byoc_*.h")
+)
+HEADERS = {
+    f"tvm_byoc_dnnl/lib/include/{name}" for name in ("dnnl.h", *(f"oneapi/dnnl/dnnl{p}.h" for p in _PARTS), *_OURS)
+}
 
 HAS_LOADER = """
 import tvm, tvm_ffi

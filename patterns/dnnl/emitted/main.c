@@ -52,14 +52,14 @@ static int run(const char* weights, const char* input, char* output) {
   const void* inputs[PROGRAM_INPUTS + 1];
   void* outputs[PROGRAM_OUTPUTS + 1];
   dnnl_byoc_region region;
-  char error[DNNL_BYOC_ERROR_BYTES] = "";
+  char error[BYOC_ERROR_BYTES] = "";
   int i, failed;
   for (i = 0; i < PROGRAM_CONSTANTS; ++i) constants[i] = weights + kConstants[i].offset;
   for (i = 0; i < PROGRAM_INPUTS; ++i) inputs[i] = input + kInputs[i].offset;
   for (i = 0; i < PROGRAM_OUTPUTS; ++i) outputs[i] = output + kOutputs[i].offset;
   failed = PROGRAM_CREATE(&region, constants);
   if (failed) {
-    fprintf(stderr, "%s\n", region.error);
+    fprintf(stderr, "%s\n", region.plan.error);
   } else {
     failed = dnnl_byoc_run(&region, inputs, outputs, error);
     if (failed) fprintf(stderr, "%s\n", error);

@@ -52,20 +52,20 @@ __attribute__((constructor)) static void dnnl_byoc_keep_all_cores(void) {
   setenv("TVM_BIND_THREADS", "0", 0);
 }
 
-DNNL_BYOC_FUNCTION int dnnl_byoc_raise(const char* kind, const char* symbol, const char* message) {
-  char text[DNNL_BYOC_ERROR_BYTES + 128];
+BYOC_FUNCTION int dnnl_byoc_raise(const char* kind, const char* symbol, const char* message) {
+  char text[BYOC_ERROR_BYTES + 128];
   snprintf(text, sizeof(text), "%s: %s", symbol, message);
   TVMFFIErrorSetRaisedFromCStr(kind, text);
   return -1;
 }
 
-DNNL_BYOC_FUNCTION int dnnl_byoc_has_dtype(DLDataType got, DLDataType expected) {
+BYOC_FUNCTION int dnnl_byoc_has_dtype(DLDataType got, DLDataType expected) {
   if (got.lanes != 1) return 0;
   if (got.code == expected.code && got.bits == expected.bits) return 1;
   return expected.code == kDLBool && got.code == kDLUInt && got.bits == 1; /* TVM's older bool */
 }
 
-DNNL_BYOC_FUNCTION int dnnl_byoc_is_dense(const DLTensor* t) {
+BYOC_FUNCTION int dnnl_byoc_is_dense(const DLTensor* t) {
   int64_t stride = 1;
   int axis, dense = 1;
   if (t->strides == NULL) return 1;
@@ -78,8 +78,7 @@ DNNL_BYOC_FUNCTION int dnnl_byoc_is_dense(const DLTensor* t) {
 }
 
 /* "[1, 3, 224, 224]", cut where the room ends. */
-DNNL_BYOC_FUNCTION const char* dnnl_byoc_list(char* text, size_t room, int count,
-                                              const int64_t* dims) {
+BYOC_FUNCTION const char* dnnl_byoc_list(char* text, size_t room, int count, const int64_t* dims) {
   size_t used = (size_t)snprintf(text, room, "[");
   int i;
   for (i = 0; i < count && used < room; ++i) {
@@ -91,10 +90,10 @@ DNNL_BYOC_FUNCTION const char* dnnl_byoc_list(char* text, size_t room, int count
 }
 
 /* The data of a tensor that must be as expected; the error is raised otherwise. */
-DNNL_BYOC_FUNCTION int dnnl_byoc_take(const char* symbol, const char* role, int index,
-                                      const dnnl_byoc_tensor* expected, const TVMFFIAny* arg,
-                                      void** data) {
-  char what[128], got[128], wanted[128], message[DNNL_BYOC_ERROR_BYTES];
+BYOC_FUNCTION int dnnl_byoc_take(const char* symbol, const char* role, int index,
+                                 const dnnl_byoc_tensor* expected, const TVMFFIAny* arg,
+                                 void** data) {
+  char what[128], got[128], wanted[128], message[BYOC_ERROR_BYTES];
   const DLTensor* t = NULL;
   int axis, fits;
   if (arg->type_index == kTVMFFIDLTensorPtr) t = (const DLTensor*)arg->v_ptr;
@@ -140,7 +139,7 @@ DNNL_BYOC_FUNCTION int dnnl_byoc_take(const char* symbol, const char* role, int 
 }
 
 /* Item `index` of an ffi::Array, whose layout is C++; the caller owns it. */
-DNNL_BYOC_FUNCTION int dnnl_byoc_item(const TVMFFIAny* array, int index, TVMFFIAny* item) {
+BYOC_FUNCTION int dnnl_byoc_item(const TVMFFIAny* array, int index, TVMFFIAny* item) {
   const TVMFFIByteArray name = {"ffi.ArrayGetItem", 16};
   TVMFFIObjectHandle get = NULL;
   TVMFFIAny args[2];
@@ -160,10 +159,10 @@ DNNL_BYOC_FUNCTION int dnnl_byoc_item(const TVMFFIAny* array, int index, TVMFFIA
 }
 
 /* Lets go of the constants that are packed by now, or (in the end) of all. */
-DNNL_BYOC_FUNCTION void dnnl_byoc_let_go(dnnl_byoc_function* f, int all) {
+BYOC_FUNCTION void dnnl_byoc_let_go(dnnl_byoc_function* f, int all) {
   int i;
   for (i = 0; f->kept != NULL && i < f->signature->num_constants; ++i) {
-    if (f->kept[i] == NULL || (!all && dnnl_byoc_reads_constant(f->region, (size_t)i))) continue;
+    if (f->kept[i] == NULL || (!all && byoc_reads_constant(&f->region->plan, (size_t)i))) continue;
     TVMFFIObjectDecRef(f->kept[i]);
     f->kept[i] = NULL;
   }
@@ -177,10 +176,10 @@ DNNL_BYOC_FUNCTION void dnnl_byoc_let_go(dnnl_byoc_function* f, int all) {
 }
 
 /* Whether a constant is the one that was exported; the error is raised otherwise. */
-DNNL_BYOC_FUNCTION int dnnl_byoc_verify(const dnnl_byoc_signature* s, int index, const void* data) {
+BYOC_FUNCTION int dnnl_byoc_verify(const dnnl_byoc_signature* s, int index, const void* data) {
   const dnnl_byoc_tensor* t = &s->constants[index];
   size_t bytes = t->dtype.bits / 8;
-  char message[DNNL_BYOC_ERROR_BYTES];
+  char message[BYOC_ERROR_BYTES];
   int axis;
   for (axis = 0; axis < t->ndim; ++axis) bytes *= (size_t)t->shape[axis];
   if (s->checksums[index] == 0 || dnnl_byoc_checksum(data, bytes) == s->checksums[index]) return 0;
@@ -191,7 +190,7 @@ DNNL_BYOC_FUNCTION int dnnl_byoc_verify(const dnnl_byoc_signature* s, int index,
   return dnnl_byoc_raise("ByocArtifactError", s->symbol, message);
 }
 
-DNNL_BYOC_FUNCTION int dnnl_byoc_load_constants(dnnl_byoc_function* f, const TVMFFIAny* array) {
+BYOC_FUNCTION int dnnl_byoc_load_constants(dnnl_byoc_function* f, const TVMFFIAny* array) {
   const dnnl_byoc_signature* s = f->signature;
   int i;
   f->region = (dnnl_byoc_region*)calloc(1, sizeof(*f->region));
@@ -213,8 +212,8 @@ DNNL_BYOC_FUNCTION int dnnl_byoc_load_constants(dnnl_byoc_function* f, const TVM
 }
 
 /* `__init_<symbol>`, which the const_loader calls with an array of the constants. */
-DNNL_BYOC_FUNCTION int dnnl_byoc_tvm_init(dnnl_byoc_function* f, const TVMFFIAny* args, int count,
-                                          TVMFFIAny* result) {
+BYOC_FUNCTION int dnnl_byoc_tvm_init(dnnl_byoc_function* f, const TVMFFIAny* args, int count,
+                                     TVMFFIAny* result) {
   const dnnl_byoc_signature* s = f->signature;
   int status = 0;
   memset(result, 0, sizeof(*result));
@@ -227,7 +226,7 @@ DNNL_BYOC_FUNCTION int dnnl_byoc_tvm_init(dnnl_byoc_function* f, const TVMFFIAny
     status = dnnl_byoc_load_constants(f, &args[0]);
     if (status == 0) {
       if (s->create(f->region, f->data) != 0) {
-        status = dnnl_byoc_raise("RuntimeError", s->symbol, f->region->error);
+        status = dnnl_byoc_raise("RuntimeError", s->symbol, f->region->plan.error);
         dnnl_byoc_destroy(f->region);
       } else {
         __atomic_store_n(&f->ready, 1, __ATOMIC_RELEASE);
@@ -243,10 +242,10 @@ DNNL_BYOC_FUNCTION int dnnl_byoc_tvm_init(dnnl_byoc_function* f, const TVMFFIAny
 }
 
 /* `<symbol>`: inputs, then outputs. */
-DNNL_BYOC_FUNCTION int dnnl_byoc_tvm_call(dnnl_byoc_function* f, const TVMFFIAny* args, int count,
-                                          void** data, TVMFFIAny* result) {
+BYOC_FUNCTION int dnnl_byoc_tvm_call(dnnl_byoc_function* f, const TVMFFIAny* args, int count,
+                                     void** data, TVMFFIAny* result) {
   const dnnl_byoc_signature* s = f->signature;
-  char error[DNNL_BYOC_ERROR_BYTES] = "";
+  char error[BYOC_ERROR_BYTES] = "";
   int i;
   memset(result, 0, sizeof(*result)); /* kTVMFFINone */
   if (count != s->num_inputs + s->num_outputs) {
@@ -273,13 +272,13 @@ DNNL_BYOC_FUNCTION int dnnl_byoc_tvm_call(dnnl_byoc_function* f, const TVMFFIAny
 }
 
 /* When the library goes. Threads that are still inside a call keep what they use. */
-DNNL_BYOC_FUNCTION void dnnl_byoc_tvm_release(dnnl_byoc_function* f) {
+BYOC_FUNCTION void dnnl_byoc_tvm_release(dnnl_byoc_function* f) {
   int busy;
   pthread_mutex_lock(&f->lock);
   if (__atomic_exchange_n(&f->ready, 0, __ATOMIC_ACQ_REL)) {
-    pthread_mutex_lock(&f->region->lock);
-    busy = f->region->running > 0;
-    pthread_mutex_unlock(&f->region->lock);
+    pthread_mutex_lock(&f->region->plan.lock);
+    busy = f->region->plan.running > 0;
+    pthread_mutex_unlock(&f->region->plan.lock);
     if (!busy) {
       dnnl_byoc_destroy(f->region);
       dnnl_byoc_let_go(f, 1);
