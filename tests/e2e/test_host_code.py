@@ -152,3 +152,8 @@ def test_functions_without_a_float16_intrinsic(name, dtype):
     got = _run(getattr(op, name), x)
     assert got.dtype == dtype
     np.testing.assert_allclose(got, wanted, rtol=2e-3 if dtype == "float16" else 1e-5)
+
+
+def test_products_of_float16_are_summed_in_float32():
+    ones = np.ones((2, 4096), "float16")
+    np.testing.assert_array_equal(_run(op.matmul, ones, ones.T.copy()), np.full((2, 2), 4096, "float16"))

@@ -3,6 +3,7 @@
 * TVM's gathers and scatters read and write foreign memory at an index that is out of range. Here such an index raises
   an ``IndexError``, as in ONNX Runtime. Negative indices are out of range too, except for scatter_elements: what
   counts from the end in ONNX, the importer has made positive.
+* A product of float16 is summed in float16.
 * LLVM has no float16 form of some functions; they are computed in float32 between casts.
 """
 
@@ -40,6 +41,15 @@ def _by_float32(name: str) -> Legalization:
         )
 
     return legalize
+
+
+def _matmul(bb: relax.BlockBuilder, call: Any) -> Any:
+    """Sums of float16 are float32: in float16, 4,096 ones are 2,048."""
+    default = _default("relax.matmul")
+    if dtype_of(call.ty) != "float16":
+        return default(bb, call)
+    wide = bb.normalize(relax.op.matmul(*call.args, out_dtype="float32"))
+    return bb.call_te(topi.cast, bb.emit(default(bb, wide)), "float16")
 
 
 # ---- indices ----------------------------------------------------------------------------------------
@@ -136,6 +146,7 @@ def _default(op: str) -> Legalization:
 #: Relax op → what ``LegalizeOps`` makes of it instead
 LEGALIZATIONS: dict[str, Legalization] = {
     **{f"relax.{name}": _by_float32(name) for name in _NO_FLOAT16},
+    "relax.matmul": _matmul,
     "relax.take": _take,
     "relax.gather_elements": _along_axis("relax.gather_elements"),
     "relax.scatter_elements": _along_axis("relax.scatter_elements"),

@@ -102,7 +102,7 @@ def _hangs_on_rounding(
     wanted: list[np.ndarray],
     got: list[np.ndarray],
 ) -> bool:
-    """Whether ONNX Runtime itself answers otherwise, wherever we do, once inputs change by a few roundings, as many as a sum makes."""
+    """Whether ONNX Runtime itself answers otherwise, wherever we do, once inputs change by a few roundings."""
     rng = np.random.default_rng(0)
     wavering = [np.zeros(np.shape(w), bool) for w in wanted]
     for k in range(_PERTURBATIONS):  # each number for itself, or all together
