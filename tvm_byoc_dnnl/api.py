@@ -12,6 +12,7 @@ from .annotate.passes import AnnotateExternalCompiler
 from .codegen.extern import check_output, source_builds, source_namespaces
 from .errors import InputError, UnsupportedError
 from .frontend import to_relax
+from .log import raising_from_causes
 from .partitioning.passes import PartitionGraph
 from .pipeline.byoc import PIPELINE
 from .pipeline.executable import ByocExecutable
@@ -65,11 +66,12 @@ def partition(
     InputError
         If a namespace has no such option, or the value another type.
     UnsupportedError
-        With ``strict``: lists every call that failed, with the reason.
+        With ``strict``: lists every call that failed, with the reason; raised from the vendor's own exception.
     """
     mod = with_options(mod, options)
     passes = [AnnotateExternalCompiler(compiler, prepare=prepare), PartitionGraph(policy=policy, strict=strict)]
-    made = tvm.transform.Sequential(passes)(mod)
+    with raising_from_causes():
+        made = tvm.transform.Sequential(passes)(mod)
     if any(codegen_of(f) for f in made.functions.values()):
         return made
     return tvm.IRModule(mod.functions, attrs=made.attrs, global_infos=mod.global_infos)
@@ -136,7 +138,8 @@ def compile(
         build.check()
     mod = partition(mod, compiler, policy=policy, options=options, strict=strict, prepare=prepare)
     try:
-        ex = tvm.compile(mod, target=target, relax_pipeline=relax.get_pipeline(PIPELINE, strict=strict))
+        with raising_from_causes():
+            ex = tvm.compile(mod, target=target, relax_pipeline=relax.get_pipeline(PIPELINE, strict=strict))
     except tvm.error.InternalError as error:
         raise UnsupportedError(f"TVM cannot compile what stays with it: {_cause(error)}{_advice(mod)}") from error
     return SourceExecutable(ex.mod, builds) if builds else ByocExecutable(ex.mod)

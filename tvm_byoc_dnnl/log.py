@@ -7,14 +7,22 @@ code that crashed, regions that could not be lowered, planned or compiled, and w
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 
 import tvm
 
 from .errors import UnsupportedError
 
-__all__ = ["LOG_ATTR", "Entry", "raise_failures", "read_log", "with_entries"]
+__all__ = ["LOG_ATTR", "Entry", "note_cause", "raise_failures", "raising_from_causes", "read_log", "with_entries"]
+
+_logger = logging.getLogger(__package__)
+# How errors were described → the errors, where somebody wants to raise from them.
+_CAUSES: ContextVar[dict[str, Exception] | None] = ContextVar("causes", default=None)
+_MOST_NAMES = 3
 
 #: module attribute that holds the entries, as JSON
 LOG_ATTR = "byoc_log"
@@ -59,12 +67,52 @@ def read_log(mod: tvm.IRModule) -> list[Entry]:
 
 
 def with_entries(mod: tvm.IRModule, entries: Iterable[Entry]) -> tvm.IRModule:
-    """The module with more entries; what it says already is not said twice."""
+    """The module with more entries, which are logged; what it says already is not said twice."""
     old = read_log(mod)
     merged = list(dict.fromkeys([*old, *entries]))
     if len(merged) == len(old):
         return mod
+    _warn(merged[len(old) :])
     return mod.with_attr(LOG_ATTR, json.dumps([asdict(e) for e in merged]))
+
+
+def _warn(entries: Sequence[Entry]) -> None:
+    """One line for all calls of an operator with one reason; what a policy decided is no warning."""
+    groups: dict[tuple[str, str, str, str, str], list[str]] = {}
+    for e in entries:
+        groups.setdefault((e.op, e.function, e.compiler, e.stage, e.reason), []).append(e.name)
+    for (op, function, compiler, stage, reason), names in groups.items():
+        some = ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
+        calls = f"{len(names)} calls: {some}" if len(names) > 1 else some
+        level = logging.INFO if stage == "policy" else logging.WARNING
+        _logger.log(
+            level, "not offloaded as asked: %s (%s in %s): %s: %s: %s", op, calls, function, compiler, stage, reason
+        )
+
+
+@contextmanager
+def raising_from_causes() -> Iterator[None]:
+    """Let an `UnsupportedError` that comes out be raised from the first noted error that it speaks of.
+
+    To be used outside of TVM's passes: an error that comes out of one is a copy without its cause.
+    """
+    causes: dict[str, Exception] = {}
+    token = _CAUSES.set(causes)
+    try:
+        yield
+    except UnsupportedError as error:
+        text = str(error)
+        raise error from next((cause for said, cause in causes.items() if said in text), error.__cause__)
+    finally:
+        _CAUSES.reset(token)
+
+
+def note_cause(text: str, error: Exception) -> None:
+    """Remember an error that will only be known as ``text``; its traceback goes to the log, for debugging."""
+    _logger.debug("%s", text, exc_info=error)
+    causes = _CAUSES.get()
+    if causes is not None:
+        causes.setdefault(text, error)
 
 
 def raise_failures(entries: Sequence[Entry]) -> None:

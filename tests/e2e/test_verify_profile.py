@@ -12,7 +12,7 @@ from tvm.script import relax as R
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.cli import main
 from tvm_byoc_dnnl.comparison import gap
-from tvm_byoc_dnnl.report.profile import profile
+from tvm_byoc_dnnl.report.profile import Profile, StepTime, _Instrument, _medians, profile
 from tvm_byoc_dnnl.report.verify import verify
 from tvm_byoc_dnnl.testing.models import light_model
 
@@ -117,6 +117,53 @@ def test_profile_accounts_for_regions_and_for_tvm():
     trace = json.loads(report.to_chrome_trace())["traceEvents"]
     assert len(trace) == len(report.steps)
     assert "one call" in report.to_text(top=1)
+
+
+def overlaps(report):
+    """Bars of one row of the trace that stand on each other."""
+    rows = {}
+    for event in json.loads(report.to_chrome_trace())["traceEvents"]:
+        rows.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"]))
+    return [(a, b) for row in rows.values() for a, b in zip(sorted(row), sorted(row)[1:]) if b[0] < a[1] - 1e-6]
+
+
+def test_the_bars_of_the_trace_do_not_overlap():
+    fast, slow = [[StepTime("tvm", k, "", [], t, start=s) for k, t, s in run] for run in (
+        [("a", 1.0, 0.0), ("b", 5.0, 1.5)],
+        [("a", 3.0, 0.0), ("b", 3.5, 3.5)],
+    )]  # fmt: skip
+    steps = _medians([fast, slow, slow[:1]])
+    assert [s.seconds for s in steps] == [2.0, 4.25]
+    assert not overlaps(Profile(steps))
+
+
+def test_calls_that_call_others_are_no_bars_of_their_own():
+    instrument = _Instrument({})
+    instrument.start()
+    for symbol, before in [
+        ("outer", True),
+        ("inner", True),
+        ("inner", False),
+        ("outer", False),
+        ("last", True),
+        ("last", False),
+    ]:
+        instrument(None, symbol, before, None)
+    assert [s.kind for s in instrument.steps] == ["inner", "last"]
+    assert not overlaps(Profile(instrument.steps))
+
+
+def test_profile_measures_what_is_running(tmp_path):
+    ex = byoc.compile(Net)
+    ex.export_library(tmp_path / "net.so")
+    runner = byoc.load(tmp_path / "net.so")
+    report = profile(runner, repeat=3, warmup=1)
+    assert {("dnnl_0", "convolution"), ("dnnl_1", "softmax")} <= {(s.region, s.kind) for s in report.steps}
+    assert not overlaps(report)
+    with pytest.raises(SystemExit) as exit_:
+        main(["profile", str(tmp_path / "net.so"), "--repeat", "2", "--json", str(tmp_path / "t.json")])
+    assert exit_.value.code == 0
+    assert {"convolution", "softmax"} <= {s["kind"] for s in json.loads((tmp_path / "t.json").read_text())["steps"]}
 
 
 def test_profile_needs_inputs_where_shapes_are_open():

@@ -12,6 +12,7 @@ import tvm_byoc_dnnl as byoc
 from tests.unit.failing_vendor import owners, reasons, run, vendors
 from tvm_byoc_dnnl.errors import NativeLibraryError, UnsupportedError
 from tvm_byoc_dnnl.log import read_log
+from tvm_byoc_dnnl.regions.failure import describe
 from tvm_byoc_dnnl.relax_utils import codegen_of
 
 T = R.Tensor((4, 4), "float32")
@@ -414,3 +415,66 @@ def test_failures_are_warned_about(caplog):
         with caplog.at_level("WARNING", logger="tvm_byoc_dnnl"):
             byoc.PartitionGraph()(annotated)
         assert "relax.exp (c in main): va: plan: RuntimeError" in caplog.text
+
+
+# ---------------------------------------------------------------- what a vendor's exception says
+def chain_of(error):
+    """An exception and those that it was raised from."""
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+@pytest.mark.parametrize("stage", ["predicate", "lower", "plan", "codegen"])
+def test_strict_raises_from_the_vendors_own_exception(stage):
+    own = ZeroDivisionError("of the vendor")
+    with vendors("va") as va:
+        if stage == "predicate":
+
+            def crashing(attrs, args):
+                raise own
+
+            byoc.register_annotate_compiler("va", "relax.exp", crashing)
+        else:
+            va.fail(stage, "relax.exp", error=own)
+        with pytest.raises(UnsupportedError) as raised:
+            byoc.compile(Chain, "va", strict=True)
+    assert any(error is own for error in chain_of(raised.value))
+
+
+def test_the_traceback_is_logged_for_debugging(caplog):
+    with vendors("va") as va:
+        va.fail("plan", "relax.exp")
+        with caplog.at_level("DEBUG", logger="tvm_byoc_dnnl"):
+            byoc.partition(Chain, "va")
+    assert "Traceback" in caplog.text
+    assert "failing_vendor.py" in caplog.text
+
+
+def test_a_crashing_predicate_is_warned_about_once(caplog):
+    def crashing(attrs, args):
+        raise ZeroDivisionError("of the vendor")
+
+    byoc.register_annotate_compiler("vx", "relax.add", crashing)
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((4, 4), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            value = x
+            for _ in range(5):
+                value = builder.emit(relax.op.add(value, x))
+            value = builder.emit_output(value)
+        builder.emit_func_output(value)
+    try:
+        with caplog.at_level("WARNING", logger="tvm_byoc_dnnl"):
+            byoc.partition(builder.get(), "vx")
+    finally:
+        byoc.unregister_compiler("vx")
+    (record,) = caplog.records
+    assert "relax.add (5 calls: lv, lv1, lv2, … in main): vx: annotate: " in record.getMessage()
+    assert "ZeroDivisionError: of the vendor" in record.getMessage()
+
+
+def test_a_long_message_shows_its_end():
+    assert describe(RuntimeError("head " + "x" * 5000 + " tail")).endswith(" tail")
+    assert len(describe(RuntimeError("x" * 5000))) < 1000

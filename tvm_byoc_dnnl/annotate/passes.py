@@ -14,6 +14,7 @@ from .._compat import var_name
 from ..inplace import IN_PLACE, WritersBetween
 from ..log import Entry, with_entries
 from ..prepare import Prepare
+from ..regions.failure import describe
 from ..registry import Namespace, Pattern, namespace
 from ..relax_utils import codegen_of, composite_of, is_host_function, ops_of, with_functions
 from ..verdict import Crash, Reject, as_reject
@@ -145,7 +146,7 @@ def ask_pattern(ns: Namespace, pattern: Pattern, match: dict[str, Any]) -> Rejec
     except Reject as refusal:
         return refusal
     except Exception as error:
-        return Crash(f"{who} failed: {type(error).__name__}: {error}")
+        return Crash(f"{who} failed: {describe(error)}")
     lower = pattern.lower
     if lower is None:
         return None

@@ -10,6 +10,7 @@ from tvm import relax
 
 from ..lower.builder import GraphBuilder
 from ..namespace import Namespace, Predicate
+from ..regions.failure import describe
 from ..registry import compilers, namespace
 from ..verdict import Crash, Reject, as_reject
 
@@ -31,7 +32,7 @@ def trial_lowering(ns: Namespace, name: str, source: list[str], lower: Callable[
     except Reject as refusal:
         return refusal
     except Exception as error:  # a vendor's bug must not cost the user the build
-        return Crash(f"the lowering of {name} in {ns.name!r} failed: {type(error).__name__}: {error}")
+        return Crash(f"the lowering of {name} in {ns.name!r} failed: {describe(error)}")
 
 
 def trial_call(ns: Namespace, call: Any) -> Reject | None:
@@ -61,7 +62,7 @@ def ask(ns: Namespace, call: Any) -> Reject | None:
     except Reject as refusal:
         return refusal
     except Exception as error:
-        return Crash(f"the predicate of {ns.name!r} for {op} failed: {type(error).__name__}: {error}")
+        return Crash(f"the predicate of {ns.name!r} for {op} failed: {describe(error)}")
 
 
 def get_annotate_compiler(compiler: str, op: str) -> Predicate:

@@ -51,21 +51,26 @@ def profile(
     json_file: str | None,
     trace: Path | None,
 ) -> None:
-    """Compile MODEL and say where the time of one call goes: primitives, layouts, TVM's calls, overhead.
+    """Say where the time of one call of MODEL goes: primitives, layouts, TVM's calls, overhead.
+
+    A model is compiled first; a library that was compiled before (model.so) is measured as it is.
 
     \b
       tvm-byoc profile model.onnx
+      tvm-byoc profile model.so
       tvm-byoc profile model.onnx --trace trace.json --top 5
     """
     from ..api import compile
     from ..report.profile import profile as measure
+    from ..runner import load
 
     for path in (trace, Path(json_file) if json_file not in (None, "-") else None):
         if path is not None:
             check_folder(path)
     arrays = _inputs(inputs)
-    with progress(f"compiling {model.name}") as show:
-        ex = compile(model.load(), compiler, shapes=shapes or None, policy=policy)
+    with progress(f"preparing {model.name}") as show:
+        is_library = model.path.suffix == ".so"
+        ex = load(model.path) if is_library else compile(model.load(), compiler, shapes=shapes or None, policy=policy)
         show("measuring")
         report = measure(ex, arrays, repeat=repeat)
     if trace is not None:

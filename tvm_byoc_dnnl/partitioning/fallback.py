@@ -14,7 +14,6 @@ model in which nothing fails pays one attempt per region.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -36,8 +35,6 @@ from ..relax_utils import compiler_of_composite, composite_of, op_calls, ops_of,
 from .merge import Unit, form_units
 
 __all__ = ["Attempt", "BlockPlan", "Fallback", "Plan"]
-
-logger = logging.getLogger(__package__)
 
 #: ``attempt(namespace, function)``: whether something can be made of a region
 Attempt = Callable[[Namespace, relax.Function], "Failure | None"]
@@ -313,9 +310,6 @@ class Fallback:
             name = binding.var.name if var is calls[-1][0] else var.name
             entry = Entry(host.name_hint, name, call.op.name, compiler, failure.stage, failure.reason)
             self.entries.append(entry)
-            logger.log(
-                logging.INFO if failure.stage == "policy" else logging.WARNING, "not offloaded as asked: %s", entry
-            )
 
 
 def _judgement(policy: RegionPolicy, work: Work) -> Failure | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..errors import NativeLibraryError
+from ..log import note_cause
 from ..verdict import Reject
 
 __all__ = ["BrokenRegions", "Failure", "all_or_each", "describe"]
@@ -26,10 +27,12 @@ class Failure:
 
 
 def describe(error: Exception) -> str:
-    """An error in one line."""
+    """An error in one line; of a long message the end, where TVM says what is wrong."""
     text = " ".join(str(error).split())
+    text = text if len(text) <= _LONGEST_REASON else f"… {text[-_LONGEST_REASON:]}"
     text = text if isinstance(error, Reject) else f"{type(error).__name__}: {text}"
-    return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]} …"
+    note_cause(text, error)
+    return text
 
 
 class BrokenRegions(Exception):

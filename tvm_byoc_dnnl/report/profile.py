@@ -42,7 +42,8 @@ class StepTime:
     flops : int
         Multiplications and additions, computed from the shapes; 0 for TVM's calls and for what only moves data.
     start : float
-        Seconds from the beginning of the call, in the repetition with the median total.
+        Seconds from the beginning of the call: behind the step before it, and after the pause that was between them in
+        the repetition with the median total.
     """
 
     region: str
@@ -177,12 +178,13 @@ class _Instrument:
 
     def __init__(self, regions: Mapping[str, Any]) -> None:
         self._regions = regions
-        self._begin = self._called = 0.0
+        self._begin = 0.0
+        self._open: list[tuple[float, int]] = []  # calls that have begun: when, and how many steps there were
         self.steps: list[StepTime] = []
 
     def start(self) -> None:
         """Begin a repetition."""
-        self.steps = []
+        self.steps, self._open = [], []
         self._begin = time.perf_counter()
 
     def __call__(self, _func: Any, symbol: str, before: bool, _result: Any, *args: Any) -> int:
@@ -191,11 +193,14 @@ class _Instrument:
         if symbol in self._regions and before:
             self._region(symbol, json.loads(self._regions[symbol](*args)), now - self._begin)
             return _SKIP_CALL
+        if symbol in self._regions:
+            return _NO_ACTION
         if before:
-            self._called = time.perf_counter()
-        elif not symbol.startswith("vm.") and symbol not in self._regions:
-            start = self._called - self._begin
-            self.steps.append(StepTime(_HOST, symbol, "", [], now - self._called, start=start))
+            self._open.append((time.perf_counter(), len(self.steps)))
+            return _NO_ACTION
+        called, steps = self._open.pop()
+        if not symbol.startswith("vm.") and steps == len(self.steps):  # one that called others is the sum of them
+            self.steps.append(StepTime(_HOST, symbol, "", [], now - called, start=called - self._begin))
         return _NO_ACTION
 
     def _region(self, name: str, report: Mapping[str, Any], start: float) -> None:
@@ -224,7 +229,7 @@ def profile(ex: Any, inputs: Any = None, *, repeat: int = 20, warmup: int = 3) -
     Parameters
     ----------
     ex : Executable, Module or Runner
-        What `compile` or `load` returned.
+        What `compile` or `load` returned. It is measured itself, and not compiled again.
     inputs : mapping or sequence, optional
         Inputs by name or in order; random ones where the model's shapes are all fixed.
     repeat, warmup : int
@@ -280,6 +285,11 @@ def _medians(runs: Sequence[list[StepTime]]) -> list[StepTime]:
     order = sorted(range(len(runs)), key=lambda i: sum(s.seconds for s in runs[i]))
     steps = runs[order[len(order) // 2]]
     same = [r for r in runs if len(r) == len(steps)]  # control flow may take another way
+    end, shift = 0.0, 0.0
     for i, step in enumerate(steps):
+        pause = max(0.0, step.start - end)
+        end = step.start + step.seconds
         step.seconds = float(np.median([r[i].seconds for r in same]))
+        step.start = shift + pause
+        shift = step.start + step.seconds
     return steps

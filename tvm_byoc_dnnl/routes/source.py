@@ -16,6 +16,8 @@ from ..errors import NativeLibraryError
 
 __all__ = ["SourceBuild", "check_sources"]
 
+_LINES_SHOWN = 8
+
 
 @dataclass(frozen=True)
 class SourceBuild:
@@ -105,4 +107,5 @@ def check_sources(modules: Sequence[tvm.runtime.Module], builds: Sequence[Source
         command = [compiler, "-fsyntax-only", "-w", *dict.fromkeys(options), *map(str, files)]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode:
-            raise RuntimeError(f"{Path(compiler).name}: {result.stderr.replace(folder + '/', '')}")
+            said = result.stderr.replace(folder + "/", "").splitlines()
+            raise RuntimeError("\n".join([f"{Path(compiler).name}:", *said[:_LINES_SHOWN]]))
