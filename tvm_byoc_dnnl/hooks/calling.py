@@ -9,7 +9,7 @@ import tvm
 from tvm import relax, tirx
 
 from .._compat import dtype_of, is_constant, shape_dims
-from ..regions.flatten import flatten_region
+from ..regions.inline import flatten_region
 from ..verdict import Reject, require
 
 __all__ = ["call_primfunc", "fits", "region_arguments", "region_constants", "with_body", "with_known_shapes"]

@@ -10,7 +10,7 @@ from tvm import relax, te, tirx
 
 from ..namespace import FusedOp, Namespace
 from ..regions.failure import describe
-from ..regions.flatten import flatten_region
+from ..regions.inline import flatten_region
 from ..relax_utils import bindings_of, composite_of
 from ..verdict import Reject, require
 from .calling import fits, with_body

@@ -12,7 +12,7 @@ from tvm import relax, tirx
 
 from ..namespace import Namespace, TargetHooks
 from ..regions.failure import Failure, all_or_each, describe
-from ..regions.flatten import flatten_region, inline_functions
+from ..regions.inline import flatten_region, inline_functions
 from ..relax_utils import codegen_of
 from ..target_options import OPTIONS_ATTR
 from ..verdict import Reject, require

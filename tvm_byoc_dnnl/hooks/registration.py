@@ -10,7 +10,7 @@ from tvm import relax, tirx
 
 from ..namespace import TargetHooks, TirToRuntime
 from ..regions.failure import describe
-from ..regions.flatten import flatten_region
+from ..regions.inline import flatten_region
 from ..registry import check_options, claim_namespace
 from ..relax_utils import codegen_of
 from .calling import call_primfunc, with_body

@@ -16,7 +16,7 @@ from tvm import relax, tirx
 
 from ..namespace import Namespace
 from ..regions.failure import BrokenRegions, Failure, all_or_each, describe
-from ..regions.flatten import inline_regions
+from ..regions.inline import inline_regions
 from ..relax_utils import codegen_of, is_host_function
 from ..routes.codegen import OwnCodegen
 from ..routes.route import Route

@@ -1,4 +1,4 @@
-"""The way back: calls of composite functions, and of regions, become what they stand for."""
+"""The way back: calls of composites, of regions and of helper functions become what they stand for."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import tvm
 from tvm import relax
 
-from ..relax_utils import bindings_of
+from .._compat import remap_var
+from ..relax_utils import is_host_function
 
-__all__ = ["Body", "inline_calls"]
+__all__ = ["Body", "flatten_region", "inline_calls", "inline_functions", "inline_regions"]
 
 
 @dataclass(frozen=True)
@@ -40,40 +42,113 @@ def inline_calls(
     lift : callable, optional
         ``lift(function) -> GlobalVar``: makes a local function of a body (a region's composite) a global one.
     """
-    return _Inliner(bodies, lift, {v.name for v in relax.analysis.all_vars(func)}).visit_expr(func)
+    return _Inliner(func, lambda binding: bodies.get(binding.var), lift, relax.DataflowVar).visit_expr(func)
+
+
+def inline_functions(func: relax.Function, bodies: Mapping[Any, relax.Function]) -> relax.Function:
+    """``func`` with every call of the functions in ``bodies`` replaced by the body, without dataflow blocks.
+
+    ``Function.inline_functions`` would leave the callee's symbols in types that are written out, as those of
+    ``call_tir`` are; here they become the caller's.
+    """
+    plain = {gv: Body(_without_dataflow(body)) for gv, body in bodies.items()}
+    while not bodies.keys().isdisjoint(relax.analysis.all_global_vars(func)):
+        func = _without_dataflow(func)
+        func = _Inliner(func, lambda b: plain.get(getattr(b.value, "op", None)), _no_local_functions).visit_expr(func)
+    return func
+
+
+def flatten_region(
+    func: relax.Function, composite: Callable[[relax.Function], relax.Function] = lambda f: f
+) -> relax.Function:
+    """A region without local functions: each call of a composite is replaced by the composite's body.
+
+    Parameters
+    ----------
+    func : relax.Function
+        The region.
+    composite : callable
+        What to take instead of a composite function.
+    """
+    region = tvm.ir.GlobalVar("region")
+    lifted = relax.transform.LambdaLift()(tvm.IRModule({region: func}))
+    composites = {gv: composite(f) for gv, f in lifted.functions.items() if gv != region}
+    return inline_functions(lifted[region], composites)
+
+
+def inline_regions(mod: tvm.IRModule, bodies: Mapping[Any, relax.Function]) -> tvm.IRModule:
+    """Replace every call of a region by a body, in all functions of the host, and drop the regions.
+
+    Parameters
+    ----------
+    mod : IRModule
+        The module.
+    bodies : mapping of GlobalVar to Function
+        Region → what to put in place of a call, not necessarily what is in ``mod``.
+    """
+    if not bodies:
+        return mod
+    functions = {gv: f for gv, f in mod.functions.items() if gv not in bodies}
+    functions.update((gv, inline_functions(f, bodies)) for gv, f in functions.items() if is_host_function(f))
+    mod = tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    return relax.transform.CanonicalizeBindings()(relax.transform.ConvertToDataflow(min_size=1)(mod))
+
+
+def _without_dataflow(func: relax.Function) -> relax.Function:
+    # A body of several blocks cannot stand inside a dataflow block.
+    return relax.transform.ToNonDataflow()(tvm.IRModule({"main": func}))["main"]
 
 
 @relax.expr_functor.mutator
 class _Inliner(relax.PyExprMutator):
-    def __init__(self, bodies: Mapping[Any, Body], lift: Callable[[relax.Function], Any], taken: set[str]) -> None:
+    """Puts bodies in the place of bindings, their variables as ``kind``."""
+
+    def __init__(
+        self,
+        func: relax.Function,
+        body_of: Callable[[Any], Body | None],
+        lift: Callable[..., Any],
+        kind: Any = relax.Var,
+    ) -> None:
         super().__init__()
-        self._bodies = bodies
+        self._body_of = body_of
         self._lift = lift
-        self._taken = taken
+        self._kind = kind
+        self._taken = {v.name for v in relax.analysis.all_vars(func)}
+        self._callees: dict[Any, Any] = {}
 
     def visit_var_binding_(self, binding: Any) -> None:
-        body = self._bodies.get(binding.var)
+        body = self._body_of(binding)
         if body is None:
             super().visit_var_binding_(binding)
             return
         args = [self.visit_expr(a) for a in binding.value.args]
-        func = body.func.bind_params(dict(zip(body.func.params, args, strict=True)))  # the symbols in their types, too
-        values = dict(body.callees)
-        result = func.body.body
-        for var, value in bindings_of(func):
-            if isinstance(value, relax.Function):
-                values[var] = self._lift(value)
+        func = relax.utils.copy_with_new_vars(body.func)
+        seq = func.bind_params(dict(zip(func.params, args, strict=True))).body  # the symbols in their types, too
+        self._callees.update(body.callees)
+        result = seq.body
+        is_bound = False
+        for inner in [b for block in seq.blocks for b in block.bindings]:
+            if isinstance(inner.value, relax.Function):
+                self._callees[inner.var] = self._lift(inner.value)
                 continue
-            if var.same_as(result):
-                values[var] = binding.var
-            else:
-                values[var] = relax.DataflowVar(self._free_name(var.name), var.ty)
-            self._emit(values[var], _substitute(value, values))
-        if not any(var.same_as(result) for var, _ in bindings_of(func)):
-            self._emit(binding.var, _substitute(result, values))
+            is_result = inner.var.same_as(result)
+            is_bound = is_bound or is_result
+            new = binding.var if is_result else self._kind(self._free_name(inner.var.name), inner.var.ty)
+            value = self.builder_.normalize(self.visit_expr(inner.value))
+            remap_var(self, inner.var, new)
+            is_cast = isinstance(inner, relax.MatchCast)
+            self.builder_.emit_normalized(
+                relax.MatchCast(new, value, inner.ty) if is_cast else relax.VarBinding(new, value)
+            )
+        if not is_bound:
+            value = self.builder_.normalize(self.visit_expr(result))
+            self.builder_.emit_normalized(relax.VarBinding(binding.var, value))
 
-    def _emit(self, var: Any, value: Any) -> None:
-        self.builder_.emit_normalized(relax.VarBinding(var, self.builder_.normalize(value)))
+    def visit_call_(self, call: Any) -> Any:
+        call = super().visit_call_(call)
+        callee = self._callees.get(call.op)
+        return call if callee is None else relax.Call(callee, call.args, call.attrs, call.ty_args, call.span)
 
     def _free_name(self, name: str) -> str:
         number, free = 0, name
@@ -82,16 +157,3 @@ class _Inliner(relax.PyExprMutator):
             free = f"{name}_{number}"
         self._taken.add(free)
         return free
-
-
-def _substitute(expr: Any, values: Mapping[Any, Any]) -> Any:
-    if isinstance(expr, relax.Var):
-        return values.get(expr, expr)
-    if isinstance(expr, relax.Call):
-        args = [_substitute(a, values) for a in expr.args]
-        return relax.Call(values.get(expr.op, expr.op), args, expr.attrs, expr.ty_args, expr.span)
-    if isinstance(expr, relax.Tuple):
-        return relax.Tuple([_substitute(f, values) for f in expr.fields])
-    if isinstance(expr, relax.TupleGetItem):
-        return relax.TupleGetItem(_substitute(expr.tuple_value, values), expr.index)
-    return expr

@@ -23,7 +23,7 @@ from ..api import DEFAULT_COMPILER, partition
 from ..comparison import differences, gap, nudged, sensitivity
 from ..frontend import to_relax
 from ..pipeline.byoc import PIPELINE
-from ..regions.flatten import flatten_region
+from ..regions.inline import flatten_region
 from ..regions.policy import RegionPolicy
 from ..relax_utils import bindings_of, codegen_of, composite_of
 from ..runner import Runner
