@@ -154,6 +154,21 @@ def test_functions_without_a_float16_intrinsic(name, dtype):
     np.testing.assert_allclose(got, wanted, rtol=2e-3 if dtype == "float16" else 1e-5)
 
 
-def test_products_of_float16_are_summed_in_float32():
-    ones = np.ones((2, 4096), "float16")
-    np.testing.assert_array_equal(_run(op.matmul, ones, ones.T.copy()), np.full((2, 2), 4096, "float16"))
+ONES = np.ones((1, 4096, 1), "float16")
+SUMS = {
+    "matmul": (lambda x: op.matmul(op.reshape(x, (1, 4096)), op.reshape(x, (4096, 1))), 4096),
+    "sum": (lambda x: op.sum(x, 1), 4096),
+    "mean": (lambda x: op.mean(x, 1), 1),
+    "variance": (lambda x: op.variance(x, 1), 0),
+    "std": (lambda x: op.std(x, 1), 0),
+    "conv1d": (lambda x: op.nn.conv1d(x, relax.const(ONES)), 4096),
+    "conv2d": (lambda x: op.nn.conv2d(op.expand_dims(x, 3), relax.const(ONES[..., None])), 4096),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_of_float16_are_made_in_float32(name):
+    function, wanted = SUMS[name]
+    got = _run(function, ONES)
+    assert got.dtype == "float16"
+    np.testing.assert_array_equal(got.reshape(-1), [wanted])

@@ -3,7 +3,7 @@
 * TVM's gathers and scatters read and write foreign memory at an index that is out of range. Here such an index raises
   an ``IndexError``, as in ONNX Runtime. Negative indices are out of range too, except for scatter_elements: what
   counts from the end in ONNX, the importer has made positive.
-* A product of float16 is summed in float16.
+* Sums of float16 are made in float16; here in float32.
 * LLVM has no float16 form of some functions; they are computed in float32 between casts.
 """
 
@@ -26,6 +26,7 @@ Legalization = Callable[[relax.BlockBuilder, Any], Any]
 
 #: TVM's kind of a function that is fused with nothing
 _OPAQUE = 8
+_SUMS = ("matmul", "sum", "mean", "variance", "std", *(f"nn.conv{d}d" for d in (1, 2, 3)))
 _COUNTS_FROM_THE_END = ("scatter_elements",)
 _NO_FLOAT16 = ("acos", "acosh", "asin", "asinh", "atan", "cosh", "sinh")
 
@@ -43,13 +44,20 @@ def _by_float32(name: str) -> Legalization:
     return legalize
 
 
-def _matmul(bb: relax.BlockBuilder, call: Any) -> Any:
-    """Sums of float16 are float32: in float16, 4,096 ones are 2,048."""
-    default = _default("relax.matmul")
-    if dtype_of(call.ty) != "float16":
-        return default(bb, call)
-    wide = bb.normalize(relax.op.matmul(*call.args, out_dtype="float32"))
-    return bb.call_te(topi.cast, bb.emit(default(bb, wide)), "float16")
+def _summed_in_float32(op: str) -> Legalization:
+    """In float16, the sum of 4,096 ones is 2,048."""
+    default = _default(op)
+
+    def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
+        if any(dtype_of(e.ty) != "float16" for e in (call, *call.args)) or "float16" in str(
+            getattr(call.attrs, "out_dtype", "")
+        ):
+            return default(bb, call)
+        wide = [bb.emit(bb.call_te(topi.cast, arg, "float32")) for arg in call.args]
+        out = bb.emit(default(bb, bb.normalize(relax.Call(call.op, wide, call.attrs))))
+        return bb.call_te(topi.cast, out, "float16")
+
+    return legalize
 
 
 # ---- indices ----------------------------------------------------------------------------------------
@@ -146,7 +154,7 @@ def _default(op: str) -> Legalization:
 #: Relax op → what ``LegalizeOps`` makes of it instead
 LEGALIZATIONS: dict[str, Legalization] = {
     **{f"relax.{name}": _by_float32(name) for name in _NO_FLOAT16},
-    "relax.matmul": _matmul,
+    **{f"relax.{name}": _summed_in_float32(f"relax.{name}") for name in _SUMS},
     "relax.take": _take,
     "relax.gather_elements": _along_axis("relax.gather_elements"),
     "relax.scatter_elements": _along_axis("relax.scatter_elements"),
