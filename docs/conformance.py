@@ -26,8 +26,8 @@ left: [its known failures](../tests/conformance/onnx_known_failures.txt), one by
 
 The `onnx` package brings tests of every operator, of models exported by PyTorch, and of nine networks.
 `tvm_byoc_dnnl.onnx_backend` is what they run through; `tests/conformance/test_onnx_backend.py` holds every one of them
-to its record: a case that fails and is not on record is an error, and so is one that passes and is. A fifth of them
-runs with every `make test`, all with `make test-onnx`. What an offloaded region computes must be right, without
+to its record: a case that fails and is not on record is an error, and so is one that passes and is. One in five
+runs in `make test`, all in `make test-onnx`. What an offloaded region computes must be right, without
 exceptions.
 """
 

@@ -1,4 +1,4 @@
-"""ONNX's own backend tests as a list of cases, and what becomes of each.
+"""ONNX's own backend tests as a list of cases, and the outcome of each.
 
     python -m tests.conformance.onnx_suite ours stock              # run everything, write the records
     python -m tests.conformance.onnx_suite ours --only resize scan  # these alone, into the record
@@ -37,16 +37,16 @@ from tvm_byoc_dnnl.runner import Runner
 
 HERE = Path(__file__).parent
 ENGINES = ("ours", "stock")
-#: What a run of a case can end as; "wrong" are numbers, shapes or dtypes, "failed" is any error that is no refusal.
+#: The outcomes of a case. "wrong": wrong numbers, shapes or dtypes; "failed": any error that is no refusal.
 STATUSES = ("passed", "wrong", "unsupported", "failed")
 _MODELS = tempfile.TemporaryDirectory(prefix="onnx-models-")  # until the process ends
-# Every so manieth case is run with every commit: the whole takes minutes.
+# One case in SAMPLE runs on every commit: all of them take minutes.
 SAMPLE = 5
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a case.
+    """The outcome of a case.
 
     Attributes
     ----------
@@ -66,9 +66,9 @@ class Outcome:
     regions: int = 0
 
 
-#: Cases whose suite compares too closely. In float16 it uses the tolerance for float32, 1e-3, though every rounding may
-#: cost 2^-11, of which there are six in an attention. (For bfloat16 the suite itself allows more.) Its inverse Fourier
-#: transforms have 2e-7 where 0 is right, and no tolerance for small numbers.
+#: Cases that the suite compares too strictly. In float16 it uses the tolerance for float32, 1e-3, though each rounding
+#: may cost 2^-11 and an attention has six. (For bfloat16 the suite itself allows more.) Its inverse Fourier transforms
+#: have 2e-7 where 0 is right, and no tolerance for small numbers.
 _TOLERANCES = {
     f"test_{name}{end}": {"rtol": 2**-8}
     for name in (
@@ -122,13 +122,13 @@ def cases(engine: str = "ours") -> dict[str, Callable[[], None]]:
 
         @classmethod
         def is_compatible(cls, *_args: Any, **_kwargs: Any) -> bool:
-            return True  # nothing is left out: what cannot be imported is to fail
+            return True  # no case is left out: a model that cannot be imported has to fail
 
         @classmethod
         def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> PreparedModel:
             return super().prepare(model, device, **{k: v for k, v in kwargs.items() if k not in ("rtol", "atol")})
 
-    # The light models' inputs and outputs are written beside each other, by default in the home directory.
+    # The suite writes inputs and outputs of the light models here; its default is the home directory.
     os.environ.setdefault("ONNX_MODELS", _MODELS.name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the suite makes its overflows on purpose
@@ -142,7 +142,7 @@ def cases(engine: str = "ours") -> dict[str, Callable[[], None]]:
 
 
 def sampled(name: str) -> bool:
-    """Whether a case is among those run with every commit; stays the same when others come or go."""
+    """Whether a case runs on every commit; the answer does not depend on the other cases."""
     return zlib.crc32(name.encode()) % SAMPLE == 0
 
 
@@ -169,12 +169,12 @@ def run_case(name: str, run: Callable[[], None], engine: str = "ours") -> Outcom
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else type(error).__name__
-    text = re.sub(r"/\S*/(\S+:\d+)", r"\1", text)  # where somebody built the library
+    text = re.sub(r"/\S*/(\S+:\d+)", r"\1", text)  # the folder in which somebody built the library
     return re.sub(r"\s+", " ", text)[:200]
 
 
 def _comparison(error: AssertionError) -> str:
-    """What differs, in one line of NumPy's several."""
+    """One line about the difference, out of NumPy's several."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [
         line for line in lines if line.startswith(("Mismatched elements", "ACTUAL", "DESIRED", "Output", "x and"))
@@ -191,7 +191,7 @@ def record(engine: str) -> Path:
 
 
 def versions() -> str:
-    """What the record holds for."""
+    """The versions for which a record is true."""
     release = ".".join(tvm.__version__.split(".")[:2])
     return f"onnx {onnx.__version__}, TVM {release}"
 
@@ -248,7 +248,7 @@ def _read_outcomes(folder: Path) -> list[Outcome]:
 
 
 def _work(engine: str, folder: Path) -> None:
-    """What a process of `run_all` does."""
+    """Run the cases of one process of `run_all`."""
     known = cases(engine)
     with (folder / "outcomes").open("a") as out:
         for name in json.loads((folder / "names.json").read_text()):

@@ -1,8 +1,8 @@
 """ONNX's own backend tests, through `tvm_byoc_dnnl.onnx_backend`.
 
-Every case that does not pass has a line in onnx_known_failures.txt. A case that fails without one, one that passes in
-spite of it, and one that fails in another way than its line says are errors: `make docs-conformance` writes the record
-again, and the difference is for review. Wrong numbers out of an offloaded region have no place in it.
+Every case that does not pass has a line in onnx_known_failures.txt. It is an error if a case fails without a line,
+passes in spite of one, or fails in another way than its line says: `make docs-conformance` writes the record again,
+and somebody reviews the difference. An offloaded region that computes wrong numbers is an error under every version.
 """
 
 from __future__ import annotations
@@ -15,11 +15,8 @@ RECORDED_FOR, KNOWN = onnx_suite.read_record("ours")
 STOCK_FOR, STOCK = onnx_suite.read_record("stock")
 CASES = onnx_suite.cases()
 
-pytestmark = pytest.mark.skipif(
-    onnx_suite.versions() != RECORDED_FOR,
-    reason=f"the record is for {RECORDED_FOR}, not for {onnx_suite.versions()}: "
-    "`python -m tests.conformance.onnx_suite ours` writes it for these",
-)
+#: Under other versions nobody has recorded which cases pass; what an offloaded region computes is right under all.
+IS_RECORDED = onnx_suite.versions() == RECORDED_FOR
 
 
 def _parameters() -> list[object]:
@@ -30,6 +27,11 @@ def _parameters() -> list[object]:
 @pytest.mark.parametrize("name", _parameters())
 def test_case(name: str) -> None:
     outcome = onnx_suite.run_case(name, CASES[name])
+    if not IS_RECORDED:
+        assert outcome.status != "wrong" or not outcome.regions, f"wrong, and offloaded: {outcome.reason}"
+        if outcome.status != "passed":
+            pytest.xfail(f"{outcome.status}, the record is for {RECORDED_FOR}: {outcome.reason}")
+        return
     known = KNOWN.get(name, onnx_suite.Outcome(name, "passed"))
     assert not (outcome.status == "wrong" and outcome.regions), f"wrong, and offloaded: {outcome.reason}"
     assert outcome.status == known.status, (
@@ -39,6 +41,7 @@ def test_case(name: str) -> None:
         pytest.xfail(f"{known.status}: {known.reason}")
 
 
+@pytest.mark.skipif(not IS_RECORDED, reason=f"other versions of the suite have other cases than {RECORDED_FOR}")
 def test_every_known_failure_is_a_case() -> None:
     assert set(KNOWN) <= set(CASES)
     assert set(STOCK) <= set(CASES)
