@@ -1,4 +1,4 @@
-"""What a region is worth: one operator, offloaded or not; ``python -m bench.regions [OP ...] [networks]``.
+"""Measure the worth of a region: one operator, offloaded or not; ``python -m bench.regions [OP ...] [networks]``.
 
 Each operator is measured between two cheap calls that stay with TVM, and alone: the numbers behind the default policy
 of a namespace. Then networks that go back and forth between the two: without offloading, with everything that can be

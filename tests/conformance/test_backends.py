@@ -1,4 +1,4 @@
-"""The backends of this repository pass the kit that we hand to vendors: a drawn share always, everything on request."""
+"""The backends of this repository pass the kit for vendors: a share of it in every run, all of it on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kit finds what it is there to find: one broken backend per kind of mistake."""
+"""The kit finds mistakes: there is one broken backend for each kind of mistake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NaN and infinities through every operator that oneDNN takes: as ONNX Runtime hands them on, or a known deviation.
+"""NaN and infinities as inputs of every operator that oneDNN takes: the results of ONNX Runtime, or a known deviation.
 
 One ONNX model has all operators side by side, each on the same tensor, which has a NaN, both infinities, zeros of both
 signs and the largest float among ordinary numbers.

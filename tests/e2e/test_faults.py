@@ -1,4 +1,4 @@
-"""What goes wrong around us, each with the promised outcome: one clear error, nothing half done, nothing lost.
+"""Faults of the surroundings, each with the promised outcome: one clear error, nothing half done, nothing lost.
 
 Elsewhere: a missing or unloadable library (tests/packaging, tests/unit/test_native_loading.py), no compiler and a
 linker that fails (test_export.py, test_ccompiler.py), failures of a vendor's predicate, lowering, planning or codegen

@@ -1,4 +1,4 @@
-"""What importing the package costs on top of TVM, and what it leaves alone."""
+"""Importing the package loads few files, no heavy package and no native library."""
 
 from __future__ import annotations
 

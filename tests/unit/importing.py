@@ -1,4 +1,4 @@
-"""What the tests of the frontend and of the preparing passes share."""
+"""Helpers for the tests of the frontend and of the preparing passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constants are folded by NumPy to what TVM computes, and never blown up."""
+"""NumPy folds constants to the values that TVM computes, and never to larger tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What looks like a form that preparing knows, and is none, says why; anything else says nothing."""
+"""A near miss of a form that preparing knows is reported with its reason; nothing else is."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""One function with the backend and without it: the same numbers, or what differs."""
+"""Run one function with the backend and without it, and say what differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the generator knows how to call: one row per family, each draws operands and attributes that Relax accepts."""
+"""The operators that the generator calls: one row for each family draws operands and attributes that Relax accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small Relax function as plain data: what is drawn, what a failure prints, what a regression test keeps."""
+"""A small Relax function as plain data: the test draws it, prints it when it fails, and regression tests keep it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a failing function to a few lines: ends, middles and beginnings are cut off as long as it fails."""
+"""Reduce a failing function to a few lines: remove ends, middles and beginnings as long as it still fails."""
 
 from __future__ import annotations
 

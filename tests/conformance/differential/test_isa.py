@@ -1,4 +1,4 @@
-"""Random functions on older instruction sets, each in a process of its own; `make test-isa` runs the operators."""
+"""Random functions on older instruction sets, each in a process of its own; `make test-isa` runs everything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What random functions have found, as they were printed."""
+"""Functions in which the random tests found a fault, as they were printed."""
 
 from __future__ import annotations
 

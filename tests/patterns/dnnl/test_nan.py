@@ -1,6 +1,6 @@
-"""What becomes of a NaN, alone and as a post-op: the table of docs/numerics.md, held to what oneDNN does.
+"""The result for a NaN, of an operator alone and as a post-op: oneDNN does what the table of docs/numerics.md says.
 
-ONNX Runtime hands a NaN on in each of these. oneDNN does so for all but the first rows; there is no algorithm
+ONNX Runtime returns NaN in each of these. oneDNN does so too, but for the first rows; there is no algorithm
 that would do it at the same cost (a relu with a slope does, but a slope of 0 does not).
 """
 

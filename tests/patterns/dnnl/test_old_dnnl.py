@@ -1,4 +1,4 @@
-"""What TVM's retired test_dnnl.py asked of its oneDNN backend, asked of ours: docs/conformance.md says which is which.
+"""The tests of TVM's retired test_dnnl.py, for this backend; docs/conformance.md says which test is which.
 
 Anchors and activations are crossed as there. Each pair has to become one primitive; the numbers of fused chains have
 tests of their own beside `post_ops`, here they are compared for one anchor of each kind.

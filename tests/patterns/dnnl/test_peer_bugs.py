@@ -1,4 +1,4 @@
-"""Bugs that other integrations of oneDNN have had without a word: wrong numbers, or a crash after the build.
+"""Bugs of other integrations of oneDNN that nobody was told of: wrong numbers, or a crash after the build.
 
     B1  gelu and mish taken with any constants
     B2  layer_norm taken with its axis and eps ignored

@@ -1,4 +1,4 @@
-"""What is slow by itself stays with TVM, and goes along in a region that is worth it."""
+"""An operator that is slow in oneDNN stays with TVM, unless the region around it is worth more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare engines on several models, with progress on a terminal: what the command lines share."""
+"""Compare engines on several models, with progress on a terminal, for the command lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of many cases to ask."""
+"""The choice of some out of many cases."""
 
 from __future__ import annotations
 

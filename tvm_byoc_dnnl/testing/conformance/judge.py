@@ -31,7 +31,7 @@ TAKEN, KEPT, SKIPPED, FAILED = "taken", "kept", "skipped", "failed"
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a case.
+    """The result of a case.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The cases of a registered pattern: its example, and what it must not be fooled by."""
+"""The cases of a registered pattern: its example, and graphs that look like it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a conformance run found, as text and as data."""
+"""The results of a conformance run, as text and as data."""
 
 from __future__ import annotations
 
