@@ -92,6 +92,26 @@ def test_the_program_gets_the_same_bits(program, case, form, tmp_path):
     assert "output 0" in out and "differs from" in out
 
 
+LARGE = Case(lambda x, w: relax.op.nn.relu(relax.op.matmul(x, w)), (data(256, 512), const(512, 512)))
+#: of the constructor of libgomp
+_NOT_OURS = "leak:libgomp\nleak:unknown module\n"
+
+
+@pytest.mark.slow
+def test_the_library_may_go_before_the_threads_do(tmp_path):
+    """LeakSanitizer looks at every thread after the model's library was closed, when the program ends."""
+    configure = [CMAKE, "-S", EXAMPLE, "-B", tmp_path, f"-DPython_EXECUTABLE={sys.executable}"]
+    for command in ([*configure, "-DCMAKE_CXX_FLAGS=-fsanitize=leak"], [CMAKE, "--build", tmp_path]):
+        subprocess.run(list(map(str, command)), capture_output=True, check=True)
+    expected, inputs = write_data(LARGE, tmp_path)
+    byoc.compile(LARGE.module, output="source").export_library(tmp_path / "model.so")
+    (tmp_path / "known").write_text(_NOT_OURS)
+    sanitizer = {"LSAN_OPTIONS": f"suppressions={tmp_path / 'known'}:fast_unwind_on_malloc=0", "OMP_NUM_THREADS": "4"}
+    command = [tmp_path / "run_model", "--repeat", "20", *expected, tmp_path / "model.so", *inputs]
+    done = subprocess.run(list(map(str, command)), env=sanitizer, text=True, capture_output=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_mistakes_are_messages(program, tmp_path):
     _, inputs = write_data(CASE, tmp_path)
     byoc.compile(CASE.module, output="source").export_library(tmp_path / "model.so")

@@ -5,6 +5,7 @@
 #ifndef DNNL_BYOC_TVM_H_
 #define DNNL_BYOC_TVM_H_
 
+#include <dlfcn.h>
 #include <tvm/ffi/c_api.h>
 
 #include "dnnl_byoc_checksum.h"
@@ -229,6 +230,8 @@ BYOC_FUNCTION int dnnl_byoc_tvm_init(dnnl_byoc_function* f, const TVMFFIAny* arg
         status = dnnl_byoc_raise("RuntimeError", s->symbol, f->region->plan.error);
         dnnl_byoc_destroy(f->region);
       } else {
+        /* Its threads wait inside of its OpenMP: both stay when this library goes. */
+        dlopen("libdnnl.so.3", RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
         __atomic_store_n(&f->ready, 1, __ATOMIC_RELEASE);
         /* Registered after the first use of oneDNN, so that it runs before oneDNN's own end;
            dlclose runs it too. */
