@@ -40,7 +40,7 @@ constexpr KindSpec kKinds[kKindCount] = {
     {"slice", 1, 1, "begin steps", ""},
     {"expand", 1, 1, "", ""},
     {"pad", 1, 1, "pad_begin pad_end value", ""},
-    {"gather", 2, 2, "alg axis", "from_end clip wrap"},
+    {"gather", 2, 2, "alg axis", "checked from_end clip wrap"},
 };
 
 }  // namespace

@@ -21,6 +21,7 @@ double Now() {
 
 void Check(int status, const char* error) {
   if (status == BYOC_NO_MEMORY) throw std::bad_alloc();
+  if (status == BYOC_BAD_INDEX) throw std::out_of_range(error);
   if (status != BYOC_OK) throw std::runtime_error(error);
 }
 

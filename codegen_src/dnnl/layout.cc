@@ -64,11 +64,20 @@ DataType ToDnnl(DType dtype) {
   Fail(ErrorKind::kUnsupported, "oneDNN computes nothing in ", Name(dtype));
 }
 
+bool IsOfOneDnn(DType dtype) { return dtype != DType::kFloat64 && dtype != DType::kInt64; }
+
 Dims AtLeastRank1(const Dims& shape) { return shape.empty() ? Dims{1} : shape; }
 
 MemoryDesc Dense(const Dims& shape, DType dtype) {
   Dims dims = AtLeastRank1(shape);
   return Strided(dims, dtype, DenseStrides(dims));
+}
+
+MemoryDesc RawLayout(const Dims& shape, DType dtype) {
+  if (IsOfOneDnn(dtype)) return Dense(shape, dtype);
+  Dims bytes = shape;
+  bytes.push_back(SizeOf(dtype));
+  return Dense(bytes, DType::kUInt8);
 }
 
 MemoryDesc Strided(const Dims& shape, DType dtype, const Dims& strides) {

@@ -16,11 +16,15 @@ using MemoryDesc = dnnl::memory::desc;
 
 /// Throws Error(kUnsupported) for a dtype that oneDNN does not have.
 dnnl::memory::data_type ToDnnl(DType dtype);
+bool IsOfOneDnn(DType dtype);
 
 /// oneDNN has no tensors of rank 0: they become [1].
 Dims AtLeastRank1(const Dims& shape);
 
 MemoryDesc Dense(const Dims& shape, DType dtype);
+
+/// The same for any dtype: what oneDNN has no name for as bytes, in an axis of their own.
+MemoryDesc RawLayout(const Dims& shape, DType dtype);
 MemoryDesc Strided(const Dims& shape, DType dtype, const Dims& strides);
 /// The layout is the primitive's choice.
 MemoryDesc AnyLayout(const Dims& shape, DType dtype);

@@ -77,7 +77,7 @@ std::vector<byoc_buffer> ListBuffers(const Program& program) {
 void Lowering::PlaceArguments() {
   auto add = [&](Home home, size_t index, int tensor) {
     Value& value = values_[tensor];
-    MemoryDesc md = Dense(value.shape, value.dtype);
+    MemoryDesc md = RawLayout(value.shape, value.dtype);
     program_.buffers.push_back(
         {home, static_cast<int>(index), static_cast<int64_t>(md.get_size()), 0});
     value.places.push_back({static_cast<int>(program_.buffers.size()) - 1, 0, md});
@@ -131,6 +131,9 @@ int Lowering::NewValue(const Dims& shape, DType dtype, bool constant) {
 }
 
 void Lowering::LowerNode(const Node& node) {
+  for (size_t i = 0; i < node.inputs.size(); ++i) {  // indices are all that may be int64
+    if (node.kind != Kind::kGather || i != 1) ToDnnl(values_[node.inputs[i]].dtype);
+  }
   if (ElementCount(values_[node.output].shape) == 0) {  // nothing to compute
     Allocate(node.output, Dense(values_[node.output].shape, values_[node.output].dtype));
     return;

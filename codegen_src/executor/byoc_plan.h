@@ -32,7 +32,12 @@ enum {
 };
 
 /* What the functions return. */
-enum { BYOC_OK = 0, BYOC_FAILED = 1 /* with a message */, BYOC_NO_MEMORY = 2 /* the same */ };
+enum {
+  BYOC_OK = 0,
+  BYOC_FAILED = 1 /* with a message */,
+  BYOC_NO_MEMORY = 2 /* the same */,
+  BYOC_BAD_INDEX = 3 /* the same: in the data of a call */
+};
 
 /* Not worth inlining into hundreds of steps: that is where compilation would spend its time. */
 #if defined(__GNUC__)

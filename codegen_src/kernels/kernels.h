@@ -4,6 +4,7 @@
 #define TVM_BYOC_DNNL_KERNELS_KERNELS_H_
 
 #include "byoc_fill.h"
+#include "byoc_gather.h"
 #include "byoc_kernel.h"
 
 namespace tvm_byoc_dnnl {
@@ -15,6 +16,7 @@ struct Kernel {
 };
 
 inline constexpr Kernel kFill = {"fill", byoc_fill};
+inline constexpr Kernel kGather = {"gather", byoc_gather};
 
 }  // namespace tvm_byoc_dnnl
 

@@ -21,6 +21,8 @@ auto Guarded(const Body& body) -> decltype(body()) {
     return body();
   } catch (const Error& error) {
     throw tvm::ffi::Error(Name(error.kind()), error.what(), "");
+  } catch (const std::out_of_range& error) {  // an index in the data of a call
+    throw tvm::ffi::Error("IndexError", error.what(), "");
   } catch (const std::runtime_error& error) {  // of an engine, or of the system
     throw tvm::ffi::Error("RuntimeError", error.what(), "");
   } catch (const std::bad_alloc&) {

@@ -22,8 +22,11 @@ _RESHAPES = [
     "relax.expand_dims",
     "relax.nn.batch_flatten",
 ]
-#: a gather becomes one slice per run of indices; more of them than this stay with TVM
+#: constant indices become one slice per run of them, up to as many as this
 _MAX_SLICES = 8
+_INDICES = ("int32", "int64")
+#: Relax's mode of `take` → what an index that is out of range does
+_MODES = {"fast": "checked", "clip": "clip", "wrap": "wrap"}
 
 
 @register_lowering("dnnl", _RESHAPES)
@@ -151,7 +154,7 @@ def gather_axis(g: GraphBuilder, src: Value, axis: int, indices: Sequence[int], 
     runs = _runs(indices)
     require(
         0 < len(runs) <= _MAX_SLICES,
-        f"{what} is {len(runs)} slices; up to {_MAX_SLICES} are taken, since oneDNN has no gather",
+        f"{what} is {len(runs)} slices; up to {_MAX_SLICES} are taken",
     )
     slices = [slice_axis(g, src, axis, begin, count, step) for begin, count, step in runs]
     shape = [len(indices) if i == axis else d for i, d in enumerate(src.shape)]
@@ -229,16 +232,35 @@ def _int_tuple(expr: Any) -> list[int]:
 
 @register_lowering("dnnl", "relax.take")
 def take(g: GraphBuilder, call: Any) -> Value:
-    """Constant indices, as slices: a row, a range, or a short table."""
-    src, indices = g.value(call.args[0]), g.value(call.args[1]).constant
+    """Constant indices as slices, where these are few: a row, a range, or a short table; else a gather."""
+    src, indices = g.value(call.args[0]), g.value(call.args[1])
+    mode = str(call.attrs.mode)
     require_movable(call.op.name, src)
-    require(indices is not None, "take with indices that are not constant; oneDNN has no gather")
-    assert indices is not None
     require(call.attrs.axis is not None or src.ndim == 1, "take without an axis flattens its input")
+    require(mode in _MODES, f"take with mode {mode!r}, which makes numbers of indices that are out of range")
     axis = int(call.attrs.axis or 0) % src.ndim
-    size, wanted = _static(src, axis, "take"), [int(i) for i in indices.reshape(-1)]
-    require(all(0 <= i < size for i in wanted), f"take with an index outside of [0, {size})")
-    return g.reshape(gather_axis(g, src, axis, wanted, f"a table of {len(wanted)} indices"), g.shape_of(call.ty))
+    size, shape = src.shape[axis], g.shape_of(call.ty)
+    if indices.constant is not None and isinstance(size, int):
+        wanted = [int(i) for i in indices.constant.reshape(-1)]
+        inside = all(0 <= i < size for i in wanted)
+        require(inside or mode != "fast", f"take with an index outside of [0, {size})")
+        if inside and 0 < len(_runs(wanted)) <= _MAX_SLICES:
+            return g.reshape(gather_axis(g, src, axis, wanted, f"a table of {len(wanted)} indices"), shape)
+    return _gathered(g, src, indices, axis, _MODES[mode], shape)
+
+
+@register_lowering("dnnl", "relax.index_tensor")
+def index_tensor(g: GraphBuilder, call: Any) -> Value:
+    """One tensor of indices, of the first axis; several would be the coordinates of elements."""
+    src, indices = g.value(call.args[0]), g.values(call.args[1])
+    require_movable(call.op.name, src)
+    require(len(indices) == 1, f"index_tensor with {len(indices)} tensors of indices; one is taken")
+    return _gathered(g, src, indices[0], 0, "checked", g.shape_of(call.ty))
+
+
+def _gathered(g: GraphBuilder, src: Value, indices: Value, axis: int, alg: str, shape: Sequence[Dim]) -> Value:
+    require(indices.dtype in _INDICES, f"indices of dtype {indices.dtype}; {' and '.join(_INDICES)} are taken")
+    return g.emit("gather", [src, indices], shape, alg=alg, axis=axis)
 
 
 @register_lowering("dnnl", "relax.nn.pixel_shuffle")

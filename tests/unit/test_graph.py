@@ -11,7 +11,7 @@ from tvm import relax, tirx
 
 from tvm_byoc_dnnl.errors import GraphError
 from tvm_byoc_dnnl.lower.builder import GraphBuilder
-from tvm_byoc_dnnl.lower.graph import Constant, Input, Node, NodeList, PortableGraph, PostOp, Tensor
+from tvm_byoc_dnnl.lower.graph import Constant, Input, Node, NodeList, PortableGraph, PostOp, Scaling, Tensor
 from tvm_byoc_dnnl.patterns.dnnl.post_ops import fuse_post_ops
 
 
@@ -179,3 +179,84 @@ def test_passes_make_calls_in_proportion_to_the_nodes():
         return total
 
     assert calls(800) < 2.5 * calls(400)
+
+
+def _scaled_product(result: Scaling | None = None) -> PortableGraph:
+    """relu(x · w), x and w with scales."""
+    tensors = [Tensor("int8", (4, 8)), Tensor("int8", (8, 8)), Tensor("float32", (1,)), Tensor("float32", (8,))]
+    tensors += [Tensor("float32" if result is None else "int8", (4, 8)) for _ in range(2)]
+    product = Node("matmul", (0, 1), (4,), scalings={0: Scaling(2), 1: Scaling(3, axis=1)}, result_scaling=result)
+    relu = Node("eltwise", (4,), (5,), {"alg": "relu", "alpha": 0.0, "beta": 0.0})
+    constants = [Constant(i, f"c{i}") for i in (1, 2, 3)]
+    return PortableGraph("g", tensors, [Input(tensor=0)], constants, NodeList([product, relu]), [5])
+
+
+def test_scales_are_operands():
+    graph = _scaled_product().prune().validate()
+    assert graph.nodes[0].reads == (0, 1, 2, 3)
+    assert graph.nodes.readers(2) == [graph.nodes[0]]
+    inputs = json.loads(graph.to_json())["nodes"][0]["inputs"]
+    assert inputs == [{"tensor": 0, "scale": 2}, {"tensor": 1, "scale": 3, "axis": 1}]
+    graph.replace({2: 3})
+    assert graph.nodes[0].scalings[0] == Scaling(3)
+    graph.nodes.remove(graph.nodes[1])
+    graph.outputs = [4]
+    graph.prune()
+    assert [c.name for c in graph.constants] == ["c1", "c3"]
+    assert graph.nodes[0].scalings == {0: Scaling(2), 1: Scaling(2, axis=1)}
+    alone = graph.isolate(graph.nodes[0], graph.constant_tensors()).validate()
+    assert alone.nodes[0].is_scaled
+
+
+def test_a_scale_must_be_defined_before():
+    graph = _scaled_product()
+    graph.nodes[0].scalings[0] = Scaling(5)
+    with pytest.raises(GraphError, match=r"node 0 \(matmul\) reads tensor 5 before it is defined"):
+        graph.validate()
+
+
+def test_post_ops_keep_scales_of_operands_and_stay_behind_that_of_a_result():
+    fused = fuse_post_ops(_scaled_product())
+    assert [(n.kind, len(n.post_ops), sorted(n.scalings)) for n in fused.nodes] == [("matmul", 1, [0, 1])]
+    apart = fuse_post_ops(_scaled_product(Scaling(2)))
+    assert [(n.kind, len(n.post_ops)) for n in apart.nodes] == [("matmul", 0), ("eltwise", 0)]
+    assert "scale or a zero point" in apart.nodes[1].apart
+
+
+def _state(*extra: Node, alias: int = 0, shape: tuple = (2, 3)) -> PortableGraph:
+    """y = tanh(x), written over x."""
+    tensors = [Tensor("float32", (2, 3)), Tensor("float32", shape), *(Tensor("float32", (2, 3)) for _ in extra)]
+    tanh = Node("eltwise", (0,), (1,), {"alg": "tanh", "alpha": 0.0, "beta": 0.0})
+    outputs = [1, *(n.outputs[0] for n in extra)]
+    return PortableGraph("g", tensors, [Input(tensor=0, alias=alias)], [], NodeList([tanh, *extra]), outputs)
+
+
+def test_an_alias_is_written():
+    assert json.loads(_state().validate().to_json())["inputs"] == [{"tensor": 0, "alias": 0}]
+
+
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        (_state(alias=3), "there are 1 outputs"),
+        (_state(shape=(3, 2)), r"output 0, which is float32\[3, 2\], expected float32\[2, 3\]"),
+        (_state(Node("softmax", (0,), (2,))), "read by softmax after output 0 has been written"),
+        (_state(Node("reshape", (0,), (2,))), "read by reshape after output 0 has been written"),
+    ],
+)
+def test_what_contradicts_an_alias(graph, message):
+    with pytest.raises(GraphError, match=message):
+        graph.validate()
+
+
+def test_the_writer_of_an_alias_stays_where_it_is():
+    """Fused into the product, it would write before the other node has read the old values."""
+    tensors = [Tensor("float32", (4, 4)) for _ in range(5)]
+    nodes = [
+        Node("matmul", (1, 1), (2,)),
+        Node("eltwise", (0,), (3,), {"alg": "abs", "alpha": 0.0, "beta": 0.0}),
+        Node("eltwise", (2,), (4,), {"alg": "tanh", "alpha": 0.0, "beta": 0.0}),
+    ]
+    inputs = [Input(tensor=0, alias=0), Input(tensor=1)]
+    graph = fuse_post_ops(PortableGraph("g", tensors, inputs, [], NodeList(nodes), [4, 3]))
+    assert [n.attrs.get("alg", n.kind) for n in graph.nodes] == ["matmul", "abs", "tanh"]

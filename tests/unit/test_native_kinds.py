@@ -37,7 +37,7 @@ def _run(module: Any, g: GraphBuilder, arguments: list[np.ndarray]) -> list[np.n
     """The outputs; those that are written over an input are that argument."""
     import tvm_ffi
 
-    module[f"__init_{g.name}"]([tvm_ffi.from_dlpack(np.ascontiguousarray(v)) for v in g.values])
+    module[f"__init_{g.name}"]([tvm_ffi.from_dlpack(np.asarray(v, order="C")) for v in g.values])
     outputs = [np.full(g.tensors[i]["shape"], 77, g.tensors[i]["dtype"]) for i in g.outputs]
     for entry, argument in zip((i for i in g.inputs if "tensor" in i), arguments, strict=True):
         if "alias" in entry:

@@ -147,6 +147,7 @@ _ARGUMENTS: dict[str, list[Arguments]] = {
     "relax.power": [lambda t: (t(), relax.const(2, t().ty.dtype))],
     "relax.quantize": [lambda t: (t(), relax.const(0.5, "float32"), relax.const(0, "int8"))],
     "relax.dequantize": [lambda t: (t(), relax.const(0.5, "float32"), relax.const(0, t().ty.dtype))],
+    "relax.index_tensor": [lambda t: (t(), [_tensor("int64", 3)])],
     "relax.repeat": [lambda t: (t(), 2, 1)],
     "relax.reshape": [lambda t: (t(), (8, 64))],
     "relax.split": [lambda t: (t(), 2, 1)],

@@ -249,7 +249,7 @@ BYOC_FUNCTION int dnnl_byoc_tvm_call(dnnl_byoc_function* f, const TVMFFIAny* arg
                                      void** data, TVMFFIAny* result) {
   const dnnl_byoc_signature* s = f->signature;
   char error[BYOC_ERROR_BYTES] = "";
-  int i;
+  int i, status;
   memset(result, 0, sizeof(*result)); /* kTVMFFINone */
   if (count != s->num_inputs + s->num_outputs) {
     snprintf(error, sizeof(error), "got %d arguments, expected %d inputs and %d outputs", count,
@@ -268,10 +268,10 @@ BYOC_FUNCTION int dnnl_byoc_tvm_call(dnnl_byoc_function* f, const TVMFFIAny* arg
       return -1;
     }
   }
-  if (dnnl_byoc_run(f->region, (const void* const*)data, data + s->num_inputs, error) != 0) {
-    return dnnl_byoc_raise("RuntimeError", s->symbol, error);
-  }
-  return 0;
+  status = dnnl_byoc_run(f->region, (const void* const*)data, data + s->num_inputs, error);
+  if (status == BYOC_OK) return 0;
+  return dnnl_byoc_raise(status == BYOC_BAD_INDEX ? "IndexError" : "RuntimeError", s->symbol,
+                         error);
 }
 
 /* When the library goes. Threads that are still inside a call keep what they use. */

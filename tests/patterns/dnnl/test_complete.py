@@ -47,7 +47,6 @@ ONE_VALUE: dict[tuple[str, str], str] = {
     },
     **{(f"relax.nn.attention{s}", "window_size"): "refused where there is one" for s in ("", "_bias")},
     ("relax.strided_slice", "assume_inbound"): "it only says what TVM need not check",
-    ("relax.take", "mode"): "indices are constant, and inside",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from tests.harness import accept, data, refuse, table_tests
+from tests.harness import accept, const, data, refuse, table_tests
 
 op, nn = relax.op, relax.op.nn
 
@@ -71,6 +71,19 @@ def take(indices, axis):
     )
 
 
+def taken(axis, mode="fast"):
+    """Slices by indices that are known at run time, for Relax and NumPy."""
+    numpy_mode = {"fast": "raise"}.get(mode, mode)
+    return (
+        lambda x, i: op.take(x, i, axis=axis, mode=mode),
+        lambda x, i: np.take(x, i, axis, mode=numpy_mode),
+    )
+
+
+def ids(values, dtype="int64"):
+    return data(values=np.asarray(values, dtype), dtype=dtype)
+
+
 def const_indices(values):
     return relax.const(values.astype("int64"))
 
@@ -124,7 +137,46 @@ JOINS = {
     "stack-nothing": (lambda *p: op.stack(p, 0), lambda *p: np.stack(p, 0), [(0, 3), (0, 3)]),
 }
 
+#: operands that are gathered by indices: what is computed, with what
+GATHERS = {
+    "rows": (*taken(0), data(5, 3), ids([4, 0, 4])),
+    "columns": (*taken(1), data(2, 7, 3), ids([[6, 0], [3, 3]])),
+    "last": (*taken(-1), data(3, 17), ids([16, 2, 0], "int32")),
+    "one": (*taken(0), data(17), ids(3)),
+    "nothing": (*taken(0), data(5, 3), ids(np.zeros((2, 0)))),
+    "of-nothing": (*taken(0), data(5, 0), ids([4, 0])),
+    "embedding": (lambda i, w: op.take(w, i, axis=0), lambda i, w: w[i], ids([[3, 49, 0], [7, 7, 8]]), const(50, 17)),
+    "wide": (*taken(0), data(40, 1000), ids(np.arange(120) * 7 % 40)),
+    "symbolic": (*taken(1), data("n", "m", 3), ids([1, 0, 2])),
+    "symbolic-count": (*taken(0), data(1, 3), data("n", dtype="int64", low=0, high=1)),
+    "clip": (*taken(0, "clip"), data(5, 3), ids([-1, -9, 4, 5, 2**40])),
+    "wrap": (*taken(1, "wrap"), data(2, 5), ids([-1, -6, 4, 5, -(2**31)], "int32")),
+    "constant": (*take(range(17)[::-1], 0), data(17, 3)),
+    "constant-clip": (
+        lambda x: op.take(x, const_indices(np.array([-3, 9])), 0, "clip"),
+        lambda x: x[[0, -1]],
+        data(5, 3),
+    ),
+    "index_tensor": (lambda x, i: op.index_tensor(x, [i]), lambda x, i: x[i], data(5, 3, 2), ids([[4, 0], [2, 2]])),
+    "index_tensor-nothing": (lambda x, i: op.index_tensor(x, [i]), lambda x, i: x[i], data(5, 0), ids([4, 1])),
+    "index_tensor-one": (lambda x, i: op.index_tensor(x, [i]), lambda x, i: x[i], data(1, 3), ids([[0], [0]])),
+    "between": (
+        lambda x, i: nn.relu(op.take(nn.softmax(x), i, axis=1)),
+        None,
+        data(3, 17),
+        ids([2, 0, 16]),
+    ),
+}
+
 ACCEPT = [
+    *(
+        row(f"gather-{name}", f, ref, *operands, symbols={"n": 4, "m": 5}, prepare=False)
+        for name, (f, ref, *operands) in GATHERS.items()
+    ),
+    *(
+        row(f"gather-{dtype}", *taken(0), data(7, 3, dtype=dtype, low=0, high=100), ids([6, 0, 3]))
+        for dtype in ("bfloat16", "int8", "uint8", "bool")
+    ),
     *(row(name, f, ref, data(*shape), prepare=False) for name, (f, ref, shape) in MOVES.items()),
     *(row(name, f, ref, *(data(*s) for s in shapes), prepare=False) for name, (f, ref, shapes) in JOINS.items()),
     *(
@@ -162,9 +214,10 @@ REFUSE = [
         for name, (f, _, shapes) in JOINS.items()
         if "-" not in name
     ),
-    refuse("take-many", "is 17 slices", take(range(17)[::-1], 0)[0], data(17, 3)),
     refuse("take-outside", "outside of [0, 5)", take([1, 5], 0)[0], data(5, 3)),
-    refuse("take-computed", "not constant", lambda x, i: op.take(x, i, axis=0), data(5, 3), data(2, dtype="int64")),
+    refuse("take-nan", "mode 'nan'", taken(0, "nan")[0], data(5, 3), ids([1])),
+    refuse("take-bytes", "dtype uint8", taken(0)[0], data(5, 3), data(values=np.array([1], "uint8"), dtype="uint8")),
+    refuse("index_tensor-two", "2 tensors", lambda x, i: op.index_tensor(x, [i, i]), data(5, 3), ids([1])),
     refuse("pad-reflect-wide", "reflect padding 0,9 is 10 slices", padded("reflect", 0, 9)[0], data(17)),
     refuse("pad-circular-too-wide", "circular padding 4,0 of an axis of 3", padded("circular", 4, 0)[0], data(3)),
     refuse("pad-reflect-too-wide", "reflect padding 3,0 of an axis of 3", padded("reflect", 3, 0)[0], data(3)),
