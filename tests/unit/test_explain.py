@@ -5,6 +5,7 @@ import json
 import numpy as np
 import onnx
 import pytest
+import tvm
 from onnx import helper
 from tvm import relax, te, tirx
 from tvm.relax.dpl import is_op, wildcard
@@ -41,6 +42,12 @@ def convnet(bb, x):
     return nn.softmax(bb.emit(relax.op.reshape(both, (1, 8 * 256))))
 
 
+def no_code(functions, options, constants):
+    """A codegen for vendors that nobody runs."""
+    empty = tvm.get_global_func("target.build.llvm")
+    return [empty(tvm.IRModule(), tvm.target.Target("llvm")) for _ in functions]
+
+
 @pytest.fixture
 def picky():
     """A compiler without a library: it takes two ops of four, and says why not more."""
@@ -52,8 +59,45 @@ def picky():
         return stride == 1 or byoc.Reject(f"stride {stride}")
 
     byoc.register_annotate_compiler(name, ["relax.nn.relu"])
+    byoc.register_codegen(name, no_code)
     yield name
     byoc.unregister_compiler(name)
+
+
+def test_what_cannot_be_built_is_not_offloaded(picky):
+    """The same attempts as `compile`: a codegen that raises, one that returns nothing, and none at all."""
+    mod = build(lambda bb, x: nn.relu(x), (4,))
+    assert explain(mod, picky).totals.offloaded_calls == 1
+
+    def raising(functions, options, constants):
+        raise RuntimeError("no silicon")
+
+    for codegen, reason in ((raising, "no silicon"), (lambda *_: None, "returned None")):
+        byoc.register_codegen(picky, codegen, override=True)
+        report = explain(mod, picky)
+        assert report.totals.offloaded_calls == 0
+        assert reason in report.calls[0].reasons[0]
+    byoc.register_annotate_compiler("codeless", ["relax.nn.relu"])
+    try:
+        report = explain(mod, "codeless")
+    finally:
+        byoc.unregister_compiler("codeless")
+    assert report.totals.offloaded_calls == 0
+    assert "has registered no codegen" in report.calls[0].reasons[0]
+
+
+def test_options_reach_the_codegen(picky):
+    mod, seen = build(lambda bb, x: nn.relu(x), (4,)), []
+
+    def codegen(functions, options, constants):
+        seen.append(int(options["cores"]))
+        return no_code(functions, options, constants)
+
+    byoc.register_codegen(picky, codegen, options={"cores": 1}, override=True)
+    explain(mod, picky, options={picky: {"cores": 4}})
+    assert set(seen) == {4}
+    with pytest.raises(byoc.InputError, match="has no option 'speed'"):
+        explain(mod, picky, options={picky: {"speed": 4}})
 
 
 def by_op(report):
@@ -300,7 +344,7 @@ def test_what_a_policy_decided_is_a_reason():
 
 
 def test_a_region_that_could_not_be_built_is_a_reason(picky):
-    byoc.register_codegen(picky, lambda functions, options, constants: [])
+    byoc.register_codegen(picky, lambda functions, options, constants: [], override=True)
     (call,) = explain(build(lambda bb, x: nn.relu(x), (4,)), picky).calls
     assert call.compiler is None
     assert len(call.reasons) == 1 and call.reasons[0].startswith(f"{picky}: codegen: ")

@@ -21,6 +21,7 @@ from ..verdict import Crash, Reject, as_reject
 from .choice import CANDIDATES_ATTR, Choice, first_in_order
 from .escape import refuse_escape
 from .naming import NAME_ATTR, restore_names, with_unique_names
+from .refused import RefusedMatch, with_refused
 from .trial import ask, trial_lowering
 from .tuples import spread_tuples
 
@@ -64,6 +65,8 @@ class Matcher:
         self._choice = choice
         self._accepted: dict[str, Any] = {}  # attributes of the match that was accepted last
         self._writers: list[WritersBetween] = []  # of the functions that are searched
+        #: matches of patterns that were not taken
+        self.refused: list[RefusedMatch] = []
         self._crashes: list[tuple[Any, Entry]] = []  # variable, and the entry that does not know its function yet
         #: ``(name, pattern, annotations, check, attributes)``
         self.candidates: list[tuple[Any, ...]] = []
@@ -87,12 +90,19 @@ class Matcher:
         def check(context: Any) -> bool:
             refusal = refuse_escape(context, pattern.outputs, self._writers)
             if refusal is not None:
+                self._refuse(context, ns, pattern, refusal)
                 return False
             match = {str(name): expr for name, expr in context.annotated_expr.items()}
             refusal = ask_pattern(ns, pattern, {**match, "root": context.matched_expr})
+            if refusal is not None:
+                self._refuse(context, ns, pattern, refusal)
             return self._settle(context, ns, "pattern", refusal)
 
         return check
+
+    def _refuse(self, context: Any, ns: Namespace, pattern: Pattern, refusal: Reject) -> None:
+        names = tuple(sorted(var_name(var) for var in context.matched_bindings))
+        self.refused.append(RefusedMatch(f"{ns.name}.{pattern.name}", names, refusal.reason))
 
     def _settle(self, context: Any, ns: Namespace, stage: str, refusal: Reject | None) -> bool:
         root = context.matched_expr
@@ -198,6 +208,7 @@ def AnnotateExternalCompiler(
         if not prepare:  # a result that nobody reads would be one more reader of what a pattern wants for itself
             mod = relax.transform.DeadCodeElimination()(mod)
         entries: list[Entry] = []
+        refused: list[RefusedMatch] = []
         for compilers, functions in _by_compilers(mod, default).items():
             known = {op for name in compilers for op in namespace(name).ops()}
             ready = {gv: with_unique_names(spread_tuples(mod[gv], known)) for gv in functions}
@@ -205,8 +216,11 @@ def AnnotateExternalCompiler(
             ready = {gv: func.with_attr(COMPILER_ATTR, list(compilers)) for gv, func in ready.items()}
             matcher = Matcher(compilers, {op for func in ready.values() for op in ops_of(func)}, choice)
             mod = matcher.run(with_functions(mod, ready), [gv.name_hint for gv in functions])
+            refused += matcher.refused
             entries += matcher.entries({gv.name_hint: func for gv, func in ready.items()})
-        return with_entries(with_functions(mod, owned), entries)  # the passes above rewrite every function
+        return with_refused(
+            with_entries(with_functions(mod, owned), entries), refused
+        )  # the passes above rewrite every function
 
     return annotate
 

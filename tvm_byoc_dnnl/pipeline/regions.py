@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 
 from ..codegen.extern import OUTPUTS, check_output, collect_refusals, install_codegen
-from ..errors import UnsupportedError
+from ..errors import NativeLibraryError, UnsupportedError
 from ..log import Entry, raise_failures, read_log, with_entries
 from ..partitioning.passes import partition_module
 from ..regions.dissolve import dissolve_regions
@@ -20,7 +20,7 @@ from ..registry import Namespace, compilers, namespace
 from ..relax_utils import codegen_of, with_functions
 from ..target_options import get_target_options
 
-__all__ = ["BuildRegions"]
+__all__ = ["BuildRegions", "settle_regions"]
 
 _logger = logging.getLogger(__name__)
 
@@ -52,6 +52,28 @@ def BuildRegions(*, strict: bool = False) -> tvm.transform.Pass:
         return mod
 
     return run
+
+
+def settle_regions(mod: tvm.IRModule, target: str | tvm.target.Target = "llvm") -> tvm.IRModule:
+    """The regions that `BuildRegions` would build in the end, as regions: what cannot be built has gone back already.
+
+    A namespace whose library is missing on this machine keeps its regions.
+    """
+    settled: set[str] = set()
+    with tvm.target.Target(target):
+        while owners := {codegen_of(f) for f in mod.functions.values()} - settled - {""}:
+            name = min(owners)
+            settled.add(name)
+            ns = namespace(name) if name in compilers() else Namespace(name)
+            try:
+                with collect_refusals():
+                    ns.route.build(mod, _options(mod, ns))
+            except NativeLibraryError:
+                continue
+            except BrokenRegions as broken:
+                mod = _without(mod, ns, broken)
+                settled.clear()  # others may have got what it lost
+    return mod
 
 
 def _options(mod: tvm.IRModule, ns: Namespace) -> dict[str, Any]:

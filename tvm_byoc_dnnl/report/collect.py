@@ -12,21 +12,23 @@ from tvm import relax
 
 from .._compat import dtype_of, is_constant, shape_dims
 from ..annotate.passes import compilers_of
+from ..annotate.refused import RefusedMatch, read_refused
 from ..api import DEFAULT_COMPILER, partition
 from ..codegen.extern import check_output
 from ..cost import call_bytes, call_flops, type_bytes
 from ..errors import UnsupportedError
 from ..frontend import to_relax
 from ..partitioning.passes import PartitionGraph
+from ..pipeline.regions import settle_regions
 from ..prepare.misses import Miss, read_misses
 from ..regions.policy import RegionPolicy
 from ..registry import Namespace, namespace
 from ..relax_utils import codegen_of, composite_of, is_host_function
 from ..signature import NODES_ATTR
+from ..target_options import with_options
 from .advice import advise
 from .flow import Flow, Node, read_flow
 from .model import CallReport, NearMiss, RegionReport, Totals
-from .nearest import near_misses
 from .primitives import Primitive, primitives_of
 from .reasons import BuildLog, verdicts
 from .report import Report
@@ -43,9 +45,10 @@ def explain(
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     *,
     policy: RegionPolicy | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
     output: str = "module",
 ) -> Report:
-    """What runs where and why, without compiling anything.
+    """What runs where and why: regions are built as `compile` builds them, and what fails there has gone back.
 
     Parameters
     ----------
@@ -57,6 +60,8 @@ def explain(
         Input name → shape, to fix dimensions that an ONNX model leaves open; a name such as ``"N"`` leaves one open.
     policy : RegionPolicy, optional
         What is worth a region; by default each namespace's own policy. Of no effect on a partitioned module.
+    options : mapping, optional
+        Namespace → option → value, as in `compile`.
     output : str
         With ``"source"``, say also which regions would stay modules, and why.
 
@@ -77,11 +82,13 @@ def explain(
     asked = _asked(mod, compiler)
     if not any(codegen_of(f) for f in mod.functions.values()):
         is_annotated = any(composite_of(f) for f in mod.functions.values())
+        mod = with_options(mod, options)
         mod = PartitionGraph(policy=policy)(mod) if is_annotated else partition(mod, compiler, policy=policy)
+    mod = settle_regions(mod)
     flow = read_flow(mod)
     owners = [n.compiler for n in flow.nodes if n.compiler]
     namespaces = [namespace(name) for name in dict.fromkeys([*asked, *owners])]
-    report = _report(flow, namespaces, BuildLog(mod), read_misses(mod))
+    report = _report(flow, namespaces, BuildLog(mod), read_misses(mod), read_refused(mod))
     onnx_nodes = _onnx_nodes(imported)
     for call in report.calls:
         call.onnx_node = _onnx_node(call, onnx_nodes)
@@ -121,7 +128,9 @@ def _asked(mod: tvm.IRModule, compiler: str | Sequence[str] | None) -> list[str]
     return list(dict.fromkeys(name for f in functions for name in compilers_of(f, default)))
 
 
-def _report(flow: Flow, namespaces: list[Namespace], log: BuildLog, forms: Sequence[Miss]) -> Report:
+def _report(
+    flow: Flow, namespaces: list[Namespace], log: BuildLog, forms: Sequence[Miss], refused: Sequence[RefusedMatch]
+) -> Report:
     by_name = {ns.name: ns for ns in namespaces}
     uses: dict[tuple[str, int], list[Node]] = {}
     for node in flow.nodes:
@@ -136,12 +145,12 @@ def _report(flow: Flow, namespaces: list[Namespace], log: BuildLog, forms: Seque
         if name
         for position, node in enumerate(nodes)
     }
-    misses = near_misses(flow, namespaces)
+    matches = _matches(flow, refused)
     calls = []
     for node in flow.nodes:
         call = _call(node, by_name, made.get(node, []))
         call.candidates, call.reasons = verdicts(node, namespaces, log)
-        call.near_misses = [*misses.get(node, []), *_forms(node, forms), *_apart(node, made.get(node, []))]
+        call.near_misses = [*_refused(node, matches), *_forms(node, forms), *_apart(node, made.get(node, []))]
         calls.append(call)
     regions = [_region(name, flow, calls, lowered[name].reorders) for name in flow.regions]
     silent = {r.compiler for r in regions if r.reorders is None and by_name[r.compiler].describe is not None}
@@ -173,6 +182,25 @@ def _call(node: Node, namespaces: Mapping[str, Namespace], made: Sequence[Primit
         attrs=_attrs_text(node.call.attrs),
         inputs=[n.id for n in node.inputs],
     )
+
+
+def _refused(node: Node, matches: Mapping[str, list[tuple[RefusedMatch, list[int]]]]) -> list[NearMiss]:
+    """Patterns that matched the call with others, and were refused."""
+    found = matches.get(node.name, ())
+    return [NearMiss(m.pattern, len(m.names), len(m.names), m.reason, ids) for m, ids in found if node.id in ids]
+
+
+def _matches(flow: Flow, refused: Sequence[RefusedMatch]) -> dict[str, list[tuple[RefusedMatch, list[int]]]]:
+    """Variable → the refused matches around it, with the ids of their calls."""
+    ids: dict[str, list[int]] = {}
+    for node in flow.nodes:
+        ids.setdefault(node.name, []).append(node.id)
+    found: dict[str, list[tuple[RefusedMatch, list[int]]]] = {}
+    for match in refused:
+        calls = sorted(i for name in match.names for i in ids.get(name, ()))
+        for name in match.names:
+            found.setdefault(name, []).append((match, calls))
+    return found
 
 
 def _forms(node: Node, misses: Sequence[Miss]) -> list[NearMiss]:

@@ -12,7 +12,7 @@ __all__ = ["CallReport", "Candidate", "NearMiss", "RegionReport", "ReportData", 
 
 @dataclass(frozen=True)
 class NearMiss:
-    """A registered pattern that matches most of the calls around one, and what keeps it from matching.
+    """A pattern that matched and was refused, or a form that an operator nearly has, and the reason.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class CallReport:
     candidates : list of Candidate
         Every compiler that was asked, in order of priority.
     near_misses : list of NearMiss
-        Patterns that nearly matched, best first.
+        Patterns that matched and were refused.
     inputs : list of int
         Calls whose results it reads.
     """

@@ -23,6 +23,7 @@ from ..api import DEFAULT_COMPILER, partition
 from ..comparison import differences, gap, nudged, sensitivity
 from ..frontend import to_relax
 from ..pipeline.byoc import PIPELINE
+from ..pipeline.regions import settle_regions
 from ..regions.inline import flatten_region
 from ..regions.policy import RegionPolicy
 from ..relax_utils import bindings_of, codegen_of, composite_of
@@ -116,6 +117,7 @@ def verify(
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     tolerance: float | None = None,
     policy: RegionPolicy | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Verification:
     """Run every region by its compiler and by TVM alone on the same inputs, and find what is wrong.
 
@@ -125,7 +127,7 @@ def verify(
         The model, partitioned already or not.
     inputs : mapping or sequence, optional
         Inputs by name or in order; random ones where the model's shapes are all fixed.
-    compiler, shapes, policy
+    compiler, shapes, policy, options
         As in `compile`.
     tolerance : float, optional
         Largest gap that is accepted. By default that of the result's dtype in `comparison.TOLERANCES`, and what
@@ -137,7 +139,8 @@ def verify(
     """
     mod = to_relax(model, shapes=shapes)
     if not any(codegen_of(f) for f in mod.functions.values()):
-        mod = partition(mod, compiler, policy=policy)
+        mod = partition(mod, compiler, policy=policy, options=options)
+    mod = settle_regions(mod)
     regions = {gv.name_hint: f for gv, f in mod.functions.items() if codegen_of(f)}
     report = Verification(tolerance)
     for name, arguments in _arguments(mod, regions, inputs).items():
