@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/dims.h"
+#include "common/kinds.h"
 
 namespace tvm_byoc_dnnl {
 
@@ -31,34 +32,6 @@ enum class DType : uint8_t {
 
 const char* Name(DType dtype);
 int64_t SizeOf(DType dtype);
-
-enum class Kind : uint8_t {
-  kConvolution,
-  kDeconvolution,
-  kMatmul,
-  kPooling,
-  kEltwise,
-  kBinary,
-  kPRelu,
-  kSoftmax,
-  kBatchNormalization,
-  kLayerNormalization,
-  kLrn,
-  kReduction,
-  kResampling,
-  kConcat,
-  kShuffle,
-  kReorder,
-  kReshape,
-  kPermute,
-  kSlice,
-  kExpand,
-  kPad,
-  kGather,
-};
-constexpr int kKindCount = static_cast<int>(Kind::kGather) + 1;
-
-const char* Name(Kind kind);
 
 /// The attributes of all kinds; a kind's own are set, the others keep their defaults.
 struct Attrs {

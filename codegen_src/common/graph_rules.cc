@@ -180,7 +180,7 @@ int64_t TransposedOut(const Checker& c, int64_t in, int64_t kernel, size_t i) {
 }
 
 template <int64_t (*OutDim)(const Checker&, int64_t, int64_t, size_t)>
-void CheckConvolution(const Checker& c, int64_t least_end) {
+void CheckWindows(const Checker& c, int64_t least_end) {
   NeedWindowRank(c);
   NeedWindow(c, least_end);
   const Dims& src = c.In(0);
@@ -205,8 +205,8 @@ void CheckConvolution(const Checker& c, int64_t least_end) {
   if (c.HasBias()) c.NeedShape("bias", c.In(2), {expected[1]});
 }
 
-void CheckConv(const Checker& c) { CheckConvolution<WindowOut>(c, 0); }
-void CheckDeconv(const Checker& c) { CheckConvolution<TransposedOut>(c, -kMaxAttr); }
+void CheckConvolution(const Checker& c) { CheckWindows<WindowOut>(c, 0); }
+void CheckDeconvolution(const Checker& c) { CheckWindows<TransposedOut>(c, -kMaxAttr); }
 
 void CheckMatmul(const Checker& c) {
   const Dims& src = c.In(0);
@@ -238,7 +238,8 @@ void CheckPooling(const Checker& c) {
   c.NeedOut(expected);
 }
 
-void CheckSameShape(const Checker& c) { c.NeedOut(c.In(0)); }
+void CheckEltwise(const Checker& c) { c.NeedOut(c.In(0)); }
+void CheckReorder(const Checker& c) { c.NeedOut(c.In(0)); }
 
 void CheckBinary(const Checker& c) {
   c.Need(c.In(0).size() == c.In(1).size(), "operands of equal rank");
@@ -255,13 +256,13 @@ void CheckSoftmax(const Checker& c) {
   c.NeedOut(c.In(0));
 }
 
-void CheckBatchNorm(const Checker& c) {
+void CheckBatchNormalization(const Checker& c) {
   c.Need(c.Rank() >= 2, "a source of rank 2 or more");
   for (int i = 1; i < c.OwnInputs(); ++i) c.NeedShape("statistics", c.In(i), {c.In(0)[1]});
   c.NeedOut(c.In(0));
 }
 
-void CheckLayerNorm(const Checker& c) {
+void CheckLayerNormalization(const Checker& c) {
   c.Need(c.Rank() >= 2, "a source of rank 2 or more");
   for (int i = 1; i < c.OwnInputs(); ++i) c.NeedShape("scale and shift", c.In(i), {c.In(0).back()});
   c.NeedOut(c.In(0));
@@ -386,10 +387,9 @@ void CheckGather(const Checker& c) {
 
 using Rule = void (*)(const Checker&);
 constexpr Rule kRules[kKindCount] = {
-    CheckConv,       CheckDeconv,  CheckMatmul,    CheckPooling,   CheckSameShape, CheckBinary,
-    CheckPRelu,      CheckSoftmax, CheckBatchNorm, CheckLayerNorm, CheckLrn,       CheckReduction,
-    CheckResampling, CheckConcat,  CheckShuffle,   CheckSameShape, CheckReshape,   CheckPermute,
-    CheckSlice,      CheckExpand,  CheckPad,       CheckGather,
+#define TVM_BYOC_KIND(Name, ...) Check##Name,
+    TVM_BYOC_KINDS(TVM_BYOC_KIND)
+#undef TVM_BYOC_KIND
 };
 
 }  // namespace

@@ -17,30 +17,9 @@ constexpr DTypeRow kDTypes[] = {{"float32", 4}, {"float16", 2}, {"bfloat16", 2},
                                 {"bool", 1},    {"float64", 8}, {"int64", 8}};
 
 constexpr KindSpec kKinds[kKindCount] = {
-    {"convolution", 2, 3, "strides dilations pad_begin pad_end", ""},
-    {"deconvolution", 2, 3, "strides dilations pad_begin pad_end", ""},
-    {"matmul", 2, 3, "", ""},
-    {"pooling", 1, 1, "alg kernel strides dilations pad_begin pad_end",
-     "max avg_include_padding avg_exclude_padding"},
-    {"eltwise", 1, 1, "alg alpha beta", kEltwiseAlgs},
-    {"binary", 2, 2, "alg", kBinaryAlgs},
-    {"prelu", 2, 2, "", ""},
-    {"softmax", 1, 1, "alg axis", "accurate log"},
-    {"batch_normalization", 5, 5, "epsilon", ""},
-    {"layer_normalization", 1, 3, "epsilon", ""},
-    {"lrn", 1, 1, "alg local_size alpha beta k", "across_channels within_channel"},
-    {"reduction", 1, 1, "alg p epsilon",
-     "max min sum mul mean norm_lp_max norm_lp_sum norm_lp_power_p_max norm_lp_power_p_sum"},
-    {"resampling", 1, 1, "alg", "nearest linear"},
-    {"concat", 1, kMany, "axis", ""},
-    {"shuffle", 1, 1, "axis group_size", ""},
-    {"reorder", 1, 1, "", ""},
-    {"reshape", 1, 1, "", ""},
-    {"permute", 1, 1, "axes", ""},
-    {"slice", 1, 1, "begin steps", ""},
-    {"expand", 1, 1, "", ""},
-    {"pad", 1, 1, "pad_begin pad_end value", ""},
-    {"gather", 2, 2, "alg axis", "checked from_end clip wrap"},
+#define TVM_BYOC_KIND(Name, ...) {__VA_ARGS__},
+    TVM_BYOC_KINDS(TVM_BYOC_KIND)
+#undef TVM_BYOC_KIND
 };
 
 }  // namespace

@@ -12,19 +12,12 @@
 
 namespace tvm_byoc_dnnl {
 
-constexpr int kMany = 1 << 20;
-
 struct KindSpec {
   const char* name;
   int min_inputs, max_inputs;
   const char* attrs;  // exactly these, separated by spaces
   const char* algs;   // allowed values of `alg`
 };
-
-constexpr const char* kEltwiseAlgs =
-    "relu tanh elu square abs sqrt linear soft_relu hardsigmoid mish logistic exp gelu_tanh "
-    "gelu_erf swish log clip pow round hardswish";
-constexpr const char* kBinaryAlgs = "add sub mul div max min ge gt le lt eq ne";
 
 const KindSpec& SpecOf(Kind kind);
 std::optional<Kind> FindKind(std::string_view name);

@@ -3,7 +3,7 @@
 
 namespace tvm_byoc_dnnl {
 
-std::vector<OpDesc> DescribeBatchNormalization(const NodeView& n) {
+static std::vector<OpDesc> DescribeBatchNormalization(const NodeView& n) {
   OpDesc op;
   op.kind = dnnl::primitive::kind::batch_normalization;
   op.epsilon = static_cast<float>(n.a.epsilon);
@@ -15,5 +15,7 @@ std::vector<OpDesc> DescribeBatchNormalization(const NodeView& n) {
   dense.args[0] = n.AsDense(DNNL_ARG_SRC, 0);
   return {op, dense};
 }
+
+const KindRow kBatchNormalizationRow = {DescribeBatchNormalization, nullptr};
 
 }  // namespace tvm_byoc_dnnl

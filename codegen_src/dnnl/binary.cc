@@ -72,7 +72,7 @@ void Collapse(const Dims& out, const Dims& operand, Dims* flat_out, Dims* flat_o
 
 }  // namespace
 
-std::vector<OpDesc> DescribeBinary(const NodeView& n) {
+static std::vector<OpDesc> DescribeBinary(const NodeView& n) {
   Lowering& l = n.lowering;
   algorithm alg = ToDnnl(Kind::kBinary, n.a.alg);
   int first = n.In(0), second = n.In(1);
@@ -83,7 +83,7 @@ std::vector<OpDesc> DescribeBinary(const NodeView& n) {
           Describe(l, alg, first, second, n.output, dense)};
 }
 
-void LowerBinary(const NodeView& n) {
+static void LowerBinary(const NodeView& n) {
   LowerBinary(&n.lowering, ToDnnl(Kind::kBinary, n.a.alg), n.In(0), n.In(1), n.output);
 }
 
@@ -108,5 +108,7 @@ void LowerBinary(Lowering* lowering, algorithm alg, int first, int second, int r
   place.md = Dense(out, l.dtype(result));
   l.SetPlace(result, place);
 }
+
+const KindRow kBinaryRow = {DescribeBinary, LowerBinary};
 
 }  // namespace tvm_byoc_dnnl

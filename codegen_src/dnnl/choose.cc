@@ -2,6 +2,7 @@
 // The half of the lowering that chooses: which implementation, in which layouts, over whose memory.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "common/support/error.h"
 #include "dnnl/lowering.h"
@@ -38,21 +39,27 @@ bool IsAny(const MemoryDesc& md) { return md.get_format_kind() == dnnl::memory::
 
 bool IsReference(const std::string& impl) { return impl.compare(0, 3, "ref") == 0; }
 
-Lowering::Choice Lowering::Choose(const std::vector<OpDesc>& candidates) const {
-  Choice reference;
+double DefaultCost(const Choice& choice) { return IsReference(choice.impl) ? 1 : 0; }
+
+Choice Lowering::Choose(const std::vector<OpDesc>& candidates) const {
+  Choice best;
+  double least = std::numeric_limits<double>::infinity();
   for (const OpDesc& op : candidates) {
-    PrimitiveDesc pd = CreatePrimitiveDesc(op, engine_);
-    if (!pd) continue;
-    std::string impl = pd.impl_info_str();
-    if (!IsReference(impl)) return {op, pd, impl};
-    if (!reference.pd) reference = {op, pd, impl};
+    Choice choice{op, CreatePrimitiveDesc(op, engine_), {}};
+    if (!choice.pd) continue;
+    choice.impl = choice.pd.impl_info_str();
+    const double cost = cost_(choice);
+    if (cost >= least) continue;
+    best = std::move(choice);
+    least = cost;
+    if (cost <= 0) break;
   }
-  return reference;
+  return best;
 }
 
 /// The same choice described otherwise, if oneDNN answers with the same implementation and the same
 /// layouts of all that was left open; else nothing.
-std::optional<Lowering::Choice> Lowering::Variant(const Choice& choice, const OpDesc& op) const {
+std::optional<Choice> Lowering::Variant(const Choice& choice, const OpDesc& op) const {
   PrimitiveDesc pd = CreatePrimitiveDesc(op, engine_);
   if (!pd || choice.impl != pd.impl_info_str()) return std::nullopt;
   for (size_t i = 0; i < op.args.size(); ++i) {

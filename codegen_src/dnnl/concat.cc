@@ -40,7 +40,7 @@ Common CommonLayout(const NodeView& n, const std::vector<int>& sources) {
 
 }  // namespace
 
-void LowerConcat(const NodeView& n) {
+static void LowerConcat(const NodeView& n) {
   Lowering& l = n.lowering;
   std::vector<int> sources;
   for (int i = 0; i < n.OwnInputs(); ++i) {
@@ -66,5 +66,7 @@ void LowerConcat(const NodeView& n) {
     Fail(ErrorKind::kUnsupported, "oneDNN has no implementation for it here");
   }
 }
+
+const KindRow kConcatRow = {nullptr, LowerConcat};
 
 }  // namespace tvm_byoc_dnnl

@@ -21,12 +21,16 @@ std::vector<OpDesc> Describe(const NodeView& n, dnnl::primitive::kind kind, dnnl
 
 }  // namespace
 
-std::vector<OpDesc> DescribeConvolution(const NodeView& n) {
+static std::vector<OpDesc> DescribeConvolution(const NodeView& n) {
   return Describe(n, dnnl::primitive::kind::convolution, dnnl::algorithm::convolution_direct);
 }
 
-std::vector<OpDesc> DescribeDeconvolution(const NodeView& n) {
+static std::vector<OpDesc> DescribeDeconvolution(const NodeView& n) {
   return Describe(n, dnnl::primitive::kind::deconvolution, dnnl::algorithm::deconvolution_direct);
 }
+
+const KindRow kConvolutionRow = {DescribeConvolution, nullptr};
+
+const KindRow kDeconvolutionRow = {DescribeDeconvolution, nullptr};
 
 }  // namespace tvm_byoc_dnnl

@@ -3,7 +3,7 @@
 
 namespace tvm_byoc_dnnl {
 
-std::vector<OpDesc> DescribeEltwise(const NodeView& n) {
+static std::vector<OpDesc> DescribeEltwise(const NodeView& n) {
   OpDesc op;
   op.kind = dnnl::primitive::kind::eltwise;
   op.alg = ToDnnl(Kind::kEltwise, n.a.alg);
@@ -14,5 +14,7 @@ std::vector<OpDesc> DescribeEltwise(const NodeView& n) {
   dense.args[0] = n.AsDense(DNNL_ARG_SRC, 0);
   return {op, dense};
 }
+
+const KindRow kEltwiseRow = {DescribeEltwise, nullptr};
 
 }  // namespace tvm_byoc_dnnl

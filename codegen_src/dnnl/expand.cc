@@ -31,6 +31,8 @@ int Expanded(Lowering* lowering, int value, const Dims& shape) {
   return result;
 }
 
-void LowerExpand(const NodeView& n) { ExpandTo(&n.lowering, n.In(0), n.output); }
+static void LowerExpand(const NodeView& n) { ExpandTo(&n.lowering, n.In(0), n.output); }
+
+const KindRow kExpandRow = {nullptr, LowerExpand};
 
 }  // namespace tvm_byoc_dnnl

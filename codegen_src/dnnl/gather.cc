@@ -14,7 +14,7 @@ int64_t ModeOf(const std::string& alg) {
 
 }  // namespace
 
-void LowerGather(const NodeView& n) {
+static void LowerGather(const NodeView& n) {
   const Dims& shape = n.Shape(0);
   const auto axis = shape.begin() + n.a.axis;
   const int64_t slice = ElementCount(Dims(axis + 1, shape.end())) * SizeOf(n.OutDType());
@@ -26,5 +26,7 @@ void LowerGather(const NodeView& n) {
                          {DNNL_ARG_SRC_1, n.In(1), RawLayout(n.Shape(1), n.DTypeOf(1))},
                          {DNNL_ARG_DST, n.output, Dense(n.OutShape(), n.OutDType())}});
 }
+
+const KindRow kGatherRow = {nullptr, LowerGather};
 
 }  // namespace tvm_byoc_dnnl

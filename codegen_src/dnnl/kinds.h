@@ -50,40 +50,16 @@ class NodeView {
 /// A kind either describes its primitive, in several ways with the best first, or does its own
 /// lowering.
 struct KindRow {
-  Kind kind;
   std::vector<OpDesc> (*describe)(const NodeView&);
   void (*lower)(const NodeView&);
 };
 
 const KindRow& RowOf(Kind kind);
 
-// One per file.
-std::vector<OpDesc> DescribeConvolution(const NodeView& n);
-std::vector<OpDesc> DescribeDeconvolution(const NodeView& n);
-std::vector<OpDesc> DescribeMatmul(const NodeView& n);
-std::vector<OpDesc> DescribePooling(const NodeView& n);
-std::vector<OpDesc> DescribeEltwise(const NodeView& n);
-std::vector<OpDesc> DescribeBinary(const NodeView& n);
-std::vector<OpDesc> DescribePRelu(const NodeView& n);
-std::vector<OpDesc> DescribeSoftmax(const NodeView& n);
-std::vector<OpDesc> DescribeBatchNormalization(const NodeView& n);
-std::vector<OpDesc> DescribeLayerNormalization(const NodeView& n);
-std::vector<OpDesc> DescribeLrn(const NodeView& n);
-std::vector<OpDesc> DescribeReduction(const NodeView& n);
-std::vector<OpDesc> DescribeResampling(const NodeView& n);
-std::vector<OpDesc> DescribeShuffle(const NodeView& n);
-std::vector<OpDesc> DescribeReorder(const NodeView& n);
-void LowerBinary(const NodeView& n);
-void LowerPRelu(const NodeView& n);
-void LowerReduction(const NodeView& n);
-void LowerShuffle(const NodeView& n);
-void LowerConcat(const NodeView& n);
-void LowerReshape(const NodeView& n);
-void LowerPermute(const NodeView& n);
-void LowerSlice(const NodeView& n);
-void LowerExpand(const NodeView& n);
-void LowerPad(const NodeView& n);
-void LowerGather(const NodeView& n);
+// Each at the end of the file that is named after its kind.
+#define TVM_BYOC_KIND(Name, ...) extern const KindRow k##Name##Row;
+TVM_BYOC_KINDS(TVM_BYOC_KIND)
+#undef TVM_BYOC_KIND
 
 /// `result` = `first` alg `second`, whatever their shapes; used for post-ops as well.
 void LowerBinary(Lowering* lowering, dnnl::algorithm alg, int first, int second, int result);

@@ -3,7 +3,7 @@
 
 namespace tvm_byoc_dnnl {
 
-std::vector<OpDesc> DescribeLayerNormalization(const NodeView& n) {
+static std::vector<OpDesc> DescribeLayerNormalization(const NodeView& n) {
   OpDesc op;
   op.kind = dnnl::primitive::kind::layer_normalization;
   op.epsilon = static_cast<float>(n.a.epsilon);
@@ -19,5 +19,7 @@ std::vector<OpDesc> DescribeLayerNormalization(const NodeView& n) {
   op.args.push_back(n.OutAny());
   return {op};
 }
+
+const KindRow kLayerNormalizationRow = {DescribeLayerNormalization, nullptr};
 
 }  // namespace tvm_byoc_dnnl

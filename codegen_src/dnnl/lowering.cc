@@ -14,9 +14,11 @@ using PrimitiveKind = dnnl::primitive::kind;
 
 }  // namespace
 
-Lowering::Lowering(const Graph& graph, const Shapes& shapes, const dnnl::engine& engine)
+Lowering::Lowering(const Graph& graph, const Shapes& shapes, const dnnl::engine& engine,
+                   CostModel cost)
     : graph_(graph),
       engine_(engine),
+      cost_(std::move(cost)),
       destinations_(FindDestinations(graph, shapes)),
       output_written_(graph.outputs.size(), false) {
   std::vector<bool> constant = FindConstants(graph);

@@ -6,6 +6,7 @@
 
 #include <deque>
 #include <dnnl.hpp>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -63,12 +64,27 @@ struct Program {
 /// The buffers as the executor knows them: what is packed apart from what only packing needs.
 std::vector<byoc_buffer> ListBuffers(const Program& program);
 
+/// A way to compute something that oneDNN has.
+struct Choice {
+  OpDesc op;
+  PrimitiveDesc pd;
+  std::string impl;
+};
+
+/// What a choice costs, compared with others for the same: at least 0, and where it is 0 no other
+/// is looked for. Of equal ones the first is taken.
+using CostModel = std::function<double(const Choice&)>;
+
+/// Reference implementations cost more than all others, which cost the same: nothing.
+double DefaultCost(const Choice& choice);
+
 class NodeView;
 
 /// The state of lowering one graph, and the operations that the kinds are built from.
 class Lowering {
  public:
-  Lowering(const Graph& graph, const Shapes& shapes, const dnnl::engine& engine);
+  Lowering(const Graph& graph, const Shapes& shapes, const dnnl::engine& engine,
+           CostModel cost = DefaultCost);
 
   /// Throws Error(kUnsupported) naming the node for which there is no implementation.
   Program Run();
@@ -90,7 +106,7 @@ class Lowering {
   /// one would.
   int NewOutput(int value, const Dims& shape);
 
-  /// Emits the first of the candidates that has a real implementation, else the first that has any.
+  /// Emits the cheapest of the candidates.
   /// Inputs are reordered to the layouts it expects. False if there is none, or only a reference
   /// one that `accept_reference` rules out.
   bool Emit(std::vector<OpDesc> candidates, bool accept_reference);
@@ -130,12 +146,6 @@ class Lowering {
     int last_use = -1;
     std::vector<Place> places;
   };
-  struct Choice {
-    OpDesc op;
-    PrimitiveDesc pd;
-    std::string impl;
-  };
-
   using LastUses = std::vector<std::pair<int, int>>;  // value, its last use
 
   LastUses Protect(const Node& node, size_t first);
@@ -169,6 +179,7 @@ class Lowering {
 
   const Graph& graph_;
   const dnnl::engine& engine_;
+  const CostModel cost_;
   std::deque<Value> values_;  // the kinds hold references while they add values
   std::vector<std::optional<Destination>> destinations_;
   std::vector<bool> output_written_;

@@ -3,7 +3,7 @@
 
 namespace tvm_byoc_dnnl {
 
-std::vector<OpDesc> DescribeLrn(const NodeView& n) {
+static std::vector<OpDesc> DescribeLrn(const NodeView& n) {
   using Tag = dnnl::memory::format_tag;
   OpDesc op;
   op.kind = dnnl::primitive::kind::lrn;
@@ -29,5 +29,7 @@ std::vector<OpDesc> DescribeLrn(const NodeView& n) {
   add(n.AsDense(DNNL_ARG_SRC, 0));
   return candidates;
 }
+
+const KindRow kLrnRow = {DescribeLrn, nullptr};
 
 }  // namespace tvm_byoc_dnnl

@@ -3,7 +3,7 @@
 
 namespace tvm_byoc_dnnl {
 
-std::vector<OpDesc> DescribeMatmul(const NodeView& n) {
+static std::vector<OpDesc> DescribeMatmul(const NodeView& n) {
   const MemoryDesc& src = n.lowering.Layout(n.In(0));
   const MemoryDesc& weights = n.lowering.Layout(n.In(1));
   // Constant weights are packed once, so the primitive chooses; others are read as they lie
@@ -24,5 +24,7 @@ std::vector<OpDesc> DescribeMatmul(const NodeView& n) {
       describe(n.AsAny(DNNL_ARG_SRC, 0), any),
   };
 }
+
+const KindRow kMatmulRow = {DescribeMatmul, nullptr};
 
 }  // namespace tvm_byoc_dnnl

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "common/support/error.h"
 #include "dnnl/kinds.h"
@@ -14,26 +13,15 @@ std::string Bytes(T value) {
   return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
-// Round to nearest even on the bits of a float, for the two short formats.
-uint16_t ToBFloat16(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  if (std::isnan(value)) return static_cast<uint16_t>((bits >> 16) | 0x40);
-  return static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
-}
-
-uint16_t ToFloat16(float value) {
-  uint16_t sign = std::signbit(value) ? 0x8000 : 0;
-  float magnitude = std::fabs(value);
-  if (std::isnan(value)) return sign | 0x7E00;
-  if (magnitude >= 65520.0f) return sign | 0x7C00;
-  if (magnitude < 6.103515625e-05f) {  // subnormal: multiples of 2^-24
-    return sign | static_cast<uint16_t>(std::nearbyint(magnitude * 16777216.0f));
-  }
-  int exponent;
-  float fraction = std::frexp(magnitude, &exponent);                          // in [0.5, 1)
-  auto mantissa = static_cast<uint16_t>(std::nearbyint(fraction * 2048.0f));  // in [1024, 2048]
-  return sign | static_cast<uint16_t>(((exponent + 13) << 10) + mantissa);
+/// As oneDNN rounds it.
+std::string Rounded(float value, DType dtype, const dnnl::engine& engine) {
+  std::string bytes(static_cast<size_t>(SizeOf(dtype)), '\0');
+  dnnl::memory from(Dense({1}, DType::kFloat32), engine, &value);
+  dnnl::memory to(Dense({1}, dtype), engine, bytes.data());
+  dnnl::stream stream(engine);
+  dnnl::reorder(from, to).execute(stream, from, to);
+  stream.wait();
+  return bytes;
 }
 
 template <typename T>
@@ -43,14 +31,12 @@ std::string Saturated(double value) {
   return Bytes(static_cast<T>(std::clamp<double>(rounded, Limits::min(), Limits::max())));
 }
 
-std::string EncodeElement(double value, DType dtype) {
+std::string EncodeElement(double value, DType dtype, const dnnl::engine& engine) {
   switch (dtype) {
     case DType::kFloat32:
-      return Bytes(static_cast<float>(value));
     case DType::kFloat16:
-      return Bytes(ToFloat16(static_cast<float>(value)));
     case DType::kBFloat16:
-      return Bytes(ToBFloat16(static_cast<float>(value)));
+      return Rounded(static_cast<float>(value), dtype, engine);
     case DType::kInt32:
       return Saturated<int32_t>(value);
     case DType::kInt8:
@@ -68,13 +54,14 @@ std::string EncodeElement(double value, DType dtype) {
 
 }  // namespace
 
-void LowerPad(const NodeView& n) {
+static void LowerPad(const NodeView& n) {
   Lowering& l = n.lowering;
   const MemoryDesc& source = l.Layout(n.In(0));  // whose order of axes the result keeps
   Place whole = l.Allocate(n.output, IsStrided(source) && !n.OutShape().empty()
                                          ? Ordered(n.OutShape(), n.OutDType(), AxisOrder(source))
                                          : Dense(n.OutShape(), n.OutDType()));
-  if (n.Shape(0) != n.OutShape()) l.Fill(n.output, EncodeElement(n.a.value, n.OutDType()));
+  if (n.Shape(0) != n.OutShape())
+    l.Fill(n.output, EncodeElement(n.a.value, n.OutDType(), l.engine()));
   if (ElementCount(n.Shape(0)) == 0) return;
   Place inside = whole;
   if (!n.OutShape().empty()) {
@@ -85,5 +72,7 @@ void LowerPad(const NodeView& n) {
   }
   l.Copy(n.In(0), n.output, inside);
 }
+
+const KindRow kPadRow = {nullptr, LowerPad};
 
 }  // namespace tvm_byoc_dnnl

@@ -3,10 +3,12 @@
 
 namespace tvm_byoc_dnnl {
 
-void LowerPermute(const NodeView& n) {
+static void LowerPermute(const NodeView& n) {
   Place place = n.lowering.Primary(n.In(0));
   place.md = PermuteView(place.md, n.a.axes);
   n.lowering.SetPlace(n.output, place);
 }
+
+const KindRow kPermuteRow = {nullptr, LowerPermute};
 
 }  // namespace tvm_byoc_dnnl

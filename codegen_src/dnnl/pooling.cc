@@ -3,7 +3,7 @@
 
 namespace tvm_byoc_dnnl {
 
-std::vector<OpDesc> DescribePooling(const NodeView& n) {
+static std::vector<OpDesc> DescribePooling(const NodeView& n) {
   OpDesc op;
   op.kind = dnnl::primitive::kind::pooling;
   op.alg = ToDnnl(Kind::kPooling, n.a.alg);
@@ -20,5 +20,7 @@ std::vector<OpDesc> DescribePooling(const NodeView& n) {
   }
   return candidates;
 }
+
+const KindRow kPoolingRow = {DescribePooling, nullptr};
 
 }  // namespace tvm_byoc_dnnl

@@ -4,7 +4,7 @@
 
 namespace tvm_byoc_dnnl {
 
-std::vector<OpDesc> DescribePRelu(const NodeView& n) {
+static std::vector<OpDesc> DescribePRelu(const NodeView& n) {
   OpDesc op;
   op.kind = dnnl::primitive::kind::prelu;
   op.args = {n.AsIs(DNNL_ARG_SRC, 0), n.AsAny(DNNL_ARG_WEIGHTS, 1), n.OutAny()};
@@ -13,7 +13,7 @@ std::vector<OpDesc> DescribePRelu(const NodeView& n) {
   return {op, dense};
 }
 
-void LowerPRelu(const NodeView& n) {
+static void LowerPRelu(const NodeView& n) {
   // Weights per channel have an implementation; one slope for all, or any other broadcast, is
   // brought there.
   Lowering& l = n.lowering;
@@ -34,5 +34,7 @@ void LowerPRelu(const NodeView& n) {
     Fail(ErrorKind::kUnsupported, "oneDNN has no implementation for it here");
   }
 }
+
+const KindRow kPReluRow = {DescribePRelu, LowerPRelu};
 
 }  // namespace tvm_byoc_dnnl

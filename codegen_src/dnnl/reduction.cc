@@ -41,7 +41,7 @@ OpDesc Reduction(const NodeView& n) {
 
 }  // namespace
 
-std::vector<OpDesc> DescribeReduction(const NodeView& n) {
+static std::vector<OpDesc> DescribeReduction(const NodeView& n) {
   OpDesc op = Reduction(n);
   std::vector<OpDesc> candidates;
   if (IsGlobalPooling(n)) candidates.push_back(GlobalPooling(n));
@@ -52,7 +52,7 @@ std::vector<OpDesc> DescribeReduction(const NodeView& n) {
   return candidates;
 }
 
-void LowerReduction(const NodeView& n) {
+static void LowerReduction(const NodeView& n) {
   // Kept axes first, reduced axes last: [kept, reduced] -> [kept, 1] has an implementation.
   Lowering& l = n.lowering;
   const Dims& in = n.Shape(0);
@@ -84,5 +84,7 @@ void LowerReduction(const NodeView& n) {
   place.md = Dense(out, n.OutDType());
   l.SetPlace(n.output, place);
 }
+
+const KindRow kReductionRow = {DescribeReduction, LowerReduction};
 
 }  // namespace tvm_byoc_dnnl

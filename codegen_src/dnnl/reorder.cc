@@ -3,7 +3,7 @@
 
 namespace tvm_byoc_dnnl {
 
-std::vector<OpDesc> DescribeReorder(const NodeView& n) {
+static std::vector<OpDesc> DescribeReorder(const NodeView& n) {
   const MemoryDesc& src = n.lowering.Layout(n.In(0));
   OpDesc op;
   op.kind = dnnl::primitive::kind::reorder;
@@ -18,5 +18,7 @@ std::vector<OpDesc> DescribeReorder(const NodeView& n) {
   candidates.push_back(to(Dense(n.OutShape(), n.OutDType())));
   return candidates;
 }
+
+const KindRow kReorderRow = {DescribeReorder, nullptr};
 
 }  // namespace tvm_byoc_dnnl

@@ -3,7 +3,7 @@
 
 namespace tvm_byoc_dnnl {
 
-std::vector<OpDesc> DescribeResampling(const NodeView& n) {
+static std::vector<OpDesc> DescribeResampling(const NodeView& n) {
   OpDesc op;
   op.kind = dnnl::primitive::kind::resampling;
   op.alg = ToDnnl(Kind::kResampling, n.a.alg);
@@ -14,5 +14,7 @@ std::vector<OpDesc> DescribeResampling(const NodeView& n) {
   }
   return candidates;
 }
+
+const KindRow kResamplingRow = {DescribeResampling, nullptr};
 
 }  // namespace tvm_byoc_dnnl

@@ -43,7 +43,7 @@ MemoryDesc Reshapable(const MemoryDesc& md, DType dtype, const Dims& to) {
 
 }  // namespace
 
-void LowerReshape(const NodeView& n) {
+static void LowerReshape(const NodeView& n) {
   Lowering& l = n.lowering;
   const DType dtype = n.OutDType();
   Place place = l.Primary(n.In(0));
@@ -59,5 +59,7 @@ void LowerReshape(const NodeView& n) {
   place.md = *view;
   l.SetPlace(n.output, place);
 }
+
+const KindRow kReshapeRow = {nullptr, LowerReshape};
 
 }  // namespace tvm_byoc_dnnl

@@ -6,7 +6,7 @@
 
 namespace tvm_byoc_dnnl {
 
-std::vector<OpDesc> DescribeShuffle(const NodeView& n) {
+static std::vector<OpDesc> DescribeShuffle(const NodeView& n) {
   OpDesc op;
   op.kind = dnnl::primitive::kind::shuffle;
   op.axis = n.a.axis;
@@ -17,7 +17,7 @@ std::vector<OpDesc> DescribeShuffle(const NodeView& n) {
   return {op, dense};
 }
 
-void LowerShuffle(const NodeView& n) {
+static void LowerShuffle(const NodeView& n) {
   // [.., C / G, G, ..] transposed to [.., G, C / G, ..]: views and one copy.
   Lowering& l = n.lowering;
   const size_t axis = static_cast<size_t>(n.a.axis);
@@ -49,5 +49,7 @@ void LowerShuffle(const NodeView& n) {
   l.SetPlace(transposed, from);
   l.Copy(transposed, n.output, to);
 }
+
+const KindRow kShuffleRow = {DescribeShuffle, LowerShuffle};
 
 }  // namespace tvm_byoc_dnnl

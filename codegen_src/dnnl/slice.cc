@@ -3,7 +3,7 @@
 
 namespace tvm_byoc_dnnl {
 
-void LowerSlice(const NodeView& n) {
+static void LowerSlice(const NodeView& n) {
   Lowering& l = n.lowering;
   Place place = l.Primary(n.In(0));
   if (!n.OutShape().empty()) {
@@ -17,5 +17,7 @@ void LowerSlice(const NodeView& n) {
   }
   l.SetPlace(n.output, place);
 }
+
+const KindRow kSliceRow = {nullptr, LowerSlice};
 
 }  // namespace tvm_byoc_dnnl

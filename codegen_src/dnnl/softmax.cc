@@ -3,7 +3,7 @@
 
 namespace tvm_byoc_dnnl {
 
-std::vector<OpDesc> DescribeSoftmax(const NodeView& n) {
+static std::vector<OpDesc> DescribeSoftmax(const NodeView& n) {
   OpDesc op;
   op.kind = dnnl::primitive::kind::softmax;
   op.alg = ToDnnl(Kind::kSoftmax, n.a.alg);
@@ -21,5 +21,7 @@ std::vector<OpDesc> DescribeSoftmax(const NodeView& n) {
   candidates.push_back(op);
   return candidates;
 }
+
+const KindRow kSoftmaxRow = {DescribeSoftmax, nullptr};
 
 }  // namespace tvm_byoc_dnnl

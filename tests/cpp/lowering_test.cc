@@ -128,6 +128,25 @@ TEST(ElementwiseRunsInPlaceOnTemporariesOnly) {
   CHECK_EQUAL(input.arena_bytes, 0);
 }
 
+TEST(TheCheapestCandidateIsTaken) {
+  // A pooling may run on its source as it lies, with the channels innermost, or row-major.
+  const std::string pooling =
+      R"({"kind":"pooling","inputs":[0],"outputs":[2],"attrs":{"alg":"max","kernel":[3,3],)" +
+      std::string(kConv3x3).substr(1) + "}";
+  const Graph graph = ParseGraph(Network({pooling}, "[2]"));
+  auto source_is_dense = [&](const CostModel& cost) {
+    const Program program = Lowering(graph, Specialise(graph, {}), CpuEngine(), cost).Run();
+    for (const Step& step : program.steps) {
+      if (step.conversion) continue;
+      return IsDense(step.op.Find(DNNL_ARG_SRC)->md);
+    }
+    return false;
+  };
+  CHECK(source_is_dense(DefaultCost));  // the first, since all are real implementations
+  CHECK(!source_is_dense(
+      [](const Choice& choice) { return IsDense(choice.op.Find(DNNL_ARG_SRC)->md) ? 2.0 : 1.0; }));
+}
+
 TEST(NodesThatLeadNowhereAreNotRun) {
   const Program program = Lower(Network({Relu(0, 2), Conv(0, 3)}, "[2]"));
   CHECK_EQUAL(program.steps.size(), 1u);
