@@ -18,25 +18,24 @@ OLD_TESTS = ROOT / "docs" / "old_tests.txt"
 
 _HEAD = """# Conformance
 
-Written by `make docs-conformance`, which runs ONNX's backend tests in minutes, or by `make docs` from what the last run
-left: [its known failures](../tests/conformance/onnx_known_failures.txt), one by one with the reason, and
-[those of TVM as it comes](../tests/conformance/onnx_stock_failures.txt).
+`make docs-conformance` writes this page; it runs ONNX's backend tests, which takes minutes. `make docs` writes it from the
+records of the last run: [the known failures](../tests/conformance/onnx_known_failures.txt), one by one with the reason, and
+[those of TVM alone](../tests/conformance/onnx_stock_failures.txt).
 
 ## ONNX's backend tests
 
-The `onnx` package brings tests of every operator, of models exported by PyTorch, and of nine networks.
-`tvm_byoc_dnnl.onnx_backend` is what they run through; `tests/conformance/test_onnx_backend.py` holds every one of them
-to its record: a case that fails and is not on record is an error, and so is one that passes and is. One in five
-runs in `make test`, all in `make test-onnx`. What an offloaded region computes must be right, without
-exceptions.
+The `onnx` package contains tests of every operator, of models exported by PyTorch, and of nine networks. They run through
+`tvm_byoc_dnnl.onnx_backend`. `tests/conformance/test_onnx_backend.py` compares every case with its record: a case that
+fails but is not recorded as a failure is an error, and so is a recorded failure that passes. One case in five runs in
+`make test`, all of them run in `make test-onnx`. The results of offloaded regions must be right, without exceptions.
 """
 
 _AFTER_COUNTS = """
-*Wrong* are numbers, shapes or dtypes; *unsupported* is refused with a reason, by us or by TVM's importer; *failed* is
-any other error. Inputs that decide shapes or axes are compiled in, for both; TVM as it comes is tried with them as
-inputs first. Ten cases in float16 are compared with 2⁻⁸ in place of the 10⁻³ that the suite has for float32: six
-roundings in a row cost that much. Two inverse Fourier transforms may be off by 10⁻⁶, since the suite has 2·10⁻⁷ there
-where 0 is right.
+*Wrong* means wrong numbers, shapes or dtypes. *Unsupported* means refused with a reason, by this package or by TVM's
+importer. *Failed* is any other error. Inputs that decide shapes or axes become constants of the compiled model, for
+both; TVM alone is first tried with them as inputs. Ten cases in float16 are compared with a tolerance of 2⁻⁸ in place
+of the 10⁻³ that the suite uses for float32: six roundings, one after the other, cause such an error. Two inverse
+Fourier transforms may differ by 10⁻⁶, because the suite expects 2·10⁻⁷ there where 0 is right.
 """
 
 
@@ -87,19 +86,19 @@ def _onnx() -> Iterator[str]:
     names = list(onnx_suite.cases())
     yield f"\nRecorded with {versions}: {len(names):,} cases.\n\n| | passed | wrong | unsupported | failed |\n"
     yield "|---|---:|---:|---:|---:|\n"
-    for title, record in (("this package", ours), ("TVM as it comes", stock)):
+    for title, record in (("this package", ours), ("TVM alone", stock)):
         counts = Counter(o.status for o in record.values())
         cells = [len(names) - len(record), *(counts[s] for s in ("wrong", "unsupported", "failed"))]
         yield f"| {title} | {' | '.join(f'{c:,}' for c in cells)} |\n"
     yield _AFTER_COUNTS
     reverse = sorted(set(ours) - set(stock))
-    yield f"\nPassed by TVM as it comes and not here: {', '.join(f'`{n}`' for n in reverse) or 'none'}.\n"
+    yield f"\nPassed by TVM alone but not by this package: {', '.join(f'`{n}`' for n in reverse) or 'none'}.\n"
     yield "\n### Why cases do not pass\n\n| cases | why |\n|---:|---|\n"
     causes = Counter(_cause(o.status, o.reason) for o in ours.values())
     for cause, count in sorted(causes.items(), key=lambda item: (-item[1], item[0])):
         yield f"| {count} | {cause} |\n"
     silent = [n for n, o in stock.items() if o.status == "wrong" and n not in ours]
-    yield f"\n### Wrong with TVM as it comes, without a word, and right here\n\n{len(silent)} cases:\n\n"
+    yield f"\n### Wrong with TVM alone, without a message, and right here\n\n{len(silent)} cases:\n\n"
     for family, members in sorted(_families(silent).items()):
         yield f"* {family}: {len(members)}\n" if len(members) > 1 else f"* {members[0]}\n"
 
@@ -129,7 +128,7 @@ def _families(names: list[str]) -> dict[str, list[str]]:
 
 def _old() -> Iterator[str]:
     yield "\n## TVM's own tests of external compilers\n\n"
-    yield "TVM tested its older integrations thoroughly. Each of those tests, and what holds here in its place.\n"
+    yield "TVM tested its older integrations thoroughly. The tables list each of those tests, and the test of this package that\nreplaces it, or the reason why there is none.\n"
     for section in sections():
         yield f"\n### {section.path}: {section.what}\n\n| TVM's test | here |\n|---|---|\n"
         for old in section.tests:

@@ -15,11 +15,11 @@ ROOT = PAGE.parents[1]
 
 _HEAD = """# Which operators are taken
 
-Written by `make docs` from the registry; `tvm-byoc ops` prints the same table. An operator here *may* be taken: each
-call is decided with its own dtypes, shapes and attributes, and then the library on the machine has its say.
+`make docs` writes this page from the registry; `tvm-byoc ops` prints the same table. An operator in the table *may* be
+taken: each call is decided with its own dtypes, shapes and attributes, and then the library on the machine is asked.
 `byoc.explain` shows the reason of every call that stays with TVM.
 
-The dtypes are those in which a plain call of the operator is taken, as far as the library supports them on the machine.
+The dtypes are those in which a simple call of the operator is taken, if the library supports them on the machine.
 """
 
 
