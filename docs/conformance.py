@@ -18,14 +18,14 @@ OLD_TESTS = ROOT / "docs" / "old_tests.txt"
 
 _HEAD = """# Conformance
 
-`make docs-conformance` writes this page; it runs ONNX's backend tests, which takes minutes. `make docs` writes it from the
-records of the last run: [the known failures](../tests/conformance/onnx_known_failures.txt), one by one with the reason, and
-[those of TVM alone](../tests/conformance/onnx_stock_failures.txt).
+`make docs-conformance` writes this page; it runs ONNX's backend tests, which takes minutes. `make docs` writes it from
+the records of the last run: [the known failures](../tests/conformance/onnx_known_failures.txt), one by one with the
+reason, and [those of TVM alone](../tests/conformance/onnx_stock_failures.txt).
 
 ## ONNX's backend tests
 
-The `onnx` package contains tests of every operator, of models exported by PyTorch, and of nine networks. They run through
-`tvm_byoc_dnnl.onnx_backend`. `tests/conformance/test_onnx_backend.py` compares every case with its record: a case that
+The `onnx` package contains tests of every operator, of models exported by PyTorch, and of nine networks. They run
+through `tvm_byoc_dnnl.onnx_backend`. `tests/conformance/test_onnx_backend.py` compares every case with its record: a case that
 fails but is not recorded as a failure is an error, and so is a recorded failure that passes. One case in five runs in
 `make test`, all of them run in `make test-onnx`. The results of offloaded regions must be right, without exceptions.
 """
@@ -128,7 +128,8 @@ def _families(names: list[str]) -> dict[str, list[str]]:
 
 def _old() -> Iterator[str]:
     yield "\n## TVM's own tests of external compilers\n\n"
-    yield "TVM tested its older integrations thoroughly. The tables list each of those tests, and the test of this package that\nreplaces it, or the reason why there is none.\n"
+    yield "TVM tested its older integrations thoroughly. The tables list each of those tests, and the test of this package "
+    yield "that\nreplaces it, or the reason why there is none.\n"
     for section in sections():
         yield f"\n### {section.path}: {section.what}\n\n| TVM's test | here |\n|---|---|\n"
         for old in section.tests:

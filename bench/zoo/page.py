@@ -16,13 +16,13 @@ __all__ = ["from_dict", "load", "render", "save", "to_dict"]
 
 _HEAD = """# Models, measured
 
-`make docs-models` measures the models, writes the results to [models.json](models.json), and writes this page from them.
-Every model is imported, prepared, partitioned, compiled and run in a process of its own, and its outputs are compared
-with those of ONNX Runtime without graph optimisations. `make test-zoo` fails if the numbers get worse.
+`make docs-models` measures the models, writes the results to [models.json](models.json), and writes this page from
+them. Every model is imported, prepared, partitioned, compiled and run in a process of its own, and its outputs are
+compared with those of ONNX Runtime without graph optimisations. `make test-zoo` fails if the numbers get worse.
 
 * *error*: the largest difference of any output, divided by the largest value of the expected output;
-* *FLOPs*, *calls*: the share of the FLOPs that is offloaded, and the offloaded calls of all calls after preparation; views
-  count as calls without FLOPs;
+* *FLOPs*, *calls*: the share of the FLOPs that is offloaded, and the offloaded calls of all calls after preparation;
+  views count as calls without FLOPs;
 * *regions*: the number of functions that a backend compiles; 1 means that one region has the whole network, except for
   calls at its inputs and outputs.
 
