@@ -25,9 +25,10 @@ reason, and [those of TVM alone](../tests/conformance/onnx_stock_failures.txt).
 ## ONNX's backend tests
 
 The `onnx` package contains tests of every operator, of models exported by PyTorch, and of nine networks. They run
-through `tvm_byoc_dnnl.onnx_backend`. `tests/conformance/test_onnx_backend.py` compares every case with its record: a case that
-fails but is not recorded as a failure is an error, and so is a recorded failure that passes. One case in five runs in
-`make test`, all of them run in `make test-onnx`. The results of offloaded regions must be right, without exceptions.
+through `tvm_byoc_dnnl.onnx_backend`. `tests/conformance/test_onnx_backend.py` compares every case with its record: a
+case that fails but is not recorded as a failure is an error, and so is a recorded failure that passes. One case in five
+runs in `make test`, all of them run in `make test-onnx`. The results of offloaded regions must be right, without
+exceptions.
 """
 
 _AFTER_COUNTS = """
@@ -128,8 +129,8 @@ def _families(names: list[str]) -> dict[str, list[str]]:
 
 def _old() -> Iterator[str]:
     yield "\n## TVM's own tests of external compilers\n\n"
-    yield "TVM tested its older integrations thoroughly. The tables list each of those tests, and the test of this package "
-    yield "that\nreplaces it, or the reason why there is none.\n"
+    yield "TVM tested its older integrations thoroughly. The tables list each of those tests, and the test of this "
+    yield "package that\nreplaces it, or the reason why there is none.\n"
     for section in sections():
         yield f"\n### {section.path}: {section.what}\n\n| TVM's test | here |\n|---|---|\n"
         for old in section.tests:
