@@ -113,7 +113,7 @@ def buffer_of(access: Any) -> Any:
 
 
 def buffer_loads(node: Any) -> list[Any]:
-    """Every load in a TIR expression or statement, repeated as often as it stands there."""
+    """Every load in a TIR expression or statement, repeated as often as it occurs there."""
     kind = getattr(tvm.ir, "TensorLoad", None) or tirx.BufferLoad
     found: list[Any] = []
     tvm_ffi.structural_walk(node, (kind, found.append), order="post")

@@ -32,7 +32,7 @@ _LIBRARY = Path(__file__).resolve().parent / "lib" / "libtvm_byoc_dnnl.so"
 #: C headers that emitted source may include
 INCLUDE = _LIBRARY.parent / "include"
 _ENGINE = "libtvm_byoc_engine_{}.so"
-#: what to do when an error names libgomp
+#: advice for an error that names libgomp
 OPENMP_CURE = "the OpenMP runtime libgomp.so.1 is missing: apt-get install libgomp1 (or your system's package)"
 
 _SPINS = "GOMP_SPINCOUNT"
@@ -87,12 +87,12 @@ def checksum(tensor: Any) -> int:
 
 
 def spins_for_long() -> bool:
-    """Whether the threads of OpenMP spin for milliseconds here: somebody had loaded libgomp before us."""
+    """Whether the threads of OpenMP spin for milliseconds here, because libgomp was loaded before this package."""
     return _spins_for_long
 
 
 def engines() -> list[str]:
-    """Names of the engines whose libraries lie beside ours."""
+    """Names of the engines whose libraries are in the same folder as ours."""
     prefix, suffix = _ENGINE.split("{}")
     files = _LIBRARY.parent.glob(_ENGINE.format("*"))
     return sorted(file.name.removeprefix(prefix).removesuffix(suffix) for file in files)

@@ -49,7 +49,7 @@ class ExportError(ByocError, RuntimeError):
 
 @register_error("ByocNativeLibraryError")
 class NativeLibraryError(ByocError, ImportError):
-    """The native library, or one that it needs, is missing, unloadable or claimed by somebody else."""
+    """The native library, or one that it needs, is missing, cannot be loaded or belongs to another package."""
 
 
 # tvm-ffi knows the exceptions that are errors. Ctrl-C inside of a pass or a hook would come out as `RuntimeError('')`,

@@ -24,7 +24,7 @@ __all__ = ["check", "seal"]
 _MAGIC = b"tvm_byoc_dnnl checksum 1"
 _LENGTH = struct.Struct("<I")
 _END_BYTES = _LENGTH.size + len(_MAGIC)
-#: what the symbols of plain weights begin with
+#: the names of the symbols of plain weights begin with this
 _WEIGHTS = b"tvm_byoc_weights_"
 
 # System V ABI, chapter 4, for 64-bit files: the header's fields, a section, a symbol.
@@ -49,7 +49,7 @@ def seal(path: Path) -> None:
 
 
 def check(path: Path) -> None:
-    """Refuse what is no whole ELF file, or has a record and another checksum.
+    """Refuse a file that is not a complete ELF file, or whose record has another checksum.
 
     Mapping a truncated library ends the process with a bus error, and a damaged one computes wrong numbers.
 
@@ -66,7 +66,7 @@ def check(path: Path) -> None:
         (sections_at,) = _SECTIONS_AT.unpack_from(header)
         entry_size, entries = _SECTIONS_SIZE.unpack_from(header)
         size, needed = path.stat().st_size, sections_at + entry_size * entries
-        if size < needed:  # the section headers stand last
+        if size < needed:  # the section headers are at the end
             raise ArtifactError(
                 f"{refused}it has {size} bytes, its header says {needed}; it was cut off, copy or export it again"
             )
@@ -79,12 +79,12 @@ def check(path: Path) -> None:
 
 
 def _mapped(file: Any) -> Any:
-    """The file's bytes, writable because DLPack wants it; what is written would stay in this process."""
+    """The file's bytes; they are writable because DLPack needs that, but changes would stay in this process."""
     return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), "uint8")
 
 
 def _record(data: Any) -> dict[str, Any] | None:
-    """What stands behind the library's end; ``None`` for a library without, which others may have written."""
+    """The record after the library's end; ``None`` for a library without one, which another program may have made."""
     end = data[-_END_BYTES:].tobytes()
     if not end.endswith(_MAGIC):
         return None

@@ -20,7 +20,7 @@ from .errors import UnsupportedError
 __all__ = ["LOG_ATTR", "Entry", "note_cause", "raise_failures", "raising_from_causes", "read_log", "with_entries"]
 
 _logger = logging.getLogger(__package__)
-# How errors were described → the errors, where somebody wants to raise from them.
+# Descriptions of errors → the errors, for callers that raise from them.
 _CAUSES: ContextVar[dict[str, Exception] | None] = ContextVar("causes", default=None)
 _MOST_NAMES = 3
 
@@ -30,7 +30,7 @@ LOG_ATTR = "byoc_log"
 
 @dataclass(frozen=True)
 class Entry:
-    """Why one compiler did not get one call.
+    """The reason why one compiler did not get one call.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ def read_log(mod: tvm.IRModule) -> list[Entry]:
 
 
 def with_entries(mod: tvm.IRModule, entries: Iterable[Entry]) -> tvm.IRModule:
-    """The module with more entries, which are logged; what it says already is not said twice."""
+    """The module with more entries, which are logged; entries that it has already are not added again."""
     old = read_log(mod)
     merged = list(dict.fromkeys([*old, *entries]))
     if len(merged) == len(old):
@@ -77,7 +77,7 @@ def with_entries(mod: tvm.IRModule, entries: Iterable[Entry]) -> tvm.IRModule:
 
 
 def _warn(entries: Sequence[Entry]) -> None:
-    """One line for all calls of an operator with one reason; what a policy decided is no warning."""
+    """One line for all calls of an operator with one reason; a decision of a policy causes no warning."""
     groups: dict[tuple[str, str, str, str, str], list[str]] = {}
     for e in entries:
         groups.setdefault((e.op, e.function, e.compiler, e.stage, e.reason), []).append(e.name)
@@ -108,7 +108,7 @@ def raising_from_causes() -> Iterator[None]:
 
 
 def note_cause(text: str, error: Exception) -> None:
-    """Remember an error that will only be known as ``text``; its traceback goes to the log, for debugging."""
+    """Remember an error that later code only knows as ``text``; its traceback is logged at DEBUG."""
     _logger.debug("%s", text, exc_info=error)
     causes = _CAUSES.get()
     if causes is not None:
@@ -116,7 +116,7 @@ def note_cause(text: str, error: Exception) -> None:
 
 
 def raise_failures(entries: Sequence[Entry]) -> None:
-    """Raise for everything that broke; what a policy decided is no failure.
+    """Raise for every failure; a decision of a policy is not a failure.
 
     Raises
     ------

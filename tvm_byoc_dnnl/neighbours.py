@@ -1,4 +1,4 @@
-"""How much of this machine's cores others take: what a measured time is worth."""
+"""How busy other processes keep the cores of this machine: it says whether a measured time can be trusted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 __all__ = ["QUIET", "Neighbours"]
 
-#: Of the cores that this process may use; above this share, what others take, times say little.
+#: Share of this process's cores; if other processes use more than this, measured times are not reliable.
 QUIET = 0.1
 # Fields of a row of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal (by other virtual machines).
 _BUSY_FIELDS = (0, 1, 2, 5, 6, 7)
@@ -37,7 +37,7 @@ class Neighbours:
 
     @property
     def quiet(self) -> bool:
-        """Whether the others took less than `QUIET`."""
+        """Whether other processes took less than `QUIET`."""
         return self.share <= QUIET
 
 

@@ -1,4 +1,4 @@
-"""What a model takes and gives: name, dtype and shape of each tensor, under the names that its author gave."""
+"""Inputs and outputs of a model: name, dtype and shape of each tensor, under the names that its author gave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of a namespace: what its hooks and its codegen declare, and what a user sets for one module."""
+"""Options of a namespace: its hooks and its codegen declare them, and a user sets them for one module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets a call: of all compilers that would take it, one is chosen."""
+"""The choice of a compiler: of all compilers that would take a call, one is chosen."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def first_in_order(calls: Sequence[Any], candidates: Sequence[str]) -> str:
 
 
 def candidates_of(func: Any) -> list[str]:
-    """What annotation has recorded for a composite function; nothing, where somebody else made it."""
+    """The candidates that annotation has recorded for a composite function; none if another pass made the function."""
     return [str(name) for name in func.attrs[CANDIDATES_ATTR]] if func.attrs and CANDIDATES_ATTR in func.attrs else []

@@ -1,4 +1,4 @@
-"""What leaves a match of a pattern: which results others read, and whether the match can run at once."""
+"""Results of a match that are used outside: which results others read, and whether the match can run as one call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["refuse_escape"]
 
 
 def refuse_escape(context: Any, outputs: Sequence[str] = (), writers: Iterable[WritersBetween] = ()) -> Reject | None:
-    """Why a match cannot become one function, ``None`` where it can.
+    """The reason why a match cannot become one function, ``None`` where it can.
 
     Parameters
     ----------

@@ -109,7 +109,7 @@ class Matcher:
         var = context.value_to_bound_var[root]
         if refusal is None:
             calls = [v for v in context.matched_bindings.values() if isinstance(getattr(v, "op", None), tvm.ir.Op)]
-            # Those in front of it had their turn, and left it.
+            # The candidates before them have had their turn, and did not take it.
             behind = self._compilers[self._compilers.index(ns.name) + 1 :]
             would = [name for name in behind if all(ask(namespace(name), call) is None for call in calls)]
             self._accepted = {NAME_ATTR: var_name(var), CANDIDATES_ATTR: [ns.name, *would]}
@@ -120,7 +120,7 @@ class Matcher:
         return False
 
     def skip_to_behind(self, name: str) -> None:
-        """Keep the candidates behind the one called ``name``; behind its compiler, where it is none of ours."""
+        """Keep the candidates after the one called ``name``; if it is not in the list, those after its compiler."""
         names = [candidate[0] for candidate in self.candidates]
         if name in names:
             del self.candidates[: names.index(name) + 1]
@@ -139,7 +139,7 @@ class Matcher:
         return restore_names(fuse(mod))
 
     def entries(self, functions: Mapping[str, relax.Function]) -> list[Entry]:
-        """What crashed in `run`; the calls stood in ``functions``, by name."""
+        """The crashes during `run`; the calls are in ``functions``, by name."""
         bound = {name: set(relax.analysis.bound_vars(f)) for name, f in functions.items()} if self._crashes else {}
         where = [next((name for name, own in bound.items() if var in own), "") for var, _ in self._crashes]
         return [replace(entry, function=name) for name, (_, entry) in zip(where, self._crashes, strict=True)]
@@ -168,7 +168,7 @@ def AnnotateExternalCompiler(
 ) -> tvm.transform.Pass:
     """Pass: put every call that an external compiler takes into a composite function of that compiler.
 
-    Each registered pattern and each single operator is tried in order of priority; what nobody takes stays as it is.
+    Each registered pattern and each single operator is tried in order of priority; calls that no compiler takes stay.
     Where several compilers would take a match, ``choice`` decides, and all of them are recorded (`candidates_of`).
     Functions that belong to a compiler already are left alone.
 
@@ -205,7 +205,7 @@ def AnnotateExternalCompiler(
                 for make_pass in namespace(name).prepare:
                     mod = make_pass()(mod)
         mod = relax.transform.ConvertToDataflow(min_size=1)(mod)
-        if not prepare:  # a result that nobody reads would be one more reader of what a pattern wants for itself
+        if not prepare:  # a result without readers would count as a reader of values that a pattern needs for itself
             mod = relax.transform.DeadCodeElimination()(mod)
         entries: list[Entry] = []
         refused: list[RefusedMatch] = []

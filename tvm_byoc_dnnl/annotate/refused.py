@@ -15,7 +15,7 @@ _ATTR = "byoc_refused_matches"
 
 @dataclass(frozen=True)
 class RefusedMatch:
-    """What a pattern matched, and why it did not become one call.
+    """A match of a pattern that was refused.
 
     Attributes
     ----------
@@ -24,7 +24,7 @@ class RefusedMatch:
     names : sequence of str
         Variables that hold the results of the matched calls.
     reason : str
-        What the pattern's check said, or who else reads an intermediate result.
+        The reason of the pattern's check, or the call that also reads an intermediate result.
     """
 
     pattern: str
@@ -41,6 +41,6 @@ def read_refused(mod: tvm.IRModule) -> list[RefusedMatch]:
 
 
 def with_refused(mod: tvm.IRModule, matches: Iterable[RefusedMatch]) -> tvm.IRModule:
-    """The module with these besides those that it has."""
+    """The module with these matches in addition to those that it has."""
     merged = list(dict.fromkeys([*read_refused(mod), *matches]))
     return mod.with_attr(_ATTR, json.dumps([asdict(m) for m in merged])) if merged else mod

@@ -34,7 +34,7 @@ _DECIDING: dict[str, tuple[int, ...]] = {
     "SequenceInsert": (2,),
     "Slice": (1, 2, 3, 4),
 }
-# Operators that turn values into dims no longer: what they read decides nothing.
+# Operators whose results are never dims: the values that they read decide nothing.
 _END = frozenset({"Shape", "Size"})
 
 

@@ -22,7 +22,7 @@ _OPERATORS = {
     ast.Div: operator.floordiv,  # of dims, which are integers
     ast.FloorDiv: operator.floordiv,
 }
-#: what exporters write for "not known"; ONNX would have two dims of one name be equal
+#: names that exporters write for "not known"; in ONNX two dims of one name would be equal
 _UNKNOWN = frozenset({"none", "unk", "unknown"})
 
 
@@ -111,7 +111,7 @@ def _evaluate(tree: Any, symbols: Mapping[str, Any]) -> Any:
 
 
 def _fresh(hint: str, taken: set[str]) -> str:
-    """An identifier that looks like ``hint`` and that nobody has yet."""
+    """An unused identifier that looks like ``hint``."""
     name = re.sub(r"[^0-9A-Za-z_]+", "_", hint)
     name = name if name[:1].isalpha() else f"input_{name}"
     while name in taken:

@@ -1,6 +1,6 @@
 """An ONNX graph that can be edited without touching the model it came from.
 
-Weights stay the model's own ``TensorProto`` objects until somebody asks for their values.
+Weights stay the model's own ``TensorProto`` objects until their values are needed.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Graph:
         return name in self._constants
 
     def constant(self, name: str) -> np.ndarray | None:
-        """The value behind ``name`` when it is known now."""
+        """The value of ``name`` if it is known now."""
         found = self._constants.get(name)
         return numpy_helper.to_array(found) if isinstance(found, onnx.TensorProto) else found
 
@@ -92,7 +92,7 @@ class Graph:
     # ---- structure ----------------------------------------------------------------------------------
 
     def fresh(self, hint: str) -> str:
-        """A value name that nobody has yet."""
+        """An unused name for a value."""
         name, count = hint, 0
         while name in self._names:
             count += 1
@@ -115,7 +115,7 @@ class Graph:
         )
 
     def sort(self) -> None:
-        """Put nodes behind what they read, and drop those that nothing needs."""
+        """Put nodes after those whose results they read, and drop those that no output needs."""
         maker = {name: i for i, node in enumerate(self.nodes) for name in node.output if name}
         order: list[onnx.NodeProto] = []
         state: dict[int, bool] = {}  # False while the node's own inputs are being placed
@@ -177,7 +177,7 @@ class Graph:
     # ---- results ------------------------------------------------------------------------------------
 
     def without_weights(self, size: int) -> tuple[onnx.ModelProto, list[str]]:
-        """The edited model, its constants of at least ``size`` elements turned into inputs behind the others.
+        """The edited model; its constants of at least ``size`` elements become inputs after the others.
 
         Returns the model and the names of these inputs.
         """

@@ -1,4 +1,4 @@
-"""ONNX models: fix the inputs' shapes, rewrite what TVM's importer cannot do, import."""
+"""ONNX models: fix the inputs' shapes, rewrite nodes that TVM's importer cannot read, import."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CONTRIB = frozenset(
 
 
 def load_onnx(path: Path) -> onnx.ModelProto:
-    """The model in an .onnx file, with the weights that lie beside it."""
+    """The model in an .onnx file, with the weights in files beside it."""
     if not path.is_file():
         raise InputError(f"no file `{path}`; give the path of an .onnx file")
     try:

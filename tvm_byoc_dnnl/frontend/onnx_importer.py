@@ -64,7 +64,7 @@ class NamingImporter(ONNXGraphImporter):
         return {variable: node for variable, node in found.items() if node}
 
     def give_up(self) -> None:
-        """Close the blocks that a failure left open: TVM would warn of them when the builder goes."""
+        """Close the blocks that a failure left open: TVM would warn of them when the builder is deleted."""
         with contextlib.suppress(Exception):
             while True:
                 self.bb._end_block()

@@ -1,4 +1,4 @@
-"""Inputs of an ONNX model: what they are, and the shapes and values that a caller gives them."""
+"""Inputs of an ONNX model: their types, and the shapes and values that a caller gives them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _info(value: onnx.ValueInfoProto) -> TensorInfo:
 
 
 def advice_on_inputs(model: onnx.ModelProto, shapes: Shapes) -> str:
-    """What a caller can still give when a model cannot be imported: its inputs, and the options; may be empty."""
+    """Advice when a model cannot be imported: its inputs, and the options that can still be given; may be empty."""
     inputs = [_info(value) for value in fixed_inputs(_given(model), shapes)]
     open_ones = [i for i in inputs if not i.is_static]
     deciding = deciding_inputs(model)

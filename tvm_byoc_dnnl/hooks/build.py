@@ -18,7 +18,7 @@ __all__ = ["build_apart", "hook_target"]
 
 
 def hook_target(hooks: TargetHooks | None, target: tvm.target.Target) -> tvm.target.Target:
-    """What PrimFuncs of a namespace are made for: its own target, or that of the build."""
+    """The target of the PrimFuncs of a namespace: its own target, or that of the build."""
     own = tvm.target.Target(hooks.target) if hooks is not None and hooks.target is not None else target
     if own.host is not None:
         return own
@@ -44,7 +44,7 @@ def build_apart(
     Raises
     ------
     UnsupportedError
-        If what comes back is no module that can be run and exported, or lacks a function.
+        If the result is not a module that can be run and exported, or lacks a function.
     RuntimeError
         If it is C that does not compile.
     """

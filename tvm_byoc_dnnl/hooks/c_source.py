@@ -29,7 +29,7 @@ def _call_library(call: tvm.ir.Call) -> tvm.ir.Call | None:
 
 
 for _op in _LIBRARY:
-    if tvm.ir.Op.get(_op).get_attr("default.FLowerIntrinsic") is None:  # what the C target goes by
+    if tvm.ir.Op.get(_op).get_attr("default.FLowerIntrinsic") is None:  # the C target decides by this attribute
         tvm.ir.register_op_attr(_op, "c.FLowerIntrinsic", _call_library)
 
 

@@ -1,4 +1,4 @@
-"""How a region calls the PrimFunc that it became: parameters, symbols, constants and results in one fixed order."""
+"""How a region calls its PrimFunc: parameters, symbols, constants and results in one fixed order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def with_known_shapes(func: relax.Function) -> relax.Function:
 
 
 def region_arguments(func: relax.Function) -> list[relax.Expr]:
-    """What a region hands to its PrimFunc, in the order of its own parameters.
+    """The arguments that a region passes to its PrimFunc, in the order of its own parameters.
 
     Tensors, tuples flattened. A shape or scalar parameter gives the symbols in it, but for those that are a plain
     dimension of some tensor, because a PrimFunc reads these off the tensor.

@@ -117,7 +117,7 @@ def _unwrapped(pattern: Any) -> Any:
 
 
 def _children(pattern: Any, who: str) -> Iterator[Any]:
-    """What stands below a pattern, left to right."""
+    """The leaves of a pattern, from left to right."""
     if isinstance(pattern, _WRAPPERS):
         yield pattern.pattern
     elif isinstance(pattern, dpl.CallPattern):

@@ -11,7 +11,7 @@ from tvm_ffi import StructuralKey
 
 __all__ = ["KernelTable", "global_var", "opaque", "redirect_calls"]
 
-#: how FuseOps calls a function that it must not take apart
+#: the pattern kind by which FuseOps knows a function that it must not change
 _OPAQUE = 8
 
 

@@ -28,7 +28,7 @@ REFUSED_ATTR = "byoc.refused"
 
 @dataclass(frozen=True)
 class Lowered:
-    """What takes the place of a region: a Relax function, and the PrimFuncs that it calls."""
+    """The replacement of a region: a Relax function, and the PrimFuncs that it calls."""
 
     body: relax.Function
     kernels: Mapping[Any, tirx.PrimFunc]
@@ -47,7 +47,7 @@ class HookLowering:
     options : mapping
         What `get_target_options` reads.
     done : dict
-        Global variable of a region → what it became. A region that is in neither of the two is left to a codegen.
+        Global variable of a region → its replacement. A region that is in neither of the two is left to a codegen.
     failures : dict
         Global variable of a region → why not.
     """

@@ -22,7 +22,7 @@ def object_module(object_file: Path, library: Path, symbols: Sequence[str], sour
     Parameters
     ----------
     object_file : Path
-        What is linked into an exported library; position-independent.
+        The object code that is linked into an exported library; position-independent.
     library : Path
         The same, linked.
     symbols : sequence of str

@@ -33,7 +33,7 @@ def register_target_hooks(
     """Register how the regions of ``compiler`` become PrimFuncs, and these a runtime module.
 
     The hooks run in the ``byoc`` pipeline just above TVM's lowering, once per namespace, in the order of the names.
-    What they refuse, or fail at, goes back to TVM with the reason.
+    Regions that they refuse, or fail at, go back to TVM with the reason.
 
     Parameters
     ----------
@@ -47,9 +47,9 @@ def register_target_hooks(
         ``tir_to_runtime(mod, target)``: a runtime module with one function per PrimFunc of ``mod``, called by its
         global symbol with inputs and results. By default TVM's own code generator for ``target``.
     tir_passes : sequence of Pass, optional
-        The TIR passes that run in front of ``tir_to_runtime``, in place of TVM's default pipeline; ``[]`` for none.
+        The TIR passes that run before ``tir_to_runtime``, in place of TVM's default pipeline; ``[]`` for none.
     target : str or dict, optional
-        What the PrimFuncs are made and lowered for, one that TVM knows; the build's target by default.
+        The target for which the PrimFuncs are made and lowered, one that TVM knows; the build's target by default.
     options : mapping, optional
         Options of the namespace and their defaults, whose types are the types of the options. A user sets them by
         ``compile(..., options=...)`` or `set_target_options`, a hook reads them by `get_target_options`.
@@ -141,7 +141,7 @@ def _lowered(lower: Any, gv: Any, region: relax.Function, builder: relax.BlockBu
 
 
 def refuse_region(region: relax.Function, why: str | Exception) -> relax.Function:
-    """``region`` with a note for the pipeline that it cannot be lowered, and goes back to TVM.
+    """``region`` with a note for the pipeline that it cannot be lowered and must go back to TVM.
 
     Parameters
     ----------

@@ -29,14 +29,14 @@ __all__ = ["HookRoute"]
 
 
 class HookBuild:
-    """Regions and PrimFuncs of one namespace on their way to what runs them.
+    """Regions and PrimFuncs of one namespace while they are lowered and built.
 
     Parameters
     ----------
     ns : Namespace
         Whose they are.
     target : Target
-        What the rest of the module is built for.
+        The target for which the rest of the module is built.
     options : mapping
         The options of the namespace.
     taken : collection of str
@@ -55,7 +55,7 @@ class HookBuild:
     failures : dict
         Global variable of a region or PrimFunc → why it cannot be built.
     all_together : Failure or None
-        What is wrong where each PrimFunc can be built, and all of them cannot.
+        The error where each PrimFunc can be built alone, but not all of them together.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class HookBuild:
         self.done, self.failures = lowering.done, lowering.failures
 
     def build(self, primfuncs: Mapping[Any, tirx.PrimFunc]) -> None:
-        """Build what was lowered, and PrimFuncs that were there before."""
+        """Build the PrimFuncs that were lowered here, and those that the module had before."""
         users: dict[Any, Mapping[Any, tirx.PrimFunc]] = {gv: lowered.kernels for gv, lowered in self.done.items()}
         users.update((gv, {gv: func}) for gv, func in primfuncs.items())
         for user, kernels in users.items():

@@ -1,12 +1,12 @@
-"""Fall-back: regions are tried as they form; what fails goes to the next compiler or back to TVM, with its reason.
+"""Fall-back: each region is tried when it is formed; a call that fails goes to the next compiler or back to TVM.
 
     form regions ──> policy ──> attempt each ──all work──> done
          ^                          │ one fails
          │                  bisect: the shortest failing run of its calls
          │                 ┌────────┴─────────┐
          │        its last call         its last call works alone:
-         │        fails alone           a cut in front of it
-         └── candidates behind it, else TVM ──┘
+         │        fails alone           a cut before it
+         └── candidates after it, else TVM ──┘
 
 Attempts are remembered by the calls and results of the region, so one that did not change is not tried again, and a
 model in which nothing fails pays one attempt per region.
@@ -47,11 +47,11 @@ class BlockPlan:
     host: Any
     block: Block
     units: list[Unit]
-    #: the units of a compiler whose results somebody reads, as functions
+    #: the units of a compiler whose results are read, as functions
     regions: dict[Unit, RegionBuilder] = field(default_factory=dict)
 
 
-#: dataflow block of the module → what becomes of it
+#: dataflow block of the module → its replacement
 Plan = dict[Any, BlockPlan]
 
 
@@ -69,16 +69,16 @@ class _Region:
         return [b for b in self.unit.bindings if isinstance(b.value, relax.Call)]
 
     def until(self, end: Any) -> list[Any]:
-        """Bindings in front of ``end``."""
+        """Bindings before ``end``."""
         bindings = self.unit.bindings
         return bindings[: bindings.index(end)]
 
 
 @dataclass(frozen=True)
 class _Return:
-    """A composite call that goes back: why, and who comes next.
+    """A composite call that goes back, the reason, and the candidates that come next.
 
-    That are the candidates behind ``behind``: a composite, by default the call's own, or a compiler; none for ``None``.
+    These are the candidates after ``behind``: a composite, by default the call's own, or a compiler; none for ``None``.
     """
 
     host: Any
@@ -88,7 +88,7 @@ class _Return:
 
 
 class Fallback:
-    """Settle what is offloaded.
+    """Decide which calls are offloaded.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class Fallback:
     mod : IRModule
         After `run`: the module in which only calls that work call composites.
     entries : list of Entry
-        After `run`: what went back, and why.
+        After `run`: the calls that went back, and the reasons.
     """
 
     def __init__(self, mod: tvm.IRModule, attempt: Attempt, policy: RegionPolicy | None = None) -> None:
@@ -156,7 +156,7 @@ class Fallback:
 
     # ---------------------------------------------------------------- one region
     def _judge(self, region: _Region) -> list[_Return]:
-        """What goes back of a region; also cuts it, where its parts work only apart."""
+        """The calls of a region that go back; also cuts the region where its parts work only apart."""
         if returned := self._unwanted(region, self._policies(region.unit.compiler)):
             return returned
         failure = self._try(region, region.unit.bindings)
@@ -182,7 +182,7 @@ class Fallback:
         return [_Return(region.host, c, failure, region.unit.compiler) for c in region.calls]
 
     def _names(self, binding: Any) -> list[str]:
-        """What a policy may call a composite call: its pattern, its operators, its variables."""
+        """The names that a policy may use for a composite call: its pattern, its operators, its variables."""
         func = self._callee(binding)
         inner = [name for var, call in op_calls(func) for name in (var.name, call.op.name)]
         return [composite_of(func), binding.var.name, *inner]
@@ -221,7 +221,7 @@ class Fallback:
         return self._built[key]
 
     def _narrow(self, region: _Region, failure: Failure) -> list[_Return]:
-        """Find the call that breaks a region; one that works by itself gets a cut in front of it instead."""
+        """Find the call that makes a region fail; if it works by itself, the region is cut before it instead."""
         calls, works, fails = region.calls, 0, len(region.calls)
         while fails - works > 1:
             middle = (works + fails) // 2
@@ -272,7 +272,7 @@ class Fallback:
         self.mod = with_functions(self.mod, {host: inline_calls(self.mod[host], b) for host, b in bodies.items()})
 
     def _next_candidate(self, item: _Return) -> Body:
-        """The body of a composite, with what the candidates behind it take of it."""
+        """The body of a composite, with the calls that the candidates after it take from it."""
         compilers = compilers_of(self.mod[item.host], None)
         key = (item.call.value.op, item.behind, *compilers)
         if key not in self._behind:
@@ -291,7 +291,7 @@ class Fallback:
         return body
 
     def _add(self, functions: Mapping[Any, relax.Function]) -> dict[Any, Any]:
-        """Put functions into the module; returns their new global variables, named as nobody else."""
+        """Put functions into the module under unused names; returns their new global variables."""
         taken = {gv.name_hint for gv in self.mod.get_global_vars()}
         renamed = {}
         for gv, func in functions.items():
@@ -313,7 +313,7 @@ class Fallback:
 
 
 def _judgement(policy: RegionPolicy, work: Work) -> Failure | None:
-    """What a policy says against a region; one that crashes costs its regions, not the build."""
+    """A policy's reason against a region; a policy that crashes loses its regions to TVM, but the build goes on."""
     try:
         reason = policy.why_not(work)
     except Exception as error:

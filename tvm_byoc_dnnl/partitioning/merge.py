@@ -97,7 +97,7 @@ def _depend_on(unit: Unit, parents: Sequence[Unit]) -> None:
 
 
 def _can_merge(unit: Unit, candidate: Unit) -> bool:
-    """Whether no third unit lies between the two: it would have to run both after and before the result."""
+    """Whether no third unit is between the two: it would have to run both after and before the result."""
     return not any(parent.ancestors & candidate.bits for parent in unit.parents if parent is not candidate)
 
 
@@ -120,7 +120,7 @@ def _merge(a: Unit, b: Unit, units: dict[Unit, None], owner: dict[Any, Unit]) ->
     kept.bits |= gone.bits
     kept.ancestors = (kept.ancestors | gone.ancestors) & ~kept.bits
     waiting = [kept]
-    while waiting:  # what comes behind comes behind all that was merged, too
+    while waiting:  # readers of this unit are also readers of all that was merged with it
         unit = waiting.pop()
         before = unit.bits | unit.ancestors
         for child in unit.children:

@@ -37,7 +37,7 @@ def PartitionGraph(*, policy: RegionPolicy | None = None, strict: bool = False) 
     Parameters
     ----------
     policy : RegionPolicy, optional
-        What is worth a region; by default each namespace's own policy.
+        Decides which regions are worth a call; by default each namespace's own policy.
     strict : bool
         Raise instead of giving anything back because it failed.
 
@@ -108,7 +108,7 @@ class _Outliner(relax.PyExprMutator):
     def _outline(self, unit: Unit, plan: BlockPlan) -> list[Any]:
         """The host's bindings in place of ``unit``: a call of its region, and one binding per further output."""
         if unit not in plan.regions:
-            return []  # nobody reads its results
+            return []  # no call reads its results
         region = plan.regions[unit]
         outputs = region.outputs
         key = (unit.compiler, region.wiring)

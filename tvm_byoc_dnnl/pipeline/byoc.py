@@ -83,7 +83,7 @@ def byoc_pipeline(*, strict: bool = False, output: str = "module") -> tvm.transf
         return tvm.transform.Sequential(
             [
                 BuildRegions(strict=strict),
-                _attach_metadata,  # behind all that may write to the log
+                _attach_metadata,  # after all passes that may write to the log
                 *cpu.library_dispatch_passes(target),
                 _keep_from_fusion,
                 relax.transform.LegalizeOps(LEGALIZATIONS),

@@ -54,7 +54,7 @@ class ByocExecutable(VMExecutable):
         Raises
         ------
         ExportError
-            If it cannot be linked or written: what failed, in the linker's words, and what to do.
+            If it cannot be linked or written: the linker's message, and what to do.
         """
         path = Path(file_name)
         _check(path, linked=fcompile is None and path.suffix != ".tar", cc=kwargs.get("cc"))

@@ -1,4 +1,4 @@
-"""The name of our pipeline among TVM's, without what stands behind it."""
+"""The name of our pipeline among TVM's, without an import of the pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stage that builds the regions, each namespace by its route; what fails goes back, and the build goes on."""
+"""The stage that builds the regions, each namespace by its route; a region that fails goes back to TVM."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def settle_regions(mod: tvm.IRModule, target: str | tvm.target.Target = "llvm") 
                 continue
             except BrokenRegions as broken:
                 mod = _without(mod, ns, broken)
-                settled.clear()  # others may have got what it lost
+                settled.clear()  # other compilers may have got calls that this one lost
     return mod
 
 

@@ -55,7 +55,7 @@ class SourceExecutable(ByocExecutable):
     mod : tvm.runtime.Module
         The executable.
     builds : sequence of SourceBuild
-        What the sources inside need.
+        The headers and libraries that the sources inside need.
     """
 
     def __init__(self, mod: tvm.runtime.Module, builds: Sequence[SourceBuild]) -> None:

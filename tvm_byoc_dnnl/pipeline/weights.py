@@ -63,7 +63,7 @@ def OwnWeightsUnlessSource(mod: tvm.IRModule, context: Any) -> tvm.IRModule:
 def _wanted_constants(module: tvm.runtime.Module) -> dict[str, list[str]]:
     """Symbol and constants' names of a region's module, as TVM's constant loader asks for them; {} if it has none.
 
-    Source is called by nobody before TVM has compiled it, so its constants stay with TVM.
+    Source cannot be called before TVM has compiled it, so its constants stay with TVM.
     """
     if module.kind == "c":
         return {}

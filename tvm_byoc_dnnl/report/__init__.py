@@ -1,4 +1,4 @@
-"""explain: what runs where and why, as data, as text and as a page with the graph drawn."""
+"""explain: which call runs where and why, as data, as text and as a page with the graph drawn."""
 
 from __future__ import annotations
 

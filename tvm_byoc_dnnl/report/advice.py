@@ -1,4 +1,4 @@
-"""What to look at first: a handful of sentences out of a report's numbers."""
+"""Where to look first: a few sentences made from a report's numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .words import count, percent
 
 __all__ = ["advise"]
 
-_SHARE = 0.01  # of all FLOPs: what is smaller is not worth a sentence
+_SHARE = 0.01  # of all FLOPs: a smaller share is not worth a sentence
 _SMALL_OPS, _SMALL_FLOPS = 2, 100_000
 _MAX = 8
 

@@ -47,7 +47,7 @@ class Node:
 
     @property
     def kernel(self) -> str:
-        """What a ``call_tir`` or ``call_packed`` calls, ``""`` for a real operator."""
+        """The function that a ``call_tir`` or ``call_packed`` calls, ``""`` for a real operator."""
         callee = self.call.args[0] if self.op.startswith("relax.call_") and len(self.call.args) else None
         return str(getattr(callee, "name_hint", "") or getattr(callee, "global_symbol", ""))
 
@@ -79,7 +79,7 @@ class Item:
     expr: Any
 
 
-#: where a value comes from
+#: the origin of a value
 Source: TypeAlias = "Node | Leaf | Item | tuple[Source, ...]"
 
 
@@ -210,7 +210,7 @@ class _Reader:
 
 @dataclass(frozen=True)
 class _Owner:
-    """Whose a call is: what all calls of one function body have in common."""
+    """The owner of a call: all calls of one function body have the same."""
 
     function: str
     compiler: str = ""

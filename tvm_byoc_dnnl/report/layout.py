@@ -20,7 +20,7 @@ _MAX_LANES = 20_000  # beyond, long edges are drawn straight: the picture is a t
 
 @dataclass
 class Drawing:
-    """Where everything stands.
+    """The positions of everything that is drawn.
 
     Attributes
     ----------
@@ -145,7 +145,7 @@ class _Layout:
 
 
 def _layers(n: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Longest path from above; what nothing leads to stands right above its first reader."""
+    """Longest path from above; a node without predecessors is placed directly above its first reader."""
     readers: list[list[int]] = [[] for _ in range(n)]
     waiting = [0] * n
     for a, b in edges:

@@ -34,7 +34,7 @@ Kind = tuple[str, str]
 
 @dataclass
 class Lock:
-    """What runs where.
+    """The owner of each call.
 
     Attributes
     ----------
@@ -43,11 +43,11 @@ class Lock:
     shapes : dict
         Input name → shape, as the model was imported.
     values : dict
-        Input name → what was compiled in for it, as on the command line.
+        Input name → the value that was compiled in for it, as on the command line.
     owners : dict
         (operator, result type) → owner → number of calls; the owner ``"tvm"`` is no compiler.
     policy : RegionPolicy, optional
-        What the user excluded, forced and limited, on top of the namespaces' own policies.
+        The calls that the user excluded, forced and limited, in addition to the namespaces' own policies.
     comment : str
         First line of the file, for people.
     """
@@ -141,7 +141,7 @@ def make_lock(
     policy: RegionPolicy | None = None,
     values: Mapping[str, str] | None = None,
 ) -> Lock:
-    """The lock of what a report says that was made with these shapes, values and this policy."""
+    """The lock of a report that was made with these shapes, values and this policy."""
     fixed = {name: tuple(dims) for name, dims in (shapes or {}).items()}
     lock = Lock(list(report.compilers), fixed, dict(values or {}), policy=policy)
     for call in report.calls:
@@ -157,7 +157,7 @@ def _kind(call: CallReport) -> Kind:
 
 @dataclass
 class Drift:
-    """How what runs differs from what is locked.
+    """The differences between the report of today and a lock.
 
     Attributes
     ----------
@@ -191,7 +191,7 @@ class Drift:
 
 
 def compare(locked: Lock, report: ReportData) -> Drift:
-    """Compare a lock with what runs where now; the report gives the reasons."""
+    """Compare a lock with the owners of the calls now; the report gives the reasons."""
     now = make_lock(report)
     drift = Drift()
     for kind in sorted({*locked.owners, *now.owners}):

@@ -1,4 +1,4 @@
-"""The report as data: what `explain` found out, before anybody prints it."""
+"""The report as data: the results of `explain`, before they are printed."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class Candidate:
 
 @dataclass
 class CallReport:
-    """One call: who runs it and how, or every reason why nobody but TVM does.
+    """One call: who runs it and how, or every reason why it stays with TVM.
 
     Attributes
     ----------
     id : int
         Position in program order.
     op, kernel : str
-        Relax operator, and what a ``relax.call_tir`` calls.
+        Relax operator, and the function that a ``relax.call_tir`` calls.
     name, function : str
         Variable that holds the result, and the function in which it stands.
     onnx_node : str or None
@@ -132,7 +132,7 @@ class RegionReport:
     uses : int
         How often the region is called: equal regions share one function. The numbers above are of all uses.
     source_refusal : str
-        Why it stays a module although source was asked for; empty where it does not, or nobody asked.
+        Why it stays a module although source was requested; empty where it does not, or where no source was requested.
     """
 
     name: str

@@ -18,7 +18,7 @@ from ..registry import Namespace
 
 __all__ = ["Support", "support_of"]
 
-#: dtype → what the table calls it
+#: dtype → its name in the table
 DTYPES = {
     "float32": "f32",
     "float16": "f16",
@@ -45,7 +45,7 @@ class Support:
     dtypes : tuple of str
         Short names of the dtypes that are taken; empty where that is not known.
     notes : str
-        First sentence of what the vendor says of it.
+        First sentence of the vendor's docstring.
     function : callable, optional
         Where it is written.
     """
@@ -62,7 +62,7 @@ def support_of(ns: Namespace) -> list[Support]:
     rows = []
     for op in ns.ops():
         how = " + ".join(w for w, table in (("predicate", ns.predicates), ("lowering", ns.lowerings)) if op in table)
-        # The lowering says what is made of a call; a namespace without one has its predicate.
+        # The docstring of the lowering describes the nodes; a namespace without lowerings has that of its predicate.
         function = ns.lowerings.get(op) or ns.predicates[op]
         rows.append(Support(op, how, _dtypes(ns, op), _first_sentence(function), function))
     for name, pattern in ns.patterns.items():

@@ -30,7 +30,7 @@ class Primitive:
     label : str
         Kind and post-ops: ``"convolution + relu + add"``.
     implementation : str
-        The library's name for what it runs, ``""`` where it does not say.
+        The library's name for the implementation, ``""`` where it does not tell.
     apart : str
         Why it is not fused into the primitive before it, where that was tried.
     """

@@ -1,4 +1,4 @@
-"""profile: where the time of a compiled model goes, primitive by primitive, TVM's own calls included."""
+"""profile: how the time of a compiled model is spent, primitive by primitive, TVM's own calls included."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..runner import Runner
 
 __all__ = ["Profile", "StepTime", "profile"]
 
-#: what a VM instrument returns to have the call left out (tvm::runtime::vm::VMInstrumentReturnKind)
+#: a VM instrument returns this to have the call left out (tvm::runtime::vm::VMInstrumentReturnKind)
 _NO_ACTION, _SKIP_CALL = 0, 1
 _HOST = "tvm"
 
@@ -32,7 +32,7 @@ class StepTime:
     Attributes
     ----------
     region : str
-        The region's name, ``"tvm"`` for what TVM runs.
+        The region's name, ``"tvm"`` for TVM's own calls.
     kind, implementation : str
         The library's primitive and implementation; the function's name for TVM's.
     source : list of str
@@ -40,7 +40,7 @@ class StepTime:
     seconds : float
         Median over the repetitions.
     flops : int
-        Multiplications and additions, computed from the shapes; 0 for TVM's calls and for what only moves data.
+        Multiplications and additions, computed from the shapes; 0 for TVM's calls and for steps that only move data.
     start : float
         Seconds from the beginning of the call: behind the step before it, and after the pause that was between them in
         the repetition with the median total.
@@ -88,7 +88,7 @@ class Profile:
 
     @property
     def reorder_share(self) -> float:
-        """Share of the steps' time that goes into changing layouts."""
+        """Share of the steps' time in which layouts are changed."""
         return self._share(s for s in self.steps if s.is_reorder)
 
     @property
@@ -224,7 +224,7 @@ def _profilers(module: Any, found: dict[str, Any]) -> dict[str, Any]:
 
 
 def profile(ex: Any, inputs: Any = None, *, repeat: int = 20, warmup: int = 3) -> Profile:
-    """Measure where the time of a compiled model goes.
+    """Measure how the time of a compiled model is spent.
 
     Parameters
     ----------

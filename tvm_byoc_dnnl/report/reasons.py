@@ -17,7 +17,7 @@ __all__ = ["BuildLog", "verdicts"]
 
 
 class BuildLog:
-    """What was noted while the module was built: failures after annotation, and what a policy left with TVM."""
+    """The notes of the build: failures after annotation, and the regions that a policy left with TVM."""
 
     def __init__(self, mod: tvm.IRModule) -> None:
         try:
@@ -35,7 +35,7 @@ class BuildLog:
 def verdicts(node: Node, namespaces: Sequence[Namespace], log: BuildLog) -> tuple[list[Candidate], list[str]]:
     """Every compiler in order, each with why it does not take the call; and the reasons of those that came first.
 
-    That are the compilers that were asked before somebody took the call; of a host call, all of them.
+    These are the compilers that were asked before one took the call; of a host call, all of them.
     """
     why = {ns.name: _reasons(ns, node, log) for ns in namespaces}
     names = list(why)

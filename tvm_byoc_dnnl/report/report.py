@@ -13,7 +13,7 @@ __all__ = ["Report"]
 
 
 class Report(ReportData):
-    """What runs where and why: `ReportData`, which says what is in it, with what prints it."""
+    """Shows which call runs where, and why: the data is `ReportData`; the methods print it."""
 
     def to_text(self, *, width: int = 110, color: bool = False, every_call: bool = False) -> str:
         """The report for a terminal.

@@ -181,7 +181,7 @@ def _why(call: CallReport) -> str:
 
 
 def _others(call: CallReport) -> str:
-    """The compilers that would take a call which somebody else has."""
+    """The compilers that would also take a call that another one has."""
     would = [c.compiler for c in call.candidates if not c.reason and c.compiler != call.compiler]
     return f"or {', '.join(would)}" if call.compiler and would else ""
 

@@ -46,7 +46,7 @@ class RegionGap:
         Largest difference over the outputs, relative to the reference's largest absolute value; infinite where one
         side has a NaN or an infinity that the other has not, or another dtype or shape.
     difference : str
-        What is wrong, with its position; empty where the region is right.
+        The error with its position; empty where the region is right.
     culprit : str or None
         Name of the first call whose result is wrong.
     pattern : str or None
@@ -67,7 +67,7 @@ class RegionGap:
 
 @dataclass
 class Verification:
-    """What `verify` found; ``tolerance`` is the one that was asked for, None for those of `comparison`."""
+    """The result of `verify`; ``tolerance`` is the one of the caller, None for those of `comparison`."""
 
     tolerance: float | None
     regions: list[RegionGap] = field(default_factory=list)
@@ -119,7 +119,7 @@ def verify(
     policy: RegionPolicy | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Verification:
-    """Run every region by its compiler and by TVM alone on the same inputs, and find what is wrong.
+    """Run every region by its compiler and by TVM alone on the same inputs, and find the errors.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ def verify(
 
 
 def _arguments(mod: tvm.IRModule, regions: Mapping[str, Any], inputs: Any) -> dict[str, list[Any]]:
-    """What each region is called with, the first time, in order of the calls."""
+    """The arguments of the first call of each region, in order of the calls."""
     runner = Runner(tvm.compile(mod, "llvm", relax_pipeline=PIPELINE))
     if inputs is None:
         tensors = runner.random_tensors()
@@ -161,7 +161,7 @@ def _arguments(mod: tvm.IRModule, regions: Mapping[str, Any], inputs: Any) -> di
         name = str(symbol)
         if before and name in regions and name not in recorded:
             count = len(regions[name].params)
-            # copies: the VM reuses the memory of what is dead
+            # copies: the VM reuses the memory of values that are not read again
             recorded[name] = [a.numpy().copy() if isinstance(a, tvm.runtime.Tensor) else a for a in args[:count]]
         return 0
 
@@ -191,19 +191,19 @@ def _check(name: str, region: relax.Function, arguments: Sequence[Any], toleranc
 
 @dataclass
 class _Right:
-    """What TVM alone computes for a variable, and for inputs that are one place off."""
+    """The values that TVM alone computes for a variable, and for inputs that are one place off."""
 
     results: list[np.ndarray]
     nearby: list[list[np.ndarray]]
     tolerance: float | None
 
     def difference(self, got: Sequence[np.ndarray]) -> str:
-        """What is wrong with a compiler's results, empty where they are right."""
+        """The error in a compiler's results, empty where they are right."""
         return differences(got, self.results, self.tolerance, slack=sensitivity(self.results, self.nearby))
 
 
 def _nearby(arguments: Sequence[Any], tolerance: float | None) -> list[list[Any]]:
-    """The arguments one place up and one place down; none where the user said what is accepted."""
+    """The arguments one place up and one place down; none where the user gave a tolerance."""
     if tolerance is not None:
         return []
     tensors = [a for a in arguments if isinstance(a, np.ndarray)]
@@ -212,7 +212,7 @@ def _nearby(arguments: Sequence[Any], tolerance: float | None) -> list[list[Any]
 
 
 def _host_values(region: relax.Function, arguments: Sequence[Any], tolerance: float | None) -> dict[Any, _Right]:
-    """What TVM alone computes for every variable of the region, its parameters included; tuples flattened."""
+    """The values that TVM alone computes for every variable of the region, parameters included; tuples flattened."""
     bound = [var for var, value in bindings_of(region) if not isinstance(value, relax.Function)]
     body = relax.SeqExpr(region.body.blocks, relax.Tuple(bound))
     every = relax.Function(region.params, body, relax.TupleType([var.ty for var in bound]), attrs=region.attrs)
@@ -231,7 +231,7 @@ def _host_values(region: relax.Function, arguments: Sequence[Any], tolerance: fl
 def _first_wrong(
     region: Any, calls: Sequence[Any], arguments: Sequence[Any], expected: Mapping[Any, _Right]
 ) -> int | None:
-    """Index of the first call whose result is wrong, by bisection: what follows a wrong result is wrong, too."""
+    """Index of the first call whose result is wrong, by bisection: calls that read a wrong result are wrong, too."""
     low, high = 0, len(calls)
     while low < high:
         middle = (low + high) // 2

@@ -17,7 +17,7 @@ def quantity(value: int, unit: str = "") -> str:
 
 
 def percent(share: float) -> str:
-    """A share; what is not all is never called 100 %, what is not nothing never 0 %."""
+    """A share as text; less than all is never printed as 100 %, more than nothing never as 0 %."""
     text = f"{share:.1%}" if 0.0005 <= share < 0.9995 else f"{share:.0%}"
     if share < 1 and text == "100%":
         text = ">99.9%"

@@ -1,4 +1,4 @@
-"""Relax -> TE: what a function computes, as unscheduled tensors; schedules are a second stage."""
+"""Relax -> TE: the compute of a function, as unscheduled tensors; schedules are a second stage."""
 
 from .graph import TEConstant, TEGraph, TENode
 from .schedule import schedule_te

@@ -32,7 +32,7 @@ def capture_call_te(builder: relax.BlockBuilder, handler: CallTE) -> Iterator[No
     builder : relax.BlockBuilder
         The builder that is given to the legaliser; calls on any other builder are not touched.
     handler : callable
-        What stands in for ``call_te``; returns the Relax expression of the result.
+        Replaces ``call_te``; returns the Relax expression of the result.
     """
     thread = threading.get_ident()
     with TE_LOCK:

@@ -1,4 +1,4 @@
-"""An unscheduled TE graph: what a Relax function computes, in stages, before anybody says how."""
+"""An unscheduled TE graph: the compute of a Relax function in stages, without a schedule."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class TEGraph:
     signature : list of relax.Type
         The types of the function's parameters, in the symbols of the graph.
     target : tvm.target.Target
-        What the computes were selected for.
+        The target for which the computes were selected.
     """
 
     inputs: list[te.Tensor | tirx.Var]
@@ -117,7 +117,7 @@ class TEGraph:
         Parameters
         ----------
         global_symbol : str, optional
-            Exported name. Without one the function is private, which is what a Relax module wants.
+            Exported name. Without one the function is private, as a Relax module needs it.
         """
         constants = [constant.tensor for constant in self.constants]
         func = te.create_prim_func([*self.inputs, *constants, *self.outputs], "int64")
@@ -258,7 +258,7 @@ def format_tensor(tensor: te.Tensor) -> str:
 
 
 def format_stage(stage: te.Operation) -> str:
-    """``name: dtype[shape]`` of what a stage makes, and the axes that it reduces over."""
+    """``name: dtype[shape]`` of a stage's result, and the axes that it reduces over."""
     outputs = [stage.output(i) for i in range(stage.num_outputs)]
     text = f"{stage.name}: " + ", ".join(format_tensor(out).split(": ", 1)[1] for out in outputs)
     if isinstance(stage, te.ExternOp):
@@ -293,7 +293,7 @@ def _bind_argument(ty: Any, arg: relax.Expr, tensors: list[relax.Expr], symbols:
     elif isinstance(ty, relax.ShapeType):
         formal, actual = ty.values, getattr(arg, "values", None) or getattr(arg.ty, "values", None)
     else:
-        formal, actual = [ty], [arg]  # a scalar parameter: its variable stands in the signature
+        formal, actual = [ty], [arg]  # a scalar parameter: its variable is in the signature
     if actual is None or len(actual) != len(formal):
         raise InputError(f"argument {arg}: got {arg.ty}, expected {ty} with known dimensions")
     symbols.update({f: a for f, a in zip(formal, actual, strict=True) if isinstance(f, tirx.Var)})

@@ -1,4 +1,4 @@
-"""What TE cannot express, and why: the same text in the error and in the documentation."""
+"""The constructs that TE cannot express, and why: the same text in the error and in the documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The second stage: a TE graph says what, a scheduler says how."""
+"""The second stage: a TE graph defines the compute, a scheduler decides how it is run."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def schedule_te(
     Parameters
     ----------
     graph : TEGraph
-        What to compute.
+        The graph to schedule.
     target : str, dict or tvm.target.Target
-        Where it will run; the current target while the scheduler runs.
+        The target where it will run; the current target while the scheduler runs.
     scheduler : callable, optional
         ``scheduler(sch, graph)`` changes the ``s_tir.Schedule`` in place, or returns another one, or a PrimFunc.
         ``graph.anchor`` names the call to start from, ``graph.blocks(sch)`` finds its blocks. By default TVM's CPU
@@ -58,7 +58,7 @@ def _default(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
     for rule in (s_tir.dlight.cpu.GEMV(), s_tir.dlight.cpu.Reduction()):
         try:
             sch = rule.apply(func, target, False)
-        except s_tir.ScheduleError:  # the rule takes what it cannot finish, such as a function of two outputs
+        except s_tir.ScheduleError:  # the rule cannot finish it, as a function with two outputs
             continue
         if isinstance(sch, s_tir.Schedule):
             return _finish(sch.mod["main"])

@@ -1,4 +1,4 @@
-"""Which TE compute an op gets: TVM's own legalisation, or one that somebody registered.
+"""The choice of the TE compute of an op: TVM's own legalisation, or a registered one.
 
 The choice knows nothing about schedules: a compute says *what* is calculated, in which stages.
 """
@@ -38,7 +38,7 @@ class TECompute:
     Attributes
     ----------
     name : str
-        What a preference list calls it.
+        Its name in a preference list.
     fn : callable, optional
         ``fn(attrs, *args)`` returns a ``te.Tensor`` or a list of them. An argument is a ``te.Tensor``, a list
         (for a tuple or a shape), or a TIR expression. None: what TVM lowers the op to.
@@ -134,7 +134,7 @@ def default_selector(op: str, attrs: Any, args: Sequence[Any], target: tvm.targe
 
 
 def prefer(names: Sequence[str] | Mapping[str, Sequence[str]]) -> Selector:
-    """A selector that goes through a preference list.
+    """A selector that uses the first compute of a preference list that applies.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def prefer(names: Sequence[str] | Mapping[str, Sequence[str]]) -> Selector:
 
 
 def cheapest(cost: Callable[[TECompute, str, Any, Sequence[Any], tvm.target.Target], float]) -> Selector:
-    """A selector that takes the candidate of the least cost.
+    """A selector that takes the candidate with the lowest cost.
 
     Parameters
     ----------

@@ -162,7 +162,7 @@ class _Translator:
         return symbols
 
     def outputs(self, result: relax.Expr, inputs: Iterable[Any]) -> list[te.Tensor]:
-        """The flat result tensors; what is no stage of its own (an input, a repeated result) is copied."""
+        """The flat result tensors; one that is not a stage of its own (an input, a repeated result) is copied."""
         outputs: list[te.Tensor] = []
         taken: set[tuple[te.Operation, int]] = set()  # a tensor of rank 0 cannot be compared
         for leaf in leaves(result):
@@ -219,13 +219,13 @@ class _Translator:
         return arg
 
     def resolved(self, result: Any) -> relax.Expr:
-        """What a TE function returned, as a resolved expression."""
+        """The result of a TE function, as a resolved expression."""
         if isinstance(result, te.Tensor):
             return self.tensor_var(result)
         return relax.Tuple([self.resolved(item) for item in result])
 
     def call_te(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> relax.Expr:
-        """Stands in for ``BlockBuilder.call_te`` while a legaliser runs."""
+        """Replaces ``BlockBuilder.call_te`` while a legaliser runs."""
         options = ("primfunc_name_hint", "primfunc_attrs", "ty_args")
         kwargs = {key: self.operand(arg) for key, arg in kwargs.items() if key not in options}
         return self.resolved(func(*(self.operand(arg) for arg in args), **kwargs))
@@ -415,7 +415,7 @@ STRUCTURAL: dict[str, Callable[[_Translator, relax.Call], relax.Expr]] = {
 
 
 class _Operands(Sequence[Any]):
-    """The TE arguments of a call, made when they are looked at: a constant that nobody reads is no input."""
+    """The TE arguments of a call, made when they are read: a constant that no compute reads is not an input."""
 
     def __init__(self, translator: _Translator, args: Sequence[relax.Expr]):
         self._translator = translator

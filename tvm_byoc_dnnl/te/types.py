@@ -39,7 +39,7 @@ def symbols_of(params: Iterable[relax.Var]) -> list[tirx.Var]:
 
 
 def paired_dims(ty: Any, value: relax.Expr) -> Iterable[tuple[Any, Any]]:
-    """Dimensions in a type, each with that of a resolved value; what the type leaves open is left out."""
+    """Dimensions in a type, each with that of a resolved value; dimensions that the type leaves open are left out."""
     if isinstance(ty, relax.TupleType):
         for inner, field in zip(ty.fields, value.fields, strict=True):
             yield from paired_dims(inner, field)

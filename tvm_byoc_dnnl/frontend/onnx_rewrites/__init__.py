@@ -1,4 +1,4 @@
-"""What is done to an ONNX graph before TVM's importer sees it, one concept per file.
+"""Rewrites of an ONNX graph before TVM's importer reads it, one concept per file.
 
 A rule is ``rule(graph, node) -> list of nodes | None`` for one operator: the nodes that do the same with what
 the importer knows, or ``None`` to leave the node alone. The last node made must produce the outputs of the old.

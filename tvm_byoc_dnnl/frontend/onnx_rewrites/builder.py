@@ -1,4 +1,4 @@
-"""Making the nodes that stand for one old node."""
+"""Makes the nodes that replace one old node."""
 
 from __future__ import annotations
 

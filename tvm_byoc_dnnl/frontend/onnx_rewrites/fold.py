@@ -1,4 +1,4 @@
-"""Constant subgraphs folded: mostly the arithmetic on shapes that exporters leave behind.
+"""Constant subgraphs folded: mostly the arithmetic on shapes that exporters write.
 
 Known dims turn ``Shape`` into a constant, and what follows is computed by ONNX's own reference
 implementation. Large results are left to be computed at run time, except for weights written as one number
@@ -103,7 +103,7 @@ def _shapes(graph: Graph) -> bool:
 
 
 def _fills(graph: Graph) -> bool:
-    """``ConstantOfShape`` that is small, or somebody's weights."""
+    """A ``ConstantOfShape`` that is small, or that a node reads as its weights."""
     known, readers = {}, None
     for node in graph.nodes:
         shape = graph.constant(node.input[0]) if node.op_type == "ConstantOfShape" else None

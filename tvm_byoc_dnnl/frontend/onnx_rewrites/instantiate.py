@@ -16,7 +16,7 @@ __all__ = ["instantiate", "renamed"]
 
 
 def instantiate(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
-    """The nodes that stand for ``node``; ``None`` without a body for it."""
+    """The nodes that replace ``node``; ``None`` if it has no body."""
     schema = defs.get_schema(node.op_type, graph.opset, node.domain)
     function = onnx.FunctionProto()
     if schema.has_context_dependent_function:

@@ -78,7 +78,7 @@ def integer_power(graph: Graph, node: onnx.NodeProto) -> Nodes:
         skipped = b.add("Equal", [b.add("BitwiseAnd", [exponent, mask]), zero])
         result = b.add("Mul", [result, b.add("Where", [skipped, one, base])])
         base = b.add("Mul", [base, base])
-    b.nodes.pop()  # the square that nobody reads
+    b.nodes.pop()  # no node reads the square
     b.add("Identity", [result], node.output[0])
     return b.nodes
 

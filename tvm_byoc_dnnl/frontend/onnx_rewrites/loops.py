@@ -91,7 +91,7 @@ def _round(b: Builder, body: onnx.GraphProto, values: list[str]) -> list[str]:
 
 
 def _finish(b: Builder, states: list[str], steps: list[list[str]], axes: list[int], turned: list[int]) -> Nodes:
-    """The last states, and what the rounds returned, stacked."""
+    """The last states, and the results of the rounds, stacked."""
     for state, output in zip(states, b.old.output, strict=False):
         if output:
             b.add("Identity", [state], output)

@@ -1,4 +1,4 @@
-"""What the importer would take and compute something else for: done right where that is easy, refused else."""
+"""Nodes that the importer would compute wrong: rewritten where that is easy, otherwise refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``auto_pad`` and ``output_shape`` made explicit, and pooling results that nobody reads dropped.
+"""``auto_pad`` and ``output_shape`` made explicit, and pooling results without readers dropped.
 
 The importer pads the data of a convolution in a function of its own, rounds SAME_LOWER pooling down and does not
 look at ``output_shape``; with known sizes all of them are just ``pads``.
@@ -37,7 +37,7 @@ def _spatial(graph: Graph, node: onnx.NodeProto, attrs: dict[str, Any]) -> tuple
 
 
 def _halves(total: list[int], upper: bool) -> list[int]:
-    """Pads as begin... end...; the odd one goes behind for SAME_UPPER."""
+    """Pads as begin... end...; for SAME_UPPER the odd one is added at the end."""
     small, large = [t // 2 for t in total], [t - t // 2 for t in total]
     return small + large if upper else large + small
 

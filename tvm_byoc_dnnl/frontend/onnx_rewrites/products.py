@@ -24,7 +24,7 @@ def _lp_normalization(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
 
 
 def _cumulative_product(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
-    """Every element as the product of a row: what stands before it, and ones."""
+    """Every element as the product of a row: the elements before it, and ones."""
     b = Builder(graph, node)
     shape, axis, dtype = (
         graph.static_shape(node.input[0]),

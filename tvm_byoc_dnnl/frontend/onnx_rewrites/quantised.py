@@ -23,7 +23,7 @@ class _Quantised(Builder):
     """With the steps between integers and real numbers."""
 
     def dequantised(self, data: str, scale: str, zero: str, axis: int | None = None) -> str:
-        """The real numbers behind a tensor; ``axis`` matters when there is a scale for each of its slices."""
+        """The real numbers of a quantised tensor; ``axis`` matters when each of its slices has a scale."""
         single = axis is None or self.graph.static_shape(scale) in ((), (1,))
         names = [data, *(self.scalar(n) for n in (scale, zero) if n)]
         attrs: dict[str, Any] = {} if single else {"axis": axis}

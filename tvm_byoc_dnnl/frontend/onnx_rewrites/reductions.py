@@ -26,7 +26,7 @@ def _highest(dtype: np.dtype) -> float | int | bool:
     return True if dtype.kind == "b" else math.inf
 
 
-#: What the reduction of nothing is, by the dtype of its elements; a mean of nothing is left to the importer.
+#: The result of a reduction of no elements, by dtype; a mean of no elements is left to the importer.
 _OF_NOTHING: dict[str, Callable[[np.dtype], float | int | bool]] = {
     **{f"Reduce{kind}": lambda _: 0 for kind in ("Sum", "SumSquare", "L1", "L2")},
     **{f"Reduce{kind}": lambda _: -math.inf for kind in ("LogSum", "LogSumExp")},

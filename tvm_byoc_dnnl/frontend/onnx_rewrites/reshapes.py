@@ -14,7 +14,7 @@ from ..onnx_graph import Graph, attributes, is_standard
 __all__ = ["settle_reshapes"]
 
 _SAME_NUMBERS = ("Cast", "Identity", "Squeeze", "Unsqueeze")
-#: what is known of one number: the number, the dim's symbol, the tensor and axis whose dim it is, or nothing
+#: knowledge of one number: the number, the dim's symbol, the tensor and axis whose dim it is, or nothing
 Known = Any
 
 
@@ -50,7 +50,7 @@ def settle_reshapes(graph: Graph) -> bool:
 
 
 def _numbers(graph: Graph, name: str, values: dict[str, list[Known]]) -> list[Known] | None:
-    """What is known of the numbers in a vector; ``None`` if not even how many there are."""
+    """All that is known of the numbers in a vector; ``None`` if even their count is unknown."""
     if name in values:
         return values[name]
     constant = graph.constant(name)
@@ -92,7 +92,7 @@ def _length(graph: Graph, name: str, shapes: dict[str, str], values: dict[str, l
 
 
 def _dim(graph: Graph, tensor: str, axis: int) -> Known:
-    """What is known of a tensor's dim."""
+    """All that is known of a tensor's dim."""
     dims = graph.dims(tensor)
     if dims is None:
         return (tensor, axis) if axis >= 0 else None

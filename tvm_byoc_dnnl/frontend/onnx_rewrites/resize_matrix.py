@@ -1,4 +1,4 @@
-"""Resize as a product with one constant matrix per axis, for what TVM's own resizing cannot do or does otherwise.
+"""Resize as a product with one constant matrix per axis, where TVM's own resizing fails or gives another result.
 
 TVM takes the ratio of the sizes for the scale. That is another one where the scaled size is not whole: 4 by 0.6 is 2,
 and ONNX keeps on stepping by 1/0.6. It also has no antialiasing and not every transformation of coordinates.
@@ -32,7 +32,7 @@ class _Axis:
     end: float = 1.0
 
     def coordinate(self, i: int, mode: str) -> float:
-        """Where in the source an element of the result lies."""
+        """The position in the source of an element of the result."""
         if mode == "asymmetric":
             return i / self.scale
         if mode == "align_corners":
@@ -52,7 +52,7 @@ class _Axis:
 
 
 def by_matrices(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
-    """The products; ``None`` for what TVM does right, and for what is not known."""
+    """The products; ``None`` where TVM is right, and where the sizes are not known."""
     b = Builder(graph, node)
     shape, dtype = graph.static_shape(node.input[0]), dtype_of(graph, node.input[0])
     axes = None if shape is None else _axes(graph, b, shape)

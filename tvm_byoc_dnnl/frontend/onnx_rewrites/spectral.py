@@ -84,7 +84,7 @@ def _stft(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
 
 
 def _waves(b: Builder, length: int, bins: int, used: int, parts: int, inverse: bool) -> np.ndarray:
-    """What a part of a sample gives to a part of a bin: (sample, its part, bin, its part)."""
+    """The weight of a part of a sample in a part of a bin: (sample, its part, bin, its part)."""
     if used * parts * bins * 2 > _LARGEST:
         raise UnsupportedError(
             f"{b.old.op_type} of length {length} would be a matrix of {used * parts} x {bins * 2} numbers; at most "
