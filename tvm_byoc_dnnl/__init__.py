@@ -74,7 +74,7 @@ def _pipeline(**options: Any) -> tvm.transform.Pass:
 
 def __getattr__(name: str) -> Any:
     # `import tvm` imports this package to load the native library, in every process that uses TVM: the rest waits
-    # until somebody uses it.
+    # until it is used.
     if name in __all__:
         from . import _public
 

@@ -1,4 +1,4 @@
-"""What ``import tvm`` runs, through the entry point group ``tvm.backends``: nothing but the native library.
+"""``import tvm`` runs this through the entry point group ``tvm.backends``: it loads only the native library.
 
 An exception here becomes a warning of TVM's, which goes on without us; the first use of the library raises
 the same error again.

@@ -51,7 +51,7 @@ def load() -> None:
     Raises
     ------
     NativeLibraryError
-        Naming what was searched and the cure, if our library or libgomp is missing or unloadable.
+        If our library or libgomp is missing or cannot be loaded; it names the paths that were searched and the cure.
     """
     global _handle
     if _handle is not None:
@@ -104,7 +104,7 @@ def engine_info(name: str) -> dict[str, Any]:
     Raises
     ------
     NativeLibraryError
-        Naming what was searched and the cure, if our library, the engine or what it needs is missing or unloadable.
+        If our library, the engine or a library that it needs is missing or cannot be loaded; it names paths and cure.
     """
     return json.loads(function("tvm_byoc_dnnl.EngineInfo")(name))
 
@@ -127,7 +127,7 @@ def _few_spins() -> Iterator[None]:
     By default they spin for milliseconds at the end of each parallel loop, also when another process has the core that
     the last thread of the team needs: a call then takes ten times as long. libgomp reads the variable when it is
     loaded, and never again: so it need not stay set for the processes that this one starts, and it comes too late
-    where somebody else has loaded libgomp.
+    where libgomp was loaded before this package.
     """
     global _spins_for_long
     if _SPINS in os.environ or "OMP_WAIT_POLICY" in os.environ:  # the user has decided
@@ -157,7 +157,7 @@ def _load() -> ctypes.CDLL:
 
 
 def _advice(error: str) -> str:
-    """Where our libraries were searched, and what to do."""
+    """The paths where our libraries were searched, and what to do."""
     if "libgomp" in error:
         cure = OPENMP_CURE
     elif "libtvm_ffi" in error or "tvm3ffi" in error or "TVMFFI" in error:
@@ -177,7 +177,7 @@ def _register_help() -> None:
 
 
 def _help(name: str, error: str) -> str:
-    """Asked by the native library when an engine does not load: map what it needs, say where it was searched.
+    """The native library calls this when an engine does not load: map the libraries that it needs, list the paths.
 
     The vendor that the engine is named after knows: its folder has a module ``library`` with a function ``find``.
     """

@@ -46,7 +46,7 @@ def partition(
     compiler : str or sequence of str
         Namespace, or several in order of priority; ``None`` reads the functions' attribute ``compiler``.
     policy : RegionPolicy, optional
-        What is worth a region; by default each namespace's own policy.
+        Decides which regions are worth a call; by default each namespace's own policy.
     options : mapping, optional
         Namespace → option → value, for target hooks and codegens: ``{"my_npu": {"cores": 4}}``.
     strict : bool
@@ -100,9 +100,9 @@ def compile(
     shapes : mapping, optional
         Input name → shape, to fix dimensions that an ONNX model leaves open; a name such as ``"N"`` leaves one open.
     target : str or Target
-        TVM's target for what stays with TVM.
+        TVM's target for the calls that stay with TVM.
     policy : RegionPolicy, optional
-        What is worth a region; by default each namespace's own policy.
+        Decides which regions are worth a call; by default each namespace's own policy.
     options : mapping, optional
         Namespace → option → value, for target hooks and codegens: ``{"my_npu": {"cores": 4}}``.
     strict : bool

@@ -12,7 +12,7 @@ from .errors import InputError
 
 __all__ = ["as_tensor"]
 
-#: what TVM's generated code assumes of a tensor's first byte
+#: the alignment that TVM's generated code assumes of a tensor's first byte
 _ALIGNMENT = 64
 _CPU = 1  # kDLCPU
 
@@ -30,7 +30,7 @@ def as_tensor(value: Any, name: str, expected: str) -> tvm.runtime.Tensor:
     Raises
     ------
     InputError
-        If it is no tensor of numbers in the memory of the CPU; the message says what it is.
+        If it is not a tensor of numbers in the memory of the CPU; the message says what it is.
     """
     if isinstance(value, (np.ndarray, np.generic)) or not hasattr(value, "__dlpack__"):
         return tvm.runtime.tensor(_array(value, name, expected))

@@ -20,19 +20,19 @@ __all__ = ["TOLERANCES", "difference", "differences", "gap", "nudged", "sensitiv
 #: between two fused steps. Every other dtype is exact.
 TOLERANCES: dict[str, float] = {"float64": 1e-5, "float32": 2e-5, "float16": 2**-8, "bfloat16": 2**-6}
 
-#: What a chain of calls may be off, in changes that the rounding of its input makes: each of its calls rounds too.
+#: Error allowed for a chain of calls, in changes that the rounding of its input makes: each of its calls rounds too.
 _ROUNDINGS = 4
 
 
 def difference(
     got: Any, want: Any, tolerance: float | Mapping[str, float] | None = None, *, least: float = 0.0, slack: Any = 0.0
 ) -> str:
-    """What is wrong with a result, ``""`` where it is right.
+    """The error in a result, ``""`` where it is right.
 
     Parameters
     ----------
     got, want : array
-        The result, and what it should be.
+        The result, and the expected result.
     tolerance : float or mapping of str to float, optional
         Largest error relative to the largest finite value of ``want``, or one for each dtype; `TOLERANCES` by default.
     least : float
@@ -65,7 +65,7 @@ def differences(
     least: float = 0.0,
     slack: Sequence[Any] = (),
 ) -> str:
-    """What is wrong with the first of several results that is not right; see `difference`."""
+    """The error in the first of several results that is not right; see `difference`."""
     if len(got) != len(want):
         return f"{len(got)} results instead of {len(want)}"
     for i, (g, w) in enumerate(zip(got, want, strict=True)):
@@ -99,7 +99,7 @@ def nudged(arrays: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
 
 
 def sensitivity(want: Sequence[Any], nearby: Sequence[Sequence[Any]]) -> list[Any]:
-    """The ``slack`` of each result, from what the results should be for `nudged` inputs.
+    """The ``slack`` of each result, from the expected results for `nudged` inputs.
 
     Where a chain of calls is ill-conditioned, as ``tan`` of ``tan`` is near its poles, two correct libraries differ as
     these do.

@@ -1,4 +1,4 @@
-"""Arithmetic and memory traffic of a call, estimated from its types: what reports and policies weigh.
+"""Arithmetic and memory traffic of a call, estimated from its types, for reports and policies.
 
 Products (convolution, matmul, attention) are exact, two operations per multiply-accumulate; everything else is
 counted per element. A symbolic dim counts as 1, so the numbers of a dynamic model are those of its smallest input.
@@ -49,7 +49,7 @@ def _item_bits(dtype: str) -> int:
 
 
 def type_bytes(ty: Any) -> int:
-    """Bytes of a tensor, or of all tensors of a tuple; 0 for what is no tensor or of unknown shape."""
+    """Bytes of a tensor, or of all tensors of a tuple; 0 for other values and for unknown shapes."""
     if isinstance(ty, relax.TupleType):
         return sum(type_bytes(f) for f in ty.fields)
     if not isinstance(ty, relax.TensorType):
@@ -130,7 +130,7 @@ def _rows(rule: Callable[[Any], int], *ops: str) -> dict[str, Callable[[Any], in
     return {f"relax.{name.replace('*', d)}": rule for name in names for d in "123"}
 
 
-#: They only say how to read what is there already, or where nothing has to be computed.
+#: They only say how to read existing data, or where no computation is needed.
 _VIEWS = (
     "reshape flatten squeeze expand_dims nn.batch_flatten memory.view memory.ensure_zero_offset shape_of "
     "tensor_to_shape shape_to_tensor hint_on_device to_vdevice wrap_param builtin.stop_lift_params "
@@ -178,7 +178,7 @@ def call_flops(call: Any) -> int:
     Parameters
     ----------
     call : relax.Call
-        A call of an operator. What a ``call_tir`` computes is not looked into: one operation per element.
+        A call of an operator. The function of a ``call_tir`` is not analysed: it counts one operation per element.
     """
     name = call.op.name if isinstance(call.op, tvm.ir.Op) else ""
     return _FLOPS.get(name, _of_outputs(1))(call)
@@ -191,7 +191,7 @@ def is_cheap(call: Any) -> bool:
 
 
 def is_view(call: Any) -> bool:
-    """Whether a call only renames what is there: a reshape, or a cast to the type that it has already."""
+    """Whether a call only renames existing data: a reshape, or a cast to the type that it has already."""
     name = call.op.name if isinstance(call.op, tvm.ir.Op) else ""
     if name == "relax.astype":
         return _conversion(call) == 0

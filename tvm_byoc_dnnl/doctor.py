@@ -1,4 +1,4 @@
-"""doctor: what is installed, found, loaded and in the way on this machine."""
+"""doctor: the versions, libraries and settings of this machine, and the problems among them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OPENMP = re.compile(r"/lib(gomp|omp|iomp5)[.-][^/]*$")
 _ISA_FLAGS = ("sse4_1", "avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16")
 _LOOK_S = 0.5
 _PREFIXES = ("OMP_", "GOMP_", "KMP_", "TVM_")
-#: environment variable → what it does to us, where it is set to something else than the harmless value
+#: environment variable → its effect on us, where it is set to something else than the harmless value
 _SUSPICIOUS = {
     "TVM_BIND_THREADS": "lets TVM pin the main thread, and with it the whole OpenMP team, to half of the cores",
 }
@@ -46,9 +46,9 @@ class Finding:
     Attributes
     ----------
     section, name : str
-        Where it belongs, and what it is.
+        The section, and the name of the finding.
     value : str
-        What was found.
+        The value that was found.
     status : str
         ``ok``, ``warning`` or ``failure``.
     fix : str
@@ -80,7 +80,7 @@ def examine() -> list[Finding]:
 
 
 def _examinations() -> list[Examination]:
-    """What the vendors look at; a vendor that cannot be loaded is a finding of its own section."""
+    """The findings of the vendors; a vendor that cannot be loaded is a finding of its own section."""
     try:
         return [namespace(name).doctor for name in compilers()]
     except Exception:

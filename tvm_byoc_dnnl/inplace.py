@@ -102,7 +102,7 @@ def order_constraints(bindings: Sequence[Any], composites: Iterable[Any]) -> dic
 
 
 class _Memory:
-    """What variables that may share memory have in common."""
+    """The memory that variables share."""
 
     def __init__(self) -> None:
         self.variables: list[Any] = []

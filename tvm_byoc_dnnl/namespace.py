@@ -1,4 +1,4 @@
-"""What a vendor's namespace consists of: plain data, filled by the ``register_*`` functions."""
+"""The parts of a vendor's namespace: plain data, filled by the ``register_*`` functions."""
 
 from __future__ import annotations
 
@@ -109,14 +109,14 @@ class Standalone:
 
 @dataclass(frozen=True)
 class Examination:
-    """What `doctor` looks at for a namespace.
+    """The part of a namespace that `doctor` looks at.
 
     Attributes
     ----------
     packages : sequence of str
         Packages whose versions matter, for reports too.
     variables : mapping of str to str
-        Environment variable → what it does to the library, unless it is empty, ``0`` or ``ALL``.
+        Environment variable → its effect on the library, unless it is empty, ``0`` or ``ALL``.
     prefixes : sequence of str
         How the environment variables begin that the library reads.
     """
@@ -132,7 +132,7 @@ TirToRuntime = Callable[[tvm.IRModule, tvm.target.Target], tvm.runtime.Module]
 
 @dataclass(frozen=True)
 class TargetHooks:
-    """What `register_target_hooks` keeps of a namespace."""
+    """The arguments of `register_target_hooks` for a namespace."""
 
     relax_to_tir: tvm.transform.Pass
     tir_to_runtime: TirToRuntime | None = None
@@ -148,7 +148,7 @@ class TargetHooks:
 
 @dataclass(frozen=True)
 class FusedOp:
-    """What `register_fused_op` keeps.
+    """The arguments of `register_fused_op`.
 
     Attributes
     ----------
@@ -196,7 +196,7 @@ class Namespace:
 
     @property
     def route(self) -> Route:
-        """How its regions become code."""
+        """The route by which its regions become code."""
         return self.kernels or self.codegen or OwnCodegen(self.name)
 
     def copy(self) -> Namespace:
@@ -214,5 +214,5 @@ class Namespace:
         return sorted({*self.predicates, *self.lowerings})
 
     def options(self) -> dict[str, Any]:
-        """What a user may set for its codegen and its hooks → default."""
+        """The options that a user may set for its codegen and its hooks → default."""
         return {**self.codegen_options, **(self.hooks.options if self.hooks is not None else {})}

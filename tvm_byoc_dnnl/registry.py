@@ -1,4 +1,4 @@
-"""What every vendor namespace has registered: predicates, patterns, lowerings, a codegen.
+"""The registry of vendor namespaces: predicates, patterns, lowerings, a codegen.
 
 The engine reads this table and nothing else of a vendor.
 """
@@ -67,19 +67,19 @@ def _load() -> None:
 
 
 def claim_namespace(name: str, extend: bool = False) -> Namespace:
-    """The namespace called ``name``, for whoever registers something in it; a new one, if there is none.
+    """The namespace called ``name``, for registering something in it; a new one, if there is none.
 
     Parameters
     ----------
     name : str
         An identifier.
     extend : bool
-        Whether it may belong to somebody else.
+        Whether it may belong to another package.
 
     Raises
     ------
     ValueError
-        If it belongs to somebody else.
+        If it belongs to another package.
     """
     if not isinstance(name, str) or not name.isidentifier():
         raise ValueError(f"compiler {name!r} is not a name; expected an identifier such as 'my_npu'")
@@ -129,7 +129,7 @@ def namespace(compiler: str) -> Namespace:
     Raises
     ------
     ValueError
-        If nobody registered it; the message lists those that are.
+        If it is not registered; the message lists those that are.
     """
     _load()
     if compiler not in _NAMESPACES:
@@ -203,7 +203,7 @@ def register_namespace(
     prepare : sequence of callables, optional
         Pass factories run before annotation, behind the common canonical forms.
     policy : RegionPolicy, optional
-        What is worth a region of this namespace, unless the user says otherwise; by default everything is.
+        Decides which regions of this namespace are worth a call, unless the user gives a policy; by default all are.
     extend : bool
         Set parts of a namespace that another package has registered, instead of raising ``ValueError``.
     """
@@ -339,7 +339,7 @@ def register_unsupported(compiler: str, reasons: Mapping[str, str], *, extend: b
     compiler : str
         Name of the namespace.
     reasons : mapping of str to str
-        Relax operator, of this or another version of TVM, to what the library lacks.
+        Relax operator, of this or another version of TVM, to the primitive that the library lacks.
     extend : bool
         Add to a namespace that another package has registered, instead of raising ``ValueError``.
     """

@@ -70,7 +70,7 @@ class Runner:
         function of it, that stays.
         """
         self._machines = None
-        ctypes.CDLL(None).malloc_trim(0)  # malloc keeps what is freed, for others of this process
+        ctypes.CDLL(None).malloc_trim(0)  # malloc keeps freed memory for later calls of this process
 
     def __enter__(self) -> Runner:
         self._open()
@@ -243,7 +243,7 @@ def load(path: str | PathLike[str]) -> Runner:
     _native.load()
     library_file.check(path)
     try:
-        # TVM's own load_module keeps what it loads until the process ends.
+        # TVM's own load_module keeps the modules that it loads until the process ends.
         module = tvm_ffi.load_module(str(path.resolve()), keep_module_alive=False)
     except ArtifactError:
         raise

@@ -39,7 +39,7 @@ def emit(mod: tvm.IRModule, out_dir: str | PathLike[str]) -> list[Path]:
     Returns
     -------
     list of Path
-        ``<region>.c``, and what the namespace adds to make a program of it.
+        ``<region>.c``, and the files that the namespace adds to make a program of it.
 
     Raises
     ------

@@ -8,12 +8,12 @@ __all__ = ["Crash", "Reject", "as_reject", "require"]
 
 
 class Reject(Exception):
-    """Why a call or a match is not taken; falsy, and usable both ways: ``return Reject(..)`` or ``raise Reject(..)``.
+    """A refusal of a call or a match. It is falsy, and works both ways: ``return Reject(..)`` or ``raise Reject(..)``.
 
     Parameters
     ----------
     reason : str
-        What is in the way, with the offending value: ``"dilation 3 with ceil_mode"``.
+        The reason, with the offending value: ``"dilation 3 with ceil_mode"``.
     """
 
     def __init__(self, reason: str) -> None:
@@ -34,7 +34,7 @@ class Reject(Exception):
 
 
 class Crash(Reject):
-    """A refusal that nobody decided: the code that was asked raised an error."""
+    """A refusal that no code decided: the code that was asked raised an error."""
 
 
 def require(condition: bool, reason: str) -> None:
@@ -44,7 +44,7 @@ def require(condition: bool, reason: str) -> None:
 
 
 def as_reject(answer: Any, who: str) -> Reject | None:
-    """``None`` for yes, a `Reject` for no; ``who`` names the predicate in what is said of it.
+    """``None`` for yes, a `Reject` for no; ``who`` is the name of the predicate in the error message.
 
     Raises
     ------

@@ -19,7 +19,7 @@ TARGET = "c"
 OPTIONS = {
     "cc": "",  # the compiler's command; else the environment's CC, else the first of cc, gcc, clang
     "optimize": 3,  # -O
-    "march": "",  # -march: what the exported library may assume of its machine; by default the compiler's baseline
+    "march": "",  # -march: the machine that the exported library needs; by default the compiler's baseline
     "source": False,  # leave C source in the module, for export_library(..., cc=...) to compile: a cross compiler
 }
 

@@ -1,4 +1,4 @@
-"""What the C backend takes: by family, and only what it can really turn into C."""
+"""The operators that the C backend takes: by family, and only calls that it can really turn into C."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ _VIEWS = frozenset(f"relax.{name}" for name in "expand_dims flatten nn.batch_fla
 
 
 class ViewsStay(RegionPolicy):
-    """A region of views alone would copy what TVM, but for a model's result, only looks at in another shape."""
+    """A region of views alone would copy data that TVM only sees in another shape, except for a model's result."""
 
     def why_not(self, work: Work) -> str:
-        """Why a region is not worth it, ``""`` when it is."""
+        """The reason why a region is not worth a call, ``""`` when it is."""
         if _VIEWS.issuperset(work.ops):
             return f"{', '.join(work.ops)}: nothing but views, which TVM does without copying"
         return super().why_not(work)
@@ -97,7 +97,7 @@ def _check_product(call: Any) -> None:
     require(work <= _LARGEST_PRODUCT, f"a matrix product of {work} multiply-adds; taken are up to {_LARGEST_PRODUCT}")
 
 
-#: what a call looks like → why it cannot be compiled, "" when it can
+#: description of a call → the reason why it cannot be compiled, "" when it can
 _VERDICTS: dict[str, str] = {}
 _LOCK = threading.Lock()
 

@@ -22,7 +22,7 @@ _CALL = 16
 _ROUND_TRIP = 4
 #: Inlined expressions do not grow beyond this cost.
 _LARGEST = 256
-#: What a symbolic extent counts.
+#: The iterations that a symbolic extent counts as.
 _SYMBOLIC = 64
 
 #: Numbers of partial results of a reduction to choose from: many enough to hide the latency of an addition.
@@ -35,7 +35,7 @@ _FREE_CALLS = ("tirx.if_then_else", "tirx.likely")
 
 
 def schedule(sch: s_tir.Schedule, graph: TEGraph) -> None:
-    """Inline what is cheaper to compute again than to store; give each reduction a contiguous inner loop."""
+    """Inline stages that are cheaper to compute again than to store; give each reduction a contiguous inner loop."""
     blocks = graph.blocks(sch)
     kept = [blocks[stage] for stage in _inline(sch, graph, blocks)]
     for block in kept:
@@ -45,7 +45,7 @@ def schedule(sch: s_tir.Schedule, graph: TEGraph) -> None:
 # ---------------------------------------------------------------- inlining
 @dataclass
 class _Stage:
-    """What inlining needs to know of a block."""
+    """The facts about a block that inlining needs."""
 
     cost: float
     elements: int
@@ -151,7 +151,7 @@ def _reduce_in_lanes(sch: s_tir.Schedule, block: Any, rows: list[Any], reduced: 
 
 
 def _lanes(sch: s_tir.Schedule, info: Any, loop: Any) -> int:
-    """How many partial results, 0 where the last axis is not reduced, too short, or does not walk along memory."""
+    """The number of partial results; 0 where the last axis is not reduced, too short, or not contiguous in memory."""
     extent, axis = sch.get(loop).extent, info.iter_vars[-1]
     if not isinstance(extent, tirx.IntImm) or axis.iter_type != axis.CommReduce:
         return 0

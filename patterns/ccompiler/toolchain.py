@@ -30,7 +30,7 @@ def find_compiler(wanted: str = "") -> list[str]:
     Raises
     ------
     UnsupportedError
-        If there is none; the message says what was tried.
+        If there is none; the message lists the compilers that were tried.
     """
     given = wanted or os.environ.get("CC", "")
     for command in [shlex.split(given)] if given else [[name] for name in _NAMES]:

@@ -61,7 +61,7 @@ def _hard_gate() -> tuple[Any, dict[str, Any]]:
 
 
 def _hard_sigmoid(match: Match) -> tuple[float, float]:
-    """Slope and offset of the hardsigmoid that the gate is, scaled by what follows it."""
+    """Slope and offset of the hardsigmoid that the gate is, scaled by the number after it."""
     scale = number(match, "scale", 1.0) / number(match, "scale_divisor", 1.0)
     slope = number(match, "factor", 1.0) * number(match, "only_factor", 1.0)
     slope /= number(match, "divisor", 1.0) * number(match, "only_divisor", 1.0)

@@ -1,4 +1,4 @@
-"""What the families share: dtypes, layouts, attributes."""
+"""Checks and helpers that the families share: dtypes, layouts, attributes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def require_float(op: str, *values: Value) -> None:
 
 
 def require_movable(op: str, *values: Value) -> None:
-    """Refuse what oneDNN cannot copy without a change: it converts by way of float32."""
+    """Refuse dtypes that oneDNN cannot copy without a change: it converts through float32."""
     for value in values:
         require(value.dtype in _MOVABLE, f"{op} of dtype {value.dtype}; oneDNN copies {', '.join(_MOVABLE)}")
 

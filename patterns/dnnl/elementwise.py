@@ -169,7 +169,7 @@ def _with_scalar(alg: str, scalar: float, scalar_first: bool) -> tuple[str, floa
         return ("linear", scalar, 0)
     if alg == "div":
         return _divided(scalar, scalar_first)
-    # A clip makes its lower bound of a NaN: what TVM answers too, but for a minimum or where the number comes first.
+    # A clip turns a NaN into its lower bound, as TVM does, except for a minimum or where the number comes first.
     return ("clip", scalar, math.inf) if alg == "max" and not scalar_first else None
 
 
@@ -238,7 +238,7 @@ def multiply_add(g: GraphBuilder, call: Any) -> Value:
 def where(g: GraphBuilder, call: Any) -> Value:
     """Selection by bounds: with ±∞ for the condition, ``max(min(a, ±∞), min(b, ∓∞))`` is exact for every number.
 
-    What is not selected does not show, whatever it is; that a selected NaN does takes another product.
+    A value that is not selected never shows in the result; to show a selected NaN takes another product.
     """
     condition, a, b = (g.value(arg) for arg in call.args)
     require_float(call.op.name, a, b)

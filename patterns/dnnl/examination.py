@@ -1,4 +1,4 @@
-"""What `doctor` looks at for oneDNN."""
+"""The checks of `doctor` for oneDNN."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where oneDNN's library is, and what to do when it is not."""
+"""The path of oneDNN's library, and advice when it is not found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the checks of the fusion patterns share: numbers out of constants, and how exact they must be."""
+"""Helpers that the checks of the fusion patterns share: numbers out of constants, and how exact they must be."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...verdict import Reject
 __all__ = ["close", "constant", "number", "require_shape", "times"]
 
 Match = Mapping[str, Any]
-#: how far a constant may be off, relative: what the short types hold, and what exporters print of a float32
+#: the relative error of a constant: the precision of the short types, and of a float32 that exporters print
 _TOLERANCE = {"float16": 1e-3, "bfloat16": 8e-3}
 
 
@@ -51,7 +51,7 @@ def number(match: Match, name: str, default: float | None = None) -> float:
 
 
 def close(value: float, wanted: float, like: Any) -> bool:
-    """Whether a constant of a formula on tensors like ``like`` is what it should be."""
+    """Whether a constant of a formula on tensors like ``like`` has the expected value."""
     within = _TOLERANCE.get(dtype_of(like.ty), 2e-6)
     return math.isclose(value, wanted, rel_tol=within, abs_tol=1e-12)
 

@@ -39,7 +39,7 @@ def merge_matmuls(graph: PortableGraph) -> None:
 
 
 def why_apart(graph: PortableGraph, node: Node, constants: set[int], delivered: set[int]) -> str | None:
-    """What keeps a product from being joined with others of its input; ``None`` if nothing does.
+    """The reason why a product cannot be joined with others of its input; ``None`` if it can.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def why_apart(graph: PortableGraph, node: Node, constants: set[int], delivered: 
 
 
 def _delivered(graph: PortableGraph) -> set[int]:
-    """The region's outputs, and what they are views of."""
+    """The region's outputs, and the tensors of which they are views."""
     found = set(graph.outputs)
     for node in reversed(graph.nodes):
         if node.kind in VIEWS and found.intersection(node.outputs):
@@ -78,7 +78,7 @@ def _delivered(graph: PortableGraph) -> set[int]:
 
 
 def _common(graph: PortableGraph, node: Node) -> tuple[object, ...]:
-    """What products must have in common to be one."""
+    """The properties in which products must agree to be joined."""
     types = tuple((graph.tensors[t].dtype, len(graph.tensors[t].shape)) for t in (*node.inputs[1:], *node.outputs))
     root = node.inputs[0]  # each product may have a reshape of its own; the result has rank 2, so they are alike
     while (view := graph.nodes.producer(root)) is not None and view.kind == "reshape":

@@ -20,7 +20,7 @@ FINITE_MATH = "finite_math"
 
 
 def keeps_nan(graph: PortableGraph) -> bool:
-    """Whether what is slower must be done for the sake of a NaN."""
+    """Whether the slower form is needed to keep a NaN."""
     return not graph.options.get(FINITE_MATH, False)
 
 

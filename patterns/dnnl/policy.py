@@ -1,4 +1,4 @@
-"""What is not worth a region of oneDNN's: measured by ``python -m bench.regions``, one thread against one.
+"""Regions that are not worth a call of oneDNN: measured by ``python -m bench.regions``, one thread against one.
 
 Between calls of TVM, which fuses them, a cheap call gains nothing at any size. And two things are slower in oneDNN than
 in TVM's own loops, however large they are: a reduction over a few elements that lie side by side takes some 4 ns per
@@ -33,7 +33,7 @@ class DnnlPolicy(RegionPolicy):
     """Regions of nothing but cheap calls stay with TVM beside its own, and those with one that is slow in any case."""
 
     def why_not(self, work: Work) -> str:
-        """Why a region is not worth it, ``""`` when it is."""
+        """The reason why a region is not worth a call, ``""`` when it is."""
         slow = [(call, why) for call in work.calls if (why := _why_slow(call))]
         lone = all(is_cheap(call) or any(call is s for s, _ in slow) for call in work.calls)
         if slow and lone:
@@ -42,7 +42,7 @@ class DnnlPolicy(RegionPolicy):
 
 
 def _why_slow(call: Any) -> str:
-    """Why a call is slower than TVM's own code for it, ``""`` where it is not."""
+    """The reason why a call is slower than TVM's own code for it, ``""`` where it is not."""
     name = call.op.name
     if name not in _REDUCTIONS + _POOLS:
         return ""

@@ -15,7 +15,7 @@ from .pattern_examples import EXAMPLES
 
 __all__ = ["global_average"]
 
-#: the least float32; what is padded with it never wins a maximum
+#: the least float32; padding of this value never wins a maximum
 _LOWEST = -3.4028234663852886e38
 
 _MAX = [f"relax.nn.max_pool{d}d" for d in (1, 2, 3)]
@@ -114,7 +114,7 @@ def global_average(g: GraphBuilder, src: Value) -> Value:
 
 # ---------------------------------------------------------------- pad ── max_pool  ──>  max_pool with padding
 def _padding(match: Match) -> tuple[list[int], list[int]]:
-    """What a pad in front of a max_pool adds before and after each spatial axis."""
+    """The padding before and after each spatial axis that a pad before a max_pool adds."""
     pad, pool = match["pad"].attrs, match["root"].attrs
     require(str(pad.pad_mode) == "constant", f"pad_mode {pad.pad_mode}; a max_pool's own padding is constant")
     value = float(pad.pad_value)

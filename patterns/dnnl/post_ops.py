@@ -50,7 +50,7 @@ def fuse_post_ops(graph: PortableGraph) -> PortableGraph:
     sink_views(graph)
     keep_nan_of_softmax(graph)
     constants = graph.constant_tensors()
-    graph.nodes.sort(key=lambda n: not constants.issuperset(n.outputs))  # what is known at load comes first
+    graph.nodes.sort(key=lambda n: not constants.issuperset(n.outputs))  # nodes that are known at load come first
     fuser = _Fuser(graph)
     for node in list(graph.nodes):
         while node in graph.nodes and fuser.fuse_consumer(node):
@@ -91,7 +91,7 @@ class _Fuser:
         return True
 
     def _why_none(self, node: Node, users: list[Node]) -> str:
-        """Why no reader of ``node`` can be fused into it, whatever it computes; empty if its only one may."""
+        """The reason why no reader of ``node`` can be fused into it; empty if its only reader may be."""
         allowed, out = _ANCHORS.get(node.kind, ()), node.outputs[0]
         reads = self.nodes.read_count(out)
         if out in self._outputs:

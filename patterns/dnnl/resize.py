@@ -68,7 +68,7 @@ def resize(g: GraphBuilder, call: Any) -> Value:
 
 
 def _linear(g: GraphBuilder, src: Value, axis: int, wanted: Dim, mode: str, rounding: str) -> Value:
-    """``src``, if what oneDNN makes of an axis is what Relax says."""
+    """``src``, if oneDNN resizes an axis as Relax does."""
     size = src.shape[axis]
     n, m = _sizes(size, wanted)
     last = Fraction(n - 1)

@@ -25,7 +25,7 @@ _RESHAPES = [
 #: constant indices become one slice per run of them, up to as many as this
 _MAX_SLICES = 8
 _INDICES = ("int32", "int64")
-#: Relax's mode of `take` → what an index that is out of range does
+#: Relax's mode of `take` → the treatment of an index that is out of range
 _MODES = {"fast": "checked", "clip": "clip", "wrap": "wrap"}
 
 

@@ -13,7 +13,7 @@ from . import library
 
 __all__ = ["EMITTED", "create_source", "emit", "source_build", "support_headers"]
 
-#: folder of what makes a program of emitted source
+#: folder of the files that make a program of emitted source
 EMITTED = Path(__file__).resolve().parent / "emitted"
 
 

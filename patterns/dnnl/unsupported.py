@@ -1,4 +1,4 @@
-"""What oneDNN 3.2 has no primitive for, and no exact combination of primitives: the reasons that reports show."""
+"""Operators for which oneDNN 3.2 has no primitive and no exact combination of primitives: the reasons in reports."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class _Sinker:
         return self.nodes.read_count(tensor) == 1 and tensor not in self._outputs
 
     def _drop_unread(self, tensor: int) -> None:
-        """Remove the view that makes ``tensor`` if nobody reads it any more, and the views that only it read."""
+        """Remove the view that makes ``tensor`` if nothing reads it any more, and the views that only it read."""
         while (view := self.nodes.producer(tensor)) is not None and view.kind in VIEWS:
             if tensor in self._outputs or self.nodes.readers(tensor):
                 return
@@ -54,7 +54,7 @@ class _Sinker:
 
     def sink(self, node: Node) -> bool:
         """Move ``node`` above one view in front of it."""
-        if node.is_scaled:  # the view would change what the axes of its scales mean
+        if node.is_scaled:  # the view would change the meaning of the axes of its scales
             return False
         for place, tensor in enumerate(node.inputs):
             view = self.nodes.producer(tensor)
@@ -96,7 +96,7 @@ class _Sinker:
             self.compose(inverse)
 
     def _seen_through(self, view: Node, tensor: int) -> object:
-        """How to see another operand so that it broadcasts before ``view`` as it does after it, or ``None``."""
+        """A view of another operand that broadcasts before ``view`` as the operand does after it, or ``None``."""
         before, after, own = self._shape(view.inputs[0]), self._shape(view.outputs[0]), self._shape(tensor)
         if view.kind == "permute":
             axes = [view.attrs["axes"].index(i) for i in range(len(own))]

@@ -1,4 +1,4 @@
-"""What several commands share: options, checks of what the user gave, and a word about what is being done."""
+"""Parts that several commands share: options, checks of the user's arguments, and messages about progress."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def say(message: str) -> None:
 
 @contextlib.contextmanager
 def progress(message: str) -> Iterator[Callable[[str], None]]:
-    """Show on a terminal what is being done; the value changes the message."""
+    """Show on a terminal which work is being done; the value changes the message."""
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False, markup=False)
@@ -65,7 +65,7 @@ def _compilers(_context: click.Context, _parameter: click.Parameter, value: str)
 
 
 def registered(names: Iterable[str]) -> list[str]:
-    """The names, if somebody registered each of them."""
+    """The names, if each of them is registered."""
     from ..registry import compilers
 
     wanted = list(names)
@@ -91,7 +91,7 @@ class ModelFile:
         return str(self.path)
 
     def load(self) -> Any:
-        """What the functions of the package take: the path, or the model with the values inside."""
+        """The argument for the functions of the package: the path, or the model with the values inside."""
         if not self.values:
             return str(self.path)
         from ..frontend.onnx_import import load_onnx

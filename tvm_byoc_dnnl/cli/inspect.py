@@ -1,4 +1,4 @@
-"""explain, inputs, lock, check, ops and doctor: what looks and changes nothing."""
+"""explain, inputs, lock, check, ops and doctor: commands that look at something and change nothing."""
 
 from __future__ import annotations
 

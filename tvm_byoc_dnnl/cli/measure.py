@@ -1,4 +1,4 @@
-"""profile and verify: where the time goes, and whether the numbers are right."""
+"""profile and verify: how the time is spent, and whether the numbers are right."""
 
 from __future__ import annotations
 

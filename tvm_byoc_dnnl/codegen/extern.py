@@ -1,4 +1,4 @@
-"""``relax.ext.<namespace>``: what TVM's RunCodegen calls for the regions of a namespace."""
+"""``relax.ext.<namespace>``: the function that TVM's RunCodegen calls for the regions of a namespace."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ __all__ = [
     "source_namespaces",
 ]
 
-#: what the codegen makes of a region: a runtime module of the vendor's, or C source
+#: the code of a region: a runtime module of the vendor's, or C source
 OUTPUTS = ("module", "source")
 
 _OURS: dict[str, Any] = {}
-# Regions that stayed modules although source was asked for, and why; where somebody collects them.
+# Regions that stayed modules although source was requested, and why; only inside of a `with` that collects them.
 _REFUSALS: ContextVar[dict[str, str] | None] = ContextVar("refusals", default=None)
 
 
@@ -90,7 +90,7 @@ class PortableCodegen(Codegen):
         options: Mapping[str, Any] | None,
         constant_names: Mapping[Any, str],
     ) -> list[tvm.runtime.Module]:
-        """What ``RunCodegen`` calls."""
+        """``RunCodegen`` calls this."""
         ns = namespace(self.compiler)
         given = {str(name): value for name, value in (options or {}).items()}
         output = check_output(str(checked_options(self.compiler, given).get("output", OUTPUTS[0])))
@@ -179,7 +179,7 @@ def source_namespaces(mod: tvm.IRModule) -> list[Namespace]:
 
 
 def source_builds(spaces: Iterable[Namespace]) -> list[SourceBuild]:
-    """What the source modules of these namespaces are compiled and linked with."""
+    """The headers and libraries that the source modules of these namespaces need."""
     return [build() for ns in spaces if (build := ns.route.source_build) is not None]
 
 
@@ -189,7 +189,7 @@ def install_codegen(ns: Namespace) -> None:
     Raises
     ------
     NativeLibraryError
-        If somebody else, such as a TVM that was built with an integration of its own, owns ``relax.ext.<namespace>``.
+        If another package, such as a TVM with an integration of its own, owns ``relax.ext.<namespace>``.
     """
     if ns.codegen is None:
         return

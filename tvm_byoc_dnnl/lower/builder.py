@@ -1,4 +1,4 @@
-"""GraphBuilder: what a lowering writes to. It maps Relax expressions to values of a portable graph."""
+"""GraphBuilder: lowerings write to it. It maps Relax expressions to values of a portable graph."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ class PortableGraph:
         return self
 
     def constant_tensors(self) -> set[int]:
-        """Tensors known before the first call: the constants, and what is computed from nothing else."""
+        """Tensors known before the first call: the constants, and all that is computed only from constants."""
         known = {c.tensor for c in self.constants}
         for node in self.nodes:
             if known.issuperset(node.reads):

@@ -23,7 +23,7 @@ class PostOp:
 
 @dataclass(frozen=True)
 class Scaling:
-    """What stored elements mean: value = (stored - zero point) · scale.
+    """The meaning of stored elements: value = (stored - zero point) · scale.
 
     Attributes
     ----------
@@ -155,7 +155,7 @@ class NodeList:
         return list(self._readers.get(tensor, ()))
 
     def read_count(self, tensor: int) -> int:
-        """How many operands a tensor is; a node that multiplies it with itself counts twice."""
+        """The number of operands that are this tensor; a node that multiplies it with itself counts twice."""
         return sum(self._readers.get(tensor, {}).values())
 
     def precedes(self, node: Node, other: Node) -> bool:
@@ -177,7 +177,7 @@ class NodeList:
         self._connect(node)
 
     def remove(self, node: Node) -> None:
-        """Take a node out, and with it what it reads."""
+        """Remove a node, and it no longer counts as a reader of its inputs."""
         self._disconnect(node)
         self._unlink(node)
 

@@ -5,7 +5,7 @@
     prepared = onnx_backend.prepare(model)
     (y,) = prepared.run([x])
 
-`prepare`, `run_model`, `run_node`, `supports_device` and `is_compatible` are what ONNX's tools and its test suite call.
+ONNX's tools and its test suite call `prepare`, `run_model`, `run_node`, `supports_device` and `is_compatible`.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class PreparedModel(BackendRep):
         return self.outputs(self._form(values)(*given.values()))
 
     def outputs(self, result: Any) -> tuple[Any, ...]:
-        """What a compiled form returned, one item per output; a sequence is a list."""
+        """The results of a compiled form, one item per output; a sequence is a list."""
         return (result,) if len(self.model.graph.output) == 1 else tuple(result)
 
     def _form(self, values: Mapping[str, np.ndarray]) -> Runner:
@@ -118,7 +118,7 @@ class Backend(OnnxBackend):
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
         """Whether the model can be imported.
 
-        Where inputs decide what is compiled, only a call can tell; the answer is then yes.
+        Where inputs decide shapes or axes, only a call can tell; the answer is then yes.
         """
         if not cls.supports_device(device):
             return False
@@ -173,7 +173,7 @@ class Backend(OnnxBackend):
         inputs : sequence of arrays
             Its inputs, without those that it leaves out.
         outputs_info : sequence of (dtype, shape), optional
-            What its outputs are; by default what ONNX infers.
+            The types of its outputs; by default those that ONNX infers.
         **kwargs
             ``opset_version``, and what `prepare` takes.
         """

@@ -1,4 +1,4 @@
-"""Canonical forms out of what TVM's importers make."""
+"""Canonical forms of the graphs that TVM's importers make."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .rewrite import Rule, Rules, rewrite_pass
 
 __all__ = ["RULES", "Prepare", "merged"]
 
-# What is recognised or undone, one concept per row. For one operator, earlier rows are asked first.
+# The forms that are recognised or undone, one concept per row. For one operator, earlier rows are tried first.
 RULES: tuple[tuple[str, Rules], ...] = (
     ("constants", constants.RULES),
     ("identities", identities.RULES),

@@ -1,4 +1,4 @@
-"""Activations spelled out in arithmetic, back to the operators that Relax has for them.
+"""Activations written as arithmetic, replaced by the operators that Relax has for them.
 
     gelu       0.5 x (1 + erf(x / √2))
     gelu_tanh  0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³)))  =  x sigmoid(2 √(2/π) (x + 0.044715 x³))
@@ -74,7 +74,7 @@ def _gated(scope: Scope, root: Any) -> Any:
 def _why_not(
     scope: Scope, root: Any, formulas: Sequence[tuple[Formula, Formula]], interior: set[Any], within: float
 ) -> str:
-    """Why formulas with the right terms are not the wanted ones; "" when they are."""
+    """The reason why formulas with the right terms are not the wanted ones; "" when they are."""
     factor = next(filter(None, (off(got, wanted, within) for got, wanted in formulas)), "")
     if factor:
         return f"a factor is {factor}"

@@ -92,7 +92,7 @@ class _Linear:
 
 
 def _linear(scope: Scope, expr: Any) -> _Linear | None:
-    """The linear operator behind ``expr``, without anything between."""
+    """The linear operator that ``expr`` is, without any call in between."""
     call = scope.call(expr, *_LINEAR)
     shape = None if call is None else scope.dims(call)
     if call is None or shape is None or scope.dtype(call) not in ("float32", "float64", "float16"):
@@ -115,7 +115,7 @@ def _linear(scope: Scope, expr: Any) -> _Linear | None:
 
 
 def _biased(scope: Scope, expr: Any) -> _Linear | None:
-    """The linear operator behind ``expr``, perhaps with a constant added; nobody else reads either."""
+    """The linear operator that ``expr`` reads, perhaps with a constant added; no other call reads either."""
     if scope.uses(expr) != 1:
         return None
     add = scope.call(expr, "relax.add")
@@ -190,7 +190,7 @@ _VIEWS = ("relax.reshape", "relax.permute_dims", "relax.expand_dims", "relax.squ
 
 
 def _through_views(scope: Scope, data: Any, affine: tuple[Any, Any]) -> Any:
-    """Scale by one number what views of a linear operator show: attention scales its queries like this."""
+    """Scale by one number a linear operator that is seen through views: attention scales its queries like this."""
     scale, shift = affine
     if shift is not None or scale.size != 1:
         return None
@@ -259,7 +259,7 @@ def _batch_norm_item(scope: Scope, item: Any) -> Any:
 
 
 def _into_batch_norm(scope: Scope, data: Any, affine: tuple[Any, Any]) -> Any:
-    """``batch_norm(x)[0] * scale + shift``: the batch_norm takes them over."""
+    """``batch_norm(x)[0] * scale + shift``: scale and shift become part of the batch_norm."""
     item = scope.value(data)
     if not isinstance(item, relax.TupleGetItem) or item.index != 0 or scope.uses(data) != 1:
         return None
@@ -289,11 +289,11 @@ def _into_batch_norm(scope: Scope, data: Any, affine: tuple[Any, Any]) -> Any:
     return relax.TupleGetItem(scope.emit(norm), 0)
 
 
-# ---- what stands before a linear operator ----------------------------------------------------------
+# ---- operations before a linear operator -----------------------------------------------------------
 
 
 def _affine_input(scope: Scope, call: Any) -> Any:
-    """``linear(x * scale + shift)``: the weights take the scale, the bias takes what they make of the shift."""
+    """``linear(x * scale + shift)``: the weights take the scale, the bias takes the shift times the weights."""
     linear, data = _linear(scope, call), call.args[0]
     if linear is None or not linear.constant_weights or scope.uses(data) != 1:
         return None
@@ -341,7 +341,7 @@ def _affine_before(scope: Scope, data: Any) -> tuple[Any, int | None, tuple[Any,
     if step is None or sides is None or not scope.same_shape(sides[0], step):
         return None
     if scope.call(sides[0], *_LINEAR) is not None:
-        return None  # that one's bias, which costs nothing where it is
+        return None  # it is the bias of that operator, and costs nothing there
     affine = _affine_of(step.op.name, sides[1], sides[2])
     return None if affine is None else (sides[0], None, affine)
 

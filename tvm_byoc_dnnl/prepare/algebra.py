@@ -25,7 +25,7 @@ _ARITHMETIC = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide", 
 
 
 def tolerance(scope: Scope, expr: Any) -> float:
-    """How far a constant of a formula on tensors like ``expr`` may be off, relative."""
+    """The relative error that a constant of a formula on tensors like ``expr`` may have."""
     return _TOLERANCE.get(scope.dtype(expr), 1e-5)
 
 

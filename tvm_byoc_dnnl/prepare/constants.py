@@ -1,7 +1,7 @@
 """Arithmetic on constants, done by NumPy while the model is prepared.
 
 TVM's own ``FoldConstant`` compiles and runs a function per fold, seconds for an ordinary network. A fold that
-would make a constant much larger than what it came from is not done, unless the reader needs a constant there
+would make a constant much larger than its operands is not done, unless the reader needs a constant there
 (the weights of a convolution made by ``broadcast_to``).
 """
 
@@ -69,7 +69,7 @@ def _strided_slice(call: Any, _shape: tuple[int, ...], x: np.ndarray) -> np.ndar
 def _take(call: Any, _shape: tuple[int, ...], x: np.ndarray, indices: np.ndarray) -> np.ndarray | None:
     axis = 0 if call.attrs.axis is None else int(call.attrs.axis)
     if indices.size and (indices.min() < 0 or indices.max() >= x.shape[axis]):
-        return None  # what TVM does then depends on its mode
+        return None  # the behaviour of TVM then depends on its mode
     return np.take(x, indices, axis)
 
 
@@ -245,7 +245,7 @@ def _item(scope: Scope, item: Any) -> Any:
 
 
 def _bias(scope: Scope, call: Any) -> Any:
-    """A quantised bias, int32 as it always is, as real numbers. Quantised weights, int8, stay what they are."""
+    """A quantised bias, which is always int32, as real numbers. Quantised weights in int8 are not changed."""
     whole, scale, zero = (scope.const(a) for a in call.args)
     if whole is None or scale is None or zero is None or whole.dtype != np.int32:
         return None

@@ -1,4 +1,4 @@
-"""Operations that change nothing, and broadcasts that the reader would do anyway."""
+"""Operations that change nothing, and broadcasts that the reading operator would do anyway."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _VIEWS = ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten"
 
 
 def _same_type(scope: Scope, call: Any) -> Any:
-    """``reshape``, ``astype``, ``broadcast_to`` ... to what the operand is already."""
+    """``reshape``, ``astype``, ``broadcast_to`` ... to the shape or type that the operand has already."""
     data = call.args[0]
     return data if scope.same_shape(data, call) and scope.dtype(data) == scope.dtype(call) else None
 
 
 def _whole_slice(scope: Scope, call: Any) -> Any:
-    """A slice of everything, in order."""
+    """A slice that takes all elements, in order."""
     strides = call.args[4].fields if len(call.args) > 4 else ()
     return _same_type(scope, call) if all(getattr(s, "value", None) == 1 for s in strides) else None
 

@@ -1,7 +1,7 @@
-"""What looks like a form that the preparing rules know, and is not: noted in the module, for reports.
+"""Values that look like a form that the preparing rules know, but are not one: noted in the module, for reports.
 
-A rule notes a miss where it gives up after it has recognised most of a form: a factor that is off, another axis, a part
-that somebody else reads. What becomes part of another form after all is not noted.
+A rule notes a miss where it gives up after it has recognised most of a form: a wrong factor, another axis, a part
+that another call reads. A value that becomes part of another form later is not noted.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _ATTR = "byoc_near_forms"
 
 @dataclass(frozen=True)
 class Miss:
-    """Why a value was left as it is.
+    """The reason why a value was left as it is.
 
     Attributes
     ----------
     function, name : str
         Function in which it stands, and the variable that holds it.
     form : str
-        What it looks like: ``"gelu"``, ``"layer_norm"`` …
+        The form that it resembles: ``"gelu"``, ``"layer_norm"`` …
     reason : str
-        What is otherwise, with the value.
+        The difference, with the value.
     """
 
     function: str
@@ -45,6 +45,6 @@ def read_misses(mod: tvm.IRModule) -> list[Miss]:
 
 
 def with_misses(mod: tvm.IRModule, misses: Iterable[Miss]) -> tvm.IRModule:
-    """The module with these misses besides what it has."""
+    """The module with these misses in addition to those that it has."""
     merged = list(dict.fromkeys([*read_misses(mod), *misses]))
     return mod.with_attr(_ATTR, json.dumps([asdict(m) for m in merged])) if merged else mod

@@ -1,4 +1,4 @@
-"""Normalisations spelled out, back to ``nn.layer_norm``, ``rms_norm``, ``instance_norm`` and ``group_norm``.
+"""Normalisations written as arithmetic: ``nn.layer_norm``, ``rms_norm``, ``instance_norm``, ``group_norm`` again.
 
     d = x - mean(x);  d / sqrt(mean(d²) + eps)     layer_norm without scale and shift
     x / sqrt(mean(x²) + eps)                       rms_norm
@@ -6,7 +6,7 @@
     norm * gamma,  norm + beta                     the same norm with these as its parameters
 
 The statistics may be written with ``power``, ``multiply``, ``square`` or ``variance``, the root as a division or a
-product with ``rsqrt``; eps is what is found, and the axes are the last ones.
+product with ``rsqrt``; eps may be any number, and the axes are the last ones.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_PARAMETERS = 1 << 16  # elements of a scale of ones that may be made up
 
 
 class _Statistic(NamedTuple):
-    """``mean(of²)`` over axes, and the variables it went through."""
+    """``mean(of²)`` over axes, and the variables in between."""
 
     of: Any
     axes: list[int]

@@ -1,4 +1,4 @@
-"""Zero padding taken over by the convolution or the average pooling that follows.
+"""Zero padding moved into the convolution or the average pooling that follows.
 
     x                                 x
     |                                 |
@@ -7,7 +7,7 @@
     conv(padding p)                   conv(padding p + before, p + after)
     avg_pool(padding p)               avg_pool(the same, counting the padding)
 
-Left alone when the padding is not of zeros or not of the spatial axes alone, when somebody else reads what is padded,
+Left alone when the padding is not of zeros or not of the spatial axes alone, when another call reads the padded tensor,
 and for an average that rounds its shape up or that has padding of its own which it does not count. A max_pool takes
 padding that never wins: that is a pattern of the backend that says so.
 """
@@ -25,7 +25,7 @@ _POOLS = {f"relax.nn.avg_pool{d}d": getattr(relax.op.nn, f"avg_pool{d}d") for d 
 
 
 def _zeros_around(scope: Scope, data: Any, layout: str) -> tuple[Any, list[int], list[int]] | None:
-    """What is padded and by how much before and after each spatial axis, when it is by zeros and only there."""
+    """The tensor and its padding before and after each spatial axis, if it is padded by zeros and only there."""
     pad = scope.call(data, "relax.nn.pad")
     if pad is None:
         return None

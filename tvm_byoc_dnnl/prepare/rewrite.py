@@ -1,9 +1,9 @@
-"""The sweep that all preparing rules share: one walk over a function's bindings, in order.
+"""The walk that all preparing rules share: once over a function's bindings, in order.
 
 A rule is ``rule(scope, value) -> Expr | None`` for values of one operator (``"relax.add"``) or node kind
 (``"TupleGetItem"``); it returns a replacement, or ``None`` to leave the value alone. Operands are already
-rewritten when a rule sees them, and what a rule makes is offered to the rules again, so one sweep is enough.
-Bindings that nobody reads any more disappear; use counts stay exact throughout, so a rule can ask whether an
+rewritten when a rule sees them, and the rules are also tried on the results of rules, so one walk is enough.
+Bindings without readers are dropped; use counts stay exact throughout, so a rule can ask whether an
 intermediate is needed elsewhere.
 """
 
@@ -36,7 +36,7 @@ Rule = Callable[["Scope", Any], Any]
 Rules = Mapping[str, Sequence[Rule]]
 
 _UNIFORM = 1 << 16  # elements: larger constants are not searched for a single value; float32 ones are not folded
-_MAX_REWRITES = 64  # of one value: far above what the rules need; a loop of two rules ends here
+_MAX_REWRITES = 64  # of one value: far more than the rules need; an endless loop of two rules stops here
 
 
 _FORMS = {
@@ -56,13 +56,13 @@ def _form_of(kind: Any) -> str:
 
 
 def _form(value: Any) -> str:
-    """Which kind of expression it is; ``isinstance`` on TVM's classes takes most of a sweep otherwise."""
+    """The kind of an expression; ``isinstance`` on TVM's classes would take most of a sweep's time."""
     kind: Any = type(value)
     return _form_of(kind)
 
 
 def _kind(value: Any) -> str:
-    """What rules are looked up by."""
+    """The key by which rules are found."""
     if _form(value) == "call":
         return value.op.name if type(value.op) is tvm.ir.Op else ""
     return type(value).__name__
@@ -113,7 +113,7 @@ def _reads(value: Any) -> list[Any]:
 
 
 class Scope:
-    """What a rule may ask and do while a function is swept."""
+    """The interface of a rule while a function is swept."""
 
     def __init__(self, module: tvm.IRModule, rules: Rules) -> None:
         self.module = module
@@ -122,18 +122,18 @@ class Scope:
         self._builder = relax.BlockBuilder(module)
         self._uses: Counter[Any] = Counter()
         self._value: dict[Any, Any] = {}  # variable -> value bound to it, for variables already swept
-        self._alias: dict[Any, Any] = {}  # variable -> what stands for it now
+        self._alias: dict[Any, Any] = {}  # variable -> the expression that replaces it now
         self._pinned: set[Any] = set()  # read inside a branch or local function: keeps its name
         self._dead: set[Any] = set()
         self._out: list[Any] = []  # bindings of the block under construction
         self._dataflow = False
         self._rewritten: Any = None  # variable whose value the rules look at
-        self._misses: dict[Any, tuple[str, str]] = {}  # variable -> form, why it is none
+        self._misses: dict[Any, tuple[str, str]] = {}  # variable -> form, the reason why it is not one
 
     # ---- questions ----------------------------------------------------------------------------------
 
     def value(self, expr: Any) -> Any:
-        """The value behind ``expr``: follows a variable to what it is bound to."""
+        """The value of ``expr``: follows a variable to the expression that it is bound to."""
         while _form(expr) == "var":
             bound = self._value.get(expr)
             if bound is None:
@@ -142,7 +142,7 @@ class Scope:
         return expr
 
     def call(self, expr: Any, *ops: str) -> Any:
-        """The call behind ``expr`` when its operator is one of ``ops``, else ``None``."""
+        """The call that ``expr`` is bound to, when its operator is one of ``ops``, else ``None``."""
         value = self.value(expr)
         return value if _form(value) == "call" and _kind(value) in ops else None
 
@@ -153,7 +153,7 @@ class Scope:
     def scalar(self, expr: Any) -> float | None:
         """The number that a constant holds in every element, else ``None``.
 
-        The constant may still have a shape: whoever drops it must see that the result keeps its own.
+        The constant may still have a shape: a rule that drops it must make sure that the result keeps its own.
         """
         if not is_constant(expr):
             return None
@@ -193,7 +193,7 @@ class Scope:
         return all(tvm_ffi.structural_equal(x, y) for x, y in zip(*dims, strict=True))
 
     def uses(self, expr: Any) -> int:
-        """How many times a variable is read."""
+        """The number of times that a variable is read."""
         return self._uses[expr]
 
     def only_inside(self, interior: Iterable[Any], root: Any) -> bool:
@@ -210,9 +210,9 @@ class Scope:
     # ---- answers ------------------------------------------------------------------------------------
 
     def emit(self, value: Any, like: Any = None) -> Any:
-        """Bind ``value`` ahead of the value being rewritten; returns what to refer to it by.
+        """Bind ``value`` before the value being rewritten; returns the expression that refers to it.
 
-        It is named as a part of the value being rewritten, or as the variable ``like``, in whose place it stands.
+        It is named as a part of the value being rewritten, or as the variable ``like``, which it replaces.
         """
         value = self._simplify(self._typed(value))
         if _is_atom(value):
@@ -227,7 +227,7 @@ class Scope:
         return make_constant(array, dtype)
 
     def miss(self, form: str, reason: str, at: Any = None) -> Any:
-        """Note why ``at`` (by default the value being rewritten) is no ``form``, though it looks like one.
+        """Note why ``at`` (by default the value being rewritten) is not ``form``, though it looks like one.
 
         Returns ``None``, as a rule does that leaves a value alone. The last word on a variable counts; it is dropped
         when the variable goes, or its value is rewritten.
@@ -236,7 +236,7 @@ class Scope:
         return None
 
     def misses(self, function: str) -> list[Miss]:
-        """What is left of the notes after the sweep."""
+        """The notes that remain after the sweep."""
         left = {var: note for var, note in self._misses.items() if var in self._value and var not in self._dead}
         return [Miss(function, var_name(var), *note) for var, note in left.items()]
 
@@ -326,7 +326,7 @@ class Scope:
         return self._builder.normalize(value) if _form(value) in _COMPOUND else value
 
     def _resolve(self, value: Any) -> Any:
-        """``value`` with every variable replaced by what stands for it now."""
+        """``value`` with every variable replaced by its present replacement."""
         form = _form(value)
         if form == "var":
             return self._alias.get(value, value)
@@ -363,7 +363,7 @@ class Scope:
             self._uses[read] += self._uses[var]
 
     def _release(self, var: Any) -> None:
-        """One reader less; a dataflow binding that nobody reads is dropped, and releases what it read."""
+        """One reader less; a dataflow binding without readers is dropped, and no longer counts as a reader itself."""
         self._uses[var] -= 1
         if self._uses[var] == 0 and isinstance(var, relax.DataflowVar) and var in self._value:
             self._dead.add(var)

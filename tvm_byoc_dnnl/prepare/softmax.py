@@ -1,4 +1,4 @@
-"""Softmax spelled out, over an axis that a reshape made, or guarded against rows of -inf.
+"""Softmax written as arithmetic, over an axis that a reshape made, or guarded against rows of -inf.
 
     e = exp(x - max(x));  e / sum(e)           also without the max
     reshape(softmax(reshape(x, (A, B))))       when B is one axis of x: ONNX before opset 13
@@ -67,7 +67,7 @@ def _reshaped(scope: Scope, reshape: Any) -> Any:
 
 
 def _one_axis(shape: tuple[int, ...], before: int, size: int) -> int | None:
-    """The axis of ``shape`` with ``size`` elements and ``before`` elements in front of it."""
+    """The axis of ``shape`` with ``size`` elements whose preceding axes have ``before`` elements."""
     for axis, dim in enumerate(shape):
         if dim == size and math.prod(shape[:axis]) == before:
             return axis
@@ -86,7 +86,7 @@ _ANY = ("relax.logical_not", "relax.astype")  # PyTorch's any(): the largest of 
 
 
 def _guarded(scope: Scope, where: Any) -> Any:
-    """Drop the guard against rows that a mask hides completely, or leave that to ``nn.relu`` when there may be some."""
+    """Drop the guard against rows that a mask hides completely; where there may be such rows, use ``nn.relu``."""
     guard, zero, result = where.args
     softmax = scope.call(result, "relax.nn.softmax")
     if softmax is None or not _is_zero(scope, zero) or not scope.same_shape(result, where):

@@ -1,4 +1,4 @@
-"""What the importer wrote as a TIR function although Relax has an operator for it.
+"""TIR functions that the importer wrote although Relax has an operator for them.
 
 ONNX's Clip and Pad (and ``auto_pad``) arrive as ``call_tir`` of functions that only *look* like a known operator.
 None is trusted by its name: what it must be is read from its one store, the function is generated again from
@@ -76,7 +76,7 @@ def _bound(scope: Scope, func: Any, operands: list[Any]) -> Any:
 
 
 def _before(index: Any) -> int | None:
-    """How far a load's index lies behind the store's: ``i`` or ``i - number``."""
+    """The distance of a load's index from the store's: ``i`` or ``i - number``."""
     if isinstance(index, tirx.Var):
         return 0
     return _number(index.b) if type(index).__name__ == "Sub" else None

@@ -1,4 +1,4 @@
-"""ONNX's Sum, Max, Min and Mean of several tensors, back to chains of two-operand arithmetic.
+"""ONNX's Sum, Max, Min and Mean of several tensors, as chains of two-operand arithmetic again.
 
 TVM's importer makes ``broadcast_to`` of each, ``stack``, then a reduction of the new axis: three copies of
 everything, and nothing that a backend could fuse.

@@ -14,7 +14,7 @@ __all__ = ["Block", "dataflow_blocks"]
 
 
 class Block:
-    """Who reads what in a dataflow block: what a group of its bindings needs, and what others need of it."""
+    """The readers in a dataflow block: the values that a group of bindings needs, and those that others need of it."""
 
     def __init__(self, block: Any) -> None:
         self._values = {b.var: b.value for b in block.bindings}

@@ -35,7 +35,7 @@ class RegionBuilder:
         self._params: list[Any] = []
         #: variables of the host that hold the results
         self.outputs = list(outputs)
-        #: what the host passes, in the order of the parameters: also fields of tuples, which it has to bind first
+        #: the host's arguments, in the order of the parameters: also fields of tuples, which it has to bind first
         self.arguments: list[Any] = []
         wiring: list[Any] = []
         for binding in bindings:

@@ -1,4 +1,4 @@
-"""What went wrong with a region, and how it is said."""
+"""Failures of regions, and how they are described."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Failure:
 
 
 def describe(error: Exception) -> str:
-    """An error in one line; of a long message the end, where TVM says what is wrong."""
+    """An error in one line; of a long message the end, where TVM names the cause."""
     text = " ".join(str(error).split())
     text = text if len(text) <= _LONGEST_REASON else f"… {text[-_LONGEST_REASON:]}"
     text = text if isinstance(error, Reject) else f"{type(error).__name__}: {text}"
@@ -43,7 +43,7 @@ class BrokenRegions(Exception):
     failures : mapping of GlobalVar to Failure
         Each region, or PrimFunc that belongs to the namespace, and why.
     together : Failure, optional
-        What is wrong where each of them works by itself, and all of them together do not.
+        The error where each of them works by itself, but all of them together do not.
     """
 
     def __init__(self, failures: Mapping[Any, Failure], together: Failure | None = None) -> None:
@@ -60,7 +60,7 @@ def all_or_each(
     Returns
     -------
     made : list of tuple
-        Items, and what was made of them.
+        Items, and their results.
     errors : dict
         Item that cannot be made by itself → why.
     together : Exception or None

@@ -1,4 +1,4 @@
-"""The way back: calls of composites, of regions and of helper functions become what they stand for."""
+"""Inlining: calls of composites, of regions and of helper functions are replaced by the bodies of the functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Body", "flatten_region", "inline_calls", "inline_functions", "inline
 
 @dataclass(frozen=True)
 class Body:
-    """What takes the place of a call: the body of ``func``, in which ``callees`` may have other global variables."""
+    """The replacement of a call: the body of ``func``, in which ``callees`` may have other global variables."""
 
     func: relax.Function
     callees: Mapping[Any, Any] = field(default_factory=dict)
@@ -84,7 +84,7 @@ def inline_regions(mod: tvm.IRModule, bodies: Mapping[Any, relax.Function]) -> t
     mod : IRModule
         The module.
     bodies : mapping of GlobalVar to Function
-        Region → what to put in place of a call, not necessarily what is in ``mod``.
+        Region → the function that replaces a call; it may differ from the one in ``mod``.
     """
     if not bodies:
         return mod

@@ -1,4 +1,4 @@
-"""Which regions are worth a call: by their arithmetic, the bytes that cross their border, and what the user says."""
+"""Which regions are worth a call: by their arithmetic, the bytes of arguments and results, and the user's choice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["RegionPolicy", "Work"]
 
 @dataclass(frozen=True)
 class Work:
-    """What a region does and where it stands.
+    """The calls of a region and its neighbours.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Work:
 
 @dataclass(frozen=True)
 class RegionPolicy:
-    """What is worth a region of its own. The plain ``RegionPolicy()`` takes everything that a compiler accepts.
+    """Which calls are worth a region of their own. The plain ``RegionPolicy()`` takes all that a compiler accepts.
 
     A region costs a call, a pass over its arguments and results, perhaps their change of layout, and the fusion of its
     calls with their neighbours in TVM. A single addition between two calls of TVM does not earn that.
@@ -92,7 +92,7 @@ class RegionPolicy:
         return any(fnmatchcase(n, f) for n in names for f in self.force)
 
     def why_not(self, work: Work) -> str:
-        """Why a region is not worth it, ``""`` when it is."""
+        """The reason why a region is not worth a call, ``""`` when it is."""
         ops = ", ".join(work.ops)
         if work.is_cheap and work.is_beside_host and not self.cheap_beside_host:
             return f"{ops}: nothing but cheap calls beside calls that stay with TVM, which fuses them"

@@ -1,4 +1,4 @@
-"""Codegens as routes: what TVM's RunCodegen calls for the regions of a namespace."""
+"""Codegens as routes: the functions that TVM's RunCodegen calls for the regions of a namespace."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Codegen(Route):
         options: Mapping[str, Any] | None,
         constant_names: Mapping[Any, str],
     ) -> Sequence[tvm.runtime.Module]:
-        """What ``RunCodegen`` calls: one module per function."""
+        """``RunCodegen`` calls this: one module per function."""
         raise NotImplementedError
 
     def attempt(self, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:

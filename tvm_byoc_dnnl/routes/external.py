@@ -31,7 +31,7 @@ def with_external_calls(
     mod : IRModule
         A partitioned module.
     regions : mapping of GlobalVar to Function
-        What was compiled.
+        The function that was compiled.
     modules : sequence of Module
         What came of it, each with the function of its region's symbol.
     names : mapping of Constant to str

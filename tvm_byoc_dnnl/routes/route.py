@@ -1,4 +1,4 @@
-"""The three questions that the engine asks of whoever makes code of regions."""
+"""The three methods that the engine calls to make code of regions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Route"]
 
 
 class Route(ABC):
-    """How the regions of a namespace become code.
+    """The way in which the regions of a namespace become code.
 
     Attributes
     ----------

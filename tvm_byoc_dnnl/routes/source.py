@@ -1,4 +1,4 @@
-"""C source as a namespace's output: what it is compiled and linked with, and whether a compiler can read it."""
+"""C source as a namespace's output: its headers and libraries, and whether a compiler can read it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LINES_SHOWN = 8
 
 @dataclass(frozen=True)
 class SourceBuild:
-    """How source modules of a namespace are compiled and linked.
+    """The headers and libraries for the source modules of a namespace.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class SourceBuild:
         Raises
         ------
         NativeLibraryError
-            Naming what is missing: the compiler, headers, or a library.
+            If something is missing; it names the compiler, the headers, or the library.
         """
         if not cc.get_cc():
             raise NativeLibraryError(
@@ -85,7 +85,7 @@ def check_sources(modules: Sequence[tvm.runtime.Module], builds: Sequence[Source
     modules : sequence of Module
         Those of other kinds are passed over.
     builds : sequence of SourceBuild
-        What they are compiled with besides.
+        The headers and libraries that they need in addition.
 
     Raises
     ------
