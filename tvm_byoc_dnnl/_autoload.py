@@ -1,6 +1,6 @@
 """``import tvm`` runs this through the entry point group ``tvm.backends``: it loads only the native library.
 
-An exception here becomes a warning of TVM's, which goes on without us; the first use of the library raises
+TVM turns an exception here into a warning and continues without this package; the first use of the library raises
 the same error again.
 """
 

@@ -179,7 +179,7 @@ def _register_help() -> None:
 def _help(name: str, error: str) -> str:
     """The native library calls this when an engine does not load: map the libraries that it needs, list the paths.
 
-    The vendor that the engine is named after knows: its folder has a module ``library`` with a function ``find``.
+    The engine has the name of its vendor, whose folder has a module ``library`` with a function ``find``.
     """
     try:
         vendor = importlib.import_module(f".patterns.{name}.library", __package__)

@@ -50,10 +50,10 @@ def partition(
     options : mapping, optional
         Namespace → option → value, for target hooks and codegens: ``{"my_npu": {"cores": 4}}``.
     strict : bool
-        Raise where something fails, instead of leaving it with the next compiler or TVM.
+        Raise an error if a call fails, instead of leaving it to the next compiler or TVM.
     prepare : bool
-        Bring the module into canonical forms first, which patterns are written for. Without it patterns see what the
-        importer made.
+        Rewrite the module to the canonical forms for which patterns are written. Without it patterns are matched with
+        the imported form.
 
     Returns
     -------
@@ -106,7 +106,7 @@ def compile(
     options : mapping, optional
         Namespace → option → value, for target hooks and codegens: ``{"my_npu": {"cores": 4}}``.
     strict : bool
-        Raise where something fails, instead of leaving it with the next compiler or TVM.
+        Raise an error if a call fails, instead of leaving it to the next compiler or TVM.
     prepare : bool
         Bring the module into canonical forms first, as `partition` does.
     output : str

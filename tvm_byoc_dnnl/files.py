@@ -29,9 +29,9 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def written(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A file to write, which becomes ``path`` when the block ends without an error.
 
-    It lies beside ``path`` until then, so after a failure what was there still is, and a process that has it mapped
-    keeps it. A device, a pipe or standard output is written to, never replaced; a symbolic link stays, and the file
-    that it points to is replaced, with a warning.
+    Until then it is a file in the same folder. So after a failure the old file is still there, and a process that has
+    mapped the old file keeps it. A device, a pipe or standard output is written to, never replaced; a symbolic link
+    stays, and the file that it points to is replaced, with a warning.
 
     Raises
     ------

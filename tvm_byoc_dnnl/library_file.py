@@ -1,8 +1,8 @@
-"""The file of an exported library: whether it is whole, and the one that was exported.
+"""The file of an exported library: whether it is complete and unchanged.
 
-A record with a checksum stands behind its end. Linkers, loaders and TVM read an ELF file from its headers and never
-come to it. Weights that are plain data are left out of the checksum: each has one of its own, which is compared when it
-is read, so that a file of gigabytes is mapped and not read.
+A record with a checksum is appended to it. Linkers, loaders and TVM read an ELF file from its headers and never read
+that record. Weights that are plain data are left out of the checksum: each has one of its own, which is compared when
+it is read, so that a file of gigabytes is mapped and not read.
 """
 
 from __future__ import annotations

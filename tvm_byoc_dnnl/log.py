@@ -1,7 +1,7 @@
-"""What went wrong on the way: one entry per call and compiler, kept in an attribute of the module.
+"""Failures during a build: one entry per call and compiler, kept in an attribute of the module.
 
-Plain refusals are not noted (whoever asks the compiler again gets them again); noted is what only the build knows:
-code that crashed, regions that could not be lowered, planned or compiled, and what a policy left with TVM.
+Plain refusals are not noted, because the compiler can be asked for them again. Noted are facts that only the build
+knows: code that crashed, regions that could not be lowered, planned or compiled, and calls that a policy left with TVM.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Entry:
         Namespace that did not get it.
     stage : str
         ``annotate`` or ``pattern`` for code that crashed there; ``lower``, ``plan`` or ``codegen`` for a region that
-        failed there; ``policy`` for what was not worth a region, ``policy crash`` where the policy itself failed;
+        failed there; ``policy`` for calls not worth a region, ``policy crash`` where the policy itself failed;
         ``output`` for a region that is a module although source was asked for.
     reason : str
         With the offending value.

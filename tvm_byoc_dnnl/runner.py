@@ -27,13 +27,13 @@ __all__ = ["Runner", "load"]
 class Runner:
     """A compiled model as a Python callable; any number of threads may call it.
 
-    It is a context manager, too: at its end, or at `close`, or when nobody refers to it any longer, what the model
-    takes is given back.
+    It is a context manager, too. Its memory is freed at the end of the context, at `close`, or when no reference to the
+    runner is left.
 
     Parameters
     ----------
     ex : tvm.runtime.Executable or tvm.runtime.Module
-        What `compile` returned, or a loaded library.
+        The result of `compile`, or a loaded library.
     entry : str
         Name of the function to call.
 
@@ -66,8 +66,8 @@ class Runner:
     def close(self) -> None:
         """Give back the model's plans, its packed weights and the mapped file; every later call is an `InputError`.
 
-        Calls that run in other threads end as they would have. As long as somebody else refers to `module` or to a
-        function of it, that stays.
+        Calls that run in other threads still end normally. Other references to `module`, or to a function of it, keep
+        the module loaded.
         """
         self._machines = None
         ctypes.CDLL(None).malloc_trim(0)  # malloc keeps freed memory for later calls of this process

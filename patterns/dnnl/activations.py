@@ -1,4 +1,4 @@
-"""Activations that Relax has no operator for, out of the arithmetic that importers write for them.
+"""Activations for which Relax has no operator, recognised in the arithmetic that importers write for them.
 
     hardsigmoid   clip(a·x + b, 0, 1)          clip(x + b, 0, c) / c          any factor may be a division
     hardswish     x · hardsigmoid(x)           x · clip(x + b, 0, c) / c
@@ -7,8 +7,8 @@
     swish         x · sigmoid(β·x)
     logsigmoid    log(sigmoid(x))
 
-Each becomes one eltwise primitive, or one post-op of what computes x. The constants are part of the formula and are
-checked; with others the calls are taken one by one, as what they are.
+Each becomes one eltwise primitive, or one post-op of the primitive that computes x. The constants are part of the
+formula and are checked; with other constants the calls are taken one by one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """NaN where oneDNN loses it: ``value - 0 / (1 - bad)`` is NaN where ``bad`` is 1, and ``value`` where it is 0.
 
-A maximum or minimum of oneDNN's answers with the second operand when one of them is NaN, and what it makes of maxima
-(softmax, reductions) or by bounds (exp, the selection of ``where``) loses a NaN in places: docs/numerics.md.
+A maximum or minimum of oneDNN returns the second operand when one of them is NaN. So operators that it computes with
+maxima (softmax, reductions) or with bounds (exp, the selection of ``where``) sometimes lose a NaN: docs/numerics.md.
 """
 
 from __future__ import annotations

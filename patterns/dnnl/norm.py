@@ -1,8 +1,8 @@
 """Normalisation: batch, layer, group, instance, RMS.
 
-oneDNN 3.2 normalises over channels (with given statistics) and over the last axis. Every other form is brought to the
-latter: what is normalised together becomes the last axis of a view, and a scale per channel follows it as an operation
-of its own.
+oneDNN 3.2 normalises over channels (with given statistics) and over the last axis. Every other form is rewritten to
+the latter: the elements that are normalised together become the last axis of a view, and a scale per channel follows as
+an operation of its own.
 
     group_norm    (N, C, H, W) ── reshape (N, G, C/G·H·W) ── layer_normalization ── reshape ── mul γ, add β
     rms_norm      x ──┬── square ── mean ── (· + ε)^-½ ──┐

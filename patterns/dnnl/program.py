@@ -45,15 +45,15 @@ class _Entry:
 
 
 def write_program(program: Standalone, folder: Path) -> list[Path]:
-    """Write what makes a program of an emitted region: oneDNN's headers and library are all that it then needs.
+    """Write the files that make a program of an emitted region; it then needs only oneDNN's headers and library.
 
     Build it with CMake, or ``cc main.c <region>.c -ldnnl``; run it as ``./program weights.bin input.bin output.bin``.
-    Where oneDNN decides otherwise on another machine, it stops with a message.
+    If oneDNN chooses other layouts on another machine, the program stops with a message.
 
     Returns
     -------
     list of Path
-        ``program.h`` (which tensor stands where in the files), ``weights.bin``, the headers of what runs a plan,
+        ``program.h`` (positions of tensors in the files), ``weights.bin``, the headers of the code that runs a plan,
         ``main.c`` and ``CMakeLists.txt``.
     """
     graph = program.graph

@@ -23,8 +23,8 @@ def refuse_escape(context: Any, outputs: Sequence[str] = (), writers: Iterable[W
     outputs : sequence of str
         Annotated parts, besides the root, whose results may be used outside.
     writers : iterable of WritersBetween
-        Of the functions that are searched. The match will stand where its last call stands, and may read nothing there
-        that is overwritten before.
+        Of the functions that are searched. The match will be in the place of its last call, and must not read there a
+        tensor that is overwritten before.
     """
     own = set(context.matched_bindings)
     for function in writers:

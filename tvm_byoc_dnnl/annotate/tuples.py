@@ -14,8 +14,8 @@ __all__ = ["spread_tuples"]
 def spread_tuples(func: relax.Function, ops: Collection[str]) -> relax.Function:
     """``func`` with ``concat(t)`` written as ``concat((a, b))``, for the operators in ``ops``.
 
-    A composite function of ``concat(t)`` would have a tuple for its parameter, and what makes ``a`` and ``b`` could not
-    be merged with it.
+    A composite function of ``concat(t)`` would have a tuple for its parameter, and the calls that make ``a`` and ``b``
+    could not be merged with it.
     """
     spread = _Spread(ops)
     func = spread.visit_expr(func)

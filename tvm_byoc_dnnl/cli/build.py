@@ -42,7 +42,7 @@ def _options(_context: click.Context, _parameter: click.Parameter, values: Seque
 @click.command(short_help="Compile a model into one shared library.")
 @model_options
 @click.option("-o", "--output", type=NEW_FILE, required=True, help="The library to write, such as model.so.")
-@click.option("--target", default="llvm", show_default=True, help="TVM's target for what stays with TVM.")
+@click.option("--target", default="llvm", show_default=True, help="TVM's target for the calls that stay with TVM.")
 @click.option("--option", "options", multiple=True, callback=_options, metavar="NAME.OPTION=VALUE",
               help="Set an option of a compiler, as in my_npu.level=3. May be repeated.")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Fail where an accepted call cannot be offloaded in the end.")
@@ -90,7 +90,7 @@ def compile(
 
 @click.command(short_help="Write a model as a C program without TVM and Python.")
 @model_options
-@click.option("-o", "--output", type=NEW_FOLDER, required=True, help="The folder to write; made if it is not there.")
+@click.option("-o", "--output", type=NEW_FOLDER, required=True, help="The folder to write; made if it does not exist.")
 def emit(model: ModelFile, compiler: list[str], shapes: Shapes, policy: RegionPolicy | None, output: Path) -> None:
     """Write MODEL as a C program without TVM and Python, with its weights and a CMakeLists.txt.
 
@@ -99,7 +99,7 @@ def emit(model: ModelFile, compiler: list[str], shapes: Shapes, policy: RegionPo
       cmake -S resnet50 -B build && cmake --build build
       build/program resnet50/weights.bin input.bin output.bin
 
-    The whole model must be one region of static shapes; otherwise the message says what stays with TVM.
+    The whole model must be one region of static shapes; otherwise the message lists the calls that stay with TVM.
     """
     from .. import api
     from ..frontend import to_relax
@@ -118,7 +118,7 @@ def emit(model: ModelFile, compiler: list[str], shapes: Shapes, policy: RegionPo
 @click.argument("library", type=EXISTING_FILE)
 @click.option("--inputs", type=EXISTING_FILE, help="A .npz with one array per input, or a .npy.  [default: random]")
 @SHAPE
-@click.option("--seed", type=int, default=0, show_default=True, help="Of random inputs.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of random inputs.")
 @click.option("--warmup", type=click.IntRange(0), default=0, show_default=True, help="Calls before the counted ones.")
 @click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="Counted calls.")
 @click.option("-o", "--output", type=NEW_FILE, help="Write the outputs, under their names, to this .npz.")
@@ -133,7 +133,7 @@ def run(
       tvm-byoc run bert.so --shape input_ids=1,128 --warmup 5 --repeat 50
 
     Arrays are matched with the model's inputs by their names; arrays without names (`numpy.savez(file, a, b)`, or a
-    single .npy) by their order. Without -o, a line per output says what came out.
+    single .npy) by their order. Without -o, one line for each output describes it.
     """
     from ..runner import load
 
@@ -195,7 +195,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
 
 @click.command(short_help="Measure models beside other engines.")
 @click.argument("models", nargs=-1, required=True, metavar="MODEL…")
-@click.option("--peers", default="onnxruntime", show_default=True, help="Engines to compare with, by commas.")
+@click.option("--peers", default="onnxruntime", show_default=True, help="Engines to compare with, separated by commas.")
 @click.option("--threads", type=click.IntRange(1), help="Threads of each engine.  [default: all cores]")
 @SHAPE
 @click.option("--rounds", type=click.IntRange(1), default=20, show_default=True, help="Turns of each engine.")

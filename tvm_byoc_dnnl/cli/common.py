@@ -167,10 +167,10 @@ def model_options(command: _F) -> _F:
     """MODEL, and how to read and partition it."""
     command = _with_model_and_policy(command)
     for decorate in (
-        click.option("--max-regions", type=click.IntRange(0), help="At most so many regions: those with most work."),
+        click.option("--max-regions", type=click.IntRange(0), help="Keep only so many regions, those with most work."),
         click.option(
             "--force", multiple=True, metavar="NAME",
-            help="Offload these calls, named as for --exclude, whatever they are worth. May be repeated.",
+            help="Offload these calls, named as for --exclude, even if a policy declines them. May be repeated.",
         ),
         click.option(
             "--exclude", multiple=True, metavar="NAME",
@@ -178,12 +178,12 @@ def model_options(command: _F) -> _F:
         ),
         click.option(
             "--value", "values", multiple=True, callback=_values, metavar="NAME=NUMBERS",
-            help="Compile in the value of an input that decides shapes or axes, as in sr=16000. May be repeated.",
+            help="Value of an input that decides shapes or axes, as in sr=16000; made a constant. May be repeated.",
         ),
         SHAPE,
         click.option(
             "--compiler", default=DEFAULT_COMPILER, show_default=True, callback=_compilers, metavar="NAMES",
-            help="Who may take calls, in order of priority, separated by commas.",
+            help="Compilers that may take calls, in order of priority, separated by commas.",
         ),
         click.argument("model", type=EXISTING_FILE),
     ):  # fmt: skip
@@ -195,7 +195,7 @@ def format_option(command: _F) -> _F:
     """Argument ``output_format``: what regions become."""
     return click.option(
         "--format", "output_format", type=click.Choice(OUTPUTS), default=OUTPUTS[0], show_default=True,
-        help="What regions become: modules that this package's library runs, or C source that calls the vendor's.",
+        help="The form of regions: modules that this package's library runs, or C source that calls the vendor's.",
     )(command)  # fmt: skip
 
 

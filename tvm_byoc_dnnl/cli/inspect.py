@@ -51,7 +51,7 @@ def _explained(
     return report
 
 
-@click.command(short_help="Say what runs where, and why the rest stays with TVM.")
+@click.command(short_help="Show which call runs where, and why the others stay with TVM.")
 @model_options
 @click.option("--html", "html_file", type=NEW_FILE, help="Write a page with the graph drawn; reasons on hover.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the text.")
@@ -67,12 +67,12 @@ def explain(
     every_call: bool,
     output_format: str,
 ) -> None:
-    """Say what of MODEL runs where, and why the rest stays with TVM; nothing is compiled.
+    """Show which call of MODEL runs where, and why the others stay with TVM; nothing is compiled.
 
     \b
       tvm-byoc explain model.onnx
       tvm-byoc explain model.onnx --html model.html
-      tvm-byoc explain model.onnx --format source       also: which regions cannot be source
+      tvm-byoc explain model.onnx --format source       also lists regions that cannot be source
       tvm-byoc explain model.onnx --json - | jq '.calls[] | select(.compiler == null) | .reasons'
     """
     for path in (html_file, Path(json_file) if json_file not in (None, "-") else None):
@@ -92,10 +92,10 @@ def explain(
     click.echo(report.to_text(width=width, color=is_terminal, every_call=every_call), nl=False, color=is_terminal)
 
 
-@click.command(short_help="Look at this machine: versions, library, threads, conflicts.")
+@click.command(short_help="Check this machine: versions, library, threads, conflicts.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor(as_json: bool) -> int:
-    """Look at this machine: versions, libraries, instructions, threads, OpenMP runtimes, conflicts.
+    """Check this machine: versions, libraries, instructions, threads, OpenMP runtimes, conflicts.
 
     Exit status 1 means that something is broken; warnings alone give 0.
     """
@@ -129,7 +129,7 @@ def ops(compiler: str, as_json: bool) -> None:
       tvm-byoc ops
       tvm-byoc ops my_npu
 
-    Each call is decided with its own shapes and attributes; `tvm-byoc explain` gives the verdict on a model's.
+    Each call is decided with its own shapes and attributes; `tvm-byoc explain` shows the result for a model.
     """
     from ..registry import namespace
     from ..report.op_support import support_of
@@ -148,13 +148,13 @@ def _op_cells(rows: Iterable[Any]) -> list[tuple[str, ...]]:
     return [(row.name, row.how, " ".join(row.dtypes), row.notes) for row in rows]
 
 
-@click.command(short_help="Write down what runs where, for `check`.")
+@click.command(short_help="Write which call runs where to a file, for `check`.")
 @model_options
 @click.option("-o", "--output", type=NEW_FILE, help="The lock file.  [default: MODEL.lock]")
 def lock(
     model: ModelFile, compiler: list[str], shapes: Shapes, policy: RegionPolicy | None, output: Path | None
 ) -> None:
-    """Write down what of MODEL runs where, for `tvm-byoc check`.
+    """Write a file that says which call of MODEL runs where, for `tvm-byoc check`.
 
     \b
       tvm-byoc lock model.onnx            writes model.onnx.lock; commit it
@@ -180,8 +180,8 @@ def inputs(model: Path, as_json: bool) -> None:
       tvm-byoc inputs model.onnx
       tvm-byoc inputs model.so
 
-    Dims with a name are open: `--shape` fixes them. An input that decides shapes or axes wants its value while the
-    model is compiled: `--value`.
+    Dims with a name are open: `--shape` fixes them. For an input that decides shapes or axes, give the
+    value when you compile: `--value`.
     """
     rows, deciding = _inputs_of(model)
     if as_json:
@@ -219,15 +219,15 @@ def _lock_of(model: Path) -> Path:
     return model.with_name(model.name + ".lock")
 
 
-@click.command(short_help="Fail when a call runs elsewhere than locked.")
+@click.command(short_help="Fail when a call runs elsewhere than the lock file says.")
 @click.argument("model", type=EXISTING_FILE)
 @click.option("--lock", "lock_file", type=EXISTING_FILE, help="The lock file.  [default: MODEL.lock]")
 @click.option("--exact", is_flag=True, help="Fail on every difference, also on calls that are offloaded now.")
 def check(model: Path, lock_file: Path | None, exact: bool) -> int:
     """Fail when a call of MODEL runs elsewhere than its lock file says.
 
-    Compilers, shapes and policy are those of the lock file. Calls that a compiler took over since, or that the model
-    no longer has, are only mentioned: write the lock again to keep them.
+    Compilers, shapes and policy are those of the lock file. Calls that a compiler now takes in addition, or that the
+    model no longer has, are only mentioned: write the lock again to keep them.
     """
     from ..report.lock import Lock, compare
 

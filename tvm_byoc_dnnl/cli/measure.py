@@ -31,7 +31,7 @@ def _write(text: str, file: str | None) -> None:
         say(f"wrote {file}")
 
 
-@click.command(short_help="Say where a model's time goes, primitive by primitive.")
+@click.command(short_help="Show how a model's time is spent, primitive by primitive.")
 @model_options
 @_INPUTS
 @click.option(
@@ -51,7 +51,7 @@ def profile(
     json_file: str | None,
     trace: Path | None,
 ) -> None:
-    """Say where the time of one call of MODEL goes: primitives, layouts, TVM's calls, overhead.
+    """Show how the time of one call of MODEL is spent: primitives, layouts, TVM's calls, overhead.
 
     A model is compiled first; a library that was compiled before (model.so) is measured as it is.
 

@@ -118,7 +118,7 @@ class PortableCodegen(Codegen):
         return super().attempt(region, options) if fully else None
 
     def build(self, mod: tvm.IRModule, options: Mapping[str, Any]) -> tvm.IRModule:
-        """See `Route.build`; a module is made without asking the library, so what nobody has tried yet is tried now."""
+        """See `Route.build`; a module is made without asking the library, so untried regions are tried now."""
         regions = {gv: f for gv, f in mod.functions.items() if codegen_of(f) == self.compiler}
         attempts = {gv: self.attempt(f, options) for gv, f in regions.items() if not was_tried(f)}
         failures = {gv: failure for gv, failure in attempts.items() if failure is not None}
@@ -133,7 +133,7 @@ class PortableCodegen(Codegen):
         return self.create_source(lower_region(namespace(self.compiler), region, symbol))
 
     def _source(self, graph: PortableGraph) -> tvm.runtime.Module:
-        """``graph`` as source; as a module where it cannot be said in source, if somebody takes note of that."""
+        """``graph`` as source; a module where it cannot be written as source, if a caller collects such cases."""
         assert self.create_source is not None
         refusals = _REFUSALS.get()
         try:

@@ -1,4 +1,4 @@
-"""What the ONNX standard forbids and TVM's importer would take for something: refused, as ONNX Runtime refuses it.
+"""Models that the ONNX standard forbids, but TVM's importer would accept, are refused, as ONNX Runtime refuses them.
 
 Neither ONNX's checker nor its strict shape inference is used, since both refuse models that ONNX Runtime runs.
 """

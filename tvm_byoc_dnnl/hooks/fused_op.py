@@ -38,9 +38,9 @@ def register_fused_op(
 ) -> FusedOp:
     """Replace each match of a pattern by one operator with its own compute and schedule.
 
-    The PrimFunc that results goes through TVM's lowering, or through the ``tir_to_runtime`` hook of the namespace where
-    it has one. A match of which an intermediate result is used outside is refused, and so is one that could not run at
-    once because an input of it is computed from a result of it.
+    TVM lowers the resulting PrimFunc, or the ``tir_to_runtime`` hook of the namespace where it has one. A match is
+    refused if one of its intermediate results is used outside, or if one of its inputs is computed from one of its
+    results, so that it could not run as one call.
 
     Parameters
     ----------
@@ -50,8 +50,8 @@ def register_fused_op(
         What to find. Its root is a call; every operand of every call is written out.
     compute : callable, optional
         ``compute(*inputs, **parts)`` returns the result as a ``te.Tensor``; several in the order of root and
-        ``outputs``. There is one input for each leaf of the pattern (``wildcard()``, ``is_const()``), in the order in
-        which they stand in it from left to right; a shape arrives as a list of dims. ``parts`` are the matched calls,
+        ``outputs``. There is one input for each leaf of the pattern (``wildcard()``, ``is_const()``), in the
+        order of the pattern from left to right; a shape is passed as a list of dims. ``parts`` are the matched calls,
         for their attributes: those of ``annotations`` for which ``compute`` has a parameter of that name. By default
         the computes of the matched operators (`translate_to_te`).
     schedule : callable, optional

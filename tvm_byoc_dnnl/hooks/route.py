@@ -1,9 +1,9 @@
-"""The route by target hooks and fused operators; what they leave as it is goes on to the namespace's codegen.
+"""The route by target hooks and fused operators; regions that they do not change go to the namespace's codegen.
 
     region (Relax)  --relax_to_tir-->  call_tir of PrimFuncs   --(tir_passes, tir_to_runtime)-->  call_dps_packed
 
-What is the same for every vendor happens here: equal PrimFuncs are kept once, and the regions are replaced by the calls
-that they became.
+This file does the work that is the same for every vendor: it keeps equal PrimFuncs once, and replaces the regions by
+calls of them.
 """
 
 from __future__ import annotations

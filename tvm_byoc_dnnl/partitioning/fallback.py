@@ -116,7 +116,7 @@ class Fallback:
         self._cuts = count(1)
         self._built: dict[Any, RegionBuilder] = {}  # calls and results -> the function of just these
         self._tried: dict[RegionBuilder, Failure | None] = {}
-        # composite and compilers -> what the candidates behind it make of it, and what crashed meanwhile
+        # composite and compilers -> the result of the candidates after it, and the crashes meanwhile
         self._behind: dict[Any, tuple[Body, list[Entry]]] = {}
 
     def run(self) -> Plan:

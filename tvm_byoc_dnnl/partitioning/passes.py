@@ -27,8 +27,8 @@ def PartitionGraph(*, policy: RegionPolicy | None = None, strict: bool = False) 
     """Pass: merge composite functions into convex, maximal regions, one function with attribute ``Codegen`` each.
 
     Every region is tried as it is formed: lowered, planned and, for a namespace with a codegen of its own, compiled.
-    What fails goes to the next compiler in the function's attribute ``compiler`` or back to TVM, and the region is
-    formed again around it; the reasons are kept (`tvm_byoc_dnnl.log.read_log`).
+    A call that fails goes to the next compiler in the function's attribute ``compiler`` or back to TVM, and the region
+    is formed again without it; the reasons are kept (`tvm_byoc_dnnl.log.read_log`).
 
     Regions are named after their compiler and numbered in program order. Works on the result of
     `AnnotateExternalCompiler` and of any other pass that makes composite functions called ``<compiler>.<anything>``.

@@ -58,7 +58,7 @@ def _attach_metadata(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
 
 
 def byoc_pipeline(*, strict: bool = False, output: str = "module") -> tvm.transform.Pass:
-    """The pipeline behind ``tvm.compile(mod, "llvm", relax_pipeline="byoc")``.
+    """The pipeline of ``tvm.compile(mod, "llvm", relax_pipeline="byoc")``.
 
     Parameters
     ----------

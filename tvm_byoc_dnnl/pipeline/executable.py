@@ -1,4 +1,4 @@
-"""What `compile` returns: TVM's executable, whose export leaves a whole file or none, and one clear error."""
+"""The result of `compile`: TVM's executable, whose export writes a complete file or none, and raises one error."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ class ByocExecutable(VMExecutable):
     ) -> Any:
         """Write one shared library, as TVM's ``export_library`` does.
 
-        The file appears under its name when it is whole: it is written beside it and then renamed. So a library that
-        a process has loaded from there keeps working, and after a failure what was there still is. A device or a pipe
-        is written to, never replaced; of a symbolic link, the file that it points to is replaced, with a warning.
+        The file gets its name only when it is complete: it is written in the same folder and then renamed. So a process
+        that has loaded an older file can go on using it, and after a failure the older file is still there.
+        A device or a pipe is written to, never replaced; of a symbolic link, the file that it points to is
+        replaced, with a warning.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Steps that a caller forgot: TVM would end in an internal error, or leave everything to itself without a word."""
+"""Steps that a caller forgot: TVM would raise an internal error, or compile everything itself without a message."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _logger = logging.getLogger(__name__)
 def notice_forgotten_steps() -> None:
     """Let ``tvm.compile`` say which step is missing, for modules that have functions of our compilers.
 
-    TVM has no place for such a check: its pipelines take a module as it is. What it compiles, and how, stays.
+    TVM has no place for such a check: its pipelines take a module as it is. The check does not change the build.
     """
     build = tvm.relax.build
     if hasattr(build, "__wrapped__"):

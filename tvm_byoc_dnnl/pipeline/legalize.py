@@ -1,8 +1,8 @@
-"""Host code in place of what TVM makes of an operator, where that is wrong.
+"""Host code for operators that TVM lowers wrong.
 
-* TVM's gathers and scatters read and write foreign memory at an index that is out of range. Here such an index raises
-  an ``IndexError``, as in ONNX Runtime. Negative indices are out of range too, except for scatter_elements: what
-  counts from the end in ONNX, the importer has made positive.
+* TVM's gathers and scatters read and write memory of others at an index that is out of range. Here such an index raises
+  an ``IndexError``, as in ONNX Runtime. Negative indices are out of range too, except for scatter_elements: the
+  importer has made ONNX's indices that count from the end positive.
 * Sums of float16 are made in float16; here in float32.
 * LLVM has no float16 form of some functions; they are computed in float32 between casts.
 """

@@ -1,4 +1,4 @@
-"""What a compiled model says of itself: inputs, outputs, versions of its builders, what was not offloaded as asked.
+"""Data that a compiled model contains about itself: inputs, outputs, versions, calls that were not offloaded as asked.
 
 Stored as a Relax function that returns JSON in a byte tensor, so that it survives ``export_library`` with nothing
 but TVM's VM.

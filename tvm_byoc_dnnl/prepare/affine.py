@@ -10,7 +10,7 @@
     |                                     |
     batch_norm | · s | / s | + t | - t    |                    constants per channel of the result
 
-provided that the weights are constant and nothing else reads what lies between. A shift before the operator stays
+if the weights are constant and nothing else reads the results in between. A shift before the operator is not folded
 where a padding of zeros, which have no shift, takes part in a sum. A batch_norm that follows something else takes the
 multiply and add after it into its own scale and shift. The bias of a linear operator always ends as
 ``add(linear, constant)``, shaped (1, C, 1, 1) after a convolution and (N,) after a matmul. A single number is also

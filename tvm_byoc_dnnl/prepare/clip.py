@@ -1,6 +1,6 @@
 """Bounds: one ``clip``, ``nn.relu``, ``maximum`` or ``minimum`` for any chain of them.
 
-NaN: ONNX Runtime's Clip, Relu, Max and Min all hand a NaN on. TVM's importer and operators do not (its max and
+NaN: ONNX Runtime's Clip, Relu, Max and Min all pass a NaN on. TVM's importer and operators do not (its max and
 min return the second operand when the first is NaN: relu gives 0, clip the upper bound), and Relax has no
 operator that would. So a NaN may come out as another bound than before; for numbers nothing changes.
 """

@@ -6,7 +6,7 @@
     where(isnan(softmax(x)), 0, softmax(x))    the same, as PyTorch exports it to ONNX
 
 All of them are ``nn.softmax`` of x. Where a mask is known only at run time a guard becomes ``nn.relu``: a row of -inf
-gives NaN, a softmax is not negative, and relu makes 0 of a NaN (see `clip`, also for scores that are NaN themselves).
+gives NaN, a softmax is not negative, and relu turns a NaN into 0 (see `clip`, also for scores that are NaN themselves).
 """
 
 from __future__ import annotations

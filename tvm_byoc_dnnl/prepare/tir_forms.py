@@ -1,8 +1,8 @@
 """TIR functions that the importer wrote although Relax has an operator for them.
 
-ONNX's Clip and Pad (and ``auto_pad``) arrive as ``call_tir`` of functions that only *look* like a known operator.
-None is trusted by its name: what it must be is read from its one store, the function is generated again from
-that, and the two must be structurally equal.
+ONNX's Clip and Pad (and ``auto_pad``) are imported as ``call_tir`` of functions that *look* like a known operator.
+The name of a function is not trusted: its only store says which operator it should be, the function is generated
+again from that, and the two must be structurally equal.
 """
 
 from __future__ import annotations

@@ -19,11 +19,11 @@ class Work:
     flops : int
         Operations.
     bytes : int
-        Arguments and results that cross its border.
+        Size of its arguments and results.
     ops : sequence of str
         Operators, each once.
     is_cheap : bool
-        Nothing but copies and cheap elementwise calls.
+        It has only copies and cheap elementwise calls.
     is_beside_host : bool
         A call that stays with TVM makes an argument, or reads a result.
     calls : sequence of relax.Call
@@ -42,8 +42,8 @@ class Work:
 class RegionPolicy:
     """Which calls are worth a region of their own. The plain ``RegionPolicy()`` takes all that a compiler accepts.
 
-    A region costs a call, a pass over its arguments and results, perhaps their change of layout, and the fusion of its
-    calls with their neighbours in TVM. A single addition between two calls of TVM does not earn that.
+    A region has a cost: a call, reading its arguments and writing its results, perhaps changes of their layout, and TVM
+    can no longer fuse its calls with their neighbours. A single addition between two calls of TVM is not worth that.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class RegionPolicy:
     min_intensity : float
         Regions with fewer operations per byte of their arguments and results stay with TVM.
     cheap_beside_host : bool
-        Whether regions of nothing but copies, additions, comparisons and the like are formed beside calls that stay
+        Whether regions of only copies, additions, comparisons and the like are formed beside calls that stay
         with TVM, which would fuse them.
     exclude : sequence of str
         Calls that are not offloaded: operators (``"relax.nn.softmax"``), names of variables that hold results, or names

@@ -1,4 +1,4 @@
-"""Lock files: what runs where, in a small text file, so that CI sees when an upgrade moves a call off its accelerator.
+"""Lock files: a small text file says which call runs where, so that CI notices when an upgrade changes that.
 
     # 177 of 177 calls offloaded; apache-tvm 0.27.0.post1
     format tvm_byoc_dnnl.lock 1

@@ -1,4 +1,4 @@
-"""What a library makes of the calls of a region: lower it once more, with every node marked by the calls it is from."""
+"""The primitives of a region: it is lowered once more, with every node marked by the calls that it is made from."""
 
 from __future__ import annotations
 

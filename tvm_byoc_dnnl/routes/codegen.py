@@ -88,5 +88,5 @@ class OwnCodegen(Codegen):
         return function(functions, options, constant_names)
 
     def attempt(self, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:
-        """See `Route.attempt`; what nobody has registered yet is not missed before the build."""
+        """See `Route.attempt`; a codegen that is not registered yet is an error only in the build."""
         return super().attempt(region, options) if fully or self.function is not None else None

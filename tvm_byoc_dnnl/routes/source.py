@@ -28,7 +28,7 @@ class SourceBuild:
     include : sequence of Path
         Folders of headers, besides those of TVM.
     libraries : sequence of Path
-        Shared libraries. What is linked looks for them beside itself first, then where they are now.
+        Shared libraries. The linked library looks for them in its own folder first, then where they are now.
     """
 
     include: Sequence[Path] = ()
@@ -36,7 +36,7 @@ class SourceBuild:
 
     @property
     def compile_options(self) -> list[str]:
-        """For the compiler; TVM's own headers included. What is hot runs inside of the libraries."""
+        """For the compiler; TVM's own headers included. The time-consuming code is inside of the libraries."""
         folders = [
             *self.include,
             tvm.libinfo.find_include_path(),

@@ -1,9 +1,9 @@
 """Run TVM's legalisers on TE tensors.
 
-A legaliser is a Python function ``(BlockBuilder, Call) -> Expr`` behind a C++ function table: it gets its
-:class:`BlockBuilder` built anew from a handle, so a subclass or a stand-in does not reach it. What it can see is
-the class attribute ``call_te``, so that attribute is replaced while a legaliser runs. Only calls on the capturing
-builder, in the capturing thread, are diverted; everybody else gets TVM's method.
+A legaliser is a Python function ``(BlockBuilder, Call) -> Expr`` in a C++ function table. It gets a new
+:class:`BlockBuilder` that is made from a handle, so it would not see a subclass or another object. But it uses the
+class attribute ``call_te``, so that attribute is replaced while a legaliser runs. Only calls on the capturing
+builder, in the capturing thread, are intercepted; all others get TVM's method.
 """
 
 from __future__ import annotations

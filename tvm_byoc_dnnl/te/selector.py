@@ -41,7 +41,7 @@ class TECompute:
         Its name in a preference list.
     fn : callable, optional
         ``fn(attrs, *args)`` returns a ``te.Tensor`` or a list of them. An argument is a ``te.Tensor``, a list
-        (for a tuple or a shape), or a TIR expression. None: what TVM lowers the op to.
+        (for a tuple or a shape), or a TIR expression. None: TVM's lowering.
     supports : callable, optional
         ``supports(attrs, *args)`` says whether the compute applies to this call. None: always.
     """

@@ -1,7 +1,7 @@
-"""Fourier transforms of a known length as what they are: a matmul with sines and cosines, a convolution if short-time.
+"""Fourier transforms of a known length, written as a matmul with sines and cosines, or as a convolution (short-time).
 
 A fast transform takes fewer operations, but Relax has none, and at the lengths of speech frames a matmul is as fast.
-Complex numbers lie in a last axis of two: real and imaginary part.
+Complex numbers have a last axis of size two: real and imaginary part.
 """
 
 from __future__ import annotations
