@@ -1,4 +1,4 @@
-"""Calls that overwrite an argument: what reads the old values has to stay in front of them."""
+"""Calls that overwrite an argument: calls that read the old values have to stay before them."""
 
 from __future__ import annotations
 

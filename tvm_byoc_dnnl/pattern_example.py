@@ -1,4 +1,4 @@
-"""Small graphs that a pattern matches: what a vendor registers with it, and the conformance kit tests it with."""
+"""Small graphs that a pattern matches: a vendor registers them with it, and the conformance kit tests it with them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["pattern_example"]
 def pattern_example(
     function: Callable[..., Any], *shapes: Sequence[int], dtype: str = "float32"
 ) -> Callable[[], tvm.IRModule]:
-    """What `register_pattern` takes as ``example``, out of an expression.
+    """Make the argument ``example`` of `register_pattern` from an expression.
 
     Parameters
     ----------

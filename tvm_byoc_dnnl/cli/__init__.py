@@ -22,7 +22,7 @@ __all__ = ["cli", "main"]
 _BAD_INPUT = (InputError, ArtifactError, UnsupportedError)
 _DEBUG = "TVM_BYOC_DEBUG"
 _VERBOSE = "--verbose"
-#: what click raises for a bare `tvm-byoc` (from 8.2 on; before, it prints the help by itself)
+#: click raises this for a bare `tvm-byoc` (from 8.2 on; before, it prints the help by itself)
 _NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
@@ -35,7 +35,7 @@ _EPILOG = (
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EPILOG)
 @click.version_option(__version__, message="tvm-byoc-dnnl %(version)s")
 def cli() -> None:
-    """Run ONNX models on TVM with a vendor's library: compile, run, measure, and see what runs where and why.
+    """Run ONNX models on TVM with a vendor's library: compile, run, measure, and see which call runs where, and why.
 
     \b
       tvm-byoc explain model.onnx                     what goes to the library, and why the rest does not

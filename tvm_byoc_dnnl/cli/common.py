@@ -144,7 +144,7 @@ SHAPE = click.option(
 
 
 def _with_model_and_policy(command: _F) -> _F:
-    """Two arguments: ``model``, the file and its values, and ``policy``, what is worth a region, or ``None``."""
+    """Two arguments: ``model``, the file and its values, and ``policy``, the user's region policy, or ``None``."""
 
     @functools.wraps(command)
     def call(
@@ -192,7 +192,7 @@ def model_options(command: _F) -> _F:
 
 
 def format_option(command: _F) -> _F:
-    """Argument ``output_format``: what regions become."""
+    """Argument ``output_format``: the form of regions."""
     return click.option(
         "--format", "output_format", type=click.Choice(OUTPUTS), default=OUTPUTS[0], show_default=True,
         help="The form of regions: modules that this package's library runs, or C source that calls the vendor's.",

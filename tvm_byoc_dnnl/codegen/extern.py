@@ -165,7 +165,7 @@ def portable_codegen(
         The same as a source module (kind ``"c"``), for ``output="source"``; raises `UnsupportedError` for what cannot
         be said in source.
     source_build : callable, optional
-        ``source_build() -> SourceBuild``: what such a source is compiled with.
+        ``source_build() -> SourceBuild``: the headers and libraries that such a source needs.
     options : mapping, optional
         Options that lowerings read from ``g.graph.options``, and their defaults.
     """

@@ -1,4 +1,4 @@
-"""Inputs whose values decide what is compiled: target shapes, axes, bounds, sizes.
+"""Inputs whose values decide shapes or axes of the compiled model: target shapes, axes, bounds, sizes.
 
 ONNX lets a caller give them at run time. TVM wants them while it compiles, so a model that has such inputs is compiled
 for the values of a call.
@@ -39,7 +39,7 @@ _END = frozenset({"Shape", "Size"})
 
 
 def deciding_inputs(model: onnx.ModelProto) -> list[str]:
-    """Names of the inputs of a model whose values decide what is compiled, in the model's order."""
+    """Names of the inputs of a model whose values decide shapes or axes, in the model's order."""
     graph = model.graph
     known = {t.name for t in graph.initializer}
     makers = {name: node for node in graph.node for name in node.output}

@@ -55,7 +55,7 @@ def BuildRegions(*, strict: bool = False) -> tvm.transform.Pass:
 
 
 def settle_regions(mod: tvm.IRModule, target: str | tvm.target.Target = "llvm") -> tvm.IRModule:
-    """The regions that `BuildRegions` would build in the end, as regions: what cannot be built has gone back already.
+    """The regions that `BuildRegions` would build in the end, as regions; calls that cannot be built went back before.
 
     A namespace whose library is missing on this machine keeps its regions.
     """

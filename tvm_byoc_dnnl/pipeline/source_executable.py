@@ -48,7 +48,7 @@ def _options(builds: Sequence[SourceBuild]) -> list[str]:
 
 
 class SourceExecutable(ByocExecutable):
-    """What `compile` returns for ``output="source"``: it knows what its sources are compiled and linked with.
+    """The result of `compile` for ``output="source"``: it knows the headers and libraries that its sources need.
 
     Parameters
     ----------

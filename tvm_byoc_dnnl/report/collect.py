@@ -48,7 +48,7 @@ def explain(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     output: str = "module",
 ) -> Report:
-    """What runs where and why: regions are built as `compile` builds them, and what fails there has gone back.
+    """Find which call runs where, and why: regions are built as `compile` builds them, and those that fail are undone.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def explain(
     shapes : mapping, optional
         Input name → shape, to fix dimensions that an ONNX model leaves open; a name such as ``"N"`` leaves one open.
     policy : RegionPolicy, optional
-        What is worth a region; by default each namespace's own policy. Of no effect on a partitioned module.
+        Decides which regions are worth a call; by default each namespace's policy. No effect on a partitioned module.
     options : mapping, optional
         Namespace → option → value, as in `compile`.
     output : str

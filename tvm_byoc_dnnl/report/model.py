@@ -51,7 +51,7 @@ class Candidate:
 
 @dataclass
 class CallReport:
-    """One call: who runs it and how, or every reason why it stays with TVM.
+    """One call: its compiler and its implementation, or every reason why it stays with TVM.
 
     Attributes
     ----------
@@ -159,7 +159,7 @@ class Totals:
 
 @dataclass
 class ReportData:
-    """What runs where and why.
+    """The calls of a model, with the compiler of each and the reasons.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Who would take a call, and why the others do not: each is asked again, and what the build noted is added."""
+"""The reasons for each call: every compiler is asked again, and the notes of the build are added."""
 
 from __future__ import annotations
 

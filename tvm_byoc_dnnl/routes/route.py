@@ -26,7 +26,7 @@ class Route(ABC):
     makes_source : bool
         Whether `source` may succeed.
     source_build : callable, optional
-        ``source_build() -> SourceBuild``: what such a source is compiled with.
+        ``source_build() -> SourceBuild``: the headers and libraries that such a source needs.
     """
 
     compiler: str

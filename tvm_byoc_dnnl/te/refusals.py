@@ -73,7 +73,7 @@ FLOATS_ONLY = frozenset({"relax.log_add_exp"})
 
 
 class Refusal(UnsupportedError):
-    """An `UnsupportedError` that remembers what was refused, and why."""
+    """An `UnsupportedError` that remembers the refused construct, and the reason."""
 
     def __init__(self, what: str, reason: str, advice: str):
         super().__init__(f"{what} cannot be translated to TE: {reason}; {advice}")

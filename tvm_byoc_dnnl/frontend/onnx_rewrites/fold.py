@@ -1,6 +1,6 @@
 """Constant subgraphs folded: mostly the arithmetic on shapes that exporters write.
 
-Known dims turn ``Shape`` into a constant, and what follows is computed by ONNX's own reference
+Known dims turn ``Shape`` into a constant, and its readers are computed by ONNX's own reference
 implementation. Large results are left to be computed at run time, except for weights written as one number
 (``ConstantOfShape``).
 """
