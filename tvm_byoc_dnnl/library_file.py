@@ -19,7 +19,7 @@ import tvm_ffi
 from . import _native
 from .errors import ArtifactError
 
-__all__ = ["check", "seal"]
+__all__ = ["check", "is_library", "seal"]
 
 _MAGIC = b"tvm_byoc_dnnl checksum 1"
 _LENGTH = struct.Struct("<I")
@@ -34,6 +34,14 @@ _SECTION.names = "name", "type", "flags", "address", "offset", "size", "link", "
 _SYMBOL = np.dtype("u4, u1, u1, u2, u8, u8", align=False)
 _SYMBOL.names = "name", "info", "other", "section", "value", "size"
 _DYNAMIC_SYMBOLS = 11
+
+
+def is_library(path: Path) -> bool:
+    """Whether a file is there and begins as an ELF file does."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(4) == b"\x7fELF"
 
 
 def seal(path: Path) -> None:

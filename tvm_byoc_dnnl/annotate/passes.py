@@ -18,6 +18,7 @@ from ..regions.failure import describe
 from ..registry import Namespace, Pattern, namespace
 from ..relax_utils import codegen_of, composite_of, is_host_function, ops_of, with_functions
 from ..verdict import Crash, Reject, as_reject
+from .asked import with_asked
 from .choice import CANDIDATES_ATTR, Choice, first_in_order
 from .escape import refuse_escape
 from .naming import NAME_ATTR, restore_names, with_unique_names
@@ -209,7 +210,9 @@ def AnnotateExternalCompiler(
             mod = relax.transform.DeadCodeElimination()(mod)
         entries: list[Entry] = []
         refused: list[RefusedMatch] = []
-        for compilers, functions in _by_compilers(mod, default).items():
+        groups = _by_compilers(mod, default)
+        asked = [name for compilers in groups for name in compilers]
+        for compilers, functions in groups.items():
             known = {op for name in compilers for op in namespace(name).ops()}
             ready = {gv: with_unique_names(spread_tuples(mod[gv], known)) for gv in functions}
             # The attribute tells PartitionGraph whom it may ask next.
@@ -218,9 +221,8 @@ def AnnotateExternalCompiler(
             mod = matcher.run(with_functions(mod, ready), [gv.name_hint for gv in functions])
             refused += matcher.refused
             entries += matcher.entries({gv.name_hint: func for gv, func in ready.items()})
-        return with_refused(
-            with_entries(with_functions(mod, owned), entries), refused
-        )  # the passes above rewrite every function
+        mod = with_functions(mod, owned)  # the passes above rewrite every function
+        return with_asked(with_refused(with_entries(mod, entries), refused), asked)
 
     return annotate
 

@@ -15,6 +15,7 @@ import click
 from ..api import DEFAULT_COMPILER
 from ..errors import InputError
 from ..files import write_text
+from ..library_file import is_library
 from ..regions.policy import RegionPolicy
 from ..signature import TensorInfo, shape_options
 from .common import (
@@ -67,10 +68,13 @@ def explain(
     every_call: bool,
     output_format: str,
 ) -> None:
-    """Show which call of MODEL runs where, and why the others stay with TVM; nothing is compiled.
+    """Show which call of MODEL, an .onnx file or a compiled library, runs where, and why the others stay with TVM.
+
+    Nothing is compiled.
 
     \b
       tvm-byoc explain model.onnx
+      tvm-byoc explain model.so                        shows what its build has noted
       tvm-byoc explain model.onnx --html model.html
       tvm-byoc explain model.onnx --format source       also lists regions that cannot be source
       tvm-byoc explain model.onnx --json - | jq '.calls[] | select(.compiler == null) | .reasons'
@@ -193,12 +197,12 @@ def inputs(model: Path, as_json: bool) -> None:
         click.echo(f"{row.name:<{width}}  {row.type_text}{decides}")
     options = [shape_options([r for r in rows if r.name not in deciding])]
     options += [f"--value {name}=NUMBERS" for name in deciding]
-    if any(options) and not _is_library(model):
+    if any(options) and not is_library(model):
         say(f"to fix them: tvm-byoc explain {model} {' '.join(filter(None, options))}")
 
 
 def _inputs_of(model: Path) -> tuple[Sequence[TensorInfo], list[str]]:
-    if _is_library(model):
+    if is_library(model):
         from ..runner import load
 
         return load(model).inputs, []
@@ -208,11 +212,6 @@ def _inputs_of(model: Path) -> tuple[Sequence[TensorInfo], list[str]]:
 
     proto = load_onnx(model)
     return model_inputs(proto), deciding_inputs(proto)
-
-
-def _is_library(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(4) == b"\x7fELF"
 
 
 def _lock_of(model: Path) -> Path:

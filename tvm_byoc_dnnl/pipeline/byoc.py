@@ -18,7 +18,7 @@ from .forgotten import notice_forgotten_steps
 from .legalize import LEGALIZATIONS
 from .metadata import attach_metadata
 from .name import PIPELINE
-from .regions import BuildRegions
+from .regions import build_regions
 from .weights import OwnWeights, OwnWeightsUnlessSource
 
 __all__ = ["PIPELINE", "byoc_pipeline"]
@@ -52,11 +52,6 @@ def _has_short_dims(func: tvm.tirx.PrimFunc) -> bool:
     return any(dtype_of(dim.ty) != "int64" for p in func.params for dim in getattr(p, "shape", ()))
 
 
-@tvm.transform.module_pass(opt_level=0, name="AttachMetadata")
-def _attach_metadata(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
-    return attach_metadata(mod)
-
-
 def byoc_pipeline(*, strict: bool = False, output: str = "module") -> tvm.transform.Pass:
     """The pipeline of ``tvm.compile(mod, "llvm", relax_pipeline="byoc")``.
 
@@ -80,10 +75,10 @@ def byoc_pipeline(*, strict: bool = False, output: str = "module") -> tvm.transf
         target = tvm.target.Target.current(allow_none=False)
         if output == "source":
             mod = with_options(mod, {n: {"output": output} for n in compilers() if namespace(n).route.makes_source})
+        regions, mod = build_regions(mod, strict=strict)
+        mod = attach_metadata(mod, regions)  # after all that may write to the log
         return tvm.transform.Sequential(
             [
-                BuildRegions(strict=strict),
-                _attach_metadata,  # after all passes that may write to the log
                 *cpu.library_dispatch_passes(target),
                 _keep_from_fusion,
                 relax.transform.LegalizeOps(LEGALIZATIONS),

@@ -1,12 +1,13 @@
-"""Data that a compiled model contains about itself: inputs, outputs, versions, calls that were not offloaded as asked.
+"""Data that a compiled model contains about itself: inputs, outputs, versions, and the compiler of each call.
 
-Stored as a Relax function that returns JSON in a byte tensor, so that it survives ``export_library`` with nothing
-but TVM's VM.
+Stored as Relax functions that return bytes in a tensor, so that it survives ``export_library`` with nothing but TVM's
+VM. The account of the calls is a function of its own, which only a report calls.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import asdict
 from typing import Any
 
@@ -16,18 +17,35 @@ from tvm import relax
 
 from .._compat import make_constant
 from .._version import __version__
+from ..annotate.asked import asked_of
+from ..calls.account import account_of
+from ..calls.model import ReportData
+from ..calls.record import from_bytes, to_bytes
 from ..errors import ArtifactError
 from ..log import read_log
 from ..signature import inputs_of, outputs_of
 
-__all__ = ["METADATA_FUNCTION", "attach_metadata", "read_metadata"]
+__all__ = ["METADATA_FUNCTION", "REPORT_FUNCTION", "attach_metadata", "read_account", "read_metadata"]
+
+_logger = logging.getLogger(__name__)
 
 METADATA_FUNCTION = "byoc_metadata"
 METADATA_VERSION = 1
+REPORT_FUNCTION = "byoc_report"
 
 
-def attach_metadata(mod: tvm.IRModule, entry: str = "main") -> tvm.IRModule:
-    """Add the function `METADATA_FUNCTION` that describes ``entry``; without ``entry`` the module stays as it is."""
+def attach_metadata(mod: tvm.IRModule, regions: tvm.IRModule, entry: str = "main") -> tvm.IRModule:
+    """Add functions that describe ``entry``; without ``entry`` the module stays as it is.
+
+    Parameters
+    ----------
+    mod : IRModule
+        The module, its regions built.
+    regions : IRModule
+        The same module with its regions as functions.
+    entry : str
+        Name of the model's function.
+    """
     names = {gv.name_hint: gv for gv in mod.get_global_vars()}
     if entry not in names or METADATA_FUNCTION in names:
         return mod
@@ -39,11 +57,35 @@ def attach_metadata(mod: tvm.IRModule, entry: str = "main") -> tvm.IRModule:
         "outputs": [asdict(o) for o in outputs_of(mod[names[entry]])],
         "log": [asdict(e) for e in read_log(mod)],
     }
-    data = np.frombuffer(json.dumps(record).encode(), dtype="uint8")
+    found = {METADATA_FUNCTION: json.dumps(record).encode(), REPORT_FUNCTION: _account(regions)}
     bb = relax.BlockBuilder(mod)
-    with bb.function(METADATA_FUNCTION, []):
-        bb.emit_func_output(make_constant(data))
+    for name, data in found.items():
+        if data and name not in names:
+            with bb.function(name, []):
+                bb.emit_func_output(make_constant(np.frombuffer(data, dtype="uint8")))
     return bb.finalize()
+
+
+def _account(regions: tvm.IRModule) -> bytes:
+    try:
+        return to_bytes(account_of(regions, asked_of(regions), with_primitives=False))
+    except Exception:  # a model without its account is better than none
+        _logger.warning("the compiled model will not say what runs where", exc_info=True)
+        return b""
+
+
+def read_account(module: tvm.runtime.Module) -> ReportData | None:
+    """Who runs which call of a compiled model, ``None`` when it does not say.
+
+    Raises
+    ------
+    ArtifactError
+        If it is of another version.
+    """
+    vm = relax.VirtualMachine(module, tvm.cpu())
+    if not vm.module.implements_function(REPORT_FUNCTION):
+        return None
+    return from_bytes(vm[REPORT_FUNCTION]().numpy().tobytes())
 
 
 def read_metadata(vm: relax.VirtualMachine) -> dict[str, Any] | None:

@@ -20,7 +20,7 @@ from ..registry import Namespace, compilers, namespace
 from ..relax_utils import codegen_of, with_functions
 from ..target_options import get_target_options
 
-__all__ = ["BuildRegions", "settle_regions"]
+__all__ = ["BuildRegions", "build_regions", "settle_regions"]
 
 _logger = logging.getLogger(__name__)
 
@@ -46,12 +46,27 @@ def BuildRegions(*, strict: bool = False) -> tvm.transform.Pass:
 
     @tvm.transform.module_pass(opt_level=0, name="BuildRegions")
     def run(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
-        while owners := {codegen_of(f) for f in mod.functions.values()} - {""}:
-            name = min(owners)
-            mod = _build(mod, namespace(name) if name in compilers() else Namespace(name), strict)
-        return mod
+        return build_regions(mod, strict=strict)[1]
 
     return run
+
+
+def build_regions(mod: tvm.IRModule, *, strict: bool) -> tuple[tvm.IRModule, tvm.IRModule]:
+    """The module with the regions that can be built as functions, and the same one with these regions built.
+
+    Where one cannot be built, all are built again: others may have got what it lost.
+    """
+    built = mod
+    while owners := {codegen_of(f) for f in built.functions.values()} - {""}:
+        name = min(owners)
+        ns = namespace(name) if name in compilers() else Namespace(name)
+        try:
+            built = _build(built, ns, strict)
+        except BrokenRegions as broken:
+            built = mod = _without(mod, ns, broken)
+            if strict:
+                raise_failures(read_log(mod))
+    return mod, built
 
 
 def settle_regions(mod: tvm.IRModule, target: str | tvm.target.Target = "llvm") -> tvm.IRModule:
@@ -84,14 +99,8 @@ def _build(mod: tvm.IRModule, ns: Namespace, strict: bool) -> tvm.IRModule:
     install_codegen(ns)
     options = _options(mod, ns)
     check_output(options.get("output", OUTPUTS[0]))  # the user's mistake, no region's
-    try:
-        with collect_refusals() as refusals:
-            built = ns.route.build(mod, options)
-    except BrokenRegions as broken:
-        mod = _without(mod, ns, broken)
-        if strict:
-            raise_failures(read_log(mod))
-        return mod
+    with collect_refusals() as refusals:
+        built = ns.route.build(mod, options)
     return with_entries(built, _entries(ns, refusals, strict))
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..calls.model import CallReport, Candidate, NearMiss, RegionReport, Totals
 from .collect import explain
-from .model import CallReport, Candidate, NearMiss, RegionReport, Totals
 from .report import Report
 
 __all__ = ["CallReport", "Candidate", "NearMiss", "RegionReport", "Report", "Totals", "explain"]

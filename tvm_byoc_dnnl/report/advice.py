@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
-from .model import CallReport, ReportData
+from ..calls.model import CallReport, ReportData
 from .words import count, percent
 
 __all__ = ["advise"]

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from importlib import resources
 from typing import Any
 
+from ..calls.model import CallReport, ReportData
 from .layout import Drawing, draw
-from .model import CallReport, ReportData
 from .text import render_text
 
 __all__ = ["render_html"]

@@ -18,9 +18,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ..calls.model import CallReport, ReportData
 from ..errors import ArtifactError
 from ..regions.policy import RegionPolicy
-from .model import CallReport, ReportData
 from .words import count
 
 __all__ = ["Drift", "Lock", "compare", "make_lock"]

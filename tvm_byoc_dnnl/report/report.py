@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from os import PathLike
 
+from ..calls.model import ReportData
 from ..files import write_text
 from .html import render_html
-from .model import ReportData
 from .text import render_text
 
 __all__ = ["Report"]

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 import tvm
 
 from ..annotate.passes import AnnotateExternalCompiler
+from ..calls.model import CallReport
 from ..prepare import Prepare
 from ..registry import Namespace
 from ..relax_utils import composite_of, is_host_function, ops_of
-from .model import CallReport
 from .words import count
 
 __all__ = ["rewritten_patterns"]

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from .model import CallReport, ReportData
+from ..calls.model import CallReport, ReportData
 from .words import count, percent, quantity
 
 __all__ = ["render_text"]

@@ -1,0 +1,223 @@
+"""The account of a module's calls, as plain data: who runs each, and why the others do not."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from .._compat import dtype_of, is_constant, shape_dims
+from ..annotate.refused import RefusedMatch, read_refused
+from ..cost import call_bytes, call_flops, type_bytes
+from ..prepare.misses import Miss, read_misses
+from ..registry import Namespace, compilers, namespace
+from ..relax_utils import codegen_of, is_host_function
+from ..signature import NODES_ATTR
+from .flow import Flow, Node, read_flow
+from .model import CallReport, NearMiss, RegionReport, ReportData, Totals
+from .primitives import Primitive, RegionPrimitives, primitives_of
+from .reasons import BuildLog, verdicts
+
+__all__ = ["account_of"]
+
+_PACKAGES = ("tvm-byoc-dnnl", "apache-tvm", "apache-tvm-ffi")
+
+
+def account_of(mod: tvm.IRModule, asked: Sequence[str], *, with_primitives: bool = True) -> ReportData:
+    """Who runs each call of a partitioned module.
+
+    Parameters
+    ----------
+    mod : IRModule
+        The module; its regions are those that will be built.
+    asked : sequence of str
+        The namespaces that were asked, in order of priority.
+    with_primitives : bool
+        Lower each region once more and ask its library how it runs the result.
+    """
+    flow = read_flow(mod)
+    owners = [n.compiler for n in flow.nodes if n.compiler]
+    known = compilers()  # a region's codegen may be TVM's own
+    by_name = {n: namespace(n) if n in known else Namespace(n) for n in dict.fromkeys([*asked, *owners])}
+    uses: dict[tuple[str, int], list[Node]] = {}
+    for node in flow.nodes:
+        uses.setdefault((node.region, node.use), []).append(node)
+    lowered = {
+        name: primitives_of(by_name[codegen_of(func)], func, name, uses.get((name, 0), []))
+        if with_primitives
+        else RegionPrimitives()
+        for name, func in flow.regions.items()
+    }
+    made = {
+        node: lowered[name].of_call.get(position, [])
+        for (name, _), nodes in uses.items()
+        if name
+        for position, node in enumerate(nodes)
+    }
+    matches, forms, log = _matches(flow, read_refused(mod)), read_misses(mod), BuildLog(mod)
+    onnx_nodes = _onnx_nodes(mod)
+    calls = []
+    for node in flow.nodes:
+        call = _call(node, by_name, made.get(node, []))
+        call.onnx_node = _onnx_node(call, onnx_nodes)
+        call.candidates, call.reasons = verdicts(node, list(by_name.values()), log)
+        call.near_misses = [*_refused(node, matches), *_forms(node, forms), *_apart(node, made.get(node, []))]
+        calls.append(call)
+    inside: dict[str | None, list[CallReport]] = {}
+    for call in calls:
+        inside.setdefault(call.region, []).append(call)
+    regions = [_region(name, flow, inside.get(name, []), lowered[name].reorders) for name in flow.regions]
+    silent = {r.compiler for r in regions if r.reorders is None and by_name[r.compiler].describe is not None}
+    return ReportData(
+        list(by_name),
+        calls,
+        regions,
+        _totals(calls, regions),
+        symbols=flow.symbols(),
+        unasked=sorted(silent) if with_primitives else [],
+        versions=_versions([*_PACKAGES, *(p for ns in by_name.values() for p in ns.doctor.packages)]),
+    )
+
+
+def _onnx_nodes(mod: tvm.IRModule) -> dict[tuple[str, str], str]:
+    """(function, variable) -> ONNX node, as the importer noted it."""
+    return {
+        (gv.name_hint, str(variable)): str(node)
+        for gv, func in mod.functions.items()
+        if is_host_function(func)
+        for variable, node in (func.attrs or {}).get(NODES_ATTR, {}).items()
+    }
+
+
+def _onnx_node(call: CallReport, nodes: Mapping[tuple[str, str], str]) -> str | None:
+    """The node of a call; the variables that passes add are named after the one that they belong to."""
+    name = call.name
+    while name and (call.function, name) not in nodes:
+        name = name.rpartition("_")[0]
+    return nodes.get((call.function, name))
+
+
+def _call(node: Node, namespaces: Mapping[str, Namespace], made: Sequence[Primitive]) -> CallReport:
+    pattern = node.composite.partition(".")[2]
+    is_fused = bool(pattern) and pattern in namespaces[node.compiler].patterns
+    work = [p for p in made if not p.is_view] or made
+    return CallReport(
+        id=node.id,
+        op=node.op,
+        kernel=node.kernel,
+        name=node.name,
+        function=node.function,
+        compiler=node.compiler or None,
+        region=node.region or None,
+        use=node.use,
+        pattern=node.composite if is_fused else None,
+        primitive=", ".join(dict.fromkeys(p.label for p in work)) or None,
+        implementation=", ".join(dict.fromkeys(p.implementation for p in work if p.implementation)) or None,
+        step=work[0].step if work else None,
+        flops=call_flops(node.call),
+        bytes=call_bytes(node.call),
+        output=_type_text(node.call.ty),
+        attrs=_attrs_text(node.call.attrs),
+        inputs=[n.id for n in node.inputs],
+    )
+
+
+def _refused(node: Node, matches: Mapping[str, list[tuple[RefusedMatch, list[int]]]]) -> list[NearMiss]:
+    """Patterns that matched the call with others, and were refused."""
+    found = matches.get(node.name, ())
+    return [NearMiss(m.pattern, len(m.names), len(m.names), m.reason, ids) for m, ids in found if node.id in ids]
+
+
+def _matches(flow: Flow, refused: Sequence[RefusedMatch]) -> dict[str, list[tuple[RefusedMatch, list[int]]]]:
+    """Variable → the refused matches around it, with the ids of their calls."""
+    ids: dict[str, list[int]] = {}
+    for node in flow.nodes:
+        ids.setdefault(node.name, []).append(node.id)
+    found: dict[str, list[tuple[RefusedMatch, list[int]]]] = {}
+    for match in refused:
+        calls = sorted(i for name in match.names for i in ids.get(name, ()))
+        for name in match.names:
+            found.setdefault(name, []).append((match, calls))
+    return found
+
+
+def _forms(node: Node, misses: Sequence[Miss]) -> list[NearMiss]:
+    """Operators that an importer may have taken apart, and that the preparing rules did not put together again."""
+    mine = (m for m in misses if (m.function, m.name) == (node.function, node.name))
+    return [NearMiss(f"prepare.{m.form}", 1, 2, m.reason, [node.id]) for m in mine]
+
+
+def _apart(node: Node, made: Sequence[Primitive]) -> list[NearMiss]:
+    """Why the call is a primitive of its own: fusion into the one before it is a pattern of two."""
+    reasons = dict.fromkeys(p.apart for p in made if p.apart)
+    return [NearMiss(f"{node.compiler}.post_op", 1, 2, reason, [node.id]) for reason in reasons]
+
+
+def _region(name: str, flow: Flow, inside: Sequence[CallReport], reorders: int | None) -> RegionReport:
+    func, uses = flow.regions[name], flow.uses[name]
+    border = sum(type_bytes(p.ty) for p in func.params) + type_bytes(func.ret_ty) + _constant_bytes(func)
+    return RegionReport(
+        name=name,
+        compiler=codegen_of(func),
+        ops=len(inside),
+        flops=sum(c.flops for c in inside),
+        bytes=border * uses,
+        reorders=None if reorders is None else reorders * uses,
+        uses=uses,
+    )
+
+
+def _constant_bytes(func: relax.Function) -> int:
+    """Bytes of a function's constants, each counted once."""
+    found: dict[Any, int] = {}
+
+    def note(expr: Any) -> None:
+        if is_constant(expr):
+            found[expr] = type_bytes(expr.ty)
+
+    relax.analysis.post_order_visit(func, note)
+    return sum(found.values())
+
+
+def _totals(calls: Sequence[CallReport], regions: Sequence[RegionReport]) -> Totals:
+    taken = [c for c in calls if c.compiler]
+    reorders = [r.reorders for r in regions]
+    return Totals(
+        calls=len(calls),
+        offloaded_calls=len(taken),
+        flops=sum(c.flops for c in calls),
+        offloaded_flops=sum(c.flops for c in taken),
+        regions=len(regions),
+        reorders=None if None in reorders else sum(r for r in reorders if r is not None),
+    )
+
+
+def _type_text(ty: Any) -> str:
+    """``float32[1, 64, 56, 56]``; a tuple in parentheses."""
+    if isinstance(ty, relax.TupleType):
+        return f"({', '.join(_type_text(f) for f in ty.fields)})"
+    if not isinstance(ty, relax.TensorType):
+        return str(ty)
+    dims = shape_dims(ty)
+    return f"{dtype_of(ty) or '?'}[{'…' if dims is None else ', '.join(map(str, dims))}]"
+
+
+def _attrs_text(attrs: Any) -> str:
+    """Attributes as ``strides=[2, 2], groups=1``, without TVM's type name around them."""
+    if attrs is None:
+        return ""
+    text = str(attrs)
+    return text.partition("(")[2].removesuffix(")").replace('"', "") if "(" in text else text
+
+
+def _versions(packages: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for package in packages:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
