@@ -124,13 +124,17 @@ def runs(path: Path) -> bool:
     return True
 
 
-def test_a_full_disk_while_exporting_leaves_the_old_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("missing", "refusal"),
+    [pytest.param(1000, "cannot export", id="for the linker"), pytest.param(1, "cannot write", id="for the checksum")],
+)
+def test_a_full_disk_while_exporting_leaves_the_old_file(tmp_path: Path, missing: int, refusal: str) -> None:
     path = tmp_path / "m.so"
     byoc.compile(Model).export_library(path)
     size = path.stat().st_size
     path.write_text("old")
-    done = python(_EXPORT, path, size - 1)  # the linker is stopped
-    assert done.stdout.startswith(f"refused: cannot export {path}: "), done.stdout + done.stderr
+    done = python(_EXPORT, path, size - missing)
+    assert done.stdout.startswith(f"refused: {refusal} {path}: "), done.stdout + done.stderr
     assert os.listdir(tmp_path) == ["m.so"]
     assert path.read_text() == "old"
 
