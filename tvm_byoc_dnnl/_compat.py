@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ __all__ = [
     "constant_numpy",
     "constant_tensor",
     "dtype_of",
+    "indices_from_start",
     "is_constant",
     "make_constant",
     "remap_var",
@@ -29,6 +30,8 @@ __all__ = [
 # 0.27 moved Relax's tensor constant to tvm.ir.GenericConst (`value`); 0.26 has relax.Constant (`data`).
 _CONSTANT: type = getattr(tvm.ir, "GenericConst", None) or relax.Constant
 _DATA = "value" if hasattr(tvm.ir, "GenericConst") else "data"
+
+_INDEXED = ("GatherElements", "GatherND", "ScatterND")
 
 
 def is_constant(expr: Any) -> bool:
@@ -88,6 +91,27 @@ def static_shape(ty: Any) -> tuple[int, ...] | None:
 def var_name(var: Any) -> str:
     """Name of a Relax variable."""
     return getattr(var, "name", None) or var.name_hint
+
+
+def indices_from_start(
+    bb: relax.BlockBuilder, op_name: str, inputs: Sequence[Any], attrs: Mapping[str, Any]
+) -> Sequence[Any]:
+    """The inputs of an ONNX node, whose indices count from the start (0.26 leaves negative ones as they are)."""
+    if op_name not in _INDEXED or hasattr(tvm.ir, "GenericConst"):
+        return inputs
+    data, indices, *rest = inputs
+    if is_constant(indices) and (constant_numpy(indices) >= 0).all():
+        return inputs
+    if op_name == "GatherElements":
+        first, count = int(attrs.get("axis", 0)) % int(data.ty.ndim), 1
+    else:
+        first, count = int(attrs.get("batch_dims", 0)), int(indices.ty.shape[-1])
+    shape = bb.normalize(relax.op.shape_to_tensor(bb.normalize(relax.op.shape_of(data))))
+    dtype = dtype_of(indices.ty)
+    extents = bb.normalize(relax.op.strided_slice(shape, axes=[0], begin=[first], end=[first + count]))
+    shifted = relax.op.add(indices, bb.normalize(relax.op.astype(extents, dtype)))
+    counted = relax.op.where(relax.op.less(indices, relax.const(0, dtype)), shifted, indices)
+    return [data, bb.normalize(counted), *rest]
 
 
 def remap_var(mutator: relax.PyExprMutator, old: Any, new: Any) -> None:

@@ -120,15 +120,19 @@ def _model(nodes: list[Any], inputs: dict[str, tuple[int, Any]], out: int, opset
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
 
 
-@pytest.mark.parametrize("kind", ["Gather", "GatherElements", "GatherND"])
-def test_gathers_of_onnx(kind, capfd):
-    model = _model([helper.make_node(kind, ["x", "i"], ["y"])], {"x": (1, X.shape), "i": (7, (2, 2))}, 1)
-    run = byoc.Runner(byoc.compile(model))
+@pytest.mark.parametrize("rows", [3, "n"])
+@pytest.mark.parametrize("kind", ["Gather", "GatherElements", "GatherND", "ScatterND"])
+def test_indices_of_onnx(kind, rows, capfd):
+    values = [7.0, 8.0]
+    updates = helper.make_node("Constant", [], ["u"], value_floats=values)
+    node = helper.make_node(kind, ["x", "i", "u"] if kind == "ScatterND" else ["x", "i"], ["y"])
+    run = byoc.Runner(byoc.compile(_model([updates, node], {"x": (1, (rows, 4)), "i": (7, (2, 2))}, 1)))
     good = np.array([[0, 1], [-1, 2]], "int64")
     wanted = {
         "Gather": lambda: X[good],
         "GatherElements": lambda: np.take_along_axis(X[:, :2], good, 0),
         "GatherND": lambda: X[good[:, 0], good[:, 1]],
+        "ScatterND": lambda: _put(X, (good[:, 0], good[:, 1]), np.array(values)),
     }
     np.testing.assert_array_equal(run(X, good), wanted[kind]())
     for wrong in (4, -5, 1 << 40):

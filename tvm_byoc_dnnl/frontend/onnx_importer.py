@@ -9,7 +9,7 @@ from typing import Any
 from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
-from .._compat import var_name
+from .._compat import indices_from_start, var_name
 
 __all__ = ["NamingImporter"]
 
@@ -29,6 +29,7 @@ class NamingImporter(ONNXGraphImporter):
         self._branches = 0
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
+        inputs = indices_from_start(self.bb, op_name, inputs, attrs)
         result = super()._convert_operator(op_name, inputs, attrs, opset)
         if self._branches:
             return result
