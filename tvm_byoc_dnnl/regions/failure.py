@@ -15,7 +15,8 @@ __all__ = ["BrokenRegions", "Failure", "all_or_each", "describe"]
 _Item = TypeVar("_Item")
 _Made = TypeVar("_Made")
 
-_LONGEST_REASON = 600
+# Characters of a long message that are shown.
+_BEGINNING, _END = 120, 480
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,9 @@ class Failure:
 
 
 def describe(error: Exception) -> str:
-    """An error in one line; of a long message the end, where TVM names the cause."""
+    """An error in one line; of a long message the beginning, which says what failed, and the end, which says why."""
     text = " ".join(str(error).split())
-    text = text if len(text) <= _LONGEST_REASON else f"… {text[-_LONGEST_REASON:]}"
+    text = text if len(text) <= _BEGINNING + _END else f"{text[:_BEGINNING]} … {text[-_END:]}"
     text = text if isinstance(error, Reject) else f"{type(error).__name__}: {text}"
     note_cause(text, error)
     return text
