@@ -301,8 +301,14 @@ class Reader {
 
   void ReadAttrs(const json::Object& object, const KindSpec& kind, const std::string& where,
                  Attrs* attrs) {
-    AllowOnly(object, kind.attrs, where);
-    for (const std::string& name : Words(kind.attrs)) {
+    std::string allowed = kind.attrs;
+    allowed.erase(std::remove(allowed.begin(), allowed.end(), '?'), allowed.end());
+    AllowOnly(object, allowed.c_str(), where);
+    for (std::string name : Words(kind.attrs)) {
+      if (name.back() == '?') {
+        name.pop_back();
+        if (json::Find(object, name) == nullptr) continue;
+      }
       const json::Value& value = Field(object, name.c_str(), where);
       const std::string place = where + ": " + name;
       if (name == "alg") {

@@ -15,7 +15,7 @@ namespace tvm_byoc_dnnl {
 struct KindSpec {
   const char* name;
   int min_inputs, max_inputs;
-  const char* attrs;  // exactly these, separated by spaces
+  const char* attrs;  // exactly these, separated by spaces; `?` behind one that may be left out
   const char* algs;   // allowed values of `alg`
 };
 

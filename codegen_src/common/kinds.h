@@ -15,9 +15,11 @@ constexpr const char* kEltwiseAlgs =
     "gelu_erf swish log clip pow round hardswish";
 constexpr const char* kBinaryAlgs = "add sub mul div max min ge gt le lt eq ne";
 
-/// Name; in portable graphs: name, least and most inputs of its own, attributes, values of `alg`.
+/// Name; in portable graphs: name, least and most inputs of its own, attributes (`?` behind one
+/// that may be left out), values of `alg`.
 #define TVM_BYOC_KINDS(ROW)                                                                   \
-  ROW(Convolution, "convolution", 2, 3, "strides dilations pad_begin pad_end", "")            \
+  ROW(Convolution, "convolution", 2, 3, "strides dilations pad_begin pad_end alg?",           \
+      "auto direct winograd_2x2")                                                             \
   ROW(Deconvolution, "deconvolution", 2, 3, "strides dilations pad_begin pad_end", "")        \
   ROW(Matmul, "matmul", 2, 3, "", "")                                                         \
   ROW(Pooling, "pooling", 1, 1, "alg kernel strides dilations pad_begin pad_end",             \

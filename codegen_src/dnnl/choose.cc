@@ -209,6 +209,7 @@ bool Lowering::Emit(std::vector<OpDesc> candidates, bool accept_reference) {
   std::optional<Place> place = WriteToOutput(&choice);
   if (!place) place = SumInPlace(&choice);
   if (!place) place = OverwriteSource(choice);
+  if (EmitWinograd(choice, place)) return true;
 
   std::vector<StepArg> args;
   for (const OpArg& arg : choice.op.args) {

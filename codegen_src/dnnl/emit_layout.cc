@@ -64,6 +64,18 @@ std::optional<std::string> EmittedLayouts::Name(const MemoryDesc& md, std::strin
             "strides));\n  }\n"),
         out);
   }
+  // Layouts that a kernel of ours may have left where no primitive made them.
+  constexpr std::pair<dnnl::memory::format_tag, const char*> kBlocked[] = {
+      {dnnl::memory::format_tag::aBcd8b, "dnnl_aBcd8b"},
+      {dnnl::memory::format_tag::aBcd16b, "dnnl_aBcd16b"}};
+  for (const auto& [tag, name] : kBlocked) {
+    if (dims.size() != 4 || MemoryDesc(dims, md.get_data_type(), tag) != md) continue;
+    return Add(md,
+               Cat("  {\n    ", DimsArray("dims", dims),
+                   "\n    DNNL_BYOC_CALL(dnnl_memory_desc_create_with_tag(", target, shape, name,
+                   "));\n  }\n"),
+               out);
+  }
   std::optional<std::string> call = Derived(md);
   if (!call) return std::nullopt;
   return Add(md, *call, out);

@@ -18,6 +18,8 @@
 #include "dnnl/op_desc.h"
 #include "kernels/kernels.h"
 
+struct byoc_winograd_params;
+
 namespace tvm_byoc_dnnl {
 
 /// Where a value lies, in one of its layouts.
@@ -167,6 +169,8 @@ class Lowering {
   std::optional<Place> SumInPlace(Choice* choice) const;
   std::optional<Place> OverwriteSource(const Choice& choice) const;
   std::optional<Place> WriteToOutput(Choice* choice);
+  bool EmitWinograd(const Choice& choice, const std::optional<Place>& place);
+  Place PackForWinograd(const byoc_winograd_params& w, int weights);
   Place NewPlace(int value, const MemoryDesc& md);
   std::optional<Place> OutputPlace(int value) const;
   bool IsReadFrom(int buffer) const;

@@ -3,8 +3,6 @@
 #ifndef TVM_BYOC_DNNL_KERNELS_KERNELS_H_
 #define TVM_BYOC_DNNL_KERNELS_KERNELS_H_
 
-#include "byoc_fill.h"
-#include "byoc_gather.h"
 #include "byoc_kernel.h"
 
 namespace tvm_byoc_dnnl {
@@ -15,8 +13,8 @@ struct Kernel {
   byoc_kernel run;
 };
 
-inline constexpr Kernel kFill = {"fill", byoc_fill};
-inline constexpr Kernel kGather = {"gather", byoc_gather};
+/// Defined in kernels.cc, the only file that includes their code.
+extern const Kernel kFill, kGather, kWinograd, kWinogradPack;
 
 }  // namespace tvm_byoc_dnnl
 

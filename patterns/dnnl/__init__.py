@@ -53,7 +53,9 @@ __all__ = [
 
 register_namespace(
     "dnnl",
-    codegen=portable_codegen("dnnl", create_module, create_source, source_build, options={FINITE_MATH: False}),
+    codegen=portable_codegen(
+        "dnnl", create_module, create_source, source_build, options={FINITE_MATH: False, **conv.OPTIONS}
+    ),
     probe=probe,
     describe=describe,
     emit=emit,

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from ...errors import InputError
 from ...lower.builder import GraphBuilder, Value
 from ...registry import register_lowering
 from ...verdict import require
 from .common import canonical_layout, from_layout, ints, require_float, to_layout
 
-__all__: list[str] = []
+__all__ = ["OPTIONS"]
+
+#: options of convolutions and their defaults: whether Winograd's algorithm is used where it is faster, and the results
+#: per tile and axis, 4 or 2 (slower, with a smaller rounding error)
+OPTIONS = {"fast_convolution": True, "winograd_tile": 4}
+
+
+def _algorithm(options: Mapping[str, Any]) -> dict[str, str]:
+    """The attribute ``alg`` that says what the user's options say; none for the defaults."""
+    fast, tile = options.get("fast_convolution", True), options.get("winograd_tile", 4)
+    if tile not in (2, 4):
+        raise InputError(f"the option winograd_tile of dnnl is {tile!r}; expected 2 or 4")
+    if not fast:
+        return {"alg": "direct"}
+    return {"alg": "winograd_2x2"} if tile == 2 else {}
 
 
 def _split_groups(g: GraphBuilder, weights: Value, groups: int) -> Value:
@@ -42,16 +58,15 @@ def _lower(g: GraphBuilder, call: Any, kind: str, weight_order: str) -> Value:
     if kind == "deconvolution":  # output padding is less padding at the end
         pad_end = [p - more for p, more in zip(pad_end, ints(attrs.output_padding), strict=True)]
     shape = from_layout(g.shape_of(call.ty), out_layout, canonical)
-    out = g.emit(
-        kind,
-        [src, weights],
-        shape,
-        str(call.ty.dtype),
-        strides=ints(attrs.strides),
-        dilations=ints(attrs.dilation),
-        pad_begin=padding[:spatial],
-        pad_end=pad_end,
-    )
+    node: dict[str, Any] = {
+        "strides": ints(attrs.strides),
+        "dilations": ints(attrs.dilation),
+        "pad_begin": padding[:spatial],
+        "pad_end": pad_end,
+    }
+    if kind == "convolution":
+        node.update(_algorithm(g.graph.options))
+    out = g.emit(kind, [src, weights], shape, str(call.ty.dtype), **node)
     return to_layout(g, out, canonical, out_layout)
 
 

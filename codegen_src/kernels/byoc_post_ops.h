@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0
+   What is done to a result before it is stored, and where results and operands lie. */
+#ifndef BYOC_POST_OPS_H_
+#define BYOC_POST_OPS_H_
+
+#include <stdint.h>
+
+/* Strides of an image in floats. Channels lie in blocks of `lanes`, next to each other inside a
+   block: channels-last is one block, as long as there are channels. */
+typedef struct byoc_strides {
+  int64_t image, row, pixel, block, lanes;
+} byoc_strides;
+
+static inline int64_t byoc_channel_offset(const byoc_strides* s, int64_t channel) {
+  return channel / s->lanes * s->block + channel % s->lanes;
+}
+
+typedef enum byoc_post_op_kind {
+  BYOC_RELU,   /* x < 0 ? alpha * x : x */
+  BYOC_CLIP,   /* from alpha to beta */
+  BYOC_LINEAR, /* alpha * x + beta */
+  BYOC_ABS,
+  BYOC_SQUARE,
+  BYOC_HARDSIGMOID, /* clip(alpha * x + beta, 0, 1) */
+  BYOC_HARDSWISH,   /* x * hardsigmoid(x) */
+  BYOC_LOGISTIC,
+  BYOC_SWISH, /* x * logistic(alpha * x) */
+  BYOC_ADD,   /* the others take an operand */
+  BYOC_SUB,
+  BYOC_MUL,
+  BYOC_DIV,
+  BYOC_MAX,
+  BYOC_MIN
+} byoc_post_op_kind;
+
+typedef enum byoc_operand { BYOC_PER_TENSOR, BYOC_PER_CHANNEL, BYOC_PER_ELEMENT } byoc_operand;
+
+/* As it stands among the parameters of a kernel. */
+typedef struct __attribute__((may_alias)) byoc_post_op {
+  int64_t kind;
+  float alpha, beta;
+  int64_t operand; /* which of the data of the kernel; -1 for none */
+  int64_t form;    /* of the operand: a number, one per channel, or one per element of the result */
+  byoc_strides strides; /* of an operand per element */
+} byoc_post_op;
+
+#endif /* BYOC_POST_OPS_H_ */

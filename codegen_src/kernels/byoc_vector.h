@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0
+   Vectors of floats of one instruction set, a product of panels on them, and post-operations.
+   Included by the bodies of kernels, once per instruction set, behind BYOC_SIMD_AVX2 or
+   BYOC_SIMD_AVX512; no include guard. From here to byoc_vector_end.h all is compiled for that
+   instruction set, and optimised even where the rest of the file is not. */
+
+#include <immintrin.h>
+
+#if defined(BYOC_SIMD_AVX512)
+#define BYOC_NAME(name) byoc_##name##_avx512
+#define BYOC_LANES 16
+#define BYOC_ROWS 14 /* 28 registers of sums, 2 of weights */
+#else
+#define BYOC_NAME(name) byoc_##name##_avx2
+#define BYOC_LANES 8
+#define BYOC_ROWS 6 /* 12 registers of sums, 2 of weights */
+#endif
+#define BYOC_PANEL (2 * BYOC_LANES)
+#define BYOC_VEC BYOC_NAME(vec)
+
+#if defined(__clang__)
+#ifdef BYOC_SIMD_AVX512
+#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,fma"))), \
+                             apply_to = function)
+#else
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#endif
+#else
+#pragma GCC push_options
+#pragma GCC optimize("O3,fp-contract=fast")
+#ifdef BYOC_SIMD_AVX512
+#pragma GCC target("avx512f,avx512dq,avx512bw,avx512vl,fma,prefer-vector-width=512")
+#else
+#pragma GCC target("avx2,fma")
+#endif
+#endif
+
+#include "byoc_vector_ops.h"

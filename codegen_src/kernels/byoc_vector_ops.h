@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0
+   The functions of byoc_vector.h. A guard per instruction set: several bodies may include it. */
+#if (defined(BYOC_SIMD_AVX512) && !defined(BYOC_HAVE_AVX512)) || \
+    (defined(BYOC_SIMD_AVX2) && !defined(BYOC_HAVE_AVX2))
+#ifdef BYOC_SIMD_AVX512
+#define BYOC_HAVE_AVX512
+#else
+#define BYOC_HAVE_AVX2
+#endif
+
+typedef float BYOC_VEC __attribute__((vector_size(BYOC_LANES * 4)));
+
+BYOC_INLINE BYOC_VEC BYOC_NAME(load)(const float* p) {
+  BYOC_VEC v;
+  memcpy(&v, p, sizeof(v));
+  return v;
+}
+BYOC_INLINE void BYOC_NAME(store)(float* p, BYOC_VEC v) { memcpy(p, &v, sizeof(v)); }
+
+#ifdef BYOC_SIMD_AVX512
+BYOC_INLINE BYOC_VEC BYOC_NAME(set)(float x) { return (BYOC_VEC)_mm512_set1_ps(x); }
+/* `a` where `a` and `b` are unordered or equal, as the instruction: BYOC_NAME(max)(limit, x) keeps
+ * a NaN of x. */
+BYOC_INLINE BYOC_VEC BYOC_NAME(max)(BYOC_VEC a, BYOC_VEC b) {
+  return (BYOC_VEC)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b);
+}
+BYOC_INLINE BYOC_VEC BYOC_NAME(min)(BYOC_VEC a, BYOC_VEC b) {
+  return (BYOC_VEC)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b);
+}
+/* x < 0 ? negative : x */
+BYOC_INLINE BYOC_VEC BYOC_NAME(if_negative)(BYOC_VEC x, BYOC_VEC negative) {
+  const __mmask16 below = _mm512_cmp_ps_mask((__m512)x, _mm512_setzero_ps(), _CMP_LT_OQ);
+  return (BYOC_VEC)_mm512_mask_blend_ps(below, (__m512)x, (__m512)negative);
+}
+BYOC_INLINE BYOC_VEC BYOC_NAME(power_of_two)(BYOC_VEC n) {
+  const __m512i e =
+      _mm512_add_epi32(_mm512_maskz_cvtps_epi32(0xffff, (__m512)n), _mm512_set1_epi32(127));
+  return (BYOC_VEC)_mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xffff, e, 23));
+}
+/* The first `lanes` numbers; nothing behind them is touched. */
+BYOC_INLINE BYOC_VEC BYOC_NAME(load_some)(const float* p, int lanes) {
+  return (BYOC_VEC)_mm512_maskz_loadu_ps((__mmask16)((1u << lanes) - 1), p);
+}
+BYOC_INLINE void BYOC_NAME(store_some)(float* p, BYOC_VEC v, int lanes) {
+  if (lanes == BYOC_LANES) {
+    BYOC_NAME(store)(p, v);
+  } else {
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << lanes) - 1), (__m512)v);
+  }
+}
+#else
+BYOC_INLINE BYOC_VEC BYOC_NAME(set)(float x) { return (BYOC_VEC)_mm256_set1_ps(x); }
+BYOC_INLINE BYOC_VEC BYOC_NAME(max)(BYOC_VEC a, BYOC_VEC b) {
+  return (BYOC_VEC)_mm256_max_ps((__m256)a, (__m256)b);
+}
+BYOC_INLINE BYOC_VEC BYOC_NAME(min)(BYOC_VEC a, BYOC_VEC b) {
+  return (BYOC_VEC)_mm256_min_ps((__m256)a, (__m256)b);
+}
+BYOC_INLINE BYOC_VEC BYOC_NAME(if_negative)(BYOC_VEC x, BYOC_VEC negative) {
+  const __m256 below = _mm256_cmp_ps((__m256)x, _mm256_setzero_ps(), _CMP_LT_OQ);
+  return (BYOC_VEC)_mm256_blendv_ps((__m256)x, (__m256)negative, below);
+}
+BYOC_INLINE BYOC_VEC BYOC_NAME(power_of_two)(BYOC_VEC n) {
+  const __m256i e = _mm256_add_epi32(_mm256_cvtps_epi32((__m256)n), _mm256_set1_epi32(127));
+  return (BYOC_VEC)_mm256_castsi256_ps(_mm256_slli_epi32(e, 23));
+}
+BYOC_INLINE __m256i BYOC_NAME(mask)(int lanes) {
+  const __m256i index = _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0);
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(lanes), index);
+}
+BYOC_INLINE BYOC_VEC BYOC_NAME(load_some)(const float* p, int lanes) {
+  return lanes == BYOC_LANES ? BYOC_NAME(load)(p)
+                             : (BYOC_VEC)_mm256_maskload_ps(p, BYOC_NAME(mask)(lanes));
+}
+BYOC_INLINE void BYOC_NAME(store_some)(float* p, BYOC_VEC v, int lanes) {
+  if (lanes == BYOC_LANES) {
+    BYOC_NAME(store)(p, v);
+  } else {
+    _mm256_maskstore_ps(p, BYOC_NAME(mask)(lanes), (__m256)v);
+  }
+}
+#endif
+
+/* x limited to [low, high]; a NaN stays. */
+BYOC_INLINE BYOC_VEC BYOC_NAME(clip)(BYOC_VEC x, BYOC_VEC low, BYOC_VEC high) {
+  return BYOC_NAME(min)(high, BYOC_NAME(max)(low, x));
+}
+
+/* 1 / (1 + exp(-x)): exp by 2^n exp(r) with |r| <= ln 2 / 2 and the Taylor series of order 7 (2e-7
+ * of the value). */
+BYOC_INLINE BYOC_VEC BYOC_NAME(logistic)(BYOC_VEC x) {
+  const BYOC_VEC one = BYOC_NAME(set)(1.f);
+  const BYOC_VEC y = BYOC_NAME(clip)(-x, BYOC_NAME(set)(-87.f), BYOC_NAME(set)(87.f));
+  const BYOC_VEC magic = BYOC_NAME(set)(12582912.f); /* adding it rounds to an integer */
+  const BYOC_VEC n = (y * 1.44269504f + magic) - magic;
+  const BYOC_VEC r = (y - n * 0.693359375f) - n * -2.12194440e-4f;
+  BYOC_VEC p = BYOC_NAME(set)(1.f / 5040);
+  p = p * r + 1.f / 720;
+  p = p * r + 1.f / 120;
+  p = p * r + 1.f / 24;
+  p = p * r + 1.f / 6;
+  p = p * r + .5f;
+  p = p * r + 1.f;
+  p = p * r + 1.f;
+  return one / (one + p * BYOC_NAME(power_of_two)(n));
+}
+
+BYOC_INLINE BYOC_VEC BYOC_NAME(unary)(const byoc_post_op* op, int64_t kind, BYOC_VEC x) {
+  const BYOC_VEC alpha = BYOC_NAME(set)(op->alpha), beta = BYOC_NAME(set)(op->beta),
+                 zero = BYOC_NAME(set)(0.f);
+  switch (kind) {
+    case BYOC_RELU:
+      return op->alpha == 0 ? BYOC_NAME(max)(zero, x) : BYOC_NAME(if_negative)(x, alpha * x);
+    case BYOC_CLIP:
+      return BYOC_NAME(clip)(x, alpha, beta);
+    case BYOC_LINEAR:
+      return alpha * x + beta;
+    case BYOC_ABS:
+      return BYOC_NAME(if_negative)(x, -x);
+    case BYOC_SQUARE:
+      return x * x;
+    case BYOC_HARDSIGMOID:
+      return BYOC_NAME(clip)(alpha * x + beta, zero, BYOC_NAME(set)(1.f));
+    case BYOC_HARDSWISH:
+      return x * BYOC_NAME(clip)(alpha * x + beta, zero, BYOC_NAME(set)(1.f));
+    case BYOC_LOGISTIC:
+      return BYOC_NAME(logistic)(x);
+    case BYOC_SWISH:
+      return x * BYOC_NAME(logistic)(alpha * x);
+    default:
+      return x;
+  }
+}
+
+BYOC_INLINE BYOC_VEC BYOC_NAME(binary)(int64_t kind, BYOC_VEC a, BYOC_VEC b) {
+  switch (kind) {
+    case BYOC_ADD:
+      return a + b;
+    case BYOC_SUB:
+      return a - b;
+    case BYOC_MUL:
+      return a * b;
+    case BYOC_DIV:
+      return a / b;
+    case BYOC_MAX:
+      return BYOC_NAME(max)(a, b);
+    case BYOC_MIN:
+      return BYOC_NAME(min)(a, b);
+    default:
+      return a;
+  }
+}
+
+/* A post-operation on rows x columns of the m x m vectors `o`, whose first channel is `channel`.
+   `operand`: all of it, from the first of the vectors on where it has a number per element; NULL if
+   there is none. */
+BYOC_INLINE void BYOC_NAME(apply)(const byoc_post_op* op, const float* operand, int64_t channel,
+                                  int lanes, int m, int rows, int columns, BYOC_VEC* o) {
+  if (operand == NULL) {
+#define BYOC_CASE(kind)                                                      \
+  case kind:                                                                 \
+    for (int i = 0; i < m * m; ++i) o[i] = BYOC_NAME(unary)(op, kind, o[i]); \
+    break;
+    switch (op->kind) {
+      BYOC_CASE(BYOC_RELU)
+      BYOC_CASE(BYOC_CLIP)
+      BYOC_CASE(BYOC_LINEAR)
+      BYOC_CASE(BYOC_ABS)
+      BYOC_CASE(BYOC_SQUARE)
+      BYOC_CASE(BYOC_HARDSIGMOID)
+      BYOC_CASE(BYOC_HARDSWISH)
+      BYOC_CASE(BYOC_LOGISTIC)
+      BYOC_CASE(BYOC_SWISH)
+      default:
+        break;
+    }
+#undef BYOC_CASE
+  } else if (op->form == BYOC_PER_ELEMENT) {
+    for (int i = 0; i < rows; ++i) {
+      for (int j = 0; j < columns; ++j) {
+        const float* p = operand + i * op->strides.row + j * op->strides.pixel;
+        o[i * m + j] = BYOC_NAME(binary)(op->kind, o[i * m + j], BYOC_NAME(load_some)(p, lanes));
+      }
+    }
+  } else {
+    const BYOC_VEC b = op->form == BYOC_PER_CHANNEL ? BYOC_NAME(load_some)(operand + channel, lanes)
+                                                    : BYOC_NAME(set)(operand[0]);
+    for (int i = 0; i < m * m; ++i) o[i] = BYOC_NAME(binary)(op->kind, o[i], b);
+  }
+}
+
+/* c = a b: rows of `a` (at most BYOC_ROWS) times one panel `b` of BYOC_PANEL columns, `depth` deep.
+ */
+BYOC_INLINE void BYOC_NAME(product_rows)(const int rows, const float* a, int64_t a_row,
+                                         const float* b, int64_t depth, float* c, int64_t c_row) {
+  BYOC_VEC sums[BYOC_ROWS][2];
+  BYOC_UNROLL
+  for (int i = 0; i < rows; ++i) sums[i][0] = sums[i][1] = BYOC_NAME(set)(0.f);
+  for (int64_t k = 0; k < depth; ++k) {
+    const BYOC_VEC b0 = BYOC_NAME(load)(b + k * BYOC_PANEL);
+    const BYOC_VEC b1 = BYOC_NAME(load)(b + k * BYOC_PANEL + BYOC_LANES);
+    BYOC_UNROLL
+    for (int i = 0; i < rows; ++i) {
+      const float x = a[i * a_row + k];
+      sums[i][0] += x * b0;
+      sums[i][1] += x * b1;
+    }
+  }
+  BYOC_UNROLL
+  for (int i = 0; i < rows; ++i) {
+    BYOC_NAME(store)(c + i * c_row, sums[i][0]);
+    BYOC_NAME(store)(c + i * c_row + BYOC_LANES, sums[i][1]);
+  }
+}
+
+BYOC_NO_INLINE void BYOC_NAME(product)(int rows, const float* a, int64_t a_row, const float* b,
+                                       int64_t depth, float* c, int64_t c_row) {
+#define BYOC_CASE(n)                                          \
+  case n:                                                     \
+    BYOC_NAME(product_rows)(n, a, a_row, b, depth, c, c_row); \
+    break;
+  switch (rows) { /* a constant in each, so that the sums stay in registers */
+    BYOC_CASE(1)
+    BYOC_CASE(2)
+    BYOC_CASE(3)
+    BYOC_CASE(4)
+    BYOC_CASE(5)
+    BYOC_CASE(6)
+#ifdef BYOC_SIMD_AVX512
+    BYOC_CASE(7)
+    BYOC_CASE(8)
+    BYOC_CASE(9)
+    BYOC_CASE(10)
+    BYOC_CASE(11)
+    BYOC_CASE(12)
+    BYOC_CASE(13)
+    BYOC_CASE(14)
+#endif
+    default:
+      break;
+  }
+#undef BYOC_CASE
+}
+
+#endif

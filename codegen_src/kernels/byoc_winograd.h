@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+   Convolution 3x3 of stride 1 by Winograd's minimal filtering: F(4x4, 3x3) and F(2x2, 3x3),
+   float32.
+
+   An image is cut into tiles of m x m results (m: 4 or 2), each computed from (m + 2) x (m + 2)
+   pixels:
+
+     input transform     V[p] = B' d B        p: the (m + 2)^2 points; d: the pixels of one tile,
+   per channel products            M[p] = V[p] U[p]     tiles x channels times channels x outputs
+     output transform    Y = A' M A           and the bias and the post-operations, on the tile
+
+   U = G g G' is made of the weights once. F(4x4) needs 36 multiplications where the direct
+   convolution needs 144. The matrices are those of Toom and Cook for the points 0, -1, 1, 1/2, -2
+   and infinity, whose rounding errors are half of those of the usual points 0, 1, -1, 2, -2 and
+   infinity.
+
+   A NaN or an infinity in the source changes all results of the tiles that read it, not its
+   neighbours only.
+
+   C99 that is C++17 as well, for GCC and Clang on x86-64: the library is built from this file, and
+   emitted source includes it. Compilers may contract a * b + c differently; the same compiler gives
+   the same bits. */
+#ifndef BYOC_WINOGRAD_H_
+#define BYOC_WINOGRAD_H_
+
+#include "byoc_winograd_plan.h"
+
+#define BYOC_SIMD_AVX2
+#include "byoc_winograd_body.h"
+#undef BYOC_SIMD_AVX2
+#define BYOC_SIMD_AVX512
+#include "byoc_winograd_body.h"
+#undef BYOC_SIMD_AVX512
+
+/* The kernel. data: source, packed weights, bias if there is one, the operands of the
+ * post-operations, result. */
+BYOC_FUNCTION int byoc_winograd(const int64_t* params, void* const* data, void* scratch,
+                                int threads, char* error) {
+  const byoc_winograd_params* w = (const byoc_winograd_params*)params;
+  const int team = (int)byoc_min(threads, w->threads);
+  (void)error;
+  if (w->isa == BYOC_AVX512) {
+    byoc_winograd_run_avx512(w, team, data, (float*)scratch);
+  } else {
+    byoc_winograd_run_avx2(w, team, data, (float*)scratch);
+  }
+  return BYOC_OK;
+}
+
+#endif /* BYOC_WINOGRAD_H_ */

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0
+   The part of byoc_winograd.h that is compiled once per instruction set; no include guard. */
+
+#include "byoc_vector.h"
+
+/* B', applied to n values `s` apart. */
+BYOC_INLINE void BYOC_NAME(winograd_input)(int m, const BYOC_VEC* d, int s, BYOC_VEC* o, int t) {
+  if (m == 4) {
+    const BYOC_VEC d0 = d[0], d1 = d[s], d2 = d[2 * s], d3 = d[3 * s], d4 = d[4 * s], d5 = d[5 * s];
+    const BYOC_VEC a = d4 - d2, b = d3 - d1;
+    o[0] = d0 + d4 + 1.5f * b - 2.f * d2;
+    o[t] = a + d1 - 1.5f * d2 + .5f * d3;
+    o[2 * t] = a - d1 + 1.5f * d2 + 2.5f * d3;
+    o[3 * t] = a + 2.f * b;
+    o[4 * t] = a - .5f * b;
+    o[5 * t] = d1 + d5 + 1.5f * a - 2.f * d3;
+  } else {
+    const BYOC_VEC d0 = d[0], d1 = d[s], d2 = d[2 * s], d3 = d[3 * s];
+    o[0] = d2 - d0;
+    o[t] = d1 + d2;
+    o[2 * t] = d2 - d1;
+    o[3 * t] = d3 - d1;
+  }
+}
+
+/* A' */
+BYOC_INLINE void BYOC_NAME(winograd_output)(int m, const BYOC_VEC* v, int s, BYOC_VEC* o, int t) {
+  if (m == 4) {
+    const BYOC_VEC v3 = v[3 * s], v4 = v[4 * s];
+    const BYOC_VEC sum = v[s] + v[2 * s], difference = v[2 * s] - v[s];
+    o[0] = v[0] + sum + v3 + v4;
+    o[t] = difference + .5f * v3 - 2.f * v4;
+    o[2 * t] = sum + .25f * v3 + 4.f * v4;
+    o[3 * t] = difference + .125f * v3 - 8.f * v4 + v[5 * s];
+  } else {
+    const BYOC_VEC v1 = v[s], v2 = v[2 * s];
+    o[0] = v[0] + v1 + v2;
+    o[t] = v1 - v2 + v[3 * s];
+  }
+}
+
+/* Where a tile is: its image, and its first row and column of results. */
+typedef struct BYOC_NAME(winograd_tile) {
+  int64_t image, y, x;
+} BYOC_NAME(winograd_tile);
+
+BYOC_INLINE BYOC_NAME(winograd_tile)
+    BYOC_NAME(winograd_locate)(const byoc_winograd_params* w, int64_t tile) {
+  const int64_t across = (w->out_width + w->m - 1) / w->m, down = (w->out_height + w->m - 1) / w->m;
+  BYOC_NAME(winograd_tile) t;
+  t.image = tile / (across * down);
+  t.y = tile / across % down * w->m;
+  t.x = tile % across * w->m;
+  return t;
+}
+
+/* One tile and one vector of channels -> its points in V, which lie `step` apart. */
+BYOC_INLINE void BYOC_NAME(winograd_take_m)(const byoc_winograd_params* w, int m, const float* src,
+                                            int64_t tile, int64_t channel, float* v, int64_t step) {
+  const int n = m + 2;
+  const BYOC_NAME(winograd_tile) t = BYOC_NAME(winograd_locate)(w, tile);
+  const int64_t top = t.y - w->pad_top, left = t.x - w->pad_left;
+  const int lanes = (int)byoc_min(BYOC_LANES, w->channels - channel);
+  /* Pixels outside of the image are never read, nor is their address made. */
+  const float* from = src + t.image * w->src.image + byoc_channel_offset(&w->src, channel);
+  BYOC_VEC d[36], half[36];
+  if (lanes == BYOC_LANES && top >= 0 && left >= 0 && top + n <= w->height &&
+      left + n <= w->width) {
+    const float* at = from + top * w->src.row + left * w->src.pixel;
+    for (int i = 0; i < n; ++i) {
+      for (int j = 0; j < n; ++j)
+        d[i * n + j] = BYOC_NAME(load)(at + i * w->src.row + j * w->src.pixel);
+    }
+  } else {
+    for (int i = 0; i < n; ++i) {
+      for (int j = 0; j < n; ++j) {
+        const int64_t y = top + i, x = left + j;
+        const int inside = y >= 0 && y < w->height && x >= 0 && x < w->width;
+        d[i * n + j] = inside
+                           ? BYOC_NAME(load_some)(from + y * w->src.row + x * w->src.pixel, lanes)
+                           : BYOC_NAME(set)(0);
+      }
+    }
+  }
+  BYOC_UNROLL
+  for (int j = 0; j < n; ++j) BYOC_NAME(winograd_input)(m, d + j, n, half + j, n);
+  BYOC_UNROLL
+  for (int i = 0; i < n; ++i) {
+    BYOC_VEC o[6];
+    BYOC_NAME(winograd_input)(m, half + i * n, 1, o, 1);
+    for (int j = 0; j < n; ++j) BYOC_NAME(store)(v + (i * n + j) * step, o[j]);
+  }
+}
+
+BYOC_NO_INLINE void BYOC_NAME(winograd_take)(const byoc_winograd_params* w, const float* src,
+                                             int64_t tile, int64_t channel, float* v,
+                                             int64_t step) {
+  /* The size of a tile is known to the compiler in each of the two. */
+  if (w->m == 4) {
+    BYOC_NAME(winograd_take_m)(w, 4, src, tile, channel, v, step);
+  } else {
+    BYOC_NAME(winograd_take_m)(w, 2, src, tile, channel, v, step);
+  }
+}
+
+/* One tile and one vector of outputs: from its points in M to the results. */
+BYOC_INLINE void BYOC_NAME(winograd_give_m)(const byoc_winograd_params* w, int m,
+                                            const float* products, int64_t step, int64_t tile,
+                                            int64_t output, void* const* data) {
+  const byoc_post_op* post_ops = (const byoc_post_op*)(w + 1);
+  const int n = m + 2;
+  const BYOC_NAME(winograd_tile) t = BYOC_NAME(winograd_locate)(w, tile);
+  const int lanes = (int)byoc_min(BYOC_LANES, w->outputs - output);
+  const int rows = (int)byoc_min(m, w->out_height - t.y),
+            columns = (int)byoc_min(m, w->out_width - t.x);
+  BYOC_VEC v[36], half[24], o[16];
+  for (int p = 0; p < n * n; ++p) v[p] = BYOC_NAME(load)(products + p * step);
+  BYOC_UNROLL
+  for (int j = 0; j < n; ++j) BYOC_NAME(winograd_output)(m, v + j, n, half + j, n);
+  BYOC_UNROLL
+  for (int i = 0; i < m; ++i) BYOC_NAME(winograd_output)(m, half + i * n, 1, o + i * m, 1);
+  if (w->has_bias) {
+    const BYOC_VEC b = BYOC_NAME(load_some)((const float*)data[2] + output, lanes);
+    for (int i = 0; i < m * m; ++i) o[i] += b;
+  }
+  int64_t last = 2 + w->has_bias; /* of the data: the result, behind the operands */
+  for (int64_t k = 0; k < w->post_ops; ++k) {
+    const byoc_post_op* op = &post_ops[k];
+    const float* operand = NULL;
+    if (op->operand >= 0) {
+      operand = (const float*)data[op->operand];
+      ++last;
+    }
+    if (op->form == BYOC_PER_ELEMENT) {
+      operand += t.image * op->strides.image + byoc_channel_offset(&op->strides, output) +
+                 t.y * op->strides.row + t.x * op->strides.pixel;
+    }
+    BYOC_NAME(apply)(op, operand, output, lanes, m, rows, columns, o);
+  }
+  float* dst = (float*)data[last];
+  float* to = dst + t.image * w->dst.image + byoc_channel_offset(&w->dst, output) +
+              t.y * w->dst.row + t.x * w->dst.pixel;
+  for (int i = 0; i < rows; ++i) {
+    for (int j = 0; j < columns; ++j) {
+      BYOC_NAME(store_some)(to + i * w->dst.row + j * w->dst.pixel, o[i * m + j], lanes);
+    }
+  }
+}
+
+BYOC_NO_INLINE void BYOC_NAME(winograd_give)(const byoc_winograd_params* w, const float* products,
+                                             int64_t step, int64_t tile, int64_t output,
+                                             void* const* data) {
+  if (w->m == 4) {
+    BYOC_NAME(winograd_give_m)(w, 4, products, step, tile, output, data);
+  } else {
+    BYOC_NAME(winograd_give_m)(w, 2, products, step, tile, output, data);
+  }
+}
+
+/* Products of `rows` tiles with the panels of `outputs` outputs, for all points. */
+BYOC_NO_INLINE void BYOC_NAME(winograd_multiply)(const byoc_winograd_params* w, const float* v,
+                                                 int64_t v_rows, const float* packed,
+                                                 int64_t first_panel, int64_t panels,
+                                                 float* products, int64_t product_row) {
+  const int64_t points = (int64_t)(w->m + 2) * (w->m + 2), channels = w->channels;
+  const int64_t v_row = byoc_row_floats(channels);
+  const int64_t all_panels = (w->outputs + BYOC_PANEL - 1) / BYOC_PANEL;
+  const int64_t passes = (v_rows + BYOC_ROWS - 1) / BYOC_ROWS;
+  for (int64_t p = 0; p < points; ++p) {
+    for (int64_t b = 0; b < panels; ++b) {
+      const float* u = packed + ((p * all_panels + first_panel + b) * channels) * BYOC_PANEL;
+      for (int64_t pass = 0; pass < passes; ++pass) {
+        const int64_t first = v_rows * pass / passes, last = v_rows * (pass + 1) / passes;
+        BYOC_NAME(product)((int)(last - first), v + (p * v_rows + first) * v_row, v_row, u,
+                           channels, products + (p * v_rows + first) * product_row + b * BYOC_PANEL,
+                           product_row);
+      }
+    }
+  }
+}
+
+BYOC_NO_INLINE void BYOC_NAME(winograd_run)(const byoc_winograd_params* w, int threads,
+                                            void* const* data, float* scratch) {
+  const float* src = (const float*)data[0];
+  const float* packed = (const float*)data[1];
+  const int64_t tiles = byoc_winograd_tiles(w), channels = w->channels, outputs = w->outputs;
+  const int64_t v_row = byoc_row_floats(channels);
+  const int64_t v_floats = byoc_winograd_source_floats(w);
+  const int64_t m_floats = byoc_winograd_product_floats(w);
+  const int64_t all_panels = (outputs + BYOC_PANEL - 1) / BYOC_PANEL;
+#ifdef _OPENMP
+#pragma omp parallel num_threads(threads) if (threads > 1)
+#endif
+  {
+#ifdef _OPENMP
+    const int64_t thread = omp_get_thread_num(), team = omp_get_num_threads();
+#else
+    const int64_t thread = 0, team = 1;
+    (void)threads;
+#endif
+    if (w->over_outputs) {
+      float* v = scratch;
+      float* products = scratch + v_floats + thread * m_floats;
+      const int64_t vectors = (channels + BYOC_LANES - 1) / BYOC_LANES, items = tiles * vectors;
+      for (int64_t i = items * thread / team; i < items * (thread + 1) / team; ++i) {
+        const int64_t tile = i / vectors, channel = i % vectors * BYOC_LANES;
+        BYOC_NAME(winograd_take)(w, src, tile, channel, v + tile * v_row + channel, tiles * v_row);
+      }
+#ifdef _OPENMP
+#pragma omp barrier
+#endif
+      const int64_t at_once = w->outputs_at_once / BYOC_PANEL,
+                    groups = (all_panels + at_once - 1) / at_once;
+      const int64_t row = byoc_row_floats(w->outputs_at_once);
+      for (int64_t g = groups * thread / team; g < groups * (thread + 1) / team; ++g) {
+        const int64_t first = g * at_once, panels = byoc_min(at_once, all_panels - first);
+        BYOC_NAME(winograd_multiply)(w, v, tiles, packed, first, panels, products, row);
+        const int64_t end = byoc_min(outputs, (first + panels) * BYOC_PANEL);
+        for (int64_t o = first * BYOC_PANEL; o < end; o += BYOC_LANES) {
+          for (int64_t t = 0; t < tiles; ++t) {
+            BYOC_NAME(winograd_give)(w, products + t * row + o - first * BYOC_PANEL, tiles * row, t,
+                                     o, data);
+          }
+        }
+      }
+    } else {
+      float* v = scratch + thread * (v_floats + m_floats);
+      float* products = v + v_floats;
+      const int64_t row = byoc_row_floats(all_panels * BYOC_PANEL);
+      const int64_t blocks = (tiles + w->tiles_at_once - 1) / w->tiles_at_once;
+      for (int64_t block = blocks * thread / team; block < blocks * (thread + 1) / team; ++block) {
+        const int64_t first = block * w->tiles_at_once,
+                      count = byoc_min(w->tiles_at_once, tiles - first);
+        for (int64_t c = 0; c < channels; c += BYOC_LANES) {
+          for (int64_t t = 0; t < count; ++t) {
+            BYOC_NAME(winograd_take)(w, src, first + t, c, v + t * v_row + c, count * v_row);
+          }
+        }
+        BYOC_NAME(winograd_multiply)(w, v, count, packed, 0, all_panels, products, row);
+        for (int64_t o = 0; o < outputs; o += BYOC_LANES) {
+          for (int64_t t = 0; t < count; ++t) {
+            BYOC_NAME(winograd_give)(w, products + t * row + o, count * row, first + t, o, data);
+          }
+        }
+      }
+    }
+  }
+}
+
+#include "byoc_vector_end.h"
