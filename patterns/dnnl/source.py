@@ -36,8 +36,8 @@ def create_source(graph: PortableGraph) -> tvm.runtime.Module:
 
 
 def source_build() -> SourceBuild:
-    """Our support headers and oneDNN's, and the library of oneDNN that plans here."""
-    return SourceBuild([INCLUDE], [library.path()])
+    """Our support headers and oneDNN's, the library of oneDNN that plans here, and OpenMP for our own kernels."""
+    return SourceBuild([INCLUDE], [library.path()], ["-fopenmp"])
 
 
 def _checksums(graph: PortableGraph) -> str:

@@ -29,10 +29,13 @@ class SourceBuild:
         Folders of headers, besides those of TVM.
     libraries : sequence of Path
         Shared libraries. The linked library looks for them in its own folder first, then where they are now.
+    flags : sequence of str
+        Further options, for the compiler and for the linker.
     """
 
     include: Sequence[Path] = ()
     libraries: Sequence[Path] = ()
+    flags: Sequence[str] = ()
 
     @property
     def compile_options(self) -> list[str]:
@@ -43,13 +46,14 @@ class SourceBuild:
             tvm_ffi.libinfo.find_include_path(),
             tvm_ffi.libinfo.find_dlpack_include_path(),
         ]
-        return ["-O1", *(f"-I{folder}" for folder in folders)]
+        return ["-O1", *self.flags, *(f"-I{folder}" for folder in folders)]
 
     @property
     def link_options(self) -> list[str]:
         """For the linker; they may stand in front of the object files."""
         places = ["$ORIGIN", *dict.fromkeys(str(path.parent) for path in self.libraries)]
         return [
+            *self.flags,
             "-Wl,--push-state,--no-as-needed",
             *map(str, self.libraries),
             "-Wl,--pop-state",
