@@ -39,6 +39,9 @@ static inline int64_t byoc_round_up(int64_t a, int64_t unit) {
 
 /* Rows of V and M are a little longer than what they hold, so that they do not fall on the same
  * lines of the cache. */
+/* Bytes of packed weights that rarely stay in the last cache between two calls. */
+enum { BYOC_MANY_WEIGHTS = 16 << 20 };
+
 enum { BYOC_ROW_GAP = 16, BYOC_CACHE_LINE_FLOATS = 16 };
 
 static inline int64_t byoc_row_floats(int64_t used) {
@@ -74,10 +77,16 @@ static inline void byoc_winograd_plan(byoc_winograd_params* w, int threads, int6
   int64_t group = byoc_max(panel, byoc_min(4 * panel, outputs / threads / panel * panel));
   const int64_t groups = (outputs + group - 1) / group;
   w->outputs_at_once = group;
-  /* Bytes that come from beyond the second-level cache. */
+  /* Bytes that come from beyond the second-level cache. Measured: V and M, which are written as
+     well, cost four times as much per byte as the weights, and the weights twice as much once they
+     do not fit into the last cache either. */
   const int64_t source = points * 4 * tiles * byoc_row_floats(w->channels);
-  const int64_t by_tiles = weights <= cache_bytes / 2 ? weights * threads : weights * blocks;
-  const int64_t by_outputs = weights + source * (source <= cache_bytes / 2 ? 2 : 1 + groups);
+  const int64_t product = points * 4 * tiles * byoc_row_floats(group);
+  const int64_t moved =
+      source * (1 + groups) + (product > cache_bytes / 2 ? 2 * points * 4 * tiles * outputs : 0);
+  const int64_t by_tiles =
+      weights <= cache_bytes * 3 / 4 ? 0 : weights * blocks * (weights > BYOC_MANY_WEIGHTS ? 2 : 1);
+  const int64_t by_outputs = weights + 4 * moved;
   w->over_outputs = groups >= threads && by_outputs < by_tiles;
 }
 
