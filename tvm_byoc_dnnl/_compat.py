@@ -11,6 +11,7 @@ import tvm_ffi
 from tvm import relax, tirx
 
 __all__ = [
+    "PRELU_TAKES_ANY_SLOPE",
     "analyzer",
     "buffer_loads",
     "buffer_of",
@@ -30,6 +31,8 @@ __all__ = [
 # 0.27 moved Relax's tensor constant to tvm.ir.GenericConst (`value`); 0.26 has relax.Constant (`data`).
 _CONSTANT: type = getattr(tvm.ir, "GenericConst", None) or relax.Constant
 _DATA = "value" if hasattr(tvm.ir, "GenericConst") else "data"
+#: whether TVM's ONNX importer takes a slope of PRelu with more than one dim that is not 1; 0.26 does not
+PRELU_TAKES_ANY_SLOPE = hasattr(tvm.ir, "GenericConst")
 
 _INDEXED = ("GatherElements", "GatherND", "ScatterND")
 

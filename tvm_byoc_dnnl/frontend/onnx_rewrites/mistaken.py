@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx
 from onnx import TensorProto
 
+from ..._compat import PRELU_TAKES_ANY_SLOPE
 from ...errors import UnsupportedError
 from ..onnx_graph import Graph, attributes
 from .builder import Builder, Nodes
@@ -80,10 +81,11 @@ def _rms_norm(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
 
 
 def _prelu(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
-    """TVM takes no scalar and no integers; 0.26 a slope of rank 1 or of the data's rank, not PyTorch's (C, 1, 1)."""
+    """TVM takes no scalar and no integers; 0.26 a slope of rank 1 or of the data's rank with one dim that is not 1."""
     rank, slope = graph.rank(node.input[0]), graph.static_shape(node.input[1])
     b = Builder(graph, node)
-    if rank == 0 or graph.elem_type(node.input[0]) in _INTEGERS:
+    wide = slope is not None and sum(d != 1 for d in slope) > 1
+    if rank == 0 or graph.elem_type(node.input[0]) in _INTEGERS or (wide and not PRELU_TAKES_ANY_SLOPE):
         x, weights = node.input
         below = b.add("Less", [x, b.number(0, like=x)])
         b.add("Where", [below, b.add("Mul", [x, weights]), x], node.output[0])
