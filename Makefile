@@ -22,7 +22,7 @@ NATIVE := $(BUILD)/.installed
 PEERS  := $(VENV)/.peers
 ZOO    := $(VENV)/.zoo
 
-.PHONY: help build demo test test-py test-cpp test-kit test-onnx test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load bench-busy docs docs-conformance clean
+.PHONY: help build demo test test-py test-cpp test-kit test-onnx test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load bench-busy bench-convolutions docs docs-conformance clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -166,6 +166,9 @@ bench-load: $(NATIVE) $(PEERS)  ## load time and memory beside ONNX Runtime and 
 
 bench-busy: $(NATIVE) $(PEERS)  ## calls beside 0, 1 and 2 busy processes, and ONNX Runtime's: ARGS='resnet50 --check'
 	@$(PY) -m bench.busy $(ARGS)
+
+bench-convolutions: $(NATIVE)  ## 3x3 convolutions, directly and as the cost chooses, on this CPU
+	@$(PY) -m bench.convolutions $(ARGS)
 
 docs: $(NATIVE)  ## write the generated pages of docs/ again
 	@$(PY) docs/generate.py
