@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm.relax.dpl import DFPattern
 
 from .lower.builder import GraphBuilder
@@ -444,4 +445,7 @@ def _check_pattern(who: str, entry: Pattern) -> None:
 
 def unregister_compiler(compiler: str) -> None:
     """Forget a namespace with all that was registered in it (for tests and notebooks)."""
-    _NAMESPACES.pop(compiler, None)
+    known = _NAMESPACES.pop(compiler, None)
+    if known is not None and known.codegen is not None:
+        # TVM's table would lend the codegen to a later namespace of this name.
+        tvm_ffi.remove_global_func(f"relax.ext.{compiler}")

@@ -59,7 +59,8 @@ def test_it_is_no_failure_of_a_vendor(no_vendor: None, place: str) -> None:
 
 
 LOOP = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
 import tvm_byoc_dnnl as byoc
 from tests.e2e.test_interrupt import relu_module
 byoc.compile(relu_module()).export_library(sys.argv[1])

@@ -6,11 +6,13 @@ import types
 import warnings
 
 import pytest
+import tvm
 from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl import registry, vendors
+from tvm_byoc_dnnl.codegen.extern import install_codegen
 
 
 @pytest.fixture
@@ -253,3 +255,11 @@ def test_what_is_no_pattern_is_refused(vendor):
 def test_an_unknown_target_is_refused(vendor):
     with pytest.raises(ValueError, match="TVM knows no target 'abacus'"):
         byoc.register_target_hooks(vendor, target="abacus")
+
+
+def test_a_forgotten_namespace_leaves_no_codegen_to_the_next_of_its_name() -> None:
+    byoc.register_codegen("forgotten")(lambda functions, options, constants: [])
+    install_codegen(registry.namespace("forgotten"))
+    assert tvm.get_global_func("relax.ext.forgotten", allow_missing=True) is not None
+    byoc.unregister_compiler("forgotten")
+    assert tvm.get_global_func("relax.ext.forgotten", allow_missing=True) is None

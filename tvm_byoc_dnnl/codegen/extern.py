@@ -200,6 +200,6 @@ def install_codegen(ns: Namespace) -> None:
             f"{name} is registered already by another library (is this a TVM built with USE_{ns.name.upper()}=ON?); "
             "expected it to be free. Use the stock apache-tvm wheel, or a TVM built with that option OFF"
         )
-    if _OURS.get(ns.name) is not ns.codegen:
+    if present is None or _OURS.get(ns.name) is not ns.codegen:
         tvm_ffi.register_global_func(name, ns.codegen, override=True)
         _OURS[ns.name] = ns.codegen
