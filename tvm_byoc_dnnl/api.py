@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tvm
 from tvm import relax
 
+from .annotate.choice import HOST, first_in_order, placed_by
 from .annotate.passes import AnnotateExternalCompiler
 from .codegen.extern import check_output, source_builds, source_namespaces
 from .errors import InputError, UnsupportedError
@@ -33,6 +35,7 @@ def partition(
     compiler: str | Sequence[str] | None = DEFAULT_COMPILER,
     *,
     policy: RegionPolicy | None = None,
+    placement: Mapping[str, str] | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     strict: bool = False,
     prepare: bool = True,
@@ -47,6 +50,10 @@ def partition(
         Namespace, or several in order of priority; ``None`` reads the functions' attribute ``compiler``.
     policy : RegionPolicy, optional
         Decides which regions are worth a call; by default each namespace's own policy.
+    placement : mapping of str to str, optional
+        Call → compiler, or ``"tvm"``, in place of the order of priority: ``{"lv1": "acme", "acme.relu": "tvm"}``.
+        A call is named by the variable that holds its result, its operator or a pattern, as in `RegionPolicy`; the
+        first entry that matches decides. It overrules the namespaces' own policies.
     options : mapping, optional
         Namespace → option → value, for target hooks and codegens: ``{"my_npu": {"cores": 4}}``.
     strict : bool
@@ -64,12 +71,16 @@ def partition(
     Raises
     ------
     InputError
-        If a namespace has no such option, or the value another type.
+        If a namespace has no such option, or the value another type, or ``placement`` names no registered compiler.
     UnsupportedError
         With ``strict``: lists every call that failed, with the reason; raised from the vendor's own exception.
     """
     mod = with_options(mod, options)
-    passes = [AnnotateExternalCompiler(compiler, prepare=prepare), PartitionGraph(policy=policy, strict=strict)]
+    choice = placed_by(placement) if placement else first_in_order
+    passes = [
+        AnnotateExternalCompiler(compiler, prepare=prepare, choice=choice),
+        PartitionGraph(policy=_with_placed(policy, placement or {}), strict=strict),
+    ]
     with raising_from_causes():
         made = tvm.transform.Sequential(passes)(mod)
     if any(codegen_of(f) for f in made.functions.values()):
@@ -84,6 +95,7 @@ def compile(
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     target: str | tvm.target.Target = "llvm",
     policy: RegionPolicy | None = None,
+    placement: Mapping[str, str] | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     strict: bool = False,
     prepare: bool = True,
@@ -103,6 +115,10 @@ def compile(
         TVM's target for the calls that stay with TVM.
     policy : RegionPolicy, optional
         Decides which regions are worth a call; by default each namespace's own policy.
+    placement : mapping of str to str, optional
+        Call → compiler, or ``"tvm"``, in place of the order of priority: ``{"lv1": "acme", "acme.relu": "tvm"}``.
+        A call is named by the variable that holds its result, its operator or a pattern, as in `RegionPolicy`; the
+        first entry that matches decides. It overrules the namespaces' own policies.
     options : mapping, optional
         Namespace → option → value, for target hooks and codegens: ``{"my_npu": {"cores": 4}}``.
     strict : bool
@@ -136,13 +152,24 @@ def compile(
     builds = source_builds(source_namespaces(with_options(mod, options)))
     for build in builds:
         build.check()
-    mod = partition(mod, compiler, policy=policy, options=options, strict=strict, prepare=prepare)
+    mod = partition(
+        mod, compiler, policy=policy, placement=placement, options=options, strict=strict, prepare=prepare
+    )
     try:
         with raising_from_causes():
             ex = tvm.compile(mod, target=target, relax_pipeline=relax.get_pipeline(PIPELINE, strict=strict))
     except tvm.error.InternalError as error:
         raise UnsupportedError(f"TVM cannot compile what stays with it: {_cause(error)}{_advice(mod)}") from error
     return SourceExecutable(ex.mod, builds) if builds else ByocExecutable(ex.mod)
+
+
+def _with_placed(policy: RegionPolicy | None, placement: Mapping[str, str]) -> RegionPolicy | None:
+    """The policy, which takes the calls that are placed whatever they are worth."""
+    placed = [name for name, compiler in placement.items() if compiler != HOST]
+    if not placed:
+        return policy
+    policy = policy or RegionPolicy(on_top=True)
+    return replace(policy, force=[*policy.force, *placed])
 
 
 def _cause(error: Exception) -> str:

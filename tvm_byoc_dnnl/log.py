@@ -24,6 +24,9 @@ _logger = logging.getLogger(__package__)
 _CAUSES: ContextVar[dict[str, Exception] | None] = ContextVar("causes", default=None)
 _MOST_NAMES = 3
 
+#: stages that are decisions and no failures
+_DECISIONS = ("policy", "placement")
+
 #: module attribute that holds the entries, as JSON
 LOG_ATTR = "byoc_log"
 
@@ -43,7 +46,8 @@ class Entry:
     stage : str
         ``annotate`` or ``pattern`` for code that crashed there; ``lower``, ``plan`` or ``codegen`` for a region that
         failed there; ``policy`` for calls not worth a region, ``policy crash`` where the policy itself failed;
-        ``output`` for a region that is a module although source was asked for.
+        ``placement`` for calls that were given to another compiler by hand or by measurement; ``output`` for a region
+        that is a module although source was asked for.
     reason : str
         With the offending value.
     """
@@ -77,14 +81,14 @@ def with_entries(mod: tvm.IRModule, entries: Iterable[Entry]) -> tvm.IRModule:
 
 
 def _warn(entries: Sequence[Entry]) -> None:
-    """One line for all calls of an operator with one reason; a decision of a policy causes no warning."""
+    """One line for all calls of an operator with one reason; a decision causes no warning."""
     groups: dict[tuple[str, str, str, str, str], list[str]] = {}
     for e in entries:
         groups.setdefault((e.op, e.function, e.compiler, e.stage, e.reason), []).append(e.name)
     for (op, function, compiler, stage, reason), names in groups.items():
         some = ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
         calls = f"{len(names)} calls: {some}" if len(names) > 1 else some
-        level = logging.INFO if stage == "policy" else logging.WARNING
+        level = logging.INFO if stage in _DECISIONS else logging.WARNING
         _logger.log(
             level, "not offloaded as asked: %s (%s in %s): %s: %s: %s", op, calls, function, compiler, stage, reason
         )
@@ -116,14 +120,14 @@ def note_cause(text: str, error: Exception) -> None:
 
 
 def raise_failures(entries: Sequence[Entry]) -> None:
-    """Raise for every failure; a decision of a policy is not a failure.
+    """Raise for every failure; a decision of a policy or a placement is not a failure.
 
     Raises
     ------
     UnsupportedError
         Listing each call with its reason.
     """
-    failures = [e for e in entries if e.stage != "policy"]
+    failures = [e for e in entries if e.stage not in _DECISIONS]
     if failures:
         lines = "".join(f"\n  {e}" for e in failures)
         raise UnsupportedError(

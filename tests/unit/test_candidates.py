@@ -9,7 +9,7 @@ import pytest
 import tvm
 
 import tvm_byoc_dnnl as byoc
-from tests.unit.failing_vendor import run, vendors
+from tests.unit.failing_vendor import owners, run, vendors
 from tests.unit.test_fallback_codegen import EXPECTED, Chain, X
 from tvm_byoc_dnnl.annotate.choice import candidates_of
 from tvm_byoc_dnnl.relax_utils import codegen_of, composite_of
@@ -45,9 +45,10 @@ def test_the_choice_decides():
     with vendors("va", ("vb", ["relax.exp"]), "vc"):
         asked = []
 
-        def last(calls, candidates):
-            asked.append(([c.op.name for c in calls], list(candidates)))
-            return candidates[-1] if calls[0].op.name == "relax.exp" else candidates[0]
+        def last(match):
+            ops = [c.op.name for c in match.calls.values()]
+            asked.append((ops, list(match.candidates)))
+            return match.candidates[-1] if ops[0] == "relax.exp" else match.candidates[0]
 
         mod = byoc.PartitionGraph()(byoc.AnnotateExternalCompiler(["va", "vb", "vc"], choice=last)(Chain))
         assert (["relax.exp"], ["va", "vb", "vc"]) in asked
@@ -97,3 +98,41 @@ def test_the_text_and_the_page_show_the_candidates():
         assert "or vb" in report.to_text(every_call=True)
         page = report.to_html().replace(" ", "")
         assert '"candidates":[{"compiler":"va","reason":""},{"compiler":"vb","reason":""}]' in page
+
+
+# ---------------------------------------------------------------- a placement by hand
+PLACEMENTS = {
+    "a variable": ({"b": "vb"}, ["va", "vb", "va"]),
+    "an operator": ({"relax.exp": "tvm"}, ["va", "", "va"]),
+    "operators of a kind": ({"relax.*": "vb"}, ["vb", "vb", "vb"]),
+    "a pattern": ({"va.relax.exp": "vb"}, ["va", "vb", "va"]),
+    "a pattern that nobody has": ({"vb.relax.exp": "tvm"}, ["va", "va", "va"]),
+    "a compiler that cannot": ({"a": "vc"}, ["", "va", "va"]),
+    "the first entry decides": ({"b": "va", "relax.*": "vb"}, ["vb", "va", "vb"]),
+}
+
+
+@pytest.mark.parametrize(("placement", "expected"), PLACEMENTS.values(), ids=PLACEMENTS)
+def test_a_placement_by_hand(placement, expected):
+    with vendors("va", "vb", ("vc", ["relax.nn.relu"])):
+        mod = byoc.partition(Chain, ["va", "vb", "vc"], placement=placement)
+        assert [owner.partition("_")[0] for owner in owners(mod).values()] == expected
+        np.testing.assert_allclose(run(mod, X), EXPECTED, rtol=1e-5)
+
+
+def test_a_placement_overrules_the_policy_of_its_compiler():
+    with vendors("va", "vb"):
+        byoc.register_namespace("vb", policy=byoc.RegionPolicy(min_flops=10**9))
+        assert regions_of(byoc.partition(Chain, ["va", "vb"], placement={"b": "vb"})) == ["va", "va", "vb"]
+
+
+def test_explain_says_who_was_named_instead():
+    with vendors("va", "vb"):
+        verdicts = explained(Chain, ["va", "vb"], placement={"b": "tvm"})["relax.exp"]
+        assert verdicts == dict.fromkeys(["va", "vb"], "placement: placed with 'tvm'")
+        byoc.partition(Chain, ["va", "vb"], placement={"b": "tvm"}, strict=True)  # a decision is no failure
+
+
+def test_a_placement_with_an_unknown_compiler_is_refused():
+    with vendors("va"), pytest.raises(byoc.InputError, match=r"placement\['b'\] is 'nobody'; expected 'tvm' or"):
+        byoc.partition(Chain, "va", placement={"b": "nobody"})

@@ -2,21 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
-__all__ = ["CANDIDATES_ATTR", "Choice", "candidates_of", "first_in_order"]
+from ..errors import InputError
+from ..registry import compilers
+
+__all__ = ["CANDIDATES_ATTR", "HOST", "Choice", "Match", "candidates_of", "first_in_order", "placed_by"]
 
 #: attribute of a composite function: the compilers that would take its calls, in order of priority
 CANDIDATES_ATTR = "byoc_candidates"
+#: the name of TVM itself, in the place of a compiler
+HOST = "tvm"
 
-#: ``choice(calls, candidates) -> one of the candidates``, for calls that may become one composite function
-Choice = Callable[[Sequence[Any], Sequence[str]], str]
+
+@dataclass(frozen=True)
+class Match:
+    """Calls that may become one composite function.
+
+    Attributes
+    ----------
+    composite : str
+        The pattern, or the single operator, as ``<namespace>.<name>``.
+    calls : mapping of str to relax.Call
+        Variable that holds the result → call.
+    candidates : sequence of str
+        The compilers that would take all of them, in order of priority; the first has found the match.
+    """
+
+    composite: str
+    calls: Mapping[str, Any]
+    candidates: Sequence[str]
 
 
-def first_in_order(calls: Sequence[Any], candidates: Sequence[str]) -> str:
+#: ``choice(match) -> one of the candidates``, or another name for "none of these"
+Choice = Callable[[Match], str]
+
+
+def first_in_order(match: Match) -> str:
     """The candidate with the highest priority."""
-    return candidates[0]
+    return match.candidates[0]
+
+
+def placed_by(placement: Mapping[str, str]) -> Choice:
+    """The choice that a user wrote down; calls that it does not name go to the first candidate.
+
+    Parameters
+    ----------
+    placement : mapping of str to str
+        Call → compiler, or ``"tvm"``. A call is named by the variable that holds its result, its operator
+        (``"relax.nn.relu"``) or a pattern (``"vendor.pattern"``: all calls that it matches); ``*`` and ``?`` match as
+        in a shell. The first entry that matches decides. Where the named compiler cannot take a call, TVM has it.
+
+    Returns
+    -------
+    callable
+        For one run of `AnnotateExternalCompiler`: it remembers what a pattern has matched.
+
+    Raises
+    ------
+    InputError
+        If a compiler is not registered.
+    """
+    for name, compiler in placement.items():
+        if compiler != HOST and compiler not in compilers():
+            raise InputError(
+                f"placement[{name!r}] is {compiler!r}; expected {HOST!r} or a registered compiler: "
+                f"{', '.join(compilers())}"
+            )
+    matched: dict[str, str] = {}  # variable -> compiler, by entries that name a pattern
+
+    def wanted(composite: str, name: str, call: Any) -> str | None:
+        names = (name, str(call.op.name), composite)
+        by_entry = next((c for key, c in placement.items() if any(fnmatchcase(n, key) for n in names)), None)
+        return by_entry or matched.get(name)
+
+    def choose(match: Match) -> str:
+        wishes = {name: wanted(match.composite, name, call) for name, call in match.calls.items()}
+        matched.update({name: wish for name, wish in wishes.items() if wish is not None})
+        compiler = match.candidates[0]
+        against = [wish for wish in wishes.values() if wish not in (None, compiler)]
+        return str(against[0]) if against else compiler
+
+    return choose
 
 
 def candidates_of(func: Any) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from ..registry import Namespace, Pattern, namespace
 from ..relax_utils import codegen_of, composite_of, is_host_function, ops_of, with_functions
 from ..verdict import Crash, Reject, as_reject
 from .asked import with_asked
-from .choice import CANDIDATES_ATTR, Choice, first_in_order
+from .choice import CANDIDATES_ATTR, Choice, Match, first_in_order
 from .escape import refuse_escape
 from .naming import NAME_ATTR, restore_names, with_unique_names
 from .refused import RefusedMatch, with_refused
@@ -68,7 +68,7 @@ class Matcher:
         self._writers: list[WritersBetween] = []  # of the functions that are searched
         #: matches of patterns that were not taken
         self.refused: list[RefusedMatch] = []
-        self._crashes: list[tuple[Any, Entry]] = []  # variable, and the entry that does not know its function yet
+        self._notes: list[tuple[Any, Entry]] = []  # variable, and the entry that does not know its function yet
         #: ``(name, pattern, annotations, check, attributes)``
         self.candidates: list[tuple[Any, ...]] = []
         for ns in map(namespace, compilers):
@@ -76,7 +76,7 @@ class Matcher:
                 self._add(ns, pattern.name, pattern.pattern, pattern.annotations, self._pattern_check(ns, pattern))
             for op in ns.ops():
                 if op in ops:
-                    self._add(ns, op, _single_call(op), {}, self._call_check(ns))
+                    self._add(ns, op, _single_call(op), {}, self._call_check(ns, op))
 
     def _add(self, ns: Namespace, name: str, pattern: Any, annotations: Mapping[str, Any], check: Any) -> None:
         self.candidates.append((f"{ns.name}.{name}", pattern, dict(annotations), check, self._attributes))
@@ -84,8 +84,8 @@ class Matcher:
     def _attributes(self, _match: Any) -> dict[str, Any]:
         return self._accepted  # asked for right after the check of the same match
 
-    def _call_check(self, ns: Namespace) -> Any:
-        return lambda context: self._settle(context, ns, "annotate", ask(ns, context.matched_expr))
+    def _call_check(self, ns: Namespace, op: str) -> Any:
+        return lambda context: self._settle(context, ns, op, "annotate", ask(ns, context.matched_expr))
 
     def _pattern_check(self, ns: Namespace, pattern: Pattern) -> Any:
         def check(context: Any) -> bool:
@@ -97,7 +97,7 @@ class Matcher:
             refusal = ask_pattern(ns, pattern, {**match, "root": context.matched_expr})
             if refusal is not None:
                 self._refuse(context, ns, pattern, refusal)
-            return self._settle(context, ns, "pattern", refusal)
+            return self._settle(context, ns, pattern.name, "pattern", refusal)
 
         return check
 
@@ -105,20 +105,29 @@ class Matcher:
         names = tuple(sorted(var_name(var) for var in context.matched_bindings))
         self.refused.append(RefusedMatch(f"{ns.name}.{pattern.name}", names, refusal.reason))
 
-    def _settle(self, context: Any, ns: Namespace, stage: str, refusal: Reject | None) -> bool:
+    def _settle(self, context: Any, ns: Namespace, name: str, stage: str, refusal: Reject | None) -> bool:
         root = context.matched_expr
         var = context.value_to_bound_var[root]
         if refusal is None:
-            calls = [v for v in context.matched_bindings.values() if isinstance(getattr(v, "op", None), tvm.ir.Op)]
+            bindings = context.matched_bindings.items()
+            calls = {var_name(v): call for v, call in bindings if isinstance(getattr(call, "op", None), tvm.ir.Op)}
             # The candidates before them have had their turn, and did not take it.
             behind = self._compilers[self._compilers.index(ns.name) + 1 :]
-            would = [name for name in behind if all(ask(namespace(name), call) is None for call in calls)]
+            would = [other for other in behind if all(ask(namespace(other), c) is None for c in calls.values())]
             self._accepted = {NAME_ATTR: var_name(var), CANDIDATES_ATTR: [ns.name, *would]}
-            return self._choice(calls, [ns.name, *would]) == ns.name
+            chosen = self._choice(Match(f"{ns.name}.{name}", calls, [ns.name, *would]))
+            if chosen != ns.name:
+                reason = f"placed with {chosen!r}"
+                self._note(((v, c) for v, c in bindings if var_name(v) in calls), ns, "placement", reason)
+            return chosen == ns.name
         if isinstance(refusal, Crash):
-            op = str(getattr(root.op, "name", ""))
-            self._crashes.append((var, Entry("", var_name(var), op, ns.name, stage, refusal.reason)))
+            self._note([(var, root)], ns, stage, refusal.reason)
         return False
+
+    def _note(self, calls: Iterable[tuple[Any, Any]], ns: Namespace, stage: str, reason: str) -> None:
+        for var, call in calls:
+            op = str(getattr(call.op, "name", ""))
+            self._notes.append((var, Entry("", var_name(var), op, ns.name, stage, reason)))
 
     def skip_to_behind(self, name: str) -> None:
         """Keep the candidates after the one called ``name``; if it is not in the list, those after its compiler."""
@@ -140,10 +149,10 @@ class Matcher:
         return restore_names(fuse(mod))
 
     def entries(self, functions: Mapping[str, relax.Function]) -> list[Entry]:
-        """The crashes during `run`; the calls are in ``functions``, by name."""
-        bound = {name: set(relax.analysis.bound_vars(f)) for name, f in functions.items()} if self._crashes else {}
-        where = [next((name for name, own in bound.items() if var in own), "") for var, _ in self._crashes]
-        return [replace(entry, function=name) for name, (_, entry) in zip(where, self._crashes, strict=True)]
+        """Crashes during `run`, and calls that the choice gave to another; they are in ``functions``, by name."""
+        bound = {name: set(relax.analysis.bound_vars(f)) for name, f in functions.items()} if self._notes else {}
+        where = [next((name for name, own in bound.items() if var in own), "") for var, _ in self._notes]
+        return [replace(entry, function=name) for name, (_, entry) in zip(where, self._notes, strict=True)]
 
 
 def ask_pattern(ns: Namespace, pattern: Pattern, match: dict[str, Any]) -> Reject | None:
@@ -181,7 +190,7 @@ def AnnotateExternalCompiler(
     prepare : bool
         Run the common preparing passes and those of the namespaces first (`tvm_byoc_dnnl.prepare`).
     choice : callable
-        ``choice(calls, candidates) -> candidate``; by default the first one in order of priority.
+        ``choice(match) -> candidate``; by default the first one in order of priority (`first_in_order`).
 
     Returns
     -------

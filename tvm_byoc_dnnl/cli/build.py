@@ -25,6 +25,7 @@ from .common import (
     check_folder,
     format_option,
     model_options,
+    placement_option,
     progress,
     say,
 )
@@ -41,6 +42,7 @@ def _options(_context: click.Context, _parameter: click.Parameter, values: Seque
 
 @click.command(short_help="Compile a model into one shared library.")
 @model_options
+@placement_option
 @click.option("-o", "--output", type=NEW_FILE, required=True, help="The library to write, such as model.so.")
 @click.option("--target", default="llvm", show_default=True, help="TVM's target for the calls that stay with TVM.")
 @click.option("--option", "options", multiple=True, callback=_options, metavar="NAME.OPTION=VALUE",
@@ -52,6 +54,7 @@ def compile(
     compiler: list[str],
     shapes: Shapes,
     policy: RegionPolicy | None,
+    placement: dict[str, str],
     output: Path,
     target: str,
     options: dict[str, dict[str, Any]],
@@ -77,6 +80,7 @@ def compile(
             shapes=shapes or None,
             target=target,
             policy=policy,
+            placement=placement,
             options=options,
             strict=strict,
             output=output_format,

@@ -29,6 +29,7 @@ __all__ = [
     "check_folder",
     "format_option",
     "model_options",
+    "placement_option",
     "progress",
     "registered",
     "say",
@@ -136,6 +137,16 @@ def _values(_context: click.Context, _parameter: click.Parameter, values: Sequen
     return found
 
 
+def _placement(_context: click.Context, _parameter: click.Parameter, values: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for value in values:
+        name, separator, compiler = value.rpartition("=")
+        if not separator or not name or not compiler:
+            raise click.BadParameter(f"got {value!r}; expected NAME=COMPILER as in relax.nn.relu=acme or acme.relu=tvm")
+        found[name] = compiler
+    return found
+
+
 SHAPE = click.option(
     "--shape", "shapes", multiple=True, callback=parse_shapes, metavar="NAME=DIMS",
     help="Fix an input's shape, as in data=1,3,224,224; a name, as in data=N,3,224,224, leaves a dim open. "
@@ -189,6 +200,14 @@ def model_options(command: _F) -> _F:
     ):  # fmt: skip
         command = decorate(command)
     return command
+
+
+def placement_option(command: _F) -> _F:
+    """Argument ``placement``: call → compiler."""
+    return click.option(
+        "--place", "placement", multiple=True, callback=_placement, metavar="NAME=COMPILER",
+        help="Give these calls, named as for --exclude, to another compiler, or to tvm. May be repeated.",
+    )(command)  # fmt: skip
 
 
 def format_option(command: _F) -> _F:

@@ -28,6 +28,7 @@ from .common import (
     check_folder,
     format_option,
     model_options,
+    placement_option,
     progress,
     registered,
     say,
@@ -42,12 +43,17 @@ _WIDTH = 110
 
 
 def _explained(
-    model: ModelFile, compiler: list[str], shapes: Shapes, policy: RegionPolicy | None, output: str = OUTPUTS[0]
+    model: ModelFile,
+    compiler: list[str],
+    shapes: Shapes,
+    policy: RegionPolicy | None,
+    output: str = OUTPUTS[0],
+    placement: dict[str, str] | None = None,
 ) -> Report:
     from ..report import explain
 
     with progress(f"partitioning {model.name}"):
-        report = explain(model.load(), compiler, shapes or None, policy=policy, output=output)
+        report = explain(model.load(), compiler, shapes or None, policy=policy, placement=placement, output=output)
     report.model = model.name
     return report
 
@@ -57,12 +63,14 @@ def _explained(
 @click.option("--html", "html_file", type=NEW_FILE, help="Write a page with the graph drawn; reasons on hover.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the text.")
 @click.option("--all", "every_call", is_flag=True, help="List every call, not only those that stay with TVM.")
+@placement_option
 @format_option
 def explain(
     model: ModelFile,
     compiler: list[str],
     shapes: Shapes,
     policy: RegionPolicy | None,
+    placement: dict[str, str],
     html_file: Path | None,
     json_file: str | None,
     every_call: bool,
@@ -82,7 +90,7 @@ def explain(
     for path in (html_file, Path(json_file) if json_file not in (None, "-") else None):
         if path is not None:
             check_folder(path)
-    report = _explained(model, compiler, shapes, policy, output_format)
+    report = _explained(model, compiler, shapes, policy, output_format, placement)
     if html_file is not None:
         report.to_html(html_file)
         say(f"wrote {html_file}")

@@ -36,6 +36,7 @@ def explain(
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     *,
     policy: RegionPolicy | None = None,
+    placement: Mapping[str, str] | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     output: str = "module",
 ) -> Report:
@@ -53,6 +54,8 @@ def explain(
         Input name → shape, to fix dimensions that an ONNX model leaves open; a name such as ``"N"`` leaves one open.
     policy : RegionPolicy, optional
         Decides which regions are worth a call; by default each namespace's policy. No effect on a partitioned module.
+    placement : mapping of str to str, optional
+        Call → compiler, as in `compile`. No effect on an annotated module.
     options : mapping, optional
         Namespace → option → value, as in `compile`.
     output : str
@@ -82,7 +85,10 @@ def explain(
     if not any(codegen_of(f) for f in mod.functions.values()):
         is_annotated = any(composite_of(f) for f in mod.functions.values())
         mod = with_options(mod, options)
-        mod = PartitionGraph(policy=policy)(mod) if is_annotated else partition(mod, compiler, policy=policy)
+        if is_annotated:
+            mod = PartitionGraph(policy=policy)(mod)
+        else:
+            mod = partition(mod, compiler, policy=policy, placement=placement)
     mod = settle_regions(mod)
     report = Report(**vars(account_of(mod, asked)))
     if output == "source":
