@@ -152,9 +152,7 @@ def compile(
     builds = source_builds(source_namespaces(with_options(mod, options)))
     for build in builds:
         build.check()
-    mod = partition(
-        mod, compiler, policy=policy, placement=placement, options=options, strict=strict, prepare=prepare
-    )
+    mod = partition(mod, compiler, policy=policy, placement=placement, options=options, strict=strict, prepare=prepare)
     try:
         with raising_from_causes():
             ex = tvm.compile(mod, target=target, relax_pipeline=relax.get_pipeline(PIPELINE, strict=strict))
