@@ -7,6 +7,8 @@ import json
 import numpy as np
 import pytest
 import tvm
+from tvm.script import ir as I
+from tvm.script import relax as R
 
 import tvm_byoc_dnnl as byoc
 from tests.unit.failing_vendor import owners, run, vendors
@@ -80,6 +82,35 @@ def test_a_policy_of_the_user_holds_for_all_compilers():
     with vendors("va", "vb"):
         for policy in DECLINES.values():
             assert regions_of(byoc.partition(Chain, ["va", "vb"], policy=policy)) == []
+
+
+@I.ir_module
+class TwoAndOne:
+    """`sin` is nobody's; between its calls stand three of `relu`, and an `exp` before two of `multiply`."""
+
+    @R.function
+    def main(x: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
+        with R.dataflow():
+            a = R.nn.relu(R.nn.relu(R.nn.relu(x)))
+            b = R.exp(R.sin(a))
+            c = R.multiply(R.multiply(b, b), b)
+            R.output(c)
+        return c
+
+
+def test_what_a_limit_of_the_user_declines_goes_to_the_next_compiler():
+    """Where the call joins a region of that one, the limit holds and the call stays offloaded."""
+    with vendors(("va", ["relax.nn.relu", "relax.exp"]), ("vb", ["relax.exp", "relax.multiply"])):
+        assert regions_of(byoc.partition(TwoAndOne, ["va", "vb"])) == ["va", "va", "vb"]
+        mod = byoc.partition(TwoAndOne, ["va", "vb"], policy=byoc.RegionPolicy(max_regions=2))
+        assert regions_of(mod) == ["va", "vb"]
+        assert {op: owner for op, owner in owners(mod).items() if "#" not in op} == {
+            "relu": "va_0",
+            "sin": "",
+            "exp": "vb_0",
+            "multiply": "vb_0",
+        }
+        np.testing.assert_allclose(run(mod, X), run(TwoAndOne, X, pipeline="default"), rtol=1e-5)
 
 
 def test_explain_shows_the_candidates():

@@ -21,14 +21,10 @@ from ..relax_utils import codegen_of, composite_of, is_host_function
 __all__ = ["Flow", "Item", "Leaf", "Node", "Source", "nodes_of", "read_flow"]
 
 
-@dataclass(eq=False)
-class Node:
-    """One call of an operator."""
+@dataclass(eq=False, kw_only=True)
+class Place:
+    """The functions around a call: all calls of one function body have the same."""
 
-    id: int
-    call: Any
-    op: str
-    name: str
     function: str
     #: namespace of the region that owns it, ``""`` where it stays with TVM
     compiler: str = ""
@@ -40,6 +36,16 @@ class Node:
     composite_id: int = -1
     #: the compilers that would take it, as recorded when it was annotated
     candidates: tuple[str, ...] = ()
+
+
+@dataclass(eq=False)
+class Node(Place):
+    """One call of an operator, and its place."""
+
+    id: int
+    call: Any
+    op: str
+    name: str
     args: list[Source] = field(default_factory=list)
     users: list[Node] = field(default_factory=list)
     #: its result leaves the function
@@ -139,86 +145,75 @@ class _Reader:
 
     def _read_host(self, name: str, func: relax.Function) -> None:
         env: dict[Any, Source] = {p: Leaf("an input", p) for p in func.params}
-        result = self._body(func.body, env, _Owner(name))
+        result = self._body(func.body, env, Place(function=name))
         for node in nodes_of(result):
             node.is_output = True
 
-    def _body(self, body: Any, env: dict[Any, Source], owner: _Owner) -> Source:
+    def _body(self, body: Any, env: dict[Any, Source], place: Place) -> Source:
         """The value of an expression; the calls on the way are added to the flow."""
         if not isinstance(body, relax.SeqExpr):
-            return self._value(body, env, owner, "")
+            return self._value(body, env, place, "")
         for block in body.blocks:
             for binding in block.bindings:
                 if not isinstance(binding.value, relax.Function):
-                    env[binding.var] = self._value(binding.value, env, owner, var_name(binding.var))
+                    env[binding.var] = self._value(binding.value, env, place, var_name(binding.var))
                 else:
                     env[binding.var] = Leaf("a function", binding.value)
-        return self._value(body.body, env, owner, "")
+        return self._value(body.body, env, place, "")
 
-    def _value(self, expr: Any, env: dict[Any, Source], owner: _Owner, name: str) -> Source:
+    def _value(self, expr: Any, env: dict[Any, Source], place: Place, name: str) -> Source:
         if isinstance(expr, relax.Call):
-            return self._call(expr, env, owner, name)
+            return self._call(expr, env, place, name)
         if isinstance(expr, relax.Var):
             return env.get(expr, Leaf("an input", expr))
         if isinstance(expr, relax.Tuple):
-            return tuple(self._value(f, env, owner, name) for f in expr.fields)
+            return tuple(self._value(f, env, place, name) for f in expr.fields)
         if isinstance(expr, relax.TupleGetItem):
-            of = self._value(expr.tuple_value, env, owner, name)
+            of = self._value(expr.tuple_value, env, place, name)
             return of[expr.index] if isinstance(of, tuple) else Item(of, int(expr.index), expr)
         if isinstance(expr, relax.If):
             # Both branches may run; which one's value arrives is not known.
-            self._body(expr.true_branch, dict(env), owner)
-            self._body(expr.false_branch, dict(env), owner)
+            self._body(expr.true_branch, dict(env), place)
+            self._body(expr.false_branch, dict(env), place)
             return Leaf("the result of a branch", expr)
         if isinstance(expr, relax.SeqExpr):
-            return self._body(expr, env, owner)
+            return self._body(expr, env, place)
         return Leaf("a constant" if is_constant(expr) else "an attribute", expr)
 
-    def _call(self, call: Any, env: dict[Any, Source], owner: _Owner, name: str) -> Source:
-        args = [self._value(a, env, owner, name) for a in call.args]
+    def _call(self, call: Any, env: dict[Any, Source], place: Place, name: str) -> Source:
+        args = [self._value(a, env, place, name) for a in call.args]
         if isinstance(call.op, tvm.ir.GlobalVar):
-            return self._function(call, self.mod[call.op], args, owner, name)
+            return self._function(call, self.mod[call.op], args, place, name)
         if isinstance(call.op, relax.Var):
             local = env.get(call.op)
             if isinstance(local, Leaf) and isinstance(local.expr, relax.Function):
-                return self._composite(local.expr, args, owner, name)
-        node = Node(len(self.flow.nodes), call, _operator(call), name, args=args, **vars(owner))
+                return self._composite(local.expr, args, place, name)
+        node = Node(len(self.flow.nodes), call, _operator(call), name, args=args, **vars(place))
         self.flow.nodes.append(node)
         return node
 
-    def _function(self, call: Any, func: Any, args: list[Source], owner: _Owner, name: str) -> Source:
+    def _function(self, call: Any, func: Any, args: list[Source], place: Place, name: str) -> Source:
         callee = call.op.name_hint
         if composite_of(func):
-            return self._composite(func, args, owner, name)
+            return self._composite(func, args, place, name)
         if not codegen_of(func):
             return Leaf(f"the result of @{callee}", call)  # a function of the host: read on its own
         self.flow.regions[callee] = func
         self.flow.uses[callee] = self.flow.uses.get(callee, 0) + 1
-        inside = _Owner(owner.function, codegen_of(func), callee, self.flow.uses[callee] - 1)
+        inside = Place(
+            function=place.function, compiler=codegen_of(func), region=callee, use=self.flow.uses[callee] - 1
+        )
         return self._body(func.body, dict(zip(func.params, args, strict=True)), inside)
 
-    def _composite(self, func: Any, args: list[Source], owner: _Owner, name: str) -> Source:
+    def _composite(self, func: Any, args: list[Source], place: Place, name: str) -> Source:
         self._composites += 1
         inside = replace(
-            owner, composite=composite_of(func), composite_id=self._composites, candidates=tuple(candidates_of(func))
+            place, composite=composite_of(func), composite_id=self._composites, candidates=tuple(candidates_of(func))
         )
         result = self._body(func.body, dict(zip(func.params, args, strict=True)), inside)
         if isinstance(result, Node):
             result.name = name  # inside of its composite it only has a number
         return result
-
-
-@dataclass(frozen=True)
-class _Owner:
-    """The owner of a call: all calls of one function body have the same."""
-
-    function: str
-    compiler: str = ""
-    region: str = ""
-    use: int = 0
-    composite: str = ""
-    composite_id: int = -1
-    candidates: tuple[str, ...] = ()
 
 
 def _operator(call: Any) -> str:

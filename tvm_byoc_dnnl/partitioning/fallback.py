@@ -78,13 +78,13 @@ class _Region:
 class _Return:
     """A composite call that goes back, the reason, and the candidates that come next.
 
-    These are the candidates after ``behind``: a composite, by default the call's own, or a compiler; none for ``None``.
+    These are the candidates after ``behind``: a composite, by default the call's own, or a compiler.
     """
 
     host: Any
     call: Any
     failure: Failure
-    behind: str | None = ""
+    behind: str = ""
 
 
 class Fallback:
@@ -258,8 +258,7 @@ class Fallback:
         for who, limit, counted in limits:
             if limit is not None and len(counted) > limit:
                 failure = Failure("policy", f"{who} may have {limit} region(s), and others have more operations")
-                next_one = None if who == "the module" else who
-                return [_Return(r.host, c, failure, next_one) for r in counted[limit:] for c in r.calls]
+                return [_Return(r.host, c, failure, r.unit.compiler) for r in counted[limit:] for c in r.calls]
         return []
 
     # ---------------------------------------------------------------- back to the next compiler or TVM
@@ -267,8 +266,7 @@ class Fallback:
         bodies: dict[Any, dict[Any, Body]] = {}
         for item in returned:
             self._note(item.host, item.call, item.failure)
-            body = self._next_candidate(item) if item.behind is not None else Body(self._callee(item.call))
-            bodies.setdefault(item.host, {})[item.call.var] = body
+            bodies.setdefault(item.host, {})[item.call.var] = self._next_candidate(item)
         self.mod = with_functions(self.mod, {host: inline_calls(self.mod[host], b) for host, b in bodies.items()})
 
     def _next_candidate(self, item: _Return) -> Body:
