@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tvm_byoc_dnnl.registry import Namespace, compilers, namespace
+from tvm_byoc_dnnl.namespace import Namespace
+from tvm_byoc_dnnl.namespaces import compilers, namespace
 from tvm_byoc_dnnl.report.op_support import Support, support_of
 
 PAGE = Path(__file__).parent / "op_support.md"

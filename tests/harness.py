@@ -30,7 +30,7 @@ from tvm_byoc_dnnl.annotate.trial import ask
 from tvm_byoc_dnnl.codegen.region import lower_region, match_annotations
 from tvm_byoc_dnnl.comparison import differences
 from tvm_byoc_dnnl.lower.graph import PortableGraph
-from tvm_byoc_dnnl.registry import namespace
+from tvm_byoc_dnnl.namespaces import namespace
 from tvm_byoc_dnnl.relax_utils import bindings_of, codegen_of, op_calls
 
 __all__ = ["Case", "Operand", "accept", "const", "data", "number", "refuse", "table_tests"]

@@ -13,6 +13,7 @@ from .frontend import to_relax
 from .hooks.c_source import generate_c
 from .hooks.fused_op import register_fused_op
 from .hooks.registration import for_each_region, register_target_hooks
+from .namespaces import compilers, supported_ops, unregister_compiler
 from .partitioning.passes import PartitionGraph
 from .pattern_example import pattern_example
 from .pipeline.byoc import byoc_pipeline
@@ -20,14 +21,11 @@ from .pipeline.source_executable import source_options
 from .prepare import Prepare
 from .regions.policy import RegionPolicy
 from .registry import (
-    compilers,
     register_annotate_compiler,
     register_codegen,
     register_lowering,
     register_namespace,
     register_pattern,
-    supported_ops,
-    unregister_compiler,
 )
 from .report import Report, explain
 from .report.profile import Profile, profile

@@ -15,12 +15,12 @@ from .codegen.extern import check_output, source_builds, source_namespaces
 from .errors import InputError, UnsupportedError
 from .frontend import to_relax
 from .log import raising_from_causes
+from .namespaces import compilers, namespace
 from .partitioning.passes import PartitionGraph
 from .pipeline.byoc import PIPELINE
 from .pipeline.executable import ByocExecutable
 from .pipeline.source_executable import SourceExecutable
 from .regions.policy import RegionPolicy
-from .registry import compilers, namespace
 from .relax_utils import codegen_of
 from .signature import inputs_of, shape_options
 from .target_options import with_options

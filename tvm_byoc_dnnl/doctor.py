@@ -20,8 +20,8 @@ from tvm.support.cc import get_cc
 from . import _native
 from .errors import ByocError
 from .namespace import Examination
+from .namespaces import compilers, namespace
 from .neighbours import QUIET, Neighbours
-from .registry import compilers, namespace
 
 __all__ = ["Finding", "examine"]
 

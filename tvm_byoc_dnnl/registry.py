@@ -1,110 +1,31 @@
-"""The registry of vendor namespaces: predicates, patterns, lowerings, a codegen.
-
-The engine reads this table and nothing else of a vendor.
-"""
+"""How a vendor registers: predicates, patterns, lowerings, a codegen, each checked when it is registered."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm.relax.dpl import DFPattern
 
 from .lower.builder import GraphBuilder
 from .lower.graph import PortableGraph
 from .namespace import Description, Examination, Lowering, Namespace, Pattern, Predicate, Standalone
+from .namespaces import claim_namespace
 from .regions.policy import RegionPolicy
 from .routes.codegen import Codegen, OwnCodegen
-from .vendors import load_vendors
 from .verdict import Reject
 
 __all__ = [
-    "Description",
-    "Namespace",
-    "Pattern",
     "check_options",
-    "claim_namespace",
-    "compilers",
-    "namespace",
     "register_annotate_compiler",
     "register_codegen",
     "register_lowering",
     "register_namespace",
     "register_pattern",
     "register_unsupported",
-    "supported_ops",
-    "unregister_compiler",
 ]
-
-_NAMESPACES: dict[str, Namespace] = {}
-#: vendor, or namespace that it began to register → what went wrong
-_FAILED: dict[str, Exception] = {}
-
-_ENGINE = __name__.partition(".")[0]
-
-
-@contextmanager
-def _transaction(vendor: str) -> Iterator[None]:
-    """All that a vendor registers, or where something goes wrong nothing of it, and the error is kept."""
-    before = {name: (ns, ns.copy()) for name, ns in _NAMESPACES.items()}
-    try:
-        yield
-    except Exception as error:
-        _FAILED.update(dict.fromkeys([vendor, *(_NAMESPACES.keys() - before.keys())], error))
-        _NAMESPACES.clear()
-        for name, (ns, copy) in before.items():
-            vars(ns).update(vars(copy))
-            _NAMESPACES[name] = ns
-        raise
-
-
-def _load() -> None:
-    load_vendors(_transaction)
-
-
-def claim_namespace(name: str, extend: bool = False) -> Namespace:
-    """The namespace called ``name``, for registering something in it; a new one, if there is none.
-
-    Parameters
-    ----------
-    name : str
-        An identifier.
-    extend : bool
-        Whether it may belong to another package.
-
-    Raises
-    ------
-    ValueError
-        If it belongs to another package.
-    """
-    if not isinstance(name, str) or not name.isidentifier():
-        raise ValueError(f"compiler {name!r} is not a name; expected an identifier such as 'my_npu'")
-    who = _registrant()
-    ns = _NAMESPACES.setdefault(name, Namespace(name, owner=who))
-    if ns.owner != who and not extend:
-        raise ValueError(
-            f"namespace {name!r} belongs to {ns.owner}, which registered it first; now {who} registers something in "
-            "it. Choose another name, or pass extend=True to add to what is there"
-        )
-    return ns
-
-
-def _registrant() -> str:
-    """The package that calls the engine: its outermost name, or the folder of a vendor among our own."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        parts = str(frame.f_globals.get("__name__", "?")).split(".")
-        if parts[0] != _ENGINE:
-            return parts[0]
-        if parts[1:2] == ["patterns"]:
-            return ".".join(parts[:3])
-        frame = frame.f_back
-    return "?"
 
 
 def _claim(table: dict[str, Any], entries: Mapping[str, Any], what: str, override: bool) -> None:
@@ -122,40 +43,6 @@ def _claim(table: dict[str, Any], entries: Mapping[str, Any], what: str, overrid
 def _origin(thing: Any) -> str:
     thing = next((part for name in ("check", "lower", "function") if (part := getattr(thing, name, None))), thing)
     return f"{getattr(thing, '__module__', '?')}.{getattr(thing, '__qualname__', type(thing).__name__)}"
-
-
-def namespace(compiler: str) -> Namespace:
-    """The namespace called ``compiler``.
-
-    Raises
-    ------
-    ValueError
-        If it is not registered; the message lists those that are.
-    """
-    _load()
-    if compiler not in _NAMESPACES:
-        if compiler in _FAILED:
-            error = _FAILED[compiler]
-            raise ValueError(
-                f"the vendor of compiler {compiler!r} could not be loaded: {type(error).__name__}: {error}"
-            ) from error
-        known = ", ".join(compilers()) or "none"
-        raise ValueError(
-            f"unknown compiler {compiler!r}; registered: {known}. Import the package that registers it, "
-            "or install it with its entry point in group 'tvm_byoc_dnnl.vendors'"
-        )
-    return _NAMESPACES[compiler]
-
-
-def compilers() -> list[str]:
-    """Names of the registered namespaces, sorted."""
-    _load()
-    return sorted(_NAMESPACES)
-
-
-def supported_ops(compiler: str) -> list[str]:
-    """Relax ops that ``compiler`` may take (its predicate has the last word on each call), sorted."""
-    return namespace(compiler).ops()
 
 
 def register_namespace(
@@ -441,11 +328,3 @@ def _check_pattern(who: str, entry: Pattern) -> None:
     if unknown:
         known = ", ".join(map(repr, entry.annotations)) or "none"
         raise ValueError(f"{who}: outputs has {unknown[0]!r}, which is no annotation; the annotations are {known}")
-
-
-def unregister_compiler(compiler: str) -> None:
-    """Forget a namespace with all that was registered in it (for tests and notebooks)."""
-    known = _NAMESPACES.pop(compiler, None)
-    if known is not None and known.codegen is not None:
-        # TVM's table would lend the codegen to a later namespace of this name.
-        tvm_ffi.remove_global_func(f"relax.ext.{compiler}")

@@ -16,7 +16,7 @@ from .errors import UnsupportedError
 from .files import written_folder
 from .lower.graph import PortableGraph
 from .namespace import Namespace, Standalone
-from .registry import namespace
+from .namespaces import namespace
 from .relax_utils import bindings_of, codegen_of
 
 __all__ = ["emit"]

@@ -8,7 +8,7 @@ from typing import Any
 import tvm
 
 from .errors import InputError
-from .registry import compilers, namespace
+from .namespaces import compilers, namespace
 
 __all__ = [
     "OPTIONS_ATTR",

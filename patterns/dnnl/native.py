@@ -9,7 +9,7 @@ from typing import Any
 import tvm
 
 from ...lower.graph import PortableGraph
-from ...registry import Description
+from ...namespace import Description
 from ...verdict import Reject
 from . import library
 

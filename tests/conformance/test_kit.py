@@ -15,7 +15,7 @@ from tvm.relax.dpl import is_op, wildcard
 
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.comparison import differences, nudged, sensitivity
-from tvm_byoc_dnnl.registry import Pattern
+from tvm_byoc_dnnl.namespace import Pattern
 from tvm_byoc_dnnl.testing.__main__ import main
 from tvm_byoc_dnnl.testing.conformance import run_conformance
 from tvm_byoc_dnnl.testing.conformance.calls import call_cases, example

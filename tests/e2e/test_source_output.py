@@ -275,7 +275,7 @@ def test_without_a_compiler_it_is_one_clear_error(monkeypatch):
 def test_source_that_does_not_compile_goes_back_to_tvm(monkeypatch):
     import dataclasses
 
-    from tvm_byoc_dnnl.registry import namespace
+    from tvm_byoc_dnnl.namespaces import namespace
 
     def broken(graph):
         return tvm.get_global_func("runtime.CSourceModuleCreate")("int = 0;", "c", [graph.name], [])

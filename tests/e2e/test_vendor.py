@@ -12,8 +12,8 @@ import tvm_byoc_dnnl as byoc
 from tests.c_kernel import c_kernel, c_module
 from tests.harness import Case, const, data
 from tvm_byoc_dnnl.codegen.extern import portable_codegen
+from tvm_byoc_dnnl.namespaces import namespace
 from tvm_byoc_dnnl.patterns.dnnl import native
-from tvm_byoc_dnnl.registry import namespace
 from tvm_byoc_dnnl.relax_utils import codegen_of
 
 

@@ -12,8 +12,8 @@ from tvm.relax.dpl import is_op, wildcard
 
 import tvm_byoc_dnnl as byoc
 from tests.unit.importing import module, onnx_model
+from tvm_byoc_dnnl.namespace import Description
 from tvm_byoc_dnnl.regions.policy import RegionPolicy
-from tvm_byoc_dnnl.registry import Description
 from tvm_byoc_dnnl.report import explain
 
 nn = relax.op.nn

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "tvm_byoc_dnnl"
 
 # What a vendor's folder may use of the engine: the registry, the words to describe a node, and examples for the kit.
-VENDOR_API = {"registry", "verdict", "lower", "errors", "_compat", "pattern_example"}
+VENDOR_API = {"registry", "namespace", "verdict", "lower", "errors", "_compat", "pattern_example"}
 # ... and what single files may use beyond that.
 VENDOR_EXTRA = {
     "patterns/dnnl/__init__.py": {"codegen"},  # chooses the engine's portable-graph codegen

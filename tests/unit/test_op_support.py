@@ -4,7 +4,7 @@ import pytest
 from tvm.relax.dpl import is_op, wildcard
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.registry import namespace
+from tvm_byoc_dnnl.namespaces import namespace
 from tvm_byoc_dnnl.report.op_support import support_of
 
 VENDOR = "table_vendor"

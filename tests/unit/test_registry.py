@@ -11,7 +11,7 @@ from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl import registry, vendors
+from tvm_byoc_dnnl import namespaces, registry, vendors
 from tvm_byoc_dnnl.codegen.extern import install_codegen
 
 
@@ -199,7 +199,7 @@ class Entry:
 
 def load(monkeypatch, *entries):
     """Find the vendors again, with these entry points installed; the warnings."""
-    monkeypatch.setattr(registry, "_FAILED", {})
+    monkeypatch.setattr(namespaces, "_FAILED", {})
     monkeypatch.setattr(vendors, "_loaded", False)
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: list(entries))
     with warnings.catch_warnings(record=True) as found:
@@ -238,7 +238,7 @@ def test_of_two_wheels_of_one_name_the_second_is_left_out(vendor, monkeypatch):
     (warning,) = load(monkeypatch, *(Entry(m.__name__, m.register) for m in wheels))
     assert "wheel_b" in warning and "belongs to wheel_a" in warning
     assert byoc.supported_ops(vendor) == ["relax.exp"]
-    assert registry.namespace(vendor).codegen.function.__module__ == "wheel_a"
+    assert namespaces.namespace(vendor).codegen.function.__module__ == "wheel_a"
 
 
 # ---------------------------------------------------------------- what is wrong is refused where it is written
@@ -259,7 +259,7 @@ def test_an_unknown_target_is_refused(vendor):
 
 def test_a_forgotten_namespace_leaves_no_codegen_to_the_next_of_its_name() -> None:
     byoc.register_codegen("forgotten")(lambda functions, options, constants: [])
-    install_codegen(registry.namespace("forgotten"))
+    install_codegen(namespaces.namespace("forgotten"))
     assert tvm.get_global_func("relax.ext.forgotten", allow_missing=True) is not None
     byoc.unregister_compiler("forgotten")
     assert tvm.get_global_func("relax.ext.forgotten", allow_missing=True) is None

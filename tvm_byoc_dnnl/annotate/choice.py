@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ..errors import InputError
-from ..registry import compilers
+from ..namespaces import compilers
 
 __all__ = ["CANDIDATES_ATTR", "HOST", "Choice", "Match", "candidates_of", "first_in_order", "placed_by"]
 

@@ -13,9 +13,10 @@ from tvm.relax.dpl import is_op, wildcard
 from .._compat import var_name
 from ..inplace import IN_PLACE, WritersBetween
 from ..log import Entry, with_entries
+from ..namespace import Namespace, Pattern
+from ..namespaces import namespace
 from ..prepare import Prepare
 from ..regions.failure import describe
-from ..registry import Namespace, Pattern, namespace
 from ..relax_utils import codegen_of, composite_of, is_host_function, ops_of, with_functions
 from ..verdict import Crash, Reject, as_reject
 from .asked import with_asked

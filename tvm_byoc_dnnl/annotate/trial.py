@@ -10,8 +10,8 @@ from tvm import relax
 
 from ..lower.builder import GraphBuilder
 from ..namespace import Namespace, Predicate
+from ..namespaces import compilers, namespace
 from ..regions.failure import describe
-from ..registry import compilers, namespace
 from ..verdict import Crash, Reject, as_reject
 
 __all__ = ["ask", "get_annotate_compiler", "trial_call", "trial_lowering"]

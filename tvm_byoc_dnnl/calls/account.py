@@ -12,8 +12,9 @@ from tvm import relax
 from .._compat import dtype_of, is_constant, shape_dims
 from ..annotate.refused import RefusedMatch, read_refused
 from ..cost import call_bytes, call_flops, type_bytes
+from ..namespace import Namespace
+from ..namespaces import compilers, namespace
 from ..prepare.misses import Miss, read_misses
-from ..registry import Namespace, compilers, namespace
 from ..relax_utils import codegen_of, is_host_function
 from ..signature import NODES_ATTR
 from .flow import Flow, Node, read_flow

@@ -9,7 +9,7 @@ from typing import Any
 from ..codegen.region import lower_region
 from ..lower.graph import Node as GraphNode
 from ..lower.graph import PortableGraph
-from ..registry import Description, Namespace, Pattern
+from ..namespace import Description, Namespace, Pattern
 from .flow import Node
 
 __all__ = ["Primitive", "RegionPrimitives", "primitives_of"]

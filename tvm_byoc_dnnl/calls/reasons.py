@@ -8,7 +8,7 @@ import tvm
 
 from ..annotate.trial import ask
 from ..log import read_log
-from ..registry import Namespace
+from ..namespace import Namespace
 from ..verdict import Reject
 from .flow import Node
 from .model import Candidate

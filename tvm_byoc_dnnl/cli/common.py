@@ -67,7 +67,7 @@ def _compilers(_context: click.Context, _parameter: click.Parameter, value: str)
 
 def registered(names: Iterable[str]) -> list[str]:
     """The names, if each of them is registered."""
-    from ..registry import compilers
+    from ..namespaces import compilers
 
     wanted = list(names)
     for name in wanted:

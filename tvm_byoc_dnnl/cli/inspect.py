@@ -143,7 +143,7 @@ def ops(compiler: str, as_json: bool) -> None:
 
     Each call is decided with its own shapes and attributes; `tvm-byoc explain` shows the result for a model.
     """
-    from ..registry import namespace
+    from ..namespaces import namespace
     from ..report.op_support import support_of
 
     rows = support_of(namespace(registered([compiler])[0]))

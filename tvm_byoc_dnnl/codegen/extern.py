@@ -15,9 +15,9 @@ from tvm import relax
 from ..errors import InputError, NativeLibraryError, UnsupportedError
 from ..lower.graph import PortableGraph
 from ..namespace import Namespace
+from ..namespaces import compilers, namespace
 from ..regions.failure import BrokenRegions, Failure, describe
 from ..regions.tried import was_tried
-from ..registry import compilers, namespace
 from ..relax_utils import codegen_of
 from ..routes.codegen import Codegen
 from ..routes.source import SourceBuild

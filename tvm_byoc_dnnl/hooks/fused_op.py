@@ -14,7 +14,8 @@ import tvm
 from tvm.relax import dpl
 
 from ..namespace import FusedOp
-from ..registry import claim_namespace, register_pattern
+from ..namespaces import claim_namespace
+from ..registry import register_pattern
 from .route import HookRoute
 
 __all__ = ["register_fused_op"]

@@ -9,9 +9,10 @@ import tvm
 from tvm import relax, tirx
 
 from ..namespace import TargetHooks, TirToRuntime
+from ..namespaces import claim_namespace
 from ..regions.failure import describe
 from ..regions.inline import flatten_region
-from ..registry import check_options, claim_namespace
+from ..registry import check_options
 from ..relax_utils import codegen_of
 from .calling import call_primfunc, with_body
 from .lowering import REFUSED_ATTR

@@ -25,12 +25,13 @@ from tvm import relax
 from ..annotate.passes import Matcher, compilers_of
 from ..cost import call_flops, is_cheap, type_bytes
 from ..log import Entry
+from ..namespace import Namespace
+from ..namespaces import namespace
 from ..regions.blocks import Block, dataflow_blocks
 from ..regions.builder import RegionBuilder
 from ..regions.failure import Failure, describe
 from ..regions.inline import Body, inline_calls
 from ..regions.policy import RegionPolicy, Work
-from ..registry import Namespace, namespace
 from ..relax_utils import compiler_of_composite, composite_of, op_calls, ops_of, with_functions
 from .merge import Unit, form_units
 

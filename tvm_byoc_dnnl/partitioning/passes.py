@@ -10,11 +10,11 @@ from tvm import relax
 from ..codegen.extern import install_codegen
 from ..log import raise_failures, read_log, with_entries
 from ..namespace import Namespace
+from ..namespaces import namespace
 from ..regions.builder import RegionBuilder
 from ..regions.failure import Failure
 from ..regions.policy import RegionPolicy
 from ..regions.tried import mark_as_tried
-from ..registry import namespace
 from ..relax_utils import codegen_of, composite_of, is_host_function
 from ..target_options import get_target_options
 from .fallback import Attempt, BlockPlan, Fallback, Plan

@@ -11,7 +11,7 @@ from tvm.relax.backend.cpu_generic import pipeline as cpu
 from .._compat import dtype_of
 from ..codegen.extern import check_output, source_namespaces
 from ..hooks.kernels import opaque
-from ..registry import compilers, namespace
+from ..namespaces import compilers, namespace
 from ..relax_utils import with_functions
 from ..target_options import with_options
 from .forgotten import notice_forgotten_steps

@@ -9,7 +9,7 @@ from typing import Any
 import tvm
 
 from ..errors import ByocError, InputError
-from ..registry import compilers
+from ..namespaces import compilers
 from ..relax_utils import codegen_of, composite_of
 from .name import PIPELINE
 

@@ -12,11 +12,12 @@ from tvm import relax
 from ..codegen.extern import OUTPUTS, check_output, collect_refusals, install_codegen
 from ..errors import NativeLibraryError, UnsupportedError
 from ..log import Entry, raise_failures, read_log, with_entries
+from ..namespace import Namespace
+from ..namespaces import compilers, namespace
 from ..partitioning.passes import partition_module
 from ..regions.dissolve import dissolve_regions
 from ..regions.failure import BrokenRegions, Failure
 from ..regions.policy import RegionPolicy
-from ..registry import Namespace, compilers, namespace
 from ..relax_utils import codegen_of, with_functions
 from ..target_options import get_target_options
 

@@ -16,7 +16,7 @@ from tvm.support import cc
 from ..codegen.extern import source_builds
 from ..errors import ExportError
 from ..hooks.object_module import object_module
-from ..registry import compilers, namespace
+from ..namespaces import compilers, namespace
 from ..routes.source import SourceBuild
 from .executable import ByocExecutable
 

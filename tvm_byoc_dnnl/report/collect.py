@@ -15,11 +15,11 @@ from ..codegen.extern import check_output
 from ..errors import ArtifactError, InputError, UnsupportedError
 from ..frontend import to_relax
 from ..library_file import is_library
+from ..namespaces import namespace
 from ..partitioning.passes import PartitionGraph
 from ..pipeline.metadata import read_account
 from ..pipeline.regions import settle_regions
 from ..regions.policy import RegionPolicy
-from ..registry import namespace
 from ..relax_utils import codegen_of, composite_of, is_host_function
 from ..runner import Runner, load
 from ..target_options import with_options

@@ -14,7 +14,7 @@ from typing import Any
 from tvm import relax
 
 from ..annotate.trial import ask
-from ..registry import Namespace
+from ..namespace import Namespace
 
 __all__ = ["Support", "support_of"]
 

@@ -14,8 +14,8 @@ import tvm
 from tvm import relax
 
 from ..errors import InputError
+from ..namespaces import compilers, namespace
 from ..neighbours import QUIET, Neighbours
-from ..registry import compilers, namespace
 from ..runner import Runner
 
 __all__ = ["Profile", "StepTime", "profile"]

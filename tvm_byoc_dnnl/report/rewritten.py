@@ -9,8 +9,8 @@ import tvm
 
 from ..annotate.passes import AnnotateExternalCompiler
 from ..calls.model import CallReport
+from ..namespace import Namespace
 from ..prepare import Prepare
-from ..registry import Namespace
 from ..relax_utils import composite_of, is_host_function, ops_of
 from .words import count
 

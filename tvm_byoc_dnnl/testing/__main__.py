@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from ..registry import compilers
+from ..namespaces import compilers
 from .conformance import TOLERANCES, run_conformance
 
 

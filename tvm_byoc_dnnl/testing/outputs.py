@@ -11,9 +11,9 @@ import tvm
 
 from ..codegen.extern import source_builds
 from ..log import Entry, read_log
+from ..namespaces import compilers, namespace
 from ..pipeline.byoc import byoc_pipeline
 from ..pipeline.source_executable import SourceExecutable
-from ..registry import compilers, namespace
 from ..relax_utils import codegen_of
 from ..routes.source import SourceBuild
 from ..runner import Runner

@@ -15,7 +15,7 @@ from tvm import relax
 import tvm_byoc_dnnl as byoc
 from tests.harness import Case
 from tvm_byoc_dnnl._compat import static_shape
-from tvm_byoc_dnnl.registry import namespace
+from tvm_byoc_dnnl.namespaces import namespace
 from tvm_byoc_dnnl.relax_utils import composite_of, op_calls
 
 NAMESPACE = "dnnl"

@@ -18,7 +18,7 @@ from tvm import relax
 import tvm_byoc_dnnl as byoc
 from tests.harness import Case, const, data, number
 from tvm_byoc_dnnl.codegen.region import lower_region
-from tvm_byoc_dnnl.registry import namespace
+from tvm_byoc_dnnl.namespaces import namespace
 
 pytestmark = pytest.mark.native
 

@@ -13,7 +13,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from ...registry import compilers, namespace
+from ...namespaces import compilers, namespace
 from .measure import Comparison, Measurement, Settings, Spread
 
 __all__ = ["to_json", "to_table"]

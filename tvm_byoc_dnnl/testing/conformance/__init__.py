@@ -15,7 +15,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ...comparison import TOLERANCES
-from ...registry import Namespace, Pattern, compilers, namespace
+from ...namespace import Namespace, Pattern
+from ...namespaces import compilers, namespace
 from .calls import call_cases
 from .case import Case
 from .drawing import drawn, spread

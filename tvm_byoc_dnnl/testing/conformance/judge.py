@@ -13,11 +13,11 @@ from ...annotate.passes import AnnotateExternalCompiler
 from ...annotate.trial import ask
 from ...comparison import differences, nudged, sensitivity
 from ...log import read_log
+from ...namespace import Namespace
 from ...partitioning.passes import PartitionGraph
 from ...pipeline.byoc import PIPELINE
 from ...regions.failure import describe
 from ...regions.policy import RegionPolicy
-from ...registry import Namespace
 from ...relax_utils import bindings_of, composite_of, op_calls
 from ...verdict import Crash, Reject
 from .case import Case

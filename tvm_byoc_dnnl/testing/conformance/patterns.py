@@ -10,7 +10,7 @@ import numpy as np
 from tvm import relax
 
 from ..._compat import constant_numpy, dtype_of, is_constant, make_constant, static_shape
-from ...registry import Pattern
+from ...namespace import Pattern
 from ...relax_utils import bindings_of
 from ..op_calls import floats, integers
 from .case import Case

@@ -11,7 +11,7 @@ from tvm.relax import op as R
 
 from ..._compat import dtype_of, shape_dims
 from ...annotate.trial import ask
-from ...registry import Namespace
+from ...namespace import Namespace
 from .case import Case
 
 __all__ = ["structural_cases"]
