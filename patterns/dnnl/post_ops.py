@@ -19,6 +19,8 @@ from ...lower.graph import Node, PortableGraph, PostOp
 from .merge_matmuls import merge_matmuls
 from .nan import keep_nan_of_softmax
 from .native import probe_fused
+from .quantize import write_out
+from .quantized import read_integers, write_integers
 from .views import VIEWS, sink_views
 
 __all__ = ["fuse_post_ops"]
@@ -48,15 +50,23 @@ _MAX_POST_OPS = 32
 def fuse_post_ops(graph: PortableGraph) -> PortableGraph:
     """Fuse every chain of elementwise nodes into the node that produces its input, then join products of one row."""
     sink_views(graph)
+    read_integers(graph)
     keep_nan_of_softmax(graph)
+    _fuse_all(graph)
+    write_integers(graph)
+    if write_out(graph):
+        _fuse_all(graph)
+    merge_matmuls(graph)
+    return graph.prune().validate()
+
+
+def _fuse_all(graph: PortableGraph) -> None:
     constants = graph.constant_tensors()
     graph.nodes.sort(key=lambda n: not constants.issuperset(n.outputs))  # nodes that are known at load come first
     fuser = _Fuser(graph)
     for node in list(graph.nodes):
         while node in graph.nodes and fuser.fuse_consumer(node):
             pass
-    merge_matmuls(graph)
-    return graph.prune().validate()
 
 
 class _Fuser:

@@ -1,4 +1,7 @@
-"""Quantising and dequantising, to the last bit as TVM computes them.
+"""Quantising and dequantising: conversions whose integers have a scale and a zero point.
+
+`quantized.use_integers` then lets products, pooling and sums read and write the integers themselves. A conversion that
+is left computes to the last bit what TVM does:
 
     quantize      clip(round(x / scale) + zero)      one division, which stores rounded to even and saturated
     dequantize    (x - zero) · scale                 conversion to float32, then both steps in one primitive
@@ -8,14 +11,15 @@ A product with ``1 / scale`` would be as quick, and off by one where the quotien
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...lower.builder import GraphBuilder, Value
-from ...lower.graph import PostOp
+from ...lower.graph import Dim, Node, PortableGraph, PostOp, Scaling
 from ...registry import register_lowering
 from ...verdict import Reject, require
 
-__all__: list[str] = []
+__all__ = ["is_dequantize", "is_quantize", "write_out"]
 
 _STORED = ("int8", "uint8")
 _ZEROS = (*_STORED, "int32")
@@ -28,13 +32,8 @@ def quantize(g: GraphBuilder, call: Any) -> Value:
     dtype = str(call.ty.dtype)
     require(src.dtype == "float32", f"quantize of dtype {src.dtype}")
     require(dtype in _STORED, f"quantize to {dtype}; oneDNN stores {', '.join(_STORED)}")
-    scale, zero_point = _parameters(g, call, src, scale, zero)
-    if zero.scalar is not None:
-        # Rounded before the zero point is added, which could make of a tie one to the other side.
-        steps = [PostOp("eltwise", "round"), PostOp("eltwise", "linear", 1.0, zero.scalar)] if zero.scalar else []
-        return g.emit("binary", [src, scale], src.shape, dtype, steps, alg="div")
-    steps_of_zero = g.eltwise(g.binary("div", src, scale, src.shape), "round")
-    return g.binary("add", steps_of_zero, zero_point, src.shape, dtype)
+    scaling = _scaling(g, call, src, scale, zero)
+    return g.emit("reorder", [src], src.shape, dtype, result_scaling=scaling)
 
 
 @register_lowering("dnnl", "relax.dequantize")
@@ -46,32 +45,107 @@ def dequantize(g: GraphBuilder, call: Any) -> Value:
     require(dtype == "float32", f"dequantize to {dtype}")
     # In float32 the difference of two bytes is exact; that of two int32 need not be.
     require(src.dtype != "int32" or _is_zero(zero), "dequantize of int32 with a zero point")
-    scale, zero_point = _parameters(g, call, src, scale, zero)
-    number = g.emit("reorder", [src], src.shape, "float32")
-    if not _is_zero(zero):
-        number = g.binary("sub", number, zero_point, src.shape)
-    return g.binary("mul", number, scale, src.shape)
+    scaling = _scaling(g, call, src, scale, zero)
+    return g.emit("reorder", [src], src.shape, "float32", scalings={0: scaling})
 
 
-def _parameters(g: GraphBuilder, call: Any, src: Value, scale: Value, zero: Value) -> tuple[Value, Value]:
-    """Scale and zero point in float32, in a shape that broadcasts."""
+def _scaling(g: GraphBuilder, call: Any, src: Value, scale: Value, zero: Value) -> Scaling:
+    """Scale and zero point as the graph has them: vectors of float32 and int32."""
     name = call.op.name.rpartition(".")[2]
     require(scale.dtype == "float32", f"{name} with a scale of dtype {scale.dtype}")
     require(zero.dtype in _ZEROS, f"{name} with a zero point of dtype {zero.dtype}")
     require(src.ndim > 0, f"{name} of a tensor of rank 0")
     axis = int(call.attrs.axis) % src.ndim
-    zero_point = g.emit("reorder", [zero], zero.shape, "float32")
-    return _spread(g, scale, src, axis, name), _spread(g, zero_point, src, axis, name)
+    for value in (scale, zero):
+        if any(d != 1 for d in value.shape) and (value.ndim != 1 or value.shape[0] != src.shape[axis]):
+            raise Reject(f"{name} along axis {axis} of {src.shape} with parameters of shape {value.shape}")
+    of_all = all(d == 1 for value in (scale, zero) for d in value.shape)
+    point = None
+    if not _is_zero(zero):
+        whole = zero if zero.dtype == "int32" else g.emit("reorder", [zero], zero.shape, "int32")
+        point = _vector(g, whole).id
+    return Scaling(_vector(g, scale).id, point, None if of_all else axis)
 
 
-def _spread(g: GraphBuilder, value: Value, src: Value, axis: int, name: str) -> Value:
-    if all(d == 1 for d in value.shape):
-        return g.reshape(value, (1,) * src.ndim)
-    if value.ndim != 1 or value.shape[0] != src.shape[axis]:
-        raise Reject(f"{name} along axis {axis} of {src.shape} with parameters of shape {value.shape}")
-    return g.reshape(value, [value.shape[0] if i == axis else 1 for i in range(src.ndim)])
+def _vector(g: GraphBuilder, value: Value) -> Value:
+    return g.reshape(value, (1,)) if all(d == 1 for d in value.shape) else value
 
 
 def _is_zero(zero: Value) -> bool:
     constant = zero.constant
     return constant is not None and not constant.any()
+
+
+# ---------------------------------------------------------------- on the portable graph
+def is_dequantize(node: Node | None) -> bool:
+    """Whether the node is a conversion from integers with a scale."""
+    return node is not None and node.kind == "reorder" and 0 in node.scalings and node.result_scaling is None
+
+
+def is_quantize(node: Node | None) -> bool:
+    """Whether the node is a conversion to integers with a scale."""
+    return node is not None and node.kind == "reorder" and not node.scalings and node.result_scaling is not None
+
+
+def write_out(graph: PortableGraph) -> bool:
+    """Replace every conversion that has a scale by the primitives that compute it to the last bit; whether any has."""
+    found = False
+    for node in list(graph.nodes):
+        if is_dequantize(node):
+            _write_dequantize(graph, node, node.scalings[0])
+        elif is_quantize(node) and node.result_scaling is not None:
+            _write_quantize(graph, node, node.result_scaling)
+        else:
+            continue
+        found = True
+    return found
+
+
+def _write_dequantize(graph: PortableGraph, node: Node, scaling: Scaling) -> None:
+    (src,), (out,) = node.inputs, node.outputs
+    shape = graph.tensors[out].shape
+    steps = [("sub", scaling.zero_point), ("mul", scaling.scale)]
+    made = [graph.insert("reorder", [src], shape, "float32", before=node)]
+    for alg, operand in steps:
+        if operand is not None:
+            operands = [*made[-1].outputs, _spread(graph, operand, scaling, shape, node)]
+            made.append(graph.insert("binary", operands, shape, "float32", before=node, alg=alg))
+    _replace(graph, node, made)
+
+
+def _write_quantize(graph: PortableGraph, node: Node, scaling: Scaling) -> None:
+    (src,), (out,) = node.inputs, node.outputs
+    shape, dtype = graph.tensors[out].shape, graph.tensors[out].dtype
+    zero = scaling.zero_point
+    assert scaling.scale is not None
+    scale = _spread(graph, scaling.scale, scaling, shape, node)
+    known = None if zero is None else graph.value_of(zero)
+    if zero is None or (known is not None and known.size == 1):
+        # Rounded before the zero point is added, which could make of a tie one to the other side.
+        point = 0.0 if known is None else float(known.reshape(-1)[0])
+        step = graph.insert("binary", [src, scale], shape, dtype, before=node, alg="div")
+        step.post_ops = [PostOp("eltwise", "round"), PostOp("eltwise", "linear", 1.0, point)] if point else []
+        _replace(graph, node, [step])
+        return
+    quotient = graph.insert("binary", [src, scale], shape, "float32", before=node, alg="div")
+    whole = graph.insert("eltwise", quotient.outputs, shape, "float32", before=node, alg="round", alpha=0.0, beta=0.0)
+    operands = [*whole.outputs, _spread(graph, zero, scaling, shape, node)]
+    step = graph.insert("binary", operands, shape, dtype, before=node, alg="add")
+    _replace(graph, node, [quotient, whole, step])
+
+
+def _replace(graph: PortableGraph, node: Node, made: Sequence[Node]) -> None:
+    """Let the last of the new nodes make what ``node`` made."""
+    for new in made:
+        new.source, new.apart = list(node.source), node.apart
+    graph.nodes.remove(node)
+    graph.nodes.rewire(made[-1], outputs=node.outputs)
+
+
+def _spread(graph: PortableGraph, tensor: int, scaling: Scaling, shape: Sequence[Dim], node: Node) -> int:
+    """A scale or zero point in float32, in a shape that broadcasts."""
+    count = graph.tensors[tensor].shape[0]
+    if graph.tensors[tensor].dtype != "float32":
+        tensor = graph.insert("reorder", [tensor], (count,), "float32", before=node).outputs[0]
+    spread = [count if count != 1 and i == scaling.axis else 1 for i in range(len(shape))]
+    return graph.insert("reshape", [tensor], spread, "float32", before=node).outputs[0]

@@ -13,7 +13,7 @@ from tvm import relax, tirx
 from .._compat import constant_numpy, dtype_of, is_constant, shape_dims, var_name
 from ..errors import GraphError
 from ..verdict import Reject
-from .graph import Constant, Dim, Input, Node, PortableGraph, PostOp, Tensor
+from .graph import Constant, Dim, Input, Node, PortableGraph, PostOp, Scaling, Tensor
 
 __all__ = ["GraphBuilder", "Value"]
 
@@ -180,7 +180,8 @@ class GraphBuilder:
         if expr not in self._constants:
             name = self._names[expr] if self._names is not None else f"const_{len(self._constants)}"
             value = self._tensor(dtype_of(expr.ty), self.shape_of(expr.ty), name, expr)
-            self.graph.constants.append(Constant(value.id, name))
+            known = constant_numpy(expr) if value.ndim <= 1 else None
+            self.graph.constants.append(Constant(value.id, name, value=known))
             self._constants[expr] = value
         return self._constants[expr]
 
@@ -196,14 +197,16 @@ class GraphBuilder:
         shape: Sequence[Dim],
         dtype: str | None = None,
         post_ops: Iterable[PostOp] = (),
+        scalings: Mapping[int, Scaling] | None = None,
+        result_scaling: Scaling | None = None,
         **attrs: Any,
     ) -> Value:
         """Append a node of ``kind`` with one output of ``shape``; dtype of the first input unless given."""
         ins = list(inputs)
         out = self._tensor(dtype or ins[0].dtype, shape)
-        self.graph.nodes.append(
-            Node(kind, tuple(v.id for v in ins), (out.id,), attrs, list(post_ops), source=list(self.source))
-        )
+        node = Node(kind, tuple(v.id for v in ins), (out.id,), attrs, list(post_ops), list(self.source))
+        node.scalings, node.result_scaling = dict(scalings or {}), result_scaling
+        self.graph.nodes.append(node)
         return out
 
     def reshape(self, value: Value, shape: Sequence[Dim]) -> Value:

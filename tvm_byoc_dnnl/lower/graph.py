@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from ..errors import GraphError
 from .node_list import Node, NodeList, PostOp, Scaling
 
@@ -62,12 +64,14 @@ class Input:
 class Constant:
     """A constant tensor and the name under which its value travels.
 
-    ``checksum``, of its bytes, is known where code is generated for a value; it is no part of the graph's text.
+    ``checksum``, of its bytes, is known where code is generated for a value, and ``value`` where a lowering gives it;
+    both are no part of the graph's text.
     """
 
     tensor: int
     name: str
     checksum: int | None = None
+    value: np.ndarray | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass
@@ -187,6 +191,14 @@ class PortableGraph:
             if known.issuperset(node.reads):
                 known.update(node.outputs)
         return known
+
+    def value_of(self, tensor: int) -> np.ndarray | None:
+        """The value of a scalar or vector that is known already, seen through reshapes and conversions."""
+        while (node := self.nodes.producer(tensor)) is not None:
+            if node.kind not in ("reshape", "reorder") or node.is_scaled:
+                return None
+            tensor = node.inputs[0]
+        return next((c.value for c in self.constants if c.tensor == tensor), None)
 
     def new_tensor(self, dtype: str, shape: Sequence[Dim]) -> int:
         """Append a tensor and return its id."""

@@ -54,7 +54,7 @@ class Scaling:
 class Node:
     """One primitive or view; compared by identity, since passes rewrite it in place.
 
-    Once a node is in a graph, only `NodeList.rewire` and `NodeList.reread` change its tensors.
+    Once a node is in a graph, only `rewire`, `rescale` and `reread` of `NodeList` change its tensors.
 
     Attributes
     ----------
@@ -191,6 +191,12 @@ class NodeList:
         self._disconnect(node)
         node.inputs = node.inputs if inputs is None else tuple(inputs)
         node.outputs = node.outputs if outputs is None else tuple(outputs)
+        self._connect(node)
+
+    def rescale(self, node: Node, scalings: Mapping[int, Scaling], result: Scaling | None = None) -> None:
+        """Give the inputs and the result of a node other scales and zero points."""
+        self._disconnect(node)
+        node.scalings, node.result_scaling = dict(scalings), result
         self._connect(node)
 
     def reread(self, node: Node, names: Mapping[int, int]) -> None:

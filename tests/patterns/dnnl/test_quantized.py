@@ -1,0 +1,271 @@
+"""Links of quantised networks on integers, against exact integers: float64 holds every sum of products here."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from tests.harness import Case, const, data
+
+op, nn = relax.op, relax.op.nn
+RANGES = {"int8": (-128, 127), "uint8": (0, 255)}
+SCALE, WEIGHTS, RESULT = 0.02, 0.003, 0.11
+
+
+def number(value, dtype="float32"):
+    return const(values=np.asarray(value), dtype=dtype)
+
+
+def whole(*shape, dtype="int8", make=const, worst=False, seed=0):
+    """Bytes, up to the ends of their range or only these."""
+    low, high = RANGES[dtype]
+    rng = np.random.default_rng(sum(shape) + seed)
+    values = rng.choice([low, high, high], shape) if worst else rng.integers(low, high + 1, shape)
+    return make(values=values, dtype=dtype)
+
+
+def spread(value, rank, axis):
+    value = np.asarray(value)
+    return value.reshape([-1 if i == axis else 1 for i in range(rank)]) if value.size > 1 else value.reshape(())
+
+
+def stored(value, scale, zero, dtype):
+    return np.clip(np.round(value / scale) + zero, *RANGES[dtype])
+
+
+def within_a_step(case, share=0.02):
+    """The results against the reference; the nearest integer may be another one where a value lies halfway."""
+    wanted = case.reference(*[a.astype("float64") for a in case.arrays])
+    for got, want in zip(case.run(), wanted if isinstance(wanted, tuple) else [wanted], strict=True):
+        off = np.abs(got.astype("float64") - want)
+        assert off.max() <= 1, f"{(off > 1).sum()} of {off.size} are off, by up to {off.max()}"
+        assert (off > 0).mean() <= share
+    return case
+
+
+def windows(x, kernel, stride, pad):
+    x = np.pad(x, [(0, 0), (0, 0), (pad, pad), (pad, pad)])
+    return np.lib.stride_tricks.sliding_window_view(x, kernel, (2, 3))[:, :, ::stride, ::stride]
+
+
+def convolved(x, w, stride=1, pad=0, groups=1):
+    parts = zip(np.split(x, groups, 1), np.split(w, groups), strict=True)
+    sums = [np.einsum("nihwyx,oiyx->nohw", windows(a, b.shape[2:], stride, pad), b) for a, b in parts]
+    return np.concatenate(sums, 1)
+
+
+def link(shape, weights, source="uint8", zero=7, result="uint8", per_channel=True, worst=False, act="relu", **attrs):
+    """dequantize → conv2d → + bias → relu → quantize."""
+    stride, pad, groups = (attrs.get(k, d) for k, d in (("stride", 1), ("pad", 0), ("groups", 1)))
+    channels = weights[0]
+    scales = np.random.default_rng(1).uniform(0.001, WEIGHTS, channels) if per_channel else np.array(WEIGHTS)
+    scales = scales.astype("float32").astype("float64")
+    final = RESULT * (60 if worst else 1)
+
+    def function(x, xs, xz, w, ws, wz, b, ys, yz):
+        y = nn.conv2d(
+            op.dequantize(x, xs, xz, axis=1),
+            op.dequantize(w, ws, wz, axis=0),
+            strides=stride,
+            padding=pad,
+            groups=groups,
+        )
+        y = op.add(y, b)
+        y = nn.relu(y) if act == "relu" else op.clip(y, 0, 6) if act == "clip" else y
+        return op.quantize(y, ys, yz, axis=1, out_dtype=result)
+
+    def reference(x, xs, xz, w, ws, wz, b, ys, yz):
+        y = convolved(x - xz, w, stride, pad, groups) * (xs * spread(ws, 4, 1)) + b
+        y = np.maximum(y, 0) if act else y
+        return stored(np.minimum(y, 6) if act == "clip" else y, ys, yz, result)
+
+    operands = (
+        whole(*shape, dtype=source, make=data, worst=worst),
+        number(SCALE),
+        number(zero, source),
+        whole(*weights, worst=worst, seed=3),
+        number(scales),
+        number(np.zeros(scales.shape), "int8"),
+        const(1, channels, 1, 1),
+        number(final),
+        number(3, result),
+    )
+    return Case(function, operands, reference)
+
+
+CONVOLUTIONS = {
+    "pad": ((2, 17, 9, 7), (13, 17, 3, 3), {"pad": 1}),
+    "worst": ((1, 33, 7, 7), (19, 33, 3, 3), {"pad": 1, "worst": True}),
+    "worst_int8": ((1, 33, 7, 7), (19, 33, 3, 3), {"pad": 1, "worst": True, "source": "int8", "zero": -4}),
+    "pointwise": ((2, 64, 5, 5), (32, 64, 1, 1), {"per_channel": False, "act": "clip"}),
+    "int8": ((1, 32, 9, 9), (16, 32, 3, 3), {"stride": 2, "source": "int8", "zero": -9, "result": "int8", "act": None}),
+    "symmetric": ((1, 3, 11, 11), (8, 3, 7, 7), {"stride": 2, "pad": 3, "zero": 0}),
+    "grouped": ((1, 12, 7, 7), (24, 4, 3, 3), {"pad": 1, "groups": 3}),
+    "depthwise": ((1, 24, 8, 8), (24, 1, 3, 3), {"pad": 1, "groups": 24}),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_a_convolution_is_one_primitive(name):
+    shape, weights, options = CONVOLUTIONS[name]
+    case = link(shape, weights, **options)
+    act = {"relu": ["relu"], "clip": ["clip"], None: []}[options.get("act", "relu")]
+    case.offloads().becomes(("convolution", act))
+    within_a_step(case)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("rank", [2, 3])
+def test_a_product_is_one_primitive(rank, transposed):
+    shape = (5, 67) if rank == 2 else (2, 3, 67)
+    scales = np.random.default_rng(1).uniform(0.001, WEIGHTS, 19).astype("float32")
+
+    def function(x, w, ws, wz, b, s, z, ys):
+        weights = op.dequantize(w, ws, wz, axis=0 if transposed else 1)
+        weights = op.permute_dims(weights) if transposed else weights
+        return op.quantize(op.add(op.matmul(op.dequantize(x, s, z), weights), b), ys, z, out_dtype="uint8")
+
+    def reference(x, w, ws, wz, b, s, z, ys):
+        return stored((x - z) @ (w.T if transposed else w) * ws * s + b, ys, z, "uint8")
+
+    operands = (
+        whole(*shape, dtype="uint8", make=data),
+        whole(*((19, 67) if transposed else (67, 19))),
+        number(scales),
+        number(np.zeros(19), "int8"),
+        const(19),
+        number(SCALE),
+        number(130, "uint8"),
+        number(RESULT),
+    )
+    within_a_step(Case(function, operands, reference).offloads().becomes("matmul"))
+
+
+def test_movements_and_pooling_stay_in_integers():
+    """All of them between conversions of one scale; the last one reads real numbers."""
+
+    def function(x, other, s, z):
+        def again(y):
+            return op.dequantize(op.quantize(y, s, z, out_dtype="uint8"), s, z)
+
+        y = again(nn.max_pool2d(again(op.dequantize(x, s, z)), (2, 2), (2, 2)))
+        y = again(op.concat([y, op.dequantize(other, s, z)], 1))
+        y = again(nn.avg_pool2d(y, (2, 2), (1, 1)))
+        y = again(op.image.resize2d(y, (6, 6), layout="NCHW", method="nearest_neighbor"))
+        y = again(op.permute_dims(op.reshape(y, (1, 4, 2, 36)), (0, 2, 1, 3)))
+        return op.multiply(y, y)
+
+    def reference(x, other, s, z):
+        y = np.concatenate([x.reshape(1, 6, 4, 2, 4, 2).max((3, 5)), other], 1)
+        y = np.round(windows(y, (2, 2), 1, 0).mean((4, 5))).repeat(2, 2).repeat(2, 3)
+        return (((y.reshape(1, 4, 2, 36).transpose(0, 2, 1, 3)) - z) * s) ** 2
+
+    operands = (
+        whole(1, 6, 8, 8, dtype="uint8", make=data),
+        whole(1, 2, 4, 4, dtype="uint8", make=data),
+        number(np.float32(SCALE)),
+        number(100, "uint8"),
+    )
+    case = Case(function, operands, reference)
+    case.offloads().matches()
+    kinds = [kind for kind, _ in case.nodes()]
+    assert kinds[:4] == ["pooling", "concat", "pooling", "resampling"], kinds
+    assert "div" not in str(case.graphs()[0].to_json())
+
+
+def test_a_concat_quantises_each_source():
+    def function(x, other, s, s2, z):
+        whole = op.concat([op.dequantize(x, s, z), nn.relu(op.dequantize(other, s2, z))], 1)
+        return op.quantize(whole, s, z, out_dtype="uint8")
+
+    def reference(x, other, s, s2, z):
+        second = np.float32(np.maximum((other - z) * s2, 0))
+        return np.concatenate([x, stored(second / np.float32(s), 1, z, "uint8")], 1)
+
+    operands = (
+        whole(1, 3, 4, 4, dtype="uint8", make=data),
+        whole(1, 2, 4, 4, dtype="uint8", make=data, seed=1),
+        number(np.float32(SCALE)),
+        number(np.float32(0.03)),
+        number(100, "uint8"),
+    )
+    case = Case(function, operands, reference).offloads()
+    assert case.nodes()[-1][0] == "concat"
+    within_a_step(case, share=0)
+
+
+# ---------------------------------------------------------------- links that are not complete
+def broken(change):
+    """A link with one of its parts changed; computed in float32."""
+    case = link((1, 8, 5, 5), (6, 8, 3, 3))
+
+    def function(x, xs, xz, w, ws, wz, b, ys, yz):
+        dx, dw = op.dequantize(x, xs, xz, axis=1), op.dequantize(w, ws, wz, axis=0)
+        if change == "float_source":
+            dx = nn.relu(dx)
+        if change == "float_weights":
+            dw = op.multiply(dw, dw)
+        if change == "axis":
+            dw = op.dequantize(w, relax.const(np.full(8, 0.01, "float32")), relax.const(np.array(0, "int8")), axis=1)
+        if change == "zero_point":
+            dw = op.dequantize(w, ws, relax.const(np.array(5, "int8")), axis=0)
+        if change == "channels":
+            dx = op.dequantize(x, relax.const(np.full(8, 0.01, "float32")), xz, axis=1)
+        y = nn.relu(op.add(nn.conv2d(dx, dw), b))
+        q = op.quantize(y, ys, yz, axis=1, out_dtype="uint8")
+        return (q, y) if change == "readers" else q
+
+    return Case(function, case.operands)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("float_source", "the source of the convolution are no dequantised integers"),
+        ("float_weights", "the weights of the convolution are no dequantised integers"),
+        ("axis", "extend along axis 1, not along the channels of the result"),
+        ("zero_point", "the weights have a zero point"),
+        ("channels", "the source has a scale or a zero point for each channel"),
+        ("readers", "the real result of convolution is read elsewhere too"),
+    ],
+)
+def test_an_incomplete_link_says_what_is_missing(change, reason):
+    case = broken(change).offloads()
+    (graph,) = case.graphs()
+    assert any(reason in node.apart for node in graph.nodes), [n.apart for n in graph.nodes]
+    got, want = case.run(), case.run(partitioned=False)
+    off = np.abs(got[0].astype(int) - want[0])
+    assert off.max() <= 1 and (off > 0).mean() <= 0.02
+
+
+def test_another_scale_is_no_round_trip():
+    def function(x, s, s2, z):
+        return op.quantize(nn.max_pool2d(op.dequantize(x, s, z), (2, 2)), s2, z, out_dtype="uint8")
+
+    def reference(x, s, s2, z):
+        y = np.float32(windows(x, (2, 2), 1, 0).max((4, 5)) - z) * np.float32(s)
+        return stored(y / np.float32(s2), 1, z, "uint8")
+
+    operands = (whole(1, 3, 6, 6, dtype="uint8", make=data), number(0.02), number(0.05), number(100, "uint8"))
+    case = Case(function, operands, reference).offloads()
+    assert case.nodes()[0][0] == "pooling" and len(case.nodes()) > 1
+    within_a_step(case, share=0)
+
+
+def test_scales_given_at_run_time():
+    """A product takes them; nothing that has to know them is assumed."""
+
+    def function(x, w, s, ws, z):
+        y = op.matmul(op.dequantize(x, s, z), op.dequantize(w, ws, z))
+        return op.quantize(y, s, z, out_dtype="int8")
+
+    operands = (
+        whole(4, 33, make=data),
+        whole(33, 9, seed=1),
+        data(values=np.float32(0.02)),
+        data(values=np.float32(0.003)),
+        number(0, "int8"),
+    )
+    case = Case(function, operands, lambda x, w, s, ws, z: stored(x @ w * ws * s, s, z, "int8"))
+    within_a_step(case.offloads().becomes("matmul"))
