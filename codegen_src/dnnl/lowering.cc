@@ -165,7 +165,7 @@ bool Lowering::EmitFused(const Node& node, size_t count) {
   std::vector<OpDesc> candidates = row.describe(NodeView(this, node, result));
   for (OpDesc& op : candidates) {
     op.post_ops = post_ops;
-    op.scalings = Scalings(node, *this);
+    op.scalings = Scalings(node, *this, op.args[0].value != node.inputs[0]);
   }
   LastUses last_uses = Protect(node, count);
   bool done = Emit(std::move(candidates), /*accept_reference=*/false);

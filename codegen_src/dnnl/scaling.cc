@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A product of 8-bit integers keeps its scales and zero points, as attributes of its primitive. For
-// all other nodes the operands are converted to float32 before, and the result is converted after.
+// A product of 8-bit integers keeps its scales and zero points, as attributes of its primitive, and
+// a binary operation its scales. For all other nodes the operands are converted to float32 before,
+// and the result is converted after.
 #include "dnnl/scaling.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/support/error.h"
 
@@ -58,6 +60,20 @@ bool IsOfProduct(const Node& node, const Lowering& lowering) {
   return true;
 }
 
+/// Whether oneDNN's binary primitive has these attributes: one scale for each of two operands that
+/// have the shape of the result.
+bool IsOfBinary(const Node& node, const Lowering& lowering) {
+  if (node.kind != Kind::kBinary || !node.output_scaling.IsNone()) return false;
+  for (int i = 0; i < 2; ++i) {
+    const Scaling& scaling = node.scalings[i];
+    if (!IsByte(lowering.dtype(node.inputs[i])) || scaling.zero_point >= 0 || scaling.axis >= 0 ||
+        lowering.shape(node.inputs[i]) != lowering.shape(node.output)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 bool IsScaled(const Node& node) {
@@ -66,13 +82,15 @@ bool IsScaled(const Node& node) {
                      [](const Scaling& scaling) { return !scaling.IsNone(); });
 }
 
-std::vector<ScalingDesc> Scalings(const Node& node, const Lowering& lowering) {
+std::vector<ScalingDesc> Scalings(const Node& node, const Lowering& lowering, bool is_swapped) {
   std::vector<ScalingDesc> result;
-  constexpr int kArgs[] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS};
-  for (size_t i = 0; i < std::min(node.scalings.size(), std::size(kArgs)); ++i) {
+  const int second = node.kind == Kind::kBinary ? DNNL_ARG_SRC_1 : DNNL_ARG_WEIGHTS;
+  int args[] = {DNNL_ARG_SRC, second};
+  if (is_swapped) std::swap(args[0], args[1]);
+  for (size_t i = 0; i < std::min(node.scalings.size(), std::size(args)); ++i) {
     if (node.scalings[i].IsNone()) continue;
     result.push_back(
-        Describe(kArgs[i], node.scalings[i], i == 1 && HasGroups(node, lowering), lowering));
+        Describe(args[i], node.scalings[i], i == 1 && HasGroups(node, lowering), lowering));
   }
   if (!node.output_scaling.IsNone()) {
     result.push_back(Describe(DNNL_ARG_DST, node.output_scaling, false, lowering));
@@ -120,7 +138,8 @@ void Lowering::LowerScaled(const Node& node) {
   for (size_t i = 2; i < node.scalings.size(); ++i) {  // a bias has no attributes
     if (!node.scalings[i].IsNone()) to_float(i);
   }
-  if (IsOfProduct(plain, *this) && EmitFused(plain, plain.post_ops.size())) return;
+  const bool has_attributes = IsOfProduct(plain, *this) || IsOfBinary(plain, *this);
+  if (has_attributes && EmitFused(plain, plain.post_ops.size())) return;
   if (IsProduct(node.kind) && dtype(node.output) == DType::kInt32 && node.output_scaling.IsNone()) {
     Fail(ErrorKind::kUnsupported,
          "oneDNN has no exact product of integers with these scales and zero points here");

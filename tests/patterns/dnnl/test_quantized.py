@@ -195,6 +195,38 @@ def test_a_concat_quantises_each_source():
     within_a_step(case, share=0)
 
 
+@pytest.mark.parametrize(
+    ("alg", "zeros", "shape", "one_primitive"),
+    [
+        ("add", (100, 7), (2, 17, 5, 3), True),
+        ("subtract", (100, 7), (2, 17, 5, 3), True),
+        ("multiply", (0, 0), (2, 17, 5, 3), True),
+        ("multiply", (0, 7), (2, 17, 5, 3), False),  # the products with the zero point would be left over
+        ("add", (100, 7), (1, 17, 1, 1), False),  # broadcast
+    ],
+)
+def test_arithmetic_on_two_tensors(alg, zeros, shape, one_primitive):
+    def function(x, y, sx, sy, zx, zy, s, z):
+        both = op.dequantize(x, sx, zx), op.dequantize(y, sy, zy)
+        return op.quantize(nn.relu(getattr(op, alg)(*both)), s, z, out_dtype="uint8")
+
+    def reference(x, y, sx, sy, zx, zy, s, z):
+        both = getattr(np, alg)((x - zx) * sx, (y - zy) * sy)
+        return stored(np.maximum(both, 0), s, z, "uint8")
+
+    operands = (
+        whole(2, 17, 5, 3, dtype="uint8", make=data),
+        whole(*shape, dtype="int8", make=data),
+        *(number(v) for v in (0.02, 0.013)),
+        *(number(z, d) for z, d in zip(zeros, ("uint8", "int8"), strict=True)),
+        number(0.017),
+        number(9, "uint8"),
+    )
+    case = Case(function, operands, reference).offloads()
+    assert (len(case.nodes()) == 1) == one_primitive, case.nodes()
+    within_a_step(case)
+
+
 # ---------------------------------------------------------------- links that are not complete
 def broken(change):
     """A link with one of its parts changed; computed in float32."""
