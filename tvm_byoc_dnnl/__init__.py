@@ -48,6 +48,7 @@ __all__ = [
     "profile",
     "register_annotate_compiler",
     "register_codegen",
+    "register_cost",
     "register_fused_op",
     "register_lowering",
     "register_namespace",
@@ -60,6 +61,7 @@ __all__ = [
     "supported_ops",
     "to_relax",
     "translate_to_te",
+    "tune",
     "unregister_compiler",
     "verify",
 ]

@@ -23,6 +23,7 @@ from .regions.policy import RegionPolicy
 from .registry import (
     register_annotate_compiler,
     register_codegen,
+    register_cost,
     register_lowering,
     register_namespace,
     register_pattern,
@@ -34,4 +35,5 @@ from .runner import Runner, load
 from .standalone import emit
 from .target_options import get_target_options, set_target_options
 from .te import TEGraph, register_te_compute, schedule_te, translate_to_te
+from .tuning.tune import tune
 from .verdict import Reject

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from os import PathLike
 from typing import Any
 
 import tvm
 from tvm import relax
 
-from .annotate.choice import HOST, first_in_order, placed_by
+from .annotate.choice import first_in_order, placed_by
 from .annotate.passes import AnnotateExternalCompiler
 from .codegen.extern import check_output, source_builds, source_namespaces
 from .errors import InputError, UnsupportedError
 from .frontend import to_relax
 from .log import raising_from_causes
-from .namespaces import compilers, namespace
+from .namespaces import HOST, compilers, namespace
 from .partitioning.passes import PartitionGraph
 from .pipeline.byoc import PIPELINE
 from .pipeline.executable import ByocExecutable
@@ -24,6 +25,7 @@ from .regions.policy import RegionPolicy
 from .relax_utils import codegen_of
 from .signature import inputs_of, shape_options
 from .target_options import with_options
+from .tuning.tune import placement_for
 
 __all__ = ["DEFAULT_COMPILER", "compile", "partition"]
 
@@ -52,8 +54,8 @@ def partition(
         Decides which regions are worth a call; by default each namespace's own policy.
     placement : mapping of str to str, optional
         Call → compiler, or ``"tvm"``, in place of the order of priority: ``{"lv1": "acme", "acme.relu": "tvm"}``.
-        A call is named by the variable that holds its result, its operator or a pattern, as in `RegionPolicy`; the
-        first entry that matches decides. It overrules the namespaces' own policies.
+        A call is named by the variable that holds its result, its operator or a pattern, as in `RegionPolicy`. The
+        variable's own name decides, else the first entry that matches; it overrules the namespaces' own policies.
     options : mapping, optional
         Namespace → option → value, for target hooks and codegens: ``{"my_npu": {"cores": 4}}``.
     strict : bool
@@ -96,6 +98,7 @@ def compile(
     target: str | tvm.target.Target = "llvm",
     policy: RegionPolicy | None = None,
     placement: Mapping[str, str] | None = None,
+    database: str | PathLike[str] | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     strict: bool = False,
     prepare: bool = True,
@@ -117,8 +120,11 @@ def compile(
         Decides which regions are worth a call; by default each namespace's own policy.
     placement : mapping of str to str, optional
         Call → compiler, or ``"tvm"``, in place of the order of priority: ``{"lv1": "acme", "acme.relu": "tvm"}``.
-        A call is named by the variable that holds its result, its operator or a pattern, as in `RegionPolicy`; the
-        first entry that matches decides. It overrules the namespaces' own policies.
+        A call is named by the variable that holds its result, its operator or a pattern, as in `RegionPolicy`. The
+        variable's own name decides, else the first entry that matches; it overrules the namespaces' own policies.
+    database : path-like, optional
+        File that `tune` has written: its placement for this model is used; for another model the one that is best by
+        the times of equal regions. Nothing is measured.
     options : mapping, optional
         Namespace → option → value, for target hooks and codegens: ``{"my_npu": {"cores": 4}}``.
     strict : bool
@@ -141,8 +147,8 @@ def compile(
     ValueError
         If ``compiler`` names no registered namespace.
     InputError, UnsupportedError
-        If the model cannot be imported, an option is wrong, or ``output`` is not possible; the second also with
-        ``strict``, listing every call that failed.
+        If the model cannot be imported, an option or the database is wrong, or ``output`` is not possible; the second
+        also with ``strict``, listing every call that failed.
     NativeLibraryError
         If source is asked for and there is no C++ compiler, or a library's headers are missing.
     """
@@ -152,6 +158,8 @@ def compile(
     builds = source_builds(source_namespaces(with_options(mod, options)))
     for build in builds:
         build.check()
+    if database is not None:
+        placement = _from_database(with_options(mod, options), compiler, placement, database)
     mod = partition(mod, compiler, policy=policy, placement=placement, options=options, strict=strict, prepare=prepare)
     try:
         with raising_from_causes():
@@ -159,6 +167,18 @@ def compile(
     except tvm.error.InternalError as error:
         raise UnsupportedError(f"TVM cannot compile what stays with it: {_cause(error)}{_advice(mod)}") from error
     return SourceExecutable(ex.mod, builds) if builds else ByocExecutable(ex.mod)
+
+
+def _from_database(
+    mod: tvm.IRModule,
+    compiler: str | Sequence[str] | None,
+    placement: Mapping[str, str] | None,
+    database: str | PathLike[str],
+) -> dict[str, str]:
+    if compiler is None or placement:
+        other = "placement" if placement else "compiler=None"
+        raise InputError(f"database= chooses the placement among named compilers; it cannot be used with {other}")
+    return placement_for(mod, compiler, database)
 
 
 def _with_placed(policy: RegionPolicy | None, placement: Mapping[str, str]) -> RegionPolicy | None:

@@ -189,6 +189,7 @@ class Namespace:
     doctor: Examination = field(default_factory=Examination)
     prepare: Sequence[Callable[[], tvm.transform.Pass]] = ()
     policy: RegionPolicy | None = None
+    cost: Callable[[tvm.IRModule], float | None] | None = None
     hooks: TargetHooks | None = None
     fused_ops: dict[str, FusedOp] = field(default_factory=dict)
     #: Relax op → why the library cannot do it

@@ -15,7 +15,10 @@ import tvm_ffi
 from .namespace import Namespace
 from .vendors import load_vendors
 
-__all__ = ["claim_namespace", "compilers", "namespace", "supported_ops", "unregister_compiler"]
+__all__ = ["HOST", "claim_namespace", "compilers", "namespace", "supported_ops", "unregister_compiler"]
+
+#: the name of TVM itself, in the place of a compiler
+HOST = "tvm"
 
 _NAMESPACES: dict[str, Namespace] = {}
 #: vendor, or namespace that it began to register → what went wrong
@@ -60,6 +63,8 @@ def claim_namespace(name: str, extend: bool = False) -> Namespace:
     """
     if not isinstance(name, str) or not name.isidentifier():
         raise ValueError(f"compiler {name!r} is not a name; expected an identifier such as 'my_npu'")
+    if name == HOST:
+        raise ValueError(f"compiler {name!r}: this name stands for TVM itself; choose another")
     who = _registrant()
     ns = _NAMESPACES.setdefault(name, Namespace(name, owner=who))
     if ns.owner != who and not extend:

@@ -21,6 +21,7 @@ __all__ = [
     "check_options",
     "register_annotate_compiler",
     "register_codegen",
+    "register_cost",
     "register_lowering",
     "register_namespace",
     "register_pattern",
@@ -318,6 +319,22 @@ def register_pattern(
     table = claim_namespace(compiler, extend or override).patterns
     _claim(table, {name: entry}, f"the pattern of {compiler!r}", override)
     return entry
+
+
+def register_cost(compiler: str, cost: Callable[[tvm.IRModule], float | None], *, extend: bool = False) -> None:
+    """Give a namespace a cost model of its own, which `tune` asks instead of measuring.
+
+    Parameters
+    ----------
+    compiler : str
+        The namespace.
+    cost : callable
+        ``cost(mod) -> seconds``: the time of one call of ``main``, which does nothing but call one region of this
+        namespace; ``None`` where the model does not know, so that the region is measured.
+    extend : bool
+        Do so in a namespace that another package has registered, instead of raising ``ValueError``.
+    """
+    claim_namespace(compiler, extend).cost = cost
 
 
 def _check_pattern(who: str, entry: Pattern) -> None:

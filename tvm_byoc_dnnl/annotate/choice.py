@@ -8,14 +8,12 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ..errors import InputError
-from ..namespaces import compilers
+from ..namespaces import HOST, compilers
 
-__all__ = ["CANDIDATES_ATTR", "HOST", "Choice", "Match", "candidates_of", "first_in_order", "placed_by"]
+__all__ = ["CANDIDATES_ATTR", "Choice", "Match", "candidates_of", "first_in_order", "placed_by"]
 
 #: attribute of a composite function: the compilers that would take its calls, in order of priority
 CANDIDATES_ATTR = "byoc_candidates"
-#: the name of TVM itself, in the place of a compiler
-HOST = "tvm"
 
 
 @dataclass(frozen=True)
@@ -26,6 +24,8 @@ class Match:
     ----------
     composite : str
         The pattern, or the single operator, as ``<namespace>.<name>``.
+    result : str
+        Variable that holds the result of the last call.
     calls : mapping of str to relax.Call
         Variable that holds the result → call.
     candidates : sequence of str
@@ -33,6 +33,7 @@ class Match:
     """
 
     composite: str
+    result: str
     calls: Mapping[str, Any]
     candidates: Sequence[str]
 
@@ -54,7 +55,8 @@ def placed_by(placement: Mapping[str, str]) -> Choice:
     placement : mapping of str to str
         Call → compiler, or ``"tvm"``. A call is named by the variable that holds its result, its operator
         (``"relax.nn.relu"``) or a pattern (``"vendor.pattern"``: all calls that it matches); ``*`` and ``?`` match as
-        in a shell. The first entry that matches decides. Where the named compiler cannot take a call, TVM has it.
+        in a shell. An entry with the variable's own name decides, else the first that matches. Where the named
+        compiler cannot take a call, TVM has it.
 
     Returns
     -------
@@ -75,6 +77,8 @@ def placed_by(placement: Mapping[str, str]) -> Choice:
     matched: dict[str, str] = {}  # variable -> compiler, by entries that name a pattern
 
     def wanted(composite: str, name: str, call: Any) -> str | None:
+        if name in placement:
+            return placement[name]
         names = (name, str(call.op.name), composite)
         by_entry = next((c for key, c in placement.items() if any(fnmatchcase(n, key) for n in names)), None)
         return by_entry or matched.get(name)

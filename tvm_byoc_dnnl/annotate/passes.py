@@ -116,7 +116,7 @@ class Matcher:
             behind = self._compilers[self._compilers.index(ns.name) + 1 :]
             would = [other for other in behind if all(ask(namespace(other), c) is None for c in calls.values())]
             self._accepted = {NAME_ATTR: var_name(var), CANDIDATES_ATTR: [ns.name, *would]}
-            chosen = self._choice(Match(f"{ns.name}.{name}", calls, [ns.name, *would]))
+            chosen = self._choice(Match(f"{ns.name}.{name}", var_name(var), calls, [ns.name, *would]))
             if chosen != ns.name:
                 reason = f"placed with {chosen!r}"
                 self._note(((v, c) for v, c in bindings if var_name(v) in calls), ns, "placement", reason)

@@ -15,7 +15,7 @@ from .. import __version__
 from ..errors import ArtifactError, ByocError, InputError, UnsupportedError
 from .build import bench, compile, emit, run
 from .inspect import check, doctor, explain, inputs, lock, ops
-from .measure import profile, verify
+from .measure import profile, tune, verify
 
 __all__ = ["cli", "main"]
 
@@ -45,13 +45,14 @@ def cli() -> None:
       tvm-byoc run model.so --inputs in.npz -o out.npz
       tvm-byoc bench model.onnx --peers onnxruntime   side by side, each in a process of its own
       tvm-byoc profile model.onnx                     where the time goes, primitive by primitive
+      tvm-byoc tune model.onnx --compiler NAMES --database times.jsonl
       tvm-byoc doctor                                 is this machine set up well?
 
     A command's --help has examples.
     """
 
 
-for _command in (explain, inputs, compile, emit, run, bench, profile, verify, lock, check, ops, doctor):
+for _command in (explain, inputs, compile, emit, run, bench, profile, verify, tune, lock, check, ops, doctor):
     cli.add_command(_command)
 for _command in (cli, *cli.commands.values()):
     _command.params.append(

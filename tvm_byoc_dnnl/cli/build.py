@@ -43,6 +43,7 @@ def _options(_context: click.Context, _parameter: click.Parameter, values: Seque
 @click.command(short_help="Compile a model into one shared library.")
 @model_options
 @placement_option
+@click.option("--database", type=EXISTING_FILE, help="Place calls by the times that `tvm-byoc tune` has measured.")
 @click.option("-o", "--output", type=NEW_FILE, required=True, help="The library to write, such as model.so.")
 @click.option("--target", default="llvm", show_default=True, help="TVM's target for the calls that stay with TVM.")
 @click.option("--option", "options", multiple=True, callback=_options, metavar="NAME.OPTION=VALUE",
@@ -55,6 +56,7 @@ def compile(
     shapes: Shapes,
     policy: RegionPolicy | None,
     placement: dict[str, str],
+    database: Path | None,
     output: Path,
     target: str,
     options: dict[str, dict[str, Any]],
@@ -81,6 +83,7 @@ def compile(
             target=target,
             policy=policy,
             placement=placement,
+            database=database,
             options=options,
             strict=strict,
             output=output_format,

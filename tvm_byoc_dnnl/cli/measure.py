@@ -1,18 +1,20 @@
-"""profile and verify: how the time is spent, and whether the numbers are right."""
+"""profile, verify and tune: how the time is spent, whether the numbers are right, and who should get which call."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import click
 
+from ..errors import InputError
 from ..files import write_text
 from ..regions.policy import RegionPolicy
 from .build import read_arrays
 from .common import EXISTING_FILE, NEW_FILE, ModelFile, Shapes, check_folder, model_options, progress, say
 
-__all__ = ["profile", "verify"]
+__all__ = ["profile", "tune", "verify"]
 
 _INPUTS = click.option(
     "--inputs", type=EXISTING_FILE, help="Arrays by name, as numpy.savez writes them.  [default: random]"
@@ -117,3 +119,42 @@ def verify(
     if json_file != "-":
         click.echo(report.to_text())
     return 0 if report.ok else 1
+
+
+@click.command(short_help="Find by measurement which compiler should get which call.")
+@model_options
+@click.option("--database", type=NEW_FILE, required=True, help="The file of times; made, or extended.")
+@click.option(
+    "--budget", type=click.FloatRange(min=0, min_open=True), default=120.0, show_default=True, metavar="SECONDS",
+    help="Time for the search.",
+)  # fmt: skip
+def tune(
+    model: ModelFile,
+    compiler: list[str],
+    shapes: Shapes,
+    policy: RegionPolicy | None,
+    database: Path,
+    budget: float,
+) -> None:
+    """Find by measurement which of the compilers, or TVM, should get which call of MODEL on this machine.
+
+    Every time that is measured is kept in the database, also when you stop the search with Ctrl-C.
+
+    \b
+      tvm-byoc tune model.onnx --compiler acme,other --database times.jsonl
+      tvm-byoc compile model.onnx --compiler acme,other --database times.jsonl -o model.so
+    """
+    from ..tuning.tune import tune as search
+
+    if policy is not None:
+        raise InputError("tune decides for itself what is worth a region; leave out --exclude, --force, --max-regions")
+    check_folder(database)
+    with progress(f"partitioning {model.name}") as show:
+        found = search(model.load(), compiler, budget_s=budget, database=database, shapes=shapes or None, progress=show)
+    for name, calls in sorted(Counter(found.values()).items(), key=lambda item: -item[1]):
+        click.echo(f"{name:12s} {calls} calls")
+    if found.seconds is None or found.default_seconds is None:
+        click.echo("the default placement is the best that was found")
+    else:
+        click.echo(f"{1e3 * found.seconds:.3f} ms, by default {1e3 * found.default_seconds:.3f} ms")
+    say(f"{found.tried} placements compared, {found.measured} regions measured; kept in {database}")

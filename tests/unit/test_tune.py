@@ -1,0 +1,228 @@
+"""Placement by cost: the search, the file of times, and what compile makes of it.
+
+The vendors have cost models, so nothing depends on the speed of the machine but in the tests of the measurement.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import tvm
+from tvm.script import ir as I
+from tvm.script import relax as R
+
+import tvm_byoc_dnnl as byoc
+from tests.unit.failing_vendor import owners, run, vendors
+from tests.unit.test_fallback_codegen import EXPECTED, Chain, X
+from tvm_byoc_dnnl.relax_utils import codegen_of, op_calls, ops_of
+from tvm_byoc_dnnl.tuning.database import Database
+from tvm_byoc_dnnl.tuning.measure import Timing, measure, race
+from tvm_byoc_dnnl.tuning.workload import region_workload
+
+T = R.Tensor((4, 4), "float32")
+
+
+def names(mod: tvm.IRModule) -> list[str]:
+    """The operators of the one region in a model, in order of their names."""
+    (region,) = (f for f in mod.functions.values() if codegen_of(f))
+    return sorted(ops_of(region))
+
+
+@contextmanager
+def priced(**costs: dict[str, float]) -> Iterator[None]:
+    """Vendors by name, each with what a call of its region costs, and what each operator in it costs."""
+    with vendors(*((name, [f"relax.{op}" for op in cost if op != "call"]) for name, cost in costs.items())):
+        for name, cost in costs.items():
+            byoc.register_cost(name, _model(cost))
+        yield
+
+
+def _model(cost: dict[str, float]) -> Callable[[tvm.IRModule], float]:
+    def seconds(mod: tvm.IRModule) -> float:  # so few that TVM, which is measured, is never the cheapest
+        return 1e-9 * (cost["call"] + sum(cost[op.removeprefix("relax.")] for op in names(mod)))
+
+    return seconds
+
+
+# ---------------------------------------------------------------- the search
+MODELS = {
+    "a cheap operator is not worth a border": (
+        {"va": {"call": 10, "exp": 1}, "vb": {"call": 10, "add": 1, "exp": 3, "multiply": 1}},
+        {"a": "vb", "b": "vb", "c": "vb"},
+    ),
+    "a dear one is": (
+        {"va": {"call": 10, "exp": 1}, "vb": {"call": 10, "add": 1, "exp": 300, "multiply": 1}},
+        {"a": "vb", "b": "va", "c": "vb"},
+    ),
+    "the second compiler is better for all": (
+        {"va": {"call": 1, "add": 9, "exp": 9, "multiply": 9}, "vb": {"call": 1, "add": 1, "exp": 1, "multiply": 1}},
+        {"a": "vb", "b": "vb", "c": "vb"},
+    ),
+    "nothing is better than the priority": (
+        {"va": {"call": 1, "add": 1, "exp": 1, "multiply": 1}, "vb": {"call": 1, "add": 1, "exp": 1, "multiply": 1}},
+        {"a": "va", "b": "va", "c": "va"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("costs", "expected"), MODELS.values(), ids=MODELS)
+def test_the_cheapest_placement_is_found(costs, expected):
+    with priced(**costs):
+        placement = byoc.tune(Chain, list(costs), budget_s=60)
+        assert placement == expected
+        mod = byoc.partition(Chain, list(costs), placement=placement)
+        assert [owner.partition("_")[0] for owner in owners(mod).values()] == list(expected.values())
+        np.testing.assert_allclose(run(mod, X), EXPECTED, rtol=1e-5)
+
+
+@I.ir_module
+class Twice:
+    """The same two calls twice, behind a call that only the second vendor has."""
+
+    @R.function
+    def main(x: T) -> T:
+        with R.dataflow():
+            a = R.exp(x)
+            b = R.add(a, a)
+            m = R.multiply(b, b)
+            c = R.exp(m)
+            d = R.add(c, c)
+            R.output(d)
+        return d
+
+
+def test_equal_regions_are_asked_for_once_and_move_together():
+    asked = []
+
+    def cost(mod: tvm.IRModule) -> float:
+        asked.append(tuple(names(mod)))
+        return 1e-7 if "relax.exp" in names(mod) else 1e-9
+
+    with vendors(("va", ["relax.exp", "relax.add"]), ("vb", ["relax.multiply", "relax.exp", "relax.add"])):
+        byoc.register_cost("va", cost)
+        byoc.register_cost("vb", lambda mod: 2e-9)
+        assert set(byoc.tune(Twice, ["va", "vb"], budget_s=60).values()) == {"vb"}
+        assert asked[0] == ("relax.add", "relax.exp")
+        before_a_move = asked[: asked.index(("relax.add", "relax.exp"), 1)] if len(asked) > 1 else asked
+        assert len(before_a_move) == 1
+
+
+def test_the_time_is_a_limit():
+    with priced(**MODELS["a dear one is"][0]):
+        found = byoc.tune(Chain, ["va", "vb"], budget_s=1e-6)
+        assert found.tried == 1
+        assert found == {"a": "vb", "b": "va", "c": "vb"}  # the priorities
+
+
+# ---------------------------------------------------------------- measured, with a file
+def test_what_is_measured_is_kept_and_used(tmp_path):
+    path = tmp_path / "times.jsonl"
+    with vendors(("va", ["relax.exp"]), "vb"):
+        lines = []
+        first = byoc.tune(Chain, ["va", "vb"], budget_s=30, database=path, progress=lines.append)
+        assert first.measured >= 4 and any("measuring vb: add, exp, multiply" in line for line in lines)
+        byoc.tune(Chain, ["va", "vb"], budget_s=30, database=path)
+        ex = byoc.compile(Chain, ["va", "vb"], database=path)
+        np.testing.assert_allclose(byoc.Runner(ex)(X), EXPECTED, rtol=1e-5)
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    times = [(e["compiler"], e["workload"]) for e in entries if "time" in e]
+    assert {"va", "vb"} <= {compiler for compiler, _ in times}
+    assert len(times) == len(set(times))  # nothing is measured twice
+    assert all(e["setting"]["threads"] > 0 and e["setting"]["cpu"] for e in entries)
+
+
+def test_another_model_with_equal_regions_uses_the_times(tmp_path):
+    path = tmp_path / "times.jsonl"
+    with vendors("va", "vb"):
+        database = Database(path)
+        renamed = tvm.IRModule({"main": _renamed(Chain["main"])})
+        for compiler, seconds in (("va", 2.0), ("vb", 1.0)):
+            mod = byoc.partition(Chain, compiler)
+            (region,) = (f for f in mod.functions.values() if codegen_of(f))
+            plain = region.without_attr("Codegen").without_attr("global_symbol")
+            database.note_time(region_workload(compiler, plain, mod), Timing(seconds, 0.0, True))
+        mod = byoc.compile(renamed, ["va", "vb"], database=path)
+        assert {call.compiler for call in byoc.explain(mod).calls} == {"vb"}
+
+
+def _renamed(func: tvm.relax.Function) -> tvm.relax.Function:
+    """The same with other names."""
+    names = {"a": "p", "b": "q", "c": "r"}
+    builder = tvm.relax.BlockBuilder()
+    (x,) = func.params
+    y = tvm.relax.Var("y", x.ty)
+    with builder.function("main", [y]):
+        with builder.dataflow():
+            values = {x: y}
+            for var, call in op_calls(func):
+                args = [values[a] for a in call.args]
+                make = builder.emit_output if var.name == "c" else builder.emit
+                values[var] = make(tvm.relax.Call(call.op, args), name_hint=names[var.name])
+        builder.emit_func_output(values[var])
+    return builder.finalize()["main"]
+
+
+def test_a_file_that_was_cut_off_loses_one_line(tmp_path):
+    path = tmp_path / "times.jsonl"
+    with vendors("va"):
+        mod = byoc.partition(Chain, "va")
+        works = [region_workload(name, mod["va_0"], mod) for name in ("va", "tvm")]
+        for work in works:
+            Database(path).note_time(work, Timing(1.0, 0.0, True))
+        whole = path.read_text()
+        path.write_text(whole[:-20])
+        again = Database(path)
+        assert [again.time_of(work) is not None for work in works] == [True, False]
+        again.note_time(works[1], Timing(2.0, 0.0, True))
+        assert [Database(path).time_of(work).seconds for work in works] == [1.0, 2.0]
+
+
+BAD = {
+    "no JSON": ("hello\n", "line 1: .*expected a database that byoc.tune has written"),
+    "another format": ('{"format": 99}\n', "line 1: format 99; expected 1"),
+    "no entry": ('{"format": 1}\n', "line 1: KeyError"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), BAD.values(), ids=BAD)
+def test_a_wrong_file_is_refused(tmp_path, text, message):
+    (tmp_path / "x").write_text(text)
+    with vendors("va"), pytest.raises(byoc.InputError, match=message):
+        byoc.tune(Chain, "va", database=tmp_path / "x")
+
+
+def test_wrong_arguments_are_refused(tmp_path):
+    with vendors("va"):
+        with pytest.raises(byoc.InputError, match="no database"):
+            byoc.compile(Chain, "va", database=tmp_path / "missing")
+        with pytest.raises(byoc.InputError, match="put it last"):
+            byoc.tune(Chain, ["tvm", "va"])
+        with pytest.raises(ValueError, match="unknown compiler 'nobody'"):
+            byoc.tune(Chain, ["nobody"])
+    with pytest.raises(ValueError, match="stands for TVM itself"):
+        byoc.register_namespace("tvm")
+
+
+def test_an_interrupt_keeps_what_was_measured(tmp_path):
+    path = tmp_path / "times.jsonl"
+    with vendors(("va", ["relax.exp"]), "vb"):
+
+        def stop(line: str) -> None:
+            if path.exists():
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            byoc.tune(Chain, ["va", "vb"], database=path, progress=stop)
+        assert Database(path).path == path and path.read_text().count("\n") >= 1
+
+
+# ---------------------------------------------------------------- the measurement
+def test_a_measurement_orders_what_differs_widely():
+    short, long = race([lambda: time.sleep(0.002), lambda: time.sleep(0.02)], rounds=3)
+    assert short.seconds < long.seconds
+    assert measure(lambda: time.sleep(0.002), budget_s=0.0).seconds >= 0.002

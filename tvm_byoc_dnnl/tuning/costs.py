@@ -1,0 +1,95 @@
+"""The cost of a workload: from the database, from the vendor's own model, or measured now."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm
+
+from ..log import raising_from_causes
+from ..namespaces import HOST, namespace
+from ..pipeline.byoc import PIPELINE
+from ..regions.failure import describe
+from ..runner import Runner
+from ..signature import inputs_of, random_arrays
+from .database import Database
+from .measure import Timing, measure
+from .workload import Workload
+
+__all__ = ["Costs", "callable_of"]
+
+_logger = logging.getLogger(__name__)
+
+_EACH_S = 2.0  # for the measurement of one workload
+
+
+@dataclass
+class Costs:
+    """Seconds of workloads.
+
+    Parameters
+    ----------
+    database : Database
+        Where times are looked up and kept.
+    measures : bool
+        Whether a time that is missing is measured.
+    target : str or Target
+        TVM's target for the calls that stay with TVM.
+    tell : callable
+        Called with a line about each measurement.
+
+    Attributes
+    ----------
+    measured : int
+        Workloads that were measured.
+    has_models : bool
+        Whether a vendor's own model was asked.
+    """
+
+    database: Database
+    measures: bool
+    target: Any = "llvm"
+    tell: Callable[[str], None] = lambda line: None
+    measured: int = 0
+    has_models: bool = False
+    _failed: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def of(self, workload: Workload) -> float | None:
+        """Seconds of one call, ``None`` if they are not known and cannot be measured."""
+        own = None if workload.compiler == HOST else namespace(workload.compiler).cost
+        if own is not None:
+            self.has_models = True
+            seconds = own(workload.as_model())
+            if seconds is not None:
+                return float(seconds)
+        known = self.database.time_of(workload)
+        if known is None and self.measures:
+            known = self._measure(workload)
+        return None if known is None else known.seconds
+
+    def _measure(self, workload: Workload) -> Timing | None:
+        identity = (workload.compiler, workload.key)
+        if identity in self._failed:
+            return None
+        self.tell(f"measuring {workload.compiler}: {workload.summary}")
+        try:
+            timing = measure(callable_of(workload.as_model(), self.target), _EACH_S)
+        except Exception as error:  # what cannot be compiled alone is no candidate; the model itself falls back
+            self._failed[identity] = describe(error)
+            _logger.info("not measured: %s: %s: %s", workload.compiler, workload.summary, self._failed[identity])
+            return None
+        self.measured += 1
+        self.database.note_time(workload, timing)
+        return timing
+
+
+def callable_of(mod: tvm.IRModule, target: Any) -> Callable[[], object]:
+    """One call of a partitioned module with random inputs."""
+    inputs = inputs_of(mod["main"])
+    with raising_from_causes():
+        runner = Runner(tvm.compile(mod, target=target, relax_pipeline=PIPELINE))
+    tensors = [tvm.runtime.tensor(array) for array in random_arrays(inputs, 0, {})]
+    return lambda: runner.run_tvm(*tensors)

@@ -1,0 +1,180 @@
+"""The file of measured times: one JSON object per line, so that a process that is stopped loses nothing before."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from tvm.target import codegen
+
+from ..errors import InputError
+from ..namespaces import HOST, namespace
+from .measure import Timing
+from .workload import Workload
+
+__all__ = ["Database", "Setting", "setting_of"]
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Under what a time was measured, and where it holds.
+
+    Attributes
+    ----------
+    cpu : str
+        LLVM's name of the CPU.
+    threads : int
+        Threads of one call.
+    library : str
+        Packages behind the compiler with their versions, and variables that change what its library does.
+    """
+
+    cpu: str
+    threads: int
+    library: str
+
+
+def setting_of(compiler: str) -> Setting:
+    """The setting of this process for a compiler."""
+    return Setting(_cpu(), thread_count(), _library(compiler))
+
+
+@cache
+def _cpu() -> str:
+    return str(codegen.llvm_get_system_cpu())
+
+
+def thread_count() -> int:
+    """The threads that a call may use here: ``OMP_NUM_THREADS``, else the usable cores."""
+    value = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    return int(value) if value.isdigit() and int(value) else len(os.sched_getaffinity(0))
+
+
+def _library(compiler: str) -> str:
+    if compiler == HOST:
+        return f"apache-tvm {_version('apache-tvm')}"
+    about = namespace(compiler).doctor
+    packages = [f"{name} {_version(name)}" for name in about.packages]
+    switches = [f"{k}={v}" for k, v in sorted(os.environ.items()) if k in about.variables and v not in ("", "0", "ALL")]
+    return ", ".join([*packages, *switches])
+
+
+@cache
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "?"
+
+
+@dataclass
+class Database:
+    """Times of workloads and placements of models, in memory and in a file that grows line by line.
+
+    Parameters
+    ----------
+    path : path-like, optional
+        The file; without it everything is kept in memory.
+
+    Raises
+    ------
+    InputError
+        If the file is not such a database.
+    """
+
+    path: Path | None = None
+    _times: dict[tuple[Any, ...], Timing] = field(default_factory=dict, repr=False)
+    _placements: dict[tuple[Any, ...], dict[str, str]] = field(default_factory=dict, repr=False)
+    _end: int | None = field(default=None, repr=False)  # of the file's whole lines, until something is added
+
+    def __post_init__(self) -> None:
+        if self.path is None:
+            return
+        self.path = Path(self.path)
+        if self.path.exists():
+            whole, newline, _cut_off = self.path.read_text(encoding="utf-8").rpartition("\n")
+            for number, line in enumerate(whole.splitlines(), 1):
+                self._read(line, number)
+            # A process that is stopped while it writes leaves a part of a line.
+            self._end = len((whole + newline).encode())
+
+    def _read(self, line: str, number: int) -> None:
+        try:
+            entry = json.loads(line)
+            if entry["format"] != _FORMAT:
+                raise InputError(
+                    f"{self.path}, line {number}: format {entry['format']}; expected {_FORMAT}: use another file"
+                )
+            setting = Setting(**entry["setting"])
+            if "placement" in entry:
+                self._placements[entry["model"], tuple(entry["compilers"]), setting] = dict(entry["placement"])
+            else:
+                self._times[entry["compiler"], entry["workload"], setting] = Timing(**entry["time"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"{self.path}, line {number}: {error!r}; expected a database that byoc.tune has written"
+            ) from error
+
+    def time_of(self, workload: Workload) -> Timing | None:
+        """The time that was measured in this setting, if there is one."""
+        return self._times.get((workload.compiler, workload.key, setting_of(workload.compiler)))
+
+    def note_time(self, workload: Workload, timing: Timing) -> None:
+        """Keep a time."""
+        setting = setting_of(workload.compiler)
+        self._times[workload.compiler, workload.key, setting] = timing
+        self._append(
+            {
+                "compiler": workload.compiler,
+                "workload": workload.key,
+                "work": workload.summary,
+                "time": asdict(timing),
+                "setting": asdict(setting),
+            }
+        )
+
+    def placement_of(self, model: str, compilers: Iterable[str]) -> dict[str, str] | None:
+        """The placement that was found for a model in this setting."""
+        names = tuple(compilers)
+        found = self._placements.get((model, names, _common_setting(names)))
+        return None if found is None else dict(found)
+
+    def note_placement(self, model: str, compilers: Iterable[str], placement: Mapping[str, str]) -> None:
+        """Keep a placement."""
+        names = tuple(compilers)
+        setting = _common_setting(names)
+        self._placements[model, names, setting] = dict(placement)
+        self._append(
+            {
+                "model": model,
+                "compilers": list(names),
+                "placement": dict(placement),
+                "setting": asdict(setting),
+            }
+        )
+
+    def _append(self, entry: Mapping[str, Any]) -> None:
+        if self.path is None:
+            return
+        try:
+            if self._end is not None:
+                os.truncate(self.path, self._end)
+                self._end = None
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"format": _FORMAT, **entry}) + "\n")
+        except OSError as error:
+            raise InputError(
+                f"cannot write the database {self.path}: {error.strerror}; choose a place that you may write to"
+            ) from error
+
+
+def _common_setting(compilers: Iterable[str]) -> Setting:
+    return Setting(_cpu(), thread_count(), "; ".join(_library(name) for name in (*compilers, HOST)))

@@ -1,0 +1,91 @@
+"""Measured times, with a word on how far they can be trusted."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..neighbours import Neighbours
+
+__all__ = ["Timing", "measure", "race"]
+
+_BLOCK_S = 0.02  # of one block of calls: shorter ones are below the resolution of /proc/stat
+_BLOCKS = 5
+_ATTEMPTS = 3  # a block in which others kept the cores busy is measured again so many times
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The time of one call.
+
+    Attributes
+    ----------
+    seconds : float
+        Median over the blocks.
+    spread : float
+        (slowest - fastest block) / median.
+    quiet : bool
+        Whether other processes left the cores alone.
+    """
+
+    seconds: float
+    spread: float
+    quiet: bool
+
+
+def measure(call: Callable[[], object], budget_s: float) -> Timing:
+    """The time of one call, after a first one that does not count.
+
+    Parameters
+    ----------
+    call : callable
+        What to measure.
+    budget_s : float
+        Seconds after which no further block begins; two calls are made in any case.
+    """
+    deadline = time.perf_counter() + budget_s
+    call()
+    once = _block(call, 1)[0]
+    count = max(1, int(_BLOCK_S / max(once, 1e-7)))
+    blocks = [_quiet_block(call, count, deadline) for _ in range(_BLOCKS) if time.perf_counter() < deadline]
+    return _summary(blocks or [(once, False)])
+
+
+def race(calls: Sequence[Callable[[], object]], rounds: int) -> list[Timing]:
+    """The times of several calls that take turns, so that a change of the machine's speed meets all of them."""
+    counts = []
+    for call in calls:
+        call()
+        counts.append(max(1, int(_BLOCK_S / max(_block(call, 1)[0], 1e-7))))
+    blocks: list[list[tuple[float, bool]]] = [[] for _ in calls]
+    for _ in range(rounds):
+        for i, call in enumerate(calls):
+            blocks[i].append(_block(call, counts[i]))
+    return [_summary(each) for each in blocks]
+
+
+def _block(call: Callable[[], object], count: int) -> tuple[float, bool]:
+    with Neighbours() as neighbours:
+        started = time.perf_counter()
+        for _ in range(count):
+            call()
+        seconds = time.perf_counter() - started
+    return seconds / count, neighbours.quiet
+
+
+def _quiet_block(call: Callable[[], object], count: int, deadline: float) -> tuple[float, bool]:
+    best = _block(call, count)
+    for _ in range(_ATTEMPTS - 1):
+        if best[1] or time.perf_counter() > deadline:
+            break
+        again = _block(call, count)
+        best = again if again[1] else min(best, again)
+    return best
+
+
+def _summary(blocks: Sequence[tuple[float, bool]]) -> Timing:
+    times = [seconds for seconds, _ in blocks]
+    middle = statistics.median(times)
+    return Timing(middle, (max(times) - min(times)) / middle, all(quiet for _, quiet in blocks))

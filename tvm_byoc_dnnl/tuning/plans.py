@@ -1,0 +1,170 @@
+"""What a placement makes of a model: the workloads that would run, in place of a whole build."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..annotate.choice import Choice, Match, first_in_order, placed_by
+from ..annotate.passes import AnnotateExternalCompiler
+from ..namespace import Namespace
+from ..namespaces import namespace
+from ..partitioning.fallback import BlockPlan, Fallback
+from ..partitioning.passes import PartitionGraph
+from ..prepare import Prepare
+from ..regions.failure import Failure
+from ..regions.policy import RegionPolicy
+from ..relax_utils import composite_of, op_calls
+from ..target_options import get_target_options
+from .workload import Workload, host_workload, region_workload
+
+__all__ = ["Group", "Part", "Plan", "Planner"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Calls that one compiler takes together.
+
+    Attributes
+    ----------
+    compiler, kind : str
+        Namespace, and the pattern or operator in it.
+    calls : frozenset of str
+        Variables that hold their results.
+    """
+
+    compiler: str
+    kind: str
+    calls: frozenset[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One region, or neighbouring calls of TVM: its work, and the variables that hold the results of its calls."""
+
+    workload: Workload
+    calls: frozenset[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """All parts of a model, and for each call the compiler that has it in the end, ``"tvm"`` included."""
+
+    parts: Sequence[Part]
+    owners: Mapping[str, str]
+
+
+class Planner:
+    """Plans of one model.
+
+    Parameters
+    ----------
+    mod : IRModule
+        A Relax module, as imported.
+    compilers : sequence of str
+        Namespaces in order of priority.
+
+    Attributes
+    ----------
+    groups : list of Group
+        All that some compiler would take, asked alone.
+    """
+
+    def __init__(self, mod: tvm.IRModule, compilers: Sequence[str]) -> None:
+        self.compilers = list(compilers)
+        mod = Prepare()(mod)
+        for name in sorted(self.compilers):
+            for make_pass in namespace(name).prepare:
+                mod = make_pass()(mod)
+        self._mod = mod
+        self.groups = [group for name in self.compilers for group in self._asked_alone(name)]
+
+    def _asked_alone(self, compiler: str) -> list[Group]:
+        found: list[Group] = []
+
+        def note(match: Match) -> str:
+            found.append(Group(compiler, match.composite.partition(".")[2], frozenset(match.calls)))
+            return first_in_order(match)
+
+        AnnotateExternalCompiler(compiler, prepare=False, choice=note)(self._mod)
+        return found
+
+    def default(self) -> Mapping[str, str]:
+        """Who gets each call without any measurement: by priority and by the namespaces' own policies."""
+        return self._plan(first_in_order, None).owners
+
+    def plan(self, placement: Mapping[str, str]) -> Plan:
+        """What would run with a placement, whatever the namespaces' policies say."""
+        return self._plan(placed_by(placement), RegionPolicy())
+
+    def partitioned(self, placement: Mapping[str, str] | None) -> tvm.IRModule:
+        """The model with a placement, or (``None``) by default, ready to be compiled."""
+        choice = first_in_order if placement is None else placed_by(placement)
+        policy = None if placement is None else RegionPolicy()
+        mod = AnnotateExternalCompiler(self.compilers, prepare=False, choice=choice)(self._mod)
+        return PartitionGraph(policy=policy)(mod)
+
+    def _plan(self, choice: Choice, policy: RegionPolicy | None) -> Plan:
+        inside: dict[str, frozenset[str]] = {}  # result of a composite call -> all that it computes
+
+        def note(match: Match) -> str:
+            chosen = choice(match)
+            if chosen == match.candidates[0]:
+                inside[match.result] = frozenset(match.calls)
+            return chosen
+
+        mod = AnnotateExternalCompiler(self.compilers, prepare=False, choice=note)(self._mod)
+
+        def attempt(ns: Namespace, func: relax.Function) -> Failure | None:
+            return ns.route.attempt(func, get_target_options(mod, ns.name))
+
+        fallback = Fallback(mod, attempt, policy)
+        parts = [part for block in fallback.run().values() for part in _parts(fallback.mod, block, inside)]
+        return Plan(parts, {call: part.workload.compiler for part in parts for call in part.calls})
+
+
+def _parts(mod: tvm.IRModule, plan: BlockPlan, inside: Mapping[str, frozenset[str]]) -> Iterator[Part]:
+    """The regions of a dataflow block, and the groups of neighbouring calls between them."""
+    host: list[Any] = []
+    for unit in plan.units:
+        if not unit.compiler:
+            host += unit.bindings
+        elif unit in plan.regions:
+            calls = {name for binding in unit.bindings for name in _names(mod, binding, inside)}
+            yield Part(region_workload(unit.compiler, plan.regions[unit].function, mod), frozenset(calls))
+    for bindings in _connected(host):
+        calls = {name for binding in bindings for name in _names(mod, binding, inside)}
+        if calls and plan.block.outputs(bindings):
+            yield Part(host_workload(bindings, plan.block, mod), frozenset(calls))
+
+
+def _names(mod: tvm.IRModule, binding: Any, inside: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """The calls that one binding stands for."""
+    name, value = binding.var.name, binding.value
+    if not isinstance(value, relax.Call):
+        return frozenset()
+    if isinstance(value.op, tvm.ir.GlobalVar) and composite_of(mod[value.op]):
+        names = inside.get(name, frozenset())
+        if len(names) == len(list(op_calls(mod[value.op]))):  # else it was given back, and another took parts of it
+            return names
+    return frozenset([name])
+
+
+def _connected(bindings: Sequence[Any]) -> list[list[Any]]:
+    """Bindings in groups, in which each reads another one or is read."""
+    group: dict[Any, list[Any]] = {}
+    for binding in bindings:
+        mine = [binding]
+        for var in relax.analysis.free_vars(binding.value):
+            other = group.get(var)
+            if other is not None and other is not mine:
+                mine = [*other, *mine]
+                group.update((b.var, mine) for b in other)
+        group.update((b.var, mine) for b in mine)
+    order = {binding.var: i for i, binding in enumerate(bindings)}
+    unique = {id(g): g for g in group.values()}.values()
+    return [sorted(g, key=lambda b: order[b.var]) for g in unique]

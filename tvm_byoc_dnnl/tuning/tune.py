@@ -1,0 +1,171 @@
+"""tune: the placement of a model, found by measurement on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+from ..errors import InputError
+from ..frontend import to_relax
+from ..namespaces import HOST, namespace
+from ..signature import inputs_of, shape_options
+from ..target_options import with_options
+from .costs import Costs, callable_of
+from .database import Database
+from .measure import race
+from .plans import Planner
+from .search import search
+from .workload import text_of
+
+__all__ = ["placement_for", "tune"]
+
+_logger = logging.getLogger(__name__)
+
+_ROUNDS = 7
+_RACE_SHARE = 0.15  # of the budget: the last comparison, of the whole model
+
+
+class Placement(dict[str, str]):
+    """Call → compiler, as `compile` takes it, and how it was found.
+
+    Attributes
+    ----------
+    seconds, default_seconds : float or None
+        One call of the whole model with this placement, and with the default one, measured in turns; ``None`` where
+        they are the same, or a vendor's own cost model decided.
+    tried : int
+        Placements whose cost was compared.
+    measured : int
+        Workloads that were measured.
+    """
+
+    seconds: float | None = None
+    default_seconds: float | None = None
+    tried: int = 0
+    measured: int = 0
+
+
+def tune(
+    model: Any,
+    compilers: str | Sequence[str],
+    *,
+    budget_s: float = 120.0,
+    database: str | PathLike[str] | None = None,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    target: str | tvm.target.Target = "llvm",
+    progress: Callable[[str], None] | None = None,
+) -> Placement:
+    """Find by measurement which compiler should get which call of a model.
+
+    Every region of a candidate placement is compiled alone and timed on this machine, under the threads in use; equal
+    ones are timed once. In the end the whole model is timed with the placement that was found and with the default one,
+    in turns, and the faster one is the result. Where a vendor has a cost model of its own (`register_cost`), its word
+    is taken instead.
+
+    Parameters
+    ----------
+    model : IRModule, onnx.ModelProto, path or torch.export.ExportedProgram
+        The model, with all sizes fixed.
+    compilers : sequence of str
+        Namespaces in order of priority; ``"tvm"`` may stand last, and is a candidate in any case.
+    budget_s : float
+        Seconds for the search. The measurement that is running then is finished.
+    database : path-like, optional
+        File of times, read before and extended by each measurement, also when the search is interrupted.
+    shapes, options, target
+        As in `compile`.
+    progress : callable, optional
+        Called with a line about each measurement and each improvement.
+
+    Returns
+    -------
+    Placement
+        A dict for ``compile(model, compilers, placement=...)``; with the same ``database=`` `compile` finds it itself.
+
+    Raises
+    ------
+    InputError
+        If a compiler is not registered, an input has open dims, or the file is no database.
+    """
+    names = _without_host(compilers)
+    tell = progress or _logger.info
+    mod = with_options(to_relax(model, shapes=shapes), options)
+    _check_static(mod)
+    known = Database(None if database is None else Path(database))
+    planner = Planner(mod, names)
+    costs = Costs(known, measures=True, target=target, tell=tell)
+    found = search(planner, costs, budget_s * (1 - _RACE_SHARE), tell)
+    result = Placement(found.placement)
+    result.tried, result.measured = found.tried, costs.measured
+    default = planner.default()
+    if result != default and not costs.has_models:
+        calls = [callable_of(planner.partitioned(each), target) for each in (None, result)]
+        before, after = race(calls, _ROUNDS)
+        tell(f"whole model: {1e3 * before.seconds:.3f} ms by default, {1e3 * after.seconds:.3f} ms with this placement")
+        if after.seconds >= before.seconds:
+            result = _as(result, default)
+            after = before
+        result.seconds, result.default_seconds = after.seconds, before.seconds
+    known.note_placement(_identity(mod), names, result)
+    return result
+
+
+def placement_for(mod: tvm.IRModule, compilers: str | Sequence[str], database: str | PathLike[str]) -> dict[str, str]:
+    """The placement of a model by what a database knows, without a measurement.
+
+    That is the one that `tune` found for it; for another model the one that is cheapest by the times of equal regions,
+    and where these are missing the default one.
+
+    Raises
+    ------
+    InputError
+        If there is no such file, or it is no database.
+    """
+    path = Path(database)
+    if not path.is_file():
+        raise InputError(f"no database {path}; byoc.tune(..., database={str(path)!r}) writes one")
+    known = Database(path)
+    names = _without_host(compilers)
+    noted = known.placement_of(_identity(mod), names)
+    if noted is not None:
+        return noted
+    found = search(Planner(mod, names), Costs(known, measures=False), float("inf"))
+    return dict(found.placement)
+
+
+def _as(result: Placement, placement: Mapping[str, str]) -> Placement:
+    made = Placement(placement)
+    made.tried, made.measured = result.tried, result.measured
+    return made
+
+
+def _identity(mod: tvm.IRModule) -> str:
+    """Equal for models with the same calls under the same names."""
+    functions = sorted((gv.name_hint, f) for gv, f in mod.functions.items() if isinstance(f, tvm.relax.Function))
+    return hashlib.sha256("\n".join(text_of(f, mod) for _, f in functions).encode()).hexdigest()[:24]
+
+
+def _without_host(compilers: str | Sequence[str]) -> list[str]:
+    names = [compilers] if isinstance(compilers, str) else list(compilers)
+    if HOST in names[:-1]:
+        raise InputError(f"compilers={names}: {HOST!r} takes every call, so nothing may come after it; put it last")
+    names = [name for name in names if name != HOST]
+    for name in names:
+        namespace(name)
+    return names
+
+
+def _check_static(mod: tvm.IRModule) -> None:
+    inputs = inputs_of(mod["main"])
+    if not all(i.is_static for i in inputs):
+        raise InputError(
+            "the model has open dims, and only fixed sizes can be measured; fix them, with sizes of your own: "
+            f"{shape_options(inputs)}"
+        )

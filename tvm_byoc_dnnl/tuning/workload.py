@@ -1,0 +1,168 @@
+"""A workload: what one compiler does in one call, apart from the model in which it was found.
+
+Two workloads are equal if they have the same operators, attributes, shapes and dtypes, wired equally. Names and the
+values of large constants do not count, so a time that was measured for one model holds for another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from .._compat import constant_numpy, dtype_of, is_constant, remap_var, shape_dims, static_shape
+from ..namespaces import HOST
+from ..regions.blocks import Block
+from ..relax_utils import bindings_of, composite_of
+
+__all__ = ["Workload", "host_workload", "region_workload", "text_of"]
+
+_FEW = 16  # elements of a constant that may be axes, indices or a scalar: its values can change the work
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """The work of a region, or of neighbouring calls that stay with TVM.
+
+    Attributes
+    ----------
+    compiler : str
+        Namespace, or ``"tvm"``.
+    function : relax.Function
+        The work, with parameters in place of what comes from outside.
+    module : IRModule
+        Where the functions are that it calls, and the options of its compiler.
+    """
+
+    compiler: str
+    function: Any = field(repr=False)
+    module: tvm.IRModule = field(repr=False)
+
+    @cached_property
+    def key(self) -> str:
+        """Equal for equal workloads, also of other models, processes and machines."""
+        return hashlib.sha256(text_of(self.function, self.module).encode()).hexdigest()[:24]
+
+    @cached_property
+    def summary(self) -> str:
+        """Operators and shapes of the arguments, for readers."""
+        ops: list[str] = []
+
+        def note(expr: Any) -> None:
+            if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
+                ops.append(expr.op.name.removeprefix("relax."))
+
+        relax.analysis.post_order_visit(self.function, note)
+        shapes = ", ".join(_type(p.ty) for p in self.function.params)
+        shown = ", ".join(ops[:6]) + (f", … {len(ops)} calls" if len(ops) > 6 else "")
+        return f"{shown} of {shapes}"
+
+    def as_model(self) -> tvm.IRModule:
+        """A module whose ``main`` does this work and nothing else."""
+        functions = {gv: f for gv, f in self.module.functions.items() if isinstance(f, tvm.tirx.PrimFunc)}
+        main = self.function.with_attr("global_symbol", "main")
+        if self.compiler != HOST:
+            region = self.function.with_attr({"Codegen": self.compiler, "global_symbol": f"{self.compiler}_0"})
+            gv = tvm.ir.GlobalVar(f"{self.compiler}_0")
+            relax.expr._update_type(gv, region.ty)
+            functions[gv] = region
+            main = _calling(gv, region)
+        return tvm.IRModule({**functions, tvm.ir.GlobalVar("main"): main}, attrs=self.module.attrs)
+
+
+def region_workload(compiler: str, function: relax.Function, module: tvm.IRModule) -> Workload:
+    """The work of a region."""
+    return Workload(compiler, function, module)
+
+
+def host_workload(bindings: Sequence[Any], block: Block, module: tvm.IRModule) -> Workload:
+    """The work of bindings that stay with TVM, out of a dataflow block."""
+    inputs, outputs = block.inputs(bindings), block.outputs(bindings)
+    params = [relax.Var(v.name, v.ty) for v in inputs]
+    result = relax.Var("result", relax.TupleType([v.ty for v in outputs]))
+    body = [*bindings, relax.VarBinding(result, relax.Tuple(outputs))]
+    func = relax.Function(inputs, relax.SeqExpr([relax.DataflowBlock(body)], result), result.ty)
+    return Workload(HOST, relax.utils.copy_with_new_vars(_with_params(func, params)), module)
+
+
+def _with_params(func: relax.Function, params: list[Any]) -> relax.Function:
+    """The function with variables of its own as parameters: a variable of a dataflow block cannot be one."""
+
+    @relax.expr_functor.mutator
+    class Renamed(relax.PyExprMutator):
+        pass
+
+    renamed = Renamed()
+    for old, new in zip(func.params, params, strict=True):
+        remap_var(renamed, old, new)
+    return relax.Function(params, renamed.visit_expr(func.body), func.ret_ty)
+
+
+def _calling(gv: Any, region: relax.Function) -> relax.Function:
+    builder = relax.BlockBuilder()
+    params = [relax.Var(p.name, p.ty) for p in region.params]
+    with builder.function("main", params):
+        with builder.dataflow():
+            out = builder.emit_output(relax.Call(gv, params))
+        builder.emit_func_output(out)
+    return builder.finalize()["main"]
+
+
+def text_of(func: relax.Function, module: tvm.IRModule) -> str:
+    """A function as text without the names of its variables; ``module`` has the functions that it calls."""
+    return "\n".join(_Writer(module).lines(func))
+
+
+class _Writer:
+    def __init__(self, module: tvm.IRModule) -> None:
+        self._module = module
+        self._numbers: dict[Any, str] = {}
+
+    def lines(self, func: relax.Function) -> list[str]:
+        made = [f"function {composite_of(func)}"]
+        made += [f"{self._define(p)}: {_type(p.ty)}" for p in func.params]
+        for var, value in bindings_of(func):
+            if isinstance(value, relax.Function):
+                inner = _Writer(self._module).lines(value)
+                made += [f"{self._define(var)} = {{", *inner, "}"]
+            else:
+                text = self._expr(value)
+                made.append(f"{self._define(var)} = {text}")
+        return [*made, self._expr(getattr(func.body, "body", func.body))]
+
+    def _define(self, var: Any) -> str:
+        return self._numbers.setdefault(var, f"%{len(self._numbers)}")
+
+    def _expr(self, expr: Any) -> str:
+        if isinstance(expr, relax.Call):
+            attrs = "" if expr.attrs is None else str(expr.attrs)
+            types = ", ".join(map(_type, expr.ty_args)) if expr.ty_args else ""
+            return f"{self._expr(expr.op)}({', '.join(map(self._expr, expr.args))}) {attrs} {types}"
+        if isinstance(expr, tvm.ir.GlobalVar):
+            callee = self._module[expr] if expr in self._module.functions else None
+            return f"@{callee.script()}" if isinstance(callee, tvm.tirx.PrimFunc) else f"@{expr.name_hint}"
+        if isinstance(expr, relax.Var):
+            return self._define(expr)
+        if is_constant(expr):
+            few = math.prod(static_shape(expr.ty) or ()) <= _FEW
+            return f"constant {_type(expr.ty)} {constant_numpy(expr).tolist() if few else ''}"
+        if isinstance(expr, relax.TupleGetItem):
+            return f"{self._expr(expr.tuple_value)}[{expr.index}]"
+        if isinstance(expr, relax.Tuple):
+            return f"({', '.join(map(self._expr, expr.fields))})"
+        return str(getattr(expr, "name", expr))
+
+
+def _type(ty: Any) -> str:
+    if isinstance(ty, relax.TupleType):
+        return f"({', '.join(map(_type, ty.fields))})"
+    if isinstance(ty, relax.TensorType):
+        dims = shape_dims(ty)
+        return f"{dtype_of(ty)}[{'?' if dims is None else ', '.join(map(str, dims))}]"
+    return str(ty)
