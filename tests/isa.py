@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import os
 
 from tvm_byoc_dnnl import _native
 
-__all__ = ["computes_in", "has_avx512", "is_exact_in_bytes", "isa"]
+__all__ = ["computes_in", "has_avx512", "is_exact_in_bytes", "isa", "isa_limit"]
 
+_LIMIT = "ONEDNN_MAX_CPU_ISA"
 _FLOAT16 = ("avx512_core_fp16", "avx512_core_amx", "avx512_core_amx_fp16")
 
 
@@ -15,6 +17,11 @@ _FLOAT16 = ("avx512_core_fp16", "avx512_core_amx", "avx512_core_amx_fp16")
 def isa() -> str:
     """oneDNN's name of it, for example ``avx2`` or ``avx512_core_vnni``."""
     return _native.engine_info("dnnl")["isa"]
+
+
+def isa_limit() -> dict[str, str]:
+    """The environment variable that limits it, where it is set, for a process that inherits nothing else."""
+    return {_LIMIT: os.environ[_LIMIT]} if _LIMIT in os.environ else {}
 
 
 def has_avx512() -> bool:

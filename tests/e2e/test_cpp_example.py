@@ -13,6 +13,7 @@ from tvm import relax
 
 import tvm_byoc_dnnl as byoc
 from tests.harness import Case, const, data
+from tests.isa import isa_limit
 from tvm_byoc_dnnl._native import _LIBRARY
 from tvm_byoc_dnnl.patterns.dnnl import library as dnnl
 
@@ -63,7 +64,7 @@ def run(program, *arguments, status=0, needs_library=False):
     Our library finds oneDNN by itself where pip has installed both, but the tests may run from the source tree.
     """
     command = [str(program), *map(str, arguments)]
-    environment = {"OMP_WAIT_POLICY": "passive"}
+    environment = {"OMP_WAIT_POLICY": "passive", **isa_limit()}
     if needs_library:
         environment["LD_LIBRARY_PATH"] = str(dnnl.path().parent)
     done = subprocess.run(command, text=True, capture_output=True, env=environment)
@@ -107,6 +108,7 @@ def test_the_library_may_go_before_the_threads_do(tmp_path):
     byoc.compile(LARGE.module, output="source").export_library(tmp_path / "model.so")
     (tmp_path / "known").write_text(_NOT_OURS)
     sanitizer = {"LSAN_OPTIONS": f"suppressions={tmp_path / 'known'}:fast_unwind_on_malloc=0", "OMP_NUM_THREADS": "4"}
+    sanitizer |= isa_limit()
     command = [tmp_path / "run_model", "--repeat", "20", *expected, tmp_path / "model.so", *inputs]
     done = subprocess.run(list(map(str, command)), env=sanitizer, text=True, capture_output=True)
     assert done.returncode == 0, done.stdout + done.stderr
