@@ -22,7 +22,7 @@ NATIVE := $(BUILD)/.installed
 PEERS  := $(VENV)/.peers
 ZOO    := $(VENV)/.zoo
 
-.PHONY: help build demo test test-py test-cpp test-kit test-onnx test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load bench-busy bench-convolutions docs docs-conformance clean
+.PHONY: help build demo test test-py test-cpp test-kit test-sweep test-onnx test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load bench-busy bench-convolutions docs docs-conformance clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -80,6 +80,9 @@ test-kit: $(NATIVE)  ## the whole conformance kit on dnnl and ccompiler, side by
 
 test-kit-%: $(NATIVE)
 	@$(PY) -m pytest -m kit 'tests/conformance/test_backends.py::test_conforms[$*]' $(ARGS)
+
+test-sweep: $(NATIVE)  ## the wide sweeps, of which make test runs a case of each kind, in two processes
+	@$(PY) -m pytest -m sweep -n $(JOBS) $(ARGS)
 
 test-stress: $(NATIVE)  ## a minute of eight threads on one module, every result checked
 	@$(PY) -m pytest -m stress $(ARGS)

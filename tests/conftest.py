@@ -24,7 +24,7 @@ _VERSIONS = ("apache-tvm", "apache-tvm-ffi", "onednn-cpu-gomp", "onnx", "onnxrun
 _NATIVE_FOLDERS = ("e2e", "conformance")
 _TESTS = Path(__file__).parent
 # Markers of what takes minutes and has a make target of its own: left out unless -m names them.
-_OWN_TARGET = ("kit", "large", "onnx", "stress", "zoo")
+_OWN_TARGET = ("kit", "large", "onnx", "stress", "sweep", "zoo")
 
 
 @functools.cache

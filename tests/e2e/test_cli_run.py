@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import subprocess
 import sys
@@ -11,16 +13,26 @@ import numpy as np
 import onnx
 import pytest
 
+from tvm_byoc_dnnl import cli
 from tvm_byoc_dnnl.testing.models import light_model, ort_run, random_inputs
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def tvm_byoc(*arguments, status=0):
-    command = [sys.executable, "-m", "tvm_byoc_dnnl", *map(str, arguments)]
-    done = subprocess.run(command, text=True, capture_output=True, cwd=ROOT)
-    assert done.returncode == status, done.stderr
-    return done.stdout, done.stderr
+    """Standard output and standard error of a command, run in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as stop:
+        cli.main([str(a) for a in arguments])
+    assert stop.value.code == status, err.getvalue()
+    return out.getvalue(), err.getvalue()
+
+
+def test_it_is_a_module_to_run(squeezenet):
+    command = [sys.executable, "-m", "tvm_byoc_dnnl", "run", squeezenet / "net.so", "--inputs", squeezenet / "in.npz"]
+    done = subprocess.run(list(map(str, command)), text=True, capture_output=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == tvm_byoc("run", squeezenet / "net.so", "--inputs", squeezenet / "in.npz")[0]
 
 
 @pytest.fixture(scope="module")

@@ -126,8 +126,9 @@ def test_elsewhere_it_gives_right_numbers_or_a_message(tmp_path):
             np.testing.assert_allclose(np.fromfile(tmp_path / "out.bin", "float32"), want, rtol=1e-5, atol=1e-5)
 
 
-def test_the_program_gives_back_all_memory(tmp_path):
-    byoc.emit(BLOCKS.partitioned, tmp_path)
+@pytest.mark.parametrize("case", [BRANCHES, pytest.param(BLOCKS, marks=pytest.mark.sweep)], ids=["branches", "blocks"])
+def test_the_program_gives_back_all_memory(case, tmp_path):
+    byoc.emit(case.partitioned, tmp_path)
     empty = tmp_path / "empty.c"
     empty.write_text("int main(void) { return 0; }\n")
     sanitize = ["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover"]
@@ -138,7 +139,9 @@ def test_the_program_gives_back_all_memory(tmp_path):
     libraries = [f"-L{PREFIX}/lib", "-ldnnl", f"-Wl,-rpath,{PREFIX}/lib"]
     command = [str(GCC), *sanitize, f"-I{PREFIX}/include", *sources, "-o", "program", *libraries]
     subprocess.run(command, cwd=tmp_path, check=True)
-    np.testing.assert_array_equal(run_program(tmp_path / "program", [BLOCKS.arrays[0]]), BLOCKS.run()[0].reshape(-1))
+    inputs = [a for o, a in zip(case.operands, case.arrays, strict=True) if not o.constant]
+    got = run_program(tmp_path / "program", inputs)
+    np.testing.assert_array_equal(got, np.concatenate([r.reshape(-1) for r in case.run()]))
 
 
 def test_wrong_files_are_refused(tmp_path):
