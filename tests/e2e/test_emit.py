@@ -82,7 +82,7 @@ def run_program(program: Path, arguments: list[np.ndarray]) -> np.ndarray:
     return np.fromfile(program.parent / "out.bin", "float32")
 
 
-@pytest.mark.parametrize("name", ["squeezenet", "resnet50"])
+@pytest.mark.parametrize("name", ["squeezenet", pytest.param("resnet50", marks=pytest.mark.sweep)])
 def test_a_network_gives_the_same_bits(name, tmp_path):
     model = light_model(name)
     mod = byoc.partition(byoc.to_relax(model))

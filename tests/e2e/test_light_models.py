@@ -23,7 +23,12 @@ def scaled_error(got, want):
     return float(np.abs(got - want).max() / np.abs(want).max())
 
 
-@pytest.fixture(scope="module", params=LIGHT_MODELS)
+#: the largest of their kind: 240 MB and 550 MB of weights
+LARGE = ("zfnet512", "vgg19")
+NETWORKS = [pytest.param(name, marks=pytest.mark.sweep) if name in LARGE else name for name in LIGHT_MODELS]
+
+
+@pytest.fixture(scope="module", params=NETWORKS)
 def network(request):
     model = light_model(request.param)
     mod = byoc.partition(byoc.to_relax(model))

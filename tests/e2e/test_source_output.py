@@ -64,7 +64,7 @@ def cases():
 CASES = cases()
 
 
-@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in LIGHT_MODELS])
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.sweep) for n in LIGHT_MODELS])
 def test_a_network_gives_the_modules_bits(name):
     model = light_model(name)
     comparison = compare_outputs(byoc.partition(byoc.to_relax(model)), list(random_inputs(model).values()))

@@ -46,10 +46,23 @@ def model(
 
 
 @pytest.mark.parametrize("op", GATES)
-@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("state", [False, True])
-def test_unrolled(op: str, direction: str, bias: bool, state: bool) -> None:
+def test_unrolled(op: str, bias: bool, state: bool) -> None:
+    check(model(op, direction="bidirectional", bias=bias, state=state))
+
+
+@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+def test_one_direction(op: str, direction: str) -> None:
+    check(model(op, direction=direction, bias=True, state=False))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+@pytest.mark.parametrize(("bias", "state"), [(False, False), (False, True), (True, True)])
+def test_one_direction_with_all_inputs(op: str, direction: str, bias: bool, state: bool) -> None:
     check(model(op, direction=direction, bias=bias, state=state))
 
 
