@@ -69,8 +69,10 @@ class Engine {
   /// `graph` must outlive the planner.
   virtual std::unique_ptr<Planner> NewPlanner(const Graph& graph) const = 0;
 
-  /// Whether the library runs every node on this machine, and with which implementation.
-  virtual json::Object Probe(const Graph& graph) const = 0;
+  /// Whether the library runs every node on this machine, and with which implementation. Its
+  /// results are wanted as a caller gets them (`delivers`), or in whatever layout suits the
+  /// library.
+  virtual json::Object Probe(const Graph& graph, bool delivers) const = 0;
 
   /// A static graph as C source: a function of TVM, or stand-alone.
   virtual std::string Emit(const Graph& graph, bool as_function) const = 0;

@@ -103,8 +103,8 @@ class DnnlEngine final : public Engine {
     return std::make_unique<DnnlPlanner>(graph);
   }
 
-  json::Object Probe(const Graph& graph) const override {
-    return Translated([&] { return ProbeGraph(graph); });
+  json::Object Probe(const Graph& graph, bool delivers) const override {
+    return Translated([&] { return ProbeGraph(graph, delivers); });
   }
 
   std::string Emit(const Graph& graph, bool as_function) const override {

@@ -33,6 +33,8 @@ Lowering::Lowering(const Graph& graph, const Shapes& shapes, const dnnl::engine&
   }
 }
 
+void Lowering::LeaveOutputs() { destinations_.assign(destinations_.size(), std::nullopt); }
+
 Program Lowering::Run() {
   PlaceArguments();
   for (size_t i = 0; i < graph_.nodes.size(); ++i) {

@@ -88,6 +88,9 @@ class Lowering {
   Lowering(const Graph& graph, const Shapes& shapes, const dnnl::engine& engine,
            CostModel cost = DefaultCost);
 
+  /// Seeks no implementation that writes into the caller's outputs; they are copied there.
+  void LeaveOutputs();
+
   /// Throws Error(kUnsupported) naming the node for which there is no implementation.
   Program Run();
 

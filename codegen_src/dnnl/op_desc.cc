@@ -2,6 +2,7 @@
 #include "dnnl/op_desc.h"
 
 #include "common/support/error.h"
+#include "dnnl/descriptor_cache.h"
 #include "dnnl/known_faults.h"
 #include "dnnl/primitives.h"
 
@@ -34,6 +35,23 @@ dnnl::primitive_attr MakeAttr(const OpDesc& op) {
   return attr;
 }
 
+PrimitiveDesc NewPrimitiveDesc(const OpDesc& op, const dnnl::engine& engine) {
+  PrimitiveDesc result;
+  dnnl::primitive_attr attr;
+  try {
+    attr = MakeAttr(op);
+  } catch (const dnnl::error&) {  // e.g. an operand of a dtype or rank that no post-op takes
+    return result;
+  }
+  dnnl_primitive_desc_t pd = nullptr;
+  if (Create(op, engine.get(), attr.get(), &pd) == dnnl_success) result.reset(pd);
+  if (result && KnownFault(op, result) != nullptr) return PrimitiveDesc();
+  return result;
+}
+
+/// A descriptor has some 10 kB; the largest networks have a thousand different ones.
+constexpr size_t kDescriptors = 4096;
+
 template <typename Args>
 auto* FindArg(Args& args, int arg) {
   for (auto& candidate : args) {
@@ -48,17 +66,8 @@ const OpArg* OpDesc::Find(int arg) const { return FindArg(args, arg); }
 OpArg* OpDesc::Find(int arg) { return FindArg(args, arg); }
 
 PrimitiveDesc CreatePrimitiveDesc(const OpDesc& op, const dnnl::engine& engine) {
-  PrimitiveDesc result;
-  dnnl::primitive_attr attr;
-  try {
-    attr = MakeAttr(op);
-  } catch (const dnnl::error&) {  // e.g. an operand of a dtype or rank that no post-op takes
-    return result;
-  }
-  dnnl_primitive_desc_t pd = nullptr;
-  if (Create(op, engine.get(), attr.get(), &pd) == dnnl_success) result.reset(pd);
-  if (result && KnownFault(op, result) != nullptr) return PrimitiveDesc();
-  return result;
+  static auto* cache = new DescriptorCache(kDescriptors);  // outlives all
+  return cache->Get(op, [&] { return NewPrimitiveDesc(op, engine); });
 }
 
 MemoryDesc QueryArg(const PrimitiveDesc& pd, int arg) {

@@ -53,7 +53,7 @@ struct OpDesc {
   OpArg* Find(int arg);
 };
 
-/// An empty descriptor if oneDNN has no implementation.
+/// An empty descriptor if oneDNN has no implementation. Asked once for equal descriptions.
 PrimitiveDesc CreatePrimitiveDesc(const OpDesc& op, const dnnl::engine& engine);
 
 /// The layout that the primitive expects for a DNNL_ARG_*.

@@ -92,14 +92,16 @@ json::Object DescribeProfile(const Graph& graph, const DnnlPlan& plan,
   return object;
 }
 
-json::Object ProbeGraph(const Graph& graph) {
+json::Object ProbeGraph(const Graph& graph, bool delivers) {
   std::vector<int64_t> symbols;
   const Shapes shapes = SampleShapes(graph, &symbols);
   std::string reason;
   json::Array nodes;
   int64_t reorders = 0;
   try {
-    const Program program = Lowering(graph, shapes, CpuEngine()).Run();
+    Lowering lowering(graph, shapes, CpuEngine());
+    if (!delivers) lowering.LeaveOutputs();
+    const Program program = lowering.Run();
     reorders = CountReorders(program.steps);
     std::vector<std::string> impls(graph.nodes.size(), "view");
     std::vector<size_t> post_ops(graph.nodes.size(), 0);

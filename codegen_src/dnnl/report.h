@@ -19,7 +19,8 @@ json::Object DescribeProfile(const Graph& graph, const DnnlPlan& plan,
                              const std::vector<double>& seconds);
 
 /// Whether every node has a real implementation on this machine; plans without constant values.
-json::Object ProbeGraph(const Graph& graph);
+/// `delivers`: see Engine::Probe.
+json::Object ProbeGraph(const Graph& graph, bool delivers);
 
 }  // namespace tvm_byoc_dnnl
 

@@ -246,6 +246,15 @@ class RegionModule final : public ffi::ModuleObj {
   Region region_;
 };
 
+/// Whether an engine runs every node of a graph; see Engine::Probe.
+template <bool kDelivers>
+ffi::String Probe(const ffi::String& engine, const ffi::String& graph_json) {
+  return Guarded([&] {
+    const Graph graph = ParseGraph(std::string_view(graph_json.data(), graph_json.size()));
+    return ffi::String(json::Value(FindEngine(engine).Probe(graph, kDelivers)).Dump());
+  });
+}
+
 /// A static graph as source, a function of TVM or stand-alone; the names of its constants are
 /// checked as for a module.
 ffi::String Emit(const ffi::String& engine, const ffi::String& graph_json,
@@ -304,14 +313,8 @@ TVM_FFI_STATIC_INIT_BLOCK() {
                return RegionModule::Create(std::move(artifact));
              });
            })
-      .def("tvm_byoc_dnnl.Probe",
-           [](const ffi::String& engine, const ffi::String& graph_json) {
-             return Guarded([&] {
-               const Graph graph =
-                   ParseGraph(std::string_view(graph_json.data(), graph_json.size()));
-               return ffi::String(json::Value(FindEngine(engine).Probe(graph)).Dump());
-             });
-           })
+      .def("tvm_byoc_dnnl.Probe", Probe<true>)
+      .def("tvm_byoc_dnnl.ProbeNodes", Probe<false>)
       .def("tvm_byoc_dnnl.Emit", Emit)
       .def("tvm_byoc_dnnl.EngineInfo",
            [](const ffi::String& engine) {

@@ -35,7 +35,7 @@ def probe(graph: PortableGraph) -> Reject | None:
     symbols = graph.symbols
     samples = [graph.specialize(dict.fromkeys(symbols, size)) for size in _SAMPLE_DIMS] if symbols else [graph]
     for sample in samples:
-        reason = _probe(sample.to_json())
+        reason, _ = _probe(sample.to_json(anonymous=True))
         if not reason:
             return None
     return Reject(reason)
@@ -43,11 +43,12 @@ def probe(graph: PortableGraph) -> Reject | None:
 
 def probe_fused(graph: PortableGraph) -> Reject | None:
     """Whether oneDNN has an implementation of the graph's only node together with all of its post-ops."""
-    reason = probe(graph)
-    if reason is not None or not library.available():
-        return reason
+    if not library.available():
+        return None
+    reason, fused = _probe(graph.to_json(anonymous=True))
     node = graph.nodes[-1]
-    fused = _post_ops_of_last(graph.to_json())
+    if reason:
+        return Reject(reason)
     if fused >= len(node.post_ops):
         return None
     op = node.post_ops[fused]
@@ -59,21 +60,19 @@ def describe(graph: PortableGraph) -> Description | None:
     """Which implementation oneDNN chooses for each node, and how many reorders lie between; symbols get samples."""
     if not library.available():
         return None
-    answer = _ask(graph.to_json())
+    answer = _ask("Probe", graph.to_json())
     nodes = answer.get("nodes", [])
     return Description([node["impl"] for node in nodes], answer["reorders"]) if nodes else None
 
 
 @functools.lru_cache(maxsize=8192)
-def _probe(document: str) -> str:
-    answer = _ask(document)
-    return "" if answer["ok"] else answer["reason"]
+def _probe(document: str) -> tuple[str, int]:
+    """Why a graph cannot run, and the number of post-ops that its last node has in one primitive."""
+    answer = _ask("ProbeNodes", document)
+    return (
+        ("", int(answer["nodes"][-1]["post_ops"]) if answer["nodes"] else 0) if answer["ok"] else (answer["reason"], 0)
+    )
 
 
-@functools.lru_cache(maxsize=8192)
-def _post_ops_of_last(document: str) -> int:
-    return int(_ask(document)["nodes"][-1]["post_ops"])
-
-
-def _ask(document: str) -> dict[str, Any]:
-    return json.loads(library.call("Probe", document))
+def _ask(function: str, document: str) -> dict[str, Any]:
+    return json.loads(library.call(function, document))

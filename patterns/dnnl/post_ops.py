@@ -65,8 +65,8 @@ def _fuse_all(graph: PortableGraph) -> None:
     graph.nodes.sort(key=lambda n: not constants.issuperset(n.outputs))  # nodes that are known at load come first
     fuser = _Fuser(graph)
     for node in list(graph.nodes):
-        while node in graph.nodes and fuser.fuse_consumer(node):
-            pass
+        if node in graph.nodes:
+            fuser.fuse_readers(node)
 
 
 class _Fuser:
@@ -77,28 +77,49 @@ class _Fuser:
         self._aliased = {graph.outputs[i.alias] for i in graph.inputs if i.alias is not None}
         self._is_static = not graph.symbols
 
-    def fuse_consumer(self, node: Node) -> bool:
-        """Fuse the only reader of ``node`` into it, if that is possible."""
-        out = node.outputs[0]
-        users = self.nodes.readers(out)
-        candidate: Node | str = self._why_none(node, users)
-        if not candidate:
-            fuse = self._with_eltwise if users[0].kind == "eltwise" else self._with_binary
-            candidate = fuse(node, users[0])
-        if isinstance(candidate, Node) and self._is_static:
-            refusal = probe_fused(self._alone(candidate))
-            candidate = candidate if refusal is None else refusal.reason
-        if isinstance(candidate, str):
-            for reader in users:
-                if reader.kind in _POST_OPS and node.kind in _ANCHORS:
-                    reader.apart = reader.apart or candidate
-            return False
-        user = users[0]
-        self.nodes.remove(user)
-        self.nodes.rewire(node, candidate.inputs, candidate.outputs)
-        node.post_ops = candidate.post_ops
-        node.source = node.source + user.source
-        return True
+    def fuse_readers(self, node: Node) -> None:
+        """Fuse the only reader of ``node`` into it, then the only reader of that, and so on."""
+        chain, reason = self._chain(node)
+        taken = len(chain)
+        if self._is_static and chain:
+            taken, refusal = self._implemented(chain)
+            reason = refusal or reason
+        if taken:
+            for _, user in chain[:taken]:
+                self.nodes.remove(user)
+                node.source = node.source + user.source
+            fused = chain[taken - 1][0]
+            self.nodes.rewire(node, fused.inputs, fused.outputs)
+            node.post_ops = fused.post_ops
+        for reader in self.nodes.readers(node.outputs[0]):
+            if reader.kind in _POST_OPS and node.kind in _ANCHORS:
+                reader.apart = reader.apart or reason
+
+    def _chain(self, node: Node) -> tuple[list[tuple[Node, Node]], str]:
+        """What ``node`` becomes with one, two … of the nodes behind it, these nodes, and why there are no more."""
+        chain: list[tuple[Node, Node]] = []
+        fused = node
+        while True:
+            users = self.nodes.readers(fused.outputs[0])
+            candidate: Node | str = self._why_none(fused, users)
+            if not candidate:
+                is_eltwise = users[0].kind == "eltwise"
+                candidate = (
+                    self._with_eltwise(fused, users[0]) if is_eltwise else self._with_binary(fused, users[0], node)
+                )
+            if isinstance(candidate, str):
+                return chain, candidate
+            chain.append((candidate, users[0]))
+            fused = candidate
+
+    def _implemented(self, chain: list[tuple[Node, Node]]) -> tuple[int, str]:
+        """How many of a chain have one implementation, and why not all; the whole is asked about first."""
+        if probe_fused(self._alone(chain[-1][0])) is None:
+            return len(chain), ""
+        for count, (candidate, _) in enumerate(chain):
+            if (refusal := probe_fused(self._alone(candidate))) is not None:
+                return count, refusal.reason
+        return len(chain), ""
 
     def _why_none(self, node: Node, users: list[Node]) -> str:
         """The reason why no reader of ``node`` can be fused into it; empty if its only reader may be."""
@@ -128,7 +149,7 @@ class _Fuser:
         op = PostOp("eltwise", user.attrs["alg"], user.attrs["alpha"], user.attrs["beta"])
         return Node(node.kind, node.inputs, user.outputs, node.attrs, [*node.post_ops, op], scalings=node.scalings)
 
-    def _with_binary(self, node: Node, user: Node) -> Node | str:
+    def _with_binary(self, node: Node, user: Node, place_of: Node) -> Node | str:
         alg, out = user.attrs["alg"], node.outputs[0]
         place = user.inputs.index(out)
         other = user.inputs[1 - place]
@@ -137,7 +158,7 @@ class _Fuser:
             return f"{alg} is no post-op of oneDNN's"
         if self.graph.tensors[out].shape != shape:
             return f"{alg} broadcasts {list(self.graph.tensors[out].shape)} to {list(shape)}"
-        if not self._is_known_before(node, other):  # the other producer may take it
+        if not self._is_known_before(place_of, other):  # the other producer may take it
             return f"the other operand of {alg} is computed after {node.kind}"
         ops = list(node.post_ops)
         if place == 1 and alg == "sub":
@@ -148,7 +169,7 @@ class _Fuser:
         if alg == "add" and not ops and self._is_bias(node, other):
             return Node(
                 node.kind,
-                (*node.inputs, self._bias(node, other)),
+                (*node.inputs, self._bias(node, other, place_of)),
                 user.outputs,
                 node.attrs,
                 ops,
@@ -178,12 +199,12 @@ class _Fuser:
         channels = self.graph.tensors[node.outputs[0]].shape[axis]
         return shape[axis] == channels and all(d == 1 for i, d in enumerate(shape) if i != axis % len(shape))
 
-    def _bias(self, node: Node, other: int) -> int:
+    def _bias(self, node: Node, other: int, place_of: Node) -> int:
         """The operand in the shape of a bias: rank 1 for a convolution, as it is for a matmul."""
         if node.kind == "matmul":
             return other
         channels = self.graph.tensors[other].shape[1]
-        reshape = self.graph.insert("reshape", [other], (channels,), self._dtype(other), before=node)
+        reshape = self.graph.insert("reshape", [other], (channels,), self._dtype(other), before=place_of)
         self._constants.update(reshape.outputs)
         return reshape.outputs[0]
 

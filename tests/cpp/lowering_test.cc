@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "check.h"
+#include "dnnl/descriptor_cache.h"
 #include "dnnl/execute.h"
 
 namespace {
@@ -157,4 +158,28 @@ TEST(MissingImplementationsNameTheNode) {
   std::string json = Network({Relu(0, 2)}, "[2]");
   for (size_t at; (at = json.find("float32")) != std::string::npos;) json.replace(at, 7, "float64");
   CHECK_THROWS(kUnsupported, "float64", Lower(json));
+}
+
+TEST(EqualDescriptionsAreAskedAboutOnce) {
+  DescriptorCache cache(2);
+  int asked = 0;
+  auto ask = [&](const Dims& shape, float alpha) {
+    OpDesc op;
+    op.kind = dnnl::primitive::kind::eltwise;
+    op.alg = dnnl::algorithm::eltwise_linear;
+    op.alpha = alpha;
+    op.args = {{DNNL_ARG_SRC, 0, Dense(shape, DType::kFloat32)}};
+    cache.Get(op, [&] {
+      ++asked;
+      return PrimitiveDesc();
+    });
+  };
+  ask({2, 3}, 1);
+  ask({2, 3}, 1);
+  CHECK_EQUAL(asked, 1);
+  ask({3, 2}, 1);
+  CHECK_EQUAL(asked, 2);
+  ask({2, 3}, 2);  // the cache is full: it starts again
+  CHECK_EQUAL(asked, 3);
+  CHECK_EQUAL(cache.size(), 1u);
 }

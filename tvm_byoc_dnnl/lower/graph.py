@@ -269,9 +269,24 @@ class PortableGraph:
             "outputs": self.outputs,
         }
 
-    def to_json(self) -> str:
-        """The document as compact JSON, the same text for the same graph."""
-        return json.dumps(self.to_dict(), separators=(",", ":"), allow_nan=False)
+    def to_json(self, *, anonymous: bool = False) -> str:
+        """The document as compact JSON, the same text for the same graph.
+
+        Parameters
+        ----------
+        anonymous : bool
+            Leave out the names, and what the nodes come from: graphs that compute the same have the same text.
+        """
+        document = self.to_dict()
+        if anonymous:
+            document["name"] = "graph"
+            for tensor in document["tensors"]:
+                tensor["name"] = ""
+            for number, constant in enumerate(document["constants"]):
+                constant["name"] = f"c{number}"
+            for node in document["nodes"]:
+                node["source"] = []
+        return json.dumps(document, separators=(",", ":"), allow_nan=False)
 
     @property
     def symbols(self) -> set[str]:

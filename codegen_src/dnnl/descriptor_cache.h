@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Primitive descriptors by what they were created from. A layer is asked about when its call is
+// annotated, again with each post-op, with its whole region, and when the region is loaded;
+// networks repeat their layers besides. oneDNN needs up to 30 ms for one answer.
+#ifndef TVM_BYOC_DNNL_DNNL_DESCRIPTOR_CACHE_H_
+#define TVM_BYOC_DNNL_DNNL_DESCRIPTOR_CACHE_H_
+
+#include <functional>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "dnnl/op_desc.h"
+
+namespace tvm_byoc_dnnl {
+
+/// Any thread may ask at any time. A full cache starts again from empty.
+class DescriptorCache {
+ public:
+  explicit DescriptorCache(size_t capacity) : capacity_(capacity) {}
+
+  /// The answer of `create` to an equal description, which may be that there is none.
+  PrimitiveDesc Get(const OpDesc& op, const std::function<PrimitiveDesc()>& create);
+
+  size_t size() const;
+
+ private:
+  struct Entry {
+    std::vector<MemoryDesc> layouts;
+    PrimitiveDesc pd;
+  };
+  const PrimitiveDesc* Find(const std::string& key, const std::vector<MemoryDesc>& layouts) const;
+
+  const size_t capacity_;
+  mutable std::mutex mutex_;
+  size_t size_ = 0;
+  std::unordered_map<std::string, std::vector<Entry>> entries_;  // by all but the layouts
+};
+
+}  // namespace tvm_byoc_dnnl
+
+#endif  // TVM_BYOC_DNNL_DNNL_DESCRIPTOR_CACHE_H_
