@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ _DATA = "value" if hasattr(tvm.ir, "GenericConst") else "data"
 #: whether TVM's ONNX importer takes a slope of PRelu with more than one dim that is not 1; 0.26 does not
 PRELU_TAKES_ANY_SLOPE = hasattr(tvm.ir, "GenericConst")
 
+_STRIP = 128  # columns of a transposed matrix that are copied at a time
 _INDEXED = ("GatherElements", "GatherND", "ScatterND")
 
 
@@ -63,9 +65,14 @@ def make_constant(array: np.ndarray, dtype: str | None = None) -> relax.Expr:
     array = np.asarray(array)
     tensor = tvm.runtime.empty(array.shape, dtype or str(array.dtype))
     try:
-        np.from_dlpack(tensor)[...] = array
+        target = np.from_dlpack(tensor)
     except RuntimeError:
         return relax.const(array, dtype or str(array.dtype))
+    if array.ndim == 2 and array.strides[0] < array.strides[1]:  # in strips, whose rows stay in cache
+        for start in range(0, array.shape[1], _STRIP):
+            target[:, start : start + _STRIP] = array[:, start : start + _STRIP]
+    else:
+        target[...] = array
     return relax.const(tensor)
 
 
@@ -80,7 +87,13 @@ def shape_dims(ty: Any) -> list[Any] | None:
     shape = ty.shape
     if shape is None or not isinstance(shape, relax.ShapeExpr):
         return None
-    return [int(d) if isinstance(d, (int, tirx.IntImm)) else d for d in shape.values]
+    return list(_dims(shape))
+
+
+@functools.lru_cache(maxsize=4096)
+def _dims(shape: Any) -> tuple[Any, ...]:
+    """Dims of a shape; reading them is slow, and the same shapes are asked for again and again."""
+    return tuple(int(d) if isinstance(d, (int, tirx.IntImm)) else d for d in shape.values)
 
 
 def static_shape(ty: Any) -> tuple[int, ...] | None:

@@ -61,6 +61,8 @@ def fuse_post_ops(graph: PortableGraph) -> PortableGraph:
 
 
 def _fuse_all(graph: PortableGraph) -> None:
+    if len(graph.nodes) < 2:
+        return
     constants = graph.constant_tensors()
     graph.nodes.sort(key=lambda n: not constants.issuperset(n.outputs))  # nodes that are known at load come first
     fuser = _Fuser(graph)

@@ -11,7 +11,7 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm_ffi import StructuralKey
+from tvm_ffi import structural_equal, structural_hash
 
 from .._compat import remap_var
 from ..relax_utils import is_host_function
@@ -90,16 +90,18 @@ def restore_names(mod: tvm.IRModule) -> tvm.IRModule:
     names: dict[Any, str] = {}
     twins: dict[Any, Any] = {}
     functions: dict[Any, Any] = {}
-    seen: dict[StructuralKey, Any] = {}
+    alike: dict[int, list[Any]] = {}  # by all but the values of constants, which are only compared among these
     for gv, func in mod.functions.items():
         if func.attrs is None or NAME_ATTR not in func.attrs:
             functions[gv] = func
             continue
         names[gv] = str(func.attrs[NAME_ATTR])
         func = func.without_attr(NAME_ATTR)
-        twin = seen.setdefault(StructuralKey(func), gv)
-        if twin is gv:
+        known = alike.setdefault(structural_hash(func, skip_tensor_content=True), [])
+        twin = next((other for other in known if structural_equal(functions[other], func)), None)
+        if twin is None:
             functions[gv] = func
+            known.append(gv)
         else:
             twins[gv] = twin
     for gv, func in functions.items() if names else ():
