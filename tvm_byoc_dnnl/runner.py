@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -22,6 +23,9 @@ from .pipeline.metadata import read_metadata
 from .signature import TensorInfo, check_symbols, random_arrays
 
 __all__ = ["Runner", "load"]
+
+#: TVM's messages where two sizes, which the model needs to be equal, are not
+_UNEQUAL = re.compile(r"match_cast error|Mismatched .* on argument #")
 
 
 class Runner:
@@ -109,11 +113,21 @@ class Runner:
         Raises
         ------
         InputError
-            If number, name, dtype or shape of an input is wrong.
+            If number, name, dtype or shape of an input is wrong, or sizes do not fit each other.
         """
         named = args[0] if len(args) == 1 and isinstance(args[0], dict) and not kwargs else None
         tensors = self.tensors((), named) if named is not None else self.tensors(args, kwargs)
-        return _to_numpy(self.run_tvm(*tensors))
+        try:
+            return _to_numpy(self.run_tvm(*tensors))
+        except (RuntimeError, ValueError) as error:
+            if not _UNEQUAL.search(str(error)):
+                raise
+            numbers = re.search(r"\((\d+) vs\. (\d+)\)", str(error))
+            where = f", which needs {numbers[2]} where it has {numbers[1]}" if numbers else ""
+            shapes = ", ".join(f"{i} is {list(t.shape)}" for i, t in zip(self.inputs, tensors))
+            raise InputError(
+                f"the sizes of the inputs do not fit the model{where}: {shapes}; give sizes that it was exported for"
+            ) from error
 
     def named(self, *args: Any, **kwargs: Any) -> dict[str, np.ndarray]:
         """Run the model as a call does, and return the outputs by their names.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,15 @@ from tvm import relax, tirx
 from ._compat import dtype_of, shape_dims, var_name
 from .errors import InputError
 
-__all__ = ["NODES_ATTR", "TensorInfo", "check_symbols", "inputs_of", "outputs_of", "random_arrays", "shape_options"]
+__all__ = [
+    *("DIMS_ATTR", "NODES_ATTR", "OUTPUTS_ATTR", "TensorInfo", "check_symbols", "inputs_of", "outputs_of"),
+    *("random_arrays", "shape_options"),
+]
 
+#: attribute of ``main``: symbol -> the dim that it stands for, such as ``2*h``
+DIMS_ATTR = "open_dims"
+#: attribute of ``main``: dims of each output as the model says them; Relax forgets those of which no input has a symbol
+OUTPUTS_ATTR = "output_dims"
 #: attribute of ``main``: variable -> name of the ONNX node that it is made of
 NODES_ATTR = "onnx_nodes"
 
@@ -75,7 +82,7 @@ class TensorInfo:
 def inputs_of(func: relax.Function) -> list[TensorInfo]:
     """The inputs of a Relax function."""
     names = _names(func, "input_names")
-    symbols: dict[Any, str] = {}
+    symbols = _Symbols(func)
     return [_info(n, p.ty, symbols) for n, p in zip([*names, *map(var_name, func.params[len(names) :])], func.params)]
 
 
@@ -85,7 +92,10 @@ def outputs_of(func: relax.Function) -> list[TensorInfo]:
     names = _names(func, "output_names")
     if len(names) != len(types):
         names = [f"output_{i}" for i in range(len(types))]
-    return [_info(name, ty, {}) for name, ty in zip(names, types, strict=True)]
+    symbols = _Symbols(func)
+    infos = [_info(name, ty, symbols) for name, ty in zip(names, types, strict=True)]
+    said = list((func.attrs or {}).get(OUTPUTS_ATTR, ()))
+    return [_said(info, dims) for info, dims in zip(infos, said, strict=True)] if len(said) == len(infos) else infos
 
 
 def check_symbols(inputs: Sequence[TensorInfo], shapes: Sequence[Sequence[int]]) -> None:
@@ -160,19 +170,31 @@ def _names(func: relax.Function, attribute: str) -> Sequence[str]:
     return [str(name) for name in (func.attrs or {}).get(attribute, ())]
 
 
-def _info(name: str, ty: Any, symbols: dict[Any, str]) -> TensorInfo:
+def _said(info: TensorInfo, dims: Sequence[Any]) -> TensorInfo:
+    if not dims or (info.shape is not None and all(isinstance(d, int) or d.isidentifier() for d in info.shape)):
+        return info
+    return replace(info, shape=tuple(int(d) if str(d).isdecimal() else str(d) for d in dims))
+
+
+def _info(name: str, ty: Any, symbols: _Symbols) -> TensorInfo:
     if not isinstance(ty, relax.TensorType):
         return TensorInfo(name, "", None)
     dims = shape_dims(ty)
-    shape = None if dims is None else tuple(d if isinstance(d, int) else _symbol(d, symbols) for d in dims)
+    shape = None if dims is None else tuple(d if isinstance(d, int) else symbols.text(d) for d in dims)
     return TensorInfo(name, dtype_of(ty), shape)
 
 
-def _symbol(dim: Any, symbols: dict[Any, str]) -> str:
-    """The name of an open dim; two symbols of one name get different ones."""
-    if not isinstance(dim, tirx.Var):
-        return str(dim)
-    if dim not in symbols:
-        same = sum(other.name == dim.name for other in symbols)
-        symbols[dim] = f"{dim.name}_{same}" if same else str(dim.name)
-    return symbols[dim]
+class _Symbols:
+    """Names of a function's open dims; two symbols of one name get different ones."""
+
+    def __init__(self, func: relax.Function) -> None:
+        self._given = {str(k): str(v) for k, v in (func.attrs or {}).get(DIMS_ATTR, {}).items()}
+        self._names: dict[Any, str] = {}
+
+    def text(self, dim: Any) -> str:
+        if not isinstance(dim, tirx.Var):
+            return str(dim)
+        if dim not in self._names:
+            same = sum(other.name == dim.name for other in self._names)
+            self._names[dim] = f"{dim.name}_{same}" if same else self._given.get(str(dim.name), str(dim.name))
+        return self._names[dim]

@@ -6,14 +6,16 @@ import ast
 import operator
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import onnx
 from tvm import tirx
 
+from .._compat import analyzer
 from ..errors import UnsupportedError
 
-__all__ = ["name_dims", "refuse_sequences", "relax_shapes"]
+__all__ = ["OpenInputs", "name_dims", "refuse_sequences", "relax_shapes"]
 
 _OPERATORS = {
     ast.Add: operator.add,
@@ -60,22 +62,74 @@ def name_dims(values: Iterable[onnx.ValueInfoProto]) -> list[onnx.ValueInfoProto
     return copies
 
 
-def relax_shapes(values: Iterable[onnx.ValueInfoProto]) -> dict[str, list[Any]]:
-    """Shapes of inputs as `name_dims` returned them, in Relax's dims; equal names are one symbol.
+@dataclass
+class OpenInputs:
+    """Shapes of a model's inputs in Relax's dims.
 
-    A sum or product is computed where every name in it is a dim by itself, and is otherwise a symbol of its own.
+    Attributes
+    ----------
+    shapes : dict
+        Input name → dims as the function declares them. A dim such as ``2*h``, of which no input has ``h`` by itself,
+        is a symbol of its own here.
+    inner : dict
+        Input name → dims that the body computes with, where they differ: ``2*h`` itself.
+    solved : list
+        Symbols that no input has by itself, each with its value in the symbols before it: ``h`` is half of the dim.
+    names : dict
+        Name of a symbol → the dim's text in the model, for the symbols that stand for ``2*h``.
+    """
+
+    shapes: dict[str, list[Any]]
+    inner: dict[str, list[Any]]
+    solved: list[tuple[tirx.Var, Any]]
+    names: dict[str, str]
+
+
+def relax_shapes(values: Iterable[onnx.ValueInfoProto]) -> OpenInputs:
+    """Shapes of inputs as `name_dims` returned them; equal names are one symbol.
+
+    A sum or product is computed where every name in it is a dim by itself, or follows from other dims.
     """
     shapes = {v.name: v.type.tensor_type.shape.dim for v in values if v.type.tensor_type.HasField("shape")}
-    names = {dim.dim_param for dims in shapes.values() for dim in dims if dim.dim_param}
-    symbols = {name: tirx.Var(name, "int64") for name in sorted(names) if name.isidentifier()}
-    opaque = {n: tirx.Var(_fresh(n, names), "int64") for n in sorted(names) if not _names_in(n) <= symbols.keys()}
+    names = sorted({dim.dim_param for dims in shapes.values() for dim in dims if dim.dim_param})
+    symbols = {name: tirx.Var(name, "int64") for name in names if name.isidentifier()}
+    compound = {n: tirx.Var(_fresh(n, {*names}), "int64") for n in names if not _names_in(n) <= symbols.keys()}
+    solved = _solve(compound, symbols)
 
-    def dim_of(dim: Any) -> Any:
+    def dim_of(dim: Any, opaque: Mapping[str, Any]) -> Any:
         if not dim.dim_param:
             return dim.dim_value
-        return opaque[dim.dim_param] if dim.dim_param in opaque else _evaluate(_expression(dim.dim_param), symbols)
+        text = dim.dim_param
+        return opaque[text] if text in opaque else _evaluate(_expression(text), symbols)
 
-    return {name: [dim_of(dim) for dim in dims] for name, dims in shapes.items()}
+    unsolved = {n: s for n, s in compound.items() if not _names_in(n) <= symbols.keys()}
+    declared = {name: [dim_of(dim, compound) for dim in dims] for name, dims in shapes.items()}
+    inner = {name: [dim_of(dim, unsolved) for dim in dims] for name, dims in shapes.items()}
+    differ = {n: dims for n, dims in inner.items() if any(d.dim_param in compound.keys() - unsolved for d in shapes[n])}
+    return OpenInputs(declared, differ, solved, {s.name: " ".join(n.split()) for n, s in compound.items()})
+
+
+def _solve(compound: Mapping[str, Any], symbols: dict[str, Any]) -> list[tuple[tirx.Var, Any]]:
+    """Add the symbols that follow from dims such as ``2*h``, where one name of a dim is unknown and linear."""
+    solved: list[tuple[tirx.Var, Any]] = []
+    for text, whole in compound.items():
+        unknown = _names_in(text) - symbols.keys()
+        if len(unknown) != 1:
+            continue
+        (name,) = unknown
+        tree = _expression(text)
+        at = [_evaluate(tree, {**symbols, name: value}) for value in (0, 1, 2)]
+        step = _number(at[1] - at[0])
+        if step is None or step < 1 or _number(at[2] - at[1]) != step or "//" in text or "/" in text:
+            continue
+        symbols[name] = tirx.Var(name, "int64")
+        solved.append((symbols[name], tirx.floordiv(whole - at[0], step)))
+    return solved
+
+
+def _number(size: Any) -> int | None:
+    size = size if isinstance(size, int) else analyzer().simplify(size)
+    return int(size) if isinstance(size, (int, tirx.IntImm)) else None
 
 
 def _expression(text: str) -> ast.expr | None:

@@ -6,13 +6,14 @@ import contextlib
 import io
 import warnings
 from pathlib import Path
+from typing import Any
 
 import onnx
 import tvm
 from tvm import relax
 
 from ..errors import InputError, UnsupportedError
-from ..signature import NODES_ATTR
+from ..signature import DIMS_ATTR, NODES_ATTR, OUTPUTS_ATTR
 from .onnx_checks import check_model
 from .onnx_dims import name_dims, refuse_sequences, relax_shapes
 from .onnx_graph import Graph, is_standard
@@ -85,7 +86,8 @@ def _import(graph: Graph) -> tvm.IRModule:
     light, weights = graph.without_weights(_LARGE)
     for node in light.graph.node:
         node.name = node.name or node.output[0]
-    importer = NamingImporter(relax_shapes(light.graph.input))
+    inputs = relax_shapes(light.graph.input)
+    importer = NamingImporter(inputs)
     for value in light.graph.input:
         value.type.tensor_type.ClearField("shape")  # the importer would read the dims' names in its own way
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
@@ -98,7 +100,13 @@ def _import(graph: Graph) -> tvm.IRModule:
     params = module["main"].params[len(graph.inputs) :]
     bound = {p: tvm.runtime.tensor(graph.constant(w)) for p, w in zip(params, weights, strict=True)}
     module = relax.transform.BindParams("main", bound)(module)
-    module["main"] = module["main"].with_attr(NODES_ATTR, importer.nodes_by_variable(module["main"]))
+    attrs: dict[str, Any] = {NODES_ATTR: importer.nodes_by_variable(module["main"])}
+    if inputs.names:
+        attrs[DIMS_ATTR] = inputs.names
+        attrs[OUTPUTS_ATTR] = [
+            [str(d.dim_value or d.dim_param) for d in o.type.tensor_type.shape.dim] for o in graph.outputs
+        ]
+    module["main"] = module["main"].with_attrs(attrs)
     return module
 
 

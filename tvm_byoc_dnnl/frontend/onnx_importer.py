@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from typing import Any
 
+import onnx
 from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from .._compat import indices_from_start, var_name
+from .onnx_dims import OpenInputs
+from .onnx_open_shapes import OpenShapes
 
 __all__ = ["NamingImporter"]
+
+#: the types of ONNX that shapes are computed in
+_DTYPES = {onnx.TensorProto.INT64: "int64", onnx.TensorProto.INT32: "int32"}
 
 
 class NamingImporter(ONNXGraphImporter):
@@ -19,20 +24,34 @@ class NamingImporter(ONNXGraphImporter):
 
     Parameters
     ----------
-    shapes : mapping
+    inputs : OpenInputs
         Shape of each input.
     """
 
-    def __init__(self, shapes: Mapping[str, list[Any]]) -> None:
-        super().__init__(dict(shapes), "float32")
+    def __init__(self, inputs: OpenInputs) -> None:
+        super().__init__(dict(inputs.shapes), "float32")
+        self._open_inputs = inputs
+        self._open_shapes = OpenShapes(self.bb)
         self._last_variable: dict[str, str] = {}  # of a node -> the node
         self._branches = 0
 
+    def _construct_nodes(self, graph: Any) -> None:
+        for symbol, value in self._open_inputs.solved:
+            self.bb.match_cast(self.bb.emit(relax.ShapeExpr([value])), relax.ShapeType([symbol]))
+        for name, dims in self._open_inputs.inner.items():
+            self._nodes[name] = self._open_shapes.cast(self._nodes[name], dims)
+        super()._construct_nodes(graph)
+
     def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
-        inputs = indices_from_start(self.bb, op_name, inputs, attrs)
-        result = super()._convert_operator(op_name, inputs, attrs, opset)
         if self._branches:
-            return result
+            return self._by_tvm(op_name, inputs, attrs, opset)
+        dtype = _DTYPES.get(attrs.get("to")) if op_name == "Cast" else None
+        result = self._open_shapes.convert(op_name, inputs, attrs, dtype)
+        if result is None:
+            agreed = type(inputs)(self._open_shapes.agree(op_name, inputs, attrs))
+            result = self._by_tvm(op_name, agreed, attrs, opset)
+        elif isinstance(result, relax.Call):
+            result = self.bb.normalize(result)
         if isinstance(result, relax.Call) and isinstance(result.ty, (relax.TensorType, relax.TupleType)):
             result = self.bb.emit(result)  # now, so that a node's variables follow each other
         parts = result.fields if isinstance(result, relax.Tuple) else [result]
@@ -40,6 +59,10 @@ class NamingImporter(ONNXGraphImporter):
             if isinstance(part, relax.Var):
                 self._last_variable.setdefault(var_name(part), str(attrs["tvm_custom"]["name"]))
         return result
+
+    def _by_tvm(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
+        inputs = indices_from_start(self.bb, op_name, inputs, attrs)
+        return super()._convert_operator(op_name, inputs, attrs, opset)
 
     def _convert_subgraph(self, bb: Any, graph: Any) -> Any:
         self._branches += 1

@@ -1,0 +1,153 @@
+"""Models with open sizes: shapes that the graph computes, sizes that must agree, and every size of a call right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+
+from tvm_byoc_dnnl import Runner, compile, explain
+from tvm_byoc_dnnl.errors import InputError
+from tvm_byoc_dnnl.frontend import to_relax
+from tvm_byoc_dnnl.testing.models import ort_run
+from tvm_byoc_dnnl.testing.open_models import decoder, encoder, image_network
+
+from .importing import node, onnx_model, ops, rand
+
+TOLERANCE = 2e-4
+
+
+def _text(*shape: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(5)
+    mask = (rng.random(shape) > 0.2).astype("int64")
+    if mask.size:
+        mask[:, 0] = 1
+    return {"input_ids": rng.integers(0, 50, shape), "attention_mask": mask}
+
+
+def _picture(*sizes: int) -> dict[str, np.ndarray]:
+    return {"image": rand(sizes[0], 3, *sizes[1:])}
+
+
+def _cached(batch: int, length: int, past: int) -> dict[str, np.ndarray]:
+    feeds = _text(batch, past + length)
+    feeds["input_ids"] = feeds["input_ids"][:, past:]
+    feeds["position_ids"] = np.arange(past, past + length)[None].repeat(batch, 0)
+    names = [f"past_{layer}_{kind}" for layer in range(2) for kind in ("key", "value")]
+    return {**feeds, **{name: rand(batch, 2, past, 8, seed=k) for k, name in enumerate(names)}}
+
+
+@pytest.fixture(scope="module")
+def runners() -> dict[str, tuple[onnx.ModelProto, Runner]]:
+    models = {
+        "encoder": encoder(1, 32, 4, 50, 64),
+        "image": image_network(4, 2),
+        "decoder": decoder(2, 32, 4, 2, 50, 64),
+    }
+    return {name: (model, Runner(compile(model))) for name, model in models.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "feeds"),
+    [
+        *(("encoder", _text(*s)) for s in ((1, 1), (2, 13), (3, 64), (0, 5), (2, 0))),
+        *(("image", _picture(*s)) for s in ((1, 8, 8), (2, 26, 34), (0, 8, 8), (1, 22, 4))),
+        *(("decoder", _cached(*s)) for s in ((1, 5, 0), (2, 1, 5), (3, 1, 6), (1, 3, 13), (2, 0, 4), (0, 1, 4))),
+    ],
+    ids=lambda v: v if isinstance(v, str) else "-".join(str(d) for d in next(iter(v.values())).shape),
+)
+def test_every_size(runners: dict[str, Any], name: str, feeds: dict[str, np.ndarray]) -> None:
+    model, runner = runners[name]
+    results = runner(**feeds)
+    for got, want in zip(results if isinstance(results, list) else [results], ort_run(model, feeds), strict=True):
+        assert got.shape == want.shape
+        np.testing.assert_allclose(got, want, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_a_compound_dim_is_said_and_checked(runners: dict[str, Any]) -> None:
+    runner = runners["image"][1]
+    assert runner.inputs[0].shape == ("batch", 3, "2*h", "2*w")
+    assert runner.outputs[0].shape == ("batch", 2, "2*h", "2*w")
+    with pytest.raises(InputError, match=r"needs 8 where it has 9: image float32\[batch, 3, 2\*h, 2\*w\] is \[1, 3"):
+        runner(rand(1, 3, 9, 8))
+
+
+def test_a_slice_beyond_the_end_is_refused(runners: dict[str, Any]) -> None:
+    """The table of positions has 64 rows; TVM's own slice would read behind them."""
+    with pytest.raises(InputError, match="do not fit the model, which needs 65 where it has 64"):
+        runners["encoder"][1](**_text(1, 65))
+
+
+def test_regions_are_those_of_the_fixed_model() -> None:
+    model = encoder(1, 32, 4, 50, 64)
+    fixed = explain(model, shapes={"input_ids": (2, 16), "attention_mask": (2, 16)})
+    assert len(explain(model).regions) <= len(fixed.regions)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "constants", "shape", "sizes"),
+    [
+        pytest.param(
+            [node("Shape", ["x"], ["s"]), node("Gather", ["s", "zero"], ["n"]), node("Mul", ["n", "three"], ["m"]),
+             node("Concat", ["minus", "m"], ["t"], axis=0), node("Reshape", ["x", "t"], ["y"])],
+            {"zero": np.array([0]), "three": np.array([3]), "minus": np.array([-1])}, ("n", 6), [(4, 6), (1, 6)],
+            id="reshape-by-product",
+        ),
+        pytest.param(
+            [node("Shape", ["x"], ["s"]), node("ConstantOfShape", ["s"], ["z"]), node("Add", ["x", "z"], ["y"])],
+            {}, ("n", "m"), [(2, 3), (0, 7)], id="constant-of-shape",
+        ),
+        pytest.param(
+            [node("Shape", ["x"], ["s"], start=1), node("Div", ["s", "two"], ["half"]),
+             node("Slice", ["x", "half", "s", "one"], ["y"])],
+            {"two": np.array([2]), "one": np.array([1])}, ("n", "m"), [(2, 8), (3, 7), (1, 1)], id="second-half",
+        ),
+        pytest.param(
+            [node("Slice", ["x", "zero", "four", "zero"], ["y"])],
+            {"zero": np.array([0]), "four": np.array([4])}, ("n", 3), [(2, 3), (9, 3), (0, 3)], id="at-most-four",
+        ),
+        pytest.param(
+            [node("Slice", ["x", "minus", "far", "zero"], ["y"])],
+            {"zero": np.array([0]), "minus": np.array([-1]), "far": np.array([2**63 - 1])}, ("n", 3), [(1, 3), (5, 3)],
+            id="the-last-one",
+        ),
+        pytest.param(
+            [node("Shape", ["x"], ["s"]), node("Equal", ["s", "minus"], ["e"]),
+             node("Where", ["e", "ones", "s"], ["t"]),
+             node("Expand", ["row", "t"], ["r"]), node("Mul", ["x", "r"], ["y"])],
+            {"minus": np.array([-1, -1]), "ones": np.array([1, 1]), "row": np.arange(3, dtype="float32")[None]},
+            ("n", 3), [(2, 3), (0, 3)], id="expand-where",
+        ),
+        pytest.param(
+            [node("Shape", ["x"], ["s"], end=1), node("Squeeze", ["s"], ["n"]),
+             node("Range", ["zero", "n", "one"], ["r"]), node("Cast", ["r"], ["f"], to=TensorProto.FLOAT),
+             node("Mul", ["x", "f"], ["y"])],
+            {"zero": np.array(0), "one": np.array(1)}, ("n",), [(5,), (1,), (0,)], id="range",
+        ),
+        pytest.param(
+            [node("Resize", ["x", "", "scales"], ["y"], mode="linear")],
+            {"scales": np.array([1, 1, 3, 2], "float32")}, ("n", 1, "h", "w"), [(1, 1, 4, 5), (2, 1, 3, 2)],
+            id="resize-by-scale",
+        ),
+    ],
+)  # fmt: skip
+def test_computed_shapes(nodes: Any, constants: Any, shape: Any, sizes: list[tuple[int, ...]]) -> None:
+    model = onnx_model(nodes, {"x": shape}, constants)
+    assert "tensor_to_shape" not in ops(to_relax(model))
+    runner = Runner(compile(model))
+    for size in sizes:
+        x = rand(*size)
+        np.testing.assert_allclose(runner(x), ort_run(model, {"x": x})[0], rtol=1e-5, atol=1e-5)
+
+
+def test_two_names_of_one_size() -> None:
+    """An exporter that names the same size twice: they are equal in every call, and a call that differs is refused."""
+    model = onnx_model([node("Add", ["a", "b"], ["y"])], {"a": ("n", "m"), "b": ("n", "k")})
+    runner = Runner(compile(model))
+    a, b = rand(2, 3), rand(2, 3, seed=2)
+    np.testing.assert_array_equal(runner(a, b), a + b)
+    with pytest.raises(InputError, match="do not fit the model"):
+        runner(a, rand(2, 4))
