@@ -125,6 +125,17 @@ def test_a_library_says_it_too(tmp_path, capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["explain", str(path), "--json", "-"])
     assert json.loads(capsys.readouterr().out)["totals"]["calls"] == len(expected[0])
+    for command, options in (
+        ("explain", ["--exclude", "relax.nn.relu"]),
+        ("explain", ["--format", "source", "--compiler", "dnnl"]),
+        ("profile", ["--shape", "x=1,4,8,8"]),
+        ("profile", ["--max-regions", "0"]),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            main([command, str(path), *options])
+        error = capsys.readouterr().err
+        assert "model.so is compiled already, so --" in error and error.count("\n") == 1
+        assert all(option in error for option in options if option.startswith("--"))
 
 
 def test_a_module_without_an_account_is_refused_by_name():

@@ -15,6 +15,7 @@ import click
 from ..api import DEFAULT_COMPILER
 from ..codegen.extern import OUTPUTS
 from ..errors import InputError
+from ..library_file import is_library
 from ..regions.policy import RegionPolicy
 
 __all__ = [
@@ -154,6 +155,9 @@ SHAPE = click.option(
 )  # fmt: skip
 
 
+_OF_A_BUILD = ("compiler", "shapes", "values", "exclude", "force", "max_regions", "output_format")
+
+
 def _with_model_and_policy(command: _F) -> _F:
     """Two arguments: ``model``, the file and its values, and ``policy``, the user's region policy, or ``None``."""
 
@@ -167,11 +171,28 @@ def _with_model_and_policy(command: _F) -> _F:
         max_regions: int | None,
         **others: Any,
     ) -> Any:
+        _refuse_options_of_a_build(model)
         wanted = bool(exclude or force or max_regions is not None)
         policy = RegionPolicy(exclude=exclude, force=force, max_regions=max_regions, on_top=True) if wanted else None
         return command(model=ModelFile(model, values), policy=policy, **others)
 
     return cast(_F, call)
+
+
+def _refuse_options_of_a_build(model: Path) -> None:
+    """A compiled library takes none of the options that decide what is compiled."""
+    context = click.get_current_context()
+    given = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name in _OF_A_BUILD
+        and context.get_parameter_source(parameter.name) is click.core.ParameterSource.COMMANDLINE
+    ]
+    if given and is_library(model):
+        raise InputError(
+            f"{model} is compiled already, so {' and '.join(given)} would have no effect on it; give the model that it "
+            "was built from, or leave the option out"
+        )
 
 
 def model_options(command: _F) -> _F:

@@ -10,6 +10,7 @@ import click
 
 from ..errors import InputError
 from ..files import write_text
+from ..library_file import is_library
 from ..regions.policy import RegionPolicy
 from .build import read_arrays
 from .common import EXISTING_FILE, NEW_FILE, ModelFile, Shapes, check_folder, model_options, progress, say
@@ -71,8 +72,11 @@ def profile(
             check_folder(path)
     arrays = _inputs(inputs)
     with progress(f"preparing {model.name}") as show:
-        is_library = model.path.suffix == ".so"
-        ex = load(model.path) if is_library else compile(model.load(), compiler, shapes=shapes or None, policy=policy)
+        ex = (
+            load(model.path)
+            if is_library(model.path)
+            else compile(model.load(), compiler, shapes=shapes or None, policy=policy)
+        )
         show("measuring")
         report = measure(ex, arrays, repeat=repeat)
     if trace is not None:
