@@ -23,6 +23,12 @@ typedef struct {
   int64_t params[1]; /* as many as there are */
 } byoc_kernel_call;
 
+static inline int64_t byoc_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t byoc_max(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t byoc_round_up(int64_t a, int64_t unit) {
+  return (a + unit - 1) / unit * unit;
+}
+
 BYOC_FUNCTION int byoc_threads(void) {
 #ifdef _OPENMP
   return omp_in_parallel() ? 1 : omp_get_max_threads();

@@ -25,7 +25,9 @@ typedef enum byoc_post_op_kind {
   BYOC_HARDSWISH,   /* x * hardsigmoid(x) */
   BYOC_LOGISTIC,
   BYOC_SWISH, /* x * logistic(alpha * x) */
-  BYOC_ADD,   /* the others take an operand */
+  BYOC_GELU_ERF,
+  BYOC_GELU_TANH,
+  BYOC_ADD, /* the others take an operand */
   BYOC_SUB,
   BYOC_MUL,
   BYOC_DIV,

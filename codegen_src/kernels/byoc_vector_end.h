@@ -8,5 +8,6 @@
 #undef BYOC_NAME
 #undef BYOC_LANES
 #undef BYOC_ROWS
+#undef BYOC_PAIR_ROWS
 #undef BYOC_PANEL
 #undef BYOC_VEC

@@ -86,14 +86,12 @@ BYOC_INLINE BYOC_VEC BYOC_NAME(clip)(BYOC_VEC x, BYOC_VEC low, BYOC_VEC high) {
   return BYOC_NAME(min)(high, BYOC_NAME(max)(low, x));
 }
 
-/* 1 / (1 + exp(-x)): exp by 2^n exp(r) with |r| <= ln 2 / 2 and the Taylor series of order 7 (2e-7
- * of the value). */
-BYOC_INLINE BYOC_VEC BYOC_NAME(logistic)(BYOC_VEC x) {
-  const BYOC_VEC one = BYOC_NAME(set)(1.f);
-  const BYOC_VEC y = BYOC_NAME(clip)(-x, BYOC_NAME(set)(-87.f), BYOC_NAME(set)(87.f));
+/* exp(x), x between -88 and 89: zero below -87.7, infinity from 88.4 on; 2^n exp(r) with |r| <= ln
+ * 2 / 2 and the Taylor series of order 7 (2e-7 of the value). */
+BYOC_INLINE BYOC_VEC BYOC_NAME(exp)(BYOC_VEC x) {
   const BYOC_VEC magic = BYOC_NAME(set)(12582912.f); /* adding it rounds to an integer */
-  const BYOC_VEC n = (y * 1.44269504f + magic) - magic;
-  const BYOC_VEC r = (y - n * 0.693359375f) - n * -2.12194440e-4f;
+  const BYOC_VEC n = (x * 1.44269504f + magic) - magic;
+  const BYOC_VEC r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
   BYOC_VEC p = BYOC_NAME(set)(1.f / 5040);
   p = p * r + 1.f / 720;
   p = p * r + 1.f / 120;
@@ -102,7 +100,35 @@ BYOC_INLINE BYOC_VEC BYOC_NAME(logistic)(BYOC_VEC x) {
   p = p * r + .5f;
   p = p * r + 1.f;
   p = p * r + 1.f;
-  return one / (one + p * BYOC_NAME(power_of_two)(n));
+  return p * BYOC_NAME(power_of_two)(n);
+}
+
+/* 1 / (1 + exp(-x)), zero from -88.4 on. */
+BYOC_INLINE BYOC_VEC BYOC_NAME(logistic)(BYOC_VEC x) {
+  const BYOC_VEC one = BYOC_NAME(set)(1.f);
+  return one /
+         (one + BYOC_NAME(exp)(BYOC_NAME(clip)(-x, BYOC_NAME(set)(-87.f), BYOC_NAME(set)(89.f))));
+}
+
+/* x (1 + erf(x / sqrt 2)) / 2 = max(x, 0) - |x| erfc(|x| / sqrt 2) / 2, with erfc by formula 7.1.26
+   of Abramowitz and Stegun (2e-7). Beyond 16 the second term is nothing. */
+BYOC_INLINE BYOC_VEC BYOC_NAME(gelu_erf)(BYOC_VEC x) {
+  const BYOC_VEC one = BYOC_NAME(set)(1.f);
+  const BYOC_VEC size = BYOC_NAME(min)(BYOC_NAME(set)(16.f), BYOC_NAME(if_negative)(x, -x));
+  const BYOC_VEC z = size * 0.70710678f;
+  const BYOC_VEC t = one / (one + z * 0.3275911f);
+  BYOC_VEC p = BYOC_NAME(set)(1.061405429f);
+  p = p * t - 1.453152027f;
+  p = p * t + 1.421413741f;
+  p = p * t - 0.284496736f;
+  p = p * t + 0.254829592f;
+  const BYOC_VEC e = BYOC_NAME(exp)(BYOC_NAME(max)(BYOC_NAME(set)(-87.f), -z * z));
+  return BYOC_NAME(max)(BYOC_NAME(set)(0.f), x) - .5f * size * (p * t * e);
+}
+
+/* x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, where (1 + tanh u) / 2 = logistic(2 u) */
+BYOC_INLINE BYOC_VEC BYOC_NAME(gelu_tanh)(BYOC_VEC x) {
+  return x * BYOC_NAME(logistic)(x * (1.59576912f + 0.0713548163f * x * x));
 }
 
 BYOC_INLINE BYOC_VEC BYOC_NAME(unary)(const byoc_post_op* op, int64_t kind, BYOC_VEC x) {
@@ -127,6 +153,10 @@ BYOC_INLINE BYOC_VEC BYOC_NAME(unary)(const byoc_post_op* op, int64_t kind, BYOC
       return BYOC_NAME(logistic)(x);
     case BYOC_SWISH:
       return x * BYOC_NAME(logistic)(alpha * x);
+    case BYOC_GELU_ERF:
+      return BYOC_NAME(gelu_erf)(x);
+    case BYOC_GELU_TANH:
+      return BYOC_NAME(gelu_tanh)(x);
     default:
       return x;
   }
@@ -151,15 +181,17 @@ BYOC_INLINE BYOC_VEC BYOC_NAME(binary)(int64_t kind, BYOC_VEC a, BYOC_VEC b) {
   }
 }
 
-/* A post-operation on rows x columns of the m x m vectors `o`, whose first channel is `channel`.
-   `operand`: all of it, from the first of the vectors on where it has a number per element; NULL if
-   there is none. */
+/* A post-operation on rows x columns of the vectors `o`, of which there are all_rows x all_columns;
+   their first channel is `channel`. `operand`: all of it, from the first of the vectors on where it
+   has a number per element; NULL if there is none. */
 BYOC_INLINE void BYOC_NAME(apply)(const byoc_post_op* op, const float* operand, int64_t channel,
-                                  int lanes, int m, int rows, int columns, BYOC_VEC* o) {
+                                  int lanes, int all_rows, int all_columns, int rows, int columns,
+                                  BYOC_VEC* o) {
+  const int all = all_rows * all_columns;
   if (operand == NULL) {
-#define BYOC_CASE(kind)                                                      \
-  case kind:                                                                 \
-    for (int i = 0; i < m * m; ++i) o[i] = BYOC_NAME(unary)(op, kind, o[i]); \
+#define BYOC_CASE(kind)                                                    \
+  case kind:                                                               \
+    for (int i = 0; i < all; ++i) o[i] = BYOC_NAME(unary)(op, kind, o[i]); \
     break;
     switch (op->kind) {
       BYOC_CASE(BYOC_RELU)
@@ -171,6 +203,8 @@ BYOC_INLINE void BYOC_NAME(apply)(const byoc_post_op* op, const float* operand, 
       BYOC_CASE(BYOC_HARDSWISH)
       BYOC_CASE(BYOC_LOGISTIC)
       BYOC_CASE(BYOC_SWISH)
+      BYOC_CASE(BYOC_GELU_ERF)
+      BYOC_CASE(BYOC_GELU_TANH)
       default:
         break;
     }
@@ -179,67 +213,111 @@ BYOC_INLINE void BYOC_NAME(apply)(const byoc_post_op* op, const float* operand, 
     for (int i = 0; i < rows; ++i) {
       for (int j = 0; j < columns; ++j) {
         const float* p = operand + i * op->strides.row + j * op->strides.pixel;
-        o[i * m + j] = BYOC_NAME(binary)(op->kind, o[i * m + j], BYOC_NAME(load_some)(p, lanes));
+        const int at = i * all_columns + j;
+        o[at] = BYOC_NAME(binary)(op->kind, o[at], BYOC_NAME(load_some)(p, lanes));
       }
     }
   } else {
     const BYOC_VEC b = op->form == BYOC_PER_CHANNEL ? BYOC_NAME(load_some)(operand + channel, lanes)
                                                     : BYOC_NAME(set)(operand[0]);
-    for (int i = 0; i < m * m; ++i) o[i] = BYOC_NAME(binary)(op->kind, o[i], b);
+    for (int i = 0; i < all; ++i) o[i] = BYOC_NAME(binary)(op->kind, o[i], b);
   }
 }
 
-/* c = a b: rows of `a` (at most BYOC_ROWS) times one panel `b` of BYOC_PANEL columns, `depth` deep.
- */
-BYOC_INLINE void BYOC_NAME(product_rows)(const int rows, const float* a, int64_t a_row,
-                                         const float* b, int64_t depth, float* c, int64_t c_row) {
-  BYOC_VEC sums[BYOC_ROWS][2];
+/* c = start + a b: `rows` rows of `a` times `panels` panels of `b`, `b_panel` apart, each of
+   BYOC_PANEL columns and `depth` deep. `start`: NULL for zeros. */
+BYOC_INLINE void BYOC_NAME(product_rows)(const int rows, const int panels, const float* a,
+                                         int64_t a_row, const float* b, int64_t b_panel,
+                                         int64_t depth, const float* start, int64_t start_row,
+                                         float* c, int64_t c_row) {
+  const int vectors = 2 * panels;
+  BYOC_VEC sums[BYOC_ROWS][4];
   BYOC_UNROLL
-  for (int i = 0; i < rows; ++i) sums[i][0] = sums[i][1] = BYOC_NAME(set)(0.f);
+  for (int i = 0; i < rows; ++i) {
+    BYOC_UNROLL
+    for (int j = 0; j < vectors; ++j) {
+      sums[i][j] = start == NULL ? BYOC_NAME(set)(0.f)
+                                 : BYOC_NAME(load)(start + i * start_row + j * BYOC_LANES);
+    }
+  }
   for (int64_t k = 0; k < depth; ++k) {
-    const BYOC_VEC b0 = BYOC_NAME(load)(b + k * BYOC_PANEL);
-    const BYOC_VEC b1 = BYOC_NAME(load)(b + k * BYOC_PANEL + BYOC_LANES);
+    BYOC_VEC w[4];
+    BYOC_UNROLL
+    for (int j = 0; j < vectors; ++j) {
+      w[j] = BYOC_NAME(load)(b + (j / 2) * b_panel + k * BYOC_PANEL + (j % 2) * BYOC_LANES);
+    }
     BYOC_UNROLL
     for (int i = 0; i < rows; ++i) {
       const float x = a[i * a_row + k];
-      sums[i][0] += x * b0;
-      sums[i][1] += x * b1;
+      BYOC_UNROLL
+      for (int j = 0; j < vectors; ++j) sums[i][j] += x * w[j];
     }
   }
   BYOC_UNROLL
   for (int i = 0; i < rows; ++i) {
-    BYOC_NAME(store)(c + i * c_row, sums[i][0]);
-    BYOC_NAME(store)(c + i * c_row + BYOC_LANES, sums[i][1]);
+    BYOC_UNROLL
+    for (int j = 0; j < vectors; ++j) {
+      BYOC_NAME(store)(c + i * c_row + j * BYOC_LANES, sums[i][j]);
+    }
   }
 }
 
-BYOC_NO_INLINE void BYOC_NAME(product)(int rows, const float* a, int64_t a_row, const float* b,
-                                       int64_t depth, float* c, int64_t c_row) {
-#define BYOC_CASE(n)                                          \
-  case n:                                                     \
-    BYOC_NAME(product_rows)(n, a, a_row, b, depth, c, c_row); \
+/* The same for one panel and at most BYOC_ROWS rows, or two and BYOC_PAIR_ROWS. */
+BYOC_NO_INLINE void BYOC_NAME(product)(int rows, int panels, const float* a, int64_t a_row,
+                                       const float* b, int64_t b_panel, int64_t depth,
+                                       const float* start, int64_t start_row, float* c,
+                                       int64_t c_row) {
+#define BYOC_CASE(m, n)                                                                     \
+  case 16 * n + m:                                                                          \
+    BYOC_NAME(product_rows)(m, n, a, a_row, b, b_panel, depth, start, start_row, c, c_row); \
     break;
-  switch (rows) { /* a constant in each, so that the sums stay in registers */
-    BYOC_CASE(1)
-    BYOC_CASE(2)
-    BYOC_CASE(3)
-    BYOC_CASE(4)
-    BYOC_CASE(5)
-    BYOC_CASE(6)
+  switch (16 * panels + rows) { /* constants in each, so that the sums stay in registers */
+    BYOC_CASE(1, 1)
+    BYOC_CASE(2, 1)
+    BYOC_CASE(3, 1)
+    BYOC_CASE(4, 1)
+    BYOC_CASE(5, 1)
+    BYOC_CASE(6, 1)
+    BYOC_CASE(1, 2)
+    BYOC_CASE(2, 2)
 #ifdef BYOC_SIMD_AVX512
-    BYOC_CASE(7)
-    BYOC_CASE(8)
-    BYOC_CASE(9)
-    BYOC_CASE(10)
-    BYOC_CASE(11)
-    BYOC_CASE(12)
-    BYOC_CASE(13)
-    BYOC_CASE(14)
+    BYOC_CASE(7, 1)
+    BYOC_CASE(8, 1)
+    BYOC_CASE(9, 1)
+    BYOC_CASE(10, 1)
+    BYOC_CASE(11, 1)
+    BYOC_CASE(12, 1)
+    BYOC_CASE(13, 1)
+    BYOC_CASE(14, 1)
+    BYOC_CASE(3, 2)
+    BYOC_CASE(4, 2)
+    BYOC_CASE(5, 2)
+    BYOC_CASE(6, 2)
 #endif
     default:
       break;
   }
 #undef BYOC_CASE
+}
+
+/* The same for any number of rows and panels. */
+BYOC_INLINE void BYOC_NAME(products)(int64_t rows, int64_t panels, const float* a, int64_t a_row,
+                                     const float* b, int64_t b_panel, int64_t depth,
+                                     const float* start, int64_t start_row, float* c,
+                                     int64_t c_row) {
+  const int64_t wide = BYOC_LANES == 16 || rows <= BYOC_PAIR_ROWS ? 2 : 1;
+  for (int64_t panel = 0; panel < panels; panel += wide) {
+    const int64_t count = byoc_min(wide, panels - panel), column = panel * BYOC_PANEL;
+    const int64_t at_once = count == 2 ? BYOC_PAIR_ROWS : BYOC_ROWS;
+    const int64_t passes = (rows + at_once - 1) / at_once;
+    for (int64_t pass = 0; pass < passes; ++pass) {
+      const int64_t first = rows * pass / passes, last = rows * (pass + 1) / passes;
+      BYOC_NAME(product)((int)(last - first), (int)count, a + first * a_row, a_row,
+                         b + panel * b_panel, b_panel, depth,
+                         start == NULL ? NULL : start + first * start_row + column, start_row,
+                         c + first * c_row + column, c_row);
+    }
+  }
 }
 
 #endif

@@ -135,7 +135,7 @@ BYOC_INLINE void BYOC_NAME(winograd_give_m)(const byoc_winograd_params* w, int m
       operand += t.image * op->strides.image + byoc_channel_offset(&op->strides, output) +
                  t.y * op->strides.row + t.x * op->strides.pixel;
     }
-    BYOC_NAME(apply)(op, operand, output, lanes, m, rows, columns, o);
+    BYOC_NAME(apply)(op, operand, output, lanes, m, m, rows, columns, o);
   }
   float* dst = (float*)data[last];
   float* to = dst + t.image * w->dst.image + byoc_channel_offset(&w->dst, output) +
@@ -171,9 +171,9 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_multiply)(const byoc_winograd_params* w, 
       const float* u = packed + ((p * all_panels + first_panel + b) * channels) * BYOC_PANEL;
       for (int64_t pass = 0; pass < passes; ++pass) {
         const int64_t first = v_rows * pass / passes, last = v_rows * (pass + 1) / passes;
-        BYOC_NAME(product)((int)(last - first), v + (p * v_rows + first) * v_row, v_row, u,
-                           channels, products + (p * v_rows + first) * product_row + b * BYOC_PANEL,
-                           product_row);
+        BYOC_NAME(product)(
+            (int)(last - first), 1, v + (p * v_rows + first) * v_row, v_row, u, 0, channels, NULL,
+            0, products + (p * v_rows + first) * product_row + b * BYOC_PANEL, product_row);
       }
     }
   }

@@ -31,12 +31,6 @@ static inline int64_t byoc_winograd_tiles(const byoc_winograd_params* w) {
   return w->images * ((w->out_height + w->m - 1) / w->m) * ((w->out_width + w->m - 1) / w->m);
 }
 
-static inline int64_t byoc_min(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t byoc_max(int64_t a, int64_t b) { return a > b ? a : b; }
-static inline int64_t byoc_round_up(int64_t a, int64_t unit) {
-  return (a + unit - 1) / unit * unit;
-}
-
 /* Rows of V and M are a little longer than what they hold, so that they do not fall on the same
  * lines of the cache. */
 /* Bytes of packed weights that rarely stay in the last cache between two calls. */

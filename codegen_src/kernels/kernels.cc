@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/kernels.h"
 
+#include "byoc_attention.h"
 #include "byoc_fill.h"
 #include "byoc_gather.h"
+#include "byoc_product.h"
+#include "byoc_product_pack.h"
 #include "byoc_winograd.h"
 #include "byoc_winograd_pack.h"
 
 namespace tvm_byoc_dnnl {
 
+const Kernel kAttention = {"attention", byoc_attention};
 const Kernel kFill = {"fill", byoc_fill};
 const Kernel kGather = {"gather", byoc_gather};
+const Kernel kProduct = {"product", byoc_product};
+const Kernel kProductPack = {"product_pack", byoc_product_pack};
 const Kernel kWinograd = {"winograd", byoc_winograd};
 const Kernel kWinogradPack = {"winograd_pack", byoc_winograd_pack};
 

@@ -14,7 +14,7 @@ struct Kernel {
 };
 
 /// Defined in kernels.cc, the only file that includes their code.
-extern const Kernel kFill, kGather, kWinograd, kWinogradPack;
+extern const Kernel kAttention, kFill, kGather, kProduct, kProductPack, kWinograd, kWinogradPack;
 
 }  // namespace tvm_byoc_dnnl
 

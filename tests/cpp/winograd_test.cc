@@ -2,9 +2,6 @@
 // Winograd's convolution against a direct one in float64: every tail of every dimension, both sizes
 // of tiles, both ways to divide the work, each instruction set that this CPU has. An unreadable
 // page lies behind every buffer.
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -14,38 +11,11 @@
 #include <vector>
 
 #include "check.h"
+#include "kernel_check.h"
 #include "kernels/byoc_winograd.h"
 #include "kernels/byoc_winograd_pack.h"
 
 namespace {
-
-/// Floats that end where an unreadable page begins.
-class Guarded {
- public:
-  explicit Guarded(size_t count, size_t alignment = sizeof(float)) : count_(count) {
-    const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    const size_t bytes = (count * sizeof(float) + alignment - 1) / alignment * alignment;
-    mapped_ = (bytes + page - 1) / page * page + page;
-    base_ = static_cast<char*>(
-        mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    mprotect(base_ + mapped_ - page, page, PROT_NONE);
-    data_ = reinterpret_cast<float*>(base_ + mapped_ - page - bytes);
-    std::fill(data_, data_ + count, kUntouched);
-  }
-  ~Guarded() { munmap(base_, mapped_); }
-  Guarded(const Guarded&) = delete;
-  Guarded& operator=(const Guarded&) = delete;
-
-  float* data() { return data_; }
-  size_t size() const { return count_; }
-
-  static constexpr float kUntouched = -12345.f;
-
- private:
-  size_t count_, mapped_;
-  char* base_;
-  float* data_;
-};
 
 struct Case {
   int m = 4;
@@ -74,43 +44,6 @@ size_t Size(const byoc_strides& s, int64_t images) { return static_cast<size_t>(
 
 int64_t Offset(const byoc_strides& s, int64_t image, int64_t y, int64_t x, int64_t channel) {
   return image * s.image + y * s.row + x * s.pixel + byoc_channel_offset(&s, channel);
-}
-
-double Apply(const byoc_post_op& op, double x, double operand) {
-  const auto hardsigmoid = [&] { return std::clamp(op.alpha * x + op.beta, 0.0, 1.0); };
-  switch (static_cast<byoc_post_op_kind>(op.kind)) {
-    case BYOC_RELU:
-      return x < 0 ? op.alpha * x : x;
-    case BYOC_CLIP:
-      return std::clamp<double>(x, op.alpha, op.beta);
-    case BYOC_LINEAR:
-      return op.alpha * x + op.beta;
-    case BYOC_ABS:
-      return std::abs(x);
-    case BYOC_SQUARE:
-      return x * x;
-    case BYOC_HARDSIGMOID:
-      return hardsigmoid();
-    case BYOC_HARDSWISH:
-      return x * hardsigmoid();
-    case BYOC_LOGISTIC:
-      return 1 / (1 + std::exp(-x));
-    case BYOC_SWISH:
-      return x / (1 + std::exp(-op.alpha * x));
-    case BYOC_ADD:
-      return x + operand;
-    case BYOC_SUB:
-      return x - operand;
-    case BYOC_MUL:
-      return x * operand;
-    case BYOC_DIV:
-      return x / operand;
-    case BYOC_MAX:
-      return std::max(x, operand);
-    case BYOC_MIN:
-      return std::min(x, operand);
-  }
-  return x;
 }
 
 /// Room for the parameters of a convolution with so many post-operations; all is zero.
@@ -172,7 +105,7 @@ double Error(const Case& c, byoc_isa isa) {
                                                  : per_element.data());
   }
   data.push_back(dst.data());
-  std::memcpy(&w + 1, post_ops.data(), post_ops.size() * sizeof(byoc_post_op));
+  std::copy(post_ops.begin(), post_ops.end(), reinterpret_cast<byoc_post_op*>(&w + 1));
   void* const to_pack[] = {weights.data(), packed.data()};
   char message[BYOC_ERROR_BYTES];
   byoc_winograd_pack(params.data(), to_pack, nullptr, c.threads, message);
@@ -215,15 +148,6 @@ double Error(const Case& c, byoc_isa isa) {
     if (!written[i] && dst.data()[i] != Guarded::kUntouched) return INFINITY;
   }
   return error / std::max(largest, 1e-30);
-}
-
-std::vector<byoc_isa> InstructionSets() {
-  std::vector<byoc_isa> sets;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) sets.push_back(BYOC_AVX2);
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl")) {
-    sets.push_back(BYOC_AVX512);
-  }
-  return sets;
 }
 
 // F(4x4) loses about three bits, F(2x2) less than one: 2e-6 and 5e-7 were seen for 64 channels.
@@ -345,34 +269,7 @@ TEST(many_tiles_and_channels) {
 }
 
 TEST(post_operations) {
-  auto op = [](byoc_post_op_kind kind, float alpha = 0, float beta = 0,
-               byoc_operand form = BYOC_PER_TENSOR) {
-    byoc_post_op result{};
-    result.kind = kind;
-    result.alpha = alpha;
-    result.beta = beta;
-    result.form = form;
-    return result;
-  };
-  std::vector<std::vector<byoc_post_op>> chains = {
-      {op(BYOC_RELU)},
-      {op(BYOC_RELU, 0.1f)},
-      {op(BYOC_CLIP, -0.5f, 0.7f)},
-      {op(BYOC_LINEAR, 2.f, -1.f)},
-      {op(BYOC_ABS)},
-      {op(BYOC_SQUARE)},
-      {op(BYOC_HARDSIGMOID, 1 / 6.f, 0.5f)},
-      {op(BYOC_HARDSWISH, 1 / 6.f, 0.5f)},
-      {op(BYOC_LOGISTIC)},
-      {op(BYOC_SWISH, 1.f)},
-      {op(BYOC_ADD, 0, 0, BYOC_PER_ELEMENT), op(BYOC_RELU), op(BYOC_MUL, 0, 0, BYOC_PER_CHANNEL)},
-  };
-  for (byoc_post_op_kind kind : {BYOC_ADD, BYOC_SUB, BYOC_MUL, BYOC_DIV, BYOC_MAX, BYOC_MIN}) {
-    for (byoc_operand form : {BYOC_PER_TENSOR, BYOC_PER_CHANNEL, BYOC_PER_ELEMENT}) {
-      chains.push_back({op(kind, 0, 0, form)});
-    }
-  }
-  for (const auto& chain : chains) {
+  for (const auto& chain : PostOpChains()) {
     for (bool bias : {false, true}) {
       Case c;
       c.channels = 6;

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0
+   Scaled dot-product attention, float32: softmax(scale Q K' + bias) V, per batch and head.
+
+   Keys and values are taken in blocks. For each block of rows the scores stay in the cache; what is
+   summed up of the values is kept in the measure of the largest score so far, and divided by the
+   sum of all shares at the end. Rows of queries that share keys and values (of several heads, too)
+   are multiplied together by packed blocks; a few of them read keys and values where they lie. A
+   row that sees no key is NaN.
+
+   C99 that is C++17 as well, for GCC and Clang on x86-64: the library is built from this file, and
+   emitted source includes it. Compilers may contract a * b + c differently; the same compiler gives
+   the same bits, with any number of threads. */
+#ifndef BYOC_ATTENTION_H_
+#define BYOC_ATTENTION_H_
+
+#include <math.h>
+
+#include "byoc_attention_plan.h"
+
+#define BYOC_SIMD_AVX2
+#include "byoc_attention_body.h"
+#undef BYOC_SIMD_AVX2
+#define BYOC_SIMD_AVX512
+#include "byoc_attention_body.h"
+#undef BYOC_SIMD_AVX512
+
+/* The kernel. data: queries, keys, values, the bias and the number of keys (one int64) if there are
+   such, result. */
+BYOC_FUNCTION int byoc_attention(const int64_t* params, void* const* data, void* scratch,
+                                 int threads, char* error) {
+  const byoc_attention_params* p = (const byoc_attention_params*)params;
+  const int64_t units = p->batch * p->key_heads * byoc_attention_parts(p);
+  const int team = (int)byoc_min(threads, byoc_min(p->threads, units));
+  const int64_t floats = byoc_attention_divide(p).floats;
+  int64_t keys = p->keys;
+  if (p->has_length) {
+    memcpy(&keys, data[3 + p->has_bias], sizeof(keys));
+    if (keys < 0 || keys > p->keys) {
+      snprintf(error, BYOC_ERROR_BYTES, "attention over %lld keys, expected 0 to %lld",
+               (long long)keys, (long long)p->keys);
+      return BYOC_BAD_INDEX;
+    }
+  }
+#ifdef _OPENMP
+#pragma omp parallel num_threads(team) if (team > 1)
+#endif
+  {
+#ifdef _OPENMP
+    const int64_t thread = omp_get_thread_num(), present = omp_get_num_threads();
+#else
+    const int64_t thread = 0, present = 1;
+    (void)team;
+#endif
+    float* own = (float*)scratch + thread * floats;
+    for (int64_t u = units * thread / present; u < units * (thread + 1) / present; ++u) {
+      if (p->isa == BYOC_AVX512) {
+        byoc_attention_part_avx512(p, keys, u, data, own);
+      } else {
+        byoc_attention_part_avx2(p, keys, u, data, own);
+      }
+    }
+  }
+  return BYOC_OK;
+}
+
+#endif /* BYOC_ATTENTION_H_ */

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0
+   The parameters of byoc_attention.h, and the memory that it takes. */
+#ifndef BYOC_ATTENTION_PLAN_H_
+#define BYOC_ATTENTION_PLAN_H_
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "byoc_isa.h"
+#include "byoc_kernel.h"
+
+/* Which keys a query sees. */
+typedef enum byoc_attention_mask {
+  BYOC_ALL_KEYS,
+  BYOC_FROM_FIRST, /* query i: keys 0 to i */
+  BYOC_FROM_LAST   /* the last query sees all keys, each before it one less */
+} byoc_attention_mask;
+
+/* Floats between the batches, heads and rows of an operand, whose last axis is dense; 0 where it
+   has only one, which serves all. */
+typedef struct byoc_attention_strides {
+  int64_t batch, head, row;
+} byoc_attention_strides;
+
+typedef struct __attribute__((may_alias)) byoc_attention_params {
+  int64_t isa; /* byoc_isa */
+  int64_t batch;
+  int64_t heads, key_heads; /* of queries; of keys and values, each for heads / key_heads of them */
+  int64_t queries, keys;    /* rows; with `has_length` the most keys that there may be */
+  int64_t width, value_width; /* of queries and keys; of values and results */
+  double scale;               /* of the scores, before the bias is added */
+  int64_t mask;               /* byoc_attention_mask */
+  int64_t has_bias;
+  int64_t has_length;
+  byoc_attention_strides query, key, value, bias, dst;
+  int64_t threads; /* that there is scratch memory for */
+} byoc_attention_params;
+
+enum {
+  BYOC_ATTENTION_KEYS = 512, /* of a block, at most */
+  BYOC_ATTENTION_ROWS = 24,  /* of a block: multiples of 6 and, nearly, of 14 */
+  BYOC_ATTENTION_FEW = 8     /* rows that read keys and values where they lie */
+};
+
+/* Columns of a panel, as of byoc_product_plan.h. */
+static inline int64_t byoc_attention_panel(const byoc_attention_params* p) {
+  return p->isa == BYOC_AVX512 ? 32 : 16;
+}
+
+/* All rows of queries that share keys and values. */
+static inline int64_t byoc_attention_rows(const byoc_attention_params* p) {
+  return p->heads / p->key_heads * p->queries;
+}
+
+/* The rows that share keys and values are cut into so many parts, so that all threads have work. */
+static inline int64_t byoc_attention_parts(const byoc_attention_params* p) {
+  const int64_t units = p->batch * p->key_heads, rows = byoc_attention_rows(p);
+  const int64_t blocks = (rows + BYOC_ATTENTION_ROWS - 1) / BYOC_ATTENTION_ROWS;
+  int64_t parts = 1;
+  while (units * parts % p->threads != 0 && units * parts < 4 * p->threads && parts < blocks)
+    ++parts;
+  return parts;
+}
+
+/* Scratch memory of a thread, in floats: packed keys and values of a block, queries and scores of a
+   block of rows, and of all rows of a part the largest score, the sum and the result so far. */
+typedef struct byoc_attention_room {
+  int64_t keys, values, queries, scores, largest, sums, results, floats;
+  int64_t score_row, query_row, result_row;
+} byoc_attention_room;
+
+static inline byoc_attention_room byoc_attention_divide(const byoc_attention_params* p) {
+  const int64_t panel = byoc_attention_panel(p), parts = byoc_attention_parts(p);
+  const int64_t keys = byoc_round_up(byoc_min(p->keys, BYOC_ATTENTION_KEYS), panel);
+  const int64_t blocks = (byoc_attention_rows(p) + BYOC_ATTENTION_ROWS - 1) / BYOC_ATTENTION_ROWS;
+  const int64_t rows = (blocks + parts - 1) / parts * BYOC_ATTENTION_ROWS;
+  byoc_attention_room room;
+  room.query_row = byoc_round_up(p->width, 16) + 16; /* not on the same lines of the cache */
+  room.score_row = keys + 16;
+  room.result_row = byoc_round_up(p->value_width, panel);
+  room.keys = 0;
+  room.values = room.keys + keys * byoc_round_up(p->width, 16);
+  room.queries = room.values + keys * room.result_row;
+  room.scores = room.queries + BYOC_ATTENTION_ROWS * room.query_row;
+  room.largest = room.scores + BYOC_ATTENTION_ROWS * room.score_row;
+  room.sums = room.largest + byoc_round_up(rows, 16);
+  room.results = room.sums + byoc_round_up(rows, 16);
+  room.floats = room.results + rows * room.result_row;
+  return room;
+}
+
+static inline size_t byoc_attention_scratch_bytes(const byoc_attention_params* p) {
+  return (size_t)(p->threads * byoc_attention_divide(p).floats) * 4;
+}
+
+#endif /* BYOC_ATTENTION_PLAN_H_ */

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0
+   The part of byoc_product.h that is compiled once per instruction set; no include guard. */
+
+#include "byoc_vector.h"
+
+/* Post-operations on rows x columns of sums, which begin at (row, column) of the result. */
+BYOC_NO_INLINE void BYOC_NAME(product_finish)(const byoc_product_params* p, const float* sums,
+                                              int64_t row, int64_t rows, int64_t column,
+                                              int64_t columns, void* const* data) {
+  enum { kAtOnce = 4 };
+  const byoc_post_op* post_ops = (const byoc_post_op*)(p + 1);
+  int64_t last = 2 + p->has_bias; /* of the data: the result, behind the operands */
+  for (int64_t k = 0; k < p->post_ops; ++k) last += post_ops[k].operand >= 0;
+  for (int64_t n = 0; n < columns; n += BYOC_LANES) {
+    const int lanes = (int)byoc_min(columns - n, BYOC_LANES);
+    for (int64_t m = 0; m < rows; m += kAtOnce) {
+      const int count = (int)byoc_min(rows - m, kAtOnce);
+      BYOC_VEC o[kAtOnce];
+      for (int i = 0; i < kAtOnce; ++i) {
+        o[i] = BYOC_NAME(load)(sums + (m + (i < count ? i : 0)) * 2 * BYOC_PANEL + n);
+      }
+      for (int64_t k = 0; k < p->post_ops; ++k) {
+        const byoc_post_op* op = &post_ops[k];
+        const float* operand = op->operand < 0 ? NULL : (const float*)data[op->operand];
+        if (op->form == BYOC_PER_ELEMENT) operand += (row + m) * op->strides.row + column + n;
+        BYOC_NAME(apply)(op, operand, column + n, lanes, kAtOnce, 1, count, 1, o);
+      }
+      float* to = (float*)data[last] + (row + m) * p->dst_row + column + n;
+      for (int i = 0; i < count; ++i) BYOC_NAME(store_some)(to + i * p->dst_row, o[i], lanes);
+    }
+  }
+}
+
+/* A block of rows times one or two panels from `panel` on. */
+BYOC_INLINE void BYOC_NAME(product_block)(const byoc_product_params* p, int64_t row, int64_t rows,
+                                          int64_t panel, int64_t panels, void* const* data,
+                                          float* sums) {
+  const int64_t depth = p->depth, column = panel * BYOC_PANEL;
+  const int64_t wide = panels * BYOC_PANEL;
+  const int64_t columns = byoc_min(p->columns - column, wide);
+  const float* a = (const float*)data[0] + row * p->src_row;
+  const float* b = (const float*)data[1] + panel * depth * BYOC_PANEL;
+  /* With few rows each weight is used once, whatever the order. */
+  const int64_t deep = rows <= BYOC_PAIR_ROWS ? depth : (int64_t)BYOC_PRODUCT_DEPTH;
+  const int64_t steps = (depth + deep - 1) / deep;
+  const int direct = p->post_ops == 0 && columns == wide;
+  float* c = direct ? (float*)data[2 + p->has_bias] + row * p->dst_row + column : sums;
+  const int64_t c_row = direct ? p->dst_row : 2 * BYOC_PANEL;
+  float padded[2 * BYOC_PANEL];
+  const float* start = p->has_bias ? (const float*)data[2] + column : NULL;
+  int64_t start_row = 0;
+  if (start != NULL && columns < wide) {
+    memset(padded, 0, sizeof(padded));
+    memcpy(padded, start, (size_t)columns * 4);
+    start = padded;
+  }
+  for (int64_t s = 0; s < steps; ++s) {
+    const int64_t top = depth * s / steps, bottom = depth * (s + 1) / steps;
+    BYOC_NAME(products)(rows, panels, a + top, p->src_row, b + top * BYOC_PANEL, depth * BYOC_PANEL,
+                        bottom - top, start, start_row, c, c_row);
+    start = c;
+    start_row = c_row;
+  }
+  if (!direct) BYOC_NAME(product_finish)(p, c, row, rows, column, columns, data);
+}
+
+/* What one thread of a team does. */
+BYOC_NO_INLINE void BYOC_NAME(product_part)(const byoc_product_params* p, int64_t thread,
+                                            int64_t team, void* const* data, float* sums) {
+  const byoc_product_share share = byoc_product_divide(p, BYOC_PAIR_ROWS, thread, team);
+  const int64_t rows = share.last_row - share.first_row;
+  const int64_t blocks = (rows + BYOC_PRODUCT_ROWS - 1) / BYOC_PRODUCT_ROWS;
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t first = share.first_row + rows * block / blocks;
+    const int64_t count = share.first_row + rows * (block + 1) / blocks - first;
+    for (int64_t panel = share.first_panel; panel < share.last_panel; panel += 2) {
+      const int64_t panels = byoc_min(2, share.last_panel - panel);
+      BYOC_NAME(product_block)(p, first, count, panel, panels, data, sums);
+    }
+  }
+}
+
+#include "byoc_vector_end.h"

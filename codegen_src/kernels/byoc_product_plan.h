@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0
+   The parameters of byoc_product.h, and the memory that it takes. */
+#ifndef BYOC_PRODUCT_PLAN_H_
+#define BYOC_PRODUCT_PLAN_H_
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "byoc_isa.h"
+#include "byoc_kernel.h"
+#include "byoc_post_ops.h"
+
+/* The parameters of the kernel; the post-operations follow them. Rows lie `src_row` and `dst_row`
+   floats apart, and those of an operand per element by its `strides.row`. */
+typedef struct __attribute__((may_alias)) byoc_product_params {
+  int64_t isa; /* byoc_isa */
+  int64_t rows, columns, depth;
+  int64_t src_row, dst_row;
+  int64_t has_bias, post_ops;
+  int64_t threads; /* that there is scratch memory for */
+} byoc_product_params;
+
+/* The parameters of byoc_product_pack: number (k, n) of the weights lies at k * down + n * across.
+ */
+typedef struct __attribute__((may_alias)) byoc_product_pack_params {
+  int64_t isa;
+  int64_t columns, depth;
+  int64_t down, across;
+} byoc_product_pack_params;
+
+enum {
+  BYOC_PRODUCT_ROWS = 144,     /* of a block, at most: multiples of 6 and, nearly, of 14 */
+  BYOC_PRODUCT_DEPTH = 1024,   /* of the weights that all of these rows are multiplied by at once */
+  BYOC_PRODUCT_ALONE = 1 << 16 /* multiplications that are not worth waking another thread */
+};
+
+/* Columns in a panel of packed weights. */
+static inline int64_t byoc_product_panel(int64_t isa) { return isa == BYOC_AVX512 ? 32 : 16; }
+
+static inline size_t byoc_product_packed_bytes(int64_t isa, int64_t columns, int64_t depth) {
+  return (size_t)(byoc_round_up(columns, byoc_product_panel(isa)) * depth) * 4;
+}
+
+/* Sums of two panels, of one thread. */
+static inline int64_t byoc_product_sums(const byoc_product_params* p) {
+  return byoc_min(p->rows, BYOC_PRODUCT_ROWS) * 2 * byoc_product_panel(p->isa);
+}
+
+static inline size_t byoc_product_scratch_bytes(const byoc_product_params* p) {
+  return (size_t)(p->threads * byoc_product_sums(p)) * 4;
+}
+
+#endif /* BYOC_PRODUCT_PLAN_H_ */

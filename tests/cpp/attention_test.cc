@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// The attention kernel against one in float64: every tail, several blocks of keys and of rows,
+// grouped heads, masks and biases, each instruction set that this CPU has. An unreadable page lies
+// behind every buffer.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "kernel_check.h"
+#include "kernels/byoc_attention.h"
+
+namespace {
+
+struct Case {
+  int64_t batch = 1, heads = 1, key_heads = 1, queries = 1, keys = 1, width = 8, value_width = 8;
+  int64_t mask = BYOC_ALL_KEYS;
+  bool bias = false, bias_of_all_heads = false;
+  int64_t length = -1;        // of the keys that are valid; -1: no such input
+  bool rows_of_heads = true;  // the heads of a row lie side by side
+  int threads = 1;
+  double scale = 0.3;
+};
+
+byoc_attention_strides Strides(const Case& c, int64_t rows, int64_t heads, int64_t width) {
+  if (c.rows_of_heads) return {rows * heads * width, width, heads * width};
+  return {rows * heads * width, rows * width, width};
+}
+
+struct Run {
+  int status = BYOC_OK;
+  double error = 0;  // the largest, as a share of the largest result
+  std::vector<float> result;
+};
+
+Run RunCase(const Case& c, byoc_isa isa) {
+  byoc_attention_params p{};
+  p.isa = isa;
+  p.batch = c.batch;
+  p.heads = c.heads;
+  p.key_heads = c.key_heads;
+  p.queries = c.queries;
+  p.keys = c.keys;
+  p.width = c.width;
+  p.value_width = c.value_width;
+  p.scale = c.scale;
+  p.mask = c.mask;
+  p.has_bias = c.bias;
+  p.has_length = c.length >= 0;
+  p.query = Strides(c, c.queries, c.heads, c.width);
+  p.key = Strides(c, c.keys, c.key_heads, c.width);
+  p.value = Strides(c, c.keys, c.key_heads, c.value_width);
+  p.dst = Strides(c, c.queries, c.heads, c.value_width);
+  p.bias = {c.heads * c.queries * c.keys, c.queries * c.keys, c.keys};
+  if (c.bias_of_all_heads) p.bias = {0, 0, c.keys};
+  p.threads = c.threads;
+
+  std::mt19937 random(7);
+  std::uniform_real_distribution<float> number(-2, 2);
+  Guarded query(static_cast<size_t>(c.batch * p.query.batch));
+  Guarded key(static_cast<size_t>(c.batch * p.key.batch));
+  Guarded value(static_cast<size_t>(c.batch * p.value.batch));
+  Guarded dst(static_cast<size_t>(c.batch * p.dst.batch));
+  const int64_t biases = c.bias_of_all_heads ? c.queries * c.keys : c.batch * p.bias.batch;
+  Guarded bias(static_cast<size_t>(biases));
+  for (Guarded* buffer : {&query, &key, &value, &bias}) {
+    for (size_t i = 0; i < buffer->size(); ++i) buffer->data()[i] = number(random);
+  }
+  for (size_t i = 0; i < bias.size(); i += 5) {
+    bias.data()[i] = i % 2 == 0 ? -INFINITY : std::numeric_limits<float>::lowest();
+  }
+  Guarded scratch(byoc_attention_scratch_bytes(&p) / 4, 64);
+  int64_t length = c.length;
+  std::vector<void*> data = {query.data(), key.data(), value.data()};
+  if (c.bias) data.push_back(bias.data());
+  if (c.length >= 0) data.push_back(&length);
+  data.push_back(dst.data());
+  int64_t params[sizeof(p) / sizeof(int64_t)];
+  std::memcpy(params, &p, sizeof(p));
+  char message[BYOC_ERROR_BYTES] = "";
+  Run run;
+  run.status = byoc_attention(params, data.data(), scratch.data(), c.threads, message);
+  run.result.assign(dst.data(), dst.data() + dst.size());
+  if (run.status != BYOC_OK) return run;
+
+  const int64_t keys = c.length >= 0 ? c.length : c.keys;
+  double largest = 0;
+  for (int64_t b = 0; b < c.batch; ++b) {
+    for (int64_t h = 0; h < c.heads; ++h) {
+      const int64_t kh = h / (c.heads / c.key_heads);
+      for (int64_t i = 0; i < c.queries; ++i) {
+        std::vector<double> shares(static_cast<size_t>(keys), -INFINITY);
+        double top = -INFINITY, sum = 0;
+        for (int64_t k = 0; k < keys; ++k) {
+          if (c.mask == BYOC_FROM_FIRST && k > i) break;
+          if (c.mask == BYOC_FROM_LAST && k > i + keys - c.queries) break;
+          double score = 0;
+          for (int64_t d = 0; d < c.width; ++d) {
+            score += static_cast<double>(
+                         query.data()[b * p.query.batch + h * p.query.head + i * p.query.row + d]) *
+                     key.data()[b * p.key.batch + kh * p.key.head + k * p.key.row + d];
+          }
+          score *= c.scale;
+          if (c.bias) score += bias.data()[b * p.bias.batch + h * p.bias.head + i * p.bias.row + k];
+          shares[static_cast<size_t>(k)] = score;
+          top = std::max(top, score);
+        }
+        for (double& share : shares) sum += share = std::exp(share - top);
+        for (int64_t e = 0; e < c.value_width; ++e) {
+          double expected = 0;
+          for (int64_t k = 0; k < keys; ++k) {
+            expected += shares[static_cast<size_t>(k)] / sum *
+                        value.data()[b * p.value.batch + kh * p.value.head + k * p.value.row + e];
+          }
+          const double got = dst.data()[b * p.dst.batch + h * p.dst.head + i * p.dst.row + e];
+          if (keys == 0) expected = std::nan("");
+          if (std::isnan(expected) && std::isnan(got)) continue;
+          largest = std::max(largest, std::abs(expected));
+          const double difference = std::abs(expected - got);
+          if (!(difference <= run.error)) run.error = difference;
+        }
+      }
+    }
+  }
+  run.error /= std::max(largest, 1e-30);
+  return run;
+}
+
+void Check(const Case& c) {
+  for (byoc_isa isa : InstructionSets()) {
+    const Run run = RunCase(c, isa);
+    if (run.status != BYOC_OK || !(run.error <= 5e-6)) {
+      check::Failed(__FILE__, __LINE__,
+                    "instruction set " + std::to_string(isa) + ", queries " +
+                        std::to_string(c.queries) + ", keys " + std::to_string(c.keys) +
+                        ", width " + std::to_string(c.width) + " and " +
+                        std::to_string(c.value_width) + ", mask " + std::to_string(c.mask) +
+                        ": error " + check::Show(run.error));
+    }
+  }
+}
+
+TEST(widths) {
+  for (int64_t width : {1, 7, 8, 9, 16, 17, 33, 64}) {
+    for (int64_t value_width : {1, 8, 15, 16, 17, 33, 64, 65, 130}) {
+      for (int64_t queries : {1, 3, 9}) {
+        Case c;
+        c.width = width;
+        c.value_width = value_width;
+        c.queries = queries;
+        c.keys = 11;
+        Check(c);
+      }
+    }
+  }
+}
+
+TEST(queries_and_keys) {
+  for (int64_t queries : {1, 2, 8, 9, 23, 24, 25, 49}) {
+    for (int64_t keys : {1, 2, 15, 16, 17, 31, 32, 33, 100, 512, 513, 1030}) {
+      for (int64_t mask : {BYOC_ALL_KEYS, BYOC_FROM_FIRST, BYOC_FROM_LAST}) {
+        Case c;
+        c.queries = queries;
+        c.keys = keys;
+        c.mask = mask;  // rows that see nothing are NaN in both
+        Check(c);
+      }
+    }
+  }
+}
+
+TEST(heads_groups_batches_and_biases) {
+  for (int64_t key_heads : {1, 2, 6}) {
+    for (int64_t queries : {1, 5, 30}) {
+      for (bool rows_of_heads : {false, true}) {
+        for (int threads : {1, 2, 3}) {
+          Case c;
+          c.batch = 2;
+          c.heads = 6;
+          c.key_heads = key_heads;
+          c.queries = queries;
+          c.keys = 37;
+          c.rows_of_heads = rows_of_heads;
+          c.threads = threads;
+          c.bias = true;
+          c.bias_of_all_heads = threads == 2;
+          Check(c);
+        }
+      }
+    }
+  }
+}
+
+TEST(a_length_below_the_capacity) {
+  for (int64_t queries : {1, 4, 20}) {
+    for (int64_t length : {0, 1, 20, 600, 700}) {
+      Case c;
+      c.queries = queries;
+      c.keys = 700;
+      c.length = length;
+      c.mask = BYOC_FROM_LAST;
+      Check(c);
+    }
+  }
+  for (int64_t length : {701}) {
+    Case c;
+    c.keys = 700;
+    c.length = length;
+    for (byoc_isa isa : InstructionSets()) CHECK_EQUAL(RunCase(c, isa).status, BYOC_BAD_INDEX);
+  }
+}
+
+TEST(threads_do_not_change_a_bit) {
+  for (byoc_isa isa : InstructionSets()) {
+    for (int64_t queries : {1, 3, 100}) {
+      Case c;
+      c.queries = queries;
+      c.keys = 600;
+      const Run alone = RunCase(c, isa);
+      for (int threads : {2, 3, 5}) {
+        c.threads = threads;
+        CHECK(RunCase(c, isa).result == alone.result);
+      }
+    }
+  }
+}
+
+}  // namespace

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// For the tests of kernels: memory with an unreadable page behind it, the instruction sets of this
+// CPU, and post-operations in float64.
+#ifndef TVM_BYOC_DNNL_TESTS_KERNEL_CHECK_H_
+#define TVM_BYOC_DNNL_TESTS_KERNEL_CHECK_H_
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
+#include "kernels/byoc_isa.h"
+#include "kernels/byoc_post_ops.h"
+
+/// Floats that end where an unreadable page begins.
+class Guarded {
+ public:
+  explicit Guarded(size_t count, size_t alignment = sizeof(float)) : count_(count) {
+    const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    const size_t bytes = (count * sizeof(float) + alignment - 1) / alignment * alignment;
+    mapped_ = (bytes + page - 1) / page * page + page;
+    base_ = static_cast<char*>(
+        mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    mprotect(base_ + mapped_ - page, page, PROT_NONE);
+    data_ = reinterpret_cast<float*>(base_ + mapped_ - page - bytes);
+    std::fill(data_, data_ + count, kUntouched);
+  }
+  ~Guarded() { munmap(base_, mapped_); }
+  Guarded(const Guarded&) = delete;
+  Guarded& operator=(const Guarded&) = delete;
+
+  float* data() { return data_; }
+  size_t size() const { return count_; }
+
+  static constexpr float kUntouched = -12345.f;
+
+ private:
+  size_t count_, mapped_;
+  char* base_;
+  float* data_;
+};
+
+inline double Apply(const byoc_post_op& op, double x, double operand) {
+  const auto hardsigmoid = [&] { return std::clamp(op.alpha * x + op.beta, 0.0, 1.0); };
+  switch (static_cast<byoc_post_op_kind>(op.kind)) {
+    case BYOC_RELU:
+      return x < 0 ? op.alpha * x : x;
+    case BYOC_CLIP:
+      return std::clamp<double>(x, op.alpha, op.beta);
+    case BYOC_LINEAR:
+      return op.alpha * x + op.beta;
+    case BYOC_ABS:
+      return std::abs(x);
+    case BYOC_SQUARE:
+      return x * x;
+    case BYOC_HARDSIGMOID:
+      return hardsigmoid();
+    case BYOC_HARDSWISH:
+      return x * hardsigmoid();
+    case BYOC_LOGISTIC:
+      return 1 / (1 + std::exp(-x));
+    case BYOC_SWISH:
+      return x / (1 + std::exp(-op.alpha * x));
+    case BYOC_GELU_ERF:
+      return x * (1 + std::erf(x / std::sqrt(2.0))) / 2;
+    case BYOC_GELU_TANH:
+      return x * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x))) / 2;
+    case BYOC_ADD:
+      return x + operand;
+    case BYOC_SUB:
+      return x - operand;
+    case BYOC_MUL:
+      return x * operand;
+    case BYOC_DIV:
+      return x / operand;
+    case BYOC_MAX:
+      return std::max(x, operand);
+    case BYOC_MIN:
+      return std::min(x, operand);
+  }
+  return x;
+}
+
+inline std::vector<byoc_isa> InstructionSets() {
+  std::vector<byoc_isa> sets;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) sets.push_back(BYOC_AVX2);
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl")) {
+    sets.push_back(BYOC_AVX512);
+  }
+  return sets;
+}
+
+/// Each post-operation alone, each operand in each form, and a chain.
+inline std::vector<std::vector<byoc_post_op>> PostOpChains() {
+  auto op = [](byoc_post_op_kind kind, float alpha = 0, float beta = 0,
+               byoc_operand form = BYOC_PER_TENSOR) {
+    byoc_post_op result{};
+    result.kind = kind;
+    result.alpha = alpha;
+    result.beta = beta;
+    result.form = form;
+    return result;
+  };
+  std::vector<std::vector<byoc_post_op>> chains = {
+      {op(BYOC_RELU)},
+      {op(BYOC_RELU, 0.1f)},
+      {op(BYOC_CLIP, -0.5f, 0.7f)},
+      {op(BYOC_LINEAR, 2.f, -1.f)},
+      {op(BYOC_ABS)},
+      {op(BYOC_SQUARE)},
+      {op(BYOC_HARDSIGMOID, 1 / 6.f, 0.5f)},
+      {op(BYOC_HARDSWISH, 1 / 6.f, 0.5f)},
+      {op(BYOC_LOGISTIC)},
+      {op(BYOC_SWISH, 1.f)},
+      {op(BYOC_GELU_ERF)},
+      {op(BYOC_GELU_TANH)},
+      {op(BYOC_ADD, 0, 0, BYOC_PER_ELEMENT), op(BYOC_RELU), op(BYOC_MUL, 0, 0, BYOC_PER_CHANNEL)},
+  };
+  for (byoc_post_op_kind kind : {BYOC_ADD, BYOC_SUB, BYOC_MUL, BYOC_DIV, BYOC_MAX, BYOC_MIN}) {
+    for (byoc_operand form : {BYOC_PER_TENSOR, BYOC_PER_CHANNEL, BYOC_PER_ELEMENT}) {
+      chains.push_back({op(kind, 0, 0, form)});
+    }
+  }
+  return chains;
+}
+
+#endif  // TVM_BYOC_DNNL_TESTS_KERNEL_CHECK_H_

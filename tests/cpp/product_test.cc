@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+// The packed product against one in float64: every tail of every dimension, blocks of depth and of
+// rows, each instruction set that this CPU has. An unreadable page lies behind every buffer.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "kernel_check.h"
+#include "kernels/byoc_product.h"
+#include "kernels/byoc_product_pack.h"
+
+namespace {
+
+struct Case {
+  int64_t rows = 1, columns = 1, depth = 1;
+  int64_t gap = 0;          // floats between the rows of source and result
+  bool transposed = false;  // weights that lie as columns x depth
+  int threads = 1;
+  bool bias = true;
+  bool sum_in_place = false;  // the operand per element is the result's own memory
+  std::vector<byoc_post_op> post_ops;
+};
+
+void Fill(Guarded* buffer, std::mt19937* random) {
+  std::uniform_real_distribution<float> number(-1, 1);
+  for (size_t i = 0; i < buffer->size(); ++i) buffer->data()[i] = number(*random);
+}
+
+std::vector<int64_t> Params(const Case& c, byoc_isa isa) {
+  std::vector<int64_t> params(
+      (sizeof(byoc_product_params) + c.post_ops.size() * sizeof(byoc_post_op)) / sizeof(int64_t));
+  auto& p = *reinterpret_cast<byoc_product_params*>(params.data());
+  p.isa = isa;
+  p.rows = c.rows;
+  p.columns = c.columns;
+  p.depth = c.depth;
+  p.src_row = c.depth + c.gap;
+  p.dst_row = c.columns + c.gap;
+  p.has_bias = c.bias;
+  p.post_ops = static_cast<int64_t>(c.post_ops.size());
+  p.threads = c.threads;
+  return params;
+}
+
+/// Runs a case and returns the largest error, as a share of the largest result; what must not be
+/// written counts as infinitely wrong.
+double Error(const Case& c, byoc_isa isa, std::vector<float>* result = nullptr) {
+  std::mt19937 random(7);
+  std::vector<int64_t> params = Params(c, isa);
+  auto& p = *reinterpret_cast<byoc_product_params*>(params.data());
+  const auto rows = static_cast<size_t>(c.rows), columns = static_cast<size_t>(c.columns);
+  const auto gap = static_cast<size_t>(c.gap);
+  Guarded src(rows * static_cast<size_t>(p.src_row) - gap);
+  Guarded dst(rows * static_cast<size_t>(p.dst_row) - gap);
+  Guarded weights(columns * static_cast<size_t>(c.depth)), bias(columns), per_channel(columns);
+  Guarded per_element(dst.size()), single(1);
+  Guarded packed(byoc_product_packed_bytes(isa, c.columns, c.depth) / 4, 64);
+  Guarded scratch(byoc_product_scratch_bytes(&p) / 4, 64);
+  for (Guarded* buffer : {&src, &weights, &bias, &per_channel, &per_element, &single}) {
+    Fill(buffer, &random);
+  }
+  for (Guarded* buffer : {&per_channel, &per_element, &single}) {  // not small: they divide
+    for (size_t i = 0; i < buffer->size(); ++i) {
+      buffer->data()[i] += std::copysign(0.5f, buffer->data()[i]);
+    }
+  }
+  if (c.sum_in_place) std::copy_n(per_element.data(), per_element.size(), dst.data());
+
+  std::vector<byoc_post_op> post_ops = c.post_ops;
+  std::vector<void*> data = {src.data(), packed.data()};
+  if (c.bias) data.push_back(bias.data());
+  for (byoc_post_op& op : post_ops) {
+    if (op.kind < BYOC_ADD) {
+      op.operand = -1;
+      continue;
+    }
+    op.strides.row = p.dst_row;
+    op.operand = static_cast<int64_t>(data.size());
+    data.push_back(op.form == BYOC_PER_TENSOR    ? single.data()
+                   : op.form == BYOC_PER_CHANNEL ? per_channel.data()
+                   : c.sum_in_place              ? dst.data()
+                                                 : per_element.data());
+  }
+  data.push_back(dst.data());
+  std::copy(post_ops.begin(), post_ops.end(), reinterpret_cast<byoc_post_op*>(&p + 1));
+  const byoc_product_pack_params to_pack = {isa, c.columns, c.depth, c.transposed ? 1 : c.columns,
+                                            c.transposed ? c.depth : 1};
+  int64_t pack_params[sizeof(to_pack) / sizeof(int64_t)];
+  std::memcpy(pack_params, &to_pack, sizeof(to_pack));
+  void* const pack_data[] = {weights.data(), packed.data()};
+  char message[BYOC_ERROR_BYTES];
+  CHECK(byoc_product_pack(pack_params, pack_data, nullptr, c.threads, message) == BYOC_OK);
+  CHECK(byoc_product(params.data(), data.data(), scratch.data(), c.threads, message) == BYOC_OK);
+
+  double largest = 0, error = 0;
+  for (int64_t m = 0; m < c.rows; ++m) {
+    for (int64_t n = 0; n < c.columns; ++n) {
+      double sum = c.bias ? bias.data()[n] : 0;
+      for (int64_t k = 0; k < c.depth; ++k) {
+        sum += static_cast<double>(src.data()[m * p.src_row + k]) *
+               weights.data()[c.transposed ? n * c.depth + k : k * c.columns + n];
+      }
+      for (const byoc_post_op& op : post_ops) {
+        const double operand = op.operand < 0               ? 0
+                               : op.form == BYOC_PER_TENSOR ? single.data()[0]
+                               : op.form == BYOC_PER_CHANNEL
+                                   ? per_channel.data()[n]
+                                   : per_element.data()[m * p.dst_row + n];
+        sum = Apply(op, sum, operand);
+      }
+      largest = std::max(largest, std::abs(sum));
+      const double difference = std::abs(sum - dst.data()[m * p.dst_row + n]);
+      if (!(difference <= error)) error = difference;
+      if (result != nullptr) result->push_back(dst.data()[m * p.dst_row + n]);
+    }
+    if (c.sum_in_place || m + 1 == c.rows) continue;
+    for (int64_t n = c.columns; n < p.dst_row; ++n) {
+      if (dst.data()[m * p.dst_row + n] != Guarded::kUntouched) return INFINITY;
+    }
+  }
+  return error / std::max(largest, 1e-30);
+}
+
+void Check(const Case& c) {
+  for (byoc_isa isa : InstructionSets()) {
+    const double error = Error(c, isa);
+    if (!(error <= 2e-6)) {
+      check::Failed(__FILE__, __LINE__,
+                    "instruction set " + std::to_string(isa) + ", rows " + std::to_string(c.rows) +
+                        ", columns " + std::to_string(c.columns) + ", depth " +
+                        std::to_string(c.depth) + ", threads " + std::to_string(c.threads) +
+                        ": error " + check::Show(error));
+    }
+  }
+}
+
+TEST(rows_and_columns) {
+  for (int64_t rows = 1; rows <= 19; ++rows) {
+    for (int64_t columns : {1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 95, 129}) {
+      Case c;
+      c.rows = rows;
+      c.columns = columns;
+      c.depth = 5;
+      Check(c);
+      c.bias = false;
+      c.gap = 3;
+      c.transposed = true;
+      Check(c);
+    }
+  }
+}
+
+TEST(depths) {
+  for (int64_t depth : {1, 2, 15, 16, 17, 33, 1023, 1024, 1025, 2049}) {
+    for (int64_t rows : {1, 2, 3, 20}) {
+      Case c;
+      c.rows = rows;
+      c.columns = 40;
+      c.depth = depth;
+      c.transposed = depth % 2 == 0;
+      Check(c);
+      c.post_ops.push_back(byoc_post_op{});  // relu
+      Check(c);
+    }
+  }
+}
+
+TEST(blocks_of_rows) {
+  for (int64_t rows : {143, 144, 145, 289, 300}) {
+    for (bool bias : {false, true}) {
+      Case c;
+      c.rows = rows;
+      c.columns = 70;
+      c.depth = 1100;
+      c.threads = 2;
+      c.bias = bias;
+      c.gap = 5;
+      Check(c);
+    }
+  }
+}
+
+TEST(threads_do_not_change_a_bit) {
+  for (byoc_isa isa : InstructionSets()) {
+    for (int64_t rows : {1, 2, 5, 150}) {
+      for (int64_t columns : {20, 200}) {
+        Case c;
+        c.rows = rows;
+        c.columns = columns;
+        c.depth = 1300;
+        std::vector<float> alone, together;
+        CHECK(Error(c, isa, &alone) <= 2e-6);
+        for (int threads : {2, 3, 4, 7}) {
+          c.threads = threads;
+          together.clear();
+          CHECK(Error(c, isa, &together) <= 2e-6);
+          CHECK(together == alone);
+        }
+      }
+    }
+  }
+}
+
+TEST(post_operations) {
+  for (const auto& chain : PostOpChains()) {
+    for (bool bias : {false, true}) {
+      Case c;
+      c.rows = 7;
+      c.columns = 45;
+      c.depth = 9;
+      c.bias = bias;
+      c.post_ops = chain;
+      Check(c);
+    }
+  }
+}
+
+TEST(a_sum_over_the_result_itself) {
+  byoc_post_op add{}, relu{};
+  add.kind = BYOC_ADD;
+  add.form = BYOC_PER_ELEMENT;
+  relu.kind = BYOC_RELU;
+  for (int64_t depth : {10, 2100}) {  // the partial sums of the blocks must not lie there
+    Case c;
+    c.rows = 150;
+    c.columns = 64;
+    c.depth = depth;
+    c.threads = 2;
+    c.post_ops = {add, relu};
+    c.sum_in_place = true;
+    Check(c);
+  }
+}
+
+TEST(numbers_that_are_not_finite) {
+  const float infinite = std::numeric_limits<float>::infinity(), nan = std::nanf("");
+  byoc_post_op gelu{};
+  gelu.operand = -1;
+  for (byoc_isa isa : InstructionSets()) {
+    for (byoc_post_op_kind kind : {BYOC_GELU_ERF, BYOC_GELU_TANH, BYOC_SWISH, BYOC_LOGISTIC}) {
+      Case c;
+      c.rows = 5;
+      c.post_ops = {gelu};
+      c.bias = false;
+      std::vector<int64_t> params = Params(c, isa);
+      auto& p = *reinterpret_cast<byoc_product_params*>(params.data());
+      gelu.kind = kind;
+      gelu.alpha = 1;
+      std::memcpy(&p + 1, &gelu, sizeof(gelu));
+      float src[] = {nan, infinite, -1e38f, 1e38f, -100.f}, dst[5];
+      std::vector<float> packed(64), scratch(byoc_product_scratch_bytes(&p) / 4);
+      packed[0] = 1;
+      void* const data[] = {src, packed.data(), dst};
+      char message[BYOC_ERROR_BYTES];
+      byoc_product(params.data(), data, scratch.data(), 1, message);
+      const float large = kind == BYOC_LOGISTIC ? 1.f : infinite;
+      CHECK(std::isnan(dst[0]));
+      CHECK_EQUAL(dst[1], large);
+      CHECK(std::abs(dst[2]) < 1e-30f);
+      CHECK(dst[3] >= std::min(large, 0.99e38f));
+      CHECK(std::abs(dst[4]) < 1e-30f);
+    }
+  }
+}
+
+}  // namespace
