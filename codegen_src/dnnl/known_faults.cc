@@ -98,13 +98,25 @@ bool HasExactIntegerProducts() {
   }
 }
 
+bool IsByte(dnnl::memory::data_type dtype) {
+  return dtype == dnnl::memory::data_type::u8 || dtype == dnnl::memory::data_type::s8;
+}
+
 bool MultipliesBytes(const OpDesc& op, const PrimitiveDesc& pd) {
   if (op.kind != PrimitiveKind::convolution && op.kind != PrimitiveKind::deconvolution &&
       op.kind != PrimitiveKind::matmul) {
     return false;
   }
   const auto dtype = QueryArg(pd, DNNL_ARG_SRC).get_data_type();
-  return dtype == dnnl::memory::data_type::u8 || dtype == dnnl::memory::data_type::s8;
+  return IsByte(dtype);
+}
+
+/// A binary operation on bytes whose result has the strides of another axis order.
+bool ChangesLayoutOfBytes(const OpDesc& op, const PrimitiveDesc& pd) {
+  if (op.kind != PrimitiveKind::binary) return false;
+  const MemoryDesc source = QueryArg(pd, DNNL_ARG_SRC_0), result = QueryArg(pd, DNNL_ARG_DST);
+  return (IsByte(source.get_data_type()) || IsByte(result.get_data_type())) &&
+         source.get_strides() != result.get_strides();
 }
 
 }  // namespace
@@ -113,6 +125,9 @@ const char* KnownFault(const OpDesc& op, const PrimitiveDesc& pd) {
   const MemoryDesc result = QueryArg(pd, DNNL_ARG_DST);
   if (MultipliesBytes(op, pd) && !HasExactIntegerProducts()) {
     return "sums of 8-bit products are not exact on a CPU without VNNI";
+  }
+  if (ChangesLayoutOfBytes(op, pd)) {
+    return "it accepts a result in another layout, and writes the source's";
   }
   if (op.kind == PrimitiveKind::layer_normalization &&
       !SameLayout(QueryArg(pd, DNNL_ARG_SRC), result)) {

@@ -13,7 +13,7 @@ from __future__ import annotations
 from ...lower.graph import PortableGraph
 from .quantize import is_quantize
 from .quantized_links import PRODUCTS, Links
-from .quantized_sums import join_sum, read_sum
+from .quantized_sums import change_scale, join_product, read_sum
 
 __all__ = ["read_integers", "write_integers"]
 
@@ -28,6 +28,8 @@ def read_integers(graph: PortableGraph) -> None:
             links.average_integers(node)
     for node in list(graph.nodes):
         read_sum(links, node)
+        if node in graph.nodes and is_quantize(node):
+            change_scale(links, node)
     for node in graph.nodes:
         if node.kind in PRODUCTS:
             why = links.read_product(node)
@@ -44,4 +46,4 @@ def write_integers(graph: PortableGraph) -> None:
     graph.prune()
     links = Links(graph)
     for node in list(graph.nodes):
-        join_sum(links, node)
+        join_product(links, node)

@@ -1,4 +1,4 @@
-"""Sums, differences and products of two quantised tensors as one primitive on integers.
+"""Arithmetic on quantised tensors as one primitive on integers: sums, differences, products, another scale.
 
     a ─ dequantize ┐                                a  (scale) ┐
     b ─ dequantize ┴ add ─ relu ─ quantize   ──>    b  (scale) ┴ add ─ linear ─ relu ─ linear
@@ -6,7 +6,8 @@
 oneDNN's binary primitive takes the scales of its operands. The zero points, and the scale of the result, are numbers
 in linear functions behind it.
 
-Where a product makes one of the operands for nobody else, the sum is fused into it, with the rounding between the two:
+Another scale and zero point for the same integers is a linear function of them. Where a product makes an operand for
+nobody else, the sum or the other scale is fused into it, with the rounding between the two:
 
     product ─ linear ─ round ─ clip ─ linear ─ add b ─ relu ─ linear
 """
@@ -15,12 +16,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...lower.graph import Node, PortableGraph, PostOp, Scaling
+from ...lower.graph import Node, PostOp, Scaling
 from .native import probe_fused
 from .quantize import is_quantize
 from .quantized_links import PRODUCTS, RANGES, Links
 
-__all__ = ["join_sum", "read_sum"]
+__all__ = ["change_scale", "join_product", "read_sum"]
 
 _SIGNS = {"add": 1.0, "sub": -1.0, "mul": 0.0}
 _STEPS = ("relu", "clip")
@@ -66,56 +67,69 @@ def _steps(links: Links, node: Node) -> tuple[list[Node], Node | None]:
     return steps, (reader if reader is not None and is_quantize(reader) else None)
 
 
-def join_sum(links: Links, node: Node) -> None:
-    """Fuse a sum of integers into the product that makes one of its operands."""
-    if node.kind != "binary" or node.attrs["alg"] != "add" or len(node.scalings) != 2 or not node.post_ops:
+def change_scale(links: Links, quantize: Node) -> None:
+    """Let a conversion from integers to integers of another scale be one linear function."""
+    before = links.dequantized(quantize.inputs[0])
+    if not is_quantize(quantize) or before is None or quantize.result_scaling is None:
+        return
+    known = [links.numbers(scaling) for scaling in (before.scalings[0], quantize.result_scaling)]
+    dtypes = {links.dtype(t) for t in (*before.inputs, *quantize.outputs)}
+    if known[0] is None or known[1] is None or len(dtypes) != 1:
+        return
+    (scale, point), (other, shift) = known[0], known[1]
+    attrs = {"alg": "linear", "alpha": scale / other, "beta": shift - point * scale / other}
+    origin = [*before.source, *quantize.source]
+    links.nodes.insert(Node("eltwise", before.inputs, quantize.outputs, attrs, source=origin), quantize)
+    links.nodes.remove(quantize)
+
+
+def join_product(links: Links, node: Node) -> None:
+    """Fuse a sum of integers, or their other scale, into the product that makes an operand."""
+    is_sum = node.kind == "binary" and node.attrs["alg"] == "add" and len(node.scalings) == 2
+    is_scale = node.kind == "eltwise" and node.attrs["alg"] == "linear" and not node.post_ops
+    if not is_sum and not is_scale:
         return
     for place, tensor in enumerate(node.inputs):
-        product, other = links.nodes.producer(tensor), node.inputs[1 - place]
-        maker = links.nodes.producer(other)
+        product = links.nodes.producer(tensor)
+        others = [t for i, t in enumerate(node.inputs) if i != place]
+        makers = [maker for t in others if (maker := links.nodes.producer(t)) is not None]
         if product is None or product.kind not in PRODUCTS or links.only_reader(tensor) is not node:
             continue
-        if maker is not None and not links.nodes.precedes(maker, product):
+        stored = None if product.result_scaling is None else links.numbers(product.result_scaling)
+        if stored is None or not all(links.nodes.precedes(maker, product) for maker in makers):
             continue
-        joined = _joined(links, product, node, place)
-        if joined is not None:
-            _put(links.graph, product, node, joined)
+        low, high = RANGES[links.dtype(tensor)]
+        post_ops = [
+            *product.post_ops,
+            PostOp("eltwise", "linear", 1 / stored[0], float(stored[1])),
+            PostOp("eltwise", "round"),
+            PostOp("eltwise", "clip", float(low), float(high)),
+        ]
+        if is_scale:
+            post_ops.append(PostOp("eltwise", "linear", node.attrs["alpha"], node.attrs["beta"]))
+        else:
+            post_ops += _added(links, node, place, len(product.inputs))
+        inputs = (*product.inputs, *others)
+        joined = Node(product.kind, inputs, node.outputs, product.attrs, post_ops, scalings=product.scalings)
+        if links.graph.symbols or probe_fused(links.graph.isolate(joined, links.constants)) is None:
+            links.nodes.remove(node)
+            links.nodes.rescale(product, joined.scalings)
+            links.nodes.rewire(product, inputs, node.outputs)
+            product.post_ops = post_ops
+            product.source = product.source + node.source
             return
 
 
-def _joined(links: Links, product: Node, node: Node, place: int) -> Node | None:
-    """``product`` with the sum as its post-ops, if oneDNN has an implementation."""
-    graph = links.graph
-    stored = None if product.result_scaling is None else links.numbers(product.result_scaling)
-    read, added = (links.numbers(node.scalings[i]) for i in (place, 1 - place))
-    if stored is None or read is None or added is None:
-        return None
-    (scale, point), unit = stored, added[0]
-    low, high = RANGES[links.dtype(node.inputs[place])]
+def _added(links: Links, node: Node, place: int, position: int) -> list[PostOp]:
+    """The steps of a sum behind its operand at ``place``; the other one will be the product's input ``position``."""
+    (own, _), (unit, _) = (links.numbers(node.scalings[i]) or (1.0, 0) for i in (place, 1 - place))
     steps = list(node.post_ops)
-    shift = steps.pop(0).beta if steps[0].alg == "linear" and len(steps) > 1 else 0.0
     final = steps.pop()
+    shift = steps.pop(0).beta if steps and steps[0].alg == "linear" else 0.0
     bounds = [replace(s, alpha=s.alpha / unit, beta=s.beta / unit) if s.alg == "clip" else s for s in steps]
-    post_ops = [
-        *product.post_ops,
-        PostOp("eltwise", "linear", 1 / scale, float(point)),
-        PostOp("eltwise", "round"),
-        PostOp("eltwise", "clip", float(low), float(high)),
-        PostOp("eltwise", "linear", read[0] / unit, shift / unit),  # in units of the other operand
-        PostOp("binary", "add", input=len(product.inputs)),
+    return [
+        PostOp("eltwise", "linear", own / unit, shift / unit),  # in units of the other operand
+        PostOp("binary", "add", input=position),
         *bounds,
         replace(final, alpha=final.alpha * unit),
     ]
-    inputs = (*product.inputs, node.inputs[1 - place])
-    joined = Node(product.kind, inputs, node.outputs, product.attrs, post_ops, scalings=product.scalings)
-    if not graph.symbols and probe_fused(graph.isolate(joined, links.constants)) is not None:
-        return None
-    return joined
-
-
-def _put(graph: PortableGraph, product: Node, node: Node, joined: Node) -> None:
-    graph.nodes.remove(node)
-    graph.nodes.rescale(product, joined.scalings)
-    graph.nodes.rewire(product, joined.inputs, joined.outputs)
-    product.post_ops = joined.post_ops
-    product.source = product.source + node.source
