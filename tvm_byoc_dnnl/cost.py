@@ -1,14 +1,17 @@
 """Arithmetic and memory traffic of a call, estimated from its types, for reports and policies.
 
 Products (convolution, matmul, attention) are exact, two operations per multiply-accumulate; everything else is
-counted per element. A symbolic dim counts as 1, so the numbers of a dynamic model are those of its smallest input.
+counted per element. A symbolic dim counts as the size that the model is optimised for, or as 1 where none was given.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 import tvm
@@ -17,22 +20,38 @@ from tvm import relax
 from ._compat import dtype_of, shape_dims
 from .lower.builder import GraphBuilder
 from .lower.graph import evaluate
+from .signature import USUAL_SIZES_ATTR
 from .verdict import Reject
 
-__all__ = ["call_bytes", "call_flops", "is_cheap", "is_view", "shape_of", "type_bytes"]
+__all__ = ["call_bytes", "call_flops", "is_cheap", "is_view", "shape_of", "type_bytes", "usual_sizes"]
+
+_USUAL: ContextVar[Mapping[str, int]] = ContextVar("usual sizes of symbols", default=MappingProxyType({}))
+
+
+@contextlib.contextmanager
+def usual_sizes(mod: tvm.IRModule) -> Iterator[Mapping[str, int]]:
+    """Let symbols count as the sizes that the functions of a module are optimised for; gives these."""
+    found: dict[str, int] = {}
+    for func in mod.functions.values():
+        found.update({str(k): int(v) for k, v in ((func.attrs or {}).get(USUAL_SIZES_ATTR) or {}).items()})
+    token = _USUAL.set(found)
+    try:
+        yield found
+    finally:
+        _USUAL.reset(token)
 
 
 def _size(dim: Any) -> int:
     if isinstance(dim, int):
         return dim
     try:
-        return max(evaluate(GraphBuilder("cost").dim(dim), defaultdict(lambda: 1)), 0)
+        return max(evaluate(GraphBuilder("cost").dim(dim), defaultdict(lambda: 1, _USUAL.get())), 0)
     except (Reject, ZeroDivisionError):
         return 1
 
 
 def shape_of(ty: Any) -> tuple[int, ...] | None:
-    """Shape of a tensor type with every symbol set to 1, ``None`` where only the rank is known."""
+    """Shape of a tensor type with the usual size of every symbol, ``None`` where only the rank is known."""
     dims = shape_dims(ty) if isinstance(ty, relax.TensorType) else None
     return None if dims is None else tuple(_size(d) for d in dims)
 

@@ -20,7 +20,7 @@ from . import _native, library_file
 from .arguments import as_tensor
 from .errors import ArtifactError, InputError
 from .pipeline.metadata import read_metadata
-from .signature import TensorInfo, check_symbols, random_arrays
+from .signature import TensorInfo, check_symbols, random_arrays, with_named_sizes
 
 __all__ = ["Runner", "load"]
 
@@ -164,6 +164,23 @@ class Runner:
         if not self._describes_inputs:
             raise InputError("this library does not describe its inputs; pass some")
         return self.tensors(random_arrays(self.inputs, seed, shapes or {}))
+
+    def warm_up(self, shapes: Mapping[str, Sequence[int | str]] | Sequence[Mapping[str, Sequence[int | str]]]) -> None:
+        """Prepare the plans for some sizes, so that the first call of each is as fast as the later ones.
+
+        Parameters
+        ----------
+        shapes : mapping or sequence of mappings
+            Input name to shape; several of them prepare several sizes. An open dim that another input gives the size
+            of need not be repeated.
+
+        Raises
+        ------
+        InputError
+            If the file does not describe its inputs, or a shape is missing or does not fit.
+        """
+        for sizes in [shapes] if isinstance(shapes, Mapping) else shapes:
+            self.run_tvm(*self.random_tensors(shapes=with_named_sizes(self.inputs, sizes)))
 
     def run_tvm(self, *tensors: tvm.runtime.Tensor) -> Any:
         """The zero-copy form: TVM tensors in, TVM tensors out, no checks but the VM's own."""

@@ -15,13 +15,15 @@ from .errors import InputError
 
 __all__ = [
     *("DIMS_ATTR", "NODES_ATTR", "OUTPUTS_ATTR", "TensorInfo", "check_symbols", "inputs_of", "outputs_of"),
-    *("random_arrays", "shape_options"),
+    *("USUAL_SIZES_ATTR", "random_arrays", "shape_options", "with_named_sizes"),
 ]
 
 #: attribute of ``main``: symbol -> the dim that it stands for, such as ``2*h``
 DIMS_ATTR = "open_dims"
 #: attribute of ``main``: dims of each output as the model says them; Relax forgets those of which no input has a symbol
 OUTPUTS_ATTR = "output_dims"
+#: attribute of ``main``: symbol -> the size that the model is optimised for
+USUAL_SIZES_ATTR = "usual_sizes"
 #: attribute of ``main``: variable -> name of the ONNX node that it is made of
 NODES_ATTR = "onnx_nodes"
 
@@ -148,6 +150,20 @@ def random_arrays(
         values = rng.standard_normal(shape) if "float" in info.dtype else rng.integers(0, 2, shape)  # type: ignore[arg-type]
         arrays.append(np.asarray(values).astype(info.dtype))
     return arrays
+
+
+def with_named_sizes(
+    inputs: Sequence[TensorInfo], shapes: Mapping[str, Sequence[int | str]]
+) -> dict[str, Sequence[int | str]]:
+    """``shapes``, and those of the inputs whose open dims have names that these shapes give a size."""
+    sizes = {
+        name: size
+        for info in inputs
+        for name, size in zip(info.shape or (), shapes.get(info.name, ()), strict=False)
+        if isinstance(name, str)
+    }
+    others = {i.name: tuple(sizes.get(d, d) for d in i.shape) for i in inputs if i.shape is not None}  # type: ignore[arg-type]
+    return {**others, **shapes}
 
 
 def shape_options(inputs: Sequence[TensorInfo]) -> str:

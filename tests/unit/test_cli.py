@@ -323,7 +323,7 @@ def test_a_value_decides_and_a_name_leaves_a_dim_open(tvm_byoc, resampler):
     ("option", "message"),
     [
         (["--shape", "x:0=1,2,3"], "`shapes` gives (1, 2, 3) for `x:0`, which is (batch, ?)"),
-        (["--shape", "x:0=1,N:8"], "a size to optimise an open dim for is not supported yet"),
+        (["--shape", "x:0=1,N:0"], "expected NAME=DIM,DIM,…"),
         (["--shape", "x:0=1,0"], "expected NAME=DIM,DIM,…"),
         (["--shape", "y=1,2"], "`shapes` names `y`, which is no input of the model; its inputs are `x:0` (batch, ?)"),
         (["--value", "to=4"], "the value of 'to' has 1 numbers, expected to int64[2]"),

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from tvm_byoc_dnnl import Runner, compile, explain
+from tvm_byoc_dnnl import RegionPolicy, Runner, compile, explain
 from tvm_byoc_dnnl.errors import InputError
 from tvm_byoc_dnnl.frontend import to_relax
 from tvm_byoc_dnnl.testing.models import ort_run
@@ -151,3 +151,35 @@ def test_two_names_of_one_size() -> None:
     np.testing.assert_array_equal(runner(a, b), a + b)
     with pytest.raises(InputError, match="do not fit the model"):
         runner(a, rand(2, 4))
+
+
+def test_a_size_to_optimise_for_counts_in_reports_and_policies() -> None:
+    model = onnx_model([node("MatMul", ["x", "w"], ["y"])], {"x": ("n", 8)}, {"w": rand(8, 4)})
+    report = explain(model, shapes={"x": ["N:16", 8]})
+    assert (report.totals.flops, report.symbols) == (2 * 16 * 8 * 4, [])
+    policy = RegionPolicy(min_flops=1000)
+    assert len(explain(model, shapes={"x": ["N:16", 8]}, policy=policy).regions) == 1
+    assert not explain(model, policy=policy).regions
+    x = rand(3, 8)
+    got = Runner(compile(model, shapes={"x": ["N:16", 8]}))(x)
+    np.testing.assert_allclose(got, ort_run(model, {"x": x})[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"x": ["N:0", 8]}, "'N:0'; expected a name and a positive number"),
+        ({"x": ["N:2", "N:3"]}, "optimises 'N' for 2 and for 3"),
+    ],
+)
+def test_wrong_sizes_to_optimise_for(shapes: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        to_relax(onnx_model([node("Relu", ["x"], ["y"])], {"x": ("n", "m")}), shapes=shapes)
+
+
+def test_warm_up(runners: dict[str, Any]) -> None:
+    """One input gives the sizes of the other, which has the same names."""
+    runner = runners["encoder"][1]
+    runner.warm_up([{"input_ids": (2, 3)}, {"attention_mask": (1, 7)}])
+    with pytest.raises(InputError, match="not fixed"):
+        runner.warm_up({})

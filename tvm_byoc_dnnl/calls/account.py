@@ -12,7 +12,7 @@ from tvm import relax
 
 from .._compat import dtype_of, is_constant, shape_dims
 from ..annotate.refused import RefusedMatch, read_refused
-from ..cost import call_bytes, call_flops, type_bytes
+from ..cost import call_bytes, call_flops, type_bytes, usual_sizes
 from ..namespace import Namespace
 from ..namespaces import compilers, namespace
 from ..prepare.misses import Miss, read_misses
@@ -40,6 +40,11 @@ def account_of(mod: tvm.IRModule, asked: Sequence[str], *, with_primitives: bool
     with_primitives : bool
         Lower each region once more and ask its library how it runs the result.
     """
+    with usual_sizes(mod) as usual:
+        return _account(mod, asked, with_primitives, usual)
+
+
+def _account(mod: tvm.IRModule, asked: Sequence[str], with_primitives: bool, usual: Mapping[str, int]) -> ReportData:
     flow = read_flow(mod)
     owners = [n.compiler for n in flow.nodes if n.compiler]
     known = compilers()  # a region's codegen may be TVM's own
@@ -78,7 +83,7 @@ def account_of(mod: tvm.IRModule, asked: Sequence[str], *, with_primitives: bool
         calls,
         regions,
         _totals(calls, regions),
-        symbols=flow.symbols(),
+        symbols=[name for name in flow.symbols() if name not in usual],
         unasked=sorted(silent) if with_primitives else [],
         versions=_versions([*_PACKAGES, *(p for ns in by_name.values() for p in ns.doctor.packages)]),
     )

@@ -107,18 +107,19 @@ def _numbers(text: str) -> list[float]:
 
 
 def parse_shapes(_context: click.Context, _parameter: click.Parameter, values: Sequence[str]) -> Shapes:
-    """Shapes by the input's name, out of ``NAME=DIM,DIM,…``; a DIM is a positive number or a name."""
+    """Shapes by the input's name, out of ``NAME=DIM,DIM,…``; a DIM is a positive number, a name or ``NAME:NUMBER``."""
     shapes: Shapes = {}
     for value in values:
         name, separator, dims = value.rpartition("=")
         parts = [d.strip() for d in dims.split(",") if d.strip()]
-        if any(re.fullmatch(r"\w+:\d+", part) for part in parts):
+        if (
+            not separator
+            or not name
+            or not all(re.fullmatch(r"0*[1-9]\d*|[^\W\d]\w*(:0*[1-9]\d*)?", part) for part in parts)
+        ):
             raise click.BadParameter(
-                f"got {value!r}: a size to optimise an open dim for is not supported yet; give the name or the number"
-            )
-        if not separator or not name or not all(re.fullmatch(r"0*[1-9]\d*|[^\W\d]\w*", part) for part in parts):
-            raise click.BadParameter(
-                f"got {value!r}; expected NAME=DIM,DIM,… as in data=1,3,224,224, or data=N,3,224,224 where N stays open"
+                f"got {value!r}; expected NAME=DIM,DIM,… as in data=1,3,224,224, or data=N,3,224,224 where N stays open "
+                "(N:8 optimises it for 8)"
             )
         shapes[name] = tuple(int(part) if part.isdecimal() else part for part in parts)
     return shapes
@@ -150,8 +151,8 @@ def _placement(_context: click.Context, _parameter: click.Parameter, values: Seq
 
 SHAPE = click.option(
     "--shape", "shapes", multiple=True, callback=parse_shapes, metavar="NAME=DIMS",
-    help="Fix an input's shape, as in data=1,3,224,224; a name, as in data=N,3,224,224, leaves a dim open. "
-    "May be repeated.",
+    help="Fix an input's shape, as in data=1,3,224,224; a name, as in data=N,3,224,224, leaves a dim open; "
+    "N:8 optimises it for 8. May be repeated.",
 )  # fmt: skip
 
 

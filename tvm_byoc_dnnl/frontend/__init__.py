@@ -12,8 +12,9 @@ from typing import Any
 import tvm
 
 from ..errors import InputError
+from ..signature import USUAL_SIZES_ATTR
 
-__all__ = ["to_relax"]
+__all__ = ["split_usual_sizes", "to_relax"]
 
 
 def to_relax(model: Any, shapes: Mapping[str, Sequence[int | str]] | None = None) -> tvm.IRModule:
@@ -25,7 +26,8 @@ def to_relax(model: Any, shapes: Mapping[str, Sequence[int | str]] | None = None
         An IRModule is returned as it is. Nothing is changed in the model itself.
     shapes : mapping, optional
         Input name to shape, for dimensions that an ONNX model leaves open: numbers fix them, and a name, such as
-        ``"N"``, leaves a dimension open; equal names are equal sizes.
+        ``"N"``, leaves a dimension open; equal names are equal sizes. ``"N:8"`` leaves it open and says that the model
+        is best optimised for 8.
 
     Returns
     -------
@@ -51,7 +53,11 @@ def to_relax(model: Any, shapes: Mapping[str, Sequence[int | str]] | None = None
     if kind.startswith("onnx.") and kind.endswith(".ModelProto"):
         from .onnx_import import import_onnx
 
-        return import_onnx(model, shapes)
+        shapes, usual = split_usual_sizes(shapes or {})
+        mod = import_onnx(model, shapes)
+        if usual:
+            mod["main"] = mod["main"].with_attr(USUAL_SIZES_ATTR, usual)
+        return mod
     if kind.startswith("torch.export.") and kind.endswith(".ExportedProgram"):
         from .torch_import import import_torch
 
@@ -61,6 +67,31 @@ def to_relax(model: Any, shapes: Mapping[str, Sequence[int | str]] | None = None
         f"cannot import a {kind}; give an IRModule, an onnx.ModelProto, the path of an .onnx file or a "
         "torch.export.ExportedProgram"
     )
+
+
+def split_usual_sizes(
+    shapes: Mapping[str, Sequence[int | str]],
+) -> tuple[dict[str, list[int | str]], dict[str, int]]:
+    """Shapes with ``"N"`` for ``"N:8"``, and the size of each such name.
+
+    Raises
+    ------
+    InputError
+        If a size is no positive number, or a name has two.
+    """
+    usual: dict[str, int] = {}
+
+    def name_of(dim: int | str) -> int | str:
+        if not isinstance(dim, str) or ":" not in dim:
+            return dim
+        name, _, size = dim.partition(":")
+        if not size.isdecimal() or int(size) < 1:
+            raise InputError(f"`shapes` gives {dim!r}; expected a name and a positive number, such as N:8")
+        if usual.setdefault(name, int(size)) != int(size):
+            raise InputError(f"`shapes` optimises {name!r} for {usual[name]} and for {size}; give one size")
+        return name
+
+    return {name: [name_of(dim) for dim in dims] for name, dims in shapes.items()}, usual
 
 
 def _no_shapes(shapes: Mapping[str, Sequence[int | str]] | None, kind: str) -> None:

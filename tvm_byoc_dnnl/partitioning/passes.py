@@ -8,6 +8,7 @@ import tvm
 from tvm import relax
 
 from ..codegen.extern import install_codegen
+from ..cost import usual_sizes
 from ..log import raise_failures, read_log, with_entries
 from ..namespace import Namespace
 from ..namespaces import namespace
@@ -69,7 +70,8 @@ def PartitionGraph(*, policy: RegionPolicy | None = None, strict: bool = False) 
 def partition_module(mod: tvm.IRModule, attempt: Attempt, policy: RegionPolicy | None = None) -> tvm.IRModule:
     """Form the regions for which ``attempt`` finds nothing wrong."""
     fallback = Fallback(mod, attempt, policy)
-    plan = fallback.run()
+    with usual_sizes(mod):
+        plan = fallback.run()
     mod = with_entries(_Outliner(fallback.mod, plan).run(), fallback.entries)
     for compiler in sorted({codegen_of(f) for f in mod.functions.values()} - {""}):
         install_codegen(namespace(compiler))
