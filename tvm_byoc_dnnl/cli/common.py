@@ -118,8 +118,8 @@ def parse_shapes(_context: click.Context, _parameter: click.Parameter, values: S
             or not all(re.fullmatch(r"0*[1-9]\d*|[^\W\d]\w*(:0*[1-9]\d*)?", part) for part in parts)
         ):
             raise click.BadParameter(
-                f"got {value!r}; expected NAME=DIM,DIM,… as in data=1,3,224,224, or data=N,3,224,224 where N stays open "
-                "(N:8 optimises it for 8)"
+                f"got {value!r}; expected NAME=DIM,DIM,… as in data=1,3,224,224, or data=N,3,224,224 where N stays "
+                "open (N:8 optimises it for 8)"
             )
         shapes[name] = tuple(int(part) if part.isdecimal() else part for part in parts)
     return shapes
