@@ -32,6 +32,7 @@ from tvm_byoc_dnnl.comparison import differences
 from tvm_byoc_dnnl.lower.graph import PortableGraph
 from tvm_byoc_dnnl.namespaces import namespace
 from tvm_byoc_dnnl.relax_utils import bindings_of, codegen_of, op_calls
+from tvm_byoc_dnnl.target_options import with_options
 
 __all__ = ["Case", "Operand", "accept", "const", "data", "number", "refuse", "table_tests"]
 
@@ -92,6 +93,8 @@ class Case:
         Run the preparing passes first.
     compiler : str
         Who should take the calls.
+    options : dict
+        Namespace → option → value, as in `compile`.
     """
 
     function: Callable[..., Any]
@@ -101,6 +104,7 @@ class Case:
     within: float | None = None
     prepare: bool = True
     compiler: str = "dnnl"
+    options: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     # ---- the function -------------------------------------------------------------------------------
     @functools.cached_property
@@ -126,7 +130,7 @@ class Case:
                     result = relax.Tuple([builder.emit(r) for r in result])
                 result = builder.emit_output(result)
             builder.emit_func_output(result)
-        return builder.get()
+        return with_options(builder.get(), self.options)
 
     @functools.cached_property
     def prepared(self) -> relax.Function:

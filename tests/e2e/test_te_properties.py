@@ -53,7 +53,7 @@ def translated(mod: tvm.IRModule):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(_PARTS))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.sweep) for part in range(1, _PARTS))])
 def test_translation_keeps_the_meaning(part):
     cases = variations(part)
     refused = {case: why for case in cases if (why := translation_error(case))}
