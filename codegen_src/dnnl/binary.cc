@@ -101,7 +101,7 @@ void LowerBinary(Lowering* lowering, algorithm alg, int first, int second, int r
     int whole = l.Reshaped(Expanded(lowering, second, out), flat);
     op = Describe(l, alg, flat_first, whole, flat_result, Dense(flat, l.dtype(first)));
     if (!l.Emit({op}, /*accept_reference=*/true)) {
-      Fail(ErrorKind::kUnsupported, "oneDNN has no implementation for it here");
+      lowering->FailUnsupported();
     }
   }
   Place place = l.PlaceIn(flat_result, Dense(flat, l.dtype(result)));

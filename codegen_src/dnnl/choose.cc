@@ -33,33 +33,91 @@ bool TakesSum(PrimitiveKind kind) {
 
 bool IsInput(const OpArg& arg) { return arg.arg != DNNL_ARG_DST; }
 
+MemoryDesc Scratchpad(int64_t bytes) {
+  return bytes == 0 ? MemoryDesc() : Dense({bytes}, DType::kUInt8);
+}
+
 bool IsAny(const MemoryDesc& md) { return md.get_format_kind() == dnnl::memory::format_kind::any; }
+
+/// The products that an operation adds up; 0 where it is no product of matrices.
+double ProductsOf(const OpDesc& op) {
+  const Dims dst = op.Find(DNNL_ARG_DST)->md.get_dims();
+  const OpArg* weights = op.Find(DNNL_ARG_WEIGHTS);
+  const auto results = static_cast<double>(ElementCount(dst));
+  switch (op.kind) {
+    case PrimitiveKind::matmul:
+      return results * static_cast<double>(op.Find(DNNL_ARG_SRC)->md.get_dims().back());
+    case PrimitiveKind::convolution:
+    case PrimitiveKind::deconvolution:
+      return results / static_cast<double>(dst[1]) *
+             static_cast<double>(ElementCount(weights->md.get_dims()));
+    default:
+      return 0;
+  }
+}
 
 }  // namespace
 
-bool IsReference(const std::string& impl) { return impl.compare(0, 3, "ref") == 0; }
+/// Adds the bytes of its operands and its result to the work of a candidate.
+void Lowering::CountBytes(Candidate* candidate) const {
+  Work& work = candidate->work;
+  work.weights = work.bytes = work.reordered = 0;
+  const bool is_call = candidate->call.has_value();
+  for (const OpArg& arg : is_call ? candidate->call->args : candidate->op.args) {
+    const MemoryDesc md = is_call ? arg.md : QueryArg(candidate->pd, arg.arg);
+    auto bytes = static_cast<double>(md.get_size());
+    if (is_call && candidate->call->packing && candidate->call->packing->arg == arg.arg)
+      bytes = static_cast<double>(candidate->call->packing->bytes);
+    const bool constant = values_[arg.value].constant;
+    (constant ? work.weights : work.bytes) += bytes;
+    if (!constant && IsInput(arg) && !SameLayout(md, Layout(arg.value))) work.reordered += bytes;
+  }
+}
 
-double DefaultCost(const Choice& choice) { return IsReference(choice.impl) ? 1 : 0; }
-
-Choice Lowering::Choose(const std::vector<OpDesc>& candidates) const {
-  Choice best;
+/// The cheapest primitive.
+Candidate Lowering::Choose(const std::vector<OpDesc>& descriptions) {
+  Candidate best;
   double least = std::numeric_limits<double>::infinity();
-  for (const OpDesc& op : candidates) {
-    Choice choice{op, CreatePrimitiveDesc(op, engine_), {}};
-    if (!choice.pd) continue;
-    choice.impl = choice.pd.impl_info_str();
-    const double cost = cost_(choice);
+  for (const OpDesc& op : descriptions) {
+    Candidate candidate;
+    candidate.op = op;
+    candidate.pd = CreatePrimitiveDesc(op, engine_, &fault_);
+    if (!candidate.pd) continue;
+    candidate.impl = candidate.pd.impl_info_str();
+    candidate.work.products = ProductsOf(op);
+    CountBytes(&candidate);
+    const double cost = cost_(candidate);
     if (cost >= least) continue;
-    best = std::move(choice);
+    best = std::move(candidate);
     least = cost;
-    if (cost <= 0) break;
+  }
+  return best;
+}
+
+/// The cheapest kernel of ours for this operation if it costs less than the primitive, or if there
+/// is no primitive; else the primitive.
+Candidate Lowering::AskKernels(Candidate primitive) const {
+  double least = std::numeric_limits<double>::infinity();
+  if (primitive.pd) {
+    CountBytes(&primitive);  // its layouts are decided now
+    least = cost_(primitive);
+  }
+  Candidate best = primitive;
+  for (Offer offer : kOffers) {
+    std::optional<Candidate> candidate = offer(primitive, *this);
+    if (!candidate) continue;
+    CountBytes(&*candidate);
+    const double cost = cost_(*candidate);
+    if (cost >= least) continue;
+    best = std::move(*candidate);
+    least = cost;
   }
   return best;
 }
 
 /// The same choice described otherwise, if oneDNN answers with the same implementation and the same
 /// layouts of all that was left open; else nothing.
-std::optional<Choice> Lowering::Variant(const Choice& choice, const OpDesc& op) const {
+std::optional<Candidate> Lowering::Variant(const Candidate& choice, const OpDesc& op) const {
   PrimitiveDesc pd = CreatePrimitiveDesc(op, engine_);
   if (!pd || choice.impl != pd.impl_info_str()) return std::nullopt;
   for (size_t i = 0; i < op.args.size(); ++i) {
@@ -67,12 +125,12 @@ std::optional<Choice> Lowering::Variant(const Choice& choice, const OpDesc& op) 
     int arg = op.args[i].arg;
     if (!SameLayout(QueryArg(pd, arg), QueryArg(choice.pd, arg))) return std::nullopt;
   }
-  return Choice{op, pd, choice.impl};
+  return Candidate{op, pd, choice.impl, {}, choice.work};
 }
 
 /// Where the choice would reorder an input, asks whether it runs as well on the layout that is
 /// there.
-void Lowering::KeepInputLayouts(Choice* choice) const {
+void Lowering::KeepInputLayouts(Candidate* choice) const {
   for (size_t i = 0; i < choice->op.args.size(); ++i) {
     const OpArg& arg = choice->op.args[i];
     if (!IsInput(arg) || !IsAny(arg.md) || values_[arg.value].constant) continue;
@@ -80,7 +138,7 @@ void Lowering::KeepInputLayouts(Choice* choice) const {
     if (SameLayout(QueryArg(choice->pd, arg.arg), present)) continue;
     OpDesc op = choice->op;
     op.args[i].md = present;
-    if (std::optional<Choice> variant = Variant(*choice, op)) *choice = std::move(*variant);
+    if (std::optional<Candidate> variant = Variant(*choice, op)) *choice = std::move(*variant);
   }
 }
 
@@ -108,7 +166,7 @@ bool Lowering::MayOverwrite(int value, const Place& place, int result) const {
 }
 
 /// Turns the first `add` of a dying full-size operand into a sum over its memory.
-std::optional<Place> Lowering::SumInPlace(Choice* choice) const {
+std::optional<Place> Lowering::SumInPlace(Candidate* choice) const {
   if (!TakesSum(choice->op.kind)) return std::nullopt;
   OpDesc op = choice->op;
   auto add = std::find_if(op.post_ops.begin(), op.post_ops.end(), [](const PostOpDesc& p) {
@@ -139,7 +197,7 @@ std::optional<Place> Lowering::SumInPlace(Choice* choice) const {
     }
     if (shared) continue;
     add->kind = PostOpDesc::Kind::kSum;
-    std::optional<Choice> variant = Variant(*choice, op);
+    std::optional<Candidate> variant = Variant(*choice, op);
     if (!variant) return std::nullopt;
     *choice = std::move(*variant);
     return place;
@@ -147,7 +205,7 @@ std::optional<Place> Lowering::SumInPlace(Choice* choice) const {
   return std::nullopt;
 }
 
-std::optional<Place> Lowering::OverwriteSource(const Choice& choice) const {
+std::optional<Place> Lowering::OverwriteSource(const Candidate& choice) const {
   const OpArg* src = choice.op.Find(OverwritableArg(choice.op.kind));
   if (src == nullptr) return std::nullopt;
   for (const OpArg& arg : choice.op.args) {
@@ -186,14 +244,14 @@ bool Lowering::IsReadFrom(int buffer) const {
   });
 }
 
-std::optional<Place> Lowering::WriteToOutput(Choice* choice) {
+std::optional<Place> Lowering::WriteToOutput(Candidate* choice) {
   const int value = choice->op.Find(DNNL_ARG_DST)->value;
   std::optional<Place> place = OutputPlace(value);
   if (!place) return std::nullopt;
   if (!SameLayout(QueryArg(choice->pd, DNNL_ARG_DST), place->md)) {
     OpDesc op = choice->op;
     op.Find(DNNL_ARG_DST)->md = place->md;
-    std::optional<Choice> variant = Variant(*choice, op);
+    std::optional<Candidate> variant = Variant(*choice, op);
     if (!variant) return std::nullopt;
     *choice = std::move(*variant);
   }
@@ -201,16 +259,38 @@ std::optional<Place> Lowering::WriteToOutput(Choice* choice) {
   return place;
 }
 
-bool Lowering::Emit(std::vector<OpDesc> candidates, bool accept_reference) {
-  Choice choice = Choose(candidates);
-  if (!choice.pd || (!accept_reference && IsReference(choice.impl))) return false;
-  KeepInputLayouts(&choice);
-  const int output = choice.op.Find(DNNL_ARG_DST)->value;
-  std::optional<Place> place = WriteToOutput(&choice);
-  if (!place) place = SumInPlace(&choice);
-  if (!place) place = OverwriteSource(choice);
-  if (EmitWinograd(choice, place)) return true;
+bool Lowering::Emit(const std::vector<OpDesc>& descriptions, bool accept_reference) {
+  Candidate choice = Choose(descriptions);
+  if (!choice.pd || (IsReference(choice.impl) && !accept_reference)) {
+    choice = Candidate();
+    choice.op = descriptions.front();
+  }
+  std::optional<Place> place;
+  if (choice.pd) {
+    KeepInputLayouts(&choice);
+    place = WriteToOutput(&choice);
+    if (!place) place = SumInPlace(&choice);
+    if (!place) place = OverwriteSource(choice);
+  }
+  choice = AskKernels(std::move(choice));
+  if (!choice.pd && !choice.call) return false;
+  if (choice.call) {
+    EmitCall(choice, place);
+  } else {
+    EmitPrimitive(choice, place);
+  }
+  return true;
+}
 
+/// The place of a result: the one that was found for it, or new memory.
+Place Lowering::PlaceResult(int value, std::optional<Place> place, const MemoryDesc& md) {
+  if (!place) return Allocate(value, md);
+  place->md = md;
+  SetPlace(value, *place);
+  return *place;
+}
+
+void Lowering::EmitPrimitive(const Candidate& choice, const std::optional<Place>& place) {
   std::vector<StepArg> args;
   for (const OpArg& arg : choice.op.args) {
     if (IsInput(arg)) args.push_back({arg.arg, PlaceIn(arg.value, QueryArg(choice.pd, arg.arg))});
@@ -229,16 +309,51 @@ bool Lowering::Emit(std::vector<OpDesc> candidates, bool accept_reference) {
     add(DNNL_ARG_ATTR_SCALES, s.scale);
     add(DNNL_ARG_ATTR_ZERO_POINTS, s.zero_point);
   }
-  const MemoryDesc dst = QueryArg(choice.pd, DNNL_ARG_DST);
-  if (place) {
-    place->md = dst;
-    SetPlace(output, *place);
-  } else {
-    place = Allocate(output, dst);
-  }
-  args.push_back({DNNL_ARG_DST, *place});
+  const int output = choice.op.Find(DNNL_ARG_DST)->value;
+  args.push_back({DNNL_ARG_DST, PlaceResult(output, place, QueryArg(choice.pd, DNNL_ARG_DST))});
   AddStep(choice, std::move(args), /*conversion=*/false);
-  return true;
+}
+
+void Lowering::EmitCall(const Candidate& choice, const std::optional<Place>& place) {
+  const KernelCall& call = *choice.call;
+  auto is_sum = [&](const OpArg& arg) {  // its operand lies where the result will
+    for (size_t i = 0; i < choice.op.post_ops.size(); ++i) {
+      if (arg.arg == PostOpArg(i)) return choice.op.post_ops[i].kind == PostOpDesc::Kind::kSum;
+    }
+    return false;
+  };
+  Step step = KernelStep(*call.kernel, call.params);
+  step.impl = choice.impl;
+  step.op = choice.op;  // for reports
+  for (const OpArg& arg : call.args) {
+    Place at;
+    if (!IsInput(arg)) {
+      at = PlaceResult(arg.value, place, arg.md);
+    } else if (call.packing && call.packing->arg == arg.arg) {
+      at = PackFor(*call.packing, arg);
+    } else if (is_sum(arg)) {
+      at = *place;
+      at.md = arg.md;
+    } else {
+      at = PlaceIn(arg.value, arg.md);
+    }
+    step.args.push_back({arg.arg, at});
+  }
+  AddStep(std::move(step), Scratchpad(call.scratch_bytes));
+}
+
+/// A constant in the form that a kernel makes of it once; plans for other shapes share it.
+Place Lowering::PackFor(const KernelCall::Packing& packing, const OpArg& arg) {
+  const MemoryDesc md = Dense({packing.bytes}, DType::kUInt8);
+  const bool of_graph = arg.value < static_cast<int>(graph_.tensors.size());
+  const Place packed{
+      AddBuffer(/*constant=*/true, packing.bytes, {of_graph ? arg.value : -1, md, packing.kernel}),
+      0, md};
+  Step step = KernelStep(*packing.kernel, packing.params);
+  step.conversion = true;
+  step.args = {{DNNL_ARG_FROM, PlaceIn(arg.value, arg.md)}, {DNNL_ARG_TO, packed}};
+  AddStep(std::move(step), MemoryDesc());
+  return packed;
 }
 
 Place Lowering::NewPlace(int value, const MemoryDesc& md) {
@@ -280,7 +395,7 @@ bool Lowering::AllConstant(const std::vector<StepArg>& args) const {
   });
 }
 
-void Lowering::AddStep(const Choice& choice, std::vector<StepArg> args, bool conversion) {
+void Lowering::AddStep(const Candidate& choice, std::vector<StepArg> args, bool conversion) {
   Step step;
   step.node = current_node_;
   step.op = choice.op;
@@ -293,6 +408,7 @@ void Lowering::AddStep(const Choice& choice, std::vector<StepArg> args, bool con
 
 void Lowering::AddStep(Step step, const MemoryDesc& scratchpad) {
   const bool init = AllConstant(step.args);
+  step.fault = fault_;
   if (scratchpad.get_size() > 0) {
     int buffer = AddBuffer(init, static_cast<int64_t>(scratchpad.get_size()), {-1, scratchpad});
     step.args.push_back({DNNL_ARG_SCRATCHPAD, {buffer, 0, scratchpad}});
@@ -315,7 +431,7 @@ void Lowering::Copy(int from, int into, const Place& part) {
   op.kind = PrimitiveKind::reorder;
   const Place source = Primary(from);
   op.args = {{DNNL_ARG_FROM, from, source.md}, {DNNL_ARG_TO, into, part.md}};
-  Choice choice = Choose({op});
+  Candidate choice = Choose({op});
   if (!choice.pd) {
     Fail(ErrorKind::kUnsupported, "oneDNN cannot reorder ", ToString(source.md), " to ",
          ToString(part.md));
@@ -323,29 +439,29 @@ void Lowering::Copy(int from, int into, const Place& part) {
   AddStep(choice, {{DNNL_ARG_FROM, source}, {DNNL_ARG_TO, part}}, /*conversion=*/true);
 }
 
-void Lowering::EmitKernel(const Kernel& kernel, std::vector<int64_t> params,
-                          const std::vector<OpArg>& args, int64_t scratch_bytes) {
+Step Lowering::KernelStep(const Kernel& kernel, std::vector<int64_t> params) const {
   Step step;
   step.node = current_node_;
   step.impl = kernel.name;
   step.kernel = &kernel;
   step.params = std::move(params);
+  return step;
+}
+
+void Lowering::EmitKernel(const Kernel& kernel, std::vector<int64_t> params,
+                          const std::vector<OpArg>& args, int64_t scratch_bytes) {
+  Step step = KernelStep(kernel, std::move(params));
   for (const OpArg& arg : args) {
     step.args.push_back(
         {arg.arg, IsInput(arg) ? PlaceIn(arg.value, arg.md) : Allocate(arg.value, arg.md)});
   }
-  AddStep(std::move(step),
-          scratch_bytes == 0 ? MemoryDesc() : Dense({scratch_bytes}, DType::kUInt8));
+  AddStep(std::move(step), Scratchpad(scratch_bytes));
 }
 
 void Lowering::Fill(int value, const std::string& element) {
   const Place& place = Primary(value);
-  Step step;
-  step.node = current_node_;
-  step.impl = kFill.name;
-  step.kernel = &kFill;
-  step.params = {static_cast<int64_t>(place.md.get_size()), static_cast<int64_t>(element.size()),
-                 0};
+  Step step = KernelStep(
+      kFill, {static_cast<int64_t>(place.md.get_size()), static_cast<int64_t>(element.size()), 0});
   std::memcpy(&step.params.back(), element.data(), element.size());
   step.args = {{DNNL_ARG_DST, place}};
   AddStep(std::move(step), MemoryDesc());

@@ -63,7 +63,7 @@ static void LowerConcat(const NodeView& n) {
     return op;
   };
   if (!l.Emit({describe(false), describe(true)}, /*accept_reference=*/true)) {
-    Fail(ErrorKind::kUnsupported, "oneDNN has no implementation for it here");
+    n.lowering.FailUnsupported();
   }
 }
 

@@ -18,7 +18,8 @@ std::shared_ptr<AlignedBuffer> PackedStore::Find(const PackedKey& key) {
   if (key.tensor < 0) return nullptr;
   std::lock_guard<std::mutex> lock(mutex_);
   for (const Entry& entry : entries_) {
-    if (entry.key.tensor == key.tensor && entry.key.md == key.md) {
+    if (entry.key.tensor == key.tensor && entry.key.md == key.md &&
+        entry.key.packing == key.packing) {
       if (auto buffer = entry.buffer.lock()) return buffer;
     }
   }

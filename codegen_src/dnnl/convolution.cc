@@ -8,6 +8,7 @@ std::vector<OpDesc> Describe(const NodeView& n, dnnl::primitive::kind kind, dnnl
   OpDesc op;
   op.kind = kind;
   op.alg = alg;
+  op.preferred = n.a.alg;
   op.strides = n.a.strides;
   op.dilates = n.a.dilations;
   for (int64_t& dilation : op.dilates) --dilation;  // oneDNN counts the holes

@@ -35,10 +35,15 @@ Lowering::Lowering(const Graph& graph, const Shapes& shapes, const dnnl::engine&
 
 void Lowering::LeaveOutputs() { destinations_.assign(destinations_.size(), std::nullopt); }
 
+void Lowering::FailUnsupported(const std::string& message) const {
+  Fail(ErrorKind::kUnsupported, message, fault_.empty() ? "" : "; ", fault_);
+}
+
 Program Lowering::Run() {
   PlaceArguments();
   for (size_t i = 0; i < graph_.nodes.size(); ++i) {
     current_node_ = static_cast<int>(i);
+    fault_.clear();
     try {
       LowerNode(graph_.nodes[i]);
     } catch (const Error& error) {
@@ -170,7 +175,7 @@ bool Lowering::EmitFused(const Node& node, size_t count) {
     op.scalings = Scalings(node, *this, op.args[0].value != node.inputs[0]);
   }
   LastUses last_uses = Protect(node, count);
-  bool done = Emit(std::move(candidates), /*accept_reference=*/false);
+  bool done = Emit(candidates, /*accept_reference=*/false);
   if (done && !is_all) ApplyPostOps(node, count, result);
   Restore(last_uses);
   return done;
@@ -214,8 +219,7 @@ void Lowering::LowerBare(const NodeView& n, bool tried) {
     if (!tried && Emit(row.describe(n), /*accept_reference=*/false)) return;
     if (row.lower == nullptr && Emit(row.describe(n), /*accept_reference=*/true)) return;
   }
-  if (row.lower == nullptr)
-    Fail(ErrorKind::kUnsupported, "oneDNN has no implementation for it here");
+  if (row.lower == nullptr) FailUnsupported();
   row.lower(n);
 }
 
@@ -267,7 +271,7 @@ void Lowering::ApplyPostOps(const Node& node, size_t first, int value) {
       if (post_op.kind == PostOpDesc::Kind::kBinary) {
         LowerBinary(this, op.alg, value, post_op.value, result);
       } else if (!Emit({op}, /*accept_reference=*/true)) {
-        Fail(ErrorKind::kUnsupported, "oneDNN has no implementation of post-op ", i, " here");
+        FailUnsupported(Cat("oneDNN has no implementation of post-op ", i, " here"));
       }
     }
     value = result;

@@ -6,7 +6,6 @@
 
 #include <deque>
 #include <dnnl.hpp>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,11 +13,8 @@
 
 #include "common/graph.h"
 #include "common/memory_plan.h"
+#include "dnnl/candidate.h"
 #include "dnnl/layout.h"
-#include "dnnl/op_desc.h"
-#include "kernels/kernels.h"
-
-struct byoc_winograd_params;
 
 namespace tvm_byoc_dnnl {
 
@@ -39,6 +35,7 @@ struct StepArg {
 struct Step {
   int node = -1;  // of the graph; the number of nodes for what delivers the outputs
   std::string impl;
+  std::string fault;          // of a primitive that was refused before this one
   bool conversion = false;    // a reorder that no node asked for
   std::vector<StepArg> args;  // the scratchpad stands last
   // a primitive
@@ -49,10 +46,12 @@ struct Step {
   std::vector<int64_t> params;
 };
 
-/// What a packed buffer holds, if plans may share it: a tensor of the graph in a layout.
+/// What a packed buffer holds, if plans may share it: a tensor of the graph in a layout, or in the
+/// form that a kernel made.
 struct PackedKey {
   int tensor = -1;
   MemoryDesc md;
+  const Kernel* packing = nullptr;
 };
 
 struct Program {
@@ -65,20 +64,6 @@ struct Program {
 
 /// The buffers as the executor knows them: what is packed apart from what only packing needs.
 std::vector<byoc_buffer> ListBuffers(const Program& program);
-
-/// A way to compute something that oneDNN has.
-struct Choice {
-  OpDesc op;
-  PrimitiveDesc pd;
-  std::string impl;
-};
-
-/// What a choice costs, compared with others for the same: at least 0, and where it is 0 no other
-/// is looked for. Of equal ones the first is taken.
-using CostModel = std::function<double(const Choice&)>;
-
-/// Reference implementations cost more than all others, which cost the same: nothing.
-double DefaultCost(const Choice& choice);
 
 class NodeView;
 
@@ -111,10 +96,10 @@ class Lowering {
   /// one would.
   int NewOutput(int value, const Dims& shape);
 
-  /// Emits the cheapest of the candidates.
-  /// Inputs are reordered to the layouts it expects. False if there is none, or only a reference
-  /// one that `accept_reference` rules out.
-  bool Emit(std::vector<OpDesc> candidates, bool accept_reference);
+  /// Emits the cheapest of the candidates: a primitive for one of these descriptions, or a kernel
+  /// of ours. Inputs are reordered to the layouts it expects. False if there is none, or only a
+  /// reference one that `accept_reference` rules out.
+  bool Emit(const std::vector<OpDesc>& descriptions, bool accept_reference);
 
   /// `value` lies here (a view of another value's place).
   void SetPlace(int value, Place place) { values_[value].places.push_back(std::move(place)); }
@@ -141,6 +126,10 @@ class Lowering {
   void Convert(int from, const Scaling& of_source, int to, const Scaling& of_result,
                bool has_groups);
 
+  /// Throws Error(kUnsupported), with the fault of a primitive that was refused.
+  [[noreturn]] void FailUnsupported(
+      const std::string& message = "oneDNN has no implementation for it here") const;
+
   const dnnl::engine& engine() const { return engine_; }
 
  private:
@@ -166,20 +155,25 @@ class Lowering {
   std::vector<PostOpDesc> PostOps(const Node& node) const;
   void DeliverOutputs();
   void DropDeadSteps();
-  Choice Choose(const std::vector<OpDesc>& candidates) const;
-  std::optional<Choice> Variant(const Choice& choice, const OpDesc& op) const;
-  void KeepInputLayouts(Choice* choice) const;
-  std::optional<Place> SumInPlace(Choice* choice) const;
-  std::optional<Place> OverwriteSource(const Choice& choice) const;
-  std::optional<Place> WriteToOutput(Choice* choice);
-  bool EmitWinograd(const Choice& choice, const std::optional<Place>& place);
-  Place PackForWinograd(const byoc_winograd_params& w, int weights);
+  Candidate Choose(const std::vector<OpDesc>& descriptions);
+  void CountBytes(Candidate* candidate) const;
+  Candidate AskKernels(Candidate primitive) const;
+  std::optional<Candidate> Variant(const Candidate& choice, const OpDesc& op) const;
+  void KeepInputLayouts(Candidate* choice) const;
+  std::optional<Place> SumInPlace(Candidate* choice) const;
+  std::optional<Place> OverwriteSource(const Candidate& choice) const;
+  std::optional<Place> WriteToOutput(Candidate* choice);
+  void EmitPrimitive(const Candidate& choice, const std::optional<Place>& place);
+  void EmitCall(const Candidate& choice, const std::optional<Place>& place);
+  Step KernelStep(const Kernel& kernel, std::vector<int64_t> params) const;
+  Place PlaceResult(int value, std::optional<Place> place, const MemoryDesc& md);
+  Place PackFor(const KernelCall::Packing& packing, const OpArg& arg);
   Place NewPlace(int value, const MemoryDesc& md);
   std::optional<Place> OutputPlace(int value) const;
   bool IsReadFrom(int buffer) const;
   bool MayOverwrite(int value, const Place& place, int result) const;
   int AddBuffer(bool constant, int64_t bytes, PackedKey key);
-  void AddStep(const Choice& choice, std::vector<StepArg> args, bool conversion);
+  void AddStep(const Candidate& choice, std::vector<StepArg> args, bool conversion);
   void AddStep(Step step, const MemoryDesc& scratchpad);
   bool AllConstant(const std::vector<StepArg>& args) const;
   bool AllConstant(const std::vector<int>& values) const;
@@ -192,11 +186,9 @@ class Lowering {
   std::vector<bool> output_written_;
   std::vector<int> output_buffers_;
   int current_node_ = 0;
+  std::string fault_;  // why a primitive of the current node was refused, if one was
   Program program_;
 };
-
-/// Whether this name of an implementation is a reference one, i.e. far from the machine's speed.
-bool IsReference(const std::string& impl);
 
 }  // namespace tvm_byoc_dnnl
 

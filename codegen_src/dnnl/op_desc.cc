@@ -45,7 +45,6 @@ PrimitiveDesc NewPrimitiveDesc(const OpDesc& op, const dnnl::engine& engine) {
   }
   dnnl_primitive_desc_t pd = nullptr;
   if (Create(op, engine.get(), attr.get(), &pd) == dnnl_success) result.reset(pd);
-  if (result && KnownFault(op, result) != nullptr) return PrimitiveDesc();
   return result;
 }
 
@@ -65,9 +64,14 @@ auto* FindArg(Args& args, int arg) {
 const OpArg* OpDesc::Find(int arg) const { return FindArg(args, arg); }
 OpArg* OpDesc::Find(int arg) { return FindArg(args, arg); }
 
-PrimitiveDesc CreatePrimitiveDesc(const OpDesc& op, const dnnl::engine& engine) {
+PrimitiveDesc CreatePrimitiveDesc(const OpDesc& op, const dnnl::engine& engine,
+                                  std::string* fault) {
   static auto* cache = new DescriptorCache(kDescriptors);  // outlives all
-  return cache->Get(op, [&] { return NewPrimitiveDesc(op, engine); });
+  PrimitiveDesc result = cache->Get(op, [&] { return NewPrimitiveDesc(op, engine); });
+  const char* known = result ? KnownFault(op, result) : nullptr;
+  if (known == nullptr) return result;
+  if (fault != nullptr) *fault = Cat(result.impl_info_str(), " is not used: ", known);
+  return PrimitiveDesc();
 }
 
 MemoryDesc QueryArg(const PrimitiveDesc& pd, int arg) {

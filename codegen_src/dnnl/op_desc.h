@@ -45,7 +45,8 @@ struct OpDesc {
   Dims strides, dilates, pad_begin, pad_end, kernel;
   float alpha = 0, beta = 0, k = 0, p = 0, epsilon = 0;
   int64_t axis = 0, group_size = 0, local_size = 0;
-  unsigned flags = 0;  // of the normalisations
+  unsigned flags = 0;     // of the normalisations
+  std::string preferred;  // the algorithm that the graph asks for among kernels of ours
   std::vector<PostOpDesc> post_ops;
   std::vector<ScalingDesc> scalings;
 
@@ -53,8 +54,10 @@ struct OpDesc {
   OpArg* Find(int arg);
 };
 
-/// An empty descriptor if oneDNN has no implementation. Asked once for equal descriptions.
-PrimitiveDesc CreatePrimitiveDesc(const OpDesc& op, const dnnl::engine& engine);
+/// An empty descriptor if oneDNN has no implementation, or one that computes wrong: `fault`, where
+/// it is given, then says so. oneDNN is asked once for equal descriptions.
+PrimitiveDesc CreatePrimitiveDesc(const OpDesc& op, const dnnl::engine& engine,
+                                  std::string* fault = nullptr);
 
 /// The layout that the primitive expects for a DNNL_ARG_*.
 MemoryDesc QueryArg(const PrimitiveDesc& pd, int arg);

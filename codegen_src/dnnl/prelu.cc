@@ -31,7 +31,7 @@ static void LowerPRelu(const NodeView& n) {
              {DNNL_ARG_WEIGHTS, expanded, AnyLayout(weights, l.dtype(expanded))},
              n.OutAny()};
   if (!l.Emit({op}, /*accept_reference=*/true)) {
-    Fail(ErrorKind::kUnsupported, "oneDNN has no implementation for it here");
+    n.lowering.FailUnsupported();
   }
 }
 

@@ -78,7 +78,7 @@ static void LowerReduction(const NodeView& n) {
   op.args = {{DNNL_ARG_SRC, source, l.Layout(source)},
              {DNNL_ARG_DST, result, Dense(flat, n.OutDType())}};
   if (!l.Emit({op}, /*accept_reference=*/true)) {
-    Fail(ErrorKind::kUnsupported, "oneDNN has no implementation for it here");
+    l.FailUnsupported();
   }
   place = l.Primary(result);  // the kept axes are in order, the others are 1
   place.md = Dense(out, n.OutDType());

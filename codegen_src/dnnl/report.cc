@@ -114,7 +114,8 @@ json::Object ProbeGraph(const Graph& graph, bool delivers) {
         if (steps == &program.steps && IsSlow(step) && reason.empty()) {
           reason =
               Cat("node ", step.node, ", ", DescribeNode(graph, graph.nodes[step.node], shapes),
-                  ": oneDNN has only its reference implementation (", step.impl, ") here");
+                  ": oneDNN has only its reference implementation (", step.impl, ") here",
+                  step.fault.empty() ? "" : "; ", step.fault);
         }
       }
     }

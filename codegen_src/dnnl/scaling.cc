@@ -141,8 +141,8 @@ void Lowering::LowerScaled(const Node& node) {
   const bool has_attributes = IsOfProduct(plain, *this) || IsOfBinary(plain, *this);
   if (has_attributes && EmitFused(plain, plain.post_ops.size())) return;
   if (IsProduct(node.kind) && dtype(node.output) == DType::kInt32 && node.output_scaling.IsNone()) {
-    Fail(ErrorKind::kUnsupported,
-         "oneDNN has no exact product of integers with these scales and zero points here");
+    FailUnsupported(
+        "oneDNN has no exact product of integers with these scales and zero points here");
   }
   for (int i = 0; i < node.own_inputs; ++i) {
     if (IsInteger(dtype(plain.inputs[i])) || !plain.scalings[i].IsNone()) to_float(i);

@@ -4,6 +4,7 @@
 #include "dnnl/lowering.h"
 
 #include <algorithm>
+#include <set>
 
 #include "check.h"
 #include "dnnl/descriptor_cache.h"
@@ -144,8 +145,43 @@ TEST(TheCheapestCandidateIsTaken) {
     return false;
   };
   CHECK(source_is_dense(DefaultCost));  // the first, since all are real implementations
-  CHECK(!source_is_dense(
-      [](const Choice& choice) { return IsDense(choice.op.Find(DNNL_ARG_SRC)->md) ? 2.0 : 1.0; }));
+  CHECK(!source_is_dense([](const Candidate& choice) {
+    return IsDense(choice.op.Find(DNNL_ARG_SRC)->md) ? 2.0 : 1.0;
+  }));
+}
+
+/// Lowers under a cost, and lists the candidates that it was asked for.
+std::string NameOfConvolution(const Graph& graph, const CostModel& cost,
+                              std::vector<std::pair<std::string, std::string>>* asked = nullptr) {
+  auto listed = [&](const Candidate& candidate) {
+    if (asked != nullptr) asked->emplace_back(WorkloadKey(candidate.op), CandidateName(candidate));
+    return cost(candidate);
+  };
+  for (const Step& step : Lowering(graph, Specialise(graph, {}), CpuEngine(), listed).Run().steps) {
+    if (!step.conversion && step.node == 0) return step.impl;
+  }
+  return "";
+}
+
+TEST(OneCostRanksPrimitivesAndKernels) {
+  const Graph graph = ParseGraph(Network({Conv(0, 2)}, "[2]"));
+  std::vector<std::pair<std::string, std::string>> asked;
+  const std::string primitive = NameOfConvolution(
+      graph, [](const Candidate& candidate) { return candidate.call ? 2.0 : 1.0; }, &asked);
+  const std::string kernel = NameOfConvolution(
+      graph, [](const Candidate& candidate) { return candidate.call ? 1.0 : 2.0; });
+  CHECK(primitive.find("winograd") == std::string::npos);
+  if (asked.size() == 1) return;  // a CPU without AVX2
+  CHECK(kernel.find("winograd_4x4:") == 0);
+  std::set<std::string> keys, names;  // a database of measurements finds a candidate by both
+  for (const auto& [key, name] : asked) {
+    if (key.find("reorder") == 0) continue;
+    keys.insert(key);
+    names.insert(name);
+  }
+  CHECK_EQUAL(keys.size(), 1u);
+  CHECK(keys.begin()->find("convolution") == 0);
+  CHECK_EQUAL(names.size(), 2u);
 }
 
 TEST(NodesThatLeadNowhereAreNotRun) {

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ways to compute an operation (primitives of oneDNN in several layouts, kernels of ours), and
+// their costs, by which one of them is chosen.
+#ifndef TVM_BYOC_DNNL_DNNL_CANDIDATE_H_
+#define TVM_BYOC_DNNL_DNNL_CANDIDATE_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dnnl/op_desc.h"
+#include "kernels/kernels.h"
+
+namespace tvm_byoc_dnnl {
+
+/// The amounts of work that cost time. Lowering counts the bytes.
+struct Work {
+  double products = 0;   // multiplications and additions, those of padding included
+  double vectors = 0;    // that a kernel transforms before and after its products
+  double weights = 0;    // bytes of constant operands, as packed
+  double bytes = 0;      // of all other operands and of the result
+  double reordered = 0;  // bytes of the operands that need another layout first
+};
+
+/// A kernel of ours in the place of a primitive.
+struct KernelCall {
+  const Kernel* kernel = nullptr;
+  std::vector<int64_t> params;
+  /// Its data in order, each in the layout that it takes: inputs, operands of binary and sum
+  /// post-ops (PostOpArg), and at the end the result (DNNL_ARG_DST).
+  std::vector<OpArg> args;
+  int64_t scratch_bytes = 0;  // that it may use while it runs
+  /// A constant operand in a form of its own, which a kernel makes once.
+  struct Packing {
+    int arg = 0;
+    const Kernel* kernel = nullptr;
+    std::vector<int64_t> params;
+    int64_t bytes = 0;
+  };
+  std::optional<Packing> packing;
+};
+
+struct Candidate {
+  OpDesc op;                       // the layouts of a primitive may be open ("any")
+  PrimitiveDesc pd;                // empty if oneDNN has no primitive for it
+  std::string impl;                // "jit:avx2", "winograd_4x4:avx2"
+  std::optional<KernelCall> call;  // if a kernel of ours computes it
+  Work work;
+};
+
+/// Whether this name of an implementation is a reference one, i.e. far from the machine's speed.
+bool IsReference(const std::string& impl);
+
+/// The operation without its layouts: "convolution f32 1x64x56x56 f32 64x64x3x3 ... relu". A
+/// measurement of a candidate is stored under this key and the candidate's name.
+std::string WorkloadKey(const OpDesc& op);
+
+/// The implementation and its layouts: "jit:avx2 f32:acdb:1x64x56x56 ...".
+std::string CandidateName(const Candidate& candidate);
+
+/// The estimated or measured seconds of a candidate. Of equally fast ones the first is taken.
+using CostModel = std::function<double(const Candidate&)>;
+
+/// Seconds by the rates of cost.cc, which are fitted to measurements.
+double DefaultCost(const Candidate& candidate);
+
+class Lowering;
+
+/// A kernel of ours for the operation of `primitive`: it has the layouts that are decided already,
+/// or no primitive (an empty `pd`) where oneDNN has none. Nothing if the kernel cannot compute it.
+using Offer = std::optional<Candidate> (*)(const Candidate& primitive, const Lowering& values);
+
+std::optional<Candidate> OfferWinograd(const Candidate& primitive, const Lowering& values);
+
+/// A new kernel: its function above, and its name here.
+constexpr Offer kOffers[] = {OfferWinograd};
+
+}  // namespace tvm_byoc_dnnl
+
+#endif  // TVM_BYOC_DNNL_DNNL_CANDIDATE_H_

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// The names of candidates, and the model of their costs.
+#include <dnnl_debug.h>
+
+#include "common/support/error.h"
+#include "dnnl/candidate.h"
+#include "dnnl/kernel_call.h"
+#include "dnnl/primitives.h"
+
+namespace tvm_byoc_dnnl {
+namespace {
+
+using PrimitiveKind = dnnl::primitive::kind;
+
+/// Seconds for each unit of Work.
+struct Rates {
+  const char* family;
+  byoc_isa isa;
+  double products, vectors, weights, far_weights, bytes, reordered;
+};
+
+/// Two threads of a Cascade Lake at 2.5 GHz. The first row of a family and an instruction set.
+/// `far_weights` is added where the weights are too many to stay in the last cache.
+constexpr Rates kRates[] = {
+    {"convolution", BYOC_AVX512, 6.9e-12, 0, 0, 0, 0, 1e-10},
+    {"convolution", BYOC_AVX2, 13.5e-12, 0, 0, 0, 0, 1e-10},
+    {"winograd", BYOC_AVX512, 10.6e-12, 2.0e-9, 9.5e-12, 27e-12, 0, 1e-10},
+    {"winograd", BYOC_AVX2, 16.7e-12, 2.4e-9, 15.7e-12, 27e-12, 0, 1e-10},
+    {"", BYOC_AVX512, 10e-12, 0, 0, 0, 1e-10, 1e-10},
+    {"", BYOC_AVX2, 20e-12, 0, 0, 0, 1e-10, 1e-10},
+};
+constexpr double kManyWeights = 16 << 20;  // bytes
+constexpr double kReference = 100;         // times as slow as the others
+
+std::string FamilyOf(const Candidate& candidate) {
+  if (candidate.call) return candidate.call->kernel->name;
+  return candidate.op.kind == PrimitiveKind::convolution ? "convolution" : "";
+}
+
+const Rates& RatesOf(const std::string& family, byoc_isa isa) {
+  for (const Rates& rates : kRates) {
+    if (rates.isa == isa && (family == rates.family || *rates.family == '\0')) return rates;
+  }
+  return kRates[0];
+}
+
+std::string Shape(const MemoryDesc& md) {
+  const std::string text = ToString(md);  // dtype : order : shape
+  return text.substr(0, text.find(':')) + " " + text.substr(text.rfind(':') + 1);
+}
+
+}  // namespace
+
+bool IsReference(const std::string& impl) { return impl.compare(0, 3, "ref") == 0; }
+
+double DefaultCost(const Candidate& candidate) {
+  const Work& work = candidate.work;
+  const Rates& rates = RatesOf(FamilyOf(candidate), KernelIsa().value_or(BYOC_AVX2));
+  const double weights =
+      work.weights * (rates.weights + (work.weights > kManyWeights ? rates.far_weights : 0));
+  const double seconds = work.products * rates.products + work.vectors * rates.vectors + weights +
+                         work.bytes * rates.bytes;
+  return (IsReference(candidate.impl) ? kReference : 1) * seconds +
+         work.reordered * rates.reordered;
+}
+
+std::string WorkloadKey(const OpDesc& op) {
+  std::string key = dnnl_prim_kind2str(static_cast<dnnl_primitive_kind_t>(op.kind));
+  if (op.alg != dnnl::algorithm::undef) key += " " + PrintAlgorithm(op.alg);
+  for (const OpArg& arg : op.args) key += " " + Shape(arg.md);
+  auto add = [&](const char* name, const Dims& dims) {
+    if (!dims.empty()) key += Cat(" ", name, Join(dims));
+  };
+  add("k", op.kernel);
+  add("s", op.strides);
+  add("d", op.dilates);
+  add("p", op.pad_begin);
+  add("q", op.pad_end);
+  if (op.axis != 0) key += Cat(" axis", op.axis);
+  for (const ScalingDesc& s : op.scalings) key += Cat(" scaled", s.arg, ":", s.scale_mask);
+  for (const PostOpDesc& post_op : op.post_ops) {
+    key += post_op.kind == PostOpDesc::Kind::kSum ? " sum" : " " + PrintAlgorithm(post_op.alg);
+    if (post_op.kind == PostOpDesc::Kind::kBinary) key += " " + Shape(post_op.md);
+  }
+  return key;
+}
+
+std::string CandidateName(const Candidate& candidate) {
+  std::string name = candidate.impl;
+  for (const OpArg& arg : candidate.call ? candidate.call->args : candidate.op.args) {
+    name += " " + ToString(candidate.call ? arg.md : QueryArg(candidate.pd, arg.arg));
+  }
+  return name;
+}
+
+}  // namespace tvm_byoc_dnnl
