@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each kind of node demands of its shapes, dtypes and attributes.
+// Checks nodes by the rules of their kinds (kind_rows.h); the helpers that the rules share.
 #include <algorithm>
 
 #include "common/graph.h"
@@ -205,191 +205,16 @@ void CheckWindows(const Checker& c, int64_t least_end) {
   if (c.HasBias()) c.NeedShape("bias", c.In(2), {expected[1]});
 }
 
-void CheckConvolution(const Checker& c) { CheckWindows<WindowOut>(c, 0); }
-void CheckDeconvolution(const Checker& c) { CheckWindows<TransposedOut>(c, -kMaxAttr); }
-
-void CheckMatmul(const Checker& c) {
-  const Dims& src = c.In(0);
-  const Dims& weights = c.In(1);
-  size_t rank = src.size();
-  c.Need(rank >= 2 && weights.size() == rank, "two operands of one rank, at least 2");
-  if (!Same(src[rank - 1], weights[rank - 2])) {
-    c.Fault("K is ", src[rank - 1], " in the source and ", weights[rank - 2], " in the weights");
-  }
-  Dims expected = BroadcastShape(c, src, weights, rank - 2);
-  expected.push_back(src[rank - 2]);
-  expected.push_back(weights[rank - 1]);
-  c.NeedOut(expected);
-  if (c.HasBias()) {
-    c.NeedBroadcast("bias", c.In(2), expected);
-    c.Need(c.In(2)[rank - 2] == 1, "a bias […,]1,N");
-  }
-}
-
-void CheckPooling(const Checker& c) {
-  NeedWindowRank(c);
-  c.NeedList("kernel", c.a.kernel, static_cast<size_t>(c.SpatialRank()), 1);
-  NeedWindow(c, 0);
-  const Dims& src = c.In(0);
-  Dims expected = {src[0], src[1]};
-  for (size_t i = 0; i + 2 < src.size(); ++i) {
-    expected.push_back(WindowOut(c, src[i + 2], c.a.kernel[i], i));
-  }
-  c.NeedOut(expected);
-}
-
-void CheckEltwise(const Checker& c) { c.NeedOut(c.In(0)); }
-void CheckReorder(const Checker& c) { c.NeedOut(c.In(0)); }
-
-void CheckBinary(const Checker& c) {
-  c.Need(c.In(0).size() == c.In(1).size(), "operands of equal rank");
-  c.NeedOut(BroadcastShape(c, c.In(0), c.In(1), c.In(0).size()));
-}
-
-void CheckPRelu(const Checker& c) {
-  c.NeedOut(c.In(0));
-  c.NeedBroadcast("weights", c.In(1), c.In(0));
-}
-
-void CheckSoftmax(const Checker& c) {
-  c.NeedAxis(c.a.axis);
-  c.NeedOut(c.In(0));
-}
-
-void CheckBatchNormalization(const Checker& c) {
-  c.Need(c.Rank() >= 2, "a source of rank 2 or more");
-  for (int i = 1; i < c.OwnInputs(); ++i) c.NeedShape("statistics", c.In(i), {c.In(0)[1]});
-  c.NeedOut(c.In(0));
-}
-
-void CheckLayerNormalization(const Checker& c) {
-  c.Need(c.Rank() >= 2, "a source of rank 2 or more");
-  for (int i = 1; i < c.OwnInputs(); ++i) c.NeedShape("scale and shift", c.In(i), {c.In(0).back()});
-  c.NeedOut(c.In(0));
-}
-
-void CheckLrn(const Checker& c) {
-  NeedWindowRank(c);
-  c.Need(c.a.local_size >= 1 && c.a.local_size < kMaxAttr, "local_size in [1, 2^31)");
-  c.NeedOut(c.In(0));
-}
-
-void CheckReduction(const Checker& c) {
-  const Dims& out = c.Out();
-  c.Need(out.size() == c.In(0).size(), "an output of the source's rank");
-  for (size_t i = 0; i < out.size(); ++i) {
-    if (out[i] != 1 && !Same(out[i], c.In(0)[i])) {
-      c.Fault("output axis ", i, " is ", out[i], ", expected ", c.In(0)[i], " or 1");
-    }
-  }
-}
-
-void CheckResampling(const Checker& c) {
-  NeedWindowRank(c);
-  const Dims& out = c.Out();
-  c.Need(out.size() == c.In(0).size(), "an output of the source's rank");
-  c.Need(Same(out[0], c.In(0)[0]) && Same(out[1], c.In(0)[1]), "equal N and C");
-}
-
-void CheckConcat(const Checker& c) {
-  c.NeedSameElements();
-  c.NeedAxis(c.a.axis);
-  Dims expected = c.In(0);
-  int64_t& total = expected[c.a.axis];
-  total = 0;
-  for (int i = 0; i < c.OwnInputs(); ++i) {
-    Dims shape = c.In(i);
-    c.Need(shape.size() == expected.size(), "sources of equal rank");
-    int64_t size = shape[c.a.axis];
-    total = size < 0 || total < 0 ? kUnknownDim : c.Sum(total, size);
-    shape[c.a.axis] = c.In(0)[c.a.axis];
-    c.NeedShape("source apart from the axis", shape, c.In(0));
-  }
-  c.NeedOut(expected);
-}
-
-void CheckShuffle(const Checker& c) {
-  c.NeedAxis(c.a.axis);
-  int64_t size = c.In(0)[c.a.axis];
-  c.Need(c.a.group_size >= 1 && (size < 0 || size % c.a.group_size == 0),
-         "a group_size that divides the axis");
-  c.NeedOut(c.In(0));
-  c.NeedSameElements();
-}
-
-void CheckReshape(const Checker& c) {
-  c.NeedSameElements();
-  int64_t from = ElementCount(c.In(0));
-  int64_t to = ElementCount(c.Out());
-  if (!Same(from, to)) c.Fault("got ", from, " elements, expected ", to);
-}
-
-void CheckPermute(const Checker& c) {
-  c.NeedSameElements();
-  c.NeedList("axes", c.a.axes, c.In(0).size(), 0);
-  std::vector<bool> seen(c.In(0).size(), false);
-  Dims expected;
-  for (int64_t axis : c.a.axes) {
-    c.NeedAxis(axis);
-    if (seen[axis]) c.Fault("`axes` ", Join(c.a.axes), " is not a permutation");
-    seen[axis] = true;
-    expected.push_back(c.In(0)[axis]);
-  }
-  c.NeedOut(expected);
-}
-
-void CheckSlice(const Checker& c) {
-  c.NeedSameElements();
-  const Dims& out = c.Out();
-  c.NeedList("begin", c.a.begin, c.In(0).size(), 0);
-  c.NeedList("steps", c.a.steps, c.In(0).size(), 1);
-  c.Need(out.size() == c.In(0).size(), "an output of the source's rank");
-  for (size_t i = 0; i < out.size(); ++i) {
-    int64_t size = c.In(0)[i];
-    if (size < 0 || out[i] <= 0) continue;
-    // begin + (out - 1) * step < size, without overflow
-    if (c.a.begin[i] >= size || (out[i] - 1) > (size - 1 - c.a.begin[i]) / c.a.steps[i]) {
-      c.Fault("axis ", i, " of ", size, " has no ", out[i], " elements from ", c.a.begin[i],
-              " in steps of ", c.a.steps[i]);
-    }
-  }
-}
-
-void CheckExpand(const Checker& c) {
-  c.NeedSameElements();
-  c.NeedBroadcast("source", c.In(0), c.Out());
-}
-
-void CheckPad(const Checker& c) {
-  c.NeedSameElements();
-  c.NeedList("pad_begin", c.a.pad_begin, c.In(0).size(), 0);
-  c.NeedList("pad_end", c.a.pad_end, c.In(0).size(), 0);
-  Dims expected = c.In(0);
-  for (size_t i = 0; i < expected.size(); ++i) {
-    if (expected[i] >= 0) expected[i] += c.a.pad_begin[i] + c.a.pad_end[i];
-  }
-  c.NeedOut(expected);
-}
-
-void CheckGather(const Checker& c) {
-  c.NeedSameElements(/*count=*/1);
-  c.NeedAxis(c.a.axis);
-  c.Need(c.InDType(1) == DType::kInt32 || c.InDType(1) == DType::kInt64, "indices int32 or int64");
-  const Dims& data = c.In(0);
-  const Dims& indices = c.In(1);
-  Dims expected(data.begin(), data.begin() + c.a.axis);
-  expected.insert(expected.end(), indices.begin(), indices.end());
-  expected.insert(expected.end(), data.begin() + c.a.axis + 1, data.end());
-  c.NeedOut(expected);
-  if (data[c.a.axis] == 0 && ElementCount(c.Out()) > 0)
-    c.Fault("axis ", c.a.axis, " has no elements to gather");
-}
+#define KIND(Name, text, least, most, attrs, algs, ...) \
+  void Check##Name(const Checker& c) __VA_ARGS__
+#include "common/kind_rows.h"
+#undef KIND
 
 using Rule = void (*)(const Checker&);
 constexpr Rule kRules[kKindCount] = {
-#define TVM_BYOC_KIND(Name, ...) Check##Name,
-    TVM_BYOC_KINDS(TVM_BYOC_KIND)
-#undef TVM_BYOC_KIND
+#define KIND(Name, ...) Check##Name,
+#include "common/kind_rows.h"
+#undef KIND
 };
 
 }  // namespace

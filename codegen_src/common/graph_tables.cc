@@ -17,9 +17,9 @@ constexpr DTypeRow kDTypes[] = {{"float32", 4}, {"float16", 2}, {"bfloat16", 2},
                                 {"bool", 1},    {"float64", 8}, {"int64", 8}};
 
 constexpr KindSpec kKinds[kKindCount] = {
-#define TVM_BYOC_KIND(Name, ...) {__VA_ARGS__},
-    TVM_BYOC_KINDS(TVM_BYOC_KIND)
-#undef TVM_BYOC_KIND
+#define KIND(Name, text, least, most, attrs, algs, ...) {text, least, most, attrs, algs},
+#include "common/kind_rows.h"
+#undef KIND
 };
 
 }  // namespace

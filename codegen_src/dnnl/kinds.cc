@@ -5,9 +5,9 @@ namespace tvm_byoc_dnnl {
 
 const KindRow& RowOf(Kind kind) {
   static constexpr const KindRow* kRows[] = {
-#define TVM_BYOC_KIND(Name, ...) &k##Name##Row,
-      TVM_BYOC_KINDS(TVM_BYOC_KIND)
-#undef TVM_BYOC_KIND
+#define KIND(Name, ...) &k##Name##Row,
+#include "common/kind_rows.h"
+#undef KIND
   };
   return *kRows[static_cast<int>(kind)];
 }

@@ -57,9 +57,9 @@ struct KindRow {
 const KindRow& RowOf(Kind kind);
 
 // Each at the end of the file that is named after its kind.
-#define TVM_BYOC_KIND(Name, ...) extern const KindRow k##Name##Row;
-TVM_BYOC_KINDS(TVM_BYOC_KIND)
-#undef TVM_BYOC_KIND
+#define KIND(Name, ...) extern const KindRow k##Name##Row;
+#include "common/kind_rows.h"
+#undef KIND
 
 /// `result` = `first` alg `second`, whatever their shapes; used for post-ops as well.
 void LowerBinary(Lowering* lowering, dnnl::algorithm alg, int first, int second, int result);

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kinds of nodes: all that a portable graph demands of each, in one row. Included several
+// times, with another KIND; hence no include guard. An engine has a file of its own for each kind.
+//
+// KIND(Name, name in portable graphs, least and most inputs of its own, attributes (`?` behind one
+//      that may be left out), values of `alg`, rule for shapes, dtypes and attributes)
+// In a rule, `c` is the Checker (graph_rules.cc) of one node.
+
+KIND(Convolution, "convolution", 2, 3, "strides dilations pad_begin pad_end alg?",
+     "auto direct winograd_2x2", { CheckWindows<WindowOut>(c, 0); })
+
+KIND(Deconvolution, "deconvolution", 2, 3, "strides dilations pad_begin pad_end", "",
+     { CheckWindows<TransposedOut>(c, -kMaxAttr); })
+
+KIND(Matmul, "matmul", 2, 3, "", "", {
+  const Dims& src = c.In(0);
+  const Dims& weights = c.In(1);
+  size_t rank = src.size();
+  c.Need(rank >= 2 && weights.size() == rank, "two operands of one rank, at least 2");
+  if (!Same(src[rank - 1], weights[rank - 2])) {
+    c.Fault("K is ", src[rank - 1], " in the source and ", weights[rank - 2], " in the weights");
+  }
+  Dims expected = BroadcastShape(c, src, weights, rank - 2);
+  expected.push_back(src[rank - 2]);
+  expected.push_back(weights[rank - 1]);
+  c.NeedOut(expected);
+  if (c.HasBias()) {
+    c.NeedBroadcast("bias", c.In(2), expected);
+    c.Need(c.In(2)[rank - 2] == 1, "a bias […,]1,N");
+  }
+})
+
+KIND(Pooling, "pooling", 1, 1, "alg kernel strides dilations pad_begin pad_end",
+     "max avg_include_padding avg_exclude_padding", {
+       NeedWindowRank(c);
+       c.NeedList("kernel", c.a.kernel, static_cast<size_t>(c.SpatialRank()), 1);
+       NeedWindow(c, 0);
+       const Dims& src = c.In(0);
+       Dims expected = {src[0], src[1]};
+       for (size_t i = 0; i + 2 < src.size(); ++i) {
+         expected.push_back(WindowOut(c, src[i + 2], c.a.kernel[i], i));
+       }
+       c.NeedOut(expected);
+     })
+
+KIND(Eltwise, "eltwise", 1, 1, "alg alpha beta", kEltwiseAlgs, { c.NeedOut(c.In(0)); })
+
+KIND(Binary, "binary", 2, 2, "alg", kBinaryAlgs, {
+  c.Need(c.In(0).size() == c.In(1).size(), "operands of equal rank");
+  c.NeedOut(BroadcastShape(c, c.In(0), c.In(1), c.In(0).size()));
+})
+
+KIND(PRelu, "prelu", 2, 2, "", "", {
+  c.NeedOut(c.In(0));
+  c.NeedBroadcast("weights", c.In(1), c.In(0));
+})
+
+KIND(Softmax, "softmax", 1, 1, "alg axis", "accurate log", {
+  c.NeedAxis(c.a.axis);
+  c.NeedOut(c.In(0));
+})
+
+KIND(BatchNormalization, "batch_normalization", 5, 5, "epsilon", "", {
+  c.Need(c.Rank() >= 2, "a source of rank 2 or more");
+  for (int i = 1; i < c.OwnInputs(); ++i) c.NeedShape("statistics", c.In(i), {c.In(0)[1]});
+  c.NeedOut(c.In(0));
+})
+
+KIND(LayerNormalization, "layer_normalization", 1, 3, "epsilon", "", {
+  c.Need(c.Rank() >= 2, "a source of rank 2 or more");
+  for (int i = 1; i < c.OwnInputs(); ++i) c.NeedShape("scale and shift", c.In(i), {c.In(0).back()});
+  c.NeedOut(c.In(0));
+})
+
+KIND(Lrn, "lrn", 1, 1, "alg local_size alpha beta k", "across_channels within_channel", {
+  NeedWindowRank(c);
+  c.Need(c.a.local_size >= 1 && c.a.local_size < kMaxAttr, "local_size in [1, 2^31)");
+  c.NeedOut(c.In(0));
+})
+
+KIND(Reduction, "reduction", 1, 1, "alg p epsilon",
+     "max min sum mul mean norm_lp_max norm_lp_sum norm_lp_power_p_max norm_lp_power_p_sum", {
+       const Dims& out = c.Out();
+       c.Need(out.size() == c.In(0).size(), "an output of the source's rank");
+       for (size_t i = 0; i < out.size(); ++i) {
+         if (out[i] != 1 && !Same(out[i], c.In(0)[i])) {
+           c.Fault("output axis ", i, " is ", out[i], ", expected ", c.In(0)[i], " or 1");
+         }
+       }
+     })
+
+KIND(Resampling, "resampling", 1, 1, "alg", "nearest linear", {
+  NeedWindowRank(c);
+  const Dims& out = c.Out();
+  c.Need(out.size() == c.In(0).size(), "an output of the source's rank");
+  c.Need(Same(out[0], c.In(0)[0]) && Same(out[1], c.In(0)[1]), "equal N and C");
+})
+
+KIND(Concat, "concat", 1, kMany, "axis", "", {
+  c.NeedSameElements();
+  c.NeedAxis(c.a.axis);
+  Dims expected = c.In(0);
+  int64_t& total = expected[c.a.axis];
+  total = 0;
+  for (int i = 0; i < c.OwnInputs(); ++i) {
+    Dims shape = c.In(i);
+    c.Need(shape.size() == expected.size(), "sources of equal rank");
+    int64_t size = shape[c.a.axis];
+    total = size < 0 || total < 0 ? kUnknownDim : c.Sum(total, size);
+    shape[c.a.axis] = c.In(0)[c.a.axis];
+    c.NeedShape("source apart from the axis", shape, c.In(0));
+  }
+  c.NeedOut(expected);
+})
+
+KIND(Shuffle, "shuffle", 1, 1, "axis group_size", "", {
+  c.NeedAxis(c.a.axis);
+  int64_t size = c.In(0)[c.a.axis];
+  c.Need(c.a.group_size >= 1 && (size < 0 || size % c.a.group_size == 0),
+         "a group_size that divides the axis");
+  c.NeedOut(c.In(0));
+  c.NeedSameElements();
+})
+
+KIND(Reorder, "reorder", 1, 1, "", "", { c.NeedOut(c.In(0)); })
+
+KIND(Reshape, "reshape", 1, 1, "", "", {
+  c.NeedSameElements();
+  int64_t from = ElementCount(c.In(0));
+  int64_t to = ElementCount(c.Out());
+  if (!Same(from, to)) c.Fault("got ", from, " elements, expected ", to);
+})
+
+KIND(Permute, "permute", 1, 1, "axes", "", {
+  c.NeedSameElements();
+  c.NeedList("axes", c.a.axes, c.In(0).size(), 0);
+  std::vector<bool> seen(c.In(0).size(), false);
+  Dims expected;
+  for (int64_t axis : c.a.axes) {
+    c.NeedAxis(axis);
+    if (seen[axis]) c.Fault("`axes` ", Join(c.a.axes), " is not a permutation");
+    seen[axis] = true;
+    expected.push_back(c.In(0)[axis]);
+  }
+  c.NeedOut(expected);
+})
+
+KIND(Slice, "slice", 1, 1, "begin steps", "", {
+  c.NeedSameElements();
+  const Dims& out = c.Out();
+  c.NeedList("begin", c.a.begin, c.In(0).size(), 0);
+  c.NeedList("steps", c.a.steps, c.In(0).size(), 1);
+  c.Need(out.size() == c.In(0).size(), "an output of the source's rank");
+  for (size_t i = 0; i < out.size(); ++i) {
+    int64_t size = c.In(0)[i];
+    if (size < 0 || out[i] <= 0) continue;
+    // begin + (out - 1) * step < size, without overflow
+    if (c.a.begin[i] >= size || (out[i] - 1) > (size - 1 - c.a.begin[i]) / c.a.steps[i]) {
+      c.Fault("axis ", i, " of ", size, " has no ", out[i], " elements from ", c.a.begin[i],
+              " in steps of ", c.a.steps[i]);
+    }
+  }
+})
+
+KIND(Expand, "expand", 1, 1, "", "", {
+  c.NeedSameElements();
+  c.NeedBroadcast("source", c.In(0), c.Out());
+})
+
+KIND(Pad, "pad", 1, 1, "pad_begin pad_end value", "", {
+  c.NeedSameElements();
+  c.NeedList("pad_begin", c.a.pad_begin, c.In(0).size(), 0);
+  c.NeedList("pad_end", c.a.pad_end, c.In(0).size(), 0);
+  Dims expected = c.In(0);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (expected[i] >= 0) expected[i] += c.a.pad_begin[i] + c.a.pad_end[i];
+  }
+  c.NeedOut(expected);
+})
+
+KIND(Gather, "gather", 2, 2, "alg axis", "checked from_end clip wrap", {
+  c.NeedSameElements(/*count=*/1);
+  c.NeedAxis(c.a.axis);
+  c.Need(c.InDType(1) == DType::kInt32 || c.InDType(1) == DType::kInt64, "indices int32 or int64");
+  const Dims& data = c.In(0);
+  const Dims& indices = c.In(1);
+  Dims expected(data.begin(), data.begin() + c.a.axis);
+  expected.insert(expected.end(), indices.begin(), indices.end());
+  expected.insert(expected.end(), data.begin() + c.a.axis + 1, data.end());
+  c.NeedOut(expected);
+  if (data[c.a.axis] == 0 && ElementCount(c.Out()) > 0)
+    c.Fault("axis ", c.a.axis, " has no elements to gather");
+})
