@@ -49,7 +49,8 @@ $(NATIVE): $(DEPS) CMakeLists.txt $(CXX_FILES)
 
 $(PEERS): $(DEPS)
 	@echo "== $(VENV): install the engines to compare with"
-	@TVM_BYOC_DNNL_SKIP_CMAKE=1 $(PIP) install --no-build-isolation -e '.[bench]'
+	@TVM_BYOC_DNNL_SKIP_CMAKE=1 $(PIP) install --no-build-isolation -e '.[bench,mnn,ncnn]'
+	@$(PIP) install --no-deps pnnx
 	@touch $@
 
 $(ZOO): $(DEPS)
@@ -164,6 +165,10 @@ format: $(DEPS)  ## let ruff and clang-format rewrite the files
 
 bench: $(NATIVE) $(PEERS)  ## this package beside ONNX Runtime, OpenVINO and stock TVM, on nine networks
 	@$(PY) -m bench $(ARGS)
+
+.PHONY: docs-performance
+docs-performance: $(NATIVE) $(PEERS) $(ZOO)  ## measure beside the peers and write docs/performance.md, twelve minutes: ARGS='resnet50 --rounds 4'
+	@$(PY) -m bench.performance $(ARGS)
 
 bench-load: $(NATIVE) $(PEERS)  ## load time and memory beside ONNX Runtime and OpenVINO: BERT-base, and 1 GB
 	@$(PY) -m bench.load $(ARGS)

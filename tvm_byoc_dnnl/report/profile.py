@@ -44,6 +44,8 @@ class StepTime:
     start : float
         Seconds from the beginning of the call: behind the step before it, and after the pause that was between them in
         the repetition with the median total.
+    layouts : list of str
+        Of the operands, then of the result, as ``f32:acdb:1x64x56x56``; empty for TVM's calls.
     """
 
     region: str
@@ -53,6 +55,7 @@ class StepTime:
     seconds: float
     flops: int = 0
     start: float = 0.0
+    layouts: list[str] = field(default_factory=list)
 
     @property
     def gflops_per_second(self) -> float:
@@ -209,6 +212,7 @@ class _Instrument:
             entry = StepTime(
                 name, step["kind"], step.get("impl", ""), list(step.get("source", ())), step["seconds"], start=start
             )
+            entry.layouts = list(layouts)
             entry.flops = 0 if entry.is_reorder else _flops(entry.kind, layouts)
             self.steps.append(entry)
             start += entry.seconds

@@ -1,7 +1,8 @@
 """Engines beside each other, fairly: one process each, short turns, the same model, inputs and thread count.
 
 Every round, each engine rests, warms up and runs a short block. Ratios are formed inside a round, so that a
-slow minute of the machine hits both sides; medians and quartiles over the rounds are what is reported.
+slow minute of the machine hits both sides; medians and quartiles over the rounds are what is reported. A fixed
+matrix product is timed before and after each block: a block is run again if either took longer than on a quiet machine.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ Progress = Callable[[str, float], None]
 """Told what is being done, and how much of the model's work is done (0 to 1)."""
 
 _LOADING = 0.3  # the part of the progress bar before the first round
+_DISTURBED = 1.15  # times the probe's best: something else ran beside a block
+_PROBE_RUNS = 3
 
 
 @dataclass(frozen=True)
@@ -42,12 +45,15 @@ class Settings:
         Aimed length of one turn.
     rest_ms : float
         Pause before a turn, in which the other engines' threads go to sleep.
+    repeats : int
+        How often a block that was disturbed is run again.
     """
 
     threads: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
     rounds: int = 20
     block_ms: float = 200.0
     rest_ms: float = 50.0
+    repeats: int = 3
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,10 @@ class Spread:
 
 @dataclass
 class Measurement:
-    """One engine on one model; with ``failure`` set, what was measured before it is not worth keeping."""
+    """One engine on one model; with ``failure`` set, what was measured before it is not worth keeping.
+
+    ``repeated`` blocks were run again because the machine was not quiet; ``disturbed`` ones stayed so to the end.
+    """
 
     engine: str
     label: str
@@ -78,6 +87,8 @@ class Measurement:
     error: float = 0.0
     blocks: list[list[float]] = field(default_factory=list)
     failure: str = ""
+    repeated: int = 0
+    disturbed: int = 0
 
     def milliseconds(self) -> Spread:
         """Over every timed run."""
@@ -145,12 +156,38 @@ class _Contestant:
         self._count = max(1, round(self._settings.block_ms / once))
         self._warm_up = self._count // 4
 
-    def turn(self, number: int) -> None:
-        """Rest and run one block, unless the engine has had all of its turns."""
+    def turn(self, number: int, probe: _Probe) -> None:
+        """Rest and run one block, unless the engine has had all of its turns; again if it was disturbed."""
         limit = self._process.engine.max_rounds
-        if limit is None or number < limit:
+        if limit is not None and number >= limit:
+            return
+        for attempt in range(self._settings.repeats + 1):
             time.sleep(self._settings.rest_ms / 1e3)
-            self.result.blocks.append(self._process.time(self._warm_up, self._count))
+            before = probe.sample()
+            block = self._process.time(self._warm_up, self._count)
+            is_quiet = probe.is_quiet(before, probe.sample())
+            if is_quiet or attempt == self._settings.repeats:
+                break
+            self.result.repeated += 1
+        self.result.disturbed += not is_quiet
+        self.result.blocks.append(block)
+
+
+class _Probe:
+    """A fixed piece of work, whose time says whether the machine was quiet."""
+
+    def __init__(self, process: EngineProcess) -> None:
+        self._process = process
+        self.samples: list[float] = []
+
+    def sample(self) -> float:
+        """Milliseconds of the piece of work now, the best of a few."""
+        self.samples.append(min(self._process.time(0, _PROBE_RUNS)))
+        return self.samples[-1]
+
+    def is_quiet(self, *samples: float) -> bool:
+        """Whether these samples are near the best one so far."""
+        return max(samples) <= _DISTURBED * min(self.samples)
 
 
 @contextmanager
@@ -215,17 +252,21 @@ def compare(
             progress(f"{each.result.label}: load, compile, first run", _LOADING * number / len(everybody))
             with _failure_into(each.result):
                 each.load(path, values, expected)
-        probe = contestant("probe", PROBE)
-        probe.load(path, [], [])
+        work = stack.enter_context(EngineProcess(PROBE, settings.threads))
+        work.load(path, [])
+        probe = _Probe(work)
+        for _ in range(settings.rounds):
+            probe.sample()
+        probe.samples[:] = [min(probe.samples)]  # the first ones are slow anywhere
 
         for number in range(settings.rounds):
             share = _LOADING + (1 - _LOADING) * number / settings.rounds
             progress(f"round {number + 1} of {settings.rounds}", share)
             first = number % len(everybody)
-            for each in [*everybody[first:], *everybody[:first], probe]:
+            for each in [*everybody[first:], *everybody[:first]]:
                 if not each.result.failure:
                     with _failure_into(each.result):
-                        each.turn(number)
+                        each.turn(number, probe)
 
     results = [each.result for each in everybody]
-    return Comparison(model, baseline or results[0].engine, results, probe.result.milliseconds())
+    return Comparison(model, baseline or results[0].engine, results, Spread.of(probe.samples))

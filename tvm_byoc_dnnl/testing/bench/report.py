@@ -93,6 +93,8 @@ def _measurement(comparison: Comparison, each: Measurement) -> dict[str, Any]:
             "ratio": None if baseline.failure else asdict(each.ratio(baseline)),
             "first_result_s": each.first_result_s,
             "max_error": each.error,
+            "blocks_repeated": each.repeated,
+            "blocks_disturbed": each.disturbed,
             "blocks_ms": [[round(sample, 4) for sample in block] for block in each.blocks],
         }
     return entry

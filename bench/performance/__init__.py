@@ -1,0 +1,78 @@
+"""The figures of docs/performance.md: which models are measured, and what is kept of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from bench.zoo import ZOO, zoo_model
+from tvm_byoc_dnnl._native import engine_info
+from tvm_byoc_dnnl.testing.bench import Model, find_model
+from tvm_byoc_dnnl.testing.models import LIGHT_MODELS, random_inputs
+
+__all__ = ["GROUPS", "MODELS", "Entry", "entry", "keep", "load", "machine"]
+
+_ZOO = ("unet", "resnet18", "mobilenet_v2", "bert_base", "vit_tiny")
+MODELS = (*LIGHT_MODELS, *_ZOO)
+#: what geometric means are formed of; see `Entry.name`
+GROUPS = {
+    "nine light CNNs": LIGHT_MODELS,
+    "VGG-19, UNet, ResNet-18, ResNet-50": ("vgg19", "unet", "resnet18", "resnet50"),
+    "transformers": ("bert_base", "vit_tiny"),
+    "all": MODELS,
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model, and the function that makes its inputs."""
+
+    model: Model
+    inputs_of: Callable[[onnx.ModelProto], Mapping[str, np.ndarray]]
+
+
+def entry(name: str) -> Entry:
+    """A network of the onnx package, one that bench/zoo builds, or an ``.onnx`` file."""
+    if name in LIGHT_MODELS or name not in ZOO:
+        return Entry(find_model(name), random_inputs)
+    found = zoo_model(name)
+    return Entry(Model(name, lambda: found.model), lambda _model: found.inputs())
+
+
+def machine(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Where and with what a run of `tvm_byoc_dnnl.testing.bench.to_json` was measured."""
+    versions = {e["engine"]: e["version"] for m in result["models"] for e in m["engines"] if e["version"]}
+    return {
+        "cpu": result["machine"]["cpu"],
+        "isa": engine_info("dnnl")["isa"],
+        "threads": result["settings"]["threads"],
+        "rounds": result["settings"]["rounds"],
+        "date": date.today().isoformat(),
+        "versions": versions,
+    }
+
+
+def load(file: Path) -> list[dict[str, Any]]:
+    """The machines in a file of results; none without a file."""
+    return json.loads(file.read_text()) if file.is_file() else []
+
+
+def keep(file: Path, where: Mapping[str, Any], models: Iterable[Mapping[str, Any]]) -> None:
+    """Put results into a file: in place of older ones of the same CPU and model, beside all others."""
+    machines = load(file)
+    mine = next((m for m in machines if (m["cpu"], m["isa"]) == (where["cpu"], where["isa"])), None)
+    if mine is None:
+        mine = {"models": {}}
+        machines.append(mine)
+    measured = {model["model"]: model for model in models}
+    known = {**mine["models"], **measured}
+    versions = {**mine.get("versions", {}), **where["versions"]}
+    mine.update(where, versions=versions, models={name: known[name] for name in [*MODELS, *known] if name in known})
+    file.write_text(json.dumps(machines, indent=1) + "\n")

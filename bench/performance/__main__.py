@@ -1,0 +1,84 @@
+"""Measure this package beside its peers, and write docs/performance.md: ``python -m bench.performance [MODEL ...]``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+import onnx
+
+from tvm_byoc_dnnl.errors import InputError
+from tvm_byoc_dnnl.testing.bench import Comparison, Settings, choose_engines, run, to_json
+
+from . import MODELS, Entry, entry, keep, load, machine
+from .page import slug, write
+from .picture import draw
+from .roofline import Roof, layers, roof
+
+_PAGE = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
+_LAYERS = 4
+
+
+def _measure(entries: list[Entry], engines: str, settings: Settings) -> list[Comparison]:
+    chosen = choose_engines(engines.split(","))
+    return [c for e in entries for c in run([e.model], chosen, settings, inputs_of=e.inputs_of)]
+
+
+def _roofline(each: Entry, limit: Roof) -> dict:
+    model = each.model.read()
+    with TemporaryDirectory() as folder:
+        path = str(Path(folder, "model.onnx"))
+        onnx.save(model, path)
+        return layers(path, list(each.inputs_of(model).values()), limit, _LAYERS)
+
+
+@click.command(context_settings={"show_default": True})
+@click.argument("models", nargs=-1)
+@click.option(
+    "--engines", default="byoc,onnxruntime,openvino,mnn,ncnn", help="Those that are not installed are left out."
+)
+@click.option("--rounds", default=8, help="Turns of each engine.")
+@click.option("--threads", default=Settings().threads, help="Threads of each engine.")
+@click.option("--page", default=_PAGE, type=click.Path(path_type=Path), help="The page; the results are beside it.")
+@click.option("--roofline/--no-roofline", default=True, help="Profile the layers too.")
+@click.option("--render", is_flag=True, help="Measure nothing: write the page and pictures from the results.")
+def main(
+    models: tuple[str, ...], engines: str, rounds: int, threads: int, page: Path, roofline: bool, render: bool
+) -> None:
+    """Measure MODELS, or the usual ones, and write the page.
+
+    Results of other CPUs and models stay as they are.
+    """
+    file = page.with_suffix(".json")
+    failed = False
+    if not render:
+        try:
+            entries = [entry(name) for name in models or MODELS]
+            settings = Settings(threads=threads, rounds=rounds)
+            comparisons = _measure(entries, engines, settings)
+        except InputError as error:
+            raise click.UsageError(str(error)) from error
+        result = json.loads(json.dumps(to_json(comparisons, settings)))
+        where = machine(result)
+        for model in result["models"]:
+            for each in model["engines"]:
+                each.pop("blocks_ms", None)  # thousands of samples
+        if roofline:
+            limit = roof(threads)
+            where["roof"] = {"gflops": round(limit.gflops, 1), "gbytes": round(limit.gbytes, 1)}
+            for model, each in zip(result["models"], entries, strict=True):
+                model["roofline"] = _roofline(each, limit)
+        keep(file, where, result["models"])
+        failed = any(c.failures for c in comparisons)
+    machines = load(file)
+    for each_machine in machines:
+        draw(each_machine, page.with_name(f"performance-{slug(each_machine)}.svg"))
+    write(page, machines)
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m bench.performance")

@@ -1,0 +1,148 @@
+"""The generated part of docs/performance.md: one section for each CPU that was measured."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tvm_byoc_dnnl.testing.bench import ENGINES
+
+from . import GROUPS
+
+__all__ = ["BEGIN", "END", "ratios", "slug", "write"]
+
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+_OURS = "byoc"
+
+
+def slug(machine: Mapping[str, Any]) -> str:
+    """A file name for a machine."""
+    return re.sub(r"[^a-z0-9]+", "-", f"{machine['cpu']} {machine['isa']}".lower()).strip("-")
+
+
+def _engines(machine: Mapping[str, Any]) -> list[str]:
+    found = dict.fromkeys(e["engine"] for m in machine["models"].values() for e in m["engines"] if not e["failure"])
+    return [name for name in ENGINES if name in found and name != _OURS]
+
+
+def _of(model: Mapping[str, Any], engine: str) -> Mapping[str, Any] | None:
+    return next((e for e in model["engines"] if e["engine"] == engine and not e["failure"]), None)
+
+
+def ratios(machine: Mapping[str, Any], engine: str, what: str = "ms") -> dict[str, float]:
+    """Model → an engine's time divided by ours; ``what`` is ``ms`` or ``first_result_s``."""
+    found = {}
+    for name, model in machine["models"].items():
+        ours, theirs = _of(model, _OURS), _of(model, engine)
+        if ours is not None and theirs is not None:
+            a, b = (e[what]["median"] if what == "ms" else e[what] for e in (theirs, ours))
+            found[name] = a / b
+    return found
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _table(head: Sequence[str], rows: Iterator[list[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |\n|{'---|' * len(head)}\n"
+    yield from (f"| {' | '.join(row)} |\n" for row in rows)
+    yield "\n"
+
+
+def _times(machine: Mapping[str, Any], engines: Sequence[str], what: str) -> Iterator[list[str]]:
+    by_engine = {name: ratios(machine, name, what) for name in engines}
+    for name, model in machine["models"].items():
+        ours = _of(model, _OURS)
+        if ours is None:
+            continue
+        cells = [_number(ours["ms"]["median"] if what == "ms" else ours[what])]
+        for engine in engines:
+            theirs = _of(model, engine)
+            if theirs is None:
+                cells.append("—")
+                continue
+            time = theirs["ms"]["median"] if what == "ms" else theirs[what]
+            cells.append(f"{_number(time)} ({by_engine[engine][name]:.2f})")
+        yield [f"`{name}`", *cells]
+    for group, names in GROUPS.items():
+        if not set(names) <= set(machine["models"]):
+            continue
+        means = []
+        for engine in engines:
+            known = [by_engine[engine][n] for n in names if n in by_engine[engine]]
+            means.append(f"**{statistics.geometric_mean(known):.2f}**" if len(known) == len(names) else "—")
+        yield [f"{group}, geometric mean", "", *means]
+
+
+def _layers(machine: Mapping[str, Any]) -> Iterator[list[str]]:
+    for name, model in machine["models"].items():
+        for row in model.get("roofline", {}).get("layers", ()):
+            gflops, gbytes = (row[k] / row["ms"] if row["ms"] else 0.0 for k in ("gflop", "mbytes"))
+            yield [
+                f"`{name}`",
+                row["layer"],
+                f"`{row['implementation']}`",
+                f"{row['ms']:.3f}",
+                _number(1e3 * gflops),
+                _number(gbytes),
+                f"{row['roof_ms']:.3f}",
+                f"{row['roof_ms'] / row['ms']:.0%}" if row["ms"] else "—",
+            ]
+
+
+def _sums(machine: Mapping[str, Any]) -> Iterator[list[str]]:
+    for name, model in machine["models"].items():
+        if sums := model.get("roofline"):
+            share = sums["roof_ms"] / sums["ms"]
+            yield [f"`{name}`", f"{sums['ms']:.2f}", f"{sums['roof_ms']:.2f}", f"{share:.0%}"]
+
+
+def _section(machine: Mapping[str, Any]) -> Iterator[str]:
+    engines = _engines(machine)
+    labels = [ENGINES[name].label for name in engines]
+    versions = ", ".join(f"{ENGINES[n].label} {v}" for n, v in machine["versions"].items() if n in ENGINES)
+    yield f"## {machine['cpu']}, {machine['isa']}\n\n"
+    yield f"{machine['threads']} threads, {machine['date']}; {versions}.\n\n"
+    yield f"![The engines' times, divided by ours](performance-{slug(machine)}.svg)\n\n"
+    head = ["model", "tvm-byoc-dnnl", *labels]
+    yield "Milliseconds of one call; in brackets the time divided by ours.\n\n"
+    yield from _table(head, _times(machine, engines, "ms"))
+    yield "Seconds from the ONNX file to the first result; TVM's import is part of ours.\n\n"
+    yield from _table(head, _times(machine, engines, "first_result_s"))
+    failures = [
+        f"{ENGINES[e['engine']].label}, `{name}`: {e['failure']}"
+        for name, model in machine["models"].items()
+        for e in model["engines"]
+        if e["failure"] and e["engine"] in ENGINES
+    ]
+    if failures:
+        yield "Not measured, because an engine refused the model or its outputs were wrong:\n\n"
+        yield "".join(f"* {line}\n" for line in failures) + "\n"
+    disturbed = [n for n, m in machine["models"].items() if any(e.get("blocks_disturbed") for e in m["engines"])]
+    if disturbed:
+        yield f"Not all blocks could be measured on a quiet machine: {', '.join(f'`{n}`' for n in disturbed)}.\n\n"
+    if "roof" in machine:
+        peak = machine["roof"]
+        yield (
+            f"This CPU multiplies matrices at {peak['gflops']:.0f} GFLOP/s and reads memory at "
+            f"{peak['gbytes']:.0f} GB/s. A layer's roof is the time of its operations at the one rate or of its bytes "
+            "at the other, whichever is longer; bytes that are in a cache already take less.\n\n"
+        )
+        yield from _table(["model", "all layers, ms", "roof, ms", "share"], _sums(machine))
+        yield "<details><summary>The layers that lose most time against their roofs</summary>\n\n"
+        yield from _table(
+            ["model", "layer", "implementation", "ms", "GFLOP/s", "GB/s", "roof, ms", "share"], _layers(machine)
+        )
+        yield "</details>\n\n"
+
+
+def write(page: Path, machines: Sequence[Mapping[str, Any]]) -> None:
+    """Replace what stands between the two marks of a page."""
+    head, _, rest = page.read_text().partition(BEGIN)
+    tail = rest.partition(END)[2]
+    body = "".join(line for machine in machines for line in _section(machine))
+    page.write_text(f"{head}{BEGIN}\n\n{body}{END}{tail}")

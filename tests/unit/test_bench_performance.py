@@ -1,0 +1,58 @@
+"""The page of measured performance: what a run replaces, and what it leaves alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bench.performance import GROUPS, keep, load
+from bench.performance.page import BEGIN, END, ratios, write
+
+
+def measured(name: str, ours: float, theirs: float | None) -> dict[str, Any]:
+    def engine(kind: str, ms: float | None) -> dict[str, Any]:
+        if ms is None:
+            return {"engine": kind, "version": "1", "failure": "outputs differ by 2e+00"}
+        times = {"median": ms, "low": ms, "high": ms}
+        return {"engine": kind, "version": "1", "failure": None, "ms": times, "first_result_s": ms / 10}
+
+    return {"model": name, "engines": [engine("byoc", ours), engine("onnxruntime", theirs)]}
+
+
+def where(cpu: str) -> dict[str, Any]:
+    return {"cpu": cpu, "isa": "avx2", "threads": 2, "rounds": 8, "date": "2026-01-01", "versions": {"byoc": "1"}}
+
+
+def test_results_of_other_cpus_and_models_stay(tmp_path: Path) -> None:
+    file = tmp_path / "performance.json"
+    keep(file, where("A"), [measured("resnet50", 10, 15), measured("vgg19", 20, 30)])
+    keep(file, where("B"), [measured("resnet50", 1, 2)])
+    keep(file, where("A"), [measured("resnet50", 10, 30)])
+    a, b = load(file)
+    assert (a["cpu"], b["cpu"]) == ("A", "B")
+    assert ratios(a, "onnxruntime") == {"resnet50": 3.0, "vgg19": 1.5}
+    assert ratios(b, "onnxruntime", "first_result_s") == {"resnet50": 2.0}
+
+
+def test_only_the_part_between_the_marks_is_written(tmp_path: Path) -> None:
+    page, file = tmp_path / "performance.md", tmp_path / "performance.json"
+    page.write_text(f"# Title\n\n{BEGIN}\nold\n{END}\n\n## By hand\n")
+    keep(file, where("A"), [measured("vgg19", 20, 30), measured("unet", 5, None)])
+    write(page, load(file))
+    text = page.read_text()
+    assert text.startswith(f"# Title\n\n{BEGIN}\n\n## A, avx2\n")
+    assert text.endswith(f"{END}\n\n## By hand\n")
+    assert "| `vgg19` | 20 | 30 (1.50) |" in text
+    assert "| `unet` | 5 | — |" in text
+    assert "* ONNX Runtime, `unet`: outputs differ by 2e+00" in text
+    assert "old" not in text
+
+
+def test_a_mean_is_given_only_where_every_model_of_its_group_was_measured(tmp_path: Path) -> None:
+    page, file = tmp_path / "performance.md", tmp_path / "performance.json"
+    page.write_text(BEGIN + END)
+    names = GROUPS["VGG-19, UNet, ResNet-18, ResNet-50"]
+    keep(file, where("A"), [measured(name, 1, 2) for name in names])
+    write(page, load(file))
+    assert "| VGG-19, UNet, ResNet-18, ResNet-50, geometric mean |  | **2.00** |" in page.read_text()
+    assert "nine light CNNs" not in page.read_text()
