@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tvm
@@ -11,7 +11,6 @@ from tvm import relax
 __all__ = [
     "bindings_of",
     "codegen_of",
-    "compiler_of_composite",
     "composite_of",
     "is_host_function",
     "op_calls",
@@ -48,7 +47,8 @@ def ops_of(func: relax.Function) -> set[str]:
 
 
 def _attr(func: relax.Function, key: str) -> str:
-    return str(func.attrs[key]) if func.attrs and key in func.attrs else ""
+    attrs = func.attrs
+    return str(attrs.get(key, "")) if attrs else ""
 
 
 def codegen_of(func: Any) -> str:
@@ -64,13 +64,6 @@ def composite_of(func: Any) -> str:
 def is_host_function(func: Any) -> bool:
     """Whether it is a Relax function that belongs to no external compiler."""
     return isinstance(func, relax.Function) and not codegen_of(func) and not composite_of(func)
-
-
-def compiler_of_composite(value: Any, lookup: Callable[[Any], Any]) -> str:
-    """Namespace of the composite function that ``value`` calls, ``""`` when it is no such call."""
-    if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.GlobalVar):
-        return ""
-    return composite_of(lookup(value.op)).partition(".")[0]
 
 
 def with_functions(mod: tvm.IRModule, functions: Mapping[Any, Any]) -> tvm.IRModule:

@@ -5,11 +5,14 @@ import sys
 import pytest
 import tvm
 from tvm import relax
-from tvm.relax.dpl import is_op, wildcard
+from tvm.relax.dpl import is_const, is_op, is_tuple, is_tuple_get_item, wildcard
 from tvm.script import ir as I
 from tvm.script import relax as R
 
 import tvm_byoc_dnnl as byoc
+from tvm_byoc_dnnl.annotate.needed import ops_of_pattern
+from tvm_byoc_dnnl.annotate.passes import Matcher
+from tvm_byoc_dnnl.namespaces import namespace
 from tvm_byoc_dnnl.relax_utils import bindings_of, codegen_of, composite_of
 
 T = R.Tensor((4, 4), "float32")
@@ -438,9 +441,35 @@ def one_result_read_everywhere(emit, number, value, side):
 )
 def test_the_work_grows_as_the_model_does(program):
     def counted(calls):
-        mod = byoc.AnnotateExternalCompiler("v1")(long_model(calls, program))
-        return work(lambda: byoc.PartitionGraph()(mod))
+        plain = long_model(calls, program)
+        annotated = byoc.AnnotateExternalCompiler("v1")(plain)
+        annotate = work(lambda: byoc.AnnotateExternalCompiler("v1")(plain))
+        return annotate, work(lambda: byoc.PartitionGraph()(annotated))
 
     counted(10)  # what is done once
-    small, large = counted(150), counted(600)
-    assert large < 4.4 * small
+    for small, large in zip(counted(150), counted(600), strict=True):
+        assert large < 4.4 * small
+
+
+@pytest.mark.parametrize(
+    ("pattern", "ops"),
+    [
+        (
+            is_op("relax.add")(wildcard(), is_op("relax.exp")(wildcard()).has_dtype("float32")),
+            {"relax.add", "relax.exp"},
+        ),
+        (is_op("relax.add")(wildcard(), wildcard()) | is_op("relax.exp")(wildcard()), set()),
+        (is_op("relax.exp")(wildcard()) | is_op("relax.exp")(is_const()), {"relax.exp"}),
+        (is_tuple_get_item(is_op("relax.split")(wildcard()), 0), {"relax.split"}),
+        (is_op("relax.concat")(is_tuple([wildcard(), is_op("relax.exp")(wildcard())])), {"relax.concat", "relax.exp"}),
+        (wildcard()(varg_default_wildcard=True) & ~is_op("relax.exp")(wildcard()), set()),
+    ],
+)
+def test_a_pattern_is_tried_where_its_operators_occur(pattern, ops):
+    assert ops_of_pattern(pattern) == ops
+
+
+def test_all_single_calls_are_one_candidate():
+    ops = {"relax.nn.relu", "relax.add", "relax.tan"}
+    patterns = sum(len(namespace(name).patterns) for name in ("v1", "v2"))
+    assert len(Matcher(["v1", "v2"], ops).candidates) == patterns + 2

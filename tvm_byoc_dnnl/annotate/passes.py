@@ -8,7 +8,7 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.relax.dpl import is_op, wildcard
+from tvm.relax.dpl import wildcard
 
 from .._compat import var_name
 from ..inplace import IN_PLACE, WritersBetween
@@ -23,6 +23,7 @@ from .asked import with_asked
 from .choice import CANDIDATES_ATTR, Choice, Match, first_in_order
 from .escape import refuse_escape
 from .naming import NAME_ATTR, restore_names, with_unique_names
+from .needed import ops_of_pattern
 from .refused import RefusedMatch, with_refused
 from .trial import ask, trial_lowering
 from .tuples import spread_tuples
@@ -41,15 +42,15 @@ def compilers_of(func: relax.Function, default: Sequence[str] | None) -> list[st
     return [str(value)] if isinstance(value, str) else [str(v) for v in value]
 
 
-def _single_call(op: str) -> Any:
-    if op in ("relax.multiply", "relax.divide"):
-        # TVM also tries a*b/c as a*(b/c) for these two, and then reads arguments that a pattern without any lacks.
-        return is_op(op)(wildcard(), wildcard())
-    return is_op(op)(varg_default_wildcard=True)
+#: stands for the operator in the name of the candidate that has all single calls of a compiler
+_ANY_CALL = "*"
 
 
 class Matcher:
-    """The candidates for FuseOpsByPattern: compilers in order, each with its patterns before its single ops.
+    """The candidates for FuseOpsByPattern: compilers in order, each with its patterns before its single calls.
+
+    FuseOpsByPattern walks over the whole module for each candidate. So all single calls of a compiler are one
+    candidate, and patterns with an operator that the module lacks are not tried.
 
     Parameters
     ----------
@@ -66,6 +67,7 @@ class Matcher:
         self._ops = ops
         self._choice = choice
         self._accepted: dict[str, Any] = {}  # attributes of the match that was accepted last
+        self._graphs: set[tuple[str, str]] = set()  # that were accepted
         self._writers: list[WritersBetween] = []  # of the functions that are searched
         #: matches of patterns that were not taken
         self.refused: list[RefusedMatch] = []
@@ -75,9 +77,8 @@ class Matcher:
         for ns in map(namespace, compilers):
             for pattern in ns.patterns.values():
                 self._add(ns, pattern.name, pattern.pattern, pattern.annotations, self._pattern_check(ns, pattern))
-            for op in ns.ops():
-                if op in ops:
-                    self._add(ns, op, _single_call(op), {}, self._call_check(ns, op))
+            if not ops.isdisjoint(ns.ops()):
+                self._add(ns, _ANY_CALL, wildcard()(varg_default_wildcard=True), {}, self._call_check(ns))
 
     def _add(self, ns: Namespace, name: str, pattern: Any, annotations: Mapping[str, Any], check: Any) -> None:
         self.candidates.append((f"{ns.name}.{name}", pattern, dict(annotations), check, self._attributes))
@@ -85,8 +86,19 @@ class Matcher:
     def _attributes(self, _match: Any) -> dict[str, Any]:
         return self._accepted  # asked for right after the check of the same match
 
-    def _call_check(self, ns: Namespace, op: str) -> Any:
-        return lambda context: self._settle(context, ns, op, "annotate", ask(ns, context.matched_expr))
+    def _call_check(self, ns: Namespace) -> Any:
+        known = set(ns.ops())
+
+        def check(context: Any) -> bool:
+            call = context.matched_expr
+            if not isinstance(call.op, tvm.ir.Op) or call.op.name not in known:
+                return False
+            if not self._settle(context, ns, call.op.name, "annotate", ask(ns, call, self._graphs)):
+                return False
+            self._accepted["Composite"] = f"{ns.name}.{call.op.name}"
+            return True
+
+        return check
 
     def _pattern_check(self, ns: Namespace, pattern: Pattern) -> Any:
         def check(context: Any) -> bool:
@@ -114,7 +126,7 @@ class Matcher:
             calls = {var_name(v): call for v, call in bindings if isinstance(getattr(call, "op", None), tvm.ir.Op)}
             # The candidates before them have had their turn, and did not take it.
             behind = self._compilers[self._compilers.index(ns.name) + 1 :]
-            would = [other for other in behind if all(ask(namespace(other), c) is None for c in calls.values())]
+            would = [other for other in behind if all(self._takes(other, c) for c in calls.values())]
             self._accepted = {NAME_ATTR: var_name(var), CANDIDATES_ATTR: [ns.name, *would]}
             chosen = self._choice(Match(f"{ns.name}.{name}", var_name(var), calls, [ns.name, *would]))
             if chosen != ns.name:
@@ -125,13 +137,16 @@ class Matcher:
             self._note([(var, root)], ns, stage, refusal.reason)
         return False
 
+    def _takes(self, compiler: str, call: Any) -> bool:
+        return ask(namespace(compiler), call, self._graphs) is None
+
     def _note(self, calls: Iterable[tuple[Any, Any]], ns: Namespace, stage: str, reason: str) -> None:
         for var, call in calls:
             op = str(getattr(call.op, "name", ""))
             self._notes.append((var, Entry("", var_name(var), op, ns.name, stage, reason)))
 
     def skip_to_behind(self, name: str) -> None:
-        """Keep the candidates after the one called ``name``; if it is not in the list, those after its compiler."""
+        """Keep the candidates after the pattern called ``name``; for any other name those after its compiler."""
         names = [candidate[0] for candidate in self.candidates]
         if name in names:
             del self.candidates[: names.index(name) + 1]
@@ -146,7 +161,8 @@ class Matcher:
             return mod
         if not IN_PLACE.isdisjoint(self._ops):
             self._writers = [WritersBetween(mod[name]) for name in functions]
-        fuse = relax.transform.FuseOpsByPattern(self.candidates, bind_constants=True, entry_functions=list(functions))
+        candidates = [c for c in self.candidates if ops_of_pattern(c[1]) <= self._ops]
+        fuse = relax.transform.FuseOpsByPattern(candidates, bind_constants=True, entry_functions=list(functions))
         return restore_names(fuse(mod))
 
     def entries(self, functions: Mapping[str, relax.Function]) -> list[Entry]:

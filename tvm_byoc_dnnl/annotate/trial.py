@@ -17,8 +17,18 @@ from ..verdict import Crash, Reject, as_reject
 __all__ = ["ask", "get_annotate_compiler", "trial_call", "trial_lowering"]
 
 
-def trial_lowering(ns: Namespace, name: str, source: list[str], lower: Callable[[GraphBuilder], Any]) -> Reject | None:
-    """Run ``lower`` on a fresh builder and ask the namespace's library about the result."""
+def trial_lowering(
+    ns: Namespace,
+    name: str,
+    source: list[str],
+    lower: Callable[[GraphBuilder], Any],
+    accepted: set[tuple[str, str]] | None = None,
+) -> Reject | None:
+    """Run ``lower`` on a fresh builder and ask the namespace's library about the result.
+
+    ``accepted`` has the graphs that were accepted before, each with its namespace, and gets those that are accepted
+    now: most calls of a large model are equal to one before them.
+    """
     g = GraphBuilder("trial")
     g.source = source
     try:
@@ -26,18 +36,25 @@ def trial_lowering(ns: Namespace, name: str, source: list[str], lower: Callable[
         if isinstance(out, Reject):
             return out
         graph = g.finish(out)
+        question = (ns.name, graph.to_json(anonymous=True))
+        if accepted is not None and question in accepted:
+            return None
         if ns.optimize is not None:  # as the region of just this call will be
             graph = ns.optimize(graph)
-        return ns.probe(graph) if ns.probe is not None else None
+        refusal = ns.probe(graph) if ns.probe is not None else None
+        if accepted is not None and refusal is None:
+            accepted.add(question)
+        return refusal
     except Reject as refusal:
         return refusal
     except Exception as error:  # a vendor's bug must not cost the user the build
         return Crash(f"the lowering of {name} in {ns.name!r} failed: {describe(error)}")
 
 
-def trial_call(ns: Namespace, call: Any) -> Reject | None:
-    """Whether ``ns`` can lower this one call (and its library run it)."""
-    return trial_lowering(ns, call.op.name, [call.op.name], lambda g: ns.lowerings[call.op.name](g, call))
+def trial_call(ns: Namespace, call: Any, accepted: set[tuple[str, str]] | None = None) -> Reject | None:
+    """Whether ``ns`` can lower this one call (and its library run it); ``accepted`` as for `trial_lowering`."""
+    name = call.op.name
+    return trial_lowering(ns, name, [name], lambda g: ns.lowerings[name](g, call), accepted)
 
 
 def _trial_predicate(ns: Namespace, op: str) -> Predicate:
@@ -51,12 +68,12 @@ def _trial_predicate(ns: Namespace, op: str) -> Predicate:
     return predicate
 
 
-def ask(ns: Namespace, call: Any) -> Reject | None:
-    """The verdict of a namespace on one call, by whichever predicate it has."""
+def ask(ns: Namespace, call: Any, accepted: set[tuple[str, str]] | None = None) -> Reject | None:
+    """The verdict of a namespace on one call, by whichever predicate it has; ``accepted`` as for `trial_lowering`."""
     op = call.op.name
     predicate = ns.predicates.get(op)
     if predicate is None:
-        return trial_call(ns, call) if op in ns.lowerings else ns.no_predicate(op)
+        return trial_call(ns, call, accepted) if op in ns.lowerings else ns.no_predicate(op)
     try:
         return as_reject(predicate(call.attrs, list(call.args)), f"the predicate of {ns.name!r} for {op}")
     except Reject as refusal:

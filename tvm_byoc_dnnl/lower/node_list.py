@@ -87,6 +87,8 @@ class Node:
     @property
     def reads(self) -> tuple[int, ...]:
         """All tensors that the node reads: the inputs, then scales and zero points."""
+        if not self.scalings and self.result_scaling is None:
+            return self.inputs
         scalings = [*self.scalings.values(), *([self.result_scaling] if self.result_scaling else [])]
         return (*self.inputs, *(t for s in scalings for t in s.tensors))
 

@@ -32,7 +32,7 @@ from ..regions.builder import RegionBuilder
 from ..regions.failure import Failure, describe
 from ..regions.inline import Body, inline_calls
 from ..regions.policy import RegionPolicy, Work
-from ..relax_utils import compiler_of_composite, composite_of, op_calls, ops_of, with_functions
+from ..relax_utils import composite_of, op_calls, ops_of, with_functions
 from .merge import Unit, form_units
 
 __all__ = ["Attempt", "BlockPlan", "Fallback", "Plan"]
@@ -142,18 +142,18 @@ class Fallback:
         return plan
 
     def _plan(self) -> Plan:
-        for _, block in dataflow_blocks(self.mod):
-            for binding in block.bindings:
-                if binding.var not in self._parts and self._is_fused_op(binding.value):
-                    self._parts[binding.var] = next(self._cuts)  # a kernel of its own
-        return {
-            block: BlockPlan(host, Block(block), form_units(block, self.mod.__getitem__, self._parts))
-            for host, block in dataflow_blocks(self.mod)
+        blocks = list(dataflow_blocks(self.mod))
+        composites = {
+            gv: name.partition(".") for gv, func in self.mod.functions.items() if (name := composite_of(func))
         }
-
-    def _is_fused_op(self, value: Any) -> bool:
-        compiler = compiler_of_composite(value, self.mod.__getitem__)
-        return bool(compiler) and composite_of(self.mod[value.op]).partition(".")[2] in namespace(compiler).fused_ops
+        fused = {gv for gv, (compiler, _, name) in composites.items() if name in namespace(compiler).fused_ops}
+        for binding in [b for _, block in blocks for b in block.bindings] if fused else ():
+            if binding.var not in self._parts and getattr(binding.value, "op", None) in fused:
+                self._parts[binding.var] = next(self._cuts)  # a kernel of its own
+        compiler_of = {gv: compiler for gv, (compiler, _, _) in composites.items()}
+        return {
+            block: BlockPlan(host, Block(block), form_units(block, compiler_of, self._parts)) for host, block in blocks
+        }
 
     # ---------------------------------------------------------------- one region
     def _judge(self, region: _Region) -> list[_Return]:
@@ -251,13 +251,13 @@ class Fallback:
         self._note(region.host, calls[at], Failure(failure.stage, reason))
 
     def _beyond_the_limit(self, regions: Sequence[_Region]) -> list[_Return]:
-        by_work = sorted(regions, key=lambda r: -self._work(r).flops)
-        limits = [("the module", None if self._policy is None else self._policy.max_regions, by_work)]
-        for compiler in dict.fromkeys(r.unit.compiler for r in by_work):
+        limits = [("the module", None if self._policy is None else self._policy.max_regions, regions)]
+        for compiler in dict.fromkeys(r.unit.compiler for r in regions):
             limit = min((p.max_regions for p in self._policies(compiler) if p.max_regions is not None), default=None)
-            limits.append((compiler, limit, [r for r in by_work if r.unit.compiler == compiler]))
+            limits.append((compiler, limit, [r for r in regions if r.unit.compiler == compiler]))
         for who, limit, counted in limits:
             if limit is not None and len(counted) > limit:
+                counted = sorted(counted, key=lambda r: -self._work(r).flops)
                 failure = Failure("policy", f"{who} may have {limit} region(s), and others have more operations")
                 return [_Return(r.host, c, failure, r.unit.compiler) for r in counted[limit:] for c in r.calls]
         return []

@@ -11,7 +11,7 @@ one takes any function, and remembers which calls a region was made of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
@@ -19,7 +19,6 @@ from typing import Any
 from tvm import relax
 
 from ..inplace import order_constraints
-from ..relax_utils import compiler_of_composite
 
 __all__ = ["Unit", "form_units"]
 
@@ -41,15 +40,15 @@ class Unit:
     ancestors: int = 0
 
 
-def form_units(block: Any, functions: Callable[[Any], Any], parts: Mapping[Any, int] | None = None) -> list[Unit]:
+def form_units(block: Any, compiler_of: Mapping[Any, str], parts: Mapping[Any, int] | None = None) -> list[Unit]:
     """Group the bindings of a dataflow block into units, in an order in which they can run.
 
     Parameters
     ----------
     block : relax.DataflowBlock
         The block.
-    functions : callable
-        Global variable → function, to find the composites.
+    compiler_of : mapping
+        Global variable of a composite function → its compiler.
     parts : mapping, optional
         Variable → number, 0 for the others: results with different numbers must not be made by one region.
 
@@ -60,7 +59,7 @@ def form_units(block: Any, functions: Callable[[Any], Any], parts: Mapping[Any, 
     owner: dict[Any, Unit] = {}
     units: dict[Unit, None] = {}
     bindings = list(block.bindings)
-    compilers = {b.var: compiler_of_composite(b.value, functions) for b in bindings}
+    compilers = {b.var: compiler_of.get(getattr(b.value, "op", None), "") for b in bindings}
     constraints = order_constraints(bindings, [var for var, compiler in compilers.items() if compiler])
     needs = {b.var: [*relax.analysis.free_vars(b.value), *constraints.get(b.var, ())] for b in bindings}
     for order, binding in enumerate(bindings):

@@ -1,0 +1,25 @@
+"""The operators without which a pattern cannot match."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm.relax import dpl
+
+__all__ = ["ops_of_pattern"]
+
+_PARTS = ("op", "args", "fields", "tuple", "pattern", "left", "right")
+
+
+def ops_of_pattern(pattern: Any) -> set[str]:
+    """Names of the operators that are in every match of ``pattern``."""
+    if isinstance(pattern, dpl.ExprPattern):
+        return {pattern.expr.name} if isinstance(pattern.expr, tvm.ir.Op) else set()
+    if isinstance(pattern, dpl.NotPattern):
+        return set()
+    if isinstance(pattern, dpl.OrPattern):
+        return ops_of_pattern(pattern.left) & ops_of_pattern(pattern.right)
+    parts = [part for name in _PARTS if (part := getattr(pattern, name, None)) is not None]
+    flat = [item for part in parts for item in ([part] if isinstance(part, dpl.DFPattern) else part)]
+    return set().union(*map(ops_of_pattern, flat))
