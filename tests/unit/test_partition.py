@@ -2,6 +2,7 @@
 
 import sys
 
+import numpy as np
 import pytest
 import tvm
 from tvm import relax
@@ -436,8 +437,19 @@ def one_result_read_everywhere(emit, number, value, side):
     return emit(relax.op.add(emit(relax.op.tan(value)), side)), side
 
 
+def with_weights_of_its_own(emit, number, value, side):
+    return emit(relax.op.add(value, relax.const(np.full((4, 4), number, "float32")))), side
+
+
 @pytest.mark.parametrize(
-    "program", [a_chain, with_calls_of_the_host, beside_a_chain_of_the_host, one_result_read_everywhere]
+    "program",
+    [
+        a_chain,
+        with_calls_of_the_host,
+        beside_a_chain_of_the_host,
+        one_result_read_everywhere,
+        with_weights_of_its_own,
+    ],
 )
 def test_the_work_grows_as_the_model_does(program):
     def counted(calls):
