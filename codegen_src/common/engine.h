@@ -31,6 +31,9 @@ class Plan {
   virtual json::Object Profile(const Graph& graph, const std::vector<void*>& inputs,
                                const std::vector<void*>& outputs) const = 0;
 
+  /// Memory that it keeps by itself, about: what it shares with other plans does not count.
+  virtual size_t bytes() const = 0;
+
   /// Whether calls read this constant where it is; the others may go once the plan is made.
   virtual bool UsesConstant(size_t index) const = 0;
 

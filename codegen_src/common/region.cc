@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/region.h"
 
-#include <algorithm>
+#include <chrono>
 
 namespace tvm_byoc_dnnl {
-namespace {
-
-constexpr size_t kMaxPlans = 16;
-
-}  // namespace
 
 void Region::Initialise(std::vector<ConstantData> constants) {
   std::lock_guard<std::mutex> build_lock(build_mutex_);
@@ -22,12 +17,11 @@ void Region::Initialise(std::vector<ConstantData> constants) {
     }
     std::atomic_store(&static_plan_, plan);
   }
-  std::lock_guard<std::mutex> cache_lock(cache_mutex_);
-  cache_.clear();
+  plans_.Clear();
   initialised_ = true;
 }
 
-std::shared_ptr<const Plan> Region::Build(const Key& symbols) {
+std::shared_ptr<const Plan> Region::Build(const PlanCache::Key& symbols) {
   std::vector<const void*> data;
   for (const ConstantData& constant : constants_) data.push_back(constant.data);
   std::unique_ptr<Plan> plan = planner_->MakePlan(Specialise(graph_, symbols), data);
@@ -39,25 +33,16 @@ std::shared_ptr<const Plan> Region::Build(const Key& symbols) {
   return {plan.release(), [read = std::move(read)](const Plan* dying) { delete dying; }};
 }
 
-std::shared_ptr<const Plan> Region::Lookup(const Key& symbols) {
-  std::lock_guard<std::mutex> lock(cache_mutex_);
-  auto found = std::find_if(cache_.begin(), cache_.end(),
-                            [&](const auto& entry) { return entry.first == symbols; });
-  if (found == cache_.end()) return nullptr;
-  cache_.splice(cache_.begin(), cache_, found);
-  return found->second;
-}
-
 std::shared_ptr<const Plan> Region::PlanFor(const std::vector<Dims>& arguments) {
-  Key symbols = BindSymbols(graph_, arguments);
-  if (std::shared_ptr<const Plan> plan = Lookup(symbols)) return plan;
+  PlanCache::Key symbols = BindSymbols(graph_, arguments);
+  if (std::shared_ptr<const Plan> plan = plans_.Find(symbols)) return plan;
   std::lock_guard<std::mutex> build_lock(build_mutex_);
   if (!initialised_) return nullptr;
-  if (std::shared_ptr<const Plan> plan = Lookup(symbols)) return plan;  // built while we waited
+  if (auto plan = plans_.Find(symbols)) return plan;  // made while we waited
+  const auto start = std::chrono::steady_clock::now();
   std::shared_ptr<const Plan> plan = Build(symbols);
-  std::lock_guard<std::mutex> lock(cache_mutex_);
-  cache_.emplace_front(std::move(symbols), plan);
-  if (cache_.size() > kMaxPlans) cache_.pop_back();
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  plans_.Insert(std::move(symbols), plan, taken.count());
   return plan;
 }
 

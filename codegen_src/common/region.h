@@ -3,15 +3,14 @@
 #ifndef TVM_BYOC_DNNL_COMMON_REGION_H_
 #define TVM_BYOC_DNNL_COMMON_REGION_H_
 
-#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "common/engine.h"
 #include "common/graph.h"
+#include "common/plan_cache.h"
 
 namespace tvm_byoc_dnnl {
 
@@ -21,10 +20,13 @@ struct ConstantData {
   std::shared_ptr<const void> owner;
 };
 
+/// Of one region's plans for symbolic shapes.
+constexpr size_t kPlanBytes = size_t{256} << 20;
+
 class Region {
  public:
-  Region(const Engine& engine, const std::string& graph_json)
-      : engine_(engine), graph_(ParseGraph(graph_json)) {}
+  Region(const Engine& engine, const std::string& graph_json, size_t plan_bytes = kPlanBytes)
+      : engine_(engine), graph_(ParseGraph(graph_json)), plans_(plan_bytes) {}
 
   const Graph& graph() const { return graph_; }
 
@@ -37,20 +39,20 @@ class Region {
   /// The plan of a symbolic graph for arguments of these shapes; nullptr before Initialise.
   std::shared_ptr<const Plan> PlanFor(const std::vector<Dims>& arguments);
 
+  /// What became of the plans of a symbolic graph.
+  PlanCounters counters() const { return plans_.counters(); }
+
  private:
-  using Key = std::vector<int64_t>;  // the symbols' values
-  std::shared_ptr<const Plan> Build(const Key& symbols);
-  std::shared_ptr<const Plan> Lookup(const Key& symbols);
+  std::shared_ptr<const Plan> Build(const PlanCache::Key& symbols);
 
   const Engine& engine_;
   const Graph graph_;
   std::shared_ptr<const Plan> static_plan_;
-  std::mutex build_mutex_;  // one build at a time; guards the two below
+  std::mutex build_mutex_;  // one build at a time; guards the three below
   std::unique_ptr<Planner> planner_;
   std::vector<ConstantData> constants_;
-  std::mutex cache_mutex_;
   bool initialised_ = false;
-  std::list<std::pair<Key, std::shared_ptr<const Plan>>> cache_;  // the most recently used first
+  PlanCache plans_;
 };
 
 }  // namespace tvm_byoc_dnnl

@@ -15,6 +15,9 @@
 namespace tvm_byoc_dnnl {
 namespace {
 
+/// Of a primitive with its descriptor and its code, about.
+constexpr size_t kStepBytes = 32 << 10;
+
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -120,6 +123,10 @@ int DnnlPlan::AddStep(const Step& step, byoc_step* to, bool once) {
                                static_cast<size_t>(arg.place.offset), arg.place.md.get()));
   }
   return once ? BYOC_OK : dnnl_byoc_create(&plan_, primitive);
+}
+
+size_t DnnlPlan::bytes() const {
+  return static_cast<size_t>(program_.arena_bytes) + kStepBytes * program_.steps.size();
 }
 
 bool DnnlPlan::UsesConstant(size_t index) const { return byoc_reads_constant(&plan_, index) != 0; }

@@ -28,6 +28,7 @@ class DnnlPlan final : public Plan {
   json::Object Describe(const Graph& graph) const override;
   json::Object Profile(const Graph& graph, const std::vector<void*>& inputs,
                        const std::vector<void*>& outputs) const override;
+  size_t bytes() const override;
   bool UsesConstant(size_t index) const override;
 
   const Program& program() const { return program_; }

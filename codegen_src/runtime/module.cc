@@ -93,6 +93,9 @@ class RegionModule final : public ffi::ModuleObj {
         *result = Guarded([&] { return self->Describe(args); });
       });
     }
+    if (name == "plans") {  // what became of the plans of a region of symbolic shapes
+      return ffi::Function::FromTyped([self]() { return self->Plans(); });
+    }
     if (name == "profile") {
       return ffi::Function::FromPacked([self](ffi::PackedArgs args, ffi::Any* result) {
         json::Object report;
@@ -239,6 +242,19 @@ class RegionModule final : public ffi::ModuleObj {
     }
     if (plan == nullptr) FailNotInitialised();
     return json::Value(plan->Describe(graph)).Dump();
+  }
+
+  ffi::String Plans() const {
+    const PlanCounters counters = region_.counters();
+    json::Object object;
+    object.emplace_back("symbolic", !region_.graph().IsStatic());
+    object.emplace_back("plans", counters.plans);
+    object.emplace_back("bytes", counters.bytes);
+    object.emplace_back("hits", counters.hits);
+    object.emplace_back("made", counters.made);
+    object.emplace_back("dropped", counters.dropped);
+    object.emplace_back("seconds", counters.seconds);
+    return json::Value(std::move(object)).Dump();
   }
 
   const Artifact artifact_;

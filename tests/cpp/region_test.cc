@@ -47,7 +47,7 @@ bool RunAndCompare(Region* region, int64_t n, const std::vector<float>& w) {
 }  // namespace
 
 TEST(PlansArePlannedOnceAndCached) {
-  Region region(Dnnl(), kSymbolic);
+  Region region(Dnnl(), kSymbolic, /*plan_bytes=*/16 * (32 << 10));
   CHECK(region.PlanFor({{4, 3}}) == nullptr);  // not initialised
   auto w = std::make_shared<std::vector<float>>(std::vector<float>{1, 2, 3, 4, 5, 6});
   region.Initialise(Weights(w));
@@ -55,6 +55,13 @@ TEST(PlansArePlannedOnceAndCached) {
   CHECK(plan == region.PlanFor({{4, 3}}));
   for (int64_t n = 100; n < 100 + 16; ++n) region.PlanFor({{n, 3}});
   CHECK(plan != region.PlanFor({{4, 3}}));  // was the least recently used
+  const PlanCounters counters = region.counters();
+  CHECK(counters.hits == 1);
+  CHECK(counters.made == 18);
+  CHECK(counters.plans + counters.dropped == counters.made);
+  CHECK(counters.dropped > 0);
+  CHECK(counters.bytes <= 16 * (32 << 10));
+  CHECK(counters.seconds > 0);
   CHECK(RunAndCompare(&region, 5, *w));
 }
 

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from tvm_byoc_dnnl import RegionPolicy, Runner, compile, explain
+from tvm_byoc_dnnl import RegionPolicy, Runner, compile, explain, profile
 from tvm_byoc_dnnl.errors import InputError
 from tvm_byoc_dnnl.frontend import to_relax
 from tvm_byoc_dnnl.testing.models import ort_run
@@ -183,3 +183,16 @@ def test_warm_up(runners: dict[str, Any]) -> None:
     runner.warm_up([{"input_ids": (2, 3)}, {"attention_mask": (1, 7)}])
     with pytest.raises(InputError, match="not fixed"):
         runner.warm_up({})
+
+
+def test_a_profile_counts_plans() -> None:
+    model = onnx_model([node("MatMul", ["x", "w"], ["y"])], {"x": ("n", 8)}, {"w": rand(8, 4)})
+    runner = Runner(compile(model))
+    runner.warm_up([{"x": (n, 8)} for n in (3, 5, 3)])
+    result = profile(runner, [rand(5, 8)], repeat=2, warmup=0)
+    (counters,) = result.plans.values()
+    assert (counters["made"], counters["plans"], counters["dropped"], counters["hits"]) == (2, 2, 0, 5)
+    assert counters["bytes"] > 0
+    assert counters["seconds"] > 0
+    assert "5 calls of a size seen before; 2 plans made" in result.to_text()
+    assert not profile(Runner(compile(model, shapes={"x": (5, 8)})), repeat=1, warmup=0).plans

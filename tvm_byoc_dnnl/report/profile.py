@@ -82,12 +82,16 @@ class Profile:
         Number of repetitions.
     others : float
         Share of the usable cores that other processes took meanwhile; above 0.1 the times say little.
+    plans : dict
+        Of each region with open sizes, since it was loaded: ``plans`` and ``bytes`` that it keeps, calls of a size seen
+        before (``hits``), plans ``made`` and ``dropped``, and the ``seconds`` spent making them.
     """
 
     steps: list[StepTime] = field(default_factory=list)
     total: float = 0.0
     repeat: int = 0
     others: float = 0.0
+    plans: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def reorder_share(self) -> float:
@@ -117,6 +121,7 @@ class Profile:
             "tvm_share": self.tvm_share,
             "overhead_seconds": self.overhead,
             "others_share": self.others,
+            "plans": self.plans,
             "steps": [{**asdict(s), "gflops_per_second": s.gflops_per_second} for s in self.steps],
         }
 
@@ -162,6 +167,11 @@ class Profile:
             f"{100 * self.reorder_share:.1f} % reorders, {100 * self.tvm_share:.1f} % TVM; "
             f"{overhead}; medians of {self.repeat}"
         )
+        lines += [
+            f"open sizes of {name}: {p['hits']} calls of a size seen before; {p['made']} plans made in "
+            f"{p['seconds'] * 1e3:.1f} ms, {p['plans']} kept ({p['bytes'] / 2**20:.1f} MB), {p['dropped']} dropped"
+            for name, p in self.plans.items()
+        ]
         if self.others > QUIET:
             lines.append(
                 f"the machine was not quiet: others took {self.others:.0%} of the cores meanwhile; measure again when "
@@ -227,6 +237,18 @@ def _profilers(module: Any, found: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _plans(module: Any) -> dict[str, dict[str, Any]]:
+    """Region name → what became of its plans, for regions with open sizes."""
+    found: dict[str, dict[str, Any]] = {}
+    if module.implements_function("get_symbol") and module.implements_function("plans"):
+        counters = json.loads(module.get_function("plans")())
+        if counters.pop("symbolic"):
+            found[str(module.get_function("get_symbol")())] = counters
+    for imported in module.imports:
+        found.update(_plans(imported))
+    return found
+
+
 def profile(ex: Any, inputs: Any = None, *, repeat: int = 20, warmup: int = 3) -> Profile:
     """Measure how the time of a compiled model is spent.
 
@@ -258,7 +280,7 @@ def profile(ex: Any, inputs: Any = None, *, repeat: int = 20, warmup: int = 3) -
     with Neighbours() as others:
         totals = _plain_times(runner, tensors, repeat, warmup)
         runs = _step_times(runner, tensors, repeat, warmup)
-    return Profile(_medians(runs), statistics.median(totals), repeat, others.share)
+    return Profile(_medians(runs), statistics.median(totals), repeat, others.share, _plans(runner.module))
 
 
 def _step_times(runner: Runner, tensors: Sequence[Any], repeat: int, warmup: int) -> list[list[StepTime]]:

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plans of one region of symbolic shapes: one for each set of sizes, as many as fit a number of
+// bytes.
+#ifndef TVM_BYOC_DNNL_COMMON_PLAN_CACHE_H_
+#define TVM_BYOC_DNNL_COMMON_PLAN_CACHE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "common/engine.h"
+
+namespace tvm_byoc_dnnl {
+
+/// What a cache has done so far.
+struct PlanCounters {
+  int64_t plans = 0;    // that it has now
+  int64_t bytes = 0;    // that these keep
+  int64_t hits = 0;     // calls of a size seen before
+  int64_t made = 0;     // calls of a new size
+  int64_t dropped = 0;  // plans that had to go
+  double seconds = 0;   // spent making plans
+};
+
+class PlanCache {
+ public:
+  using Key = std::vector<int64_t>;  // the symbols' values
+
+  explicit PlanCache(size_t budget) : budget_(budget) {}
+
+  /// The plan for these sizes, or nullptr.
+  std::shared_ptr<const Plan> Find(const Key& key);
+
+  /// Adds a plan, which took so long to make. Those used longest ago go until the rest fits; a call
+  /// that runs one of them keeps it alive.
+  void Insert(Key key, std::shared_ptr<const Plan> plan, double seconds);
+
+  void Clear();
+  PlanCounters counters() const;
+
+ private:
+  const size_t budget_;
+  mutable std::mutex mutex_;
+  std::list<std::pair<Key, std::shared_ptr<const Plan>>> plans_;  // the most recently used first
+  PlanCounters counters_;
+};
+
+}  // namespace tvm_byoc_dnnl
+
+#endif  // TVM_BYOC_DNNL_COMMON_PLAN_CACHE_H_
