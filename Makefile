@@ -15,14 +15,14 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 PY  := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check -qq
 CXX_FILES := $(shell find codegen_src tests/cpp tests/fuzz -name '*.cc' -o -name '*.h' -o -name '*.c' -o -name CMakeLists.txt)
-CXX_STYLE := $(filter-out %CMakeLists.txt,$(CXX_FILES)) $(wildcard examples/cpp/*.cc patterns/dnnl/emitted/*.c)
+CXX_STYLE := $(filter-out %CMakeLists.txt,$(CXX_FILES)) $(wildcard examples/cpp/*.cc bench/*.cc patterns/dnnl/emitted/*.c)
 
 DEPS   := $(VENV)/.deps
 NATIVE := $(BUILD)/.installed
 PEERS  := $(VENV)/.peers
 ZOO    := $(VENV)/.zoo
 
-.PHONY: help build demo test test-py test-cpp test-kit test-sweep test-onnx test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load bench-busy bench-convolutions docs docs-conformance clean
+.PHONY: help build demo test test-py test-cpp test-kit test-sweep test-onnx test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load bench-busy bench-convolutions bench-products docs docs-conformance clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -178,6 +178,11 @@ bench-busy: $(NATIVE) $(PEERS)  ## calls beside 0, 1 and 2 busy processes, and O
 
 bench-convolutions: $(NATIVE)  ## 3x3 convolutions, directly and as the cost chooses, on this CPU
 	@$(PY) -m bench.convolutions $(ARGS)
+
+bench-products: $(NATIVE)  ## products with constant weights: oneDNN's two, our kernel, and the memory's bandwidth
+	@$(CXX) -std=c++17 -O2 -fopenmp -Icodegen_src -Icodegen_src/executor -Icodegen_src/kernels -I$(VENV)/include \
+	  bench/products.cc -o $(BUILD)/bench_products -L$(VENV)/lib -ldnnl -Wl,-rpath,$(abspath $(VENV))/lib
+	@$(BUILD)/bench_products
 
 docs: $(NATIVE)  ## write the generated pages of docs/ again
 	@$(PY) docs/generate.py

@@ -73,9 +73,10 @@ class Lowering;
 using Offer = std::optional<Candidate> (*)(const Candidate& primitive, const Lowering& values);
 
 std::optional<Candidate> OfferWinograd(const Candidate& primitive, const Lowering& values);
+std::optional<Candidate> OfferProduct(const Candidate& primitive, const Lowering& values);
 
 /// A new kernel: its function above, and its name here.
-constexpr Offer kOffers[] = {OfferWinograd};
+constexpr Offer kOffers[] = {OfferWinograd, OfferProduct};
 
 }  // namespace tvm_byoc_dnnl
 

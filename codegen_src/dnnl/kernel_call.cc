@@ -22,6 +22,8 @@ constexpr PostOpRow kPostOps[] = {
     {Algorithm::eltwise_hardswish, BYOC_HARDSWISH},
     {Algorithm::eltwise_logistic, BYOC_LOGISTIC},
     {Algorithm::eltwise_swish, BYOC_SWISH},
+    {Algorithm::eltwise_gelu_erf, BYOC_GELU_ERF},
+    {Algorithm::eltwise_gelu_tanh, BYOC_GELU_TANH},
     {Algorithm::binary_add, BYOC_ADD},
     {Algorithm::binary_sub, BYOC_SUB},
     {Algorithm::binary_mul, BYOC_MUL},
@@ -59,7 +61,8 @@ std::optional<byoc_post_op> Describe(const PostOpDesc& op, const MemoryDesc& md,
     result.strides = *strides;
   } else if (elements == 1) {
     result.form = BYOC_PER_TENSOR;
-  } else if (dims.size() == 4 && dims[1] == of_dst[1] && elements == dims[1] && IsDense(md)) {
+  } else if (dims.size() == of_dst.size() && dims[1] == of_dst[1] && elements == dims[1] &&
+             IsDense(md)) {
     result.form = BYOC_PER_CHANNEL;
   } else {
     return std::nullopt;
@@ -91,6 +94,9 @@ int64_t CacheBytes() {
 
 std::optional<byoc_strides> StridesOf(const MemoryDesc& md, int64_t lanes) {
   const Dims dims = md.get_dims(), strides = md.get_strides();
+  if (dims.size() == 2 && IsStrided(md) && (strides[1] == 1 || dims[1] == 1)) {
+    return byoc_strides{0, strides[0], 0, 0, dims[1]};
+  }
   if (dims.size() != 4) return std::nullopt;
   byoc_strides result = {strides[0], strides[2], strides[3], 0, dims[1]};
   if (IsStrided(md)) {

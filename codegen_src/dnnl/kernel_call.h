@@ -23,7 +23,8 @@ int64_t LanesOf(byoc_isa isa);
 /// Bytes of the second-level cache of a core.
 int64_t CacheBytes();
 
-/// An image with its channels last, or in blocks that are whole vectors; nothing for others.
+/// A matrix whose rows are dense, or an image with its channels last or in blocks that are whole
+/// vectors; nothing for others. The columns of a matrix count as channels.
 std::optional<byoc_strides> StridesOf(const MemoryDesc& md, int64_t lanes);
 
 /// The post-ops as the kernel knows them. Appends their operands to `args`, whose positions they
