@@ -37,10 +37,8 @@ def _roofline(each: Entry, limit: Roof) -> dict:
 
 @click.command(context_settings={"show_default": True})
 @click.argument("models", nargs=-1)
-@click.option(
-    "--engines", default="byoc,onnxruntime,openvino,mnn,ncnn", help="Those that are not installed are left out."
-)
-@click.option("--rounds", default=8, help="Turns of each engine.")
+@click.option("--engines", default="byoc,onnxruntime,openvino,mnn", help="Those that are not installed are left out.")
+@click.option("--rounds", default=6, help="Turns of each engine.")
 @click.option("--threads", default=Settings().threads, help="Threads of each engine.")
 @click.option("--page", default=_PAGE, type=click.Path(path_type=Path), help="The page; the results are beside it.")
 @click.option("--roofline/--no-roofline", default=True, help="Profile the layers too.")

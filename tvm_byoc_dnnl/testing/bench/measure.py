@@ -46,14 +46,14 @@ class Settings:
     rest_ms : float
         Pause before a turn, in which the other engines' threads go to sleep.
     repeats : int
-        How often a block that was disturbed is run again.
+        So many blocks of an engine, at most, are run again because they were disturbed.
     """
 
     threads: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
     rounds: int = 20
     block_ms: float = 200.0
     rest_ms: float = 50.0
-    repeats: int = 3
+    repeats: int = 5
 
 
 @dataclass(frozen=True)
@@ -161,12 +161,12 @@ class _Contestant:
         limit = self._process.engine.max_rounds
         if limit is not None and number >= limit:
             return
-        for attempt in range(self._settings.repeats + 1):
+        while True:
             time.sleep(self._settings.rest_ms / 1e3)
             before = probe.sample()
             block = self._process.time(self._warm_up, self._count)
             is_quiet = probe.is_quiet(before, probe.sample())
-            if is_quiet or attempt == self._settings.repeats:
+            if is_quiet or self.result.repeated >= self._settings.repeats:
                 break
             self.result.repeated += 1
         self.result.disturbed += not is_quiet
