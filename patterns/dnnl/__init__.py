@@ -26,7 +26,7 @@ from . import (
 )
 from .examination import EXAMINATION
 from .flops import primitive_flops
-from .nan import FINITE_MATH
+from .nan import FINITE_MATH, KEEP_NAN
 from .native import create_module, describe, probe
 from .policy import DnnlPolicy
 from .post_ops import fuse_post_ops
@@ -54,7 +54,11 @@ __all__ = [
 register_namespace(
     "dnnl",
     codegen=portable_codegen(
-        "dnnl", create_module, create_source, source_build, options={FINITE_MATH: False, **conv.OPTIONS}
+        "dnnl",
+        create_module,
+        create_source,
+        source_build,
+        options={FINITE_MATH: False, KEEP_NAN: False, **conv.OPTIONS},
     ),
     probe=probe,
     describe=describe,

@@ -13,10 +13,14 @@ from ...lower.builder import GraphBuilder, Value
 from ...lower.graph import Dim, Node, PortableGraph
 from .views import VIEWS
 
-__all__ = ["FINITE_MATH", "is_nan", "keep_nan_of_softmax", "keeps_nan", "nan_where"]
+__all__ = ["FINITE_MATH", "KEEP_NAN", "is_nan", "keep_nan_of_bounds", "keep_nan_of_softmax", "keeps_nan", "nan_where"]
 
 #: option: whether NaN may be lost, for fewer primitives
 FINITE_MATH = "finite_math"
+#: option: whether bounds pass a NaN on, which Relax's operators do not
+KEEP_NAN = "keep_nan"
+#: elementwise functions that answer a NaN with a bound; a relu with a slope does not
+_BOUNDS = ("relu", "clip", "hardsigmoid")
 
 
 def keeps_nan(graph: PortableGraph) -> bool:
@@ -41,13 +45,26 @@ def keep_nan_of_softmax(graph: PortableGraph) -> None:
     """
     for node in [n for n in graph.nodes if n.kind == "softmax" and keeps_nan(graph)]:
         if not _is_only_summed(graph, node.outputs[0], node.attrs["axis"]):
-            _spread_nan(graph, node)
+            _spread_nan(graph, node, node.outputs[0], node.attrs["axis"])
 
 
-def _spread_nan(graph: PortableGraph, node: Node) -> None:
-    out, axis = node.outputs[0], node.attrs["axis"]
+def keep_nan_of_bounds(graph: PortableGraph) -> None:
+    """With the option, let relu, clip, maximum and minimum pass a NaN on, as ONNX Runtime does and TVM does not."""
+    if not graph.options.get(KEEP_NAN, False):
+        return
+    for node in list(graph.nodes):
+        alg = node.attrs.get("alg")
+        is_bound = node.kind == "eltwise" and alg in _BOUNDS and not (alg == "relu" and node.attrs["alpha"])
+        is_larger = node.kind == "binary" and alg in ("max", "min")  # of whose operands the second passes it on
+        if (is_bound or is_larger) and "float" in graph.tensors[node.inputs[0]].dtype:
+            _spread_nan(graph, node, node.inputs[0])
+
+
+def _spread_nan(graph: PortableGraph, node: Node, of: int, axis: int | None = None) -> None:
+    """Make the result of ``node`` NaN where the tensor ``of`` is; with ``axis`` in the whole row along it."""
+    out, tested = node.outputs[0], graph.tensors[of].shape
     shape, dtype = graph.tensors[out].shape, graph.tensors[out].dtype
-    row = (*shape[:axis], 1, *shape[axis + 1 :])
+    row = tested if axis is None else (*tested[:axis], 1, *tested[axis + 1 :])
     result = graph.new_tensor(dtype, shape)
     graph.replace({out: result})
     made = [node]
@@ -59,8 +76,8 @@ def _spread_nan(graph: PortableGraph, node: Node) -> None:
         made.append(new)
         return new.outputs
 
-    bad = add("binary", (out, out), shape, alg="ne")
-    if shape[axis] != 1:
+    bad = add("binary", (of, of), tested, alg="ne")
+    if row != tested:
         bad = add("reduction", bad, row, alg="max", p=0.0, epsilon=0.0)
     bad = add("eltwise", bad, row, alg="linear", alpha=-1.0, beta=1.0)
     bad = add("eltwise", bad, row, alg="pow", alpha=0.0, beta=-1.0)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from ...lower.graph import Node, PortableGraph, PostOp
 from .merge_matmuls import merge_matmuls
-from .nan import keep_nan_of_softmax
+from .nan import keep_nan_of_bounds, keep_nan_of_softmax
 from .native import probe_fused
 from .quantize import write_out
 from .quantized import read_integers, write_integers
@@ -52,6 +52,7 @@ def fuse_post_ops(graph: PortableGraph) -> PortableGraph:
     sink_views(graph)
     read_integers(graph)
     keep_nan_of_softmax(graph)
+    keep_nan_of_bounds(graph)
     _fuse_all(graph)
     write_integers(graph)
     if write_out(graph):

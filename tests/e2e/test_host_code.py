@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 import tvm
-from onnx import helper
+from onnx import helper, numpy_helper
 from tvm import relax
 
 import tvm_byoc_dnnl as byoc
@@ -17,6 +17,8 @@ from tvm_byoc_dnnl.pipeline.legalize import LEGALIZATIONS
 op = relax.op
 X = np.arange(12, dtype="float32").reshape(3, 4)
 UPDATES = np.array([[10.0, 20.0]], "float32")
+U = np.array([[1.0, 2.0], [3.0, 4.0]], "float32")
+ROWS = relax.const(np.array([0, -1], "int64"))
 
 
 def _run(function: Any, *arrays: np.ndarray, relax_shapes: list[Any] | None = None) -> np.ndarray:
@@ -56,6 +58,13 @@ INDEXED = [
         lambda x, i: op.scatter_nd(x, i, relax.const(UPDATES[0])),
         [[2, 3], [0, 0]],
         lambda i: _put(X, (i[:, 0], i[:, 1]), UPDATES[0]),
+    ),
+    ("index_tensor", lambda x, i: op.index_tensor(x, [ROWS, i]), [3, -4], lambda i: X[[0, 2], i]),
+    (
+        "index_put",
+        lambda x, i: op.index_put(x, (ROWS, i), relax.const(UPDATES[0])),
+        [3, -4],
+        lambda i: _put(X, ([0, 2], i), UPDATES[0]),
     ),
 ]
 
@@ -121,17 +130,20 @@ def _model(nodes: list[Any], inputs: dict[str, tuple[int, Any]], out: int, opset
 
 
 @pytest.mark.parametrize("rows", [3, "n"])
-@pytest.mark.parametrize("kind", ["Gather", "GatherElements", "GatherND", "ScatterND"])
+@pytest.mark.parametrize("kind", ["Gather", "GatherElements", "GatherND", "ScatterND", "ScatterElements"])
 def test_indices_of_onnx(kind, rows, capfd):
     values = [7.0, 8.0]
     updates = helper.make_node("Constant", [], ["u"], value_floats=values)
-    node = helper.make_node(kind, ["x", "i", "u"] if kind == "ScatterND" else ["x", "i"], ["y"])
+    if kind == "ScatterElements":
+        updates = helper.make_node("Constant", [], ["u"], value=numpy_helper.from_array(U))
+    node = helper.make_node(kind, ["x", "i", "u"] if kind.startswith("Scatter") else ["x", "i"], ["y"])
     run = byoc.Runner(byoc.compile(_model([updates, node], {"x": (1, (rows, 4)), "i": (7, (2, 2))}, 1)))
     good = np.array([[0, 1], [-1, 2]], "int64")
     wanted = {
         "Gather": lambda: X[good],
         "GatherElements": lambda: np.take_along_axis(X[:, :2], good, 0),
         "GatherND": lambda: X[good[:, 0], good[:, 1]],
+        "ScatterElements": lambda: _put(X, (good, np.array([[0, 1], [0, 1]])), U),
         "ScatterND": lambda: _put(X, (good[:, 0], good[:, 1]), np.array(values)),
     }
     np.testing.assert_array_equal(run(X, good), wanted[kind]())

@@ -425,6 +425,17 @@ def chain_of(error):
         error = error.__cause__
 
 
+@pytest.mark.parametrize("stage", ["lower", "plan"])
+def test_the_pass_alone_raises_from_the_vendors_own_exception_too(stage):
+    own = ZeroDivisionError("of the vendor")
+    with vendors("va") as va:
+        annotated = byoc.AnnotateExternalCompiler("va")(Chain)
+        va.fail(stage, "relax.exp", error=own)
+        with pytest.raises(UnsupportedError) as raised:
+            byoc.PartitionGraph(strict=True)(annotated)
+    assert own in chain_of(raised.value)
+
+
 @pytest.mark.parametrize("stage", ["predicate", "lower", "plan", "codegen"])
 def test_strict_raises_from_the_vendors_own_exception(stage):
     own = ZeroDivisionError("of the vendor")

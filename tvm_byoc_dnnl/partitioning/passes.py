@@ -9,7 +9,7 @@ from tvm import relax
 
 from ..codegen.extern import install_codegen
 from ..cost import usual_sizes
-from ..log import raise_failures, read_log, with_entries
+from ..log import raise_failures, raising_from_causes, read_log, with_entries
 from ..namespace import Namespace
 from ..namespaces import namespace
 from ..regions.builder import RegionBuilder
@@ -51,20 +51,33 @@ def PartitionGraph(*, policy: RegionPolicy | None = None, strict: bool = False) 
     UnsupportedError
         When the pass runs, with ``strict``: lists every call that failed, with the reason.
     """
+    return _Partition(policy, strict)
 
-    @tvm.transform.module_pass(opt_level=0, name="PartitionGraph")
-    def partition(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+
+@tvm.transform.module_pass(opt_level=0, name="PartitionGraph")
+class _PartitionGraph:
+    def __init__(self, policy: RegionPolicy | None, strict: bool) -> None:
+        self._policy = policy
+        self._strict = strict
+
+    def transform_module(self, mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
         given = mod  # its options
 
         def attempt(ns: Namespace, func: relax.Function) -> Failure | None:
             return ns.route.attempt(func, get_target_options(given, ns.name))
 
-        mod = partition_module(mod, attempt, policy)
-        if strict:
+        mod = partition_module(mod, attempt, self._policy)
+        if self._strict:
             raise_failures(read_log(mod))
         return mod
 
-    return partition
+
+class _Partition(_PartitionGraph):
+    """The pass; an error that comes out of it is raised from the vendor's exception, which TVM would drop."""
+
+    def __call__(self, mod: tvm.IRModule) -> tvm.IRModule:
+        with raising_from_causes():
+            return super().__call__(mod)  # type: ignore[misc]  # of TVM's class, which the decorator makes
 
 
 def partition_module(mod: tvm.IRModule, attempt: Attempt, policy: RegionPolicy | None = None) -> tvm.IRModule:

@@ -1,8 +1,9 @@
 """Host code for operators that TVM lowers wrong.
 
 * TVM's gathers and scatters read and write memory of others at an index that is out of range. Here such an index raises
-  an ``IndexError``, as in ONNX Runtime. Negative indices are out of range too, except for scatter_elements: the
-  importer has made ONNX's indices that count from the end positive.
+  an ``IndexError``, as in ONNX Runtime. Negative indices count from the end where they do so in PyTorch or in TVM
+  (scatter_elements, index_put, index_tensor); elsewhere they are out of range, and the importer has made ONNX's
+  positive.
 * Sums of float16 are made in float16; here in float32.
 * LLVM has no float16 form of some functions; they are computed in float32 between casts.
 """
@@ -27,7 +28,9 @@ Legalization = Callable[[relax.BlockBuilder, Any], Any]
 #: TVM's kind of a function that is fused with nothing
 _OPAQUE = 8
 _SUMS = ("matmul", "sum", "mean", "variance", "std", *(f"nn.conv{d}d" for d in (1, 2, 3)))
-_COUNTS_FROM_THE_END = ("scatter_elements",)
+_COUNTS_FROM_THE_END = ("scatter_elements", "index_put", "index_tensor")
+#: those that TVM lowers as if they did not; the check adds the size of the axis
+_SHIFTED = ("index_tensor",)
 _NO_FLOAT16 = ("acos", "acosh", "asin", "asinh", "atan", "cosh", "sinh")
 
 
@@ -81,6 +84,8 @@ def _in_range(bb: relax.BlockBuilder, call: Any, indices: Any, extents: Sequence
 
 
 def _checked(indices: te.Tensor, extents: Sequence[Any], name: str, lowest: int) -> te.Tensor:
+    dtype = "int64" if name in _SHIFTED else indices.dtype
+
     def write_each(source: Any, target: Any) -> Any:
         with IRBuilder() as ib:
             read, write = T.buffer_proxy(source), T.buffer_proxy(target)
@@ -90,10 +95,10 @@ def _checked(indices: te.Tensor, extents: Sequence[Any], name: str, lowest: int)
                     extent = tirx.Select(i % len(extents) == k, _int64(other), extent)
                 inside = tirx.all(index >= lowest * extent, index < extent)
                 with T.Assert(inside, f"{name}: an index is out of range", "IndexError"):
-                    write[i] = read[i]
+                    write[i] = tirx.Select(index < 0, index + extent, index) if name in _SHIFTED else read[i]
             return ib.get()
 
-    out = tirx.decl_buffer(indices.shape, indices.dtype, "checked", layout=None)
+    out = tirx.decl_buffer(indices.shape, dtype, "checked", layout=None)
     return te.extern(
         [indices.shape],
         [indices],
@@ -147,6 +152,23 @@ def _at_coordinates(op: str) -> Legalization:
     return legalize
 
 
+def _by_axis(op: str) -> Legalization:
+    default = _default(op)
+
+    def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
+        data, indices, *rest = call.args
+        if isinstance(indices, relax.Tuple):
+            parts = list(indices.fields)
+        elif isinstance(indices.ty, relax.TupleType):
+            parts = [bb.emit(relax.TupleGetItem(indices, i)) for i in range(len(indices.ty.fields))]
+        else:
+            parts = [indices]
+        checked = [_in_range(bb, call, part, [extent]) for part, extent in zip(parts, _dims(data), strict=False)]
+        return default(bb, relax.Call(call.op, [data, bb.normalize(relax.Tuple(checked)), *rest], call.attrs))
+
+    return legalize
+
+
 def _default(op: str) -> Legalization:
     return ir.Op.get(op).get_attr("FLegalize")
 
@@ -160,4 +182,6 @@ LEGALIZATIONS: dict[str, Legalization] = {
     "relax.scatter_elements": _along_axis("relax.scatter_elements"),
     "relax.gather_nd": _at_coordinates("relax.gather_nd"),
     "relax.scatter_nd": _at_coordinates("relax.scatter_nd"),
+    "relax.index_tensor": _by_axis("relax.index_tensor"),
+    "relax.index_put": _by_axis("relax.index_put"),
 }

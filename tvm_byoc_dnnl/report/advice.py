@@ -13,6 +13,8 @@ __all__ = ["advise"]
 _SHARE = 0.01  # of all FLOPs: a smaller share is not worth a sentence
 _SMALL_OPS, _SMALL_FLOPS = 2, 100_000
 _MAX = 8
+#: operators that answer a NaN with a bound
+_BOUNDS = ("relax.nn.relu", "relax.clip", "relax.maximum", "relax.minimum")
 
 
 def advise(report: ReportData) -> list[str]:
@@ -86,6 +88,15 @@ def _reorders(report: ReportData) -> Iterator[str]:
         )
 
 
+def _hidden_nan(report: ReportData) -> Iterator[str]:
+    calls = [c for c in report.calls if c.op in _BOUNDS and c.onnx_node]
+    if calls:
+        yield (
+            f"NaN: {count(len(calls), 'call')} ({', '.join(sorted({c.label for c in calls}))}) may turn a NaN into a "
+            "number, as TVM's operators do, where ONNX Runtime passes it on; docs/numerics.md has an option."
+        )
+
+
 _RULES: Sequence[Callable[[ReportData], Iterator[str]]] = (
     _unasked,
     _host_work,
@@ -93,6 +104,7 @@ _RULES: Sequence[Callable[[ReportData], Iterator[str]]] = (
     _reorders,
     _small_regions,
     _symbols,
+    _hidden_nan,
 )
 
 

@@ -246,6 +246,29 @@ def test_finite_math_needs_fewer_primitives(name: str) -> None:
     np.testing.assert_allclose(lost[2:], kept[2:], rtol=1e-6)
 
 
+#: functions that answer a NaN with a bound, as TVM's do
+BOUNDED = {
+    "relu": lambda x: nn.relu(x),
+    "clip": lambda x: op.clip(x, 0, 6),
+    "maximum": lambda x: op.maximum(x, relax.const(0.5, "float32")),
+    "minimum of tensors": lambda x: op.minimum(x, op.multiply(x, x)),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_bounds_pass_a_nan_on_with_the_option(name: str) -> None:
+    x = np.random.default_rng(0).uniform(-9, 9, (5, 7)).astype("float32")
+    x[1, 2], x[2, 3], x[3, 4] = np.nan, np.inf, -np.inf
+    case = Case(lambda x: BOUNDED[name](op.negative(x)), (data(values=x),))
+    plain = case.run()[0]
+    mod = byoc.set_target_options(case.partitioned, "dnnl", keep_nan=True)
+    machine = relax.VirtualMachine(tvm.compile(mod, "llvm", relax_pipeline="byoc"), tvm.cpu())
+    kept = machine["main"](tvm.runtime.tensor(x)).numpy()
+    assert np.isnan(kept[1, 2])
+    kept[1, 2] = plain[1, 2]
+    np.testing.assert_array_equal(kept, plain)
+
+
 @pytest.mark.parametrize("other", ["output", "first axis", "second operand", "reshaped"])
 def test_any_other_reader_of_a_softmax_sees_the_nan(other: str) -> None:
     x = rows()[:, :11].copy()
