@@ -22,7 +22,7 @@ NATIVE := $(BUILD)/.installed
 PEERS  := $(VENV)/.peers
 ZOO    := $(VENV)/.zoo
 
-.PHONY: help build demo test test-py test-cpp test-kit test-sweep test-onnx test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load bench-busy bench-convolutions bench-products docs docs-conformance clean
+.PHONY: help build demo test test-py test-cpp test-kit test-sweep test-onnx test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load bench-busy bench-convolutions bench-dynamic bench-products docs docs-conformance clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -172,6 +172,9 @@ docs-performance: $(NATIVE) $(PEERS) $(ZOO)  ## measure beside the peers and wri
 
 bench-load: $(NATIVE) $(PEERS)  ## load time and memory beside ONNX Runtime and OpenVINO: BERT-base, and 1 GB
 	@$(PY) -m bench.load $(ARGS)
+
+bench-dynamic: $(NATIVE)  ## what open sizes cost over fixed ones, and a new size: ARGS=--small to try it
+	@$(PY) -m bench.dynamic $(ARGS)
 
 bench-busy: $(NATIVE) $(PEERS)  ## calls beside 0, 1 and 2 busy processes, and ONNX Runtime's: ARGS='resnet50 --check'
 	@$(PY) -m bench.busy $(ARGS)

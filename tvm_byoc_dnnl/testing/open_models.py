@@ -190,9 +190,10 @@ def decoder(
     net = _Net(seed)
     groups, size = kv_heads or heads, width // heads
     ids, mask = "input_ids", "attention_mask"
-    table = net.constant(net.weight(vocabulary, width, std=1.0))
+    # Small beside what the layers add: otherwise every token would be followed by itself.
+    table = net.constant(net.weight(vocabulary, width, std=0.1))
     x = net("Gather", table, ids)
-    x = net("Add", x, net("Gather", net.weight(positions, width, std=1.0), "position_ids"))
+    x = net("Add", x, net("Gather", net.weight(positions, width, std=0.1), "position_ids"))
     # Causal: query i of the length sees keys up to past + i.
     past, length = net.scalar_dim("past_0_key", 2), net.scalar_dim(ids, 1)
     total = net("Add", past, length)
