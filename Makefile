@@ -107,7 +107,7 @@ golden: $(NATIVE)  ## write the golden library of tests/golden/ again, after a d
 test-zoo: $(NATIVE) $(ZOO)  ## models that people run, against ONNX Runtime; minutes, not part of make test
 	@$(PY) -m pytest -m zoo tests/e2e/test_zoo.py tests/e2e/test_source_zoo.py $(ARGS)
 
-test-onnx: $(NATIVE)  ## all of ONNX's backend tests, minutes; make test runs one in five
+test-onnx: $(NATIVE)  ## all of ONNX's backend tests, minutes; make test runs one in eight
 	@$(PY) -m pytest tests/conformance/test_onnx_backend.py -m 'onnx or not onnx' -n $(JOBS) $(ARGS)
 
 test-tvm026: $(NATIVE)  ## the Python tests under TVM 0.26, in .venv-tvm026

@@ -28,13 +28,13 @@ from tvm_byoc_dnnl._compat import dtype_of, make_constant
 from tvm_byoc_dnnl.annotate.passes import ask_pattern
 from tvm_byoc_dnnl.annotate.trial import ask
 from tvm_byoc_dnnl.codegen.region import lower_region, match_annotations
-from tvm_byoc_dnnl.comparison import differences
+from tvm_byoc_dnnl.comparison import difference, differences
 from tvm_byoc_dnnl.lower.graph import PortableGraph
 from tvm_byoc_dnnl.namespaces import namespace
 from tvm_byoc_dnnl.relax_utils import bindings_of, codegen_of, op_calls
 from tvm_byoc_dnnl.target_options import with_options
 
-__all__ = ["Case", "Operand", "accept", "const", "data", "number", "refuse", "table_tests"]
+__all__ = ["Case", "Operand", "accept", "assert_right", "const", "data", "number", "refuse", "table_tests"]
 
 
 @dataclass(frozen=True)
@@ -257,6 +257,12 @@ def _calls_inside(region: relax.Function) -> Iterator[Any]:
             local[var] = value
         elif isinstance(value, relax.Call) and value.op in local:
             yield from op_calls(local[value.op])
+
+
+def assert_right(got: Any, want: Any, tolerance: float | None = None) -> None:
+    """A result is the wanted one by the rule of `tvm_byoc_dnnl.comparison`."""
+    wrong = difference(got, want, tolerance)
+    assert not wrong, wrong
 
 
 def number(value: float, dtype: str = "float32") -> relax.Expr:

@@ -1,4 +1,4 @@
-"""How a vendor registers: predicates, patterns, lowerings, a codegen, each checked when it is registered."""
+"""The functions by which a vendor registers its parts: predicates, patterns, lowerings, a codegen; each is checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a region's stages become loops that a C compiler does well: few passes over memory, contiguous inner loops."""
+"""The schedule of a region: loops that suit a C compiler, with few passes over memory and contiguous inner loops."""
 
 from __future__ import annotations
 

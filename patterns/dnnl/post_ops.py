@@ -99,7 +99,7 @@ class _Fuser:
                 reader.apart = reader.apart or reason
 
     def _chain(self, node: Node) -> tuple[list[tuple[Node, Node]], str]:
-        """What ``node`` becomes with one, two … of the nodes behind it, these nodes, and why there are no more."""
+        """``node`` joined with one, two … of the nodes behind it, these nodes, and the reason why there are no more."""
         chain: list[tuple[Node, Node]] = []
         fused = node
         while True:
@@ -116,7 +116,7 @@ class _Fuser:
             fused = candidate
 
     def _implemented(self, chain: list[tuple[Node, Node]]) -> tuple[int, str]:
-        """How many of a chain have one implementation, and why not all; the whole is asked about first."""
+        """The number of nodes of a chain that one primitive can run, and why not all; the whole is tried first."""
         if probe_fused(self._alone(chain[-1][0])) is None:
             return len(chain), ""
         for count, (candidate, _) in enumerate(chain):

@@ -41,7 +41,7 @@ ENGINES = ("ours", "stock")
 STATUSES = ("passed", "wrong", "unsupported", "failed")
 _MODELS = tempfile.TemporaryDirectory(prefix="onnx-models-")  # until the process ends
 # One case in SAMPLE runs on every commit: all of them take minutes.
-SAMPLE = 5
+SAMPLE = 8
 
 
 @dataclass(frozen=True)

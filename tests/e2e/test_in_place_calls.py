@@ -8,6 +8,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 import tvm_byoc_dnnl as byoc
+from tests.harness import assert_right
 from tests.unit.failing_vendor import run
 from tvm_byoc_dnnl.relax_utils import codegen_of
 
@@ -104,4 +105,4 @@ def test_readers_stay_in_front_of_the_call_that_overwrites(model):
     x, w = np.random.default_rng(0).uniform(-1, 1, (2, 8, 8)).astype("float32")
     partitioned = byoc.partition(mod, policy=PRODUCTS)
     assert any(codegen_of(f) for f in partitioned.functions.values())
-    np.testing.assert_allclose(run(partitioned, x, w), run(model, x, w, pipeline="default"), rtol=1e-4, atol=1e-4)
+    assert_right(run(partitioned, x, w), run(model, x, w, pipeline="default"))

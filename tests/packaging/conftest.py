@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# What git ignores, and git itself.
+# Files that git ignores, and those of git itself.
 _NOT_SOURCE = shutil.ignore_patterns(
     ".git", ".venv*", "build", "dist", "lib", "*.egg-info", "*.so", "__pycache__", ".*_cache", ".hypothesis"
 )
@@ -48,7 +48,7 @@ class Environment:
 
     @property
     def site_packages(self) -> Path:
-        """Where it installs to."""
+        """The folder into which it installs."""
         return Path(sysconfig.get_path("purelib", vars={"base": str(self.path), "platbase": str(self.path)}))
 
     def pip(self, *arguments: str | Path) -> str:

@@ -127,7 +127,7 @@ def test_editable_install_uses_the_tree(
 
 
 def failed_autoload(environment: Environment, **env: str) -> str:
-    """What ``import tvm`` says when our library does not load: a warning, after which TVM goes on."""
+    """The message of ``import tvm`` when our library does not load: a warning, after which TVM goes on."""
     done = subprocess.run(
         [str(environment.python), "-c", "import tvm; print('goes on')"],
         cwd=environment.path,

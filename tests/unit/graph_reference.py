@@ -113,7 +113,7 @@ class GraphBuilder:
         return along("scale", 1.0), along("zero_point", 0.0)
 
     def _value(self, env: dict[int, np.ndarray], operand: Any) -> np.ndarray:
-        """What an operand means: float64 holds all products of bytes exactly."""
+        """The numbers of an operand, in float64, which holds all products of bytes exactly."""
         stored = env[_id(operand)].astype(np.float64)
         if not isinstance(operand, dict):
             return stored

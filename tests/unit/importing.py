@@ -55,7 +55,7 @@ def run(mod: tvm.IRModule, *arrays: np.ndarray) -> list[np.ndarray]:
 
 
 def ops(mod: tvm.IRModule, function: str = "main") -> dict[str, int]:
-    """How often each operator occurs in a function, without the prefix ``relax.``."""
+    """The number of calls of each operator in a function, without the prefix ``relax.``."""
     count: Counter[str] = Counter()
     for block in mod[function].body.blocks:
         for binding in block.bindings:

@@ -1,4 +1,4 @@
-"""How a namespace's codegen becomes known to TVM, and what happens when somebody else has its name."""
+"""TVM knows a namespace's codegen; it is an error if another package has registered one of that name."""
 
 import pytest
 import tvm

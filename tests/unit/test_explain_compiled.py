@@ -1,4 +1,4 @@
-"""explain of what was compiled: the same account as of the model, out of the executable itself."""
+"""explain of a compiled model: the same account as that of the model, read from the executable."""
 
 import json
 import zlib
@@ -15,7 +15,7 @@ from tvm_byoc_dnnl.calls.account import account_of
 from tvm_byoc_dnnl.cli import main
 from tvm_byoc_dnnl.pipeline.metadata import REPORT_FUNCTION
 
-#: what only the library knows, on the machine that asks it
+#: fields that only the library knows, on the machine that asks it
 OF_THE_LIBRARY = ("primitive", "implementation", "step")
 
 
@@ -35,7 +35,7 @@ def host_and_dnnl(count=1):
 
 
 def account(report):
-    """What a report says of calls, without what the library alone can tell."""
+    """The calls of a report, without the fields that the library alone knows."""
     calls = [{k: v for k, v in c.items() if k not in OF_THE_LIBRARY} for c in report.to_dict()["calls"]]
     for call in calls:
         call["near_misses"] = [m for m in call["near_misses"] if not m["pattern"].endswith(".post_op")]
@@ -44,7 +44,7 @@ def account(report):
 
 
 def saved_bytes(ex):
-    """What an executable has saved of its calls."""
+    """The account of its calls that an executable has saved."""
     return relax.VirtualMachine(ex, tvm.cpu())[REPORT_FUNCTION]().numpy().tobytes()
 
 
@@ -106,7 +106,7 @@ def test_who_was_asked_is_known_where_nobody_took_anything():
 
 @pytest.mark.native
 def test_regions_of_two_vendors_of_which_the_second_fails(refusing):
-    """What the first has built is in the account, though the second has failed later."""
+    """The regions of the first vendor are in the account, although the second one failed later."""
     mod = module(lambda b, x: b.emit(relax.op.nn.relu(b.emit(relax.op.matmul(x, x)))), (3, 3))
     report = byoc.explain(byoc.compile(mod, [refusing, "dnnl"]))
     assert account(report) == account(byoc.explain(mod, [refusing, "dnnl"]))

@@ -1,4 +1,4 @@
-"""What a user is told who forgot a step, and when the prepared graph is not the imported one."""
+"""Messages for a user who forgot a step, and for patterns that match the imported graph and not the prepared one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may import whom, in Python and in C++; the tables below are the rules of docs/architecture.md."""
+"""Which part may import which, in Python and in C++; the tables below are the rules of docs/architecture.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "tvm_byoc_dnnl"
 
-# What a vendor's folder may use of the engine: the registry, the words to describe a node, and examples for the kit.
+# Engine files that a vendor's folder may use: the registry, the words to describe a node, and examples for the kit.
 VENDOR_API = {"registry", "namespace", "verdict", "lower", "errors", "_compat", "pattern_example"}
 # ... and what single files may use beyond that.
 VENDOR_EXTRA = {
@@ -194,7 +194,7 @@ def test_cpp_includes_form_no_circle_of_files_or_folders() -> None:
     edges = []
     for path in root.rglob("*"):
         if path.suffix in (".h", ".cc", ".c"):
-            # What emitted source ships is included by its name alone.
+            # Headers that emitted source contains are included by their names alone.
             folders = (root, root / "executor", root / "kernels", root / "dnnl/emitted")
             found = (f / name for name in includes(path) for f in folders if (f / name).is_file())
             edges += [(path, file) for file in found]

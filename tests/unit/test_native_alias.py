@@ -40,7 +40,7 @@ def _turned_source(g: GraphBuilder, x: int) -> list[int]:
 
 
 def _early_result(g: GraphBuilder, x: int) -> list[int]:
-    """What is delivered is computed, as a view, before the last node that reads the input."""
+    """The output is computed, as a view, before the last node that reads the input."""
     first = g.node("eltwise", [g.constant(np.ones((6, 6), "float32"))], (6, 6), **TANH)
     early = g.node("binary", [x, first], (6, 6), alg="mul")
     late = g.node("matmul", [x, early], (6, 6))

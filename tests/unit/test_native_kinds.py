@@ -47,7 +47,7 @@ def _run(module: Any, g: GraphBuilder, arguments: list[np.ndarray]) -> list[np.n
 
 
 def run_emitted(g: GraphBuilder, arguments: list[np.ndarray], folder: Path) -> list[np.ndarray]:
-    """What source emitted for the graph computes, compiled as functions of TVM."""
+    """The results of source that was emitted for the graph, compiled as functions of TVM."""
     import tvm
 
     code = _native.function("tvm_byoc_dnnl.Emit")("dnnl", g.json(), g.const_names(), True)

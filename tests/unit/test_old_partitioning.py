@@ -1,4 +1,4 @@
-"""What TVM's retired partitioning tests asked, and Relax's tests of fusing and merging, asked of our two passes.
+"""The questions of TVM's retired partitioning tests, and of Relax's tests of fusing and merging, to our two passes.
 
 docs/conformance.md says which test is which. Structure only, no library needed.
 """

@@ -38,7 +38,7 @@ def regions(mod):
 
 
 def host_calls(mod, name="main"):
-    """What a function still calls, in order: operators and regions by name."""
+    """The names of the operators and regions that a function still calls, in order."""
     return [v.op.name if isinstance(v.op, tvm.ir.Op) else v.op.name_hint for v in _calls(mod[name])]
 
 
@@ -391,7 +391,7 @@ def test_regions_stay_in_front_of_a_packed_function_that_overwrites_what_they_re
 
 
 def work(function):
-    """How many functions are called meanwhile, those of C among them."""
+    """The number of functions that are called meanwhile, those of C included."""
     count = 0
 
     def note(_frame, event, _argument):

@@ -126,7 +126,7 @@ def test_max_with_zero_is_relu_only_without_broadcast() -> None:
 
 
 def test_nan_is_no_reason_to_crash() -> None:
-    """What a NaN becomes differs between ONNX Runtime and TVM; the numbers beside it must not."""
+    """ONNX Runtime and TVM give different results for a NaN; those of the numbers beside it must be equal."""
     model = onnx_model([node("Clip", ["x", "lo", "hi"], ["y"])], X, {"lo": number(0), "hi": number(6)})
     x = rand(2, 42)
     want = np.clip(x, 0, 6)

@@ -11,6 +11,7 @@ from tvm.script import ir as I
 from tvm.script import relax as RS
 from tvm.script import tirx as T
 
+from tests.harness import assert_right
 from tvm_byoc_dnnl._compat import dtype_of
 from tvm_byoc_dnnl.errors import InputError, UnsupportedError
 from tvm_byoc_dnnl.te import schedule_te, translate_to_te
@@ -56,7 +57,7 @@ def assert_same(mod, *inputs):
     expected, actual = run(mod, *inputs), run(through_te(mod), *inputs)
     assert [(a.shape, a.dtype) for a in actual] == [(e.shape, e.dtype) for e in expected]
     for a, e in zip(actual, expected, strict=True):
-        np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-6)
+        assert_right(a, e)
 
 
 def data(*shape):
@@ -173,7 +174,7 @@ def test_local_global_and_tir_functions_are_inlined():
     def local(v):  # TVM cannot compile a captured variable: NumPy is the reference
         return np.exp(v) + x
 
-    np.testing.assert_allclose(run(through_te(Calls), x, y)[0], local(local(4 * (x + y))) + y, rtol=1e-5)
+    assert_right(run(through_te(Calls), x, y)[0], local(local(4 * (x + y))) + y)
 
 
 def test_a_composite_is_translated_by_its_global_var():

@@ -1,4 +1,4 @@
-"""What TVM's PyTorch importer refuses arrives as our error, and what it gets wrong is put right."""
+"""A refusal of TVM's PyTorch importer becomes our error, and calls that it imports wrong are corrected."""
 
 import sys
 import types
@@ -25,7 +25,7 @@ def test_a_refusal_is_one_clear_error(error, monkeypatch):
 
 
 class FakeImporter:
-    """What a converter sees of TVM's importer."""
+    """The part of TVM's importer that a converter uses."""
 
     def __init__(self, builder, tensors):
         self.block_builder, self.tensors = builder, tensors

@@ -1,4 +1,4 @@
-"""Who was asked for the calls of a module: noted in it, for reports."""
+"""The compilers that were asked for the calls of a module; the module keeps their names for reports."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _PACKAGES = ("tvm-byoc-dnnl", "apache-tvm", "apache-tvm-ffi")
 
 
 def account_of(mod: tvm.IRModule, asked: Sequence[str], *, with_primitives: bool = True) -> ReportData:
-    """Who runs each call of a partitioned module.
+    """Find who runs each call of a partitioned module.
 
     Parameters
     ----------

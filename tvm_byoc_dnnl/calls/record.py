@@ -22,7 +22,7 @@ def to_bytes(account: ReportData) -> bytes:
 
 
 def from_bytes(data: bytes) -> ReportData:
-    """What `to_bytes` was given.
+    """The report that `to_bytes` was given.
 
     Raises
     ------

@@ -16,7 +16,7 @@ _WEAK = "".join(f"#pragma weak {symbol}\n" for symbol in ("__tvm_ffi__library_ct
 # `float* x = ((float*)((float*)(((DLTensor*)x_handle)[0].data)));`, as the generator writes a buffer argument.
 _ARGUMENT = re.compile(r"^( +\w+\*) (\w+ = \(.*\(\(DLTensor\*\)\w+\)\[0\]\.data\)+;)$", re.M)
 
-# How the generator writes infinities, which is no C.
+# The generator writes infinities like this, which is not C.
 _INFINITY = re.compile(r"\binff?\b")
 
 # Functions of C's library for which TVM's C target has no rule.

@@ -75,7 +75,7 @@ def _account(regions: tvm.IRModule) -> bytes:
 
 
 def read_account(module: tvm.runtime.Module) -> ReportData | None:
-    """Who runs which call of a compiled model, ``None`` when it does not say.
+    """The account of a compiled model: who runs which call; ``None`` where the model does not say.
 
     Raises
     ------

@@ -17,7 +17,7 @@ __all__ = ["Formula", "atoms_of", "find_calls", "matches", "off", "polynomial", 
 
 Formula = dict[tuple[int, ...], float]  # degree in each atom -> coefficient
 
-# How far a constant may be off, relative: exporters round to float32 or print a few digits; halves hold no more.
+# The largest relative error of a constant: exporters round to float32 or print a few digits; halves hold no more.
 _TOLERANCE = {"float16": 1e-3, "bfloat16": 8e-3}
 _MAX_TERMS = 16
 _MAX_DEGREE = 4

@@ -1,1 +1,1 @@
-"""Regions as functions: built of calls, taken apart again, and what may be wrong with one. It knows no vendor."""
+"""Regions as functions: how they are built from calls, dissolved, and described where one fails. It knows no vendor."""

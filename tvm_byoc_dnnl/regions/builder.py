@@ -100,7 +100,7 @@ class RegionBuilder:
 
 
 def _structure(expr: Any) -> Any:
-    """An operand with tuples taken apart."""
+    """The fields of an operand that is a tuple, else the operand."""
     return tuple(map(_structure, expr.fields)) if isinstance(expr, relax.Tuple) else expr
 
 

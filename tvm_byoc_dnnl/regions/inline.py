@@ -24,7 +24,7 @@ class Body:
 
 
 def _no_local_functions(func: relax.Function) -> Any:
-    raise ValueError(f"a local function in a body to inline, and nobody who takes it:\n{func}")
+    raise ValueError(f"a body to inline has a local function that nothing takes over:\n{func}")
 
 
 def inline_calls(

@@ -58,7 +58,7 @@ class RegionPolicy:
         Calls that are not offloaded: operators (``"relax.nn.softmax"``), names of variables that hold results, or names
         of patterns (``"vendor.pattern"``); ``*`` and ``?`` match as in a shell.
     force : sequence of str
-        Calls, named alike, whose region is offloaded whatever it is worth. A compiler still has to accept them.
+        Calls, named in the same way, whose region is offloaded whatever it is worth. A compiler must still accept them.
     max_regions : int, optional
         At most so many regions in the module: those with the most operations. In a namespace's own policy, at most so
         many of its own.

@@ -1,4 +1,4 @@
-"""Where to look first: a few sentences made from a report's numbers."""
+"""Advice: a few sentences, made from a report's numbers, that say where to look first."""
 
 from __future__ import annotations
 

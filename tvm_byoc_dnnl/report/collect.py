@@ -109,7 +109,7 @@ def _is_compiled(model: Any) -> bool:
 
 
 def _of_compiled(model: Any) -> Report:
-    """What the build has noted in a compiled model."""
+    """The report that the build has noted in a compiled model."""
     is_path = isinstance(model, (str, Path))
     runner = load(model) if is_path else model if isinstance(model, Runner) else Runner(model)
     account = read_account(runner.module)

@@ -23,7 +23,7 @@ TRANSLATOR = "the translator itself"
 
 
 def te_support() -> dict[str, tuple[bool, str]]:
-    """How each Relax op of the installed TVM is translated.
+    """Find how each Relax op of the installed TVM is translated.
 
     Returns
     -------

@@ -30,8 +30,8 @@ def _tolerances(_context: click.Context, _parameter: click.Parameter, values: Se
 @click.argument("namespace")
 @click.option("--only", multiple=True, metavar="NAME", help="Operators or patterns, as in 'nn.*'. May be repeated.")
 @click.option("--share", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True,
-              help="How much of the cases to draw; 0.1 is a quick look.")  # fmt: skip
-@click.option("--seed", type=int, default=0, show_default=True, help="What --share draws them by.")
+              help="Share of the cases that run; 0.1 is a quick look.")  # fmt: skip
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed by which --share chooses the cases.")
 @click.option("--tolerance", "tolerances", multiple=True, callback=_tolerances, metavar="DTYPE=NUMBER",
               help="Largest error, relative to the largest value of a result. May be repeated.")  # fmt: skip
 @click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the text.")
@@ -45,17 +45,17 @@ def main(
     json_file: str | None,
     every_case: bool,
 ) -> None:
-    """Check that the backend NAMESPACE takes what it says, computes it right, and gives a reason for the rest.
+    """Check that the backend NAMESPACE computes what it accepts, correctly, and says why it refuses the rest.
 
     \b
       python -m tvm_byoc_dnnl.testing my_npu
       python -m tvm_byoc_dnnl.testing my_npu --only 'nn.*' --all
       python -m tvm_byoc_dnnl.testing my_npu --share 0.1
 
-    The exit status is 1 when a case failed, or nothing was taken.
+    The exit status is 1 if a case failed, or if the backend accepted no case.
     """
     if namespace not in compilers():
-        raise click.BadParameter(f"nobody registered {namespace!r}; registered: {', '.join(compilers())}")
+        raise click.BadParameter(f"{namespace!r} is not registered; registered: {', '.join(compilers())}")
     say = lambda text: click.echo(text, err=True)  # noqa: E731
     report = run_conformance(namespace, only=only, share=share, seed=seed, tolerances=tolerances, progress=say)
     data = json.dumps(report.to_dict(), indent=1)

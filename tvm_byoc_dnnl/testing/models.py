@@ -77,7 +77,7 @@ def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
 
 
 class _Uses:
-    """Who reads which value of a graph."""
+    """The readers of each value of a graph."""
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self._of: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
@@ -95,7 +95,7 @@ class _Uses:
                 yield node, position
 
     def fill(self, weight: str) -> Fill | None:
-        """How to fill ``weight``; ``None`` for values that nobody reads as a weight."""
+        """The distribution of ``weight``; ``None`` for values that no node reads as a weight."""
         for node, position in self.readers(weight):
             if (node.op_type, position) == ("Gemm", 1) and _attribute(node, "transB", 0):
                 return _GEMM_TRANSPOSED_B

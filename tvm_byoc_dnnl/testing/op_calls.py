@@ -71,7 +71,7 @@ def _depth_to_space(x: relax.Expr) -> relax.Expr:
     return R.reshape(x, (1, 2, 6, 6))
 
 
-# What TVM cannot compile by itself is compared with this instead.
+# Calls that TVM cannot compile by itself are compared with these functions instead.
 REFERENCE: dict[str, Any] = {
     "builtin.stop_lift_params": lambda x: R.multiply(x, const(1)),
     "call_tir_with_grad": lambda x: R.multiply(x, const(2)),

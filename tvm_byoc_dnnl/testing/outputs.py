@@ -23,7 +23,7 @@ __all__ = ["OutputComparison", "compare_outputs", "compile_source"]
 
 @dataclass(frozen=True)
 class OutputComparison:
-    """What `compare_outputs` found.
+    """The result of `compare_outputs`.
 
     Attributes
     ----------

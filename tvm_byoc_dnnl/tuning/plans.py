@@ -1,4 +1,4 @@
-"""What a placement makes of a model: the workloads that would run, in place of a whole build."""
+"""The workloads that would run with a placement, found without a whole build."""
 
 from __future__ import annotations
 
@@ -94,11 +94,11 @@ class Planner:
         return found
 
     def default(self) -> Mapping[str, str]:
-        """Who gets each call without any measurement: by priority and by the namespaces' own policies."""
+        """The compiler of each call without any measurement: by priority and by the namespaces' own policies."""
         return self._plan(first_in_order, None).owners
 
     def plan(self, placement: Mapping[str, str]) -> Plan:
-        """What would run with a placement, whatever the namespaces' policies say."""
+        """The workloads that would run with a placement, whatever the namespaces' policies say."""
         return self._plan(placed_by(placement), RegionPolicy())
 
     def partitioned(self, placement: Mapping[str, str] | None) -> tvm.IRModule:

@@ -118,7 +118,7 @@ def test_refused(case, reason):
 
 
 def _reorders(case):
-    """What the library copies while it runs the only region."""
+    """The copies that the library makes while it runs the only region."""
     ns = namespace("dnnl")
     (region,) = case.regions
     return ns.describe(ns.optimize(lower_region(ns, region, "dnnl_0"))).reorders

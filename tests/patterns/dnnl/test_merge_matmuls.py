@@ -76,7 +76,7 @@ class _Graph:
         return self.g.eltwise(y, post) if post else y
 
     def products(self, *values):
-        """How many matmuls are left, each with a consumer behind it."""
+        """The number of matmuls that are left, each with a consumer behind it."""
         results = tuple(self.g.emit("softmax", [v], v.shape, alg="accurate", axis=1) for v in values)
         graph = fuse_post_ops(self.g.finish(results))
         return sum(n.kind == "matmul" for n in graph.nodes)

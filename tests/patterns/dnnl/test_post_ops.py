@@ -7,7 +7,7 @@ import pytest
 from tvm import relax
 
 import tvm_byoc_dnnl as byoc
-from tests.harness import Case, const, data
+from tests.harness import Case, assert_right, const, data
 from tvm_byoc_dnnl._compat import make_constant
 from tvm_byoc_dnnl.lower.builder import GraphBuilder
 from tvm_byoc_dnnl.lower.graph import PostOp
@@ -316,7 +316,7 @@ def test_the_same_as_source():
     case = Case(_odd_maximum, (data(2, 6, 7, 5), *_ODD))
     run = byoc.Runner(byoc.compile(case.module, output="source"))
     got = run(*[a for o, a in zip(case.operands, case.arrays, strict=True) if not o.constant])
-    np.testing.assert_allclose(got, case.run(partitioned=False)[0], rtol=1e-4, atol=1e-4)
+    assert_right(got, case.run(partitioned=False)[0])
 
 
 @pytest.mark.native

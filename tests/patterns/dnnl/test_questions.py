@@ -1,4 +1,4 @@
-"""How often oneDNN is asked what it can do: once for each different call, however deep the network."""
+"""oneDNN is asked once for each different call, however deep the network is."""
 
 from __future__ import annotations
 

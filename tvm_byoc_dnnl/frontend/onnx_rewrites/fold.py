@@ -25,7 +25,7 @@ _NEVER = frozenset(
         *("DequantizeLinear", "QuantizeLinear"),  # quantised weights stay quantised
     }
 )
-# Where an operator wants a constant, whatever its size.
+# Inputs that an operator needs as constants, whatever their size.
 _WEIGHTS = {(op, i) for op in ("Conv", "ConvTranspose", "Gemm") for i in (1, 2)}
 _WEIGHTS |= {("BatchNormalization", i) for i in (1, 2, 3, 4)} | {("MatMul", 1)}
 _MAX_ROUNDS = 8  # of inference and folding: each fold may make more shapes known

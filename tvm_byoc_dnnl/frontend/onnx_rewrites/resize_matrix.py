@@ -22,7 +22,7 @@ __all__ = ["by_matrices"]
 
 @dataclass(frozen=True)
 class _Axis:
-    """How one axis is resized; the names are those of ONNX's specification."""
+    """The resizing of one axis; the names are those of ONNX's specification."""
 
     axis: int
     size: int

@@ -48,7 +48,7 @@ def _dft(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
 
 
 def _axis(b: Builder, given: int | None) -> int:
-    """Where the time is: an input since opset 20, an attribute before."""
+    """The axis of time: an input since opset 20, an attribute before."""
     if given is not None:
         return given
     return int(b.attrs.get("axis", 1)) if b.graph.opset < 20 else -2

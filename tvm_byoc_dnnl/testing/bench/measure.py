@@ -33,7 +33,7 @@ _PROBE_RUNS = 3
 
 @dataclass(frozen=True)
 class Settings:
-    """How to measure.
+    """Settings of a measurement.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ class Comparison:
 
 
 def busy_share(seconds: float = 1.0) -> float:
-    """Share of the machine's cores that somebody uses while this process sleeps for ``seconds``."""
+    """Share of the machine's cores that other processes use while this process sleeps for ``seconds``."""
 
     def ticks() -> tuple[int, int]:
         fields = [int(f) for f in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]

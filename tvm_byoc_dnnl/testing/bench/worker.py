@@ -21,7 +21,7 @@ __all__ = ["main"]
 
 
 class _Worker:
-    """What a worker can be told; each method is one command."""
+    """The commands of a worker, one method each."""
 
     def __init__(self) -> None:
         self._run: Run

@@ -31,7 +31,7 @@ __all__ = ["TOLERANCES", "Report", "Result", "run_conformance"]
 _BATCH = 64
 #: how many operators the larger graphs are built around
 _STRUCTURED = 24
-#: whom to pair a backend with, the first that is not itself
+#: the second backend of a pair: the first of these that is not the tested one
 _PARTNERS = ("ccompiler", "dnnl")
 
 
@@ -71,7 +71,7 @@ def run_conformance(
     Raises
     ------
     ValueError
-        If nobody registered ``compiler``, or ``share`` is not in (0, 1].
+        If ``compiler`` is not registered, or ``share`` is not in (0, 1].
     """
     if not 0 < share <= 1:
         raise ValueError(f"share is {share}; expected more than 0 and at most 1")
@@ -112,7 +112,7 @@ def _is_wanted(name: str, only: Sequence[str]) -> bool:
 def _judged(
     ns: Namespace, cases: Sequence[Case], order: Sequence[str], tolerances: Mapping[str, float], say: Any
 ) -> list[Result]:
-    # What TVM often cannot compile is kept together, as each failure has the rest of its batch built again.
+    # Cases that TVM often cannot compile are kept together: after each failure, the rest of its batch is built again.
     queue = sorted(cases, key=lambda case: any(a.dtype == "bool" for a in case.arrays))
     found: dict[Case, Result] = {}
     for first in range(0, len(queue), _BATCH):

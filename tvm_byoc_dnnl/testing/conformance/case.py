@@ -62,7 +62,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What it is called in reports."""
+        """Its name in reports."""
         return f"{self.subject}: {self.what}"
 
     @property
@@ -77,7 +77,7 @@ class Case:
 
     @functools.cached_property
     def reference(self) -> relax.Function | None:
-        """What TVM computes the right results with."""
+        """The module with which TVM computes the right results."""
         return self._built(self.by) if self.by is not None else self.main
 
     def renamed(self, what: str) -> Case:

@@ -51,7 +51,7 @@ class Result:
 
     @property
     def name(self) -> str:
-        """What it is called in reports."""
+        """Its name in reports."""
         return f"{self.subject}: {self.what}"
 
 
@@ -73,7 +73,7 @@ def judge(
     """
     verdicts = {case: _Verdict(ns, case) for case in cases}
     right = _References(cases)
-    # What TVM cannot compile cannot be left with it either.
+    # A call that TVM cannot compile cannot be left with TVM either.
     hopeless = {case for case in cases if case.by is not None and not verdicts[case].accepted}
     known = [case for case in cases if case not in hopeless and not isinstance(right.results[case], Exception)]
     partition = _Partition(ns, known, compilers)
@@ -99,7 +99,7 @@ def _result(case: Case, status: str, detail: str) -> Result:
 
 # ---------------------------------------------------------------- verdicts
 class _Verdict:
-    """What the backend says of the calls that a case is about; of a pattern it says nothing before it is matched."""
+    """The backend's verdict on the calls that a case is about; on a pattern it has none before the pattern matches."""
 
     def __init__(self, ns: Namespace, case: Case) -> None:
         self.reason, self.complaint = "", ""
@@ -162,7 +162,7 @@ class _Partition:
         return "; ".join(self._log.get(self._names[case], ["the pattern does not match this graph"]))
 
     def _reasons(self, case: Case) -> str:
-        """What the log says about the case's function."""
+        """The entries of the log about the case's function."""
         return "; ".join(self._log.get(self._names[case], ["no reason was given"]))
 
     def _why_missed(self, ns: Namespace, case: Case) -> str:
@@ -174,7 +174,7 @@ class _Partition:
         return f"accepted, and still left with TVM: {self._reasons(case)}" if left or lost else ""
 
     def results(self) -> dict[Case, Outcome]:
-        """What the functions compute. The strict pipeline: what is given back now was accepted and cannot be built."""
+        """The results by the strict pipeline: a call that it gives back was accepted and cannot be built."""
         functions = [c.main for c in self._cases]
         first = [self._mod]
 
@@ -200,7 +200,7 @@ def _callees(mod: tvm.IRModule, function: str) -> list[relax.Function]:
 
 # ---------------------------------------------------------------- without it
 class _References:
-    """What TVM alone computes.
+    """The results of TVM alone.
 
     Attributes
     ----------
@@ -225,7 +225,7 @@ class _References:
         self._wide = {case: outcome for case, outcome in computed.items() if isinstance(outcome, list)}
 
     def gap(self, case: Case, got: Outcome, tolerances: Mapping[str, float]) -> str:
-        """What is wrong with a backend's results, ``""`` where they are right."""
+        """The error in a backend's results, ``""`` where they are right."""
         if isinstance(got, Exception):
             return f"does not compile or run: {describe(got)}"
         want = self.results[case]

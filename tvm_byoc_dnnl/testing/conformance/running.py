@@ -15,12 +15,12 @@ __all__ = ["HOST", "Outcome", "by_tvm", "function_name", "module_of", "outcomes"
 
 #: results of a function, or why there are none
 Outcome = list[np.ndarray] | Exception
-#: What TVM's own part is compiled for. Its time goes into optimising what runs once.
+#: The target of TVM's own part. It runs once, so optimising it would take longer than running it.
 HOST = {"kind": "llvm", "opt-level": 0}
 
 
 def function_name(index: int) -> str:
-    """What the function of the case with this number is called in the module of a batch."""
+    """The name of the function of this case in the module of a batch."""
     return f"case_{index}"
 
 
@@ -32,7 +32,7 @@ def module_of(functions: Sequence[Any]) -> tvm.IRModule:
 
 
 def by_tvm(mod: tvm.IRModule) -> Any:
-    """What TVM alone makes of a module."""
+    """A module, compiled by TVM alone."""
     return tvm.compile(mod, tvm.target.Target(HOST))
 
 
