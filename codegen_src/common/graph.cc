@@ -357,7 +357,7 @@ class Reader {
 
   void ReadNode(const json::Value& value, const std::string& where) {
     const json::Object& object = AsObject(value, where);
-    AllowOnly(object, "kind inputs outputs attrs post_ops source", where);
+    AllowOnly(object, "kind inputs outputs attrs post_ops source calls", where);
     const std::string& name = AsString(Field(object, "kind", where), where);
     std::optional<Kind> kind = FindKind(name);
     if (!kind) Fail(ErrorKind::kGraph, where, ": unknown kind \"", name, "\"");
@@ -389,6 +389,11 @@ class Reader {
     if (const json::Value* source = json::Find(object, "source")) {
       for (const json::Value& op : AsArray(*source, place)) {
         node.source.push_back(AsString(op, place));
+      }
+    }
+    if (const json::Value* calls = json::Find(object, "calls")) {
+      for (const json::Value& call : AsArray(*calls, place)) {
+        node.calls.push_back(Position(call, place));
       }
     }
     SplitInputs(row, place, &node);

@@ -66,7 +66,8 @@ struct Node {
   Scaling output_scaling;
   Attrs attrs;
   std::vector<PostOp> post_ops;
-  std::vector<std::string> source;
+  std::vector<std::string> source;  // operators that it was made from, for reports
+  std::vector<int> calls;           // and the positions of these calls in the region
 
   /// All tensors that it reads: the inputs, then scales and zero points.
   std::vector<int> Reads() const;

@@ -23,7 +23,11 @@ json::Object DescribeStep(const Graph& graph, const Step& step) {
                               : of_node               ? Name(graph.nodes[step.node].kind)
                                                       : "copy");
   object.emplace_back("impl", step.impl);
-  if (of_node) object.emplace_back("source", Strings(graph.nodes[step.node].source));
+  if (of_node) {
+    const Node& node = graph.nodes[step.node];
+    object.emplace_back("source", Strings(node.source));
+    object.emplace_back("calls", json::Array(node.calls.begin(), node.calls.end()));
+  }
   json::Array layouts;
   for (const StepArg& arg : step.args) {
     if (arg.arg != DNNL_ARG_SCRATCHPAD) layouts.push_back(ToString(arg.place.md));

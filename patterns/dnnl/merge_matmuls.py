@@ -94,10 +94,9 @@ def _merge(graph: PortableGraph, nodes: list[Node]) -> None:
     dtype = graph.tensors[first.outputs[0]].dtype
     total = sum(w for w in widths if isinstance(w, int))
     whole = graph.new_tensor(dtype, (1, total))
-    source = [name for n in nodes for name in n.source]
-    graph.nodes.insert(
-        Node("matmul", tuple(operands), (whole,), dict(first.attrs), list(first.post_ops), source), first
-    )
+    joined = Node("matmul", tuple(operands), (whole,), dict(first.attrs), list(first.post_ops))
+    joined.stands_for(*nodes)
+    graph.nodes.insert(joined, first)
     begin = 0
     for node, width in zip(nodes, widths, strict=True):
         assert isinstance(width, int)

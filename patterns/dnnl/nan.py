@@ -71,7 +71,7 @@ def _spread_nan(graph: PortableGraph, node: Node, of: int, axis: int | None = No
 
     def add(kind: str, inputs: Sequence[int], shape: Sequence[Dim], **attrs: Any) -> tuple[int, ...]:
         new = graph.insert(kind, inputs, shape, dtype, node, **attrs)
-        new.source = list(node.source)
+        new.stands_for(node)
         graph.nodes.move(new, after=made[-1])
         made.append(new)
         return new.outputs

@@ -90,7 +90,7 @@ class _Fuser:
         if taken:
             for _, user in chain[:taken]:
                 self.nodes.remove(user)
-                node.source = node.source + user.source
+                node.stands_for(user)
             fused = chain[taken - 1][0]
             self.nodes.rewire(node, fused.inputs, fused.outputs)
             node.post_ops = fused.post_ops

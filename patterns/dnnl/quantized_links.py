@@ -96,7 +96,7 @@ class Links:
             for place in self._data(mover):
                 source = sources[place]
                 made = self.graph.insert("reorder", [source], self.graph.tensors[source].shape, self.dtype(out), mover)
-                made.source = list(quantize.source)
+                made.stands_for(quantize)
                 self.nodes.rescale(made, {}, scaling)
                 sources[place] = made.outputs[0]
                 waiting.append(made)
@@ -128,7 +128,8 @@ class Links:
         if node.kind == "pad":
             node.attrs = {**node.attrs, "value": float(self.zero_point(scaling) or 0)}
         inner = self.graph.new_tensor(self.dtype(first.inputs[0]), self.graph.tensors[out].shape)
-        after = Node("reorder", (inner,), (out,), source=list(first.source), scalings={0: scaling})
+        after = Node("reorder", (inner,), (out,), scalings={0: scaling})
+        after.stands_for(first)
         self.nodes.rewire(node, sources, [inner])
         self.nodes.insert(after, node)
         self.nodes.move(after, after=node)
@@ -202,7 +203,7 @@ class Links:
             return False
         self.nodes.remove(after)
         self.nodes.rewire(node, before.inputs, after.outputs)
-        node.source += after.source
+        node.stands_for(after)
         return True
 
     # ---------------------------------------------------------------- products
@@ -238,6 +239,7 @@ class Links:
         self.nodes.rewire(node, (*integers, *node.inputs[2:]))
         self.nodes.rescale(node, {0: source.scalings[0], 1: replace(scaling, axis=axis)})
         node.source = [*source.source, *weights.source, *node.source]
+        node.calls = [*source.calls, *weights.calls, *node.calls]
         return ""
 
     def _behind_views(self, tensor: int) -> tuple[Node | None, list[Node]]:

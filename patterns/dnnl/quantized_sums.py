@@ -116,7 +116,7 @@ def join_product(links: Links, node: Node) -> None:
             links.nodes.rescale(product, joined.scalings)
             links.nodes.rewire(product, inputs, node.outputs)
             product.post_ops = post_ops
-            product.source = product.source + node.source
+            product.stands_for(node)
             return
 
 

@@ -12,7 +12,8 @@ from tvm.script import relax as R
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.cli import main
 from tvm_byoc_dnnl.comparison import gap
-from tvm_byoc_dnnl.report.profile import Profile, StepTime, _Instrument, _medians, profile
+from tvm_byoc_dnnl.namespaces import namespace
+from tvm_byoc_dnnl.report.profile import Profile, StepTime, _Instrument, _medians, _Names, profile
 from tvm_byoc_dnnl.report.verify import verify
 from tvm_byoc_dnnl.testing.models import light_model
 
@@ -35,7 +36,7 @@ class Net:
 @pytest.fixture
 def broken(monkeypatch):
     """Let one lowering of dnnl's emit something else."""
-    ns = byoc.registry.namespace("dnnl")
+    ns = namespace("dnnl")
 
     def break_op(op, lowering):
         monkeypatch.setitem(ns.lowerings, op, lowering)
@@ -82,7 +83,7 @@ def test_a_wrong_operator_behind_a_tuple(broken):
 
 
 def test_a_wrong_combination_is_told_from_a_wrong_operator(monkeypatch):
-    ns = byoc.registry.namespace("dnnl")
+    ns = namespace("dnnl")
     right = ns.optimize
 
     def wrong_when_fused(graph):
@@ -138,7 +139,7 @@ def test_the_bars_of_the_trace_do_not_overlap():
 
 
 def test_calls_that_call_others_are_no_bars_of_their_own():
-    instrument = _Instrument({})
+    instrument = _Instrument({}, _Names(None))
     instrument.start()
     for symbol, before in [
         ("outer", True),
@@ -164,6 +165,37 @@ def test_profile_measures_what_is_running(tmp_path):
         main(["profile", str(tmp_path / "net.so"), "--repeat", "2", "--json", str(tmp_path / "t.json")])
     assert exit_.value.code == 0
     assert {"convolution", "softmax"} <= {s["kind"] for s in json.loads((tmp_path / "t.json").read_text())["steps"]}
+
+
+def test_profile_names_the_onnx_nodes_of_each_step(tmp_path):
+    def block(k, before):
+        return [
+            onnx.helper.make_node("Conv", [before, "w"], [f"c{k}"], f"block{k}/conv", pads=[1, 1, 1, 1]),
+            onnx.helper.make_node("Relu", [f"c{k}"], [f"r{k}"], f"block{k}/act"),
+            onnx.helper.make_node("Tan", [f"r{k}"], [f"t{k}"], f"block{k}/tan"),
+        ]
+
+    w = onnx.numpy_helper.from_array(np.ones((4, 4, 3, 3), "float32") / 36, "w")
+    shape = [onnx.TensorProto.FLOAT, [1, 4, 8, 8]]
+    ends = [onnx.helper.make_tensor_value_info(name, *shape) for name in ("x", "t1")]
+    graph = onnx.helper.make_graph([*block(0, "x"), *block(1, "t0")], "g", ends[:1], ends[1:], [w])
+    ex = byoc.compile(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]))
+    ex.export_library(tmp_path / "net.so")
+    for model in (ex, byoc.load(tmp_path / "net.so")):
+        report = profile(model, repeat=1, warmup=1)
+        named = [s.calls for s in report.steps if s.kind == "convolution"]
+        assert named == [["block0/conv", "block0/act"], []]  # one region, used twice
+        assert "block0/conv, block0/act" in report.to_text()
+    assert {s.region for s in report.steps} == {"dnnl_0", "tvm"}
+
+
+def test_names_are_unknown_where_control_flow_leaves_a_use_of_a_region_out():
+    instrument = _Instrument({}, _Names(None))
+    instrument.start()
+    instrument._region("dnnl_0", {"steps": [{"kind": "eltwise", "seconds": 1.0, "calls": [0]}]}, 0.0)
+    instrument.steps[0].calls = ["of another use"]
+    instrument.finish()
+    assert instrument.steps[0].calls == []
 
 
 def test_profile_needs_inputs_where_shapes_are_open():

@@ -71,6 +71,7 @@ def graph() -> PortableGraph:
             [PostOp("eltwise", "relu", 0.0, 0.0)],
             ["relax.nn.conv2d", "relax.nn.relu"],
             scalings={0: Scaling(3, 4), 1: Scaling(scale=5, axis=0)},
+            calls=[0, 1],
         ),
         Node("reshape", (8,), (9,)),
         Node(

@@ -30,7 +30,7 @@ def trial_lowering(
     now: most calls of a large model are equal to one before them.
     """
     g = GraphBuilder("trial")
-    g.source = source
+    g.begin(source)
     try:
         out = lower(g)
         if isinstance(out, Reject):

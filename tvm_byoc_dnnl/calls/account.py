@@ -53,7 +53,7 @@ def _account(mod: tvm.IRModule, asked: Sequence[str], with_primitives: bool, usu
     for node in flow.nodes:
         uses.setdefault((node.region, node.use), []).append(node)
     lowered = {
-        name: primitives_of(by_name[codegen_of(func)], func, name, uses.get((name, 0), []))
+        name: primitives_of(by_name[codegen_of(func)], func, name, len(uses.get((name, 0), ())))
         if with_primitives
         else RegionPrimitives()
         for name, func in flow.regions.items()

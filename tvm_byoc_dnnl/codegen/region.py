@@ -14,7 +14,7 @@ from .._compat import constant_tensor
 from ..lower.builder import GraphBuilder
 from ..lower.graph import PortableGraph
 from ..namespace import Namespace, Pattern
-from ..relax_utils import bindings_of, composite_of
+from ..relax_utils import bindings_of, composite_of, op_calls
 from ..verdict import Reject
 
 __all__ = ["lower_region", "match_annotations", "with_checksums"]
@@ -85,7 +85,7 @@ def _lower_call(ns: Namespace, g: GraphBuilder, call: Any) -> Any:
     op = call.op.name
     if op not in ns.lowerings:
         raise Reject(f"{ns.name!r} has no lowering for {op}")
-    g.source = [op]
+    g.begin([op])
     result = ns.lowerings[op](g, call)
     if isinstance(result, Reject):
         raise result
@@ -110,7 +110,7 @@ def _lower_pattern(g: GraphBuilder, pattern: Pattern, func: relax.Function) -> A
     match = match_annotations(pattern, func)
     if match is None:
         raise Reject(f"the composite {composite_of(func)} no longer looks like its pattern")
-    g.source = [v.op.name for _, v in bindings_of(func) if isinstance(v, relax.Call) and isinstance(v.op, tvm.ir.Op)]
+    g.begin(call.op.name for _, call in op_calls(func))
     assert pattern.lower is not None
     result = pattern.lower(g, match)
     if isinstance(result, Reject):

@@ -78,8 +78,8 @@ class GraphBuilder:
         self._constants: dict[Any, Value] = {}
         self._symbols: dict[Any, Dim] = {}
         self._symbol_names: set[str] = set()
-        #: the Relax ops that the nodes emitted now come from
-        self.source: list[str] = []
+        self._source: list[str] = []
+        self._calls = range(0)
 
     # ---------------------------------------------------------------- reading Relax
     def dim(self, dim: Any) -> Dim:
@@ -186,6 +186,11 @@ class GraphBuilder:
         return self._constants[expr]
 
     # ---------------------------------------------------------------- writing the graph
+    def begin(self, ops: Iterable[str]) -> None:
+        """Let the nodes that are emitted now come from the next calls of the region, which are calls of ``ops``."""
+        self._source = list(ops)
+        self._calls = range(self._calls.stop, self._calls.stop + len(self._source))
+
     def _tensor(self, dtype: str, shape: Sequence[Dim], name: str = "", expr: Any = None) -> Value:
         self.graph.tensors.append(Tensor(dtype, tuple(shape), name))
         return Value(len(self.graph.tensors) - 1, dtype, tuple(shape), expr)
@@ -204,7 +209,8 @@ class GraphBuilder:
         """Append a node of ``kind`` with one output of ``shape``; dtype of the first input unless given."""
         ins = list(inputs)
         out = self._tensor(dtype or ins[0].dtype, shape)
-        node = Node(kind, tuple(v.id for v in ins), (out.id,), attrs, list(post_ops), list(self.source))
+        node = Node(kind, tuple(v.id for v in ins), (out.id,), attrs, list(post_ops), list(self._source))
+        node.calls = list(self._calls)
         node.scalings, node.result_scaling = dict(scalings or {}), result_scaling
         self.graph.nodes.append(node)
         return out

@@ -229,7 +229,7 @@ class PortableGraph:
                 alone.constants.append(Constant(new_id[i], f"c{new_id[i]}"))
             else:
                 alone.inputs.append(Input(tensor=new_id[i]))
-        lone = replace(node, source=[])
+        lone = replace(node, source=[], calls=[])
         lone.reread(new_id)
         lone.outputs = tuple(new_id[i] for i in node.outputs)
         alone.nodes.append(lone)
@@ -285,7 +285,7 @@ class PortableGraph:
             for number, constant in enumerate(document["constants"]):
                 constant["name"] = f"c{number}"
             for node in document["nodes"]:
-                node["source"] = []
+                node["source"], node["calls"] = [], []
         return json.dumps(document, separators=(",", ":"), allow_nan=False)
 
     @property
@@ -358,4 +358,5 @@ def _node_dict(node: Node) -> dict[str, Any]:
         "attrs": attrs,
         "post_ops": post_ops,
         "source": node.source,
+        "calls": node.calls,
     }

@@ -62,6 +62,10 @@ class Node:
         Scales and zero points of inputs, by their position.
     result_scaling : Scaling or None
         Those of the output.
+    source : list of str
+        The Relax operators that it was made from.
+    calls : list of int
+        The positions of these calls in the region; for reports.
     apart : str
         Why the node is not fused into the one that makes its input; for reports, not in the document.
     """
@@ -75,6 +79,7 @@ class Node:
     apart: str = ""
     scalings: dict[int, Scaling] = field(default_factory=dict)
     result_scaling: Scaling | None = None
+    calls: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.inputs, self.outputs = tuple(self.inputs), tuple(self.outputs)
@@ -91,6 +96,11 @@ class Node:
             return self.inputs
         scalings = [*self.scalings.values(), *([self.result_scaling] if self.result_scaling else [])]
         return (*self.inputs, *(t for s in scalings for t in s.tensors))
+
+    def stands_for(self, *others: Node) -> None:
+        """Note that the node does the work of the calls of other nodes, too."""
+        for other in others:
+            self.source, self.calls = self.source + other.source, self.calls + other.calls
 
     def reread(self, names: Mapping[int, int]) -> None:
         """Read the tensors that ``names`` has for those that are read now."""

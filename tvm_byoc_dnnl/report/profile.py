@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -13,9 +14,11 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from ..calls.model import ReportData
 from ..errors import InputError
 from ..namespaces import compilers, namespace
 from ..neighbours import QUIET, Neighbours
+from ..pipeline.metadata import read_account
 from ..runner import Runner
 
 __all__ = ["Profile", "StepTime", "profile"]
@@ -37,6 +40,10 @@ class StepTime:
         The library's primitive and implementation; the function's name for TVM's.
     source : list of str
         Relax operators that it came from; empty for a reorder that only changes a layout.
+    calls : list of str
+        Names of the calls that it runs: their ONNX nodes, or the variables that hold their results where the model was
+        not imported from ONNX. Empty for TVM's functions, and from the second use on for equal regions, which share
+        one function.
     seconds : float
         Median over the repetitions.
     flops : int
@@ -56,6 +63,7 @@ class StepTime:
     flops: int = 0
     start: float = 0.0
     layouts: list[str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
 
     @property
     def gflops_per_second(self) -> float:
@@ -140,7 +148,7 @@ class Profile:
                 "dur": s.seconds * 1e6,
                 "pid": 0,
                 "tid": s.region,
-                "args": {"source": s.source, "gflops_per_second": round(s.gflops_per_second, 1)},
+                "args": {"source": s.source, "calls": s.calls, "gflops_per_second": round(s.gflops_per_second, 1)},
             }
             for s in self.steps
         ]
@@ -149,14 +157,15 @@ class Profile:
     def to_text(self, top: int = 20) -> str:
         """A table of the slowest steps, and the totals."""
         whole = sum(s.seconds for s in self.steps) or 1.0
-        lines = [f"{'ms':>9} {'%':>5} {'GFLOP/s':>8}  {'where':<10} {'what':<20} implementation  (from)"]
+        lines = [f"{'ms':>9} {'%':>5} {'GFLOP/s':>8}  {'where':<10} {'what':<20} implementation  (from)  nodes"]
         for s in sorted(self.steps, key=lambda s: -s.seconds)[:top]:
             rate = f"{s.gflops_per_second:8.1f}" if s.flops else " " * 8
             what = "reorder (layout)" if s.is_reorder else s.kind
             source = " + ".join(op.removeprefix("relax.") for op in s.source)
+            origin = f"  ({source})  {', '.join(s.calls)}".rstrip() if source else ""
             lines.append(
                 f"{s.seconds * 1e3:9.3f} {100 * s.seconds / whole:5.1f} {rate}  {s.region:<10} {what:<20} "
-                f"{s.implementation}" + (f"  ({source})" if source else "")
+                f"{s.implementation}{origin}"
             )
         if len(self.steps) > top:
             rest = sum(s.seconds for s in sorted(self.steps, key=lambda s: -s.seconds)[top:])
@@ -186,18 +195,46 @@ def _flops(kind: str, layouts: Sequence[str]) -> int:
     return next((flops for rule in rules if rule is not None and (flops := rule(kind, layouts))), 0)
 
 
+class _Names:
+    """The names of calls, by their position in a region; a model without an account has none.
+
+    Equal regions share one function, which remembers the names of its first use only.
+    """
+
+    def __init__(self, account: ReportData | None) -> None:
+        calls = [call for call in account.calls if call.region] if account is not None else []
+        self._first: dict[str, list[str]] = {}
+        self._uses: Counter[str] = Counter()
+        for call in calls:
+            region = str(call.region)
+            self._uses[region] = max(self._uses[region], call.use + 1)
+            if call.use == 0:
+                self._first.setdefault(region, []).append(call.onnx_node or call.name)
+
+    def of(self, region: str, use: int, positions: Iterable[int]) -> list[str]:
+        """The names of some calls in one use, each once."""
+        names = self._first.get(region, []) if use == 0 else []
+        return list(dict.fromkeys(names[p] for p in positions if p < len(names)))
+
+    def uses(self, region: str) -> int:
+        """How often the program calls a region."""
+        return self._uses[region]
+
+
 class _Instrument:
     """Called by TVM's VM around each call: times TVM's functions, has a region time its own primitives."""
 
-    def __init__(self, regions: Mapping[str, Any]) -> None:
+    def __init__(self, regions: Mapping[str, Any], names: _Names) -> None:
         self._regions = regions
+        self._names = names
+        self._runs: Counter[str] = Counter()  # of each region in this repetition
         self._begin = 0.0
         self._open: list[tuple[float, int]] = []  # calls that have begun: when, and how many steps there were
         self.steps: list[StepTime] = []
 
     def start(self) -> None:
         """Begin a repetition."""
-        self.steps, self._open = [], []
+        self.steps, self._open, self._runs = [], [], Counter()
         self._begin = time.perf_counter()
 
     def __call__(self, _func: Any, symbol: str, before: bool, _result: Any, *args: Any) -> int:
@@ -216,13 +253,22 @@ class _Instrument:
             self.steps.append(StepTime(_HOST, symbol, "", [], now - called, start=called - self._begin))
         return _NO_ACTION
 
+    def finish(self) -> None:
+        """End a repetition; where control flow left uses of a region out, or repeated them, their names are unknown."""
+        unknown = {region for region, runs in self._runs.items() if runs != self._names.uses(region)}
+        for step in self.steps:
+            step.calls = [] if step.region in unknown else step.calls
+
     def _region(self, name: str, report: Mapping[str, Any], start: float) -> None:
+        use = self._runs[name]
+        self._runs[name] += 1
         for step in report["steps"]:
             layouts = step.get("layouts", ())
             entry = StepTime(
                 name, step["kind"], step.get("impl", ""), list(step.get("source", ())), step["seconds"], start=start
             )
             entry.layouts = list(layouts)
+            entry.calls = self._names.of(name, use, step.get("calls", ()))
             entry.flops = 0 if entry.is_reorder else _flops(entry.kind, layouts)
             self.steps.append(entry)
             start += entry.seconds
@@ -285,12 +331,13 @@ def profile(ex: Any, inputs: Any = None, *, repeat: int = 20, warmup: int = 3) -
 
 def _step_times(runner: Runner, tensors: Sequence[Any], repeat: int, warmup: int) -> list[list[StepTime]]:
     vm = relax.VirtualMachine(runner.module, tvm.cpu())
-    instrument = _Instrument(_profilers(runner.module, {}))
+    instrument = _Instrument(_profilers(runner.module, {}), _Names(read_account(runner.module)))
     vm.set_instrument(instrument)
     runs: list[list[StepTime]] = []
     for k in range(warmup + repeat):
         instrument.start()
         vm[runner.entry](*tensors)
+        instrument.finish()
         if k >= warmup:
             runs.append(instrument.steps)
     return runs
