@@ -179,8 +179,9 @@ bench-dynamic: $(NATIVE)  ## what open sizes cost over fixed ones, and a new siz
 bench-busy: $(NATIVE) $(PEERS)  ## calls beside 0, 1 and 2 busy processes, and ONNX Runtime's: ARGS='resnet50 --check'
 	@$(PY) -m bench.busy $(ARGS)
 
-bench-convolutions: $(NATIVE)  ## 3x3 convolutions, directly and as the cost chooses, on this CPU
-	@$(PY) -m bench.convolutions $(ARGS)
+bench-convolutions: $(NATIVE)  ## every candidate of 3x3 convolutions, and how well the cost chooses; ARGS=--fit fits it
+	@$(VENV)/bin/cmake --build $(BUILD) --target candidates
+	@$(PY) -m bench.convolutions --program $(BUILD)/tests/cpp/candidates $(ARGS)
 
 bench-products: $(NATIVE)  ## products with constant weights: oneDNN's two, our kernel, and the memory's bandwidth
 	@$(CXX) -std=c++17 -O2 -fopenmp -Icodegen_src -Icodegen_src/executor -Icodegen_src/kernels -I$(VENV)/include \

@@ -1,89 +1,122 @@
-"""3×3 convolutions, directly and as the cost chooses: ``python -m bench.convolutions [--rounds 20]``.
+"""Every candidate of the zoo's 3×3 convolutions, and whether the cost model chooses well: ``make bench-convolutions``.
 
-Each shape is compiled with ``fast_convolution`` off and on. The two take turns; a step's time is the median over all
-rounds, of the convolution alone. Limit the instruction set by ``ONEDNN_MAX_CPU_ISA`` to measure another one.
+The layers are those of ResNet, VGG, UNet, DenseNet, GoogLeNet, SqueezeNet and AlexNet with stride 1. The candidates of
+a layer take turns; a time is the median over all rounds, of the convolution alone. ``ONEDNN_MAX_CPU_ISA`` limits the
+instruction set. ``--save`` puts the measurements into ``bench/convolutions.csv``; ``--fit`` measures nothing, but fits
+the rates of ``codegen_src/dnnl/cost.cc`` to that table.
 """
 
 from __future__ import annotations
 
-import statistics
+import csv
+import subprocess
+from collections import defaultdict
+from pathlib import Path
 
 import click
 import numpy as np
-import tvm
-from rich.console import Console
-from rich.table import Table
-from tvm import relax
 
-import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl._native import engine_info
+TABLE = Path(__file__).with_name("convolutions.csv")
+COLUMNS = "isa channels size outputs candidate products vectors weights bytes model seconds".split()
+MANY_WEIGHTS = 16 << 20  #: bytes, as in cost.cc
 
-#: channels, height and width, outputs: ResNet, VGG, UNet, DenseNet, Inception and SqueezeNet
-SHAPES = [
-    (64, 56, 64),
-    (128, 28, 128),
-    (256, 14, 256),
-    (512, 7, 512),
-    (64, 224, 64),
-    (128, 112, 128),
-    (256, 56, 256),
-    (512, 28, 512),
-    (512, 14, 512),
-    (128, 56, 32),
-    (128, 14, 32),
-    (32, 128, 32),
-    (64, 28, 192),
-    (96, 14, 208),
-    (160, 14, 160),
-    (192, 13, 384),
-    (384, 13, 256),
-    (16, 55, 64),
-    (3, 224, 64),
-]
+#: channels, height and width, outputs
+LAYERS = """
+64,56,64 128,28,128 256,14,256 512,7,512
+64,224,64 64,112,128 128,112,128 128,56,256 256,56,256 256,28,512 512,28,512 512,14,512
+32,128,32 32,64,64 64,64,64 64,32,128 128,32,128 64,128,32 128,64,64 256,32,128
+128,56,32 128,28,32 128,14,32 128,7,32
+64,56,192 96,28,128 128,28,192 16,28,32 32,28,96 96,14,208 16,14,48 112,14,224 24,14,64 128,14,256 144,14,288
+32,14,64 160,14,320 32,14,128 160,7,320 192,7,384 48,7,128
+16,55,64 32,27,128 48,13,192 64,13,256
+256,13,384 384,13,384 384,13,256
+3,224,64
+""".split()
+
+Row = dict[str, str]
 
 
-def convolution(channels: int, size: int, outputs: int) -> tvm.IRModule:
-    """relu(conv(x)) with random weights from a fixed seed."""
-    weights = np.random.default_rng(0).standard_normal((outputs, channels, 3, 3)).astype("float32")
-    x = relax.Var("x", relax.TensorType((1, channels, size, size), "float32"))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            y = builder.emit(relax.op.nn.conv2d(x, relax.const(weights), padding=1))
-            out = builder.emit_output(relax.op.nn.relu(y))
-        builder.emit_func_output(out)
-    return builder.get()
+def amounts(row: Row) -> list[float]:
+    """The work of a candidate, one number for each rate of its family."""
+    weights = float(row["weights"])
+    return [float(row["products"]), float(row["vectors"]), weights, weights if weights > MANY_WEIGHTS else 0.0]
 
 
-def step(ex: tvm.relax.VMExecutable) -> tuple[str, float]:
-    """Implementation and milliseconds of the convolution."""
-    found = next(s for s in byoc.profile(ex, repeat=5).steps if s.kind == "convolution")
-    return found.implementation, found.seconds * 1e3
+def fit(rows: list[Row]) -> np.ndarray:
+    """The rates, none negative, whose relative errors have the least squares."""
+    work = np.array([amounts(row) for row in rows]) / np.array([[float(row["seconds"])] for row in rows])
+    used = [i for i in range(work.shape[1]) if work[:, i].any()]
+    while True:
+        rates = np.zeros(work.shape[1])
+        rates[used] = np.linalg.lstsq(work[:, used], np.ones(len(rows)), rcond=None)[0]
+        if (rates >= 0).all():
+            return rates
+        used.remove(int(rates.argmin()))
+
+
+def family(row: Row) -> str:
+    """The name under which cost.cc has the rates."""
+    return "winograd" if row["candidate"].startswith("winograd") else "convolution"
+
+
+def judge(rows: list[Row], cost: dict[int, float]) -> str:
+    """How often the cheapest by this cost (by position in ``rows``) is more than 5 % slower than the fastest."""
+    layers: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for i, row in enumerate(rows):
+        layers[tuple(row[c] for c in COLUMNS[:4])].append(i)
+    slower = []
+    for layer, candidates in layers.items():
+        seconds = {i: float(rows[i]["seconds"]) for i in candidates}
+        chosen = min(candidates, key=cost.__getitem__)
+        if seconds[chosen] > 1.05 * min(seconds.values()):
+            slower.append((seconds[chosen] / min(seconds.values()), ",".join(layer[1:])))
+    text = ", ".join(f"{shape} {ratio:.2f}" for ratio, shape in sorted(slower, reverse=True))
+    return f"more than 5 % slower than the best for {len(slower)} of {len(layers)} layers {text}"
+
+
+def measure(program: str, rounds: int) -> list[Row]:
+    """The program's lines."""
+    done = subprocess.run([program, str(rounds), *LAYERS], check=True, capture_output=True, text=True)
+    return list(csv.DictReader(done.stdout.splitlines(), COLUMNS))
+
+
+def read() -> list[Row]:
+    """The committed table."""
+    with TABLE.open() as file:
+        return list(csv.DictReader(file))
 
 
 @click.command(help=__doc__)
-@click.option("--rounds", default=20, show_default=True, help="How often each of the two is measured.")
-def main(rounds: int) -> None:
-    """Print one row for each shape."""
-    table = Table("C, H = W, outputs", "direct, ms", "chosen, ms", "direct ÷ chosen", "chosen implementation")
-    ratios = []
-    for shape in SHAPES:
-        mod = convolution(*shape)
-        direct = byoc.compile(mod, options={"dnnl": {"fast_convolution": False}})
-        chosen = byoc.compile(mod)
-        times: dict[str, list[float]] = {"direct": [], "chosen": []}
-        name = ""
-        for _ in range(rounds):
-            times["direct"].append(step(direct)[1])
-            name, spent = step(chosen)
-            times["chosen"].append(spent)
-        a, b = (statistics.median(times[k]) for k in ("direct", "chosen"))
-        ratios.append(a / b)
-        table.add_row(", ".join(map(str, shape)), f"{a:.3f}", f"{b:.3f}", f"{a / b:.2f}", name)
-    console = Console(width=120)
-    console.print(f"oneDNN's instruction set: {engine_info('dnnl')['isa']}")
-    console.print(table)
-    console.print(f"geometric mean of the ratios {statistics.geometric_mean(ratios):.2f}, least {min(ratios):.2f}")
+@click.option("--program", default="build/dev/tests/cpp/candidates", show_default=True, help="The built measurement.")
+@click.option("--rounds", default=15, show_default=True, help="How often each candidate is measured.")
+@click.option("--save", is_flag=True, help="Replace the table's rows of this instruction set.")
+@click.option("--fit", "fitting", is_flag=True, help="Fit the rates to the table.")
+def main(program: str, rounds: int, save: bool, fitting: bool) -> None:
+    """Measure, or fit; then say how good the choice is."""
+    rows = read() if fitting else measure(program, rounds)
+    for isa in sorted({row["isa"] for row in rows}):
+        of_isa = [row for row in rows if row["isa"] == isa]
+        print(f"{isa}, built-in rates: " + judge(of_isa, {i: float(row["model"]) for i, row in enumerate(of_isa)}))
+        ratios: dict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
+        for row in of_isa:
+            ratios[tuple(row[c] for c in COLUMNS[:4])][family(row)] = float(row["seconds"])
+        times = np.array([[r["convolution"], min(r.values())] for r in ratios.values()])
+        print(f"  direct ÷ best: geometric mean {np.exp(np.log(times[:, 0] / times[:, 1]).mean()):.2f}")
+        if not fitting:
+            continue
+        cost: dict[int, float] = {}
+        for name in ("convolution", "winograd"):
+            positions = [i for i, row in enumerate(of_isa) if family(row) == name]
+            rates = fit([of_isa[i] for i in positions])
+            cost |= {i: float(np.dot(rates, amounts(of_isa[i]))) for i in positions}
+            print(f"  {name}: products, vectors, weights, far weights = " + ", ".join(f"{r:.3g}" for r in rates))
+        print("  fitted rates: " + judge(of_isa, cost))
+    if save:
+        kept = [row for row in (read() if TABLE.exists() else []) if row["isa"] != rows[0]["isa"]]
+        with TABLE.open("w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(sorted(kept + rows, key=lambda row: row["isa"]))
 
 
 if __name__ == "__main__":
