@@ -24,6 +24,7 @@ from .pipeline.source_executable import SourceExecutable
 from .regions.policy import RegionPolicy
 from .relax_utils import codegen_of
 from .signature import inputs_of, shape_options
+from .stages import stage
 from .target_options import with_options
 from .tuning.tune import placement_for
 
@@ -162,7 +163,7 @@ def compile(
         placement = _from_database(with_options(mod, options), compiler, placement, database)
     mod = partition(mod, compiler, policy=policy, placement=placement, options=options, strict=strict, prepare=prepare)
     try:
-        with raising_from_causes():
+        with raising_from_causes(), stage("build"):
             ex = tvm.compile(mod, target=target, relax_pipeline=relax.get_pipeline(PIPELINE, strict=strict))
     except tvm.error.InternalError as error:
         raise UnsupportedError(f"TVM cannot compile what stays with it: {_cause(error)}{_advice(mod)}") from error

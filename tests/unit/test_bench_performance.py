@@ -7,6 +7,7 @@ from typing import Any
 
 from bench.performance import GROUPS, keep, load
 from bench.performance.page import BEGIN, END, ratios, write
+from tvm_byoc_dnnl.stages import collect_stages, stage
 
 
 def measured(name: str, ours: float, theirs: float | None) -> dict[str, Any]:
@@ -56,3 +57,14 @@ def test_a_mean_is_given_only_where_every_model_of_its_group_was_measured(tmp_pa
     write(page, load(file))
     assert "| VGG-19, UNet, ResNet-18, ResNet-50, geometric mean |  | **2.00** |" in page.read_text()
     assert "nine light CNNs" not in page.read_text()
+
+
+def test_stages_are_counted_for_whoever_collects_them() -> None:
+    with stage("alone"):
+        pass
+    with collect_stages() as seconds:
+        for name in ("read", "import", "read"):
+            with stage(name):
+                pass
+    assert list(seconds) == ["read", "import"]
+    assert all(s > 0 for s in seconds.values())

@@ -18,6 +18,7 @@ from ..namespaces import namespace
 from ..prepare import Prepare
 from ..regions.failure import describe
 from ..relax_utils import codegen_of, composite_of, is_host_function, ops_of, with_functions
+from ..stages import stage
 from ..verdict import Crash, Reject, as_reject
 from .asked import with_asked
 from .choice import CANDIDATES_ATTR, Choice, Match, first_in_order
@@ -227,10 +228,11 @@ def AnnotateExternalCompiler(
         owned = {gv: f for gv, f in mod.functions.items() if codegen_of(f) or composite_of(f)}
         if prepare:
             wanted = {c for f in mod.functions.values() if is_host_function(f) for c in compilers_of(f, default)}
-            mod = Prepare()(mod)
-            for name in sorted(wanted):
-                for make_pass in namespace(name).prepare:
-                    mod = make_pass()(mod)
+            with stage("prepare"):
+                mod = Prepare()(mod)
+                for name in sorted(wanted):
+                    for make_pass in namespace(name).prepare:
+                        mod = make_pass()(mod)
         mod = relax.transform.ConvertToDataflow(min_size=1)(mod)
         if not prepare:  # a result without readers would count as a reader of values that a pattern needs for itself
             mod = relax.transform.DeadCodeElimination()(mod)
@@ -244,7 +246,8 @@ def AnnotateExternalCompiler(
             # The attribute tells PartitionGraph whom it may ask next.
             ready = {gv: func.with_attr(COMPILER_ATTR, list(compilers)) for gv, func in ready.items()}
             matcher = Matcher(compilers, {op for func in ready.values() for op in ops_of(func)}, choice)
-            mod = matcher.run(with_functions(mod, ready), [gv.name_hint for gv in functions])
+            with stage("annotate"):
+                mod = matcher.run(with_functions(mod, ready), [gv.name_hint for gv in functions])
             refused += matcher.refused
             entries += matcher.entries({gv.name_hint: func for gv, func in ready.items()})
         mod = with_functions(mod, owned)  # the passes above rewrite every function

@@ -13,6 +13,7 @@ import tvm
 
 from ..errors import InputError
 from ..signature import USUAL_SIZES_ATTR
+from ..stages import stage
 
 __all__ = ["split_usual_sizes", "to_relax"]
 
@@ -48,13 +49,15 @@ def to_relax(model: Any, shapes: Mapping[str, Sequence[int | str]] | None = None
     if isinstance(model, (str, Path)):
         from .onnx_import import load_onnx
 
-        model = load_onnx(Path(model))
+        with stage("read"):
+            model = load_onnx(Path(model))
     kind = f"{type(model).__module__}.{type(model).__qualname__}"
     if kind.startswith("onnx.") and kind.endswith(".ModelProto"):
         from .onnx_import import import_onnx
 
         shapes, usual = split_usual_sizes(shapes or {})
-        mod = import_onnx(model, shapes)
+        with stage("import"):
+            mod = import_onnx(model, shapes)
         if usual:
             mod["main"] = mod["main"].with_attr(USUAL_SIZES_ATTR, usual)
         return mod

@@ -17,6 +17,7 @@ from ..regions.failure import Failure
 from ..regions.policy import RegionPolicy
 from ..regions.tried import mark_as_tried
 from ..relax_utils import codegen_of, composite_of, is_host_function
+from ..stages import stage
 from ..target_options import get_target_options
 from .fallback import Attempt, BlockPlan, Fallback, Plan
 from .merge import Unit
@@ -66,7 +67,8 @@ class _PartitionGraph:
         def attempt(ns: Namespace, func: relax.Function) -> Failure | None:
             return ns.route.attempt(func, get_target_options(given, ns.name))
 
-        mod = partition_module(mod, attempt, self._policy)
+        with stage("try"):
+            mod = partition_module(mod, attempt, self._policy)
         if self._strict:
             raise_failures(read_log(mod))
         return mod

@@ -77,6 +77,7 @@ class Spread:
 class Measurement:
     """One engine on one model; with ``failure`` set, what was measured before it is not worth keeping.
 
+    ``stages_s`` is what the time to the first result went to, as far as the engine says.
     ``repeated`` blocks were run again because the machine was not quiet; ``disturbed`` ones stayed so to the end.
     """
 
@@ -87,6 +88,7 @@ class Measurement:
     error: float = 0.0
     blocks: list[list[float]] = field(default_factory=list)
     failure: str = ""
+    stages_s: dict[str, float] = field(default_factory=dict)
     repeated: int = 0
     disturbed: int = 0
 
@@ -147,7 +149,8 @@ class _Contestant:
 
     def load(self, path: str, inputs: list[np.ndarray], expected: list[np.ndarray]) -> None:
         """Load the model, check its outputs, and find out how many runs fill a turn."""
-        self.result.version, self.result.first_result_s, outputs = self._process.load(path, inputs)
+        loaded = self._process.load(path, inputs)
+        self.result.version, self.result.first_result_s, outputs, self.result.stages_s = loaded
         self.result.error = gap(outputs, expected)
         tolerance = self._process.engine.tolerance
         if self.result.error > tolerance:

@@ -77,8 +77,8 @@ class EngineProcess:
             raise EngineError(value)
         return value
 
-    def load(self, path: str, inputs: list[np.ndarray]) -> tuple[str, float, list[np.ndarray]]:
-        """Load a model and run it once: version, seconds until the first result, that result."""
+    def load(self, path: str, inputs: list[np.ndarray]) -> tuple[str, float, list[np.ndarray], dict[str, float]]:
+        """Load a model and run it once: version, seconds until the first result, that result, seconds by stage."""
         return self._ask("load", self.engine.module, path, self._threads, dict(self.engine.options), inputs)
 
     def time(self, warm_up: int, count: int) -> list[float]:

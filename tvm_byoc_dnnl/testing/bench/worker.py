@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ...stages import collect_stages, stage
 from .engines import Run
 
 __all__ = ["main"]
@@ -29,14 +30,16 @@ class _Worker:
 
     def load(
         self, module: str, path: str, threads: int, options: dict[str, Any], inputs: list[np.ndarray]
-    ) -> tuple[str, float, list[np.ndarray]]:
-        """Version, seconds from the file to the first result (imports left out), and that result."""
+    ) -> tuple[str, float, list[np.ndarray], dict[str, float]]:
+        """Version, seconds from the file to the first result (imports left out), that result, and seconds by stage."""
         loader = importlib.import_module(module).load
         start = time.perf_counter()
-        self._run, version = loader(path, threads, **options)
-        outputs = self._run(inputs)
+        with collect_stages() as stages:
+            self._run, version = loader(path, threads, **options)
+            with stage("first call"):
+                outputs = self._run(inputs)
         self._inputs = inputs
-        return version, time.perf_counter() - start, [np.array(o) for o in outputs]
+        return version, time.perf_counter() - start, [np.array(o) for o in outputs], stages
 
     def time(self, warm_up: int, count: int) -> list[float]:
         """Milliseconds of each of ``count`` runs, after ``warm_up`` untimed ones."""

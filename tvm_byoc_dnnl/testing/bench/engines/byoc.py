@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tvm_byoc_dnnl as byoc
+from tvm_byoc_dnnl.stages import stage
 
 from . import Run
 
@@ -13,7 +14,9 @@ __all__ = ["load"]
 
 def load(path: str, threads: int, **options: Any) -> tuple[Run, str]:
     """Compile an ONNX file with ``options`` of `byoc.compile`; the thread count comes from the environment."""
-    runner = byoc.Runner(byoc.compile(path, **options))
+    ex = byoc.compile(path, **options)
+    with stage("load"):
+        runner = byoc.Runner(ex)
 
     def run(inputs: list) -> list:
         outputs = runner(*inputs)
