@@ -150,6 +150,11 @@ void Lowering::LowerNode(const Node& node) {
   if (IsScaled(node)) return LowerScaled(node);
   // With as many of its post-ops as there is an implementation for; the others follow one by one.
   size_t fused = node.post_ops.size();
+  const DType result_dtype = values_[node.output].dtype;
+  if (fused > 0 && (result_dtype == DType::kInt8 || result_dtype == DType::kUInt8)) {
+    if (!EmitFused(node, fused)) LowerInFloat(node);  // apart they would round
+    return;
+  }
   while (fused > 0 && !EmitFused(node, fused)) --fused;
   if (fused > 0) return;
   if (node.post_ops.empty()) return LowerBare(NodeView(this, node, node.output), /*tried=*/false);
@@ -246,7 +251,7 @@ std::vector<PostOpDesc> Lowering::PostOps(const Node& node) const {
 void Lowering::ApplyPostOps(const Node& node, size_t first, int value) {
   const DType dtype = values_[node.output].dtype;
   const Dims shape = values_[node.output].shape;
-  if (dtype == DType::kInt8 || dtype == DType::kUInt8 || dtype == DType::kBool) {
+  if (dtype == DType::kBool) {
     Fail(ErrorKind::kUnsupported, "oneDNN cannot fuse its post-ops, and apart they would round");
   }
   std::vector<PostOpDesc> post_ops = PostOps(node);

@@ -148,6 +148,7 @@ class Lowering {
   void PlaceArguments();
   void LowerNode(const Node& node);
   void LowerScaled(const Node& node);
+  void LowerInFloat(const Node& node);
   void LowerBare(const NodeView& n, bool tried);
   bool HasElements(const Node& node) const;
   bool EmitFused(const Node& node, size_t count);

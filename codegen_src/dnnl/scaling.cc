@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A product of 8-bit integers keeps its scales and zero points, as attributes of its primitive, and
-// a binary operation its scales. For all other nodes the operands are converted to float32 before,
+// A product of 8-bit integers keeps its scales and zero points, as attributes of its primitive; a
+// binary operation and a softmax keep their scales. For all other nodes the operands are converted to float32 before,
 // and the result is converted after.
 #include "dnnl/scaling.h"
 
@@ -74,6 +74,14 @@ bool IsOfBinary(const Node& node, const Lowering& lowering) {
   return true;
 }
 
+/// Whether oneDNN's softmax has these attributes: one scale for its source and one for its result.
+bool IsOfSoftmax(const Node& node, const Lowering& lowering) {
+  const Scaling& source = node.scalings[0];
+  const Scaling& result = node.output_scaling;
+  return node.kind == Kind::kSoftmax && IsByte(lowering.dtype(node.inputs[0])) &&
+         source.zero_point < 0 && source.axis < 0 && result.zero_point < 0 && result.axis < 0;
+}
+
 }  // namespace
 
 bool IsScaled(const Node& node) {
@@ -138,7 +146,8 @@ void Lowering::LowerScaled(const Node& node) {
   for (size_t i = 2; i < node.scalings.size(); ++i) {  // a bias has no attributes
     if (!node.scalings[i].IsNone()) to_float(i);
   }
-  const bool has_attributes = IsOfProduct(plain, *this) || IsOfBinary(plain, *this);
+  const bool has_attributes = 
+      IsOfProduct(plain, *this) || IsOfBinary(plain, *this) || IsOfSoftmax(plain, *this);
   if (has_attributes && EmitFused(plain, plain.post_ops.size())) return;
   if (IsProduct(node.kind) && dtype(node.output) == DType::kInt32 && node.output_scaling.IsNone()) {
     FailUnsupported(
@@ -148,6 +157,12 @@ void Lowering::LowerScaled(const Node& node) {
     if (IsInteger(dtype(plain.inputs[i])) || !plain.scalings[i].IsNone()) to_float(i);
   }
   if (node.output_scaling.IsNone() && !IsInteger(dtype(node.output))) return LowerNode(plain);
+  LowerInFloat(plain);
+}
+
+/// Computes the result in float32, and converts it.
+void Lowering::LowerInFloat(const Node& node) {
+  Node plain = node;
   plain.output = NewValue(shape(node.output), DType::kFloat32, IsConstant(node.output));
   plain.output_scaling = {};
   LowerNode(plain);

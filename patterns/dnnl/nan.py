@@ -43,7 +43,7 @@ def keep_nan_of_softmax(graph: PortableGraph) -> None:
 
     Where nothing but products over that row read it, as in attention, nothing is added: they spread the NaN.
     """
-    for node in [n for n in graph.nodes if n.kind == "softmax" and keeps_nan(graph)]:
+    for node in [n for n in graph.nodes if n.kind == "softmax" and keeps_nan(graph) and not n.is_scaled]:
         if not _is_only_summed(graph, node.outputs[0], node.attrs["axis"]):
             _spread_nan(graph, node, node.outputs[0], node.attrs["axis"])
 

@@ -14,10 +14,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ...lower.builder import GraphBuilder, Value
 from ...lower.graph import Dim, Node, PortableGraph, PostOp, Scaling
 from ...registry import register_lowering
 from ...verdict import Reject, require
+from .native import probe_fused
 
 __all__ = ["is_dequantize", "is_quantize", "write_out"]
 
@@ -118,6 +121,8 @@ def _write_quantize(graph: PortableGraph, node: Node, scaling: Scaling) -> None:
     shape, dtype = graph.tensors[out].shape, graph.tensors[out].dtype
     zero = scaling.zero_point
     assert scaling.scale is not None
+    if _write_behind(graph, node, scaling):
+        return
     scale = _spread(graph, scaling.scale, scaling, shape, node)
     known = None if zero is None else graph.value_of(zero)
     if zero is None or (known is not None and known.size == 1):
@@ -132,6 +137,31 @@ def _write_quantize(graph: PortableGraph, node: Node, scaling: Scaling) -> None:
     operands = [*whole.outputs, _spread(graph, zero, scaling, shape, node)]
     step = graph.insert("binary", operands, shape, dtype, before=node, alg="add")
     _replace(graph, node, [quotient, whole, step])
+
+
+def _write_behind(graph: PortableGraph, node: Node, scaling: Scaling) -> bool:
+    """Let the binary operation in front of a conversion do the same steps as its last post-ops, where oneDNN can."""
+    (src,), (out,) = node.inputs, node.outputs
+    before, constants = graph.nodes.producer(src), graph.constant_tensors()
+    point = 0.0 if scaling.zero_point is None else graph.value_of(scaling.zero_point)
+    if before is None or before.kind != "binary" or before.is_scaled or graph.tensors[src].dtype != "float32":
+        return False
+    if src in graph.outputs or graph.nodes.read_count(src) != 1 or scaling.scale not in constants or graph.symbols:
+        return False
+    if scaling.axis is not None or point is None:
+        return False
+    scale = _spread(graph, scaling.scale, scaling, graph.tensors[out].shape, before)
+    steps = [PostOp("binary", "div", input=len(before.inputs)), PostOp("eltwise", "round")]
+    steps.append(PostOp("eltwise", "linear", 1.0, float(np.reshape(point, -1)[0])))
+    inputs = (*before.inputs, scale)
+    joined = Node("binary", inputs, (out,), before.attrs, [*before.post_ops, *steps])
+    if probe_fused(graph.isolate(joined, {*constants, scale})) is not None:
+        return False
+    graph.nodes.remove(node)
+    graph.nodes.rewire(before, inputs, (out,))
+    before.post_ops = joined.post_ops
+    before.source = before.source + node.source
+    return True
 
 
 def _replace(graph: PortableGraph, node: Node, made: Sequence[Node]) -> None:

@@ -28,6 +28,7 @@ def read_integers(graph: PortableGraph) -> None:
             links.average_integers(node)
     for node in list(graph.nodes):
         read_sum(links, node)
+        links.normalize_integers(node)
         if node in graph.nodes and is_quantize(node):
             change_scale(links, node)
     for node in graph.nodes:

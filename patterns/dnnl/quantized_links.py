@@ -47,6 +47,16 @@ class Links:
             None if scaling.axis is not None or scale is None or point is None else (float(scale.reshape(-1)[0]), point)
         )
 
+    def number(self, tensor: int) -> float | None:
+        """The number that a tensor of one element holds, where it is known, dequantised or not."""
+        while (node := self.nodes.producer(tensor)) is not None and node.kind in VIEWS:
+            tensor = node.inputs[0]
+        scaling = self.numbers(node.scalings[0]) if node is not None and is_dequantize(node) else (1.0, 0)
+        stored = self.graph.value_of(node.inputs[0] if node is not None and is_dequantize(node) else tensor)
+        if scaling is None or stored is None or stored.size != 1:
+            return None
+        return (float(stored.reshape(-1)[0]) - scaling[1]) * scaling[0]
+
     def are_equal(self, a: Scaling, b: Scaling) -> bool:
         """Whether two scalings of a whole tensor are one."""
         if a.axis is not None or b.axis is not None:
@@ -205,6 +215,21 @@ class Links:
         self.nodes.rewire(node, before.inputs, after.outputs)
         node.stands_for(after)
         return True
+
+    def normalize_integers(self, node: Node) -> None:
+        """Let a softmax read and write integers; a zero point of its source changes nothing."""
+        if node.kind != "softmax" or node.attrs["alg"] != "accurate" or node.post_ops or node.is_scaled:
+            return
+        before, after = self.dequantized(node.inputs[0]), self.only_reader(node.outputs[0])
+        if before is None or after is None or not is_quantize(after) or after.result_scaling is None:
+            return
+        result = after.result_scaling
+        if result.axis is not None or self.zero_point(result) != 0 or not self._is_known_before(result, node):
+            return
+        self.nodes.remove(after)
+        self.nodes.rewire(node, before.inputs, after.outputs)
+        self.nodes.rescale(node, {0: Scaling(before.scalings[0].scale)}, Scaling(result.scale))
+        node.source = [*before.source, *node.source, *after.source]
 
     # ---------------------------------------------------------------- products
     def read_product(self, node: Node) -> str:

@@ -38,7 +38,7 @@ def read_sum(links: Links, node: Node) -> None:
         return
     scalings = [s.scalings[0] for s in sources if s is not None]
     known = [links.numbers(scaling) for scaling in (*scalings, quantize.result_scaling)]
-    if any(number is None for number in known) or any(graph.tensors[t].shape != shape for t in node.inputs):
+    if any(number is None for number in known) or graph.tensors[node.inputs[0]].shape != shape:
         return
     (scale_a, point_a), (scale_b, point_b), (scale, point) = (number for number in known if number is not None)
     sign = _SIGNS[node.attrs["alg"]]
@@ -69,18 +69,34 @@ def _steps(links: Links, node: Node) -> tuple[list[Node], Node | None]:
 
 def change_scale(links: Links, quantize: Node) -> None:
     """Let a conversion from integers to integers of another scale be one linear function."""
-    before = links.dequantized(quantize.inputs[0])
-    if not is_quantize(quantize) or before is None or quantize.result_scaling is None:
+    if not is_quantize(quantize) or quantize.result_scaling is None:
+        return
+    tensor, factor = _factor(links, quantize.inputs[0])
+    before = links.dequantized(tensor)
+    if before is None:
         return
     known = [links.numbers(scaling) for scaling in (before.scalings[0], quantize.result_scaling)]
     dtypes = {links.dtype(t) for t in (*before.inputs, *quantize.outputs)}
     if known[0] is None or known[1] is None or len(dtypes) != 1:
         return
     (scale, point), (other, shift) = known[0], known[1]
+    scale *= factor
     attrs = {"alg": "linear", "alpha": scale / other, "beta": shift - point * scale / other}
     origin = [*before.source, *quantize.source]
     links.nodes.insert(Node("eltwise", before.inputs, quantize.outputs, attrs, source=origin), quantize)
     links.nodes.remove(quantize)
+
+
+def _factor(links: Links, tensor: int) -> tuple[int, float]:
+    """The tensor that a number is multiplied with, and the number; 1 where there is none."""
+    product = links.nodes.producer(tensor)
+    if product is None or product.kind != "binary" or product.attrs["alg"] != "mul" or product.post_ops:
+        return tensor, 1.0
+    for data, other in (product.inputs, product.inputs[::-1]):
+        number = links.number(other)
+        if number is not None and links.graph.tensors[data].shape == links.graph.tensors[tensor].shape:
+            return data, number
+    return tensor, 1.0
 
 
 def join_product(links: Links, node: Node) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from tvm import relax
 
 from .rewrite import Rule, Rules, Scope
@@ -97,6 +98,17 @@ def _dropout(scope: Scope, item: Any) -> Any:
     return call.args[0] if call is not None and item.index == 0 else None
 
 
+def _never_nan(scope: Scope, where: Any) -> Any:
+    """``where(isnan(x), y, x)`` of dequantised integers: none of them is NaN."""
+    guard, _, data = where.args
+    isnan = scope.call(guard, "relax.isnan")
+    dequantize = scope.call(data, "relax.dequantize")
+    if isnan is None or dequantize is None or not isnan.args[0].same_as(data) or not scope.same_shape(data, where):
+        return None
+    scale = scope.const(dequantize.args[1])
+    return data if scale is not None and np.isfinite(scale).all() else None
+
+
 def _single(scope: Scope, call: Any) -> Any:
     """``concat`` of one tensor."""
     fields: list[Any] = list(getattr(call.args[0], "fields", ()))
@@ -117,5 +129,6 @@ RULES: Rules = {
     "relax.power": [_neutral(1.0, False)],
     "relax.maximum": [_implicit_broadcast],
     "relax.minimum": [_implicit_broadcast],
+    "relax.where": [_never_nan],
     "TupleGetItem": [_dropout],
 }
