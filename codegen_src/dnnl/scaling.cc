@@ -60,14 +60,16 @@ bool IsOfProduct(const Node& node, const Lowering& lowering) {
   return true;
 }
 
-/// Whether oneDNN's binary primitive has these attributes: one scale for each of two operands that
-/// have the shape of the result.
+/// Whether oneDNN's binary primitive has these attributes: one scale for each of two operands, of
+/// which the second one may broadcast.
 bool IsOfBinary(const Node& node, const Lowering& lowering) {
-  if (node.kind != Kind::kBinary || !node.output_scaling.IsNone()) return false;
+  if (node.kind != Kind::kBinary || !node.output_scaling.IsNone() ||
+      lowering.shape(node.inputs[0]) != lowering.shape(node.output)) {
+    return false;
+  }
   for (int i = 0; i < 2; ++i) {
     const Scaling& scaling = node.scalings[i];
-    if (!IsByte(lowering.dtype(node.inputs[i])) || scaling.zero_point >= 0 || scaling.axis >= 0 ||
-        lowering.shape(node.inputs[i]) != lowering.shape(node.output)) {
+    if (!IsByte(lowering.dtype(node.inputs[i])) || scaling.zero_point >= 0 || scaling.axis >= 0) {
       return false;
     }
   }
@@ -116,9 +118,11 @@ void Lowering::Convert(int from, const Scaling& of_source, int to, const Scaling
     op.scalings.push_back(Describe(DNNL_ARG_FROM, of_source, is_grouped, *this));
   if (!of_result.IsNone())
     op.scalings.push_back(Describe(DNNL_ARG_TO, of_result, is_grouped, *this));
-  OpDesc dense = op;
+  OpDesc alike = op, dense = op;
+  if (IsStrided(source) && IsCompact(source))  // in the order of axes in which it lies
+    alike.args[1].md = Strided(shape(to), dtype(to), source.get_strides());
   dense.args[0].md = Dense(shape(from), dtype(from));
-  if (!Emit({op, dense}, /*accept_reference=*/true)) {
+  if (!Emit({alike, op, dense}, /*accept_reference=*/true)) {
     Fail(ErrorKind::kUnsupported, "oneDNN cannot convert ", Name(dtype(from)), " to ",
          Name(dtype(to)), " with these scales and zero points");
   }

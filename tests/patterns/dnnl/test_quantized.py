@@ -202,7 +202,8 @@ def test_a_concat_quantises_each_source():
         ("subtract", (100, 7), (2, 17, 5, 3), True),
         ("multiply", (0, 0), (2, 17, 5, 3), True),
         ("multiply", (0, 7), (2, 17, 5, 3), False),  # the products with the zero point would be left over
-        ("add", (100, 7), (1, 17, 1, 1), False),  # broadcast
+        ("add", (100, 7), (1, 17, 1, 1), True),
+        ("subtract", (100, 7), (1, 1, 5, 3), True),
     ],
 )
 def test_arithmetic_on_two_tensors(alg, zeros, shape, one_primitive):
