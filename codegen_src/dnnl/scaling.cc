@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A product of 8-bit integers keeps its scales and zero points, as attributes of its primitive; a
-// binary operation and a softmax keep their scales. For all other nodes the operands are converted to float32 before,
-// and the result is converted after.
+// binary operation and a softmax keep their scales. For all other nodes the operands are converted
+// to float32 before, and the result is converted after.
 #include "dnnl/scaling.h"
 
 #include <algorithm>
@@ -150,7 +150,7 @@ void Lowering::LowerScaled(const Node& node) {
   for (size_t i = 2; i < node.scalings.size(); ++i) {  // a bias has no attributes
     if (!node.scalings[i].IsNone()) to_float(i);
   }
-  const bool has_attributes = 
+  const bool has_attributes =
       IsOfProduct(plain, *this) || IsOfBinary(plain, *this) || IsOfSoftmax(plain, *this);
   if (has_attributes && EmitFused(plain, plain.post_ops.size())) return;
   if (IsProduct(node.kind) && dtype(node.output) == DType::kInt32 && node.output_scaling.IsNone()) {

@@ -1,0 +1,87 @@
+"""Quantised networks: ``python -m bench.int8 [NAME ...] [--engines ...]``, beside the same networks in float32.
+
+ONNX Runtime's ``quantize_static`` makes them of the networks of `bench.zoo`: uint8 activations, int8 weights, scales
+per channel. Limit the instruction set of this package by ``ONEDNN_MAX_CPU_ISA``; the other engines ignore it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+import numpy as np
+import onnx
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization.shape_inference import quant_pre_process
+
+from tvm_byoc_dnnl.errors import InputError
+from tvm_byoc_dnnl.testing.bench import ENGINES, Settings, choose_engines, run
+from tvm_byoc_dnnl.testing.bench.run import Model
+from tvm_byoc_dnnl.testing.models import random_inputs
+
+from .zoo import zoo_model
+
+__all__ = ["NETWORKS", "quantized"]
+
+NETWORKS = ("resnet50", "resnet18", "mobilenet_v2", "unet", "vit_tiny")
+_DEFAULTS = Settings()
+#: quantised networks with random weights drift: ONNX Runtime differs from itself by as much, with and without its
+#: graph optimisations
+_DRIFT = 1.0
+
+
+class _Noise(CalibrationDataReader):
+    """A few random inputs from which the scales are made."""
+
+    def __init__(self, model: onnx.ModelProto, count: int = 4) -> None:
+        self._inputs: Iterator[dict[str, np.ndarray]] = iter(random_inputs(model, seed) for seed in range(count))
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return next(self._inputs, None)
+
+
+def quantized(model: onnx.ModelProto, form: QuantFormat = QuantFormat.QDQ) -> onnx.ModelProto:
+    """``model`` with QuantizeLinear and DequantizeLinear around its operators, or with quantised operators."""
+    with TemporaryDirectory() as folder:
+        source, prepared, result = (str(Path(folder, f"{name}.onnx")) for name in ("source", "prepared", "result"))
+        onnx.save(model, source)
+        quant_pre_process(source, prepared, skip_symbolic_shape=True)
+        types = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
+        quantize_static(prepared, result, _Noise(model), quant_format=form, per_channel=True, **types)
+        return onnx.load(result)
+
+
+def _read(name: str, is_quantized: bool = False) -> onnx.ModelProto:
+    model = onnx.load(name) if Path(name).is_file() else zoo_model(name).model
+    return quantized(model) if is_quantized else model
+
+
+@click.command(context_settings={"show_default": True})
+@click.argument("names", nargs=-1)
+@click.option("--engines", default="byoc,onnxruntime,openvino", help=f"Of: {', '.join(ENGINES)}.")
+@click.option("--threads", default=_DEFAULTS.threads, help="Threads of each engine.")
+@click.option("--rounds", default=_DEFAULTS.rounds, help="Turns of each engine; below 20 is a quick look.")
+@click.option("--float", "with_float", is_flag=True, help="Measure the networks in float32 as well.")
+@click.option("--json", "json_file", help="Write every sample to this file; - is standard output.")
+def main(
+    names: tuple[str, ...], engines: str, threads: int, rounds: int, with_float: bool, json_file: str | None
+) -> None:
+    """Compare engines on quantised networks; NAMES are networks of `bench.zoo` or .onnx files in float32."""
+    try:
+        chosen = {name: replace(e, tolerance=_DRIFT) for name, e in choose_engines(engines.split(",")).items()}
+        models = []
+        for name in names or NETWORKS:
+            models.append(Model(f"{Path(name).stem}_int8", partial(_read, name, is_quantized=True)))
+            if with_float:
+                models.append(Model(Path(name).stem, partial(_read, name)))
+    except InputError as error:
+        raise click.UsageError(str(error)) from error
+    run(models, chosen, Settings(threads=threads, rounds=rounds), json_file=json_file)
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m bench.int8")
