@@ -160,7 +160,7 @@ def _write_behind(graph: PortableGraph, node: Node, scaling: Scaling) -> bool:
     graph.nodes.remove(node)
     graph.nodes.rewire(before, inputs, (out,))
     before.post_ops = joined.post_ops
-    before.source = before.source + node.source
+    before.stands_for(node)
     return True
 
 

@@ -229,7 +229,7 @@ class Links:
         self.nodes.remove(after)
         self.nodes.rewire(node, before.inputs, after.outputs)
         self.nodes.rescale(node, {0: Scaling(before.scalings[0].scale)}, Scaling(result.scale))
-        node.source = [*before.source, *node.source, *after.source]
+        node.stands_for(before, after)
 
     # ---------------------------------------------------------------- products
     def read_product(self, node: Node) -> str:
@@ -317,5 +317,5 @@ class Links:
         self.nodes.remove(quantize)
         self.nodes.rewire(product, outputs=quantize.outputs)
         self.nodes.rescale(product, product.scalings, scaling)
-        product.source += quantize.source
+        product.stands_for(quantize)
         return ""

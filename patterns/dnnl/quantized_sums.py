@@ -49,8 +49,8 @@ def read_sum(links: Links, node: Node) -> None:
     post_ops += [PostOp("eltwise", step.attrs["alg"], step.attrs["alpha"], step.attrs["beta"]) for step in steps]
     post_ops.append(PostOp("eltwise", "linear", 1 / scale, float(point)))
     integers = tuple(s.inputs[0] for s in sources if s is not None)
-    origin = [name for made in (*sources, node, *steps, quantize) if made is not None for name in made.source]
-    result = Node("binary", integers, quantize.outputs, dict(node.attrs), post_ops, origin)
+    result = Node("binary", integers, quantize.outputs, dict(node.attrs), post_ops)
+    result.stands_for(*(made for made in (*sources, node, *steps, quantize) if made is not None))
     result.scalings = {place: Scaling(scaling.scale) for place, scaling in enumerate(scalings)}
     graph.nodes.insert(result, quantize)
     for old in (quantize, *reversed(steps), node):
@@ -82,8 +82,9 @@ def change_scale(links: Links, quantize: Node) -> None:
     (scale, point), (other, shift) = known[0], known[1]
     scale *= factor
     attrs = {"alg": "linear", "alpha": scale / other, "beta": shift - point * scale / other}
-    origin = [*before.source, *quantize.source]
-    links.nodes.insert(Node("eltwise", before.inputs, quantize.outputs, attrs, source=origin), quantize)
+    scaled = Node("eltwise", before.inputs, quantize.outputs, attrs)
+    scaled.stands_for(before, quantize)
+    links.nodes.insert(scaled, quantize)
     links.nodes.remove(quantize)
 
 
