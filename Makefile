@@ -22,7 +22,7 @@ NATIVE := $(BUILD)/.installed
 PEERS  := $(VENV)/.peers
 ZOO    := $(VENV)/.zoo
 
-.PHONY: help build demo test test-py test-cpp test-kit test-sweep test-onnx test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load bench-busy bench-convolutions bench-dynamic bench-products bench-int8 docs docs-conformance clean
+.PHONY: help build demo test test-py test-cpp test-kit test-sweep test-onnx test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load bench-busy bench-convolutions bench-dynamic bench-products bench-int8 bench-weights docs docs-conformance clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -187,8 +187,12 @@ bench-products: $(NATIVE)  ## products with constant weights: oneDNN's two, our 
 	@$(CXX) -std=c++17 -O2 -fopenmp -Icodegen_src -Icodegen_src/executor -Icodegen_src/kernels -I$(VENV)/include \
 	  bench/products.cc -o $(BUILD)/bench_products -L$(VENV)/lib -ldnnl -Wl,-rpath,$(abspath $(VENV))/lib
 	@$(BUILD)/bench_products
+
 bench-int8: $(NATIVE) $(PEERS) $(ZOO)  ## quantised networks beside ONNX Runtime and OpenVINO: ARGS='resnet18 --float'
 	@$(PY) -m bench.int8 $(ARGS)
+
+bench-weights: $(NATIVE) $(PEERS)  ## compressed weights: ARGS=bandwidth, or ARGS='decoder --weights int8'
+	@$(PY) -m bench.weights $(ARGS)
 
 docs: $(NATIVE)  ## write the generated pages of docs/ again
 	@$(PY) docs/generate.py

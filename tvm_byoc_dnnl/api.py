@@ -21,6 +21,7 @@ from .partitioning.passes import PartitionGraph
 from .pipeline.byoc import PIPELINE
 from .pipeline.executable import ByocExecutable
 from .pipeline.source_executable import SourceExecutable
+from .precision import with_precision
 from .regions.policy import RegionPolicy
 from .relax_utils import codegen_of
 from .signature import inputs_of, shape_options
@@ -96,6 +97,8 @@ def compile(
     compiler: str | Sequence[str] | None = DEFAULT_COMPILER,
     *,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
+    precision: str = "float32",
+    weights: str | None = None,
     target: str | tvm.target.Target = "llvm",
     policy: RegionPolicy | None = None,
     placement: Mapping[str, str] | None = None,
@@ -115,6 +118,12 @@ def compile(
         Namespace, or several in order of priority.
     shapes : mapping, optional
         Input name → shape, to fix dimensions that an ONNX model leaves open; a name such as ``"N"`` leaves one open.
+    precision : str
+        The dtype in which regions compute, between float32 inputs and outputs: ``"float32"``, ``"bfloat16"``, or
+        ``"auto"``, which is bfloat16 where the CPU has it itself. An option of each compiler that has it.
+    weights : str, optional
+        ``"int8"`` or ``"int4"`` stores large constant weights of matrix products in groups that share a scale; what is
+        computed stays float32. An option of each compiler that has it; it needs ``prepare``.
     target : str or Target
         TVM's target for the calls that stay with TVM.
     policy : RegionPolicy, optional
@@ -155,6 +164,9 @@ def compile(
     """
     if check_output(output) == "source":
         options = _with_source(compiler, options)
+    options = with_precision(compiler, options, precision, weights)
+    if weights is not None and not prepare:
+        raise InputError(f"weights is {weights!r} and prepare is False; weights are compressed after preparing")
     mod = to_relax(model, shapes=shapes)
     builds = source_builds(source_namespaces(with_options(mod, options)))
     for build in builds:

@@ -191,3 +191,28 @@ KIND(Gather, "gather", 2, 2, "alg axis", "checked from_end clip wrap", {
   if (data[c.a.axis] == 0 && ElementCount(c.Out()) > 0)
     c.Fault("axis ", c.a.axis, " has no elements to gather");
 })
+
+KIND(CompressedMatmul, "compressed_matmul", 3, 4, "group_size", "", {
+  const Dims& src = c.In(0);
+  const Dims& weights = c.In(1);
+  const Dims& scales = c.In(2);
+  c.Need(src.size() == 2 && weights.size() == 2 && scales.size() == 2,
+         "a source [M, K], weights and scales of rank 2");
+  c.Need(c.a.group_size >= 8 && c.a.group_size < kMaxAttr && c.a.group_size % 8 == 0,
+         "a group_size that is a multiple of 8");
+  const int64_t depth = scales[1] < 0 ? kUnknownDim : c.Product(scales[1], c.a.group_size);
+  if (!Same(src[1], depth))
+    c.Fault("K is ", src[1], " in the source and ", depth, " in the scales");
+  if (!Same(weights[1], depth) && !Same(weights[1], depth / 2)) {
+    c.Fault("there are ", weights[1], " bytes of weights for each of the columns, expected ", depth,
+            " (8 bits) or ", depth / 2, " (4 bits)");
+  }
+  for (int i = 2; i < c.OwnInputs(); ++i) {
+    c.NeedShape("scales and zero points", c.In(i), {weights[0], scales[1]});
+    c.Need(c.InDType(i) == DType::kFloat32, "scales and zero points float32");
+  }
+  c.Need(c.InDType(1) == DType::kInt8, "weights int8");
+  c.Need(c.InDType(0) == DType::kFloat32 && c.OutDType() == DType::kFloat32,
+         "a source and an output float32");
+  c.NeedOut({src[0], weights[0]});
+})

@@ -450,12 +450,29 @@ Step Lowering::KernelStep(const Kernel& kernel, std::vector<int64_t> params) con
 
 void Lowering::EmitKernel(const Kernel& kernel, std::vector<int64_t> params,
                           const std::vector<OpArg>& args, int64_t scratch_bytes) {
-  Step step = KernelStep(kernel, std::move(params));
+  EmitKernel(KernelStep(kernel, std::move(params)), args, scratch_bytes);
+}
+
+void Lowering::EmitKernel(Step step, const std::vector<OpArg>& args, int64_t scratch_bytes) {
+  step.node = current_node_;
   for (const OpArg& arg : args) {
     step.args.push_back(
         {arg.arg, IsInput(arg) ? PlaceIn(arg.value, arg.md) : Allocate(arg.value, arg.md)});
   }
   AddStep(std::move(step), Scratchpad(scratch_bytes));
+}
+
+int Lowering::Pack(const Kernel& kernel, std::vector<int64_t> params,
+                   const std::vector<OpArg>& args, int tensor, int64_t bytes) {
+  const int packed = NewValue({bytes}, DType::kUInt8, /*constant=*/true);
+  const MemoryDesc md = Dense({bytes}, DType::kUInt8);
+  SetPlace(packed, {AddBuffer(/*constant=*/true, bytes, {tensor, md, &kernel}), 0, md});
+  Step step = KernelStep(kernel, std::move(params));
+  step.conversion = true;
+  for (const OpArg& arg : args) step.args.push_back({arg.arg, PlaceIn(arg.value, arg.md)});
+  step.args.push_back({DNNL_ARG_DST, Primary(packed)});
+  AddStep(std::move(step), MemoryDesc());
+  return packed;
 }
 
 void Lowering::Fill(int value, const std::string& element) {

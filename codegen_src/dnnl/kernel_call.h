@@ -23,6 +23,9 @@ int64_t LanesOf(byoc_isa isa);
 /// Bytes of the second-level cache of a core.
 int64_t CacheBytes();
 
+/// A post-op as kernels know it; nothing for one that they do not have.
+std::optional<byoc_post_op_kind> KernelPostOp(const PostOpDesc& op);
+
 /// A matrix whose rows are dense, or an image with its channels last or in blocks that are whole
 /// vectors; nothing for others. The columns of a matrix count as channels.
 std::optional<byoc_strides> StridesOf(const MemoryDesc& md, int64_t lanes);

@@ -50,8 +50,10 @@ class NodeView {
 /// A kind either describes its primitive, in several ways with the best first, or does its own
 /// lowering.
 struct KindRow {
-  std::vector<OpDesc> (*describe)(const NodeView&);
-  void (*lower)(const NodeView&);
+  std::vector<OpDesc> (*describe)(const NodeView&) = nullptr;
+  void (*lower)(const NodeView&) = nullptr;
+  /// Its own lowering together with these post-ops; false if they cannot be done at once.
+  bool (*fuse)(const NodeView&, const std::vector<PostOpDesc>&) = nullptr;
 };
 
 const KindRow& RowOf(Kind kind);

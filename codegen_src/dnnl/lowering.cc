@@ -169,18 +169,24 @@ void Lowering::LowerNode(const Node& node) {
 /// implementation of that.
 bool Lowering::EmitFused(const Node& node, size_t count) {
   const KindRow& row = RowOf(node.kind);
-  if (row.describe == nullptr || !HasElements(node)) return false;
+  if ((row.describe == nullptr && row.fuse == nullptr) || !HasElements(node)) return false;
   const bool is_all = count == node.post_ops.size();
   const int result = is_all ? node.output : NewValueLike(node.output);
   std::vector<PostOpDesc> post_ops = PostOps(node);
   post_ops.resize(count);
-  std::vector<OpDesc> candidates = row.describe(NodeView(this, node, result));
-  for (OpDesc& op : candidates) {
-    op.post_ops = post_ops;
-    op.scalings = Scalings(node, *this, op.args[0].value != node.inputs[0]);
-  }
+  const NodeView n(this, node, result);
   LastUses last_uses = Protect(node, count);
-  bool done = Emit(candidates, /*accept_reference=*/false);
+  bool done = false;
+  if (row.fuse != nullptr) {
+    done = row.fuse(n, post_ops);
+  } else {
+    std::vector<OpDesc> candidates = row.describe(n);
+    for (OpDesc& op : candidates) {
+      op.post_ops = post_ops;
+      op.scalings = Scalings(node, *this, op.args[0].value != node.inputs[0]);
+    }
+    done = Emit(candidates, /*accept_reference=*/false);
+  }
   if (done && !is_all) ApplyPostOps(node, count, result);
   Restore(last_uses);
   return done;

@@ -119,6 +119,14 @@ class Lowering {
   void EmitKernel(const Kernel& kernel, std::vector<int64_t> params, const std::vector<OpArg>& args,
                   int64_t scratch_bytes = 0);
 
+  /// The same for a step that names its kernel and parameters, and its post-ops for reports.
+  void EmitKernel(Step step, const std::vector<OpArg>& args, int64_t scratch_bytes);
+
+  /// A constant in a form of `bytes` bytes that a kernel makes of others, once. Plans for other
+  /// shapes share it: `tensor` and `bytes` say which it is.
+  int Pack(const Kernel& kernel, std::vector<int64_t> params, const std::vector<OpArg>& args,
+           int tensor, int64_t bytes);
+
   /// Fills the whole place of a value with these bytes of one element.
   void Fill(int value, const std::string& element);
 

@@ -2,6 +2,8 @@
 #include "kernels/kernels.h"
 
 #include "byoc_attention.h"
+#include "byoc_compressed_matmul.h"
+#include "byoc_compressed_pack.h"
 #include "byoc_fill.h"
 #include "byoc_gather.h"
 #include "byoc_product.h"
@@ -12,6 +14,8 @@
 namespace tvm_byoc_dnnl {
 
 const Kernel kAttention = {"attention", byoc_attention};
+const Kernel kCompressedMatmul = {"compressed_matmul", byoc_compressed_matmul};
+const Kernel kCompressedPack = {"compressed_pack", byoc_compressed_pack};
 const Kernel kFill = {"fill", byoc_fill};
 const Kernel kGather = {"gather", byoc_gather};
 const Kernel kProduct = {"product", byoc_product};

@@ -10,6 +10,8 @@ from ...registry import register_namespace
 from . import (
     activations,
     attention,
+    bfloat16,
+    compressed,
     conv,
     elementwise,
     lrn,
@@ -36,6 +38,7 @@ from .source import create_source, emit, source_build
 __all__ = [
     "activations",
     "attention",
+    "compressed",
     "conv",
     "elementwise",
     "lrn",
@@ -51,15 +54,11 @@ __all__ = [
     "unsupported",
 ]
 
+_OPTIONS = {FINITE_MATH: False, KEEP_NAN: False, **conv.OPTIONS, **compressed.OPTIONS, **bfloat16.OPTIONS}
+
 register_namespace(
     "dnnl",
-    codegen=portable_codegen(
-        "dnnl",
-        create_module,
-        create_source,
-        source_build,
-        options={FINITE_MATH: False, KEEP_NAN: False, **conv.OPTIONS},
-    ),
+    codegen=portable_codegen("dnnl", create_module, create_source, source_build, options=_OPTIONS),
     probe=probe,
     describe=describe,
     emit=emit,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib.metadata
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from ... import _native
 from ...errors import NativeLibraryError
 
-__all__ = ["WHEEL", "available", "call", "find", "path"]
+__all__ = ["WHEEL", "available", "call", "find", "isa", "path"]
 
 _DNNL = "libdnnl.so.3"
 WHEEL = "onednn-cpu-gomp"
@@ -25,6 +26,12 @@ def available() -> bool:
 def call(name: str, *args: Any) -> Any:
     """The result of a function of the native library that asks oneDNN."""
     return _native.function(f"tvm_byoc_dnnl.{name}")("dnnl", *args)
+
+
+@functools.cache
+def isa() -> str:
+    """oneDNN's name of the instruction set that it uses here, such as ``avx512_core_bf16``."""
+    return str(_native.engine_info("dnnl")["isa"])
 
 
 def path() -> Path:

@@ -16,6 +16,7 @@ A step is taken only if its input has no other reader, and oneDNN has an impleme
 from __future__ import annotations
 
 from ...lower.graph import Node, PortableGraph, PostOp
+from .bfloat16 import compute_in_bfloat16
 from .merge_matmuls import merge_matmuls
 from .nan import keep_nan_of_bounds, keep_nan_of_softmax
 from .native import probe_fused
@@ -30,6 +31,7 @@ _ANCHORS = {
     "convolution": ("eltwise", "binary"),
     "deconvolution": ("eltwise", "binary"),
     "matmul": ("eltwise", "binary"),
+    "compressed_matmul": ("eltwise", "binary"),
     "pooling": ("eltwise", "binary"),
     "reduction": ("eltwise", "binary"),
     "resampling": ("eltwise", "binary"),
@@ -51,6 +53,7 @@ def fuse_post_ops(graph: PortableGraph) -> PortableGraph:
     """Fuse every chain of elementwise nodes into the node that produces its input, then join products of one row."""
     sink_views(graph)
     read_integers(graph)
+    compute_in_bfloat16(graph)
     keep_nan_of_softmax(graph)
     keep_nan_of_bounds(graph)
     _fuse_all(graph)

@@ -335,6 +335,16 @@ def gather(inputs: list, a: dict, shape: Any) -> np.ndarray:
     return np.take(data, indices, a["axis"], mode=mode)
 
 
+def compressed_matmul(inputs: list, a: dict, shape: Any) -> np.ndarray:
+    x, stored, scales, *zeros = inputs
+    if stored.shape[1] < x.shape[1]:  # two numbers in a byte, the lower half first
+        pairs = stored.astype(np.int8)
+        stored = np.stack([np.left_shift(pairs, 4) >> 4, pairs >> 4], -1).reshape(len(stored), -1)
+    grouped = stored.astype(np.float64).reshape(*scales.shape, a["group_size"])
+    centred = grouped - (zeros[0][..., None] if zeros else 0)
+    return x @ (centred * scales[..., None]).reshape(stored.shape).T
+
+
 KINDS = {
     "convolution": convolution,
     "deconvolution": deconvolution,
@@ -358,4 +368,5 @@ KINDS = {
     "expand": lambda inputs, a, shape: np.broadcast_to(inputs[0], shape),
     "pad": pad,
     "gather": gather,
+    "compressed_matmul": compressed_matmul,
 }

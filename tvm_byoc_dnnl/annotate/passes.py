@@ -16,9 +16,11 @@ from ..log import Entry, with_entries
 from ..namespace import Namespace, Pattern
 from ..namespaces import namespace
 from ..prepare import Prepare
+from ..prepare.compression import compress_weights
 from ..regions.failure import describe
 from ..relax_utils import codegen_of, composite_of, is_host_function, ops_of, with_functions
 from ..stages import stage
+from ..target_options import get_target_options
 from ..verdict import Crash, Reject, as_reject
 from .asked import with_asked
 from .choice import CANDIDATES_ATTR, Choice, Match, first_in_order
@@ -233,6 +235,7 @@ def AnnotateExternalCompiler(
                 for name in sorted(wanted):
                     for make_pass in namespace(name).prepare:
                         mod = make_pass()(mod)
+                    mod = compress_weights(mod, get_target_options(mod, name).get("weights", "float32"))
         mod = relax.transform.ConvertToDataflow(min_size=1)(mod)
         if not prepare:  # a result without readers would count as a reader of values that a pattern needs for itself
             mod = relax.transform.DeadCodeElimination()(mod)

@@ -18,6 +18,7 @@ from ..namespaces import compilers, namespace
 from ..prepare.misses import Miss, read_misses
 from ..relax_utils import codegen_of, is_host_function
 from ..signature import NODES_ATTR
+from ..target_options import get_target_options
 from .flow import Flow, Node, read_flow
 from .model import CallReport, NearMiss, RegionReport, ReportData, Totals
 from .primitives import Primitive, RegionPrimitives, primitives_of
@@ -52,8 +53,11 @@ def _account(mod: tvm.IRModule, asked: Sequence[str], with_primitives: bool, usu
     uses: dict[tuple[str, int], list[Node]] = {}
     for node in flow.nodes:
         uses.setdefault((node.region, node.use), []).append(node)
+    options = {n: get_target_options(mod, n) if n in known else {} for n in by_name}
     lowered = {
-        name: primitives_of(by_name[codegen_of(func)], func, name, len(uses.get((name, 0), ())))
+        name: primitives_of(
+            by_name[codegen_of(func)], func, name, len(uses.get((name, 0), ())), options[codegen_of(func)]
+        )
         if with_primitives
         else RegionPrimitives()
         for name, func in flow.regions.items()
@@ -72,6 +76,7 @@ def _account(mod: tvm.IRModule, asked: Sequence[str], with_primitives: bool, usu
         call.onnx_node = _onnx_node(call, onnx_nodes)
         call.candidates, call.reasons = verdicts(node, list(by_name.values()), log)
         call.near_misses = [*_refused(node, matches), *_forms(node, forms), *_apart(node, made.get(node, []))]
+        call.near_misses += _float32(node, made.get(node, []))
         calls.append(call)
     inside: dict[str | None, list[CallReport]] = {}
     for call in calls:
@@ -161,6 +166,12 @@ def _apart(node: Node, made: Sequence[Primitive]) -> list[NearMiss]:
     """Why the call is a primitive of its own: fusion into the one before it is a pattern of two."""
     reasons = dict.fromkeys(p.apart for p in made if p.apart)
     return [NearMiss(f"{node.compiler}.post_op", 1, 2, reason, [node.id]) for reason in reasons]
+
+
+def _float32(node: Node, made: Sequence[Primitive]) -> list[NearMiss]:
+    """Why the call computes in float32, where a lower precision was asked for."""
+    reasons = dict.fromkeys(p.precision for p in made if p.precision and not p.is_view)
+    return [NearMiss(f"{node.compiler}.precision", 1, 2, reason, [node.id]) for reason in reasons]
 
 
 def _region(name: str, flow: Flow, inside: Sequence[CallReport], reorders: int | None) -> RegionReport:

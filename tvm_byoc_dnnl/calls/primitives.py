@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,8 @@ class Primitive:
         The library's name for the implementation, ``""`` where it does not tell.
     apart : str
         Why it is not fused into the primitive before it, where that was tried.
+    precision : str
+        Why it computes in float32, where a lower precision was asked for.
     """
 
     step: int | None
@@ -38,6 +41,7 @@ class Primitive:
     implementation: str = ""
     is_view: bool = False
     apart: str = ""
+    precision: str = ""
 
 
 @dataclass
@@ -48,7 +52,9 @@ class RegionPrimitives:
     reorders: int | None = None
 
 
-def primitives_of(ns: Namespace, func: Any, name: str, calls: int) -> RegionPrimitives:
+def primitives_of(
+    ns: Namespace, func: Any, name: str, calls: int, options: Mapping[str, Any] | None = None
+) -> RegionPrimitives:
     """Lower ``func`` and ask the namespace how it runs the result.
 
     Parameters
@@ -61,15 +67,17 @@ def primitives_of(ns: Namespace, func: Any, name: str, calls: int) -> RegionPrim
         Its symbol.
     calls : int
         The number of calls in it.
+    options : mapping, optional
+        Of the namespace, for this module.
     """
     try:
-        graph = lower_region(ns, func, name)
+        graph = lower_region(ns, func, name, options=options)
     except Exception:  # no lowering, or a vendor's bug: there is nothing to tell, and the rest is still worth telling
         return RegionPrimitives()
     description = _described(ns, graph)
     found = RegionPrimitives(reorders=description.reorders if description else None)
     for index, graph_node in enumerate(graph.nodes):
-        primitive = _primitive(graph_node, description, index)
+        primitive = _primitive(graph, graph_node, description, index)
         for position in dict.fromkeys(graph_node.calls):
             found.of_call.setdefault(position, []).append(primitive)
     for position in range(calls):
@@ -84,7 +92,7 @@ def _described(ns: Namespace, graph: PortableGraph) -> Description | None:
         return None
 
 
-def _primitive(node: GraphNode, description: Description | None, index: int) -> Primitive:
+def _primitive(graph: PortableGraph, node: GraphNode, description: Description | None, index: int) -> Primitive:
     implementation = ""
     if description is not None and index < len(description.implementations):
         implementation = description.implementations[index]
@@ -96,4 +104,6 @@ def _primitive(node: GraphNode, description: Description | None, index: int) -> 
     operands = len(node.inputs) - sum(op.kind == "binary" for op in node.post_ops)
     bias = ["bias"] if node.kind in _TAKE_BIAS and operands == 3 else []
     label = " + ".join([kind, *bias, *(op.alg for op in node.post_ops)])
-    return Primitive(index, label, implementation, node.kind in _VIEWS, node.apart)
+    if graph.tensors[node.inputs[0]].dtype == "bfloat16":
+        label += " in bfloat16"
+    return Primitive(index, label, implementation, node.kind in _VIEWS, node.apart, node.precision)

@@ -26,6 +26,7 @@ from .common import (
     format_option,
     model_options,
     placement_option,
+    precision_options,
     progress,
     say,
 )
@@ -44,6 +45,7 @@ def _options(_context: click.Context, _parameter: click.Parameter, values: Seque
 @model_options
 @placement_option
 @click.option("--database", type=EXISTING_FILE, help="Place calls by the times that `tvm-byoc tune` has measured.")
+@precision_options
 @click.option("-o", "--output", type=NEW_FILE, required=True, help="The library to write, such as model.so.")
 @click.option("--target", default="llvm", show_default=True, help="TVM's target for the calls that stay with TVM.")
 @click.option("--option", "options", multiple=True, callback=_options, metavar="NAME.OPTION=VALUE",
@@ -57,6 +59,8 @@ def compile(
     policy: RegionPolicy | None,
     placement: dict[str, str],
     database: Path | None,
+    precision: str,
+    weights: str | None,
     output: Path,
     target: str,
     options: dict[str, dict[str, Any]],
@@ -80,6 +84,8 @@ def compile(
             model.load(),
             compiler,
             shapes=shapes or None,
+            precision=precision,
+            weights=weights,
             target=target,
             policy=policy,
             placement=placement,

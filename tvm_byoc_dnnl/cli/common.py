@@ -16,6 +16,7 @@ from ..api import DEFAULT_COMPILER
 from ..codegen.extern import OUTPUTS
 from ..errors import InputError
 from ..library_file import is_library
+from ..precision import PRECISIONS, WEIGHTS
 from ..regions.policy import RegionPolicy
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "format_option",
     "model_options",
     "placement_option",
+    "precision_options",
     "progress",
     "registered",
     "say",
@@ -230,6 +232,22 @@ def placement_option(command: _F) -> _F:
         "--place", "placement", multiple=True, callback=_placement, metavar="NAME=COMPILER",
         help="Give these calls, named as for --exclude, to another compiler, or to tvm. May be repeated.",
     )(command)  # fmt: skip
+
+
+def precision_options(command: _F) -> _F:
+    """Arguments ``precision`` and ``weights``."""
+    for decorate in (
+        click.option(
+            "--weights", type=click.Choice(WEIGHTS), default=None,
+            help="Store large constant weights of matrix products in this dtype.  [default: as they are]",
+        ),
+        click.option(
+            "--precision", type=click.Choice(PRECISIONS), default=PRECISIONS[0], show_default=True,
+            help="The dtype in which regions compute; auto is bfloat16 where the CPU has it itself.",
+        ),
+    ):  # fmt: skip
+        command = decorate(command)
+    return command
 
 
 def format_option(command: _F) -> _F:

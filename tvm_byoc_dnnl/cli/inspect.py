@@ -16,6 +16,7 @@ from ..api import DEFAULT_COMPILER
 from ..errors import InputError
 from ..files import write_text
 from ..library_file import is_library
+from ..precision import PRECISIONS
 from ..regions.policy import RegionPolicy
 from ..signature import TensorInfo, shape_options
 from .common import (
@@ -29,6 +30,7 @@ from .common import (
     format_option,
     model_options,
     placement_option,
+    precision_options,
     progress,
     registered,
     say,
@@ -49,11 +51,22 @@ def _explained(
     policy: RegionPolicy | None,
     output: str = OUTPUTS[0],
     placement: dict[str, str] | None = None,
+    precision: str = PRECISIONS[0],
+    weights: str | None = None,
 ) -> Report:
     from ..report import explain
 
     with progress(f"partitioning {model.name}"):
-        report = explain(model.load(), compiler, shapes or None, policy=policy, placement=placement, output=output)
+        report = explain(
+            model.load(),
+            compiler,
+            shapes or None,
+            policy=policy,
+            placement=placement,
+            precision=precision,
+            weights=weights,
+            output=output,
+        )
     report.model = model.name
     return report
 
@@ -64,6 +77,7 @@ def _explained(
 @click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the text.")
 @click.option("--all", "every_call", is_flag=True, help="List every call, not only those that stay with TVM.")
 @placement_option
+@precision_options
 @format_option
 def explain(
     model: ModelFile,
@@ -71,6 +85,8 @@ def explain(
     shapes: Shapes,
     policy: RegionPolicy | None,
     placement: dict[str, str],
+    precision: str,
+    weights: str | None,
     html_file: Path | None,
     json_file: str | None,
     every_call: bool,
@@ -90,7 +106,7 @@ def explain(
     for path in (html_file, Path(json_file) if json_file not in (None, "-") else None):
         if path is not None:
             check_folder(path)
-    report = _explained(model, compiler, shapes, policy, output_format, placement)
+    report = _explained(model, compiler, shapes, policy, output_format, placement, precision, weights)
     if html_file is not None:
         report.to_html(html_file)
         say(f"wrote {html_file}")

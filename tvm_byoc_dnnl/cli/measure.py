@@ -13,7 +13,17 @@ from ..files import write_text
 from ..library_file import is_library
 from ..regions.policy import RegionPolicy
 from .build import read_arrays
-from .common import EXISTING_FILE, NEW_FILE, ModelFile, Shapes, check_folder, model_options, progress, say
+from .common import (
+    EXISTING_FILE,
+    NEW_FILE,
+    ModelFile,
+    Shapes,
+    check_folder,
+    model_options,
+    precision_options,
+    progress,
+    say,
+)
 
 __all__ = ["profile", "tune", "verify"]
 
@@ -36,6 +46,7 @@ def _write(text: str, file: str | None) -> None:
 
 @click.command(short_help="Show how a model's time is spent, primitive by primitive.")
 @model_options
+@precision_options
 @_INPUTS
 @click.option(
     "--repeat", type=click.IntRange(1), default=20, show_default=True, help="Counted calls; medians are shown."
@@ -48,6 +59,8 @@ def profile(
     compiler: list[str],
     shapes: Shapes,
     policy: RegionPolicy | None,
+    precision: str,
+    weights: str | None,
     inputs: Path | None,
     repeat: int,
     top: int,
@@ -72,11 +85,11 @@ def profile(
             check_folder(path)
     arrays = _inputs(inputs)
     with progress(f"preparing {model.name}") as show:
-        ex = (
-            load(model.path)
-            if is_library(model.path)
-            else compile(model.load(), compiler, shapes=shapes or None, policy=policy)
-        )
+        if is_library(model.path):
+            ex = load(model.path)
+        else:
+            fixed = shapes or None
+            ex = compile(model.load(), compiler, shapes=fixed, precision=precision, weights=weights, policy=policy)
         show("measuring")
         report = measure(ex, arrays, repeat=repeat)
     if trace is not None:
@@ -89,6 +102,7 @@ def profile(
 
 @click.command(short_help="Compare every region with TVM, and find the call that is wrong.")
 @model_options
+@precision_options
 @_INPUTS
 @click.option("--tolerance", type=float, help="Largest gap, as a share of the largest value.  [default: by dtype]")
 @click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the text.")
@@ -97,6 +111,8 @@ def verify(
     compiler: list[str],
     shapes: Shapes,
     policy: RegionPolicy | None,
+    precision: str,
+    weights: str | None,
     inputs: Path | None,
     tolerance: float | None,
     json_file: str | None,
@@ -116,6 +132,8 @@ def verify(
             arrays,
             compiler=compiler,
             shapes=shapes or None,
+            precision=precision,
+            weights=weights,
             policy=policy,
             tolerance=tolerance,
         )

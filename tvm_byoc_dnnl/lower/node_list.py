@@ -68,6 +68,8 @@ class Node:
         The positions of these calls in the region; for reports.
     apart : str
         Why the node is not fused into the one that makes its input; for reports, not in the document.
+    precision : str
+        Why the node computes in float32 although a lower precision was asked for; likewise for reports.
     """
 
     kind: str
@@ -77,6 +79,7 @@ class Node:
     post_ops: list[PostOp] = field(default_factory=list)
     source: list[str] = field(default_factory=list)
     apart: str = ""
+    precision: str = ""
     scalings: dict[int, Scaling] = field(default_factory=dict)
     result_scaling: Scaling | None = None
     calls: list[int] = field(default_factory=list)

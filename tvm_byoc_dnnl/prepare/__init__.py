@@ -11,6 +11,7 @@ from . import (
     activations,
     affine,
     clip,
+    compression,
     constants,
     identities,
     norms,
@@ -35,6 +36,7 @@ RULES: tuple[tuple[str, Rules], ...] = (
     ("softmax", softmax.RULES),
     ("normalisations", norms.RULES),
     ("affine", affine.RULES),
+    ("weights of four bits", compression.RULES),
 )
 
 

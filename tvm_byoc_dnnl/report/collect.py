@@ -19,6 +19,7 @@ from ..namespaces import namespace
 from ..partitioning.passes import PartitionGraph
 from ..pipeline.metadata import read_account
 from ..pipeline.regions import settle_regions
+from ..precision import with_precision
 from ..regions.policy import RegionPolicy
 from ..relax_utils import codegen_of, composite_of, is_host_function
 from ..runner import Runner, load
@@ -37,6 +38,8 @@ def explain(
     *,
     policy: RegionPolicy | None = None,
     placement: Mapping[str, str] | None = None,
+    precision: str = "float32",
+    weights: str | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     output: str = "module",
 ) -> Report:
@@ -56,8 +59,8 @@ def explain(
         Decides which regions are worth a call; by default each namespace's policy. No effect on a partitioned module.
     placement : mapping of str to str, optional
         Call → compiler, as in `compile`. No effect on an annotated module.
-    options : mapping, optional
-        Namespace → option → value, as in `compile`.
+    precision, weights, options
+        As in `compile`. No effect on an annotated module.
     output : str
         With ``"source"``, say also which regions would stay modules, and why.
 
@@ -84,7 +87,7 @@ def explain(
     asked = _asked(mod, compiler)
     if not any(codegen_of(f) for f in mod.functions.values()):
         is_annotated = any(composite_of(f) for f in mod.functions.values())
-        mod = with_options(mod, options)
+        mod = with_options(mod, with_precision(compiler, options, precision, weights))
         if is_annotated:
             mod = PartitionGraph(policy=policy)(mod)
         else:

@@ -24,10 +24,12 @@ from ..comparison import differences, gap, nudged, sensitivity
 from ..frontend import to_relax
 from ..pipeline.byoc import PIPELINE
 from ..pipeline.regions import settle_regions
+from ..precision import PRECISIONS, with_precision
 from ..regions.inline import flatten_region
 from ..regions.policy import RegionPolicy
 from ..relax_utils import bindings_of, codegen_of, composite_of
 from ..runner import Runner
+from ..target_options import OPTIONS_ATTR
 
 __all__ = ["RegionGap", "Verification", "verify"]
 
@@ -67,10 +69,22 @@ class RegionGap:
 
 @dataclass
 class Verification:
-    """The result of `verify`; ``tolerance`` is the one of the caller, None for those of `comparison`."""
+    """The result of `verify`.
+
+    Attributes
+    ----------
+    tolerance : float or None
+        The one of the caller; None for those of `comparison`.
+    regions : list of RegionGap
+        In the order in which they are called.
+    from_float32 : float or None
+        How far the model's outputs are from those in float32, as a gap, where ``precision`` or ``weights`` was given:
+        the price of these two, for which `ok` does not ask.
+    """
 
     tolerance: float | None
     regions: list[RegionGap] = field(default_factory=list)
+    from_float32: float | None = None
 
     @property
     def ok(self) -> bool:
@@ -85,7 +99,8 @@ class Verification:
     def to_dict(self) -> dict[str, Any]:
         """The data."""
         regions = [{**asdict(r), "gap": r.gap if np.isfinite(r.gap) else "inf"} for r in self.regions]
-        return {"ok": self.ok, "tolerance": self.tolerance, "regions": regions}
+        stored = {"ok": self.ok, "tolerance": self.tolerance, "regions": regions}
+        return stored if self.from_float32 is None else {**stored, "from_float32": self.from_float32}
 
     def to_json(self) -> str:
         """`to_dict` as JSON text."""
@@ -103,6 +118,8 @@ class Verification:
                 lines.append(f"      first wrong call: {r.culprit} ({r.pattern}), wrong {how}")
         if not self.regions:
             lines.append("no region: nothing is offloaded")
+        if self.from_float32 is not None:
+            lines.append(f"outputs of the model differ from those in float32 by {self.from_float32:.2e}")
         if culprits := list(self.policy.exclude):
             lines.append(f"to leave them with TVM: RegionPolicy(exclude={culprits!r}, on_top=True)")
             lines.append("or on the command line: " + " ".join(f"--exclude {name}" for name in culprits))
@@ -115,6 +132,8 @@ def verify(
     *,
     compiler: str | Sequence[str] | None = DEFAULT_COMPILER,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
+    precision: str = "float32",
+    weights: str | None = None,
     tolerance: float | None = None,
     policy: RegionPolicy | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
@@ -127,7 +146,7 @@ def verify(
         The model, partitioned already or not.
     inputs : mapping or sequence, optional
         Inputs by name or in order; random ones where the model's shapes are all fixed.
-    compiler, shapes, policy, options
+    compiler, shapes, precision, weights, policy, options
         As in `compile`.
     tolerance : float, optional
         Largest gap that is accepted. By default that of the result's dtype in `comparison.TOLERANCES`, and what
@@ -137,24 +156,50 @@ def verify(
     -------
     Verification
     """
-    mod = to_relax(model, shapes=shapes)
+    mod = imported = to_relax(model, shapes=shapes)
+    chosen = with_precision(compiler, options, precision, weights)
     if not any(codegen_of(f) for f in mod.functions.values()):
-        mod = partition(mod, compiler, policy=policy, options=options)
+        mod = partition(mod, compiler, policy=policy, options=chosen)
     mod = settle_regions(mod)
-    regions = {gv.name_hint: f for gv, f in mod.functions.items() if codegen_of(f)}
+    built_with = mod.attrs[OPTIONS_ATTR] if mod.attrs and OPTIONS_ATTR in mod.attrs else {}
+    regions = {gv.name_hint: f.with_attr(OPTIONS_ATTR, built_with) for gv, f in mod.functions.items() if codegen_of(f)}
     report = Verification(tolerance)
-    for name, arguments in _arguments(mod, regions, inputs).items():
-        report.regions.append(_check(name, regions[name], arguments, tolerance))
-    return report
-
-
-def _arguments(mod: tvm.IRModule, regions: Mapping[str, Any], inputs: Any) -> dict[str, list[Any]]:
-    """The arguments of the first call of each region, in order of the calls."""
     runner = Runner(tvm.compile(mod, "llvm", relax_pipeline=PIPELINE))
     if inputs is None:
         tensors = runner.random_tensors()
     else:
         tensors = runner.tensors((), inputs) if isinstance(inputs, Mapping) else runner.tensors(inputs)
+    arguments, outputs = _arguments(runner, regions, tensors)
+    for name, given in arguments.items():
+        allowed = _tolerance(regions[name], chosen) if tolerance is None else tolerance
+        report.regions.append(_check(name, regions[name], given, allowed))
+    if chosen != (options or {}):
+        plain = Runner(
+            tvm.compile(partition(imported, compiler, policy=policy, options=options), "llvm", relax_pipeline=PIPELINE)
+        )
+        report.from_float32 = gap(outputs, _flat(_call(plain, tensors)))
+    return report
+
+
+def _tolerance(region: relax.Function, options: Mapping[str, Any]) -> float | None:
+    """The largest gap of a region that may compute in bfloat16; None for those of `comparison`.
+
+    Each result between two primitives is rounded, by 2^-9 at most. Such errors add up like the steps of a random walk,
+    with the root of their number; four times as much is allowed, as elsewhere.
+    """
+    if options.get(codegen_of(region), {}).get("precision", PRECISIONS[0]) == PRECISIONS[0]:
+        return None
+    return float(2**-7 * np.sqrt(sum(isinstance(value, relax.Call) for _, value in bindings_of(region))))
+
+
+def _call(runner: Runner, tensors: Sequence[Any]) -> Any:
+    return relax.VirtualMachine(runner.module, tvm.cpu())[runner.entry](*tensors)
+
+
+def _arguments(
+    runner: Runner, regions: Mapping[str, Any], tensors: Sequence[Any]
+) -> tuple[dict[str, list[Any]], list[np.ndarray]]:
+    """The arguments of the first call of each region, in order of the calls; and the model's outputs."""
     recorded: dict[str, list[Any]] = {}
 
     def record(_func: Any, symbol: str, before: bool, _result: Any, *args: Any) -> int:
@@ -167,8 +212,7 @@ def _arguments(mod: tvm.IRModule, regions: Mapping[str, Any], inputs: Any) -> di
 
     vm = relax.VirtualMachine(runner.module, tvm.cpu())
     vm.set_instrument(record)
-    vm[runner.entry](*tensors)
-    return recorded
+    return recorded, _flat(vm[runner.entry](*tensors))
 
 
 def _check(name: str, region: relax.Function, arguments: Sequence[Any], tolerance: float | None) -> RegionGap:
@@ -289,7 +333,9 @@ def _offloaded_module(region: relax.Function) -> tvm.IRModule:
     result = relax.Var("result", main.ret_ty)
     body = relax.SeqExpr([relax.BindingBlock([relax.VarBinding(result, relax.Call(gv, main.params))])], result)
     main = relax.Function(main.params, body, main.ret_ty).with_attr("global_symbol", "main")
-    mod = tvm.IRModule({gv: region.with_attr("global_symbol", name)})
+    options = dict(region.attrs[OPTIONS_ATTR]) if OPTIONS_ATTR in region.attrs else {}
+    bare = region.without_attr(OPTIONS_ATTR) if OPTIONS_ATTR in region.attrs else region
+    mod = tvm.IRModule({gv: bare.with_attr("global_symbol", name)}).with_attr(OPTIONS_ATTR, options)
     mod["main"] = relax.BlockBuilder(mod).normalize(main)
     return mod
 

@@ -15,6 +15,7 @@ from ..onnx_graph import Graph
 from . import (
     arrangement,
     attributes,
+    block_quantised,
     casts,
     contrib,
     detection,
@@ -44,6 +45,7 @@ Rule = Callable[[Graph, onnx.NodeProto], "list[onnx.NodeProto] | None"]
 RULES: dict[tuple[str, str], Rule] = {
     **arrangement.RULES,
     **attributes.RULES,
+    **block_quantised.RULES,
     **casts.RULES,
     **contrib.RULES,
     **detection.RULES,

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products with weights of 8 or 4 bits that are constant: a kernel of ours.
+#include <omp.h>
+
+#include "common/support/error.h"
+#include "dnnl/kernel_call.h"
+#include "dnnl/kinds.h"
+#include "kernels/byoc_compressed_plan.h"
+#include "kernels/kernels.h"
+
+namespace tvm_byoc_dnnl {
+namespace {
+
+byoc_compressed_params ParamsOf(const NodeView& n) {
+  byoc_compressed_params p{};
+  p.isa = KernelIsa().value_or(static_cast<byoc_isa>(0));
+  p.rows = n.Shape(0)[0];
+  p.depth = n.Shape(0)[1];
+  p.columns = n.OutShape()[1];
+  p.group = n.a.group_size;
+  p.bits = n.Shape(1)[1] == p.depth ? 8 : 4;
+  p.has_zero_points = n.OwnInputs() == 4;
+  p.threads = omp_get_max_threads();
+  return p;
+}
+
+/// A post-op as the kernel knows it; its operand is appended to `args`.
+std::optional<byoc_post_op> Describe(const NodeView& n, const PostOpDesc& op, int arg,
+                                     std::vector<OpArg>* args) {
+  const std::optional<byoc_post_op_kind> kind = KernelPostOp(op);
+  if (!kind) return std::nullopt;
+  byoc_post_op result{};
+  result.kind = *kind;
+  result.alpha = op.alpha;
+  result.beta = op.beta;
+  result.operand = -1;
+  if (op.kind == PostOpDesc::Kind::kEltwise) return result;
+  const Dims& shape = n.lowering.shape(op.value);
+  if (n.lowering.dtype(op.value) != DType::kFloat32) return std::nullopt;
+  if (shape == n.OutShape()) {
+    result.form = BYOC_PER_ELEMENT;
+    result.strides.row = shape[1];
+  } else if (ElementCount(shape) == 1) {
+    result.form = BYOC_PER_TENSOR;
+  } else if (shape == Dims{1, n.OutShape()[1]}) {
+    result.form = BYOC_PER_CHANNEL;
+  } else {
+    return std::nullopt;
+  }
+  result.operand = static_cast<int64_t>(args->size());
+  args->push_back({arg, op.value, Dense(shape, DType::kFloat32)});
+  return result;
+}
+
+int Packed(const NodeView& n, const byoc_compressed_params& p) {
+  byoc_compressed_params of_weights = p;  // the same for any number of rows
+  of_weights.rows = of_weights.post_ops = of_weights.threads = 0;
+  std::vector<int64_t> params;
+  Append(of_weights, &params);
+  std::vector<OpArg> args = {n.AsDense(DNNL_ARG_WEIGHTS, 1), n.AsDense(DNNL_ARG_SCALE, 2)};
+  if (p.has_zero_points) args.push_back(n.AsDense(DNNL_ARG_SHIFT, 3));
+  for (const OpArg& arg : args) {
+    if (!n.lowering.IsConstant(arg.value)) {
+      Fail(ErrorKind::kUnsupported, "its weights, scales and zero points must be constants");
+    }
+  }
+  return n.lowering.Pack(kCompressedPack, std::move(params), args, n.In(1),
+                         byoc_compressed_packed_bytes(&p));
+}
+
+}  // namespace
+
+static bool FuseCompressedMatmul(const NodeView& n, const std::vector<PostOpDesc>& post_ops) {
+  byoc_compressed_params p = ParamsOf(n);
+  if (p.isa == 0 && !post_ops.empty()) return false;
+  std::vector<OpArg> operands(2);
+  std::vector<byoc_post_op> described;
+  for (size_t i = 0; i < post_ops.size(); ++i) {
+    std::optional<byoc_post_op> op = Describe(n, post_ops[i], PostOpArg(i), &operands);
+    if (!op) return false;
+    described.push_back(*op);
+  }
+  const int64_t bytes = byoc_compressed_packed_bytes(&p);
+  operands[0] = n.AsDense(DNNL_ARG_SRC, 0);
+  operands[1] = {DNNL_ARG_WEIGHTS, Packed(n, p), Dense({bytes}, DType::kUInt8)};
+  operands.push_back({DNNL_ARG_DST, n.output, Dense(n.OutShape(), DType::kFloat32)});
+  p.post_ops = static_cast<int64_t>(described.size());
+
+  Step step;
+  step.impl = p.isa == BYOC_AVX512 ? "compressed:avx512_core"
+              : p.isa == BYOC_AVX2 ? "compressed:avx2"
+                                   : "compressed:c";
+  step.op.kind = dnnl::primitive::kind::matmul;  // for reports
+  step.op.post_ops = post_ops;
+  step.kernel = &kCompressedMatmul;
+  Append(p, &step.params);
+  for (const byoc_post_op& op : described) Append(op, &step.params);
+  n.lowering.EmitKernel(std::move(step), operands,
+                        byoc_compressed_thread_floats(&p) * 4 * p.threads);
+  return true;
+}
+
+static void LowerCompressedMatmul(const NodeView& n) { FuseCompressedMatmul(n, {}); }
+
+const KindRow kCompressedMatmulRow = {nullptr, LowerCompressedMatmul, FuseCompressedMatmul};
+
+}  // namespace tvm_byoc_dnnl

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0
+   The code of byoc_compressed_matmul.h for one instruction set; no include guard. */
+#include "byoc_vector.h"
+
+#ifdef BYOC_SIMD_AVX512
+#define BYOC_TILE 6 /* rows: 24 registers of sums, 4 of weights */
+#else
+#define BYOC_TILE 3 /* 12 registers of sums, 1 of weights */
+#endif
+
+#define BYOC_WIDTH (4 * BYOC_LANES)
+
+/* One vector of weights of 8 bits. */
+#ifdef BYOC_SIMD_AVX512
+BYOC_INLINE BYOC_VEC BYOC_NAME(bytes)(const int8_t* p) {
+  return (BYOC_VEC)_mm512_maskz_cvtepi32_ps(
+      0xffff, _mm512_maskz_cvtepi8_epi32(0xffff, _mm_loadu_si128((const __m128i*)p)));
+}
+#else
+BYOC_INLINE BYOC_VEC BYOC_NAME(bytes)(const int8_t* p) {
+  return (BYOC_VEC)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)));
+}
+#endif
+
+/* One vector of weights of 4 bits: number `i` of the 8 in each word, the lowest first. */
+#ifdef BYOC_SIMD_AVX512
+#define BYOC_WORDS __m512i
+BYOC_INLINE __m512i BYOC_NAME(words)(const char* p) { return _mm512_loadu_si512(p); }
+/* The lowest four bits of an index choose one of the values. */
+BYOC_INLINE BYOC_VEC BYOC_NAME(nibbles)(__m512i words, const int i) {
+  const __m512 values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
+  return (BYOC_VEC)_mm512_maskz_permutexvar_ps(
+      0xffff, _mm512_maskz_srli_epi32(0xffff, words, (unsigned)(4 * i)), values);
+}
+#else
+#define BYOC_WORDS __m256i
+BYOC_INLINE __m256i BYOC_NAME(words)(const char* p) {
+  return _mm256_loadu_si256((const __m256i*)p);
+}
+/* As a part of the mantissa of a number that is 2^n larger, where the lowest of its bits is 1.
+   Two's complement with the sign inverted is the number plus 8. */
+BYOC_INLINE BYOC_VEC BYOC_NAME(nibbles)(__m256i words, const int i) {
+  const int shift = i < 5 ? 4 * i : 4 * i - 20;
+  const __m256i v = i < 5 ? words : _mm256_srli_epi32(words, 20);
+  const __m256i bits = _mm256_and_si256(v, _mm256_set1_epi32(15 << shift));
+  const __m256i exponent = _mm256_set1_epi32(((150 - shift) << 23) | (8 << shift));
+  const float large = (float)(1 << (23 - shift));
+  return (BYOC_VEC)_mm256_castsi256_ps(_mm256_xor_si256(bits, exponent)) - (large + 8);
+}
+#endif
+
+/* totals += a b for one panel: as many rows of `a` as `rows`, `groups` groups of packed weights. */
+BYOC_INLINE void BYOC_NAME(compressed_rows)(const int rows, const int bits, const int has_zeros,
+                                            const byoc_compressed_params* p, const float* a,
+                                            const char* b, float* totals, int64_t totals_row) {
+  const int64_t groups = p->depth / p->group, group = p->group, head = byoc_compressed_head(p);
+  BYOC_VEC total[4][4];
+  BYOC_UNROLL
+  for (int i = 0; i < 4 * rows; ++i) total[i / 4][i % 4] = BYOC_NAME(set)(0.f);
+  for (int64_t g = 0; g < groups; ++g, a += group) {
+    const float* scales = (const float*)b;
+    const float* zeros = scales + BYOC_WIDTH;
+    const char* q = b + head * 4;
+    BYOC_VEC sums[4][4], zero[4];
+    BYOC_UNROLL
+    for (int i = 0; i < 4 * rows; ++i) sums[i / 4][i % 4] = BYOC_NAME(set)(0.f);
+    BYOC_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      zero[j] = has_zeros ? BYOC_NAME(load)(zeros + j * BYOC_LANES) : BYOC_NAME(set)(0.f);
+    }
+    if (bits == 8) {
+      for (int64_t k = 0; k < group; ++k, q += BYOC_WIDTH) {
+        __builtin_prefetch(q + 2048);
+        BYOC_UNROLL
+        for (int j = 0; j < 4; ++j) {
+          BYOC_VEC w = BYOC_NAME(bytes)((const int8_t*)q + j * BYOC_LANES);
+          if (has_zeros) w -= zero[j];
+          BYOC_UNROLL
+          for (int r = 0; r < rows; ++r) sums[r][j] += a[r * p->depth + k] * w;
+        }
+      }
+    } else {
+      for (int64_t k = 0; k < group; k += 8, q += 4 * BYOC_WIDTH) {
+        BYOC_WORDS words[4];
+        BYOC_UNROLL
+        for (int j = 0; j < 4; ++j) {
+          __builtin_prefetch(q + 2048 + 4 * j * BYOC_LANES);
+          words[j] = BYOC_NAME(words)(q + 4 * j * BYOC_LANES);
+        }
+        BYOC_UNROLL
+        for (int i = 0; i < 8; ++i) {
+          BYOC_UNROLL
+          for (int j = 0; j < 4; ++j) {
+            BYOC_VEC w = BYOC_NAME(nibbles)(words[j], i);
+            if (has_zeros) w -= zero[j];
+            BYOC_UNROLL
+            for (int r = 0; r < rows; ++r) sums[r][j] += a[r * p->depth + k + i] * w;
+          }
+        }
+      }
+    }
+    BYOC_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      const BYOC_VEC scale = BYOC_NAME(load)(scales + j * BYOC_LANES);
+      BYOC_UNROLL
+      for (int r = 0; r < rows; ++r) total[r][j] += scale * sums[r][j];
+    }
+    b += byoc_compressed_group_bytes(p);
+  }
+  BYOC_UNROLL
+  for (int i = 0; i < 4 * rows; ++i) {
+    BYOC_NAME(store)(totals + i / 4 * totals_row + i % 4 * BYOC_LANES, total[i / 4][i % 4]);
+  }
+}
+
+BYOC_NO_INLINE void BYOC_NAME(compressed_direct)(const byoc_compressed_params* p, const float* a,
+                                                 const char* b, float* totals, int64_t row) {
+#define BYOC_CASE(rows, bits, zeros)                                     \
+  case (rows) * 4 + (bits) / 8 * 2 + (zeros):                            \
+    BYOC_NAME(compressed_rows)(rows, bits, zeros, p, a, b, totals, row); \
+    break;
+#define BYOC_CASES(rows) \
+  BYOC_CASE(rows, 4, 0) BYOC_CASE(rows, 4, 1) BYOC_CASE(rows, 8, 0) BYOC_CASE(rows, 8, 1)
+  switch (p->rows * 4 + p->bits / 8 * 2 + p->has_zero_points) {
+    BYOC_CASES(1)
+    BYOC_CASES(2)
+#ifdef BYOC_SIMD_AVX512
+    BYOC_CASES(3)
+    BYOC_CASES(4)
+#endif
+    default:
+      break;
+  }
+#undef BYOC_CASES
+#undef BYOC_CASE
+}
+
+/* The weights of one group of a panel as numbers. */
+BYOC_INLINE void BYOC_NAME(decompress)(const byoc_compressed_params* p, const char* b, float* to) {
+  const float* scales = (const float*)b;
+  const char* q = b + byoc_compressed_head(p) * 4;
+  for (int j = 0; j < 4; ++j) {
+    const BYOC_VEC scale = BYOC_NAME(load)(scales + j * BYOC_LANES);
+    const BYOC_VEC zero = p->has_zero_points ? BYOC_NAME(load)(scales + BYOC_WIDTH + j * BYOC_LANES)
+                                             : BYOC_NAME(set)(0.f);
+    float* out = to + j * BYOC_LANES;
+    if (p->bits == 8) {
+      for (int64_t k = 0; k < p->group; ++k, out += BYOC_WIDTH) {
+        const BYOC_VEC w = BYOC_NAME(bytes)((const int8_t*)q + k * BYOC_WIDTH + j * BYOC_LANES);
+        BYOC_NAME(store)(out, (w - zero) * scale);
+      }
+      continue;
+    }
+    for (int64_t k = 0; k < p->group; k += 8, out += 8 * BYOC_WIDTH) {
+      const BYOC_WORDS words = BYOC_NAME(words)(q + k / 2 * BYOC_WIDTH + 4 * j * BYOC_LANES);
+      BYOC_UNROLL
+      for (int i = 0; i < 8; ++i) {
+        BYOC_NAME(store)
+        (out + i * BYOC_WIDTH, (BYOC_NAME(nibbles)(words, i) - zero) * scale);
+      }
+    }
+  }
+}
+
+/* c (+)= a b: `rows` rows of `a` times a decompressed panel. */
+BYOC_INLINE void BYOC_NAME(decompressed_rows)(const int rows, int first, const float* a,
+                                              int64_t a_row, const float* b, int64_t depth,
+                                              float* c, int64_t c_row) {
+  BYOC_VEC sums[BYOC_TILE][4];
+  BYOC_UNROLL
+  for (int i = 0; i < 4 * rows; ++i) {
+    sums[i / 4][i % 4] =
+        first ? BYOC_NAME(set)(0.f) : BYOC_NAME(load)(c + i / 4 * c_row + i % 4 * BYOC_LANES);
+  }
+  for (int64_t k = 0; k < depth; ++k) {
+    BYOC_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      const BYOC_VEC w = BYOC_NAME(load)(b + k * BYOC_WIDTH + j * BYOC_LANES);
+      BYOC_UNROLL
+      for (int r = 0; r < rows; ++r) sums[r][j] += a[r * a_row + k] * w;
+    }
+  }
+  BYOC_UNROLL
+  for (int i = 0; i < 4 * rows; ++i) {
+    BYOC_NAME(store)(c + i / 4 * c_row + i % 4 * BYOC_LANES, sums[i / 4][i % 4]);
+  }
+}
+
+BYOC_NO_INLINE void BYOC_NAME(decompressed_product)(int rows, int first, const float* a,
+                                                    int64_t a_row, const float* b, int64_t depth,
+                                                    float* c, int64_t c_row) {
+#define BYOC_CASE(n)                                                      \
+  case n:                                                                 \
+    BYOC_NAME(decompressed_rows)(n, first, a, a_row, b, depth, c, c_row); \
+    break;
+  switch (rows) { /* a constant in each, so that the sums stay in registers */
+    BYOC_CASE(1)
+    BYOC_CASE(2)
+    BYOC_CASE(3)
+#ifdef BYOC_SIMD_AVX512
+    BYOC_CASE(4)
+    BYOC_CASE(5)
+    BYOC_CASE(6)
+#endif
+    default:
+      break;
+  }
+#undef BYOC_CASE
+}
+
+/* What is done to the sums of one row and panel before they are stored. */
+BYOC_INLINE void BYOC_NAME(compressed_store)(const byoc_compressed_params* p, void* const* data,
+                                             const float* sums, int64_t row, int64_t column) {
+  const byoc_post_op* ops = (const byoc_post_op*)(p + 1);
+  float* dst = (float*)data[byoc_compressed_dst(p)] + row * p->columns;
+  for (int j = 0; j < 4 && column < p->columns; ++j, column += BYOC_LANES) {
+    const int lanes = (int)byoc_min(p->columns - column, BYOC_LANES);
+    BYOC_VEC v = BYOC_NAME(load)(sums + j * BYOC_LANES);
+    for (int64_t i = 0; i < p->post_ops; ++i) {
+      const float* operand = ops[i].operand < 0 ? NULL : (const float*)data[ops[i].operand];
+      if (ops[i].form == BYOC_PER_ELEMENT) operand += row * ops[i].strides.row + column;
+      BYOC_NAME(apply)(&ops[i], operand, column, lanes, 1, 1, 1, 1, &v);
+    }
+    BYOC_NAME(store_some)(dst + column, v, lanes);
+  }
+}
+
+/* One panel of the result for at most BYOC_COMPRESSED_ROWS rows from `row` on. */
+BYOC_NO_INLINE void BYOC_NAME(compressed_panel)(const byoc_compressed_params* p, void* const* data,
+                                                int64_t row, int64_t rows, int64_t panel,
+                                                float* scratch) {
+  const float* a = (const float*)data[0] + row * p->depth;
+  const char* b = (const char*)data[1] + panel * byoc_compressed_panel_bytes(p);
+  const int64_t groups = p->depth / p->group, block = byoc_compressed_block_groups(p);
+  float* sums = scratch;
+  float* weights = scratch + rows * BYOC_WIDTH;
+  if (p->rows <= byoc_compressed_direct_rows(p)) {
+    BYOC_NAME(compressed_direct)(p, a, b, sums, BYOC_WIDTH);
+  } else {
+    for (int64_t g = 0; g < groups; g += block) {
+      const int64_t some = byoc_min(block, groups - g), depth = some * p->group;
+      for (int64_t i = 0; i < some; ++i, b += byoc_compressed_group_bytes(p)) {
+        BYOC_NAME(decompress)(p, b, weights + i * p->group * BYOC_WIDTH);
+      }
+      for (int64_t r = 0; r < rows; r += BYOC_TILE) {
+        BYOC_NAME(decompressed_product)((int)byoc_min(BYOC_TILE, rows - r), g == 0,
+                                        a + r * p->depth + g * p->group, p->depth, weights, depth,
+                                        sums + r * BYOC_WIDTH, BYOC_WIDTH);
+      }
+    }
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    BYOC_NAME(compressed_store)(p, data, sums + r * BYOC_WIDTH, row + r, panel * BYOC_WIDTH);
+  }
+}
+
+BYOC_NO_INLINE void BYOC_NAME(compressed_run)(const byoc_compressed_params* p, void* const* data,
+                                              float* scratch, int threads) {
+  const int64_t panels = byoc_compressed_panels(p);
+  const int64_t chunks = (p->rows + BYOC_COMPRESSED_ROWS - 1) / BYOC_COMPRESSED_ROWS;
+  (void)threads; /* without OpenMP */
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static) num_threads(threads)
+#endif
+  for (int64_t task = 0; task < panels * chunks; ++task) {
+    const int64_t row = task % chunks * BYOC_COMPRESSED_ROWS;
+#ifdef _OPENMP
+    float* own = scratch + omp_get_thread_num() * byoc_compressed_thread_floats(p);
+#else
+    float* own = scratch;
+#endif
+    BYOC_NAME(compressed_panel)(p, data, row, byoc_min(BYOC_COMPRESSED_ROWS, p->rows - row),
+                                task / chunks, own);
+  }
+}
+
+#undef BYOC_TILE
+#undef BYOC_WIDTH
+#undef BYOC_WORDS
+#include "byoc_vector_end.h"

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0
+   Sizes and layouts of the product with compressed weights, byoc_compressed_matmul.h. */
+#ifndef BYOC_COMPRESSED_PLAN_H_
+#define BYOC_COMPRESSED_PLAN_H_
+
+#include "byoc_isa.h"
+#include "byoc_kernel.h"
+#include "byoc_post_ops.h"
+
+/* Behind it stand the post-operations. */
+typedef struct __attribute__((may_alias)) byoc_compressed_params {
+  int64_t isa; /* byoc_isa, or 0 for a CPU without AVX2 */
+  int64_t rows, depth, columns;
+  int64_t
+      group;    /* weights along the depth that share a scale; a multiple of 8, divides the depth */
+  int64_t bits; /* of a weight: 8 or 4 */
+  int64_t has_zero_points;
+  int64_t threads; /* for which there is scratch */
+  int64_t post_ops;
+} byoc_compressed_params;
+
+/* Packed weights are panels of four vectors of columns. In a panel, for each group:
+
+     float scales[panel], zero_points[panel]   (the latter only if there are any)
+     8 bits: int8_t weights[group][panel]
+     4 bits: uint32_t weights[group / 8][panel], two's complement, the lowest four bits first */
+BYOC_FUNCTION int64_t byoc_compressed_lanes(const byoc_compressed_params* p) {
+  return p->isa == BYOC_AVX512 ? 16 : 8;
+}
+BYOC_FUNCTION int64_t byoc_compressed_panel(const byoc_compressed_params* p) {
+  return 4 * byoc_compressed_lanes(p);
+}
+BYOC_FUNCTION int64_t byoc_compressed_panels(const byoc_compressed_params* p) {
+  return (p->columns + byoc_compressed_panel(p) - 1) / byoc_compressed_panel(p);
+}
+/* Floats in front of a group's weights. */
+BYOC_FUNCTION int64_t byoc_compressed_head(const byoc_compressed_params* p) {
+  return (p->has_zero_points ? 2 : 1) * byoc_compressed_panel(p);
+}
+BYOC_FUNCTION int64_t byoc_compressed_group_bytes(const byoc_compressed_params* p) {
+  return byoc_compressed_head(p) * 4 + p->group * byoc_compressed_panel(p) * p->bits / 8;
+}
+BYOC_FUNCTION int64_t byoc_compressed_panel_bytes(const byoc_compressed_params* p) {
+  return p->depth / p->group * byoc_compressed_group_bytes(p);
+}
+BYOC_FUNCTION int64_t byoc_compressed_packed_bytes(const byoc_compressed_params* p) {
+  return byoc_compressed_panels(p) * byoc_compressed_panel_bytes(p);
+}
+
+/* More rows than this are multiplied with weights that have been decompressed into the cache. */
+BYOC_FUNCTION int64_t byoc_compressed_direct_rows(const byoc_compressed_params* p) {
+  return p->isa == BYOC_AVX512 ? 4 : p->isa == BYOC_AVX2 ? 2 : 0;
+}
+/* Groups that are decompressed at a time: at most 256 weights of each column. */
+BYOC_FUNCTION int64_t byoc_compressed_block_groups(const byoc_compressed_params* p) {
+  const int64_t groups = p->depth / p->group, most = p->group >= 256 ? 1 : 256 / p->group;
+  return groups < most ? groups : most;
+}
+/* Rows that are computed at a time. */
+#define BYOC_COMPRESSED_ROWS 128
+/* Floats that a thread needs for its sums and for decompressed weights. */
+BYOC_FUNCTION int64_t byoc_compressed_thread_floats(const byoc_compressed_params* p) {
+  const int64_t rows = byoc_min(p->rows, BYOC_COMPRESSED_ROWS);
+  const int64_t depth =
+      p->rows <= byoc_compressed_direct_rows(p) ? 0 : byoc_compressed_block_groups(p) * p->group;
+  return (rows + depth) * byoc_compressed_panel(p);
+}
+/* The last of the data. */
+BYOC_FUNCTION int64_t byoc_compressed_dst(const byoc_compressed_params* p) {
+  const byoc_post_op* ops = (const byoc_post_op*)(p + 1);
+  int64_t operands = 0;
+  for (int64_t i = 0; i < p->post_ops; ++i) operands += ops[i].operand >= 0;
+  return 2 + operands;
+}
+
+#endif /* BYOC_COMPRESSED_PLAN_H_ */

@@ -1,0 +1,161 @@
+"""bfloat16 inside of a region: a dtype on the edges between nodes.
+
+    float32 ── reorder ──> bf16 ── convolution ── relu ── max pooling ── … ── reorder ──> float32
+
+Convolutions and matrix products read and write bfloat16 and sum in float32. Nodes behind them that only move, add or
+activate follow, and so do softmax and layer_norm, which oneDNN computes in float32 between the two. All other nodes
+read float32: reductions, other norms, powers, logarithms and square roots, and the operators that the user names.
+Constants stay float32 in the file, and are converted when a plan packs them.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from fnmatch import fnmatchcase
+
+from ...errors import InputError
+from ...lower.graph import Node, PortableGraph
+from . import library
+from .native import probe
+
+__all__ = ["OPTIONS", "compute_in_bfloat16"]
+
+_logger = logging.getLogger(__name__)
+
+#: option → default: the dtype in which regions compute, and the operators that stay in float32, separated by commas
+OPTIONS = {"precision": "float32", "float32_ops": ""}
+_PRECISIONS = ("float32", "bfloat16", "auto")
+
+#: kinds that are worth a conversion of their operands
+_PRODUCTS = ("convolution", "deconvolution", "matmul")
+#: kinds that stay in bfloat16 where an operand is in it
+_FOLLOW = frozenset(
+    {
+        *("reshape", "permute", "slice", "expand", "pad", "concat", "shuffle", "pooling", "resampling"),
+        *("eltwise", "binary", "softmax", "layer_normalization"),
+    }
+)
+_EXACT_ALGS = frozenset({"exp", "log", "pow", "sqrt", "square", "round", "ge", "gt", "le", "lt", "eq", "ne"})
+#: kinds whose other operands are read as they are: biases, scales and shifts
+_READ_AS_THEY_ARE = {"convolution": 2, "deconvolution": 2, "matmul": 2, "layer_normalization": 1}
+#: norms that are made of several nodes
+_NORMS = ("relax.nn.*_norm", "relax.nn.local_response_norm")
+
+
+def compute_in_bfloat16(graph: PortableGraph) -> None:
+    """Change the dtype of the edges that may be bfloat16, if the option ``precision`` asks for it."""
+    if not _is_wanted(str(graph.options.get("precision", OPTIONS["precision"]))):
+        return
+    _Edges(graph).run()
+
+
+def _is_wanted(precision: str) -> bool:
+    if precision not in _PRECISIONS:
+        raise InputError(f"the option precision is {precision!r}; expected {', '.join(_PRECISIONS)}")
+    if precision == "float32" or not library.available():
+        return False
+    isa = library.isa()
+    native = "bf16" in isa or "amx" in isa or "fp16" in isa or "avx10" in isa
+    if precision == "bfloat16" and not native:
+        _announce(isa)
+    return precision == "bfloat16" or native
+
+
+@functools.cache
+def _announce(isa: str) -> None:
+    how = "oneDNN emulates it, which is right and slow" if isa.startswith("avx512") else "float32 is used instead"
+    _logger.warning(
+        "precision='bfloat16': this CPU (%s) has no bfloat16 instructions; %s. Use precision='auto' to have bfloat16 "
+        "only where the CPU has it (AVX512_BF16, AMX)",
+        isa,
+        how,
+    )
+
+
+class _Edges:
+    def __init__(self, graph: PortableGraph) -> None:
+        self.graph = graph
+        self._constants = graph.constant_tensors()
+        self._outputs = set(graph.outputs)
+        self._converted: dict[tuple[int, str], int] = {}
+        named = str(graph.options.get("float32_ops", ""))
+        self._float32 = [name.strip() for name in named.split(",") if name.strip()]
+
+    def run(self) -> None:
+        for node in list(self.graph.nodes):
+            if self._constants.issuperset(node.outputs):
+                continue
+            node.precision = self._why_float32(node)
+            if node.precision:
+                self._read(node, range(len(node.inputs)), "float32")
+            else:
+                self._read(node, self._converted_inputs(node), "bfloat16")
+                self._write(node)
+        self.graph.validate()
+
+    def _dtype(self, tensor: int) -> str:
+        return self.graph.tensors[tensor].dtype
+
+    def _why_float32(self, node: Node) -> str:
+        """The reason why a node computes in float32, empty if it computes in bfloat16."""
+        alg = str(node.attrs.get("alg", ""))
+        low = [t for t in node.inputs if self._dtype(t) == "bfloat16"]
+        names = node.source
+        asked = next((n for n in names for pattern in self._float32 if fnmatchcase(n, pattern)), None)
+        if asked:
+            return f"{asked} is one of float32_ops"
+        if node.kind not in _PRODUCTS and not low:
+            return "it reads nothing in bfloat16"
+        if node.kind not in _PRODUCTS and (node.kind not in _FOLLOW or alg in _EXACT_ALGS):
+            return f"{alg or node.kind} computes in float32"
+        is_part = node.kind in ("eltwise", "binary") and any(fnmatchcase(n, p) for n in names for p in _NORMS)
+        if is_part:
+            return "norms compute in float32"
+        strange = [t for t in (*node.inputs, *node.outputs) if self._dtype(t) not in ("float32", "bfloat16")]
+        if strange or node.is_scaled or self._dtype(node.outputs[0]) != "float32":
+            return f"a tensor of dtype {self._dtype(strange[0]) if strange else 'with a scale'}"
+        alone = self.graph.isolate(node, self._constants)
+        ids = {old: new for new, old in enumerate(dict.fromkeys([*node.reads, *node.outputs]))}
+        for tensor in (*(node.inputs[i] for i in self._converted_inputs(node)), *node.outputs):
+            alone.tensors[ids[tensor]].dtype = "bfloat16"
+        refusal = probe(alone)
+        return "" if refusal is None else refusal.reason
+
+    def _converted_inputs(self, node: Node) -> list[int]:
+        """Positions of the operands that must be in bfloat16."""
+        count = _READ_AS_THEY_ARE.get(node.kind, len(node.inputs))
+        everything = node.kind in (*_PRODUCTS, "concat")
+        return [i for i, t in enumerate(node.inputs[:count]) if everything or t not in self._constants]
+
+    def _read(self, node: Node, places: range | list[int], dtype: str) -> None:
+        other = "float32" if dtype == "bfloat16" else "bfloat16"
+        inputs = list(node.inputs)
+        for place in places:
+            tensor = inputs[place]
+            if self._dtype(tensor) != other:
+                continue
+            if (tensor, dtype) not in self._converted:
+                shape = self.graph.tensors[tensor].shape
+                made = self.graph.insert("reorder", [tensor], shape, dtype, before=node)
+                made.source, made.calls = list(node.source), list(node.calls)
+                self._converted[tensor, dtype] = made.outputs[0]
+            inputs[place] = self._converted[tensor, dtype]
+        if tuple(inputs) != node.inputs:
+            self.graph.nodes.rewire(node, inputs)
+
+    def _write(self, node: Node) -> None:
+        """The result in bfloat16, and in float32 as well if it is one of the region's."""
+        result = node.outputs[0]
+        if result not in self._outputs:
+            self.graph.tensors[result].dtype = "bfloat16"
+            return
+        if node.kind in _PRODUCTS:
+            return  # they write float32 as well
+        low = self.graph.new_tensor("bfloat16", self.graph.tensors[result].shape)
+        self.graph.nodes.rewire(node, outputs=[low])
+        back = self.graph.insert("reorder", [low], self.graph.tensors[result].shape, "float32", before=node)
+        self.graph.nodes.rewire(back, outputs=[result])
+        self.graph.nodes.move(back, after=node)
+        back.source, back.calls = list(node.source), list(node.calls)
+        self._converted[result, "bfloat16"] = low

@@ -1,0 +1,103 @@
+"""precision="bfloat16": which edges of a region change their dtype, and how far the results are from float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.relax import op as R
+
+import tvm_byoc_dnnl as byoc
+from tests.isa import computes_in, isa
+from tvm_byoc_dnnl.errors import InputError
+
+RNG = np.random.default_rng(0)
+emulates = pytest.mark.skipif(not computes_in("bfloat16"), reason="oneDNN has no bfloat16 here")
+
+
+def weights(*shape: int) -> Any:
+    return relax.const((RNG.standard_normal(shape) * np.sqrt(2 / np.prod(shape[1:]))).astype("float32"))
+
+
+@pytest.fixture(scope="module")
+def network() -> tvm.IRModule:
+    """Two convolutions with a residual sum, pooling, layer_norm, exp, a product and a softmax."""
+    x = relax.Var("x", relax.TensorType((2, 16, 10, 10), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            first = R.nn.relu(R.add(R.nn.conv2d(x, weights(32, 16, 3, 3), padding=1), weights(1, 32, 1, 1)))
+            total = R.nn.relu(R.add(R.nn.conv2d(first, weights(32, 32, 1, 1)), first))
+            flat = R.reshape(R.nn.max_pool2d(total, (2, 2), (2, 2)), (2, 800))
+            ones, zeros = relax.const(np.ones(800, "float32")), relax.const(np.zeros(800, "float32"))
+            normal = R.exp(R.nn.layer_norm(flat, ones, zeros, axes=[-1]))
+            out = builder.emit_output(R.nn.softmax(R.matmul(normal, weights(800, 10))))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+X = RNG.standard_normal((2, 16, 10, 10)).astype("float32")
+
+
+def steps(report: Any) -> dict[str, str]:
+    """Call → its primitive."""
+    return {call.op.removeprefix("relax."): call.primitive for call in report.calls}
+
+
+@emulates
+def test_products_and_their_followers_compute_in_bfloat16(network: tvm.IRModule) -> None:
+    executable = byoc.compile(network, precision="bfloat16")
+    runner = byoc.Runner(executable)
+    assert {t.dtype for t in (*runner.inputs, *runner.outputs)} == {"float32"}
+    got, want = runner(X), byoc.Runner(byoc.compile(network))(X)
+    assert 0 < np.abs(got - want).max() < 0.03
+    report = byoc.explain(network, precision="bfloat16")
+    made = steps(report)
+    for op in ("nn.conv2d", "nn.relu", "nn.max_pool2d", "nn.layer_norm", "matmul", "nn.softmax"):
+        assert "in bfloat16" in made[op], made
+    assert "in bfloat16" not in made["exp"].replace("reorder in bfloat16", "")
+    reasons = [miss.reason for call in report.calls for miss in call.near_misses]
+    assert "exp computes in float32" in reasons
+
+
+@emulates
+def test_named_operators_stay_in_float32(network: tvm.IRModule) -> None:
+    report = byoc.explain(
+        network, precision="bfloat16", options={"dnnl": {"float32_ops": "relax.nn.conv2d, relax.nn.soft*"}}
+    )
+    made = steps(report)
+    assert "in bfloat16" not in made["nn.conv2d"] + made["nn.max_pool2d"]
+    assert "matmul in bfloat16" in made["matmul"]
+    assert "softmax in bfloat16" not in made["nn.softmax"]
+    reasons = [miss.reason for call in report.calls for miss in call.near_misses]
+    assert "relax.nn.conv2d is one of float32_ops" in reasons
+
+
+@emulates
+def test_verify_knows_bfloat16(network: tvm.IRModule) -> None:
+    report = byoc.verify(network, [X], precision="bfloat16")
+    assert report.ok, report.to_text()
+    assert report.from_float32 is not None
+    assert 0 < report.from_float32 < 0.1
+
+
+@emulates
+def test_source_computes_in_bfloat16_too(network: tvm.IRModule, tmp_path: Any) -> None:
+    same = byoc.Runner(byoc.compile(network, precision="bfloat16"))(X)
+    path = tmp_path / "model.so"
+    byoc.compile(network, precision="bfloat16", output="source").export_library(str(path))
+    np.testing.assert_array_equal(byoc.load(path)(X), same)
+
+
+def test_auto_is_float32_where_the_cpu_has_no_bfloat16(network: tvm.IRModule) -> None:
+    made = steps(byoc.explain(network, precision="auto"))
+    native = any(part in isa() for part in ("bf16", "amx", "fp16"))
+    assert any("bfloat16" in label for label in made.values()) == native
+
+
+def test_unknown_values_are_refused(network: tvm.IRModule) -> None:
+    with pytest.raises(InputError, match="precision is 'half'; expected one of 'float32', 'bfloat16', 'auto'"):
+        byoc.compile(network, precision="half")

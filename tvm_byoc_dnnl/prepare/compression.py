@@ -1,0 +1,169 @@
+"""Constant weights of matrix products in 8 or 4 bits, with a scale for each group of them along the inner axis.
+
+    x [M, K] @ w [K, N]
+        ──>   x @ permute_dims(reshape(dequantize(q [N · K / group, group], scale, zero), (N, K)))
+
+``q`` is int8. Four bits lie two in a byte, in two's complement with the lower half first, taken apart by shifts:
+
+    q = reshape(stack([(p << 4) >> 4, p >> 4], -1), …)
+
+Both forms are ordinary operators with the same meaning for every backend and for TVM; a backend may know them, and read
+the weights as they are stored.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from .._compat import constant_numpy, is_constant, make_constant
+from ..errors import InputError
+from .rewrite import Rule, Rules, Scope, rewrite_pass
+
+__all__ = ["BITS", "Compressed", "compress_weights", "compressed", "why_not_compressed"]
+
+#: what `weights` may be, and the bits of a number
+BITS = {"int8": 8, "int4": 4}
+#: smaller weights stay in the cache from call to call
+_LEAST_NUMBERS = 1 << 16
+#: numbers in a group: the first that divides the axis
+_GROUPS = {8: (128, 64, 32), 4: (32,)}
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """Weights [N, K] as rows of whole numbers with scales [N, K / group].
+
+    ``numbers`` are int8; ``zeros`` are None where all are zero.
+    """
+
+    numbers: np.ndarray
+    scales: np.ndarray
+    zeros: np.ndarray | None = None
+
+    @property
+    def group(self) -> int:
+        """Numbers that share a scale."""
+        return int(self.numbers.shape[1] // self.scales.shape[1])
+
+    @property
+    def values(self) -> np.ndarray:
+        """The numbers that the weights stand for, in float64."""
+        n, k = self.numbers.shape
+        centred = self.numbers.reshape(n, -1, self.group).astype("float64")
+        if self.zeros is not None:
+            centred -= self.zeros[..., None]
+        return (centred * self.scales[..., None].astype("float64")).reshape(n, k)
+
+
+def why_not_compressed(weights: np.ndarray) -> str:
+    """The reason why weights [K, N] are left in float32; empty if they are compressed."""
+    if weights.ndim != 2:
+        return f"weights of shape {list(weights.shape)}: only those with two axes are compressed"
+    if weights.dtype != np.float32:
+        return f"weights of dtype {weights.dtype}: only float32 is compressed"
+    if weights.size < _LEAST_NUMBERS:
+        return f"{weights.size} weights: fewer than {_LEAST_NUMBERS} are left as they are"
+    if weights.shape[0] % _GROUPS[8][-1]:
+        return f"an inner axis of {weights.shape[0]}, which is no multiple of {_GROUPS[8][-1]}"
+    if not np.isfinite(weights).all():
+        return "weights that are not all finite"
+    return ""
+
+
+def compressed(weights: np.ndarray, bits: int) -> Compressed:
+    """Weights [K, N] rounded to the nearest of the numbers that ``bits`` bits can say, symmetric around zero.
+
+    The number of largest magnitude in each group is exact: ±127 for 8 bits, -8 for 4.
+    """
+    k, n = weights.shape
+    group = next(g for g in _GROUPS[bits] if k % g == 0)
+    grouped = np.ascontiguousarray(weights.T).reshape(n, k // group, group)
+    if bits == 8:
+        scales = np.abs(grouped).max(-1) / np.float32(127)
+    else:
+        largest = np.abs(grouped).argmax(-1)[..., None]
+        scales = np.take_along_axis(grouped, largest, -1)[..., 0] / np.float32(-8)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        numbers = np.rint(grouped / scales[..., None])
+    least, most = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    numbers = np.clip(np.nan_to_num(numbers, nan=0.0), least, most)
+    return Compressed(numbers.astype("int8").reshape(n, k), scales.astype("float32"))
+
+
+def _packed(numbers: np.ndarray) -> np.ndarray:
+    """Two numbers of four bits in each byte, the first in its lower half."""
+    low, high = numbers[:, ::2].astype("uint8") & 15, numbers[:, 1::2].astype("uint8") & 15
+    return (low | high << 4).view("int8")
+
+
+def _dequantised(scope: Scope, weights: Compressed, bits: int) -> Any:
+    """The expression of weights [K, N], emitted."""
+    n, k = weights.numbers.shape
+    rows = weights.numbers.reshape(-1, weights.group)
+    if bits == 8:
+        data = make_constant(rows, "int8")
+    else:
+        four, pairs = make_constant(np.int8(4), "int8"), make_constant(_packed(rows), "int8")
+        low = scope.emit(relax.op.right_shift(scope.emit(relax.op.left_shift(pairs, four)), four))
+        high = scope.emit(relax.op.right_shift(pairs, four))
+        data = scope.emit(relax.op.reshape(scope.emit(relax.op.stack([low, high], axis=-1)), rows.shape))
+    scales = make_constant(weights.scales.reshape(-1), "float32")
+    zeros = np.zeros(rows.shape[0], "int8") if weights.zeros is None else weights.zeros.reshape(-1)
+    real = relax.op.dequantize(data, scales, make_constant(zeros.astype("int8"), "int8"), axis=0, out_dtype="float32")
+    return scope.emit(relax.op.permute_dims(scope.emit(relax.op.reshape(scope.emit(real), (n, k)))))
+
+
+def _compress(bits: int) -> Rule:
+    def rule(scope: Scope, call: Any) -> Any:
+        weights = scope.const(call.args[1])
+        if weights is None or scope.dtype(call.args[0]) != "float32":
+            return None
+        if reason := why_not_compressed(weights):
+            return scope.miss("compressed_weights", reason)
+        return scope.with_args(call, call.args[0], _dequantised(scope, compressed(weights, bits), bits))
+
+    return rule
+
+
+def _pack(scope: Scope, call: Any) -> Any:
+    """Weights that are stored as int8 and fit into four bits."""
+    turned = scope.call(call.args[1], "relax.permute_dims")
+    flat = scope.call(turned.args[0], "relax.reshape") if turned is not None else None
+    real = scope.call(flat.args[0], "relax.dequantize") if flat is not None else None
+    if real is None or not all(is_constant(a) for a in real.args) or scope.dtype(real.args[0]) != "int8":
+        return None
+    shape, whole = scope.shape(flat), scope.shape(real)
+    if shape is None or whole is None or len(shape) != 2 or len(whole) != 2 or int(real.attrs.axis) % 2 != 0:
+        return None
+    n, k = shape
+    numbers, scales, zeros = (constant_numpy(a) for a in real.args)
+    fits = numbers.size and numbers.min() >= -8 and numbers.max() <= 7
+    if not fits or whole[1] % 8 or k % whole[1] or scales.size != math.prod((n, k // whole[1])):
+        return None
+    spread = np.broadcast_to(zeros.reshape(-1), scales.reshape(-1).shape)
+    weights = Compressed(numbers.reshape(n, k), scales.reshape(n, -1), spread.reshape(n, -1) if spread.any() else None)
+    return scope.with_args(call, call.args[0], _dequantised(scope, weights, 4))
+
+
+def compress_weights(mod: tvm.IRModule, weights: str) -> tvm.IRModule:
+    """``mod`` with the weights of matrix products in this dtype, where `why_not_compressed` has no objection.
+
+    Raises
+    ------
+    InputError
+        For a dtype that is neither ``"float32"``, which changes nothing, nor one of `BITS`.
+    """
+    if weights == "float32":
+        return mod
+    if weights not in BITS:
+        raise InputError(f"the option weights is {weights!r}; expected float32, {' or '.join(BITS)}")
+    return rewrite_pass("CompressWeights", {"relax.matmul": [_compress(BITS[weights])]})(mod)
+
+
+RULES: Rules = {"relax.matmul": [_pack]}
