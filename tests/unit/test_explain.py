@@ -381,6 +381,19 @@ def test_each_call_has_the_name_of_its_onnx_node():
     assert "stem/conv" in report.to_json()
 
 
+@pytest.mark.native
+def test_a_region_that_is_used_twice_names_the_node_of_its_first_use_only():
+    nodes = []
+    for i, (start, end) in enumerate([("x", "a"), ("a", "y")]):
+        nodes += [
+            helper.make_node("Exp", [start], [f"e{i}"], name=f"exp{i}"),
+            helper.make_node("CumSum", [f"e{i}", "axis"], [end], name=f"sum{i}"),
+        ]
+    model = onnx_model(nodes, {"x": (4, 5)}, {"axis": np.array(1)})
+    calls = [c for c in byoc.explain(model, policy=byoc.RegionPolicy()).calls if c.op == "relax.exp"]
+    assert [(c.region, c.use, c.onnx_node) for c in calls] == [("dnnl_0", 0, "exp0"), ("dnnl_0", 1, None)]
+
+
 def test_a_relax_module_has_no_onnx_names():
     report = byoc.explain(module(lambda b, x: b.emit(relax.op.nn.relu(x)), (2, 3)))
     assert [c.onnx_node for c in report.calls] == [None]

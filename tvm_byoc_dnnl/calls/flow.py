@@ -48,8 +48,6 @@ class Node(Place):
     name: str
     args: list[Source] = field(default_factory=list)
     users: list[Node] = field(default_factory=list)
-    #: its result leaves the function
-    is_output: bool = False
 
     @property
     def kernel(self) -> str:
@@ -145,9 +143,7 @@ class _Reader:
 
     def _read_host(self, name: str, func: relax.Function) -> None:
         env: dict[Any, Source] = {p: Leaf("an input", p) for p in func.params}
-        result = self._body(func.body, env, Place(function=name))
-        for node in nodes_of(result):
-            node.is_output = True
+        self._body(func.body, env, Place(function=name))
 
     def _body(self, body: Any, env: dict[Any, Source], place: Place) -> Source:
         """The value of an expression; the calls on the way are added to the flow."""
