@@ -56,6 +56,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.is_relative_to(_TESTS) and item.path.relative_to(_TESTS).parts[0] in _NATIVE_FOLDERS:
             item.add_marker("native")
+    # One process runs the packaging tests, each of which takes long: if they came last, the other would wait for it.
+    items.sort(key=lambda item: "packaging" not in item.path.parts)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -19,6 +19,14 @@ void Append(std::string* key, const Dims& dims) {
   for (int64_t dim : dims) Append(key, dim);
 }
 
+/// oneDNN's comparison of layouts skips the strides of dims of one element, but its choice of an
+/// implementation reads them.
+void AppendStrides(std::string* key, const MemoryDesc& md) {
+  if (md && md.get_format_kind() == dnnl::memory::format_kind::blocked) {
+    Append(key, md.get_strides());
+  }
+}
+
 /// All that the answer depends on but for the layouts: the number of threads, too.
 std::string KeyOf(const OpDesc& op) {
   std::string key;
@@ -35,6 +43,7 @@ std::string KeyOf(const OpDesc& op) {
   for (const OpArg& arg : op.args) {
     Append(&key, arg.arg);
     if (arg.md) Append(&key, arg.md.get_dims());
+    AppendStrides(&key, arg.md);
   }
   Append(&key, op.post_ops.size());
   for (const PostOpDesc& post_op : op.post_ops) {
@@ -42,6 +51,7 @@ std::string KeyOf(const OpDesc& op) {
     Append(&key, post_op.alg);
     Append(&key, post_op.alpha);
     Append(&key, post_op.beta);
+    AppendStrides(&key, post_op.md);
   }
   for (const ScalingDesc& s : op.scalings) {
     for (int value : {s.arg, static_cast<int>(s.scale >= 0), static_cast<int>(s.zero_point >= 0),

@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.unit.importing import check, node, onnx_model, prepared, rand, run
+from tvm_byoc_dnnl import Runner, compile
 from tvm_byoc_dnnl.errors import UnsupportedError
 from tvm_byoc_dnnl.frontend import to_relax
 from tvm_byoc_dnnl.testing.models import random_inputs
@@ -83,12 +84,14 @@ def test_reshapes_of_attention_with_open_batch_and_length() -> None:
     assert got["reshape"] == 2
 
 
-def test_reshape_to_several_open_dims_is_not_guessed() -> None:
+@pytest.mark.native
+@pytest.mark.parametrize("shape", [(2, 3), (1, 5), (0, 4)])
+def test_reshape_to_several_open_dims(shape: tuple[int, int]) -> None:
     """The dims change places: neither can be left to the other."""
     nodes = [node("Shape", ["x"], ["s"]), node("Gather", ["s", "back"], ["to"]), node("Reshape", ["x", "to"], ["y"])]
-    model = onnx_model(nodes, {"x": ("n", "m")}, {"back": ints(1, 0)})
-    with pytest.raises(UnsupportedError, match="Reshape"):
-        to_relax(model)
+    runner = Runner(compile(onnx_model(nodes, {"x": ("n", "m")}, {"back": ints(1, 0)})))
+    x = rand(*shape)
+    np.testing.assert_array_equal(runner(x), x.reshape(shape[::-1]))
 
 
 def test_shapes_close_what_the_model_leaves_open() -> None:
