@@ -46,6 +46,7 @@ def _lower(g: GraphBuilder, call: Any, kind: str, weight_order: str) -> Value:
     canonical = canonical_layout(data_layout, "NC")
     spatial = len(canonical) - 2
     src = to_layout(g, src, data_layout, canonical)
+    require(isinstance(src.shape[1], int), f"a source of symbolic shape {src.shape}, whose channels are open")
     weights = to_layout(g, weights, kernel_layout, canonical_layout(kernel_layout, weight_order))
     groups = int(attrs.groups)
     if groups > 1:

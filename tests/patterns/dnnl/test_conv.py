@@ -96,6 +96,9 @@ REFUSE = [
         "blocked", "NCHW4c", conv(2, data_layout="NCHW4c", kernel_layout="OIHW"), data(1, 1, 5, 5, 4), const(4, 4, 3, 3)
     ),
     refuse(
+        "open-channels", "whose channels are open", conv(2), data(1, "c", 5, 5), const(5, 3, 3, 3), symbols={"c": 3}
+    ),
+    refuse(
         "transposed-float64",
         "dtype float64",
         conv(1, True),
