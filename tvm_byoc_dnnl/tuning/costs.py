@@ -55,31 +55,33 @@ class Costs:
     tell: Callable[[str], None] = lambda line: None
     measured: int = 0
     has_models: bool = False
-    _failed: dict[tuple[str, str], str] = field(default_factory=dict)
+    _known: dict[tuple[str, str], float | None] = field(default_factory=dict)
 
     def of(self, workload: Workload) -> float | None:
         """Seconds of one call, ``None`` if they are not known and cannot be measured."""
+        identity = (workload.compiler, workload.key)
+        if identity not in self._known:
+            self._known[identity] = self._asked(workload)
+        return self._known[identity]
+
+    def _asked(self, workload: Workload) -> float | None:
         own = None if workload.compiler == HOST else namespace(workload.compiler).cost
         if own is not None:
             self.has_models = True
             seconds = own(workload.as_model())
             if seconds is not None:
                 return float(seconds)
-        known = self.database.time_of(workload)
-        if known is None and self.measures:
-            known = self._measure(workload)
-        return None if known is None else known.seconds
+        timing = self.database.time_of(workload)
+        if timing is None and self.measures:
+            timing = self._measure(workload)
+        return None if timing is None else timing.seconds
 
     def _measure(self, workload: Workload) -> Timing | None:
-        identity = (workload.compiler, workload.key)
-        if identity in self._failed:
-            return None
         self.tell(f"measuring {workload.compiler}: {workload.summary}")
         try:
             timing = measure(callable_of(workload.as_model(), self.target), _EACH_S)
         except Exception as error:  # what cannot be compiled alone is no candidate; the model itself falls back
-            self._failed[identity] = describe(error)
-            _logger.info("not measured: %s: %s: %s", workload.compiler, workload.summary, self._failed[identity])
+            _logger.info("not measured: %s: %s: %s", workload.compiler, workload.summary, describe(error))
             return None
         self.measured += 1
         self.database.note_time(workload, timing)

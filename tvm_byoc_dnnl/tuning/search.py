@@ -30,9 +30,10 @@ _GAIN = 0.02  # a smaller one is within the noise of most machines
 
 @dataclass(frozen=True)
 class Found:
-    """The result of a search: who gets each call, the sum of the costs in seconds, and that of the priorities."""
+    """The result of a search: who gets each call, who would by default, and the sums of the costs in seconds."""
 
     placement: Mapping[str, str]
+    default: Mapping[str, str]
     seconds: float | None
     default_seconds: float | None
     tried: int
@@ -44,6 +45,10 @@ class _Search:
         self._costs = costs
         self._deadline = deadline
         self._tell = tell
+        self._taken = {
+            name: frozenset().union(*(g.calls for g in planner.groups if g.compiler == name))
+            for name in planner.compilers
+        }
         self._seen: set[frozenset[tuple[str, str]]] = set()
         self.tried = 0
 
@@ -52,16 +57,12 @@ class _Search:
         self.tried += 1
         plan = self._planner.plan(placement)
         self._seen.add(frozenset(plan.owners.items()))
-        known: dict[tuple[str, str], float] = {}
         total = 0.0
         for part in plan.parts:
-            identity = (part.workload.compiler, part.workload.key)
-            if identity not in known:
-                seconds = self._costs.of(part.workload)
-                if seconds is None:
-                    return plan, None
-                known[identity] = seconds
-            total += known[identity]
+            seconds = self._costs.of(part.workload)
+            if seconds is None:
+                return plan, None
+            total += seconds
             if total > limit:
                 return plan, None
         return plan, total
@@ -69,7 +70,7 @@ class _Search:
     def run(self, default: Mapping[str, str]) -> Found:
         plan, best = self.cost(default)
         if best is None:  # nothing to compare with
-            return Found(default, None, None, self.tried)
+            return Found(default, default, None, None, self.tried)
         default_seconds = best
         for start in self._alone():
             if self._late():
@@ -90,7 +91,7 @@ class _Search:
                     plan, best, improved = other, seconds, True
                     self._tell(f"{1e3 * seconds:.3f} ms after {self.tried} placements")
                     break
-        return Found(plan.owners, best, default_seconds, self.tried)
+        return Found(plan.owners, default, best, default_seconds, self.tried)
 
     def _late(self) -> bool:
         return time.perf_counter() > self._deadline
@@ -99,10 +100,7 @@ class _Search:
         """Each compiler before all others, whatever its policy says."""
         for first in self._planner.compilers:
             order = [first, *(c for c in self._planner.compilers if c != first)]
-            yield {call: compiler for compiler in reversed(order) for call in self._calls(compiler)}
-
-    def _calls(self, compiler: str) -> frozenset[str]:
-        return frozenset().union(*(g.calls for g in self._planner.groups if g.compiler == compiler))
+            yield {call: compiler for compiler in reversed(order) for call in self._taken[compiler]}
 
     def _moves(self, plan: Plan) -> Iterator[dict[str, str]]:
         """Changes of a plan, the likeliest gain first."""
@@ -136,7 +134,7 @@ class _Search:
 
     def _as_far_as(self, compiler: str, calls: frozenset[str]) -> dict[str, str]:
         """These calls with a compiler, those of them that it takes."""
-        able = calls if compiler == HOST else calls & self._calls(compiler)
+        able = calls if compiler == HOST else calls & self._taken[compiler]
         return dict.fromkeys(sorted(able), compiler)
 
 

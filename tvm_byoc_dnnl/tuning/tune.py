@@ -104,13 +104,12 @@ def tune(
     found = search(planner, costs, budget_s * (1 - _RACE_SHARE), tell)
     result = Placement(found.placement)
     result.tried, result.measured = found.tried, costs.measured
-    default = planner.default()
-    if result != default and not costs.has_models:
+    if result != found.default and not costs.has_models:
         calls = [callable_of(planner.partitioned(each), target) for each in (None, result)]
         before, after = race(calls, _ROUNDS)
         tell(f"whole model: {1e3 * before.seconds:.3f} ms by default, {1e3 * after.seconds:.3f} ms with this placement")
         if after.seconds >= before.seconds:
-            result = _as(result, default)
+            result = _as(result, found.default)
             after = before
         result.seconds, result.default_seconds = after.seconds, before.seconds
     known.note_placement(_identity(mod), names, result)
