@@ -86,6 +86,10 @@ test-kit-%: $(NATIVE)
 test-sweep: $(NATIVE)  ## the wide sweeps, of which make test runs a case of each kind, in two processes
 	@$(PY) -m pytest -m sweep -n $(JOBS) $(ARGS)
 
+.PHONY: test-openvino
+test-openvino: $(NATIVE) $(PEERS)  ## examples/openvino_backend: its wheel beside ours, its tests, a share of the kit
+	@$(PY) -m pytest tests/packaging/test_openvino_backend.py $(ARGS)
+
 test-stress: $(NATIVE)  ## a minute of eight threads on one module, every result checked
 	@$(PY) -m pytest -m stress $(ARGS)
 

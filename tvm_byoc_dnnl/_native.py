@@ -174,6 +174,12 @@ def _register_help() -> None:
     import tvm_ffi
 
     tvm_ffi.register_global_func("tvm_byoc_dnnl.EngineHelp", _help, override=True)
+    tvm_ffi.register_global_func("tvm_byoc_dnnl.OpenBlob", _open_blob, override=True)
+
+
+def _open_blob(*blob: Any) -> Any:
+    """The native library calls this when a module with a region of a vendor's own bytes is loaded."""
+    return importlib.import_module(".blobs", __package__).open_blob(*blob)
 
 
 def _help(name: str, error: str) -> str:

@@ -8,6 +8,7 @@ from ._version import __version__
 from .annotate.passes import AnnotateExternalCompiler
 from .annotate.trial import get_annotate_compiler
 from .api import compile, partition
+from .blobs import blob_module
 from .errors import ArtifactError, ByocError, ExportError, GraphError, InputError, NativeLibraryError, UnsupportedError
 from .frontend import to_relax
 from .hooks.c_source import generate_c
@@ -22,6 +23,7 @@ from .prepare import Prepare
 from .regions.policy import RegionPolicy
 from .registry import (
     register_annotate_compiler,
+    register_blob_runner,
     register_codegen,
     register_cost,
     register_lowering,

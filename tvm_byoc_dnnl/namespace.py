@@ -17,6 +17,7 @@ from .routes.route import Route
 from .verdict import Reject
 
 __all__ = [
+    "BlobRunner",
     "Description",
     "Examination",
     "FusedOp",
@@ -126,6 +127,14 @@ class Examination:
     prefixes: Sequence[str] = ()
 
 
+@dataclass(frozen=True)
+class BlobRunner:
+    """The arguments of `register_blob_runner`."""
+
+    check: Callable[[str], bool | Reject]
+    load: Callable[[bytes], Callable[..., None]]
+
+
 #: ``(IRModule of one namespace's PrimFuncs, Target) -> runtime Module``
 TirToRuntime = Callable[[tvm.IRModule, tvm.target.Target], tvm.runtime.Module]
 
@@ -190,6 +199,7 @@ class Namespace:
     prepare: Sequence[Callable[[], tvm.transform.Pass]] = ()
     policy: RegionPolicy | None = None
     cost: Callable[[tvm.IRModule], float | None] | None = None
+    blob_runner: BlobRunner | None = None
     hooks: TargetHooks | None = None
     fused_ops: dict[str, FusedOp] = field(default_factory=dict)
     #: Relax op → why the library cannot do it

@@ -11,7 +11,7 @@ from tvm.relax.dpl import DFPattern
 
 from .lower.builder import GraphBuilder
 from .lower.graph import PortableGraph
-from .namespace import Description, Examination, Lowering, Namespace, Pattern, Predicate, Standalone
+from .namespace import BlobRunner, Description, Examination, Lowering, Namespace, Pattern, Predicate, Standalone
 from .namespaces import claim_namespace
 from .regions.policy import RegionPolicy
 from .routes.codegen import Codegen, OwnCodegen
@@ -20,6 +20,7 @@ from .verdict import Reject
 __all__ = [
     "check_options",
     "register_annotate_compiler",
+    "register_blob_runner",
     "register_codegen",
     "register_cost",
     "register_lowering",
@@ -335,6 +336,33 @@ def register_cost(compiler: str, cost: Callable[[tvm.IRModule], float | None], *
         Do so in a namespace that another package has registered, instead of raising ``ValueError``.
     """
     claim_namespace(compiler, extend).cost = cost
+
+
+def register_blob_runner(
+    compiler: str,
+    check: Callable[[str], bool | Reject],
+    load: Callable[[bytes], Callable[..., None]],
+    *,
+    extend: bool = False,
+) -> None:
+    """Register how a namespace runs the regions that its codegen made by `blob_module`.
+
+    Both are called when a model is loaded, before its first call, and also in the process that compiled it.
+
+    Parameters
+    ----------
+    compiler : str
+        The namespace.
+    check : callable
+        ``check(compatibility) -> True | Reject``: whether this process can load bytes that were made with these words.
+        The reason of a refusal becomes an `ArtifactError`; ``load`` is not called then.
+    load : callable
+        ``load(data) -> run``, and ``run(*tensors)`` writes the results: it gets the region's arguments and then its
+        results, all of them TVM tensors on the CPU. Any number of threads may call it.
+    extend : bool
+        Do so in a namespace that another package has registered, instead of raising ``ValueError``.
+    """
+    claim_namespace(compiler, extend).blob_runner = BlobRunner(check, load)
 
 
 def _check_pattern(who: str, entry: Pattern) -> None:

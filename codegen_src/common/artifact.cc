@@ -18,6 +18,7 @@ constexpr size_t kChecksumBytes = 8;  // of all that stands before it
 // The first field of a payload.
 constexpr std::string_view kRegionKind = "region";
 constexpr std::string_view kWeightsKind = "weights";
+constexpr std::string_view kBlobKind = "blob";
 
 /// The payload in its frame.
 std::string Seal(const std::string& payload, std::string_view writer) {
@@ -212,6 +213,26 @@ WeightsTable LoadWeightsTable(std::string_view bytes) {
   });
   payload.ExpectEnd();
   return table;
+}
+
+std::string Save(const Blob& blob, std::string_view writer) {
+  std::string payload;
+  AppendString(kBlobKind, &payload);
+  for (const std::string* field :
+       {&blob.symbol, &blob.compiler, &blob.compatibility, &blob.bytes}) {
+    AppendString(*field, &payload);
+  }
+  return Seal(payload, writer);
+}
+
+Blob LoadBlob(std::string_view bytes) {
+  ByteReader payload = Unseal(bytes, kBlobKind);
+  Blob blob;
+  for (std::string* field : {&blob.symbol, &blob.compiler, &blob.compatibility, &blob.bytes}) {
+    *field = payload.ReadString();
+  }
+  payload.ExpectEnd();
+  return blob;
 }
 
 }  // namespace tvm_byoc_dnnl

@@ -68,6 +68,17 @@ struct WeightsTable {
 std::string Save(const WeightsTable& table, std::string_view writer);
 WeightsTable LoadWeightsTable(std::string_view bytes);
 
+/// A region as bytes that only the library of its namespace reads.
+struct Blob {
+  std::string symbol;
+  std::string compiler;       // the namespace
+  std::string compatibility;  // what the library needs to read the bytes, in its own words
+  std::string bytes;
+};
+
+std::string Save(const Blob& blob, std::string_view writer);
+Blob LoadBlob(std::string_view bytes);
+
 }  // namespace tvm_byoc_dnnl
 
 #endif  // TVM_BYOC_DNNL_COMMON_ARTIFACT_H_

@@ -8,7 +8,9 @@
 namespace {
 
 using tvm_byoc_dnnl::Artifact;
+using tvm_byoc_dnnl::Blob;
 using tvm_byoc_dnnl::Load;
+using tvm_byoc_dnnl::LoadBlob;
 using tvm_byoc_dnnl::LoadWeightsTable;
 using tvm_byoc_dnnl::PartOffsets;
 using tvm_byoc_dnnl::Save;
@@ -65,6 +67,22 @@ TEST(WeightsRoundTrip) {
   CHECK_EQUAL(loaded.getters.at(0).symbol, "weight");
   CHECK_EQUAL(loaded.getters.at(0).entry, 1u);
   CHECK_EQUAL(loaded.DataSymbol(), table.DataSymbol());
+}
+
+TEST(BlobRoundTrip) {
+  const Blob blob{"acme_0", "acme", "acme 1.2", std::string("\0x", 2)};
+  const std::string bytes = Save(blob, kWriter);
+  const Blob loaded = LoadBlob(bytes);
+  CHECK_EQUAL(loaded.symbol, blob.symbol);
+  CHECK_EQUAL(loaded.compiler, blob.compiler);
+  CHECK_EQUAL(loaded.compatibility, blob.compatibility);
+  CHECK_EQUAL(loaded.bytes, blob.bytes);
+  for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
+    std::string damaged = bytes;
+    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
+    CHECK_THROWS(kArtifact, "", LoadBlob(damaged));
+  }
+  CHECK_THROWS(kArtifact, "is a \"blob\", expected a \"region\"", Load(bytes));
 }
 
 TEST(DataIsNamedByItsContent) {

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// A region as bytes of a vendor's library, which functions of the vendor's package open and run.
+//
+// The package is looked for when the module's function is fetched, which TVM's VM does when it is
+// made: what is missing or does not fit is an error of loading, and not one of the first call.
+#include <tvm/ffi/cast.h>
+// cast.h stands first: the headers below need it.
+#include <tvm/ffi/extra/module.h>
+#include <tvm/ffi/function.h>
+#include <tvm/ffi/reflection/registry.h>
+#include <tvm/ffi/string.h>
+
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "common/artifact.h"
+#include "common/support/error.h"
+#include "runtime/guarded.h"
+#include "runtime/version.h"
+
+namespace tvm_byoc_dnnl {
+namespace {
+
+namespace ffi = tvm::ffi;
+
+/// What the host of the vendors registers: (compiler, symbol, compatibility, bytes) -> function.
+constexpr const char* kOpen = "tvm_byoc_dnnl.OpenBlob";
+
+class BlobModule final : public ffi::ModuleObj {
+ public:
+  explicit BlobModule(Blob blob) : blob_(std::move(blob)) {}
+
+  const char* kind() const final { return "byoc_blob"; }
+  int GetPropertyMask() const final {
+    return ffi::Module::kBinarySerializable | ffi::Module::kRunnable;
+  }
+  ffi::Bytes SaveToBytes() const final { return ffi::Bytes(Save(blob_, WriterName())); }
+  bool ImplementsFunction(const ffi::String& name) final { return name == blob_.symbol; }
+
+  ffi::Optional<ffi::Function> GetFunction(const ffi::String& name) final {
+    if (!ImplementsFunction(name)) return std::nullopt;
+    return Guarded([&] { return Opened(); });
+  }
+
+ private:
+  /// Without the lock while the package works, because that may wait for a lock of the host's
+  /// language; of two threads that come first, one opens the bytes in vain.
+  ffi::Function Opened() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (opened_) return *opened_;
+    }
+    std::optional<ffi::Function> open = ffi::Function::GetGlobal(kOpen);
+    if (!open) {
+      Fail(ErrorKind::kArtifact, "region ", blob_.symbol, " needs the Python package of compiler ",
+           blob_.compiler, ": load this library in Python, or build the model without ",
+           blob_.compiler);
+    }
+    auto made = (*open)(blob_.compiler, blob_.symbol, blob_.compatibility, ffi::Bytes(blob_.bytes))
+                    .cast<ffi::Function>();
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!opened_) opened_ = std::move(made);
+    return *opened_;
+  }
+
+  const Blob blob_;
+  std::mutex mutex_;
+  std::optional<ffi::Function> opened_;
+};
+
+ffi::Module Make(Blob blob) { return ffi::Module(ffi::make_object<BlobModule>(std::move(blob))); }
+
+TVM_FFI_STATIC_INIT_BLOCK() {
+  tvm::ffi::reflection::GlobalDef()
+      .def("ffi.Module.load_from_bytes.byoc_blob",
+           [](const ffi::Bytes& bytes) {
+             return Guarded(
+                 [&] { return Make(LoadBlob(std::string_view(bytes.data(), bytes.size()))); });
+           })
+      .def("tvm_byoc_dnnl.BlobModuleCreate",
+           [](const ffi::String& symbol, const ffi::String& compiler,
+              const ffi::String& compatibility,
+              const ffi::Bytes& bytes) { return Make({symbol, compiler, compatibility, bytes}); });
+}
+
+}  // namespace
+}  // namespace tvm_byoc_dnnl

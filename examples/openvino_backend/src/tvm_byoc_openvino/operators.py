@@ -1,0 +1,214 @@
+"""How Relax operators are written for OpenVINO, one row each: the predicate is the conversion, tried."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from openvino import opset13 as ops
+from tvm import relax
+
+from tvm_byoc_dnnl import Reject
+
+__all__ = ["OPERATORS", "convert", "parameter", "takes"]
+
+#: ``convert(call, values) -> node, or one for each field of a tuple``; it refuses by raising `Reject`
+Converter = Callable[[Any, list[Any]], Any]
+
+
+def require(condition: bool, reason: str) -> None:
+    """Refuse, unless the condition holds."""
+    if not condition:
+        raise Reject(reason)
+
+
+def _shape(ty: Any) -> list[int]:
+    """The shape of a float32 tensor of fixed sizes."""
+    require(isinstance(ty, relax.TensorType), f"{ty}; expected a tensor")
+    require(str(ty.dtype) == "float32", f"dtype {ty.dtype}; this backend computes in float32 only")
+    require(isinstance(ty.shape, relax.ShapeExpr), "an unknown shape")
+    dims = list(ty.shape.values)
+    fixed = [int(d) for d in dims if isinstance(d, tvm.tirx.IntImm)]
+    require(len(fixed) == len(dims), f"open dims {dims}; this backend needs fixed sizes")
+    require(0 not in fixed, f"shape {fixed} without elements")
+    return fixed
+
+
+def parameter(expr: Any) -> Any:
+    """An input of the type of an expression."""
+    return ops.parameter(_shape(expr.ty), np.float32)
+
+
+def _tensor(expr: Any) -> Any:
+    """The value of a constant, whose form differs between the versions of TVM; else none."""
+    found = getattr(expr, "value", None) or getattr(expr, "data", None)
+    return found if isinstance(found, tvm.runtime.Tensor) else None
+
+
+def _ints(values: Sequence[Any]) -> list[int]:
+    return [int(v) for v in values]
+
+
+def _i64(values: Sequence[int]) -> Any:
+    return ops.constant(np.array(values, np.int64))
+
+
+def _simple(function: Callable[..., Any]) -> Converter:
+    return lambda call, values: function(*values)
+
+
+def _same_elements(call: Any, values: list[Any]) -> Any:
+    return ops.reshape(values[0], _i64(_shape(call.ty)), special_zero=False)
+
+
+def _permute(call: Any, values: list[Any]) -> Any:
+    rank = len(_shape(call.args[0].ty))
+    axes = call.attrs.axes
+    return ops.transpose(values[0], _i64([a % rank for a in _ints(axes)] if axes is not None else range(rank)[::-1]))
+
+
+def _concat(call: Any, values: list[Any]) -> Any:
+    require(call.attrs.axis is not None, "concat of flattened tensors")
+    return ops.concat(values[0], int(call.attrs.axis))
+
+
+def _split(call: Any, values: list[Any]) -> Any:
+    axis = int(call.attrs.axis)
+    sizes = [_shape(field)[axis] for field in call.ty.fields]
+    return ops.variadic_split(values[0], ops.constant(np.int64(axis)), _i64(sizes)).outputs()
+
+
+def _matmul(call: Any, values: list[Any]) -> Any:
+    a, b = (_shape(arg.ty) for arg in call.args)
+    require(min(len(a), len(b)) > 1, "a product with a vector")
+    return ops.matmul(*values, False, False)
+
+
+def _reduction(function: Callable[..., Any]) -> Converter:
+    def reduce(call: Any, values: list[Any]) -> Any:
+        rank, axes = len(_shape(call.args[0].ty)), call.attrs.axis
+        axes = list(range(rank)) if axes is None else [a % rank for a in _ints(axes)]
+        require(bool(axes), "a reduction over no axis")
+        return function(values[0], _i64(axes), keep_dims=bool(call.attrs.keepdims))
+
+    return reduce
+
+
+def _softmax(call: Any, values: list[Any]) -> Any:
+    shape = _shape(call.args[0].ty)
+    require(bool(shape), "the softmax of a scalar")
+    return ops.softmax(values[0], int(call.attrs.axis) % len(shape))
+
+
+def _layout(attrs: Any, *names: str) -> None:
+    for name in names:
+        layout = str(getattr(attrs, name))
+        require(layout[:2] in ("", "NC", "OI"), f"{name} {layout}; this backend takes channels first only")
+
+
+def _convolution(call: Any, values: list[Any]) -> Any:
+    attrs, weight = call.attrs, _shape(call.args[1].ty)
+    _layout(attrs, "data_layout", "kernel_layout", "out_layout")
+    spatial, groups, padding = len(weight) - 2, int(attrs.groups), _ints(attrs.padding)
+    window = _ints(attrs.strides), padding[:spatial], padding[spatial:], _ints(attrs.dilation)
+    if groups == 1:
+        return ops.convolution(*values, *window)
+    kernel = [groups, weight[0] // groups, *weight[1:]]
+    return ops.group_convolution(values[0], ops.reshape(values[1], _i64(kernel), special_zero=False), *window)
+
+
+def _pool(call: Any, values: list[Any]) -> Any:
+    attrs = call.attrs
+    _layout(attrs, "layout", "out_layout")
+    require(not attrs.ceil_mode, "ceil_mode")
+    size, padding = _ints(attrs.pool_size), _ints(attrs.padding)
+    begin, end, dilation = padding[: len(size)], padding[len(size) :], _ints(attrs.dilation)
+    for extent, pads in zip(size, zip(begin, end, strict=True), strict=True):
+        require(max(pads) < extent, f"padding {pads} reaches past the window of {extent}")
+    if ".max_" in call.op.name:
+        return ops.max_pool(values[0], _ints(attrs.strides), dilation, begin, end, size).output(0)
+    require(set(dilation) == {1}, f"dilation {dilation} of an average")
+    return ops.avg_pool(values[0], _ints(attrs.strides), begin, end, size, not attrs.count_include_pad)
+
+
+def _global_average(call: Any, values: list[Any]) -> Any:
+    _layout(call.attrs, "layout", "out_layout")
+    out = _shape(call.ty)[2:]
+    require(math.prod(out) == 1, f"adaptive pooling to {out}; expected one result for each channel")
+    return ops.reduce_mean(values[0], _i64(range(2, 2 + len(out))), keep_dims=True)
+
+
+def _layer_norm(call: Any, values: list[Any]) -> Any:
+    attrs, rank = call.attrs, len(_shape(call.args[0].ty))
+    axes = sorted(a % rank for a in _ints(attrs.axes))
+    require(axes == list(range(rank - len(axes), rank)), f"axes {axes} of {rank}, which are not the last")
+    normal = ops.mvn(values[0], _i64(axes), True, float(attrs.epsilon), "inside_sqrt")
+    scaled = ops.multiply(normal, values[1]) if attrs.scale else normal
+    return ops.add(scaled, values[2]) if attrs.center else scaled
+
+
+def _clip(call: Any, values: list[Any]) -> Any:
+    low, high = (float(getattr(arg, "value", arg)) for arg in call.args[1:])
+    require(low <= high, f"limits {low} and {high}")
+    return ops.clamp(values[0], low, high)
+
+
+_SAME_NAME = (
+    *("abs", "cos", "erf", "exp", "floor", "log", "negative", "sigmoid", "sin", "sqrt", "tanh"),
+    *("add", "divide", "maximum", "minimum", "multiply", "power", "subtract"),
+)
+#: Relax operator -> how it is written
+OPERATORS: dict[str, Converter] = {
+    **{f"relax.{name}": _simple(getattr(ops, name)) for name in _SAME_NAME},
+    **{f"relax.{n}": _same_elements for n in ("reshape", "flatten", "squeeze", "expand_dims", "nn.batch_flatten")},
+    **{f"relax.{n}": _reduction(getattr(ops, f"reduce_{n}")) for n in ("max", "mean", "min", "sum")},
+    **{f"relax.nn.conv{d}d": _convolution for d in (1, 2, 3)},
+    **{f"relax.nn.{kind}_pool{d}d": _pool for kind in ("max", "avg") for d in (1, 2, 3)},
+    **{f"relax.nn.adaptive_avg_pool{d}d": _global_average for d in (1, 2, 3)},
+    "relax.clip": _clip,
+    "relax.concat": _concat,
+    "relax.split": _split,
+    "relax.permute_dims": _permute,
+    "relax.matmul": _matmul,
+    "relax.nn.relu": _simple(ops.relu),
+    "relax.nn.leakyrelu": lambda call, values: ops.prelu(values[0], ops.constant(np.float32(call.attrs.alpha))),
+    "relax.nn.silu": _simple(ops.swish),
+    "relax.nn.gelu": lambda call, values: ops.gelu(values[0], "erf"),
+    "relax.nn.gelu_tanh": lambda call, values: ops.gelu(values[0], "tanh"),
+    "relax.nn.softmax": _softmax,
+    "relax.nn.layer_norm": _layer_norm,
+}
+
+
+def convert(call: Any, value: Callable[[Any], Any]) -> Any:
+    """A call as one output of OpenVINO, or a list of them; ``value(expr)`` is the output of a tensor that it reads."""
+
+    def of(arg: Any) -> Any:
+        if isinstance(arg, relax.Tuple):
+            return [of(field) for field in arg.fields]
+        ty = getattr(arg, "ty", None)
+        require(not isinstance(ty, relax.TupleType), "a tuple as one argument")
+        if not isinstance(ty, relax.TensorType):
+            return None
+        return value(arg) if _tensor(arg) is None else ops.constant(_tensor(arg).numpy())
+
+    made = OPERATORS[call.op.name](call, [v for v in map(of, call.args) if v is not None])
+    outputs = made if isinstance(made, list) else [made.output(0) if hasattr(made, "output") else made]
+    types = call.ty.fields if isinstance(call.ty, relax.TupleType) else [call.ty]
+    for output, ty in zip(outputs, types, strict=True):
+        shape = list(output.get_shape())
+        require(shape == _shape(ty), f"OpenVINO makes shape {shape} of it, and Relax {ty}")
+    return outputs if isinstance(call.ty, relax.TupleType) else outputs[0]
+
+
+def takes(op: str) -> Callable[[Any, Sequence[Any]], bool]:
+    """The predicate of an operator: whether `convert` can write the call."""
+
+    def predicate(attrs: Any, args: Sequence[Any]) -> bool:
+        convert(relax.BlockBuilder().normalize(relax.Call(tvm.ir.Op.get(op), list(args), attrs)), parameter)
+        return True
+
+    return predicate
