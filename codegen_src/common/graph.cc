@@ -2,15 +2,13 @@
 #include "common/graph.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <optional>
 #include <set>
 #include <unordered_map>
 
 #include "common/graph_tables.h"
+#include "common/json_fields.h"
 #include "common/support/error.h"
-#include "common/support/json.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
@@ -20,60 +18,6 @@ bool IsIdentifier(const std::string& name) {
   if (name.empty() || !letter(name[0])) return false;
   return std::all_of(name.begin(), name.end(),
                      [&](char c) { return letter(c) || (c >= '0' && c <= '9'); });
-}
-
-// --- typed access to the document; `where` names the place in messages
-
-template <typename T>
-const T& As(const json::Value& value, const char* expected, const std::string& where) {
-  const T* typed = value.As<T>();
-  if (typed == nullptr) {
-    Fail(ErrorKind::kGraph, where, ": got ", value.TypeName(), ", expected ", expected);
-  }
-  return *typed;
-}
-
-const json::Object& AsObject(const json::Value& value, const std::string& where) {
-  return As<json::Object>(value, "an object", where);
-}
-const json::Array& AsArray(const json::Value& value, const std::string& where) {
-  return As<json::Array>(value, "an array", where);
-}
-const std::string& AsString(const json::Value& value, const std::string& where) {
-  return As<std::string>(value, "a string", where);
-}
-int64_t AsInteger(const json::Value& value, const std::string& where) {
-  return As<int64_t>(value, "an integer", where);
-}
-
-double AsNumber(const json::Value& value, const std::string& where) {
-  if (const int64_t* integer = value.As<int64_t>()) return static_cast<double>(*integer);
-  if (const std::string* word = value.As<std::string>()) {
-    if (*word == "inf") return std::numeric_limits<double>::infinity();
-    if (*word == "-inf") return -std::numeric_limits<double>::infinity();
-    if (*word == "nan") return std::numeric_limits<double>::quiet_NaN();
-  }
-  return As<double>(value, "a number, \"inf\", \"-inf\" or \"nan\"", where);
-}
-
-const json::Value& Field(const json::Object& object, const char* name, const std::string& where) {
-  const json::Value* value = json::Find(object, name);
-  if (value == nullptr) Fail(ErrorKind::kGraph, where, ": the field \"", name, "\" is missing");
-  return *value;
-}
-
-void AllowOnly(const json::Object& object, const char* names, const std::string& where) {
-  for (const json::Member& member : object) {
-    if (!HasWord(names, member.first)) {
-      Fail(ErrorKind::kGraph, where, ": unknown field \"", member.first, "\", expected ", names);
-    }
-  }
-}
-
-std::vector<int64_t> AsIntegers(const json::Value& value, const std::string& where) {
-  std::vector<int64_t> result;
-  for (const json::Value& item : AsArray(value, where)) result.push_back(AsInteger(item, where));
-  return result;
 }
 
 class Reader {

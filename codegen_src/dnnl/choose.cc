@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The half of the lowering that chooses: which implementation, in which layouts, over whose memory.
+// The part of the lowering that chooses: which implementation, in which layouts, over whose memory.
 #include <algorithm>
-#include <cstring>
 #include <limits>
 
-#include "common/support/error.h"
 #include "dnnl/lowering.h"
 
 namespace tvm_byoc_dnnl {
@@ -29,12 +27,6 @@ int OverwritableArg(PrimitiveKind kind) {
 bool TakesSum(PrimitiveKind kind) {
   return kind == PrimitiveKind::convolution || kind == PrimitiveKind::deconvolution ||
          kind == PrimitiveKind::matmul;
-}
-
-bool IsInput(const OpArg& arg) { return arg.arg != DNNL_ARG_DST; }
-
-MemoryDesc Scratchpad(int64_t bytes) {
-  return bytes == 0 ? MemoryDesc() : Dense({bytes}, DType::kUInt8);
 }
 
 bool IsAny(const MemoryDesc& md) { return md.get_format_kind() == dnnl::memory::format_kind::any; }
@@ -70,7 +62,7 @@ void Lowering::CountBytes(Candidate* candidate) const {
       bytes = static_cast<double>(candidate->call->packing->bytes);
     const bool constant = values_[arg.value].constant;
     (constant ? work.weights : work.bytes) += bytes;
-    if (!constant && IsInput(arg) && !SameLayout(md, Layout(arg.value))) work.reordered += bytes;
+    if (!constant && arg.IsInput() && !SameLayout(md, Layout(arg.value))) work.reordered += bytes;
   }
 }
 
@@ -133,7 +125,7 @@ std::optional<Candidate> Lowering::Variant(const Candidate& choice, const OpDesc
 void Lowering::KeepInputLayouts(Candidate* choice) const {
   for (size_t i = 0; i < choice->op.args.size(); ++i) {
     const OpArg& arg = choice->op.args[i];
-    if (!IsInput(arg) || !IsAny(arg.md) || values_[arg.value].constant) continue;
+    if (!arg.IsInput() || !IsAny(arg.md) || values_[arg.value].constant) continue;
     const MemoryDesc& present = Layout(arg.value);
     if (SameLayout(QueryArg(choice->pd, arg.arg), present)) continue;
     OpDesc op = choice->op;
@@ -188,7 +180,7 @@ std::optional<Place> Lowering::SumInPlace(Candidate* choice) const {
                          [&](const Place& p) { return p.buffer == place.buffer; });
     };
     bool shared = std::any_of(op.args.begin(), op.args.end(),
-                              [&](const OpArg& a) { return IsInput(a) && reads(a.value); });
+                              [&](const OpArg& a) { return a.IsInput() && reads(a.value); });
     for (auto p = op.post_ops.begin(); p != op.post_ops.end(); ++p) {
       shared |= p != add && p->kind == PostOpDesc::Kind::kBinary && reads(p->value);
     }
@@ -209,7 +201,7 @@ std::optional<Place> Lowering::OverwriteSource(const Candidate& choice) const {
   const OpArg* src = choice.op.Find(OverwritableArg(choice.op.kind));
   if (src == nullptr) return std::nullopt;
   for (const OpArg& arg : choice.op.args) {
-    if (IsInput(arg) && &arg != src && arg.value == src->value) return std::nullopt;
+    if (arg.IsInput() && &arg != src && arg.value == src->value) return std::nullopt;
   }
   for (const PostOpDesc& post_op : choice.op.post_ops) {
     if (post_op.value == src->value) return std::nullopt;
@@ -280,208 +272,6 @@ bool Lowering::Emit(const std::vector<OpDesc>& descriptions, bool accept_referen
     EmitPrimitive(choice, place);
   }
   return true;
-}
-
-/// The place of a result: the one that was found for it, or new memory.
-Place Lowering::PlaceResult(int value, std::optional<Place> place, const MemoryDesc& md) {
-  if (!place) return Allocate(value, md);
-  place->md = md;
-  SetPlace(value, *place);
-  return *place;
-}
-
-void Lowering::EmitPrimitive(const Candidate& choice, const std::optional<Place>& place) {
-  std::vector<StepArg> args;
-  for (const OpArg& arg : choice.op.args) {
-    if (IsInput(arg)) args.push_back({arg.arg, PlaceIn(arg.value, QueryArg(choice.pd, arg.arg))});
-  }
-  for (size_t i = 0; i < choice.op.post_ops.size(); ++i) {
-    const PostOpDesc& post_op = choice.op.post_ops[i];
-    if (post_op.kind != PostOpDesc::Kind::kBinary) continue;
-    int arg = PostOpArg(i);
-    args.push_back({arg, PlaceIn(post_op.value, QueryArg(choice.pd, arg))});
-  }
-  for (const ScalingDesc& s : choice.op.scalings) {
-    auto add = [&](int attribute, int value) {
-      if (value >= 0)
-        args.push_back({attribute | s.arg, PlaceIn(value, Dense(shape(value), dtype(value)))});
-    };
-    add(DNNL_ARG_ATTR_SCALES, s.scale);
-    add(DNNL_ARG_ATTR_ZERO_POINTS, s.zero_point);
-  }
-  const int output = choice.op.Find(DNNL_ARG_DST)->value;
-  args.push_back({DNNL_ARG_DST, PlaceResult(output, place, QueryArg(choice.pd, DNNL_ARG_DST))});
-  AddStep(choice, std::move(args), /*conversion=*/false);
-}
-
-void Lowering::EmitCall(const Candidate& choice, const std::optional<Place>& place) {
-  const KernelCall& call = *choice.call;
-  auto is_sum = [&](const OpArg& arg) {  // its operand lies where the result will
-    for (size_t i = 0; i < choice.op.post_ops.size(); ++i) {
-      if (arg.arg == PostOpArg(i)) return choice.op.post_ops[i].kind == PostOpDesc::Kind::kSum;
-    }
-    return false;
-  };
-  Step step = KernelStep(*call.kernel, call.params);
-  step.impl = choice.impl;
-  step.op = choice.op;  // for reports
-  for (const OpArg& arg : call.args) {
-    Place at;
-    if (!IsInput(arg)) {
-      at = PlaceResult(arg.value, place, arg.md);
-    } else if (call.packing && call.packing->arg == arg.arg) {
-      at = PackFor(*call.packing, arg);
-    } else if (is_sum(arg)) {
-      at = *place;
-      at.md = arg.md;
-    } else {
-      at = PlaceIn(arg.value, arg.md);
-    }
-    step.args.push_back({arg.arg, at});
-  }
-  AddStep(std::move(step), Scratchpad(call.scratch_bytes));
-}
-
-/// A constant in the form that a kernel makes of it once; plans for other shapes share it.
-Place Lowering::PackFor(const KernelCall::Packing& packing, const OpArg& arg) {
-  const MemoryDesc md = Dense({packing.bytes}, DType::kUInt8);
-  const bool of_graph = arg.value < static_cast<int>(graph_.tensors.size());
-  const Place packed{
-      AddBuffer(/*constant=*/true, packing.bytes, {of_graph ? arg.value : -1, md, packing.kernel}),
-      0, md};
-  Step step = KernelStep(*packing.kernel, packing.params);
-  step.conversion = true;
-  step.args = {{DNNL_ARG_FROM, PlaceIn(arg.value, arg.md)}, {DNNL_ARG_TO, packed}};
-  AddStep(std::move(step), MemoryDesc());
-  return packed;
-}
-
-Place Lowering::NewPlace(int value, const MemoryDesc& md) {
-  Place place{-1, 0, md};
-  std::optional<Place> output = OutputPlace(value);
-  if (output && SameLayout(output->md, md)) {
-    place.buffer = output->buffer;
-    output_written_[destinations_[value]->output] = true;
-  } else {
-    bool of_graph = value < static_cast<int>(graph_.tensors.size());
-    place.buffer = AddBuffer(values_[value].constant, static_cast<int64_t>(md.get_size()),
-                             {of_graph ? value : -1, md});
-  }
-  return place;
-}
-
-Place Lowering::Allocate(int value, const MemoryDesc& md) {
-  Place place = NewPlace(value, md);
-  SetPlace(value, place);
-  return place;
-}
-
-int Lowering::AddBuffer(bool constant, int64_t bytes, PackedKey key) {
-  Buffer buffer;
-  buffer.bytes = bytes;
-  if (constant) {
-    buffer.home = Home::kPacked;
-    buffer.index = static_cast<int>(program_.packed.size());
-    program_.packed.push_back(std::move(key));
-  }
-  program_.buffers.push_back(buffer);
-  return static_cast<int>(program_.buffers.size()) - 1;
-}
-
-bool Lowering::AllConstant(const std::vector<StepArg>& args) const {
-  return std::all_of(args.begin(), args.end(), [&](const StepArg& arg) {
-    Home home = program_.buffers[arg.place.buffer].home;
-    return home == Home::kConstant || home == Home::kPacked;
-  });
-}
-
-void Lowering::AddStep(const Candidate& choice, std::vector<StepArg> args, bool conversion) {
-  Step step;
-  step.node = current_node_;
-  step.op = choice.op;
-  step.pd = choice.pd;
-  step.impl = choice.impl;
-  step.conversion = conversion;
-  step.args = std::move(args);
-  AddStep(std::move(step), choice.pd.query_md(dnnl::query::scratchpad_md));
-}
-
-void Lowering::AddStep(Step step, const MemoryDesc& scratchpad) {
-  const bool init = AllConstant(step.args);
-  step.fault = fault_;
-  if (scratchpad.get_size() > 0) {
-    int buffer = AddBuffer(init, static_cast<int64_t>(scratchpad.get_size()), {-1, scratchpad});
-    step.args.push_back({DNNL_ARG_SCRATCHPAD, {buffer, 0, scratchpad}});
-  }
-  (init ? program_.init : program_.steps).push_back(std::move(step));
-}
-
-Place Lowering::PlaceIn(int value, const MemoryDesc& md) {
-  for (const Place& place : values_[value].places) {
-    if (SameLayout(place.md, md)) return place;
-  }
-  Place to = NewPlace(value, md);
-  Copy(value, value, to);
-  SetPlace(value, to);
-  return to;
-}
-
-void Lowering::Copy(int from, int into, const Place& part) {
-  OpDesc op;
-  op.kind = PrimitiveKind::reorder;
-  const Place source = Primary(from);
-  op.args = {{DNNL_ARG_FROM, from, source.md}, {DNNL_ARG_TO, into, part.md}};
-  Candidate choice = Choose({op});
-  if (!choice.pd) {
-    Fail(ErrorKind::kUnsupported, "oneDNN cannot reorder ", ToString(source.md), " to ",
-         ToString(part.md));
-  }
-  AddStep(choice, {{DNNL_ARG_FROM, source}, {DNNL_ARG_TO, part}}, /*conversion=*/true);
-}
-
-Step Lowering::KernelStep(const Kernel& kernel, std::vector<int64_t> params) const {
-  Step step;
-  step.node = current_node_;
-  step.impl = kernel.name;
-  step.kernel = &kernel;
-  step.params = std::move(params);
-  return step;
-}
-
-void Lowering::EmitKernel(const Kernel& kernel, std::vector<int64_t> params,
-                          const std::vector<OpArg>& args, int64_t scratch_bytes) {
-  EmitKernel(KernelStep(kernel, std::move(params)), args, scratch_bytes);
-}
-
-void Lowering::EmitKernel(Step step, const std::vector<OpArg>& args, int64_t scratch_bytes) {
-  step.node = current_node_;
-  for (const OpArg& arg : args) {
-    step.args.push_back(
-        {arg.arg, IsInput(arg) ? PlaceIn(arg.value, arg.md) : Allocate(arg.value, arg.md)});
-  }
-  AddStep(std::move(step), Scratchpad(scratch_bytes));
-}
-
-int Lowering::Pack(const Kernel& kernel, std::vector<int64_t> params,
-                   const std::vector<OpArg>& args, int tensor, int64_t bytes) {
-  const int packed = NewValue({bytes}, DType::kUInt8, /*constant=*/true);
-  const MemoryDesc md = Dense({bytes}, DType::kUInt8);
-  SetPlace(packed, {AddBuffer(/*constant=*/true, bytes, {tensor, md, &kernel}), 0, md});
-  Step step = KernelStep(kernel, std::move(params));
-  step.conversion = true;
-  for (const OpArg& arg : args) step.args.push_back({arg.arg, PlaceIn(arg.value, arg.md)});
-  step.args.push_back({DNNL_ARG_DST, Primary(packed)});
-  AddStep(std::move(step), MemoryDesc());
-  return packed;
-}
-
-void Lowering::Fill(int value, const std::string& element) {
-  const Place& place = Primary(value);
-  Step step = KernelStep(
-      kFill, {static_cast<int64_t>(place.md.get_size()), static_cast<int64_t>(element.size()), 0});
-  std::memcpy(&step.params.back(), element.data(), element.size());
-  step.args = {{DNNL_ARG_DST, place}};
-  AddStep(std::move(step), MemoryDesc());
 }
 
 }  // namespace tvm_byoc_dnnl

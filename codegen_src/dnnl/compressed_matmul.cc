@@ -24,34 +24,6 @@ byoc_compressed_params ParamsOf(const NodeView& n) {
   return p;
 }
 
-/// A post-op as the kernel knows it; its operand is appended to `args`.
-std::optional<byoc_post_op> Describe(const NodeView& n, const PostOpDesc& op, int arg,
-                                     std::vector<OpArg>* args) {
-  const std::optional<byoc_post_op_kind> kind = KernelPostOp(op);
-  if (!kind) return std::nullopt;
-  byoc_post_op result{};
-  result.kind = *kind;
-  result.alpha = op.alpha;
-  result.beta = op.beta;
-  result.operand = -1;
-  if (op.kind == PostOpDesc::Kind::kEltwise) return result;
-  const Dims& shape = n.lowering.shape(op.value);
-  if (n.lowering.dtype(op.value) != DType::kFloat32) return std::nullopt;
-  if (shape == n.OutShape()) {
-    result.form = BYOC_PER_ELEMENT;
-    result.strides.row = shape[1];
-  } else if (ElementCount(shape) == 1) {
-    result.form = BYOC_PER_TENSOR;
-  } else if (shape == Dims{1, n.OutShape()[1]}) {
-    result.form = BYOC_PER_CHANNEL;
-  } else {
-    return std::nullopt;
-  }
-  result.operand = static_cast<int64_t>(args->size());
-  args->push_back({arg, op.value, Dense(shape, DType::kFloat32)});
-  return result;
-}
-
 int Packed(const NodeView& n, const byoc_compressed_params& p) {
   byoc_compressed_params of_weights = p;  // the same for any number of rows
   of_weights.rows = of_weights.post_ops = of_weights.threads = 0;
@@ -73,28 +45,28 @@ int Packed(const NodeView& n, const byoc_compressed_params& p) {
 static bool FuseCompressedMatmul(const NodeView& n, const std::vector<PostOpDesc>& post_ops) {
   byoc_compressed_params p = ParamsOf(n);
   if (p.isa == 0 && !post_ops.empty()) return false;
-  std::vector<OpArg> operands(2);
-  std::vector<byoc_post_op> described;
+  std::vector<MemoryDesc> layouts(post_ops.size());
   for (size_t i = 0; i < post_ops.size(); ++i) {
-    std::optional<byoc_post_op> op = Describe(n, post_ops[i], PostOpArg(i), &operands);
-    if (!op) return false;
-    described.push_back(*op);
+    const int operand = post_ops[i].value;
+    if (operand >= 0) layouts[i] = RawLayout(n.lowering.shape(operand), n.lowering.dtype(operand));
   }
+  const MemoryDesc dst = Dense(n.OutShape(), DType::kFloat32);
+  std::vector<OpArg> operands(2);
+  const auto described = DescribePostOps(post_ops, layouts, dst, byoc_lanes(p.isa), &operands);
+  if (!described) return false;
   const int64_t bytes = byoc_compressed_packed_bytes(&p);
   operands[0] = n.AsDense(DNNL_ARG_SRC, 0);
   operands[1] = {DNNL_ARG_WEIGHTS, Packed(n, p), Dense({bytes}, DType::kUInt8)};
-  operands.push_back({DNNL_ARG_DST, n.output, Dense(n.OutShape(), DType::kFloat32)});
-  p.post_ops = static_cast<int64_t>(described.size());
+  operands.push_back({DNNL_ARG_DST, n.output, dst});
+  p.post_ops = static_cast<int64_t>(described->size());
 
   Step step;
-  step.impl = p.isa == BYOC_AVX512 ? "compressed:avx512_core"
-              : p.isa == BYOC_AVX2 ? "compressed:avx2"
-                                   : "compressed:c";
+  step.impl = KernelImpl("compressed", p.isa);
   step.op.kind = dnnl::primitive::kind::matmul;  // for reports
   step.op.post_ops = post_ops;
   step.kernel = &kCompressedMatmul;
   Append(p, &step.params);
-  for (const byoc_post_op& op : described) Append(op, &step.params);
+  for (const byoc_post_op& op : *described) Append(op, &step.params);
   n.lowering.EmitKernel(std::move(step), operands,
                         byoc_compressed_thread_floats(&p) * 4 * p.threads);
   return true;

@@ -7,43 +7,43 @@
 namespace tvm_byoc_dnnl {
 namespace {
 
-/// What MakeAttr does.
+/// The attributes as source that sets `step->attr`.
+struct PrintedAttr {
+  EmittedLayouts* layouts;
+  std::string* out;
+  std::string post_ops;  // calls that stand behind the layouts of their operands
+  bool complete = true;  // all layouts are there
+
+  void Mask(const char* what, int arg, int mask) {
+    *out += Cat("  DNNL_BYOC_CALL(dnnl_primitive_attr_set_", what, "_mask(step->attr, ",
+                ArgName(arg), ", ", mask, "));\n");
+  }
+  void Append(const std::string& call) {
+    post_ops += Cat("  DNNL_BYOC_CALL(dnnl_post_ops_append_", call, "));\n");
+  }
+  void Eltwise(const PostOpDesc& op) {
+    Append(Cat("eltwise(step->post_ops, ", PrintAlgorithm(op.alg), ", ", PrintNumber(op.alpha),
+               ", ", PrintNumber(op.beta)));
+  }
+  void Binary(const PostOpDesc& op) {
+    const std::optional<std::string> md = layouts->Name(op.md, out);
+    complete &= md.has_value();
+    if (md) Append(Cat("binary(step->post_ops, ", PrintAlgorithm(op.alg), ", ", *md));
+  }
+  void Sum() { Append("sum(step->post_ops, 1.0f, 0, dnnl_data_type_undef"); }
+};
+
 bool EmitAttr(const OpDesc& op, EmittedLayouts* layouts, std::string* out) {
   *out +=
       "  DNNL_BYOC_CALL(dnnl_primitive_attr_create(&step->attr));\n"
       "  DNNL_BYOC_CALL(\n"
       "      dnnl_primitive_attr_set_scratchpad_mode(step->attr, dnnl_scratchpad_mode_user));\n";
-  for (const ScalingDesc& s : op.scalings) {
-    auto set = [&](const char* what, int mask) {
-      *out += Cat("  DNNL_BYOC_CALL(dnnl_primitive_attr_set_", what, "_mask(step->attr, ",
-                  ArgName(s.arg), ", ", mask, "));\n");
-    };
-    if (s.scale >= 0) set("scales", s.scale_mask);
-    if (s.zero_point >= 0) set("zero_points", s.zero_point_mask);
-  }
+  PrintedAttr printed{layouts, out, {}};
+  DescribeAttr(op, &printed);
   if (op.post_ops.empty()) return true;
-  std::string appended;
-  for (const PostOpDesc& post_op : op.post_ops) {
-    appended += "  DNNL_BYOC_CALL(dnnl_post_ops_append_";
-    switch (post_op.kind) {
-      case PostOpDesc::Kind::kEltwise:
-        appended += Cat("eltwise(step->post_ops, ", PrintAlgorithm(post_op.alg), ", ",
-                        PrintNumber(post_op.alpha), ", ", PrintNumber(post_op.beta), "));\n");
-        break;
-      case PostOpDesc::Kind::kBinary: {
-        std::optional<std::string> md = layouts->Name(post_op.md, out);
-        if (!md) return false;
-        appended += Cat("binary(step->post_ops, ", PrintAlgorithm(post_op.alg), ", ", *md, "));\n");
-        break;
-      }
-      case PostOpDesc::Kind::kSum:
-        appended += "sum(step->post_ops, 1.0f, 0, dnnl_data_type_undef));\n";
-        break;
-    }
-  }
-  *out += "  DNNL_BYOC_CALL(dnnl_post_ops_create(&step->post_ops));\n" + appended +
+  *out += "  DNNL_BYOC_CALL(dnnl_post_ops_create(&step->post_ops));\n" + printed.post_ops +
           "  DNNL_BYOC_CALL(dnnl_primitive_attr_set_post_ops(step->attr, step->post_ops));\n";
-  return true;
+  return printed.complete;
 }
 
 }  // namespace

@@ -3,6 +3,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+
+#include "dnnl/lowering.h"
+
 namespace tvm_byoc_dnnl {
 namespace {
 
@@ -32,6 +36,14 @@ constexpr PostOpRow kPostOps[] = {
     {Algorithm::binary_min, BYOC_MIN},
 };
 
+std::optional<byoc_post_op_kind> KindOf(const PostOpDesc& op) {
+  if (op.kind == PostOpDesc::Kind::kSum) return BYOC_ADD;
+  for (const PostOpRow& row : kPostOps) {
+    if (row.alg == op.alg) return row.kind;
+  }
+  return std::nullopt;
+}
+
 /// A post-op as the kernel knows it, but for the number of its operand; `md`: of the operand.
 std::optional<byoc_post_op> Describe(const PostOpDesc& op, const MemoryDesc& md,
                                      const MemoryDesc& dst, int64_t lanes) {
@@ -39,7 +51,7 @@ std::optional<byoc_post_op> Describe(const PostOpDesc& op, const MemoryDesc& md,
   result.alpha = op.alpha;
   result.beta = op.beta;
   result.operand = -1;
-  std::optional<byoc_post_op_kind> kind = KernelPostOp(op);
+  std::optional<byoc_post_op_kind> kind = KindOf(op);
   if (!kind) return std::nullopt;
   result.kind = *kind;
   if (op.kind == PostOpDesc::Kind::kEltwise) return result;
@@ -64,14 +76,6 @@ std::optional<byoc_post_op> Describe(const PostOpDesc& op, const MemoryDesc& md,
 
 }  // namespace
 
-std::optional<byoc_post_op_kind> KernelPostOp(const PostOpDesc& op) {
-  if (op.kind == PostOpDesc::Kind::kSum) return BYOC_ADD;
-  for (const PostOpRow& row : kPostOps) {
-    if (row.alg == op.alg) return row.kind;
-  }
-  return std::nullopt;
-}
-
 std::optional<byoc_isa> KernelIsa() {
   const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
   auto has = [&](dnnl::cpu_isa set) {
@@ -82,7 +86,9 @@ std::optional<byoc_isa> KernelIsa() {
   return std::nullopt;
 }
 
-int64_t LanesOf(byoc_isa isa) { return isa == BYOC_AVX512 ? 16 : 8; }
+std::string KernelImpl(const std::string& name, int64_t isa) {
+  return name + (isa == BYOC_AVX512 ? ":avx512_core" : isa == BYOC_AVX2 ? ":avx2" : ":c");
+}
 
 int64_t CacheBytes() {
   static const int64_t bytes = [] {
@@ -111,24 +117,64 @@ std::optional<byoc_strides> StridesOf(const MemoryDesc& md, int64_t lanes) {
   return result;
 }
 
-std::optional<std::vector<byoc_post_op>> DescribePostOps(const Candidate& primitive,
+std::optional<std::vector<byoc_post_op>> DescribePostOps(const std::vector<PostOpDesc>& post_ops,
+                                                         const std::vector<MemoryDesc>& operands,
                                                          const MemoryDesc& dst, int64_t lanes,
                                                          std::vector<OpArg>* args) {
   std::vector<byoc_post_op> result;
-  for (size_t i = 0; i < primitive.op.post_ops.size(); ++i) {
-    const PostOpDesc& op = primitive.op.post_ops[i];
-    MemoryDesc md;
-    if (op.kind == PostOpDesc::Kind::kSum) md = dst;
-    if (op.kind == PostOpDesc::Kind::kBinary) md = QueryArg(primitive.pd, PostOpArg(i));
-    std::optional<byoc_post_op> described = Describe(op, md, dst, lanes);
+  for (size_t i = 0; i < post_ops.size(); ++i) {
+    std::optional<byoc_post_op> described = Describe(post_ops[i], operands[i], dst, lanes);
     if (!described) return std::nullopt;
-    if (op.kind != PostOpDesc::Kind::kEltwise) {
+    if (post_ops[i].kind != PostOpDesc::Kind::kEltwise) {
       described->operand = static_cast<int64_t>(args->size());
-      args->push_back({PostOpArg(i), op.value, md});
+      args->push_back({PostOpArg(i), post_ops[i].value, operands[i]});
     }
     result.push_back(*described);
   }
   return result;
+}
+
+std::optional<KernelFrame> FrameOf(const Candidate& primitive, const Lowering& values,
+                                   const MemoryDesc& weights) {
+  const OpDesc& op = primitive.op;
+  const std::optional<byoc_isa> isa = KernelIsa();
+  const bool suits = primitive.pd && isa && op.scalings.empty() &&
+                     values.IsConstant(op.Find(DNNL_ARG_WEIGHTS)->value) &&
+                     !values.IsConstant(op.Find(DNNL_ARG_SRC)->value) &&
+                     std::all_of(op.args.begin(), op.args.end(), [&](const OpArg& arg) {
+                       return values.dtype(arg.value) == DType::kFloat32;
+                     });
+  if (!suits) return std::nullopt;
+  KernelFrame frame;
+  frame.isa = *isa;
+  const int64_t lanes = byoc_lanes(*isa);
+  frame.src = QueryArg(primitive.pd, DNNL_ARG_SRC);
+  frame.dst = QueryArg(primitive.pd, DNNL_ARG_DST);
+  const std::optional<byoc_strides> src_strides = StridesOf(frame.src, lanes);
+  const std::optional<byoc_strides> dst_strides = StridesOf(frame.dst, lanes);
+  if (!src_strides || !dst_strides) return std::nullopt;
+  frame.src_strides = *src_strides;
+  frame.dst_strides = *dst_strides;
+
+  for (const OpArg& arg : op.args) {
+    if (arg.arg == DNNL_ARG_DST) continue;
+    frame.args.push_back({arg.arg, arg.value,
+                          arg.arg == DNNL_ARG_SRC ? frame.src
+                          : arg.arg == DNNL_ARG_WEIGHTS
+                              ? weights
+                              : Dense(arg.md.get_dims(), DType::kFloat32)});
+  }
+  std::vector<MemoryDesc> operands(op.post_ops.size());
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (op.post_ops[i].kind == PostOpDesc::Kind::kSum) operands[i] = frame.dst;
+    if (op.post_ops[i].kind == PostOpDesc::Kind::kBinary)
+      operands[i] = QueryArg(primitive.pd, PostOpArg(i));
+  }
+  auto post_ops = DescribePostOps(op.post_ops, operands, frame.dst, lanes, &frame.args);
+  if (!post_ops) return std::nullopt;
+  frame.post_ops = std::move(*post_ops);
+  frame.args.push_back({DNNL_ARG_DST, op.Find(DNNL_ARG_DST)->value, frame.dst});
+  return frame;
 }
 
 }  // namespace tvm_byoc_dnnl

@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "dnnl/candidate.h"
@@ -17,24 +18,38 @@ namespace tvm_byoc_dnnl {
 /// What the user allows the engine to use of AVX-512 and AVX2; nothing if neither.
 std::optional<byoc_isa> KernelIsa();
 
-/// Floats in a vector.
-int64_t LanesOf(byoc_isa isa);
+/// "product:avx2": the name that reports show; ":c" for no instruction set.
+std::string KernelImpl(const std::string& name, int64_t isa);
 
 /// Bytes of the second-level cache of a core.
 int64_t CacheBytes();
-
-/// A post-op as kernels know it; nothing for one that they do not have.
-std::optional<byoc_post_op_kind> KernelPostOp(const PostOpDesc& op);
 
 /// A matrix whose rows are dense, or an image with its channels last or in blocks that are whole
 /// vectors; nothing for others. The columns of a matrix count as channels.
 std::optional<byoc_strides> StridesOf(const MemoryDesc& md, int64_t lanes);
 
-/// The post-ops as the kernel knows them. Appends their operands to `args`, whose positions they
-/// refer to; nothing if the kernel does not have one of them. `dst`: the layout of the result.
-std::optional<std::vector<byoc_post_op>> DescribePostOps(const Candidate& primitive,
+/// The post-ops as kernels know them. Appends their operands to `args`, whose positions they refer
+/// to; nothing if kernels do not have one of them. `operands`: the layouts of their operands, one
+/// for each post-op; `dst`: that of the result.
+std::optional<std::vector<byoc_post_op>> DescribePostOps(const std::vector<PostOpDesc>& post_ops,
+                                                         const std::vector<MemoryDesc>& operands,
                                                          const MemoryDesc& dst, int64_t lanes,
                                                          std::vector<OpArg>* args);
+
+/// What all kernels are told that compute in float32, with constant weights, in the place of a
+/// primitive.
+struct KernelFrame {
+  byoc_isa isa = BYOC_AVX2;
+  MemoryDesc src, dst;
+  byoc_strides src_strides{}, dst_strides{};
+  std::vector<OpArg> args;  // as of KernelCall
+  std::vector<byoc_post_op> post_ops;
+};
+
+/// Nothing where no such kernel can take the place of the primitive. `weights`: their layout; the
+/// layouts of all other arguments are those of the primitive.
+std::optional<KernelFrame> FrameOf(const Candidate& primitive, const Lowering& values,
+                                   const MemoryDesc& weights);
 
 /// Appends a struct of numbers to the parameters of a kernel.
 template <typename T>

@@ -9,30 +9,25 @@
 namespace tvm_byoc_dnnl {
 namespace {
 
-dnnl::primitive_attr MakeAttr(const OpDesc& op) {
+/// The attributes as oneDNN's object.
+struct MadeAttr {
   dnnl::primitive_attr attr;
-  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  for (const ScalingDesc& s : op.scalings) {
-    if (s.scale >= 0) attr.set_scales_mask(s.arg, s.scale_mask);
-    if (s.zero_point >= 0) attr.set_zero_points_mask(s.arg, s.zero_point_mask);
-  }
-  if (op.post_ops.empty()) return attr;
   dnnl::post_ops post_ops;
-  for (const PostOpDesc& post_op : op.post_ops) {
-    switch (post_op.kind) {
-      case PostOpDesc::Kind::kEltwise:
-        post_ops.append_eltwise(post_op.alg, post_op.alpha, post_op.beta);
-        break;
-      case PostOpDesc::Kind::kBinary:
-        post_ops.append_binary(post_op.alg, post_op.md);
-        break;
-      case PostOpDesc::Kind::kSum:
-        post_ops.append_sum();
-        break;
-    }
+
+  void Mask(const std::string& what, int arg, int mask) {
+    what == "scales" ? attr.set_scales_mask(arg, mask) : attr.set_zero_points_mask(arg, mask);
   }
-  attr.set_post_ops(post_ops);
-  return attr;
+  void Eltwise(const PostOpDesc& op) { post_ops.append_eltwise(op.alg, op.alpha, op.beta); }
+  void Binary(const PostOpDesc& op) { post_ops.append_binary(op.alg, op.md); }
+  void Sum() { post_ops.append_sum(); }
+};
+
+dnnl::primitive_attr MakeAttr(const OpDesc& op) {
+  MadeAttr made;
+  DescribeAttr(op, &made);
+  made.attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (!op.post_ops.empty()) made.attr.set_post_ops(made.post_ops);
+  return made.attr;
 }
 
 PrimitiveDesc NewPrimitiveDesc(const OpDesc& op, const dnnl::engine& engine) {

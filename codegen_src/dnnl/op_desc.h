@@ -20,6 +20,8 @@ struct OpArg {
   int arg = 0;     // DNNL_ARG_*
   int value = -1;  // of the lowering
   MemoryDesc md;
+
+  bool IsInput() const { return arg != DNNL_ARG_DST; }
 };
 
 struct PostOpDesc {
@@ -53,6 +55,29 @@ struct OpDesc {
   const OpArg* Find(int arg) const;
   OpArg* Find(int arg);
 };
+
+/// Tells `attr` all that is set in the attributes of the primitive, in the order of oneDNN's calls:
+/// Mask("scales" or "zero_points", DNNL_ARG_*, mask), then Eltwise, Binary or Sum for each post-op.
+template <typename Attr>
+void DescribeAttr(const OpDesc& op, Attr* attr) {
+  for (const ScalingDesc& s : op.scalings) {
+    if (s.scale >= 0) attr->Mask("scales", s.arg, s.scale_mask);
+    if (s.zero_point >= 0) attr->Mask("zero_points", s.arg, s.zero_point_mask);
+  }
+  for (const PostOpDesc& post_op : op.post_ops) {
+    switch (post_op.kind) {
+      case PostOpDesc::Kind::kEltwise:
+        attr->Eltwise(post_op);
+        break;
+      case PostOpDesc::Kind::kBinary:
+        attr->Binary(post_op);
+        break;
+      case PostOpDesc::Kind::kSum:
+        attr->Sum();
+        break;
+    }
+  }
+}
 
 /// An empty descriptor if oneDNN has no implementation, or one that computes wrong: `fault`, where
 /// it is given, then says so. oneDNN is asked once for equal descriptions.

@@ -17,23 +17,19 @@ bool AllAre(int64_t value, const Dims& dims) {
   return std::all_of(dims.begin(), dims.end(), [&](int64_t dim) { return dim == value; });
 }
 
-bool Suits(const OpDesc& op, const Lowering& values) {
+bool Suits(const OpDesc& op) {
   if (op.kind != dnnl::primitive::kind::convolution || op.preferred == "direct") return false;
-  const OpArg& weights = *op.Find(DNNL_ARG_WEIGHTS);
-  const Dims shape = weights.md.get_dims();
+  const Dims shape = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
   return shape.size() == 4 && shape[2] == 3 && shape[3] == 3 && AllAre(1, op.strides) &&
-         AllAre(0, op.dilates) && op.scalings.empty() && values.IsConstant(weights.value) &&
-         !values.IsConstant(op.Find(DNNL_ARG_SRC)->value) &&
-         std::all_of(op.args.begin(), op.args.end(),
-                     [&](const OpArg& arg) { return values.dtype(arg.value) == DType::kFloat32; });
+         AllAre(0, op.dilates);
 }
 
 Work WorkOf(const byoc_winograd_params& w) {
   const auto points = static_cast<double>((w.m + 2) * (w.m + 2));
   const auto tiles = static_cast<double>(byoc_winograd_tiles(&w));
   const auto channels = static_cast<double>(w.channels);
-  const auto outputs = static_cast<double>(byoc_round_up(w.outputs, byoc_winograd_panel(&w)));
-  const auto lanes = static_cast<double>(LanesOf(static_cast<byoc_isa>(w.isa)));
+  const auto outputs = static_cast<double>(byoc_round_up(w.outputs, byoc_panel(w.isa)));
+  const auto lanes = static_cast<double>(byoc_lanes(w.isa));
   Work work;
   work.products = points * channels * outputs * tiles;
   work.vectors = points * (std::ceil(channels / lanes) + outputs / lanes) * tiles;
@@ -44,29 +40,14 @@ Work WorkOf(const byoc_winograd_params& w) {
 
 std::optional<Candidate> OfferWinograd(const Candidate& primitive, const Lowering& values) {
   const OpDesc& op = primitive.op;
-  const std::optional<byoc_isa> isa = KernelIsa();
-  if (!primitive.pd || !isa || !Suits(op, values)) return std::nullopt;
-  const int64_t lanes = LanesOf(*isa);
-  const MemoryDesc src = QueryArg(primitive.pd, DNNL_ARG_SRC);
-  const MemoryDesc dst = QueryArg(primitive.pd, DNNL_ARG_DST);
-  const std::optional<byoc_strides> src_strides = StridesOf(src, lanes);
-  const std::optional<byoc_strides> dst_strides = StridesOf(dst, lanes);
-  if (!src_strides || !dst_strides) return std::nullopt;
+  if (!Suits(op)) return std::nullopt;
+  std::optional<KernelFrame> frame =
+      FrameOf(primitive, values, Dense(op.Find(DNNL_ARG_WEIGHTS)->md.get_dims(), DType::kFloat32));
+  if (!frame) return std::nullopt;
 
-  KernelCall call;
-  for (const OpArg& arg : op.args) {
-    if (arg.arg == DNNL_ARG_DST) continue;
-    const bool is_src = arg.arg == DNNL_ARG_SRC;
-    call.args.push_back(
-        {arg.arg, arg.value, is_src ? src : Dense(arg.md.get_dims(), DType::kFloat32)});
-  }
-  const auto post_ops = DescribePostOps(primitive, dst, lanes, &call.args);
-  if (!post_ops) return std::nullopt;
-  call.args.push_back({DNNL_ARG_DST, op.Find(DNNL_ARG_DST)->value, dst});
-
-  const Dims in = src.get_dims(), out = dst.get_dims();
+  const Dims in = frame->src.get_dims(), out = frame->dst.get_dims();
   byoc_winograd_params w{};
-  w.isa = *isa;
+  w.isa = frame->isa;
   w.m = op.preferred == "winograd_2x2" ? 2 : 4;
   w.images = in[0];
   w.channels = in[1];
@@ -77,20 +58,22 @@ std::optional<Candidate> OfferWinograd(const Candidate& primitive, const Lowerin
   w.out_width = out[3];
   w.pad_top = op.pad_begin[0];
   w.pad_left = op.pad_begin[1];
-  w.src = *src_strides;
-  w.dst = *dst_strides;
+  w.src = frame->src_strides;
+  w.dst = frame->dst_strides;
   w.has_bias = op.Find(DNNL_ARG_BIAS) != nullptr;
-  w.post_ops = static_cast<int64_t>(post_ops->size());
+  w.post_ops = static_cast<int64_t>(frame->post_ops.size());
   byoc_winograd_plan(&w, omp_get_max_threads(), CacheBytes());
+  KernelCall call;
   call.kernel = &kWinograd;
+  call.args = std::move(frame->args);
   Append(w, &call.params);
   call.packing = {DNNL_ARG_WEIGHTS, &kWinogradPack, call.params,
                   static_cast<int64_t>(byoc_winograd_packed_bytes(&w))};
-  for (const byoc_post_op& post_op : *post_ops) Append(post_op, &call.params);
+  for (const byoc_post_op& post_op : frame->post_ops) Append(post_op, &call.params);
   call.scratch_bytes = static_cast<int64_t>(byoc_winograd_scratch_bytes(&w));
 
-  Candidate candidate{op, {}, w.m == 4 ? "winograd_4x4" : "winograd_2x2", std::move(call), {}};
-  candidate.impl += *isa == BYOC_AVX512 ? ":avx512_core" : ":avx2";
+  const std::string impl = KernelImpl(w.m == 4 ? "winograd_4x4" : "winograd_2x2", w.isa);
+  Candidate candidate{op, {}, impl, std::move(call), {}};
   candidate.work = WorkOf(w);
   return candidate;
 }

@@ -41,16 +41,10 @@ BYOC_FUNCTION int byoc_attention(const int64_t* params, void* const* data, void*
       return BYOC_BAD_INDEX;
     }
   }
-#ifdef _OPENMP
-#pragma omp parallel num_threads(team) if (team > 1)
-#endif
+  BYOC_OMP(parallel num_threads(team) if (team > 1))
   {
-#ifdef _OPENMP
-    const int64_t thread = omp_get_thread_num(), present = omp_get_num_threads();
-#else
-    const int64_t thread = 0, present = 1;
+    const int64_t thread = byoc_thread(), present = byoc_team();
     (void)team;
-#endif
     float* own = (float*)scratch + thread * floats;
     for (int64_t u = units * thread / present; u < units * (thread + 1) / present; ++u) {
       if (p->isa == BYOC_AVX512) {

@@ -43,11 +43,6 @@ enum {
   BYOC_ATTENTION_FEW = 8     /* rows that read keys and values where they lie */
 };
 
-/* Columns of a panel, as of byoc_product_plan.h. */
-static inline int64_t byoc_attention_panel(const byoc_attention_params* p) {
-  return p->isa == BYOC_AVX512 ? 32 : 16;
-}
-
 /* All rows of queries that share keys and values. */
 static inline int64_t byoc_attention_rows(const byoc_attention_params* p) {
   return p->heads / p->key_heads * p->queries;
@@ -71,7 +66,7 @@ typedef struct byoc_attention_room {
 } byoc_attention_room;
 
 static inline byoc_attention_room byoc_attention_divide(const byoc_attention_params* p) {
-  const int64_t panel = byoc_attention_panel(p), parts = byoc_attention_parts(p);
+  const int64_t panel = byoc_panel(p->isa), parts = byoc_attention_parts(p);
   const int64_t keys = byoc_round_up(byoc_min(p->keys, BYOC_ATTENTION_KEYS), panel);
   const int64_t blocks = (byoc_attention_rows(p) + BYOC_ATTENTION_ROWS - 1) / BYOC_ATTENTION_ROWS;
   const int64_t rows = (blocks + parts - 1) / parts * BYOC_ATTENTION_ROWS;

@@ -259,16 +259,10 @@ BYOC_NO_INLINE void BYOC_NAME(compressed_run)(const byoc_compressed_params* p, v
   const int64_t panels = byoc_compressed_panels(p);
   const int64_t chunks = (p->rows + BYOC_COMPRESSED_ROWS - 1) / BYOC_COMPRESSED_ROWS;
   (void)threads; /* without OpenMP */
-#ifdef _OPENMP
-#pragma omp parallel for schedule(static) num_threads(threads)
-#endif
+  BYOC_OMP(parallel for schedule(static) num_threads(threads))
   for (int64_t task = 0; task < panels * chunks; ++task) {
     const int64_t row = task % chunks * BYOC_COMPRESSED_ROWS;
-#ifdef _OPENMP
-    float* own = scratch + omp_get_thread_num() * byoc_compressed_thread_floats(p);
-#else
-    float* own = scratch;
-#endif
+    float* own = scratch + byoc_thread() * byoc_compressed_thread_floats(p);
     BYOC_NAME(compressed_panel)(p, data, row, byoc_min(BYOC_COMPRESSED_ROWS, p->rows - row),
                                 task / chunks, own);
   }

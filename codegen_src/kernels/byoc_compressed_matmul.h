@@ -44,9 +44,7 @@ BYOC_FUNCTION float byoc_compressed_weight(const byoc_compressed_params* p, cons
 BYOC_FUNCTION void byoc_compressed_run_plain(const byoc_compressed_params* p, void* const* data,
                                              int threads) {
   (void)threads; /* without OpenMP */
-#ifdef _OPENMP
-#pragma omp parallel for schedule(static) num_threads(threads)
-#endif
+  BYOC_OMP(parallel for schedule(static) num_threads(threads))
   for (int64_t n = 0; n < p->columns; ++n) {
     for (int64_t m = 0; m < p->rows; ++m) {
       const float* src = (const float*)data[0] + m * p->depth;

@@ -20,9 +20,7 @@ BYOC_FUNCTION int byoc_compressed_pack(const int64_t* params, void* const* data,
   (void)scratch;
   (void)error;
   (void)threads; /* without OpenMP */
-#ifdef _OPENMP
-#pragma omp parallel for schedule(static) num_threads(threads)
-#endif
+  BYOC_OMP(parallel for schedule(static) num_threads(threads))
   for (int64_t i = 0; i < panels; ++i) {
     char* to = packed + i * byoc_compressed_panel_bytes(p);
     memset(to, 0, (size_t)byoc_compressed_panel_bytes(p));

@@ -24,11 +24,8 @@ typedef struct __attribute__((may_alias)) byoc_compressed_params {
      float scales[panel], zero_points[panel]   (the latter only if there are any)
      8 bits: int8_t weights[group][panel]
      4 bits: uint32_t weights[group / 8][panel], two's complement, the lowest four bits first */
-BYOC_FUNCTION int64_t byoc_compressed_lanes(const byoc_compressed_params* p) {
-  return p->isa == BYOC_AVX512 ? 16 : 8;
-}
 BYOC_FUNCTION int64_t byoc_compressed_panel(const byoc_compressed_params* p) {
-  return 4 * byoc_compressed_lanes(p);
+  return 4 * byoc_lanes(p->isa);
 }
 BYOC_FUNCTION int64_t byoc_compressed_panels(const byoc_compressed_params* p) {
   return (p->columns + byoc_compressed_panel(p) - 1) / byoc_compressed_panel(p);

@@ -58,9 +58,7 @@ BYOC_FUNCTION int byoc_gather(const int64_t* params, void* const* data, void* sc
   int refused = 0;
   (void)scratch;
   (void)threads;
-#ifdef _OPENMP
-#pragma omp parallel for num_threads(threads) reduction(| : refused) if (all * slice > 65536)
-#endif
+  BYOC_OMP(parallel for num_threads(threads) reduction(| : refused) if (all * slice > 65536))
   for (i = 0; i < all; ++i) {
     const int64_t at = byoc_gather_slice(byoc_gather_index(indices, width, i % count), n, mode);
     if (at < 0) {

@@ -3,8 +3,27 @@
 #ifndef BYOC_ISA_H_
 #define BYOC_ISA_H_
 
+#include <stdint.h>
+
 /* What a kernel may use; the caller asks the CPU, and the user's limit (ONEDNN_MAX_CPU_ISA). */
 typedef enum byoc_isa { BYOC_AVX2 = 1, BYOC_AVX512 = 2 } byoc_isa;
+
+/* Floats in a vector; and rows whose sums stay in registers beside a panel of weights, which is two
+   vectors wide, or beside two panels. */
+#define BYOC_AVX2_LANES 8
+#define BYOC_AVX2_ROWS 6 /* 12 registers of sums, 2 of weights */
+#define BYOC_AVX2_PAIR_ROWS 2
+#define BYOC_AVX512_LANES 16
+#define BYOC_AVX512_ROWS 14     /* 28 and 2 */
+#define BYOC_AVX512_PAIR_ROWS 6 /* 24 and 4 */
+
+static inline int64_t byoc_lanes(int64_t isa) {
+  return isa == BYOC_AVX512 ? BYOC_AVX512_LANES : BYOC_AVX2_LANES;
+}
+static inline int64_t byoc_panel(int64_t isa) { return 2 * byoc_lanes(isa); }
+static inline int64_t byoc_rows(int64_t isa) {
+  return isa == BYOC_AVX512 ? BYOC_AVX512_ROWS : BYOC_AVX2_ROWS;
+}
 
 #if defined(__clang__)
 #define BYOC_UNROLL _Pragma("clang loop unroll(full)")

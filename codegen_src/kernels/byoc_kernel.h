@@ -6,8 +6,17 @@
 
 #include "byoc_plan.h"
 
+/* A directive of OpenMP, if there is OpenMP; and this thread of its team. */
 #ifdef _OPENMP
 #include <omp.h>
+#define BYOC_PRAGMA(text) _Pragma(#text)
+#define BYOC_OMP(directive) BYOC_PRAGMA(omp directive)
+static inline int64_t byoc_thread(void) { return omp_get_thread_num(); }
+static inline int64_t byoc_team(void) { return omp_get_num_threads(); }
+#else
+#define BYOC_OMP(directive)
+static inline int64_t byoc_thread(void) { return 0; }
+static inline int64_t byoc_team(void) { return 1; }
 #endif
 
 /* `params`: its numbers, sizes among them; `data`: where its arguments lie, in the order in which

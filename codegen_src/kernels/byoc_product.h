@@ -24,7 +24,7 @@ typedef struct byoc_product_share {
    at once. */
 static inline byoc_product_share byoc_product_divide(const byoc_product_params* p, int64_t unit,
                                                      int64_t thread, int64_t team) {
-  const int64_t panel = byoc_product_panel(p->isa);
+  const int64_t panel = byoc_panel(p->isa);
   const int64_t passes = (p->rows + unit - 1) / unit, panels = (p->columns + panel - 1) / panel;
   int64_t down = 1, least = -1;
   for (int64_t d = 1; d <= team; ++d) {
@@ -61,17 +61,11 @@ BYOC_FUNCTION int byoc_product(const int64_t* params, void* const* data, void* s
   const int64_t team = byoc_min(threads, p->threads);
   const int alone = p->rows * p->columns * p->depth < BYOC_PRODUCT_ALONE;
   (void)error;
-#ifdef _OPENMP
-#pragma omp parallel num_threads((int)team) if (team > 1 && !alone)
-#endif
+  BYOC_OMP(parallel num_threads((int)team) if (team > 1 && !alone))
   {
-#ifdef _OPENMP
-    const int64_t thread = omp_get_thread_num(), present = omp_get_num_threads();
-#else
-    const int64_t thread = 0, present = 1;
+    const int64_t thread = byoc_thread(), present = byoc_team();
     (void)team;
     (void)alone;
-#endif
     float* sums = (float*)scratch + thread * byoc_product_sums(p);
     if (p->isa == BYOC_AVX512) {
       byoc_product_part_avx512(p, thread, present, data, sums);

@@ -12,15 +12,13 @@ BYOC_FUNCTION int byoc_product_pack(const int64_t* params, void* const* data, vo
   const byoc_product_pack_params* p = (const byoc_product_pack_params*)params;
   const float* weights = (const float*)data[0];
   float* packed = (float*)data[1];
-  const int64_t panel = byoc_product_panel(p->isa), depth = p->depth;
+  const int64_t panel = byoc_panel(p->isa), depth = p->depth;
   const int64_t panels = (p->columns + panel - 1) / panel;
   enum { kDeep = 16 }; /* a line of the cache where the weights are transposed */
   (void)scratch;
   (void)error;
   (void)threads; /* without OpenMP */
-#ifdef _OPENMP
-#pragma omp parallel for schedule(static) num_threads(threads)
-#endif
+  BYOC_OMP(parallel for schedule(static) num_threads(threads))
   for (int64_t b = 0; b < panels; ++b) {
     const int64_t first = b * panel;
     const int64_t columns = byoc_min(panel, p->columns - first);

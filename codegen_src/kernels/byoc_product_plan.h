@@ -35,16 +35,13 @@ enum {
   BYOC_PRODUCT_ALONE = 1 << 16 /* multiplications that are not worth waking another thread */
 };
 
-/* Columns in a panel of packed weights. */
-static inline int64_t byoc_product_panel(int64_t isa) { return isa == BYOC_AVX512 ? 32 : 16; }
-
 static inline size_t byoc_product_packed_bytes(int64_t isa, int64_t columns, int64_t depth) {
-  return (size_t)(byoc_round_up(columns, byoc_product_panel(isa)) * depth) * 4;
+  return (size_t)(byoc_round_up(columns, byoc_panel(isa)) * depth) * 4;
 }
 
 /* Sums of two panels, of one thread. */
 static inline int64_t byoc_product_sums(const byoc_product_params* p) {
-  return byoc_min(p->rows, BYOC_PRODUCT_ROWS) * 2 * byoc_product_panel(p->isa);
+  return byoc_min(p->rows, BYOC_PRODUCT_ROWS) * 2 * byoc_panel(p->isa);
 }
 
 static inline size_t byoc_product_scratch_bytes(const byoc_product_params* p) {

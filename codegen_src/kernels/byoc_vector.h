@@ -6,18 +6,19 @@
 
 #include <immintrin.h>
 
+#include "byoc_isa.h"
 #include "byoc_post_ops.h"
 
 #if defined(BYOC_SIMD_AVX512)
 #define BYOC_NAME(name) byoc_##name##_avx512
-#define BYOC_LANES 16
-#define BYOC_ROWS 14     /* 28 registers of sums, 2 of weights */
-#define BYOC_PAIR_ROWS 6 /* 24 and 4 */
+#define BYOC_LANES BYOC_AVX512_LANES
+#define BYOC_ROWS BYOC_AVX512_ROWS
+#define BYOC_PAIR_ROWS BYOC_AVX512_PAIR_ROWS
 #else
 #define BYOC_NAME(name) byoc_##name##_avx2
-#define BYOC_LANES 8
-#define BYOC_ROWS 6 /* 12 registers of sums, 2 of weights */
-#define BYOC_PAIR_ROWS 2
+#define BYOC_LANES BYOC_AVX2_LANES
+#define BYOC_ROWS BYOC_AVX2_ROWS
+#define BYOC_PAIR_ROWS BYOC_AVX2_PAIR_ROWS
 #endif
 #define BYOC_PANEL (2 * BYOC_LANES)
 #define BYOC_VEC BYOC_NAME(vec)

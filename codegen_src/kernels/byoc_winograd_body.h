@@ -188,16 +188,10 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_run)(const byoc_winograd_params* w, int t
   const int64_t v_floats = byoc_winograd_source_floats(w);
   const int64_t m_floats = byoc_winograd_product_floats(w);
   const int64_t all_panels = (outputs + BYOC_PANEL - 1) / BYOC_PANEL;
-#ifdef _OPENMP
-#pragma omp parallel num_threads(threads) if (threads > 1)
-#endif
+  BYOC_OMP(parallel num_threads(threads) if (threads > 1))
   {
-#ifdef _OPENMP
-    const int64_t thread = omp_get_thread_num(), team = omp_get_num_threads();
-#else
-    const int64_t thread = 0, team = 1;
+    const int64_t thread = byoc_thread(), team = byoc_team();
     (void)threads;
-#endif
     if (w->over_outputs) {
       float* v = scratch;
       float* products = scratch + v_floats + thread * m_floats;
@@ -206,9 +200,7 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_run)(const byoc_winograd_params* w, int t
         const int64_t tile = i / vectors, channel = i % vectors * BYOC_LANES;
         BYOC_NAME(winograd_take)(w, src, tile, channel, v + tile * v_row + channel, tiles * v_row);
       }
-#ifdef _OPENMP
-#pragma omp barrier
-#endif
+      BYOC_OMP(barrier)
       const int64_t at_once = w->outputs_at_once / BYOC_PANEL,
                     groups = (all_panels + at_once - 1) / at_once;
       const int64_t row = byoc_row_floats(w->outputs_at_once);

@@ -22,14 +22,12 @@ BYOC_FUNCTION int byoc_winograd_pack(const int64_t* params, void* const* data, v
                                   {0, 0, 1},  {0, 0, 0},       {0, 0, 0}};
   const float (*g)[3] = w->m == 4 ? kG4 : kG2;
   const int64_t n = w->m + 2;
-  const int64_t panel = byoc_winograd_panel(w), channels = w->channels;
+  const int64_t panel = byoc_panel(w->isa), channels = w->channels;
   const int64_t panels = (w->outputs + panel - 1) / panel;
   (void)scratch;
   (void)error;
   (void)threads; /* without OpenMP */
-#ifdef _OPENMP
-#pragma omp parallel for schedule(static) num_threads(threads)
-#endif
+  BYOC_OMP(parallel for schedule(static) num_threads(threads))
   for (int64_t o = 0; o < panels * panel; ++o) {
     for (int64_t c = 0; c < channels; ++c) {
       float half[6][3], u[6][6];

@@ -31,20 +31,15 @@ static inline int64_t byoc_winograd_tiles(const byoc_winograd_params* w) {
   return w->images * ((w->out_height + w->m - 1) / w->m) * ((w->out_width + w->m - 1) / w->m);
 }
 
-/* Rows of V and M are a little longer than what they hold, so that they do not fall on the same
- * lines of the cache. */
 /* Bytes of packed weights that rarely stay in the last cache between two calls. */
 enum { BYOC_MANY_WEIGHTS = 16 << 20 };
 
+/* Rows of V and M are a little longer than what they hold, so that they do not fall on the same
+   lines of the cache. */
 enum { BYOC_ROW_GAP = 16, BYOC_CACHE_LINE_FLOATS = 16 };
 
 static inline int64_t byoc_row_floats(int64_t used) {
   return byoc_round_up(used, BYOC_CACHE_LINE_FLOATS) + BYOC_ROW_GAP;
-}
-
-/* Outputs in a panel of packed weights. */
-static inline int64_t byoc_winograd_panel(const byoc_winograd_params* w) {
-  return w->isa == BYOC_AVX512 ? 32 : 16;
 }
 
 /* Divides the work among threads: blocks of tiles whose V and M stay in the second-level cache, or,
@@ -52,8 +47,8 @@ static inline int64_t byoc_winograd_panel(const byoc_winograd_params* w) {
    that the weights are read once. */
 static inline void byoc_winograd_plan(byoc_winograd_params* w, int threads, int64_t cache_bytes) {
   const int64_t points = (int64_t)(w->m + 2) * (w->m + 2);
-  const int64_t rows = w->isa == BYOC_AVX512 ? 14 : 6; /* of a register block */
-  const int64_t panel = byoc_winograd_panel(w);
+  const int64_t rows = byoc_rows(w->isa);
+  const int64_t panel = byoc_panel(w->isa);
   const int64_t tiles = byoc_winograd_tiles(w);
   w->threads = threads;
   const int64_t outputs = byoc_round_up(w->outputs, panel);
@@ -86,7 +81,7 @@ static inline void byoc_winograd_plan(byoc_winograd_params* w, int threads, int6
 
 static inline size_t byoc_winograd_packed_bytes(const byoc_winograd_params* w) {
   const int64_t points = (int64_t)(w->m + 2) * (w->m + 2);
-  return (size_t)(points * w->channels * byoc_round_up(w->outputs, byoc_winograd_panel(w))) * 4;
+  return (size_t)(points * w->channels * byoc_round_up(w->outputs, byoc_panel(w->isa))) * 4;
 }
 
 static inline int64_t byoc_winograd_source_floats(const byoc_winograd_params* w) {
@@ -97,7 +92,7 @@ static inline int64_t byoc_winograd_source_floats(const byoc_winograd_params* w)
 static inline int64_t byoc_winograd_product_floats(const byoc_winograd_params* w) {
   const int64_t rows = w->over_outputs ? byoc_winograd_tiles(w) : w->tiles_at_once;
   const int64_t columns =
-      w->over_outputs ? w->outputs_at_once : byoc_round_up(w->outputs, byoc_winograd_panel(w));
+      w->over_outputs ? w->outputs_at_once : byoc_round_up(w->outputs, byoc_panel(w->isa));
   return (w->m + 2) * (w->m + 2) * rows * byoc_row_floats(columns);
 }
 

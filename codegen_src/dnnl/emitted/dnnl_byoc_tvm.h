@@ -8,7 +8,7 @@
 #include <dlfcn.h>
 #include <tvm/ffi/c_api.h>
 
-#include "dnnl_byoc_checksum.h"
+#include "byoc_checksum.h"
 #include "dnnl_byoc_runtime.h"
 
 #ifdef __cplusplus
@@ -183,7 +183,7 @@ BYOC_FUNCTION int dnnl_byoc_verify(const dnnl_byoc_signature* s, int index, cons
   char message[BYOC_ERROR_BYTES];
   int axis;
   for (axis = 0; axis < t->ndim; ++axis) bytes *= (size_t)t->shape[axis];
-  if (s->checksums[index] == 0 || dnnl_byoc_checksum(data, bytes) == s->checksums[index]) return 0;
+  if (s->checksums[index] == 0 || byoc_checksum(data, bytes) == s->checksums[index]) return 0;
   snprintf(message, sizeof(message),
            "the weights are damaged: constant %d \"%.80s\" has another checksum than when it was "
            "exported; export the model or copy it again",

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "dnnl_byoc_checksum.h"
+#include "byoc_checksum.h"
 #include "program.h"
 
 /* The whole file, which must have exactly this size; NULL after a message. */
@@ -39,7 +39,7 @@ static int check_weights(const char* path, const char* weights) {
   int i;
   for (i = 0; i < PROGRAM_CONSTANTS; ++i) {
     const program_tensor* t = &kConstants[i];
-    if (dnnl_byoc_checksum(weights + t->offset, t->bytes) == t->checksum) continue;
+    if (byoc_checksum(weights + t->offset, t->bytes) == t->checksum) continue;
     fprintf(stderr, "%s: damaged: constant %d has another checksum than when it was written\n",
             path, i);
     return 1;

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of the lowering that writes steps: their arguments, memory for values, and reorders.
+#include <algorithm>
+#include <cstring>
+
+#include "common/support/error.h"
+#include "dnnl/lowering.h"
+
+namespace tvm_byoc_dnnl {
+namespace {
+
+MemoryDesc Scratchpad(int64_t bytes) {
+  return bytes == 0 ? MemoryDesc() : Dense({bytes}, DType::kUInt8);
+}
+
+}  // namespace
+
+/// The place of a result: the one that was found for it, or new memory.
+Place Lowering::PlaceResult(int value, std::optional<Place> place, const MemoryDesc& md) {
+  if (!place) return Allocate(value, md);
+  place->md = md;
+  SetPlace(value, *place);
+  return *place;
+}
+
+void Lowering::EmitPrimitive(const Candidate& choice, const std::optional<Place>& place) {
+  std::vector<StepArg> args;
+  for (const OpArg& arg : choice.op.args) {
+    if (arg.IsInput()) args.push_back({arg.arg, PlaceIn(arg.value, QueryArg(choice.pd, arg.arg))});
+  }
+  for (size_t i = 0; i < choice.op.post_ops.size(); ++i) {
+    const PostOpDesc& post_op = choice.op.post_ops[i];
+    if (post_op.kind != PostOpDesc::Kind::kBinary) continue;
+    int arg = PostOpArg(i);
+    args.push_back({arg, PlaceIn(post_op.value, QueryArg(choice.pd, arg))});
+  }
+  for (const ScalingDesc& s : choice.op.scalings) {
+    auto add = [&](int attribute, int value) {
+      if (value >= 0)
+        args.push_back({attribute | s.arg, PlaceIn(value, Dense(shape(value), dtype(value)))});
+    };
+    add(DNNL_ARG_ATTR_SCALES, s.scale);
+    add(DNNL_ARG_ATTR_ZERO_POINTS, s.zero_point);
+  }
+  const int output = choice.op.Find(DNNL_ARG_DST)->value;
+  args.push_back({DNNL_ARG_DST, PlaceResult(output, place, QueryArg(choice.pd, DNNL_ARG_DST))});
+  AddStep(choice, std::move(args), /*conversion=*/false);
+}
+
+void Lowering::EmitCall(const Candidate& choice, const std::optional<Place>& place) {
+  const KernelCall& call = *choice.call;
+  auto is_sum = [&](const OpArg& arg) {  // its operand lies where the result will
+    for (size_t i = 0; i < choice.op.post_ops.size(); ++i) {
+      if (arg.arg == PostOpArg(i)) return choice.op.post_ops[i].kind == PostOpDesc::Kind::kSum;
+    }
+    return false;
+  };
+  Step step = KernelStep(*call.kernel, call.params);
+  step.impl = choice.impl;
+  step.op = choice.op;  // for reports
+  for (const OpArg& arg : call.args) {
+    Place at;
+    if (!arg.IsInput()) {
+      at = PlaceResult(arg.value, place, arg.md);
+    } else if (call.packing && call.packing->arg == arg.arg) {
+      at = PackFor(*call.packing, arg);
+    } else if (is_sum(arg)) {
+      at = *place;
+      at.md = arg.md;
+    } else {
+      at = PlaceIn(arg.value, arg.md);
+    }
+    step.args.push_back({arg.arg, at});
+  }
+  AddStep(std::move(step), Scratchpad(call.scratch_bytes));
+}
+
+/// A constant in the form that a kernel makes of it once; plans for other shapes share it.
+Place Lowering::PackFor(const KernelCall::Packing& packing, const OpArg& arg) {
+  const MemoryDesc md = Dense({packing.bytes}, DType::kUInt8);
+  const bool of_graph = arg.value < static_cast<int>(graph_.tensors.size());
+  const Place packed{
+      AddBuffer(/*constant=*/true, packing.bytes, {of_graph ? arg.value : -1, md, packing.kernel}),
+      0, md};
+  Step step = KernelStep(*packing.kernel, packing.params);
+  step.conversion = true;
+  step.args = {{DNNL_ARG_FROM, PlaceIn(arg.value, arg.md)}, {DNNL_ARG_TO, packed}};
+  AddStep(std::move(step), MemoryDesc());
+  return packed;
+}
+
+Place Lowering::NewPlace(int value, const MemoryDesc& md) {
+  Place place{-1, 0, md};
+  std::optional<Place> output = OutputPlace(value);
+  if (output && SameLayout(output->md, md)) {
+    place.buffer = output->buffer;
+    output_written_[destinations_[value]->output] = true;
+  } else {
+    bool of_graph = value < static_cast<int>(graph_.tensors.size());
+    place.buffer = AddBuffer(values_[value].constant, static_cast<int64_t>(md.get_size()),
+                             {of_graph ? value : -1, md});
+  }
+  return place;
+}
+
+Place Lowering::Allocate(int value, const MemoryDesc& md) {
+  Place place = NewPlace(value, md);
+  SetPlace(value, place);
+  return place;
+}
+
+int Lowering::AddBuffer(bool constant, int64_t bytes, PackedKey key) {
+  Buffer buffer;
+  buffer.bytes = bytes;
+  if (constant) {
+    buffer.home = Home::kPacked;
+    buffer.index = static_cast<int>(program_.packed.size());
+    program_.packed.push_back(std::move(key));
+  }
+  program_.buffers.push_back(buffer);
+  return static_cast<int>(program_.buffers.size()) - 1;
+}
+
+bool Lowering::AllConstant(const std::vector<StepArg>& args) const {
+  return std::all_of(args.begin(), args.end(), [&](const StepArg& arg) {
+    Home home = program_.buffers[arg.place.buffer].home;
+    return home == Home::kConstant || home == Home::kPacked;
+  });
+}
+
+void Lowering::AddStep(const Candidate& choice, std::vector<StepArg> args, bool conversion) {
+  Step step;
+  step.node = current_node_;
+  step.op = choice.op;
+  step.pd = choice.pd;
+  step.impl = choice.impl;
+  step.conversion = conversion;
+  step.args = std::move(args);
+  AddStep(std::move(step), choice.pd.query_md(dnnl::query::scratchpad_md));
+}
+
+void Lowering::AddStep(Step step, const MemoryDesc& scratchpad) {
+  const bool init = AllConstant(step.args);
+  step.fault = fault_;
+  if (scratchpad.get_size() > 0) {
+    int buffer = AddBuffer(init, static_cast<int64_t>(scratchpad.get_size()), {-1, scratchpad});
+    step.args.push_back({DNNL_ARG_SCRATCHPAD, {buffer, 0, scratchpad}});
+  }
+  (init ? program_.init : program_.steps).push_back(std::move(step));
+}
+
+Place Lowering::PlaceIn(int value, const MemoryDesc& md) {
+  for (const Place& place : values_[value].places) {
+    if (SameLayout(place.md, md)) return place;
+  }
+  Place to = NewPlace(value, md);
+  Copy(value, value, to);
+  SetPlace(value, to);
+  return to;
+}
+
+void Lowering::Copy(int from, int into, const Place& part) {
+  OpDesc op;
+  op.kind = dnnl::primitive::kind::reorder;
+  const Place source = Primary(from);
+  op.args = {{DNNL_ARG_FROM, from, source.md}, {DNNL_ARG_TO, into, part.md}};
+  Candidate choice = Choose({op});
+  if (!choice.pd) {
+    Fail(ErrorKind::kUnsupported, "oneDNN cannot reorder ", ToString(source.md), " to ",
+         ToString(part.md));
+  }
+  AddStep(choice, {{DNNL_ARG_FROM, source}, {DNNL_ARG_TO, part}}, /*conversion=*/true);
+}
+
+Step Lowering::KernelStep(const Kernel& kernel, std::vector<int64_t> params) const {
+  Step step;
+  step.node = current_node_;
+  step.impl = kernel.name;
+  step.kernel = &kernel;
+  step.params = std::move(params);
+  return step;
+}
+
+void Lowering::EmitKernel(const Kernel& kernel, std::vector<int64_t> params,
+                          const std::vector<OpArg>& args, int64_t scratch_bytes) {
+  EmitKernel(KernelStep(kernel, std::move(params)), args, scratch_bytes);
+}
+
+void Lowering::EmitKernel(Step step, const std::vector<OpArg>& args, int64_t scratch_bytes) {
+  step.node = current_node_;
+  for (const OpArg& arg : args) {
+    step.args.push_back(
+        {arg.arg, arg.IsInput() ? PlaceIn(arg.value, arg.md) : Allocate(arg.value, arg.md)});
+  }
+  AddStep(std::move(step), Scratchpad(scratch_bytes));
+}
+
+int Lowering::Pack(const Kernel& kernel, std::vector<int64_t> params,
+                   const std::vector<OpArg>& args, int tensor, int64_t bytes) {
+  const int packed = NewValue({bytes}, DType::kUInt8, /*constant=*/true);
+  const MemoryDesc md = Dense({bytes}, DType::kUInt8);
+  SetPlace(packed, {AddBuffer(/*constant=*/true, bytes, {tensor, md, &kernel}), 0, md});
+  Step step = KernelStep(kernel, std::move(params));
+  step.conversion = true;
+  for (const OpArg& arg : args) step.args.push_back({arg.arg, PlaceIn(arg.value, arg.md)});
+  step.args.push_back({DNNL_ARG_DST, Primary(packed)});
+  AddStep(std::move(step), MemoryDesc());
+  return packed;
+}
+
+void Lowering::Fill(int value, const std::string& element) {
+  const Place& place = Primary(value);
+  Step step = KernelStep(
+      kFill, {static_cast<int64_t>(place.md.get_size()), static_cast<int64_t>(element.size()), 0});
+  std::memcpy(&step.params.back(), element.data(), element.size());
+  step.args = {{DNNL_ARG_DST, place}};
+  AddStep(std::move(step), MemoryDesc());
+}
+
+}  // namespace tvm_byoc_dnnl
