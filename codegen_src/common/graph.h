@@ -37,7 +37,7 @@ int64_t SizeOf(DType dtype);
 struct Attrs {
   Dims strides, dilations, pad_begin, pad_end, kernel, axes, begin, steps;
   int64_t axis = 0, group_size = 0, local_size = 0;
-  double alpha = 0, beta = 0, k = 0, p = 0, epsilon = 0, value = 0;
+  double alpha = 0, beta = 0, k = 0, p = 0, epsilon = 0, value = 0, scale = 1;
   std::string alg;
 };
 

@@ -62,6 +62,7 @@ const AttrField& FieldOf(const std::string& attr) {
       {"p", {nullptr, nullptr, &Attrs::p}},
       {"epsilon", {nullptr, nullptr, &Attrs::epsilon}},
       {"value", {nullptr, nullptr, &Attrs::value}},
+      {"scale", {nullptr, nullptr, &Attrs::scale}},
   };
   return fields.at(attr);
 }

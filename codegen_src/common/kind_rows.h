@@ -216,3 +216,29 @@ KIND(CompressedMatmul, "compressed_matmul", 3, 4, "group_size", "", {
          "a source and an output float32");
   c.NeedOut({src[0], weights[0]});
 })
+
+KIND(Attention, "attention", 3, 4, "alg scale", "accurate no_nan", {
+  const Dims& query = c.In(0);
+  const Dims& key = c.In(1);
+  const Dims& value = c.In(2);
+  const size_t rank = query.size();
+  c.Need((rank == 3 || rank == 4) && key.size() == rank && value.size() == rank,
+         "queries, keys and values of one rank, 3 or 4");
+  Dims keys = {query[0], key[rank - 2], query[rank - 1]};
+  Dims values = {query[0], key[rank - 2], value[rank - 1]};
+  Dims expected = {query[0], query[rank - 2], value[rank - 1]};
+  Dims scores = {query[0], query[rank - 2], key[rank - 2]};
+  if (rank == 4) {
+    c.Need(
+        query[1] < 0 || key[1] < 0 || query[1] == key[1] || (key[1] > 0 && query[1] % key[1] == 0),
+        "as many heads of queries as of keys, or a multiple of them");
+    for (Dims* dims : {&keys, &values}) dims->insert(dims->begin() + 1, key[1]);
+    for (Dims* dims : {&expected, &scores}) dims->insert(dims->begin() + 1, query[1]);
+  }
+  c.NeedShape("keys", key, keys);
+  c.NeedShape("values", value, values);
+  if (c.OwnInputs() == 4) c.NeedBroadcast("bias", c.In(3), scores);
+  for (int i = 0; i < c.OwnInputs(); ++i) c.Need(c.InDType(i) == DType::kFloat32, "inputs float32");
+  c.Need(c.OutDType() == DType::kFloat32, "an output float32");
+  c.NeedOut(expected);
+})

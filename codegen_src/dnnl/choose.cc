@@ -227,6 +227,11 @@ std::optional<Place> Lowering::OutputPlace(int value) const {
   return Place{buffer, 0, md};
 }
 
+std::optional<MemoryDesc> Lowering::OutputLayout(int value) const {
+  const std::optional<Place> place = OutputPlace(value);
+  return place ? std::optional<MemoryDesc>(place->md) : std::nullopt;
+}
+
 /// Whether this node or a later one reads what lies in a buffer.
 bool Lowering::IsReadFrom(int buffer) const {
   return std::any_of(values_.begin(), values_.end(), [&](const Value& value) {

@@ -17,6 +17,7 @@ struct Rates {
   const char* family;
   byoc_isa isa;
   double products, vectors, weights, far_weights, bytes, reordered;
+  double start = 0;  // seconds in any case
 };
 
 /// Two threads of a Cascade Lake at 2.5 GHz. The first row of a family and an instruction set.
@@ -32,6 +33,12 @@ constexpr Rates kRates[] = {
     {"matmul_wide", BYOC_AVX2, 17e-12, 0, 18e-12, 39e-12, 0, 1e-10},
     {"matmul_flat", BYOC_AVX2, 25e-12, 0, 21e-12, 40e-12, 0, 1e-10},
     {"matmul", BYOC_AVX2, 12.6e-12, 0, 18e-12, 39e-12, 0, 1e-10},
+    {"attention", BYOC_AVX512, 19.5e-12, 1.2e-9, 0, 0, 0, 1e-10, 40e-6},
+    {"attention", BYOC_AVX2, 35e-12, 0.8e-9, 0, 0, 0, 1e-10, 40e-6},
+    {"attention_few", BYOC_AVX512, 140e-12, 0, 0, 0, 0, 1e-10, 25e-6},
+    {"attention_few", BYOC_AVX2, 180e-12, 0, 0, 0, 0, 1e-10, 25e-6},
+    {"attention_steps", BYOC_AVX512, 22e-12, 0.15e-9, 0, 0, 0, 1e-10, 55e-6},
+    {"attention_steps", BYOC_AVX2, 38e-12, 0.11e-9, 0, 0, 0, 1e-10, 55e-6},
     {"", BYOC_AVX512, 10e-12, 0, 0, 0, 1e-10, 1e-10},
     {"", BYOC_AVX2, 20e-12, 0, 0, 0, 1e-10, 1e-10},
 };
@@ -52,6 +59,7 @@ std::string FamilyOfMatmul(const Candidate& candidate) {
 std::string FamilyOf(const Candidate& candidate) {
   if (candidate.call) return candidate.call->kernel->name;
   if (candidate.op.kind == PrimitiveKind::matmul) return FamilyOfMatmul(candidate);
+  if (candidate.op.kind == PrimitiveKind::undef) return candidate.impl;  // of several primitives
   return candidate.op.kind == PrimitiveKind::convolution ? "convolution" : "";
 }
 
@@ -79,7 +87,7 @@ double DefaultCost(const Candidate& candidate) {
   const double seconds = work.products * rates.products + work.vectors * rates.vectors + weights +
                          work.bytes * rates.bytes;
   return (IsReference(candidate.impl) ? kReference : 1) * seconds +
-         work.reordered * rates.reordered;
+         work.reordered * rates.reordered + rates.start;
 }
 
 std::string WorkloadKey(const OpDesc& op) {

@@ -165,6 +165,20 @@ void Lowering::LowerNode(const Node& node) {
   Restore(last_uses);
 }
 
+void Lowering::LowerInSteps(const std::vector<Node>& nodes) {
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    LastUses last_uses;
+    for (size_t later = i + 1; later < nodes.size(); ++later) {  // must find what they read
+      for (int input : nodes[later].inputs) {
+        last_uses.emplace_back(input, values_[input].last_use);
+        values_[input].last_use = std::max(values_[input].last_use, current_node_ + 1);
+      }
+    }
+    LowerNode(nodes[i]);
+    Restore(last_uses);
+  }
+}
+
 /// The node and its first `count` post-ops as one primitive, then the others; false if there is no
 /// implementation of that.
 bool Lowering::EmitFused(const Node& node, size_t count) {

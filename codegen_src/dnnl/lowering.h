@@ -101,6 +101,15 @@ class Lowering {
   /// reference one that `accept_reference` rules out.
   bool Emit(const std::vector<OpDesc>& descriptions, bool accept_reference);
 
+  /// Lowers nodes that together do what the current node does; values beside the graph's tensors
+  /// connect them.
+  void LowerInSteps(const std::vector<Node>& nodes);
+
+  double Cost(const Candidate& candidate) const { return cost_(candidate); }
+
+  /// The layout that the caller's output expects of a value, if the value goes there.
+  std::optional<MemoryDesc> OutputLayout(int value) const;
+
   /// `value` lies here (a view of another value's place).
   void SetPlace(int value, Place place) { values_[value].places.push_back(std::move(place)); }
 

@@ -5,7 +5,7 @@
    summed up of the values is kept in the measure of the largest score so far, and divided by the
    sum of all shares at the end. Rows of queries that share keys and values (of several heads, too)
    are multiplied together by packed blocks; a few of them read keys and values where they lie. A
-   row that sees no key is NaN.
+   row that sees no key is NaN, or 0 with `no_nan`.
 
    C99 that is C++17 as well, for GCC and Clang on x86-64: the library is built from this file, and
    emitted source includes it. Compilers may contract a * b + c differently; the same compiler gives

@@ -218,7 +218,12 @@ BYOC_NO_INLINE void BYOC_NAME(attention_part)(const byoc_attention_params* p, in
     const float* from = results + (row - first_row) * room.result_row;
     float* to =
         dst + (head * group + row / p->queries) * p->dst.head + row % p->queries * p->dst.row;
-    const BYOC_VEC sum = BYOC_NAME(set)(sums[row - first_row]);
+    const float total = sums[row - first_row];
+    if (p->no_nan && !(total > 0)) {
+      memset(to, 0, (size_t)p->value_width * 4);
+      continue;
+    }
+    const BYOC_VEC sum = BYOC_NAME(set)(total);
     for (int64_t i = 0; i < p->value_width; i += BYOC_LANES) {
       const int lanes = (int)byoc_min(BYOC_LANES, p->value_width - i);
       BYOC_NAME(store_some)(to + i, BYOC_NAME(load)(from + i) / sum, lanes);

@@ -33,6 +33,7 @@ typedef struct __attribute__((may_alias)) byoc_attention_params {
   int64_t mask;               /* byoc_attention_mask */
   int64_t has_bias;
   int64_t has_length;
+  int64_t no_nan; /* a row without a share for any key is 0, else NaN */
   byoc_attention_strides query, key, value, bias, dst;
   int64_t threads; /* that there is scratch memory for */
 } byoc_attention_params;

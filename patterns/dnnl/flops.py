@@ -20,4 +20,6 @@ def primitive_flops(kind: str, layouts: Sequence[str]) -> int:
         return 2 * math.prod(dims[0]) * math.prod(dims[1]) // max(dims[0][1], 1)
     if kind in ("matmul", "compressed_matmul"):
         return 2 * result * dims[0][-1]
+    if kind == "attention":
+        return 2 * math.prod(dims[0][:-1]) * dims[1][-2] * (dims[0][-1] + dims[-1][-1])
     return 0 if kind in ("reorder", "concat", "fill", "shuffle") else max(math.prod(d) for d in dims)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from ...lower.graph import Node, PortableGraph, PostOp
 from .bfloat16 import compute_in_bfloat16
+from .fuse_attention import fuse_attention
 from .merge_matmuls import merge_matmuls
 from .nan import keep_nan_of_bounds, keep_nan_of_softmax
 from .native import probe_fused
@@ -54,6 +55,7 @@ def fuse_post_ops(graph: PortableGraph) -> PortableGraph:
     sink_views(graph)
     read_integers(graph)
     compute_in_bfloat16(graph)
+    fuse_attention(graph)
     keep_nan_of_softmax(graph)
     keep_nan_of_bounds(graph)
     _fuse_all(graph)

@@ -345,6 +345,16 @@ def compressed_matmul(inputs: list, a: dict, shape: Any) -> np.ndarray:
     return x @ (centred * scales[..., None]).reshape(stored.shape).T
 
 
+def attention(inputs: list, a: dict, shape: Any) -> np.ndarray:
+    query, key, value, *bias = inputs
+    if query.ndim == 4:
+        key, value = (np.repeat(x, query.shape[1] // key.shape[1], 1) for x in (key, value))
+    scores = query @ np.swapaxes(key, -1, -2) * a["scale"] + (bias[0] if bias else 0)
+    shares = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
+    shares = shares / shares.sum(-1, keepdims=True)
+    return (np.where(np.isnan(shares), 0, shares) if a["alg"] == "no_nan" else shares) @ value
+
+
 KINDS = {
     "convolution": convolution,
     "deconvolution": deconvolution,
@@ -369,4 +379,5 @@ KINDS = {
     "pad": pad,
     "gather": gather,
     "compressed_matmul": compressed_matmul,
+    "attention": attention,
 }

@@ -109,7 +109,12 @@ REFUSE = [
 @pytest.mark.parametrize("case", ACCEPT)
 def test_accepted(case):
     case.offloads().matches()
-    assert {kind for kind, _ in case.nodes()} <= {"matmul", "softmax", "binary", "eltwise"}
+    kinds = {kind for kind, _ in case.nodes()}
+    in_float32 = all(operand.dtype == "float32" for operand in case.operands)
+    if in_float32:
+        assert "attention" in kinds and kinds <= {"attention", "binary"}
+    else:
+        assert kinds <= {"matmul", "softmax", "binary", "eltwise"}
 
 
 @pytest.mark.parametrize(("case", "reason"), REFUSE)
@@ -128,7 +133,7 @@ def _reorders(case):
 @pytest.mark.parametrize("extra", [(), (data(1, 1, 16, 32),)], ids=["plain", "bias"])
 def test_nothing_is_copied(extra):
     case = Case(attend(), (*operands(1, 16, 32, 4, 64, 64), *extra), reference)
-    case.becomes(("matmul", ["linear", *["add"] * len(extra)]), "softmax", "matmul")
+    case.becomes("attention")
     assert _reorders(case) == 0
 
 
@@ -192,3 +197,43 @@ def test_the_decomposed_forms_are_one_region(form):
     function, args = DECOMPOSED[form]
     case = Case(function, args, within=5e-5).offloads().matches()
     assert len(case.regions) == 1
+    kinds = [kind for kind, _ in case.nodes()]
+    is_attention = form in ("bert", "grouped")  # the others select scores, which is no addition
+    assert kinds.count("attention") == is_attention and kinds.count("softmax") == (not is_attention)
+    assert form != "grouped" or "expand" not in kinds  # the heads of keys are read as they are
+
+
+def _raw(q, k):
+    return op.matmul(heads(q), heads(k, (0, 2, 3, 1)))
+
+
+#: what looks like attention but is not; each differs from it in one thing
+UNLIKE = {
+    "the shares are read twice": lambda q, k, v: op.add(
+        context(shares := nn.softmax(_raw(q, k)), v), op.sum(shares, None, keepdims=False)
+    ),
+    "the scores are returned": lambda q, k, v: relax.Tuple([scores := _raw(q, k), context(nn.softmax(scores), v)]),
+    "softmax over the queries": lambda q, k, v: context(nn.softmax(_raw(q, k), axis=2), v),
+    "log_softmax": lambda q, k, v: context(nn.log_softmax(_raw(q, k)), v),
+    "a number is added": lambda q, k, v: context(nn.softmax(op.exp(op.add(_raw(q, k), number(0.5)))), v),
+    "the shares are scaled": lambda q, k, v: context(op.multiply(nn.softmax(_raw(q, k)), number(2.0)), v),
+    "the scores are masked after the softmax": lambda q, k, v: context(op.add(nn.softmax(_raw(q, k)), number(-0.1)), v),
+}
+
+
+@pytest.mark.parametrize("form", UNLIKE)
+def test_what_is_no_attention_stays_apart(form):
+    case = Case(UNLIKE[form], (X, X, X), within=5e-5).offloads().matches()
+    assert "attention" not in [kind for kind, _ in case.nodes()]
+
+
+def without_nan(q, k, v, mask):
+    """Rows whose keys are all masked count as 0, as torch exports scaled_dot_product_attention."""
+    shares = nn.softmax(op.add(_raw(q, k), mask))
+    return context(op.where(op.isnan(shares), number(0.0), shares), v)
+
+
+def test_masked_rows_count_as_zero():
+    mask = np.where(np.arange(64).reshape(1, 1, 8, 8) % 8 < np.arange(8)[:, None], 0.0, -np.inf)  # row 0: no key
+    case = Case(without_nan, (X, X, X, data(values=mask)), within=5e-5).offloads().matches()
+    assert [kind for kind, _ in case.nodes()].count("attention") == 1

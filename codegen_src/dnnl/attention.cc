@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention by a kernel of ours, which keeps the scores in the cache, or by two products and a
+// softmax: whichever costs less.
+#include <omp.h>
+
+#include "dnnl/kernel_call.h"
+#include "dnnl/kinds.h"
+#include "kernels/byoc_attention_plan.h"
+#include "kernels/kernels.h"
+
+namespace tvm_byoc_dnnl {
+namespace {
+
+constexpr int kBias = 3;  // the input
+
+bool HasBias(const NodeView& n) { return n.OwnInputs() > kBias; }
+
+/// Rank 3 has one head.
+Dims WithHeads(Dims dims) {
+  if (dims.size() == 3) dims.insert(dims.begin() + 1, 1);
+  return dims;
+}
+
+/// Strides as the kernel takes them; 0 along the axes that an operand has only one element of.
+byoc_attention_strides StridesOf(const MemoryDesc& md) {
+  const Dims dims = WithHeads(md.get_dims());
+  const Dims strides = WithHeads(md.get_strides());
+  auto of = [&](int axis) { return dims[axis] == 1 ? 0 : strides[axis]; };
+  return {of(0), of(1), of(2)};
+}
+
+/// The layout of an input if its rows are dense there, else row-major.
+MemoryDesc DenseRows(const NodeView& n, int value) {
+  const MemoryDesc& md = n.lowering.Layout(value);
+  const bool is_dense =
+      IsStrided(md) && (md.get_strides().back() == 1 || md.get_dims().back() == 1);
+  return is_dense ? md : Dense(n.lowering.shape(value), DType::kFloat32);
+}
+
+/// The heads of a row side by side, as whoever joins them reads them.
+MemoryDesc ResultLayout(const NodeView& n) {
+  const Dims& shape = n.OutShape();
+  if (std::optional<MemoryDesc> wanted = n.lowering.OutputLayout(n.output)) {
+    if (wanted->get_strides().back() == 1 || shape.back() == 1) return *wanted;
+  }
+  if (shape.size() == 3) return Dense(shape, DType::kFloat32);
+  return Ordered(shape, DType::kFloat32, {0, 2, 1, 3});
+}
+
+byoc_attention_params SizesOf(const NodeView& n) {
+  const Dims query = WithHeads(n.Shape(0)), key = WithHeads(n.Shape(1));
+  byoc_attention_params p{};
+  p.isa = KernelIsa().value_or(BYOC_AVX2);
+  p.batch = query[0];
+  p.heads = query[1];
+  p.key_heads = key[1];
+  p.queries = query[2];
+  p.keys = key[2];
+  p.width = query[3];
+  p.value_width = n.Shape(2).back();
+  p.scale = n.a.scale;
+  p.mask = BYOC_ALL_KEYS;
+  p.has_bias = HasBias(n);
+  p.no_nan = n.a.alg == "no_nan";
+  p.threads = omp_get_max_threads();
+  return p;
+}
+
+/// What either way has to do: products, for which keys and values must be read or packed.
+Candidate Described(const byoc_attention_params& p, const char* impl) {
+  Candidate candidate;
+  candidate.impl = impl;
+  const auto width = static_cast<double>(p.width + p.value_width);
+  const auto keys = static_cast<double>(p.batch) * static_cast<double>(p.keys);
+  candidate.work.products = keys * static_cast<double>(p.heads * p.queries) * width;
+  candidate.work.vectors = keys * static_cast<double>(p.key_heads) * width;
+  return candidate;
+}
+
+/// The kernel reads keys and values where they lie for a few rows, and packs them for more.
+Candidate DescribeKernel(const NodeView& n, const byoc_attention_params& p) {
+  const bool few = byoc_attention_rows(&p) <= BYOC_ATTENTION_FEW;
+  Candidate candidate = Described(p, few ? "attention_few" : "attention");
+  for (int i = 0; i < n.OwnInputs(); ++i) {
+    const MemoryDesc md = DenseRows(n, n.In(i));
+    if (!SameLayout(md, n.lowering.Layout(n.In(i))))
+      candidate.work.reordered += static_cast<double>(md.get_size());
+  }
+  return candidate;
+}
+
+/// The products need keys and values for each head.
+Candidate DescribeSteps(const byoc_attention_params& p) {
+  Candidate candidate = Described(p, "attention_steps");
+  if (p.heads != p.key_heads)
+    candidate.work.reordered =
+        4 * candidate.work.vectors * static_cast<double>(p.heads / p.key_heads);
+  return candidate;
+}
+
+void EmitKernel(const NodeView& n, byoc_attention_params p) {
+  Lowering& l = n.lowering;
+  std::vector<OpArg> args = {{DNNL_ARG_SRC_0, n.In(0), DenseRows(n, n.In(0))},
+                             {DNNL_ARG_SRC_1, n.In(1), DenseRows(n, n.In(1))},
+                             {DNNL_ARG_SRC_2, n.In(2), DenseRows(n, n.In(2))}};
+  p.query = StridesOf(args[0].md);
+  p.key = StridesOf(args[1].md);
+  p.value = StridesOf(args[2].md);
+  if (HasBias(n)) {
+    int bias = n.In(kBias);
+    Dims shape = n.Shape(kBias);
+    if (shape.back() != p.keys) {
+      shape.back() = p.keys;
+      bias = Expanded(&l, bias, shape);
+    }
+    args.push_back({DNNL_ARG_BIAS, bias, DenseRows(n, bias)});
+    p.bias = StridesOf(args.back().md);
+  }
+  args.push_back({DNNL_ARG_DST, n.output, ResultLayout(n)});
+  p.dst = StridesOf(args.back().md);
+  Step step;
+  step.impl = p.isa == BYOC_AVX512 ? "attention:avx512_core" : "attention:avx2";
+  step.kernel = &kAttention;
+  Append(p, &step.params);
+  l.EmitKernel(std::move(step), args, static_cast<int64_t>(byoc_attention_scratch_bytes(&p)));
+}
+
+/// Keys or values with a head for each of the queries'.
+int ForEachHead(const NodeView& n, int value, int64_t heads) {
+  Lowering& l = n.lowering;
+  const Dims shape = l.shape(value);
+  if (shape.size() == 3 || shape[1] == heads) return value;
+  const int apart = l.Reshaped(value, {shape[0], shape[1], 1, shape[2], shape[3]});
+  const int wide = Expanded(&l, apart, {shape[0], shape[1], heads / shape[1], shape[2], shape[3]});
+  return l.Reshaped(wide, {shape[0], heads, shape[2], shape[3]});
+}
+
+Node NewNode(Kind kind, std::vector<int> inputs, int output) {
+  Node node;
+  node.kind = kind;
+  node.own_inputs = static_cast<int>(inputs.size());
+  node.inputs = std::move(inputs);
+  node.scalings.resize(node.inputs.size());
+  node.output = output;
+  return node;
+}
+
+PostOp Eltwise(const char* alg, double alpha) {
+  PostOp op;
+  op.alg = alg;
+  op.alpha = alpha;
+  return op;
+}
+
+/// softmax(scale * query x key' + bias) x value, each by the implementation that is chosen for it.
+void EmitSteps(const NodeView& n) {
+  Lowering& l = n.lowering;
+  const Dims& out = n.OutShape();
+  const auto rank = static_cast<int64_t>(out.size());
+  const int64_t heads = WithHeads(n.Shape(0))[1];
+  const int key = ForEachHead(n, n.In(1), heads), value = ForEachHead(n, n.In(2), heads);
+  Dims axes, transposed = l.shape(key), shape = out;
+  for (int64_t axis = 0; axis < rank; ++axis) axes.push_back(axis);
+  std::swap(axes[rank - 2], axes[rank - 1]);
+  std::swap(transposed[rank - 2], transposed[rank - 1]);
+  shape.back() = transposed.back();
+  auto made = [&](const Dims& dims) { return l.NewValue(dims, DType::kFloat32, false); };
+
+  Node permute = NewNode(Kind::kPermute, {key}, made(transposed));
+  permute.attrs.axes = axes;
+  Node scores = NewNode(Kind::kMatmul, {n.In(0), permute.output}, made(shape));
+  if (n.a.scale != 1) scores.post_ops.push_back(Eltwise("linear", n.a.scale));
+  if (HasBias(n)) {
+    PostOp add;
+    add.binary = true;
+    add.alg = "add";
+    add.input = static_cast<int>(scores.inputs.size());
+    scores.inputs.push_back(n.In(kBias));
+    scores.scalings.emplace_back();
+    scores.post_ops.push_back(add);
+  }
+  Node shares = NewNode(Kind::kSoftmax, {scores.output}, made(shape));
+  shares.attrs.alg = "accurate";
+  shares.attrs.axis = rank - 1;
+  if (n.a.alg == "no_nan") shares.post_ops.push_back(Eltwise("relu", 0));
+  const Node result = NewNode(Kind::kMatmul, {shares.output, value}, n.output);
+  l.LowerInSteps({permute, scores, shares, result});
+}
+
+}  // namespace
+
+static void LowerAttention(const NodeView& n) {
+  const byoc_attention_params p = SizesOf(n);
+  const Lowering& l = n.lowering;
+  const bool is_kernel = KernelIsa().has_value() && p.width > 0 && p.keys > 0 && p.key_heads > 0 &&
+                         l.Cost(DescribeKernel(n, p)) < l.Cost(DescribeSteps(p));
+  is_kernel ? EmitKernel(n, p) : EmitSteps(n);
+}
+
+const KindRow kAttentionRow = {nullptr, LowerAttention};
+
+}  // namespace tvm_byoc_dnnl

@@ -1,0 +1,113 @@
+"""The kind ``attention``: by the kernel and in steps, against NumPy in float64."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.unit.graph_reference import GraphBuilder
+from tests.unit.test_native_kinds import check, execute, probe, run_emitted, single
+from tvm_byoc_dnnl.errors import GraphError
+
+pytestmark = pytest.mark.native
+
+#: query, key, value, bias or None → whether few or many rows, by the kernel where this CPU has AVX2
+SHAPES = {
+    "one token": ([(1, 4, 1, 16), (1, 4, 37, 16), (1, 4, 37, 16)], True),
+    "one token, grouped heads": ([(2, 6, 1, 8), (2, 2, 37, 8), (2, 2, 37, 5)], True),
+    "one token with a bias": ([(1, 4, 1, 16), (1, 4, 600, 16), (1, 4, 600, 16), (1, 1, 1, 600)], True),
+    "one head": ([(3, 1, 7), (3, 29, 7), (3, 29, 3), (3, 1, 29)], True),
+    "many keys": ([(1, 2, 900, 16), (1, 2, 900, 16), (1, 2, 900, 24)], True),
+    "few keys": ([(1, 12, 64, 64)] * 3, False),
+    "few keys, grouped heads": ([(1, 6, 40, 8), (1, 2, 33, 8), (1, 2, 33, 5), (1, 6, 40, 33)], True),
+    "a bias for each row": ([(1, 4, 1, 16), (1, 4, 50, 16), (1, 4, 50, 16), (1, 4, 1, 1)], True),
+    "no keys": ([(1, 2, 3, 8), (1, 2, 0, 8), (1, 2, 0, 8)], False),
+    "no queries": ([(1, 2, 0, 8), (1, 2, 5, 8), (1, 2, 5, 8)], False),
+    "no width": ([(1, 2, 3, 0), (1, 2, 5, 0), (1, 2, 5, 8)], False),
+}
+
+
+def attention(shapes, *, scale=0.25, alg="accurate"):
+    return single("attention", shapes, (*shapes[0][:-1], shapes[2][-1]), scale=scale, alg=alg)
+
+
+@pytest.mark.parametrize("case", SHAPES)
+def test_shapes(case):
+    shapes, is_kernel = SHAPES[case]
+    g, arguments = attention(shapes)
+    if os.environ.get("ONEDNN_MAX_CPU_ISA", "") not in ("SSE41", "AVX"):
+        impls = [node["impl"] for node in probe(g)["nodes"]]
+        assert impls[0].startswith("attention:") == is_kernel, impls
+    check(g, arguments)
+
+
+def _masked(alg: str, keys: int):
+    g, arguments = attention([(1, 2, 3, 8), (1, 2, keys, 8), (1, 2, keys, 8), (1, 1, 3, keys)], alg=alg)
+    arguments[3][:, :, 0] = -np.inf  # a row without a key
+    arguments[3][:, :, 1, ::2] = -np.inf
+    arguments[0][0, 1, 2, 3] = np.nan  # and one that is NaN
+    return g, arguments
+
+
+@pytest.mark.parametrize("keys", [9, 600])
+@pytest.mark.parametrize("alg", ["accurate", "no_nan"])
+def test_rows_without_a_key(alg, keys):
+    g, arguments = _masked(alg, keys)
+    (got,) = execute(g, arguments)
+    without = [(0, 0, 0), (0, 1, 0), (0, 1, 2)]
+    for row in without:
+        assert (got[row] == 0).all() if alg == "no_nan" else np.isnan(got[row]).all()
+    assert np.isfinite(got).sum() == got.size - (0 if alg == "no_nan" else len(without) * 8)
+    check(g, arguments)
+
+
+@pytest.mark.parametrize("case", ["one token, grouped heads", "few keys, grouped heads"])
+def test_emitted_source_gives_the_same(case, tmp_path):
+    g, arguments = attention(SHAPES[case][0])
+    np.testing.assert_allclose(run_emitted(g, arguments, tmp_path)[0], execute(g, arguments)[0], 1e-5, 1e-6)
+
+
+def test_the_heads_of_a_row_are_joined_without_a_copy():
+    g = GraphBuilder()
+    ids = [g.input((1, 5, 4, 16)), *(g.input((1, 700, 4, 16)) for _ in range(2))]
+    heads = [g.node("permute", [i], (1, 4, n, 16), axes=[0, 2, 1, 3]) for i, n in zip(ids, (5, 700, 700), strict=True)]
+    mixed = g.node("attention", heads, (1, 4, 5, 16), scale=0.25, alg="accurate")
+    rows = g.node("reshape", [g.node("permute", [mixed], (1, 5, 4, 16), axes=[0, 2, 1, 3])], (5, 64))
+    g.outputs = [g.node("eltwise", [rows], (5, 64), alg="relu", alpha=0.0, beta=0.0)]
+    assert probe(g)["reorders"] == 0 or "attention" not in probe(g)["nodes"][3]["impl"]
+
+
+BAD = {
+    "another width": [(1, 2, 3, 8), (1, 2, 5, 9), (1, 2, 5, 8)],
+    "another number of keys": [(1, 2, 3, 8), (1, 2, 5, 8), (1, 2, 6, 8)],
+    "heads that are no multiple": [(1, 3, 3, 8), (1, 2, 5, 8), (1, 2, 5, 8)],
+    "another rank": [(1, 2, 3, 8), (1, 5, 8), (1, 2, 5, 8)],
+    "rank 2": [(3, 8), (5, 8), (5, 8)],
+    "a bias that does not broadcast": [(1, 2, 3, 8), (1, 2, 5, 8), (1, 2, 5, 8), (1, 2, 4, 5)],
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_graphs_are_refused(case):
+    with pytest.raises(GraphError, match="attention"):
+        execute(*attention(BAD[case]))
+
+
+_WITHOUT_AVX2 = """
+from tests.unit.test_native_attention import SHAPES, _masked, attention, check, probe
+for shapes, _ in SHAPES.values():
+    g, arguments = attention(shapes)
+    assert "attention" not in probe(g)["nodes"][0]["impl"]
+    check(g, arguments)
+for alg in ("accurate", "no_nan"):
+    check(*_masked(alg, 9))
+"""
+
+
+def test_cpus_without_avx2_compute_it_in_steps():
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "SSE41"}
+    subprocess.run([sys.executable, "-c", _WITHOUT_AVX2], env=environment, check=True, timeout=120)
