@@ -21,6 +21,7 @@ DEPS   := $(VENV)/.deps
 NATIVE := $(BUILD)/.installed
 PEERS  := $(VENV)/.peers
 ZOO    := $(VENV)/.zoo
+TORCH  := $(VENV)/.torch
 
 .PHONY: help build demo test test-py test-cpp test-kit test-sweep test-onnx test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load bench-busy bench-convolutions bench-dynamic bench-products bench-int8 bench-weights docs docs-conformance clean
 .DEFAULT_GOAL := help
@@ -106,6 +107,15 @@ test-large: $(NATIVE)  ## a model of more than 2 GB of weights; needs 10 GB of m
 
 golden: $(NATIVE)  ## write the golden library of tests/golden/ again, after a deliberate change of the format
 	@$(PY) -m tests.golden.make
+
+$(TORCH): $(DEPS)
+	@echo "== $(VENV): install PyTorch"
+	@$(PIP) install --group torch
+	@touch $@
+
+.PHONY: test-torch
+test-torch: $(NATIVE) $(TORCH)  ## torch.compile and the PyTorch importer; make test skips them where there is no torch
+	@$(PY) -m pytest tests/e2e/test_torch_compile.py tests/unit/test_torch_import.py $(ARGS)
 
 .PHONY: test-zoo docs-models
 test-zoo: $(NATIVE) $(ZOO)  ## models that people run, against ONNX Runtime; minutes, not part of make test

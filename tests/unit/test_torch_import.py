@@ -20,8 +20,13 @@ def test_a_refusal_is_one_clear_error(error, monkeypatch):
 
     importer = types.SimpleNamespace(from_exported_program=refuse)
     monkeypatch.setitem(sys.modules, "tvm.relax.frontend.torch", importer)
+    program = types.SimpleNamespace(
+        graph=types.SimpleNamespace(nodes=[]),
+        graph_signature=types.SimpleNamespace(buffers_to_mutate={}, user_inputs_to_mutate={}),
+        run_decompositions=lambda: program,
+    )
     with pytest.raises(UnsupportedError, match=r"refuses this program: .*aten\.foo"):
-        import_torch(None)
+        import_torch(program)
 
 
 class FakeImporter:

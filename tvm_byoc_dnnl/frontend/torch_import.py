@@ -15,13 +15,47 @@ def import_torch(program: Any) -> tvm.IRModule:
     """A Relax module of a ``torch.export.ExportedProgram``, its parameters as constants."""
     from tvm.relax.frontend.torch import from_exported_program
 
+    _refuse_random_results(program)
     try:
-        return from_exported_program(program, keep_params_as_input=False, custom_convert_map=CONVERTERS)
-    except (AssertionError, RuntimeError, ValueError) as err:  # TVM's own errors are RuntimeErrors
+        program = program.run_decompositions()  # which turns writes into results
+        _refuse_writes(program)
+        return from_exported_program(
+            program, keep_params_as_input=False, custom_convert_map=CONVERTERS, run_ep_decomposition=False
+        )
+    except UnsupportedError:
+        raise
+    except Exception as err:  # assertions, KeyErrors and TVM's own errors of any kind
         raise UnsupportedError(
             f"TVM's PyTorch importer refuses this program: {_first_line(err)}; "
             "torch.onnx.export(dynamo=True) and the ONNX form often work instead"
         ) from err
+
+
+def _refuse_writes(program: Any) -> None:
+    signature = program.graph_signature
+    written = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
+    if written:
+        raise UnsupportedError(
+            f"the program writes to {written[0]}, as in training or in a cache; "
+            "export a model that only returns results"
+        )
+
+
+def _refuse_random_results(program: Any) -> None:
+    """TVM's importer leaves dropout out."""
+    for node in program.graph.nodes:
+        tags = [tag.name for tag in getattr(node.target, "tags", ())]
+        if "nondeterministic_seeded" in tags and not _drops_nothing(node):
+            raise UnsupportedError(f"{node.target} gives random results; call model.eval() for inference")
+
+
+def _drops_nothing(node: Any) -> bool:
+    """Whether an operator that can drop random values drops none."""
+    names = [argument.name for argument in node.target._schema.arguments]
+    given = {**dict(zip(names, node.args)), **node.kwargs}
+    if "train" in names:
+        return given.get("train") is False
+    return "dropout_p" in names and not given.get("dropout_p")
 
 
 def _cat(node: Any, importer: Any) -> Any:

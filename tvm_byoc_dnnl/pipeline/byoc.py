@@ -10,6 +10,7 @@ from tvm.relax.backend.cpu_generic import pipeline as cpu
 
 from .._compat import dtype_of
 from ..codegen.extern import check_output, source_namespaces
+from ..errors import InputError
 from ..hooks.kernels import opaque
 from ..namespaces import compilers, namespace
 from ..relax_utils import with_functions
@@ -52,6 +53,14 @@ def _has_short_dims(func: tvm.tirx.PrimFunc) -> bool:
     return any(dtype_of(dim.ty) != "int64" for p in func.params for dim in getattr(p, "shape", ()))
 
 
+def _target_of(mod: tvm.IRModule) -> tvm.target.Target:
+    """The target that ``tvm.compile`` sets, or the module's own, which TVM's backend of torch.compile sets."""
+    target = tvm.target.Target.current(allow_none=True) or (mod.attrs or {}).get("target")
+    if target is None:
+        raise InputError("the pipeline `byoc` needs a target; run it by tvm.compile, or inside of `with target:`")
+    return target
+
+
 def byoc_pipeline(*, strict: bool = False, output: str = "module") -> tvm.transform.Pass:
     """The pipeline of ``tvm.compile(mod, "llvm", relax_pipeline="byoc")``.
 
@@ -72,7 +81,7 @@ def byoc_pipeline(*, strict: bool = False, output: str = "module") -> tvm.transf
 
     @tvm.transform.module_pass(opt_level=0, name="byoc")
     def pipeline(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
-        target = tvm.target.Target.current(allow_none=False)
+        target = _target_of(mod)
         if output == "source":
             mod = with_options(mod, {n: {"output": output} for n in compilers() if namespace(n).route.makes_source})
         regions, mod = build_regions(mod, strict=strict)

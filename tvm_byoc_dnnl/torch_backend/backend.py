@@ -1,0 +1,159 @@
+"""The function that torch.compile calls for each graph."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from ..api import compile as compile_model
+from ..errors import ByocError, InputError
+from ..runner import Runner
+from .capture import Capture
+from .weights import Watch
+
+__all__ = ["compile_graph"]
+
+_logger = logging.getLogger(__package__)
+
+#: the arguments of `tvm_byoc_dnnl.compile` that ``options`` may have
+OPTIONS = ("compiler", "precision", "weights", "policy", "placement", "database", "options", "strict")
+
+
+def compile_graph(
+    graph_module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """Compile a graph of TorchDynamo for inference.
+
+    It is called by ``torch.compile(model, backend="tvm_byoc_dnnl", options={...})``. Weights are stored in the compiled
+    model; if they are changed or replaced, the next call compiles it again.
+
+    Parameters
+    ----------
+    graph_module : torch.fx.GraphModule
+        The graph, with parameters and buffers as arguments.
+    example_inputs : sequence
+        The arguments of the first call.
+    options : mapping, optional
+        Arguments of `tvm_byoc_dnnl.compile`: ``compiler``, ``precision``, ``weights``, ``policy``, ``placement``,
+        ``database``, ``options`` and ``strict``.
+    mode : str, optional
+        For torch.compile's other backends.
+
+    Returns
+    -------
+    callable
+        It takes the graph's arguments and returns its results. A graph that cannot be compiled stays with PyTorch,
+        and a warning says why; with ``strict`` an error does.
+
+    Raises
+    ------
+    InputError
+        If there is no such option, or a mode is given.
+    UnsupportedError
+        With ``strict``, if the graph or a call of it cannot be compiled.
+    """
+    if mode is not None:
+        raise InputError(
+            f"mode is {mode!r}; the backend tvm_byoc_dnnl has no modes, use options= ({', '.join(OPTIONS)})"
+        )
+    unknown = [name for name in options or {} if name not in OPTIONS]
+    if unknown:
+        raise InputError(f"unknown option {unknown[0]!r}; the backend tvm_byoc_dnnl has {', '.join(OPTIONS)}")
+    try:
+        return _CompiledGraph(Capture(graph_module, example_inputs), dict(options or {}), example_inputs)
+    except ByocError as error:
+        if (options or {}).get("strict"):
+            raise
+        _logger.warning("a graph stays with PyTorch: %s", error)
+        return graph_module.forward
+
+
+class _CompiledGraph:
+    """A graph compiled with the weights of the last call."""
+
+    def __init__(self, graph: Capture, options: dict[str, Any], arguments: Sequence[Any]) -> None:
+        self._graph = graph
+        self._rest = graph.rest()
+        self._options = options
+        self._lock = threading.Lock()
+        self._model = _Model(graph, options, arguments)
+
+    def __call__(self, *arguments: Any) -> list[Any]:
+        tensors = [arguments[i] for i in (*self._graph.weights, *self._graph.inputs)]
+        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+            computed = _ForInference.apply(self._compute, self._graph.differentiable, arguments, *tensors)
+        else:
+            computed = self._compute(arguments)
+        if self._rest is None:
+            return list(computed)
+        mine, others = iter(computed), iter(self._rest(*arguments))
+        return [next(mine if compiled else others) for compiled in self._graph.compiled]
+
+    def _compute(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        model = self._model
+        if not model.fits(arguments):
+            with self._lock:
+                if not self._model.fits(arguments):
+                    _logger.info("weights or numbers of a compiled graph have changed; it is compiled again")
+                    self._model = _Model(self._graph, self._options, arguments)
+                model = self._model
+        return model(arguments)
+
+
+class _Model:
+    """A compiled model, and the weights and numbers that are stored in it."""
+
+    def __init__(self, graph: Capture, options: dict[str, Any], arguments: Sequence[Any]) -> None:
+        self._graph = graph
+        self._watch = Watch([arguments[i] for i in graph.weights])
+        self._numbers = [arguments[i].item() for i in graph.numbers]
+        self._runner = Runner(compile_model(graph.export(arguments), **options))
+        self._kept = self._stored_results(arguments)
+
+    def fits(self, arguments: Sequence[Any]) -> bool:
+        numbers = [arguments[i].item() for i in self._graph.numbers]
+        return numbers == self._numbers and self._watch.same([arguments[i] for i in self._graph.weights])
+
+    def __call__(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        results = self._run(arguments)
+        return tuple(r.clone() if kept else r for r, kept in zip(results, self._kept))
+
+    def _run(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
+        tensors = self._runner.tensors([arguments[i].detach() for i in self._graph.inputs])
+        return [torch.from_dlpack(result) for result in self._runner.run_tvm(*tensors)]
+
+    def _stored_results(self, arguments: Sequence[Any]) -> list[bool]:
+        """Which results are stored in the model, so that two calls give the same memory and callers need a copy."""
+        return [a.data_ptr() == b.data_ptr() for a, b in zip(self._run(arguments), self._run(arguments))]
+
+
+class _ForInference(torch.autograd.Function):
+    """Lets results need gradients as PyTorch's would, and says clearly that there are none."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        compute: Callable[..., tuple[torch.Tensor, ...]],
+        differentiable: Sequence[bool],
+        arguments: Sequence[Any],
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        results = compute(arguments)
+        ctx.mark_non_differentiable(*(r for r, yes in zip(results, differentiable) if not yes))
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise InputError(
+            "backend tvm_byoc_dnnl compiles for inference and computes no gradients; train the model without "
+            "torch.compile or with another backend, and call it under torch.no_grad() for inference"
+        )
