@@ -9,6 +9,7 @@ import torch
 
 __all__ = ["Watch"]
 
+_version, _place = operator.attrgetter("_version"), operator.methodcaller("data_ptr")
 _SAMPLES = 16  # of one weight; an optimiser, `load_state_dict` or a scaling changes each of them
 
 
@@ -26,8 +27,9 @@ class Watch:
 
     def __init__(self, weights: Sequence[torch.Tensor]) -> None:
         self._weights = list(weights)
-        self._places = [w.data_ptr() for w in weights]
-        self._versions = [_version(w) for w in weights]
+        self._places = list(map(_place, weights))
+        self._counting = [w for w in weights if not w.is_inference()]  # PyTorch counts no writes to the others
+        self._versions = list(map(_version, self._counting))
         self._samples = [_sample(w) for w in weights]
         self._values = [sample() for sample in self._samples]
 
@@ -35,14 +37,10 @@ class Watch:
         """Whether these are the same tensors, with the same values as far as can be seen quickly."""
         return (
             all(map(operator.is_, weights, self._weights))
-            and [w.data_ptr() for w in weights] == self._places
-            and list(map(_version, weights)) == self._versions
+            and list(map(_place, weights)) == self._places
+            and list(map(_version, self._counting)) == self._versions
             and [sample() for sample in self._samples] == self._values
         )
-
-
-def _version(tensor: torch.Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
 
 
 def _sample(tensor: torch.Tensor) -> Callable[[], bytes]:
