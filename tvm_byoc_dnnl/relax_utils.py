@@ -13,6 +13,7 @@ __all__ = [
     "codegen_of",
     "composite_of",
     "is_host_function",
+    "is_op_call",
     "op_calls",
     "ops_of",
     "with_functions",
@@ -30,8 +31,13 @@ def bindings_of(func: relax.Function) -> Iterator[tuple[Any, Any]]:
 def op_calls(func: relax.Function) -> Iterator[tuple[Any, Any]]:
     """``(var, call)`` of every binding that calls an operator."""
     for var, value in bindings_of(func):
-        if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op):
+        if is_op_call(value):
             yield var, value
+
+
+def is_op_call(expr: Any) -> bool:
+    """Whether it calls an operator."""
+    return isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op)
 
 
 def ops_of(func: relax.Function) -> set[str]:
@@ -39,7 +45,7 @@ def ops_of(func: relax.Function) -> set[str]:
     found: set[str] = set()
 
     def note(expr: Any) -> None:
-        if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
+        if is_op_call(expr):
             found.add(expr.op.name)
 
     relax.analysis.post_order_visit(func, note)

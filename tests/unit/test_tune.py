@@ -5,11 +5,14 @@ The vendors have cost models, so nothing depends on the speed of the machine but
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 import tvm
 from tvm.script import ir as I
@@ -20,8 +23,11 @@ from tests.harness import assert_right
 from tests.unit.failing_vendor import owners, run, vendors
 from tests.unit.test_fallback_codegen import EXPECTED, Chain, X
 from tvm_byoc_dnnl.relax_utils import codegen_of, op_calls, ops_of
+from tvm_byoc_dnnl.tuning.chain import blocks_of, by_dynamic_programming
+from tvm_byoc_dnnl.tuning.costs import Costs
 from tvm_byoc_dnnl.tuning.database import Database
 from tvm_byoc_dnnl.tuning.measure import Timing, measure, race
+from tvm_byoc_dnnl.tuning.plans import Planner
 from tvm_byoc_dnnl.tuning.workload import region_workload
 
 T = R.Tensor((4, 4), "float32")
@@ -80,6 +86,59 @@ def test_the_cheapest_placement_is_found(costs, expected):
         assert_right(run(mod, X), EXPECTED)
 
 
+OPS = ("exp", "tanh", "abs", "sqrt", "sin", "cos")
+
+
+def chain(*branch: str) -> tvm.IRModule:
+    """One call of each of `OPS` after the other; a branch of further calls is beside the last but one."""
+    builder = tvm.relax.BlockBuilder()
+    x = tvm.relax.Var("x", tvm.relax.TensorType((4, 4), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            value = x
+            for op in OPS[:-1]:
+                before, value = value, builder.emit(getattr(tvm.relax.op, op)(value), name_hint=f"v_{op}")
+            for op in branch:
+                before = builder.emit(getattr(tvm.relax.op, op)(before), name_hint=f"v_{op}")
+                value = builder.emit(tvm.relax.op.add(value, before), name_hint="v_add")
+            result = builder.emit_output(getattr(tvm.relax.op, OPS[-1])(value))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_dynamic_programming_finds_the_best_of_all_placements_of_a_chain(seed):
+    """Against all 64: the cost of a region is a call and its operators, so it is a sum over blocks and seams."""
+    rng = np.random.default_rng(seed)
+    costs = {name: {"call": 4, **{op: int(rng.integers(1, 9)) for op in OPS}} for name in ("va", "vb")}
+
+    def total(owners: Sequence[str]) -> int:
+        borders = sum(a != b for a, b in itertools.pairwise(owners))
+        return 4 * (1 + borders) + sum(costs[owner][op] for owner, op in zip(owners, OPS, strict=True))
+
+    with priced(**costs):
+        found = by_dynamic_programming(Planner(chain(), list(costs)), Costs(Database(), measures=True), math.inf)
+    assert list(found.values()) != [*found.values()][:1] * len(OPS), "all with one compiler: the costs show nothing"
+    assert total(list(found.values())) == min(map(total, itertools.product(costs, repeat=len(OPS))))
+
+
+def test_branches_are_one_block_of_the_chain():
+    with priced(va={"call": 1, **dict.fromkeys([*OPS, "negative"], 1)}):
+        planner = Planner(chain("negative"), ["va"])
+        blocks = [[b.var.name for b in block] for block in blocks_of(planner)]
+    assert [b for b in blocks if len(b) > 1] == [["v_sin", "v_negative", "v_add"]]
+    assert [v for block in blocks for v in block] == [
+        "v_exp",
+        "v_tanh",
+        "v_abs",
+        "v_sqrt",
+        "v_sin",
+        "v_negative",
+        "v_add",
+        "gv",
+    ]
+
+
 @I.ir_module
 class Twice:
     """The same two calls twice, behind a call that only the second vendor has."""
@@ -123,9 +182,9 @@ def test_what_is_measured_is_kept_and_used(tmp_path):
     path = tmp_path / "times.jsonl"
     with vendors(("va", ["relax.exp"]), "vb"):
         lines = []
-        first = byoc.tune(Chain, ["va", "vb"], budget_s=30, database=path, progress=lines.append)
+        first = byoc.tune(Chain, ["va", "vb"], budget_s=600, database=path, progress=lines.append)
         assert first.measured >= 4 and any("measuring vb: add, exp, multiply" in line for line in lines)
-        byoc.tune(Chain, ["va", "vb"], budget_s=30, database=path)
+        byoc.tune(Chain, ["va", "vb"], budget_s=600, database=path)
         ex = byoc.compile(Chain, ["va", "vb"], database=path)
         assert_right(byoc.Runner(ex)(X), EXPECTED)
     entries = [json.loads(line) for line in path.read_text().splitlines()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import tvm
@@ -22,7 +23,7 @@ from ..relax_utils import composite_of, op_calls
 from ..target_options import get_target_options
 from .workload import Workload, host_workload, region_workload
 
-__all__ = ["Group", "Part", "Plan", "Planner"]
+__all__ = ["Group", "Part", "Plan", "Planner", "prepared"]
 
 
 @dataclass(frozen=True)
@@ -58,30 +59,41 @@ class Plan:
     owners: Mapping[str, str]
 
 
+def prepared(mod: tvm.IRModule, compilers: Sequence[str]) -> tvm.IRModule:
+    """A Relax module, as imported, in the form for which the patterns of these compilers are written."""
+    mod = Prepare()(mod)
+    for name in sorted(compilers):
+        for make_pass in namespace(name).prepare:
+            mod = make_pass()(mod)
+    return mod
+
+
 class Planner:
     """Plans of one model.
 
     Parameters
     ----------
     mod : IRModule
-        A Relax module, as imported.
+        A Relax module that is `prepared`.
     compilers : sequence of str
         Namespaces in order of priority.
-
-    Attributes
-    ----------
-    groups : list of Group
-        All that some compiler would take, asked alone.
     """
 
     def __init__(self, mod: tvm.IRModule, compilers: Sequence[str]) -> None:
         self.compilers = list(compilers)
-        mod = Prepare()(mod)
-        for name in sorted(self.compilers):
-            for make_pass in namespace(name).prepare:
-                mod = make_pass()(mod)
-        self._mod = mod
-        self.groups = [group for name in self.compilers for group in self._asked_alone(name)]
+        self.mod = mod
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """All that some compiler would take, asked alone."""
+        return [group for name in self.compilers for group in self._asked_alone(name)]
+
+    @cached_property
+    def taken(self) -> Mapping[str, frozenset[str]]:
+        """Compiler → the calls that it would take, asked alone."""
+        return {
+            name: frozenset().union(*(g.calls for g in self.groups if g.compiler == name)) for name in self.compilers
+        }
 
     def _asked_alone(self, compiler: str) -> list[Group]:
         found: list[Group] = []
@@ -90,7 +102,7 @@ class Planner:
             found.append(Group(compiler, match.composite.partition(".")[2], frozenset(match.calls)))
             return first_in_order(match)
 
-        AnnotateExternalCompiler(compiler, prepare=False, choice=note)(self._mod)
+        AnnotateExternalCompiler(compiler, prepare=False, choice=note)(self.mod)
         return found
 
     def default(self) -> Mapping[str, str]:
@@ -105,7 +117,7 @@ class Planner:
         """The model with a placement, or (``None``) by default, ready to be compiled."""
         choice = first_in_order if placement is None else placed_by(placement)
         policy = None if placement is None else RegionPolicy()
-        mod = AnnotateExternalCompiler(self.compilers, prepare=False, choice=choice)(self._mod)
+        mod = AnnotateExternalCompiler(self.compilers, prepare=False, choice=choice)(self.mod)
         return PartitionGraph(policy=policy)(mod)
 
     def _plan(self, choice: Choice, policy: RegionPolicy | None) -> Plan:
@@ -117,7 +129,7 @@ class Planner:
                 inside[match.result] = frozenset(match.calls)
             return chosen
 
-        mod = AnnotateExternalCompiler(self.compilers, prepare=False, choice=note)(self._mod)
+        mod = AnnotateExternalCompiler(self.compilers, prepare=False, choice=note)(self.mod)
 
         def attempt(ns: Namespace, func: relax.Function) -> Failure | None:
             return ns.route.attempt(func, get_target_options(mod, ns.name))

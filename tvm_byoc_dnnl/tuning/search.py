@@ -1,6 +1,6 @@
 """The search: from the best simple placement, by moves of groups of calls, as long as the sum of the costs falls.
 
-    priority, each compiler alone ──> the cheapest
+    priority, each compiler first, dynamic programming over the chain ──> the cheapest
                                           │
         ┌─────────────────────────────────┴──── the dearest part first ────────────────────────────────┐
         │ 1. all calls of one kind (acme.relu) in the whole model to another compiler, or to TVM        │
@@ -20,12 +20,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ..namespaces import HOST
+from .chain import by_dynamic_programming
 from .costs import Costs
 from .plans import Part, Plan, Planner
 
 __all__ = ["Found", "search"]
 
 _GAIN = 0.02  # a smaller one is within the noise of most machines
+_CHAIN_SHARE = 0.6  # of the time that is left
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,6 @@ class _Search:
         self._costs = costs
         self._deadline = deadline
         self._tell = tell
-        self._taken = {
-            name: frozenset().union(*(g.calls for g in planner.groups if g.compiler == name))
-            for name in planner.compilers
-        }
         self._seen: set[frozenset[tuple[str, str]]] = set()
         self.tried = 0
 
@@ -72,7 +70,7 @@ class _Search:
         if best is None:  # nothing to compare with
             return Found(default, default, None, None, self.tried)
         default_seconds = best
-        for start in self._alone():
+        for start in self._starts():
             if self._late():
                 break
             other, seconds = self.cost(start, _below(best))
@@ -96,11 +94,15 @@ class _Search:
     def _late(self) -> bool:
         return time.perf_counter() > self._deadline
 
-    def _alone(self) -> Iterator[dict[str, str]]:
-        """Each compiler before all others, whatever its policy says."""
+    def _starts(self) -> Iterator[dict[str, str]]:
+        """Each compiler before all others, whatever its policy says, and the best way through a chain."""
         for first in self._planner.compilers:
             order = [first, *(c for c in self._planner.compilers if c != first)]
-            yield {call: compiler for compiler in reversed(order) for call in self._taken[compiler]}
+            yield {call: compiler for compiler in reversed(order) for call in self._planner.taken[compiler]}
+        now = time.perf_counter()
+        best = by_dynamic_programming(self._planner, self._costs, now + _CHAIN_SHARE * (self._deadline - now))
+        if best is not None:
+            yield best
 
     def _moves(self, plan: Plan) -> Iterator[dict[str, str]]:
         """Changes of a plan, the likeliest gain first."""
@@ -134,7 +136,7 @@ class _Search:
 
     def _as_far_as(self, compiler: str, calls: frozenset[str]) -> dict[str, str]:
         """These calls with a compiler, those of them that it takes."""
-        able = calls if compiler == HOST else calls & self._taken[compiler]
+        able = calls if compiler == HOST else calls & self._planner.taken[compiler]
         return dict.fromkeys(sorted(able), compiler)
 
 

@@ -19,7 +19,7 @@ from ..target_options import with_options
 from .costs import Costs, callable_of
 from .database import Database
 from .measure import race
-from .plans import Planner
+from .plans import Planner, prepared
 from .search import search
 from .workload import text_of
 
@@ -99,7 +99,7 @@ def tune(
     mod = with_options(to_relax(model, shapes=shapes), options)
     _check_static(mod)
     known = Database(None if database is None else Path(database))
-    planner = Planner(mod, names)
+    planner = Planner(prepared(mod, names), names)
     costs = Costs(known, measures=True, target=target, tell=tell)
     found = search(planner, costs, budget_s * (1 - _RACE_SHARE), tell)
     result = Placement(found.placement)
@@ -135,7 +135,7 @@ def placement_for(mod: tvm.IRModule, compilers: str | Sequence[str], database: s
     noted = known.placement_of(_identity(mod), names)
     if noted is not None:
         return noted
-    found = search(Planner(mod, names), Costs(known, measures=False), float("inf"))
+    found = search(Planner(prepared(mod, names), names), Costs(known, measures=False), float("inf"))
     return dict(found.placement)
 
 
