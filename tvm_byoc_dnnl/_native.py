@@ -36,7 +36,7 @@ _ENGINE = "libtvm_byoc_engine_{}.so"
 OPENMP_CURE = "the OpenMP runtime libgomp.so.1 is missing: apt-get install libgomp1 (or your system's package)"
 
 _SPINS = "GOMP_SPINCOUNT"
-_FEW_SPINS = "1000"
+_FEW_SPINS = "10000"
 _GOMP = re.compile(r"/libgomp\.so[^/\n]*$", re.M)
 
 _lock = threading.RLock()
@@ -122,7 +122,7 @@ def engine_available(name: str) -> bool:
 
 @contextmanager
 def _few_spins() -> Iterator[None]:
-    """While libgomp is loaded inside, its threads are told to spin for some 10 µs before they sleep.
+    """While libgomp is loaded inside, its threads are told to spin for some 100 µs before they sleep.
 
     By default they spin for milliseconds at the end of each parallel loop, also when another process has the core that
     the last thread of the team needs: a call then takes ten times as long. libgomp reads the variable when it is

@@ -209,7 +209,7 @@ def _threading() -> Iterator[_Row]:
     else:
         yield "OpenMP runtime", ", ".join(runtimes) or "none loaded"
     if _native.spins_for_long():
-        fix = "import tvm_byoc_dnnl before what loads libgomp (PyTorch does), or export GOMP_SPINCOUNT=1000"
+        fix = "import tvm_byoc_dnnl before what loads libgomp (PyTorch does), or export GOMP_SPINCOUNT=10000"
         yield "waiting threads", "spin for milliseconds, which slows calls down on a busy machine", WARNING, fix
     suspicious = {**_SUSPICIOUS, **{name: why for e in _examinations() for name, why in e.variables.items()}}
     prefixes = (*_PREFIXES, *(prefix for e in _examinations() for prefix in e.prefixes))

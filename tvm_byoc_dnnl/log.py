@@ -20,8 +20,11 @@ from .errors import UnsupportedError
 __all__ = ["LOG_ATTR", "Entry", "note_cause", "raise_failures", "raising_from_causes", "read_log", "with_entries"]
 
 _logger = logging.getLogger(__package__)
-# Descriptions of errors → the errors, for callers that raise from them.
+# Descriptions of errors → the errors, for callers that raise from them: noted inside of such a caller, and noted by a
+# pass that was called by itself (annotation), for the next caller.
 _CAUSES: ContextVar[dict[str, Exception] | None] = ContextVar("causes", default=None)
+_EARLIER: ContextVar[dict[str, Exception] | None] = ContextVar("earlier", default=None)
+_MOST_EARLIER = 16
 _MOST_NAMES = 3
 
 #: stages that are decisions and no failures
@@ -100,7 +103,8 @@ def raising_from_causes() -> Iterator[None]:
 
     To be used outside of TVM's passes: an error that comes out of one is a copy without its cause.
     """
-    causes: dict[str, Exception] = {}
+    causes = _EARLIER.get() or {}
+    _EARLIER.set(None)
     token = _CAUSES.set(causes)
     try:
         yield
@@ -115,8 +119,12 @@ def note_cause(text: str, error: Exception) -> None:
     """Remember an error that later code only knows as ``text``; its traceback is logged at DEBUG."""
     _logger.debug("%s", text, exc_info=error)
     causes = _CAUSES.get()
-    if causes is not None:
-        causes.setdefault(text, error)
+    if causes is None:
+        causes = _EARLIER.get() or {}
+        _EARLIER.set(causes)
+        if len(causes) >= _MOST_EARLIER:
+            causes.pop(next(iter(causes)))
+    causes.setdefault(text, error)
 
 
 def raise_failures(entries: Sequence[Entry]) -> None:

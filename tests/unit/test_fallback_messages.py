@@ -96,6 +96,20 @@ def test_the_pass_alone_raises_from_the_vendors_own_exception_too(stage):
     assert own in chain_of(raised.value)
 
 
+def test_the_passes_raise_from_what_crashed_in_annotation():
+    own = ZeroDivisionError("of the vendor")
+
+    def crashing(attrs, args):
+        raise own
+
+    with vendors("va"):
+        byoc.register_annotate_compiler("va", "relax.exp", crashing)
+        annotated = byoc.AnnotateExternalCompiler("va")(Chain)
+        with pytest.raises(UnsupportedError) as raised:
+            byoc.PartitionGraph(strict=True)(annotated)
+    assert any(error is own for error in chain_of(raised.value))
+
+
 @pytest.mark.parametrize("stage", ["predicate", "lower", "plan", "codegen"])
 def test_strict_raises_from_the_vendors_own_exception(stage):
     own = ZeroDivisionError("of the vendor")

@@ -79,7 +79,7 @@ print(os.environ.get("GOMP_SPINCOUNT"), native.spins_for_long())
 @pytest.mark.parametrize(
     ("order", "given", "spins", "for_long"),
     [
-        ("ours first", {}, "1000", False),
+        ("ours first", {}, "10000", False),
         ("ours first", {"GOMP_SPINCOUNT": "7"}, "7", False),
         ("ours first", {"OMP_WAIT_POLICY": "passive"}, "0", False),
         ("libgomp first", {}, "300000", True),

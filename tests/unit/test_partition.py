@@ -481,6 +481,31 @@ def test_a_pattern_is_tried_where_its_operators_occur(pattern, ops):
     assert ops_of_pattern(pattern) == ops
 
 
+def test_a_single_call_keeps_its_variable_and_its_known_dims():
+    """TVM's pass would infer the type of each call again, and forget the dims that an argument gives."""
+    n = tvm.tirx.Var("n", "int64")
+    builder = relax.BlockBuilder()
+    x, y = (relax.Var(name, relax.TensorType((n, 4), "float32")) for name in "xy")
+    with builder.function("main", [x, y]):
+        with builder.dataflow():
+            wide = builder.emit(relax.op.broadcast_to(relax.const(np.ones((1, 4), "float32")), (n, 4)))
+            added = builder.emit(relax.op.add(wide, x))
+            twice = builder.emit(relax.op.reshape(relax.op.add(added, y), (n * 2, 2)))
+            result = builder.emit_output(relax.op.add(twice, twice))
+        builder.emit_func_output(result)
+    byoc.register_annotate_compiler("v1", ["relax.broadcast_to", "relax.reshape"])
+    plain = builder.get()
+    mod = byoc.AnnotateExternalCompiler("v1", prepare=False)(plain)
+    assert relax.analysis.well_formed(mod) is not False  # 0.27 raises instead
+    by_name = {str(var.name): value for var, value in bindings_of(mod["main"])}
+    assert by_name.keys() == {str(var.name) for var, _ in bindings_of(plain["main"])}
+    composites = {composite_of(f): f for f in mod.functions.values() if composite_of(f)}
+    assert composites.keys() == {"v1.relax.broadcast_to", "v1.relax.add", "v1.relax.reshape"}
+    for func in composites.values():
+        assert isinstance(func.ret_ty.shape, relax.ShapeExpr)
+    assert len([f for f in mod.functions.values() if composite_of(f) == "v1.relax.add"]) == 2  # x + y and x + x
+
+
 def test_all_single_calls_are_one_candidate():
     ops = {"relax.nn.relu", "relax.add", "relax.tan"}
     patterns = sum(len(namespace(name).patterns) for name in ("v1", "v2"))

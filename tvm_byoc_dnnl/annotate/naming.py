@@ -11,17 +11,15 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm_ffi import structural_equal, structural_hash
 
-from .._compat import constant_numpy, is_constant, remap_var
-from ..relax_utils import is_host_function, op_calls
+from .._compat import remap_var
+from ..relax_utils import is_host_function
+from .composites import Alike
 
 __all__ = ["NAME_ATTR", "restore_names", "with_unique_names"]
 
 #: attribute of a fresh composite function: the variable that held the result of its last call
 NAME_ATTR = "byoc_name"
-#: elements of a constant by which composites are told apart before all values are compared
-_SAMPLE = 16
 
 
 class _Renamer(relax.PyExprMutator):
@@ -92,27 +90,19 @@ def restore_names(mod: tvm.IRModule) -> tvm.IRModule:
     names: dict[Any, str] = {}
     twins: dict[Any, Any] = {}
     functions: dict[Any, Any] = {}
-    alike: dict[Any, list[Any]] = {}  # all values of constants are only compared among these
+    alike = Alike()
     for gv, func in mod.functions.items():
         if func.attrs is None or NAME_ATTR not in func.attrs:
             functions[gv] = func
             continue
         names[gv] = str(func.attrs[NAME_ATTR])
         func = func.without_attr(NAME_ATTR)
-        known = alike.setdefault((structural_hash(func, skip_tensor_content=True), *_samples(func)), [])
-        twin = next((other for other in known if structural_equal(functions[other], func)), None)
-        if twin is None:
+        first = alike.first(func, lambda gv=gv: gv)  # type: ignore[misc]
+        if first is gv:
             functions[gv] = func
-            known.append(gv)
         else:
-            twins[gv] = twin
+            twins[gv] = first
     for gv, func in functions.items() if names else ():
         if is_host_function(func):
             functions[gv] = _Restored(names, twins).visit_expr(func)
     return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
-
-
-def _samples(func: relax.Function) -> list[bytes]:
-    """The first elements of each constant: equal layers of a network differ in them."""
-    constants = [arg for _, call in op_calls(func) for arg in call.args if is_constant(arg)]
-    return [constant_numpy(constant).flat[:_SAMPLE].tobytes() for constant in constants]

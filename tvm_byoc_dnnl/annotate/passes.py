@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.relax.dpl import wildcard
 
 from .._compat import var_name
 from ..inplace import IN_PLACE, WritersBetween
@@ -24,6 +24,7 @@ from ..target_options import get_target_options
 from ..verdict import Crash, Reject, as_reject
 from .asked import with_asked
 from .choice import CANDIDATES_ATTR, Choice, Match, first_in_order
+from .composites import SingleCalls
 from .escape import refuse_escape
 from .naming import NAME_ATTR, restore_names, with_unique_names
 from .needed import ops_of_pattern
@@ -45,15 +46,24 @@ def compilers_of(func: relax.Function, default: Sequence[str] | None) -> list[st
     return [str(value)] if isinstance(value, str) else [str(v) for v in value]
 
 
-#: stands for the operator in the name of the candidate that has all single calls of a compiler
-_ANY_CALL = "*"
+@dataclass(frozen=True)
+class _Candidate:
+    """A pattern of a compiler, or all of its single calls."""
+
+    compiler: str
+    #: of the pattern, "" for single calls
+    name: str
+    #: for a pattern ``check(context) -> bool``, else ``check(variable, call)``
+    check: Callable[..., Any]
+    pattern: Any = None
+    annotations: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Matcher:
-    """The candidates for FuseOpsByPattern: compilers in order, each with its patterns before its single calls.
+    """The candidates for composite functions: compilers in order, each with its patterns before its single calls.
 
-    FuseOpsByPattern walks over the whole module for each candidate. So all single calls of a compiler are one
-    candidate, and patterns with an operator that the module lacks are not tried.
+    FuseOpsByPattern walks over the whole module for each pattern, so those with an operator that the module lacks are
+    not tried; all single calls of a compiler are found in one walk.
 
     Parameters
     ----------
@@ -75,45 +85,41 @@ class Matcher:
         #: matches of patterns that were not taken
         self.refused: list[RefusedMatch] = []
         self._notes: list[tuple[Any, Entry]] = []  # variable, and the entry that does not know its function yet
-        #: ``(name, pattern, annotations, check, attributes)``
-        self.candidates: list[tuple[Any, ...]] = []
+        #: in order of priority
+        self.candidates: list[_Candidate] = []
         for ns in map(namespace, compilers):
-            for pattern in ns.patterns.values():
-                self._add(ns, pattern.name, pattern.pattern, pattern.annotations, self._pattern_check(ns, pattern))
+            for p in ns.patterns.values():
+                check = self._pattern_check(ns, p)
+                self.candidates.append(_Candidate(ns.name, p.name, check, p.pattern, p.annotations))
             if not ops.isdisjoint(ns.ops()):
-                self._add(ns, _ANY_CALL, wildcard()(varg_default_wildcard=True), {}, self._call_check(ns))
+                self.candidates.append(_Candidate(ns.name, "", self._call_check(ns)))
 
-    def _add(self, ns: Namespace, name: str, pattern: Any, annotations: Mapping[str, Any], check: Any) -> None:
-        self.candidates.append((f"{ns.name}.{name}", pattern, dict(annotations), check, self._attributes))
-
-    def _attributes(self, _match: Any) -> dict[str, Any]:
-        return self._accepted  # asked for right after the check of the same match
-
-    def _call_check(self, ns: Namespace) -> Any:
+    def _call_check(self, ns: Namespace) -> Callable[[Any, Any], dict[str, Any] | None]:
         known = set(ns.ops())
 
-        def check(context: Any) -> bool:
-            call = context.matched_expr
-            if not isinstance(call.op, tvm.ir.Op) or call.op.name not in known:
-                return False
-            if not self._settle(context, ns, call.op.name, "annotate", ask(ns, call, self._graphs)):
-                return False
-            self._accepted["Composite"] = f"{ns.name}.{call.op.name}"
-            return True
+        def check(var: Any, call: Any) -> dict[str, Any] | None:
+            name = call.op.name
+            if name not in known:
+                return None
+            accepted = self._settle(var, {var: call}, ns, name, "annotate", ask(ns, call, self._graphs))
+            return {**self._accepted, "Composite": f"{ns.name}.{name}"} if accepted else None
 
         return check
 
-    def _pattern_check(self, ns: Namespace, pattern: Pattern) -> Any:
+    def _pattern_check(self, ns: Namespace, pattern: Pattern) -> Callable[[Any], bool]:
         def check(context: Any) -> bool:
             refusal = refuse_escape(context, pattern.outputs, self._writers)
             if refusal is not None:
                 self._refuse(context, ns, pattern, refusal)
                 return False
             match = {str(name): expr for name, expr in context.annotated_expr.items()}
+            var = context.value_to_bound_var[context.matched_expr]
             refusal = ask_pattern(ns, pattern, {**match, "root": context.matched_expr})
             if refusal is not None:
                 self._refuse(context, ns, pattern, refusal)
-            return self._settle(context, ns, pattern.name, "pattern", refusal)
+            accepted = self._settle(var, context.matched_bindings, ns, pattern.name, "pattern", refusal)
+            self._accepted = {**self._accepted, NAME_ATTR: var_name(var)}
+            return accepted
 
         return check
 
@@ -121,23 +127,23 @@ class Matcher:
         names = tuple(sorted(var_name(var) for var in context.matched_bindings))
         self.refused.append(RefusedMatch(f"{ns.name}.{pattern.name}", names, refusal.reason))
 
-    def _settle(self, context: Any, ns: Namespace, name: str, stage: str, refusal: Reject | None) -> bool:
-        root = context.matched_expr
-        var = context.value_to_bound_var[root]
+    def _settle(
+        self, result: Any, bindings: Mapping[Any, Any], ns: Namespace, name: str, stage: str, refusal: Reject | None
+    ) -> bool:
+        """Whether the match of ``bindings`` is taken, of which ``result`` is the last; notes who else would take it."""
         if refusal is None:
-            bindings = context.matched_bindings.items()
-            calls = {var_name(v): call for v, call in bindings if isinstance(getattr(call, "op", None), tvm.ir.Op)}
+            calls = {var_name(v): c for v, c in bindings.items() if isinstance(getattr(c, "op", None), tvm.ir.Op)}
             # The candidates before them have had their turn, and did not take it.
             behind = self._compilers[self._compilers.index(ns.name) + 1 :]
             would = [other for other in behind if all(self._takes(other, c) for c in calls.values())]
-            self._accepted = {NAME_ATTR: var_name(var), CANDIDATES_ATTR: [ns.name, *would]}
-            chosen = self._choice(Match(f"{ns.name}.{name}", var_name(var), calls, [ns.name, *would]))
+            self._accepted = {CANDIDATES_ATTR: [ns.name, *would]}
+            chosen = self._choice(Match(f"{ns.name}.{name}", var_name(result), calls, [ns.name, *would]))
             if chosen != ns.name:
                 reason = f"placed with {chosen!r}"
-                self._note(((v, c) for v, c in bindings if var_name(v) in calls), ns, "placement", reason)
+                self._note(((v, c) for v, c in bindings.items() if var_name(v) in calls), ns, "placement", reason)
             return chosen == ns.name
         if isinstance(refusal, Crash):
-            self._note([(var, root)], ns, stage, refusal.reason)
+            self._note([(result, bindings[result])], ns, stage, refusal.reason)
         return False
 
     def _takes(self, compiler: str, call: Any) -> bool:
@@ -150,13 +156,13 @@ class Matcher:
 
     def skip_to_behind(self, name: str) -> None:
         """Keep the candidates after the pattern called ``name``; for any other name those after its compiler."""
-        names = [candidate[0] for candidate in self.candidates]
-        if name in names:
-            del self.candidates[: names.index(name) + 1]
+        compiler, _, pattern = name.partition(".")
+        found = [i for i, c in enumerate(self.candidates) if (c.compiler, c.name) == (compiler, pattern)]
+        if pattern and found:
+            del self.candidates[: found[0] + 1]
             return
-        compiler = name.partition(".")[0]
         later = self._compilers[self._compilers.index(compiler) + 1 :] if compiler in self._compilers else []
-        self.candidates = [c for c in self.candidates if c[0].partition(".")[0] in later]
+        self.candidates = [c for c in self.candidates if c.compiler in later]
 
     def run(self, mod: tvm.IRModule, functions: Sequence[str]) -> tvm.IRModule:
         """Replace what matches in ``functions`` by calls of composite functions."""
@@ -164,9 +170,29 @@ class Matcher:
             return mod
         if not IN_PLACE.isdisjoint(self._ops):
             self._writers = [WritersBetween(mod[name]) for name in functions]
-        candidates = [c for c in self.candidates if ops_of_pattern(c[1]) <= self._ops]
-        fuse = relax.transform.FuseOpsByPattern(candidates, bind_constants=True, entry_functions=list(functions))
+        wanted = [c for c in self.candidates if c.pattern is None or ops_of_pattern(c.pattern) <= self._ops]
+        for is_single, group in groupby(wanted, key=lambda c: c.pattern is None):
+            step = self._single_calls if is_single else self._fused
+            mod = step(mod, functions, group)
+        return mod
+
+    def _fused(self, mod: tvm.IRModule, functions: Sequence[str], candidates: Iterable[_Candidate]) -> tvm.IRModule:
+        # The attributes are asked for right after the check of the same match.
+        patterns = [
+            (f"{c.compiler}.{c.name}", c.pattern, dict(c.annotations), c.check, lambda _match: self._accepted)
+            for c in candidates
+        ]
+        fuse = relax.transform.FuseOpsByPattern(patterns, bind_constants=True, entry_functions=list(functions))
         return restore_names(fuse(mod))
+
+    def _single_calls(
+        self, mod: tvm.IRModule, functions: Sequence[str], candidates: Iterable[_Candidate]
+    ) -> tvm.IRModule:
+        for candidate in candidates:
+            single = SingleCalls(mod, candidate.check)
+            hosts = {mod.get_global_var(name): single.visit_expr(mod[name]) for name in functions}
+            mod = with_functions(mod, {**hosts, **single.functions})
+        return mod
 
     def entries(self, functions: Mapping[str, relax.Function]) -> list[Entry]:
         """Crashes during `run`, and calls that the choice gave to another; they are in ``functions``, by name."""

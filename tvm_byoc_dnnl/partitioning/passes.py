@@ -104,6 +104,7 @@ class _Outliner(relax.PyExprMutator):
         self._taken = {gv.name_hint for gv in mod.get_global_vars() if not composite_of(mod[gv])}
         self._regions: dict[Any, Any] = {}  # compiler and wiring -> global variable
         self._functions: dict[Any, relax.Function] = {}
+        self._composites: set[Any] = set()  # that are in regions
 
     def run(self) -> tvm.IRModule:
         """The partitioned module: ``main`` first, so that its regions have the first numbers."""
@@ -113,6 +114,7 @@ class _Outliner(relax.PyExprMutator):
                 functions[gv] = self.visit_expr(functions[gv])
         called = {gv for f in functions.values() if is_host_function(f) for gv in relax.analysis.all_global_vars(f)}
         kept = {gv: f for gv, f in functions.items() if not composite_of(f) or gv in called}
+        kept.update({gv: relax.utils.copy_with_new_vars(kept[gv]) for gv in self._composites & kept.keys()})
         return tvm.IRModule({**kept, **self._functions}, attrs=self._mod.attrs, global_infos=self._mod.global_infos)
 
     def visit_dataflow_block_(self, block: Any) -> Any:
@@ -154,7 +156,9 @@ class _Outliner(relax.PyExprMutator):
         while (name := f"{compiler}_{number}") in self._taken:
             number += 1
         self._taken.add(name)
-        func = mark_as_tried(region.function).with_attr({"Codegen": compiler, "global_symbol": name})
+        func = mark_as_tried(region.function_beside(self._composites)).with_attr(
+            {"Codegen": compiler, "global_symbol": name}
+        )
         gv = tvm.ir.GlobalVar(name)
         relax.expr._update_type(gv, func.ty)
         self._functions[gv] = func

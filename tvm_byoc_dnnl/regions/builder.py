@@ -90,13 +90,24 @@ class RegionBuilder:
 
     @functools.cached_property
     def function(self) -> relax.Function:
-        """The region, with variables of its own."""
+        """The region; inside of its composites the variables are those of the module."""
         single = len(self._outputs) == 1
         result = self._outputs[0] if single else relax.Tuple(self._outputs)
         ret_ty = result.ty if single else relax.TupleType([v.ty for v in self._outputs])
         body = relax.SeqExpr([relax.BindingBlock(self._bindings)], result)
-        func = self._builder.normalize(relax.Function(self._params, body, ret_ty))
-        return relax.utils.copy_with_new_vars(func)
+        return self._builder.normalize(relax.Function(self._params, body, ret_ty))
+
+    def function_beside(self, used: set[Any]) -> relax.Function:
+        """The region with variables of its own, in a module whose regions contain the composites ``used``.
+
+        A copy infers the types of all calls again, so none is made where it is not needed. The region's composites
+        are added to ``used``.
+        """
+        func = self.function
+        is_open = relax.analysis.defined_symbolic_vars(func) or relax.analysis.free_symbolic_vars(func)
+        shares = not used.isdisjoint(self._locals)
+        used.update(self._locals)
+        return relax.utils.copy_with_new_vars(func) if is_open or shares else func
 
 
 def _structure(expr: Any) -> Any:
