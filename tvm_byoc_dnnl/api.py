@@ -12,10 +12,10 @@ from tvm import relax
 
 from .annotate.choice import first_in_order, placed_by
 from .annotate.passes import AnnotateExternalCompiler
+from .causes import remembering_causes
 from .codegen.extern import check_output, source_builds, source_namespaces
 from .errors import InputError, UnsupportedError
 from .frontend import to_relax
-from .log import raising_from_causes
 from .namespaces import HOST, compilers, namespace
 from .partitioning.passes import PartitionGraph
 from .pipeline.byoc import PIPELINE
@@ -85,7 +85,7 @@ def partition(
         AnnotateExternalCompiler(compiler, prepare=prepare, choice=choice),
         PartitionGraph(policy=_with_placed(policy, placement or {}), strict=strict),
     ]
-    with raising_from_causes():
+    with remembering_causes():
         made = tvm.transform.Sequential(passes)(mod)
     if any(codegen_of(f) for f in made.functions.values()):
         return made
@@ -175,7 +175,7 @@ def compile(
         placement = _from_database(with_options(mod, options), compiler, placement, database)
     mod = partition(mod, compiler, policy=policy, placement=placement, options=options, strict=strict, prepare=prepare)
     try:
-        with raising_from_causes(), stage("build"):
+        with remembering_causes(), stage("build"):
             ex = tvm.compile(mod, target=target, relax_pipeline=relax.get_pipeline(PIPELINE, strict=strict))
     except tvm.error.InternalError as error:
         raise UnsupportedError(f"TVM cannot compile what stays with it: {_cause(error)}{_advice(mod)}") from error

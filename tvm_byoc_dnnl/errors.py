@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from tvm_ffi import register_error
 
+from .causes import cause_of
+
 __all__ = [
     "ArtifactError",
     "ByocError",
@@ -35,6 +37,12 @@ class InputError(ByocError, ValueError):
 @register_error("ByocUnsupportedError")
 class UnsupportedError(ByocError):
     """The library has no implementation for exactly this on this machine, or an op is not expressible."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        # tvm-ffi copies an error that comes out of a pass, without its cause.
+        if (cause := cause_of(str(self))) is not None:
+            self.__cause__ = cause
 
 
 @register_error("ByocArtifactError")

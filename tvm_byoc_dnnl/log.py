@@ -8,23 +8,16 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 import tvm
 
 from .errors import UnsupportedError
 
-__all__ = ["LOG_ATTR", "Entry", "note_cause", "raise_failures", "raising_from_causes", "read_log", "with_entries"]
+__all__ = ["LOG_ATTR", "Entry", "raise_failures", "read_log", "with_entries"]
 
 _logger = logging.getLogger(__package__)
-# Descriptions of errors → the errors, for callers that raise from them: noted inside of such a caller, and noted by a
-# pass that was called by itself (annotation), for the next caller.
-_CAUSES: ContextVar[dict[str, Exception] | None] = ContextVar("causes", default=None)
-_EARLIER: ContextVar[dict[str, Exception] | None] = ContextVar("earlier", default=None)
-_MOST_EARLIER = 16
 _MOST_NAMES = 3
 
 #: stages that are decisions and no failures
@@ -95,36 +88,6 @@ def _warn(entries: Sequence[Entry]) -> None:
         _logger.log(
             level, "not offloaded as asked: %s (%s in %s): %s: %s: %s", op, calls, function, compiler, stage, reason
         )
-
-
-@contextmanager
-def raising_from_causes() -> Iterator[None]:
-    """Let an `UnsupportedError` that comes out be raised from the first noted error that it speaks of.
-
-    To be used outside of TVM's passes: an error that comes out of one is a copy without its cause.
-    """
-    causes = _EARLIER.get() or {}
-    _EARLIER.set(None)
-    token = _CAUSES.set(causes)
-    try:
-        yield
-    except UnsupportedError as error:
-        text = str(error)
-        raise error from next((cause for said, cause in causes.items() if said in text), error.__cause__)
-    finally:
-        _CAUSES.reset(token)
-
-
-def note_cause(text: str, error: Exception) -> None:
-    """Remember an error that later code only knows as ``text``; its traceback is logged at DEBUG."""
-    _logger.debug("%s", text, exc_info=error)
-    causes = _CAUSES.get()
-    if causes is None:
-        causes = _EARLIER.get() or {}
-        _EARLIER.set(causes)
-        if len(causes) >= _MOST_EARLIER:
-            causes.pop(next(iter(causes)))
-    causes.setdefault(text, error)
 
 
 def raise_failures(entries: Sequence[Entry]) -> None:

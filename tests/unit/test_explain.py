@@ -249,6 +249,18 @@ def test_symbolic_dims_are_named_and_count_as_one():
     assert any("n" in line and "--shape" in line for line in report.advice)
 
 
+def test_calls_that_may_hide_a_nan_are_counted():
+    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Tanh", ["r"], ["t"])]
+    nodes.append(helper.make_node("Max", ["t", "x"], ["y"]))
+    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, (4, 4)) for name in "xy"]
+    model = helper.make_model(helper.make_graph(nodes, "g", values[:1], values[1:]), ir_version=8)
+    (advice,) = [line for line in explain(model).advice if line.startswith("NaN: ")]
+    assert advice.startswith("NaN: 2 calls (maximum, nn.relu) may turn a NaN into a number") and "numerics" in advice
+    exact = explain(model, options={"dnnl": {"keep_nan": True}})
+    assert not any("NaN" in line for line in exact.advice)
+    assert exact.options["dnnl"]["keep_nan"] is True
+
+
 def test_regions_that_share_a_function_are_counted_per_use():
     """Two equal chains with a call of TVM between: one function, called twice."""
 

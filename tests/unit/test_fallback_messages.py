@@ -96,7 +96,8 @@ def test_the_pass_alone_raises_from_the_vendors_own_exception_too(stage):
     assert own in chain_of(raised.value)
 
 
-def test_the_passes_raise_from_what_crashed_in_annotation():
+@pytest.mark.parametrize("form", ["one by one", "in a sequence"])
+def test_the_passes_raise_from_what_crashed_in_annotation(form):
     own = ZeroDivisionError("of the vendor")
 
     def crashing(attrs, args):
@@ -104,9 +105,11 @@ def test_the_passes_raise_from_what_crashed_in_annotation():
 
     with vendors("va"):
         byoc.register_annotate_compiler("va", "relax.exp", crashing)
-        annotated = byoc.AnnotateExternalCompiler("va")(Chain)
+        annotate, partition = byoc.AnnotateExternalCompiler("va"), byoc.PartitionGraph(strict=True)
+        sequence = tvm.transform.Sequential([annotate, partition])
+        build = sequence if form == "in a sequence" else lambda mod: partition(annotate(mod))
         with pytest.raises(UnsupportedError) as raised:
-            byoc.PartitionGraph(strict=True)(annotated)
+            build(Chain)
     assert any(error is own for error in chain_of(raised.value))
 
 

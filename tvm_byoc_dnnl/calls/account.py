@@ -90,6 +90,7 @@ def _account(mod: tvm.IRModule, asked: Sequence[str], with_primitives: bool, usu
         _totals(calls, regions),
         symbols=[name for name in flow.symbols() if name not in usual],
         unasked=sorted(silent) if with_primitives else [],
+        options={name: of for name, of in options.items() if of},
         versions=_versions([*_PACKAGES, *(p for ns in by_name.values() for p in ns.doctor.packages)]),
     )
 

@@ -178,6 +178,8 @@ class ReportData:
         Symbolic dims; each counts as 1 in all numbers.
     unasked : list of str
         Compilers whose library could not be asked on this machine.
+    options : dict
+        Compiler → its options, defaults included.
     model : str
         Where it came from, for titles.
     versions : dict
@@ -191,6 +193,7 @@ class ReportData:
     advice: list[str] = field(default_factory=list)
     symbols: list[str] = field(default_factory=list)
     unasked: list[str] = field(default_factory=list)
+    options: dict[str, dict[str, Any]] = field(default_factory=dict)
     model: str = ""
     versions: dict[str, str] = field(default_factory=dict)
 

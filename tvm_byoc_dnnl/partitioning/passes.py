@@ -7,9 +7,10 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..causes import remembering_causes
 from ..codegen.extern import install_codegen
 from ..cost import usual_sizes
-from ..log import raise_failures, raising_from_causes, read_log, with_entries
+from ..log import raise_failures, read_log, with_entries
 from ..namespace import Namespace
 from ..namespaces import namespace
 from ..regions.builder import RegionBuilder
@@ -75,10 +76,10 @@ class _PartitionGraph:
 
 
 class _Partition(_PartitionGraph):
-    """The pass; an error that comes out of it is raised from the vendor's exception, which TVM would drop."""
+    """The pass; errors of vendors are remembered while it runs."""
 
     def __call__(self, mod: tvm.IRModule) -> tvm.IRModule:
-        with raising_from_causes():
+        with remembering_causes():
             return super().__call__(mod)  # type: ignore[misc]  # of TVM's class, which the decorator makes
 
 

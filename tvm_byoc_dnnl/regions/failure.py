@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from ..causes import note_cause
 from ..errors import NativeLibraryError
-from ..log import note_cause
 from ..verdict import Reject
 
 __all__ = ["BrokenRegions", "Failure", "all_or_each", "describe"]

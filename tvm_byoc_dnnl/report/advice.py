@@ -89,7 +89,8 @@ def _reorders(report: ReportData) -> Iterator[str]:
 
 
 def _hidden_nan(report: ReportData) -> Iterator[str]:
-    calls = [c for c in report.calls if c.op in _BOUNDS and c.onnx_node]
+    keeping = {name for name, options in report.options.items() if options.get("keep_nan")}
+    calls = [c for c in report.calls if c.op in _BOUNDS and c.onnx_node and c.compiler not in keeping]
     if calls:
         yield (
             f"NaN: {count(len(calls), 'call')} ({', '.join(sorted({c.label for c in calls}))}) may turn a NaN into a "

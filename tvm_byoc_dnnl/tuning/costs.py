@@ -9,7 +9,7 @@ from typing import Any
 
 import tvm
 
-from ..log import raising_from_causes
+from ..causes import remembering_causes
 from ..namespaces import HOST, namespace
 from ..pipeline.byoc import PIPELINE
 from ..regions.failure import describe
@@ -91,7 +91,7 @@ class Costs:
 def callable_of(mod: tvm.IRModule, target: Any) -> Callable[[], object]:
     """One call of a partitioned module with random inputs."""
     inputs = inputs_of(mod["main"])
-    with raising_from_causes():
+    with remembering_causes():
         runner = Runner(tvm.compile(mod, target=target, relax_pipeline=PIPELINE))
     tensors = [tvm.runtime.tensor(array) for array in random_arrays(inputs, 0, {})]
     return lambda: runner.run_tvm(*tensors)
