@@ -19,7 +19,7 @@ import onnx
 import onnxruntime
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.testing.open_models import decoder, encoder
+from examples.open_models import decoder, encoder
 
 _SEEN, _NEW = 128, (96, 64, 120, 31)
 _PAST = (100, 500)

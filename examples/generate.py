@@ -17,7 +17,6 @@ import numpy as np
 import onnx
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.testing.open_models import decoder
 
 Arrays = dict[str, np.ndarray]
 PROMPTS = [[5, 17, 3, 42, 8], [11, 2], [9, 30, 30, 7]]
@@ -65,6 +64,8 @@ def empty_cache(inputs: Sequence[tuple[str, Sequence[int | str]]], batch: int) -
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Generate with both, compare, and print tokens and times."""
+    from open_models import decoder  # beside this file
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", help="an ONNX decoder; its inputs are named as those of transformers")
     parser.add_argument("--tokens", type=int, default=20, help="to append to each prompt")

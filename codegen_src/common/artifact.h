@@ -15,7 +15,7 @@ namespace tvm_byoc_dnnl {
 /// version can say who wrote a file that it cannot read.
 constexpr uint32_t kFormatVersion = 3;
 
-/// That of the files which do not name one.
+/// The engine of files that name none.
 constexpr const char* kFirstEngine = "dnnl";
 
 /// A region: everything but its constants.
@@ -23,7 +23,7 @@ struct Artifact {
   std::string symbol;
   std::string graph_json;
   std::vector<std::string> const_names;
-  std::string isa = {};  // the engine's name of that which it was built on, for messages
+  std::string isa = {};  // on which it was built, by the engine's name; for messages
   std::string engine = kFirstEngine;
 };
 
@@ -61,7 +61,7 @@ struct WeightsTable {
   std::vector<Region> regions;
   std::vector<Getter> getters;
 
-  /// Names the data by what it holds.
+  /// The name of the data: a hash of its content.
   std::string DataSymbol() const;
 };
 
@@ -72,7 +72,7 @@ WeightsTable LoadWeightsTable(std::string_view bytes);
 struct Blob {
   std::string symbol;
   std::string compiler;       // the namespace
-  std::string compatibility;  // what the library needs to read the bytes, in its own words
+  std::string compatibility;  // the library that the bytes need, as the vendor describes it
   std::string bytes;
 };
 

@@ -13,7 +13,7 @@
 namespace tvm_byoc_dnnl {
 namespace {
 
-// What mapping whole pages needs; the data lies at this offset of the file, too.
+// Whole pages are mapped; the data has this offset in the file as well.
 constexpr uint64_t kPage = 4096;
 
 #if defined(__x86_64__)
@@ -90,7 +90,7 @@ void WriteDataObject(const std::string& path, const std::string& symbol,
     sections[index].sh_addralign = align;
     end += bytes;
   };
-  // Pages are dropped as wholes: worth the padding where there are many.
+  // Only whole pages can be dropped, so padding pays where there are many.
   place(kData, kSection, SHT_PROGBITS, data_bytes, data_bytes < kPage ? kPartAlignment : kPage);
   sections[kData].sh_flags = SHF_ALLOC | kLarge;
   place(kSymbols, ".symtab", SHT_SYMTAB, sizeof(symbols), 8);

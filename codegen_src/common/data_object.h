@@ -13,7 +13,7 @@ namespace tvm_byoc_dnnl {
 /// Each part of the data starts at a multiple of this.
 constexpr uint64_t kPartAlignment = 64;
 
-/// Where the parts start when they are written one behind the other; the total size stands last.
+/// The start of each part when they are written one after the other; the last number is the size.
 std::vector<uint64_t> PartOffsets(const std::vector<uint64_t>& sizes);
 
 /// Writes the parts to `path`, read-only, in the section for large data: it may have any size, and

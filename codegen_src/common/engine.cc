@@ -31,7 +31,7 @@ std::string OwnFolder() {
   return path.substr(0, path.rfind('/') + 1);
 }
 
-/// A saved module says the name, and nobody vouches for that: it must not lead to another folder.
+/// The name is read from a saved module and is not trusted: it must not name another folder.
 void CheckName(const std::string& name) {
   for (char c : name) {
     if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_') continue;
@@ -68,7 +68,7 @@ const Engine& FindEngine(const std::string& name) {
     auto found = registry.engines.find(name);
     if (found != registry.engines.end()) return *found->second;
   }
-  // Without the lock: the host may be asked for help, and wait for a thread that waits for it.
+  // Without the lock: the host is called, and may wait for a thread that waits for the lock.
   std::unique_ptr<const Engine> loaded(LoadEngine(name));
   std::lock_guard<std::mutex> lock(registry.mutex);
   return *registry.engines.try_emplace(name, std::move(loaded)).first->second;

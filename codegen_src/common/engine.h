@@ -15,7 +15,7 @@
 
 namespace tvm_byoc_dnnl {
 
-/// A graph made executable for static shapes. It does not change, and any number of threads run it.
+/// A graph with static shapes that can run. It does not change; any number of threads may run it.
 class Plan {
  public:
   explicit Plan(Shapes shapes) : shapes_(std::move(shapes)) {}
@@ -27,14 +27,14 @@ class Plan {
   /// The steps with their implementations and layouts, and the memory that they take.
   virtual json::Object Describe(const Graph& graph) const = 0;
 
-  /// Runs; the steps with the seconds that each took.
+  /// Runs, and returns the steps with the seconds that each took.
   virtual json::Object Profile(const Graph& graph, const std::vector<void*>& inputs,
                                const std::vector<void*>& outputs) const = 0;
 
-  /// Memory that it keeps by itself, about: what it shares with other plans does not count.
+  /// Estimated bytes of the plan, without the memory that it shares with other plans.
   virtual size_t bytes() const = 0;
 
-  /// Whether calls read this constant where it is; the others may go once the plan is made.
+  /// Whether calls read this constant; the others may be released when the plan has been made.
   virtual bool UsesConstant(size_t index) const = 0;
 
   const Shapes& shapes() const { return shapes_; }
@@ -73,8 +73,8 @@ class Engine {
   virtual std::unique_ptr<Planner> NewPlanner(const Graph& graph) const = 0;
 
   /// Whether the library runs every node on this machine, and with which implementation. Its
-  /// results are wanted as a caller gets them (`delivers`), or in whatever layout suits the
-  /// library.
+  /// results have the layout of a caller's outputs (`delivers`), or any layout that the library
+  /// chooses.
   virtual json::Object Probe(const Graph& graph, bool delivers) const = 0;
 
   /// A static graph as C source: a function of TVM, or stand-alone.
@@ -87,11 +87,11 @@ const Engine& FindEngine(const std::string& name);
 
 void RegisterEngine(const std::string& name, std::unique_ptr<const Engine> engine);
 
-/// What an engine's library exports: makes its engine.
+/// The function that an engine's library exports; it makes the engine.
 constexpr const char* kEngineEntry = "TvmByocEngine";
 using EngineEntry = const Engine* (*)();
 
-/// Asked when an engine's library cannot be loaded, with the engine's name and the linker's words.
+/// Asked when an engine's library cannot be loaded, with its name and the linker's message.
 /// May map what is missing, so that another attempt succeeds; returns where it has searched and
 /// what to do, for the message.
 using EngineHelp = std::string (*)(const std::string& name, const std::string& error);

@@ -66,7 +66,7 @@ class Reader {
     return static_cast<int>(id);
   }
 
-  // A position in a list that is read later: what is out of range stays so.
+  // A position in a list that is read later: a number out of range stays out of range.
   static int Position(const json::Value& value, const std::string& where) {
     const int64_t position = AsInteger(value, where);
     return position >= 0 && position < kMany ? static_cast<int>(position) : kMany;

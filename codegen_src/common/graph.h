@@ -48,7 +48,7 @@ struct PostOp {
   int input = -1;  // binary: position in the node's inputs
 };
 
-/// What stored elements mean: value = (stored - zero point) * scale. Ids of tensors, or -1.
+/// The meaning of stored elements: value = (stored - zero point) * scale. Ids of tensors, or -1.
 struct Scaling {
   int scale = -1;       // float32
   int zero_point = -1;  // int32

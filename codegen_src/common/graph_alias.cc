@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inputs that an output is written over: a cache that is updated where it lies.
+// Inputs that an output is written over: a cache that is updated in place.
 #include <algorithm>
 #include <set>
 

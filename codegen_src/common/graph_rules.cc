@@ -106,7 +106,7 @@ class Checker {
     }
   }
 
-  // Sizes may be anything up to 2^62: what is computed from them may not fit.
+  // Sizes may be as large as 2^62, so numbers that are computed from them may overflow.
   int64_t Sum(int64_t x, int64_t y) const {
     int64_t result = 0;
     if (__builtin_add_overflow(x, y, &result)) Fault("its sizes overflow: ", x, " + ", y);

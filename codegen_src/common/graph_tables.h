@@ -23,7 +23,7 @@ const KindSpec& SpecOf(Kind kind);
 std::optional<Kind> FindKind(std::string_view name);
 std::optional<DType> FindDType(std::string_view name);
 
-/// Where an attribute of this name is kept: one of the three.
+/// The member that holds an attribute of this name: one of the three.
 struct AttrField {
   Dims Attrs::* dims = nullptr;
   int64_t Attrs::* integer = nullptr;

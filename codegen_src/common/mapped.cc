@@ -15,7 +15,7 @@
 namespace tvm_byoc_dnnl {
 namespace {
 
-/// What is mapped now: where it starts, its size, and how many say so.
+/// The data that is mapped now: its start, its size, and the number of its users.
 struct Ranges {
   struct Range {
     size_t bytes = 0;
@@ -95,7 +95,7 @@ void DropPages(const void* data, size_t bytes) {
   static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const char* start = static_cast<const char*>(data);
   Ranges& ranges = MappedRanges();
-  // Held while the advice is given: whoever unmaps the data waits.
+  // Held while the advice is given, so that no other thread unmaps the data.
   std::lock_guard<std::mutex> lock(ranges.mutex);
   auto after = ranges.by_start.upper_bound(start);
   if (after == ranges.by_start.begin()) return;

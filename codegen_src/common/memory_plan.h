@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decisions about tensors and memory that need no library: who is constant, who dies where, what
-// may be written straight into the caller's outputs, and where each buffer lives in the arena.
+// Decisions about tensors and memory that need no library: which is constant, its last use, which
+// may be written straight into the caller's outputs, and the place of each buffer in the arena.
 #ifndef TVM_BYOC_DNNL_COMMON_MEMORY_PLAN_H_
 #define TVM_BYOC_DNNL_COMMON_MEMORY_PLAN_H_
 

@@ -16,13 +16,13 @@
 
 namespace tvm_byoc_dnnl {
 
-/// What a cache has done so far.
+/// The counters of a cache.
 struct PlanCounters {
   int64_t plans = 0;    // that it has now
   int64_t bytes = 0;    // that these keep
   int64_t hits = 0;     // calls of a size seen before
   int64_t made = 0;     // calls of a new size
-  int64_t dropped = 0;  // plans that had to go
+  int64_t dropped = 0;  // plans that were removed
   double seconds = 0;   // spent making plans
 };
 
@@ -35,7 +35,7 @@ class PlanCache {
   /// The plan for these sizes, or nullptr.
   std::shared_ptr<const Plan> Find(const Key& key);
 
-  /// Adds a plan, which took so long to make. Those used longest ago go until the rest fits; a call
+  /// Adds a plan, made in so many seconds. Those used longest ago are removed until all fit; a call
   /// that runs one of them keeps it alive.
   void Insert(Key key, std::shared_ptr<const Plan> plan, double seconds);
 

@@ -8,8 +8,7 @@ namespace tvm_byoc_dnnl {
 void Region::Initialise(std::vector<ConstantData> constants) {
   std::lock_guard<std::mutex> build_lock(build_mutex_);
   constants_ = std::move(constants);
-  planner_ =
-      engine_.NewPlanner(graph_);  // another one may hold what it packed from other constants
+  planner_ = engine_.NewPlanner(graph_);  // an older one may have packed other constants
   if (graph_.IsStatic()) {
     std::shared_ptr<const Plan> plan = Build({});
     for (size_t i = 0; i < constants_.size(); ++i) {

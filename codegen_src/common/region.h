@@ -39,7 +39,7 @@ class Region {
   /// The plan of a symbolic graph for arguments of these shapes; nullptr before Initialise.
   std::shared_ptr<const Plan> PlanFor(const std::vector<Dims>& arguments);
 
-  /// What became of the plans of a symbolic graph.
+  /// The counters of the plans of a symbolic graph.
   PlanCounters counters() const { return plans_.counters(); }
 
  private:

@@ -37,7 +37,7 @@ MemoryDesc DenseRows(const NodeView& n, int value) {
   return is_dense ? md : Dense(n.lowering.shape(value), DType::kFloat32);
 }
 
-/// The heads of a row side by side, as whoever joins them reads them.
+/// The heads of a row side by side, which is the order of the tensor that joins them.
 MemoryDesc ResultLayout(const NodeView& n) {
   const Dims& shape = n.OutShape();
   if (std::optional<MemoryDesc> wanted = n.lowering.OutputLayout(n.output)) {
@@ -66,7 +66,7 @@ byoc_attention_params SizesOf(const NodeView& n) {
   return p;
 }
 
-/// What either way has to do: products, for which keys and values must be read or packed.
+/// The work of both ways: products, for which keys and values must be read or packed.
 Candidate Described(const byoc_attention_params& p, const char* impl) {
   Candidate candidate;
   candidate.impl = impl;

@@ -120,8 +120,8 @@ std::optional<Candidate> Lowering::Variant(const Candidate& choice, const OpDesc
   return Candidate{op, pd, choice.impl, {}, choice.work};
 }
 
-/// Where the choice would reorder an input, asks whether it runs as well on the layout that is
-/// there.
+/// If the choice would reorder an input: asks for the same implementation with the layout that the
+/// input has.
 void Lowering::KeepInputLayouts(Candidate* choice) const {
   for (size_t i = 0; i < choice->op.args.size(); ++i) {
     const OpArg& arg = choice->op.args[i];

@@ -27,7 +27,7 @@ class AlignedBuffer {
   size_t bytes_;
 };
 
-/// What has been packed so far. It does not keep anything alive: the plans do.
+/// The constants that have been packed so far. The plans own them, and not this table.
 class PackedStore {
  public:
   std::shared_ptr<AlignedBuffer> Find(const PackedKey& key);

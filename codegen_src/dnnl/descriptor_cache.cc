@@ -27,7 +27,7 @@ void AppendStrides(std::string* key, const MemoryDesc& md) {
   }
 }
 
-/// All that the answer depends on but for the layouts: the number of threads, too.
+/// All that the result depends on except the layouts; the number of threads is part of it.
 std::string KeyOf(const OpDesc& op) {
   std::string key;
   Append(&key, omp_get_max_threads());

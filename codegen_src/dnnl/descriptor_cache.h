@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Primitive descriptors by what they were created from. A layer is asked about when its call is
-// annotated, again with each post-op, with its whole region, and when the region is loaded;
-// networks repeat their layers besides. oneDNN needs up to 30 ms for one answer.
+// Primitive descriptors by their descriptions. A layer is created when its call is annotated,
+// again with each post-op, with its whole region, and when the region is loaded; and networks
+// contain equal layers. oneDNN needs up to 30 ms for one answer.
 #ifndef TVM_BYOC_DNNL_DNNL_DESCRIPTOR_CACHE_H_
 #define TVM_BYOC_DNNL_DNNL_DESCRIPTOR_CACHE_H_
 
@@ -20,7 +20,7 @@ class DescriptorCache {
  public:
   explicit DescriptorCache(size_t capacity) : capacity_(capacity) {}
 
-  /// The answer of `create` to an equal description, which may be that there is none.
+  /// The result of `create` for an equal description; it may be an empty descriptor.
   PrimitiveDesc Get(const OpDesc& op, const std::function<PrimitiveDesc()>& create);
 
   size_t size() const;

@@ -79,7 +79,7 @@ class Emitter {
   }
 
   /// Each step after those whose layouts it takes over; that is not the order of execution, since
-  /// what packs the weights needs the layout that the convolution chose.
+  /// steps that pack weights need the layout that the convolution chose.
   void EmitAllSteps() {
     std::vector<Pending> pending;
     for (size_t i = 0; i < program_.init.size(); ++i) {

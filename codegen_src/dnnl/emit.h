@@ -15,7 +15,7 @@ enum class SourceForm {
 };
 
 /// The program as source (C99, and C++ as well) that makes the same calls of oneDNN. Throws
-/// Error(kUnsupported) for what cannot be said in source.
+/// Error(kUnsupported) for a program that cannot be written as source.
 std::string EmitSource(const Graph& graph, const Program& program, SourceForm form);
 
 }  // namespace tvm_byoc_dnnl

@@ -21,7 +21,7 @@ std::string TypeName(const MemoryDesc& md) {
 /// oneDNN's comparison refuses an empty descriptor, which is what a view that cannot be made gives.
 bool Is(const MemoryDesc& candidate, const MemoryDesc& md) { return candidate && candidate == md; }
 
-/// How to permute the axes of `from` to get `to`, as oneDNN wants it.
+/// The permutation of axes that makes `to` of `from`, in the form that oneDNN takes.
 std::optional<std::vector<int>> FindPermutation(const MemoryDesc& from, const MemoryDesc& to) {
   Dims sorted_from = from.get_dims(), sorted_to = to.get_dims();
   std::sort(sorted_from.begin(), sorted_from.end());

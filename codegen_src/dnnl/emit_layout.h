@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How emitted source comes by its memory descriptors: by their strides, or from a descriptor that
-// it has already. Blocked layouts have no constructor in oneDNN, they can only be asked for.
+// The memory descriptors of emitted source: made of strides, or of a descriptor that is there
+// already. oneDNN has no constructor of blocked layouts; a primitive descriptor must return them.
 #ifndef TVM_BYOC_DNNL_DNNL_EMIT_LAYOUT_H_
 #define TVM_BYOC_DNNL_DNNL_EMIT_LAYOUT_H_
 
@@ -12,11 +12,11 @@
 
 namespace tvm_byoc_dnnl {
 
-/// The descriptors `r->md[i]` of the source so far. A copy is a state to go back to.
+/// The descriptors `r->md[i]` of the source so far. A copy can restore this state.
 class EmittedLayouts {
  public:
   /// The expression for a layout; appends the call that makes it to `out` if it is new. Nothing if
-  /// it cannot be had from what is there.
+  /// the layout cannot be made of those.
   std::optional<std::string> Name(const MemoryDesc& md, std::string* out);
 
   /// Like Name, but asks the step's primitive descriptor for its argument if the layout is new.

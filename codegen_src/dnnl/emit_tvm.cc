@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of emitted source that is a function of TVM: what it takes, and its entry points.
+// The end of emitted source that is a function of TVM: its signature and its entry points.
 #include "dnnl/emit_tvm.h"
 
 #include <utility>

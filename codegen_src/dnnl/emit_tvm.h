@@ -8,7 +8,7 @@
 
 namespace tvm_byoc_dnnl {
 
-/// What makes emitted source of a static graph a function of TVM, in the C interface of tvm-ffi;
+/// The code that makes a function of TVM of emitted source, in the C interface of tvm-ffi; it
 /// stands behind the function `<name>_create` and needs dnnl_byoc_tvm.h.
 std::string EmitEntryPoints(const Graph& graph);
 

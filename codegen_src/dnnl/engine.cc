@@ -15,7 +15,7 @@
 namespace tvm_byoc_dnnl {
 namespace {
 
-/// Runs `body`; oneDNN's exceptions leave as ones that the common code knows.
+/// Runs `body`; turns oneDNN's exceptions into those that the common code knows.
 template <typename Body>
 auto Translated(const Body& body) -> decltype(body()) {
   try {
@@ -51,7 +51,7 @@ std::string VersionText() {
   return Cat(version->major, ".", version->minor, ".", version->patch);
 }
 
-/// Whatever libdnnl the linker found, or somebody mapped before us.
+/// The file of libdnnl that this process uses.
 void CheckVersion() {
   const dnnl_version_t* version = dnnl_version();
   if (version->major == 3 && version->minor >= 2) return;

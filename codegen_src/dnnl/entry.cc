@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the shared library of this engine exports.
+// The function that the shared library of this engine exports.
 #include "dnnl/engine.h"
 
 extern "C" const tvm_byoc_dnnl::Engine* TvmByocEngine() {

@@ -15,7 +15,7 @@
 namespace tvm_byoc_dnnl {
 namespace {
 
-/// Of a primitive with its descriptor and its code, about.
+/// Estimated size of a primitive with its descriptor and its code.
 constexpr size_t kStepBytes = 32 << 10;
 
 double Now() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program made executable: a plan of the executor that emitted source has as well.
+// A program as a plan of the executor, which emitted source uses as well.
 #ifndef TVM_BYOC_DNNL_DNNL_EXECUTE_H_
 #define TVM_BYOC_DNNL_DNNL_EXECUTE_H_
 
@@ -14,7 +14,7 @@
 
 namespace tvm_byoc_dnnl {
 
-/// The one CPU engine of the process.
+/// The only CPU engine of the process.
 const dnnl::engine& CpuEngine();
 
 class DnnlPlan final : public Plan {

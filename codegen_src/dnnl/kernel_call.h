@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a candidate needs that calls a kernel of ours: the machine, strides and post-ops in the
-// kernel's words.
+// Parts of a candidate that calls a kernel of ours: the instruction set, and strides and post-ops
+// in the form that kernels take.
 #ifndef TVM_BYOC_DNNL_DNNL_KERNEL_CALL_H_
 #define TVM_BYOC_DNNL_DNNL_KERNEL_CALL_H_
 
@@ -15,7 +15,7 @@
 
 namespace tvm_byoc_dnnl {
 
-/// What the user allows the engine to use of AVX-512 and AVX2; nothing if neither.
+/// The better of AVX-512 and AVX2 that CPU and user allow; nothing if there is neither.
 std::optional<byoc_isa> KernelIsa();
 
 /// "product:avx2": the name that reports show; ":c" for no instruction set.
@@ -36,8 +36,8 @@ std::optional<std::vector<byoc_post_op>> DescribePostOps(const std::vector<PostO
                                                          const MemoryDesc& dst, int64_t lanes,
                                                          std::vector<OpArg>* args);
 
-/// What all kernels are told that compute in float32, with constant weights, in the place of a
-/// primitive.
+/// The arguments that all kernels take that compute in float32, with constant weights, in the place
+/// of a primitive.
 struct KernelFrame {
   byoc_isa isa = BYOC_AVX2;
   MemoryDesc src, dst;

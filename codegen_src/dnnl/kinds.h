@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of node kinds: how each becomes primitives.
+// The table of node kinds, each with its lowering to primitives.
 #ifndef TVM_BYOC_DNNL_DNNL_KINDS_H_
 #define TVM_BYOC_DNNL_DNNL_KINDS_H_
 
@@ -13,7 +13,7 @@
 
 namespace tvm_byoc_dnnl {
 
-/// One node under lowering, with short names for what the kinds ask.
+/// One node during lowering, with short names for its tensors and attributes.
 class NodeView {
  public:
   NodeView(Lowering* lowering, const Node& node, int output)
@@ -25,8 +25,8 @@ class NodeView {
   const Dims& OutShape() const { return lowering.shape(output); }
   DType OutDType() const { return lowering.dtype(output); }
 
-  /// Arguments of an operation: an input in its layout (unless that has gaps), in a given one,
-  /// row-major, or as the primitive likes it; the output.
+  /// Arguments of an operation: an input in its layout (unless that has gaps), in a given layout,
+  /// row-major, or in the layout that the primitive chooses; the output.
   OpArg AsIs(int arg, int i) const {
     const MemoryDesc& md = lowering.Layout(In(i));
     return IsCompact(md) ? OpArg{arg, In(i), md} : AsDense(arg, i);
@@ -34,7 +34,7 @@ class NodeView {
   OpArg As(const MemoryDesc& md, int arg, int i) const { return {arg, In(i), md}; }
   OpArg AsDense(int arg, int i) const { return {arg, In(i), Dense(Shape(i), DTypeOf(i))}; }
   OpArg AsAny(int arg, int i) const { return {arg, In(i), AnyLayout(Shape(i), DTypeOf(i))}; }
-  /// Activations, in the layouts to try in turn: as they lie, channels innermost, row-major.
+  /// Activations, in the layouts to try in turn: as they are, channels innermost, row-major.
   std::vector<OpArg> Layouts(int arg, int i) const {
     return {AsIs(arg, i), As(ChannelsLast(Shape(i), DTypeOf(i)), arg, i), AsDense(arg, i)};
   }

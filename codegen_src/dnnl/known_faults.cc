@@ -13,7 +13,7 @@ namespace {
 
 using PrimitiveKind = dnnl::primitive::kind;
 
-/// How a second operand lies over the result.
+/// The axes along which a second operand is broadcast to the result.
 enum class Spread : uint8_t { kScalar, kPerChannel, kFull, kOther };
 
 Spread SpreadOver(const Dims& operand, const Dims& result) {
@@ -48,7 +48,7 @@ Order OrderOf(const MemoryDesc& md) {
   return Order::kOther;
 }
 
-/// [N, C, 1, 1]: plain and channels-last are then one order, and oneDNN picks the wrong one.
+/// [N, C, 1, 1]: plain and channels-last are then the same order, and oneDNN takes the wrong one.
 bool IsWithoutSpace(const Dims& dims) {
   return dims.size() > 2 &&
          std::all_of(dims.begin() + 2, dims.end(), [](int64_t dim) { return dim == 1; });
@@ -75,8 +75,8 @@ bool IsWrong(const OpDesc& op, const std::string& impl, Spread spread, const Mem
   }
 }
 
-/// A row of which nobody asks where the next one would begin: the stride of that axis may be
-/// anything, but the matrix product takes it for the distance of rows.
+/// A matrix of one row: the stride of its rows may be any number, because there is no second row,
+/// but the matrix product reads it as the distance of rows.
 bool HasRowsOverEachOther(const MemoryDesc& result) {
   const Dims dims = result.get_dims();
   if (!IsStrided(result) || dims.size() < 2) return false;

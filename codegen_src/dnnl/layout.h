@@ -23,10 +23,10 @@ Dims AtLeastRank1(const Dims& shape);
 
 MemoryDesc Dense(const Dims& shape, DType dtype);
 
-/// The same for any dtype: what oneDNN has no name for as bytes, in an axis of their own.
+/// The same for any dtype: elements of a dtype that oneDNN lacks are bytes, along one more axis.
 MemoryDesc RawLayout(const Dims& shape, DType dtype);
 MemoryDesc Strided(const Dims& shape, DType dtype, const Dims& strides);
-/// The layout is the primitive's choice.
+/// A layout that the primitive chooses ("any").
 MemoryDesc AnyLayout(const Dims& shape, DType dtype);
 /// Dense, with the axes in this order from the outermost to the innermost.
 MemoryDesc Ordered(const Dims& shape, DType dtype, const Dims& order);
@@ -38,7 +38,7 @@ MemoryDesc ChannelsLast(const Dims& shape, DType dtype);
 bool IsCompact(const MemoryDesc& md);
 /// Every element once, no padding, row-major.
 bool IsDense(const MemoryDesc& md);
-/// Made of strides alone, without inner blocks.
+/// Described by strides alone, without inner blocks.
 bool IsStrided(const MemoryDesc& md);
 /// The same elements in the same places: the layouts agree up to the strides of axes of size 1.
 bool SameLayout(const MemoryDesc& a, const MemoryDesc& b);

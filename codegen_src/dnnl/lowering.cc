@@ -303,8 +303,8 @@ void Lowering::ApplyPostOps(const Node& node, size_t first, int value) {
   }
 }
 
-/// Removes the steps whose results nothing reads: of nodes that lead nowhere, of attempts that were
-/// given up.
+/// Removes the steps whose results nothing reads: of nodes without readers, and of attempts that
+/// failed.
 void Lowering::DropDeadSteps() {
   std::vector<bool> needed(program_.buffers.size(), false);
   for (size_t i = 0; i < needed.size(); ++i) {

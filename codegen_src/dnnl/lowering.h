@@ -18,7 +18,7 @@
 
 namespace tvm_byoc_dnnl {
 
-/// Where a value lies, in one of its layouts.
+/// The place of a value in memory, in one of its layouts.
 struct Place {
   int buffer = -1;
   int64_t offset = 0;  // in bytes, from the start of the buffer
@@ -30,10 +30,10 @@ struct StepArg {
   Place place;
 };
 
-/// What is done at once, at initialisation or per call: a primitive of oneDNN, or a kernel of ours.
+/// One step of initialisation or of a call: a primitive of oneDNN, or a kernel of ours.
 /// Each is run (execute.cc), printed as source (emit.cc) and described (report.cc).
 struct Step {
-  int node = -1;  // of the graph; the number of nodes for what delivers the outputs
+  int node = -1;  // of the graph; the number of nodes for the copies to outputs
   std::string impl;
   std::string fault;          // of a primitive that was refused before this one
   bool conversion = false;    // a reorder that no node asked for
@@ -46,8 +46,8 @@ struct Step {
   std::vector<int64_t> params;
 };
 
-/// What a packed buffer holds, if plans may share it: a tensor of the graph in a layout, or in the
-/// form that a kernel made.
+/// The content of a packed buffer that plans may share: a tensor of the graph in a layout, or in
+/// the form that a kernel made.
 struct PackedKey {
   int tensor = -1;
   MemoryDesc md;
@@ -62,7 +62,7 @@ struct Program {
   int64_t arena_bytes = 0;
 };
 
-/// The buffers as the executor knows them: what is packed apart from what only packing needs.
+/// The buffers of the executor; it separates packed constants from those that only packing needs.
 std::vector<byoc_buffer> ListBuffers(const Program& program);
 
 class NodeView;
@@ -92,8 +92,8 @@ class Lowering {
   /// A dense view of a value in another shape.
   int Reshaped(int value, const Dims& shape);
 
-  /// A value of another shape in which to compute `value`; it goes to the caller's output if that
-  /// one would.
+  /// A value of another shape in which to compute `value`; it is written to the caller's output if
+  /// `value` would be.
   int NewOutput(int value, const Dims& shape);
 
   /// Emits the cheapest of the candidates: a primitive for one of these descriptions, or a kernel

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A neutral description of a primitive: all that is said to oneDNN to create it, as plain data. One
+// A neutral description of a primitive: all that oneDNN needs to create it, as plain data. One
 // function creates the primitive descriptor from it, so that another can print the very same calls
 // as source.
 #ifndef TVM_BYOC_DNNL_DNNL_OP_DESC_H_
@@ -79,8 +79,8 @@ void DescribeAttr(const OpDesc& op, Attr* attr) {
   }
 }
 
-/// An empty descriptor if oneDNN has no implementation, or one that computes wrong: `fault`, where
-/// it is given, then says so. oneDNN is asked once for equal descriptions.
+/// An empty descriptor if oneDNN has no implementation, or only one with a known fault, which is
+/// then described in `fault`. oneDNN is asked once for equal descriptions.
 PrimitiveDesc CreatePrimitiveDesc(const OpDesc& op, const dnnl::engine& engine,
                                   std::string* fault = nullptr);
 

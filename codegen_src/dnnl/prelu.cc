@@ -14,8 +14,8 @@ static std::vector<OpDesc> DescribePRelu(const NodeView& n) {
 }
 
 static void LowerPRelu(const NodeView& n) {
-  // Weights per channel have an implementation; one slope for all, or any other broadcast, is
-  // brought there.
+  // oneDNN has an implementation for weights per channel. One slope for all, or any other
+  // broadcast, is expanded to that.
   Lowering& l = n.lowering;
   const Dims& shape = n.Shape(0);
   Dims weights(shape.size(), 1);

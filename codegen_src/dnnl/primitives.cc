@@ -32,7 +32,7 @@ struct PrintedCall {
   }
 };
 
-// --- how a value is given to C, and printed
+// --- values as arguments of C functions, and as text
 
 const dnnl_dim_t* ToC(const Dims& dims) { return dims.data(); }
 dnnl_alg_kind_t ToC(dnnl::algorithm alg) { return static_cast<dnnl_alg_kind_t>(alg); }
@@ -51,7 +51,7 @@ std::string ToText(const char*, T value, PrintedCall*) {
   return std::to_string(value);
 }
 
-// --- the parameters that there are
+// --- the parameters
 
 #define FIELD(Parameter, field)                                                                 \
   struct Parameter {                                                                            \

@@ -43,13 +43,13 @@ int64_t CountReorders(const std::vector<Step>& steps) {
 }
 
 /// Reference implementations matter where a node computes; oneDNN's reference concat is made of
-/// real reorders, and what runs once at initialisation may take its time.
+/// real reorders, and steps that run once at initialisation may be slow.
 bool IsSlow(const Step& step) {
   return !step.conversion && step.kernel == nullptr && IsReference(step.impl) &&
          step.op.kind != PrimitiveKind::concat;
 }
 
-/// Values for the symbols, so that a symbolic graph can be looked at.
+/// Values for the symbols, so that a symbolic graph can be planned for a report.
 Shapes SampleShapes(const Graph& graph, std::vector<int64_t>* symbols) {
   constexpr int64_t kSamples[] = {32, 64, 8, 4, 2, 1, 224};
   for (int64_t sample : kSamples) {

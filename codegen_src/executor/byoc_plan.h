@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A plan that can be run, first half: buffers, steps and their arguments. C99, and C++ as well,
    with POSIX alone: emitted source ships this very file, and the compiled module is built from it.
-   byoc_run.h is the other half, and what to include.
+   byoc_run.h is the other half, and the header to include.
 
-   Whoever makes a plan fills one byoc_plan: it says in which buffer each argument of each step
-   lies. From then on the plan does not change, and any number of threads may run it: what a call
-   needs for itself stands in a byoc_context, of which a free list is kept. Everything made on the
-   way belongs to the plan and is released by byoc_destroy, also when something failed in between.
+   The code that makes a plan fills one byoc_plan: the buffer of each argument of each step is in
+   it. From then on the plan does not change, and any number of threads may run it: the memory of
+   a call is a byoc_context, of which a free list is kept. All memory of the creation belongs to the
+   plan and is released by byoc_destroy, also when the creation failed.
  */
 #ifndef BYOC_PLAN_H_
 #define BYOC_PLAN_H_
@@ -26,12 +26,12 @@
 enum {
   BYOC_ALIGNMENT = 64,
   BYOC_PAGE = 4096,
-  BYOC_HUGE_PAGE = 2 << 20, /* for what is at least two of them */
+  BYOC_HUGE_PAGE = 2 << 20, /* for memory of at least two of them */
   BYOC_ERROR_BYTES = 512,
   BYOC_MAX_IDLE = 64 /* contexts that are kept */
 };
 
-/* What the functions return. */
+/* The results of the functions. */
 enum {
   BYOC_OK = 0,
   BYOC_FAILED = 1 /* with a message */,
@@ -39,7 +39,7 @@ enum {
   BYOC_BAD_INDEX = 3 /* the same: in the data of a call */
 };
 
-/* Not worth inlining into hundreds of steps: that is where compilation would spend its time. */
+/* Not inlined into hundreds of steps, which would cost most of the time of compilation. */
 #if defined(__GNUC__)
 #define BYOC_FUNCTION static __attribute__((unused, noinline))
 #else
@@ -96,7 +96,7 @@ typedef struct byoc_step {
   int first_arg, num_args; /* in the plan's list */
 } byoc_step;
 
-/* What one call needs for itself. */
+/* The memory of one call. */
 typedef struct byoc_context {
   struct byoc_context* next;
   void** data;  /* by argument of the plan */
@@ -104,7 +104,7 @@ typedef struct byoc_context {
   void* blocks; /* the arena, memory of a step's own */
 } byoc_context;
 
-/* Who else shares packed constants, and wants to know what is no longer needed; NULLs: nobody. */
+/* The functions of a table that shares packed constants between plans; NULLs if there is none. */
 typedef struct {
   void* self;
   /* Memory for a packed buffer; `ready` if it holds its contents already. NULL: there is none. */
@@ -151,7 +151,7 @@ BYOC_FUNCTION char* byoc_allocate(size_t bytes) {
     const size_t huge = pages * BYOC_HUGE_PAGE;
     const size_t rest = (bytes - huge) / BYOC_PAGE * BYOC_PAGE;
     madvise(data, huge, MADV_HUGEPAGE);
-    /* The rest would fill a huge page of its own with next to nothing. */
+    /* The rest would need a huge page of its own for a few bytes. */
     if (rest != 0) madvise(data + huge, rest, MADV_NOHUGEPAGE);
   }
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plan that can be run, second half: the constants packed, contexts, calls, and the end. */
+/* A plan that can be run, second half: packing constants, contexts, calls, and the end. */
 #ifndef BYOC_RUN_H_
 #define BYOC_RUN_H_
 
 #include "byoc_plan.h"
 
-/* Where an argument lies; NULL for what the caller brings with each call. */
+/* The address of an argument; NULL for an argument that the caller gives with each call. */
 BYOC_FUNCTION char* byoc_place(const byoc_plan* p, const byoc_arg* a, char* arena) {
   const byoc_buffer* b = &p->buffers[a->buffer];
   switch (b->home) {
@@ -108,7 +108,7 @@ BYOC_FUNCTION int byoc_touches(const byoc_plan* p, const byoc_step* steps, int f
 
 enum { BYOC_UNUSED, BYOC_MISSING, BYOC_READY }; /* a packed buffer */
 
-/* Memory for a packed buffer that is needed, from whoever shares it. */
+/* Memory for a packed buffer that is needed, from the table that shares it. */
 BYOC_FUNCTION int byoc_take(byoc_plan* p, int buffer, char* state) {
   int ready = 0;
   if (!byoc_is_packed(p, buffer) || state[buffer] != BYOC_UNUSED) return BYOC_OK;
@@ -129,8 +129,8 @@ BYOC_FUNCTION void byoc_drop(byoc_plan* p, int buffer) {
   p->packed[buffer] = NULL;
 }
 
-/* Which packed buffers calls read and nobody has yet, and which steps of initialisation make them.
- */
+/* Chooses the packed buffers that calls read and that are not there yet, and the steps of
+   initialisation that make them. */
 BYOC_FUNCTION int byoc_choose_init(byoc_plan* p, char* state, char* chosen) {
   int i, k;
   for (i = 0; i < p->num_steps; ++i) {
@@ -177,7 +177,7 @@ BYOC_FUNCTION int byoc_pack(byoc_plan* p, char* state, char* chosen) {
     const byoc_step* step = &p->init[i];
     if (!chosen[i]) continue;
     BYOC_TRY(byoc_run_init_step(p, step));
-    /* At once: the sum of what is unpacked and packed is the peak. */
+    /* At once, because the unpacked and the packed constants together are the peak. */
     for (k = step->first_arg; k < step->first_arg + step->num_args; ++k) {
       const int buffer = p->args[k].buffer;
       int later = i + 1, needed = buffer < 0;
@@ -191,7 +191,7 @@ BYOC_FUNCTION int byoc_pack(byoc_plan* p, char* state, char* chosen) {
   return BYOC_OK;
 }
 
-/* Runs what needs to run once. Makes the first call's context, so that want of memory shows here.
+/* Runs the initialisation. Makes the first call's context, so that missing memory is found here.
  */
 BYOC_FUNCTION int byoc_initialise(byoc_plan* p) {
   char* state = (char*)calloc((size_t)p->num_buffers + 1, 1);
@@ -210,8 +210,8 @@ BYOC_FUNCTION int byoc_initialise(byoc_plan* p) {
   return byoc_open(p, &p->idle, p->error);
 }
 
-/* One call, of as many threads as want to. `error` has room for BYOC_ERROR_BYTES. With a clock, the
-   seconds that each step took; both may be NULL. */
+/* One call; any number of threads may call. `error` has room for BYOC_ERROR_BYTES. With a clock,
+   the seconds that each step took; both may be NULL. */
 BYOC_FUNCTION int byoc_run_timed(byoc_plan* p, const void* const* inputs, void* const* outputs,
                                  double (*clock)(void), double* seconds, char* error) {
   byoc_context* c;
@@ -276,7 +276,7 @@ BYOC_FUNCTION int byoc_reads_constant(const byoc_plan* p, size_t constant) {
   return 0;
 }
 
-/* When no call is running any more. */
+/* To be called when no call is running any more. */
 BYOC_FUNCTION void byoc_destroy(byoc_plan* p) {
   int i;
   while (p->idle != NULL) {

@@ -10,7 +10,7 @@
 #include "byoc_isa.h"
 #include "byoc_kernel.h"
 
-/* Which keys a query sees. */
+/* The keys that a query sees. */
 typedef enum byoc_attention_mask {
   BYOC_ALL_KEYS,
   BYOC_FROM_FIRST, /* query i: keys 0 to i */

@@ -208,7 +208,7 @@ BYOC_NO_INLINE void BYOC_NAME(decompressed_product)(int rows, int first, const f
 #undef BYOC_CASE
 }
 
-/* What is done to the sums of one row and panel before they are stored. */
+/* The post-operations on the sums of one row and panel, and their store. */
 BYOC_INLINE void BYOC_NAME(compressed_store)(const byoc_compressed_params* p, void* const* data,
                                              const float* sums, int64_t row, int64_t column) {
   const byoc_post_op* ops = (const byoc_post_op*)(p + 1);

@@ -5,7 +5,7 @@
      dst[m][n] = sum over k of src[m][k] * (weights[n][k] - zero_points[n][g]) * scales[n][g]
                                                                             g = k / group
 
-   A few rows wait for the weights: they are read once, from memory, and become floats in registers.
+   For a few rows the weights are read once, from memory, and become floats in registers.
    For more rows each block of them is decompressed into the cache, and multiplied from there.
 
    C99 that is C++17 as well, for GCC and Clang on x86-64: the library is built from this file, and

@@ -22,7 +22,7 @@ BYOC_FUNCTION int byoc_fill(const int64_t* params, void* const* data, void* scra
   }
   if (done > bytes) done = bytes;
   memcpy(to, element, done);
-  while (done < bytes) { /* doubling what is there */
+  while (done < bytes) { /* copies the filled part behind itself */
     const size_t chunk = done < bytes - done ? done : bytes - done;
     memcpy(to + done, to, chunk);
     done += chunk;

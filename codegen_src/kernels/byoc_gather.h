@@ -5,7 +5,7 @@
 
 #include "byoc_kernel.h"
 
-/* What an index along an axis of n slices means. */
+/* The meaning of an index along an axis of n slices. */
 enum {
   BYOC_GATHER_CHECKED,  /* 0 to n - 1; any other one fails the call with BYOC_BAD_INDEX */
   BYOC_GATHER_FROM_END, /* a negative one counts from the end; then clamped */

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-/* What a kernel may use; the caller asks the CPU, and the user's limit (ONEDNN_MAX_CPU_ISA). */
+/* The instruction set of a kernel; callers ask the CPU and the limit ONEDNN_MAX_CPU_ISA. */
 typedef enum byoc_isa { BYOC_AVX2 = 1, BYOC_AVX512 = 2 } byoc_isa;
 
 /* Floats in a vector; and rows whose sums stay in registers beside a panel of weights, which is two

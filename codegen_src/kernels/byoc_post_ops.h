@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
-   What is done to a result before it is stored, and where results and operands lie. */
+   Operations on a result before it is stored, and the places of results and operands. */
 #ifndef BYOC_POST_OPS_H_
 #define BYOC_POST_OPS_H_
 

@@ -64,7 +64,7 @@ BYOC_INLINE void BYOC_NAME(product_block)(const byoc_product_params* p, int64_t 
   if (!direct) BYOC_NAME(product_finish)(p, c, row, rows, column, columns, data);
 }
 
-/* What one thread of a team does. */
+/* The work of one thread of a team. */
 BYOC_NO_INLINE void BYOC_NAME(product_part)(const byoc_product_params* p, int64_t thread,
                                             int64_t team, void* const* data, float* sums) {
   const byoc_product_share share = byoc_product_divide(p, BYOC_PAIR_ROWS, thread, team);

@@ -39,7 +39,7 @@ BYOC_INLINE void BYOC_NAME(winograd_output)(int m, const BYOC_VEC* v, int s, BYO
   }
 }
 
-/* Where a tile is: its image, and its first row and column of results. */
+/* The place of a tile: its image, and its first row and column of results. */
 typedef struct BYOC_NAME(winograd_tile) {
   int64_t image, y, x;
 } BYOC_NAME(winograd_tile);

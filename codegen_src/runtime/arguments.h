@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arguments of a call, checked: nothing that comes from outside is believed.
+// Checks of the arguments of a call; nothing about them is assumed.
 #ifndef TVM_BYOC_DNNL_RUNTIME_ARGUMENTS_H_
 #define TVM_BYOC_DNNL_RUNTIME_ARGUMENTS_H_
 

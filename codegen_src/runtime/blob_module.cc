@@ -26,7 +26,7 @@ namespace {
 
 namespace ffi = tvm::ffi;
 
-/// What the host of the vendors registers: (compiler, symbol, compatibility, bytes) -> function.
+/// The function that Python registers: (compiler, symbol, compatibility, bytes) -> function.
 constexpr const char* kOpen = "tvm_byoc_dnnl.OpenBlob";
 
 class BlobModule final : public ffi::ModuleObj {

@@ -85,7 +85,7 @@ class RegionModule final : public ffi::ModuleObj {
         return names;
       });
     }
-    if (name == "save_to_bytes") {  // what export writes, for tools
+    if (name == "save_to_bytes") {  // the bytes that export writes, for tools
       return ffi::Function::FromTyped([self]() { return self->SaveToBytes(); });
     }
     if (name == "describe") {
@@ -93,7 +93,7 @@ class RegionModule final : public ffi::ModuleObj {
         *result = Guarded([&] { return self->Describe(args); });
       });
     }
-    if (name == "plans") {  // what became of the plans of a region of symbolic shapes
+    if (name == "plans") {  // counters of the plans of a region of symbolic shapes
       return ffi::Function::FromTyped([self]() { return self->Plans(); });
     }
     if (name == "profile") {
@@ -301,7 +301,7 @@ ffi::String Info() {
   return json::Value(std::move(info)).Dump();
 }
 
-/// A host that knows where libraries are registers a function of this name.
+/// Python registers a function of this name, which finds libraries.
 std::string AskHost(const std::string& name, const std::string& error) {
   std::optional<ffi::Function> help = ffi::Function::GetGlobal("tvm_byoc_dnnl.EngineHelp");
   if (!help) return "Install what is named here, or put its folder on LD_LIBRARY_PATH";

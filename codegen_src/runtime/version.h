@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who writes the saved modules.
+// The name and version that saved modules contain.
 #ifndef TVM_BYOC_DNNL_RUNTIME_VERSION_H_
 #define TVM_BYOC_DNNL_RUNTIME_VERSION_H_
 

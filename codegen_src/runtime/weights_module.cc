@@ -2,9 +2,9 @@
 // The constants of a model's regions, and those large ones that the host reads: TVM's const_loader,
 // without its copies.
 //
-// In the process that built the model they are TVM's tensors. An exported library carries them as
+// In the process that built the model they are TVM's tensors. An exported library contains them as
 // plain data, of any size, beside its code (see data_object.h); where it is loaded they are views
-// of the mapped file, and what nobody refers to any longer costs no memory.
+// of the mapped file, and constants that are no longer used cost no memory.
 #include <tvm/ffi/cast.h>
 // cast.h stands first: the headers below need it.
 #include <tvm/ffi/container/array.h>
@@ -41,7 +41,7 @@ std::string_view BytesOf(const DLTensor& tensor) {
   return {static_cast<const char*>(tensor.data) + tensor.byte_offset, ffi::GetDataSize(tensor)};
 }
 
-/// Lends a tensor a part of mapped data, whose pages go when the tensor does.
+/// A tensor over a part of mapped data; its pages are released together with the tensor.
 class MappedAllocator {
  public:
   MappedAllocator(std::shared_ptr<const MappedData> data, uint64_t offset, uint64_t bytes)
@@ -122,7 +122,7 @@ class WeightsModule final : public ffi::ModuleObj {
       return ffi::Function::FromTyped(
           [self, entry]() { return Guarded([&] { return self->Shared(entry); }); });
     }
-    if (name == "save_to_bytes") {  // what export writes, for tools
+    if (name == "save_to_bytes") {  // the bytes that export writes, for tools
       ffi::ObjectPtr<WeightsModule> self = ffi::GetObjectPtr<WeightsModule>(this);
       return ffi::Function::FromTyped([self]() { return self->SaveToBytes(); });
     }
@@ -197,7 +197,7 @@ class WeightsModule final : public ffi::ModuleObj {
   std::vector<std::shared_ptr<const MappedData>> copies_;
   std::map<std::string, size_t> regions_;                  // by symbol
   std::map<std::string, uint32_t> getters_;                // by symbol
-  std::mutex mutex_;                                       // guards what follows
+  std::mutex mutex_;                                       // guards the members below
   std::set<std::string> initialised_;                      // symbols of regions
   std::map<uint32_t, std::optional<ffi::Tensor>> shared_;  // entries that the host reads
 };

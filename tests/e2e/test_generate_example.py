@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from examples.open_models import decoder
 from tvm_byoc_dnnl import Runner, compile
-from tvm_byoc_dnnl.testing.open_models import decoder
 
 PATH = Path(__file__).parents[2] / "examples" / "generate.py"
 

@@ -9,11 +9,11 @@ import onnx
 import pytest
 from onnx import TensorProto
 
+from examples.open_models import decoder, encoder, image_network
 from tvm_byoc_dnnl import RegionPolicy, Runner, compile, explain, profile
 from tvm_byoc_dnnl.errors import InputError
 from tvm_byoc_dnnl.frontend import to_relax
 from tvm_byoc_dnnl.testing.models import ort_run
-from tvm_byoc_dnnl.testing.open_models import decoder, encoder, image_network
 
 from .importing import node, onnx_model, ops, rand
 

@@ -12,14 +12,13 @@ import click
 
 from ..errors import InputError
 from ..files import written
-from ..regions.policy import RegionPolicy
 from ..target_options import parse_option
 from .common import (
     EXISTING_FILE,
     NEW_FILE,
     NEW_FOLDER,
     SHAPE,
-    ModelFile,
+    Build,
     Shapes,
     announce,
     check_folder,
@@ -53,14 +52,8 @@ def _options(_context: click.Context, _parameter: click.Parameter, values: Seque
 @click.option("--strict", is_flag=True, help="Fail where an accepted call cannot be offloaded in the end.")
 @format_option
 def compile(
-    model: ModelFile,
-    compiler: list[str],
-    shapes: Shapes,
-    policy: RegionPolicy | None,
-    placement: dict[str, str],
+    build: Build,
     database: Path | None,
-    precision: str,
-    weights: str | None,
     output: Path,
     target: str,
     options: dict[str, dict[str, Any]],
@@ -79,16 +72,13 @@ def compile(
     from .. import api
 
     check_folder(output)
+    model = build.model
     with progress(f"compiling {model.name}") as show:
         executable = api.compile(
             model.load(),
-            compiler,
-            shapes=shapes or None,
-            precision=precision,
-            weights=weights,
+            build.compiler,
+            **build.settings,
             target=target,
-            policy=policy,
-            placement=placement,
             database=database,
             options=options,
             strict=strict,
@@ -104,7 +94,7 @@ def compile(
 @click.command(short_help="Write a model as a C program without TVM and Python.")
 @model_options
 @click.option("-o", "--output", type=NEW_FOLDER, required=True, help="The folder to write; made if it does not exist.")
-def emit(model: ModelFile, compiler: list[str], shapes: Shapes, policy: RegionPolicy | None, output: Path) -> None:
+def emit(build: Build, output: Path) -> None:
     """Write MODEL as a C program without TVM and Python, with its weights and a CMakeLists.txt.
 
     \b
@@ -119,8 +109,10 @@ def emit(model: ModelFile, compiler: list[str], shapes: Shapes, policy: RegionPo
     from ..standalone import emit as write
 
     check_folder(output)
+    model, settings = build.model, build.settings
     with progress(f"partitioning {model.name}") as show:
-        mod = api.partition(to_relax(model.load(), shapes=shapes or None), compiler, policy=policy)
+        mod = to_relax(model.load(), shapes=settings["shapes"])
+        mod = api.partition(mod, build.compiler, policy=settings["policy"])
         show(f"writing {output}")
         files = write(mod, output)
     say(f"{model.name}: {', '.join(file.name for file in files)}")
@@ -150,8 +142,7 @@ def run(
     """
     from ..runner import load
 
-    if output is not None:
-        check_folder(output)
+    check_folder(output)
     arrays = None if inputs is None else read_arrays(inputs)
     if arrays is not None and shapes:
         raise InputError("--shape is for random inputs; --inputs has arrays of their own shapes: leave one of them out")

@@ -15,6 +15,7 @@ import click
 from ..api import DEFAULT_COMPILER
 from ..codegen.extern import OUTPUTS
 from ..errors import InputError
+from ..files import write_text
 from ..library_file import is_library
 from ..precision import PRECISIONS, WEIGHTS
 from ..regions.policy import RegionPolicy
@@ -25,6 +26,7 @@ __all__ = [
     "NEW_FOLDER",
     "OUTPUTS",
     "SHAPE",
+    "Build",
     "ModelFile",
     "Shapes",
     "announce",
@@ -36,6 +38,7 @@ __all__ = [
     "progress",
     "registered",
     "say",
+    "write_data",
 ]
 
 Shapes = dict[str, tuple["int | str", ...]]
@@ -104,6 +107,22 @@ class ModelFile:
         return fix_values(load_onnx(self.path), {name: _numbers(text) for name, text in self.values.items()})
 
 
+@dataclass(frozen=True)
+class Build:
+    """The model of a command, and the options that say how it is compiled.
+
+    Attributes
+    ----------
+    settings : dict
+        Arguments of `compile`, `explain` and `verify`: ``shapes`` and ``policy``, and where the command has options for
+        them ``precision``, ``weights`` and ``placement``.
+    """
+
+    model: ModelFile
+    compiler: list[str]
+    settings: dict[str, Any]
+
+
 def _numbers(text: str) -> list[float]:
     return [float(n) if any(c in n for c in ".en") else int(n) for n in text.split(",") if n.strip()]
 
@@ -161,8 +180,8 @@ SHAPE = click.option(
 _OF_A_BUILD = ("compiler", "shapes", "values", "exclude", "force", "max_regions", "output_format")
 
 
-def _with_model_and_policy(command: _F) -> _F:
-    """Two arguments: ``model``, the file and its values, and ``policy``, the user's region policy, or ``None``."""
+def _with_build(command: _F) -> _F:
+    """One argument, a `Build`, instead of the options that it is made of."""
 
     @functools.wraps(command)
     def call(
@@ -172,12 +191,16 @@ def _with_model_and_policy(command: _F) -> _F:
         exclude: Sequence[str],
         force: Sequence[str],
         max_regions: int | None,
+        compiler: list[str],
+        shapes: Shapes,
         **others: Any,
     ) -> Any:
         _refuse_options_of_a_build(model)
         wanted = bool(exclude or force or max_regions is not None)
         policy = RegionPolicy(exclude=exclude, force=force, max_regions=max_regions, on_top=True) if wanted else None
-        return command(model=ModelFile(model, values), policy=policy, **others)
+        settings = {"shapes": shapes or None, "policy": policy}
+        settings |= {name: others.pop(name) for name in ("precision", "weights", "placement") if name in others}
+        return command(Build(ModelFile(model, values), compiler, settings), **others)
 
     return cast(_F, call)
 
@@ -199,8 +222,8 @@ def _refuse_options_of_a_build(model: Path) -> None:
 
 
 def model_options(command: _F) -> _F:
-    """MODEL, and how to read and partition it."""
-    command = _with_model_and_policy(command)
+    """MODEL, and how to read and partition it, as one argument of the type `Build`."""
+    command = _with_build(command)
     for decorate in (
         click.option("--max-regions", type=click.IntRange(0), help="Keep only so many regions, those with most work."),
         click.option(
@@ -227,7 +250,7 @@ def model_options(command: _F) -> _F:
 
 
 def placement_option(command: _F) -> _F:
-    """Argument ``placement``: call → compiler."""
+    """The setting ``placement``: call → compiler."""
     return click.option(
         "--place", "placement", multiple=True, callback=_placement, metavar="NAME=COMPILER",
         help="Give these calls, named as for --exclude, to another compiler, or to tvm. May be repeated.",
@@ -235,7 +258,7 @@ def placement_option(command: _F) -> _F:
 
 
 def precision_options(command: _F) -> _F:
-    """Arguments ``precision`` and ``weights``."""
+    """The settings ``precision`` and ``weights``."""
     for decorate in (
         click.option(
             "--weights", type=click.Choice(WEIGHTS), default=None,
@@ -263,7 +286,17 @@ def announce(path: Path) -> None:
     click.echo(path, err=not (path.is_file() or path.is_dir()) or path.resolve() == Path("/dev/stdout").resolve())
 
 
-def check_folder(path: Path) -> None:
+def check_folder(*files: Path | str | None) -> None:
     """Refuse before the work what cannot be written after it."""
-    if not path.absolute().parent.is_dir():
-        raise InputError(f"cannot write {path}: the folder {path.absolute().parent} does not exist; make it first")
+    for path in (Path(file) for file in files if file not in (None, "-")):
+        if not path.absolute().parent.is_dir():
+            raise InputError(f"cannot write {path}: the folder {path.absolute().parent} does not exist; make it first")
+
+
+def write_data(text: str, file: str | None) -> None:
+    """Write JSON text to the file of an option ``--json``; ``-`` is standard output."""
+    if file == "-":
+        click.echo(text)
+    elif file is not None:
+        write_text(file, text + "\n")
+        say(f"wrote {file}")

@@ -16,15 +16,13 @@ from ..api import DEFAULT_COMPILER
 from ..errors import InputError
 from ..files import write_text
 from ..library_file import is_library
-from ..precision import PRECISIONS
-from ..regions.policy import RegionPolicy
 from ..signature import TensorInfo, shape_options
 from .common import (
     EXISTING_FILE,
     NEW_FILE,
     OUTPUTS,
+    Build,
     ModelFile,
-    Shapes,
     announce,
     check_folder,
     format_option,
@@ -34,6 +32,7 @@ from .common import (
     progress,
     registered,
     say,
+    write_data,
 )
 
 if TYPE_CHECKING:
@@ -44,30 +43,12 @@ __all__ = ["check", "doctor", "explain", "inputs", "lock", "ops"]
 _WIDTH = 110
 
 
-def _explained(
-    model: ModelFile,
-    compiler: list[str],
-    shapes: Shapes,
-    policy: RegionPolicy | None,
-    output: str = OUTPUTS[0],
-    placement: dict[str, str] | None = None,
-    precision: str = PRECISIONS[0],
-    weights: str | None = None,
-) -> Report:
+def _explained(build: Build, output: str = OUTPUTS[0]) -> Report:
     from ..report import explain
 
-    with progress(f"partitioning {model.name}"):
-        report = explain(
-            model.load(),
-            compiler,
-            shapes or None,
-            policy=policy,
-            placement=placement,
-            precision=precision,
-            weights=weights,
-            output=output,
-        )
-    report.model = model.name
+    with progress(f"partitioning {build.model.name}"):
+        report = explain(build.model.load(), build.compiler, **build.settings, output=output)
+    report.model = build.model.name
     return report
 
 
@@ -79,19 +60,7 @@ def _explained(
 @placement_option
 @precision_options
 @format_option
-def explain(
-    model: ModelFile,
-    compiler: list[str],
-    shapes: Shapes,
-    policy: RegionPolicy | None,
-    placement: dict[str, str],
-    precision: str,
-    weights: str | None,
-    html_file: Path | None,
-    json_file: str | None,
-    every_call: bool,
-    output_format: str,
-) -> None:
+def explain(build: Build, html_file: Path | None, json_file: str | None, every_call: bool, output_format: str) -> None:
     """Show which call of MODEL, an .onnx file or a compiled library, runs where, and why the others stay with TVM.
 
     Nothing is compiled.
@@ -103,18 +72,14 @@ def explain(
       tvm-byoc explain model.onnx --format source       also lists regions that cannot be source
       tvm-byoc explain model.onnx --json - | jq '.calls[] | select(.compiler == null) | .reasons'
     """
-    for path in (html_file, Path(json_file) if json_file not in (None, "-") else None):
-        if path is not None:
-            check_folder(path)
-    report = _explained(model, compiler, shapes, policy, output_format, placement, precision, weights)
+    check_folder(html_file, json_file)
+    report = _explained(build, output_format)
     if html_file is not None:
         report.to_html(html_file)
         say(f"wrote {html_file}")
+    write_data(report.to_json(), json_file)
     if json_file == "-":
-        click.echo(report.to_json())
         return
-    if json_file is not None:
-        write_text(json_file, report.to_json() + "\n")
     is_terminal = sys.stdout.isatty()
     width = min(os.get_terminal_size().columns, 160) if is_terminal else _WIDTH
     click.echo(report.to_text(width=width, color=is_terminal, every_call=every_call), nl=False, color=is_terminal)
@@ -179,9 +144,7 @@ def _op_cells(rows: Iterable[Any]) -> list[tuple[str, ...]]:
 @click.command(short_help="Write which call runs where to a file, for `check`.")
 @model_options
 @click.option("-o", "--output", type=NEW_FILE, help="The lock file.  [default: MODEL.lock]")
-def lock(
-    model: ModelFile, compiler: list[str], shapes: Shapes, policy: RegionPolicy | None, output: Path | None
-) -> None:
+def lock(build: Build, output: Path | None) -> None:
     """Write a file that says which call of MODEL runs where, for `tvm-byoc check`.
 
     \b
@@ -190,9 +153,9 @@ def lock(
     """
     from ..report.lock import make_lock
 
-    path = output or _lock_of(model.path)
+    path, settings = output or _lock_of(build.model.path), build.settings
     check_folder(path)
-    written = make_lock(_explained(model, compiler, shapes, policy), shapes, policy, model.values)
+    written = make_lock(_explained(build), settings["shapes"], settings["policy"], build.model.values)
     write_text(path, written.to_text())
     say(written.comment)
     announce(path)
@@ -259,7 +222,8 @@ def check(model: Path, lock_file: Path | None, exact: bool) -> int:
         raise InputError(f"{path} does not exist; write it with `tvm-byoc lock {model}`")
     locked = Lock.from_text(path.read_text())
     source = ModelFile(model, locked.values)
-    drift = compare(locked, _explained(source, registered(locked.compilers), locked.shapes, locked.policy))
+    settings = {"shapes": locked.shapes or None, "policy": locked.policy}
+    drift = compare(locked, _explained(Build(source, registered(locked.compilers), settings)))
     if drift:
         click.echo(drift.to_text())
     if drift.lost or (drift and exact):

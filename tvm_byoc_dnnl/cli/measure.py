@@ -11,18 +11,17 @@ import click
 from ..errors import InputError
 from ..files import write_text
 from ..library_file import is_library
-from ..regions.policy import RegionPolicy
 from .build import read_arrays
 from .common import (
     EXISTING_FILE,
     NEW_FILE,
-    ModelFile,
-    Shapes,
+    Build,
     check_folder,
     model_options,
     precision_options,
     progress,
     say,
+    write_data,
 )
 
 __all__ = ["profile", "tune", "verify"]
@@ -36,14 +35,6 @@ def _inputs(path: Path | None) -> dict[str, Any] | None:
     return None if path is None else read_arrays(path)
 
 
-def _write(text: str, file: str | None) -> None:
-    if file == "-":
-        click.echo(text)
-    elif file is not None:
-        write_text(file, text + "\n")
-        say(f"wrote {file}")
-
-
 @click.command(short_help="Show how a model's time is spent, primitive by primitive.")
 @model_options
 @precision_options
@@ -55,17 +46,7 @@ def _write(text: str, file: str | None) -> None:
 @click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the table.")
 @click.option("--trace", type=NEW_FILE, help="Write a trace for chrome://tracing or Perfetto.")
 def profile(
-    model: ModelFile,
-    compiler: list[str],
-    shapes: Shapes,
-    policy: RegionPolicy | None,
-    precision: str,
-    weights: str | None,
-    inputs: Path | None,
-    repeat: int,
-    top: int,
-    json_file: str | None,
-    trace: Path | None,
+    build: Build, inputs: Path | None, repeat: int, top: int, json_file: str | None, trace: Path | None
 ) -> None:
     """Show how the time of one call of MODEL is spent: primitives, layouts, TVM's calls, overhead.
 
@@ -80,22 +61,19 @@ def profile(
     from ..report.profile import profile as measure
     from ..runner import load
 
-    for path in (trace, Path(json_file) if json_file not in (None, "-") else None):
-        if path is not None:
-            check_folder(path)
-    arrays = _inputs(inputs)
+    check_folder(trace, json_file)
+    arrays, model = _inputs(inputs), build.model
     with progress(f"preparing {model.name}") as show:
         if is_library(model.path):
             ex = load(model.path)
         else:
-            fixed = shapes or None
-            ex = compile(model.load(), compiler, shapes=fixed, precision=precision, weights=weights, policy=policy)
+            ex = compile(model.load(), build.compiler, **build.settings)
         show("measuring")
         report = measure(ex, arrays, repeat=repeat)
     if trace is not None:
         write_text(trace, report.to_chrome_trace())
         say(f"wrote {trace}")
-    _write(report.to_json(), json_file)
+    write_data(report.to_json(), json_file)
     if json_file != "-":
         click.echo(report.to_text(top))
 
@@ -106,17 +84,7 @@ def profile(
 @_INPUTS
 @click.option("--tolerance", type=float, help="Largest gap, as a share of the largest value.  [default: by dtype]")
 @click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the text.")
-def verify(
-    model: ModelFile,
-    compiler: list[str],
-    shapes: Shapes,
-    policy: RegionPolicy | None,
-    precision: str,
-    weights: str | None,
-    inputs: Path | None,
-    tolerance: float | None,
-    json_file: str | None,
-) -> int:
+def verify(build: Build, inputs: Path | None, tolerance: float | None, json_file: str | None) -> int:
     """Run every region of MODEL by its compiler and by TVM alone on the same inputs; exit status 1 where they differ.
 
     \b
@@ -125,19 +93,10 @@ def verify(
     """
     from ..report.verify import verify as compare
 
-    arrays = _inputs(inputs)
+    arrays, model = _inputs(inputs), build.model
     with progress(f"comparing the regions of {model.name} with TVM; large ones take a while"):
-        report = compare(
-            model.load(),
-            arrays,
-            compiler=compiler,
-            shapes=shapes or None,
-            precision=precision,
-            weights=weights,
-            policy=policy,
-            tolerance=tolerance,
-        )
-    _write(report.to_json(), json_file)
+        report = compare(model.load(), arrays, compiler=build.compiler, **build.settings, tolerance=tolerance)
+    write_data(report.to_json(), json_file)
     if json_file != "-":
         click.echo(report.to_text())
     return 0 if report.ok else 1
@@ -150,14 +109,7 @@ def verify(
     "--budget", type=click.FloatRange(min=0, min_open=True), default=120.0, show_default=True, metavar="SECONDS",
     help="Time for the search.",
 )  # fmt: skip
-def tune(
-    model: ModelFile,
-    compiler: list[str],
-    shapes: Shapes,
-    policy: RegionPolicy | None,
-    database: Path,
-    budget: float,
-) -> None:
+def tune(build: Build, database: Path, budget: float) -> None:
     """Find by measurement which of the compilers, or TVM, should get which call of MODEL on this machine.
 
     Every time that is measured is kept in the database, also when you stop the search with Ctrl-C.
@@ -168,11 +120,14 @@ def tune(
     """
     from ..tuning.tune import tune as search
 
-    if policy is not None:
+    if build.settings["policy"] is not None:
         raise InputError("tune decides for itself what is worth a region; leave out --exclude, --force, --max-regions")
     check_folder(database)
-    with progress(f"partitioning {model.name}") as show:
-        found = search(model.load(), compiler, budget_s=budget, database=database, shapes=shapes or None, progress=show)
+    with progress(f"partitioning {build.model.name}") as show:
+        shapes = build.settings["shapes"]
+        found = search(
+            build.model.load(), build.compiler, budget_s=budget, database=database, shapes=shapes, progress=show
+        )
     for name, calls in sorted(Counter(found.values()).items(), key=lambda item: -item[1]):
         click.echo(f"{name:12s} {calls} calls")
     if found.seconds is None or found.default_seconds is None:

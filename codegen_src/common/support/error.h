@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Typed errors. The kind's name is the name of the Python class that the error arrives as.
+// Typed errors. The kind's name is the name of the Python class that the error becomes.
 #ifndef TVM_BYOC_DNNL_COMMON_SUPPORT_ERROR_H_
 #define TVM_BYOC_DNNL_COMMON_SUPPORT_ERROR_H_
 

@@ -18,13 +18,13 @@ typedef struct {
   dnnl_primitive_attr_t attr;
   dnnl_post_ops_t post_ops;
   dnnl_primitive_desc_t pd;
-  const_dnnl_primitive_desc_t from; /* `pd`, or one that somebody else owns */
+  const_dnnl_primitive_desc_t from; /* `pd`, or one of another owner */
   dnnl_primitive_t primitive;       /* NULL: each context makes its own, for what runs once */
   dnnl_byoc_arg* args;
   int num_args;
 } dnnl_byoc_step;
 
-/* What one call needs for itself. */
+/* The memory objects of one call. */
 typedef struct {
   dnnl_stream_t stream;
   dnnl_primitive_t primitive; /* if the step has none */

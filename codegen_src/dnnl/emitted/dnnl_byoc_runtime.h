@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What emitted source includes: a region, which is a plan with the layouts of oneDNN that its steps
+/* The header of emitted source: a region, which is a plan with the layouts of oneDNN that its steps
    share. Emitted source makes it call by call, and byoc_run.h runs it. */
 #ifndef DNNL_BYOC_RUNTIME_H_
 #define DNNL_BYOC_RUNTIME_H_
@@ -46,7 +46,7 @@ BYOC_FUNCTION int dnnl_byoc_setup(dnnl_byoc_region* r, const byoc_buffer* buffer
   return BYOC_OK;
 }
 
-/* A copy of what a primitive descriptor says about a layout. */
+/* A copy of a layout of a primitive descriptor. */
 BYOC_FUNCTION dnnl_status_t dnnl_byoc_query(dnnl_memory_desc_t* md, dnnl_primitive_desc_t pd,
                                             dnnl_query_t what, int arg) {
   return dnnl_memory_desc_clone(md, dnnl_primitive_desc_query_md(pd, what, arg));
@@ -129,8 +129,8 @@ BYOC_FUNCTION int dnnl_byoc_finish(dnnl_byoc_region* r, dnnl_byoc_step* step, in
   return dnnl_byoc_create(&r->plan, step);
 }
 
-/* One call, of as many threads as want to. Returns 0, or another number with a message in `error`,
-   which has room for BYOC_ERROR_BYTES. */
+/* One call; any number of threads may call. Returns 0, or another number with a message in
+   `error`, which has room for BYOC_ERROR_BYTES. */
 BYOC_FUNCTION int dnnl_byoc_run(dnnl_byoc_region* r, const void* const* inputs,
                                 void* const* outputs, char* error) {
   return byoc_run(&r->plan, inputs, outputs, error);
