@@ -26,8 +26,8 @@ reason, and [those of TVM alone](../tests/conformance/onnx_stock_failures.txt).
 
 The `onnx` package contains tests of every operator, of models exported by PyTorch, and of nine networks. They run
 through `tvm_byoc_dnnl.onnx_backend`. `tests/conformance/test_onnx_backend.py` compares every case with its record: a
-case that fails but is not recorded as a failure is an error, and so is a recorded failure that passes. One case in five
-runs in `make test`, all of them run in `make test-onnx`. The results of offloaded regions must be right, without
+case that fails but is not recorded as a failure is an error, and so is a recorded failure that passes. One case in
+eight runs in `make test`, all of them run in `make test-onnx`. The results of offloaded regions must be right, without
 exceptions.
 """
 
