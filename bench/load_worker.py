@@ -17,7 +17,7 @@ import numpy as np
 
 __all__ = ["DEPLOYED", "memory"]
 
-#: What each engine is deployed with: the suffix of its file.
+#: The suffix of the file that each engine loads.
 DEPLOYED = {"byoc": ".so", "onnxruntime": ".onnx", "openvino": ".xml"}
 
 

@@ -195,7 +195,7 @@ def _from_database(
 
 
 def _with_placed(policy: RegionPolicy | None, placement: Mapping[str, str]) -> RegionPolicy | None:
-    """The policy, which takes the calls that are placed whatever they are worth."""
+    """The policy; it also takes the calls that are placed by name, even if they are cheap."""
     placed = [name for name, compiler in placement.items() if compiler != HOST]
     if not placed:
         return policy
@@ -208,7 +208,7 @@ def _cause(error: Exception) -> str:
 
 
 def _advice(mod: tvm.IRModule) -> str:
-    """Which open dims to fix, if the model has any: sizes that TVM cannot compare are a frequent cause."""
+    """Advice to fix open dims, if the model has any: sizes that TVM cannot compare are a frequent cause."""
     options = shape_options(inputs_of(mod["main"])) if "main" in mod else ""
     return f". Open dims may be the cause; fix them, with sizes of your own: {options}" if options else ""
 

@@ -1,4 +1,4 @@
-"""Regions as bytes of a vendor's library: the module that carries them, and how a process opens them again."""
+"""Regions as bytes of a vendor's library: the module that contains them, and the code that opens them again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a result is right: the one rule of `verify`, of the conformance kit, of the benchmarks and of the tests.
+"""Whether a result is right: the one rule of `verify`, of the conformance kit, of the benchmarks and of the tests.
 
 Shape and dtype are those that are wanted. Integers and booleans are equal. A NaN is where a NaN is wanted, an infinity
 where that infinity is wanted, and nowhere else. A finite float may be off by a tolerance, relative to the largest
@@ -16,7 +16,7 @@ __all__ = ["TOLERANCES", "difference", "differences", "gap", "nudged", "sensitiv
 
 #: Dtype → largest error. float32: sums of some hundred products in another order, and vectorised functions that are
 #: good to a few units in the last place. float64: TVM approximates several functions to float32's precision whatever
-#: the dtype. float16 and bfloat16 round each tensor once, by 2^-11 and 2^-9, and a library keeps or rounds what lies
+#: the dtype. float16 and bfloat16 round each tensor once, by 2^-11 and 2^-9, and a library keeps or rounds the values
 #: between two fused steps. Every other dtype is exact.
 TOLERANCES: dict[str, float] = {"float64": 1e-5, "float32": 2e-5, "float16": 2**-8, "bfloat16": 2**-6}
 

@@ -163,7 +163,7 @@ _COPIES = (
     "one_hot where meshgrid size"
 )
 
-#: One or two operations per element that is read: the memory is what limits them, and fusion makes them free.
+#: One or two operations per element that is read: memory limits them, and fusion makes them free.
 _CHEAP = (
     "abs add astype ceil clip divide equal floor greater greater_equal less less_equal logical_and logical_not "
     "logical_or maximum minimum multiply negative nn.batch_norm nn.leakyrelu nn.prelu nn.relu not_equal round rsqrt "

@@ -41,7 +41,7 @@ _SUSPICIOUS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """One finding.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Look at everything; nothing here raises."""
+    """Look at everything, without raising an error."""
     findings: list[Finding] = []
     for section, look in _SECTIONS:
         try:

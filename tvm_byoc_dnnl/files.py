@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files that are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def _is_stream(path: Path) -> bool:
-    """Whether the path names what cannot be replaced by a file: a device, a pipe, or a file that is open already."""
+    """Whether the path names something that a file cannot replace: a device, a pipe, or a file that is open already."""
     return bool(_STREAM.fullmatch(str(path))) or (path.exists() and not path.is_file() and not path.is_dir())
 
 
@@ -115,12 +115,12 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 def _own_name(prefix: str, suffix: str) -> str:
-    """A new name that says which process uses it."""
+    """A new name that contains the id of the process that uses it."""
     return f"{prefix}{os.getpid()}-{_process_namespace()}-{secrets.token_hex(4)}{suffix}"
 
 
 def _process_namespace() -> int:
-    """Numbers of processes mean something among those that share this."""
+    """The namespace in which ids of processes are unique."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
@@ -128,7 +128,7 @@ def _process_namespace() -> int:
 
 
 def _remove_leftovers(folder: Path, prefix: str, suffix: str) -> None:
-    """Remove what `_own_name` named and a process left behind that is gone."""
+    """Remove the files with names of `_own_name` whose process no longer exists."""
     named = re.compile(rf"{re.escape(prefix)}(\d+)-{_process_namespace()}-[0-9a-f]{{8}}{re.escape(suffix)}")
     with contextlib.suppress(OSError):
         for path in folder.iterdir():

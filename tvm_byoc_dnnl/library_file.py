@@ -112,7 +112,7 @@ def _fits(data: Any, record: dict[str, Any]) -> bool:
 
 
 def _checksum(data: Any, skip: list[list[int]]) -> int:
-    """That of all bytes but those of the ranges, and of the ranges' places."""
+    """The checksum of all bytes outside of the ranges, and of the positions of the ranges."""
     places = [0, *(place for first_and_end in skip for place in first_and_end), len(data)]
     kept = [data[start:end] for start, end in zip(places[::2], places[1::2], strict=True)]
     parts = [_native.checksum(tvm_ffi.from_dlpack(part)) for part in kept if len(part)]

@@ -1,4 +1,4 @@
-"""The namespaces that are registered: who owns each, and how a vendor that fails leaves none half made.
+"""The namespaces that are registered: the owner of each; a vendor that fails leaves no partial registration.
 
 The engine reads this table and nothing else of a vendor; `registry` fills it.
 """
@@ -29,7 +29,7 @@ _ENGINE = __name__.partition(".")[0]
 
 @contextmanager
 def _transaction(vendor: str) -> Iterator[None]:
-    """All that a vendor registers, or where something goes wrong nothing of it, and the error is kept."""
+    """Keep all registrations of a vendor; after an error, none of them, and the error."""
     before = {name: (ns, ns.copy()) for name, ns in _NAMESPACES.items()}
     try:
         yield
@@ -118,7 +118,7 @@ def compilers() -> list[str]:
 
 
 def supported_ops(compiler: str) -> list[str]:
-    """Relax ops that ``compiler`` may take (its predicate has the last word on each call), sorted."""
+    """Relax ops that ``compiler`` may take (its predicate decides each call), sorted."""
     return namespace(compiler).ops()
 
 
@@ -126,5 +126,5 @@ def unregister_compiler(compiler: str) -> None:
     """Forget a namespace with all that was registered in it (for tests and notebooks)."""
     known = _NAMESPACES.pop(compiler, None)
     if known is not None and known.codegen is not None:
-        # TVM's table would lend the codegen to a later namespace of this name.
+        # otherwise TVM's table would give this codegen to a later namespace of the name.
         tvm_ffi.remove_global_func(f"relax.ext.{compiler}")

@@ -1,4 +1,4 @@
-"""How busy other processes keep the cores of this machine: it says whether a measured time can be trusted."""
+"""The share of the cores that other processes use, which decides whether a measured time can be trusted."""
 
 from __future__ import annotations
 

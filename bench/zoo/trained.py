@@ -1,4 +1,4 @@
-"""Trained models that PyPI packages carry. Only their files are read; the packages themselves are never imported."""
+"""Trained models that PyPI packages contain. Only their files are read; the packages themselves are never imported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["FILES", "PackagedFile"]
 
 @dataclass(frozen=True)
 class PackagedFile:
-    """Where a model lies: the end of a path inside a distribution, and the shapes for its open dimensions."""
+    """The place of a model: the end of a path inside a distribution, and the shapes for its open dimensions."""
 
     package: str
     file: str

@@ -106,7 +106,7 @@ _LOCK = threading.Lock()
 
 
 def _check_translation(call: Any) -> None:
-    """Take the call through the whole way but for the C compiler; calls that look alike are tried once."""
+    """Generate C for the call, without compiling it; similar calls are tried once."""
     args = [str(a.ty) if isinstance(a.ty, (relax.TensorType, relax.TupleType)) else str(a) for a in call.args]
     key = f"{call.op.name} {call.attrs} {args}"
     if key not in _VERDICTS:

@@ -120,7 +120,7 @@ def _cost(node: Any) -> int:
 
 # ---------------------------------------------------------------- reductions
 def _order_reduction(sch: s_tir.Schedule, block: Any) -> None:
-    """Put a loop innermost that walks along memory and whose iterations do not wait for each other."""
+    """Make a loop innermost that accesses memory in order and whose iterations are independent."""
     info, loops = sch.get(block), sch.get_loops(block)
     if info.init is None or len(loops) != len(info.iter_vars) or not isinstance(info.body, tirx.BufferStore):
         return  # no reduction, or one of several results

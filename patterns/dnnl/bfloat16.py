@@ -1,4 +1,4 @@
-"""bfloat16 inside of a region: a dtype on the edges between nodes.
+"""bfloat16 inside a region: a dtype on the edges between nodes.
 
     float32 ── reorder ──> bf16 ── convolution ── relu ── max pooling ── … ── reorder ──> float32
 

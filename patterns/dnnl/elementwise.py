@@ -91,7 +91,7 @@ def unary(g: GraphBuilder, call: Any) -> Value:
 
 @register_lowering("dnnl", "relax.exp")
 def exp(g: GraphBuilder, call: Any) -> Value:
-    """oneDNN's makes infinity of a NaN: times ``x = x``, which is 0 there, it is NaN again."""
+    """The exponential; oneDNN's is infinite for a NaN, and becomes NaN again when it is multiplied by ``x = x``."""
     src = g.value(call.args[0])
     require_float(call.op.name, src)
     out = g.eltwise(src, "exp")
@@ -116,7 +116,7 @@ def leaky_relu(g: GraphBuilder, call: Any) -> Value:
 
 @register_lowering("dnnl", "relax.nn.softplus")
 def softplus(g: GraphBuilder, call: Any) -> Value:
-    """``log(1 + exp(beta·x)) / beta``; the threshold has to be where that is x anyway."""
+    """``log(1 + exp(beta·x)) / beta``; the threshold must be so large that the result is x there anyway."""
     src = g.value(call.args[0])
     require_float(call.op.name, src)
     beta, threshold = float(call.attrs.beta), float(call.attrs.threshold)
@@ -238,7 +238,7 @@ def multiply_add(g: GraphBuilder, call: Any) -> Value:
 def where(g: GraphBuilder, call: Any) -> Value:
     """Selection by bounds: with ±∞ for the condition, ``max(min(a, ±∞), min(b, ∓∞))`` is exact for every number.
 
-    A value that is not selected never shows in the result; to show a selected NaN takes another product.
+    A value that is not selected never changes the result; a selected NaN needs another product.
     """
     condition, a, b = (g.value(arg) for arg in call.args)
     require_float(call.op.name, a, b)

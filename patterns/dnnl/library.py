@@ -54,7 +54,7 @@ def path() -> Path:
 
 
 def find(error: str) -> str:
-    """Map libdnnl from wherever pip put it, so that the linker finds it by its name.
+    """Load libdnnl from the folder where pip installed it, so that the linker finds it by its name.
 
     Returns
     -------

@@ -39,7 +39,7 @@ def nan_where(g: GraphBuilder, value: Value, bad: Value, shape: Sequence[Dim]) -
 
 
 def keep_nan_of_softmax(graph: PortableGraph) -> None:
-    """Let a row of a softmax that has a NaN be NaN throughout, as it must be: oneDNN writes that NaN among zeros.
+    """Make a row of a softmax that has a NaN all NaN, as it must be: oneDNN writes that NaN among zeros.
 
     Where nothing but products over that row read it, as in attention, nothing is added: they spread the NaN.
     """
@@ -55,7 +55,7 @@ def keep_nan_of_bounds(graph: PortableGraph) -> None:
     for node in list(graph.nodes):
         alg = node.attrs.get("alg")
         is_bound = node.kind == "eltwise" and alg in _BOUNDS and not (alg == "relu" and node.attrs["alpha"])
-        is_larger = node.kind == "binary" and alg in ("max", "min")  # of whose operands the second passes it on
+        is_larger = node.kind == "binary" and alg in ("max", "min")  # these return a NaN of their second operand
         if (is_bound or is_larger) and "float" in graph.tensors[node.inputs[0]].dtype:
             _spread_nan(graph, node, node.inputs[0])
 

@@ -15,7 +15,7 @@ from . import library
 
 __all__ = ["create_module", "describe", "probe", "probe_fused"]
 
-#: stand, in turn, for every symbolic dim when a graph of unknown sizes is probed: 8 is nothing behind a few strides
+#: stand, in turn, for every symbolic dim when a graph of unknown sizes is probed: 8 becomes 0 after a few strides
 _SAMPLE_DIMS = (64, 8)
 
 
@@ -57,7 +57,7 @@ def probe_fused(graph: PortableGraph) -> Reject | None:
 
 
 def describe(graph: PortableGraph) -> Description | None:
-    """Which implementation oneDNN chooses for each node, and how many reorders lie between; symbols get samples."""
+    """oneDNN's implementation for each node, and the number of reorders between them; symbols get samples."""
     if not library.available():
         return None
     answer = _ask("Probe", graph.to_json())

@@ -103,7 +103,7 @@ def _last(axes: Sequence[int], rank: int) -> list[int]:
 
 
 def _back(g: GraphBuilder, value: Value, order: Sequence[int]) -> Value:
-    """``value``, whose axes stand in ``order``, with its axes where they were."""
+    """``value``, whose axes are permuted by ``order``, with its axes in the original order."""
     return g.permute(value, [order.index(i) for i in range(len(order))])
 
 

@@ -30,7 +30,7 @@ _SMALL_WINDOW = 4
 
 
 class DnnlPolicy(RegionPolicy):
-    """Regions of nothing but cheap calls stay with TVM beside its own, and those with one that is slow in any case."""
+    """Leave a region to TVM if it has only cheap calls beside calls of TVM, or if its only real work is slow here."""
 
     def why_not(self, work: Work) -> str:
         """The reason why a region is not worth a call, ``""`` when it is."""

@@ -37,7 +37,7 @@ def pooling(g: GraphBuilder, call: Any) -> Value:
 
 
 def _pool(g: GraphBuilder, call: Any, src: Value, before: list[int], after: list[int]) -> Value:
-    """The pooling ``call`` of ``src``, which is padded further by what never wins a maximum."""
+    """The pooling ``call`` of ``src``, with further padding that never wins a maximum."""
     attrs, op = call.attrs, call.op.name
     require_float(op, src)
     layout, out_layout = str(attrs.layout), str(attrs.out_layout) or str(attrs.layout)

@@ -126,7 +126,7 @@ def _write_quantize(graph: PortableGraph, node: Node, scaling: Scaling) -> None:
     scale = _spread(graph, scaling.scale, scaling, shape, node)
     known = None if zero is None else graph.value_of(zero)
     if zero is None or (known is not None and known.size == 1):
-        # Rounded before the zero point is added, which could make of a tie one to the other side.
+        # Rounded before the zero point is added; otherwise a tie could be rounded the other way.
         point = 0.0 if known is None else float(known.reshape(-1)[0])
         step = graph.insert("binary", [src, scale], shape, dtype, before=node, alg="div")
         step.post_ops = [PostOp("eltwise", "round"), PostOp("eltwise", "linear", 1.0, point)] if point else []

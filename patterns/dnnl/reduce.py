@@ -33,9 +33,8 @@ def reduction(g: GraphBuilder, call: Any) -> Value:
     if alg == "mean" and _is_spatial(src, axes):
         return g.reshape(global_average(g, src), out_shape)
     result = reduced(g, src, axes, alg)
-    if (
-        alg in ("max", "min") and result is not src and keeps_nan(g.graph)
-    ):  # which pass over a NaN, or do not, by where it lies
+    # oneDNN's max and min lose a NaN or keep it, depending on its position
+    if alg in ("max", "min") and result is not src and keeps_nan(g.graph):
         result = nan_where(g, result, reduced(g, is_nan(g, src), axes, "max"), result.shape)
     return g.reshape(result, out_shape)
 

@@ -84,7 +84,7 @@ def _linear(g: GraphBuilder, src: Value, axis: int, wanted: Dim, mode: str, roun
 
 
 def _nearest(g: GraphBuilder, src: Value, axis: int, wanted: Dim, mode: str, rounding: str) -> Value:
-    """``src`` ready for oneDNN; an axis of which it would take other pixels, but every n-th one, is sliced here."""
+    """``src`` ready for oneDNN; an axis of which Relax takes every n-th pixel, and oneDNN others, is sliced here."""
     size = src.shape[axis]
     if rounding not in _ROUNDINGS:
         raise Reject(f"nearest resize with rounding {rounding!r}")

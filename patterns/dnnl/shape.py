@@ -102,7 +102,7 @@ def _parts(g: GraphBuilder, call: Any) -> tuple[Value, ...]:
 
 @register_lowering("dnnl", "relax.concat")
 def concat(g: GraphBuilder, call: Any) -> Value:
-    """Tensors one behind the other along one axis; without an axis, flattened ones."""
+    """Tensors joined along one axis; without an axis, flattened ones."""
     parts, axis = _parts(g, call), call.attrs.axis
     if axis is None:
         parts, axis = tuple(g.reshape(p, (product(p.shape),)) for p in parts), 0
@@ -111,7 +111,7 @@ def concat(g: GraphBuilder, call: Any) -> Value:
 
 @register_lowering("dnnl", "relax.stack")
 def stack(g: GraphBuilder, call: Any) -> Value:
-    """Tensors one behind the other along a new axis."""
+    """Tensors joined along a new axis."""
     parts, shape = _parts(g, call), g.shape_of(call.ty)
     axis = int(call.attrs.axis or 0) % len(shape)
     slices = [g.reshape(p, (*p.shape[:axis], 1, *p.shape[axis:])) for p in parts]
@@ -184,7 +184,7 @@ def _static(src: Value, axis: int, op: str) -> int:
 
 @register_lowering("dnnl", "relax.flip")
 def flip(g: GraphBuilder, call: Any) -> Value:
-    """A short axis from back to front."""
+    """A short axis in reverse order."""
     src = g.value(call.args[0])
     require_movable(call.op.name, src)
     axis = int(call.attrs.axis) % src.ndim

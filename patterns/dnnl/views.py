@@ -1,4 +1,4 @@
-"""Views out of the way of fusion: elementwise nodes move above the reshapes and permutations in front of them.
+"""Moves elementwise nodes above the reshapes and permutations in front of them, so that they can be fused.
 
     matmul ── reshape ── add(bias) ── relu          matmul ── add(bias') ── relu ── reshape
                                             ──>

@@ -133,7 +133,7 @@ class Matcher:
         """Whether the match of ``bindings`` is taken, of which ``result`` is the last; notes who else would take it."""
         if refusal is None:
             calls = {var_name(v): c for v, c in bindings.items() if isinstance(getattr(c, "op", None), tvm.ir.Op)}
-            # The candidates before them have had their turn, and did not take it.
+            # The candidates before them were asked already, and refused.
             behind = self._compilers[self._compilers.index(ns.name) + 1 :]
             would = [other for other in behind if all(self._takes(other, c) for c in calls.values())]
             self._accepted = {CANDIDATES_ATTR: [ns.name, *would]}
@@ -272,7 +272,7 @@ def AnnotateExternalCompiler(
         for compilers, functions in groups.items():
             known = {op for name in compilers for op in namespace(name).ops()}
             ready = {gv: with_unique_names(spread_tuples(mod[gv], known)) for gv in functions}
-            # The attribute tells PartitionGraph whom it may ask next.
+            # The attribute tells PartitionGraph which compilers it may ask next.
             ready = {gv: func.with_attr(COMPILER_ATTR, list(compilers)) for gv, func in ready.items()}
             matcher = Matcher(compilers, {op for func in ready.values() for op in ops_of(func)}, choice)
             with stage("annotate"):

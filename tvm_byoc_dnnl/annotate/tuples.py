@@ -1,4 +1,4 @@
-"""Tuples out of the way: operators read tensors, not variables that hold tuples of them."""
+"""Replaces tuples by their fields, so that operators read tensors and not variables that hold tuples."""
 
 from __future__ import annotations
 

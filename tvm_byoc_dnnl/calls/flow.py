@@ -146,7 +146,7 @@ class _Reader:
         self._body(func.body, env, Place(function=name))
 
     def _body(self, body: Any, env: dict[Any, Source], place: Place) -> Source:
-        """The value of an expression; the calls on the way are added to the flow."""
+        """The value of an expression; its calls are added to the flow."""
         if not isinstance(body, relax.SeqExpr):
             return self._value(body, env, place, "")
         for block in body.blocks:
@@ -168,7 +168,7 @@ class _Reader:
             of = self._value(expr.tuple_value, env, place, name)
             return of[expr.index] if isinstance(of, tuple) else Item(of, int(expr.index), expr)
         if isinstance(expr, relax.If):
-            # Both branches may run; which one's value arrives is not known.
+            # Either branch may run, so the value is not known.
             self._body(expr.true_branch, dict(env), place)
             self._body(expr.false_branch, dict(env), place)
             return Leaf("the result of a branch", expr)

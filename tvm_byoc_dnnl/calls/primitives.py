@@ -72,7 +72,7 @@ def primitives_of(
     """
     try:
         graph = lower_region(ns, func, name, options=options)
-    except Exception:  # no lowering, or a vendor's bug: there is nothing to tell, and the rest is still worth telling
+    except Exception:  # no lowering, or a vendor's bug: the rest of the report is still useful
         return RegionPrimitives()
     description = _described(ns, graph)
     found = RegionPrimitives(reorders=description.reorders if description else None)

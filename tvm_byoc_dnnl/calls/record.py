@@ -1,4 +1,4 @@
-"""The account of a module's calls as bytes, as a compiled model carries it."""
+"""The account of a module's calls as bytes, as a compiled model contains it."""
 
 from __future__ import annotations
 

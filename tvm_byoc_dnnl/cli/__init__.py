@@ -61,7 +61,7 @@ for _command in (cli, *cli.commands.values()):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit: 0 done, 1 failed or something to be looked at, 2 bad input."""
+    """Run the command line and exit: 0 done, 1 failed or a finding to look at, 2 bad input."""
     status = 0
     try:
         status = cli.main(arguments, prog_name="tvm-byoc", standalone_mode=False)

@@ -282,12 +282,12 @@ def format_option(command: _F) -> _F:
 
 
 def announce(path: Path) -> None:
-    """Print where the result is; not among the result, if that went to standard output."""
+    """Print the path of the result; to standard error if the result itself is written to standard output."""
     click.echo(path, err=not (path.is_file() or path.is_dir()) or path.resolve() == Path("/dev/stdout").resolve())
 
 
 def check_folder(*files: Path | str | None) -> None:
-    """Refuse before the work what cannot be written after it."""
+    """Refuse, before the work, files that could not be written after it."""
     for path in (Path(file) for file in files if file not in (None, "-")):
         if not path.absolute().parent.is_dir():
             raise InputError(f"cannot write {path}: the folder {path.absolute().parent} does not exist; make it first")

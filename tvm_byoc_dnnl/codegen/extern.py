@@ -103,7 +103,7 @@ class PortableCodegen(Codegen):
         return [self._source(with_checksums(g, names)) for g in graphs]
 
     def attempt(self, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:
-        """See `Route.attempt`; cheap is to lower a region and to let the library plan it."""
+        """See `Route.attempt`; the cheap attempt lowers a region and lets the library plan it."""
         ns, stage = namespace(self.compiler), "lower"
         try:
             graph = lower_region(ns, region, "trial", options=options)

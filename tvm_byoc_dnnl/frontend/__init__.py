@@ -1,4 +1,4 @@
-"""From what users have (Relax, ONNX, PyTorch) to a Relax module.
+"""Imports models (Relax, ONNX, PyTorch) as a Relax module.
 
 Nothing here imports onnx or torch before a model of that kind arrives.
 """

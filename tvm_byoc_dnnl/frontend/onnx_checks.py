@@ -25,7 +25,7 @@ _WINDOW = {"kernel_shape": (1, 1), "strides": (1, 1), "dilations": (1, 1), "pads
 
 
 def check_model(graph: Graph) -> None:
-    """Raise an `InputError` for a model that means nothing."""
+    """Raise an `InputError` for a model that the standard forbids."""
     _check_names(graph)
     windows = [
         node for node in _with_branches(graph.nodes) if is_standard(node) and node.op_type in _CONVOLUTIONS + _POOLS

@@ -1,4 +1,4 @@
-"""Dims of a model's inputs: symbols, named after whatever an exporter wrote, and shapes for TVM's importer."""
+"""Dims of a model's inputs: symbols, named as the exporter named them, and shapes for TVM's importer."""
 
 from __future__ import annotations
 

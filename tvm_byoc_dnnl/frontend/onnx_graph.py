@@ -80,7 +80,7 @@ class Graph:
         return numpy_helper.to_array(found) if isinstance(found, onnx.TensorProto) else found
 
     def set_constant(self, name: str, value: np.ndarray) -> None:
-        """Let ``name`` be a constant; the node that made it is the caller's to remove."""
+        """Let ``name`` be a constant; the caller removes the node that made it."""
         self._constants[name] = np.asarray(value)
 
     def add_constant(self, hint: str, value: np.ndarray) -> str:
@@ -132,7 +132,7 @@ class Graph:
                 state[index] = False
                 node = self.nodes[index]
                 needed = [maker[n] for n in (*node.input, *captured(node)) if n in maker]
-                # A node that is being placed already and is needed again closes a cycle: the checker's business.
+                # A node that is being placed already and is needed again closes a cycle, which the checker reports.
                 stack.extend(i for i in reversed(needed) if i not in state)
         self.nodes = order
 
@@ -169,7 +169,7 @@ class Graph:
         skeleton, _ = self.without_weights(_INFER_VALUES)
         try:
             inferred = onnx.shape_inference.infer_shapes(skeleton, data_prop=True).graph
-        except Exception:  # onnx raises plain RuntimeErrors of several kinds; without shapes we know less, that is all
+        except Exception:  # onnx raises plain RuntimeErrors of several kinds; without shapes fewer values are known
             inferred = skeleton.graph
         for value in (*inferred.input, *inferred.output, *inferred.value_info):
             self.types[value.name] = _type(value)

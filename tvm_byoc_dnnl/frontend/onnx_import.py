@@ -78,7 +78,7 @@ def _import_onnx(model: onnx.ModelProto, shapes: Shapes | None) -> tvm.IRModule:
 
 
 def _import(graph: Graph) -> tvm.IRModule:
-    """TVM's importer, with the large weights kept out of its way.
+    """Run TVM's importer without the large weights, which are added afterwards.
 
     It copies every byte of a model; large weights go in as inputs instead and are bound afterwards, from the model's
     own memory.

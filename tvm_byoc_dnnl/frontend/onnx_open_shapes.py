@@ -29,7 +29,7 @@ _BROADCASTING = frozenset(
 
 
 class OpenShapes:
-    """What is known of the sizes in one function that is being imported.
+    """The known sizes of one function that is being imported.
 
     Parameters
     ----------
@@ -231,7 +231,7 @@ class OpenShapes:
             first.append(start)
             last.append(stop)
             sizes[axis] = size
-        # TVM's slice reads beyond the end where a bound is: the cut sizes are compared first.
+        # TVM's slice reads beyond the end if a bound is too large: the cut sizes are compared first.
         whole = self._cut(inputs[0], data, along, last)
         return relax.op.strided_slice(whole, along, first, last, by, assume_inbound=True)
 

@@ -105,7 +105,7 @@ class Sizes:
             try:
                 made = _ARRANGING[op](inputs, attrs)
             except (ValueError, IndexError, TypeError):
-                return None  # the importer says what is wrong with it
+                return None  # the importer reports the fault
             return made if made is None or made.size <= _MOST else None
         if op in ("ReduceProd", "ReduceSum") and inputs[0] is not None and inputs[0].ndim == 1:
             total = self.product(list(inputs[0])) if op == "ReduceProd" else self.simplify(sum(inputs[0]))

@@ -23,7 +23,7 @@ class _ShapeArguments(relax.PyExprMutator):
 
 
 def with_known_shapes(func: relax.Function) -> relax.Function:
-    """``func`` with the values of shape arguments in place of their variables, which many lowerings insist on."""
+    """``func`` with the values of shape arguments in place of their variables; many lowerings need that."""
     if not any(isinstance(p.ty, relax.ShapeType) for p in func.params):
         return func
     return _ShapeArguments().visit_expr(func)

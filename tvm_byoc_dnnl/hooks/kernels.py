@@ -1,4 +1,4 @@
-"""PrimFuncs on their way into a module: equal ones kept once, and the calls of them redirected."""
+"""Adds PrimFuncs to a module: equal ones are kept once, and the calls of them are changed."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def global_var(name: str, func: tirx.PrimFunc) -> Any:
 
 
 def opaque(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """A PrimFunc that TVM's fusion leaves alone, unless its maker said otherwise: it may be scheduled already."""
+    """A PrimFunc that TVM's fusion does not change, unless its maker allows it: it may be scheduled already."""
     return func if func.attrs and "op_pattern" in func.attrs else func.with_attr("op_pattern", _OPAQUE)
 
 
 def redirect_calls(func: relax.Function, callees: Mapping[Any, Any]) -> relax.Function:
-    """``func`` with its ``call_tir`` of certain functions sent elsewhere.
+    """``func`` with each ``call_tir`` of certain functions calling another one.
 
     Parameters
     ----------

@@ -36,7 +36,7 @@ class Lowered:
 
 @dataclass
 class HookLowering:
-    """The regions of one namespace on their way to TIR.
+    """The regions of one namespace while they are lowered to TIR.
 
     Attributes
     ----------

@@ -62,7 +62,7 @@ class Input:
 
 @dataclass
 class Constant:
-    """A constant tensor and the name under which its value travels.
+    """A constant tensor, and the name by which its value is passed.
 
     ``checksum``, of its bytes, is known where code is generated for a value, and ``value`` where a lowering gives it;
     both are no part of the graph's text.

@@ -121,7 +121,7 @@ class Fallback:
         self._behind: dict[Any, tuple[Body, list[Entry]]] = {}
 
     def run(self) -> Plan:
-        """Give back what does not work until the rest does."""
+        """Give back calls that do not work until all others work."""
         while True:
             plan = self._plan()
             regions = [_Region(p.host, p.block, u) for p in plan.values() for u in p.units if u.compiler]
@@ -157,14 +157,14 @@ class Fallback:
 
     # ---------------------------------------------------------------- one region
     def _judge(self, region: _Region) -> list[_Return]:
-        """The calls of a region that go back; also cuts the region where its parts work only apart."""
+        """The calls to give back; also splits the region if its parts work only separately."""
         if returned := self._unwanted(region, self._policies(region.unit.compiler)):
             return returned
         failure = self._try(region, region.unit.bindings)
         return [] if failure is None else self._narrow(region, failure)
 
     def _policies(self, compiler: str) -> list[RegionPolicy]:
-        """The policies that all have to agree with a region."""
+        """The policies that must all accept a region."""
         own = namespace(compiler).policy
         in_place = self._policy is not None and not self._policy.on_top
         return [p for p in (self._policy, None if in_place else own) if p is not None]
@@ -312,7 +312,7 @@ class Fallback:
 
 
 def _judgement(policy: RegionPolicy, work: Work) -> Failure | None:
-    """A policy's reason against a region; a policy that crashes loses its regions to TVM, but the build goes on."""
+    """A policy's reason against a region; if a policy crashes, its regions stay with TVM, and the build goes on."""
     try:
         reason = policy.why_not(work)
     except Exception as error:

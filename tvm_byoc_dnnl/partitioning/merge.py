@@ -84,7 +84,7 @@ def form_units(block: Any, compiler_of: Mapping[Any, str], parts: Mapping[Any, i
 
 
 def _is_glue(value: Any) -> bool:
-    """Bindings that compute nothing and go where their operand is."""
+    """Bindings that compute nothing; they join the unit of their operand."""
     return isinstance(value, (relax.TupleGetItem, relax.Tuple, relax.Var))
 
 
@@ -101,7 +101,7 @@ def _can_merge(unit: Unit, candidate: Unit) -> bool:
 
 
 def _merge(a: Unit, b: Unit, units: dict[Unit, None], owner: dict[Any, Unit]) -> Unit:
-    """Make one unit of two: the larger one swallows the other."""
+    """Make one unit of two: the smaller one becomes part of the larger."""
     kept, gone = (a, b) if len(a.bindings) > len(b.bindings) else (b, a)
     del units[gone]
     kept.bindings += gone.bindings

@@ -94,7 +94,7 @@ def _check(path: Path, *, linked: bool, cc: str | None) -> None:
 
 
 def _explain(path: Path, error: Exception) -> str:
-    """The lines that say why, out of a compiler's pages."""
+    """The lines of a compiler's output that give the reason."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = "\n".join(lines)
     noise = ("Compilation error", "ld returned")

@@ -29,7 +29,7 @@ Legalization = Callable[[relax.BlockBuilder, Any], Any]
 _OPAQUE = 8
 _SUMS = ("matmul", "sum", "mean", "variance", "std", *(f"nn.conv{d}d" for d in (1, 2, 3)))
 _COUNTS_FROM_THE_END = ("scatter_elements", "index_put", "index_tensor")
-#: those that TVM lowers as if they did not; the check adds the size of the axis
+#: those that TVM lowers without support of negative indices; the check adds the size of the axis
 _SHIFTED = ("index_tensor",)
 _NO_FLOAT16 = ("acos", "acosh", "asin", "asinh", "atan", "cosh", "sinh")
 

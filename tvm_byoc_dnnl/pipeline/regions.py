@@ -99,7 +99,7 @@ def _options(mod: tvm.IRModule, ns: Namespace) -> dict[str, Any]:
 def _build(mod: tvm.IRModule, ns: Namespace, strict: bool) -> tvm.IRModule:
     install_codegen(ns)
     options = _options(mod, ns)
-    check_output(options.get("output", OUTPUTS[0]))  # the user's mistake, no region's
+    check_output(options.get("output", OUTPUTS[0]))  # a mistake of the user, and not of a region
     with collect_refusals() as refusals:
         built = ns.route.build(mod, options)
     return with_entries(built, _entries(ns, refusals, strict))

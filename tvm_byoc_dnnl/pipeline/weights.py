@@ -54,7 +54,7 @@ def OwnWeights(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
 
 @tvm.transform.module_pass(opt_level=0, name="OwnWeightsUnlessSource")
 def OwnWeightsUnlessSource(mod: tvm.IRModule, context: Any) -> tvm.IRModule:
-    """Pass: `OwnWeights`, unless nothing of the module needs the native library to be loaded; then it stays so."""
+    """Pass: `OwnWeights`, for modules that need the native library anyway."""
     modules = mod.attrs["external_mods"] if mod.attrs and "external_mods" in mod.attrs else []
     serialised = [m for m in modules if m.is_binary_serializable() and not m.is_compilation_exportable()]
     return OwnWeights(mod) if serialised else mod
@@ -85,7 +85,7 @@ def _lift_host_constants(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, tvm
 
 @relax.expr_functor.mutator
 class _Lifter(relax.PyExprMutator):
-    """Replaces large constants that are arguments; one that a function returns stays, the caller may write to it."""
+    """Replaces large constants that are arguments; a returned one stays, because the caller may write to it."""
 
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)

@@ -190,7 +190,7 @@ _VIEWS = ("relax.reshape", "relax.permute_dims", "relax.expand_dims", "relax.squ
 
 
 def _through_views(scope: Scope, data: Any, affine: tuple[Any, Any]) -> Any:
-    """Scale by one number a linear operator that is seen through views: attention scales its queries like this."""
+    """Scale a linear operator behind views by one number: attention scales its queries in this way."""
     scale, shift = affine
     if shift is not None or scale.size != 1:
         return None

@@ -26,7 +26,7 @@ class _Bounded(NamedTuple):
 
     @property
     def op(self) -> str:
-        """The operator that says just this; empty for no bound at all."""
+        """The operator for these bounds; empty if there is none."""
         if math.isinf(self.high):
             return {-math.inf: "", 0: "relax.nn.relu"}.get(self.low, "relax.maximum")
         return "relax.minimum" if math.isinf(self.low) else "relax.clip"

@@ -27,7 +27,7 @@ from .rewrite import Rule, Rules, Scope, rewrite_pass
 
 __all__ = ["BITS", "Compressed", "compress_weights", "compressed", "why_not_compressed"]
 
-#: what `weights` may be, and the bits of a number
+#: the values of `weights`, and the bits of a number
 BITS = {"int8": 8, "int4": 4}
 #: smaller weights stay in the cache from call to call
 _LEAST_NUMBERS = 1 << 16

@@ -21,7 +21,7 @@ _BEGINNING, _END = 120, 480
 
 @dataclass(frozen=True)
 class Failure:
-    """At which stage a region is lost, in the words of `tvm_byoc_dnnl.log.Entry`, and why."""
+    """The stage at which a region failed, as in `tvm_byoc_dnnl.log.Entry`, and the reason."""
 
     stage: str
     reason: str
@@ -56,7 +56,7 @@ class BrokenRegions(Exception):
 def all_or_each(
     items: Sequence[_Item], make: Callable[[Sequence[_Item]], _Made]
 ) -> tuple[list[tuple[Sequence[_Item], _Made]], dict[_Item, Exception], Exception | None]:
-    """Make something of all items at once; where that fails, of one by one, to know whose fault it is.
+    """Process all items at once; if that fails, one by one, to find those that fail.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Which regions are worth a call: by their arithmetic, the bytes of arguments and results, and the user's choice."""
+"""Policies: the regions that are worth a call, by their arithmetic, their bytes, and the user's choice."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Work:
 
 @dataclass(frozen=True)
 class RegionPolicy:
-    """Which calls are worth a region of their own. The plain ``RegionPolicy()`` takes all that a compiler accepts.
+    """Decides which calls are worth a region. The plain ``RegionPolicy()`` takes all that a compiler accepts.
 
     A region has a cost: a call, reading its arguments and writing its results, perhaps changes of their layout, and TVM
     can no longer fuse its calls with their neighbours. A single addition between two calls of TVM is not worth that.

@@ -1,4 +1,4 @@
-"""Which regions have been tried as they are: a pass that runs after partitioning may have changed them."""
+"""Notes the regions that have been tried: a pass that runs after partitioning may change them."""
 
 from __future__ import annotations
 

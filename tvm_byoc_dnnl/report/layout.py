@@ -15,7 +15,7 @@ __all__ = ["Drawing", "draw"]
 _GAP_X, _GAP_Y, _HEIGHT = 26.0, 34.0, 40.0
 _ORDER_SWEEPS, _PLACE_SWEEPS = 8, 12
 _LANE = 10.0  # width kept free for an edge that passes a layer
-_MAX_LANES = 20_000  # beyond, long edges are drawn straight: the picture is a texture anyway
+_MAX_LANES = 20_000  # beyond, long edges are drawn straight: nobody can follow them anyway
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Which operators a namespace may take, how, and in which dtypes: read off the registry, and by asking it.
+"""The operators that a namespace may take, how, and in which dtypes: from the registry, and by trial calls.
 
 The dtypes are found by lowering one small sample call per operator and dtype. The library is not asked, so the answer
 is the same on every machine; an operator of unusual arguments that has no sample here shows none.

@@ -217,7 +217,7 @@ class _Names:
         return list(dict.fromkeys(names[p] for p in positions if p < len(names)))
 
     def uses(self, region: str) -> int:
-        """How often the program calls a region."""
+        """The number of times that the program calls a region."""
         return self._uses[region]
 
 
@@ -284,7 +284,7 @@ def _profilers(module: Any, found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plans(module: Any) -> dict[str, dict[str, Any]]:
-    """Region name → what became of its plans, for regions with open sizes."""
+    """Region name → counters of its plans, for regions with open sizes."""
     found: dict[str, dict[str, Any]] = {}
     if module.implements_function("get_symbol") and module.implements_function("plans"):
         counters = json.loads(module.get_function("plans")())

@@ -1,1 +1,1 @@
-"""Routes: how namespaces make code of their regions. The engine asks a route, and knows nothing else of a vendor."""
+"""Routes: how namespaces make code of their regions. The engine uses nothing else of a vendor."""

@@ -53,7 +53,7 @@ class Codegen(Route):
         if together is None:
             return with_external_calls(mod, regions, *made[0][1])
         if not errors and len(regions) == 1:
-            raise together  # the region is not to blame: the same works now
+            raise together  # not a fault of the region: the same works now
         if errors:
             raise BrokenRegions({gv: Failure("codegen", describe(error)) for gv, error in errors.items()}) from together
         failure = Failure("codegen", f"all regions of the module together: {describe(together)}")
@@ -76,7 +76,7 @@ class Codegen(Route):
 
 @dataclass(frozen=True)
 class OwnCodegen(Codegen):
-    """A vendor's own function; without one, whatever TVM knows as ``relax.ext.<compiler>``."""
+    """A vendor's own function; without one, the function that TVM knows as ``relax.ext.<compiler>``."""
 
     compiler: str
     function: Callable[..., Sequence[tvm.runtime.Module]] | None = None

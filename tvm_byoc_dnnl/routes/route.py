@@ -35,7 +35,7 @@ class Route(ABC):
 
     @abstractmethod
     def attempt(self, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:
-        """Take a fresh region as far as is cheap, or as `build` does; what breaks, ``None`` if nothing does.
+        """Try a fresh region, cheaply or as `build` does; returns the failure, ``None`` if there is none.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Which op the translator takes, and how: as data, and as the table in docs/te_translator.md.
+"""The ops that the translator takes, and how: as data, and as the table in docs/te_translator.md.
 
 ``python -m tvm_byoc_dnnl.te.support FILE`` rewrites the table in FILE.
 """

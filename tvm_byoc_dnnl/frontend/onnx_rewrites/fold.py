@@ -136,7 +136,7 @@ def _foldable(graph: Graph, node: onnx.NodeProto, available: set[str]) -> bool:
         return False
     sizes = [_elements(graph, name) for name in node.input if name]
     results = [_elements(graph, name) for name in node.output if name]
-    if None in results:  # unknown: an operator on so little cannot make much, unless it is asked to expand
+    if None in results:  # unknown: the result of so few elements is small, unless the operator expands
         asks = node.op_type in ("Expand", "Tile", "Range", "ConstantOfShape")
         return not asks and None not in sizes and max(sizes or [0]) <= _SMALL
     return max(results) <= _SMALL
@@ -165,7 +165,7 @@ def _evaluate(graph: Graph, nodes: list[onnx.NodeProto]) -> dict[str, np.ndarray
         model = helper.make_model(single, opset_imports=[helper.make_opsetid("", graph.opset)])
         try:
             results = ReferenceEvaluator(model).run(None, feeds)
-        except Exception:  # no implementation, or a broken model: TVM's importer will say so with more context
+        except Exception:  # no implementation, or a broken model: TVM's importer reports it with more context
             continue
         known.update(zip((o for o in node.output if o), map(np.asarray, results), strict=True))
     return known

@@ -1,4 +1,4 @@
-"""Rows of an attention mask that let nothing through.
+"""Rows of an attention mask that hide everything.
 
 The largest of nothing but −∞ is the lowest finite number for TVM, and for libraries; `Attention` compares it with −∞.
 """
@@ -18,7 +18,7 @@ def _is_lowest(graph: Graph, name: str) -> bool:
 
 
 def _equal(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
-    """``max(x) == −∞``: no element is anything else; a NaN is something else."""
+    """``max(x) == −∞``: all elements are −∞; false if one is NaN."""
     makers = {output: maker for maker in graph.nodes for output in maker.output}
     for name, other in (tuple(node.input), tuple(node.input)[::-1]):
         maker = makers.get(name)

@@ -33,14 +33,14 @@ def _dropout(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
 
 
 def _batch_norm(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
-    """The importer updates the running statistics by the other momentum."""
+    """The importer exchanges the weights of the old and the new statistics."""
     if attributes(node).get("training_mode") and any(o and graph.is_read(o) for o in node.output[1:]):
         raise _refuse(node, "whose running statistics are read")
     return None
 
 
 def _is_inf(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
-    """The importer looks for both signs, always."""
+    """The importer always tests both signs."""
     b = Builder(graph, node)
     signs = {op for op, key in (("Greater", "detect_positive"), ("Less", "detect_negative")) if b.attrs.get(key, 1)}
     if len(signs) == 2:

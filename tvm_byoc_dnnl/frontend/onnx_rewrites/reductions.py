@@ -1,4 +1,4 @@
-"""Reductions that TVM has no start value for: of nothing, and of truth values."""
+"""Reductions for which TVM has no start value: of no elements, and of truth values."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def settle_reshapes(graph: Graph) -> bool:
 
 
 def _numbers(graph: Graph, name: str, values: dict[str, list[Known]]) -> list[Known] | None:
-    """All that is known of the numbers in a vector; ``None`` if even their count is unknown."""
+    """The known numbers of a vector; ``None`` if even their count is unknown."""
     if name in values:
         return values[name]
     constant = graph.constant(name)
@@ -92,7 +92,7 @@ def _length(graph: Graph, name: str, shapes: dict[str, str], values: dict[str, l
 
 
 def _dim(graph: Graph, tensor: str, axis: int) -> Known:
-    """All that is known of a tensor's dim."""
+    """The known facts about a tensor's dim."""
     dims = graph.dims(tensor)
     if dims is None:
         return (tensor, axis) if axis >= 0 else None

@@ -100,7 +100,7 @@ def _axes(graph: Graph, b: Builder, shape: tuple[int, ...]) -> list[_Axis] | Non
 
 def _is_needed(attrs: dict[str, Any], axes: list[_Axis], transform: str) -> bool:
     crops_some = transform == "tf_crop_and_resize" and "axes" in attrs
-    uneven = any(abs(a.size * a.scale - a.out) > 1e-5 * a.out for a in axes)  # what float32 loses is no difference
+    uneven = any(abs(a.size * a.scale - a.out) > 1e-5 * a.out for a in axes)  # rounding in float32 is no difference
     return bool(attrs.get("antialias")) or transform == "half_pixel_symmetric" or crops_some or uneven
 
 
