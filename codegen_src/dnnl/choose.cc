@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "dnnl/constants.h"
 #include "dnnl/lowering.h"
 
 namespace tvm_byoc_dnnl {
@@ -66,6 +67,34 @@ void Lowering::CountBytes(Candidate* candidate) const {
   }
 }
 
+/// The forms in which plans for other shapes hold a constant of the graph.
+std::vector<PackedKey> Lowering::PackedForms(int value) const {
+  const bool is_known = packed_ != nullptr && values_[value].constant &&
+                        value < static_cast<int>(graph_.tensors.size());
+  return is_known ? packed_->FormsOf(value) : std::vector<PackedKey>();
+}
+
+/// Whether a candidate needs weights in another form than those in which other plans hold them.
+bool Lowering::PacksAnew(const Candidate& candidate) const {
+  const auto& call = candidate.call;
+  const std::vector<OpArg>& args = call ? call->args : candidate.op.args;
+  return std::any_of(args.begin(), args.end(), [&](const OpArg& arg) {
+    const std::vector<PackedKey> forms = PackedForms(arg.value);
+    if (forms.empty()) return false;
+    PackedKey key{arg.value, call ? arg.md : QueryArg(candidate.pd, arg.arg), nullptr};
+    if (call && call->packing && call->packing->arg == arg.arg)
+      key = {arg.value, Dense({call->packing->bytes}, DType::kUInt8), call->packing->kernel};
+    return std::find(forms.begin(), forms.end(), key) == forms.end();
+  });
+}
+
+/// What a candidate costs among the plans that there are: weights are packed a second time only for
+/// what is a tenth faster.
+double Lowering::CostHere(const Candidate& candidate) const {
+  constexpr double kPackingAnew = 1.1;
+  return cost_(candidate) * (PacksAnew(candidate) ? kPackingAnew : 1);
+}
+
 /// The cheapest primitive.
 Candidate Lowering::Choose(const std::vector<OpDesc>& descriptions) {
   Candidate best;
@@ -78,7 +107,7 @@ Candidate Lowering::Choose(const std::vector<OpDesc>& descriptions) {
     candidate.impl = candidate.pd.impl_info_str();
     candidate.work.products = ProductsOf(op);
     CountBytes(&candidate);
-    const double cost = cost_(candidate);
+    const double cost = CostHere(candidate);
     if (cost >= least) continue;
     best = std::move(candidate);
     least = cost;
@@ -92,14 +121,14 @@ Candidate Lowering::AskKernels(Candidate primitive) const {
   double least = std::numeric_limits<double>::infinity();
   if (primitive.pd) {
     CountBytes(&primitive);  // its layouts are decided now
-    least = cost_(primitive);
+    least = CostHere(primitive);
   }
   Candidate best = primitive;
   for (Offer offer : kOffers) {
     std::optional<Candidate> candidate = offer(primitive, *this);
     if (!candidate) continue;
     CountBytes(&*candidate);
-    const double cost = cost_(*candidate);
+    const double cost = CostHere(*candidate);
     if (cost >= least) continue;
     best = std::move(*candidate);
     least = cost;
@@ -125,12 +154,25 @@ std::optional<Candidate> Lowering::Variant(const Candidate& choice, const OpDesc
 void Lowering::KeepInputLayouts(Candidate* choice) const {
   for (size_t i = 0; i < choice->op.args.size(); ++i) {
     const OpArg& arg = choice->op.args[i];
-    if (!arg.IsInput() || !IsAny(arg.md) || values_[arg.value].constant) continue;
-    const MemoryDesc& present = Layout(arg.value);
-    if (SameLayout(QueryArg(choice->pd, arg.arg), present)) continue;
-    OpDesc op = choice->op;
-    op.args[i].md = present;
-    if (std::optional<Candidate> variant = Variant(*choice, op)) *choice = std::move(*variant);
+    if (!arg.IsInput() || !IsAny(arg.md)) continue;
+    std::vector<MemoryDesc> present;
+    if (!values_[arg.value].constant) present.push_back(Layout(arg.value));
+    for (const PackedKey& form : PackedForms(arg.value)) {
+      if (form.packing == nullptr) present.push_back(form.md);
+    }
+    const MemoryDesc wanted = QueryArg(choice->pd, arg.arg);
+    if (std::any_of(present.begin(), present.end(),
+                    [&](const MemoryDesc& md) { return SameLayout(md, wanted); })) {
+      continue;
+    }
+    for (const MemoryDesc& md : present) {
+      OpDesc op = choice->op;
+      op.args[i].md = md;
+      std::optional<Candidate> variant = Variant(*choice, op);
+      if (!variant) continue;
+      *choice = std::move(*variant);
+      break;
+    }
   }
 }
 

@@ -33,12 +33,17 @@ class PackedStore {
   std::shared_ptr<AlignedBuffer> Find(const PackedKey& key);
   void Insert(const PackedKey& key, const std::shared_ptr<AlignedBuffer>& buffer);
 
+  /// The forms in which plans hold a tensor now.
+  std::vector<PackedKey> FormsOf(int tensor) const;
+
  private:
   struct Entry {
     PackedKey key;
     std::weak_ptr<AlignedBuffer> buffer;
   };
-  std::mutex mutex_;
+  std::shared_ptr<AlignedBuffer> FindLocked(const PackedKey& key) const;
+
+  mutable std::mutex mutex_;
   std::vector<Entry> entries_;
 };
 

@@ -70,7 +70,9 @@ class DnnlPlanner final : public Planner {
   std::unique_ptr<Plan> MakePlan(const Shapes& shapes,
                                  const std::vector<const void*>& constants) override {
     return Translated([&] {
-      Program program = Lowering(graph_, shapes, CpuEngine()).Run();
+      Lowering lowering(graph_, shapes, CpuEngine());
+      lowering.Share(&store_);
+      Program program = lowering.Run();
       return std::make_unique<DnnlPlan>(std::move(program), shapes, constants, &store_);
     });
   }

@@ -52,7 +52,13 @@ struct PackedKey {
   int tensor = -1;
   MemoryDesc md;
   const Kernel* packing = nullptr;
+
+  bool operator==(const PackedKey& other) const {
+    return tensor == other.tensor && md == other.md && packing == other.packing;
+  }
 };
+
+class PackedStore;
 
 struct Program {
   std::vector<Buffer> buffers;
@@ -75,6 +81,9 @@ class Lowering {
 
   /// Seeks no implementation that writes into the caller's outputs; they are copied there.
   void LeaveOutputs();
+
+  /// Prefers the forms in which plans for other shapes hold the weights.
+  void Share(const PackedStore* packed) { packed_ = packed; }
 
   /// Throws Error(kUnsupported) naming the node for which there is no implementation.
   Program Run();
@@ -175,6 +184,9 @@ class Lowering {
   void DropDeadSteps();
   Candidate Choose(const std::vector<OpDesc>& descriptions);
   void CountBytes(Candidate* candidate) const;
+  double CostHere(const Candidate& candidate) const;
+  std::vector<PackedKey> PackedForms(int value) const;
+  bool PacksAnew(const Candidate& candidate) const;
   Candidate AskKernels(Candidate primitive) const;
   std::optional<Candidate> Variant(const Candidate& choice, const OpDesc& op) const;
   void KeepInputLayouts(Candidate* choice) const;
@@ -199,6 +211,7 @@ class Lowering {
   const Graph& graph_;
   const dnnl::engine& engine_;
   const CostModel cost_;
+  const PackedStore* packed_ = nullptr;
   std::deque<Value> values_;  // the kinds hold references while they add values
   std::vector<std::optional<Destination>> destinations_;
   std::vector<bool> output_written_;
