@@ -184,6 +184,10 @@ bench: $(NATIVE) $(PEERS)  ## this package beside ONNX Runtime, OpenVINO and sto
 docs-performance: $(NATIVE) $(PEERS) $(ZOO)  ## measure beside the peers and write docs/performance.md, twelve minutes: ARGS='resnet50 --rounds 4'
 	@$(PY) -m bench.performance $(ARGS)
 
+.PHONY: bench-placement
+bench-placement: $(NATIVE) $(PEERS) $(ZOO)  ## placement by measurement: dnnl, OpenVINO, C and TVM, two minutes a network: ARGS=squeezenet
+	@$(PY) -m bench.placement $(ARGS)
+
 bench-load: $(NATIVE) $(PEERS)  ## load time and memory beside ONNX Runtime and OpenVINO: BERT-base, and 1 GB
 	@$(PY) -m bench.load $(ARGS)
 

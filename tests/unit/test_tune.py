@@ -177,6 +177,25 @@ def test_the_time_is_a_limit():
         assert found == {"a": "vb", "b": "va", "c": "vb"}  # the priorities
 
 
+def test_explain_shows_times_and_names_a_compiler_that_costs_more_than_it_brings(tmp_path):
+    path = tmp_path / "times.jsonl"
+    costs, expected = MODELS["a cheap operator is not worth a border"]
+    with priced(**costs):
+        byoc.tune(Chain, list(costs), budget_s=600, database=path)
+        report = byoc.explain(Chain, list(costs), database=path)
+        assert {call.name: call.compiler for call in report.calls} == expected
+        exp = next(call for call in report.calls if call.op == "relax.exp")
+        shown = {c.compiler: (round(1e9 * c.seconds), c.calls) for c in exp.candidates if c.seconds is not None}
+        assert shown == {"va": (11, 1), "vb": (15, 3)}
+        (advice,) = (line for line in report.advice if "more than it brings" in line)
+        assert advice.startswith("va costs more than it brings") and "3.3e-05 ms, and without it 1.5e-05 ms" in advice
+        assert "(1.5e-05 ms for 3 calls) or va (1.1e-05 ms for 1 call)" in report.to_text(every_call=True, width=200)
+        assert json.loads(report.to_json())["calls"][0]["candidates"][0].keys() >= {"seconds", "calls"}
+        without = byoc.explain(Chain, list(costs))
+        assert not any("brings" in line for line in without.advice)
+        assert {c.seconds for call in without.calls for c in call.candidates} == {None}
+
+
 # ---------------------------------------------------------------- measured, with a file
 def test_what_is_measured_is_kept_and_used(tmp_path):
     path = tmp_path / "times.jsonl"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["CallReport", "Candidate", "NearMiss", "RegionReport", "ReportData", "Totals"]
+__all__ = ["CallReport", "Candidate", "NearMiss", "RegionReport", "ReportData", "Totals", "Worth"]
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,16 @@ class Candidate:
         Namespace.
     reason : str
         Why it does not take the call; empty where it does, or would.
+    seconds : float or None
+        The time of the region in which the call would be if this compiler came first, if a database knows it.
+    calls : int or None
+        The calls of that region.
     """
 
     compiler: str
     reason: str = ""
+    seconds: float | None = None
+    calls: int | None = None
 
 
 @dataclass
@@ -146,6 +152,23 @@ class RegionReport:
     source_refusal: str = ""
 
 
+@dataclass(frozen=True)
+class Worth:
+    """The measured time of a model with a compiler and without it: sums over the regions.
+
+    Attributes
+    ----------
+    compiler : str
+        Namespace.
+    seconds, seconds_without : float
+        By the order of priority, and with the other compilers alone.
+    """
+
+    compiler: str
+    seconds: float
+    seconds_without: float
+
+
 @dataclass
 class Totals:
     """Sums over all calls."""
@@ -184,6 +207,8 @@ class ReportData:
         Where it came from, for titles.
     versions : dict
         Package → version.
+    worth : list of Worth
+        Of each compiler whose regions a database knows with and without it.
     """
 
     compilers: list[str]
@@ -196,6 +221,7 @@ class ReportData:
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
     model: str = ""
     versions: dict[str, str] = field(default_factory=dict)
+    worth: list[Worth] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain lists, dicts, strings and numbers."""

@@ -7,7 +7,7 @@ import zlib
 from dataclasses import fields
 
 from ..errors import ArtifactError
-from .model import CallReport, Candidate, NearMiss, RegionReport, ReportData, Totals
+from .model import CallReport, Candidate, NearMiss, RegionReport, ReportData, Totals, Worth
 
 __all__ = ["from_bytes", "to_bytes"]
 
@@ -42,4 +42,5 @@ def from_bytes(data: bytes) -> ReportData:
         call.candidates = [Candidate(**c) for c in call.candidates]  # type: ignore[arg-type]
         call.near_misses = [NearMiss(**m) for m in call.near_misses]  # type: ignore[arg-type]
     regions = [RegionReport(**r) for r in record.pop("regions")]
-    return ReportData(calls=calls, regions=regions, totals=Totals(**record.pop("totals")), **record)
+    worth = [Worth(**w) for w in record.pop("worth", ())]
+    return ReportData(calls=calls, regions=regions, totals=Totals(**record.pop("totals")), worth=worth, **record)

@@ -43,11 +43,11 @@ __all__ = ["check", "doctor", "explain", "inputs", "lock", "ops"]
 _WIDTH = 110
 
 
-def _explained(build: Build, output: str = OUTPUTS[0]) -> Report:
+def _explained(build: Build, output: str = OUTPUTS[0], database: Path | None = None) -> Report:
     from ..report import explain
 
     with progress(f"partitioning {build.model.name}"):
-        report = explain(build.model.load(), build.compiler, **build.settings, output=output)
+        report = explain(build.model.load(), build.compiler, **build.settings, output=output, database=database)
     report.model = build.model.name
     return report
 
@@ -57,10 +57,18 @@ def _explained(build: Build, output: str = OUTPUTS[0]) -> Report:
 @click.option("--html", "html_file", type=NEW_FILE, help="Write a page with the graph drawn; reasons on hover.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the text.")
 @click.option("--all", "every_call", is_flag=True, help="List every call, not only those that stay with TVM.")
+@click.option("--database", type=EXISTING_FILE, help="Show the times that `tvm-byoc tune` has measured.")
 @placement_option
 @precision_options
 @format_option
-def explain(build: Build, html_file: Path | None, json_file: str | None, every_call: bool, output_format: str) -> None:
+def explain(
+    build: Build,
+    html_file: Path | None,
+    json_file: str | None,
+    every_call: bool,
+    database: Path | None,
+    output_format: str,
+) -> None:
     """Show which call of MODEL, an .onnx file or a compiled library, runs where, and why the others stay with TVM.
 
     Nothing is compiled.
@@ -73,7 +81,7 @@ def explain(build: Build, html_file: Path | None, json_file: str | None, every_c
       tvm-byoc explain model.onnx --json - | jq '.calls[] | select(.compiler == null) | .reasons'
     """
     check_folder(html_file, json_file)
-    report = _explained(build, output_format)
+    report = _explained(build, output_format, database)
     if html_file is not None:
         report.to_html(html_file)
         say(f"wrote {html_file}")

@@ -6,13 +6,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
 from ..calls.model import CallReport, ReportData
-from .words import count, percent
+from .words import count, milliseconds, percent
 
 __all__ = ["advise"]
 
 _SHARE = 0.01  # of all FLOPs: a smaller share is not worth a sentence
 _SMALL_OPS, _SMALL_FLOPS = 2, 100_000
 _MAX = 8
+_NOISE = 0.02  # a smaller difference of measured times says nothing
 #: operators that answer a NaN with a bound
 _BOUNDS = ("relax.nn.relu", "relax.clip", "relax.maximum", "relax.minimum")
 
@@ -36,6 +37,16 @@ def _unasked(report: ReportData) -> Iterator[str]:
             f"The library of {name} could not be asked on this machine, so its implementations and reorders are "
             "unknown, and calls may be listed that it would refuse: `tvm-byoc doctor` says what is missing."
         )
+
+
+def _not_worth_it(report: ReportData) -> Iterator[str]:
+    for worth in sorted(report.worth, key=lambda w: w.seconds_without - w.seconds):
+        if worth.seconds_without < worth.seconds * (1 - _NOISE):
+            yield (
+                f"{worth.compiler} costs more than it brings: by the order of priority the regions take "
+                f"{milliseconds(worth.seconds)}, and without it {milliseconds(worth.seconds_without)}. Leave it out, "
+                "or let `tune` choose its calls."
+            )
 
 
 def _host_work(report: ReportData) -> Iterator[str]:
@@ -100,6 +111,7 @@ def _hidden_nan(report: ReportData) -> Iterator[str]:
 
 _RULES: Sequence[Callable[[ReportData], Iterator[str]]] = (
     _unasked,
+    _not_worth_it,
     _host_work,
     _bridges,
     _reorders,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,12 @@ import tvm
 from ..annotate.passes import compilers_of
 from ..api import DEFAULT_COMPILER, partition
 from ..calls.account import account_of
+from ..calls.model import Candidate, Worth
 from ..codegen.extern import check_output
 from ..errors import ArtifactError, InputError, UnsupportedError
 from ..frontend import to_relax
 from ..library_file import is_library
-from ..namespaces import namespace
+from ..namespaces import HOST, namespace
 from ..partitioning.passes import PartitionGraph
 from ..pipeline.metadata import read_account
 from ..pipeline.regions import settle_regions
@@ -24,6 +27,8 @@ from ..regions.policy import RegionPolicy
 from ..relax_utils import codegen_of, composite_of, is_host_function
 from ..runner import Runner, load
 from ..target_options import with_options
+from ..tuning.times import Times, times_of
+from ..tuning.tune import placement_for
 from .advice import advise
 from .report import Report
 from .rewritten import rewritten_patterns
@@ -42,6 +47,7 @@ def explain(
     weights: str | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     output: str = "module",
+    database: str | PathLike[str] | None = None,
 ) -> Report:
     """Find which call runs where, and why: regions are built as `compile` builds them, and those that fail are undone.
 
@@ -63,6 +69,9 @@ def explain(
         As in `compile`. No effect on an annotated module.
     output : str
         With ``"source"``, say also which regions would stay modules, and why.
+    database : path-like, optional
+        File of times that `tune` has written: without a ``placement`` it places the calls as in `compile`, and each
+        call shows the times of its candidates. No effect on an annotated module.
 
     Returns
     -------
@@ -85,15 +94,21 @@ def explain(
         return _of_compiled(model)
     imported = mod = to_relax(model, shapes=shapes)
     asked = _asked(mod, compiler)
+    times = None
     if not any(codegen_of(f) for f in mod.functions.values()):
         is_annotated = any(composite_of(f) for f in mod.functions.values())
         mod = with_options(mod, with_precision(compiler, options, precision, weights))
         if is_annotated:
             mod = PartitionGraph(policy=policy)(mod)
         else:
+            if database is not None:
+                placement = placement or placement_for(mod, asked, database)
+                times = times_of(mod, asked, placement, database)
             mod = partition(mod, compiler, policy=policy, placement=placement)
     mod = settle_regions(mod)
     report = Report(**vars(account_of(mod, asked)))
+    if times is not None:
+        _add_times(report, times)
     if output == "source":
         for region in report.regions:
             try:
@@ -103,6 +118,18 @@ def explain(
     report.model = Path(model).name if isinstance(model, (str, Path)) else ""
     report.advice = [*rewritten_patterns(imported, [namespace(name) for name in asked], report.calls), *advise(report)]
     return report
+
+
+def _add_times(report: Report, times: Times) -> None:
+    for call in report.calls:
+        known = times.regions.get(call.name, {})
+        candidates = [*call.candidates, *([Candidate(HOST)] if HOST in known else [])]
+        call.candidates = [
+            replace(c, seconds=known[c.compiler].seconds, calls=known[c.compiler].calls) if c.compiler in known else c
+            for c in candidates
+        ]
+    if times.default is not None:
+        report.worth = [Worth(compiler, times.default, without) for compiler, without in times.without.items()]
 
 
 def _is_compiled(model: Any) -> bool:

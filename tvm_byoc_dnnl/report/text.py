@@ -10,8 +10,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ..calls.model import CallReport, ReportData
-from .words import count, percent, quantity
+from ..calls.model import CallReport, Candidate, ReportData
+from ..namespaces import HOST
+from .words import count, milliseconds, percent, quantity
 
 __all__ = ["render_text"]
 
@@ -182,8 +183,17 @@ def _why(call: CallReport) -> str:
 
 def _others(call: CallReport) -> str:
     """The compilers that would also take a call that another one has."""
-    would = [c.compiler for c in call.candidates if not c.reason and c.compiler != call.compiler]
-    return f"or {', '.join(would)}" if call.compiler and would else ""
+    would = [c for c in call.candidates if (not c.reason or c.seconds is not None) and c.compiler != call.compiler]
+    own = next((_time(c) for c in call.candidates if c.compiler == (call.compiler or HOST)), "")
+    others = ", ".join(c.compiler + _time(c) for c in would if call.compiler or c.seconds is not None)
+    return " ".join(filter(None, [own.strip(), f"or {others}" if others else ""]))
+
+
+def _time(candidate: Candidate) -> str:
+    """The measured time of the candidate's region, if it is known."""
+    if candidate.seconds is None:
+        return ""
+    return f" ({milliseconds(candidate.seconds)} for {count(candidate.calls or 1, 'call')})"
 
 
 def _advice(report: ReportData) -> Iterable[RenderableType]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["count", "percent", "quantity"]
+__all__ = ["count", "milliseconds", "percent", "quantity"]
 
 
 def quantity(value: int, unit: str = "") -> str:
@@ -29,3 +29,8 @@ def percent(share: float) -> str:
 def count(number: int, noun: str) -> str:
     """``1 call``, ``2 calls``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def milliseconds(seconds: float) -> str:
+    """Three digits: ``7.01 ms``."""
+    return f"{1e3 * seconds:.3g} ms"

@@ -26,7 +26,7 @@ from ..namespaces import HOST
 from ..regions.blocks import Block, dataflow_blocks
 from ..relax_utils import is_op_call
 from .costs import Costs
-from .plans import Planner
+from .plans import Planner, orders
 from .workload import Workload, host_workload, text_of
 
 __all__ = ["blocks_of", "by_dynamic_programming"]
@@ -92,25 +92,16 @@ class _Chain:
         """The orders of the compilers for a block that differ, each with its cost."""
         names = [b.var.name for b in bindings]
         found: dict[tuple[tuple[str, str], ...], float] = {}
-        for order in self._orders():
-            option = {name: self._first(order, name) for name in names}
+        compilers = self._planner.compilers
+        for order in [*orders(compilers), *([alone] for alone in compilers), []]:
+            placed = self._planner.in_order(order)
+            option = {name: placed.get(name, HOST) for name in names}
             if tuple(option.items()) not in found:
                 cost = self._cost(bindings, option)
                 if cost is not None:
                     found[tuple(option.items())] = cost
         limit = _HOPELESS * min(found.values(), default=0.0)
         return [(dict(option), cost) for option, cost in found.items() if cost <= limit]
-
-    def _orders(self) -> Iterator[list[str]]:
-        compilers = self._planner.compilers
-        for first in compilers:
-            yield [first, *(c for c in compilers if c != first)]
-        for alone in compilers:
-            yield [alone]
-        yield []
-
-    def _first(self, order: Sequence[str], call: str) -> str:
-        return next((c for c in order if call in self._planner.taken[c]), HOST)
 
     def _seam(self, k: int, left: tuple[Option, float], right: tuple[Option, float]) -> float:
         """What blocks k - 1 and k cost together, less what each costs alone."""

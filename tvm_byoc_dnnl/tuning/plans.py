@@ -13,7 +13,7 @@ from tvm import relax
 from ..annotate.choice import Choice, Match, first_in_order, placed_by
 from ..annotate.passes import AnnotateExternalCompiler
 from ..namespace import Namespace
-from ..namespaces import namespace
+from ..namespaces import HOST, namespace
 from ..partitioning.fallback import BlockPlan, Fallback
 from ..partitioning.passes import PartitionGraph
 from ..prepare import Prepare
@@ -23,7 +23,14 @@ from ..relax_utils import composite_of, op_calls
 from ..target_options import get_target_options
 from .workload import Workload, host_workload, region_workload
 
-__all__ = ["Group", "Part", "Plan", "Planner", "prepared"]
+__all__ = ["Group", "Part", "Plan", "Planner", "orders", "prepared"]
+
+
+def orders(compilers: Sequence[str]) -> list[list[str]]:
+    """The simple orders of priority: each compiler before all others, and each left out."""
+    first = [[c, *(other for other in compilers if other != c)] for c in compilers]
+    without = [[other for other in compilers if other != c] for c in compilers]
+    return first + [order for order in without if order]
 
 
 @dataclass(frozen=True)
@@ -104,6 +111,11 @@ class Planner:
 
         AnnotateExternalCompiler(compiler, prepare=False, choice=note)(self.mod)
         return found
+
+    def in_order(self, order: Sequence[str]) -> dict[str, str]:
+        """The placement in which the first compiler of an order that takes a call gets it, whatever policies say."""
+        everything = sorted(frozenset().union(*self.taken.values()))
+        return {call: next((c for c in order if call in self.taken[c]), HOST) for call in everything}
 
     def default(self) -> Mapping[str, str]:
         """The compiler of each call without any measurement: by priority and by the namespaces' own policies."""

@@ -16,13 +16,13 @@ only two moves together bring.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..namespaces import HOST
 from .chain import by_dynamic_programming
 from .costs import Costs
-from .plans import Part, Plan, Planner
+from .plans import Part, Plan, Planner, orders
 
 __all__ = ["Found", "search"]
 
@@ -32,13 +32,17 @@ _CHAIN_SHARE = 0.6  # of the time that is left
 
 @dataclass(frozen=True)
 class Found:
-    """The result of a search: who gets each call, who would by default, and the sums of the costs in seconds."""
+    """The result of a search: who gets each call, who would by default, and the sums of the costs in seconds.
+
+    ``others`` are all that differ from the default one and whose whole cost is known, the cheapest first.
+    """
 
     placement: Mapping[str, str]
     default: Mapping[str, str]
     seconds: float | None
     default_seconds: float | None
     tried: int
+    others: Sequence[Mapping[str, str]] = ()
 
 
 class _Search:
@@ -69,13 +73,14 @@ class _Search:
         plan, best = self.cost(default)
         if best is None:  # nothing to compare with
             return Found(default, default, None, None, self.tried)
-        default_seconds = best
+        complete = [(best, plan)]  # placements whose whole cost is known
         for start in self._starts():
             if self._late():
                 break
-            other, seconds = self.cost(start, _below(best))
+            other, seconds = self.cost(start)
             if seconds is not None:
-                plan, best = other, seconds
+                complete.append((seconds, other))
+        best, plan = min(complete, key=lambda found: found[0])
         improved = True
         while improved and not self._late():
             improved = False
@@ -84,21 +89,25 @@ class _Search:
                 if self._late() or frozenset(target.items()) in self._seen:
                     continue
                 self._seen.add(frozenset(target.items()))
-                other, seconds = self.cost(target, _below(best))
+                other, seconds = self.cost(target, best * (1 - _GAIN))
                 if seconds is not None:
                     plan, best, improved = other, seconds, True
+                    complete.append((seconds, other))
                     self._tell(f"{1e3 * seconds:.3f} ms after {self.tried} placements")
                     break
-        return Found(plan.owners, default, best, default_seconds, self.tried)
+        others: list[Mapping[str, str]] = []
+        for _, other in sorted(complete, key=lambda found: found[0]):
+            if other.owners not in (default, *others):
+                others.append(other.owners)
+        return Found(plan.owners, default, best, complete[0][0], self.tried, others)
 
     def _late(self) -> bool:
         return time.perf_counter() > self._deadline
 
     def _starts(self) -> Iterator[dict[str, str]]:
-        """Each compiler before all others, whatever its policy says, and the best way through a chain."""
-        for first in self._planner.compilers:
-            order = [first, *(c for c in self._planner.compilers if c != first)]
-            yield {call: compiler for compiler in reversed(order) for call in self._planner.taken[compiler]}
+        """Each compiler before all others, and left out; the best way through a chain."""
+        for order in orders(self._planner.compilers):
+            yield self._planner.in_order(order)
         now = time.perf_counter()
         best = by_dynamic_programming(self._planner, self._costs, now + _CHAIN_SHARE * (self._deadline - now))
         if best is not None:
@@ -155,10 +164,6 @@ def search(planner: Planner, costs: Costs, budget_s: float, tell: Callable[[str]
         Called with a line about each improvement.
     """
     return _Search(planner, costs, time.perf_counter() + budget_s, tell).run(planner.default())
-
-
-def _below(best: float) -> float:
-    return best * (1 - _GAIN)
 
 
 def _equal_parts(plan: Plan) -> list[list[Part]]:
