@@ -23,6 +23,7 @@ from tests.harness import assert_right
 from tests.unit.failing_vendor import owners, run, vendors
 from tests.unit.test_fallback_codegen import EXPECTED, Chain, X
 from tvm_byoc_dnnl.relax_utils import codegen_of, op_calls, ops_of
+from tvm_byoc_dnnl.tuning import measure as measurement
 from tvm_byoc_dnnl.tuning.chain import blocks_of, by_dynamic_programming
 from tvm_byoc_dnnl.tuning.costs import Costs
 from tvm_byoc_dnnl.tuning.database import Database
@@ -303,3 +304,11 @@ def test_a_measurement_orders_what_differs_widely():
     short, long = race([lambda: time.sleep(0.002), lambda: time.sleep(0.02)], rounds=3)
     assert short.seconds < long.seconds
     assert measure(lambda: time.sleep(0.002), budget_s=0.0).seconds >= 0.002
+
+
+def test_disturbed_blocks_do_not_count(monkeypatch):
+    """Of three blocks, the second is disturbed each time that it is measured."""
+    seconds = iter([(1.0, True), (1.0, True), (2.0, True), (9.0, False), (9.0, False), (9.0, False), (4.0, True)])
+    monkeypatch.setattr(measurement, "_block", lambda call, count: next(seconds))
+    monkeypatch.setattr(measurement, "_BLOCKS", 3)
+    assert measure(lambda: None, budget_s=60) == Timing(3.0, 2 / 3, quiet=True, blocks=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ __all__ = ["Timing", "measure", "race"]
 
 _BLOCK_S = 0.02  # of one block of calls: shorter ones are below the resolution of /proc/stat
 _BLOCKS = 5
+_REST_S = 0.05  # after which the threads of another library's pool no longer wait for work by spinning
 _ATTEMPTS = 3  # a block in which others kept the cores busy is measured again so many times
 
 
@@ -27,12 +29,16 @@ class Timing:
     spread : float
         (slowest - fastest block) / median.
     quiet : bool
-        Whether other processes left the cores alone.
+        Whether other processes left the cores alone in these blocks; those that they disturbed do not count, unless
+        they disturbed all.
+    blocks : int
+        How many blocks count.
     """
 
     seconds: float
     spread: float
     quiet: bool
+    blocks: int = 1
 
 
 def measure(call: Callable[[], object], budget_s: float) -> Timing:
@@ -49,6 +55,7 @@ def measure(call: Callable[[], object], budget_s: float) -> Timing:
     first = _block(call, 1)
     if first[0] > budget_s > 0:
         return _summary([first])
+    time.sleep(_REST_S)
     once = _block(call, 1)[0]
     count = max(1, int(_BLOCK_S / max(once, 1e-7)))
     blocks = [_quiet_block(call, count, deadline) for _ in range(_BLOCKS) if time.perf_counter() < deadline]
@@ -56,7 +63,11 @@ def measure(call: Callable[[], object], budget_s: float) -> Timing:
 
 
 def race(calls: Sequence[Callable[[], object]], rounds: int) -> list[Timing]:
-    """The times of several calls that take turns, so that a change of the machine's speed meets all of them."""
+    """The times of several calls that take turns, so that a change of the machine's speed meets all of them.
+
+    Before each turn are a rest and a call that does not count, because libraries with thread pools of their own disturb
+    each other. A turn in which other processes kept the cores busy is repeated.
+    """
     counts = []
     for call in calls:
         call()
@@ -64,7 +75,7 @@ def race(calls: Sequence[Callable[[], object]], rounds: int) -> list[Timing]:
     blocks: list[list[tuple[float, bool]]] = [[] for _ in calls]
     for _ in range(rounds):
         for i, call in enumerate(calls):
-            blocks[i].append(_block(call, counts[i]))
+            blocks[i].append(_quiet_block(call, counts[i], math.inf, _REST_S))
     return [_summary(each) for each in blocks]
 
 
@@ -77,17 +88,20 @@ def _block(call: Callable[[], object], count: int) -> tuple[float, bool]:
     return seconds / count, neighbours.quiet
 
 
-def _quiet_block(call: Callable[[], object], count: int, deadline: float) -> tuple[float, bool]:
-    best = _block(call, count)
-    for _ in range(_ATTEMPTS - 1):
-        if best[1] or time.perf_counter() > deadline:
-            break
-        again = _block(call, count)
-        best = again if again[1] else min(best, again)
-    return best
+def _quiet_block(call: Callable[[], object], count: int, deadline: float, rest_s: float = 0.0) -> tuple[float, bool]:
+    """A block that nothing disturbed, if one of a few attempts is so; else the fastest."""
+    attempts: list[tuple[float, bool]] = []
+    while not attempts or (not attempts[-1][1] and len(attempts) < _ATTEMPTS and time.perf_counter() < deadline):
+        if rest_s:
+            time.sleep(rest_s)
+            call()
+        attempts.append(_block(call, count))
+    return attempts[-1] if attempts[-1][1] else min(attempts)
 
 
 def _summary(blocks: Sequence[tuple[float, bool]]) -> Timing:
-    times = [seconds for seconds, _ in blocks]
+    """The median of the blocks that nothing disturbed; of all where there are no such."""
+    quiet = [seconds for seconds, was_quiet in blocks if was_quiet]
+    times = quiet or [seconds for seconds, _ in blocks]
     middle = statistics.median(times)
-    return Timing(middle, (max(times) - min(times)) / middle, all(quiet for _, quiet in blocks))
+    return Timing(middle, (max(times) - min(times)) / middle, bool(quiet), len(times))
