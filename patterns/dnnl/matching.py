@@ -56,8 +56,8 @@ def close(value: float, wanted: float, like: Any) -> bool:
     return math.isclose(value, wanted, rel_tol=within, abs_tol=1e-12)
 
 
-def require_shape(match: Match, name: str = "x") -> None:
+def require_shape(match: Match) -> None:
     """Refuse a match whose result is broadcast by one of its constants."""
-    before, after = (shape_dims(match[key].ty) for key in (name, "root"))
+    before, after = (shape_dims(match[key].ty) for key in ("x", "root"))
     if before is None or after is None or [str(d) for d in before] != [str(d) for d in after]:
         raise Reject(f"a constant broadcasts {before} to {after}")

@@ -70,13 +70,13 @@ def build_regions(mod: tvm.IRModule, *, strict: bool) -> tuple[tvm.IRModule, tvm
     return mod, built
 
 
-def settle_regions(mod: tvm.IRModule, target: str | tvm.target.Target = "llvm") -> tvm.IRModule:
+def settle_regions(mod: tvm.IRModule) -> tvm.IRModule:
     """The regions that `BuildRegions` would build in the end, as regions; calls that cannot be built went back before.
 
     A namespace whose library is missing on this machine keeps its regions.
     """
     settled: set[str] = set()
-    with tvm.target.Target(target):
+    with tvm.target.Target("llvm"):
         while owners := {codegen_of(f) for f in mod.functions.values()} - settled - {""}:
             name = min(owners)
             settled.add(name)

@@ -29,13 +29,9 @@ def tolerance(scope: Scope, expr: Any) -> float:
     return _TOLERANCE.get(scope.dtype(expr), 1e-5)
 
 
-def matches(
-    formula: Mapping[tuple[int, ...], float] | None,
-    wanted: Mapping[tuple[int, ...], float],
-    within: float = 1e-5,
-) -> bool:
-    """Whether two formulas have the same terms, and coefficients that are equal ``within`` a relative error."""
-    return same_terms(formula, wanted) and formula is not None and not off(formula, wanted, within)
+def matches(formula: Mapping[tuple[int, ...], float] | None, wanted: Mapping[tuple[int, ...], float]) -> bool:
+    """Whether two formulas have the same terms, and nearly the same coefficients."""
+    return same_terms(formula, wanted) and formula is not None and not off(formula, wanted, 1e-5)
 
 
 def same_terms(formula: Mapping[tuple[int, ...], float] | None, wanted: Mapping[tuple[int, ...], float]) -> bool:

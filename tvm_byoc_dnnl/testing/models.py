@@ -182,21 +182,17 @@ def random_inputs(
     return inputs
 
 
-def ort_run(
-    model: onnx.ModelProto | bytes | str | Path, inputs: Mapping[str, np.ndarray], optimize: bool = False
-) -> list[np.ndarray]:
+def ort_run(model: onnx.ModelProto | bytes | str | Path, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """Outputs of ``model`` computed by ONNX Runtime on the CPU: the reference of the tests.
 
-    ``optimize=False`` runs the graph as written; ONNX Runtime's own rewrites change the numbers of quantised
-    models by some percent.
+    It runs the graph as written, because ONNX Runtime's own rewrites change the numbers of quantised models by some
+    percent.
     """
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.log_severity_level = 3
-    options.graph_optimization_level = (
-        ort.GraphOptimizationLevel.ORT_ENABLE_ALL if optimize else ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    )
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
     source = str(source) if isinstance(source, Path) else source
     session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])

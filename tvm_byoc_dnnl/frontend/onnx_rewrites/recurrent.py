@@ -45,12 +45,12 @@ class _Direction:
             total = self.b.add("Add", [total, term])
         return total
 
-    def part(self, value: str, gate: int, count: int = 1, axis: int = -1) -> str:
-        """Some gates of a value that holds all of them along ``axis``."""
+    def part(self, value: str, gate: int, count: int = 1) -> str:
+        """Some gates of a value that holds all of them along its last axis."""
         if not value:
             return ""
         start, stop = gate * self.hidden, (gate + count) * self.hidden
-        return _slice(self.b, value, start, stop, axis)
+        return _slice(self.b, value, start, stop, -1)
 
 
 def _slice(b: Builder, value: str, start: int, stop: int, axis: int) -> str:
