@@ -31,7 +31,9 @@ _SUMS = ("matmul", "sum", "mean", "variance", "std", *(f"nn.conv{d}d" for d in (
 _COUNTS_FROM_THE_END = ("scatter_elements", "index_put", "index_tensor")
 #: those that TVM lowers without support of negative indices; the check adds the size of the axis
 _SHIFTED = ("index_tensor",)
-_NO_FLOAT16 = ("acos", "acosh", "asin", "asinh", "atan", "cosh", "sinh")
+#: functions that LLVM does not have in float16, and those of which TVM rounds every step to float16
+_NOT_IN_FLOAT16 = ("acos", "acosh", "asin", "asinh", "atan", "cosh", "sinh")
+_NOT_IN_FLOAT16 += ("atanh", "rsqrt", "sigmoid", "tan", "tanh")
 
 
 def _by_float32(name: str) -> Legalization:
@@ -175,7 +177,7 @@ def _default(op: str) -> Legalization:
 
 #: Relax op → what ``LegalizeOps`` makes of it instead
 LEGALIZATIONS: dict[str, Legalization] = {
-    **{f"relax.{name}": _by_float32(name) for name in _NO_FLOAT16},
+    **{f"relax.{name}": _by_float32(name) for name in _NOT_IN_FLOAT16},
     **{f"relax.{name}": _summed_in_float32(f"relax.{name}") for name in _SUMS},
     "relax.take": _take,
     "relax.gather_elements": _along_axis("relax.gather_elements"),
