@@ -32,8 +32,10 @@ _COUNTS_FROM_THE_END = ("scatter_elements", "index_put", "index_tensor")
 #: those that TVM lowers without support of negative indices; the check adds the size of the axis
 _SHIFTED = ("index_tensor",)
 #: functions that LLVM does not have in float16, and those of which TVM rounds every step to float16
-_NOT_IN_FLOAT16 = ("acos", "acosh", "asin", "asinh", "atan", "cosh", "sinh")
-_NOT_IN_FLOAT16 += ("atanh", "rsqrt", "sigmoid", "tan", "tanh")
+_NOT_IN_FLOAT16 = (
+    *("acos", "acosh", "asin", "asinh", "atan", "cosh", "sinh"),
+    *("atanh", "rsqrt", "sigmoid", "tan", "tanh"),
+)
 
 
 def _by_float32(name: str) -> Legalization:
