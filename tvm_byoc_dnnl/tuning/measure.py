@@ -14,7 +14,7 @@ __all__ = ["Timing", "measure", "race"]
 
 _BLOCK_S = 0.02  # of one block of calls: shorter ones are below the resolution of /proc/stat
 _BLOCKS = 5
-_REST_S = 0.05  # after which the threads of another library's pool no longer wait for work by spinning
+_WARM_UP_S = 0.05  # of calls that do not count, before a block in turns with others
 _ATTEMPTS = 3  # a block in which others kept the cores busy is measured again so many times
 
 
@@ -55,7 +55,6 @@ def measure(call: Callable[[], object], budget_s: float) -> Timing:
     first = _block(call, 1)
     if first[0] > budget_s > 0:
         return _summary([first])
-    time.sleep(_REST_S)
     once = _block(call, 1)[0]
     count = max(1, int(_BLOCK_S / max(once, 1e-7)))
     blocks = [_quiet_block(call, count, deadline) for _ in range(_BLOCKS) if time.perf_counter() < deadline]
@@ -65,8 +64,8 @@ def measure(call: Callable[[], object], budget_s: float) -> Timing:
 def race(calls: Sequence[Callable[[], object]], rounds: int) -> list[Timing]:
     """The times of several calls that take turns, so that a change of the machine's speed meets all of them.
 
-    Before each turn are a rest and a call that does not count, because libraries with thread pools of their own disturb
-    each other. A turn in which other processes kept the cores busy is repeated.
+    Before each turn are calls that do not count, because libraries with thread pools of their own disturb each other
+    for a while. A turn in which other processes kept the cores busy is repeated.
     """
     counts = []
     for call in calls:
@@ -75,7 +74,7 @@ def race(calls: Sequence[Callable[[], object]], rounds: int) -> list[Timing]:
     blocks: list[list[tuple[float, bool]]] = [[] for _ in calls]
     for _ in range(rounds):
         for i, call in enumerate(calls):
-            blocks[i].append(_quiet_block(call, counts[i], math.inf, _REST_S))
+            blocks[i].append(_quiet_block(call, counts[i], math.inf, _WARM_UP_S))
     return [_summary(each) for each in blocks]
 
 
@@ -88,12 +87,12 @@ def _block(call: Callable[[], object], count: int) -> tuple[float, bool]:
     return seconds / count, neighbours.quiet
 
 
-def _quiet_block(call: Callable[[], object], count: int, deadline: float, rest_s: float = 0.0) -> tuple[float, bool]:
+def _quiet_block(call: Callable[[], object], count: int, deadline: float, warm_up_s: float = 0.0) -> tuple[float, bool]:
     """A block that nothing disturbed, if one of a few attempts is so; else the fastest."""
     attempts: list[tuple[float, bool]] = []
     while not attempts or (not attempts[-1][1] and len(attempts) < _ATTEMPTS and time.perf_counter() < deadline):
-        if rest_s:
-            time.sleep(rest_s)
+        warm = time.perf_counter() + warm_up_s
+        while time.perf_counter() < warm:
             call()
         attempts.append(_block(call, count))
     return attempts[-1] if attempts[-1][1] else min(attempts)
