@@ -16,6 +16,7 @@ from ..errors import ArtifactError, ByocError, InputError, UnsupportedError
 from .build import bench, compile, emit, run
 from .inspect import check, doctor, explain, inputs, lock, ops
 from .measure import profile, tune, verify
+from .vendor import new_backend
 
 __all__ = ["cli", "main"]
 
@@ -47,12 +48,13 @@ def cli() -> None:
       tvm-byoc profile model.onnx                     where the time goes, primitive by primitive
       tvm-byoc tune model.onnx --compiler NAMES --database times.jsonl
       tvm-byoc doctor                                 is this machine set up well?
+      tvm-byoc new-backend my_npu                     a package for a backend of your own
 
     A command's --help has examples.
     """
 
 
-for _command in (explain, inputs, compile, emit, run, bench, profile, verify, tune, lock, check, ops, doctor):
+for _command in (explain, inputs, compile, emit, run, bench, profile, verify, tune, lock, check, ops, doctor, new_backend):
     cli.add_command(_command)
 for _command in (cli, *cli.commands.values()):
     _command.params.append(

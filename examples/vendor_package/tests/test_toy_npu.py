@@ -14,7 +14,7 @@ A, B, C = (RNG.standard_normal((3, 5)).astype("float32") for _ in range(3))
 
 
 def model() -> tvm.IRModule:
-    """``softmax(relu(a·b + c))``: the toy takes three calls, and not the softmax."""
+    """``softmax(relu(a·b + c))``: toy_npu takes three calls, and not the softmax."""
     params = [relax.Var(name, relax.TensorType((3, 5), "float32")) for name in "abc"]
     a, b, c = params
     builder = relax.BlockBuilder()

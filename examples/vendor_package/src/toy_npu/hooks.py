@@ -1,4 +1,4 @@
-"""How a region becomes code: TE by the package, a schedule of the toy's own, C by TVM's generator.
+"""How a region becomes code: TE by tvm-byoc-dnnl, a schedule of our own, C by TVM's generator.
 
 A real backend writes its own instructions or its library's calls into the schedule (tensorize) or into `to_runtime`.
 """
@@ -37,7 +37,7 @@ def lower_region(region: relax.Function, builder: relax.BlockBuilder) -> relax.C
 
 
 def schedule(sch: Any, graph: byoc.TEGraph) -> None:
-    """One loop nest per result, as the toy has no memory for what lies between: the rest is inlined."""
+    """One loop nest per result, as toy_npu has no memory for values between: the other stages are inlined."""
     blocks, results = graph.blocks(sch), {tensor.op for tensor in graph.outputs}
     for stage, block in blocks.items():
         if stage not in results:

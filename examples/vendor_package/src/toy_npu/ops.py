@@ -1,4 +1,4 @@
-"""Which calls the toy takes: elementwise operators on float32 tensors of known shape."""
+"""Which calls toy_npu takes: elementwise operators on float32 tensors of known shape."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tvm_byoc_dnnl as byoc
 
 __all__ = ["register"]
 
-UNARY = ("relax.abs", "relax.negative", "relax.nn.relu", "relax.square")
+UNARY = ("relax.abs", "relax.negative", "relax.nn.relu", "relax.sign", "relax.square")
 BINARY = ("relax.add", "relax.maximum", "relax.minimum", "relax.multiply", "relax.subtract")
 
 
