@@ -54,7 +54,8 @@ def cli() -> None:
     """
 
 
-for _command in (explain, inputs, compile, emit, run, bench, profile, verify, tune, lock, check, ops, doctor, new_backend):
+_COMMANDS = explain, inputs, compile, emit, run, bench, profile, verify, tune, lock, check, ops, doctor, new_backend
+for _command in _COMMANDS:
     cli.add_command(_command)
 for _command in (cli, *cli.commands.values()):
     _command.params.append(
