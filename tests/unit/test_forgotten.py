@@ -46,6 +46,13 @@ def test_annotated_but_not_partitioned(pipeline: str, caplog: pytest.LogCaptureF
     assert "PartitionGraph()" in caplog.text
 
 
+def test_annotated_with_weights_but_not_partitioned() -> None:
+    weight = relax.const(np.ones((64, 32), "float32"))
+    mod = module(lambda b, x: b.emit(relax.op.matmul(x, weight)), (8, 64))
+    with pytest.raises(byoc.InputError, match=r"annotated for dnnl, but not partitioned.*PartitionGraph\(\)"):
+        tvm.compile(byoc.AnnotateExternalCompiler("dnnl")(mod), "llvm", relax_pipeline="byoc")
+
+
 @pytest.mark.parametrize("compile_it", [byoc.compile, lambda mod: tvm.compile(mod, "llvm")])
 def test_nothing_is_said_of_other_modules(compile_it: object, caplog: pytest.LogCaptureFixture) -> None:
     compile_it(_mod())  # type: ignore[operator]

@@ -30,7 +30,9 @@ def notice_forgotten_steps() -> None:
     @functools.wraps(build)
     def checked_build(mod: Any, *args: Any, **kwargs: Any) -> Any:
         functions = mod.functions.values() if isinstance(mod, tvm.IRModule) else ()
-        _warn_if_annotated_only(functions)
+        unfinished = _annotated_only(functions)
+        if unfinished:
+            _logger.warning("%s", unfinished)
         try:
             return build(mod, *args, **kwargs)
         except ByocError:
@@ -43,6 +45,8 @@ def notice_forgotten_steps() -> None:
                     f'tvm.compile(mod, target, relax_pipeline="{PIPELINE}"), or run relax.transform.RunCodegen() '
                     "before a pipeline of your own"
                 ) from error
+            if unfinished:  # TVM does not compile every composite function: not those with tensors inside
+                raise InputError(unfinished) from error
             raise
 
     tvm.relax.build = checked_build
@@ -52,12 +56,13 @@ def _name(pipeline: Any) -> str:
     return pipeline if isinstance(pipeline, str) else str(getattr(getattr(pipeline, "info", None), "name", ""))
 
 
-def _warn_if_annotated_only(functions: Any) -> None:
+def _annotated_only(functions: Any) -> str:
+    """The advice for a module with composite functions of ours, "" for any other."""
     owners = [composite_of(f).partition(".")[0] for f in functions]
     ours = sorted({owner for owner in owners if owner in compilers()})
-    if ours:
-        _logger.warning(
-            "the module is annotated for %s, but not partitioned: all of it stays with TVM; apply PartitionGraph() "
-            "behind AnnotateExternalCompiler, or call partition(), which does both",
-            ", ".join(ours),
-        )
+    if not ours:
+        return ""
+    return (
+        f"the module is annotated for {', '.join(ours)}, but not partitioned: all of it stays with TVM; apply "
+        "PartitionGraph() behind AnnotateExternalCompiler, or call partition(), which does both"
+    )
