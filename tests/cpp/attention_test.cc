@@ -61,16 +61,13 @@ Run RunCase(const Case& c, byoc_isa isa) {
   p.threads = c.threads;
 
   std::mt19937 random(7);
-  std::uniform_real_distribution<float> number(-2, 2);
   Guarded query(static_cast<size_t>(c.batch * p.query.batch));
   Guarded key(static_cast<size_t>(c.batch * p.key.batch));
   Guarded value(static_cast<size_t>(c.batch * p.value.batch));
   Guarded dst(static_cast<size_t>(c.batch * p.dst.batch));
   const int64_t biases = c.bias_of_all_heads ? c.queries * c.keys : c.batch * p.bias.batch;
   Guarded bias(static_cast<size_t>(biases));
-  for (Guarded* buffer : {&query, &key, &value, &bias}) {
-    for (size_t i = 0; i < buffer->size(); ++i) buffer->data()[i] = number(random);
-  }
+  Fill({&query, &key, &value, &bias}, &random, 2);
   for (size_t i = 0; i < bias.size(); i += 5) {
     bias.data()[i] = i % 2 == 0 ? -INFINITY : std::numeric_limits<float>::lowest();
   }

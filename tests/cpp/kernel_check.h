@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For the tests of kernels: memory with an unreadable page behind it, the instruction sets of this
-// CPU, and post-operations in float64.
+// For the tests of kernels: memory with an unreadable page behind it, random numbers in it, the
+// instruction sets of this CPU, and post-operations with their operands in float64.
 #ifndef TVM_BYOC_DNNL_TESTS_KERNEL_CHECK_H_
 #define TVM_BYOC_DNNL_TESTS_KERNEL_CHECK_H_
 
@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <initializer_list>
+#include <random>
 #include <vector>
 
 #include "kernels/byoc_isa.h"
@@ -33,6 +35,7 @@ class Guarded {
   Guarded& operator=(const Guarded&) = delete;
 
   float* data() { return data_; }
+  const float* data() const { return data_; }
   size_t size() const { return count_; }
 
   static constexpr float kUntouched = -12345.f;
@@ -42,6 +45,14 @@ class Guarded {
   char* base_;
   float* data_;
 };
+
+/// Fills buffers with numbers between -bound and bound.
+inline void Fill(std::initializer_list<Guarded*> buffers, std::mt19937* random, float bound = 1) {
+  std::uniform_real_distribution<float> number(-bound, bound);
+  for (Guarded* buffer : buffers) {
+    for (size_t i = 0; i < buffer->size(); ++i) buffer->data()[i] = number(*random);
+  }
+}
 
 inline double Apply(const byoc_post_op& op, double x, double operand) {
   const auto hardsigmoid = [&] { return std::clamp(op.alpha * x + op.beta, 0.0, 1.0); };
@@ -83,6 +94,53 @@ inline double Apply(const byoc_post_op& op, double x, double operand) {
   }
   return x;
 }
+
+/// The operands of post-operations in each form.
+class Operands {
+ public:
+  Operands(size_t channels, size_t elements, std::mt19937* random)
+      : single_(1), per_channel_(channels), per_element_(elements) {
+    Fill({&single_, &per_channel_, &per_element_}, random);
+    for (Guarded* buffer : {&single_, &per_channel_, &per_element_}) {  // not small: they divide
+      for (size_t i = 0; i < buffer->size(); ++i) {
+        buffer->data()[i] += std::copysign(0.5f, buffer->data()[i]);
+      }
+    }
+  }
+
+  const Guarded& per_element() const { return per_element_; }
+
+  /// Appends the operand of each post-operation to a kernel's data. `in_place`, if any, is the
+  /// memory that a kernel reads instead of the operand per element.
+  void Bind(const byoc_strides& strides, std::vector<byoc_post_op>* post_ops,
+            std::vector<void*>* data, float* in_place = nullptr) {
+    for (byoc_post_op& op : *post_ops) {
+      op.operand = -1;
+      if (op.kind < BYOC_ADD) continue;
+      op.operand = static_cast<int64_t>(data->size());
+      op.strides = strides;
+      data->push_back(op.form == BYOC_PER_TENSOR    ? single_.data()
+                      : op.form == BYOC_PER_CHANNEL ? per_channel_.data()
+                      : in_place != nullptr         ? in_place
+                                                    : per_element_.data());
+    }
+  }
+
+  /// The result of post-operations on a number of this channel, at this place of the result.
+  double Apply(const std::vector<byoc_post_op>& post_ops, double x, int64_t channel, int64_t at) {
+    for (const byoc_post_op& op : post_ops) {
+      const double operand = op.operand < 0                ? 0
+                             : op.form == BYOC_PER_TENSOR  ? single_.data()[0]
+                             : op.form == BYOC_PER_CHANNEL ? per_channel_.data()[channel]
+                                                           : per_element_.data()[at];
+      x = ::Apply(op, x, operand);
+    }
+    return x;
+  }
+
+ private:
+  Guarded single_, per_channel_, per_element_;
+};
 
 inline std::vector<byoc_isa> InstructionSets() {
   std::vector<byoc_isa> sets;

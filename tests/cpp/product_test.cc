@@ -27,11 +27,6 @@ struct Case {
   std::vector<byoc_post_op> post_ops;
 };
 
-void Fill(Guarded* buffer, std::mt19937* random) {
-  std::uniform_real_distribution<float> number(-1, 1);
-  for (size_t i = 0; i < buffer->size(); ++i) buffer->data()[i] = number(*random);
-}
-
 std::vector<int64_t> Params(const Case& c, byoc_isa isa) {
   std::vector<int64_t> params(
       (sizeof(byoc_product_params) + c.post_ops.size() * sizeof(byoc_post_op)) / sizeof(int64_t));
@@ -58,35 +53,19 @@ double Error(const Case& c, byoc_isa isa, std::vector<float>* result = nullptr) 
   const auto gap = static_cast<size_t>(c.gap);
   Guarded src(rows * static_cast<size_t>(p.src_row) - gap);
   Guarded dst(rows * static_cast<size_t>(p.dst_row) - gap);
-  Guarded weights(columns * static_cast<size_t>(c.depth)), bias(columns), per_channel(columns);
-  Guarded per_element(dst.size()), single(1);
+  Guarded weights(columns * static_cast<size_t>(c.depth)), bias(columns);
   Guarded packed(byoc_product_packed_bytes(isa, c.columns, c.depth) / 4, 64);
   Guarded scratch(byoc_product_scratch_bytes(&p) / 4, 64);
-  for (Guarded* buffer : {&src, &weights, &bias, &per_channel, &per_element, &single}) {
-    Fill(buffer, &random);
-  }
-  for (Guarded* buffer : {&per_channel, &per_element, &single}) {  // not small: they divide
-    for (size_t i = 0; i < buffer->size(); ++i) {
-      buffer->data()[i] += std::copysign(0.5f, buffer->data()[i]);
-    }
-  }
-  if (c.sum_in_place) std::copy_n(per_element.data(), per_element.size(), dst.data());
+  Fill({&src, &weights, &bias}, &random);
+  Operands operands(columns, dst.size(), &random);
+  if (c.sum_in_place) std::copy_n(operands.per_element().data(), dst.size(), dst.data());
 
   std::vector<byoc_post_op> post_ops = c.post_ops;
   std::vector<void*> data = {src.data(), packed.data()};
   if (c.bias) data.push_back(bias.data());
-  for (byoc_post_op& op : post_ops) {
-    if (op.kind < BYOC_ADD) {
-      op.operand = -1;
-      continue;
-    }
-    op.strides.row = p.dst_row;
-    op.operand = static_cast<int64_t>(data.size());
-    data.push_back(op.form == BYOC_PER_TENSOR    ? single.data()
-                   : op.form == BYOC_PER_CHANNEL ? per_channel.data()
-                   : c.sum_in_place              ? dst.data()
-                                                 : per_element.data());
-  }
+  byoc_strides strides{};
+  strides.row = p.dst_row;
+  operands.Bind(strides, &post_ops, &data, c.sum_in_place ? dst.data() : nullptr);
   data.push_back(dst.data());
   std::copy(post_ops.begin(), post_ops.end(), reinterpret_cast<byoc_post_op*>(&p + 1));
   const byoc_product_pack_params to_pack = {isa, c.columns, c.depth, c.transposed ? 1 : c.columns,
@@ -106,14 +85,7 @@ double Error(const Case& c, byoc_isa isa, std::vector<float>* result = nullptr) 
         sum += static_cast<double>(src.data()[m * p.src_row + k]) *
                weights.data()[c.transposed ? n * c.depth + k : k * c.columns + n];
       }
-      for (const byoc_post_op& op : post_ops) {
-        const double operand = op.operand < 0               ? 0
-                               : op.form == BYOC_PER_TENSOR ? single.data()[0]
-                               : op.form == BYOC_PER_CHANNEL
-                                   ? per_channel.data()[n]
-                                   : per_element.data()[m * p.dst_row + n];
-        sum = Apply(op, sum, operand);
-      }
+      sum = operands.Apply(post_ops, sum, n, m * p.dst_row + n);
       largest = std::max(largest, std::abs(sum));
       const double difference = std::abs(sum - dst.data()[m * p.dst_row + n]);
       if (!(difference <= error)) error = difference;

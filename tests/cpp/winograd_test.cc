@@ -56,10 +56,6 @@ std::vector<int64_t> Params(size_t post_ops) {
 /// written counts as infinitely wrong.
 double Error(const Case& c, byoc_isa isa) {
   std::mt19937 random(7);
-  std::uniform_real_distribution<float> number(-1, 1);
-  auto fill = [&](Guarded* buffer) {
-    for (size_t i = 0; i < buffer->size(); ++i) buffer->data()[i] = number(random);
-  };
   std::vector<int64_t> params = Params(c.post_ops.size());
   auto& w = *reinterpret_cast<byoc_winograd_params*>(params.data());
   w.isa = isa;
@@ -82,28 +78,15 @@ double Error(const Case& c, byoc_isa isa) {
 
   Guarded src(Size(w.src, c.images)), dst(Size(w.dst, c.images) - static_cast<size_t>(c.gap));
   Guarded weights(static_cast<size_t>(c.outputs * c.channels * 9));
-  Guarded bias(static_cast<size_t>(c.outputs)), per_channel(static_cast<size_t>(c.outputs));
-  Guarded per_element(Size(w.dst, c.images) - static_cast<size_t>(c.gap)), single(1);
+  Guarded bias(static_cast<size_t>(c.outputs));
   Guarded packed(byoc_winograd_packed_bytes(&w) / 4, 64);
   Guarded scratch(byoc_winograd_scratch_bytes(&w) / 4, 64);
-  for (Guarded* buffer : {&src, &weights, &bias, &per_channel, &per_element, &single}) fill(buffer);
-  for (Guarded* buffer : {&per_channel, &per_element, &single}) {  // not small: they divide
-    for (size_t i = 0; i < buffer->size(); ++i) {
-      buffer->data()[i] += std::copysign(0.5f, buffer->data()[i]);
-    }
-  }
+  Fill({&src, &weights, &bias}, &random);
+  Operands operands(bias.size(), dst.size(), &random);
   std::vector<void*> data = {src.data(), packed.data()};
   if (c.bias) data.push_back(bias.data());
   std::vector<byoc_post_op> post_ops = c.post_ops;
-  for (byoc_post_op& op : post_ops) {
-    op.operand = -1;
-    if (op.kind < BYOC_ADD) continue;
-    op.operand = static_cast<int64_t>(data.size());
-    op.strides = w.dst;
-    data.push_back(op.form == BYOC_PER_TENSOR    ? single.data()
-                   : op.form == BYOC_PER_CHANNEL ? per_channel.data()
-                                                 : per_element.data());
-  }
+  operands.Bind(w.dst, &post_ops, &data);
   data.push_back(dst.data());
   std::copy(post_ops.begin(), post_ops.end(), reinterpret_cast<byoc_post_op*>(&w + 1));
   void* const to_pack[] = {weights.data(), packed.data()};
@@ -129,13 +112,7 @@ double Error(const Case& c, byoc_isa isa) {
             }
           }
           const int64_t at = Offset(w.dst, n, y, x, o);
-          for (const byoc_post_op& op : post_ops) {
-            const double operand = op.operand < 0                ? 0
-                                   : op.form == BYOC_PER_TENSOR  ? single.data()[0]
-                                   : op.form == BYOC_PER_CHANNEL ? per_channel.data()[o]
-                                                                 : per_element.data()[at];
-            sum = Apply(op, sum, operand);
-          }
+          sum = operands.Apply(post_ops, sum, o, at);
           largest = std::max(largest, std::abs(sum));
           const double difference = std::abs(sum - dst.data()[at]);
           if (!(difference <= error)) error = difference;
