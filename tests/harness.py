@@ -105,6 +105,7 @@ class Case:
     prepare: bool = True
     compiler: str = "dnnl"
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
+    refused: bool = field(default=False, init=False)
 
     # ---- the function -------------------------------------------------------------------------------
     @functools.cached_property
@@ -198,6 +199,7 @@ class Case:
         reasons = self.reasons()
         assert any(reason in r for r in reasons), f"expected {reason!r}, got {reasons}"
         assert not self.regions
+        self.refused = True
         return self
 
     def is_not(self, pattern: str, reason: str) -> Case:
@@ -227,7 +229,8 @@ class Case:
         return [t.numpy() for t in ([result] if isinstance(result, tvm.runtime.Tensor) else result)]
 
     def matches(self) -> Case:
-        """The results are right."""
+        """The results are right, and a region computed them, but for a case that `is_refused`."""
+        assert self.regions or self.refused, f"nothing was offloaded: {self.reasons()}"
         if self.reference is None:
             wanted = self.run(partitioned=False)
         else:
@@ -259,9 +262,9 @@ def _calls_inside(region: relax.Function) -> Iterator[Any]:
             yield from op_calls(local[value.op])
 
 
-def assert_right(got: Any, want: Any, tolerance: float | None = None) -> None:
-    """A result is the wanted one by the rule of `tvm_byoc_dnnl.comparison`."""
-    wrong = difference(got, want, tolerance)
+def assert_right(got: Any, want: Any, tolerance: float | None = None, **rule: Any) -> None:
+    """A result is the wanted one by the rule of `tvm_byoc_dnnl.comparison`; further arguments are `difference`'s."""
+    wrong = difference(got, want, tolerance, **rule)
     assert not wrong, wrong
 
 

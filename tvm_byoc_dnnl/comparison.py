@@ -2,7 +2,8 @@
 
 Shape and dtype are those that are wanted. Integers and booleans are equal. A NaN is where a NaN is wanted, an infinity
 where that infinity is wanted, and nowhere else. A finite float may be off by a tolerance, relative to the largest
-finite value that is wanted: a sum cancels, so the error of a small element is as large as that of a large one.
+finite value that is wanted: a sum cancels, so the error of a small element is as large as that of a large one. Where
+nothing cancels, `elementwise` asks for more: the tolerance is then relative to each element.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["TOLERANCES", "difference", "differences", "gap", "nudged", "sensitivity"]
+__all__ = ["TOLERANCES", "difference", "differences", "gap", "nudged", "sensitivity", "wrong"]
 
 #: Dtype → largest error. float32: sums of some hundred products in another order, and vectorised functions that are
 #: good to a few units in the last place. float64: TVM approximates several functions to float32's precision whatever
@@ -25,7 +26,13 @@ _ROUNDINGS = 4
 
 
 def difference(
-    got: Any, want: Any, tolerance: float | Mapping[str, float] | None = None, *, least: float = 0.0, slack: Any = 0.0
+    got: Any,
+    want: Any,
+    tolerance: float | Mapping[str, float] | None = None,
+    *,
+    least: float = 0.0,
+    slack: Any = 0.0,
+    elementwise: bool = False,
 ) -> str:
     """The error in a result, ``""`` where it is right.
 
@@ -39,22 +46,37 @@ def difference(
         What counts as the largest value where all of ``want`` is smaller, for results that cancel.
     slack : float or array
         Added to the error that is allowed, see `sensitivity`.
+    elementwise : bool
+        Whether the tolerance is relative to each element of ``want`` instead of the largest.
     """
     got, want = np.asarray(got), np.asarray(want)
     if (got.dtype, got.shape) != (want.dtype, want.shape):
         return f"is {got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
-    errors, scale = _errors(got, want, least)
-    if not isinstance(tolerance, (int, float)):
-        tolerance = (TOLERANCES if tolerance is None else tolerance).get(str(want.dtype), 0.0)
-    with np.errstate(invalid="ignore"):
-        wrong = errors > np.where(np.isinf(errors), 0.0, tolerance * scale + slack)
-    if not wrong.any():
+    tolerance = _number(tolerance, want)
+    mask = wrong(got, want, tolerance, least=least, slack=slack, elementwise=elementwise)
+    if not mask.any():
         return ""
-    worst = np.unravel_index(np.argmax(np.where(wrong, errors, -1.0)), errors.shape)
+    worst = np.unravel_index(np.argmax(np.where(mask, _errors(got, want), -1.0)), mask.shape)
     return (
         f"differs: {got[worst]} instead of {want[worst]} at {tuple(map(int, worst))}, "
-        f"{np.count_nonzero(wrong)} of {got.size} wrong, tolerance {tolerance:g} ({want.dtype})"
+        f"{np.count_nonzero(mask)} of {got.size} wrong, tolerance {tolerance:g} ({want.dtype})"
     )
+
+
+def wrong(
+    got: np.ndarray,
+    want: np.ndarray,
+    tolerance: float | Mapping[str, float] | None = None,
+    *,
+    least: float = 0.0,
+    slack: Any = 0.0,
+    elementwise: bool = False,
+) -> np.ndarray:
+    """Where a result of the right shape and dtype is wrong, as a mask; the arguments are those of `difference`."""
+    errors = _errors(got, want)
+    scale = np.maximum(np.abs(want.astype("float64")), least) if elementwise else _largest(want, least)
+    with np.errstate(invalid="ignore"):
+        return errors > np.where(np.isinf(errors), 0.0, _number(tolerance, want) * scale + slack)
 
 
 def differences(
@@ -64,12 +86,14 @@ def differences(
     *,
     least: float = 0.0,
     slack: Sequence[Any] = (),
+    elementwise: bool = False,
 ) -> str:
     """The error in the first of several results that is not right; see `difference`."""
     if len(got) != len(want):
         return f"{len(got)} results instead of {len(want)}"
     for i, (g, w) in enumerate(zip(got, want, strict=True)):
-        if found := difference(g, w, tolerance, least=least, slack=slack[i] if slack else 0.0):
+        allowed = slack[i] if slack else 0.0
+        if found := difference(g, w, tolerance, least=least, slack=allowed, elementwise=elementwise):
             return f"result {i} {found}"
     return ""
 
@@ -85,8 +109,7 @@ def gap(got: Sequence[Any], want: Sequence[Any]) -> float:
     for a, b in zip(map(np.asarray, got), map(np.asarray, want), strict=True):
         if (a.dtype, a.shape) != (b.dtype, b.shape):
             return float("inf")
-        errors, scale = _errors(a, b, 0.0)
-        worst = max(worst, float(errors.max(initial=0.0)) / (scale or 1.0))
+        worst = max(worst, float(_errors(a, b).max(initial=0.0)) / (_largest(b, 0.0) or 1.0))
     return worst
 
 
@@ -113,11 +136,26 @@ def sensitivity(want: Sequence[Any], nearby: Sequence[Sequence[Any]]) -> list[An
     return slack
 
 
-def _errors(got: np.ndarray, want: np.ndarray, least: float) -> tuple[np.ndarray, float]:
-    """The error of each element, infinite where only one side is finite; and the largest value that is wanted."""
+def _number(tolerance: float | Mapping[str, float] | None, want: np.ndarray) -> float:
+    """The tolerance for the dtype of ``want``."""
+    if isinstance(tolerance, (int, float)):
+        return tolerance
+    return (TOLERANCES if tolerance is None else tolerance).get(str(want.dtype), 0.0)
+
+
+def _errors(got: np.ndarray, want: np.ndarray) -> np.ndarray:
+    """The error of each element, infinite where only one side is finite."""
     if want.dtype.kind in "biu":  # float64 does not hold every 64-bit integer
-        return np.where(got == want, 0.0, np.inf), 1.0
+        return np.where(got == want, 0.0, np.inf)
     a, b = got.astype("float64"), want.astype("float64")
     with np.errstate(invalid="ignore"):
         errors = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
-    return np.where(np.isnan(errors), np.inf, errors), max(float(np.abs(b[np.isfinite(b)]).max(initial=0.0)), least)
+    return np.where(np.isnan(errors), np.inf, errors)
+
+
+def _largest(want: np.ndarray, least: float) -> float:
+    """The largest finite value that is wanted."""
+    if want.dtype.kind in "biu":
+        return 1.0
+    wide = np.abs(want.astype("float64"))
+    return max(float(wide[np.isfinite(wide)].max(initial=0.0)), least)

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 
 import tvm_byoc_dnnl as byoc
+from tests.harness import assert_right
 from tvm_byoc_dnnl.errors import UnsupportedError
 from tvm_byoc_dnnl.patterns.ccompiler.toolchain import compile_object, find_compiler
 from tvm_byoc_dnnl.relax_utils import codegen_of
@@ -57,7 +58,7 @@ def test_one_call_runs_in_process_and_exports_with_no_options(tmp_path):
     executable = byoc.compile(softmax_of_sum(), compiler=["ccompiler"])
     assert "object" in kinds(executable.mod)  # runs as it is, nothing is linked again
     assert executable.jit().same_as(executable.mod)
-    np.testing.assert_allclose(run(executable, X), WANT, rtol=1e-5)
+    assert_right(run(executable, X), WANT, 1e-5, elementwise=True)
     executable.export_library(str(tmp_path / "m.so"))
     code = (
         "import sys, numpy as np, tvm\n"
@@ -70,32 +71,32 @@ def test_one_call_runs_in_process_and_exports_with_no_options(tmp_path):
     env = {"PATH": "/usr/bin:/bin", "TVM_DEVICE_BACKEND_AUTOLOAD": "0"}
     done = subprocess.run([sys.executable, "-c", code, *files], capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr
-    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), WANT, rtol=1e-5)
+    assert_right(np.load(tmp_path / "y.npy"), WANT, 1e-5, elementwise=True)
 
 
 def test_nothing_but_c(tmp_path):
     """Host code and regions in C: LLVM is not asked for anything."""
     executable = byoc.compile(softmax_of_sum(), compiler="ccompiler", target="c")
     assert "llvm" not in kinds(executable.mod)
-    np.testing.assert_allclose(run(executable, X), WANT, rtol=1e-5)
+    assert_right(run(executable, X), WANT, 1e-5, elementwise=True)
     executable.export_library(str(tmp_path / "m.so"))
-    np.testing.assert_allclose(byoc.load(tmp_path / "m.so")(X), WANT, rtol=1e-5)
+    assert_right(byoc.load(tmp_path / "m.so")(X), WANT, 1e-5, elementwise=True)
 
 
 @pytest.mark.parametrize("options", [{"optimize": 0}, {"march": "native"}, {"source": True}], ids=str)
 def test_options(options, tmp_path):
     executable = byoc.compile(byoc.set_target_options(softmax_of_sum(), "ccompiler", **options), compiler="ccompiler")
     assert ("c" in kinds(executable.mod)) == ("source" in options)
-    np.testing.assert_allclose(run(executable, X), WANT, rtol=1e-5)
+    assert_right(run(executable, X), WANT, 1e-5, elementwise=True)
     executable.export_library(str(tmp_path / "m.so"))
-    np.testing.assert_allclose(byoc.load(tmp_path / "m.so")(X), WANT, rtol=1e-5)
+    assert_right(byoc.load(tmp_path / "m.so")(X), WANT, 1e-5, elementwise=True)
 
 
 def test_without_the_native_library_the_object_is_linked_first(monkeypatch, tmp_path):
     monkeypatch.setattr("tvm_byoc_dnnl._native.available", lambda: False)
     executable = byoc.compile(softmax_of_sum(), compiler="ccompiler")
     assert "static_library" in kinds(executable.mod)
-    np.testing.assert_allclose(run(executable, X), WANT, rtol=1e-5)
+    assert_right(run(executable, X), WANT, 1e-5, elementwise=True)
     executable.export_library(str(tmp_path / "m.so"))
     assert (tmp_path / "m.so").is_file()
 
@@ -133,7 +134,7 @@ def test_no_compiler_is_a_reason_and_tvms_path(no_compiler):
         verdict(None, [relax.Var("x", relax.TensorType((4,), "float32"))])
     executable = byoc.compile(softmax_of_sum(), compiler="ccompiler")
     assert set(kinds(executable.mod)) <= {"relax.VMExecutable", "const_loader", "llvm"}
-    np.testing.assert_allclose(run(executable, X), WANT, rtol=1e-6)
+    assert_right(run(executable, X), WANT, 1e-6, elementwise=True)
 
 
 def test_a_compiler_that_disappears_before_the_build(monkeypatch, tmp_path):
@@ -142,7 +143,7 @@ def test_a_compiler_that_disappears_before_the_build(monkeypatch, tmp_path):
     monkeypatch.delenv("CC", raising=False)
     executable = tvm.compile(mod, "llvm", relax_pipeline="byoc")
     assert "object" not in kinds(executable.mod)
-    np.testing.assert_allclose(run(executable, X), WANT, rtol=1e-6)
+    assert_right(run(executable, X), WANT, 1e-6, elementwise=True)
     with pytest.raises(UnsupportedError, match="no C compiler"):
         tvm.compile(mod, "llvm", relax_pipeline=byoc.byoc_pipeline(strict=True))
 
@@ -169,7 +170,7 @@ def test_resnet50_leaves_nothing_to_llvm():
     assert left_to_tvm(mod) == set()
     got = byoc.Runner(tvm.compile(mod, "llvm", relax_pipeline="byoc"))(*inputs.values())
     (want,) = ort_run(model, inputs)
-    np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4 * np.abs(want).max())
+    assert_right(got, want, 1e-4)
 
 
 def bert(layers: int = 3, width: int = 64, heads: int = 4, length: int = 24, words: int = 200) -> onnx.ModelProto:
@@ -249,4 +250,4 @@ def test_bert(compilers, tmp_path):
     executable.export_library(str(tmp_path / "m.so"))
     for runner in (byoc.Runner(executable), byoc.load(tmp_path / "m.so")):
         for got, want in zip(runner(inputs), ort_run(model, inputs), strict=True):
-            np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
+            assert_right(got, want, 1e-3, least=0.1, elementwise=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import tvm_ffi
 
+from tests.harness import assert_right
 from tests.unit.graph_reference import GraphBuilder
 from tvm_byoc_dnnl import _native
 
@@ -55,7 +56,7 @@ def test_a_thousand_loads_and_runs() -> None:
         module[g.name](tvm_ffi.from_dlpack(x), tvm_ffi.from_dlpack(y))
 
     assert grows(work) < _ALLOWED
-    np.testing.assert_allclose(y.sum(1), 1, rtol=1e-5)
+    assert_right(y.sum(1), np.ones_like(y[:, 0]), 1e-5)
 
 
 def test_a_thousand_plans_of_a_symbolic_region() -> None:

@@ -14,7 +14,7 @@ import tvm_ffi
 from tvm import relax
 
 import tvm_byoc_dnnl as byoc
-from tests.harness import Case, const, data
+from tests.harness import Case, assert_right, const, data
 from tvm_byoc_dnnl.pipeline.source_executable import SourceExecutable
 from tvm_byoc_dnnl.testing.models import LIGHT_MODELS, light_model, random_inputs
 from tvm_byoc_dnnl.testing.outputs import compare_outputs, compile_source
@@ -250,7 +250,7 @@ def test_the_option_of_one_backend_says_the_same():
     ex = byoc.compile(case.module, ["dnnl", "ccompiler"], options={"dnnl": {"output": "source"}})
     assert isinstance(ex, SourceExecutable) and len(sources(ex)) == 2
     for g, w in zip(byoc.Runner(ex)(case.arrays[0]), case.run(), strict=True):
-        np.testing.assert_allclose(g, w, rtol=1e-6)
+        assert_right(g, w, 1e-6, elementwise=True)
 
 
 def test_wrong_outputs_are_refused_before_the_work():
@@ -287,4 +287,4 @@ def test_source_that_does_not_compile_goes_back_to_tvm(monkeypatch):
     assert not sources(ex)
     got = byoc.Runner(ex)(case.arrays[0])
     for g, w in zip(got, case.run(partitioned=False), strict=True):
-        np.testing.assert_allclose(g, w, rtol=1e-5)
+        assert_right(g, w, 1e-5, elementwise=True)

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from tests.harness import assert_right
 from tests.unit.importing import check, node, onnx_model, ops, prepared, rand, run
 from tvm_byoc_dnnl.errors import UnsupportedError
 from tvm_byoc_dnnl.frontend import to_relax
@@ -194,7 +195,7 @@ def test_half_precision(op: str) -> None:
     want = ort_run(onnx_model([node(op, ["x"], ["y"])], {"x": (4, 8)}), {"x": rand(4, 8)})[0]
     got = run(prepared(to_relax(model)), rand(4, 8).astype("float16"))[0]
     assert got.dtype == np.float16
-    np.testing.assert_allclose(got, want, rtol=5e-3, atol=5e-3)
+    assert_right(got, want.astype("float16"), 5e-3, least=1.0, elementwise=True)
 
 
 @pytest.mark.parametrize(

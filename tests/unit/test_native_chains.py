@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.isa import isa
 from tests.unit.graph_reference import GraphBuilder
 from tests.unit.test_native_kinds import RELU, check, probe, window
 from tvm_byoc_dnnl import _native
@@ -147,7 +148,7 @@ def test_residuals(channels, blocks):
 
 def test_residual_is_summed_in_place():
     c = Chain(64)
-    c.g.outputs = [c.conv(c.conv(c.conv(c.y), c.y, post_ops=[add(2)]))]
+    c.g.outputs = [c.conv(c.conv(c.conv(c.y), c.y, kernel=1, post_ops=[add(2)]))]
     steps = describe(c.g)["steps"]
     # A binary post-op would be a fourth layout: source, weights, operand, result.
     residual = [step for step in steps if step["kind"] == "convolution" and step["node"] == 2]
@@ -212,9 +213,8 @@ def test_shuffle_by_views_moves_data_once():
     swapped = c.g.node("permute", [split], (2, 16, 4, 9, 9), axes=[0, 2, 1, 3, 4])
     shuffled = c.g.node("reshape", [swapped], c.shape)
     c.g.outputs = [c.conv(shuffled, kernel=1)]
-    if all("acdb" in layout for step in describe(c.g)["steps"] for layout in step["layouts"][-1:]):
-        between = [s for s in describe(c.g)["steps"] if s["kind"] == "reorder" and s["node"] in (1, 2, 3, 4)]
-        assert len(between) == 1
+    between = [s for s in describe(c.g)["steps"] if s["kind"] == "reorder" and s["node"] in (1, 2, 3, 4)]
+    assert len(between) == (3 if isa() in ("sse41", "avx") else 1)  # there the convolutions have blocks of channels
     c.check(shuffled)
 
 

@@ -10,6 +10,7 @@ import tvm
 from onnx import TensorProto
 from tvm import relax, te, tirx, topi
 
+from tests.harness import assert_right
 from tests.unit.importing import check, module, node, onnx_model, ops, prepared, rand, run, same_numbers
 from tvm_byoc_dnnl.frontend import to_relax
 
@@ -132,7 +133,7 @@ def test_nan_is_no_reason_to_crash() -> None:
     want = np.clip(x, 0, 6)
     x[0, :3] = np.nan
     (got,) = run(prepared(to_relax(model)), x)
-    np.testing.assert_allclose(got.ravel()[3:], want.ravel()[3:])
+    assert_right(got.ravel()[3:], want.ravel()[3:], 0)
 
 
 # ---- functions written in TIR -----------------------------------------------------------------------

@@ -152,7 +152,7 @@ def test_own_scheduler(form):
     assert isinstance(func, tirx.PrimFunc)
     assert "T.parallel(T.int64(4))" in func.script()
     x = np.ones((4, 8), "float32")
-    np.testing.assert_allclose(execute(func, graph, x), np.full((4, 8), 1 / 8), rtol=1e-5)
+    assert_right(execute(func, graph, x), np.full((4, 8), 1 / 8, "float32"), 1e-5, elementwise=True)
 
 
 def test_scheduler_of_the_wrong_type():

@@ -3,11 +3,11 @@
 import sys
 import types
 
-import numpy as np
 import pytest
 import tvm
 from tvm import relax
 
+from tests.harness import assert_right
 from tvm_byoc_dnnl._compat import shape_dims
 from tvm_byoc_dnnl.errors import UnsupportedError
 from tvm_byoc_dnnl.frontend.torch_import import CONVERTERS, import_torch
@@ -71,4 +71,4 @@ def test_cat_of_a_real_program():
     x = torch.randn(2, 3, 4)
     mod = import_torch(torch.export.export(Cache(), (x,)))
     got = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())["main"](tvm.runtime.tensor(x.numpy()))[0]
-    np.testing.assert_allclose(got.numpy(), x.numpy() + 1)
+    assert_right(got.numpy(), x.numpy() + 1, 0)

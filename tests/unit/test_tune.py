@@ -300,15 +300,25 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path):
 
 
 # ---------------------------------------------------------------- the measurement
-def test_a_measurement_orders_what_differs_widely():
-    short, long = race([lambda: time.sleep(0.002), lambda: time.sleep(0.02)], rounds=3)
-    assert short.seconds < long.seconds
-    assert measure(lambda: time.sleep(0.002), budget_s=0.0).seconds >= 0.002
-
-
 def test_disturbed_blocks_do_not_count(monkeypatch):
     """Of three blocks, the second is disturbed each time that it is measured."""
     seconds = iter([(1.0, True), (1.0, True), (2.0, True), (9.0, False), (9.0, False), (9.0, False), (4.0, True)])
     monkeypatch.setattr(measurement, "_block", lambda call, count: next(seconds))
     monkeypatch.setattr(measurement, "_BLOCKS", 3)
     assert measure(lambda: None, budget_s=60) == Timing(3.0, 2 / 3, quiet=True, blocks=2)
+
+
+def test_a_measurement_orders_what_differs(monkeypatch):
+    """On a clock that only the calls advance."""
+    now = [0.0]
+
+    def takes(seconds: float) -> Callable[[], None]:
+        def call() -> None:
+            now[0] += seconds
+
+        return call
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    short, long = race([takes(0.002), takes(0.003)], rounds=3)
+    assert (short.seconds, long.seconds) == pytest.approx((0.002, 0.003))
+    assert measure(takes(0.002), budget_s=0.0).seconds == pytest.approx(0.002)

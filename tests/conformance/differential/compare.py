@@ -74,11 +74,11 @@ def _is_rounding(program: Program, index: int, got: np.ndarray, want: np.ndarray
         exact = _run(tvm.compile(program.build("float64"), tvm.target.Target(_REFERENCE_TARGET)), inputs)[index]
     except Exception:  # an operator without float64
         return False
-    known = np.isfinite(exact) & np.isfinite(want.astype("float64"))
-    if not known.any():
-        return True
-    mine, theirs = (np.abs(a.astype("float64") - exact)[known].max() for a in (got, want))
-    return bool(mine <= _FACTOR * theirs + _TOLERANCES[str(want.dtype)] * np.abs(exact[known]).max())
+    finite = np.isfinite(exact) & np.isfinite(want.astype("float64"))
+    if difference(np.where(finite, want, got), want, _TOLERANCES, least=_LEAST):
+        return False
+    mine, theirs = (np.abs(a.astype("float64") - exact)[finite].max() for a in (got, want))
+    return bool(mine <= _FACTOR * theirs + _TOLERANCES[str(want.dtype)] * np.abs(exact[finite]).max())
 
 
 def _run(executable: Any, inputs: list[np.ndarray]) -> list[np.ndarray]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from tests.harness import Case, const, data, number
+from tests.harness import Case, assert_right, const, data, number
 
 pytestmark = pytest.mark.native
 
@@ -40,7 +40,7 @@ TABLE = [
 def test_alone(name, function, at_nan, others):
     values = np.array([_NAN, -1, 0.25, np.inf], "float32")
     case = Case(function, (data(values=values),)).offloads()
-    np.testing.assert_allclose(case.run()[0], [at_nan, *others], rtol=1e-5)
+    assert_right(case.run()[0], np.array([at_nan, *others], "float32"), 1e-5, elementwise=True)
 
 
 @pytest.mark.parametrize(("name", "function", "at_nan", "others"), TABLE, ids=[row[0] for row in TABLE])
@@ -52,5 +52,5 @@ def test_as_a_post_op(name, function, at_nan, others):
         lambda x, w: function(nn.conv2d(x, w)), (data(values=values), const(values=weights)), prepare=False
     ).offloads()
     assert [len(ops) for kind, ops in case.nodes() if kind == "convolution"] == [1]
-    wanted = np.broadcast_to(np.array([at_nan, *others[:2]]), values.shape)
-    np.testing.assert_allclose(case.run()[0], wanted, rtol=1e-5)
+    wanted = np.broadcast_to(np.array([at_nan, *others[:2]], "float32"), values.shape)
+    assert_right(case.run()[0], wanted, 1e-5, elementwise=True)
