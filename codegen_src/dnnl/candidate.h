@@ -72,11 +72,13 @@ class Lowering;
 /// or no primitive (an empty `pd`) where oneDNN has none. Nothing if the kernel cannot compute it.
 using Offer = std::optional<Candidate> (*)(const Candidate& primitive, const Lowering& values);
 
+std::optional<Candidate> OfferInteger(const Candidate& primitive, const Lowering& values);
+std::optional<Candidate> OfferIntegerWinograd(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferWinograd(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferProduct(const Candidate& primitive, const Lowering& values);
 
 /// A new kernel: its function above, and its name here.
-constexpr Offer kOffers[] = {OfferWinograd, OfferProduct};
+constexpr Offer kOffers[] = {OfferInteger, OfferIntegerWinograd, OfferWinograd, OfferProduct};
 
 }  // namespace tvm_byoc_dnnl
 

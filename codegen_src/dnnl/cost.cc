@@ -39,6 +39,10 @@ constexpr Rates kRates[] = {
     {"attention_few", BYOC_AVX2, 180e-12, 0, 0, 0, 0, 1e-10, 25e-6},
     {"attention_steps", BYOC_AVX512, 22e-12, 0.15e-9, 0, 0, 0, 1e-10, 55e-6},
     {"attention_steps", BYOC_AVX2, 38e-12, 0.11e-9, 0, 0, 0, 1e-10, 55e-6},
+    {"bytes", BYOC_AVX512, 2.0e-12, 0, 0, 0, 0, 1e-10},
+    {"bytes", BYOC_AVX2, 6.0e-12, 0, 0, 0, 0, 1e-10},
+    {"integer", BYOC_AVX512, 7.0e-12, 0.6e-9, 0, 0, 0, 1e-10},
+    {"integer", BYOC_AVX2, 10.2e-12, 0.6e-9, 0, 0, 0, 1e-10},
     {"", BYOC_AVX512, 10e-12, 0, 0, 0, 1e-10, 1e-10},
     {"", BYOC_AVX2, 20e-12, 0, 0, 0, 1e-10, 1e-10},
 };
@@ -56,8 +60,14 @@ std::string FamilyOfMatmul(const Candidate& candidate) {
                                                : "matmul";
 }
 
+bool MultipliesBytes(const Candidate& candidate) {
+  const auto dtype = candidate.op.Find(DNNL_ARG_SRC)->md.get_data_type();
+  return dtype == dnnl::memory::data_type::u8 || dtype == dnnl::memory::data_type::s8;
+}
+
 std::string FamilyOf(const Candidate& candidate) {
   if (candidate.call) return candidate.call->kernel->name;
+  if (candidate.work.products > 0 && MultipliesBytes(candidate)) return "bytes";
   if (candidate.op.kind == PrimitiveKind::matmul) return FamilyOfMatmul(candidate);
   if (candidate.op.kind == PrimitiveKind::undef) return candidate.impl;  // of several primitives
   return candidate.op.kind == PrimitiveKind::convolution ? "convolution" : "";

@@ -28,6 +28,7 @@ constexpr PostOpRow kPostOps[] = {
     {Algorithm::eltwise_swish, BYOC_SWISH},
     {Algorithm::eltwise_gelu_erf, BYOC_GELU_ERF},
     {Algorithm::eltwise_gelu_tanh, BYOC_GELU_TANH},
+    {Algorithm::eltwise_round, BYOC_ROUND},
     {Algorithm::binary_add, BYOC_ADD},
     {Algorithm::binary_sub, BYOC_SUB},
     {Algorithm::binary_mul, BYOC_MUL},

@@ -12,6 +12,7 @@ static std::vector<OpDesc> DescribeMatmul(const NodeView& n) {
   auto describe = [&](OpArg source, OpArg second) {
     OpDesc op;
     op.kind = dnnl::primitive::kind::matmul;
+    op.preferred = n.a.alg;
     op.args = {std::move(source), std::move(second)};
     if (n.OwnInputs() == 3) op.args.push_back(n.AsDense(DNNL_ARG_BIAS, 2));
     op.args.push_back(n.OutAny());

@@ -37,25 +37,22 @@ ScalingDesc Describe(int arg, const Scaling& scaling, bool is_grouped, const Low
           MaskOf(scaling.zero_point, scaling, is_grouped, lowering)};
 }
 
-/// Whether oneDNN's product of 8-bit integers has these attributes: one zero point for all, one
-/// scale for all or, for the weights, for each channel of the result.
+/// Whether a product of 8-bit integers may have these attributes: one scale and one zero point for
+/// all or, for the weights, one for each channel of the result. Primitives take fewer (no uint8
+/// weights, zero points of weights only in a matmul); then oneDNN has none.
 bool IsOfProduct(const Node& node, const Lowering& lowering) {
   if (!IsProduct(node.kind) || !IsByte(lowering.dtype(node.inputs[0])) ||
-      lowering.dtype(node.inputs[1]) != DType::kInt8) {
+      !IsByte(lowering.dtype(node.inputs[1]))) {
     return false;
   }
+  const auto rank = lowering.shape(node.inputs[1]).size();
+  const int channels = node.kind == Kind::kMatmul  ? 1 << (rank - 1)
+                       : HasGroups(node, lowering) ? 3
+                                                   : 1;
   for (const ScalingDesc& s : Scalings(node, lowering)) {
-    if (s.zero_point_mask != 0) return false;
-    if (s.arg != DNNL_ARG_WEIGHTS) {
-      if (s.scale_mask != 0) return false;
-      continue;
+    for (int mask : {s.scale_mask, s.zero_point_mask}) {
+      if (mask != 0 && (s.arg != DNNL_ARG_WEIGHTS || mask != channels)) return false;
     }
-    const auto rank = lowering.shape(node.inputs[1]).size();
-    const int channels = node.kind == Kind::kMatmul  ? 1 << (rank - 1)
-                         : HasGroups(node, lowering) ? 3
-                                                     : 1;
-    if (s.scale_mask != 0 && s.scale_mask != channels) return false;
-    if (s.zero_point >= 0 && IsConvolution(node.kind)) return false;
   }
   return true;
 }

@@ -75,13 +75,14 @@ void Lowering::EmitCall(const Candidate& choice, const std::optional<Place>& pla
   AddStep(std::move(step), Scratchpad(call.scratch_bytes));
 }
 
-/// A constant in the form that a kernel makes of it once; plans for other shapes share it.
+/// An operand in the form that a kernel makes of it: of a constant once, which plans for other
+/// shapes share, of others per call.
 Place Lowering::PackFor(const KernelCall::Packing& packing, const OpArg& arg) {
   const MemoryDesc md = Dense({packing.bytes}, DType::kUInt8);
   const bool of_graph = arg.value < static_cast<int>(graph_.tensors.size());
-  const Place packed{
-      AddBuffer(/*constant=*/true, packing.bytes, {of_graph ? arg.value : -1, md, packing.kernel}),
-      0, md};
+  const Place packed{AddBuffer(IsConstant(arg.value), packing.bytes,
+                               {of_graph ? arg.value : -1, md, packing.kernel}),
+                     0, md};
   Step step = KernelStep(*packing.kernel, packing.params);
   step.conversion = true;
   step.args = {{DNNL_ARG_FROM, PlaceIn(arg.value, arg.md)}, {DNNL_ARG_TO, packed}};

@@ -27,7 +27,8 @@ typedef enum byoc_post_op_kind {
   BYOC_SWISH, /* x * logistic(alpha * x) */
   BYOC_GELU_ERF,
   BYOC_GELU_TANH,
-  BYOC_ADD, /* the others take an operand */
+  BYOC_ROUND, /* to the nearest integer, ties to the even one */
+  BYOC_ADD,   /* the others take an operand */
   BYOC_SUB,
   BYOC_MUL,
   BYOC_DIV,
@@ -37,6 +38,8 @@ typedef enum byoc_post_op_kind {
 
 typedef enum byoc_operand { BYOC_PER_TENSOR, BYOC_PER_CHANNEL, BYOC_PER_ELEMENT } byoc_operand;
 
+typedef enum byoc_dtype { BYOC_F32, BYOC_S32, BYOC_S8, BYOC_U8 } byoc_dtype;
+
 /* As it stands among the parameters of a kernel. */
 typedef struct __attribute__((may_alias)) byoc_post_op {
   int64_t kind;
@@ -44,6 +47,7 @@ typedef struct __attribute__((may_alias)) byoc_post_op {
   int64_t operand; /* which of the data of the kernel; -1 for none */
   int64_t form;    /* of the operand: a number, one per channel, or one per element of the result */
   byoc_strides strides; /* of an operand per element */
+  int64_t dtype;        /* byoc_dtype of the operand; only sums of integers know others than F32 */
 } byoc_post_op;
 
 #endif /* BYOC_POST_OPS_H_ */

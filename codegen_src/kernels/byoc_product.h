@@ -14,37 +14,7 @@
 #define BYOC_PRODUCT_H_
 
 #include "byoc_product_plan.h"
-
-/* Rows and columns (in panels) of one thread: its place in a grid of threads. */
-typedef struct byoc_product_share {
-  int64_t first_row, last_row, first_panel, last_panel;
-} byoc_product_share;
-
-/* The grid whose threads have the least to multiply and to read; `unit`: rows that are multiplied
-   at once. */
-static inline byoc_product_share byoc_product_divide(const byoc_product_params* p, int64_t unit,
-                                                     int64_t thread, int64_t team) {
-  const int64_t panel = byoc_panel(p->isa);
-  const int64_t passes = (p->rows + unit - 1) / unit, panels = (p->columns + panel - 1) / panel;
-  int64_t down = 1, least = -1;
-  for (int64_t d = 1; d <= team; ++d) {
-    const int64_t across = team / d;
-    if (d * across != team) continue;
-    const int64_t rows = (passes + d - 1) / d * unit;
-    const int64_t columns = (panels + across - 1) / across * panel;
-    const int64_t cost = rows * columns + 16 * (rows + columns);
-    if (least >= 0 && cost >= least) continue;
-    least = cost;
-    down = d;
-  }
-  const int64_t across = team / down, row = thread / across, column = thread % across;
-  byoc_product_share share;
-  share.first_row = passes * row / down * unit;
-  share.last_row = byoc_min(passes * (row + 1) / down * unit, p->rows);
-  share.first_panel = panels * column / across;
-  share.last_panel = panels * (column + 1) / across;
-  return share;
-}
+#include "byoc_share.h"
 
 #define BYOC_SIMD_AVX2
 #include "byoc_product_body.h"

@@ -67,7 +67,8 @@ BYOC_INLINE void BYOC_NAME(product_block)(const byoc_product_params* p, int64_t 
 /* The work of one thread of a team. */
 BYOC_NO_INLINE void BYOC_NAME(product_part)(const byoc_product_params* p, int64_t thread,
                                             int64_t team, void* const* data, float* sums) {
-  const byoc_product_share share = byoc_product_divide(p, BYOC_PAIR_ROWS, thread, team);
+  const byoc_share share =
+      byoc_divide(p->rows, BYOC_PAIR_ROWS, p->columns, BYOC_PANEL, thread, team);
   const int64_t rows = share.last_row - share.first_row;
   const int64_t blocks = (rows + BYOC_PRODUCT_ROWS - 1) / BYOC_PRODUCT_ROWS;
   for (int64_t block = 0; block < blocks; ++block) {

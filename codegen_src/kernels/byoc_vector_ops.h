@@ -37,6 +37,9 @@ BYOC_INLINE BYOC_VEC BYOC_NAME(power_of_two)(BYOC_VEC n) {
       _mm512_add_epi32(_mm512_maskz_cvtps_epi32(0xffff, (__m512)n), _mm512_set1_epi32(127));
   return (BYOC_VEC)_mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xffff, e, 23));
 }
+BYOC_INLINE BYOC_VEC BYOC_NAME(round)(BYOC_VEC x) {
+  return (BYOC_VEC)_mm512_maskz_roundscale_ps(0xffff, (__m512)x, _MM_FROUND_TO_NEAREST_INT);
+}
 /* The first `lanes` numbers; nothing behind them is touched. */
 BYOC_INLINE BYOC_VEC BYOC_NAME(load_some)(const float* p, int lanes) {
   return (BYOC_VEC)_mm512_maskz_loadu_ps((__mmask16)((1u << lanes) - 1), p);
@@ -63,6 +66,9 @@ BYOC_INLINE BYOC_VEC BYOC_NAME(if_negative)(BYOC_VEC x, BYOC_VEC negative) {
 BYOC_INLINE BYOC_VEC BYOC_NAME(power_of_two)(BYOC_VEC n) {
   const __m256i e = _mm256_add_epi32(_mm256_cvtps_epi32((__m256)n), _mm256_set1_epi32(127));
   return (BYOC_VEC)_mm256_castsi256_ps(_mm256_slli_epi32(e, 23));
+}
+BYOC_INLINE BYOC_VEC BYOC_NAME(round)(BYOC_VEC x) {
+  return (BYOC_VEC)_mm256_round_ps((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 BYOC_INLINE __m256i BYOC_NAME(mask)(int lanes) {
   const __m256i index = _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0);
@@ -157,6 +163,8 @@ BYOC_INLINE BYOC_VEC BYOC_NAME(unary)(const byoc_post_op* op, int64_t kind, BYOC
       return BYOC_NAME(gelu_erf)(x);
     case BYOC_GELU_TANH:
       return BYOC_NAME(gelu_tanh)(x);
+    case BYOC_ROUND:
+      return BYOC_NAME(round)(x);
     default:
       return x;
   }
@@ -205,6 +213,7 @@ BYOC_INLINE void BYOC_NAME(apply)(const byoc_post_op* op, const float* operand, 
       BYOC_CASE(BYOC_SWISH)
       BYOC_CASE(BYOC_GELU_ERF)
       BYOC_CASE(BYOC_GELU_TANH)
+      BYOC_CASE(BYOC_ROUND)
       default:
         break;
     }

@@ -6,6 +6,8 @@
 #include "byoc_compressed_pack.h"
 #include "byoc_fill.h"
 #include "byoc_gather.h"
+#include "byoc_integer.h"
+#include "byoc_integer_pack.h"
 #include "byoc_product.h"
 #include "byoc_product_pack.h"
 #include "byoc_winograd.h"
@@ -18,6 +20,8 @@ const Kernel kCompressedMatmul = {"compressed_matmul", byoc_compressed_matmul};
 const Kernel kCompressedPack = {"compressed_pack", byoc_compressed_pack};
 const Kernel kFill = {"fill", byoc_fill};
 const Kernel kGather = {"gather", byoc_gather};
+const Kernel kInteger = {"integer", byoc_integer};
+const Kernel kIntegerPack = {"integer_pack", byoc_integer_pack};
 const Kernel kProduct = {"product", byoc_product};
 const Kernel kProductPack = {"product_pack", byoc_product_pack};
 const Kernel kWinograd = {"winograd", byoc_winograd};

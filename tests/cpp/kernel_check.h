@@ -79,6 +79,8 @@ inline double Apply(const byoc_post_op& op, double x, double operand) {
       return x * (1 + std::erf(x / std::sqrt(2.0))) / 2;
     case BYOC_GELU_TANH:
       return x * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x))) / 2;
+    case BYOC_ROUND:
+      return std::nearbyint(x);
     case BYOC_ADD:
       return x + operand;
     case BYOC_SUB:
@@ -175,6 +177,7 @@ inline std::vector<std::vector<byoc_post_op>> PostOpChains() {
       {op(BYOC_SWISH, 1.f)},
       {op(BYOC_GELU_ERF)},
       {op(BYOC_GELU_TANH)},
+      {op(BYOC_LINEAR, 10.f), op(BYOC_ROUND)},
       {op(BYOC_ADD, 0, 0, BYOC_PER_ELEMENT), op(BYOC_RELU), op(BYOC_MUL, 0, 0, BYOC_PER_CHANNEL)},
   };
   for (byoc_post_op_kind kind : {BYOC_ADD, BYOC_SUB, BYOC_MUL, BYOC_DIV, BYOC_MAX, BYOC_MIN}) {

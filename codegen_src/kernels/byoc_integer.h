@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0
+   Convolutions and products of 8-bit integers, whose sums are exact on every CPU; scales, zero
+   points, a bias and post-operations; the result in 8 bits, in 32, or in float32.
+
+   The numbers are widened to 16 bits, where vpmaddwd adds the products of two neighbours in 32
+   bits. (vpmaddubsw would take the bytes themselves, and saturates at 16 bits.) The weights are
+   widened when they are packed, in panels as wide as two vectors. A thread widens the windows of a
+   block of pixels, less the zero point, and multiplies a few of them at once by each panel. A
+   depthwise convolution interleaves the pixels of two taps instead. Windows of 3 x 3 pixels may be
+   computed in tiles (byoc_integer_winograd_body.h).
+
+   C99 that is C++17 as well, for GCC and Clang on x86-64: the library is built from this file, and
+   emitted source includes it. */
+#ifndef BYOC_INTEGER_H_
+#define BYOC_INTEGER_H_
+
+#include "byoc_integer_plan.h"
+#include "byoc_share.h"
+
+/* A number of the data, or what stands for none. */
+static inline float byoc_integer_scale(void* const* data, int64_t at) {
+  return at < 0 ? 1.f : *(const float*)data[at];
+}
+static inline int32_t byoc_integer_zero(void* const* data, int64_t at) {
+  return at < 0 ? 0 : *(const int32_t*)data[at];
+}
+
+#define BYOC_SIMD_AVX2
+#include "byoc_integer_body.h"
+#undef BYOC_SIMD_AVX2
+#define BYOC_SIMD_AVX512
+#include "byoc_integer_body.h"
+#undef BYOC_SIMD_AVX512
+
+/* The kernel. data: source, packed weights, what the parameters name, the operands of the
+   post-operations, result. */
+BYOC_FUNCTION int byoc_integer(const int64_t* params, void* const* data, void* scratch, int threads,
+                               char* error) {
+  const byoc_integer_params* p = (const byoc_integer_params*)params;
+  const int64_t team = byoc_min(threads, p->threads);
+  const int64_t pixels = p->images * p->out_height * p->out_width;
+  const int alone =
+      pixels * p->groups * p->columns * byoc_integer_depth(p) < (int64_t)BYOC_INTEGER_ALONE;
+  (void)error;
+  BYOC_OMP(parallel num_threads((int)team) if (team > 1 && !alone))
+  {
+    const int64_t thread = byoc_thread(), present = byoc_team();
+    (void)team;
+    (void)alone;
+    char* memory = (char*)scratch + thread * byoc_integer_thread_bytes(p);
+    if (p->isa == BYOC_AVX512) {
+      byoc_integer_part_avx512(p, thread, present, data, memory);
+    } else {
+      byoc_integer_part_avx2(p, thread, present, data, memory);
+    }
+  }
+  return BYOC_OK;
+}
+
+#endif /* BYOC_INTEGER_H_ */

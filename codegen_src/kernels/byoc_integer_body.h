@@ -1,0 +1,458 @@
+/* SPDX-License-Identifier: Apache-2.0
+   The part of byoc_integer.h that is compiled once per instruction set; no include guard. */
+
+#include "byoc_vector.h"
+
+#ifdef BYOC_SIMD_AVX512
+#define BYOC_INTS __m512i
+#define BYOC_OP(name) _mm512_##name
+#define BYOC_CONVERT(name, x) _mm512_maskz_##name(0xffff, x) /* GCC warns of the others */
+#else
+#define BYOC_INTS __m256i
+#define BYOC_OP(name) _mm256_##name
+#define BYOC_CONVERT(name, x) _mm256_##name(x)
+#endif
+
+BYOC_INLINE BYOC_INTS BYOC_NAME(load_ints)(const void* p) {
+  BYOC_INTS v;
+  memcpy(&v, p, sizeof(v));
+  return v;
+}
+BYOC_INLINE void BYOC_NAME(store_ints)(void* p, BYOC_INTS v) { memcpy(p, &v, sizeof(v)); }
+
+/* BYOC_PANEL bytes, in 16 bits each. */
+BYOC_INLINE BYOC_INTS BYOC_NAME(widen)(const uint8_t* p, const int is_signed) {
+#ifdef BYOC_SIMD_AVX512
+  const __m256i bytes = _mm256_loadu_si256((const __m256i*)p);
+#else
+  const __m128i bytes = _mm_loadu_si128((const __m128i*)p);
+#endif
+  return is_signed ? BYOC_OP(cvtepi8_epi16)(bytes) : BYOC_OP(cvtepu8_epi16)(bytes);
+}
+
+/* `count` of them less `zero`; writes up to a vector more, and reads nothing from `end` on. */
+BYOC_INLINE void BYOC_NAME(widen_all)(const uint8_t* from, const uint8_t* end, int64_t count,
+                                      const int is_signed, BYOC_INTS zero, int16_t* to) {
+  for (int64_t i = 0; i < count; i += BYOC_PANEL) {
+    BYOC_INTS x;
+    if (end - from - i >= BYOC_PANEL) {
+      x = BYOC_NAME(widen)(from + i, is_signed);
+    } else {
+      uint8_t rest[BYOC_PANEL] = {0};
+      memcpy(rest, from + i, (size_t)(count - i));
+      x = BYOC_NAME(widen)(rest, is_signed);
+    }
+    BYOC_NAME(store_ints)(to + i, BYOC_OP(sub_epi16)(x, zero));
+  }
+}
+
+/* `lanes` numbers of any dtype, from position `at` on. */
+BYOC_INLINE BYOC_VEC BYOC_NAME(load_as)(const void* from, int64_t at, int64_t dtype, int lanes) {
+  int32_t ints[BYOC_LANES] = {0};
+  BYOC_VEC result;
+  if (dtype == BYOC_F32) return BYOC_NAME(load_some)((const float*)from + at, lanes);
+  if (dtype == BYOC_S32) {
+    memcpy(ints, (const int32_t*)from + at, (size_t)lanes * 4);
+    result = (BYOC_VEC)BYOC_CONVERT(cvtepi32_ps, BYOC_NAME(load_ints)(ints));
+  } else {
+    uint8_t bytes[16] = {0};
+    if (lanes == BYOC_LANES) {
+      memcpy(bytes, (const uint8_t*)from + at, BYOC_LANES);
+    } else {
+      memcpy(bytes, (const uint8_t*)from + at, (size_t)lanes);
+    }
+    const __m128i b = _mm_loadu_si128((const __m128i*)bytes);
+    result = (BYOC_VEC)BYOC_CONVERT(cvtepi32_ps, dtype == BYOC_S8 ? BYOC_CONVERT(cvtepi8_epi32, b)
+                                                                  : BYOC_CONVERT(cvtepu8_epi32, b));
+  }
+  return result;
+}
+
+/* Rounds to the nearest integer, ties to the even one, and saturates. */
+BYOC_INLINE void BYOC_NAME(store_as)(void* to, int64_t at, int64_t dtype, BYOC_VEC v, int lanes) {
+  if (dtype == BYOC_F32) {
+    BYOC_NAME(store_some)((float*)to + at, v, lanes);
+    return;
+  }
+  const float low = dtype == BYOC_S32 ? -2147483648.f : dtype == BYOC_S8 ? -128.f : 0.f;
+  const float high = dtype == BYOC_S32 ? 2147483520.f : dtype == BYOC_S8 ? 127.f : 255.f;
+  const BYOC_INTS ints =
+      BYOC_CONVERT(cvtps_epi32, BYOC_NAME(clip)(v, BYOC_NAME(set)(low), BYOC_NAME(set)(high)));
+  if (dtype == BYOC_S32) {
+    memcpy((int32_t*)to + at, &ints, (size_t)lanes * 4);
+    return;
+  }
+  uint8_t* result = (uint8_t*)to + at;
+#ifdef BYOC_SIMD_AVX512
+  const __m128i bytes = BYOC_CONVERT(cvtepi32_epi8, ints);
+#else
+  const __m128i words =
+      _mm_packs_epi32(_mm256_castsi256_si128(ints), _mm256_extracti128_si256(ints, 1));
+  const __m128i bytes =
+      dtype == BYOC_S8 ? _mm_packs_epi16(words, words) : _mm_packus_epi16(words, words);
+#endif
+  if (lanes == BYOC_LANES) {
+    memcpy(result, &bytes, BYOC_LANES);
+  } else {
+    memcpy(result, &bytes, (size_t)lanes);
+  }
+}
+
+/* `count` vectors, which are rows of the result from position `at` on and lie in `column`: scaled,
+   with bias and post-operations, and stored. */
+BYOC_INLINE void BYOC_NAME(finish_rows)(const byoc_integer_params* p, const int count, int lanes,
+                                        const int64_t dtype, const int32_t* sums, BYOC_VEC scale,
+                                        BYOC_VEC bias, BYOC_VEC unit, BYOC_VEC shift, int64_t at,
+                                        int64_t column, void* const* data) {
+  enum { kAtOnce = 4 };
+  const byoc_post_op* post_ops = (const byoc_post_op*)(p + 1);
+  BYOC_VEC o[kAtOnce];
+  BYOC_UNROLL
+  for (int i = 0; i < count; ++i) {
+    const BYOC_INTS ints = BYOC_NAME(load_ints)(sums + i * BYOC_PANEL);
+    o[i] = (BYOC_VEC)BYOC_CONVERT(cvtepi32_ps, ints) * scale + bias;
+  }
+  for (int64_t k = 0; k < p->post_ops; ++k) {
+    const byoc_post_op* op = &post_ops[k];
+    if (op->form == BYOC_PER_ELEMENT && op->operand >= 0) { /* it lies as the result does */
+      for (int i = 0; i < count; ++i) {
+        o[i] = BYOC_NAME(binary)(
+            op->kind, o[i],
+            BYOC_NAME(load_as)(data[op->operand], at + i * p->dst_pixel, op->dtype, lanes));
+      }
+    } else {
+      BYOC_NAME(apply)(op, op->operand < 0 ? NULL : (const float*)data[op->operand], column, lanes,
+                       count, 1, count, 1, o);
+    }
+  }
+  BYOC_UNROLL
+  for (int i = 0; i < count; ++i) {
+    if (p->dst_scale >= 0) o[i] *= unit;
+    if (p->dst_zero >= 0) o[i] = BYOC_NAME(round)(o[i]) + shift;
+    BYOC_NAME(store_as)(data[p->result], at + i * p->dst_pixel, dtype, o[i], lanes);
+  }
+}
+
+/* Sums of `rows` pixels, BYOC_PANEL apart, of which the first `columns` count: to position `offset`
+   of the result on, which is in `column`. */
+BYOC_NO_INLINE void BYOC_NAME(integer_finish)(const byoc_integer_params* p, int32_t* sums,
+                                              const int32_t* row_sums, int64_t offset, int64_t rows,
+                                              int64_t column, int64_t columns, void* const* data) {
+  const float* scales = p->weights_scale < 0 ? NULL : (const float*)data[p->weights_scale];
+  const BYOC_VEC unit = BYOC_NAME(set)(1.f / byoc_integer_scale(data, p->dst_scale));
+  const BYOC_VEC shift = BYOC_NAME(set)((float)byoc_integer_zero(data, p->dst_zero));
+  const int is_real = p->dst_dtype != BYOC_S32 || p->bias >= 0 || p->post_ops > 0 ||
+                      p->src_scale >= 0 || p->weights_scale >= 0 || p->dst_scale >= 0;
+  if (p->weights_zero >= 0) {
+    const int32_t* zeros = (const int32_t*)data[p->weights_zero];
+    for (int64_t m = 0; m < rows; ++m) {
+      for (int64_t n = 0; n < columns; ++n) {
+        const uint32_t zero = (uint32_t)zeros[p->zeros == 1 ? 0 : column + n];
+        sums[m * BYOC_PANEL + n] =
+            (int32_t)((uint32_t)sums[m * BYOC_PANEL + n] - zero * (uint32_t)row_sums[m]);
+      }
+    }
+  }
+  if (!is_real) {
+    for (int64_t m = 0; m < rows; ++m) {
+      memcpy((int32_t*)data[p->result] + offset + m * p->dst_pixel, sums + m * BYOC_PANEL,
+             (size_t)columns * 4);
+    }
+    return;
+  }
+  for (int64_t n = 0; n < columns; n += BYOC_LANES) {
+    const int lanes = (int)byoc_min(columns - n, BYOC_LANES);
+    BYOC_VEC scale = BYOC_NAME(set)(byoc_integer_scale(data, p->src_scale));
+    BYOC_VEC bias = BYOC_NAME(set)(0.f);
+    if (scales != NULL) {
+      scale *= p->scales == 1 ? BYOC_NAME(set)(scales[0])
+                              : BYOC_NAME(load_some)(scales + column + n, lanes);
+    }
+    if (p->bias >= 0) {
+      bias = BYOC_NAME(load_some)((const float*)data[p->bias] + column + n, lanes);
+    }
+#define BYOC_FINISH(count, lanes, dtype)                                                       \
+  BYOC_NAME(finish_rows)(p, count, lanes, dtype, sums + m * BYOC_PANEL + n, scale, bias, unit, \
+                         shift, offset + m * p->dst_pixel + n, column + n, data)
+    int64_t m = 0;
+    if (lanes == BYOC_LANES && p->dst_dtype == BYOC_U8) {
+      for (; m + 4 <= rows; m += 4) BYOC_FINISH(4, BYOC_LANES, BYOC_U8);
+    } else if (lanes == BYOC_LANES) {
+      for (; m + 4 <= rows; m += 4) BYOC_FINISH(4, BYOC_LANES, p->dst_dtype);
+    }
+    for (; m < rows; ++m) BYOC_FINISH(1, lanes, p->dst_dtype);
+#undef BYOC_FINISH
+  }
+}
+
+/* `rows` rows of `a` times a panel, `pairs` deep. */
+BYOC_INLINE void BYOC_NAME(integer_rows)(const int rows, const int16_t* a, int64_t a_row,
+                                         const int16_t* b, int64_t pairs, int32_t* c) {
+  BYOC_INTS sums[BYOC_ROWS][2];
+  BYOC_UNROLL
+  for (int i = 0; i < rows; ++i) {
+    sums[i][0] = sums[i][1] = BYOC_OP(set1_epi32)(0);
+  }
+  for (int64_t k = 0; k < pairs; ++k) {
+    const BYOC_INTS w0 = BYOC_NAME(load_ints)(b + k * 2 * BYOC_PANEL);
+    const BYOC_INTS w1 = BYOC_NAME(load_ints)(b + k * 2 * BYOC_PANEL + BYOC_PANEL);
+    BYOC_UNROLL
+    for (int i = 0; i < rows; ++i) {
+      int32_t pair;
+      memcpy(&pair, a + i * a_row + 2 * k, 4);
+      const BYOC_INTS x = BYOC_OP(set1_epi32)(pair);
+      sums[i][0] = BYOC_OP(add_epi32)(sums[i][0], BYOC_OP(madd_epi16)(x, w0));
+      sums[i][1] = BYOC_OP(add_epi32)(sums[i][1], BYOC_OP(madd_epi16)(x, w1));
+    }
+  }
+  BYOC_UNROLL
+  for (int i = 0; i < rows; ++i) {
+    BYOC_NAME(store_ints)(c + i * BYOC_PANEL, sums[i][0]);
+    BYOC_NAME(store_ints)(c + i * BYOC_PANEL + BYOC_LANES, sums[i][1]);
+  }
+}
+
+BYOC_NO_INLINE void BYOC_NAME(integer_product)(int rows, const int16_t* a, int64_t a_row,
+                                               const int16_t* b, int64_t pairs, int32_t* c) {
+#define BYOC_CASE(m)                                   \
+  case m:                                              \
+    BYOC_NAME(integer_rows)(m, a, a_row, b, pairs, c); \
+    break;
+  switch (rows) { /* constants in each, so that the sums stay in registers */
+    BYOC_CASE(1)
+    BYOC_CASE(2)
+    BYOC_CASE(3)
+    BYOC_CASE(4)
+    BYOC_CASE(5)
+    BYOC_CASE(6)
+#ifdef BYOC_SIMD_AVX512
+    BYOC_CASE(7)
+    BYOC_CASE(8)
+    BYOC_CASE(9)
+    BYOC_CASE(10)
+    BYOC_CASE(11)
+    BYOC_CASE(12)
+    BYOC_CASE(13)
+    BYOC_CASE(14)
+#endif
+    default:
+      break;
+  }
+#undef BYOC_CASE
+}
+
+/* The windows of `rows` pixels from `row` on, less the zero point: what lies outside is zero. */
+BYOC_INLINE void BYOC_NAME(integer_gather)(const byoc_integer_params* p, const uint8_t* src,
+                                           const int is_signed, int32_t zero, int64_t row,
+                                           int64_t rows, int16_t* to) {
+  const BYOC_INTS zeros = BYOC_OP(set1_epi16)((int16_t)zero);
+  const int64_t wide = p->kernel_w * p->channels, depth = byoc_integer_depth(p);
+  const int is_run = p->dilation_w == 1 && p->src_pixel == p->channels;
+  const int is_flat = is_run && wide == depth && p->kernel_h * p->kernel_w == 1 &&
+                      p->stride_h * p->stride_w == 1 && p->height == p->out_height &&
+                      p->width == p->out_width;
+  const uint8_t* end = src + byoc_integer_extent(p);
+  int64_t x = row % p->out_width, y = row / p->out_width % p->out_height;
+  int64_t image = row / p->out_width / p->out_height;
+  if (is_flat) {
+    BYOC_NAME(widen_all)(src + row * depth, end, rows * depth, is_signed, zeros, to);
+    return;
+  }
+  for (int64_t m = 0; m < rows; ++m, to += depth) {
+    const int64_t left = x * p->stride_w - p->pad_left;
+    for (int64_t ky = 0; ky < p->kernel_h; ++ky) {
+      const int64_t at_y = y * p->stride_h - p->pad_top + ky * p->dilation_h;
+      int16_t* part = to + ky * wide;
+      if (at_y < 0 || at_y >= p->height) {
+        memset(part, 0, (size_t)wide * 2);
+        continue;
+      }
+      const uint8_t* line = src + image * p->src_image + at_y * p->src_row;
+      if (is_run) {
+        const int64_t first = byoc_min(byoc_max(0, -left), p->kernel_w);
+        const int64_t last = byoc_max(first, byoc_min(p->kernel_w, p->width - left));
+        BYOC_NAME(widen_all)(line + (left + first) * p->channels, end, (last - first) * p->channels,
+                             is_signed, zeros, part + first * p->channels);
+        if (last - first == p->kernel_w) continue;
+        memset(part, 0, (size_t)(first * p->channels) * 2);
+        memset(part + last * p->channels, 0, (size_t)((p->kernel_w - last) * p->channels) * 2);
+        continue;
+      }
+      for (int64_t kx = 0; kx < p->kernel_w; ++kx, part += p->channels) {
+        const int64_t at_x = left + kx * p->dilation_w;
+        if (at_x < 0 || at_x >= p->width) {
+          memset(part, 0, (size_t)p->channels * 2);
+        } else {
+          BYOC_NAME(widen_all)(line + at_x * p->src_pixel, end, p->channels, is_signed, zeros,
+                               part);
+        }
+      }
+    }
+    if (p->kernel_h * wide < depth) to[depth - 1] = 0;
+    if (++x < p->out_width) continue;
+    x = 0;
+    if (++y < p->out_height) continue;
+    y = 0;
+    ++image;
+  }
+}
+
+BYOC_INLINE void BYOC_NAME(integer_windows)(const byoc_integer_params* p, int64_t thread,
+                                            int64_t team, void* const* data, char* memory) {
+  const int64_t pixels = p->images * p->out_height * p->out_width;
+  const byoc_share share = byoc_divide(pixels, BYOC_ROWS, p->columns, BYOC_PANEL, thread, team);
+  const int64_t depth = byoc_integer_depth(p), panels = (p->columns + BYOC_PANEL - 1) / BYOC_PANEL;
+  const int64_t all = share.last_row - share.first_row, blocks = (all + p->rows - 1) / p->rows;
+  const int32_t zero = byoc_integer_zero(data, p->src_zero);
+  int16_t* numbers = (int16_t*)memory;
+  int32_t* row_sums = (int32_t*)(memory + byoc_integer_numbers_bytes(p));
+  int32_t* sums = row_sums + byoc_round_up(p->rows, 16);
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t first = share.first_row + all * block / blocks;
+    const int64_t rows = share.first_row + all * (block + 1) / blocks - first;
+    for (int64_t group = 0; group < p->groups; ++group) {
+      const uint8_t* src = (const uint8_t*)data[0] + group * p->src_group;
+      if (p->src_dtype == BYOC_S8) {
+        BYOC_NAME(integer_gather)(p, src, 1, zero, first, rows, numbers);
+      } else {
+        BYOC_NAME(integer_gather)(p, src, 0, zero, first, rows, numbers);
+      }
+      for (int64_t m = 0; p->weights_zero >= 0 && m < rows; ++m) {
+        row_sums[m] = 0;
+        for (int64_t k = 0; k < depth; ++k) row_sums[m] += numbers[m * depth + k];
+      }
+      for (int64_t panel = share.first_panel; panel < share.last_panel; ++panel) {
+        const int16_t* b = (const int16_t*)data[1] + (group * panels + panel) * depth * BYOC_PANEL;
+        const int64_t passes = (rows + BYOC_ROWS - 1) / BYOC_ROWS, column = panel * BYOC_PANEL;
+        for (int64_t pass = 0; pass < passes; ++pass) {
+          const int64_t top = rows * pass / passes, bottom = rows * (pass + 1) / passes;
+          BYOC_NAME(integer_product)((int)(bottom - top), numbers + top * depth, depth, b,
+                                     depth / 2, sums + top * BYOC_PANEL);
+        }
+        BYOC_NAME(integer_finish)(
+            p, sums, row_sums, first * p->dst_pixel + group * p->dst_group + column, rows,
+            group * p->next_column + column, byoc_min(p->columns - column, BYOC_PANEL), data);
+      }
+    }
+  }
+}
+
+/* A panel of channels of a pixel, of which the first `channels` exist. */
+BYOC_INLINE BYOC_INTS BYOC_NAME(load_tap)(const uint8_t* from, const int is_whole, int64_t channels,
+                                          const int is_signed) {
+  uint8_t part[BYOC_PANEL] = {0};
+  if (is_whole) return BYOC_NAME(widen)(from, is_signed);
+  memcpy(part, from, (size_t)channels);
+  return BYOC_NAME(widen)(part, is_signed);
+}
+
+/* A panel of channels of `count` pixels; taps[i * BYOC_INTEGER_TAPS + t]: where tap t of pixel i
+   begins. Of an odd number of taps the last one is there twice, with a weight of zero. */
+BYOC_INLINE void BYOC_NAME(depthwise_run)(const uint8_t* const* taps, int64_t num_taps,
+                                          int64_t count, int64_t channel, const int is_whole,
+                                          int64_t channels, const int is_signed, BYOC_INTS zero,
+                                          const int16_t* weights, int32_t* sums) {
+  for (int64_t i = 0; i < count; ++i) {
+    const uint8_t* const* of_pixel = taps + i * BYOC_INTEGER_TAPS;
+    BYOC_INTS low = BYOC_OP(set1_epi32)(0), high = low;
+    for (int64_t t = 0; t < num_taps; t += 2) {
+      const BYOC_INTS x = BYOC_OP(sub_epi16)(
+          BYOC_NAME(load_tap)(of_pixel[t] + channel, is_whole, channels, is_signed), zero);
+      const BYOC_INTS y = BYOC_OP(sub_epi16)(
+          BYOC_NAME(load_tap)(of_pixel[t + 1] + channel, is_whole, channels, is_signed), zero);
+      const BYOC_INTS w = BYOC_NAME(load_ints)(weights + t * BYOC_PANEL);
+      const BYOC_INTS v = BYOC_NAME(load_ints)(weights + (t + 1) * BYOC_PANEL);
+      low = BYOC_OP(add_epi32)(low, BYOC_OP(madd_epi16)(BYOC_OP(unpacklo_epi16)(x, y), w));
+      high = BYOC_OP(add_epi32)(high, BYOC_OP(madd_epi16)(BYOC_OP(unpackhi_epi16)(x, y), v));
+    }
+    int32_t halves[2][BYOC_LANES];
+    BYOC_NAME(store_ints)(halves[0], low);
+    BYOC_NAME(store_ints)(halves[1], high);
+    BYOC_UNROLL
+    for (int j = 0; j < BYOC_LANES / 4; ++j) {
+      memcpy(sums + i * BYOC_PANEL + j * 8, halves[0] + j * 4, 16);
+      memcpy(sums + i * BYOC_PANEL + j * 8 + 4, halves[1] + j * 4, 16);
+    }
+  }
+}
+
+/* Where the taps of a pixel begin; outside of the image at `outside`. */
+BYOC_INLINE void BYOC_NAME(find_taps)(const byoc_integer_params* p, const uint8_t* src, int64_t y,
+                                      int64_t x, const int64_t* offsets, const uint8_t* outside,
+                                      const uint8_t** taps) {
+  const int64_t num_taps = p->kernel_h * p->kernel_w;
+  const int is_inside = y >= 0 && x >= 0 && y + (p->kernel_h - 1) * p->dilation_h < p->height &&
+                        x + (p->kernel_w - 1) * p->dilation_w < p->width;
+  const uint8_t* corner = src + y * p->src_row + x * p->src_pixel;
+  for (int64_t t = 0; t < num_taps; ++t) {
+    const int64_t at_y = y + t / p->kernel_w * p->dilation_h;
+    const int64_t at_x = x + t % p->kernel_w * p->dilation_w;
+    taps[t] = is_inside || (at_y >= 0 && at_y < p->height && at_x >= 0 && at_x < p->width)
+                  ? corner + offsets[t]
+                  : outside;
+  }
+  taps[num_taps] = taps[num_taps - 1];
+}
+
+BYOC_INLINE void BYOC_NAME(integer_depthwise)(const byoc_integer_params* p, int64_t thread,
+                                              int64_t team, void* const* data, char* memory) {
+  const int64_t lines = p->images * p->out_height, num_taps = p->kernel_h * p->kernel_w;
+  const int32_t zero = byoc_integer_zero(data, p->src_zero);
+  const BYOC_INTS zeros = BYOC_OP(set1_epi16)((int16_t)zero);
+  const int is_signed = p->src_dtype == BYOC_S8;
+  const uint8_t* taps[BYOC_INTEGER_RUN * BYOC_INTEGER_TAPS];
+  int64_t offsets[BYOC_INTEGER_TAPS];
+  int32_t* sums = (int32_t*)(memory + byoc_integer_numbers_bytes(p)) + byoc_round_up(p->rows, 16);
+  memset(memory, (uint8_t)zero, (size_t)byoc_round_up(p->groups, 64));
+  for (int64_t t = 0; t < num_taps; ++t) {
+    offsets[t] = t / p->kernel_w * p->dilation_h * p->src_row +
+                 t % p->kernel_w * p->dilation_w * p->src_pixel;
+  }
+  for (int64_t line = lines * thread / team; line < lines * (thread + 1) / team; ++line) {
+    const int64_t y = line % p->out_height * p->stride_h - p->pad_top;
+    const uint8_t* src = (const uint8_t*)data[0] + line / p->out_height * p->src_image;
+    for (int64_t x = 0; x < p->out_width; x += BYOC_INTEGER_RUN) {
+      const int64_t count = byoc_min(BYOC_INTEGER_RUN, p->out_width - x);
+      for (int64_t i = 0; i < count; ++i) {
+        BYOC_NAME(find_taps)(p, src, y, (x + i) * p->stride_w - p->pad_left, offsets,
+                             (const uint8_t*)memory, taps + i * BYOC_INTEGER_TAPS);
+      }
+      for (int64_t channel = 0; channel < p->groups; channel += BYOC_PANEL) {
+        const int64_t channels = byoc_min(BYOC_PANEL, p->groups - channel);
+        const int16_t* weights =
+            (const int16_t*)data[1] + channel * byoc_integer_pairs(num_taps) * 2;
+        if (channels < BYOC_PANEL) {
+          BYOC_NAME(depthwise_run)(taps, num_taps, count, channel, 0, channels, is_signed, zeros,
+                                   weights, sums);
+        } else if (is_signed) {
+          BYOC_NAME(depthwise_run)(taps, num_taps, count, channel, 1, channels, 1, zeros, weights,
+                                   sums);
+        } else {
+          BYOC_NAME(depthwise_run)(taps, num_taps, count, channel, 1, channels, 0, zeros, weights,
+                                   sums);
+        }
+        BYOC_NAME(integer_finish)(p, sums, NULL, (line * p->out_width + x) * p->dst_pixel + channel,
+                                  count, channel, channels, data);
+      }
+    }
+  }
+}
+
+#include "byoc_integer_winograd_body.h"
+
+/* What one thread of a team does. */
+BYOC_NO_INLINE void BYOC_NAME(integer_part)(const byoc_integer_params* p, int64_t thread,
+                                            int64_t team, void* const* data, char* memory) {
+  if (byoc_is_depthwise(p->groups, p->channels, p->columns)) {
+    BYOC_NAME(integer_depthwise)(p, thread, team, data, memory);
+  } else if (p->is_winograd) {
+    BYOC_NAME(integer_winograd)(p, thread, team, data, memory);
+  } else {
+    BYOC_NAME(integer_windows)(p, thread, team, data, memory);
+  }
+}
+
+#undef BYOC_INTS
+#undef BYOC_OP
+#undef BYOC_CONVERT
+#include "byoc_vector_end.h"

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0
+   The weights of byoc_integer.h in 16 bits, made once. */
+#ifndef BYOC_INTEGER_PACK_H_
+#define BYOC_INTEGER_PACK_H_
+
+#include "byoc_integer_plan.h"
+
+static inline int16_t byoc_integer_weight(const byoc_integer_pack_params* p, const uint8_t* weights,
+                                          int64_t at) {
+  return p->is_signed ? (int16_t)(int8_t)weights[at] : (int16_t)weights[at];
+}
+
+/* Of each tap the channels of a panel, in pairs of taps, and in the order in which an instruction
+   interleaves two vectors of 16 bits: in parts of 128, the lower halves before the upper ones. */
+static inline void byoc_integer_pack_depthwise(const byoc_integer_pack_params* p,
+                                               const uint8_t* weights, int16_t* packed) {
+  const int64_t panel = byoc_integer_panel(p->isa), taps = p->kernel_h * p->kernel_w;
+  for (int64_t first = 0; first < p->groups; first += panel) {
+    for (int64_t pair = 0; pair < byoc_integer_pairs(taps); ++pair) {
+      for (int64_t half = 0; half < 2; ++half) {
+        for (int64_t i = 0; i < panel / 2; ++i) {
+          const int64_t channel = first + i / 4 * 8 + half * 4 + i % 4;
+          for (int64_t tap = 2 * pair; tap < 2 * pair + 2; ++tap) {
+            const int64_t at = channel * p->group_stride + tap / p->kernel_w * p->row_stride +
+                               tap % p->kernel_w * p->pixel_stride;
+            *packed++ =
+                (int16_t)(channel < p->groups && tap < taps ? byoc_integer_weight(p, weights, at)
+                                                            : 0);
+          }
+        }
+      }
+    }
+  }
+}
+
+/* Point (i, j) of a window g of 3 x 3 weights: 4 times what Winograd's F(2 x 2, 3 x 3) has there,
+   so that it is whole. */
+static inline int16_t byoc_integer_point(const int16_t g[9], int64_t i, int64_t j) {
+  static const int8_t kFactors[4][3] = {{2, 0, 0}, {1, 1, 1}, {1, -1, 1}, {0, 0, 2}};
+  int32_t sum = 0;
+  for (int64_t y = 0; y < 3; ++y) {
+    for (int64_t x = 0; x < 3; ++x) sum += kFactors[i][y] * g[y * 3 + x] * kFactors[j][x];
+  }
+  return (int16_t)sum;
+}
+
+/* A panel: point, pairs of channels, column, number of a pair. */
+static inline void byoc_integer_pack_tiles(const byoc_integer_pack_params* p,
+                                           const uint8_t* weights, int64_t first, int16_t* to) {
+  const int64_t panel = byoc_integer_panel(p->isa);
+  const int64_t depth = byoc_integer_tile_depth(p->isa, p->channels);
+  for (int64_t c = 0; c < depth; ++c) {
+    for (int64_t n = 0; n < panel; ++n) {
+      int16_t window[9] = {0};
+      for (int64_t t = 0; c < p->channels && first + n < p->columns && t < 9; ++t) {
+        window[t] = byoc_integer_weight(p, weights,
+                                        (first + n) * p->column_stride + c * p->channel_stride +
+                                            t / 3 * p->row_stride + t % 3 * p->pixel_stride);
+      }
+      for (int64_t point = 0; point < BYOC_INTEGER_POINTS; ++point) {
+        to[((point * depth / 2 + c / 2) * panel + n) * 2 + c % 2] =
+            byoc_integer_point(window, point / 4, point % 4);
+      }
+    }
+  }
+}
+
+/* params: byoc_integer_pack_params. data: the weights, and what is made of them: group, panel of
+   columns, pairs of the depth (rows and pixels of the window, channels), column, number of a pair.
+ */
+BYOC_FUNCTION int byoc_integer_pack(const int64_t* params, void* const* data, void* scratch,
+                                    int threads, char* error) {
+  const byoc_integer_pack_params* p = (const byoc_integer_pack_params*)params;
+  const uint8_t* weights = (const uint8_t*)data[0];
+  int16_t* packed = (int16_t*)data[1];
+  const int64_t panel = byoc_integer_panel(p->isa);
+  const int64_t depth = p->kernel_h * p->kernel_w * p->channels;
+  const int64_t pairs = byoc_integer_pairs(depth), panels = (p->columns + panel - 1) / panel;
+  (void)scratch;
+  (void)error;
+  (void)threads; /* without OpenMP */
+  if (byoc_is_depthwise(p->groups, p->channels, p->columns)) {
+    byoc_integer_pack_depthwise(p, weights, packed);
+    return BYOC_OK;
+  }
+  const int64_t tile_numbers =
+      BYOC_INTEGER_POINTS * byoc_integer_tile_depth(p->isa, p->channels) * panel;
+  BYOC_OMP(parallel for schedule(static) num_threads(threads))
+  for (int64_t b = 0; b < p->groups * panels; ++b) {
+    const int64_t group = b / panels, first = b % panels * panel;
+    int16_t* to = packed + b * pairs * 2 * panel;
+    if (p->is_winograd) {
+      byoc_integer_pack_tiles(p, weights, first, packed + b * tile_numbers);
+      continue;
+    }
+    for (int64_t k = 0; k < 2 * pairs; ++k) {
+      const int64_t c = k % p->channels, tap = k / p->channels;
+      const int64_t at = group * p->group_stride + c * p->channel_stride +
+                         tap / p->kernel_w * p->row_stride + tap % p->kernel_w * p->pixel_stride;
+      for (int64_t n = 0; n < panel; ++n) {
+        to[(k / 2 * panel + n) * 2 + k % 2] =
+            (int16_t)(k < depth && first + n < p->columns
+                          ? byoc_integer_weight(p, weights, at + (first + n) * p->column_stride)
+                          : 0);
+      }
+    }
+  }
+  return BYOC_OK;
+}
+
+#endif /* BYOC_INTEGER_PACK_H_ */

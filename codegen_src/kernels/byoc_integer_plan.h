@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+   The parameters of byoc_integer.h, and the memory that it takes. */
+#ifndef BYOC_INTEGER_PLAN_H_
+#define BYOC_INTEGER_PLAN_H_
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "byoc_isa.h"
+#include "byoc_kernel.h"
+#include "byoc_post_ops.h"
+
+/* A convolution of images with channels innermost. A product of matrices is one with windows of one
+   pixel, and a product of many matrices one with a group for each. The post-operations follow.
+   Numbers that are given when it runs stand in the data: their positions there, -1 for none. */
+typedef struct __attribute__((may_alias)) byoc_integer_params {
+  int64_t isa;                               /* byoc_isa */
+  int64_t images, groups, channels, columns; /* channels and columns: of a group */
+  int64_t height, width, out_height, out_width;
+  int64_t kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, pad_top, pad_left;
+  int64_t src_image, src_row, src_pixel, src_group; /* strides of the source */
+  int64_t dst_pixel, dst_group; /* and of the result, whose rows and images follow each other */
+  int64_t next_column;          /* between the first columns of groups: 0 if groups share them */
+  int64_t src_dtype, dst_dtype; /* byoc_dtype */
+  int64_t bias, src_scale, src_zero, weights_scale, weights_zero, dst_scale, dst_zero;
+  int64_t scales, zeros; /* of the weights: 1, or one for each column */
+  int64_t result;        /* its position in the data */
+  int64_t is_winograd; /* windows of 3 x 3 pixels, next to each other: by tiles of 2 x 2 results */
+  int64_t rows;        /* of a block: pixels, or tiles */
+  int64_t post_ops;
+  int64_t threads; /* that there is scratch memory for */
+} byoc_integer_params;
+
+/* The parameters of byoc_integer_pack: strides of the weights, which have one byte each. */
+typedef struct __attribute__((may_alias)) byoc_integer_pack_params {
+  int64_t isa;
+  int64_t groups, channels, columns, kernel_h, kernel_w;
+  int64_t group_stride, column_stride, channel_stride, row_stride, pixel_stride;
+  int64_t is_signed, is_winograd;
+} byoc_integer_pack_params;
+
+enum {
+  BYOC_INTEGER_TAPS = 64,      /* of a depthwise convolution, at most; one of them is spare */
+  BYOC_INTEGER_RUN = 8,        /* pixels of a depthwise convolution at a time */
+  BYOC_INTEGER_MOST_ROWS = 96, /* of a block */
+  BYOC_INTEGER_POINTS = 16,    /* products of a tile of 2 x 2 results */
+  BYOC_INTEGER_SLACK = 64,     /* bytes behind the numbers of a thread */
+  BYOC_INTEGER_ALONE = 1 << 16 /* multiplications that are not worth waking another thread */
+};
+
+/* Columns in a panel of packed weights, and channels of a depthwise convolution at a time. */
+static inline int64_t byoc_integer_panel(int64_t isa) { return isa == BYOC_AVX512 ? 32 : 16; }
+
+/* Pairs of neighbours along the depth; of an odd depth the last one is filled up with a zero. */
+static inline int64_t byoc_integer_pairs(int64_t depth) { return (depth + 1) / 2; }
+
+static inline int byoc_is_depthwise(int64_t groups, int64_t channels, int64_t columns) {
+  return groups > 1 && channels == 1 && columns == 1;
+}
+
+/* Channels of a tile, whole vectors. */
+static inline int64_t byoc_integer_tile_depth(int64_t isa, int64_t channels) {
+  return byoc_round_up(channels, byoc_integer_panel(isa));
+}
+
+static inline size_t byoc_integer_packed_bytes(const byoc_integer_pack_params* p) {
+  const int64_t panel = byoc_integer_panel(p->isa), area = p->kernel_h * p->kernel_w;
+  const int64_t columns = byoc_round_up(p->columns, panel);
+  if (byoc_is_depthwise(p->groups, p->channels, p->columns)) {
+    return (size_t)(byoc_round_up(p->groups, panel) * byoc_integer_pairs(area)) * 4;
+  }
+  if (p->is_winograd) {
+    return (size_t)(columns * BYOC_INTEGER_POINTS * byoc_integer_tile_depth(p->isa, p->channels)) *
+           2;
+  }
+  return (size_t)(p->groups * columns * byoc_integer_pairs(area * p->channels)) * 4;
+}
+
+/* The numbers of a pixel's window, or of a tile at one of its points, in 16 bits. */
+static inline int64_t byoc_integer_depth(const byoc_integer_params* p) {
+  return p->is_winograd ? byoc_integer_tile_depth(p->isa, p->channels)
+                        : 2 * byoc_integer_pairs(p->kernel_h * p->kernel_w * p->channels);
+}
+
+/* From the first element of a group's source to the end of the last one. */
+static inline int64_t byoc_integer_extent(const byoc_integer_params* p) {
+  return (p->images - 1) * p->src_image + (p->height - 1) * p->src_row +
+         (p->width - 1) * p->src_pixel + p->channels;
+}
+
+static inline int64_t byoc_integer_tiles(const byoc_integer_params* p) {
+  return p->images * ((p->out_height + 1) / 2) * ((p->out_width + 1) / 2);
+}
+
+/* Rows of a block that takes no more than half of the second-level cache. */
+static inline int64_t byoc_integer_block(const byoc_integer_params* p, int64_t cache_bytes) {
+  const int64_t bytes = 2 * byoc_integer_depth(p) * (p->is_winograd ? BYOC_INTEGER_POINTS : 1);
+  const int64_t rows = cache_bytes / 2 / bytes / 12 * 12;
+  return byoc_max(12, byoc_min(rows, BYOC_INTEGER_MOST_ROWS));
+}
+
+/* Of one thread: numbers in 16 bits (or a line of zero points), sums of each row, sums of a panel,
+   and those of tiles as pixels. */
+static inline int64_t byoc_integer_numbers_bytes(const byoc_integer_params* p) {
+  const int64_t points = p->is_winograd ? BYOC_INTEGER_POINTS : 1;
+  const int64_t bytes = byoc_is_depthwise(p->groups, p->channels, p->columns)
+                            ? byoc_round_up(p->groups, 64)
+                            : points * p->rows * byoc_integer_depth(p) * 2;
+  return byoc_round_up(bytes + BYOC_INTEGER_SLACK, 64);
+}
+static inline int64_t byoc_integer_thread_bytes(const byoc_integer_params* p) {
+  const int64_t panel = byoc_integer_panel(p->isa);
+  const int64_t sums = p->is_winograd ? BYOC_INTEGER_POINTS + 4 : 1;
+  return byoc_integer_numbers_bytes(p) + byoc_round_up(p->rows * 4, 64) +
+         sums * p->rows * panel * 4;
+}
+
+#endif /* BYOC_INTEGER_PLAN_H_ */
