@@ -151,7 +151,11 @@ class Case:
 
     def graphs(self) -> list[PortableGraph]:
         """The regions as the library gets them."""
-        return [lower_region(namespace(self.compiler), f, str(f.attrs["global_symbol"])) for f in self.regions]
+        options = self.options.get(self.compiler)
+        return [
+            lower_region(namespace(self.compiler), f, str(f.attrs["global_symbol"]), options=options)
+            for f in self.regions
+        ]
 
     def nodes(self) -> list[tuple[str, list[str]]]:
         """Kind and post-ops of the nodes that compute, over all regions; views and constants are left out."""

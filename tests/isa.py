@@ -7,7 +7,7 @@ import os
 
 from tvm_byoc_dnnl import _native
 
-__all__ = ["computes_in", "has_avx512", "is_exact_in_bytes", "isa", "isa_limit"]
+__all__ = ["computes_in", "has_avx512", "isa", "isa_limit", "multiplies_bytes"]
 
 _LIMIT = "ONEDNN_MAX_CPU_ISA"
 _FLOAT16 = ("avx512_core_fp16", "avx512_core_amx", "avx512_core_amx_fp16")
@@ -39,6 +39,8 @@ def computes_in(dtype: str) -> bool:
     return has_avx512() if dtype == "bfloat16" else isa() in _FLOAT16
 
 
-def is_exact_in_bytes() -> bool:
-    """Whether products of 8-bit integers are summed exactly, which needs VNNI."""
-    return isa() not in ("sse41", "avx", "avx2", "avx512_core")
+def multiplies_bytes(kind: str) -> bool:
+    """Whether there is an exact product of 8-bit integers: with VNNI oneDNN's, from AVX2 on a kernel of ours."""
+    if isa() in ("avx2", "avx512_core"):
+        return kind != "deconvolution"
+    return isa() not in ("sse41", "avx")

@@ -99,6 +99,7 @@ def compile(
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     precision: str = "float32",
     weights: str | None = None,
+    int8: str = "exact",
     target: str | tvm.target.Target = "llvm",
     policy: RegionPolicy | None = None,
     placement: Mapping[str, str] | None = None,
@@ -124,6 +125,9 @@ def compile(
     weights : str, optional
         ``"int8"`` or ``"int4"`` stores large constant weights of matrix products in groups that share a scale; what is
         computed stays float32. An option of each compiler that has it; it needs ``prepare``.
+    int8 : str
+        How a quantised model sums its products on a CPU without VNNI: ``"exact"``, or ``"saturating"``, which is
+        faster, and wrong where two neighbouring products exceed 16 bits. An option of each compiler that has it.
     target : str or Target
         TVM's target for the calls that stay with TVM.
     policy : RegionPolicy, optional
@@ -164,7 +168,7 @@ def compile(
     """
     if check_output(output) == "source":
         options = _with_source(compiler, options)
-    options = with_precision(compiler, options, precision, weights)
+    options = with_precision(compiler, options, precision, weights, int8)
     if weights is not None and not prepare:
         raise InputError(f"weights is {weights!r} and prepare is False; weights are compressed after preparing")
     mod = to_relax(model, shapes=shapes)

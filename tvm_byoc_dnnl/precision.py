@@ -1,4 +1,4 @@
-"""The arguments ``precision`` and ``weights``: short for options of the compilers that have them."""
+"""The arguments ``precision``, ``weights`` and ``int8``: short for options of the compilers that have them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .errors import InputError
 from .namespaces import compilers, namespace
 from .prepare.compression import BITS
 
-__all__ = ["PRECISIONS", "WEIGHTS", "with_precision"]
+__all__ = ["INT8", "PRECISIONS", "WEIGHTS", "with_precision"]
 
 Options = Mapping[str, Mapping[str, Any]]
 
@@ -17,6 +17,8 @@ Options = Mapping[str, Mapping[str, Any]]
 PRECISIONS = ("float32", "bfloat16", "auto")
 #: the dtypes of compressed weights
 WEIGHTS = tuple(BITS)
+#: sums of 8-bit products: always exact, or as fast as the CPU can, which may saturate at 16 bits
+INT8 = ("exact", "saturating")
 
 
 def with_precision(
@@ -24,19 +26,25 @@ def with_precision(
     options: Options | None,
     precision: str = "float32",
     weights: str | None = None,
+    int8: str = INT8[0],
 ) -> Options:
-    """``options`` with these two for each compiler that has them.
+    """``options`` with these for each compiler that has them.
 
     Raises
     ------
     InputError
         If a value is unknown, or none of the compilers has the option.
     """
-    _check("precision", precision, PRECISIONS)
-    wanted = {} if precision == PRECISIONS[0] else {"precision": precision}
-    if weights is not None:
-        _check("weights", weights, (None, *WEIGHTS))
-        wanted["weights"] = weights
+    wanted = {}
+    for option, value, allowed in (
+        ("precision", precision, PRECISIONS),
+        ("weights", weights, (None, *WEIGHTS)),
+        ("int8", int8, INT8),
+    ):
+        if value not in allowed:
+            raise InputError(f"{option} is {value!r}; expected one of {', '.join(map(repr, allowed))}")
+        if value != allowed[0]:
+            wanted[option] = value
     result = {name: dict(values) if isinstance(values, Mapping) else values for name, values in (options or {}).items()}
     names = [compiler] if isinstance(compiler, str) else list(compiler or compilers())
     for option, value in wanted.items():
@@ -49,8 +57,3 @@ def with_precision(
         for name in able:
             result[name] = {**result.get(name, {}), option: value}
     return result
-
-
-def _check(name: str, value: Any, allowed: Sequence[Any]) -> None:
-    if value not in allowed:
-        raise InputError(f"{name} is {value!r}; expected one of {', '.join(map(repr, allowed))}")

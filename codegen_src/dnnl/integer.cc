@@ -311,8 +311,8 @@ std::optional<Candidate> OfferForm(const Candidate& primitive, const Lowering& v
   packing.bytes = static_cast<int64_t>(byoc_integer_packed_bytes(&pack));
   call.packing = std::move(packing);
 
-  Candidate candidate{op, {}, is_winograd ? "integer_winograd" : "integer", std::move(call), {}};
-  candidate.impl += *isa == BYOC_AVX512 ? ":avx512_core" : ":avx2";
+  Candidate candidate{
+      op, {}, KernelImpl(is_winograd ? "integer_winograd" : "integer", p.isa), std::move(call), {}};
   candidate.work = WorkOf(p);
   return candidate;
 }

@@ -37,14 +37,6 @@ constexpr PostOpRow kPostOps[] = {
     {Algorithm::binary_min, BYOC_MIN},
 };
 
-std::optional<byoc_post_op_kind> KindOf(const PostOpDesc& op) {
-  if (op.kind == PostOpDesc::Kind::kSum) return BYOC_ADD;
-  for (const PostOpRow& row : kPostOps) {
-    if (row.alg == op.alg) return row.kind;
-  }
-  return std::nullopt;
-}
-
 /// A post-op as the kernel knows it, but for the number of its operand; `md`: of the operand.
 std::optional<byoc_post_op> Describe(const PostOpDesc& op, const MemoryDesc& md,
                                      const MemoryDesc& dst, int64_t lanes) {
@@ -52,7 +44,7 @@ std::optional<byoc_post_op> Describe(const PostOpDesc& op, const MemoryDesc& md,
   result.alpha = op.alpha;
   result.beta = op.beta;
   result.operand = -1;
-  std::optional<byoc_post_op_kind> kind = KindOf(op);
+  std::optional<byoc_post_op_kind> kind = KernelPostOp(op);
   if (!kind) return std::nullopt;
   result.kind = *kind;
   if (op.kind == PostOpDesc::Kind::kEltwise) return result;
@@ -76,6 +68,14 @@ std::optional<byoc_post_op> Describe(const PostOpDesc& op, const MemoryDesc& md,
 }
 
 }  // namespace
+
+std::optional<byoc_post_op_kind> KernelPostOp(const PostOpDesc& op) {
+  if (op.kind == PostOpDesc::Kind::kSum) return BYOC_ADD;
+  for (const PostOpRow& row : kPostOps) {
+    if (row.alg == op.alg) return row.kind;
+  }
+  return std::nullopt;
+}
 
 std::optional<byoc_isa> KernelIsa() {
   const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());

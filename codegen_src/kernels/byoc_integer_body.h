@@ -6,11 +6,11 @@
 #ifdef BYOC_SIMD_AVX512
 #define BYOC_INTS __m512i
 #define BYOC_OP(name) _mm512_##name
-#define BYOC_CONVERT(name, x) _mm512_maskz_##name(0xffff, x) /* GCC warns of the others */
+#define BYOC_CONVERT(name, ...) _mm512_maskz_##name(0xffff, __VA_ARGS__) /* GCC warns of others */
 #else
 #define BYOC_INTS __m256i
 #define BYOC_OP(name) _mm256_##name
-#define BYOC_CONVERT(name, x) _mm256_##name(x)
+#define BYOC_CONVERT(name, ...) _mm256_##name(__VA_ARGS__)
 #endif
 
 BYOC_INLINE BYOC_INTS BYOC_NAME(load_ints)(const void* p) {

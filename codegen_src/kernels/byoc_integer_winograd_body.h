@@ -68,8 +68,8 @@ BYOC_INLINE void BYOC_NAME(integer_pixels)(const int32_t* points, int64_t apart,
         int32_t* at = to + i * line + 2 * m * BYOC_PANEL + n;
         const BYOC_INTS left = BYOC_OP(add_epi32)(BYOC_OP(add_epi32)(r[0], r[1]), r[2]);
         const BYOC_INTS right = BYOC_OP(sub_epi32)(BYOC_OP(sub_epi32)(r[1], r[2]), r[3]);
-        BYOC_NAME(store_ints)(at, BYOC_OP(srai_epi32)(left, 2));
-        BYOC_NAME(store_ints)(at + BYOC_PANEL, BYOC_OP(srai_epi32)(right, 2));
+        BYOC_NAME(store_ints)(at, BYOC_CONVERT(srai_epi32, left, 2));
+        BYOC_NAME(store_ints)(at + BYOC_PANEL, BYOC_CONVERT(srai_epi32, right, 2));
       }
     }
   }

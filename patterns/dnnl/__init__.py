@@ -19,6 +19,7 @@ from . import (
     norm,
     pool,
     quantize,
+    quantized,
     reduce,
     resize,
     shape,
@@ -46,6 +47,7 @@ __all__ = [
     "norm",
     "pool",
     "quantize",
+    "quantized",
     "reduce",
     "resize",
     "shape",
@@ -54,7 +56,14 @@ __all__ = [
     "unsupported",
 ]
 
-_OPTIONS = {FINITE_MATH: False, KEEP_NAN: False, **conv.OPTIONS, **compressed.OPTIONS, **bfloat16.OPTIONS}
+_OPTIONS = {
+    FINITE_MATH: False,
+    KEEP_NAN: False,
+    **conv.OPTIONS,
+    **compressed.OPTIONS,
+    **bfloat16.OPTIONS,
+    **quantized.OPTIONS,
+}
 
 register_namespace(
     "dnnl",

@@ -10,16 +10,25 @@ are fused as they are in float32. Steps that only move elements, or take the lar
 
 from __future__ import annotations
 
+from ...errors import InputError
 from ...lower.graph import PortableGraph
 from .quantize import is_quantize
 from .quantized_links import PRODUCTS, Links
 from .quantized_sums import change_scale, join_product, read_sum
 
-__all__ = ["read_integers", "write_integers"]
+__all__ = ["OPTIONS", "read_integers", "write_integers"]
+
+#: option → default: how sums of 8-bit products are computed on a CPU without VNNI
+OPTIONS = {"int8": "exact"}
+_INT8 = ("exact", "saturating")
 
 
 def read_integers(graph: PortableGraph) -> None:
     """Let movements, pooling and products read the integers that are dequantised for them."""
+    wanted = str(graph.options.get("int8", OPTIONS["int8"]))
+    if wanted not in _INT8:
+        raise InputError(f"the option int8 is {wanted!r}; expected {', '.join(_INT8)}")
+    may_saturate = wanted == "saturating"
     links = Links(graph)
     for node in reversed(list(graph.nodes)):
         links.raise_quantize(node)
@@ -35,6 +44,8 @@ def read_integers(graph: PortableGraph) -> None:
         if node.kind in PRODUCTS:
             why = links.read_product(node)
             node.apart = why and f"in float32: {why}"
+            if (node.is_scaled and may_saturate) or links.has_small_weights(node):
+                node.attrs = {**node.attrs, "alg": "saturating"}
     graph.prune()
 
 
@@ -44,6 +55,8 @@ def write_integers(graph: PortableGraph) -> None:
     for node in list(graph.nodes):
         if is_quantize(node):
             node.apart = links.write_product(node)
+        elif node in graph.nodes:
+            links.write_sum(node)
     graph.prune()
     links = Links(graph)
     for node in list(graph.nodes):

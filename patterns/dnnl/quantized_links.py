@@ -17,6 +17,8 @@ __all__ = ["PRODUCTS", "RANGES", "Links"]
 PRODUCTS = ("convolution", "deconvolution", "matmul")
 #: kinds that give each element of the result some element of the source
 _MOVERS = (*VIEWS, "slice", "shuffle", "gather", "concat")
+#: the largest magnitude of weights of which two neighbours times 255 fit in 16 bits
+_SMALL = 64
 RANGES = {"int8": (-128, 127), "uint8": (0, 255)}
 
 
@@ -244,9 +246,9 @@ class Links:
         (source, before), (weights, over) = found
         assert source is not None
         assert weights is not None
-        if self.dtype(source.inputs[0]) not in RANGES or self.dtype(weights.inputs[0]) != "int8":
+        if not {self.dtype(source.inputs[0]), self.dtype(weights.inputs[0])} <= {*RANGES}:
             types = f"{self.dtype(source.inputs[0])} and {self.dtype(weights.inputs[0])}"
-            return f"oneDNN multiplies int8 or uint8 with int8, not {types}"
+            return f"products on integers take int8 and uint8, not {types}"
         if source.scalings[0].axis is not None:
             return "the source has a scale or a zero point for each channel"
         scaling = weights.scalings[0]
@@ -255,17 +257,22 @@ class Links:
         channels = len(self.graph.tensors[node.inputs[1]].shape) - 1 if node.kind == "matmul" else groups
         if scaling.axis is not None and axis != channels:
             return f"the scales of the weights extend along axis {axis}, not along the channels of the result"
-        if scaling.zero_point is not None:
-            if node.kind != "matmul":
-                return "the weights have a zero point"
-            if scaling.axis is not None:
-                return "the weights have a zero point for each channel"
         integers = (self._seen(source.inputs[0], before, node), self._seen(weights.inputs[0], over, node))
         self.nodes.rewire(node, (*integers, *node.inputs[2:]))
         self.nodes.rescale(node, {0: source.scalings[0], 1: replace(scaling, axis=axis)})
         node.source = [*source.source, *weights.source, *node.source]
         node.calls = [*source.calls, *weights.calls, *node.calls]
         return ""
+
+    def has_small_weights(self, node: Node) -> bool:
+        """Whether no two of its weights, times the largest uint8, exceed 16 bits: then vpmaddubsw is exact."""
+        if 1 not in node.scalings or self.dtype(node.inputs[0]) != "uint8":
+            return False
+        tensor = node.inputs[1]
+        while (view := self.nodes.producer(tensor)) is not None and view.kind in VIEWS:
+            tensor = view.inputs[0]
+        known = self.graph.value_of(tensor)
+        return known is not None and int(np.abs(known.astype("int16")).max(initial=0)) <= _SMALL
 
     def _behind_views(self, tensor: int) -> tuple[Node | None, list[Node]]:
         """The conversion behind reshapes and permutations of an operand, and these in order."""
@@ -298,6 +305,28 @@ class Links:
             shape = self.graph.tensors[view.outputs[0]].shape
             tensor = self.graph.insert(view.kind, [tensor], shape, self.dtype(tensor), before, **view.attrs).outputs[0]
         return tensor
+
+    def write_sum(self, node: Node) -> None:
+        """Let a product without scales write the whole numbers themselves, which are float32 in between otherwise."""
+        product = self.nodes.producer(node.inputs[0]) if node.kind == "reorder" and not node.is_scaled else None
+        if product is None or product.kind not in PRODUCTS or 1 not in product.scalings or node.post_ops:
+            return
+        has_unit = all((scale := self.scale(s)) is not None and (scale == 1).all() for s in product.scalings.values())
+        is_alone = self.only_reader(node.inputs[0]) is node and len(product.inputs) == 2 and not product.post_ops
+        if self.dtype(node.outputs[0]) != "int32" or product.result_scaling is not None or not has_unit or not is_alone:
+            return
+        reader = self.only_reader(node.outputs[0])
+        self.nodes.remove(node)
+        product.stands_for(node)
+        is_plain = reader is not None and reader.kind == "reorder" and not reader.is_scaled and not reader.post_ops
+        if reader is not None and is_plain and self.dtype(reader.outputs[0]) == "float32":  # which the product writes
+            self.nodes.remove(reader)
+            self.nodes.rewire(product, outputs=reader.outputs)
+            product.stands_for(reader)
+            return
+        points = {place: Scaling(None, s.zero_point, s.axis) for place, s in product.scalings.items()}
+        self.nodes.rewire(product, outputs=node.outputs)
+        self.nodes.rescale(product, {place: s for place, s in points.items() if s.tensors})
 
     def write_product(self, quantize: Node) -> str:
         """Let the product in front of a conversion write the integers; else the reason why it stays apart."""

@@ -241,10 +241,21 @@ TEST(depthwise) {
   }
 }
 
+TEST(tiles_of_as_many_channels_as_sums_can_hold) {
+  Case c;
+  c.winograd = true;
+  c.channels = 900;
+  c.columns = 3;
+  c.height = c.width = 3;
+  c.kernel = 3;
+  c.pad = 1;
+  CheckAll(c);
+}
+
 TEST(tiles) {
-  for (int64_t channels : {1, 15, 16, 17, 33, 64, 900}) {
+  for (int64_t channels : {1, 16, 17, 33, 64}) {
     for (int64_t columns : {1, 16, 33}) {
-      for (int64_t width : {1, 2, 5, 12}) {
+      for (int64_t width : {1, 2, 5}) {
         Case c;
         c.winograd = true;
         c.images = 2;
@@ -262,4 +273,3 @@ TEST(tiles) {
 }
 
 }  // namespace
-

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -72,3 +77,95 @@ def test_products_are_on_integers_and_the_drift_is_bounded(form):
         assert got @ want >= 0.999 * np.linalg.norm(got) * np.linalg.norm(want)
         same += got.argmax() == want.argmax()
     assert same >= 19
+
+
+def graphs_of(model):
+    passes = tvm.transform.Sequential([byoc.AnnotateExternalCompiler("dnnl"), byoc.PartitionGraph()])
+    functions = passes(to_relax(model)).functions.values()
+    return [lower_region(namespace("dnnl"), f, "region") for f in functions if codegen_of(f)]
+
+
+def products_of(graphs):
+    return [
+        (n.kind, *(g.tensors[t].dtype for t in (*n.inputs[:2], *n.outputs)))
+        for g in graphs
+        for n in g.nodes
+        if n.kind in _PRODUCTS
+    ]
+
+
+@pytest.mark.parametrize("weights", ["int8", "uint8"])
+@pytest.mark.parametrize("kind", ["MatMulInteger", "ConvInteger"])
+def test_dynamic_quantisation_multiplies_integers(kind, weights):
+    """Scale and zero point of the source are known when the model runs; the weights have a zero point as well."""
+    rng = np.random.default_rng(3)
+    is_conv = kind == "ConvInteger"
+    shape, of_weights = ((1, 5, 9, 9), (12, 5, 3, 3)) if is_conv else ((7, 33), (33, 12))
+    limits = np.iinfo(weights)
+    w = rng.integers(limits.min, limits.max, of_weights, weights, endpoint=True)
+    zero = np.array(3 if weights == "int8" else 131, weights)
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+        helper.make_node(kind, ["q", "w", "z", "wz"], ["whole"]),
+        helper.make_node("Cast", ["whole"], ["real"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Mul", ["real", "s"], ["y"]),
+    ]
+    result = (1, 12, 7, 7) if is_conv else (7, 12)
+    info = helper.make_tensor_value_info
+    made = [numpy_helper.from_array(w, "w"), numpy_helper.from_array(zero, "wz")]
+    graph = helper.make_graph(nodes, "g", [info("x", 1, shape)], [info("y", 1, result)], made)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    expected = ("convolution" if is_conv else "matmul", "uint8", weights, "float32")
+    assert products_of(graphs_of(model)) == [expected]
+    x = rng.standard_normal(shape).astype("float32")
+    parts = [info("q", 2, shape), info("s", 1, []), info("z", 2, [])]
+    first = helper.make_graph(nodes[:1], "g", [info("x", 1, shape)], parts)
+    q, s, z = ort_run(helper.make_model(first, opset_imports=model.opset_import, ir_version=8), {"x": x})
+    got = np.asarray(byoc.Runner(byoc.compile(model))(x))
+    whole = q.astype("int64") - int(z), w.astype("int64") - int(zero)
+    if is_conv:
+        seen = np.lib.stride_tricks.sliding_window_view(whole[0], (3, 3), (2, 3))
+        wanted = np.einsum("nihwyx,oiyx->nohw", seen, whole[1]) * float(s)
+    else:
+        wanted = whole[0] @ whole[1] * float(s)
+    np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=float(s) * 1e-3)
+
+
+_WITHOUT_VNNI = """
+from dataclasses import replace
+import numpy as np
+from tests.patterns.dnnl.test_quantized import link, within_a_step
+from tvm_byoc_dnnl.patterns.dnnl.native import describe
+
+def product(case):
+    (graph,) = case.graphs()
+    names = describe(graph).implementations
+    return next(name for node, name in zip(graph.nodes, names, strict=True) if node.kind == "convolution")
+
+source = (1, 33, 9, 9)
+worst = [link(source, (40, 33, k, k), pad=k // 2, worst=True, source=s) for k in (1, 3) for s in ("uint8", "int8")]
+worst.append(link((1, 40, 9, 9), (40, 1, 3, 3), pad=1, worst=True, groups=40))
+for case in worst:
+    assert product(case).startswith("integer"), product(case)
+    within_a_step(case)
+
+case = link((1, 64, 9, 9), (32, 64, 1, 1), worst=True)
+within_a_step(case)
+fast = replace(case, options={"dnnl": {"int8": "saturating"}})
+wanted = case.reference(*[a.astype("float64") for a in case.arrays])
+off = np.abs(fast.run()[0].astype("float64") - wanted)
+assert not product(fast).startswith("integer"), product(fast)
+assert off.max() > 1, "it does not saturate: then there is nothing to trade"
+
+small = link(source, (40, 33, 1, 1), worst=True, most=64)
+within_a_step(small)
+assert small.graphs()[0].nodes[-1].attrs["alg"] == "saturating"
+"""
+
+
+def test_sums_are_exact_without_vnni_unless_the_user_says_otherwise():
+    """On AVX2, in a process of its own, since oneDNN reads the limit once."""
+    env = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", _WITHOUT_VNNI], env=env, cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

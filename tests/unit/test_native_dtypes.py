@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.isa import computes_in, is_exact_in_bytes
+from tests.isa import computes_in, multiplies_bytes
 from tests.unit.graph_reference import GraphBuilder
 from tests.unit.test_native_kinds import check, probe, window
 
@@ -102,7 +102,7 @@ def is_computed(dtype: str, kind: str) -> bool:
         return True
     if dtype in ("bfloat16", "float16"):
         return computes_in(dtype)
-    return is_exact_in_bytes() or kind not in ("convolution", "deconvolution", "matmul")
+    return multiplies_bytes(kind) or kind not in ("convolution", "deconvolution", "matmul")
 
 
 def check_or_refusal(dtype: str, case: Any, tolerance: float) -> None:
@@ -148,8 +148,8 @@ def test_the_largest_bytes_do_not_saturate(value, weight, kind, shapes, out, att
     x, w = g.input(shapes[0]), g.constant(np.full(shapes[1], weight, "float32"))
     ids = [g.node("reorder", [x], shapes[0], dtype), g.node("reorder", [w], shapes[1], "int8")]
     g.outputs = [g.node(kind, ids, out, **attrs)]
-    assert probe(g)["ok"] == is_exact_in_bytes()
-    if is_exact_in_bytes():
+    assert probe(g)["ok"] == multiplies_bytes(kind)
+    if multiplies_bytes(kind):
         check(g, [np.full(shapes[0], number, "float32")], tolerance=0)
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
+from ..api import DEFAULT_COMPILER
 from ..errors import InputError
 from ..files import written
+from ..precision import INT8, PRECISIONS
 from ..target_options import parse_option
 from .common import (
     EXISTING_FILE,
@@ -31,6 +34,9 @@ from .common import (
 )
 
 __all__ = ["bench", "compile", "emit", "read_arrays", "run"]
+
+#: how far results may be from the reference's with fewer digits, as a share of the largest
+_TOLERANCE = 5e-2
 
 
 def _options(_context: click.Context, _parameter: click.Parameter, values: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -93,6 +99,7 @@ def compile(
 
 @click.command(short_help="Write a model as a C program without TVM and Python.")
 @model_options
+@precision_options
 @click.option("-o", "--output", type=NEW_FOLDER, required=True, help="The folder to write; made if it does not exist.")
 def emit(build: Build, output: Path) -> None:
     """Write MODEL as a C program without TVM and Python, with its weights and a CMakeLists.txt.
@@ -106,13 +113,15 @@ def emit(build: Build, output: Path) -> None:
     """
     from .. import api
     from ..frontend import to_relax
+    from ..precision import with_precision
     from ..standalone import emit as write
 
     check_folder(output)
     model, settings = build.model, build.settings
     with progress(f"partitioning {model.name}") as show:
         mod = to_relax(model.load(), shapes=settings["shapes"])
-        mod = api.partition(mod, build.compiler, policy=settings["policy"])
+        options = with_precision(build.compiler, None, settings["precision"], settings["weights"], settings["int8"])
+        mod = api.partition(mod, build.compiler, policy=settings["policy"], options=options)
         show(f"writing {output}")
         files = write(mod, output)
     say(f"{model.name}: {', '.join(file.name for file in files)}")
@@ -202,10 +211,19 @@ def read_arrays(path: Path) -> dict[str, Any]:
 @click.option("--peers", default="onnxruntime", show_default=True, help="Engines to compare with, separated by commas.")
 @click.option("--threads", type=click.IntRange(1), help="Threads of each engine.  [default: all cores]")
 @SHAPE
+@precision_options
 @click.option("--rounds", type=click.IntRange(1), default=20, show_default=True, help="Turns of each engine.")
 @click.option("--json", "json_file", metavar="FILE", help="Write every sample to FILE; - is standard output.")
 def bench(
-    models: Sequence[str], peers: str, threads: int | None, shapes: Shapes, rounds: int, json_file: str | None
+    models: Sequence[str],
+    peers: str,
+    threads: int | None,
+    shapes: Shapes,
+    precision: str,
+    weights: str | None,
+    int8: str,
+    rounds: int,
+    json_file: str | None,
 ) -> int:
     """Measure each MODEL beside other engines, each in a process of its own, in turns.
 
@@ -213,14 +231,21 @@ def bench(
       tvm-byoc bench model.onnx
       tvm-byoc bench model.onnx --shape input=1,3,224,224
       tvm-byoc bench model.onnx --peers onnxruntime,openvino,tvm --json result.json
+      tvm-byoc bench model.onnx --precision bfloat16 --peers openvino-bf16
 
-    A MODEL is an .onnx file, or the name of a network inside the onnx package, such as resnet50. Peers that are not
-    installed are left out with a note.
+    The settings of precision are this package's; peers named -bf16 compute in bfloat16. A MODEL is an .onnx file, or
+    the name of a network inside the onnx package, such as resnet50. Peers that are not installed are left out with a
+    note.
     """
+    from ..precision import with_precision
     from ..testing.bench import Settings, choose_engines, find_model
     from ..testing.bench import run as measure
 
     found = [find_model(name) for name in models]
     engines = choose_engines(["byoc", *(p.strip() for p in peers.split(",") if p.strip())])
+    with_precision(DEFAULT_COMPILER, None, precision, weights, int8)  # refuses what it does not know
+    own = {"precision": precision, "weights": weights, "int8": int8}
+    if own != {"precision": PRECISIONS[0], "weights": None, "int8": INT8[0]}:
+        engines["byoc"] = replace(engines["byoc"], options=own, tolerance=_TOLERANCE)
     settings = Settings(rounds=rounds) if threads is None else Settings(rounds=rounds, threads=threads)
     return int(any(c.failures for c in measure(found, engines, settings, json_file=json_file, shapes=shapes)))

@@ -104,6 +104,7 @@ def verify(build: Build, inputs: Path | None, tolerance: float | None, json_file
 
 @click.command(short_help="Find by measurement which compiler should get which call.")
 @model_options
+@precision_options
 @click.option("--database", type=NEW_FILE, required=True, help="The file of times; made, or extended.")
 @click.option(
     "--budget", type=click.FloatRange(min=0, min_open=True), default=120.0, show_default=True, metavar="SECONDS",
@@ -118,15 +119,22 @@ def tune(build: Build, database: Path, budget: float) -> None:
       tvm-byoc tune model.onnx --compiler acme,other --database times.jsonl
       tvm-byoc compile model.onnx --compiler acme,other --database times.jsonl -o model.so
     """
+    from ..precision import with_precision
     from ..tuning.tune import tune as search
 
     if build.settings["policy"] is not None:
         raise InputError("tune decides for itself what is worth a region; leave out --exclude, --force, --max-regions")
     check_folder(database)
     with progress(f"partitioning {build.model.name}") as show:
-        shapes = build.settings["shapes"]
+        settings = build.settings
         found = search(
-            build.model.load(), build.compiler, budget_s=budget, database=database, shapes=shapes, progress=show
+            build.model.load(),
+            build.compiler,
+            budget_s=budget,
+            database=database,
+            shapes=settings["shapes"],
+            options=with_precision(build.compiler, None, settings["precision"], settings["weights"], settings["int8"]),
+            progress=show,
         )
     for name, calls in sorted(Counter(found.values()).items(), key=lambda item: -item[1]):
         click.echo(f"{name:12s} {calls} calls")

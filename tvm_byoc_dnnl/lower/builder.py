@@ -180,7 +180,8 @@ class GraphBuilder:
         if expr not in self._constants:
             name = self._names[expr] if self._names is not None else f"const_{len(self._constants)}"
             value = self._tensor(dtype_of(expr.ty), self.shape_of(expr.ty), name, expr)
-            known = constant_numpy(expr) if value.ndim <= 1 else None
+            is_known = value.ndim <= 1 or value.dtype == "int8"  # quantised weights: passes look at them
+            known = constant_numpy(expr) if is_known else None
             self.graph.constants.append(Constant(value.id, name, value=known))
             self._constants[expr] = value
         return self._constants[expr]

@@ -193,7 +193,7 @@ class PortableGraph:
         return known
 
     def value_of(self, tensor: int) -> np.ndarray | None:
-        """The value of a scalar or vector that is known already, seen through reshapes and conversions."""
+        """The value of a scalar, vector or 8-bit weights that is known, seen through reshapes and conversions."""
         while (node := self.nodes.producer(tensor)) is not None:
             if node.kind not in ("reshape", "reorder") or node.is_scaled:
                 return None

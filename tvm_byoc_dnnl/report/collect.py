@@ -45,6 +45,7 @@ def explain(
     placement: Mapping[str, str] | None = None,
     precision: str = "float32",
     weights: str | None = None,
+    int8: str = "exact",
     options: Mapping[str, Mapping[str, Any]] | None = None,
     output: str = "module",
     database: str | PathLike[str] | None = None,
@@ -65,7 +66,7 @@ def explain(
         Decides which regions are worth a call; by default each namespace's policy. No effect on a partitioned module.
     placement : mapping of str to str, optional
         Call → compiler, as in `compile`. No effect on an annotated module.
-    precision, weights, options
+    precision, weights, int8, options
         As in `compile`. No effect on an annotated module.
     output : str
         With ``"source"``, say also which regions would stay modules, and why.
@@ -97,7 +98,7 @@ def explain(
     times = None
     if not any(codegen_of(f) for f in mod.functions.values()):
         is_annotated = any(composite_of(f) for f in mod.functions.values())
-        mod = with_options(mod, with_precision(compiler, options, precision, weights))
+        mod = with_options(mod, with_precision(compiler, options, precision, weights, int8))
         if is_annotated:
             mod = PartitionGraph(policy=policy)(mod)
         else:

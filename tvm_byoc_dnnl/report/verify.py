@@ -78,8 +78,8 @@ class Verification:
     regions : list of RegionGap
         In the order in which they are called.
     from_float32 : float or None
-        How far the model's outputs are from those in float32, as a gap, where ``precision`` or ``weights`` was given:
-        the price of these two, for which `ok` does not ask.
+        How far the model's outputs are from those of the default settings, as a gap, where ``precision``,
+        ``weights`` or ``int8`` was given: the price of these, for which `ok` does not ask.
     """
 
     tolerance: float | None
@@ -134,6 +134,7 @@ def verify(
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     precision: str = "float32",
     weights: str | None = None,
+    int8: str = "exact",
     tolerance: float | None = None,
     policy: RegionPolicy | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
@@ -146,7 +147,7 @@ def verify(
         The model, partitioned already or not.
     inputs : mapping or sequence, optional
         Inputs by name or in order; random ones where the model's shapes are all fixed.
-    compiler, shapes, precision, weights, policy, options
+    compiler, shapes, precision, weights, int8, policy, options
         As in `compile`.
     tolerance : float, optional
         Largest gap that is accepted. By default that of the result's dtype in `comparison.TOLERANCES`, and what
@@ -157,7 +158,7 @@ def verify(
     Verification
     """
     mod = imported = to_relax(model, shapes=shapes)
-    chosen = with_precision(compiler, options, precision, weights)
+    chosen = with_precision(compiler, options, precision, weights, int8)
     if not any(codegen_of(f) for f in mod.functions.values()):
         mod = partition(mod, compiler, policy=policy, options=chosen)
     mod = settle_regions(mod)

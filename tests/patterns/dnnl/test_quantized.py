@@ -17,9 +17,9 @@ def number(value, dtype="float32"):
     return const(values=np.asarray(value), dtype=dtype)
 
 
-def whole(*shape, dtype="int8", make=const, worst=False, seed=0):
-    """Bytes, up to the ends of their range or only these."""
-    low, high = RANGES[dtype]
+def whole(*shape, dtype="int8", make=const, worst=False, seed=0, most=255):
+    """Bytes, up to the ends of their range or only these; of magnitudes up to ``most``."""
+    low, high = np.clip(RANGES[dtype], -most, most)
     rng = np.random.default_rng(sum(shape) + seed)
     values = rng.choice([low, high, high], shape) if worst else rng.integers(low, high + 1, shape)
     return make(values=values, dtype=dtype)
@@ -55,7 +55,9 @@ def convolved(x, w, stride=1, pad=0, groups=1):
     return np.concatenate(sums, 1)
 
 
-def link(shape, weights, source="uint8", zero=7, result="uint8", per_channel=True, worst=False, act="relu", **attrs):
+def link(
+    shape, weights, source="uint8", zero=7, result="uint8", per_channel=True, worst=False, act="relu", most=255, **attrs
+):
     """dequantize → conv2d → + bias → relu → quantize."""
     stride, pad, groups = (attrs.get(k, d) for k, d in (("stride", 1), ("pad", 0), ("groups", 1)))
     channels = weights[0]
@@ -84,7 +86,7 @@ def link(shape, weights, source="uint8", zero=7, result="uint8", per_channel=Tru
         whole(*shape, dtype=source, make=data, worst=worst),
         number(SCALE),
         number(zero, source),
-        whole(*weights, worst=worst, seed=3),
+        whole(*weights, worst=worst, seed=3, most=most),
         number(scales),
         number(np.zeros(scales.shape), "int8"),
         const(1, channels, 1, 1),
@@ -299,7 +301,6 @@ def broken(change):
         ("float_source", "the source of the convolution are no dequantised integers"),
         ("float_weights", "the weights of the convolution are no dequantised integers"),
         ("axis", "extend along axis 1, not along the channels of the result"),
-        ("zero_point", "the weights have a zero point"),
         ("channels", "the source has a scale or a zero point for each channel"),
         ("readers", "the real result of convolution is read elsewhere too"),
     ],
