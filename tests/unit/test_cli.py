@@ -245,7 +245,7 @@ def test_the_page_names_every_command_and_only_options_that_exist():
     assert {word for title in sections for word in title.split()} >= set(cli.cli.commands)
     known = {o for c in cli.cli.commands.values() for p in c.params for o in p.opts if o.startswith("--")}
     known.add("--help")
-    named = set(re.findall(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*", page))
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9]*(?:-[a-z]+)*", page))
     assert named == known
 
 
