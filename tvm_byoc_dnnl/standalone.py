@@ -12,7 +12,7 @@ from tvm import relax
 
 from ._compat import constant_numpy, is_constant
 from .codegen.region import lower_region, with_checksums
-from .errors import UnsupportedError
+from .errors import InputError, UnsupportedError
 from .files import written_folder
 from .lower.graph import PortableGraph
 from .namespace import Namespace, Standalone
@@ -43,6 +43,8 @@ def emit(mod: tvm.IRModule, out_dir: str | PathLike[str]) -> list[Path]:
 
     Raises
     ------
+    InputError
+        If ``mod`` is no IRModule.
     UnsupportedError
         If ``main`` is more than one call of one region, has symbolic shapes, or works in a layout that cannot be
         said in source.
@@ -68,6 +70,8 @@ def emit(mod: tvm.IRModule, out_dir: str | PathLike[str]) -> list[Path]:
 
 def _only_region(mod: tvm.IRModule) -> tuple[relax.Function, Any, relax.Function]:
     """``main``, its only call, and the region that this calls."""
+    if not isinstance(mod, tvm.IRModule):
+        raise InputError(f"mod is a {type(mod).__name__}, expected an IRModule as `partition` returns it")
     main = next((f for gv, f in mod.functions.items() if gv.name_hint == "main"), None)
     if not isinstance(main, relax.Function):
         raise UnsupportedError(f"the module has no Relax function `main`: {_NEEDS}. Partition the model first")

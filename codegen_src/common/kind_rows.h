@@ -10,8 +10,7 @@ KIND(Convolution, "convolution", 2, 3, "strides dilations pad_begin pad_end alg?
      "auto direct saturating winograd_2x2", { CheckWindows<WindowOut>(c, 0); })
 
 KIND(Deconvolution, "deconvolution", 2, 3, "strides dilations pad_begin pad_end alg?",
-     "auto saturating",
-     { CheckWindows<TransposedOut>(c, -kMaxAttr); })
+     "auto saturating", { CheckWindows<TransposedOut>(c, -kMaxAttr); })
 
 KIND(Matmul, "matmul", 2, 3, "alg?", "auto saturating", {
   const Dims& src = c.In(0);

@@ -166,6 +166,8 @@ def test_what_is_no_single_region_is_refused(tmp_path):
         byoc.emit(case.partitioned, tmp_path / "none")
     with pytest.raises(byoc.UnsupportedError, match="0 calls of regions"):
         byoc.emit(case.module, tmp_path / "none")
+    with pytest.raises(byoc.InputError, match="mod is a str, expected an IRModule"):
+        byoc.emit("model.onnx", tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
 
