@@ -67,9 +67,9 @@ bool MultipliesBytes(const Candidate& candidate) {
 
 std::string FamilyOf(const Candidate& candidate) {
   if (candidate.call) return candidate.call->kernel->name;
+  if (candidate.op.kind == PrimitiveKind::undef) return candidate.impl;  // of several primitives
   if (candidate.work.products > 0 && MultipliesBytes(candidate)) return "bytes";
   if (candidate.op.kind == PrimitiveKind::matmul) return FamilyOfMatmul(candidate);
-  if (candidate.op.kind == PrimitiveKind::undef) return candidate.impl;  // of several primitives
   return candidate.op.kind == PrimitiveKind::convolution ? "convolution" : "";
 }
 

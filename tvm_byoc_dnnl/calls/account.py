@@ -106,11 +106,8 @@ def _onnx_nodes(mod: tvm.IRModule) -> dict[tuple[str, str], str]:
 
 
 def _onnx_node(call: CallReport, nodes: Mapping[tuple[str, str], str]) -> str | None:
-    """The node of a call; the variables that passes add are named after the one that they belong to.
-
-    Unknown in the further calls of a region: equal regions share one function, which has the names of its first call.
-    """
-    name = "" if call.use else call.name
+    """The node of a call; the variables that passes add are named after the one that they belong to."""
+    name = call.name
     while name and (call.function, name) not in nodes:
         name = name.rpartition("_")[0]
     return nodes.get((call.function, name))

@@ -16,6 +16,7 @@ from tvm import relax, tirx
 
 from .._compat import is_constant, shape_dims, var_name
 from ..annotate.choice import candidates_of
+from ..regions.uses import names_of_uses
 from ..relax_utils import codegen_of, composite_of, is_host_function
 
 __all__ = ["Flow", "Item", "Leaf", "Node", "Source", "nodes_of", "read_flow"]
@@ -130,6 +131,7 @@ class _Reader:
         self.mod = mod
         self.flow = Flow()
         self._composites = 0
+        self._names = names_of_uses(mod)
 
     def read(self) -> Flow:
         functions = sorted(self.mod.functions.items(), key=lambda i: (i[0].name_hint != "main", i[0].name_hint))
@@ -199,7 +201,12 @@ class _Reader:
         inside = Place(
             function=place.function, compiler=codegen_of(func), region=callee, use=self.flow.uses[callee] - 1
         )
-        return self._body(func.body, dict(zip(func.params, args, strict=True)), inside)
+        before = len(self.flow.nodes)
+        result = self._body(func.body, dict(zip(func.params, args, strict=True)), inside)
+        names = dict(enumerate(self._names.get(callee, ()), 1)).get(inside.use, {})
+        for node in self.flow.nodes[before:]:
+            node.name = names.get(node.name, node.name)
+        return result
 
     def _composite(self, func: Any, args: list[Source], place: Place, name: str) -> Source:
         self._composites += 1

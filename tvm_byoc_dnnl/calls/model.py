@@ -68,8 +68,7 @@ class CallReport:
     name, function : str
         Variable that holds the result, and the function in which it stands.
     onnx_node : str or None
-        Name of the ONNX node that it is made of; its first output's, where the node has none. ``None`` in the further
-        calls of a region (``use`` > 0), whose function only has the names of the first.
+        Name of the ONNX node that it is made of; its first output's, where the node has none.
     compiler, region : str or None
         Namespace and region that took it.
     use : int

@@ -17,6 +17,7 @@ from ..regions.builder import RegionBuilder
 from ..regions.failure import Failure
 from ..regions.policy import RegionPolicy
 from ..regions.tried import mark_as_tried
+from ..regions.uses import with_uses
 from ..relax_utils import codegen_of, composite_of, is_host_function
 from ..stages import stage
 from ..target_options import get_target_options
@@ -106,6 +107,7 @@ class _Outliner(relax.PyExprMutator):
         self._regions: dict[Any, Any] = {}  # compiler and wiring -> global variable
         self._functions: dict[Any, relax.Function] = {}
         self._composites: set[Any] = set()  # that are in regions
+        self._uses: dict[str, list[list[str]]] = {}  # region -> names of the calls in each use
 
     def run(self) -> tvm.IRModule:
         """The partitioned module: ``main`` first, so that its regions have the first numbers."""
@@ -116,7 +118,8 @@ class _Outliner(relax.PyExprMutator):
         called = {gv for f in functions.values() if is_host_function(f) for gv in relax.analysis.all_global_vars(f)}
         kept = {gv: f for gv, f in functions.items() if not composite_of(f) or gv in called}
         kept.update({gv: relax.utils.copy_with_new_vars(kept[gv]) for gv in self._composites & kept.keys()})
-        return tvm.IRModule({**kept, **self._functions}, attrs=self._mod.attrs, global_infos=self._mod.global_infos)
+        made = tvm.IRModule({**kept, **self._functions}, attrs=self._mod.attrs, global_infos=self._mod.global_infos)
+        return with_uses(made, self._uses)
 
     def visit_dataflow_block_(self, block: Any) -> Any:
         plan = self._plan[block]
@@ -134,6 +137,7 @@ class _Outliner(relax.PyExprMutator):
         key = (unit.compiler, region.wiring)
         if key not in self._regions:
             self._regions[key] = self._declare(unit.compiler, region)
+        self._uses.setdefault(self._regions[key].name_hint, []).append(region.names)
         bindings: list[Any] = []
         arguments = [self._bound(a, bindings) for a in region.arguments]
         call = self.builder_.normalize(relax.Call(self._regions[key], arguments))

@@ -35,6 +35,8 @@ class RegionBuilder:
         self._params: list[Any] = []
         #: variables of the host that hold the results
         self.outputs = list(outputs)
+        #: names of the variables of the host that are bound inside
+        self.names: list[str] = []
         #: the host's arguments, in the order of the parameters: also fields of tuples, which it has to bind first
         self.arguments: list[Any] = []
         wiring: list[Any] = []
@@ -85,6 +87,7 @@ class RegionBuilder:
         return self._locals[gv]
 
     def _bind(self, var: Any, value: Any) -> None:
+        self.names.append(str(var.name))
         self._values[var] = relax.Var(var.name, var.ty)
         self._bindings.append(relax.VarBinding(self._values[var], self._builder.normalize(value)))
 

@@ -42,8 +42,7 @@ class StepTime:
         Relax operators that it came from; empty for a reorder that only changes a layout.
     calls : list of str
         Names of the calls that it runs: their ONNX nodes, or the variables that hold their results where the model was
-        not imported from ONNX. Empty for TVM's functions, and from the second use on for equal regions, which share
-        one function.
+        not imported from ONNX. Empty for TVM's functions.
     seconds : float
         Median over the repetitions.
     flops : int
@@ -196,24 +195,19 @@ def _flops(kind: str, layouts: Sequence[str]) -> int:
 
 
 class _Names:
-    """The names of calls, by their position in a region; a model without an account has none.
-
-    Equal regions share one function, which remembers the names of its first use only.
-    """
+    """The names of calls, by their position in a use of a region; a model without an account has none."""
 
     def __init__(self, account: ReportData | None) -> None:
-        calls = [call for call in account.calls if call.region] if account is not None else []
-        self._first: dict[str, list[str]] = {}
+        self._names: dict[tuple[str, int], list[str]] = {}
         self._uses: Counter[str] = Counter()
-        for call in calls:
-            region = str(call.region)
-            self._uses[region] = max(self._uses[region], call.use + 1)
-            if call.use == 0:
-                self._first.setdefault(region, []).append(call.onnx_node or call.name)
+        for call in account.calls if account is not None else ():
+            if call.region:
+                self._uses[call.region] = max(self._uses[call.region], call.use + 1)
+                self._names.setdefault((call.region, call.use), []).append(call.onnx_node or call.name)
 
     def of(self, region: str, use: int, positions: Iterable[int]) -> list[str]:
         """The names of some calls in one use, each once."""
-        names = self._first.get(region, []) if use == 0 else []
+        names = self._names.get((region, use), [])
         return list(dict.fromkeys(names[p] for p in positions if p < len(names)))
 
     def uses(self, region: str) -> int:
