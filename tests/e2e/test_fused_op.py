@@ -290,7 +290,7 @@ def test_the_other_passes_work_on_the_result():
     with tvm.target.Target("llvm"):
         final = byoc.byoc_pipeline()(byoc.partition(mod, VENDOR))
     names = {g.name_hint for g, f in final.functions.items() if isinstance(f, tvm.tirx.PrimFunc)}
-    assert names == {f"{VENDOR}_0", "fused_tir_negative_relu", "fused_tir_exp_tir_tanh"}
+    assert names == {f"{VENDOR}_0", "fused_tir_negative_relu", "fused_tir_exp_tanh"}
 
 
 def test_constants_are_arguments_of_the_kernel():

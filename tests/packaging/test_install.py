@@ -71,7 +71,9 @@ def test_wheel_fits_every_python_and_holds_the_package_only(wheel: Path, copy_so
         names = {n for n in archive.namelist() if ".dist-info/" not in n}
     tree = copy_source()
     patterns = {f"tvm_byoc_dnnl/{p}" for p in source_files(tree, "patterns")}
-    assert names == source_files(tree, "tvm_byoc_dnnl") | patterns | HEADERS | {LIBRARY, ENGINE}
+    example = "examples/vendor_package"
+    template = {p.replace(example, "tvm_byoc_dnnl/template") for p in source_files(tree, example)}
+    assert names == source_files(tree, "tvm_byoc_dnnl") | patterns | template | HEADERS | {LIBRARY, ENGINE}
     assert not [n for n in names if "zoo" in n], "the models to measure are for developers: they stay in bench/zoo"
 
 

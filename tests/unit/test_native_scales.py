@@ -275,7 +275,7 @@ for name in PRODUCTS:
     for carried, result in (("zero_point", "int32"), ("channels", "float32"), ("all", "int8")):
         case = product(name, "uint8", carried, result, worst=True)
         report = probe(case.g)
-        if result == "int32":
+        if PRODUCTS[name][0] == "deconvolution" and result == "int32":  # our kernel has none
             assert not report["ok"], name
             assert "no exact product of integers" in report["reason"], report
             assert "is not used: sums of 8-bit products are not exact" in report["reason"], report
@@ -286,7 +286,7 @@ for name in PRODUCTS:
 
 
 def test_products_of_bytes_are_exact_or_refused_without_vnni():
-    """oneDNN's sums saturate there: products of integers are refused, those that end in float32 are computed in it."""
+    """oneDNN's sums saturate there: our kernel takes its place, and what it lacks is refused or computed in float32."""
     root = Path(__file__).parents[2]
     environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"}
     done = subprocess.run([sys.executable, "-c", _REFUSED], cwd=root, env=environment, capture_output=True, text=True)
