@@ -203,7 +203,8 @@ class _Reader:
         )
         before = len(self.flow.nodes)
         result = self._body(func.body, dict(zip(func.params, args, strict=True)), inside)
-        names = dict(enumerate(self._names.get(callee, ()), 1)).get(inside.use, {})
+        further = self._names.get(callee, [])
+        names = further[inside.use - 1] if 0 < inside.use <= len(further) else {}
         for node in self.flow.nodes[before:]:
             node.name = names.get(node.name, node.name)
         return result
