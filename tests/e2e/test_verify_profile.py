@@ -139,7 +139,7 @@ def test_the_bars_of_the_trace_do_not_overlap():
 
 
 def test_calls_that_call_others_are_no_bars_of_their_own():
-    instrument = _Instrument({}, _Names(None))
+    instrument = _Instrument({}, _Names(None, {}))
     instrument.start()
     for symbol, before in [
         ("outer", True),
@@ -172,7 +172,8 @@ def test_profile_names_the_onnx_nodes_of_each_step(tmp_path):
         return [
             onnx.helper.make_node("Conv", [before, "w"], [f"c{k}"], f"block{k}/conv", pads=[1, 1, 1, 1]),
             onnx.helper.make_node("Relu", [f"c{k}"], [f"r{k}"], f"block{k}/act"),
-            onnx.helper.make_node("Tan", [f"r{k}"], [f"t{k}"], f"block{k}/tan"),
+            onnx.helper.make_node("Tan", [f"r{k}"], [f"s{k}"], f"block{k}/tan"),
+            onnx.helper.make_node("Sin", [f"s{k}"], [f"t{k}"], f"block{k}/sin"),
         ]
 
     w = onnx.numpy_helper.from_array(np.ones((4, 4, 3, 3), "float32") / 36, "w")
@@ -186,11 +187,14 @@ def test_profile_names_the_onnx_nodes_of_each_step(tmp_path):
         named = [s.calls for s in report.steps if s.kind == "convolution"]
         assert named == [["block0/conv", "block0/act"], ["block1/conv", "block1/act"]]  # one region, used twice
         assert "block0/conv, block0/act" in report.to_text()
+        kernels = [s.calls for s in report.steps if s.region == "tvm"]
+        assert kernels == [["block0/tan", "block0/sin"], ["block1/tan", "block1/sin"]]  # one kernel, used twice
+        assert "block1/tan, block1/sin" in report.to_text()
     assert {s.region for s in report.steps} == {"dnnl_0", "tvm"}
 
 
 def test_names_are_unknown_where_control_flow_leaves_a_use_of_a_region_out():
-    instrument = _Instrument({}, _Names(None))
+    instrument = _Instrument({}, _Names(None, {}))
     instrument.start()
     instrument._region("dnnl_0", {"steps": [{"kind": "eltwise", "seconds": 1.0, "calls": [0]}]}, 0.0)
     instrument.steps[0].calls = ["of another use"]

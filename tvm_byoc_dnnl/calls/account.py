@@ -16,11 +16,11 @@ from ..cost import call_bytes, call_flops, type_bytes, usual_sizes
 from ..namespace import Namespace
 from ..namespaces import compilers, namespace
 from ..prepare.misses import Miss, read_misses
-from ..relax_utils import codegen_of, is_host_function
-from ..signature import NODES_ATTR
+from ..relax_utils import codegen_of
 from ..target_options import get_target_options
 from .flow import Flow, Node, read_flow
 from .model import CallReport, NearMiss, RegionReport, ReportData, Totals
+from .onnx_nodes import OnnxNodes
 from .primitives import Primitive, RegionPrimitives, primitives_of
 from .reasons import BuildLog, verdicts
 
@@ -69,11 +69,11 @@ def _account(mod: tvm.IRModule, asked: Sequence[str], with_primitives: bool, usu
         for position, node in enumerate(nodes)
     }
     matches, forms, log = _matches(flow, read_refused(mod)), read_misses(mod), BuildLog(mod)
-    onnx_nodes = _onnx_nodes(mod)
+    onnx_nodes = OnnxNodes(mod)
     calls = []
     for node in flow.nodes:
         call = _call(node, by_name, made.get(node, []))
-        call.onnx_node = _onnx_node(call, onnx_nodes)
+        call.onnx_node = onnx_nodes.of(call.function, call.name)
         call.candidates, call.reasons = verdicts(node, list(by_name.values()), log)
         call.near_misses = [*_refused(node, matches), *_forms(node, forms), *_apart(node, made.get(node, []))]
         call.near_misses += _float32(node, made.get(node, []))
@@ -93,24 +93,6 @@ def _account(mod: tvm.IRModule, asked: Sequence[str], with_primitives: bool, usu
         options={name: of for name, of in options.items() if of},
         versions=_versions([*_PACKAGES, *(p for ns in by_name.values() for p in ns.doctor.packages)]),
     )
-
-
-def _onnx_nodes(mod: tvm.IRModule) -> dict[tuple[str, str], str]:
-    """(function, variable) -> ONNX node, as the importer noted it."""
-    return {
-        (gv.name_hint, str(variable)): str(node)
-        for gv, func in mod.functions.items()
-        if is_host_function(func)
-        for variable, node in (func.attrs or {}).get(NODES_ATTR, {}).items()
-    }
-
-
-def _onnx_node(call: CallReport, nodes: Mapping[tuple[str, str], str]) -> str | None:
-    """The node of a call; the variables that passes add are named after the one that they belong to."""
-    name = call.name
-    while name and (call.function, name) not in nodes:
-        name = name.rpartition("_")[0]
-    return nodes.get((call.function, name))
 
 
 def _call(node: Node, namespaces: Mapping[str, Namespace], made: Sequence[Primitive]) -> CallReport:

@@ -16,8 +16,9 @@ from ..namespaces import compilers, namespace
 from ..relax_utils import with_functions
 from ..target_options import with_options
 from .forgotten import notice_forgotten_steps
+from .kernels import kernel_names
 from .legalize import LEGALIZATIONS
-from .metadata import attach_metadata
+from .metadata import attach_kernels, attach_metadata
 from .name import PIPELINE
 from .regions import build_regions
 from .weights import OwnWeights, OwnWeightsUnlessSource
@@ -51,6 +52,25 @@ def _keep_from_fusion(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
 
 def _has_short_dims(func: tvm.tirx.PrimFunc) -> bool:
     return any(dtype_of(dim.ty) != "int64" for p in func.params for dim in getattr(p, "shape", ()))
+
+
+def _to_kernels(target: tvm.target.Target) -> tvm.transform.Pass:
+    """Pass: TVM's calls become calls of fused PrimFuncs, with a note of the calls that each of these runs."""
+    legalize = [
+        *cpu.library_dispatch_passes(target),
+        _keep_from_fusion,
+        relax.transform.LegalizeOps(LEGALIZATIONS),
+        relax.transform.AnnotateTIROpPattern(),
+    ]
+
+    @tvm.transform.module_pass(opt_level=0, name="ToKernels")
+    def lower(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+        legal = tvm.transform.Sequential(legalize)(mod)
+        fused = relax.transform.FuseOps()(legal)
+        lowered = relax.transform.RewriteDataflowReshape()(relax.transform.FuseTIR()(fused))
+        return attach_kernels(lowered, kernel_names(mod, legal, fused, lowered))
+
+    return lower
 
 
 def _target_of(mod: tvm.IRModule) -> tvm.target.Target:
@@ -88,12 +108,7 @@ def byoc_pipeline(*, strict: bool = False, output: str = "module") -> tvm.transf
         mod = attach_metadata(mod, regions)  # after all that may write to the log
         return tvm.transform.Sequential(
             [
-                *cpu.library_dispatch_passes(target),
-                _keep_from_fusion,
-                relax.transform.LegalizeOps(LEGALIZATIONS),
-                relax.transform.AnnotateTIROpPattern(),
-                relax.transform.FuseOps(),
-                relax.transform.FuseTIR(),
+                _to_kernels(target),
                 OwnWeightsUnlessSource if source_namespaces(mod) else OwnWeights,
                 _anchor_host_code,
                 *cpu.dataflow_lower_passes(target),

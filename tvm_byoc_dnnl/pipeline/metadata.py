@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -24,14 +25,19 @@ from ..calls.record import from_bytes, to_bytes
 from ..errors import ArtifactError
 from ..log import read_log
 from ..signature import inputs_of, outputs_of
+from .kernels import Kernels
 
-__all__ = ["METADATA_FUNCTION", "REPORT_FUNCTION", "attach_metadata", "read_account", "read_metadata"]
+__all__ = [
+    *("METADATA_FUNCTION", "REPORT_FUNCTION", "attach_kernels", "attach_metadata"),
+    *("read_account", "read_kernels", "read_metadata"),
+]
 
 _logger = logging.getLogger(__name__)
 
 METADATA_FUNCTION = "byoc_metadata"
 METADATA_VERSION = 1
 REPORT_FUNCTION = "byoc_report"
+KERNELS_FUNCTION = "byoc_kernels"
 
 
 def attach_metadata(mod: tvm.IRModule, regions: tvm.IRModule, entry: str = "main") -> tvm.IRModule:
@@ -58,11 +64,20 @@ def attach_metadata(mod: tvm.IRModule, regions: tvm.IRModule, entry: str = "main
         "log": [asdict(e) for e in read_log(mod)],
     }
     found = {METADATA_FUNCTION: json.dumps(record).encode(), REPORT_FUNCTION: _account(regions)}
+    return _with_data(mod, {name: data for name, data in found.items() if data and name not in names})
+
+
+def attach_kernels(mod: tvm.IRModule, kernels: Kernels) -> tvm.IRModule:
+    """Add a function that says which calls TVM's kernels run, if there are any."""
+    return _with_data(mod, {KERNELS_FUNCTION: json.dumps(kernels, separators=(",", ":")).encode()}) if kernels else mod
+
+
+def _with_data(mod: tvm.IRModule, functions: Mapping[str, bytes]) -> tvm.IRModule:
+    """The module with functions that return bytes."""
     bb = relax.BlockBuilder(mod)
-    for name, data in found.items():
-        if data and name not in names:
-            with bb.function(name, []):
-                bb.emit_func_output(make_constant(np.frombuffer(data, dtype="uint8")))
+    for name, data in functions.items():
+        with bb.function(name, []):
+            bb.emit_func_output(make_constant(np.frombuffer(data, dtype="uint8")))
     return bb.finalize()
 
 
@@ -86,6 +101,14 @@ def read_account(module: tvm.runtime.Module) -> ReportData | None:
     if not vm.module.implements_function(REPORT_FUNCTION):
         return None
     return from_bytes(vm[REPORT_FUNCTION]().numpy().tobytes())
+
+
+def read_kernels(vm: relax.VirtualMachine) -> Kernels:
+    """Kernel of TVM's → for each use the names of its calls; empty where the model does not say."""
+    if not vm.module.implements_function(KERNELS_FUNCTION):
+        return {}
+    kernels: Kernels = json.loads(bytes(vm[KERNELS_FUNCTION]().numpy()))
+    return kernels
 
 
 def read_metadata(vm: relax.VirtualMachine) -> dict[str, Any] | None:

@@ -18,7 +18,8 @@ from ..calls.model import ReportData
 from ..errors import InputError
 from ..namespaces import compilers, namespace
 from ..neighbours import QUIET, Neighbours
-from ..pipeline.metadata import read_account
+from ..pipeline.kernels import Kernels
+from ..pipeline.metadata import read_account, read_kernels
 from ..runner import Runner
 
 __all__ = ["Profile", "StepTime", "profile"]
@@ -42,7 +43,7 @@ class StepTime:
         Relax operators that it came from; empty for a reorder that only changes a layout.
     calls : list of str
         Names of the calls that it runs: their ONNX nodes, or the variables that hold their results where the model was
-        not imported from ONNX. Empty for TVM's functions.
+        not imported from ONNX. Empty where control flow decides which calls they are.
     seconds : float
         Median over the repetitions.
     flops : int
@@ -161,7 +162,7 @@ class Profile:
             rate = f"{s.gflops_per_second:8.1f}" if s.flops else " " * 8
             what = "reorder (layout)" if s.is_reorder else s.kind
             source = " + ".join(op.removeprefix("relax.") for op in s.source)
-            origin = f"  ({source})  {', '.join(s.calls)}".rstrip() if source else ""
+            origin = (f"  ({source})" if source else "") + (f"  {', '.join(s.calls)}" if s.calls else "")
             lines.append(
                 f"{s.seconds * 1e3:9.3f} {100 * s.seconds / whole:5.1f} {rate}  {s.region:<10} {what:<20} "
                 f"{s.implementation}{origin}"
@@ -195,24 +196,25 @@ def _flops(kind: str, layouts: Sequence[str]) -> int:
 
 
 class _Names:
-    """The names of calls, by their position in a use of a region; a model without an account has none."""
+    """The names of the calls in each use of a region or of a kernel of TVM's; a model without an account has none."""
 
-    def __init__(self, account: ReportData | None) -> None:
-        self._names: dict[tuple[str, int], list[str]] = {}
-        self._uses: Counter[str] = Counter()
+    def __init__(self, account: ReportData | None, kernels: Kernels) -> None:
+        self._uses: dict[str, list[list[str]]] = dict(kernels)  # symbol → use → names, of a region by position
         for call in account.calls if account is not None else ():
             if call.region:
-                self._uses[call.region] = max(self._uses[call.region], call.use + 1)
-                self._names.setdefault((call.region, call.use), []).append(call.onnx_node or call.name)
+                uses = self._uses.setdefault(call.region, [])
+                uses += ([] for _ in range(len(uses), call.use + 1))
+                uses[call.use].append(call.onnx_node or call.name)
 
-    def of(self, region: str, use: int, positions: Iterable[int]) -> list[str]:
-        """The names of some calls in one use, each once."""
-        names = self._names.get((region, use), [])
-        return list(dict.fromkeys(names[p] for p in positions if p < len(names)))
+    def of(self, symbol: str, use: int, positions: Iterable[int] | None = None) -> list[str]:
+        """The names of all or some calls in one use, each once."""
+        uses = self._uses.get(symbol, [])
+        names = uses[use] if use < len(uses) else []
+        return list(dict.fromkeys(names if positions is None else (names[p] for p in positions if p < len(names))))
 
-    def uses(self, region: str) -> int:
-        """The number of times that the program calls a region."""
-        return self._uses[region]
+    def uses(self, symbol: str) -> int:
+        """The number of times that the program calls a region or a kernel."""
+        return len(self._uses.get(symbol, ()))
 
 
 class _Instrument:
@@ -221,7 +223,7 @@ class _Instrument:
     def __init__(self, regions: Mapping[str, Any], names: _Names) -> None:
         self._regions = regions
         self._names = names
-        self._runs: Counter[str] = Counter()  # of each region in this repetition
+        self._runs: Counter[str] = Counter()  # of each region and kernel in this repetition
         self._begin = 0.0
         self._open: list[tuple[float, int]] = []  # calls that have begun: when, and how many steps there were
         self.steps: list[StepTime] = []
@@ -244,14 +246,17 @@ class _Instrument:
             return _NO_ACTION
         called, steps = self._open.pop()
         if not symbol.startswith("vm.") and steps == len(self.steps):  # one that called others is the sum of them
-            self.steps.append(StepTime(_HOST, symbol, "", [], now - called, start=called - self._begin))
+            step = StepTime(_HOST, symbol, "", [], now - called, start=called - self._begin)
+            step.calls = self._names.of(symbol, self._runs[symbol])
+            self._runs[symbol] += 1
+            self.steps.append(step)
         return _NO_ACTION
 
     def finish(self) -> None:
-        """End a repetition; where control flow left uses of a region out, or repeated them, their names are unknown."""
-        unknown = {region for region, runs in self._runs.items() if runs != self._names.uses(region)}
+        """End a repetition; names are unknown where control flow left uses of a function out, or repeated them."""
+        unknown = {symbol for symbol, runs in self._runs.items() if runs != self._names.uses(symbol)}
         for step in self.steps:
-            step.calls = [] if step.region in unknown else step.calls
+            step.calls = [] if (step.kind if step.region == _HOST else step.region) in unknown else step.calls
 
     def _region(self, name: str, report: Mapping[str, Any], start: float) -> None:
         use = self._runs[name]
@@ -325,7 +330,8 @@ def profile(ex: Any, inputs: Any = None, *, repeat: int = 20, warmup: int = 3) -
 
 def _step_times(runner: Runner, tensors: Sequence[Any], repeat: int, warmup: int) -> list[list[StepTime]]:
     vm = relax.VirtualMachine(runner.module, tvm.cpu())
-    instrument = _Instrument(_profilers(runner.module, {}), _Names(read_account(runner.module)))
+    names = _Names(read_account(runner.module), read_kernels(vm))
+    instrument = _Instrument(_profilers(runner.module, {}), names)
     vm.set_instrument(instrument)
     runs: list[list[StepTime]] = []
     for k in range(warmup + repeat):
