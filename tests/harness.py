@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 import tvm_byoc_dnnl as byoc
 from tests.isa import computes_in, isa
@@ -34,7 +34,18 @@ from tvm_byoc_dnnl.namespaces import namespace
 from tvm_byoc_dnnl.relax_utils import bindings_of, codegen_of, op_calls
 from tvm_byoc_dnnl.target_options import with_options
 
-__all__ = ["Case", "Operand", "accept", "assert_right", "const", "data", "number", "refuse", "table_tests"]
+__all__ = ["Case", "Operand", "accept", "assert_right", "const", "data", "no_code", "number", "refuse", "table_tests"]
+
+
+def no_code(functions: Sequence[Any], *_: Any) -> list[tvm.runtime.Module]:
+    """A codegen for vendors that nobody runs: its functions do nothing."""
+
+    def module(symbol: str) -> tvm.runtime.Module:
+        target = tvm.target.Target("llvm")
+        func = tirx.PrimFunc([], tirx.Evaluate(0)).with_attr({"global_symbol": f"__tvm_ffi_{symbol}", "target": target})
+        return tvm.get_global_func("target.build.llvm")(tvm.IRModule({"f": func}), target)
+
+    return [module(str(f.attrs["global_symbol"])) for f in functions]
 
 
 @dataclass(frozen=True)

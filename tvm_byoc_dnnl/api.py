@@ -26,7 +26,7 @@ from .regions.policy import RegionPolicy
 from .relax_utils import codegen_of
 from .signature import inputs_of, shape_options
 from .stages import stage
-from .target_options import with_options
+from .target_options import known_target, with_options
 from .tuning.tune import placement_for
 
 __all__ = ["DEFAULT_COMPILER", "compile", "partition"]
@@ -100,7 +100,7 @@ def compile(
     precision: str = "float32",
     weights: str | None = None,
     int8: str = "exact",
-    target: str | tvm.target.Target = "llvm",
+    target: str | Mapping[str, Any] | tvm.target.Target = "llvm",
     policy: RegionPolicy | None = None,
     placement: Mapping[str, str] | None = None,
     database: str | PathLike[str] | None = None,
@@ -128,7 +128,7 @@ def compile(
     int8 : str
         How a quantised model sums its products on a CPU without VNNI: ``"exact"``, or ``"saturating"``, which is
         faster, and wrong where two neighbouring products exceed 16 bits. An option of each compiler that has it.
-    target : str or Target
+    target : str, dict or Target
         TVM's target for the calls that stay with TVM.
     policy : RegionPolicy, optional
         Decides which regions are worth a call; by default each namespace's own policy.
@@ -161,11 +161,12 @@ def compile(
     ValueError
         If ``compiler`` names no registered namespace.
     InputError, UnsupportedError
-        If the model cannot be imported, an option or the database is wrong, or ``output`` is not possible; the second
-        also with ``strict``, listing every call that failed.
+        If the model cannot be imported, an option, the target or the database is wrong, or ``output`` is not possible;
+        the second also with ``strict``, listing every call that failed.
     NativeLibraryError
         If source is asked for and there is no C++ compiler, or a library's headers are missing.
     """
+    target = known_target(target, "compile")
     if check_output(output) == "source":
         options = _with_source(compiler, options)
     options = with_precision(compiler, options, precision, weights, int8)

@@ -42,6 +42,13 @@ def _claim(table: dict[str, Any], entries: Mapping[str, Any], what: str, overrid
     table.update(entries)
 
 
+def _check_functions(who: str, **functions: Any) -> None:
+    """Refuse what is neither a function nor ``None``."""
+    for name, function in functions.items():
+        if function is not None and not callable(function):
+            raise TypeError(f"{who}: {name} is {function!r}; expected a function")
+
+
 def _origin(thing: Any) -> str:
     thing = next((part for name in ("check", "lower", "function") if (part := getattr(thing, name, None))), thing)
     return f"{getattr(thing, '__module__', '?')}.{getattr(thing, '__qualname__', type(thing).__name__)}"
@@ -97,6 +104,15 @@ def register_namespace(
     extend : bool
         Set parts of a namespace that another package has registered, instead of raising ``ValueError``.
     """
+    _check_functions(
+        f"register_namespace({compiler!r})",
+        probe=probe,
+        describe=describe,
+        emit=emit,
+        write_program=write_program,
+        optimize=optimize,
+        primitive_flops=primitive_flops,
+    )
     ns = claim_namespace(compiler, extend)
     if codegen is not None:
         register_codegen(compiler, codegen, override=extend)
@@ -142,6 +158,7 @@ def register_codegen(
     """
     if codegen is None:
         return lambda fn: register_codegen(compiler, fn, options=options, override=override)
+    _check_functions(f"register_codegen({compiler!r})", codegen=codegen)
     ns = claim_namespace(compiler, override)
     made = codegen if isinstance(codegen, Codegen) else OwnCodegen(compiler, codegen)
     if ns.codegen not in (None, made) and not override:
@@ -192,12 +209,15 @@ def register_annotate_compiler(
 
     Raises
     ------
-    ValueError
-        If ``op`` is no Relax operator, a predicate is registered for it already, or the namespace is another package's.
+    TypeError, ValueError
+        If ``op`` is no Relax operator, ``predicate`` is no function, one is registered already, or the namespace is
+        another package's.
     """
+    ops = _checked_ops(op)
     if isinstance(op, str) and predicate is None:
         return lambda fn: register_annotate_compiler(compiler, op, fn, override=override, extend=extend)
-    entries = dict.fromkeys(_checked_ops(op), predicate or _always)
+    _check_functions(f"register_annotate_compiler({compiler!r})", predicate=predicate)
+    entries = dict.fromkeys(ops, predicate or _always)
     table = claim_namespace(compiler, extend or override).predicates
     _claim(table, entries, f"the predicate of {compiler!r} for", override)
     return predicate
@@ -261,9 +281,11 @@ def register_lowering(
     extend : bool
         Add to a namespace that another package has registered, instead of raising ``ValueError``.
     """
+    ops = _checked_ops(op)
     if lowering is None:
         return lambda fn: register_lowering(compiler, op, fn, override=override, extend=extend)
-    entries = dict.fromkeys(_checked_ops(op), lowering)
+    _check_functions(f"register_lowering({compiler!r})", lowering=lowering)
+    entries = dict.fromkeys(ops, lowering)
     table = claim_namespace(compiler, extend or override).lowerings
     _claim(table, entries, f"the lowering of {compiler!r} for", override)
     return lowering
@@ -335,6 +357,7 @@ def register_cost(compiler: str, cost: Callable[[tvm.IRModule], float | None], *
     extend : bool
         Do so in a namespace that another package has registered, instead of raising ``ValueError``.
     """
+    _check_functions(f"register_cost({compiler!r})", cost=cost)
     claim_namespace(compiler, extend).cost = cost
 
 
@@ -362,6 +385,7 @@ def register_blob_runner(
     extend : bool
         Do so in a namespace that another package has registered, instead of raising ``ValueError``.
     """
+    _check_functions(f"register_blob_runner({compiler!r})", check=check, load=load)
     claim_namespace(compiler, extend).blob_runner = BlobRunner(check, load)
 
 
@@ -369,6 +393,7 @@ def _check_pattern(who: str, entry: Pattern) -> None:
     for what, part in [("the pattern", entry.pattern), *((repr(n), p) for n, p in entry.annotations.items())]:
         if not isinstance(part, DFPattern):
             raise TypeError(f"{who}: {what} is {part!r}; expected a pattern of tvm.relax.dpl, such as is_op(...)(...)")
+    _check_functions(who, check=entry.check, lower=entry.lower, example=entry.example)
     unknown = [name for name in entry.outputs if name not in entry.annotations]
     if unknown:
         known = ", ".join(map(repr, entry.annotations)) or "none"

@@ -14,6 +14,7 @@ __all__ = [
     "OPTIONS_ATTR",
     "checked_options",
     "get_target_options",
+    "known_target",
     "parse_option",
     "set_target_options",
     "with_options",
@@ -23,6 +24,21 @@ __all__ = [
 OPTIONS_ATTR = "byoc.options"
 
 _WORDS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def known_target(target: Any, who: str) -> tvm.target.Target:
+    """The target of a name, of a dict or of itself.
+
+    Raises
+    ------
+    InputError
+        If TVM has no such target.
+    """
+    try:
+        return tvm.target.Target(target)
+    except Exception as error:
+        why = str(error).strip().splitlines()[-1]
+        raise InputError(f"{who}: TVM knows no target {target!r}: {why}") from error
 
 
 def set_target_options(mod: tvm.IRModule, compiler: str, **options: Any) -> tvm.IRModule:

@@ -154,11 +154,16 @@ def c_source(text):
     return lambda mod, target: create(text, "c", [gv.name_hint for gv in mod.get_global_vars()], [])
 
 
-def test_c_that_does_not_compile_gives_the_region_back():
-    byoc.register_target_hooks(VENDOR, tir_to_runtime=c_source("this is no C"))
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("this is no C", "error: "), ("int other() { return 0; }", "has no function ")],
+    ids=["no C", "other"],
+)
+def test_c_that_cannot_be_used_gives_the_region_back(text, why):
+    byoc.register_target_hooks(VENDOR, tir_to_runtime=c_source(text))
     (entry,) = read_log(lowered(byoc.partition(Add, VENDOR)))
     assert entry.stage == "codegen"
-    assert "error: " in entry.reason
+    assert why in entry.reason
     np.testing.assert_array_equal(run(build(Add), X, Y)[0], X + Y)
 
 

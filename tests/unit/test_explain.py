@@ -5,12 +5,12 @@ import json
 import numpy as np
 import onnx
 import pytest
-import tvm
 from onnx import helper
 from tvm import relax, te, tirx
 from tvm.relax.dpl import is_op, wildcard
 
 import tvm_byoc_dnnl as byoc
+from tests.harness import no_code
 from tests.unit.importing import module, onnx_model
 from tvm_byoc_dnnl.namespace import Description
 from tvm_byoc_dnnl.regions.policy import RegionPolicy
@@ -40,12 +40,6 @@ def convnet(bb, x):
     scan = bb.emit(relax.op.cumsum(act, axis=1))
     both = bb.emit(relax.op.add(scan, act))
     return nn.softmax(bb.emit(relax.op.reshape(both, (1, 8 * 256))))
-
-
-def no_code(functions, options, constants):
-    """A codegen for vendors that nobody runs."""
-    empty = tvm.get_global_func("target.build.llvm")
-    return [empty(tvm.IRModule(), tvm.target.Target("llvm")) for _ in functions]
 
 
 @pytest.fixture

@@ -58,6 +58,7 @@ FAULTS = {
     "raises": ("codegen", lambda ops: 1 / 0 if "relax.exp" in ops else None, "ZeroDivisionError: division by zero"),
     "out of memory": ("codegen", lambda ops: [].extend("x" for _ in _exhausted(ops)), "MemoryError: 3 PB"),
     "wrong C": ("source", lambda ops: "int main( { broken" if "relax.exp" in ops else None, "error: "),
+    "other C": ("source", lambda ops: "int other() { return 0; }" if "relax.exp" in ops else None, "has no function "),
 }
 
 

@@ -252,9 +252,36 @@ def test_what_is_no_pattern_is_refused(vendor):
         byoc.register_pattern(vendor, "p", add, annotations={"lhs": add.args[0]}, outputs=["sum"])
 
 
+@pytest.mark.parametrize(
+    "register",
+    [
+        lambda n: byoc.register_annotate_compiler(n, "relax.add", 3),
+        lambda n: byoc.register_lowering(n, "relax.add", 3),
+        lambda n: byoc.register_pattern(n, "p", is_op("relax.exp")(wildcard()), check=3),
+        lambda n: byoc.register_fused_op(n, "p", is_op("relax.exp")(wildcard()), compute=3),
+        lambda n: byoc.register_codegen(n, 3),
+        lambda n: byoc.register_namespace(n, probe=3),
+        lambda n: byoc.register_cost(n, 3),
+        lambda n: byoc.register_blob_runner(n, 3, 3),
+    ],
+)
+def test_what_is_no_function_is_refused(vendor, register):
+    with pytest.raises(TypeError, match="is 3; expected a function"):
+        register(vendor)
+    assert vendor not in byoc.compilers()
+
+
+def test_an_unknown_operator_is_refused_by_the_decorators(vendor):
+    for register in (byoc.register_annotate_compiler, byoc.register_lowering):
+        with pytest.raises(ValueError, match=r"'relax.nope' is not an operator"):
+            register(vendor, "relax.nope")
+
+
 def test_an_unknown_target_is_refused(vendor):
     with pytest.raises(ValueError, match="TVM knows no target 'abacus'"):
         byoc.register_target_hooks(vendor, target="abacus")
+    with pytest.raises(byoc.InputError, match="compile: TVM knows no target 'abacus'"):
+        byoc.compile(relax.BlockBuilder().get(), target="abacus")
 
 
 def test_a_forgotten_namespace_leaves_no_codegen_to_the_next_of_its_name() -> None:

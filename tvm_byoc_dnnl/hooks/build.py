@@ -10,7 +10,7 @@ from tvm import tirx
 
 from ..errors import UnsupportedError
 from ..namespace import TargetHooks
-from ..routes.source import check_sources
+from ..routes.source import check_sources, missing_functions
 from ..target_options import OPTIONS_ATTR
 from .c_source import c_module, lower_tir
 
@@ -56,8 +56,11 @@ def build_apart(
         mod = passes(mod) if passes is not None else lower_tir(mod, target)
         to_runtime = hooks.tir_to_runtime if hooks is not None else None
         library = to_runtime(mod, target) if to_runtime is not None else _generate(mod, target)
-    _check(library, functions)
+    _check(library)
     check_sources([library])
+    missing = missing_functions(library, functions)
+    if missing:
+        raise UnsupportedError(f"the module that tir_to_runtime returned has no function {', '.join(missing)}")
     return library
 
 
@@ -71,7 +74,7 @@ def _generate(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Modul
     return generator(mod, target)
 
 
-def _check(library: Any, functions: Mapping[str, Any]) -> None:
+def _check(library: Any) -> None:
     if not isinstance(library, tvm.runtime.Module):
         raise UnsupportedError(f"tir_to_runtime returned {library!r}; expected a runtime Module")
     exportable = library.is_binary_serializable() or library.is_compilation_exportable()
@@ -80,6 +83,3 @@ def _check(library: Any, functions: Mapping[str, Any]) -> None:
             f"tir_to_runtime returned a module of kind {library.kind!r} that cannot be exported; expected one that is "
             "serializable, or source or an object to be linked"
         )
-    missing = [name for name in functions if library.is_runnable() and not library.implements_function(name)]
-    if missing:
-        raise UnsupportedError(f"the module that tir_to_runtime returned has no function {', '.join(missing)}")

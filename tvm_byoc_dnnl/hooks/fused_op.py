@@ -73,8 +73,8 @@ def register_fused_op(
 
     Raises
     ------
-    ValueError
-        If the pattern cannot become one operator; the message says why.
+    TypeError, ValueError
+        If the pattern cannot become one operator, or something is no function; the message says why.
     """
     who = f"fused op {compiler}.{name}"
     root = _unwrapped(pattern)
@@ -83,11 +83,14 @@ def register_fused_op(
             f"{who}: the root of the pattern is a {type(root).__name__}; expected a call. For several results make the "
             "call that depends on the others the root, and name the others in outputs="
         )
+    for what, function in (("compute", compute), ("schedule", schedule)):
+        if function is not None and not callable(function):
+            raise TypeError(f"{who}: {what} is {function!r}; expected a function")
     named = dict(annotations or {})
     parts = list(dict.fromkeys(_subpatterns(pattern, who)))
-    for label, part in [*named.items(), *((_OUTPUT.format(i), p) for i, p in enumerate(outputs, 1))]:
+    for label, part in [*((f"annotation {n!r}", p) for n, p in named.items()), *(("output", p) for p in outputs)]:
         if part not in parts:
-            raise ValueError(f"{who}: {label!r} is not a part of the pattern")
+            raise ValueError(f"{who}: {label} is {part!r}, which is not a part of the pattern")
     inputs = tuple(p for p in parts if not list(_children(p, who)))
     op = FusedOp(name, inputs, (pattern, *outputs), named, compute, schedule)
     extra = {_OUTPUT.format(i): p for i, p in enumerate(outputs, 1)}

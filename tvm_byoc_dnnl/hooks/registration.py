@@ -14,6 +14,7 @@ from ..regions.failure import describe
 from ..regions.inline import flatten_region
 from ..registry import check_options
 from ..relax_utils import codegen_of
+from ..target_options import known_target
 from .calling import call_primfunc, with_body
 from .lowering import REFUSED_ATTR
 from .route import HookRoute
@@ -72,10 +73,7 @@ def register_target_hooks(
             f"{who}: tir_to_runtime is {tir_to_runtime!r}; expected a function (IRModule, Target) -> Module"
         )
     if target is not None:
-        try:
-            tvm.target.Target(target)
-        except Exception as error:
-            raise ValueError(f"{who}: TVM knows no target {target!r}: {str(error).strip().splitlines()[-1]}") from error
+        known_target(target, who)
     hooks = TargetHooks(
         _as_pass(relax_to_tir, f"{who}: relax_to_tir") or for_each_region(_translate),
         tir_to_runtime,

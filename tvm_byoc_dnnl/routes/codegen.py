@@ -16,7 +16,7 @@ from ..relax_utils import codegen_of
 from ..verdict import Reject
 from .external import name_constants, with_external_calls
 from .route import Route
-from .source import check_sources
+from .source import check_sources, missing_functions
 
 __all__ = ["Codegen", "OwnCodegen"]
 
@@ -71,6 +71,9 @@ class Codegen(Route):
             raise Reject(f"the codegen of {self.compiler!r} returned {made!r}; {count}")
         if any(module.kind == "c" for module in modules):
             check_sources(modules, [self.source_build()] if self.source_build is not None else [])
+        for region, module in zip(regions, modules, strict=True):
+            for missing in missing_functions(module, [str(region.attrs["global_symbol"])]):
+                raise Reject(f"the module that the codegen of {self.compiler!r} returned has no function {missing}")
         return modules, names
 
 

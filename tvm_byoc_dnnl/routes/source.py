@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tvm.support import cc
 
 from ..errors import NativeLibraryError
 
-__all__ = ["SourceBuild", "check_sources"]
+__all__ = ["SourceBuild", "check_sources", "missing_functions"]
 
 _LINES_SHOWN = 8
 
@@ -113,3 +113,11 @@ def check_sources(modules: Sequence[tvm.runtime.Module], builds: Sequence[Source
         if result.returncode:
             said = result.stderr.replace(folder + "/", "").splitlines()
             raise RuntimeError("\n".join([f"{Path(compiler).name}:", *said[:_LINES_SHOWN]]))
+
+
+def missing_functions(module: tvm.runtime.Module, symbols: Iterable[str]) -> list[str]:
+    """The functions that a module does not have: source does not contain their names; objects cannot be asked."""
+    if module.kind == "c":
+        source = module.inspect_source()
+        return [symbol for symbol in symbols if symbol not in source]
+    return [symbol for symbol in symbols if module.is_runnable() and not module.implements_function(symbol)]
