@@ -21,6 +21,7 @@ from .arguments import as_tensor
 from .errors import ArtifactError, InputError
 from .pipeline.metadata import read_metadata
 from .signature import TensorInfo, check_symbols, random_arrays, with_named_sizes
+from .threads import check_threads, limited
 
 __all__ = ["Runner", "load"]
 
@@ -40,18 +41,24 @@ class Runner:
         The result of `compile`, or a loaded library.
     entry : str
         Name of the function to call.
+    threads : int, optional
+        Threads that each call of this runner may use; other runners of the process are not affected. By default the
+        number that `compile` was given, and without one OpenMP's and TVM's own numbers.
 
     Raises
     ------
+    InputError
+        If ``threads`` is not a positive number.
     NativeLibraryError
         If the native library that the model needs cannot be loaded.
     """
 
-    def __init__(self, ex: Any, entry: str = "main") -> None:
-        if _native.available():
+    def __init__(self, ex: Any, entry: str = "main", *, threads: int | None = None) -> None:
+        self.threads = check_threads(threads if threads is not None else getattr(ex, "threads", None))
+        if self.threads is not None or _native.available():
             _native.load()
         # A relax.VirtualMachine keeps its stack in itself: each thread needs one of its own. They share the module.
-        machines = _Machines(ex.jit() if isinstance(ex, tvm.runtime.Executable) else ex, entry)
+        machines = _Machines(ex.jit() if isinstance(ex, tvm.runtime.Executable) else ex, entry, self.threads)
         self._machines: _Machines | None = machines
         self.entry = entry
         vm = machines.start()
@@ -225,16 +232,19 @@ def _tensor_info(entry: Mapping[str, Any]) -> TensorInfo:
 class _Machines:
     """A module, and a virtual machine for each thread that calls it: a machine keeps its stack in itself."""
 
-    def __init__(self, module: tvm.runtime.Module, entry: str) -> None:
+    def __init__(self, module: tvm.runtime.Module, entry: str, threads: int | None) -> None:
         self.module = module
         self._entry = entry
+        self._threads = threads
         self._local = threading.local()
 
     def start(self) -> relax.VirtualMachine:
         """Make the machine of the calling thread."""
-        vm = relax.VirtualMachine(self.module, tvm.cpu())
-        self._local.function = vm[self._entry]
-        return vm
+        made: list[relax.VirtualMachine] = []
+        make = limited(lambda: made.append(relax.VirtualMachine(self.module, tvm.cpu())), self._threads)
+        make()  # the first machine makes the plans, which are for a number of threads
+        self._local.function = limited(made[0][self._entry], self._threads)
+        return made[0]
 
     def function(self) -> Any:
         """The model's function on the machine of the calling thread."""
@@ -253,16 +263,20 @@ def _to_numpy(result: Any) -> Any:
     return [_to_numpy(r) for r in result]
 
 
-def load(path: str | PathLike[str]) -> Runner:
+def load(path: str | PathLike[str], *, threads: int | None = None) -> Runner:
     """Load a library that ``export_library`` wrote.
 
     Parameters
     ----------
     path : path-like
         The ``.so``.
+    threads : int, optional
+        As for `Runner`.
 
     Raises
     ------
+    InputError
+        If ``threads`` is not a positive number.
     FileNotFoundError
         If there is no such file.
     ArtifactError
@@ -282,4 +296,4 @@ def load(path: str | PathLike[str]) -> Runner:
         raise ArtifactError(
             f"{path} is not a library that can be loaded here: {error}; export the model again with this version"
         ) from error
-    return Runner(module)
+    return Runner(module, threads=threads)

@@ -21,6 +21,7 @@ from ..neighbours import QUIET, Neighbours
 from ..pipeline.kernels import Kernels
 from ..pipeline.metadata import read_account, read_kernels
 from ..runner import Runner
+from ..threads import limited
 
 __all__ = ["Profile", "StepTime", "profile"]
 
@@ -331,12 +332,13 @@ def profile(ex: Any, inputs: Any = None, *, repeat: int = 20, warmup: int = 3) -
 def _step_times(runner: Runner, tensors: Sequence[Any], repeat: int, warmup: int) -> list[list[StepTime]]:
     vm = relax.VirtualMachine(runner.module, tvm.cpu())
     names = _Names(read_account(runner.module), read_kernels(vm))
+    call = limited(vm[runner.entry], runner.threads)
     instrument = _Instrument(_profilers(runner.module, {}), names)
     vm.set_instrument(instrument)
     runs: list[list[StepTime]] = []
     for k in range(warmup + repeat):
         instrument.start()
-        vm[runner.entry](*tensors)
+        call(*tensors)
         instrument.finish()
         if k >= warmup:
             runs.append(instrument.steps)
