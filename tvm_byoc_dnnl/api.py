@@ -27,7 +27,7 @@ from .relax_utils import codegen_of
 from .signature import inputs_of, shape_options
 from .stages import stage
 from .target_options import known_target, with_options
-from .threads import check_threads
+from .threads import check_number
 from .tuning.tune import placement_for
 
 __all__ = ["DEFAULT_COMPILER", "compile", "partition"]
@@ -172,7 +172,7 @@ def compile(
         If source is asked for and there is no C++ compiler, or a library's headers are missing.
     """
     target = known_target(target, "compile")
-    check_threads(threads)
+    check_number("threads", threads)
     if check_output(output) == "source":
         options = _with_source(compiler, options)
     options = with_precision(compiler, options, precision, weights, int8)

@@ -9,20 +9,20 @@ from typing import Any
 from . import _native
 from .errors import InputError
 
-__all__ = ["check_threads", "limited"]
+__all__ = ["check_number", "limited"]
 
 
-def check_threads(threads: int | None) -> int | None:
-    """The argument ``threads`` of a public function, if it is a positive number or ``None``.
+def check_number(name: str, value: int | None) -> int | None:
+    """The argument ``threads`` or ``workers`` of a public function, if it is a positive number or ``None``.
 
     Raises
     ------
     InputError
         If it is something else.
     """
-    if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
-        raise InputError(f"threads is {threads!r}; expected a number from 1 on, or None for OpenMP's own number")
-    return threads
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise InputError(f"{name} is {value!r}; expected a number from 1 on, or None for the usual one")
+    return value
 
 
 def limited(function: Callable[..., Any], threads: int | None) -> Callable[..., Any]:
