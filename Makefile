@@ -166,6 +166,32 @@ fuzz: $(DEPS)  ## libFuzzer on each target for SECONDS; on Debian: apt-get insta
 	@$(call FUZZ,graph,graph)
 	@$(call FUZZ,module,graph)
 
+$(VENV)/.release: $(DEPS)
+	@$(PIP) install --group release
+	@touch $@
+
+build/sysroot: release/sysroot.sh
+	@rm -rf $@
+	@release/sysroot.sh $@.part && mv $@.part $@
+
+.PHONY: wheel release-check
+# auditwheel refuses symbols newer than those of manylinux_2_28. It excludes what other wheels bring.
+wheel: $(VENV)/.release build/sysroot  ## dist/: the sdist, and the wheel for manylinux_2_28 that is made from it
+	@rm -rf dist build/wheel && mkdir -p dist build/wheel
+	@$(PY) -m build --sdist --no-isolation --outdir dist . > build/wheel/log
+	@CMAKE_TOOLCHAIN_FILE=$(abspath release/portable.cmake) TVM_BYOC_DNNL_SYSROOT=$(abspath build/sysroot) \
+	  $(PIP) wheel --no-deps --no-build-isolation --wheel-dir build/wheel dist/*.tar.gz
+	@PATH=$(abspath $(VENV))/bin:$$PATH auditwheel repair --plat manylinux_2_28_x86_64 --only-plat \
+	  --exclude libtvm_ffi.so --exclude libdnnl.so.3 --wheel-dir dist build/wheel/*.whl
+
+release-check: $(NATIVE) wheel  ## that dist/ can be published; tries the wheel in a bare Debian (needs root and debootstrap)
+	@$(VENV)/bin/twine check --strict dist/*
+	@$(PY) release/check.py dist
+	@rm -rf build/image && mkdir -p build/image && cp dist/*.whl release/run.py build/image
+	@$(PY) release/model.py build/image
+	@$(PIP) download --only-binary :all: --dest build/image/wheels dist/*.whl
+	@$(PY) release/docker.py release/Dockerfile build/image --root build/image/root --wheels build/image/wheels
+
 lint: $(DEPS)  ## ruff, mypy and clang-format, changing nothing
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
