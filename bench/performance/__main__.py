@@ -11,12 +11,13 @@ import click
 import onnx
 
 from tvm_byoc_dnnl.errors import InputError
+from tvm_byoc_dnnl.report.roof import Roof, roof
 from tvm_byoc_dnnl.testing.bench import Comparison, Settings, choose_engines, run, to_json
 
 from . import MODELS, Entry, entry, keep, load, machine
 from .page import slug, write
 from .picture import draw
-from .roofline import Roof, layers, roof
+from .roofline import layers
 
 _PAGE = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
 _LAYERS = 4

@@ -12,6 +12,7 @@ import subprocess
 import pytest
 from tvm import relax
 
+import tvm_byoc_dnnl as byoc
 from tests.unit.test_explain import build, const, convnet
 from tvm_byoc_dnnl.report import explain
 
@@ -53,6 +54,7 @@ SEARCH = """
           marked: [...document.querySelectorAll(".box.hit .label")].map(e => e.textContent)};
 """
 LEGIBLE = """
+  build("calls");
   fit();
   const boxes = drawing.nodes.map(n => n.querySelector(".body").getBoundingClientRect());
   const meet = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
@@ -215,7 +217,7 @@ def test_summary_tabs_and_theme(look, page):
         return {tabs, figures: document.querySelector("header").innerText, changed: before !== colour()};""",
     )
     assert [name for name, _ in found["tabs"]] == [
-        "Summary", "Selected", "TVM (1)", "Regions (2)", "Near misses (0)", "Calls (6)",
+        "Summary", "Selected", "TVM (1)", "Regions (2)", "Near misses (1)", "Calls (6)",
     ]  # fmt: skip
     assert all(length > 10 for _, length in found["tabs"])
     assert "5 / 6" in found["figures"] and "98.4 %" in found["figures"]
@@ -230,6 +232,55 @@ def test_a_thousand_calls_are_legible(look):
     assert found["overlaps"] == 0
     assert found["spills"] == 0
     assert found["lines"] == sum(len(c.inputs) for c in large.calls)
+
+
+def test_repeated_blocks_are_folded_and_columns_make_the_whole_readable(look):
+    """Twelve layers: one is drawn, with the calls of all; without folding, the layers stand in several columns."""
+    layers = transformer(12)
+    found = look(
+        layers.to_html(),
+        """
+        const view = which => {
+          build(which);
+          const scale = Math.min(stage.clientWidth / drawing.width, stage.clientHeight / drawing.height);
+          return {boxes: drawing.boxes.length, scale};
+        };
+        const all = view("calls"), folded = view("repeats");
+        const of = drawing.boxes.flatMap(b => b.calls).sort((a, b) => a - b);
+        return {all, folded, of, marks: [...document.querySelectorAll(".block-tag")].map(t => t.textContent)};""",
+    )
+    assert found["of"] == [c.id for c in layers.calls]
+    assert "block of 49 calls × 3" in found["marks"]  # every third layer has a call that stays with TVM
+    assert found["all"]["boxes"] == len(layers.calls) and found["folded"]["boxes"] < 0.5 * len(layers.calls)
+    assert found["all"]["scale"] > 0.2, found
+    assert found["folded"]["scale"] > 0.45
+
+
+TIMES = """
+  const count = selector => document.querySelectorAll(selector).length, times = document.getElementById("times");
+  const drawn = {bars: count("#bars > div"), dots: count("#roofline circle"), lines: count("#roofline .roof"),
+                 boxes: count("#timeline rect.step"), fits: times.scrollWidth <= times.clientWidth};
+  document.getElementById("heat").click();
+  look("stage");
+  const fills = drawing.nodes.map(n => n.querySelector(".body").style.fill);
+  const second = document.getElementById("below");
+  second.value = "time";
+  second.dispatchEvent(new Event("change"));
+  return {...drawn, fills, below: drawing.nodes.map(n => n.querySelector(".below").textContent)};
+"""
+
+
+def test_the_page_of_a_profile(look):
+    """Bars, timeline and roofline of what was measured, and the graph coloured by it."""
+    profile = byoc.profile(byoc.compile(build(convnet, (1, 3, 16, 16))), repeat=2, roof=True)
+    found = look(profile.to_html(), TIMES)
+    assert found["bars"] == min(10, len(profile.steps)) and found["boxes"] == len(profile.steps)
+    assert found["dots"] == sum(1 for s in profile.steps if s.flops) and found["lines"] == 1
+    assert found["fits"]
+    timed = {i for s in profile.steps for i in s.ids}
+    assert timed
+    assert [bool(words) for words in found["below"]] == [c.id in timed for c in profile.account.calls]
+    assert all(fill.startswith("color-mix") for fill in found["fills"])
 
 
 def test_a_model_without_calls(look):

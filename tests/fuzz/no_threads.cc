@@ -9,7 +9,5 @@ void KeepTeamOnAllCores() {}
 void SurviveForks() {}
 void UseOpenMPForTVM() {}
 int MaxThreads() { return 1; }
-ScopedThreads::ScopedThreads(int) : engines_before_(1), tvm_before_(false) {}
-ScopedThreads::~ScopedThreads() {}
 
 }  // namespace tvm_byoc_dnnl

@@ -62,6 +62,22 @@ def test_a_source_stands_right_above_its_reader():
     assert boxes[3][1] == boxes[1][1]
 
 
+@pytest.mark.parametrize("name", ["chain", "dense", "long"])
+def test_a_tall_graph_is_wrapped_into_columns(name):
+    widths, edges = GRAPHS[name]
+    tall, wrapped = draw(widths, edges), draw(widths, edges, (1000, 760))
+    scale = lambda d: min(1000 / d.width, 760 / d.height)  # noqa: E731
+    assert scale(wrapped) >= scale(tall) and (name != "long" or scale(wrapped) > 1.5 * scale(tall))
+    boxes = [(x - w / 2, x + w / 2, y - 20, y + 20) for (x, y), w in zip(wrapped.boxes, widths, strict=True)]
+    for i, a in enumerate(boxes):
+        assert a[0] >= 0 and a[1] <= wrapped.width and a[2] >= 0 and a[3] <= wrapped.height
+        assert not any(a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3] for b in boxes[i + 1 :])
+    for (a, b), route in zip(edges, wrapped.routes, strict=True):
+        (x0, y0), (x1, y1) = wrapped.boxes[a], wrapped.boxes[b]
+        assert route[0] == (x0, y0 + 20) and route[-1] == (x1, y1 - 20)
+        assert all(0 <= x <= wrapped.width and 0 <= y <= wrapped.height for x, y in route)
+
+
 def test_a_cycle_is_refused():
     with pytest.raises(ValueError, match="cycle"):
         draw([WIDTH] * 2, [(0, 1), (1, 0)])

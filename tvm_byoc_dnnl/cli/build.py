@@ -214,6 +214,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
 @precision_options
 @click.option("--rounds", type=click.IntRange(1), default=20, show_default=True, help="Turns of each engine.")
 @click.option("--json", "json_file", metavar="FILE", help="Write every sample to FILE; - is standard output.")
+@click.option("--picture", type=NEW_FILE, help="Draw the times: a file .svg, .png or .pdf; needs Matplotlib.")
 def bench(
     models: Sequence[str],
     peers: str,
@@ -224,13 +225,14 @@ def bench(
     int8: str,
     rounds: int,
     json_file: str | None,
+    picture: Path | None,
 ) -> int:
     """Measure each MODEL beside other engines, each in a process of its own, in turns.
 
     \b
       tvm-byoc bench model.onnx
       tvm-byoc bench model.onnx --shape input=1,3,224,224
-      tvm-byoc bench model.onnx --peers onnxruntime,openvino,tvm --json result.json
+      tvm-byoc bench model.onnx --peers onnxruntime,openvino,tvm --json result.json --picture result.svg
       tvm-byoc bench model.onnx --precision bfloat16 --peers openvino-bf16
 
     The settings of precision are this package's; peers named -bf16 compute in bfloat16. A MODEL is an .onnx file, or
@@ -248,4 +250,5 @@ def bench(
     if own != {"precision": PRECISIONS[0], "weights": None, "int8": INT8[0]}:
         engines["byoc"] = replace(engines["byoc"], options=own, tolerance=_TOLERANCE)
     settings = Settings(rounds=rounds) if threads is None else Settings(rounds=rounds, threads=threads)
-    return int(any(c.failures for c in measure(found, engines, settings, json_file=json_file, shapes=shapes)))
+    measured = measure(found, engines, settings, json_file=json_file, shapes=shapes, picture=picture)
+    return int(any(c.failures for c in measured))

@@ -83,7 +83,8 @@ def explain(
     check_folder(html_file, json_file)
     report = _explained(build, output_format, database)
     if html_file is not None:
-        report.to_html(html_file)
+        with progress(f"drawing {len(report.calls)} calls"):
+            report.to_html(html_file)
         say(f"wrote {html_file}")
     write_data(report.to_json(), json_file)
     if json_file == "-":

@@ -44,9 +44,16 @@ def _inputs(path: Path | None) -> dict[str, Any] | None:
 )
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows of the table.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the table.")
+@click.option("--html", "html_file", type=NEW_FILE, help="Write a page: timeline, roofline, the graph by time.")
 @click.option("--trace", type=NEW_FILE, help="Write a trace for chrome://tracing or Perfetto.")
 def profile(
-    build: Build, inputs: Path | None, repeat: int, top: int, json_file: str | None, trace: Path | None
+    build: Build,
+    inputs: Path | None,
+    repeat: int,
+    top: int,
+    json_file: str | None,
+    html_file: Path | None,
+    trace: Path | None,
 ) -> None:
     """Show how the time of one call of MODEL is spent: primitives, layouts, TVM's calls, overhead.
 
@@ -55,13 +62,14 @@ def profile(
     \b
       tvm-byoc profile model.onnx
       tvm-byoc profile model.so
+      tvm-byoc profile model.onnx --html times.html
       tvm-byoc profile model.onnx --trace trace.json --top 5
     """
     from ..api import compile
     from ..report.profile import profile as measure
     from ..runner import load
 
-    check_folder(trace, json_file)
+    check_folder(trace, html_file, json_file)
     arrays, model = _inputs(inputs), build.model
     with progress(f"preparing {model.name}") as show:
         if is_library(model.path):
@@ -69,7 +77,14 @@ def profile(
         else:
             ex = compile(model.load(), build.compiler, **build.settings)
         show("measuring")
-        report = measure(ex, arrays, repeat=repeat)
+        report = measure(ex, arrays, repeat=repeat, roof=html_file is not None)
+        if html_file is not None:
+            show("drawing")
+            if report.account is not None:
+                report.account.model = model.name
+            report.to_html(html_file)
+    if html_file is not None:
+        say(f"wrote {html_file}")
     if trace is not None:
         write_text(trace, report.to_chrome_trace())
         say(f"wrote {trace}")

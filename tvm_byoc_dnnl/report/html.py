@@ -4,34 +4,52 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
 from ..calls.model import CallReport, ReportData
-from .layout import Drawing, draw
+from .layout import draw
+from .repeats import find_repeats
 from .text import render_text
 
 __all__ = ["render_html"]
 
 _CHAR, _SMALL_CHAR, _PADDING = 7.4, 6.1, 24.0
 _MIN_WIDTH, _MAX_WIDTH = 64.0, 230.0
+_VIEW = 1000.0, 760.0  # the place for the graph on a usual screen
 
 
-def render_html(report: ReportData) -> str:
-    """See `Report.to_html`."""
+def render_html(report: ReportData, timing: Mapping[str, Any] | None = None) -> str:
+    """The page: the graph of a report, and with ``timing`` (`Profile.to_dict`) the measured times.
+
+    Parameters
+    ----------
+    report : ReportData
+        The calls.
+    timing : mapping, optional
+        Steps with the ``ids`` of their calls, and totals.
+    """
     title = f"{report.model or 'model'} on {', '.join(report.compilers) or 'TVM'}"
-    page = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
-    data = {"report": report.to_dict(), "drawings": {"calls": _of_calls(report), "regions": _of_regions(report)}}
+    drawings = {"calls": _of_calls(report), "repeats": _of_repeats(report), "regions": _of_regions(report)}
     parts = {
+        "style": _file("page.css"),
+        "script": "".join(map(_file, ("page.js", "times.js", "start.js"))),
         "title": html.escape(title),
         "text": html.escape(render_text(report)),
         # `<` is the only character that could end the script element early
-        "data": json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
+        "data": json.dumps(
+            {"report": report, "drawings": drawings, "timing": timing}, separators=(",", ":"), default=vars
+        ).replace("<", "\\u003c"),
     }
+    page = _file("page.html")
     for name, value in parts.items():
         page = page.replace(f"{{{{{name}}}}}", value)
     return page
+
+
+def _file(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def _width(label: str, below: str) -> float:
@@ -43,6 +61,30 @@ def _of_calls(report: ReportData) -> dict[str, Any]:
     """One box per call."""
     boxes = [{"calls": [c.id], "label": c.label, "below": c.output} for c in report.calls]
     return _drawn(boxes, [(i, c.id) for c in report.calls for i in c.inputs])
+
+
+def _of_repeats(report: ReportData) -> dict[str, Any]:
+    """One box per call, and of blocks that follow each other and are equal only the first."""
+    repeats = find_repeats(report.calls)
+    shown = list(range(len(report.calls)))  # of each call, the call in whose box it is
+    block: dict[int, int] = {}
+    for number, repeat in enumerate(repeats):
+        for i in range(repeat.first, repeat.end):
+            shown[i] = repeat.first + (i - repeat.first) % repeat.length
+        block |= dict.fromkeys(range(repeat.first, repeat.first + repeat.length), number)
+    place = {i: number for number, i in enumerate(dict.fromkeys(shown))}
+    boxes: list[dict[str, Any]] = [
+        {"calls": [], "label": c.label, "below": c.output, **({"repeat": block[c.id]} if c.id in block else {})}
+        for c in report.calls
+        if c.id in place
+    ]
+    for call in report.calls:
+        boxes[place[shown[call.id]]]["calls"].append(call.id)
+    # From a block to the one after it, an edge would lead back to the same boxes.
+    edges = {
+        (place[shown[i]], place[shown[c.id]]): None for c in report.calls for i in c.inputs if shown[i] < shown[c.id]
+    }
+    return {**_drawn(boxes, edges), "repeats": [r.times for r in repeats]}
 
 
 def _of_regions(report: ReportData) -> dict[str, Any]:
@@ -64,7 +106,7 @@ def _of_regions(report: ReportData) -> dict[str, Any]:
 def _drawn(boxes: list[dict[str, Any]], edges: Iterable[tuple[int, int]]) -> dict[str, Any]:
     edges = list(edges)
     widths = [_width(b["label"], b["below"]) for b in boxes]
-    drawing: Drawing = draw(widths, edges)
+    drawing = draw(widths, edges, _VIEW)
     for box, width, (x, y) in zip(boxes, widths, drawing.boxes, strict=True):
         box.update(x=x, y=y, w=width)
     lines = [{"from": a, "to": b, "d": _path(route)} for (a, b), route in zip(edges, drawing.routes, strict=True)]
@@ -72,11 +114,14 @@ def _drawn(boxes: list[dict[str, Any]], edges: Iterable[tuple[int, int]]) -> dic
 
 
 def _path(points: Sequence[tuple[float, float]]) -> str:
-    """An SVG path that leaves and enters every point vertically."""
+    """An SVG path of straight lines, and of curves that leave and enter their ends vertically."""
     x0, y0 = points[0]
     path = [f"M{x0:g} {y0:g}"]
     for x, y in points[1:]:
         middle = (y0 + y) / 2
-        path.append(f"V{y:g}" if x == x0 else f"C{x0:g} {middle:g} {x:g} {middle:g} {x:g} {y:g}")
+        if x == x0 or y == y0:
+            path.append(f"V{y:g}" if x == x0 else f"H{x:g}")
+        else:
+            path.append(f"C{x0:g} {middle:g} {x:g} {middle:g} {x:g} {y:g}")
         x0, y0 = x, y
     return "".join(path)

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from .columns import Column, columns
+
 __all__ = ["Drawing", "draw"]
 
 _GAP_X, _GAP_Y, _HEIGHT = 26.0, 34.0, 40.0
@@ -27,7 +29,7 @@ class Drawing:
     boxes : list of (x, y)
         Centre of each node.
     routes : list of list of (x, y)
-        Per edge, from the lower side of its source to the upper side of its target.
+        Per edge, from the lower side of its source to the upper side of its target; around the end of a column.
     width, height : float
         Of the whole.
     """
@@ -38,7 +40,7 @@ class Drawing:
     height: float
 
 
-def draw(widths: Sequence[float], edges: Sequence[tuple[int, int]]) -> Drawing:
+def draw(widths: Sequence[float], edges: Sequence[tuple[int, int]], view: tuple[float, float] | None = None) -> Drawing:
     """Lay out nodes of the given widths.
 
     Parameters
@@ -47,12 +49,17 @@ def draw(widths: Sequence[float], edges: Sequence[tuple[int, int]]) -> Drawing:
         One per node.
     edges : sequence of (int, int)
         Source and target; no cycles.
+    view : (float, float), optional
+        Width and height of the place for the whole drawing: a tall one is wrapped into columns.
     """
-    return _Layout(widths, edges).drawing()
+    return _Layout(widths, edges, view).drawing()
 
 
 class _Layout:
-    def __init__(self, widths: Sequence[float], edges: Sequence[tuple[int, int]]) -> None:
+    def __init__(
+        self, widths: Sequence[float], edges: Sequence[tuple[int, int]], view: tuple[float, float] | None
+    ) -> None:
+        self.view = view
         self.widths = list(widths)
         self.edges = list(edges)
         self.layer = _layers(len(widths), self.edges)
@@ -68,30 +75,52 @@ class _Layout:
         self.rows: list[list[int]] = [[] for _ in range(max(self.layer, default=-1) + 1)]
         for node, layer in enumerate(self.layer):
             self.rows[layer].append(node)
-        self.x = [0.0] * n
+        self.x = [0.0] * len(self.widths)
+        self.columns: list[Column] = []
+        self.column: list[int] = []  # of each layer
+        self.used: dict[Column, int] = {}  # edges that are already drawn from a column to the next
+        self.top = _GAP_Y
 
     def drawing(self) -> Drawing:
         self._order()
         self._place()
         real = len(self.widths) - sum(len(c) - 2 for c in self.chains)
-        left = min((self.x[i] - w / 2 for i, w in enumerate(self.widths)), default=0.0) - _GAP_X
-        y = [_GAP_Y + _HEIGHT / 2 + layer * (_HEIGHT + _GAP_Y) for layer in self.layer]
-        at = [(round(x - left, 1), round(h, 1)) for x, h in zip(self.x, y, strict=True)]
-        right = max((at[i][0] + w / 2 for i, w in enumerate(self.widths)), default=0.0)
-        return Drawing(
-            at[:real],
-            [self._route(chain, at) for chain in self.chains],
-            round(right + _GAP_X, 1),
-            len(self.rows) * (_HEIGHT + _GAP_Y) + _GAP_Y,
-        )
+        extents = [
+            (min(self.x[i] - self.widths[i] / 2 for i in row), max(self.x[i] + self.widths[i] / 2 for i in row))
+            for row in self.rows
+        ]
+        crossing = [sum(len(self.down[i]) for i in row) for row in self.rows]
+        self.columns = columns(extents, crossing, _HEIGHT + _GAP_Y, self.view)
+        self.column = [number for number, c in enumerate(self.columns) for _ in range(c.first, c.end)]
+        self.top = _GAP_Y + max((c.room / 2 for c in self.columns), default=0.0)
+        at = [self._at(node) for node in range(len(self.widths))]
+        routes = [self._route(chain, at) for chain in self.chains]
+        height = max((c.end - c.first for c in self.columns), default=0) * (_HEIGHT + _GAP_Y) + self.top
+        width = self.columns[-1].gutter + _GAP_X if self.columns else 2 * _GAP_X
+        return Drawing(at[:real], routes, round(width, 1), height + self.top)
+
+    def _at(self, node: int) -> tuple[float, float]:
+        column = self.columns[self.column[self.layer[node]]]
+        y = self.top + _HEIGHT / 2 + (self.layer[node] - column.first) * (_HEIGHT + _GAP_Y)
+        return round(self.x[node] + column.shift + _GAP_X, 1), round(y, 1)
 
     def _route(self, chain: Sequence[int], at: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-        (x0, y0), (x1, y1) = at[chain[0]], at[chain[-1]]
-        points = [(x0, y0 + _HEIGHT / 2)]
-        for lane in chain[1:-1]:
-            x, y = at[lane]
-            points += [(x, y - _HEIGHT / 2), (x, y + _HEIGHT / 2)]
-        return [*points, (x1, y1 - _HEIGHT / 2)]
+        points: list[tuple[float, float]] = []
+        for a, b in pairwise(chain):
+            (x0, y0), (x1, y1) = at[a], at[b]
+            points.append((x0, y0 + _HEIGHT / 2))
+            if self.column[self.layer[a]] != self.column[self.layer[b]]:
+                points += self._around(self.columns[self.column[self.layer[a]]], points[-1], x1)
+            points.append((x1, y1 - _HEIGHT / 2))
+        return points
+
+    def _around(self, column: Column, start: tuple[float, float], x: float) -> list[tuple[float, float]]:
+        """The way from the end of a column to the top of the next, beside the edges that already go there."""
+        number = self.used.get(column, 0)
+        self.used[column] = number + 1
+        lane = column.lane(number)
+        low, right, high = start[1] + 8 + lane / 2, column.gutter + _GAP_X + lane, self.top - 12 - lane / 2
+        return [(start[0], low), (right, low), (right, high), (x, high)]
 
     def _chains(self) -> list[list[int]]:
         """Each edge as the nodes it passes, lanes for the layers between included."""

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from os import PathLike
 from typing import Any
 
 import numpy as np
 import tvm
 from tvm import relax
 
-from ..calls.model import ReportData
+from ..calls.model import ReportData, Totals
 from ..errors import InputError
+from ..files import write_text
 from ..namespaces import compilers, namespace
 from ..neighbours import QUIET, Neighbours
 from ..pipeline.kernels import Kernels
 from ..pipeline.metadata import read_account, read_kernels
 from ..runner import Runner
-from ..threads import limited
+from .html import render_html
+from .roof import Roof, bytes_of
+from .roof import roof as measure_roof
 
 __all__ = ["Profile", "StepTime", "profile"]
 
@@ -54,6 +59,8 @@ class StepTime:
         the repetition with the median total.
     layouts : list of str
         Of the operands, then of the result, as ``f32:acdb:1x64x56x56``; empty for TVM's calls.
+    ids : list of int
+        Positions of the calls in the report of `explain`; empty where ``calls`` is.
     """
 
     region: str
@@ -65,6 +72,12 @@ class StepTime:
     start: float = 0.0
     layouts: list[str] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+
+    @property
+    def bytes(self) -> int:
+        """Size of operands and results, as the layouts say."""
+        return sum(map(bytes_of, self.layouts))
 
     @property
     def gflops_per_second(self) -> float:
@@ -94,6 +107,10 @@ class Profile:
     plans : dict
         Of each region with open sizes, since it was loaded: ``plans`` and ``bytes`` that it keeps, calls of a size seen
         before (``hits``), plans ``made`` and ``dropped``, and the ``seconds`` spent making them.
+    roof : Roof or None
+        The limits of this machine, where they were measured, too.
+    account : ReportData or None
+        The calls of the model, where it says what runs where.
     """
 
     steps: list[StepTime] = field(default_factory=list)
@@ -101,6 +118,8 @@ class Profile:
     repeat: int = 0
     others: float = 0.0
     plans: dict[str, dict[str, Any]] = field(default_factory=dict)
+    roof: Roof | None = None
+    account: ReportData | None = field(default=None, repr=False)
 
     @property
     def reorder_share(self) -> float:
@@ -131,7 +150,11 @@ class Profile:
             "overhead_seconds": self.overhead,
             "others_share": self.others,
             "plans": self.plans,
-            "steps": [{**asdict(s), "gflops_per_second": s.gflops_per_second} for s in self.steps],
+            "roof": None if self.roof is None else vars(self.roof),
+            "steps": [
+                {**asdict(s), "bytes": s.bytes, "gflops_per_second": s.gflops_per_second, "is_reorder": s.is_reorder}
+                for s in self.steps
+            ],
         }
 
     def to_json(self) -> str:
@@ -154,6 +177,13 @@ class Profile:
             for s in self.steps
         ]
         return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+
+    def to_html(self, path: str | PathLike[str] | None = None) -> str:
+        """One self-contained page: longest steps, timeline, roofline, the graph by time; also written to ``path``."""
+        page = render_html(self.account or ReportData([], [], [], Totals(0, 0, 0, 0, 0)), self.to_dict())
+        if path is not None:
+            write_text(path, page)
+        return page
 
     def to_text(self, top: int = 20) -> str:
         """A table of the slowest steps, and the totals."""
@@ -197,21 +227,27 @@ def _flops(kind: str, layouts: Sequence[str]) -> int:
 
 
 class _Names:
-    """The names of the calls in each use of a region or of a kernel of TVM's; a model without an account has none."""
+    """Name and id of the calls in each use of a region or of a kernel of TVM's; a model without an account has none."""
 
     def __init__(self, account: ReportData | None, kernels: Kernels) -> None:
-        self._uses: dict[str, list[list[str]]] = dict(kernels)  # symbol → use → names, of a region by position
-        for call in account.calls if account is not None else ():
+        calls = account.calls if account is not None else []
+        host = {call.onnx_node or call.name: call.id for call in calls if not call.region}
+        self._uses: dict[str, list[list[tuple[str, int | None]]]] = {  # symbol → use → calls, of a region by position
+            symbol: [[(name, host.get(name)) for name in names] for names in uses] for symbol, uses in kernels.items()
+        }
+        for call in calls:
             if call.region:
                 uses = self._uses.setdefault(call.region, [])
                 uses += ([] for _ in range(len(uses), call.use + 1))
-                uses[call.use].append(call.onnx_node or call.name)
+                uses[call.use].append((call.onnx_node or call.name, call.id))
 
-    def of(self, symbol: str, use: int, positions: Iterable[int] | None = None) -> list[str]:
-        """The names of all or some calls in one use, each once."""
+    def put(self, step: StepTime, symbol: str, use: int, positions: Iterable[int] | None = None) -> None:
+        """Write all or some calls of one use into a step, each name once."""
         uses = self._uses.get(symbol, [])
-        names = uses[use] if use < len(uses) else []
-        return list(dict.fromkeys(names if positions is None else (names[p] for p in positions if p < len(names))))
+        calls = uses[use] if use < len(uses) else []
+        chosen = calls if positions is None else [calls[p] for p in positions if p < len(calls)]
+        step.calls = list(dict.fromkeys(name for name, _ in chosen))
+        step.ids = [i for _, i in chosen if i is not None]
 
     def uses(self, symbol: str) -> int:
         """The number of times that the program calls a region or a kernel."""
@@ -248,7 +284,7 @@ class _Instrument:
         called, steps = self._open.pop()
         if not symbol.startswith("vm.") and steps == len(self.steps):  # one that called others is the sum of them
             step = StepTime(_HOST, symbol, "", [], now - called, start=called - self._begin)
-            step.calls = self._names.of(symbol, self._runs[symbol])
+            self._names.put(step, symbol, self._runs[symbol])
             self._runs[symbol] += 1
             self.steps.append(step)
         return _NO_ACTION
@@ -257,7 +293,8 @@ class _Instrument:
         """End a repetition; names are unknown where control flow left uses of a function out, or repeated them."""
         unknown = {symbol for symbol, runs in self._runs.items() if runs != self._names.uses(symbol)}
         for step in self.steps:
-            step.calls = [] if (step.kind if step.region == _HOST else step.region) in unknown else step.calls
+            if (step.kind if step.region == _HOST else step.region) in unknown:
+                step.calls, step.ids = [], []
 
     def _region(self, name: str, report: Mapping[str, Any], start: float) -> None:
         use = self._runs[name]
@@ -268,7 +305,7 @@ class _Instrument:
                 name, step["kind"], step.get("impl", ""), list(step.get("source", ())), step["seconds"], start=start
             )
             entry.layouts = list(layouts)
-            entry.calls = self._names.of(name, use, step.get("calls", ()))
+            self._names.put(entry, name, use, step.get("calls", ()))
             entry.flops = 0 if entry.is_reorder else _flops(entry.kind, layouts)
             self.steps.append(entry)
             start += entry.seconds
@@ -295,7 +332,7 @@ def _plans(module: Any) -> dict[str, dict[str, Any]]:
     return found
 
 
-def profile(ex: Any, inputs: Any = None, *, repeat: int = 20, warmup: int = 3) -> Profile:
+def profile(ex: Any, inputs: Any = None, *, repeat: int = 20, warmup: int = 3, roof: bool = False) -> Profile:
     """Measure how the time of a compiled model is spent.
 
     Parameters
@@ -306,6 +343,8 @@ def profile(ex: Any, inputs: Any = None, *, repeat: int = 20, warmup: int = 3) -
         Inputs by name or in order; random ones where the model's shapes are all fixed.
     repeat, warmup : int
         Counted and uncounted calls; the figures are medians.
+    roof : bool
+        Measure the limits of this machine, too: a second, and 256 MB of memory.
 
     Returns
     -------
@@ -326,19 +365,20 @@ def profile(ex: Any, inputs: Any = None, *, repeat: int = 20, warmup: int = 3) -
     with Neighbours() as others:
         totals = _plain_times(runner, tensors, repeat, warmup)
         runs = _step_times(runner, tensors, repeat, warmup)
-    return Profile(_medians(runs), statistics.median(totals), repeat, others.share, _plans(runner.module))
+        limits = measure_roof(len(os.sched_getaffinity(0))) if roof else None
+    plans, account = _plans(runner.module), read_account(runner.module)
+    return Profile(_medians(runs), statistics.median(totals), repeat, others.share, plans, limits, account)
 
 
 def _step_times(runner: Runner, tensors: Sequence[Any], repeat: int, warmup: int) -> list[list[StepTime]]:
     vm = relax.VirtualMachine(runner.module, tvm.cpu())
     names = _Names(read_account(runner.module), read_kernels(vm))
-    call = limited(vm[runner.entry], runner.threads)
     instrument = _Instrument(_profilers(runner.module, {}), names)
     vm.set_instrument(instrument)
     runs: list[list[StepTime]] = []
     for k in range(warmup + repeat):
         instrument.start()
-        call(*tensors)
+        vm[runner.entry](*tensors)
         instrument.finish()
         if k >= warmup:
             runs.append(instrument.steps)

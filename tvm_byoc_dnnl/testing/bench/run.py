@@ -16,11 +16,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ...errors import InputError
-from ...files import write_text
+from ...files import write_text, written
 from ...frontend.onnx_inputs import fix_shapes
 from ..models import LIGHT_MODELS, light_model, random_inputs
 from .engines import ENGINES, Engine
 from .measure import Comparison, Settings, busy_share, compare
+from .picture import check_picture, to_picture
 from .process import installed
 from .report import to_json, to_table
 
@@ -85,6 +86,7 @@ def run(
     json_file: str | None = None,
     inputs_of: Callable[[onnx.ModelProto], Mapping[str, np.ndarray]] = random_inputs,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
+    picture: Path | None = None,
 ) -> list[Comparison]:
     """Measure, print the table to standard output and everything else to standard error.
 
@@ -105,11 +107,16 @@ def run(
     shapes : mapping, optional
         Input name to shape, to fix dimensions that the models leave open, for every engine.
 
+    picture : Path, optional
+        Where to draw the times, as SVG, PNG or PDF.
+
     Returns
     -------
     list of Comparison
         One per model.
     """
+    if picture is not None:
+        check_picture(picture)
     console = _stderr()
     _warn_if_busy(console)
     comparisons = []
@@ -133,4 +140,7 @@ def run(
     if json_file is not None:
         text = json.dumps(to_json(comparisons, settings), indent=1)
         print(text) if json_file == "-" else write_text(json_file, text + "\n")
+    if picture is not None:
+        with written(picture) as aside:
+            aside.write_bytes(to_picture(comparisons, settings, picture.suffix.removeprefix(".")))
     return comparisons

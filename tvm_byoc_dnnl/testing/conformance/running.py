@@ -72,15 +72,10 @@ def run(function: Any, inputs: Sequence[np.ndarray]) -> Outcome:
     """The results of what `outcomes` gave for a case."""
     if isinstance(function, Exception):
         return function
-    tensors = [tvm.runtime.tensor(array) for array in inputs]
     try:
-        results = _tensors(function(*tensors))
+        return _tensors(function(*map(tvm.runtime.tensor, inputs)))
     except Exception as error:
         return error
-    for i, (tensor, array) in enumerate(zip(tensors, inputs, strict=True)):
-        if tensor.numpy().tobytes() != array.tobytes():
-            return ValueError(f"input {i} is overwritten; a region may write nothing but its results")
-    return results
 
 
 def _tensors(result: Any) -> list[np.ndarray]:
