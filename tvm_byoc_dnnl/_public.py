@@ -4,22 +4,26 @@
 
 from __future__ import annotations
 
+from ._compat import constant_numpy, dtype_of, is_constant, make_constant, shape_dims, static_shape
 from ._version import __version__
 from .annotate.passes import AnnotateExternalCompiler
 from .annotate.trial import get_annotate_compiler
 from .api import compile, partition
 from .blobs import blob_module
+from .codegen.extern import portable_codegen
 from .errors import ArtifactError, ByocError, ExportError, GraphError, InputError, NativeLibraryError, UnsupportedError
 from .frontend import to_relax
-from .hooks.c_source import generate_c
+from .hooks.c_source import c_source_module, generate_c
 from .hooks.fused_op import register_fused_op
 from .hooks.registration import for_each_region, register_target_hooks
+from .log import read_log
 from .namespaces import compilers, supported_ops, unregister_compiler
 from .partitioning.passes import PartitionGraph
 from .pattern_example import pattern_example
 from .pipeline.byoc import byoc_pipeline
 from .pipeline.source_executable import source_options
 from .prepare import Prepare
+from .prepare.compression import why_not_compressed
 from .regions.policy import RegionPolicy
 from .registry import (
     register_annotate_compiler,
@@ -30,10 +34,12 @@ from .registry import (
     register_namespace,
     register_pattern,
 )
+from .relax_utils import bindings_of, composite_of
 from .report import Report, explain
 from .report.profile import Profile, profile
 from .report.verify import Verification, verify
 from .runner import Runner, load
+from .signature import TensorInfo
 from .standalone import emit
 from .target_options import get_target_options, set_target_options
 from .te import TEGraph, register_te_compute, schedule_te, translate_to_te

@@ -27,6 +27,7 @@ from .relax_utils import codegen_of
 from .signature import inputs_of, shape_options
 from .stages import stage
 from .target_options import known_target, with_options
+from .threads import check_number
 from .tuning.tune import placement_for
 
 __all__ = ["DEFAULT_COMPILER", "compile", "partition"]
@@ -105,6 +106,7 @@ def compile(
     placement: Mapping[str, str] | None = None,
     database: str | PathLike[str] | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
+    threads: int | None = None,
     strict: bool = False,
     prepare: bool = True,
     output: str = "module",
@@ -141,6 +143,9 @@ def compile(
         the times of equal regions. Nothing is measured.
     options : mapping, optional
         Namespace → option → value, for target hooks and codegens: ``{"my_npu": {"cores": 4}}``.
+    threads : int, optional
+        Threads of each call by a `Runner` of the result. A file that is exported does not keep the number:
+        ``load(path, threads=...)``.
     strict : bool
         Raise an error if a call fails, instead of leaving it to the next compiler or TVM.
     prepare : bool
@@ -167,6 +172,7 @@ def compile(
         If source is asked for and there is no C++ compiler, or a library's headers are missing.
     """
     target = known_target(target, "compile")
+    check_number("threads", threads)
     if check_output(output) == "source":
         options = _with_source(compiler, options)
     options = with_precision(compiler, options, precision, weights, int8)
@@ -184,7 +190,9 @@ def compile(
             ex = tvm.compile(mod, target=target, relax_pipeline=relax.get_pipeline(PIPELINE, strict=strict))
     except tvm.error.InternalError as error:
         raise UnsupportedError(f"TVM cannot compile what stays with it: {_cause(error)}{_advice(mod)}") from error
-    return SourceExecutable(ex.mod, builds) if builds else ByocExecutable(ex.mod)
+    executable = SourceExecutable(ex.mod, builds) if builds else ByocExecutable(ex.mod)
+    executable.threads = threads
+    return executable
 
 
 def _from_database(

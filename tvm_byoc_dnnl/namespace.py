@@ -17,6 +17,7 @@ from .routes.route import Route
 from .verdict import Reject
 
 __all__ = [
+    "API_VERSIONS",
     "BlobRunner",
     "Description",
     "Examination",
@@ -29,6 +30,9 @@ __all__ = [
     "TargetHooks",
     "TirToRuntime",
 ]
+
+#: versions of the contract with vendors (docs/vendor_contract.md) that this package keeps
+API_VERSIONS = (1,)
 
 #: ``predicate(attrs, args) -> True | False | Reject``
 Predicate = Callable[[Any, Sequence[Any]], "bool | Reject"]
@@ -182,6 +186,10 @@ class Namespace:
     name: str
     #: the package that registered it
     owner: str = ""
+    #: the version of the contract that it was written for
+    api: int = API_VERSIONS[-1]
+    #: operator or pattern that another package has added → that package
+    added: dict[str, str] = field(default_factory=dict)
     predicates: dict[str, Predicate] = field(default_factory=dict)
     lowerings: dict[str, Lowering] = field(default_factory=dict)
     patterns: dict[str, Pattern] = field(default_factory=dict)

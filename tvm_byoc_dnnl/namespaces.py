@@ -6,7 +6,8 @@ The engine reads this table and nothing else of a vendor; `registry` fills it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -46,7 +47,7 @@ def _load() -> None:
     load_vendors(_transaction)
 
 
-def claim_namespace(name: str, extend: bool = False) -> Namespace:
+def claim_namespace(name: str, extend: bool = False, adding: Sequence[str] = ()) -> Namespace:
     """The namespace called ``name``, for registering something in it; a new one, if there is none.
 
     Parameters
@@ -55,6 +56,8 @@ def claim_namespace(name: str, extend: bool = False) -> Namespace:
         An identifier.
     extend : bool
         Whether it may belong to another package.
+    adding : sequence of str
+        Operators and patterns that are about to be registered. It warns if the namespace belongs to another package.
 
     Raises
     ------
@@ -71,6 +74,14 @@ def claim_namespace(name: str, extend: bool = False) -> Namespace:
         raise ValueError(
             f"namespace {name!r} belongs to {ns.owner}, which registered it first; now {who} registers something in "
             "it. Choose another name, or pass extend=True to add to what is there"
+        )
+    if ns.owner != who and adding:
+        ns.added.update(dict.fromkeys(adding, who))
+        warnings.warn(
+            f"{who} adds {', '.join(adding)} to namespace {name!r}, which belongs to {ns.owner}: models then depend on "
+            "which of the two packages are installed. A namespace of its own, given to compile beside this one, "
+            "does the same without that",
+            stacklevel=3,
         )
     return ns
 

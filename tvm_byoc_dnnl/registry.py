@@ -9,9 +9,21 @@ from typing import Any
 import tvm
 from tvm.relax.dpl import DFPattern
 
+from ._version import __version__
+from .errors import InputError
 from .lower.builder import GraphBuilder
 from .lower.graph import PortableGraph
-from .namespace import BlobRunner, Description, Examination, Lowering, Namespace, Pattern, Predicate, Standalone
+from .namespace import (
+    API_VERSIONS,
+    BlobRunner,
+    Description,
+    Examination,
+    Lowering,
+    Namespace,
+    Pattern,
+    Predicate,
+    Standalone,
+)
 from .namespaces import claim_namespace
 from .regions.policy import RegionPolicy
 from .routes.codegen import Codegen, OwnCodegen
@@ -57,6 +69,7 @@ def _origin(thing: Any) -> str:
 def register_namespace(
     compiler: str,
     *,
+    api: int = 1,
     codegen: Callable[..., Any] | None = None,
     probe: Callable[[PortableGraph], Reject | None] | None = None,
     describe: Callable[[PortableGraph], Description | None] | None = None,
@@ -78,6 +91,8 @@ def register_namespace(
     ----------
     compiler : str
         Name of the namespace; an identifier.
+    api : int
+        The version of the contract with vendors (docs/vendor_contract.md) that the registrations follow.
     codegen : callable, optional
         See `register_codegen`.
     probe : callable, optional
@@ -103,7 +118,20 @@ def register_namespace(
         Decides which regions of this namespace are worth a call, unless the user gives a policy; by default all are.
     extend : bool
         Set parts of a namespace that another package has registered, instead of raising ``ValueError``.
+
+    Raises
+    ------
+    InputError
+        If ``api`` is a version of the contract that this package does not have.
+    ValueError
+        If the name is none, or belongs to another package.
     """
+    if api not in API_VERSIONS:
+        known = ", ".join(map(str, API_VERSIONS))
+        raise InputError(
+            f"register_namespace({compiler!r}): api is {api!r}; tvm-byoc-dnnl {__version__} has version {known} of the "
+            "contract with vendors: install a version that has the other, or write the backend for this one"
+        )
     _check_functions(
         f"register_namespace({compiler!r})",
         probe=probe,
@@ -114,6 +142,7 @@ def register_namespace(
         primitive_flops=primitive_flops,
     )
     ns = claim_namespace(compiler, extend)
+    ns.api = api
     if codegen is not None:
         register_codegen(compiler, codegen, override=extend)
     parts = {
@@ -218,7 +247,7 @@ def register_annotate_compiler(
         return lambda fn: register_annotate_compiler(compiler, op, fn, override=override, extend=extend)
     _check_functions(f"register_annotate_compiler({compiler!r})", predicate=predicate)
     entries = dict.fromkeys(ops, predicate or _always)
-    table = claim_namespace(compiler, extend or override).predicates
+    table = claim_namespace(compiler, extend or override, ops).predicates
     _claim(table, entries, f"the predicate of {compiler!r} for", override)
     return predicate
 
@@ -286,7 +315,7 @@ def register_lowering(
         return lambda fn: register_lowering(compiler, op, fn, override=override, extend=extend)
     _check_functions(f"register_lowering({compiler!r})", lowering=lowering)
     entries = dict.fromkeys(ops, lowering)
-    table = claim_namespace(compiler, extend or override).lowerings
+    table = claim_namespace(compiler, extend or override, ops).lowerings
     _claim(table, entries, f"the lowering of {compiler!r} for", override)
     return lowering
 
@@ -339,7 +368,7 @@ def register_pattern(
     """
     entry = Pattern(name, pattern, dict(annotations or {}), check, lower, tuple(outputs), example)
     _check_pattern(f"register_pattern({compiler!r}, {name!r})", entry)
-    table = claim_namespace(compiler, extend or override).patterns
+    table = claim_namespace(compiler, extend or override, [f"{compiler}.{name}"]).patterns
     _claim(table, {name: entry}, f"the pattern of {compiler!r}", override)
     return entry
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +23,7 @@ from .arguments import as_tensor
 from .errors import ArtifactError, InputError
 from .pipeline.metadata import read_metadata
 from .signature import TensorInfo, check_symbols, random_arrays, with_named_sizes
+from .threads import check_number, limited
 
 __all__ = ["Runner", "load"]
 
@@ -40,19 +43,31 @@ class Runner:
         The result of `compile`, or a loaded library.
     entry : str
         Name of the function to call.
+    threads : int, optional
+        Threads that each call of this runner may use; other runners of the process are not affected. By default the
+        number that `compile` was given, and without one OpenMP's and TVM's own numbers.
+    workers : int, optional
+        Calls of `submit` that run at the same time; by default as many as have ``threads`` cores each, and one where
+        the number of threads is open.
 
     Raises
     ------
+    InputError
+        If ``threads`` or ``workers`` is not a positive number.
     NativeLibraryError
         If the native library that the model needs cannot be loaded.
     """
 
-    def __init__(self, ex: Any, entry: str = "main") -> None:
-        if _native.available():
+    def __init__(self, ex: Any, entry: str = "main", *, threads: int | None = None, workers: int | None = None) -> None:
+        self.threads = check_number("threads", threads if threads is not None else getattr(ex, "threads", None))
+        self.workers = check_number("workers", workers) or self._usual_workers()
+        if self.threads is not None or _native.available():
             _native.load()
         # A relax.VirtualMachine keeps its stack in itself: each thread needs one of its own. They share the module.
-        machines = _Machines(ex.jit() if isinstance(ex, tvm.runtime.Executable) else ex, entry)
+        machines = _Machines(ex.jit() if isinstance(ex, tvm.runtime.Executable) else ex, entry, self.threads)
         self._machines: _Machines | None = machines
+        self._pool: ThreadPoolExecutor | None = None
+        self._pool_lock = threading.Lock()
         self.entry = entry
         vm = machines.start()
         metadata = (read_metadata(vm) if entry == "main" else None) or {}
@@ -70,10 +85,13 @@ class Runner:
     def close(self) -> None:
         """Give back the model's plans, its packed weights and the mapped file; every later call is an `InputError`.
 
-        Calls that run in other threads still end normally. Other references to `module`, or to a function of it, keep
-        the module loaded.
+        Calls that run in other threads, and those that were submitted before, still end normally. Other references to
+        `module`, or to a function of it, keep the module loaded.
         """
-        self._machines = None
+        with self._pool_lock:
+            pool, self._pool, self._machines = self._pool, None, None
+        if pool is not None:
+            pool.shutdown(wait=False)
         ctypes.CDLL(None).malloc_trim(0)  # malloc keeps freed memory for later calls of this process
 
     def __enter__(self) -> Runner:
@@ -91,12 +109,16 @@ class Runner:
             raise InputError("this Runner is closed; load the model again, or make another Runner of its module before")
         return machines
 
+    def _usual_workers(self) -> int:
+        cores = len(os.sched_getaffinity(0))
+        return max(1, cores // self.threads) if self.threads is not None else 1
+
     @property
     def input_names(self) -> list[str]:
         """Names of the model's inputs in order; empty when the file does not say."""
         return [i.name for i in self.inputs]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> np.ndarray | list[np.ndarray]:
         """Run the model.
 
         Parameters
@@ -115,10 +137,15 @@ class Runner:
         InputError
             If number, name, dtype or shape of an input is wrong, or sizes do not fit each other.
         """
+        return self._call(self._open(), args, kwargs)
+
+    def _call(
+        self, machines: _Machines, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> np.ndarray | list[np.ndarray]:
         named = args[0] if len(args) == 1 and isinstance(args[0], dict) and not kwargs else None
         tensors = self.tensors((), named) if named is not None else self.tensors(args, kwargs)
         try:
-            return _to_numpy(self.run_tvm(*tensors))
+            return _to_numpy(machines.function()(*tensors))
         except (RuntimeError, ValueError) as error:
             if not _UNEQUAL.search(str(error)):
                 raise
@@ -128,6 +155,34 @@ class Runner:
             raise InputError(
                 f"the sizes of the inputs do not fit the model{where}: {shapes}; give sizes that it was exported for"
             ) from error
+
+    def submit(self, *args: Any, **kwargs: Any) -> Future[np.ndarray | list[np.ndarray]]:
+        """Run the model in a thread of this runner, and return at once.
+
+        Calls begin in the order in which they were submitted, as many at the same time as the runner has ``workers``.
+        The others wait in a queue, which has no bound: a caller that submits faster than the model runs waits for
+        earlier futures. NumPy arrays are not copied: leave them as they are until the future is done.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            As for a call.
+
+        Returns
+        -------
+        concurrent.futures.Future
+            Its result is what a call returns, or its exception what a call raises.
+
+        Raises
+        ------
+        InputError
+            If the runner is closed.
+        """
+        with self._pool_lock:
+            machines = self._open()
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self.workers, thread_name_prefix="tvm_byoc_dnnl")
+            return self._pool.submit(self._call, machines, args, kwargs)
 
     def named(self, *args: Any, **kwargs: Any) -> dict[str, np.ndarray]:
         """Run the model as a call does, and return the outputs by their names.
@@ -225,16 +280,19 @@ def _tensor_info(entry: Mapping[str, Any]) -> TensorInfo:
 class _Machines:
     """A module, and a virtual machine for each thread that calls it: a machine keeps its stack in itself."""
 
-    def __init__(self, module: tvm.runtime.Module, entry: str) -> None:
+    def __init__(self, module: tvm.runtime.Module, entry: str, threads: int | None) -> None:
         self.module = module
         self._entry = entry
+        self._threads = threads
         self._local = threading.local()
 
     def start(self) -> relax.VirtualMachine:
         """Make the machine of the calling thread."""
-        vm = relax.VirtualMachine(self.module, tvm.cpu())
-        self._local.function = vm[self._entry]
-        return vm
+        made: list[relax.VirtualMachine] = []
+        make = limited(lambda: made.append(relax.VirtualMachine(self.module, tvm.cpu())), self._threads)
+        make()  # the first machine makes the plans, which are for a number of threads
+        self._local.function = limited(made[0][self._entry], self._threads)
+        return made[0]
 
     def function(self) -> Any:
         """The model's function on the machine of the calling thread."""
@@ -253,16 +311,20 @@ def _to_numpy(result: Any) -> Any:
     return [_to_numpy(r) for r in result]
 
 
-def load(path: str | PathLike[str]) -> Runner:
+def load(path: str | PathLike[str], *, threads: int | None = None, workers: int | None = None) -> Runner:
     """Load a library that ``export_library`` wrote.
 
     Parameters
     ----------
     path : path-like
         The ``.so``.
+    threads, workers : int, optional
+        As for `Runner`.
 
     Raises
     ------
+    InputError
+        If ``threads`` or ``workers`` is not a positive number.
     FileNotFoundError
         If there is no such file.
     ArtifactError
@@ -282,4 +344,4 @@ def load(path: str | PathLike[str]) -> Runner:
         raise ArtifactError(
             f"{path} is not a library that can be loaded here: {error}; export the model again with this version"
         ) from error
-    return Runner(module)
+    return Runner(module, threads=threads, workers=workers)

@@ -69,6 +69,10 @@ class Engine {
   /// Facts for people and tools: `library` and its `file`, `version`, `hash`, `cpu_runtime`, `isa`.
   virtual json::Object Info() const = 0;
 
+  /// The threads that a call from this thread would use. A plan is for as many as there are when it
+  /// is made.
+  virtual int Threads() const { return 1; }
+
   /// `graph` must outlive the planner.
   virtual std::unique_ptr<Planner> NewPlanner(const Graph& graph) const = 0;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plans of one region of symbolic shapes: one for each set of sizes, as many as fit a number of
-// bytes.
+// The plans of one region: one for each set of sizes and number of threads, as many as fit a number
+// of bytes.
 #ifndef TVM_BYOC_DNNL_COMMON_PLAN_CACHE_H_
 #define TVM_BYOC_DNNL_COMMON_PLAN_CACHE_H_
 
@@ -28,7 +28,7 @@ struct PlanCounters {
 
 class PlanCache {
  public:
-  using Key = std::vector<int64_t>;  // the symbols' values
+  using Key = std::vector<int64_t>;  // the symbols' values, then the number of threads
 
   explicit PlanCache(size_t budget) : budget_(budget) {}
 

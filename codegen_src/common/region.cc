@@ -10,11 +10,8 @@ void Region::Initialise(std::vector<ConstantData> constants) {
   constants_ = std::move(constants);
   planner_ = engine_.NewPlanner(graph_);  // an older one may have packed other constants
   if (graph_.IsStatic()) {
-    std::shared_ptr<const Plan> plan = Build({});
-    for (size_t i = 0; i < constants_.size(); ++i) {
-      if (!plan->UsesConstant(i)) constants_[i] = {};  // packed: the original may go
-    }
-    std::atomic_store(&static_plan_, plan);
+    std::atomic_store(&static_plan_,
+                      std::make_shared<const Planned>(Planned{Build({}), engine_.Threads()}));
   }
   plans_.Clear();
   initialised_ = true;
@@ -32,16 +29,28 @@ std::shared_ptr<const Plan> Region::Build(const PlanCache::Key& symbols) {
   return {plan.release(), [read = std::move(read)](const Plan* dying) { delete dying; }};
 }
 
+std::shared_ptr<const Plan> Region::StaticPlan() {
+  const std::shared_ptr<const Planned> first = std::atomic_load(&static_plan_);
+  if (first == nullptr) return nullptr;
+  const int threads = engine_.Threads();
+  return first->threads == threads ? first->plan : Cached({}, threads);
+}
+
 std::shared_ptr<const Plan> Region::PlanFor(const std::vector<Dims>& arguments) {
-  PlanCache::Key symbols = BindSymbols(graph_, arguments);
-  if (std::shared_ptr<const Plan> plan = plans_.Find(symbols)) return plan;
+  return Cached(BindSymbols(graph_, arguments), engine_.Threads());
+}
+
+std::shared_ptr<const Plan> Region::Cached(PlanCache::Key symbols, int threads) {
+  PlanCache::Key key = symbols;
+  key.push_back(threads);
+  if (std::shared_ptr<const Plan> plan = plans_.Find(key)) return plan;
   std::lock_guard<std::mutex> build_lock(build_mutex_);
   if (!initialised_) return nullptr;
-  if (auto plan = plans_.Find(symbols)) return plan;  // made while we waited
+  if (auto plan = plans_.Find(key)) return plan;  // made while we waited
   const auto start = std::chrono::steady_clock::now();
   std::shared_ptr<const Plan> plan = Build(symbols);
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-  plans_.Insert(std::move(symbols), plan, taken.count());
+  plans_.Insert(std::move(key), plan, taken.count());
   return plan;
 }
 

@@ -33,8 +33,9 @@ class Region {
   /// Takes the constants (one per constant of the graph, already checked) and plans a static graph.
   void Initialise(std::vector<ConstantData> constants);
 
-  /// The plan of a static graph, or nullptr before Initialise.
-  std::shared_ptr<const Plan> StaticPlan() const { return std::atomic_load(&static_plan_); }
+  /// The plan of a static graph for the threads that this thread may use, or nullptr before
+  /// Initialise.
+  std::shared_ptr<const Plan> StaticPlan();
 
   /// The plan of a symbolic graph for arguments of these shapes; nullptr before Initialise.
   std::shared_ptr<const Plan> PlanFor(const std::vector<Dims>& arguments);
@@ -43,11 +44,19 @@ class Region {
   PlanCounters counters() const { return plans_.counters(); }
 
  private:
+  /// A plan, and the threads that it is for.
+  struct Planned {
+    std::shared_ptr<const Plan> plan;
+    int threads;
+  };
+
   std::shared_ptr<const Plan> Build(const PlanCache::Key& symbols);
+  /// The plan from the cache, made if it is not there; nullptr before Initialise.
+  std::shared_ptr<const Plan> Cached(PlanCache::Key symbols, int threads);
 
   const Engine& engine_;
   const Graph graph_;
-  std::shared_ptr<const Plan> static_plan_;
+  std::shared_ptr<const Planned> static_plan_;  // for the threads of Initialise
   std::mutex build_mutex_;  // one build at a time; guards the three below
   std::unique_ptr<Planner> planner_;
   std::vector<ConstantData> constants_;

@@ -2,6 +2,7 @@
 #include "dnnl/engine.h"
 
 #include <dlfcn.h>
+#include <omp.h>
 
 #include <dnnl.hpp>
 #include <stdexcept>
@@ -100,6 +101,8 @@ class DnnlEngine final : public Engine {
     info.emplace_back("isa", Isa());
     return info;
   }
+
+  int Threads() const override { return omp_get_max_threads(); }
 
   std::unique_ptr<Planner> NewPlanner(const Graph& graph) const override {
     return std::make_unique<DnnlPlanner>(graph);

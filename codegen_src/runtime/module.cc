@@ -301,6 +301,12 @@ ffi::String Info() {
   return json::Value(std::move(info)).Dump();
 }
 
+/// Calls a function with its arguments; its parallel loops use so many threads.
+void CallWithThreads(ffi::PackedArgs args, ffi::Any* result) {
+  const ScopedThreads scope(args[0].cast<int>());
+  args[1].cast<ffi::Function>().CallPacked(args.Slice(2), result);
+}
+
 /// Python registers a function of this name, which finds libraries.
 std::string AskHost(const std::string& name, const std::string& error) {
   std::optional<ffi::Function> help = ffi::Function::GetGlobal("tvm_byoc_dnnl.EngineHelp");
@@ -338,6 +344,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
                  [&] { return ffi::String(json::Value(FindEngine(engine).Info()).Dump()); });
            })
       .def("tvm_byoc_dnnl.Info", Info)
+      .def_packed("tvm_byoc_dnnl.CallWithThreads", CallWithThreads)
       .def("tvm_byoc_dnnl.UseOpenMPForTVM", UseOpenMPForTVM);
 }
 

@@ -63,10 +63,12 @@ void InChild() {
 }
 
 Launch tvm_launch = nullptr;
+thread_local bool scoped = false;  // in a ScopedThreads
 
-/// TVM's launcher; OpenMP's in a child whose parent had started TVM's pool, which is gone.
+/// TVM's launcher; OpenMP's where the number of threads is given, and in a child whose parent had
+/// started TVM's pool, which is gone.
 int LaunchOnLivingPool(ParallelLambda lambda, void* closure, int num_task) {
-  if (pool_lost) return LaunchOnOpenMP(lambda, closure, num_task);
+  if (pool_lost || scoped) return LaunchOnOpenMP(lambda, closure, num_task);
   pool_started = true;
   return tvm_launch(lambda, closure, num_task);
 }
@@ -91,5 +93,16 @@ void SurviveForks() {
 void UseOpenMPForTVM() { RegisterLauncher(&LaunchOnOpenMP); }
 
 int MaxThreads() { return omp_get_max_threads(); }
+
+ScopedThreads::ScopedThreads(int threads)
+    : engines_before_(omp_get_max_threads()), tvm_before_(scoped) {
+  omp_set_num_threads(threads);
+  scoped = true;
+}
+
+ScopedThreads::~ScopedThreads() {
+  omp_set_num_threads(engines_before_);
+  scoped = tvm_before_;
+}
 
 }  // namespace tvm_byoc_dnnl

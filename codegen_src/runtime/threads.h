@@ -19,7 +19,22 @@ void SurviveForks();
 /// engines' team.
 void UseOpenMPForTVM();
 
+/// The threads that the calling thread's loops use.
 int MaxThreads();
+
+/// While it lives, the parallel loops that the calling thread starts, those of engines and of TVM,
+/// use so many threads. Other threads are not affected.
+class ScopedThreads {
+ public:
+  explicit ScopedThreads(int threads);
+  ~ScopedThreads();
+  ScopedThreads(const ScopedThreads&) = delete;
+  ScopedThreads& operator=(const ScopedThreads&) = delete;
+
+ private:
+  const int engines_before_;
+  const bool tvm_before_;
+};
 
 }  // namespace tvm_byoc_dnnl
 

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import random
+import signal
+import time
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import tvm
 from click.testing import CliRunner
 from tvm import relax, te
 from tvm.relax import op
-from tvm.relax.dpl import is_op, wildcard
+from tvm.relax.dpl import is_const, is_op, wildcard
 
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.comparison import differences, nudged, sensitivity
 from tvm_byoc_dnnl.namespace import Pattern
+from tvm_byoc_dnnl.testing import conformance
 from tvm_byoc_dnnl.testing.__main__ import main
 from tvm_byoc_dnnl.testing.conformance import run_conformance
 from tvm_byoc_dnnl.testing.conformance.calls import call_cases, example
@@ -154,6 +160,109 @@ def test_constants_of_an_example_follow_the_dtype():
     assert by_name["dtype float64"].arrays[0].dtype == "float64"
 
 
+def test_variations_of_a_pattern():
+    def scaled(x, y):
+        return op.add(op.multiply(x, relax.const(0.5, "float32")), y)
+
+    pattern = Pattern("scaled", None, example=byoc.pattern_example(scaled, SHAPE, SHAPE))
+    by_name = {case.what: case for case in pattern_cases(VENDOR, pattern)}
+    assert abs(by_name["large values"].arrays[0]).max() > 1e3 > abs(by_name["its example"].arrays[0]).max()
+    assert "R.const(1.0" in str(by_name["another constant 0"].main)  # 1.5 · 0.5 + 0.25
+    shapes = [by_name[f"operand 1 of shape {shape}"].arrays[1].shape for shape in ((1, 5), (3, 1), (1, 1))]
+    assert shapes == [(1, 5), (3, 1), (1, 1)]
+    assert by_name["operand 0 of shape (3, 1)"].main.params[0].ty.shape.values[1] == 1
+
+
+def test_a_pattern_that_does_not_check_its_constant_is_found():
+    def lower(region, _builder):
+        x = te.placeholder(region.params[0].ty.shape.values, "float32", "x")
+        return te.create_prim_func([x, te.compute(x.shape, lambda *i: x[i] * te.const(0.5, "float32"), "y")], "int64")
+
+    byoc.register_target_hooks(VENDOR, relax_to_tir=byoc.for_each_region(lower))
+    example = byoc.pattern_example(lambda x: op.multiply(x, relax.const(0.5, "float32")), SHAPE)
+    byoc.register_pattern(VENDOR, "half", is_op("relax.multiply")(wildcard(), is_const()), example=example)
+    found = failures()
+    assert "result 0 differs" in found["kit_vendor.half: another constant 0"]
+    assert "kit_vendor.half: its example" not in found
+
+
+def python_vendor(run):
+    """A backend that takes `abs` of float32, and runs it by a Python function of the argument and the results."""
+
+    def codegen(functions, options, names):
+        return [byoc.blob_module(VENDOR, str(f.attrs["global_symbol"]), b"-", "") for f in functions]
+
+    byoc.register_annotate_compiler(VENDOR, "relax.abs", float32_only)
+    byoc.register_codegen(VENDOR, codegen)
+    byoc.register_blob_runner(VENDOR, lambda compatibility: True, lambda data: run)
+
+
+@pytest.fixture
+def few_cases(monkeypatch):
+    """Five cases of an operator instead of some twenty, and no structures around them."""
+    wanted = {"the example", "shape (7,)", "shape (13, 17)", "shape (2, 3, 5, 7)", "shape (1, 2, 3, 1, 2, 3)"}
+    monkeypatch.setattr(conformance, "call_cases", lambda op: [c for c in call_cases(op) if c.what in wanted])
+    monkeypatch.setattr(conformance, "structural_cases", lambda ns, base: [])
+
+
+@pytest.mark.native
+def test_a_kernel_that_works_in_place_is_found_at_any_share():
+    def run(x, *results):
+        for result in results:
+            result.copyfrom(np.abs(x.numpy()))
+        x.copyfrom(np.abs(x.numpy()))
+
+    python_vendor(run)
+    assert "input 0 is overwritten" in failures(share=0.01)["relax.abs: the example"]
+
+
+@pytest.mark.native
+def test_a_crash_and_a_hang_cost_their_cases_and_no_others(few_cases):
+    def run(x, *results):
+        if tuple(x.shape) == (7,):
+            os.kill(os.getpid(), signal.SIGSEGV)
+        while tuple(x.shape) == (13, 17):
+            time.sleep(1)
+        for result in results:
+            result.copyfrom(np.abs(x.numpy()))
+
+    python_vendor(run)
+    found = failures(time_limit=4)
+    assert found.pop("relax.abs: shape (7,)") == "crashes: the process was ended by SIGSEGV"
+    assert found.pop("relax.abs: shape (13, 17)").startswith("hangs: nothing came for 4")
+    assert not found
+
+
+@pytest.mark.parametrize("stage", ["predicate", "codegen", "example"])
+def test_a_crash_while_building_names_its_case(stage, few_cases):
+    def die():
+        os.abort()
+
+    def predicate(attrs, args):
+        if len(args[0].ty.shape) == 6:
+            return die() if stage == "predicate" else byoc.Reject("six dims")
+        return float32_only(attrs, args)
+
+    def lower(region, builder):
+        if stage == "codegen" and len(region.params[0].ty.shape) == 4:
+            die()
+        graph = byoc.translate_to_te((builder.get(), region), "c")
+        return graph.call(builder, region.params, byoc.schedule_te(graph, "c", lambda sch, graph: None))
+
+    byoc.register_annotate_compiler(VENDOR, "relax.abs", predicate)
+    byoc.register_target_hooks(VENDOR, relax_to_tir=byoc.for_each_region(lower))
+    if stage == "example":
+        byoc.register_pattern(VENDOR, "p", is_op("relax.exp")(wildcard()), example=die)
+    report = run_conformance(VENDOR)
+    name = {
+        "predicate": "relax.abs: shape (1, 2, 3, 1, 2, 3)",
+        "codegen": "relax.abs: shape (2, 3, 5, 7)",
+        "example": f"{VENDOR}.p: its cases",
+    }[stage]
+    assert {c.name: c.detail for c in report.failures} == {name: "crashes: the process was ended by SIGABRT"}
+    assert any(case.status == "taken" for case in report.cases)
+
+
 def test_nothing_taken_is_no_conformance():
     byoc.register_annotate_compiler(VENDOR, "relax.abs", lambda attrs, args: byoc.Reject("never"))
     report = run_conformance(VENDOR)
@@ -161,12 +270,17 @@ def test_nothing_taken_is_no_conformance():
     assert not report.ok
 
 
-def test_command_line_gives_data_and_status():
+def test_command_line_gives_data_and_status(tmp_path):
     byoc.register_annotate_compiler(VENDOR, "relax.abs", float32_only)
     byoc.register_target_hooks(VENDOR)
-    good = CliRunner().invoke(main, [VENDOR, "--json", "-"])
+    good = CliRunner().invoke(main, [VENDOR, "--json", "-", "--share", "0.2", "--badge", str(tmp_path / "badge.svg")])
     assert good.exit_code == 0, good.output
-    assert json.loads(good.stdout)["ok"]
+    data = json.loads(good.stdout)
+    assert data["ok"]
+    assert (data["api"], data["share"], data["counts"]["failed"]) == (1, 0.2, 0)
+    assert data["versions"] == {"tvm-byoc-dnnl": byoc.__version__, "apache-tvm": tvm.__version__}
+    badge = ElementTree.parse(tmp_path / "badge.svg").getroot()
+    assert badge.get("aria-label") == f"tvm-byoc conformance: {data['counts']['taken']} calls right of a share of 0.2"
     byoc.register_annotate_compiler(VENDOR, "relax.exp", lambda attrs, args: False)
     bad = CliRunner().invoke(main, [VENDOR, "--only", "exp"])
     assert bad.exit_code == 1

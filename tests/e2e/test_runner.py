@@ -1,6 +1,7 @@
 """Runner and load: inputs by position and name, every wrong input one error, dynamic shapes, several outputs."""
 
 import dataclasses
+import os
 import threading
 
 import numpy as np
@@ -203,3 +204,27 @@ def test_load_notices_a_flipped_bit_in_a_region(tmp_path):
     path.write_bytes(data)
     with pytest.raises(byoc.ArtifactError, match=r"checksum|damaged"):
         byoc.load(path)
+
+
+def test_submitted_calls_give_what_calls_give(xy):
+    x, y = xy
+    with byoc.Runner(byoc.compile(TwoOutputs), threads=1, workers=2) as run:
+        futures = [run.submit(x + i, y=y) for i in range(20)]
+        for i, future in enumerate(futures):
+            for got, want in zip(future.result(timeout=60), reference(x + i, y), strict=True):
+                assert_right(got, want, 1e-6, elementwise=True)
+        assert isinstance(run.submit(x).exception(timeout=60), byoc.InputError)  # one input of two
+        assert sum(t.name.startswith("tvm_byoc_dnnl") for t in threading.enumerate()) == 2  # workers
+        last = [run.submit(x, y) for _ in range(10)]
+    assert all(len(future.result(timeout=60)) == 2 for future in last)  # they were submitted before it was closed
+    with pytest.raises(byoc.InputError, match="closed"):
+        run.submit(x, y)
+
+
+def test_as_many_workers_as_have_cores_for_their_threads():
+    ex = byoc.compile(TwoOutputs)
+    cores = len(os.sched_getaffinity(0))
+    assert byoc.Runner(ex).workers == byoc.Runner(ex, threads=2 * cores).workers == 1
+    assert byoc.Runner(ex, threads=1).workers == cores
+    with pytest.raises(byoc.InputError, match="workers is 0; expected a number from 1 on"):
+        byoc.Runner(ex, workers=0)

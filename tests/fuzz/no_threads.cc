@@ -9,5 +9,7 @@ void KeepTeamOnAllCores() {}
 void SurviveForks() {}
 void UseOpenMPForTVM() {}
 int MaxThreads() { return 1; }
+ScopedThreads::ScopedThreads(int) : engines_before_(1), tvm_before_(false) {}
+ScopedThreads::~ScopedThreads() {}
 
 }  // namespace tvm_byoc_dnnl

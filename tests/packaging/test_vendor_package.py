@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,15 @@ def vendor(installed: Environment, tmp_path_factory: pytest.TempPathFactory) -> 
     run(installed.python, "-m", "tvm_byoc_dnnl", "new-backend", "my_npu", "-o", source, cwd=source.parent)
     installed.pip("install", "--no-deps", "--no-build-isolation", source)
     return source
+
+
+def test_a_package_of_the_first_contract_works(installed: Environment, tmp_path: Path) -> None:
+    """Its source stays as it was written for ``api=1``."""
+    source = tmp_path / "package"
+    shutil.copytree(Path(__file__).with_name("contract_1"), source)
+    installed.pip("install", "--no-deps", "--no-build-isolation", source)
+    run(installed.python, "-W", "error", "-c", "import tvm_byoc_dnnl as b; b.compilers()", cwd=tmp_path)
+    run(installed.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", cwd=source)
 
 
 def test_its_entry_point_is_enough(vendor: Path, installed: Environment) -> None:

@@ -1,6 +1,7 @@
 """Registration: three forms, duplicates refused, unknown names explained."""
 
 import importlib.metadata
+import re
 import textwrap
 import types
 import warnings
@@ -167,7 +168,25 @@ def test_others_extend_a_namespace_only_by_saying_so(vendor, register):
     package("first_wheel", WHEEL.format(op="exp")).register()
     with pytest.raises(ValueError, match="belongs to first_wheel"):
         register(vendor)
-    register(vendor, extend=True)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        register(vendor, extend=True)
+    adds = [str(w.message) for w in found]
+    ns = namespaces.namespace(vendor)
+    assert set(ns.added) == ns.predicates.keys() - {"relax.exp"} | ns.lowerings.keys() | {
+        f"{vendor}.{name}" for name in ns.patterns
+    }
+    assert len(adds) == bool(ns.added)  # an operator more is a warning; an option of the whole namespace is none
+    assert all(re.match(f"tests adds .* to namespace '{vendor}', which belongs to first_wheel", text) for text in adds)
+
+
+def test_a_namespace_says_which_contract_it_follows(vendor):
+    assert byoc.register_namespace(vendor).api == byoc.register_namespace(vendor, api=1).api == 1
+    byoc.unregister_compiler(vendor)
+    for api in (0, 2, "1", None):
+        with pytest.raises(byoc.InputError, match=rf"api is {api!r}; tvm-byoc-dnnl .* has version 1 of the contract"):
+            byoc.register_namespace(vendor, api=api)
+    assert vendor not in byoc.compilers()
 
 
 @pytest.mark.parametrize(

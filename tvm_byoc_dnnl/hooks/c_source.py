@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import tvm
 from tvm import tirx
 
 from .._compat import dtype_of
 
-__all__ = ["c_module", "generate_c", "lower_tir"]
+__all__ = ["c_module", "c_source_module", "generate_c", "lower_tir"]
 
 # TVM defines these in every C file that it writes, and two such files would not link into one library.
 _WEAK = "".join(f"#pragma weak {symbol}\n" for symbol in ("__tvm_ffi__library_ctx", "__tvm_ffi_main"))
@@ -59,4 +60,20 @@ def generate_c(mod: tvm.IRModule, target: tvm.target.Target) -> str:
 def c_module(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Module:
     """`generate_c` as a module whose source is compiled when the executable is run or exported."""
     names = [gv.name_hint for gv in mod.get_global_vars()]
-    return tvm.get_global_func("runtime.CSourceModuleCreate")(generate_c(mod, target), "c", names, [])
+    return c_source_module(generate_c(mod, target), names)
+
+
+def c_source_module(source: str, symbols: Sequence[str], constant_names: Sequence[str] = ()) -> tvm.runtime.Module:
+    """A runtime module of C source, which is compiled when the model is run or exported.
+
+    Parameters
+    ----------
+    source : str
+        C that is C++ as well: TVM's compiler driver is usually g++.
+    symbols : sequence of str
+        The functions that it defines as ``__tvm_ffi_<symbol>``; a region's ``global_symbol`` among them.
+    constant_names : sequence of str
+        Constants of the region that ``__tvm_ffi___init_<symbol>`` is to get before the first call.
+    """
+    create = tvm.get_global_func("runtime.CSourceModuleCreate")
+    return create(source, "c", list(symbols), list(constant_names))

@@ -23,6 +23,9 @@ _TELLING = ("error:", "undefined", "cannot", "no space")
 class ByocExecutable(VMExecutable):
     """TVM's VM executable, as `tvm_byoc_dnnl.compile` returns it."""
 
+    #: the threads of each call by a `Runner` that is made of it; the exported file does not say
+    threads: int | None = None
+
     def export_library(
         self,
         file_name: str | os.PathLike[str],

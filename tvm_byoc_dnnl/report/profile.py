@@ -24,6 +24,7 @@ from ..neighbours import QUIET, Neighbours
 from ..pipeline.kernels import Kernels
 from ..pipeline.metadata import read_account, read_kernels
 from ..runner import Runner
+from ..threads import limited
 from .html import render_html
 from .roof import Roof, bytes_of
 from .roof import roof as measure_roof
@@ -373,12 +374,13 @@ def profile(ex: Any, inputs: Any = None, *, repeat: int = 20, warmup: int = 3, r
 def _step_times(runner: Runner, tensors: Sequence[Any], repeat: int, warmup: int) -> list[list[StepTime]]:
     vm = relax.VirtualMachine(runner.module, tvm.cpu())
     names = _Names(read_account(runner.module), read_kernels(vm))
+    call = limited(vm[runner.entry], runner.threads)
     instrument = _Instrument(_profilers(runner.module, {}), names)
     vm.set_instrument(instrument)
     runs: list[list[StepTime]] = []
     for k in range(warmup + repeat):
         instrument.start()
-        vm[runner.entry](*tensors)
+        call(*tensors)
         instrument.finish()
         if k >= warmup:
             runs.append(instrument.steps)

@@ -6,10 +6,10 @@ import contextlib
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
+from ..files import write_text
 from ..namespaces import compilers
 from .conformance import TOLERANCES, run_conformance
 
@@ -35,6 +35,10 @@ def _tolerances(_context: click.Context, _parameter: click.Parameter, values: Se
 @click.option("--tolerance", "tolerances", multiple=True, callback=_tolerances, metavar="DTYPE=NUMBER",
               help="Largest error, relative to the largest value of a result. May be repeated.")  # fmt: skip
 @click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the text.")
+@click.option("--badge", "badge_file", metavar="FILE", help="Write a picture of the result (SVG), to publish it.")
+@click.option("--time-limit", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True,
+              metavar="SECONDS", help="Time that one case may take; one that takes longer fails.")  # fmt: skip
+@click.option("--in-process", is_flag=True, help="Run the backend in this process, for a debugger: a crash ends it.")
 @click.option("--all", "every_case", is_flag=True, help="List every case with its reason, not only the failures.")
 def main(
     namespace: str,
@@ -43,6 +47,9 @@ def main(
     seed: int,
     tolerances: dict[str, float],
     json_file: str | None,
+    badge_file: str | None,
+    time_limit: float,
+    in_process: bool,
     every_case: bool,
 ) -> None:
     """Check that the backend NAMESPACE computes what it accepts, correctly, and says why it refuses the rest.
@@ -51,17 +58,31 @@ def main(
       python -m tvm_byoc_dnnl.testing my_npu
       python -m tvm_byoc_dnnl.testing my_npu --only 'nn.*' --all
       python -m tvm_byoc_dnnl.testing my_npu --share 0.1
+      python -m tvm_byoc_dnnl.testing my_npu --json conformance.json --badge conformance.svg
+
+    The backend runs in a process of its own: a case that crashes or hangs fails by name, and the others go on.
 
     The exit status is 1 if a case failed, or if the backend accepted no case.
     """
     if namespace not in compilers():
         raise click.BadParameter(f"{namespace!r} is not registered; registered: {', '.join(compilers())}")
     say = lambda text: click.echo(text, err=True)  # noqa: E731
-    report = run_conformance(namespace, only=only, share=share, seed=seed, tolerances=tolerances, progress=say)
+    report = run_conformance(
+        namespace,
+        only=only,
+        share=share,
+        seed=seed,
+        tolerances=tolerances,
+        progress=say,
+        time_limit=time_limit,
+        isolated=not in_process,
+    )
     data = json.dumps(report.to_dict(), indent=1)
     if json_file not in (None, "-"):
         assert json_file is not None
-        Path(json_file).write_text(data + "\n")
+        write_text(json_file, data + "\n")
+    if badge_file is not None:
+        write_text(badge_file, report.to_badge())
     click.echo(data if json_file == "-" else report.to_text(every_case))
     sys.exit(0 if report.ok else 1)
 

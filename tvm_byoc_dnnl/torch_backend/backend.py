@@ -21,7 +21,7 @@ __all__ = ["compile_graph"]
 _logger = logging.getLogger(__package__)
 
 #: the arguments of `tvm_byoc_dnnl.compile` that ``options`` may have
-OPTIONS = ("compiler", "precision", "weights", "policy", "placement", "database", "options", "strict")
+OPTIONS = ("compiler", "precision", "weights", "policy", "placement", "database", "options", "threads", "strict")
 
 
 def compile_graph(
@@ -44,7 +44,7 @@ def compile_graph(
         The arguments of the first call.
     options : mapping, optional
         Arguments of `tvm_byoc_dnnl.compile`: ``compiler``, ``precision``, ``weights``, ``policy``, ``placement``,
-        ``database``, ``options`` and ``strict``.
+        ``database``, ``options``, ``threads`` and ``strict``.
     mode : str, optional
         For torch.compile's other backends.
 

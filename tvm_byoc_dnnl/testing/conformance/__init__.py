@@ -12,15 +12,16 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from functools import partial
 
 from ...comparison import TOLERANCES
-from ...namespace import Namespace, Pattern
+from ...namespace import Namespace
 from ...namespaces import compilers, namespace
 from .calls import call_cases
 from .case import Case
 from .drawing import drawn, spread
-from .judge import TAKEN, Result, judge
+from .isolation import Journal, in_own_process
+from .judge import FAILED, TAKEN, Result, judge
 from .patterns import pattern_cases
 from .report import Report
 from .structures import structural_cases
@@ -43,11 +44,13 @@ def run_conformance(
     seed: int = 0,
     tolerances: Mapping[str, float] | None = None,
     progress: Callable[[str], None] | None = None,
+    time_limit: float = 60.0,
+    isolated: bool = True,
 ) -> Report:
     """Ask a backend everything that its registered operators and patterns suggest.
 
-    Each accepted call must be in a region, compile, and give what TVM gives; each rejected one must have a reason, and
-    its function still compile and be right.
+    Each accepted call must be in a region, compile, give what TVM gives, and leave its inputs as they were; each
+    rejected one must have a reason, and its function still compile and be right.
 
     Parameters
     ----------
@@ -63,6 +66,10 @@ def run_conformance(
         Dtype → largest error, relative to the largest value of a result, in place of `TOLERANCES`.
     progress : callable, optional
         Told what is being done.
+    time_limit : float
+        Seconds that one case may take before it counts as a failure that hangs.
+    isolated : bool
+        Run the backend in a process of its own, so that a crash or a hang costs one case; without it a debugger works.
 
     Returns
     -------
@@ -75,51 +82,112 @@ def run_conformance(
     """
     if not 0 < share <= 1:
         raise ValueError(f"share is {share}; expected more than 0 and at most 1")
-    start, draw = time.monotonic(), random.Random(seed)
-    ns, say = namespace(compiler), progress or (lambda text: None)
-    allowed = {**TOLERANCES, **(tolerances or {})}
-    ops = [op for op in ns.ops() if _is_wanted(op, only)]
-    patterns = [p for p in ns.patterns.values() if _is_wanted(f"{compiler}.{p.name}", only)]
-    cases = [*(c for op in ops for c in call_cases(op)), *(c for p in patterns for c in pattern_cases(compiler, p))]
-    notes = _without_cases(compiler, ops, patterns, {c.subject for c in cases})
-
-    cases = drawn(cases, share, draw)
-    results = list(_judged(ns, cases, [compiler], allowed, say))
-    accepted = _accepted(cases, results)
-    bases = spread([c for c in accepted if not c.must_match], math.ceil(_STRUCTURED * share))
-    bases += [c for c in accepted if c.must_match]
-    structures = drawn([s for base in bases for s in structural_cases(ns, base)], share, draw)
-    results += _judged(ns, structures, [compiler], allowed, say)
-    partner = next(p for p in _PARTNERS if p != compiler)
-    if partner in compilers():
-        for order in ([compiler, partner], [partner, compiler]):
-            shared = spread(structures, math.ceil(_BATCH * share))
-            paired = [c.renamed(f"{c.what}, shared by {' and '.join(order)}") for c in shared]
-            results += _judged(ns, paired, order, allowed, say)
-    return Report(compiler, results, notes, time.monotonic() - start)
+    start, say = time.monotonic(), progress or (lambda text: None)
+    ns = namespace(compiler)
+    kit = _Kit(ns, only, share, seed, {**TOLERANCES, **(tolerances or {})})
+    results, notes = in_own_process(kit.run, time_limit, say) if isolated else kit.run(Journal(tell=_talking(say)))
+    return Report(compiler, results, notes, time.monotonic() - start, share, seed, ns.api)
 
 
-def _without_cases(compiler: str, ops: Sequence[str], patterns: Sequence[Pattern], asked: set[str]) -> list[str]:
-    unasked = [f"{compiler}.{pattern.name}" for pattern in patterns if pattern.example is None]
-    notes = [f"{name} was registered without an example, so it is not tested" for name in unasked]
-    return notes + [f"{op}: the kit has no example call" for op in ops if op not in asked]
+def _talking(say: Callable[[str], None]) -> Callable[..., None]:
+    return lambda what, value: say(value) if what == "say" else None
 
 
 def _is_wanted(name: str, only: Sequence[str]) -> bool:
     return not only or any(fnmatchcase(name, o) or fnmatchcase(name.removeprefix("relax."), o) for o in only)
 
 
-def _judged(
-    ns: Namespace, cases: Sequence[Case], order: Sequence[str], tolerances: Mapping[str, float], say: Any
-) -> list[Result]:
-    # Cases that TVM often cannot compile are kept together: after each failure, the rest of its batch is built again.
-    queue = sorted(cases, key=lambda case: any(a.dtype == "bool" for a in case.arrays))
-    found: dict[Case, Result] = {}
-    for first in range(0, len(queue), _BATCH):
-        batch = queue[first : first + _BATCH]
-        say(f"{', '.join(order)}: cases {first + 1} to {first + len(batch)} of {len(queue)}, {batch[0].subject} …")
-        found.update(zip(batch, judge(ns, batch, order, tolerances), strict=True))
-    return [found[case] for case in cases]
+class _Kit:
+    """All questions to one backend, always the same and in the same order."""
+
+    def __init__(
+        self, ns: Namespace, only: Sequence[str], share: float, seed: int, tolerances: Mapping[str, float]
+    ) -> None:
+        self._ns, self._share, self._seed, self._tolerances = ns, share, seed, tolerances
+        self._ops = [op for op in ns.ops() if _is_wanted(op, only)]
+        self._patterns = [p for p in ns.patterns.values() if _is_wanted(f"{ns.name}.{p.name}", only)]
+
+    def run(self, journal: Journal) -> tuple[list[Result], list[str]]:
+        """The results of all cases, those that the journal knows among them, and notes."""
+        name, draw, lost = self._ns.name, random.Random(self._seed), _Lost(journal)
+        self._journal, self._asked = journal, 0
+        cases = [c for op in self._ops for c in lost.unless(op, "its cases", partial(call_cases, op))]
+        for p in self._patterns:
+            cases += lost.unless(f"{name}.{p.name}", "its cases", partial(pattern_cases, name, p))
+        notes = self._notes({c.subject for c in cases} | {result.subject for result in lost.results})
+
+        cases = drawn(cases, self._share, draw)
+        results = self._judged(cases, [name])
+        accepted = _accepted(cases, results)
+        bases = spread([c for c in accepted if not c.must_match], math.ceil(_STRUCTURED * self._share))
+        bases += [c for c in accepted if c.must_match]
+        around = [lost.unless(b.subject, "structures around it", partial(structural_cases, self._ns, b)) for b in bases]
+        structures = drawn([case for some in around for case in some], self._share, draw)
+        results += self._judged(structures, [name])
+        partner = next(p for p in _PARTNERS if p != name)
+        if partner in compilers():
+            for order in ([name, partner], [partner, name]):
+                shared = spread(structures, math.ceil(_BATCH * self._share))
+                paired = [c.renamed(f"{c.what}, shared by {' and '.join(order)}") for c in shared]
+                results += self._judged(paired, order)
+        return [*lost.results, *results], notes
+
+    def _notes(self, asked: set[str]) -> list[str]:
+        name = self._ns.name
+        unasked = [f"{name}.{pattern.name}" for pattern in self._patterns if pattern.example is None]
+        return [
+            *(f"{pattern} was registered without an example, so it is not tested" for pattern in unasked),
+            *(f"{op}: the kit has no example call" for op in self._ops if op not in asked),
+            *(f"{what} was added by {who}, and not by {self._ns.owner}" for what, who in self._ns.added.items()),
+        ]
+
+    def _judged(self, cases: Sequence[Case], order: Sequence[str]) -> list[Result]:
+        """The results of cases; each group of a batch is judged together."""
+        # Cases that TVM often cannot compile are kept together: after each failure the rest of a batch is built again.
+        queue = sorted(cases, key=lambda case: any(a.dtype == "bool" for a in case.arrays))
+        found: dict[Case, Result] = {}
+        journal = self._journal
+        for first in range(0, len(queue), _BATCH):
+            numbers = {case: self._asked + i for i, case in enumerate(queue[first : first + _BATCH])}
+            self._asked += len(numbers)
+            last = first + len(numbers)
+            journal.say(f"{', '.join(order)}: cases {first + 1} to {last} of {len(queue)}, {queue[first].subject} …")
+            groups: dict[str, list[Case]] = {}
+            for case, number in numbers.items():
+                if number not in journal.results:
+                    groups.setdefault(journal.groups.get(number, ""), []).append(case)
+            for group in groups.values():
+                self._judge(group, [numbers[case] for case in group], order)
+            found.update({case: journal.results[number] for case, number in numbers.items()})
+        return [found[case] for case in cases]
+
+    def _judge(self, cases: Sequence[Case], numbers: Sequence[int], order: Sequence[str]) -> None:
+        known = dict(zip(cases, numbers, strict=True))
+        self._journal.judge([(number, case.subject, case.what) for case, number in known.items()])
+        results = judge(
+            self._ns,
+            cases,
+            order,
+            self._tolerances,
+            begin=lambda case: self._journal.run(None if case is None else known[case]),
+        )
+        self._journal.found(dict(zip(numbers, results, strict=True)))
+
+
+class _Lost:
+    """The cases of a subject, unless making them has ended the process before."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.results: list[Result] = []
+
+    def unless(self, subject: str, what: str, make: Callable[[], list[Case]]) -> list[Case]:
+        key = f"{subject}: {what}"
+        if key in self._journal.lost:
+            self.results.append(Result(subject, what, FAILED, self._journal.lost[key]))
+            return []
+        self._journal.make(key)
+        return make()
 
 
 def _accepted(cases: Sequence[Case], results: Sequence[Result]) -> list[Case]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +56,11 @@ class Result:
 
 
 def judge(
-    ns: Namespace, cases: Sequence[Case], compilers: Sequence[str], tolerances: Mapping[str, float]
+    ns: Namespace,
+    cases: Sequence[Case],
+    compilers: Sequence[str],
+    tolerances: Mapping[str, float],
+    begin: Callable[[Case | None], None],
 ) -> list[Result]:
     """The results of some cases. One that does not compile costs time, but not the results of the others.
 
@@ -70,14 +74,16 @@ def judge(
         Who may take calls, in order of priority; ``ns`` is one of them.
     tolerances : mapping of str to float
         Dtype → largest error, see `comparison.TOLERANCES`.
+    begin : callable
+        Told which case is asked or run next; ``None`` where all of them are compiled.
     """
-    verdicts = {case: _Verdict(ns, case) for case in cases}
+    verdicts = {case: _Verdict(ns, case) for case in _each(cases, begin)}
     right = _References(cases)
     # A call that TVM cannot compile cannot be left with TVM either.
     hopeless = {case for case in cases if case.by is not None and not verdicts[case].accepted}
     known = [case for case in cases if case not in hopeless and not isinstance(right.results[case], Exception)]
     partition = _Partition(ns, known, compilers)
-    got = partition.results()
+    got = partition.results(begin)
     results = []
     for case in cases:
         verdict, wrong, want = verdicts[case], verdicts[case].complaint, right.results[case]
@@ -91,6 +97,13 @@ def judge(
             status, detail = SKIPPED, f"TVM alone: {describe(want)}"
         results.append(Result(case.subject, case.what, FAILED, wrong) if wrong else _result(case, status, detail))
     return results
+
+
+def _each(cases: Sequence[Case], begin: Callable[[Case | None], None]) -> Iterator[Case]:
+    for case in cases:
+        begin(case)
+        yield case
+    begin(None)
 
 
 def _result(case: Case, status: str, detail: str) -> Result:
@@ -173,7 +186,7 @@ class _Partition:
         lost = case in self._found - self.matched
         return f"accepted, and still left with TVM: {self._reasons(case)}" if left or lost else ""
 
-    def results(self) -> dict[Case, Outcome]:
+    def results(self, begin: Callable[[Case | None], None]) -> dict[Case, Outcome]:
         """The results by the strict pipeline: a call that it gives back was accepted and cannot be built."""
         functions = [c.main for c in self._cases]
         first = [self._mod]
@@ -189,7 +202,8 @@ class _Partition:
             return tvm.compile(mod, tvm.target.Target(HOST), relax_pipeline=pipeline)
 
         runnable = outcomes(self._cases, functions, build)
-        return {case: run(function, case.inputs) for case, function in zip(self._cases, runnable, strict=True)}
+        built = dict(zip(self._cases, runnable, strict=True))
+        return {case: run(built[case], case.inputs) for case in _each(self._cases, begin)}
 
 
 def _callees(mod: tvm.IRModule, function: str) -> list[relax.Function]:

@@ -13,12 +13,14 @@ from ..._compat import constant_numpy, dtype_of, is_constant, make_constant, sta
 from ...namespace import Pattern
 from ...relax_utils import bindings_of
 from ..op_calls import floats, integers
-from .case import Case
+from .case import Case, resized
 
 __all__ = ["pattern_cases"]
 
 #: what float32 becomes in variations
 _DTYPES = ("float16", "float64")
+#: factor of large values: exponentials overflow, and sums of squares stay far from the largest float
+_LARGE = 1e3
 
 
 def pattern_cases(compiler: str, pattern: Pattern) -> list[Case]:
@@ -38,13 +40,46 @@ def _variations(base: Case, main: relax.Function) -> Iterator[Case]:
         yield replace(base, what=f"dtype {dtype}", arrays=arrays)
     if base.arrays and base.arrays[0].ndim:
         yield replace(base, what="a symbolic leading dimension", symbolic=True)
+    if any(a.dtype == "float32" for a in base.arrays):
+        large = tuple(a * a.dtype.type(_LARGE) if a.dtype == "float32" else a for a in base.arrays)
+        yield replace(base, what="large values", arrays=large)
+    for number, constant in enumerate(_constants(main)):
+        other = constant_numpy(constant) * np.float32(1.5) + np.float32(0.25)
+        yield replace(base, what=f"another constant {number}", function=replayed(main, others={constant: other}))
+    for number, array in enumerate(base.arrays):
+        for axes in _broadcast_axes(array):
+            shape = [1 if axis in axes else dim for axis, dim in enumerate(array.shape)]
+            arrays = (*base.arrays[:number], resized(array, shape), *base.arrays[number + 1 :])
+            yield replace(base, what=f"operand {number} of shape {tuple(shape)}", arrays=arrays)
     inner = [var for var, _ in bindings_of(main)][:-1]
     for number, var in enumerate(inner):
         if isinstance(var.ty, relax.TensorType) and not var.same_as(main.body.body):
             yield replace(base, what=f"its intermediate result {number} leaks out", function=replayed(main, var))
 
 
-def replayed(main: relax.Function, leak: Any = None) -> Callable[..., Any]:
+def _constants(main: relax.Function) -> list[Any]:
+    """The constants of float32 in a function, each once, in the order of their use."""
+    found: list[Any] = []
+
+    def visit(expr: Any) -> None:
+        if is_constant(expr) and dtype_of(expr.ty) == "float32" and not any(expr.same_as(c) for c in found):
+            found.append(expr)
+
+    for _, value in bindings_of(main):
+        relax.analysis.post_order_visit(value, visit)
+    return found
+
+
+def _broadcast_axes(array: np.ndarray) -> list[set[int]]:
+    """Axes that are made 1: the first, the last, and all; if that is another shape."""
+    wide = [axis for axis, dim in enumerate(array.shape) if dim > 1]
+    chosen = [{wide[0]}, {wide[-1]}, set(wide)] if wide else []
+    return [axes for i, axes in enumerate(chosen) if axes not in chosen[:i]]
+
+
+def replayed(
+    main: relax.Function, leak: Any = None, others: Mapping[Any, np.ndarray] | None = None
+) -> Callable[..., Any]:
     """The bindings of a function as a function of other operands, whose dtype the constants of float32 take.
 
     Parameters
@@ -53,31 +88,38 @@ def replayed(main: relax.Function, leak: Any = None) -> Callable[..., Any]:
         The function; its blocks are straight-line code.
     leak : Var, optional
         An intermediate result to be returned beside the result.
+    others : mapping, optional
+        Constant → the value to be in its place.
     """
+    changed = others or {}
 
     def function(builder: relax.BlockBuilder, *operands: Any) -> Any:
         values = dict(zip(main.params, operands, strict=True))
         dtypes = {dtype_of(p.ty): dtype_of(o.ty) for p, o in values.items()}
         for var, value in bindings_of(main):
-            values[var] = builder.emit(_substituted(value, values, dtypes.get("float32", "float32")))
-        result = _substituted(main.body.body, values, "")
+            values[var] = builder.emit(_substituted(value, values, dtypes.get("float32", "float32"), changed))
+        result = _substituted(main.body.body, values, "", changed)
         return result if leak is None else (result, values[leak])
 
     return function
 
 
-def _substituted(expr: Any, values: Mapping[Any, Any], dtype: str) -> Any:
+def _substituted(expr: Any, values: Mapping[Any, Any], dtype: str, others: Mapping[Any, np.ndarray]) -> Any:
     """A value of a binding with other variables, and its constants of float32 in ``dtype``; its type is open."""
     if isinstance(expr, relax.Var):
         return values[expr]
     if is_constant(expr):
-        return make_constant(constant_numpy(expr), dtype) if dtype_of(expr.ty) == "float32" else expr
+        value = next((array for old, array in others.items() if old.same_as(expr)), None)
+        if value is None and dtype_of(expr.ty) != "float32":
+            return expr
+        return make_constant(constant_numpy(expr) if value is None else value, dtype)
     if isinstance(expr, relax.Call):
-        return relax.Call(expr.op, [_substituted(a, values, dtype) for a in expr.args], expr.attrs, expr.ty_args)
+        args = [_substituted(a, values, dtype, others) for a in expr.args]
+        return relax.Call(expr.op, args, expr.attrs, expr.ty_args)
     if isinstance(expr, relax.Tuple):
-        return relax.Tuple([_substituted(f, values, dtype) for f in expr.fields])
+        return relax.Tuple([_substituted(f, values, dtype, others) for f in expr.fields])
     if isinstance(expr, relax.TupleGetItem):
-        return relax.TupleGetItem(_substituted(expr.tuple_value, values, dtype), expr.index)
+        return relax.TupleGetItem(_substituted(expr.tuple_value, values, dtype, others), expr.index)
     return expr
 
 

@@ -5,13 +5,33 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from typing import Any
 
+import tvm
+
+from ..._version import __version__
 from .judge import FAILED, KEPT, SKIPPED, TAKEN, Result
 
 __all__ = ["Report"]
 
 _STATUSES = (TAKEN, KEPT, SKIPPED, FAILED)
+
+_LETTER = 6.6  # pixels of a letter of the badge
+_BADGE = """<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="20" role="img" aria-label="{label}: {text}">
+<title>{label}: {text}</title>
+<rect width="{width}" height="20" rx="3" fill="#555"/>
+<path d="M{left} 0h{rest}a3 3 0 0 1 3 3v14a3 3 0 0 1 -3 3h-{rest}z" fill="{colour}"/>
+<g fill="#fff" text-anchor="middle" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">
+<text x="{label_middle}" y="14">{label}</text><text x="{text_middle}" y="14">{text}</text></g></svg>
+"""
+
+
+def _badge(label: str, text: str, colour: str) -> str:
+    left, right = (round(_LETTER * len(words)) + 12 for words in (label, text))
+    places = {"width": left + right, "left": left, "rest": right - 3}
+    middles = {"label_middle": left / 2, "text_middle": left + right / 2}
+    return _BADGE.format(label=label, text=text, colour=colour, **places, **middles)
 
 
 @dataclass(frozen=True)
@@ -28,12 +48,21 @@ class Report:
         What could not be asked.
     seconds : float
         How long it took.
+    share : float
+        The share of the cases that was drawn.
+    seed : int
+        What they were drawn by.
+    api : int
+        The version of the contract that the backend was written for.
     """
 
     namespace: str
     cases: Sequence[Result]
     notes: Sequence[str]
     seconds: float
+    share: float = 1.0
+    seed: int = 0
+    api: int = 1
 
     @property
     def failures(self) -> list[Result]:
@@ -54,13 +83,27 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, for JSON."""
+        total = Counter(case.status for case in self.cases)
         return {
             "namespace": self.namespace,
+            "api": self.api,
             "ok": self.ok,
+            "share": self.share,
+            "seed": self.seed,
             "seconds": round(self.seconds, 1),
+            "date": datetime.now(timezone.utc).date().isoformat(),
+            "versions": {"tvm-byoc-dnnl": __version__, "apache-tvm": tvm.__version__},
+            "counts": {status: total[status] for status in _STATUSES},
             "cases": [asdict(case) for case in self.cases],
             "notes": list(self.notes),
         }
+
+    def to_badge(self) -> str:
+        """A small picture for a page of the backend, as SVG text."""
+        taken = sum(case.status == TAKEN for case in self.cases)
+        part = "" if self.share == 1 else f" of a share of {self.share:g}"
+        right = f"{taken:,} calls right" if self.ok else f"{len(self.failures):,} of {len(self.cases):,} failed"
+        return _badge("tvm-byoc conformance", right + part, "#2e7d32" if self.ok else "#c62828")
 
     def to_text(self, every_case: bool = False) -> str:
         """A table by operator, then the failures; with ``every_case`` each case with its reason."""

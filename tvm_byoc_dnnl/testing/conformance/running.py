@@ -72,10 +72,15 @@ def run(function: Any, inputs: Sequence[np.ndarray]) -> Outcome:
     """The results of what `outcomes` gave for a case."""
     if isinstance(function, Exception):
         return function
+    tensors = [tvm.runtime.tensor(array) for array in inputs]
     try:
-        return _tensors(function(*map(tvm.runtime.tensor, inputs)))
+        results = _tensors(function(*tensors))
     except Exception as error:
         return error
+    for i, (tensor, array) in enumerate(zip(tensors, inputs, strict=True)):
+        if tensor.numpy().tobytes() != array.tobytes():
+            return ValueError(f"input {i} is overwritten; a region may write nothing but its results")
+    return results
 
 
 def _tensors(result: Any) -> list[np.ndarray]:

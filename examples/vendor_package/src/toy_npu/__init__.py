@@ -7,6 +7,8 @@ hooks.py     how a region becomes a runtime module
 
 from __future__ import annotations
 
+import tvm_byoc_dnnl as byoc
+
 from . import hooks, ops, patterns
 
 __all__ = ["register"]
@@ -14,6 +16,7 @@ __all__ = ["register"]
 
 def register() -> None:
     """What the entry point calls, once, when the backends are first asked for."""
+    byoc.register_namespace(hooks.NAMESPACE, api=1)
     ops.register(hooks.NAMESPACE)
     patterns.register(hooks.NAMESPACE)
     hooks.register()

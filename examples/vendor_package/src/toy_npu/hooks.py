@@ -48,5 +48,4 @@ def to_runtime(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Modu
     """The PrimFuncs of all regions as one C source, which TVM compiles when the model is run or exported."""
     pragma = '#pragma GCC optimize("unroll-loops")\n' if byoc.get_target_options(mod, NAMESPACE)["unroll"] else ""
     symbols = [gv.name_hint for gv in mod.get_global_vars()]
-    create = tvm.get_global_func("runtime.CSourceModuleCreate")
-    return create(pragma + byoc.generate_c(mod, target), "c", symbols, [])
+    return byoc.c_source_module(pragma + byoc.generate_c(mod, target), symbols)

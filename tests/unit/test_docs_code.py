@@ -1,0 +1,76 @@
+"""The code of the pages: it uses public names only, and the page about codegens runs as it stands."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tvm_byoc_dnnl as byoc
+from tvm_byoc_dnnl.testing.conformance import run_conformance
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(?:python)?\n(.*?)^```", re.M | re.S)
+MENTIONED = re.compile(r"`byoc\.([A-Za-z_]\w*)|`tvm_byoc_dnnl\.((?:\w+\.)*\w+)`?")
+#: modules of the package that pages may name, besides the package itself
+MODULES = {"tvm_byoc_dnnl.testing", "tvm_byoc_dnnl.testing.conformance", "tvm_byoc_dnnl.onnx_backend"}
+#: neither: the list itself, and the group of entry points
+NO_NAMES = {"__all__", "vendors"}
+ENGINE_PAGES = {"architecture.md", "add_an_op.md", "portable_graph.md"}  # about the inside of the package
+
+
+def blocks(page: Path) -> list[str]:
+    """The Python of a page; other blocks without a language are left out, they do not parse."""
+    return [code for code in BLOCK.findall(page.read_text()) if parsed(code) is not None]
+
+
+def parsed(code: str) -> ast.Module | None:
+    try:
+        return ast.parse(code)
+    except SyntaxError:
+        return None
+
+
+def names_used(code: str) -> Iterator[str]:
+    """What a block takes from the package: names, or modules with a dot in them."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "byoc":
+            yield node.attr
+        elif isinstance(node, ast.ImportFrom) and node.module == "tvm_byoc_dnnl":
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tvm_byoc_dnnl."):
+            yield str(node.module)
+        elif isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if a.name.startswith("tvm_byoc_dnnl."))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_uses_public_names_only(page: Path) -> None:
+    used = {name for code in blocks(page) for name in names_used(code)}
+    strangers = {name for name in used if name not in byoc.__all__ and name not in MODULES}
+    if page.name not in ENGINE_PAGES:
+        for short, long in MENTIONED.findall(page.read_text()):
+            if (
+                not {short or long.split(".")[0]} & {*byoc.__all__, *NO_NAMES}
+                and f"tvm_byoc_dnnl.{long}" not in MODULES
+            ):
+                strangers.add(short or long)
+    assert not strangers, f"{page.name} uses {sorted(strangers)}; export them from tvm_byoc_dnnl"
+
+
+def test_every_public_name_exists() -> None:
+    assert [name for name in byoc.__all__ if not hasattr(byoc, name)] == []
+
+
+def test_the_page_about_codegens_runs() -> None:
+    code = "\n".join(blocks(ROOT / "docs" / "own_codegen.md"))
+    try:
+        exec(compile(code, "own_codegen.md", "exec"), {"__name__": "page"})
+        report = run_conformance("page_npu", only=["page_npu.*"], share=0.01)
+    finally:
+        byoc.unregister_compiler("page_npu")
+    assert not report.failures

@@ -1,0 +1,191 @@
+"""A backend's code in a process of its own: one that crashes or hangs costs its case, and the others go on.
+
+The process is forked, so that it has all registrations, and is used for all cases. It says what it begins and what it
+has found. Where it ends early, or says nothing for too long, the next process gets what is known so far, and judges the
+suspected cases apart from the others, until one case is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+from ...errors import ByocError
+from .judge import FAILED, Result
+
+__all__ = ["Journal", "in_own_process"]
+
+#: while so many cases are compiled together, they may take the time of one case more
+_COMPILED_IN_TIME = 16
+
+
+@dataclass
+class Journal:
+    """What is known of the cases, by their numbers, and what is being done.
+
+    Attributes
+    ----------
+    results : dict
+        Number of a case → its result.
+    groups : dict
+        Number of a case → label; cases with the same label are judged together, those without one with their batch.
+    lost : dict
+        Subject whose cases cannot be made → why.
+    tell : callable
+        Passes on a message; nobody listens to it where the cases are judged in the same process.
+    """
+
+    results: dict[int, Result] = field(default_factory=dict)
+    groups: dict[int, str] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)
+    tell: Callable[..., None] = lambda *message: None
+    _making: str | None = None
+    _judging: Sequence[tuple[int, str, str]] = ()
+    _running: int | None = None
+
+    # ------------------------------------------------------------ in the process of the backend
+    def say(self, text: str) -> None:
+        """A line about the progress."""
+        self.tell("say", text)
+
+    def make(self, subject: str) -> None:
+        """The cases of a subject are going to be made."""
+        self.tell("make", subject)
+
+    def judge(self, cases: Sequence[tuple[int, str, str]]) -> None:
+        """Cases (number, subject, what) are going to be judged together."""
+        self.tell("judge", cases)
+
+    def run(self, number: int | None) -> None:
+        """One of them is going to run; or, without a number, all are compiled."""
+        self.tell("run", number)
+
+    def found(self, results: dict[int, Result]) -> None:
+        """Results of the cases that were judged together."""
+        self.results.update(results)
+        self.tell("found", results)
+
+    # ------------------------------------------------------------ in the process that waits for it
+    def follow(self, what: str, value: Any) -> None:
+        """Take note of a message."""
+        if what == "make":
+            self._making = value
+        elif what == "judge":
+            self._making, self._judging, self._running = None, value, None
+        elif what == "run":
+            self._running = value
+        elif what == "found":
+            self.results.update(value)
+            self._judging, self._running = (), None
+
+    def patience(self, limit: float) -> float:
+        """Seconds to wait for the next message, where one case may take ``limit``."""
+        return limit if self._running is not None else limit * (1 + len(self._judging) / _COMPILED_IN_TIME)
+
+    def after(self, death: str) -> None:
+        """Prepare for the next process: one case that ended this one is a failure, of several some are suspected.
+
+        Raises
+        ------
+        ByocError
+            If nothing of the backend was being done.
+        """
+        if len(self._judging) == 1:
+            ((number, subject, what),) = self._judging
+            self.results[number] = Result(subject, what, FAILED, death)
+        elif self._running is not None:
+            self.groups[self._running] = f"alone {self._running}"
+        elif self._judging:
+            for place, (number, _, _) in enumerate(self._judging):
+                half = int(2 * place >= len(self._judging))
+                self.groups[number] = f"{self.groups.get(number, '')}{half}"
+        elif self._making is not None:
+            self.lost[self._making] = death
+        else:
+            raise ByocError(f"the process of the conformance kit did not begin: {death}")
+        self._making, self._judging, self._running = None, (), None
+
+
+def in_own_process(work: Callable[[Journal], Any], time_limit: float, say: Callable[[str], None]) -> Any:
+    """The value of ``work(journal)``, which runs in a process that is started again after it crashes or hangs.
+
+    Parameters
+    ----------
+    work : callable
+        Does the same in the same order each time, leaves out what the journal knows, and tells it what it does.
+    time_limit : float
+        Seconds that one case may take.
+    say : callable
+        Told about the progress.
+    """
+    journal = Journal()
+    while True:
+        with _process(work, journal) as (process, pipe):
+            while True:
+                try:
+                    if not pipe.poll(journal.patience(time_limit)):
+                        death = f"hangs: nothing came for {journal.patience(time_limit):g} s, and it was ended"
+                        break
+                    what, value = pipe.recv()
+                except (EOFError, OSError):
+                    process.join()
+                    death = _death(process.exitcode)
+                    break
+                if what == "done":
+                    return value
+                if what == "error":
+                    raise value
+                say(value) if what == "say" else journal.follow(what, value)
+        journal.after(death)
+
+
+def _death(status: int | None) -> str:
+    if status is not None and status < 0:
+        with contextlib.suppress(ValueError):
+            return f"crashes: the process was ended by {signal.Signals(-status).name}"
+    return f"crashes: the process ended with status {status}"
+
+
+@contextlib.contextmanager
+def _process(work: Callable[[Journal], Any], journal: Journal) -> Iterator[tuple[Any, Connection]]:
+    """A process that does the work, and the end of the pipe at which its messages arrive."""
+    context = multiprocessing.get_context("fork")
+    receiving, sending = context.Pipe(duplex=False)
+    process = context.Process(target=_serve, args=(work, journal, sending))
+    with warnings.catch_warnings():  # a team of OpenMP ends before a fork, and starts again behind it
+        warnings.filterwarnings("ignore", "This process.* is multi-threaded", DeprecationWarning)
+        process.start()
+    sending.close()
+    assert process.pid is not None
+    with contextlib.suppress(OSError):
+        os.setpgid(process.pid, process.pid)  # here and there: whoever comes first
+    try:
+        yield process, receiving
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # with the compilers that it started
+        process.kill()
+        process.join()
+        receiving.close()
+
+
+def _serve(work: Callable[[Journal], Any], journal: Journal, pipe: Connection) -> None:
+    """The process: every message is sent at once, so that the last one before a crash arrives."""
+    with contextlib.suppress(OSError):
+        os.setpgid(0, 0)
+    journal.tell = lambda what, value: pipe.send((what, value))
+    try:
+        value = ("done", work(journal))
+    except BaseException as error:
+        value = ("error", error)
+    try:
+        pipe.send(value)
+    except (TypeError, AttributeError, ValueError):  # an error that cannot be pickled
+        pipe.send(("error", ByocError(f"{type(value[1]).__name__}: {value[1]}")))
