@@ -119,7 +119,7 @@ void EmitKernel(const NodeView& n, byoc_attention_params p) {
   args.push_back({DNNL_ARG_DST, n.output, ResultLayout(n)});
   p.dst = StridesOf(args.back().md);
   Step step;
-  step.impl = p.isa == BYOC_AVX512 ? "attention:avx512_core" : "attention:avx2";
+  step.impl = KernelImpl("attention", p.isa);
   step.kernel = &kAttention;
   Append(p, &step.params);
   l.EmitKernel(std::move(step), args, static_cast<int64_t>(byoc_attention_scratch_bytes(&p)));

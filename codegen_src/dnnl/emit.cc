@@ -8,6 +8,7 @@
 #include "dnnl/emit_call.h"
 #include "dnnl/emit_layout.h"
 #include "dnnl/emit_tvm.h"
+#include "dnnl/kernel_call.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
@@ -57,6 +58,8 @@ class Emitter {
       }
     }
     std::string kernels;
+    const std::optional<byoc_isa> isa = KernelIsa();
+    if (isa && !names.empty()) kernels = Cat("#define BYOC_ISAS ", static_cast<int>(*isa), "\n");
     for (const std::string& name : names) kernels += Cat("#include \"byoc_", name, ".h\"\n");
     return Cat("/* ", graph_.name, ": ", program_.steps.size(), " steps per call, ",
                program_.init.size(),

@@ -197,13 +197,8 @@ std::optional<std::vector<byoc_post_op>> AddPostOps(const OpDesc& op, const Lowe
   const size_t channels = is_matmul ? of_dst.size() - 1 : 1;
   for (size_t i = 0; i < op.post_ops.size(); ++i) {
     const PostOpDesc& post_op = op.post_ops[i];
-    const std::optional<byoc_post_op_kind> kind = KernelPostOp(post_op);
-    if (!kind || post_op.kind == PostOpDesc::Kind::kSum) return std::nullopt;
-    byoc_post_op described{};
-    described.kind = *kind;
-    described.alpha = post_op.alpha;
-    described.beta = post_op.beta;
-    described.operand = -1;
+    std::optional<byoc_post_op> described = KernelPostOp(post_op);
+    if (!described || post_op.kind == PostOpDesc::Kind::kSum) return std::nullopt;
     if (post_op.kind == PostOpDesc::Kind::kBinary) {
       const Dims& dims = values.shape(post_op.value);
       const DType own = values.dtype(post_op.value);
@@ -215,15 +210,15 @@ std::optional<std::vector<byoc_post_op>> AddPostOps(const OpDesc& op, const Lowe
            dims[channels] != elements)) {
         return std::nullopt;
       }
-      described.form = is_full         ? BYOC_PER_ELEMENT
-                       : elements == 1 ? BYOC_PER_TENSOR
-                                       : BYOC_PER_CHANNEL;
-      described.dtype = *KernelDType(own);
-      described.operand = static_cast<int64_t>(args->size());
+      described->form = is_full         ? BYOC_PER_ELEMENT
+                        : elements == 1 ? BYOC_PER_TENSOR
+                                        : BYOC_PER_CHANNEL;
+      described->dtype = *KernelDType(own);
+      described->operand = static_cast<int64_t>(args->size());
       args->push_back({PostOpArg(i), post_op.value,
                        is_full && !is_matmul ? ChannelsLast(dims, own) : Dense(dims, own)});
     }
-    result.push_back(described);
+    result.push_back(*described);
   }
   return result;
 }

@@ -40,27 +40,21 @@ constexpr PostOpRow kPostOps[] = {
 /// A post-op as the kernel knows it, but for the number of its operand; `md`: of the operand.
 std::optional<byoc_post_op> Describe(const PostOpDesc& op, const MemoryDesc& md,
                                      const MemoryDesc& dst, int64_t lanes) {
-  byoc_post_op result{};
-  result.alpha = op.alpha;
-  result.beta = op.beta;
-  result.operand = -1;
-  std::optional<byoc_post_op_kind> kind = KernelPostOp(op);
-  if (!kind) return std::nullopt;
-  result.kind = *kind;
-  if (op.kind == PostOpDesc::Kind::kEltwise) return result;
+  std::optional<byoc_post_op> result = KernelPostOp(op);
+  if (!result || op.kind == PostOpDesc::Kind::kEltwise) return result;
   if (md.get_data_type() != dnnl::memory::data_type::f32) return std::nullopt;
   const Dims dims = md.get_dims(), of_dst = dst.get_dims();
   const int64_t elements = ElementCount(dims);
   if (dims == of_dst) {
     std::optional<byoc_strides> strides = StridesOf(md, lanes);
     if (!strides) return std::nullopt;
-    result.form = BYOC_PER_ELEMENT;
-    result.strides = *strides;
+    result->form = BYOC_PER_ELEMENT;
+    result->strides = *strides;
   } else if (elements == 1) {
-    result.form = BYOC_PER_TENSOR;
+    result->form = BYOC_PER_TENSOR;
   } else if (dims.size() == of_dst.size() && dims[1] == of_dst[1] && elements == dims[1] &&
              IsDense(md)) {
-    result.form = BYOC_PER_CHANNEL;
+    result->form = BYOC_PER_CHANNEL;
   } else {
     return std::nullopt;
   }
@@ -69,10 +63,16 @@ std::optional<byoc_post_op> Describe(const PostOpDesc& op, const MemoryDesc& md,
 
 }  // namespace
 
-std::optional<byoc_post_op_kind> KernelPostOp(const PostOpDesc& op) {
-  if (op.kind == PostOpDesc::Kind::kSum) return BYOC_ADD;
+std::optional<byoc_post_op> KernelPostOp(const PostOpDesc& op) {
+  const Algorithm alg = op.kind == PostOpDesc::Kind::kSum ? Algorithm::binary_add : op.alg;
   for (const PostOpRow& row : kPostOps) {
-    if (row.alg == op.alg) return row.kind;
+    if (row.alg != alg) continue;
+    byoc_post_op result{};
+    result.kind = row.kind;
+    result.alpha = op.alpha;
+    result.beta = op.beta;
+    result.operand = -1;
+    return result;
   }
   return std::nullopt;
 }

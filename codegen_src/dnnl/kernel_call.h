@@ -28,8 +28,8 @@ int64_t CacheBytes();
 /// vectors; nothing for others. The columns of a matrix count as channels.
 std::optional<byoc_strides> StridesOf(const MemoryDesc& md, int64_t lanes);
 
-/// What a post-op is called by kernels; nothing for one that they do not have.
-std::optional<byoc_post_op_kind> KernelPostOp(const PostOpDesc& op);
+/// A post-op as kernels know it, still without its operand; nothing for one that they do not have.
+std::optional<byoc_post_op> KernelPostOp(const PostOpDesc& op);
 
 /// The post-ops as kernels know them. Appends their operands to `args`, whose positions they refer
 /// to; nothing if kernels do not have one of them. `operands`: the layouts of their operands, one

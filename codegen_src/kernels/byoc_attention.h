@@ -17,12 +17,8 @@
 
 #include "byoc_attention_plan.h"
 
-#define BYOC_SIMD_AVX2
-#include "byoc_attention_body.h"
-#undef BYOC_SIMD_AVX2
-#define BYOC_SIMD_AVX512
-#include "byoc_attention_body.h"
-#undef BYOC_SIMD_AVX512
+#define BYOC_BODY "byoc_attention_body.h"
+#include "byoc_each_isa.h"
 
 /* The kernel. data: queries, keys, values, the bias and the number of keys (one int64) if there are
    such, result. */
@@ -47,11 +43,7 @@ BYOC_FUNCTION int byoc_attention(const int64_t* params, void* const* data, void*
     (void)team;
     float* own = (float*)scratch + thread * floats;
     for (int64_t u = units * thread / present; u < units * (thread + 1) / present; ++u) {
-      if (p->isa == BYOC_AVX512) {
-        byoc_attention_part_avx512(p, keys, u, data, own);
-      } else {
-        byoc_attention_part_avx2(p, keys, u, data, own);
-      }
+      BYOC_FOR_ISA(p->isa, attention_part, (p, keys, u, data, own));
     }
   }
   return BYOC_OK;

@@ -15,12 +15,8 @@
 
 #include "byoc_compressed_plan.h"
 
-#define BYOC_SIMD_AVX2
-#include "byoc_compressed_body.h"
-#undef BYOC_SIMD_AVX2
-#define BYOC_SIMD_AVX512
-#include "byoc_compressed_body.h"
-#undef BYOC_SIMD_AVX512
+#define BYOC_BODY "byoc_compressed_body.h"
+#include "byoc_each_isa.h"
 
 /* For a CPU without AVX2. */
 BYOC_FUNCTION float byoc_compressed_weight(const byoc_compressed_params* p, const char* packed,
@@ -63,12 +59,10 @@ BYOC_FUNCTION int byoc_compressed_matmul(const int64_t* params, void* const* dat
   const byoc_compressed_params* p = (const byoc_compressed_params*)params;
   const int team = (int)byoc_min(threads, p->threads);
   (void)error;
-  if (p->isa == BYOC_AVX512) {
-    byoc_compressed_run_avx512(p, data, (float*)scratch, team);
-  } else if (p->isa == BYOC_AVX2) {
-    byoc_compressed_run_avx2(p, data, (float*)scratch, team);
-  } else {
+  if (p->isa == 0) {
     byoc_compressed_run_plain(p, data, team); /* without post-operations */
+  } else {
+    BYOC_FOR_ISA(p->isa, compressed_run, (p, data, (float*)scratch, team));
   }
   return BYOC_OK;
 }

@@ -25,12 +25,8 @@ static inline int32_t byoc_integer_zero(void* const* data, int64_t at) {
   return at < 0 ? 0 : *(const int32_t*)data[at];
 }
 
-#define BYOC_SIMD_AVX2
-#include "byoc_integer_body.h"
-#undef BYOC_SIMD_AVX2
-#define BYOC_SIMD_AVX512
-#include "byoc_integer_body.h"
-#undef BYOC_SIMD_AVX512
+#define BYOC_BODY "byoc_integer_body.h"
+#include "byoc_each_isa.h"
 
 /* The kernel. data: source, packed weights, what the parameters name, the operands of the
    post-operations, result. */
@@ -48,11 +44,7 @@ BYOC_FUNCTION int byoc_integer(const int64_t* params, void* const* data, void* s
     (void)team;
     (void)alone;
     char* memory = (char*)scratch + thread * byoc_integer_thread_bytes(p);
-    if (p->isa == BYOC_AVX512) {
-      byoc_integer_part_avx512(p, thread, present, data, memory);
-    } else {
-      byoc_integer_part_avx2(p, thread, present, data, memory);
-    }
+    BYOC_FOR_ISA(p->isa, integer_part, (p, thread, present, data, memory));
   }
   return BYOC_OK;
 }

@@ -5,7 +5,8 @@
 
 #include <stdint.h>
 
-/* The instruction set of a kernel; callers ask the CPU and the limit ONEDNN_MAX_CPU_ISA. */
+/* The instruction set of a kernel, a bit each; callers ask the CPU and the limit
+   ONEDNN_MAX_CPU_ISA. */
 typedef enum byoc_isa { BYOC_AVX2 = 1, BYOC_AVX512 = 2 } byoc_isa;
 
 /* Floats in a vector; and rows whose sums stay in registers beside a panel of weights, which is two
@@ -24,6 +25,22 @@ static inline int64_t byoc_panel(int64_t isa) { return 2 * byoc_lanes(isa); }
 static inline int64_t byoc_rows(int64_t isa) {
   return isa == BYOC_AVX512 ? BYOC_AVX512_ROWS : BYOC_AVX2_ROWS;
 }
+
+/* The instruction sets that kernels are compiled for. Emitted source, which runs on one only, names
+   it to spare the time; the library has all. */
+#ifndef BYOC_ISAS
+#define BYOC_ISAS 3
+#endif
+
+/* Calls the form of a function for an instruction set. */
+#if BYOC_ISAS == 1
+#define BYOC_FOR_ISA(isa, name, args) byoc_##name##_avx2 args
+#elif BYOC_ISAS == 2
+#define BYOC_FOR_ISA(isa, name, args) byoc_##name##_avx512 args
+#else
+#define BYOC_FOR_ISA(isa, name, args) \
+  ((isa) == BYOC_AVX512 ? byoc_##name##_avx512 args : byoc_##name##_avx2 args)
+#endif
 
 #if defined(__clang__)
 #define BYOC_UNROLL _Pragma("clang loop unroll(full)")

@@ -16,12 +16,8 @@
 #include "byoc_product_plan.h"
 #include "byoc_share.h"
 
-#define BYOC_SIMD_AVX2
-#include "byoc_product_body.h"
-#undef BYOC_SIMD_AVX2
-#define BYOC_SIMD_AVX512
-#include "byoc_product_body.h"
-#undef BYOC_SIMD_AVX512
+#define BYOC_BODY "byoc_product_body.h"
+#include "byoc_each_isa.h"
 
 /* The kernel. data: source, packed weights, bias if there is one, the operands of the
    post-operations, result. */
@@ -37,11 +33,7 @@ BYOC_FUNCTION int byoc_product(const int64_t* params, void* const* data, void* s
     (void)team;
     (void)alone;
     float* sums = (float*)scratch + thread * byoc_product_sums(p);
-    if (p->isa == BYOC_AVX512) {
-      byoc_product_part_avx512(p, thread, present, data, sums);
-    } else {
-      byoc_product_part_avx2(p, thread, present, data, sums);
-    }
+    BYOC_FOR_ISA(p->isa, product_part, (p, thread, present, data, sums));
   }
   return BYOC_OK;
 }

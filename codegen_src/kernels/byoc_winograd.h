@@ -25,12 +25,8 @@
 
 #include "byoc_winograd_plan.h"
 
-#define BYOC_SIMD_AVX2
-#include "byoc_winograd_body.h"
-#undef BYOC_SIMD_AVX2
-#define BYOC_SIMD_AVX512
-#include "byoc_winograd_body.h"
-#undef BYOC_SIMD_AVX512
+#define BYOC_BODY "byoc_winograd_body.h"
+#include "byoc_each_isa.h"
 
 /* The kernel. data: source, packed weights, bias if there is one, the operands of the
  * post-operations, result. */
@@ -39,11 +35,7 @@ BYOC_FUNCTION int byoc_winograd(const int64_t* params, void* const* data, void* 
   const byoc_winograd_params* w = (const byoc_winograd_params*)params;
   const int team = (int)byoc_min(threads, w->threads);
   (void)error;
-  if (w->isa == BYOC_AVX512) {
-    byoc_winograd_run_avx512(w, team, data, (float*)scratch);
-  } else {
-    byoc_winograd_run_avx2(w, team, data, (float*)scratch);
-  }
+  BYOC_FOR_ISA(w->isa, winograd_run, (w, team, data, (float*)scratch));
   return BYOC_OK;
 }
 
