@@ -23,7 +23,7 @@ PEERS  := $(VENV)/.peers
 ZOO    := $(VENV)/.zoo
 TORCH  := $(VENV)/.torch
 
-.PHONY: help build demo test test-py test-cpp test-kit test-sweep test-onnx test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load bench-busy bench-convolutions bench-dynamic bench-products bench-int8 bench-weights docs docs-conformance clean
+.PHONY: help build demo test test-py test-cpp test-kit test-packaging test-sweep test-onnx test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load bench-busy bench-convolutions bench-dynamic bench-products bench-int8 bench-weights docs docs-conformance clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -84,12 +84,15 @@ test-kit: $(NATIVE)  ## the whole conformance kit on dnnl and ccompiler, side by
 test-kit-%: $(NATIVE)
 	@$(PY) -m pytest -m kit 'tests/conformance/test_backends.py::test_conforms[$*]' $(ARGS)
 
+test-packaging: $(NATIVE)  ## sdist, wheel and editable install, and a vendor's package beside them, in clean environments
+	@$(PY) -m pytest -m packaging tests/packaging $(ARGS)
+
 test-sweep: $(NATIVE)  ## the wide sweeps, of which make test runs a case of each kind, in two processes
 	@$(PY) -m pytest -m sweep -n $(JOBS) $(ARGS)
 
 .PHONY: test-openvino
 test-openvino: $(NATIVE) $(PEERS)  ## examples/openvino_backend: its wheel beside ours, its tests, a share of the kit
-	@$(PY) -m pytest tests/packaging/test_openvino_backend.py $(ARGS)
+	@$(PY) -m pytest -m packaging tests/packaging/test_openvino_backend.py $(ARGS)
 
 test-stress: $(NATIVE)  ## a minute of eight threads on one module, every result checked
 	@$(PY) -m pytest -m stress $(ARGS)

@@ -24,7 +24,7 @@ _VERSIONS = ("apache-tvm", "apache-tvm-ffi", "onednn-cpu-gomp", "onnx", "onnxrun
 _NATIVE_FOLDERS = ("e2e", "conformance")
 _TESTS = Path(__file__).parent
 # Markers of what takes minutes and has a make target of its own: left out unless -m names them.
-_OWN_TARGET = ("kit", "large", "onnx", "stress", "sweep", "zoo")
+_OWN_TARGET = ("kit", "large", "onnx", "packaging", "stress", "sweep", "zoo")
 
 
 @functools.cache
@@ -56,8 +56,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.is_relative_to(_TESTS) and item.path.relative_to(_TESTS).parts[0] in _NATIVE_FOLDERS:
             item.add_marker("native")
-    # One process runs the packaging tests, each of which takes long: if they came last, the other would wait for it.
-    items.sort(key=lambda item: "packaging" not in item.path.parts)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

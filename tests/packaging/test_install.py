@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.conftest import ROOT, Environment, clean_environment, run
+from tests.packaging.conftest import ROOT, UNOPTIMISED, Environment, clean_environment, run
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.packaging
 
 LIBRARY = "tvm_byoc_dnnl/lib/libtvm_byoc_dnnl.so"
 ENGINE = "tvm_byoc_dnnl/lib/libtvm_byoc_engine_dnnl.so"
@@ -116,7 +116,7 @@ def test_editable_install_uses_the_tree(
     copy_source: Callable[[], Path], new_environment: Callable[..., Environment]
 ) -> None:
     tree, environment = copy_source(), new_environment()
-    environment.pip("install", "--no-deps", "--no-build-isolation", "--editable", tree)
+    environment.pip("install", "--no-deps", "--no-build-isolation", *UNOPTIMISED, "--editable", tree)
     assert Path(environment.run(WHERE).strip()) == tree / "tvm_byoc_dnnl" / "__init__.py"
     assert (tree / LIBRARY).is_file()
     assert (tree / ENGINE).is_file()

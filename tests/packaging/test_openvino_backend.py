@@ -9,8 +9,6 @@ import pytest
 
 from tests.packaging.conftest import ROOT, Environment, run
 
-pytestmark = pytest.mark.slow
-
 PACKAGE = ROOT / "examples" / "openvino_backend"
 LINES = 400  # of its code, without tests
 
@@ -22,6 +20,7 @@ def test_it_is_short_and_uses_public_functions_only() -> None:
     assert "tvm_byoc_dnnl." not in text and "byoc._" not in text
 
 
+@pytest.mark.packaging
 def test_its_own_tests_pass(installed: Environment, tmp_path: Path) -> None:
     pytest.importorskip("openvino")
     source = tmp_path / "openvino_backend"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.packaging.conftest import Environment, run
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.packaging
 
 
 @pytest.fixture(scope="module")

@@ -234,7 +234,14 @@ def test_raw_light_file() -> None:
     assert ops(prepared(to_relax(path))) == ops(prepared(to_relax(light_model("squeezenet"))))
 
 
-@pytest.mark.parametrize("name", [m for m in LIGHT_MODELS if m != "squeezenet"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(m, marks=[pytest.mark.sweep] if m in ("vgg19", "zfnet512", "bvlc_alexnet") else [])  # many weights
+        for m in LIGHT_MODELS
+        if m != "squeezenet"
+    ],
+)
 def test_operators_of_light_models(name: str) -> None:
     got = ops(prepared(to_relax(light_model(name))))
     assert "nn.batch_norm" not in got or name == "densenet121"
