@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +9,8 @@ import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
+
+from .handles import ByIdentity, items
 
 __all__ = [
     "PRELU_TAKES_ANY_SLOPE",
@@ -36,6 +37,9 @@ _DATA = "value" if hasattr(tvm.ir, "GenericConst") else "data"
 PRELU_TAKES_ANY_SLOPE = hasattr(tvm.ir, "GenericConst")
 
 _STRIP = 128  # columns of a transposed matrix that are copied at a time
+#: dims of shapes: reading them is slow, and the same shapes are asked for again and again
+_DIMS: ByIdentity[tuple[Any, ...]] = ByIdentity()
+_MOST_DIMS = 4096
 _INDEXED = ("GatherElements", "GatherND", "ScatterND")
 
 
@@ -87,13 +91,13 @@ def shape_dims(ty: Any) -> list[Any] | None:
     shape = ty.shape
     if shape is None or not isinstance(shape, relax.ShapeExpr):
         return None
-    return list(_dims(shape))
-
-
-@functools.lru_cache(maxsize=4096)
-def _dims(shape: Any) -> tuple[Any, ...]:
-    """Dims of a shape; reading them is slow, and the same shapes are asked for again and again."""
-    return tuple(int(d) if isinstance(d, (int, tirx.IntImm)) else d for d in shape.values)
+    known = _DIMS.get(shape)
+    if known is None:
+        known = tuple(int(d) if isinstance(d, (int, tirx.IntImm)) else d for d in items(shape.values))
+        if len(_DIMS) >= _MOST_DIMS:
+            _DIMS.clear()
+        _DIMS[shape] = known
+    return list(known)
 
 
 def static_shape(ty: Any) -> tuple[int, ...] | None:

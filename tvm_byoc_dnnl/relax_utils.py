@@ -8,6 +8,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from .handles import items
+
 __all__ = [
     "bindings_of",
     "codegen_of",
@@ -23,8 +25,8 @@ __all__ = [
 def bindings_of(func: relax.Function) -> Iterator[tuple[Any, Any]]:
     """``(var, value)`` of every binding of a function's body, in order."""
     if isinstance(func.body, relax.SeqExpr):
-        for block in func.body.blocks:
-            for binding in block.bindings:
+        for block in items(func.body.blocks):
+            for binding in items(block.bindings):
                 yield binding.var, binding.value
 
 

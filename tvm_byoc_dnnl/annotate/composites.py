@@ -14,6 +14,7 @@ from tvm import relax
 from tvm_ffi import structural_equal, structural_hash
 
 from .._compat import constant_numpy, is_constant
+from ..handles import items
 from ..relax_utils import op_calls
 
 __all__ = ["Alike", "SingleCalls"]
@@ -30,7 +31,7 @@ class Alike:
 
     def first(self, func: relax.Function, add: Callable[[], Any]) -> Any:
         """The global variable of the first function that equals ``func``; ``add`` gives one to a new function."""
-        constants = [arg for _, call in op_calls(func) for arg in call.args if is_constant(arg)]
+        constants = [arg for _, call in op_calls(func) for arg in items(call.args) if is_constant(arg)]
         samples = [constant_numpy(constant).flat[:_SAMPLE].tobytes() for constant in constants]
         known = self._known.setdefault((structural_hash(func, skip_tensor_content=True), *samples), [])
         gv = next((gv for other, gv in known if structural_equal(other, func)), None)
@@ -62,7 +63,7 @@ class SingleCalls(relax.PyExprMutator):
         self.functions: dict[Any, relax.Function] = {}
 
     def visit_dataflow_block_(self, block: Any) -> Any:
-        return relax.DataflowBlock([self._replaced(binding) for binding in block.bindings])
+        return relax.DataflowBlock([self._replaced(binding) for binding in items(block.bindings)])
 
     def _replaced(self, binding: Any) -> Any:
         call = binding.value
@@ -102,7 +103,7 @@ def _composite(call: Any) -> tuple[relax.Function, list[Any]]:
             params[expr] = relax.Var(name, expr.ty)
         return params[expr]
 
-    inner = relax.Call(call.op, [operand(arg) for arg in call.args], call.attrs, call.ty_args, call.span)
+    inner = relax.Call(call.op, [operand(arg) for arg in items(call.args)], call.attrs, call.ty_args, call.span)
     if _is_known(call.ty):
         relax.expr._update_type(inner, call.ty)
     else:

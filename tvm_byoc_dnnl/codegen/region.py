@@ -11,6 +11,7 @@ from tvm import relax
 
 from .. import _native
 from .._compat import constant_tensor
+from ..handles import ByIdentity, items
 from ..lower.builder import GraphBuilder
 from ..lower.graph import PortableGraph
 from ..namespace import Namespace, Pattern
@@ -67,7 +68,7 @@ def with_checksums(graph: PortableGraph, constant_names: Mapping[Any, str]) -> P
 
 
 def _lower_body(ns: Namespace, g: GraphBuilder, func: relax.Function) -> None:
-    local: dict[Any, relax.Function] = {}
+    local: ByIdentity[relax.Function] = ByIdentity()
     for var, value in bindings_of(func):
         if isinstance(value, relax.Function):
             local[var] = value
@@ -94,7 +95,7 @@ def _lower_call(ns: Namespace, g: GraphBuilder, call: Any) -> Any:
 
 def _lower_composite(ns: Namespace, g: GraphBuilder, func: relax.Function, call: Any) -> Any:
     """Inline a composite: by its pattern's own lowering, else op by op."""
-    for param, arg in zip(func.params, call.args, strict=True):
+    for param, arg in zip(items(func.params), items(call.args), strict=True):
         if isinstance(param.ty, relax.ShapeType):
             g.bind_shape(param, arg)
         else:

@@ -12,6 +12,7 @@ from tvm import relax, tirx
 
 from .._compat import constant_numpy, dtype_of, is_constant, shape_dims, var_name
 from ..errors import GraphError
+from ..handles import ByIdentity
 from ..verdict import Reject
 from .graph import Constant, Dim, Input, Node, PortableGraph, PostOp, Scaling, Tensor
 
@@ -74,8 +75,8 @@ class GraphBuilder:
     def __init__(self, name: str, constant_names: Mapping[Any, str] | None = None) -> None:
         self.graph = PortableGraph(name)
         self._names = constant_names
-        self._values: dict[Any, Value | tuple[Any, ...]] = {}
-        self._constants: dict[Any, Value] = {}
+        self._values: ByIdentity[Value | tuple[Any, ...]] = ByIdentity()
+        self._constants: ByIdentity[Value] = ByIdentity()
         self._symbols: dict[Any, Dim] = {}
         self._symbol_names: set[str] = set()
         self._source: list[str] = []

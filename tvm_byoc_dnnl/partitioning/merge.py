@@ -11,13 +11,14 @@ one takes any function, and remembers which calls a region was made of.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
 from tvm import relax
 
+from ..handles import ByIdentity, items
 from ..inplace import order_constraints
 
 __all__ = ["Unit", "form_units"]
@@ -56,12 +57,14 @@ def form_units(block: Any, compiler_of: Mapping[Any, str], parts: Mapping[Any, i
     -------
     list of Unit
     """
-    owner: dict[Any, Unit] = {}
+    owner: ByIdentity[Unit] = ByIdentity()
     units: dict[Unit, None] = {}
-    bindings = list(block.bindings)
-    compilers = {b.var: compiler_of.get(getattr(b.value, "op", None), "") for b in bindings}
+    bindings = items(block.bindings)
+    compilers = ByIdentity.of((b.var, compiler_of.get(getattr(b.value, "op", None), "")) for b in bindings)
     constraints = order_constraints(bindings, [var for var, compiler in compilers.items() if compiler])
-    needs = {b.var: [*relax.analysis.free_vars(b.value), *constraints.get(b.var, ())] for b in bindings}
+    needs = ByIdentity.of(
+        (b.var, [*items(relax.analysis.free_vars(b.value)), *constraints.get(b.var, ())]) for b in bindings
+    )
     for order, binding in enumerate(bindings):
         parents = list(dict.fromkeys(owner[v] for v in needs[binding.var] if v in owner))
         compiler = compilers[binding.var]
@@ -77,7 +80,7 @@ def form_units(block: Any, compiler_of: Mapping[Any, str], parts: Mapping[Any, i
                     unit = _merge(unit, candidate, units, owner)
         unit.bindings.append(binding)
         owner[binding.var] = unit
-    position = {binding.var: i for i, binding in enumerate(bindings)}
+    position = ByIdentity.of((binding.var, i) for i, binding in enumerate(bindings))
     for unit in units:
         unit.bindings.sort(key=lambda binding: position[binding.var])
     return _in_order(list(units), owner, needs)
@@ -100,7 +103,7 @@ def _can_merge(unit: Unit, candidate: Unit) -> bool:
     return not any(parent.ancestors & candidate.bits for parent in unit.parents if parent is not candidate)
 
 
-def _merge(a: Unit, b: Unit, units: dict[Unit, None], owner: dict[Any, Unit]) -> Unit:
+def _merge(a: Unit, b: Unit, units: dict[Unit, None], owner: MutableMapping[Any, Unit]) -> Unit:
     """Make one unit of two: the smaller one becomes part of the larger."""
     kept, gone = (a, b) if len(a.bindings) > len(b.bindings) else (b, a)
     del units[gone]

@@ -28,6 +28,7 @@ from .._compat import (
     static_shape,
     var_name,
 )
+from ..handles import ByIdentity, items
 from .misses import Miss, with_misses
 
 __all__ = ["Rule", "Rules", "Scope", "rewrite_pass"]
@@ -104,9 +105,9 @@ def _reads(value: Any) -> list[Any]:
         return [value]
     if form == "call":
         callee = [value.op] if _form(value.op) == "var" else []
-        return callee + [read for arg in value.args for read in _reads(arg)]
+        return callee + [read for arg in items(value.args) for read in _reads(arg)]
     if form == "tuple":
-        return [read for field in value.fields for read in _reads(field)]
+        return [read for field in items(value.fields) for read in _reads(field)]
     if form == "item":
         return _reads(value.tuple_value)
     return list(relax.analysis.free_vars(value)) if form == "branch" else []
@@ -120,9 +121,10 @@ class Scope:
         self.changed = False
         self._rules = rules
         self._builder = relax.BlockBuilder(module)
-        self._uses: Counter[Any] = Counter()
-        self._value: dict[Any, Any] = {}  # variable -> value bound to it, for variables already swept
-        self._alias: dict[Any, Any] = {}  # variable -> the expression that replaces it now
+        self._uses: ByIdentity[int] = ByIdentity()  # variable -> number of times that it is read
+        self._value: ByIdentity[Any] = ByIdentity()  # variable -> value bound to it, for variables already swept
+        self._alias: ByIdentity[Any] = ByIdentity()  # variable -> the expression that replaces it now
+        self._ops: set[str] = set()  # operators that were called until now
         self._pinned: set[Any] = set()  # read inside a branch or local function: keeps its name
         self._dead: set[Any] = set()
         self._out: list[Any] = []  # bindings of the block under construction
@@ -145,6 +147,10 @@ class Scope:
         """The call that ``expr`` is bound to, when its operator is one of ``ops``, else ``None``."""
         value = self.value(expr)
         return value if _form(value) == "call" and _kind(value) in ops else None
+
+    def has_called(self, ops: Iterable[str]) -> bool:
+        """Whether one of these operators was called until now: without it, no search for it is needed."""
+        return not self._ops.isdisjoint(ops)
 
     def const(self, expr: Any) -> Any:
         """The value of a constant as a NumPy array, else ``None``."""
@@ -194,7 +200,7 @@ class Scope:
 
     def uses(self, expr: Any) -> int:
         """The number of times that a variable is read."""
-        return self._uses[expr]
+        return self._uses.get(expr, 0)
 
     def only_inside(self, interior: Iterable[Any], root: Any) -> bool:
         """Whether ``root`` and the values of ``interior`` are the only readers of ``interior``.
@@ -205,7 +211,7 @@ class Scope:
         inner: Counter[Any] = Counter()
         for value in [root, *(self._value[v] for v in interior)]:
             inner.update(v for v in _reads(value) if v in interior)
-        return all(self._uses[v] == inner[v] for v in interior)
+        return all(self.uses(v) == inner[v] for v in interior)
 
     # ---- answers ------------------------------------------------------------------------------------
 
@@ -219,7 +225,7 @@ class Scope:
             return value
         var = self._fresh(value.ty, like)
         self._bind(var, value)
-        self._uses.update(_reads(value))
+        self._use(_reads(value))
         return var
 
     def constant(self, array: Any, dtype: str | None = None) -> Any:
@@ -251,11 +257,12 @@ class Scope:
         """``func`` rewritten; the same object when no rule applied."""
         if not isinstance(func.body, relax.SeqExpr):
             return func
-        for block in func.body.blocks:
-            for binding in block.bindings:
+        given = [(type(block), items(block.bindings)) for block in items(func.body.blocks)]
+        for _, bindings in given:
+            for binding in bindings:
                 self._count(binding.value)
         self._count(func.body.body)
-        blocks = [(type(block), self._block(block)) for block in func.body.blocks]
+        blocks = [(kind, self._block(kind, bindings)) for kind, bindings in given]
         if not self.changed:
             return func
         body = relax.SeqExpr(
@@ -267,14 +274,18 @@ class Scope:
 
     def _count(self, value: Any) -> None:
         reads = _reads(value)
-        self._uses.update(reads)
+        self._use(reads)
         if not _is_simple(value):
             self._pinned.update(reads)
 
-    def _block(self, block: relax.BindingBlock) -> list[Any]:
+    def _use(self, variables: Iterable[Any]) -> None:
+        for var in variables:
+            self._uses[var] = self._uses.get(var, 0) + 1
+
+    def _block(self, kind: type, bindings: Sequence[Any]) -> list[Any]:
         self._out = []
-        self._dataflow = isinstance(block, relax.DataflowBlock)
-        for binding in block.bindings:
+        self._dataflow = issubclass(kind, relax.DataflowBlock)
+        for binding in bindings:
             var, old = binding.var, binding.value
             new = self._resolve(old)
             if new is not old:
@@ -293,7 +304,7 @@ class Scope:
         new = self._simplify(old)
         if new is not old:
             self.changed = True
-            self._uses.update(_reads(new))
+            self._use(_reads(new))
             for read in _reads(old):
                 self._release(read)
         if _is_atom(new) and (isinstance(var, relax.DataflowVar) or not isinstance(new, relax.DataflowVar)):
@@ -337,12 +348,13 @@ class Scope:
             fields, changed = self._resolve_all(value.fields)
             return relax.Tuple(fields) if changed else value
         if form == "item":
-            (item,), changed = self._resolve_all([value.tuple_value])
-            return relax.TupleGetItem(item, value.index) if changed else value
+            old = value.tuple_value
+            new = self._resolve(old)
+            return value if new is old else relax.TupleGetItem(new, value.index)
         return value
 
     def _resolve_all(self, values: Iterable[Any]) -> tuple[list[Any], bool]:
-        old = list(values)
+        old = items(values)
         new = [self._resolve(v) for v in old]
         return new, any(a is not b for a, b in zip(old, new, strict=True))
 
@@ -353,6 +365,7 @@ class Scope:
         return (relax.DataflowVar if local else relax.Var)(name, ty)
 
     def _bind(self, var: Any, value: Any) -> None:
+        self._ops.add(_kind(value))
         self._value[var] = value
         self._out.append(relax.VarBinding(var, value))
 
@@ -360,12 +373,12 @@ class Scope:
         """Readers of ``var`` read ``new`` from now on."""
         self._alias[var] = new
         for read in _reads(new):
-            self._uses[read] += self._uses[var]
+            self._uses[read] = self.uses(read) + self.uses(var)
 
     def _release(self, var: Any) -> None:
         """One reader less; a dataflow binding without readers is dropped, and no longer counts as a reader itself."""
-        self._uses[var] -= 1
-        if self._uses[var] == 0 and isinstance(var, relax.DataflowVar) and var in self._value:
+        self._uses[var] = self.uses(var) - 1
+        if self.uses(var) == 0 and isinstance(var, relax.DataflowVar) and var in self._value:
             self._dead.add(var)
             for read in _reads(self._value[var]):
                 self._release(read)

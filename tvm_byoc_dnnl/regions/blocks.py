@@ -8,6 +8,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..handles import ByIdentity, items
 from ..relax_utils import is_host_function
 
 __all__ = ["Block", "dataflow_blocks"]
@@ -17,27 +18,36 @@ class Block:
     """The readers in a dataflow block: the values that a group of bindings needs, and those that others need of it."""
 
     def __init__(self, block: Any) -> None:
-        self._values = {b.var: b.value for b in block.bindings}
-        self._exported = {b.var for b in block.bindings if not isinstance(b.var, relax.DataflowVar)}
-        self._reads = {b.var: relax.analysis.free_vars(b.value) for b in block.bindings}
-        self._readers: dict[Any, list[Any]] = {}
-        for reader, variables in self._reads.items():
-            for var in variables:
+        self._values: ByIdentity[Any] = ByIdentity()
+        self._exported: ByIdentity[None] = ByIdentity()
+        self._reads: ByIdentity[list[Any]] = ByIdentity()
+        self._readers: ByIdentity[list[Any]] = ByIdentity()
+        for binding in items(block.bindings):
+            reader, value = binding.var, binding.value
+            self._values[reader] = value
+            self._reads[reader] = items(relax.analysis.free_vars(value))
+            if not isinstance(reader, relax.DataflowVar):
+                self._exported[reader] = None
+            for var in self._reads[reader]:
                 self._readers.setdefault(var, []).append(reader)
 
     def inputs(self, bindings: Sequence[Any]) -> list[Any]:
         """Variables that ``bindings`` read and do not define, each once."""
-        own = {b.var for b in bindings}
+        own = ByIdentity.of((b.var, None) for b in bindings)
         return list(dict.fromkeys(v for b in bindings for v in self._reads[b.var] if v not in own))
 
     def outputs(self, bindings: Sequence[Any]) -> list[Any]:
         """Variables of ``bindings`` that others read, in order; none for dead code."""
-        own = {b.var for b in bindings}
-        return [b.var for b in bindings if b.var in self._exported or not own.issuperset(self._readers.get(b.var, ()))]
+        own = ByIdentity.of((b.var, None) for b in bindings)
+        return [
+            var
+            for var in (b.var for b in bindings)
+            if var in self._exported or any(reader not in own for reader in self._readers.get(var, ()))
+        ]
 
     def neighbours(self, bindings: Sequence[Any]) -> list[Any]:
         """Values in the block that ``bindings`` read, or that read them."""
-        own = {b.var for b in bindings}
+        own = ByIdentity.of((b.var, None) for b in bindings)
         beside = [*self.inputs(bindings), *(r for var in own for r in self._readers.get(var, ()) if r not in own)]
         return [self._values[var] for var in beside if var in self._values]
 

@@ -9,6 +9,7 @@ from typing import Any
 from tvm import relax
 
 from .._compat import is_constant
+from ..handles import ByIdentity, items
 
 __all__ = ["RegionBuilder"]
 
@@ -30,8 +31,8 @@ class RegionBuilder:
         self._lookup = lookup
         self._builder = relax.BlockBuilder()
         self._bindings: list[Any] = []
-        self._locals: dict[Any, Any] = {}  # composite's global variable -> local variable
-        self._values: dict[Any, Any] = {}  # variable of the host -> expression inside
+        self._locals: ByIdentity[Any] = ByIdentity()  # composite's global variable -> local variable
+        self._values: ByIdentity[Any] = ByIdentity()  # variable of the host -> expression inside
         self._params: list[Any] = []
         #: variables of the host that hold the results
         self.outputs = list(outputs)
@@ -43,7 +44,7 @@ class RegionBuilder:
         for binding in bindings:
             value = binding.value
             if isinstance(value, relax.Call):
-                args = [self._operand(a) for a in value.args]
+                args = [self._operand(a) for a in items(value.args)]
                 wiring.append((value.op, *map(_structure, args)))
                 value = relax.Call(self._local(value.op), args)
             elif isinstance(value, relax.TupleGetItem):

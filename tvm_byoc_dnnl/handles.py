@@ -1,0 +1,63 @@
+"""Quick access to many TVM objects from Python.
+
+Each access to a field makes a new Python object. To compare two of them by ``==``, as a dict does, TVM asks for the
+type of the expression; and iteration over an array asks for its length at every step. That was a fifth of the time in
+which a large model is partitioned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, MutableMapping
+from typing import Any, TypeVar
+
+import tvm_ffi
+
+__all__ = ["ByIdentity", "items"]
+
+_V = TypeVar("_V")
+
+_item = tvm_ffi.get_global_func("ffi.ArrayGetItem")
+
+
+def items(array: Any) -> list[Any]:
+    """The elements of a TVM array."""
+    return [_item(array, i) for i in range(len(array))]
+
+
+class ByIdentity(MutableMapping[Any, _V]):
+    """A dict whose keys are TVM objects: the same object is the same key."""
+
+    def __init__(self) -> None:
+        # The hash of an object is its address, which is its own while the entry keeps the object alive.
+        self._entries: dict[int, tuple[Any, _V]] = {}
+
+    @classmethod
+    def of(cls, entries: Iterable[tuple[Any, _V]]) -> ByIdentity[_V]:
+        """The dict with these entries."""
+        made = cls()
+        for key, value in entries:
+            made[key] = value
+        return made
+
+    def __getitem__(self, key: Any) -> _V:
+        return self._entries[hash(key)][1]
+
+    def __setitem__(self, key: Any, value: _V) -> None:
+        self._entries[hash(key)] = (key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        del self._entries[hash(key)]
+
+    def __contains__(self, key: object) -> bool:
+        return hash(key) in self._entries
+
+    def __iter__(self) -> Iterator[Any]:
+        return (key for key, _ in self._entries.values())
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value of a key, or ``default``."""
+        entry = self._entries.get(hash(key))
+        return default if entry is None else entry[1]
