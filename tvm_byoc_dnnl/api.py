@@ -12,6 +12,7 @@ from tvm import relax
 
 from .annotate.choice import first_in_order, placed_by
 from .annotate.passes import AnnotateExternalCompiler
+from .cache import ModelCache, key_of
 from .causes import remembering_causes
 from .codegen.extern import check_output, source_builds, source_namespaces
 from .errors import InputError, UnsupportedError
@@ -107,10 +108,11 @@ def compile(
     database: str | PathLike[str] | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     threads: int | None = None,
+    cache_dir: str | PathLike[str] | None = None,
     strict: bool = False,
     prepare: bool = True,
     output: str = "module",
-) -> Any:
+) -> ByocExecutable:
     """Compile a model.
 
     Parameters
@@ -146,6 +148,9 @@ def compile(
     threads : int, optional
         Threads of each call by a `Runner` of the result. A file that is exported does not keep the number:
         ``load(path, threads=...)``.
+    cache_dir : path-like, optional
+        Folder of compiled models. If it has one of this model, these arguments, these versions of the software and this
+        CPU's instruction set, that one is loaded instead; otherwise the result is stored there.
     strict : bool
         Raise an error if a call fails, instead of leaving it to the next compiler or TVM.
     prepare : bool
@@ -178,21 +183,53 @@ def compile(
     options = with_precision(compiler, options, precision, weights, int8)
     if weights is not None and not prepare:
         raise InputError(f"weights is {weights!r} and prepare is False; weights are compressed after preparing")
-    mod = to_relax(model, shapes=shapes)
+    if not isinstance(model, (str, PathLike)) and not hasattr(model, "SerializeToString"):
+        model, shapes = to_relax(model, shapes=shapes), None
+    settings: dict[str, Any] = {
+        "policy": policy,
+        "placement": placement,
+        "options": options,
+        "strict": strict,
+        "prepare": prepare,
+    }
+
+    def build() -> ByocExecutable:
+        mod = to_relax(model, shapes=shapes)
+        return _built(mod, compiler, target=target, database=database, **settings)
+
+    if cache_dir is None:
+        executable = build()
+    else:
+        key = key_of(model, compiler, {**settings, "shapes": shapes, "target": str(target), "database": database})
+        executable = ModelCache(cache_dir).get(key, build)
+    executable.threads = threads
+    return executable
+
+
+def _built(
+    mod: tvm.IRModule,
+    compiler: str | Sequence[str] | None,
+    *,
+    target: str | tvm.target.Target,
+    database: str | PathLike[str] | None,
+    placement: Mapping[str, str] | None,
+    options: Mapping[str, Mapping[str, Any]] | None,
+    strict: bool,
+    **settings: Any,
+) -> ByocExecutable:
+    """Partition and compile a module."""
     builds = source_builds(source_namespaces(with_options(mod, options)))
     for build in builds:
         build.check()
     if database is not None:
         placement = _from_database(with_options(mod, options), compiler, placement, database)
-    mod = partition(mod, compiler, policy=policy, placement=placement, options=options, strict=strict, prepare=prepare)
+    mod = partition(mod, compiler, placement=placement, options=options, strict=strict, **settings)
     try:
         with remembering_causes(), stage("build"):
             ex = tvm.compile(mod, target=target, relax_pipeline=relax.get_pipeline(PIPELINE, strict=strict))
     except tvm.error.InternalError as error:
         raise UnsupportedError(f"TVM cannot compile what stays with it: {_cause(error)}{_advice(mod)}") from error
-    executable = SourceExecutable(ex.mod, builds) if builds else ByocExecutable(ex.mod)
-    executable.threads = threads
-    return executable
+    return SourceExecutable(ex.mod, builds) if builds else ByocExecutable(ex.mod)
 
 
 def _from_database(

@@ -55,6 +55,7 @@ def _options(_context: click.Context, _parameter: click.Parameter, values: Seque
 @click.option("--target", default="llvm", show_default=True, help="TVM's target for the calls that stay with TVM.")
 @click.option("--option", "options", multiple=True, callback=_options, metavar="NAME.OPTION=VALUE",
               help="Set an option of a compiler, as in my_npu.level=3. May be repeated.")  # fmt: skip
+@click.option("--cache", type=NEW_FOLDER, help="Folder of compiled models: the same model is not compiled again.")
 @click.option("--strict", is_flag=True, help="Fail where an accepted call cannot be offloaded in the end.")
 @format_option
 def compile(
@@ -63,6 +64,7 @@ def compile(
     output: Path,
     target: str,
     options: dict[str, dict[str, Any]],
+    cache: Path | None,
     strict: bool,
     output_format: str,
 ) -> None:
@@ -87,6 +89,7 @@ def compile(
             target=target,
             database=database,
             options=options,
+            cache_dir=cache,
             strict=strict,
             output=output_format,
         )
