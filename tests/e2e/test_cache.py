@@ -131,6 +131,7 @@ print(byoc.Runner(byoc.compile(sys.argv[1], cache_dir=sys.argv[2])).inputs[0].na
 """
 
 
+@pytest.mark.slow
 def test_two_processes_at_once(tmp_path):
     path, folder = tmp_path / "m.onnx", tmp_path / "cache"
     onnx.save(model(), path)

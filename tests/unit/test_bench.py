@@ -17,12 +17,15 @@ from tvm_byoc_dnnl.testing.bench import (
     ENGINES,
     Comparison,
     Engine,
+    Load,
     Measurement,
     Settings,
     Spread,
+    Throughput,
     choose_engines,
     compare,
     find_model,
+    measure_throughput,
     run,
     to_json,
 )
@@ -150,3 +153,22 @@ def test_engines_that_are_not_installed_are_left_out(
     monkeypatch.setitem(ENGINES, "absent", Engine("nowhere", "Absent", "no_such_module"))
     assert list(choose_engines(["absent", "onnxruntime"])) == ["onnxruntime"]
     assert "absent: left out, `no_such_module` is not installed" in capsys.readouterr().err
+
+
+def test_throughput_counts_every_request(relu: onnx.ModelProto, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    file, load = tmp_path / "load.json", Load(threads=1, rounds=2, seconds=0.05)
+    engines = {"byoc": ENGINES["byoc"], "right": fake("right"), "wrong": fake("wrong")}
+    results = measure_throughput([Model("relu", lambda: relu)], engines, load, json_file=str(file))
+    data = json.loads(file.read_text())
+    assert data["load"]["clients"] == load.clients >= 1
+    by_engine = {r.engine: r for r in results}
+    assert "outputs differ" in by_engine["wrong"].failure
+    for name in ("right", "byoc"):
+        found, entry = by_engine[name], next(e for e in data["results"] if e["engine"] == name)
+        assert len(found.rates) == 2
+        assert entry["requests"] == len(found.latencies_ms) >= 2 * load.clients
+        assert 0 < entry["p50_ms"] <= entry["p95_ms"] <= entry["p99_ms"] <= max(found.latencies_ms) + 1e-3
+    table = capsys.readouterr().out
+    assert "requests/s" in table
+    assert "p99, ms" in table
+    assert Throughput("m", "e", "E", latencies_ms=[float(i) for i in range(101)]).percentile(95) == 95

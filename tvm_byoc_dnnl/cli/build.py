@@ -215,7 +215,8 @@ def read_arrays(path: Path) -> dict[str, Any]:
 @click.option("--threads", type=click.IntRange(1), help="Threads of each engine.  [default: all cores]")
 @SHAPE
 @precision_options
-@click.option("--rounds", type=click.IntRange(1), default=20, show_default=True, help="Turns of each engine.")
+@click.option("--rounds", type=click.IntRange(1), help="Turns of each engine.  [default: 20; with --throughput 5]")
+@click.option("--throughput", is_flag=True, help="Requests per second and their latencies, one thread for each call.")
 @click.option("--json", "json_file", metavar="FILE", help="Write every sample to FILE; - is standard output.")
 @click.option("--picture", type=NEW_FILE, help="Draw the times: a file .svg, .png or .pdf; needs Matplotlib.")
 def bench(
@@ -226,7 +227,8 @@ def bench(
     precision: str,
     weights: str | None,
     int8: str,
-    rounds: int,
+    rounds: int | None,
+    throughput: bool,
     json_file: str | None,
     picture: Path | None,
 ) -> int:
@@ -237,13 +239,15 @@ def bench(
       tvm-byoc bench model.onnx --shape input=1,3,224,224
       tvm-byoc bench model.onnx --peers onnxruntime,openvino,tvm --json result.json --picture result.svg
       tvm-byoc bench model.onnx --precision bfloat16 --peers openvino-bf16
+      tvm-byoc bench model.onnx --throughput
 
     The settings of precision are this package's; peers named -bf16 compute in bfloat16. A MODEL is an .onnx file, or
     the name of a network inside the onnx package, such as resnet50. Peers that are not installed are left out with a
-    note.
+    note. With --throughput as many clients as there are cores (or groups of --threads cores) send requests; the table
+    has the requests per second, and the times within which 50, 95 and 99 % of them are answered.
     """
     from ..precision import with_precision
-    from ..testing.bench import Settings, choose_engines, find_model
+    from ..testing.bench import Load, Settings, choose_engines, find_model, measure_throughput
     from ..testing.bench import run as measure
 
     found = [find_model(name) for name in models]
@@ -252,6 +256,11 @@ def bench(
     own = {"precision": precision, "weights": weights, "int8": int8}
     if own != {"precision": PRECISIONS[0], "weights": None, "int8": INT8[0]}:
         engines["byoc"] = replace(engines["byoc"], options=own, tolerance=_TOLERANCE)
-    settings = Settings(rounds=rounds) if threads is None else Settings(rounds=rounds, threads=threads)
+    if throughput:
+        if picture is not None:
+            raise InputError("--picture draws the times of single calls; leave it out with --throughput")
+        load = Load(threads=threads or 1, rounds=rounds or 5)
+        return int(any(t.failure for t in measure_throughput(found, engines, load, json_file=json_file, shapes=shapes)))
+    settings = Settings(rounds=rounds or 20) if threads is None else Settings(rounds=rounds or 20, threads=threads)
     measured = measure(found, engines, settings, json_file=json_file, shapes=shapes, picture=picture)
     return int(any(c.failures for c in measured))

@@ -6,18 +6,22 @@ from .engines import ENGINES, Engine
 from .measure import Comparison, Measurement, Settings, Spread, compare
 from .report import to_json, to_table
 from .run import Model, choose_engines, find_model, run
+from .throughput import Load, Throughput, measure_throughput
 
 __all__ = [
     "ENGINES",
     "Comparison",
     "Engine",
+    "Load",
     "Measurement",
     "Model",
     "Settings",
     "Spread",
+    "Throughput",
     "choose_engines",
     "compare",
     "find_model",
+    "measure_throughput",
     "run",
     "to_json",
     "to_table",

@@ -85,6 +85,10 @@ class EngineProcess:
         """Milliseconds of each of ``count`` runs after ``warm_up`` untimed ones."""
         return self._ask("time", warm_up, count)
 
+    def serve(self, clients: int, seconds: float) -> tuple[list[float], float]:
+        """Milliseconds of each request of so many clients, and the seconds in which all were answered."""
+        return self._ask("serve", clients, seconds)
+
     def close(self) -> None:
         """End the process."""
         self._pipe.close()

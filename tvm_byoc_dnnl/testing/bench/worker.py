@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 import time
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -51,6 +52,25 @@ class _Worker:
             self._run(self._inputs)
             samples.append((time.perf_counter() - start) * 1e3)
         return samples
+
+    def serve(self, clients: int, seconds: float) -> tuple[list[float], float]:
+        """Milliseconds of each request, and seconds of all: each client sends the next when one is answered."""
+        submit = getattr(self._run, "submit", None)
+        with ThreadPoolExecutor(clients) as pool:
+            send = submit or (lambda inputs: pool.submit(self._run, inputs))
+            latencies: list[float] = []
+            started = time.perf_counter()
+            end = started + seconds
+            waiting: dict[Future[Any], float] = {}
+            while True:
+                while len(waiting) < clients and time.perf_counter() < end:
+                    begun = time.perf_counter()
+                    waiting[send(self._inputs)] = begun
+                if not waiting:
+                    return latencies, time.perf_counter() - started
+                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                    latencies.append((time.perf_counter() - waiting.pop(future)) * 1e3)
+                    future.result()
 
 
 def main() -> None:
