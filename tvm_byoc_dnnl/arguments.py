@@ -10,14 +10,14 @@ import tvm_ffi
 
 from .errors import InputError
 
-__all__ = ["as_tensor"]
+__all__ = ["as_tensor", "as_view"]
 
 #: the alignment that TVM's generated code assumes of a tensor's first byte
 _ALIGNMENT = 64
 _CPU = 1  # kDLCPU
 
 
-def as_tensor(value: Any, name: str, expected: str) -> tvm.runtime.Tensor:
+def as_tensor(value: Any, name: str, expected: str, with_gaps: bool = False) -> tvm.runtime.Tensor:
     """``value`` as a tensor; in place where it can be, or a copy.
 
     Parameters
@@ -26,12 +26,16 @@ def as_tensor(value: Any, name: str, expected: str) -> tvm.runtime.Tensor:
         A NumPy array, what NumPy makes an array of, or anything with ``__dlpack__``.
     name, expected : str
         For messages: ``input 'x'``, ``float32[1, 3, 224, 224]``.
+    with_gaps : bool
+        Leave a tensor in place whose last axis is dense; compiled code must know of its strides.
 
     Raises
     ------
     InputError
         If it is not a tensor of numbers in the memory of the CPU; the message says what it is.
     """
+    if with_gaps and isinstance(value, np.ndarray) and value.dtype.isnative and value.dtype.kind in "fiub":
+        value = tvm_ffi.from_dlpack(np.asarray(_Writable(value)))
     if isinstance(value, (np.ndarray, np.generic)) or not hasattr(value, "__dlpack__"):
         return tvm.runtime.tensor(_array(value, name, expected))
     device = int(value.__dlpack_device__()[0])
@@ -39,9 +43,15 @@ def as_tensor(value: Any, name: str, expected: str) -> tvm.runtime.Tensor:
         raise InputError(f"{name} is on a device of DLPack's type {device}, expected {expected} on the CPU")
     if not isinstance(value, tvm.runtime.Tensor):
         value = _from_dlpack(value, name, expected)
-    if value.is_contiguous() and value.data_ptr() % _ALIGNMENT == 0:
+    dense = value.is_contiguous() or (with_gaps and value.shape[-1:] != () and value.strides[-1] == 1)
+    if dense and value.data_ptr() % _ALIGNMENT == 0:
         return value
     return tvm.runtime.tensor(np.ascontiguousarray(np.asarray(_Memory(value))).view(str(value.dtype)))
+
+
+def as_view(tensor: tvm.runtime.Tensor) -> np.ndarray:
+    """A tensor as a read-only array of the same memory."""
+    return np.asarray(_Memory(tensor)).view(str(tensor.dtype))
 
 
 def _array(value: Any, name: str, expected: str) -> np.ndarray:
@@ -93,4 +103,16 @@ class _Memory:
             "shape": tuple(tensor.shape),
             "strides": tuple(stride * width for stride in tensor.strides),
             "typestr": f"<u{width}",
+        }
+
+
+class _Writable:
+    """An array's memory without its protection against writing: DLPack cannot say that memory is read-only."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array  # kept alive
+        self.__array_interface__ = {
+            **array.__array_interface__,
+            "strides": array.strides,
+            "data": (array.__array_interface__["data"][0], False),
         }

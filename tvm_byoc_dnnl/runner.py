@@ -19,8 +19,9 @@ import tvm_ffi
 from tvm import relax
 
 from . import _native, library_file
-from .arguments import as_tensor
+from .arguments import as_tensor, as_view
 from .errors import ArtifactError, InputError
+from .pipeline.caches import CACHES_FUNCTION
 from .pipeline.metadata import read_metadata
 from .signature import TensorInfo, check_symbols, random_arrays, with_named_sizes
 from .threads import check_number, limited
@@ -71,6 +72,9 @@ class Runner:
         self.entry = entry
         vm = machines.start()
         metadata = (read_metadata(vm) if entry == "main" else None) or {}
+        has_caches = entry == "main" and vm.module.implements_function(CACHES_FUNCTION)
+        # positions of the inputs and of the outputs that are caches
+        self._caches = tuple(frozenset(map(int, side)) for side in vm[CACHES_FUNCTION]()) if has_caches else ()
         self._describes_inputs = "inputs" in metadata
         #: the model's inputs in order, under the names that its author gave them; empty when the file does not say
         self.inputs = tuple(map(_tensor_info, metadata.get("inputs", ())))
@@ -145,7 +149,7 @@ class Runner:
         named = args[0] if len(args) == 1 and isinstance(args[0], dict) and not kwargs else None
         tensors = self.tensors((), named) if named is not None else self.tensors(args, kwargs)
         try:
-            return _to_numpy(machines.function()(*tensors))
+            return self._to_numpy(self._run(machines, tensors))
         except (RuntimeError, ValueError) as error:
             if not _UNEQUAL.search(str(error)):
                 raise
@@ -235,11 +239,27 @@ class Runner:
             If the file does not describe its inputs, or a shape is missing or does not fit.
         """
         for sizes in [shapes] if isinstance(shapes, Mapping) else shapes:
-            self.run_tvm(*self.random_tensors(shapes=with_named_sizes(self.inputs, sizes)))
+            self._run(self._open(), self.random_tensors(shapes=with_named_sizes(self.inputs, sizes)))
 
     def run_tvm(self, *tensors: tvm.runtime.Tensor) -> Any:
         """The zero-copy form: TVM tensors in, TVM tensors out, no checks but the VM's own."""
         return self._open().function()(*tensors)
+
+    def _run(self, machines: _Machines, tensors: Sequence[tvm.runtime.Tensor]) -> Any:
+        """The same with caches in buffers that grow, where the model has some."""
+        if not self._caches:
+            return machines.function()(*tensors)
+        use = _native.function("tvm_byoc_dnnl.UseCaches")
+        before = use(True)
+        try:
+            return machines.function()(*tensors)
+        finally:
+            use(before)
+
+    def _to_numpy(self, result: Any) -> Any:
+        if not self._caches or isinstance(result, tvm.runtime.Tensor):
+            return _to_numpy(result)
+        return [as_view(r) if i in self._caches[1] else _to_numpy(r) for i, r in enumerate(result)]
 
     def _in_order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         if not self._describes_inputs:
@@ -267,7 +287,8 @@ class Runner:
         if not self._describes_inputs:
             return as_tensor(value, f"input {index}", "a tensor")
         info = self.inputs[index]
-        tensor = as_tensor(value, f"input {info.name!r}", info.type_text)
+        is_cache = bool(self._caches) and index in self._caches[0]
+        tensor = as_tensor(value, f"input {info.name!r}", info.type_text, is_cache)
         info.check(str(tensor.dtype), tuple(int(d) for d in tensor.shape))
         return tensor
 

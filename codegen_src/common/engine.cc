@@ -60,6 +60,11 @@ const Engine* LoadEngine(const std::string& name) {
 
 }  // namespace
 
+std::unique_ptr<Plan> Planner::MakeGrowingPlan(const Shapes&, const std::vector<const void*>&,
+                                               const Growth&) {
+  Fail(ErrorKind::kUnsupported, "this library has no plans for caches that grow");
+}
+
 const Engine& FindEngine(const std::string& name) {
   CheckName(name);
   Registry& registry = TheRegistry();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/graph.h"
+#include "common/growth.h"
 #include "common/support/json.h"
 
 namespace tvm_byoc_dnnl {
@@ -53,6 +54,13 @@ class Planner {
   /// Throws Error(kUnsupported) naming the node that the library cannot run here.
   virtual std::unique_ptr<Plan> MakePlan(const Shapes& shapes,
                                          const std::vector<const void*>& constants) = 0;
+
+  /// The same for caches of any length up to the one that the shapes have. Their outputs hold the
+  /// rows so far, which are not read from the inputs, and have room for all; other inputs have the
+  /// real length. The plan takes the address of that length (one int64) behind its inputs.
+  virtual std::unique_ptr<Plan> MakeGrowingPlan(const Shapes& shapes,
+                                                const std::vector<const void*>& constants,
+                                                const Growth& growth);
 };
 
 /// A library that computes.
@@ -80,6 +88,9 @@ class Engine {
   /// results have the layout of a caller's outputs (`delivers`), or any layout that the library
   /// chooses.
   virtual json::Object Probe(const Graph& graph, bool delivers) const = 0;
+
+  /// Whether planners make growing plans here.
+  virtual bool Grows() const { return false; }
 
   /// A static graph as C source: a function of TVM, or stand-alone.
   virtual std::string Emit(const Graph& graph, bool as_function) const = 0;

@@ -10,17 +10,19 @@ void Region::Initialise(std::vector<ConstantData> constants) {
   constants_ = std::move(constants);
   planner_ = engine_.NewPlanner(graph_);  // an older one may have packed other constants
   if (graph_.IsStatic()) {
-    std::atomic_store(&static_plan_,
-                      std::make_shared<const Planned>(Planned{Build({}), engine_.Threads()}));
+    std::atomic_store(&static_plan_, std::make_shared<const Planned>(
+                                         Planned{Build({}, /*grows=*/false), engine_.Threads()}));
   }
   plans_.Clear();
   initialised_ = true;
 }
 
-std::shared_ptr<const Plan> Region::Build(const PlanCache::Key& symbols) {
+std::shared_ptr<const Plan> Region::Build(const PlanCache::Key& symbols, bool grows) {
   std::vector<const void*> data;
   for (const ConstantData& constant : constants_) data.push_back(constant.data);
-  std::unique_ptr<Plan> plan = planner_->MakePlan(Specialise(graph_, symbols), data);
+  const Shapes shapes = Specialise(graph_, symbols);
+  std::unique_ptr<Plan> plan =
+      grows ? planner_->MakeGrowingPlan(shapes, data, *growth_) : planner_->MakePlan(shapes, data);
   // Calls may still run when other constants take the place of these.
   std::vector<std::shared_ptr<const void>> read;
   for (size_t i = 0; i < constants_.size(); ++i) {
@@ -32,23 +34,24 @@ std::shared_ptr<const Plan> Region::Build(const PlanCache::Key& symbols) {
 std::shared_ptr<const Plan> Region::StaticPlan() {
   const std::shared_ptr<const Planned> first = std::atomic_load(&static_plan_);
   if (first == nullptr) return nullptr;
-  const int threads = engine_.Threads();
-  return first->threads == threads ? first->plan : Cached({}, threads);
+  return first->threads == engine_.Threads() ? first->plan : Cached({}, /*grows=*/false);
 }
 
-std::shared_ptr<const Plan> Region::PlanFor(const std::vector<Dims>& arguments) {
-  return Cached(BindSymbols(graph_, arguments), engine_.Threads());
+std::shared_ptr<const Plan> Region::GrowingPlanFor(const std::vector<int64_t>& symbols,
+                                                   int64_t capacity) {
+  return Cached(AtCapacity(*growth_, symbols, capacity), /*grows=*/true);
 }
 
-std::shared_ptr<const Plan> Region::Cached(PlanCache::Key symbols, int threads) {
+std::shared_ptr<const Plan> Region::Cached(const PlanCache::Key& symbols, bool grows) {
   PlanCache::Key key = symbols;
-  key.push_back(threads);
+  key.push_back(engine_.Threads());
+  key.push_back(grows ? 1 : 0);
   if (std::shared_ptr<const Plan> plan = plans_.Find(key)) return plan;
   std::lock_guard<std::mutex> build_lock(build_mutex_);
   if (!initialised_) return nullptr;
   if (auto plan = plans_.Find(key)) return plan;  // made while we waited
   const auto start = std::chrono::steady_clock::now();
-  std::shared_ptr<const Plan> plan = Build(symbols);
+  std::shared_ptr<const Plan> plan = Build(symbols, grows);
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
   plans_.Insert(std::move(key), plan, taken.count());
   return plan;

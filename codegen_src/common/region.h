@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,10 @@ constexpr size_t kPlanBytes = size_t{256} << 20;
 class Region {
  public:
   Region(const Engine& engine, const std::string& graph_json, size_t plan_bytes = kPlanBytes)
-      : engine_(engine), graph_(ParseGraph(graph_json)), plans_(plan_bytes) {}
+      : engine_(engine),
+        graph_(ParseGraph(graph_json)),
+        growth_(engine.Grows() ? FindGrowth(graph_) : std::nullopt),
+        plans_(plan_bytes) {}
 
   const Graph& graph() const { return graph_; }
 
@@ -38,7 +42,20 @@ class Region {
   std::shared_ptr<const Plan> StaticPlan();
 
   /// The plan of a symbolic graph for arguments of these shapes; nullptr before Initialise.
-  std::shared_ptr<const Plan> PlanFor(const std::vector<Dims>& arguments);
+  std::shared_ptr<const Plan> PlanFor(const std::vector<Dims>& arguments) {
+    return PlanOf(BindSymbols(graph_, arguments));
+  }
+
+  /// The same for these values of its symbols.
+  std::shared_ptr<const Plan> PlanOf(const std::vector<int64_t>& symbols) {
+    return Cached(symbols, /*grows=*/false);
+  }
+
+  /// The caches of the graph, if there are some and the engine can let them grow.
+  const std::optional<Growth>& growth() const { return growth_; }
+
+  /// The plan for caches of any length up to this one; nullptr before Initialise.
+  std::shared_ptr<const Plan> GrowingPlanFor(const std::vector<int64_t>& symbols, int64_t capacity);
 
   /// The counters of the plans of a symbolic graph.
   PlanCounters counters() const { return plans_.counters(); }
@@ -50,14 +67,16 @@ class Region {
     int threads;
   };
 
-  std::shared_ptr<const Plan> Build(const PlanCache::Key& symbols);
-  /// The plan from the cache, made if it is not there; nullptr before Initialise.
-  std::shared_ptr<const Plan> Cached(PlanCache::Key symbols, int threads);
+  std::shared_ptr<const Plan> Build(const PlanCache::Key& symbols, bool grows);
+  /// The plan from the cache for the threads that this thread may use, made if it is not there;
+  /// nullptr before Initialise.
+  std::shared_ptr<const Plan> Cached(const PlanCache::Key& symbols, bool grows);
 
   const Engine& engine_;
   const Graph graph_;
+  const std::optional<Growth> growth_;
   std::shared_ptr<const Planned> static_plan_;  // for the threads of Initialise
-  std::mutex build_mutex_;  // one build at a time; guards the three below
+  std::mutex build_mutex_;                      // one build at a time; guards the three below
   std::unique_ptr<Planner> planner_;
   std::vector<ConstantData> constants_;
   bool initialised_ = false;

@@ -100,6 +100,7 @@ Candidate DescribeSteps(const byoc_attention_params& p) {
 
 void EmitKernel(const NodeView& n, byoc_attention_params p) {
   Lowering& l = n.lowering;
+  const std::optional<int> length = l.GrowingLength();
   std::vector<OpArg> args = {{DNNL_ARG_SRC_0, n.In(0), DenseRows(n, n.In(0))},
                              {DNNL_ARG_SRC_1, n.In(1), DenseRows(n, n.In(1))},
                              {DNNL_ARG_SRC_2, n.In(2), DenseRows(n, n.In(2))}};
@@ -115,6 +116,10 @@ void EmitKernel(const NodeView& n, byoc_attention_params p) {
     }
     args.push_back({DNNL_ARG_BIAS, bias, DenseRows(n, bias)});
     p.bias = StridesOf(args.back().md);
+  }
+  if (length) {
+    p.has_length = 1;
+    args.push_back({DNNL_ARG_SRC_3, *length, RawLayout({1}, DType::kInt64)});
   }
   args.push_back({DNNL_ARG_DST, n.output, ResultLayout(n)});
   p.dst = StridesOf(args.back().md);
@@ -192,8 +197,9 @@ void EmitSteps(const NodeView& n) {
 static void LowerAttention(const NodeView& n) {
   const byoc_attention_params p = SizesOf(n);
   const Lowering& l = n.lowering;
-  const bool is_kernel = KernelIsa().has_value() && p.width > 0 && p.keys > 0 && p.key_heads > 0 &&
-                         l.Cost(DescribeKernel(n, p)) < l.Cost(DescribeSteps(p));
+  const bool is_kernel =
+      KernelIsa().has_value() && p.width > 0 && p.keys > 0 && p.key_heads > 0 &&
+      (l.GrowingLength() || l.Cost(DescribeKernel(n, p)) < l.Cost(DescribeSteps(p)));
   is_kernel ? EmitKernel(n, p) : EmitSteps(n);
 }
 

@@ -3,7 +3,10 @@
 #include <map>
 
 #include "common/support/error.h"
+#include "dnnl/kernel_call.h"
 #include "dnnl/kinds.h"
+#include "kernels/byoc_append.h"
+#include "kernels/kernels.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
@@ -38,10 +41,47 @@ Common CommonLayout(const NodeView& n, const std::vector<int>& sources) {
   return {best->first, {}};
 }
 
+/// Writes the new rows behind those that the cache has.
+void EmitAppend(const NodeView& n, int length) {
+  Lowering& l = n.lowering;
+  const Dims& rows = n.Shape(1);
+  const auto axis = static_cast<size_t>(n.a.axis);
+  const int64_t width = SizeOf(n.OutDType());
+  // Of the axes before the rows, all but the first count as heads.
+  const size_t split = std::min<size_t>(axis, 1);
+  byoc_append_params p{};
+  p.batch = ElementCount(Dims(rows.begin(), rows.begin() + split));
+  p.heads = ElementCount(Dims(rows.begin() + split, rows.begin() + axis));
+  p.rows = rows[axis];
+  p.row_bytes = ElementCount(Dims(rows.begin() + axis + 1, rows.end())) * width;
+  p.capacity = n.OutShape()[axis];
+  MemoryDesc md = l.Layout(n.In(1));
+  const bool is_read_as_it_is =
+      IsStrided(md) && axis == 2 && rows.size() == 4 && md.get_strides()[3] == 1;
+  if (!is_read_as_it_is) md = Dense(rows, n.DTypeOf(1));
+  if (is_read_as_it_is) {
+    const Dims strides = md.get_strides();
+    p.batch_stride = strides[0] * width;
+    p.head_stride = strides[1] * width;
+    p.row_stride = strides[2] * width;
+  } else {
+    p.row_stride = p.row_bytes;
+    p.head_stride = p.rows * p.row_stride;
+    p.batch_stride = p.heads * p.head_stride;
+  }
+  std::vector<int64_t> params;
+  Append(p, &params);
+  l.EmitKernel(kAppend, std::move(params),
+               {{DNNL_ARG_SRC, n.In(1), md},
+                {DNNL_ARG_SRC_1, length, RawLayout({1}, DType::kInt64)},
+                {DNNL_ARG_DST, n.output, Dense(n.OutShape(), n.OutDType())}});
+}
+
 }  // namespace
 
 static void LowerConcat(const NodeView& n) {
   Lowering& l = n.lowering;
+  if (std::optional<int> length = l.GrowingLength()) return EmitAppend(n, *length);
   std::vector<int> sources;
   for (int i = 0; i < n.OwnInputs(); ++i) {
     if (ElementCount(n.Shape(i)) != 0) sources.push_back(n.In(i));

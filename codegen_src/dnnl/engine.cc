@@ -11,6 +11,7 @@
 #include "common/support/error.h"
 #include "dnnl/emit.h"
 #include "dnnl/execute.h"
+#include "dnnl/kernel_call.h"
 #include "dnnl/report.h"
 
 namespace tvm_byoc_dnnl {
@@ -70,15 +71,27 @@ class DnnlPlanner final : public Planner {
 
   std::unique_ptr<Plan> MakePlan(const Shapes& shapes,
                                  const std::vector<const void*>& constants) override {
+    return Make(shapes, constants, nullptr);
+  }
+
+  std::unique_ptr<Plan> MakeGrowingPlan(const Shapes& shapes,
+                                        const std::vector<const void*>& constants,
+                                        const Growth& growth) override {
+    return Make(shapes, constants, &growth);
+  }
+
+ private:
+  std::unique_ptr<Plan> Make(const Shapes& shapes, const std::vector<const void*>& constants,
+                             const Growth* growth) {
     return Translated([&] {
       Lowering lowering(graph_, shapes, CpuEngine());
       lowering.Share(&store_);
+      if (growth != nullptr) lowering.Grow(*growth);
       Program program = lowering.Run();
       return std::make_unique<DnnlPlan>(std::move(program), shapes, constants, &store_);
     });
   }
 
- private:
   const Graph& graph_;
   PackedStore store_;
 };
@@ -107,6 +120,8 @@ class DnnlEngine final : public Engine {
   std::unique_ptr<Planner> NewPlanner(const Graph& graph) const override {
     return std::make_unique<DnnlPlanner>(graph);
   }
+
+  bool Grows() const override { return KernelIsa().has_value(); }
 
   json::Object Probe(const Graph& graph, bool delivers) const override {
     return Translated([&] { return ProbeGraph(graph, delivers); });

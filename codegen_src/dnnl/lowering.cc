@@ -6,11 +6,16 @@
 #include "common/support/error.h"
 #include "dnnl/kinds.h"
 #include "dnnl/scaling.h"
+#include "kernels/kernels.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
 
 using PrimitiveKind = dnnl::primitive::kind;
+
+bool Contains(const std::vector<int>& numbers, int number) {
+  return std::find(numbers.begin(), numbers.end(), number) != numbers.end();
+}
 
 }  // namespace
 
@@ -34,6 +39,16 @@ Lowering::Lowering(const Graph& graph, const Shapes& shapes, const dnnl::engine&
 }
 
 void Lowering::LeaveOutputs() { destinations_.assign(destinations_.size(), std::nullopt); }
+
+void Lowering::Grow(const Growth& growth) {
+  growth_ = &growth;
+  length_ = NewValue({1}, DType::kInt64, /*constant=*/false);
+}
+
+std::optional<int> Lowering::GrowingLength() const {
+  if (growth_ == nullptr) return std::nullopt;
+  return Contains(growth_->nodes, current_node_) ? std::make_optional(length_) : std::nullopt;
+}
 
 void Lowering::FailUnsupported(const std::string& message) const {
   Fail(ErrorKind::kUnsupported, message, fault_.empty() ? "" : "; ", fault_);
@@ -91,10 +106,15 @@ void Lowering::PlaceArguments() {
         {home, static_cast<int>(index), static_cast<int64_t>(md.get_size()), 0});
     value.places.push_back({static_cast<int>(program_.buffers.size()) - 1, 0, md});
   };
+  std::vector<std::pair<int, int>> masks;  // as given, and with room for the whole capacity
   for (size_t i = 0; i < graph_.inputs.size(); ++i) {
     const Input& input = graph_.inputs[i];
     if (input.tensor < 0) continue;
-    add(Home::kInput, i, input.tensor);
+    const Value& value = values_[input.tensor];
+    const bool is_mask = growth_ != nullptr && Contains(growth_->masks, static_cast<int>(i));
+    const int given = is_mask ? NewValue(value.shape, value.dtype, false) : input.tensor;
+    if (is_mask) masks.emplace_back(given, input.tensor);
+    add(Home::kInput, i, given);
     program_.buffers.back().alias = input.alias;
   }
   for (size_t i = 0; i < graph_.constants.size(); ++i) {
@@ -108,6 +128,17 @@ void Lowering::PlaceArguments() {
     output_buffers_.push_back(static_cast<int>(input - program_.buffers.begin()));
     if (input != program_.buffers.end()) continue;  // they are one
     program_.buffers.push_back({Home::kOutput, static_cast<int>(i), bytes, 0});
+  }
+  if (growth_ != nullptr) add(Home::kInput, graph_.inputs.size(), length_);
+  for (auto [given, mask] : masks) {
+    const Dims shape = values_[mask].shape;
+    const MemoryDesc md = RawLayout(shape, values_[mask].dtype);
+    EmitKernel(kWiden,
+               {ElementCount(Dims(shape.begin(), shape.end() - 1)), shape.back(),
+                SizeOf(values_[mask].dtype)},
+               {{DNNL_ARG_SRC, given, md},
+                {DNNL_ARG_SRC_1, length_, RawLayout({1}, DType::kInt64)},
+                {DNNL_ARG_DST, mask, md}});
   }
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/graph.h"
+#include "common/growth.h"
 #include "common/memory_plan.h"
 #include "dnnl/candidate.h"
 #include "dnnl/layout.h"
@@ -84,6 +85,13 @@ class Lowering {
 
   /// Prefers the forms in which plans for other shapes hold the weights.
   void Share(const PackedStore* packed) { packed_ = packed; }
+
+  /// Plans for caches of any length up to the one that the shapes have (Planner::MakeGrowingPlan).
+  void Grow(const Growth& growth);
+
+  /// While caches grow, and for a node that joins rows or reads a cache: the value that is the
+  /// length, which steps read.
+  std::optional<int> GrowingLength() const;
 
   /// Throws Error(kUnsupported) naming the node for which there is no implementation.
   Program Run();
@@ -212,6 +220,8 @@ class Lowering {
   const dnnl::engine& engine_;
   const CostModel cost_;
   const PackedStore* packed_ = nullptr;
+  const Growth* growth_ = nullptr;
+  int length_ = -1;           // a value, while caches grow
   std::deque<Value> values_;  // the kinds hold references while they add values
   std::vector<std::optional<Destination>> destinations_;
   std::vector<bool> output_written_;

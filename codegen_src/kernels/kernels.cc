@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/kernels.h"
 
+#include "byoc_append.h"
 #include "byoc_attention.h"
 #include "byoc_compressed_matmul.h"
 #include "byoc_compressed_pack.h"
@@ -10,11 +11,13 @@
 #include "byoc_integer_pack.h"
 #include "byoc_product.h"
 #include "byoc_product_pack.h"
+#include "byoc_widen.h"
 #include "byoc_winograd.h"
 #include "byoc_winograd_pack.h"
 
 namespace tvm_byoc_dnnl {
 
+const Kernel kAppend = {"append", byoc_append};
 const Kernel kAttention = {"attention", byoc_attention};
 const Kernel kCompressedMatmul = {"compressed_matmul", byoc_compressed_matmul};
 const Kernel kCompressedPack = {"compressed_pack", byoc_compressed_pack};
@@ -24,6 +27,7 @@ const Kernel kInteger = {"integer", byoc_integer};
 const Kernel kIntegerPack = {"integer_pack", byoc_integer_pack};
 const Kernel kProduct = {"product", byoc_product};
 const Kernel kProductPack = {"product_pack", byoc_product_pack};
+const Kernel kWiden = {"widen", byoc_widen};
 const Kernel kWinograd = {"winograd", byoc_winograd};
 const Kernel kWinogradPack = {"winograd_pack", byoc_winograd_pack};
 

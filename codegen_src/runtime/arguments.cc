@@ -48,7 +48,7 @@ std::string ArgumentName::operator()() const {
   return Cat(graph.name, ": ", role, " ", index, " \"", tensor.name, "\"");
 }
 
-void* CheckTensor(const DLTensor& tensor, const ArgumentName& name) {
+void CheckKind(const DLTensor& tensor, const ArgumentName& name) {
   if (!HasDType(tensor.dtype, name.tensor.dtype)) {
     Fail(ErrorKind::kInput, name(), " has dtype ", tvm::ffi::DLDataTypeToString(tensor.dtype),
          ", expected ", tvm_byoc_dnnl::Name(name.tensor.dtype));
@@ -61,6 +61,10 @@ void* CheckTensor(const DLTensor& tensor, const ArgumentName& name) {
     Fail(ErrorKind::kInput, name(), " has rank ", tensor.ndim, ", expected ",
          name.tensor.shape.size());
   }
+}
+
+void* CheckTensor(const DLTensor& tensor, const ArgumentName& name) {
+  CheckKind(tensor, name);
   if (!IsContiguous(tensor)) {
     Fail(ErrorKind::kInput, name(), " has strides ",
          Join(Dims(tensor.strides, tensor.strides + tensor.ndim)), " for shape ",

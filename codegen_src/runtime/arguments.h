@@ -25,7 +25,10 @@ struct ArgumentName {
 
 Dims ShapeOf(const DLTensor& tensor);
 
-/// The data of a tensor that must have this dtype (and rank) and be dense in host memory.
+/// The tensor must have this dtype and rank, in host memory.
+void CheckKind(const DLTensor& tensor, const ArgumentName& name);
+
+/// The data of such a tensor that must be dense, too.
 void* CheckTensor(const DLTensor& tensor, const ArgumentName& name);
 
 /// Ranks agree: CheckTensor comes first.

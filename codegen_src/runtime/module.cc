@@ -10,6 +10,7 @@
 #include <tvm/ffi/reflection/registry.h>
 #include <tvm/ffi/string.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,6 +22,7 @@
 #include "common/support/error.h"
 #include "common/support/json.h"
 #include "runtime/arguments.h"
+#include "runtime/cache.h"
 #include "runtime/guarded.h"
 #include "runtime/threads.h"
 #include "runtime/version.h"
@@ -73,6 +75,23 @@ class RegionModule final : public ffi::ModuleObj {
       return ffi::Function::FromTyped([self](const ffi::Array<ffi::Tensor>& constants) {
         Guarded([&] { self->Initialise(constants); });
         return 0;
+      });
+    }
+    if (const Growth::Cache* cache = CacheOf(name)) {
+      return ffi::Function::FromTyped([self, cache](DLTensor* past, const ffi::Shape& shape) {
+        return Guarded([&] { return self->MemoryFor(*cache, past, shape); });
+      });
+    }
+    if (name == "caches") {  // the arguments of each: the rows so far, and with the new ones
+      return ffi::Function::FromTyped([self]() {
+        const size_t inputs = self->region_.graph().inputs.size();
+        ffi::Array<ffi::Shape> caches;
+        if (const auto& growth = self->region_.growth()) {
+          for (const Growth::Cache& cache : growth->caches)
+            caches.push_back(
+                ffi::Shape({cache.input, static_cast<int64_t>(inputs) + cache.output}));
+        }
+        return caches;
       });
     }
     if (name == "get_symbol") {
@@ -158,29 +177,44 @@ class RegionModule final : public ffi::ModuleObj {
       Fail(ErrorKind::kInput, graph.name, ": got ", args.size(), " arguments, expected ", expected,
            " (", graph.inputs.size(), " inputs and ", graph.outputs.size(), " outputs)");
     }
+    const std::vector<bool> caches = GrowingCaches(args);
     std::vector<void*> inputs(graph.inputs.size());
     std::vector<const DLTensor*> tensors(graph.inputs.size());
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (graph.inputs[i].tensor < 0) continue;
       const Tensor& tensor = graph.tensors[graph.inputs[i].tensor];
       tensors[i] = &TensorArg(args, i, "argument", i, tensor);
-      inputs[i] = CheckTensor(*tensors[i], {graph, "argument", i, tensor});
+      if (caches[i]) {
+        CheckKind(*tensors[i], {graph, "argument", i, tensor});  // its rows are in the output
+      } else {
+        inputs[i] = CheckTensor(*tensors[i], {graph, "argument", i, tensor});
+      }
     }
-    std::shared_ptr<const Plan> plan = PlanFor(args, tensors);
+    const std::vector<int64_t> symbols = Symbols(args, tensors);
+    int64_t length = 0;
+    std::shared_ptr<const Plan> plan = PlanFor(symbols, caches, &length);
+    auto shape_of = [&](int id) {
+      return length > 0 ? Evaluate(graph.tensors[id].shape, symbols) : plan->shapes()[id];
+    };
     for (size_t i = 0; i < inputs.size(); ++i) {
       int id = graph.inputs[i].tensor;
       if (id < 0) continue;
-      CheckShape(*tensors[i], plan->shapes()[id], {graph, "argument", i, graph.tensors[id]});
+      CheckShape(*tensors[i], shape_of(id), {graph, "argument", i, graph.tensors[id]});
     }
     std::vector<void*> outputs(graph.outputs.size());
     for (size_t i = 0; i < outputs.size(); ++i) {
       int id = graph.outputs[i];
       ArgumentName name{graph, "output", i, graph.tensors[id]};
       const DLTensor& tensor = TensorArg(args, inputs.size() + i, name.role, i, graph.tensors[id]);
-      outputs[i] = CheckTensor(tensor, name);
-      CheckShape(tensor, plan->shapes()[id], name);
+      if (caches[inputs.size() + i]) {
+        outputs[i] = static_cast<char*>(tensor.data) + tensor.byte_offset;
+      } else {
+        outputs[i] = CheckTensor(tensor, name);
+      }
+      CheckShape(tensor, shape_of(id), name);
     }
     CheckAliases(inputs, outputs, plan->shapes());
+    if (length > 0) inputs.push_back(&length);
     if (report == nullptr) {
       plan->Run(inputs, outputs);
     } else {
@@ -200,18 +234,68 @@ class RegionModule final : public ffi::ModuleObj {
     }
   }
 
-  std::shared_ptr<const Plan> PlanFor(const ffi::PackedArgs& args,
-                                      const std::vector<const DLTensor*>& tensors) {
+  /// The cache whose memory the function of this name gives: `<symbol>_cache_<number>`.
+  const Growth::Cache* CacheOf(const std::string& name) const {
+    if (!region_.growth()) return nullptr;
+    const auto& caches = region_.growth()->caches;
+    for (size_t i = 0; i < caches.size(); ++i) {
+      if (name == Cat(artifact_.symbol, "_cache_", i)) return &caches[i];
+    }
+    return nullptr;
+  }
+
+  /// Memory for an output that is a cache, and the rows that it has so far.
+  ffi::Tensor MemoryFor(const Growth::Cache& cache, const DLTensor* past,
+                        const ffi::Shape& shape) const {
     const Graph& graph = region_.graph();
+    const Tensor& input = graph.tensors[graph.inputs[cache.input].tensor];
+    const ArgumentName name{graph, "argument", static_cast<size_t>(cache.input), input};
+    CheckKind(*past, name);
+    const Dims result(shape.begin(), shape.end());
+    if (result.size() != input.shape.size()) {
+      Fail(ErrorKind::kInput, name(), " has rank ", input.shape.size(), ", the cache ",
+           result.size());
+    }
+    Dims rows = result;
+    rows[cache.axis] = std::min(past->shape[cache.axis], result[cache.axis]);
+    CheckShape(*past, rows, name);
+    return GrowCache(*past, result, cache.axis);
+  }
+
+  /// Of inputs and outputs, those that are caches in buffers with room; none if one is not.
+  std::vector<bool> GrowingCaches(const ffi::PackedArgs& args) const {
+    const size_t inputs = region_.graph().inputs.size();
+    std::vector<bool> none(args.size(), false), result = none;
+    if (!region_.growth()) return none;
+    for (const Growth::Cache& cache : region_.growth()->caches) {
+      const size_t output = inputs + cache.output;
+      std::optional<DLTensor*> tensor = args[static_cast<int>(output)].try_cast<DLTensor*>();
+      if (!tensor || *tensor == nullptr || !IsCache(**tensor, cache.axis)) return none;
+      result[cache.input] = result[output] = true;
+    }
+    return result;
+  }
+
+  std::vector<int64_t> Symbols(const ffi::PackedArgs& args,
+                               const std::vector<const DLTensor*>& tensors) const {
+    if (region_.graph().IsStatic()) return {};
+    std::vector<Dims> shapes;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      shapes.push_back(tensors[i] != nullptr ? ShapeOf(*tensors[i]) : ShapeArg(args, i));
+    }
+    return BindSymbols(region_.graph(), shapes);
+  }
+
+  /// The plan for these sizes; with caches in buffers, one for all lengths that these have room
+  /// for, and the length.
+  std::shared_ptr<const Plan> PlanFor(const std::vector<int64_t>& symbols,
+                                      const std::vector<bool>& caches, int64_t* length) {
     std::shared_ptr<const Plan> plan;
-    if (graph.IsStatic()) {
-      plan = region_.StaticPlan();
+    if (std::find(caches.begin(), caches.end(), true) != caches.end()) {
+      *length = Evaluate(region_.growth()->length, symbols);
+      plan = region_.GrowingPlanFor(symbols, CacheCapacity(*length));
     } else {
-      std::vector<Dims> shapes;
-      for (size_t i = 0; i < tensors.size(); ++i) {
-        shapes.push_back(tensors[i] != nullptr ? ShapeOf(*tensors[i]) : ShapeArg(args, i));
-      }
-      plan = region_.PlanFor(shapes);
+      plan = region_.graph().IsStatic() ? region_.StaticPlan() : region_.PlanOf(symbols);
     }
     if (plan == nullptr) FailNotInitialised();
     return plan;
@@ -345,6 +429,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
            })
       .def("tvm_byoc_dnnl.Info", Info)
       .def_packed("tvm_byoc_dnnl.CallWithThreads", CallWithThreads)
+      .def("tvm_byoc_dnnl.UseCaches", UseCaches)
       .def("tvm_byoc_dnnl.UseOpenMPForTVM", UseOpenMPForTVM);
 }
 

@@ -15,6 +15,7 @@ from ..hooks.kernels import opaque
 from ..namespaces import compilers, namespace
 from ..relax_utils import with_functions
 from ..target_options import with_options
+from .caches import GrowCaches
 from .forgotten import notice_forgotten_steps
 from .kernels import kernel_names
 from .legalize import LEGALIZATIONS
@@ -112,6 +113,7 @@ def byoc_pipeline(*, strict: bool = False, output: str = "module") -> tvm.transf
                 OwnWeightsUnlessSource if source_namespaces(mod) else OwnWeights,
                 _anchor_host_code,
                 *cpu.dataflow_lower_passes(target),
+                GrowCaches,
                 *cpu.finalize_passes(target),
             ]
         )(mod)

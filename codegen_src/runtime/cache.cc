@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/cache.h"
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <unordered_map>
+#include <utility>
+
+#include "byoc_kernel.h"
+#include "common/growth.h"
+#include "common/support/error.h"
+
+namespace tvm_byoc_dnnl {
+namespace {
+
+namespace ffi = tvm::ffi;
+
+constexpr int64_t kParallelBytes = 1 << 20;
+
+thread_local bool uses_caches = false;
+
+/// Memory with room for more rows along an axis.
+class CacheBuffer {
+ public:
+  CacheBuffer(Dims room, int64_t axis, int64_t rows, size_t bytes)
+      : room_(std::move(room)), axis_(axis), filled_(rows), data_(byoc_allocate(bytes)) {
+    if (data_ == nullptr) throw std::bad_alloc();
+  }
+  ~CacheBuffer();
+  CacheBuffer(const CacheBuffer&) = delete;
+  CacheBuffer& operator=(const CacheBuffer&) = delete;
+
+  char* data() const { return data_; }
+  int64_t axis() const { return axis_; }
+
+  Dims Strides() const {
+    Dims strides(room_.size(), 1);
+    for (size_t i = room_.size() - 1; i > 0; --i) strides[i - 1] = strides[i] * room_[i];
+    return strides;
+  }
+
+  /// Whether a tensor shows the first rows: strides of axes of one element mean nothing.
+  bool Shows(const DLTensor& tensor) const {
+    if (tensor.ndim != static_cast<int>(room_.size())) return false;
+    const Dims strides = Strides();
+    int64_t dense = 1;
+    for (int i = tensor.ndim - 1; i >= 0; --i) {
+      const int64_t stride = tensor.strides == nullptr ? dense : tensor.strides[i];
+      dense *= tensor.shape[i];
+      if (tensor.shape[i] != 1 && stride != strides[i]) return false;
+      if (i == axis_ ? tensor.shape[i] > room_[i] : tensor.shape[i] != room_[i]) return false;
+    }
+    return true;
+  }
+
+  /// Takes the rows behind the first `from`, up to `to`, for a caller; false if they are not free.
+  bool Claim(int64_t from, int64_t to) {
+    return to <= room_[axis_] && filled_.compare_exchange_strong(from, to);
+  }
+
+ private:
+  const Dims room_;
+  const int64_t axis_;
+  std::atomic<int64_t> filled_;  // rows that views may show
+  char* const data_;
+};
+
+/// The buffers that live, by their memory.
+struct Registry {
+  std::mutex mutex;
+  std::unordered_map<const void*, std::weak_ptr<CacheBuffer>> buffers;
+};
+
+Registry& Buffers() {
+  static auto* registry = new Registry;  // outlives all buffers
+  return *registry;
+}
+
+CacheBuffer::~CacheBuffer() {
+  {
+    std::lock_guard<std::mutex> lock(Buffers().mutex);
+    Buffers().buffers.erase(data_);
+  }
+  byoc_free(data_);
+}
+
+std::shared_ptr<CacheBuffer> Find(const DLTensor& tensor) {
+  std::lock_guard<std::mutex> lock(Buffers().mutex);
+  auto found = Buffers().buffers.find(static_cast<char*>(tensor.data) + tensor.byte_offset);
+  return found == Buffers().buffers.end() ? nullptr : found->second.lock();
+}
+
+/// Shares a buffer with a tensor.
+struct View {
+  std::shared_ptr<CacheBuffer> buffer;
+  void AllocData(DLTensor* tensor) { tensor->data = buffer->data(); }
+  void FreeData(DLTensor*) {}
+};
+
+ffi::Tensor ViewOf(std::shared_ptr<CacheBuffer> buffer, const Dims& shape, DLDataType dtype) {
+  const Dims strides = buffer->Strides();
+  return ffi::Tensor::FromNDAllocStrided(
+      View{std::move(buffer)}, ffi::ShapeView(shape.data(), shape.size()),
+      ffi::ShapeView(strides.data(), strides.size()), dtype, DLDevice{kDLCPU, 0});
+}
+
+/// Dense memory.
+struct Dense {
+  void AllocData(DLTensor* tensor) {
+    tensor->data = byoc_allocate(ffi::GetDataSize(*tensor));
+    if (tensor->data == nullptr) throw std::bad_alloc();
+  }
+  void FreeData(DLTensor* tensor) { byoc_free(tensor->data); }
+};
+
+Dims StridesOf(const DLTensor& tensor) {
+  if (tensor.strides != nullptr) return Dims(tensor.strides, tensor.strides + tensor.ndim);
+  Dims strides(tensor.ndim, 1);
+  for (int i = tensor.ndim - 1; i > 0; --i) strides[i - 1] = strides[i] * tensor.shape[i];
+  return strides;
+}
+
+/// Copies a tensor into memory of other strides.
+void Copy(const DLTensor& from, char* to, const Dims& to_strides) {
+  const Dims from_strides = StridesOf(from);
+  const auto width = static_cast<int64_t>(from.dtype.bits / 8);
+  int outer_axes = from.ndim;  // those behind them are dense in both
+  int64_t inner = 1, outer = 1;
+  while (outer_axes > 0) {
+    const int axis = outer_axes - 1;
+    if (from.shape[axis] != 1 && (from_strides[axis] != inner || to_strides[axis] != inner)) break;
+    inner *= from.shape[axis];
+    --outer_axes;
+  }
+  for (int axis = 0; axis < outer_axes; ++axis) outer *= from.shape[axis];
+  const char* source = static_cast<const char*>(from.data) + from.byte_offset;
+  BYOC_OMP(parallel for if (outer * inner * width > kParallelBytes))
+  for (int64_t i = 0; i < outer; ++i) {
+    int64_t rest = i, read = 0, written = 0;
+    for (int axis = outer_axes - 1; axis >= 0; --axis) {
+      const int64_t index = rest % from.shape[axis];
+      rest /= from.shape[axis];
+      read += index * from_strides[axis];
+      written += index * to_strides[axis];
+    }
+    std::memcpy(to + written * width, source + read * width, static_cast<size_t>(inner * width));
+  }
+}
+
+}  // namespace
+
+bool UseCaches(bool use) { return std::exchange(uses_caches, use); }
+
+ffi::Tensor GrowCache(const DLTensor& past, const Dims& shape, int64_t axis) {
+  const int64_t rows = past.shape[axis], length = shape[axis];
+  int64_t elements = 1;
+  for (int64_t dim : shape) elements *= dim;
+  if (!uses_caches || elements == 0) {
+    return ffi::Tensor::FromNDAlloc(Dense{}, ffi::ShapeView(shape.data(), shape.size()), past.dtype,
+                                    DLDevice{kDLCPU, 0});
+  }
+  std::shared_ptr<CacheBuffer> buffer = rows == 0 ? nullptr : Find(past);
+  if (buffer == nullptr || !buffer->Shows(past) || buffer->axis() != axis ||
+      !buffer->Claim(rows, length)) {
+    Dims room = shape;
+    room[axis] = CacheCapacity(length);
+    const auto bytes = static_cast<size_t>(elements / length * room[axis] * past.dtype.bits / 8);
+    buffer = std::make_shared<CacheBuffer>(room, axis, length, bytes);
+    {
+      std::lock_guard<std::mutex> lock(Buffers().mutex);
+      Buffers().buffers[buffer->data()] = buffer;
+    }
+    if (rows != 0) Copy(past, buffer->data(), buffer->Strides());
+  }
+  return ViewOf(std::move(buffer), shape, past.dtype);
+}
+
+bool IsCache(const DLTensor& tensor, int64_t axis) {
+  const std::shared_ptr<CacheBuffer> buffer = Find(tensor);
+  return buffer != nullptr && buffer->axis() == axis && buffer->Shows(tensor);
+}
+
+}  // namespace tvm_byoc_dnnl

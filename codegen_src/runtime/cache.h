@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensors that grow along one axis, in buffers with room for more rows. A tensor is a view of the
+// first rows of a buffer; what it shows never changes, because new rows are written behind those of
+// all views.
+#ifndef TVM_BYOC_DNNL_RUNTIME_CACHE_H_
+#define TVM_BYOC_DNNL_RUNTIME_CACHE_H_
+
+#include <tvm/ffi/cast.h>
+// cast.h stands first: the header below needs it.
+#include <tvm/ffi/container/tensor.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "common/dims.h"
+
+namespace tvm_byoc_dnnl {
+
+/// Whether calls of this thread return views of such buffers, whose strides have gaps; returns what
+/// it was before. Callers that read results as dense memory get dense copies unless they say so.
+bool UseCaches(bool use);
+
+/// A tensor of this shape that starts with the rows of `past`; the caller writes those behind. If
+/// `past` shows all rows that its buffer holds and there is room, the result is a view of the same
+/// buffer, else of a new one, with a copy. Where this thread does not use caches, or the tensor has
+/// no elements, it is dense memory with nothing in it.
+tvm::ffi::Tensor GrowCache(const DLTensor& past, const Dims& shape, int64_t axis);
+
+/// Whether a tensor is a view of the first rows of such a buffer, along this axis.
+bool IsCache(const DLTensor& tensor, int64_t axis);
+
+}  // namespace tvm_byoc_dnnl
+
+#endif  // TVM_BYOC_DNNL_RUNTIME_CACHE_H_

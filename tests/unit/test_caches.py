@@ -1,0 +1,155 @@
+"""Caches that grow: appended in place where that is safe, copied where it is not, and right in each case."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from examples.open_models import decoder
+from tests.harness import assert_right
+from tvm_byoc_dnnl import Runner, compile, profile
+from tvm_byoc_dnnl.testing.models import ort_run
+
+HEADS, SIZE = 2, 5
+Arrays = dict[str, np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def model() -> onnx.ModelProto:
+    return decoder(1, HEADS * SIZE, HEADS, HEADS, 31, 300)
+
+
+@pytest.fixture(scope="module")
+def runner(model: onnx.ModelProto) -> Runner:
+    return Runner(compile(model))
+
+
+def _feeds(tokens: int, past: Any, batch: int = 1, seed: int = 0) -> Arrays:
+    """The inputs of a step behind the results of another one, or behind an empty cache."""
+    if past is None:
+        past = [None, *[np.zeros((batch, HEADS, 0, SIZE), "float32")] * 2]
+    length = past[1].shape[2]
+    mask = np.ones((batch, length + tokens), "int64")
+    mask[:, : min(batch, length) - 1] = 0
+    return {
+        "input_ids": np.random.default_rng(seed).integers(0, 31, (batch, tokens)),
+        "attention_mask": mask,
+        "position_ids": np.arange(length, length + tokens)[None].repeat(batch, 0),
+        "past_0_key": past[1],
+        "past_0_value": past[2],
+    }
+
+
+def _step(model: onnx.ModelProto, runner: Runner, *args: Any, **kwargs: Any) -> list[np.ndarray]:
+    """The results of a step, which are those of ONNX Runtime."""
+    feeds = _feeds(*args, **kwargs)
+    got = runner(**feeds)
+    wanted = ort_run(model, {name: np.ascontiguousarray(value) for name, value in feeds.items()})
+    for result, want in zip(got, wanted, strict=True):
+        assert_right(result, want, 2e-4, least=1.0, elementwise=True)
+    return got
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _plans(runner: Runner) -> int:
+    tensors = runner.tensors((), _feeds(1, None))
+    (counters,) = profile(runner, tensors, repeat=1, warmup=0).plans.values()
+    return counters["made"]
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_rows_are_appended_in_place(model: onnx.ModelProto, runner: Runner, batch: int) -> None:
+    """Also across the end of a buffer, from where on there is a larger one."""
+    results, addresses = None, []
+    for number, tokens in enumerate([7, 1, 1, 0, 3, 47, 1, 13, 1, 1]):
+        before = None if results is None else results[1].copy()
+        last, results = results, _step(model, runner, tokens, results, batch=batch, seed=number)
+        addresses.append(results[1].ctypes.data)
+        assert not results[1].flags.writeable
+        if last is not None:
+            np.testing.assert_array_equal(last[1], before)
+    assert addresses == [*[addresses[0]] * 7, *[addresses[7]] * 3]
+    assert addresses[0] != addresses[7]
+
+
+def test_one_plan_serves_all_lengths(model: onnx.ModelProto, runner: Runner) -> None:
+    results = _step(model, runner, 3, None)
+    results = _step(model, runner, 1, results)
+    made = _plans(runner)
+    for number in range(5):
+        results = _step(model, runner, 1, results, seed=number)
+    assert _plans(runner) == made
+
+
+def test_two_continuations_of_one_cache(model: onnx.ModelProto, runner: Runner) -> None:
+    """As in a beam search: the second one copies, and nothing that a caller holds changes."""
+    start = _step(model, runner, 5, None)
+    first = _step(model, runner, 1, start, seed=1)
+    kept = first[1].copy()
+    second = _step(model, runner, 1, start, seed=2)
+    assert first[1].ctypes.data == start[1].ctypes.data != second[1].ctypes.data
+    assert np.abs(second[1] - first[1]).max() > 0.1
+    for number in range(3):
+        first, second = _step(model, runner, 1, first, seed=number), _step(model, runner, 2, second, seed=number)
+    np.testing.assert_array_equal(first[1][:, :, :6], kept)
+
+
+def test_back_to_a_shorter_cache(model: onnx.ModelProto, runner: Runner) -> None:
+    """Slices of a cache are copied, as are arrays of the caller's own, dense or not."""
+    results = _step(model, runner, 11, None)
+    kept = results[1].copy()
+    shorter = _step(model, runner, 1, [None, *(value[:, :, :4] for value in results[1:])], seed=1)
+    _step(model, runner, 1, shorter, seed=2)
+    _step(model, runner, 2, [None, *(value[:, :, 3:] for value in results[1:])])
+    _step(model, runner, 1, [None, *(value.copy() for value in results[1:])])
+    _step(model, runner, 1, [None, *(np.asfortranarray(value) for value in results[1:])])
+    _step(model, runner, 1, [None, results[1], results[2].copy()])
+    np.testing.assert_array_equal(results[1], kept)
+
+
+def test_several_threads_append_to_one_cache(model: onnx.ModelProto, runner: Runner) -> None:
+    start = _step(model, runner, 5, None)
+    results: list[Any] = [None] * 4
+
+    def work(number: int) -> None:
+        mine = start
+        for _ in range(10):
+            mine = runner(**_feeds(1, mine, seed=number))
+        results[number] = mine
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number, result in enumerate(results):
+        expected = start
+        for _ in range(10):
+            expected = runner(**_feeds(1, [None, *(v.copy() for v in expected[1:])], seed=number))
+        for got, want in zip(result, expected, strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
+def test_a_call_of_tvm_gets_dense_memory(runner: Runner) -> None:
+    """Who reads a tensor without its strides gets what a model without such caches gives."""
+    results = runner.run_tvm(*runner.tensors((), _feeds(3, None)))
+    assert all(result.is_contiguous() for result in results)
+
+
+def test_memory_is_freed_with_the_arrays(runner: Runner) -> None:
+    past = [None, *[np.ones((1, HEADS, 2**19, SIZE), "float32")] * 2]  # 20 MB each
+    feeds = {**_feeds(1, past), "position_ids": np.array([[3]])}
+    runner(**feeds)
+    before = _resident()
+    for _ in range(6):
+        runner(**feeds)
+    assert _resident() - before < 60 << 20
