@@ -129,6 +129,11 @@ def test_regions_are_those_of_the_fixed_model() -> None:
             id="the-last-one",
         ),
         pytest.param(
+            [node("Slice", ["x", "minus", "far", "zero"], ["z"]), node("Slice", ["z", "zero", "but", "zero"], ["y"])],
+            {"zero": np.array([0]), "minus": np.array([-4]), "far": np.array([2**63 - 1]), "but": np.array([-2])},
+            ("n", 3), [(1, 3), (3, 3), (9, 3), (0, 3)], id="the-last-four-but-two",
+        ),
+        pytest.param(
             [node("Shape", ["x"], ["s"]), node("Equal", ["s", "minus"], ["e"]),
              node("Where", ["e", "ones", "s"], ["t"]),
              node("Expand", ["row", "t"], ["r"]), node("Mul", ["x", "r"], ["y"])],

@@ -240,9 +240,10 @@ class OpenShapes:
         if isinstance(bound, int):
             if bound >= _FAR:
                 return size
-            if bound < 0:
-                bound = self.sizes.simplify(size + bound) if bound > -_FAR else 0
-        if isinstance(bound, int) and bound >= 0:  # ONNX cuts it
+            if bound < 0:  # ONNX cuts it, here and below
+                from_start = tirx.max(_dim(size) + bound, _dim(0))
+                bound = self.sizes.simplify(from_start) if bound > -_FAR else 0
+        if isinstance(bound, int):
             return self.sizes.simplify(tirx.min(_dim(bound), _dim(size)))
         return bound if self.sizes.at_least(bound, 0) else None
 
