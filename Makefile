@@ -177,6 +177,22 @@ build/sysroot: release/sysroot.sh
 	@rm -rf $@
 	@release/sysroot.sh $@.part && mv $@.part $@
 
+$(VENV)/.site: $(DEPS)
+	@$(PIP) install --group docs-site
+	@touch $@
+
+$(VENV)/.examples: $(DEPS)
+	@TVM_BYOC_DNNL_SKIP_CMAKE=1 $(PIP) install --no-build-isolation -e '.[serve,ray]'
+	@touch $@
+
+.PHONY: docs-site test-examples
+docs-site: $(NATIVE) $(VENV)/.site  ## the site of documentation in build/site, after running its tutorials; warnings are errors
+	@$(PY) -m pytest -m 'sweep or not sweep' tests/e2e/test_tutorials.py
+	@$(PY) -m mkdocs build --strict --quiet
+
+test-examples: $(NATIVE) $(VENV)/.examples  ## examples/serve and examples/ray, each as a user starts it; memory measured
+	@REQUIRE_EXAMPLES=1 $(PY) -m pytest tests/e2e/test_served_examples.py $(ARGS)
+
 .PHONY: wheel release-check
 # auditwheel refuses symbols newer than those of manylinux_2_28. It excludes what other wheels bring.
 wheel: $(VENV)/.release build/sysroot  ## dist/: the sdist, and the wheel for manylinux_2_28 that is made from it
