@@ -89,7 +89,7 @@ def _pipeline(**options: Any) -> tvm.transform.Pass:
     return byoc_pipeline(**options)
 
 
-def __getattr__(name: str) -> Any:
+def _attribute(name: str) -> Any:
     # `import tvm` imports this package to load the native library, in every process that uses TVM: the rest waits
     # until it is used.
     if name in __all__:
@@ -104,6 +104,10 @@ def __getattr__(name: str) -> Any:
         if error.name != folder_or_file:
             raise
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+if not TYPE_CHECKING:  # a checker would take any name for one of the package
+    __getattr__ = _attribute
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,5 @@
 """Everything that is public, imported at the first use of any of it (see ``__getattr__`` of the package)."""
 
-# ruff: noqa: F401
-
 from __future__ import annotations
 
 from ._compat import constant_numpy, dtype_of, is_constant, make_constant, shape_dims, static_shape
@@ -45,3 +43,71 @@ from .target_options import get_target_options, set_target_options
 from .te import TEGraph, register_te_compute, schedule_te, translate_to_te
 from .tuning.tune import tune
 from .verdict import Reject
+
+# The same list as in __init__.py, for type checkers.
+__all__ = [
+    "AnnotateExternalCompiler",
+    "ArtifactError",
+    "ByocError",
+    "ExportError",
+    "GraphError",
+    "InputError",
+    "NativeLibraryError",
+    "PartitionGraph",
+    "Prepare",
+    "Profile",
+    "RegionPolicy",
+    "Reject",
+    "Report",
+    "Runner",
+    "TEGraph",
+    "TensorInfo",
+    "UnsupportedError",
+    "Verification",
+    "__version__",
+    "bindings_of",
+    "blob_module",
+    "byoc_pipeline",
+    "c_source_module",
+    "compile",
+    "compilers",
+    "composite_of",
+    "constant_numpy",
+    "dtype_of",
+    "emit",
+    "explain",
+    "for_each_region",
+    "generate_c",
+    "get_annotate_compiler",
+    "get_target_options",
+    "is_constant",
+    "load",
+    "make_constant",
+    "partition",
+    "pattern_example",
+    "portable_codegen",
+    "profile",
+    "read_log",
+    "register_annotate_compiler",
+    "register_blob_runner",
+    "register_codegen",
+    "register_cost",
+    "register_fused_op",
+    "register_lowering",
+    "register_namespace",
+    "register_pattern",
+    "register_target_hooks",
+    "register_te_compute",
+    "schedule_te",
+    "set_target_options",
+    "shape_dims",
+    "source_options",
+    "static_shape",
+    "supported_ops",
+    "to_relax",
+    "translate_to_te",
+    "tune",
+    "unregister_compiler",
+    "verify",
+    "why_not_compressed",
+]

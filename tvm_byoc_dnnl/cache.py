@@ -31,7 +31,7 @@ from .pipeline.executable import ByocExecutable
 
 __all__ = ["CachedExecutable", "ModelCache", "key_of"]
 
-_logger = logging.getLogger(__package__)
+_logger = logging.getLogger("tvm_byoc_dnnl")
 _ENGINE = __name__.partition(".")[0]
 _BLOCK = 1 << 20
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "onnx")

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 
 __all__ = ["cause_of", "note_cause", "remembering_causes"]
 
-_logger = logging.getLogger(__package__)
+_logger = logging.getLogger("tvm_byoc_dnnl")
 # Texts → errors: those noted inside of a `remembering_causes`, and those of passes that run outside of one.
 _INSIDE: ContextVar[dict[str, Exception] | None] = ContextVar("inside", default=None)
 _OUTSIDE: ContextVar[dict[str, Exception] | None] = ContextVar("outside", default=None)

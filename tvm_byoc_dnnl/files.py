@@ -18,7 +18,7 @@ from .errors import ExportError
 
 __all__ = ["write_text", "written", "written_folder"]
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("tvm_byoc_dnnl")
 
 _STREAM = re.compile(r"/dev/(stdout|stderr)|(?:/dev|/proc/self)/fd/(\d+)")
 _WORKSPACE = "tvm_byoc_dnnl."

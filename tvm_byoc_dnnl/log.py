@@ -17,7 +17,7 @@ from .errors import UnsupportedError
 
 __all__ = ["LOG_ATTR", "Entry", "raise_failures", "read_log", "with_entries"]
 
-_logger = logging.getLogger(__package__)
+_logger = logging.getLogger("tvm_byoc_dnnl")
 _MOST_NAMES = 3
 
 #: stages that are decisions and no failures

@@ -21,7 +21,7 @@ from .native import probe
 
 __all__ = ["OPTIONS", "compute_in_bfloat16"]
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("tvm_byoc_dnnl")
 
 #: option → default: the dtype in which regions compute, and the operators that stay in float32, separated by commas
 OPTIONS = {"precision": "float32", "float32_ops": ""}

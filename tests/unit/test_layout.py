@@ -141,6 +141,12 @@ def test_the_engine_imports_no_vendor(path: Path) -> None:
     assert not vendors, f"{relative(path)} imports {vendors}; the engine asks the registry instead"
 
 
+def test_there_is_one_logger() -> None:
+    files = [path for path in python_files(PACKAGE, "patterns") if "getLogger(" in path.read_text()]
+    assert len(files) > 5
+    assert [relative(p) for p in files if 'logging.getLogger("tvm_byoc_dnnl")' not in p.read_text()] == []
+
+
 def test_the_engine_names_no_vendor_and_no_library() -> None:
     """Neither in code nor in words."""
     folders = [p.name for p in (ROOT / "patterns").iterdir() if (p / "__init__.py").exists()]

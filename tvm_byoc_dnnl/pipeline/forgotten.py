@@ -15,7 +15,7 @@ from .name import PIPELINE
 
 __all__ = ["notice_forgotten_steps"]
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("tvm_byoc_dnnl")
 
 
 def notice_forgotten_steps() -> None:

@@ -32,7 +32,7 @@ __all__ = [
     *("read_account", "read_kernels", "read_metadata"),
 ]
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("tvm_byoc_dnnl")
 
 METADATA_FUNCTION = "byoc_metadata"
 METADATA_VERSION = 1

@@ -23,7 +23,7 @@ from ..target_options import get_target_options
 
 __all__ = ["BuildRegions", "build_regions", "settle_regions"]
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("tvm_byoc_dnnl")
 
 
 def BuildRegions(*, strict: bool = False) -> tvm.transform.Pass:

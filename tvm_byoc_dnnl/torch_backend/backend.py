@@ -18,7 +18,7 @@ from .weights import Watch
 
 __all__ = ["compile_graph"]
 
-_logger = logging.getLogger(__package__)
+_logger = logging.getLogger("tvm_byoc_dnnl")
 
 #: the arguments of `tvm_byoc_dnnl.compile` that ``options`` may have
 OPTIONS = ("compiler", "precision", "weights", "policy", "placement", "database", "options", "threads", "strict")

@@ -21,7 +21,7 @@ from .workload import Workload
 
 __all__ = ["Costs", "callable_of"]
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("tvm_byoc_dnnl")
 
 _EACH_S = 2.0  # for the measurement of one workload
 

@@ -25,7 +25,7 @@ from .workload import text_of
 
 __all__ = ["placement_for", "tune"]
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("tvm_byoc_dnnl")
 
 _ROUNDS = 7
 _GAIN = 0.01  # of the whole model: for less, the default placement stays

@@ -1,0 +1,54 @@
+"""The types that users get: a user's script is checked by mypy, as strictly as it can."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from subprocess import run
+
+import pytest
+
+import tvm_byoc_dnnl as byoc
+from tvm_byoc_dnnl import _public
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = """
+import numpy as np
+import tvm_byoc_dnnl as byoc
+
+ex = byoc.compile("m.onnx", threads=2, cache_dir="cache")
+run = byoc.load("m.so", threads=1, workers=2)
+x = np.ones(3)
+reveal_type(ex)                                 # ByocExecutable
+reveal_type(run(x))                             # ndarray | list[ndarray]
+reveal_type(run.named(x=x))                     # dict[str, ndarray]
+reveal_type(run.submit(x))                      # Future[ndarray | list[ndarray]]
+reveal_type(run.inputs)                         # tuple[TensorInfo, ...]
+reveal_type(run.inputs[0].shape)                # tuple[int | str, ...] | None
+reveal_type(byoc.profile(ex).steps[0].seconds)  # float
+reveal_type(byoc.explain("m.onnx"))             # Report
+reveal_type(byoc.verify("m.onnx"))              # Verification
+byoc.nonsense                                   # Module has no attribute "nonsense"
+byoc.compile("m.onnx", threds=3)                # Unexpected keyword argument "threds"
+"""
+
+
+def test_both_lists_of_public_names_are_equal() -> None:
+    assert byoc.__all__ == _public.__all__
+    assert (ROOT / "tvm_byoc_dnnl" / "py.typed").is_file()
+
+
+@pytest.mark.slow
+def test_a_users_script_is_typed(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    (tmp_path / "user.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--follow-imports=silent", "user.py"]
+    checked = run(command, cwd=tmp_path, env=os.environ | {"MYPYPATH": str(ROOT)}, capture_output=True, text=True)
+    said = dict(re.findall(r"^user\.py:(\d+): (?:note: Revealed type is|error:) (.*)$", checked.stdout, re.M))
+    for number, line in enumerate(SCRIPT.splitlines(), 1):
+        code, _, wanted = line.partition("  # ")
+        if wanted:
+            found = re.sub(r"\w+\.(?=\w)", "", said[str(number)]).replace("[tuple[Any, ...], dtype[Any]]", "")
+            assert wanted.strip() in found, f"{code.strip()}: {found}"
