@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -117,11 +118,12 @@ def _packages() -> Iterator[_Row]:
 
 def _tools() -> Iterator[_Row]:
     compiler = get_cc()
-    if compiler:
+    if compiler and shutil.which(compiler):
         yield "C++ compiler", compiler
     else:
+        what = f"{compiler} of the variable CXX is no program" if compiler else "none on PATH"
         lost = "export_library, output='source' and vendors that compile C do not work; loading models does"
-        yield "C++ compiler", f"none on PATH: {lost}", WARNING, "apt-get install g++, or CXX=..."
+        yield "C++ compiler", f"{what}: {lost}", WARNING, "apt-get install g++, or CXX=..."
 
 
 def _library() -> Iterator[_Row]:
