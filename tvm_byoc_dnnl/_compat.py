@@ -89,11 +89,13 @@ def dtype_of(ty: Any) -> str:
 def shape_dims(ty: Any) -> list[Any] | None:
     """Dims of a tensor type (``int`` or a ``tirx`` expression), ``None`` when the shape is unknown."""
     shape = ty.shape
-    if shape is None or not isinstance(shape, relax.ShapeExpr):
+    # A variable is a parameter of the function that the type belongs to.
+    values = getattr(shape.ty if isinstance(shape, relax.Var) else shape, "values", None)
+    if values is None:
         return None
     known = _DIMS.get(shape)
     if known is None:
-        known = tuple(int(d) if isinstance(d, (int, tirx.IntImm)) else d for d in items(shape.values))
+        known = tuple(int(d) if isinstance(d, (int, tirx.IntImm)) else d for d in items(values))
         if len(_DIMS) >= _MOST_DIMS:
             _DIMS.clear()
         _DIMS[shape] = known

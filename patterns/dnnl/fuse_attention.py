@@ -150,7 +150,11 @@ def _rows(graph: PortableGraph, tensor: int, is_transposed: bool, before: Node, 
             break
         shape = graph.tensors[few].shape
         apart = (*shape[:2], *shape[3:])
-        tensor = graph.insert("reshape", [few], apart, "float32", before).outputs[0]
+        source = graph.nodes.producer(few)
+        if source is not None and source.kind == "reshape" and graph.tensors[source.inputs[0]].shape == apart:
+            tensor = source.inputs[0]
+        else:
+            tensor = graph.insert("reshape", [few], apart, "float32", before).outputs[0]
         break
     if not is_transposed:
         return tensor

@@ -107,7 +107,7 @@ class _Uses:
         if self._counts[past] != 1 or self._counts[present] != 1 or self._returned.count(present) != 1:
             return None
         allocation = self._allocations[present]
-        taken = relax.Call(relax.ExternFunc(function), [past, allocation.args[0]], ty_args=[present.ty])
+        taken = relax.Call(relax.ExternFunc(function), [past, allocation.args[0]], None, [present.ty])
         return _Cache(allocation, taken, self._params.index(past), self._returned.index(present))
 
     def _origin(self, value: Any) -> Any:
