@@ -101,9 +101,10 @@ def test_regions_are_those_of_the_fixed_model() -> None:
     assert len(explain(model).regions) <= len(fixed.regions)
 
 
-def test_heads_that_share_keys_do_not_split_regions(runners: dict[str, Any]) -> None:
+@grouped_heads
+def test_heads_that_share_keys_do_not_split_regions() -> None:
     """Keys are repeated by an `Expand` to an open size; attention reads them where the cache has them."""
-    model, runner = runners["decoder"]
+    model, runner = compiled("decoder")
     assert len(explain(model).regions) == 1
     assert not runner(**_cached(1, 5, 0))[1].flags.writeable
 
