@@ -23,8 +23,12 @@ def primitive_flops(kind: str, layouts: Sequence[str]) -> int:
         return 2 * result * math.prod(dims[1]) // max(dims[-1][1], 1)
     if kind == "deconvolution":
         return 2 * math.prod(dims[0]) * math.prod(dims[1]) // max(dims[0][1], 1)
-    if kind in ("matmul", "compressed_matmul"):
+    if kind == "attention" and len(dims) == 2:  # of its three primitives, the softmax
+        return result
+    # The other two are products; the first number of rows of a kernel's second operand is that of the keys.
+    is_product = kind == "attention" and dims[1][-2] == dims[0][-1] and dims[-1][-1] == dims[1][-1]
+    if is_product or kind in ("matmul", "compressed_matmul"):
         return 2 * result * dims[0][-1]
     if kind == "attention":
         return 2 * math.prod(dims[0][:-1]) * dims[1][-2] * (dims[0][-1] + dims[-1][-1])
-    return 0 if kind in ("reorder", "concat", "fill", "shuffle") else max(math.prod(d) for d in dims)
+    return 0 if kind in ("reorder", "concat", "fill", "shuffle", "gather") else max(math.prod(d) for d in dims)

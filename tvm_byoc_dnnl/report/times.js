@@ -88,9 +88,7 @@ function roofline(width) {
   box.append(text((left + width) / 2, h - 8, "FLOP per byte of operands and results"), text(-(12 + low) / 2, 22, "GFLOP/s", { transform: "rotate(-90)" }));
   if (roof) {
     const start = 10 ** x0, bottom = 10 ** y0, from = Math.max(start, bottom / roof.gbytes);
-    box.append(svg("path", { class: "roof", d: `M${x(from)} ${y(from * roof.gbytes)}L${x(ridge)} ${y(roof.gflops)}H${width - 20}` }),
-      text(x(from) + 8, low - 24, `level line: ${roof.gflops.toFixed(0)} GFLOP/s, a float32 product`, { style: "text-anchor:start" }),
-      text(x(from) + 8, low - 8, `slope: ${roof.gbytes.toFixed(0)} GB/s, reading memory`, { style: "text-anchor:start" }));
+    box.append(svg("path", { class: "roof", d: `M${x(from)} ${y(from * roof.gbytes)}L${x(ridge)} ${y(roof.gflops)}H${width - 20}` }));
   }
   for (const s of [...known].sort((a, b) => b.seconds - a.seconds)) {
     const r = 3 + 16 * Math.sqrt(s.seconds / stepsTotal), dot = paint(svg("circle", { class: "step", cx: x(s.flops / s.bytes), cy: y(s.gflops_per_second), r }), s);
@@ -98,7 +96,7 @@ function roofline(width) {
     box.append(onStep(dot, s));
   }
   const without = stepsTotal - known.reduce((t, s) => t + s.seconds, 0);
-  return [...title, el("p", {}, `Each dot is a step; the larger, the longer it took. Both limits were measured on this machine; steps above a line read from a cache, or compute with fewer or smaller numbers. Steps without arithmetic (${percent(without / stepsTotal)} of the time) are not here.`), box];
+  return [...title, el("p", {}, `Each dot is a step; the larger, the longer it took. ${roof ? `The lines are this machine's limits: ${roof.gflops.toFixed(0)} GFLOP/s in a float32 product, ${roof.gbytes.toFixed(0)} GB/s reading memory. Steps` : "Steps"} above a line read from a cache, or compute with fewer or smaller numbers. Steps without arithmetic (${percent(without / stepsTotal)} of the time) are not here.`), box];
 }
 function drawTimes() {
   const width = Math.max(420, $("times").clientWidth - 44);

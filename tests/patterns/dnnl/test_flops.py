@@ -19,3 +19,24 @@ CONV = 2 * 56 * 56 * 64 * 64 * 9
 )
 def test_flops(kind: str, weights: str, flops: int) -> None:
     assert primitive_flops(kind, ["f32:acdb:1x64x56x56", weights, "f32:acdb:1x64x56x56"]) == flops
+
+
+Q, K, V, SCORES = "f32:abcd:1x2x16x8", "f32:abdc:1x2x8x32", "f32:abcd:1x2x32x8", "f32:abcd:1x2x16x32"
+ROWS = "f32:abcd:1x2x32x8"  # the keys as the kernel of attention has them
+
+
+@pytest.mark.parametrize(
+    ("layouts", "flops"),
+    [
+        ([Q, K, SCORES], 2 * 2 * 16 * 32 * 8),
+        ([SCORES, SCORES], 2 * 16 * 32),
+        ([SCORES, V, Q], 2 * 2 * 16 * 32 * 8),
+        ([Q, ROWS, V, Q], 2 * 2 * 16 * 32 * (8 + 8)),
+    ],
+)
+def test_attention_is_one_kernel_or_three_primitives(layouts: list[str], flops: int) -> None:
+    assert primitive_flops("attention", layouts) == flops
+
+
+def test_a_gather_only_moves_data() -> None:
+    assert primitive_flops("gather", ["f32:ab:30522x768", "u8:abc:1x128x8", "f32:abc:1x128x768"]) == 0

@@ -45,7 +45,7 @@ def to_picture(comparisons: Sequence[Comparison], settings: Settings, file_forma
         whiskers = [[t.median - t.low for t in times], [t.high - t.median for t in times]]
         colours = ["#0b63c5" if m.engine == comparison.baseline else "#b9c2ce" for m in found]
         drawn = axes.barh([m.label for m in found], middle, 0.66, xerr=whiskers, color=colours, ecolor="#5c6675")
-        axes.bar_label(drawn, [f"{value:,.3g} ms" for value in middle], padding=8, fontsize=9)
+        axes.bar_label(drawn, [f"{v:,.0f} ms" if v >= 100 else f"{v:.3g} ms" for v in middle], padding=8, fontsize=9)
         axes.set_title(comparison.model + ("" if comparison.quiet else " (the machine was not quiet)"), loc="left")
         axes.margins(x=0.2)
         axes.invert_yaxis()
