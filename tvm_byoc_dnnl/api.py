@@ -15,6 +15,7 @@ from .annotate.passes import AnnotateExternalCompiler
 from .cache import ModelCache, key_of
 from .causes import remembering_causes
 from .codegen.extern import check_output, source_builds, source_namespaces
+from .codegen.region import lowering_once
 from .errors import InputError, UnsupportedError
 from .frontend import to_relax
 from .namespaces import HOST, compilers, namespace
@@ -94,6 +95,7 @@ def partition(
     return tvm.IRModule(mod.functions, attrs=made.attrs, global_infos=mod.global_infos)
 
 
+@lowering_once()
 def compile(
     model: Any,
     compiler: str | Sequence[str] | None = DEFAULT_COMPILER,

@@ -111,7 +111,7 @@ def _section(machine: Mapping[str, Any]) -> Iterator[str]:
     head = ["model", "tvm-byoc-dnnl", *labels]
     yield "Milliseconds of one call; in brackets the time divided by ours.\n\n"
     yield from _table(head, _times(machine, engines, "ms"))
-    yield "Seconds from the ONNX file to the first result; TVM's import is part of ours.\n\n"
+    yield "Seconds from the ONNX file to the first result; TVM and the other engines are imported before.\n\n"
     yield from _table(head, _times(machine, engines, "first_result_s"))
     failures = [
         f"{ENGINES[e['engine']].label}, `{name}`: {e['failure']}"

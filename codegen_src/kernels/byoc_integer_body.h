@@ -46,144 +46,7 @@ BYOC_INLINE void BYOC_NAME(widen_all)(const uint8_t* from, const uint8_t* end, i
   }
 }
 
-/* `lanes` numbers of any dtype, from position `at` on. */
-BYOC_INLINE BYOC_VEC BYOC_NAME(load_as)(const void* from, int64_t at, int64_t dtype, int lanes) {
-  int32_t ints[BYOC_LANES] = {0};
-  BYOC_VEC result;
-  if (dtype == BYOC_F32) return BYOC_NAME(load_some)((const float*)from + at, lanes);
-  if (dtype == BYOC_S32) {
-    memcpy(ints, (const int32_t*)from + at, (size_t)lanes * 4);
-    result = (BYOC_VEC)BYOC_CONVERT(cvtepi32_ps, BYOC_NAME(load_ints)(ints));
-  } else {
-    uint8_t bytes[16] = {0};
-    if (lanes == BYOC_LANES) {
-      memcpy(bytes, (const uint8_t*)from + at, BYOC_LANES);
-    } else {
-      memcpy(bytes, (const uint8_t*)from + at, (size_t)lanes);
-    }
-    const __m128i b = _mm_loadu_si128((const __m128i*)bytes);
-    result = (BYOC_VEC)BYOC_CONVERT(cvtepi32_ps, dtype == BYOC_S8 ? BYOC_CONVERT(cvtepi8_epi32, b)
-                                                                  : BYOC_CONVERT(cvtepu8_epi32, b));
-  }
-  return result;
-}
-
-/* Rounds to the nearest integer, ties to the even one, and saturates. */
-BYOC_INLINE void BYOC_NAME(store_as)(void* to, int64_t at, int64_t dtype, BYOC_VEC v, int lanes) {
-  if (dtype == BYOC_F32) {
-    BYOC_NAME(store_some)((float*)to + at, v, lanes);
-    return;
-  }
-  const float low = dtype == BYOC_S32 ? -2147483648.f : dtype == BYOC_S8 ? -128.f : 0.f;
-  const float high = dtype == BYOC_S32 ? 2147483520.f : dtype == BYOC_S8 ? 127.f : 255.f;
-  const BYOC_INTS ints =
-      BYOC_CONVERT(cvtps_epi32, BYOC_NAME(clip)(v, BYOC_NAME(set)(low), BYOC_NAME(set)(high)));
-  if (dtype == BYOC_S32) {
-    memcpy((int32_t*)to + at, &ints, (size_t)lanes * 4);
-    return;
-  }
-  uint8_t* result = (uint8_t*)to + at;
-#ifdef BYOC_SIMD_AVX512
-  const __m128i bytes = BYOC_CONVERT(cvtepi32_epi8, ints);
-#else
-  const __m128i words =
-      _mm_packs_epi32(_mm256_castsi256_si128(ints), _mm256_extracti128_si256(ints, 1));
-  const __m128i bytes =
-      dtype == BYOC_S8 ? _mm_packs_epi16(words, words) : _mm_packus_epi16(words, words);
-#endif
-  if (lanes == BYOC_LANES) {
-    memcpy(result, &bytes, BYOC_LANES);
-  } else {
-    memcpy(result, &bytes, (size_t)lanes);
-  }
-}
-
-/* `count` vectors, which are rows of the result from position `at` on and lie in `column`: scaled,
-   with bias and post-operations, and stored. */
-BYOC_INLINE void BYOC_NAME(finish_rows)(const byoc_integer_params* p, const int count, int lanes,
-                                        const int64_t dtype, const int32_t* sums, BYOC_VEC scale,
-                                        BYOC_VEC bias, BYOC_VEC unit, BYOC_VEC shift, int64_t at,
-                                        int64_t column, void* const* data) {
-  enum { kAtOnce = 4 };
-  const byoc_post_op* post_ops = (const byoc_post_op*)(p + 1);
-  BYOC_VEC o[kAtOnce];
-  BYOC_UNROLL
-  for (int i = 0; i < count; ++i) {
-    const BYOC_INTS ints = BYOC_NAME(load_ints)(sums + i * BYOC_PANEL);
-    o[i] = (BYOC_VEC)BYOC_CONVERT(cvtepi32_ps, ints) * scale + bias;
-  }
-  for (int64_t k = 0; k < p->post_ops; ++k) {
-    const byoc_post_op* op = &post_ops[k];
-    if (op->form == BYOC_PER_ELEMENT && op->operand >= 0) { /* it lies as the result does */
-      for (int i = 0; i < count; ++i) {
-        o[i] = BYOC_NAME(binary)(
-            op->kind, o[i],
-            BYOC_NAME(load_as)(data[op->operand], at + i * p->dst_pixel, op->dtype, lanes));
-      }
-    } else {
-      BYOC_NAME(apply)(op, op->operand < 0 ? NULL : (const float*)data[op->operand], column, lanes,
-                       count, 1, count, 1, o);
-    }
-  }
-  BYOC_UNROLL
-  for (int i = 0; i < count; ++i) {
-    if (p->dst_scale >= 0) o[i] *= unit;
-    if (p->dst_zero >= 0) o[i] = BYOC_NAME(round)(o[i]) + shift;
-    BYOC_NAME(store_as)(data[p->result], at + i * p->dst_pixel, dtype, o[i], lanes);
-  }
-}
-
-/* Sums of `rows` pixels, BYOC_PANEL apart, of which the first `columns` count: to position `offset`
-   of the result on, which is in `column`. */
-BYOC_NO_INLINE void BYOC_NAME(integer_finish)(const byoc_integer_params* p, int32_t* sums,
-                                              const int32_t* row_sums, int64_t offset, int64_t rows,
-                                              int64_t column, int64_t columns, void* const* data) {
-  const float* scales = p->weights_scale < 0 ? NULL : (const float*)data[p->weights_scale];
-  const BYOC_VEC unit = BYOC_NAME(set)(1.f / byoc_integer_scale(data, p->dst_scale));
-  const BYOC_VEC shift = BYOC_NAME(set)((float)byoc_integer_zero(data, p->dst_zero));
-  const int is_real = p->dst_dtype != BYOC_S32 || p->bias >= 0 || p->post_ops > 0 ||
-                      p->src_scale >= 0 || p->weights_scale >= 0 || p->dst_scale >= 0;
-  if (p->weights_zero >= 0) {
-    const int32_t* zeros = (const int32_t*)data[p->weights_zero];
-    for (int64_t m = 0; m < rows; ++m) {
-      for (int64_t n = 0; n < columns; ++n) {
-        const uint32_t zero = (uint32_t)zeros[p->zeros == 1 ? 0 : column + n];
-        sums[m * BYOC_PANEL + n] =
-            (int32_t)((uint32_t)sums[m * BYOC_PANEL + n] - zero * (uint32_t)row_sums[m]);
-      }
-    }
-  }
-  if (!is_real) {
-    for (int64_t m = 0; m < rows; ++m) {
-      memcpy((int32_t*)data[p->result] + offset + m * p->dst_pixel, sums + m * BYOC_PANEL,
-             (size_t)columns * 4);
-    }
-    return;
-  }
-  for (int64_t n = 0; n < columns; n += BYOC_LANES) {
-    const int lanes = (int)byoc_min(columns - n, BYOC_LANES);
-    BYOC_VEC scale = BYOC_NAME(set)(byoc_integer_scale(data, p->src_scale));
-    BYOC_VEC bias = BYOC_NAME(set)(0.f);
-    if (scales != NULL) {
-      scale *= p->scales == 1 ? BYOC_NAME(set)(scales[0])
-                              : BYOC_NAME(load_some)(scales + column + n, lanes);
-    }
-    if (p->bias >= 0) {
-      bias = BYOC_NAME(load_some)((const float*)data[p->bias] + column + n, lanes);
-    }
-#define BYOC_FINISH(count, lanes, dtype)                                                       \
-  BYOC_NAME(finish_rows)(p, count, lanes, dtype, sums + m * BYOC_PANEL + n, scale, bias, unit, \
-                         shift, offset + m * p->dst_pixel + n, column + n, data)
-    int64_t m = 0;
-    if (lanes == BYOC_LANES && p->dst_dtype == BYOC_U8) {
-      for (; m + 4 <= rows; m += 4) BYOC_FINISH(4, BYOC_LANES, BYOC_U8);
-    } else if (lanes == BYOC_LANES) {
-      for (; m + 4 <= rows; m += 4) BYOC_FINISH(4, BYOC_LANES, p->dst_dtype);
-    }
-    for (; m < rows; ++m) BYOC_FINISH(1, lanes, p->dst_dtype);
-#undef BYOC_FINISH
-  }
-}
+#include "byoc_integer_finish_body.h"
 
 /* `rows` rows of `a` times a panel, `pairs` deep. */
 BYOC_INLINE void BYOC_NAME(integer_rows)(const int rows, const int16_t* a, int64_t a_row,
@@ -310,6 +173,7 @@ BYOC_INLINE void BYOC_NAME(integer_windows)(const byoc_integer_params* p, int64_
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t first = share.first_row + all * block / blocks;
     const int64_t rows = share.first_row + all * (block + 1) / blocks - first;
+    const byoc_passes passes = byoc_in_passes(rows, BYOC_ROWS);
     for (int64_t group = 0; group < p->groups; ++group) {
       const uint8_t* src = (const uint8_t*)data[0] + group * p->src_group;
       if (p->src_dtype == BYOC_S8) {
@@ -323,11 +187,12 @@ BYOC_INLINE void BYOC_NAME(integer_windows)(const byoc_integer_params* p, int64_
       }
       for (int64_t panel = share.first_panel; panel < share.last_panel; ++panel) {
         const int16_t* b = (const int16_t*)data[1] + (group * panels + panel) * depth * BYOC_PANEL;
-        const int64_t passes = (rows + BYOC_ROWS - 1) / BYOC_ROWS, column = panel * BYOC_PANEL;
-        for (int64_t pass = 0; pass < passes; ++pass) {
-          const int64_t top = rows * pass / passes, bottom = rows * (pass + 1) / passes;
-          BYOC_NAME(integer_product)((int)(bottom - top), numbers + top * depth, depth, b,
-                                     depth / 2, sums + top * BYOC_PANEL);
+        const int64_t column = panel * BYOC_PANEL;
+        for (int64_t pass = 0, top = 0; pass < passes.count; ++pass) {
+          const int64_t present = byoc_pass_rows(&passes, pass);
+          BYOC_NAME(integer_product)((int)present, numbers + top * depth, depth, b, depth / 2,
+                                     sums + top * BYOC_PANEL);
+          top += present;
         }
         BYOC_NAME(integer_finish)(
             p, sums, row_sums, first * p->dst_pixel + group * p->dst_group + column, rows,

@@ -18,11 +18,10 @@ BYOC_INLINE void BYOC_NAME(integer_tiles)(const byoc_integer_params* p, const ui
   const BYOC_INTS zeros = BYOC_OP(set1_epi16)((int16_t)zero);
   const int64_t across = (p->out_width + 1) / 2, down = (p->out_height + 1) / 2;
   const int64_t depth = byoc_integer_depth(p);
+  int64_t column = first % across, line = first / across % down;
+  const uint8_t* image = src + first / across / down * p->src_image;
   for (int64_t m = 0; m < rows; ++m) {
-    const int64_t tile = first + m;
-    const int64_t x = tile % across * 2 - p->pad_left;
-    const int64_t y = tile / across % down * 2 - p->pad_top;
-    const uint8_t* image = src + tile / across / down * p->src_image;
+    const int64_t x = column * 2 - p->pad_left, y = line * 2 - p->pad_top;
     for (int64_t c = 0; c < p->channels; c += BYOC_PANEL) {
       const int64_t count = byoc_min(BYOC_PANEL, p->channels - c);
       BYOC_INTS d[16], v[16];
@@ -42,6 +41,11 @@ BYOC_INLINE void BYOC_NAME(integer_tiles)(const byoc_integer_params* p, const ui
       BYOC_UNROLL
       for (int i = 0; i < 16; ++i) BYOC_NAME(store_ints)(to + i * apart + m * depth + c, d[i]);
     }
+    if (++column < across) continue;
+    column = 0;
+    if (++line < down) continue;
+    line = 0;
+    image += p->src_image;
   }
 }
 
@@ -108,7 +112,7 @@ BYOC_INLINE void BYOC_NAME(integer_winograd)(const byoc_integer_params* p, int64
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t first = share.first_row + all * block / blocks;
     const int64_t rows = share.first_row + all * (block + 1) / blocks - first;
-    const int64_t passes = (rows + BYOC_ROWS - 1) / BYOC_ROWS;
+    const byoc_passes passes = byoc_in_passes(rows, BYOC_ROWS);
     if (p->src_dtype == BYOC_S8) {
       BYOC_NAME(integer_tiles)(p, src, 1, zero, first, rows, p->rows * depth, numbers);
     } else {
@@ -120,10 +124,11 @@ BYOC_INLINE void BYOC_NAME(integer_winograd)(const byoc_integer_params* p, int64
         const int16_t* a = numbers + point * p->rows * depth;
         const int16_t* b =
             (const int16_t*)data[1] + (panel * BYOC_INTEGER_POINTS + point) * depth * BYOC_PANEL;
-        for (int64_t pass = 0; pass < passes; ++pass) {
-          const int64_t top = rows * pass / passes, bottom = rows * (pass + 1) / passes;
-          BYOC_NAME(integer_product)((int)(bottom - top), a + top * depth, depth, b, depth / 2,
+        for (int64_t pass = 0, top = 0; pass < passes.count; ++pass) {
+          const int64_t present = byoc_pass_rows(&passes, pass);
+          BYOC_NAME(integer_product)((int)present, a + top * depth, depth, b, depth / 2,
                                      sums + point * apart + top * BYOC_PANEL);
+          top += present;
         }
       }
       BYOC_NAME(integer_pixels)(sums, apart, rows, 2 * apart, pixels);

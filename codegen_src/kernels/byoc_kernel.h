@@ -34,6 +34,22 @@ typedef struct {
 
 static inline int64_t byoc_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t byoc_max(int64_t a, int64_t b) { return a > b ? a : b; }
+/* Rows in passes of nearly equal length. A division takes as long as dozens of products, so nothing
+   is divided in the loop over the passes. */
+typedef struct byoc_passes {
+  int64_t count, rows, longer; /* the first `longer` passes have a row more */
+} byoc_passes;
+static inline byoc_passes byoc_in_passes(int64_t rows, int64_t at_once) {
+  byoc_passes passes;
+  passes.count = (rows + at_once - 1) / at_once;
+  passes.rows = rows / byoc_max(passes.count, 1);
+  passes.longer = rows - passes.rows * passes.count;
+  return passes;
+}
+static inline int64_t byoc_pass_rows(const byoc_passes* passes, int64_t pass) {
+  return passes->rows + (pass < passes->longer);
+}
+
 static inline int64_t byoc_round_up(int64_t a, int64_t unit) {
   return (a + unit - 1) / unit * unit;
 }

@@ -315,16 +315,17 @@ BYOC_INLINE void BYOC_NAME(products)(int64_t rows, int64_t panels, const float* 
                                      const float* start, int64_t start_row, float* c,
                                      int64_t c_row) {
   const int64_t wide = BYOC_LANES == 16 || rows <= BYOC_PAIR_ROWS ? 2 : 1;
+  const byoc_passes of[2] = {byoc_in_passes(rows, BYOC_ROWS), byoc_in_passes(rows, BYOC_PAIR_ROWS)};
   for (int64_t panel = 0; panel < panels; panel += wide) {
     const int64_t count = byoc_min(wide, panels - panel), column = panel * BYOC_PANEL;
-    const int64_t at_once = count == 2 ? BYOC_PAIR_ROWS : BYOC_ROWS;
-    const int64_t passes = (rows + at_once - 1) / at_once;
-    for (int64_t pass = 0; pass < passes; ++pass) {
-      const int64_t first = rows * pass / passes, last = rows * (pass + 1) / passes;
-      BYOC_NAME(product)((int)(last - first), (int)count, a + first * a_row, a_row,
-                         b + panel * b_panel, b_panel, depth,
+    const byoc_passes* passes = &of[count - 1];
+    for (int64_t pass = 0, first = 0; pass < passes->count; ++pass) {
+      const int64_t present = byoc_pass_rows(passes, pass);
+      BYOC_NAME(product)((int)present, (int)count, a + first * a_row, a_row, b + panel * b_panel,
+                         b_panel, depth,
                          start == NULL ? NULL : start + first * start_row + column, start_row,
                          c + first * c_row + column, c_row);
+      first += present;
     }
   }
 }

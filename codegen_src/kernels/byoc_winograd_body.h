@@ -54,15 +54,27 @@ BYOC_INLINE BYOC_NAME(winograd_tile)
   return t;
 }
 
-/* One tile and one vector of channels -> its points in V, which lie `step` apart. */
+/* Goes to the next tile; a division takes longer than a tile's transformation. */
+BYOC_INLINE void BYOC_NAME(winograd_next)(const byoc_winograd_params* w,
+                                          BYOC_NAME(winograd_tile) * t) {
+  t->x += w->m;
+  if (t->x < w->out_width) return;
+  t->x = 0;
+  t->y += w->m;
+  if (t->y < w->out_height) return;
+  t->y = 0;
+  ++t->image;
+}
+
+/* One tile and one vector of channels, which begin at `src` -> its points in V, `step` apart. */
 BYOC_INLINE void BYOC_NAME(winograd_take_m)(const byoc_winograd_params* w, int m, const float* src,
-                                            int64_t tile, int64_t channel, float* v, int64_t step) {
+                                            BYOC_NAME(winograd_tile) t, int64_t channel, float* v,
+                                            int64_t step) {
   const int n = m + 2;
-  const BYOC_NAME(winograd_tile) t = BYOC_NAME(winograd_locate)(w, tile);
   const int64_t top = t.y - w->pad_top, left = t.x - w->pad_left;
   const int lanes = (int)byoc_min(BYOC_LANES, w->channels - channel);
   /* Pixels outside of the image are never read, nor is their address made. */
-  const float* from = src + t.image * w->src.image + byoc_channel_offset(&w->src, channel);
+  const float* from = src + t.image * w->src.image;
   BYOC_VEC d[36], half[36];
   if (lanes == BYOC_LANES && top >= 0 && left >= 0 && top + n <= w->height &&
       left + n <= w->width) {
@@ -93,8 +105,8 @@ BYOC_INLINE void BYOC_NAME(winograd_take_m)(const byoc_winograd_params* w, int m
 }
 
 BYOC_NO_INLINE void BYOC_NAME(winograd_take)(const byoc_winograd_params* w, const float* src,
-                                             int64_t tile, int64_t channel, float* v,
-                                             int64_t step) {
+                                             BYOC_NAME(winograd_tile) tile, int64_t channel,
+                                             float* v, int64_t step) {
   /* The size of a tile is known to the compiler in each of the two. */
   if (w->m == 4) {
     BYOC_NAME(winograd_take_m)(w, 4, src, tile, channel, v, step);
@@ -103,13 +115,14 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_take)(const byoc_winograd_params* w, cons
   }
 }
 
-/* One tile and one vector of outputs: from its points in M to the results. */
+/* One tile and one vector of outputs, which begin at `place` of the result: from its points in M to
+   the results. */
 BYOC_INLINE void BYOC_NAME(winograd_give_m)(const byoc_winograd_params* w, int m,
-                                            const float* products, int64_t step, int64_t tile,
-                                            int64_t output, void* const* data) {
+                                            const float* products, int64_t step,
+                                            BYOC_NAME(winograd_tile) t, int64_t output,
+                                            int64_t place, void* const* data) {
   const byoc_post_op* post_ops = (const byoc_post_op*)(w + 1);
   const int n = m + 2;
-  const BYOC_NAME(winograd_tile) t = BYOC_NAME(winograd_locate)(w, tile);
   const int lanes = (int)byoc_min(BYOC_LANES, w->outputs - output);
   const int rows = (int)byoc_min(m, w->out_height - t.y),
             columns = (int)byoc_min(m, w->out_width - t.x);
@@ -138,8 +151,7 @@ BYOC_INLINE void BYOC_NAME(winograd_give_m)(const byoc_winograd_params* w, int m
     BYOC_NAME(apply)(op, operand, output, lanes, m, m, rows, columns, o);
   }
   float* dst = (float*)data[last];
-  float* to = dst + t.image * w->dst.image + byoc_channel_offset(&w->dst, output) +
-              t.y * w->dst.row + t.x * w->dst.pixel;
+  float* to = dst + place + t.image * w->dst.image + t.y * w->dst.row + t.x * w->dst.pixel;
   for (int i = 0; i < rows; ++i) {
     for (int j = 0; j < columns; ++j) {
       BYOC_NAME(store_some)(to + i * w->dst.row + j * w->dst.pixel, o[i * m + j], lanes);
@@ -148,12 +160,12 @@ BYOC_INLINE void BYOC_NAME(winograd_give_m)(const byoc_winograd_params* w, int m
 }
 
 BYOC_NO_INLINE void BYOC_NAME(winograd_give)(const byoc_winograd_params* w, const float* products,
-                                             int64_t step, int64_t tile, int64_t output,
-                                             void* const* data) {
+                                             int64_t step, BYOC_NAME(winograd_tile) tile,
+                                             int64_t output, int64_t place, void* const* data) {
   if (w->m == 4) {
-    BYOC_NAME(winograd_give_m)(w, 4, products, step, tile, output, data);
+    BYOC_NAME(winograd_give_m)(w, 4, products, step, tile, output, place, data);
   } else {
-    BYOC_NAME(winograd_give_m)(w, 2, products, step, tile, output, data);
+    BYOC_NAME(winograd_give_m)(w, 2, products, step, tile, output, place, data);
   }
 }
 
@@ -165,15 +177,16 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_multiply)(const byoc_winograd_params* w, 
   const int64_t points = (int64_t)(w->m + 2) * (w->m + 2), channels = w->channels;
   const int64_t v_row = byoc_row_floats(channels);
   const int64_t all_panels = (w->outputs + BYOC_PANEL - 1) / BYOC_PANEL;
-  const int64_t passes = (v_rows + BYOC_ROWS - 1) / BYOC_ROWS;
+  const byoc_passes passes = byoc_in_passes(v_rows, BYOC_ROWS);
   for (int64_t p = 0; p < points; ++p) {
     for (int64_t b = 0; b < panels; ++b) {
       const float* u = packed + ((p * all_panels + first_panel + b) * channels) * BYOC_PANEL;
-      for (int64_t pass = 0; pass < passes; ++pass) {
-        const int64_t first = v_rows * pass / passes, last = v_rows * (pass + 1) / passes;
-        BYOC_NAME(product)(
-            (int)(last - first), 1, v + (p * v_rows + first) * v_row, v_row, u, 0, channels, NULL,
-            0, products + (p * v_rows + first) * product_row + b * BYOC_PANEL, product_row);
+      for (int64_t pass = 0, first = 0; pass < passes.count; ++pass) {
+        const int64_t rows = byoc_pass_rows(&passes, pass);
+        BYOC_NAME(product)((int)rows, 1, v + (p * v_rows + first) * v_row, v_row, u, 0, channels,
+                           NULL, 0, products + (p * v_rows + first) * product_row + b * BYOC_PANEL,
+                           product_row);
+        first += rows;
       }
     }
   }
@@ -196,9 +209,17 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_run)(const byoc_winograd_params* w, int t
       float* v = scratch;
       float* products = scratch + v_floats + thread * m_floats;
       const int64_t vectors = (channels + BYOC_LANES - 1) / BYOC_LANES, items = tiles * vectors;
-      for (int64_t i = items * thread / team; i < items * (thread + 1) / team; ++i) {
-        const int64_t tile = i / vectors, channel = i % vectors * BYOC_LANES;
-        BYOC_NAME(winograd_take)(w, src, tile, channel, v + tile * v_row + channel, tiles * v_row);
+      int64_t item = items * thread / team, tile = item / vectors;
+      BYOC_NAME(winograd_tile) t = BYOC_NAME(winograd_locate)(w, tile);
+      for (int64_t channel = item % vectors * BYOC_LANES; item < items * (thread + 1) / team;
+           ++item) {
+        BYOC_NAME(winograd_take)(w, src + byoc_channel_offset(&w->src, channel), t, channel,
+                                 v + tile * v_row + channel, tiles * v_row);
+        channel += BYOC_LANES;
+        if (channel < channels) continue;
+        channel = 0;
+        ++tile;
+        BYOC_NAME(winograd_next)(w, &t);
       }
       BYOC_OMP(barrier)
       const int64_t at_once = w->outputs_at_once / BYOC_PANEL,
@@ -209,9 +230,11 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_run)(const byoc_winograd_params* w, int t
         BYOC_NAME(winograd_multiply)(w, v, tiles, packed, first, panels, products, row);
         const int64_t end = byoc_min(outputs, (first + panels) * BYOC_PANEL);
         for (int64_t o = first * BYOC_PANEL; o < end; o += BYOC_LANES) {
-          for (int64_t t = 0; t < tiles; ++t) {
-            BYOC_NAME(winograd_give)(w, products + t * row + o - first * BYOC_PANEL, tiles * row, t,
-                                     o, data);
+          const int64_t place = byoc_channel_offset(&w->dst, o);
+          BYOC_NAME(winograd_tile) t = BYOC_NAME(winograd_locate)(w, 0);
+          for (int64_t i = 0; i < tiles; ++i, BYOC_NAME(winograd_next)(w, &t)) {
+            BYOC_NAME(winograd_give)(w, products + i * row + o - first * BYOC_PANEL, tiles * row, t,
+                                     o, place, data);
           }
         }
       }
@@ -223,15 +246,20 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_run)(const byoc_winograd_params* w, int t
       for (int64_t block = blocks * thread / team; block < blocks * (thread + 1) / team; ++block) {
         const int64_t first = block * w->tiles_at_once,
                       count = byoc_min(w->tiles_at_once, tiles - first);
+        const BYOC_NAME(winograd_tile) corner = BYOC_NAME(winograd_locate)(w, first);
         for (int64_t c = 0; c < channels; c += BYOC_LANES) {
-          for (int64_t t = 0; t < count; ++t) {
-            BYOC_NAME(winograd_take)(w, src, first + t, c, v + t * v_row + c, count * v_row);
+          const float* from = src + byoc_channel_offset(&w->src, c);
+          BYOC_NAME(winograd_tile) t = corner;
+          for (int64_t i = 0; i < count; ++i, BYOC_NAME(winograd_next)(w, &t)) {
+            BYOC_NAME(winograd_take)(w, from, t, c, v + i * v_row + c, count * v_row);
           }
         }
         BYOC_NAME(winograd_multiply)(w, v, count, packed, 0, all_panels, products, row);
         for (int64_t o = 0; o < outputs; o += BYOC_LANES) {
-          for (int64_t t = 0; t < count; ++t) {
-            BYOC_NAME(winograd_give)(w, products + t * row + o, count * row, first + t, o, data);
+          const int64_t place = byoc_channel_offset(&w->dst, o);
+          BYOC_NAME(winograd_tile) t = corner;
+          for (int64_t i = 0; i < count; ++i, BYOC_NAME(winograd_next)(w, &t)) {
+            BYOC_NAME(winograd_give)(w, products + i * row + o, count * row, t, o, place, data);
           }
         }
       }

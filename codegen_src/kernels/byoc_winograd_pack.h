@@ -5,6 +5,33 @@
 
 #include "byoc_winograd_plan.h"
 
+enum { BYOC_WINOGRAD_TOGETHER = 16 }; /* outputs that are transformed together; divides a panel */
+
+/* The 3 x 3 weights of `outputs` outputs, `apart` numbers apart, at (m + 2)^2 points, which are
+   written `point` numbers apart; zeros for what is missing of BYOC_WINOGRAD_TOGETHER outputs. */
+static inline void byoc_winograd_transform(const float (*g)[3], int64_t n, const float* weights,
+                                           int64_t apart, int64_t outputs, float* to,
+                                           int64_t point) {
+  float kernel[9][BYOC_WINOGRAD_TOGETHER] = {{0}}, half[3][BYOC_WINOGRAD_TOGETHER];
+  for (int64_t o = 0; o < outputs; ++o) {
+    for (int i = 0; i < 9; ++i) kernel[i][o] = weights[o * apart + i];
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    for (int j = 0; j < 3; ++j) {
+      for (int o = 0; o < BYOC_WINOGRAD_TOGETHER; ++o) {
+        half[j][o] =
+            g[i][0] * kernel[j][o] + g[i][1] * kernel[3 + j][o] + g[i][2] * kernel[6 + j][o];
+      }
+    }
+    for (int64_t j = 0; j < n; ++j) {
+      float* u = to + (i * n + j) * point;
+      for (int o = 0; o < BYOC_WINOGRAD_TOGETHER; ++o) {
+        u[o] = half[0][o] * g[j][0] + half[1][o] * g[j][1] + half[2][o] * g[j][2];
+      }
+    }
+  }
+}
+
 /* params: as of byoc_winograd. data: the weights in the order outputs, channels, 3, 3, and what
    is made of them, in panels: point, panel of outputs, channel, output. */
 BYOC_FUNCTION int byoc_winograd_pack(const int64_t* params, void* const* data, void* scratch,
@@ -28,26 +55,13 @@ BYOC_FUNCTION int byoc_winograd_pack(const int64_t* params, void* const* data, v
   (void)error;
   (void)threads; /* without OpenMP */
   BYOC_OMP(parallel for schedule(static) num_threads(threads))
-  for (int64_t o = 0; o < panels * panel; ++o) {
+  for (int64_t first = 0; first < panels * panel; first += BYOC_WINOGRAD_TOGETHER) {
+    const int64_t outputs = byoc_min(byoc_max(w->outputs - first, 0), BYOC_WINOGRAD_TOGETHER);
+    const float* from = weights + byoc_min(first, w->outputs) * channels * 9;
+    float* to = packed + first / panel * channels * panel + first % panel;
     for (int64_t c = 0; c < channels; ++c) {
-      float half[6][3], u[6][6];
-      memset(u, 0, sizeof(u));
-      if (o < w->outputs) {
-        const float* kernel = weights + (o * channels + c) * 9;
-        for (int64_t i = 0; i < n; ++i) {
-          for (int j = 0; j < 3; ++j) {
-            half[i][j] = g[i][0] * kernel[j] + g[i][1] * kernel[3 + j] + g[i][2] * kernel[6 + j];
-          }
-        }
-        for (int64_t i = 0; i < n; ++i) {
-          for (int64_t j = 0; j < n; ++j) {
-            u[i][j] = half[i][0] * g[j][0] + half[i][1] * g[j][1] + half[i][2] * g[j][2];
-          }
-        }
-      }
-      for (int64_t p = 0; p < n * n; ++p) {
-        packed[((p * panels + o / panel) * channels + c) * panel + o % panel] = u[p / n][p % n];
-      }
+      byoc_winograd_transform(g, n, from + c * 9, channels * 9, outputs, to + c * panel,
+                              panels * channels * panel);
     }
   }
   return BYOC_OK;

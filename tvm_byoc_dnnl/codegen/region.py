@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
@@ -18,7 +20,39 @@ from ..namespace import Namespace, Pattern
 from ..relax_utils import bindings_of, composite_of, op_calls
 from ..verdict import Reject
 
-__all__ = ["lower_region", "match_annotations", "with_checksums"]
+__all__ = ["lower_region", "lowering_once", "match_annotations", "with_checksums"]
+
+
+@dataclass(frozen=True)
+class _Lowered:
+    """A region as a graph, the options that it was lowered with, and the Relax constant behind each name in it."""
+
+    graph: PortableGraph
+    options: Mapping[str, Any]
+    constants: Mapping[str, Any]
+
+    def named(self, symbol: str, constant_names: Mapping[Any, str] | None) -> PortableGraph:
+        """The graph with a name of its own, and its constants with the names at run time, if these are given."""
+        graph = replace(self.graph, name=symbol, tensors=list(self.graph.tensors), constants=list(self.graph.constants))
+        for place, constant in enumerate(graph.constants if constant_names is not None else ()):
+            name = constant_names[self.constants[constant.name]]  # type: ignore[index]
+            graph.constants[place] = replace(constant, name=name)
+            graph.tensors[constant.tensor] = replace(graph.tensors[constant.tensor], name=name)
+        return graph
+
+
+# Compiler and body of a region → its graph; only inside of `lowering_once`.
+_REMEMBERED: ContextVar[dict[Any, _Lowered] | None] = ContextVar("lowered", default=None)
+
+
+@contextmanager
+def lowering_once() -> Iterator[None]:
+    """Lower each region once inside: the graph that was tried is the one that is built."""
+    token = _REMEMBERED.set({})
+    try:
+        yield
+    finally:
+        _REMEMBERED.reset(token)
 
 
 def lower_region(
@@ -39,7 +73,7 @@ def lower_region(
     symbol : str
         Name of the graph.
     constant_names : mapping, optional
-        Relax constant → name at run time, as ``RunCodegen`` hands it over.
+        Relax constant → name at run time, as ``RunCodegen`` hands it over; without it constants are numbered.
     options : mapping, optional
         Of the namespace, for its lowerings and for ``optimize``: ``g.graph.options``.
 
@@ -48,8 +82,19 @@ def lower_region(
     Reject
         If something in the region has no lowering, or its lowering refuses; the reason names the op.
     """
-    g = GraphBuilder(symbol, constant_names)
-    g.graph.options = dict(options or {})
+    remembered = _REMEMBERED.get()
+    key = (ns.name, func.body)
+    lowered = remembered.get(key) if remembered is not None else None
+    if lowered is None or lowered.options != dict(options or {}):
+        lowered = _lower(ns, func, dict(options or {}))
+        if remembered is not None:
+            remembered[key] = lowered
+    return lowered.named(symbol, constant_names)
+
+
+def _lower(ns: Namespace, func: relax.Function, options: dict[str, Any]) -> _Lowered:
+    g = GraphBuilder("region")
+    g.graph.options = options
     for param in func.params:
         g.add_input(param)
     arguments = len(g.graph.inputs)
@@ -57,7 +102,7 @@ def lower_region(
     graph = g.finish(g.values(func.body.body))
     if len(graph.inputs) != arguments:
         raise Reject(f"a lowering of {ns.name!r} reads what is neither an argument nor a result of the region")
-    return ns.optimize(graph) if ns.optimize is not None else graph
+    return _Lowered(ns.optimize(graph) if ns.optimize is not None else graph, options, g.constants)
 
 
 def with_checksums(graph: PortableGraph, constant_names: Mapping[Any, str]) -> PortableGraph:

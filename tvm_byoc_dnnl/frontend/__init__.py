@@ -46,18 +46,19 @@ def to_relax(model: Any, shapes: Mapping[str, Sequence[int | str]] | None = None
     if isinstance(model, tvm.IRModule):
         _no_shapes(shapes, "an IRModule")
         return model
+    weights = None
     if isinstance(model, (str, Path)):
-        from .onnx_import import load_onnx
+        from .onnx_import import load_apart
 
         with stage("read"):
-            model = load_onnx(Path(model))
+            model, weights = load_apart(Path(model))
     kind = f"{type(model).__module__}.{type(model).__qualname__}"
     if kind.startswith("onnx.") and kind.endswith(".ModelProto"):
         from .onnx_import import import_onnx
 
         shapes, usual = split_usual_sizes(shapes or {})
         with stage("import"):
-            mod = import_onnx(model, shapes)
+            mod = import_onnx(model, shapes, weights)
         if usual:
             mod["main"] = mod["main"].with_attr(USUAL_SIZES_ATTR, usual)
         return mod

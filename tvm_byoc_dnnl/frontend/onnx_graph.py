@@ -6,7 +6,7 @@ Weights stay the model's own ``TensorProto`` objects until their values are need
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -45,8 +45,9 @@ class Graph:
         Value name to (element type, dims or ``None``), as far as `infer_shapes` knows.
     """
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: onnx.ModelProto, weights: Mapping[str, np.ndarray] | None = None) -> None:
         self.reload(model)
+        self._constants |= weights or {}  # whose data are not in the model
 
     def reload(self, model: onnx.ModelProto) -> None:
         """Start again from another model."""
@@ -185,12 +186,13 @@ class Graph:
         read |= {o.name for o in self.outputs}
         used = {k: v for k, v in self._constants.items() if k in read}
         large = [k for k in used if math.prod(self.dims(k) or ()) >= size]
+        apart = set(large)
         graph = helper.make_graph(
             self.nodes,
             self.model.graph.name,
             [*self.inputs, *map(self._declared, large)],
             self.outputs,
-            [_tensor(k, v) for k, v in used.items() if k not in set(large)],
+            [_tensor(k, v) for k, v in used.items() if k not in apart],
         )
         return self._model(graph), large
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import onnx
 import tvm
 from tvm import relax
@@ -16,13 +18,17 @@ from ..errors import InputError, UnsupportedError
 from ..signature import DIMS_ATTR, NODES_ATTR, OUTPUTS_ATTR
 from .onnx_checks import check_model
 from .onnx_dims import name_dims, refuse_sequences, relax_shapes
+from .onnx_file import read_model
 from .onnx_graph import Graph, is_standard
 from .onnx_importer import NamingImporter
 from .onnx_inputs import Shapes, advice_on_inputs, fixed_inputs
 from .onnx_rewrites import rewrite
 
-__all__ = ["import_onnx", "load_onnx"]
+__all__ = ["import_onnx", "load_apart", "load_onnx"]
 
+_Read = TypeVar("_Read")
+
+_ALIGNMENT = 64  # bytes
 _LARGE = 1 << 12  # elements; smaller constants may be shapes or axes, which the importer wants to see
 # Operators of ONNX Runtime's own domain that the importer means.
 _CONTRIB = frozenset(
@@ -35,23 +41,34 @@ _CONTRIB = frozenset(
 
 def load_onnx(path: Path) -> onnx.ModelProto:
     """The model in an .onnx file, with the weights in files beside it."""
+    return _read(path, onnx.load)
+
+
+def load_apart(path: Path) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """The model in an .onnx file, and those weights that are not in it but apart."""
+    return _read(path, read_model)
+
+
+def _read(path: Path, read: Callable[[Path], _Read]) -> _Read:
     if not path.is_file():
         raise InputError(f"no file `{path}`; give the path of an .onnx file")
     try:
-        return onnx.load(path)
+        return read(path)
     except Exception as err:  # protobuf's DecodeError, OSError and ValueError of external data
         raise InputError(f"cannot read `{path}` as an ONNX model: {_first_line(err)}") from err
 
 
-def import_onnx(model: onnx.ModelProto, shapes: Shapes | None = None) -> tvm.IRModule:
-    """A Relax module of an ONNX model; see `to_relax`."""
+def import_onnx(
+    model: onnx.ModelProto, shapes: Shapes | None = None, weights: Mapping[str, np.ndarray] | None = None
+) -> tvm.IRModule:
+    """A Relax module of an ONNX model; see `to_relax`. ``weights``: those whose data are not in the model."""
     try:
-        return _import_onnx(model, shapes)
+        return _import_onnx(model, shapes, weights or {})
     except UnsupportedError as error:
         raise UnsupportedError(f"{error}{advice_on_inputs(model, shapes or {})}") from error.__cause__
 
 
-def _import_onnx(model: onnx.ModelProto, shapes: Shapes | None) -> tvm.IRModule:
+def _import_onnx(model: onnx.ModelProto, shapes: Shapes | None, weights: Mapping[str, np.ndarray]) -> tvm.IRModule:
     if not model.graph.output:
         raise InputError("the ONNX model has no outputs: it is empty or damaged")
     if any(t.data_location == onnx.TensorProto.EXTERNAL for t in model.graph.initializer):
@@ -63,7 +80,7 @@ def _import_onnx(model: onnx.ModelProto, shapes: Shapes | None) -> tvm.IRModule:
         from onnx.inliner import inline_local_functions
 
         model = inline_local_functions(model)
-    graph = Graph(model)
+    graph = Graph(model, weights)
     check_model(graph)
     graph.inputs = fixed_inputs(graph.inputs, shapes or {})
     refuse_sequences(graph.inputs)
@@ -98,7 +115,7 @@ def _import(graph: Graph) -> tvm.IRModule:
             importer.give_up()
             raise UnsupportedError(f"TVM's ONNX importer refuses this model: {_first_line(err)}") from err
     params = module["main"].params[len(graph.inputs) :]
-    bound = {p: tvm.runtime.tensor(graph.constant(w)) for p, w in zip(params, weights, strict=True)}
+    bound = {p: _tensor(np.asarray(graph.constant(w))) for p, w in zip(params, weights, strict=True)}
     module = relax.transform.BindParams("main", bound)(module)
     attrs: dict[str, Any] = {NODES_ATTR: importer.nodes_by_variable(module["main"])}
     if inputs.names:
@@ -108,6 +125,13 @@ def _import(graph: Graph) -> tvm.IRModule:
         ]
     module["main"] = module["main"].with_attrs(attrs)
     return module
+
+
+def _tensor(array: np.ndarray) -> tvm.runtime.Tensor:
+    """A tensor of ``array``: its own memory, if that is as TVM wants it."""
+    if array.flags.c_contiguous and array.flags.writeable and array.ctypes.data % _ALIGNMENT == 0:
+        return tvm.runtime.from_dlpack(array)
+    return tvm.runtime.tensor(array)
 
 
 def _check_operators(graph: Graph) -> None:

@@ -67,14 +67,11 @@ class GraphBuilder:
     Parameters
     ----------
     name : str
-        The region's symbol.
-    constant_names : mapping, optional
-        Relax constant → name of its tensor at run time; without it constants are numbered (trial lowering).
+        The graph's name. Its constants are called ``const_0``, ``const_1`` …
     """
 
-    def __init__(self, name: str, constant_names: Mapping[Any, str] | None = None) -> None:
+    def __init__(self, name: str) -> None:
         self.graph = PortableGraph(name)
-        self._names = constant_names
         self._values: ByIdentity[Value | tuple[Any, ...]] = ByIdentity()
         self._constants: ByIdentity[Value] = ByIdentity()
         self._symbols: dict[Any, Dim] = {}
@@ -179,13 +176,18 @@ class GraphBuilder:
 
     def _constant(self, expr: Any) -> Value:
         if expr not in self._constants:
-            name = self._names[expr] if self._names is not None else f"const_{len(self._constants)}"
+            name = f"const_{len(self._constants)}"
             value = self._tensor(dtype_of(expr.ty), self.shape_of(expr.ty), name, expr)
             is_known = value.ndim <= 1 or value.dtype == "int8"  # quantised weights: passes look at them
             known = constant_numpy(expr) if is_known else None
             self.graph.constants.append(Constant(value.id, name, value=known))
             self._constants[expr] = value
         return self._constants[expr]
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """Name of each constant in the graph → Relax constant."""
+        return {f"const_{number}": expr for number, expr in enumerate(self._constants)}
 
     # ---------------------------------------------------------------- writing the graph
     def begin(self, ops: Iterable[str]) -> None:

@@ -15,6 +15,7 @@ from ..api import DEFAULT_COMPILER, partition
 from ..calls.account import account_of
 from ..calls.model import Candidate, Worth
 from ..codegen.extern import check_output
+from ..codegen.region import lowering_once
 from ..errors import ArtifactError, InputError, UnsupportedError
 from ..frontend import to_relax
 from ..library_file import is_library
@@ -36,6 +37,7 @@ from .rewritten import rewritten_patterns
 __all__ = ["explain"]
 
 
+@lowering_once()
 def explain(
     model: Any,
     compiler: str | Sequence[str] | None = DEFAULT_COMPILER,

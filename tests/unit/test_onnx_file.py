@@ -1,0 +1,76 @@
+"""Large weights of an ONNX file go straight into tensors; all else is as onnx reads it."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tvm_byoc_dnnl as byoc
+from tvm_byoc_dnnl.errors import InputError
+from tvm_byoc_dnnl.frontend.onnx_file import read_model
+
+_RNG = np.random.default_rng(3)
+_LARGE = {
+    "f": _RNG.standard_normal((64, 128)).astype("float32"),
+    "d": _RNG.standard_normal((64, 64)),
+    "i": _RNG.integers(-100, 100, (128, 128)).astype("int8"),
+    "l": _RNG.integers(-9, 9, (64, 64)),
+}
+_SMALL = {"s": np.float32([1, 2, 3]), "e": np.zeros((0, 4), "float32")}
+
+
+def model(opset: int = 17, **more: TensorProto) -> onnx.ModelProto:
+    """A model with these constants, of which it reads one."""
+    tensors = [numpy_helper.from_array(a, n) for n, a in {**_LARGE, **_SMALL}.items()] + list(more.values())
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [2, 64]), ("y", [2, 128])))
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "f"], ["y"])], "g", [x], [y], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def test_large_weights_are_apart(tmp_path):
+    """The values are those of the file, in memory of their own; what is left is the model without them."""
+    whole = model(h=numpy_helper.from_array(_RNG.standard_normal((128, 128)).astype("float16"), "h"))
+    onnx.save(whole, tmp_path / "m.onnx")
+    light, weights = read_model(tmp_path / "m.onnx")
+    assert weights.keys() == _LARGE.keys()
+    for name, array in weights.items():
+        np.testing.assert_array_equal(array, _LARGE[name])
+        assert array.dtype == _LARGE[name].dtype and array.ctypes.data % 64 == 0
+    for tensor in light.graph.initializer:
+        if tensor.name in weights:
+            tensor.raw_data = _LARGE[tensor.name].tobytes()
+    assert light == whole
+
+
+def test_other_forms_are_read_by_onnx(tmp_path):
+    """Numbers that are no raw bytes, old opsets and weights in other files stay in the model."""
+    typed = helper.make_tensor("t", TensorProto.FLOAT, [8192], np.arange(8192.0))
+    onnx.save(model(t=typed), tmp_path / "m.onnx")
+    light, weights = read_model(tmp_path / "m.onnx")
+    assert "t" not in weights and light.graph.initializer[-1] == typed
+    onnx.save(model(opset=6), tmp_path / "old.onnx")
+    assert read_model(tmp_path / "old.onnx") == (model(opset=6), {})
+    onnx.save(model(), tmp_path / "beside.onnx", save_as_external_data=True, size_threshold=1024)
+    assert read_model(tmp_path / "beside.onnx")[1] == {}
+
+
+def test_compiled_from_a_file(tmp_path):
+    """A model compiled from its file gives what the model in memory gives, also when the file is gone."""
+    path = tmp_path / "m.onnx"
+    onnx.save(model(), path)
+    ex = byoc.compile(str(path))
+    path.write_bytes(b"")
+    x = _RNG.standard_normal((2, 64)).astype("float32")
+    with byoc.Runner(ex) as run:
+        np.testing.assert_allclose(run(x), x @ _LARGE["f"], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"\xff" * 64], ids="half empty ff".split()
+)
+def test_a_damaged_file(tmp_path, damage):
+    """It is refused in one sentence."""
+    path = tmp_path / "m.onnx"
+    path.write_bytes(damage(model().SerializeToString()))
+    with pytest.raises(InputError, match=r"cannot read|no outputs"):
+        byoc.compile(str(path))
