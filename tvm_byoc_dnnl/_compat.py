@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,7 @@ __all__ = [
     "constant_tensor",
     "dtype_of",
     "indices_from_start",
+    "is_a",
     "is_constant",
     "make_constant",
     "remap_var",
@@ -40,12 +44,24 @@ _STRIP = 128  # columns of a transposed matrix that are copied at a time
 #: dims of shapes: reading them is slow, and the same shapes are asked for again and again
 _DIMS: ByIdentity[tuple[Any, ...]] = ByIdentity()
 _MOST_DIMS = 4096
+_MANY = 1 << 20  # elements of a matrix that several threads transpose
 _INDEXED = ("GatherElements", "GatherND", "ScatterND")
 
 
 def is_constant(expr: Any) -> bool:
     """Whether ``expr`` is a Relax tensor constant."""
-    return isinstance(expr, _CONSTANT) and isinstance(getattr(expr, "ty", None), relax.TensorType)
+    return is_a(expr, _CONSTANT) and isinstance(getattr(expr, "ty", None), relax.TensorType)
+
+
+def is_a(value: Any, kind: type) -> bool:
+    """``isinstance``, which takes long for classes of TVM."""
+    own: Any = type(value)
+    return _is_subclass(own, kind)
+
+
+@functools.cache
+def _is_subclass(kind: Any, of: Any) -> bool:
+    return issubclass(kind, of)
 
 
 def constant_tensor(expr: Any) -> tvm.runtime.Tensor:
@@ -73,8 +89,12 @@ def make_constant(array: np.ndarray, dtype: str | None = None) -> relax.Expr:
     except RuntimeError:
         return relax.const(array, dtype or str(array.dtype))
     if array.ndim == 2 and array.strides[0] < array.strides[1]:  # in strips, whose rows stay in cache
-        for start in range(0, array.shape[1], _STRIP):
+
+        def copy(start: int) -> None:
             target[:, start : start + _STRIP] = array[:, start : start + _STRIP]
+
+        with ThreadPoolExecutor(os.cpu_count() if array.size >= _MANY else 1) as pool:
+            list(pool.map(copy, range(0, array.shape[1], _STRIP)))
     else:
         target[...] = array
     return relax.const(tensor)

@@ -8,6 +8,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ._compat import is_a
 from .handles import items
 
 __all__ = [
@@ -39,7 +40,7 @@ def op_calls(func: relax.Function) -> Iterator[tuple[Any, Any]]:
 
 def is_op_call(expr: Any) -> bool:
     """Whether it calls an operator."""
-    return isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op)
+    return is_a(expr, relax.Call) and is_a(expr.op, tvm.ir.Op)
 
 
 def ops_of(func: relax.Function) -> set[str]:

@@ -28,6 +28,8 @@ def read_integers(graph: PortableGraph) -> None:
     wanted = str(graph.options.get("int8", OPTIONS["int8"]))
     if wanted not in _INT8:
         raise InputError(f"the option int8 is {wanted!r}; expected {', '.join(_INT8)}")
+    if not _has_integers(graph):
+        return
     may_saturate = wanted == "saturating"
     links = Links(graph)
     for node in reversed(list(graph.nodes)):
@@ -51,6 +53,8 @@ def read_integers(graph: PortableGraph) -> None:
 
 def write_integers(graph: PortableGraph) -> None:
     """Let products that read integers write them, where nothing reads the real numbers between."""
+    if not _has_integers(graph):
+        return
     links = Links(graph)
     for node in list(graph.nodes):
         if is_quantize(node):
@@ -61,3 +65,7 @@ def write_integers(graph: PortableGraph) -> None:
     links = Links(graph)
     for node in list(graph.nodes):
         join_product(links, node)
+
+
+def _has_integers(graph: PortableGraph) -> bool:
+    return any(node.is_scaled for node in graph.nodes)

@@ -133,5 +133,6 @@ def _drop_identities(graph: PortableGraph) -> None:
             is_identity = graph.tensors[source].shape == graph.tensors[result].shape
         if is_identity:
             same[result] = source
-    graph.replace(same)
-    graph.prune()
+    if same:
+        graph.replace(same)
+        graph.prune()
