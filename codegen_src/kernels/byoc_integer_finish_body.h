@@ -179,15 +179,15 @@ BYOC_NO_INLINE void BYOC_NAME(integer_finish)(const byoc_integer_params* p, int3
     scaling.scale[v] = BYOC_NAME(set)(byoc_integer_scale(data, p->src_scale));
     scaling.bias[v] = BYOC_NAME(set)(0.f);
     if (scales != NULL) {
-      scaling.scale[v] *= p->scales == 1 ? BYOC_NAME(set)(scales[0])
-                                         : BYOC_NAME(load_some)(scales + first, wide);
+      scaling.scale[v] *=
+          p->scales == 1 ? BYOC_NAME(set)(scales[0]) : BYOC_NAME(load_some)(scales + first, wide);
     }
     if (p->bias >= 0) {
       scaling.bias[v] = BYOC_NAME(load_some)((const float*)data[p->bias] + first, wide);
     }
   }
-#define BYOC_FINISH(count, vectors, lanes, dtype)                                            \
-  BYOC_NAME(finish_rows)(p, count, vectors, lanes, dtype, sums + m * BYOC_PANEL, &scaling,   \
+#define BYOC_FINISH(count, vectors, lanes, dtype)                                          \
+  BYOC_NAME(finish_rows)(p, count, vectors, lanes, dtype, sums + m * BYOC_PANEL, &scaling, \
                          offset + m * p->dst_pixel, column, data)
   int64_t m = 0;
   if (columns == BYOC_PANEL && p->dst_dtype == BYOC_U8) {

@@ -322,9 +322,8 @@ BYOC_INLINE void BYOC_NAME(products)(int64_t rows, int64_t panels, const float* 
     for (int64_t pass = 0, first = 0; pass < passes->count; ++pass) {
       const int64_t present = byoc_pass_rows(passes, pass);
       BYOC_NAME(product)((int)present, (int)count, a + first * a_row, a_row, b + panel * b_panel,
-                         b_panel, depth,
-                         start == NULL ? NULL : start + first * start_row + column, start_row,
-                         c + first * c_row + column, c_row);
+                         b_panel, depth, start == NULL ? NULL : start + first * start_row + column,
+                         start_row, c + first * c_row + column, c_row);
       first += present;
     }
   }
