@@ -51,11 +51,15 @@ def _pool(g: GraphBuilder, call: Any, src: Value, before: list[int], after: list
     include = bool(attrs.count_include_pad)
     if attrs.ceil_mode:
         pad_end = _ceil_padding(src, shape, kernel, strides, dilations, pad_begin, pad_end, include and op in _AVG)
-    for k, d, b, e in zip(kernel, dilations, pad_begin, pad_end, strict=True):
+    for k, d, b, e, size in zip(kernel, dilations, pad_begin, pad_end, src.shape[2:], strict=True):
         extent = (k - 1) * d + 1
         require(
             b < extent and e < extent,
             f"padding {b},{e} reaches past the window of {extent}: it would be empty",
+        )
+        require(
+            not isinstance(size, int) or extent <= size + b + e,
+            f"a window of {extent} does not fit into {size} elements with padding {b},{e}",
         )
     alg = "max" if op in _MAX else "avg_include_padding" if include else "avg_exclude_padding"
     out = _emit(g, src, shape, alg, kernel, strides=strides, dilations=dilations, pad_begin=pad_begin, pad_end=pad_end)

@@ -80,6 +80,12 @@ ACCEPT = [
 REFUSE = [
     refuse("dilation", "only its reference implementation", pool("max", 2, dilation=[2, 2]), data(2, 3, 7, 9)),
     refuse("int8", "dtype int8", pool("max", 2), data(1, 3, 5, 5, dtype="int8")),
+    refuse(
+        "wide-window",
+        "a window of 9 does not fit into 5 elements with padding 1,1",
+        pool("max", 1, size=9, padding=[1]),
+        data(1, 3, 5),
+    ),
     refuse("empty-window", "reaches past the window", pool("max", 1, size=2, padding=[2]), data(1, 3, 5)),
     refuse(
         "ceil-count",
