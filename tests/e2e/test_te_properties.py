@@ -61,7 +61,7 @@ def test_translation_keeps_the_meaning(part):
     assert len(taken) > 4 * len(refused)
     right = dict(zip(cases, outcomes(cases, [c.reference for c in cases], by_tvm), strict=True))
     mine = dict(zip(taken, outcomes(taken, [c.main for c in taken], translated), strict=True))
-    wrong = []
+    wrong, compared = [], 0
     for case in cases:
         want = run(right[case], case.inputs)
         if isinstance(want, Exception):
@@ -70,5 +70,7 @@ def test_translation_keeps_the_meaning(part):
             continue  # TVM's own lowering makes another dtype than Relax infers, and so does its result
         got = run(mine[case], case.inputs) if case in mine else UnsupportedError(refused[case])
         found = str(got) if isinstance(got, Exception) else differences(got, want)
+        compared += not isinstance(got, Exception)
         wrong += [f"{case.name}: {found}"] if found else []
     assert not wrong, "\n".join(wrong)
+    assert compared > 0.8 * len(cases)
