@@ -109,12 +109,12 @@ def dtype_of(ty: Any) -> str:
 def shape_dims(ty: Any) -> list[Any] | None:
     """Dims of a tensor type (``int`` or a ``tirx`` expression), ``None`` when the shape is unknown."""
     shape = ty.shape
-    # A variable is a parameter of the function that the type belongs to.
-    values = getattr(shape.ty if isinstance(shape, relax.Var) else shape, "values", None)
-    if values is None:
-        return None
     known = _DIMS.get(shape)
     if known is None:
+        # A variable is a parameter of the function that the type belongs to.
+        values = getattr(shape.ty if isinstance(shape, relax.Var) else shape, "values", None)
+        if values is None:
+            return None
         known = tuple(int(d) if isinstance(d, (int, tirx.IntImm)) else d for d in items(values))
         if len(_DIMS) >= _MOST_DIMS:
             _DIMS.clear()

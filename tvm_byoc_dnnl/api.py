@@ -18,6 +18,7 @@ from .codegen.extern import check_output, source_builds, source_namespaces
 from .codegen.region import lowering_once
 from .errors import InputError, UnsupportedError
 from .frontend import to_relax
+from .handles import collecting_new_only
 from .namespaces import HOST, compilers, namespace
 from .partitioning.passes import PartitionGraph
 from .pipeline.byoc import PIPELINE
@@ -37,6 +38,7 @@ __all__ = ["DEFAULT_COMPILER", "compile", "partition"]
 DEFAULT_COMPILER = "dnnl"
 
 
+@collecting_new_only()
 def partition(
     mod: tvm.IRModule,
     compiler: str | Sequence[str] | None = DEFAULT_COMPILER,
@@ -96,6 +98,7 @@ def partition(
 
 
 @lowering_once()
+@collecting_new_only()
 def compile(
     model: Any,
     compiler: str | Sequence[str] | None = DEFAULT_COMPILER,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from examples.open_models import decoder
+from tests.tvm_version import open_cache
 from tvm_byoc_dnnl import Runner, compile
 
 PATH = Path(__file__).parents[2] / "examples" / "generate.py"
@@ -25,6 +26,7 @@ def example() -> Any:
     return module
 
 
+@open_cache
 def test_the_batch_gives_the_tokens_of_each_prompt_and_of_onnx_runtime(example: Any) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     model = decoder(1, 32, 4, 4, 50, 32)

@@ -10,18 +10,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import tvm
-from packaging.version import Version
 
 from examples.open_models import decoder
 from tests.harness import assert_right
+from tests.tvm_version import open_cache
 from tvm_byoc_dnnl import Runner, compile, profile
 from tvm_byoc_dnnl.testing.models import ort_run
 
-pytestmark = pytest.mark.skipif(
-    Version(tvm.__version__) < Version("0.27"),
-    reason="TVM 0.26 cannot compile the mask of a decoder with open sizes: remap_.count(source) == 0",
-)
+pytestmark = open_cache
 
 HEADS, SIZE = 2, 5
 Arrays = dict[str, np.ndarray]

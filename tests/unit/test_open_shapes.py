@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import tvm
 from onnx import TensorProto
-from packaging.version import Version
 
 from examples.open_models import decoder, encoder, image_network
 from tests.harness import assert_right
+from tests.tvm_version import open_cache
 from tvm_byoc_dnnl import RegionPolicy, Runner, compile, explain, profile
 from tvm_byoc_dnnl.errors import InputError
 from tvm_byoc_dnnl.frontend import to_relax
@@ -49,10 +48,6 @@ _MODELS = {
     "image": lambda: image_network(4, 2),
     "decoder": lambda: decoder(2, 32, 4, 2, 50, 64),
 }
-grouped_heads = pytest.mark.skipif(
-    Version(tvm.__version__) < Version("0.27"),
-    reason="TVM 0.26 cannot compile the broadcast of grouped heads with open sizes: remap_.count(source) == 0",
-)
 
 
 @functools.cache
@@ -67,7 +62,7 @@ def compiled(name: str) -> tuple[onnx.ModelProto, Runner]:
         *(("encoder", _text(*s)) for s in ((1, 1), (2, 13), (3, 64), (0, 5), (2, 0))),
         *(("image", _picture(*s)) for s in ((1, 8, 8), (2, 26, 34), (0, 8, 8), (1, 22, 4))),
         *(
-            pytest.param("decoder", _cached(*s), marks=grouped_heads)
+            pytest.param("decoder", _cached(*s), marks=open_cache)
             for s in ((1, 5, 0), (2, 1, 5), (3, 1, 6), (1, 3, 13), (2, 0, 4), (0, 1, 4))
         ),
     ],
@@ -101,7 +96,7 @@ def test_regions_are_those_of_the_fixed_model() -> None:
     assert len(explain(model).regions) <= len(fixed.regions)
 
 
-@grouped_heads
+@open_cache
 def test_heads_that_share_keys_do_not_split_regions() -> None:
     """Keys are repeated by an `Expand` to an open size; attention reads them where the cache has them."""
     model, runner = compiled("decoder")
