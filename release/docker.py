@@ -14,8 +14,6 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-MIRROR = "http://deb.debian.org/debian"
-
 
 def lines_of(text: str) -> Iterator[tuple[str, str]]:
     """Instruction and argument of each line."""
@@ -50,9 +48,7 @@ class Image:
 
     def _from(self, argument: str) -> None:
         suite = argument.removeprefix("debian:").removesuffix("-slim")
-        subprocess.run(
-            ["debootstrap", "--variant=minbase", suite, self.root, MIRROR], check=True, stdout=subprocess.DEVNULL
-        )
+        subprocess.run(["debootstrap", "--variant=minbase", suite, self.root], check=True, stdout=subprocess.DEVNULL)
         for name in "resolv.conf", "hosts":
             shutil.copy(f"/etc/{name}", self.root / "etc" / name)
         if self.wheels is not None:

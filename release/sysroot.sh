@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # sysroot.sh FOLDER: unpack glibc 2.31 and libgomp of Debian 11 into FOLDER, to link against. Debian 10 had 2.28, but
 # is no longer on the mirrors; release/check.py sees to it that the libraries need no symbol newer than 2.28.
-# MIRROR=http://archive.debian.org/debian when the mirrors have dropped Debian 11, too.
+# They come from this Debian's own mirror, or from MIRROR when that one has dropped Debian 11, too.
 set -euo pipefail
-MIRROR=${MIRROR:-http://deb.debian.org/debian}
+MIRROR=${MIRROR:-$(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' | awk '$2 !~ /-/ {print $1; exit}')}
 folder=$1
 mkdir -p "$folder"
 
@@ -16,7 +16,7 @@ pool/main/g/gcc-10/libgomp1_10.2.1-6_amd64.deb 4530c95aefa48e33fd8cf4acbe5c4b559
 echo "$packages" | while read -r path sum; do
   [ -n "$path" ] || continue
   deb=$folder/${path##*/}
-  curl -fsSL -o "$deb" "$MIRROR/$path"
+  curl -fsSL -o "$deb" "${MIRROR%/}/$path"
   echo "$sum  $deb" | sha256sum --check --quiet
   dpkg-deb --extract "$deb" "$folder"
   rm "$deb"
