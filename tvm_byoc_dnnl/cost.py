@@ -23,7 +23,7 @@ from .lower.graph import evaluate
 from .signature import USUAL_SIZES_ATTR
 from .verdict import Reject
 
-__all__ = ["call_bytes", "call_flops", "is_cheap", "is_view", "shape_of", "type_bytes", "usual_sizes"]
+__all__ = ["call_bytes", "call_flops", "is_cheap", "is_view", "shape_of", "size_of", "type_bytes", "usual_sizes"]
 
 _USUAL: ContextVar[Mapping[str, int]] = ContextVar("usual sizes of symbols", default=MappingProxyType({}))
 
@@ -41,7 +41,8 @@ def usual_sizes(mod: tvm.IRModule) -> Iterator[Mapping[str, int]]:
         _USUAL.reset(token)
 
 
-def _size(dim: Any) -> int:
+def size_of(dim: Any) -> int:
+    """A dim with the usual size of every symbol."""
     if isinstance(dim, int):
         return dim
     try:
@@ -53,7 +54,7 @@ def _size(dim: Any) -> int:
 def shape_of(ty: Any) -> tuple[int, ...] | None:
     """Shape of a tensor type with the usual size of every symbol, ``None`` where only the rank is known."""
     dims = shape_dims(ty) if isinstance(ty, relax.TensorType) else None
-    return None if dims is None else tuple(_size(d) for d in dims)
+    return None if dims is None else tuple(size_of(d) for d in dims)
 
 
 def _elements(ty: Any) -> int:

@@ -170,6 +170,38 @@ def test_what_a_policy_leaves_is_judged_with_its_new_neighbours():
         assert split(byoc.partition(PingPong, "va", policy=policy))[0] == []
 
 
+class Apart(RegionPolicy):
+    def why_not(self, work: Work) -> str:
+        return "beside a region of vb" if "vb" in work.neighbours else ""
+
+
+def test_a_policy_sees_the_compilers_beside_a_region():
+    """A vendor with the first say on every relu leaves those to its neighbour that would cut its regions."""
+
+    @I.ir_module
+    class M:
+        @R.function
+        def main(x: T) -> T:
+            with R.dataflow():
+                a = R.exp(x)
+                b = R.nn.relu(a)
+                c = R.exp(b)
+                d = R.sin(c)
+                e = R.nn.relu(d)
+                R.output(e)
+            return e
+
+    with vendors(("va", ["relax.nn.relu"]), "vb"):
+        assert [o.partition("_")[0] for o in owners(byoc.partition(M, ["va", "vb"])).values()] == [
+            *("vb", "va", "vb", "", "va")
+        ]
+        byoc.register_namespace("va", policy=Apart())
+        mod = byoc.partition(M, ["va", "vb"])
+        assert [o.partition("_")[0] for o in owners(mod).values()] == ["vb", "vb", "vb", "", "va"]
+        assert reasons(mod) == ["b relax.nn.relu va policy: not worth a region: beside a region of vb"]
+        assert_right(run(mod, X), run(M, X, pipeline="default"))
+
+
 def test_an_excluded_pattern_falls_apart_into_its_calls():
     with vendors("va"):
         byoc.register_pattern("va", "exp_relu", is_op("relax.exp")(is_op("relax.nn.relu")(wildcard())))

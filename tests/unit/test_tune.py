@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
+import onnx
 import pytest
 import tvm
 from tvm.script import ir as I
 from tvm.script import relax as R
 
 import tvm_byoc_dnnl as byoc
+from tests.c_kernel import c_module
 from tests.harness import assert_right
 from tests.unit.failing_vendor import owners, run, vendors
 from tests.unit.test_fallback_codegen import EXPECTED, Chain, X
@@ -169,6 +171,46 @@ def test_equal_regions_are_asked_for_once_and_move_together():
         assert set(byoc.tune(Twice, ["va", "vb"], budget_s=60).values()) == {"vb"}
         assert asked[0] == ("relax.add", "relax.exp")
         assert asked.count(("relax.add", "relax.exp")) == 1
+
+
+def test_a_region_is_tried_once_however_many_placements_have_it():
+    """Some vendors' codegens compile the region for an attempt."""
+    tried = []
+
+    def codegen(functions, options, constant_names):
+        tried.extend(tuple(ops_of(f)) for f in functions)
+        return [c_module(str(f.attrs["global_symbol"]), "int never;") for f in functions]
+
+    byoc.register_annotate_compiler("vc", ["relax.exp"])
+    byoc.register_codegen("vc", codegen)
+    try:
+        planner = Planner(chain(), ["vc"])
+        for _ in range(3):
+            planner.plan(planner.in_order(["vc"]))
+        planner.of_part(chain()).plan(planner.in_order(["vc"]))
+    finally:
+        byoc.unregister_compiler("vc")
+    assert tried == [("relax.exp",)]
+
+
+def open_model() -> onnx.ModelProto:
+    make = onnx.helper.make_tensor_value_info
+    nodes = [onnx.helper.make_node("Exp", ["x"], ["a"]), onnx.helper.make_node("Sin", ["a"], ["y"])]
+    x, y = (make(name, onnx.TensorProto.FLOAT, ["N", 4]) for name in "xy")
+    return onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [x], [y]))
+
+
+def test_an_open_size_is_measured_with_the_size_that_the_model_is_optimised_for(tmp_path):
+    path, shapes = tmp_path / "times.jsonl", {"x": ["N:8", 4]}
+    with pytest.raises(byoc.InputError, match=r"open dims \(N\).*N:8 in place of 8"):
+        byoc.tune(open_model(), "ccompiler")
+    placement = byoc.tune(open_model(), "ccompiler", shapes=shapes, budget_s=60, database=path)
+    assert placement.measured >= 2
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {e["work"].rpartition("of ")[2] for e in entries if "time" in e} == {"float32[~8, 4]"}
+    ex = byoc.compile(open_model(), "ccompiler", shapes=shapes, database=path)
+    x = np.ones((3, 4), "float32")
+    assert_right(byoc.Runner(ex)(x), np.sin(np.exp(x)))
 
 
 def test_the_time_is_a_limit():

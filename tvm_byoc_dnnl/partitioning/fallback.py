@@ -26,7 +26,7 @@ from ..annotate.passes import Matcher, compilers_of
 from ..cost import call_flops, is_cheap, type_bytes
 from ..log import Entry
 from ..namespace import Namespace
-from ..namespaces import namespace
+from ..namespaces import HOST, namespace
 from ..regions.blocks import Block, dataflow_blocks
 from ..regions.builder import RegionBuilder
 from ..regions.failure import Failure, describe
@@ -195,17 +195,22 @@ class Fallback:
         bindings = region.unit.bindings
         calls = [call for b in region.calls for _, call in op_calls(self._callee(b))]
         crossing = region.block.inputs(bindings) + region.block.outputs(bindings)
+        neighbours = self._compilers(region.block.neighbours(bindings))
         return Work(
             flops=sum(map(call_flops, calls)),
             bytes=sum(type_bytes(v.ty) for v in crossing),
             ops=list(dict.fromkeys(call.op.name for call in calls)),
             is_cheap=all(map(is_cheap, calls)),
-            is_beside_host=any(
-                isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op)
-                for value in region.block.neighbours(bindings)
-            ),
+            is_beside_host=HOST in neighbours,
+            neighbours=neighbours,
             calls=calls,
         )
+
+    def _compilers(self, values: Sequence[Any]) -> frozenset[str]:
+        """The compilers of the calls among these values."""
+        callees = [value.op for value in values if isinstance(value, relax.Call)]
+        names = {composite_of(self.mod[op]).partition(".")[0] for op in callees if isinstance(op, tvm.ir.GlobalVar)}
+        return frozenset(names - {""}) | {HOST for op in callees if isinstance(op, tvm.ir.Op)}
 
     def _try(self, region: _Region, bindings: Sequence[Any]) -> Failure | None:
         built = self._build(bindings, region.block.outputs(bindings) or [bindings[-1].var])

@@ -26,6 +26,8 @@ class Work:
         It has only copies and cheap elementwise calls.
     is_beside_host : bool
         A call that stays with TVM makes an argument, or reads a result.
+    neighbours : frozenset of str
+        The compilers of the calls that make an argument or read a result, ``"tvm"`` among them.
     calls : sequence of relax.Call
         The calls themselves.
     """
@@ -35,6 +37,7 @@ class Work:
     ops: Sequence[str]
     is_cheap: bool = False
     is_beside_host: bool = False
+    neighbours: frozenset[str] = frozenset()
     calls: Sequence[Any] = ()
 
 

@@ -125,7 +125,7 @@ class _Chain:
         return self._known[identity]
 
     def _sum(self, work: Workload, option: Option) -> float | None:
-        plan = Planner(work.as_model(), self._planner.compilers).plan(option)
+        plan = self._planner.of_part(work.as_model()).plan(option)
         seconds = [self._costs.of(part.workload) for part in plan.parts]
         return None if None in seconds else sum(s for s in seconds if s is not None)
 

@@ -8,13 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tvm
+from tvm import relax
+from tvm_ffi import Shape
 
+from .._compat import dtype_of
 from ..causes import remembering_causes
+from ..cost import shape_of, size_of, usual_sizes
 from ..namespaces import HOST, namespace
 from ..pipeline.byoc import PIPELINE
 from ..regions.failure import describe
 from ..runner import Runner
-from ..signature import inputs_of, random_arrays
+from ..signature import TensorInfo, random_arrays
 from .database import Database
 from .measure import Timing, measure
 from .workload import Workload
@@ -89,9 +93,17 @@ class Costs:
 
 
 def callable_of(mod: tvm.IRModule, target: Any) -> Callable[[], object]:
-    """One call of a partitioned module with random inputs."""
-    inputs = inputs_of(mod["main"])
+    """One call of a partitioned module with random inputs, open dims with the sizes that it is optimised for."""
+    with usual_sizes(mod):
+        arguments = [_argument(i, p.ty) for i, p in enumerate(mod["main"].params)]
     with remembering_causes():
         runner = Runner(tvm.compile(mod, target=target, relax_pipeline=PIPELINE))
-    tensors = [tvm.runtime.tensor(array) for array in random_arrays(inputs, 0, {})]
-    return lambda: runner.run_tvm(*tensors)
+    return lambda: runner.run_tvm(*arguments)
+
+
+def _argument(position: int, ty: Any) -> Any:
+    if isinstance(ty, relax.ShapeType):
+        return Shape([size_of(d) for d in ty.values])
+    info = TensorInfo(f"input {position}", dtype_of(ty), shape_of(ty))
+    (array,) = random_arrays([info], position, {})
+    return tvm.runtime.tensor(array)

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import tvm
+import tvm_ffi
 from tvm import relax
 
+from .._compat import constant_numpy, is_constant
 from ..annotate.choice import Choice, Match, first_in_order, placed_by
 from ..annotate.passes import AnnotateExternalCompiler
+from ..cost import usual_sizes
 from ..namespace import Namespace
 from ..namespaces import HOST, namespace
 from ..partitioning.fallback import BlockPlan, Fallback
@@ -75,6 +79,28 @@ def prepared(mod: tvm.IRModule, compilers: Sequence[str]) -> tvm.IRModule:
     return mod
 
 
+class _Attempts:
+    """Attempts of regions, each made once: some codegens compile the region for it.
+
+    A region is the same if it has the same calls, and the same constants in memory; these are kept, so that no other
+    ones can come to lie there.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], tuple[Failure | None, list[np.ndarray]]] = {}
+
+    def __call__(self, ns: Namespace, region: relax.Function, options: Mapping[str, Any]) -> Failure | None:
+        constants: list[np.ndarray] = []
+        relax.analysis.post_order_visit(
+            region, lambda expr: constants.append(constant_numpy(expr)) if is_constant(expr) else None
+        )
+        places = tuple(array.ctypes.data for array in constants)
+        key = (ns.name, tvm_ffi.structural_hash(region, skip_tensor_content=True), places, str(options))
+        if key not in self._known:
+            self._known[key] = ns.route.attempt(region, options), constants
+        return self._known[key][0]
+
+
 class Planner:
     """Plans of one model.
 
@@ -86,9 +112,14 @@ class Planner:
         Namespaces in order of priority.
     """
 
-    def __init__(self, mod: tvm.IRModule, compilers: Sequence[str]) -> None:
+    def __init__(self, mod: tvm.IRModule, compilers: Sequence[str], attempts: _Attempts | None = None) -> None:
         self.compilers = list(compilers)
         self.mod = mod
+        self._attempts = attempts or _Attempts()
+
+    def of_part(self, mod: tvm.IRModule) -> Planner:
+        """The planner of a part of this model, which knows what was tried before."""
+        return Planner(mod, self.compilers, self._attempts)
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -144,10 +175,12 @@ class Planner:
         mod = AnnotateExternalCompiler(self.compilers, prepare=False, choice=note)(self.mod)
 
         def attempt(ns: Namespace, func: relax.Function) -> Failure | None:
-            return ns.route.attempt(func, get_target_options(mod, ns.name))
+            return self._attempts(ns, func, get_target_options(mod, ns.name))
 
         fallback = Fallback(mod, attempt, policy)
-        parts = [part for block in fallback.run().values() for part in _parts(fallback.mod, block, inside)]
+        with usual_sizes(mod):
+            blocks = fallback.run().values()
+        parts = [part for block in blocks for part in _parts(fallback.mod, block, inside)]
         return Plan(parts, {call: part.workload.compiler for part in parts for call in part.calls})
 
 

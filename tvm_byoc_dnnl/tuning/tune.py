@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import tvm
+from tvm import relax
 
+from ..cost import usual_sizes
 from ..errors import InputError
 from ..frontend import to_relax
 from ..namespaces import HOST, namespace
@@ -74,7 +76,7 @@ def tune(
     Parameters
     ----------
     model : IRModule, onnx.ModelProto, path or torch.export.ExportedProgram
-        The model, with all sizes fixed.
+        The model. Of its open dims, a size to measure with has to be known: ``shapes={"x": ["N:8", 3]}``.
     compilers : sequence of str
         Namespaces in order of priority; ``"tvm"`` may stand last, and is a candidate in any case.
     budget_s : float
@@ -99,7 +101,7 @@ def tune(
     names = _without_host(compilers)
     tell = progress or _logger.info
     mod = with_options(to_relax(model, shapes=shapes), options)
-    _check_static(mod)
+    _check_sizes(mod)
     known = Database(None if database is None else Path(database))
     planner = Planner(prepared(mod, names), names)
     costs = Costs(known, measures=True, target=target, tell=tell)
@@ -152,7 +154,7 @@ def _as(result: Placement, placement: Mapping[str, str]) -> Placement:
 
 def _identity(mod: tvm.IRModule) -> str:
     """Equal for models with the same calls under the same names."""
-    functions = sorted((gv.name_hint, f) for gv, f in mod.functions.items() if isinstance(f, tvm.relax.Function))
+    functions = sorted((gv.name_hint, f) for gv, f in mod.functions.items() if isinstance(f, relax.Function))
     return hashlib.sha256("\n".join(text_of(f, mod) for _, f in functions).encode()).hexdigest()[:24]
 
 
@@ -166,10 +168,14 @@ def _without_host(compilers: str | Sequence[str]) -> list[str]:
     return names
 
 
-def _check_static(mod: tvm.IRModule) -> None:
+def _check_sizes(mod: tvm.IRModule) -> None:
+    """Refuse a model with open dims of which no usual size is known."""
     inputs = inputs_of(mod["main"])
-    if not all(i.is_static for i in inputs):
+    with usual_sizes(mod) as known:
+        symbols = relax.analysis.defined_symbolic_vars(mod["main"])
+        unknown = sorted({str(s.name) for s in symbols} - known.keys())
+    if unknown:
         raise InputError(
-            "the model has open dims, and only fixed sizes can be measured; fix them, with sizes of your own: "
-            f"{shape_options(inputs)}"
+            f"the model has open dims ({', '.join(unknown)}), and a time needs sizes; fix them, with your own sizes: "
+            f"{shape_options(inputs)}; or keep them open and say for which sizes to measure: N:8 in place of 8"
         )

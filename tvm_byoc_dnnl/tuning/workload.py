@@ -1,7 +1,8 @@
 """A workload: what one compiler does in one call, apart from the model in which it was found.
 
 Two workloads are equal if they have the same operators, attributes, shapes and dtypes, wired equally. Names and the
-values of large constants do not count, so a time that was measured for one model holds for another.
+values of large constants do not count, so a time that was measured for one model holds for another. An open dim counts
+as open, with the size that the model is optimised for.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import tvm
 from tvm import relax
 
 from .._compat import constant_numpy, dtype_of, is_constant, remap_var, shape_dims, static_shape
+from ..cost import size_of, usual_sizes
 from ..namespaces import HOST
 from ..regions.blocks import Block
 from ..relax_utils import bindings_of, composite_of
+from ..signature import USUAL_SIZES_ATTR
 
 __all__ = ["Workload", "host_workload", "region_workload", "text_of"]
 
@@ -59,20 +62,23 @@ class Workload:
                 ops.append(expr.op.name.removeprefix("relax."))
 
         relax.analysis.post_order_visit(self.function, note)
-        shapes = ", ".join(_type(p.ty) for p in self.function.params)
+        with usual_sizes(self.module):
+            shapes = ", ".join(_type(p.ty) for p in self.function.params)
         shown = ", ".join(ops[:6]) + (f", … {len(ops)} calls" if len(ops) > 6 else "")
         return f"{shown} of {shapes}"
 
     def as_model(self) -> tvm.IRModule:
         """A module whose ``main`` does this work and nothing else."""
         functions = {gv: f for gv, f in self.module.functions.items() if isinstance(f, tvm.tirx.PrimFunc)}
-        main = self.function.with_attr("global_symbol", "main")
+        main = self.function
         if self.compiler != HOST:
             region = self.function.with_attr({"Codegen": self.compiler, "global_symbol": f"{self.compiler}_0"})
             gv = tvm.ir.GlobalVar(f"{self.compiler}_0")
             relax.expr._update_type(gv, region.ty)
             functions[gv] = region
             main = _calling(gv, region)
+        with usual_sizes(self.module) as sizes:
+            main = main.with_attr({"global_symbol": "main", **({USUAL_SIZES_ATTR: sizes} if sizes else {})})
         return tvm.IRModule({**functions, tvm.ir.GlobalVar("main"): main}, attrs=self.module.attrs)
 
 
@@ -88,7 +94,12 @@ def host_workload(bindings: Sequence[Any], block: Block, module: tvm.IRModule) -
     result = relax.Var("result", relax.TupleType([v.ty for v in outputs]))
     body = [*bindings, relax.VarBinding(result, relax.Tuple(outputs))]
     func = relax.Function(inputs, relax.SeqExpr([relax.DataflowBlock(body)], result), result.ty)
-    return Workload(HOST, relax.utils.copy_with_new_vars(_with_params(func, params)), module)
+    func = _with_params(func, params)
+    symbols = list(relax.analysis.free_symbolic_vars(func))
+    if symbols:  # those of which no argument has a dim of its own
+        sizes = relax.Var("sizes", relax.ShapeType(symbols))
+        func = relax.Function([*func.params, sizes], func.body, func.ret_ty)
+    return Workload(HOST, relax.utils.copy_with_new_vars(func), module)
 
 
 def _with_params(func: relax.Function, params: list[Any]) -> relax.Function:
@@ -116,7 +127,8 @@ def _calling(gv: Any, region: relax.Function) -> relax.Function:
 
 def text_of(func: relax.Function, module: tvm.IRModule) -> str:
     """A function as text without the names of its variables; ``module`` has the functions that it calls."""
-    return "\n".join(_Writer(module).lines(func))
+    with usual_sizes(module):
+        return "\n".join(_Writer(module).lines(func))
 
 
 class _Writer:
@@ -154,6 +166,8 @@ class _Writer:
             return f"constant {_type(expr.ty)} {constant_numpy(expr).tolist() if few else ''}"
         if isinstance(expr, relax.TupleGetItem):
             return f"{self._expr(expr.tuple_value)}[{expr.index}]"
+        if isinstance(expr, relax.ShapeExpr):
+            return f"shape [{_dims(list(expr.values))}]"
         if isinstance(expr, relax.Tuple):
             return f"({', '.join(map(self._expr, expr.fields))})"
         return str(getattr(expr, "name", expr))
@@ -164,5 +178,13 @@ def _type(ty: Any) -> str:
         return f"({', '.join(map(_type, ty.fields))})"
     if isinstance(ty, relax.TensorType):
         dims = shape_dims(ty)
-        return f"{dtype_of(ty)}[{'?' if dims is None else ', '.join(map(str, dims))}]"
+        return f"{dtype_of(ty)}[{'?' if dims is None else _dims(dims)}]"
+    if isinstance(ty, relax.ShapeType):
+        return "shape" if ty.values is None else f"shape [{_dims(list(ty.values))}]"
     return str(ty)
+
+
+def _dims(dims: Sequence[Any]) -> str:
+    """The sizes of dims; those of open ones have a ``~``."""
+    fixed = (int, tvm.tirx.IntImm)
+    return ", ".join(str(int(d)) if isinstance(d, fixed) else f"~{size_of(d)}" for d in dims)
