@@ -229,6 +229,10 @@ bench: $(NATIVE) $(PEERS)  ## this package beside ONNX Runtime, OpenVINO and sto
 docs-performance: $(NATIVE) $(PEERS) $(ZOO)  ## measure beside the peers and write docs/performance.md, twelve minutes: ARGS='resnet50 --rounds 4'
 	@$(PY) -m bench.performance $(ARGS)
 
+.PHONY: bench-torch
+bench-torch: $(NATIVE) $(PEERS) $(ZOO)  ## torch.compile beside inductor and PyTorch, into docs/performance.md: ARGS='resnet18'
+	@$(PY) -m bench.torch_compile $(ARGS)
+
 .PHONY: bench-placement
 bench-placement: $(NATIVE) $(PEERS) $(ZOO)  ## placement by measurement: dnnl, OpenVINO, C and TVM, two minutes a network: ARGS=squeezenet
 	@$(PY) -m bench.placement $(ARGS)

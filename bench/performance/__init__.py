@@ -64,13 +64,16 @@ def load(file: Path) -> list[dict[str, Any]]:
     return json.loads(file.read_text()) if file.is_file() else []
 
 
-def keep(file: Path, where: Mapping[str, Any], models: Iterable[Mapping[str, Any]]) -> None:
-    """Put results into a file: in place of older ones of the same CPU and model, beside all others."""
+def keep(file: Path, where: Mapping[str, Any], models: Iterable[Mapping[str, Any]], part: str | None = None) -> None:
+    """Put results into a file: in place of older ones of the same CPU, part and model, beside all others."""
     machines = load(file)
     mine = next((m for m in machines if (m["cpu"], m["isa"]) == (where["cpu"], where["isa"])), None)
     if mine is None:
         mine = {"models": {}}
         machines.append(mine)
+    if part is not None:
+        mine.update({name: where[name] for name in ("cpu", "isa")})
+        mine = mine.setdefault(part, {"models": {}})
     measured = {model["model"]: model for model in models}
     known = {**mine["models"], **measured}
     versions = {**mine.get("versions", {}), **where["versions"]}

@@ -10,6 +10,7 @@ from typing import Any
 
 from tvm_byoc_dnnl.testing.bench import ENGINES
 
+from ..torch_compile import TORCH_ENGINES
 from . import GROUPS
 
 __all__ = ["BEGIN", "END", "ratios", "slug", "write"]
@@ -32,11 +33,11 @@ def _of(model: Mapping[str, Any], engine: str) -> Mapping[str, Any] | None:
     return next((e for e in model["engines"] if e["engine"] == engine and not e["failure"]), None)
 
 
-def ratios(machine: Mapping[str, Any], engine: str, what: str = "ms") -> dict[str, float]:
-    """Model → an engine's time divided by ours; ``what`` is ``ms`` or ``first_result_s``."""
+def ratios(machine: Mapping[str, Any], engine: str, what: str = "ms", base: str = _OURS) -> dict[str, float]:
+    """Model → an engine's time divided by the base's; ``what`` is ``ms`` or ``first_result_s``."""
     found = {}
     for name, model in machine["models"].items():
-        ours, theirs = _of(model, _OURS), _of(model, engine)
+        ours, theirs = _of(model, base), _of(model, engine)
         if ours is not None and theirs is not None:
             a, b = (e[what]["median"] if what == "ms" else e[what] for e in (theirs, ours))
             found[name] = a / b
@@ -53,10 +54,16 @@ def _table(head: Sequence[str], rows: Iterator[list[str]]) -> Iterator[str]:
     yield "\n"
 
 
-def _times(machine: Mapping[str, Any], engines: Sequence[str], what: str) -> Iterator[list[str]]:
-    by_engine = {name: ratios(machine, name, what) for name in engines}
+def _times(
+    machine: Mapping[str, Any],
+    engines: Sequence[str],
+    what: str,
+    base: str = _OURS,
+    groups: Mapping[str, Sequence[str]] = GROUPS,
+) -> Iterator[list[str]]:
+    by_engine = {name: ratios(machine, name, what, base) for name in engines}
     for name, model in machine["models"].items():
-        ours = _of(model, _OURS)
+        ours = _of(model, base)
         if ours is None:
             continue
         cells = [_number(ours["ms"]["median"] if what == "ms" else ours[what])]
@@ -68,7 +75,7 @@ def _times(machine: Mapping[str, Any], engines: Sequence[str], what: str) -> Ite
             time = theirs["ms"]["median"] if what == "ms" else theirs[what]
             cells.append(f"{_number(time)} ({by_engine[engine][name]:.2f})")
         yield [f"`{name}`", *cells]
-    for group, names in GROUPS.items():
+    for group, names in groups.items():
         if not set(names) <= set(machine["models"]):
             continue
         means = []
@@ -99,6 +106,16 @@ def _sums(machine: Mapping[str, Any]) -> Iterator[list[str]]:
         if sums := model.get("roofline"):
             share = sums["roof_ms"] / sums["ms"]
             yield [f"`{name}`", f"{sums['ms']:.2f}", f"{sums['roof_ms']:.2f}", f"{share:.0%}"]
+
+
+def _torch_section(measured: Mapping[str, Any]) -> Iterator[str]:
+    """torch.compile with this package, beside the same network ahead of time and beside PyTorch's own ways."""
+    ours, *others = TORCH_ENGINES
+    labels = {name: engine.label for name, engine in TORCH_ENGINES.items()}
+    yield "### torch.compile\n\n"
+    yield f"{measured['threads']} threads, {measured['date']}; PyTorch {measured['versions'][ours]}.\n\n"
+    yield f"Milliseconds of one call; in brackets the time divided by that of `{labels[ours]}`.\n\n"
+    yield from _table(["network", *labels.values()], _times(measured, others, "ms", ours, {"all": list(measured["models"])}))
 
 
 def _section(machine: Mapping[str, Any]) -> Iterator[str]:
@@ -138,6 +155,8 @@ def _section(machine: Mapping[str, Any]) -> Iterator[str]:
             ["model", "layer", "implementation", "ms", "GFLOP/s", "GB/s", "roof, ms", "share"], _layers(machine)
         )
         yield "</details>\n\n"
+    if "torch" in machine:
+        yield from _torch_section(machine["torch"])
 
 
 def write(page: Path, machines: Sequence[Mapping[str, Any]]) -> None:

@@ -17,7 +17,7 @@ from torch import nn
 
 from .nets import MobileNetV2, ResNet, UNet
 
-__all__ = ["NETS", "exported_program", "to_onnx"]
+__all__ = ["NETS", "build", "exported_program", "to_onnx"]
 
 Net = tuple[nn.Module, dict[str, torch.Tensor]]  # and example inputs by name
 
@@ -165,7 +165,8 @@ NETS: dict[str, Callable[[], Net]] = {
 }
 
 
-def _build(name: str) -> Net:
+def build(name: str) -> Net:
+    """A network of :data:`NETS` with its usual weights, and example inputs."""
     torch.manual_seed(0)
     return NETS[name]()
 
@@ -188,7 +189,7 @@ def _quietly() -> Iterator[None]:
 
 def to_onnx(name: str) -> onnx.ModelProto:
     """A network of :data:`NETS` as torch's exporter writes it."""
-    net, inputs = _build(name)
+    net, inputs = build(name)
     with _quietly(), torch.no_grad():
         program = torch.onnx.export(
             net, tuple(inputs.values()), dynamo=True, input_names=list(inputs), verbose=False, optimize=True
@@ -198,6 +199,6 @@ def to_onnx(name: str) -> onnx.ModelProto:
 
 def exported_program(name: str) -> Any:
     """A network of :data:`NETS` as a ``torch.export.ExportedProgram``."""
-    net, inputs = _build(name)
+    net, inputs = build(name)
     with _quietly(), torch.no_grad():
         return torch.export.export(net, tuple(inputs.values()))

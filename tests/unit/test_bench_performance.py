@@ -68,3 +68,19 @@ def test_stages_are_counted_for_whoever_collects_them() -> None:
                 pass
     assert list(seconds) == ["read", "import"]
     assert all(s > 0 for s in seconds.values())
+
+
+def test_torch_compile_has_a_part_of_its_own(tmp_path: Path) -> None:
+    page, file = tmp_path / "performance.md", tmp_path / "performance.json"
+    page.write_text(BEGIN + END)
+    torch = measured("unet", 20, None)
+    torch["engines"] = [
+        {**torch["engines"][0], "engine": name, "ms": {"median": ms, "low": ms, "high": ms}}
+        for name, ms in {"torch-byoc": 20.0, "byoc": 19.0, "inductor": 30.0, "eager": 50.0}.items()
+    ]
+    keep(file, where("A") | {"versions": {"torch-byoc": "2.13"}}, [torch], "torch")
+    keep(file, where("A"), [measured("unet", 18, 36)])
+    write(page, load(file))
+    assert "| `unet` | 18 | 36 (2.00) |" in page.read_text()
+    assert "| `unet` | 20 | 19 (0.95) | 30 (1.50) | 50 (2.50) |" in page.read_text()
+    assert "| all, geometric mean |  | **0.95** | **1.50** | **2.50** |" in page.read_text()
