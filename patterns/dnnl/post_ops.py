@@ -187,16 +187,25 @@ class _Fuser:
         return Node(node.kind, (*node.inputs, other), user.outputs, node.attrs, ops, scalings=node.scalings)
 
     def _is_known_before(self, node: Node, tensor: int) -> bool:
-        """Whether ``tensor`` is computed before ``node``; views of such a tensor are moved up to make it so."""
-        views: list[Node] = []
-        root = tensor
-        while (producer := self.nodes.producer(root)) is not None and not self.nodes.precedes(producer, node):
-            if producer.kind not in VIEWS:
-                return False
-            views.append(producer)
-            root = producer.inputs[0]
-        for view in reversed(views):
-            self.nodes.move(view, before=node)
+        """Whether ``tensor`` is computed before ``node``; views and single numbers are moved up to make it so."""
+        late: list[Node] = []
+        if not self._find_late(node, tensor, late):
+            return False
+        for producer in late:
+            self.nodes.move(producer, before=node)
+        return True
+
+    def _find_late(self, node: Node, tensor: int, late: list[Node]) -> bool:
+        """Add the nodes behind ``node`` that make ``tensor``, in order; whether all of them can be moved."""
+        producer = self.nodes.producer(tensor)
+        if producer is None or producer in late or self.nodes.precedes(producer, node):
+            return True
+        is_number = all(d == 1 for d in self.graph.tensors[tensor].shape)
+        if producer is node or (producer.kind not in VIEWS and not is_number):
+            return False
+        if not all(self._find_late(node, source, late) for source in producer.inputs):
+            return False
+        late.append(producer)
         return True
 
     def _is_bias(self, node: Node, other: int) -> bool:

@@ -35,8 +35,9 @@ def quantize(g: GraphBuilder, call: Any) -> Value:
     dtype = str(call.ty.dtype)
     require(src.dtype == "float32", f"quantize of dtype {src.dtype}")
     require(dtype in _STORED, f"quantize to {dtype}; oneDNN stores {', '.join(_STORED)}")
-    scaling = _scaling(g, call, src, scale, zero)
-    return g.emit("reorder", [src], src.shape, dtype, result_scaling=scaling)
+    whole = g.reshape(src, src.shape or (1,))
+    scaling = _scaling(g, call, whole, scale, zero)
+    return g.reshape(g.emit("reorder", [whole], whole.shape, dtype, result_scaling=scaling), src.shape)
 
 
 @register_lowering("dnnl", "relax.dequantize")
@@ -48,8 +49,9 @@ def dequantize(g: GraphBuilder, call: Any) -> Value:
     require(dtype == "float32", f"dequantize to {dtype}")
     # In float32 the difference of two bytes is exact; that of two int32 need not be.
     require(src.dtype != "int32" or _is_zero(zero), "dequantize of int32 with a zero point")
-    scaling = _scaling(g, call, src, scale, zero)
-    return g.emit("reorder", [src], src.shape, "float32", scalings={0: scaling})
+    whole = g.reshape(src, src.shape or (1,))
+    scaling = _scaling(g, call, whole, scale, zero)
+    return g.reshape(g.emit("reorder", [whole], whole.shape, "float32", scalings={0: scaling}), src.shape)
 
 
 def _scaling(g: GraphBuilder, call: Any, src: Value, scale: Value, zero: Value) -> Scaling:
@@ -57,7 +59,6 @@ def _scaling(g: GraphBuilder, call: Any, src: Value, scale: Value, zero: Value) 
     name = call.op.name.rpartition(".")[2]
     require(scale.dtype == "float32", f"{name} with a scale of dtype {scale.dtype}")
     require(zero.dtype in _ZEROS, f"{name} with a zero point of dtype {zero.dtype}")
-    require(src.ndim > 0, f"{name} of a tensor of rank 0")
     axis = int(call.attrs.axis) % src.ndim
     for value in (scale, zero):
         if any(d != 1 for d in value.shape) and (value.ndim != 1 or value.shape[0] != src.shape[axis]):

@@ -131,6 +131,38 @@ def test_dynamic_quantisation_multiplies_integers(kind, weights):
     np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=float(s) * 1e-3)
 
 
+def test_layers_with_dynamic_quantisation_are_one_region():
+    """Nothing of them stays with TVM: scales, zero points and sums need no conversion that oneDNN does otherwise."""
+    rng = np.random.default_rng(5)
+    nodes, weights, source = [], [numpy_helper.from_array(np.float32(0.01), "unit")], "x"
+    for i in range(2):
+        weights.append(numpy_helper.from_array(rng.integers(-127, 127, (32, 32), "int8"), f"w{i}"))
+        q, s, z, whole, real, scale, y, out = (f"{name}{i}" for name in "qszWRSYo")
+        nodes += [
+            helper.make_node("DynamicQuantizeLinear", [source], [q, s, z]),
+            helper.make_node("MatMulInteger", [q, f"w{i}", z], [whole]),
+            helper.make_node("Cast", [whole], [real], to=onnx.TensorProto.FLOAT),
+            helper.make_node("Mul", [s, "unit"], [scale]),
+            helper.make_node("Mul", [real, scale], [y]),
+            helper.make_node("Relu", [y], [out]),
+        ]
+        source = out
+    info = helper.make_tensor_value_info
+    outputs = [info("o1", 1, [7, 32]), info("s0", 1, []), info("z0", 2, [])]
+    graph = helper.make_graph(nodes, "g", [info("x", 1, [7, 32])], outputs, weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (region,) = graphs_of(model)
+    products = [n for n in region.nodes if n.kind in _PRODUCTS]
+    assert [[op.alg for op in product.post_ops] for product in products] == [["mul", "relu"]] * 2
+    report = byoc.explain(model)
+    assert {call.compiler for call in report.calls} == {"dnnl"}, report.to_text()
+    run = byoc.Runner(byoc.compile(model))
+    for x in (rng.standard_normal((7, 32)), rng.uniform(1, 2, (7, 32)), -rng.uniform(1, 2, (7, 32)), np.zeros((7, 32))):
+        x = x.astype("float32")
+        for got, want in zip(run(x), ort_run(model, {"x": x}), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4)
+
+
 _WITHOUT_VNNI = """
 from dataclasses import replace
 import numpy as np

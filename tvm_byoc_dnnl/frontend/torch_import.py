@@ -9,6 +9,7 @@ from tvm import relax
 
 from .._compat import shape_dims
 from ..errors import UnsupportedError
+from .torch_quantised import CONVERTERS as QUANTISED
 
 
 def import_torch(program: Any) -> tvm.IRModule:
@@ -69,7 +70,7 @@ def _cat(node: Any, importer: Any) -> Any:
 
 
 #: in place of the importer's own, by the name of the overload
-CONVERTERS = {"cat.default": _cat}
+CONVERTERS = {"cat.default": _cat, **QUANTISED}
 
 
 def _first_line(err: Exception) -> str:

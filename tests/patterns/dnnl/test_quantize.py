@@ -51,6 +51,8 @@ TIES = np.array(
 ONE = const(values=np.float32(1.0))
 
 ACCEPT = [
+    row("quantize-a-number", quantize("uint8"), data(low=0, high=40), scales(1), zeros(1, dtype="uint8")),
+    row("dequantize-a-number", dequantize(), data(dtype="int8", low=-9, high=9), scales(), zeros()),
     *(
         row(
             f"quantize-{dtype}-{shape}",

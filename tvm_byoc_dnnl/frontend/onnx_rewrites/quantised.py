@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from ..onnx_graph import Graph
+from ..onnx_graph import Graph, attributes, captured
 from .builder import Builder, Nodes
 
 _MS = "com.microsoft"
@@ -112,7 +112,7 @@ def _concat(graph: Graph, node: onnx.NodeProto) -> Nodes:
 
 
 def _integer(op: str, axes: tuple[int | None, int]) -> Any:
-    """``op`` of integers minus their zero points, as int32."""
+    """``op`` of integers minus their zero points, as int32, or as float32 where only that is read."""
 
     def rule(graph: Graph, node: onnx.NodeProto) -> Nodes:
         b = _Quantised(graph, node)
@@ -124,14 +124,40 @@ def _integer(op: str, axes: tuple[int | None, int]) -> Any:
             one = np.ones(() if size == 1 else (size,), "float32")
             scale = graph.add_constant(f"{data}_one", one)
             operands.append(b.dequantised(data, scale, zero, axis))
-        result = b.add(op, operands, **b.attrs)
-        b.add("Cast", [result], node.output[0], to=TensorProto.INT32)
+        if _is_read_as_float(graph, node.output[0]):
+            b.add(op, operands, node.output[0], **b.attrs)
+        else:
+            b.add("Cast", [b.add(op, operands, **b.attrs)], node.output[0], to=TensorProto.INT32)
         return b.nodes
 
     return rule
 
 
+def _is_read_as_float(graph: Graph, name: str) -> bool:
+    """Whether each reader converts the integers to float32, so that no integers are needed."""
+    readers = [node for node in graph.nodes if name in (*node.input, *captured(node))]
+    is_output = any(name == output.name for output in graph.outputs)
+    return not is_output and all(n.op_type == "Cast" and attributes(n)["to"] == TensorProto.FLOAT for n in readers)
+
+
+def _dynamic(graph: Graph, node: onnx.NodeProto) -> Nodes:
+    """Scale and zero point are those of the range of the source; the scale is 1 where all elements are zero."""
+    b = _Quantised(graph, node)
+    x, (quantised, scale, zero) = b.inputs[0], node.output
+    null, one = b.number(0, x), b.number(1, x)
+    low = b.add("Min", [b.add("ReduceMin", [x], keepdims=0), null])
+    high = b.add("Max", [b.add("ReduceMax", [x], keepdims=0), null])
+    span = b.add("Sub", [high, low])
+    is_range = b.add("Min", [b.add("Mul", [span, b.number(float(np.finfo("float32").max), x)]), one])  # 0 or 1
+    b.add("Add", [b.add("Div", [span, b.number(255, x)]), b.add("Sub", [one, is_range])], scale)
+    origin = graph.add_constant(f"{zero}_origin", np.zeros((), "uint8"))
+    b.add("QuantizeLinear", [b.add("Neg", [b.add("Div", [low, scale])]), one, origin], zero)
+    b.add("QuantizeLinear", [x, scale, zero], quantised)
+    return b.nodes
+
+
 RULES = {
+    ("", "DynamicQuantizeLinear"): _dynamic,
     ("", "QLinearConv"): _conv,
     (_MS, "QLinearConv"): _conv,
     ("", "QLinearMatMul"): _matmul,

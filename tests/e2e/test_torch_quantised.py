@@ -1,0 +1,143 @@
+"""PyTorch's quantised models: its operators become those of Relax, and networks of its pt2e flow run on integers."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import tvm
+
+import tvm_byoc_dnnl as byoc
+from tests.e2e.test_quantized import graphs_of, products_of
+from tests.harness import assert_right
+from tvm_byoc_dnnl.comparison import difference
+from tvm_byoc_dnnl.frontend import to_relax
+
+torch = pytest.importorskip("torch", reason="needs torch, which `make test-torch` installs")
+
+
+def run_by_tvm(program, *inputs):
+    machine = tvm.relax.VirtualMachine(tvm.compile(to_relax(program), "llvm"), tvm.cpu())
+    results = machine["main"](*(tvm.runtime.tensor(x.numpy()) for x in inputs))
+    return [np.asarray(result.numpy()) for result in results]
+
+
+def calls():
+    """Each operator of PyTorch's with arguments of its own."""
+    import torch.ao.quantization.fx._decomposed
+
+    ops = torch.ops.quantized_decomposed
+    scale, zero = torch.tensor([0.03], dtype=torch.double), torch.tensor([7])
+    scales, zeros = torch.tensor([0.02, 0.03, 0.05], dtype=torch.double), torch.tensor([0, -3, 5])
+    limits = (torch.tensor(-100), torch.tensor(90))
+
+    def there_and_back(quantize, dequantize):
+        return lambda x: dequantize(quantize(x))
+
+    def tensor(form, *params):
+        q, d = getattr(ops.quantize_per_tensor, form), getattr(ops.dequantize_per_tensor, form)
+        return there_and_back(lambda x: q(x, *params), lambda y: d(y, *params))
+
+    def channels(axis, low, high):
+        params = (scales, zeros, axis, low, high, torch.int8)
+        return there_and_back(
+            lambda x: ops.quantize_per_channel(x, *params), lambda y: ops.dequantize_per_channel(y, *params)
+        )
+
+    def chosen(choose, low, high, dtype):
+        def quantised(x):
+            params = (*choose(x, low, high, 1e-6, dtype), low, high, dtype)
+            return ops.dequantize_per_tensor.tensor(ops.quantize_per_tensor.tensor(x, *params), *params)
+
+        return quantised
+
+    return {
+        "whole uint8": tensor("default", 0.03, 120, 0, 255, torch.uint8),
+        "a part of uint8": tensor("default", 0.03, 60, 0, 127, torch.uint8),
+        "a part of int8": tensor("default", 0.03, 0, -127, 127, torch.int8),
+        "tensors": tensor("tensor", scale, zero, -128, 127, torch.int8),
+        "tensors for limits too": tensor("tensor2", scale, zero, *limits, torch.int8),
+        "channels": channels(1, -128, 127),
+        "channels, a part": channels(1, -90, 100),
+        "chosen": chosen(ops.choose_qparams.tensor, 0, 255, torch.uint8),
+        "chosen, a part": chosen(ops.choose_qparams.tensor, 0, 127, torch.uint8),
+        "chosen, symmetric": chosen(ops.choose_qparams_symmetric.tensor, -127, 127, torch.int8),
+        "chosen, symmetric uint8": chosen(ops.choose_qparams_symmetric.tensor, 0, 255, torch.uint8),
+    }
+
+
+def test_operators_give_the_numbers_of_torch():
+    made = calls()
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("w", torch.arange(-6, 6, dtype=torch.int8).reshape(3, 4))
+            self.register_buffer("s", torch.tensor([0.5, 0.25, 2.0]))
+
+        def forward(self, x):
+            dequantize = torch.ops.quantized_decomposed.dequantize_per_channel
+            half = dequantize(self.w, self.s, None, 0, -128, 127, torch.int8, out_dtype=torch.float16)
+            return (*(call(x) for call in made.values()), half.float() + x[0, 0, 0])
+
+    # Multiples of a number that divides no scale: no quotient lies halfway between two integers.
+    x = torch.tensor(np.random.default_rng(0).integers(-999, 999, (2, 3, 40)) * 0.0077, dtype=torch.float32)
+    model = Model().eval()
+    wanted = model(x)
+    results = run_by_tvm(torch.export.export(model, (x,)), x)
+    for name, got, want in zip([*made, "without a zero point, to float16"], results, wanted, strict=True):
+        wrong = difference(got, want.numpy(), 1e-6)
+        assert not wrong, f"{name}: {wrong}"
+
+
+class Network(torch.nn.Module):
+    """Convolutions, plain and depthwise, a residual sum, pooling and a linear layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 16, 3, padding=1)
+        self.norm = torch.nn.BatchNorm2d(16)
+        self.depthwise = torch.nn.Conv2d(16, 16, 3, padding=1, groups=16)
+        self.pointwise = torch.nn.Conv2d(16, 16, 1)
+        self.linear = torch.nn.Linear(16, 10)
+
+    def forward(self, x):
+        x = torch.nn.functional.max_pool2d(torch.relu(self.norm(self.conv(x))), 2)
+        y = torch.relu(self.depthwise(x))
+        return self.linear(torch.relu(self.pointwise(y) + x).mean((2, 3)))
+
+
+def quantised(**config):
+    """The network and its exported program after PyTorch's pt2e flow for x86."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytest.importorskip("torchao", reason="needs torchao, which `make test-torch` installs")
+        from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+        from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
+
+        torch.manual_seed(0)
+        example = (torch.randn(1, 3, 16, 16),)
+        quantizer = x86.X86InductorQuantizer()
+        quantizer.set_global(x86.get_default_x86_inductor_quantization_config(**config))
+        model = prepare_pt2e(torch.export.export(Network().eval(), example).module(), quantizer)
+        for _ in range(4):
+            model(torch.randn(1, 3, 16, 16))
+        model = convert_pt2e(model)
+        return model, torch.export.export(model, example)
+
+
+@pytest.mark.parametrize("config", [{}, {"reduce_range": True}, {"is_dynamic": True}], ids=str)
+def test_a_network_of_pt2e_runs_on_integers(config):
+    model, program = quantised(**config)
+    products = products_of(graphs_of(program))
+    assert [(kind, *dtypes[:2]) for kind, *dtypes in products] == [
+        ("convolution", "uint8", "int8"),
+        ("convolution", "uint8", "int8"),
+        ("convolution", "uint8", "int8"),
+        ("matmul", "uint8", "int8"),
+    ]
+    run = byoc.Runner(byoc.compile(program))
+    for seed in range(5):
+        x = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(seed))
+        assert_right(np.asarray(run(x.numpy())[0]), model(x).detach().numpy(), 1e-3)

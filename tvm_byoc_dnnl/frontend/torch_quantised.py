@@ -1,0 +1,140 @@
+"""PyTorch's operators on quantised tensors, which its pt2e flow writes, as quantize and dequantize of Relax.
+
+They are PyTorch's namespace ``quantized_decomposed``; torch.export keeps them as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm.relax import op
+
+__all__ = ["CONVERTERS"]
+
+
+def _quantize(node: Any, importer: Any) -> Any:
+    """Scale and zero point of the whole tensor, as numbers or as tensors of one element."""
+    data, scale, zero, low, high, dtype = _arguments(node, importer)
+    return _quantized(importer, data, scale, zero, (low, high), dtype)
+
+
+def _quantize_channels(node: Any, importer: Any) -> Any:
+    data, scale, zero, axis, low, high, dtype = _arguments(node, importer)
+    return _quantized(importer, data, scale, zero, (low, high), dtype, axis)
+
+
+def _quantized(
+    importer: Any, data: Any, scale: Any, zero: Any, limits: tuple[Any, Any], dtype: Any, axis: int | None = None
+) -> Any:
+    emit, stored = importer.block_builder.emit, _name(dtype)
+    if _element(data) != "float32":
+        data = emit(op.astype(data, "float32"))
+    bounds = np.iinfo(stored)
+    if limits != (bounds.min, bounds.max):  # a part of the integers: the real numbers are limited to its ends
+        low, high = (_end(importer, limit, scale, zero, axis, len(data.ty.shape)) for limit in limits)
+        data = emit(op.minimum(emit(op.maximum(data, low)), high))
+    scale, zero = _real(importer, scale), _whole(importer, zero, stored)
+    return emit(op.quantize(data, scale, zero, axis=-1 if axis is None else axis, out_dtype=stored))
+
+
+def _end(importer: Any, limit: Any, scale: Any, zero: Any, axis: int | None, rank: int) -> Any:
+    """The real number of an integer, in a shape that broadcasts."""
+    if not any(isinstance(value, relax.Expr) for value in (limit, scale, zero)):
+        return relax.const(np.float32((limit - zero) * scale))
+    emit = importer.block_builder.emit
+    end = emit(op.subtract(_real(importer, limit), emit(op.astype(_whole(importer, zero, "int32"), "float32"))))
+    end = emit(op.multiply(end, _real(importer, scale)))
+    return end if axis is None else emit(op.reshape(end, [-1 if i == axis % rank else 1 for i in range(rank)]))
+
+
+def _dequantize(node: Any, importer: Any) -> Any:
+    data, scale, zero, *_ = _arguments(node, importer)
+    return _dequantized(node, importer, data, scale, zero)
+
+
+def _dequantize_channels(node: Any, importer: Any) -> Any:
+    data, scale, zero, axis, *_ = _arguments(node, importer)
+    return _dequantized(node, importer, data, scale, 0 if zero is None else zero, axis)
+
+
+def _dequantized(node: Any, importer: Any, data: Any, scale: Any, zero: Any, axis: int = -1) -> Any:
+    emit, wanted = importer.block_builder.emit, node.kwargs.get("out_dtype")
+    scale, zero = _real(importer, scale), _whole(importer, zero, "int32")
+    real = emit(op.dequantize(data, scale, zero, axis=axis, out_dtype="float32"))
+    return real if wanted is None or _name(wanted) == "float32" else emit(op.astype(real, _name(wanted)))
+
+
+def _choose(is_symmetric: bool) -> Callable[[Any, Any], Any]:
+    """Scale and zero point of a tensor from its least and its largest element, when the model runs."""
+
+    def convert(node: Any, importer: Any) -> Any:
+        emit, number = importer.block_builder.emit, relax.const
+        data, low, high, least, dtype = _arguments(node, importer)
+        if _element(data) != "float32":
+            data = emit(op.astype(data, "float32"))
+        zero = number(np.float32(0))
+        bottom, top = emit(op.minimum(emit(op.min(data)), zero)), emit(op.maximum(emit(op.max(data)), zero))
+        if is_symmetric:
+            span = emit(op.multiply(emit(op.maximum(emit(op.negative(bottom)), top)), number(np.float32(2))))
+        else:
+            span = emit(op.subtract(top, bottom))
+        scale = emit(op.divide(span, number(np.float32(high - low))))
+        scale = emit(op.maximum(scale, number(np.float32(least))))
+        if is_symmetric:
+            point = number(np.float32(128 if _name(dtype) == "uint8" else 0))
+        else:
+            steps = emit(op.round(emit(op.divide(bottom, scale))))
+            point = emit(op.clip(emit(op.subtract(number(np.float32(low)), steps)), low, high))
+        stored = _name(dtype)
+        point = emit(op.quantize(point, number(np.float32(1)), number(np.array(0, stored)), out_dtype=stored))
+        return [emit(op.reshape(value, (1,))) for value in (scale, point)]
+
+    return convert
+
+
+# ---------------------------------------------------------------- arguments
+def _arguments(node: Any, importer: Any) -> tuple[Any, ...]:
+    """All arguments in the order of the operator's schema."""
+    given = dict(zip((a.name for a in node.target._schema.arguments), importer.retrieve_args(node), strict=False))
+    for name, value in node.kwargs.items():
+        given[name] = importer._retrieve_args(value)
+    given.pop("out_dtype", None)
+    return tuple(given[a.name] for a in node.target._schema.arguments if a.name in given)
+
+
+def _name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _element(tensor: Any) -> str:
+    return str(tensor.ty.dtype)
+
+
+def _real(importer: Any, value: Any) -> Any:
+    """A scale, which PyTorch also stores in float64."""
+    if not isinstance(value, relax.Expr):
+        return relax.const(np.float32(value))
+    return value if _element(value) == "float32" else importer.block_builder.emit(op.astype(value, "float32"))
+
+
+def _whole(importer: Any, value: Any, dtype: str) -> Any:
+    """A zero point, which PyTorch stores in int64."""
+    if not isinstance(value, relax.Expr):
+        return relax.const(np.array(value, dtype))
+    return (
+        value if _element(value) in (dtype, "int8", "uint8") else importer.block_builder.emit(op.astype(value, dtype))
+    )
+
+
+#: by the name of the overload
+CONVERTERS = {
+    **dict.fromkeys([f"quantize_per_tensor.{form}" for form in ("default", "tensor", "tensor2")], _quantize),
+    **dict.fromkeys([f"dequantize_per_tensor.{form}" for form in ("default", "tensor", "tensor2")], _dequantize),
+    "quantize_per_channel.default": _quantize_channels,
+    "dequantize_per_channel.default": _dequantize_channels,
+    "choose_qparams.tensor": _choose(is_symmetric=False),
+    "choose_qparams_symmetric.tensor": _choose(is_symmetric=True),
+}
