@@ -53,6 +53,7 @@ const AttrField& FieldOf(const std::string& attr) {
       {"axes", {&Attrs::axes}},
       {"begin", {&Attrs::begin}},
       {"steps", {&Attrs::steps}},
+      {"table", {&Attrs::table}},
       {"axis", {nullptr, &Attrs::axis}},
       {"group_size", {nullptr, &Attrs::group_size}},
       {"local_size", {nullptr, &Attrs::local_size}},

@@ -192,6 +192,17 @@ KIND(Gather, "gather", 2, 2, "alg axis", "checked from_end clip wrap", {
     c.Fault("axis ", c.a.axis, " has no elements to gather");
 })
 
+KIND(Lookup, "lookup", 1, 1, "table", "", {
+  auto is_byte = [](DType dtype) { return dtype == DType::kInt8 || dtype == DType::kUInt8; };
+  c.Need(is_byte(c.InDType(0)) && is_byte(c.OutDType()), "a source and an output int8 or uint8");
+  c.NeedList("table", c.a.table, 256, c.OutDType() == DType::kInt8 ? -128 : 0);
+  const int64_t most = c.OutDType() == DType::kInt8 ? 127 : 255;
+  for (int64_t result : c.a.table) {
+    if (result > most) c.Fault("`table` has ", result, ", expected at most ", most);
+  }
+  c.NeedOut(c.In(0));
+})
+
 KIND(CompressedMatmul, "compressed_matmul", 3, 4, "group_size", "", {
   const Dims& src = c.In(0);
   const Dims& weights = c.In(1);

@@ -74,11 +74,13 @@ using Offer = std::optional<Candidate> (*)(const Candidate& primitive, const Low
 
 std::optional<Candidate> OfferInteger(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferIntegerWinograd(const Candidate& primitive, const Lowering& values);
+std::optional<Candidate> OfferNormalize(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferWinograd(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferProduct(const Candidate& primitive, const Lowering& values);
 
 /// A new kernel: its function above, and its name here.
-constexpr Offer kOffers[] = {OfferInteger, OfferIntegerWinograd, OfferWinograd, OfferProduct};
+constexpr Offer kOffers[] = {OfferInteger, OfferIntegerWinograd, OfferNormalize, OfferWinograd,
+                             OfferProduct};
 
 }  // namespace tvm_byoc_dnnl
 

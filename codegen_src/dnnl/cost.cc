@@ -43,6 +43,10 @@ constexpr Rates kRates[] = {
     {"bytes", BYOC_AVX2, 6.0e-12, 0, 0, 0, 0, 1e-10},
     {"integer", BYOC_AVX512, 7.0e-12, 0.6e-9, 0, 0, 0, 1e-10},
     {"integer", BYOC_AVX2, 10.2e-12, 0.6e-9, 0, 0, 0, 1e-10},
+    {"normalize", BYOC_AVX512, 0, 5e-9, 0, 0, 0, 1e-10},
+    {"normalize", BYOC_AVX2, 0, 5e-9, 0, 0, 0, 1e-10},
+    {"normalize_bytes", BYOC_AVX512, 0, 0, 0, 0, 1.7e-9, 1e-10},
+    {"normalize_bytes", BYOC_AVX2, 0, 0, 0, 0, 1.7e-9, 1e-10},
     {"", BYOC_AVX512, 10e-12, 0, 0, 0, 1e-10, 1e-10},
     {"", BYOC_AVX2, 20e-12, 0, 0, 0, 1e-10, 1e-10},
 };
@@ -60,15 +64,20 @@ std::string FamilyOfMatmul(const Candidate& candidate) {
                                                : "matmul";
 }
 
-bool MultipliesBytes(const Candidate& candidate) {
+bool ReadsBytes(const Candidate& candidate) {
   const auto dtype = candidate.op.Find(DNNL_ARG_SRC)->md.get_data_type();
   return dtype == dnnl::memory::data_type::u8 || dtype == dnnl::memory::data_type::s8;
+}
+
+bool IsNormalization(PrimitiveKind kind) {
+  return kind == PrimitiveKind::softmax || kind == PrimitiveKind::layer_normalization;
 }
 
 std::string FamilyOf(const Candidate& candidate) {
   if (candidate.call) return candidate.call->kernel->name;
   if (candidate.op.kind == PrimitiveKind::undef) return candidate.impl;  // of several primitives
-  if (candidate.work.products > 0 && MultipliesBytes(candidate)) return "bytes";
+  if (candidate.work.products > 0 && ReadsBytes(candidate)) return "bytes";
+  if (IsNormalization(candidate.op.kind) && ReadsBytes(candidate)) return "normalize_bytes";
   if (candidate.op.kind == PrimitiveKind::matmul) return FamilyOfMatmul(candidate);
   return candidate.op.kind == PrimitiveKind::convolution ? "convolution" : "";
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A product of 8-bit integers keeps its scales and zero points, as attributes of its primitive; a
-// binary operation and a softmax keep their scales. For all other nodes the operands are converted
-// to float32 before, and the result is converted after.
+// binary operation, a softmax and a layer normalisation keep their scales. For all other nodes the
+// operands are converted to float32 before, and the result is converted after.
 #include "dnnl/scaling.h"
 
 #include <algorithm>
@@ -73,12 +73,13 @@ bool IsOfBinary(const Node& node, const Lowering& lowering) {
   return true;
 }
 
-/// Whether oneDNN's softmax has these attributes: one scale for its source and one for its result.
-bool IsOfSoftmax(const Node& node, const Lowering& lowering) {
+/// Whether a softmax or a layer normalisation may have these attributes: one scale for its source,
+/// and one scale and zero point for its result, which only our kernel takes.
+bool IsOfNormalization(const Node& node, const Lowering& lowering) {
   const Scaling& source = node.scalings[0];
-  const Scaling& result = node.output_scaling;
-  return node.kind == Kind::kSoftmax && IsByte(lowering.dtype(node.inputs[0])) &&
-         source.zero_point < 0 && source.axis < 0 && result.zero_point < 0 && result.axis < 0;
+  return (node.kind == Kind::kSoftmax || node.kind == Kind::kLayerNormalization) &&
+         IsByte(lowering.dtype(node.inputs[0])) && source.zero_point < 0 && source.axis < 0 &&
+         node.output_scaling.axis < 0;
 }
 
 }  // namespace
@@ -148,7 +149,7 @@ void Lowering::LowerScaled(const Node& node) {
     if (!node.scalings[i].IsNone()) to_float(i);
   }
   const bool has_attributes =
-      IsOfProduct(plain, *this) || IsOfBinary(plain, *this) || IsOfSoftmax(plain, *this);
+      IsOfProduct(plain, *this) || IsOfBinary(plain, *this) || IsOfNormalization(plain, *this);
   if (has_attributes && EmitFused(plain, plain.post_ops.size())) return;
   if (IsProduct(node.kind) && dtype(node.output) == DType::kInt32 && node.output_scaling.IsNone()) {
     FailUnsupported(

@@ -1,24 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
    The part of byoc_integer.h that is compiled once per instruction set; no include guard. */
 
-#include "byoc_vector.h"
-
-#ifdef BYOC_SIMD_AVX512
-#define BYOC_INTS __m512i
-#define BYOC_OP(name) _mm512_##name
-#define BYOC_CONVERT(name, ...) _mm512_maskz_##name(0xffff, __VA_ARGS__) /* GCC warns of others */
-#else
-#define BYOC_INTS __m256i
-#define BYOC_OP(name) _mm256_##name
-#define BYOC_CONVERT(name, ...) _mm256_##name(__VA_ARGS__)
-#endif
-
-BYOC_INLINE BYOC_INTS BYOC_NAME(load_ints)(const void* p) {
-  BYOC_INTS v;
-  memcpy(&v, p, sizeof(v));
-  return v;
-}
-BYOC_INLINE void BYOC_NAME(store_ints)(void* p, BYOC_INTS v) { memcpy(p, &v, sizeof(v)); }
+#include "byoc_bytes_body.h"
 
 /* BYOC_PANEL bytes, in 16 bits each. */
 BYOC_INLINE BYOC_INTS BYOC_NAME(widen)(const uint8_t* p, const int is_signed) {
@@ -160,6 +143,22 @@ BYOC_INLINE void BYOC_NAME(integer_gather)(const byoc_integer_params* p, const u
   }
 }
 
+/* The sum of `depth` numbers. */
+BYOC_INLINE int32_t BYOC_NAME(sum_numbers)(const int16_t* numbers, int64_t depth) {
+  BYOC_INTS sums = BYOC_OP(set1_epi32)(0);
+  int32_t lanes[BYOC_LANES], sum = 0;
+  int64_t k = 0;
+  for (; k + BYOC_PANEL <= depth; k += BYOC_PANEL) {
+    const BYOC_INTS pairs =
+        BYOC_OP(madd_epi16)(BYOC_NAME(load_ints)(numbers + k), BYOC_OP(set1_epi16)(1));
+    sums = BYOC_OP(add_epi32)(sums, pairs);
+  }
+  BYOC_NAME(store_ints)(lanes, sums);
+  for (int i = 0; i < BYOC_LANES; ++i) sum += lanes[i];
+  for (; k < depth; ++k) sum += numbers[k];
+  return sum;
+}
+
 BYOC_INLINE void BYOC_NAME(integer_windows)(const byoc_integer_params* p, int64_t thread,
                                             int64_t team, void* const* data, char* memory) {
   const int64_t pixels = p->images * p->out_height * p->out_width;
@@ -182,8 +181,7 @@ BYOC_INLINE void BYOC_NAME(integer_windows)(const byoc_integer_params* p, int64_
         BYOC_NAME(integer_gather)(p, src, 0, zero, first, rows, numbers);
       }
       for (int64_t m = 0; p->weights_zero >= 0 && m < rows; ++m) {
-        row_sums[m] = 0;
-        for (int64_t k = 0; k < depth; ++k) row_sums[m] += numbers[m * depth + k];
+        row_sums[m] = BYOC_NAME(sum_numbers)(numbers + m * depth, depth);
       }
       for (int64_t panel = share.first_panel; panel < share.last_panel; ++panel) {
         const int16_t* b = (const int16_t*)data[1] + (group * panels + panel) * depth * BYOC_PANEL;
@@ -317,7 +315,4 @@ BYOC_NO_INLINE void BYOC_NAME(integer_part)(const byoc_integer_params* p, int64_
   }
 }
 
-#undef BYOC_INTS
-#undef BYOC_OP
-#undef BYOC_CONVERT
 #include "byoc_vector_end.h"

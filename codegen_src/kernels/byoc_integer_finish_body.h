@@ -1,78 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
    Part of byoc_integer_body.h: sums become results. */
 
-/* `lanes` numbers of any dtype, from position `at` on. */
-BYOC_INLINE BYOC_VEC BYOC_NAME(load_as)(const void* from, int64_t at, int64_t dtype, int lanes) {
-  int32_t ints[BYOC_LANES] = {0};
-  BYOC_VEC result;
-  if (dtype == BYOC_F32) return BYOC_NAME(load_some)((const float*)from + at, lanes);
-  if (dtype == BYOC_S32) {
-    memcpy(ints, (const int32_t*)from + at, (size_t)lanes * 4);
-    result = (BYOC_VEC)BYOC_CONVERT(cvtepi32_ps, BYOC_NAME(load_ints)(ints));
-  } else {
-    uint8_t bytes[16] = {0};
-    if (lanes == BYOC_LANES) {
-      memcpy(bytes, (const uint8_t*)from + at, BYOC_LANES);
-    } else {
-      memcpy(bytes, (const uint8_t*)from + at, (size_t)lanes);
-    }
-    const __m128i b = _mm_loadu_si128((const __m128i*)bytes);
-    result = (BYOC_VEC)BYOC_CONVERT(cvtepi32_ps, dtype == BYOC_S8 ? BYOC_CONVERT(cvtepi8_epi32, b)
-                                                                  : BYOC_CONVERT(cvtepu8_epi32, b));
-  }
-  return result;
-}
-
-/* Numbers of 32 bits: rounded to the nearest integer, ties to the even one, and saturated. */
-BYOC_INLINE void BYOC_NAME(store_as)(void* to, int64_t at, int64_t dtype, BYOC_VEC v, int lanes) {
-  if (dtype == BYOC_F32) {
-    BYOC_NAME(store_some)((float*)to + at, v, lanes);
-    return;
-  }
-  const BYOC_VEC low = BYOC_NAME(set)(-2147483648.f), high = BYOC_NAME(set)(2147483520.f);
-  const BYOC_INTS ints = BYOC_CONVERT(cvtps_epi32, BYOC_NAME(clip)(v, low, high));
-  memcpy((int32_t*)to + at, &ints, (size_t)lanes * 4);
-}
-
-/* Two panels, rounded likewise, plus `zero` (in 16 bits), saturated in bytes: one behind the other.
- */
-BYOC_INLINE BYOC_INTS BYOC_NAME(narrow)(const BYOC_VEC o[4], BYOC_INTS zero, const int is_signed) {
-  const BYOC_VEC most = BYOC_NAME(set)(1e9f); /* of a larger one nothing is left in 32 bits */
-  BYOC_INTS n[4];
-  BYOC_UNROLL
-  for (int i = 0; i < 4; ++i) n[i] = BYOC_CONVERT(cvtps_epi32, BYOC_NAME(min)(most, o[i]));
-  const BYOC_INTS first = BYOC_OP(adds_epi16)(BYOC_OP(packs_epi32)(n[0], n[1]), zero);
-  const BYOC_INTS second = BYOC_OP(adds_epi16)(BYOC_OP(packs_epi32)(n[2], n[3]), zero);
-  const BYOC_INTS bytes =
-      is_signed ? BYOC_OP(packs_epi16)(first, second) : BYOC_OP(packus_epi16)(first, second);
-  /* In each part of 128 bits: four numbers of each vector. */
-#ifdef BYOC_SIMD_AVX512
-  return _mm512_maskz_permutexvar_epi32(
-      0xffff, _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0), bytes);
-#else
-  return _mm256_permutevar8x32_epi32(bytes, _mm256_set_epi32(7, 3, 6, 2, 5, 1, 4, 0));
-#endif
-}
-
-/* Stores `columns` of each of two panels of bytes. */
-BYOC_INLINE void BYOC_NAME(store_panels)(uint8_t* first, uint8_t* second, BYOC_INTS bytes,
-                                         int64_t columns) {
-  if (columns == BYOC_PANEL) {
-#ifdef BYOC_SIMD_AVX512
-    _mm256_storeu_si256((__m256i*)first, _mm512_maskz_extracti64x4_epi64(0xff, bytes, 0));
-    _mm256_storeu_si256((__m256i*)second, _mm512_maskz_extracti64x4_epi64(0xff, bytes, 1));
-#else
-    _mm_storeu_si128((__m128i*)first, _mm256_castsi256_si128(bytes));
-    _mm_storeu_si128((__m128i*)second, _mm256_extracti128_si256(bytes, 1));
-#endif
-    return;
-  }
-  uint8_t panels[2][BYOC_PANEL];
-  BYOC_NAME(store_ints)(panels, bytes);
-  memcpy(first, panels[0], (size_t)columns);
-  memcpy(second, panels[1], (size_t)columns);
-}
-
 /* What scales the sums of a panel, and the results. */
 typedef struct {
   BYOC_VEC scale[2], bias[2], unit, shift;
@@ -150,11 +78,14 @@ BYOC_NO_INLINE void BYOC_NAME(integer_finish)(const byoc_integer_params* p, int3
                       p->src_scale >= 0 || p->weights_scale >= 0 || p->dst_scale >= 0;
   if (p->weights_zero >= 0) {
     const int32_t* zeros = (const int32_t*)data[p->weights_zero];
+    int32_t of_columns[BYOC_PANEL] = {0};
+    for (int64_t n = 0; n < columns; ++n) of_columns[n] = zeros[p->zeros == 1 ? 0 : column + n];
     for (int64_t m = 0; m < rows; ++m) {
-      for (int64_t n = 0; n < columns; ++n) {
-        const uint32_t zero = (uint32_t)zeros[p->zeros == 1 ? 0 : column + n];
-        sums[m * BYOC_PANEL + n] =
-            (int32_t)((uint32_t)sums[m * BYOC_PANEL + n] - zero * (uint32_t)row_sums[m]);
+      const BYOC_INTS row_sum = BYOC_OP(set1_epi32)(row_sums[m]);
+      for (int64_t n = 0; n < BYOC_PANEL; n += BYOC_LANES) {
+        const BYOC_INTS all = BYOC_OP(mullo_epi32)(BYOC_NAME(load_ints)(of_columns + n), row_sum);
+        int32_t* of_row = sums + m * BYOC_PANEL + n;
+        BYOC_NAME(store_ints)(of_row, BYOC_OP(sub_epi32)(BYOC_NAME(load_ints)(of_row), all));
       }
     }
   }

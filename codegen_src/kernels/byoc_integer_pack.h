@@ -65,9 +65,44 @@ static inline void byoc_integer_pack_tiles(const byoc_integer_pack_params* p,
   }
 }
 
-/* params: byoc_integer_pack_params. data: the weights, and what is made of them: group, panel of
-   columns, pairs of the depth (rows and pixels of the window, channels), column, number of a pair.
- */
+/* Numbers of `count` columns, `stride` apart: one from `first`, its neighbour along the depth from
+   `second` (NULL: zero). */
+static inline __attribute__((always_inline)) void byoc_integer_pack_pair(
+    const uint8_t* first, const uint8_t* second, int64_t stride, int64_t count, const int is_signed,
+    int16_t* to) {
+  const int32_t flip = is_signed ? 128 : 0;
+  for (int64_t n = 0; n < count; ++n) {
+    to[2 * n] = (int16_t)((first[n * stride] ^ flip) - flip);
+    to[2 * n + 1] = (int16_t)(second == NULL ? 0 : (second[n * stride] ^ flip) - flip);
+  }
+}
+
+/* A panel: pairs of the depth (rows and pixels of the window, channels), column, number of a pair.
+   `weights`: of its first column. */
+static inline void byoc_integer_pack_panel(const byoc_integer_pack_params* p,
+                                           const uint8_t* weights, int64_t columns, int16_t* to) {
+  const int64_t panel = byoc_integer_panel(p->isa);
+  const int64_t depth = p->kernel_h * p->kernel_w * p->channels;
+  if (columns < panel) memset(to, 0, (size_t)(byoc_integer_pairs(depth) * 2 * panel) * 2);
+  for (int64_t k = 0; k < depth; k += 2, to += 2 * panel) {
+    const uint8_t* at[2] = {NULL, NULL};
+    for (int64_t i = 0; i < 2 && k + i < depth; ++i) {
+      const int64_t c = (k + i) % p->channels, tap = (k + i) / p->channels;
+      at[i] = weights + c * p->channel_stride + tap / p->kernel_w * p->row_stride +
+              tap % p->kernel_w * p->pixel_stride;
+    }
+    if (p->column_stride == 1 && p->is_signed) {
+      byoc_integer_pack_pair(at[0], at[1], 1, columns, 1, to);
+    } else if (p->column_stride == 1) {
+      byoc_integer_pack_pair(at[0], at[1], 1, columns, 0, to);
+    } else {
+      byoc_integer_pack_pair(at[0], at[1], p->column_stride, columns, (int)p->is_signed, to);
+    }
+  }
+}
+
+/* params: byoc_integer_pack_params. data: the weights, and what is made of them: the panels of each
+   group. */
 BYOC_FUNCTION int byoc_integer_pack(const int64_t* params, void* const* data, void* scratch,
                                     int threads, char* error) {
   const byoc_integer_pack_params* p = (const byoc_integer_pack_params*)params;
@@ -93,17 +128,8 @@ BYOC_FUNCTION int byoc_integer_pack(const int64_t* params, void* const* data, vo
       byoc_integer_pack_tiles(p, weights, first, packed + b * tile_numbers);
       continue;
     }
-    for (int64_t k = 0; k < 2 * pairs; ++k) {
-      const int64_t c = k % p->channels, tap = k / p->channels;
-      const int64_t at = group * p->group_stride + c * p->channel_stride +
-                         tap / p->kernel_w * p->row_stride + tap % p->kernel_w * p->pixel_stride;
-      for (int64_t n = 0; n < panel; ++n) {
-        to[(k / 2 * panel + n) * 2 + k % 2] =
-            (int16_t)(k < depth && first + n < p->columns
-                          ? byoc_integer_weight(p, weights, at + (first + n) * p->column_stride)
-                          : 0);
-      }
-    }
+    byoc_integer_pack_panel(p, weights + group * p->group_stride + first * p->column_stride,
+                            byoc_min(panel, p->columns - first), to);
   }
   return BYOC_OK;
 }

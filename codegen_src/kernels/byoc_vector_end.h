@@ -11,3 +11,6 @@
 #undef BYOC_PAIR_ROWS
 #undef BYOC_PANEL
 #undef BYOC_VEC
+#undef BYOC_INTS
+#undef BYOC_OP
+#undef BYOC_CONVERT

@@ -9,6 +9,8 @@
 #include "byoc_gather.h"
 #include "byoc_integer.h"
 #include "byoc_integer_pack.h"
+#include "byoc_lookup.h"
+#include "byoc_normalize.h"
 #include "byoc_product.h"
 #include "byoc_product_pack.h"
 #include "byoc_widen.h"
@@ -25,6 +27,8 @@ const Kernel kFill = {"fill", byoc_fill};
 const Kernel kGather = {"gather", byoc_gather};
 const Kernel kInteger = {"integer", byoc_integer};
 const Kernel kIntegerPack = {"integer_pack", byoc_integer_pack};
+const Kernel kLookup = {"lookup", byoc_lookup};
+const Kernel kNormalize = {"normalize", byoc_normalize};
 const Kernel kProduct = {"product", byoc_product};
 const Kernel kProductPack = {"product_pack", byoc_product_pack};
 const Kernel kWiden = {"widen", byoc_widen};

@@ -15,7 +15,8 @@ struct Kernel {
 
 /// Defined in kernels.cc, the only file that includes their code.
 extern const Kernel kAppend, kAttention, kCompressedMatmul, kCompressedPack, kFill, kGather,
-    kInteger, kIntegerPack, kProduct, kProductPack, kWiden, kWinograd, kWinogradPack;
+    kInteger, kIntegerPack, kLookup, kNormalize, kProduct, kProductPack, kWiden, kWinograd,
+    kWinogradPack;
 
 }  // namespace tvm_byoc_dnnl
 

@@ -6,14 +6,16 @@ import functools
 import json
 from typing import Any
 
+import numpy as np
 import tvm
+import tvm_ffi
 
-from ...lower.graph import PortableGraph
+from ...lower.graph import PortableGraph, evaluate
 from ...namespace import Description
 from ...verdict import Reject
 from . import library
 
-__all__ = ["create_module", "describe", "probe", "probe_fused"]
+__all__ = ["create_module", "describe", "probe", "probe_fused", "run"]
 
 #: stand, in turn, for every symbolic dim when a graph of unknown sizes is probed: 8 becomes 0 after a few strides
 _SAMPLE_DIMS = (64, 8)
@@ -22,6 +24,16 @@ _SAMPLE_DIMS = (64, 8)
 def create_module(graph: PortableGraph) -> tvm.runtime.Module:
     """The runtime module that runs ``graph``."""
     return library.call("ModuleCreate", graph.name, graph.to_json(), [c.name for c in graph.constants])
+
+
+def run(graph: PortableGraph, arguments: list[np.ndarray]) -> list[np.ndarray]:
+    """The outputs of a graph without constants and symbols, computed now."""
+    module = create_module(graph)
+    module[f"__init_{graph.name}"]([])
+    shapes = [[evaluate(d, {}) for d in graph.tensors[t].shape] for t in graph.outputs]
+    outputs = [np.empty(shape, graph.tensors[t].dtype) for shape, t in zip(shapes, graph.outputs, strict=True)]
+    module[graph.name](*map(tvm_ffi.from_dlpack, [*arguments, *outputs]))
+    return outputs
 
 
 def probe(graph: PortableGraph) -> Reject | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from ...errors import InputError
 from ...lower.graph import PortableGraph
+from .lookups import tabulate
 from .quantize import is_quantize
 from .quantized_links import PRODUCTS, Links
 from .quantized_sums import change_scale, join_product, read_sum
@@ -42,6 +43,7 @@ def read_integers(graph: PortableGraph) -> None:
         links.normalize_integers(node)
         if node in graph.nodes and is_quantize(node):
             change_scale(links, node)
+            tabulate(links, node)
     for node in graph.nodes:
         if node.kind in PRODUCTS:
             why = links.read_product(node)

@@ -15,6 +15,8 @@ __all__ = ["PRODUCTS", "RANGES", "Links"]
 
 #: kinds whose primitives take scales and zero points
 PRODUCTS = ("convolution", "deconvolution", "matmul")
+#: kinds whose result is the same for a source of any zero point
+_NORMALIZATIONS = ("softmax", "layer_normalization")
 #: kinds that give each element of the result some element of the source
 _MOVERS = (*VIEWS, "slice", "shuffle", "gather", "concat")
 #: the largest magnitude of weights of which two neighbours times 255 fit in 16 bits
@@ -219,18 +221,20 @@ class Links:
         return True
 
     def normalize_integers(self, node: Node) -> None:
-        """Let a softmax read and write integers; a zero point of its source changes nothing."""
-        if node.kind != "softmax" or node.attrs["alg"] != "accurate" or node.post_ops or node.is_scaled:
+        """Let a softmax or a layer norm read and write integers; a zero point of its source changes nothing."""
+        if node.kind not in _NORMALIZATIONS or node.attrs.get("alg", "accurate") != "accurate":
+            return
+        if node.post_ops or node.is_scaled:
             return
         before, after = self.dequantized(node.inputs[0]), self.only_reader(node.outputs[0])
         if before is None or after is None or not is_quantize(after) or after.result_scaling is None:
             return
         result = after.result_scaling
-        if result.axis is not None or self.zero_point(result) != 0 or not self._is_known_before(result, node):
+        if result.axis is not None or not self._is_known_before(result, node):
             return
         self.nodes.remove(after)
-        self.nodes.rewire(node, before.inputs, after.outputs)
-        self.nodes.rescale(node, {0: Scaling(before.scalings[0].scale)}, Scaling(result.scale))
+        self.nodes.rewire(node, (*before.inputs, *node.inputs[1:]), after.outputs)
+        self.nodes.rescale(node, {0: Scaling(before.scalings[0].scale)}, result)
         node.stands_for(before, after)
 
     # ---------------------------------------------------------------- products

@@ -378,6 +378,7 @@ KINDS = {
     "expand": lambda inputs, a, shape: np.broadcast_to(inputs[0], shape),
     "pad": pad,
     "gather": gather,
+    "lookup": lambda inputs, a, shape: np.asarray(a["table"])[inputs[0].astype("int64") & 255],
     "compressed_matmul": compressed_matmul,
     "attention": attention,
 }

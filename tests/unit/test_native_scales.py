@@ -200,6 +200,108 @@ def test_other_kinds(name, result):
     case.check()
 
 
+#: shape of the source, dtypes of source and result; the last axis ends within a vector, at its end, behind two panels
+ROWS = [
+    ((3, 17), "uint8", "int8"),
+    ((2, 5, 64), "int8", "uint8"),
+    ((7, 1), "uint8", "uint8"),
+    ((40, 197), "int8", "int8"),
+]
+
+
+def normalized(kind: str, shape: tuple, source: str, result: str, worst: bool, axis: int = -1) -> Scaled:
+    """A softmax or layer norm from bytes to bytes."""
+    case = Scaled(sum(shape) + 1)
+    own = case.scaling(source, "one", "" if worst else "one")
+    ids = [case.operand(case.bytes(shape, source, worst), own)]
+    attrs: dict[str, Any] = {"alg": "accurate", "axis": axis % len(shape)}
+    if kind == "layer_normalization":
+        attrs = {"epsilon": 1e-5}
+        ids += [case.g.constant(case.rng.uniform(-2, 2, shape[-1]).astype("float32")) for _ in range(2)]
+    scaling = case.scaling(result, "one", "one")
+    case.g.outputs = [case.g.node(kind, ids, shape, result, scaling=scaling, **attrs)]
+    return case
+
+
+@pytest.mark.parametrize("worst", [False, True], ids=["random", "extremes"])
+@pytest.mark.parametrize(("shape", "source", "result"), ROWS)
+@pytest.mark.parametrize("kind", ["softmax", "layer_normalization"])
+def test_normalisation_of_bytes(kind, shape, source, result, worst):
+    case = normalized(kind, shape, source, result, worst)
+    is_ours = "normalize:" in probe(case.g)["nodes"][0]["impl"]
+    assert is_ours == ("zero_point" not in case.g.nodes[0]["inputs"][0]), probe(case.g)
+    case.check()
+
+
+def test_a_softmax_of_bytes_along_another_axis_is_not_ours():
+    case = normalized("softmax", (5, 6, 7), "uint8", "uint8", worst=True, axis=1)
+    assert "normalize:" not in probe(case.g)["nodes"][0]["impl"]
+    case.check()
+
+
+@pytest.mark.parametrize("kind", ["softmax", "layer_normalization"])
+def test_normalisation_of_bytes_as_source(kind, tmp_path):
+    case = normalized(kind, (9, 33), "uint8", "uint8", worst=True)
+    (got,), (want,) = run_emitted(case.g, case.arguments, tmp_path), execute(case.g, case.arguments)
+    np.testing.assert_array_equal(got, want)
+
+
+def lookup(shape: tuple, source: str, result: str, axes: tuple = ()) -> Scaled:
+    """A table of random results; behind a permutation where there are axes."""
+    case = Scaled(len(shape))
+    low, high = RANGES[result]
+    table = case.rng.integers(low, high + 1, 256)
+    value = case.operand(case.bytes(shape, source, False), {})
+    if axes:
+        shape = tuple(shape[a] for a in axes)
+        value = case.g.node("permute", [value], shape, source, axes=list(axes))
+    case.g.outputs = [case.g.node("lookup", [value], shape, result, table=table.tolist())]
+    return case
+
+
+@pytest.mark.parametrize("result", ["int8", "uint8"])
+@pytest.mark.parametrize("source", ["int8", "uint8"])
+@pytest.mark.parametrize(
+    ("shape", "axes"), [((3, 5), ()), ((2, 300, 77), ()), ((2, 5, 6, 9), (0, 2, 3, 1)), ((0, 4), ())]
+)
+def test_lookup(shape, axes, source, result):
+    case = lookup(shape, source, result, axes)
+    (got,), (want,) = execute(case.g, case.arguments), case.g.evaluate(case.arguments)
+    np.testing.assert_array_equal(got, want)
+
+
+def test_lookup_as_source(tmp_path):
+    case = lookup((5, 33), "int8", "int8")
+    (got,), (want,) = run_emitted(case.g, case.arguments, tmp_path), execute(case.g, case.arguments)
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "table", "message"),
+    [
+        (("uint8", "uint8"), [0] * 255, "`table` has 255 numbers, expected 256"),
+        (("uint8", "uint8"), [256] * 256, "`table` has 256, expected at most 255"),
+        (("uint8", "int8"), [-129] * 256, r"out of \[-128"),
+        (("float32", "uint8"), [0] * 256, "a source and an output int8 or uint8"),
+        (("uint8", "int32"), [0] * 256, "a source and an output int8 or uint8"),
+    ],
+)
+def test_a_wrong_table(dtypes, table, message):
+    g = GraphBuilder()
+    g.outputs = [g.node("lookup", [g.input((3, 5), dtypes[0])], (3, 5), dtypes[1], table=table)]
+    with pytest.raises(GraphError, match=message):
+        probe(g)
+
+
+def test_a_lookup_of_scaled_bytes_is_refused():
+    case = Scaled()
+    x = case.operand(case.bytes((3, 5), "uint8", False), case.scaling("uint8", "one", ""))
+    case.g.outputs = [case.g.node("lookup", [x], (3, 5), "uint8", table=[0] * 256)]
+    report = probe(case.g)
+    assert not report["ok"]
+    assert "a lookup takes no scales" in report["reason"], report
+
+
 def test_weights_alone_carry_a_scale():
     """Their product with float32 is one of float32; constant weights are converted once."""
     case = Scaled()
@@ -270,7 +372,10 @@ def test_malformed(name):
 
 
 _REFUSED = """
-from tests.unit.test_native_scales import PRODUCTS, probe, product
+from tests.unit.test_native_scales import PRODUCTS, ROWS, normalized, probe, product
+for kind in ("softmax", "layer_normalization"):
+    for shape, source, result in ROWS:
+        normalized(kind, shape, source, result, worst=True).check()
 for name in PRODUCTS:
     for carried, result in (("zero_point", "int32"), ("channels", "float32"), ("all", "int8")):
         case = product(name, "uint8", carried, result, worst=True)

@@ -101,6 +101,25 @@ def test_quantised_bias(per_channel: bool) -> None:
     assert same_numbers(module(build, (2, 6)), rand(2, 6)) == {"add": 1}
 
 
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_quantised_number(shape: tuple) -> None:
+    def build(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        factor = const(np.full(shape, 200), "uint8")
+        return b.emit(relax.op.multiply(x, relax.op.dequantize(factor, const(0.25), const(7, "uint8"), axis=0)))
+
+    assert same_numbers(module(build, (2, 6)), rand(2, 6)) == {"multiply": 1}
+
+
+def test_a_quantised_zero_is_not_added() -> None:
+    def build(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        zeros, others = const(np.full((2, 6), 5), "uint8"), const(np.arange(12).reshape(2, 6), "uint8")
+        y = b.emit(relax.op.add(relax.op.dequantize(zeros, const(0.25), const(5, "uint8")), x))
+        y = b.emit(relax.op.subtract(y, relax.op.dequantize(zeros, const(0.25), const(5, "uint8"))))
+        return b.emit(relax.op.add(y, relax.op.dequantize(others, const(0.25), const(5, "uint8"))))
+
+    assert same_numbers(module(build, (2, 6)), rand(2, 6)) == {"add": 1, "dequantize": 1}
+
+
 def test_split_of_a_constant() -> None:
     def build(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
         parts = b.emit(relax.op.split(const(rand(6, 4)), [1, 3], 0))

@@ -245,9 +245,11 @@ def _item(scope: Scope, item: Any) -> Any:
 
 
 def _bias(scope: Scope, call: Any) -> Any:
-    """A quantised bias, which is always int32, as real numbers. Quantised weights in int8 are not changed."""
+    """A quantised bias, which is always int32, or one number, as real numbers. Quantised weights are not changed."""
     whole, scale, zero = (scope.const(a) for a in call.args)
-    if whole is None or scale is None or zero is None or whole.dtype != np.int32:
+    if whole is None or scale is None or zero is None:
+        return None
+    if whole.dtype != np.int32 and (whole.ndim > 1 or whole.size != 1):
         return None
     shape = [1] * whole.ndim
     if scale.size > 1:

@@ -81,6 +81,25 @@ def _neutral(value: float, either_side: bool) -> Rule:
     return rule
 
 
+def _zeros(either_side: bool) -> Rule:
+    """``x + dequantize(q)`` is x where all of the constant q is the zero point."""
+
+    def rule(scope: Scope, call: Any) -> Any:
+        a, b = call.args
+        for data, other in [(a, b), (b, a)] if either_side else [(a, b)]:
+            dequantize = scope.call(other, "relax.dequantize")
+            if dequantize is None or not scope.same_shape(data, call):
+                continue
+            stored, scale, zero = (scope.const(x) for x in dequantize.args)
+            if stored is None or scale is None or zero is None or zero.size != 1 or not np.isfinite(scale).all():
+                continue
+            if (stored.astype("int64") == int(zero.reshape(-1)[0])).all():
+                return data
+        return None
+
+    return rule
+
+
 def _implicit_broadcast(scope: Scope, call: Any) -> Any:
     """``op(x, broadcast_to(y))`` where ``op`` broadcasts y to the same shape by itself."""
     args = list(call.args)
@@ -122,8 +141,8 @@ RULES: Rules = {
     **{name: [_same_type, _view_of_view, _permute_inside] for name in _VIEWS},
     "relax.permute_dims": [_permute],
     "relax.concat": [_single],
-    "relax.add": [_neutral(0.0, True), _implicit_broadcast],
-    "relax.subtract": [_neutral(0.0, False), _implicit_broadcast],
+    "relax.add": [_neutral(0.0, True), _zeros(True), _implicit_broadcast],
+    "relax.subtract": [_neutral(0.0, False), _zeros(False), _implicit_broadcast],
     "relax.multiply": [_neutral(1.0, True), _implicit_broadcast],
     "relax.divide": [_neutral(1.0, False), _implicit_broadcast],
     "relax.power": [_neutral(1.0, False)],

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+   Softmax and layer normalisation of rows of bytes whose results are bytes: a row is converted to
+   float32, normalised there, and quantised, without leaving the first-level cache.
+
+   C99 that is C++17 as well, for GCC and Clang on x86-64: the library is built from this file, and
+   emitted source includes it. */
+#ifndef BYOC_NORMALIZE_H_
+#define BYOC_NORMALIZE_H_
+
+#include <math.h>
+
+#include "byoc_normalize_plan.h"
+
+#define BYOC_BODY "byoc_normalize_body.h"
+#include "byoc_each_isa.h"
+
+/* The kernel. data: source, what the parameters name, result. */
+BYOC_FUNCTION int byoc_normalize(const int64_t* params, void* const* data, void* scratch,
+                                 int threads, char* error) {
+  const byoc_normalize_params* p = (const byoc_normalize_params*)params;
+  const int64_t team = byoc_min(threads, p->threads);
+  const int alone = p->rows * p->columns < (int64_t)BYOC_NORMALIZE_ALONE;
+  (void)error;
+  BYOC_OMP(parallel num_threads((int)team) if (team > 1 && !alone))
+  {
+    const int64_t thread = byoc_thread(), present = byoc_team();
+    float* numbers = (float*)scratch + thread * byoc_normalize_numbers(p);
+    (void)team;
+    (void)alone;
+    BYOC_FOR_ISA(p->isa, normalize_rows,
+                 (p, p->rows * thread / present, p->rows * (thread + 1) / present, data, numbers));
+  }
+  return BYOC_OK;
+}
+
+#endif /* BYOC_NORMALIZE_H_ */
