@@ -115,7 +115,9 @@ def _torch_section(measured: Mapping[str, Any]) -> Iterator[str]:
     yield "### torch.compile\n\n"
     yield f"{measured['threads']} threads, {measured['date']}; PyTorch {measured['versions'][ours]}.\n\n"
     yield f"Milliseconds of one call; in brackets the time divided by that of `{labels[ours]}`.\n\n"
-    yield from _table(["network", *labels.values()], _times(measured, others, "ms", ours, {"all": list(measured["models"])}))
+    yield from _table(
+        ["network", *labels.values()], _times(measured, others, "ms", ours, {"all": list(measured["models"])})
+    )
 
 
 def _section(machine: Mapping[str, Any]) -> Iterator[str]:
