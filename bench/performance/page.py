@@ -59,7 +59,7 @@ def _times(
     engines: Sequence[str],
     what: str,
     base: str = _OURS,
-    groups: Mapping[str, Sequence[str]] = GROUPS,
+    groups: Mapping[str, Sequence[str]] | None = None,
 ) -> Iterator[list[str]]:
     by_engine = {name: ratios(machine, name, what, base) for name in engines}
     for name, model in machine["models"].items():
@@ -75,7 +75,7 @@ def _times(
             time = theirs["ms"]["median"] if what == "ms" else theirs[what]
             cells.append(f"{_number(time)} ({by_engine[engine][name]:.2f})")
         yield [f"`{name}`", *cells]
-    for group, names in groups.items():
+    for group, names in (groups or {}).items():
         if not set(names) <= set(machine["models"]):
             continue
         means = []
@@ -83,6 +83,32 @@ def _times(
             known = [by_engine[engine][n] for n in names if n in by_engine[engine]]
             means.append(f"**{statistics.geometric_mean(known):.2f}**" if len(known) == len(names) else "—")
         yield [f"{group}, geometric mean", "", *means]
+
+
+def _means(machine: Mapping[str, Any], engines: Sequence[str]) -> Iterator[list[str]]:
+    """The geometric means of each group of which every model was measured, beside what they are to be."""
+    by_engine = {name: ratios(machine, name) for name in engines}
+    for title, group in GROUPS.items():
+        if not set(group.models) <= set(machine["models"]):
+            continue
+        cells = []
+        for engine in engines:
+            known = [by_engine[engine][n] for n in group.models if n in by_engine[engine]]
+            mean = f"**{statistics.geometric_mean(known):.2f}**" if len(known) == len(group.models) else "—"
+            target = group.targets.get(engine)
+            cells.append(f"{mean} (≥ {target:.2f})" if target else mean)
+        yield [title, *cells]
+
+
+def _slower(machine: Mapping[str, Any], engines: Sequence[str]) -> Iterator[str]:
+    """One line for each engine that is faster with some models."""
+    for engine in engines:
+        behind = {name: ratio for name, ratio in ratios(machine, engine).items() if ratio < 1}
+        if behind:
+            models = ", ".join(
+                f"`{name}` ({behind[name]:.2f})" for name in sorted(behind, key=lambda name: behind[name])
+            )
+            yield f"* {ENGINES[engine].label} is faster with {models}.\n"
 
 
 def _layers(machine: Mapping[str, Any]) -> Iterator[list[str]]:
@@ -126,11 +152,23 @@ def _section(machine: Mapping[str, Any]) -> Iterator[str]:
     versions = ", ".join(f"{ENGINES[n].label} {v}" for n, v in machine["versions"].items() if n in ENGINES)
     yield f"## {machine['cpu']}, {machine['isa']}\n\n"
     yield f"{machine['threads']} threads, {machine['date']}; {versions}.\n\n"
-    yield f"![The engines' times, divided by ours](performance-{slug(machine)}.svg)\n\n"
+    if machine.get("limited"):
+        yield (
+            "A limited run: this CPU has more instructions, which `ONEDNN_MAX_CPU_ISA` forbids to oneDNN and to our "
+            "kernels. The other engines cannot be limited so, and were not measured: our own times, and how near the "
+            "layers come to what these instructions can do.\n\n"
+        )
+    if engines:
+        yield f"![The engines' times, divided by ours](performance-{slug(machine)}.svg)\n\n"
     head = ["model", "tvm-byoc-dnnl", *labels]
-    yield "Milliseconds of one call; in brackets the time divided by ours.\n\n"
+    yield "Milliseconds of one call" + ("; in brackets the time divided by ours.\n\n" if engines else ".\n\n")
     yield from _table(head, _times(machine, engines, "ms"))
-    yield "Seconds from the ONNX file to the first result; TVM and the other engines are imported before.\n\n"
+    if means := list(_means(machine, engines)) if engines else []:
+        yield "Geometric means of these ratios; in brackets what this package aims at.\n\n"
+        yield from _table(["models", *labels], iter(means))
+    if slower := list(_slower(machine, engines)):
+        yield "".join(slower) + "\n"
+    yield "Seconds from the ONNX file to the first result; the engines, ours too, and TVM are imported before.\n\n"
     yield from _table(head, _times(machine, engines, "first_result_s"))
     failures = [
         f"{ENGINES[e['engine']].label}, `{name}`: {e['failure']}"

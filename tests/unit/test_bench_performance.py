@@ -52,11 +52,30 @@ def test_only_the_part_between_the_marks_is_written(tmp_path: Path) -> None:
 def test_a_mean_is_given_only_where_every_model_of_its_group_was_measured(tmp_path: Path) -> None:
     page, file = tmp_path / "performance.md", tmp_path / "performance.json"
     page.write_text(BEGIN + END)
-    names = GROUPS["VGG-19, UNet, ResNet-18, ResNet-50"]
+    names = GROUPS["VGG-19, UNet, ResNet-18, ResNet-50"].models
     keep(file, where("A"), [measured(name, 1, 2) for name in names])
     write(page, load(file))
-    assert "| VGG-19, UNet, ResNet-18, ResNet-50, geometric mean |  | **2.00** |" in page.read_text()
+    assert "| VGG-19, UNet, ResNet-18, ResNet-50 | **2.00** (≥ 1.45) |" in page.read_text()
     assert "nine light CNNs" not in page.read_text()
+
+
+def test_engines_that_are_faster_are_named(tmp_path: Path) -> None:
+    page, file = tmp_path / "performance.md", tmp_path / "performance.json"
+    page.write_text(BEGIN + END)
+    keep(file, where("A"), [measured("vgg19", 10, 9.5), measured("unet", 10, 8), measured("resnet50", 10, 20)])
+    write(page, load(file))
+    assert "* ONNX Runtime is faster with `unet` (0.80), `vgg19` (0.95).\n" in page.read_text()
+
+
+def test_a_limited_run_is_called_so(tmp_path: Path) -> None:
+    page, file = tmp_path / "performance.md", tmp_path / "performance.json"
+    page.write_text(BEGIN + END)
+    ours = {**measured("vgg19", 20, None), "engines": measured("vgg19", 20, None)["engines"][:1]}
+    keep(file, {**where("A"), "limited": True}, [ours])
+    write(page, load(file))
+    text = page.read_text()
+    assert "A limited run" in text and "| `vgg19` | 20 |" in text
+    assert "divided by ours" not in text and ".svg" not in text
 
 
 def test_stages_are_counted_for_whoever_collects_them() -> None:

@@ -7,13 +7,18 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import tvm
 from onnx import TensorProto, helper
+from tvm import relax, tirx
 
 from tests.harness import assert_right
 from tests.unit.importing import check, node, onnx_model, prepared, rand, run
 from tvm_byoc_dnnl import Runner, compile
 from tvm_byoc_dnnl.errors import UnsupportedError
 from tvm_byoc_dnnl.frontend import to_relax
+from tvm_byoc_dnnl.frontend.onnx_binding import bind_params
+from tvm_byoc_dnnl.frontend.onnx_graph import Graph
+from tvm_byoc_dnnl.frontend.onnx_rewrites.fold import fold
 from tvm_byoc_dnnl.testing.models import random_inputs
 
 IMAGE = {"x": (1, 3, 10, 11)}
@@ -212,3 +217,44 @@ def test_old_opset_is_modernised() -> None:
     model = onnx_model([add], {"x": (2, 3, 4)}, {"b": rand(3)}, opset=6)
     want = random_inputs(model)["x"] + rand(3).reshape(1, 3, 1)
     assert_right(run(prepared(to_relax(model)), random_inputs(model)["x"])[0], want, 1e-6, elementwise=True)
+
+
+def test_a_node_that_the_reference_cannot_run_keeps_no_other_from_being_folded() -> None:
+    """Constants are computed together; here the second node's shapes do not fit."""
+    nodes = [
+        node("Add", ["a", "a"], ["sum"]),
+        node("Gather", ["a", "beyond"], ["bad"], axis=0),
+        node("Mul", ["sum", "a"], ["product"]),
+        node("Transpose", ["product"], ["turned"]),
+        node("Unsqueeze", ["turned", "axis"], ["wide"]),
+    ]
+    model = onnx_model(nodes, {"x": (3, 2)}, {"a": rand(2, 3), "beyond": ints(7), "axis": ints(0)})
+    graph = Graph(model)
+    fold(graph)
+    a = graph.constant("a")
+    assert a is not None and [n.op_type for n in graph.nodes] == ["Gather"]
+    np.testing.assert_array_equal(graph.constant("wide"), (2 * a * a).T[None])
+
+
+@pytest.mark.parametrize("has_branch", [False, True], ids=["block", "branch"])
+def test_weights_are_bound_as_tvm_binds_them(has_branch: bool) -> None:
+    """They are parameters during the import: of calls, in tuples, beside a checked shape, and as a result."""
+    n = tirx.Var("n", "int64")
+    x, w, large = (relax.Var(name, relax.TensorType((4, 5), "float32")) for name in ("x", "w", "large"))
+    checked, flag = relax.TensorType((n, 5), "float32"), relax.Var("flag", relax.TensorType((), "bool"))
+    bb = relax.BlockBuilder()
+    with bb.function("main", [x, flag, w, large]):
+        if has_branch:
+            x = bb.emit(relax.If(flag, relax.op.add(x, w), relax.op.multiply(x, w)))
+        with bb.dataflow():
+            joined = bb.emit(relax.op.concat([x, w, bb.match_cast(large, checked)], axis=1))
+            parts = bb.emit(relax.op.split(joined, 3, axis=1))
+            total = bb.emit(relax.op.add(relax.TupleGetItem(parts, 0), w))
+            out = bb.emit_output(relax.Tuple([total, large]))
+        bb.emit_func_output(out)
+    module = bb.get()
+    values = {p: tvm.runtime.tensor(rand(4, 5, seed=i)) for i, p in enumerate(module["main"].params[2:])}
+    bound = bind_params(module, values)
+    relax.analysis.well_formed(bound)
+    tvm.ir.assert_structural_equal(bound, relax.transform.BindParams("main", values)(module))
+    assert len(bound["main"].params) == 2 and len(module["main"].params) == 4

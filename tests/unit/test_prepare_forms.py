@@ -50,6 +50,13 @@ def test_clip_by_attributes() -> None:
     assert check(onnx_model([node("Clip", ["x"], ["y"], min=0.0, max=6.0)], X, opset=7)) == {"clip": 1}
 
 
+def test_clip_with_constant_bounds_is_imported_as_operators() -> None:
+    """TVM's importer writes TIR functions, which take long to generate, and to recognise."""
+    given = onnx_model([node("Clip", ["x", "lo", "hi"], ["y"])], X, {"lo": number(0), "hi": number(6)})
+    for model in (given, onnx_model([node("Clip", ["x"], ["y"], min=0.0, max=6.0)], X, opset=7)):
+        assert ops(to_relax(model)) == {"maximum": 1, "minimum": 1}
+
+
 @pytest.mark.parametrize(
     ("inputs", "value", "want"),
     [

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import numpy as np
 import onnx
 import tvm
-from tvm import relax
 
 from ..errors import InputError, UnsupportedError
 from ..signature import DIMS_ATTR, NODES_ATTR, OUTPUTS_ATTR
+from .onnx_binding import bind_params
 from .onnx_checks import check_model
 from .onnx_dims import name_dims, refuse_sequences, relax_shapes
 from .onnx_file import read_model
@@ -116,7 +116,7 @@ def _import(graph: Graph) -> tvm.IRModule:
             raise UnsupportedError(f"TVM's ONNX importer refuses this model: {_first_line(err)}") from err
     params = module["main"].params[len(graph.inputs) :]
     bound = {p: _tensor(np.asarray(graph.constant(w))) for p, w in zip(params, weights, strict=True)}
-    module = relax.transform.BindParams("main", bound)(module)
+    module = bind_params(module, bound)
     attrs: dict[str, Any] = {NODES_ATTR: importer.nodes_by_variable(module["main"])}
     if inputs.names:
         attrs[DIMS_ATTR] = inputs.names

@@ -10,6 +10,8 @@ from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from .._compat import indices_from_start, var_name
+from ..windowed_types import TypingBuilder
+from .onnx_bounds import clip
 from .onnx_dims import OpenInputs
 from .onnx_open_shapes import OpenShapes
 
@@ -30,6 +32,7 @@ class NamingImporter(ONNXGraphImporter):
 
     def __init__(self, inputs: OpenInputs) -> None:
         super().__init__(dict(inputs.shapes), "float32")
+        self.bb = TypingBuilder()
         self._open_inputs = inputs
         self._open_shapes = OpenShapes(self.bb)
         self._last_variable: dict[str, str] = {}  # of a node -> the node
@@ -61,6 +64,8 @@ class NamingImporter(ONNXGraphImporter):
         return result
 
     def _by_tvm(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
+        if op_name == "Clip" and (bounded := clip(self.bb, inputs, attrs, opset)) is not None:
+            return bounded
         inputs = indices_from_start(self.bb, op_name, inputs, attrs)
         return super()._convert_operator(op_name, inputs, attrs, opset)
 

@@ -29,6 +29,7 @@ from .._compat import (
     var_name,
 )
 from ..handles import ByIdentity, items
+from ..windowed_types import TypingBuilder
 from .misses import Miss, with_misses
 
 __all__ = ["Rule", "Rules", "Scope", "rewrite_pass"]
@@ -120,7 +121,7 @@ class Scope:
         self.module = module
         self.changed = False
         self._rules = rules
-        self._builder = relax.BlockBuilder(module)
+        self._builder = TypingBuilder(module)
         self._uses: ByIdentity[int] = ByIdentity()  # variable -> number of times that it is read
         self._value: ByIdentity[Any] = ByIdentity()  # variable -> value bound to it, for variables already swept
         self._alias: ByIdentity[Any] = ByIdentity()  # variable -> the expression that replaces it now

@@ -7,6 +7,7 @@ implementation. Large results are left to be computed at run time, except for we
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
@@ -28,6 +29,7 @@ _NEVER = frozenset(
 # Inputs that an operator needs as constants, whatever their size.
 _WEIGHTS = {(op, i) for op in ("Conv", "ConvTranspose", "Gemm") for i in (1, 2)}
 _WEIGHTS |= {("BatchNormalization", i) for i in (1, 2, 3, 4)} | {("MatMul", 1)}
+_VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 _MAX_ROUNDS = 8  # of inference and folding: each fold may make more shapes known
 
 
@@ -119,7 +121,7 @@ def _fills(graph: Graph) -> bool:
 
 
 def _arithmetic(graph: Graph) -> bool:
-    """Everything else whose inputs are constants, in one run of the reference implementation."""
+    """Everything else whose inputs are constants."""
     chosen: list[onnx.NodeProto] = []
     available: set[str] = set()
     for node in graph.nodes:
@@ -149,23 +151,49 @@ def _elements(graph: Graph, name: str) -> Any:
 
 def _evaluate(graph: Graph, nodes: list[onnx.NodeProto]) -> dict[str, np.ndarray]:
     """Values that ``nodes`` compute; nodes that the reference cannot run are skipped."""
+    known: dict[str, np.ndarray] = {}
+    waiting: list[onnx.NodeProto] = []
+    for node in nodes:
+        value = _viewed(graph, node, known)
+        if value is None:
+            waiting.append(node)
+        else:
+            known[node.output[0]] = value
+    known.update(_by_reference(graph, waiting, known))
+    return known
+
+
+def _viewed(graph: Graph, node: onnx.NodeProto, known: dict[str, np.ndarray]) -> np.ndarray | None:
+    """The result of a node that changes nothing but the shape, which is known; else ``None``."""
+    if node.op_type not in _VIEWS:
+        return None
+    name, shape = node.input[0], graph.static_shape(node.output[0])
+    value = known[name] if name in known else graph.constant(name)
+    return None if value is None or shape is None or value.size != math.prod(shape) else value.reshape(shape)
+
+
+def _by_reference(graph: Graph, nodes: list[onnx.NodeProto], known: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Values that ONNX's reference implementation computes: of all nodes at once, or of each if one of them fails."""
+    made = {o for node in nodes for o in node.output}
+    read = dict.fromkeys(i for node in nodes for i in node.input if i and i not in made)
+    feeds = {name: known[name] if name in known else graph.constant(name) for name in read}
+    if nodes and all(value is not None for value in feeds.values()):
+        with contextlib.suppress(Exception):  # no implementation, or a broken model: TVM's importer says more about it
+            return _run_reference(graph, nodes, feeds)
+    results: dict[str, np.ndarray] = {}
+    for node in nodes if len(nodes) > 1 else ():
+        results |= _by_reference(graph, [node], {**known, **results})
+    return results
+
+
+def _run_reference(
+    graph: Graph, nodes: list[onnx.NodeProto], feeds: dict[str, np.ndarray | None]
+) -> dict[str, np.ndarray]:
     from onnx.reference import ReferenceEvaluator
 
-    known: dict[str, np.ndarray] = {}
-    for node in nodes:
-        feeds = {i: known[i] if i in known else graph.constant(i) for i in node.input if i}
-        if any(value is None for value in feeds.values()):
-            continue
-        single = helper.make_graph(
-            [node],
-            "fold",
-            [helper.make_empty_tensor_value_info(i) for i in feeds],
-            [helper.make_empty_tensor_value_info(o) for o in node.output if o],
-        )
-        model = helper.make_model(single, opset_imports=[helper.make_opsetid("", graph.opset)])
-        try:
-            results = ReferenceEvaluator(model).run(None, feeds)
-        except Exception:  # no implementation, or a broken model: TVM's importer reports it with more context
-            continue
-        known.update(zip((o for o in node.output if o), map(np.asarray, results), strict=True))
-    return known
+    outputs = [o for node in nodes for o in node.output if o]
+    inputs, results = ([helper.make_empty_tensor_value_info(n) for n in names] for names in (feeds, outputs))
+    model = helper.make_model(
+        helper.make_graph(nodes, "fold", inputs, results), opset_imports=[helper.make_opsetid("", graph.opset)]
+    )
+    return dict(zip(outputs, map(np.asarray, ReferenceEvaluator(model).run(None, feeds)), strict=True))
