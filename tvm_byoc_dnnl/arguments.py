@@ -37,7 +37,7 @@ def as_tensor(value: Any, name: str, expected: str, with_gaps: bool = False) -> 
     if with_gaps and isinstance(value, np.ndarray) and value.dtype.isnative and value.dtype.kind in "fiub":
         value = tvm_ffi.from_dlpack(np.asarray(_Writable(value)))
     if isinstance(value, (np.ndarray, np.generic)) or not hasattr(value, "__dlpack__"):
-        return tvm.runtime.tensor(_array(value, name, expected))
+        return _copied(_array(value, name, expected))
     device = int(value.__dlpack_device__()[0])
     if device != _CPU:
         raise InputError(f"{name} is on a device of DLPack's type {device}, expected {expected} on the CPU")
@@ -52,6 +52,17 @@ def as_tensor(value: Any, name: str, expected: str, with_gaps: bool = False) -> 
 def as_view(tensor: tvm.runtime.Tensor) -> np.ndarray:
     """A tensor as a read-only array of the same memory."""
     return np.asarray(_Memory(tensor)).view(str(tensor.dtype))
+
+
+def _copied(array: np.ndarray) -> tvm.runtime.Tensor:
+    """A copy of a dense array. NumPy makes it in half the time that TVM needs."""
+    if array.dtype.kind not in "fiu":
+        return tvm.runtime.tensor(array)
+    room = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
+    start = -room.__array_interface__["data"][0] % _ALIGNMENT
+    copy = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    np.copyto(copy, array)
+    return tvm_ffi.from_dlpack(copy)
 
 
 def _array(value: Any, name: str, expected: str) -> np.ndarray:
