@@ -19,6 +19,7 @@ __all__ = ["ByIdentity", "collecting_new_only", "items"]
 _V = TypeVar("_V")
 
 _item = tvm_ffi.get_global_func("ffi.ArrayGetItem")
+_collecting = False  # inside of `collecting_new_only`
 
 
 @contextmanager
@@ -28,13 +29,16 @@ def collecting_new_only() -> Iterator[None]:
     It would look at all of TVM and of the program again and again, a tenth of the time in which a large model is
     partitioned. Does nothing in a program that has frozen objects itself.
     """
-    if gc.get_freeze_count():
+    global _collecting
+    if _collecting or gc.get_freeze_count():  # which counts one by one
         yield
         return
     gc.freeze()
+    _collecting = True
     try:
         yield
     finally:
+        _collecting = False
         gc.unfreeze()
 
 
