@@ -227,7 +227,7 @@ bench: $(NATIVE) $(PEERS)  ## this package beside ONNX Runtime, OpenVINO and sto
 	@$(PY) -m bench $(ARGS)
 
 .PHONY: docs-performance
-docs-performance: $(NATIVE) $(PEERS) $(ZOO)  ## measure beside the peers and write docs/performance.md, twelve minutes: ARGS='resnet50 --rounds 4'
+docs-performance: $(NATIVE) $(PEERS) $(ZOO)  ## measure beside the peers and write docs/performance.md, twenty minutes: ARGS='resnet50 --rounds 4'
 	@$(PY) -m bench.performance $(ARGS)
 
 .PHONY: bench-torch
