@@ -31,6 +31,10 @@ BYOC_INLINE void BYOC_NAME(widen_all)(const uint8_t* from, const uint8_t* end, i
 
 #include "byoc_integer_finish_body.h"
 
+/* Two sums stay in their registers: without this GCC computes all products of a step before it adds
+   them, and has too few registers for that. */
+#define BYOC_KEEP(a, b) __asm__ volatile("" : "+v"(a), "+v"(b))
+
 /* `rows` rows of `a` times a panel, `pairs` deep. */
 BYOC_INLINE void BYOC_NAME(integer_rows)(const int rows, const int16_t* a, int64_t a_row,
                                          const int16_t* b, int64_t pairs, int32_t* c) {
@@ -49,6 +53,7 @@ BYOC_INLINE void BYOC_NAME(integer_rows)(const int rows, const int16_t* a, int64
       const BYOC_INTS x = BYOC_OP(set1_epi32)(pair);
       sums[i][0] = BYOC_OP(add_epi32)(sums[i][0], BYOC_OP(madd_epi16)(x, w0));
       sums[i][1] = BYOC_OP(add_epi32)(sums[i][1], BYOC_OP(madd_epi16)(x, w1));
+      BYOC_KEEP(sums[i][0], sums[i][1]);
     }
   }
   BYOC_UNROLL
