@@ -234,9 +234,10 @@ docs-performance: $(NATIVE) $(PEERS) $(ZOO)  ## measure beside the peers and wri
 bench-torch: $(NATIVE) $(PEERS) $(ZOO)  ## torch.compile beside inductor and PyTorch, into docs/performance.md: ARGS='resnet18'
 	@$(PY) -m bench.torch_compile $(ARGS)
 
-.PHONY: bench-placement
-bench-placement: $(NATIVE) $(PEERS) $(ZOO)  ## placement by measurement: dnnl, OpenVINO, C and TVM, two minutes a network: ARGS=squeezenet
-	@$(PY) -m bench.placement $(ARGS)
+.PHONY: bench-placement bench-bounds
+bench-placement bench-bounds: $(NATIVE) $(PEERS) $(ZOO)  ## placement by measurement of dnnl, OpenVINO and TVM, and the most that it can gain: ARGS=squeezenet
+	@$(PY) -m pip install -q --no-deps --no-build-isolation --upgrade --target $(BUILD)/openvino_backend examples/openvino_backend
+	@PYTHONPATH=$(BUILD)/openvino_backend $(PY) -m $(subst -,.,$@) $(ARGS)
 
 bench-load: $(NATIVE) $(PEERS)  ## load time and memory beside ONNX Runtime and OpenVINO: BERT-base, and 1 GB
 	@$(PY) -m bench.load $(ARGS)

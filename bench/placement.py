@@ -6,10 +6,8 @@ models in turns. The search stops after ``--budget``; a further run goes on with
 
 from __future__ import annotations
 
-import importlib
 import json
 import statistics
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -17,34 +15,28 @@ from pathlib import Path
 from typing import Any
 
 import click
-import onnx
+import tvm
 
 import tvm_byoc_dnnl as byoc
 from bench.zoo import ZOO, zoo_model
 from tvm_byoc_dnnl.testing.bench import find_model
-from tvm_byoc_dnnl.tuning.costs import callable_of
-from tvm_byoc_dnnl.tuning.measure import race
+from tvm_byoc_dnnl.tuning.apart import race_apart
 from tvm_byoc_dnnl.tuning.plans import Planner, prepared
 
-_EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "openvino_backend" / "src"
 _FAR = 3.0  # what takes so many times longer than the default placement is timed once, and not in turns
 NETWORKS = ("squeezenet", "densenet121", "resnet50", "inception_v1", "resnet18", "mobilenet_v2", "bert_base")
 
 
-def _with_openvino() -> None:
-    """Register the example, whether it is installed or not."""
-    if "openvino" not in byoc.compilers():
-        sys.path.insert(0, str(_EXAMPLE))
-        importlib.import_module("tvm_byoc_openvino").register()
-
-
-def _model(name: str) -> onnx.ModelProto:
-    return zoo_model(name).model if name in ZOO else find_model(name).read()
+def network(name: str) -> tvm.IRModule:
+    """A network of the zoo, or one of the light ones, with fixed sizes."""
+    if name not in ZOO:
+        return byoc.to_relax(find_model(name).read())
+    return byoc.to_relax(zoo_model(name).model, shapes=zoo_model(name).shapes or None)
 
 
 def measured(name: str, compilers: Sequence[str], budget_s: float, rounds: int, database: Path) -> dict[str, Any]:
     """The times of one network in seconds."""
-    mod = byoc.to_relax(_model(name))
+    mod = network(name)
     started = time.perf_counter()
     placement = byoc.tune(mod, compilers, budget_s=budget_s, database=database, progress=click.echo)
     tuned_s = time.perf_counter() - started
@@ -53,10 +45,11 @@ def measured(name: str, compilers: Sequence[str], budget_s: float, rounds: int, 
     default = planner.default()
     placements = {"default": default, "tuned": dict(placement), **{c: planner.in_order([c]) for c in names}}
     models = {frozenset(p.items()): None if p is default else p for p in placements.values()}
-    calls = {key: callable_of(planner.partitioned(each), "llvm") for key, each in models.items()}
-    once = {key: race([call], 1)[0].seconds for key, call in calls.items()}
-    near = [key for key in calls if once[key] <= _FAR * once[frozenset(default.items())]]
-    times = once | dict(zip(near, (t.seconds for t in race([calls[key] for key in near], rounds)), strict=True))
+    partitioned = {key: planner.partitioned(each) for key, each in models.items()}
+    once = dict(zip(partitioned, (t.seconds for t in race_apart([*partitioned.values()], "llvm", 1)), strict=True))
+    near = [key for key in partitioned if once[key] <= _FAR * once[frozenset(default.items())]]
+    finals = race_apart([partitioned[key] for key in near], "llvm", rounds)
+    times = once | dict(zip(near, (t.seconds for t in finals), strict=True))
     seconds = {way: times[frozenset(p.items())] for way, p in placements.items()}
     same = placement == default
     owners = Counter(placement.values())
@@ -65,7 +58,7 @@ def measured(name: str, compilers: Sequence[str], budget_s: float, rounds: int, 
 
 @click.command(context_settings={"show_default": True})
 @click.argument("networks", nargs=-1)
-@click.option("--compilers", default="dnnl,openvino,ccompiler", help="In order of priority; TVM is asked in any case.")
+@click.option("--compilers", default="dnnl,openvino", help="In order of priority; TVM is asked in any case.")
 @click.option("--budget", default=120.0, help="Seconds of the search for each network.")
 @click.option("--rounds", default=15, help="Turns of the last comparison.")
 @click.option("--database", type=click.Path(path_type=Path), default=Path("build/placement.jsonl"))
@@ -74,7 +67,6 @@ def main(
     networks: tuple[str, ...], compilers: str, budget: float, rounds: int, database: Path, json_file: Path | None
 ) -> None:
     """Tune NETWORKS, and compare with the default placement and with each compiler alone."""
-    _with_openvino()
     gains = []
     for name in networks or NETWORKS:
         row = measured(name, compilers.split(","), budget, rounds, database)

@@ -22,6 +22,7 @@ from .legalize import LEGALIZATIONS
 from .metadata import attach_kernels, attach_metadata
 from .name import PIPELINE
 from .regions import build_regions
+from .schedules import apply_schedules
 from .weights import OwnWeights, OwnWeightsUnlessSource
 
 __all__ = ["PIPELINE", "byoc_pipeline"]
@@ -110,6 +111,7 @@ def byoc_pipeline(*, strict: bool = False, output: str = "module") -> tvm.transf
         return tvm.transform.Sequential(
             [
                 _to_kernels(target),
+                apply_schedules,
                 OwnWeightsUnlessSource if source_namespaces(mod) else OwnWeights,
                 _anchor_host_code,
                 *cpu.dataflow_lower_passes(target),

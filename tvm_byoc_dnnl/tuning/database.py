@@ -15,6 +15,7 @@ from tvm.target import codegen
 
 from ..errors import InputError
 from ..namespaces import HOST, namespace
+from ..pipeline.schedules import name_of_schedules
 from .measure import Timing
 from .workload import Workload
 
@@ -60,7 +61,7 @@ def thread_count() -> int:
 
 def _library(compiler: str) -> str:
     if compiler == HOST:
-        return f"apache-tvm {_version('apache-tvm')}"
+        return ", ".join(filter(None, [f"apache-tvm {_version('apache-tvm')}", name_of_schedules()]))
     about = namespace(compiler).doctor
     packages = [f"{name} {_version(name)}" for name in about.packages]
     switches = [f"{k}={v}" for k, v in sorted(os.environ.items()) if k in about.variables and v not in ("", "0", "ALL")]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..neighbours import Neighbours
 
-__all__ = ["Timing", "measure", "race"]
+__all__ = ["Timing", "Turns", "measure", "race", "summary"]
 
 _BLOCK_S = 0.02  # of one block of calls: shorter ones are below the resolution of /proc/stat
 _BLOCKS = 5
@@ -54,11 +54,11 @@ def measure(call: Callable[[], object], budget_s: float) -> Timing:
     deadline = time.perf_counter() + budget_s
     first = _block(call, 1)
     if first[0] > budget_s > 0:
-        return _summary([first])
+        return summary([first])
     once = _block(call, 1)[0]
     count = max(1, int(_BLOCK_S / max(once, 1e-7)))
     blocks = [_quiet_block(call, count, deadline) for _ in range(_BLOCKS) if time.perf_counter() < deadline]
-    return _summary(blocks or [(once, False)])
+    return summary(blocks or [(once, False)])
 
 
 def race(calls: Sequence[Callable[[], object]], rounds: int) -> list[Timing]:
@@ -67,15 +67,22 @@ def race(calls: Sequence[Callable[[], object]], rounds: int) -> list[Timing]:
     Before each turn are calls that do not count, because libraries with thread pools of their own disturb each other
     for a while. A turn in which other processes kept the cores busy is repeated.
     """
-    counts = []
-    for call in calls:
+    turns = [Turns(call) for call in calls]
+    blocks = [[each.next() for each in turns] for _ in range(rounds)]
+    return [summary(each) for each in zip(*blocks, strict=True)]
+
+
+class Turns:
+    """Blocks of calls of one of several that take turns."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
         call()
-        counts.append(max(1, int(_BLOCK_S / max(_block(call, 1)[0], 1e-7))))
-    blocks: list[list[tuple[float, bool]]] = [[] for _ in calls]
-    for _ in range(rounds):
-        for i, call in enumerate(calls):
-            blocks[i].append(_quiet_block(call, counts[i], math.inf, _WARM_UP_S))
-    return [_summary(each) for each in blocks]
+        self._call = call
+        self._count = max(1, int(_BLOCK_S / max(_block(call, 1)[0], 1e-7)))
+
+    def next(self) -> tuple[float, bool]:
+        """Seconds of one call, and whether other processes left the cores alone."""
+        return _quiet_block(self._call, self._count, math.inf, _WARM_UP_S)
 
 
 def _block(call: Callable[[], object], count: int) -> tuple[float, bool]:
@@ -98,7 +105,7 @@ def _quiet_block(call: Callable[[], object], count: int, deadline: float, warm_u
     return attempts[-1] if attempts[-1][1] else min(attempts)
 
 
-def _summary(blocks: Sequence[tuple[float, bool]]) -> Timing:
+def summary(blocks: Sequence[tuple[float, bool]]) -> Timing:
     """The median of the blocks that nothing disturbed; of all where there are no such."""
     quiet = [seconds for seconds, was_quiet in blocks if was_quiet]
     times = quiet or [seconds for seconds, _ in blocks]

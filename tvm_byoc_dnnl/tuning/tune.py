@@ -18,9 +18,9 @@ from ..frontend import to_relax
 from ..namespaces import HOST, namespace
 from ..signature import inputs_of, shape_options
 from ..target_options import with_options
-from .costs import Costs, callable_of
+from .apart import race_apart
+from .costs import Costs
 from .database import Database
-from .measure import race
 from .plans import Planner, prepared
 from .search import search
 from .workload import text_of
@@ -111,8 +111,7 @@ def tune(
     finalists = found.others[:_FINALISTS]
     if finalists and not costs.has_models:
         tell(f"whole model: the default placement and {len(finalists)} others")
-        calls = [callable_of(planner.partitioned(each), target) for each in (None, *finalists)]
-        default, *others = race(calls, _ROUNDS)
+        default, *others = race_apart([planner.partitioned(p) for p in (None, *finalists)], target, _ROUNDS)
         tell(", ".join(f"{1e3 * timing.seconds:.3f} ms" for timing in (default, *others)))
         best = min(range(len(others)), key=lambda i: others[i].seconds)
         is_faster = others[best].seconds < default.seconds * (1 - _GAIN)
