@@ -27,7 +27,7 @@ from tests.unit.test_fallback_codegen import EXPECTED, Chain, X
 from tvm_byoc_dnnl.relax_utils import codegen_of, op_calls, ops_of
 from tvm_byoc_dnnl.tuning import measure as measurement
 from tvm_byoc_dnnl.tuning.chain import blocks_of, by_dynamic_programming
-from tvm_byoc_dnnl.tuning.costs import Costs
+from tvm_byoc_dnnl.tuning.costs import Costs, callable_of
 from tvm_byoc_dnnl.tuning.database import Database
 from tvm_byoc_dnnl.tuning.measure import Timing, measure, race
 from tvm_byoc_dnnl.tuning.plans import Planner
@@ -200,7 +200,8 @@ def open_model() -> onnx.ModelProto:
     return onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [x], [y]))
 
 
-def test_an_open_size_is_measured_with_the_size_that_the_model_is_optimised_for(tmp_path):
+def test_an_open_size_is_measured_with_the_size_that_the_model_is_optimised_for(tmp_path, in_one_process):
+    in_one_process()
     path, shapes = tmp_path / "times.jsonl", {"x": ["N:8", 4]}
     with pytest.raises(byoc.InputError, match=r"open dims \(N\).*N:8 in place of 8"):
         byoc.tune(open_model(), "ccompiler")
@@ -240,12 +241,23 @@ def test_explain_shows_times_and_names_a_compiler_that_costs_more_than_it_brings
 
 
 # ---------------------------------------------------------------- measured, with a file
-def test_what_is_measured_is_kept_and_used(tmp_path):
+@pytest.fixture
+def in_one_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Called: from now on whole models are timed here, which is less exact and sooner done."""
+
+    def here(models: Sequence[tvm.IRModule], target: str, rounds: int) -> list[Timing]:
+        return race([callable_of(mod, target) for mod in models], 1)
+
+    return lambda: monkeypatch.setattr("tvm_byoc_dnnl.tuning.tune.race_apart", here)
+
+
+def test_what_is_measured_is_kept_and_used(tmp_path, in_one_process):
     path = tmp_path / "times.jsonl"
     with vendors(("va", ["relax.exp"]), "vb"):
         lines = []
         first = byoc.tune(Chain, ["va", "vb"], budget_s=600, database=path, progress=lines.append)
         assert first.measured >= 4 and any("measuring vb: add, exp, multiply" in line for line in lines)
+        in_one_process()
         byoc.tune(Chain, ["va", "vb"], budget_s=600, database=path)
         ex = byoc.compile(Chain, ["va", "vb"], database=path)
         assert_right(byoc.Runner(ex)(X), EXPECTED)
