@@ -158,7 +158,8 @@ void Lowering::KeepInputLayouts(Candidate* choice) const {
     std::vector<MemoryDesc> present;
     if (!values_[arg.value].constant) present.push_back(Layout(arg.value));
     for (const PackedKey& form : PackedForms(arg.value)) {
-      if (form.packing == nullptr) present.push_back(form.md);
+      if (form.packing == nullptr && form.md.get_dims() == arg.md.get_dims())
+        present.push_back(form.md);
     }
     const MemoryDesc wanted = QueryArg(choice->pd, arg.arg);
     if (std::any_of(present.begin(), present.end(),

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import tvm
 from onnx import TensorProto
+from tvm import relax
 
 from examples.open_models import decoder, encoder, image_network
 from tests.harness import assert_right
@@ -205,6 +207,23 @@ def test_warm_up() -> None:
     runner.warm_up([{"input_ids": (2, 3)}, {"attention_mask": (1, 7)}])
     with pytest.raises(InputError, match="not fixed"):
         runner.warm_up({})
+
+
+def test_weights_that_have_the_size_of_a_call() -> None:
+    """Each size needs them packed in its own form."""
+    batch = tvm.tirx.Var("b", "int64")
+    bb = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((batch, 5, 16), "float32"))
+    weights = rand(1, 16, 16)
+    with bb.function("main", [x]):
+        with bb.dataflow():
+            wide = bb.emit(relax.op.broadcast_to(relax.const(weights), (batch, 16, 16)))
+            result = bb.emit_output(relax.op.matmul(x, wide))
+        bb.emit_func_output(result)
+    runner = Runner(compile(bb.get(), prepare=False))
+    for size in (1, 3, 2, 0):
+        feed = rand(size, 5, 16)
+        assert_right(runner(feed), feed @ weights, TOLERANCE)
 
 
 def test_a_profile_counts_plans() -> None:

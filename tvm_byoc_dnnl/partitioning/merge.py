@@ -87,8 +87,13 @@ def form_units(block: Any, compiler_of: Mapping[Any, str], parts: Mapping[Any, i
 
 
 def _is_glue(value: Any) -> bool:
-    """Bindings that compute nothing; they join the unit of their operand."""
-    return isinstance(value, (relax.TupleGetItem, relax.Tuple, relax.Var))
+    """Bindings that compute nothing; they join the unit of their operand.
+
+    A tuple of a tensor and, for instance, a cache object stays outside: a library takes tensors only.
+    """
+    if isinstance(value, relax.Tuple):
+        return all(isinstance(field.ty, (relax.TensorType, relax.TupleType)) for field in value.fields)
+    return isinstance(value, (relax.TupleGetItem, relax.Var))
 
 
 def _depend_on(unit: Unit, parents: Sequence[Unit]) -> None:
