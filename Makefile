@@ -23,7 +23,7 @@ PEERS  := $(VENV)/.peers
 ZOO    := $(VENV)/.zoo
 TORCH  := $(VENV)/.torch
 
-.PHONY: help build demo test test-py test-cpp test-kit test-packaging test-sweep test-onnx test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load bench-busy bench-convolutions bench-dynamic bench-products bench-int8 bench-weights docs docs-conformance clean
+.PHONY: help build demo test test-py test-cpp test-kit test-packaging test-sweep test-onnx test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load bench-busy bench-convolutions bench-dynamic bench-products bench-int8 bench-drift bench-weights docs docs-conformance clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -259,6 +259,9 @@ bench-products: $(NATIVE)  ## products with constant weights: oneDNN's two, our 
 
 bench-int8: $(NATIVE) $(PEERS) $(ZOO)  ## quantised networks beside ONNX Runtime and OpenVINO: ARGS='resnet18 --float'
 	@$(PY) -m bench.int8 $(ARGS)
+
+bench-drift: $(NATIVE) $(PEERS) $(ZOO)  ## how far quantised networks are from exact arithmetic: ARGS='resnet18 --inputs 2'
+	@$(PY) -m bench.drift $(ARGS)
 
 bench-weights: $(NATIVE) $(PEERS)  ## compressed weights: ARGS=bandwidth, or ARGS='decoder --weights int8'
 	@$(PY) -m bench.weights $(ARGS)

@@ -15,6 +15,7 @@ from ...lower.graph import PortableGraph
 from .lookups import tabulate
 from .quantize import is_quantize
 from .quantized_links import PRODUCTS, Links
+from .quantized_rounding import round_before_points
 from .quantized_sums import change_scale, join_product, read_sum
 
 __all__ = ["OPTIONS", "read_integers", "write_integers"]
@@ -67,6 +68,8 @@ def write_integers(graph: PortableGraph) -> None:
     links = Links(graph)
     for node in list(graph.nodes):
         join_product(links, node)
+    for node in list(graph.nodes):
+        round_before_points(links, node)
 
 
 def _has_integers(graph: PortableGraph) -> bool:

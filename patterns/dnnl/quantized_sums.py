@@ -115,17 +115,18 @@ def join_product(links: Links, node: Node) -> None:
         stored = None if product.result_scaling is None else links.numbers(product.result_scaling)
         if stored is None or not all(links.nodes.precedes(maker, product) for maker in makers):
             continue
-        low, high = RANGES[links.dtype(tensor)]
+        (unit, point), (low, high) = stored, RANGES[links.dtype(tensor)]
         post_ops = [
             *product.post_ops,
-            PostOp("eltwise", "linear", 1 / stored[0], float(stored[1])),
+            PostOp("eltwise", "linear", 1 / unit, 0.0),
             PostOp("eltwise", "round"),
-            PostOp("eltwise", "clip", float(low), float(high)),
+            PostOp("eltwise", "clip", float(low - point), float(high - point)),
         ]
         if is_scale:
-            post_ops.append(PostOp("eltwise", "linear", node.attrs["alpha"], node.attrs["beta"]))
+            alpha, beta = node.attrs["alpha"], node.attrs["beta"]
+            post_ops.append(PostOp("eltwise", "linear", alpha, beta + alpha * point))
         else:
-            post_ops += _added(links, node, place, len(product.inputs))
+            post_ops += _added(links, node, place, len(product.inputs), point)
         inputs = (*product.inputs, *others)
         joined = Node(product.kind, inputs, node.outputs, product.attrs, post_ops, scalings=product.scalings)
         if links.graph.symbols or probe_fused(links.graph.isolate(joined, links.constants)) is None:
@@ -137,15 +138,18 @@ def join_product(links: Links, node: Node) -> None:
             return
 
 
-def _added(links: Links, node: Node, place: int, position: int) -> list[PostOp]:
-    """The steps of a sum behind its operand at ``place``; the other one will be the product's input ``position``."""
+def _added(links: Links, node: Node, place: int, position: int, point: int) -> list[PostOp]:
+    """The steps of a sum behind its operand at ``place``, which is without its zero point ``point``.
+
+    The other operand will be the product's input ``position``.
+    """
     (own, _), (unit, _) = (links.numbers(node.scalings[i]) or (1.0, 0) for i in (place, 1 - place))
     steps = list(node.post_ops)
     final = steps.pop()
     shift = steps.pop(0).beta if steps and steps[0].alg == "linear" else 0.0
     bounds = [replace(s, alpha=s.alpha / unit, beta=s.beta / unit) if s.alg == "clip" else s for s in steps]
     return [
-        PostOp("eltwise", "linear", own / unit, shift / unit),  # in units of the other operand
+        PostOp("eltwise", "linear", own / unit, (shift + own * point) / unit),  # in units of the other operand
         PostOp("binary", "add", input=position),
         *bounds,
         replace(final, alpha=final.alpha * unit),

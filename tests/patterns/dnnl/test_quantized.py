@@ -116,7 +116,7 @@ def test_a_convolution_is_one_primitive(name):
     shape, weights, options = CONVOLUTIONS[name]
     case = link(shape, weights, **options)
     act = {"relu": ["relu"], "clip": ["clip"], None: []}[options.get("act", "relu")]
-    case.offloads().becomes(("convolution", act))
+    case.offloads().becomes(("convolution", [*act, "round"]))
     within_a_step(case)
 
 
@@ -144,7 +144,7 @@ def test_a_product_is_one_primitive(rank, transposed):
         number(130, "uint8"),
         number(RESULT),
     )
-    within_a_step(Case(function, operands, reference).offloads().becomes("matmul"))
+    within_a_step(Case(function, operands, reference).offloads().becomes(("matmul", ["round"])))
 
 
 def test_movements_and_pooling_stay_in_integers():
@@ -349,14 +349,34 @@ def behind_a_product(after):
 @pytest.mark.parametrize(
     ("after", "nodes"),
     [
-        ("relu", [("convolution", ["linear", "round", "clip", "linear", "add", "relu", "linear"])]),
-        ("clip", [("convolution", ["linear", "round", "clip", "linear", "add", "clip", "linear"])]),
-        ("scale", [("convolution", ["linear", "round", "clip", "linear"])]),
-        ("readers", ["convolution", ("binary", ["linear", "relu", "linear"])]),
+        ("relu", [("convolution", ["round", "clip", "linear", "add", "relu", "linear", "round", "linear"])]),
+        ("clip", [("convolution", ["round", "clip", "linear", "add", "clip", "linear", "round", "linear"])]),
+        ("scale", [("convolution", ["round", "clip", "linear", "round", "linear"])]),
+        ("readers", [("convolution", ["round"]), ("binary", ["linear", "relu", "linear", "round", "linear"])]),
     ],
 )
 def test_a_step_on_the_integers_of_a_product(after, nodes):
     within_a_step(behind_a_product(after).offloads().becomes(*nodes))
+
+
+@pytest.mark.parametrize("act", [None, "relu"])
+def test_halves_are_rounded_before_an_odd_zero_point_is_added(act):
+    """Half of an odd sum becomes the even integer beside it, not the one that is even together with the zero point."""
+
+    def function(x, w, unit, s, z, ys, yz):
+        y = op.matmul(op.dequantize(x, s, z), op.dequantize(w, unit, z))
+        return op.quantize(nn.relu(y) if act else y, ys, yz, out_dtype="uint8")
+
+    def reference(x, w, unit, s, z, ys, yz):
+        y = x @ w * s
+        return stored(np.maximum(y, 0) if act else y, ys, yz, "uint8")
+
+    operands = (
+        whole(9, 16, most=3, make=data),
+        whole(16, 12, most=3),
+        *(number(v, d) for v, d in ((1.0, "float32"), (0.5, "float32"), (0, "int8"), (1.0, "float32"), (101, "uint8"))),
+    )
+    within_a_step(Case(function, operands, reference).offloads(), share=0)
 
 
 # ---------------------------------------------------------------- links that are not complete
