@@ -110,7 +110,7 @@ class _Worker:
 
 
 def _serve(library: str, shapes: Mapping[str, Sequence[int]]) -> None:
-    from .._public import load
+    from ..runner import load
 
     runner = load(library)
     tensors = runner.random_tensors(shapes=shapes)
