@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -200,6 +201,9 @@ def _info(name: str, ty: Any, symbols: _Symbols) -> TensorInfo:
     return TensorInfo(name, dtype_of(ty), shape)
 
 
+_INT64 = re.compile(r"T\.int64\((-?\d+)\)")  # as TVM's script writes numbers
+
+
 class _Symbols:
     """Names of a function's open dims; two symbols of one name get different ones."""
 
@@ -209,7 +213,7 @@ class _Symbols:
 
     def text(self, dim: Any) -> str:
         if not isinstance(dim, tirx.Var):
-            return str(dim)
+            return _INT64.sub(r"\1", str(dim))
         if dim not in self._names:
             same = sum(other.name == dim.name for other in self._names)
             self._names[dim] = f"{dim.name}_{same}" if same else self._given.get(str(dim.name), str(dim.name))

@@ -177,6 +177,42 @@ def test_two_names_of_one_size() -> None:
         runner(a, rand(2, 4))
 
 
+@pytest.mark.parametrize("join", [("Add", "x", "up"), ("Add", "up", "x"), ("Concat", "x", "up"), ("Concat", "up", "x")])
+def test_a_picture_that_is_halved_and_doubled_meets_itself(join: tuple[str, str, str]) -> None:
+    """A U-Net's shortcut needs ``h = h // 2 * 2``; TVM would put the one in the place of the other without end."""
+    op, *operands = join
+    model = onnx_model(
+        [
+            node("MaxPool", ["x"], ["half"], kernel_shape=[2, 2], strides=[2, 2]),
+            node("Resize", ["half", "", "scales"], ["up"], mode="nearest"),
+            node(op, operands, ["y"], **({"axis": 1} if op == "Concat" else {})),
+        ],
+        {"x": (1, 3, "h", "w")},
+        {"scales": np.array([1, 1, 2, 2], "float32")},
+    )
+    runner = Runner(compile(model))
+    assert runner.outputs[0].shape == (1, 6 if op == "Concat" else 3, "h // 2 * 2", "w // 2 * 2")
+    for size in ((4, 6), (2, 2)):
+        x = rand(1, 3, *size)
+        np.testing.assert_array_equal(runner(x), ort_run(model, {"x": x})[0])
+    with pytest.raises(InputError, match="do not fit the model, which needs 4 where it has 5"):
+        runner(rand(1, 3, 5, 4))
+
+
+def test_an_inner_size_is_given_by_the_other_operand() -> None:
+    nodes = [
+        node("Slice", ["x", "zero", "far", "one", "two"], ["half"]),
+        node("Transpose", ["half"], ["turned"], perm=[0, 1]),
+        node("Concat", ["turned", "turned"], ["twice"], axis=1),
+        node("MatMul", ["twice", "y"], ["z"]),
+    ]
+    numbers = {"zero": np.array([0]), "far": np.array([2**63 - 1]), "one": np.array([1]), "two": np.array([2])}
+    model = onnx_model(nodes, {"x": ("n", "m"), "y": ("m", 5)}, numbers)
+    runner = Runner(compile(model))
+    feeds = {"x": rand(3, 4), "y": rand(4, 5, seed=2)}
+    assert_right(runner(**feeds), ort_run(model, feeds)[0], 1e-5, least=1.0, elementwise=True)
+
+
 def test_a_size_to_optimise_for_counts_in_reports_and_policies() -> None:
     model = onnx_model([node("MatMul", ["x", "w"], ["y"])], {"x": ("n", 8)}, {"w": rand(8, 4)})
     report = explain(model, shapes={"x": ["N:16", 8]})

@@ -120,7 +120,8 @@ class OpenShapes:
         if a is None or b is None or len(a) < 2 or len(b) < 2:
             return given
         if not self.sizes.equal(a[-1], b[-2]):
-            given = self._with_dims(given, [[*a[:-1], b[-2]], b])
+            inner = _common([b[-2], a[-1]])
+            given = self._with_dims(given, [[*a[:-1], inner], [*b[:-2], inner, b[-1]]])
         return self._made_equal(given, lambda axis: axis < -2)
 
     def _made_equal(self, given: list[Any], applies: Callable[[int], bool]) -> list[Any]:
@@ -133,8 +134,7 @@ class OpenShapes:
             here = [d for d in new if d is not None and len(d) >= -axis]
             if applies(axis):
                 sizes = [d[axis] for d in here if d[axis] != 1 or isinstance(d[axis], tirx.Expr)]
-                numbers = [s for s in sizes if isinstance(s, int)]
-                chosen = (numbers or sizes or [1])[0]
+                chosen = _common(sizes) if sizes else 1
                 for d in here:
                     open_size = not isinstance(d[axis], int)
                     if open_size and not self.sizes.equal(d[axis], chosen):
@@ -177,7 +177,10 @@ class OpenShapes:
         rank = max(len(data), target.size)
         own = [1] * (rank - len(data)) + data
         wanted = [1] * (rank - target.size) + list(target)
-        sizes = [a if isinstance(b, int) and b == 1 else b for a, b in zip(own, wanted, strict=True)]
+        sizes = [
+            a if isinstance(b, int) and b == 1 else b if isinstance(a, int) else _common([b, a])
+            for a, b in zip(own, wanted, strict=True)
+        ]
         value = self.cast(
             inputs[0],
             [d if isinstance(d, int) else s for d, s in zip(data, sizes[rank - len(data) :], strict=True)],
@@ -293,6 +296,23 @@ def _dims(value: Any) -> list[Any] | None:
     if value is None or not isinstance(getattr(value, "ty", None), relax.TensorType):
         return None
     return shape_dims(value.ty)
+
+
+def _common(sizes: Sequence[Any]) -> Any:
+    """The one of these sizes, which must be equal, that all others are cast to: a number, or the first that can be.
+
+    A symbol cannot be given by an expression of itself: TVM would put the expression in its place without end. A
+    picture of height ``n`` that was halved and doubled again has the height ``n // 2 * 2``.
+    """
+    numbers = [s for s in sizes if isinstance(s, int)]
+    return numbers[0] if numbers else next(s for s in sizes if not any(_is_within(s, other) for other in sizes))
+
+
+def _is_within(size: Any, other: Any) -> bool:
+    """Whether a symbol is a part of another expression."""
+    if not isinstance(size, tirx.Var) or isinstance(other, tirx.Var):
+        return False
+    return any(size.same_as(symbol) for symbol in tirx.analysis.undefined_vars(other))
 
 
 def _is_open_shape(dims: Sequence[Any]) -> bool:
