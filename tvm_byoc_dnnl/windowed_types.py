@@ -68,15 +68,9 @@ def _convolved(
     attrs: Any, layouts: tuple[str, str], data: tuple[int, ...] | None, weight: tuple[int, ...] | None
 ) -> list[int] | None:
     layout, kernel = layouts
-    if (
-        data is None
-        or weight is None
-        or (attrs.data_layout, attrs.out_layout, attrs.kernel_layout)
-        != (
-            *(layout, layout),
-            kernel,
-        )
-    ):
+    if data is None or weight is None:
+        return None
+    if (attrs.data_layout, attrs.out_layout, attrs.kernel_layout) != (layout, layout, kernel):
         return None
     groups = int(attrs.groups)
     if len(data) != len(layout) or len(weight) != len(kernel) or groups < 1:
