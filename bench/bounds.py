@@ -36,8 +36,9 @@ NETWORKS = (
 )
 _ROUNDS, _CALLS, _WARM_UP = 4, 8, 3
 
-#: block, and whether the step only changes a layout -> seconds
+#: seconds of a whole call (`total`), and by block of its work and its changes of layout
 Times = Mapping[str, Any]
+#: the variables of a step, whether it only changes a layout, and its seconds
 Step = tuple[list[str], bool, float]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -15,10 +15,10 @@ import onnx
 
 from bench.zoo import ZOO, zoo_model
 from tvm_byoc_dnnl._native import engine_info
-from tvm_byoc_dnnl.testing.bench import Model, find_model
+from tvm_byoc_dnnl.testing.bench import Comparison, Model, Settings, find_model, to_json
 from tvm_byoc_dnnl.testing.models import LIGHT_MODELS, random_inputs
 
-__all__ = ["GROUPS", "LIMIT", "MODELS", "Entry", "Group", "entry", "keep", "load", "machine"]
+__all__ = ["GROUPS", "LIMIT", "MODELS", "Entry", "Group", "entry", "keep", "load", "machine", "without_samples"]
 
 #: environment variable that limits oneDNN, and our kernels with it, to an older CPU's instructions
 LIMIT = "ONEDNN_MAX_CPU_ISA"
@@ -85,6 +85,15 @@ def machine(result: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def without_samples(comparisons: Sequence[Comparison], settings: Settings) -> dict[str, Any]:
+    """A run as it is kept: JSON, without the thousands of single times."""
+    result = json.loads(json.dumps(to_json(comparisons, settings)))
+    for model in result["models"]:
+        for each in model["engines"]:
+            each.pop("blocks_ms", None)
+    return result
+
+
 def load(file: Path) -> list[dict[str, Any]]:
     """The machines in a file of results; none without a file."""
     return json.loads(file.read_text()) if file.is_file() else []
@@ -95,10 +104,9 @@ def keep(file: Path, where: Mapping[str, Any], models: Iterable[Mapping[str, Any
     machines = load(file)
     mine = next((m for m in machines if (m["cpu"], m["isa"]) == (where["cpu"], where["isa"])), None)
     if mine is None:
-        mine = {"models": {}}
+        mine = {**where, "models": {}}
         machines.append(mine)
     if part is not None:
-        mine.update({name: where[name] for name in ("cpu", "isa")})
         mine = mine.setdefault(part, {"models": {}})
     measured = {model["model"]: model for model in models}
     known = {**mine["models"], **measured}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -13,9 +12,9 @@ import onnx
 
 from tvm_byoc_dnnl.errors import InputError
 from tvm_byoc_dnnl.report.roof import Roof, roof
-from tvm_byoc_dnnl.testing.bench import Comparison, Settings, choose_engines, run, to_json
+from tvm_byoc_dnnl.testing.bench import Comparison, Settings, choose_engines, run
 
-from . import LIMIT, MODELS, Entry, entry, keep, load, machine
+from . import LIMIT, MODELS, Entry, entry, keep, load, machine, without_samples
 from .page import slug, write
 from .picture import draw
 from .roofline import layers
@@ -62,11 +61,8 @@ def main(
             comparisons = _measure(entries, "byoc" if os.environ.get(LIMIT) else engines, settings)
         except InputError as error:
             raise click.UsageError(str(error)) from error
-        result = json.loads(json.dumps(to_json(comparisons, settings)))
+        result = without_samples(comparisons, settings)
         where = machine(result)
-        for model in result["models"]:
-            for each in model["engines"]:
-                each.pop("blocks_ms", None)  # thousands of samples
         if roofline:
             limit = roof(threads)
             where["roof"] = {"gflops": round(limit.gflops, 1), "gbytes": round(limit.gbytes, 1)}
@@ -76,9 +72,8 @@ def main(
         failed = any(c.failures for c in comparisons)
     machines = load(file)
     for each_machine in machines:
-        if each_machine.get("limited"):
-            continue
-        draw(each_machine, page.with_name(f"performance-{slug(each_machine)}.svg"))
+        if each_machine["models"] and not each_machine.get("limited"):
+            draw(each_machine, page.with_name(f"performance-{slug(each_machine)}.svg"))
     write(page, machines)
     sys.exit(failed)
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import click
 
-from bench.performance import keep, load, machine
+from bench.performance import keep, load, machine, without_samples
 from bench.performance.page import write
 from bench.zoo import ZOO, zoo_model
 from bench.zoo.built import NETS
-from tvm_byoc_dnnl.testing.bench import Comparison, Model, Settings, run, to_json
+from tvm_byoc_dnnl.testing.bench import Comparison, Model, Settings, run
 
 from . import TORCH_ENGINES
 
@@ -38,9 +37,7 @@ def main(networks: tuple[str, ...], rounds: int, threads: int, page: Path) -> No
     failed = False
     for name in networks or [n for n in NETS if n in ZOO]:
         comparison = _measure(name, settings)
-        result = json.loads(json.dumps(to_json([comparison], settings)))
-        for each in result["models"][0]["engines"]:
-            each.pop("blocks_ms", None)
+        result = without_samples([comparison], settings)
         keep(file, machine(result), result["models"], "torch")
         write(page, load(file))
         failed |= bool(comparison.failures)

@@ -98,6 +98,8 @@ def test_torch_compile_has_a_part_of_its_own(tmp_path: Path) -> None:
         for name, ms in {"torch-byoc": 20.0, "byoc": 19.0, "inductor": 30.0, "eager": 50.0}.items()
     ]
     keep(file, where("A") | {"versions": {"torch-byoc": "2.13"}}, [torch], "torch")
+    write(page, load(file))  # of a CPU on which nothing else was measured
+    assert "| `unet` | 20 | 19 (0.95) | 30 (1.50) | 50 (2.50) |" in page.read_text()
     keep(file, where("A"), [measured("unet", 18, 36)])
     write(page, load(file))
     assert "| `unet` | 18 | 36 (2.00) |" in page.read_text()
