@@ -30,6 +30,9 @@ enum class DType : uint8_t {
   kInt64,
 };
 
+/// Whether numbers of this dtype are integers of 8 bits.
+inline bool IsByte(DType dtype) { return dtype == DType::kInt8 || dtype == DType::kUInt8; }
+
 const char* Name(DType dtype);
 int64_t SizeOf(DType dtype);
 

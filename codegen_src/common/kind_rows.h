@@ -193,8 +193,7 @@ KIND(Gather, "gather", 2, 2, "alg axis", "checked from_end clip wrap", {
 })
 
 KIND(Lookup, "lookup", 1, 1, "table", "", {
-  auto is_byte = [](DType dtype) { return dtype == DType::kInt8 || dtype == DType::kUInt8; };
-  c.Need(is_byte(c.InDType(0)) && is_byte(c.OutDType()), "a source and an output int8 or uint8");
+  c.Need(IsByte(c.InDType(0)) && IsByte(c.OutDType()), "a source and an output int8 or uint8");
   c.NeedList("table", c.a.table, 256, c.OutDType() == DType::kInt8 ? -128 : 0);
   const int64_t most = c.OutDType() == DType::kInt8 ? 127 : 255;
   for (int64_t result : c.a.table) {

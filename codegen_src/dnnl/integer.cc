@@ -31,8 +31,6 @@ std::optional<byoc_dtype> KernelDType(DType dtype) {
   return std::nullopt;
 }
 
-bool IsByte(DType dtype) { return dtype == DType::kInt8 || dtype == DType::kUInt8; }
-
 bool Suits(const OpDesc& op, const Lowering& values) {
   if (op.kind != PrimitiveKind::matmul && op.kind != PrimitiveKind::convolution) return false;
   const OpArg& src = *op.Find(DNNL_ARG_SRC);

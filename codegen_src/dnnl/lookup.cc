@@ -9,8 +9,6 @@
 
 namespace tvm_byoc_dnnl {
 
-static bool IsByte(DType dtype) { return dtype == DType::kInt8 || dtype == DType::kUInt8; }
-
 static void LowerLookup(const NodeView& n) {
   if (!IsByte(n.DTypeOf(0)) || !IsByte(n.OutDType())) {
     Fail(ErrorKind::kUnsupported, "a lookup takes no scales, no zero points and no post-ops");

@@ -182,7 +182,7 @@ void Lowering::LowerNode(const Node& node) {
   // With as many of its post-ops as there is an implementation for; the others follow one by one.
   size_t fused = node.post_ops.size();
   const DType result_dtype = values_[node.output].dtype;
-  if (fused > 0 && (result_dtype == DType::kInt8 || result_dtype == DType::kUInt8)) {
+  if (fused > 0 && IsByte(result_dtype)) {
     if (!EmitFused(node, fused)) LowerInFloat(node);  // apart they would round
     return;
   }

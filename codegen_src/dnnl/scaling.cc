@@ -15,7 +15,6 @@ namespace {
 bool IsConvolution(Kind kind) { return kind == Kind::kConvolution || kind == Kind::kDeconvolution; }
 bool IsProduct(Kind kind) { return IsConvolution(kind) || kind == Kind::kMatmul; }
 
-bool IsByte(DType dtype) { return dtype == DType::kInt8 || dtype == DType::kUInt8; }
 bool IsInteger(DType dtype) { return IsByte(dtype) || dtype == DType::kInt32; }
 
 /// Whether the weights have an axis of groups.
