@@ -31,6 +31,7 @@ from .signature import inputs_of, shape_options
 from .stages import stage
 from .target_options import known_target, with_options
 from .threads import check_number
+from .tuning.candidates import choosing_by
 from .tuning.tune import placement_for
 
 __all__ = ["DEFAULT_COMPILER", "compile", "partition"]
@@ -230,7 +231,7 @@ def _built(
         placement = _from_database(with_options(mod, options), compiler, placement, database)
     mod = partition(mod, compiler, placement=placement, options=options, strict=strict, **settings)
     try:
-        with remembering_causes(), stage("build"):
+        with remembering_causes(), stage("build"), choosing_by(mod, database):
             ex = tvm.compile(mod, target=target, relax_pipeline=relax.get_pipeline(PIPELINE, strict=strict))
     except tvm.error.InternalError as error:
         raise UnsupportedError(f"TVM cannot compile what stays with it: {_cause(error)}{_advice(mod)}") from error

@@ -65,6 +65,12 @@ std::unique_ptr<Plan> Planner::MakeGrowingPlan(const Shapes&, const std::vector<
   Fail(ErrorKind::kUnsupported, "this library has no plans for caches that grow");
 }
 
+std::string Engine::Setting() const {
+  return Cat(Version(), ", ", Isa(), ", ", Threads(), Threads() == 1 ? " thread" : " threads");
+}
+
+KnownTimes Engine::MeasureCandidates(const Graph&, int) const { return {}; }
+
 const Engine& FindEngine(const std::string& name) {
   CheckName(name);
   Registry& registry = TheRegistry();

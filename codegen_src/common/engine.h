@@ -81,6 +81,13 @@ class Engine {
   /// is made.
   virtual int Threads() const { return 1; }
 
+  /// Where measured times hold: library, instruction set and threads.
+  std::string Setting() const;
+
+  /// Measures the candidates of each workload of a static graph: they take turns `rounds` times.
+  /// Without rounds it only names them. Nothing by default.
+  virtual KnownTimes MeasureCandidates(const Graph& graph, int rounds) const;
+
   /// `graph` must outlive the planner.
   virtual std::unique_ptr<Planner> NewPlanner(const Graph& graph) const = 0;
 

@@ -8,6 +8,7 @@
 
 #include "common/graph_tables.h"
 #include "common/json_fields.h"
+#include "common/known_times.h"
 #include "common/support/error.h"
 
 namespace tvm_byoc_dnnl {
@@ -25,7 +26,7 @@ class Reader {
   Graph Read(const json::Value& document) {
     const json::Object& root = AsObject(document, "graph");
     CheckVersion(root);
-    AllowOnly(root, "format version name tensors inputs constants nodes outputs", "graph");
+    AllowOnly(root, "format version name tensors inputs constants nodes outputs times", "graph");
     graph_.name = AsString(Field(root, "name", "graph"), "graph: name");
     if (!IsIdentifier(graph_.name)) {
       Fail(ErrorKind::kGraph, "graph: name \"", graph_.name, "\" is not an identifier");
@@ -42,6 +43,7 @@ class Reader {
     CheckAllDefined();
     CheckAllNodes();
     CheckAliases(graph_);
+    if (const json::Value* times = json::Find(root, "times")) graph_.times = ReadKnownTimes(*times);
     return std::move(graph_);
   }
 

@@ -11,6 +11,7 @@
 
 #include "common/dims.h"
 #include "common/kinds.h"
+#include "common/known_times.h"
 
 namespace tvm_byoc_dnnl {
 
@@ -102,6 +103,7 @@ struct Graph {
   std::vector<Constant> constants;
   std::vector<Node> nodes;
   std::vector<int> outputs;
+  KnownTimes times;  // may be empty
 
   bool IsStatic() const { return symbols.empty(); }
   const std::vector<Dim>& InputShape(int input) const {

@@ -66,6 +66,9 @@ using CostModel = std::function<double(const Candidate&)>;
 /// Seconds by the rates of cost.cc, which are fitted to measurements.
 double DefaultCost(const Candidate& candidate);
 
+/// The part of it that is the changes of layout before the candidate.
+double ReorderCost(const Candidate& candidate);
+
 class Lowering;
 
 /// A kernel of ours for the operation of `primitive`: it has the layouts that are decided already,

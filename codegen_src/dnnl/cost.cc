@@ -98,6 +98,11 @@ std::string Shape(const MemoryDesc& md) {
 
 bool IsReference(const std::string& impl) { return impl.compare(0, 3, "ref") == 0; }
 
+double ReorderCost(const Candidate& candidate) {
+  return candidate.work.reordered *
+         RatesOf(FamilyOf(candidate), KernelIsa().value_or(BYOC_AVX2)).reordered;
+}
+
 double DefaultCost(const Candidate& candidate) {
   const Work& work = candidate.work;
   const Rates& rates = RatesOf(FamilyOf(candidate), KernelIsa().value_or(BYOC_AVX2));

@@ -12,6 +12,7 @@
 #include "dnnl/emit.h"
 #include "dnnl/execute.h"
 #include "dnnl/kernel_call.h"
+#include "dnnl/measured.h"
 #include "dnnl/report.h"
 
 namespace tvm_byoc_dnnl {
@@ -67,7 +68,7 @@ void CheckVersion() {
 
 class DnnlPlanner final : public Planner {
  public:
-  explicit DnnlPlanner(const Graph& graph) : graph_(graph) {}
+  DnnlPlanner(const Engine& engine, const Graph& graph) : engine_(engine), graph_(graph) {}
 
   std::unique_ptr<Plan> MakePlan(const Shapes& shapes,
                                  const std::vector<const void*>& constants) override {
@@ -84,7 +85,7 @@ class DnnlPlanner final : public Planner {
   std::unique_ptr<Plan> Make(const Shapes& shapes, const std::vector<const void*>& constants,
                              const Growth* growth) {
     return Translated([&] {
-      Lowering lowering(graph_, shapes, CpuEngine());
+      Lowering lowering(graph_, shapes, CpuEngine(), CostByTimes(graph_.times, engine_.Setting()));
       lowering.Share(&store_);
       if (growth != nullptr) lowering.Grow(*growth);
       Program program = lowering.Run();
@@ -92,6 +93,7 @@ class DnnlPlanner final : public Planner {
     });
   }
 
+  const Engine& engine_;
   const Graph& graph_;
   PackedStore store_;
 };
@@ -118,19 +120,29 @@ class DnnlEngine final : public Engine {
   int Threads() const override { return omp_get_max_threads(); }
 
   std::unique_ptr<Planner> NewPlanner(const Graph& graph) const override {
-    return std::make_unique<DnnlPlanner>(graph);
+    return std::make_unique<DnnlPlanner>(*this, graph);
+  }
+
+  KnownTimes MeasureCandidates(const Graph& graph, int rounds) const override {
+    KnownTimes times = Translated([&] { return MeasureProducts(graph, rounds); });
+    times.setting = Setting();
+    return times;
   }
 
   bool Grows() const override { return KernelIsa().has_value(); }
 
   json::Object Probe(const Graph& graph, bool delivers) const override {
-    return Translated([&] { return ProbeGraph(graph, delivers); });
+    return Translated(
+        [&] { return ProbeGraph(graph, delivers, CostByTimes(graph.times, Setting())); });
   }
 
   std::string Emit(const Graph& graph, bool as_function) const override {
     return Translated([&] {
-      return EmitSource(graph, Lowering(graph, Specialise(graph, {}), CpuEngine()).Run(),
-                        as_function ? SourceForm::kTvmFunction : SourceForm::kStandalone);
+      return EmitSource(
+          graph,
+          Lowering(graph, Specialise(graph, {}), CpuEngine(), CostByTimes(graph.times, Setting()))
+              .Run(),
+          as_function ? SourceForm::kTvmFunction : SourceForm::kStandalone);
     });
   }
 };

@@ -96,14 +96,14 @@ json::Object DescribeProfile(const Graph& graph, const DnnlPlan& plan,
   return object;
 }
 
-json::Object ProbeGraph(const Graph& graph, bool delivers) {
+json::Object ProbeGraph(const Graph& graph, bool delivers, const CostModel& cost) {
   std::vector<int64_t> symbols;
   const Shapes shapes = SampleShapes(graph, &symbols);
   std::string reason;
   json::Array nodes;
   int64_t reorders = 0;
   try {
-    Lowering lowering(graph, shapes, CpuEngine());
+    Lowering lowering(graph, shapes, CpuEngine(), cost);
     if (!delivers) lowering.LeaveOutputs();
     const Program program = lowering.Run();
     reorders = CountReorders(program.steps);

@@ -20,7 +20,7 @@ json::Object DescribeProfile(const Graph& graph, const DnnlPlan& plan,
 
 /// Whether every node has a real implementation on this machine; plans without constant values.
 /// `delivers`: see Engine::Probe.
-json::Object ProbeGraph(const Graph& graph, bool delivers);
+json::Object ProbeGraph(const Graph& graph, bool delivers, const CostModel& cost);
 
 }  // namespace tvm_byoc_dnnl
 

@@ -376,9 +376,18 @@ ffi::String Emit(const ffi::String& engine, const ffi::String& graph_json,
   });
 }
 
+/// Measures what an engine can choose from in a static graph.
+ffi::String MeasureCandidates(const ffi::String& engine, const ffi::String& graph_json,
+                              int rounds) {
+  return Guarded([&] {
+    const Graph graph = ParseGraph(std::string_view(graph_json.data(), graph_json.size()));
+    return ffi::String(
+        json::Value(WriteKnownTimes(FindEngine(engine).MeasureCandidates(graph, rounds))).Dump());
+  });
+}
+
 ffi::String Info() {
-  json::Object info;
-  info.emplace_back("plugin_version", TVM_BYOC_DNNL_VERSION);
+  json::Object info = {{"plugin_version", TVM_BYOC_DNNL_VERSION}};
   info.emplace_back("format_version", static_cast<int64_t>(kFormatVersion));
   info.emplace_back("graph_version", kGraphVersion);
   info.emplace_back("max_threads", MaxThreads());
@@ -422,6 +431,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("tvm_byoc_dnnl.Probe", Probe<true>)
       .def("tvm_byoc_dnnl.ProbeNodes", Probe<false>)
       .def("tvm_byoc_dnnl.Emit", Emit)
+      .def("tvm_byoc_dnnl.MeasureCandidates", MeasureCandidates)
       .def("tvm_byoc_dnnl.EngineInfo",
            [](const ffi::String& engine) {
              return Guarded(

@@ -30,7 +30,7 @@ from . import (
 from .examination import EXAMINATION
 from .flops import primitive_flops
 from .nan import FINITE_MATH, KEEP_NAN
-from .native import create_module, describe, probe
+from .native import create_module, describe, measure_candidates, probe
 from .policy import DnnlPolicy
 from .post_ops import fuse_post_ops
 from .program import write_program
@@ -67,7 +67,9 @@ _OPTIONS = {
 
 register_namespace(
     "dnnl",
-    codegen=portable_codegen("dnnl", create_module, create_source, source_build, options=_OPTIONS),
+    codegen=portable_codegen(
+        "dnnl", create_module, create_source, source_build, _OPTIONS, measure_candidates=measure_candidates
+    ),
     probe=probe,
     describe=describe,
     emit=emit,

@@ -15,7 +15,7 @@ from ...namespace import Description
 from ...verdict import Reject
 from . import library
 
-__all__ = ["create_module", "describe", "probe", "probe_fused", "run"]
+__all__ = ["create_module", "describe", "measure_candidates", "probe", "probe_fused", "run"]
 
 #: stand, in turn, for every symbolic dim when a graph of unknown sizes is probed: 8 becomes 0 after a few strides
 _SAMPLE_DIMS = (64, 8)
@@ -75,6 +75,11 @@ def describe(graph: PortableGraph) -> Description | None:
     answer = _ask("Probe", graph.to_json())
     nodes = answer.get("nodes", [])
     return Description([node["impl"] for node in nodes], answer["reorders"]) if nodes else None
+
+
+def measure_candidates(graph: PortableGraph, rounds: int) -> dict[str, Any]:
+    """The times of the implementations and layouts among which oneDNN's engine chooses for a static graph."""
+    return json.loads(library.call("MeasureCandidates", graph.to_json(anonymous=True), rounds))
 
 
 @functools.lru_cache(maxsize=8192)

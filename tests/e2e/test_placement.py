@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -31,12 +32,13 @@ def acme() -> Iterator[str]:
     byoc.unregister_compiler("acme")
 
 
-def test_the_compiler_that_cuts_a_network_into_pieces_is_found(acme: str) -> None:
+def test_the_compiler_that_cuts_a_network_into_pieces_is_found(acme: str, tmp_path: Path) -> None:
     network = onnx.shape_inference.infer_shapes(light_model("squeezenet"))
     model = Extractor(network).extract_model(["data_0"], ["r16"])  # its first two modules
     default = byoc.explain(model, [acme, "dnnl"])
     assert {call.compiler for call in default.calls if call.op == "relax.nn.relu"} == {acme}
-    found = byoc.tune(model, [acme, "dnnl"], budget_s=30)
+    found = byoc.tune(model, [acme, "dnnl"], budget_s=30, database=tmp_path / "times.jsonl")
     assert found.seconds is not None and found.default_seconds is not None
     assert found.seconds < 0.8 * found.default_seconds
     assert acme not in found.values()
+    assert '"candidates"' in (tmp_path / "times.jsonl").read_text()  # of dnnl's convolutions

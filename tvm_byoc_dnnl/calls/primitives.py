@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..codegen.extern import PortableCodegen
 from ..codegen.region import lower_region
 from ..lower.graph import Node as GraphNode
 from ..lower.graph import PortableGraph
@@ -74,6 +75,8 @@ def primitives_of(
         graph = lower_region(ns, func, name, options=options)
     except Exception:  # no lowering, or a vendor's bug: the rest of the report is still useful
         return RegionPrimitives()
+    if isinstance(ns.codegen, PortableCodegen):
+        graph = ns.codegen.with_times(graph)
     description = _described(ns, graph)
     found = RegionPrimitives(reorders=description.reorders if description else None)
     for index, graph_node in enumerate(graph.nodes):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tvm
@@ -27,6 +27,7 @@ from .region import lower_region, with_checksums
 __all__ = [
     "OUTPUTS",
     "PortableCodegen",
+    "candidate_times",
     "check_output",
     "collect_refusals",
     "install_codegen",
@@ -41,6 +42,20 @@ OUTPUTS = ("module", "source")
 _OURS: dict[str, Any] = {}
 # Regions that stayed modules although source was requested, and why; only inside of a `with` that collects them.
 _REFUSALS: ContextVar[dict[str, str] | None] = ContextVar("refusals", default=None)
+# What is known of the candidates in a graph; only inside of a `with` that looks them up.
+_TIMES: ContextVar[Callable[[PortableCodegen, PortableGraph], Mapping[str, Any] | None] | None] = ContextVar(
+    "times", default=None
+)
+
+
+@contextmanager
+def candidate_times(look_up: Callable[[PortableCodegen, PortableGraph], Mapping[str, Any] | None]) -> Iterator[None]:
+    """Give the graphs that are built inside the times of their candidates."""
+    token = _TIMES.set(look_up)
+    try:
+        yield
+    finally:
+        _TIMES.reset(token)
 
 
 @contextmanager
@@ -65,7 +80,8 @@ def check_output(output: str) -> str:
 class PortableCodegen(Codegen):
     """A codegen that consumes portable graphs: it lowers each region, and ``create_module`` does the rest.
 
-    ``create_source`` and ``source_build`` serve the option ``output``.
+    ``create_source`` and ``source_build`` serve the option ``output``. ``measure_candidates(graph, rounds)`` is for a
+    library that chooses among implementations: a document of their times (docs/portable_graph.md).
     """
 
     compiler: str
@@ -73,6 +89,7 @@ class PortableCodegen(Codegen):
     create_source: Callable[[PortableGraph], tvm.runtime.Module] | None = None
     source_build: Callable[[], SourceBuild] | None = None
     lowering_options: Mapping[str, Any] = field(default_factory=dict)
+    measure_candidates: Callable[[PortableGraph, int], Mapping[str, Any]] | None = None
 
     @property
     def makes_source(self) -> bool:  # type: ignore[override]
@@ -97,10 +114,15 @@ class PortableCodegen(Codegen):
         if output == "source" and self.source_build is not None:
             self.source_build().check()
         names = {constant: str(name) for constant, name in constant_names.items()}
-        graphs = [lower_region(ns, f, str(f.attrs["global_symbol"]), names, given) for f in functions]
+        graphs = [self.with_times(lower_region(ns, f, str(f.attrs["global_symbol"]), names, given)) for f in functions]
         if output != "source":
             return [self.create_module(g) for g in graphs]
         return [self._source(with_checksums(g, names)) for g in graphs]
+
+    def with_times(self, graph: PortableGraph) -> PortableGraph:
+        """The graph with the times of its candidates, inside of `candidate_times`."""
+        look_up = _TIMES.get()
+        return graph if look_up is None else replace(graph, times=look_up(self, graph))
 
     def attempt(self, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:
         """See `Route.attempt`; the cheap attempt lowers a region and lets the library plan it."""
@@ -151,6 +173,7 @@ def portable_codegen(
     create_source: Callable[[PortableGraph], tvm.runtime.Module] | None = None,
     source_build: Callable[[], SourceBuild] | None = None,
     options: Mapping[str, Any] | None = None,
+    measure_candidates: Callable[[PortableGraph, int], Mapping[str, Any]] | None = None,
 ) -> PortableCodegen:
     """A codegen for a namespace that consumes portable graphs.
 
@@ -168,8 +191,12 @@ def portable_codegen(
         ``source_build() -> SourceBuild``: the headers and libraries that such a source needs.
     options : mapping, optional
         Options that lowerings read from ``g.graph.options``, and their defaults.
+    measure_candidates : callable, optional
+        ``measure_candidates(graph, rounds)`` times what the library can choose from for each operation of a static
+        graph, in so many turns, and names it without any: a document as in docs/portable_graph.md. `tune` calls it, and
+        ``create_module`` finds what is known in ``graph.times``.
     """
-    return PortableCodegen(compiler, create_module, create_source, source_build, options or {})
+    return PortableCodegen(compiler, create_module, create_source, source_build, options or {}, measure_candidates)
 
 
 def source_namespaces(mod: tvm.IRModule) -> list[Namespace]:

@@ -78,7 +78,8 @@ class Constant:
 class PortableGraph:
     """A region: tensors by id, nodes in topological order.
 
-    ``options`` of the namespace are there for its lowerings and passes; they are no part of the document.
+    ``options`` of the namespace are there for its lowerings and passes; they are no part of the document. ``times`` has
+    measured times of what the library can choose from (docs/portable_graph.md).
     """
 
     name: str
@@ -88,6 +89,7 @@ class PortableGraph:
     nodes: NodeList = field(default_factory=NodeList)
     outputs: list[int] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict, compare=False)
+    times: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         self.nodes = NodeList(self.nodes)
@@ -267,6 +269,7 @@ class PortableGraph:
             "constants": [{"tensor": c.tensor, "name": c.name} for c in self.constants],
             "nodes": [_node_dict(n) for n in self.nodes],
             "outputs": self.outputs,
+            **({} if self.times is None else {"times": self.times}),
         }
 
     def to_json(self, *, anonymous: bool = False) -> str:

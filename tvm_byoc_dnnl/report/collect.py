@@ -28,6 +28,7 @@ from ..regions.policy import RegionPolicy
 from ..relax_utils import codegen_of, composite_of, is_host_function
 from ..runner import Runner, load
 from ..target_options import with_options
+from ..tuning.candidates import choosing_by
 from ..tuning.times import Times, times_of
 from ..tuning.tune import placement_for
 from .advice import advise
@@ -109,7 +110,8 @@ def explain(
                 times = times_of(mod, asked, placement, database)
             mod = partition(mod, compiler, policy=policy, placement=placement)
     mod = settle_regions(mod)
-    report = Report(**vars(account_of(mod, asked)))
+    with choosing_by(mod, database):
+        report = Report(**vars(account_of(mod, asked)))
     if times is not None:
         _add_times(report, times)
     if output == "source":

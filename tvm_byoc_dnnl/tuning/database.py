@@ -94,6 +94,7 @@ class Database:
     path: Path | None = None
     _times: dict[tuple[Any, ...], Timing] = field(default_factory=dict, repr=False)
     _placements: dict[tuple[Any, ...], dict[str, str]] = field(default_factory=dict, repr=False)
+    _candidates: dict[tuple[Any, ...], dict[str, list[float]]] = field(default_factory=dict, repr=False)
     _end: int | None = field(default=None, repr=False)  # of the file's whole lines, until something is added
 
     def __post_init__(self) -> None:
@@ -117,6 +118,9 @@ class Database:
             setting = Setting(**entry["setting"])
             if "placement" in entry:
                 self._placements[entry["model"], tuple(entry["compilers"]), setting] = dict(entry["placement"])
+            elif "candidates" in entry:
+                key = (entry["compiler"], entry["workload"], entry["engine"], setting)
+                self._candidates[key] = {str(k): [float(s), float(m)] for k, (s, m) in entry["candidates"].items()}
             else:
                 self._times[entry["compiler"], entry["workload"], setting] = Timing(**entry["time"])
         except (ValueError, KeyError, TypeError) as error:
@@ -141,6 +145,32 @@ class Database:
                 "setting": asdict(setting),
             }
         )
+
+    @property
+    def has_candidates(self) -> bool:
+        """Whether there is anything for `candidates_of`."""
+        return bool(self._candidates)
+
+    def candidates_of(self, compiler: str, times: Mapping[str, Any]) -> dict[str, dict[str, list[float]]]:
+        """The times of the candidates of the workloads that a document names, as far as they are known."""
+        setting = setting_of(compiler)
+        keys = {name: (compiler, name, times["setting"], setting) for name in times["workloads"]}
+        return {name: self._candidates[key] for name, key in keys.items() if key in self._candidates}
+
+    def note_candidates(self, compiler: str, times: Mapping[str, Any]) -> None:
+        """Keep a document of the times of candidates."""
+        setting = setting_of(compiler)
+        for name, candidates in times["workloads"].items():
+            self._candidates[compiler, name, times["setting"], setting] = dict(candidates)
+            self._append(
+                {
+                    "compiler": compiler,
+                    "workload": name,
+                    "candidates": candidates,
+                    "engine": times["setting"],
+                    "setting": asdict(setting),
+                }
+            )
 
     def placement_of(self, model: str, compilers: Iterable[str]) -> dict[str, str] | None:
         """The placement that was found for a model in this setting."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -19,6 +20,7 @@ from ..namespaces import HOST, namespace
 from ..signature import inputs_of, shape_options
 from ..target_options import with_options
 from .apart import race_apart
+from .candidates import measure_candidates
 from .costs import Costs
 from .database import Database
 from .plans import Planner, prepared
@@ -98,6 +100,7 @@ def tune(
     InputError
         If a compiler is not registered, an input has open dims, or the file is no database.
     """
+    started = time.perf_counter()
     names = _without_host(compilers)
     tell = progress or _logger.info
     mod = with_options(to_relax(model, shapes=shapes), options)
@@ -119,6 +122,8 @@ def tune(
         result.seconds = min(others[best].seconds, default.seconds)
         result.default_seconds = default.seconds
     known.note_placement(_identity(mod), names, result)
+    final = planner.partitioned(None if result == found.default else result)
+    result.measured += measure_candidates(final, known, started + budget_s, tell)
     return result
 
 

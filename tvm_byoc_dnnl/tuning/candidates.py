@@ -1,0 +1,96 @@
+"""What a library can choose from for one operation, such as Winograd's algorithm or another layout: measured times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+from ..codegen.extern import PortableCodegen, candidate_times
+from ..codegen.region import lower_region
+from ..cost import usual_sizes
+from ..lower.graph import PortableGraph
+from ..namespaces import namespace
+from ..relax_utils import codegen_of
+from ..target_options import get_target_options
+from .database import Database
+
+__all__ = ["choosing_by", "measure_candidates"]
+
+_ROUNDS = 15
+
+
+def measure_candidates(mod: tvm.IRModule, database: Database, deadline: float, tell: Callable[[str], None]) -> int:
+    """Measure the candidates in the regions of a partitioned module; returns the number of new workloads.
+
+    Parameters
+    ----------
+    mod : IRModule
+        The partitioned module.
+    database : Database
+        Where the times are kept; what it knows is not measured again.
+    deadline : float
+        By `time.perf_counter`: no further region is measured after it.
+    tell : callable
+        Called with a line about each region.
+    """
+    count = 0
+    with usual_sizes(mod) as sizes:
+        for codegen, measured, graph in _graphs(mod):
+            static = _static(graph, sizes)
+            if static is None or time.perf_counter() > deadline:
+                continue
+            named = measured(static, 0)
+            unknown = named["workloads"].keys() - database.candidates_of(codegen.compiler, named).keys()
+            if not unknown:
+                continue
+            tell(f"measuring what {codegen.compiler} can choose from in {graph.name}: {len(unknown)} operations")
+            times = measured(static, _ROUNDS)
+            new = {name: found for name, found in times["workloads"].items() if name in unknown}
+            database.note_candidates(codegen.compiler, {**times, "workloads": new})
+            count += len(new)
+    return count
+
+
+@contextmanager
+def choosing_by(mod: tvm.IRModule, path: str | PathLike[str] | None) -> Iterator[None]:
+    """Let libraries choose by what the database at this path knows, while a model is built inside."""
+    database = Database(None if path is None else Path(path))
+    if not database.has_candidates:
+        yield
+        return
+    with usual_sizes(mod) as sizes:
+        known_sizes = dict(sizes)
+
+    def look_up(codegen: PortableCodegen, graph: PortableGraph) -> dict[str, Any] | None:
+        static = _static(graph, known_sizes)
+        if static is None or codegen.measure_candidates is None:
+            return None
+        named = codegen.measure_candidates(static, 0)
+        found = database.candidates_of(codegen.compiler, named)
+        return {"setting": named["setting"], "workloads": found} if found else None
+
+    with candidate_times(look_up):
+        yield
+
+
+def _graphs(mod: tvm.IRModule) -> Iterator[tuple[PortableCodegen, Callable[..., Mapping[str, Any]], PortableGraph]]:
+    """The graphs of the regions whose library can choose, each with its codegen and the measurement."""
+    for gv, func in mod.functions.items():
+        codegen = namespace(codegen_of(func)).codegen if codegen_of(func) else None
+        if isinstance(codegen, PortableCodegen) and codegen.measure_candidates is not None:
+            options = get_target_options(mod, codegen.compiler)
+            graph = lower_region(namespace(codegen.compiler), func, gv.name_hint, options=options)
+            yield codegen, codegen.measure_candidates, graph
+
+
+def _static(graph: PortableGraph, sizes: Mapping[str, int]) -> PortableGraph | None:
+    """A graph with the usual sizes, if they are known."""
+    if not graph.symbols <= sizes.keys():
+        return None
+    return graph.specialize({name: sizes[name] for name in graph.symbols}) if graph.symbols else graph
