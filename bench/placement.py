@@ -10,7 +10,7 @@ import json
 import statistics
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import tvm_byoc_dnnl as byoc
 from bench.zoo import ZOO, zoo_model
 from tvm_byoc_dnnl.testing.bench import find_model
 from tvm_byoc_dnnl.tuning.apart import race_apart
+from tvm_byoc_dnnl.tuning.placement import choices_of
 from tvm_byoc_dnnl.tuning.plans import Planner, prepared
 
 _FAR = 3.0  # what takes so many times longer than the default placement is timed once, and not in turns
@@ -43,17 +44,23 @@ def measured(name: str, compilers: Sequence[str], budget_s: float, rounds: int, 
     names = [c for c in compilers if c != "tvm"]
     planner = Planner(prepared(mod, names), names)
     default = planner.default()
-    placements = {"default": default, "tuned": dict(placement), **{c: planner.in_order([c]) for c in names}}
-    models = {frozenset(p.items()): None if p is default else p for p in placements.values()}
-    partitioned = {key: planner.partitioned(each) for key, each in models.items()}
-    once = dict(zip(partitioned, (t.seconds for t in race_apart([*partitioned.values()], "llvm", 1)), strict=True))
-    near = [key for key in partitioned if once[key] <= _FAR * once[frozenset(default.items())]]
-    finals = race_apart([partitioned[key] for key in near], "llvm", rounds)
+    ways: dict[str, Mapping[str, str]] = {"default": default, "tuned": placement}
+    ways |= {name: planner.in_order([name]) for name in names}
+    keys = {way: (frozenset(p.items()), choices_of(p) is not None) for way, p in ways.items()}
+    models = {
+        key: (planner.partitioned(None if ways[way] is default else ways[way]), choices_of(ways[way]))
+        for way, key in keys.items()
+    }
+    once = dict(zip(models, (t.seconds for t in race_apart([*models.values()], "llvm", 1)), strict=True))
+    near = [key for key in models if once[key] <= _FAR * once[keys["default"]]]
+    finals = race_apart([models[key] for key in near], "llvm", rounds)
     times = once | dict(zip(near, (t.seconds for t in finals), strict=True))
-    seconds = {way: times[frozenset(p.items())] for way, p in placements.items()}
-    same = placement == default
+    seconds = {way: times[key] for way, key in keys.items()}
+    same = keys["tuned"] == keys["default"]
     owners = Counter(placement.values())
-    return {"network": name, "search_s": tuned_s, "owners": dict(owners), "same": same, "seconds": seconds}
+    chooses = placement.choices is not None
+    row = {"network": name, "search_s": tuned_s, "owners": dict(owners), "same": same, "chooses": chooses}
+    return {**row, "seconds": seconds}
 
 
 @click.command(context_settings={"show_default": True})

@@ -32,6 +32,7 @@ from .stages import stage
 from .target_options import known_target, with_options
 from .threads import check_number
 from .tuning.candidates import choosing_by
+from .tuning.placement import Placement, choices_of
 from .tuning.tune import placement_for
 
 __all__ = ["DEFAULT_COMPILER", "compile", "partition"]
@@ -231,7 +232,7 @@ def _built(
         placement = _from_database(with_options(mod, options), compiler, placement, database)
     mod = partition(mod, compiler, placement=placement, options=options, strict=strict, **settings)
     try:
-        with remembering_causes(), stage("build"), choosing_by(mod, database):
+        with remembering_causes(), stage("build"), choosing_by(mod, choices_of(placement)):
             ex = tvm.compile(mod, target=target, relax_pipeline=relax.get_pipeline(PIPELINE, strict=strict))
     except tvm.error.InternalError as error:
         raise UnsupportedError(f"TVM cannot compile what stays with it: {_cause(error)}{_advice(mod)}") from error
@@ -243,7 +244,7 @@ def _from_database(
     compiler: str | Sequence[str] | None,
     placement: Mapping[str, str] | None,
     database: str | PathLike[str],
-) -> dict[str, str]:
+) -> Placement:
     if compiler is None or placement:
         other = "placement" if placement else "compiler=None"
         raise InputError(f"database= chooses the placement among named compilers; it cannot be used with {other}")

@@ -18,6 +18,7 @@ from tvm_byoc_dnnl.codegen.extern import PortableCodegen
 from tvm_byoc_dnnl.namespaces import namespace
 from tvm_byoc_dnnl.tuning.candidates import measure_candidates
 from tvm_byoc_dnnl.tuning.database import Database
+from tvm_byoc_dnnl.tuning.measure import Timing
 
 pytestmark = pytest.mark.native
 
@@ -100,6 +101,25 @@ def test_compile_chooses_by_the_times_also_after_loading(tuned, tmp_path, wanted
     assert_right(loaded(X), byoc.Runner(byoc.compile(network(), "dnnl"))(X))
     told = [call.implementation or "" for call in byoc.explain(network(), "dnnl", database=path).calls]
     assert {name.startswith("winograd") for name in told} == {wanted}
+
+
+@pytest.mark.parametrize("faster", [True, False], ids=["faster", "slower"])
+def test_a_model_chooses_by_the_times_only_where_the_whole_is_faster(tuned, tmp_path, monkeypatch, faster):
+    usual = implementations(byoc.compile(network(), "dnnl"))
+    other = not usual[0].startswith("winograd")
+    path = rewritten(tuned, tmp_path / "times.jsonl", preferring(other))
+
+    def race(models: Any, target: Any, rounds: int) -> list[Timing]:
+        assert models[0][1] is None and models[1][1] is not None  # by default it chooses without times
+        return [Timing(0.5 if (choices is not None) == faster else 1.0, 0.0, True) for _, choices in models]
+
+    monkeypatch.setattr("tvm_byoc_dnnl.tuning.tune.race_apart", race)
+    found = byoc.tune(network(), "dnnl", budget_s=60, database=path)
+    assert found.seconds == 0.5 and (found.choices is not None) == faster
+    for how in ({"placement": found}, {"database": path}):
+        chosen = implementations(byoc.compile(network(), "dnnl", **how))
+        assert [name.startswith("winograd") for name in chosen] == [other if faster else not other] * 3
+    assert ("choices" in repr(found)) == faster  # the key of a cache of models
 
 
 def test_times_of_another_library_machine_or_number_of_threads_are_ignored(tuned, tmp_path):

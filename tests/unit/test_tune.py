@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import onnx
@@ -245,8 +246,8 @@ def test_explain_shows_times_and_names_a_compiler_that_costs_more_than_it_brings
 def in_one_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Called: from now on whole models are timed here, which is less exact and sooner done."""
 
-    def here(models: Sequence[tvm.IRModule], target: str, rounds: int) -> list[Timing]:
-        return race([callable_of(mod, target) for mod in models], 1)
+    def here(models: Sequence[tuple[tvm.IRModule, Any]], target: str, rounds: int) -> list[Timing]:
+        return race([callable_of(mod, target, choices) for mod, choices in models], 1)
 
     return lambda: monkeypatch.setattr("tvm_byoc_dnnl.tuning.tune.race_apart", here)
 

@@ -157,4 +157,6 @@ def tune(build: Build, database: Path, budget: float) -> None:
         click.echo("the default placement is the best that was found")
     else:
         click.echo(f"{1e3 * found.seconds:.3f} ms, by default {1e3 * found.default_seconds:.3f} ms")
+    if found.choices is not None:
+        click.echo("inside of the libraries: the implementations that were measured as the fastest")
     say(f"{found.tried} placements compared, {found.measured} regions measured; kept in {database}")

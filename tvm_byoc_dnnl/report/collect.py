@@ -29,6 +29,7 @@ from ..relax_utils import codegen_of, composite_of, is_host_function
 from ..runner import Runner, load
 from ..target_options import with_options
 from ..tuning.candidates import choosing_by
+from ..tuning.placement import choices_of
 from ..tuning.times import Times, times_of
 from ..tuning.tune import placement_for
 from .advice import advise
@@ -110,7 +111,7 @@ def explain(
                 times = times_of(mod, asked, placement, database)
             mod = partition(mod, compiler, policy=policy, placement=placement)
     mod = settle_regions(mod)
-    with choosing_by(mod, database):
+    with choosing_by(mod, choices_of(placement)):
         report = Report(**vars(account_of(mod, asked)))
     if times is not None:
         _add_times(report, times)

@@ -25,7 +25,9 @@ from ..pipeline.byoc import PIPELINE
 from ..pipeline.executable import ByocExecutable
 from ..regions.failure import describe
 from ..signature import inputs_of
+from .candidates import choosing_by
 from .costs import callable_of
+from .database import Database
 from .measure import Timing, Turns, race, summary
 
 __all__ = ["race_apart"]
@@ -33,13 +35,13 @@ __all__ = ["race_apart"]
 _logger = logging.getLogger("tvm_byoc_dnnl")
 
 
-def race_apart(models: Sequence[tvm.IRModule], target: Any, rounds: int) -> list[Timing]:
+def race_apart(models: Sequence[tuple[tvm.IRModule, Database | None]], target: Any, rounds: int) -> list[Timing]:
     """The times of partitioned models, in turns. What no other process can load is measured in this one.
 
     Parameters
     ----------
-    models : sequence of IRModule
-        Partitioned modules with inputs of the same shapes.
+    models : sequence of tuple
+        Partitioned modules with inputs of the same shapes, each with the times by which libraries choose.
     target : str or Target
         TVM's target for the calls that stay with TVM.
     rounds : int
@@ -49,9 +51,11 @@ def race_apart(models: Sequence[tvm.IRModule], target: Any, rounds: int) -> list
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tvm-byoc-tune-")))
             workers = []
-            for number, mod in enumerate(models):
+            for number, (mod, choices) in enumerate(models):
                 path = folder / f"{number}.so"
-                ByocExecutable(tvm.compile(mod, target=target, relax_pipeline=PIPELINE).mod).export_library(path)
+                with choosing_by(mod, choices):
+                    ex = tvm.compile(mod, target=target, relax_pipeline=PIPELINE)
+                ByocExecutable(ex.mod).export_library(path)
                 workers.append(stack.enter_context(_Worker(path, _shapes(mod))))
             for worker in workers:
                 worker.answer()
@@ -62,7 +66,7 @@ def race_apart(models: Sequence[tvm.IRModule], target: Any, rounds: int) -> list
             return [summary(each) for each in blocks]
     except Exception as error:  # a vendor that is registered in this process only, no compiler to link with
         _logger.info("whole models are timed in one process: %s", describe(error))
-        return race([callable_of(mod, target) for mod in models], rounds)
+        return race([callable_of(mod, target, choices) for mod, choices in models], rounds)
 
 
 def _shapes(mod: tvm.IRModule) -> dict[str, list[int]]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import tvm
@@ -58,10 +56,9 @@ def measure_candidates(mod: tvm.IRModule, database: Database, deadline: float, t
 
 
 @contextmanager
-def choosing_by(mod: tvm.IRModule, path: str | PathLike[str] | None) -> Iterator[None]:
-    """Let libraries choose by what the database at this path knows, while a model is built inside."""
-    database = Database(None if path is None else Path(path))
-    if not database.has_candidates:
+def choosing_by(mod: tvm.IRModule, database: Database | None) -> Iterator[None]:
+    """Let libraries choose by the times that a database knows, while a model is built inside."""
+    if database is None or not database.has_candidates:
         yield
         return
     with usual_sizes(mod) as sizes:

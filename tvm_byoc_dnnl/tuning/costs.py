@@ -19,6 +19,7 @@ from ..pipeline.byoc import PIPELINE
 from ..regions.failure import describe
 from ..runner import Runner
 from ..signature import TensorInfo, random_arrays
+from .candidates import choosing_by
 from .database import Database
 from .measure import Timing, measure
 from .workload import Workload
@@ -92,11 +93,11 @@ class Costs:
         return timing
 
 
-def callable_of(mod: tvm.IRModule, target: Any) -> Callable[[], object]:
+def callable_of(mod: tvm.IRModule, target: Any, choices: Database | None = None) -> Callable[[], object]:
     """One call of a partitioned module with random inputs, open dims with the sizes that it is optimised for."""
     with usual_sizes(mod):
         arguments = [_argument(i, p.ty) for i, p in enumerate(mod["main"].params)]
-    with remembering_causes():
+    with remembering_causes(), choosing_by(mod, choices):
         runner = Runner(tvm.compile(mod, target=target, relax_pipeline=PIPELINE))
     return lambda: runner.run_tvm(*arguments)
 

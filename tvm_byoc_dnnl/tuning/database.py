@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -93,7 +94,7 @@ class Database:
 
     path: Path | None = None
     _times: dict[tuple[Any, ...], Timing] = field(default_factory=dict, repr=False)
-    _placements: dict[tuple[Any, ...], dict[str, str]] = field(default_factory=dict, repr=False)
+    _placements: dict[tuple[Any, ...], tuple[dict[str, str], bool]] = field(default_factory=dict, repr=False)
     _candidates: dict[tuple[Any, ...], dict[str, list[float]]] = field(default_factory=dict, repr=False)
     _end: int | None = field(default=None, repr=False)  # of the file's whole lines, until something is added
 
@@ -117,7 +118,8 @@ class Database:
                 )
             setting = Setting(**entry["setting"])
             if "placement" in entry:
-                self._placements[entry["model"], tuple(entry["compilers"]), setting] = dict(entry["placement"])
+                found = dict(entry["placement"]), bool(entry.get("chooses", True))
+                self._placements[entry["model"], tuple(entry["compilers"]), setting] = found
             elif "candidates" in entry:
                 key = (entry["compiler"], entry["workload"], entry["engine"], setting)
                 self._candidates[key] = {str(k): [float(s), float(m)] for k, (s, m) in entry["candidates"].items()}
@@ -151,6 +153,11 @@ class Database:
         """Whether there is anything for `candidates_of`."""
         return bool(self._candidates)
 
+    def name_of_candidates(self) -> str:
+        """A short name for what `candidates_of` knows, another one for other times."""
+        content = json.dumps(sorted((repr(key), times) for key, times in self._candidates.items()))
+        return f"{len(self._candidates)} operations {hashlib.sha256(content.encode()).hexdigest()[:8]}"
+
     def candidates_of(self, compiler: str, times: Mapping[str, Any]) -> dict[str, dict[str, list[float]]]:
         """The times of the candidates of the workloads that a document names, as far as they are known."""
         setting = setting_of(compiler)
@@ -172,22 +179,22 @@ class Database:
                 }
             )
 
-    def placement_of(self, model: str, compilers: Iterable[str]) -> dict[str, str] | None:
-        """The placement that was found for a model in this setting."""
+    def placement_of(self, model: str, compilers: Iterable[str]) -> tuple[dict[str, str], bool] | None:
+        """The placement that was found for a model in this setting, and whether libraries choose by their times."""
         names = tuple(compilers)
-        found = self._placements.get((model, names, _common_setting(names)))
-        return None if found is None else dict(found)
+        return self._placements.get((model, names, _common_setting(names)))
 
-    def note_placement(self, model: str, compilers: Iterable[str], placement: Mapping[str, str]) -> None:
-        """Keep a placement."""
+    def note_placement(self, model: str, compilers: Iterable[str], placement: Mapping[str, str], chooses: bool) -> None:
+        """Keep a placement; with ``chooses``, libraries choose by `candidates_of`."""
         names = tuple(compilers)
         setting = _common_setting(names)
-        self._placements[model, names, setting] = dict(placement)
+        self._placements[model, names, setting] = dict(placement), chooses
         self._append(
             {
                 "model": model,
                 "compilers": list(names),
                 "placement": dict(placement),
+                "chooses": chooses,
                 "setting": asdict(setting),
             }
         )

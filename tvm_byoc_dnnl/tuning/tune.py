@@ -23,6 +23,7 @@ from .apart import race_apart
 from .candidates import measure_candidates
 from .costs import Costs
 from .database import Database
+from .placement import Placement
 from .plans import Planner, prepared
 from .search import search
 from .workload import text_of
@@ -34,27 +35,8 @@ _logger = logging.getLogger("tvm_byoc_dnnl")
 _ROUNDS = 7
 _GAIN = 0.01  # of the whole model: for less, the default placement stays
 _FINALISTS = 2  # that are timed as whole models beside the default placement
+_SEARCH_SHARE = 0.75  # of the budget; then what a library can choose from is measured
 _RACE_SHARE = 0.15  # of the budget: the last comparison, of the whole model
-
-
-class Placement(dict[str, str]):
-    """Call → compiler, as `compile` takes it, and how it was found.
-
-    Attributes
-    ----------
-    seconds, default_seconds : float or None
-        One call of the whole model with this placement, and with the default one, measured in turns; ``None`` where
-        they are the same, or a vendor's own cost model decided.
-    tried : int
-        Placements whose cost was compared.
-    measured : int
-        Workloads that were measured.
-    """
-
-    seconds: float | None = None
-    default_seconds: float | None = None
-    tried: int = 0
-    measured: int = 0
 
 
 def tune(
@@ -108,26 +90,52 @@ def tune(
     known = Database(None if database is None else Path(database))
     planner = Planner(prepared(mod, names), names)
     costs = Costs(known, measures=True, target=target, tell=tell)
-    found = search(planner, costs, budget_s * (1 - _RACE_SHARE), tell)
+    found = search(planner, costs, budget_s * _SEARCH_SHARE, tell)
     result = Placement(found.placement)
-    result.tried, result.measured = found.tried, costs.measured
-    finalists = found.others[:_FINALISTS]
-    if finalists and not costs.has_models:
-        tell(f"whole model: the default placement and {len(finalists)} others")
-        default, *others = race_apart([planner.partitioned(p) for p in (None, *finalists)], target, _ROUNDS)
-        tell(", ".join(f"{1e3 * timing.seconds:.3f} ms" for timing in (default, *others)))
-        best = min(range(len(others)), key=lambda i: others[i].seconds)
-        is_faster = others[best].seconds < default.seconds * (1 - _GAIN)
-        result = _as(result, finalists[best] if is_faster else found.default)
-        result.seconds = min(others[best].seconds, default.seconds)
-        result.default_seconds = default.seconds
-    known.note_placement(_identity(mod), names, result)
-    final = planner.partitioned(None if result == found.default else result)
-    result.measured += measure_candidates(final, known, started + budget_s, tell)
+    result.tried = found.tried
+    if not costs.has_models:
+        ways = [found.default, *found.others[:_FINALISTS]]
+        mods = [planner.partitioned(None if way is found.default else way) for way in ways]
+        deadline = started + budget_s * (1 - _RACE_SHARE)
+        costs.measured += sum(measure_candidates(each, known, deadline, tell) for each in mods)
+        result = _fastest(result, ways, mods, known, target, tell)
+    result.measured = costs.measured
+    known.note_placement(_identity(mod), names, result, result.choices is not None)
     return result
 
 
-def placement_for(mod: tvm.IRModule, compilers: str | Sequence[str], database: str | PathLike[str]) -> dict[str, str]:
+def _fastest(
+    result: Placement,
+    ways: Sequence[Mapping[str, str]],
+    mods: Sequence[tvm.IRModule],
+    known: Database,
+    target: str | tvm.target.Target,
+    tell: Callable[[str], None],
+) -> Placement:
+    """The fastest of these placements, the default one first, as whole models in turns.
+
+    Where libraries know times of what they can choose from, they choose by them; the default placement also runs
+    without.
+    """
+    choices = known if known.has_candidates else None
+    runs = [(0, None), *((way, choices) for way in range(len(ways)) if way or choices is not None)]
+    if len(runs) == 1:
+        return result
+    tell(f"whole model: the default placement and {len(runs) - 1} others")
+    timings = race_apart([(mods[way], times) for way, times in runs], target, _ROUNDS)
+    tell(", ".join(f"{1e3 * timing.seconds:.3f} ms" for timing in timings))
+    default = timings[0].seconds
+    best = min(range(len(runs)), key=lambda i: timings[i].seconds)
+    if timings[best].seconds >= default * (1 - _GAIN):
+        best = 0
+    way, times = runs[best]
+    chosen = Placement(ways[way])
+    chosen.tried, chosen.choices = result.tried, times
+    chosen.seconds, chosen.default_seconds = timings[best].seconds, default
+    return chosen
+
+
+def placement_for(mod: tvm.IRModule, compilers: str | Sequence[str], database: str | PathLike[str]) -> Placement:
     """The placement of a model by what a database knows, without a measurement.
 
     That is the one that `tune` found for it; for another model the one that is cheapest by the times of equal regions,
@@ -144,16 +152,12 @@ def placement_for(mod: tvm.IRModule, compilers: str | Sequence[str], database: s
     known = Database(path)
     names = _without_host(compilers)
     noted = known.placement_of(_identity(mod), names)
-    if noted is not None:
-        return noted
-    found = search(Planner(prepared(mod, names), names), Costs(known, measures=False), float("inf"))
-    return dict(found.placement)
-
-
-def _as(result: Placement, placement: Mapping[str, str]) -> Placement:
-    made = Placement(placement)
-    made.tried, made.measured = result.tried, result.measured
-    return made
+    if noted is None:
+        found = search(Planner(prepared(mod, names), names), Costs(known, measures=False), float("inf"))
+        noted = dict(found.placement), True
+    placement = Placement(noted[0])
+    placement.choices = known if noted[1] and known.has_candidates else None
+    return placement
 
 
 def _identity(mod: tvm.IRModule) -> str:
