@@ -30,6 +30,21 @@ BYOC_INLINE BYOC_INTS BYOC_NAME(load_ints)(const void* p) {
 }
 BYOC_INLINE void BYOC_NAME(store_ints)(void* p, BYOC_INTS v) { memcpy(p, &v, sizeof(v)); }
 
+/* `lanes` bytes. A whole vector is read at once: what is copied in parts must be written before it
+   can be read, which takes longer than all that is done with it. */
+BYOC_INLINE __m128i BYOC_NAME(load_bytes)(const uint8_t* from, int lanes) {
+  uint8_t part[16] = {0};
+  if (lanes == BYOC_LANES) {
+#ifdef BYOC_SIMD_AVX512
+    return _mm_loadu_si128((const __m128i*)from);
+#else
+    return _mm_loadl_epi64((const __m128i*)from);
+#endif
+  }
+  memcpy(part, from, (size_t)lanes);
+  return _mm_loadu_si128((const __m128i*)part);
+}
+
 /* `lanes` numbers of any dtype, from position `at` on. */
 BYOC_INLINE BYOC_VEC BYOC_NAME(load_as)(const void* from, int64_t at, int64_t dtype, int lanes) {
   int32_t ints[BYOC_LANES] = {0};
@@ -39,13 +54,7 @@ BYOC_INLINE BYOC_VEC BYOC_NAME(load_as)(const void* from, int64_t at, int64_t dt
     memcpy(ints, (const int32_t*)from + at, (size_t)lanes * 4);
     result = (BYOC_VEC)BYOC_CONVERT(cvtepi32_ps, BYOC_NAME(load_ints)(ints));
   } else {
-    uint8_t bytes[16] = {0};
-    if (lanes == BYOC_LANES) {
-      memcpy(bytes, (const uint8_t*)from + at, BYOC_LANES);
-    } else {
-      memcpy(bytes, (const uint8_t*)from + at, (size_t)lanes);
-    }
-    const __m128i b = _mm_loadu_si128((const __m128i*)bytes);
+    const __m128i b = BYOC_NAME(load_bytes)((const uint8_t*)from + at, lanes);
     result = (BYOC_VEC)BYOC_CONVERT(cvtepi32_ps, dtype == BYOC_S8 ? BYOC_CONVERT(cvtepi8_epi32, b)
                                                                   : BYOC_CONVERT(cvtepu8_epi32, b));
   }
