@@ -7,6 +7,42 @@ typedef struct {
   BYOC_INTS zero; /* `shift` in 16 bits */
 } BYOC_NAME(integer_scaling);
 
+/* A post-operation on the vectors of finish_rows, o[v * count + i]. */
+BYOC_INLINE void BYOC_NAME(finish_post_op)(const byoc_post_op* op, const void* operand,
+                                           const int count, const int vectors, int lanes,
+                                           int64_t at, int64_t pixel, int64_t column, BYOC_VEC* o) {
+  const int all = vectors * count;
+  if (operand == NULL || op->form == BYOC_PER_TENSOR) {
+    BYOC_NAME(apply)(op, (const float*)operand, 0, 1, all, 1, all, 1, o);
+    return;
+  }
+  if (op->form == BYOC_PER_CHANNEL) {
+    for (int v = 0; v < vectors; ++v) {
+      BYOC_NAME(apply)(op, (const float*)operand, column + v * BYOC_LANES,
+                       v + 1 < vectors ? BYOC_LANES : lanes, count, 1, count, 1, o + v * count);
+    }
+    return;
+  }
+  BYOC_VEC b[BYOC_FINISH_VECTORS]; /* it lies as the result does */
+#define BYOC_LOAD(dtype)                                                                       \
+  BYOC_UNROLL                                                                                  \
+  for (int i = 0; i < all; ++i) {                                                              \
+    b[i] = BYOC_NAME(load_as)(operand, at + i % count * pixel + i / count * BYOC_LANES, dtype, \
+                              i / count + 1 < vectors ? BYOC_LANES : lanes);                   \
+  }
+  if (op->dtype == BYOC_U8) { /* known to the compiler in the most frequent case */
+    BYOC_LOAD(BYOC_U8)
+  } else {
+    BYOC_LOAD(op->dtype)
+  }
+#undef BYOC_LOAD
+  if (op->kind == BYOC_ADD) {
+    for (int i = 0; i < all; ++i) o[i] += b[i];
+  } else {
+    for (int i = 0; i < all; ++i) o[i] = BYOC_NAME(binary)(op->kind, o[i], b[i]);
+  }
+}
+
 /* `count` rows of `vectors` vectors (the last one of `lanes` numbers) that lie in `column`: scaled,
    with bias and post-operations, and stored from position `at` of the result on. */
 BYOC_INLINE void BYOC_NAME(finish_rows)(const byoc_integer_params* p, const int count,
@@ -14,44 +50,33 @@ BYOC_INLINE void BYOC_NAME(finish_rows)(const byoc_integer_params* p, const int 
                                         const int32_t* sums,
                                         const BYOC_NAME(integer_scaling) * scaling, int64_t at,
                                         int64_t column, void* const* data) {
-  enum { kAtOnce = 4 };
   const byoc_post_op* post_ops = (const byoc_post_op*)(p + 1);
-  BYOC_VEC o[2][kAtOnce];
+  BYOC_VEC o[BYOC_FINISH_VECTORS]; /* vector v of row i: v * count + i */
   BYOC_UNROLL
   for (int v = 0; v < vectors; ++v) {
     BYOC_UNROLL
     for (int i = 0; i < count; ++i) {
       const BYOC_INTS ints = BYOC_NAME(load_ints)(sums + i * BYOC_PANEL + v * BYOC_LANES);
-      o[v][i] = (BYOC_VEC)BYOC_CONVERT(cvtepi32_ps, ints) * scaling->scale[v] + scaling->bias[v];
+      o[v * count + i] =
+          (BYOC_VEC)BYOC_CONVERT(cvtepi32_ps, ints) * scaling->scale[v] + scaling->bias[v];
     }
   }
   for (int64_t k = 0; k < p->post_ops; ++k) {
     const byoc_post_op* op = &post_ops[k];
-    const void* operand = op->operand < 0 ? NULL : data[op->operand];
-    for (int v = 0; v < vectors; ++v) {
-      const int wide = v + 1 < vectors ? BYOC_LANES : lanes;
-      if (operand == NULL || op->form != BYOC_PER_ELEMENT) {
-        BYOC_NAME(apply)(op, (const float*)operand, column + v * BYOC_LANES, wide, count, 1, count,
-                         1, o[v]);
-        continue;
-      }
-      for (int i = 0; i < count; ++i) { /* it lies as the result does */
-        const int64_t place = at + i * p->dst_pixel + v * BYOC_LANES;
-        o[v][i] = BYOC_NAME(binary)(op->kind, o[v][i],
-                                    BYOC_NAME(load_as)(operand, place, op->dtype, wide));
-      }
-    }
+    BYOC_NAME(finish_post_op)(op, op->operand < 0 ? NULL : data[op->operand], count, vectors, lanes,
+                              at, p->dst_pixel, column, o);
   }
   if (p->dst_scale >= 0) {
     BYOC_UNROLL
-    for (int i = 0; i < vectors * count; ++i) o[i / count][i % count] *= scaling->unit;
+    for (int i = 0; i < vectors * count; ++i) o[i] *= scaling->unit;
   }
   if (dtype == BYOC_U8 || dtype == BYOC_S8) {
     const int64_t columns = (vectors - 1) * BYOC_LANES + lanes;
     BYOC_UNROLL
     for (int i = 0; i < count; i += 2) {
       const int next = i + 1 < count ? i + 1 : i;
-      const BYOC_VEC rows[4] = {o[0][i], o[vectors - 1][i], o[0][next], o[vectors - 1][next]};
+      const int last = (vectors - 1) * count;
+      const BYOC_VEC rows[4] = {o[i], o[last + i], o[next], o[last + next]};
       uint8_t* first = (uint8_t*)data[p->result] + at + i * p->dst_pixel;
       BYOC_NAME(store_panels)(first, first + (next - i) * p->dst_pixel,
                               BYOC_NAME(narrow)(rows, scaling->zero, dtype == BYOC_S8), columns);
@@ -62,8 +87,9 @@ BYOC_INLINE void BYOC_NAME(finish_rows)(const byoc_integer_params* p, const int 
   for (int v = 0; v < vectors; ++v) {
     BYOC_UNROLL
     for (int i = 0; i < count; ++i) {
-      if (p->dst_zero >= 0) o[v][i] = BYOC_NAME(round)(o[v][i]) + scaling->shift;
-      BYOC_NAME(store_as)(data[p->result], at + i * p->dst_pixel + v * BYOC_LANES, dtype, o[v][i],
+      BYOC_VEC x = o[v * count + i];
+      if (p->dst_zero >= 0) x = BYOC_NAME(round)(x) + scaling->shift;
+      BYOC_NAME(store_as)(data[p->result], at + i * p->dst_pixel + v * BYOC_LANES, dtype, x,
                           v + 1 < vectors ? BYOC_LANES : lanes);
     }
   }

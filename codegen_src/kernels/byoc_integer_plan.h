@@ -44,6 +44,7 @@ enum {
   BYOC_INTEGER_TAPS = 64,      /* of a depthwise convolution, at most; one of them is spare */
   BYOC_INTEGER_RUN = 8,        /* pixels of a depthwise convolution at a time */
   BYOC_INTEGER_MOST_ROWS = 96, /* of a block */
+  BYOC_FINISH_VECTORS = 8,     /* of results that are scaled at once */
   BYOC_INTEGER_POINTS = 16,    /* products of a tile of 2 x 2 results */
   BYOC_INTEGER_SLACK = 64,     /* bytes behind the numbers of a thread */
   BYOC_INTEGER_ALONE = 1 << 16 /* multiplications that are not worth waking another thread */
