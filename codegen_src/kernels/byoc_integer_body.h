@@ -111,6 +111,8 @@ BYOC_INLINE void BYOC_NAME(integer_gather)(const byoc_integer_params* p, const u
                       p->stride_h * p->stride_w == 1 && p->height == p->out_height &&
                       p->width == p->out_width;
   const uint8_t* end = src + byoc_integer_extent(p);
+  const int64_t whole = byoc_round_up(wide, BYOC_PANEL), next_line = p->dilation_h * p->src_row;
+  const int64_t reach = (p->kernel_h - 1) * p->dilation_h; /* from the first line to the last */
   int64_t x = row % p->out_width, y = row / p->out_width % p->out_height;
   int64_t image = row / p->out_width / p->out_height;
   if (is_flat) {
@@ -118,9 +120,19 @@ BYOC_INLINE void BYOC_NAME(integer_gather)(const byoc_integer_params* p, const u
     return;
   }
   for (int64_t m = 0; m < rows; ++m, to += depth) {
-    const int64_t left = x * p->stride_w - p->pad_left;
-    for (int64_t ky = 0; ky < p->kernel_h; ++ky) {
-      const int64_t at_y = y * p->stride_h - p->pad_top + ky * p->dilation_h;
+    const int64_t left = x * p->stride_w - p->pad_left, top = y * p->stride_h - p->pad_top;
+    const int64_t corner = image * p->src_image + top * p->src_row + left * p->channels;
+    const int is_inside = is_run && left >= 0 && left + p->kernel_w <= p->width && top >= 0 &&
+                          top + reach < p->height &&
+                          corner + reach * p->src_row + whole <= byoc_integer_extent(p);
+    for (int64_t ky = 0; is_inside && ky < p->kernel_h; ++ky) {
+      for (int64_t i = 0; i < wide; i += BYOC_PANEL) {
+        const BYOC_INTS numbers = BYOC_NAME(widen)(src + corner + ky * next_line + i, is_signed);
+        BYOC_NAME(store_ints)(to + ky * wide + i, BYOC_OP(sub_epi16)(numbers, zeros));
+      }
+    }
+    for (int64_t ky = 0; !is_inside && ky < p->kernel_h; ++ky) {
+      const int64_t at_y = top + ky * p->dilation_h;
       int16_t* part = to + ky * wide;
       if (at_y < 0 || at_y >= p->height) {
         memset(part, 0, (size_t)wide * 2);
