@@ -273,7 +273,7 @@ std::optional<Candidate> OfferForm(const Candidate& primitive, const Lowering& v
 
   const bool is_depthwise = byoc_is_depthwise(p.groups, p.channels, p.columns);
   if (is_depthwise && (op.kind == PrimitiveKind::matmul || p.weights_zero >= 0 ||
-                       p.kernel_h * p.kernel_w >= static_cast<int64_t>(BYOC_INTEGER_TAPS))) {
+                       p.kernel_h * p.kernel_w > static_cast<int64_t>(BYOC_INTEGER_TAPS))) {
     return std::nullopt;
   }
   if (is_winograd && !SuitsTiles(p)) return std::nullopt;

@@ -6,8 +6,8 @@
    bits. (vpmaddubsw would take the bytes themselves, and saturates at 16 bits.) The weights are
    widened when they are packed, in panels as wide as two vectors. A thread widens the windows of a
    block of pixels, less the zero point, and multiplies a few of them at once by each panel. A
-   depthwise convolution interleaves the pixels of two taps instead. Windows of 3 x 3 pixels may be
-   computed in tiles (byoc_integer_winograd_body.h).
+   depthwise convolution multiplies the even channels of a tap by weights between zeros, then the
+   odd ones. Windows of 3 x 3 pixels may be computed in tiles (byoc_integer_winograd_body.h).
 
    C99 that is C++17 as well, for GCC and Clang on x86-64: the library is built from this file, and
    emitted source includes it. */

@@ -234,34 +234,56 @@ BYOC_INLINE BYOC_INTS BYOC_NAME(load_tap)(const uint8_t* from, const int is_whol
   return BYOC_NAME(widen)(part, is_signed);
 }
 
-/* A panel of channels of `count` pixels; taps[i * BYOC_INTEGER_TAPS + t]: where tap t of pixel i
-   begins. Of an odd number of taps the last one is there twice, with a weight of zero. */
-BYOC_INLINE void BYOC_NAME(depthwise_run)(const uint8_t* const* taps, int64_t num_taps,
-                                          int64_t count, int64_t channel, const int is_whole,
-                                          int64_t channels, const int is_signed, BYOC_INTS zero,
-                                          const int16_t* weights, int32_t* sums) {
-  for (int64_t i = 0; i < count; ++i) {
-    const uint8_t* const* of_pixel = taps + i * BYOC_INTEGER_TAPS;
-    BYOC_INTS low = BYOC_OP(set1_epi32)(0), high = low;
-    for (int64_t t = 0; t < num_taps; t += 2) {
-      const BYOC_INTS x = BYOC_OP(sub_epi16)(
-          BYOC_NAME(load_tap)(of_pixel[t] + channel, is_whole, channels, is_signed), zero);
-      const BYOC_INTS y = BYOC_OP(sub_epi16)(
-          BYOC_NAME(load_tap)(of_pixel[t + 1] + channel, is_whole, channels, is_signed), zero);
-      const BYOC_INTS w = BYOC_NAME(load_ints)(weights + t * BYOC_PANEL);
-      const BYOC_INTS v = BYOC_NAME(load_ints)(weights + (t + 1) * BYOC_PANEL);
-      low = BYOC_OP(add_epi32)(low, BYOC_OP(madd_epi16)(BYOC_OP(unpacklo_epi16)(x, y), w));
-      high = BYOC_OP(add_epi32)(high, BYOC_OP(madd_epi16)(BYOC_OP(unpackhi_epi16)(x, y), v));
+/* A panel of channels of `pixels` pixels; taps[i * BYOC_INTEGER_TAPS + t]: where tap t of pixel i
+   begins. `zero`: its negative in 16 bits, which is multiplied by the sums of the weights. */
+BYOC_INLINE void BYOC_NAME(depthwise_pixels)(const int pixels, const uint8_t* const* taps,
+                                             int64_t num_taps, int64_t channel, const int is_whole,
+                                             int64_t channels, const int is_signed, BYOC_INTS zero,
+                                             const int16_t* weights, int32_t* sums) {
+  BYOC_INTS even[BYOC_INTEGER_PIXELS], odd[BYOC_INTEGER_PIXELS];
+  BYOC_UNROLL
+  for (int i = 0; i < pixels; ++i) {
+    even[i] = BYOC_OP(madd_epi16)(zero, BYOC_NAME(load_ints)(weights));
+    odd[i] = BYOC_OP(madd_epi16)(zero, BYOC_NAME(load_ints)(weights + BYOC_PANEL));
+  }
+  for (int64_t t = 0; t < num_taps; ++t) {
+    weights += 2 * BYOC_PANEL;
+    const BYOC_INTS w = BYOC_NAME(load_ints)(weights);
+    const BYOC_INTS v = BYOC_NAME(load_ints)(weights + BYOC_PANEL);
+    BYOC_UNROLL
+    for (int i = 0; i < pixels; ++i) {
+      const BYOC_INTS x = BYOC_NAME(load_tap)(taps[i * BYOC_INTEGER_TAPS + t] + channel, is_whole,
+                                              channels, is_signed);
+      BYOC_NAME(add_products)(&even[i], x, w);
+      BYOC_NAME(add_products)(&odd[i], x, v);
     }
+  }
+  BYOC_UNROLL
+  for (int i = 0; i < pixels; ++i) {
     int32_t halves[2][BYOC_LANES];
-    BYOC_NAME(store_ints)(halves[0], low);
-    BYOC_NAME(store_ints)(halves[1], high);
+    BYOC_NAME(store_ints)(halves[0], BYOC_OP(unpacklo_epi32)(even[i], odd[i]));
+    BYOC_NAME(store_ints)(halves[1], BYOC_OP(unpackhi_epi32)(even[i], odd[i]));
     BYOC_UNROLL
     for (int j = 0; j < BYOC_LANES / 4; ++j) {
       memcpy(sums + i * BYOC_PANEL + j * 8, halves[0] + j * 4, 16);
       memcpy(sums + i * BYOC_PANEL + j * 8 + 4, halves[1] + j * 4, 16);
     }
   }
+}
+
+/* The same for any number of pixels. */
+BYOC_INLINE void BYOC_NAME(depthwise_run)(const uint8_t* const* taps, int64_t num_taps,
+                                          int64_t count, int64_t channel, const int is_whole,
+                                          int64_t channels, const int is_signed, BYOC_INTS zero,
+                                          const int16_t* weights, int32_t* sums) {
+#define BYOC_PIXELS(pixels)                                                                      \
+  BYOC_NAME(depthwise_pixels)(pixels, taps + i * BYOC_INTEGER_TAPS, num_taps, channel, is_whole, \
+                              channels, is_signed, zero, weights, sums + i * BYOC_PANEL)
+  int64_t i = 0;
+  for (; i + BYOC_INTEGER_PIXELS <= count; i += BYOC_INTEGER_PIXELS)
+    BYOC_PIXELS(BYOC_INTEGER_PIXELS);
+  for (; i < count; ++i) BYOC_PIXELS(1);
+#undef BYOC_PIXELS
 }
 
 /* Where the taps of a pixel begin; outside of the image at `outside`. */
@@ -279,14 +301,13 @@ BYOC_INLINE void BYOC_NAME(find_taps)(const byoc_integer_params* p, const uint8_
                   ? corner + offsets[t]
                   : outside;
   }
-  taps[num_taps] = taps[num_taps - 1];
 }
 
 BYOC_INLINE void BYOC_NAME(integer_depthwise)(const byoc_integer_params* p, int64_t thread,
                                               int64_t team, void* const* data, char* memory) {
   const int64_t lines = p->images * p->out_height, num_taps = p->kernel_h * p->kernel_w;
   const int32_t zero = byoc_integer_zero(data, p->src_zero);
-  const BYOC_INTS zeros = BYOC_OP(set1_epi16)((int16_t)zero);
+  const BYOC_INTS negative = BYOC_OP(set1_epi16)((int16_t)-zero);
   const int is_signed = p->src_dtype == BYOC_S8;
   const uint8_t* taps[BYOC_INTEGER_RUN * BYOC_INTEGER_TAPS];
   int64_t offsets[BYOC_INTEGER_TAPS];
@@ -308,16 +329,16 @@ BYOC_INLINE void BYOC_NAME(integer_depthwise)(const byoc_integer_params* p, int6
       for (int64_t channel = 0; channel < p->groups; channel += BYOC_PANEL) {
         const int64_t channels = byoc_min(BYOC_PANEL, p->groups - channel);
         const int16_t* weights =
-            (const int16_t*)data[1] + channel * byoc_integer_pairs(num_taps) * 2;
+            (const int16_t*)data[1] + channel * byoc_integer_tap_numbers(num_taps);
         if (channels < BYOC_PANEL) {
-          BYOC_NAME(depthwise_run)(taps, num_taps, count, channel, 0, channels, is_signed, zeros,
+          BYOC_NAME(depthwise_run)(taps, num_taps, count, channel, 0, channels, is_signed, negative,
                                    weights, sums);
         } else if (is_signed) {
-          BYOC_NAME(depthwise_run)(taps, num_taps, count, channel, 1, channels, 1, zeros, weights,
-                                   sums);
+          BYOC_NAME(depthwise_run)(taps, num_taps, count, channel, 1, channels, 1, negative,
+                                   weights, sums);
         } else {
-          BYOC_NAME(depthwise_run)(taps, num_taps, count, channel, 1, channels, 0, zeros, weights,
-                                   sums);
+          BYOC_NAME(depthwise_run)(taps, num_taps, count, channel, 1, channels, 0, negative,
+                                   weights, sums);
         }
         BYOC_NAME(integer_finish)(p, sums, NULL, (line * p->out_width + x) * p->dst_pixel + channel,
                                   count, channel, channels, data);

@@ -10,25 +10,21 @@ static inline int16_t byoc_integer_weight(const byoc_integer_pack_params* p, con
   return p->is_signed ? (int16_t)(int8_t)weights[at] : (int16_t)weights[at];
 }
 
-/* Of each tap the channels of a panel, in pairs of taps, and in the order in which an instruction
-   interleaves two vectors of 16 bits: in parts of 128, the lower halves before the upper ones. */
+/* Of the sum of all taps, and of each tap, the channels of a panel twice: the even ones with zeros
+   between them, and the odd ones. */
 static inline void byoc_integer_pack_depthwise(const byoc_integer_pack_params* p,
                                                const uint8_t* weights, int16_t* packed) {
   const int64_t panel = byoc_integer_panel(p->isa), taps = p->kernel_h * p->kernel_w;
-  for (int64_t first = 0; first < p->groups; first += panel) {
-    for (int64_t pair = 0; pair < byoc_integer_pairs(taps); ++pair) {
-      for (int64_t half = 0; half < 2; ++half) {
-        for (int64_t i = 0; i < panel / 2; ++i) {
-          const int64_t channel = first + i / 4 * 8 + half * 4 + i % 4;
-          for (int64_t tap = 2 * pair; tap < 2 * pair + 2; ++tap) {
-            const int64_t at = channel * p->group_stride + tap / p->kernel_w * p->row_stride +
-                               tap % p->kernel_w * p->pixel_stride;
-            *packed++ =
-                (int16_t)(channel < p->groups && tap < taps ? byoc_integer_weight(p, weights, at)
-                                                            : 0);
-          }
-        }
-      }
+  const int64_t of_panel = panel * byoc_integer_tap_numbers(taps);
+  memset(packed, 0, (size_t)(byoc_round_up(p->groups, panel) * byoc_integer_tap_numbers(taps)) * 2);
+  for (int64_t channel = 0; channel < p->groups; ++channel) {
+    int16_t* to = packed + channel / panel * of_panel + channel % 2 * panel + channel % panel;
+    for (int64_t tap = 0; tap < taps; ++tap) {
+      const int64_t at = channel * p->group_stride + tap / p->kernel_w * p->row_stride +
+                         tap % p->kernel_w * p->pixel_stride;
+      const int16_t weight = byoc_integer_weight(p, weights, at);
+      to[0] = (int16_t)(to[0] + weight);
+      to[(tap + 1) * 2 * panel] = weight;
     }
   }
 }

@@ -41,9 +41,10 @@ typedef struct __attribute__((may_alias)) byoc_integer_pack_params {
 } byoc_integer_pack_params;
 
 enum {
-  BYOC_INTEGER_TAPS = 64,      /* of a depthwise convolution, at most; one of them is spare */
-  BYOC_INTEGER_RUN = 8,        /* pixels of a depthwise convolution at a time */
+  BYOC_INTEGER_TAPS = 64,      /* of a depthwise convolution, at most: their sum fits 16 bits */
+  BYOC_INTEGER_RUN = 16,       /* pixels of a depthwise convolution at a time */
   BYOC_INTEGER_MOST_ROWS = 96, /* of a block */
+  BYOC_INTEGER_PIXELS = 4,     /* of these at once: they share the weights */
   BYOC_FINISH_VECTORS = 8,     /* of results that are scaled at once */
   BYOC_INTEGER_POINTS = 16,    /* products of a tile of 2 x 2 results */
   BYOC_INTEGER_SLACK = 64,     /* bytes behind the numbers of a thread */
@@ -55,6 +56,9 @@ static inline int64_t byoc_integer_panel(int64_t isa) { return isa == BYOC_AVX51
 
 /* Pairs of neighbours along the depth; of an odd depth the last one is filled up with a zero. */
 static inline int64_t byoc_integer_pairs(int64_t depth) { return (depth + 1) / 2; }
+
+/* Packed weights of a channel of a depthwise convolution. */
+static inline int64_t byoc_integer_tap_numbers(int64_t taps) { return 2 * (taps + 1); }
 
 static inline int byoc_is_depthwise(int64_t groups, int64_t channels, int64_t columns) {
   return groups > 1 && channels == 1 && columns == 1;
@@ -69,7 +73,7 @@ static inline size_t byoc_integer_packed_bytes(const byoc_integer_pack_params* p
   const int64_t panel = byoc_integer_panel(p->isa), area = p->kernel_h * p->kernel_w;
   const int64_t columns = byoc_round_up(p->columns, panel);
   if (byoc_is_depthwise(p->groups, p->channels, p->columns)) {
-    return (size_t)(byoc_round_up(p->groups, panel) * byoc_integer_pairs(area)) * 4;
+    return (size_t)(byoc_round_up(p->groups, panel) * byoc_integer_tap_numbers(area)) * 2;
   }
   if (p->is_winograd) {
     return (size_t)(columns * BYOC_INTEGER_POINTS * byoc_integer_tile_depth(p->isa, p->channels)) *

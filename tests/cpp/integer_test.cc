@@ -223,13 +223,13 @@ TEST(windows_that_lie_outside) {
 
 TEST(depthwise) {
   for (int64_t channels : {2, 15, 16, 17, 32, 33, 100}) {
-    for (int64_t kernel : {1, 2, 3, 5}) {
+    for (int64_t kernel : {1, 2, 3, 5, 8}) {
       for (int64_t stride : {1, 2}) {
         Case c;
         c.images = 2;
         c.groups = channels;
         c.height = 9;
-        c.width = 11;
+        c.width = stride == 1 ? 19 : 11;  // more than a run of pixels, or fewer
         c.kernel = kernel;
         c.stride = stride;
         c.pad = kernel / 2;
