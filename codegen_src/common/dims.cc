@@ -51,7 +51,35 @@ int64_t EvaluateAny(const Dim& dim, const std::vector<int64_t>& symbols) {
   return result;
 }
 
+bool Less(const Dim& a, const Dim& b) {
+  if (a.op != b.op) return a.op > b.op;  // numbers stand last
+  if (a.value != b.value) return a.value < b.value;
+  return std::lexicographical_compare(a.args.begin(), a.args.end(), b.args.begin(), b.args.end(),
+                                      Less);
+}
+
+void ListOperands(const Dim& dim, Dim::Op op, std::vector<Dim>* operands) {
+  if (dim.op != op) return operands->push_back(dim);
+  for (const Dim& arg : dim.args) ListOperands(arg, op, operands);
+}
+
 }  // namespace
+
+bool Mentions(const Dim& dim, int symbol) {
+  if (dim.op == Dim::Op::kSymbol) return dim.value == symbol;
+  return std::any_of(dim.args.begin(), dim.args.end(),
+                     [&](const Dim& arg) { return Mentions(arg, symbol); });
+}
+
+Dim Sorted(Dim dim) {
+  if (dim.op != Dim::Op::kAdd && dim.op != Dim::Op::kMul) return dim;
+  std::vector<Dim> operands;
+  ListOperands(dim, dim.op, &operands);
+  std::sort(operands.begin(), operands.end(), Less);
+  Dim result = operands[0];
+  for (size_t i = 1; i < operands.size(); ++i) result = {dim.op, 0, {result, operands[i]}};
+  return result;
+}
 
 int64_t Evaluate(const Dim& dim, const std::vector<int64_t>& symbols) {
   int64_t value = EvaluateAny(dim, symbols);

@@ -30,6 +30,12 @@ struct Dim {
   }
 };
 
+/// Whether `dim` depends on a symbol.
+bool Mentions(const Dim& dim, int symbol);
+
+/// Sums and products with their operands in one order, so that equal ones compare equal.
+Dim Sorted(Dim dim);
+
 /// The value of `dim`. Throws Error(kInput) on overflow, division by zero and negative results.
 int64_t Evaluate(const Dim& dim, const std::vector<int64_t>& symbols);
 

@@ -144,7 +144,7 @@ class Reader {
     }
     dim.op = row->second;
     dim.args = {ReadDim(parts[1], where), ReadDim(parts[2], where)};
-    return dim;
+    return Sorted(std::move(dim));
   }
 
   std::vector<Dim> ReadShape(const json::Value& value, const std::string& where) {

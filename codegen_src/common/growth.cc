@@ -12,12 +12,6 @@ namespace {
 constexpr int kKey = 1, kValue = 2, kBias = 3;  // inputs of attention
 constexpr int64_t kLeastCapacity = 64;
 
-bool Mentions(const Dim& dim, int symbol) {
-  if (dim.op == Dim::Op::kSymbol) return dim.value == symbol;
-  return std::any_of(dim.args.begin(), dim.args.end(),
-                     [&](const Dim& arg) { return Mentions(arg, symbol); });
-}
-
 bool Mentions(const std::vector<Dim>& shape, int symbol) {
   return std::any_of(shape.begin(), shape.end(),
                      [&](const Dim& dim) { return Mentions(dim, symbol); });

@@ -12,6 +12,7 @@ using tvm_byoc_dnnl::Dims;
 using tvm_byoc_dnnl::ElementCount;
 using tvm_byoc_dnnl::Evaluate;
 using tvm_byoc_dnnl::kUnknownDim;
+using tvm_byoc_dnnl::Sorted;
 using Op = Dim::Op;
 
 Dim Number(int64_t value) { return Dim{Op::kConst, value, {}}; }
@@ -37,6 +38,16 @@ TEST(Expressions) {
 }
 
 TEST(Symbols) { CHECK_EQUAL(Evaluate(Make(Op::kMul, Symbol(), Number(4)), {3}), 12); }
+
+TEST(SumsAndProductsCompareInAnyOrder) {
+  const Dim n = Symbol(), p{Op::kSymbol, 1, {}};
+  const Dim left = Sorted(Make(Op::kAdd, Sorted(Make(Op::kAdd, n, Number(1))), p));
+  const Dim right = Sorted(Make(Op::kAdd, p, Sorted(Make(Op::kAdd, Number(1), n))));
+  CHECK(left == right);
+  CHECK_EQUAL(Evaluate(left, {3, 5}), 9);
+  CHECK(Sorted(Make(Op::kMul, p, Number(2))) == Sorted(Make(Op::kMul, Number(2), p)));
+  CHECK(!(Sorted(Make(Op::kSub, n, p)) == Sorted(Make(Op::kSub, p, n))));
+}
 
 TEST(Faults) {
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();

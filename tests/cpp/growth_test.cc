@@ -29,7 +29,7 @@ std::string GraphText(const std::string& bias_shape, const std::string& more) {
     {"name": "bias", "dtype": "float32", "shape": )" +
          bias_shape + R"(},
     {"name": "keys", "dtype": "float32", "shape": ["b", 2, ["+", "p", "n"], 3]},
-    {"name": "values", "dtype": "float32", "shape": ["b", 2, ["+", "p", "n"], 3]},
+    {"name": "values", "dtype": "float32", "shape": ["b", 2, ["+", "n", "p"], 3]},
     {"name": "y", "dtype": "float32", "shape": ["b", 2, "n", 3]},
     {"name": "z", "dtype": "float32", "shape": ["b", 2, "n", 3]}],
   "inputs": [{"tensor": 0}, {"tensor": 1}, {"tensor": 2}, {"tensor": 3}, {"tensor": 4}, {"tensor": 5}],
@@ -44,7 +44,7 @@ std::string GraphText(const std::string& bias_shape, const std::string& more) {
 
 const char* const kRelu =
     R"({"kind": "eltwise", "attrs": {"alg": "relu", "alpha": 0, "beta": 0}, "inputs": [9], "outputs": [10]})";
-const char* const kMask = R"(["b", 1, "n", ["+", "p", "n"]])";
+const char* const kMask = R"(["b", 1, "n", ["+", "n", "p"]])";  // in another order than "keys"
 
 /// The same by loops, for one batch.
 std::vector<float> Expected(const std::vector<float>& q, const std::vector<float>& keys,
