@@ -88,11 +88,14 @@ bool Lowering::PacksAnew(const Candidate& candidate) const {
   });
 }
 
-/// What a candidate costs among the plans that there are: weights are packed a second time only for
-/// what is a tenth faster.
-double Lowering::CostHere(const Candidate& candidate) const {
-  constexpr double kPackingAnew = 1.1;
-  return cost_(candidate) * (PacksAnew(candidate) ? kPackingAnew : 1);
+/// What a candidate costs among the plans that there are: one that needs weights in another form
+/// must be much cheaper.
+double Lowering::CostHere(const Candidate& candidate) {
+  constexpr double kMuch = 2;
+  const double cost = cost_(candidate);
+  if (!reuses_ || !PacksAnew(candidate)) return cost;
+  least_anew_ = std::min(least_anew_, cost);
+  return cost * kMuch;
 }
 
 /// The cheapest primitive.
@@ -117,7 +120,7 @@ Candidate Lowering::Choose(const std::vector<OpDesc>& descriptions) {
 
 /// The cheapest kernel of ours for this operation if it costs less than the primitive, or if there
 /// is no primitive; else the primitive.
-Candidate Lowering::AskKernels(Candidate primitive) const {
+Candidate Lowering::AskKernels(Candidate primitive) {
   double least = std::numeric_limits<double>::infinity();
   if (primitive.pd) {
     CountBytes(&primitive);  // its layouts are decided now
@@ -300,6 +303,7 @@ std::optional<Place> Lowering::WriteToOutput(Candidate* choice) {
 }
 
 bool Lowering::Emit(const std::vector<OpDesc>& descriptions, bool accept_reference) {
+  least_anew_ = std::numeric_limits<double>::infinity();
   Candidate choice = Choose(descriptions);
   if (!choice.pd || (IsReference(choice.impl) && !accept_reference)) {
     choice = Candidate();
@@ -314,6 +318,9 @@ bool Lowering::Emit(const std::vector<OpDesc>& descriptions, bool accept_referen
   }
   choice = AskKernels(std::move(choice));
   if (!choice.pd && !choice.call) return false;
+  const double cost = cost_(choice);
+  total_ += cost;
+  excess_ += std::max(cost - least_anew_, 0.0);
   if (choice.call) {
     EmitCall(choice, place);
   } else {

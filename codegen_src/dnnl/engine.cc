@@ -5,10 +5,12 @@
 #include <omp.h>
 
 #include <dnnl.hpp>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
 #include "common/support/error.h"
+#include "dnnl/code_generator.h"
 #include "dnnl/emit.h"
 #include "dnnl/execute.h"
 #include "dnnl/kernel_call.h"
@@ -85,12 +87,24 @@ class DnnlPlanner final : public Planner {
   std::unique_ptr<Plan> Make(const Shapes& shapes, const std::vector<const void*>& constants,
                              const Growth* growth) {
     return Translated([&] {
-      Lowering lowering(graph_, shapes, CpuEngine(), CostByTimes(graph_.times, engine_.Setting()));
-      lowering.Share(&store_);
-      if (growth != nullptr) lowering.Grow(*growth);
-      Program program = lowering.Run();
-      return std::make_unique<DnnlPlan>(std::move(program), shapes, constants, &store_);
+      std::optional<Program> program = Lower(shapes, growth, /*reuses=*/true);
+      if (!program) program = Lower(shapes, growth, /*reuses=*/false);
+      return std::make_unique<DnnlPlan>(std::move(*program), shapes, constants, &store_);
     });
+  }
+
+  /// Nothing if weights that are packed already would make calls noticeably slower.
+  std::optional<Program> Lower(const Shapes& shapes, const Growth* growth, bool reuses) {
+    constexpr double kNoticeable = 0.03;
+    Lowering lowering(graph_, shapes, CpuEngine(), CostByTimes(graph_.times, engine_.Setting()));
+    lowering.Share(&store_, reuses);
+    if (growth != nullptr) lowering.Grow(*growth);
+    CodeGenerator generator;
+    lowering.Generate(&generator);
+    Program program = lowering.Run();
+    if (reuses && lowering.Excess() > kNoticeable) return std::nullopt;
+    generator.Finish();
+    return program;
   }
 
   const Engine& engine_;

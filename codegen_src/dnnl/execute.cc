@@ -4,13 +4,9 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <new>
-#include <set>
 #include <stdexcept>
-#include <system_error>
-#include <thread>
 #include <utility>
 
 #include "byoc_run.h"
@@ -33,38 +29,6 @@ void Check(int status, const char* error) {
   if (status == BYOC_NO_MEMORY) throw std::bad_alloc();
   if (status == BYOC_BAD_INDEX) throw std::out_of_range(error);
   if (status != BYOC_OK) throw std::runtime_error(error);
-}
-
-/// Has oneDNN generate the code of all primitives by several threads; it keeps the code, so that
-/// each step finds its own. What fails here fails again, with a message, where it is needed.
-void GenerateCode(const std::vector<Step>& steps) {
-  std::set<const_dnnl_primitive_desc_t> distinct;
-  for (const Step& step : steps) {
-    if (step.kernel == nullptr) distinct.insert(step.pd.get());
-  }
-  const std::vector<const_dnnl_primitive_desc_t> work(distinct.begin(), distinct.end());
-  const int threads = omp_get_max_threads();
-  std::atomic<size_t> next{0};
-  auto generate = [&] {
-    for (size_t i = next++; i < work.size(); i = next++) {
-      dnnl_primitive_t primitive = nullptr;
-      if (dnnl_primitive_create(&primitive, work[i]) == dnnl_success)
-        dnnl_primitive_destroy(primitive);
-    }
-  };
-  std::vector<std::thread> helpers;
-  for (size_t i = 1; i < std::min(static_cast<size_t>(threads), work.size()); ++i) {
-    try {
-      helpers.emplace_back([&] {
-        omp_set_num_threads(threads);  // part of what oneDNN keeps the code by
-        generate();
-      });
-    } catch (const std::system_error&) {  // no thread to be had
-      break;
-    }
-  }
-  generate();
-  for (std::thread& helper : helpers) helper.join();
 }
 
 }  // namespace
@@ -129,7 +93,6 @@ int DnnlPlan::Build() {
                    }
                  },
                  [](void* self, int buffer) { static_cast<Packing*>(self)->Drop(buffer); }};
-  GenerateCode(program_.steps);
   for (size_t i = 0; i < program_.init.size(); ++i) {
     BYOC_TRY(AddStep(program_.init[i], &plan_.init[i], /*once=*/true));
   }

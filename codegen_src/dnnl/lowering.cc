@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "common/support/error.h"
+#include "dnnl/code_generator.h"
 #include "dnnl/kinds.h"
 #include "dnnl/scaling.h"
 #include "kernels/kernels.h"
@@ -54,8 +55,24 @@ void Lowering::FailUnsupported(const std::string& message) const {
   Fail(ErrorKind::kUnsupported, message, fault_.empty() ? "" : "; ", fault_);
 }
 
+/// Convolutions are described without the layouts of other nodes, so that others can ask oneDNN for
+/// the last ones while the first ones are lowered. Each takes oneDNN half a millisecond.
+void Lowering::AskAhead() {
+  for (size_t i = graph_.nodes.size(); i-- > 0;) {
+    const Node& node = graph_.nodes[i];
+    const bool is_plain = node.output_scaling.IsNone() &&
+                          std::all_of(node.scalings.begin(), node.scalings.end(),
+                                      [](const Scaling& scaling) { return scaling.IsNone(); });
+    if (node.kind != Kind::kConvolution || !is_plain || !HasElements(node)) continue;
+    OpDesc op = RowOf(node.kind).describe(NodeView(this, node, node.output)).front();
+    op.post_ops = PostOps(node);
+    generator_->Ask(std::move(op));
+  }
+}
+
 Program Lowering::Run() {
   PlaceArguments();
+  if (generator_ != nullptr) AskAhead();
   for (size_t i = 0; i < graph_.nodes.size(); ++i) {
     current_node_ = static_cast<int>(i);
     fault_.clear();

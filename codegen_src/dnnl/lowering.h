@@ -59,6 +59,7 @@ struct PackedKey {
   }
 };
 
+class CodeGenerator;
 class PackedStore;
 
 struct Program {
@@ -83,8 +84,19 @@ class Lowering {
   /// Seeks no implementation that writes into the caller's outputs; they are copied there.
   void LeaveOutputs();
 
-  /// Prefers the forms in which plans for other shapes hold the weights.
-  void Share(const PackedStore* packed) { packed_ = packed; }
+  /// The forms in which plans for other shapes hold the weights. `reuses`: they are preferred to
+  /// others, even where these are somewhat faster.
+  void Share(const PackedStore* packed, bool reuses) {
+    packed_ = packed;
+    reuses_ = reuses;
+  }
+
+  /// The part of a program's cost that other forms of the weights would save.
+  double Excess() const { return total_ > 0 ? excess_ / total_ : 0; }
+
+  /// Has the code of the steps generated from the moment that they are known, and convolutions
+  /// described before.
+  void Generate(CodeGenerator* generator) { generator_ = generator; }
 
   /// Plans for caches of any length up to the one that the shapes have (Planner::MakeGrowingPlan).
   void Grow(const Growth& growth);
@@ -176,6 +188,7 @@ class Lowering {
   };
   using LastUses = std::vector<std::pair<int, int>>;  // value, its last use
 
+  void AskAhead();
   LastUses Protect(const Node& node, size_t first);
   void Restore(const LastUses& last_uses);
   int NewValueLike(int value);
@@ -192,10 +205,10 @@ class Lowering {
   void DropDeadSteps();
   Candidate Choose(const std::vector<OpDesc>& descriptions);
   void CountBytes(Candidate* candidate) const;
-  double CostHere(const Candidate& candidate) const;
+  double CostHere(const Candidate& candidate);
   std::vector<PackedKey> PackedForms(int value) const;
   bool PacksAnew(const Candidate& candidate) const;
-  Candidate AskKernels(Candidate primitive) const;
+  Candidate AskKernels(Candidate primitive);
   std::optional<Candidate> Variant(const Candidate& choice, const OpDesc& op) const;
   void KeepInputLayouts(Candidate* choice) const;
   std::optional<Place> SumInPlace(Candidate* choice) const;
@@ -220,6 +233,10 @@ class Lowering {
   const dnnl::engine& engine_;
   const CostModel cost_;
   const PackedStore* packed_ = nullptr;
+  bool reuses_ = false;
+  double least_anew_ = 0;          // cost of the current node with weights in another form
+  double total_ = 0, excess_ = 0;  // cost of the chosen candidates, and what it is above that
+  CodeGenerator* generator_ = nullptr;
   const Growth* growth_ = nullptr;
   int length_ = -1;           // a value, while caches grow
   std::deque<Value> values_;  // the kinds hold references while they add values

@@ -164,6 +164,39 @@ std::string NameOfConvolution(const Graph& graph, const CostModel& cost,
   return "";
 }
 
+TEST(WeightsArePackedAgainOnlyForMuch) {
+  const Graph graph = ParseGraph(Network({Conv(0, 2)}, "[2]"));
+  PackedStore store;
+  std::vector<std::shared_ptr<AlignedBuffer>> held;
+  auto lower = [&](double cost_of_kernel, bool reuses, double* excess) {
+    Lowering lowering(graph, Specialise(graph, {}), CpuEngine(), [&](const Candidate& candidate) {
+      return candidate.call ? cost_of_kernel : 1.0;
+    });
+    lowering.Share(&store, reuses);
+    Program program = lowering.Run();
+    *excess = lowering.Excess();
+    return program;
+  };
+  auto has_kernel = [](const Program& program) {
+    return std::any_of(program.steps.begin(), program.steps.end(),
+                       [](const Step& step) { return step.kernel != nullptr; });
+  };
+  double excess = 0;
+  if (!has_kernel(lower(0.5, false, &excess))) return;  // a CPU without AVX2
+  const Program first = lower(2, true, &excess);
+  CHECK(!has_kernel(first));
+  CHECK_EQUAL(excess, 0.0);
+  for (const PackedKey& key : first.packed) {
+    held.push_back(std::make_shared<AlignedBuffer>(64));
+    store.Insert(key, held.back());
+  }
+  CHECK(!has_kernel(lower(0.75, true, &excess)));
+  CHECK_EQUAL(excess, 0.25);
+  CHECK(has_kernel(lower(0.75, false, &excess)));
+  CHECK(has_kernel(lower(0.25, true, &excess)));
+  CHECK_EQUAL(excess, 0.0);
+}
+
 TEST(OneCostRanksPrimitivesAndKernels) {
   const Graph graph = ParseGraph(Network({Conv(0, 2)}, "[2]"));
   std::vector<std::pair<std::string, std::string>> asked;
