@@ -238,8 +238,13 @@ class Runner:
         InputError
             If the file does not describe its inputs, or a shape is missing or does not fit.
         """
-        for sizes in [shapes] if isinstance(shapes, Mapping) else shapes:
-            self._run(self._open(), self.random_tensors(shapes=with_named_sizes(self.inputs, sizes)))
+        make = _native.function("tvm_byoc_dnnl.MakePlans")
+        before = make(True)
+        try:
+            for sizes in [shapes] if isinstance(shapes, Mapping) else shapes:
+                self._run(self._open(), self.random_tensors(shapes=with_named_sizes(self.inputs, sizes)))
+        finally:
+            make(before)
 
     def run_tvm(self, *tensors: tvm.runtime.Tensor) -> Any:
         """The zero-copy form: TVM tensors in, TVM tensors out, no checks but the VM's own."""

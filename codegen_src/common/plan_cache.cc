@@ -15,6 +15,30 @@ std::shared_ptr<const Plan> PlanCache::Find(const Key& key) {
   return found->second;
 }
 
+std::vector<std::pair<int64_t, std::shared_ptr<const Plan>>> PlanCache::FindSmaller(
+    const Key& key, size_t place) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<std::pair<int64_t, std::shared_ptr<const Plan>>> found;
+  for (const auto& [other, plan] : plans_) {
+    if (other.size() != key.size() || other[place] >= key[place] || other[place] == 0) continue;
+    Key expected = key;
+    expected[place] = other[place];
+    if (other == expected) found.emplace_back(other[place], plan);
+  }
+  std::sort(found.begin(), found.end(),
+            [](const auto& a, const auto& b) { return a.first > b.first; });
+  return found;
+}
+
+bool PlanCache::CountParts(const Key& key) {
+  constexpr size_t kMany = 1024;
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (in_parts_.size() == kMany) in_parts_.clear();
+  if (!in_parts_.insert(key).second) return false;
+  ++counters_.parts;
+  return true;
+}
+
 void PlanCache::Insert(Key key, std::shared_ptr<const Plan> plan, double seconds) {
   std::lock_guard<std::mutex> lock(mutex_);
   ++counters_.made;
@@ -33,6 +57,7 @@ void PlanCache::Insert(Key key, std::shared_ptr<const Plan> plan, double seconds
 void PlanCache::Clear() {
   std::lock_guard<std::mutex> lock(mutex_);
   plans_.clear();
+  in_parts_.clear();
   counters_ = {};
 }
 

@@ -2,6 +2,7 @@
 #include "common/region.h"
 
 #include <chrono>
+#include <utility>
 
 namespace tvm_byoc_dnnl {
 
@@ -42,10 +43,32 @@ std::shared_ptr<const Plan> Region::GrowingPlanFor(const std::vector<int64_t>& s
   return Cached(AtCapacity(*growth_, symbols, capacity), /*grows=*/true);
 }
 
-std::shared_ptr<const Plan> Region::Cached(const PlanCache::Key& symbols, bool grows) {
+std::shared_ptr<const Plan> Region::PlanToRun(const std::vector<int64_t>& symbols) {
+  const PlanCache::Key key = KeyOf(symbols, /*grows=*/false);
+  if (std::shared_ptr<const Plan> plan = plans_.Find(key)) return plan;
+  if (!batch_) return PlanOf(symbols);
+  std::vector<PartsPlan::Part> parts;
+  int64_t rest = symbols[*batch_];
+  for (const auto& [samples, plan] : plans_.FindSmaller(key, *batch_)) {
+    const int64_t times = rest / samples;
+    if (!PaysInParts(graph_, parts.size() + times)) break;
+    parts.insert(parts.end(), times, {samples, plan});
+    rest -= times * samples;
+  }
+  if (rest > 0 || parts.empty() || !plans_.CountParts(key)) return PlanOf(symbols);
+  return std::make_shared<PartsPlan>(graph_, *batch_, Specialise(graph_, symbols),
+                                     std::move(parts));
+}
+
+PlanCache::Key Region::KeyOf(const PlanCache::Key& symbols, bool grows) const {
   PlanCache::Key key = symbols;
   key.push_back(engine_.Threads());
   key.push_back(grows ? 1 : 0);
+  return key;
+}
+
+std::shared_ptr<const Plan> Region::Cached(const PlanCache::Key& symbols, bool grows) {
+  PlanCache::Key key = KeyOf(symbols, grows);
   if (std::shared_ptr<const Plan> plan = plans_.Find(key)) return plan;
   std::lock_guard<std::mutex> build_lock(build_mutex_);
   if (!initialised_) return nullptr;

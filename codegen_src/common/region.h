@@ -11,6 +11,7 @@
 
 #include "common/engine.h"
 #include "common/graph.h"
+#include "common/parts.h"
 #include "common/plan_cache.h"
 
 namespace tvm_byoc_dnnl {
@@ -30,6 +31,7 @@ class Region {
       : engine_(engine),
         graph_(ParseGraph(graph_json)),
         growth_(engine.Grows() ? FindGrowth(graph_) : std::nullopt),
+        batch_(FindBatch(graph_)),
         plans_(plan_bytes) {}
 
   const Graph& graph() const { return graph_; }
@@ -51,6 +53,10 @@ class Region {
     return Cached(symbols, /*grows=*/false);
   }
 
+  /// The plan that runs a call with these values. The first call of a larger batch may run plans of
+  /// smaller ones, where the samples are independent and that takes no longer than making a plan.
+  std::shared_ptr<const Plan> PlanToRun(const std::vector<int64_t>& symbols);
+
   /// The caches of the graph, if there are some and the engine can let them grow.
   const std::optional<Growth>& growth() const { return growth_; }
 
@@ -67,6 +73,7 @@ class Region {
     int threads;
   };
 
+  PlanCache::Key KeyOf(const PlanCache::Key& symbols, bool grows) const;
   std::shared_ptr<const Plan> Build(const PlanCache::Key& symbols, bool grows);
   /// The plan from the cache for the threads that this thread may use, made if it is not there;
   /// nullptr before Initialise.
@@ -75,6 +82,7 @@ class Region {
   const Engine& engine_;
   const Graph graph_;
   const std::optional<Growth> growth_;
+  const std::optional<int> batch_;              // a symbol: see FindBatch
   std::shared_ptr<const Planned> static_plan_;  // for the threads of Initialise
   std::mutex build_mutex_;                      // one build at a time; guards the three below
   std::unique_ptr<Planner> planner_;

@@ -32,6 +32,9 @@ namespace {
 
 namespace ffi = tvm::ffi;
 
+/// Whether calls of this thread make the plan of each new size, as Runner.warm_up demands.
+thread_local bool makes_plans = false;
+
 class RegionModule final : public ffi::ModuleObj {
  public:
   explicit RegionModule(Artifact artifact)
@@ -192,7 +195,8 @@ class RegionModule final : public ffi::ModuleObj {
     }
     const std::vector<int64_t> symbols = Symbols(args, tensors);
     int64_t length = 0;
-    std::shared_ptr<const Plan> plan = PlanFor(symbols, caches, &length);
+    const bool whole = makes_plans || report != nullptr;
+    std::shared_ptr<const Plan> plan = PlanFor(symbols, caches, whole, &length);
     auto shape_of = [&](int id) {
       return length > 0 ? Evaluate(graph.tensors[id].shape, symbols) : plan->shapes()[id];
     };
@@ -286,16 +290,19 @@ class RegionModule final : public ffi::ModuleObj {
     return BindSymbols(region_.graph(), shapes);
   }
 
-  /// The plan for these sizes; with caches in buffers, one for all lengths that these have room
-  /// for, and the length.
+  /// The plan for these sizes (`whole`: not plans of smaller batches); with caches in buffers, one
+  /// for all lengths that these have room for, and the length.
   std::shared_ptr<const Plan> PlanFor(const std::vector<int64_t>& symbols,
-                                      const std::vector<bool>& caches, int64_t* length) {
+                                      const std::vector<bool>& caches, bool whole,
+                                      int64_t* length) {
     std::shared_ptr<const Plan> plan;
     if (std::find(caches.begin(), caches.end(), true) != caches.end()) {
       *length = Evaluate(region_.growth()->length, symbols);
       plan = region_.GrowingPlanFor(symbols, CacheCapacity(*length));
     } else {
-      plan = region_.graph().IsStatic() ? region_.StaticPlan() : region_.PlanOf(symbols);
+      plan = region_.graph().IsStatic() ? region_.StaticPlan()
+             : whole                    ? region_.PlanOf(symbols)
+                                        : region_.PlanToRun(symbols);
     }
     if (plan == nullptr) FailNotInitialised();
     return plan;
@@ -337,6 +344,7 @@ class RegionModule final : public ffi::ModuleObj {
     object.emplace_back("hits", counters.hits);
     object.emplace_back("made", counters.made);
     object.emplace_back("dropped", counters.dropped);
+    object.emplace_back("parts", counters.parts);
     object.emplace_back("seconds", counters.seconds);
     return json::Value(std::move(object)).Dump();
   }
@@ -439,6 +447,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
            })
       .def("tvm_byoc_dnnl.Info", Info)
       .def_packed("tvm_byoc_dnnl.CallWithThreads", CallWithThreads)
+      .def("tvm_byoc_dnnl.MakePlans", [](bool make) { return std::exchange(makes_plans, make); })
       .def("tvm_byoc_dnnl.UseCaches", UseCaches)
       .def("tvm_byoc_dnnl.UseOpenMPForTVM", UseOpenMPForTVM);
 }

@@ -30,10 +30,10 @@ std::vector<ConstantData> Weights(std::shared_ptr<std::vector<float>> values) {
   return {{values->data(), values}};
 }
 
-bool RunAndCompare(Region* region, int64_t n, const std::vector<float>& w) {
+bool RunAndCompare(const Plan& plan, int64_t n, const std::vector<float>& w) {
   std::vector<float> x(n * 3), y(n * 2, -1);
   for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 7) - 3;
-  region->PlanFor({{n, 3}})->Run({x.data()}, {y.data()});
+  plan.Run({x.data()}, {y.data()});
   for (int64_t row = 0; row < n; ++row) {
     for (int64_t column = 0; column < 2; ++column) {
       float sum = 0;
@@ -44,7 +44,67 @@ bool RunAndCompare(Region* region, int64_t n, const std::vector<float>& w) {
   return true;
 }
 
+bool RunAndCompare(Region* region, int64_t n, const std::vector<float>& w) {
+  return RunAndCompare(*region->PlanFor({{n, 3}}), n, w);
+}
+
+/// x ["n", 3, 4] and y, of this shape, by one node of x and the constant w [3, 4].
+std::string OneNode(const std::string& node, const std::string& shape) {
+  return R"({"format": "tvm_byoc_dnnl.graph", "version": 2, "name": "g",
+    "tensors": [{"name": "x", "dtype": "float32", "shape": ["n", 3, 4]},
+                {"name": "w", "dtype": "float32", "shape": [1, 4, 3]},
+                {"name": "y", "dtype": "float32", "shape": )" +
+         shape + R"(}], "inputs": [{"tensor": 0}], "constants": [{"tensor": 1, "name": "c"}],
+    "nodes": [{)" +
+         node + R"(, "outputs": [2]}], "outputs": [2]})";
+}
+
 }  // namespace
+
+TEST(BatchesAreFoundWhereSamplesAreIndependent) {
+  struct Row {
+    const char *node, *shape;
+    bool is_batch;
+  };
+  for (const Row& row :
+       {Row{R"("kind": "softmax", "attrs": {"alg": "accurate", "axis": 1}, "inputs": [0])",
+            R"(["n", 3, 4])", true},
+        Row{R"("kind": "softmax", "attrs": {"alg": "accurate", "axis": 0}, "inputs": [0])",
+            R"(["n", 3, 4])", false},
+        Row{R"("kind": "matmul", "inputs": [0, 1])", R"(["n", 3, 3])", true},
+        Row{R"("kind": "concat", "attrs": {"axis": 1}, "inputs": [0, 0])", R"(["n", 6, 4])", true},
+        Row{R"("kind": "concat", "attrs": {"axis": 0}, "inputs": [0, 0])",
+            R"([["*", 2, "n"], 3, 4])", false},
+        Row{R"("kind": "reshape", "attrs": {}, "inputs": [0])", R"(["n", 12])", true},
+        Row{R"("kind": "reshape", "attrs": {}, "inputs": [0])", R"([["*", "n", 3], 4])", false},
+        Row{R"("kind": "reshape", "attrs": {}, "inputs": [0])", R"([12, "n"])", false},
+        Row{R"("kind": "permute", "attrs": {"axes": [0, 2, 1]}, "inputs": [0])", R"(["n", 4, 3])",
+            true},
+        Row{R"("kind": "permute", "attrs": {"axes": [1, 0, 2]}, "inputs": [0])", R"([3, "n", 4])",
+            false},
+        Row{R"("kind": "reduction", "attrs": {"alg": "sum", "p": 0, "epsilon": 0}, "inputs": [0])",
+            R"(["n", 1, 4])", true},
+        Row{R"("kind": "reduction", "attrs": {"alg": "sum", "p": 0, "epsilon": 0}, "inputs": [0])",
+            R"([1, 3, 4])", false}}) {
+    CHECK(FindBatch(ParseGraph(OneNode(row.node, row.shape))).has_value() == row.is_batch);
+  }
+}
+
+TEST(ALargerBatchRunsThePlansOfSmallerOnesOnce) {
+  Region region(Dnnl(), kSymbolic);
+  auto w = std::make_shared<std::vector<float>>(std::vector<float>{1, 2, 3, 4, 5, 6});
+  region.Initialise(Weights(w));
+  CHECK(RunAndCompare(*region.PlanToRun({1}), 1, *w));
+  CHECK(RunAndCompare(*region.PlanToRun({4}), 4, *w));
+  CHECK(RunAndCompare(*region.PlanToRun({9}), 9, *w));
+  CHECK(region.PlanToRun({0})->shapes()[0] == (Dims{0, 3}));  // nothing is smaller
+  CHECK_EQUAL(region.counters().parts, 2);                    // 4 and 9
+  CHECK_EQUAL(region.counters().made, 2);                     // 1 and 0
+  CHECK(RunAndCompare(*region.PlanToRun({9}), 9, *w));        // has its own now
+  CHECK(RunAndCompare(*region.PlanToRun({300}), 300, *w));    // in too many parts
+  CHECK_EQUAL(region.counters().parts, 2);
+  CHECK_EQUAL(region.counters().made, 4);
+}
 
 TEST(PlansArePlannedOnceAndCached) {
   Region region(Dnnl(), kSymbolic, /*plan_bytes=*/16 * (32 << 10));

@@ -28,6 +28,7 @@ from ..threads import limited
 from .html import render_html
 from .roof import Roof, bytes_of
 from .roof import roof as measure_roof
+from .words import count
 
 __all__ = ["Profile", "StepTime", "profile"]
 
@@ -107,7 +108,8 @@ class Profile:
         Share of the usable cores that other processes took meanwhile; above 0.1 the times say little.
     plans : dict
         Of each region with open sizes, since it was loaded: ``plans`` and ``bytes`` that it keeps, calls of a size seen
-        before (``hits``), plans ``made`` and ``dropped``, and the ``seconds`` spent making them.
+        before (``hits``), plans ``made`` and ``dropped``, the ``seconds`` spent making them, and the calls of a new
+        batch that ran the plans of smaller ones (``parts``).
     roof : Roof or None
         The limits of this machine, where they were measured, too.
     account : ReportData or None
@@ -211,6 +213,7 @@ class Profile:
         lines += [
             f"open sizes of {name}: {p['hits']} calls of a size seen before; {p['made']} plans made in "
             f"{p['seconds'] * 1e3:.1f} ms, {p['plans']} kept ({p['bytes'] / 2**20:.1f} MB), {p['dropped']} dropped"
+            + (f"; {count(p['parts'], 'call')} of a new size in parts" if p["parts"] else "")
             for name, p in self.plans.items()
         ]
         if self.others > QUIET:
