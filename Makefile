@@ -118,8 +118,8 @@ $(TORCH): $(DEPS)
 
 .PHONY: test-torch
 test-torch: $(NATIVE) $(TORCH)  ## torch.compile and the PyTorch importer; make test skips them where there is no torch
-	@$(PY) -m pytest tests/e2e/test_torch_compile.py tests/unit/test_torch_import.py \
-	  tests/e2e/test_torch_quantised.py $(ARGS)
+	@$(PY) -m pytest tests/e2e/test_torch_compile.py tests/e2e/test_torch_shapes.py \
+	  tests/unit/test_torch_import.py tests/e2e/test_torch_quantised.py $(ARGS)
 
 .PHONY: test-zoo docs-models
 test-zoo: $(NATIVE) $(ZOO)  ## models that people run, against ONNX Runtime; minutes, not part of make test
@@ -242,7 +242,7 @@ bench-placement bench-bounds: $(NATIVE) $(PEERS) $(ZOO)  ## placement by measure
 bench-load: $(NATIVE) $(PEERS)  ## load time and memory beside ONNX Runtime and OpenVINO: BERT-base, and 1 GB
 	@$(PY) -m bench.load $(ARGS)
 
-bench-dynamic: $(NATIVE)  ## what open sizes cost over fixed ones, and a new size: ARGS=--small to try it
+bench-dynamic: $(NATIVE) $(PEERS)  ## what open sizes cost over fixed ones, and a new size: ARGS='decoder --small' to try it
 	@$(PY) -m bench.dynamic $(ARGS)
 
 bench-busy: $(NATIVE) $(PEERS)  ## calls beside 0, 1 and 2 busy processes, and ONNX Runtime's: ARGS='resnet50 --check'

@@ -331,3 +331,27 @@ def test_permutations_merge() -> None:
 
 def test_dropout() -> None:
     assert check(onnx_model([node("Dropout", ["x"], ["d"]), node("Relu", ["d"], ["y"])], X)) == {"nn.relu": 1}
+
+
+# ---- products whose batch axes were merged ------------------------------------------------------------
+
+
+def test_a_product_whose_batches_are_merged_for_it() -> None:
+    """PyTorch's bmm has one batch axis, so torch.export writes views around it, and copies of weights."""
+    batch, rows = tvm.tirx.Var("b", "int64"), tvm.tirx.Var("n", "int64")
+    bb = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((batch, 2, rows, 4), "float32"))
+    w = relax.Var("w", relax.TensorType((4, 5), "float32"))
+    with bb.function("main", [x, w]):
+        with bb.dataflow():
+            turned = bb.emit(relax.op.permute_dims(x, [0, 1, 3, 2]))
+            flat = [
+                bb.emit(relax.op.reshape(x, (batch * 2, rows, 4))),
+                bb.emit(relax.op.reshape(turned, (batch * 2, 4, rows))),
+            ]
+            scores = bb.emit(relax.op.reshape(bb.emit(relax.op.matmul(*flat)), (batch, 2, rows, rows)))
+            mixed = bb.emit(relax.op.matmul(scores, x))
+            wide = bb.emit(relax.op.broadcast_to(w, (batch, 2, 4, 5)))
+            result = bb.emit_output(relax.op.matmul(mixed, wide))
+        bb.emit_func_output(result)
+    assert ops(prepared(bb.get())) == {"permute_dims": 1, "matmul": 3}

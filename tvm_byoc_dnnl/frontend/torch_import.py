@@ -9,6 +9,7 @@ from tvm import relax
 
 from .._compat import shape_dims
 from ..errors import UnsupportedError
+from .torch_dims import solve_dims
 from .torch_quantised import CONVERTERS as QUANTISED
 
 
@@ -20,9 +21,11 @@ def import_torch(program: Any) -> tvm.IRModule:
     try:
         program = program.run_decompositions()  # which turns writes into results
         _refuse_writes(program)
-        return from_exported_program(
+        mod = from_exported_program(
             program, keep_params_as_input=False, custom_convert_map=CONVERTERS, run_ep_decomposition=False
         )
+        mod["main"] = solve_dims(mod["main"])
+        return mod
     except UnsupportedError:
         raise
     except Exception as err:  # assertions, KeyErrors and TVM's own errors of any kind
@@ -69,8 +72,41 @@ def _cat(node: Any, importer: Any) -> Any:
     return importer.block_builder.emit(relax.op.concat(full, axis=axis))
 
 
+def _resize(method: str) -> Any:
+    """A converter of ``upsample_*2d.vec``, whose sizes may be open."""
+
+    def convert(node: Any, importer: Any) -> Any:
+        data, size, *align, factors = importer.retrieve_args(node)
+        dims = shape_dims(data.ty) or []
+        if not size:
+            if any(not isinstance(d, int) for d in dims) and any(f != int(f) for f in factors):
+                raise UnsupportedError(
+                    f"{node.target} makes open sizes {factors} times as large; "
+                    "give interpolate() whole factors or a size"
+                )
+            size = [d * int(f) if f == int(f) else int(d * f) for d, f in zip(dims[2:], factors, strict=True)]
+        nearest = method == "nearest_neighbor"
+        transformation = "asymmetric" if nearest else "align_corners" if align[0] else "half_pixel"
+        resized = relax.op.image.resize2d(
+            data,
+            relax.ShapeExpr(list(size)),
+            layout="NCHW",
+            method=method,
+            coordinate_transformation_mode=transformation,
+            rounding_method="floor" if nearest else "round",
+        )
+        return importer.block_builder.emit(resized)
+
+    return convert
+
+
 #: in place of the importer's own, by the name of the overload
-CONVERTERS = {"cat.default": _cat, **QUANTISED}
+CONVERTERS = {
+    "cat.default": _cat,
+    "upsample_nearest2d.vec": _resize("nearest_neighbor"),
+    "upsample_bilinear2d.vec": _resize("linear"),
+    **QUANTISED,
+}
 
 
 def _first_line(err: Exception) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import tvm_ffi
 from tvm import relax
 
 from .rewrite import Rule, Rules, Scope
@@ -111,6 +112,46 @@ def _implicit_broadcast(scope: Scope, call: Any) -> Any:
     return None
 
 
+def _equal_dims(a: Any, b: Any) -> bool:
+    return len(a) == len(b) and all(tvm_ffi.structural_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _batched_broadcast(scope: Scope, matmul: Any) -> Any:
+    """``matmul(x, broadcast_to(w))``, where the product repeats w for the batches of x by itself."""
+    args = list(matmul.args)
+    dims = [scope.dims(a) for a in args]
+    for i, arg in enumerate(args):
+        spread = scope.call(arg, "relax.broadcast_to")
+        own = None if spread is None else scope.dims(spread.args[0])
+        wide, other = dims[i], dims[1 - i]
+        if spread is None or own is None or wide is None or other is None or len(own) < 2:
+            continue
+        if _equal_dims(own[-2:], wide[-2:]) and _equal_dims(wide[:-2], other[:-2]):
+            args[i] = spread.args[0]
+            return scope.with_args(matmul, *args)
+    return None
+
+
+def _batches_apart(scope: Scope, call: Any) -> Any:
+    """``reshape(matmul(reshape(a), reshape(b)))``, which merges batch axes only for PyTorch's bmm, as it has one."""
+    matmul = scope.call(call.args[0], "relax.matmul")
+    if matmul is None or not scope.only_inside([call.args[0]], call):
+        return None
+    views = [scope.call(a, "relax.reshape") for a in matmul.args]
+    if any(v is None for v in views):
+        return None
+    merged = [scope.dims(v) or [] for v in views]
+    a, b = (scope.dims(v.args[0]) or [] for v in views)
+    result = scope.dims(call)
+    if result is None or len(a) < 4 or any(len(m) != 3 for m in merged):
+        return None
+    if any(not _equal_dims(x[-2:], m[-2:]) for x, m in zip((a, b), merged, strict=True)):
+        return None
+    if not _equal_dims(a[:-2], b[:-2]) or not _equal_dims([*a[:-1], b[-1]], result):
+        return None
+    return relax.op.matmul(*(v.args[0] for v in views), out_dtype=matmul.attrs.out_dtype or None)
+
+
 def _dropout(scope: Scope, item: Any) -> Any:
     """Inference: the first result of dropout is its input."""
     call = scope.call(item.tuple_value, "relax.nn.dropout")
@@ -138,7 +179,8 @@ RULES: Rules = {
     "relax.astype": [_same_type],
     "relax.broadcast_to": [_same_type],
     "relax.strided_slice": [_whole_slice],
-    **{name: [_same_type, _view_of_view, _permute_inside] for name in _VIEWS},
+    **{name: [_same_type, _batches_apart, _view_of_view, _permute_inside] for name in _VIEWS},
+    "relax.matmul": [_batched_broadcast],
     "relax.permute_dims": [_permute],
     "relax.concat": [_single],
     "relax.add": [_neutral(0.0, True), _zeros(True), _implicit_broadcast],

@@ -1,0 +1,197 @@
+"""Models of PyTorch with dynamic sizes, through torch.export and through both of its ONNX exporters."""
+
+from __future__ import annotations
+
+import functools
+import io
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import tvm_byoc_dnnl as byoc
+from tests.harness import assert_right
+from tests.tvm_version import open_cache
+from tvm_byoc_dnnl.errors import UnsupportedError
+
+torch = pytest.importorskip("torch", reason="needs torch, which `make test-torch` installs")
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+pytestmark = [pytest.mark.native, open_cache]
+
+BATCH, LENGTH, PAST = (torch.export.Dim(name) for name in ("batch", "length", "past"))
+HALF, SIDE = torch.export.Dim("half"), torch.export.Dim("side")
+
+
+class Picture(nn.Module):
+    """A U-Net of one level: halves a picture, and makes it as large as it was in two ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.second, self.last = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(16, 4, 1)
+        nn.init.normal_(self.norm.weight)
+
+    def forward(self, x: Any) -> Any:
+        full = torch.relu(self.norm(self.first(x)))
+        small = functional.max_pool2d(full, 2)
+        small = torch.relu(self.second(small) + small)
+        large = functional.interpolate(small, scale_factor=2, mode="nearest")
+        large = self.last(torch.cat([large, full], 1))
+        return functional.interpolate(large, size=x.shape[2:], mode="bilinear") + large
+
+
+class Encoder(nn.Module):
+    """One layer of BERT."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places, self.norm = nn.Embedding(31, 16), nn.Embedding(320, 16), nn.LayerNorm(16)
+        self.query, self.key, self.value, self.last = (nn.Linear(16, 16) for _ in range(4))
+        self.wide, self.narrow, self.pool = nn.Linear(16, 32), nn.Linear(32, 16), nn.Linear(16, 5)
+
+    def forward(self, ids: Any, mask: Any) -> Any:
+        batch, length = ids.shape
+        x = self.norm(self.words(ids) + self.places(torch.arange(length)))
+        query, key, value = (
+            linear(x).view(batch, length, 2, 8).transpose(1, 2) for linear in (self.query, self.key, self.value)
+        )
+        scores = query @ key.transpose(2, 3) / 8**0.5 + (1.0 - mask[:, None, None].float()) * -1e4
+        x = x + self.last((scores.softmax(-1) @ value).transpose(1, 2).reshape(batch, length, 16))
+        x = self.norm(x + self.narrow(functional.gelu(self.wide(x))))
+        return x, torch.tanh(self.pool(x[:, 0]))
+
+
+class Decoder(nn.Module):
+    """One layer of GPT, whose cache goes in and out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.norm = nn.Embedding(31, 16), nn.LayerNorm(16)
+        self.query, self.key, self.value, self.last = (nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, ids: Any, mask: Any, past: tuple[Any, Any]) -> Any:
+        batch, length = ids.shape
+        x = self.norm(self.words(ids))
+        query, key, value = (
+            linear(x).view(batch, length, 2, 8).transpose(1, 2) for linear in (self.query, self.key, self.value)
+        )
+        key, value = torch.cat([past[0], key], 2), torch.cat([past[1], value], 2)
+        bias = torch.where(mask[:, None, None].bool(), 0.0, -torch.inf)
+        mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+        return x + self.last(mixed.transpose(1, 2).reshape(batch, length, 16)), key, value
+
+
+def picture(batch: int, half: int, side: int) -> tuple[Any, ...]:
+    return (torch.randn(batch, 3, 2 * half, 2 * side),)
+
+
+def text(batch: int, length: int) -> tuple[Any, ...]:
+    mask = torch.ones(batch, length, dtype=torch.long)
+    mask[-1:, 1 + length // 2 :] = 0
+    return torch.randint(0, 31, (batch, length)), mask
+
+
+def step(batch: int, length: int, past: int) -> tuple[Any, ...]:
+    cache = tuple(torch.randn(batch, 2, past, 8) for _ in range(2))
+    mask = torch.ones(batch, past + length, dtype=torch.long)
+    mask[-1, : past + length - 1] = 0
+    return torch.randint(0, 31, (batch, length)), mask, cache
+
+
+PICTURES = [(1, 1, 2), (3, 4, 3), (0, 2, 7), (1, 150, 2)]
+
+#: model, its inputs of some sizes, its dynamic sizes, the sizes for the exporter, and those to run
+MODELS: dict[str, Any] = {
+    "picture": (Picture, picture, ({0: BATCH, 2: 2 * HALF, 3: 2 * SIDE},), (2, 5, 3), PICTURES),
+    "encoder": (Encoder, text, ({0: BATCH, 1: LENGTH},) * 2, (2, 5), [(1, 1), (3, 7), (0, 2), (1, 300)]),
+    "decoder": (
+        Decoder,
+        step,
+        ({0: BATCH, 1: LENGTH}, {0: BATCH, 1: torch.export.Dim.AUTO}, ({0: BATCH, 2: PAST},) * 2),
+        (2, 3, 4),
+        [(1, 1, 0), (3, 1, 5), (2, 7, 1), (1, 1, 300)],
+    ),
+}
+
+
+def _flat(values: Any) -> list[Any]:
+    return [values] if isinstance(values, (torch.Tensor, dict)) else [v for value in values for v in _flat(value)]
+
+
+def _by_torch_export(model: Any, args: Any, dims: Any) -> Any:
+    return torch.export.export(model, args, dynamic_shapes=dims)
+
+
+def _by_dynamo(model: Any, args: Any, dims: Any) -> onnx.ModelProto:
+    return torch.onnx.export(model, args, dynamo=True, dynamic_shapes=dims, verbose=False).model_proto
+
+
+def _by_old_exporter(model: Any, args: Any, dims: Any) -> onnx.ModelProto:
+    names = [f"input_{i}" for i in range(len(_flat(args)))]
+    axes = {
+        name: {axis: getattr(dim, "__name__", "total").replace("2*", "twice_") for axis, dim in of_input.items()}
+        for name, of_input in zip(names, _flat(dims), strict=True)
+    }
+    file = io.BytesIO()
+    torch.onnx.export(model, args, file, dynamo=False, input_names=names, dynamic_axes=axes, opset_version=17)
+    return onnx.load_from_string(file.getvalue())
+
+
+@functools.cache
+def exported(name: str, door: Any) -> tuple[Any, byoc.Runner]:
+    torch.manual_seed(0)
+    make, inputs, dims, sizes, _ = MODELS[name]
+    model = make().eval()
+    return model, byoc.Runner(byoc.compile(door(model, inputs(*sizes), dims)))
+
+
+@pytest.mark.parametrize("door", [_by_torch_export, _by_dynamo, _by_old_exporter])
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.filterwarnings("ignore")
+def test_every_size(name: str, door: Any) -> None:
+    model, runner = exported(name, door)
+    _, inputs, _, _, sizes = MODELS[name]
+    for some in sizes:
+        args = inputs(*some)
+        with torch.no_grad():
+            want = [w.numpy() for w in _flat(model(*args))]
+        got = runner(*(a.numpy() for a in _flat(args)))
+        for result, wanted in zip(got if isinstance(got, list) else [got], want, strict=True):
+            assert_right(np.ascontiguousarray(result), wanted, 2e-4)
+
+
+@pytest.mark.parametrize("door", [_by_torch_export, _by_dynamo, _by_old_exporter])
+@pytest.mark.filterwarnings("ignore")
+def test_a_cache_grows_in_place(door: Any) -> None:
+    _, runner = exported("decoder", door)
+    ids, mask, past = step(1, 1, 5)
+    _, keys, _ = runner(ids.numpy(), mask.numpy(), *(p.numpy() for p in past))
+    ids, mask, _ = step(1, 2, 6)
+    _, more, values = runner(ids.numpy(), mask.numpy(), keys, np.ascontiguousarray(keys))
+    assert np.shares_memory(keys, more)
+    assert not np.shares_memory(keys, values)
+
+
+@pytest.mark.parametrize("size", [(5, 3), (11, 13), (4, 9)])
+def test_nearest_pixels_are_those_of_torch(size: tuple[int, int]) -> None:
+    class Resize(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return functional.interpolate(x, size=size, mode="nearest")
+
+    x = torch.randn(1, 2, 7, 6)
+    program = torch.export.export(Resize(), (x,))
+    (result,) = byoc.Runner(byoc.compile(program))(x.numpy())
+    assert_right(result, Resize()(x).numpy(), 0)
+
+
+def test_open_sizes_by_a_broken_factor_are_refused() -> None:
+    class Resize(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return functional.interpolate(x, scale_factor=1.5, mode="nearest")
+
+    program = torch.export.export(Resize(), (torch.randn(1, 2, 8, 6),), dynamic_shapes=({2: torch.export.Dim("h")},))
+    with pytest.raises(UnsupportedError, match="whole factors or a size"):
+        byoc.compile(program)
