@@ -1,17 +1,21 @@
-"""Open sizes: what they cost over fixed ones, what a new size costs, and the same beside ONNX Runtime.
+"""Open sizes: what they cost over fixed ones, what a new size costs, and the same beside ONNX Runtime and OpenVINO.
 
-    python -m bench.dynamic [--small]
+    python -m bench.dynamic [encoder] [pictures] [decoder] [--small] [--cache FOLDER]
 
-Compiles a text encoder of BERT-base's size with open and with fixed sizes, and a decoder of 125 M parameters with a
-cache. Run it on a quiet machine; the parts take turns.
+A text encoder of BERT-base's size and ResNet-50, each with open and with fixed sizes, and a decoder of 125 M parameters
+with a cache. Run it on a quiet machine; the engines take turns. With a folder for compiled models a second run is
+short.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import importlib.util
+import itertools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,9 +24,12 @@ import onnxruntime
 
 import tvm_byoc_dnnl as byoc
 from examples.open_models import decoder, encoder
+from tvm_byoc_dnnl.testing.models import light_model
 
-_SEEN, _NEW = 128, (96, 64, 120, 31)
-_PAST, _STEPS = (100, 500), 12
+_LENGTH, _NEW_TEXTS = 128, ((1, 96), (1, 64), (1, 120), (1, 31), (2, 128), (3, 20))
+_BATCH, _NEW_BATCHES = 4, (1, 2, 8, 3)
+_PAST, _STEPS, _ROUNDS = (100, 500), 12, 5
+_THREADS = 2
 
 
 def _milliseconds(call: Callable[[], Any], repeat: int = 7) -> float:
@@ -34,8 +41,9 @@ def _milliseconds(call: Callable[[], Any], repeat: int = 7) -> float:
     return 1e3 * statistics.median(times)
 
 
-def _text(length: int) -> dict[str, np.ndarray]:
-    return {"input_ids": np.arange(length)[None] % 100, "attention_mask": np.ones((1, length), "int64")}
+def _text(batch: int, length: int) -> dict[str, np.ndarray]:
+    ids = np.arange(batch * length).reshape(batch, length) % 100
+    return {"input_ids": ids, "attention_mask": np.ones((batch, length), "int64")}
 
 
 def _step(model: onnx.ModelProto, past: int) -> dict[str, np.ndarray]:
@@ -49,28 +57,103 @@ def _step(model: onnx.ModelProto, past: int) -> dict[str, np.ndarray]:
 
 
 def _session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = _THREADS
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def measure_encoder(small: bool) -> None:
-    """A seen size beside the fixed model and ONNX Runtime, and the first call of new sizes."""
-    model = encoder(2, 64, 4, 100, 128) if small else encoder()
-    fixed = byoc.Runner(byoc.compile(model, shapes=dict.fromkeys(_text(1), (1, _SEEN))))
-    runner, session = byoc.Runner(byoc.compile(model)), _session(model)
-    feeds = runner.tensors((), _text(_SEEN))
-    rounds = []
-    for _ in range(5):
-        calls = (lambda: fixed.run_tvm(*feeds), lambda: runner.run_tvm(*feeds), lambda: session.run(None, _text(_SEEN)))
-        rounds.append([_milliseconds(call, 3) for call in calls])
-    of_fixed, seen, theirs = (statistics.median(times) for times in zip(*rounds))
-    ratio = statistics.median(r[1] / r[0] for r in rounds)
-    print(f"encoder, {_SEEN} tokens: fixed {of_fixed:.2f} ms, open {seen:.2f} ms, ratio {ratio:.3f}")
-    print(f"encoder, {_SEEN} tokens: ONNX Runtime {theirs:.2f} ms")
-    for length in _NEW:
-        tensors = runner.tensors((), _text(length))
-        first = _milliseconds(lambda: runner.run_tvm(*tensors), 1)  # noqa: B023
+class _OpenVino:
+    """Results share memory with one of two requests, so that a step reads the cache that the last one wrote."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        import openvino as ov
+
+        config = {
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_NUM_THREADS": _THREADS,
+            "INFERENCE_PRECISION_HINT": "f32",
+        }
+        core = ov.Core()
+        compiled = core.compile_model(core.read_model(model.SerializeToString()), "CPU", config)
+        self._requests = itertools.cycle([compiled.create_infer_request() for _ in range(2)])
+
+    def run(self, _: None, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        results = next(self._requests).infer(feeds, share_inputs=True, share_outputs=True)
+        return list(results.values())
+
+
+def _peers(model: onnx.ModelProto) -> dict[str, Any]:
+    peers: dict[str, Any] = {"ONNX Runtime": _session(model)}
+    if importlib.util.find_spec("openvino") is not None:
+        peers["OpenVINO"] = _OpenVino(model)
+    return peers
+
+
+def _in_turns(calls: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
+    """Milliseconds of each, in rounds; the first round warms up."""
+    rounds = [{name: call() for name, call in calls.items()} for _ in range(_ROUNDS + 1)][1:]
+    return {name: [r[name] for r in rounds] for name in calls}
+
+
+def _say(what: str, times: dict[str, list[float]], ours: str) -> None:
+    """The medians, and the medians of the rounds' ratios."""
+    parts = [f"{ours} {statistics.median(times[ours]):.2f} ms"]
+    for name in times.keys() - {ours}:
+        ratio = statistics.median(a / b for a, b in zip(times[name], times[ours], strict=True))
+        parts.append(f"{name} {statistics.median(times[name]):.2f} ms ({ratio:.3f} times as long)")
+    print(f"{what}: {', '.join(parts)}", flush=True)
+
+
+def _seen_and_new(
+    what: str,
+    model: onnx.ModelProto,
+    feeds: Callable[..., dict[str, np.ndarray]],
+    seen: tuple[int, ...],
+    new: Sequence[tuple[int, ...]],
+    cache: str | None,
+) -> None:
+    """A seen size beside the fixed model and the peers, and the first call of new sizes."""
+    shapes = {name: array.shape for name, array in feeds(*seen).items()}
+    fixed = byoc.Runner(byoc.compile(model, shapes=shapes, cache_dir=cache))
+    runner, peers = byoc.Runner(byoc.compile(model, cache_dir=cache)), _peers(model)
+    tensors, arrays = runner.tensors((), feeds(*seen)), feeds(*seen)
+    calls = {
+        "open": lambda: _milliseconds(lambda: runner.run_tvm(*tensors), 3),
+        "fixed": lambda: _milliseconds(lambda: fixed.run_tvm(*tensors), 3),
+    }
+    for name, peer in peers.items():
+        calls[name] = functools.partial(_milliseconds, functools.partial(peer.run, None, arrays), 3)
+    _say(f"{what}, {seen}", _in_turns(calls), "open")
+    for size in new:
+        tensors = runner.tensors((), feeds(*size))
+        first, second = (_milliseconds(lambda: runner.run_tvm(*tensors), 1) for _ in range(2))  # noqa: B023
         later = _milliseconds(lambda: runner.run_tvm(*tensors))  # noqa: B023
-        print(f"encoder, {length} tokens: first call {first:.2f} ms, later {later:.2f} ms, {first - later:.2f} ms more")
+        print(
+            f"{what}, {size}: the first call takes {first - later:.2f} ms more than later ones, the second "
+            f"{second - later:.2f} ms; later {later:.2f} ms",
+            flush=True,
+        )
+
+
+def measure_encoder(small: bool, cache: str | None) -> None:
+    """A text encoder with open batch and length."""
+    model = encoder(2, 64, 4, 100, 128) if small else encoder()
+    _seen_and_new("encoder", model, _text, (1, _LENGTH), _NEW_TEXTS, cache)
+
+
+def measure_pictures(small: bool, cache: str | None) -> None:
+    """ResNet-50 with open batch."""
+    model = light_model("squeezenet" if small else "resnet50")
+    data, *_ = model.graph.input
+    data.type.tensor_type.shape.dim[0].dim_param = "N"
+    model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "N"
+    del model.graph.value_info[:]
+    rng = np.random.default_rng(0)
+
+    def pictures(batch: int) -> dict[str, np.ndarray]:
+        return {data.name: rng.random((batch, 3, 224, 224), dtype=np.float32)}
+
+    _seen_and_new("ResNet-50", model, pictures, (_BATCH,), [(n,) for n in _NEW_BATCHES], cache)
 
 
 def _steps(step: Callable[[dict[str, np.ndarray]], list[np.ndarray]], feeds: dict[str, np.ndarray]) -> float:
@@ -87,26 +170,41 @@ def _steps(step: Callable[[dict[str, np.ndarray]], list[np.ndarray]], feeds: dic
     return statistics.median(times)
 
 
-def measure_decoder(small: bool) -> None:
-    """Steps of one token behind a cache, which grows with each, beside ONNX Runtime."""
+def measure_decoder(small: bool, cache: str | None) -> None:
+    """Steps of one token behind a cache, which grows with each."""
     model = decoder(2, 64, 4, 4, 100) if small else decoder()
-    runner, session = byoc.Runner(byoc.compile(model)), _session(model)
+    runner, peers = byoc.Runner(byoc.compile(model, cache_dir=cache)), _peers(model)
+    ours = []
     for past in _PAST:
         feeds = _step(model, past)
-        rounds = [
-            (_steps(lambda f: list(runner(f)), feeds), _steps(lambda f: session.run(None, f), feeds)) for _ in range(3)
-        ]
-        ours, theirs = (statistics.median(times) for times in zip(*rounds, strict=True))
-        print(f"decoder, 1 token behind {past}: {ours:.2f} ms a step, ONNX Runtime {theirs:.2f} ms")
+        calls = {"this package": lambda: _steps(lambda f: list(runner(f)), feeds)}  # noqa: B023
+        for name, peer in peers.items():
+            calls[name] = functools.partial(_steps, functools.partial(peer.run, None), feeds)
+        times = _in_turns(calls)
+        ours.append(statistics.median(times["this package"]))
+        _say(f"decoder, 1 token behind {past}", times, "this package")
+    rows = sum(int(np.prod(a.shape)) * a.itemsize for n, a in _step(model, 1).items() if n.startswith("past"))
+    weights = sum(int(np.prod(t.dims)) * 4 for t in model.graph.initializer)
+    bytes_of = [weights + past * rows for past in _PAST]
+    more = ours[1] / ours[0] * bytes_of[0] / bytes_of[1] - 1
+    print(
+        f"decoder: a step behind {_PAST[1]} takes {ours[1] / ours[0]:.3f} times as long as one behind {_PAST[0]}, and "
+        f"reads {bytes_of[1] / bytes_of[0]:.3f} times the bytes: {100 * more:.1f} % beyond these"
+    )
+
+
+_PARTS = {"encoder": measure_encoder, "pictures": measure_pictures, "decoder": measure_decoder}
 
 
 def main() -> None:
-    """Measure both, and print one line for each figure."""
+    """Measure the parts, and print one line for each figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[*_PARTS, []], help="all of them if none is given")
     parser.add_argument("--small", action="store_true", help="tiny models, to try the command")
+    parser.add_argument("--cache", help="folder of compiled models")
     options = parser.parse_args()
-    measure_encoder(options.small)
-    measure_decoder(options.small)
+    for part in options.parts or _PARTS:
+        _PARTS[part](options.small, options.cache)
 
 
 if __name__ == "__main__":
