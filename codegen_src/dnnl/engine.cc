@@ -95,7 +95,7 @@ class DnnlPlanner final : public Planner {
 
   /// Nothing if weights that are packed already would make calls noticeably slower.
   std::optional<Program> Lower(const Shapes& shapes, const Growth* growth, bool reuses) {
-    constexpr double kNoticeable = 0.03;
+    constexpr double kNoticeable = 0.05;
     Lowering lowering(graph_, shapes, CpuEngine(), CostByTimes(graph_.times, engine_.Setting()));
     lowering.Share(&store_, reuses);
     if (growth != nullptr) lowering.Grow(*growth);

@@ -224,11 +224,16 @@ TEST(WeightsArePackedASecondTimeOnlyForMuchLessTime) {
   const std::vector<float> weights(64 * 64 * 9);
   PackedStore store;
   auto lowered = [&](double of_kernel, double of_primitive) {
-    Lowering lowering(graph, shapes, CpuEngine(), [=](const Candidate& candidate) {
-      return candidate.call ? of_kernel : of_primitive;
-    });
-    lowering.Share(&store);
-    return lowering.Run();
+    Program program;
+    for (bool reuses : {true, false}) {  // as the planner does
+      Lowering lowering(graph, shapes, CpuEngine(), [=](const Candidate& candidate) {
+        return candidate.call ? of_kernel : of_primitive;
+      });
+      lowering.Share(&store, reuses);
+      program = lowering.Run();
+      if (lowering.Excess() <= 0.05) break;
+    }
+    return program;
   };
   const DnnlPlan plan(lowered(1, 2), shapes, {weights.data()}, &store);
   const std::string held = plan.program().steps.back().impl;

@@ -273,3 +273,15 @@ def test_a_profile_counts_plans() -> None:
     assert counters["seconds"] > 0
     assert "5 calls of a size seen before; 2 plans made" in result.to_text()
     assert not profile(Runner(compile(model, shapes={"x": (5, 8)})), repeat=1, warmup=0).plans
+
+
+def test_the_first_call_of_a_batch_runs_the_plans_of_smaller_ones() -> None:
+    weights = rand(8, 4)
+    runner = Runner(compile(onnx_model([node("MatMul", ["x", "w"], ["y"])], {"x": ("n", 8)}, {"w": weights})))
+    for size in (1, 4, 9, 9, 0):
+        feed = rand(size, 8)
+        assert_right(runner(feed), feed @ weights, TOLERANCE)
+    result = profile(runner, [rand(9, 8)], repeat=1, warmup=0)
+    (counters,) = result.plans.values()
+    assert (counters["made"], counters["parts"]) == (3, 2)
+    assert "2 calls of a new size in parts" in result.to_text()
