@@ -32,7 +32,10 @@ std::optional<byoc_dtype> KernelDType(DType dtype) {
 }
 
 bool Suits(const OpDesc& op, const Lowering& values) {
-  if (op.kind != PrimitiveKind::matmul && op.kind != PrimitiveKind::convolution) return false;
+  if (op.kind != PrimitiveKind::matmul && op.kind != PrimitiveKind::convolution &&
+      op.kind != PrimitiveKind::deconvolution) {
+    return false;
+  }
   const OpArg& src = *op.Find(DNNL_ARG_SRC);
   const OpArg* bias = op.Find(DNNL_ARG_BIAS);
   return IsByte(values.dtype(src.value)) &&
@@ -102,7 +105,8 @@ std::optional<Geometry> DescribeMatmul(const OpDesc& op, const Lowering& values)
   g.p.src_pixel = from[1];
   g.p.src_group = from[0];
   g.p.dst_pixel = columns;
-  g.p.dst_group = rows * columns;
+  g.p.dst_line = g.p.dst_group = rows * columns;
+  g.p.across = matrices;
   g.pack.group_stride = factor[0];
   g.pack.channel_stride = factor[1];
   g.pack.column_stride = factor[2];
@@ -146,13 +150,73 @@ std::optional<Geometry> DescribeConvolution(const OpDesc& op, const Lowering& va
   g.p.src_image = g.p.src_row * g.p.height;
   g.p.src_group = g.p.channels;
   g.p.dst_pixel = out[1];
+  g.p.dst_line = g.p.out_width * out[1];
   g.p.dst_group = g.p.next_column = g.p.columns;
+  g.p.across = g.p.groups;
   g.pack.group_stride = first == 1 ? strides[0] : 0;
   g.pack.column_stride = strides[first];
   g.pack.channel_stride = strides[first + 1];
   g.pack.row_stride = is_flat ? 0 : strides[first + 2];
   g.pack.pixel_stride = strides.back();
   return g;
+}
+
+/// A transposed convolution whose windows lie next to each other: each pixel of a window is a
+/// product of all pixels with its own weights.
+std::optional<Geometry> DescribeDeconvolution(const OpDesc& op, const Lowering& values) {
+  const OpArg &src = *op.Find(DNNL_ARG_SRC), &weights = *op.Find(DNNL_ARG_WEIGHTS);
+  const OpArg& dst = *op.Find(DNNL_ARG_DST);
+  const Dims& in = values.shape(src.value);
+  const Dims& out = values.shape(dst.value);
+  const Dims& of_weights = values.shape(weights.value);
+  auto is_zero = [](int64_t number) { return number == 0; };
+  auto are_zero = [&](const Dims& dims) { return std::all_of(dims.begin(), dims.end(), is_zero); };
+  if (in.size() != 4 || of_weights.size() != 4 || !are_zero(op.dilates) ||
+      !are_zero(op.pad_begin) || !are_zero(op.pad_end) || (in[1] == 1 && out[1] == 1)) {
+    return std::nullopt;
+  }
+  const int64_t down = of_weights[2], across = of_weights[3];
+  if (op.strides != Dims{down, across} || out[2] != in[2] * down || out[3] != in[3] * across) {
+    return std::nullopt;
+  }
+  Geometry g;
+  g.src = ChannelsLast(in, values.dtype(src.value));
+  g.dst = ChannelsLast(out, values.dtype(dst.value));
+  g.weights = values.Layout(weights.value);
+  if (!IsStrided(g.weights) || g.weights.get_strides()[2] != across * g.weights.get_strides()[3])
+    g.weights = Dense(of_weights, values.dtype(weights.value));
+  const Dims strides = g.weights.get_strides();
+  g.p.images = in[0];
+  g.p.groups = down * across;
+  g.p.channels = in[1];
+  g.p.columns = out[1];
+  g.p.height = g.p.out_height = in[2];
+  g.p.width = g.p.out_width = in[3];
+  g.p.kernel_h = g.p.kernel_w = 1;
+  g.p.stride_h = g.p.stride_w = g.p.dilation_h = g.p.dilation_w = 1;
+  g.p.src_pixel = in[1];
+  g.p.src_row = in[1] * in[3];
+  g.p.src_image = g.p.src_row * in[2];
+  g.p.dst_group = out[1];
+  g.p.dst_pixel = across * out[1];
+  g.p.dst_down = out[3] * out[1];
+  g.p.dst_line = down * g.p.dst_down;
+  g.p.across = across;
+  g.pack.group_stride = strides[3];
+  g.pack.column_stride = strides[0];
+  g.pack.channel_stride = strides[1];
+  return g;
+}
+
+std::optional<Geometry> Describe(const OpDesc& op, const Lowering& values) {
+  switch (op.kind) {
+    case PrimitiveKind::matmul:
+      return DescribeMatmul(op, values);
+    case PrimitiveKind::deconvolution:
+      return DescribeDeconvolution(op, values);
+    default:
+      return DescribeConvolution(op, values);
+  }
 }
 
 /// Appends what scales the sums to the arguments, and notes its positions.
@@ -249,8 +313,7 @@ std::optional<Candidate> OfferForm(const Candidate& primitive, const Lowering& v
   const OpDesc& op = primitive.op;
   const std::optional<byoc_isa> isa = KernelIsa();
   if (!isa || !Suits(op, values)) return std::nullopt;
-  std::optional<Geometry> g = op.kind == PrimitiveKind::matmul ? DescribeMatmul(op, values)
-                                                               : DescribeConvolution(op, values);
+  std::optional<Geometry> g = Describe(op, values);
   if (!g) return std::nullopt;
   byoc_integer_params& p = g->p;
   const OpArg& dst = *op.Find(DNNL_ARG_DST);
@@ -260,7 +323,7 @@ std::optional<Candidate> OfferForm(const Candidate& primitive, const Lowering& v
   p.bias = -1;
   if (const OpArg* bias = op.Find(DNNL_ARG_BIAS)) {
     const Dims& dims = values.shape(bias->value);
-    const int64_t columns = op.kind == PrimitiveKind::matmul ? p.columns : p.groups * p.columns;
+    const int64_t columns = p.columns + (p.groups - 1) * p.next_column;
     if (ElementCount(dims) != columns) return std::nullopt;
     p.bias = static_cast<int64_t>(call.args.size());
     call.args.push_back({DNNL_ARG_BIAS, bias->value, Dense(dims, DType::kFloat32)});

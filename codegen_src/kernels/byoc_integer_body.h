@@ -184,6 +184,26 @@ BYOC_INLINE int32_t BYOC_NAME(sum_numbers)(const int16_t* numbers, int64_t depth
   return sum;
 }
 
+/* Stores the results of `rows` pixels from `row` on, as many at once as lie equally far apart;
+   `start`: of the first pixel of all, `column`: of the bias. */
+BYOC_INLINE void BYOC_NAME(finish_windows)(const byoc_integer_params* p, int32_t* sums,
+                                           const int32_t* row_sums, int64_t row, int64_t rows,
+                                           int64_t start, int64_t column, int64_t columns,
+                                           void* const* data) {
+  if (p->dst_line == p->out_width * p->dst_pixel) {
+    BYOC_NAME(integer_finish)(p, sums, row_sums, start + row * p->dst_pixel, rows, column, columns,
+                              data);
+    return;
+  }
+  int64_t line = row / p->out_width, x = row % p->out_width, count;
+  for (int64_t m = 0; m < rows; m += count, x = 0, ++line) {
+    count = byoc_min(rows - m, p->out_width - x);
+    BYOC_NAME(integer_finish)(p, sums + m * BYOC_PANEL, row_sums + m,
+                              start + line * p->dst_line + x * p->dst_pixel, count, column, columns,
+                              data);
+  }
+}
+
 BYOC_INLINE void BYOC_NAME(integer_windows)(const byoc_integer_params* p, int64_t thread,
                                             int64_t team, void* const* data, char* memory) {
   const int64_t pixels = p->images * p->out_height * p->out_width;
@@ -200,7 +220,10 @@ BYOC_INLINE void BYOC_NAME(integer_windows)(const byoc_integer_params* p, int64_
     const byoc_passes passes = byoc_in_passes(rows, BYOC_ROWS);
     for (int64_t group = 0; group < p->groups; ++group) {
       const uint8_t* src = (const uint8_t*)data[0] + group * p->src_group;
-      if (p->src_dtype == BYOC_S8) {
+      const int64_t start = group / p->across * p->dst_down + group % p->across * p->dst_group;
+      if (group > 0 && p->src_group == 0) {
+        /* all groups have the same windows */
+      } else if (p->src_dtype == BYOC_S8) {
         BYOC_NAME(integer_gather)(p, src, 1, zero, first, rows, numbers);
       } else {
         BYOC_NAME(integer_gather)(p, src, 0, zero, first, rows, numbers);
@@ -217,9 +240,9 @@ BYOC_INLINE void BYOC_NAME(integer_windows)(const byoc_integer_params* p, int64_
                                      sums + top * BYOC_PANEL);
           top += present;
         }
-        BYOC_NAME(integer_finish)(
-            p, sums, row_sums, first * p->dst_pixel + group * p->dst_group + column, rows,
-            group * p->next_column + column, byoc_min(p->columns - column, BYOC_PANEL), data);
+        BYOC_NAME(finish_windows)(p, sums, row_sums, first, rows, start + column,
+                                  group * p->next_column + column,
+                                  byoc_min(p->columns - column, BYOC_PANEL), data);
       }
     }
   }
@@ -261,8 +284,8 @@ BYOC_INLINE void BYOC_NAME(depthwise_pixels)(const int pixels, const uint8_t* co
   BYOC_UNROLL
   for (int i = 0; i < pixels; ++i) {
     int32_t halves[2][BYOC_LANES];
-    BYOC_NAME(store_ints)(halves[0], BYOC_OP(unpacklo_epi32)(even[i], odd[i]));
-    BYOC_NAME(store_ints)(halves[1], BYOC_OP(unpackhi_epi32)(even[i], odd[i]));
+    BYOC_NAME(store_ints)(halves[0], BYOC_CONVERT(unpacklo_epi32, even[i], odd[i]));
+    BYOC_NAME(store_ints)(halves[1], BYOC_CONVERT(unpackhi_epi32, even[i], odd[i]));
     BYOC_UNROLL
     for (int j = 0; j < BYOC_LANES / 4; ++j) {
       memcpy(sums + i * BYOC_PANEL + j * 8, halves[0] + j * 4, 16);

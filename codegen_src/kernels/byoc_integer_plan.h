@@ -12,7 +12,8 @@
 #include "byoc_post_ops.h"
 
 /* A convolution of images with channels innermost. A product of matrices is one with windows of one
-   pixel, and a product of many matrices one with a group for each. The post-operations follow.
+   pixel, and a product of many matrices one with a group for each. A transposed convolution whose
+   windows lie next to each other has a group for each pixel of these. The post-operations follow.
    Numbers that are given when it runs stand in the data: their positions there, -1 for none. */
 typedef struct __attribute__((may_alias)) byoc_integer_params {
   int64_t isa;                               /* byoc_isa */
@@ -20,7 +21,8 @@ typedef struct __attribute__((may_alias)) byoc_integer_params {
   int64_t height, width, out_height, out_width;
   int64_t kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, pad_top, pad_left;
   int64_t src_image, src_row, src_pixel, src_group; /* strides of the source */
-  int64_t dst_pixel, dst_group; /* and of the result, whose rows and images follow each other */
+  int64_t dst_line, dst_pixel, dst_group; /* of the result; its images follow each other */
+  int64_t across, dst_down;               /* groups next to each other, and between rows of these */
   int64_t next_column;          /* between the first columns of groups: 0 if groups share them */
   int64_t src_dtype, dst_dtype; /* byoc_dtype */
   int64_t bias, src_scale, src_zero, weights_scale, weights_zero, dst_scale, dst_zero;

@@ -69,7 +69,9 @@ void Check(const Case& c) {
     p.src_image = p.src_row * c.height;
     p.src_group = c.channels;
     p.dst_pixel = c.groups * c.columns;
+    p.dst_line = p.out_width * p.dst_pixel;
     p.dst_group = p.next_column = c.columns;
+    p.across = c.groups;
     p.src_dtype = c.src_dtype;
     p.dst_dtype = BYOC_S32;
     p.bias = p.src_scale = p.weights_scale = p.dst_scale = p.dst_zero = -1;
@@ -145,6 +147,81 @@ void Check(const Case& c) {
   }
 }
 
+/// A transposed convolution with windows of 2 x 3 pixels that lie next to each other.
+void CheckTransposed(int64_t channels, int64_t columns, int64_t width, int threads) {
+  constexpr int64_t kDown = 2, kAcross = 3, kImages = 2, kHeight = 3;
+  for (byoc_isa isa : InstructionSets()) {
+    std::mt19937 random(12);
+    byoc_integer_params p{};
+    p.isa = isa;
+    p.images = kImages;
+    p.groups = kDown * kAcross;
+    p.channels = channels;
+    p.columns = columns;
+    p.height = p.out_height = kHeight;
+    p.width = p.out_width = width;
+    p.kernel_h = p.kernel_w = p.stride_h = p.stride_w = p.dilation_h = p.dilation_w = 1;
+    p.src_pixel = channels;
+    p.src_row = channels * width;
+    p.src_image = p.src_row * kHeight;
+    p.dst_group = columns;
+    p.dst_pixel = kAcross * columns;
+    p.dst_down = width * p.dst_pixel;
+    p.dst_line = kDown * p.dst_down;
+    p.across = kAcross;
+    p.dst_dtype = BYOC_S32;
+    p.src_dtype = BYOC_U8;
+    p.bias = p.src_scale = p.weights_scale = p.dst_scale = p.dst_zero = -1;
+    p.src_zero = 2;
+    p.weights_zero = 3;
+    p.scales = p.zeros = 1;
+    p.result = 4;
+    p.rows = byoc_integer_block(&p, 1 << 12);
+    p.threads = threads;
+    constexpr int64_t kArea = kDown * kAcross;
+    byoc_integer_pack_params pack{};  // weights [channels, columns, window], as in the models
+    pack.isa = isa;
+    pack.groups = p.groups;
+    pack.channels = channels;
+    pack.columns = columns;
+    pack.kernel_h = pack.kernel_w = pack.group_stride = pack.is_signed = 1;
+    pack.column_stride = kArea;
+    pack.channel_stride = kArea * columns;
+    Bytes src(kImages * p.src_image), weights(kArea * columns * channels);
+    Bytes packed(static_cast<int64_t>(byoc_integer_packed_bytes(&pack)), 64);
+    const int64_t results = kImages * kHeight * width * kArea * columns;
+    Bytes scratch(threads * byoc_integer_thread_bytes(&p), 64), dst(4 * results);
+    Fill(&src, false, 0, 255, &random);
+    Fill(&weights, false, -128, 127, &random);
+    int32_t src_zero = 131, weights_zero = 9;
+    char message[BYOC_ERROR_BYTES];
+    int64_t pack_params[sizeof(pack) / 8], params[sizeof(p) / 8];
+    std::memcpy(pack_params, &pack, sizeof(pack));
+    std::memcpy(params, &p, sizeof(p));
+    void* const to_pack[] = {weights.data(), packed.data()};
+    void* const data[] = {src.data(), packed.data(), &src_zero, &weights_zero, dst.data()};
+    CHECK(byoc_integer_pack(pack_params, to_pack, nullptr, threads, message) == BYOC_OK);
+    CHECK(byoc_integer(params, data, scratch.data(), threads, message) == BYOC_OK);
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < results; ++i) {
+      const int64_t column = i % columns, x = i / columns % (kAcross * width);
+      const int64_t y = i / columns / (kAcross * width);  // images follow each other
+      const int64_t pixel = y / kDown * width + x / kAcross;
+      const int64_t of_window = y % kDown * kAcross + x % kAcross;
+      int64_t sum = 0;
+      for (int64_t c = 0; c < channels; ++c) {
+        sum += (src.data()[pixel * channels + c] - src_zero) *
+               (Number(weights.data()[(c * columns + column) * kArea + of_window], true) -
+                weights_zero);
+      }
+      int32_t result;
+      std::memcpy(&result, dst.data() + 4 * i, 4);
+      wrong += result != sum;
+    }
+    CHECK(wrong == 0);
+  }
+}
+
 /// Each dtype, and the largest values of each.
 void CheckAll(Case c) {
   for (int src_dtype : {BYOC_U8, BYOC_S8}) {
@@ -184,6 +261,15 @@ TEST(zero_points_and_dtypes_of_weights) {
       CheckAll(c);
     }
   }
+}
+
+TEST(transposed_windows_next_to_each_other) {
+  for (int64_t channels : {1, 17, 64}) {
+    for (int64_t columns : {2, 16, 37}) {
+      for (int64_t width : {1, 5, 23}) CheckTransposed(channels, columns, width, width % 2 ? 1 : 2);
+    }
+  }
+  CheckTransposed(8, 40, 6, 2);
 }
 
 TEST(windows) {
