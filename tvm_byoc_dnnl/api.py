@@ -10,7 +10,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from .annotate.choice import first_in_order, placed_by
+from .annotate.choice import PlacedBy, first_in_order
 from .annotate.passes import AnnotateExternalCompiler
 from .cache import ModelCache, key_of
 from .causes import remembering_causes
@@ -87,7 +87,7 @@ def partition(
         With ``strict``: lists every call that failed, with the reason; raised from the vendor's own exception.
     """
     mod = with_options(mod, options)
-    choice = placed_by(placement) if placement else first_in_order
+    choice = PlacedBy(placement) if placement else first_in_order
     passes = [
         AnnotateExternalCompiler(compiler, prepare=prepare, choice=choice),
         PartitionGraph(policy=_with_placed(policy, placement or {}), strict=strict),

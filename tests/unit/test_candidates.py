@@ -138,7 +138,8 @@ PLACEMENTS = {
     "an operator": ({"relax.exp": "tvm"}, ["va", "", "va"]),
     "operators of a kind": ({"relax.*": "vb"}, ["vb", "vb", "vb"]),
     "a pattern": ({"va.relax.exp": "vb"}, ["va", "vb", "va"]),
-    "a pattern that nobody has": ({"vb.relax.exp": "tvm"}, ["va", "va", "va"]),
+    "an operator of a compiler": ({"va.exp": "vb"}, ["va", "vb", "va"]),
+    "an operator of a compiler that does not come first": ({"vb.relax.exp": "tvm"}, ["va", "va", "va"]),
     "a compiler that cannot": ({"a": "vc"}, ["", "va", "va"]),
     "the first entry decides": ({"b": "va", "relax.*": "vb"}, ["vb", "va", "vb"]),
 }
@@ -168,3 +169,14 @@ def test_explain_says_who_was_named_instead():
 def test_a_placement_with_an_unknown_compiler_is_refused():
     with vendors("va"), pytest.raises(byoc.InputError, match=r"placement\['b'\] is 'nobody'; expected 'tvm' or"):
         byoc.partition(Chain, "va", placement={"b": "nobody"})
+
+
+@pytest.mark.parametrize("name", ["nosuch", "va.nosuch", "relax.nosuch", "B"])
+def test_a_placement_of_what_does_not_exist_is_refused(name):
+    with (
+        vendors("va"),
+        pytest.raises(byoc.InputError, match=rf"placement\['{name}'\]: the model has no such call; expected"),
+    ):
+        byoc.partition(Chain, "va", placement={name: "tvm"})
+    with vendors("va"):  # what another model may have, and what stands for any number of calls
+        byoc.partition(Chain, "va", placement={"relax.nn.relu": "tvm", "vb*": "tvm", "dnnl.conv2d": "tvm"})

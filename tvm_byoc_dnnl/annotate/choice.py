@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ..errors import InputError
-from ..namespaces import HOST, compilers
+import tvm
 
-__all__ = ["CANDIDATES_ATTR", "Choice", "Match", "candidates_of", "first_in_order", "placed_by"]
+from ..errors import InputError
+from ..namespaces import HOST, compilers, namespace
+
+__all__ = ["CANDIDATES_ATTR", "Choice", "Match", "PlacedBy", "candidates_of", "first_in_order"]
 
 #: attribute of a composite function: the compilers that would take its calls, in order of priority
 CANDIDATES_ATTR = "byoc_candidates"
@@ -47,50 +50,70 @@ def first_in_order(match: Match) -> str:
     return match.candidates[0]
 
 
-def placed_by(placement: Mapping[str, str]) -> Choice:
+class PlacedBy:
     """The choice that a user wrote down; calls that it does not name go to the first candidate.
+
+    For one run of `AnnotateExternalCompiler`: it remembers what a pattern has matched.
 
     Parameters
     ----------
     placement : mapping of str to str
         Call → compiler, or ``"tvm"``. A call is named by the variable that holds its result, its operator
-        (``"relax.nn.relu"``) or a pattern (``"vendor.pattern"``: all calls that it matches); ``*`` and ``?`` match as
-        in a shell. An entry with the variable's own name decides, else the first that matches. Where the named
-        compiler cannot take a call, TVM has it.
-
-    Returns
-    -------
-    callable
-        For one run of `AnnotateExternalCompiler`: it remembers what a pattern has matched.
+        (``"relax.nn.relu"``), or what a compiler has registered: a pattern (``"vendor.pattern"``: all calls that it
+        matches) or an operator (``"vendor.relu"``: all calls of it that would go to this compiler). ``*`` and ``?``
+        match as in a shell. An entry with the variable's own name decides, else the first that matches. Where the
+        named compiler cannot take a call, TVM has it.
 
     Raises
     ------
     InputError
         If a compiler is not registered.
     """
-    for name, compiler in placement.items():
-        if compiler != HOST and compiler not in compilers():
-            raise InputError(
-                f"placement[{name!r}] is {compiler!r}; expected {HOST!r} or a registered compiler: "
-                f"{', '.join(compilers())}"
-            )
-    matched: dict[str, str] = {}  # variable -> compiler, by entries that name a pattern
 
-    def wanted(composite: str, name: str, call: Any) -> str | None:
-        if name in placement:
-            return placement[name]
-        names = (name, str(call.op.name), composite)
-        by_entry = next((c for key, c in placement.items() if any(fnmatchcase(n, key) for n in names)), None)
-        return by_entry or matched.get(name)
+    def __init__(self, placement: Mapping[str, str]) -> None:
+        for name, compiler in placement.items():
+            if compiler != HOST and compiler not in compilers():
+                raise InputError(
+                    f"placement[{name!r}] is {compiler!r}; expected {HOST!r} or a registered compiler: "
+                    f"{', '.join(compilers())}"
+                )
+        self._placement = placement
+        self._matched: dict[str, str] = {}  # variable -> compiler, by entries that name a pattern
 
-    def choose(match: Match) -> str:
-        wishes = {name: wanted(match.composite, name, call) for name, call in match.calls.items()}
-        matched.update({name: wish for name, wish in wishes.items() if wish is not None})
+    def __call__(self, match: Match) -> str:
+        wishes = {name: self._wanted(match.composite, name, call) for name, call in match.calls.items()}
+        self._matched.update({name: wish for name, wish in wishes.items() if wish is not None})
         compiler = match.candidates[0]
         against = [wish for wish in wishes.values() if wish not in (None, compiler)]
         return str(against[0]) if against else compiler
 
-    return choose
+    def _wanted(self, composite: str, name: str, call: Any) -> str | None:
+        if name in self._placement:
+            return self._placement[name]
+        names = (name, str(call.op.name), *_spellings(composite))
+        by_entry = next((c for key, c in self._placement.items() if any(fnmatchcase(n, key) for n in names)), None)
+        return by_entry or self._matched.get(name)
+
+    def check(self, calls: Iterable[str]) -> None:
+        """Raise `InputError` for an entry that names none of these calls, no operator and nothing registered."""
+        known = {*calls, *map(str, tvm.ir.Op.list_op_names())}
+        for ns in map(namespace, compilers()):
+            known.update(name for entry in (*ns.patterns, *ns.ops()) for name in _spellings(f"{ns.name}.{entry}"))
+        for entry in self._placement:
+            if entry in known or any(sign in entry for sign in "*?["):
+                continue
+            near = get_close_matches(entry, known, n=3)
+            raise InputError(
+                f"placement[{entry!r}]: the model has no such call; expected the variable of a call (explain shows "
+                f"them), an operator, or a compiler's pattern or operator"
+                + (f"; did you mean {' or '.join(near)}?" if near else "")
+            )
+
+
+def _spellings(composite: str) -> tuple[str, str]:
+    """``acme.relax.nn.relu`` may be written ``acme.relu``."""
+    compiler, _, name = composite.partition(".")
+    return composite, f"{compiler}.{name.rpartition('.')[2]}"
 
 
 def candidates_of(func: Any) -> list[str]:

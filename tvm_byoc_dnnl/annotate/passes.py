@@ -18,12 +18,12 @@ from ..namespaces import namespace
 from ..prepare import Prepare
 from ..prepare.compression import compress_weights
 from ..regions.failure import describe
-from ..relax_utils import codegen_of, composite_of, is_host_function, ops_of, with_functions
+from ..relax_utils import codegen_of, composite_of, is_host_function, op_calls, ops_of, with_functions
 from ..stages import stage
 from ..target_options import get_target_options
 from ..verdict import Crash, Reject, as_reject
 from .asked import with_asked
-from .choice import CANDIDATES_ATTR, Choice, Match, first_in_order
+from .choice import CANDIDATES_ATTR, Choice, Match, PlacedBy, first_in_order
 from .composites import SingleCalls
 from .escape import refuse_escape
 from .naming import NAME_ATTR, restore_names, with_unique_names
@@ -269,16 +269,20 @@ def AnnotateExternalCompiler(
         refused: list[RefusedMatch] = []
         groups = _by_compilers(mod, default)
         asked = [name for compilers in groups for name in compilers]
+        names: set[str] = set()
         for compilers, functions in groups.items():
             known = {op for name in compilers for op in namespace(name).ops()}
             ready = {gv: with_unique_names(spread_tuples(mod[gv], known)) for gv in functions}
             # The attribute tells PartitionGraph which compilers it may ask next.
             ready = {gv: func.with_attr(COMPILER_ATTR, list(compilers)) for gv, func in ready.items()}
+            names.update(var_name(var) for func in ready.values() for var, _ in op_calls(func))
             matcher = Matcher(compilers, {op for func in ready.values() for op in ops_of(func)}, choice)
             with stage("annotate"):
                 mod = matcher.run(with_functions(mod, ready), [gv.name_hint for gv in functions])
             refused += matcher.refused
             entries += matcher.entries({gv.name_hint: func for gv, func in ready.items()})
+        if isinstance(choice, PlacedBy):
+            choice.check(names)
         mod = with_functions(mod, owned)  # the passes above rewrite every function
         return with_asked(with_refused(with_entries(mod, entries), refused), asked)
 

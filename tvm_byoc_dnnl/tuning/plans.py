@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm import relax
 
 from .._compat import constant_numpy, is_constant
-from ..annotate.choice import Choice, Match, first_in_order, placed_by
+from ..annotate.choice import Choice, Match, PlacedBy, first_in_order
 from ..annotate.passes import AnnotateExternalCompiler
 from ..cost import usual_sizes
 from ..namespace import Namespace
@@ -154,11 +154,11 @@ class Planner:
 
     def plan(self, placement: Mapping[str, str]) -> Plan:
         """The workloads that would run with a placement, whatever the namespaces' policies say."""
-        return self._plan(placed_by(placement), RegionPolicy())
+        return self._plan(PlacedBy(placement), RegionPolicy())
 
     def partitioned(self, placement: Mapping[str, str] | None) -> tvm.IRModule:
         """The model with a placement, or (``None``) by default, ready to be compiled."""
-        choice = first_in_order if placement is None else placed_by(placement)
+        choice = first_in_order if placement is None else PlacedBy(placement)
         policy = None if placement is None else RegionPolicy()
         mod = AnnotateExternalCompiler(self.compilers, prepare=False, choice=choice)(self.mod)
         return PartitionGraph(policy=policy)(mod)
