@@ -9,7 +9,7 @@ from .errors import InputError
 from .namespaces import compilers, namespace
 from .prepare.compression import BITS
 
-__all__ = ["INT8", "PRECISIONS", "WEIGHTS", "with_precision"]
+__all__ = ["ARGUMENTS", "INT8", "PRECISIONS", "WEIGHTS", "with_precision"]
 
 Options = Mapping[str, Mapping[str, Any]]
 
@@ -19,6 +19,12 @@ PRECISIONS = ("float32", "bfloat16", "auto")
 WEIGHTS = tuple(BITS)
 #: sums of 8-bit products: always exact, or as fast as the CPU can, which may saturate at 16 bits
 INT8 = ("exact", "saturating")
+#: argument → its values, the default first
+ARGUMENTS: Mapping[str, tuple[str | None, ...]] = {
+    "precision": PRECISIONS,
+    "weights": (None, *WEIGHTS),
+    "int8": INT8,
+}
 
 
 def with_precision(
@@ -36,11 +42,8 @@ def with_precision(
         If a value is unknown, or none of the compilers has the option.
     """
     wanted = {}
-    for option, value, allowed in (
-        ("precision", precision, PRECISIONS),
-        ("weights", weights, (None, *WEIGHTS)),
-        ("int8", int8, INT8),
-    ):
+    for option, value in (("precision", precision), ("weights", weights), ("int8", int8)):
+        allowed = ARGUMENTS[option]
         if value not in allowed:
             raise InputError(f"{option} is {value!r}; expected one of {', '.join(map(repr, allowed))}")
         if value != allowed[0]:

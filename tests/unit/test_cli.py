@@ -175,6 +175,16 @@ def test_lock_then_check(tvm_byoc, model):
     assert (status, out) == (0, "") and "runs where net.onnx.lock says" in err
 
 
+def test_the_lock_keeps_precision(tvm_byoc, model):
+    assert tvm_byoc("lock", model, "--shape", SHAPE, "--precision", "auto", "--int8", "saturating")[0] == 0
+    path = model.with_name("net.onnx.lock")
+    assert "\nint8 saturating\nprecision auto\n" in path.read_text()
+    assert tvm_byoc("check", model, "--exact")[0] == 0
+    path.write_text(path.read_text().replace("int8 saturating", "int8 quick"))
+    status, _, err = tvm_byoc("check", model)
+    assert status != 0 and "damaged: 'int8 quick'" in err
+
+
 def test_check_fails_when_a_call_left(tvm_byoc, model):
     tvm_byoc("lock", model, "--shape", SHAPE)
     path = model.with_name("net.onnx.lock")

@@ -59,6 +59,15 @@ def test_a_policy_is_kept():
     assert Lock.from_text(written.to_text()) == written
 
 
+def test_precision_is_kept_where_it_is_not_the_default():
+    chosen = {"precision": "bfloat16", "weights": None, "int8": "exact"}
+    written = make_lock(report((CONV, "dnnl")), precision=chosen)
+    assert written.precision == {"precision": "bfloat16"}
+    text = make_lock(report((CONV, "dnnl")), precision=chosen | {"weights": "int4", "int8": "saturating"}).to_text()
+    assert "\nint8 saturating\nprecision bfloat16\nweights int4\n" in text
+    assert Lock.from_text(text).to_text() == text
+
+
 def test_order_names_and_regions_do_not_matter():
     assert lock((CONV, "dnnl"), (TOPK, None)).to_text() == lock((TOPK, None), (CONV, "dnnl")).to_text()
 
@@ -77,6 +86,7 @@ def test_a_result_that_is_a_tuple_is_read_back():
         ("format tvm_byoc_dnnl.lock 2\n", "has version 2, this package reads version 1"),
         ("format tvm_byoc_dnnl.lock 1\ndnnl many relax.add x\n", "line 2 .*damaged: 'dnnl many"),
         ("format tvm_byoc_dnnl.lock 1\n\nshape x 1,a!\n", "line 3 .*damaged"),
+        ("format tvm_byoc_dnnl.lock 1\nweights int3\n", "line 2 .*damaged: 'weights int3"),
     ],
 )
 def test_damaged_files(text, message):

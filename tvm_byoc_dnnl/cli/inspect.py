@@ -16,6 +16,7 @@ from ..api import DEFAULT_COMPILER
 from ..errors import InputError
 from ..files import write_text
 from ..library_file import is_library
+from ..precision import ARGUMENTS
 from ..signature import TensorInfo, shape_options
 from .common import (
     EXISTING_FILE,
@@ -153,6 +154,7 @@ def _op_cells(rows: Iterable[Any]) -> list[tuple[str, ...]]:
 @click.command(short_help="Write which call runs where to a file, for `check`.")
 @model_options
 @click.option("-o", "--output", type=NEW_FILE, help="The lock file.  [default: MODEL.lock]")
+@precision_options
 def lock(build: Build, output: Path | None) -> None:
     """Write a file that says which call of MODEL runs where, for `tvm-byoc check`.
 
@@ -164,7 +166,8 @@ def lock(build: Build, output: Path | None) -> None:
 
     path, settings = output or _lock_of(build.model.path), build.settings
     check_folder(path)
-    written = make_lock(_explained(build), settings["shapes"], settings["policy"], build.model.values)
+    precision = {name: settings[name] for name in ARGUMENTS}
+    written = make_lock(_explained(build), settings["shapes"], settings["policy"], build.model.values, precision)
     write_text(path, written.to_text())
     say(written.comment)
     announce(path)
@@ -221,8 +224,8 @@ def _lock_of(model: Path) -> Path:
 def check(model: Path, lock_file: Path | None, exact: bool) -> int:
     """Fail when a call of MODEL runs elsewhere than its lock file says.
 
-    Compilers, shapes and policy are those of the lock file. Calls that a compiler now takes in addition, or that the
-    model no longer has, are only mentioned: write the lock again to keep them.
+    Compilers, shapes, policy and precision are those of the lock file. Calls that a compiler now takes in addition, or
+    that the model no longer has, are only mentioned: write the lock again to keep them.
     """
     from ..report.lock import Lock, compare
 
@@ -231,7 +234,7 @@ def check(model: Path, lock_file: Path | None, exact: bool) -> int:
         raise InputError(f"{path} does not exist; write it with `tvm-byoc lock {model}`")
     locked = Lock.from_text(path.read_text())
     source = ModelFile(model, locked.values)
-    settings = {"shapes": locked.shapes or None, "policy": locked.policy}
+    settings = {"shapes": locked.shapes or None, "policy": locked.policy, **locked.precision}
     drift = compare(locked, _explained(Build(source, registered(locked.compilers), settings)))
     if drift:
         click.echo(drift.to_text())

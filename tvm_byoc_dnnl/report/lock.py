@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from ..calls.model import CallReport, ReportData
 from ..errors import ArtifactError
+from ..precision import ARGUMENTS
 from ..regions.policy import RegionPolicy
 from .words import count
 
@@ -48,6 +49,8 @@ class Lock:
         (operator, result type) → owner → number of calls; the owner ``"tvm"`` is no compiler.
     policy : RegionPolicy, optional
         The calls that the user excluded, forced and limited, in addition to the namespaces' own policies.
+    precision : dict
+        The arguments ``precision``, ``weights`` and ``int8`` that are not the default.
     comment : str
         First line of the file, for people.
     """
@@ -57,6 +60,7 @@ class Lock:
     values: dict[str, str] = field(default_factory=dict)
     owners: dict[Kind, Counter[str]] = field(default_factory=dict)
     policy: RegionPolicy | None = None
+    precision: dict[str, str] = field(default_factory=dict)
     comment: str = ""
 
     def to_text(self) -> str:
@@ -70,6 +74,7 @@ class Lock:
         head += [f"compiler {name}" for name in self.compilers]
         head += [f"shape {name} {','.join(map(str, dims))}" for name, dims in sorted(self.shapes.items())]
         head += [f"value {name} {numbers}" for name, numbers in sorted(self.values.items())]
+        head += [f"{name} {value}" for name, value in sorted(self.precision.items())]
         if self.policy is not None:
             head += [f"exclude {name}" for name in self.policy.exclude]
             head += [f"force {name}" for name in self.policy.force]
@@ -123,6 +128,8 @@ class Lock:
         elif word == "value":
             name, _, numbers = rest.strip().rpartition(" ")
             self.values[name] = numbers
+        elif word in ARGUMENTS and rest in ARGUMENTS[word]:
+            self.precision[word] = rest
         elif word in ("exclude", "force", "max_regions"):
             policy = self.policy or RegionPolicy(on_top=True)
             value = int(rest) if word == "max_regions" else (*getattr(policy, word), rest.strip())
@@ -140,10 +147,12 @@ def make_lock(
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     policy: RegionPolicy | None = None,
     values: Mapping[str, str] | None = None,
+    precision: Mapping[str, str | None] | None = None,
 ) -> Lock:
-    """The lock of a report that was made with these shapes, values and this policy."""
+    """The lock of a report that was made with these shapes, values, policy and arguments about precision."""
     fixed = {name: tuple(dims) for name, dims in (shapes or {}).items()}
-    lock = Lock(list(report.compilers), fixed, dict(values or {}), policy=policy)
+    chosen = {name: value for name, value in (precision or {}).items() if value and value != ARGUMENTS[name][0]}
+    lock = Lock(list(report.compilers), fixed, dict(values or {}), policy=policy, precision=chosen)
     for call in report.calls:
         lock.owners.setdefault(_kind(call), Counter())[call.compiler or HOST] += 1
     totals, versions = report.totals, ", ".join(f"{k} {v}" for k, v in report.versions.items())
