@@ -260,7 +260,7 @@ bench-products: $(NATIVE)  ## products with constant weights: oneDNN's two, our 
 bench-int8: $(NATIVE) $(PEERS) $(ZOO)  ## quantised networks beside ONNX Runtime and OpenVINO: ARGS='resnet18 --float'
 	@$(PY) -m bench.int8 $(ARGS)
 
-bench-drift: $(NATIVE) $(PEERS) $(ZOO)  ## how far quantised networks are from exact arithmetic: ARGS='resnet18 --inputs 2'
+bench-drift: $(NATIVE) $(PEERS) $(ZOO)  ## how far quantised networks are from ONNX Runtime, a quarter of an hour: ARGS='resnet18 --inputs 20 --exact 2'
 	@$(PY) -m bench.drift $(ARGS)
 
 bench-weights: $(NATIVE) $(PEERS)  ## compressed weights: ARGS=bandwidth, or ARGS='decoder --weights int8'

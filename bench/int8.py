@@ -6,7 +6,7 @@ per channel. Limit the instruction set of this package by ``ONEDNN_MAX_CPU_ISA``
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 import click
 import numpy as np
 import onnx
+from onnx.version_converter import convert_version
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -29,29 +30,37 @@ __all__ = ["NETWORKS", "quantized"]
 
 NETWORKS = ("resnet50", "resnet18", "mobilenet_v2", "unet", "vit_tiny")
 _DEFAULTS = Settings()
+Inputs = Callable[[int], dict[str, np.ndarray]]
 #: quantised networks with random weights drift: ONNX Runtime differs from itself by as much, with and without its
 #: graph optimisations
 _DRIFT = 1.0
 
 
-class _Noise(CalibrationDataReader):
-    """A few random inputs from which the scales are made."""
+class _Inputs(CalibrationDataReader):
+    """A few inputs from which the scales are made."""
 
-    def __init__(self, model: onnx.ModelProto, count: int = 4) -> None:
-        self._inputs: Iterator[dict[str, np.ndarray]] = iter(random_inputs(model, seed) for seed in range(count))
+    def __init__(self, inputs: Inputs, count: int = 4) -> None:
+        self._inputs: Iterator[dict[str, np.ndarray]] = map(inputs, range(count))
 
     def get_next(self) -> dict[str, np.ndarray] | None:
         return next(self._inputs, None)
 
 
-def quantized(model: onnx.ModelProto, form: QuantFormat = QuantFormat.QDQ) -> onnx.ModelProto:
-    """``model`` with QuantizeLinear and DequantizeLinear around its operators, or with quantised operators."""
+def quantized(
+    model: onnx.ModelProto, form: QuantFormat = QuantFormat.QDQ, inputs: Inputs | None = None
+) -> onnx.ModelProto:
+    """``model`` with QuantizeLinear and DequantizeLinear around its operators, or with quantised operators.
+
+    The scales are those of a few inputs: of noise, or of ``inputs`` (seed → arrays by name).
+    """
+    reader = _Inputs(inputs or partial(random_inputs, model))
     with TemporaryDirectory() as folder:
         source, prepared, result = (str(Path(folder, f"{name}.onnx")) for name in ("source", "prepared", "result"))
-        onnx.save(model, source)
+        # scales per channel need opset 13
+        onnx.save(model if model.opset_import[0].version >= 13 else convert_version(model, 13), source)
         quant_pre_process(source, prepared, skip_symbolic_shape=True)
         types = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
-        quantize_static(prepared, result, _Noise(model), quant_format=form, per_channel=True, **types)
+        quantize_static(prepared, result, reader, quant_format=form, per_channel=True, **types)
         return onnx.load(result)
 
 
