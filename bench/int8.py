@@ -2,11 +2,14 @@
 
 ONNX Runtime's ``quantize_static`` makes them of the networks of `bench.zoo`: uint8 activations, int8 weights, scales
 per channel. Limit the instruction set of this package by ``ONEDNN_MAX_CPU_ISA``; the other engines ignore it.
+``--in-turns`` measures this package alone: exact and saturating sums, called in turns with float32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +22,7 @@ from onnx.version_converter import convert_version
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
+from tvm_byoc_dnnl import Runner, compile
 from tvm_byoc_dnnl.errors import InputError
 from tvm_byoc_dnnl.testing.bench import ENGINES, Settings, choose_engines, run
 from tvm_byoc_dnnl.testing.bench.run import Model
@@ -69,17 +73,52 @@ def _read(name: str, is_quantized: bool = False) -> onnx.ModelProto:
     return quantized(model) if is_quantized else model
 
 
+def _in_turns(names: Iterable[str], threads: int, rounds: int) -> None:
+    """Print the milliseconds of each network in float32, exact and saturating: median (least), and their ratios."""
+    for name in names:
+        model, quantised = _read(name), _read(name, is_quantized=True)
+        inputs = list(random_inputs(model, 0).values())
+        built = {
+            "float32": compile(model),
+            "exact": compile(quantised),
+            "saturating": compile(quantised, int8="saturating"),
+        }
+        runners = {key: Runner(ex, threads=threads) for key, ex in built.items()}
+        seconds: dict[str, list[float]] = {key: [] for key in runners}
+        for turn in range(rounds + 2):
+            for key, runner in runners.items():
+                runner(*inputs)  # its weights are in the cache again
+                start = time.perf_counter()
+                runner(*inputs)
+                if turn >= 2:
+                    seconds[key].append(time.perf_counter() - start)
+        for key, own in seconds.items():
+            ratio = statistics.median(a / b for a, b in zip(own, seconds["float32"], strict=True))
+            times = f"{1e3 * statistics.median(own):7.2f} ms ({1e3 * min(own):.2f})"
+            click.echo(f"{name:14} {key:10} {times:20} {ratio:.2f} of float32")
+
+
 @click.command(context_settings={"show_default": True})
 @click.argument("names", nargs=-1)
 @click.option("--engines", default="byoc,onnxruntime,openvino", help=f"Of: {', '.join(ENGINES)}.")
 @click.option("--threads", default=_DEFAULTS.threads, help="Threads of each engine.")
 @click.option("--rounds", default=_DEFAULTS.rounds, help="Turns of each engine; below 20 is a quick look.")
 @click.option("--float", "with_float", is_flag=True, help="Measure the networks in float32 as well.")
+@click.option("--in-turns", is_flag=True, help="This package alone: float32, exact and saturating in turns.")
 @click.option("--json", "json_file", help="Write every sample to this file; - is standard output.")
 def main(
-    names: tuple[str, ...], engines: str, threads: int, rounds: int, with_float: bool, json_file: str | None
+    names: tuple[str, ...],
+    engines: str,
+    threads: int,
+    rounds: int,
+    with_float: bool,
+    in_turns: bool,
+    json_file: str | None,
 ) -> None:
     """Compare engines on quantised networks; NAMES are networks of `bench.zoo` or .onnx files in float32."""
+    if in_turns:
+        _in_turns(names or NETWORKS, threads, rounds)
+        return
     try:
         chosen = {name: replace(e, tolerance=_DRIFT) for name, e in choose_engines(engines.split(",")).items()}
         models = []
