@@ -163,6 +163,18 @@ def test_every_size(name: str, door: Any) -> None:
             assert_right(np.ascontiguousarray(result), wanted, 2e-4)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_cache_grows_in_place() -> None:
+    """Its masks have the length ``n + p`` where the cache has ``p + n``."""
+    _, runner = exported("decoder", _by_torch_export)
+    ids, mask, past = step(1, 1, 5)
+    _, keys, _ = runner(ids.numpy(), mask.numpy(), *(p.numpy() for p in past))
+    ids, mask, _ = step(1, 2, 6)
+    _, more, values = runner(ids.numpy(), mask.numpy(), keys, np.ascontiguousarray(keys))
+    assert np.shares_memory(keys, more)
+    assert not np.shares_memory(keys, values)
+
+
 @pytest.mark.parametrize("size", [(5, 3), (11, 13), (4, 9)])
 def test_nearest_pixels_are_those_of_torch(size: tuple[int, int]) -> None:
     class Resize(nn.Module):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import relax
 
-from .rewrite import Rule, Rules, Scope
+from .rewrite import Rule, Rules, Scope, equal_dims
 
 _VIEWS = ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten", "relax.nn.batch_flatten")
 
@@ -112,10 +111,6 @@ def _implicit_broadcast(scope: Scope, call: Any) -> Any:
     return None
 
 
-def _equal_dims(a: Any, b: Any) -> bool:
-    return len(a) == len(b) and all(tvm_ffi.structural_equal(x, y) for x, y in zip(a, b, strict=True))
-
-
 def _batched_broadcast(scope: Scope, matmul: Any) -> Any:
     """``matmul(x, broadcast_to(w))``, where the product repeats w for the batches of x by itself."""
     args = list(matmul.args)
@@ -126,7 +121,7 @@ def _batched_broadcast(scope: Scope, matmul: Any) -> Any:
         wide, other = dims[i], dims[1 - i]
         if spread is None or own is None or wide is None or other is None or len(own) < 2:
             continue
-        if _equal_dims(own[-2:], wide[-2:]) and _equal_dims(wide[:-2], other[:-2]):
+        if equal_dims(own[-2:], wide[-2:]) and equal_dims(wide[:-2], other[:-2]):
             args[i] = spread.args[0]
             return scope.with_args(matmul, *args)
     return None
@@ -145,9 +140,9 @@ def _batches_apart(scope: Scope, call: Any) -> Any:
     result = scope.dims(call)
     if result is None or len(a) < 4 or any(len(m) != 3 for m in merged):
         return None
-    if any(not _equal_dims(x[-2:], m[-2:]) for x, m in zip((a, b), merged, strict=True)):
+    if any(not equal_dims(x[-2:], m[-2:]) for x, m in zip((a, b), merged, strict=True)):
         return None
-    if not _equal_dims(a[:-2], b[:-2]) or not _equal_dims([*a[:-1], b[-1]], result):
+    if not equal_dims(a[:-2], b[:-2]) or not equal_dims([*a[:-1], b[-1]], result):
         return None
     return relax.op.matmul(*(v.args[0] for v in views), out_dtype=matmul.attrs.out_dtype or None)
 

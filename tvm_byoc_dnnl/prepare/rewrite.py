@@ -20,6 +20,7 @@ import tvm_ffi
 from tvm import relax
 
 from .._compat import (
+    analyzer,
     constant_numpy,
     dtype_of,
     is_constant,
@@ -32,7 +33,7 @@ from ..handles import ByIdentity, items
 from ..windowed_types import TypingBuilder
 from .misses import Miss, with_misses
 
-__all__ = ["Rule", "Rules", "Scope", "rewrite_pass"]
+__all__ = ["Rule", "Rules", "Scope", "equal_dims", "rewrite_pass"]
 
 Rule = Callable[["Scope", Any], Any]
 Rules = Mapping[str, Sequence[Rule]]
@@ -112,6 +113,17 @@ def _reads(value: Any) -> list[Any]:
     if form == "item":
         return _reads(value.tuple_value)
     return list(relax.analysis.free_vars(value)) if form == "branch" else []
+
+
+def equal_dims(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether two shapes are surely equal; ``n + p`` is ``p + n``."""
+    if len(a) != len(b):
+        return False
+    return all(
+        tvm_ffi.structural_equal(x, y)
+        or (not isinstance(x, int) and not isinstance(y, int) and analyzer().can_prove_equal(x, y))
+        for x, y in zip(a, b, strict=True)
+    )
 
 
 class Scope:
@@ -194,10 +206,8 @@ class Scope:
     @staticmethod
     def same_shape(a: Any, b: Any) -> bool:
         """Whether two tensors surely have one shape, symbols included."""
-        dims = [shape_dims(x.ty) if isinstance(x.ty, relax.TensorType) else None for x in (a, b)]
-        if dims[0] is None or dims[1] is None or len(dims[0]) != len(dims[1]):
-            return False
-        return all(tvm_ffi.structural_equal(x, y) for x, y in zip(*dims, strict=True))
+        first, second = (shape_dims(x.ty) if isinstance(x.ty, relax.TensorType) else None for x in (a, b))
+        return first is not None and second is not None and equal_dims(first, second)
 
     def uses(self, expr: Any) -> int:
         """The number of times that a variable is read."""
