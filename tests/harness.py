@@ -23,7 +23,6 @@ import tvm
 from tvm import relax, tirx
 
 import tvm_byoc_dnnl as byoc
-from tests.isa import computes_in, isa
 from tvm_byoc_dnnl._compat import dtype_of, make_constant
 from tvm_byoc_dnnl.annotate.passes import ask_pattern
 from tvm_byoc_dnnl.annotate.trial import ask
@@ -183,7 +182,6 @@ class Case:
     # ---- what must hold -----------------------------------------------------------------------------
     def offloads(self, count: int | None = None) -> Case:
         """Some calls were offloaded (exactly ``count`` of them), and with ``count=None`` no call was left."""
-        self.skip_without_its_dtype()
         inside = sum(1 for f in self.regions for _ in _calls_inside(f))
         assert inside > 0, f"nothing was offloaded: {self.reasons()}"
         if count is None:
@@ -191,11 +189,6 @@ class Case:
         else:
             assert inside == count, f"{inside} calls were offloaded\n{self.partitioned}"
         return self
-
-    def skip_without_its_dtype(self) -> None:
-        """Skip a case in bfloat16 on an instruction set on which oneDNN does not compute in it."""
-        if self.compiler == "dnnl" and "bfloat16" in str(self.module) and not computes_in("bfloat16"):
-            pytest.skip(f"oneDNN does not compute in bfloat16 on {isa()}")
 
     def keeps(self, count: int) -> Case:
         """So many operator calls stayed with TVM."""

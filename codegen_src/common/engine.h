@@ -74,7 +74,8 @@ class Engine {
   virtual std::string Isa() const = 0;
   virtual std::string HowToSetIsa() const = 0;
 
-  /// Facts for people and tools: `library` and its `file`, `version`, `hash`, `cpu_runtime`, `isa`.
+  /// Facts for people and tools: `library` and its `file`, `version`, `hash`, `cpu_runtime`, `isa`,
+  /// and the dtypes that are `computed_in_float32` here.
   virtual json::Object Info() const = 0;
 
   /// The threads that a call from this thread would use. A plan is for as many as there are when it
@@ -96,8 +97,8 @@ class Engine {
   /// chooses.
   virtual json::Object Probe(const Graph& graph, bool delivers) const = 0;
 
-  /// Whether planners make growing plans here.
-  virtual bool Grows() const { return false; }
+  /// Whether planners make growing plans of this graph here.
+  virtual bool Grows(const Graph& /*graph*/) const { return false; }
 
   /// A static graph as C source: a function of TVM, or stand-alone.
   virtual std::string Emit(const Graph& graph, bool as_function) const = 0;

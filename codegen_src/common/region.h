@@ -30,7 +30,7 @@ class Region {
   Region(const Engine& engine, const std::string& graph_json, size_t plan_bytes = kPlanBytes)
       : engine_(engine),
         graph_(ParseGraph(graph_json)),
-        growth_(engine.Grows() ? FindGrowth(graph_) : std::nullopt),
+        growth_(engine.Grows(graph_) ? FindGrowth(graph_) : std::nullopt),
         batch_(FindBatch(graph_)),
         plans_(plan_bytes) {}
 

@@ -13,6 +13,7 @@
 #include "dnnl/code_generator.h"
 #include "dnnl/emit.h"
 #include "dnnl/execute.h"
+#include "dnnl/half.h"
 #include "dnnl/kernel_call.h"
 #include "dnnl/measured.h"
 #include "dnnl/report.h"
@@ -128,6 +129,11 @@ class DnnlEngine final : public Engine {
     info.emplace_back("hash", dnnl_version()->hash);
     info.emplace_back("cpu_runtime", TVM_BYOC_DNNL_CPU_RUNTIME);
     info.emplace_back("isa", Isa());
+    json::Array widened;
+    for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+      if (ComputedIn(dtype) != dtype) widened.emplace_back(Name(dtype));
+    }
+    info.emplace_back("computed_in_float32", std::move(widened));
     return info;
   }
 
@@ -143,7 +149,9 @@ class DnnlEngine final : public Engine {
     return times;
   }
 
-  bool Grows() const override { return KernelIsa().has_value(); }
+  bool Grows(const Graph& graph) const override {
+    return KernelIsa().has_value() && !IsWidened(graph);
+  }
 
   json::Object Probe(const Graph& graph, bool delivers) const override {
     return Translated(

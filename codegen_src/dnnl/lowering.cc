@@ -5,6 +5,7 @@
 
 #include "common/support/error.h"
 #include "dnnl/code_generator.h"
+#include "dnnl/half.h"
 #include "dnnl/kinds.h"
 #include "dnnl/scaling.h"
 #include "kernels/kernels.h"
@@ -32,10 +33,15 @@ Lowering::Lowering(const Graph& graph, const Shapes& shapes, const dnnl::engine&
   for (size_t i = 0; i < shapes.size(); ++i) {
     Value value;
     value.shape = shapes[i];
-    value.dtype = graph.tensors[i].dtype;
+    value.dtype = ComputedIn(graph.tensors[i].dtype);
     value.constant = constant[i];
     value.last_use = last_use[i];
     values_.push_back(std::move(value));
+  }
+  for (auto& destination : destinations_) {
+    if (!destination) continue;
+    const int output = graph.outputs[destination->output];
+    if (values_[output].dtype != graph.tensors[output].dtype) destination.reset();
   }
 }
 
@@ -129,23 +135,24 @@ void Lowering::PlaceArguments() {
     if (input.tensor < 0) continue;
     const Value& value = values_[input.tensor];
     const bool is_mask = growth_ != nullptr && Contains(growth_->masks, static_cast<int>(i));
-    const int given = is_mask ? NewValue(value.shape, value.dtype, false) : input.tensor;
+    const int given = is_mask ? NewValue(value.shape, value.dtype, false) : Given(input.tensor);
     if (is_mask) masks.emplace_back(given, input.tensor);
     add(Home::kInput, i, given);
     program_.buffers.back().alias = input.alias;
   }
   for (size_t i = 0; i < graph_.constants.size(); ++i) {
-    add(Home::kConstant, i, graph_.constants[i].tensor);
+    add(Home::kConstant, i, Given(graph_.constants[i].tensor));
   }
   for (size_t i = 0; i < graph_.outputs.size(); ++i) {
-    const Value& value = values_[graph_.outputs[i]];
-    int64_t bytes = ElementCount(value.shape) * SizeOf(value.dtype);
+    const int tensor = graph_.outputs[i];
+    int64_t bytes = ElementCount(values_[tensor].shape) * SizeOf(graph_.tensors[tensor].dtype);
     auto input = std::find_if(program_.buffers.begin(), program_.buffers.end(),
                               [&](const Buffer& b) { return b.alias == static_cast<int>(i); });
     output_buffers_.push_back(static_cast<int>(input - program_.buffers.begin()));
     if (input != program_.buffers.end()) continue;  // they are one
     program_.buffers.push_back({Home::kOutput, static_cast<int>(i), bytes, 0});
   }
+  Widen();
   if (growth_ != nullptr) add(Home::kInput, graph_.inputs.size(), length_);
   for (auto [given, mask] : masks) {
     const Dims shape = values_[mask].shape;
@@ -382,7 +389,12 @@ void Lowering::DeliverOutputs() {
     int value = graph_.outputs[i];
     const Value& v = values_[value];
     if (ElementCount(v.shape) == 0) continue;
-    Place output{output_buffers_[i], 0, Dense(v.shape, v.dtype)};
+    const DType dtype = graph_.tensors[value].dtype;
+    Place output{output_buffers_[i], 0, RawLayout(v.shape, dtype)};
+    if (v.dtype != dtype) {
+      Narrow(value, output, dtype);
+      continue;
+    }
     bool there = std::any_of(v.places.begin(), v.places.end(), [&](const Place& place) {
       return place.buffer == output.buffer && SameLayout(place.md, output.md);
     });

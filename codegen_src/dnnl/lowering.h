@@ -193,6 +193,9 @@ class Lowering {
   void Restore(const LastUses& last_uses);
   int NewValueLike(int value);
   void PlaceArguments();
+  int Given(int tensor);
+  void Widen();
+  void Narrow(int value, const Place& output, DType dtype);
   void LowerNode(const Node& node);
   void LowerScaled(const Node& node);
   void LowerInFloat(const Node& node);
@@ -243,6 +246,7 @@ class Lowering {
   std::vector<std::optional<Destination>> destinations_;
   std::vector<bool> output_written_;
   std::vector<int> output_buffers_;
+  std::vector<std::pair<int, int>> widened_;  // arguments of a dtype that oneDNN lacks: given, made
   int current_node_ = 0;
   std::string fault_;  // why a primitive of the current node was refused, if one was
   Program program_;

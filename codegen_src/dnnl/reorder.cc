@@ -3,7 +3,11 @@
 
 namespace tvm_byoc_dnnl {
 
-static std::vector<OpDesc> DescribeReorder(const NodeView& n) {
+static void LowerReorder(const NodeView& n) {
+  if (n.DTypeOf(0) == n.OutDType()) {  // both are float32 where oneDNN lacks a dtype (half.h)
+    n.lowering.SetPlace(n.output, Place(n.lowering.Primary(n.In(0))));
+    return;
+  }
   const MemoryDesc& src = n.lowering.Layout(n.In(0));
   OpDesc op;
   op.kind = dnnl::primitive::kind::reorder;
@@ -16,9 +20,9 @@ static std::vector<OpDesc> DescribeReorder(const NodeView& n) {
     candidates.push_back(to(Strided(src.get_dims(), n.OutDType(), src.get_strides())));
   }
   candidates.push_back(to(Dense(n.OutShape(), n.OutDType())));
-  return candidates;
+  if (!n.lowering.Emit(candidates, /*accept_reference=*/true)) n.lowering.FailUnsupported();
 }
 
-const KindRow kReorderRow = {DescribeReorder, nullptr};
+const KindRow kReorderRow = {nullptr, LowerReorder};
 
 }  // namespace tvm_byoc_dnnl

@@ -5,6 +5,7 @@
 #include "byoc_attention.h"
 #include "byoc_compressed_matmul.h"
 #include "byoc_compressed_pack.h"
+#include "byoc_convert.h"
 #include "byoc_fill.h"
 #include "byoc_gather.h"
 #include "byoc_integer.h"
@@ -23,6 +24,7 @@ const Kernel kAppend = {"append", byoc_append};
 const Kernel kAttention = {"attention", byoc_attention};
 const Kernel kCompressedMatmul = {"compressed_matmul", byoc_compressed_matmul};
 const Kernel kCompressedPack = {"compressed_pack", byoc_compressed_pack};
+const Kernel kConvert = {"convert", byoc_convert};
 const Kernel kFill = {"fill", byoc_fill};
 const Kernel kGather = {"gather", byoc_gather};
 const Kernel kInteger = {"integer", byoc_integer};

@@ -6,6 +6,9 @@ Convolutions and matrix products read and write bfloat16 and sum in float32. Nod
 activate follow, and so do softmax and layer_norm, which oneDNN computes in float32 between the two. All other nodes
 read float32: reductions, other norms, powers, logarithms and square roots, and the operators that the user names.
 Constants stay float32 in the file, and are converted when a plan packs them.
+
+A CPU on which oneDNN does not have a dtype of 16 bits computes in float32 in its place. The graph stays as it is, so a
+saved library uses the dtype on every CPU that has it; here only the reason for the report is noted.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from ...lower.graph import Node, PortableGraph
 from . import library
 from .native import probe
 
-__all__ = ["OPTIONS", "compute_in_bfloat16"]
+__all__ = ["OPTIONS", "compute_in_bfloat16", "note_widened"]
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
 
@@ -50,6 +53,15 @@ def compute_in_bfloat16(graph: PortableGraph) -> None:
     _Edges(graph).run()
 
 
+def note_widened(graph: PortableGraph) -> None:
+    """Say of each node with a dtype that this CPU computes in float32 that it does so."""
+    if not library.available():
+        return
+    for node in graph.nodes:
+        for dtype in {graph.tensors[t].dtype for t in (*node.reads, *node.outputs)} & library.widened():
+            node.precision = f"{dtype} is computed in float32: this CPU ({library.isa()}) has no {dtype}"
+
+
 def _is_wanted(precision: str) -> bool:
     if precision not in _PRECISIONS:
         raise InputError(f"the option precision is {precision!r}; expected {', '.join(_PRECISIONS)}")
@@ -64,10 +76,11 @@ def _is_wanted(precision: str) -> bool:
 
 @functools.cache
 def _announce(isa: str) -> None:
-    how = "oneDNN emulates it, which is right and slow" if isa.startswith("avx512") else "float32 is used instead"
+    is_widened = "bfloat16" in library.widened()
+    how = "it computes in float32 in its place" if is_widened else "oneDNN emulates it, which is right and slow"
     _logger.warning(
-        "precision='bfloat16': this CPU (%s) has no bfloat16 instructions; %s. Use precision='auto' to have bfloat16 "
-        "only where the CPU has it (AVX512_BF16, AMX)",
+        "precision='bfloat16': this CPU (%s) has no bfloat16 instructions; %s. The result of a compilation uses them "
+        "on a CPU that has them (AVX512_BF16, AMX); precision='auto' asks for bfloat16 only if this CPU has it",
         isa,
         how,
     )

@@ -11,7 +11,7 @@ from typing import Any
 from ... import _native
 from ...errors import NativeLibraryError
 
-__all__ = ["WHEEL", "available", "call", "find", "isa", "path"]
+__all__ = ["WHEEL", "available", "call", "find", "isa", "path", "widened"]
 
 _DNNL = "libdnnl.so.3"
 WHEEL = "onednn-cpu-gomp"
@@ -32,6 +32,12 @@ def call(name: str, *args: Any) -> Any:
 def isa() -> str:
     """oneDNN's name of the instruction set that it uses here, such as ``avx512_core_bf16``."""
     return str(_native.engine_info("dnnl")["isa"])
+
+
+@functools.cache
+def widened() -> frozenset[str]:
+    """The dtypes of 16 bits that oneDNN does not have on this CPU: it computes in float32 in their place."""
+    return frozenset(_native.engine_info("dnnl")["computed_in_float32"])
 
 
 def path() -> Path:

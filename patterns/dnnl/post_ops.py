@@ -16,7 +16,7 @@ A step is taken only if its input has no other reader, and oneDNN has an impleme
 from __future__ import annotations
 
 from ...lower.graph import Node, PortableGraph, PostOp
-from .bfloat16 import compute_in_bfloat16
+from .bfloat16 import compute_in_bfloat16, note_widened
 from .fuse_attention import fuse_attention
 from .merge_matmuls import merge_matmuls
 from .nan import keep_nan_of_bounds, keep_nan_of_softmax
@@ -63,6 +63,7 @@ def fuse_post_ops(graph: PortableGraph) -> PortableGraph:
     if write_out(graph):
         _fuse_all(graph)
     merge_matmuls(graph)
+    note_widened(graph)
     return graph.prune().validate()
 
 

@@ -92,6 +92,22 @@ def test_source_computes_in_bfloat16_too(network: tvm.IRModule, tmp_path: Any) -
     np.testing.assert_array_equal(byoc.load(path)(X), same)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_model_in_a_dtype_of_16_bits_says_in_which_it_is_computed(dtype: str) -> None:
+    x = relax.Var("x", relax.TensorType((4, 64), dtype))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            out = builder.emit_output(R.nn.relu(R.matmul(x, R.astype(weights(64, 32), dtype))))
+        builder.emit_func_output(out)
+    report = byoc.explain(builder.get())
+    made = steps(report)
+    assert report.totals.offloaded_calls == report.totals.calls
+    reasons = {miss.reason for call in report.calls for miss in call.near_misses}
+    reason = f"{dtype} is computed in float32: this CPU ({isa()}) has no {dtype}"
+    assert (f"in {dtype}" in made["matmul"]) == computes_in(dtype) != (reason in reasons)
+
+
 def test_auto_is_float32_where_the_cpu_has_no_bfloat16(network: tvm.IRModule) -> None:
     made = steps(byoc.explain(network, precision="auto"))
     native = any(part in isa() for part in ("bf16", "amx", "fp16"))

@@ -34,7 +34,7 @@ class Primitive:
     apart : str
         Why it is not fused into the primitive before it, where that was tried.
     precision : str
-        Why it computes in float32, where a lower precision was asked for.
+        Why it computes in float32, where the model or the user asked for a lower precision.
     """
 
     step: int | None
@@ -107,6 +107,7 @@ def _primitive(graph: PortableGraph, node: GraphNode, description: Description |
     operands = len(node.inputs) - sum(op.kind == "binary" for op in node.post_ops)
     bias = ["bias"] if node.kind in _TAKE_BIAS and operands == 3 else []
     label = " + ".join([kind, *bias, *(op.alg for op in node.post_ops)])
-    if graph.tensors[node.inputs[0]].dtype == "bfloat16":
-        label += " in bfloat16"
+    dtype = graph.tensors[node.inputs[0]].dtype
+    if dtype in ("bfloat16", "float16") and not node.precision:
+        label += f" in {dtype}"
     return Primitive(index, label, implementation, node.kind in _VIEWS, node.apart, node.precision)

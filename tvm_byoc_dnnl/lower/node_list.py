@@ -69,7 +69,7 @@ class Node:
     apart : str
         Why the node is not fused into the one that makes its input; for reports, not in the document.
     precision : str
-        Why the node computes in float32 although a lower precision was asked for; likewise for reports.
+        Why the node computes in float32 although a lower precision was asked for, or is that of the model; for reports.
     """
 
     kind: str

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Numbers of 16 bits to float32 and back, for CPUs whose oneDNN has not even this conversion. */
+#ifndef BYOC_CONVERT_H_
+#define BYOC_CONVERT_H_
+
+#include "byoc_kernel.h"
+
+enum { BYOC_FROM_BFLOAT16, BYOC_TO_BFLOAT16, BYOC_FROM_FLOAT16, BYOC_TO_FLOAT16 };
+enum { BYOC_CONVERT_ALONE = 1 << 14 };
+
+static inline float byoc_as_float(uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+static inline uint32_t byoc_as_bits(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+static inline float byoc_from_bfloat16(uint16_t half) {
+  return byoc_as_float((uint32_t)half << 16);
+}
+
+/* To the nearest, ties to even. */
+static inline uint16_t byoc_to_bfloat16(float value) {
+  const uint32_t bits = byoc_as_bits(value);
+  const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? (bits >> 16) | 0x40 : rounded);
+}
+
+static inline float byoc_from_float16(uint16_t half) {
+  const uint32_t sign = (uint32_t)(half & 0x8000) << 16, number = half & 0x7fff;
+  const uint32_t normal = (number << 13) + (112u << 23);
+  /* below 2^-14 there is no leading one: it is added, and taken away again */
+  const float tiny = byoc_as_float(normal + (1u << 23)) - byoc_as_float(113u << 23);
+  const uint32_t bits = number >= 0x7c00 ? (number << 13) | 0x7f800000
+                        : number < 0x400 ? byoc_as_bits(tiny)
+                                         : normal;
+  return byoc_as_float(sign | bits);
+}
+
+/* To the nearest, ties to even. */
+static inline uint16_t byoc_to_float16(float value) {
+  const uint32_t bits = byoc_as_bits(value), number = bits & 0x7fffffff;
+  const uint32_t normal = (number - (112u << 23) + 0xfff + ((number >> 13) & 1)) >> 13;
+  /* the last bit of 0.5 is worth 2^-24, the smallest number: the sum rounds to multiples of it */
+  const uint32_t tiny = byoc_as_bits(byoc_as_float(number) + 0.5f) - byoc_as_bits(0.5f);
+  const uint32_t half = number > 0x7f800000    ? 0x7e00 /* no number */
+                        : number >= 0x47800000 ? 0x7c00 /* infinite, or 65536 and more */
+                        : number < 0x38800000  ? tiny
+                                               : normal;
+  return (uint16_t)((bits >> 16 & 0x8000) | half);
+}
+
+/* params: the number of elements, and one of the conversions above. data: the elements, and the
+   results. */
+BYOC_FUNCTION int byoc_convert(const int64_t* params, void* const* data, void* scratch, int threads,
+                               char* error) {
+  const int64_t count = params[0];
+  int64_t i;
+  (void)scratch;
+  (void)threads;
+  (void)error;
+#define BYOC_CONVERT(From, To, one)                                                              \
+  do {                                                                                           \
+    const From* from = (const From*)data[0];                                                     \
+    To* to = (To*)data[1];                                                                       \
+    BYOC_OMP(parallel for schedule(static) num_threads(threads) if (count > BYOC_CONVERT_ALONE)) \
+    for (i = 0; i < count; ++i) to[i] = one(from[i]);                                            \
+  } while (0)
+  switch (params[1]) {
+    case BYOC_FROM_BFLOAT16:
+      BYOC_CONVERT(uint16_t, float, byoc_from_bfloat16);
+      break;
+    case BYOC_TO_BFLOAT16:
+      BYOC_CONVERT(float, uint16_t, byoc_to_bfloat16);
+      break;
+    case BYOC_FROM_FLOAT16:
+      BYOC_CONVERT(uint16_t, float, byoc_from_float16);
+      break;
+    default:
+      BYOC_CONVERT(float, uint16_t, byoc_to_float16);
+  }
+#undef BYOC_CONVERT
+  return BYOC_OK;
+}
+
+#endif /* BYOC_CONVERT_H_ */
