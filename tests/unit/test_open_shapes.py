@@ -167,6 +167,31 @@ def test_computed_shapes(nodes: Any, constants: Any, shape: Any, sizes: list[tup
         assert_right(runner(x), ort_run(model, {"x": x})[0], 1e-5, least=1.0, elementwise=True)
 
 
+@pytest.mark.parametrize("compiler", ["dnnl", "ccompiler"])
+@pytest.mark.parametrize(
+    ("target", "shape", "fit", "unfit"),
+    [
+        ([1, 12], ("n", 12), [(1, 12)], [(2, 12), (0, 12)]),
+        ([-1, 2], ("n", 3), [(0, 3), (4, 3)], [(1, 3), (3, 3)]),
+        ([3, -1], ("n", 4), [(3, 4), (6, 4)], [(1, 4), (4, 4)]),
+        ([2, 6], ("n", "m", 3), [(2, 2, 3), (4, 1, 3)], [(1, 1, 3)]),
+    ],
+    ids=str,
+)
+def test_a_reshape_that_does_not_fit_a_size_is_refused(
+    target: list[int], shape: Any, fit: Any, unfit: Any, compiler: str
+) -> None:
+    nodes = [node("Relu", ["x"], ["r"]), node("Reshape", ["r", "t"], ["y"])]
+    model = onnx_model(nodes, {"x": shape}, {"t": np.array(target)})
+    runner = Runner(compile(model, compiler))
+    for size in fit:
+        x = rand(*size)
+        np.testing.assert_array_equal(runner(x), ort_run(model, {"x": x})[0])
+    for size in unfit:
+        with pytest.raises(InputError):
+            runner(rand(*size))
+
+
 def test_two_names_of_one_size() -> None:
     """An exporter that names the same size twice: they are equal in every call, and a call that differs is refused."""
     model = onnx_model([node("Add", ["a", "b"], ["y"])], {"a": ("n", "m"), "b": ("n", "k")})

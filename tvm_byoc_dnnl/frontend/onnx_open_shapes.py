@@ -168,7 +168,10 @@ class OpenShapes:
             if size is None:
                 return None
             sizes[rest[0]] = size
-        return relax.op.reshape(inputs[0], _shape(sizes))
+        value, count = inputs[0], self.sizes.product(data)
+        if not self.sizes.equal(count, wanted := self.sizes.product(sizes)):
+            value = self.cast(relax.op.reshape(value, _shape([count])), [wanted])
+        return relax.op.reshape(value, _shape(sizes))
 
     def _expand(self, inputs: Sequence[Any], known: Sequence[Numbers | None], attrs: Mapping[str, Any]) -> Any:
         data, target = _dims(inputs[0]), known[1]

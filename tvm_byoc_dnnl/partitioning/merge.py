@@ -83,7 +83,24 @@ def form_units(block: Any, compiler_of: Mapping[Any, str], parts: Mapping[Any, i
     position = ByIdentity.of((binding.var, i) for i, binding in enumerate(bindings))
     for unit in units:
         unit.bindings.sort(key=lambda binding: position[binding.var])
+    for unit in [u for u in units if u.compiler]:
+        for cast in _casts_of_results(unit, needs):
+            unit.bindings.remove(cast)
+            owner[cast.var] = Unit("", [cast], order=position[cast.var])
+            units[owner[cast.var]] = None
     return _in_order(list(units), owner, needs)
+
+
+def _casts_of_results(unit: Unit, needs: Mapping[Any, list[Any]]) -> list[Any]:
+    """The ``match_cast`` bindings that only other units read: the host checks them, not every codegen does."""
+    found: list[Any] = []
+    read: ByIdentity[bool] = ByIdentity()
+    for binding in reversed(unit.bindings):
+        if isinstance(binding, relax.MatchCast) and binding.var not in read:
+            found.append(binding)
+        else:
+            read.update((var, True) for var in needs[binding.var])
+    return found
 
 
 def _is_glue(value: Any) -> bool:
