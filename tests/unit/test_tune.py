@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -215,6 +216,26 @@ def test_an_open_size_is_measured_with_the_size_that_the_model_is_optimised_for(
     assert_right(byoc.Runner(ex)(x), np.sin(np.exp(x)))
 
 
+def test_calls_of_tvm_that_cannot_be_fast_enough_are_not_measured(monkeypatch):
+    measured = []
+
+    def measure(_costs: Costs, workload: SimpleNamespace) -> Timing:
+        measured.append(workload.key)
+        return Timing(workload.flops * 1e-9, 0.0, True)
+
+    monkeypatch.setattr(Costs, "_measure", measure)
+    costs = Costs(Database(), measures=True)
+    small, large, library = (
+        SimpleNamespace(compiler=compiler, key=key, flops=flops)
+        for compiler, key, flops in (("tvm", "small", 10**6), ("tvm", "large", 10**10), ("ccompiler", "own", 10**10))
+    )
+    assert costs.of(small, 1e-9) == 1e-3  # nothing is known of TVM yet
+    assert costs.of(large, 1.0) is None
+    assert costs.of(library, 1.0) == 10.0
+    assert measured == ["small", "own"]
+    assert costs.of(large) == 10.0 and costs.of(large, 1.0) == 10.0  # known now
+
+
 def test_the_time_is_a_limit():
     with priced(**MODELS["a dear one is"][0]):
         found = byoc.tune(Chain, ["va", "vb"], budget_s=1e-6)
@@ -246,7 +267,7 @@ def test_explain_shows_times_and_names_a_compiler_that_costs_more_than_it_brings
 def in_one_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Called: from now on whole models are timed here, which is less exact and sooner done."""
 
-    def here(models: Sequence[tuple[tvm.IRModule, Any]], target: str, rounds: int) -> list[Timing]:
+    def here(models: Sequence[tuple[tvm.IRModule, Any]], target: str, *_: Any) -> list[Timing]:
         return race([callable_of(mod, target, choices) for mod, choices in models], 1)
 
     return lambda: monkeypatch.setattr("tvm_byoc_dnnl.tuning.tune.race_apart", here)

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -35,7 +37,9 @@ __all__ = ["race_apart"]
 _logger = logging.getLogger("tvm_byoc_dnnl")
 
 
-def race_apart(models: Sequence[tuple[tvm.IRModule, Database | None]], target: Any, rounds: int) -> list[Timing]:
+def race_apart(
+    models: Sequence[tuple[tvm.IRModule, Database | None]], target: Any, rounds: int, deadline: float = math.inf
+) -> list[Timing]:
     """The times of partitioned models, in turns. What no other process can load is measured in this one.
 
     Parameters
@@ -46,12 +50,18 @@ def race_apart(models: Sequence[tuple[tvm.IRModule, Database | None]], target: A
         TVM's target for the calls that stay with TVM.
     rounds : int
         Turns of each.
+    deadline : float
+        By `time.perf_counter`. Where it would be passed, the models from the third on are left out of the result, and
+        there are no more than three turns.
     """
     try:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tvm-byoc-tune-")))
-            workers = []
+            workers: list[_Worker] = []
+            started = time.perf_counter()
             for number, (mod, choices) in enumerate(models):
+                if number >= 2 and _would_pass(deadline, started, number):
+                    break
                 path = folder / f"{number}.so"
                 with choosing_by(mod, choices):
                     ex = tvm.compile(mod, target=target, relax_pipeline=PIPELINE)
@@ -60,13 +70,21 @@ def race_apart(models: Sequence[tuple[tvm.IRModule, Database | None]], target: A
             for worker in workers:
                 worker.answer()
             blocks: list[list[tuple[float, bool]]] = [[] for _ in workers]
-            for _ in range(rounds):
+            for turn in range(rounds):
+                if turn >= 3 and time.perf_counter() > deadline:
+                    break
                 for worker, mine in zip(workers, blocks, strict=True):
                     mine.append(worker.turn())
             return [summary(each) for each in blocks]
     except Exception as error:  # a vendor that is registered in this process only, no compiler to link with
         _logger.info("whole models are timed in one process: %s", describe(error))
         return race([callable_of(mod, target, choices) for mod, choices in models], rounds)
+
+
+def _would_pass(deadline: float, started: float, done: int) -> bool:
+    """Whether one more of several equally long steps ends after the deadline."""
+    now = time.perf_counter()
+    return now + (now - started) / done > deadline
 
 
 def _shapes(mod: tvm.IRModule) -> dict[str, list[int]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,6 +54,8 @@ class Costs:
         Workloads that were measured.
     has_models : bool
         Whether a vendor's own model was asked.
+    longest_s : float
+        Seconds of the longest measurement, with the compilation before it.
     """
 
     database: Database
@@ -60,12 +64,21 @@ class Costs:
     tell: Callable[[str], None] = lambda line: None
     measured: int = 0
     has_models: bool = False
+    longest_s: float = 0.0
     _known: dict[tuple[str, str], float | None] = field(default_factory=dict)
+    _host_s: float = 0.0  # the least time of a FLOP in calls that stay with TVM; 0: none was timed
 
-    def of(self, workload: Workload) -> float | None:
-        """Seconds of one call, ``None`` if they are not known and cannot be measured."""
+    def of(self, workload: Workload, limit: float = math.inf) -> float | None:
+        """Seconds of one call, ``None`` if they are not known and cannot be measured.
+
+        TVM may need many seconds for one call of a whole network. So calls that stay with TVM are not measured where
+        they would take longer than ``limit`` at the best rate, in FLOP/s, of such calls before.
+        """
         identity = (workload.compiler, workload.key)
         if identity not in self._known:
+            is_hopeless = workload.compiler == HOST and self._host_s * workload.flops > limit
+            if is_hopeless and self.database.time_of(workload) is None:
+                return None
             self._known[identity] = self._asked(workload)
         return self._known[identity]
 
@@ -79,15 +92,19 @@ class Costs:
         timing = self.database.time_of(workload)
         if timing is None and self.measures:
             timing = self._measure(workload)
+        if timing is not None and workload.compiler == HOST and workload.flops:
+            self._host_s = min(self._host_s or math.inf, timing.seconds / workload.flops)
         return None if timing is None else timing.seconds
 
     def _measure(self, workload: Workload) -> Timing | None:
         self.tell(f"measuring {workload.compiler}: {workload.summary}")
+        started = time.perf_counter()
         try:
             timing = measure(callable_of(workload.as_model(), self.target), _EACH_S)
         except Exception as error:  # what cannot be compiled alone is no candidate; the model itself falls back
             _logger.info("not measured: %s: %s: %s", workload.compiler, workload.summary, describe(error))
             return None
+        self.longest_s = max(self.longest_s, time.perf_counter() - started)
         self.measured += 1
         self.database.note_time(workload, timing)
         return timing

@@ -61,7 +61,7 @@ class _Search:
         self._seen.add(frozenset(plan.owners.items()))
         total = 0.0
         for part in plan.parts:
-            seconds = self._costs.of(part.workload)
+            seconds = self._costs.of(part.workload, limit - total)
             if seconds is None:
                 return plan, None
             total += seconds

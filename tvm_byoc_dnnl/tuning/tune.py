@@ -36,7 +36,8 @@ _ROUNDS = 7
 _GAIN = 0.01  # of the whole model: for less, the default placement stays
 _FINALISTS = 2  # that are timed as whole models beside the default placement
 _SEARCH_SHARE = 0.75  # of the budget; then what a library can choose from is measured
-_RACE_SHARE = 0.15  # of the budget: the last comparison, of the whole model
+_RACE_SHARE = 0.15  # of the budget, at least: the last comparison, of the whole model
+_RACE_MEASUREMENTS = 4  # it takes about as long as so many of the longest measurements
 
 
 def tune(
@@ -96,9 +97,10 @@ def tune(
     if not costs.has_models:
         ways = [found.default, *found.others[:_FINALISTS]]
         mods = [planner.partitioned(None if way is found.default else way) for way in ways]
-        deadline = started + budget_s * (1 - _RACE_SHARE)
-        costs.measured += sum(measure_candidates(each, known, deadline, tell) for each in mods)
-        result = _fastest(result, ways, mods, known, target, tell)
+        race_s = max(_RACE_SHARE * budget_s, min(_RACE_MEASUREMENTS * costs.longest_s, budget_s / 2))
+        end = started + budget_s
+        costs.measured += sum(measure_candidates(each, known, end - race_s, tell) for each in mods)
+        result = _fastest(result, ways, mods, known, target, end, tell)
     result.measured = costs.measured
     known.note_placement(_identity(mod), names, result, result.choices is not None)
     return result
@@ -110,22 +112,26 @@ def _fastest(
     mods: Sequence[tvm.IRModule],
     known: Database,
     target: str | tvm.target.Target,
+    deadline: float,
     tell: Callable[[str], None],
 ) -> Placement:
     """The fastest of these placements, the default one first, as whole models in turns.
 
     Where libraries know times of what they can choose from, they choose by them; the default placement also runs
-    without.
+    without. After the deadline no more than two are compared.
     """
     choices = known if known.has_candidates else None
-    runs = [(0, None), *((way, choices) for way in range(len(ways)) if way or choices is not None)]
+    # In this order: late in the search, only the first two are compared.
+    runs = [(0, None), *((way, choices) for way in range(1, len(ways)))]
+    if choices is not None:
+        runs.insert(2, (0, choices))
     if len(runs) == 1:
         return result
     tell(f"whole model: the default placement and {len(runs) - 1} others")
-    timings = race_apart([(mods[way], times) for way, times in runs], target, _ROUNDS)
+    timings = race_apart([(mods[way], times) for way, times in runs], target, _ROUNDS, deadline)
     tell(", ".join(f"{1e3 * timing.seconds:.3f} ms" for timing in timings))
     default = timings[0].seconds
-    best = min(range(len(runs)), key=lambda i: timings[i].seconds)
+    best = min(range(len(timings)), key=lambda i: (timings[i].seconds, runs[i][0]))
     if timings[best].seconds >= default * (1 - _GAIN):
         best = 0
     way, times = runs[best]

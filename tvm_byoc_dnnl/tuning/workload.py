@@ -18,7 +18,7 @@ import tvm
 from tvm import relax
 
 from .._compat import constant_numpy, dtype_of, is_constant, remap_var, shape_dims, static_shape
-from ..cost import size_of, usual_sizes
+from ..cost import call_flops, size_of, usual_sizes
 from ..namespaces import HOST
 from ..regions.blocks import Block
 from ..relax_utils import bindings_of, composite_of
@@ -51,6 +51,19 @@ class Workload:
     def key(self) -> str:
         """Equal for equal workloads, also of other models, processes and machines."""
         return hashlib.sha256(text_of(self.function, self.module).encode()).hexdigest()[:24]
+
+    @cached_property
+    def flops(self) -> int:
+        """Floating-point operations of one call; those of neighbouring calls, not of a region's composites."""
+        found = [0]
+
+        def note(expr: Any) -> None:
+            if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
+                found.append(call_flops(expr))
+
+        with usual_sizes(self.module):
+            relax.analysis.post_order_visit(self.function, note)
+        return sum(found)
 
     @cached_property
     def summary(self) -> str:
