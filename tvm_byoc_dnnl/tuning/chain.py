@@ -15,6 +15,7 @@ the changes of layout at its borders.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -97,7 +98,7 @@ class _Chain:
             placed = self._planner.in_order(order)
             option = {name: placed.get(name, HOST) for name in names}
             if tuple(option.items()) not in found:
-                cost = self._cost(bindings, option)
+                cost = self._cost(bindings, option, _HOPELESS * min(found.values(), default=math.inf))
                 if cost is not None:
                     found[tuple(option.items())] = cost
         limit = _HOPELESS * min(found.values(), default=0.0)
@@ -115,18 +116,18 @@ class _Chain:
         both = self._cost([*before, *after], {**a, **b})
         return 0.0 if both is None else both - cost_a - cost_b
 
-    def _cost(self, bindings: Sequence[Any], option: Option) -> float | None:
+    def _cost(self, bindings: Sequence[Any], option: Option, limit: float = math.inf) -> float | None:
         if time.perf_counter() > self._deadline:
             raise _OutOfTime
         work = host_workload(bindings, self._block, self._planner.mod)
         identity = text_of(work.function, work.module), tuple(option[b.var.name] for b in bindings)
         if identity not in self._known:
-            self._known[identity] = self._sum(work, option)
+            self._known[identity] = self._sum(work, option, limit)
         return self._known[identity]
 
-    def _sum(self, work: Workload, option: Option) -> float | None:
+    def _sum(self, work: Workload, option: Option, limit: float) -> float | None:
         plan = self._planner.of_part(work.as_model()).plan(option)
-        seconds = [self._costs.of(part.workload) for part in plan.parts]
+        seconds = [self._costs.of(part.workload, limit) for part in plan.parts]
         return None if None in seconds else sum(s for s in seconds if s is not None)
 
 
