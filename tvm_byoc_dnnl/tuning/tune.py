@@ -35,7 +35,7 @@ _logger = logging.getLogger("tvm_byoc_dnnl")
 _ROUNDS = 7
 _GAIN = 0.01  # of the whole model: for less, the default placement stays
 _FINALISTS = 2  # that are timed as whole models beside the default placement
-_SEARCH_SHARE = 0.75  # of the budget; then what a library can choose from is measured
+_SEARCH_SHARE = 0.6  # of the budget; then what a library can choose from is measured, and the whole model
 _RACE_SHARE = 0.15  # of the budget, at least: the last comparison, of the whole model
 _RACE_MEASUREMENTS = 4  # it takes about as long as so many of the longest measurements
 
