@@ -21,7 +21,7 @@ from .._compat import constant_numpy, dtype_of, is_constant, remap_var, shape_di
 from ..cost import call_flops, size_of, usual_sizes
 from ..namespaces import HOST
 from ..regions.blocks import Block
-from ..relax_utils import bindings_of, composite_of
+from ..relax_utils import bindings_of, composite_of, is_op_call
 from ..signature import USUAL_SIZES_ATTR
 
 __all__ = ["Workload", "host_workload", "region_workload", "text_of"]
@@ -54,31 +54,24 @@ class Workload:
 
     @cached_property
     def flops(self) -> int:
-        """Floating-point operations of one call; those of neighbouring calls, not of a region's composites."""
-        found = [0]
-
-        def note(expr: Any) -> None:
-            if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
-                found.append(call_flops(expr))
-
+        """Floating-point operations of one call."""
         with usual_sizes(self.module):
-            relax.analysis.post_order_visit(self.function, note)
-        return sum(found)
+            return sum(map(call_flops, self._op_calls()))
 
     @cached_property
     def summary(self) -> str:
         """Operators and shapes of the arguments, for readers."""
-        ops: list[str] = []
-
-        def note(expr: Any) -> None:
-            if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
-                ops.append(expr.op.name.removeprefix("relax."))
-
-        relax.analysis.post_order_visit(self.function, note)
+        ops = [call.op.name.removeprefix("relax.") for call in self._op_calls()]
         with usual_sizes(self.module):
             shapes = ", ".join(_type(p.ty) for p in self.function.params)
         shown = ", ".join(ops[:6]) + (f", … {len(ops)} calls" if len(ops) > 6 else "")
         return f"{shown} of {shapes}"
+
+    def _op_calls(self) -> list[relax.Call]:
+        """The calls of operators, those inside of composites too, in the order of the program."""
+        calls: list[relax.Call] = []
+        relax.analysis.post_order_visit(self.function, lambda expr: calls.append(expr) if is_op_call(expr) else None)
+        return calls
 
     def as_model(self) -> tvm.IRModule:
         """A module whose ``main`` does this work and nothing else."""
