@@ -17,7 +17,9 @@ _ALIGNMENT = 64
 _CPU = 1  # kDLCPU
 
 
-def as_tensor(value: Any, name: str, expected: str, with_gaps: bool = False) -> tvm.runtime.Tensor:
+def as_tensor(
+    value: Any, name: str, expected: str, with_gaps: bool = False, aligned: bool = True
+) -> tvm.runtime.Tensor:
     """``value`` as a tensor; in place where it can be, or a copy.
 
     Parameters
@@ -28,13 +30,16 @@ def as_tensor(value: Any, name: str, expected: str, with_gaps: bool = False) -> 
         For messages: ``input 'x'``, ``float32[1, 3, 224, 224]``.
     with_gaps : bool
         Leave a tensor in place whose last axis is dense; compiled code must know of its strides.
+    aligned : bool
+        Whether the first byte must lie at a multiple of 64; otherwise dense NumPy arrays are left in place as well.
 
     Raises
     ------
     InputError
         If it is not a tensor of numbers in the memory of the CPU; the message says what it is.
     """
-    if with_gaps and isinstance(value, np.ndarray) and value.dtype.isnative and value.dtype.kind in "fiub":
+    in_place = with_gaps or (not aligned and isinstance(value, np.ndarray) and value.flags.c_contiguous and value.size)
+    if in_place and isinstance(value, np.ndarray) and value.dtype.isnative and value.dtype.kind in "fiub":
         value = tvm_ffi.from_dlpack(np.asarray(_Writable(value)))
     if isinstance(value, (np.ndarray, np.generic)) or not hasattr(value, "__dlpack__"):
         return _copied(_array(value, name, expected))
@@ -44,7 +49,7 @@ def as_tensor(value: Any, name: str, expected: str, with_gaps: bool = False) -> 
     if not isinstance(value, tvm.runtime.Tensor):
         value = _from_dlpack(value, name, expected)
     dense = value.is_contiguous() or (with_gaps and value.shape[-1:] != () and value.strides[-1] == 1)
-    if dense and value.data_ptr() % _ALIGNMENT == 0:
+    if dense and (not aligned or value.data_ptr() % _ALIGNMENT == 0):
         return value
     return tvm.runtime.tensor(np.ascontiguousarray(np.asarray(_Memory(value))).view(str(value.dtype)))
 

@@ -117,6 +117,34 @@ def test_aligned_dense_memory_is_used_in_place() -> None:
     assert as_tensor(Producer(np.from_dlpack(tensor)), "x", "").data_ptr() == tensor.data_ptr()
 
 
+def at_offset(numbers: int) -> np.ndarray:
+    """An array whose first byte lies so many numbers behind a multiple of 64 bytes."""
+    room = np.empty(4 * 40 * 5 + 32, "float32")
+    start = -room.ctypes.data % 64 // 4 + numbers
+    array = room[start : start + 4 * 40 * 5].reshape(4, 40, 5)
+    array[...] = BASE[:4, :, :5]
+    return array
+
+
+def test_memory_that_only_regions_read_may_lie_anywhere(run: byoc.Runner) -> None:
+    builder = relax.BlockBuilder()
+    x, y = (relax.Var(name, relax.TensorType((4, 40, 5), "float32")) for name in "xy")
+    with builder.function("main", [x, y]):
+        with builder.dataflow():
+            small = builder.emit(relax.op.tanh(relax.op.add(x, y)))
+            out = builder.emit_output(relax.op.cumsum(relax.op.subtract(small, y), axis=1))
+        builder.emit_func_output(out)
+    mixed = byoc.Runner(byoc.compile(builder.get(), placement={"relax.subtract": "tvm"}))
+    for array in (*map(at_offset, range(5)), read_only(at_offset(3))):
+        held, copied = mixed.tensors([array, array])  # TVM's subtraction reads the second
+        assert held.data_ptr() == array.ctypes.data and copied.data_ptr() % 64 == 0
+        assert run.tensors([array])[0].data_ptr() % 64 == 0
+        want = np.cumsum(np.tanh(2 * array) - array, axis=1)
+        np.testing.assert_allclose(mixed(array, array), want, rtol=1e-5, atol=1e-5)
+    with pytest.raises(byoc.InputError, match="input 'x' has dtype float64"):
+        mixed(BASE[:4, :, :5].astype("float64"), array)
+
+
 EXPECTED = r"expected float32\[4, 40, 5\]"
 REFUSED = {
     "none": (None, rf"input 'x' is None, {EXPECTED}"),

@@ -25,6 +25,7 @@ from ..calls.record import from_bytes, to_bytes
 from ..errors import ArtifactError
 from ..log import read_log
 from ..signature import inputs_of, outputs_of
+from .alignment import unaligned_inputs
 from .kernels import Kernels
 
 __all__ = [
@@ -61,6 +62,7 @@ def attach_metadata(mod: tvm.IRModule, regions: tvm.IRModule, entry: str = "main
         "tvm_byoc_dnnl": __version__,
         "inputs": [asdict(i) for i in inputs_of(mod[names[entry]])],
         "outputs": [asdict(o) for o in outputs_of(mod[names[entry]])],
+        "unaligned": unaligned_inputs(mod, mod[names[entry]]),
         "log": [asdict(e) for e in read_log(mod)],
     }
     found = {METADATA_FUNCTION: json.dumps(record).encode(), REPORT_FUNCTION: _account(regions)}
