@@ -15,22 +15,6 @@ namespace {
 
 using PrimitiveKind = dnnl::primitive::kind;
 
-struct DTypeRow {
-  DType dtype;
-  byoc_dtype of_kernel;
-};
-constexpr DTypeRow kDTypes[] = {{DType::kFloat32, BYOC_F32},
-                                {DType::kInt32, BYOC_S32},
-                                {DType::kInt8, BYOC_S8},
-                                {DType::kUInt8, BYOC_U8}};
-
-std::optional<byoc_dtype> KernelDType(DType dtype) {
-  for (const DTypeRow& row : kDTypes) {
-    if (row.dtype == dtype) return row.of_kernel;
-  }
-  return std::nullopt;
-}
-
 bool Suits(const OpDesc& op, const Lowering& values) {
   if (op.kind != PrimitiveKind::matmul && op.kind != PrimitiveKind::convolution &&
       op.kind != PrimitiveKind::deconvolution) {
@@ -73,6 +57,11 @@ struct Geometry {
   byoc_integer_pack_params pack{};
 };
 
+/// A window of one pixel, as a product of matrices has it.
+void UseOnePixel(byoc_integer_params* p) {
+  p->kernel_h = p->kernel_w = p->stride_h = p->stride_w = p->dilation_h = p->dilation_w = 1;
+}
+
 std::optional<Geometry> DescribeMatmul(const OpDesc& op, const Lowering& values) {
   const OpArg &src = *op.Find(DNNL_ARG_SRC), &weights = *op.Find(DNNL_ARG_WEIGHTS);
   const OpArg& dst = *op.Find(DNNL_ARG_DST);
@@ -96,8 +85,8 @@ std::optional<Geometry> DescribeMatmul(const OpDesc& op, const Lowering& values)
     if (own != matrices && own != 1) return std::nullopt;
   }
   const MatrixStrides from = *Stack(g.src), factor = *Stack(g.weights);
-  g.p.images = g.p.height = g.p.out_height = g.p.kernel_h = g.p.kernel_w = 1;
-  g.p.stride_h = g.p.stride_w = g.p.dilation_h = g.p.dilation_w = 1;
+  UseOnePixel(&g.p);
+  g.p.images = g.p.height = g.p.out_height = 1;
   g.p.groups = matrices;
   g.p.channels = of_src[rank - 1];
   g.p.columns = columns;
@@ -192,8 +181,7 @@ std::optional<Geometry> DescribeDeconvolution(const OpDesc& op, const Lowering& 
   g.p.columns = out[1];
   g.p.height = g.p.out_height = in[2];
   g.p.width = g.p.out_width = in[3];
-  g.p.kernel_h = g.p.kernel_w = 1;
-  g.p.stride_h = g.p.stride_w = g.p.dilation_h = g.p.dilation_w = 1;
+  UseOnePixel(&g.p);
   g.p.src_pixel = in[1];
   g.p.src_row = in[1] * in[3];
   g.p.src_image = g.p.src_row * in[2];

@@ -37,6 +37,15 @@ constexpr PostOpRow kPostOps[] = {
     {Algorithm::binary_min, BYOC_MIN},
 };
 
+struct DTypeRow {
+  DType dtype;
+  byoc_dtype of_kernel;
+};
+constexpr DTypeRow kDTypes[] = {{DType::kFloat32, BYOC_F32},
+                                {DType::kInt32, BYOC_S32},
+                                {DType::kInt8, BYOC_S8},
+                                {DType::kUInt8, BYOC_U8}};
+
 /// A post-op as the kernel knows it, but for the number of its operand; `md`: of the operand.
 std::optional<byoc_post_op> Describe(const PostOpDesc& op, const MemoryDesc& md,
                                      const MemoryDesc& dst, int64_t lanes) {
@@ -73,6 +82,13 @@ std::optional<byoc_post_op> KernelPostOp(const PostOpDesc& op) {
     result.beta = op.beta;
     result.operand = -1;
     return result;
+  }
+  return std::nullopt;
+}
+
+std::optional<byoc_dtype> KernelDType(DType dtype) {
+  for (const DTypeRow& row : kDTypes) {
+    if (row.dtype == dtype) return row.of_kernel;
   }
   return std::nullopt;
 }

@@ -21,6 +21,9 @@ std::optional<byoc_isa> KernelIsa();
 /// "product:avx2": the name that reports show; ":c" for no instruction set.
 std::string KernelImpl(const std::string& name, int64_t isa);
 
+/// A dtype as kernels know it; nothing for one that they do not have.
+std::optional<byoc_dtype> KernelDType(DType dtype);
+
 /// Bytes of the second-level cache of a core.
 int64_t CacheBytes();
 

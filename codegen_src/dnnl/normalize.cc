@@ -11,18 +11,12 @@ namespace {
 
 using PrimitiveKind = dnnl::primitive::kind;
 
-std::optional<byoc_dtype> ByteOf(DType dtype) {
-  if (dtype == DType::kInt8) return BYOC_S8;
-  if (dtype == DType::kUInt8) return BYOC_U8;
-  return std::nullopt;
-}
-
 bool Suits(const OpDesc& op, const Lowering& values) {
   const bool is_softmax = op.kind == PrimitiveKind::softmax;
   if (!is_softmax && op.kind != PrimitiveKind::layer_normalization) return false;
   const OpArg& src = *op.Find(DNNL_ARG_SRC);
   const auto last = static_cast<int64_t>(values.shape(src.value).size()) - 1;
-  return ByteOf(values.dtype(src.value)) && ByteOf(values.dtype(op.Find(DNNL_ARG_DST)->value)) &&
+  return IsByte(values.dtype(src.value)) && IsByte(values.dtype(op.Find(DNNL_ARG_DST)->value)) &&
          op.post_ops.empty() && !values.IsConstant(src.value) &&
          (!is_softmax || (op.axis == last && op.alg == dnnl::algorithm::softmax_accurate));
 }
@@ -49,8 +43,8 @@ std::optional<Candidate> OfferNormalize(const Candidate& primitive, const Loweri
   p.is_softmax = op.kind == PrimitiveKind::softmax;
   p.columns = values.shape(src).back();
   p.rows = p.columns == 0 ? 0 : ElementCount(values.shape(src)) / p.columns;
-  p.src_dtype = *ByteOf(values.dtype(src));
-  p.dst_dtype = *ByteOf(values.dtype(dst));
+  p.src_dtype = *KernelDType(values.dtype(src));
+  p.dst_dtype = *KernelDType(values.dtype(dst));
   p.epsilon = op.epsilon;
   p.threads = omp_get_max_threads();
   add(DNNL_ARG_SRC, src);

@@ -46,6 +46,22 @@ int64_t Number(uint8_t byte, bool is_signed) {
   return is_signed ? static_cast<int8_t>(byte) : static_cast<int64_t>(byte);
 }
 
+/// Packs the weights, and runs the kernel, which may read both zero points.
+void Run(const byoc_integer_params& p, const byoc_integer_pack_params& pack, Bytes* src,
+         Bytes* weights, int32_t src_zero, int32_t weights_zero, Bytes* dst) {
+  Bytes packed(static_cast<int64_t>(byoc_integer_packed_bytes(&pack)), 64);
+  Bytes scratch(p.threads * byoc_integer_thread_bytes(&p), 64);
+  char message[BYOC_ERROR_BYTES];
+  int64_t pack_params[sizeof(pack) / 8], params[sizeof(p) / 8];
+  std::memcpy(pack_params, &pack, sizeof(pack));
+  std::memcpy(params, &p, sizeof(p));
+  const auto threads = static_cast<int>(p.threads);
+  void* const to_pack[] = {weights->data(), packed.data()};
+  void* const data[] = {src->data(), packed.data(), &src_zero, &weights_zero, dst->data()};
+  CHECK(byoc_integer_pack(pack_params, to_pack, nullptr, threads, message) == BYOC_OK);
+  CHECK(byoc_integer(params, data, scratch.data(), threads, message) == BYOC_OK);
+}
+
 void Check(const Case& c) {
   for (byoc_isa isa : InstructionSets()) {
     std::mt19937 random(11);
@@ -100,21 +116,13 @@ void Check(const Case& c) {
                                      c.winograd};
     const int64_t results = c.images * p.out_height * p.out_width * p.dst_pixel;
     Bytes src(c.images * p.src_image), weights(c.groups * c.columns * of_column);
-    Bytes packed(static_cast<int64_t>(byoc_integer_packed_bytes(&pack)), 64);
-    Bytes scratch(c.threads * byoc_integer_thread_bytes(&p), 64), dst(4 * results);
+    Bytes dst(4 * results);
     const bool is_signed = c.src_dtype == BYOC_S8;
     Fill(&src, c.extreme, is_signed ? -128 : 0, is_signed ? 127 : 255, &random);
     Fill(&weights, c.extreme, c.signed_weights ? -128 : 0, c.signed_weights ? 127 : 255, &random);
     int32_t src_zero = is_signed ? (c.extreme ? -128 : 7) : (c.extreme ? 0 : 131),
             weights_zero = 99;
-    char message[BYOC_ERROR_BYTES];
-    int64_t pack_params[sizeof(pack) / 8], params[sizeof(p) / 8];
-    std::memcpy(pack_params, &pack, sizeof(pack));
-    std::memcpy(params, &p, sizeof(p));
-    void* const to_pack[] = {weights.data(), packed.data()};
-    void* const data[] = {src.data(), packed.data(), &src_zero, &weights_zero, dst.data()};
-    CHECK(byoc_integer_pack(pack_params, to_pack, nullptr, c.threads, message) == BYOC_OK);
-    CHECK(byoc_integer(params, data, scratch.data(), c.threads, message) == BYOC_OK);
+    Run(p, pack, &src, &weights, src_zero, weights_zero, &dst);
 
     const int64_t of_src = c.zeros ? src_zero : 0, of_weights = c.weights_zero ? weights_zero : 0;
     int64_t wrong = 0;
@@ -188,20 +196,12 @@ void CheckTransposed(int64_t channels, int64_t columns, int64_t width, int threa
     pack.column_stride = kArea;
     pack.channel_stride = kArea * columns;
     Bytes src(kImages * p.src_image), weights(kArea * columns * channels);
-    Bytes packed(static_cast<int64_t>(byoc_integer_packed_bytes(&pack)), 64);
     const int64_t results = kImages * kHeight * width * kArea * columns;
-    Bytes scratch(threads * byoc_integer_thread_bytes(&p), 64), dst(4 * results);
+    Bytes dst(4 * results);
     Fill(&src, false, 0, 255, &random);
     Fill(&weights, false, -128, 127, &random);
     int32_t src_zero = 131, weights_zero = 9;
-    char message[BYOC_ERROR_BYTES];
-    int64_t pack_params[sizeof(pack) / 8], params[sizeof(p) / 8];
-    std::memcpy(pack_params, &pack, sizeof(pack));
-    std::memcpy(params, &p, sizeof(p));
-    void* const to_pack[] = {weights.data(), packed.data()};
-    void* const data[] = {src.data(), packed.data(), &src_zero, &weights_zero, dst.data()};
-    CHECK(byoc_integer_pack(pack_params, to_pack, nullptr, threads, message) == BYOC_OK);
-    CHECK(byoc_integer(params, data, scratch.data(), threads, message) == BYOC_OK);
+    Run(p, pack, &src, &weights, src_zero, weights_zero, &dst);
     int64_t wrong = 0;
     for (int64_t i = 0; i < results; ++i) {
       const int64_t column = i % columns, x = i / columns % (kAcross * width);
