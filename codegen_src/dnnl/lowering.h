@@ -198,6 +198,8 @@ class Lowering {
   void Narrow(int value, const Place& output, DType dtype);
   void LowerNode(const Node& node);
   void LowerScaled(const Node& node);
+  int Spread(int value, const Scaling& scaling, const Dims& operand, bool is_grouped);
+  void ConvertInSteps(int from, const Scaling& scaling, int to, bool is_grouped);
   void LowerInFloat(const Node& node);
   void LowerBare(const NodeView& n, bool tried);
   bool HasElements(const Node& node) const;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/support/error.h"
+#include "dnnl/kinds.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
@@ -105,8 +106,45 @@ std::vector<ScalingDesc> Scalings(const Node& node, const Lowering& lowering, bo
   return result;
 }
 
+/// The values of a scaling in float32, in a shape that broadcasts over that of the operand.
+int Lowering::Spread(int value, const Scaling& scaling, const Dims& operand, bool is_grouped) {
+  const Dims own = shape(value);
+  Dims spread(operand.size(), 1);
+  if (own[0] != 1) {
+    const auto axis = static_cast<size_t>(scaling.axis);
+    spread[axis] = operand[axis];
+    if (is_grouped && axis == 1) spread[0] = operand[0];
+  }
+  int real = value;
+  if (dtype(value) != DType::kFloat32) {
+    real = NewValue(own, DType::kFloat32, IsConstant(value));
+    Convert(value, {}, real, {}, false);
+  }
+  return Reshaped(real, spread);
+}
+
+/// Dequantises with a zero point for each channel, which oneDNN's reorder takes and then cannot do.
+void Lowering::ConvertInSteps(int from, const Scaling& scaling, int to, bool is_grouped) {
+  const Dims& dims = shape(from);
+  auto next = [&](const std::vector<int>& operands) {
+    return NewValue(dims, DType::kFloat32, AllConstant(operands));
+  };
+  const int whole = next({from});
+  Convert(from, {}, whole, {}, false);
+  const int less = scaling.scale < 0 ? to : next({from, scaling.zero_point});
+  LowerBinary(this, dnnl::algorithm::binary_sub, whole,
+              Spread(scaling.zero_point, scaling, dims, is_grouped), less);
+  if (scaling.scale < 0) return;
+  LowerBinary(this, dnnl::algorithm::binary_mul, less,
+              Spread(scaling.scale, scaling, dims, is_grouped), to);
+}
+
 void Lowering::Convert(int from, const Scaling& of_source, int to, const Scaling& of_result,
                        bool is_grouped) {
+  if (of_source.zero_point >= 0 && ElementCount(shape(of_source.zero_point)) != 1 &&
+      dtype(to) == DType::kFloat32 && of_result.IsNone()) {
+    return ConvertInSteps(from, of_source, to, is_grouped);
+  }
   OpDesc op;
   op.kind = dnnl::primitive::kind::reorder;
   const MemoryDesc& source = Layout(from);

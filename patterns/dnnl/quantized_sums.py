@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from ...lower.graph import Node, PostOp, Scaling
 from .native import probe_fused
 from .quantize import is_quantize
@@ -68,7 +70,7 @@ def _steps(links: Links, node: Node) -> tuple[list[Node], Node | None]:
 
 
 def change_scale(links: Links, quantize: Node) -> None:
-    """Let a conversion from integers to integers of another scale be one linear function."""
+    """Let a conversion from integers to integers of another scale be one linear function, if that rounds as it does."""
     if not is_quantize(quantize) or quantize.result_scaling is None:
         return
     tensor, factor = _factor(links, quantize.inputs[0])
@@ -80,8 +82,19 @@ def change_scale(links: Links, quantize: Node) -> None:
     if known[0] is None or known[1] is None or len(dtypes) != 1:
         return
     (scale, point), (other, shift) = known[0], known[1]
-    scale *= factor
-    attrs = {"alg": "linear", "alpha": scale / other, "beta": shift - point * scale / other}
+    dtype = dtypes.pop()
+    integers = np.arange(256, dtype="uint8").view(dtype).astype("float32")
+    ratio = scale * factor / other
+    beta = shift - point * ratio
+    # a sum that contains an odd zero point rounds a half to the other side
+    sums = np.float64(np.float32(ratio)) * integers + np.float32(beta)
+    reals = (integers - np.float32(point)) * np.float32(scale)
+    reals = reals if factor == 1 else reals * np.float32(factor)
+    right = np.rint(reals / np.float32(other)) + shift
+    low, high = RANGES[dtype]
+    if (np.clip(np.rint(sums), low, high) != np.clip(right, low, high)).any():
+        return
+    attrs = {"alg": "linear", "alpha": ratio, "beta": beta}
     scaled = Node("eltwise", before.inputs, quantize.outputs, attrs)
     scaled.stands_for(before, quantize)
     links.nodes.insert(scaled, quantize)

@@ -75,11 +75,16 @@ ACCEPT = [
         for d in (1, 2, 3)
         for value in (LOWEST, -np.inf)
     ),
+    *(
+        accept(f"max-{dtype}", pool("max", 2, padding=[1, 1]), data(1, 3, 7, 5, dtype=dtype))
+        for dtype in ("int8", "uint8")
+    ),
 ]
 
 REFUSE = [
     refuse("dilation", "only its reference implementation", pool("max", 2, dilation=[2, 2]), data(2, 3, 7, 9)),
-    refuse("int8", "dtype int8", pool("max", 2), data(1, 3, 5, 5, dtype="int8")),
+    refuse("int8", "dtype int8", pool("avg", 2), data(1, 3, 5, 5, dtype="int8")),
+    refuse("int32", "dtype int32", pool("max", 2), data(1, 3, 5, 5, dtype="int32")),
     refuse(
         "wide-window",
         "a window of 9 does not fit into 5 elements with padding 1,1",

@@ -1,61 +1,26 @@
-"""Links of quantised networks on integers, against exact integers: float64 holds every sum of products here."""
+"""Links of quantised networks on integers, against exact integers."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import pytest
 from tvm import relax
 
 from tests.harness import Case, const, data
+from tests.patterns.dnnl.quantized_reference import (
+    RESULT,
+    SCALE,
+    WEIGHTS,
+    convolved,
+    number,
+    spread,
+    stored,
+    whole,
+    windows,
+    within_a_step,
+)
 
 op, nn = relax.op, relax.op.nn
-RANGES = {"int8": (-128, 127), "uint8": (0, 255)}
-SCALE, WEIGHTS, RESULT = 0.02, 0.003, 0.11
-ERF = np.vectorize(math.erf, otypes=["float64"])
-
-
-def number(value, dtype="float32"):
-    return const(values=np.asarray(value), dtype=dtype)
-
-
-def whole(*shape, dtype="int8", make=const, worst=False, seed=0, most=255):
-    """Bytes, up to the ends of their range or only these; of magnitudes up to ``most``."""
-    low, high = np.clip(RANGES[dtype], -most, most)
-    rng = np.random.default_rng(sum(shape) + seed)
-    values = rng.choice([low, high, high], shape) if worst else rng.integers(low, high + 1, shape)
-    return make(values=values, dtype=dtype)
-
-
-def spread(value, rank, axis):
-    value = np.asarray(value)
-    return value.reshape([-1 if i == axis else 1 for i in range(rank)]) if value.size > 1 else value.reshape(())
-
-
-def stored(value, scale, zero, dtype):
-    return np.clip(np.round(value / scale) + zero, *RANGES[dtype])
-
-
-def within_a_step(case, share=0.02):
-    """The results against the reference; the nearest integer may be another one where a value lies halfway."""
-    wanted = case.reference(*[a.astype("float64") for a in case.arrays])
-    for got, want in zip(case.run(), wanted if isinstance(wanted, tuple) else [wanted], strict=True):
-        off = np.abs(got.astype("float64") - want)
-        assert off.max() <= 1, f"{(off > 1).sum()} of {off.size} are off, by up to {off.max()}"
-        assert (off > 0).mean() <= share
-    return case
-
-
-def windows(x, kernel, stride, pad):
-    x = np.pad(x, [(0, 0), (0, 0), (pad, pad), (pad, pad)])
-    return np.lib.stride_tricks.sliding_window_view(x, kernel, (2, 3))[:, :, ::stride, ::stride]
-
-
-def convolved(x, w, stride=1, pad=0, groups=1):
-    parts = zip(np.split(x, groups, 1), np.split(w, groups), strict=True)
-    sums = [np.einsum("nihwyx,oiyx->nohw", windows(a, b.shape[2:], stride, pad), b) for a, b in parts]
-    return np.concatenate(sums, 1)
 
 
 def link(
@@ -233,91 +198,6 @@ def test_arithmetic_on_two_tensors(alg, zeros, shape, one_primitive):
     within_a_step(case)
 
 
-def between_bytes(steps, reference, *shape, source="uint8", result="uint8"):
-    """Steps between a dequantisation and a quantisation."""
-
-    def function(x, s, z, rs, rz):
-        return op.quantize(steps(op.dequantize(x, s, z)), rs, rz, out_dtype=result)
-
-    def wanted(x, s, z, rs, rz):
-        return stored(reference((x - z) * s), rs, rz, result)
-
-    operands = (
-        whole(*shape, dtype=source, make=data),
-        number(0.031),
-        number(7, source),
-        number(0.013),
-        number(60, result),
-    )
-    return Case(function, operands, wanted)
-
-
-def real(value):
-    return relax.const(np.asarray(value, "float32"))
-
-
-STEPS = {
-    "gelu": (nn.gelu, lambda x: x * (1 + ERF(x / np.sqrt(2))) / 2),
-    "swish": (lambda x: op.multiply(x, op.sigmoid(x)), lambda x: x / (1 + np.exp(-x))),
-    "numbers": (
-        lambda x: op.tanh(op.divide(op.add(op.multiply(x, real(0.7)), real(0.1)), real(3.0))),
-        lambda x: np.tanh((x * 0.7 + 0.1) / 3),
-    ),
-    "relu": (nn.relu, lambda x: np.maximum(x, 0)),
-    "nothing": (lambda x: x, lambda x: x),
-}
-
-
-@pytest.mark.parametrize("dtypes", [("uint8", "uint8"), ("int8", "uint8")])
-@pytest.mark.parametrize("name", STEPS)
-def test_steps_between_bytes_are_a_table(name, dtypes):
-    case = between_bytes(*STEPS[name], 3, 5, 41, source=dtypes[0], result=dtypes[1]).offloads()
-    kinds = [kind for kind, _ in case.nodes()]
-    assert kinds == (["eltwise"] if name == "nothing" and dtypes[0] == dtypes[1] else ["lookup"]), kinds
-    within_a_step(case)
-
-
-@pytest.mark.parametrize(
-    "steps",
-    [
-        lambda x: op.add(nn.gelu(x), real(np.linspace(-1, 1, 41))),  # depends on the place
-        lambda x: op.sqrt(x),  # NaN for some bytes
-        lambda x: nn.gelu(op.mean(x, [2], keepdims=True)),
-    ],
-)
-def test_what_is_no_function_of_one_byte_is_no_table(steps):
-    case = between_bytes(steps, None, 3, 5, 41).offloads()
-    assert "lookup" not in [kind for kind, _ in case.nodes()]
-
-
-def test_real_results_that_are_read_elsewhere_are_no_table():
-    def function(x, s, z):
-        y = nn.gelu(op.dequantize(x, s, z))
-        return op.quantize(y, s, z, out_dtype="uint8"), y
-
-    case = Case(function, (whole(3, 41, dtype="uint8", make=data), number(0.031), number(7, "uint8")))
-    case.offloads()
-    assert "lookup" not in [kind for kind, _ in case.nodes()]
-
-
-@pytest.mark.parametrize("kind", ["softmax", "layer_norm"])
-def test_a_normalisation_between_bytes(kind):
-    weights = np.linspace(-1, 2, 41, dtype="float32")
-
-    def steps(x):
-        return nn.softmax(x, -1) if kind == "softmax" else nn.layer_norm(x, real(weights), real(weights), [-1])
-
-    def reference(x):
-        if kind == "softmax":
-            e = np.exp(x - x.max(-1, keepdims=True))
-            return e / e.sum(-1, keepdims=True)
-        return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * weights + weights
-
-    case = between_bytes(steps, reference, 3, 5, 41).offloads()
-    assert [k for k, _ in case.nodes()] == ["softmax" if kind == "softmax" else "layer_normalization"]
-    within_a_step(case)
-
-
 OTHER = relax.const(0.173, "float32")
 
 
@@ -450,3 +330,38 @@ def test_scales_given_at_run_time():
     )
     case = Case(function, operands, lambda x, w, s, ws, z: stored(x @ w * ws * s, s, z, "int8"))
     within_a_step(case.offloads().becomes("matmul"))
+
+
+def test_a_half_at_another_scale_is_rounded_without_the_zero_point():
+    """At half the scale every odd integer lies halfway; a sum with an odd zero point would be rounded the other way."""
+
+    def function(x, s, z, s2, z2):
+        return op.quantize(op.permute_dims(op.dequantize(x, s, z), [0, 2, 1]), s2, z2, out_dtype="uint8")
+
+    def reference(x, s, z, s2, z2):
+        return stored(np.swapaxes(x - z, 1, 2) * s, s2, z2, "uint8")
+
+    numbers = (number(0.25), number(3, "uint8"), number(0.5), number(5, "uint8"))
+    case = Case(function, (whole(2, 9, 16, dtype="uint8", make=data), *numbers), reference)
+    within_a_step(case.offloads().becomes("lookup"), share=0)
+
+
+def test_zero_points_for_each_channel_of_a_depthwise_convolution():
+    """Nothing multiplies such integers: the weights are dequantised first, which oneDNN's reorder cannot do at once."""
+    zeros, scales = np.arange(8) % 4 - 1, 2.0 ** (np.arange(8) % 3 - 4)
+
+    def function(x, s, z, w, ws, wz, s2, z2):
+        weights = op.dequantize(w, ws, wz, axis=0)
+        y = nn.conv2d(op.dequantize(x, s, z), weights, padding=1, groups=8)
+        return op.quantize(y, s2, z2, out_dtype="uint8")
+
+    def reference(x, s, z, w, ws, wz, s2, z2):
+        real = (w - spread(zeros, 4, 0)) * spread(scales, 4, 0)
+        return stored(convolved(x - z, real, 1, 1, 8) * s, s2, z2, "uint8")
+
+    operands = (
+        whole(2, 8, 6, 5, dtype="uint8", make=data),
+        *(number(0.25), number(3, "uint8"), whole(8, 1, 3, 3), number(scales), number(zeros, "int8")),
+        *(number(16.0), number(5, "uint8")),
+    )
+    within_a_step(Case(function, operands, reference).offloads(), share=0)
