@@ -12,7 +12,7 @@ __all__ = ["pattern_example"]
 
 
 def pattern_example(
-    function: Callable[..., Any], *shapes: Sequence[int], dtype: str = "float32"
+    function: Callable[..., Any], *shapes: Sequence[int], dtype: str | Sequence[str] = "float32"
 ) -> Callable[[], tvm.IRModule]:
     """Make the argument ``example`` of `register_pattern` from an expression.
 
@@ -22,8 +22,8 @@ def pattern_example(
         ``function(*operands)`` returns a Relax expression, or a tuple of them.
     shapes : sequence of sequence of int
         One per operand.
-    dtype : str
-        Of all operands.
+    dtype : str or sequence of str
+        Of all operands, or one per operand.
 
     Returns
     -------
@@ -36,7 +36,9 @@ def pattern_example(
     """
 
     def example() -> tvm.IRModule:
-        operands = [relax.Var(f"x{i}", relax.TensorType(list(s), dtype)) for i, s in enumerate(shapes)]
+        dtypes = [dtype] * len(shapes) if isinstance(dtype, str) else dtype
+        types = [relax.TensorType(list(shape), own) for shape, own in zip(shapes, dtypes, strict=True)]
+        operands = [relax.Var(f"x{i}", own) for i, own in enumerate(types)]
         builder = relax.BlockBuilder()
         with builder.function("main", operands):
             with builder.dataflow():

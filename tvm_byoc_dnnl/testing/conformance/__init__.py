@@ -1,6 +1,7 @@
 """The conformance kit: does a backend take what it says, compute it right, and give a reason for the rest?
 
 operators ──calls──────> one call each: dtypes, ranks, shapes, axes, attributes ──┐
+          ──links──────> some of them between conversions from and to 8-bit integers ──┤
 patterns  ──examples───> the graph registered with it, its dtypes, its leaks ─────┼─judge─> Report
           ──structures─> graphs around what is accepted: chains, forks, aliases ──┘
 """
@@ -23,6 +24,7 @@ from .drawing import drawn, spread
 from .isolation import Journal, in_own_process
 from .judge import FAILED, TAKEN, Result, judge
 from .patterns import pattern_cases
+from .quantised import is_quantised, quantised_cases
 from .report import Report
 from .structures import structural_cases
 
@@ -112,8 +114,12 @@ class _Kit:
         name, draw, lost = self._ns.name, random.Random(self._seed), _Lost(journal)
         self._journal, self._asked = journal, 0
         cases = [c for op in self._ops for c in lost.unless(op, "its cases", partial(call_cases, op))]
+        of_patterns: list[Case] = []
         for p in self._patterns:
-            cases += lost.unless(f"{name}.{p.name}", "its cases", partial(pattern_cases, name, p))
+            of_patterns += lost.unless(f"{name}.{p.name}", "its cases", partial(pattern_cases, name, p))
+        if is_quantised(self._ns, of_patterns):
+            cases += [c for op in self._ops for c in lost.unless(op, "quantised", partial(quantised_cases, op))]
+        cases += of_patterns
         notes = self._notes({c.subject for c in cases} | {result.subject for result in lost.results})
 
         cases = drawn(cases, self._share, draw)

@@ -11,7 +11,7 @@ from tvm import relax
 
 from ..._compat import constant_numpy, dtype_of, is_constant, make_constant, static_shape
 from ...namespace import Pattern
-from ...relax_utils import bindings_of
+from ...relax_utils import bindings_of, op_calls
 from ..op_calls import floats, integers
 from .case import Case, resized
 
@@ -19,6 +19,8 @@ __all__ = ["pattern_cases"]
 
 #: what float32 becomes in variations
 _DTYPES = ("float16", "float64")
+#: what quantised operands are
+_BYTES = ("int8", "uint8")
 #: factor of large values: exponentials overflow, and sums of squares stay far from the largest float
 _LARGE = 1e3
 
@@ -35,17 +37,19 @@ def pattern_cases(compiler: str, pattern: Pattern) -> list[Case]:
 
 
 def _variations(base: Case, main: relax.Function) -> Iterator[Case]:
-    for dtype in _DTYPES:
+    has_floats = any(a.dtype == "float32" for a in base.arrays)
+    for dtype in _DTYPES if has_floats else ():
         arrays = tuple(a.astype(dtype) if a.dtype == "float32" else a for a in base.arrays)
         yield replace(base, what=f"dtype {dtype}", arrays=arrays)
     if base.arrays and base.arrays[0].ndim:
         yield replace(base, what="a symbolic leading dimension", symbolic=True)
-    if any(a.dtype == "float32" for a in base.arrays):
+    if has_floats:
         large = tuple(a * a.dtype.type(_LARGE) if a.dtype == "float32" else a for a in base.arrays)
         yield replace(base, what="large values", arrays=large)
     for number, constant in enumerate(_constants(main)):
         other = constant_numpy(constant) * np.float32(1.5) + np.float32(0.25)
         yield replace(base, what=f"another constant {number}", function=replayed(main, others={constant: other}))
+    yield from _quantised(base, main)
     for number, array in enumerate(base.arrays):
         for axes in _broadcast_axes(array):
             shape = [1 if axis in axes else dim for axis, dim in enumerate(array.shape)]
@@ -55,6 +59,29 @@ def _variations(base: Case, main: relax.Function) -> Iterator[Case]:
     for number, var in enumerate(inner):
         if isinstance(var.ty, relax.TensorType) and not var.same_as(main.body.body):
             yield replace(base, what=f"its intermediate result {number} leaks out", function=replayed(main, var))
+
+
+def _quantised(base: Case, main: relax.Function) -> Iterator[Case]:
+    """Other integers, zero points, and scales for each channel, where the pattern converts from or to integers."""
+    for number, array in enumerate(base.arrays):
+        if array.dtype in _BYTES:
+            other = array.view(_BYTES[0] if array.dtype == _BYTES[1] else _BYTES[1])
+            arrays = (*base.arrays[:number], other, *base.arrays[number + 1 :])
+            yield replace(base, what=f"operand {number} of {other.dtype}", arrays=arrays)
+    conversions = [c for _, c in op_calls(main) if c.op.name in ("relax.quantize", "relax.dequantize")]
+    for number, call in enumerate(conversions):
+        data, scale, point = call.args
+        shape = static_shape(data.ty)
+        if is_constant(point):
+            old = constant_numpy(point)
+            new = np.where(old < np.iinfo(old.dtype).max, old + 1, old - 1).astype(old.dtype)
+            yield replace(base, what=f"another zero point {number}", function=replayed(main, others={point: new}))
+        if is_constant(scale) and shape and constant_numpy(scale).size == 1:
+            channels = np.arange(shape[int(call.attrs.axis)])
+            scales = constant_numpy(scale).reshape(1) * (2.0 ** (channels % 3 - 1)).astype("float32")
+            yield replace(
+                base, what=f"a scale for each channel {number}", function=replayed(main, others={scale: scales})
+            )
 
 
 def _constants(main: relax.Function) -> list[Any]:
@@ -110,8 +137,8 @@ def _substituted(expr: Any, values: Mapping[Any, Any], dtype: str, others: Mappi
         return values[expr]
     if is_constant(expr):
         value = next((array for old, array in others.items() if old.same_as(expr)), None)
-        if value is None and dtype_of(expr.ty) != "float32":
-            return expr
+        if dtype_of(expr.ty) != "float32":
+            return expr if value is None else make_constant(value)
         return make_constant(constant_numpy(expr) if value is None else value, dtype)
     if isinstance(expr, relax.Call):
         args = [_substituted(a, values, dtype, others) for a in expr.args]
@@ -127,4 +154,6 @@ def _noise(ty: Any) -> np.ndarray:
     shape, dtype = static_shape(ty), dtype_of(ty)
     if shape is None:
         raise ValueError(f"the example of a pattern has a parameter of type {ty}; expected tensors of static shapes")
+    if dtype in _BYTES:
+        return integers(*shape, low=np.iinfo(dtype).min, high=np.iinfo(dtype).max + 1).astype(dtype)
     return (floats(*shape, low=0.5, high=2) if dtype.startswith("float") else integers(*shape)).astype(dtype)
