@@ -7,6 +7,7 @@ counted per element. A symbolic dim counts as the size that the model is optimis
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,7 @@ import tvm
 from tvm import relax
 
 from ._compat import dtype_of, shape_dims
+from .handles import items
 from .lower.builder import GraphBuilder
 from .lower.graph import evaluate
 from .signature import USUAL_SIZES_ATTR
@@ -64,6 +66,7 @@ def _elements(ty: Any) -> int:
     return 0 if shape is None else math.prod(shape)
 
 
+@functools.cache
 def _item_bits(dtype: str) -> int:
     return tvm.DataType(dtype).bits if dtype not in ("", "bool") else 8
 
@@ -79,7 +82,7 @@ def type_bytes(ty: Any) -> int:
 
 def call_bytes(call: Any) -> int:
     """Bytes that a call reads and writes when nothing is fused."""
-    return sum(type_bytes(a.ty) for a in call.args) + type_bytes(call.ty)
+    return sum(type_bytes(a.ty) for a in items(call.args)) + type_bytes(call.ty)
 
 
 # ---------------------------------------------------------------- FLOPs

@@ -8,6 +8,9 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from .._compat import is_a
+from ..handles import items
+
 __all__ = ["spread_tuples"]
 
 
@@ -36,15 +39,16 @@ class _Spread(relax.PyExprMutator):
         super().visit_var_binding_(binding)
 
     def visit_call_(self, call: Any) -> Any:
-        held = [isinstance(a, relax.Var) and isinstance(a.ty, relax.TupleType) for a in call.args]
+        given = items(call.args)
+        held = [is_a(a, relax.Var) and is_a(a.ty, relax.TupleType) for a in given]
         if any(held) and isinstance(call.op, tvm.ir.Op) and call.op.name in self._ops:
             self.changed = True
-            args = [self._fields(a) if is_held else a for a, is_held in zip(call.args, held, strict=True)]
+            args = [self._fields(a) if is_held else a for a, is_held in zip(given, held, strict=True)]
             call = relax.Call(call.op, args, call.attrs, call.ty_args, call.span)
         return super().visit_call_(call)
 
     def _fields(self, var: Any) -> Any:
         if var in self._tuples:
             return self._tuples[var]
-        items = [relax.TupleGetItem(self.visit_expr(var), i) for i in range(len(var.ty.fields))]
-        return relax.Tuple([self.builder_.emit(item, f"{var.name}_{i}") for i, item in enumerate(items)])
+        fields = [relax.TupleGetItem(self.visit_expr(var), i) for i in range(len(var.ty.fields))]
+        return relax.Tuple([self.builder_.emit(field, f"{var.name}_{i}") for i, field in enumerate(fields)])

@@ -16,6 +16,7 @@ from tvm import relax, tirx
 
 from .._compat import is_constant, shape_dims, var_name
 from ..annotate.choice import candidates_of
+from ..handles import items
 from ..regions.uses import names_of_uses
 from ..relax_utils import codegen_of, composite_of, is_host_function
 
@@ -151,8 +152,8 @@ class _Reader:
         """The value of an expression; its calls are added to the flow."""
         if not isinstance(body, relax.SeqExpr):
             return self._value(body, env, place, "")
-        for block in body.blocks:
-            for binding in block.bindings:
+        for block in items(body.blocks):
+            for binding in items(block.bindings):
                 if not isinstance(binding.value, relax.Function):
                     env[binding.var] = self._value(binding.value, env, place, var_name(binding.var))
                 else:
@@ -165,7 +166,7 @@ class _Reader:
         if isinstance(expr, relax.Var):
             return env.get(expr, Leaf("an input", expr))
         if isinstance(expr, relax.Tuple):
-            return tuple(self._value(f, env, place, name) for f in expr.fields)
+            return tuple(self._value(f, env, place, name) for f in items(expr.fields))
         if isinstance(expr, relax.TupleGetItem):
             of = self._value(expr.tuple_value, env, place, name)
             return of[expr.index] if isinstance(of, tuple) else Item(of, int(expr.index), expr)
@@ -179,7 +180,7 @@ class _Reader:
         return Leaf("a constant" if is_constant(expr) else "an attribute", expr)
 
     def _call(self, call: Any, env: dict[Any, Source], place: Place, name: str) -> Source:
-        args = [self._value(a, env, place, name) for a in call.args]
+        args = [self._value(a, env, place, name) for a in items(call.args)]
         if isinstance(call.op, tvm.ir.GlobalVar):
             return self._function(call, self.mod[call.op], args, place, name)
         if isinstance(call.op, relax.Var):
@@ -202,7 +203,7 @@ class _Reader:
             function=place.function, compiler=codegen_of(func), region=callee, use=self.flow.uses[callee] - 1
         )
         before = len(self.flow.nodes)
-        result = self._body(func.body, dict(zip(func.params, args, strict=True)), inside)
+        result = self._body(func.body, dict(zip(items(func.params), args, strict=True)), inside)
         further = self._names.get(callee, [])
         names = further[inside.use - 1] if 0 < inside.use <= len(further) else {}
         for node in self.flow.nodes[before:]:
@@ -214,7 +215,7 @@ class _Reader:
         inside = replace(
             place, composite=composite_of(func), composite_id=self._composites, candidates=tuple(candidates_of(func))
         )
-        result = self._body(func.body, dict(zip(func.params, args, strict=True)), inside)
+        result = self._body(func.body, dict(zip(items(func.params), args, strict=True)), inside)
         if isinstance(result, Node):
             result.name = name  # inside of its composite it only has a number
         return result

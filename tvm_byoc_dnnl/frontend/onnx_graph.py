@@ -58,6 +58,7 @@ class Graph:
         self.inputs = [i for i in graph.input if i.name not in self._constants]
         self.outputs = list(graph.output)
         self.types: dict[str, tuple[int, Dims | None]] = {}
+        self._inferred: dict[int, Any] = {}  # the parts of the graph of which `types` is true, by their addresses
         self.opset = next((o.version for o in model.opset_import if o.domain in _DEFAULT_DOMAINS), 1)
         self._names = {n for node in self.nodes for n in (*node.input, *node.output, *captured(node))}
         self._names |= set(self._constants) | {i.name for i in self.inputs}
@@ -82,6 +83,7 @@ class Graph:
 
     def set_constant(self, name: str, value: np.ndarray) -> None:
         """Let ``name`` be a constant; the caller removes the node that made it."""
+        self._inferred = {}
         self._constants[name] = np.asarray(value)
 
     def add_constant(self, hint: str, value: np.ndarray) -> str:
@@ -167,6 +169,10 @@ class Graph:
 
     def infer_shapes(self) -> None:
         """Fill `types`. Large weights take part by their types only, so this costs nothing for them."""
+        parts = {id(part): part for part in (*self.nodes, *self.inputs, *self.outputs)}
+        if parts.keys() == self._inferred.keys():
+            return
+        self._inferred = parts
         skeleton, _ = self.without_weights(_INFER_VALUES)
         try:
             inferred = onnx.shape_inference.infer_shapes(skeleton, data_prop=True).graph
@@ -210,7 +216,8 @@ class Graph:
 def captured(node: onnx.NodeProto) -> Iterable[str]:
     """Names that the subgraphs of a node may read from outside."""
     for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
+        graphs = [attribute.g] if attribute.HasField("g") else attribute.graphs
+        for graph in graphs:
             for inner in graph.node:
                 yield from inner.input
                 yield from captured(inner)

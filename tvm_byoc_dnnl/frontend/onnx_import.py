@@ -81,11 +81,11 @@ def _import_onnx(model: onnx.ModelProto, shapes: Shapes | None, weights: Mapping
 
         model = inline_local_functions(model)
     graph = Graph(model, weights)
-    check_model(graph)
     graph.inputs = fixed_inputs(graph.inputs, shapes or {})
     refuse_sequences(graph.inputs)
     named = name_dims([*graph.inputs, *graph.outputs])
     graph.inputs, graph.outputs = named[: len(graph.inputs)], named[len(graph.inputs) :]
+    check_model(graph)
     rewrite(graph)
     _check_operators(graph)
     module = _import(graph)

@@ -10,6 +10,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from .._compat import indices_from_start, var_name
+from ..handles import items
 from ..windowed_types import TypingBuilder
 from .onnx_bounds import clip
 from .onnx_dims import OpenInputs
@@ -80,8 +81,8 @@ class NamingImporter(ONNXGraphImporter):
         """Variable to node, for every variable of the imported function that comes from a node with a name."""
         found: dict[str, str] = {}
         waiting: list[str] = []
-        for block in func.body.blocks:
-            for binding in block.bindings:
+        for block in items(func.body.blocks):
+            for binding in items(block.bindings):
                 name = var_name(binding.var)
                 if isinstance(binding.value, relax.Var) and var_name(binding.value) in found:
                     found[name] = found[var_name(binding.value)]

@@ -170,7 +170,8 @@ class Fallback:
         return [p for p in (self._policy, None if in_place else own) if p is not None]
 
     def _unwanted(self, region: _Region, policies: Sequence[RegionPolicy]) -> list[_Return]:
-        names = [(call, self._names(call)) for call in region.calls]
+        by_name = any(p.exclude or p.force for p in policies)
+        names = [(call, self._names(call)) for call in region.calls] if by_name else []
         excluded = [(call, entry) for call, n in names for p in policies if (entry := p.excluded_by(n))]
         if excluded:
             return [_Return(region.host, c, Failure("policy", f"excluded by {entry!r}")) for c, entry in excluded]

@@ -33,7 +33,9 @@ def installed(engine: Engine) -> bool:
 def _environment(engine: Engine, threads: int) -> dict[str, str]:
     counts = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TVM_NUM_THREADS")
     path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
-    return os.environ | dict.fromkeys(counts, str(threads)) | {"PYTHONPATH": path} | dict(engine.env)
+    # Modules that an engine imports late are read as bytecode, as where pip has installed them.
+    ours = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": ""}
+    return os.environ | dict.fromkeys(counts, str(threads)) | ours | dict(engine.env)
 
 
 class EngineProcess:

@@ -6,12 +6,14 @@ import os
 from concurrent.futures import Future
 from typing import Any
 
-from tvm_byoc_dnnl import Runner, __version__, compile
+from tvm_byoc_dnnl import Runner, __version__, compile, compilers
 from tvm_byoc_dnnl.stages import stage
 
 from . import Run
 
 __all__ = ["load"]
+
+compilers()  # imports the vendors: of no engine the time to the first result counts imports
 
 
 def load(path: str, threads: int, **options: Any) -> tuple[Run, str]:
