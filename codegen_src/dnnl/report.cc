@@ -14,6 +14,19 @@ json::Array Strings(const std::vector<std::string>& strings) {
   return json::Array(strings.begin(), strings.end());
 }
 
+/// The layout of an argument; of weights that a kernel has packed, the dtype and the dims of
+/// before.
+std::string LayoutOf(const Step& step, const StepArg& arg) {
+  const OpArg* weights = step.op.Find(arg.arg);
+  const std::string present = ToString(arg.place.md);
+  if (step.kernel == nullptr || arg.arg != DNNL_ARG_WEIGHTS || weights == nullptr ||
+      weights->md.get_dims().size() == arg.place.md.get_dims().size()) {
+    return present;
+  }
+  const std::string before = ToString(weights->md);  // dtype : order : shape
+  return before.substr(0, before.find(':')) + ":packed" + before.substr(before.rfind(':'));
+}
+
 json::Object DescribeStep(const Graph& graph, const Step& step) {
   json::Object object;
   object.emplace_back("node", step.node);
@@ -30,7 +43,7 @@ json::Object DescribeStep(const Graph& graph, const Step& step) {
   }
   json::Array layouts;
   for (const StepArg& arg : step.args) {
-    if (arg.arg != DNNL_ARG_SCRATCHPAD) layouts.push_back(ToString(arg.place.md));
+    if (arg.arg != DNNL_ARG_SCRATCHPAD) layouts.push_back(LayoutOf(step, arg));
   }
   object.emplace_back("layouts", std::move(layouts));
   return object;

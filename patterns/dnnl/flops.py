@@ -14,11 +14,6 @@ def primitive_flops(kind: str, layouts: Sequence[str]) -> int:
     if len(dims) < 2:
         return 0
     result = math.prod(dims[-1])
-    if kind == "convolution" and len(dims[1]) == 1:  # weights that a kernel of ours has packed, in bytes
-        channels = dims[0][1]
-        values = dims[1][0] / (channels * dims[-1][1] * (4 if layouts[0].startswith("f32") else 1))
-        # Winograd's forms of a 3x3 kernel have 16 or 36 values; a 1x1 kernel has one, and some to fill vectors.
-        return 2 * result * channels * (1 if values < 4 else 9)
     if kind == "convolution":
         return 2 * result * math.prod(dims[1]) // max(dims[-1][1], 1)
     if kind == "deconvolution":

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
+import tvm
 from tvm.script import ir as I
 from tvm.script import relax as R
 
@@ -15,6 +16,7 @@ from tvm_byoc_dnnl.comparison import gap
 from tvm_byoc_dnnl.namespaces import namespace
 from tvm_byoc_dnnl.report.profile import Profile, StepTime, _Instrument, _medians, _Names, profile
 from tvm_byoc_dnnl.report.verify import verify
+from tvm_byoc_dnnl.testing.conformance.quantised import quantised_cases
 from tvm_byoc_dnnl.testing.models import light_model
 
 
@@ -126,6 +128,22 @@ def overlaps(report):
     for event in json.loads(report.to_chrome_trace())["traceEvents"]:
         rows.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"]))
     return [(a, b) for row in rows.values() for a, b in zip(sorted(row), sorted(row)[1:]) if b[0] < a[1] - 1e-6]
+
+
+def test_packed_integers_keep_their_dtype_and_their_dims():
+    """Weights with a zero point need a kernel of ours, which packs them: a profile says what they were."""
+    (case,) = [
+        c
+        for c in quantised_cases("relax.nn.conv2d")
+        if "weights without a sign" in c.what and "(16, 8, 3, 3)" in c.what
+    ]
+    steps = profile(byoc.compile(tvm.IRModule({"main": case.main.with_attr("global_symbol", "main")})), repeat=1).steps
+    (step,) = [s for s in steps if s.kind == "convolution"]
+    assert step.layouts[1] == "u8:packed:16x8x3x3"
+    assert step.flops == 2 * (2 * 16 * 6 * 5) * 8 * 9
+    assert step.dtypes == "u8"
+    assert replace(step, layouts=["f32:a:4", "s32:a:1", "u8:a:4"]).dtypes == "f32 → u8"
+    assert f"{'convolution':<20} {'u8':<9} " in Profile(steps).to_text()
 
 
 def test_the_bars_of_the_trace_do_not_overlap():

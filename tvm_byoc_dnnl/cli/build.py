@@ -255,7 +255,9 @@ def bench(
     with_precision(DEFAULT_COMPILER, None, precision, weights, int8)  # refuses what it does not know
     own = {"precision": precision, "weights": weights, "int8": int8}
     if own != {"precision": PRECISIONS[0], "weights": None, "int8": INT8[0]}:
-        engines["byoc"] = replace(engines["byoc"], options=own, tolerance=_TOLERANCE)
+        chosen = [precision, weights and f"{weights} weights", int8 == INT8[1] and f"int8 {int8}"]
+        label = ", ".join([engines["byoc"].label, *(text for text in chosen if text and text != PRECISIONS[0])])
+        engines["byoc"] = replace(engines["byoc"], options=own, label=label, tolerance=_TOLERANCE)
     if throughput:
         if picture is not None:
             raise InputError("--picture draws the times of single calls; leave it out with --throughput")

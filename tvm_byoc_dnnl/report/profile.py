@@ -82,6 +82,12 @@ class StepTime:
         return sum(map(bytes_of, self.layouts))
 
     @property
+    def dtypes(self) -> str:
+        """Dtypes of the source and of the result, as ``u8 → f32``, or the one that both have; empty for TVM's calls."""
+        ends = [layout.partition(":")[0] for layout in (*self.layouts[:1], *self.layouts[-1:])]
+        return " → ".join(dict.fromkeys(ends))
+
+    @property
     def gflops_per_second(self) -> float:
         """Billions of floating-point operations per second."""
         return self.flops / self.seconds / 1e9 if self.seconds else 0.0
@@ -155,7 +161,13 @@ class Profile:
             "plans": self.plans,
             "roof": None if self.roof is None else vars(self.roof),
             "steps": [
-                {**asdict(s), "bytes": s.bytes, "gflops_per_second": s.gflops_per_second, "is_reorder": s.is_reorder}
+                {
+                    **asdict(s),
+                    "dtypes": s.dtypes,
+                    "bytes": s.bytes,
+                    "gflops_per_second": s.gflops_per_second,
+                    "is_reorder": s.is_reorder,
+                }
                 for s in self.steps
             ],
         }
@@ -175,7 +187,12 @@ class Profile:
                 "dur": s.seconds * 1e6,
                 "pid": 0,
                 "tid": s.region,
-                "args": {"source": s.source, "calls": s.calls, "gflops_per_second": round(s.gflops_per_second, 1)},
+                "args": {
+                    "source": s.source,
+                    "calls": s.calls,
+                    "dtypes": s.dtypes,
+                    "gflops_per_second": round(s.gflops_per_second, 1),
+                },
             }
             for s in self.steps
         ]
@@ -191,7 +208,9 @@ class Profile:
     def to_text(self, top: int = 20) -> str:
         """A table of the slowest steps, and the totals."""
         whole = sum(s.seconds for s in self.steps) or 1.0
-        lines = [f"{'ms':>9} {'%':>5} {'GFLOP/s':>8}  {'where':<10} {'what':<20} implementation  (from)  nodes"]
+        lines = [
+            f"{'ms':>9} {'%':>5} {'GFLOP/s':>8}  {'where':<10} {'what':<20} {'dtypes':<9} implementation  (from)  nodes"
+        ]
         for s in sorted(self.steps, key=lambda s: -s.seconds)[:top]:
             rate = f"{s.gflops_per_second:8.1f}" if s.flops else " " * 8
             what = "reorder (layout)" if s.is_reorder else s.kind
@@ -199,7 +218,7 @@ class Profile:
             origin = (f"  ({source})" if source else "") + (f"  {', '.join(s.calls)}" if s.calls else "")
             lines.append(
                 f"{s.seconds * 1e3:9.3f} {100 * s.seconds / whole:5.1f} {rate}  {s.region:<10} {what:<20} "
-                f"{s.implementation}{origin}"
+                f"{s.dtypes:<9} {s.implementation}{origin}"
             )
         if len(self.steps) > top:
             rest = sum(s.seconds for s in sorted(self.steps, key=lambda s: -s.seconds)[top:])

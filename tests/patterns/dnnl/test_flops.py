@@ -11,9 +11,9 @@ CONV = 2 * 56 * 56 * 64 * 64 * 9
     ("kind", "weights", "flops"),
     [
         ("convolution", "f32:abcd:64x64x3x3", CONV),
-        ("convolution", f"u8:a:{36 * 64 * 64 * 4}", CONV),  # Winograd, 4x4 results at once
-        ("convolution", f"u8:a:{16 * 64 * 64 * 4}", CONV),
-        ("convolution", f"u8:a:{64 * 64 * 4}", CONV // 9),  # a product: the kernel is 1x1
+        ("convolution", "s8:packed:64x64x3x3", CONV),
+        ("convolution", "f32:packed:64x64x1x1", CONV // 9),
+        ("convolution", "s8:packed:64x1x1x5x5", 2 * 56 * 56 * 64 * 25),
         ("reorder", "f32:abcd:64x64x3x3", 0),
     ],
 )
