@@ -57,7 +57,7 @@ void Lowering::CountBytes(Candidate* candidate) const {
   work.weights = work.bytes = work.reordered = 0;
   const bool is_call = candidate->call.has_value();
   for (const OpArg& arg : is_call ? candidate->call->args : candidate->op.args) {
-    const MemoryDesc md = is_call ? arg.md : QueryArg(candidate->pd, arg.arg);
+    const MemoryDesc md = is_call ? arg.md : candidate->pd.Arg(arg.arg);
     auto bytes = static_cast<double>(md.get_size());
     if (is_call && candidate->call->packing && candidate->call->packing->arg == arg.arg)
       bytes = static_cast<double>(candidate->call->packing->bytes);
@@ -81,7 +81,7 @@ bool Lowering::PacksAnew(const Candidate& candidate) const {
   return std::any_of(args.begin(), args.end(), [&](const OpArg& arg) {
     const std::vector<PackedKey> forms = PackedForms(arg.value);
     if (forms.empty()) return false;
-    PackedKey key{arg.value, call ? arg.md : QueryArg(candidate.pd, arg.arg), nullptr};
+    PackedKey key{arg.value, call ? arg.md : candidate.pd.Arg(arg.arg), nullptr};
     if (call && call->packing && call->packing->arg == arg.arg)
       key = {arg.value, Dense({call->packing->bytes}, DType::kUInt8), call->packing->kernel};
     return std::find(forms.begin(), forms.end(), key) == forms.end();
@@ -107,7 +107,7 @@ Candidate Lowering::Choose(const std::vector<OpDesc>& descriptions) {
     candidate.op = op;
     candidate.pd = CreatePrimitiveDesc(op, engine_, &fault_);
     if (!candidate.pd) continue;
-    candidate.impl = candidate.pd.impl_info_str();
+    candidate.impl = candidate.pd.impl();
     candidate.work.products = ProductsOf(op);
     CountBytes(&candidate);
     const double cost = CostHere(candidate);
@@ -126,28 +126,28 @@ Candidate Lowering::AskKernels(Candidate primitive) {
     CountBytes(&primitive);  // its layouts are decided now
     least = CostHere(primitive);
   }
-  Candidate best = primitive;
+  std::optional<Candidate> best;
   for (Offer offer : kOffers) {
     std::optional<Candidate> candidate = offer(primitive, *this);
     if (!candidate) continue;
     CountBytes(&*candidate);
     const double cost = CostHere(*candidate);
     if (cost >= least) continue;
-    best = std::move(*candidate);
+    best = std::move(candidate);
     least = cost;
   }
-  return best;
+  return best ? std::move(*best) : std::move(primitive);
 }
 
 /// The same choice described otherwise, if oneDNN answers with the same implementation and the same
 /// layouts of all that was left open; else nothing.
 std::optional<Candidate> Lowering::Variant(const Candidate& choice, const OpDesc& op) const {
   PrimitiveDesc pd = CreatePrimitiveDesc(op, engine_);
-  if (!pd || choice.impl != pd.impl_info_str()) return std::nullopt;
+  if (!pd || choice.impl != pd.impl()) return std::nullopt;
   for (size_t i = 0; i < op.args.size(); ++i) {
     if (!IsAny(op.args[i].md)) continue;
     int arg = op.args[i].arg;
-    if (!SameLayout(QueryArg(pd, arg), QueryArg(choice.pd, arg))) return std::nullopt;
+    if (!SameLayout(pd.Arg(arg), choice.pd.Arg(arg))) return std::nullopt;
   }
   return Candidate{op, pd, choice.impl, {}, choice.work};
 }
@@ -164,7 +164,7 @@ void Lowering::KeepInputLayouts(Candidate* choice) const {
       if (form.packing == nullptr && form.md.get_dims() == arg.md.get_dims())
         present.push_back(form.md);
     }
-    const MemoryDesc wanted = QueryArg(choice->pd, arg.arg);
+    const MemoryDesc wanted = choice->pd.Arg(arg.arg);
     if (std::any_of(present.begin(), present.end(),
                     [&](const MemoryDesc& md) { return SameLayout(md, wanted); })) {
       continue;
@@ -215,7 +215,7 @@ std::optional<Place> Lowering::SumInPlace(Candidate* choice) const {
   const Value& operand = values_[add->value];
   const OpArg& dst = *op.Find(DNNL_ARG_DST);
   if (operand.dtype != values_[dst.value].dtype) return std::nullopt;
-  const MemoryDesc expected = QueryArg(choice->pd, DNNL_ARG_DST);
+  const MemoryDesc expected = choice->pd.Arg(DNNL_ARG_DST);
   for (const Place& place : operand.places) {
     if (!SameLayout(place.md, expected) || !MayOverwrite(add->value, place, dst.value)) {
       continue;
@@ -252,9 +252,9 @@ std::optional<Place> Lowering::OverwriteSource(const Candidate& choice) const {
   for (const PostOpDesc& post_op : choice.op.post_ops) {
     if (post_op.value == src->value) return std::nullopt;
   }
-  const MemoryDesc expected = QueryArg(choice.pd, DNNL_ARG_DST);
+  const MemoryDesc expected = choice.pd.Arg(DNNL_ARG_DST);
   const int result = choice.op.Find(DNNL_ARG_DST)->value;
-  if (!SameLayout(expected, QueryArg(choice.pd, src->arg))) return std::nullopt;
+  if (!SameLayout(expected, choice.pd.Arg(src->arg))) return std::nullopt;
   for (const Place& place : values_[src->value].places) {
     if (SameLayout(place.md, expected) && MayOverwrite(src->value, place, result)) return place;
   }
@@ -291,7 +291,7 @@ std::optional<Place> Lowering::WriteToOutput(Candidate* choice) {
   const int value = choice->op.Find(DNNL_ARG_DST)->value;
   std::optional<Place> place = OutputPlace(value);
   if (!place) return std::nullopt;
-  if (!SameLayout(QueryArg(choice->pd, DNNL_ARG_DST), place->md)) {
+  if (!SameLayout(choice->pd.Arg(DNNL_ARG_DST), place->md)) {
     OpDesc op = choice->op;
     op.Find(DNNL_ARG_DST)->md = place->md;
     std::optional<Candidate> variant = Variant(*choice, op);
@@ -324,7 +324,7 @@ bool Lowering::Emit(const std::vector<OpDesc>& descriptions, bool accept_referen
   if (choice.call) {
     EmitCall(choice, place);
   } else {
-    EmitPrimitive(choice, place);
+    EmitPrimitive(std::move(choice), place);
   }
   return true;
 }

@@ -138,7 +138,7 @@ std::string WorkloadKey(const OpDesc& op) {
 std::string CandidateName(const Candidate& candidate) {
   std::string name = candidate.impl;
   for (const OpArg& arg : candidate.call ? candidate.call->args : candidate.op.args) {
-    name += " " + ToString(candidate.call ? arg.md : QueryArg(candidate.pd, arg.arg));
+    name += " " + ToString(candidate.call ? arg.md : candidate.pd.Arg(arg.arg));
   }
   return name;
 }

@@ -84,7 +84,7 @@ std::optional<std::string> EmittedLayouts::Name(const MemoryDesc& md, std::strin
 std::optional<std::string> EmittedLayouts::NameOfArg(const MemoryDesc& md, const PrimitiveDesc& pd,
                                                      int arg, std::string* out) {
   bool known = std::find(known_.begin(), known_.end(), md) != known_.end();
-  if (known || !pd || !Is(QueryArg(pd, arg), md)) return Name(md, out);
+  if (known || !pd || !Is(pd.Arg(arg), md)) return Name(md, out);
   return Add(md,
              Cat("  DNNL_BYOC_CALL(dnnl_byoc_query(&r->md[", known_.size(),
                  "], step->pd, dnnl_query_exec_arg_md, ", ArgName(arg), "));\n"),

@@ -69,6 +69,11 @@ void CheckVersion() {
        "versions of libdnnl.so.3 off LD_LIBRARY_PATH and LD_PRELOAD");
 }
 
+/// By the times that the graph brings where they were measured in this engine's setting.
+CostModel CostOf(const Graph& graph, const Engine& engine) {
+  return CostByTimes(graph.times, engine.Setting());
+}
+
 class DnnlPlanner final : public Planner {
  public:
   DnnlPlanner(const Engine& engine, const Graph& graph) : engine_(engine), graph_(graph) {}
@@ -97,7 +102,7 @@ class DnnlPlanner final : public Planner {
   /// Nothing if weights that are packed already would make calls noticeably slower.
   std::optional<Program> Lower(const Shapes& shapes, const Growth* growth, bool reuses) {
     constexpr double kNoticeable = 0.05;
-    Lowering lowering(graph_, shapes, CpuEngine(), CostByTimes(graph_.times, engine_.Setting()));
+    Lowering lowering(graph_, shapes, CpuEngine(), CostOf(graph_, engine_));
     lowering.Share(&store_, reuses);
     if (growth != nullptr) lowering.Grow(*growth);
     CodeGenerator generator;
@@ -154,16 +159,13 @@ class DnnlEngine final : public Engine {
   }
 
   json::Object Probe(const Graph& graph, bool delivers) const override {
-    return Translated(
-        [&] { return ProbeGraph(graph, delivers, CostByTimes(graph.times, Setting())); });
+    return Translated([&] { return ProbeGraph(graph, delivers, CostOf(graph, *this)); });
   }
 
   std::string Emit(const Graph& graph, bool as_function) const override {
     return Translated([&] {
       return EmitSource(
-          graph,
-          Lowering(graph, Specialise(graph, {}), CpuEngine(), CostByTimes(graph.times, Setting()))
-              .Run(),
+          graph, Lowering(graph, Specialise(graph, {}), CpuEngine(), CostOf(graph, *this)).Run(),
           as_function ? SourceForm::kTvmFunction : SourceForm::kStandalone);
     });
   }

@@ -165,8 +165,8 @@ std::optional<KernelFrame> FrameOf(const Candidate& primitive, const Lowering& v
   KernelFrame frame;
   frame.isa = *isa;
   const int64_t lanes = byoc_lanes(*isa);
-  frame.src = QueryArg(primitive.pd, DNNL_ARG_SRC);
-  frame.dst = QueryArg(primitive.pd, DNNL_ARG_DST);
+  frame.src = primitive.pd.Arg(DNNL_ARG_SRC);
+  frame.dst = primitive.pd.Arg(DNNL_ARG_DST);
   const std::optional<byoc_strides> src_strides = StridesOf(frame.src, lanes);
   const std::optional<byoc_strides> dst_strides = StridesOf(frame.dst, lanes);
   if (!src_strides || !dst_strides) return std::nullopt;
@@ -185,7 +185,7 @@ std::optional<KernelFrame> FrameOf(const Candidate& primitive, const Lowering& v
   for (size_t i = 0; i < operands.size(); ++i) {
     if (op.post_ops[i].kind == PostOpDesc::Kind::kSum) operands[i] = frame.dst;
     if (op.post_ops[i].kind == PostOpDesc::Kind::kBinary)
-      operands[i] = QueryArg(primitive.pd, PostOpArg(i));
+      operands[i] = primitive.pd.Arg(PostOpArg(i));
   }
   auto post_ops = DescribePostOps(op.post_ops, operands, frame.dst, lanes, &frame.args);
   if (!post_ops) return std::nullopt;

@@ -108,14 +108,14 @@ bool MultipliesBytes(const OpDesc& op, const PrimitiveDesc& pd) {
       op.kind != PrimitiveKind::matmul) {
     return false;
   }
-  const auto dtype = QueryArg(pd, DNNL_ARG_SRC).get_data_type();
+  const auto dtype = pd.Arg(DNNL_ARG_SRC).get_data_type();
   return IsByte(dtype);
 }
 
 /// A binary operation on bytes whose result has the strides of another axis order.
 bool ChangesLayoutOfBytes(const OpDesc& op, const PrimitiveDesc& pd) {
   if (op.kind != PrimitiveKind::binary) return false;
-  const MemoryDesc source = QueryArg(pd, DNNL_ARG_SRC_0), result = QueryArg(pd, DNNL_ARG_DST);
+  const MemoryDesc source = pd.Arg(DNNL_ARG_SRC_0), result = pd.Arg(DNNL_ARG_DST);
   return (IsByte(source.get_data_type()) || IsByte(result.get_data_type())) &&
          source.get_strides() != result.get_strides();
 }
@@ -123,7 +123,7 @@ bool ChangesLayoutOfBytes(const OpDesc& op, const PrimitiveDesc& pd) {
 }  // namespace
 
 const char* KnownFault(const OpDesc& op, const PrimitiveDesc& pd) {
-  const MemoryDesc result = QueryArg(pd, DNNL_ARG_DST);
+  const MemoryDesc result = pd.Arg(DNNL_ARG_DST);
   if (MultipliesBytes(op, pd) && op.preferred != "saturating" && !HasExactIntegerProducts()) {
     return "sums of 8-bit products are not exact on a CPU without VNNI";
   }
@@ -131,7 +131,7 @@ const char* KnownFault(const OpDesc& op, const PrimitiveDesc& pd) {
     return "it accepts a result in another layout, and writes the source's";
   }
   if (op.kind == PrimitiveKind::layer_normalization &&
-      !SameLayout(QueryArg(pd, DNNL_ARG_SRC), result)) {
+      !SameLayout(pd.Arg(DNNL_ARG_SRC), result)) {
     return "it accepts a result in another layout, and writes the source's";
   }
   if (op.kind == PrimitiveKind::matmul && HasRowsOverEachOther(result)) {
@@ -139,13 +139,13 @@ const char* KnownFault(const OpDesc& op, const PrimitiveDesc& pd) {
   }
   const Dims dims = result.get_dims();
   if (op.kind == PrimitiveKind::binary && OrderOf(result) == Order::kOther &&
-      QueryArg(pd, DNNL_ARG_SRC_1).get_dims() != dims) {
+      pd.Arg(DNNL_ARG_SRC_1).get_dims() != dims) {
     return "its second operand broadcasts, over axes in an unusual order";
   }
-  const std::string impl = pd.impl_info_str();
+  const std::string& impl = pd.impl();
   for (size_t i = 0; i < op.post_ops.size(); ++i) {
     if (op.post_ops[i].kind != PostOpDesc::Kind::kBinary) continue;
-    const MemoryDesc operand = QueryArg(pd, PostOpArg(i));
+    const MemoryDesc operand = pd.Arg(PostOpArg(i));
     if (IsWrong(op, impl, SpreadOver(operand.get_dims(), dims), result)) {
       return "a post-op's operand broadcasts in a way that it gets wrong in this layout";
     }

@@ -219,7 +219,7 @@ class Lowering {
   std::optional<Place> SumInPlace(Candidate* choice) const;
   std::optional<Place> OverwriteSource(const Candidate& choice) const;
   std::optional<Place> WriteToOutput(Candidate* choice);
-  void EmitPrimitive(const Candidate& choice, const std::optional<Place>& place);
+  void EmitPrimitive(Candidate choice, const std::optional<Place>& place);
   void EmitCall(const Candidate& choice, const std::optional<Place>& place);
   Step KernelStep(const Kernel& kernel, std::vector<int64_t> params) const;
   Place PlaceResult(int value, std::optional<Place> place, const MemoryDesc& md);
@@ -229,7 +229,7 @@ class Lowering {
   bool IsReadFrom(int buffer) const;
   bool MayOverwrite(int value, const Place& place, int result) const;
   int AddBuffer(bool constant, int64_t bytes, PackedKey key);
-  void AddStep(const Candidate& choice, std::vector<StepArg> args, bool conversion);
+  void AddStep(Candidate choice, std::vector<StepArg> args, bool conversion);
   void AddStep(Step step, const MemoryDesc& scratchpad);
   bool AllConstant(const std::vector<StepArg>& args) const;
   bool AllConstant(const std::vector<int>& values) const;

@@ -39,7 +39,7 @@ PrimitiveDesc NewPrimitiveDesc(const OpDesc& op, const dnnl::engine& engine) {
     return result;
   }
   dnnl_primitive_desc_t pd = nullptr;
-  if (Create(op, engine.get(), attr.get(), &pd) == dnnl_success) result.reset(pd);
+  if (Create(op, engine.get(), attr.get(), &pd) == dnnl_success) result = PrimitiveDesc(op, pd);
   return result;
 }
 
@@ -59,18 +59,45 @@ auto* FindArg(Args& args, int arg) {
 const OpArg* OpDesc::Find(int arg) const { return FindArg(args, arg); }
 OpArg* OpDesc::Find(int arg) { return FindArg(args, arg); }
 
+PrimitiveDesc::PrimitiveDesc(const OpDesc& op, dnnl_primitive_desc_t pd) {
+  auto answer = std::make_shared<Answer>();
+  answer_ = answer;
+  answer->pd.reset(pd);
+  answer->impl = answer->pd.impl_info_str();
+  auto ask = [&](int arg) {
+    answer->args.emplace_back(arg, answer->pd.query_md(dnnl::query::exec_arg_md, arg));
+  };
+  for (const OpArg& arg : op.args) ask(arg.arg);
+  for (size_t i = 0; i < op.post_ops.size(); ++i) {
+    if (op.post_ops[i].kind == PostOpDesc::Kind::kBinary) ask(PostOpArg(i));
+  }
+  for (const ScalingDesc& s : op.scalings) {
+    if (s.scale >= 0) ask(DNNL_ARG_ATTR_SCALES | s.arg);
+    if (s.zero_point >= 0) ask(DNNL_ARG_ATTR_ZERO_POINTS | s.arg);
+  }
+  ask(DNNL_ARG_SCRATCHPAD);
+  answer->fault = KnownFault(op, *this);
+}
+
+const_dnnl_primitive_desc_t PrimitiveDesc::get() const {
+  return answer_ == nullptr ? nullptr : answer_->pd.get();
+}
+
+const MemoryDesc& PrimitiveDesc::Arg(int arg) const {
+  static const auto* none = new MemoryDesc;  // outlives all
+  for (const auto& [known, md] : answer_->args) {
+    if (known == arg) return md;
+  }
+  return *none;
+}
+
 PrimitiveDesc CreatePrimitiveDesc(const OpDesc& op, const dnnl::engine& engine,
                                   std::string* fault) {
   static auto* cache = new DescriptorCache(kDescriptors);  // outlives all
   PrimitiveDesc result = cache->Get(op, [&] { return NewPrimitiveDesc(op, engine); });
-  const char* known = result ? KnownFault(op, result) : nullptr;
-  if (known == nullptr) return result;
-  if (fault != nullptr) *fault = Cat(result.impl_info_str(), " is not used: ", known);
+  if (!result || result.fault() == nullptr) return result;
+  if (fault != nullptr) *fault = Cat(result.impl(), " is not used: ", result.fault());
   return PrimitiveDesc();
-}
-
-MemoryDesc QueryArg(const PrimitiveDesc& pd, int arg) {
-  return pd.query_md(dnnl::query::exec_arg_md, arg);
 }
 
 int PostOpArg(size_t index) {

@@ -6,14 +6,14 @@
 #define TVM_BYOC_DNNL_DNNL_OP_DESC_H_
 
 #include <dnnl.hpp>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dnnl/layout.h"
 
 namespace tvm_byoc_dnnl {
-
-using PrimitiveDesc = dnnl::primitive_desc_base;
 
 /// One execution argument: which value, in which layout (possibly "any").
 struct OpArg {
@@ -79,13 +79,36 @@ void DescribeAttr(const OpDesc& op, Attr* attr) {
   }
 }
 
+/// What oneDNN answers to a description, asked for once: each of its own answers is a copy. Copies
+/// share it; it does not change.
+class PrimitiveDesc {
+ public:
+  PrimitiveDesc() = default;
+  /// Owns `pd`.
+  PrimitiveDesc(const OpDesc& op, dnnl_primitive_desc_t pd);
+
+  explicit operator bool() const { return answer_ != nullptr; }
+  const_dnnl_primitive_desc_t get() const;
+  const std::string& impl() const { return answer_->impl; }
+  /// The layout that the primitive expects for a DNNL_ARG_*; none for what it does not take.
+  const MemoryDesc& Arg(int arg) const;
+  /// Why this implementation must not be used, or nullptr.
+  const char* fault() const { return answer_->fault; }
+
+ private:
+  struct Answer {
+    dnnl::primitive_desc_base pd;
+    std::string impl;
+    std::vector<std::pair<int, MemoryDesc>> args;
+    const char* fault = nullptr;
+  };
+  std::shared_ptr<const Answer> answer_;
+};
+
 /// An empty descriptor if oneDNN has no implementation, or only one with a known fault, which is
 /// then described in `fault`. oneDNN is asked once for equal descriptions.
 PrimitiveDesc CreatePrimitiveDesc(const OpDesc& op, const dnnl::engine& engine,
                                   std::string* fault = nullptr);
-
-/// The layout that the primitive expects for a DNNL_ARG_*.
-MemoryDesc QueryArg(const PrimitiveDesc& pd, int arg);
 
 /// DNNL_ARG_* of the operand of a binary post-op.
 int PostOpArg(size_t index);

@@ -24,16 +24,16 @@ Place Lowering::PlaceResult(int value, std::optional<Place> place, const MemoryD
   return *place;
 }
 
-void Lowering::EmitPrimitive(const Candidate& choice, const std::optional<Place>& place) {
+void Lowering::EmitPrimitive(Candidate choice, const std::optional<Place>& place) {
   std::vector<StepArg> args;
   for (const OpArg& arg : choice.op.args) {
-    if (arg.IsInput()) args.push_back({arg.arg, PlaceIn(arg.value, QueryArg(choice.pd, arg.arg))});
+    if (arg.IsInput()) args.push_back({arg.arg, PlaceIn(arg.value, choice.pd.Arg(arg.arg))});
   }
   for (size_t i = 0; i < choice.op.post_ops.size(); ++i) {
     const PostOpDesc& post_op = choice.op.post_ops[i];
     if (post_op.kind != PostOpDesc::Kind::kBinary) continue;
     int arg = PostOpArg(i);
-    args.push_back({arg, PlaceIn(post_op.value, QueryArg(choice.pd, arg))});
+    args.push_back({arg, PlaceIn(post_op.value, choice.pd.Arg(arg))});
   }
   for (const ScalingDesc& s : choice.op.scalings) {
     auto add = [&](int attribute, int value) {
@@ -44,8 +44,8 @@ void Lowering::EmitPrimitive(const Candidate& choice, const std::optional<Place>
     add(DNNL_ARG_ATTR_ZERO_POINTS, s.zero_point);
   }
   const int output = choice.op.Find(DNNL_ARG_DST)->value;
-  args.push_back({DNNL_ARG_DST, PlaceResult(output, place, QueryArg(choice.pd, DNNL_ARG_DST))});
-  AddStep(choice, std::move(args), /*conversion=*/false);
+  args.push_back({DNNL_ARG_DST, PlaceResult(output, place, choice.pd.Arg(DNNL_ARG_DST))});
+  AddStep(std::move(choice), std::move(args), /*conversion=*/false);
 }
 
 void Lowering::EmitCall(const Candidate& choice, const std::optional<Place>& place) {
@@ -130,15 +130,16 @@ bool Lowering::AllConstant(const std::vector<StepArg>& args) const {
   });
 }
 
-void Lowering::AddStep(const Candidate& choice, std::vector<StepArg> args, bool conversion) {
+void Lowering::AddStep(Candidate choice, std::vector<StepArg> args, bool conversion) {
   Step step;
   step.node = current_node_;
-  step.op = choice.op;
-  step.pd = choice.pd;
-  step.impl = choice.impl;
+  step.op = std::move(choice.op);
+  step.pd = std::move(choice.pd);
+  step.impl = std::move(choice.impl);
   step.conversion = conversion;
   step.args = std::move(args);
-  AddStep(std::move(step), choice.pd.query_md(dnnl::query::scratchpad_md));
+  const MemoryDesc scratchpad = step.pd.Arg(DNNL_ARG_SCRATCHPAD);
+  AddStep(std::move(step), scratchpad);
 }
 
 void Lowering::AddStep(Step step, const MemoryDesc& scratchpad) {
@@ -172,7 +173,7 @@ void Lowering::Copy(int from, int into, const Place& part) {
     Fail(ErrorKind::kUnsupported, "oneDNN cannot reorder ", ToString(source.md), " to ",
          ToString(part.md));
   }
-  AddStep(choice, {{DNNL_ARG_FROM, source}, {DNNL_ARG_TO, part}}, /*conversion=*/true);
+  AddStep(std::move(choice), {{DNNL_ARG_FROM, source}, {DNNL_ARG_TO, part}}, /*conversion=*/true);
 }
 
 Step Lowering::KernelStep(const Kernel& kernel, std::vector<int64_t> params) const {
