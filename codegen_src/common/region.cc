@@ -47,8 +47,16 @@ std::shared_ptr<const Plan> Region::PlanToRun(const std::vector<int64_t>& symbol
   const PlanCache::Key key = KeyOf(symbols, /*grows=*/false);
   if (std::shared_ptr<const Plan> plan = plans_.Find(key)) return plan;
   if (!batch_) return PlanOf(symbols);
+  const int64_t batch = symbols[*batch_];
+  if (batch > 1 && plans_.counters().made == 0 && PaysInParts(graph_, 2)) {
+    std::shared_ptr<const Plan> plan = PlanOf(symbols);
+    PlanCache::Key one = symbols;
+    one[*batch_] = 1;
+    if (plan != nullptr) PlanOf(one);
+    return plan;
+  }
   std::vector<PartsPlan::Part> parts;
-  int64_t rest = symbols[*batch_];
+  int64_t rest = batch;
   for (const auto& [samples, plan] : plans_.FindSmaller(key, *batch_)) {
     const int64_t times = rest / samples;
     if (!PaysInParts(graph_, parts.size() + times)) break;

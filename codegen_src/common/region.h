@@ -55,6 +55,7 @@ class Region {
 
   /// The plan that runs a call with these values. The first call of a larger batch may run plans of
   /// smaller ones, where the samples are independent and that takes no longer than making a plan.
+  /// There is one of a single sample then: it is made with the first plan.
   std::shared_ptr<const Plan> PlanToRun(const std::vector<int64_t>& symbols);
 
   /// The caches of the graph, if there are some and the engine can let them grow.

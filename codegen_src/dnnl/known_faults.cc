@@ -130,8 +130,7 @@ const char* KnownFault(const OpDesc& op, const PrimitiveDesc& pd) {
   if (ChangesLayoutOfBytes(op, pd)) {
     return "it accepts a result in another layout, and writes the source's";
   }
-  if (op.kind == PrimitiveKind::layer_normalization &&
-      !SameLayout(pd.Arg(DNNL_ARG_SRC), result)) {
+  if (op.kind == PrimitiveKind::layer_normalization && !SameLayout(pd.Arg(DNNL_ARG_SRC), result)) {
     return "it accepts a result in another layout, and writes the source's";
   }
   if (op.kind == PrimitiveKind::matmul && HasRowsOverEachOther(result)) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A region as a module of TVM's runtime, and the functions that Python calls.
+#include "runtime/module.h"
+
 #include <tvm/ffi/cast.h>
 // cast.h stands first: the headers below need it.
 #include <tvm/ffi/container/array.h>
@@ -24,7 +25,6 @@
 #include "runtime/arguments.h"
 #include "runtime/cache.h"
 #include "runtime/guarded.h"
-#include "runtime/threads.h"
 #include "runtime/version.h"
 
 namespace tvm_byoc_dnnl {
@@ -52,10 +52,6 @@ class RegionModule final : public ffi::ModuleObj {
       Fail(ErrorKind::kGraph, graph.name, ": the constants are named ", Join(artifact_.const_names),
            ", in the graph ", Join(names));
     }
-  }
-
-  static ffi::Module Create(Artifact artifact) {
-    return ffi::Module(ffi::make_object<RegionModule>(std::move(artifact)));
   }
 
   const char* kind() const final { return "dnnl_byoc"; }
@@ -354,105 +350,21 @@ class RegionModule final : public ffi::ModuleObj {
   Region region_;
 };
 
-/// Whether an engine runs every node of a graph; see Engine::Probe.
-template <bool kDelivers>
-ffi::String Probe(const ffi::String& engine, const ffi::String& graph_json) {
-  return Guarded([&] {
-    const Graph graph = ParseGraph(std::string_view(graph_json.data(), graph_json.size()));
-    return ffi::String(json::Value(FindEngine(engine).Probe(graph, kDelivers)).Dump());
-  });
-}
-
-/// A static graph as source, a function of TVM or stand-alone; the names of its constants are
-/// checked as for a module.
-ffi::String Emit(const ffi::String& engine, const ffi::String& graph_json,
-                 const ffi::Array<ffi::String>& const_names, bool as_function) {
-  return Guarded([&] {
-    const Graph graph = ParseGraph(std::string_view(graph_json.data(), graph_json.size()));
-    if (!graph.IsStatic()) {
-      Fail(ErrorKind::kUnsupported, graph.name, ": shapes depend on ", Join(graph.symbols),
-           ", expected static ones to emit source: give them values first");
-    }
-    std::vector<std::string> names, expected;
-    for (const ffi::String& name : const_names) names.push_back(name);
-    for (const Constant& constant : graph.constants) expected.push_back(constant.name);
-    if (names != expected) {
-      Fail(ErrorKind::kGraph, graph.name, ": the constants are named ", Join(names),
-           ", in the graph ", Join(expected));
-    }
-    return ffi::String(FindEngine(engine).Emit(graph, as_function));
-  });
-}
-
-/// Measures what an engine can choose from in a static graph.
-ffi::String MeasureCandidates(const ffi::String& engine, const ffi::String& graph_json,
-                              int rounds) {
-  return Guarded([&] {
-    const Graph graph = ParseGraph(std::string_view(graph_json.data(), graph_json.size()));
-    return ffi::String(
-        json::Value(WriteKnownTimes(FindEngine(engine).MeasureCandidates(graph, rounds))).Dump());
-  });
-}
-
-ffi::String Info() {
-  json::Object info = {{"plugin_version", TVM_BYOC_DNNL_VERSION}};
-  info.emplace_back("format_version", static_cast<int64_t>(kFormatVersion));
-  info.emplace_back("graph_version", kGraphVersion);
-  info.emplace_back("max_threads", MaxThreads());
-  return json::Value(std::move(info)).Dump();
-}
-
-/// Calls a function with its arguments; its parallel loops use so many threads.
-void CallWithThreads(ffi::PackedArgs args, ffi::Any* result) {
-  const ScopedThreads scope(args[0].cast<int>());
-  args[1].cast<ffi::Function>().CallPacked(args.Slice(2), result);
-}
-
-/// Python registers a function of this name, which finds libraries.
-std::string AskHost(const std::string& name, const std::string& error) {
-  std::optional<ffi::Function> help = ffi::Function::GetGlobal("tvm_byoc_dnnl.EngineHelp");
-  if (!help) return "Install what is named here, or put its folder on LD_LIBRARY_PATH";
-  return std::string((*help)(name, error).cast<ffi::String>());
-}
-
 TVM_FFI_STATIC_INIT_BLOCK() {
-  namespace refl = tvm::ffi::reflection;
-  KeepTeamOnAllCores();
-  SurviveForks();
-  SetEngineHelp(AskHost);
-  refl::GlobalDef()
-      .def("ffi.Module.load_from_bytes.dnnl_byoc",
-           [](const ffi::Bytes& bytes) {
-             return Guarded([&] {
-               return RegionModule::Create(Load(std::string_view(bytes.data(), bytes.size())));
-             });
-           })
-      .def("tvm_byoc_dnnl.ModuleCreate",
-           [](const ffi::String& engine, const ffi::String& symbol, const ffi::String& graph_json,
-              const ffi::Array<ffi::String>& const_names) {
-             return Guarded([&] {
-               Artifact artifact{symbol, graph_json, {}, FindEngine(engine).Isa(), engine};
-               for (const ffi::String& name : const_names) artifact.const_names.push_back(name);
-               return RegionModule::Create(std::move(artifact));
-             });
-           })
-      .def("tvm_byoc_dnnl.Probe", Probe<true>)
-      .def("tvm_byoc_dnnl.ProbeNodes", Probe<false>)
-      .def("tvm_byoc_dnnl.Emit", Emit)
-      .def("tvm_byoc_dnnl.MeasureCandidates", MeasureCandidates)
-      .def("tvm_byoc_dnnl.EngineInfo",
-           [](const ffi::String& engine) {
-             return Guarded(
-                 [&] { return ffi::String(json::Value(FindEngine(engine).Info()).Dump()); });
-           })
-      .def("tvm_byoc_dnnl.Info", Info)
-      .def_packed("tvm_byoc_dnnl.CallWithThreads", CallWithThreads)
-      .def("tvm_byoc_dnnl.MakePlans", [](bool make) { return std::exchange(makes_plans, make); })
-      .def("tvm_byoc_dnnl.UseCaches", UseCaches)
-      .def("tvm_byoc_dnnl.UseOpenMPForTVM", UseOpenMPForTVM);
+  ffi::reflection::GlobalDef().def(
+      "ffi.Module.load_from_bytes.dnnl_byoc", [](const ffi::Bytes& bytes) {
+        return Guarded(
+            [&] { return NewRegionModule(Load(std::string_view(bytes.data(), bytes.size()))); });
+      });
 }
 
 }  // namespace
+
+ffi::Module NewRegionModule(Artifact artifact) {
+  return ffi::Module(ffi::make_object<RegionModule>(std::move(artifact)));
+}
+
+bool MakePlans(bool make) { return std::exchange(makes_plans, make); }
 
 std::string WriterName() { return Cat("tvm-byoc-dnnl ", TVM_BYOC_DNNL_VERSION); }
 

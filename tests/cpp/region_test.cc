@@ -106,6 +106,22 @@ TEST(ALargerBatchRunsThePlansOfSmallerOnesOnce) {
   CHECK_EQUAL(region.counters().made, 4);
 }
 
+TEST(TheFirstPlanOfABatchBringsThatOfOneSample) {
+  Region region(Dnnl(), kSymbolic);
+  auto w = std::make_shared<std::vector<float>>(std::vector<float>{1, 2, 3, 4, 5, 6});
+  region.Initialise(Weights(w));
+  CHECK(RunAndCompare(*region.PlanToRun({4}), 4, *w));
+  CHECK_EQUAL(region.counters().made, 2);
+  CHECK(RunAndCompare(*region.PlanToRun({1}), 1, *w));
+  CHECK(RunAndCompare(*region.PlanToRun({3}), 3, *w));
+  CHECK_EQUAL(region.counters().made, 2);
+  CHECK_EQUAL(region.counters().parts, 1);  // 3
+  Region exact(Dnnl(), kSymbolic);
+  exact.Initialise(Weights(w));
+  CHECK(RunAndCompare(*exact.PlanOf({4}), 4, *w));  // as warm_up demands
+  CHECK_EQUAL(exact.counters().made, 1);
+}
+
 TEST(PlansArePlannedOnceAndCached) {
   Region region(Dnnl(), kSymbolic, /*plan_bytes=*/16 * (32 << 10));
   CHECK(region.PlanFor({{4, 3}}) == nullptr);  // not initialised

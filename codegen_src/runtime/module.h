@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// A region as a module of TVM's runtime.
+#ifndef TVM_BYOC_DNNL_RUNTIME_MODULE_H_
+#define TVM_BYOC_DNNL_RUNTIME_MODULE_H_
+
+#include <tvm/ffi/extra/module.h>
+
+#include "common/artifact.h"
+
+namespace tvm_byoc_dnnl {
+
+tvm::ffi::Module NewRegionModule(Artifact artifact);
+
+/// Whether calls of this thread make the plan of each new size, as Runner.warm_up demands. Returns
+/// the value that it had.
+bool MakePlans(bool make);
+
+}  // namespace tvm_byoc_dnnl
+
+#endif  // TVM_BYOC_DNNL_RUNTIME_MODULE_H_
