@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import os
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -139,6 +142,24 @@ def test_unsupported_at_initialisation_is_typed():
     g.outputs = [g.node("eltwise", [x], (2, 3), "float64", alg="tanh", alpha=0.0, beta=0.0)]
     with pytest.raises(UnsupportedError, match="float64"):
         initialise(create(g), g)
+
+
+_BUILD_ELSEWHERE = """
+import sys
+from tvm_byoc_dnnl import _native
+symbol, graph, *constants = sys.argv[2:]
+module = _native.function("tvm_byoc_dnnl.ModuleCreate")("dnnl", symbol, graph, constants)
+open(sys.argv[1], "wb").write(module["save_to_bytes"]())
+"""
+
+
+def test_what_cannot_run_here_says_where_it_was_built(tmp_path):
+    g = GraphBuilder()
+    g.outputs = [g.node("eltwise", [g.input((2,), "float64")], (2,), "float64", alg="relu", alpha=0.0, beta=0.0)]
+    command = [sys.executable, "-c", _BUILD_ELSEWHERE, tmp_path / "module", g.name, g.json(), *g.const_names()]
+    subprocess.run(command, env=os.environ | {"ONEDNN_MAX_CPU_ISA": "SSE41"}, check=True)
+    with pytest.raises(UnsupportedError, match=r"This CPU has \w+, .* built on sse41: .* ONEDNN_MAX_CPU_ISA"):
+        initialise(loader((tmp_path / "module").read_bytes()), g)
 
 
 # --- arguments
