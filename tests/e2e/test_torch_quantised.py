@@ -52,7 +52,17 @@ def calls():
 
         return quantised
 
+    def tokens(choose):
+        def quantised(x):
+            params = choose(x, torch.int8)
+            stored = ops.quantize_per_token(x, *params, -128, 127, torch.int8)
+            return ops.dequantize_per_token(stored, *params, -128, 127, torch.int8, torch.float32)
+
+        return quantised
+
     return {
+        "tokens": tokens(ops.choose_qparams_per_token),
+        "tokens, asymmetric": tokens(ops.choose_qparams_per_token_asymmetric),
         "whole uint8": tensor("default", 0.03, 120, 0, 255, torch.uint8),
         "a part of uint8": tensor("default", 0.03, 60, 0, 127, torch.uint8),
         "a part of int8": tensor("default", 0.03, 0, -127, 127, torch.int8),
@@ -125,6 +135,31 @@ def quantised(**config):
             model(torch.randn(1, 3, 16, 16))
         model = convert_pt2e(model)
         return model, torch.export.export(model, example)
+
+
+@pytest.mark.parametrize("with_zeros", [False, True])
+def test_weights_with_a_scale_for_each_group_are_a_compressed_product(with_zeros):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("stored", torch.randint(-128, 128, (48, 128), dtype=torch.int8))
+            self.register_buffer("scales", torch.rand(48, 4) + 0.5)
+            self.register_buffer("zeros", torch.randint(-9, 9, (48, 4), dtype=torch.int32) if with_zeros else None)
+
+        def forward(self, x):
+            dequantised = torch.ops.quantized_decomposed.dequantize_per_channel_group(
+                self.stored, self.scales, self.zeros, -128, 127, torch.int8, 32, torch.float32
+            )
+            return torch.nn.functional.linear(x, dequantised)
+
+    from torch.ao.quantization.fx import _decomposed  # noqa: F401  (it registers the operators)
+
+    model, x = Model(), torch.randn(3, 128)
+    ex = byoc.compile(torch.export.export(model, (x,)))
+    assert [step.kind for step in byoc.profile(ex, repeat=1).steps] == ["compressed_matmul"]
+    want = model(x).numpy()
+    (got,) = byoc.Runner(ex)(x.numpy())
+    np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
 
 
 @pytest.mark.parametrize("config", [{}, {"reduce_range": True}, {"is_dynamic": True}], ids=str)

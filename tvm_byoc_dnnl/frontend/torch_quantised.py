@@ -12,6 +12,8 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op
 
+from ..errors import InputError
+
 __all__ = ["CONVERTERS"]
 
 
@@ -95,6 +97,77 @@ def _choose(is_symmetric: bool) -> Callable[[Any, Any], Any]:
     return convert
 
 
+def _choose_tokens(is_symmetric: bool) -> Callable[[Any, Any], Any]:
+    """Scale and zero point of each row, as PyTorch computes them for int8."""
+
+    def convert(node: Any, importer: Any) -> Any:
+        emit, number = importer.block_builder.emit, _float
+        data, dtype = _arguments(node, importer)
+        if _name(dtype) != "int8":
+            raise InputError(f"{node.target} to {_name(dtype)}; PyTorch has it for int8 only")
+        if _element(data) != "float32":
+            data = emit(op.astype(data, "float32"))
+
+        def of_rows(reduce: Any, values: Any) -> Any:
+            return emit(reduce(values, axis=-1, keepdims=True))
+
+        if is_symmetric:
+            least = emit(op.maximum(of_rows(op.max, emit(op.abs(data))), number(1e-5)))
+            scale = emit(op.divide(least, number(127)))
+            return [scale, emit(op.zeros_like(scale))]
+        bottom = emit(op.minimum(of_rows(op.min, data), number(0)))
+        top = emit(op.maximum(of_rows(op.max, data), number(0)))
+        scale = emit(op.divide(emit(op.subtract(top, bottom)), number(255)))
+        scale = emit(op.maximum(scale, number(np.finfo(np.float32).eps)))
+        low, high = (emit(op.divide(end, scale)) for end in (bottom, top))
+        # of the two ends, the zero point keeps the one with the smaller error
+        is_low = emit(op.greater(emit(op.add(emit(op.add(low, high)), number(-128 + 127))), number(0)))
+        ends = emit(op.subtract(number(-128), low)), emit(op.subtract(number(127), high))
+        point = emit(op.round(emit(op.clip(emit(op.where(is_low, *ends)), -128, 127))))
+        return [scale, point]
+
+    return convert
+
+
+def _quantize_tokens(node: Any, importer: Any) -> Any:
+    """One scale and zero point for each row: PyTorch's own steps, since Relax has them along one axis only."""
+    emit = importer.block_builder.emit
+    data, scale, zero, low, high, dtype = _arguments(node, importer)
+    if _element(data) != "float32":
+        data = emit(op.astype(data, "float32"))
+    inverse = emit(op.divide(_float(1), _real(importer, scale)))
+    moved = emit(op.add(emit(op.multiply(data, inverse)), _real(importer, zero)))
+    return emit(op.astype(emit(op.clip(emit(op.round(moved)), low, high)), _name(dtype)))
+
+
+def _dequantize_tokens(node: Any, importer: Any) -> Any:
+    emit = importer.block_builder.emit
+    data, scale, zero, *_, wanted = _arguments(node, importer)
+    moved = emit(op.subtract(emit(op.astype(data, "float32")), _real(importer, zero)))
+    real = emit(op.multiply(moved, _real(importer, scale)))
+    return real if _name(wanted) == "float32" else emit(op.astype(real, _name(wanted)))
+
+
+def _dequantize_groups(node: Any, importer: Any) -> Any:
+    """Groups along the rows of a matrix: the form that products with compressed weights are recognised by."""
+    emit = importer.block_builder.emit
+    data, scale, zero, _, _, _, size, wanted = _arguments(node, importer)
+    columns, depth = (int(dim) for dim in data.ty.shape)
+    size = min(int(size), depth)
+    flat = (columns * depth // size,)
+    scales = emit(op.reshape(_real(importer, scale), flat))
+    stored = _element(data)
+    zeros = relax.const(np.zeros(flat, stored)) if zero is None else emit(op.reshape(zero, flat))
+    zeros = zeros if _element(zeros) == stored else emit(op.astype(zeros, stored))
+    groups = emit(op.reshape(data, (*flat, size)))
+    real = emit(op.reshape(emit(op.dequantize(groups, scales, zeros, axis=0, out_dtype="float32")), (columns, depth)))
+    return real if _name(wanted) == "float32" else emit(op.astype(real, _name(wanted)))
+
+
+def _float(value: float) -> Any:
+    return relax.const(np.float32(value))
+
+
 # ---------------------------------------------------------------- arguments
 def _arguments(node: Any, importer: Any) -> tuple[Any, ...]:
     """All arguments in the order of the operator's schema."""
@@ -135,6 +208,11 @@ CONVERTERS = {
     **dict.fromkeys([f"dequantize_per_tensor.{form}" for form in ("default", "tensor", "tensor2")], _dequantize),
     "quantize_per_channel.default": _quantize_channels,
     "dequantize_per_channel.default": _dequantize_channels,
+    "quantize_per_token.default": _quantize_tokens,
+    "dequantize_per_token.default": _dequantize_tokens,
+    "choose_qparams_per_token.default": _choose_tokens(is_symmetric=True),
+    "choose_qparams_per_token_asymmetric.default": _choose_tokens(is_symmetric=False),
+    "dequantize_per_channel_group.default": _dequantize_groups,
     "choose_qparams.tensor": _choose(is_symmetric=False),
     "choose_qparams_symmetric.tensor": _choose(is_symmetric=True),
 }
