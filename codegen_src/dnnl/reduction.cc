@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <iterator>
 
 #include "common/support/error.h"
 #include "dnnl/kinds.h"
@@ -30,6 +31,14 @@ OpDesc GlobalPooling(const NodeView& n) {
   return op;
 }
 
+/// An open axis of one element: there is nothing to reduce, which oneDNN refuses.
+bool IsIdentity(const NodeView& n) {
+  static constexpr const char* kOfOneElement[] = {"sum", "mean", "max", "min", "mul"};
+  return n.Shape(0) == n.OutShape() && n.DTypeOf(0) == n.OutDType() &&
+         std::find(std::begin(kOfOneElement), std::end(kOfOneElement), n.a.alg) !=
+             std::end(kOfOneElement);
+}
+
 OpDesc Reduction(const NodeView& n) {
   OpDesc op;
   op.kind = dnnl::primitive::kind::reduction;
@@ -53,6 +62,7 @@ static std::vector<OpDesc> DescribeReduction(const NodeView& n) {
 }
 
 static void LowerReduction(const NodeView& n) {
+  if (IsIdentity(n)) return n.lowering.SetPlace(n.output, Place(n.lowering.Primary(n.In(0))));
   // Kept axes first, reduced axes last: [kept, reduced] -> [kept, 1] has an implementation.
   Lowering& l = n.lowering;
   const Dims& in = n.Shape(0);

@@ -287,6 +287,18 @@ def test_weights_that_have_the_size_of_a_call() -> None:
         assert_right(runner(feed), feed @ weights, TOLERANCE)
 
 
+@pytest.mark.parametrize("operator", ["ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "Softmax"])
+def test_an_open_axis_of_one_element_is_reduced(operator: str) -> None:
+    """oneDNN refuses a reduction over it."""
+    attrs = {"axis": 1} if operator == "Softmax" else {"axes": [1], "keepdims": 1}
+    model = onnx_model([node(operator, ["x"], ["y"], **attrs)], {"x": ("n", "h", 6)}, opset=17)
+    runner = Runner(compile(model))
+    for size in ((2, 3, 6), (2, 1, 6), (1, 1, 6)):
+        feed = rand(*size)
+        (want,) = ort_run(model, {"x": feed})
+        assert_right(runner(feed), want, TOLERANCE)
+
+
 def test_a_profile_counts_plans() -> None:
     model = onnx_model([node("MatMul", ["x", "w"], ["y"])], {"x": ("n", 8)}, {"w": rand(8, 4)})
     runner = Runner(compile(model))
