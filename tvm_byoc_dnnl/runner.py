@@ -54,7 +54,7 @@ class Runner:
     Raises
     ------
     InputError
-        If ``threads`` or ``workers`` is not a positive number.
+        If ``threads`` or ``workers`` is not a positive number, or ``ex`` is something else, such as a path.
     NativeLibraryError
         If the native library that the model needs cannot be loaded.
     """
@@ -62,6 +62,11 @@ class Runner:
     def __init__(self, ex: Any, entry: str = "main", *, threads: int | None = None, workers: int | None = None) -> None:
         self.threads = check_number("threads", threads if threads is not None else getattr(ex, "threads", None))
         self.workers = check_number("workers", workers) or self._usual_workers()
+        if not isinstance(ex, (tvm.runtime.Executable, tvm.runtime.Module)):
+            got = repr(ex) if isinstance(ex, (str, PathLike)) else f"a value of type {type(ex).__name__}"
+            raise InputError(
+                f"got {got}, expected what compile(...) or load(...) returns: compile a model, load a library"
+            )
         if self.threads is not None or _native.available():
             _native.load()
         # A relax.VirtualMachine keeps its stack in itself: each thread needs one of its own. They share the module.
