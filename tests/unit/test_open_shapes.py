@@ -299,6 +299,19 @@ def test_an_open_axis_of_one_element_is_reduced(operator: str) -> None:
         assert_right(runner(feed), want, TOLERANCE)
 
 
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("operator", ["MaxPool", "AveragePool", "Conv"])
+def test_equal_sizes_of_a_window_that_moves_by_one_need_no_known_size(operator: str, mode: str) -> None:
+    inputs, constants = (["x", "w"], {"w": rand(3, 3, 2, 2)}) if operator == "Conv" else (["x"], {})
+    nodes = [node(operator, inputs, ["y"], auto_pad=mode, kernel_shape=[2, 2])]
+    model = onnx_model(nodes, {"x": ("n", 3, "h", "w")}, constants)
+    runner = Runner(compile(model))
+    for size in ((1, 3, 5, 4), (2, 3, 1, 7)):
+        feed = rand(*size)
+        (want,) = ort_run(model, {"x": feed})
+        assert_right(runner(feed), want, TOLERANCE)
+
+
 def test_a_profile_counts_plans() -> None:
     model = onnx_model([node("MatMul", ["x", "w"], ["y"])], {"x": ("n", 8)}, {"w": rand(8, 4)})
     runner = Runner(compile(model))

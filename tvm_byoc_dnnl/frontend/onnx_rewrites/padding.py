@@ -24,16 +24,21 @@ def _with(node: onnx.NodeProto, drop: tuple[str, ...], **attrs: Any) -> onnx.Nod
     return new
 
 
-def _spatial(graph: Graph, node: onnx.NodeProto, attrs: dict[str, Any]) -> tuple[tuple[int, ...], list[int]] | None:
-    """Sizes of the data's spatial axes and of the kernel, when both are known."""
-    dims = graph.dims(node.input[0])
+def _kernel(graph: Graph, node: onnx.NodeProto, attrs: dict[str, Any]) -> list[int] | None:
+    """Sizes of the kernel, when they are known."""
     kernel = attrs.get("kernel_shape")
     if kernel is None and len(node.input) > 1:
         weight = graph.dims(node.input[1])
         kernel = None if weight is None else weight[2:]
-    if dims is None or kernel is None or not all(isinstance(d, int) for d in (*dims[2:], *kernel)):
+    return None if kernel is None or not all(isinstance(d, int) for d in kernel) else list(kernel)
+
+
+def _spatial(graph: Graph, node: onnx.NodeProto, attrs: dict[str, Any]) -> tuple[tuple[int, ...], list[int]] | None:
+    """Sizes of the data's spatial axes and of the kernel, when both are known."""
+    dims, kernel = graph.dims(node.input[0]), _kernel(graph, node, attrs)
+    if dims is None or kernel is None or not all(isinstance(d, int) for d in dims[2:]):
         return None
-    return dims[2:], list(kernel)
+    return dims[2:], kernel
 
 
 def _halves(total: list[int], upper: bool) -> list[int]:
@@ -44,12 +49,15 @@ def _halves(total: list[int], upper: bool) -> list[int]:
 
 def _auto_pad(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
     attrs = attributes(node)
-    known = _spatial(graph, node, attrs) if attrs.get("auto_pad") in _SAME else None
-    if known is None:
+    kernel = _kernel(graph, node, attrs) if attrs.get("auto_pad") in _SAME else None
+    if kernel is None:
         return None
-    sizes, kernel = known
-    ones = [1] * len(sizes)
+    ones = [1] * len(kernel)
     strides, dilations = attrs.get("strides", ones), attrs.get("dilations", ones)
+    known = _spatial(graph, node, attrs)
+    if known is None and any(s != 1 for s in strides):
+        return None
+    sizes = ones if known is None else known[0]  # with a stride of 1 every size gives the same pads
     total = [
         max((math.ceil(size / s) - 1) * s + (k - 1) * d + 1 - size, 0)
         for size, k, s, d in zip(sizes, kernel, strides, dilations, strict=True)
