@@ -312,6 +312,20 @@ def test_equal_sizes_of_a_window_that_moves_by_one_need_no_known_size(operator: 
         assert_right(runner(feed), want, TOLERANCE)
 
 
+def test_equal_calls_of_different_sizes_keep_their_sizes() -> None:
+    """Both additions are calls of one composite function, whose symbol is another size in each."""
+    nodes = [
+        *(node("Add", ["x", "one"], ["a"]), node("Add", ["z", "one"], ["b"])),
+        node("Unsqueeze", ["a", "axis"], ["column"]),
+        node("Mul", ["column", "b"], ["y"]),
+    ]
+    constants = {"one": np.ones(1, "float32"), "axis": np.array([1])}
+    runner = Runner(compile(onnx_model(nodes, {"x": ("n",), "z": ("m",)}, constants), policy=RegionPolicy()))
+    for n, m in ((4, 4), (3, 5), (5, 3), (1, 2)):
+        x, z = rand(n), rand(m)
+        assert_right(runner(x, z), np.outer(x + 1, z + 1), TOLERANCE)
+
+
 def test_a_profile_counts_plans() -> None:
     model = onnx_model([node("MatMul", ["x", "w"], ["y"])], {"x": ("n", 8)}, {"w": rand(8, 4)})
     runner = Runner(compile(model))

@@ -140,11 +140,7 @@ def _lower_call(ns: Namespace, g: GraphBuilder, call: Any) -> Any:
 
 def _lower_composite(ns: Namespace, g: GraphBuilder, func: relax.Function, call: Any) -> Any:
     """Inline a composite: by its pattern's own lowering, else op by op."""
-    for param, arg in zip(items(func.params), items(call.args), strict=True):
-        if isinstance(param.ty, relax.ShapeType):
-            g.bind_shape(param, arg)
-        else:
-            g.bind(param, g.values(arg))
+    g.bind_call(items(func.params), items(call.args))
     pattern = ns.patterns.get(composite_of(func).partition(".")[2])
     if pattern is not None and pattern.lower is not None:
         return _lower_pattern(g, pattern, func)

@@ -114,24 +114,34 @@ class GraphBuilder:
     def bind(self, var: Any, value: Any) -> None:
         """Let ``var`` (a Relax variable) stand for ``value``: a `Value` or a tuple of them."""
         self._values[var] = value
-        self._bind_symbols(var.ty, value)
+        for symbol, dim in self._introduced(var.ty, value):
+            self._symbols.setdefault(symbol, dim)
 
-    def bind_shape(self, var: Any, shape: Any) -> None:
-        """Let a shape parameter stand for ``shape`` (a Relax expression): it binds symbols, nothing else."""
-        dims = shape.values if isinstance(shape, relax.ShapeExpr) else shape.ty.values
-        for own, dim in zip(var.ty.values or (), dims or (), strict=False):
-            if isinstance(own, tirx.Var):
-                self._symbols.setdefault(own, self.dim(dim))
+    def bind_call(self, params: Sequence[Any], args: Sequence[Any]) -> None:
+        """Let a function's parameters stand for the arguments (Relax expressions) of one of its calls.
 
-    def _bind_symbols(self, ty: Any, value: Any) -> None:
-        """A symbol that a variable's type introduces is the dim that the value has there."""
+        So do the symbols of their types: the next call may have other sizes.
+        """
+        symbols: list[tuple[Any, Dim]] = []
+        for param, arg in zip(params, args, strict=True):
+            if isinstance(param.ty, relax.ShapeType):  # it brings symbols, nothing else
+                dims = arg.values if isinstance(arg, relax.ShapeExpr) else arg.ty.values
+                pairs = zip(param.ty.values or (), dims or (), strict=False)
+                symbols += [(own, self.dim(dim)) for own, dim in pairs if isinstance(own, tirx.Var)]
+            else:
+                self._values[param] = value = self.values(arg)
+                symbols += self._introduced(param.ty, value)
+        self._symbols.update(symbols)
+
+    def _introduced(self, ty: Any, value: Any) -> Iterable[tuple[Any, Dim]]:
+        """The symbols that a variable's type introduces, each with the dim that the value has there."""
         if isinstance(ty, relax.TupleType):
             for own, item in zip(ty.fields, value, strict=True):
-                self._bind_symbols(own, item)
+                yield from self._introduced(own, item)
         elif isinstance(ty, relax.TensorType):
             for own, dim in zip(shape_dims(ty) or (), value.shape, strict=False):
                 if isinstance(own, tirx.Var):
-                    self._symbols.setdefault(own, dim)
+                    yield own, dim
 
     def add_input(self, var: Any) -> None:
         """Make a Relax parameter an input of the region, tuples flattened."""
