@@ -123,7 +123,7 @@ test-torch: $(NATIVE) $(TORCH)  ## torch.compile and the PyTorch importer; make 
 
 .PHONY: test-zoo docs-models
 test-zoo: $(NATIVE) $(ZOO)  ## models that people run, against ONNX Runtime; minutes, not part of make test
-	@$(PY) -m pytest -m zoo tests/e2e/test_zoo.py tests/e2e/test_source_zoo.py $(ARGS)
+	@$(PY) -m pytest -m zoo tests/e2e/test_zoo.py tests/e2e/test_zoo_batches.py tests/e2e/test_source_zoo.py $(ARGS)
 
 test-onnx: $(NATIVE)  ## all of ONNX's backend tests, minutes; make test runs one in eight
 	@$(PY) -m pytest tests/conformance/test_onnx_backend.py -m 'onnx or not onnx' -n $(JOBS) $(ARGS)

@@ -1,0 +1,56 @@
+"""Trained models whose batch is open, compiled once for every batch, against ONNX Runtime: ``make test-zoo``."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+import tvm_byoc_dnnl as byoc
+from bench.zoo import ZOO, zoo_model
+from tvm_byoc_dnnl.comparison import gap
+from tvm_byoc_dnnl.errors import UnsupportedError
+from tvm_byoc_dnnl.testing.models import ort_run
+
+#: why a model cannot be compiled for every batch
+REFUSED = {
+    "voice_activity_lstm": "LSTM",  # over an open length
+    "echo_quality": "squeeze",  # without axes: the number of dims would depend on the batch
+    "packet_loss_quality": "squeeze",
+}
+
+
+def open_inputs(model: onnx.ModelProto) -> set[str]:
+    """Inputs whose first dim is open."""
+    dims = {i.name: i.type.tensor_type.shape.dim for i in model.graph.input}
+    return {name for name, of_input in dims.items() if of_input and of_input[0].dim_value <= 0}
+
+
+def batch_of(array: np.ndarray, size: int) -> np.ndarray:
+    """Samples that differ."""
+    if array.dtype.kind != "f":
+        return np.concatenate([array] * size)
+    return np.concatenate([array * (1 - 0.07 * i) for i in range(size)]).astype(array.dtype)
+
+
+@pytest.mark.zoo
+@pytest.mark.parametrize("name", [name for name in ZOO if ZOO[name].is_file])
+def test_one_model_serves_every_batch(name: str) -> None:
+    entry = zoo_model(name)
+    if entry.missing():
+        pytest.skip(f"not installed: {entry.missing()}; `make test-zoo` does that")
+    model, feeds = entry.model, entry.inputs()
+    opened = open_inputs(model) & set(feeds)
+    if not opened:
+        pytest.skip("its batch is fixed")
+    shapes = {n: ["N" if n in opened else a.shape[0], *a.shape[1:]] for n, a in feeds.items()}
+    if name in REFUSED:
+        with pytest.raises(UnsupportedError, match=REFUSED[name]):
+            byoc.compile(model, shapes=shapes)
+        return
+    runner = byoc.Runner(byoc.compile(model, shapes=shapes))
+    for size in (1, 2, 5):
+        given = {n: batch_of(a, size) if n in opened else a for n, a in feeds.items()}
+        got = runner(given)
+        results = got if isinstance(got, list) else [got]
+        assert gap(results, ort_run(model, given)) <= entry.tolerance
