@@ -10,6 +10,7 @@ from ...lower.graph import Dim
 from ...verdict import require
 
 __all__ = [
+    "BYTES",
     "FLOATS",
     "broadcast_shape",
     "canonical_layout",
@@ -23,7 +24,9 @@ __all__ = [
 
 #: dtypes in which oneDNN computes what Relax means (integers would pass through float32 and lose bits)
 FLOATS = ("float32", "float16", "bfloat16")
-_MOVABLE = (*FLOATS, "bool", "int8", "uint8")
+#: what quantised tensors are stored in
+BYTES = ("int8", "uint8")
+_MOVABLE = (*FLOATS, "bool", *BYTES)
 
 
 def require_float(op: str, *values: Value) -> None:

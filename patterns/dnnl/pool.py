@@ -9,7 +9,7 @@ from tvm.relax.dpl import is_op, wildcard
 from ...lower.builder import GraphBuilder, Value
 from ...registry import register_lowering, register_pattern
 from ...verdict import require
-from .common import canonical_layout, from_layout, ints, require_float, to_layout
+from .common import BYTES, canonical_layout, from_layout, ints, require_float, to_layout
 from .matching import Match
 from .pattern_examples import EXAMPLES
 
@@ -17,9 +17,6 @@ __all__ = ["global_average"]
 
 #: the least float32; padding of this value never wins a maximum
 _LOWEST = -3.4028234663852886e38
-
-#: the largest of some integers is one of them, as they are stored
-_BYTES = ("int8", "uint8")
 
 _MAX = [f"relax.nn.max_pool{d}d" for d in (1, 2, 3)]
 _AVG = [f"relax.nn.avg_pool{d}d" for d in (1, 2, 3)]
@@ -42,7 +39,7 @@ def pooling(g: GraphBuilder, call: Any) -> Value:
 def _pool(g: GraphBuilder, call: Any, src: Value, before: list[int], after: list[int]) -> Value:
     """The pooling ``call`` of ``src``, with further padding that never wins a maximum."""
     attrs, op = call.attrs, call.op.name
-    if op not in _MAX or src.dtype not in _BYTES:
+    if op not in _MAX or src.dtype not in BYTES:  # the largest of some integers is one of them
         require_float(op, src)
     layout, out_layout = str(attrs.layout), str(attrs.out_layout) or str(attrs.layout)
     canonical = canonical_layout(layout, "NC")

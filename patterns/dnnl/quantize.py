@@ -20,12 +20,12 @@ from ...lower.builder import GraphBuilder, Value
 from ...lower.graph import Dim, Node, PortableGraph, PostOp, Scaling
 from ...registry import register_lowering
 from ...verdict import Reject, require
+from .common import BYTES
 from .native import probe_fused
 
 __all__ = ["is_dequantize", "is_quantize", "write_out"]
 
-_STORED = ("int8", "uint8")
-_ZEROS = (*_STORED, "int32")
+_ZEROS = (*BYTES, "int32")
 
 
 @register_lowering("dnnl", "relax.quantize")
@@ -34,7 +34,7 @@ def quantize(g: GraphBuilder, call: Any) -> Value:
     src, scale, zero = (g.value(a) for a in call.args)
     dtype = str(call.ty.dtype)
     require(src.dtype == "float32", f"quantize of dtype {src.dtype}")
-    require(dtype in _STORED, f"quantize to {dtype}; oneDNN stores {', '.join(_STORED)}")
+    require(dtype in BYTES, f"quantize to {dtype}; oneDNN stores {', '.join(BYTES)}")
     whole = g.reshape(src, src.shape or (1,))
     scaling = _scaling(g, call, whole, scale, zero)
     return g.reshape(g.emit("reorder", [whole], whole.shape, dtype, result_scaling=scaling), src.shape)

@@ -6,6 +6,7 @@ They are PyTorch's namespace ``quantized_decomposed``; torch.export keeps them a
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,7 @@ def _quantized(
     importer: Any, data: Any, scale: Any, zero: Any, limits: tuple[Any, Any], dtype: Any, axis: int | None = None
 ) -> Any:
     emit, stored = importer.block_builder.emit, _name(dtype)
-    if _element(data) != "float32":
-        data = emit(op.astype(data, "float32"))
+    data = _real(importer, data)
     bounds = np.iinfo(stored)
     if limits != (bounds.min, bounds.max):  # a part of the integers: the real numbers are limited to its ends
         low, high = (_end(importer, limit, scale, zero, axis, len(data.ty.shape)) for limit in limits)
@@ -66,7 +66,7 @@ def _dequantized(node: Any, importer: Any, data: Any, scale: Any, zero: Any, axi
     emit, wanted = importer.block_builder.emit, node.kwargs.get("out_dtype")
     scale, zero = _real(importer, scale), _whole(importer, zero, "int32")
     real = emit(op.dequantize(data, scale, zero, axis=axis, out_dtype="float32"))
-    return real if wanted is None or _name(wanted) == "float32" else emit(op.astype(real, _name(wanted)))
+    return _as(importer, real, "float32" if wanted is None else wanted)
 
 
 def _choose(is_symmetric: bool) -> Callable[[Any, Any], Any]:
@@ -101,12 +101,11 @@ def _choose_tokens(is_symmetric: bool) -> Callable[[Any, Any], Any]:
     """Scale and zero point of each row, as PyTorch computes them for int8."""
 
     def convert(node: Any, importer: Any) -> Any:
-        emit, number = importer.block_builder.emit, _float
+        emit, number = importer.block_builder.emit, partial(_real, importer)
         data, dtype = _arguments(node, importer)
         if _name(dtype) != "int8":
             raise InputError(f"{node.target} to {_name(dtype)}; PyTorch has it for int8 only")
-        if _element(data) != "float32":
-            data = emit(op.astype(data, "float32"))
+        data = _real(importer, data)
 
         def of_rows(reduce: Any, values: Any) -> Any:
             return emit(reduce(values, axis=-1, keepdims=True))
@@ -133,19 +132,17 @@ def _quantize_tokens(node: Any, importer: Any) -> Any:
     """One scale and zero point for each row: PyTorch's own steps, since Relax has them along one axis only."""
     emit = importer.block_builder.emit
     data, scale, zero, low, high, dtype = _arguments(node, importer)
-    if _element(data) != "float32":
-        data = emit(op.astype(data, "float32"))
-    inverse = emit(op.divide(_float(1), _real(importer, scale)))
-    moved = emit(op.add(emit(op.multiply(data, inverse)), _real(importer, zero)))
+    inverse = emit(op.divide(_real(importer, 1), _real(importer, scale)))
+    moved = emit(op.add(emit(op.multiply(_real(importer, data), inverse)), _real(importer, zero)))
     return emit(op.astype(emit(op.clip(emit(op.round(moved)), low, high)), _name(dtype)))
 
 
 def _dequantize_tokens(node: Any, importer: Any) -> Any:
     emit = importer.block_builder.emit
     data, scale, zero, *_, wanted = _arguments(node, importer)
-    moved = emit(op.subtract(emit(op.astype(data, "float32")), _real(importer, zero)))
+    moved = emit(op.subtract(_real(importer, data), _real(importer, zero)))
     real = emit(op.multiply(moved, _real(importer, scale)))
-    return real if _name(wanted) == "float32" else emit(op.astype(real, _name(wanted)))
+    return _as(importer, real, wanted)
 
 
 def _dequantize_groups(node: Any, importer: Any) -> Any:
@@ -158,14 +155,10 @@ def _dequantize_groups(node: Any, importer: Any) -> Any:
     scales = emit(op.reshape(_real(importer, scale), flat))
     stored = _element(data)
     zeros = relax.const(np.zeros(flat, stored)) if zero is None else emit(op.reshape(zero, flat))
-    zeros = zeros if _element(zeros) == stored else emit(op.astype(zeros, stored))
+    zeros = _as(importer, zeros, stored)
     groups = emit(op.reshape(data, (*flat, size)))
     real = emit(op.reshape(emit(op.dequantize(groups, scales, zeros, axis=0, out_dtype="float32")), (columns, depth)))
-    return real if _name(wanted) == "float32" else emit(op.astype(real, _name(wanted)))
-
-
-def _float(value: float) -> Any:
-    return relax.const(np.float32(value))
+    return _as(importer, real, wanted)
 
 
 # ---------------------------------------------------------------- arguments
@@ -187,19 +180,23 @@ def _element(tensor: Any) -> str:
 
 
 def _real(importer: Any, value: Any) -> Any:
-    """A scale, which PyTorch also stores in float64."""
+    """A number or a tensor in float32; PyTorch also stores scales in float64."""
     if not isinstance(value, relax.Expr):
         return relax.const(np.float32(value))
-    return value if _element(value) == "float32" else importer.block_builder.emit(op.astype(value, "float32"))
+    return _as(importer, value, "float32")
+
+
+def _as(importer: Any, tensor: Any, dtype: Any) -> Any:
+    """A tensor in this dtype."""
+    own = _name(dtype)
+    return tensor if _element(tensor) == own else importer.block_builder.emit(op.astype(tensor, own))
 
 
 def _whole(importer: Any, value: Any, dtype: str) -> Any:
     """A zero point, which PyTorch stores in int64."""
     if not isinstance(value, relax.Expr):
         return relax.const(np.array(value, dtype))
-    return (
-        value if _element(value) in (dtype, "int8", "uint8") else importer.block_builder.emit(op.astype(value, dtype))
-    )
+    return value if _element(value) in ("int8", "uint8") else _as(importer, value, dtype)
 
 
 #: by the name of the overload

@@ -412,7 +412,7 @@ def rewrite_pass(name: str, rules: Rules) -> tvm.ir.transform.Pass:
             return module
         functions = {gv: changed.get(gv, func) for gv, func in module.functions_items()}
         swept = tvm.IRModule(functions, attrs=module.attrs, global_infos=module.global_infos)
-        if len(functions) == 1:
+        if len(functions) == 1:  # none that could be unused
             return swept
         unused = _called(module) - _called(swept)  # PrimFuncs that the rules turned into operators
         kept = {gv: f for gv, f in functions.items() if gv not in unused or "global_symbol" in (f.attrs or {})}
