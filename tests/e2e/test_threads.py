@@ -50,8 +50,10 @@ def test_runners_of_one_module_have_numbers_of_their_own(counter):
     by_number = {3: byoc.Runner(ex), 1: byoc.Runner(ex, threads=1), 5: byoc.Runner(ex, threads=5)}
     want = by_number[3](X)
     before, found = gomp.omp_get_max_threads(), {}
+    together = threading.Barrier(len(by_number))  # a thread may get the identifier of one that has ended
 
     def work(number):
+        together.wait()
         runner, mine = by_number[number], gomp.omp_get_max_threads()
         for _ in range(20):
             assert_right(runner(X), want, 1e-6)

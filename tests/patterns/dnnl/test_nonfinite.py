@@ -19,6 +19,7 @@ import tvm_byoc_dnnl as byoc
 from tests.harness import Case, assert_right, const, data, number
 from tvm_byoc_dnnl.codegen.region import lower_region
 from tvm_byoc_dnnl.namespaces import namespace
+from tvm_byoc_dnnl.patterns.dnnl.library import isa
 
 pytestmark = pytest.mark.native
 
@@ -160,6 +161,11 @@ def test_of_two(name: str) -> None:
         compare(case.run()[0], reference(LEFT, HERE))
 
 
+def denormals_become_zero() -> bool:
+    """Whether oneDNN converts float32 to bfloat16 by an instruction of this CPU, which takes denormal numbers for 0."""
+    return any(name in isa() for name in ("bf16", "fp16", "amx"))
+
+
 @pytest.mark.parametrize("fixed", ["none", "a", "b"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_where(fixed: str, dtype: str) -> None:
@@ -174,8 +180,10 @@ def test_where(fixed: str, dtype: str) -> None:
     case = Case(op.where, (data(values=condition, dtype="bool"), *operands))
     case.offloads()
     with np.errstate(all="ignore"):
-        want = np.where(condition, a, b).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
-    np.testing.assert_array_equal(case.run()[0].astype("float32"), want.astype("float32"))
+        want = np.where(condition, a, b).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype).astype("float32")
+    if dtype == "bfloat16" and denormals_become_zero():
+        want[np.abs(want) < np.finfo("float32").tiny] *= 0
+    np.testing.assert_array_equal(case.run()[0].astype("float32"), want)
 
 
 def rows() -> np.ndarray:
