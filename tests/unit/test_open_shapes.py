@@ -202,6 +202,33 @@ def test_two_names_of_one_size() -> None:
         runner(a, rand(2, 4))
 
 
+def test_sizes_that_must_be_equal_do_not_split_regions() -> None:
+    """A mask whose length has a name of its own, and one that is compared with this mask only."""
+    model = onnx_model(
+        [
+            node("Concat", ["past", "new"], ["keys"], axis=1),
+            node("Softmax", ["mask"], ["shares"]),
+            node("Add", ["shares", "other"], ["bias"]),
+            node("Tanh", ["bias"], ["bent"]),
+            node("Add", ["bent", "keys"], ["y"]),
+        ],
+        {"mask": ("n", "m"), "other": ("n", "k"), "past": ("n", "p"), "new": ("n", "l")},
+    )
+    assert len(explain(model).regions) == 1
+    runner = Runner(compile(model))
+    assert [i.shape for i in runner.inputs] == [("n", "m"), ("n", "k"), ("n", "p"), ("n", "l")]
+    for past, new in ((3, 2), (0, 1), (7, 0)):
+        feeds = {
+            **{name: rand(2, past + new, seed=seed) for seed, name in enumerate(("mask", "other"))},
+            "past": rand(2, past),
+            "new": rand(2, new, seed=9),
+        }
+        assert_right(runner(**feeds), ort_run(model, feeds)[0], 1e-5)
+    feeds["mask"] = rand(2, 6)
+    with pytest.raises(InputError, match=r"which needs \d where it has \d:(.|\n)*mask float32\[n, m\] is \[2, 6\]"):
+        runner(**feeds)
+
+
 @pytest.mark.parametrize("join", [("Add", "x", "up"), ("Add", "up", "x"), ("Concat", "x", "up"), ("Concat", "up", "x")])
 def test_a_picture_that_is_halved_and_doubled_meets_itself(join: tuple[str, str, str]) -> None:
     """A U-Net's shortcut needs ``h = h // 2 * 2``; TVM would put the one in the place of the other without end."""

@@ -18,6 +18,7 @@ from ..signature import DIMS_ATTR, NODES_ATTR, OUTPUTS_ATTR
 from .onnx_binding import bind_params
 from .onnx_checks import check_model
 from .onnx_dims import name_dims, refuse_sequences, relax_shapes
+from .onnx_equal_dims import unify_dims
 from .onnx_file import read_model
 from .onnx_graph import Graph, is_standard
 from .onnx_importer import NamingImporter
@@ -123,7 +124,7 @@ def _import(graph: Graph) -> tvm.IRModule:
         attrs[OUTPUTS_ATTR] = [
             [str(d.dim_value or d.dim_param) for d in o.type.tensor_type.shape.dim] for o in graph.outputs
         ]
-    module["main"] = module["main"].with_attrs(attrs)
+    module["main"] = unify_dims(module["main"]).with_attrs(attrs)
     return module
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -102,7 +103,7 @@ class GraphBuilder:
         operator = _OPERATORS.get(type(dim))
         if operator is None:
             raise Reject(f"the symbolic dim {dim} has an operator that a portable graph cannot express")
-        return (operator, self.dim(dim.a), self.dim(dim.b))
+        return _sorted((operator, self.dim(dim.a), self.dim(dim.b)))
 
     def shape_of(self, ty: Any) -> tuple[Dim, ...]:
         """Shape of a tensor type, in the graph's dims."""
@@ -262,3 +263,18 @@ class GraphBuilder:
 
         self.graph.outputs = list(flat(outputs))
         return self.graph.prune().validate()
+
+
+def _sorted(dim: tuple[str, Dim, Dim]) -> Dim:
+    """A sum or product in one order, numbers last: ``n + p`` and ``p + n`` are one dim."""
+    operator = dim[0]
+    if operator not in "+*":
+        return dim
+    operands = sorted(_operands(dim, operator), key=lambda d: (isinstance(d, int), str(d)))
+    return functools.reduce(lambda a, b: (operator, a, b), operands)
+
+
+def _operands(dim: Dim, operator: str) -> list[Dim]:
+    if isinstance(dim, tuple) and dim[0] == operator:
+        return _operands(dim[1], operator) + _operands(dim[2], operator)
+    return [dim]

@@ -47,21 +47,28 @@ def _anchor_host_code(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
 
 @tvm.transform.module_pass(opt_level=0, name="KeepFromFusion")
 def _keep_from_fusion(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
-    # FuseTIR insists on equal buffers where two functions meet, and those that LegalizeOps makes have dims of int64.
-    found = {gv: f for gv, f in mod.functions.items() if isinstance(f, tvm.tirx.PrimFunc) and _has_short_dims(f)}
+    functions = {gv: f for gv, f in mod.functions.items() if isinstance(f, tvm.tirx.PrimFunc)}
+    found = {gv: f for gv, f in functions.items() if _has_short_dims(f) or _has_sizes_of_others(f)}
     return with_functions(mod, {gv: opaque(f) for gv, f in found.items()}) if found else mod
 
 
 def _has_short_dims(func: tvm.tirx.PrimFunc) -> bool:
+    # FuseTIR insists on equal buffers where two functions meet, and those that LegalizeOps makes have dims of int64.
     return any(dtype_of(dim.ty) != "int64" for p in func.params for dim in getattr(p, "shape", ()))
+
+
+def _has_sizes_of_others(func: tvm.tirx.PrimFunc) -> bool:
+    # FuseTIR would define a symbol twice that a function takes as a number and that is not in its shapes.
+    own = [v for p in func.params for dim in getattr(p, "shape", ()) for v in tvm.tirx.analysis.undefined_vars(dim)]
+    return any(not hasattr(p, "shape") and not any(p.same_as(v) for v in own) for p in func.params)
 
 
 def _to_kernels(target: tvm.target.Target) -> tvm.transform.Pass:
     """Pass: TVM's calls become calls of fused PrimFuncs, with a note of the calls that each of these runs."""
     legalize = [
         *cpu.library_dispatch_passes(target),
-        _keep_from_fusion,
         relax.transform.LegalizeOps(LEGALIZATIONS),
+        _keep_from_fusion,
         relax.transform.AnnotateTIROpPattern(),
     ]
 

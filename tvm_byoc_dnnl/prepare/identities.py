@@ -34,15 +34,15 @@ def _permute_inside(scope: Scope, call: Any) -> Any:
     """``reshape(permute_dims(reshape(x)))``: leading axes merged, left in place and split again."""
     permute = scope.call(call.args[0], "relax.permute_dims")
     merge = None if permute is None else scope.call(permute.args[0], "relax.reshape")
-    shape = None if merge is None else scope.shape(merge.args[0])
-    merged, result = (None, None) if merge is None else (scope.shape(merge), scope.shape(call))
+    shape = None if merge is None else scope.dims(merge.args[0])
+    merged, result = (None, None) if merge is None else (scope.dims(merge), scope.dims(call))
     if permute is None or merge is None or shape is None or merged is None or result is None:
         return None
     axes, lead = _axes(permute, len(merged)), len(shape) - len(merged) + 1
-    if lead < 1 or axes[0] != 0 or shape[lead:] != merged[1:]:
+    if lead < 1 or axes[0] != 0 or not equal_dims(shape[lead:], merged[1:]):
         return None
     wide = [*range(lead), *(a - 1 + lead for a in axes[1:])]
-    if result != tuple(shape[a] for a in wide) or not scope.only_inside([call.args[0], permute.args[0]], call):
+    if not equal_dims(result, [shape[a] for a in wide]) or not scope.only_inside([call.args[0], permute.args[0]], call):
         return None
     return relax.op.permute_dims(merge.args[0], wide)
 
