@@ -10,7 +10,7 @@ import tvm_ffi
 
 from .errors import InputError
 
-__all__ = ["as_tensor", "as_view"]
+__all__ = ["as_copy", "as_tensor", "as_view"]
 
 #: the alignment that TVM's generated code assumes of a tensor's first byte
 _ALIGNMENT = 64
@@ -42,7 +42,7 @@ def as_tensor(
     if in_place and isinstance(value, np.ndarray) and value.dtype.isnative and value.dtype.kind in "fiub":
         value = tvm_ffi.from_dlpack(np.asarray(_Writable(value)))
     if isinstance(value, (np.ndarray, np.generic)) or not hasattr(value, "__dlpack__"):
-        return _copied(_array(value, name, expected))
+        return as_copy(_array(value, name, expected))
     device = int(value.__dlpack_device__()[0])
     if device != _CPU:
         raise InputError(f"{name} is on a device of DLPack's type {device}, expected {expected} on the CPU")
@@ -59,7 +59,7 @@ def as_view(tensor: tvm.runtime.Tensor) -> np.ndarray:
     return np.asarray(_Memory(tensor)).view(str(tensor.dtype))
 
 
-def _copied(array: np.ndarray) -> tvm.runtime.Tensor:
+def as_copy(array: np.ndarray) -> tvm.runtime.Tensor:
     """A copy of a dense array. NumPy makes it in half the time that TVM needs."""
     if array.dtype.kind not in "fiu" or not array.size:  # NumPy gives an empty array the strides of one with gaps
         return tvm.runtime.tensor(array)

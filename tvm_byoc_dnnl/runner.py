@@ -19,11 +19,12 @@ import tvm_ffi
 from tvm import relax
 
 from . import _native, library_file
-from .arguments import as_tensor, as_view
+from .arguments import as_tensor
+from .call_arguments import InputPlan, SymbolPlan, Views, as_array
 from .errors import ArtifactError, InputError
 from .pipeline.caches import CACHES_FUNCTION
 from .pipeline.metadata import read_metadata
-from .signature import TensorInfo, check_symbols, random_arrays, with_named_sizes
+from .signature import TensorInfo, random_arrays, with_named_sizes
 from .threads import check_number, limited
 
 __all__ = ["Runner", "load"]
@@ -81,11 +82,17 @@ class Runner:
         # positions of the inputs and of the outputs that are caches
         self._caches = tuple(frozenset(map(int, side)) for side in vm[CACHES_FUNCTION]()) if has_caches else ()
         self._describes_inputs = "inputs" in metadata
-        self._unaligned = frozenset(metadata.get("unaligned", ()))  # positions of inputs
+        self._views = Views()
+        if self._caches:
+            self._use_caches = _native.function("tvm_byoc_dnnl.UseCaches")
         #: the model's inputs in order, under the names that its author gave them; empty when the file does not say
         self.inputs = tuple(map(_tensor_info, metadata.get("inputs", ())))
-        self._has_symbols = any(not i.is_static for i in self.inputs)
-        self._plain = [self._plain_array(i) for i in range(len(self.inputs))]
+        unaligned, grown = metadata.get("unaligned", ()), self._caches[0] if self._caches else ()
+        self._plans = [
+            InputPlan(info, i not in unaligned, self._views if i in grown else None)
+            for i, info in enumerate(self.inputs)
+        ]
+        self._symbols = SymbolPlan(self.inputs)
         #: the model's outputs in order; empty when the file does not say
         self.outputs = tuple(map(_tensor_info, metadata.get("outputs", ())))
 
@@ -208,10 +215,11 @@ class Runner:
 
     def tensors(self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> list[Any]:
         """Inputs by position and name, checked, as the TVM tensors that `run_tvm` takes."""
-        values = self._in_order(tuple(args), dict(kwargs or {}))
-        tensors = [self._tensor(i, v) for i, v in enumerate(values)]
-        if self._has_symbols:
-            check_symbols(self.inputs, [tensor.shape for tensor in tensors])
+        values = self._in_order(tuple(args), kwargs or {})
+        if not self._describes_inputs:
+            return [as_tensor(v, f"input {i}", "a tensor") for i, v in enumerate(values)]
+        tensors = [plan.tensor(value) for plan, value in zip(self._plans, values, strict=True)]
+        self._symbols.check(tensors)
         return tensors
 
     def random_tensors(self, seed: int = 0, shapes: Mapping[str, Sequence[int | str]] | None = None) -> list[Any]:
@@ -263,25 +271,26 @@ class Runner:
         """The same with caches in buffers that grow, where the model has some."""
         if not self._caches:
             return machines.function()(*tensors)
-        use = _native.function("tvm_byoc_dnnl.UseCaches")
-        before = use(True)
+        before = self._use_caches(True)
         try:
             return machines.function()(*tensors)
         finally:
-            use(before)
+            self._use_caches(before)
 
     def _to_numpy(self, result: Any) -> Any:
         if not self._caches or isinstance(result, tvm.runtime.Tensor):
-            return _to_numpy(result)
-        return [as_view(r) if i in self._caches[1] else _to_numpy(r) for i, r in enumerate(result)]
+            return as_array(result)
+        return [self._views.array(r) if i in self._caches[1] else as_array(r) for i, r in enumerate(result)]
 
-    def _in_order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    def _in_order(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         if not self._describes_inputs:
             if kwargs:
                 raise InputError("this library does not name its inputs; pass them in order")
             return list(args)
         if not kwargs and len(args) == len(self.inputs):
             return list(args)
+        if not args and len(kwargs) == len(self.inputs) and all(name in kwargs for name in self.input_names):
+            return [kwargs[name] for name in self.input_names]
         names = self.input_names
         unknown = [k for k in kwargs if k not in names]
         if unknown:
@@ -298,30 +307,6 @@ class Runner:
                 + (f"; missing {_listed(missing)}" if missing else "")
             )
         return [values[n] for n in names]
-
-    def _tensor(self, index: int, value: Any) -> Any:
-        if not self._describes_inputs:
-            return as_tensor(value, f"input {index}", "a tensor")
-        if type(value) is np.ndarray and self._plain[index] == (value.dtype, value.shape):
-            flags = value.flags
-            if flags.c_contiguous and flags.writeable:
-                return tvm_ffi.from_dlpack(value)
-        info = self.inputs[index]
-        is_cache = bool(self._caches) and index in self._caches[0]
-        tensor = as_tensor(value, f"input {info.name!r}", info.type_text, is_cache, index not in self._unaligned)
-        info.check(str(tensor.dtype), tuple(int(d) for d in tensor.shape))
-        return tensor
-
-    def _plain_array(self, index: int) -> tuple[np.dtype, tuple[int | str, ...]] | None:
-        """Dtype and shape of arrays that are taken as they are, without the many checks of other values: behind a run
-        of the model this Python code is no longer in the processor's caches, and they would take a quarter of a ms.
-        """
-        info = self.inputs[index]
-        if index not in self._unaligned or index in (self._caches[0] if self._caches else ()):
-            return None
-        if not info.is_static or not re.fullmatch(r"u?int\d+|float(16|32|64)", info.dtype):
-            return None
-        return np.dtype(info.dtype), tuple(info.shape or ())
 
 
 def _tensor_info(entry: Mapping[str, Any]) -> TensorInfo:
@@ -355,12 +340,6 @@ class _Machines:
 
 def _listed(names: list[str]) -> str:
     return ", ".join(map(repr, names)) or "none"
-
-
-def _to_numpy(result: Any) -> Any:
-    if isinstance(result, tvm.runtime.Tensor):
-        return result.numpy()
-    return [_to_numpy(r) for r in result]
 
 
 def load(path: str | PathLike[str], *, threads: int | None = None, workers: int | None = None) -> Runner:
