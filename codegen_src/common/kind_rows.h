@@ -60,10 +60,19 @@ KIND(Softmax, "softmax", 1, 1, "alg axis", "accurate log", {
   c.NeedOut(c.In(0));
 })
 
-KIND(BatchNormalization, "batch_normalization", 5, 5, "epsilon", "", {
+KIND(BatchNormalization, "batch_normalization", 5, kMany, "epsilon", "", {
   c.Need(c.Rank() >= 2, "a source of rank 2 or more");
-  for (int i = 1; i < c.OwnInputs(); ++i) c.NeedShape("statistics", c.In(i), {c.In(0)[1]});
-  c.NeedOut(c.In(0));
+  Dims expected = c.In(0);
+  for (int i = 5; i < c.OwnInputs(); ++i) {  // sources that are joined to the first
+    Dims shape = c.In(i);
+    c.Need(shape.size() == expected.size(), "sources of equal rank");
+    const bool is_known = shape[1] >= 0 && expected[1] >= 0;
+    expected[1] = is_known ? c.Sum(expected[1], shape[1]) : kUnknownDim;
+    shape[1] = c.In(0)[1];
+    c.NeedShape("source apart from its channels", shape, c.In(0));
+  }
+  for (int i = 1; i < 5; ++i) c.NeedShape("statistics", c.In(i), {expected[1]});
+  c.NeedOut(expected);
 })
 
 KIND(LayerNormalization, "layer_normalization", 1, 3, "epsilon", "", {

@@ -61,7 +61,6 @@ class Prover {
       case Kind::kConvolution:
       case Kind::kDeconvolution:
       case Kind::kPRelu:
-      case Kind::kBatchNormalization:
       case Kind::kLayerNormalization:
       case Kind::kCompressedMatmul:
       case Kind::kPooling:
@@ -74,6 +73,10 @@ class Prover {
       case Kind::kLookup:
         return IsBatch(own[0]) &&
                std::none_of(own.begin() + 1, own.end(), [&](int t) { return IsBatch(t); });
+      case Kind::kBatchNormalization:  // statistics stand between the sources
+        return IsBatch(own[0]) &&
+               std::none_of(own.begin() + 1, own.begin() + 5, [&](int t) { return IsBatch(t); }) &&
+               std::all_of(own.begin() + 5, own.end(), [&](int t) { return IsBatch(t); });
       case Kind::kMatmul:
         if (Shape(own[0]).size() == 2) {
           return IsBatch(own[0]) &&

@@ -140,16 +140,6 @@ int ForEachHead(const NodeView& n, int value, int64_t heads) {
   return l.Reshaped(wide, {shape[0], heads, shape[2], shape[3]});
 }
 
-Node NewNode(Kind kind, std::vector<int> inputs, int output) {
-  Node node;
-  node.kind = kind;
-  node.own_inputs = static_cast<int>(inputs.size());
-  node.inputs = std::move(inputs);
-  node.scalings.resize(node.inputs.size());
-  node.output = output;
-  return node;
-}
-
 PostOp Eltwise(const char* alg, double alpha) {
   PostOp op;
   op.alg = alg;

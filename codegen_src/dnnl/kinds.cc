@@ -12,4 +12,14 @@ const KindRow& RowOf(Kind kind) {
   return *kRows[static_cast<int>(kind)];
 }
 
+Node NewNode(Kind kind, std::vector<int> inputs, int output) {
+  Node node;
+  node.kind = kind;
+  node.own_inputs = static_cast<int>(inputs.size());
+  node.inputs = std::move(inputs);
+  node.scalings.resize(node.inputs.size());
+  node.output = output;
+  return node;
+}
+
 }  // namespace tvm_byoc_dnnl

@@ -63,6 +63,9 @@ const KindRow& RowOf(Kind kind);
 #include "common/kind_rows.h"
 #undef KIND
 
+/// A node without attributes and post-ops, for Lowering::LowerInSteps.
+Node NewNode(Kind kind, std::vector<int> inputs, int output);
+
 /// `result` = `first` alg `second`, whatever their shapes; used for post-ops as well.
 void LowerBinary(Lowering* lowering, dnnl::algorithm alg, int first, int second, int result);
 

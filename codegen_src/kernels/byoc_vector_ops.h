@@ -40,6 +40,9 @@ BYOC_INLINE BYOC_VEC BYOC_NAME(power_of_two)(BYOC_VEC n) {
 BYOC_INLINE BYOC_VEC BYOC_NAME(round)(BYOC_VEC x) {
   return (BYOC_VEC)_mm512_maskz_roundscale_ps(0xffff, (__m512)x, _MM_FROUND_TO_NEAREST_INT);
 }
+BYOC_INLINE BYOC_VEC BYOC_NAME(sqrt)(BYOC_VEC x) {
+  return (BYOC_VEC)_mm512_maskz_sqrt_ps(0xffff, (__m512)x);
+}
 /* The first `lanes` numbers; nothing behind them is touched. */
 BYOC_INLINE BYOC_VEC BYOC_NAME(load_some)(const float* p, int lanes) {
   return (BYOC_VEC)_mm512_maskz_loadu_ps((__mmask16)((1u << lanes) - 1), p);
@@ -70,6 +73,7 @@ BYOC_INLINE BYOC_VEC BYOC_NAME(power_of_two)(BYOC_VEC n) {
 BYOC_INLINE BYOC_VEC BYOC_NAME(round)(BYOC_VEC x) {
   return (BYOC_VEC)_mm256_round_ps((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
+BYOC_INLINE BYOC_VEC BYOC_NAME(sqrt)(BYOC_VEC x) { return (BYOC_VEC)_mm256_sqrt_ps((__m256)x); }
 BYOC_INLINE __m256i BYOC_NAME(mask)(int lanes) {
   const __m256i index = _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0);
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(lanes), index);

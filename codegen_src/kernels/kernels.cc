@@ -3,6 +3,7 @@
 
 #include "byoc_append.h"
 #include "byoc_attention.h"
+#include "byoc_batch_norm.h"
 #include "byoc_compressed_matmul.h"
 #include "byoc_compressed_pack.h"
 #include "byoc_convert.h"
@@ -22,6 +23,7 @@ namespace tvm_byoc_dnnl {
 
 const Kernel kAppend = {"append", byoc_append};
 const Kernel kAttention = {"attention", byoc_attention};
+const Kernel kBatchNorm = {"batch_norm", byoc_batch_norm};
 const Kernel kCompressedMatmul = {"compressed_matmul", byoc_compressed_matmul};
 const Kernel kCompressedPack = {"compressed_pack", byoc_compressed_pack};
 const Kernel kConvert = {"convert", byoc_convert};

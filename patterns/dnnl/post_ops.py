@@ -23,6 +23,7 @@ from .nan import keep_nan_of_bounds, keep_nan_of_softmax
 from .native import probe_fused
 from .quantize import write_out
 from .quantized import read_integers, write_integers
+from .read_parts import read_parts
 from .views import VIEWS, sink_views
 
 __all__ = ["fuse_post_ops"]
@@ -62,6 +63,7 @@ def fuse_post_ops(graph: PortableGraph) -> PortableGraph:
     write_integers(graph)
     if write_out(graph):
         _fuse_all(graph)
+    read_parts(graph)
     merge_matmuls(graph)
     note_widened(graph)
     return graph.prune().validate()

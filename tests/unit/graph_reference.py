@@ -257,7 +257,7 @@ def softmax(inputs: list, a: dict, shape: Any) -> np.ndarray:
 
 
 def batch_normalization(inputs: list, a: dict, shape: Any) -> np.ndarray:
-    x, *stats = inputs
+    x, *stats = np.concatenate([inputs[0], *inputs[5:]], 1), *inputs[1:5]
     scale, shift, mean, variance = (s.reshape(-1, *[1] * (x.ndim - 2)) for s in stats)
     return (x - mean) / np.sqrt(variance + a["epsilon"]) * scale + shift
 

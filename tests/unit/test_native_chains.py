@@ -67,6 +67,13 @@ def _split_and_join(c: Chain) -> int:
     return c.g.node("concat", parts, c.shape, axis=1)
 
 
+def _norm_of_parts(c: Chain) -> int:
+    sources = [c.y, c.conv(c.y), c.x]  # of the network's input, whose channels are not innermost, too
+    statistics = [c.const(3 * c.channels, positive=True) for _ in range(4)]
+    shape = (2, 3 * c.channels, 9, 9)
+    return c.g.node("batch_normalization", [sources[0], *statistics, *sources[1:]], shape, post_ops=RELU, epsilon=1e-3)
+
+
 NODES = {
     "eltwise": lambda c: c.g.node("eltwise", [c.y], c.shape, alg="relu", alpha=0.0, beta=0.0),
     "binary": lambda c: c.g.node("binary", [c.y, c.x], c.shape, alg="add"),
@@ -85,6 +92,7 @@ NODES = {
     "batch_normalization": lambda c: c.g.node(
         "batch_normalization", [c.y, *(c.const(c.channels, positive=True) for _ in range(4))], c.shape, epsilon=1e-3
     ),
+    "batch_normalization_of_parts": _norm_of_parts,
     "layer_normalization": lambda c: c.g.node(
         "layer_normalization", [c.y, c.const(9), c.const(9)], c.shape, epsilon=1e-3
     ),

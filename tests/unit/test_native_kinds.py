@@ -249,6 +249,16 @@ def test_batch_normalization(shape, constants):
     check(*single("batch_normalization", shapes, shape, constants=constants, **attrs))
 
 
+@pytest.mark.parametrize("shape", [(2, 3), (2, 16, 4, 5), (1, 1, 7)], ids=str)
+@pytest.mark.parametrize("constants", [(), (1, 2, 3, 4)])
+@pytest.mark.parametrize("widths", [(5, 0), (3,) * 70], ids=["few", "many"])
+def test_batch_normalization_of_parts(shape, constants, widths):
+    batch, channels, *rest = shape
+    joined = (batch, channels + sum(widths), *rest)
+    shapes = [shape, *[joined[1:2]] * 4, *((batch, width, *rest) for width in widths)]
+    check(*single("batch_normalization", shapes, joined, constants=constants, positive=True, epsilon=1e-3))
+
+
 @pytest.mark.parametrize("parameters", [0, 1, 2])
 @pytest.mark.parametrize("shape", [(2, 19), (2, 5, 19), (2, 3, 5, 16)], ids=str)
 def test_layer_normalization(shape, parameters):
