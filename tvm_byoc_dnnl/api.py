@@ -261,7 +261,11 @@ def _with_placed(policy: RegionPolicy | None, placement: Mapping[str, str]) -> R
 
 
 def _cause(error: Exception) -> str:
-    return " ".join(str(error).split("\n\n")[0].split())
+    text = " ".join(str(error).split("\n\n")[0].split())
+    _, cannot_emit, call = text.partition("Offending call: ")
+    if cannot_emit and "CodeGenVM cannot emit" in text:  # it was left alone by a pass that needs all shapes
+        return f"the sizes of an operand or of the result of {call} cannot be said before the call"
+    return text
 
 
 def _advice(mod: tvm.IRModule) -> str:

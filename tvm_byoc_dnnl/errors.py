@@ -15,6 +15,7 @@ __all__ = [
     "ExportError",
     "GraphError",
     "InputError",
+    "InputIndexError",
     "NativeLibraryError",
     "UnsupportedError",
 ]
@@ -32,6 +33,10 @@ class GraphError(ByocError, ValueError):
 @register_error("ByocInputError")
 class InputError(ByocError, ValueError):
     """A call's argument has the wrong number, dtype, rank, shape, layout or name."""
+
+
+class InputIndexError(InputError, IndexError):
+    """An index that a call gives, or makes the model compute, is out of range."""
 
 
 @register_error("ByocUnsupportedError")

@@ -21,7 +21,7 @@ from tvm import relax
 from . import _native, library_file
 from .arguments import as_tensor
 from .call_arguments import InputPlan, SymbolPlan, Views, as_array
-from .errors import ArtifactError, InputError
+from .errors import ArtifactError, InputError, InputIndexError
 from .pipeline.caches import CACHES_FUNCTION
 from .pipeline.metadata import read_metadata
 from .signature import TensorInfo, random_arrays, with_named_sizes
@@ -31,6 +31,7 @@ __all__ = ["Runner", "load"]
 
 #: TVM's messages where two sizes, which the model needs to be equal, are not
 _UNEQUAL = re.compile(r"match_cast error|Mismatched .* on argument #")
+_NO_MEMORY = "std::bad_alloc"
 
 
 class Runner:
@@ -165,15 +166,32 @@ class Runner:
         tensors = self.tensors((), named) if named is not None else self.tensors(args, kwargs)
         try:
             return self._to_numpy(self._run(machines, tensors))
-        except (RuntimeError, ValueError) as error:
-            if not _UNEQUAL.search(str(error)):
-                raise
-            numbers = re.search(r"\((\d+) vs\. (\d+)\)", str(error))
-            where = f", which needs {numbers[2]} where it has {numbers[1]}" if numbers else ""
-            shapes = ", ".join(f"{i} is {list(t.shape)}" for i, t in zip(self.inputs, tensors))
-            raise InputError(
-                f"the sizes of the inputs do not fit the model{where}: {shapes}; give sizes that it was exported for"
+        except IndexError as error:
+            raise InputIndexError(
+                f"{error}: the inputs have it, or the model computes it from them ({self._shapes_of(tensors)}); "
+                "give indices that are within the axis"
             ) from error
+        except (RuntimeError, ValueError) as error:
+            fault = self._fault_of_sizes(str(error))
+            if fault is None:
+                raise
+            raise InputError(f"{fault}: {self._shapes_of(tensors)}; give sizes that it was exported for") from error
+
+    def _fault_of_sizes(self, message: str) -> str | None:
+        """What is wrong with the sizes of a call, if TVM's message says that this is the cause."""
+        if _UNEQUAL.search(message):
+            numbers = re.search(r"\((\d+) vs\. (\d+)\)", message)
+            where = f", which needs {numbers[2]} where it has {numbers[1]}" if numbers else ""
+            return f"the sizes of the inputs do not fit the model{where}"
+        if _NO_MEMORY in message and not all(i.is_static for i in self.inputs):
+            return (
+                "the sizes of the inputs do not fit the model, which makes of them a tensor that is larger than the "
+                "memory, or has a size below 0, as a window does that is larger than its picture"
+            )
+        return None
+
+    def _shapes_of(self, tensors: Sequence[tvm.runtime.Tensor]) -> str:
+        return ", ".join(f"{i} is {list(t.shape)}" for i, t in zip(self.inputs, tensors))
 
     def submit(self, *args: Any, **kwargs: Any) -> Future[np.ndarray | list[np.ndarray]]:
         """Run the model in a thread of this runner, and return at once.

@@ -89,7 +89,7 @@ def split_usual_sizes(
         if not isinstance(dim, str) or ":" not in dim:
             return dim
         name, _, size = dim.partition(":")
-        if not size.isdecimal() or int(size) < 1:
+        if not name.isidentifier() or not size.isdecimal() or int(size) < 1:
             raise InputError(f"`shapes` gives {dim!r}; expected a name and a positive number, such as N:8")
         if usual.setdefault(name, int(size)) != int(size):
             raise InputError(f"`shapes` optimises {name!r} for {usual[name]} and for {size}; give one size")

@@ -112,6 +112,9 @@ def _import(graph: Graph) -> tvm.IRModule:
         warnings.simplefilter("ignore")  # about renamed inputs; the names are kept in an attribute
         try:
             module = importer.from_onnx(light.graph, graph.opset)
+        except UnsupportedError:
+            importer.give_up()
+            raise
         except Exception as err:
             importer.give_up()
             raise UnsupportedError(f"TVM's ONNX importer refuses this model: {_first_line(err)}") from err

@@ -18,6 +18,9 @@ __all__ = ["advice_on_inputs", "fix_shapes", "fix_values", "fixed_inputs", "mode
 Shapes = Mapping[str, Sequence["int | str"]]
 
 
+_ANY = "?"  # an open dim that no other one is equal to
+
+
 def model_inputs(model: onnx.ModelProto) -> list[TensorInfo]:
     """Name, dtype and shape of each input, in the model's own words; a dim that has no name is ``?``."""
     return [_info(value) for value in _given(model)]
@@ -132,7 +135,7 @@ def fixed_inputs(inputs: Sequence[onnx.ValueInfoProto], shapes: Shapes) -> list[
                 "only open dimensions can be given"
             )
         for dim, want in pairs:
-            if dim.dim_param and isinstance(want, str):
+            if dim.dim_param and isinstance(want, str) and want != _ANY:
                 renamed.setdefault(dim.dim_param, set()).add(want)
         fixed[name] = helper.make_tensor_value_info(name, tensor.elem_type, wanted)
     return [fixed.get(i.name) or _renamed(i, renamed) for i in inputs]
@@ -141,10 +144,10 @@ def fixed_inputs(inputs: Sequence[onnx.ValueInfoProto], shapes: Shapes) -> list[
 def _checked_dim(dim: Any, name: str) -> int | str:
     if not isinstance(dim, str):
         return int(dim)
-    if not dim.isidentifier():
+    if not dim.isidentifier() and dim != _ANY:
         raise InputError(
-            f"`shapes` gives {dim!r} for a dim of `{name}`; expected a positive number, or a name such as N, "
-            "which leaves the dim open"
+            f"`shapes` gives {dim!r} for a dim of `{name}`; expected a positive number, a name such as N, which leaves "
+            f"the dim open, or {_ANY!r}, which leaves it open without a name"
         )
     return dim
 

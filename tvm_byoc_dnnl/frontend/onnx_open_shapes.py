@@ -13,6 +13,7 @@ import numpy as np
 from tvm import relax, tirx
 
 from .._compat import constant_numpy, dtype_of, is_constant, shape_dims
+from ..errors import UnsupportedError
 from .onnx_shape_values import Numbers, Sizes, is_open
 
 __all__ = ["OpenShapes"]
@@ -261,6 +262,42 @@ class OpenShapes:
                 dims[axis] = tirx.max(_dim(data[axis]), _dim(stop))
         return value if dims == data else self.cast(value, dims)
 
+    def _pad(self, inputs: Sequence[Any], known: Sequence[Numbers | None], attrs: Mapping[str, Any]) -> Any:
+        """By elements of the tensor itself; the importer's function reads beyond it where there are too few of them."""
+        mode = _PAD_MODES.get(attrs.get("mode", b"").decode())
+        data = _dims(inputs[0])
+        pads = _vector(attrs["pads"]) if "pads" in attrs else known[1] if len(known) > 1 else None
+        axes = known[3] if len(known) > 3 else None
+        if mode is None or data is None or pads is None or (axes is None and len(inputs) > 3 and inputs[3] is not None):
+            return None
+        along = range(len(data)) if axes is None else [int(a) % len(data) for a in axes]
+        widths = [0] * 2 * len(data)
+        for axis, before, after in zip(along, pads, pads[len(along) :]):
+            if not (isinstance(before, int) and isinstance(after, int) and before >= 0 and after >= 0):
+                return None
+            widths[2 * axis : 2 * axis + 2] = [before, after]
+        return relax.op.nn.pad(inputs[0], widths, mode)
+
+    def _window(self, inputs: Sequence[Any], known: Sequence[Numbers | None], attrs: Mapping[str, Any]) -> Any:
+        data, auto_pad = _dims(inputs[0]), attrs.get("auto_pad", b"").decode()
+        if data is None or not auto_pad.startswith("SAME") or not _is_open_shape(data[2:]):
+            return None
+        raise UnsupportedError(
+            f"node `{attrs['tvm_custom']['name']}` has auto_pad {auto_pad} and strides {attrs.get('strides')}, and its "
+            f"input has the shape ({', '.join(map(str, data))}): its pads depend on the call. Fix the open sizes, or "
+            "give the node pads"
+        )
+
+    def _squeeze(self, inputs: Sequence[Any], known: Sequence[Numbers | None], attrs: Mapping[str, Any]) -> Any:
+        data = _dims(inputs[0])
+        if data is None or "axes" in attrs or any(i is not None for i in inputs[1:]) or not _is_open_shape(data):
+            return None
+        raise UnsupportedError(
+            f"Squeeze (node `{attrs['tvm_custom']['name']}`) has no axes, and its input has the shape "
+            f"({', '.join(map(str, data))}): the number of dimensions of its result depends on the call. Fix the open "
+            "ones, or give the node axes"
+        )
+
     def _resize(self, inputs: Sequence[Any], known: Sequence[Numbers | None], attrs: Mapping[str, Any]) -> Any:
         data = _dims(inputs[0])
         if data is None or len(data) != 4 or not (_is_open_shape(data) or is_open(known[-1])):
@@ -341,12 +378,20 @@ def _common_dtype(op: str, inputs: Sequence[Any]) -> str:
     return dtype_of(inputs[1 if op == "Where" else 0].ty)
 
 
+#: mode of ONNX → TVM's
+_PAD_MODES = {"edge": "replicate", "reflect": "reflect", "wrap": "circular"}
+
 Converter = Callable[[OpenShapes, Sequence[Any], Sequence["Numbers | None"], Mapping[str, Any]], Any]
 _CONVERTERS: dict[str, Converter] = {
+    "AveragePool": OpenShapes._window,
     "ConstantOfShape": OpenShapes._filled,
+    "Conv": OpenShapes._window,
     "Expand": OpenShapes._expand,
+    "MaxPool": OpenShapes._window,
+    "Pad": OpenShapes._pad,
     "Range": OpenShapes._range,
     "Reshape": OpenShapes._reshape,
     "Resize": OpenShapes._resize,
     "Slice": OpenShapes._slice,
+    "Squeeze": OpenShapes._squeeze,
 }

@@ -5,6 +5,7 @@
   (scatter_elements, index_put, index_tensor); elsewhere they are out of range, and the importer has made ONNX's
   positive.
 * Sums of float16 are made in float16; here in float32.
+* TVM's padding by elements of the tensor itself reads memory of others where there are too few of them.
 * LLVM has no float16 form of some functions; they are computed in float32 between casts.
 """
 
@@ -20,6 +21,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from .._compat import constant_numpy, dtype_of, is_constant, shape_dims
+from ..errors import UnsupportedError
 
 __all__ = ["LEGALIZATIONS"]
 
@@ -173,6 +175,33 @@ def _by_axis(op: str) -> Legalization:
     return legalize
 
 
+# ---- padding ----------------------------------------------------------------------------------------
+
+#: mode → elements that an axis must have to be padded by so many
+_NEEDED = {"reflect": lambda pads: pads + 1, "replicate": lambda pads: 1, "circular": lambda pads: pads}
+
+
+def _pad(bb: relax.BlockBuilder, call: Any) -> Any:
+    mode, default = str(call.attrs.pad_mode), _default("relax.nn.pad")
+    if mode not in _NEEDED:
+        return default(bb, call)
+    data, widths = call.args[0], [int(w) for w in call.attrs.pad_width]
+    dims = _dims(data)
+    least = [_NEEDED[mode](max(pair)) if max(pair) > 0 else 0 for pair in zip(widths[::2], widths[1::2], strict=True)]
+    for size, needed in zip(dims, least, strict=True):
+        if isinstance(size, int) and size < needed:
+            raise UnsupportedError(
+                f"a padding of mode {mode} by {widths} of a tensor of shape {dims}: an axis has {size} elements, "
+                f"expected {needed} or more"
+            )
+    wanted = [d if isinstance(d, int) or n == 0 else tirx.max(d, n) for d, n in zip(dims, least, strict=True)]
+    if any(w is not d for w, d in zip(wanted, dims, strict=True)):
+        # Nothing reads it: it is there to fail.
+        sizes = relax.ShapeExpr([tirx.IntImm("int64", w) if isinstance(w, int) else w for w in wanted])
+        bb.match_cast(data, relax.TensorType(sizes, dtype_of(data.ty)))
+    return default(bb, call)
+
+
 def _default(op: str) -> Legalization:
     return ir.Op.get(op).get_attr("FLegalize")
 
@@ -181,6 +210,7 @@ def _default(op: str) -> Legalization:
 LEGALIZATIONS: dict[str, Legalization] = {
     **{f"relax.{name}": _by_float32(name) for name in _NOT_IN_FLOAT16},
     **{f"relax.{name}": _summed_in_float32(f"relax.{name}") for name in _SUMS},
+    "relax.nn.pad": _pad,
     "relax.take": _take,
     "relax.gather_elements": _along_axis("relax.gather_elements"),
     "relax.scatter_elements": _along_axis("relax.scatter_elements"),

@@ -56,13 +56,24 @@ def _auto_pad(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None
     strides, dilations = attrs.get("strides", ones), attrs.get("dilations", ones)
     known = _spatial(graph, node, attrs)
     if known is None and any(s != 1 for s in strides):
-        return None
+        return _rounded_up(node, attrs, kernel)
     sizes = ones if known is None else known[0]  # with a stride of 1 every size gives the same pads
     total = [
         max((math.ceil(size / s) - 1) * s + (k - 1) * d + 1 - size, 0)
         for size, k, s, d in zip(sizes, kernel, strides, dilations, strict=True)
     ]
     return [_with(node, ("auto_pad",), pads=_halves(total, attrs["auto_pad"] == "SAME_UPPER"))]
+
+
+def _rounded_up(node: onnx.NodeProto, attrs: dict[str, Any], kernel: list[int]) -> list[onnx.NodeProto] | None:
+    """A pooling of open sizes whose windows of two do not overlap: where a size is odd, the last one is cut."""
+    counts_pads = node.op_type == "AveragePool" and attrs.get("count_include_pad", 0)
+    upper = attrs["auto_pad"] == "SAME_UPPER"  # SAME_LOWER would cut the first window
+    if node.op_type == "Conv" or counts_pads or not upper or any(k != 2 for k in kernel):
+        return None
+    if attrs.get("strides") != kernel or any(d != 1 for d in attrs.get("dilations", ())):
+        return None
+    return [_with(node, ("auto_pad",), pads=[0] * 2 * len(kernel), ceil_mode=1)]
 
 
 def _pool(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:

@@ -1,0 +1,142 @@
+"""Sizes that a model with open shapes cannot take: what is refused, when, and in which words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from tvm_byoc_dnnl import Runner, compile
+from tvm_byoc_dnnl.errors import InputError, UnsupportedError
+from tvm_byoc_dnnl.testing.models import ort_run
+
+from .importing import node, onnx_model, rand
+
+pytestmark = pytest.mark.native
+NO_MEAN = "a source without elements has no result; give sizes of 1 or more"
+
+
+def _equals_ort(model: Any, *arrays: np.ndarray) -> None:
+    runner = Runner(compile(model))
+    for x in arrays:
+        want = ort_run(model, {"x": x})[0]
+        got = runner(x)
+        assert (got.shape, got.dtype) == (want.shape, want.dtype)
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_an_open_dim_without_a_name() -> None:
+    model = onnx_model([node("Add", ["a", "b"], ["y"])], {"a": ("n", 3), "b": (1, 3)})
+    runner = Runner(compile(model, shapes={"a": ["?", 3]}))
+    assert runner(rand(2, 3), rand(1, 3)).shape == (2, 3)
+    with pytest.raises(InputError, match="expected a name and a positive number"):
+        compile(model, shapes={"a": ["?:8", 3]})
+
+
+def test_a_dim_without_a_name_is_equal_to_no_other() -> None:
+    model = onnx_model([node("Relu", ["a"], ["y"]), node("Relu", ["b"], ["z"])], {"a": ("n",), "b": ("n",)})
+    model.graph.output.add().CopyFrom(model.graph.output[0])
+    model.graph.output[1].name = "z"
+    y, z = Runner(compile(model, shapes={"a": ["?"]}))(rand(2), rand(3))
+    assert (y.shape, z.shape) == ((2,), (3,))
+    with pytest.raises(InputError, match="make them equal"):
+        Runner(compile(model))(rand(2), rand(3))
+
+
+@pytest.mark.parametrize("height", [0, 1])
+def test_a_window_that_is_larger_than_its_picture(height: int) -> None:
+    """The size of the result would be below 0, and TVM asks for memory of this size."""
+    model = onnx_model([node("Conv", ["x", "w"], ["y"])], {"x": ("n", 3, "h", 8)}, {"w": rand(4, 3, 3, 3)})
+    runner = Runner(compile(model))
+    with pytest.raises(InputError, match=rf"below 0, as a window .* x float32\[n, 3, h, 8\] is \[1, 3, {height}, 8\]"):
+        runner(rand(1, 3, height, 8))
+    assert runner(rand(1, 3, 3, 8)).shape == (1, 4, 1, 6)
+
+
+@pytest.mark.parametrize(("operator", "index"), [("Gather", 2), ("Gather", -3), ("GatherElements", 2)])
+def test_an_index_out_of_range(operator: str, index: int) -> None:
+    model = onnx_model(
+        [node(operator, ["x", "i"], ["y"])], {"x": ("n", 3), "i": ("k", 3)}, dtypes={"i": TensorProto.INT64}
+    )
+    runner = Runner(compile(model))
+    for kind in (InputError, IndexError):
+        with pytest.raises(kind, match=r"out of range.*x float32\[n, 3\] is \[2, 3\].*within the axis"):
+            runner(rand(2, 3), np.array([[0, 1, index]]))
+
+
+def test_a_squeeze_that_would_decide_the_number_of_dims() -> None:
+    model = onnx_model([node("Squeeze", ["x"], ["y"], name="drop")], {"x": ("n", 3, 1)})
+    with pytest.raises(UnsupportedError, match=r"Squeeze \(node `drop`\) has no axes.*\(n, 3, 1\).*--shape x=1,3,1"):
+        compile(model)
+    assert Runner(compile(model, shapes={"x": [2, 3, 1]}))(rand(2, 3, 1)).shape == (2, 3)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
+def test_a_padding_by_more_elements_than_there_are(mode: str) -> None:
+    """TVM's padding would read memory of others."""
+    pads = {"p": np.array([0, 0, 3, 0, 0, 1])}
+    pad = node("Pad", ["x", "p"], ["y"], mode=mode)
+    least = {"reflect": 4, "edge": 1, "wrap": 3}[mode]
+    _equals_ort(onnx_model([pad], {"x": ("n", 2, "w")}, pads, opset=19), rand(2, 2, least), rand(1, 2, 7))
+    runner = Runner(compile(onnx_model([pad], {"x": ("n", 2, "w")}, pads, opset=19)))
+    with pytest.raises(InputError, match=f"needs {least} where it has {least - 1}"):
+        runner(rand(2, 2, least - 1))
+    with pytest.raises(UnsupportedError, match=f"an axis has {least - 1} elements, expected {least} or more"):
+        compile(onnx_model([pad], {"x": (1, 2, least - 1)}, pads, opset=19))
+
+
+def test_a_padding_of_some_axes() -> None:
+    constants = {"p": np.array([2, 1]), "a": np.array([-1])}
+    nodes = [node("Pad", ["x", "p", "", "a"], ["y"], mode="reflect")]
+    _equals_ort(onnx_model(nodes, {"x": ("n", "h", "w")}, constants, opset=18), rand(1, 1, 3), rand(2, 4, 9))
+
+
+@pytest.mark.parametrize("operator", ["ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin", "ReduceLogSumExp"])
+def test_what_nothing_adds_up_to(operator: str) -> None:
+    axes = {"a": np.array([1])} if operator == "ReduceSum" else {}
+    given = {} if axes else {"axes": [1]}
+    model = onnx_model([node(operator, ["x", *axes], ["y"], **given)], {"x": ("n", "m")}, axes, opset=13)
+    _equals_ort(model, rand(2, 0), rand(2, 1), rand(0, 3), rand(3, 4))
+
+
+def test_no_element_has_no_mean() -> None:
+    """ONNX Runtime gives 0, PyTorch NaN, and ONNX says that there is none."""
+    runner = Runner(compile(onnx_model([node("ReduceMean", ["x"], ["y"], axes=[1])], {"x": ("n", "m")}, opset=13)))
+    with pytest.raises(UnsupportedError, match=NO_MEAN):
+        runner(rand(2, 0))
+    assert runner(rand(0, 2)).shape == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "constants", "shapes"),
+    [
+        (node("Softmax", ["x"], ["y"]), {}, [(2, 0), (2, 1), (0, 3)]),
+        (node("LayerNormalization", ["x", "s"], ["y"]), {"s": rand(1)}, [(0, 1), (2, 1)]),
+        (node("LpNormalization", ["x"], ["y"], axis=1), {}, [(2, 0), (2, 1)]),
+    ],
+)
+def test_norms_over_one_element_and_none(nodes: Any, constants: Any, shapes: Any) -> None:
+    last = 1 if constants else "m"
+    _equals_ort(onnx_model([nodes], {"x": ("n", last)}, constants), *(rand(*shape) for shape in shapes))
+
+
+@pytest.mark.parametrize("operator", ["MaxPool", "AveragePool"])
+def test_equal_sizes_of_windows_of_two_that_do_not_overlap(operator: str) -> None:
+    pool = node(operator, ["x"], ["y"], kernel_shape=[2, 2], strides=[2, 2], auto_pad="SAME_UPPER")
+    model = onnx_model([pool], {"x": ("n", 3, "h", "w")})
+    _equals_ort(model, rand(1, 3, 5, 8), rand(1, 3, 1, 7), rand(2, 3, 4, 4))
+
+
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": "SAME_UPPER"},
+        {"kernel_shape": [2, 2], "strides": [2, 2], "auto_pad": "SAME_LOWER"},
+    ],
+)
+def test_pads_that_depend_on_the_call(attrs: dict[str, Any]) -> None:
+    model = onnx_model([node("MaxPool", ["x"], ["y"], name="pool", **attrs)], {"x": (1, 3, "h", "w")})
+    with pytest.raises(UnsupportedError, match=r"node `pool` has auto_pad SAME.*its pads depend on the call"):
+        compile(model)
