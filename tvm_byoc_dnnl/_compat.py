@@ -27,6 +27,7 @@ __all__ = [
     "is_a",
     "is_constant",
     "make_constant",
+    "product_constant",
     "remap_var",
     "shape_dims",
     "static_shape",
@@ -44,7 +45,7 @@ _STRIP = 128  # columns of a transposed matrix that are copied at a time
 #: dims of shapes: reading them is slow, and the same shapes are asked for again and again
 _DIMS: ByIdentity[tuple[Any, ...]] = ByIdentity()
 _MOST_DIMS = 4096
-_MANY = 1 << 20  # elements of a matrix that several threads transpose
+_MANY = 1 << 19  # elements of a matrix that several threads transpose, or of a product that they compute
 _INDEXED = ("GatherElements", "GatherND", "ScatterND")
 
 
@@ -97,6 +98,24 @@ def make_constant(array: np.ndarray, dtype: str | None = None) -> relax.Expr:
             list(pool.map(copy, range(0, array.shape[1], _STRIP)))
     else:
         target[...] = array
+    return relax.const(tensor)
+
+
+def product_constant(a: np.ndarray, b: np.ndarray) -> relax.Expr:
+    """A Relax constant of ``a * b``, in the shape and dtype of ``a``, without a copy; NumPy must know the dtype."""
+    tensor = tvm.runtime.empty(a.shape, str(a.dtype))
+    target, factors = np.from_dlpack(tensor), np.broadcast_to(b, a.shape)
+
+    def multiply(rows: slice) -> None:
+        np.multiply(a[rows], factors[rows], out=target[rows])
+
+    if a.size < _MANY:
+        multiply(slice(None))
+    else:
+        parts = os.cpu_count() or 1
+        step = -(-len(a) // parts)
+        with ThreadPoolExecutor(parts) as pool:
+            list(pool.map(multiply, [slice(start, start + step) for start in range(0, len(a), step)]))
     return relax.const(tensor)
 
 

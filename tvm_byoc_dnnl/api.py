@@ -18,7 +18,7 @@ from .codegen.extern import check_output, source_builds, source_namespaces
 from .codegen.region import lowering_once
 from .errors import InputError, UnsupportedError
 from .frontend import to_relax
-from .handles import collecting_new_only
+from .handles import without_collecting
 from .namespaces import HOST, compilers, namespace
 from .partitioning.passes import PartitionGraph
 from .pipeline.byoc import PIPELINE
@@ -40,7 +40,7 @@ __all__ = ["DEFAULT_COMPILER", "compile", "partition"]
 DEFAULT_COMPILER = "dnnl"
 
 
-@collecting_new_only()
+@without_collecting()
 def partition(
     mod: tvm.IRModule,
     compiler: str | Sequence[str] | None = DEFAULT_COMPILER,
@@ -100,7 +100,7 @@ def partition(
 
 
 @lowering_once()
-@collecting_new_only()
+@without_collecting()
 def compile(
     model: Any,
     compiler: str | Sequence[str] | None = DEFAULT_COMPILER,

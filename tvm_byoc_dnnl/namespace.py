@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -198,6 +199,7 @@ class Namespace:
     kernels: Route | None = None
     codegen_options: Mapping[str, Any] = field(default_factory=dict)
     probe: Callable[[PortableGraph], Reject | None] | None = None
+    probing_ahead: Callable[[], AbstractContextManager[Callable[[PortableGraph], None]]] | None = None
     describe: Callable[[PortableGraph], Description | None] | None = None
     emit: Callable[[PortableGraph], str] | None = None
     write_program: Callable[[Standalone, Path], Sequence[Path]] | None = None

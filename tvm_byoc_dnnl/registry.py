@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,7 @@ def register_namespace(
     api: int = 1,
     codegen: Callable[..., Any] | None = None,
     probe: Callable[[PortableGraph], Reject | None] | None = None,
+    probing_ahead: Callable[[], AbstractContextManager[Callable[[PortableGraph], None]]] | None = None,
     describe: Callable[[PortableGraph], Description | None] | None = None,
     emit: Callable[[PortableGraph], str] | None = None,
     write_program: Callable[[Standalone, Path], Sequence[Path]] | None = None,
@@ -98,6 +100,9 @@ def register_namespace(
     probe : callable, optional
         ``probe(graph) -> None | Reject``: whether the library has an implementation for a (small) portable graph on
         this machine. Asked for every call that a lowering accepts and that has no predicate of its own.
+    probing_ahead : callable, optional
+        ``with probing_ahead() as ahead``: inside, ``ahead(graph)`` is called for graphs about which ``probe`` will be
+        asked, so that the library can begin in another thread.
     describe : callable, optional
         ``describe(graph) -> Description | None``: how the library would run a lowered region, for reports.
     emit : callable, optional
@@ -135,6 +140,7 @@ def register_namespace(
     _check_functions(
         f"register_namespace({compiler!r})",
         probe=probe,
+        probing_ahead=probing_ahead,
         describe=describe,
         emit=emit,
         write_program=write_program,
@@ -147,6 +153,7 @@ def register_namespace(
         register_codegen(compiler, codegen, override=extend)
     parts = {
         "probe": probe,
+        "probing_ahead": probing_ahead,
         "describe": describe,
         "emit": emit,
         "write_program": write_program,

@@ -8,7 +8,9 @@
 #include <tvm/ffi/reflection/registry.h>
 #include <tvm/ffi/string.h>
 
+#include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,6 +22,7 @@
 #include "runtime/cache.h"
 #include "runtime/guarded.h"
 #include "runtime/module.h"
+#include "runtime/prober.h"
 #include "runtime/threads.h"
 #include "runtime/version.h"
 
@@ -32,8 +35,21 @@ namespace ffi = tvm::ffi;
 template <bool kDelivers>
 ffi::String Probe(const ffi::String& engine, const ffi::String& graph_json) {
   return Guarded([&] {
-    const Graph graph = ParseGraph(std::string_view(graph_json.data(), graph_json.size()));
-    return ffi::String(json::Value(FindEngine(engine).Probe(graph, kDelivers)).Dump());
+    const std::string_view graph(graph_json.data(), graph_json.size());
+    return ffi::String(ProbeText(FindEngine(engine), graph, kDelivers));
+  });
+}
+
+/// A function with a Prober of its own: of a graph that will be asked about, or of one that is
+/// asked about now, which gives what ProbeNodes gives.
+ffi::Function NewProber(const ffi::String& engine) {
+  auto prober = Guarded([&] { return std::make_shared<Prober>(FindEngine(engine)); });
+  return ffi::Function::FromTyped([prober](const ffi::String& graph, bool now) {
+    return Guarded([&] {
+      if (now) return ffi::String(prober->Answer(graph));
+      prober->Expect(graph);
+      return ffi::String();
+    });
   });
 }
 
@@ -106,6 +122,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
            })
       .def("tvm_byoc_dnnl.Probe", Probe<true>)
       .def("tvm_byoc_dnnl.ProbeNodes", Probe<false>)
+      .def("tvm_byoc_dnnl.Prober", NewProber)
       .def("tvm_byoc_dnnl.Emit", Emit)
       .def("tvm_byoc_dnnl.MeasureCandidates", MeasureCandidates)
       .def("tvm_byoc_dnnl.EngineInfo",

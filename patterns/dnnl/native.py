@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -15,10 +18,14 @@ from ...namespace import Description
 from ...verdict import Reject
 from . import library
 
-__all__ = ["create_module", "describe", "measure_candidates", "probe", "probe_fused", "run"]
+__all__ = ["create_module", "describe", "measure_candidates", "probe", "probe_fused", "probing_ahead", "run"]
 
 #: stand, in turn, for every symbolic dim when a graph of unknown sizes is probed: 8 becomes 0 after a few strides
 _SAMPLE_DIMS = (64, 8)
+
+
+#: ``prober(document, now)``, inside of `probing_ahead`
+_PROBER: ContextVar[Callable[[str, bool], str] | None] = ContextVar("prober", default=None)
 
 
 def create_module(graph: PortableGraph) -> tvm.runtime.Module:
@@ -44,13 +51,32 @@ def probe(graph: PortableGraph) -> Reject | None:
     """
     if not library.available():
         return None
-    symbols = graph.symbols
-    samples = [graph.specialize(dict.fromkeys(symbols, size)) for size in _SAMPLE_DIMS] if symbols else [graph]
-    for sample in samples:
-        reason, _ = _probe(sample.to_json(anonymous=True))
+    for document in _documents(graph):
+        reason, _ = _probe(document)
         if not reason:
             return None
     return Reject(reason)
+
+
+def _documents(graph: PortableGraph) -> Iterator[str]:
+    """The graph as text; with sizes in the place of symbols, where each is as good as the next."""
+    symbols = graph.symbols
+    samples = (graph.specialize(dict.fromkeys(symbols, size)) for size in _SAMPLE_DIMS) if symbols else [graph]
+    return (sample.to_json(anonymous=True) for sample in samples)
+
+
+@contextmanager
+def probing_ahead() -> Iterator[Callable[[PortableGraph], None]]:
+    """Gives a function of a graph about which `probe` will be asked inside: another thread begins with the answer."""
+    if not library.available():
+        yield lambda _graph: None
+        return
+    prober = library.call("Prober")
+    token = _PROBER.set(prober)
+    try:
+        yield lambda graph: prober(next(_documents(graph)), False)
+    finally:
+        _PROBER.reset(token)
 
 
 def probe_fused(graph: PortableGraph) -> Reject | None:
@@ -85,7 +111,8 @@ def measure_candidates(graph: PortableGraph, rounds: int) -> dict[str, Any]:
 @functools.lru_cache(maxsize=8192)
 def _probe(document: str) -> tuple[str, int]:
     """Why a graph cannot run, and the number of post-ops that its last node has in one primitive."""
-    answer = _ask("ProbeNodes", document)
+    prober = _PROBER.get()
+    answer = json.loads(prober(document, True)) if prober is not None else _ask("ProbeNodes", document)
     return (
         ("", int(answer["nodes"][-1]["post_ops"]) if answer["nodes"] else 0) if answer["ok"] else (answer["reason"], 0)
     )

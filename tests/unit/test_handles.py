@@ -1,11 +1,13 @@
-"""TVM objects as keys of a dict, the elements of arrays, and what the garbage collector looks at."""
+"""TVM objects as keys of a dict, the elements of arrays, and when garbage is collected."""
 
 import gc
+import threading
 import weakref
 
+import pytest
 from tvm import relax
 
-from tvm_byoc_dnnl.handles import ByIdentity, collecting_new_only, items
+from tvm_byoc_dnnl.handles import ByIdentity, items, without_collecting
 
 
 def test_the_same_object_is_the_same_key():
@@ -23,19 +25,52 @@ class Node:
     """An object that garbage can be made of."""
 
 
-def test_old_objects_are_collected_afterwards():
-    def circle() -> weakref.ref:
-        node = Node()
-        node.itself = node
-        return weakref.ref(node)
+def circle() -> weakref.ref:
+    node = Node()
+    node.itself = node
+    return weakref.ref(node)
 
-    old = circle()
-    with collecting_new_only():
-        new = circle()
-        gc.collect()
-        assert old() is not None and new() is None
-        with collecting_new_only():
-            pass
-        assert gc.get_freeze_count()
+
+def test_garbage_is_collected_afterwards():
+    with without_collecting():
+        garbage = circle()
+        with without_collecting():
+            assert not gc.isenabled()
+        assert not gc.isenabled() and garbage() is not None
+    assert gc.isenabled()
     gc.collect()
-    assert old() is None and not gc.get_freeze_count()
+    assert garbage() is None
+
+
+def test_the_last_of_several_threads_lets_garbage_be_collected():
+    inside, leave = threading.Event(), threading.Event()
+
+    def pause() -> None:
+        with without_collecting():
+            inside.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=pause)
+    with without_collecting():
+        thread.start()
+        assert inside.wait(10)
+    assert not gc.isenabled()
+    leave.set()
+    thread.join()
+    assert gc.isenabled()
+
+
+def test_an_error_lets_garbage_be_collected():
+    with pytest.raises(RuntimeError), without_collecting():
+        raise RuntimeError
+    assert gc.isenabled()
+
+
+def test_a_program_that_collects_nothing_stays_so():
+    gc.disable()
+    try:
+        with without_collecting():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

@@ -10,6 +10,7 @@ import pytest
 from tvm import relax
 
 from tests.unit.importing import check, module, node, onnx_model, ops, prepared, rand, same_numbers
+from tvm_byoc_dnnl._compat import constant_numpy, product_constant
 
 Build = Callable[[relax.BlockBuilder, relax.Var], Any]
 
@@ -49,6 +50,15 @@ def test_batch_norm_after_conv_of_other_ranks(shape: tuple[int, ...]) -> None:
     nodes = [node("Conv", ["x", "w"], ["c"]), node("BatchNormalization", ["c", *NORM], ["y"])]
     kernel = [2] * (len(shape) - 2)
     assert check(onnx_model(nodes, {"x": shape}, {"w": rand(6, 4, *kernel), **norm(6)}))["add"] == 1
+
+
+@pytest.mark.parametrize("shape", [(1, 1 << 19), (1021, 523), (3, 5), (0, 4)])
+def test_product_of_weights(shape: tuple[int, ...]) -> None:
+    weights, scale = rand(*shape), rand(shape[1], seed=1)
+    np.testing.assert_array_equal(constant_numpy(product_constant(weights, scale)), weights * scale)
+    rows = rand(shape[0], 1, seed=2).astype("float16")
+    halves = weights.astype("float16")
+    np.testing.assert_array_equal(constant_numpy(product_constant(halves, rows)), halves * rows)
 
 
 @pytest.mark.parametrize("bias", [False, True])

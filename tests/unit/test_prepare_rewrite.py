@@ -12,11 +12,21 @@ from tvm.script import relax as R
 from tests.harness import assert_right
 from tests.unit.importing import module, ops, prepared, rand, run, same_numbers
 from tvm_byoc_dnnl.prepare.rewrite import rewrite_pass
+from tvm_byoc_dnnl.relax_utils import op_calls
 
 
 def test_unchanged_functions_are_the_same_objects() -> None:
     mod = module(lambda b, x: b.emit(relax.op.nn.relu(x)), (2, 3))
     assert rewrite_pass("nothing", {})(mod)["main"].same_as(mod["main"])
+
+
+def test_a_variable_that_stands_for_another_is_replaced_without_any_rule() -> None:
+    def build(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        return b.emit(relax.op.nn.relu(b.emit(x)))
+
+    func = rewrite_pass("nothing", {})(module(build, (2, 3)))["main"]
+    ((_, relu),) = op_calls(func)
+    assert relu.args[0].same_as(func.params[0])
 
 
 def test_output_that_becomes_an_input() -> None:

@@ -13,6 +13,7 @@ import tvm
 from tvm import relax
 
 from .._compat import remap_var
+from ..handles import items
 from ..relax_utils import is_host_function
 from .composites import Alike
 
@@ -82,7 +83,8 @@ class _Restored(_Renamer):
 
 def with_unique_names(func: relax.Function) -> relax.Function:
     """``func`` with every variable named differently."""
-    return _Unique().visit_expr(func)
+    names = [var.name for var in items(relax.analysis.bound_vars(func))]
+    return func if len(set(names)) == len(names) else _Unique().visit_expr(func)
 
 
 def restore_names(mod: tvm.IRModule) -> tvm.IRModule:

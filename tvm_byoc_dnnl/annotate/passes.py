@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
@@ -11,6 +12,7 @@ import tvm
 from tvm import relax
 
 from .._compat import var_name
+from ..handles import ByIdentity
 from ..inplace import IN_PLACE, WritersBetween
 from ..log import Entry, with_entries
 from ..namespace import Namespace, Pattern
@@ -29,7 +31,7 @@ from .escape import refuse_escape
 from .naming import NAME_ATTR, restore_names, with_unique_names
 from .needed import ops_of_pattern
 from .refused import RefusedMatch, with_refused
-from .trial import ask, trial_lowering
+from .trial import Trial, ask, trial_of
 from .tuples import spread_tuples
 
 __all__ = ["COMPILER_ATTR", "AnnotateExternalCompiler", "Matcher", "ask_pattern", "compilers_of"]
@@ -81,6 +83,7 @@ class Matcher:
         self._choice = choice
         self._accepted: dict[str, Any] = {}  # attributes of the match that was accepted last
         self._graphs: set[tuple[str, str]] = set()  # that were accepted
+        self._trials: ByIdentity[Trial | None] = ByIdentity()  # of single calls, by variable, that were lowered ahead
         self._writers: list[WritersBetween] = []  # of the functions that are searched
         #: matches of patterns that were not taken
         self.refused: list[RefusedMatch] = []
@@ -101,7 +104,8 @@ class Matcher:
             name = call.op.name
             if name not in known:
                 return None
-            accepted = self._settle(var, {var: call}, ns, name, "annotate", ask(ns, call, self._graphs))
+            refusal = ask(ns, call, self._graphs, self._trials.pop(var, None))
+            accepted = self._settle(var, {var: call}, ns, name, "annotate", refusal)
             return {**self._accepted, "Composite": f"{ns.name}.{name}"} if accepted else None
 
         return check
@@ -190,9 +194,26 @@ class Matcher:
     ) -> tvm.IRModule:
         for candidate in candidates:
             single = SingleCalls(mod, candidate.check)
-            hosts = {mod.get_global_var(name): single.visit_expr(mod[name]) for name in functions}
+            with self._asking_ahead(namespace(candidate.compiler), [mod[name] for name in functions]):
+                hosts = {mod.get_global_var(name): single.visit_expr(mod[name]) for name in functions}
             mod = with_functions(mod, {**hosts, **single.functions})
         return mod
+
+    @contextmanager
+    def _asking_ahead(self, ns: Namespace, functions: Iterable[relax.Function]) -> Iterator[None]:
+        """Lower single calls before the first verdict is needed, so that the library begins with its answers."""
+        if ns.probing_ahead is None:
+            yield
+            return
+        asked = set(self._graphs)
+        with ns.probing_ahead() as ahead:
+            for var, call in (found for func in functions for found in op_calls(func)):
+                trial = self._trials[var] = trial_of(ns, call)
+                if trial is not None and trial.question not in asked and (graph := trial.graph()) is not None:
+                    asked.add(trial.question)
+                    ahead(graph)
+            yield
+        self._trials.clear()
 
     def entries(self, functions: Mapping[str, relax.Function]) -> list[Entry]:
         """Crashes during `run`, and calls that the choice gave to another; they are in ``functions``, by name."""
@@ -216,7 +237,7 @@ def ask_pattern(ns: Namespace, pattern: Pattern, match: dict[str, Any]) -> Rejec
     lower = pattern.lower
     if lower is None:
         return None
-    return trial_lowering(ns, pattern.name, [pattern.name], lambda g: lower(g, match))
+    return Trial(ns, pattern.name, [pattern.name], lambda g: lower(g, match)).verdict()
 
 
 def AnnotateExternalCompiler(
@@ -257,12 +278,13 @@ def AnnotateExternalCompiler(
         if prepare:
             wanted = {c for f in mod.functions.values() if is_host_function(f) for c in compilers_of(f, default)}
             with stage("prepare"):
-                mod = Prepare()(mod)
+                mod = prepared = Prepare()(mod)
                 for name in sorted(wanted):
                     for make_pass in namespace(name).prepare:
                         mod = make_pass()(mod)
                     mod = compress_weights(mod, get_target_options(mod, name).get("weights", "float32"))
-        mod = relax.transform.ConvertToDataflow(min_size=1)(mod)
+        if not prepare or not mod.same_as(prepared):
+            mod = relax.transform.ConvertToDataflow(min_size=1)(mod)
         if not prepare:  # a result without readers would count as a reader of values that a pattern needs for itself
             mod = relax.transform.DeadCodeElimination()(mod)
         entries: list[Entry] = []

@@ -9,52 +9,94 @@ import tvm
 from tvm import relax
 
 from ..lower.builder import GraphBuilder
+from ..lower.graph import PortableGraph
 from ..namespace import Namespace, Predicate
 from ..namespaces import compilers, namespace
 from ..regions.failure import describe
 from ..verdict import Crash, Reject, as_reject
 
-__all__ = ["ask", "get_annotate_compiler", "trial_call", "trial_lowering"]
+__all__ = ["Trial", "ask", "get_annotate_compiler", "trial_of"]
 
 
-def trial_lowering(
-    ns: Namespace,
-    name: str,
-    source: list[str],
-    lower: Callable[[GraphBuilder], Any],
-    accepted: set[tuple[str, str]] | None = None,
-) -> Reject | None:
-    """Run ``lower`` on a fresh builder and ask the namespace's library about the result.
+class Trial:
+    """The lowering of one call, or of one match, and what the namespace's library says of it.
 
-    ``accepted`` has the graphs that were accepted before, each with its namespace, and gets those that are accepted
-    now: most calls of a large model are equal to one before them.
+    Parameters
+    ----------
+    ns : Namespace
+        Whose library is asked.
+    name : str
+        Of the operator or pattern, for messages.
+    source : list of str
+        The operators of the calls.
+    lower : callable
+        Writes them to a fresh builder.
     """
-    g = GraphBuilder("trial")
-    g.begin(source)
-    try:
+
+    def __init__(self, ns: Namespace, name: str, source: list[str], lower: Callable[[GraphBuilder], Any]) -> None:
+        self._ns = ns
+        self._name = name
+        self._graph = PortableGraph("trial")
+        self._is_optimised = False
+        self._refusal: Reject | None = None
+        #: the namespace and the graph as text, which equal calls have in common
+        self.question = (ns.name, "")
+        self._try(lambda: self._lower(source, lower))
+
+    def graph(self) -> PortableGraph | None:
+        """The graph about which the library is asked, if there is one."""
+        if not self._is_optimised:
+            self._is_optimised = True
+            self._try(self._optimise)
+        return None if self._refusal is not None else self._graph
+
+    def verdict(self, accepted: set[tuple[str, str]] | None = None) -> Reject | None:
+        """The refusal, ``None`` where the library can do it.
+
+        ``accepted`` has the questions to which the answer was yes, and gets this one: most calls of a large model are
+        equal to one before them.
+        """
+        if self._refusal is None and accepted is not None and self.question in accepted:
+            return None
+        if self.graph() is not None:
+            self._try(self._probe)
+        if accepted is not None and self._refusal is None:
+            accepted.add(self.question)
+        return self._refusal
+
+    def _try(self, step: Callable[[], Reject | None]) -> None:
+        try:
+            self._refusal = step()
+        except Reject as refusal:
+            self._refusal = refusal
+        except Exception as error:  # a vendor's bug must not cost the user the build
+            self._refusal = Crash(f"the lowering of {self._name} in {self._ns.name!r} failed: {describe(error)}")
+
+    def _lower(self, source: list[str], lower: Callable[[GraphBuilder], Any]) -> Reject | None:
+        g = GraphBuilder("trial")
+        g.begin(source)
         out = lower(g)
         if isinstance(out, Reject):
             return out
-        graph = g.finish(out)
-        question = (ns.name, graph.to_json(anonymous=True))
-        if accepted is not None and question in accepted:
-            return None
-        if ns.optimize is not None:  # as the region of just this call will be
-            graph = ns.optimize(graph)
-        refusal = ns.probe(graph) if ns.probe is not None else None
-        if accepted is not None and refusal is None:
-            accepted.add(question)
-        return refusal
-    except Reject as refusal:
-        return refusal
-    except Exception as error:  # a vendor's bug must not cost the user the build
-        return Crash(f"the lowering of {name} in {ns.name!r} failed: {describe(error)}")
+        self._graph = g.finish(out)
+        self.question = (self._ns.name, self._graph.to_json(anonymous=True))
+        return None
+
+    def _optimise(self) -> Reject | None:
+        if self._refusal is None and self._ns.optimize is not None:  # as the region of just this call will be
+            self._graph = self._ns.optimize(self._graph)
+        return self._refusal
+
+    def _probe(self) -> Reject | None:
+        return self._ns.probe(self._graph) if self._ns.probe is not None else None
 
 
-def trial_call(ns: Namespace, call: Any, accepted: set[tuple[str, str]] | None = None) -> Reject | None:
-    """Whether ``ns`` can lower this one call (and its library run it); ``accepted`` as for `trial_lowering`."""
-    name = call.op.name
-    return trial_lowering(ns, name, [name], lambda g: ns.lowerings[name](g, call), accepted)
+def trial_of(ns: Namespace, call: Any) -> Trial | None:
+    """The trial of one call, if the verdict on it is that of a trial."""
+    op = call.op.name
+    if op in ns.predicates or op not in ns.lowerings:
+        return None
+    return Trial(ns, op, [op], lambda g: ns.lowerings[op](g, call))
 
 
 def _trial_predicate(ns: Namespace, op: str) -> Predicate:
@@ -62,18 +104,24 @@ def _trial_predicate(ns: Namespace, op: str) -> Predicate:
 
     def predicate(attrs: Any, args: Sequence[Any]) -> bool | Reject:
         call = relax.BlockBuilder().normalize(relax.Call(tvm.ir.Op.get(op), list(args), attrs))
-        refusal = trial_call(ns, call)
+        refusal = Trial(ns, op, [op], lambda g: ns.lowerings[op](g, call)).verdict()
         return True if refusal is None else refusal  # a Reject is falsy
 
     return predicate
 
 
-def ask(ns: Namespace, call: Any, accepted: set[tuple[str, str]] | None = None) -> Reject | None:
-    """The verdict of a namespace on one call, by whichever predicate it has; ``accepted`` as for `trial_lowering`."""
+def ask(
+    ns: Namespace, call: Any, accepted: set[tuple[str, str]] | None = None, trial: Trial | None = None
+) -> Reject | None:
+    """The verdict of a namespace on one call, by whichever predicate it has.
+
+    ``accepted`` as for `Trial.verdict`; ``trial``, if there is one already.
+    """
     op = call.op.name
     predicate = ns.predicates.get(op)
     if predicate is None:
-        return trial_call(ns, call, accepted) if op in ns.lowerings else ns.no_predicate(op)
+        trial = trial or trial_of(ns, call)
+        return ns.no_predicate(op) if trial is None else trial.verdict(accepted)
     try:
         return as_reject(predicate(call.attrs, list(call.args)), f"the predicate of {ns.name!r} for {op}")
     except Reject as refusal:

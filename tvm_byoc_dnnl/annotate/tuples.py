@@ -20,6 +20,8 @@ def spread_tuples(func: relax.Function, ops: Collection[str]) -> relax.Function:
     A composite function of ``concat(t)`` would have a tuple for its parameter, and the calls that make ``a`` and ``b``
     could not be merged with it.
     """
+    if not any(is_a(var.ty, relax.TupleType) for var in items(relax.analysis.bound_vars(func))):
+        return func
     spread = _Spread(ops)
     func = spread.visit_expr(func)
     return relax.analysis.remove_all_unused(func) if spread.changed else func

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from .._compat import is_constant
+from .._compat import is_constant, product_constant
 from .rewrite import Rules, Scope
 
 _CONVS = tuple(f"relax.nn.conv{d}d" for d in (1, 2, 3))
@@ -66,23 +66,20 @@ class _Linear:
         data, weight = call.args[0], scope.const(call.args[1])
         assert weight is not None
         scale = scale.astype(weight.dtype)
-        if call.op.name == "relax.matmul":
-            scaled = weight * scale
-        elif call.op.name in _CONVS:
+        if call.op.name in _CONVS:
             shape = [1] * weight.ndim
             shape[call.attrs.kernel_layout.index("O")] = -1
-            scaled = weight * scale.reshape(shape)
-        else:
-            scaled = self._scaled_transposed(weight, scale)
-        new = scope.constant(scaled, scope.dtype(call.args[1]))
+            scale = scale.reshape(shape)
+        elif call.op.name in _TRANSPOSED:
+            scale = self._spread_transposed(weight, scale)
+        new = product_constant(weight, scale)
         return scope.emit(scope.with_args(call, data, new), like=self.var)
 
-    def _scaled_transposed(self, weight: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        """Weights (I, O / groups, ...): the groups split I, and the result's channels are group by group."""
+    def _spread_transposed(self, weight: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        """The scale of each row of weights (I, O / groups, ...), whose groups split I."""
         groups = int(self.call.attrs.groups)
-        per_group = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
-        spread = scale.reshape(groups, 1, -1, *[1] * (weight.ndim - 2))
-        return (per_group * spread).reshape(weight.shape)
+        rows = np.repeat(scale.reshape(groups, -1), weight.shape[0] // groups, axis=0)
+        return rows.reshape(*rows.shape, *[1] * (weight.ndim - 2))
 
     def bias_constant(self, scope: Scope, bias: np.ndarray) -> Any:
         """``bias`` in the canonical shape."""

@@ -46,5 +46,8 @@ def read_misses(mod: tvm.IRModule) -> list[Miss]:
 
 def with_misses(mod: tvm.IRModule, misses: Iterable[Miss]) -> tvm.IRModule:
     """The module with these misses in addition to those that it has."""
-    merged = list(dict.fromkeys([*read_misses(mod), *misses]))
-    return mod.with_attr(_ATTR, json.dumps([asdict(m) for m in merged])) if merged else mod
+    new = list(misses)
+    if not new:
+        return mod
+    merged = list(dict.fromkeys([*read_misses(mod), *new]))
+    return mod.with_attr(_ATTR, json.dumps([asdict(m) for m in merged]))

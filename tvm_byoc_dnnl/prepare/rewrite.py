@@ -269,6 +269,8 @@ class Scope:
         if not isinstance(func.body, relax.SeqExpr):
             return func
         given = [(type(block), items(block.bindings)) for block in items(func.body.blocks)]
+        if not any(self._concerns(binding.value) for _, bindings in given for binding in bindings):
+            return func
         for _, bindings in given:
             for binding in bindings:
                 self._count(binding.value)
@@ -282,6 +284,10 @@ class Scope:
         )
         body = self._builder.normalize(body)
         return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs, func.span)
+
+    def _concerns(self, value: Any) -> bool:
+        """Whether a sweep may change something at a value: a rule is for it, or it stands for its variable."""
+        return _kind(value) in self._rules or _is_atom(value)
 
     def _count(self, value: Any) -> None:
         reads = _reads(value)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import pytest
+import tvm_ffi
 from tvm import relax
 
 import tvm_byoc_dnnl as byoc
 from tests.harness import Case, const, data
-from tvm_byoc_dnnl.patterns.dnnl import library, native
+from tvm_byoc_dnnl.lower.graph import PortableGraph
+from tvm_byoc_dnnl.namespaces import namespace
+from tvm_byoc_dnnl.patterns.dnnl import native
 
 pytestmark = pytest.mark.native
 
@@ -15,7 +21,7 @@ pytestmark = pytest.mark.native
 CALLS = 8
 
 
-def questions(layers: int, monkeypatch: pytest.MonkeyPatch) -> int:
+def questions(layers: int) -> int:
     """Questions that partitioning a network of equal layers asks the library, with nothing remembered."""
 
     def network(x, w, gamma, beta):
@@ -26,22 +32,46 @@ def questions(layers: int, monkeypatch: pytest.MonkeyPatch) -> int:
         return x
 
     module = Case(network, (data(16, 32), const(32, 32), const(32), const(32))).module
-    asked = []
-    real = library.call
-
-    def call(name, *arguments):
-        asked.append(name)
-        return real(name, *arguments)
-
     native._probe.cache_clear()
-    with monkeypatch.context() as patch:
-        patch.setattr(library, "call", call)
-        byoc.partition(module)
-    return asked.count("ProbeNodes")
+    byoc.partition(module)
+    return native._probe.cache_info().misses
 
 
-def test_equal_layers_are_asked_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    questions(2, monkeypatch)  # what is asked once
-    few, many = questions(2, monkeypatch), questions(6, monkeypatch)
+def test_equal_layers_are_asked_about_once() -> None:
+    few, many = questions(2), questions(6)
     assert 0 < few <= 3 * CALLS
     assert many == few
+
+
+def test_what_is_asked_ahead_changes_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    def network(x, w, numbers):
+        for _ in range(2):
+            x = relax.op.nn.relu(relax.op.matmul(x, w))
+            numbers = relax.op.add(numbers, relax.op.bitwise_xor(numbers, numbers))  # which oneDNN does not have
+        return x, numbers
+
+    module = Case(network, (data(16, 32), const(32, 32), data(5, dtype="int64"))).module
+    ahead = []
+
+    @contextmanager
+    def probing_ahead() -> Iterator[Callable[[PortableGraph], None]]:
+        with native.probing_ahead() as begin:
+            yield lambda graph: (ahead.append(graph.to_json(anonymous=True)), begin(graph))[1]
+
+    partitioned = []
+    for way in (probing_ahead, None):
+        monkeypatch.setattr(namespace("dnnl"), "probing_ahead", way)
+        native._probe.cache_clear()
+        partitioned.append(byoc.partition(module))
+    assert tvm_ffi.structural_equal(*partitioned)
+    assert len(ahead) == len(set(ahead)) >= 2
+
+
+def test_a_crash_that_comes_ahead_is_a_refusal_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(graph: PortableGraph) -> PortableGraph:
+        raise ValueError("no such pass")
+
+    monkeypatch.setattr(namespace("dnnl"), "optimize", broken)
+    module = byoc.AnnotateExternalCompiler("dnnl")(Case(relax.op.nn.relu, (data(3, 5),)).module)
+    (entry,) = byoc.read_log(module)
+    assert entry.stage == "annotate" and "no such pass" in entry.reason

@@ -1,0 +1,57 @@
+"""Questions to the library that another thread answers before they are asked."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable
+
+import pytest
+
+from tests.unit.graph_reference import GraphBuilder
+from tvm_byoc_dnnl import _native
+from tvm_byoc_dnnl.errors import GraphError
+
+pytestmark = pytest.mark.native
+
+
+def question(channels: int) -> str:
+    g = GraphBuilder("g")
+    g.outputs = [g.node("eltwise", [g.input((2, channels))], (2, channels), alg="relu", alpha=0.0, beta=0.0)]
+    return g.json()
+
+
+def prober() -> Callable[[str, bool], str]:
+    return _native.function("tvm_byoc_dnnl.Prober")("dnnl")
+
+
+def expected_answer(document: str) -> dict:
+    return json.loads(_native.function("tvm_byoc_dnnl.ProbeNodes")("dnnl", document))
+
+
+def test_answers_are_those_of_the_library() -> None:
+    documents = [question(channels) for channels in range(1, 20)]
+    ask = prober()
+    for document in documents[5:]:
+        assert ask(document, False) == ""
+        ask(document, False)  # twice is once
+    for document in [*documents, *documents]:  # those before 5 come as a surprise
+        assert json.loads(ask(document, True)) == expected_answer(document)
+
+
+def test_an_error_comes_with_its_question() -> None:
+    ask = prober()
+    ask("{", False)
+    ask(question(3), False)
+    assert json.loads(ask(question(3), True))["ok"]
+    for _ in range(2):
+        with pytest.raises(GraphError):
+            ask("{", True)
+
+
+def test_nobody_need_ask() -> None:
+    ask = prober()
+    for channels in range(1, 200):
+        ask(question(channels), False)
+    del ask
+    gc.collect()
