@@ -33,14 +33,16 @@ def refuse_escape(context: Any, outputs: Sequence[str] = (), writers: Iterable[W
                 f"{writer.name}, which overwrites one of its arguments, stands between the calls of the match"
             )
     parts = [context.annotated_expr[name] for name in outputs if name in context.annotated_expr]
-    results = {context.value_to_bound_var[e] for e in [context.matched_expr, *parts]}
+    root, *others = (context.value_to_bound_var[e] for e in [context.matched_expr, *parts])
+    results = {root, *others}
     for var in own - results:
         users = [u for u in context.var_usages[var] if u not in own]
         if users or not isinstance(var, relax.DataflowVar):
             by = f"by {', '.join(u.name for u in users)}" if users else "behind the dataflow block"
             return Reject(f"the intermediate result {var.name} is used outside of the match, {by}")
-    behind = _reachable(context, (u for var in results for u in context.var_usages[var] if u not in own))
-    for var, value in context.matched_bindings.items():
+    # What reads the root stands behind all calls of the match: none of them can read that.
+    behind = _reachable(context, (u for var in others for u in context.var_usages[var] if u not in own))
+    for var, value in context.matched_bindings.items() if behind else ():
         for needed in relax.analysis.free_vars(value):
             if needed in behind:
                 return Reject(f"the input {needed.name} of {var.name} is computed from a result of the match")
