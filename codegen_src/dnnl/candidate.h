@@ -50,8 +50,9 @@ struct Candidate {
   Work work;
 };
 
-/// Whether this name of an implementation is a reference one, i.e. far from the machine's speed.
-bool IsReference(const std::string& impl);
+/// Whether an implementation of a primitive is far from the machine's speed: by its name a
+/// reference one, or a loop over single elements.
+bool IsReference(dnnl::primitive::kind kind, const std::string& impl);
 
 /// The operation without its layouts: "convolution f32 1x64x56x56 f32 64x64x3x3 ... relu". A
 /// measurement of a candidate is stored under this key and the candidate's name.

@@ -305,7 +305,7 @@ std::optional<Place> Lowering::WriteToOutput(Candidate* choice) {
 bool Lowering::Emit(const std::vector<OpDesc>& descriptions, bool accept_reference) {
   least_anew_ = std::numeric_limits<double>::infinity();
   Candidate choice = Choose(descriptions);
-  if (!choice.pd || (IsReference(choice.impl) && !accept_reference)) {
+  if (!choice.pd || (IsReference(choice.op.kind, choice.impl) && !accept_reference)) {
     choice = Candidate();
     choice.op = descriptions.front();
   }

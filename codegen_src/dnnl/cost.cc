@@ -96,7 +96,11 @@ std::string Shape(const MemoryDesc& md) {
 
 }  // namespace
 
-bool IsReference(const std::string& impl) { return impl.compare(0, 3, "ref") == 0; }
+bool IsReference(dnnl::primitive::kind kind, const std::string& impl) {
+  // A resampling of this name takes the elements one by one; a concat or a reorder copies rows.
+  const bool is_simple = kind == dnnl::primitive::kind::resampling && impl == "simple:any";
+  return is_simple || impl.compare(0, 3, "ref") == 0;
+}
 
 double ReorderCost(const Candidate& candidate) {
   return candidate.work.reordered *
@@ -110,7 +114,7 @@ double DefaultCost(const Candidate& candidate) {
       work.weights * (rates.weights + (work.weights > kManyWeights ? rates.far_weights : 0));
   const double seconds = work.products * rates.products + work.vectors * rates.vectors + weights +
                          work.bytes * rates.bytes;
-  return (IsReference(candidate.impl) ? kReference : 1) * seconds +
+  return (IsReference(candidate.op.kind, candidate.impl) ? kReference : 1) * seconds +
          work.reordered * rates.reordered + rates.start;
 }
 

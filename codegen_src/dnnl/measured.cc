@@ -28,7 +28,8 @@ using Wanted = std::map<std::string, std::string>;  // workload, and the candida
 
 bool Competes(const Candidate& candidate) {
   return (candidate.pd || candidate.call) && candidate.work.products > 0 &&
-         !IsReference(candidate.impl) && candidate.op.Find(DNNL_ARG_DST) != nullptr;
+         !IsReference(candidate.op.kind, candidate.impl) &&
+         candidate.op.Find(DNNL_ARG_DST) != nullptr;
 }
 
 std::string ImplOf(const std::string& name) { return name.substr(0, name.find(' ')); }

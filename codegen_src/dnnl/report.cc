@@ -58,7 +58,7 @@ int64_t CountReorders(const std::vector<Step>& steps) {
 /// Reference implementations matter where a node computes; oneDNN's reference concat is made of
 /// real reorders, and steps that run once at initialisation may be slow.
 bool IsSlow(const Step& step) {
-  return !step.conversion && step.kernel == nullptr && IsReference(step.impl) &&
+  return !step.conversion && step.kernel == nullptr && IsReference(step.op.kind, step.impl) &&
          step.op.kind != PrimitiveKind::concat;
 }
 

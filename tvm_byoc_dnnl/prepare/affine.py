@@ -339,6 +339,9 @@ def _affine_before(scope: Scope, data: Any) -> tuple[Any, int | None, tuple[Any,
         return None
     if scope.call(sides[0], *_LINEAR) is not None:
         return None  # it is the bias of that operator, and costs nothing there
+    product = scope.call(sides[0], "relax.multiply")
+    if product is not None and any(scope.call(factor, "relax.clip") is not None for factor in product.args):
+        return None  # the divisor of a hardswish, x · clip(x + 3, 0, 6) / 6, which is fused only as a whole
     affine = _affine_of(step.op.name, sides[1], sides[2])
     return None if affine is None else (sides[0], None, affine)
 

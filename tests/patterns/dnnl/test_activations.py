@@ -176,3 +176,14 @@ def test_a_gate_of_something_else_is_not_fused():
 def test_doubles_stay():
     case = Case(lambda x: op.multiply(x, op.tanh(nn.softplus(x))), (data(2, 3, dtype="float64"),))
     case.is_not("mish", "dtype float64").is_refused("dtype float64")
+
+
+@pytest.mark.parametrize("spelling", ["torch", "sixth", "onnx"])
+def test_hardswish_between_convolutions(spelling):
+    """Its divisor is not folded into the weights behind it, as other factors are: it would be no hardswish then."""
+    hardswish = next(make for name, how, make, _ in SPELLINGS if (name, how) == ("hardswish", spelling))
+    case = Case(
+        lambda x, v, w: nn.conv2d(hardswish(nn.conv2d(x, v)), w),
+        (data(2, 3, 5, 5), const(7, 3, 1, 1), const(5, 7, 3, 3)),
+    )
+    case.offloads().becomes(("convolution", ["hardswish"]), "convolution").matches()

@@ -8,7 +8,7 @@ from tvm import relax
 
 from tests.harness import Case, accept, data, refuse, table_tests
 
-image = relax.op.image
+op, image = relax.op, relax.op.image
 MODES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_half_pixel_for_nn")
 
 
@@ -149,3 +149,15 @@ def test_what_is_taken_is_right_at_every_scale(method, mode):
     assert taken == TAKEN[method, mode]
     for scale in taken:
         cases[scale].offloads().matches()
+
+
+@pytest.mark.parametrize("method", [nearest, resize])
+def test_a_sum_is_apart_where_only_a_slow_form_has_it(method):
+    """oneDNN resizes with a tensor added to the result by a loop over single elements only."""
+    case = Case(lambda x, y: op.add(method((10, 14))(x), y), (data(2, 3, 5, 7), data(2, 3, 10, 14)))
+    case.offloads().becomes(("resampling", []), ("binary", [])).matches()
+
+
+def test_an_activation_is_fused():
+    case = Case(lambda x: op.nn.relu(resize((10, 14))(x)), (data(2, 3, 5, 7),))
+    case.offloads().becomes(("resampling", ["relu"])).matches()
