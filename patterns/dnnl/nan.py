@@ -41,7 +41,7 @@ def nan_where(g: GraphBuilder, value: Value, bad: Value, shape: Sequence[Dim]) -
 def keep_nan_of_softmax(graph: PortableGraph) -> None:
     """Make a row of a softmax that has a NaN all NaN, as it must be: oneDNN writes that NaN among zeros.
 
-    Where nothing but products over that row read it, as in attention, nothing is added: they spread the NaN.
+    Where only products or convolutions read it that sum over that row, nothing is added: they spread the NaN.
     """
     for node in [n for n in graph.nodes if n.kind == "softmax" and keeps_nan(graph) and not n.is_scaled]:
         if not _is_only_summed(graph, node.outputs[0], node.attrs["axis"]):
@@ -85,12 +85,23 @@ def _spread_nan(graph: PortableGraph, node: Node, of: int, axis: int | None = No
     graph.nodes.rewire(made[-1], outputs=[result])
 
 
+def _sums_channels(graph: PortableGraph, node: Node, tensor: int) -> bool:
+    """Whether ``node`` is a convolution of ``tensor`` without groups."""
+    if node.kind != "convolution" or node.inputs[0] != tensor or tensor in node.inputs[1:]:
+        return False
+    return len(graph.tensors[node.inputs[1]].shape) == len(graph.tensors[tensor].shape)
+
+
 def _is_only_summed(graph: PortableGraph, tensor: int, axis: int) -> bool:
-    """Whether all that reads ``tensor`` are products that sum over ``axis``, its last one."""
+    """Whether all that reads ``tensor`` sums over ``axis``: products over the last one, convolutions over channels."""
     shape = graph.tensors[tensor].shape
-    if tensor in graph.outputs or axis != len(shape) - 1:
+    if tensor in graph.outputs:
         return False
     for reader in graph.nodes.readers(tensor):
+        if _sums_channels(graph, reader, tensor) and axis == 1:
+            continue
+        if axis != len(shape) - 1:
+            return False
         if reader.kind in VIEWS:
             seen = graph.tensors[reader.outputs[0]].shape
             if len(seen) == 0 or seen[-1] != shape[-1] or reader.attrs.get("axes", [axis])[-1] != axis:

@@ -225,6 +225,19 @@ def test_a_softmax_whose_rows_are_summed_costs_nothing_more() -> None:
         compare(case.run()[0], softmax(x.astype("float64"), 1) @ y)
 
 
+@pytest.mark.parametrize(("axis", "groups", "is_free"), [(1, 1, True), (1, 2, False), (2, 1, False)])
+def test_a_softmax_of_channels_that_a_convolution_sums(axis: int, groups: int, is_free: bool) -> None:
+    x = rows()[:10, :36].reshape(1, 10, 6, 6)  # each special value in one channel
+    w = np.random.default_rng(1).uniform(0.5, 2, (4, 10 // groups, 1, 1)).astype("float32")
+    function = lambda x, w: nn.conv2d(nn.softmax(x, axis), w, groups=groups)  # noqa: E731
+    case = Case(function, (data(values=x), const(values=w))).offloads()
+    assert ([kind for kind, _ in case.nodes()] == ["softmax", "convolution"]) is is_free
+    with np.errstate(all="ignore"):
+        shares = softmax(x.astype("float64"), axis).reshape(groups, 10 // groups, 36)
+        wanted = [w[i, :, 0, 0] @ shares[i * groups // 4] for i in range(4)]
+    compare(case.run()[0], np.stack(wanted).reshape(1, 4, 6, 6))
+
+
 #: function, kinds of its nodes with the option finite_math
 FEWER = {
     "exp": (op.exp, ["eltwise"]),
