@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from tvm_byoc_dnnl import Runner, compile
+from tvm_byoc_dnnl import Runner, api, compile
 from tvm_byoc_dnnl.errors import InputError, UnsupportedError
 from tvm_byoc_dnnl.testing.models import ort_run
 
@@ -140,3 +140,16 @@ def test_pads_that_depend_on_the_call(attrs: dict[str, Any]) -> None:
     model = onnx_model([node("MaxPool", ["x"], ["y"], name="pool", **attrs)], {"x": (1, 3, "h", "w")})
     with pytest.raises(UnsupportedError, match=r"node `pool` has auto_pad SAME.*its pads depend on the call"):
         compile(model)
+
+
+def test_sizes_that_cannot_be_said_are_named() -> None:
+    """TVM's own message says that a pass of it did not lower the call."""
+    said = (
+        "CodeGenVM cannot emit this Relax operator directly. Run the appropriate lowering pass. "
+        "Offending call: R.concat((a, b), axis=1)"
+    )
+    cause = api._cause(RuntimeError(said))
+    assert (
+        cause == "the sizes of an operand or of the result of R.concat((a, b), axis=1) cannot be said before the call"
+    )
+    assert api._cause(RuntimeError("another\n fault\n\nand more")) == "another fault"

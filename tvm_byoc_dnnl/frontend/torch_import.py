@@ -10,6 +10,7 @@ from tvm import relax
 from .._compat import shape_dims
 from ..errors import UnsupportedError
 from .torch_dims import solve_dims
+from .torch_promotion import CONVERTERS as PROMOTING
 from .torch_quantised import CONVERTERS as QUANTISED
 
 
@@ -105,6 +106,7 @@ CONVERTERS = {
     "cat.default": _cat,
     "upsample_nearest2d.vec": _resize("nearest_neighbor"),
     "upsample_bilinear2d.vec": _resize("linear"),
+    **PROMOTING,
     **QUANTISED,
 }
 
