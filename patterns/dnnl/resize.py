@@ -3,7 +3,8 @@
 oneDNN samples at half-pixel coordinates, ``(o + ½)·in/out − ½``, and takes as nearest the pixel at ``⌊· + ½⌋``. Relax
 has a dozen combinations of coordinates and roundings, many of which are the same thing at the sizes at hand: all of
 them at a whole scale, half-pixel and asymmetric ones where nothing is scaled. So it is the sample points that are
-compared, axis by axis, in exact arithmetic, and not the names.
+compared, axis by axis, in exact arithmetic, and not the names. An open size must become 1, 2, 4, 8 … times as large:
+pixel ``o + factor`` is then sampled one pixel behind pixel ``o``, and the first sizes show all there is.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
+from tvm import relax
+
 from ...lower.builder import GraphBuilder, Value
+from ...lower.dims import whole_factor
 from ...lower.graph import Dim
 from ...registry import register_lowering
 from ...verdict import Reject, require
-from .common import canonical_layout, from_layout, require_float, to_layout
+from .common import canonical_layout, require_float, to_layout
 from .shape import slice_axis
 
 __all__: list[str] = []
@@ -57,7 +61,7 @@ def resize(g: GraphBuilder, call: Any) -> Value:
     require(str(call.ty.dtype) == src.dtype, f"resize of {src.dtype} to {call.ty.dtype}")
     canonical = canonical_layout(layout, "NC")
     src = to_layout(g, src, layout, canonical)
-    shape = from_layout(g.shape_of(call.ty), layout, canonical)
+    shape = [*src.shape[:2], *_wanted(g, call.args[1])]
     rounding = str(attrs.rounding_method) or ("round" if mode == "align_corners" else "floor")
     for axis in range(2, src.ndim):
         src = _METHODS[method](g, src, axis, shape[axis], mode, rounding)
@@ -69,8 +73,12 @@ def resize(g: GraphBuilder, call: Any) -> Value:
 
 def _linear(g: GraphBuilder, src: Value, axis: int, wanted: Dim, mode: str, rounding: str) -> Value:
     """``src``, if oneDNN resizes an axis as Relax does."""
-    size = src.shape[axis]
-    n, m = _sizes(size, wanted)
+    for n, m in _sizes(src.shape[axis], wanted):
+        _compare_points(n, m, mode)
+    return src
+
+
+def _compare_points(n: int, m: int, mode: str) -> None:
     last = Fraction(n - 1)
     for o in range(m):
         theirs, ours = (_COORDINATES[name](o, n, m) for name in (mode, "half_pixel"))
@@ -80,21 +88,24 @@ def _linear(g: GraphBuilder, src: Value, axis: int, wanted: Dim, mode: str, roun
             f"linear resize of {n} to {m} with {mode} coordinates, which reads position {float(theirs):.4g} for pixel "
             f"{o}; oneDNN reads {float(ours):.4g}",
         )
-    return src
 
 
 def _nearest(g: GraphBuilder, src: Value, axis: int, wanted: Dim, mode: str, rounding: str) -> Value:
     """``src`` ready for oneDNN; an axis of which Relax takes every n-th pixel, and oneDNN others, is sliced here."""
-    size = src.shape[axis]
     if rounding not in _ROUNDINGS:
         raise Reject(f"nearest resize with rounding {rounding!r}")
-    n, m = _sizes(size, wanted)
+    for n, m in _sizes(src.shape[axis], wanted):
+        src = _nearest_of(g, src, axis, n, m, mode, rounding)
+    return src
+
+
+def _nearest_of(g: GraphBuilder, src: Value, axis: int, n: int, m: int, mode: str, rounding: str) -> Value:
     table = [_index(o, n, m, mode, rounding) for o in range(m)]
     ours = [min(max(math.floor(_COORDINATES["half_pixel"](o, n, m) + _HALF), 0), n - 1) for o in range(m)]
     if table == ours:
         return src
     step = table[1] - table[0] if m > 1 else 1
-    if step >= 1 and table == list(range(table[0], table[0] + m * step, step)):
+    if src.shape[axis] == n and step >= 1 and table == list(range(table[0], table[0] + m * step, step)):
         return slice_axis(g, src, axis, table[0], m, step)
     first = next(o for o in range(m) if table[o] != ours[o])
     raise Reject(
@@ -106,12 +117,24 @@ def _nearest(g: GraphBuilder, src: Value, axis: int, wanted: Dim, mode: str, rou
 _METHODS = {"linear": _linear, "nearest_neighbor": _nearest}
 
 
-def _sizes(size: Dim, wanted: Dim) -> tuple[int, int]:
-    # A composite's type forgets a symbolic size, which is an argument.
-    if not isinstance(size, int) or not isinstance(wanted, int):
-        raise Reject(f"resize of {size} to the symbolic size {wanted}")
-    require(size > 0, f"resize of an axis of size {size}")
-    return size, wanted
+def _wanted(g: GraphBuilder, size: Any) -> list[Dim]:
+    """The sizes of the result by the argument that says them: the type of a composite's result forgets open ones."""
+    dims = size.values if isinstance(size, relax.ShapeExpr) else size.ty.values
+    if dims is None:
+        raise Reject("resize to sizes that are known at the call only")
+    return [g.dim(d) for d in dims]
+
+
+def _sizes(size: Dim, wanted: Dim) -> list[tuple[int, int]]:
+    """The sizes that show how an axis is resized: its own, or the smallest ones in the place of an open one."""
+    if isinstance(size, int) and isinstance(wanted, int):
+        require(size > 0, f"resize of an axis of size {size}")
+        return [(size, wanted)]
+    factor = whole_factor(wanted, size)
+    is_power_of_two = factor is not None and factor & (factor - 1) == 0
+    if factor is None or not is_power_of_two:
+        raise Reject(f"resize of {size} to the symbolic size {wanted}, which is not 1, 2, 4, 8 … times as large")
+    return [(n, factor * n) for n in (1, 2, 3)]
 
 
 def _index(o: int, n: int, m: int, mode: str, rounding: str) -> int:

@@ -118,13 +118,6 @@ def _repeated(x):
     return x.repeat(2, 2).repeat(2, 3)
 
 
-def test_a_symbolic_size_is_refused():
-    def function(x):
-        return image.resize2d(x, (x.ty.shape.values[2] * 2, 6), layout="NCHW")
-
-    Case(function, (data(1, 3, "h", 3),), symbols={"h": 5}).is_refused("symbolic size")
-
-
 SCALES = [(2, 3), (3, 2), (4, 8), (7, 5), (6, 3), (5, 15)]
 #: method, mode → the scales at which the library samples where TVM does
 TAKEN = {
@@ -161,3 +154,51 @@ def test_a_sum_is_apart_where_only_a_slow_form_has_it(method):
 def test_an_activation_is_fused():
     case = Case(lambda x: op.nn.relu(resize((10, 14))(x)), (data(2, 3, 5, 7),))
     case.offloads().becomes(("resampling", ["relu"])).matches()
+
+
+def enlarge(factors, method="nearest_neighbor", mode="asymmetric", rounding="floor", layout="NCHW"):
+    def function(x):
+        dims = [x.ty.shape[layout.index(axis)] * factor for axis, factor in zip("HW", factors, strict=True)]
+        return resize(dims, method, mode, rounding, layout)(x)
+
+    return function
+
+
+OPEN = {
+    "nearest": enlarge((2, 2)),
+    "nearest-4-8": enlarge((4, 8)),
+    "nearest-1-2": enlarge((1, 2), mode="half_pixel", rounding="round_prefer_floor"),
+    "nearest-align": enlarge((2, 2), mode="tf_half_pixel_for_nn"),
+    "linear": enlarge((2, 4), "linear", "half_pixel"),
+    "linear-pytorch": enlarge((2, 2), "linear", "pytorch_half_pixel"),
+}
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("name", OPEN)
+@pytest.mark.parametrize(("h", "w"), [(1, 1), (2, 3), (7, 5)])
+def test_open_sizes_are_enlarged_by_powers_of_two(name, h, w):
+    case = Case(OPEN[name], (data(2, 3, "h", "w"),), symbols={"h": h, "w": w})
+    case.offloads().becomes(("resampling", [])).matches()
+
+
+@pytest.mark.native
+def test_open_sizes_with_channels_last():
+    operands = (data(2, "h", "w", 3),)
+    for h, w in ((1, 4), (5, 3)):
+        Case(enlarge((2, 2), layout="NHWC"), operands, symbols={"h": h, "w": w}).offloads().matches()
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (enlarge((3, 1)), "which is not 1, 2, 4, 8 … times as large"),
+        (resize((8, 8)), "which is not 1, 2, 4, 8 … times as large"),
+        (enlarge((2, 2), "linear", "align_corners"), "linear resize of 2 to 4 with align_corners coordinates"),
+        (enlarge((2, 2), "linear"), "linear resize of 2 to 4 with asymmetric coordinates"),
+        (enlarge((2, 2), mode="half_pixel", rounding="ceil"), "takes pixel 1 for pixel"),
+        (lambda x: resize([x.ty.shape[2] + 2, x.ty.shape[3]])(x), "which is not 1, 2, 4, 8 … times as large"),
+    ],
+)
+def test_open_sizes_that_stay(function, reason):
+    Case(function, (data(2, 3, "h", "w"),), symbols={"h": 3, "w": 5}).is_refused(reason)
