@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bench.performance import GROUPS, keep, load
+import numpy as np
+import onnx
+
+from bench.performance import GROUPS, _of_these_sizes, keep, load
 from bench.performance.page import BEGIN, END, ratios, write
 from tvm_byoc_dnnl.stages import collect_stages, stage
 
@@ -105,3 +108,11 @@ def test_torch_compile_has_a_part_of_its_own(tmp_path: Path) -> None:
     assert "| `unet` | 18 | 36 (2.00) |" in page.read_text()
     assert "| `unet` | 20 | 19 (0.95) | 30 (1.50) | 50 (2.50) |" in page.read_text()
     assert "| all, geometric mean |  | **0.95** | **1.50** | **2.50** |" in page.read_text()
+
+
+def test_engines_get_a_file_of_fixed_sizes() -> None:
+    names = ["batch", 3, "height", "?"]
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, names)
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "g", [x], [])
+    model = _of_these_sizes(onnx.helper.make_model(graph), {"x": np.zeros((1, 3, 48, 320), "float32")})
+    assert [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim] == [1, 3, 48, 320]
