@@ -97,9 +97,10 @@ std::string Shape(const MemoryDesc& md) {
 }  // namespace
 
 bool IsReference(dnnl::primitive::kind kind, const std::string& impl) {
-  // A resampling of this name takes the elements one by one; a concat or a reorder copies rows.
-  const bool is_simple = kind == dnnl::primitive::kind::resampling && impl == "simple:any";
-  return is_simple || impl.compare(0, 3, "ref") == 0;
+  // These take the elements one by one; concats and reorders of such names copy rows.
+  const bool by_elements =
+      kind == dnnl::primitive::kind::resampling || kind == dnnl::primitive::kind::pooling;
+  return impl.compare(0, 3, "ref") == 0 || (by_elements && impl.compare(0, 6, "simple") == 0);
 }
 
 double ReorderCost(const Candidate& candidate) {

@@ -350,3 +350,11 @@ def test_reorder_converts(dtype):
     (got,) = execute(g, [values])
     want = np.clip(np.rint(values), 0 if dtype == "uint8" else -128, 255) if "int" in dtype else values
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("alg", ["max", "mean", "sum"])
+def test_rows_are_not_reduced_element_by_element(alg):
+    """oneDNN's global pooling of this layout is slow, its reduction is not."""
+    g, arguments = single("reduction", [(1, 40, 125)], (1, 40, 1), alg=alg, p=1.0, epsilon=0.0)
+    assert not probe(g)["nodes"][0]["impl"].startswith("simple")
+    check(g, arguments)
