@@ -45,7 +45,7 @@ def keep_nan_of_softmax(graph: PortableGraph) -> None:
     """
     for node in [n for n in graph.nodes if n.kind == "softmax" and keeps_nan(graph) and not n.is_scaled]:
         if not _is_only_summed(graph, node.outputs[0], node.attrs["axis"]):
-            _spread_nan(graph, node, node.outputs[0], node.attrs["axis"])
+            _spread_nan(graph, node, node.outputs[0], node.attrs["axis"], has_finite_sums=node.attrs["alg"] != "log")
 
 
 def keep_nan_of_bounds(graph: PortableGraph) -> None:
@@ -60,8 +60,13 @@ def keep_nan_of_bounds(graph: PortableGraph) -> None:
             _spread_nan(graph, node, node.inputs[0])
 
 
-def _spread_nan(graph: PortableGraph, node: Node, of: int, axis: int | None = None) -> None:
-    """Make the result of ``node`` NaN where the tensor ``of`` is; with ``axis`` in the whole row along it."""
+def _spread_nan(
+    graph: PortableGraph, node: Node, of: int, axis: int | None = None, *, has_finite_sums: bool = False
+) -> None:
+    """Make the result of ``node`` NaN where the tensor ``of`` is; with ``axis`` in the whole row along it.
+
+    Where a row without NaN has a finite sum, that says whether there is one: 0 · sum is 0 or NaN.
+    """
     out, tested = node.outputs[0], graph.tensors[of].shape
     shape, dtype = graph.tensors[out].shape, graph.tensors[out].dtype
     row = tested if axis is None else (*tested[:axis], 1, *tested[axis + 1 :])
@@ -76,11 +81,15 @@ def _spread_nan(graph: PortableGraph, node: Node, of: int, axis: int | None = No
         made.append(new)
         return new.outputs
 
-    bad = add("binary", (of, of), tested, alg="ne")
-    if row != tested:
-        bad = add("reduction", bad, row, alg="max", p=0.0, epsilon=0.0)
-    bad = add("eltwise", bad, row, alg="linear", alpha=-1.0, beta=1.0)
-    bad = add("eltwise", bad, row, alg="pow", alpha=0.0, beta=-1.0)
+    if has_finite_sums and row != tested:
+        total = add("reduction", (of,), row, alg="sum", p=0.0, epsilon=0.0)
+        bad = add("eltwise", total, row, alg="linear", alpha=0.0, beta=0.0)
+    else:
+        bad = add("binary", (of, of), tested, alg="ne")
+        if row != tested:
+            bad = add("reduction", bad, row, alg="max", p=0.0, epsilon=0.0)
+        bad = add("eltwise", bad, row, alg="linear", alpha=-1.0, beta=1.0)
+        bad = add("eltwise", bad, row, alg="pow", alpha=0.0, beta=-1.0)
     add("binary", (out, *bad), shape, alg="sub")
     graph.nodes.rewire(made[-1], outputs=[result])
 
