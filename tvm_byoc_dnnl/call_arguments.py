@@ -126,6 +126,8 @@ class SymbolPlan:
         InputError
             If two dims of one name differ.
         """
+        if not self._pairs:
+            return
         shapes = [tuple(tensor.shape) for tensor in tensors]
         for index, others in self._pairs:
             shape = shapes[index]

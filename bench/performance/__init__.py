@@ -15,6 +15,7 @@ import onnx
 
 from bench.zoo import ZOO, zoo_model
 from tvm_byoc_dnnl._native import engine_info
+from tvm_byoc_dnnl.frontend.onnx_inputs import fix_shapes
 from tvm_byoc_dnnl.testing.bench import Comparison, Model, Settings, find_model, to_json
 from tvm_byoc_dnnl.testing.models import LIGHT_MODELS, random_inputs
 
@@ -73,12 +74,7 @@ def entry(name: str) -> Entry:
 
 def _of_these_sizes(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> onnx.ModelProto:
     """The model with the sizes of these inputs in the place of open ones; every engine gets this file."""
-    for value in model.graph.input:
-        if value.name in inputs:
-            sizes = inputs[value.name].shape
-            for dim, size in zip(value.type.tensor_type.shape.dim, sizes, strict=True):
-                dim.dim_value = size
-    return model
+    return fix_shapes(model, {name: array.shape for name, array in inputs.items()})
 
 
 def machine(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -131,8 +131,7 @@ def _sizes(size: Dim, wanted: Dim) -> list[tuple[int, int]]:
         require(size > 0, f"resize of an axis of size {size}")
         return [(size, wanted)]
     factor = whole_factor(wanted, size)
-    is_power_of_two = factor is not None and factor & (factor - 1) == 0
-    if factor is None or not is_power_of_two:
+    if factor is None or factor & (factor - 1):  # not a power of two
         raise Reject(f"resize of {size} to the symbolic size {wanted}, which is not 1, 2, 4, 8 … times as large")
     return [(n, factor * n) for n in (1, 2, 3)]
 
