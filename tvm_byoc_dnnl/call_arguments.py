@@ -21,6 +21,9 @@ from .signature import TensorInfo, check_symbols
 
 __all__ = ["InputPlan", "SymbolPlan", "Views", "as_array"]
 
+#: what NumPy raises at a dtype that DLPack knows and NumPy does not
+_NOT_OF_NUMPY = (BufferError, RuntimeError, TypeError, ValueError)
+
 
 class Views:
     """Read-only arrays of tensors, which are taken back as these tensors."""
@@ -33,7 +36,7 @@ class Views:
         try:
             array = np.from_dlpack(tensor)
             array.flags.writeable = False
-        except (BufferError, RuntimeError, TypeError, ValueError):  # a dtype that DLPack knows and NumPy does not
+        except _NOT_OF_NUMPY:
             return as_view(tensor)
         key, tensors = id(array), self._tensors
         alive = weakref.ref(array, lambda _: tensors.pop(key, None))
@@ -142,5 +145,5 @@ def as_array(result: Any) -> Any:
         return [as_array(r) for r in result]
     try:
         return np.from_dlpack(result).copy()
-    except (BufferError, RuntimeError, TypeError, ValueError):  # a dtype that DLPack knows and NumPy does not
+    except _NOT_OF_NUMPY:
         return result.numpy()

@@ -96,6 +96,11 @@ def trial_of(ns: Namespace, call: Any) -> Trial | None:
     op = call.op.name
     if op in ns.predicates or op not in ns.lowerings:
         return None
+    return _trial(ns, call)
+
+
+def _trial(ns: Namespace, call: Any) -> Trial:
+    op = call.op.name
     return Trial(ns, op, [op], lambda g: ns.lowerings[op](g, call))
 
 
@@ -104,7 +109,7 @@ def _trial_predicate(ns: Namespace, op: str) -> Predicate:
 
     def predicate(attrs: Any, args: Sequence[Any]) -> bool | Reject:
         call = relax.BlockBuilder().normalize(relax.Call(tvm.ir.Op.get(op), list(args), attrs))
-        refusal = Trial(ns, op, [op], lambda g: ns.lowerings[op](g, call)).verdict()
+        refusal = _trial(ns, call).verdict()
         return True if refusal is None else refusal  # a Reject is falsy
 
     return predicate
