@@ -54,7 +54,7 @@ std::string EncodeElement(double value, DType dtype, const dnnl::engine& engine)
     case DType::kInt64:
       break;
   }
-  Fail(ErrorKind::kUnsupported, "padding of ", Name(dtype));
+  Fail(ErrorKind::kUnsupported, "a number as an element of ", Name(dtype));
 }
 
 }  // namespace tvm_byoc_dnnl
