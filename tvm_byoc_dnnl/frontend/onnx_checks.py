@@ -13,6 +13,7 @@ import onnx
 
 from ..errors import InputError
 from .onnx_graph import Graph, attributes, is_standard
+from .onnx_rewrites.fold import take_constants
 
 __all__ = ["check_model"]
 
@@ -20,6 +21,16 @@ _CONVOLUTIONS = ("Conv", "ConvInteger", "ConvTranspose", "QLinearConv")
 _POOLS = ("AveragePool", "LpPool", "MaxPool", "MaxUnpool")
 #: where the weights are among the inputs
 _WEIGHTS = {"QLinearConv": 3}
+#: operators whose result has as many dims as the input with the most
+_OF_INPUTS_RANK = frozenset(
+    {
+        *_CONVOLUTIONS,
+        *_POOLS,
+        *("Add", "BatchNormalization", "Cast", "Clip", "Concat", "Div", "Dropout", "Elu", "GlobalAveragePool"),
+        *("GlobalMaxPool", "HardSigmoid", "HardSwish", "Identity", "InstanceNormalization", "LRN", "LeakyRelu", "Mul"),
+        *("PRelu", "Pad", "Relu", "Resize", "Sigmoid", "Softmax", "Softplus", "Sub", "Sum", "Tanh"),
+    }
+)
 #: attribute → its least value, numbers per spatial axis
 _WINDOW = {"kernel_shape": (1, 1), "strides": (1, 1), "dilations": (1, 1), "pads": (0, 2)}
 
@@ -27,14 +38,13 @@ _WINDOW = {"kernel_shape": (1, 1), "strides": (1, 1), "dilations": (1, 1), "pads
 def check_model(graph: Graph) -> None:
     """Raise an `InputError` for a model that the standard forbids."""
     _check_names(graph)
-    windows = [
-        node for node in _with_branches(graph.nodes) if is_standard(node) and node.op_type in _CONVOLUTIONS + _POOLS
-    ]
-    if windows:
-        graph.infer_shapes()
-    for node in windows:
-        for problem in _problems(graph, node):
-            raise InputError(f"{node.op_type} (node `{node.name or node.output[0]}`) {problem}")
+    take_constants(graph)
+    graph.infer_shapes()
+    ranks = _Ranks(graph)
+    for node in _with_branches(graph.nodes):
+        if is_standard(node) and node.op_type in _CONVOLUTIONS + _POOLS:
+            for problem in _problems(graph, node, ranks.of(node.input[0])):
+                raise InputError(f"{node.op_type} (node `{node.name or node.output[0]}`) {problem}")
 
 
 def _with_branches(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
@@ -56,13 +66,35 @@ def _check_names(graph: Graph) -> None:
         )
 
 
-def _problems(graph: Graph, node: onnx.NodeProto) -> Iterator[str]:
+class _Ranks:
+    """Numbers of dims: of what operators compute that keep it, without ONNX's inference, which takes its time."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        inputs = [(i.name, i.type.tensor_type) for i in graph.inputs]
+        self._known = {name: len(tensor.shape.dim) for name, tensor in inputs if tensor.HasField("shape")}
+        for node in graph.nodes:
+            if is_standard(node) and node.op_type in _OF_INPUTS_RANK:
+                ranks = [self._easily(name) for name in node.input if name]
+                if ranks and None not in ranks:
+                    self._known[node.output[0]] = max(rank for rank in ranks if rank is not None)
+
+    def _easily(self, name: str) -> int | None:
+        return self._graph.rank(name) if self._graph.is_constant(name) else self._known.get(name)
+
+    def of(self, name: str) -> int | None:
+        """The rank of a value, ``None`` when unknown."""
+        rank = self._easily(name)
+        return self._graph.rank(name) if rank is None else rank
+
+
+def _problems(graph: Graph, node: onnx.NodeProto, rank: int | None) -> Iterator[str]:
     attrs = attributes(node)
-    dims, kernel = graph.dims(node.input[0]), attrs.get("kernel_shape")
+    kernel = attrs.get("kernel_shape")
     if kernel is None and node.op_type in _POOLS:
         yield "has no attribute kernel_shape"
         return
-    spatial = len(dims) - 2 if dims is not None else None if kernel is None else len(kernel)
+    spatial = rank - 2 if rank is not None else None if kernel is None else len(kernel)
     for name, (least, per_axis) in _WINDOW.items():
         values = attrs.get(name)
         if values is None:

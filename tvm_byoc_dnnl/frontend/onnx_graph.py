@@ -41,8 +41,6 @@ class Graph:
         In execution order once `sort` has run. Replace nodes, never change one in place.
     inputs, outputs : list of ValueInfoProto
         Inputs without those that only repeat an initialiser.
-    types : dict
-        Value name to (element type, dims or ``None``), as far as `infer_shapes` knows.
     """
 
     def __init__(self, model: onnx.ModelProto, weights: Mapping[str, np.ndarray] | None = None) -> None:
@@ -57,8 +55,9 @@ class Graph:
         self._constants: dict[str, Any] = {t.name: t for t in graph.initializer}
         self.inputs = [i for i in graph.input if i.name not in self._constants]
         self.outputs = list(graph.output)
-        self.types: dict[str, tuple[int, Dims | None]] = {}
-        self._inferred: dict[int, Any] = {}  # the parts of the graph of which `types` is true, by their addresses
+        self._types: dict[str, tuple[int, Dims | None]] = {}  # of values, as far as they were inferred
+        self._inferred: dict[int, Any] = {}  # the parts of the graph of which `_types` is true, by their addresses
+        self._is_behind = False  # whether `_types` has to be inferred before it is read
         self.opset = next((o.version for o in model.opset_import if o.domain in _DEFAULT_DOMAINS), 1)
         self._names = {n for node in self.nodes for n in (*node.input, *node.output, *captured(node))}
         self._names |= set(self._constants) | {i.name for i in self.inputs}
@@ -146,7 +145,7 @@ class Graph:
         found = self._constants.get(name)
         if found is not None:
             return tuple(found.dims) if isinstance(found, onnx.TensorProto) else found.shape
-        return self.types.get(name, (0, None))[1]
+        return self._type_of(name)[1]
 
     def static_shape(self, name: str) -> tuple[int, ...] | None:
         """Shape of a value when every dim is a number."""
@@ -165,10 +164,24 @@ class Graph:
             return found.data_type
         if found is not None:
             return helper.np_dtype_to_tensor_dtype(found.dtype)
-        return self.types.get(name, (0, None))[0]
+        return self._type_of(name)[0]
 
     def infer_shapes(self) -> None:
-        """Fill `types`. Large weights take part by their types only, so this costs nothing for them."""
+        """Answer the next question about a value for the nodes as they are then; many models need no answer."""
+        self._is_behind = True
+
+    def settle_types(self) -> None:
+        """Infer now what `infer_shapes` has put off, before nodes are replaced by others of which less is known."""
+        if self._is_behind:
+            self._is_behind = False
+            self._infer()
+
+    def _type_of(self, name: str) -> tuple[int, Dims | None]:
+        self.settle_types()
+        return self._types.get(name, (0, None))
+
+    def _infer(self) -> None:
+        """Fill `_types`. Large weights take part by their types only, so this costs nothing for them."""
         parts = {id(part): part for part in (*self.nodes, *self.inputs, *self.outputs)}
         if parts.keys() == self._inferred.keys():
             return
@@ -179,7 +192,7 @@ class Graph:
         except Exception:  # onnx raises plain RuntimeErrors of several kinds; without shapes fewer values are known
             inferred = skeleton.graph
         for value in (*inferred.input, *inferred.output, *inferred.value_info):
-            self.types[value.name] = _type(value)
+            self._types[value.name] = _type(value)
 
     # ---- results ------------------------------------------------------------------------------------
 

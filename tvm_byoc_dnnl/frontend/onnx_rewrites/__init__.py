@@ -77,6 +77,7 @@ def rewrite(graph: Graph) -> None:
         changed = any(made is not None for made in new)
         if not changed:
             break
+        graph.settle_types()
         old = graph.nodes
         graph.nodes = list(chain.from_iterable([n] if made is None else made for n, made in zip(old, new, strict=True)))
         fold(graph)

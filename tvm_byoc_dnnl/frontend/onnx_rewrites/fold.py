@@ -1,6 +1,6 @@
 """Constant subgraphs folded: mostly the arithmetic on shapes that exporters write.
 
-Known dims turn ``Shape`` into a constant, and its readers are computed by ONNX's own reference
+Known dims turn ``Shape`` into a constant, and its readers are computed by NumPy, or by ONNX's own reference
 implementation. Large results are left to be computed at run time, except for weights written as one number
 (``ConstantOfShape``).
 """
@@ -16,6 +16,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ..onnx_graph import Graph, attributes, captured, is_standard
+from .evaluate import evaluated
 from .reshapes import settle_reshapes
 
 _SMALL = 1 << 14  # elements a fold may make
@@ -34,8 +35,8 @@ _MAX_ROUNDS = 8  # of inference and folding: each fold may make more shapes know
 
 
 def fold(graph: Graph) -> None:
-    """Fold until nothing more becomes known; leaves `Graph.types` filled."""
-    _constant_nodes(graph)
+    """Fold until nothing more becomes known."""
+    take_constants(graph)
     for _ in range(_MAX_ROUNDS):
         graph.infer_shapes()
         if not (_shapes(graph) | _fills(graph) | _arithmetic(graph) | settle_reshapes(graph)):
@@ -50,7 +51,8 @@ def _replace(graph: Graph, known: dict[str, np.ndarray]) -> bool:
     return bool(known)
 
 
-def _constant_nodes(graph: Graph) -> None:
+def take_constants(graph: Graph) -> None:
+    """Make the results of ``Constant`` nodes constants of the graph."""
     known = {}
     graph.nodes = [_with_plain_constants(node) for node in graph.nodes]
     for node in graph.nodes:
@@ -156,6 +158,8 @@ def _evaluate(graph: Graph, nodes: list[onnx.NodeProto]) -> dict[str, np.ndarray
     for node in nodes:
         value = _viewed(graph, node, known)
         if value is None:
+            value = _computed(graph, node, known)
+        if value is None:
             waiting.append(node)
         else:
             known[node.output[0]] = value
@@ -170,6 +174,13 @@ def _viewed(graph: Graph, node: onnx.NodeProto, known: dict[str, np.ndarray]) ->
     name, shape = node.input[0], graph.static_shape(node.output[0])
     value = known[name] if name in known else graph.constant(name)
     return None if value is None or shape is None or value.size != math.prod(shape) else value.reshape(shape)
+
+
+def _computed(graph: Graph, node: onnx.NodeProto, known: dict[str, np.ndarray]) -> np.ndarray | None:
+    """The result of a node all of whose inputs are known, by NumPy; else ``None``."""
+    inputs = [known[name] if name in known else graph.constant(name) for name in node.input]
+    complete = all(value is not None or not name for name, value in zip(node.input, inputs, strict=True))
+    return evaluated(node, inputs) if complete else None
 
 
 def _by_reference(graph: Graph, nodes: list[onnx.NodeProto], known: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

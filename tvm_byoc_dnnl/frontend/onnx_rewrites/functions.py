@@ -40,6 +40,7 @@ def expand_functions(graph: Graph) -> None:
 def _instantiate(graph: Graph, wanted: set[str]) -> bool:
     """Do it node by node; whether anything was replaced."""
     graph.infer_shapes()
+    graph.settle_types()
     bodies = [instantiate(graph, n) if n.op_type in wanted and is_standard(n) else None for n in graph.nodes]
     pairs = zip(bodies, graph.nodes, strict=True)
     graph.nodes = [inner for body, node in pairs for inner in ([node] if body is None else body)]

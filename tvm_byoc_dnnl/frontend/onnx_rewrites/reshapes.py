@@ -14,6 +14,7 @@ from ..onnx_graph import Graph, attributes, is_standard
 __all__ = ["settle_reshapes"]
 
 _SAME_NUMBERS = ("Cast", "Identity", "Squeeze", "Unsqueeze")
+_LONGEST = 64  # numbers of a shape
 #: knowledge of one number: the number, the dim's symbol, the tensor and axis whose dim it is, or nothing
 Known = Any
 
@@ -42,22 +43,32 @@ def settle_reshapes(graph: Graph) -> bool:
             found = _picked(graph, node, shapes, values)
             if found is not None:
                 values[node.output[0]] = found
-        elif node.op_type == "Concat":
+        elif node.op_type == "Concat" and _may_be_shape(graph, node, values):
             parts = [_numbers(graph, name, values) for name in node.input]
             if all(p is not None for p in parts):
                 values[node.output[0]] = [number for part in parts for number in part or ()]
     return changed
 
 
+def _may_be_shape(graph: Graph, node: onnx.NodeProto, values: dict[str, list[Known]]) -> bool:
+    """Whether any number of the result can be known, or it has no more than one part; data have neither."""
+    return len(node.input) == 1 or any(name in values or graph.is_constant(name) for name in node.input)
+
+
 def _numbers(graph: Graph, name: str, values: dict[str, list[Known]]) -> list[Known] | None:
     """The known numbers of a vector; ``None`` if even their count is unknown."""
     if name in values:
         return values[name]
-    constant = graph.constant(name)
-    if constant is not None:
-        return [int(v) for v in constant.reshape(-1)]
+    if graph.is_constant(name):
+        return _few(graph, name)
     size = graph.static_shape(name)
     return [None] * size[0] if size is not None and len(size) == 1 else None
+
+
+def _few(graph: Graph, name: str) -> list[int] | None:
+    """The numbers of a constant that is no longer than a shape."""
+    constant = graph.constant(name) if graph.is_constant(name) else None
+    return None if constant is None or constant.size > _LONGEST else [int(v) for v in constant.reshape(-1)]
 
 
 def _picked(
@@ -65,10 +76,11 @@ def _picked(
 ) -> list[Known] | None:
     """The elements that a Gather or Slice with constant arguments takes out of a vector."""
     source = node.input[0]
-    arguments = [graph.constant(name) for name in node.input[1:] if name]
-    if (source not in shapes and source not in values) or any(a is None for a in arguments) or not arguments:
+    if source not in shapes and source not in values:
         return None
-    numbers = [[int(v) for v in a.reshape(-1)] for a in arguments if a is not None]
+    numbers = [_few(graph, name) or [] for name in node.input[1:] if name]
+    if not numbers or not all(numbers):
+        return None
     if node.op_type == "Gather":
         indices = numbers[0]
     elif len(numbers) >= 2 and len(numbers[0]) == 1 and numbers[3:] in ([], [[1]]):
