@@ -281,9 +281,9 @@ def number(value: float, dtype: str = "float32") -> relax.Expr:
     return make_constant(np.asarray(value, _numpy_dtype(dtype)), dtype)
 
 
-def accept(name: str, function: Callable[..., Any], *operands: Operand, **options: Any) -> Any:
+def accept(name: str, function: Callable[..., Any], *operands: Operand, marks: Any = (), **options: Any) -> Any:
     """One row of a table of cases that must be offloaded whole and be right; ``options`` are `Case`'s."""
-    return pytest.param(Case(function, operands, **options), id=name)
+    return pytest.param(Case(function, operands, **options), id=name, marks=marks)
 
 
 def refuse(name: str, reason: str, function: Callable[..., Any], *operands: Operand, **options: Any) -> Any:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import tvm
 from packaging.version import Version
 
-__all__ = ["open_cache"]
+from tvm_byoc_dnnl._compat import QUANTISES_NUMBERS
+
+__all__ = ["is_skipped", "open_cache", "quantised_number"]
 
 open_cache = pytest.mark.skipif(
     Version(tvm.__version__) < Version("0.27"),
     reason="TVM 0.26 cannot compile what stays with it of a decoder whose cache has an open length",
 )
+quantised_number = pytest.mark.skipif(
+    not QUANTISES_NUMBERS, reason="TVM 0.26 has no quantize and dequantize of a tensor without axes"
+)
+
+
+def is_skipped(row: Any) -> bool:
+    """Whether a row of a table (`pytest.param`) is left out because of TVM's version."""
+    return any(mark.name == "skipif" and mark.args[0] for mark in row.marks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,7 +16,9 @@ from tvm import relax, tirx
 from .handles import ByIdentity, items
 
 __all__ = [
+    "C_ROUNDS_TO_EVEN",
     "PRELU_TAKES_ANY_SLOPE",
+    "QUANTISES_NUMBERS",
     "analyzer",
     "buffer_loads",
     "buffer_of",
@@ -28,6 +30,7 @@ __all__ = [
     "is_constant",
     "make_constant",
     "product_constant",
+    "quantised",
     "remap_var",
     "shape_dims",
     "static_shape",
@@ -40,6 +43,10 @@ _CONSTANT: type = getattr(tvm.ir, "GenericConst", None) or relax.Constant
 _DATA = "value" if hasattr(tvm.ir, "GenericConst") else "data"
 #: whether TVM's ONNX importer takes a slope of PRelu with more than one dim that is not 1; 0.26 does not
 PRELU_TAKES_ANY_SLOPE = hasattr(tvm.ir, "GenericConst")
+#: whether Relax's quantize and dequantize take a tensor without axes; 0.26 refuses it
+QUANTISES_NUMBERS = hasattr(tvm.ir, "GenericConst")
+#: whether TVM's C target rounds halves to even, as its other targets do; 0.26 calls C's `round`
+C_ROUNDS_TO_EVEN = hasattr(tvm.ir, "GenericConst")
 
 _STRIP = 128  # columns of a transposed matrix that are copied at a time
 #: dims of shapes: reading them is slow, and the same shapes are asked for again and again
@@ -173,6 +180,14 @@ def indices_from_start(
     shifted = relax.op.add(indices, bb.normalize(relax.op.astype(extents, dtype)))
     counted = relax.op.where(relax.op.less(indices, relax.const(0, dtype)), shifted, indices)
     return [data, bb.normalize(counted), *rest]
+
+
+def quantised(bb: relax.BlockBuilder, data: Any, convert: Callable[[Any], Any]) -> Any:
+    """``convert(data)``, a quantize or dequantize, of a tensor that may have no axes."""
+    if QUANTISES_NUMBERS or int(data.ty.ndim):
+        return convert(data)
+    one = bb.normalize(convert(bb.normalize(relax.op.reshape(data, (1,)))))
+    return bb.normalize(relax.op.reshape(one, ()))
 
 
 def remap_var(mutator: relax.PyExprMutator, old: Any, new: Any) -> None:

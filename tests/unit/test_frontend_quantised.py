@@ -130,3 +130,17 @@ def test_integer_operators(op: str) -> None:
     want = product(x.astype("int64") - 120, constants["w"])
     assert got.dtype == "int32" and got.shape == want.shape
     np.testing.assert_array_equal(got, want)
+
+
+def test_a_quantised_number() -> None:
+    """TVM 0.26 quantises only tensors with axes."""
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        node("DequantizeLinear", ["q", "s", "z"], ["r"]),
+        node("Mul", ["r", "w"], ["y"]),
+    ]
+    model = onnx_model(nodes, {"x": (), "w": (2, 3)}, {"s": np.float32(0.25), "z": np.uint8(7)})
+    x, w = np.array(3.3, "float32"), np.linspace(-2, 2, 6, dtype="float32").reshape(2, 3)
+    for mod in (to_relax(model), prepared(to_relax(model))):
+        (got,) = run(mod, x, w)
+        np.testing.assert_allclose(got, ort_run(model, {"x": x, "w": w})[0], rtol=1e-6)

@@ -9,7 +9,7 @@ import onnx
 from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
-from .._compat import indices_from_start, var_name
+from .._compat import indices_from_start, quantised, var_name
 from ..handles import items
 from ..windowed_types import TypingBuilder
 from .onnx_bounds import clip
@@ -18,6 +18,7 @@ from .onnx_open_shapes import OpenShapes
 
 __all__ = ["NamingImporter"]
 
+_QUANTISATION = ("QuantizeLinear", "DequantizeLinear")
 #: the types of ONNX that shapes are computed in
 _DTYPES = {onnx.TensorProto.INT64: "int64", onnx.TensorProto.INT32: "int32"}
 
@@ -68,7 +69,11 @@ class NamingImporter(ONNXGraphImporter):
         if op_name == "Clip" and (bounded := clip(self.bb, inputs, attrs, opset)) is not None:
             return bounded
         inputs = indices_from_start(self.bb, op_name, inputs, attrs)
-        return super()._convert_operator(op_name, inputs, attrs, opset)
+        convert = super()._convert_operator
+        if op_name not in _QUANTISATION:
+            return convert(op_name, inputs, attrs, opset)
+        kind, (data, *rest) = type(inputs), inputs
+        return quantised(self.bb, data, lambda tensor: convert(op_name, kind([tensor, *rest]), attrs, opset))
 
     def _convert_subgraph(self, bb: Any, graph: Any) -> Any:
         self._branches += 1

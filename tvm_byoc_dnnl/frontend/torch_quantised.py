@@ -13,6 +13,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op
 
+from .._compat import quantised
 from ..errors import InputError
 
 __all__ = ["CONVERTERS"]
@@ -39,7 +40,8 @@ def _quantized(
         low, high = (_end(importer, limit, scale, zero, axis, len(data.ty.shape)) for limit in limits)
         data = emit(op.minimum(emit(op.maximum(data, low)), high))
     scale, zero = _real(importer, scale), _whole(importer, zero, stored)
-    return emit(op.quantize(data, scale, zero, axis=-1 if axis is None else axis, out_dtype=stored))
+    along = -1 if axis is None else axis
+    return _converted(importer, data, lambda x: op.quantize(x, scale, zero, axis=along, out_dtype=stored))
 
 
 def _end(importer: Any, limit: Any, scale: Any, zero: Any, axis: int | None, rank: int) -> Any:
@@ -63,9 +65,9 @@ def _dequantize_channels(node: Any, importer: Any) -> Any:
 
 
 def _dequantized(node: Any, importer: Any, data: Any, scale: Any, zero: Any, axis: int = -1) -> Any:
-    emit, wanted = importer.block_builder.emit, node.kwargs.get("out_dtype")
+    wanted = node.kwargs.get("out_dtype")
     scale, zero = _real(importer, scale), _whole(importer, zero, "int32")
-    real = emit(op.dequantize(data, scale, zero, axis=axis, out_dtype="float32"))
+    real = _converted(importer, data, lambda x: op.dequantize(x, scale, zero, axis=axis, out_dtype="float32"))
     return _as(importer, real, "float32" if wanted is None else wanted)
 
 
@@ -91,7 +93,8 @@ def _choose(is_symmetric: bool) -> Callable[[Any, Any], Any]:
             steps = emit(op.round(emit(op.divide(bottom, scale))))
             point = emit(op.clip(emit(op.subtract(number(np.float32(low)), steps)), low, high))
         stored = _name(dtype)
-        point = emit(op.quantize(point, number(np.float32(1)), number(np.array(0, stored)), out_dtype=stored))
+        one, origin = number(np.float32(1)), number(np.array(0, stored))
+        point = _converted(importer, point, lambda x: op.quantize(x, one, origin, out_dtype=stored))
         return [emit(op.reshape(value, (1,))) for value in (scale, point)]
 
     return convert
@@ -159,6 +162,10 @@ def _dequantize_groups(node: Any, importer: Any) -> Any:
     groups = emit(op.reshape(data, (*flat, size)))
     real = emit(op.reshape(emit(op.dequantize(groups, scales, zeros, axis=0, out_dtype="float32")), (columns, depth)))
     return _as(importer, real, wanted)
+
+
+def _converted(importer: Any, data: Any, convert: Callable[[Any], Any]) -> Any:
+    return importer.block_builder.emit(quantised(importer.block_builder, data, convert))
 
 
 # ---------------------------------------------------------------- arguments

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import tvm
 from tvm import tirx
 
-from .._compat import dtype_of
+from .._compat import C_ROUNDS_TO_EVEN, dtype_of
 
 __all__ = ["c_module", "c_source_module", "generate_c", "lower_tir"]
 
@@ -20,8 +20,10 @@ _ARGUMENT = re.compile(r"^( +\w+\*) (\w+ = \(.*\(\(DLTensor\*\)\w+\)\[0\]\.data\
 # The generator writes infinities like this, which is not C.
 _INFINITY = re.compile(r"\binff?\b")
 
-# Functions of C's library for which TVM's C target has no rule.
+# Functions of C's library for which TVM's C target has no rule, or a wrong one.
 _LIBRARY = {"tirx.fabs": {"float32": "fabsf", "float64": "fabs"}}
+_WRONG = {} if C_ROUNDS_TO_EVEN else {"tirx.round": {"float32": "nearbyintf", "float64": "nearbyint"}}
+_LIBRARY.update(_WRONG)
 
 
 def _call_library(call: tvm.ir.Call) -> tvm.ir.Call | None:
@@ -30,7 +32,8 @@ def _call_library(call: tvm.ir.Call) -> tvm.ir.Call | None:
 
 
 for _op in _LIBRARY:
-    if tvm.ir.Op.get(_op).get_attr("default.FLowerIntrinsic") is None:  # the C target decides by this attribute
+    # the C target decides by this attribute
+    if _op in _WRONG or tvm.ir.Op.get(_op).get_attr("default.FLowerIntrinsic") is None:
         tvm.ir.register_op_attr(_op, "c.FLowerIntrinsic", _call_library)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 from tvm import relax
 
 from tests.harness import Case, accept, const, data, refuse, table_tests
+from tests.tvm_version import quantised_number
 
 op, nn = relax.op, relax.op.nn
 RANGES = {"int8": (-128, 127), "uint8": (0, 255)}
@@ -51,8 +52,22 @@ TIES = np.array(
 ONE = const(values=np.float32(1.0))
 
 ACCEPT = [
-    row("quantize-a-number", quantize("uint8"), data(low=0, high=40), scales(1), zeros(1, dtype="uint8")),
-    row("dequantize-a-number", dequantize(), data(dtype="int8", low=-9, high=9), scales(), zeros()),
+    row(
+        "quantize-a-number",
+        quantize("uint8"),
+        data(low=0, high=40),
+        scales(1),
+        zeros(1, dtype="uint8"),
+        marks=quantised_number,
+    ),
+    row(
+        "dequantize-a-number",
+        dequantize(),
+        data(dtype="int8", low=-9, high=9),
+        scales(),
+        zeros(),
+        marks=quantised_number,
+    ),
     *(
         row(
             f"quantize-{dtype}-{shape}",
