@@ -233,10 +233,11 @@ def _built(
     mod = partition(mod, compiler, placement=placement, options=options, strict=strict, **settings)
     try:
         with remembering_causes(), stage("build"), choosing_by(mod, choices_of(placement)):
-            ex = tvm.compile(mod, target=target, relax_pipeline=relax.get_pipeline(PIPELINE, strict=strict))
+            pipeline = relax.get_pipeline(PIPELINE, strict=strict, host_code=bool(builds))
+            ex = tvm.compile(mod, target=target, relax_pipeline=pipeline)
     except tvm.error.InternalError as error:
         raise UnsupportedError(f"TVM cannot compile what stays with it: {_cause(error)}{_advice(mod)}") from error
-    return SourceExecutable(ex.mod, builds) if builds else ByocExecutable(ex.mod)
+    return SourceExecutable(ex.mod, builds) if builds else ByocExecutable(ex.mod, target)
 
 
 def _from_database(

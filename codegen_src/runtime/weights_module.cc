@@ -55,11 +55,34 @@ class MappedAllocator {
   uint64_t bytes_;
 };
 
+/// Weights before export. Their checksums are for the exported file: to compute them takes as long
+/// as to read all weights, so that waits until someone exports.
+class StoredWeights {
+ public:
+  StoredWeights(WeightsTable table, ffi::Array<ffi::Tensor> tensors)
+      : table_(std::move(table)), tensors_(std::move(tensors)) {}
+
+  const WeightsTable& table() const { return table_; }
+  const ffi::Array<ffi::Tensor>& tensors() const { return tensors_; }
+
+  /// The table with the checksums of the tensors as they are now.
+  WeightsTable WithChecksums() const {
+    WeightsTable table = table_;
+    for (size_t i = 0; i < table.entries.size(); ++i)
+      table.entries[i].checksum = Xxh64(BytesOf(*tensors_[i].GetDLTensorPtr()));
+    return table;
+  }
+
+ private:
+  const WeightsTable table_;
+  const ffi::Array<ffi::Tensor> tensors_;
+};
+
 /// The data of the weights as an object file, for export_library to link.
 class WeightsDataModule final : public ffi::ModuleObj {
  public:
-  WeightsDataModule(std::string symbol, ffi::Array<ffi::Tensor> tensors)
-      : symbol_(std::move(symbol)), tensors_(std::move(tensors)) {}
+  explicit WeightsDataModule(std::shared_ptr<const StoredWeights> stored)
+      : stored_(std::move(stored)) {}
 
   const char* kind() const final { return "byoc_weights_data"; }
   int GetPropertyMask() const final {
@@ -71,21 +94,21 @@ class WeightsDataModule final : public ffi::ModuleObj {
   void WriteToFile(const ffi::String& path, const ffi::String&) const final {
     Guarded([&] {
       std::vector<std::string_view> parts;
-      for (ffi::Tensor tensor : tensors_) parts.push_back(BytesOf(*tensor.GetDLTensorPtr()));
-      WriteDataObject(path, symbol_, parts);
+      for (ffi::Tensor tensor : stored_->tensors())
+        parts.push_back(BytesOf(*tensor.GetDLTensorPtr()));
+      WriteDataObject(path, stored_->WithChecksums().DataSymbol(), parts);
     });
   }
 
  private:
-  std::string symbol_;
-  ffi::Array<ffi::Tensor> tensors_;
+  std::shared_ptr<const StoredWeights> stored_;
 };
 
 class WeightsModule final : public ffi::ModuleObj {
  public:
   /// Before export: the tensors as they are.
-  WeightsModule(WeightsTable table, ffi::Array<ffi::Tensor> tensors)
-      : table_(std::move(table)), tensors_(std::move(tensors)) {
+  explicit WeightsModule(std::shared_ptr<const StoredWeights> stored)
+      : table_(stored->table()), stored_(std::move(stored)) {
     Index();
   }
 
@@ -110,7 +133,9 @@ class WeightsModule final : public ffi::ModuleObj {
   int GetPropertyMask() const final {
     return ffi::Module::kBinarySerializable | ffi::Module::kRunnable;
   }
-  ffi::Bytes SaveToBytes() const final { return ffi::Bytes(Save(table_, WriterName())); }
+  ffi::Bytes SaveToBytes() const final {
+    return ffi::Bytes(Save(stored_ ? stored_->WithChecksums() : table_, WriterName()));
+  }
 
   ffi::Optional<ffi::Function> GetFunction(const ffi::String& name) final {
     if (auto found = regions_.find(name); found != regions_.end()) {
@@ -175,7 +200,7 @@ class WeightsModule final : public ffi::ModuleObj {
   }
 
   ffi::Tensor View(uint32_t index) {
-    if (copies_.empty()) return tensors_[index];
+    if (stored_) return stored_->tensors()[index];
     const WeightsTable::Entry& entry = table_.entries[index];
     for (const auto& copy : copies_) {
       const std::string_view data(copy->data() + entry.offset, entry.bytes);
@@ -192,7 +217,7 @@ class WeightsModule final : public ffi::ModuleObj {
   }
 
   const WeightsTable table_;
-  ffi::Array<ffi::Tensor> tensors_;  // before export
+  std::shared_ptr<const StoredWeights> stored_;  // before export
   // After loading. Of libraries with the same data, any may be the one that these bytes are from.
   std::vector<std::shared_ptr<const MappedData>> copies_;
   std::map<std::string, size_t> regions_;                  // by symbol
@@ -216,14 +241,13 @@ WeightsTable::Entry Describe(const std::string& name, const DLTensor& tensor) {
   entry.dtype_bits = static_cast<uint8_t>(tensor.dtype.bits);
   entry.shape.assign(tensor.shape, tensor.shape + tensor.ndim);
   entry.bytes = ffi::GetDataSize(tensor);
-  entry.checksum = Xxh64(BytesOf(tensor));
   return entry;
 }
 
-/// Whether two entries may hold the same bytes, and would be read alike.
+/// Whether two entries would be read alike.
 bool SameType(const WeightsTable::Entry& a, const WeightsTable::Entry& b) {
-  return a.checksum == b.checksum && a.bytes == b.bytes && a.dtype_code == b.dtype_code &&
-         a.dtype_bits == b.dtype_bits && a.shape == b.shape;
+  return a.bytes == b.bytes && a.dtype_code == b.dtype_code && a.dtype_bits == b.dtype_bits &&
+         a.shape == b.shape;
 }
 
 /// A module around `modules`: constants by name, the names that each region wants in order, and
@@ -267,8 +291,9 @@ ffi::Module CreateWeights(const ffi::Array<ffi::String>& names,
     }
     for (const auto& [symbol, name] : getters) table.getters.push_back({symbol, entry(name)});
 
-    ffi::Module data(ffi::make_object<WeightsDataModule>(table.DataSymbol(), stored));
-    ffi::Module weights(ffi::make_object<WeightsModule>(std::move(table), stored));
+    auto kept = std::make_shared<const StoredWeights>(std::move(table), std::move(stored));
+    ffi::Module data(ffi::make_object<WeightsDataModule>(kept));
+    ffi::Module weights(ffi::make_object<WeightsModule>(kept));
     weights->ImportModule(data);
     for (const ffi::Module& module : modules) weights->ImportModule(module);
     return weights;

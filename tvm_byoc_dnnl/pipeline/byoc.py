@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import relax, te
+from tvm import relax
 from tvm.relax.backend.cpu_generic import pipeline as cpu
 
 from .._compat import dtype_of
@@ -17,6 +17,7 @@ from ..relax_utils import with_functions
 from ..target_options import with_options
 from .caches import GrowCaches
 from .forgotten import notice_forgotten_steps
+from .host_code import anchor_host_code
 from .kernels import kernel_names
 from .legalize import LEGALIZATIONS
 from .metadata import attach_kernels, attach_metadata
@@ -27,22 +28,12 @@ from .weights import OwnWeights, OwnWeightsUnlessSource
 
 __all__ = ["PIPELINE", "byoc_pipeline"]
 
-_HOST_FUNCTION = "byoc_host_anchor"
-
 notice_forgotten_steps()
 
 
 @tvm.transform.module_pass(opt_level=0, name="AnchorHostCode")
 def _anchor_host_code(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
-    # Without any PrimFunc TVM links an empty C source instead of LLVM code, and then needs a C++ compiler and
-    # seconds to load the model. One empty function keeps fully offloaded models loadable at once.
-    if any(isinstance(f, tvm.tirx.PrimFunc) for f in mod.functions.values()):
-        return mod
-    x = te.placeholder((1,), "float32", name="x")
-    func = te.create_prim_func([x, te.compute((1,), lambda i: x[i], name="y")])
-    mod = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs, global_infos=mod.global_infos)
-    mod[_HOST_FUNCTION] = func.with_attr("global_symbol", _HOST_FUNCTION)
-    return mod
+    return anchor_host_code(mod)
 
 
 @tvm.transform.module_pass(opt_level=0, name="KeepFromFusion")
@@ -90,7 +81,7 @@ def _target_of(mod: tvm.IRModule) -> tvm.target.Target:
     return target
 
 
-def byoc_pipeline(*, strict: bool = False, output: str = "module") -> tvm.transform.Pass:
+def byoc_pipeline(*, strict: bool = False, output: str = "module", host_code: bool = True) -> tvm.transform.Pass:
     """The pipeline of ``tvm.compile(mod, "llvm", relax_pipeline="byoc")``.
 
     Parameters
@@ -100,6 +91,9 @@ def byoc_pipeline(*, strict: bool = False, output: str = "module") -> tvm.transf
     output : str
         ``"source"`` sets the option of this name for every namespace that has it: regions are C source, to be compiled
         with `source_options` by ``export_library`` or ``jit``.
+    host_code : bool
+        Keep code of TVM's in the executable also where it has nothing to compute; without, the executable is one for
+        `ByocExecutable`, which removes TVM's empty C source.
 
     Raises
     ------
@@ -120,7 +114,7 @@ def byoc_pipeline(*, strict: bool = False, output: str = "module") -> tvm.transf
                 _to_kernels(target),
                 apply_schedules,
                 OwnWeightsUnlessSource if source_namespaces(mod) else OwnWeights,
-                _anchor_host_code,
+                *([_anchor_host_code] if host_code else []),
                 *cpu.dataflow_lower_passes(target),
                 GrowCaches,
                 *cpu.finalize_passes(target),

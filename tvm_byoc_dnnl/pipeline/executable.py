@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import tvm
 from tvm.relax import VMExecutable
 from tvm.support.cc import get_cc
 
 from .. import _native, library_file
 from ..errors import ByocError, ExportError
 from ..files import workspace, written
+from .host_code import drop_empty_source, with_host_code
 
 __all__ = ["ByocExecutable"]
 
@@ -21,10 +25,25 @@ _TELLING = ("error:", "undefined", "cannot", "no space")
 
 
 class ByocExecutable(VMExecutable):
-    """TVM's VM executable, as `tvm_byoc_dnnl.compile` returns it."""
+    """TVM's VM executable, as `tvm_byoc_dnnl.compile` returns it.
+
+    Parameters
+    ----------
+    mod : tvm.runtime.Module
+        The executable.
+    target : Target, optional
+        What it was built for; of an executable that was built without ``host_code``, see `byoc_pipeline`.
+    """
 
     #: the threads of each call by a `Runner` that is made of it; the exported file does not say
     threads: int | None = None
+
+    def __init__(self, mod: tvm.runtime.Module, target: tvm.target.Target | None = None) -> None:
+        super().__init__(mod)
+        parent = None if target is None else drop_empty_source(mod)
+        self._host_code: Callable[[], AbstractContextManager[None]] = nullcontext
+        if parent is not None:
+            self._host_code = partial(with_host_code, parent, target)
 
     def export_library(
         self,
@@ -63,7 +82,7 @@ class ByocExecutable(VMExecutable):
         path = Path(file_name)
         _check(path, linked=fcompile is None and path.suffix != ".tar", cc=kwargs.get("cc"))
         try:
-            with written(path) as aside, workspace() as temporary:
+            with written(path) as aside, workspace() as temporary, self._host_code():
                 result = self.mod.export_library(
                     str(aside),
                     fcompile=fcompile,
