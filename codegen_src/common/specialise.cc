@@ -34,6 +34,10 @@ std::vector<int64_t> BindSymbols(const Graph& graph, const std::vector<Dims>& ar
 }
 
 Shapes Specialise(const Graph& graph, const std::vector<int64_t>& symbols) {
+  if (symbols.size() != graph.symbols.size()) {
+    Fail(ErrorKind::kUnsupported, graph.name, ": shapes depend on ", Join(graph.symbols),
+         ", expected values for them, or static shapes");
+  }
   Shapes shapes;
   shapes.reserve(graph.tensors.size());
   std::string values;

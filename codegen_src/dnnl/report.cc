@@ -62,21 +62,6 @@ bool IsSlow(const Step& step) {
          step.op.kind != PrimitiveKind::concat;
 }
 
-/// Values for the symbols, so that a symbolic graph can be planned for a report.
-Shapes SampleShapes(const Graph& graph, std::vector<int64_t>* symbols) {
-  constexpr int64_t kSamples[] = {32, 64, 8, 4, 2, 1, 224};
-  for (int64_t sample : kSamples) {
-    symbols->assign(graph.symbols.size(), sample);
-    try {
-      return Specialise(graph, *symbols);
-    } catch (const Error&) {
-      if (graph.IsStatic()) throw;
-    }
-  }
-  Fail(ErrorKind::kGraph, graph.name, ": no sample value of its symbols ", Join(graph.symbols),
-       " gives a valid graph");
-}
-
 }  // namespace
 
 json::Object DescribePlan(const Graph& graph, const DnnlPlan& plan) {
@@ -110,8 +95,7 @@ json::Object DescribeProfile(const Graph& graph, const DnnlPlan& plan,
 }
 
 json::Object ProbeGraph(const Graph& graph, bool delivers, const CostModel& cost) {
-  std::vector<int64_t> symbols;
-  const Shapes shapes = SampleShapes(graph, &symbols);
+  const Shapes shapes = Specialise(graph, {});
   std::string reason;
   json::Array nodes;
   int64_t reorders = 0;

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tvm
 import tvm_ffi
 
+from ...errors import GraphError
 from ...lower.graph import PortableGraph, evaluate
+from ...lower.sizes import trial_sizes
 from ...namespace import Description
 from ...verdict import Reject
 from . import library
 
 __all__ = ["create_module", "describe", "measure_candidates", "probe", "probe_fused", "probing_ahead", "run"]
 
-#: stand, in turn, for every symbolic dim when a graph of unknown sizes is probed: 8 becomes 0 after a few strides
-_SAMPLE_DIMS = (64, 8)
+_Answer = TypeVar("_Answer")
 
+#: sizes with which a graph of unknown sizes is probed, if it is refused with others
+_MOST_SIZES = 2
 
 #: ``prober(document, now)``, inside of `probing_ahead`
 _PROBER: ContextVar[Callable[[str, bool], str] | None] = ContextVar("prober", default=None)
@@ -51,18 +55,39 @@ def probe(graph: PortableGraph) -> Reject | None:
     """
     if not library.available():
         return None
-    for document in _documents(graph):
-        reason, _ = _probe(document)
+    answers = []
+    for reason, _ in _answers(graph, _probe):
         if not reason:
             return None
-    return Reject(reason)
+        answers.append(reason)
+        if len(answers) == _MOST_SIZES:
+            break
+    return Reject(answers[-1])
+
+
+def _answers(graph: PortableGraph, ask: Callable[[str], _Answer]) -> Iterator[_Answer]:
+    """What the library says about the graph; with each of several sizes in the place of symbols, where they fit."""
+    error, is_answered = GraphError(f"no sizes were found with which all of {_equations(graph)} hold"), False
+    for document in _documents(graph):
+        try:
+            answer = ask(document)
+        except GraphError as fault:
+            error = fault
+            continue
+        is_answered = True
+        yield answer
+    if not is_answered:
+        raise error
 
 
 def _documents(graph: PortableGraph) -> Iterator[str]:
-    """The graph as text; with sizes in the place of symbols, where each is as good as the next."""
-    symbols = graph.symbols
-    samples = (graph.specialize(dict.fromkeys(symbols, size)) for size in _SAMPLE_DIMS) if symbols else [graph]
+    """The graph as text, with sizes in the place of symbols."""
+    samples = map(graph.specialize, trial_sizes(graph)) if graph.symbols else [graph]
     return (sample.to_json(anonymous=True) for sample in samples)
+
+
+def _equations(graph: PortableGraph) -> str:
+    return ", ".join(f"{a} = {b}" for a, b in graph.equal)
 
 
 @contextmanager
@@ -74,16 +99,21 @@ def probing_ahead() -> Iterator[Callable[[PortableGraph], None]]:
     prober = library.call("Prober")
     token = _PROBER.set(prober)
     try:
-        yield lambda graph: prober(next(_documents(graph)), False)
+        yield functools.partial(_expect, prober)
     finally:
         _PROBER.reset(token)
+
+
+def _expect(prober: Callable[[str, bool], str], graph: PortableGraph) -> None:
+    for document in itertools.islice(_documents(graph), 1):
+        prober(document, False)
 
 
 def probe_fused(graph: PortableGraph) -> Reject | None:
     """Whether oneDNN has an implementation of the graph's only node together with all of its post-ops."""
     if not library.available():
         return None
-    reason, fused = _probe(graph.to_json(anonymous=True))
+    reason, fused = next(_answers(graph, _probe))
     node = graph.nodes[-1]
     if reason:
         return Reject(reason)
@@ -95,10 +125,10 @@ def probe_fused(graph: PortableGraph) -> Reject | None:
 
 
 def describe(graph: PortableGraph) -> Description | None:
-    """oneDNN's implementation for each node, and the number of reorders between them; symbols get samples."""
+    """oneDNN's implementation for each node, and the number of reorders between them."""
     if not library.available():
         return None
-    answer = _ask("Probe", graph.to_json())
+    answer = next(_answers(graph, functools.partial(_ask, "Probe")))
     nodes = answer.get("nodes", [])
     return Description([node["impl"] for node in nodes], answer["reorders"]) if nodes else None
 

@@ -1,4 +1,4 @@
-"""Trained models whose batch is open, compiled once for every batch, against ONNX Runtime: ``make test-zoo``."""
+"""Trained models of an open batch or picture, compiled once for all sizes, against ONNX Runtime: ``make test-zoo``."""
 
 from __future__ import annotations
 
@@ -54,3 +54,17 @@ def test_one_model_serves_every_batch(name: str) -> None:
         got = runner(given)
         results = got if isinstance(got, list) else [got]
         assert gap(results, ort_run(model, given)) <= entry.tolerance
+
+
+@pytest.mark.zoo
+def test_a_detector_of_every_picture_is_one_region() -> None:
+    """It has a cell for each 8×8, 16×16 and 32×32 pixels, and computes the coordinates of all."""
+    entry = zoo_model("body_parts")
+    if entry.missing():
+        pytest.skip(f"not installed: {entry.missing()}; `make test-zoo` does that")
+    shapes = {"images": [1, 3, "H", "W"]}
+    assert len(byoc.explain(entry.model, shapes=shapes).regions) == 1
+    runner = byoc.Runner(byoc.compile(entry.model, shapes=shapes))
+    for height, width in ((320, 320), (64, 96), (32, 32)):
+        x = np.random.default_rng(height).random((1, 3, height, width), "float32")
+        assert gap([runner(x)], ort_run(entry.model, {"images": x})) <= entry.tolerance

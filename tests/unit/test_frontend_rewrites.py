@@ -251,3 +251,38 @@ def test_einsum_that_is_no_matmul(equation: str) -> None:
     names = ["x0", "x1"][: equation.count(",") + 1]
     model = onnx_model([node("Einsum", names, ["y"], equation=equation)], dict.fromkeys(names, (4, 4)))
     assert check(model) == {"call_tir": 1}
+
+
+# ---- ranges -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sizes", [(5,), (1,), (0,), (64,)], ids=str)
+@pytest.mark.parametrize(
+    ("real", "whole", "start", "step"),
+    [
+        (TensorProto.FLOAT, TensorProto.INT64, 0.0, 1.0),
+        (TensorProto.DOUBLE, TensorProto.INT32, 2.0, 1.0),
+        (TensorProto.FLOAT, TensorProto.INT64, 3.0, -2.0),
+        (TensorProto.FLOAT, TensorProto.INT64, 0.5, 1.0),
+        (TensorProto.FLOAT, TensorProto.INT64, 0.0, 0.25),
+    ],
+)
+def test_a_range_of_reals_between_integers(
+    real: int, whole: int, start: float, step: float, sizes: tuple[int, ...]
+) -> None:
+    dtype = helper.tensor_dtype_to_np_dtype(real)
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        node("Squeeze", ["s"], ["size"]),
+        node("Cast", ["size"], ["n"], to=whole),
+        node("Cast", ["n"], ["limit"], to=real),
+        node("Range", ["start", "limit", "step"], ["y"]),
+    ]
+    numbers = {"start": np.array(start, dtype), "step": np.array(step, dtype)}
+    model = onnx_model(nodes, {"x": ("n",)}, numbers, dtypes={"y": real})
+    mod = to_relax(model)
+    if (start, step) == (0, 1):  # its length is an expression of the open size
+        assert not {"ceil", "tensor_to_shape"} & set(ops(mod))
+    x = rand(*sizes)
+    (got,) = run(prepared(mod), x)
+    np.testing.assert_array_equal(got, ort_run(model, {"x": x})[0])

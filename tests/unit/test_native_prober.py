@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.graph_reference import GraphBuilder
 from tvm_byoc_dnnl import _native
-from tvm_byoc_dnnl.errors import GraphError
+from tvm_byoc_dnnl.errors import GraphError, UnsupportedError
 
 pytestmark = pytest.mark.native
 
@@ -47,6 +47,14 @@ def test_an_error_comes_with_its_question() -> None:
     for _ in range(2):
         with pytest.raises(GraphError):
             ask("{", True)
+
+
+def test_a_graph_of_unknown_sizes_is_refused() -> None:
+    g = GraphBuilder("g")
+    g.outputs = [g.node("eltwise", [g.input(("n", 3))], ("n", 3), alg="relu", alpha=0.0, beta=0.0)]
+    for function in ("Probe", "ProbeNodes"):
+        with pytest.raises(UnsupportedError, match=r"g: shapes depend on \[n\], expected values for them"):
+            _native.function(f"tvm_byoc_dnnl.{function}")("dnnl", g.json())
 
 
 def test_nobody_need_ask() -> None:

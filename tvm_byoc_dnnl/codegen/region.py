@@ -123,6 +123,8 @@ def _lower_body(ns: Namespace, g: GraphBuilder, func: relax.Function) -> None:
             g.bind(var, _lower_call(ns, g, value))
         else:  # alias, tuple, tuple item, constant
             g.bind(var, g.values(value))
+            if isinstance(value, relax.Var):  # of another type where it was a match_cast
+                g.equate(var)
 
 
 def _lower_call(ns: Namespace, g: GraphBuilder, call: Any) -> Any:

@@ -118,6 +118,13 @@ class GraphBuilder:
         for symbol, dim in self._introduced(var.ty, value):
             self._symbols.setdefault(symbol, dim)
 
+    def equate(self, var: Any) -> None:
+        """Note which dims of a variable's type are other expressions than those of the tensor that it is bound to."""
+        value = self._values[var]
+        if isinstance(value, Value):
+            pairs = zip(value.shape, self.shape_of(var.ty), strict=True)
+            self.graph.equal += [pair for pair in pairs if pair[0] != pair[1] and pair not in self.graph.equal]
+
     def bind_call(self, params: Sequence[Any], args: Sequence[Any]) -> None:
         """Let a function's parameters stand for the arguments (Relax expressions) of one of its calls.
 

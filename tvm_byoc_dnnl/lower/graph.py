@@ -27,6 +27,8 @@ __all__ = [
     "PostOp",
     "Scaling",
     "Tensor",
+    "evaluate",
+    "symbols_in",
 ]
 
 FORMAT = "tvm_byoc_dnnl.graph"
@@ -78,8 +80,9 @@ class Constant:
 class PortableGraph:
     """A region: tensors by id, nodes in topological order.
 
-    ``options`` of the namespace are there for its lowerings and passes; they are no part of the document. ``times`` has
-    measured times of what the library can choose from (docs/portable_graph.md).
+    ``options`` of the namespace are there for its lowerings and passes. ``equal`` are pairs of dims that are different
+    expressions and the same number in every call. Neither is a part of the document. ``times`` has measured times of
+    what the library can choose from (docs/portable_graph.md).
     """
 
     name: str
@@ -89,6 +92,7 @@ class PortableGraph:
     nodes: NodeList = field(default_factory=NodeList)
     outputs: list[int] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict, compare=False)
+    equal: list[tuple[Dim, Dim]] = field(default_factory=list, compare=False)
     times: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -225,7 +229,7 @@ class PortableGraph:
         """A graph of ``node`` alone; its operands are constants where ``constants`` holds them, else inputs."""
         ids = list(dict.fromkeys([*node.reads, *node.outputs]))
         new_id = {old: new for new, old in enumerate(ids)}
-        alone = PortableGraph("alone", [replace(self.tensors[i], name="") for i in ids])
+        alone = PortableGraph("alone", [replace(self.tensors[i], name="") for i in ids], equal=self.equal)
         for i in dict.fromkeys(node.reads):
             if i in constants:
                 alone.constants.append(Constant(new_id[i], f"c{new_id[i]}"))
@@ -294,20 +298,19 @@ class PortableGraph:
     @property
     def symbols(self) -> set[str]:
         """Names of the symbolic dims that any tensor mentions."""
-        found: set[str] = set()
+        shapes = [*(t.shape for t in self.tensors), *(i.shape for i in self.inputs if i.shape is not None)]
+        return set[str]().union(*map(symbols_in, shapes))
 
-        def visit(dims: Sequence[Any]) -> None:
-            for dim in dims:
-                if isinstance(dim, str):
-                    found.add(dim)
-                elif isinstance(dim, tuple):
-                    visit(dim[1:])
 
-        for t in self.tensors:
-            visit(t.shape)
-        for i in self.inputs:
-            visit(i.shape or ())
-        return found
+def symbols_in(dims: Iterable[Dim]) -> set[str]:
+    """Names of the symbols in these dims."""
+    found: set[str] = set()
+    for dim in dims:
+        if isinstance(dim, str):
+            found.add(dim)
+        elif isinstance(dim, tuple):
+            found |= symbols_in(dim[1:])
+    return found
 
 
 _EVALUATE: dict[str, Callable[[int, int], int]] = {

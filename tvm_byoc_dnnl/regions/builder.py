@@ -56,7 +56,9 @@ class RegionBuilder:
             else:
                 value = self._operand(value)
                 wiring.append((_structure(value),))
-            self._bind(binding.var, value)
+            if isinstance(binding, relax.MatchCast):
+                wiring.append(str(binding.ty))
+            self._bind(binding, value)
         self._outputs = [self._values[v] for v in outputs]
         wiring.append(tuple(self._outputs))
         #: equal for groups of equal composites that are wired equally
@@ -87,10 +89,12 @@ class RegionBuilder:
             self._bindings.append(relax.VarBinding(self._locals[gv], func))
         return self._locals[gv]
 
-    def _bind(self, var: Any, value: Any) -> None:
+    def _bind(self, binding: Any, value: Any) -> None:
+        var, value = binding.var, self._builder.normalize(value)
         self.names.append(str(var.name))
-        self._values[var] = relax.Var(var.name, var.ty)
-        self._bindings.append(relax.VarBinding(self._values[var], self._builder.normalize(value)))
+        self._values[var] = new = relax.Var(var.name, var.ty)
+        is_cast = isinstance(binding, relax.MatchCast)  # its dims may be other expressions than those of the value
+        self._bindings.append(relax.MatchCast(new, value, binding.ty) if is_cast else relax.VarBinding(new, value))
 
     @functools.cached_property
     def function(self) -> relax.Function:
