@@ -20,7 +20,7 @@ import tvm
 import tvm_byoc_dnnl as byoc
 from bench.zoo import ZOO, zoo_model
 from tvm_byoc_dnnl.testing.bench import find_model
-from tvm_byoc_dnnl.tuning.apart import race_apart
+from tvm_byoc_dnnl.tuning.apart import race_apart, seconds_of
 from tvm_byoc_dnnl.tuning.placement import choices_of
 from tvm_byoc_dnnl.tuning.plans import Planner, prepared
 
@@ -51,10 +51,10 @@ def measured(name: str, compilers: Sequence[str], budget_s: float, rounds: int, 
         key: (planner.partitioned(None if ways[way] is default else ways[way]), choices_of(ways[way]))
         for way, key in keys.items()
     }
-    once = dict(zip(models, (t.seconds for t in race_apart([*models.values()], "llvm", 1)), strict=True))
+    once = dict(zip(models, map(seconds_of, race_apart([*models.values()], "llvm", 1)), strict=True))
     near = [key for key in models if once[key] <= _FAR * once[keys["default"]]]
     finals = race_apart([models[key] for key in near], "llvm", rounds)
-    times = once | dict(zip(near, (t.seconds for t in finals), strict=True))
+    times = once | dict(zip(near, map(seconds_of, finals), strict=True))
     seconds = {way: times[key] for way, key in keys.items()}
     same = keys["tuned"] == keys["default"]
     owners = Counter(placement.values())

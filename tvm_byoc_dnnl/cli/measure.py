@@ -153,8 +153,10 @@ def tune(build: Build, database: Path, budget: float) -> None:
         )
     for name, calls in sorted(Counter(found.values()).items(), key=lambda item: -item[1]):
         click.echo(f"{name:12s} {calls} calls")
-    if found.seconds is None or found.default_seconds is None:
+    if found.seconds is None:
         click.echo("the default placement is the best that was found")
+    elif found.default_seconds is None:
+        click.echo(f"{1e3 * found.seconds:.3f} ms; with the default placement the model hung or crashed")
     else:
         click.echo(f"{1e3 * found.seconds:.3f} ms, by default {1e3 * found.default_seconds:.3f} ms")
     if found.choices is not None:

@@ -4,6 +4,8 @@ this process                       worker: python -m tvm_byoc_dnnl.tuning.apart 
   export_library of each model ──>   load it, call it twice
   "turn" ──────────────────────>     a block of calls
   seconds, quiet  <─────────────     and sleep until the next turn
+
+A worker that does not answer, or dies of its model, is ended; the others go on.
 """
 
 from __future__ import annotations
@@ -11,12 +13,14 @@ from __future__ import annotations
 import json
 import logging
 import math
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +29,27 @@ import tvm
 from ..cost import shape_of, usual_sizes
 from ..pipeline.byoc import PIPELINE
 from ..pipeline.executable import ByocExecutable
-from ..regions.failure import describe
+from ..regions.failure import Failure, describe
 from ..signature import inputs_of
 from .candidates import choosing_by
 from .costs import callable_of
 from .database import Database
 from .measure import Timing, Turns, race, summary
 
-__all__ = ["race_apart"]
+__all__ = ["race_apart", "seconds_of"]
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
+
+_SILENCE_S = 120.0  # that a worker may be silent, and besides
+_SHARE = 10  # so many times as long as it took to compile the model; or, in a turn, to load it and to call it twice
 
 
 def race_apart(
     models: Sequence[tuple[tvm.IRModule, Database | None]], target: Any, rounds: int, deadline: float = math.inf
-) -> list[Timing]:
+) -> list[Timing | Failure]:
     """The times of partitioned models, in turns. What no other process can load is measured in this one.
+
+    A model with which its process hangs or dies has a failure instead.
 
     Parameters
     ----------
@@ -60,25 +69,31 @@ def race_apart(
             workers: list[_Worker] = []
             started = time.perf_counter()
             for number, (mod, choices) in enumerate(models):
+                begun = time.perf_counter()
                 if number >= 2 and _would_pass(deadline, started, number):
                     break
                 path = folder / f"{number}.so"
                 with choosing_by(mod, choices):
                     ex = tvm.compile(mod, target=target, relax_pipeline=PIPELINE)
                 ByocExecutable(ex.mod).export_library(path)
-                workers.append(stack.enter_context(_Worker(path, _shapes(mod))))
+                patience = _SILENCE_S + _SHARE * (time.perf_counter() - begun)
+                workers.append(stack.enter_context(_Worker(path, _shapes(mod), patience)))
             for worker in workers:
-                worker.answer()
-            blocks: list[list[tuple[float, bool]]] = [[] for _ in workers]
+                worker.start()
             for turn in range(rounds):
                 if turn >= 3 and time.perf_counter() > deadline:
                     break
-                for worker, mine in zip(workers, blocks, strict=True):
-                    mine.append(worker.turn())
-            return [summary(each) for each in blocks]
+                for worker in workers:
+                    worker.turn()
+            return [worker.failure or summary(worker.blocks) for worker in workers]
     except Exception as error:  # a vendor that is registered in this process only, no compiler to link with
         _logger.info("whole models are timed in one process: %s", describe(error))
-        return race([callable_of(mod, target, choices) for mod, choices in models], rounds)
+        return [*race([callable_of(mod, target, choices) for mod, choices in models], rounds)]
+
+
+def seconds_of(result: Timing | Failure) -> float:
+    """Seconds of one call of a model; infinitely many where its process hung or died."""
+    return math.inf if isinstance(result, Failure) else result.seconds
 
 
 def _would_pass(deadline: float, started: float, done: int) -> bool:
@@ -94,9 +109,29 @@ def _shapes(mod: tvm.IRModule) -> dict[str, list[int]]:
 
 
 class _Worker:
-    """A process that has loaded one library."""
+    """A process that has loaded one library.
 
-    def __init__(self, library: Path, shapes: Mapping[str, Sequence[int]]) -> None:
+    Parameters
+    ----------
+    library : Path
+        The exported model.
+    shapes : mapping
+        Of its inputs.
+    patience_s : float
+        Seconds that an answer may take.
+
+    Attributes
+    ----------
+    blocks : list of tuple
+        Of each turn: seconds of one call, and whether other processes left the cores alone.
+    failure : Failure or None
+        Why it has no more turns.
+    """
+
+    def __init__(self, library: Path, shapes: Mapping[str, Sequence[int]], patience_s: float) -> None:
+        self.blocks: list[tuple[float, bool]] = []
+        self.failure: Failure | None = None
+        self._patience_s = patience_s
         self._errors = library.with_suffix(".err")
         with self._errors.open("w") as errors:
             self._process = subprocess.Popen(
@@ -115,20 +150,49 @@ class _Worker:
         self._process.kill()
         self._process.communicate()
 
-    def answer(self) -> Any:
+    def start(self) -> None:
+        """Wait until the model is loaded and was called.
+
+        Raises
+        ------
+        RuntimeError
+            If another process cannot load it.
+        """
+        begun = time.perf_counter()
+        self._answer()
+        self._patience_s = max(self._patience_s, _SHARE * (time.perf_counter() - begun))
+
+    def turn(self) -> None:
+        """A block of calls; nothing after a failure."""
+        if self.failure is not None:
+            return
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended, and has no answer
+            self._process.stdin.write("turn\n")
+            self._process.stdin.flush()
+        answer = self._answer()
+        if answer is not None:
+            self.blocks.append((float(answer[0]), bool(answer[1])))
+
+    def _answer(self) -> Any:
+        """What the process says; ``None`` where it failed."""
         assert self._process.stdout is not None
+        silence = threading.Timer(self._patience_s, self._give_up)
+        silence.start()
         line = self._process.stdout.readline()
-        if not line:
+        silence.cancel()
+        if line:
+            return json.loads(line)
+        code = self._process.wait()
+        if self.failure is None and code >= 0:
             said = self._errors.read_text().strip().splitlines()
             raise RuntimeError(f"its process ended: {said[-1] if said else 'without a word'}")
-        return json.loads(line)
+        self.failure = self.failure or Failure("run", f"its process ended by {signal.Signals(-code).name}")
+        return None
 
-    def turn(self) -> tuple[float, bool]:
-        assert self._process.stdin is not None
-        self._process.stdin.write("turn\n")
-        self._process.stdin.flush()
-        seconds, quiet = self.answer()
-        return float(seconds), bool(quiet)
+    def _give_up(self) -> None:
+        self.failure = Failure("run", f"its process gave no answer for {self._patience_s:.0f} s")
+        self._process.kill()
 
 
 def _serve(library: str, shapes: Mapping[str, Sequence[int]]) -> None:

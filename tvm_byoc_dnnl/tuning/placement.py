@@ -14,7 +14,7 @@ class Placement(dict[str, str]):
     ----------
     seconds, default_seconds : float or None
         One call of the whole model with this placement, and with the default one, measured in turns; ``None`` where
-        they are the same, or a vendor's own cost model decided.
+        they are the same, a vendor's own cost model decided, or the model hung or crashed in a process of its own.
     tried : int
         Placements whose cost was compared.
     measured : int

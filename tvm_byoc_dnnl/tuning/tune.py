@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
@@ -17,9 +18,10 @@ from ..cost import usual_sizes
 from ..errors import InputError
 from ..frontend import to_relax
 from ..namespaces import HOST, namespace
+from ..regions.failure import Failure
 from ..signature import inputs_of, shape_options
 from ..target_options import with_options
-from .apart import race_apart
+from .apart import race_apart, seconds_of
 from .candidates import measure_candidates
 from .costs import Costs
 from .database import Database
@@ -129,15 +131,15 @@ def _fastest(
         return result
     tell(f"whole model: the default placement and {len(runs) - 1} others")
     timings = race_apart([(mods[way], times) for way, times in runs], target, _ROUNDS, deadline)
-    tell(", ".join(f"{1e3 * timing.seconds:.3f} ms" for timing in timings))
-    default = timings[0].seconds
-    best = min(range(len(timings)), key=lambda i: (timings[i].seconds, runs[i][0]))
-    if timings[best].seconds >= default * (1 - _GAIN):
+    tell(", ".join(f"failed: {t.reason}" if isinstance(t, Failure) else f"{1e3 * t.seconds:.3f} ms" for t in timings))
+    seconds = [seconds_of(timing) for timing in timings]
+    best = min(range(len(seconds)), key=lambda i: (seconds[i], runs[i][0]))
+    if seconds[best] >= seconds[0] * (1 - _GAIN):
         best = 0
     way, times = runs[best]
     chosen = Placement(ways[way])
     chosen.tried, chosen.choices = result.tried, times
-    chosen.seconds, chosen.default_seconds = timings[best].seconds, default
+    chosen.seconds, chosen.default_seconds = (s if math.isfinite(s) else None for s in (seconds[best], seconds[0]))
     return chosen
 
 
