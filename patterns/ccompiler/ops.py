@@ -17,6 +17,7 @@ from ...regions.policy import RegionPolicy, Work
 from ...registry import register_annotate_compiler
 from ...te import translate_to_te
 from ...verdict import Reject, require
+from .bounds import check_bounds
 from .lower import TARGET, scheduled
 from .toolchain import find_compiler
 
@@ -77,6 +78,7 @@ def _predicate(op: str) -> Callable[[Any, Sequence[Any]], bool]:
             require(bits >= 32, f"a shift of {dtype_of(call.ty)}: C shifts an int, which keeps the bits that are lost")
         if op == "relax.matmul":
             _check_product(call)
+        check_bounds(call)
         _check_translation(call)
         return True
 

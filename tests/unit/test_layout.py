@@ -26,6 +26,7 @@ VENDOR_EXTRA = {
     "patterns/dnnl/program.py": {"namespace"},  # makes a program of that source
     # a backend without a library of its own: target hooks, Relax → TE, and TVM's C generator
     "patterns/ccompiler/__init__.py": {"hooks"},
+    "patterns/ccompiler/bounds.py": {"te"},
     "patterns/ccompiler/lower.py": {"hooks", "te"},
     "patterns/ccompiler/ops.py": {"hooks", "regions", "te"},
     "patterns/ccompiler/schedule.py": {"te"},

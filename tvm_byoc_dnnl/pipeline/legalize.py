@@ -22,6 +22,7 @@ from tvm.script.ir_builder import tirx as T
 
 from .._compat import constant_numpy, dtype_of, is_constant, shape_dims
 from ..errors import UnsupportedError
+from ..te.padding import least_sizes
 
 __all__ = ["LEGALIZATIONS"]
 
@@ -177,22 +178,18 @@ def _by_axis(op: str) -> Legalization:
 
 # ---- padding ----------------------------------------------------------------------------------------
 
-#: mode → elements that an axis must have to be padded by so many
-_NEEDED = {"reflect": lambda pads: pads + 1, "replicate": lambda pads: 1, "circular": lambda pads: pads}
-
 
 def _pad(bb: relax.BlockBuilder, call: Any) -> Any:
-    mode, default = str(call.attrs.pad_mode), _default("relax.nn.pad")
-    if mode not in _NEEDED:
+    default, least = _default("relax.nn.pad"), least_sizes(call.attrs)
+    if not least:
         return default(bb, call)
     data, widths = call.args[0], [int(w) for w in call.attrs.pad_width]
     dims = _dims(data)
-    least = [_NEEDED[mode](max(pair)) if max(pair) > 0 else 0 for pair in zip(widths[::2], widths[1::2], strict=True)]
     for size, needed in zip(dims, least, strict=True):
         if isinstance(size, int) and size < needed:
             raise UnsupportedError(
-                f"a padding of mode {mode} by {widths} of a tensor of shape {dims}: an axis has {size} elements, "
-                f"expected {needed} or more"
+                f"a padding of mode {call.attrs.pad_mode} by {widths} of a tensor of shape {dims}: an axis has {size} "
+                f"elements, expected {needed} or more"
             )
     wanted = [d if isinstance(d, int) or n == 0 else tirx.max(d, n) for d, n in zip(dims, least, strict=True)]
     if any(w is not d for w, d in zip(wanted, dims, strict=True)):

@@ -154,6 +154,8 @@ _ARGUMENTS: dict[str, list[Arguments]] = {
     "relax.squeeze": [lambda t: (t(1, 4), [0])],
     "relax.stack": [lambda t: ([t(), t()], 1)],
     "relax.strided_slice": [lambda t: (t(), [1], [0], [2])],
+    "relax.gather_elements": [lambda t: (t(2, 3), relax.const([[0, 1]], "int64"), 1)],
+    "relax.gather_nd": [lambda t: (t(2, 3), relax.const([[0, 1]], "int64"))],
     "relax.take": [lambda t: (t(), relax.const([0, 1], "int64"), 1)],
     "relax.tile": [lambda t: (t(), (1, 2, 1, 1))],
     "relax.where": [lambda t: (_tensor("bool"), t(), t())],

@@ -139,7 +139,7 @@ REDUCTIONS = [
     accept("matmul-vectors", op.matmul, data(40), data(40)),
 ]  # fmt: skip
 
-THREE, PAIRS = data(values=[3, 0, 1], dtype="int64"), data(values=[[3, 0], [1, 4]], dtype="int64")
+THREE, PAIRS = const(values=[3, 0, 1], dtype="int64"), const(values=[[3, 0], [1, 4]], dtype="int64")
 #: TVM 0.26 has a Relax expression for a number
 ON_OFF = tuple(relax.PrimValue(tvm.tirx.IntImm("int64", n)) for n in (1, 0)) if hasattr(relax, "PrimValue") else (1, 0)
 SHAPES = [
@@ -154,15 +154,27 @@ SHAPES = [
     accept("flip", partial(op.flip, axis=1), data(3, 4)),
     accept("triangles", each(op.tril, partial(op.triu, k=1)), data(4, 5)),
     accept("pad", partial(nn.pad, pad_width=[1, 0, 2, 3], pad_value=-1.0), data(3, 4)),
+    *(
+        accept(
+            f"pad-{mode}",
+            lambda x, mode=mode, least=least: nn.pad(x, [0, 0, least, 1], pad_mode=mode),
+            data(3, 5),
+            reference=lambda x, name=name, least=least: np.pad(x, [(0, 0), (least, 1)], name),
+        )
+        for mode, name, least in (("reflect", "reflect", 4), ("replicate", "edge", 9), ("circular", "wrap", 5))
+    ),
     accept("pixel-shuffle", partial(nn.pixel_shuffle, upscale_factor=2), data(1, 8, 2, 3), reference=shuffled),
     accept("collapse", lambda x: op.collapse_sum_to(x, (1, 5)), data(3, 5)),
     accept("views-inside", lambda x: op.exp(op.expand_dims(op.squeeze(op.flatten(op.negative(x))), 0)), data(1, 4, 1)),
     accept("take", each(partial(op.take, axis=0), partial(op.take, axis=1)), data(4, 5), THREE),
+    accept("take-any", partial(op.take, axis=0, mode="clip"), data(4, 5), data(values=[3, 9], dtype="int64")),
+    accept("take-flat", partial(op.take, axis=None), data(20), const(values=[19], dtype="int64")),
     accept("gather-nd", op.gather_nd, data(4, 5), PAIRS),
+    accept("gather-nd-batched", partial(op.gather_nd, batch_dims=1), data(2, 4, 5), PAIRS),
     accept("gather", partial(op.gather_elements, axis=1), data(2, 5), PAIRS),
     accept("like", each(op.zeros_like, op.ones_like, lambda x: op.full_like(x, relax.const(3.0))), data(3, 4)),
     accept("batch-flatten", lambda x: op.exp(nn.batch_flatten(x)), data(3, 4, 5)),
-    accept("one-hot", lambda x: op.one_hot(x, *ON_OFF, 5), THREE),
+    accept("one-hot", lambda x: op.one_hot(x, *ON_OFF, 5), data(values=[3, 0, 1], dtype="int64")),
     accept("eye", lambda x: op.add(op.eye(4), x), data(4, 4)),
     accept("full", lambda x: op.add(op.full((3,), relax.const(2.0), "float32"), x), data(3)),
     accept("zeros", lambda x: op.add(op.zeros((3,), "float32"), op.add(op.ones((3,), "float32"), x)), data(3)),
