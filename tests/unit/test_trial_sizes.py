@@ -9,6 +9,7 @@ import pytest
 
 import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
+from tests.tvm_version import open_cast
 from tests.unit.importing import node, onnx_model, rand
 from tvm_byoc_dnnl.errors import InputError
 from tvm_byoc_dnnl.lower.graph import PortableGraph, Tensor, evaluate
@@ -83,7 +84,9 @@ def test_without_equal_dims_all_symbols_are_alike() -> None:
     assert list(trial_sizes(graph(shape=("n", times("m", 2))))) == [{"n": s, "m": s} for s in (64, 8, 224, 1)]
 
 
-@pytest.mark.parametrize("compiler", [pytest.param("dnnl", marks=pytest.mark.native), "ccompiler"])
+@pytest.mark.parametrize(
+    "compiler", [pytest.param("dnnl", marks=pytest.mark.native), pytest.param("ccompiler", marks=open_cast)]
+)
 def test_boxes_of_a_picture_and_rows_of_two_tables(compiler: str) -> None:
     """Sizes that no name says: the cells of a picture, ``h * w``, are as many as the rows of two tables, ``n + m``."""
     nodes = [
