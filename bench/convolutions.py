@@ -56,7 +56,8 @@ def fit(rows: list[Row]) -> np.ndarray:
 
 def family(row: Row) -> str:
     """The name under which cost.cc has the rates."""
-    return "winograd" if row["candidate"].startswith("winograd") else "convolution"
+    prefixes = {"winograd": "winograd", "bf16x": "split"}
+    return next((name for prefix, name in prefixes.items() if row["candidate"].startswith(prefix)), "convolution")
 
 
 def judge(rows: list[Row], cost: dict[int, float]) -> str:
@@ -105,7 +106,7 @@ def main(program: str, rounds: int, save: bool, fitting: bool) -> None:
         if not fitting:
             continue
         cost: dict[int, float] = {}
-        for name in ("convolution", "winograd"):
+        for name in sorted({family(row) for row in of_isa}):
             positions = [i for i, row in enumerate(of_isa) if family(row) == name]
             rates = fit([of_isa[i] for i in positions])
             cost |= {i: float(np.dot(rates, amounts(of_isa[i]))) for i in positions}

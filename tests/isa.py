@@ -7,7 +7,7 @@ import os
 
 from tvm_byoc_dnnl import _native
 
-__all__ = ["computes_in", "has_avx512", "isa", "isa_limit", "multiplies_bytes"]
+__all__ = ["computes_in", "has_avx512", "has_tiles", "isa", "isa_limit", "multiplies_bytes"]
 
 _LIMIT = "ONEDNN_MAX_CPU_ISA"
 _FLOAT16 = ("avx512_core_fp16", "avx512_core_amx", "avx512_core_amx_fp16")
@@ -27,6 +27,11 @@ def isa_limit() -> dict[str, str]:
 def has_avx512() -> bool:
     """Whether it is AVX-512 of any kind."""
     return isa().startswith("avx512")
+
+
+def has_tiles() -> bool:
+    """Whether AMX multiplies bfloat16."""
+    return "amx" in isa()
 
 
 def computes_in(dtype: str) -> bool:

@@ -7,12 +7,12 @@
 // In a rule, `c` is the Checker (graph_rules.cc) of one node.
 
 KIND(Convolution, "convolution", 2, 3, "strides dilations pad_begin pad_end alg?",
-     "auto direct saturating winograd_2x2", { CheckWindows<WindowOut>(c, 0); })
+     "auto bf16x2 direct float32 saturating winograd_2x2", { CheckWindows<WindowOut>(c, 0); })
 
 KIND(Deconvolution, "deconvolution", 2, 3, "strides dilations pad_begin pad_end alg?",
      "auto saturating", { CheckWindows<TransposedOut>(c, -kMaxAttr); })
 
-KIND(Matmul, "matmul", 2, 3, "alg?", "auto saturating", {
+KIND(Matmul, "matmul", 2, 3, "alg?", "auto bf16x2 float32 saturating", {
   const Dims& src = c.In(0);
   const Dims& weights = c.In(1);
   size_t rank = src.size();

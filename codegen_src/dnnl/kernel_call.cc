@@ -46,6 +46,11 @@ constexpr DTypeRow kDTypes[] = {{DType::kFloat32, BYOC_F32},
                                 {DType::kInt8, BYOC_S8},
                                 {DType::kUInt8, BYOC_U8}};
 
+bool Has(dnnl::cpu_isa set) {
+  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+  return (isa & static_cast<unsigned>(set)) == static_cast<unsigned>(set);
+}
+
 /// A post-op as the kernel knows it, but for the number of its operand; `md`: of the operand.
 std::optional<byoc_post_op> Describe(const PostOpDesc& op, const MemoryDesc& md,
                                      const MemoryDesc& dst, int64_t lanes) {
@@ -68,6 +73,13 @@ std::optional<byoc_post_op> Describe(const PostOpDesc& op, const MemoryDesc& md,
     return std::nullopt;
   }
   return result;
+}
+
+/// An image of whose channels each is an image of its own.
+std::optional<byoc_strides> PlanesOf(const MemoryDesc& md) {
+  const Dims dims = md.get_dims(), strides = md.get_strides();
+  if (dims.size() != 4 || !IsStrided(md) || strides[3] != 1) return std::nullopt;
+  return byoc_strides{strides[0], strides[2], 1, strides[1], 1};
 }
 
 }  // namespace
@@ -94,14 +106,12 @@ std::optional<byoc_dtype> KernelDType(DType dtype) {
 }
 
 std::optional<byoc_isa> KernelIsa() {
-  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
-  auto has = [&](dnnl::cpu_isa set) {
-    return (isa & static_cast<unsigned>(set)) == static_cast<unsigned>(set);
-  };
-  if (has(dnnl::cpu_isa::avx512_core)) return BYOC_AVX512;
-  if (has(dnnl::cpu_isa::avx2)) return BYOC_AVX2;
+  if (Has(dnnl::cpu_isa::avx512_core)) return BYOC_AVX512;
+  if (Has(dnnl::cpu_isa::avx2)) return BYOC_AVX2;
   return std::nullopt;
 }
+
+bool HasTiles() { return BYOC_HAS_AMX && Has(dnnl::cpu_isa::avx512_core_amx); }
 
 std::string KernelImpl(const std::string& name, int64_t isa) {
   return name + (isa == BYOC_AVX512 ? ":avx512_core" : isa == BYOC_AVX2 ? ":avx2" : ":c");
@@ -152,7 +162,7 @@ std::optional<std::vector<byoc_post_op>> DescribePostOps(const std::vector<PostO
 }
 
 std::optional<KernelFrame> FrameOf(const Candidate& primitive, const Lowering& values,
-                                   const MemoryDesc& weights) {
+                                   const MemoryDesc& weights, bool reads_planes) {
   const OpDesc& op = primitive.op;
   const std::optional<byoc_isa> isa = KernelIsa();
   const bool suits = primitive.pd && isa && op.scalings.empty() &&
@@ -167,7 +177,8 @@ std::optional<KernelFrame> FrameOf(const Candidate& primitive, const Lowering& v
   const int64_t lanes = byoc_lanes(*isa);
   frame.src = primitive.pd.Arg(DNNL_ARG_SRC);
   frame.dst = primitive.pd.Arg(DNNL_ARG_DST);
-  const std::optional<byoc_strides> src_strides = StridesOf(frame.src, lanes);
+  std::optional<byoc_strides> src_strides = StridesOf(frame.src, lanes);
+  if (!src_strides && reads_planes) src_strides = PlanesOf(frame.src);
   const std::optional<byoc_strides> dst_strides = StridesOf(frame.dst, lanes);
   if (!src_strides || !dst_strides) return std::nullopt;
   frame.src_strides = *src_strides;

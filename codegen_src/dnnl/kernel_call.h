@@ -18,6 +18,9 @@ namespace tvm_byoc_dnnl {
 /// The better of AVX-512 and AVX2 that CPU and user allow; nothing if there is neither.
 std::optional<byoc_isa> KernelIsa();
 
+/// Whether AMX multiplies bfloat16 here: CPU, operating system, user and compiler allow it.
+bool HasTiles();
+
 /// "product:avx2": the name that reports show; ":c" for no instruction set.
 std::string KernelImpl(const std::string& name, int64_t isa);
 
@@ -53,9 +56,10 @@ struct KernelFrame {
 };
 
 /// Nothing where no such kernel can take the place of the primitive. `weights`: their layout; the
-/// layouts of all other arguments are those of the primitive.
+/// layouts of all other arguments are those of the primitive. `reads_planes`: the kernel can read a
+/// source whose channels are images of their own.
 std::optional<KernelFrame> FrameOf(const Candidate& primitive, const Lowering& values,
-                                   const MemoryDesc& weights);
+                                   const MemoryDesc& weights, bool reads_planes = false);
 
 /// Appends a struct of numbers to the parameters of a kernel.
 template <typename T>

@@ -26,6 +26,15 @@ static inline int64_t byoc_rows(int64_t isa) {
   return isa == BYOC_AVX512 ? BYOC_AVX512_ROWS : BYOC_AVX2_ROWS;
 }
 
+/* Whether this compiler knows AMX. */
+#ifndef BYOC_HAS_AMX
+#if defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11
+#define BYOC_HAS_AMX 1
+#else
+#define BYOC_HAS_AMX 0
+#endif
+#endif
+
 /* The instruction sets that kernels are compiled for. Emitted source, which runs on one only, names
    it to spare the time; the library has all. */
 #ifndef BYOC_ISAS

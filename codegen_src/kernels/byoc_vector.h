@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
    Vectors of floats of one instruction set, a product of panels on them, and post-operations.
    Included by the bodies of kernels, once per instruction set, behind BYOC_SIMD_AVX2 or
-   BYOC_SIMD_AVX512; no include guard. From here to byoc_vector_end.h all is compiled for that
-   instruction set, and optimised even where the rest of the file is not. */
+   BYOC_SIMD_AVX512, with BYOC_SIMD_AMX for both AVX-512 and AMX; no include guard. From here to
+   byoc_vector_end.h all is compiled for that instruction set, and optimised even where the rest of
+   the file is not. */
 
 #include <immintrin.h>
 
@@ -24,7 +25,12 @@
 #define BYOC_VEC BYOC_NAME(vec)
 
 #if defined(__clang__)
-#ifdef BYOC_SIMD_AVX512
+#if defined(BYOC_SIMD_AMX)
+#pragma clang attribute push(                                                            \
+    __attribute__((                                                                      \
+        target("avx512f,avx512dq,avx512bw,avx512vl,fma,avx512bf16,amx-tile,amx-bf16"))), \
+    apply_to = function)
+#elif defined(BYOC_SIMD_AVX512)
 #pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,fma"))), \
                              apply_to = function)
 #else
@@ -33,7 +39,10 @@
 #else
 #pragma GCC push_options
 #pragma GCC optimize("O3,fp-contract=fast")
-#ifdef BYOC_SIMD_AVX512
+#if defined(BYOC_SIMD_AMX)
+#pragma GCC target( \
+    "avx512f,avx512dq,avx512bw,avx512vl,fma,avx512bf16,amx-tile,amx-bf16,prefer-vector-width=512")
+#elif defined(BYOC_SIMD_AVX512)
 #pragma GCC target("avx512f,avx512dq,avx512bw,avx512vl,fma,prefer-vector-width=512")
 #else
 #pragma GCC target("avx2,fma")

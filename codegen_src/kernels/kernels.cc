@@ -18,6 +18,10 @@
 #include "byoc_widen.h"
 #include "byoc_winograd.h"
 #include "byoc_winograd_pack.h"
+#if BYOC_HAS_AMX
+#include "byoc_split.h"
+#include "byoc_split_pack.h"
+#endif
 
 namespace tvm_byoc_dnnl {
 
@@ -35,6 +39,13 @@ const Kernel kLookup = {"lookup", byoc_lookup};
 const Kernel kNormalize = {"normalize", byoc_normalize};
 const Kernel kProduct = {"product", byoc_product};
 const Kernel kProductPack = {"product_pack", byoc_product_pack};
+#if BYOC_HAS_AMX
+const Kernel kSplit = {"split", byoc_split};
+const Kernel kSplitPack = {"split_pack", byoc_split_pack};
+#else  // never offered (HasTiles)
+const Kernel kSplit = {"split", nullptr};
+const Kernel kSplitPack = {"split_pack", nullptr};
+#endif
 const Kernel kWiden = {"widen", byoc_widen};
 const Kernel kWinograd = {"winograd", byoc_winograd};
 const Kernel kWinogradPack = {"winograd_pack", byoc_winograd_pack};

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...errors import InputError
 from ...lower.builder import GraphBuilder, Value
 from ...lower.graph import Dim
 from ...verdict import require
@@ -12,6 +13,8 @@ from ...verdict import require
 __all__ = [
     "BYTES",
     "FLOATS",
+    "OPTIONS",
+    "algorithm",
     "broadcast_shape",
     "canonical_layout",
     "from_layout",
@@ -26,7 +29,18 @@ __all__ = [
 FLOATS = ("float32", "float16", "bfloat16")
 #: what quantised tensors are stored in
 BYTES = ("int8", "uint8")
+_PRODUCTS = ("auto", "bf16x2", "float32")
+#: how products of float32 with constant weights are computed where the CPU has AMX (docs/numerics.md)
+OPTIONS = {"products": "auto"}
 _MOVABLE = (*FLOATS, "bool", *BYTES)
+
+
+def algorithm(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The attribute ``alg`` of a product that says what the user's options say; none for the defaults."""
+    wanted = str(options.get("products", OPTIONS["products"]))
+    if wanted not in _PRODUCTS:
+        raise InputError(f"the option products of dnnl is {wanted!r}; expected one of {', '.join(_PRODUCTS)}")
+    return {} if wanted == "auto" else {"alg": wanted}
 
 
 def require_float(op: str, *values: Value) -> None:

@@ -9,7 +9,7 @@ from ...errors import InputError
 from ...lower.builder import GraphBuilder, Value
 from ...registry import register_lowering
 from ...verdict import require
-from .common import canonical_layout, from_layout, ints, require_float, to_layout
+from .common import algorithm, canonical_layout, from_layout, ints, require_float, to_layout
 
 __all__ = ["OPTIONS"]
 
@@ -25,7 +25,7 @@ def _algorithm(options: Mapping[str, Any]) -> dict[str, str]:
         raise InputError(f"the option winograd_tile of dnnl is {tile!r}; expected 2 or 4")
     if not fast:
         return {"alg": "direct"}
-    return {"alg": "winograd_2x2"} if tile == 2 else {}
+    return {"alg": "winograd_2x2"} if tile == 2 else algorithm(options)
 
 
 def _split_groups(g: GraphBuilder, weights: Value, groups: int) -> Value:

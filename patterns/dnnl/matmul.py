@@ -8,10 +8,15 @@ from typing import Any
 from ...lower.builder import GraphBuilder, Value
 from ...registry import register_lowering
 from ...verdict import Reject, require
-from .common import product, require_float
+from .common import algorithm, product, require_float
 from .reduce import reduced
 
 __all__: list[str] = []
+
+
+def _product(g: GraphBuilder, a: Value, b: Value, shape: Sequence[Any], dtype: str) -> Value:
+    """One node, with what the user's options say of it."""
+    return g.emit("matmul", [a, b], shape, dtype, **algorithm(g.graph.options))
 
 
 @register_lowering("dnnl", "relax.matmul")
@@ -27,17 +32,12 @@ def matmul(g: GraphBuilder, call: Any) -> Value:
     m, n = a.shape[-2], b.shape[-1]
     if b.ndim == 2 and a.ndim > 2:
         # one tall product instead of a batch of small ones
-        out = g.emit(
-            "matmul",
-            [g.reshape(a, (product(a.shape[:-1]), a.shape[-1])), b],
-            (product(a.shape[:-1]), n),
-            dtype,
-        )
-        return g.reshape(out, out_shape)
+        rows = product(a.shape[:-1])
+        return g.reshape(_product(g, g.reshape(a, (rows, a.shape[-1])), b, (rows, n), dtype), out_shape)
     rank = max(a.ndim, b.ndim)
     a, b = (g.reshape(v, (1,) * (rank - v.ndim) + v.shape) for v in (a, b))
     batch = [y if x == 1 else x for x, y in zip(a.shape[:-2], b.shape[:-2], strict=True)]
-    return g.reshape(g.emit("matmul", [a, b], (*batch, m, n), dtype), out_shape)
+    return g.reshape(_product(g, a, b, (*batch, m, n), dtype), out_shape)
 
 
 @register_lowering("dnnl", "relax.outer")
@@ -87,7 +87,7 @@ class _Labelled:
         m, k, n = (product(dims[part]) for part in (left, summed, right))
         first = self.g.reshape(a.ordered(batch + left + summed), (*lead, m, k))
         second = self.g.reshape(b.ordered(batch + summed + right), (*lead, k, n))
-        out = self.g.emit("matmul", [first, second], (*lead, m, n))
+        out = _product(self.g, first, second, (*lead, m, n), first.dtype)
         return _Labelled(self.g, self.g.reshape(out, shape), batch + left + right)
 
 

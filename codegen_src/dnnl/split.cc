@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Convolutions and products of matrices with constant weights in float32 on AMX, by several
+// products of bfloat16: in the layouts that are decided for oneDNN's primitive, with the same bias
+// and post-ops.
+#include <omp.h>
+
+#include <algorithm>
+
+#include "common/support/error.h"
+#include "dnnl/kernel_call.h"
+#include "dnnl/lowering.h"
+#include "kernels/byoc_split_plan.h"
+
+namespace tvm_byoc_dnnl {
+namespace {
+
+using PrimitiveKind = dnnl::primitive::kind;
+
+bool Suits(const OpDesc& op) {
+  if (op.kind != PrimitiveKind::convolution && op.kind != PrimitiveKind::matmul) return false;
+  for (const char* more_exact : {"direct", "float32", "winograd_2x2"}) {
+    if (op.preferred == more_exact) return false;
+  }
+  const size_t axes = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims().size();
+  return axes == (op.kind == PrimitiveKind::convolution ? 4 : 2);
+}
+
+/// An image whose rows are the rows of a matrix is one row of pixels.
+byoc_strides AsPixels(const byoc_strides& rows) { return {0, 0, rows.row, 0, rows.lanes}; }
+
+void DescribeMatmul(const KernelFrame& frame, byoc_split_params* p) {
+  p->images = p->height = p->out_height = 1;
+  p->kernel_height = p->kernel_width = p->stride_y = p->stride_x = 1;
+  p->dilation_y = p->dilation_x = 1;
+  p->channels = frame.src.get_dims()[1];
+  p->outputs = frame.dst.get_dims()[1];
+  p->width = p->out_width = frame.dst.get_dims()[0];
+  p->src = AsPixels(frame.src_strides);
+  p->dst = AsPixels(frame.dst_strides);
+}
+
+void DescribeConvolution(const OpDesc& op, const KernelFrame& frame, byoc_split_params* p) {
+  const Dims in = frame.src.get_dims(), out = frame.dst.get_dims();
+  const Dims kernel = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
+  p->images = in[0];
+  p->channels = in[1];
+  p->height = in[2];
+  p->width = in[3];
+  p->outputs = out[1];
+  p->out_height = out[2];
+  p->out_width = out[3];
+  p->kernel_height = kernel[2];
+  p->kernel_width = kernel[3];
+  p->stride_y = op.strides[0];
+  p->stride_x = op.strides[1];
+  p->dilation_y = op.dilates[0] + 1;
+  p->dilation_x = op.dilates[1] + 1;
+  p->pad_top = op.pad_begin[0];
+  p->pad_left = op.pad_begin[1];
+  p->src = frame.src_strides;
+  p->dst = frame.dst_strides;
+}
+
+byoc_split_pack_params DescribeWeights(const byoc_split_params& p, const MemoryDesc& weights) {
+  const Dims strides = weights.get_strides();
+  if (strides.size() == 2) return {p, strides[1], strides[0], 0, 0};
+  return {p, strides[0], strides[1], strides[2], strides[3]};
+}
+
+Work WorkOf(const byoc_split_params& p) {
+  const int64_t of_image = byoc_round_up(p.out_height * byoc_split_across(&p), BYOC_TILE_ROWS);
+  const auto rows = static_cast<double>(p.images * of_image);
+  Work work;
+  const double of_parts = p.parts == 3 ? 6 : 3;
+  work.products = of_parts * rows * static_cast<double>(byoc_split_chunks(&p) * BYOC_TILE_DEPTH) *
+                  static_cast<double>(byoc_round_up(p.outputs, BYOC_TILE_ROWS));
+  const int64_t read = p.height * p.width * p.channels;
+  const int64_t written = p.out_height * p.out_width * p.outputs;
+  /* Planes are read number by number. */
+  const int64_t at_once = p.src.pixel == 1 && p.channels > 1 ? 1 : BYOC_AVX512_LANES;
+  work.vectors =
+      static_cast<double>(p.images) * (static_cast<double>(read) / static_cast<double>(at_once) +
+                                       static_cast<double>(written) / BYOC_AVX512_LANES);
+  return work;
+}
+
+}  // namespace
+
+std::optional<Candidate> OfferSplit(const Candidate& primitive, const Lowering& values) {
+  const OpDesc& op = primitive.op;
+  if (!Suits(op) || !HasTiles()) return std::nullopt;
+  const OpArg& weights = *op.Find(DNNL_ARG_WEIGHTS);
+  MemoryDesc plain = values.Layout(weights.value);
+  if (!IsStrided(plain)) plain = Dense(weights.md.get_dims(), DType::kFloat32);
+  std::optional<KernelFrame> frame = FrameOf(primitive, values, plain, true);
+  if (!frame) return std::nullopt;
+
+  byoc_split_params p{};
+  p.parts = op.preferred == "bf16x2" ? 2 : 3;
+  if (op.kind == PrimitiveKind::matmul) {
+    DescribeMatmul(*frame, &p);
+    for (byoc_post_op& post_op : frame->post_ops) post_op.strides = AsPixels(post_op.strides);
+  } else {
+    DescribeConvolution(op, *frame, &p);
+  }
+  p.has_bias = op.Find(DNNL_ARG_BIAS) != nullptr;
+  p.post_ops = static_cast<int64_t>(frame->post_ops.size());
+  byoc_split_plan(&p, omp_get_max_threads(), CacheBytes());
+  KernelCall call;
+  call.kernel = &kSplit;
+  call.args = std::move(frame->args);
+  Append(p, &call.params);
+  for (const byoc_post_op& post_op : frame->post_ops) Append(post_op, &call.params);
+  call.scratch_bytes = static_cast<int64_t>(byoc_split_scratch_bytes(&p));
+
+  KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &kSplitPack, {}, 0};
+  Append(DescribeWeights(p, plain), &packing.params);
+  packing.bytes = static_cast<int64_t>(byoc_split_packed_bytes(&p));
+  call.packing = std::move(packing);
+
+  Candidate candidate{op, {}, Cat("bf16x", p.parts, ":avx512_core_amx"), std::move(call), {}};
+  candidate.work = WorkOf(p);
+  return candidate;
+}
+
+}  // namespace tvm_byoc_dnnl

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0
+   The parameters of byoc_split.h: how the source is laid out for the tiles, how the work is
+   divided, and how much memory it takes. */
+#ifndef BYOC_SPLIT_PLAN_H_
+#define BYOC_SPLIT_PLAN_H_
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "byoc_isa.h"
+#include "byoc_kernel.h"
+#include "byoc_post_ops.h"
+
+enum {
+  BYOC_TILE_ROWS = 16,     /* and columns, of sums */
+  BYOC_TILE_DEPTH = 32,    /* channels that a tile of source or weights has: a chunk */
+  BYOC_SPLIT_ROWS = 32,    /* of sums at once: two tiles by two */
+  BYOC_SPLIT_PANEL = 32,   /* columns of them */
+  BYOC_SPLIT_AT_ONCE = 32, /* chunks of weights that all rows of a block are multiplied by */
+  BYOC_CACHE_LINE = 64,
+  BYOC_SPLIT_FEW = 256,
+  BYOC_SPLIT_MOST = 512,     /* rows of a block */
+  BYOC_SPLIT_ALONE = 1 << 17 /* multiplications that are not worth waking another thread */
+};
+
+/* The parameters of the kernel; the post-operations follow them. A product of matrices is a
+   convolution 1x1 of an image of one row. */
+typedef struct __attribute__((may_alias)) byoc_split_params {
+  int64_t parts; /* of a number: 2 or 3 */
+  int64_t images, channels, height, width;
+  int64_t outputs, out_height, out_width;
+  int64_t kernel_height, kernel_width;
+  int64_t stride_y, stride_x, dilation_y, dilation_x; /* dilation 1: neighbouring pixels */
+  int64_t pad_top, pad_left;
+  byoc_strides src, dst;
+  int64_t has_bias, post_ops;
+  /* Set by byoc_split_plan: */
+  int64_t threads;      /* that there is scratch memory for */
+  int64_t filled;       /* numbers of a pixel in the copy of the source: channels, and zeros */
+  int64_t depth;        /* the distance between pixels there */
+  int64_t taps, chunks; /* for each row of the kernel: places to read from, and chunks of each */
+  int64_t columns;      /* pixels of a row of the copy: stride_x times the results of a row, and a
+                           few results that nobody wants */
+  int64_t slices;       /* of the channels, each of which is copied and multiplied by itself */
+  int64_t rows_at_once; /* results of a block */
+} byoc_split_params;
+
+/* The parameters of byoc_split_pack: how far apart the weights of neighbouring outputs, channels,
+   rows and columns of the kernel lie. */
+typedef struct __attribute__((may_alias)) byoc_split_pack_params {
+  byoc_split_params of;
+  int64_t output, channel, row, column;
+} byoc_split_pack_params;
+
+/* Chunks of the weights of one result. */
+static inline int64_t byoc_split_chunks(const byoc_split_params* p) {
+  return p->kernel_height * p->taps * p->chunks;
+}
+
+/* Results of a row, with those that nobody wants. */
+static inline int64_t byoc_split_across(const byoc_split_params* p) {
+  return p->columns / p->stride_x;
+}
+
+/* Rows of the product for an image. */
+static inline int64_t byoc_split_image_rows(const byoc_split_params* p) {
+  return byoc_round_up(p->out_height * byoc_split_across(p), BYOC_SPLIT_ROWS);
+}
+
+/* Pixels from the first to the last one that a result reads in a row, with what fills up a chunk.
+ */
+static inline int64_t byoc_split_beside(const byoc_split_params* p) {
+  if (p->taps == p->kernel_width) return (p->taps - 1) * p->dilation_x + 1;
+  return (p->chunks * BYOC_TILE_DEPTH + p->depth - 1) / p->depth;
+}
+
+/* The copy of the source has a plane for each phase of its rows (row modulo stride_y), so that the
+   rows which neighbouring results read are neighbours. Pixels of a plane for a block: */
+static inline int64_t byoc_split_plane(const byoc_split_params* p) {
+  const int64_t below = (p->kernel_height - 1) * p->dilation_y / p->stride_y;
+  return p->rows_at_once * p->stride_x + below * p->columns + byoc_split_beside(p);
+}
+static inline int64_t byoc_split_planes(const byoc_split_params* p) {
+  return p->kernel_height == 1 ? 1 : p->stride_y;
+}
+static inline int64_t byoc_split_copy(const byoc_split_params* p) {
+  return byoc_round_up(byoc_split_planes(p) * byoc_split_plane(p) * p->depth, BYOC_TILE_DEPTH);
+}
+
+/* The distance between pixels of so many chunks: rows of a tile must not all fall on the same lines
+   of the first-level cache, so it is an odd number of lines. */
+static inline int64_t byoc_split_distance(int64_t chunks) {
+  return (chunks + (chunks % 2 == 0)) * BYOC_TILE_DEPTH;
+}
+
+static inline void byoc_split_plan(byoc_split_params* p, int threads, int64_t cache_bytes) {
+  p->threads = threads;
+  if (p->kernel_width == 1 && p->pad_left == 0) { /* pixels that nobody reads are not copied */
+    p->src.pixel *= p->stride_x;
+    p->width = byoc_min(p->out_width, (p->width - 1) / p->stride_x + 1);
+    p->stride_x = 1;
+  }
+  if (p->kernel_height == 1 && p->pad_top == 0) {
+    p->src.row *= p->stride_y;
+    p->height = byoc_min(p->out_height, (p->height - 1) / p->stride_y + 1);
+    p->stride_y = 1;
+  }
+  p->filled = byoc_round_up(p->channels, BYOC_TILE_DEPTH);
+  p->chunks = p->filled / BYOC_TILE_DEPTH;
+  p->depth = byoc_split_distance(p->chunks);
+  p->taps = p->kernel_width;
+  /* The pixels that a row of the kernel covers lie side by side. With few channels they are read as
+     one run, without filling each pixel up to a chunk. */
+  const int64_t run = (p->kernel_width * p->channels + BYOC_TILE_DEPTH - 1) / BYOC_TILE_DEPTH;
+  if (p->dilation_x == 1 && run < p->taps * p->chunks) {
+    p->filled = p->depth = p->channels;
+    p->taps = 1;
+    p->chunks = run;
+  }
+  /* The zeros to the left of a row serve as those to the right of the row above it. */
+  const int64_t reach =
+      (p->out_width - 1) * p->stride_x + (p->kernel_width - 1) * p->dilation_x + 1;
+  const int64_t inside = byoc_min(p->width, byoc_max(reach - p->pad_left, 1));
+  p->columns = byoc_max(p->pad_left + inside, reach - p->pad_left);
+  p->columns = byoc_round_up(byoc_max(p->columns, p->out_width * p->stride_x), p->stride_x);
+  /* As many rows as leave room in the second-level cache for weights. A product of matrices rather
+     has fewer channels at once than fewer rows, for which all weights would be read again. */
+  const int64_t all = byoc_split_image_rows(p);
+  p->slices = 1;
+  p->rows_at_once = byoc_min(all, BYOC_SPLIT_MOST);
+  const int divisible = p->kernel_height == 1 && p->kernel_width == 1 && p->taps == 1 &&
+                        p->pad_top == 0 && p->pad_left == 0;
+  while (byoc_split_copy(p) * p->parts * 2 > cache_bytes * 3 / 4) {
+    if (divisible && p->rows_at_once <= BYOC_SPLIT_FEW && p->slices < p->chunks) {
+      ++p->slices;
+      p->depth = byoc_split_distance((p->chunks + p->slices - 1) / p->slices);
+    } else if (p->rows_at_once > BYOC_SPLIT_ROWS) {
+      p->rows_at_once -= BYOC_SPLIT_ROWS;
+    } else {
+      break;
+    }
+  }
+}
+
+/* Numbers of the packed weights of a chunk and a number of outputs. */
+static inline int64_t byoc_split_chunk_size(const byoc_split_params* p, int64_t outputs) {
+  return p->parts * BYOC_TILE_DEPTH * byoc_round_up(outputs, BYOC_TILE_ROWS);
+}
+static inline size_t byoc_split_packed_bytes(const byoc_split_params* p) {
+  return (size_t)(byoc_split_chunks(p) * byoc_split_chunk_size(p, p->outputs)) * 2;
+}
+
+/* Of one thread: the copies of the source, one more than there are parts, and the sums of a panel,
+   or of all where the channels have several slices. */
+static inline size_t byoc_split_copies_bytes(const byoc_split_params* p) {
+  return (size_t)byoc_round_up((p->parts + 1) * byoc_split_copy(p) * 2, 64);
+}
+static inline size_t byoc_split_thread_bytes(const byoc_split_params* p) {
+  const int64_t columns =
+      p->slices > 1 ? byoc_round_up(p->outputs, BYOC_SPLIT_PANEL) : (int64_t)BYOC_SPLIT_PANEL;
+  return byoc_split_copies_bytes(p) + (size_t)(p->rows_at_once * columns) * sizeof(float);
+}
+
+static inline size_t byoc_split_scratch_bytes(const byoc_split_params* p) {
+  return (size_t)p->threads * byoc_split_thread_bytes(p);
+}
+
+#endif /* BYOC_SPLIT_PLAN_H_ */

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+// Convolutions and products by parts of bfloat16 on AMX against direct ones in float64: every tail
+// of every dimension, kernels, strides, dilations and pads, the layouts of the source, and odd
+// numbers. An unreadable page lies behind every buffer. Nothing is tested on a CPU without AMX.
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "kernel_check.h"
+#include "kernels/byoc_split.h"
+#include "kernels/byoc_split_pack.h"
+
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+bool HasTiles() {
+  static const bool has = [] {
+    constexpr int kRequestState = 0x1023, kTiles = 18;
+    const bool present = __builtin_cpu_supports("amx-bf16") != 0 &&
+                         syscall(SYS_arch_prctl, kRequestState, kTiles) == 0;
+    if (!present) std::puts("  not tested: this CPU has no AMX for bfloat16");
+    return present;
+  }();
+  return has;
+}
+
+enum class Layout { kChannelsLast, kBlocks, kPlanes };
+
+struct Case {
+  int64_t images = 1, channels = 1, height = 1, width = 1, outputs = 1;
+  int64_t kernel_y = 1, kernel_x = 1, stride_y = 1, stride_x = 1, dilation_y = 1, dilation_x = 1;
+  int64_t top = 0, bottom = 0, left = 0, right = 0;
+  Layout src = Layout::kChannelsLast, dst = Layout::kChannelsLast;
+  int64_t gap = 0;      // floats between the pixels of source and result (channels last only)
+  bool across = false;  // weights whose outputs lie side by side
+  int threads = 1;
+  int64_t cache = 1 << 20;
+  bool bias = true;
+  std::vector<byoc_post_op> post_ops;
+  std::function<void(float* src, float* weights)> change = nullptr;  // of the random numbers
+
+  int64_t OutHeight() const {
+    return (height + top + bottom - (kernel_y - 1) * dilation_y - 1) / stride_y + 1;
+  }
+  int64_t OutWidth() const {
+    return (width + left + right - (kernel_x - 1) * dilation_x - 1) / stride_x + 1;
+  }
+};
+
+byoc_strides Strides(Layout layout, int64_t height, int64_t width, int64_t channels, int64_t gap) {
+  constexpr int64_t kLanes = 16;
+  switch (layout) {
+    case Layout::kBlocks:
+      return {height * width * channels, width * kLanes, kLanes, height * width * kLanes, kLanes};
+    case Layout::kPlanes:
+      return {height * width * channels, width, 1, height * width, 1};
+    default:
+      const int64_t pixel = channels + gap;
+      return {height * width * pixel, width * pixel, pixel, 0, channels};
+  }
+}
+
+int64_t Offset(const byoc_strides& s, int64_t image, int64_t y, int64_t x, int64_t channel) {
+  return image * s.image + y * s.row + x * s.pixel + byoc_channel_offset(&s, channel);
+}
+
+/// The largest error as a share of the sum of the absolute values of all products. What must not be
+/// written counts as infinitely wrong, and so does a number that is finite in one of the two only,
+/// or of another sign if infinite.
+double Error(const Case& c, int64_t parts) {
+  std::mt19937 random(7);
+  std::vector<int64_t> params(
+      (sizeof(byoc_split_params) + c.post_ops.size() * sizeof(byoc_post_op)) / sizeof(int64_t));
+  auto& p = *reinterpret_cast<byoc_split_params*>(params.data());
+  p.parts = parts;
+  p.images = c.images;
+  p.channels = c.channels;
+  p.height = c.height;
+  p.width = c.width;
+  p.outputs = c.outputs;
+  p.out_height = c.OutHeight();
+  p.out_width = c.OutWidth();
+  p.kernel_height = c.kernel_y;
+  p.kernel_width = c.kernel_x;
+  p.stride_y = c.stride_y;
+  p.stride_x = c.stride_x;
+  p.dilation_y = c.dilation_y;
+  p.dilation_x = c.dilation_x;
+  p.pad_top = c.top;
+  p.pad_left = c.left;
+  const byoc_strides of_src = Strides(c.src, c.height, c.width, c.channels, c.gap);
+  p.src = of_src;
+  p.dst = Strides(c.dst, p.out_height, p.out_width, c.outputs, c.gap);
+  p.has_bias = c.bias;
+  p.post_ops = static_cast<int64_t>(c.post_ops.size());
+  byoc_split_plan(&p, c.threads, c.cache);
+  const int64_t area = c.kernel_y * c.kernel_x, taps = area * c.channels;
+  byoc_split_pack_params pack = {p, taps, area, c.kernel_x, 1};
+  if (c.across) pack = {p, 1, area * c.outputs, c.kernel_x * c.outputs, c.outputs};
+
+  const auto gap = static_cast<size_t>(c.gap);
+  Guarded src(static_cast<size_t>(c.images * of_src.image) - gap);
+  Guarded dst(static_cast<size_t>(c.images * p.dst.image) - gap);
+  Guarded weights(static_cast<size_t>(c.outputs * taps)), bias(static_cast<size_t>(c.outputs));
+  Guarded packed(byoc_split_packed_bytes(&p) / 4, 64);
+  Guarded scratch(byoc_split_scratch_bytes(&p) / 4, 64);
+  std::fill(scratch.data(), scratch.data() + scratch.size(), NAN);
+  Fill({&src, &weights, &bias}, &random);
+  if (c.change) c.change(src.data(), weights.data());
+  Operands operands(bias.size(), dst.size(), &random);
+  std::vector<void*> data = {src.data(), packed.data()};
+  if (c.bias) data.push_back(bias.data());
+  std::vector<byoc_post_op> post_ops = c.post_ops;
+  operands.Bind(p.dst, &post_ops, &data);
+  data.push_back(dst.data());
+  std::copy(post_ops.begin(), post_ops.end(), reinterpret_cast<byoc_post_op*>(&p + 1));
+  void* const to_pack[] = {weights.data(), packed.data()};
+  char message[BYOC_ERROR_BYTES];
+  byoc_split_pack(reinterpret_cast<const int64_t*>(&pack), to_pack, nullptr, c.threads, message);
+  byoc_split(params.data(), data.data(), scratch.data(), c.threads, message);
+
+  double error = 0;
+  std::vector<bool> written(dst.size(), false);
+  for (int64_t n = 0; n < c.images; ++n) {
+    for (int64_t y = 0; y < p.out_height; ++y) {
+      for (int64_t x = 0; x < p.out_width; ++x) {
+        for (int64_t o = 0; o < c.outputs; ++o) {
+          double sum = c.bias ? bias.data()[o] : 0, absolute = std::abs(sum);
+          for (int64_t k = 0; k < c.channels; ++k) {
+            for (int64_t i = 0; i < c.kernel_y; ++i) {
+              for (int64_t j = 0; j < c.kernel_x; ++j) {
+                const int64_t sy = y * c.stride_y + i * c.dilation_y - c.top;
+                const int64_t sx = x * c.stride_x + j * c.dilation_x - c.left;
+                if (sy < 0 || sx < 0 || sy >= c.height || sx >= c.width) continue;
+                const double product =
+                    static_cast<double>(src.data()[Offset(of_src, n, sy, sx, k)]) *
+                    weights.data()[o * pack.output + k * pack.channel + i * pack.row +
+                                   j * pack.column];
+                sum += product;
+                absolute += std::abs(product);
+              }
+            }
+          }
+          const int64_t at = Offset(p.dst, n, y, x, o);
+          sum = operands.Apply(post_ops, sum, o, at);
+          const float result = dst.data()[at];
+          written[static_cast<size_t>(at)] = true;
+          if (std::isnan(sum) && std::isnan(result)) continue;
+          if (!std::isfinite(static_cast<float>(sum)) && static_cast<float>(sum) == result)
+            continue;
+          const double difference = std::abs(sum - result) / std::max(absolute, 1e-30);
+          if (!(difference <= error)) error = difference;
+        }
+      }
+    }
+  }
+  for (size_t i = 0; i < written.size(); ++i) {
+    if (!written[i] && dst.data()[i] != Guarded::kUntouched) return INFINITY;
+  }
+  return error;
+}
+
+// With two parts, 2^-16 + 2^-17 of |a * b| may be lost of a product a * b, and a few roundings of
+// float32 come to it. With three, what is lost is that of float32 and of its sums.
+double Tolerance(int64_t parts) { return parts == 2 ? 2.4e-5 : 1e-6; }
+
+void Check(const Case& c, double tolerance_of_two = Tolerance(2)) {
+  if (!HasTiles()) return;
+  for (int64_t parts : {2, 3}) {
+    const double error = Error(c, parts);
+    if (error <= std::min(tolerance_of_two, Tolerance(parts))) continue;
+    check::Failed(__FILE__, __LINE__,
+                  std::to_string(parts) + " parts, channels " + std::to_string(c.channels) +
+                      ", outputs " + std::to_string(c.outputs) + ", image " +
+                      std::to_string(c.height) + " x " + std::to_string(c.width) + ", kernel " +
+                      std::to_string(c.kernel_y) + " x " + std::to_string(c.kernel_x) +
+                      ", strides " + std::to_string(c.stride_y) + ", " +
+                      std::to_string(c.stride_x) + ", pads " + std::to_string(c.top) + ", " +
+                      std::to_string(c.left) + ": error " + check::Show(error));
+  }
+}
+
+Case Image(int64_t channels, int64_t height, int64_t width, int64_t outputs, int64_t kernel,
+           int64_t stride = 1, int64_t pad = 0) {
+  Case c;
+  c.channels = channels;
+  c.height = height;
+  c.width = width;
+  c.outputs = outputs;
+  c.kernel_y = c.kernel_x = kernel;
+  c.stride_y = c.stride_x = stride;
+  c.top = c.bottom = c.left = c.right = pad;
+  return c;
+}
+
+TEST(products_of_matrices) {
+  for (int64_t rows : {1, 2, 15, 16, 17, 31, 32, 33, 49, 65, 130}) {
+    for (int64_t depth : {1, 2, 15, 16, 31, 32, 33, 64, 100}) {
+      for (int64_t columns : {1, 3, 15, 16, 17, 31, 32, 33, 48, 49, 65}) {
+        Case c = Image(depth, 1, rows, columns, 1);
+        c.across = columns % 2 == 1;
+        c.gap = rows % 3;
+        Check(c);
+      }
+    }
+  }
+}
+
+TEST(channels_and_outputs) {
+  for (int64_t channels : {1, 3, 7, 8, 10, 11, 16, 17, 31, 32, 33, 40, 65}) {
+    for (int64_t outputs : {1, 5, 16, 17, 32, 33}) {
+      for (Layout src : {Layout::kChannelsLast, Layout::kPlanes}) {
+        Case c = Image(channels, 6, 5, outputs, 3, 1, 1);
+        c.src = src;
+        Check(c);
+      }
+    }
+  }
+}
+
+TEST(sizes_of_images_kernels_and_strides) {
+  for (int64_t height : {1, 2, 3, 4, 7, 8, 13}) {
+    for (int64_t width : {1, 2, 3, 5, 7, 8, 33}) {
+      for (int64_t kernel : {1, 2, 3, 5, 7}) {
+        for (int64_t stride : {1, 2, 3}) {
+          const int64_t pad = kernel / 2;
+          if (height + 2 * pad < kernel || width + 2 * pad < kernel) continue;
+          Check(Image(5, height, width, 3, kernel, stride, pad));
+          Check(Image(33, height, width, 3, kernel, stride, pad));
+        }
+      }
+    }
+  }
+}
+
+TEST(uneven_kernels_strides_dilations_and_pads) {
+  for (int pads = 0; pads < 81; ++pads) {
+    Case c = Image(pads % 2 == 0 ? 3 : 34, 7, 9, 4, 3);
+    c.kernel_x = 2 + pads % 3;
+    c.stride_y = 1 + pads % 2;
+    c.stride_x = 1 + pads / 2 % 3;
+    c.dilation_y = 1 + pads / 3 % 3;
+    c.dilation_x = 1 + pads / 6 % 2;
+    c.top = pads % 3;
+    c.bottom = pads / 3 % 3;
+    c.left = pads / 9 % 3;
+    c.right = pads / 27;
+    Check(c);
+  }
+}
+
+TEST(pads_wider_than_the_kernel) {
+  for (int64_t pad : {4, 9}) {
+    Check(Image(6, 3, 2, 5, 3, 1, pad));
+    Check(Image(40, 3, 2, 5, 1, 2, pad));
+  }
+}
+
+TEST(layouts_of_source_and_result) {
+  for (Layout src : {Layout::kChannelsLast, Layout::kBlocks, Layout::kPlanes}) {
+    for (Layout dst : {Layout::kChannelsLast, Layout::kBlocks}) {
+      for (int64_t channels : {16, 48}) {
+        for (int64_t kernel : {1, 3}) {
+          Case c = Image(channels, 9, 21, 80, kernel, 1, kernel / 2);
+          c.images = 2;
+          c.src = src;
+          c.dst = dst;
+          Check(c);
+        }
+      }
+    }
+  }
+}
+
+TEST(batches_threads_gaps_and_caches) {
+  for (int threads : {1, 2, 3, 7}) {
+    for (int64_t images : {1, 3}) {
+      for (int64_t gap : {0, 5}) {
+        for (int64_t cache : {1 << 12, 1 << 20}) {
+          Case c = Image(20, 13, 31, 70, 3, 1, 1);
+          c.images = images;
+          c.threads = threads;
+          c.gap = gap;
+          c.cache = cache;
+          Check(c);
+        }
+      }
+    }
+  }
+}
+
+// A product of matrices that reads its channels in several slices.
+TEST(slices_of_channels) {
+  for (int64_t rows : {5, 33, 70}) {
+    for (int64_t channels : {100, 256, 700}) {
+      for (int64_t outputs : {20, 70}) {
+        for (int64_t cache : {1 << 12, 1 << 15, 1 << 17}) {
+          for (Layout src : {Layout::kChannelsLast, Layout::kPlanes}) {
+            Case c = Image(channels, 1, rows, outputs, 1);
+            c.cache = cache;
+            c.src = src;
+            Check(c);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(many_rows_and_a_long_depth) {
+  Case c = Image(700, 1, 1100, 40, 1);
+  c.threads = 2;
+  Check(c);
+  Check(Image(256, 14, 14, 64, 3, 1, 1));
+}
+
+// With numbers that are bfloat16 already, nothing is lost that a post-operation could make larger.
+TEST(post_operations) {
+  for (const auto& chain : PostOpChains()) {
+    for (bool bias : {false, true}) {
+      Case c = Image(36, 7, 6, 21, 3, 1, 1);
+      c.bias = bias;
+      c.post_ops = chain;
+      c.change = [](float* src, float* weights) {
+        for (int64_t i = 0; i < 42 * 36; ++i) src[i] = std::nearbyint(src[i] * 64) / 64;
+        for (int64_t i = 0; i < 21 * 36 * 9; ++i) weights[i] = std::nearbyint(weights[i] * 64) / 64;
+      };
+      Check(c, 1e-6);
+    }
+  }
+}
+
+// The errors of a sum have either sign: the sum of many products loses far less than each of them.
+TEST(the_error_of_a_long_sum_is_small) {
+  Check(Image(512, 1, 64, 48, 1), 2e-6);
+  Check(Image(64, 14, 14, 32, 3, 1, 1), 2e-6);
+}
+
+// Numbers for which a part would be an infinity, or infinity times zero.
+TEST(infinities_and_large_numbers_stay_what_they_are) {
+  const float most = std::numeric_limits<float>::max();
+  for (float number : {kInfinity, -kInfinity, NAN, most, -most}) {
+    for (float weight : {1.f, 0.5f, 1.00390625f, -3.f, 0.f}) {
+      Case c = Image(40, 5, 5, 18, 3, 1, 1);
+      c.bias = false;
+      c.change = [&](float* src, float* weights) {
+        std::fill(weights, weights + 18 * 40 * 9, weight);
+        std::fill(src, src + 25 * 40, 0.25f);
+        src[12 * 40 + 7] = number;
+      };
+      Check(c);
+    }
+  }
+}
+
+}  // namespace
