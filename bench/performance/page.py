@@ -185,9 +185,10 @@ def _section(machine: Mapping[str, Any]) -> Iterator[str]:
     if "roof" in machine:
         peak = machine["roof"]
         yield (
-            f"This CPU multiplies matrices at {peak['gflops']:.0f} GFLOP/s and reads memory at "
+            f"This CPU multiplies matrices of float32 (by NumPy) at {peak['gflops']:.0f} GFLOP/s and reads memory at "
             f"{peak['gbytes']:.0f} GB/s. A layer's roof is the time of its operations at the one rate or of its bytes "
-            "at the other, whichever is longer; bytes that are in a cache already take less.\n\n"
+            "at the other, whichever is longer; bytes that are in a cache already take less. Layers that are faster "
+            "by Winograd's algorithm, or by parts of bfloat16 on AMX, count as at their roof.\n\n"
         )
         yield from _table(["model", "all layers, ms", "roof, ms", "share"], _sums(machine))
         yield "<details><summary>The layers that lose most time against their roofs</summary>\n\n"
