@@ -76,7 +76,7 @@ Work WorkOf(const byoc_split_params& p) {
                   static_cast<double>(byoc_round_up(p.outputs, BYOC_TILE_ROWS));
   const int64_t read = p.height * p.width * p.channels;
   const int64_t written = p.out_height * p.out_width * p.outputs;
-  /* Planes are read number by number. */
+  // Planes are read number by number.
   const int64_t at_once = p.src.pixel == 1 && p.channels > 1 ? 1 : BYOC_AVX512_LANES;
   work.vectors =
       static_cast<double>(p.images) * (static_cast<double>(read) / static_cast<double>(at_once) +
