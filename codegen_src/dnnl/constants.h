@@ -3,7 +3,6 @@
 #ifndef TVM_BYOC_DNNL_DNNL_CONSTANTS_H_
 #define TVM_BYOC_DNNL_DNNL_CONSTANTS_H_
 
-#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -13,17 +12,12 @@
 
 namespace tvm_byoc_dnnl {
 
-/// Uninitialised memory, aligned for vector loads. Large ones get huge pages when they are in use,
-/// where the system can do that: to be filled on them takes a virtual machine up to four times as
-/// long, and only calls gain from them.
+/// Uninitialised memory, aligned for vector loads; on huge pages when that is worth it.
 class AlignedBuffer {
  public:
   explicit AlignedBuffer(size_t bytes);
   char* data() const { return data_.get(); }
   size_t bytes() const { return bytes_; }
-
-  /// Moves at most so many bytes that still lie on small pages to huge ones; how many it tried.
-  size_t ToHugePages(size_t bytes);
 
  private:
   struct Free {
@@ -31,8 +25,6 @@ class AlignedBuffer {
   };
   std::unique_ptr<char, Free> data_;
   size_t bytes_;
-  size_t huge_;                    // that shall be on huge pages, from the first byte on
-  std::atomic<size_t> moved_ = 0;  // of these
 };
 
 /// The constants that have been packed so far. The plans own them, and not this table.

@@ -20,9 +20,6 @@ namespace {
 
 /// Estimated size of a primitive with its descriptor and its code.
 constexpr size_t kStepBytes = 32 << 10;
-/// The packed constants go to huge pages in so many calls, so many seconds after the first one.
-constexpr int kParts = 20;
-constexpr double kSettling = 1.0;
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -153,21 +150,6 @@ void DnnlPlan::Execute(const std::vector<void*>& inputs, const std::vector<void*
 
 void DnnlPlan::Run(const std::vector<void*>& inputs, const std::vector<void*>& outputs) const {
   Execute(inputs, outputs, nullptr);
-  MovePart();
-}
-
-/// Moves a part of the packed constants to huge pages: all at once would make one call wait, and a
-/// program that ends soon has no use for it.
-void DnnlPlan::MovePart() const {
-  if (moved_parts_.load(std::memory_order_relaxed) >= kParts) return;
-  const double now = Now();
-  double first = 0;
-  if (first_call_.compare_exchange_strong(first, now) || now - first < kSettling) return;
-  moved_parts_.fetch_add(1, std::memory_order_relaxed);
-  size_t budget = packed_bytes() / kParts;
-  for (const auto& buffer : packing_.buffers) {
-    if (buffer != nullptr && budget != 0) budget -= std::min(budget, buffer->ToHugePages(budget));
-  }
 }
 
 json::Object DnnlPlan::Describe(const Graph& graph) const { return DescribePlan(graph, *this); }

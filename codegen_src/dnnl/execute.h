@@ -3,7 +3,6 @@
 #ifndef TVM_BYOC_DNNL_DNNL_EXECUTE_H_
 #define TVM_BYOC_DNNL_DNNL_EXECUTE_H_
 
-#include <atomic>
 #include <dnnl.hpp>
 #include <memory>
 #include <vector>
@@ -51,15 +50,12 @@ class DnnlPlan final : public Plan {
   int AddStep(const Step& step, byoc_step* to, bool once);
   void Execute(const std::vector<void*>& inputs, const std::vector<void*>& outputs,
                double* seconds) const;
-  void MovePart() const;
 
   const Program program_;
   const std::vector<const void*> constants_;
   std::vector<byoc_buffer> buffers_;
   Packing packing_;
-  mutable byoc_plan plan_;                      // has a lock of its own
-  mutable std::atomic<double> first_call_ = 0;  // when it ended
-  mutable std::atomic<int> moved_parts_ = 0;
+  mutable byoc_plan plan_;  // has a lock of its own
 };
 
 }  // namespace tvm_byoc_dnnl

@@ -135,31 +135,20 @@ BYOC_FUNCTION int byoc_no_memory(char* error, size_t bytes) {
   return BYOC_NO_MEMORY;
 }
 
-/* The whole huge pages in so much memory; 0 where they are not worth it. */
-BYOC_FUNCTION size_t byoc_huge_bytes(size_t bytes) {
-  return bytes >= 2 * (size_t)BYOC_HUGE_PAGE ? bytes / BYOC_HUGE_PAGE * BYOC_HUGE_PAGE : 0;
-}
-
-/* Memory that is aligned, also for huge pages when these are worth it; NULL when there is none. For
-   byoc_free. With nothing but `malloc`, since a strict C99 hides what POSIX has. */
-BYOC_FUNCTION char* byoc_reserve(size_t bytes) {
-  const size_t alignment =
-      byoc_huge_bytes(bytes) != 0 ? (size_t)BYOC_HUGE_PAGE : (size_t)BYOC_ALIGNMENT;
+/* Aligned memory, on huge pages when that is worth it; NULL when there is none. For byoc_free. With
+   nothing but `malloc`, since a strict C99 hides what POSIX has. */
+BYOC_FUNCTION char* byoc_allocate(size_t bytes) {
+  const size_t pages = bytes >= 2 * (size_t)BYOC_HUGE_PAGE ? bytes / BYOC_HUGE_PAGE : 0;
+  const size_t alignment = pages != 0 ? (size_t)BYOC_HUGE_PAGE : (size_t)BYOC_ALIGNMENT;
   char* block = (char*)malloc(bytes + sizeof(void*) + alignment);
   char* data;
   if (block == NULL) return NULL;
   data = block + sizeof(void*) + alignment - 1;
   data -= (uintptr_t)data % alignment;
   memcpy(data - sizeof(void*), &block, sizeof(void*));
-  return data;
-}
-
-/* The same, on huge pages from the first byte on. */
-BYOC_FUNCTION char* byoc_allocate(size_t bytes) {
-  char* data = byoc_reserve(bytes);
 #ifdef MADV_HUGEPAGE
-  const size_t huge = data == NULL ? 0 : byoc_huge_bytes(bytes);
-  if (huge != 0) { /* advice only: failure is harmless */
+  if (pages != 0) { /* advice only: failure is harmless */
+    const size_t huge = pages * BYOC_HUGE_PAGE;
     const size_t rest = (bytes - huge) / BYOC_PAGE * BYOC_PAGE;
     madvise(data, huge, MADV_HUGEPAGE);
     /* The rest would need a huge page of its own for a few bytes. */

@@ -196,22 +196,6 @@ TEST(WeightsArePackedAgainOnlyForMuch) {
   CHECK_EQUAL(excess, 0.0);
 }
 
-TEST(LargeBuffersMoveToHugePagesAsTheyAre) {
-  AlignedBuffer small(1 << 20), large((6 << 20) + 12345);
-  CHECK_EQUAL(small.ToHugePages(1 << 30), size_t{0});
-  for (size_t i = 0; i < large.bytes(); ++i) large.data()[i] = static_cast<char>(i * 7 + i / 4096);
-  size_t moved = 0;
-  while (const size_t part = large.ToHugePages(1)) {
-    CHECK_EQUAL(part, size_t{2} << 20);
-    moved += part;
-  }
-  CHECK(moved == 0 || moved == size_t{6} << 20);  // 0 where the kernel cannot
-  size_t wrong = 0;
-  for (size_t i = 0; i < large.bytes(); ++i)
-    wrong += large.data()[i] != static_cast<char>(i * 7 + i / 4096);
-  CHECK_EQUAL(wrong, size_t{0});
-}
-
 TEST(OneCostRanksPrimitivesAndKernels) {
   const Graph graph = ParseGraph(Network({Conv(0, 2)}, "[2]"));
   std::vector<std::pair<std::string, std::string>> asked;
