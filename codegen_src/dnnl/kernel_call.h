@@ -7,6 +7,7 @@
 #include <cstring>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dnnl/candidate.h"
@@ -68,6 +69,19 @@ void Append(const T& part, std::vector<int64_t>* params) {
   const size_t old = params->size();
   params->resize(old + sizeof(T) / sizeof(int64_t));
   std::memcpy(params->data() + old, &part, sizeof(T));
+}
+
+/// A call of a kernel with its parameters, the post-ops behind them, and the arguments of the
+/// frame.
+template <typename T>
+KernelCall CallOf(const Kernel& kernel, const T& params, KernelFrame frame, size_t scratch_bytes) {
+  KernelCall call;
+  call.kernel = &kernel;
+  call.args = std::move(frame.args);
+  Append(params, &call.params);
+  for (const byoc_post_op& post_op : frame.post_ops) Append(post_op, &call.params);
+  call.scratch_bytes = static_cast<int64_t>(scratch_bytes);
+  return call;
 }
 
 }  // namespace tvm_byoc_dnnl

@@ -29,13 +29,7 @@ std::optional<Candidate> OfferProduct(const Candidate& primitive, const Lowering
   p.has_bias = op.Find(DNNL_ARG_BIAS) != nullptr;
   p.post_ops = static_cast<int64_t>(frame->post_ops.size());
   p.threads = omp_get_max_threads();
-  KernelCall call;
-  call.kernel = &kProduct;
-  call.args = std::move(frame->args);
-  Append(p, &call.params);
-  for (const byoc_post_op& post_op : frame->post_ops) Append(post_op, &call.params);
-  call.scratch_bytes = static_cast<int64_t>(byoc_product_scratch_bytes(&p));
-
+  KernelCall call = CallOf(kProduct, p, std::move(*frame), byoc_product_scratch_bytes(&p));
   const byoc_product_pack_params pack = {p.isa, p.columns, p.depth, plain.get_strides()[0],
                                          plain.get_strides()[1]};
   KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &kProductPack, {}, 0};

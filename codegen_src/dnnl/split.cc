@@ -4,8 +4,6 @@
 // and post-ops.
 #include <omp.h>
 
-#include <algorithm>
-
 #include "common/support/error.h"
 #include "dnnl/kernel_call.h"
 #include "dnnl/lowering.h"
@@ -18,8 +16,8 @@ using PrimitiveKind = dnnl::primitive::kind;
 
 bool Suits(const OpDesc& op) {
   if (op.kind != PrimitiveKind::convolution && op.kind != PrimitiveKind::matmul) return false;
-  for (const char* more_exact : {"direct", "float32", "winograd_2x2"}) {
-    if (op.preferred == more_exact) return false;
+  for (const char* in_float32 : {"direct", "float32", "winograd_2x2"}) {
+    if (op.preferred == in_float32) return false;
   }
   const size_t axes = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims().size();
   return axes == (op.kind == PrimitiveKind::convolution ? 4 : 2);
@@ -106,13 +104,7 @@ std::optional<Candidate> OfferSplit(const Candidate& primitive, const Lowering& 
   p.has_bias = op.Find(DNNL_ARG_BIAS) != nullptr;
   p.post_ops = static_cast<int64_t>(frame->post_ops.size());
   byoc_split_plan(&p, omp_get_max_threads(), CacheBytes());
-  KernelCall call;
-  call.kernel = &kSplit;
-  call.args = std::move(frame->args);
-  Append(p, &call.params);
-  for (const byoc_post_op& post_op : frame->post_ops) Append(post_op, &call.params);
-  call.scratch_bytes = static_cast<int64_t>(byoc_split_scratch_bytes(&p));
-
+  KernelCall call = CallOf(kSplit, p, std::move(*frame), byoc_split_scratch_bytes(&p));
   KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &kSplitPack, {}, 0};
   Append(DescribeWeights(p, plain), &packing.params);
   packing.bytes = static_cast<int64_t>(byoc_split_packed_bytes(&p));

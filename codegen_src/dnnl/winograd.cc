@@ -63,14 +63,11 @@ std::optional<Candidate> OfferWinograd(const Candidate& primitive, const Lowerin
   w.has_bias = op.Find(DNNL_ARG_BIAS) != nullptr;
   w.post_ops = static_cast<int64_t>(frame->post_ops.size());
   byoc_winograd_plan(&w, omp_get_max_threads(), CacheBytes());
-  KernelCall call;
-  call.kernel = &kWinograd;
-  call.args = std::move(frame->args);
-  Append(w, &call.params);
-  call.packing = {DNNL_ARG_WEIGHTS, &kWinogradPack, call.params,
-                  static_cast<int64_t>(byoc_winograd_packed_bytes(&w))};
-  for (const byoc_post_op& post_op : frame->post_ops) Append(post_op, &call.params);
-  call.scratch_bytes = static_cast<int64_t>(byoc_winograd_scratch_bytes(&w));
+  KernelCall call = CallOf(kWinograd, w, std::move(*frame), byoc_winograd_scratch_bytes(&w));
+  KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &kWinogradPack, {}, 0};
+  Append(w, &packing.params);
+  packing.bytes = static_cast<int64_t>(byoc_winograd_packed_bytes(&w));
+  call.packing = std::move(packing);
 
   const std::string impl = KernelImpl(w.m == 4 ? "winograd_4x4" : "winograd_2x2", w.isa);
   Candidate candidate{op, {}, impl, std::move(call), {}};

@@ -54,6 +54,11 @@ inline void Fill(std::initializer_list<Guarded*> buffers, std::mt19937* random, 
   }
 }
 
+/// Where a number of an image lies.
+inline int64_t Offset(const byoc_strides& s, int64_t image, int64_t y, int64_t x, int64_t channel) {
+  return image * s.image + y * s.row + x * s.pixel + byoc_channel_offset(&s, channel);
+}
+
 inline double Apply(const byoc_post_op& op, double x, double operand) {
   const auto hardsigmoid = [&] { return std::clamp(op.alpha * x + op.beta, 0.0, 1.0); };
   switch (static_cast<byoc_post_op_kind>(op.kind)) {

@@ -72,10 +72,6 @@ byoc_strides Strides(Layout layout, int64_t height, int64_t width, int64_t chann
   }
 }
 
-int64_t Offset(const byoc_strides& s, int64_t image, int64_t y, int64_t x, int64_t channel) {
-  return image * s.image + y * s.row + x * s.pixel + byoc_channel_offset(&s, channel);
-}
-
 /// The largest error as a share of the sum of the absolute values of all products. What must not be
 /// written counts as infinitely wrong, and so does a number that is finite in one of the two only,
 /// or of another sign if infinite.

@@ -42,10 +42,6 @@ byoc_strides Strides(int64_t height, int64_t width, int64_t channels, int64_t la
 
 size_t Size(const byoc_strides& s, int64_t images) { return static_cast<size_t>(images * s.image); }
 
-int64_t Offset(const byoc_strides& s, int64_t image, int64_t y, int64_t x, int64_t channel) {
-  return image * s.image + y * s.row + x * s.pixel + byoc_channel_offset(&s, channel);
-}
-
 /// Room for the parameters of a convolution with so many post-operations; all is zero.
 std::vector<int64_t> Params(size_t post_ops) {
   return std::vector<int64_t>((sizeof(byoc_winograd_params) + post_ops * sizeof(byoc_post_op)) /
