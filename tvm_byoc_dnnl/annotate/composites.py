@@ -1,4 +1,4 @@
-"""Single calls as composite functions, in the form that FuseOpsByPattern gives to the match of a pattern.
+"""Groups of calls as composite functions, in the form that TVM's FuseOpsByPattern gives to the match of a pattern.
 
 FuseOpsByPattern infers the type of each call again, which takes a millisecond for a convolution. Here a call keeps its
 type, and its result keeps its variable.
@@ -6,7 +6,8 @@ type, and its result keeps its variable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -14,10 +15,10 @@ from tvm import relax
 from tvm_ffi import structural_equal, structural_hash
 
 from .._compat import constant_numpy, is_constant
-from ..handles import items
+from ..handles import ByIdentity, items
 from ..relax_utils import op_calls
 
-__all__ = ["Alike", "SingleCalls"]
+__all__ = ["Alike", "Composites", "Group"]
 
 #: elements of a constant by which composites are told apart before all values are compared
 _SAMPLE = 16
@@ -41,43 +42,70 @@ class Alike:
         return gv
 
 
+@dataclass(frozen=True)
+class Group:
+    """What becomes one composite function.
+
+    Attributes
+    ----------
+    bindings : sequence of (Var, Expr)
+        Variables and their values, in the order of the program. Only the last one, a call, is read by others.
+    attributes : mapping
+        Of the composite function.
+    """
+
+    bindings: Sequence[tuple[Any, Any]]
+    attributes: Mapping[str, Any]
+
+
 @relax.expr_functor.mutator
-class SingleCalls(relax.PyExprMutator):
-    """Puts single calls of operators in dataflow blocks into composite functions.
+class Composites(relax.PyExprMutator):
+    """Puts groups of calls in dataflow blocks into composite functions.
 
     Parameters
     ----------
     mod : IRModule
         Its names are taken.
-    accept : callable
-        ``accept(var, call)``: the attributes of the call's composite function, ``None`` for a call that stays.
     """
 
-    def __init__(self, mod: tvm.IRModule, accept: Callable[[Any, Any], Mapping[str, Any] | None]) -> None:
+    def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__()
-        self._accept = accept
+        self._group_of: Callable[[Any, Any], Group | None]
         self._taken = {gv.name_hint for gv in mod.get_global_vars()}
         self._numbers: dict[str, int] = {}  # name -> how many functions have it, with a number behind
         self._alike = Alike()
         #: global variable → composite function
         self.functions: dict[Any, relax.Function] = {}
 
-    def visit_dataflow_block_(self, block: Any) -> Any:
-        return relax.DataflowBlock([self._replaced(binding) for binding in items(block.bindings)])
+    def replace_in(self, func: relax.Function, group_of: Callable[[Any, Any], Group | None]) -> relax.Function:
+        """``func`` with calls of composite functions in the place of groups.
 
-    def _replaced(self, binding: Any) -> Any:
-        call = binding.value
-        if not isinstance(call, relax.Call) or not isinstance(call.op, tvm.ir.Op):
-            return binding
-        attributes = self._accept(binding.var, call)
-        if attributes is None:
-            return binding
-        func, arguments = _composite(call)
-        func = func.with_attr({**attributes, "Primitive": True})
-        gv = self._alike.first(func, lambda: self._add(func, f"fused_{call.op.name.replace('.', '_')}"))
+        ``group_of(var, value)`` gives the group whose last binding this is; it is asked in the order of the program.
+        """
+        self._group_of = group_of
+        return self.visit_expr(func)
+
+    def visit_dataflow_block_(self, block: Any) -> Any:
+        bindings: ByIdentity[Any] = ByIdentity()  # by variable
+        for binding in items(block.bindings):
+            var = binding.var
+            group = self._group_of(var, binding.value)
+            if group is None:
+                bindings[var] = binding
+                continue
+            for inner, _ in group.bindings[:-1]:
+                del bindings[inner]
+            bindings[var] = relax.VarBinding(var, self._called(group))
+        return relax.DataflowBlock(list(bindings.values()))
+
+    def _called(self, group: Group) -> Any:
+        func, arguments = _composite(group.bindings)
+        func = func.with_attr({**group.attributes, "Primitive": True})
+        names = [call.op.name.replace(".", "_") for _, call in op_calls(func)]
+        gv = self._alike.first(func, lambda: self._add(func, "_".join(["fused", *names])))
         called = relax.Call(gv, arguments)
-        relax.expr._update_type(called, call.ty)
-        return relax.VarBinding(binding.var, called)
+        relax.expr._update_type(called, group.bindings[-1][1].ty)
+        return called
 
     def _add(self, func: relax.Function, name: str) -> Any:
         while (numbered := f"{name}{self._numbers.get(name) or ''}") in self._taken:
@@ -89,33 +117,47 @@ class SingleCalls(relax.PyExprMutator):
         return gv
 
 
-def _composite(call: Any) -> tuple[relax.Function, list[Any]]:
-    """A function of a call, whose constants are inside, and the arguments to call it with."""
+def _composite(bindings: Sequence[tuple[Any, Any]]) -> tuple[relax.Function, list[Any]]:
+    """A function of these bindings, whose constants are inside, and the arguments to call it with."""
     params: dict[Any, Any] = {}
+    inside: ByIdentity[Any] = ByIdentity()  # variable of the caller → the one in the function
 
     def operand(expr: Any) -> Any:
         if isinstance(expr, relax.Tuple):
             return relax.Tuple([operand(field) for field in expr.fields])
         if not isinstance(expr, relax.Var) and not _is_open(expr):
             return expr  # a constant, a number, a string, a shape of numbers
+        if expr in inside:
+            return inside[expr]
         if expr not in params:
             name = expr.name if isinstance(expr, relax.Var) else f"param_{len(params)}"
             params[expr] = relax.Var(name, expr.ty)
         return params[expr]
 
-    inner = relax.Call(call.op, [operand(arg) for arg in items(call.args)], call.attrs, call.ty_args, call.span)
-    if _is_known(call.ty):
-        relax.expr._update_type(inner, call.ty)
-    else:
-        inner = relax.BlockBuilder().normalize(inner)  # its type may name a variable of the caller
-    result = relax.Var("gv", inner.ty)
-    body = relax.SeqExpr([relax.DataflowBlock([relax.VarBinding(result, inner)])], result)
-    relax.expr._update_type(body, inner.ty)
-    func, arguments = relax.Function(list(params.values()), body, inner.ty), list(params)
+    def value_inside(value: Any) -> Any:
+        if isinstance(value, relax.TupleGetItem):
+            return relax.TupleGetItem(operand(value.tuple_value), value.index)
+        call = relax.Call(value.op, [operand(arg) for arg in items(value.args)], value.attrs, value.ty_args, value.span)
+        if not _is_known(value.ty):
+            return relax.BlockBuilder().normalize(call)  # its type may name a variable of the caller
+        relax.expr._update_type(call, value.ty)
+        return call
+
+    last = len(bindings) - 1
+    made = []
+    for place, (var, value) in enumerate(bindings):
+        inner = value_inside(value)
+        new = relax.Var("gv", inner.ty) if place == last else relax.DataflowVar(var.name, inner.ty)
+        inside[var] = new
+        made.append(relax.VarBinding(new, inner))
+    result = inside[bindings[-1][0]]
+    body = relax.SeqExpr([relax.DataflowBlock(made)], result)
+    relax.expr._update_type(body, result.ty)
+    func, arguments = relax.Function(list(params.values()), body, result.ty), list(params)
     symbols = relax.analysis.free_symbolic_vars(func)
     if symbols:  # that are in the sizes of the parameters, but are not one of them
         sizes = relax.ShapeExpr(symbols)
-        func = relax.Function([*func.params, relax.Var("tir_vars", sizes.ty)], body, inner.ty)
+        func = relax.Function([*func.params, relax.Var("tir_vars", sizes.ty)], body, result.ty)
         arguments.append(sizes)
     if symbols or relax.analysis.defined_symbolic_vars(func):
         func = relax.utils.copy_with_new_vars(func)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -20,14 +21,15 @@ from ..namespaces import namespace
 from ..prepare import Prepare
 from ..prepare.compression import compress_weights
 from ..regions.failure import describe
-from ..relax_utils import codegen_of, composite_of, is_host_function, op_calls, ops_of, with_functions
+from ..relax_utils import codegen_of, composite_of, is_host_function, is_op_call, op_calls, ops_of, with_functions
 from ..stages import stage
 from ..target_options import get_target_options
 from ..verdict import Crash, Reject, as_reject
 from .asked import with_asked
 from .choice import CANDIDATES_ATTR, Choice, Match, PlacedBy, first_in_order
-from .composites import SingleCalls
+from .composites import Composites, Group
 from .escape import refuse_escape
+from .matches import Searched
 from .naming import NAME_ATTR, restore_names, with_unique_names
 from .needed import ops_of_pattern
 from .refused import RefusedMatch, with_refused
@@ -55,17 +57,19 @@ class _Candidate:
     compiler: str
     #: of the pattern, "" for single calls
     name: str
-    #: for a pattern ``check(context) -> bool``, else ``check(variable, call)``
-    check: Callable[..., Any]
+    #: ``check(context)`` for a pattern, else ``check(variable, call)``: the composite function's attributes, or None
+    check: Callable[..., Mapping[str, Any] | None]
     pattern: Any = None
     annotations: Mapping[str, Any] = field(default_factory=dict)
+    #: whether it is a pattern with results besides the last one
+    has_outputs: bool = False
 
 
 class Matcher:
     """The candidates for composite functions: compilers in order, each with its patterns before its single calls.
 
-    FuseOpsByPattern walks over the whole module for each pattern, so those with an operator that the module lacks are
-    not tried; all single calls of a compiler are found in one walk.
+    Patterns with an operator that the module lacks are not tried; all single calls of a compiler are found in one walk.
+    Patterns with further outputs are left to TVM's FuseOpsByPattern, which makes tuples of the results.
 
     Parameters
     ----------
@@ -93,7 +97,8 @@ class Matcher:
         for ns in map(namespace, compilers):
             for p in ns.patterns.values():
                 check = self._pattern_check(ns, p)
-                self.candidates.append(_Candidate(ns.name, p.name, check, p.pattern, p.annotations))
+                has_outputs = bool(p.outputs)
+                self.candidates.append(_Candidate(ns.name, p.name, check, p.pattern, p.annotations, has_outputs))
             if not ops.isdisjoint(ns.ops()):
                 self.candidates.append(_Candidate(ns.name, "", self._call_check(ns)))
 
@@ -110,20 +115,19 @@ class Matcher:
 
         return check
 
-    def _pattern_check(self, ns: Namespace, pattern: Pattern) -> Callable[[Any], bool]:
-        def check(context: Any) -> bool:
+    def _pattern_check(self, ns: Namespace, pattern: Pattern) -> Callable[[Any], dict[str, Any] | None]:
+        def check(context: Any) -> dict[str, Any] | None:
             refusal = refuse_escape(context, pattern.outputs, self._writers)
             if refusal is not None:
                 self._refuse(context, ns, pattern, refusal)
-                return False
+                return None
             match = {str(name): expr for name, expr in context.annotated_expr.items()}
             var = context.value_to_bound_var[context.matched_expr]
             refusal = ask_pattern(ns, pattern, {**match, "root": context.matched_expr})
             if refusal is not None:
                 self._refuse(context, ns, pattern, refusal)
             accepted = self._settle(var, context.matched_bindings, ns, pattern.name, "pattern", refusal)
-            self._accepted = {**self._accepted, NAME_ATTR: var_name(var)}
-            return accepted
+            return {**self._accepted, "Composite": f"{ns.name}.{pattern.name}"} if accepted else None
 
         return check
 
@@ -175,28 +179,51 @@ class Matcher:
         if not IN_PLACE.isdisjoint(self._ops):
             self._writers = [WritersBetween(mod[name]) for name in functions]
         wanted = [c for c in self.candidates if c.pattern is None or ops_of_pattern(c.pattern) <= self._ops]
-        for is_single, group in groupby(wanted, key=lambda c: c.pattern is None):
-            step = self._single_calls if is_single else self._fused
-            mod = step(mod, functions, group)
+        for step, group in groupby(wanted, key=self._step):
+            mod = step(mod, functions, list(group))
         return mod
 
-    def _fused(self, mod: tvm.IRModule, functions: Sequence[str], candidates: Iterable[_Candidate]) -> tvm.IRModule:
-        # The attributes are asked for right after the check of the same match.
+    def _step(self, candidate: _Candidate) -> Callable[[tvm.IRModule, Sequence[str], list[_Candidate]], tvm.IRModule]:
+        if candidate.pattern is None:
+            return self._single_calls
+        return self._by_tvm if candidate.has_outputs else self._matches
+
+    def _by_tvm(self, mod: tvm.IRModule, functions: Sequence[str], candidates: list[_Candidate]) -> tvm.IRModule:
+        attributes: dict[str, Any] = {}  # of the match that was accepted last: TVM asks for them right after its check
+
+        def checked(candidate: _Candidate, context: Any) -> bool:
+            found = candidate.check(context)
+            result = context.value_to_bound_var[context.matched_expr]
+            attributes.update({**(found or {}), NAME_ATTR: var_name(result)})
+            return found is not None
+
         patterns = [
-            (f"{c.compiler}.{c.name}", c.pattern, dict(c.annotations), c.check, lambda _match: self._accepted)
+            (f"{c.compiler}.{c.name}", c.pattern, dict(c.annotations), partial(checked, c), lambda _match: attributes)
             for c in candidates
         ]
         fuse = relax.transform.FuseOpsByPattern(patterns, bind_constants=True, entry_functions=list(functions))
         return restore_names(fuse(mod))
 
-    def _single_calls(
-        self, mod: tvm.IRModule, functions: Sequence[str], candidates: Iterable[_Candidate]
-    ) -> tvm.IRModule:
+    def _matches(self, mod: tvm.IRModule, functions: Sequence[str], candidates: list[_Candidate]) -> tvm.IRModule:
+        searched = {name: Searched(mod[name]) for name in functions}
         for candidate in candidates:
-            single = SingleCalls(mod, candidate.check)
+            composites = Composites(mod)
+            for name in functions:
+                groups = searched[name].matches(candidate.pattern, candidate.annotations, candidate.check)
+                if groups:
+                    func = composites.replace_in(mod[name], partial(_found, groups))
+                    mod = with_functions(mod, {mod.get_global_var(name): func})
+                    searched[name] = Searched(func)
+            mod = with_functions(mod, composites.functions) if composites.functions else mod
+        return mod
+
+    def _single_calls(self, mod: tvm.IRModule, functions: Sequence[str], candidates: list[_Candidate]) -> tvm.IRModule:
+        for candidate in candidates:
             with self._asking_ahead(namespace(candidate.compiler), [mod[name] for name in functions]):
-                hosts = {mod.get_global_var(name): single.visit_expr(mod[name]) for name in functions}
-            mod = with_functions(mod, {**hosts, **single.functions})
+                composites = Composites(mod)
+                group_of = partial(_alone, candidate.check)
+                hosts = {mod.get_global_var(n): composites.replace_in(mod[n], group_of) for n in functions}
+            mod = with_functions(mod, {**hosts, **composites.functions})
         return mod
 
     @contextmanager
@@ -220,6 +247,16 @@ class Matcher:
         bound = {name: set(relax.analysis.bound_vars(f)) for name, f in functions.items()} if self._notes else {}
         where = [next((name for name, own in bound.items() if var in own), "") for var, _ in self._notes]
         return [replace(entry, function=name) for name, (_, entry) in zip(where, self._notes, strict=True)]
+
+
+def _found(groups: Mapping[Any, Group], var: Any, _value: Any) -> Group | None:
+    return groups.get(var)
+
+
+def _alone(check: Callable[[Any, Any], Mapping[str, Any] | None], var: Any, value: Any) -> Group | None:
+    """A call of an operator as a group by itself, if ``check`` gives it attributes."""
+    attributes = check(var, value) if is_op_call(value) else None
+    return None if attributes is None else Group([(var, value)], attributes)
 
 
 def ask_pattern(ns: Namespace, pattern: Pattern, match: dict[str, Any]) -> Reject | None:

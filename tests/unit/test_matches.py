@@ -1,0 +1,111 @@
+"""Matches of patterns are those of TVM's FuseOpsByPattern."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tvm
+from tvm import relax
+from tvm.relax.dpl import is_op, wildcard
+
+from tvm_byoc_dnnl.annotate.composites import Composites
+from tvm_byoc_dnnl.annotate.matches import Searched, root_ops
+from tvm_byoc_dnnl.relax_utils import composite_of, with_functions
+
+add, exp, relu = is_op("relax.add"), is_op("relax.exp"), is_op("relax.nn.relu")
+_PATTERNS = {
+    "one call": exp(wildcard()),
+    "two calls": exp(exp(wildcard())),
+    "the longer of two": relu(exp(wildcard())) | exp(wildcard()),
+    "the first of two that overlap": relu(exp(wildcard())) | exp(add(wildcard(), wildcard())),
+    "both operands": add(exp(wildcard()), exp(wildcard())),
+    "one call twice": add(exp(wildcard()), exp(wildcard())) | exp(exp(wildcard())),
+    "with attributes": is_op("relax.sum")(wildcard()).has_attr({"axis": [1]}),
+    "no such call": is_op("relax.tanh")(wildcard()),
+}
+
+
+def _module(dims: tuple[Any, ...]) -> tvm.IRModule:
+    x, y = (relax.Var(name, relax.TensorType(dims, "float32")) for name in "xy")
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, y]):
+        with builder.dataflow():
+            first = builder.emit(relax.op.exp(builder.emit(relax.op.add(x, relax.const(1.0)))))
+            second = builder.emit(relax.op.exp(builder.emit(relax.op.nn.relu(first))))
+            third = builder.emit(relax.op.exp(builder.emit(relax.op.exp(builder.emit(relax.op.exp(y))))))
+            both = builder.emit(relax.op.add(second, third))
+            total = builder.emit(relax.op.sum(both, axis=[1]))
+            out = builder.emit_output(relax.op.nn.relu(builder.emit(relax.op.exp(total))))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+def _by_tvm(mod: tvm.IRModule, pattern: Any) -> tvm.IRModule:
+    return relax.transform.FuseOpsByPattern([("v.p", pattern)], bind_constants=True)(mod)
+
+
+def _own(mod: tvm.IRModule, pattern: Any) -> tvm.IRModule:
+    groups = Searched(mod["main"]).matches(pattern, {}, lambda _context: {"Composite": "v.p"})
+    composites = Composites(mod)
+    main = composites.replace_in(mod["main"], lambda var, _value: groups.get(var))
+    return with_functions(mod, {mod.get_global_var("main"): main, **composites.functions})
+
+
+def _calls(mod: tvm.IRModule) -> list[Any]:
+    """The host's calls in order: an operator, or the operators in a composite."""
+    found = []
+    for binding in mod["main"].body.blocks[0].bindings:
+        value = binding.value
+        if isinstance(value, relax.Call):
+            inside = isinstance(value.op, tvm.ir.GlobalVar)
+            found.append([b.value.op.name for b in mod[value.op].body.blocks[0].bindings] if inside else value.op.name)
+    return found
+
+
+@pytest.mark.parametrize("dims", [(2, 3), ("n", 3)], ids=["static", "symbolic"])
+@pytest.mark.parametrize("name", _PATTERNS)
+def test_matches_are_those_of_tvm(name: str, dims: tuple[Any, ...]) -> None:
+    n = tvm.tirx.Var("n", "int64")
+    mod = _module(tuple(n if d == "n" else d for d in dims))
+    pattern = _PATTERNS[name]
+    own, theirs = _own(mod, pattern), _by_tvm(mod, pattern)
+    assert relax.analysis.well_formed(own) is not False  # 0.27 raises instead
+    assert _calls(own) == _calls(theirs)
+    assert any(map(composite_of, own.functions.values())) == (name != "no such call")
+
+
+def test_a_composite_keeps_names_and_types() -> None:
+    mod = _module((2, 3))
+    own = _own(mod, relu(exp(wildcard())))
+    before = {b.var.name: b.var.ty for b in mod["main"].body.blocks[0].bindings}
+    for binding in own["main"].body.blocks[0].bindings:
+        tvm.ir.assert_structural_equal(binding.var.ty, before[binding.var.name])
+        tvm.ir.assert_structural_equal(binding.value.ty, before[binding.var.name])
+
+
+def test_refused_matches_leave_the_function_alone() -> None:
+    mod = _module((2, 3))
+    seen: list[str] = []
+    groups = Searched(mod["main"]).matches(
+        exp(wildcard()), {}, lambda context: seen.append(context.value_to_bound_var[context.matched_expr].name)
+    )
+    assert len(seen) == 6 and not groups
+
+
+def test_the_context_has_the_annotated_parts_and_the_readers() -> None:
+    inner = exp(wildcard())
+    contexts: list[Any] = []
+    Searched(_module((2, 3))["main"]).matches(relu(inner), {"inner": inner, "other": wildcard()}, contexts.append)
+    assert [set(c.annotated_expr) for c in contexts] == [{"inner"}, {"inner"}]
+    for context in contexts:
+        inside, root = context.matched_bindings
+        assert context.matched_bindings[inside].same_as(context.annotated_expr["inner"])
+        assert [reader.same_as(root) for reader in context.var_usages[inside]] == [True]
+
+
+def test_the_operators_at_the_root() -> None:
+    assert set(root_ops(_PATTERNS["the longer of two"]) or ()) == {"relax.nn.relu", "relax.exp"}
+    assert set(root_ops(_PATTERNS["with attributes"]) or ()) == {"relax.sum"}
+    assert root_ops(exp(wildcard()) | wildcard()) is None
+    assert root_ops(wildcard()(wildcard())) is None
