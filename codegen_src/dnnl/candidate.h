@@ -80,12 +80,14 @@ std::optional<Candidate> OfferInteger(const Candidate& primitive, const Lowering
 std::optional<Candidate> OfferIntegerWinograd(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferNormalize(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferWinograd(const Candidate& primitive, const Lowering& values);
+std::optional<Candidate> OfferSmallWinograd(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferProduct(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferSplit(const Candidate& primitive, const Lowering& values);
 
 /// A new kernel: its function above, and its name here.
 constexpr Offer kOffers[] = {OfferInteger,  OfferIntegerWinograd, OfferNormalize,
-                             OfferWinograd, OfferProduct,         OfferSplit};
+                             OfferWinograd, OfferSmallWinograd,   OfferProduct,
+                             OfferSplit};
 
 }  // namespace tvm_byoc_dnnl
 

@@ -36,11 +36,9 @@ Work WorkOf(const byoc_winograd_params& w) {
   return work;
 }
 
-}  // namespace
-
-std::optional<Candidate> OfferWinograd(const Candidate& primitive, const Lowering& values) {
+/// By tiles of `m` x `m` results.
+std::optional<Candidate> OfferTiles(const Candidate& primitive, const Lowering& values, int64_t m) {
   const OpDesc& op = primitive.op;
-  if (!Suits(op)) return std::nullopt;
   std::optional<KernelFrame> frame =
       FrameOf(primitive, values, Dense(op.Find(DNNL_ARG_WEIGHTS)->md.get_dims(), DType::kFloat32));
   if (!frame) return std::nullopt;
@@ -48,7 +46,7 @@ std::optional<Candidate> OfferWinograd(const Candidate& primitive, const Lowerin
   const Dims in = frame->src.get_dims(), out = frame->dst.get_dims();
   byoc_winograd_params w{};
   w.isa = frame->isa;
-  w.m = op.preferred == "winograd_2x2" ? 2 : 4;
+  w.m = m;
   w.images = in[0];
   w.channels = in[1];
   w.height = in[2];
@@ -73,6 +71,21 @@ std::optional<Candidate> OfferWinograd(const Candidate& primitive, const Lowerin
   Candidate candidate{op, {}, impl, std::move(call), {}};
   candidate.work = WorkOf(w);
   return candidate;
+}
+
+}  // namespace
+
+std::optional<Candidate> OfferWinograd(const Candidate& primitive, const Lowering& values) {
+  const OpDesc& op = primitive.op;
+  if (!Suits(op) || op.preferred == "winograd_2x2") return std::nullopt;
+  return OfferTiles(primitive, values, 4);
+}
+
+/// More products than with large tiles, but fewer weights, and less beyond the edge of an image.
+std::optional<Candidate> OfferSmallWinograd(const Candidate& primitive, const Lowering& values) {
+  const OpDesc& op = primitive.op;
+  const bool wanted = op.preferred == "winograd_2x2" || KernelIsa() == BYOC_AVX2;  // measured there
+  return Suits(op) && wanted ? OfferTiles(primitive, values, 2) : std::nullopt;
 }
 
 }  // namespace tvm_byoc_dnnl

@@ -13,8 +13,8 @@ from .common import algorithm, canonical_layout, from_layout, ints, require_floa
 
 __all__ = ["OPTIONS"]
 
-#: options of convolutions and their defaults: whether Winograd's algorithm is used where it is faster, and the results
-#: per tile and axis, 4 or 2 (slower, with a smaller rounding error)
+#: options of convolutions and their defaults: whether Winograd's algorithm is used where it is faster, and at most how
+#: many results a tile has per axis, 4 or 2 (smaller rounding errors)
 OPTIONS = {"fast_convolution": True, "winograd_tile": 4}
 
 

@@ -92,6 +92,14 @@ def test_it_is_switched_off_and_takes_smaller_tiles_by_options() -> None:
         byoc.compile(mod, options={"dnnl": {"winograd_tile": 3}}, strict=True)
 
 
+@needs_vectors
+def test_small_tiles_are_taken_unasked_on_avx2_only() -> None:
+    mod = network(512, 7, 512)  # large tiles would read twice as many transformed weights
+    names = implementations(mod)
+    assert any("winograd_2x2" in name for name in names) == any(name.endswith(":avx2") for name in names), names
+    assert error(results(mod), results(mod, fast_convolution=False)) < TOLERANCE["2x2"]
+
+
 @pytest.mark.parametrize(
     "attrs",
     [{"strides": 2}, {"dilation": 2, "padding": 2}, {"groups": 4}, {"kernel": 5}, {"kernel": 1}],
