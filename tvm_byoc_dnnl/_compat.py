@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,12 @@ __all__ = [
     "quantised",
     "remap_var",
     "shape_dims",
+    "small_constants",
     "static_shape",
     "substitute",
+    "tensor_constant",
     "var_name",
+    "with_args",
 ]
 
 # 0.27 moved Relax's tensor constant to tvm.ir.GenericConst (`value`); 0.26 has relax.Constant (`data`).
@@ -48,10 +52,16 @@ QUANTISES_NUMBERS = hasattr(tvm.ir, "GenericConst")
 #: whether TVM's C target rounds halves to even, as its other targets do; 0.26 calls C's `round`
 C_ROUNDS_TO_EVEN = hasattr(tvm.ir, "GenericConst")
 
+#: 0.27 makes a call of a type, an operator, arguments, attributes, type arguments and a place in the source
+_CALL = tvm_ffi.get_global_func("ir.Call") if hasattr(tvm.ir, "GenericConst") else None
+_NO_TYPE = tvm.ir.Type.missing() if hasattr(tvm.ir, "GenericConst") else None
+_ALIGNMENT = 64  # bytes
 _STRIP = 128  # columns of a transposed matrix that are copied at a time
 #: dims of shapes: reading them is slow, and the same shapes are asked for again and again
 _DIMS: ByIdentity[tuple[Any, ...]] = ByIdentity()
-_MOST_DIMS = 4096
+_STATIC: ByIdentity[Any] = ByIdentity()
+_UNKNOWN = object()
+_MOST_KNOWN = 4096
 _MANY = 1 << 19  # elements of a matrix that several threads transpose, or of a product that they compute
 _INDEXED = ("GatherElements", "GatherND", "ScatterND")
 
@@ -108,6 +118,39 @@ def make_constant(array: np.ndarray, dtype: str | None = None) -> relax.Expr:
     return relax.const(tensor)
 
 
+def with_args(call: Any, args: Sequence[Any], ty: Any = None) -> relax.Call:
+    """A call with other arguments; ``ty`` is its type, which is else inferred by whoever normalises it.
+
+    The constructor of 0.27 takes ten times as long.
+    """
+    if _CALL is None:
+        made = relax.Call(call.op, args, call.attrs, call.ty_args, call.span)
+        if ty is not None:
+            relax.expr._update_type(made, ty)
+        return made
+    return _CALL(_NO_TYPE if ty is None else ty, call.op, args, call.attrs, call.ty_args, call.span)
+
+
+def tensor_constant(tensor: tvm.runtime.Tensor) -> relax.Expr:
+    """A Relax constant of a tensor; `relax.const` takes five times as long, for the other things it accepts."""
+    if hasattr(tvm.ir, "GenericConst"):
+        return relax.expr._ffi_api.MakeTensorConst(tensor, None, None)
+    return relax.Constant(tensor)
+
+
+def small_constants(arrays: Iterable[np.ndarray]) -> list[relax.Expr]:
+    """Relax constants of many arrays of NumPy's own dtypes, in one piece of memory, where each is aligned."""
+    given = list(arrays)
+    ends = list(accumulate(-(-a.nbytes // _ALIGNMENT) * _ALIGNMENT for a in given))
+    memory = np.from_dlpack(tvm.runtime.empty((max(ends, default=0),), "uint8"))
+    made: list[relax.Expr] = []
+    for array, begin in zip(given, [0, *ends], strict=False):
+        view = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+        view[...] = array
+        made.append(tensor_constant(tvm.runtime.from_dlpack(view) if array.size else tvm.runtime.tensor(array)))
+    return made
+
+
 def product_constant(a: np.ndarray, b: np.ndarray) -> relax.Expr:
     """A Relax constant of ``a * b``, in the shape and dtype of ``a``, without a copy; NumPy must know the dtype."""
     tensor = tvm.runtime.empty(a.shape, str(a.dtype))
@@ -134,7 +177,22 @@ def dtype_of(ty: Any) -> str:
 
 def shape_dims(ty: Any) -> list[Any] | None:
     """Dims of a tensor type (``int`` or a ``tirx`` expression), ``None`` when the shape is unknown."""
+    known = _dims(ty.shape)
+    return None if known is None else list(known)
+
+
+def static_shape(ty: Any) -> tuple[int, ...] | None:
+    """Shape of a tensor type when every dim is a number, else ``None``."""
     shape = ty.shape
+    known = _STATIC.get(shape, _UNKNOWN)  # in one step, since another thread may clear it
+    if known is _UNKNOWN:
+        dims = _dims(shape)
+        known = dims if dims is not None and all(isinstance(d, int) for d in dims) else None
+        _remember(_STATIC, shape, known)
+    return known
+
+
+def _dims(shape: Any) -> tuple[Any, ...] | None:
     known = _DIMS.get(shape)
     if known is None:
         # A variable is a parameter of the function that the type belongs to.
@@ -142,18 +200,14 @@ def shape_dims(ty: Any) -> list[Any] | None:
         if values is None:
             return None
         known = tuple(int(d) if isinstance(d, (int, tirx.IntImm)) else d for d in items(values))
-        if len(_DIMS) >= _MOST_DIMS:
-            _DIMS.clear()
-        _DIMS[shape] = known
-    return list(known)
+        _remember(_DIMS, shape, known)
+    return known
 
 
-def static_shape(ty: Any) -> tuple[int, ...] | None:
-    """Shape of a tensor type when every dim is a number, else ``None``."""
-    dims = shape_dims(ty)
-    if dims is None or not all(isinstance(d, int) for d in dims):
-        return None
-    return tuple(dims)
+def _remember(memory: ByIdentity[Any], key: Any, value: Any) -> None:
+    if len(memory) >= _MOST_KNOWN:
+        memory.clear()
+    memory[key] = value
 
 
 def var_name(var: Any) -> str:

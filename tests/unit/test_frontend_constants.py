@@ -258,3 +258,26 @@ def test_weights_are_bound_as_tvm_binds_them(has_branch: bool) -> None:
     relax.analysis.well_formed(bound)
     tvm.ir.assert_structural_equal(bound, relax.transform.BindParams("main", values)(module))
     assert len(bound["main"].params) == 2 and len(module["main"].params) == 4
+
+
+@pytest.mark.parametrize("kind", ["BFLOAT16", "FLOAT8E5M2"])
+def test_a_small_constant_of_a_dtype_that_numpy_lacks(kind: str) -> None:
+    """Its values are those of TVM's own importer; ml_dtypes calls some of these dtypes floats as NumPy's are."""
+    constant = helper.make_tensor("c", getattr(TensorProto, kind), [3], [0.5, -1.0, 2.0])
+    nodes = [helper.make_node("Cast", ["c"], ["f"], to=TensorProto.FLOAT), helper.make_node("Add", ["x", "f"], ["y"])]
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "xy"]
+    graph = Graph(helper.make_model(helper.make_graph(nodes, "g", value[:1], value[1:], [constant])))
+    light, small, large = graph.apart(1 << 12)
+    assert [t.name for t in light.initializer] == ["c"] and not small and not large
+
+
+def test_constants_that_are_taken_out_of_a_graph() -> None:
+    """Small ones as they are, large ones as the last inputs, those that nothing reads not at all; nodes the same."""
+    arrays = {"large": rand(4, 4), "small": rand(4), "unread": rand(2)}
+    model = onnx_model([node("Mul", ["x", "large"], ["m"]), node("Add", ["m", "small"], ["y"])], {"x": (4, 4)}, arrays)
+    graph = Graph(model)
+    light, small, large = graph.apart(16)
+    assert light.node is graph.nodes and not light.initializer
+    assert [i.name for i in light.input] == ["x", "large"] and list(small) == ["small"]
+    np.testing.assert_array_equal(small["small"], arrays["small"])
+    np.testing.assert_array_equal(large[0], arrays["large"])

@@ -8,7 +8,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from .._compat import is_a
+from .._compat import is_a, tensor_constant, with_args
 from ..handles import ByIdentity, items
 
 __all__ = ["bind_params"]
@@ -26,7 +26,7 @@ def bind_params(module: tvm.IRModule, weights: Mapping[Any, tvm.runtime.Tensor])
     values = [binding.value for _, bindings in blocks for binding in bindings]
     if not all(any(is_a(value, kind) for kind in _SIMPLE) for value in values):  # branches have scopes of their own
         return relax.transform.BindParams("main", weights)(module)
-    constants = ByIdentity.of((param, relax.const(tensor)) for param, tensor in weights.items())
+    constants = ByIdentity.of((param, tensor_constant(tensor)) for param, tensor in weights.items())
     bound = [kind([_bound_binding(b, constants) for b in bindings]) for kind, bindings in blocks]
     body = relax.SeqExpr(bound, _bound(func.body.body, constants))
     relax.expr._update_type(body, func.body.ty)
@@ -49,11 +49,7 @@ def _bound(value: Any, constants: ByIdentity[Any]) -> Any:
     """``value`` with constants in the place of parameters; itself if it reads none."""
     if is_a(value, relax.Call):
         args = _bound_all(value.args, constants)
-        if args is None:
-            return value
-        call = relax.Call(value.op, args, value.attrs, value.ty_args, value.span)
-        relax.expr._update_type(call, value.ty)
-        return call
+        return value if args is None else with_args(value, args, value.ty)
     if is_a(value, relax.Tuple):
         fields = _bound_all(value.fields, constants)
         return value if fields is None else relax.Tuple(fields, value.span)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-__all__ = ["Dims", "Graph", "attributes", "is_standard"]
+__all__ = ["Dims", "Graph", "LightGraph", "attributes", "is_standard"]
 
 Dims = tuple[Any, ...]  # of a value: numbers, names of symbols, None for unknown
 
@@ -30,6 +31,16 @@ def attributes(node: onnx.NodeProto) -> dict[str, Any]:
     """A node's attributes by name; strings decoded."""
     values = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     return {k: v.decode() if isinstance(v, bytes) else v for k, v in values.items()}
+
+
+@dataclass
+class LightGraph:
+    """The parts of a ``GraphProto`` that TVM's importer reads: to make one, every node would have to be copied."""
+
+    node: list[onnx.NodeProto]
+    initializer: list[onnx.TensorProto]
+    input: list[onnx.ValueInfoProto]
+    output: list[onnx.ValueInfoProto]
 
 
 class Graph:
@@ -201,9 +212,7 @@ class Graph:
 
         Returns the model and the names of these inputs.
         """
-        read = {n for node in self.nodes for n in (*node.input, *captured(node))}
-        read |= {o.name for o in self.outputs}
-        used = {k: v for k, v in self._constants.items() if k in read}
+        used = self._used()
         large = [k for k in used if math.prod(self.dims(k) or ()) >= size]
         apart = set(large)
         graph = helper.make_graph(
@@ -214,6 +223,29 @@ class Graph:
             [_tensor(k, v) for k, v in used.items() if k not in apart],
         )
         return self._model(graph), large
+
+    def apart(self, size: int) -> tuple[LightGraph, dict[str, np.ndarray], list[np.ndarray]]:
+        """The graph, its constants of less than ``size`` elements, and the others, which are its last inputs.
+
+        Constants of dtypes that NumPy does not have stay in the graph.
+        """
+        used = self._used()
+        large = [name for name in used if math.prod(self.dims(name) or ()) >= size]
+        arrays = {name: np.asarray(self.constant(name)) for name in used}
+        apart = {*large}
+        strange = [name for name, a in arrays.items() if name not in apart and not _is_plain(a.dtype)]
+        inputs = [onnx.ValueInfoProto.FromString(i.SerializeToString()) for i in self.inputs]
+        initializers = [_tensor(name, used[name]) for name in strange]
+        light = LightGraph(self.nodes, initializers, [*inputs, *map(self._declared, large)], self.outputs)
+        apart.update(strange)
+        small = {name: array for name, array in arrays.items() if name not in apart}
+        return light, small, [arrays[name] for name in large]
+
+    def _used(self) -> dict[str, Any]:
+        """The constants that are read."""
+        read = {n for node in self.nodes for n in (*node.input, *captured(node))}
+        read |= {o.name for o in self.outputs}
+        return {k: v for k, v in self._constants.items() if k in read}
 
     def _declared(self, name: str) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, self.elem_type(name), self.dims(name))
@@ -235,6 +267,11 @@ def captured(node: onnx.NodeProto) -> Iterable[str]:
                 yield from inner.input
                 yield from captured(inner)
             yield from (o.name for o in graph.output)
+
+
+def _is_plain(dtype: np.dtype) -> bool:
+    """Whether these are numbers or truth values that NumPy itself has, unlike bfloat16."""
+    return dtype.isbuiltin == 1 and dtype.kind in "biuf"
 
 
 def _tensor(name: str, value: Any) -> onnx.TensorProto:

@@ -21,7 +21,7 @@ from .onnx_dims import name_dims, refuse_sequences, relax_shapes
 from .onnx_equal_dims import unify_dims
 from .onnx_file import read_model
 from .onnx_graph import Graph, is_standard
-from .onnx_importer import NamingImporter
+from .onnx_importer import NamingImporter, converters
 from .onnx_inputs import Shapes, advice_on_inputs, fixed_inputs
 from .onnx_rewrites import rewrite
 
@@ -96,22 +96,20 @@ def _import_onnx(model: onnx.ModelProto, shapes: Shapes | None, weights: Mapping
 
 
 def _import(graph: Graph) -> tvm.IRModule:
-    """Run TVM's importer without the large weights, which are added afterwards.
+    """Run TVM's importer without the weights.
 
-    It copies every byte of a model; large weights go in as inputs instead and are bound afterwards, from the model's
-    own memory.
+    It copies every byte of a model, several times. Small weights become constants before; large ones go in as inputs
+    and are bound afterwards, from the model's own memory.
     """
-    light, weights = graph.without_weights(_LARGE)
-    for node in light.graph.node:
-        node.name = node.name or node.output[0]
-    inputs = relax_shapes(light.graph.input)
-    importer = NamingImporter(inputs)
-    for value in light.graph.input:
+    light, small, large = graph.apart(_LARGE)
+    inputs = relax_shapes(light.input)
+    importer = NamingImporter(inputs, small)
+    for value in light.input:
         value.type.tensor_type.ClearField("shape")  # the importer would read the dims' names in its own way
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")  # about renamed inputs; the names are kept in an attribute
         try:
-            module = importer.from_onnx(light.graph, graph.opset)
+            module = importer.from_onnx(light, graph.opset)
         except UnsupportedError:
             importer.give_up()
             raise
@@ -119,7 +117,7 @@ def _import(graph: Graph) -> tvm.IRModule:
             importer.give_up()
             raise UnsupportedError(f"TVM's ONNX importer refuses this model: {_first_line(err)}") from err
     params = module["main"].params[len(graph.inputs) :]
-    bound = {p: _tensor(np.asarray(graph.constant(w))) for p, w in zip(params, weights, strict=True)}
+    bound = {p: _tensor(array) for p, array in zip(params, large, strict=True)}
     module = bind_params(module, bound)
     attrs: dict[str, Any] = {NODES_ATTR: importer.nodes_by_variable(module["main"])}
     if inputs.names:
@@ -140,9 +138,7 @@ def _tensor(array: np.ndarray) -> tvm.runtime.Tensor:
 
 def _check_operators(graph: Graph) -> None:
     """Name every operator that the importer has no converter for, before it gives up at the first."""
-    from tvm.relax.frontend.onnx import onnx_frontend
-
-    known = {*onnx_frontend._get_convert_map(), "If", "Constant"}
+    known = {*converters(), "If", "Constant"}
     # The importer looks at names only, so another domain's `Relu` would pass for ONNX's.
     missing = [n for n in graph.nodes if n.op_type not in known or not (is_standard(n) or _is_contrib(n))]
     if not missing:

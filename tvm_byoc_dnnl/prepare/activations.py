@@ -20,6 +20,7 @@ from typing import Any
 
 from tvm import relax
 
+from ..handles import items
 from .algebra import Formula, atoms_of, find_calls, matches, off, polynomial, same_terms, tolerance
 from .rewrite import Rules, Scope
 
@@ -101,7 +102,7 @@ def _softplus(scope: Scope, log: Any) -> Any:
 
 def _stable_softplus(scope: Scope, add: Any) -> Any:
     """``relu(x) + softplus(-|x|)``."""
-    for a, b in (add.args, reversed(add.args)):
+    for a, b in (given := items(add.args), given[::-1]):
         relu, rest = scope.call(a, "relax.nn.relu"), scope.call(b, "relax.nn.softplus")
         minus = None if rest is None else scope.call(rest.args[0], "relax.negative")
         size = None if minus is None else scope.call(minus.args[0], "relax.abs")
@@ -127,7 +128,7 @@ def _bounded_softplus(scope: Scope, where: Any) -> Any:
 
 def _logistic(scope: Scope, divide: Any) -> Any:
     """``1 / (1 + exp(-x))``, and ``x`` over the same."""
-    numerator, denominator = divide.args
+    numerator, denominator = items(divide.args)
     found = _one_plus_exp(scope, denominator)
     if found is None or not scope.same_shape(denominator, divide):
         return None

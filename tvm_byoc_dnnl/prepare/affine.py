@@ -26,6 +26,7 @@ import numpy as np
 from tvm import relax
 
 from .._compat import is_constant, product_constant
+from ..handles import items
 from .rewrite import Rules, Scope
 
 _CONVS = tuple(f"relax.nn.conv{d}d" for d in (1, 2, 3))
@@ -144,7 +145,7 @@ def _apply(scope: Scope, linear: _Linear, scale: np.ndarray | None, shift: np.nd
 
 def _sides(scope: Scope, call: Any) -> tuple[Any, np.ndarray, bool] | None:
     """A binary call's tensor, its constant as float64, and whether the constant comes first."""
-    a, b = call.args
+    a, b = items(call.args)
     for data, constant, swapped in ((a, b, False), (b, a, True)):
         array = scope.const(constant)
         if array is not None and scope.const(data) is None and array.dtype.kind == "f":

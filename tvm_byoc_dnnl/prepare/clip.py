@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from tvm import relax
 
+from ..handles import items
 from .rewrite import Rules, Scope
 
 _OPS = ("relax.maximum", "relax.minimum", "relax.nn.relu", "relax.clip")
@@ -39,7 +40,7 @@ def _read(scope: Scope, call: Any) -> _Bounded | None:
     if name == "relax.clip":
         low, high = (getattr(arg, "value", math.nan) for arg in call.args[1:])
         return _Bounded(call.args[0], low, high) if low <= high else None
-    a, b = call.args
+    a, b = items(call.args)
     for data, constant in ((a, b), (b, a)):
         number = scope.scalar(constant)
         if number is None or math.isnan(number) or not scope.same_shape(data, call):

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
-from .._compat import is_constant
+from .._compat import is_a, is_constant
+from ..handles import items
 from .rewrite import Rules, Scope
 
 _SMALL = 1 << 18  # bytes: a fold may always make this much
@@ -184,10 +185,10 @@ _FOLDS: dict[str, Fold] = {
 def _operands(call: Any) -> list[Any]:
     """Tensor operands of a call, those inside a tuple one by one; a tuple that is a variable stands for itself."""
     operands: list[Any] = []
-    for arg in call.args:
-        if isinstance(arg, relax.Tuple):
-            operands.extend(f for f in arg.fields if isinstance(f.ty, relax.TensorType))
-        elif isinstance(arg.ty, (relax.TensorType, relax.TupleType)):
+    for arg in items(call.args):
+        if is_a(arg, relax.Tuple):
+            operands.extend(f for f in items(arg.fields) if is_a(f.ty, relax.TensorType))
+        elif is_a(ty := arg.ty, relax.TensorType) or is_a(ty, relax.TupleType):
             operands.append(arg)
     return operands
 
@@ -269,7 +270,7 @@ _WEIGHTS_FROM = {
 
 def _weights(scope: Scope, call: Any) -> Any:
     """Make weights real that are written as a broadcast of one number."""
-    args, first = list(call.args), _WEIGHTS_FROM[call.op.name]
+    args, first = items(call.args), _WEIGHTS_FROM[call.op.name]
     folded = 0
     for i, arg in enumerate(args[first:], first):
         spread = scope.call(arg, "relax.broadcast_to", "relax.full", "relax.zeros", "relax.ones", "relax.permute_dims")

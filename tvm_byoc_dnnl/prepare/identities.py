@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from ..handles import items
 from .rewrite import Rule, Rules, Scope, equal_dims
 
 _VIEWS = ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten", "relax.nn.batch_flatten")
@@ -71,7 +72,7 @@ def _neutral(value: float, either_side: bool) -> Rule:
     """``x op value`` is x, exactly; also the other way round when ``either_side``."""
 
     def rule(scope: Scope, call: Any) -> Any:
-        a, b = call.args
+        a, b = items(call.args)
         sides = [(a, b), (b, a)] if either_side else [(a, b)]
         for data, constant in sides:
             if scope.scalar(constant) == value and scope.same_shape(data, call):
@@ -85,7 +86,7 @@ def _zeros(either_side: bool) -> Rule:
     """``x + dequantize(q)`` is x where all of the constant q is the zero point."""
 
     def rule(scope: Scope, call: Any) -> Any:
-        a, b = call.args
+        a, b = items(call.args)
         for data, other in [(a, b), (b, a)] if either_side else [(a, b)]:
             dequantize = scope.call(other, "relax.dequantize")
             if dequantize is None or not scope.same_shape(data, call):
@@ -102,7 +103,7 @@ def _zeros(either_side: bool) -> Rule:
 
 def _implicit_broadcast(scope: Scope, call: Any) -> Any:
     """``op(x, broadcast_to(y))`` where ``op`` broadcasts y to the same shape by itself."""
-    args = list(call.args)
+    args = items(call.args)
     for i, arg in enumerate(args):
         spread = scope.call(arg, "relax.broadcast_to")
         if spread is not None and scope.same_shape(args[1 - i], call):
@@ -113,7 +114,7 @@ def _implicit_broadcast(scope: Scope, call: Any) -> Any:
 
 def _batched_broadcast(scope: Scope, matmul: Any) -> Any:
     """``matmul(x, broadcast_to(w))``, where the product repeats w for the batches of x by itself."""
-    args = list(matmul.args)
+    args = items(matmul.args)
     dims = [scope.dims(a) for a in args]
     for i, arg in enumerate(args):
         spread = scope.call(arg, "relax.broadcast_to")

@@ -9,12 +9,12 @@ intermediate is needed elsewhere.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax
@@ -23,11 +23,13 @@ from .._compat import (
     analyzer,
     constant_numpy,
     dtype_of,
+    is_a,
     is_constant,
     make_constant,
     shape_dims,
     static_shape,
     var_name,
+    with_args,
 )
 from ..handles import ByIdentity, items
 from ..windowed_types import TypingBuilder
@@ -50,6 +52,7 @@ _FORMS = {
     "shape": relax.ShapeExpr,
     "branch": (relax.If, relax.Function, relax.SeqExpr),
 }
+_NOTHING: tuple[Any, str] = (None, "")
 _COMPOUND = ("call", "tuple", "item")  # forms of values that read others
 
 
@@ -120,7 +123,9 @@ def equal_dims(a: Sequence[Any], b: Sequence[Any]) -> bool:
     if len(a) != len(b):
         return False
     return all(
-        tvm_ffi.structural_equal(x, y)
+        x == y
+        if isinstance(x, int) and isinstance(y, int)
+        else tvm_ffi.structural_equal(x, y)
         or (not isinstance(x, int) and not isinstance(y, int) and analyzer().can_prove_equal(x, y))
         for x, y in zip(a, b, strict=True)
     )
@@ -136,6 +141,8 @@ class Scope:
         self._builder = TypingBuilder(module)
         self._uses: ByIdentity[int] = ByIdentity()  # variable -> number of times that it is read
         self._value: ByIdentity[Any] = ByIdentity()  # variable -> value bound to it, for variables already swept
+        self._end: ByIdentity[tuple[Any, str]] = ByIdentity()  # the same, followed to the end, and its kind
+        self._arrays: ByIdentity[np.ndarray] = ByIdentity()  # of constants that were asked for
         self._alias: ByIdentity[Any] = ByIdentity()  # variable -> the expression that replaces it now
         self._ops: set[str] = set()  # operators that were called until now
         self._pinned: set[Any] = set()  # read inside a branch or local function: keeps its name
@@ -149,17 +156,14 @@ class Scope:
 
     def value(self, expr: Any) -> Any:
         """The value of ``expr``: follows a variable to the expression that it is bound to."""
-        while _form(expr) == "var":
-            bound = self._value.get(expr)
-            if bound is None:
-                return expr
-            expr = bound
-        return expr
+        if _form(expr) != "var":
+            return expr
+        return self._end.get(expr, (expr,))[0]
 
     def call(self, expr: Any, *ops: str) -> Any:
         """The call that ``expr`` is bound to, when its operator is one of ``ops``, else ``None``."""
-        value = self.value(expr)
-        return value if _form(value) == "call" and _kind(value) in ops else None
+        value, kind = self._end.get(expr, _NOTHING) if _form(expr) == "var" else (expr, _kind(expr))
+        return value if kind in ops and _form(value) == "call" else None
 
     def has_called(self, ops: Iterable[str]) -> bool:
         """Whether one of these operators was called until now: without it, no search for it is needed."""
@@ -167,46 +171,49 @@ class Scope:
 
     def const(self, expr: Any) -> Any:
         """The value of a constant as a NumPy array, else ``None``."""
-        return constant_numpy(expr) if is_constant(expr) else None
+        if not is_constant(expr):
+            return None
+        array = self._arrays.get(expr)
+        if array is None:
+            array = self._arrays[expr] = constant_numpy(expr)
+        return array
 
     def scalar(self, expr: Any) -> float | None:
         """The number that a constant holds in every element, else ``None``.
 
         The constant may still have a shape: a rule that drops it must make sure that the result keeps its own.
         """
-        if not is_constant(expr):
+        array = self.const(expr)
+        if array is None or not 0 < array.size <= _UNIFORM:
             return None
-        shape = static_shape(expr.ty)
-        if shape is None or not 0 < math.prod(shape) <= _UNIFORM:
-            return None
-        array = constant_numpy(expr)
-        first = array.reshape(-1)[0]
-        return first.item() if array.size == 1 or (array == first).all() else None
+        flat = array.reshape(-1)
+        first = flat[0]
+        return first.item() if flat.size == 1 or (flat[-1] == first and (flat == first).all()) else None
 
     @staticmethod
     def shape(expr: Any) -> tuple[int, ...] | None:
         """Static shape of a tensor, else ``None``."""
-        return static_shape(expr.ty) if isinstance(expr.ty, relax.TensorType) else None
+        return static_shape(ty) if is_a(ty := expr.ty, relax.TensorType) else None
 
     @staticmethod
     def dims(expr: Any) -> list[Any] | None:
         """Dims of a tensor, numbers or symbols, ``None`` when unknown."""
-        return shape_dims(expr.ty) if isinstance(expr.ty, relax.TensorType) else None
+        return shape_dims(ty) if is_a(ty := expr.ty, relax.TensorType) else None
 
     @staticmethod
     def dtype(expr: Any) -> str:
         """Dtype of a tensor, ``""`` when unknown."""
-        return dtype_of(expr.ty) if isinstance(expr.ty, relax.TensorType) else ""
+        return dtype_of(ty) if is_a(ty := expr.ty, relax.TensorType) else ""
 
     @staticmethod
     def rank(expr: Any) -> int:
         """Rank of a tensor, -1 when unknown."""
-        return int(expr.ty.ndim) if isinstance(expr.ty, relax.TensorType) else -1
+        return int(ty.ndim) if is_a(ty := expr.ty, relax.TensorType) else -1
 
     @staticmethod
     def same_shape(a: Any, b: Any) -> bool:
         """Whether two tensors surely have one shape, symbols included."""
-        first, second = (shape_dims(x.ty) if isinstance(x.ty, relax.TensorType) else None for x in (a, b))
+        first, second = (shape_dims(ty) if is_a(ty := x.ty, relax.TensorType) else None for x in (a, b))
         return first is not None and second is not None and equal_dims(first, second)
 
     def uses(self, expr: Any) -> int:
@@ -260,7 +267,7 @@ class Scope:
     @staticmethod
     def with_args(call: Any, *args: Any) -> Any:
         """``call`` with other arguments."""
-        return relax.Call(call.op, list(args), call.attrs, call.ty_args)
+        return with_args(call, args)
 
     # ---- the sweep ----------------------------------------------------------------------------------
 
@@ -382,8 +389,10 @@ class Scope:
         return (relax.DataflowVar if local else relax.Var)(name, ty)
 
     def _bind(self, var: Any, value: Any) -> None:
-        self._ops.add(_kind(value))
+        kind = _kind(value)
+        self._ops.add(kind)
         self._value[var] = value
+        self._end[var] = self._end.get(value, (value, kind)) if _form(value) == "var" else (value, kind)
         self._out.append(relax.VarBinding(var, value))
 
     def _stand_for(self, var: Any, new: Any) -> None:

@@ -9,6 +9,7 @@ from onnx import defs
 from onnx.inliner import inline_selected_functions
 
 from ..onnx_graph import Graph, is_standard
+from ..onnx_importer import converters
 from .instantiate import instantiate
 
 _MAX_DEPTH = 4  # bodies may hold such operators again
@@ -16,9 +17,7 @@ _MAX_DEPTH = 4  # bodies may hold such operators again
 
 def expand_functions(graph: Graph) -> None:
     """Replace such nodes by the bodies that the standard gives."""
-    from tvm.relax.frontend.onnx import onnx_frontend
-
-    known = set(onnx_frontend._get_convert_map())
+    known = set(converters())
     for _ in range(_MAX_DEPTH):
         wanted = {
             node.op_type
