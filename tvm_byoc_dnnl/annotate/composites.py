@@ -86,28 +86,28 @@ class Composites(relax.PyExprMutator):
         return self.visit_expr(func)
 
     def visit_dataflow_block_(self, block: Any) -> Any:
-        bindings: ByIdentity[Any] = ByIdentity()  # by variable
+        bindings: list[tuple[Any, Any]] = []  # variables, and their bindings
+        inside: ByIdentity[None] = ByIdentity()  # variables that only a composite function has now
         for binding in items(block.bindings):
             var = binding.var
             group = self._group_of(var, binding.value)
-            if group is None:
-                bindings[var] = binding
-                continue
-            for inner, _ in group.bindings[:-1]:
-                del bindings[inner]
-            bindings[var] = relax.VarBinding(var, self._called(group))
-        return relax.DataflowBlock(list(bindings.values()))
+            if group is not None:
+                for inner, _ in group.bindings[:-1]:
+                    inside[inner] = None
+                binding = relax.VarBinding(var, self._called(group))
+            bindings.append((var, binding))
+        return relax.DataflowBlock([binding for var, binding in bindings if var not in inside])
 
     def _called(self, group: Group) -> Any:
         func, arguments = _composite(group.bindings)
         func = func.with_attr({**group.attributes, "Primitive": True})
-        names = [call.op.name.replace(".", "_") for _, call in op_calls(func)]
-        gv = self._alike.first(func, lambda: self._add(func, "_".join(["fused", *names])))
+        gv = self._alike.first(func, lambda: self._add(func))
         called = relax.Call(gv, arguments)
         relax.expr._update_type(called, group.bindings[-1][1].ty)
         return called
 
-    def _add(self, func: relax.Function, name: str) -> Any:
+    def _add(self, func: relax.Function) -> Any:
+        name = "_".join(["fused", *(call.op.name.replace(".", "_") for _, call in op_calls(func))])
         while (numbered := f"{name}{self._numbers.get(name) or ''}") in self._taken:
             self._numbers[name] = self._numbers.get(name, 0) + 1
         self._taken.add(numbered)
