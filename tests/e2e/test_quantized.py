@@ -69,10 +69,11 @@ def test_products_are_on_integers_and_the_drift_is_bounded(form):
     assert len(products) == 4
     assert all(dtypes[1] == "int8" and dtypes[0] in ("uint8", "int8") for dtypes in products), products
     run = byoc.Runner(byoc.compile(model))
+    in_float = quantized(network(), QuantFormat.QDQ)  # ONNX Runtime's sums of integers saturate without VNNI
     same = 0
     for seed in range(20):
         x = np.random.default_rng(seed).standard_normal((1, 3, 16, 16), dtype="float32")
-        got, (want,) = np.asarray(run(x)).reshape(-1), ort_run(model, {"x": x})
+        got, (want,) = np.asarray(run(x)).reshape(-1), ort_run(in_float, {"x": x})
         want = want.reshape(-1)
         assert got @ want >= 0.999 * np.linalg.norm(got) * np.linalg.norm(want)
         same += got.argmax() == want.argmax()
@@ -136,7 +137,8 @@ def test_layers_with_dynamic_quantisation_are_one_region():
     rng = np.random.default_rng(5)
     nodes, weights, source = [], [numpy_helper.from_array(np.float32(0.01), "unit")], "x"
     for i in range(2):
-        weights.append(numpy_helper.from_array(rng.integers(-127, 127, (32, 32), "int8"), f"w{i}"))
+        # so small that the sums of ONNX Runtime do not saturate without VNNI
+        weights.append(numpy_helper.from_array(rng.integers(-63, 63, (32, 32), "int8"), f"w{i}"))
         q, s, z, whole, real, scale, y, out = (f"{name}{i}" for name in "qszWRSYo")
         nodes += [
             helper.make_node("DynamicQuantizeLinear", [source], [q, s, z]),
