@@ -163,6 +163,19 @@ std::string NameOfConvolution(const Graph& graph, const CostModel& cost,
   return "";
 }
 
+TEST(GroupsOfFewChannelsAreNotUnfolded) {
+  if (KernelIsa() != BYOC_AVX512) return;
+  const Graph graph = ParseGraph(
+      R"({"format":"tvm_byoc_dnnl.graph","version":2,"name":"g","tensors":[)"
+      R"({"name":"x","dtype":"float32","shape":[1,24,16,16]},)"
+      R"({"name":"w","dtype":"float32","shape":[4,28,6,1,1]},)"
+      R"({"name":"t","dtype":"float32","shape":[1,112,16,16]}],)"
+      R"("inputs":[{"tensor":0}],"constants":[{"tensor":1,"name":"c"}],)"
+      R"("nodes":[{"kind":"convolution","inputs":[0,1],"outputs":[2],"attrs":{"strides":[1,1],)"
+      R"("dilations":[1,1],"pad_begin":[0,0],"pad_end":[0,0]}}],"outputs":[2]})");
+  CHECK(NameOfConvolution(graph, DefaultCost).find("gemm") == std::string::npos);
+}
+
 TEST(WeightsArePackedAgainOnlyForMuch) {
   const Graph graph = ParseGraph(Network({Conv(0, 2)}, "[2]"));
   PackedStore store;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from tvm import relax
 
 from tests.harness import Case, accept, const, data, refuse, table_tests
@@ -113,4 +114,29 @@ test_accepted, test_refused = table_tests(ACCEPT, REFUSE)
 def test_a_symbolic_batch():
     Case(
         conv(2, padding=1), (data("n", 3, 7, 5), const(5, 3, 3, 3)), symbols={"n": 3}, within=1e-4
+    ).offloads().matches()
+
+
+# Input channels, output channels, groups, size of the kernel, stride.
+FEW_CHANNELS = [(24, 112, 4, 1, 1), (24, 112, 4, 3, 1), (10, 20, 5, 3, 1), (21, 42, 3, 1, 2), (14, 7, 7, 5, 2)]
+
+
+@pytest.mark.parametrize(("channels", "outputs", "groups", "kernel", "stride"), FEW_CHANNELS)
+def test_groups_of_few_channels(channels: int, outputs: int, groups: int, kernel: int, stride: int):
+    """Their layouts are chosen by another question to oneDNN: alone, and fused with what follows."""
+
+    def network(x, w, b, z):
+        y = nn.conv2d(x, w, groups=groups, padding=kernel // 2, strides=stride)
+        return nn.relu(relax.op.add(relax.op.add(y, b), z))
+
+    size = -(-13 // stride)
+    Case(
+        network,
+        (
+            data(2, channels, 13, 13),
+            const(outputs, channels // groups, kernel, kernel),
+            const(1, outputs, 1, 1),
+            data(2, outputs, size, size),
+        ),
+        within=1e-4,
     ).offloads().matches()
