@@ -6,10 +6,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import tvm
-from tvm import relax
+from .openmp import few_spins
 
-from .pipeline.name import PIPELINE
+with few_spins():  # tvm imports PyTorch where that is installed, and PyTorch loads libgomp
+    import tvm
+    from tvm import relax
+
+    from .pipeline.name import PIPELINE
 
 if TYPE_CHECKING:
     from ._public import *  # noqa: F403

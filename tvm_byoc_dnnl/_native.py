@@ -5,15 +5,13 @@ from __future__ import annotations
 import ctypes
 import importlib
 import json
-import os
-import re
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from .errors import NativeLibraryError
+from .openmp import few_spins
 
 __all__ = [
     "INCLUDE",
@@ -25,7 +23,6 @@ __all__ = [
     "engines",
     "function",
     "load",
-    "spins_for_long",
 ]
 
 _LIBRARY = Path(__file__).resolve().parent / "lib" / "libtvm_byoc_dnnl.so"
@@ -35,13 +32,8 @@ _ENGINE = "libtvm_byoc_engine_{}.so"
 #: advice for an error that names libgomp
 OPENMP_CURE = "the OpenMP runtime libgomp.so.1 is missing: apt-get install libgomp1 (or your system's package)"
 
-_SPINS = "GOMP_SPINCOUNT"
-_FEW_SPINS = "10000"
-_GOMP = re.compile(r"/libgomp\.so[^/\n]*$", re.M)
-
 _lock = threading.RLock()
 _handle: ctypes.CDLL | None = None
-_spins_for_long = False
 _available: set[str] = set()
 
 
@@ -58,7 +50,7 @@ def load() -> None:
         return
     with _lock:
         if _handle is None:
-            with _few_spins():
+            with few_spins():
                 handle = _load()
             _register_help()
             _handle = handle
@@ -84,11 +76,6 @@ def function(name: str) -> Callable[..., Any]:
 def checksum(tensor: Any) -> int:
     """The xxHash64 of a dense tensor's bytes."""
     return int(function("tvm_byoc_dnnl.Checksum")(tensor)) % (1 << 64)
-
-
-def spins_for_long() -> bool:
-    """Whether the threads of OpenMP spin for milliseconds here, because libgomp was loaded before this package."""
-    return _spins_for_long
 
 
 def engines() -> list[str]:
@@ -118,27 +105,6 @@ def engine_available(name: str) -> bool:
             return False
         _available.add(name)
     return True
-
-
-@contextmanager
-def _few_spins() -> Iterator[None]:
-    """While libgomp is loaded inside, its threads are told to spin for some 100 µs before they sleep.
-
-    By default they spin for milliseconds at the end of each parallel loop, also when another process has the core that
-    the last thread of the team needs: a call then takes ten times as long. libgomp reads the variable when it is
-    loaded, and never again: so it need not stay set for the processes that this one starts, and it comes too late
-    where libgomp was loaded before this package.
-    """
-    global _spins_for_long
-    if _SPINS in os.environ or "OMP_WAIT_POLICY" in os.environ:  # the user has decided
-        yield
-        return
-    _spins_for_long = bool(_GOMP.search(Path("/proc/self/maps").read_text()))
-    os.environ[_SPINS] = _FEW_SPINS
-    try:
-        yield
-    finally:
-        del os.environ[_SPINS]
 
 
 def _load() -> ctypes.CDLL:

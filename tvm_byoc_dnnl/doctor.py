@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from tvm.support.cc import get_cc
 
-from . import _native
+from . import _native, openmp
 from .errors import ByocError
 from .namespace import Examination
 from .namespaces import compilers, namespace
@@ -210,8 +210,8 @@ def _threading() -> Iterator[_Row]:
         yield "OpenMP runtimes", ", ".join(runtimes), WARNING, fix
     else:
         yield "OpenMP runtime", ", ".join(runtimes) or "none loaded"
-    if _native.spins_for_long():
-        fix = "import tvm_byoc_dnnl before what loads libgomp (PyTorch does), or export GOMP_SPINCOUNT=10000"
+    if openmp.spins_for_long():
+        fix = "import tvm_byoc_dnnl before what loads libgomp (PyTorch and tvm do), or export GOMP_SPINCOUNT=10000"
         yield "waiting threads", "spin for milliseconds, which slows calls down on a busy machine", WARNING, fix
     suspicious = {**_SUSPICIOUS, **{name: why for e in _examinations() for name, why in e.variables.items()}}
     prefixes = (*_PREFIXES, *(prefix for e in _examinations() for prefix in e.prefixes))

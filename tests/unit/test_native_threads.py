@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from importlib.util import find_spec
 
 import pytest
 
@@ -71,21 +70,16 @@ SPINS = """
 import ctypes, os, sys
 if sys.argv[1] == "libgomp first":  # as PyTorch does
     ctypes.CDLL("libgomp.so.1")
-import tvm_byoc_dnnl._native as native
+import tvm_byoc_dnnl._native as native, tvm_byoc_dnnl.openmp as openmp
 native.load()
-print(os.environ.get("GOMP_SPINCOUNT"), native.spins_for_long())
+print(os.environ.get("GOMP_SPINCOUNT"), openmp.spins_for_long())
 """
 
 
 @pytest.mark.parametrize(
     ("order", "given", "spins", "for_long"),
     [
-        pytest.param(
-            *("ours first", {}, "10000", False),
-            marks=pytest.mark.skipif(
-                find_spec("torch") is not None, reason="TVM's FFI imports torch, and libgomp, first"
-            ),
-        ),
+        ("ours first", {}, "10000", False),
         ("ours first", {"GOMP_SPINCOUNT": "7"}, "7", False),
         ("ours first", {"OMP_WAIT_POLICY": "passive"}, "0", False),
         ("libgomp first", {}, "300000", True),
@@ -100,3 +94,13 @@ def test_threads_that_wait_sleep_soon_unless_the_user_says_otherwise(order, give
     assert ran.returncode == 0, ran.stderr
     assert re.findall(r"GOMP_SPINCOUNT = '(\d+)'", ran.stderr) == [spins]
     assert ran.stdout.split() == [str(given.get("GOMP_SPINCOUNT")), str(for_long)]  # the environment is as it was
+
+
+def test_the_pytorch_that_tvm_imports_gets_the_same_setting(tmp_path):
+    (tmp_path / "torch.py").write_text('import ctypes\nctypes.CDLL("libgomp.so.1")\nraise ImportError\n')
+    environment = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    environment |= {"OMP_DISPLAY_ENV": "VERBOSE", "PYTHONPATH": f"{tmp_path}:{environment.get('PYTHONPATH', '')}"}
+    ran = subprocess.run([sys.executable, "-c", SPINS, "ours first"], env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert re.findall(r"GOMP_SPINCOUNT = '(\d+)'", ran.stderr) == ["10000"]
+    assert ran.stdout.split() == ["None", "False"]
