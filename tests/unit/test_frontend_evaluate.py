@@ -101,10 +101,20 @@ def test_leaves_the_rest_to_the_reference(op: str, inputs: list[np.ndarray], att
 def test_models_of_known_ranks_are_not_inferred(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [
         node("Conv", ["x", "w"], ["a"], kernel_shape=[3, 3], strides=[1, 1]),
-        node("Relu", ["a"], ["b"]),
-        node("MaxPool", ["b"], ["y"], kernel_shape=[2, 2], strides=[2, 2]),
+        node("Unsqueeze", ["s", "axes"], ["t"]),
+        node("Mul", ["a", "t"], ["b"]),
+        node("Resize", ["b", "", "scales"], ["c"], mode="nearest"),
+        node("Reshape", ["c", "shape"], ["d"]),
+        node("MaxPool", ["d"], ["y"], kernel_shape=[2, 2], strides=[2, 2]),
     ]
-    model = onnx_model(nodes, {"x": (1, 2, 8, 8)}, {"w": np.ones((4, 2, 3, 3), "float32")})
+    constants = {
+        "w": np.ones((4, 2, 3, 3), "float32"),
+        "s": np.ones(4, "float32"),
+        "axes": np.array([1, 2]),
+        "scales": np.array([1, 1, 2, 2], "float32"),
+        "shape": np.array([1, 2, 12, 24]),
+    }
+    model = onnx_model(nodes, {"x": (1, 2, 8, 8)}, constants)
 
     def infer(*_args: Any, **_options: Any) -> onnx.ModelProto:
         raise AssertionError("nobody needs a shape")

@@ -28,7 +28,7 @@ _OF_INPUTS_RANK = frozenset(
         *_POOLS,
         *("Add", "BatchNormalization", "Cast", "Clip", "Concat", "Div", "Dropout", "Elu", "GlobalAveragePool"),
         *("GlobalMaxPool", "HardSigmoid", "HardSwish", "Identity", "InstanceNormalization", "LRN", "LeakyRelu", "Mul"),
-        *("PRelu", "Pad", "Relu", "Resize", "Sigmoid", "Softmax", "Softplus", "Sub", "Sum", "Tanh"),
+        *("PRelu", "Pad", "Relu", "Resize", "Sigmoid", "Softmax", "Softplus", "Sub", "Sum", "Tanh", "Transpose"),
     }
 )
 #: attribute → its least value, numbers per spatial axis
@@ -78,6 +78,22 @@ class _Ranks:
                 ranks = [self._easily(name) for name in node.input if name]
                 if ranks and None not in ranks:
                     self._known[node.output[0]] = max(rank for rank in ranks if rank is not None)
+            elif is_standard(node) and node.op_type in ("Reshape", "Unsqueeze"):
+                rank = self._of_view(node)
+                if rank is not None:
+                    self._known[node.output[0]] = rank
+
+    def _of_view(self, node: onnx.NodeProto) -> int | None:
+        """The rank of a Reshape, or an Unsqueeze, whose shape or axes are constant."""
+        if len(node.input) > 1:
+            dims = self._graph.static_shape(node.input[1]) if self._graph.is_constant(node.input[1]) else None
+            count = dims[0] if dims is not None and len(dims) == 1 else None
+        else:
+            count = next((len(a.ints) for a in node.attribute if a.name in ("axes", "shape")), None)
+        if node.op_type == "Reshape" or count is None:
+            return count
+        rank = self._easily(node.input[0])
+        return None if rank is None else rank + count
 
     def _easily(self, name: str) -> int | None:
         return self._graph.rank(name) if self._graph.is_constant(name) else self._known.get(name)

@@ -55,6 +55,7 @@ class Graph:
     """
 
     def __init__(self, model: onnx.ModelProto, weights: Mapping[str, np.ndarray] | None = None) -> None:
+        self._captured: dict[int, tuple[onnx.NodeProto, tuple[str, ...]]] = {}  # by the nodes' addresses
         self.reload(model)
         self._constants |= weights or {}  # whose data are not in the model
 
@@ -70,7 +71,7 @@ class Graph:
         self._inferred: dict[int, Any] = {}  # the parts of the graph of which `_types` is true, by their addresses
         self._is_behind = False  # whether `_types` has to be inferred before it is read
         self.opset = next((o.version for o in model.opset_import if o.domain in _DEFAULT_DOMAINS), 1)
-        self._names = {n for node in self.nodes for n in (*node.input, *node.output, *captured(node))}
+        self._names = {n for node in self.nodes for n in (*self.reads(node), *node.output)}
         self._names |= set(self._constants) | {i.name for i in self.inputs}
 
     def take_nodes(self, model: onnx.ModelProto) -> None:
@@ -121,11 +122,22 @@ class Graph:
                 readers.setdefault(name, []).append((node, position))
         return readers
 
+    def captured(self, node: onnx.NodeProto) -> tuple[str, ...]:
+        """Names that the subgraphs of a node may read from outside; a node is searched once."""
+        if not node.attribute:
+            return ()
+        known = self._captured.get(id(node))
+        if known is None:
+            known = self._captured[id(node)] = (node, tuple(captured(node)))
+        return known[1]
+
+    def reads(self, node: onnx.NodeProto) -> tuple[str, ...]:
+        """The inputs of a node, and what its subgraphs may read from outside."""
+        return (*node.input, *self.captured(node))
+
     def is_read(self, name: str) -> bool:
         """Whether a node, a subgraph or an output needs the value."""
-        return any(o.name == name for o in self.outputs) or any(
-            name in node.input or name in captured(node) for node in self.nodes
-        )
+        return any(o.name == name for o in self.outputs) or any(name in self.reads(node) for node in self.nodes)
 
     def sort(self) -> None:
         """Put nodes after those whose results they read, and drop those that no output needs."""
@@ -144,7 +156,7 @@ class Graph:
                     continue
                 state[index] = False
                 node = self.nodes[index]
-                needed = [maker[n] for n in (*node.input, *captured(node)) if n in maker]
+                needed = [maker[n] for n in self.reads(node) if n in maker]
                 # A node that is being placed already and is needed again closes a cycle, which the checker reports.
                 stack.extend(i for i in reversed(needed) if i not in state)
         self.nodes = order
@@ -243,7 +255,7 @@ class Graph:
 
     def _used(self) -> dict[str, Any]:
         """The constants that are read."""
-        read = {n for node in self.nodes for n in (*node.input, *captured(node))}
+        read = {n for node in self.nodes for n in self.reads(node)}
         read |= {o.name for o in self.outputs}
         return {k: v for k, v in self._constants.items() if k in read}
 

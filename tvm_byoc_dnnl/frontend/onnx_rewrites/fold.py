@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from ..onnx_graph import Graph, attributes, captured, is_standard
+from ..onnx_graph import Graph, attributes, is_standard
 from .evaluate import evaluated
 from .reshapes import settle_reshapes
 
@@ -45,10 +45,12 @@ def fold(graph: Graph) -> None:
 
 def _replace(graph: Graph, known: dict[str, np.ndarray]) -> bool:
     """Make values constants and drop the nodes that made them."""
+    if not known:
+        return False
     for name, value in known.items():
         graph.set_constant(name, value)
     graph.nodes = [n for n in graph.nodes if not n.output or not all(o in known or not o for o in n.output)]
-    return bool(known)
+    return True
 
 
 def take_constants(graph: Graph) -> None:
@@ -134,12 +136,15 @@ def _arithmetic(graph: Graph) -> bool:
 
 
 def _foldable(graph: Graph, node: onnx.NodeProto, available: set[str]) -> bool:
-    if not is_standard(node) or node.op_type in _NEVER or not node.input or any(captured(node)):
+    if not is_standard(node) or node.op_type in _NEVER or not node.input or any(graph.captured(node)):
         return False
     if not all(not i or i in available or graph.is_constant(i) for i in node.input):
         return False
     sizes = [_elements(graph, name) for name in node.input if name]
-    results = [_elements(graph, name) for name in node.output if name]
+    if node.op_type in _VIEWS and node.input[0] and sizes[0] is not None:  # as many, and no types to infer
+        results = sizes[:1]
+    else:
+        results = [_elements(graph, name) for name in node.output if name]
     if None in results:  # unknown: the result of so few elements is small, unless the operator expands
         asks = node.op_type in ("Expand", "Tile", "Range", "ConstantOfShape")
         return not asks and None not in sizes and max(sizes or [0]) <= _SMALL
@@ -156,9 +161,9 @@ def _evaluate(graph: Graph, nodes: list[onnx.NodeProto]) -> dict[str, np.ndarray
     known: dict[str, np.ndarray] = {}
     waiting: list[onnx.NodeProto] = []
     for node in nodes:
-        value = _viewed(graph, node, known)
+        value = _computed(graph, node, known)
         if value is None:
-            value = _computed(graph, node, known)
+            value = _viewed(graph, node, known)
         if value is None:
             waiting.append(node)
         else:

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from ..onnx_graph import Graph, attributes, captured
+from ..onnx_graph import Graph, attributes
 from .builder import Builder, Nodes
 
 _MS = "com.microsoft"
@@ -135,7 +135,7 @@ def _integer(op: str, axes: tuple[int | None, int]) -> Any:
 
 def _is_read_as_float(graph: Graph, name: str) -> bool:
     """Whether each reader converts the integers to float32, so that no integers are needed."""
-    readers = [node for node in graph.nodes if name in (*node.input, *captured(node))]
+    readers = [node for node in graph.nodes if name in graph.reads(node)]
     is_output = any(name == output.name for output in graph.outputs)
     return not is_output and all(n.op_type == "Cast" and attributes(n)["to"] == TensorProto.FLOAT for n in readers)
 

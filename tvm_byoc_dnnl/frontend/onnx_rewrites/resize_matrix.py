@@ -54,9 +54,11 @@ class _Axis:
 def by_matrices(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     """The products; ``None`` where TVM is right, and where the sizes are not known."""
     b = Builder(graph, node)
+    mode, transform = b.attrs.get("mode", "nearest"), b.attrs.get("coordinate_transformation_mode", "half_pixel")
+    if not _is_special(b.attrs, transform) and _has_whole_scales(graph, b):
+        return None  # whatever the shape is, which takes long to infer
     shape, dtype = graph.static_shape(node.input[0]), dtype_of(graph, node.input[0])
     axes = None if shape is None else _axes(graph, b, shape)
-    mode, transform = b.attrs.get("mode", "nearest"), b.attrs.get("coordinate_transformation_mode", "half_pixel")
     crops = transform == "tf_crop_and_resize"
     if axes is None or dtype is None or not _is_needed(b.attrs, axes, transform):
         return None
@@ -73,6 +75,12 @@ def by_matrices(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
         value = _multiply(b, value, matrix.astype(dtype), a.axis, rank)
     b.add("Identity", [value], node.output[0])
     return b.nodes
+
+
+def _has_whole_scales(graph: Graph, b: Builder) -> bool:
+    """Whether each axis becomes a whole number of times as long."""
+    scales = graph.constant(b.inputs[2]) if b.inputs[2] else None
+    return scales is not None and bool(scales.size) and bool(((scales >= 1) & (scales == np.floor(scales))).all())
 
 
 def _axes(graph: Graph, b: Builder, shape: tuple[int, ...]) -> list[_Axis] | None:
@@ -98,10 +106,15 @@ def _axes(graph: Graph, b: Builder, shape: tuple[int, ...]) -> list[_Axis] | Non
     return [_Axis(a, shape[a], out, factor, *ends) for a, out, factor, ends in rows]
 
 
-def _is_needed(attrs: dict[str, Any], axes: list[_Axis], transform: str) -> bool:
+def _is_special(attrs: dict[str, Any], transform: str) -> bool:
+    """Whether TVM computes something else, whatever the sizes are."""
     crops_some = transform == "tf_crop_and_resize" and "axes" in attrs
+    return bool(attrs.get("antialias")) or transform == "half_pixel_symmetric" or crops_some
+
+
+def _is_needed(attrs: dict[str, Any], axes: list[_Axis], transform: str) -> bool:
     uneven = any(abs(a.size * a.scale - a.out) > 1e-5 * a.out for a in axes)  # rounding in float32 is no difference
-    return bool(attrs.get("antialias")) or transform == "half_pixel_symmetric" or crops_some or uneven
+    return uneven or _is_special(attrs, transform)
 
 
 def _gathers(b: Builder, axes: list[_Axis], transform: str) -> Nodes:
