@@ -43,18 +43,19 @@ __all__ = [
 ]
 
 # 0.27 moved Relax's tensor constant to tvm.ir.GenericConst (`value`); 0.26 has relax.Constant (`data`).
-_CONSTANT: type = getattr(tvm.ir, "GenericConst", None) or relax.Constant
-_DATA = "value" if hasattr(tvm.ir, "GenericConst") else "data"
+_IS_027 = hasattr(tvm.ir, "GenericConst")
+_CONSTANT: type = tvm.ir.GenericConst if _IS_027 else relax.Constant
+_DATA = "value" if _IS_027 else "data"
 #: whether TVM's ONNX importer takes a slope of PRelu with more than one dim that is not 1; 0.26 does not
-PRELU_TAKES_ANY_SLOPE = hasattr(tvm.ir, "GenericConst")
+PRELU_TAKES_ANY_SLOPE = _IS_027
 #: whether Relax's quantize and dequantize take a tensor without axes; 0.26 refuses it
-QUANTISES_NUMBERS = hasattr(tvm.ir, "GenericConst")
+QUANTISES_NUMBERS = _IS_027
 #: whether TVM's C target rounds halves to even, as its other targets do; 0.26 calls C's `round`
-C_ROUNDS_TO_EVEN = hasattr(tvm.ir, "GenericConst")
+C_ROUNDS_TO_EVEN = _IS_027
 
 #: 0.27 makes a call of a type, an operator, arguments, attributes, type arguments and a place in the source
-_CALL = tvm_ffi.get_global_func("ir.Call") if hasattr(tvm.ir, "GenericConst") else None
-_NO_TYPE = tvm.ir.Type.missing() if hasattr(tvm.ir, "GenericConst") else None
+_CALL = tvm_ffi.get_global_func("ir.Call") if _IS_027 else None
+_NO_TYPE = tvm.ir.Type.missing() if _IS_027 else None
 _ALIGNMENT = 64  # bytes
 _STRIP = 128  # columns of a transposed matrix that are copied at a time
 #: dims of shapes: reading them is slow, and the same shapes are asked for again and again
@@ -133,7 +134,7 @@ def with_args(call: Any, args: Sequence[Any], ty: Any = None) -> relax.Call:
 
 def tensor_constant(tensor: tvm.runtime.Tensor) -> relax.Expr:
     """A Relax constant of a tensor; `relax.const` takes five times as long, for the other things it accepts."""
-    if hasattr(tvm.ir, "GenericConst"):
+    if _IS_027:
         return relax.expr._ffi_api.MakeTensorConst(tensor, None, None)
     return relax.Constant(tensor)
 
@@ -219,7 +220,7 @@ def indices_from_start(
     bb: relax.BlockBuilder, op_name: str, inputs: Sequence[Any], attrs: Mapping[str, Any]
 ) -> Sequence[Any]:
     """The inputs of an ONNX node, whose indices count from the start (0.26 leaves negative ones as they are)."""
-    if op_name not in _INDEXED or hasattr(tvm.ir, "GenericConst"):
+    if op_name not in _INDEXED or _IS_027:
         return inputs
     data, indices, *rest = inputs
     if is_constant(indices) and (constant_numpy(indices) >= 0).all():

@@ -7,6 +7,8 @@ import weakref
 import pytest
 from tvm import relax
 
+import tvm_byoc_dnnl
+from tvm_byoc_dnnl.calls.account import account_of
 from tvm_byoc_dnnl.handles import ByIdentity, items, without_collecting
 
 
@@ -74,3 +76,27 @@ def test_a_program_that_collects_nothing_stays_so():
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_a_build_leaves_no_graphs_matches_and_calls_to_the_collector():
+    bb = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((1, 4, 8, 8), "float32"))
+    with bb.function("main", [x]):
+        with bb.dataflow():
+            clipped = bb.emit(relax.op.clip(bb.emit(relax.op.add(x, relax.const(2.0))), 0, 6))  # no hardswish: by 2
+            y = bb.emit(relax.op.divide(bb.emit(relax.op.multiply(x, clipped)), relax.const(6.0)))
+            out = bb.emit_output(relax.op.nn.max_pool2d(y, (3, 3), dilation=(2, 2), ceil_mode=True))
+        bb.emit_func_output(out)
+    mod = bb.get()
+    del bb, clipped, y, out
+    gc.collect()
+    with without_collecting():
+        account_of(tvm_byoc_dnnl.partition(mod), ["dnnl"])
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            gc.collect()
+            found = {type(garbage).__qualname__ for garbage in gc.garbage}
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+    assert not found & {"GraphBuilder", "Value", "Tensor", "Node", "Context", "Trial", "frame"}

@@ -14,7 +14,7 @@ import tvm
 from tvm import relax
 from tvm_ffi import structural_equal, structural_hash
 
-from .._compat import constant_numpy, is_constant
+from .._compat import constant_numpy, is_constant, with_args
 from ..handles import ByIdentity, items
 from ..relax_utils import op_calls
 
@@ -100,7 +100,7 @@ class Composites(relax.PyExprMutator):
 
     def _called(self, group: Group) -> Any:
         func, arguments = _composite(group.bindings)
-        func = func.with_attr({**group.attributes, "Primitive": True})
+        func = func.with_attrs({**group.attributes, "Primitive": True})
         gv = self._alike.first(func, lambda: self._add(func))
         called = relax.Call(gv, arguments)
         relax.expr._update_type(called, group.bindings[-1][1].ty)
@@ -117,43 +117,54 @@ class Composites(relax.PyExprMutator):
         return gv
 
 
-def _composite(bindings: Sequence[tuple[Any, Any]]) -> tuple[relax.Function, list[Any]]:
-    """A function of these bindings, whose constants are inside, and the arguments to call it with."""
-    params: dict[Any, Any] = {}
-    inside: ByIdentity[Any] = ByIdentity()  # variable of the caller → the one in the function
+class _Operands:
+    """What the calls inside of a composite read, and the parameters that they need.
 
-    def operand(expr: Any) -> Any:
+    It is no function in `_composite`, which would refer to itself, and keep all of this until the next garbage
+    collection.
+    """
+
+    def __init__(self) -> None:
+        self.params: dict[Any, Any] = {}  # what the caller has → parameter
+        self.inside: ByIdentity[Any] = ByIdentity()  # variable of the caller → the one in the function
+
+    def of(self, expr: Any) -> Any:
+        """An operand of the caller's call as one inside."""
         if isinstance(expr, relax.Tuple):
-            return relax.Tuple([operand(field) for field in expr.fields])
+            return relax.Tuple([self.of(field) for field in expr.fields])
         if not isinstance(expr, relax.Var) and not _is_open(expr):
             return expr  # a constant, a number, a string, a shape of numbers
-        if expr in inside:
-            return inside[expr]
-        if expr not in params:
-            name = expr.name if isinstance(expr, relax.Var) else f"param_{len(params)}"
-            params[expr] = relax.Var(name, expr.ty)
-        return params[expr]
+        if expr in self.inside:
+            return self.inside[expr]
+        if expr not in self.params:
+            name = expr.name if isinstance(expr, relax.Var) else f"param_{len(self.params)}"
+            self.params[expr] = relax.Var(name, expr.ty)
+        return self.params[expr]
 
-    def value_inside(value: Any) -> Any:
+    def value(self, value: Any) -> Any:
+        """A value of the caller with these operands."""
         if isinstance(value, relax.TupleGetItem):
-            return relax.TupleGetItem(operand(value.tuple_value), value.index)
-        call = relax.Call(value.op, [operand(arg) for arg in items(value.args)], value.attrs, value.ty_args, value.span)
-        if not _is_known(value.ty):
-            return relax.BlockBuilder().normalize(call)  # its type may name a variable of the caller
-        relax.expr._update_type(call, value.ty)
-        return call
+            return relax.TupleGetItem(self.of(value.tuple_value), value.index)
+        args, ty = [self.of(arg) for arg in items(value.args)], value.ty
+        if not _is_known(ty):
+            return relax.BlockBuilder().normalize(with_args(value, args))  # its type may name a variable of the caller
+        return with_args(value, args, ty)
 
+
+def _composite(bindings: Sequence[tuple[Any, Any]]) -> tuple[relax.Function, list[Any]]:
+    """A function of these bindings, whose constants are inside, and the arguments to call it with."""
+    operands = _Operands()
     last = len(bindings) - 1
     made = []
     for place, (var, value) in enumerate(bindings):
-        inner = value_inside(value)
+        inner = operands.value(value)
         new = relax.Var("gv", inner.ty) if place == last else relax.DataflowVar(var.name, inner.ty)
-        inside[var] = new
+        operands.inside[var] = new
         made.append(relax.VarBinding(new, inner))
-    result = inside[bindings[-1][0]]
+    result = operands.inside[bindings[-1][0]]
     body = relax.SeqExpr([relax.DataflowBlock(made)], result)
     relax.expr._update_type(body, result.ty)
-    func, arguments = relax.Function(list(params.values()), body, result.ty), list(params)
+    func, arguments = relax.Function(list(operands.params.values()), body, result.ty), list(operands.params)
     symbols = relax.analysis.free_symbolic_vars(func)
     if symbols:  # that are in the sizes of the parameters, but are not one of them
         sizes = relax.ShapeExpr(symbols)

@@ -268,7 +268,7 @@ def ask_pattern(ns: Namespace, pattern: Pattern, match: dict[str, Any]) -> Rejec
             if refusal is not None:
                 return refusal
     except Reject as refusal:
-        return refusal
+        return refusal.with_traceback(None)  # whose frames would keep this match alive
     except Exception as error:
         return Crash(f"{who} failed: {describe(error)}")
     lower = pattern.lower

@@ -68,7 +68,7 @@ class Trial:
         try:
             self._refusal = step()
         except Reject as refusal:
-            self._refusal = refusal
+            self._refusal = refusal.with_traceback(None)  # whose frames would keep this trial alive
         except Exception as error:  # a vendor's bug must not cost the user the build
             self._refusal = Crash(f"the lowering of {self._name} in {self._ns.name!r} failed: {describe(error)}")
 
@@ -130,7 +130,7 @@ def ask(
     try:
         return as_reject(predicate(call.attrs, list(call.args)), f"the predicate of {ns.name!r} for {op}")
     except Reject as refusal:
-        return refusal
+        return refusal.with_traceback(None)
     except Exception as error:
         return Crash(f"the predicate of {ns.name!r} for {op} failed: {describe(error)}")
 

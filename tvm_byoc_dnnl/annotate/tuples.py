@@ -8,7 +8,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from .._compat import is_a
+from .._compat import is_a, with_args
 from ..handles import items
 
 __all__ = ["spread_tuples"]
@@ -46,7 +46,7 @@ class _Spread(relax.PyExprMutator):
         if any(held) and isinstance(call.op, tvm.ir.Op) and call.op.name in self._ops:
             self.changed = True
             args = [self._fields(a) if is_held else a for a, is_held in zip(given, held, strict=True)]
-            call = relax.Call(call.op, args, call.attrs, call.ty_args, call.span)
+            call = with_args(call, args)
         return super().visit_call_(call)
 
     def _fields(self, var: Any) -> Any:

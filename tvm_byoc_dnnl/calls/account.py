@@ -10,9 +10,10 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from .._compat import dtype_of, is_constant, shape_dims
+from .._compat import dtype_of, shape_dims
 from ..annotate.refused import RefusedMatch, read_refused
 from ..cost import call_bytes, call_flops, type_bytes, usual_sizes
+from ..handles import ByIdentity
 from ..namespace import Namespace
 from ..namespaces import compilers, namespace
 from ..prepare.misses import Miss, read_misses
@@ -71,8 +72,11 @@ def _account(mod: tvm.IRModule, asked: Sequence[str], with_primitives: bool, usu
     matches, forms, log = _matches(flow, read_refused(mod)), read_misses(mod), BuildLog(mod)
     onnx_nodes = OnnxNodes(mod)
     calls = []
+    kinds: ByIdentity[dict[str, Any]] = ByIdentity()  # a composite that is called several times has each call once
     for node in flow.nodes:
-        call = _call(node, by_name, made.get(node, []))
+        if node.call not in kinds:
+            kinds[node.call] = _kind(node.call)
+        call = _call(node, by_name, made.get(node, []), kinds[node.call])
         call.onnx_node = onnx_nodes.of(call.function, call.name)
         call.candidates, call.reasons = verdicts(node, list(by_name.values()), log)
         call.near_misses = [*_refused(node, matches), *_forms(node, forms), *_apart(node, made.get(node, []))]
@@ -95,7 +99,19 @@ def _account(mod: tvm.IRModule, asked: Sequence[str], with_primitives: bool, usu
     )
 
 
-def _call(node: Node, namespaces: Mapping[str, Namespace], made: Sequence[Primitive]) -> CallReport:
+def _kind(call: Any) -> dict[str, Any]:
+    """What the report says of a call by itself, wherever it stands."""
+    return {
+        "flops": call_flops(call),
+        "bytes": call_bytes(call),
+        "output": _type_text(call.ty),
+        "attrs": _attrs_text(call.attrs),
+    }
+
+
+def _call(
+    node: Node, namespaces: Mapping[str, Namespace], made: Sequence[Primitive], kind: Mapping[str, Any]
+) -> CallReport:
     pattern = node.composite.partition(".")[2]
     is_fused = bool(pattern) and pattern in namespaces[node.compiler].patterns
     work = [p for p in made if not p.is_view] or made
@@ -112,11 +128,8 @@ def _call(node: Node, namespaces: Mapping[str, Namespace], made: Sequence[Primit
         primitive=", ".join(dict.fromkeys(p.label for p in work)) or None,
         implementation=", ".join(dict.fromkeys(p.implementation for p in work if p.implementation)) or None,
         step=work[0].step if work else None,
-        flops=call_flops(node.call),
-        bytes=call_bytes(node.call),
-        output=_type_text(node.call.ty),
-        attrs=_attrs_text(node.call.attrs),
         inputs=[n.id for n in node.inputs],
+        **kind,
     )
 
 
@@ -159,28 +172,16 @@ def _float32(node: Node, made: Sequence[Primitive]) -> list[NearMiss]:
 
 def _region(name: str, flow: Flow, inside: Sequence[CallReport], reorders: int | None) -> RegionReport:
     func, uses = flow.regions[name], flow.uses[name]
-    border = sum(type_bytes(p.ty) for p in func.params) + type_bytes(func.ret_ty) + _constant_bytes(func)
+    border = [*(p.ty for p in func.params), func.ret_ty, *(c.ty for c in flow.constants.get(name, ()))]
     return RegionReport(
         name=name,
         compiler=codegen_of(func),
         ops=len(inside),
         flops=sum(c.flops for c in inside),
-        bytes=border * uses,
+        bytes=sum(map(type_bytes, border)) * uses,
         reorders=None if reorders is None else reorders * uses,
         uses=uses,
     )
-
-
-def _constant_bytes(func: relax.Function) -> int:
-    """Bytes of a function's constants, each counted once."""
-    found: dict[Any, int] = {}
-
-    def note(expr: Any) -> None:
-        if is_constant(expr):
-            found[expr] = type_bytes(expr.ty)
-
-    relax.analysis.post_order_visit(func, note)
-    return sum(found.values())
 
 
 def _totals(calls: Sequence[CallReport], regions: Sequence[RegionReport]) -> Totals:

@@ -16,7 +16,7 @@ from tvm import relax, tirx
 
 from .._compat import is_constant, shape_dims, var_name
 from ..annotate.choice import candidates_of
-from ..handles import items
+from ..handles import ByIdentity, items
 from ..regions.uses import names_of_uses
 from ..relax_utils import codegen_of, composite_of, is_host_function
 
@@ -49,7 +49,6 @@ class Node(Place):
     op: str
     name: str
     args: list[Source] = field(default_factory=list)
-    users: list[Node] = field(default_factory=list)
 
     @property
     def kernel(self) -> str:
@@ -97,6 +96,8 @@ class Flow:
     #: region name → its function, and how often it is called: equal regions share one function
     regions: dict[str, Any] = field(default_factory=dict)
     uses: dict[str, int] = field(default_factory=dict)
+    #: region name → its constants, each once
+    constants: dict[str, ByIdentity[None]] = field(default_factory=dict)
 
     def symbols(self) -> list[str]:
         """Names of the symbolic dims, sorted."""
@@ -132,6 +133,7 @@ class _Reader:
         self.mod = mod
         self.flow = Flow()
         self._composites = 0
+        self._notes: ByIdentity[tuple[str, tuple[str, ...]]] = ByIdentity()  # composite function → name, candidates
         self._names = names_of_uses(mod)
 
     def read(self) -> Flow:
@@ -139,32 +141,31 @@ class _Reader:
         for gv, func in functions:
             if is_host_function(func):
                 self._read_host(gv.name_hint, func)
-        for node in self.flow.nodes:
-            for producer in node.inputs:
-                producer.users.append(node)
         return self.flow
 
     def _read_host(self, name: str, func: relax.Function) -> None:
-        env: dict[Any, Source] = {p: Leaf("an input", p) for p in func.params}
+        env = ByIdentity[Source].of((p, Leaf("an input", p)) for p in items(func.params))
         self._body(func.body, env, Place(function=name))
 
-    def _body(self, body: Any, env: dict[Any, Source], place: Place) -> Source:
+    def _body(self, body: Any, env: ByIdentity[Source], place: Place) -> Source:
         """The value of an expression; its calls are added to the flow."""
         if not isinstance(body, relax.SeqExpr):
             return self._value(body, env, place, "")
         for block in items(body.blocks):
             for binding in items(block.bindings):
-                if not isinstance(binding.value, relax.Function):
-                    env[binding.var] = self._value(binding.value, env, place, var_name(binding.var))
+                var, value = binding.var, binding.value
+                if not isinstance(value, relax.Function):
+                    env[var] = self._value(value, env, place, var_name(var))
                 else:
-                    env[binding.var] = Leaf("a function", binding.value)
+                    env[var] = Leaf("a function", value)
         return self._value(body.body, env, place, "")
 
-    def _value(self, expr: Any, env: dict[Any, Source], place: Place, name: str) -> Source:
+    def _value(self, expr: Any, env: ByIdentity[Source], place: Place, name: str) -> Source:
         if isinstance(expr, relax.Call):
             return self._call(expr, env, place, name)
         if isinstance(expr, relax.Var):
-            return env.get(expr, Leaf("an input", expr))
+            known = env.get(expr)
+            return Leaf("an input", expr) if known is None else known
         if isinstance(expr, relax.Tuple):
             return tuple(self._value(f, env, place, name) for f in items(expr.fields))
         if isinstance(expr, relax.TupleGetItem):
@@ -172,22 +173,26 @@ class _Reader:
             return of[expr.index] if isinstance(of, tuple) else Item(of, int(expr.index), expr)
         if isinstance(expr, relax.If):
             # Either branch may run, so the value is not known.
-            self._body(expr.true_branch, dict(env), place)
-            self._body(expr.false_branch, dict(env), place)
+            self._body(expr.true_branch, ByIdentity.of(env.items()), place)
+            self._body(expr.false_branch, ByIdentity.of(env.items()), place)
             return Leaf("the result of a branch", expr)
         if isinstance(expr, relax.SeqExpr):
             return self._body(expr, env, place)
-        return Leaf("a constant" if is_constant(expr) else "an attribute", expr)
+        if not is_constant(expr):
+            return Leaf("an attribute", expr)
+        self.flow.constants.setdefault(place.region, ByIdentity())[expr] = None
+        return Leaf("a constant", expr)
 
-    def _call(self, call: Any, env: dict[Any, Source], place: Place, name: str) -> Source:
+    def _call(self, call: Any, env: ByIdentity[Source], place: Place, name: str) -> Source:
         args = [self._value(a, env, place, name) for a in items(call.args)]
-        if isinstance(call.op, tvm.ir.GlobalVar):
-            return self._function(call, self.mod[call.op], args, place, name)
-        if isinstance(call.op, relax.Var):
-            local = env.get(call.op)
+        op = call.op
+        if isinstance(op, tvm.ir.GlobalVar):
+            return self._function(call, self.mod[op], args, place, name)
+        if isinstance(op, relax.Var):
+            local = env.get(op)
             if isinstance(local, Leaf) and isinstance(local.expr, relax.Function):
                 return self._composite(local.expr, args, place, name)
-        node = Node(len(self.flow.nodes), call, _operator(call), name, args=args, **vars(place))
+        node = Node(len(self.flow.nodes), call, _operator(op), name, args=args, **vars(place))
         self.flow.nodes.append(node)
         return node
 
@@ -195,15 +200,14 @@ class _Reader:
         callee = call.op.name_hint
         if composite_of(func):
             return self._composite(func, args, place, name)
-        if not codegen_of(func):
+        compiler = codegen_of(func)
+        if not compiler:
             return Leaf(f"the result of @{callee}", call)  # a function of the host: read on its own
         self.flow.regions[callee] = func
         self.flow.uses[callee] = self.flow.uses.get(callee, 0) + 1
-        inside = Place(
-            function=place.function, compiler=codegen_of(func), region=callee, use=self.flow.uses[callee] - 1
-        )
+        inside = Place(function=place.function, compiler=compiler, region=callee, use=self.flow.uses[callee] - 1)
         before = len(self.flow.nodes)
-        result = self._body(func.body, dict(zip(items(func.params), args, strict=True)), inside)
+        result = self._body(func.body, ByIdentity.of(zip(items(func.params), args, strict=True)), inside)
         further = self._names.get(callee, [])
         names = further[inside.use - 1] if 0 < inside.use <= len(further) else {}
         for node in self.flow.nodes[before:]:
@@ -212,14 +216,15 @@ class _Reader:
 
     def _composite(self, func: Any, args: list[Source], place: Place, name: str) -> Source:
         self._composites += 1
-        inside = replace(
-            place, composite=composite_of(func), composite_id=self._composites, candidates=tuple(candidates_of(func))
-        )
-        result = self._body(func.body, dict(zip(items(func.params), args, strict=True)), inside)
+        if func not in self._notes:
+            self._notes[func] = composite_of(func), tuple(candidates_of(func))
+        name_of, candidates = self._notes[func]
+        inside = replace(place, composite=name_of, composite_id=self._composites, candidates=candidates)
+        result = self._body(func.body, ByIdentity.of(zip(items(func.params), args, strict=True)), inside)
         if isinstance(result, Node):
             result.name = name  # inside of its composite it only has a number
         return result
 
 
-def _operator(call: Any) -> str:
-    return str(call.op.name if isinstance(call.op, tvm.ir.Op) else getattr(call.op, "global_symbol", call.op))
+def _operator(op: Any) -> str:
+    return str(op.name if isinstance(op, tvm.ir.Op) else getattr(op, "global_symbol", op))

@@ -258,18 +258,17 @@ class GraphBuilder:
 
     def finish(self, outputs: Any) -> PortableGraph:
         """Set the outputs (a value or a nested tuple of values, flattened) and return the checked graph."""
-
-        def flat(value: Any) -> Iterable[int]:
-            if isinstance(value, Value):
-                yield value.id
-            elif isinstance(value, tuple):
-                for v in value:
-                    yield from flat(v)
-            else:
-                raise GraphError(f"{self.graph.name}: a lowering returned {value!r}; expected a Value or a tuple")
-
-        self.graph.outputs = list(flat(outputs))
+        self.graph.outputs = list(self._ids(outputs))
         return self.graph.prune().validate()
+
+    def _ids(self, value: Any) -> Iterable[int]:
+        if isinstance(value, Value):
+            yield value.id
+        elif isinstance(value, tuple):
+            for v in value:
+                yield from self._ids(v)
+        else:
+            raise GraphError(f"{self.graph.name}: a lowering returned {value!r}; expected a Value or a tuple")
 
 
 def _sorted(dim: tuple[str, Dim, Dim]) -> Dim:
