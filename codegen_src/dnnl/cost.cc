@@ -23,8 +23,8 @@ struct Rates {
 /// Two threads of a Cascade Lake at 2.5 GHz. The first row of a family and an instruction set.
 /// In networks, whose weights are not in cache, were measured: "split" on a Sapphire Rapids at 2.6
 /// GHz; "convolution", "winograd" and "product" for AVX2 on a Zen 3. "convolution_gemm" is fitted
-/// to groups of 2 to 6 channels on a Zen 4. `far_weights` is added where the weights are too many
-/// to stay in the last cache.
+/// to groups of 2 to 6 channels on a Zen 4, "lrn_blocked" to LRN in blocks of 8 channels there.
+/// `far_weights` is added where the weights are too many to stay in the last cache.
 constexpr Rates kRates[] = {
     {"convolution", BYOC_AVX512, 6.9e-12, 0, 0, 0, 0, 1e-10},
     {"convolution", BYOC_AVX2, 13.5e-12, 0, 9.5e-12, 0, 0, 1e-10},
@@ -48,6 +48,7 @@ constexpr Rates kRates[] = {
     {"bytes", BYOC_AVX2, 6.0e-12, 0, 0, 0, 0, 1e-10},
     {"integer", BYOC_AVX512, 7.0e-12, 0.6e-9, 0, 0, 0, 1e-10},
     {"integer", BYOC_AVX2, 10.2e-12, 0.6e-9, 0, 0, 0, 1e-10},
+    {"lrn_blocked", BYOC_AVX2, 0, 0, 0, 0, 2e-10, 1e-10},
     {"normalize", BYOC_AVX512, 0, 5e-9, 0, 0, 0, 1e-10},
     {"normalize", BYOC_AVX2, 0, 5e-9, 0, 0, 0, 1e-10},
     {"normalize_bytes", BYOC_AVX512, 0, 0, 0, 0, 1.7e-9, 1e-10},
@@ -82,6 +83,8 @@ std::string FamilyOf(const Candidate& candidate) {
   if (candidate.work.products > 0 && ReadsBytes(candidate)) return "bytes";
   if (IsNormalization(candidate.op.kind) && ReadsBytes(candidate)) return "normalize_bytes";
   if (candidate.op.kind == PrimitiveKind::matmul) return FamilyOfMatmul(candidate);
+  if (candidate.op.kind == PrimitiveKind::lrn)
+    return candidate.pd.Arg(DNNL_ARG_SRC).get_inner_nblks() > 0 ? "lrn_blocked" : "";
   if (candidate.op.kind != PrimitiveKind::convolution) return "";
   const bool unfolds = candidate.impl.find("gemm:") != std::string::npos;  // its source
   return unfolds ? "convolution_gemm" : "convolution";

@@ -176,6 +176,25 @@ TEST(GroupsOfFewChannelsAreNotUnfolded) {
   CHECK(NameOfConvolution(graph, DefaultCost).find("gemm") == std::string::npos);
 }
 
+TEST(LrnBehindBlocksOfChannelsTakesChannelsLastOnAvx2) {
+  if (KernelIsa() != BYOC_AVX2) return;
+  const Graph graph = ParseGraph(
+      R"({"format":"tvm_byoc_dnnl.graph","version":2,"name":"g","tensors":[)"
+      R"({"name":"x","dtype":"float32","shape":[1,3,57,57]},)"
+      R"({"name":"w","dtype":"float32","shape":[96,3,7,7]},)"
+      R"({"name":"s","dtype":"float32","shape":[1,96,57,57]},)"
+      R"({"name":"t","dtype":"float32","shape":[1,96,57,57]}],)"
+      R"("inputs":[{"tensor":0}],"constants":[{"tensor":1,"name":"c"}],)"
+      R"("nodes":[{"kind":"convolution","inputs":[0,1],"outputs":[2],"attrs":{"strides":[1,1],)"
+      R"("dilations":[1,1],"pad_begin":[3,3],"pad_end":[3,3]}},)"
+      R"({"kind":"lrn","inputs":[2],"outputs":[3],"attrs":{"alg":"across_channels",)"
+      R"("local_size":5,"alpha":0.0001,"beta":0.75,"k":1.0}}],"outputs":[3]})");
+  for (const Step& step :
+       Lowering(graph, Specialise(graph, {}), CpuEngine(), DefaultCost).Run().steps) {
+    if (step.node == 1 && !step.conversion) CHECK(IsStrided(step.op.Find(DNNL_ARG_SRC)->md));
+  }
+}
+
 TEST(WeightsArePackedAgainOnlyForMuch) {
   const Graph graph = ParseGraph(Network({Conv(0, 2)}, "[2]"));
   PackedStore store;
