@@ -62,6 +62,9 @@ _STRIP = 128  # columns of a transposed matrix that are copied at a time
 _DIMS: ByIdentity[tuple[Any, ...]] = ByIdentity()
 _STATIC: ByIdentity[Any] = ByIdentity()
 _UNKNOWN = object()
+#: address of a scalar type → its name: TVM has one such type for each dtype, and hashes its structure
+_DTYPES: dict[int, tuple[Any, str]] = {}
+_address = tvm_ffi.Object.__hash__
 _MOST_KNOWN = 4096
 _MANY = 1 << 19  # elements of a matrix that several threads transpose, or of a product that they compute
 _INDEXED = ("GatherElements", "GatherND", "ScatterND")
@@ -173,7 +176,14 @@ def product_constant(a: np.ndarray, b: np.ndarray) -> relax.Expr:
 def dtype_of(ty: Any) -> str:
     """Dtype of a tensor type as a string, ``""`` when TVM does not know it."""
     dtype = ty.dtype
-    return "" if dtype is None else str(getattr(dtype, "dtype", dtype))
+    if dtype is None or not _IS_027:
+        return str(dtype or "")
+    known = _DTYPES.get(_address(dtype))
+    if known is None:
+        if len(_DTYPES) >= _MOST_KNOWN:
+            _DTYPES.clear()
+        known = _DTYPES[_address(dtype)] = (dtype, str(dtype.dtype))
+    return known[1]
 
 
 def shape_dims(ty: Any) -> list[Any] | None:

@@ -20,6 +20,8 @@ __all__ = ["ByIdentity", "items", "without_collecting"]
 _V = TypeVar("_V")
 
 _item = tvm_ffi.get_global_func("ffi.ArrayGetItem")
+_size = tvm_ffi.get_global_func("ffi.ArraySize")
+_item.release_gil = _size.release_gil = False  # to release the lock and take it again takes a sixth of such a call
 _pausing = Lock()
 _paused = 0  # blocks of `without_collecting` that run now, in all threads
 
@@ -48,7 +50,12 @@ def without_collecting() -> Iterator[None]:
 
 def items(array: Any) -> list[Any]:
     """The elements of a TVM array."""
-    return [_item(array, i) for i in range(len(array))]
+    size = _size(array)
+    if size == 1:  # a comprehension takes longer than the access to one or two elements
+        return [_item(array, 0)]
+    if size == 2:
+        return [_item(array, 0), _item(array, 1)]
+    return [_item(array, i) for i in range(size)]
 
 
 class ByIdentity(MutableMapping[Any, _V]):
