@@ -65,7 +65,7 @@ _UNKNOWN = object()
 #: address of a scalar type → its name: TVM has one such type for each dtype, and hashes its structure
 _DTYPES: dict[int, tuple[Any, str]] = {}
 _address = tvm_ffi.Object.__hash__
-_MOST_KNOWN = 4096
+_MOST_KNOWN = 1 << 14
 _MANY = 1 << 19  # elements of a matrix that several threads transpose, or of a product that they compute
 _INDEXED = ("GatherElements", "GatherND", "ScatterND")
 

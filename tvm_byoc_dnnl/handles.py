@@ -91,6 +91,10 @@ class ByIdentity(MutableMapping[Any, _V]):
     def __len__(self) -> int:
         return len(self._entries)
 
+    def clear(self) -> None:
+        """Drop all entries."""
+        self._entries.clear()
+
     def get(self, key: Any, default: Any = None) -> Any:
         """The value of a key, or ``default``."""
         entry = self._entries.get(hash(key))

@@ -21,6 +21,14 @@ def test_the_same_object_is_the_same_key():
     del found[call.args[1]]
     assert list(found.items()) == [(x, "again")] and x in found and y not in found
     assert found.get(y) is None and found.get(y, 3) == 3 and found.setdefault(y, 4) == 4 and len(found) == 2
+    found.clear()
+    assert not found and x not in found
+
+
+def test_the_elements_of_arrays_of_any_length():
+    for length in range(5):
+        variables = [relax.Var(f"x{i}", relax.TensorType((2,), "float32")) for i in range(length)]
+        assert [var.name for var in items(relax.Tuple(variables).fields)] == [var.name for var in variables]
 
 
 class Node:
