@@ -23,6 +23,7 @@ __all__ = [
     "analyzer",
     "buffer_loads",
     "buffer_of",
+    "call_of",
     "constant_numpy",
     "constant_tensor",
     "dtype_of",
@@ -133,6 +134,15 @@ def with_args(call: Any, args: Sequence[Any], ty: Any = None) -> relax.Call:
             relax.expr._update_type(made, ty)
         return made
     return _CALL(_NO_TYPE if ty is None else ty, call.op, args, call.attrs, call.ty_args, call.span)
+
+
+def call_of(callee: Any, args: Sequence[Any], ty: Any) -> relax.Call:
+    """A call of a function with a type; the constructor of 0.27 takes four times as long."""
+    if _CALL is None:
+        made = relax.Call(callee, args)
+        relax.expr._update_type(made, ty)
+        return made
+    return _CALL(ty, callee, args, None, [], None)
 
 
 def tensor_constant(tensor: tvm.runtime.Tensor) -> relax.Expr:

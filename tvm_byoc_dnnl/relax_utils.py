@@ -57,7 +57,7 @@ def ops_of(func: relax.Function) -> set[str]:
 
 def _attr(func: relax.Function, key: str) -> str:
     attrs = func.attrs
-    return str(attrs.get(key, "")) if attrs else ""
+    return "" if attrs is None else str(attrs.get(key, ""))
 
 
 def codegen_of(func: Any) -> str:

@@ -34,6 +34,27 @@ def test_json_is_the_documented_document():
     assert document["inputs"] == [{"tensor": 0}]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda g: setattr(g.tensors[0], "dtype", "float16"),
+        lambda g: setattr(g.tensors[0], "shape", (3, 2)),
+        lambda g: g.nodes[0].attrs.update(alpha=1.0),
+        lambda g: g.nodes[0].post_ops.append(PostOp("eltwise", "exp")),
+        lambda g: setattr(g.nodes[0], "result_scaling", Scaling(axis=0)),
+        lambda g: setattr(g.inputs[0], "alias", 0),
+        lambda g: setattr(g, "constants", []),
+        lambda g: setattr(g, "outputs", [0]),
+    ],
+)
+def test_graphs_that_compute_the_same_have_one_form(change):
+    named = _relu_graph()
+    named.name, named.tensors[0].name, named.constants[0].name, named.nodes[0].source = "h", "y", "d", ["relax.nn.relu"]
+    assert named.form() == _relu_graph().form()
+    change(named)
+    assert named.form() != _relu_graph().form()
+
+
 def test_prune_drops_what_no_output_needs_and_keeps_inputs():
     graph = _relu_graph()
     graph.tensors.append(Tensor("float32", (9,), "x2"))

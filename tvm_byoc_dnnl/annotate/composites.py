@@ -6,7 +6,7 @@ type, and its result keeps its variable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,9 @@ import tvm
 from tvm import relax
 from tvm_ffi import structural_equal, structural_hash
 
-from .._compat import constant_numpy, is_constant, with_args
+from .._compat import call_of, constant_numpy, is_constant, with_args
 from ..handles import ByIdentity, items
-from ..relax_utils import op_calls
+from ..relax_utils import is_op_call
 
 __all__ = ["Alike", "Composites", "Group"]
 
@@ -30,9 +30,12 @@ class Alike:
     def __init__(self) -> None:
         self._known: dict[Any, list[tuple[relax.Function, Any]]] = {}  # all values are only compared among these
 
-    def first(self, func: relax.Function, add: Callable[[], Any]) -> Any:
-        """The global variable of the first function that equals ``func``; ``add`` gives one to a new function."""
-        constants = [arg for _, call in op_calls(func) for arg in items(call.args) if is_constant(arg)]
+    def first(self, func: relax.Function, calls: Iterable[Any], add: Callable[[], Any]) -> Any:
+        """The global variable of the first function that equals ``func``; ``add`` gives one to a new function.
+
+        ``calls`` are those of operators in the function.
+        """
+        constants = [arg for call in calls for arg in items(call.args) if is_constant(arg)]
         samples = [constant_numpy(constant).flat[:_SAMPLE].tobytes() for constant in constants]
         known = self._known.setdefault((structural_hash(func, skip_tensor_content=True), *samples), [])
         gv = next((gv for other, gv in known if structural_equal(other, func)), None)
@@ -99,15 +102,13 @@ class Composites(relax.PyExprMutator):
         return relax.DataflowBlock([binding for var, binding in bindings if var not in inside])
 
     def _called(self, group: Group) -> Any:
-        func, arguments = _composite(group.bindings)
-        func = func.with_attrs({**group.attributes, "Primitive": True})
-        gv = self._alike.first(func, lambda: self._add(func))
-        called = relax.Call(gv, arguments)
-        relax.expr._update_type(called, group.bindings[-1][1].ty)
-        return called
+        func, arguments = _composite(group)
+        calls = [value for _, value in group.bindings if is_op_call(value)]
+        gv = self._alike.first(func, calls, lambda: self._add(func, calls))
+        return call_of(gv, arguments, group.bindings[-1][1].ty)
 
-    def _add(self, func: relax.Function) -> Any:
-        name = "_".join(["fused", *(call.op.name.replace(".", "_") for _, call in op_calls(func))])
+    def _add(self, func: relax.Function, calls: Iterable[Any]) -> Any:
+        name = "_".join(["fused", *(call.op.name.replace(".", "_") for call in calls)])
         while (numbered := f"{name}{self._numbers.get(name) or ''}") in self._taken:
             self._numbers[name] = self._numbers.get(name, 0) + 1
         self._taken.add(numbered)
@@ -151,9 +152,9 @@ class _Operands:
         return with_args(value, args, ty)
 
 
-def _composite(bindings: Sequence[tuple[Any, Any]]) -> tuple[relax.Function, list[Any]]:
-    """A function of these bindings, whose constants are inside, and the arguments to call it with."""
-    operands = _Operands()
+def _composite(group: Group) -> tuple[relax.Function, list[Any]]:
+    """A function of the bindings, whose constants are inside, and the arguments to call it with."""
+    operands, bindings = _Operands(), group.bindings
     last = len(bindings) - 1
     made = []
     for place, (var, value) in enumerate(bindings):
@@ -164,11 +165,13 @@ def _composite(bindings: Sequence[tuple[Any, Any]]) -> tuple[relax.Function, lis
     result = operands.inside[bindings[-1][0]]
     body = relax.SeqExpr([relax.DataflowBlock(made)], result)
     relax.expr._update_type(body, result.ty)
-    func, arguments = relax.Function(list(operands.params.values()), body, result.ty), list(operands.params)
+    attributes = tvm.ir.DictAttrs({**group.attributes, "Primitive": True})
+    params, arguments = list(operands.params.values()), list(operands.params)
+    func = relax.Function(params, body, result.ty, attrs=attributes)
     symbols = relax.analysis.free_symbolic_vars(func)
     if symbols:  # that are in the sizes of the parameters, but are not one of them
         sizes = relax.ShapeExpr(symbols)
-        func = relax.Function([*func.params, relax.Var("tir_vars", sizes.ty)], body, result.ty)
+        func = relax.Function([*params, relax.Var("tir_vars", sizes.ty)], body, result.ty, attrs=attributes)
         arguments.append(sizes)
     if symbols or relax.analysis.defined_symbolic_vars(func):
         func = relax.utils.copy_with_new_vars(func)

@@ -14,7 +14,7 @@ from tvm import relax
 
 from .._compat import remap_var
 from ..handles import ByIdentity, items
-from ..relax_utils import is_host_function
+from ..relax_utils import is_host_function, op_calls
 from .composites import Alike
 
 __all__ = ["NAME_ATTR", "restore_names", "with_unique_names"]
@@ -132,7 +132,7 @@ def restore_names(mod: tvm.IRModule) -> tvm.IRModule:
             continue
         names[gv] = str(func.attrs[NAME_ATTR])
         func = func.without_attr(NAME_ATTR)
-        first = alike.first(func, lambda gv=gv: gv)  # type: ignore[misc]
+        first = alike.first(func, (call for _, call in op_calls(func)), lambda gv=gv: gv)  # type: ignore[misc]
         if first is gv:
             functions[gv] = func
         else:

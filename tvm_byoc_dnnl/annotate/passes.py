@@ -123,7 +123,7 @@ class Matcher:
                 return None
             match = {str(name): expr for name, expr in context.annotated_expr.items()}
             var = context.value_to_bound_var[context.matched_expr]
-            refusal = ask_pattern(ns, pattern, {**match, "root": context.matched_expr})
+            refusal = ask_pattern(ns, pattern, {**match, "root": context.matched_expr}, self._graphs)
             if refusal is not None:
                 self._refuse(context, ns, pattern, refusal)
             accepted = self._settle(var, context.matched_bindings, ns, pattern.name, "pattern", refusal)
@@ -259,8 +259,10 @@ def _alone(check: Callable[[Any, Any], Mapping[str, Any] | None], var: Any, valu
     return None if attributes is None else Group([(var, value)], attributes)
 
 
-def ask_pattern(ns: Namespace, pattern: Pattern, match: dict[str, Any]) -> Reject | None:
-    """The verdict of a namespace on one match of a pattern."""
+def ask_pattern(
+    ns: Namespace, pattern: Pattern, match: dict[str, Any], accepted: set[tuple[str, str]] | None = None
+) -> Reject | None:
+    """The verdict of a namespace on one match of a pattern; ``accepted`` as for `Trial.verdict`."""
     who = f"the check of pattern {ns.name}.{pattern.name}"
     try:
         if pattern.check is not None:
@@ -274,7 +276,7 @@ def ask_pattern(ns: Namespace, pattern: Pattern, match: dict[str, Any]) -> Rejec
     lower = pattern.lower
     if lower is None:
         return None
-    return Trial(ns, pattern.name, [pattern.name], lambda g: lower(g, match)).verdict()
+    return Trial(ns, pattern.name, [pattern.name], lambda g: lower(g, match)).verdict(accepted)
 
 
 def AnnotateExternalCompiler(

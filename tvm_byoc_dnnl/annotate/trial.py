@@ -39,7 +39,7 @@ class Trial:
         self._graph = PortableGraph("trial")
         self._is_optimised = False
         self._refusal: Reject | None = None
-        #: the namespace and the graph as text, which equal calls have in common
+        #: the namespace and the form of the graph, which equal calls have in common
         self.question = (ns.name, "")
         self._try(lambda: self._lower(source, lower))
 
@@ -79,7 +79,7 @@ class Trial:
         if isinstance(out, Reject):
             return out
         self._graph = g.finish(out)
-        self.question = (self._ns.name, self._graph.to_json(anonymous=True))
+        self.question = (self._ns.name, self._graph.form())
         return None
 
     def _optimise(self) -> Reject | None:
@@ -88,7 +88,10 @@ class Trial:
         return self._refusal
 
     def _probe(self) -> Reject | None:
-        return self._ns.probe(self._graph) if self._ns.probe is not None else None
+        if self._ns.probe is None:
+            self._graph.to_json()  # fails where an attribute cannot be said in the document
+            return None
+        return self._ns.probe(self._graph)
 
 
 def trial_of(ns: Namespace, call: Any) -> Trial | None:

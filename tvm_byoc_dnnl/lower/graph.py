@@ -175,6 +175,8 @@ class PortableGraph:
         nodes.reverse()
         self.constants = [c for c in self.constants if c.tensor in live]
         keep = live.union(*(node.outputs for node in nodes), (i.tensor for i in self.inputs if i.tensor is not None))
+        if len(keep) == len(self.tensors) and len(nodes) == len(self.nodes):
+            return self
         order = sorted(keep)
         new_id = {old: new for new, old in enumerate(order)}
         self.tensors = [self.tensors[i] for i in order]
@@ -294,6 +296,13 @@ class PortableGraph:
             for node in document["nodes"]:
                 node["source"], node["calls"] = [], []
         return json.dumps(document, separators=(",", ":"), allow_nan=False)
+
+    def form(self) -> str:
+        """A text that graphs which compute the same have in common, as `to_json` without names; made faster."""
+        nodes = [(n.kind, n.inputs, n.outputs, n.attrs, n.post_ops, n.scalings, n.result_scaling) for n in self.nodes]
+        tensors = [(t.dtype, t.shape) for t in self.tensors]
+        inputs = [(i.tensor, i.shape, i.alias) for i in self.inputs]
+        return repr((tensors, inputs, [c.tensor for c in self.constants], nodes, self.outputs))
 
     @property
     def symbols(self) -> set[str]:
