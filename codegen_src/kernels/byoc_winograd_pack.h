@@ -5,7 +5,11 @@
 
 #include "byoc_winograd_plan.h"
 
-enum { BYOC_WINOGRAD_TOGETHER = 16 }; /* outputs that are transformed together; divides a panel */
+enum {
+  BYOC_WINOGRAD_TOGETHER = 16, /* outputs that are transformed together; divides a panel */
+  BYOC_WINOGRAD_DEEP = 16,     /* channels whose results are written together, point by point */
+  BYOC_WINOGRAD_POINT = BYOC_WINOGRAD_DEEP * 32 + 16 /* numbers; not on the same lines of a cache */
+};
 
 /* The 3 x 3 weights of `outputs` outputs, `apart` numbers apart, at (m + 2)^2 points, which are
    written `point` numbers apart; zeros for what is missing of BYOC_WINOGRAD_TOGETHER outputs. */
@@ -54,14 +58,23 @@ BYOC_FUNCTION int byoc_winograd_pack(const int64_t* params, void* const* data, v
   (void)scratch;
   (void)error;
   (void)threads; /* without OpenMP */
+  const int64_t blocks = (channels + BYOC_WINOGRAD_DEEP - 1) / BYOC_WINOGRAD_DEEP;
   BYOC_OMP(parallel for schedule(static) num_threads(threads))
-  for (int64_t first = 0; first < panels * panel; first += BYOC_WINOGRAD_TOGETHER) {
-    const int64_t outputs = byoc_min(byoc_max(w->outputs - first, 0), BYOC_WINOGRAD_TOGETHER);
-    const float* from = weights + byoc_min(first, w->outputs) * channels * 9;
-    float* to = packed + first / panel * channels * panel + first % panel;
-    for (int64_t c = 0; c < channels; ++c) {
-      byoc_winograd_transform(g, n, from + c * 9, channels * 9, outputs, to + c * panel,
-                              panels * channels * panel);
+  for (int64_t block = 0; block < panels * blocks; ++block) {
+    const int64_t first = block / blocks * panel, begin = block % blocks * BYOC_WINOGRAD_DEEP;
+    const int64_t count = byoc_min(channels - begin, BYOC_WINOGRAD_DEEP);
+    float points[36 * BYOC_WINOGRAD_POINT];
+    for (int64_t o = 0; o < panel; o += BYOC_WINOGRAD_TOGETHER) {
+      const int64_t left = byoc_min(byoc_max(w->outputs - first - o, 0), BYOC_WINOGRAD_TOGETHER);
+      const float* from = weights + (byoc_min(first + o, w->outputs - 1) * channels + begin) * 9;
+      for (int64_t c = 0; c < count; ++c) {
+        byoc_winograd_transform(g, n, from + c * 9, channels * 9, left, points + c * panel + o,
+                                BYOC_WINOGRAD_POINT);
+      }
+    }
+    for (int64_t point = 0; point < n * n; ++point) {
+      memcpy(packed + (point * panels * channels + first / panel * channels + begin) * panel,
+             points + point * BYOC_WINOGRAD_POINT, (size_t)(count * panel) * sizeof(float));
     }
   }
   return BYOC_OK;
