@@ -106,11 +106,12 @@ def constant_numpy(expr: Any) -> np.ndarray:
 def make_constant(array: np.ndarray, dtype: str | None = None) -> relax.Expr:
     """A Relax constant of ``array`` (C-contiguous; converted to ``dtype`` when given), by one copy."""
     array = np.asarray(array)
-    tensor = tvm.runtime.empty(array.shape, dtype or str(array.dtype))
+    name = dtype or _dtype_name(array.dtype)
+    tensor = tvm.runtime.empty(array.shape, name)
     try:
         target = np.from_dlpack(tensor)
     except RuntimeError:
-        return relax.const(array, dtype or str(array.dtype))
+        return relax.const(array, name)
     if array.ndim == 2 and array.strides[0] < array.strides[1]:  # in strips, whose rows stay in cache
 
         def copy(start: int) -> None:
@@ -120,7 +121,12 @@ def make_constant(array: np.ndarray, dtype: str | None = None) -> relax.Expr:
             list(pool.map(copy, range(0, array.shape[1], _STRIP)))
     else:
         target[...] = array
-    return relax.const(tensor)
+    return tensor_constant(tensor)
+
+
+@functools.cache
+def _dtype_name(dtype: np.dtype) -> str:
+    return str(dtype)
 
 
 def with_args(call: Any, args: Sequence[Any], ty: Any = None) -> relax.Call:
@@ -167,7 +173,7 @@ def small_constants(arrays: Iterable[np.ndarray]) -> list[relax.Expr]:
 
 def product_constant(a: np.ndarray, b: np.ndarray) -> relax.Expr:
     """A Relax constant of ``a * b``, in the shape and dtype of ``a``, without a copy; NumPy must know the dtype."""
-    tensor = tvm.runtime.empty(a.shape, str(a.dtype))
+    tensor = tvm.runtime.empty(a.shape, _dtype_name(a.dtype))
     target, factors = np.from_dlpack(tensor), np.broadcast_to(b, a.shape)
 
     def multiply(rows: slice) -> None:
@@ -180,7 +186,7 @@ def product_constant(a: np.ndarray, b: np.ndarray) -> relax.Expr:
         step = -(-len(a) // parts)
         with ThreadPoolExecutor(parts) as pool:
             list(pool.map(multiply, [slice(start, start + step) for start in range(0, len(a), step)]))
-    return relax.const(tensor)
+    return tensor_constant(tensor)
 
 
 def dtype_of(ty: Any) -> str:

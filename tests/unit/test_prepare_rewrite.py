@@ -11,6 +11,7 @@ from tvm.script import relax as R
 
 from tests.harness import assert_right
 from tests.unit.importing import module, ops, prepared, rand, run, same_numbers
+from tvm_byoc_dnnl.prepare.clip import RULES
 from tvm_byoc_dnnl.prepare.rewrite import rewrite_pass
 from tvm_byoc_dnnl.relax_utils import op_calls
 
@@ -161,3 +162,13 @@ def test_rules_that_never_settle_are_reported() -> None:
     mod = module(lambda b, x: b.emit(relax.op.exp(x)), (2,))
     with pytest.raises(RuntimeError, match="do not settle"):
         rewrite_pass("loop", rules)(mod)
+
+
+def test_a_result_without_readers_does_not_count_as_a_reader() -> None:
+    def build(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        once = b.emit(relax.op.clip(x, -1.0, 1.0))
+        b.emit(relax.op.exp(once))
+        return b.emit(relax.op.nn.relu(once))
+
+    swept = rewrite_pass("bounds", RULES)(module(build, (2, 3)))
+    assert [call.op.name for _, call in op_calls(swept["main"])] == ["relax.clip"]

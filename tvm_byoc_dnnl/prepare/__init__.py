@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import tvm
 from tvm import relax
@@ -49,6 +50,17 @@ def merged(tables: Iterable[Rules]) -> dict[str, list[Rule]]:
     return rules
 
 
+@tvm.transform.module_pass(opt_level=0, name="ToDataflow")
+def _to_dataflow(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+    return mod if all(map(_is_dataflow, mod.functions.values())) else relax.transform.ConvertToDataflow(min_size=1)(mod)
+
+
+def _is_dataflow(func: Any) -> bool:
+    """Whether all bindings of a function are in dataflow blocks, as those that importers make are."""
+    blocks = func.body.blocks if isinstance(func, relax.Function) and isinstance(func.body, relax.SeqExpr) else ()
+    return all(isinstance(block, relax.DataflowBlock) for block in blocks)
+
+
 def Prepare() -> tvm.transform.Sequential:
     """The preparing passes: equal results, canonical forms.
 
@@ -59,8 +71,7 @@ def Prepare() -> tvm.transform.Sequential:
     """
     return tvm.transform.Sequential(
         [
-            relax.transform.ConvertToDataflow(min_size=1),
-            relax.transform.DeadCodeElimination(),
+            _to_dataflow,
             rewrite_pass("CanonicalForms", merged(table for _, table in RULES)),
             relax.transform.CanonicalizeBindings(),
             relax.transform.DeadCodeElimination(),

@@ -73,8 +73,7 @@ class _Linear:
             scale = scale.reshape(shape)
         elif call.op.name in _TRANSPOSED:
             scale = self._spread_transposed(weight, scale)
-        new = product_constant(weight, scale)
-        return scope.emit(scope.with_args(call, data, new), like=self.var)
+        return scope.rebind(self.var, call, data, product_constant(weight, scale))
 
     def _spread_transposed(self, weight: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """The scale of each row of weights (I, O / groups, ...), whose groups split I."""
@@ -82,11 +81,16 @@ class _Linear:
         rows = np.repeat(scale.reshape(groups, -1), weight.shape[0] // groups, axis=0)
         return rows.reshape(*rows.shape, *[1] * (weight.ndim - 2))
 
+    @property
+    def bias_shape(self) -> tuple[int, ...]:
+        """The canonical shape of a bias."""
+        if self.call.op.name == "relax.matmul":
+            return (self.channels,)
+        return tuple(self.channels if axis == self.axis else 1 for axis in range(self.rank))
+
     def bias_constant(self, scope: Scope, bias: np.ndarray) -> Any:
         """``bias`` in the canonical shape."""
-        shape = [-1] + [1] * (self.rank - 1 - self.axis)
-        shape = [1] * (self.rank - len(shape)) + shape if self.call.op.name != "relax.matmul" else shape
-        return scope.constant(bias.reshape(shape), scope.dtype(self.call))
+        return scope.constant(bias.reshape(self.bias_shape), scope.dtype(self.call))
 
 
 def _linear(scope: Scope, expr: Any) -> _Linear | None:
@@ -210,10 +214,9 @@ def _canonical_bias(scope: Scope, call: Any, data: Any, constant: np.ndarray, sw
     bias = None if linear is None else per_channel(constant, linear.rank, linear.axis, linear.channels)
     if linear is None or bias is None or (bias.size != constant.size and not linear.constant_weights):
         return None
-    canonical = linear.bias_constant(scope, bias)
-    if not swapped and scope.same_shape(canonical, call.args[1]):
+    if not swapped and constant.shape == linear.bias_shape:
         return None
-    return relax.op.add(data, canonical)
+    return relax.op.add(data, linear.bias_constant(scope, bias))
 
 
 # ---- batch_norm -------------------------------------------------------------------------------------
@@ -292,11 +295,10 @@ def _into_batch_norm(scope: Scope, data: Any, affine: tuple[Any, Any]) -> Any:
 
 def _affine_input(scope: Scope, call: Any) -> Any:
     """``linear(x * scale + shift)``: the weights take the scale, the bias takes the shift times the weights."""
-    linear, data = _linear(scope, call), call.args[0]
-    if linear is None or not linear.constant_weights or scope.uses(data) != 1:
-        return None
-    found = _affine_before(scope, data)
-    if found is None:
+    data = call.args[0]
+    found = _affine_before(scope, data) if scope.uses(data) == 1 else None
+    linear = None if found is None else _linear(scope, call)
+    if found is None or linear is None or not linear.constant_weights:
         return None
     inner, axis, affine = found
     name, rank = call.op.name, scope.rank(data)

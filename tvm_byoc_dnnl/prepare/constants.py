@@ -195,10 +195,12 @@ def _operands(call: Any) -> list[Any]:
 
 def fold(scope: Scope, call: Any, any_size: bool = False) -> Any:
     """The constant that ``call`` computes, ``None`` when it is not one or would be too large."""
-    shape, dtype = scope.shape(call), scope.dtype(call)
     operands = _operands(call)
     likeness = call.op.name.endswith("_like")  # only the shape of the first operand matters
-    if shape is None or not dtype or not all(is_constant(x) for x in operands[likeness:]):
+    if not all(is_constant(x) for x in operands[likeness:]):
+        return None
+    shape, dtype = scope.shape(call), scope.dtype(call)
+    if shape is None or not dtype:
         return None
     arrays = [None if likeness and i == 0 else scope.const(x) for i, x in enumerate(operands)]
     result_bytes = math.prod(shape) * np.dtype(dtype).itemsize

@@ -84,6 +84,11 @@ def _is_simple(value: Any) -> bool:
     return _form(value) in _COMPOUND or _is_atom(value)
 
 
+def _is_droppable(binding: Any) -> bool:
+    """Whether a binding without readers may go: a calculation inside of a dataflow block."""
+    return type(binding) is relax.VarBinding and type(binding.var) is relax.DataflowVar and _is_simple(binding.value)
+
+
 def _is_backend_function(func: relax.Function) -> bool:
     """Whether a backend owns the function already."""
     return bool(func.attrs) and any(k in func.attrs for k in ("Codegen", "Composite", "Primitive"))
@@ -246,6 +251,17 @@ class Scope:
         self._use(_reads(value))
         return var
 
+    def rebind(self, like: Any, call: Any, *args: Any) -> Any:
+        """Bind ``call`` with other arguments of the same types to a variable that replaces the variable ``like``.
+
+        No rule looks at it again, so this is for arguments that make no difference to them.
+        """
+        new = with_args(call, args, call.ty)
+        var = self._fresh(call.ty, like)
+        self._bind(var, new)
+        self._use(_reads(new))
+        return var
+
     def constant(self, array: Any, dtype: str | None = None) -> Any:
         """A constant expression."""
         return make_constant(array, dtype)
@@ -258,6 +274,10 @@ class Scope:
         """
         self._misses[self._rewritten if at is None else at] = (form, reason)
         return None
+
+    def _move_miss(self, old: Any, new: Any) -> None:
+        if _form(old) == "var" and old in self._misses:
+            self._misses[new] = self._misses.pop(old)
 
     def misses(self, function: str) -> list[Miss]:
         """The notes that remain after the sweep."""
@@ -278,10 +298,13 @@ class Scope:
         given = [(type(block), items(block.bindings)) for block in items(func.body.blocks)]
         if not any(self._concerns(binding.value) for _, bindings in given for binding in bindings):
             return func
-        for _, bindings in given:
-            for binding in bindings:
-                self._count(binding.value)
         self._count(func.body.body)
+        for _, bindings in reversed(given):
+            for binding in reversed(bindings):
+                if self.uses(binding.var) or not _is_droppable(binding):
+                    self._count(binding.value)
+                else:
+                    self._dead.add(binding.var)
         blocks = [(kind, self._block(kind, bindings)) for kind, bindings in given]
         if not self.changed:
             return func
@@ -311,6 +334,9 @@ class Scope:
         self._dataflow = issubclass(kind, relax.DataflowBlock)
         for binding in bindings:
             var, old = binding.var, binding.value
+            if var in self._dead:
+                self.changed = True
+                continue
             new = self._resolve(old)
             if new is not old:
                 new = self._typed(new)
@@ -339,9 +365,9 @@ class Scope:
         if not tvm_ffi.structural_equal(var.ty, new.ty):
             renamed = self._fresh(new.ty, var)
             self._stand_for(var, renamed)
-            if var in self._misses:
-                self._misses[renamed] = self._misses.pop(var)
+            self._move_miss(var, renamed)
             var = renamed
+        self._move_miss(new, var)  # of an output, which takes the place of the variable that it is bound to
         self._bind(var, new)
 
     def _simplify(self, value: Any) -> Any:
