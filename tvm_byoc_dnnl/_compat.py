@@ -190,9 +190,9 @@ def product_constant(a: np.ndarray, b: np.ndarray) -> relax.Expr:
 
 
 def dtype_of(ty: Any) -> str:
-    """Dtype of a tensor type as a string, ``""`` when TVM does not know it."""
+    """Dtype of a tensor type, or of a scalar one, as a string, ``""`` when TVM does not know it."""
     dtype = ty.dtype
-    if dtype is None or not _IS_027:
+    if dtype is None or isinstance(dtype, str) or not _IS_027:
         return str(dtype or "")
     known = _DTYPES.get(_address(dtype))
     if known is None:

@@ -7,7 +7,14 @@ import pytest
 import tvm
 from tvm import relax
 
-from tvm_byoc_dnnl._compat import constant_numpy, constant_tensor, small_constants, static_shape, with_args
+from tvm_byoc_dnnl._compat import (
+    constant_numpy,
+    constant_tensor,
+    dtype_of,
+    small_constants,
+    static_shape,
+    with_args,
+)
 
 
 def test_small_constants_keep_values_shapes_and_dtypes() -> None:
@@ -40,3 +47,12 @@ def test_a_call_with_other_arguments_keeps_the_rest(typed: bool) -> None:
     assert made.args[0].same_as(y) and made.op.same_as(call.op) and made.attrs.axis == 0
     assert isinstance(made.ty, relax.TensorType) == typed
     tvm.ir.assert_structural_equal(relax.BlockBuilder().normalize(made).ty, call.ty)
+
+
+def test_dtypes_of_tensors_and_of_scalars() -> None:
+    """The type of a size is that of a scalar, whose dtype is a string already."""
+    size = tvm.tirx.Var("n", "int64")
+    assert dtype_of(relax.TensorType((size,), "float16")) == "float16"
+    assert dtype_of(relax.TensorType(ndim=2, dtype=None)) == ""
+    if hasattr(size, "ty"):
+        assert dtype_of(size.ty) == "int64"
