@@ -192,7 +192,7 @@ def product_constant(a: np.ndarray, b: np.ndarray) -> relax.Expr:
 def dtype_of(ty: Any) -> str:
     """Dtype of a tensor type, or of a scalar one, as a string, ``""`` when TVM does not know it."""
     dtype = ty.dtype
-    if dtype is None or isinstance(dtype, str) or not _IS_027:
+    if dtype is None or isinstance(dtype, str):  # of a dim, and in 0.26 of any type
         return str(dtype or "")
     known = _DTYPES.get(_address(dtype))
     if known is None:
