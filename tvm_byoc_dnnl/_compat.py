@@ -76,7 +76,7 @@ def is_constant(expr: Any) -> bool:
     return is_a(expr, _CONSTANT) and isinstance(getattr(expr, "ty", None), relax.TensorType)
 
 
-def is_a(value: Any, kind: type) -> bool:
+def is_a(value: Any, kind: type | tuple[type, ...]) -> bool:
     """``isinstance``, which takes long for classes of TVM."""
     own: Any = type(value)
     return _is_subclass(own, kind)

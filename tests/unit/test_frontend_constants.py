@@ -18,7 +18,7 @@ from tvm_byoc_dnnl.errors import UnsupportedError
 from tvm_byoc_dnnl.frontend import to_relax
 from tvm_byoc_dnnl.frontend.onnx_binding import bind_params
 from tvm_byoc_dnnl.frontend.onnx_graph import Graph
-from tvm_byoc_dnnl.frontend.onnx_rewrites.fold import fold
+from tvm_byoc_dnnl.frontend.onnx_rewrites.fold import fold, take_constants
 from tvm_byoc_dnnl.testing.models import random_inputs
 
 IMAGE = {"x": (1, 3, 10, 11)}
@@ -281,3 +281,34 @@ def test_constants_that_are_taken_out_of_a_graph() -> None:
     assert [i.name for i in light.input] == ["x", "large"] and list(small) == ["small"]
     np.testing.assert_array_equal(small["small"], arrays["small"])
     np.testing.assert_array_equal(large[0], arrays["large"])
+
+
+def test_types_that_were_known_before_nodes_were_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Types are inferred when they are asked for, of the nodes as they were at the time."""
+    graph = Graph(onnx_model([node("Relu", ["x"], ["r"]), node("Relu", ["r"], ["y"])], IMAGE))
+    calls = []
+    infer = Graph._infer
+    monkeypatch.setattr(Graph, "_infer", lambda self: (calls.append(len(self.nodes)), infer(self)))
+    graph.infer_shapes()
+    graph.settle_types()
+    graph.nodes = [helper.make_node("Unknown", ["x"], ["r"], domain="elsewhere"), graph.nodes[1]]
+    graph.infer_shapes()
+    assert calls == []
+    assert graph.static_shape("r") == (1, 3, 10, 11)
+    assert calls == [2, 2]
+
+
+def test_branches_are_copied_only_for_constants_that_are_no_tensors() -> None:
+    def branch(constant: onnx.NodeProto) -> onnx.GraphProto:
+        return helper.make_graph([constant], "branch", [], [helper.make_empty_tensor_value_info("c")])
+
+    tensor = branch(helper.make_node("Constant", [], ["c"], value=helper.make_tensor("", TensorProto.FLOAT, [1], [1])))
+    number = branch(helper.make_node("Constant", [], ["c"], value_float=2.0))
+    for branches, copied in (((tensor, tensor), False), ((tensor, number), True)):
+        choice = helper.make_node("If", ["p"], ["y"], then_branch=branches[0], else_branch=branches[1])
+        graph = Graph(helper.make_model(helper.make_graph([choice], "g", [], [])))
+        given = graph.nodes[0]
+        take_constants(graph)
+        assert (graph.nodes[0] is not given) == copied
+        names = [a.name for b in graph.nodes[0].attribute for inner in b.g.node for a in inner.attribute]
+        assert names == ["value", "value"]

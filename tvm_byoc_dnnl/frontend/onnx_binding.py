@@ -13,7 +13,8 @@ from ..handles import ByIdentity, items
 
 __all__ = ["bind_params"]
 
-_SIMPLE = (relax.Call, relax.Tuple, relax.TupleGetItem, relax.Var)
+_COMPOUND = (relax.Call, relax.Tuple, relax.TupleGetItem)
+_SIMPLE = (*_COMPOUND, relax.Var)
 
 
 def bind_params(module: tvm.IRModule, weights: Mapping[Any, tvm.runtime.Tensor]) -> tvm.IRModule:
@@ -24,7 +25,7 @@ def bind_params(module: tvm.IRModule, weights: Mapping[Any, tvm.runtime.Tensor])
     func = module["main"]
     blocks = [(type(block), items(block.bindings)) for block in items(func.body.blocks)]
     values = [binding.value for _, bindings in blocks for binding in bindings]
-    if not all(any(is_a(value, kind) for kind in _SIMPLE) for value in values):  # branches have scopes of their own
+    if not all(is_a(value, _SIMPLE) for value in values):  # branches have scopes of their own
         return relax.transform.BindParams("main", weights)(module)
     constants = ByIdentity.of((param, tensor_constant(tensor)) for param, tensor in weights.items())
     bound = [kind([_bound_binding(b, constants) for b in bindings]) for kind, bindings in blocks]
@@ -47,16 +48,17 @@ def _bound_binding(binding: Any, constants: ByIdentity[Any]) -> Any:
 
 def _bound(value: Any, constants: ByIdentity[Any]) -> Any:
     """``value`` with constants in the place of parameters; itself if it reads none."""
+    if not is_a(value, _COMPOUND):
+        return constants.get(value, value)
     if is_a(value, relax.Call):
         args = _bound_all(value.args, constants)
         return value if args is None else with_args(value, args, value.ty)
     if is_a(value, relax.Tuple):
         fields = _bound_all(value.fields, constants)
         return value if fields is None else relax.Tuple(fields, value.span)
-    if is_a(value, relax.TupleGetItem):
-        fields = _bound_all([value.tuple_value], constants)
-        return value if fields is None else relax.TupleGetItem(fields[0], value.index, value.span)
-    return constants.get(value, value)
+    old = value.tuple_value
+    whole = _bound(old, constants)
+    return value if whole is old else relax.TupleGetItem(whole, value.index, value.span)
 
 
 def _bound_all(values: Any, constants: ByIdentity[Any]) -> list[Any] | None:

@@ -5,6 +5,7 @@ Weights stay the model's own ``TensorProto`` objects until their values are need
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ class Graph:
     """
 
     def __init__(self, model: onnx.ModelProto, weights: Mapping[str, np.ndarray] | None = None) -> None:
-        self._captured: dict[int, tuple[onnx.NodeProto, tuple[str, ...]]] = {}  # by the nodes' addresses
+        self._reads: dict[int, tuple[onnx.NodeProto, tuple[str, ...], tuple[str, ...]]] = {}  # by the nodes' addresses
         self.reload(model)
         self._constants |= weights or {}  # whose data are not in the model
 
@@ -70,16 +71,17 @@ class Graph:
         self._types: dict[str, tuple[int, Dims | None]] = {}  # of values, as far as they were inferred
         self._inferred: dict[int, Any] = {}  # the parts of the graph of which `_types` is true, by their addresses
         self._is_behind = False  # whether `_types` has to be inferred before it is read
+        self._earlier: list[Graph] = []  # of which `_types` has to be inferred before that
         self.opset = next((o.version for o in model.opset_import if o.domain in _DEFAULT_DOMAINS), 1)
-        self._names = {n for node in self.nodes for n in (*self.reads(node), *node.output)}
-        self._names |= set(self._constants) | {i.name for i in self.inputs}
+        self._names: set[str] | None = None  # that are taken; found when a name is wanted
 
     def take_nodes(self, model: onnx.ModelProto) -> None:
         """Use the nodes of another model, made from this graph, and the constants that it added."""
         self.nodes = list(model.graph.node)
         for tensor in model.graph.initializer:
             self._constants.setdefault(tensor.name, tensor)
-        self._names |= {n for node in self.nodes for n in (*node.input, *node.output)}
+        if self._names is not None:
+            self._names |= {n for node in self.nodes for n in (*node.input, *node.output)}
 
     # ---- constants ----------------------------------------------------------------------------------
 
@@ -107,6 +109,10 @@ class Graph:
 
     def fresh(self, hint: str) -> str:
         """An unused name for a value."""
+        if self._names is None:
+            nodes = [*self.model.graph.node, *self.nodes]
+            self._names = {n for node in nodes for n in (*self.reads(node), *node.output)}
+            self._names |= {*self._constants, *(i.name for i in self.inputs)}
         name, count = hint, 0
         while name in self._names:
             count += 1
@@ -123,17 +129,20 @@ class Graph:
         return readers
 
     def captured(self, node: onnx.NodeProto) -> tuple[str, ...]:
-        """Names that the subgraphs of a node may read from outside; a node is searched once."""
-        if not node.attribute:
-            return ()
-        known = self._captured.get(id(node))
-        if known is None:
-            known = self._captured[id(node)] = (node, tuple(captured(node)))
-        return known[1]
+        """Names that the subgraphs of a node may read from outside."""
+        return self._read(node)[2]
 
     def reads(self, node: onnx.NodeProto) -> tuple[str, ...]:
         """The inputs of a node, and what its subgraphs may read from outside."""
-        return (*node.input, *self.captured(node))
+        return self._read(node)[1]
+
+    def _read(self, node: onnx.NodeProto) -> tuple[onnx.NodeProto, tuple[str, ...], tuple[str, ...]]:
+        """A node, which is searched once: all that it reads, and what it reads inside of subgraphs."""
+        known = self._reads.get(id(node))
+        if known is None:
+            inside = tuple(captured(node)) if node.attribute else ()
+            known = self._reads[id(node)] = (node, (*node.input, *inside), inside)
+        return known
 
     def is_read(self, name: str) -> bool:
         """Whether a node, a subgraph or an output needs the value."""
@@ -194,13 +203,24 @@ class Graph:
         self._is_behind = True
 
     def settle_types(self) -> None:
-        """Infer now what `infer_shapes` has put off, before nodes are replaced by others of which less is known."""
+        """Let the inference that `infer_shapes` has put off see the nodes as they are now.
+
+        Less may be known of those that take their places.
+        """
+        if self._is_behind:
+            self._is_behind = False
+            now = copy.copy(self)
+            now.nodes, now._constants, now._earlier = list(self.nodes), dict(self._constants), []
+            self._earlier.append(now)
+
+    def _type_of(self, name: str) -> tuple[int, Dims | None]:
+        for earlier in self._earlier:
+            earlier._infer()
+            self._inferred = {}
+        self._earlier = []
         if self._is_behind:
             self._is_behind = False
             self._infer()
-
-    def _type_of(self, name: str) -> tuple[int, Dims | None]:
-        self.settle_types()
         return self._types.get(name, (0, None))
 
     def _infer(self) -> None:

@@ -83,6 +83,9 @@ class OpenShapes:
         """The result of a node, or ``None`` for those that the importer converts."""
         if op in ("Shape", "Size"):
             return self._shape_of(op, inputs[0], attrs)
+        converter = _CONVERTERS.get(op)
+        if converter is None and not self._known:  # no number is open
+            return None
         known = [self.numbers(i) for i in inputs]
         if any(is_open(k) for k in known):
             integral = op != "Cast" or dtype in ("int64", "int32")
@@ -90,7 +93,6 @@ class OpenShapes:
             if result is not None:
                 kind = dtype if op == "Cast" else "bool" if result.size and isinstance(result.flat[0], bool) else None
                 return self.tensor(result, kind or _common_dtype(op, inputs))
-        converter = _CONVERTERS.get(op)
         return None if converter is None else converter(self, inputs, known, attrs)
 
     def _shape_of(self, op: str, value: Any, attrs: Mapping[str, Any]) -> Any:
@@ -129,6 +131,8 @@ class OpenShapes:
         """Inputs of which the sizes of one axis, counted from the last, are equal or 1."""
         dims = [_dims(i) for i in given]
         if any(d is None for i, d in zip(given, dims) if i is not None):
+            return given
+        if all(isinstance(size, int) for d in dims if d is not None for size in d):
             return given
         new = [None if d is None else list(d) for d in dims]
         for axis in range(-max((len(d) for d in dims if d is not None), default=0), 0):

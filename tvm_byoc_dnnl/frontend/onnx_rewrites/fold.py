@@ -56,24 +56,33 @@ def _replace(graph: Graph, known: dict[str, np.ndarray]) -> bool:
 def take_constants(graph: Graph) -> None:
     """Make the results of ``Constant`` nodes constants of the graph."""
     known = {}
-    graph.nodes = [_with_plain_constants(node) for node in graph.nodes]
+    strange = [bool(graph.captured(node)) and _has_strange_constants(node) for node in graph.nodes]
+    graph.nodes = [_with_plain_constants(n) if s else n for n, s in zip(graph.nodes, strange, strict=True)]
     for node in graph.nodes:
         if node.op_type == "Constant" and is_standard(node):
-            value = _constant_value(attributes(node))
+            value = _constant_value(node)
             if value is not None:
                 known[node.output[0]] = value
     _replace(graph, known)
 
 
+def _has_strange_constants(node: onnx.NodeProto) -> bool:
+    """Whether the subgraphs of a node have constants that are not given as tensors: the importer reads no others."""
+    graphs = [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
+    inside = [inner for graph in graphs for inner in graph.node]
+    return any(
+        [a.name for a in inner.attribute] != ["value"] if inner.op_type == "Constant" else _has_strange_constants(inner)
+        for inner in inside
+    )
+
+
 def _with_plain_constants(node: onnx.NodeProto) -> onnx.NodeProto:
-    """A copy of a node with subgraphs, whose constants are all given as tensors: the importer reads no others."""
-    if not any(a.HasField("g") for a in node.attribute):
-        return node
+    """A copy of a node whose subgraphs have all constants as tensors."""
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
     for attribute in copy.attribute:
         for inner in attribute.g.node:
-            value = _constant_value(attributes(inner)) if inner.op_type == "Constant" else None
+            value = _constant_value(inner) if inner.op_type == "Constant" else None
             if value is None:
                 inner.CopyFrom(_with_plain_constants(inner))
             else:
@@ -82,13 +91,13 @@ def _with_plain_constants(node: onnx.NodeProto) -> onnx.NodeProto:
     return copy
 
 
-def _constant_value(attrs: dict[str, Any]) -> np.ndarray | None:
-    if "value" in attrs:
-        return numpy_helper.to_array(attrs["value"])
-    for name, dtype in (("value_float", "float32"), ("value_int", "int64")):
-        for key in (name, f"{name}s"):
-            if key in attrs:
-                return np.array(attrs[key], dtype)
+def _constant_value(node: onnx.NodeProto) -> np.ndarray | None:
+    for attribute in node.attribute:
+        if attribute.name == "value":
+            return numpy_helper.to_array(attribute.t)
+        for name, dtype in (("value_float", "float32"), ("value_int", "int64")):
+            if attribute.name in (name, f"{name}s"):
+                return np.array(helper.get_attribute_value(attribute), dtype)
     return None
 
 
