@@ -35,7 +35,8 @@ def usual_sizes(mod: tvm.IRModule) -> Iterator[Mapping[str, int]]:
     """Let symbols count as the sizes that the functions of a module are optimised for; gives these."""
     found: dict[str, int] = {}
     for func in mod.functions.values():
-        found.update({str(k): int(v) for k, v in ((func.attrs or {}).get(USUAL_SIZES_ATTR) or {}).items()})
+        sizes = func.attrs.get(USUAL_SIZES_ATTR) if func.attrs is not None else None
+        found.update({str(k): int(v) for k, v in (sizes or {}).items()})
     token = _USUAL.set(found)
     try:
         yield found

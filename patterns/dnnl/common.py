@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tvm_ffi import Array
+
+from ..._compat import is_a
 from ...errors import InputError
+from ...handles import items
 from ...lower.builder import GraphBuilder, Value
 from ...lower.graph import Dim
-from ...verdict import require
+from ...verdict import Reject, require
 
 __all__ = [
     "BYTES",
@@ -46,7 +50,8 @@ def algorithm(options: Mapping[str, Any]) -> dict[str, Any]:
 def require_float(op: str, *values: Value) -> None:
     """Refuse anything but floating point."""
     for value in values:
-        require(value.dtype in FLOATS, f"{op} of dtype {value.dtype}; oneDNN computes in {', '.join(FLOATS)}")
+        if value.dtype not in FLOATS:
+            raise Reject(f"{op} of dtype {value.dtype}; oneDNN computes in {', '.join(FLOATS)}")
 
 
 def require_movable(op: str, *values: Value) -> None:
@@ -57,7 +62,7 @@ def require_movable(op: str, *values: Value) -> None:
 
 def ints(values: Sequence[Any]) -> list[int]:
     """Attribute list as Python ints."""
-    return [int(v) for v in values]
+    return [int(v) for v in (items(values) if is_a(values, Array) else values)]
 
 
 def broadcast_shape(a: Sequence[Dim], b: Sequence[Dim]) -> tuple[Dim, ...]:

@@ -28,8 +28,8 @@ _Answer = TypeVar("_Answer")
 #: sizes with which a graph of unknown sizes is probed, if it is refused with others
 _MOST_SIZES = 2
 
-#: ``prober(document, now)``, inside of `probing_ahead`
-_PROBER: ContextVar[Callable[[str, bool], str] | None] = ContextVar("prober", default=None)
+#: inside of `probing_ahead`
+_AHEAD: ContextVar[_Ahead | None] = ContextVar("ahead", default=None)
 
 
 def create_module(graph: PortableGraph) -> tvm.runtime.Module:
@@ -82,6 +82,10 @@ def _answers(graph: PortableGraph, ask: Callable[[str], _Answer]) -> Iterator[_A
 
 def _documents(graph: PortableGraph) -> Iterator[str]:
     """The graph as text, with sizes in the place of symbols."""
+    ahead = _AHEAD.get()
+    begun = None if ahead is None else ahead.documents.get(id(graph))
+    if begun is not None and not graph.symbols:
+        return iter([begun[1]])
     samples = map(graph.specialize, trial_sizes(graph)) if graph.symbols else [graph]
     return (sample.to_json(anonymous=True) for sample in samples)
 
@@ -90,23 +94,34 @@ def _equations(graph: PortableGraph) -> str:
     return ", ".join(f"{a} = {b}" for a, b in graph.equal)
 
 
+class _Ahead:
+    """Questions that another thread begins to answer."""
+
+    def __init__(self) -> None:
+        #: ``prober(document, now)``
+        self.prober: Callable[[str, bool], str] = library.call("Prober")
+        #: by the identity of a graph, which is kept alive here: the graph and its first document
+        self.documents: dict[int, tuple[PortableGraph, str]] = {}
+
+    def begin(self, graph: PortableGraph) -> None:
+        """Let the thread begin with the answer."""
+        for document in itertools.islice(_documents(graph), 1):
+            self.documents[id(graph)] = graph, document
+            self.prober(document, False)
+
+
 @contextmanager
 def probing_ahead() -> Iterator[Callable[[PortableGraph], None]]:
     """Gives a function of a graph about which `probe` will be asked inside: another thread begins with the answer."""
     if not library.available():
         yield lambda _graph: None
         return
-    prober = library.call("Prober")
-    token = _PROBER.set(prober)
+    ahead = _Ahead()
+    token = _AHEAD.set(ahead)
     try:
-        yield functools.partial(_expect, prober)
+        yield ahead.begin
     finally:
-        _PROBER.reset(token)
-
-
-def _expect(prober: Callable[[str, bool], str], graph: PortableGraph) -> None:
-    for document in itertools.islice(_documents(graph), 1):
-        prober(document, False)
+        _AHEAD.reset(token)
 
 
 def probe_fused(graph: PortableGraph) -> Reject | None:
@@ -141,8 +156,8 @@ def measure_candidates(graph: PortableGraph, rounds: int) -> dict[str, Any]:
 @functools.lru_cache(maxsize=8192)
 def _probe(document: str) -> tuple[str, int]:
     """Why a graph cannot run, and the number of post-ops that its last node has in one primitive."""
-    prober = _PROBER.get()
-    answer = json.loads(prober(document, True)) if prober is not None else _ask("ProbeNodes", document)
+    ahead = _AHEAD.get()
+    answer = json.loads(ahead.prober(document, True)) if ahead is not None else _ask("ProbeNodes", document)
     return (
         ("", int(answer["nodes"][-1]["post_ops"]) if answer["nodes"] else 0) if answer["ok"] else (answer["reason"], 0)
     )

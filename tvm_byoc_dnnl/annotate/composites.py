@@ -30,14 +30,16 @@ class Alike:
     def __init__(self) -> None:
         self._known: dict[Any, list[tuple[relax.Function, Any]]] = {}  # all values are only compared among these
 
-    def first(self, func: relax.Function, calls: Iterable[Any], add: Callable[[], Any]) -> Any:
+    def first(self, func: relax.Function, calls: Iterable[Any], add: Callable[[], Any], common: Any = None) -> Any:
         """The global variable of the first function that equals ``func``; ``add`` gives one to a new function.
 
-        ``calls`` are those of operators in the function.
+        ``calls`` are those of operators in the function, and ``common`` is what equal functions have in common, where
+        it is known.
         """
         constants = [arg for call in calls for arg in items(call.args) if is_constant(arg)]
         samples = [constant_numpy(constant).flat[:_SAMPLE].tobytes() for constant in constants]
-        known = self._known.setdefault((structural_hash(func, skip_tensor_content=True), *samples), [])
+        common = structural_hash(func, skip_tensor_content=True) if common is None else common
+        known = self._known.setdefault((common, *samples), [])
         gv = next((gv for other, gv in known if structural_equal(other, func)), None)
         if gv is None:
             gv = add()
@@ -55,10 +57,13 @@ class Group:
         Variables and their values, in the order of the program. Only the last one, a call, is read by others.
     attributes : mapping
         Of the composite function.
+    question : hashable, optional
+        What the library was asked about it: groups that compute the same have equal ones, but for names of symbols.
     """
 
     bindings: Sequence[tuple[Any, Any]]
     attributes: Mapping[str, Any]
+    question: Any = None
 
 
 @relax.expr_functor.mutator
@@ -102,9 +107,9 @@ class Composites(relax.PyExprMutator):
         return relax.DataflowBlock([binding for var, binding in bindings if var not in inside])
 
     def _called(self, group: Group) -> Any:
-        func, arguments = _composite(group)
+        func, arguments, is_open = _composite(group)
         calls = [value for _, value in group.bindings if is_op_call(value)]
-        gv = self._alike.first(func, calls, lambda: self._add(func, calls))
+        gv = self._alike.first(func, calls, lambda: self._add(func, calls), None if is_open else group.question)
         return call_of(gv, arguments, group.bindings[-1][1].ty)
 
     def _add(self, func: relax.Function, calls: Iterable[Any]) -> Any:
@@ -152,8 +157,8 @@ class _Operands:
         return with_args(value, args, ty)
 
 
-def _composite(group: Group) -> tuple[relax.Function, list[Any]]:
-    """A function of the bindings, whose constants are inside, and the arguments to call it with."""
+def _composite(group: Group) -> tuple[relax.Function, list[Any], bool]:
+    """A function of the bindings, with its constants inside, the arguments of its call, and whether it has symbols."""
     operands, bindings = _Operands(), group.bindings
     last = len(bindings) - 1
     made = []
@@ -173,9 +178,8 @@ def _composite(group: Group) -> tuple[relax.Function, list[Any]]:
         sizes = relax.ShapeExpr(symbols)
         func = relax.Function([*params, relax.Var("tir_vars", sizes.ty)], body, result.ty, attrs=attributes)
         arguments.append(sizes)
-    if symbols or relax.analysis.defined_symbolic_vars(func):
-        func = relax.utils.copy_with_new_vars(func)
-    return func, arguments
+    is_open = bool(symbols or relax.analysis.defined_symbolic_vars(func))
+    return relax.utils.copy_with_new_vars(func) if is_open else func, arguments, is_open
 
 
 def _is_open(expr: Any) -> bool:

@@ -57,8 +57,9 @@ class _Candidate:
     compiler: str
     #: of the pattern, "" for single calls
     name: str
-    #: ``check(context)`` for a pattern, else ``check(variable, call)``: the composite function's attributes, or None
-    check: Callable[..., Mapping[str, Any] | None]
+    #: ``check(context)`` gives the attributes of a pattern's composite function, or None; for single calls
+    #: ``check(variable, call)`` gives the group, or None
+    check: Callable[..., Any]
     pattern: Any = None
     annotations: Mapping[str, Any] = field(default_factory=dict)
     #: whether it is a pattern with results besides the last one
@@ -102,16 +103,18 @@ class Matcher:
             if not ops.isdisjoint(ns.ops()):
                 self.candidates.append(_Candidate(ns.name, "", self._call_check(ns)))
 
-    def _call_check(self, ns: Namespace) -> Callable[[Any, Any], dict[str, Any] | None]:
+    def _call_check(self, ns: Namespace) -> Callable[[Any, Any], Group | None]:
         known = set(ns.ops())
 
-        def check(var: Any, call: Any) -> dict[str, Any] | None:
-            name = call.op.name
-            if name not in known:
+        def check(var: Any, call: Any) -> Group | None:
+            if not is_op_call(call) or (name := call.op.name) not in known:
                 return None
-            refusal = ask(ns, call, self._graphs, self._trials.pop(var, None))
-            accepted = self._settle(var, {var: call}, ns, name, "annotate", refusal)
-            return {**self._accepted, "Composite": f"{ns.name}.{name}"} if accepted else None
+            trial = self._trials.pop(var, None) or trial_of(ns, call)
+            refusal = ask(ns, call, self._graphs, trial)
+            if not self._settle(var, {var: call}, ns, name, "annotate", refusal):
+                return None
+            attributes = {**self._accepted, "Composite": f"{ns.name}.{name}"}
+            return Group([(var, call)], attributes, None if trial is None else trial.question)
 
         return check
 
@@ -221,8 +224,7 @@ class Matcher:
         for candidate in candidates:
             with self._asking_ahead(namespace(candidate.compiler), [mod[name] for name in functions]):
                 composites = Composites(mod)
-                group_of = partial(_alone, candidate.check)
-                hosts = {mod.get_global_var(n): composites.replace_in(mod[n], group_of) for n in functions}
+                hosts = {mod.get_global_var(n): composites.replace_in(mod[n], candidate.check) for n in functions}
             mod = with_functions(mod, {**hosts, **composites.functions})
         return mod
 
@@ -251,12 +253,6 @@ class Matcher:
 
 def _found(groups: Mapping[Any, Group], var: Any, _value: Any) -> Group | None:
     return groups.get(var)
-
-
-def _alone(check: Callable[[Any, Any], Mapping[str, Any] | None], var: Any, value: Any) -> Group | None:
-    """A call of an operator as a group by itself, if ``check`` gives it attributes."""
-    attributes = check(var, value) if is_op_call(value) else None
-    return None if attributes is None else Group([(var, value)], attributes)
 
 
 def ask_pattern(

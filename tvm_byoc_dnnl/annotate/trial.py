@@ -36,7 +36,7 @@ class Trial:
     def __init__(self, ns: Namespace, name: str, source: list[str], lower: Callable[[GraphBuilder], Any]) -> None:
         self._ns = ns
         self._name = name
-        self._graph = PortableGraph("trial")
+        self._graph: PortableGraph  # unless the lowering refuses
         self._is_optimised = False
         self._refusal: Reject | None = None
         #: the namespace and the form of the graph, which equal calls have in common

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
-from .._compat import constant_numpy, dtype_of, is_constant, shape_dims, var_name
+from .._compat import constant_numpy, dtype_of, is_a, is_constant, shape_dims, static_shape, var_name
 from ..errors import GraphError
-from ..handles import ByIdentity
+from ..handles import ByIdentity, items
 from ..verdict import Reject
 from .graph import Constant, Dim, Input, Node, PortableGraph, PostOp, Scaling, Tensor
 
@@ -107,6 +107,9 @@ class GraphBuilder:
 
     def shape_of(self, ty: Any) -> tuple[Dim, ...]:
         """Shape of a tensor type, in the graph's dims."""
+        static = static_shape(ty)
+        if static is not None:
+            return static
         dims = shape_dims(ty)
         if dims is None:
             raise Reject(f"the shape of {ty} is not known at compile time (only its rank)")
@@ -141,15 +144,15 @@ class GraphBuilder:
                 symbols += self._introduced(param.ty, value)
         self._symbols.update(symbols)
 
-    def _introduced(self, ty: Any, value: Any) -> Iterable[tuple[Any, Dim]]:
+    def _introduced(self, ty: Any, value: Any) -> list[tuple[Any, Dim]]:
         """The symbols that a variable's type introduces, each with the dim that the value has there."""
-        if isinstance(ty, relax.TupleType):
-            for own, item in zip(ty.fields, value, strict=True):
-                yield from self._introduced(own, item)
-        elif isinstance(ty, relax.TensorType):
-            for own, dim in zip(shape_dims(ty) or (), value.shape, strict=False):
-                if isinstance(own, tirx.Var):
-                    yield own, dim
+        if is_a(ty, relax.TupleType):
+            fields = zip(items(ty.fields), value, strict=True)
+            return [found for own, item in fields for found in self._introduced(own, item)]
+        if not is_a(ty, relax.TensorType) or static_shape(ty) is not None:
+            return []
+        dims = zip(shape_dims(ty) or (), value.shape, strict=False)
+        return [(own, dim) for own, dim in dims if isinstance(own, tirx.Var)]
 
     def add_input(self, var: Any) -> None:
         """Make a Relax parameter an input of the region, tuples flattened."""
@@ -180,6 +183,9 @@ class GraphBuilder:
 
     def values(self, expr: Any) -> Any:
         """Like `value`, where tuples are allowed: a `Value` or a (nested) tuple of them."""
+        known = self._values.get(expr)
+        if known is not None:
+            return known
         if isinstance(expr, relax.Tuple):
             return tuple(self.values(f) for f in expr.fields)
         if is_constant(expr):
@@ -188,8 +194,7 @@ class GraphBuilder:
             return self.values(expr.tuple_value)[expr.index]
         if not isinstance(expr, (relax.Var, relax.Call)):  # a match names a call whose result it reads
             raise Reject(f"{type(expr).__name__} is not a tensor argument")
-        if expr not in self._values:
-            self.add_input(expr)
+        self.add_input(expr)
         return self._values[expr]
 
     def _constant(self, expr: Any) -> Value:

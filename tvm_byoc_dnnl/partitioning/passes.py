@@ -103,7 +103,9 @@ class _Outliner(relax.PyExprMutator):
         super().__init__(mod)
         self._mod = mod
         self._plan = plan
-        self._taken = {gv.name_hint for gv in mod.get_global_vars() if not composite_of(mod[gv])}
+        self._given = dict(mod.functions.items())
+        self._composite = {gv for gv, func in self._given.items() if composite_of(func)}
+        self._taken = {gv.name_hint for gv in self._given.keys() - self._composite}
         self._regions: dict[Any, Any] = {}  # compiler and wiring -> global variable
         self._functions: dict[Any, relax.Function] = {}
         self._composites: set[Any] = set()  # that are in regions
@@ -111,12 +113,12 @@ class _Outliner(relax.PyExprMutator):
 
     def run(self) -> tvm.IRModule:
         """The partitioned module: ``main`` first, so that its regions have the first numbers."""
-        functions = dict(self._mod.functions.items())
-        for gv in sorted(functions, key=lambda gv: (gv.name_hint != "main", gv.name_hint)):
-            if is_host_function(functions[gv]):
-                functions[gv] = self.visit_expr(functions[gv])
-        called = {gv for f in functions.values() if is_host_function(f) for gv in relax.analysis.all_global_vars(f)}
-        kept = {gv: f for gv, f in functions.items() if not composite_of(f) or gv in called}
+        functions = dict(self._given)
+        hosts = [gv for gv in functions if gv not in self._composite and is_host_function(functions[gv])]
+        for gv in sorted(hosts, key=lambda gv: (gv.name_hint != "main", gv.name_hint)):
+            functions[gv] = self.visit_expr(functions[gv])
+        called = {gv for host in hosts for gv in relax.analysis.all_global_vars(functions[host])}
+        kept = {gv: f for gv, f in functions.items() if gv not in self._composite or gv in called}
         kept.update({gv: relax.utils.copy_with_new_vars(kept[gv]) for gv in self._composites & kept.keys()})
         made = tvm.IRModule({**kept, **self._functions}, attrs=self._mod.attrs, global_infos=self._mod.global_infos)
         return with_uses(made, self._uses)

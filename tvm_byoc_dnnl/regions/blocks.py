@@ -54,11 +54,11 @@ class Block:
 
 def dataflow_blocks(mod: tvm.IRModule) -> Iterator[tuple[Any, Any]]:
     """``(function, block)`` for every dataflow block of the host, in branches and local functions too; main's first."""
-    for gv in sorted(mod.get_global_vars(), key=lambda gv: (gv.name_hint != "main", gv.name_hint)):
-        if is_host_function(mod[gv]):
-            finder = _BlockFinder()
-            finder.visit_expr(mod[gv])
-            yield from ((gv, block) for block in finder.found)
+    hosts = [(gv, func) for gv, func in mod.functions.items() if is_host_function(func)]
+    for gv, func in sorted(hosts, key=lambda host: (host[0].name_hint != "main", host[0].name_hint)):
+        finder = _BlockFinder()
+        finder.visit_expr(func)
+        yield from ((gv, block) for block in finder.found)
 
 
 @relax.expr_functor.visitor

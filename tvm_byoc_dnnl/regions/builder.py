@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import relax
 
-from .._compat import is_constant
+from .._compat import call_of, is_a, is_constant, static_shape
 from ..handles import ByIdentity, items
 
 __all__ = ["RegionBuilder"]
@@ -46,7 +46,7 @@ class RegionBuilder:
             if isinstance(value, relax.Call):
                 args = [self._operand(a) for a in items(value.args)]
                 wiring.append((value.op, *map(_structure, args)))
-                value = relax.Call(self._local(value.op), args)
+                value = _called(self._local(value.op), args, value.ty)
             elif isinstance(value, relax.TupleGetItem):
                 value = relax.TupleGetItem(self._operand(value.tuple_value), value.index)
                 wiring.append((_structure(value.tuple_value), value.index))
@@ -116,6 +116,13 @@ class RegionBuilder:
         shares = not used.isdisjoint(self._locals)
         used.update(self._locals)
         return relax.utils.copy_with_new_vars(func) if is_open or shares else func
+
+
+def _called(callee: Any, args: list[Any], ty: Any) -> Any:
+    """A call; ``ty`` is that of the host's call, which is the same here unless it names symbols."""
+    fields = items(ty.fields) if is_a(ty, relax.TupleType) else [ty]
+    is_static = all(is_a(field, relax.TensorType) and static_shape(field) is not None for field in fields)
+    return call_of(callee, args, ty) if is_static else relax.Call(callee, args)
 
 
 def _structure(expr: Any) -> Any:
