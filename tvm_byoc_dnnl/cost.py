@@ -18,7 +18,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ._compat import dtype_of, shape_dims
+from ._compat import dtype_of, is_a, shape_dims, static_shape
 from .handles import items
 from .lower.builder import GraphBuilder
 from .lower.graph import evaluate
@@ -56,12 +56,15 @@ def size_of(dim: Any) -> int:
 
 def shape_of(ty: Any) -> tuple[int, ...] | None:
     """Shape of a tensor type with the usual size of every symbol, ``None`` where only the rank is known."""
-    dims = shape_dims(ty) if isinstance(ty, relax.TensorType) else None
-    return None if dims is None else tuple(size_of(d) for d in dims)
+    if not is_a(ty, relax.TensorType):
+        return None
+    static = static_shape(ty)
+    dims = shape_dims(ty) if static is None else None
+    return static if dims is None else tuple(size_of(d) for d in dims)
 
 
 def _elements(ty: Any) -> int:
-    if isinstance(ty, relax.TupleType):
+    if is_a(ty, relax.TupleType):
         return sum(_elements(f) for f in ty.fields)
     shape = shape_of(ty)
     return 0 if shape is None else math.prod(shape)
@@ -74,9 +77,9 @@ def _item_bits(dtype: str) -> int:
 
 def type_bytes(ty: Any) -> int:
     """Bytes of a tensor, or of all tensors of a tuple; 0 for other values and for unknown shapes."""
-    if isinstance(ty, relax.TupleType):
+    if is_a(ty, relax.TupleType):
         return sum(type_bytes(f) for f in ty.fields)
-    if not isinstance(ty, relax.TensorType):
+    if not is_a(ty, relax.TensorType):
         return 0
     return (_elements(ty) * _item_bits(dtype_of(ty)) + 7) // 8
 

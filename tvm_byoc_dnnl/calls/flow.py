@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import tvm
 from tvm import relax, tirx
 
-from .._compat import is_constant, shape_dims, var_name
+from .._compat import is_constant, shape_dims, static_shape, var_name
 from ..annotate.choice import candidates_of
 from ..handles import ByIdentity, items
 from ..regions.uses import names_of_uses
@@ -119,7 +119,7 @@ def _symbols(ty: Any) -> Iterator[str]:
     if isinstance(ty, relax.TupleType):
         for part in ty.fields:
             yield from _symbols(part)
-    elif isinstance(ty, relax.TensorType):
+    elif isinstance(ty, relax.TensorType) and static_shape(ty) is None:
         yield from (var_name(d) for d in shape_dims(ty) or () if isinstance(d, tirx.Var))
 
 
