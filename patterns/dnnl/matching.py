@@ -45,7 +45,7 @@ def number(match: Match, name: str, default: float | None = None) -> float:
     if not is_constant(expr):
         raise Reject(f"{name} is not a constant")
     values = constant_numpy(expr).reshape(-1)
-    if not values.size or (values != values[0]).any():
+    if values.size != 1 and (not values.size or (values != values[0]).any()):
         raise Reject(f"{name} is not one number, but {values.size} different ones")
     return float(values[0])
 

@@ -9,6 +9,7 @@ pixel ``o + factor`` is then sampled one pixel behind pixel ``o``, and the first
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -26,6 +27,8 @@ from .shape import slice_axis
 
 __all__: list[str] = []
 
+#: axes whose pixels are remembered: a network resizes many alike, and each is lowered twice
+_MOST_KNOWN = 256
 _HALF = Fraction(1, 2)
 #: TVM moves a coordinate by this much before it rounds down or up
 _NUDGE = Fraction(1, 100_000)
@@ -78,7 +81,9 @@ def _linear(g: GraphBuilder, src: Value, axis: int, wanted: Dim, mode: str, roun
     return src
 
 
+@functools.lru_cache(maxsize=_MOST_KNOWN)
 def _compare_points(n: int, m: int, mode: str) -> None:
+    """Refuse a linear resize that reads other positions than oneDNN's."""
     last = Fraction(n - 1)
     for o in range(m):
         theirs, ours = (_COORDINATES[name](o, n, m) for name in (mode, "half_pixel"))
@@ -100,8 +105,7 @@ def _nearest(g: GraphBuilder, src: Value, axis: int, wanted: Dim, mode: str, rou
 
 
 def _nearest_of(g: GraphBuilder, src: Value, axis: int, n: int, m: int, mode: str, rounding: str) -> Value:
-    table = [_index(o, n, m, mode, rounding) for o in range(m)]
-    ours = [min(max(math.floor(_COORDINATES["half_pixel"](o, n, m) + _HALF), 0), n - 1) for o in range(m)]
+    table, ours = _pixels(n, m, mode, rounding)
     if table == ours:
         return src
     step = table[1] - table[0] if m > 1 else 1
@@ -112,6 +116,13 @@ def _nearest_of(g: GraphBuilder, src: Value, axis: int, n: int, m: int, mode: st
         f"nearest resize of {n} to {m} with {mode} coordinates and rounding {rounding} takes pixel {table[first]} for "
         f"pixel {first}; oneDNN takes {ours[first]}"
     )
+
+
+@functools.lru_cache(maxsize=_MOST_KNOWN)
+def _pixels(n: int, m: int, mode: str, rounding: str) -> tuple[list[int], list[int]]:
+    """The pixels of a nearest resize that TVM takes, and those that oneDNN takes."""
+    ours = [min(max(math.floor(_COORDINATES["half_pixel"](o, n, m) + _HALF), 0), n - 1) for o in range(m)]
+    return [_index(o, n, m, mode, rounding) for o in range(m)], ours
 
 
 _METHODS = {"linear": _linear, "nearest_neighbor": _nearest}
