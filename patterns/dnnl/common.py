@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tvm_ffi import Array
-
-from ..._compat import is_a
 from ...errors import InputError
-from ...handles import items
 from ...lower.builder import GraphBuilder, Value
 from ...lower.graph import Dim
 from ...verdict import Reject, require
@@ -62,7 +58,7 @@ def require_movable(op: str, *values: Value) -> None:
 
 def ints(values: Sequence[Any]) -> list[int]:
     """Attribute list as Python ints."""
-    return [int(v) for v in (items(values) if is_a(values, Array) else values)]
+    return [int(v) for v in values]
 
 
 def broadcast_shape(a: Sequence[Dim], b: Sequence[Dim]) -> tuple[Dim, ...]:
