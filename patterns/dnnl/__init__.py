@@ -36,6 +36,7 @@ from .policy import DnnlPolicy
 from .post_ops import fuse_post_ops
 from .program import write_program
 from .source import create_source, emit, source_build
+from .tables import TakeTables
 
 __all__ = [
     "activations",
@@ -80,6 +81,6 @@ register_namespace(
     optimize=fuse_post_ops,
     primitive_flops=primitive_flops,
     doctor=EXAMINATION,
-    prepare=[attention.CausalMasks],
+    prepare=[attention.CausalMasks, TakeTables],
     policy=DnnlPolicy(cheap_beside_host=False),
 )

@@ -13,7 +13,7 @@ from ...registry import register_lowering
 from ...verdict import Reject, require
 from .common import FLOATS, ints, product, require_movable
 
-__all__ = ["gather_axis", "slice_axis"]
+__all__ = ["PADDED", "gather_axis", "int_tuple", "is_long", "padded_positions", "slice_axis"]
 
 _RESHAPES = [
     "relax.reshape",
@@ -161,6 +161,11 @@ def gather_axis(g: GraphBuilder, src: Value, axis: int, indices: Sequence[int], 
     return slices[0] if len(slices) == 1 else g.emit("concat", slices, shape, axis=axis)
 
 
+def is_long(indices: Sequence[int]) -> bool:
+    """Whether `gather_axis` would refuse the indices, because they are too many slices."""
+    return len(_runs(indices)) > _MAX_SLICES
+
+
 def _runs(indices: Sequence[int]) -> list[tuple[int, int, int]]:
     """Indices as runs ``(begin, count, step)`` of constant positive step, longest first from the left."""
     runs: list[tuple[int, int, int]] = []
@@ -184,7 +189,7 @@ def _static(src: Value, axis: int, op: str) -> int:
 
 @register_lowering("dnnl", "relax.flip")
 def flip(g: GraphBuilder, call: Any) -> Value:
-    """A short axis in reverse order."""
+    """An axis in reverse order; a long one becomes a `take` first."""
     src = g.value(call.args[0])
     require_movable(call.op.name, src)
     axis = int(call.attrs.axis) % src.ndim
@@ -194,11 +199,11 @@ def flip(g: GraphBuilder, call: Any) -> Value:
 
 @register_lowering("dnnl", "relax.strided_slice")
 def strided_slice(g: GraphBuilder, call: Any) -> Value:
-    """Slices with constant bounds; a negative step only where few slices are taken."""
+    """Slices with constant bounds; many of them from back to front become a `take` first."""
     src, shape = g.value(call.args[0]), g.shape_of(call.ty)
     require_movable(call.op.name, src)
-    axes, begins = (_int_tuple(a) for a in call.args[1:3])
-    steps = _int_tuple(call.args[4]) if len(call.args) > 4 else [1] * len(axes)
+    axes, begins = (int_tuple(a) for a in call.args[1:3])
+    steps = int_tuple(call.args[4]) if len(call.args) > 4 else [1] * len(axes)
     out = src
     for axis, begin, step in zip(axes, begins, steps, strict=True):
         axis %= src.ndim
@@ -220,7 +225,8 @@ def strided_slice(g: GraphBuilder, call: Any) -> Value:
     return out if out is not src else g.reshape(src, shape)
 
 
-def _int_tuple(expr: Any) -> list[int]:
+def int_tuple(expr: Any) -> list[int]:
+    """The numbers of a bound of a slice."""
     if not isinstance(expr, relax.Tuple):
         raise Reject("strided_slice with bounds that are not constant")
     values = [getattr(f, "value", f) for f in expr.fields]
@@ -276,12 +282,12 @@ def pixel_shuffle(g: GraphBuilder, call: Any) -> Value:
 
 @register_lowering("dnnl", "relax.nn.pad")
 def pad(g: GraphBuilder, call: Any) -> Value:
-    """Padding with a constant; narrow padding with the tensor's own elements."""
+    """Padding with a constant, or the tensor's own elements; a wide one with these becomes a `take` first."""
     src, attrs = g.value(call.args[0]), call.attrs
     require_movable(call.op.name, src)
     widths, mode = ints(attrs.pad_width), str(attrs.pad_mode)
     require(min(widths, default=0) >= 0, f"negative padding {widths}")
-    if mode in _PADDED:
+    if mode in PADDED:
         for axis, (before, after) in enumerate(zip(widths[::2], widths[1::2], strict=True)):
             if before or after:
                 src = _padded(g, src, axis, before, after, mode)
@@ -300,16 +306,24 @@ def pad(g: GraphBuilder, call: Any) -> Value:
     )
 
 
-#: pad_mode → (position outside of the axis, its size) → position inside of it
-_PADDED: dict[str, Callable[[int, int], int]] = {
+#: mode of a padding with the tensor's own elements → (position outside of the axis, its size) → position inside of it
+PADDED: dict[str, Callable[[int, int], int]] = {
     "reflect": lambda i, n: -i if i < 0 else 2 * (n - 1) - i if i >= n else i,
     "replicate": lambda i, n: min(max(i, 0), n - 1),
     "circular": lambda i, n: i % n,
 }
 
 
+def padded_positions(mode: str, size: int, before: int, after: int) -> list[int] | None:
+    """The positions in an axis that its padded form has, ``None`` for a padding that is negative or too wide."""
+    if min(before, after) < 0 or max(before, after) >= size + (mode != "reflect"):
+        return None
+    return [PADDED[mode](i, size) for i in range(-before, size + after)]
+
+
 def _padded(g: GraphBuilder, src: Value, axis: int, before: int, after: int, mode: str) -> Value:
     size = _static(src, axis, f"{mode} padding")
-    require(max(before, after) < size + (mode != "reflect"), f"{mode} padding {before},{after} of an axis of {size}")
-    wanted = [_PADDED[mode](i, size) for i in range(-before, size + after)]
+    wanted = padded_positions(mode, size, before, after)
+    if wanted is None:
+        raise Reject(f"{mode} padding {before},{after} of an axis of {size}")
     return gather_axis(g, src, axis, wanted, f"{mode} padding {before},{after}")

@@ -20,6 +20,7 @@ VENDOR_EXTRA = {
     "patterns/dnnl/__init__.py": {"codegen"},  # chooses the engine's portable-graph codegen
     "patterns/dnnl/policy.py": {"cost", "regions"},  # what is worth a region
     "patterns/dnnl/attention.py": {"prepare"},  # writes causal masks as constants
+    "patterns/dnnl/tables.py": {"prepare"},  # writes tables of positions as constants
     "patterns/dnnl/examination.py": {"namespace"},  # what doctor looks at
     "patterns/dnnl/library.py": {"_native"},  # finds oneDNN for our library
     "patterns/dnnl/source.py": {"_native", "routes"},  # knows what printed source is compiled with

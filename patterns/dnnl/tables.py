@@ -1,0 +1,84 @@
+"""Long tables of positions along an axis, as one gather.
+
+    pad(reflect, 0, 64)                      take(indices: 0 … 255, 254 … 191)
+    flip                            ──>      take(indices: n - 1 … 0)
+    strided_slice(step -1)                   take(indices: begin, begin - 1 …)
+
+`shape.py` makes a few slices of such an operator. Where these would be too many, the operator becomes a `take` with a
+constant table, which is a gather.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from ...prepare.rewrite import Scope, rewrite_pass
+from ...verdict import Reject
+from .common import ints
+from .shape import PADDED, int_tuple, is_long, padded_positions
+
+__all__ = ["TakeTables"]
+
+
+def _taken(scope: Scope, data: Any, axis: int, table: Sequence[int]) -> Any:
+    return relax.op.take(data, scope.constant(np.array(table, "int64")), axis=axis, mode="clip")
+
+
+def _pad(scope: Scope, call: Any) -> Any:
+    """A padding with the tensor's own elements."""
+    data, mode, dims = call.args[0], str(call.attrs.pad_mode), scope.dims(call.args[0])
+    widths = ints(call.attrs.pad_width)
+    padded = [axis for axis in range(len(widths) // 2) if any(widths[2 * axis : 2 * axis + 2])]
+    if mode not in PADDED or dims is None or not all(isinstance(dims[axis], int) for axis in padded):
+        return None
+    tables: list[tuple[int, list[int]]] = []
+    for axis in padded:
+        table = padded_positions(mode, dims[axis], *widths[2 * axis : 2 * axis + 2])
+        if table is None:
+            return None
+        tables.append((axis, table))
+    if not any(is_long(table) for _, table in tables):
+        return None
+    *others, (last, table) = tables
+    for axis, other in others:
+        data = scope.emit(_taken(scope, data, axis, other))
+    return _taken(scope, data, last, table)
+
+
+def _flip(scope: Scope, call: Any) -> Any:
+    dims = scope.dims(call)
+    axis = int(call.attrs.axis)
+    if dims is None or not isinstance(dims[axis], int):
+        return None
+    table = range(dims[axis])[::-1]
+    return _taken(scope, call.args[0], axis % len(dims), table) if is_long(table) else None
+
+
+def _slice(scope: Scope, call: Any) -> Any:
+    """A slice of one axis from back to front."""
+    data, dims, result = call.args[0], scope.dims(call.args[0]), scope.dims(call)
+    try:
+        axes, begins, _, steps = (int_tuple(bound) for bound in call.args[1:])
+    except (Reject, ValueError):  # open bounds, or no steps
+        return None
+    if dims is None or result is None or len(axes) != 1 or steps[0] >= 0:
+        return None
+    size, count = dims[axes[0]], result[axes[0]]
+    if not isinstance(size, int) or not isinstance(count, int):
+        return None
+    begin = min(begins[0] + size if begins[0] < 0 else begins[0], size - 1)
+    table = [begin + i * steps[0] for i in range(count)]
+    return _taken(scope, data, axes[0] % len(dims), table) if is_long(table) else None
+
+
+_RULES = {"relax.nn.pad": [_pad], "relax.flip": [_flip], "relax.strided_slice": [_slice]}
+
+
+def TakeTables() -> tvm.transform.Pass:
+    """Pass: operators that would be many slices become a `take`."""
+    return rewrite_pass("TakeTables", _RULES)
