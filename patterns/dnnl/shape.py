@@ -13,7 +13,7 @@ from ...registry import register_lowering
 from ...verdict import Reject, require
 from .common import FLOATS, ints, product, require_movable
 
-__all__ = ["PADDED", "gather_axis", "int_tuple", "is_long", "padded_positions", "slice_axis"]
+__all__ = ["PADDED", "gather_axis", "int_tuple", "is_long", "padded_sides", "slice_axis"]
 
 _RESHAPES = [
     "relax.reshape",
@@ -161,9 +161,9 @@ def gather_axis(g: GraphBuilder, src: Value, axis: int, indices: Sequence[int], 
     return slices[0] if len(slices) == 1 else g.emit("concat", slices, shape, axis=axis)
 
 
-def is_long(indices: Sequence[int]) -> bool:
-    """Whether `gather_axis` would refuse the indices, because they are too many slices."""
-    return len(_runs(indices)) > _MAX_SLICES
+def is_long(*tables: Sequence[int]) -> bool:
+    """Whether indices in one or more parts are more slices than `gather_axis` takes."""
+    return sum(len(_runs(table)) for table in tables) > _MAX_SLICES
 
 
 def _runs(indices: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -314,16 +314,17 @@ PADDED: dict[str, Callable[[int, int], int]] = {
 }
 
 
-def padded_positions(mode: str, size: int, before: int, after: int) -> list[int] | None:
-    """The positions in an axis that its padded form has, ``None`` for a padding that is negative or too wide."""
+def padded_sides(mode: str, size: int, before: int, after: int) -> tuple[list[int], list[int]] | None:
+    """The positions in an axis that a padding repeats at both ends, ``None`` if it is negative or too wide."""
     if min(before, after) < 0 or max(before, after) >= size + (mode != "reflect"):
         return None
-    return [PADDED[mode](i, size) for i in range(-before, size + after)]
+    position = PADDED[mode]
+    return [position(i, size) for i in range(-before, 0)], [position(i, size) for i in range(size, size + after)]
 
 
 def _padded(g: GraphBuilder, src: Value, axis: int, before: int, after: int, mode: str) -> Value:
     size = _static(src, axis, f"{mode} padding")
-    wanted = padded_positions(mode, size, before, after)
-    if wanted is None:
+    sides = padded_sides(mode, size, before, after)
+    if sides is None:
         raise Reject(f"{mode} padding {before},{after} of an axis of {size}")
-    return gather_axis(g, src, axis, wanted, f"{mode} padding {before},{after}")
+    return gather_axis(g, src, axis, [*sides[0], *range(size), *sides[1]], f"{mode} padding {before},{after}")

@@ -1,11 +1,11 @@
 """Long tables of positions along an axis, as one gather.
 
-    pad(reflect, 0, 64)                      take(indices: 0 … 255, 254 … 191)
+    pad(reflect, 0, 64)                      concat(x, take(indices: n - 2, n - 3 … n - 65))
     flip                            ──>      take(indices: n - 1 … 0)
     strided_slice(step -1)                   take(indices: begin, begin - 1 …)
 
-`shape.py` makes a few slices of such an operator. Where these would be too many, the operator becomes a `take` with a
-constant table, which is a gather.
+`shape.py` makes a few slices of such an operator. Where these would be too many, there is a `take` with a constant
+table instead, which is a gather.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tvm import relax
 from ...prepare.rewrite import Scope, rewrite_pass
 from ...verdict import Reject
 from .common import ints
-from .shape import PADDED, int_tuple, is_long, padded_positions
+from .shape import PADDED, int_tuple, is_long, padded_sides
 
 __all__ = ["TakeTables"]
 
@@ -36,18 +36,20 @@ def _pad(scope: Scope, call: Any) -> Any:
     padded = [axis for axis in range(len(widths) // 2) if any(widths[2 * axis : 2 * axis + 2])]
     if mode not in PADDED or dims is None or not all(isinstance(dims[axis], int) for axis in padded):
         return None
-    tables: list[tuple[int, list[int]]] = []
-    for axis in padded:
-        table = padded_positions(mode, dims[axis], *widths[2 * axis : 2 * axis + 2])
-        if table is None:
-            return None
-        tables.append((axis, table))
-    if not any(is_long(table) for _, table in tables):
+    sides = {axis: padded_sides(mode, dims[axis], *widths[2 * axis : 2 * axis + 2]) for axis in padded}
+    tables = [(axis, both) for axis, both in sides.items() if both is not None]
+    if len(tables) < len(padded) or not any(is_long(*both, range(1)) for _, both in tables):
         return None
-    *others, (last, table) = tables
-    for axis, other in others:
-        data = scope.emit(_taken(scope, data, axis, other))
-    return _taken(scope, data, last, table)
+    *others, last = tables
+    for axis, both in others:
+        data = scope.emit(_widened(scope, data, axis, both))
+    return _widened(scope, data, *last)
+
+
+def _widened(scope: Scope, data: Any, axis: int, sides: tuple[list[int], list[int]]) -> Any:
+    """``data`` between what a padding repeats: most of it is copied as a whole."""
+    before, after = ([scope.emit(_taken(scope, data, axis, side))] if side else [] for side in sides)
+    return relax.op.concat([*before, data, *after], axis)
 
 
 def _flip(scope: Scope, call: Any) -> Any:
