@@ -13,7 +13,7 @@ from ...registry import register_lowering
 from ...verdict import Reject, require
 from .common import FLOATS, ints, product, require_movable
 
-__all__ = ["PADDED", "gather_axis", "int_tuple", "is_long", "padded_sides", "slice_axis"]
+__all__ = ["PADDED", "backwards", "gather_axis", "int_tuple", "is_long", "padded_sides", "slice_axis"]
 
 _RESHAPES = [
     "relax.reshape",
@@ -215,14 +215,19 @@ def strided_slice(g: GraphBuilder, call: Any) -> Value:
         if step > 0:
             out = slice_axis(g, out, axis, min(max(begin, 0), size), count, step)
             continue
-        begin = min(begin, size - 1)
-        wanted = [begin + i * step for i in range(count)]
+        wanted = backwards(size, begin, step, count)
         out = (
             gather_axis(g, out, axis, wanted, f"{count} from back to front")
             if count
             else slice_axis(g, out, axis, 0, 0)
         )
     return out if out is not src else g.reshape(src, shape)
+
+
+def backwards(size: int, begin: int, step: int, count: int) -> list[int]:
+    """The positions of a slice with a negative step."""
+    begin = min(begin + size if begin < 0 else begin, size - 1)
+    return [begin + i * step for i in range(count)]
 
 
 def int_tuple(expr: Any) -> list[int]:

@@ -20,7 +20,7 @@ from tvm import relax
 from ...prepare.rewrite import Scope, rewrite_pass
 from ...verdict import Reject
 from .common import ints
-from .shape import PADDED, int_tuple, is_long, padded_sides
+from .shape import PADDED, backwards, int_tuple, is_long, padded_sides
 
 __all__ = ["TakeTables"]
 
@@ -73,8 +73,7 @@ def _slice(scope: Scope, call: Any) -> Any:
     size, count = dims[axes[0]], result[axes[0]]
     if not isinstance(size, int) or not isinstance(count, int):
         return None
-    begin = min(begins[0] + size if begins[0] < 0 else begins[0], size - 1)
-    table = [begin + i * steps[0] for i in range(count)]
+    table = backwards(size, begins[0], steps[0], count)
     return _taken(scope, data, axes[0] % len(dims), table) if is_long(table) else None
 
 
