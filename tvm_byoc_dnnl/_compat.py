@@ -30,6 +30,7 @@ __all__ = [
     "indices_from_start",
     "is_a",
     "is_constant",
+    "is_subclass",
     "make_constant",
     "product_constant",
     "quantised",
@@ -73,18 +74,19 @@ _INDEXED = ("GatherElements", "GatherND", "ScatterND")
 
 def is_constant(expr: Any) -> bool:
     """Whether ``expr`` is a Relax tensor constant."""
-    return is_a(expr, _CONSTANT) and isinstance(getattr(expr, "ty", None), relax.TensorType)
+    return is_a(expr, _CONSTANT) and is_a(getattr(expr, "ty", None), relax.TensorType)
 
 
 def is_a(value: Any, kind: type | tuple[type, ...]) -> bool:
-    """``isinstance``, which takes long for classes of TVM."""
+    """``isinstance`` for classes of TVM, where that takes long: their metaclass is `abc.ABCMeta`."""
     own: Any = type(value)
-    return _is_subclass(own, kind)
+    return own is kind or is_subclass(own, kind)
 
 
 @functools.cache
-def _is_subclass(kind: Any, of: Any) -> bool:
-    return issubclass(kind, of)
+def is_subclass(own: Any, kind: type | tuple[type, ...]) -> bool:
+    """``issubclass``, which would look through all classes below ``kind`` when it is first asked."""
+    return any(one in own.__mro__ for one in (kind if isinstance(kind, tuple) else (kind,)))
 
 
 def constant_tensor(expr: Any) -> tvm.runtime.Tensor:

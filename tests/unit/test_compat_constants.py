@@ -11,6 +11,7 @@ from tvm_byoc_dnnl._compat import (
     constant_numpy,
     constant_tensor,
     dtype_of,
+    is_a,
     small_constants,
     static_shape,
     with_args,
@@ -56,3 +57,15 @@ def test_dtypes_of_tensors_and_of_scalars() -> None:
     assert dtype_of(relax.TensorType(ndim=2, dtype=None)) == ""
     if hasattr(size, "ty"):
         assert dtype_of(size.ty) == "int64"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [relax.Expr, relax.Call, relax.Var, relax.DataflowVar, relax.TensorType, tvm.ir.Op, (relax.Call, relax.Var), int],
+    ids=str,
+)
+def test_the_test_of_a_class_answers_as_isinstance_does(kind) -> None:
+    x = relax.DataflowVar("x", relax.TensorType((2,), "float32"))
+    call = relax.op.add(x, x)
+    for value in (x, relax.Var("y", x.ty), call, call.op, x.ty, relax.Tuple([x]), 3, None):
+        assert is_a(value, kind) == isinstance(value, kind)

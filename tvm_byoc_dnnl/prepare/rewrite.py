@@ -25,6 +25,7 @@ from .._compat import (
     dtype_of,
     is_a,
     is_constant,
+    is_subclass,
     make_constant,
     shape_dims,
     static_shape,
@@ -58,7 +59,7 @@ _COMPOUND = ("call", "tuple", "item")  # forms of values that read others
 
 @cache
 def _form_of(kind: Any) -> str:
-    return next((form for form, classes in _FORMS.items() if issubclass(kind, classes)), "")
+    return next((form for form, classes in _FORMS.items() if is_subclass(kind, classes)), "")
 
 
 def _form(value: Any) -> str:
