@@ -40,12 +40,22 @@ def _roofline(each: Entry, limit: Roof) -> dict:
 @click.argument("models", nargs=-1)
 @click.option("--engines", default="byoc,onnxruntime,openvino,mnn", help="Those that are not installed are left out.")
 @click.option("--rounds", default=6, help="Turns of each engine.")
+@click.option("--repeats", default=8, help="A disturbed turn is run again, at most so many times.")
+@click.option("--loads", default=5, help="Fresh processes of each engine; the first result is their median.")
 @click.option("--threads", default=Settings().threads, help="Threads of each engine.")
 @click.option("--page", default=_PAGE, type=click.Path(path_type=Path), help="The page; the results are beside it.")
 @click.option("--roofline/--no-roofline", default=True, help="Profile the layers too.")
 @click.option("--render", is_flag=True, help="Measure nothing: write the page and pictures from the results.")
 def main(
-    models: tuple[str, ...], engines: str, rounds: int, threads: int, page: Path, roofline: bool, render: bool
+    models: tuple[str, ...],
+    engines: str,
+    rounds: int,
+    repeats: int,
+    loads: int,
+    threads: int,
+    page: Path,
+    roofline: bool,
+    render: bool,
 ) -> None:
     """Measure MODELS, or the usual ones, and write the page.
 
@@ -57,7 +67,7 @@ def main(
     if not render:
         try:
             entries = [entry(name) for name in models or MODELS]
-            settings = Settings(threads=threads, rounds=rounds)
+            settings = Settings(threads=threads, rounds=rounds, repeats=repeats, loads=loads)
             comparisons = _measure(entries, "byoc" if os.environ.get(LIMIT) else engines, settings)
         except InputError as error:
             raise click.UsageError(str(error)) from error

@@ -146,12 +146,22 @@ def _torch_section(measured: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
+def _processes(machine: Mapping[str, Any]) -> str:
+    """Of how many processes the first results are."""
+    engines = (e for m in machine["models"].values() for e in m["engines"] if not e["failure"])
+    counts = {len(e.get("first_results_s", [0])) for e in engines}
+    if counts == {1}:
+        return "of one process each"
+    return "medians of " + " or ".join(map(str, sorted(counts))) + " processes each"
+
+
 def _section(machine: Mapping[str, Any]) -> Iterator[str]:
     engines = _engines(machine)
     labels = [ENGINES[name].label for name in engines]
     versions = ", ".join(f"{ENGINES[n].label} {v}" for n, v in machine["versions"].items() if n in ENGINES)
     yield f"## {machine['cpu']}, {machine['isa']}\n\n"
-    yield f"{machine['threads']} threads, {machine['date']}; {versions}.\n\n"
+    python = f"; {machine['python']}" if "python" in machine else ""
+    yield f"{machine['threads']} threads, {machine['date']}; {versions}{python}.\n\n"
     if machine.get("limited"):
         yield (
             "A limited run: this CPU has more instructions, which `ONEDNN_MAX_CPU_ISA` forbids to oneDNN and to our "
@@ -168,7 +178,8 @@ def _section(machine: Mapping[str, Any]) -> Iterator[str]:
         yield from _table(["models", *labels], iter(means))
     if slower := list(_slower(machine, engines)):
         yield "".join(slower) + "\n"
-    yield "Seconds from the ONNX file to the first result; the engines, ours too, and TVM are imported before.\n\n"
+    yield f"Seconds from the ONNX file to the first result, {_processes(machine)}; "
+    yield "the engines, ours too, and TVM are imported before.\n\n"
     yield from _table(head, _times(machine, engines, "first_result_s"))
     failures = [
         f"{ENGINES[e['engine']].label}, `{name}`: {e['failure']}"

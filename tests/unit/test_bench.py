@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ from tvm_byoc_dnnl.testing.bench import (
     run,
     to_json,
 )
+from tvm_byoc_dnnl.testing.bench.measure import _Contestant, _Probe
 from tvm_byoc_dnnl.testing.bench.run import Model
 
 FAKES = {
@@ -134,10 +136,43 @@ def test_table_and_json(
 
 
 def test_a_failed_baseline_leaves_no_ratio() -> None:
-    good = Measurement("good", "Good", blocks=[[1.0]])
+    good = Measurement("good", "Good", first_results=[(1.0, {})], blocks=[[1.0]])
     bad = Measurement("bad", "Bad", failure="does not load")
     entry = to_json([Comparison("m", "bad", [bad, good], Spread(1, 1, 1))], QUICK)["models"][0]["engines"][1]
     assert entry["ratio"] is None
+
+
+@pytest.mark.parametrize(("seconds", "median"), [([2.0], 2.0), ([3.0, 1.0, 2.0], 2.0), ([4.0, 3.0, 1.0, 2.0], 2.0)])
+def test_the_first_result_is_that_of_the_median_process(seconds: list[float], median: float) -> None:
+    each = Measurement("e", "E", first_results=[(s, {"load": s / 2}) for s in seconds])
+    assert (each.first_result_s, each.stages_s) == (median, {"load": median / 2})
+
+
+def test_first_results_are_of_fresh_processes(relu: onnx.ModelProto, tmp_path: Path) -> None:
+    file = tmp_path / "out.json"
+    run([Model("relu", lambda: relu)], {"one load": fake("one load")}, replace(QUICK, loads=3), json_file=str(file))
+    (each,) = json.loads(file.read_text())["models"][0]["engines"]
+    assert each["failure"] is None, "the engine refuses a second load in the same process"
+    assert len(each["first_results_s"]) == 3
+    assert each["first_result_s"] == pytest.approx(sorted(each["first_results_s"])[1], abs=1e-4)
+
+
+@pytest.mark.parametrize(("samples", "repeated", "disturbed"), [([9, 9, 1, 9, 1, 1], 2, 0), ([9] * 20, 3, 1)])
+def test_a_disturbed_block_is_run_again(samples: list[int], repeated: int, disturbed: int) -> None:
+    class Process:
+        def time(self, warm_up: int, count: int) -> list[float]:
+            return [1.0] * count
+
+    class Work:
+        def time(self, warm_up: int, count: int) -> list[float]:
+            return [float(samples.pop(0))]
+
+    probe = _Probe(Work())  # type: ignore[arg-type]
+    probe.samples.append(1.0)
+    each = _Contestant("e", fake("right"), replace(QUICK, repeats=3))
+    each._process = Process()  # type: ignore[assignment]
+    each.turn(0, probe)
+    assert (each.result.repeated, each.result.disturbed, len(each.result.blocks)) == (repeated, disturbed, 1)
 
 
 def test_unknown_names_are_input_errors() -> None:

@@ -46,14 +46,17 @@ class Settings:
     rest_ms : float
         Pause before a turn, in which the other engines' threads go to sleep.
     repeats : int
-        So many blocks of an engine, at most, are run again because they were disturbed.
+        A disturbed block is run again, at most so many times.
+    loads : int
+        Fresh processes of each engine that load the model; the first result is their median.
     """
 
     threads: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
     rounds: int = 20
     block_ms: float = 200.0
     rest_ms: float = 50.0
-    repeats: int = 5
+    repeats: int = 3
+    loads: int = 1
 
 
 @dataclass(frozen=True)
@@ -77,20 +80,34 @@ class Spread:
 class Measurement:
     """One engine on one model; with ``failure`` set, what was measured before it is not worth keeping.
 
-    ``stages_s`` is what the time to the first result went to, as far as the engine says.
-    ``repeated`` blocks were run again because the machine was not quiet; ``disturbed`` ones stayed so to the end.
+    ``first_results`` has, for each process that loaded the model, the seconds until its first result, and those of each
+    stage, as far as the engine says. ``repeated`` blocks were run again because the machine was not quiet;
+    ``disturbed`` ones stayed so to the end.
     """
 
     engine: str
     label: str
     version: str = ""
-    first_result_s: float = 0.0
+    first_results: list[tuple[float, dict[str, float]]] = field(default_factory=list)
     error: float = 0.0
     blocks: list[list[float]] = field(default_factory=list)
     failure: str = ""
-    stages_s: dict[str, float] = field(default_factory=dict)
     repeated: int = 0
     disturbed: int = 0
+
+    @property
+    def first_result_s(self) -> float:
+        """Seconds from the file to the first result: the median of the processes, or the lower one of its middle."""
+        return self._first_result[0]
+
+    @property
+    def stages_s(self) -> dict[str, float]:
+        """The seconds of each stage in the process of that time; none where the engine names no stages."""
+        return self._first_result[1]
+
+    @property
+    def _first_result(self) -> tuple[float, dict[str, float]]:
+        return sorted(self.first_results, key=lambda each: each[0])[(len(self.first_results) - 1) // 2]
 
     def milliseconds(self) -> Spread:
         """Over every timed run."""
@@ -142,36 +159,46 @@ def busy_share(seconds: float = 1.0) -> float:
 class _Contestant:
     """One engine's process, what it measured so far, and the length of its turns."""
 
-    def __init__(self, process: EngineProcess, result: Measurement, settings: Settings) -> None:
-        self.result = result
-        self._process, self._settings = process, settings
+    def __init__(self, name: str, engine: Engine, settings: Settings) -> None:
+        self.result = Measurement(name, engine.label)
+        self._engine, self._settings = engine, settings
+        self._process: EngineProcess
         self._warm_up, self._count = 0, 1
 
-    def load(self, path: str, inputs: list[np.ndarray], expected: list[np.ndarray]) -> None:
-        """Load the model, check its outputs, and find out how many runs fill a turn."""
-        loaded = self._process.load(path, inputs)
-        self.result.version, self.result.first_result_s, outputs, self.result.stages_s = loaded
-        self.result.error = gap(outputs, expected)
-        tolerance = self._process.engine.tolerance
-        if self.result.error > tolerance:
-            raise EngineError(f"outputs differ by {self.result.error:.1e}, accepted are {tolerance:.0e}")
+    def load(self, path: str, inputs: list[np.ndarray], expected: list[np.ndarray]) -> ExitStack:
+        """Load the model in a fresh process, for the turns that follow, and check its outputs.
+
+        The process ends with what is returned.
+        """
+        with ExitStack() as stack:
+            self._process = stack.enter_context(EngineProcess(self._engine, self._settings.threads))
+            self.result.version, seconds, outputs, stages = self._process.load(path, inputs)
+            self.result.error = gap(outputs, expected)
+            tolerance = self._engine.tolerance
+            if self.result.error > tolerance:
+                raise EngineError(f"outputs differ by {self.result.error:.1e}, accepted are {tolerance:.0e}")
+            self.result.first_results.append((seconds, stages))
+            return stack.pop_all()
+
+    def plan(self) -> None:
+        """Find out how many runs fill a turn."""
         once = statistics.median(self._process.time(1, 3))
         self._count = max(1, round(self._settings.block_ms / once))
         self._warm_up = self._count // 4
 
     def turn(self, number: int, probe: _Probe) -> None:
         """Rest and run one block, unless the engine has had all of its turns; again if it was disturbed."""
-        limit = self._process.engine.max_rounds
+        limit = self._engine.max_rounds
         if limit is not None and number >= limit:
             return
-        while True:
+        for attempt in range(1 + self._settings.repeats):
             time.sleep(self._settings.rest_ms / 1e3)
             before = probe.sample()
             block = self._process.time(self._warm_up, self._count)
             is_quiet = probe.is_quiet(before, probe.sample())
-            if is_quiet or self.result.repeated >= self._settings.repeats:
+            self.result.repeated += attempt > 0
+            if is_quiet:
                 break
-            self.result.repeated += 1
         self.result.disturbed += not is_quiet
         self.result.blocks.append(block)
 
@@ -241,20 +268,20 @@ def compare(
     settings = settings or Settings()
     values = list(inputs.values())
     with ExitStack() as stack:
-
-        def contestant(name: str, engine: Engine) -> _Contestant:
-            process = stack.enter_context(EngineProcess(engine, settings.threads))
-            return _Contestant(process, Measurement(name, engine.label), settings)
-
         progress(f"{ENGINES[REFERENCE].label}: reference outputs", 0.0)
         with EngineProcess(ENGINES[REFERENCE], settings.threads) as reference:
             expected = reference.load(path, values)[2]
 
-        everybody = [contestant(name, engine) for name, engine in engines.items()]
-        for number, each in enumerate(everybody):
-            progress(f"{each.result.label}: load, compile, first run", _LOADING * number / len(everybody))
-            with _failure_into(each.result):
-                each.load(path, values, expected)
+        everybody = [_Contestant(name, engine, settings) for name, engine in engines.items()]
+        loads = [(number, each) for number in range(settings.loads) for each in everybody]
+        for done, (number, each) in enumerate(loads):
+            if each.result.failure:
+                continue
+            progress(f"{each.result.label}: load, compile, first run", _LOADING * done / len(loads))
+            with _failure_into(each.result), each.load(path, values, expected) as process:
+                if number == settings.loads - 1:
+                    each.plan()
+                    stack.enter_context(process.pop_all())  # it has turns
         work = stack.enter_context(EngineProcess(PROBE, settings.threads))
         work.load(path, [])
         probe = _Probe(work)

@@ -55,7 +55,7 @@ def _caption(comparisons: Sequence[Comparison], settings: Settings) -> str:
         f"{c.model}, {m.label}, first result: " + ", ".join(f"{name} {_number(s)}" for name, s in m.stages_s.items())
         for c in comparisons
         for m in c.measurements
-        if len(m.stages_s) > 1 and not m.failure
+        if not m.failure and len(m.stages_s) > 1
     ]
     noisy = [c.model for c in comparisons if not c.quiet]
     if noisy:
@@ -98,6 +98,7 @@ def _measurement(comparison: Comparison, each: Measurement) -> dict[str, Any]:
             "ms": asdict(each.milliseconds()),
             "ratio": None if baseline.failure else asdict(each.ratio(baseline)),
             "first_result_s": each.first_result_s,
+            "first_results_s": [round(seconds, 4) for seconds, _ in each.first_results],
             "stages_s": {name: round(seconds, 4) for name, seconds in each.stages_s.items()},
             "max_error": each.error,
             "blocks_repeated": each.repeated,
