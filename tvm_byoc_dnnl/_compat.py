@@ -35,6 +35,7 @@ __all__ = [
     "product_constant",
     "quantised",
     "remap_var",
+    "scale_constant",
     "shape_dims",
     "small_constants",
     "static_shape",
@@ -189,6 +190,12 @@ def product_constant(a: np.ndarray, b: np.ndarray) -> relax.Expr:
         with ThreadPoolExecutor(parts) as pool:
             list(pool.map(multiply, [slice(start, start + step) for start in range(0, len(a), step)]))
     return tensor_constant(tensor)
+
+
+def scale_constant(constant: Any, factors: np.ndarray) -> None:
+    """Multiply the value of a Relax constant where it is, as `product_constant` does elsewhere."""
+    target = np.from_dlpack(constant_tensor(constant))
+    np.multiply(target, factors, out=target)
 
 
 def dtype_of(ty: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from typing import Any
@@ -20,6 +20,7 @@ from .errors import InputError, UnsupportedError
 from .frontend import to_relax
 from .handles import without_collecting
 from .namespaces import HOST, compilers, namespace
+from .own_weights import owning_weights
 from .partitioning.passes import PartitionGraph
 from .pipeline.byoc import PIPELINE
 from .pipeline.executable import ByocExecutable
@@ -94,9 +95,13 @@ def partition(
     ]
     with remembering_causes():
         made = tvm.transform.Sequential(passes)(mod)
-    if any(codegen_of(f) for f in made.functions.values()):
+    if _has_regions(made):
         return made
     return tvm.IRModule(mod.functions, attrs=made.attrs, global_infos=mod.global_infos)
+
+
+def _has_regions(mod: tvm.IRModule) -> bool:
+    return any(codegen_of(f) for f in mod.functions.values())
 
 
 @lowering_once()
@@ -200,9 +205,11 @@ def compile(
         "prepare": prepare,
     }
 
+    def imported() -> tvm.IRModule:
+        return to_relax(model, shapes=shapes)
+
     def build() -> ByocExecutable:
-        mod = to_relax(model, shapes=shapes)
-        return _built(mod, compiler, target=target, database=database, **settings)
+        return _built(imported, compiler, target=target, database=database, **settings)
 
     if cache_dir is None:
         executable = build()
@@ -214,7 +221,7 @@ def compile(
 
 
 def _built(
-    mod: tvm.IRModule,
+    imported: Callable[[], tvm.IRModule],
     compiler: str | Sequence[str] | None,
     *,
     target: str | tvm.target.Target,
@@ -224,13 +231,18 @@ def _built(
     strict: bool,
     **settings: Any,
 ) -> ByocExecutable:
-    """Partition and compile a module."""
-    builds = source_builds(source_namespaces(with_options(mod, options)))
-    for build in builds:
-        build.check()
-    if database is not None:
-        placement = _from_database(with_options(mod, options), compiler, placement, database)
-    mod = partition(mod, compiler, placement=placement, options=options, strict=strict, **settings)
+    """Import, partition and compile a model."""
+    with owning_weights() as own:
+        mod = imported()
+        builds = source_builds(source_namespaces(with_options(mod, options)))
+        for build in builds:
+            build.check()
+        if database is not None:
+            own.constants.clear()  # the module is prepared for this, and then again
+            placement = _from_database(with_options(mod, options), compiler, placement, database)
+        mod = partition(mod, compiler, placement=placement, options=options, strict=strict, **settings)
+    if own.overwritten and not _has_regions(mod):  # its functions are those that were imported
+        mod = tvm.IRModule(imported().functions, attrs=mod.attrs, global_infos=mod.global_infos)
     try:
         with remembering_causes(), stage("build"), choosing_by(mod, choices_of(placement)):
             pipeline = relax.get_pipeline(PIPELINE, strict=strict, host_code=bool(builds))

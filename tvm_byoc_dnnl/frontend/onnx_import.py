@@ -89,17 +89,17 @@ def _import_onnx(model: onnx.ModelProto, shapes: Shapes | None, weights: Mapping
     check_model(graph)
     rewrite(graph)
     _check_operators(graph)
-    module = _import(graph)
+    module = _import(graph, {id(array) for array in weights.values()})
     names = {"input_names": [i.name for i in graph.inputs], "output_names": [o.name for o in graph.outputs]}
     module["main"] = module["main"].with_attrs({**names, "num_input": len(graph.inputs)})
     return module
 
 
-def _import(graph: Graph) -> tvm.IRModule:
+def _import(graph: Graph, fresh: set[int]) -> tvm.IRModule:
     """Run TVM's importer without the weights.
 
     It copies every byte of a model, several times. Small weights become constants before; large ones go in as inputs
-    and are bound afterwards, from the model's own memory.
+    and are bound afterwards, from the model's own memory. ``fresh``: by address, arrays that were read for this import.
     """
     light, small, large = graph.apart(_LARGE)
     inputs = relax_shapes(light.input)
@@ -118,7 +118,9 @@ def _import(graph: Graph) -> tvm.IRModule:
             raise UnsupportedError(f"TVM's ONNX importer refuses this model: {_first_line(err)}") from err
     params = module["main"].params[len(graph.inputs) :]
     bound = {p: _tensor(array) for p, array in zip(params, large, strict=True)}
-    module = bind_params(module, bound)
+    others = [array for array in large if id(array) not in fresh]
+    owned = [id(a) in fresh and not any(np.may_share_memory(a, other) for other in others) for a in large]
+    module = bind_params(module, bound, [p for p, is_owned in zip(params, owned, strict=True) if is_owned])
     attrs: dict[str, Any] = {NODES_ATTR: importer.nodes_by_variable(module["main"])}
     if inputs.names:
         attrs[DIMS_ATTR] = inputs.names

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from .._compat import is_constant, product_constant
+from .._compat import is_constant
 from ..handles import items
 from .rewrite import Rules, Scope
 
@@ -73,7 +73,7 @@ class _Linear:
             scale = scale.reshape(shape)
         elif call.op.name in _TRANSPOSED:
             scale = self._spread_transposed(weight, scale)
-        return scope.rebind(self.var, call, data, product_constant(weight, scale))
+        return scope.rebind(self.var, call, data, scope.product(call.args[1], scale))
 
     def _spread_transposed(self, weight: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """The scale of each row of weights (I, O / groups, ...), whose groups split I."""

@@ -27,12 +27,15 @@ from .._compat import (
     is_constant,
     is_subclass,
     make_constant,
+    product_constant,
+    scale_constant,
     shape_dims,
     static_shape,
     var_name,
     with_args,
 )
 from ..handles import ByIdentity, items
+from ..own_weights import OwnWeights, own_weights
 from ..windowed_types import TypingBuilder
 from .misses import Miss, with_misses
 
@@ -140,10 +143,11 @@ def equal_dims(a: Sequence[Any], b: Sequence[Any]) -> bool:
 class Scope:
     """The interface of a rule while a function is swept."""
 
-    def __init__(self, module: tvm.IRModule, rules: Rules) -> None:
+    def __init__(self, module: tvm.IRModule, rules: Rules, own: OwnWeights) -> None:
         self.module = module
         self.changed = False
         self._rules = rules
+        self._own = own
         self._builder = TypingBuilder(module)
         self._uses: ByIdentity[int] = ByIdentity()  # variable -> number of times that it is read
         self._value: ByIdentity[Any] = ByIdentity()  # variable -> value bound to it, for variables already swept
@@ -266,6 +270,16 @@ class Scope:
     def constant(self, array: Any, dtype: str | None = None) -> Any:
         """A constant expression."""
         return make_constant(array, dtype)
+
+    def product(self, constant: Any, factors: np.ndarray) -> Any:
+        """``constant * factors`` in the shape and dtype of the constant, which the call to rewrite alone may read."""
+        if constant in self._own.constants:
+            scale_constant(constant, factors)
+            self._own.overwritten = True
+            return constant
+        made = product_constant(self.const(constant), factors)
+        self._own.constants[made] = None
+        return made
 
     def miss(self, form: str, reason: str, at: Any = None) -> Any:
         """Note why ``at`` (by default the value being rewritten) is not ``form``, though it looks like one.
@@ -442,13 +456,15 @@ def rewrite_pass(name: str, rules: Rules) -> tvm.ir.transform.Pass:
 
     def sweep(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
         changed, misses = {}, []
+        own = own_weights()
         for gv, func in module.functions_items():
             if isinstance(func, relax.Function) and not _is_backend_function(func):
-                scope = Scope(module, rules)
+                scope = Scope(module, rules, own)
                 new = scope.function(func)
                 misses += scope.misses(gv.name_hint)
                 if new is not func:
                     changed[gv] = new
+        own.constants.clear()  # the others may be freed from now on
         module = with_misses(module, misses)
         if not changed:
             return module
