@@ -158,13 +158,20 @@ def test_first_results_are_of_fresh_processes(relu: onnx.ModelProto, tmp_path: P
 
 
 @pytest.mark.parametrize(("samples", "repeated", "disturbed"), [([9, 9, 1, 9, 1, 1], 2, 0), ([9] * 20, 3, 1)])
-def test_a_disturbed_block_is_run_again(samples: list[int], repeated: int, disturbed: int) -> None:
+def test_a_disturbed_block_is_run_again(
+    monkeypatch: pytest.MonkeyPatch, samples: list[int], repeated: int, disturbed: int
+) -> None:
+    steps = []
+    monkeypatch.setattr("time.sleep", lambda seconds: steps.append("rest"))
+
     class Process:
         def time(self, warm_up: int, count: int) -> list[float]:
+            steps.append("run")
             return [1.0] * count
 
     class Work:
         def time(self, warm_up: int, count: int) -> list[float]:
+            steps.append("probe")
             return [float(samples.pop(0))]
 
     probe = _Probe(Work())  # type: ignore[arg-type]
@@ -173,6 +180,7 @@ def test_a_disturbed_block_is_run_again(samples: list[int], repeated: int, distu
     each._process = Process()  # type: ignore[assignment]
     each.turn(0, probe)
     assert (each.result.repeated, each.result.disturbed, len(each.result.blocks)) == (repeated, disturbed, 1)
+    assert steps == ["rest", "probe", "rest", "run", "probe"] * (1 + repeated), "the probe's threads sleep in a run"
 
 
 def test_unknown_names_are_input_errors() -> None:

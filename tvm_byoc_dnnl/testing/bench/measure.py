@@ -44,7 +44,7 @@ class Settings:
     block_ms : float
         Aimed length of one turn.
     rest_ms : float
-        Pause before a turn, in which the other engines' threads go to sleep.
+        Pause before a turn, and before its timed runs, in which the threads of the others go to sleep.
     repeats : int
         A disturbed block is run again, at most so many times.
     loads : int
@@ -184,7 +184,7 @@ class _Contestant:
         """Find out how many runs fill a turn."""
         once = statistics.median(self._process.time(1, 3))
         self._count = max(1, round(self._settings.block_ms / once))
-        self._warm_up = self._count // 4
+        self._warm_up = max(1, self._count // 4)
 
     def turn(self, number: int, probe: _Probe) -> None:
         """Rest and run one block, unless the engine has had all of its turns; again if it was disturbed."""
@@ -194,6 +194,7 @@ class _Contestant:
         for attempt in range(1 + self._settings.repeats):
             time.sleep(self._settings.rest_ms / 1e3)
             before = probe.sample()
+            time.sleep(self._settings.rest_ms / 1e3)  # NumPy's threads wait awake for 26 ms
             block = self._process.time(self._warm_up, self._count)
             is_quiet = probe.is_quiet(before, probe.sample())
             self.result.repeated += attempt > 0
