@@ -232,7 +232,7 @@ def _dims(shape: Any) -> tuple[Any, ...] | None:
     known = _DIMS.get(shape)
     if known is None:
         # A variable is a parameter of the function that the type belongs to.
-        values = getattr(shape.ty if isinstance(shape, relax.Var) else shape, "values", None)
+        values = getattr(shape.ty if is_a(shape, relax.Var) else shape, "values", None)
         if values is None:
             return None
         known = tuple(int(d) if isinstance(d, (int, tirx.IntImm)) else d for d in items(values))

@@ -40,7 +40,7 @@ class TypingBuilder(relax.BlockBuilder):
 
 def give_type(expr: Any) -> None:
     """Give a convolution or a pool of known sizes its type; does nothing to anything else."""
-    if not is_a(expr, relax.Call) or not is_a(expr.op, tvm.ir.Op) or isinstance(expr.ty, relax.TensorType):
+    if not is_a(expr, relax.Call) or not is_a(expr.op, tvm.ir.Op) or is_a(expr.ty, relax.TensorType):
         return
     name, args = expr.op.name, expr.args
     if name in _CONVOLUTIONS:

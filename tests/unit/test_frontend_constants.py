@@ -24,6 +24,8 @@ from tvm_byoc_dnnl.testing.models import random_inputs
 IMAGE = {"x": (1, 3, 10, 11)}
 W = {"w": rand(4, 3, 3, 3)}
 
+POOL = {"kernel_shape": [2, 2]}
+
 
 def ints(*values: int) -> np.ndarray:
     return np.array(values, "int64")
@@ -296,6 +298,26 @@ def test_types_that_were_known_before_nodes_were_replaced(monkeypatch: pytest.Mo
     assert calls == []
     assert graph.static_shape("r") == (1, 3, 10, 11)
     assert calls == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "times"),
+    [
+        ([node("Erf", ["x"], ["e"]), node("Conv", ["e", "w"], ["c"]), node("MaxPool", ["c"], ["y"], **POOL)], 0),
+        ([node("Erf", ["x"], ["e"]), node("MaxPool", ["e"], ["y"], **POOL)], 1),
+        ([node("Slice", ["w", "from", "to"], ["s"]), node("Conv", ["x", "s"], ["y"])], 0),
+        ([node("Slice", ["large", "from", "to"], ["s"]), node("Conv", ["x", "s"], ["y"])], 1),
+    ],
+    ids=["behind a convolution", "behind an unknown operator", "small slice", "large slice"],
+)
+def test_how_often_types_are_inferred(nodes: Any, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks are those of constant weights where possible, and what is too large to be folded is asked about once."""
+    constants = {"w": rand(4, 3, 3, 3), "large": rand(1000, 3, 3, 3), "from": ints(1), "to": ints(1000)}
+    calls = []
+    infer = onnx.shape_inference.infer_shapes
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", lambda *a, **k: (calls.append(1), infer(*a, **k))[1])
+    to_relax(onnx_model(nodes, IMAGE, constants))
+    assert len(calls) == times
 
 
 def test_branches_are_copied_only_for_constants_that_are_no_tensors() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import Any
 
 import onnx
@@ -19,6 +20,9 @@ __all__ = ["check_model"]
 
 _CONVOLUTIONS = ("Conv", "ConvInteger", "ConvTranspose", "QLinearConv")
 _POOLS = ("AveragePool", "LpPool", "MaxPool", "MaxUnpool")
+_WINDOWS = frozenset({*_CONVOLUTIONS, *_POOLS})
+#: types of an attribute that is a graph; old models do not say
+_MAYBE_GRAPH = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.UNDEFINED)
 #: where the weights are among the inputs
 _WEIGHTS = {"QLinearConv": 3}
 #: operators whose result has as many dims as the input with the most
@@ -42,8 +46,9 @@ def check_model(graph: Graph) -> None:
     graph.infer_shapes()
     ranks = _Ranks(graph)
     for node in _with_branches(graph.nodes):
-        if is_standard(node) and node.op_type in _CONVOLUTIONS + _POOLS:
-            for problem in _problems(graph, node, ranks.of(node.input[0])):
+        if node.op_type in _WINDOWS and is_standard(node):
+            rank = _rank_of_weights(graph, node)
+            for problem in _problems(graph, node, ranks.of(node.input[0]) if rank is None else rank):
                 raise InputError(f"{node.op_type} (node `{node.name or node.output[0]}`) {problem}")
 
 
@@ -51,7 +56,8 @@ def _with_branches(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     for node in nodes:
         yield node
         for attribute in node.attribute:
-            yield from _with_branches(attribute.g.node)
+            if attribute.type in _MAYBE_GRAPH:
+                yield from _with_branches(attribute.g.node)
 
 
 def _check_names(graph: Graph) -> None:
@@ -66,24 +72,41 @@ def _check_names(graph: Graph) -> None:
         )
 
 
+def _rank_of_weights(graph: Graph, node: onnx.NodeProto) -> int | None:
+    """The rank of a convolution's constant weights, which is that of its input and of its result, too."""
+    if node.op_type not in _CONVOLUTIONS:
+        return None
+    position = _WEIGHTS.get(node.op_type, 1)
+    weights = node.input[position] if position < len(node.input) else ""
+    return graph.rank(weights) if graph.is_constant(weights) else None
+
+
 class _Ranks:
     """Numbers of dims: of what operators compute that keep it, without ONNX's inference, which takes its time."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        inputs = [(i.name, i.type.tensor_type) for i in graph.inputs]
-        self._known = {name: len(tensor.shape.dim) for name, tensor in inputs if tensor.HasField("shape")}
-        for node in graph.nodes:
-            if is_standard(node) and node.op_type in _OF_INPUTS_RANK:
-                ranks = [self._easily(name) for name in node.input if name]
-                if ranks and None not in ranks:
-                    self._known[node.output[0]] = max(rank for rank in ranks if rank is not None)
-            elif is_standard(node) and node.op_type in ("Reshape", "Unsqueeze"):
-                rank = self._of_view(node)
-                if rank is not None:
-                    self._known[node.output[0]] = rank
 
-    def _of_view(self, node: onnx.NodeProto) -> int | None:
+    @cached_property
+    def _known(self) -> dict[str, int]:
+        inputs = [(i.name, i.type.tensor_type) for i in self._graph.inputs]
+        known = {name: len(tensor.shape.dim) for name, tensor in inputs if tensor.HasField("shape")}
+        for node in self._graph.nodes:
+            rank = self._of_result(node, known) if is_standard(node) else None
+            if rank is not None:
+                known[node.output[0]] = rank
+        return known
+
+    def _of_result(self, node: onnx.NodeProto, known: dict[str, int]) -> int | None:
+        rank = _rank_of_weights(self._graph, node)
+        if rank is not None:
+            return rank
+        if node.op_type in _OF_INPUTS_RANK:
+            ranks = [self._easily(name, known) for name in node.input if name]
+            return max((rank for rank in ranks if rank is not None), default=None) if None not in ranks else None
+        return self._of_view(node, known) if node.op_type in ("Reshape", "Unsqueeze") else None
+
+    def _of_view(self, node: onnx.NodeProto, known: dict[str, int]) -> int | None:
         """The rank of a Reshape, or an Unsqueeze, whose shape or axes are constant."""
         if len(node.input) > 1:
             dims = self._graph.static_shape(node.input[1]) if self._graph.is_constant(node.input[1]) else None
@@ -92,15 +115,15 @@ class _Ranks:
             count = next((len(a.ints) for a in node.attribute if a.name in ("axes", "shape")), None)
         if node.op_type == "Reshape" or count is None:
             return count
-        rank = self._easily(node.input[0])
+        rank = self._easily(node.input[0], known)
         return None if rank is None else rank + count
 
-    def _easily(self, name: str) -> int | None:
-        return self._graph.rank(name) if self._graph.is_constant(name) else self._known.get(name)
+    def _easily(self, name: str, known: dict[str, int]) -> int | None:
+        return self._graph.rank(name) if self._graph.is_constant(name) else known.get(name)
 
     def of(self, name: str) -> int | None:
         """The rank of a value, ``None`` when unknown."""
-        rank = self._easily(name)
+        rank = self._easily(name, self._known)
         return self._graph.rank(name) if rank is None else rank
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from .._compat import shape_dims, substitute, var_name
+from .._compat import is_a, shape_dims, substitute, var_name
 from ..handles import items
 from .onnx_shape_values import symbols_in
 
@@ -44,7 +44,7 @@ def _equal(func: relax.Function) -> dict[tirx.Var, Any]:
     known: dict[tirx.Var, Any] = {}  # no symbol is in its own expression or in that of another
     for block in items(func.body.blocks):
         for binding in items(block.bindings):
-            if not isinstance(binding, relax.MatchCast) or not isinstance(binding.ty, relax.TensorType):
+            if not is_a(binding, relax.MatchCast) or not is_a(binding.ty, relax.TensorType):
                 continue
             for pair in zip(_dims(binding.value.ty), _dims(binding.ty), strict=False):
                 a, b = (dim if isinstance(dim, int) else substitute(dim, known) for dim in pair)

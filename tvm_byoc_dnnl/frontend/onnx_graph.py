@@ -20,6 +20,9 @@ __all__ = ["Dims", "Graph", "LightGraph", "attributes", "is_standard"]
 Dims = tuple[Any, ...]  # of a value: numbers, names of symbols, None for unknown
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
+_ATTRIBUTE = onnx.AttributeProto
+#: types of attributes that have no graph: asking them for one takes longer
+_PLAIN_ATTRIBUTES = (_ATTRIBUTE.INTS, _ATTRIBUTE.INT, _ATTRIBUTE.FLOAT, _ATTRIBUTE.STRING, _ATTRIBUTE.TENSOR)
 _INFER_VALUES = 1024  # elements: constants up to this size take part in shape inference by value
 
 
@@ -72,6 +75,7 @@ class Graph:
         self._inferred: dict[int, Any] = {}  # the parts of the graph of which `_types` is true, by their addresses
         self._is_behind = False  # whether `_types` has to be inferred before it is read
         self._earlier: list[Graph] = []  # of which `_types` has to be inferred before that
+        self.large: set[str] = set()  # values that are too large to be folded
         self.opset = next((o.version for o in model.opset_import if o.domain in _DEFAULT_DOMAINS), 1)
         self._names: set[str] | None = None  # that are taken; found when a name is wanted
 
@@ -293,6 +297,8 @@ class Graph:
 def captured(node: onnx.NodeProto) -> Iterable[str]:
     """Names that the subgraphs of a node may read from outside."""
     for attribute in node.attribute:
+        if attribute.type in _PLAIN_ATTRIBUTES:
+            continue
         graphs = [attribute.g] if attribute.HasField("g") else attribute.graphs
         for graph in graphs:
             for inner in graph.node:

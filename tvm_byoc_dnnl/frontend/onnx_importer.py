@@ -135,7 +135,7 @@ class NamingImporter(ONNXGraphImporter):
         for block in items(func.body.blocks):
             for binding in items(block.bindings):
                 name = var_name(binding.var)
-                if isinstance(binding.value, relax.Var) and var_name(binding.value) in found:
+                if is_a(binding.value, relax.Var) and var_name(binding.value) in found:
                     found[name] = found[var_name(binding.value)]
                     continue
                 waiting.append(name)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
-from .._compat import constant_numpy, dtype_of, is_constant, shape_dims
+from .._compat import constant_numpy, dtype_of, is_a, is_constant, shape_dims
 from ..errors import UnsupportedError
 from .onnx_shape_values import Numbers, Sizes, is_open
 
@@ -54,7 +54,7 @@ class OpenShapes:
         """The integers or truth values of a tensor, as far as they are known."""
         if value is None:
             return None
-        if isinstance(value, relax.Var):
+        if is_a(value, relax.Var):
             return self._known.get(value)
         if is_constant(value):
             array = constant_numpy(value)
@@ -337,7 +337,7 @@ class OpenShapes:
 
 
 def _dims(value: Any) -> list[Any] | None:
-    if value is None or not isinstance(getattr(value, "ty", None), relax.TensorType):
+    if value is None or not is_a(getattr(value, "ty", None), relax.TensorType):
         return None
     return shape_dims(value.ty)
 

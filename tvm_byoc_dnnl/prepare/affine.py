@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from .._compat import is_constant
+from .._compat import is_a, is_constant
 from ..handles import items
 from .rewrite import Rules, Scope
 
@@ -262,7 +262,7 @@ def _batch_norm_item(scope: Scope, item: Any) -> Any:
 def _into_batch_norm(scope: Scope, data: Any, affine: tuple[Any, Any]) -> Any:
     """``batch_norm(x)[0] * scale + shift``: scale and shift become part of the batch_norm."""
     item = scope.value(data)
-    if not isinstance(item, relax.TupleGetItem) or item.index != 0 or scope.uses(data) != 1:
+    if not is_a(item, relax.TupleGetItem) or item.index != 0 or scope.uses(data) != 1:
         return None
     call = scope.call(item.tuple_value, "relax.nn.batch_norm")
     if call is None or scope.uses(item.tuple_value) != 1 or _statistics(scope, call) is None:
@@ -326,7 +326,7 @@ def _affine_input(scope: Scope, call: Any) -> Any:
 def _affine_before(scope: Scope, data: Any) -> tuple[Any, int | None, tuple[Any, Any]] | None:
     """A batch_norm or an arithmetic step with a constant: its input, its axis if it has one, scale and shift."""
     item = scope.value(data)
-    if isinstance(item, relax.TupleGetItem):
+    if is_a(item, relax.TupleGetItem):
         norm = scope.call(item.tuple_value, "relax.nn.batch_norm")
         if norm is None or item.index != 0 or scope.uses(item.tuple_value) != 1:
             return None

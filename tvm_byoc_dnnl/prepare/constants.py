@@ -232,7 +232,7 @@ def _tensor_to_shape(scope: Scope, call: Any) -> Any:
 def _item(scope: Scope, item: Any) -> Any:
     """One element of a tuple that is written out, or of a split constant."""
     whole = scope.value(item.tuple_value)
-    if isinstance(whole, relax.Tuple):
+    if is_a(whole, relax.Tuple):
         return whole.fields[item.index]
     split = scope.call(whole, "relax.split")
     array = None if split is None else scope.const(split.args[0])

@@ -356,7 +356,7 @@ class Scope:
             if new is not old:
                 new = self._typed(new)
                 self.changed = True
-            if isinstance(binding, relax.MatchCast):
+            if is_a(binding, relax.MatchCast):
                 self._out.append(relax.MatchCast(var, new, binding.ty))
             elif not _is_simple(old) or var in self._pinned:
                 self._bind(var, new)
@@ -372,7 +372,7 @@ class Scope:
             self._use(_reads(new))
             for read in _reads(old):
                 self._release(read)
-        if _is_atom(new) and (isinstance(var, relax.DataflowVar) or not isinstance(new, relax.DataflowVar)):
+        if _is_atom(new) and (is_a(var, relax.DataflowVar) or not is_a(new, relax.DataflowVar)):
             self._stand_for(var, new)
             for read in _reads(new):
                 self._release(read)
@@ -426,7 +426,7 @@ class Scope:
     def _fresh(self, ty: Any, like: Any = None) -> Any:
         part = "lv" if self._rewritten is None else f"{var_name(self._rewritten)}_part"
         name = part if like is None else var_name(like)
-        local = self._dataflow and (like is None or isinstance(like, relax.DataflowVar))
+        local = self._dataflow and (like is None or is_a(like, relax.DataflowVar))
         return (relax.DataflowVar if local else relax.Var)(name, ty)
 
     def _bind(self, var: Any, value: Any) -> None:
@@ -445,7 +445,7 @@ class Scope:
     def _release(self, var: Any) -> None:
         """One reader less; a dataflow binding without readers is dropped, and no longer counts as a reader itself."""
         self._uses[var] = self.uses(var) - 1
-        if self.uses(var) == 0 and isinstance(var, relax.DataflowVar) and var in self._value:
+        if self.uses(var) == 0 and is_a(var, relax.DataflowVar) and var in self._value:
             self._dead.add(var)
             for read in _reads(self._value[var]):
                 self._release(read)

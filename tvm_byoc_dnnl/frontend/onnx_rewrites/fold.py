@@ -31,6 +31,8 @@ _NEVER = frozenset(
 _WEIGHTS = {(op, i) for op in ("Conv", "ConvTranspose", "Gemm") for i in (1, 2)}
 _WEIGHTS |= {("BatchNormalization", i) for i in (1, 2, 3, 4)} | {("MatMul", 1)}
 _VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+#: operators whose result has at most as many elements as all inputs together
+_NO_MORE = frozenset({"Cast", "Concat", "Slice", "Transpose"})
 _MAX_ROUNDS = 8  # of inference and folding: each fold may make more shapes known
 
 
@@ -56,13 +58,13 @@ def _replace(graph: Graph, known: dict[str, np.ndarray]) -> bool:
 def take_constants(graph: Graph) -> None:
     """Make the results of ``Constant`` nodes constants of the graph."""
     known = {}
-    strange = [bool(graph.captured(node)) and _has_strange_constants(node) for node in graph.nodes]
-    graph.nodes = [_with_plain_constants(n) if s else n for n, s in zip(graph.nodes, strange, strict=True)]
-    for node in graph.nodes:
+    for i, node in enumerate(graph.nodes):
         if node.op_type == "Constant" and is_standard(node):
             value = _constant_value(node)
             if value is not None:
                 known[node.output[0]] = value
+        elif graph.captured(node) and _has_strange_constants(node):
+            graph.nodes[i] = _with_plain_constants(node)
     _replace(graph, known)
 
 
@@ -147,9 +149,11 @@ def _arithmetic(graph: Graph) -> bool:
 def _foldable(graph: Graph, node: onnx.NodeProto, available: set[str]) -> bool:
     if not is_standard(node) or node.op_type in _NEVER or not node.input or any(graph.captured(node)):
         return False
-    if not all(not i or i in available or graph.is_constant(i) for i in node.input):
+    if not all(not i or i in available or graph.is_constant(i) for i in node.input) or node.output[0] in graph.large:
         return False
     sizes = [_elements(graph, name) for name in node.input if name]
+    if node.op_type in _NO_MORE and None not in sizes and sum(sizes) <= _SMALL:
+        return True
     if node.op_type in _VIEWS and node.input[0] and sizes[0] is not None:  # as many, and no types to infer
         results = sizes[:1]
     else:
@@ -157,7 +161,10 @@ def _foldable(graph: Graph, node: onnx.NodeProto, available: set[str]) -> bool:
     if None in results:  # unknown: the result of so few elements is small, unless the operator expands
         asks = node.op_type in ("Expand", "Tile", "Range", "ConstantOfShape")
         return not asks and None not in sizes and max(sizes or [0]) <= _SMALL
-    return max(results) <= _SMALL
+    if max(results) > _SMALL:
+        graph.large.update(node.output)
+        return False
+    return True
 
 
 def _elements(graph: Graph, name: str) -> Any:

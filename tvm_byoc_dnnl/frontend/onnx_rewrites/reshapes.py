@@ -51,8 +51,11 @@ def settle_reshapes(graph: Graph) -> bool:
 
 
 def _may_be_shape(graph: Graph, node: onnx.NodeProto, values: dict[str, list[Known]]) -> bool:
-    """Whether any number of the result can be known, or it has no more than one part; data have neither."""
-    return len(node.input) == 1 or any(name in values or graph.is_constant(name) for name in node.input)
+    """Whether it joins vectors, and any number can be known, or there is no more than one part; data have neither."""
+    constants = [graph.rank(name) for name in node.input if graph.is_constant(name)]
+    if any(rank != 1 for rank in constants):
+        return False
+    return len(node.input) == 1 or bool(constants) or any(name in values for name in node.input)
 
 
 def _numbers(graph: Graph, name: str, values: dict[str, list[Known]]) -> list[Known] | None:
