@@ -64,10 +64,10 @@ def shape_of(ty: Any) -> tuple[int, ...] | None:
 
 
 def _elements(ty: Any) -> int:
-    if is_a(ty, relax.TupleType):
-        return sum(_elements(f) for f in ty.fields)
     shape = shape_of(ty)
-    return 0 if shape is None else math.prod(shape)
+    if shape is not None:
+        return math.prod(shape)
+    return sum(_elements(f) for f in ty.fields) if is_a(ty, relax.TupleType) else 0
 
 
 @functools.cache
@@ -77,11 +77,10 @@ def _item_bits(dtype: str) -> int:
 
 def type_bytes(ty: Any) -> int:
     """Bytes of a tensor, or of all tensors of a tuple; 0 for other values and for unknown shapes."""
-    if is_a(ty, relax.TupleType):
-        return sum(type_bytes(f) for f in ty.fields)
-    if not is_a(ty, relax.TensorType):
-        return 0
-    return (_elements(ty) * _item_bits(dtype_of(ty)) + 7) // 8
+    shape = shape_of(ty)
+    if shape is not None:
+        return (math.prod(shape) * _item_bits(dtype_of(ty)) + 7) // 8
+    return sum(type_bytes(f) for f in ty.fields) if is_a(ty, relax.TupleType) else 0
 
 
 def call_bytes(call: Any) -> int:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import tvm
 from tvm import relax
+
+from .relax_utils import is_op_call
 
 __all__ = ["IN_PLACE", "WritersBetween", "order_constraints"]
 
@@ -18,16 +19,12 @@ _VIEWS = {*IN_PLACE, "relax.reshape", "relax.memory.view", "relax.memory.ensure_
 
 def _overwritten(value: Any) -> list[Any]:
     """The arguments that a call overwrites."""
-    if not _calls_operator(value) or value.op.name not in IN_PLACE:
+    if not is_op_call(value) or value.op.name not in IN_PLACE:
         return []
     args = list(value.args[1:])
     if args and isinstance(args[0], relax.Tuple):
         args = [*args[0].fields, *args[1:]]
     return [args[int(i)] for i in value.attrs.inplace_indices if int(i) >= 0]
-
-
-def _calls_operator(value: Any) -> bool:
-    return isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op)
 
 
 class WritersBetween:
@@ -58,7 +55,7 @@ class _Bindings(relax.PyExprVisitor):
 
 def _may_alias(value: Any, is_composite: bool) -> bool:
     """Whether the result may be the memory of an operand: all but new tensors of operators and of composites."""
-    if _calls_operator(value):
+    if is_op_call(value):
         return value.op.name in _VIEWS
     return not is_composite
 

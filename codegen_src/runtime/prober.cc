@@ -42,18 +42,43 @@ void Prober::Expect(const std::string& graph) {
 }
 
 std::string Prober::Answer(const std::string& graph) {
-  {
-    std::unique_lock<std::mutex> lock(mutex_);
-    const auto found = questions_.find(graph);
-    if (found != questions_.end()) {
-      Question& question = found->second;
-      changed_.wait(lock, [&] { return question.state != Question::State::kBegun; });
-      if (question.error) std::rethrow_exception(question.error);
-      if (question.state == Question::State::kAnswered) return question.answer;
-      question.state = Question::State::kTaken;
-    }
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto found = questions_.find(graph);
+  if (found == questions_.end()) {
+    lock.unlock();
+    return ProbeText(engine_, graph, /*delivers=*/false);
   }
-  return ProbeText(engine_, graph, /*delivers=*/false);
+  const Question& question = found->second;
+  if (question.state == Question::State::kWaiting) Reply(*found, lock);
+  while (question.state != Question::State::kAnswered) {
+    if (queue_.empty()) {
+      changed_.wait(lock);
+      continue;
+    }
+    Entry& last = *queue_.back();  // the helper comes from the front
+    queue_.pop_back();
+    if (last.second.state == Question::State::kWaiting) Reply(last, lock);
+  }
+  if (question.error) std::rethrow_exception(question.error);
+  return question.answer;
+}
+
+void Prober::Reply(Entry& entry, std::unique_lock<std::mutex>& lock) {
+  auto& [graph, question] = entry;
+  question.state = Question::State::kBegun;
+  lock.unlock();
+  std::string answer;
+  std::exception_ptr error;
+  try {
+    answer = ProbeText(engine_, graph, /*delivers=*/false);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  lock.lock();
+  question.answer = std::move(answer);
+  question.error = error;
+  question.state = Question::State::kAnswered;
+  changed_.notify_all();
 }
 
 void Prober::Work() {
@@ -62,23 +87,9 @@ void Prober::Work() {
   for (;;) {
     changed_.wait(lock, [this] { return complete_ || !queue_.empty(); });
     if (queue_.empty()) return;
-    auto& [graph, question] = *queue_.front();
+    Entry& first = *queue_.front();
     queue_.pop_front();
-    if (question.state != Question::State::kWaiting) continue;
-    question.state = Question::State::kBegun;
-    lock.unlock();
-    std::string answer;
-    std::exception_ptr error;
-    try {
-      answer = ProbeText(engine_, graph, /*delivers=*/false);
-    } catch (...) {
-      error = std::current_exception();
-    }
-    lock.lock();
-    question.answer = std::move(answer);
-    question.error = error;
-    question.state = Question::State::kAnswered;
-    changed_.notify_all();
+    if (first.second.state == Question::State::kWaiting) Reply(first, lock);
   }
 }
 

@@ -33,19 +33,21 @@ class Prober {
   /// A graph that will be asked about.
   void Expect(const std::string& graph);
 
-  /// The answer about a graph, of expected ones and of others. Throws what the engine throws.
+  /// The answer about a graph, of expected ones and of others. Throws what the engine throws. While
+  /// the second thread answers it, this one answers others.
   std::string Answer(const std::string& graph);
 
  private:
   struct Question {
-    /// `kTaken`: by the thread that asks.
-    enum class State { kWaiting, kBegun, kAnswered, kTaken } state = State::kWaiting;
+    enum class State { kWaiting, kBegun, kAnswered } state = State::kWaiting;
     std::string answer;
     std::exception_ptr error;
   };
   using Entry = std::pair<const std::string, Question>;
 
   void Work();
+  /// Answers a question that waits; without the lock meanwhile.
+  void Reply(Entry& entry, std::unique_lock<std::mutex>& lock);
 
   const Engine& engine_;
   const int threads_;

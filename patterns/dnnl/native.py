@@ -28,6 +28,10 @@ _Answer = TypeVar("_Answer")
 #: sizes with which a graph of unknown sizes is probed, if it is refused with others
 _MOST_SIZES = 2
 
+#: what the library said about graphs, by their text
+_ANSWERS: dict[str, tuple[str, int]] = {}
+_MOST_ANSWERS = 1 << 13
+
 #: inside of `probing_ahead`
 _AHEAD: ContextVar[_Ahead | None] = ContextVar("ahead", default=None)
 
@@ -107,7 +111,8 @@ class _Ahead:
         """Let the thread begin with the answer."""
         for document in itertools.islice(_documents(graph), 1):
             self.documents[id(graph)] = graph, document
-            self.prober(document, False)
+            if document not in _ANSWERS:
+                self.prober(document, False)
 
 
 @contextmanager
@@ -153,14 +158,17 @@ def measure_candidates(graph: PortableGraph, rounds: int) -> dict[str, Any]:
     return json.loads(library.call("MeasureCandidates", graph.to_json(anonymous=True), rounds))
 
 
-@functools.lru_cache(maxsize=8192)
 def _probe(document: str) -> tuple[str, int]:
     """Why a graph cannot run, and the number of post-ops that its last node has in one primitive."""
+    known = _ANSWERS.get(document)
+    if known is not None:
+        return known
     ahead = _AHEAD.get()
     answer = json.loads(ahead.prober(document, True)) if ahead is not None else _ask("ProbeNodes", document)
-    return (
-        ("", int(answer["nodes"][-1]["post_ops"]) if answer["nodes"] else 0) if answer["ok"] else (answer["reason"], 0)
-    )
+    fused = int(answer["nodes"][-1]["post_ops"]) if answer["ok"] and answer["nodes"] else 0
+    if len(_ANSWERS) >= _MOST_ANSWERS:
+        _ANSWERS.clear()
+    return _ANSWERS.setdefault(document, ("" if answer["ok"] else answer["reason"], fused))
 
 
 def _ask(function: str, document: str) -> dict[str, Any]:

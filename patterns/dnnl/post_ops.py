@@ -15,12 +15,15 @@ A step is taken only if its input has no other reader, and oneDNN has an impleme
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
 from ...lower.graph import Node, PortableGraph, PostOp
 from .bfloat16 import compute_in_bfloat16, note_widened
 from .fuse_attention import fuse_attention
 from .merge_matmuls import merge_matmuls
 from .nan import keep_nan_of_bounds, keep_nan_of_softmax
-from .native import probe_fused
+from .native import probe_fused, probing_ahead
 from .quantize import write_out
 from .quantized import read_integers, write_integers
 from .read_parts import read_parts
@@ -49,6 +52,8 @@ _ORDERED = ("div", "max", "min")
 _BIAS_AXIS = {"convolution": 1, "deconvolution": 1, "matmul": -1}
 #: oneDNN's own limit on a primitive's post-ops
 _MAX_POST_OPS = 32
+#: nodes of a graph from which on another thread begins with the questions about it
+_MANY = 16
 
 
 def fuse_post_ops(graph: PortableGraph) -> PortableGraph:
@@ -74,10 +79,11 @@ def _fuse_all(graph: PortableGraph) -> None:
         return
     constants = graph.constant_tensors()
     graph.nodes.sort(key=lambda n: not constants.issuperset(n.outputs))  # nodes that are known at load come first
-    fuser = _Fuser(graph)
-    for node in list(graph.nodes):
-        if node in graph.nodes:
-            fuser.fuse_readers(node)
+    fuser, nodes = _Fuser(graph), list(graph.nodes)
+    with fuser.asking_ahead(nodes):
+        for node in nodes:
+            if node in graph.nodes:
+                fuser.fuse_readers(node)
 
 
 class _Fuser:
@@ -87,6 +93,24 @@ class _Fuser:
         self._outputs = set(graph.outputs)
         self._aliased = {graph.outputs[i.alias] for i in graph.inputs if i.alias is not None}
         self._is_static = not graph.symbols
+        self._is_foreseeing = False
+        self._biases: dict[tuple[int, Node], int] = {}  # constant and its reader → the constant in the shape of a bias
+        self._alone: dict[tuple[object, ...], PortableGraph] = {}  # see `_question`
+
+    @contextmanager
+    def asking_ahead(self, nodes: Sequence[Node]) -> Iterator[None]:
+        """Let the library begin with the questions that `fuse_readers` will ask inside, as far as they are foreseen."""
+        if not self._is_static or len(nodes) < _MANY:
+            yield
+            return
+        with probing_ahead() as begin:
+            self._is_foreseeing = True
+            for node in nodes:
+                chain, _ = self._chain(node)
+                if chain:
+                    begin(self._question(chain[-1][0]))
+            self._is_foreseeing = False
+            yield
 
     def fuse_readers(self, node: Node) -> None:
         """Fuse the only reader of ``node`` into it, then the only reader of that, and so on."""
@@ -125,10 +149,10 @@ class _Fuser:
 
     def _implemented(self, chain: list[tuple[Node, Node]]) -> tuple[int, str]:
         """The number of nodes of a chain that one primitive can run, and why not all; the whole is tried first."""
-        if probe_fused(self._alone(chain[-1][0])) is None:
+        if probe_fused(self._question(chain[-1][0])) is None:
             return len(chain), ""
         for count, (candidate, _) in enumerate(chain):
-            if (refusal := probe_fused(self._alone(candidate))) is not None:
+            if (refusal := probe_fused(self._question(candidate))) is not None:
                 return count, refusal.reason
         return len(chain), ""
 
@@ -194,7 +218,7 @@ class _Fuser:
         late: list[Node] = []
         if not self._find_late(node, tensor, late):
             return False
-        for producer in late:
+        for producer in late if not self._is_foreseeing else ():
             self.nodes.move(producer, before=node)
         return True
 
@@ -223,11 +247,19 @@ class _Fuser:
         """The operand in the shape of a bias: rank 1 for a convolution, as it is for a matmul."""
         if node.kind == "matmul":
             return other
-        channels = self.graph.tensors[other].shape[1]
-        reshape = self.graph.insert("reshape", [other], (channels,), self._dtype(other), before=place_of)
-        self._constants.update(reshape.outputs)
-        return reshape.outputs[0]
+        bias = self._biases.get((other, place_of))
+        if bias is None:
+            bias = self.graph.new_tensor(self._dtype(other), (self.graph.tensors[other].shape[1],))
+            self._biases[other, place_of] = bias
+            self._constants.add(bias)
+        if not self._is_foreseeing:
+            self.nodes.insert(Node("reshape", (other,), (bias,)), before=place_of)
+        return bias
 
-    def _alone(self, node: Node) -> PortableGraph:
+    def _question(self, node: Node) -> PortableGraph:
         """A graph of just this node, its operands as inputs; constants that it has in the region stay constants."""
-        return self.graph.isolate(node, self._constants)
+        post_ops = ((op.alg, op.alpha, op.beta, op.input) for op in node.post_ops)
+        key = (id(node.attrs), node.inputs, node.outputs, *post_ops)  # candidates share the attributes of their node
+        if key not in self._alone:
+            self._alone[key] = self.graph.isolate(node, self._constants)
+        return self._alone[key]

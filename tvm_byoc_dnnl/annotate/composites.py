@@ -14,7 +14,7 @@ import tvm
 from tvm import relax
 from tvm_ffi import structural_equal, structural_hash
 
-from .._compat import call_of, constant_numpy, is_constant, with_args
+from .._compat import call_of, constant_numpy, is_a, is_constant, with_args
 from ..handles import ByIdentity, items
 from ..relax_utils import is_op_call
 
@@ -136,20 +136,20 @@ class _Operands:
 
     def of(self, expr: Any) -> Any:
         """An operand of the caller's call as one inside."""
-        if isinstance(expr, relax.Tuple):
+        if is_a(expr, relax.Tuple):
             return relax.Tuple([self.of(field) for field in expr.fields])
-        if not isinstance(expr, relax.Var) and not _is_open(expr):
+        if not is_a(expr, relax.Var) and not _is_open(expr):
             return expr  # a constant, a number, a string, a shape of numbers
         if expr in self.inside:
             return self.inside[expr]
         if expr not in self.params:
-            name = expr.name if isinstance(expr, relax.Var) else f"param_{len(self.params)}"
+            name = expr.name if is_a(expr, relax.Var) else f"param_{len(self.params)}"
             self.params[expr] = relax.Var(name, expr.ty)
         return self.params[expr]
 
     def value(self, value: Any) -> Any:
         """A value of the caller with these operands."""
-        if isinstance(value, relax.TupleGetItem):
+        if is_a(value, relax.TupleGetItem):
             return relax.TupleGetItem(self.of(value.tuple_value), value.index)
         args, ty = [self.of(arg) for arg in items(value.args)], value.ty
         if not _is_known(ty):
@@ -184,11 +184,11 @@ def _composite(group: Group) -> tuple[relax.Function, list[Any], bool]:
 
 def _is_open(expr: Any) -> bool:
     """Whether it is a shape with symbols."""
-    return isinstance(expr, relax.ShapeExpr) and not all(isinstance(dim, tvm.tirx.IntImm) for dim in expr.values)
+    return is_a(expr, relax.ShapeExpr) and not all(isinstance(dim, tvm.tirx.IntImm) for dim in expr.values)
 
 
 def _is_known(ty: Any) -> bool:
     """Whether all dims are given by numbers and symbols."""
-    if isinstance(ty, relax.TupleType):
+    if is_a(ty, relax.TupleType):
         return all(map(_is_known, ty.fields))
-    return isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)
+    return is_a(ty, relax.TensorType) and is_a(ty.shape, relax.ShapeExpr)

@@ -16,6 +16,7 @@ import tvm_ffi
 from tvm import relax
 from tvm.relax import dpl
 
+from .._compat import is_a
 from ..handles import ByIdentity, items
 from .composites import Group
 
@@ -46,12 +47,12 @@ class Searched:
         for is_dataflow, block in finder.found:
             searched = _Block(block)
             for binding in items(block.bindings):
-                if isinstance(binding, relax.MatchCast):
+                if is_a(binding, relax.MatchCast):
                     continue
                 value = binding.value
-                if is_dataflow and isinstance(value, relax.Call):
+                if is_dataflow and is_a(value, relax.Call):
                     op = value.op
-                    name = op.name if isinstance(op, tvm.ir.Op) else ""
+                    name = op.name if is_a(op, tvm.ir.Op) else ""
                     self._calls.setdefault(name, []).append((len(self._values), searched))
                 self._values.append((binding.var, value))
 
@@ -109,7 +110,7 @@ class Searched:
 
     def _members(self, parts: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
         """The bindings of a match, in the order of the program."""
-        matched = [expr for part, expr in parts.items() if isinstance(part, (dpl.CallPattern, dpl.TupleGetItemPattern))]
+        matched = [expr for part, expr in parts.items() if is_a(part, (dpl.CallPattern, dpl.TupleGetItemPattern))]
         return [self._values[place] for place in sorted({self._place[expr] for expr in matched})]
 
 

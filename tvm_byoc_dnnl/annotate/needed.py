@@ -7,6 +7,8 @@ from typing import Any
 import tvm
 from tvm.relax import dpl
 
+from .._compat import is_a
+
 __all__ = ["ops_of_pattern"]
 
 _PARTS = ("op", "args", "fields", "tuple", "pattern", "left", "right")
@@ -14,11 +16,11 @@ _PARTS = ("op", "args", "fields", "tuple", "pattern", "left", "right")
 
 def ops_of_pattern(pattern: Any) -> set[str]:
     """Names of the operators that are in every match of ``pattern``."""
-    if isinstance(pattern, dpl.ExprPattern):
-        return {pattern.expr.name} if isinstance(pattern.expr, tvm.ir.Op) else set()
-    if isinstance(pattern, dpl.NotPattern):
+    if is_a(pattern, dpl.ExprPattern):
+        return {pattern.expr.name} if is_a(pattern.expr, tvm.ir.Op) else set()
+    if is_a(pattern, dpl.NotPattern):
         return set()
-    if isinstance(pattern, dpl.OrPattern):
+    if is_a(pattern, dpl.OrPattern):
         return ops_of_pattern(pattern.left) & ops_of_pattern(pattern.right)
     parts = [part for name in _PARTS if (part := getattr(pattern, name, None)) is not None]
     flat = [item for part in parts for item in ([part] if isinstance(part, dpl.DFPattern) else part)]

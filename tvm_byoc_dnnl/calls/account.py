@@ -10,7 +10,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from .._compat import dtype_of, shape_dims
+from .._compat import dtype_of, is_a, shape_dims
 from ..annotate.refused import RefusedMatch, read_refused
 from ..cost import call_bytes, call_flops, type_bytes, usual_sizes
 from ..handles import ByIdentity
@@ -199,9 +199,9 @@ def _totals(calls: Sequence[CallReport], regions: Sequence[RegionReport]) -> Tot
 
 def _type_text(ty: Any) -> str:
     """``float32[1, 64, 56, 56]``; a tuple in parentheses."""
-    if isinstance(ty, relax.TupleType):
+    if is_a(ty, relax.TupleType):
         return f"({', '.join(_type_text(f) for f in ty.fields)})"
-    if not isinstance(ty, relax.TensorType):
+    if not is_a(ty, relax.TensorType):
         return str(ty)
     dims = shape_dims(ty)
     return f"{dtype_of(ty) or '?'}[{'…' if dims is None else ', '.join(map(str, dims))}]"

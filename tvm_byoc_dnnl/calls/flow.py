@@ -8,13 +8,13 @@ that made it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import tvm
 from tvm import relax, tirx
 
-from .._compat import is_constant, shape_dims, static_shape, var_name
+from .._compat import is_a, is_constant, shape_dims, static_shape, var_name
 from ..annotate.choice import candidates_of
 from ..handles import ByIdentity, items
 from ..regions.uses import names_of_uses
@@ -116,10 +116,10 @@ def nodes_of(source: Source) -> Iterator[Node]:
 
 
 def _symbols(ty: Any) -> Iterator[str]:
-    if isinstance(ty, relax.TupleType):
+    if is_a(ty, relax.TupleType):
         for part in ty.fields:
             yield from _symbols(part)
-    elif isinstance(ty, relax.TensorType) and static_shape(ty) is None:
+    elif is_a(ty, relax.TensorType) and static_shape(ty) is None:
         yield from (var_name(d) for d in shape_dims(ty) or () if isinstance(d, tirx.Var))
 
 
@@ -149,48 +149,48 @@ class _Reader:
 
     def _body(self, body: Any, env: ByIdentity[Source], place: Place) -> Source:
         """The value of an expression; its calls are added to the flow."""
-        if not isinstance(body, relax.SeqExpr):
+        if not is_a(body, relax.SeqExpr):
             return self._value(body, env, place, "")
         for block in items(body.blocks):
             for binding in items(block.bindings):
                 var, value = binding.var, binding.value
-                if not isinstance(value, relax.Function):
+                if not is_a(value, relax.Function):
                     env[var] = self._value(value, env, place, var_name(var))
                 else:
                     env[var] = Leaf("a function", value)
         return self._value(body.body, env, place, "")
 
     def _value(self, expr: Any, env: ByIdentity[Source], place: Place, name: str) -> Source:
-        if isinstance(expr, relax.Call):
-            return self._call(expr, env, place, name)
-        if isinstance(expr, relax.Var):
+        if is_a(expr, relax.Var):
             known = env.get(expr)
             return Leaf("an input", expr) if known is None else known
-        if isinstance(expr, relax.Tuple):
+        if is_a(expr, relax.Call):
+            return self._call(expr, env, place, name)
+        if is_constant(expr):
+            self.flow.constants.setdefault(place.region, ByIdentity())[expr] = None
+            return Leaf("a constant", expr)
+        if is_a(expr, relax.Tuple):
             return tuple(self._value(f, env, place, name) for f in items(expr.fields))
-        if isinstance(expr, relax.TupleGetItem):
+        if is_a(expr, relax.TupleGetItem):
             of = self._value(expr.tuple_value, env, place, name)
             return of[expr.index] if isinstance(of, tuple) else Item(of, int(expr.index), expr)
-        if isinstance(expr, relax.If):
+        if is_a(expr, relax.If):
             # Either branch may run, so the value is not known.
             self._body(expr.true_branch, ByIdentity.of(env.items()), place)
             self._body(expr.false_branch, ByIdentity.of(env.items()), place)
             return Leaf("the result of a branch", expr)
-        if isinstance(expr, relax.SeqExpr):
+        if is_a(expr, relax.SeqExpr):
             return self._body(expr, env, place)
-        if not is_constant(expr):
-            return Leaf("an attribute", expr)
-        self.flow.constants.setdefault(place.region, ByIdentity())[expr] = None
-        return Leaf("a constant", expr)
+        return Leaf("an attribute", expr)
 
     def _call(self, call: Any, env: ByIdentity[Source], place: Place, name: str) -> Source:
         args = [self._value(a, env, place, name) for a in items(call.args)]
         op = call.op
-        if isinstance(op, tvm.ir.GlobalVar):
+        if is_a(op, tvm.ir.GlobalVar):
             return self._function(call, self.mod[op], args, place, name)
-        if isinstance(op, relax.Var):
+        if is_a(op, relax.Var):
             local = env.get(op)
-            if isinstance(local, Leaf) and isinstance(local.expr, relax.Function):
+            if isinstance(local, Leaf) and is_a(local.expr, relax.Function):
                 return self._composite(local.expr, args, place, name)
         node = Node(len(self.flow.nodes), call, _operator(op), name, args=args, **vars(place))
         self.flow.nodes.append(node)
@@ -219,7 +219,15 @@ class _Reader:
         if func not in self._notes:
             self._notes[func] = composite_of(func), tuple(candidates_of(func))
         name_of, candidates = self._notes[func]
-        inside = replace(place, composite=name_of, composite_id=self._composites, candidates=candidates)
+        inside = Place(
+            function=place.function,
+            compiler=place.compiler,
+            region=place.region,
+            use=place.use,
+            composite=name_of,
+            composite_id=self._composites,
+            candidates=candidates,
+        )
         result = self._body(func.body, ByIdentity.of(zip(items(func.params), args, strict=True)), inside)
         if isinstance(result, Node):
             result.name = name  # inside of its composite it only has a number
@@ -227,4 +235,4 @@ class _Reader:
 
 
 def _operator(op: Any) -> str:
-    return str(op.name if isinstance(op, tvm.ir.Op) else getattr(op, "global_symbol", op))
+    return str(op.name if is_a(op, tvm.ir.Op) else getattr(op, "global_symbol", op))

@@ -12,7 +12,7 @@ import tvm
 from tvm import relax
 
 from .. import _native
-from .._compat import constant_tensor
+from .._compat import constant_tensor, is_a
 from ..handles import ByIdentity, items
 from ..lower.builder import GraphBuilder
 from ..lower.graph import PortableGraph
@@ -115,20 +115,20 @@ def with_checksums(graph: PortableGraph, constant_names: Mapping[Any, str]) -> P
 def _lower_body(ns: Namespace, g: GraphBuilder, func: relax.Function) -> None:
     local: ByIdentity[relax.Function] = ByIdentity()
     for var, value in bindings_of(func):
-        if isinstance(value, relax.Function):
+        if is_a(value, relax.Function):
             local[var] = value
-        elif isinstance(value, relax.Call) and value.op in local:
+        elif is_a(value, relax.Call) and value.op in local:
             g.bind(var, _lower_composite(ns, g, local[value.op], value))
         elif isinstance(value, relax.Call):
             g.bind(var, _lower_call(ns, g, value))
         else:  # alias, tuple, tuple item, constant
             g.bind(var, g.values(value))
-            if isinstance(value, relax.Var):  # of another type where it was a match_cast
+            if is_a(value, relax.Var):  # of another type where it was a match_cast
                 g.equate(var)
 
 
 def _lower_call(ns: Namespace, g: GraphBuilder, call: Any) -> Any:
-    if not isinstance(call.op, tvm.ir.Op):
+    if not is_a(call.op, tvm.ir.Op):
         raise Reject(f"a call of {call.op} has no meaning inside a region")
     op = call.op.name
     if op not in ns.lowerings:

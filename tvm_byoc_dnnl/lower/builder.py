@@ -135,7 +135,7 @@ class GraphBuilder:
         """
         symbols: list[tuple[Any, Dim]] = []
         for param, arg in zip(params, args, strict=True):
-            if isinstance(param.ty, relax.ShapeType):  # it brings symbols, nothing else
+            if is_a(param.ty, relax.ShapeType):  # it brings symbols, nothing else
                 dims = arg.values if isinstance(arg, relax.ShapeExpr) else arg.ty.values
                 pairs = zip(param.ty.values or (), dims or (), strict=False)
                 symbols += [(own, self.dim(dim)) for own, dim in pairs if isinstance(own, tirx.Var)]
@@ -157,18 +157,18 @@ class GraphBuilder:
     def add_input(self, var: Any) -> None:
         """Make a Relax parameter an input of the region, tuples flattened."""
         ty = var.ty
-        if isinstance(ty, relax.ShapeType):
+        if is_a(ty, relax.ShapeType):
             values = ty.values
             if values is None:
                 raise Reject(f"the shape argument {var_name(var)} has unknown values")
             self.graph.inputs.append(Input(shape=tuple(self.dim(d) for d in values)))
             return
-        self._values[var] = self._input(var_name(var) if isinstance(var, relax.Var) else "result", ty)
+        self._values[var] = self._input(var_name(var) if is_a(var, relax.Var) else "result", ty)
 
     def _input(self, name: str, ty: Any) -> Any:
-        if isinstance(ty, relax.TupleType):
+        if is_a(ty, relax.TupleType):
             return tuple(self._input(f"{name}_{i}", f) for i, f in enumerate(ty.fields))
-        if not isinstance(ty, relax.TensorType):
+        if not is_a(ty, relax.TensorType):
             raise Reject(f"argument {name} is {ty}; only tensors can be handed to a library")
         value = self._tensor(dtype_of(ty), self.shape_of(ty), name)
         self.graph.inputs.append(Input(tensor=value.id))
@@ -186,13 +186,13 @@ class GraphBuilder:
         known = self._values.get(expr)
         if known is not None:
             return known
-        if isinstance(expr, relax.Tuple):
+        if is_a(expr, relax.Tuple):
             return tuple(self.values(f) for f in expr.fields)
         if is_constant(expr):
             return self._constant(expr)
-        if isinstance(expr, relax.TupleGetItem):
+        if is_a(expr, relax.TupleGetItem):
             return self.values(expr.tuple_value)[expr.index]
-        if not isinstance(expr, (relax.Var, relax.Call)):  # a match names a call whose result it reads
+        if not is_a(expr, (relax.Var, relax.Call)):  # a match names a call whose result it reads
             raise Reject(f"{type(expr).__name__} is not a tensor argument")
         self.add_input(expr)
         return self._values[expr]

@@ -308,7 +308,7 @@ class PortableGraph:
     def symbols(self) -> set[str]:
         """Names of the symbolic dims that any tensor mentions."""
         shapes = [*(t.shape for t in self.tensors), *(i.shape for i in self.inputs if i.shape is not None)]
-        return set[str]().union(*map(symbols_in, shapes))
+        return symbols_in(dim for shape in shapes for dim in shape if not isinstance(dim, int))
 
 
 def symbols_in(dims: Iterable[Dim]) -> set[str]:

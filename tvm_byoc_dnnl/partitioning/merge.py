@@ -18,6 +18,7 @@ from typing import Any
 
 from tvm import relax
 
+from .._compat import is_a
 from ..handles import ByIdentity, items
 from ..inplace import order_constraints
 
@@ -96,7 +97,7 @@ def _casts_of_results(unit: Unit, needs: Mapping[Any, list[Any]]) -> list[Any]:
     found: list[Any] = []
     read: ByIdentity[bool] = ByIdentity()
     for binding in reversed(unit.bindings):
-        if isinstance(binding, relax.MatchCast) and binding.var not in read:
+        if is_a(binding, relax.MatchCast) and binding.var not in read:
             found.append(binding)
         else:
             read.update((var, True) for var in needs[binding.var])
@@ -108,9 +109,9 @@ def _is_glue(value: Any) -> bool:
 
     A tuple of a tensor and, for instance, a cache object stays outside: a library takes tensors only.
     """
-    if isinstance(value, relax.Tuple):
-        return all(isinstance(field.ty, (relax.TensorType, relax.TupleType)) for field in value.fields)
-    return isinstance(value, (relax.TupleGetItem, relax.Var))
+    if is_a(value, relax.Tuple):
+        return all(is_a(field.ty, (relax.TensorType, relax.TupleType)) for field in value.fields)
+    return is_a(value, (relax.TupleGetItem, relax.Var))
 
 
 def _depend_on(unit: Unit, parents: Sequence[Unit]) -> None:

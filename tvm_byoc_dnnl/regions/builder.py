@@ -43,20 +43,20 @@ class RegionBuilder:
         wiring: list[Any] = []
         for binding in bindings:
             value = binding.value
-            if isinstance(value, relax.Call):
+            if is_a(value, relax.Call):
                 args = [self._operand(a) for a in items(value.args)]
                 wiring.append((value.op, *map(_structure, args)))
                 value = _called(self._local(value.op), args, value.ty)
-            elif isinstance(value, relax.TupleGetItem):
+            elif is_a(value, relax.TupleGetItem):
                 value = relax.TupleGetItem(self._operand(value.tuple_value), value.index)
                 wiring.append((_structure(value.tuple_value), value.index))
-            elif isinstance(value, relax.Tuple):
+            elif is_a(value, relax.Tuple):
                 value = relax.Tuple([self._operand(f) for f in value.fields])
                 wiring.append(_structure(value))
             else:
                 value = self._operand(value)
                 wiring.append((_structure(value),))
-            if isinstance(binding, relax.MatchCast):
+            if is_a(binding, relax.MatchCast):
                 wiring.append(str(binding.ty))
             self._bind(binding, value)
         self._outputs = [self._values[v] for v in outputs]
@@ -67,15 +67,15 @@ class RegionBuilder:
     def _operand(self, expr: Any) -> Any:
         if is_constant(expr):
             return expr
-        if isinstance(expr, relax.Tuple):
+        if is_a(expr, relax.Tuple):
             return relax.Tuple([self._operand(f) for f in expr.fields])
         if expr not in self._values:
-            self._values[expr] = self._parameter(expr.name if isinstance(expr, relax.Var) else "shape", expr, expr.ty)
+            self._values[expr] = self._parameter(expr.name if is_a(expr, relax.Var) else "shape", expr, expr.ty)
         return self._values[expr]
 
     def _parameter(self, name: str, argument: Any, ty: Any) -> Any:
         """A new parameter; for a tuple one per field, since external functions are called with tensors."""
-        if isinstance(ty, relax.TupleType):
+        if is_a(ty, relax.TupleType):
             items = [(f"{name}_{i}", relax.TupleGetItem(argument, i), field) for i, field in enumerate(ty.fields)]
             return relax.Tuple([self._parameter(*item) for item in items])
         self._params.append(relax.Var(name, ty))
@@ -93,7 +93,7 @@ class RegionBuilder:
         var, value = binding.var, self._builder.normalize(value)
         self.names.append(str(var.name))
         self._values[var] = new = relax.Var(var.name, var.ty)
-        is_cast = isinstance(binding, relax.MatchCast)  # its dims may be other expressions than those of the value
+        is_cast = is_a(binding, relax.MatchCast)  # its dims may be other expressions than those of the value
         self._bindings.append(relax.MatchCast(new, value, binding.ty) if is_cast else relax.VarBinding(new, value))
 
     @functools.cached_property
@@ -127,7 +127,7 @@ def _called(callee: Any, args: list[Any], ty: Any) -> Any:
 
 def _structure(expr: Any) -> Any:
     """The fields of an operand that is a tuple, else the operand."""
-    return tuple(map(_structure, expr.fields)) if isinstance(expr, relax.Tuple) else expr
+    return tuple(map(_structure, expr.fields)) if is_a(expr, relax.Tuple) else expr
 
 
 def _numbered(wiring: list[Any]) -> tuple[Any, ...]:
@@ -137,6 +137,6 @@ def _numbered(wiring: list[Any]) -> tuple[Any, ...]:
     def number(item: Any) -> Any:
         if isinstance(item, tuple):
             return tuple(map(number, item))
-        return numbers.setdefault(item, len(numbers)) if isinstance(item, relax.Var) else item
+        return numbers.setdefault(item, len(numbers)) if is_a(item, relax.Var) else item
 
     return tuple(map(number, wiring))

@@ -6,13 +6,14 @@ regions of a private function as they are, and does not come back from a recursi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tvm
 from tvm import relax
 
-from .._compat import constant_tensor, is_constant
+from .._compat import constant_tensor, is_a, is_constant
+from ..handles import items
 from ..relax_utils import codegen_of, is_host_function
 
 __all__ = ["name_constants", "with_external_calls"]
@@ -65,15 +66,32 @@ def name_constants(functions: Iterable[relax.Function]) -> dict[Any, str]:
 
 
 def _name_constants(func: relax.Function, names: dict[Any, str]) -> None:
-    prefix, count = f"{func.attrs['global_symbol']}_{codegen_of(func)}_const_", 0
+    prefix = f"{func.attrs['global_symbol']}_{codegen_of(func)}_const_"
+    names.update((constant, f"{prefix}{count}") for count, constant in enumerate(_constants(func.body)))
 
-    def note(expr: Any) -> None:
-        nonlocal count
-        if is_constant(expr):
-            names[expr] = f"{prefix}{count}"
-            count += 1
 
-    relax.analysis.post_order_visit(func.body, note)
+def _constants(expr: Any) -> Iterator[Any]:
+    """The constants in an expression, in the order of the program and as often as they are there."""
+    if is_constant(expr):
+        yield expr
+    elif is_a(expr, relax.Call):
+        for arg in items(expr.args):
+            yield from _constants(arg)
+    elif is_a(expr, relax.Function):
+        yield from _constants(expr.body)
+    elif is_a(expr, relax.SeqExpr):
+        for block in items(expr.blocks):
+            for binding in items(block.bindings):
+                yield from _constants(binding.value)
+        yield from _constants(expr.body)
+    elif is_a(expr, relax.Tuple):
+        for field in items(expr.fields):
+            yield from _constants(field)
+    elif is_a(expr, relax.TupleGetItem):
+        yield from _constants(expr.tuple_value)
+    elif is_a(expr, relax.If):
+        for part in (expr.cond, expr.true_branch, expr.false_branch):
+            yield from _constants(part)
 
 
 @relax.expr_functor.mutator
