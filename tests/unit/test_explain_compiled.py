@@ -2,6 +2,7 @@
 
 import json
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from tests.harness import no_code
 from tests.unit.importing import module, onnx_model
 from tvm_byoc_dnnl.calls.account import account_of
 from tvm_byoc_dnnl.cli import main
+from tvm_byoc_dnnl.pipeline import metadata
 from tvm_byoc_dnnl.pipeline.metadata import REPORT_FUNCTION
 
 #: fields that only the library knows, on the machine that asks it
@@ -148,6 +150,55 @@ def test_what_is_compiled_has_its_shapes():
     ex = byoc.compile(module(lambda b, x: b.emit(relax.op.nn.relu(x)), (2, 3)))
     with pytest.raises(byoc.InputError, match="leave it out"):
         byoc.explain(ex, shapes={"x": (1, 2)})
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """The modules of which an account is written."""
+    modules, write = [], metadata.account_of
+    monkeypatch.setattr(
+        metadata, "account_of", lambda mod, *args, **kw: (modules.append(mod), write(mod, *args, **kw))[1]
+    )
+    return modules
+
+
+@pytest.mark.native
+def test_the_account_is_written_once_when_it_is_asked_for(written, tmp_path):
+    ex = byoc.compile(host_and_dnnl())
+    byoc.Runner(ex)(np.ones((1, 4, 8, 8), "float32"))
+    assert written == []
+    first = saved_bytes(ex)
+    ex.export_library(tmp_path / "model.so")
+    assert saved_bytes(ex) == first == saved_bytes(byoc.load(tmp_path / "model.so").module)
+    assert len(written) == 1
+
+
+@pytest.mark.native
+def test_export_writes_the_account(written, tmp_path):
+    ex = byoc.compile(host_and_dnnl())
+    ex.mod.export_library(str(tmp_path / "model.so"))
+    assert len(written) == 1
+    assert account(byoc.explain(tmp_path / "model.so")) == account(byoc.explain(ex))
+
+
+@pytest.mark.native
+def test_threads_that_ask_at_once_get_one_account():
+    ex = byoc.compile(host_and_dnnl(5))
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: saved_bytes(ex), range(4)))
+    assert found[0] and len(set(found)) == 1
+
+
+@pytest.mark.native
+def test_a_model_whose_account_fails_is_exported_without_it(monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr(metadata, "account_of", None)
+    ex = byoc.compile(host_and_dnnl())
+    ex.export_library(tmp_path / "model.so")
+    assert "will not say what runs where" in caplog.text
+    for model in (ex, tmp_path / "model.so"):
+        with pytest.raises(byoc.ArtifactError, match="does not say what runs where"):
+            byoc.explain(model)
+    assert byoc.load(tmp_path / "model.so")(np.ones((1, 4, 8, 8), "float32")) is not None
 
 
 @pytest.mark.native

@@ -24,7 +24,7 @@ from .metadata import attach_kernels, attach_metadata
 from .name import PIPELINE
 from .regions import build_regions
 from .schedules import apply_schedules
-from .weights import OwnWeights, OwnWeightsUnlessSource
+from .weights import OwnWeights, OwnWeightsUnlessSource, has_weights
 
 __all__ = ["PIPELINE", "byoc_pipeline"]
 
@@ -108,12 +108,14 @@ def byoc_pipeline(*, strict: bool = False, output: str = "module", host_code: bo
         if output == "source":
             mod = with_options(mod, {n: {"output": output} for n in compilers() if namespace(n).route.makes_source})
         regions, mod = build_regions(mod, strict=strict)
-        mod = attach_metadata(mod, regions)  # after all that may write to the log
+        is_source = bool(source_namespaces(mod))
+        is_late = not is_source and has_weights(mod)
+        mod, late = attach_metadata(mod, regions, account_is_late=is_late)  # after all that may write to the log
         return tvm.transform.Sequential(
             [
                 _to_kernels(target),
                 apply_schedules,
-                OwnWeightsUnlessSource if source_namespaces(mod) else OwnWeights,
+                OwnWeightsUnlessSource if is_source else OwnWeights(late),
                 *([_anchor_host_code] if host_code else []),
                 *cpu.dataflow_lower_passes(target),
                 GrowCaches,

@@ -1,7 +1,8 @@
 """Data that a compiled model contains about itself: inputs, outputs, versions, and the compiler of each call.
 
 Stored as Relax functions that return bytes in a tensor, so that it survives ``export_library`` with nothing but TVM's
-VM. The account of the calls is a function of its own, which only a report calls.
+VM. The account of the calls is a function of its own, which only a report calls. To write it takes as long as a
+twelfth of compiling a small network, so that waits until somebody asks, or exports the model.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from ..log import read_log
 from ..signature import inputs_of, outputs_of
 from .alignment import unaligned_inputs
 from .kernels import Kernels
+from .weights import LateTensors
 
 __all__ = [
     *("METADATA_FUNCTION", "REPORT_FUNCTION", "attach_kernels", "attach_metadata"),
@@ -39,9 +42,12 @@ METADATA_FUNCTION = "byoc_metadata"
 METADATA_VERSION = 1
 REPORT_FUNCTION = "byoc_report"
 KERNELS_FUNCTION = "byoc_kernels"
+_LATE = "{}_data"
 
 
-def attach_metadata(mod: tvm.IRModule, regions: tvm.IRModule, entry: str = "main") -> tvm.IRModule:
+def attach_metadata(
+    mod: tvm.IRModule, regions: tvm.IRModule, entry: str = "main", *, account_is_late: bool = False
+) -> tuple[tvm.IRModule, LateTensors]:
     """Add functions that describe ``entry``; without ``entry`` the module stays as it is.
 
     Parameters
@@ -52,10 +58,19 @@ def attach_metadata(mod: tvm.IRModule, regions: tvm.IRModule, entry: str = "main
         The same module with its regions as functions.
     entry : str
         Name of the model's function.
+    account_is_late : bool
+        Do not write the account yet.
+
+    Returns
+    -------
+    mod : IRModule
+        With these functions.
+    late : mapping
+        For `OwnWeights`: makes the account, if it is late. It keeps ``regions`` alive until then.
     """
     names = {gv.name_hint: gv for gv in mod.get_global_vars()}
     if entry not in names or METADATA_FUNCTION in names:
-        return mod
+        return mod, {}
     record = {
         "version": METADATA_VERSION,
         "tvm": tvm.__version__,
@@ -65,8 +80,13 @@ def attach_metadata(mod: tvm.IRModule, regions: tvm.IRModule, entry: str = "main
         "unaligned": unaligned_inputs(mod, mod[names[entry]]),
         "log": [asdict(e) for e in read_log(mod)],
     }
-    found = {METADATA_FUNCTION: json.dumps(record).encode(), REPORT_FUNCTION: _account(regions)}
-    return _with_data(mod, {name: data for name, data in found.items() if data and name not in names})
+    mod = _with_data(mod, {METADATA_FUNCTION: json.dumps(record).encode()})
+    if REPORT_FUNCTION in names:
+        return mod, {}
+    if account_is_late:
+        return _with_late(mod, REPORT_FUNCTION), {_LATE.format(REPORT_FUNCTION): partial(_account_tensor, regions)}
+    data = _account(regions)
+    return _with_data(mod, {REPORT_FUNCTION: data}) if data else mod, {}
 
 
 def attach_kernels(mod: tvm.IRModule, kernels: Kernels) -> tvm.IRModule:
@@ -81,6 +101,19 @@ def _with_data(mod: tvm.IRModule, functions: Mapping[str, bytes]) -> tvm.IRModul
         with bb.function(name, []):
             bb.emit_func_output(make_constant(np.frombuffer(data, dtype="uint8")))
     return bb.finalize()
+
+
+def _with_late(mod: tvm.IRModule, name: str) -> tvm.IRModule:
+    """The module with a function that returns a late tensor of bytes."""
+    bb = relax.BlockBuilder(mod)
+    with bb.function(name, []):
+        ty = relax.TensorType(ndim=1, dtype="uint8")
+        bb.emit_func_output(bb.emit(relax.op.call_pure_packed(_LATE.format(name), ty_args=ty)))
+    return bb.finalize()
+
+
+def _account_tensor(regions: tvm.IRModule) -> tvm.runtime.Tensor:
+    return tvm.runtime.tensor(np.frombuffer(_account(regions), dtype="uint8"))
 
 
 def _account(regions: tvm.IRModule) -> bytes:
@@ -102,7 +135,8 @@ def read_account(module: tvm.runtime.Module) -> ReportData | None:
     vm = relax.VirtualMachine(module, tvm.cpu())
     if not vm.module.implements_function(REPORT_FUNCTION):
         return None
-    return from_bytes(vm[REPORT_FUNCTION]().numpy().tobytes())
+    data = vm[REPORT_FUNCTION]().numpy().tobytes()
+    return from_bytes(data) if data else None
 
 
 def read_kernels(vm: relax.VirtualMachine) -> Kernels:

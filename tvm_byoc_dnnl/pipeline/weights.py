@@ -8,6 +8,7 @@ releases their pages when a backend no longer needs them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tvm
@@ -17,7 +18,10 @@ from .. import _native
 from .._compat import constant_tensor, dtype_of, is_constant, static_shape
 from ..relax_utils import is_host_function, with_functions
 
-__all__ = ["OwnWeights", "OwnWeightsUnlessSource"]
+__all__ = ["LateTensors", "OwnWeights", "OwnWeightsUnlessSource", "has_weights"]
+
+#: at most one: packed function that a compiled model calls for a tensor → makes it, when it is first asked for
+LateTensors = Mapping[str, Callable[[], tvm.runtime.Tensor]]
 
 #: From this size on a constant of the host is read from the mapped file, by one call of a packed function (0.1 µs);
 #: below it TVM's VM keeps a copy.
@@ -25,14 +29,31 @@ _HOST_BYTES = 1 << 16
 _GETTER = "byoc_weight_{}"
 
 
-@tvm.transform.module_pass(opt_level=0, name="OwnWeights")
-def OwnWeights(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+def has_weights(mod: tvm.IRModule) -> bool:
+    """Whether `OwnWeights` will make a weights module of a module whose regions are built."""
+    modules = mod.attrs.get("external_mods", ()) if mod.attrs else ()
+    return _native.available() and any(map(_wanted_constants, modules))
+
+
+def OwnWeights(late: LateTensors | None = None) -> tvm.transform.Pass:
     """Pass: constants go into one weights module; without the native library they stay with TVM.
 
     To be run where the host's constants are arguments of calls of PrimFuncs, behind RunCodegen and fusion.
+
+    Parameters
+    ----------
+    late : mapping, optional
+        Further tensors; only for modules that have weights (`has_weights`).
     """
-    if not _native.available():
-        return mod
+
+    @tvm.transform.module_pass(opt_level=0, name="OwnWeights")
+    def own_weights(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+        return _with_weights(mod, late or {}) if _native.available() else mod
+
+    return own_weights
+
+
+def _with_weights(mod: tvm.IRModule, late: LateTensors) -> tvm.IRModule:
     mod, host = _lift_host_constants(mod)
     attrs = dict(mod.attrs.items()) if mod.attrs else {}
     regions: dict[str, list[str]] = {}
@@ -48,7 +69,8 @@ def OwnWeights(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
     names = sorted({name for wanted in regions.values() for name in wanted})
     tensors = [constants.pop(name) for name in names] + list(host.values())
     create = _native.function("tvm_byoc_dnnl.WeightsModuleCreate")
-    weights = create([*names, *host], tensors, regions, {getter: getter for getter in host}, owned)
+    getters = {getter: getter for getter in host}
+    weights = create([*names, *host], tensors, regions, getters, owned, dict(late))
     return mod.with_attrs({"external_mods": [weights, *others], "const_name_to_constant": constants})
 
 
@@ -57,7 +79,7 @@ def OwnWeightsUnlessSource(mod: tvm.IRModule, context: Any) -> tvm.IRModule:
     """Pass: `OwnWeights`, for modules that need the native library anyway."""
     modules = mod.attrs["external_mods"] if mod.attrs and "external_mods" in mod.attrs else []
     serialised = [m for m in modules if m.is_binary_serializable() and not m.is_compilation_exportable()]
-    return OwnWeights(mod) if serialised else mod
+    return OwnWeights()(mod) if serialised else mod
 
 
 def _wanted_constants(module: tvm.runtime.Module) -> dict[str, list[str]]:
