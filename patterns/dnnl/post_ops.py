@@ -105,10 +105,12 @@ class _Fuser:
             return
         with probing_ahead() as begin:
             self._is_foreseeing = True
+            taken: set[Node] = set()
             for node in nodes:
-                chain, _ = self._chain(node)
+                chain = [] if node in taken else self._chain(node)[0]
                 if chain:
                     begin(self._question(chain[-1][0]))
+                    taken.update(user for _, user in chain)
             self._is_foreseeing = False
             yield
 
