@@ -121,7 +121,7 @@ def _nearest_of(g: GraphBuilder, src: Value, axis: int, n: int, m: int, mode: st
 @functools.lru_cache(maxsize=_MOST_KNOWN)
 def _pixels(n: int, m: int, mode: str, rounding: str) -> tuple[list[int], list[int]]:
     """The pixels of a nearest resize that TVM takes, and those that oneDNN takes."""
-    ours = [min(max(math.floor(_COORDINATES["half_pixel"](o, n, m) + _HALF), 0), n - 1) for o in range(m)]
+    ours = [(2 * o + 1) * n // (2 * m) for o in range(m)]  # the pixel in which the middle of the new one is
     return [_index(o, n, m, mode, rounding) for o in range(m)], ours
 
 
