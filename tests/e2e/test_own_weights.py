@@ -90,6 +90,25 @@ def test_weights_that_are_read_twice(what: str, tmp_path: Path) -> None:
     right(tmp_path / "m.onnx", model)
 
 
+@pytest.mark.parametrize("kind", ["initializer", "node"])
+def test_copies_of_weights_that_the_caller_has(kind: str, tmp_path: Path) -> None:
+    """A `ModelProto` stays as it is; TVM's tensors are copies of its weights."""
+    model = saved(tmp_path / "m.onnx", [*SCALED, FINAL])
+    if kind == "node":
+        (weights,) = [t for t in model.graph.initializer if t.name == "w"]
+        model.graph.node.insert(0, node("Constant", [], ["w"], value=weights))
+        model.graph.initializer.remove(weights)
+    before = model.SerializeToString()
+    feeds = random_inputs(model)
+    want = ort_run(model, feeds)[0]
+    with owning_weights() as own:
+        Prepare()(to_relax(model))
+        assert own.overwritten
+    for _ in range(2):
+        assert_right(Runner(compile(model))(*feeds.values()), want, 1e-4)
+    assert model.SerializeToString() == before
+
+
 def test_a_model_without_a_region_keeps_its_weights(tmp_path: Path) -> None:
     """TVM then gets the functions as they were imported."""
     model = saved(tmp_path / "m.onnx", [*SCALED, FINAL])

@@ -118,8 +118,11 @@ def _import(graph: Graph, fresh: set[int]) -> tvm.IRModule:
             raise UnsupportedError(f"TVM's ONNX importer refuses this model: {_first_line(err)}") from err
     params = module["main"].params[len(graph.inputs) :]
     bound = {p: _tensor(array) for p, array in zip(params, large, strict=True)}
-    others = [array for array in large if id(array) not in fresh]
-    owned = [id(a) in fresh and not any(np.may_share_memory(a, other) for other in others) for a in large]
+    others = [array for array in large if id(array) not in fresh and _is_as_tvm_wants(array)]
+    owned = [
+        not _is_as_tvm_wants(a) or (id(a) in fresh and not any(np.may_share_memory(a, other) for other in others))
+        for a in large
+    ]
     module = bind_params(module, bound, [p for p, is_owned in zip(params, owned, strict=True) if is_owned])
     attrs: dict[str, Any] = {NODES_ATTR: importer.nodes_by_variable(module["main"])}
     if inputs.names:
@@ -133,9 +136,12 @@ def _import(graph: Graph, fresh: set[int]) -> tvm.IRModule:
 
 def _tensor(array: np.ndarray) -> tvm.runtime.Tensor:
     """A tensor of ``array``: its own memory, if that is as TVM wants it."""
-    if array.flags.c_contiguous and array.flags.writeable and array.ctypes.data % _ALIGNMENT == 0:
-        return tvm.runtime.from_dlpack(array)
-    return tvm.runtime.tensor(array)
+    return tvm.runtime.from_dlpack(array) if _is_as_tvm_wants(array) else tvm.runtime.tensor(array)
+
+
+def _is_as_tvm_wants(array: np.ndarray) -> bool:
+    """Whether a tensor can have an array's own memory; it has a copy else."""
+    return array.flags.c_contiguous and array.flags.writeable and array.ctypes.data % _ALIGNMENT == 0
 
 
 def _check_operators(graph: Graph) -> None:
