@@ -84,22 +84,26 @@ def _weights(model: onnx.ModelProto, parts: dict[int, tuple[int, int]], file: in
 
 def _without_weights(data: mmap.mmap) -> tuple[bytes, dict[int, tuple[int, int]]]:
     """The bytes of the model without those of large weights, and where these begin and end."""
-    text: list[bytes] = []
+    text: list[bytes | memoryview] = []
     weights: dict[int, tuple[int, int]] = {}
     graphs = 0
+    whole = memoryview(data)  # its parts are copied once, when all are joined
     for number, kind, start, begin, end in _fields(data, 0, len(data)):
         if (number, kind) == (_GRAPH, _BYTES):
             graphs += 1
-            text.append(_message(_GRAPH, _light_graph(data, begin, end, weights)))
+            graph = _light_graph(data, whole, begin, end, weights)
+            text += [_head(_GRAPH, sum(map(len, graph))), *graph]
         else:
-            text.append(data[start:end])
+            text.append(whole[start:end])
     if graphs != 1:
         raise ValueError(f"{graphs} graphs")
     return b"".join(text), weights
 
 
-def _light_graph(data: mmap.mmap, begin: int, end: int, weights: dict[int, tuple[int, int]]) -> bytes:
-    text: list[bytes] = []
+def _light_graph(
+    data: mmap.mmap, whole: memoryview, begin: int, end: int, weights: dict[int, tuple[int, int]]
+) -> list[bytes | memoryview]:
+    text: list[bytes | memoryview] = []
     count, copied = 0, begin  # all before `copied` is in the text
     for number, kind, start, inner, stop in _fields(data, begin, end):
         if (number, kind) != (_INITIALIZER, _BYTES):
@@ -110,14 +114,15 @@ def _light_graph(data: mmap.mmap, begin: int, end: int, weights: dict[int, tuple
             light = b"".join(data[f[2] : f[4]] for f in fields if f not in raw)
             if len(raw) == 1 and onnx.TensorProto.FromString(light).data_type in _DTYPES:
                 weights[count] = raw[0][3:]
-                text += [data[copied:start], _message(_INITIALIZER, light)]
+                text += [whole[copied:start], _head(_INITIALIZER, len(light)), light]
                 copied = stop
         count += 1
-    return b"".join([*text, data[copied:end]])
+    return [*text, whole[copied:end]]
 
 
-def _message(number: int, content: bytes) -> bytes:
-    return _varint(number << 3 | _BYTES) + _varint(len(content)) + content
+def _head(number: int, length: int) -> bytes:
+    """What a message of this length begins with, as a field of another."""
+    return _varint(number << 3 | _BYTES) + _varint(length)
 
 
 def _varint(value: int) -> bytes:
