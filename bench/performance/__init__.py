@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import sysconfig
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -79,11 +77,6 @@ def _of_these_sizes(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) ->
     return fix_shapes(model, {name: array.shape for name, array in inputs.items()})
 
 
-def _python() -> str:
-    optimized = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
-    return f"Python {platform.python_version()} built {'with' if optimized else 'without'} optimization by profiles"
-
-
 def machine(result: Mapping[str, Any]) -> dict[str, Any]:
     """The machine and the versions with which a run of `tvm_byoc_dnnl.testing.bench.to_json` was measured."""
     versions = {e["engine"]: e["version"] for m in result["models"] for e in m["engines"] if e["version"]}
@@ -94,7 +87,7 @@ def machine(result: Mapping[str, Any]) -> dict[str, Any]:
         "threads": result["settings"]["threads"],
         "rounds": result["settings"]["rounds"],
         "date": date.today().isoformat(),
-        "python": _python(),
+        "python": result["machine"]["python"],
         "versions": versions,
     }
 

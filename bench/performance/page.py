@@ -160,7 +160,7 @@ def _section(machine: Mapping[str, Any]) -> Iterator[str]:
     labels = [ENGINES[name].label for name in engines]
     versions = ", ".join(f"{ENGINES[n].label} {v}" for n, v in machine["versions"].items() if n in ENGINES)
     yield f"## {machine['cpu']}, {machine['isa']}\n\n"
-    python = f"; {machine['python']}" if "python" in machine else ""
+    python = f"; Python {machine['python']}" if "python" in machine else ""
     yield f"{machine['threads']} threads, {machine['date']}; {versions}{python}.\n\n"
     if machine.get("limited"):
         yield (
