@@ -60,7 +60,7 @@ C_ROUNDS_TO_EVEN = _IS_027
 _CALL = tvm_ffi.get_global_func("ir.Call") if _IS_027 else None
 _NO_TYPE = tvm.ir.Type.missing() if _IS_027 else None
 _ALIGNMENT = 64  # bytes
-_STRIP = 128  # columns of a transposed matrix that are copied at a time
+_STRIP = 16  # columns of a transposed matrix that are copied at a time: of float32, a cache line of each row
 #: dims of shapes: reading them is slow, and the same shapes are asked for again and again
 _DIMS: ByIdentity[tuple[Any, ...]] = ByIdentity()
 _STATIC: ByIdentity[Any] = ByIdentity()
