@@ -20,7 +20,7 @@ from .errors import InputError, UnsupportedError
 from .frontend import to_relax
 from .handles import without_collecting
 from .namespaces import HOST, compilers, namespace
-from .own_weights import owning_weights
+from .overwritable import overwriting_weights
 from .partitioning.passes import PartitionGraph
 from .pipeline.byoc import PIPELINE
 from .pipeline.executable import ByocExecutable
@@ -232,7 +232,7 @@ def _built(
     **settings: Any,
 ) -> ByocExecutable:
     """Import, partition and compile a model."""
-    with owning_weights() as own:
+    with overwriting_weights() as own:
         mod = imported()
         builds = source_builds(source_namespaces(with_options(mod, options)))
         for build in builds:

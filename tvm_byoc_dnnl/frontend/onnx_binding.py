@@ -10,7 +10,7 @@ from tvm import relax
 
 from .._compat import is_a, tensor_constant, with_args
 from ..handles import ByIdentity, items
-from ..own_weights import own_weights
+from ..overwritable import overwritable_weights
 
 __all__ = ["bind_params"]
 
@@ -25,8 +25,8 @@ def bind_params(
     """The module whose ``main`` has ``weights`` in the place of these parameters.
 
     TVM's pass infers the type of each changed call again. A weight has its parameter's type, so they stay as they are.
-    The values of ``owned`` parameters have memory of their own; `own_weights` gets those that are nothing but the
-    weights of one linear operator.
+    The values of ``owned`` parameters have memory of their own; those that are nothing but the weights of one linear
+    operator become `overwritable_weights`.
     """
     func = module["main"]
     blocks = [(type(block), items(block.bindings)) for block in items(func.body.blocks)]
@@ -42,7 +42,7 @@ def bind_params(
     module["main"] = relax.Function(params, body, func.ret_ty, func.is_pure, func.attrs, func.span)
     for param in owned:
         if param in binder.weights and binder.reads[param] == 1:
-            own_weights().constants[binder.constants[param]] = None
+            overwritable_weights().constants[binder.constants[param]] = None
     return module
 
 

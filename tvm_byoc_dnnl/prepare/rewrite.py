@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,6 @@ from .._compat import (
     dtype_of,
     is_a,
     is_constant,
-    is_subclass,
     make_constant,
     product_constant,
     scale_constant,
@@ -35,8 +33,9 @@ from .._compat import (
     with_args,
 )
 from ..handles import ByIdentity, items
-from ..own_weights import OwnWeights, own_weights
+from ..overwritable import OverwritableWeights, overwritable_weights
 from ..windowed_types import TypingBuilder
+from .forms import form_of, is_atom, is_compound, is_droppable, is_simple, kind_of, reads_of
 from .misses import Miss, with_misses
 
 __all__ = ["Rule", "Rules", "Scope", "equal_dims", "rewrite_pass"]
@@ -48,49 +47,7 @@ _UNIFORM = 1 << 16  # elements: larger constants are not searched for a single v
 _MAX_REWRITES = 64  # of one value: far more than the rules need; an endless loop of two rules stops here
 
 
-_FORMS = {
-    "call": relax.Call,
-    "var": relax.Var,
-    "tuple": relax.Tuple,
-    "item": relax.TupleGetItem,
-    "shape": relax.ShapeExpr,
-    "branch": (relax.If, relax.Function, relax.SeqExpr),
-}
 _NOTHING: tuple[Any, str] = (None, "")
-_COMPOUND = ("call", "tuple", "item")  # forms of values that read others
-
-
-@cache
-def _form_of(kind: Any) -> str:
-    return next((form for form, classes in _FORMS.items() if is_subclass(kind, classes)), "")
-
-
-def _form(value: Any) -> str:
-    """The kind of an expression; ``isinstance`` on TVM's classes would take most of a sweep's time."""
-    kind: Any = type(value)
-    return _form_of(kind)
-
-
-def _kind(value: Any) -> str:
-    """The key by which rules are found."""
-    if _form(value) == "call":
-        return value.op.name if type(value.op) is tvm.ir.Op else ""
-    return type(value).__name__
-
-
-def _is_atom(value: Any) -> bool:
-    """Whether a value may stand for a variable wherever that is read."""
-    return _form(value) in ("var", "shape") or is_constant(value)
-
-
-def _is_simple(value: Any) -> bool:
-    """Whether a bound value has no scope of its own (no branches, no local function)."""
-    return _form(value) in _COMPOUND or _is_atom(value)
-
-
-def _is_droppable(binding: Any) -> bool:
-    """Whether a binding without readers may go: a calculation inside of a dataflow block."""
-    return type(binding) is relax.VarBinding and type(binding.var) is relax.DataflowVar and _is_simple(binding.value)
 
 
 def _is_backend_function(func: relax.Function) -> bool:
@@ -112,21 +69,6 @@ def _called(module: tvm.IRModule) -> set[Any]:
     return found
 
 
-def _reads(value: Any) -> list[Any]:
-    """Variables that a value reads, once per occurrence."""
-    form = _form(value)
-    if form == "var":
-        return [value]
-    if form == "call":
-        callee = [value.op] if _form(value.op) == "var" else []
-        return callee + [read for arg in items(value.args) for read in _reads(arg)]
-    if form == "tuple":
-        return [read for field in items(value.fields) for read in _reads(field)]
-    if form == "item":
-        return _reads(value.tuple_value)
-    return list(relax.analysis.free_vars(value)) if form == "branch" else []
-
-
 def equal_dims(a: Sequence[Any], b: Sequence[Any]) -> bool:
     """Whether two shapes are surely equal; ``n + p`` is ``p + n``."""
     if len(a) != len(b):
@@ -143,7 +85,7 @@ def equal_dims(a: Sequence[Any], b: Sequence[Any]) -> bool:
 class Scope:
     """The interface of a rule while a function is swept."""
 
-    def __init__(self, module: tvm.IRModule, rules: Rules, own: OwnWeights) -> None:
+    def __init__(self, module: tvm.IRModule, rules: Rules, own: OverwritableWeights) -> None:
         self.module = module
         self.changed = False
         self._rules = rules
@@ -166,14 +108,14 @@ class Scope:
 
     def value(self, expr: Any) -> Any:
         """The value of ``expr``: follows a variable to the expression that it is bound to."""
-        if _form(expr) != "var":
+        if form_of(expr) != "var":
             return expr
         return self._end.get(expr, (expr,))[0]
 
     def call(self, expr: Any, *ops: str) -> Any:
         """The call that ``expr`` is bound to, when its operator is one of ``ops``, else ``None``."""
-        value, kind = self._end.get(expr, _NOTHING) if _form(expr) == "var" else (expr, _kind(expr))
-        return value if kind in ops and _form(value) == "call" else None
+        value, kind = self._end.get(expr, _NOTHING) if form_of(expr) == "var" else (expr, kind_of(expr))
+        return value if kind in ops and form_of(value) == "call" else None
 
     def has_called(self, ops: Iterable[str]) -> bool:
         """Whether one of these operators was called until now: without it, no search for it is needed."""
@@ -235,10 +177,10 @@ class Scope:
 
         True means that replacing ``root`` makes all of them disappear.
         """
-        interior = {v for v in interior if _form(v) == "var"}
+        interior = {v for v in interior if form_of(v) == "var"}
         inner: Counter[Any] = Counter()
         for value in [root, *(self._value[v] for v in interior)]:
-            inner.update(v for v in _reads(value) if v in interior)
+            inner.update(v for v in reads_of(value) if v in interior)
         return all(self.uses(v) == inner[v] for v in interior)
 
     # ---- answers ------------------------------------------------------------------------------------
@@ -249,11 +191,11 @@ class Scope:
         It is named as a part of the value being rewritten, or as the variable ``like``, which it replaces.
         """
         value = self._simplify(self._typed(value))
-        if _is_atom(value):
+        if is_atom(value):
             return value
         var = self._fresh(value.ty, like)
         self._bind(var, value)
-        self._use(_reads(value))
+        self._use(reads_of(value))
         return var
 
     def rebind(self, like: Any, call: Any, *args: Any) -> Any:
@@ -264,7 +206,7 @@ class Scope:
         new = with_args(call, args, call.ty)
         var = self._fresh(call.ty, like)
         self._bind(var, new)
-        self._use(_reads(new))
+        self._use(reads_of(new))
         return var
 
     def constant(self, array: Any, dtype: str | None = None) -> Any:
@@ -291,7 +233,7 @@ class Scope:
         return None
 
     def _move_miss(self, old: Any, new: Any) -> None:
-        if _form(old) == "var" and old in self._misses:
+        if form_of(old) == "var" and old in self._misses:
             self._misses[new] = self._misses.pop(old)
 
     def misses(self, function: str) -> list[Miss]:
@@ -316,7 +258,7 @@ class Scope:
         self._count(func.body.body)
         for _, bindings in reversed(given):
             for binding in reversed(bindings):
-                if self.uses(binding.var) or not _is_droppable(binding):
+                if self.uses(binding.var) or not is_droppable(binding):
                     self._count(binding.value)
                 else:
                     self._dead.add(binding.var)
@@ -332,12 +274,12 @@ class Scope:
 
     def _concerns(self, value: Any) -> bool:
         """Whether a sweep may change something at a value: a rule is for it, or it stands for its variable."""
-        return _kind(value) in self._rules or _is_atom(value)
+        return kind_of(value) in self._rules or is_atom(value)
 
     def _count(self, value: Any) -> None:
-        reads = _reads(value)
+        reads = reads_of(value)
         self._use(reads)
-        if not _is_simple(value):
+        if not is_simple(value):
             self._pinned.update(reads)
 
     def _use(self, variables: Iterable[Any]) -> None:
@@ -358,7 +300,7 @@ class Scope:
                 self.changed = True
             if is_a(binding, relax.MatchCast):
                 self._out.append(relax.MatchCast(var, new, binding.ty))
-            elif not _is_simple(old) or var in self._pinned:
+            elif not is_simple(old) or var in self._pinned:
                 self._bind(var, new)
             else:
                 self._binding(var, new)
@@ -369,12 +311,12 @@ class Scope:
         new = self._simplify(old)
         if new is not old:
             self.changed = True
-            self._use(_reads(new))
-            for read in _reads(old):
+            self._use(reads_of(new))
+            for read in reads_of(old):
                 self._release(read)
-        if _is_atom(new) and (is_a(var, relax.DataflowVar) or not is_a(new, relax.DataflowVar)):
+        if is_atom(new) and (is_a(var, relax.DataflowVar) or not is_a(new, relax.DataflowVar)):
             self._stand_for(var, new)
-            for read in _reads(new):
+            for read in reads_of(new):
                 self._release(read)
             return
         if not tvm_ffi.structural_equal(var.ty, new.ty):
@@ -388,7 +330,7 @@ class Scope:
     def _simplify(self, value: Any) -> Any:
         """``value`` after every rule that applies to it."""
         for _ in range(_MAX_REWRITES):
-            for rule in self._rules.get(_kind(value), ()):
+            for rule in self._rules.get(kind_of(value), ()):
                 new = rule(self, value)
                 if new is not None:
                     break
@@ -399,11 +341,11 @@ class Scope:
         raise RuntimeError(f"the preparing rules do not settle on {value}")
 
     def _typed(self, value: Any) -> Any:
-        return self._builder.normalize(value) if _form(value) in _COMPOUND else value
+        return self._builder.normalize(value) if is_compound(value) else value
 
     def _resolve(self, value: Any) -> Any:
         """``value`` with every variable replaced by its present replacement."""
-        form = _form(value)
+        form = form_of(value)
         if form == "var":
             return self._alias.get(value, value)
         if form == "call":
@@ -430,16 +372,16 @@ class Scope:
         return (relax.DataflowVar if local else relax.Var)(name, ty)
 
     def _bind(self, var: Any, value: Any) -> None:
-        kind = _kind(value)
+        kind = kind_of(value)
         self._ops.add(kind)
         self._value[var] = value
-        self._end[var] = self._end.get(value, (value, kind)) if _form(value) == "var" else (value, kind)
+        self._end[var] = self._end.get(value, (value, kind)) if form_of(value) == "var" else (value, kind)
         self._out.append(relax.VarBinding(var, value))
 
     def _stand_for(self, var: Any, new: Any) -> None:
         """Readers of ``var`` read ``new`` from now on."""
         self._alias[var] = new
-        for read in _reads(new):
+        for read in reads_of(new):
             self._uses[read] = self.uses(read) + self.uses(var)
 
     def _release(self, var: Any) -> None:
@@ -447,7 +389,7 @@ class Scope:
         self._uses[var] = self.uses(var) - 1
         if self.uses(var) == 0 and is_a(var, relax.DataflowVar) and var in self._value:
             self._dead.add(var)
-            for read in _reads(self._value[var]):
+            for read in reads_of(self._value[var]):
                 self._release(read)
 
 
@@ -456,7 +398,7 @@ def rewrite_pass(name: str, rules: Rules) -> tvm.ir.transform.Pass:
 
     def sweep(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
         changed, misses = {}, []
-        own = own_weights()
+        own = overwritable_weights()
         for gv, func in module.functions_items():
             if isinstance(func, relax.Function) and not _is_backend_function(func):
                 scope = Scope(module, rules, own)

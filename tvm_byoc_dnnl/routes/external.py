@@ -74,24 +74,23 @@ def _constants(expr: Any) -> Iterator[Any]:
     """The constants in an expression, in the order of the program and as often as they are there."""
     if is_constant(expr):
         yield expr
-    elif is_a(expr, relax.Call):
-        for arg in items(expr.args):
-            yield from _constants(arg)
-    elif is_a(expr, relax.Function):
-        yield from _constants(expr.body)
-    elif is_a(expr, relax.SeqExpr):
-        for block in items(expr.blocks):
-            for binding in items(block.bindings):
-                yield from _constants(binding.value)
-        yield from _constants(expr.body)
-    elif is_a(expr, relax.Tuple):
-        for field in items(expr.fields):
-            yield from _constants(field)
-    elif is_a(expr, relax.TupleGetItem):
-        yield from _constants(expr.tuple_value)
-    elif is_a(expr, relax.If):
-        for part in (expr.cond, expr.true_branch, expr.false_branch):
-            yield from _constants(part)
+    for part in _parts(expr):
+        yield from _constants(part)
+
+
+def _parts(expr: Any) -> list[Any]:
+    """The expressions that one consists of."""
+    if is_a(expr, relax.Call):
+        return items(expr.args)
+    if is_a(expr, relax.Function):
+        return [expr.body]
+    if is_a(expr, relax.SeqExpr):
+        return [*(b.value for block in items(expr.blocks) for b in items(block.bindings)), expr.body]
+    if is_a(expr, relax.Tuple):
+        return items(expr.fields)
+    if is_a(expr, relax.TupleGetItem):
+        return [expr.tuple_value]
+    return [expr.cond, expr.true_branch, expr.false_branch] if is_a(expr, relax.If) else []
 
 
 @relax.expr_functor.mutator

@@ -14,27 +14,27 @@ from dataclasses import dataclass, field
 
 from .handles import ByIdentity
 
-__all__ = ["OwnWeights", "own_weights", "owning_weights"]
+__all__ = ["OverwritableWeights", "overwritable_weights", "overwriting_weights"]
 
 
 @dataclass
-class OwnWeights:
+class OverwritableWeights:
     """Constants that one call alone reads, in memory of their own, and whether one has been overwritten."""
 
     constants: ByIdentity[None] = field(default_factory=ByIdentity)
     overwritten: bool = False
 
 
-_CURRENT: ContextVar[OwnWeights | None] = ContextVar("own_weights", default=None)
+_CURRENT: ContextVar[OverwritableWeights | None] = ContextVar("overwritable_weights", default=None)
 
 
 @contextmanager
-def owning_weights() -> Iterator[OwnWeights]:
+def overwriting_weights() -> Iterator[OverwritableWeights]:
     """The first sweep of `Prepare` inside may overwrite the weights of a model that was imported inside.
 
     Whoever needs the module as it was imported has to import it again.
     """
-    own = OwnWeights()
+    own = OverwritableWeights()
     token = _CURRENT.set(own)
     try:
         yield own
@@ -43,6 +43,6 @@ def owning_weights() -> Iterator[OwnWeights]:
         own.constants.clear()
 
 
-def own_weights() -> OwnWeights:
+def overwritable_weights() -> OverwritableWeights:
     """Those of the block around; none outside of one."""
-    return _CURRENT.get() or OwnWeights()
+    return _CURRENT.get() or OverwritableWeights()
