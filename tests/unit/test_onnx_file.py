@@ -1,5 +1,9 @@
 """Large weights of an ONNX file go straight into tensors; all else is as onnx reads it."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
 import numpy as np
 import onnx
 import pytest
@@ -7,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.errors import InputError
-from tvm_byoc_dnnl.frontend.onnx_file import read_model
+from tvm_byoc_dnnl.frontend.onnx_file import Weights, _fill, _shares, read_model
 
 _RNG = np.random.default_rng(3)
 _LARGE = {
@@ -32,6 +36,7 @@ def test_large_weights_are_apart(tmp_path):
     whole = model(h=numpy_helper.from_array(_RNG.standard_normal((128, 128)).astype("float16"), "h"))
     onnx.save(whole, tmp_path / "m.onnx")
     light, weights = read_model(tmp_path / "m.onnx")
+    weights.complete()
     assert weights.keys() == _LARGE.keys()
     for name, array in weights.items():
         np.testing.assert_array_equal(array, _LARGE[name])
@@ -74,3 +79,36 @@ def test_a_damaged_file(tmp_path, damage):
     path.write_bytes(damage(model().SerializeToString()))
     with pytest.raises(InputError, match=r"cannot read|no outputs"):
         byoc.compile(str(path))
+
+
+def test_the_file_becomes_shorter_meanwhile(tmp_path):
+    """The threads that read it give one error, each time when it is asked for; the next model is read as ever."""
+    path = tmp_path / "m.onnx"
+    onnx.save(model(), path)
+    with path.open("rb") as file:
+        ready, target = Event(), memoryview(bytearray(1 << 15))
+        ready.set()
+        weights = Weights({}, [ThreadPoolExecutor(1).submit(_fill, os.dup(file.fileno()), [(1 << 20, target)], ready)])
+    for _ in range(2):
+        with pytest.raises(InputError, match="shorter"):
+            weights.complete()
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_pieces_are_shared_and_filled(tmp_path, monkeypatch, count):
+    """Near, far and many pieces, also by calls that read less than they were asked for."""
+    data = _RNG.integers(0, 256, 1 << 18, "uint8").tobytes()
+    (tmp_path / "f").write_bytes(data)
+    places = [(3, 900), (903, 10), (1000, 5), (200_000, 40_001), *((250_000 + 3 * i, 2) for i in range(600))]
+    arrays = [bytearray(length) for _, length in places]
+    shares = _shares([(at, memoryview(a)) for (at, _), a in zip(places, arrays, strict=True)], count)
+    sizes = [sum(len(view) for _, view in share) for share in shares]
+    assert len(shares) == count and max(sizes) - sizes[-1] < count
+    ready, read = Event(), os.preadv
+    ready.set()
+    monkeypatch.setattr(os, "preadv", lambda file, views, at: read(file, [v[:700] for v in views[:2]], at))
+    for number, share in enumerate(shares):
+        if number:
+            monkeypatch.undo()
+        _fill(os.open(tmp_path / "f", os.O_RDONLY), share, ready)
+    assert arrays == [data[at : at + length] for at, length in places]

@@ -1,24 +1,33 @@
 """ONNX files, read without a detour for large weights: these go to where they stay.
 
 protobuf would copy each byte of a file at least twice. Here a walk over the file's fields finds the large weights of
-the graph, protobuf parses what is left, and the weights are read straight into tensors.
+the graph, protobuf parses what is left, and threads read the weights straight into tensors while the model is imported:
+most of that time the system clears their pages.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import onnx
 import tvm
 
-__all__ = ["read_model"]
+from ..errors import InputError
+
+__all__ = ["Weights", "read_model"]
+
+_Piece = tuple[int, memoryview]  # where it begins in the file, and what is to be filled
 
 _LARGE = 1 << 14  # bytes of a weight that is read apart
+_GAP = 1 << 16  # bytes that are read in vain rather than by a call more
+_MOST_THREADS = 8
+_MOST_PIECES = 500  # of one call: the system takes 1024 buffers
 _OPSET = 7  # of older models the converter wants to see everything
 # Fields of onnx.proto, by message.
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
@@ -33,7 +42,35 @@ _DTYPES = {
 }
 
 
-def read_model(path: Path) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+class Weights(dict[str, np.ndarray]):
+    """Weights by name. Threads read them while the model is imported: their values are there after `complete`.
+
+    Parameters
+    ----------
+    arrays : mapping of str to ndarray
+        The weights.
+    reading : iterable of Future
+        What is to be waited for.
+    """
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], reading: Iterable[Future[None]] = ()) -> None:
+        super().__init__(arrays)
+        self._reading = list(reading)
+
+    def complete(self) -> None:
+        """Wait until all are read.
+
+        Raises
+        ------
+        InputError, OSError
+            If the file changes meanwhile, or cannot be read.
+        """
+        while self._reading:
+            self._reading[-1].result()
+            self._reading.pop()
+
+
+def read_model(path: Path) -> tuple[onnx.ModelProto, Weights]:
     """A model, and its large weights by name, whose data are not in the model.
 
     A model with large weights in other files, with functions or of an old opset, comes with all weights inside.
@@ -51,7 +88,7 @@ def read_model(path: Path) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
                 return model, _weights(model, parts, file.fileno())
     except Exception:  # a damaged file: onnx says what is wrong with it
         pass
-    return onnx.load(path), {}
+    return onnx.load(path), Weights({})
 
 
 def _is_plain(model: onnx.ModelProto) -> bool:
@@ -60,26 +97,58 @@ def _is_plain(model: onnx.ModelProto) -> bool:
     return not outside and not model.functions and min(opsets, default=0) >= _OPSET
 
 
-def _weights(model: onnx.ModelProto, parts: dict[int, tuple[int, int]], file: int) -> dict[str, np.ndarray]:
+def _weights(model: onnx.ModelProto, parts: dict[int, tuple[int, int]], file: int) -> Weights:
     """The weights whose bytes lie at (begin, end) of the file, by their number among the initializers."""
-
-    def read(item: tuple[int, tuple[int, int]]) -> tuple[str, np.ndarray]:
-        number, (begin, end) = item
+    arrays: dict[str, np.ndarray] = {}
+    pieces: list[_Piece] = []
+    for number, (begin, end) in parts.items():
         proto = model.graph.initializer[number]
         array = np.from_dlpack(tvm.runtime.empty(tuple(proto.dims), _DTYPES[proto.data_type]))
         if array.nbytes != end - begin:
             raise ValueError(f"{proto.name} has {end - begin} bytes")
-        view = array.data.cast("B")
-        done = 0
-        while done < len(view):
-            count = os.preadv(file, [view[done:]], begin + done)
-            if count == 0:
-                raise ValueError("the file became shorter")
-            done += count
-        return proto.name, array
+        arrays[proto.name] = array
+        pieces.append((begin, array.data.cast("B")))
+    pool, ready = ThreadPoolExecutor(_MOST_THREADS), Event()
+    shares = _shares(pieces, min(os.cpu_count() or 1, _MOST_THREADS))
+    try:
+        reading = [pool.submit(_fill, os.dup(file), share, ready) for share in shares]
+    finally:
+        ready.set()  # to start a thread beside one that reads takes ten times as long
+        pool.shutdown(wait=False)
+    return Weights(arrays, reading)
 
-    with ThreadPoolExecutor() as pool:
-        return dict(pool.map(read, parts.items()))
+
+def _shares(pieces: list[_Piece], count: int) -> list[list[_Piece]]:
+    """Equal numbers of bytes of these pieces, for so many threads."""
+    shares: list[list[_Piece]] = [[] for _ in range(count)]
+    size, done = -(-sum(len(view) for _, view in pieces) // count), 0
+    for begin, view in pieces:
+        while len(view):
+            part = view[: size - done % size]
+            shares[done // size].append((begin, part))
+            begin, done, view = begin + len(part), done + len(part), view[len(part) :]
+    return [share for share in shares if share]
+
+
+def _fill(file: int, pieces: list[_Piece], ready: Event) -> None:
+    """Read the pieces when all is ready, and close the file; by few calls: after each one waits for Python's lock."""
+    try:
+        ready.wait()
+        while pieces:
+            begin = end = pieces[0][0]
+            buffers: list[bytearray | memoryview] = []
+            for start, view in pieces[:_MOST_PIECES]:
+                if start - end > _GAP:
+                    break
+                buffers += [bytearray(start - end), view]
+                end = start + len(view)
+            count = os.preadv(file, buffers, begin)
+            if count == 0:
+                raise InputError("the file of the ONNX model became shorter while it was read")
+            end = begin + count
+            pieces = [(max(at, end), view[max(0, end - at) :]) for at, view in pieces if at + len(view) > end]
+    finally:
+        os.close(file)
 
 
 def _without_weights(data: mmap.mmap) -> tuple[bytes, dict[int, tuple[int, int]]]:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
+
+from .onnx_file import Weights
 
 __all__ = ["Dims", "Graph", "LightGraph", "attributes", "is_standard"]
 
@@ -58,10 +60,11 @@ class Graph:
         Inputs without those that only repeat an initialiser.
     """
 
-    def __init__(self, model: onnx.ModelProto, weights: Mapping[str, np.ndarray] | None = None) -> None:
+    def __init__(self, model: onnx.ModelProto, weights: Weights | None = None) -> None:
         self._reads: dict[int, tuple[onnx.NodeProto, tuple[str, ...], tuple[str, ...]]] = {}  # by the nodes' addresses
         self.reload(model)
-        self._constants |= weights or {}  # whose data are not in the model
+        self._weights = weights or Weights({})  # whose data are not in the model
+        self._constants |= self._weights
 
     def reload(self, model: onnx.ModelProto) -> None:
         """Start again from another model."""
@@ -95,6 +98,12 @@ class Graph:
 
     def constant(self, name: str) -> np.ndarray | None:
         """The value of ``name`` if it is known now."""
+        if name in self._weights:
+            self._weights.complete()
+        return self._array(name)
+
+    def _array(self, name: str) -> np.ndarray | None:
+        """The value of ``name``, or the memory into which it is read."""
         found = self._constants.get(name)
         return numpy_helper.to_array(found) if isinstance(found, onnx.TensorProto) else found
 
@@ -267,8 +276,8 @@ class Graph:
         """
         used = self._used()
         large = [name for name in used if math.prod(self.dims(name) or ()) >= size]
-        arrays = {name: np.asarray(self.constant(name)) for name in used}
         apart = {*large}
+        arrays = {name: np.asarray(self._array(name) if name in apart else self.constant(name)) for name in used}
         strange = [name for name, a in arrays.items() if name not in apart and not _is_plain(a.dtype)]
         inputs = [onnx.ValueInfoProto.FromString(i.SerializeToString()) for i in self.inputs]
         initializers = [_tensor(name, used[name]) for name in strange]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ from .onnx_binding import bind_params
 from .onnx_checks import check_model
 from .onnx_dims import name_dims, refuse_sequences, relax_shapes
 from .onnx_equal_dims import unify_dims
-from .onnx_file import read_model
+from .onnx_file import Weights, read_model
 from .onnx_graph import Graph, is_standard
 from .onnx_importer import NamingImporter, converters
 from .onnx_inputs import Shapes, advice_on_inputs, fixed_inputs
@@ -45,7 +45,7 @@ def load_onnx(path: Path) -> onnx.ModelProto:
     return _read(path, onnx.load)
 
 
-def load_apart(path: Path) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+def load_apart(path: Path) -> tuple[onnx.ModelProto, Weights]:
     """The model in an .onnx file, and those weights that are not in it but apart."""
     return _read(path, read_model)
 
@@ -59,17 +59,15 @@ def _read(path: Path, read: Callable[[Path], _Read]) -> _Read:
         raise InputError(f"cannot read `{path}` as an ONNX model: {_first_line(err)}") from err
 
 
-def import_onnx(
-    model: onnx.ModelProto, shapes: Shapes | None = None, weights: Mapping[str, np.ndarray] | None = None
-) -> tvm.IRModule:
+def import_onnx(model: onnx.ModelProto, shapes: Shapes | None = None, weights: Weights | None = None) -> tvm.IRModule:
     """A Relax module of an ONNX model; see `to_relax`. ``weights``: those whose data are not in the model."""
     try:
-        return _import_onnx(model, shapes, weights or {})
+        return _import_onnx(model, shapes, weights or Weights({}))
     except UnsupportedError as error:
         raise UnsupportedError(f"{error}{advice_on_inputs(model, shapes or {})}") from error.__cause__
 
 
-def _import_onnx(model: onnx.ModelProto, shapes: Shapes | None, weights: Mapping[str, np.ndarray]) -> tvm.IRModule:
+def _import_onnx(model: onnx.ModelProto, shapes: Shapes | None, weights: Weights) -> tvm.IRModule:
     if not model.graph.output:
         raise InputError("the ONNX model has no outputs: it is empty or damaged")
     if any(t.data_location == onnx.TensorProto.EXTERNAL for t in model.graph.initializer):
@@ -92,6 +90,7 @@ def _import_onnx(model: onnx.ModelProto, shapes: Shapes | None, weights: Mapping
     module = _import(graph, {id(array) for array in weights.values()})
     names = {"input_names": [i.name for i in graph.inputs], "output_names": [o.name for o in graph.outputs]}
     module["main"] = module["main"].with_attrs({**names, "num_input": len(graph.inputs)})
+    weights.complete()
     return module
 
 
