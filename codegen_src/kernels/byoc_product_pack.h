@@ -34,6 +34,8 @@ BYOC_FUNCTION int byoc_product_pack(const int64_t* params, void* const* data, vo
       }
       for (int64_t n = 0; n < columns; ++n) {
         const float* column = weights + (first + n) * p->across;
+        /* More columns than the hardware follows: it takes twice as long without this. */
+        if (bottom < depth) __builtin_prefetch(column + bottom * p->down);
         for (int64_t k = top; k < bottom; ++k) to[k * panel + n] = column[k * p->down];
       }
     }
