@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tvm.relax.dpl import is_op, wildcard
+
 from ...lower.builder import GraphBuilder, Value
-from ...registry import register_lowering
+from ...registry import register_lowering, register_pattern
 from ...verdict import Reject, require
 from .common import algorithm, product, require_float
+from .matching import Match, constant
+from .pattern_examples import EXAMPLES
 from .reduce import reduced
+from .shape import permute
 
 __all__: list[str] = []
 
@@ -22,9 +27,12 @@ def _product(g: GraphBuilder, a: Value, b: Value, shape: Sequence[Any], dtype: s
 @register_lowering("dnnl", "relax.matmul")
 def matmul(g: GraphBuilder, call: Any) -> Value:
     """NumPy's matmul: operands of rank 1 and batch axes that broadcast included."""
-    a, b = g.value(call.args[0]), g.value(call.args[1])
+    return _matmul(g, g.value(call.args[0]), g.value(call.args[1]), call.ty)
+
+
+def _matmul(g: GraphBuilder, a: Value, b: Value, result: Any) -> Value:
     require_float("relax.matmul", a, b)
-    out_shape, dtype = g.shape_of(call.ty), str(call.ty.dtype)
+    out_shape, dtype = g.shape_of(result), str(result.dtype)
     if a.ndim == 1:
         a = g.reshape(a, (1, *a.shape))
     if b.ndim == 1:
@@ -38,6 +46,27 @@ def matmul(g: GraphBuilder, call: Any) -> Value:
     a, b = (g.reshape(v, (1,) * (rank - v.ndim) + v.shape) for v in (a, b))
     batch = [y if x == 1 else x for x, y in zip(a.shape[:-2], b.shape[:-2], strict=True)]
     return g.reshape(_product(g, a, b, (*batch, m, n), dtype), out_shape)
+
+
+def _transposed(g: GraphBuilder, match: Match) -> Value:
+    """Constant weights are packed from the order in which they are stored."""
+    return _matmul(g, g.value(match["x"]), permute(g, match["turned"]), match["root"].ty)
+
+
+def _register_transposed() -> None:
+    x = wildcard()
+    turned = is_op("relax.permute_dims")(constant())
+    register_pattern(
+        "dnnl",
+        "matmul_transposed",
+        is_op("relax.matmul")(x, turned),
+        annotations={"x": x, "turned": turned},
+        lower=_transposed,
+        example=EXAMPLES["matmul_transposed"],
+    )
+
+
+_register_transposed()
 
 
 @register_lowering("dnnl", "relax.outer")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from tvm import relax
 from tvm.relax import op as R
 
@@ -49,6 +50,11 @@ def _shuffle(x: Any) -> Any:
     return R.reshape(apart, _IMAGE)
 
 
+def _matmul_transposed(x: Any) -> Any:
+    weights = np.random.default_rng(0).uniform(-1, 1, (7, 13)).astype("float32")
+    return R.matmul(x, R.permute_dims(relax.const(weights)))
+
+
 def _padded_pool(rank: int) -> Callable[[Any], Any]:
     pool = getattr(R.nn, f"max_pool{rank}d")
     return lambda x: pool(R.nn.pad(x, [0, 0, 0, 0] + [1, 0] * rank, "constant", float("-inf")), (3,) * rank)
@@ -71,6 +77,7 @@ _FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 EXAMPLES = {name: pattern_example(function, _IMAGE) for name, function in _FUNCTIONS.items()}
 # without AVX-512 oneDNN has it for whole blocks of channels only
 EXAMPLES["lrn"] = pattern_example(_lrn, (2, 16, 7, 5))
+EXAMPLES["matmul_transposed"] = pattern_example(_matmul_transposed, (3, 13))
 EXAMPLES.update(
     {f"padded_max_pool{rank}d": pattern_example(_padded_pool(rank), (2, 3, 7, 5, 6)[: 2 + rank]) for rank in (1, 2, 3)}
 )

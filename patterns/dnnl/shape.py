@@ -13,7 +13,7 @@ from ...registry import register_lowering
 from ...verdict import Reject, require
 from .common import FLOATS, ints, product, require_movable
 
-__all__ = ["PADDED", "backwards", "gather_axis", "int_tuple", "is_long", "padded_sides", "slice_axis"]
+__all__ = ["PADDED", "backwards", "gather_axis", "int_tuple", "is_long", "padded_sides", "permute", "slice_axis"]
 
 _RESHAPES = [
     "relax.reshape",

@@ -18,7 +18,7 @@ from ..inplace import IN_PLACE, WritersBetween
 from ..log import Entry, with_entries
 from ..namespace import Namespace, Pattern
 from ..namespaces import namespace
-from ..prepare import Prepare
+from ..prepare import FoldTransposed, Prepare
 from ..prepare.compression import compress_weights
 from ..regions.failure import describe
 from ..relax_utils import codegen_of, composite_of, is_host_function, is_op_call, op_calls, ops_of, with_functions
@@ -221,6 +221,7 @@ class Matcher:
         return mod
 
     def _single_calls(self, mod: tvm.IRModule, functions: Sequence[str], candidates: list[_Candidate]) -> tvm.IRModule:
+        mod = FoldTransposed(mod)  # of those that no pattern took
         for candidate in candidates:
             with self._asking_ahead(namespace(candidate.compiler), [mod[name] for name in functions]):
                 composites = Composites(mod)
@@ -313,7 +314,8 @@ def AnnotateExternalCompiler(
         if prepare:
             wanted = {c for f in mod.functions.values() if is_host_function(f) for c in compilers_of(f, default)}
             with stage("prepare"):
-                mod = prepared = Prepare()(mod)
+                keep = bool(wanted) and all(map(_reads_transposed, wanted))
+                mod = prepared = Prepare(keep_transposed=keep)(mod)
                 for name in sorted(wanted):
                     for make_pass in namespace(name).prepare:
                         mod = make_pass()(mod)
@@ -344,6 +346,12 @@ def AnnotateExternalCompiler(
         return with_asked(with_refused(with_entries(mod, entries), refused), asked)
 
     return annotate
+
+
+def _reads_transposed(compiler: str) -> bool:
+    """Whether a compiler has a pattern for a product with transposed weights, and reads them as they are stored."""
+    patterns = namespace(compiler).patterns.values()
+    return any(ops_of_pattern(p.pattern) == {"relax.matmul", "relax.permute_dims"} for p in patterns)
 
 
 def _by_compilers(mod: tvm.IRModule, default: Sequence[str] | None) -> dict[tuple[str, ...], list[Any]]:

@@ -27,6 +27,7 @@ from ..cost import call_flops, is_cheap, type_bytes
 from ..log import Entry
 from ..namespace import Namespace
 from ..namespaces import HOST, namespace
+from ..prepare import FoldTransposed
 from ..regions.blocks import Block, dataflow_blocks
 from ..regions.builder import RegionBuilder
 from ..regions.failure import Failure, describe
@@ -285,7 +286,7 @@ class Fallback:
             plain = func.without_attr("Composite").without_attr("Primitive")
             matcher = Matcher(compilers, ops_of(func))
             matcher.skip_to_behind(item.behind or composite_of(func))
-            mod = matcher.run(tvm.IRModule({tvm.ir.GlobalVar("body"): plain}), ["body"])
+            mod = matcher.run(FoldTransposed(tvm.IRModule({tvm.ir.GlobalVar("body"): plain})), ["body"])
             composites = {gv: f for gv, f in mod.functions.items() if composite_of(f)}
             self._behind[key] = Body(mod["body"], self._add(composites)), matcher.entries({"": plain})
         body, crashes = self._behind[key]

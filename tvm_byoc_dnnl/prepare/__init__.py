@@ -8,6 +8,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from .._compat import is_constant
+from ..relax_utils import is_host_function, op_calls
 from . import (
     activations,
     affine,
@@ -23,7 +25,7 @@ from . import (
 )
 from .rewrite import Rule, Rules, rewrite_pass
 
-__all__ = ["RULES", "Prepare", "merged"]
+__all__ = ["RULES", "FoldTransposed", "Prepare", "merged"]
 
 # The forms that are recognised or undone, one concept per row. For one operator, earlier rows are tried first.
 RULES: tuple[tuple[str, Rules], ...] = (
@@ -61,18 +63,34 @@ def _is_dataflow(func: Any) -> bool:
     return all(isinstance(block, relax.DataflowBlock) for block in blocks)
 
 
-def Prepare() -> tvm.transform.Sequential:
+@tvm.transform.module_pass(opt_level=0, name="FoldTransposed")
+def FoldTransposed(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+    """Pass: transpose the weights that `Prepare` has left to a compiler, and that it did not take."""
+    calls = (call for func in mod.functions.values() if is_host_function(func) for _, call in op_calls(func))
+    is_left = any(call.op.name == "relax.permute_dims" and is_constant(call.args[0]) for call in calls)
+    return rewrite_pass("Transposed", constants.FOLD_TRANSPOSED)(mod) if is_left else mod
+
+
+def Prepare(*, keep_transposed: bool = False) -> tvm.transform.Sequential:
     """The preparing passes: equal results, canonical forms.
+
+    Parameters
+    ----------
+    keep_transposed : bool
+        Leave large constant weights that a product reads transposed as they are stored.
 
     Returns
     -------
     tvm.transform.Sequential
         Safe on any Relax module; functions that a backend owns already are left alone.
     """
+    tables = dict(RULES)
+    if keep_transposed:
+        tables["constants"] = {**tables["constants"], **constants.KEEP_TRANSPOSED}
     return tvm.transform.Sequential(
         [
             _to_dataflow,
-            rewrite_pass("CanonicalForms", merged(table for _, table in RULES)),
+            rewrite_pass("CanonicalForms", merged(tables.values())),
             relax.transform.CanonicalizeBindings(),
             relax.transform.DeadCodeElimination(),
         ],

@@ -27,6 +27,7 @@ from tvm import relax
 
 from .._compat import is_a, is_constant
 from ..handles import items
+from .constants import weights_of
 from .rewrite import Rules, Scope
 
 _CONVS = tuple(f"relax.nn.conv{d}d" for d in (1, 2, 3))
@@ -54,17 +55,14 @@ class _Linear:
     axis: int
     channels: int
     rank: int
+    #: whether the weights can be scaled
+    constant_weights: bool
     bias: np.ndarray | None = None
-
-    @property
-    def constant_weights(self) -> bool:
-        """Whether the weights can be scaled."""
-        return is_constant(self.call.args[1])
 
     def scaled(self, scope: Scope, scale: np.ndarray) -> Any:
         """The operator with each channel of its result multiplied by ``scale``."""
         call = self.call
-        data, weight = call.args[0], scope.const(call.args[1])
+        data, weight = call.args[0], weights_of(scope, call.args[1])
         assert weight is not None
         scale = scale.astype(weight.dtype)
         if call.op.name in _CONVS:
@@ -73,7 +71,9 @@ class _Linear:
             scale = scale.reshape(shape)
         elif call.op.name in _TRANSPOSED:
             scale = self._spread_transposed(weight, scale)
-        return scope.rebind(self.var, call, data, scope.product(call.args[1], scale))
+        is_transposed = not is_constant(call.args[1])
+        scaled = scope.constant(weight * scale) if is_transposed else scope.product(call.args[1], scale)
+        return scope.rebind(self.var, call, data, scaled)
 
     def _spread_transposed(self, weight: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """The scale of each row of weights (I, O / groups, ...), whose groups split I."""
@@ -113,7 +113,9 @@ def _linear(scope: Scope, expr: Any) -> _Linear | None:
             return None
         axis = layout.index("C")
     channels = shape[axis]
-    return _Linear(expr, call, axis, channels, len(shape)) if isinstance(channels, int) else None
+    if not isinstance(channels, int):
+        return None
+    return _Linear(expr, call, axis, channels, len(shape), weights_of(scope, call.args[1]) is not None)
 
 
 def _biased(scope: Scope, expr: Any) -> _Linear | None:
@@ -312,7 +314,7 @@ def _affine_input(scope: Scope, call: Any) -> Any:
         return None
     if shift is not None and shift.any() and not _meets_all_weights(call):
         return None
-    weight = np.asarray(scope.const(call.args[1]), "float64")
+    weight = np.asarray(weights_of(scope, call.args[1]), "float64")
     by_input = _by_input_channel(call, weight)
     if by_input is None:
         return None

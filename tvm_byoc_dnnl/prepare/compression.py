@@ -23,6 +23,7 @@ from tvm import relax
 
 from .._compat import constant_numpy, is_constant, make_constant
 from ..errors import InputError
+from .constants import weights_of
 from .rewrite import Rule, Rules, Scope, rewrite_pass
 
 __all__ = ["BITS", "Compressed", "compress_weights", "compressed", "why_not_compressed"]
@@ -121,7 +122,7 @@ def _dequantised(scope: Scope, weights: Compressed, bits: int) -> Any:
 
 def _compress(bits: int) -> Rule:
     def rule(scope: Scope, call: Any) -> Any:
-        weights = scope.const(call.args[1])
+        weights = weights_of(scope, call.args[1])
         if weights is None or scope.dtype(call.args[0]) != "float32":
             return None
         if reason := why_not_compressed(weights):

@@ -2,7 +2,8 @@
 
 TVM's own ``FoldConstant`` compiles and runs a function per fold, seconds for an ordinary network. A fold that
 would make a constant much larger than its operands is not done, unless the reader needs a constant there
-(the weights of a convolution made by ``broadcast_to``).
+(the weights of a convolution made by ``broadcast_to``). Large weights that a product alone reads, and transposed, may
+stay as they are, for a compiler that packs them from any order.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from .rewrite import Rules, Scope
 
 _SMALL = 1 << 18  # bytes: a fold may always make this much
 _GROWTH = 2  # a larger result may have this many times the bytes of the operands
+_TRANSPOSED = 1 << 22  # bytes: smaller weights are transposed in less time than it takes to match a pattern
 
 # fold(call, shape of the result, *operands); None when it cannot be done. The caller fixes the dtype.
 Fold = Callable[..., "np.ndarray | None"]
@@ -212,6 +214,19 @@ def fold(scope: Scope, call: Any, any_size: bool = False) -> Any:
     return scope.constant(result.astype(dtype, copy=False), dtype)
 
 
+def weights_of(scope: Scope, expr: Any) -> np.ndarray | None:
+    """The value of constant weights, also of those that a product reads transposed."""
+    turned = scope.call(expr, "relax.permute_dims")
+    array = scope.const(expr if turned is None else turned.args[0])
+    return array if turned is None or array is None else _permute(turned, (), array)
+
+
+def _fold_unless_weights(scope: Scope, call: Any) -> Any:
+    whole = scope.const(call.args[0])
+    is_large = whole is not None and whole.ndim == 2 and whole.nbytes >= _TRANSPOSED
+    return None if is_large and scope.is_weights() else fold(scope, call)
+
+
 def _shape_of(scope: Scope, call: Any) -> Any:
     shape = scope.shape(call.args[0])
     return None if shape is None else relax.ShapeExpr(shape)
@@ -293,6 +308,11 @@ def _materialise(scope: Scope, call: Any) -> Any:
         return scope.constant(permuted, scope.dtype(call))
     return fold(scope, call, any_size=True)
 
+
+#: in the place of the row below, where a compiler reads transposed weights as they are
+KEEP_TRANSPOSED: Rules = {"relax.permute_dims": [_fold_unless_weights]}
+#: for what is left of them
+FOLD_TRANSPOSED: Rules = {"relax.permute_dims": [fold]}
 
 RULES: Rules = {
     **{f"relax.{name}": [fold] for name in _FOLDS},

@@ -93,6 +93,7 @@ class Scope:
         self._builder = TypingBuilder(module)
         self._uses: ByIdentity[int] = ByIdentity()  # variable -> number of times that it is read
         self._value: ByIdentity[Any] = ByIdentity()  # variable -> value bound to it, for variables already swept
+        self._weights: ByIdentity[int] = ByIdentity()  # variable -> number of products that it is the weights of
         self._end: ByIdentity[tuple[Any, str]] = ByIdentity()  # the same, followed to the end, and its kind
         self._arrays: ByIdentity[np.ndarray] = ByIdentity()  # of constants that were asked for
         self._alias: ByIdentity[Any] = ByIdentity()  # variable -> the expression that replaces it now
@@ -171,6 +172,14 @@ class Scope:
     def uses(self, expr: Any) -> int:
         """The number of times that a variable is read."""
         return self._uses.get(expr, 0)
+
+    def is_weights(self) -> bool:
+        """Whether only one call reads the variable being rewritten, and it was the weights of a product from the start.
+
+        For rules that look at values that the function had, not at those that a rule emits.
+        """
+        var = self._rewritten
+        return self.uses(var) == self._weights.get(var, 0) == 1
 
     def only_inside(self, interior: Iterable[Any], root: Any) -> bool:
         """Whether ``root`` and the values of ``interior`` are the only readers of ``interior``.
@@ -279,6 +288,8 @@ class Scope:
     def _count(self, value: Any) -> None:
         reads = reads_of(value)
         self._use(reads)
+        if kind_of(value) == "relax.matmul" and form_of(weights := value.args[1]) == "var":
+            self._weights[weights] = self._weights.get(weights, 0) + 1
         if not is_simple(value):
             self._pinned.update(reads)
 

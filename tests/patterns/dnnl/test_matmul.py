@@ -82,6 +82,25 @@ ACCEPT = [
             (([0, 2, 1, 3], [0, 2, 3, 1]), (2, 5, 3, 4), (2, 7, 3, 4)),
         ]
     ),
+    *(
+        accept(
+            f"matmul-{a}-transposed-constant-{b}-{dtype}",
+            transposed(None, axes)[0],
+            data(*a, dtype=dtype),
+            const(*b, dtype=dtype),
+            reference=transposed(None, axes)[1],
+            prepare=False,  # which makes constants of such small ones
+        )
+        for a, b, axes, dtype in [
+            ((3, 4), (5, 4), [1, 0], "float32"),
+            ((1, 13), (7, 13), [1, 0], "float32"),
+            ((2, 3, 4), (1, 4), [-1, -2], "float32"),
+            ((4,), (5, 4), [1, 0], "float32"),
+            ((2, 3, 4), (2, 5, 4), [0, 2, 1], "float32"),
+            ((3, 33), (5, 33), [1, 0], "bfloat16"),
+            ((0, 4), (5, 4), [1, 0], "float32"),
+        ]
+    ),
     accept(
         "matmul-bf16", op.matmul, data(3, 33, dtype="bfloat16"), const(33, 5, dtype="bfloat16"), reference=np.matmul
     ),

@@ -1,0 +1,72 @@
+"""Products whose large weights are stored transposed: right for odd shapes, as module, as source, and from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import tvm_byoc_dnnl as byoc
+from tests.harness import assert_right
+from tests.unit.importing import onnx_model, rand
+
+#: rows, columns, depth
+SHAPES = [(1, 1031, 1021), (3, 1031, 1021), (17, 2053, 521), (1, 1, 1048583), (5, 1048583, 1), (2, 3, 350003)]
+
+
+def model(rows: int, columns: int, depth: int, alpha: float = 1.0) -> onnx.ModelProto:
+    """relu(alpha · x @ wᵀ + b)"""
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "b"], ["h"], transB=1, alpha=alpha),
+        helper.make_node("Relu", ["h"], ["y"]),
+    ]
+    weights = rand(columns, depth) / np.float32(np.sqrt(depth))
+    return onnx_model(nodes, {"x": (rows, depth)}, {"w": weights, "b": rand(columns, seed=2)})
+
+
+def expected(made: onnx.ModelProto, x: np.ndarray, alpha: float = 1.0) -> np.ndarray:
+    w, b = (numpy_helper.to_array(t).astype("float64") for t in made.graph.initializer)
+    return np.maximum(alpha * (x @ w.T) + b, 0).astype("float32")
+
+
+@pytest.mark.parametrize("output", ["module", "source"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_odd_shapes(shape: tuple[int, int, int], output: str) -> None:
+    made, x = model(*shape), rand(shape[0], shape[2], seed=3)
+    assert_right(byoc.Runner(byoc.compile(made, output=output))(x), expected(made, x), 1e-4)
+
+
+@pytest.mark.parametrize("weights", [None, "int8"])
+def test_scaled_and_compressed(weights: str | None) -> None:
+    made, x = model(3, 1031, 1024, 0.25), rand(3, 1024, seed=3)
+    error = 3e-6 if weights is None else 2e-2
+    assert_right(byoc.Runner(byoc.compile(made, weights=weights))(x), expected(made, x, 0.25), error)
+
+
+def test_from_a_file_and_exported(tmp_path: Path) -> None:
+    """The same bits as the model in memory; the exported file has the weights once."""
+    made, x = model(2, 1031, 1021), rand(2, 1021, seed=3)
+    onnx.save(made, tmp_path / "m.onnx")
+    ex = byoc.compile(tmp_path / "m.onnx")
+    ex.export_library(str(tmp_path / "m.so"))
+    assert (tmp_path / "m.so").stat().st_size < 1.5 * 1031 * 1021 * 4
+    result = byoc.Runner(byoc.compile(made))(x)
+    np.testing.assert_array_equal(byoc.Runner(ex)(x), result)
+    np.testing.assert_array_equal(byoc.load(tmp_path / "m.so")(x), result)
+
+
+def test_weights_that_are_read_both_ways_are_there_once(tmp_path: Path) -> None:
+    """Rows of a table, and their products with the whole table, as in a language model."""
+    nodes = [
+        helper.make_node("Gather", ["w", "i"], ["x"]),
+        helper.make_node("Gemm", ["x", "w"], ["y"], transB=1),
+    ]
+    table, i = rand(1031, 1021), np.array([3, 0, 1030], "int64")
+    made = onnx_model(nodes, {"i": (3,)}, {"w": table}, dtypes={"i": onnx.TensorProto.INT64})
+    ex = byoc.compile(made)
+    ex.export_library(str(tmp_path / "m.so"))
+    assert (tmp_path / "m.so").stat().st_size < 1.5 * table.nbytes
+    assert_right(byoc.load(tmp_path / "m.so")(i), (table[i].astype("float64") @ table.T).astype("float32"), 3e-6)
