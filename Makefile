@@ -15,7 +15,7 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 PY  := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check -qq
 CXX_FILES := $(shell find codegen_src tests/cpp tests/fuzz -name '*.cc' -o -name '*.h' -o -name '*.c' -o -name CMakeLists.txt)
-CXX_STYLE := $(filter-out %CMakeLists.txt,$(CXX_FILES)) $(wildcard examples/cpp/*.cc bench/*.cc patterns/dnnl/emitted/*.c)
+CXX_STYLE := $(filter-out %CMakeLists.txt,$(CXX_FILES)) $(wildcard examples/cpp/*.cc bench/*.cc bench/*/*.c patterns/dnnl/emitted/*.c)
 
 DEPS   := $(VENV)/.deps
 NATIVE := $(BUILD)/.installed
@@ -229,6 +229,10 @@ bench: $(NATIVE) $(PEERS)  ## this package beside ONNX Runtime, OpenVINO and sto
 .PHONY: docs-performance
 docs-performance: $(NATIVE) $(PEERS) $(ZOO)  ## measure beside the peers and write docs/performance.md, twenty minutes: ARGS='resnet50 --rounds 4'
 	@$(PY) -m bench.performance $(ARGS)
+
+.PHONY: docs-performance-avx2
+docs-performance-avx2: $(NATIVE) $(PEERS) $(ZOO)  ## the same as on a CPU without AVX-512, which is hidden from every engine
+	@$(PY) -m bench.without_avx512 $(abspath $(VENV))/bin/python -m bench.performance $(ARGS)
 
 .PHONY: bench-torch
 bench-torch: $(NATIVE) $(PEERS) $(ZOO)  ## torch.compile beside inductor and PyTorch, into docs/performance.md: ARGS='resnet18'

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 import onnx
+from tvm.target.codegen import llvm_get_system_cpu
 
+from bench.without_avx512 import HIDDEN
 from bench.zoo import ZOO, zoo_model
 from tvm_byoc_dnnl._native import engine_info
 from tvm_byoc_dnnl.frontend.onnx_inputs import fix_shapes
@@ -81,9 +83,10 @@ def machine(result: Mapping[str, Any]) -> dict[str, Any]:
     """The machine and the versions with which a run of `tvm_byoc_dnnl.testing.bench.to_json` was measured."""
     versions = {e["engine"]: e["version"] for m in result["models"] for e in m["engines"] if e["version"]}
     return {
-        "cpu": result["machine"]["cpu"],
+        "cpu": f"{result['machine']['cpu']} ({llvm_get_system_cpu()})",
         "isa": engine_info("dnnl")["isa"],
         "limited": bool(os.environ.get(LIMIT)),
+        "hidden": HIDDEN in os.environ,
         "threads": result["settings"]["threads"],
         "rounds": result["settings"]["rounds"],
         "date": date.today().isoformat(),

@@ -60,7 +60,8 @@ def main(
     """Measure MODELS, or the usual ones, and write the page.
 
     Results of other CPUs and models stay as they are. With ONEDNN_MAX_CPU_ISA set, only this package is measured, since
-    the other engines know no such limit; the results make a section of their own.
+    the other engines know no such limit; the results make a section of their own. `bench.without_avx512` hides AVX-512
+    from all of them.
     """
     file = page.with_suffix(".json")
     failed = False

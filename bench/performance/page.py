@@ -168,6 +168,11 @@ def _section(machine: Mapping[str, Any]) -> Iterator[str]:
             "kernels. The other engines cannot be limited so, and were not measured: our own times, and how near the "
             "layers come to what these instructions can do.\n\n"
         )
+    if machine.get("hidden"):
+        yield (
+            "This CPU has AVX-512, and none of the engines sees it: each was measured as on a CPU with AVX2 only "
+            "(`python -m bench.without_avx512`).\n\n"
+        )
     if engines:
         yield f"![The engines' times, divided by ours](performance-{slug(machine)}.svg)\n\n"
     head = ["model", "tvm-byoc-dnnl", *labels]
