@@ -14,16 +14,22 @@ from tvm.relax import op as R
 import tvm_byoc_dnnl as byoc
 from tests.unit.importing import rand, run
 from tvm_byoc_dnnl.annotate.choice import PlacedBy
-from tvm_byoc_dnnl.prepare import FoldTransposed, Prepare
+from tvm_byoc_dnnl.prepare import FoldTransposed, Prepare, constants
 from tvm_byoc_dnnl.relax_utils import op_calls
 
-LARGE, SMALL = rand(1031, 1021), rand(13, 1021)
-X = rand(3, 1021, seed=2)
+LARGE, SMALL = rand(521, 509), rand(13, 509)
+X = rand(3, 509, seed=2)
+
+
+@pytest.fixture(autouse=True)
+def _large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A megabyte is large here."""
+    monkeypatch.setattr(constants, "_TRANSPOSED", 1 << 20)
 
 
 def module(function: Callable[[Any, Any], Any], weights: np.ndarray = LARGE) -> tvm.IRModule:
     """``function(x, weights)`` as a module."""
-    x = relax.Var("x", relax.TensorType((3, 1021), "float32"))
+    x = relax.Var("x", relax.TensorType((3, 509), "float32"))
     builder = relax.BlockBuilder()
     with builder.function("main", [x]):
         with builder.dataflow():
@@ -97,8 +103,8 @@ def test_weights_that_go_back_are_constants(placement: dict[str, str], policy: b
 
 SCALED = {
     "a number": lambda x, w: R.multiply(product(x, w), relax.const(np.float32(0.3))),
-    "columns": lambda x, w: R.multiply(product(x, w), relax.const(rand(1031, seed=3))),
-    "input": lambda x, w: product(R.add(R.multiply(x, relax.const(rand(1021, seed=4))), relax.const(X[:1])), w),
+    "columns": lambda x, w: R.multiply(product(x, w), relax.const(rand(521, seed=3))),
+    "input": lambda x, w: product(R.add(R.multiply(x, relax.const(rand(509, seed=4))), relax.const(X[:1])), w),
 }
 
 
