@@ -21,7 +21,7 @@ from .rewrite import Rules, Scope
 
 _SMALL = 1 << 18  # bytes: a fold may always make this much
 _GROWTH = 2  # a larger result may have this many times the bytes of the operands
-_TRANSPOSED = 1 << 24  # bytes: smaller weights are transposed in less time than a pattern and its question take
+_TRANSPOSED = 1 << 23  # bytes: smaller weights are transposed in less time than a pattern and its question take
 
 # fold(call, shape of the result, *operands); None when it cannot be done. The caller fixes the dtype.
 Fold = Callable[..., "np.ndarray | None"]
