@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.metadata
+import os
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,8 @@ def _map_wheel() -> list[str]:
         if file.name != _DNNL:
             continue
         path = Path(str(wheel.locate_file(file))).resolve()
+        # ctypes.CDLL holds Python's lock while it loads a library; a function that it calls does not.
+        ctypes.CDLL(None).dlopen(str(path).encode(), os.RTLD_NOW)
         try:
             ctypes.CDLL(str(path))
         except OSError as error:
