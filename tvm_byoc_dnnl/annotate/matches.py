@@ -58,7 +58,7 @@ class Searched:
 
     @cached_property
     def _value_of(self) -> Any:
-        return tvm_ffi.convert(dict(self._values))
+        return tvm_ffi.Map(dict(self._values))
 
     @cached_property
     def _place(self) -> ByIdentity[int]:

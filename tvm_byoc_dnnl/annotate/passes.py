@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import relax
 
 from .._compat import var_name
@@ -333,7 +334,7 @@ def AnnotateExternalCompiler(
             known = {op for name in compilers for op in namespace(name).ops()}
             ready = {gv: with_unique_names(spread_tuples(mod[gv], known)) for gv in functions}
             # The attribute tells PartitionGraph which compilers it may ask next.
-            ready = {gv: func.with_attr(COMPILER_ATTR, list(compilers)) for gv, func in ready.items()}
+            ready = {gv: func.with_attr(COMPILER_ATTR, tvm_ffi.Array(compilers)) for gv, func in ready.items()}
             names.update(var_name(var) for func in ready.values() for var, _ in op_calls(func))
             matcher = Matcher(compilers, {op for func in ready.values() for op in ops_of(func)}, choice)
             with stage("annotate"):

@@ -209,7 +209,8 @@ class Graph:
             return found.data_type
         if found is not None:
             return helper.np_dtype_to_tensor_dtype(found.dtype)
-        return self._type_of(name)[0]
+        known = self._types.get(name, (0, None))[0]  # nodes that take the place of others give the same dtypes
+        return known or self._type_of(name)[0]
 
     def infer_shapes(self) -> None:
         """Answer the next question about a value for the nodes as they are then; many models need no answer."""
