@@ -30,8 +30,6 @@ bool TakesSum(PrimitiveKind kind) {
          kind == PrimitiveKind::matmul;
 }
 
-bool IsAny(const MemoryDesc& md) { return md.get_format_kind() == dnnl::memory::format_kind::any; }
-
 /// The products that an operation adds up; 0 where it is no product of matrices.
 double ProductsOf(const OpDesc& op) {
   const Dims dst = op.Find(DNNL_ARG_DST)->md.get_dims();

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "dnnl/layout.h"
 #include "dnnl/lowering.h"
 
 namespace tvm_byoc_dnnl {
@@ -162,7 +163,7 @@ std::optional<std::vector<byoc_post_op>> DescribePostOps(const std::vector<PostO
 }
 
 std::optional<KernelFrame> FrameOf(const Candidate& primitive, const Lowering& values,
-                                   const MemoryDesc& weights, bool reads_planes) {
+                                   const MemoryDesc& weights, Reads reads) {
   const OpDesc& op = primitive.op;
   const std::optional<byoc_isa> isa = KernelIsa();
   const bool suits = primitive.pd && isa && op.scalings.empty() &&
@@ -177,8 +178,11 @@ std::optional<KernelFrame> FrameOf(const Candidate& primitive, const Lowering& v
   const int64_t lanes = byoc_lanes(*isa);
   frame.src = primitive.pd.Arg(DNNL_ARG_SRC);
   frame.dst = primitive.pd.Arg(DNNL_ARG_DST);
+  const OpArg& src = *op.Find(DNNL_ARG_SRC);
+  if (reads == Reads::kAsPresent && IsAny(src.md) && StridesOf(values.Layout(src.value), lanes))
+    frame.src = values.Layout(src.value);
   std::optional<byoc_strides> src_strides = StridesOf(frame.src, lanes);
-  if (!src_strides && reads_planes) src_strides = PlanesOf(frame.src);
+  if (!src_strides && reads == Reads::kPlanes) src_strides = PlanesOf(frame.src);
   const std::optional<byoc_strides> dst_strides = StridesOf(frame.dst, lanes);
   if (!src_strides || !dst_strides) return std::nullopt;
   frame.src_strides = *src_strides;

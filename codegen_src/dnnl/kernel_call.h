@@ -57,10 +57,11 @@ struct KernelFrame {
 };
 
 /// Nothing where no such kernel can take the place of the primitive. `weights`: their layout; the
-/// layouts of all other arguments are those of the primitive. `reads_planes`: the kernel can read a
-/// source whose channels are images of their own.
+/// layouts of all other arguments are those of the primitive, but for a source that the kernel
+/// `reads` in the layout that it has, or whose channels are images of their own.
+enum class Reads { kAsPrimitive, kAsPresent, kPlanes };
 std::optional<KernelFrame> FrameOf(const Candidate& primitive, const Lowering& values,
-                                   const MemoryDesc& weights, bool reads_planes = false);
+                                   const MemoryDesc& weights, Reads reads = Reads::kAsPrimitive);
 
 /// Appends a struct of numbers to the parameters of a kernel.
 template <typename T>

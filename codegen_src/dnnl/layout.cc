@@ -131,6 +131,8 @@ bool IsDense(const MemoryDesc& md) {
   return true;
 }
 
+bool IsAny(const MemoryDesc& md) { return md.get_format_kind() == dnnl::memory::format_kind::any; }
+
 bool SameLayout(const MemoryDesc& a, const MemoryDesc& b) {
   if (a == b) return true;
   if (a.get_format_kind() != b.get_format_kind() || a.get_dims() != b.get_dims() ||

@@ -34,6 +34,8 @@ MemoryDesc Ordered(const Dims& shape, DType dtype, const Dims& order);
 /// Dense, with the channels (axis 1) innermost.
 MemoryDesc ChannelsLast(const Dims& shape, DType dtype);
 
+/// Whether the primitive chooses it.
+bool IsAny(const MemoryDesc& md);
 /// No gaps between the elements (padding of inner blocks apart).
 bool IsCompact(const MemoryDesc& md);
 /// Every element once, no padding, row-major.

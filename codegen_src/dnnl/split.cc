@@ -90,7 +90,7 @@ std::optional<Candidate> OfferSplit(const Candidate& primitive, const Lowering& 
   const OpArg& weights = *op.Find(DNNL_ARG_WEIGHTS);
   MemoryDesc plain = values.Layout(weights.value);
   if (!IsStrided(plain)) plain = Dense(weights.md.get_dims(), DType::kFloat32);
-  std::optional<KernelFrame> frame = FrameOf(primitive, values, plain, true);
+  std::optional<KernelFrame> frame = FrameOf(primitive, values, plain, Reads::kPlanes);
   if (!frame) return std::nullopt;
 
   byoc_split_params p{};

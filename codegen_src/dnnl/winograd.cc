@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolutions 3x3 of stride 1 by Winograd's kernel: in the layouts that oneDNN chose for its own
-// primitive, with the same bias and post-ops.
+// Convolutions 3x3 of stride 1 by Winograd's kernel: with the bias and post-ops of oneDNN's own
+// primitive, and into the layout that it chose, but from the layout that the source has.
 #include <omp.h>
 
 #include <algorithm>
@@ -39,8 +39,8 @@ Work WorkOf(const byoc_winograd_params& w) {
 /// By tiles of `m` x `m` results.
 std::optional<Candidate> OfferTiles(const Candidate& primitive, const Lowering& values, int64_t m) {
   const OpDesc& op = primitive.op;
-  std::optional<KernelFrame> frame =
-      FrameOf(primitive, values, Dense(op.Find(DNNL_ARG_WEIGHTS)->md.get_dims(), DType::kFloat32));
+  const MemoryDesc weights = Dense(op.Find(DNNL_ARG_WEIGHTS)->md.get_dims(), DType::kFloat32);
+  std::optional<KernelFrame> frame = FrameOf(primitive, values, weights, Reads::kAsPresent);
   if (!frame) return std::nullopt;
 
   const Dims in = frame->src.get_dims(), out = frame->dst.get_dims();

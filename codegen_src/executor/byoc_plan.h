@@ -135,19 +135,25 @@ BYOC_FUNCTION int byoc_no_memory(char* error, size_t bytes) {
   return BYOC_NO_MEMORY;
 }
 
-/* Aligned memory, on huge pages when that is worth it; NULL when there is none. For byoc_free. With
-   nothing but `malloc`, since a strict C99 hides what POSIX has. */
-BYOC_FUNCTION char* byoc_allocate(size_t bytes) {
-  const size_t pages = bytes >= 2 * (size_t)BYOC_HUGE_PAGE ? bytes / BYOC_HUGE_PAGE : 0;
-  const size_t alignment = pages != 0 ? (size_t)BYOC_HUGE_PAGE : (size_t)BYOC_ALIGNMENT;
+/* Memory at a multiple of `alignment`; NULL when there is none. For byoc_free. With nothing but
+   `malloc`, since a strict C99 hides what POSIX has. */
+BYOC_FUNCTION char* byoc_allocate_at(size_t alignment, size_t bytes) {
   char* block = (char*)malloc(bytes + sizeof(void*) + alignment);
   char* data;
   if (block == NULL) return NULL;
   data = block + sizeof(void*) + alignment - 1;
   data -= (uintptr_t)data % alignment;
   memcpy(data - sizeof(void*), &block, sizeof(void*));
+  return data;
+}
+
+/* Memory that each call reads, as weights: on huge pages when that is worth it. Else as
+   byoc_allocate_at. */
+BYOC_FUNCTION char* byoc_allocate(size_t bytes) {
+  const size_t pages = bytes >= 2 * (size_t)BYOC_HUGE_PAGE ? bytes / BYOC_HUGE_PAGE : 0;
+  char* data = byoc_allocate_at(pages != 0 ? BYOC_HUGE_PAGE : BYOC_ALIGNMENT, bytes);
 #ifdef MADV_HUGEPAGE
-  if (pages != 0) { /* advice only: failure is harmless */
+  if (data != NULL && pages != 0) { /* advice only: failure is harmless */
     const size_t huge = pages * BYOC_HUGE_PAGE;
     const size_t rest = (bytes - huge) / BYOC_PAGE * BYOC_PAGE;
     madvise(data, huge, MADV_HUGEPAGE);
@@ -164,10 +170,11 @@ BYOC_FUNCTION void byoc_free(void* data) {
   free(block);
 }
 
-/* The same, released with the list. */
+/* Memory of the calls themselves, released with the list. On small pages: calls are as fast as on
+   huge ones, and the first one does not wait for a host that gives huge pages slowly. */
 BYOC_FUNCTION char* byoc_allocate_in(void** list, size_t bytes) {
   void** node = (void**)malloc(2 * sizeof(void*));
-  char* data = byoc_allocate(bytes);
+  char* data = byoc_allocate_at(bytes < BYOC_PAGE ? BYOC_ALIGNMENT : BYOC_PAGE, bytes);
   if (node == NULL || data == NULL) {
     free(node);
     byoc_free(data);

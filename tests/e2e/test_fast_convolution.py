@@ -83,6 +83,32 @@ def test_it_is_right_and_one_primitive(channels: int, outputs: int, size: int, r
 
 
 @needs_vectors
+def test_a_source_is_read_in_the_layout_that_it_has() -> None:
+    """A first convolution of one channel writes blocks of channels, which no primitive behind it wants."""
+    rng = np.random.default_rng(4)
+    x = relax.Var("x", relax.TensorType((1, 1, 57, 43), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = x
+            for channels, outputs in ((1, 64), (64, 32)):
+                weights = rng.standard_normal((outputs, channels, 3, 3)).astype("float32") * 0.1
+                y = builder.emit(relax.op.nn.conv2d(y, relax.const(weights), padding=1))
+                y = builder.emit(relax.op.nn.relu(y))
+            out = builder.emit_output(relax.op.nn.max_pool2d(y, (2, 2), (2, 2)))
+        builder.emit_func_output(out)
+    mod = builder.get()
+    ex = byoc.compile(mod, options={"dnnl": {"products": "float32"}})
+    steps = byoc.profile(ex, repeat=1).steps
+    names = [step.implementation or "" for step in steps]
+    assert any("winograd" in name for name in names), names
+    at = next(i for i, name in enumerate(names) if "winograd" in name)
+    assert not any(step.kind == "reorder" for step in steps[:at]), steps
+    for output in ("module", "source"):
+        assert error(results(mod, output), results(mod, fast_convolution=False)) < TOLERANCE["4x4"]
+
+
+@needs_vectors
 def test_it_is_switched_off_and_takes_smaller_tiles_by_options() -> None:
     mod = network()
     assert by_winograd(mod)
