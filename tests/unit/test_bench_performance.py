@@ -81,6 +81,16 @@ def test_a_limited_run_is_called_so(tmp_path: Path) -> None:
     assert "divided by ours" not in text and ".svg" not in text
 
 
+def test_a_run_with_instructions_hidden_has_a_section_of_its_own(tmp_path: Path) -> None:
+    page, file = tmp_path / "performance.md", tmp_path / "performance.json"
+    page.write_text(BEGIN + END)
+    keep(file, {**where("A"), "hidden": True}, [measured("vgg19", 20, 30)])
+    keep(file, {**where("A"), "limited": True, "hidden": False}, [measured("vgg19", 21, None)])
+    assert [ratios(machine, "onnxruntime") for machine in load(file)] == [{"vgg19": 1.5}, {}]
+    write(page, load(file))
+    assert page.read_text().count("none of the engines sees it") == 1
+
+
 def test_stages_are_counted_for_whoever_collects_them() -> None:
     with stage("alone"):
         pass
