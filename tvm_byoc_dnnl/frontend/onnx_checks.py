@@ -13,7 +13,8 @@ from typing import Any
 import onnx
 
 from ..errors import InputError
-from .onnx_graph import Graph, attributes, is_standard
+from .onnx_graph import Graph
+from .onnx_nodes import attributes, is_standard
 from .onnx_rewrites.fold import take_constants
 
 __all__ = ["check_model"]

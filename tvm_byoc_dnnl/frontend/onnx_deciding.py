@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import onnx
 
-from .onnx_graph import is_standard
+from .onnx_nodes import is_standard
 
 __all__ = ["deciding_inputs", "with_constants"]
 

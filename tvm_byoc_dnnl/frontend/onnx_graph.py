@@ -5,9 +5,10 @@ Weights stay the model's own ``TensorProto`` objects until their values are need
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,27 +17,14 @@ import onnx
 from onnx import helper, numpy_helper
 
 from .onnx_file import Weights
+from .onnx_nodes import DEFAULT_DOMAINS, captured
+from .onnx_static_types import StaticType, static_type
 
-__all__ = ["Dims", "Graph", "LightGraph", "attributes", "is_standard"]
+__all__ = ["Dims", "Graph", "LightGraph"]
 
 Dims = tuple[Any, ...]  # of a value: numbers, names of symbols, None for unknown
 
-_DEFAULT_DOMAINS = ("", "ai.onnx")
-_ATTRIBUTE = onnx.AttributeProto
-#: types of attributes that have no graph: asking them for one takes longer
-_PLAIN_ATTRIBUTES = (_ATTRIBUTE.INTS, _ATTRIBUTE.INT, _ATTRIBUTE.FLOAT, _ATTRIBUTE.STRING, _ATTRIBUTE.TENSOR)
 _INFER_VALUES = 1024  # elements: constants up to this size take part in shape inference by value
-
-
-def is_standard(node: onnx.NodeProto) -> bool:
-    """Whether the operator belongs to ONNX itself."""
-    return node.domain in _DEFAULT_DOMAINS
-
-
-def attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    """A node's attributes by name; strings decoded."""
-    values = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    return {k: v.decode() if isinstance(v, bytes) else v for k, v in values.items()}
 
 
 @dataclass
@@ -77,9 +65,12 @@ class Graph:
         self._types: dict[str, tuple[int, Dims | None]] = {}  # of values, as far as they were inferred
         self._inferred: dict[int, Any] = {}  # the parts of the graph of which `_types` is true, by their addresses
         self._is_behind = False  # whether `_types` has to be inferred before it is read
+        self.may_infer = True  # whether ONNX's inference may be asked for what the simple rules do not tell
+        self._makers: dict[str, onnx.NodeProto] | None = None  # of values, since the last call of `infer_shapes`
+        self._static_types: dict[str, StaticType] = {}  # of values, as far as simple rules were asked
         self._earlier: list[Graph] = []  # of which `_types` has to be inferred before that
         self.large: set[str] = set()  # values that are too large to be folded
-        self.opset = next((o.version for o in model.opset_import if o.domain in _DEFAULT_DOMAINS), 1)
+        self.opset = next((o.version for o in model.opset_import if o.domain in DEFAULT_DOMAINS), 1)
         self._names: set[str] | None = None  # that are taken; found when a name is wanted
 
     def take_nodes(self, model: onnx.ModelProto) -> None:
@@ -215,6 +206,16 @@ class Graph:
     def infer_shapes(self) -> None:
         """Answer the next question about a value for the nodes as they are then; many models need no answer."""
         self._is_behind = True
+        self._makers = None
+
+    @contextlib.contextmanager
+    def without_inference(self) -> Iterator[None]:
+        """Answer only what simple rules tell."""
+        self.may_infer = False
+        try:
+            yield
+        finally:
+            self.may_infer = True
 
     def settle_types(self) -> None:
         """Let the inference that `infer_shapes` has put off see the nodes as they are now.
@@ -228,6 +229,12 @@ class Graph:
             self._earlier.append(now)
 
     def _type_of(self, name: str) -> tuple[int, Dims | None]:
+        if self._is_behind or self._earlier:
+            simple = self._static_type(name)
+            if simple is not None:
+                return simple
+            if not self.may_infer:
+                return 0, None
         for earlier in self._earlier:
             earlier._infer()
             self._inferred = {}
@@ -236,6 +243,15 @@ class Graph:
             self._is_behind = False
             self._infer()
         return self._types.get(name, (0, None))
+
+    def _static_type(self, name: str) -> StaticType | None:
+        """The type of a value by simple rules, which is faster than to infer all."""
+        if self._makers is None:
+            self._makers = {output: node for node in self.nodes for output in node.output}
+            for name_of_input, (dtype, dims) in ((i.name, _type(i)) for i in self.inputs):
+                if dims is not None and all(isinstance(d, int) for d in dims):
+                    self._static_types[name_of_input] = (dtype, dims)
+        return static_type(self, name, self._makers, self._static_types)
 
     def _infer(self) -> None:
         """Fill `_types`. Large weights take part by their types only, so this costs nothing for them."""
@@ -297,24 +313,11 @@ class Graph:
         return helper.make_tensor_value_info(name, self.elem_type(name), self.dims(name))
 
     def _model(self, graph: onnx.GraphProto) -> onnx.ModelProto:
-        opsets = [o for o in self.model.opset_import if o.domain not in _DEFAULT_DOMAINS]
+        opsets = [o for o in self.model.opset_import if o.domain not in DEFAULT_DOMAINS]
         opsets.append(helper.make_opsetid("", self.opset))
         model = helper.make_model(graph, opset_imports=opsets, ir_version=max(4, self.model.ir_version))
         model.functions.extend(self.model.functions)
         return model
-
-
-def captured(node: onnx.NodeProto) -> Iterable[str]:
-    """Names that the subgraphs of a node may read from outside."""
-    for attribute in node.attribute:
-        if attribute.type in _PLAIN_ATTRIBUTES:
-            continue
-        graphs = [attribute.g] if attribute.HasField("g") else attribute.graphs
-        for graph in graphs:
-            for inner in graph.node:
-                yield from inner.input
-                yield from captured(inner)
-            yield from (o.name for o in graph.output)
 
 
 def _is_plain(dtype: np.dtype) -> bool:

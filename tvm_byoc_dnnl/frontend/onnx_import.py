@@ -20,9 +20,10 @@ from .onnx_checks import check_model
 from .onnx_dims import name_dims, refuse_sequences, relax_shapes
 from .onnx_equal_dims import unify_dims
 from .onnx_file import Weights, read_model
-from .onnx_graph import Graph, is_standard
+from .onnx_graph import Graph
 from .onnx_importer import NamingImporter, converters
 from .onnx_inputs import Shapes, advice_on_inputs, fixed_inputs
+from .onnx_nodes import is_standard
 from .onnx_rewrites import rewrite
 
 __all__ = ["import_onnx", "load_apart", "load_onnx"]

@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from ..onnx_graph import Graph, attributes
+from ..onnx_graph import Graph
+from ..onnx_nodes import attributes
 
 Nodes = list[onnx.NodeProto]
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from ..onnx_graph import attributes
+from ..onnx_nodes import attributes
 
 __all__ = ["evaluated"]
 

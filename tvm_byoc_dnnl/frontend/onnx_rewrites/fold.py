@@ -15,7 +15,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from ..onnx_graph import Graph, attributes, is_standard
+from ..onnx_graph import Graph
+from ..onnx_nodes import attributes, is_standard
 from .evaluate import evaluated
 from .reshapes import settle_reshapes
 
@@ -39,6 +40,10 @@ _MAX_ROUNDS = 8  # of inference and folding: each fold may make more shapes know
 def fold(graph: Graph) -> None:
     """Fold until nothing more becomes known."""
     take_constants(graph)
+    graph.infer_shapes()
+    with graph.without_inference():
+        while _shapes(graph) | _fills(graph) | _arithmetic(graph):
+            pass
     for _ in range(_MAX_ROUNDS):
         graph.infer_shapes()
         if not (_shapes(graph) | _fills(graph) | _arithmetic(graph) | settle_reshapes(graph)):
@@ -158,6 +163,8 @@ def _foldable(graph: Graph, node: onnx.NodeProto, available: set[str]) -> bool:
         results = sizes[:1]
     else:
         results = [_elements(graph, name) for name in node.output if name]
+    if None in results and not graph.may_infer:
+        return False
     if None in results:  # unknown: the result of so few elements is small, unless the operator expands
         asks = node.op_type in ("Expand", "Tile", "Range", "ConstantOfShape")
         return not asks and None not in sizes and max(sizes or [0]) <= _SMALL

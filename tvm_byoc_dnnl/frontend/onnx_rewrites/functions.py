@@ -8,10 +8,13 @@ import onnx
 from onnx import defs
 from onnx.inliner import inline_selected_functions
 
-from ..onnx_graph import Graph, is_standard
+from ..onnx_graph import Graph
 from ..onnx_importer import converters
+from ..onnx_nodes import is_standard
 from .instantiate import instantiate
 
+#: common operators that have none: to ask ONNX costs 10 ms when a process first does it
+_WITHOUT_BODY = frozenset({"GRU", "LSTM", "RNN"})
 _MAX_DEPTH = 4  # bodies may hold such operators again
 
 
@@ -52,7 +55,7 @@ def _needs_body(graph: Graph, node: onnx.NodeProto, known: set[str]) -> bool:
         return True
     if node.op_type == "LayerNormalization":  # it makes up the mean and the deviation
         return any(o and graph.is_read(o) for o in node.output[1:])
-    return node.op_type not in known
+    return node.op_type not in known and node.op_type not in _WITHOUT_BODY
 
 
 def _has_body(op: str, opset: int) -> bool:

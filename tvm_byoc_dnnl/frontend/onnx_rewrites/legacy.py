@@ -6,7 +6,8 @@ import onnx
 from onnx import helper
 
 from ...errors import UnsupportedError
-from ..onnx_graph import Graph, attributes, is_standard
+from ..onnx_graph import Graph
+from ..onnx_nodes import attributes, is_standard
 
 _OLDEST, _TARGET = 7, 8
 

@@ -6,7 +6,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from ..onnx_graph import Graph, captured
+from ..onnx_graph import Graph
+from ..onnx_nodes import captured
 from .builder import Builder, Nodes
 from .instantiate import renamed
 

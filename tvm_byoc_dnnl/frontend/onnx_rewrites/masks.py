@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 
-from ..onnx_graph import Graph, is_standard
+from ..onnx_graph import Graph
+from ..onnx_nodes import is_standard
 from .builder import Builder, Nodes
 
 

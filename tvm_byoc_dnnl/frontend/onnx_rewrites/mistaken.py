@@ -7,7 +7,8 @@ from onnx import TensorProto
 
 from ..._compat import PRELU_TAKES_ANY_SLOPE
 from ...errors import UnsupportedError
-from ..onnx_graph import Graph, attributes
+from ..onnx_graph import Graph
+from ..onnx_nodes import attributes
 from .builder import Builder, Nodes
 from .integers import integer_power
 

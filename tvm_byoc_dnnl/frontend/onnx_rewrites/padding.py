@@ -12,7 +12,8 @@ from typing import Any
 import onnx
 from onnx import helper
 
-from ..onnx_graph import Graph, attributes
+from ..onnx_graph import Graph
+from ..onnx_nodes import attributes
 
 _SAME = ("SAME_UPPER", "SAME_LOWER")
 

@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from ..onnx_graph import Graph, attributes
+from ..onnx_graph import Graph
+from ..onnx_nodes import attributes
 from .builder import Builder, Nodes
 
 _REALS = (TensorProto.FLOAT, TensorProto.DOUBLE)

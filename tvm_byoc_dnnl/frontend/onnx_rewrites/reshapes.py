@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from ..onnx_graph import Graph, attributes, is_standard
+from ..onnx_graph import Graph
+from ..onnx_nodes import attributes, is_standard
 
 __all__ = ["settle_reshapes"]
 

@@ -10,7 +10,8 @@ import onnx
 from onnx import helper
 
 from ...errors import UnsupportedError
-from ..onnx_graph import Graph, attributes
+from ..onnx_graph import Graph
+from ..onnx_nodes import attributes
 from .resize_matrix import by_matrices
 
 _BEFORE_11 = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}

@@ -1,0 +1,40 @@
+"""What a node of an ONNX graph says by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import onnx
+from onnx import helper
+
+__all__ = ["DEFAULT_DOMAINS", "attributes", "captured", "is_standard"]
+
+DEFAULT_DOMAINS = ("", "ai.onnx")
+_ATTRIBUTE = onnx.AttributeProto
+#: types of attributes that have no graph: asking them for one takes longer
+_PLAIN_ATTRIBUTES = (_ATTRIBUTE.INTS, _ATTRIBUTE.INT, _ATTRIBUTE.FLOAT, _ATTRIBUTE.STRING, _ATTRIBUTE.TENSOR)
+
+
+def is_standard(node: onnx.NodeProto) -> bool:
+    """Whether the operator belongs to ONNX itself."""
+    return node.domain in DEFAULT_DOMAINS
+
+
+def attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    """A node's attributes by name; strings decoded."""
+    values = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    return {k: v.decode() if isinstance(v, bytes) else v for k, v in values.items()}
+
+
+def captured(node: onnx.NodeProto) -> Iterable[str]:
+    """Names that the subgraphs of a node may read from outside."""
+    for attribute in node.attribute:
+        if attribute.type in _PLAIN_ATTRIBUTES:
+            continue
+        graphs = [attribute.g] if attribute.HasField("g") else attribute.graphs
+        for graph in graphs:
+            for inner in graph.node:
+                yield from inner.input
+                yield from captured(inner)
+            yield from (o.name for o in graph.output)
