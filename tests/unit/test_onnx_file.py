@@ -59,6 +59,46 @@ def test_other_forms_are_read_by_onnx(tmp_path):
     assert read_model(tmp_path / "beside.onnx")[1] == {}
 
 
+def test_large_results_of_constant_nodes_are_apart(tmp_path):
+    """They are initializers then; small ones, other attributes and operators, and those in branches stay nodes."""
+    array, small = _LARGE["f"], np.float32([2.0])
+    tensor = numpy_helper.from_array(array, "its own name")
+    inner = helper.make_node("Constant", [], ["c"], value=tensor)
+    branch = helper.make_graph([inner], "b", [], [helper.make_tensor_value_info("c", TensorProto.FLOAT, array.shape)])
+    nodes = [
+        helper.make_node("Constant", [], ["w"], name="node", doc_string="words", value=tensor),
+        helper.make_node("Constant", [], ["p"], value=numpy_helper.from_array(np.array(True))),
+        helper.make_node("Constant", [], ["s"], value=numpy_helper.from_array(small)),
+        helper.make_node("Constant", [], ["n"], value_floats=np.arange(8192.0).tolist()),
+        helper.make_node("Constant", [], ["other"], domain="elsewhere", value=tensor),
+        helper.make_node("If", ["p"], ["i"], then_branch=branch, else_branch=branch),
+        helper.make_node("Add", ["w", "i"], ["a"]),
+        helper.make_node("Mul", ["a", "s"], ["m"]),
+        helper.make_node("MatMul", ["x", "m"], ["y"]),
+    ]
+    whole = model()
+    del whole.graph.node[:]
+    whole.graph.node.extend(nodes)
+    onnx.save(whole, tmp_path / "m.onnx")
+    light, weights = read_model(tmp_path / "m.onnx")
+    weights.complete()
+    assert list(light.graph.node) == nodes[1:]
+    assert weights.keys() == {*_LARGE, "w"}
+    np.testing.assert_array_equal(weights["w"], array)
+    made = light.graph.initializer[-1]
+    assert (made.name, list(made.dims), made.data_type) == ("w", [64, 128], TensorProto.FLOAT)
+    assert len(light.graph.initializer) == len(whole.graph.initializer) + 1
+
+
+def test_a_constant_node_of_a_name_that_is_taken(tmp_path):
+    """It is refused, as ever, with that name."""
+    twice = model()
+    twice.graph.node.insert(0, helper.make_node("Constant", [], ["f"], value=numpy_helper.from_array(_LARGE["f"])))
+    onnx.save(twice, tmp_path / "m.onnx")
+    with pytest.raises(InputError, match="`f` more than once"):
+        byoc.compile(str(tmp_path / "m.onnx"))
+
+
 def test_compiled_from_a_file(tmp_path):
     """A model compiled from its file gives what the model in memory gives, also when the file is gone."""
     path = tmp_path / "m.onnx"

@@ -2,7 +2,8 @@
 
 protobuf would copy each byte of a file at least twice. Here a walk over the file's fields finds the large weights of
 the graph, protobuf parses what is left, and threads read the weights straight into tensors while the model is imported:
-most of that time the system clears their pages.
+most of that time the system clears their pages. The weights are initializers, or, as PaddlePaddle writes them, results
+of ``Constant`` nodes, which become initializers.
 """
 
 from __future__ import annotations
@@ -30,7 +31,13 @@ _MOST_THREADS = 8
 _MOST_PIECES = 500  # of one call: the system takes 1024 buffers
 _OPSET = 7  # of older models the converter wants to see everything
 # Fields of onnx.proto, by message.
-_GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
+_GRAPH = 7
+_NODE, _INITIALIZER = 1, 5
+_NODE_OUTPUT, _NODE_NAME, _NODE_OPERATOR, _NODE_ATTRIBUTE, _NODE_DOC, _NODE_DOMAIN = 2, 3, 4, 5, 6, 7
+_ATTRIBUTE_NAME, _ATTRIBUTE_TENSOR = 1, 5
+_TENSOR_NAME, _RAW_DATA = 8, 9
+#: of a ``Constant`` that may become an initializer
+_NODE_FIELDS = {_NODE_OUTPUT, _NODE_NAME, _NODE_OPERATOR, _NODE_ATTRIBUTE, _NODE_DOC, _NODE_DOMAIN}
 _BYTES = 2  # the wire type of messages and byte strings
 _DTYPES = {
     onnx.TensorProto.FLOAT: "float32",
@@ -108,6 +115,7 @@ def _weights(model: onnx.ModelProto, parts: dict[int, tuple[int, int]], file: in
             raise ValueError(f"{proto.name} has {end - begin} bytes")
         arrays[proto.name] = array
         pieces.append((begin, array.data.cast("B")))
+    pieces.sort(key=lambda piece: piece[0])
     pool, ready = ThreadPoolExecutor(_MOST_THREADS), Event()
     shares = _shares(pieces, min(os.cpu_count() or 1, _MOST_THREADS))
     try:
@@ -172,21 +180,65 @@ def _without_weights(data: mmap.mmap) -> tuple[bytes, dict[int, tuple[int, int]]
 def _light_graph(
     data: mmap.mmap, whole: memoryview, begin: int, end: int, weights: dict[int, tuple[int, int]]
 ) -> list[bytes | memoryview]:
+    """The text of the graph whose fields lie at [begin, end); where the data of its large weights lie is added."""
     text: list[bytes | memoryview] = []
+    made: list[tuple[bytes, tuple[int, int]]] = []  # initializers that were nodes
     count, copied = 0, begin  # all before `copied` is in the text
     for number, kind, start, inner, stop in _fields(data, begin, end):
-        if (number, kind) != (_INITIALIZER, _BYTES):
+        if number not in (_NODE, _INITIALIZER) or kind != _BYTES:
             continue
         if stop - inner >= _LARGE:
-            fields = list(_fields(data, inner, stop))
-            raw = [f for f in fields if f[:2] == (_RAW_DATA, _BYTES) and f[4] - f[3] >= _LARGE]
-            light = b"".join(data[f[2] : f[4]] for f in fields if f not in raw)
-            if len(raw) == 1 and onnx.TensorProto.FromString(light).data_type in _DTYPES:
-                weights[count] = raw[0][3:]
-                text += [whole[copied:start], _head(_INITIALIZER, len(light)), light]
+            found = (_light_tensor if number == _INITIALIZER else _light_constant)(data, inner, stop)
+            if found is not None:
+                text.append(whole[copied:start])
                 copied = stop
+                if number == _NODE:
+                    made.append(found)
+                else:
+                    text.append(found[0])
+                    weights[count] = found[1]
+        count += number == _INITIALIZER
+    text.append(whole[copied:end])
+    for light, place in made:
+        text.append(light)
+        weights[count] = place
         count += 1
-    return [*text, whole[copied:end]]
+    return text
+
+
+def _light_constant(data: mmap.mmap, begin: int, end: int) -> tuple[bytes, tuple[int, int]] | None:
+    """A ``Constant`` node as an initializer without its data, and where these lie; ``None`` for other nodes."""
+    node = _by_number(data, begin, end)
+    if not {_NODE_OUTPUT, _NODE_OPERATOR, _NODE_ATTRIBUTE} <= node.keys() <= _NODE_FIELDS:
+        return None
+    if data[slice(*node[_NODE_OPERATOR])] != b"Constant" or data[slice(*node.get(_NODE_DOMAIN, (0, 0)))]:
+        return None
+    attribute = _by_number(data, *node[_NODE_ATTRIBUTE])
+    if not {_ATTRIBUTE_NAME, _ATTRIBUTE_TENSOR} <= attribute.keys():
+        return None
+    return _light_tensor(data, *attribute[_ATTRIBUTE_TENSOR], data[slice(*node[_NODE_OUTPUT])])
+
+
+def _light_tensor(
+    data: mmap.mmap, begin: int, end: int, name: bytes | None = None
+) -> tuple[bytes, tuple[int, int]] | None:
+    """A tensor as an initializer, maybe of a new name, without its large raw data, and where these lie."""
+    fields = list(_fields(data, begin, end))
+    raw = [f for f in fields if f[:2] == (_RAW_DATA, _BYTES) and f[4] - f[3] >= _LARGE]
+    left = [f for f in fields if f not in raw and not (name is not None and f[0] == _TENSOR_NAME)]
+    light = b"".join(data[f[2] : f[4]] for f in left)
+    if name is not None:
+        light += _head(_TENSOR_NAME, len(name)) + name
+    if len(raw) != 1 or onnx.TensorProto.FromString(light).data_type not in _DTYPES:
+        return None
+    return _head(_INITIALIZER, len(light)) + light, raw[0][3:]
+
+
+def _by_number(data: mmap.mmap, begin: int, end: int) -> dict[int, tuple[int, int]]:
+    """Where the content of each field of a message lies; nothing if a field comes twice."""
+    fields = list(_fields(data, begin, end))
+    places = {number: (inner, stop) for number, _, _, inner, stop in fields}
+    return places if len(places) == len(fields) else {}
 
 
 def _head(number: int, length: int) -> bytes:
