@@ -20,6 +20,7 @@ import onnx
 import tvm
 
 from ..errors import InputError
+from .onnx_nodes import DEFAULT_DOMAINS, OLDEST_OPSET
 
 __all__ = ["Weights", "read_model"]
 
@@ -29,7 +30,6 @@ _LARGE = 1 << 14  # bytes of a weight that is read apart
 _GAP = 1 << 16  # bytes that are read in vain rather than by a call more
 _MOST_THREADS = 8
 _MOST_PIECES = 500  # of one call: the system takes 1024 buffers
-_OPSET = 7  # of older models the converter wants to see everything
 # Fields of onnx.proto, by message.
 _GRAPH = 7
 _NODE, _INITIALIZER = 1, 5
@@ -99,9 +99,10 @@ def read_model(path: Path) -> tuple[onnx.ModelProto, Weights]:
 
 
 def _is_plain(model: onnx.ModelProto) -> bool:
-    opsets = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
+    opsets = [o.version for o in model.opset_import if o.domain in DEFAULT_DOMAINS]
     outside = any(t.data_location == onnx.TensorProto.EXTERNAL for t in model.graph.initializer)
-    return not outside and not model.functions and min(opsets, default=0) >= _OPSET
+    is_old = min(opsets, default=0) < OLDEST_OPSET  # the converter wants to see everything
+    return not outside and not model.functions and not is_old
 
 
 def _weights(model: onnx.ModelProto, parts: dict[int, tuple[int, int]], file: int) -> Weights:
@@ -115,7 +116,6 @@ def _weights(model: onnx.ModelProto, parts: dict[int, tuple[int, int]], file: in
             raise ValueError(f"{proto.name} has {end - begin} bytes")
         arrays[proto.name] = array
         pieces.append((begin, array.data.cast("B")))
-    pieces.sort(key=lambda piece: piece[0])
     pool, ready = ThreadPoolExecutor(_MOST_THREADS), Event()
     shares = _shares(pieces, min(os.cpu_count() or 1, _MOST_THREADS))
     try:
@@ -182,28 +182,18 @@ def _light_graph(
 ) -> list[bytes | memoryview]:
     """The text of the graph whose fields lie at [begin, end); where the data of its large weights lie is added."""
     text: list[bytes | memoryview] = []
-    made: list[tuple[bytes, tuple[int, int]]] = []  # initializers that were nodes
     count, copied = 0, begin  # all before `copied` is in the text
     for number, kind, start, inner, stop in _fields(data, begin, end):
         if number not in (_NODE, _INITIALIZER) or kind != _BYTES:
             continue
-        if stop - inner >= _LARGE:
-            found = (_light_tensor if number == _INITIALIZER else _light_constant)(data, inner, stop)
-            if found is not None:
-                text.append(whole[copied:start])
-                copied = stop
-                if number == _NODE:
-                    made.append(found)
-                else:
-                    text.append(found[0])
-                    weights[count] = found[1]
-        count += number == _INITIALIZER
-    text.append(whole[copied:end])
-    for light, place in made:
-        text.append(light)
-        weights[count] = place
-        count += 1
-    return text
+        lighten = _light_tensor if number == _INITIALIZER else _light_constant
+        found = lighten(data, inner, stop) if stop - inner >= _LARGE else None
+        if found is not None:
+            light, weights[count] = found
+            text += [whole[copied:start], light]
+            copied = stop
+        count += number == _INITIALIZER or found is not None
+    return [*text, whole[copied:end]]
 
 
 def _light_constant(data: mmap.mmap, begin: int, end: int) -> tuple[bytes, tuple[int, int]] | None:
@@ -225,9 +215,8 @@ def _light_tensor(
     """A tensor as an initializer, maybe of a new name, without its large raw data, and where these lie."""
     fields = list(_fields(data, begin, end))
     raw = [f for f in fields if f[:2] == (_RAW_DATA, _BYTES) and f[4] - f[3] >= _LARGE]
-    left = [f for f in fields if f not in raw and not (name is not None and f[0] == _TENSOR_NAME)]
-    light = b"".join(data[f[2] : f[4]] for f in left)
-    if name is not None:
+    light = b"".join(data[f[2] : f[4]] for f in fields if f not in raw)
+    if name is not None:  # of a field that comes twice the last counts
         light += _head(_TENSOR_NAME, len(name)) + name
     if len(raw) != 1 or onnx.TensorProto.FromString(light).data_type not in _DTYPES:
         return None

@@ -8,9 +8,10 @@ from typing import Any
 import onnx
 from onnx import helper
 
-__all__ = ["DEFAULT_DOMAINS", "attributes", "captured", "is_standard"]
+__all__ = ["DEFAULT_DOMAINS", "OLDEST_OPSET", "attributes", "captured", "is_standard"]
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
+OLDEST_OPSET = 7  # before, binary operators broadcast by attributes
 _ATTRIBUTE = onnx.AttributeProto
 #: types of attributes that have no graph: asking them for one takes longer
 _PLAIN_ATTRIBUTES = (_ATTRIBUTE.INTS, _ATTRIBUTE.INT, _ATTRIBUTE.FLOAT, _ATTRIBUTE.STRING, _ATTRIBUTE.TENSOR)

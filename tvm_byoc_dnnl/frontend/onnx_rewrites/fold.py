@@ -42,12 +42,18 @@ def fold(graph: Graph) -> None:
     take_constants(graph)
     graph.infer_shapes()
     with graph.without_inference():
-        while _shapes(graph) | _fills(graph) | _arithmetic(graph):
-            pass
+        for _ in range(_MAX_ROUNDS):
+            if not _fold_known(graph):
+                break
     for _ in range(_MAX_ROUNDS):
         graph.infer_shapes()
-        if not (_shapes(graph) | _fills(graph) | _arithmetic(graph) | settle_reshapes(graph)):
+        if not (_fold_known(graph) | settle_reshapes(graph)):
             return
+
+
+def _fold_known(graph: Graph) -> bool:
+    """Fold once what is known now; whether there was anything."""
+    return _shapes(graph) | _fills(graph) | _arithmetic(graph)
 
 
 def _replace(graph: Graph, known: dict[str, np.ndarray]) -> bool:
@@ -163,11 +169,9 @@ def _foldable(graph: Graph, node: onnx.NodeProto, available: set[str]) -> bool:
         results = sizes[:1]
     else:
         results = [_elements(graph, name) for name in node.output if name]
-    if None in results and not graph.may_infer:
-        return False
     if None in results:  # unknown: the result of so few elements is small, unless the operator expands
         asks = node.op_type in ("Expand", "Tile", "Range", "ConstantOfShape")
-        return not asks and None not in sizes and max(sizes or [0]) <= _SMALL
+        return graph.may_infer and not asks and None not in sizes and max(sizes or [0]) <= _SMALL
     if max(results) > _SMALL:
         graph.large.update(node.output)
         return False

@@ -7,14 +7,14 @@ from onnx import helper
 
 from ...errors import UnsupportedError
 from ..onnx_graph import Graph
-from ..onnx_nodes import attributes, is_standard
+from ..onnx_nodes import OLDEST_OPSET, attributes, is_standard
 
-_OLDEST, _TARGET = 7, 8
+_TARGET = 8
 
 
 def modernise(graph: Graph) -> None:
     """Raise a model that is older than opset 7 to opset 8, by ONNX's own converter."""
-    if graph.opset >= _OLDEST or not any(is_standard(node) for node in graph.nodes):
+    if graph.opset >= OLDEST_OPSET or not any(is_standard(node) for node in graph.nodes):
         return  # models of other domains alone need not say which opset they do not use
     model = onnx.ModelProto()
     model.CopyFrom(graph.model)
@@ -24,7 +24,7 @@ def modernise(graph: Graph) -> None:
     except Exception as err:  # RuntimeErrors of several kinds from C++
         reason = (str(err).strip() or type(err).__name__).splitlines()[0]
         raise UnsupportedError(
-            f"the model has opset {graph.opset}; it must be at least {_OLDEST}, and ONNX's version converter "
+            f"the model has opset {graph.opset}; it must be at least {OLDEST_OPSET}, and ONNX's version converter "
             f"cannot raise it: {reason}"
         ) from err
 
