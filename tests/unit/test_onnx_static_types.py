@@ -134,6 +134,38 @@ def test_untold(nodes: list[onnx.NodeProto], shape: tuple[Any, ...]) -> None:
     assert told(onnx_model(nodes, {"x": shape}), "y") is None
 
 
+@pytest.mark.parametrize(
+    ("broken", "constants"),
+    [
+        (node("Unsqueeze", ["x", "c"], ["y"]), [0, 0]),  # an axis twice
+        (node("Unsqueeze", ["x", "c"], ["y"]), [4]),  # an axis that there is not
+        (node("Squeeze", ["x", "c"], ["y"]), [5]),
+        (node("Concat", ["x", "x"], ["y"], axis=3), []),
+        (node("Split", ["x"], ["y", "z"], axis=2), []),
+    ],
+)
+def test_untold_axes(broken: onnx.NodeProto, constants: list[int]) -> None:
+    assert told(onnx_model([broken], {"x": (1, 2)}, {"c": np.array(constants, "int64")}), "y") is None
+
+
+def test_pads_of_named_axes() -> None:
+    """The pads are in the order of the axes."""
+    pads = {"p": np.array([1, 0, 2, 0], "int64"), "a": np.array([1, 0], "int64")}
+    model = onnx_model([node("Pad", ["x", "p", "", "a"], ["y"])], {"x": (2, 3)}, pads, opset=18)
+    assert told(model, "y") in (None, (FLOAT, (2, 6)))
+
+
+def test_results_that_are_left_out_are_no_inputs_that_are_left_out() -> None:
+    """Both have the empty name; the second must not get the type of the first."""
+    weights = {n: np.zeros((1, 8, d), "float32") for n, d in (("w", 3), ("r", 2))}
+    nodes = [
+        node("LSTM", ["x", "w", "r"], ["", "h"], hidden_size=2),
+        node("Max", ["h", ""], ["y"]),  # broken
+    ]
+    assert told(onnx_model(nodes, {"x": (5, 4, 3)}, weights), "h") == (FLOAT, (1, 4, 2))
+    assert told(onnx_model(nodes, {"x": (5, 4, 3)}, weights), "y") is None
+
+
 def test_before_opset_7() -> None:
     """Operators broadcast along an axis that an attribute names."""
     b = np.zeros(3, "float32")

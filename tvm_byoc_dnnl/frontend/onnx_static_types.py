@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import onnx
 
-from .onnx_nodes import attributes, is_standard
+from .onnx_nodes import OLDEST_OPSET, attributes, is_standard
 
 __all__ = ["RULES", "StaticType", "static_type"]
 
@@ -43,7 +43,6 @@ class Constants(Protocol):
 #: graph, node, its attributes, types of its inputs (none for an input that is left out) → types of its first results
 Rule = Callable[[Constants, onnx.NodeProto, Attributes, Sequence[Any]], Sequence[StaticType] | None]
 
-_OLDEST = 7  # opset; binary operators broadcast by attributes before
 _BOOL, _INT64 = onnx.TensorProto.BOOL, onnx.TensorProto.INT64
 
 
@@ -63,7 +62,7 @@ def static_type(
     known : dict
         Name → type, of inputs and constants as well; what is found on the way is added.
     """
-    if graph.opset < _OLDEST:
+    if graph.opset < OLDEST_OPSET:
         return None
     waiting, begun = [name], set()
     while waiting:
@@ -98,7 +97,7 @@ def _from_rule(graph: Constants, node: onnx.NodeProto, known: dict[str, StaticTy
         types = RULES[node.op_type](graph, node, attributes(node), [known.get(name) for name in node.input])
     except (ArithmeticError, IndexError, KeyError, TypeError, ValueError):  # broken: ONNX says what is wrong
         types = None
-    known.update(zip(node.output, types or (), strict=False))
+    known.update((name, kind) for name, kind in zip(node.output, types or (), strict=False) if name)
     return types is not None
 
 
@@ -183,14 +182,14 @@ def _recurrent(graph: Constants, node: onnx.NodeProto, attrs: Attributes, types:
 
 def _concat(graph: Constants, node: onnx.NodeProto, attrs: Attributes, types: Sequence[Any]) -> Any:
     dtype, shape = types[0]
-    axis = attrs["axis"] % len(shape)
+    axis = range(len(shape))[attrs["axis"]]
     rests = {(*s[:axis], *s[axis + 1 :]) for _, s in types}
     return [(dtype, _with_dim(shape, axis, sum(s[axis] for _, s in types)))] if len(rests) == 1 else None
 
 
 def _split(graph: Constants, node: onnx.NodeProto, attrs: Attributes, types: Sequence[Any]) -> Any:
     dtype, shape = types[0]
-    axis, parts = attrs.get("axis", 0) % len(shape), len(node.output)
+    axis, parts = range(len(shape))[attrs.get("axis", 0)], len(node.output)
     given = len(node.input) > 1
     sizes = _numbers(graph, node, 1) if given else attrs.get("split")
     if sizes is None and not given:
@@ -220,16 +219,18 @@ def _reshape(graph: Constants, node: onnx.NodeProto, attrs: Attributes, types: S
 
 def _unsqueeze(graph: Constants, node: onnx.NodeProto, attrs: Attributes, types: Sequence[Any]) -> Any:
     dtype, shape = types[0]
-    axes = _axes(graph, node, attrs)
-    rank = len(shape) + len(axes or ())
-    added, rest = {axis % rank for axis in axes or ()}, iter(shape)
-    return [(dtype, tuple(1 if axis in added else next(rest) for axis in range(rank)))] if added else None
+    axes = _axes(graph, node, attrs) or ()
+    rank = len(shape) + len(axes)
+    added, rest = {range(rank)[axis] for axis in axes}, iter(shape)
+    if not added or len(added) < len(axes):
+        return None
+    return [(dtype, tuple(1 if axis in added else next(rest) for axis in range(rank)))]
 
 
 def _squeeze(graph: Constants, node: onnx.NodeProto, attrs: Attributes, types: Sequence[Any]) -> Any:
     dtype, shape = types[0]
     axes = _axes(graph, node, attrs)
-    dropped = {axis % len(shape) for axis in axes or ()}
+    dropped = {range(len(shape))[axis] for axis in axes or ()}
     if not dropped or any(shape[axis] != 1 for axis in dropped):
         return None
     return [(dtype, tuple(dim for axis, dim in enumerate(shape) if axis not in dropped))]
@@ -270,7 +271,8 @@ def _gather(graph: Constants, node: onnx.NodeProto, attrs: Attributes, types: Se
 def _pad(graph: Constants, node: onnx.NodeProto, attrs: Attributes, types: Sequence[Any]) -> Any:
     dtype, shape = types[0]
     pads = _numbers(graph, node, 1) if len(node.input) > 1 else attrs.get("pads")
-    if pads is None or len(pads) != 2 * len(shape):  # of some axes only
+    names_axes = len(node.input) > 3 and node.input[3]
+    if pads is None or names_axes or len(pads) != 2 * len(shape):
         return None
     dims = tuple(b + dim + a for dim, b, a in zip(shape, pads[: len(shape)], pads[len(shape) :], strict=True))
     return [(dtype, dims)] if min(dims, default=0) >= 0 else None
