@@ -76,6 +76,7 @@ class Lowering;
 /// or no primitive (an empty `pd`) where oneDNN has none. Nothing if the kernel cannot compute it.
 using Offer = std::optional<Candidate> (*)(const Candidate& primitive, const Lowering& values);
 
+std::optional<Candidate> OfferDirect(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferInteger(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferIntegerWinograd(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferNormalize(const Candidate& primitive, const Lowering& values);
@@ -85,9 +86,13 @@ std::optional<Candidate> OfferProduct(const Candidate& primitive, const Lowering
 std::optional<Candidate> OfferSplit(const Candidate& primitive, const Lowering& values);
 
 /// A new kernel: its function above, and its name here.
-constexpr Offer kOffers[] = {OfferInteger,  OfferIntegerWinograd, OfferNormalize,
-                             OfferWinograd, OfferSmallWinograd,   OfferProduct,
-                             OfferSplit};
+constexpr Offer kOffers[] = {OfferDirect,    OfferInteger,  OfferIntegerWinograd,
+                             OfferNormalize, OfferWinograd, OfferSmallWinograd,
+                             OfferProduct,   OfferSplit};
+
+/// Whether a convolution of images of this rank has groups, each with too few channels for a
+/// product of matrices, but with more than one channel or output.
+bool HasThinGroups(const Dims& weights, size_t rank);
 
 }  // namespace tvm_byoc_dnnl
 

@@ -96,7 +96,8 @@ double Lowering::CostHere(const Candidate& candidate) {
   return cost * kMuch;
 }
 
-/// The cheapest primitive.
+/// The cheapest primitive; of several questions, also by the kernels of ours that could take the
+/// place of their answers.
 Candidate Lowering::Choose(const std::vector<OpDesc>& descriptions) {
   Candidate best;
   double least = std::numeric_limits<double>::infinity();
@@ -108,10 +109,26 @@ Candidate Lowering::Choose(const std::vector<OpDesc>& descriptions) {
     candidate.impl = candidate.pd.impl();
     candidate.work.products = ProductsOf(op);
     CountBytes(&candidate);
-    const double cost = CostHere(candidate);
+    double cost = CostHere(candidate);
+    if (descriptions.size() > 1) BestKernel(candidate, &cost);
     if (cost >= least) continue;
     best = std::move(candidate);
     least = cost;
+  }
+  return best;
+}
+
+/// The kernel of ours that costs least, less than `least`, which becomes its cost.
+std::optional<Candidate> Lowering::BestKernel(const Candidate& primitive, double* least) {
+  std::optional<Candidate> best;
+  for (Offer offer : kOffers) {
+    std::optional<Candidate> candidate = offer(primitive, *this);
+    if (!candidate) continue;
+    CountBytes(&*candidate);
+    const double cost = CostHere(*candidate);
+    if (cost >= *least) continue;
+    best = std::move(candidate);
+    *least = cost;
   }
   return best;
 }
@@ -124,16 +141,7 @@ Candidate Lowering::AskKernels(Candidate primitive) {
     CountBytes(&primitive);  // its layouts are decided now
     least = CostHere(primitive);
   }
-  std::optional<Candidate> best;
-  for (Offer offer : kOffers) {
-    std::optional<Candidate> candidate = offer(primitive, *this);
-    if (!candidate) continue;
-    CountBytes(&*candidate);
-    const double cost = CostHere(*candidate);
-    if (cost >= least) continue;
-    best = std::move(candidate);
-    least = cost;
-  }
+  std::optional<Candidate> best = BestKernel(primitive, &least);
   return best ? std::move(*best) : std::move(primitive);
 }
 

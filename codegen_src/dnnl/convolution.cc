@@ -25,17 +25,17 @@ std::vector<OpDesc> Describe(const NodeView& n, dnnl::primitive::kind kind, dnnl
 
 /// Where a group has few channels, oneDNN answers the question for any layout with a product of an
 /// unfolded source. For AVX-512 it also has a direct convolution, but only if it is asked for
-/// channels last.
+/// channels last; for AVX2 there is a kernel of ours, which writes channels last.
 static std::vector<OpDesc> DescribeConvolution(const NodeView& n) {
-  constexpr int64_t kFew = 8;
   std::vector<OpDesc> ops =
       Describe(n, dnnl::primitive::kind::convolution, dnnl::algorithm::convolution_direct);
   const Dims& weights = n.Shape(1);
-  const bool has_few = weights.size() == n.OutShape().size() + 1 && weights[2] < kFew &&
-                       weights[1] * weights[2] > 1;  // not depthwise
-  if (has_few && n.DTypeOf(0) == DType::kFloat32 && KernelIsa() == BYOC_AVX512) {
+  const std::optional<byoc_isa> isa = KernelIsa();
+  const bool is_thin = HasThinGroups(weights, n.OutShape().size());
+  if (is_thin && n.DTypeOf(0) == DType::kFloat32 && isa) {
     OpDesc channels_last = ops.front();
-    channels_last.args.front() = n.As(ChannelsLast(n.Shape(0), n.DTypeOf(0)), DNNL_ARG_SRC, 0);
+    if (*isa == BYOC_AVX512)
+      channels_last.args.front() = n.As(ChannelsLast(n.Shape(0), n.DTypeOf(0)), DNNL_ARG_SRC, 0);
     channels_last.args.back().md = ChannelsLast(n.OutShape(), n.OutDType());
     ops.push_back(std::move(channels_last));
   }

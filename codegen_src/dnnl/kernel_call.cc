@@ -179,10 +179,15 @@ std::optional<KernelFrame> FrameOf(const Candidate& primitive, const Lowering& v
   frame.src = primitive.pd.Arg(DNNL_ARG_SRC);
   frame.dst = primitive.pd.Arg(DNNL_ARG_DST);
   const OpArg& src = *op.Find(DNNL_ARG_SRC);
-  if (reads == Reads::kAsPresent && IsAny(src.md) && StridesOf(values.Layout(src.value), lanes))
+  const auto strides_of_src = [&](const MemoryDesc& md) {
+    const bool as_planes = reads == Reads::kPlanes || reads == Reads::kPresentPlanes;
+    const std::optional<byoc_strides> strides = StridesOf(md, lanes);
+    return strides || !as_planes ? strides : PlanesOf(md);
+  };
+  const bool as_present = reads == Reads::kAsPresent || reads == Reads::kPresentPlanes;
+  if (as_present && IsAny(src.md) && strides_of_src(values.Layout(src.value)))
     frame.src = values.Layout(src.value);
-  std::optional<byoc_strides> src_strides = StridesOf(frame.src, lanes);
-  if (!src_strides && reads == Reads::kPlanes) src_strides = PlanesOf(frame.src);
+  const std::optional<byoc_strides> src_strides = strides_of_src(frame.src);
   const std::optional<byoc_strides> dst_strides = StridesOf(frame.dst, lanes);
   if (!src_strides || !dst_strides) return std::nullopt;
   frame.src_strides = *src_strides;

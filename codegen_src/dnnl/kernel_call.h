@@ -58,8 +58,8 @@ struct KernelFrame {
 
 /// Nothing where no such kernel can take the place of the primitive. `weights`: their layout; the
 /// layouts of all other arguments are those of the primitive, but for a source that the kernel
-/// `reads` in the layout that it has, or whose channels are images of their own.
-enum class Reads { kAsPrimitive, kAsPresent, kPlanes };
+/// `reads` in the layout that it has, or whose channels are images of their own, or both.
+enum class Reads { kAsPrimitive, kAsPresent, kPlanes, kPresentPlanes };
 std::optional<KernelFrame> FrameOf(const Candidate& primitive, const Lowering& values,
                                    const MemoryDesc& weights, Reads reads = Reads::kAsPrimitive);
 

@@ -209,6 +209,7 @@ class Lowering {
   void DeliverOutputs();
   void DropDeadSteps();
   Candidate Choose(const std::vector<OpDesc>& descriptions);
+  std::optional<Candidate> BestKernel(const Candidate& primitive, double* least);
   void CountBytes(Candidate* candidate) const;
   double CostHere(const Candidate& candidate);
   std::vector<PackedKey> PackedForms(int value) const;

@@ -7,6 +7,8 @@
 #include "byoc_compressed_matmul.h"
 #include "byoc_compressed_pack.h"
 #include "byoc_convert.h"
+#include "byoc_direct.h"
+#include "byoc_direct_pack.h"
 #include "byoc_fill.h"
 #include "byoc_gather.h"
 #include "byoc_integer.h"
@@ -31,6 +33,8 @@ const Kernel kBatchNorm = {"batch_norm", byoc_batch_norm};
 const Kernel kCompressedMatmul = {"compressed_matmul", byoc_compressed_matmul};
 const Kernel kCompressedPack = {"compressed_pack", byoc_compressed_pack};
 const Kernel kConvert = {"convert", byoc_convert};
+const Kernel kDirect = {"direct", byoc_direct};
+const Kernel kDirectPack = {"direct_pack", byoc_direct_pack};
 const Kernel kFill = {"fill", byoc_fill};
 const Kernel kGather = {"gather", byoc_gather};
 const Kernel kInteger = {"integer", byoc_integer};

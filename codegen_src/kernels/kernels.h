@@ -15,8 +15,8 @@ struct Kernel {
 
 /// Defined in kernels.cc, the only file that includes their code.
 extern const Kernel kAppend, kAttention, kBatchNorm, kCompressedMatmul, kCompressedPack, kConvert,
-    kFill, kGather, kInteger, kIntegerPack, kLookup, kNormalize, kProduct, kProductPack, kSplit,
-    kSplitPack, kWiden, kWinograd, kWinogradPack;
+    kDirect, kDirectPack, kFill, kGather, kInteger, kIntegerPack, kLookup, kNormalize, kProduct,
+    kProductPack, kSplit, kSplitPack, kWiden, kWinograd, kWinogradPack;
 
 }  // namespace tvm_byoc_dnnl
 

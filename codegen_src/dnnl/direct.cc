@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Convolutions with groups of few channels by our direct kernel: with the bias and post-ops of
+// oneDNN's own primitive, and into the layout that it chose, but from the layout that the source
+// has.
+#include <omp.h>
+
+#include "dnnl/kernel_call.h"
+#include "dnnl/lowering.h"
+#include "kernels/byoc_direct_plan.h"
+
+namespace tvm_byoc_dnnl {
+namespace {
+
+/// Whether a vector of results lies together, wherever a group begins.
+bool SuitsVectors(const byoc_strides& dst, const byoc_direct_params& p) {
+  const bool channels_last = dst.lanes == p.groups * p.outputs;
+  return channels_last || (dst.lanes == BYOC_DIRECT_LANES && p.outputs % BYOC_DIRECT_LANES == 0);
+}
+
+}  // namespace
+
+bool HasThinGroups(const Dims& weights, size_t rank) {
+  constexpr int64_t kFew = 8;
+  return weights.size() == rank + 1 && weights[2] < kFew && weights[1] * weights[2] > 1;
+}
+
+std::optional<Candidate> OfferDirect(const Candidate& primitive, const Lowering& values) {
+  const OpDesc& op = primitive.op;
+  constexpr size_t kRank = 4;
+  if (op.kind != dnnl::primitive::kind::convolution || KernelIsa() != BYOC_AVX2)
+    return std::nullopt;
+  const Dims shape = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
+  const size_t rank = op.Find(DNNL_ARG_DST)->md.get_dims().size();
+  if (rank != kRank || !HasThinGroups(shape, rank)) return std::nullopt;
+  const MemoryDesc weights = Dense(shape, DType::kFloat32);
+  std::optional<KernelFrame> frame = FrameOf(primitive, values, weights, Reads::kPresentPlanes);
+  if (!frame) return std::nullopt;
+
+  const Dims in = frame->src.get_dims(), out = frame->dst.get_dims();
+  byoc_direct_params p{};
+  p.images = in[0];
+  p.groups = shape[0];
+  p.channels = in[1] / p.groups;
+  p.height = in[2];
+  p.width = in[3];
+  p.outputs = out[1] / p.groups;
+  p.out_height = out[2];
+  p.out_width = out[3];
+  p.kernel_height = shape[3];
+  p.kernel_width = shape[4];
+  p.stride_y = op.strides[0];
+  p.stride_x = op.strides[1];
+  p.dilation_y = op.dilates[0] + 1;
+  p.dilation_x = op.dilates[1] + 1;
+  p.pad_top = op.pad_begin[0];
+  p.pad_left = op.pad_begin[1];
+  p.src = frame->src_strides;
+  p.dst = frame->dst_strides;
+  p.has_bias = op.Find(DNNL_ARG_BIAS) != nullptr;
+  p.post_ops = static_cast<int64_t>(frame->post_ops.size());
+  p.threads = omp_get_max_threads();
+  if (!SuitsVectors(p.dst, p)) return std::nullopt;
+  KernelCall call = CallOf(kDirect, p, std::move(*frame), byoc_direct_scratch_bytes(&p));
+  KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &kDirectPack, {}, 0};
+  Append(p, &packing.params);
+  packing.bytes = static_cast<int64_t>(byoc_direct_packed_bytes(&p));
+  call.packing = std::move(packing);
+
+  Candidate candidate{op, {}, KernelImpl("direct", BYOC_AVX2), std::move(call), {}};
+  const auto pixels = static_cast<double>(p.images * p.out_height * p.out_width);
+  const auto outputs = static_cast<double>(p.groups * byoc_direct_filled(&p));
+  candidate.work.products = pixels * outputs * static_cast<double>(byoc_direct_taps(&p));
+  candidate.work.vectors = pixels * outputs / BYOC_DIRECT_LANES;
+  return candidate;
+}
+
+}  // namespace tvm_byoc_dnnl

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0
+   The part of byoc_direct.h that is compiled for its instruction set; no include guard. */
+
+#include "byoc_vector.h"
+
+enum { BYOC_DIRECT_MOST = 6 /* pixels at once, beside two vectors of weights; 4 beside three */ };
+
+/* The taps of a pixel that lie inside of the source: `runs` runs of `length` taps, whose first ones
+   are `apart` taps apart. */
+typedef struct byoc_direct_inside {
+  int64_t first, runs, length, apart;
+} byoc_direct_inside;
+
+/* Where results lie, and the vectors of a panel that are outputs. */
+typedef struct byoc_direct_target {
+  float* to;
+  int64_t pixel, vector, outputs;
+} byoc_direct_target;
+
+/* One panel of outputs for `blocks` blocks of a few pixels, whose sources lie `step` apart, limited
+   to [low, high]. */
+BYOC_INLINE void BYOC_NAME(direct_blocks)(const int pixels, const int vectors, int64_t blocks,
+                                          const float* from, int64_t step, const int64_t* tap_at,
+                                          const float* weights, byoc_direct_inside taps,
+                                          const float* start, float low, float high,
+                                          byoc_direct_target t) {
+  const BYOC_VEC least = BYOC_NAME(set)(low), most = BYOC_NAME(set)(high);
+  for (; blocks > 0; --blocks, from += pixels * step, t.to += pixels * t.pixel) {
+    BYOC_VEC sums[BYOC_DIRECT_MOST][3];
+    BYOC_UNROLL
+    for (int i = 0; i < pixels; ++i) {
+      BYOC_UNROLL
+      for (int j = 0; j < vectors; ++j) sums[i][j] = BYOC_NAME(load)(start + j * BYOC_LANES);
+    }
+    for (int64_t run = 0; run < taps.runs; ++run) {
+      const int64_t first = taps.first + run * taps.apart;
+      const float* of_tap = weights + first * vectors * BYOC_LANES;
+      for (int64_t k = first; k < first + taps.length; ++k, of_tap += vectors * BYOC_LANES) {
+        const float* x = from + tap_at[k];
+        BYOC_VEC w[3];
+        BYOC_UNROLL
+        for (int j = 0; j < vectors; ++j) w[j] = BYOC_NAME(load)(of_tap + j * BYOC_LANES);
+        BYOC_UNROLL
+        for (int i = 0; i < pixels; ++i) {
+          BYOC_UNROLL
+          for (int j = 0; j < vectors; ++j) sums[i][j] += x[i * step] * w[j];
+        }
+      }
+    }
+    BYOC_UNROLL
+    for (int j = 0; j < vectors; ++j) {
+      const int64_t lanes = byoc_max(0, byoc_min(t.outputs - j * BYOC_LANES, BYOC_LANES));
+      BYOC_UNROLL
+      for (int i = 0; i < pixels; ++i) {
+        BYOC_NAME(store_some)(t.to + i * t.pixel + j * t.vector,
+                              BYOC_NAME(clip)(sums[i][j], least, most), (int)lanes);
+      }
+    }
+  }
+}
+
+BYOC_NO_INLINE void BYOC_NAME(direct_pixels)(int pixels, int vectors, int64_t blocks,
+                                             const float* from, int64_t step, const int64_t* tap_at,
+                                             const float* weights, byoc_direct_inside taps,
+                                             const float* start, float low, float high,
+                                             byoc_direct_target t) {
+#define BYOC_CASE(m, n)                                                                         \
+  case 16 * n + m:                                                                              \
+    BYOC_NAME(direct_blocks)(m, n, blocks, from, step, tap_at, weights, taps, start, low, high, \
+                             t);                                                                \
+    break;
+  switch (16 * vectors + pixels) { /* constants in each, so that the sums stay in registers */
+    BYOC_CASE(1, 2)
+    BYOC_CASE(2, 2)
+    BYOC_CASE(3, 2)
+    BYOC_CASE(4, 2)
+    BYOC_CASE(5, 2)
+    BYOC_CASE(6, 2)
+    BYOC_CASE(1, 3)
+    BYOC_CASE(2, 3)
+    BYOC_CASE(3, 3)
+    BYOC_CASE(4, 3)
+    default:
+      break;
+  }
+#undef BYOC_CASE
+}
+
+/* What is the same for all pixels of a call. */
+typedef struct byoc_direct_call {
+  const byoc_direct_params* p;
+  void* const* data;
+  int64_t vectors, result; /* which of the data is the result */
+  int64_t left, right;     /* pixels from `left` to before `right` have no tap beside the image */
+  int in_place;            /* a relu or clip, or nothing, while the sums are in registers */
+  float low, high;
+} byoc_direct_call;
+
+static inline byoc_direct_call byoc_direct_call_of(const byoc_direct_params* p, void* const* data) {
+  const byoc_post_op* post_ops = (const byoc_post_op*)(p + 1);
+  const int64_t reach = (p->kernel_width - 1) * p->dilation_x;
+  const int64_t room = p->width - 1 - reach + p->pad_left;
+  byoc_direct_call c;
+  c.p = p;
+  c.data = data;
+  c.vectors = byoc_direct_vectors(p);
+  c.result = 2 + p->has_bias;
+  for (int64_t k = 0; k < p->post_ops; ++k) c.result += post_ops[k].operand >= 0;
+  c.left = byoc_min((p->pad_left + p->stride_x - 1) / p->stride_x, p->out_width);
+  c.right = room < 0 ? 0 : byoc_min(room / p->stride_x + 1, p->out_width);
+  c.right = byoc_max(c.right, c.left);
+  c.low = -__builtin_inff();
+  c.high = __builtin_inff();
+  c.in_place = p->post_ops == 0;
+  if (p->post_ops == 1 && post_ops[0].kind == BYOC_RELU && post_ops[0].alpha == 0) {
+    c.in_place = 1;
+    c.low = 0;
+  } else if (p->post_ops == 1 && post_ops[0].kind == BYOC_CLIP) {
+    c.in_place = 1;
+    c.low = post_ops[0].alpha;
+    c.high = post_ops[0].beta;
+  }
+  return c;
+}
+
+/* Post-operations on the sums of some pixels from (image, y, x) on, and their results. */
+BYOC_NO_INLINE void BYOC_NAME(direct_finish)(const byoc_direct_call* c, const float* sums,
+                                             int64_t image, int64_t y, int64_t x, int64_t channel,
+                                             int pixels, byoc_direct_target t) {
+  const byoc_post_op* post_ops = (const byoc_post_op*)(c->p + 1);
+  for (int64_t j = 0; j * BYOC_LANES < t.outputs && j < c->vectors; ++j) {
+    const int lanes = (int)byoc_min(t.outputs - j * BYOC_LANES, BYOC_LANES);
+    const int64_t of_vector = channel + j * BYOC_LANES;
+    BYOC_VEC o[BYOC_DIRECT_MOST];
+    for (int i = 0; i < BYOC_DIRECT_MOST; ++i) {
+      const int pixel = i < pixels ? i : 0;
+      o[i] = BYOC_NAME(load)(sums + (pixel * c->vectors + j) * BYOC_LANES);
+    }
+    for (int64_t k = 0; k < c->p->post_ops; ++k) {
+      const byoc_post_op* op = &post_ops[k];
+      const float* operand = op->operand < 0 ? NULL : (const float*)c->data[op->operand];
+      if (operand != NULL && op->form == BYOC_PER_ELEMENT) {
+        const byoc_strides* s = &op->strides;
+        operand += image * s->image + y * s->row + x * s->pixel + byoc_channel_offset(s, of_vector);
+      }
+      BYOC_NAME(apply)(op, operand, of_vector, lanes, 1, BYOC_DIRECT_MOST, 1, pixels, o);
+    }
+    for (int i = 0; i < pixels; ++i) {
+      BYOC_NAME(store_some)(t.to + i * t.pixel + j * t.vector, o[i], lanes);
+    }
+  }
+}
+
+/* A row of results of one panel of outputs, whose first channel of all groups is `channel`. */
+BYOC_INLINE void BYOC_NAME(direct_panel)(const byoc_direct_call* c, int64_t image, int64_t y,
+                                         int64_t channel, int64_t outputs, const int64_t* tap_at,
+                                         const float* weights, const float* start) {
+  const byoc_direct_params* p = c->p;
+  const int64_t top = y * p->stride_y - p->pad_top;
+  const int64_t of_row = p->kernel_width * p->channels;
+  const int64_t above = top >= 0 ? 0 : (-top + p->dilation_y - 1) / p->dilation_y;
+  const int64_t before_end = p->height <= top ? 0 : (p->height - 1 - top) / p->dilation_y + 1;
+  const int64_t down = byoc_max(byoc_min(before_end, p->kernel_height) - above, 0);
+  const float* src = (const float*)c->data[0] + image * p->src.image + top * p->src.row;
+  float* dst = (float*)c->data[c->result] + image * p->dst.image + y * p->dst.row +
+               byoc_channel_offset(&p->dst, channel);
+  const int64_t at_once = c->vectors == 2 ? BYOC_DIRECT_MOST : 4;
+  const byoc_passes passes = byoc_in_passes(c->right - c->left, at_once);
+  float sums[BYOC_DIRECT_MOST * 3 * BYOC_LANES];
+  for (int64_t x = 0, pass = 0; x < p->out_width;) {
+    const int64_t from = x * p->stride_x - p->pad_left;
+    byoc_direct_inside taps = {above * of_row, 1, down * of_row, 0};
+    int64_t pixels = 1, blocks = 1;
+    if (x >= c->left && x < c->right) {
+      pixels = byoc_pass_rows(&passes, pass);
+      if (c->in_place) blocks = pass < passes.longer ? passes.longer : passes.count - pass;
+      pass += blocks;
+    } else { /* taps left or right of the image */
+      const int64_t skip = from >= 0 ? 0 : (-from + p->dilation_x - 1) / p->dilation_x;
+      const int64_t end = p->width <= from ? 0 : (p->width - 1 - from) / p->dilation_x + 1;
+      taps.first += skip * p->channels;
+      taps.runs = down;
+      taps.length = byoc_max(byoc_min(end, p->kernel_width) - skip, 0) * p->channels;
+      taps.apart = of_row;
+    }
+    byoc_direct_target t;
+    t.to = dst + x * p->dst.pixel;
+    t.pixel = p->dst.pixel;
+    t.vector = p->dst.lanes == BYOC_LANES ? p->dst.block : BYOC_LANES;
+    t.outputs = outputs;
+    byoc_direct_target own = {sums, c->vectors * BYOC_LANES, BYOC_LANES, c->vectors * BYOC_LANES};
+    BYOC_NAME(direct_pixels)((int)pixels, (int)c->vectors, blocks, src + from * p->src.pixel,
+                             p->stride_x * p->src.pixel, tap_at, weights, taps, start, c->low,
+                             c->high, c->in_place ? t : own);
+    if (!c->in_place) {
+      BYOC_NAME(direct_finish)(c, sums, image, y, x, channel, (int)pixels, t);
+    }
+    x += pixels * blocks;
+  }
+}
+
+/* Rows of results, counted over all images. `own`: the scratch memory of this thread. */
+BYOC_NO_INLINE void BYOC_NAME(direct_rows)(const byoc_direct_params* p, int64_t first, int64_t last,
+                                           void* const* data, void* own) {
+  const byoc_direct_call c = byoc_direct_call_of(p, data);
+  const float* packed = (const float*)data[1];
+  const int64_t taps = byoc_direct_taps(p), filled = byoc_direct_filled(p);
+  const int64_t panel = c.vectors * BYOC_LANES;
+  int64_t* tap_at = (int64_t*)own;
+  float* start = (float*)(tap_at + p->groups * taps);
+  for (int64_t group = 0; group < p->groups; ++group) {
+    for (int64_t channel = 0; channel < p->channels; ++channel) {
+      const int64_t at = byoc_channel_offset(&p->src, group * p->channels + channel);
+      int64_t* of_channel = tap_at + group * taps + channel;
+      for (int64_t i = 0; i < p->kernel_height; ++i) {
+        for (int64_t j = 0; j < p->kernel_width; ++j, of_channel += p->channels) {
+          *of_channel = at + i * p->dilation_y * p->src.row + j * p->dilation_x * p->src.pixel;
+        }
+      }
+    }
+    memset(start + group * filled, 0, (size_t)filled * 4);
+    if (p->has_bias) {
+      memcpy(start + group * filled, (const float*)data[2] + group * p->outputs,
+             (size_t)p->outputs * 4);
+    }
+  }
+  for (int64_t row = first; row < last; ++row) {
+    const int64_t image = row / p->out_height, y = row % p->out_height;
+    for (int64_t group = 0; group < p->groups; ++group) {
+      for (int64_t o = 0; o < p->outputs; o += panel) {
+        BYOC_NAME(direct_panel)(&c, image, y, group * p->outputs + o, p->outputs - o,
+                                tap_at + group * taps, packed + (group * filled + o) * taps,
+                                start + group * filled + o);
+      }
+    }
+  }
+}
+
+#include "byoc_vector_end.h"

@@ -1,0 +1,88 @@
+"""Convolutions with groups of few channels on AVX2: by the direct kernel, in built libraries and in emitted source.
+
+Each case runs in a process that is limited to AVX2. The error is a share of the largest result; sums of at most 150
+products of float32 stay below 1e-6.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.isa import isa
+
+pytestmark = pytest.mark.skipif(isa() in ("sse41", "avx"), reason="the kernel needs AVX2")
+
+RUN = """
+import sys, numpy as np, tvm_byoc_dnnl as byoc
+from tvm import relax
+
+channels, per_group, groups, kernel, stride, batch, finish, expected = sys.argv[1:]
+channels, per_group, groups, kernel, stride, batch = map(int, (channels, per_group, groups, kernel, stride, batch))
+outputs, size, pad = per_group * groups, 13, kernel // 2
+rng = np.random.default_rng(3)
+w = rng.standard_normal((outputs, channels // groups, kernel, kernel)).astype("float32")
+b = rng.standard_normal((1, outputs, 1, 1)).astype("float32")
+x = rng.standard_normal((batch, channels, size, size)).astype("float32")
+out = (size + 2 * pad - kernel) // stride + 1
+z = rng.standard_normal((batch, outputs, out, out)).astype("float32")
+
+v, r = (relax.Var(n, relax.TensorType(a.shape, "float32")) for n, a in (("x", x), ("z", z)))
+nn, op, bb = relax.op.nn, relax.op, relax.BlockBuilder()
+with bb.function("main", [v, r]):
+    with bb.dataflow():
+        y = bb.emit(nn.conv2d(v, relax.const(w), groups=groups, padding=pad, strides=stride))
+        y = bb.emit(op.add(y, relax.const(b)))
+        if finish == "silu":
+            y = bb.emit(nn.silu(y))
+        y = bb.emit_output(nn.relu(bb.emit(op.add(y, r)) if finish == "add" else y))
+    bb.emit_func_output(y)
+
+padded = np.pad(x.astype("float64"), ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+taps = np.lib.stride_tricks.sliding_window_view(padded, (kernel, kernel), (2, 3))[:, :, ::stride, ::stride]
+taps = taps.reshape(batch, groups, channels // groups, out, out, kernel, kernel)
+per_group_w = w.astype("float64").reshape(groups, per_group, channels // groups, kernel, kernel)
+exact = np.einsum("ngcyxij,gocij->ngoyx", taps, per_group_w).reshape(z.shape) + b
+if finish == "silu":
+    exact = exact / (1 + np.exp(-exact))
+exact = np.maximum(exact + z if finish == "add" else exact, 0)
+
+for output in ("module", "source"):
+    ex = byoc.compile(bb.get(), output=output)
+    error = np.abs(byoc.Runner(ex)(x, z) - exact).max() / np.abs(exact).max()
+    assert error < 1e-6, (output, error)
+names = [step.implementation or "" for step in byoc.profile(byoc.compile(bb.get()), repeat=1).steps]
+assert ("direct:avx2" in names) == (expected == "direct"), names
+"""
+
+
+def run(*case: object) -> None:
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}
+    command = [sys.executable, "-c", RUN, *map(str, case)]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("channels", "per_group", "groups", "kernel", "stride", "batch", "finish"),
+    [
+        (24, 28, 4, 1, 1, 1, "relu"),
+        (24, 28, 4, 3, 2, 3, "silu"),
+        (10, 8, 5, 3, 1, 2, "add"),
+        (21, 7, 3, 5, 1, 1, "silu"),
+    ],
+)
+def test_they_are_right_in_one_call(
+    channels: int, per_group: int, groups: int, kernel: int, stride: int, batch: int, finish: str
+) -> None:
+    run(channels, per_group, groups, kernel, stride, batch, finish, "direct")
+
+
+@pytest.mark.parametrize(
+    ("channels", "per_group", "groups"), [(32, 8, 4), (20, 1, 20)], ids=["eight channels", "depthwise"]
+)
+def test_others_stay_with_the_library(channels: int, per_group: int, groups: int) -> None:
+    run(channels, per_group, groups, 3, 1, 1, "relu", "library")
