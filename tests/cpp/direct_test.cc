@@ -100,6 +100,8 @@ double Error(const Case& c, std::vector<float>* result = nullptr) {
   CHECK(byoc_direct_pack(params.data(), to_pack, nullptr, c.threads, message) == BYOC_OK);
   CHECK(byoc_direct(params.data(), data.data(), scratch.data(), c.threads, message) == BYOC_OK);
 
+  const Window window = {c.height,   c.width,      c.kernel_height, c.kernel_width, c.stride_y,
+                         c.stride_x, c.dilation_y, c.dilation_x,    c.top,          c.left};
   double largest = 0, error = 0;
   std::vector<bool> written(dst.size(), false);
   for (int64_t n = 0; n < c.images; ++n) {
@@ -107,20 +109,15 @@ double Error(const Case& c, std::vector<float>* result = nullptr) {
       for (int64_t x = 0; x < p.out_width; ++x) {
         for (int64_t o = 0; o < c.groups * c.outputs; ++o) {
           double sum = c.bias ? bias.data()[o] : 0;
-          for (int64_t k = 0; k < c.channels; ++k) {
-            for (int64_t i = 0; i < c.kernel_height; ++i) {
-              for (int64_t j = 0; j < c.kernel_width; ++j) {
-                const int64_t sy = y * c.stride_y + i * c.dilation_y - c.top;
-                const int64_t sx = x * c.stride_x + j * c.dilation_x - c.left;
-                if (sy < 0 || sx < 0 || sy >= c.height || sx >= c.width) continue;
-                const int64_t channel = o / c.outputs * c.channels + k;
-                const int64_t weight =
-                    ((o * c.channels + k) * c.kernel_height + i) * c.kernel_width + j;
-                sum += static_cast<double>(src.data()[Offset(p.src, n, sy, sx, channel)]) *
-                       weights.data()[weight];
-              }
+          ForEachTap(window, y, x, [&](int64_t i, int64_t j, int64_t sy, int64_t sx) {
+            for (int64_t k = 0; k < c.channels; ++k) {
+              const int64_t channel = o / c.outputs * c.channels + k;
+              const int64_t weight =
+                  ((o * c.channels + k) * c.kernel_height + i) * c.kernel_width + j;
+              sum += static_cast<double>(src.data()[Offset(p.src, n, sy, sx, channel)]) *
+                     weights.data()[weight];
             }
-          }
+          });
           const int64_t at = Offset(p.dst, n, y, x, o);
           sum = operands.Apply(post_ops, sum, o, at);
           largest = std::max(largest, std::abs(sum));

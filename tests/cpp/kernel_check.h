@@ -59,6 +59,27 @@ inline int64_t Offset(const byoc_strides& s, int64_t image, int64_t y, int64_t x
   return image * s.image + y * s.row + x * s.pixel + byoc_channel_offset(&s, channel);
 }
 
+/// The taps of a convolution, and the image that they read.
+struct Window {
+  int64_t height, width;
+  int64_t kernel_y, kernel_x, stride_y, stride_x, dilation_y, dilation_x;
+  int64_t top, left;
+};
+
+/// Calls `visit` with the row and column of each tap of the result (y, x) that lies inside of the
+/// image, and of the pixel that it reads.
+template <typename Visit>
+void ForEachTap(const Window& w, int64_t y, int64_t x, const Visit& visit) {
+  for (int64_t i = 0; i < w.kernel_y; ++i) {
+    for (int64_t j = 0; j < w.kernel_x; ++j) {
+      const int64_t sy = y * w.stride_y + i * w.dilation_y - w.top;
+      const int64_t sx = x * w.stride_x + j * w.dilation_x - w.left;
+      if (sy < 0 || sx < 0 || sy >= w.height || sx >= w.width) continue;
+      visit(i, j, sy, sx);
+    }
+  }
+}
+
 inline double Apply(const byoc_post_op& op, double x, double operand) {
   const auto hardsigmoid = [&] { return std::clamp(op.alpha * x + op.beta, 0.0, 1.0); };
   switch (static_cast<byoc_post_op_kind>(op.kind)) {

@@ -127,6 +127,8 @@ double Error(const Case& c, int64_t parts) {
   byoc_split_pack(reinterpret_cast<const int64_t*>(&pack), to_pack, nullptr, c.threads, message);
   byoc_split(params.data(), data.data(), scratch.data(), c.threads, message);
 
+  const Window window = {c.height,   c.width,      c.kernel_y,   c.kernel_x, c.stride_y,
+                         c.stride_x, c.dilation_y, c.dilation_x, c.top,      c.left};
   double error = 0;
   std::vector<bool> written(dst.size(), false);
   for (int64_t n = 0; n < c.images; ++n) {
@@ -134,21 +136,16 @@ double Error(const Case& c, int64_t parts) {
       for (int64_t x = 0; x < p.out_width; ++x) {
         for (int64_t o = 0; o < c.outputs; ++o) {
           double sum = c.bias ? bias.data()[o] : 0, absolute = std::abs(sum);
-          for (int64_t k = 0; k < c.channels; ++k) {
-            for (int64_t i = 0; i < c.kernel_y; ++i) {
-              for (int64_t j = 0; j < c.kernel_x; ++j) {
-                const int64_t sy = y * c.stride_y + i * c.dilation_y - c.top;
-                const int64_t sx = x * c.stride_x + j * c.dilation_x - c.left;
-                if (sy < 0 || sx < 0 || sy >= c.height || sx >= c.width) continue;
-                const double product =
-                    static_cast<double>(src.data()[Offset(of_src, n, sy, sx, k)]) *
-                    weights.data()[o * pack.output + k * pack.channel + i * pack.row +
-                                   j * pack.column];
-                sum += product;
-                absolute += std::abs(product);
-              }
+          ForEachTap(window, y, x, [&](int64_t i, int64_t j, int64_t sy, int64_t sx) {
+            for (int64_t k = 0; k < c.channels; ++k) {
+              const double product =
+                  static_cast<double>(src.data()[Offset(of_src, n, sy, sx, k)]) *
+                  weights
+                      .data()[o * pack.output + k * pack.channel + i * pack.row + j * pack.column];
+              sum += product;
+              absolute += std::abs(product);
             }
-          }
+          });
           const int64_t at = Offset(p.dst, n, y, x, o);
           sum = operands.Apply(post_ops, sum, o, at);
           const float result = dst.data()[at];

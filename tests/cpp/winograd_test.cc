@@ -90,6 +90,7 @@ double Error(const Case& c, byoc_isa isa) {
   byoc_winograd_pack(params.data(), to_pack, nullptr, c.threads, message);
   byoc_winograd(params.data(), data.data(), scratch.data(), c.threads, message);
 
+  const Window window = {c.height, c.width, 3, 3, 1, 1, 1, 1, c.top, c.left};
   double largest = 0, error = 0;
   std::vector<bool> written(dst.size(), false);
   for (int64_t n = 0; n < c.images; ++n) {
@@ -97,16 +98,12 @@ double Error(const Case& c, byoc_isa isa) {
       for (int64_t x = 0; x < w.out_width; ++x) {
         for (int64_t o = 0; o < c.outputs; ++o) {
           double sum = c.bias ? bias.data()[o] : 0;
-          for (int64_t k = 0; k < c.channels; ++k) {
-            for (int64_t i = 0; i < 3; ++i) {
-              for (int64_t j = 0; j < 3; ++j) {
-                const int64_t sy = y + i - c.top, sx = x + j - c.left;
-                if (sy < 0 || sx < 0 || sy >= c.height || sx >= c.width) continue;
-                sum += static_cast<double>(src.data()[Offset(w.src, n, sy, sx, k)]) *
-                       weights.data()[((o * c.channels + k) * 3 + i) * 3 + j];
-              }
+          ForEachTap(window, y, x, [&](int64_t i, int64_t j, int64_t sy, int64_t sx) {
+            for (int64_t k = 0; k < c.channels; ++k) {
+              sum += static_cast<double>(src.data()[Offset(w.src, n, sy, sx, k)]) *
+                     weights.data()[((o * c.channels + k) * 3 + i) * 3 + j];
             }
-          }
+          });
           const int64_t at = Offset(w.dst, n, y, x, o);
           sum = operands.Apply(post_ops, sum, o, at);
           largest = std::max(largest, std::abs(sum));
