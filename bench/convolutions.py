@@ -56,7 +56,7 @@ def fit(rows: list[Row]) -> np.ndarray:
 
 def family(row: Row) -> str:
     """The name under which cost.cc has the rates."""
-    prefixes = {"winograd": "winograd", "bf16x": "split"}
+    prefixes = {"winograd_4x4_bf16x": "split_winograd", "winograd": "winograd", "bf16x": "split"}
     return next((name for prefix, name in prefixes.items() if row["candidate"].startswith(prefix)), "convolution")
 
 

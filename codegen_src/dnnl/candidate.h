@@ -83,12 +83,13 @@ std::optional<Candidate> OfferNormalize(const Candidate& primitive, const Loweri
 std::optional<Candidate> OfferWinograd(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferSmallWinograd(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferProduct(const Candidate& primitive, const Lowering& values);
+std::optional<Candidate> OfferSplitWinograd(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferSplit(const Candidate& primitive, const Lowering& values);
 
 /// A new kernel: its function above, and its name here.
-constexpr Offer kOffers[] = {OfferDirect,    OfferInteger,  OfferIntegerWinograd,
-                             OfferNormalize, OfferWinograd, OfferSmallWinograd,
-                             OfferProduct,   OfferSplit};
+constexpr Offer kOffers[] = {OfferDirect,    OfferInteger,       OfferIntegerWinograd,
+                             OfferNormalize, OfferWinograd,      OfferSmallWinograd,
+                             OfferProduct,   OfferSplitWinograd, OfferSplit};
 
 /// Whether a convolution of images of this rank has groups, each with too few channels for a
 /// product of matrices, but with more than one channel or output.

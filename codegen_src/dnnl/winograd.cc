@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/support/error.h"
 #include "dnnl/kernel_call.h"
 #include "dnnl/lowering.h"
+#include "kernels/byoc_split_winograd_plan.h"
 #include "kernels/byoc_winograd_plan.h"
 
 namespace tvm_byoc_dnnl {
@@ -36,8 +38,58 @@ Work WorkOf(const byoc_winograd_params& w) {
   return work;
 }
 
-/// By tiles of `m` x `m` results.
-std::optional<Candidate> OfferTiles(const Candidate& primitive, const Lowering& values, int64_t m) {
+/// The same with products by parts of bfloat16 on AMX.
+Work WorkOfParts(const byoc_winograd_params& w) {
+  constexpr int kProducts = 6;
+  const byoc_split_params p = byoc_split_winograd_product(&w);
+  const int64_t tiles = byoc_winograd_tiles(&w);
+  const int64_t rows = w.over_outputs ? byoc_split_winograd_rows(tiles)
+                                      : byoc_split_winograd_rows(w.tiles_at_once) *
+                                            ((tiles + w.tiles_at_once - 1) / w.tiles_at_once);
+  Work work = WorkOf(w);
+  work.products = static_cast<double>(kProducts * BYOC_POINTS * rows * p.filled *
+                                      byoc_round_up(w.outputs, BYOC_TILE_ROWS));
+  return work;
+}
+
+/// A kernel that convolves by tiles, and what is its own.
+struct Form {
+  const Kernel& kernel;
+  const Kernel& pack;
+  int64_t m;  // results of a tile and axis
+  const char* name;
+  void (*plan)(byoc_winograd_params*, int threads, int64_t cache_bytes);
+  size_t (*scratch_bytes)(const byoc_winograd_params*);
+  size_t (*packed_bytes)(const byoc_winograd_params*);
+  Work (*work)(const byoc_winograd_params&);
+};
+const Form kTiles4 = {kWinograd,
+                      kWinogradPack,
+                      4,
+                      "winograd_4x4",
+                      byoc_winograd_plan,
+                      byoc_winograd_scratch_bytes,
+                      byoc_winograd_packed_bytes,
+                      WorkOf};
+const Form kTiles2 = {kWinograd,
+                      kWinogradPack,
+                      2,
+                      "winograd_2x2",
+                      byoc_winograd_plan,
+                      byoc_winograd_scratch_bytes,
+                      byoc_winograd_packed_bytes,
+                      WorkOf};
+const Form kParts = {kSplitWinograd,
+                     kSplitWinogradPack,
+                     4,
+                     "winograd_4x4_bf16x3",
+                     byoc_split_winograd_plan,
+                     byoc_split_winograd_scratch_bytes,
+                     byoc_split_winograd_packed_bytes,
+                     WorkOfParts};
+
+std::optional<Candidate> OfferTiles(const Candidate& primitive, const Lowering& values,
+                                    const Form& form) {
   const OpDesc& op = primitive.op;
   const MemoryDesc weights = Dense(op.Find(DNNL_ARG_WEIGHTS)->md.get_dims(), DType::kFloat32);
   std::optional<KernelFrame> frame = FrameOf(primitive, values, weights, Reads::kAsPresent);
@@ -46,7 +98,7 @@ std::optional<Candidate> OfferTiles(const Candidate& primitive, const Lowering& 
   const Dims in = frame->src.get_dims(), out = frame->dst.get_dims();
   byoc_winograd_params w{};
   w.isa = frame->isa;
-  w.m = m;
+  w.m = form.m;
   w.images = in[0];
   w.channels = in[1];
   w.height = in[2];
@@ -60,16 +112,17 @@ std::optional<Candidate> OfferTiles(const Candidate& primitive, const Lowering& 
   w.dst = frame->dst_strides;
   w.has_bias = op.Find(DNNL_ARG_BIAS) != nullptr;
   w.post_ops = static_cast<int64_t>(frame->post_ops.size());
-  byoc_winograd_plan(&w, omp_get_max_threads(), CacheBytes());
-  KernelCall call = CallOf(kWinograd, w, std::move(*frame), byoc_winograd_scratch_bytes(&w));
-  KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &kWinogradPack, {}, 0};
+  form.plan(&w, omp_get_max_threads(), CacheBytes());
+  KernelCall call = CallOf(form.kernel, w, std::move(*frame), form.scratch_bytes(&w));
+  KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &form.pack, {}, 0};
   Append(w, &packing.params);
-  packing.bytes = static_cast<int64_t>(byoc_winograd_packed_bytes(&w));
+  packing.bytes = static_cast<int64_t>(form.packed_bytes(&w));
   call.packing = std::move(packing);
 
-  const std::string impl = KernelImpl(w.m == 4 ? "winograd_4x4" : "winograd_2x2", w.isa);
+  const std::string impl =
+      &form == &kParts ? Cat(form.name, ":avx512_core_amx") : KernelImpl(form.name, w.isa);
   Candidate candidate{op, {}, impl, std::move(call), {}};
-  candidate.work = WorkOf(w);
+  candidate.work = form.work(w);
   return candidate;
 }
 
@@ -78,14 +131,22 @@ std::optional<Candidate> OfferTiles(const Candidate& primitive, const Lowering& 
 std::optional<Candidate> OfferWinograd(const Candidate& primitive, const Lowering& values) {
   const OpDesc& op = primitive.op;
   if (!Suits(op) || op.preferred == "winograd_2x2") return std::nullopt;
-  return OfferTiles(primitive, values, 4);
+  return OfferTiles(primitive, values, kTiles4);
+}
+
+/// With two parts of a number, errors would grow in the transformations, so there are always three.
+std::optional<Candidate> OfferSplitWinograd(const Candidate& primitive, const Lowering& values) {
+  const OpDesc& op = primitive.op;
+  if (!Suits(op) || !HasTiles()) return std::nullopt;
+  if (op.preferred == "float32" || op.preferred == "winograd_2x2") return std::nullopt;
+  return OfferTiles(primitive, values, kParts);
 }
 
 /// More products than with large tiles, but fewer weights, and less beyond the edge of an image.
 std::optional<Candidate> OfferSmallWinograd(const Candidate& primitive, const Lowering& values) {
   const OpDesc& op = primitive.op;
   const bool wanted = op.preferred == "winograd_2x2" || KernelIsa() == BYOC_AVX2;  // measured there
-  return Suits(op) && wanted ? OfferTiles(primitive, values, 2) : std::nullopt;
+  return Suits(op) && wanted ? OfferTiles(primitive, values, kTiles2) : std::nullopt;
 }
 
 }  // namespace tvm_byoc_dnnl

@@ -21,6 +21,17 @@
 #include "byoc_split_take_body.h"
 /* clang-format on */
 
+/* Eight tiles of 16 rows of 64 bytes, until _tile_release(). GCC 12 takes only the first 8 bytes of
+   this for read, so they are not made in the function. */
+BYOC_INLINE void byoc_split_begin(void) {
+  static const struct {
+    uint8_t palette, start, unused[14];
+    uint16_t bytes[16];
+    uint8_t rows[16];
+  } kTiles = {1, 0, {0}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
+  _tile_loadconfig(&kTiles);
+}
+
 /* Loads one part of the weights of two tiles of outputs, or of one. */
 BYOC_INLINE void byoc_split_weights(const int two_columns, const uint16_t* packed) {
   _tile_loadd(6, packed, 64);
@@ -189,7 +200,8 @@ typedef struct byoc_split_block {
 } byoc_split_block;
 
 /* The products of a block with the chunks begin..end of a panel, of which the copy has those from
-   `origin` on. `after`: the weights that are needed after these. */
+   `origin` on. `after`: the weights that are needed after these, or NULL if nothing is to be
+   fetched ahead, which costs time where the weights are in the second-level cache already. */
 BYOC_INLINE void byoc_split_panel(const byoc_split_params* p, const byoc_split_block* block,
                                   int64_t panel, int64_t origin, int64_t begin, int64_t end,
                                   byoc_split_parts copy, const uint16_t* weights,
@@ -205,7 +217,7 @@ BYOC_INLINE void byoc_split_panel(const byoc_split_params* p, const byoc_split_b
     step.origin = origin;
     step.next = (const char*)(i + 1 < steps ? weights + step.to * size : after);
     /* All rows of the block together fetch what they need next. */
-    step.lines = (size * 2 / BYOC_CACHE_LINE + passes - 1) / passes;
+    step.lines = after == NULL ? 0 : (size * 2 / BYOC_CACHE_LINE + passes - 1) / passes;
     for (int64_t row = 0; row < block->count; row += BYOC_SPLIT_ROWS) {
       byoc_split_multiply(p, block->count - row, columns,
                           byoc_split_move(copy, row * p->stride_x * p->depth), weights, &step,
@@ -259,18 +271,7 @@ BYOC_NO_INLINE void byoc_split_part(const byoc_split_params* p, int64_t thread, 
   const byoc_split_parts parts = {numbers, numbers + copy,
                                   p->parts == 3 ? numbers + 3 * copy : NULL, numbers + 2 * copy};
   float* sums = (float*)(scratch + byoc_split_copies_bytes(p));
-  struct {
-    uint8_t palette, start, unused[14];
-    uint16_t bytes[16];
-    uint8_t rows[16];
-  } tiles;
-  memset(&tiles, 0, sizeof(tiles));
-  tiles.palette = 1;
-  for (int i = 0; i < 8; ++i) {
-    tiles.bytes[i] = 64;
-    tiles.rows[i] = BYOC_TILE_ROWS;
-  }
-  _tile_loadconfig(&tiles);
+  byoc_split_begin();
   for (int64_t row = share.first_row; row < share.last_row;) {
     const int64_t image = row / image_rows, first = row - image * image_rows;
     /* The blocks of an image have nearly equal sizes. */
@@ -297,6 +298,22 @@ BYOC_INLINE void byoc_split_pair(float* first, float* second, uint16_t* packed) 
   BYOC_NAME(store)(second, b - byoc_split_widen(high));
 }
 
+/* The weights of one chunk and some outputs of a panel, whose parts are taken away from them. Two
+   channels are a pair: `apart` channels apart, with `step` between the first ones of two pairs.
+   Returns the place behind the packed weights. */
+BYOC_INLINE uint16_t* byoc_split_pack_chunk(float* chunk, int64_t columns, int64_t parts, int step,
+                                            int apart, uint16_t* packed) {
+  for (int64_t part = 0; part < parts; ++part) {
+    for (int64_t tile = 0; tile < columns; tile += BYOC_TILE_ROWS) {
+      for (int i = 0; i < BYOC_TILE_DEPTH / 2; ++i, packed += 2 * BYOC_TILE_ROWS) {
+        float* first = chunk + i * step * BYOC_SPLIT_PANEL + tile;
+        byoc_split_pair(first, first + apart * BYOC_SPLIT_PANEL, packed);
+      }
+    }
+  }
+  return packed;
+}
+
 /* One panel of weights: chunk, part, tile of outputs, pair of numbers, output, number. */
 BYOC_NO_INLINE void byoc_split_pack_panel(const byoc_split_pack_params* k, const float* weights,
                                           int64_t column, uint16_t* packed) {
@@ -320,13 +337,7 @@ BYOC_NO_INLINE void byoc_split_pack_panel(const byoc_split_pack_params* k, const
               weights + column * k->output + channel * k->channel + y * k->row + x * k->column;
           for (int64_t n = 0; n < columns; ++n) chunk[i][n] = from[n * k->output];
         }
-        for (int64_t part = 0; part < p->parts; ++part) {
-          for (int64_t tile = 0; tile < columns; tile += BYOC_TILE_ROWS) {
-            for (int i = 0; i < BYOC_TILE_DEPTH; i += 2, packed += 2 * BYOC_TILE_ROWS) {
-              byoc_split_pair(chunk[i] + tile, chunk[i + 1] + tile, packed);
-            }
-          }
-        }
+        packed = byoc_split_pack_chunk(chunk[0], columns, p->parts, 2, 1, packed);
       }
     }
   }

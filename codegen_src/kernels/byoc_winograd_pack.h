@@ -11,6 +11,14 @@ enum {
   BYOC_WINOGRAD_POINT = BYOC_WINOGRAD_DEEP * 32 + 16 /* numbers; not on the same lines of a cache */
 };
 
+/* G of F(4x4, 3x3) */
+static const float kByocWinograd4[6][3] = {{1, 0, 0},
+                                           {-1.f / 3, 1.f / 3, -1.f / 3},
+                                           {1.f / 3, 1.f / 3, 1.f / 3},
+                                           {-16.f / 15, -8.f / 15, -4.f / 15},
+                                           {1.f / 15, -2.f / 15, 4.f / 15},
+                                           {0, 0, 1}};
+
 /* The 3 x 3 weights of `outputs` outputs, `apart` numbers apart, at (m + 2)^2 points, which are
    written `point` numbers apart; zeros for what is missing of BYOC_WINOGRAD_TOGETHER outputs. */
 static inline void byoc_winograd_transform(const float (*g)[3], int64_t n, const float* weights,
@@ -43,15 +51,9 @@ BYOC_FUNCTION int byoc_winograd_pack(const int64_t* params, void* const* data, v
   const byoc_winograd_params* w = (const byoc_winograd_params*)params;
   const float* weights = (const float*)data[0];
   float* packed = (float*)data[1];
-  static const float kG4[6][3] = {{1, 0, 0},
-                                  {-1.f / 3, 1.f / 3, -1.f / 3},
-                                  {1.f / 3, 1.f / 3, 1.f / 3},
-                                  {-16.f / 15, -8.f / 15, -4.f / 15},
-                                  {1.f / 15, -2.f / 15, 4.f / 15},
-                                  {0, 0, 1}};
   static const float kG2[6][3] = {{-1, 0, 0}, {.5f, .5f, .5f}, {.5f, -.5f, .5f},
                                   {0, 0, 1},  {0, 0, 0},       {0, 0, 0}};
-  const float (*g)[3] = w->m == 4 ? kG4 : kG2;
+  const float (*g)[3] = w->m == 4 ? kByocWinograd4 : kG2;
   const int64_t n = w->m + 2;
   const int64_t panel = byoc_panel(w->isa), channels = w->channels;
   const int64_t panels = (w->outputs + panel - 1) / panel;

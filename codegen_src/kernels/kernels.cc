@@ -23,6 +23,8 @@
 #if BYOC_HAS_AMX
 #include "byoc_split.h"
 #include "byoc_split_pack.h"
+#include "byoc_split_winograd.h"
+#include "byoc_split_winograd_pack.h"
 #endif
 
 namespace tvm_byoc_dnnl {
@@ -46,9 +48,13 @@ const Kernel kProductPack = {"product_pack", byoc_product_pack};
 #if BYOC_HAS_AMX
 const Kernel kSplit = {"split", byoc_split};
 const Kernel kSplitPack = {"split_pack", byoc_split_pack};
+const Kernel kSplitWinograd = {"split_winograd", byoc_split_winograd};
+const Kernel kSplitWinogradPack = {"split_winograd_pack", byoc_split_winograd_pack};
 #else  // never offered (HasTiles)
 const Kernel kSplit = {"split", nullptr};
 const Kernel kSplitPack = {"split_pack", nullptr};
+const Kernel kSplitWinograd = {"split_winograd", nullptr};
+const Kernel kSplitWinogradPack = {"split_winograd_pack", nullptr};
 #endif
 const Kernel kWiden = {"widen", byoc_widen};
 const Kernel kWinograd = {"winograd", byoc_winograd};

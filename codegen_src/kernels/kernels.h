@@ -16,7 +16,8 @@ struct Kernel {
 /// Defined in kernels.cc, the only file that includes their code.
 extern const Kernel kAppend, kAttention, kBatchNorm, kCompressedMatmul, kCompressedPack, kConvert,
     kDirect, kDirectPack, kFill, kGather, kInteger, kIntegerPack, kLookup, kNormalize, kProduct,
-    kProductPack, kSplit, kSplitPack, kWiden, kWinograd, kWinogradPack;
+    kProductPack, kSplit, kSplitPack, kSplitWinograd, kSplitWinogradPack, kWiden, kWinograd,
+    kWinogradPack;
 
 }  // namespace tvm_byoc_dnnl
 

@@ -5,11 +5,13 @@
 #define TVM_BYOC_DNNL_TESTS_KERNEL_CHECK_H_
 
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdio>
 #include <initializer_list>
 #include <random>
 #include <vector>
@@ -177,6 +179,18 @@ inline std::vector<byoc_isa> InstructionSets() {
     sets.push_back(BYOC_AVX512);
   }
   return sets;
+}
+
+/// Whether AMX may multiply bfloat16 in this process.
+inline bool HasTiles() {
+  static const bool has = [] {
+    constexpr int kRequestState = 0x1023, kTiles = 18;
+    const bool present = __builtin_cpu_supports("amx-bf16") != 0 &&
+                         syscall(SYS_arch_prctl, kRequestState, kTiles) == 0;
+    if (!present) std::puts("  not tested: this CPU has no AMX for bfloat16");
+    return present;
+  }();
+  return has;
 }
 
 /// Each post-operation alone, each operand in each form, and a chain.

@@ -2,9 +2,6 @@
 // Convolutions and products by parts of bfloat16 on AMX against direct ones in float64: every tail
 // of every dimension, kernels, strides, dilations and pads, the layouts of the source, and odd
 // numbers. An unreadable page lies behind every buffer. Nothing is tested on a CPU without AMX.
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -24,17 +21,6 @@
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-bool HasTiles() {
-  static const bool has = [] {
-    constexpr int kRequestState = 0x1023, kTiles = 18;
-    const bool present = __builtin_cpu_supports("amx-bf16") != 0 &&
-                         syscall(SYS_arch_prctl, kRequestState, kTiles) == 0;
-    if (!present) std::puts("  not tested: this CPU has no AMX for bfloat16");
-    return present;
-  }();
-  return has;
-}
 
 enum class Layout { kChannelsLast, kBlocks, kPlanes };
 

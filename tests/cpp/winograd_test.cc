@@ -1,30 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
 // Winograd's convolution against a direct one in float64: every tail of every dimension, both sizes
-// of tiles, both ways to divide the work, each instruction set that this CPU has. An unreadable
-// page lies behind every buffer.
+// of tiles, both ways to divide the work, each instruction set that this CPU has, and products by
+// parts of bfloat16 where it has AMX. An unreadable page lies behind every buffer.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "check.h"
 #include "kernel_check.h"
 #include "kernels/byoc_winograd.h"
 #include "kernels/byoc_winograd_pack.h"
+#if BYOC_HAS_AMX
+#include "kernels/byoc_split_winograd.h"
+#include "kernels/byoc_split_winograd_pack.h"
+#endif
 
 namespace {
 
+/// A kernel, and what belongs to it.
+struct Form {
+  decltype(&byoc_winograd_plan) plan;
+  decltype(&byoc_winograd_packed_bytes) packed_bytes;
+  decltype(&byoc_winograd_scratch_bytes) scratch_bytes;
+  byoc_kernel pack, run;
+};
+constexpr Form kFloat32 = {byoc_winograd_plan, byoc_winograd_packed_bytes,
+                           byoc_winograd_scratch_bytes, byoc_winograd_pack, byoc_winograd};
+#if BYOC_HAS_AMX
+constexpr Form kParts = {byoc_split_winograd_plan, byoc_split_winograd_packed_bytes,
+                         byoc_split_winograd_scratch_bytes, byoc_split_winograd_pack,
+                         byoc_split_winograd};
+#endif
+
+/// A way to compute a convolution; m: results of a tile and axis.
+struct Way {
+  const Form* form;
+  byoc_isa isa;
+  int m;
+  const char* name;
+};
+
+std::vector<Way> Ways() {
+  std::vector<Way> ways;
+  for (byoc_isa isa : InstructionSets()) {
+    for (int m : {4, 2}) ways.push_back({&kFloat32, isa, m, isa == BYOC_AVX2 ? "avx2" : "avx512"});
+  }
+#if BYOC_HAS_AMX
+  if (HasTiles()) ways.push_back({&kParts, BYOC_AVX512, 4, "parts on AMX"});
+#endif
+  return ways;
+}
+
 struct Case {
-  int m = 4;
   int64_t images = 1, channels = 1, height = 4, width = 4, outputs = 1;
   int64_t top = 1, bottom = 1, left = 1, right = 1;
   int64_t lanes = 0;  // of a block of channels; 0: channels last
   int64_t gap = 0;    // floats between the pixels of the result (channels last only)
   bool over_outputs = false;
   int threads = 1;
+  int64_t cache = 1 << 19;
   bool bias = true;
   std::vector<byoc_post_op> post_ops;
 
@@ -50,12 +89,12 @@ std::vector<int64_t> Params(size_t post_ops) {
 
 /// Runs a case and returns the largest error, as a share of the largest result; what must not be
 /// written counts as infinitely wrong.
-double Error(const Case& c, byoc_isa isa) {
+double Error(const Case& c, const Way& way) {
   std::mt19937 random(7);
   std::vector<int64_t> params = Params(c.post_ops.size());
   auto& w = *reinterpret_cast<byoc_winograd_params*>(params.data());
-  w.isa = isa;
-  w.m = c.m;
+  w.isa = way.isa;
+  w.m = way.m;
   w.images = c.images;
   w.channels = c.channels;
   w.height = c.height;
@@ -69,14 +108,15 @@ double Error(const Case& c, byoc_isa isa) {
   w.dst = Strides(w.out_height, w.out_width, c.outputs, c.lanes, c.gap);
   w.has_bias = c.bias;
   w.post_ops = static_cast<int64_t>(c.post_ops.size());
-  byoc_winograd_plan(&w, c.threads, 1 << 19);
+  way.form->plan(&w, c.threads, c.cache);
   w.over_outputs = c.over_outputs;
 
   Guarded src(Size(w.src, c.images)), dst(Size(w.dst, c.images) - static_cast<size_t>(c.gap));
   Guarded weights(static_cast<size_t>(c.outputs * c.channels * 9));
   Guarded bias(static_cast<size_t>(c.outputs));
-  Guarded packed(byoc_winograd_packed_bytes(&w) / 4, 64);
-  Guarded scratch(byoc_winograd_scratch_bytes(&w) / 4, 64);
+  Guarded packed(way.form->packed_bytes(&w) / 4, 64);
+  Guarded scratch(way.form->scratch_bytes(&w) / 4, 64);
+  std::fill(scratch.data(), scratch.data() + scratch.size(), NAN);
   Fill({&src, &weights, &bias}, &random);
   Operands operands(bias.size(), dst.size(), &random);
   std::vector<void*> data = {src.data(), packed.data()};
@@ -87,8 +127,8 @@ double Error(const Case& c, byoc_isa isa) {
   std::copy(post_ops.begin(), post_ops.end(), reinterpret_cast<byoc_post_op*>(&w + 1));
   void* const to_pack[] = {weights.data(), packed.data()};
   char message[BYOC_ERROR_BYTES];
-  byoc_winograd_pack(params.data(), to_pack, nullptr, c.threads, message);
-  byoc_winograd(params.data(), data.data(), scratch.data(), c.threads, message);
+  way.form->pack(params.data(), to_pack, nullptr, c.threads, message);
+  way.form->run(params.data(), data.data(), scratch.data(), c.threads, message);
 
   const Window window = {c.height, c.width, 3, 3, 1, 1, 1, 1, c.top, c.left};
   double largest = 0, error = 0;
@@ -121,25 +161,23 @@ double Error(const Case& c, byoc_isa isa) {
 }
 
 // F(4x4) loses about three bits, F(2x2) less than one: 2e-6 and 5e-7 were seen for 64 channels.
-double Tolerance(const Case& c) { return c.m == 4 ? 1e-5 : 2e-6; }
+double Tolerance(const Way& way) { return way.m == 4 ? 1e-5 : 2e-6; }
 
 void Check(const Case& c) {
-  for (byoc_isa isa : InstructionSets()) {
-    for (int m : {4, 2}) {
-      for (bool over_outputs : {false, true}) {
-        Case variant = c;
-        variant.m = m;
-        variant.over_outputs = over_outputs;
-        const double error = Error(variant, isa);
-        if (!(error <= Tolerance(variant))) {
-          check::Failed(__FILE__, __LINE__,
-                        "m " + std::to_string(m) + ", instruction set " + std::to_string(isa) +
-                            ", over outputs " + std::to_string(over_outputs) + ", channels " +
-                            std::to_string(c.channels) + ", outputs " + std::to_string(c.outputs) +
-                            ", image " + std::to_string(c.height) + " x " +
-                            std::to_string(c.width) + ": error " + check::Show(error));
-        }
-      }
+  for (const Way& way : Ways()) {
+    // A vector of AVX-512 is wider than a block of eight.
+    if (way.isa == BYOC_AVX512 && c.lanes == 8) continue;
+    for (bool over_outputs : {false, true}) {
+      Case variant = c;
+      variant.over_outputs = over_outputs;
+      const double error = Error(variant, way);
+      if (error <= Tolerance(way)) continue;
+      check::Failed(__FILE__, __LINE__,
+                    std::string(way.name) + ", m " + std::to_string(way.m) + ", over outputs " +
+                        std::to_string(over_outputs) + ", channels " + std::to_string(c.channels) +
+                        ", outputs " + std::to_string(c.outputs) + ", image " +
+                        std::to_string(c.height) + " x " + std::to_string(c.width) + ": error " +
+                        check::Show(error));
     }
   }
 }
@@ -197,32 +235,28 @@ TEST(blocks_of_channels) {
         c.height = 9;
         c.width = 7;
         c.images = 2;
-        // A vector of AVX-512 is wider than a block of eight.
-        for (byoc_isa isa : InstructionSets()) {
-          if (isa == BYOC_AVX512 && lanes == 8) continue;
-          for (bool over_outputs : {false, true}) {
-            c.over_outputs = over_outputs;
-            CHECK(Error(c, isa) <= Tolerance(c));
-          }
-        }
+        Check(c);
       }
     }
   }
 }
 
-TEST(batches_threads_and_gaps) {
+TEST(batches_threads_gaps_and_caches) {
   for (int threads : {1, 2, 3, 7}) {
     for (int64_t images : {1, 3}) {
       for (int64_t gap : {0, 5}) {
-        Case c;
-        c.images = images;
-        c.threads = threads;
-        c.gap = gap;
-        c.channels = 20;
-        c.outputs = 70;
-        c.height = 13;
-        c.width = 11;
-        Check(c);
+        for (int64_t cache : {1 << 12, 1 << 21}) {
+          Case c;
+          c.images = images;
+          c.threads = threads;
+          c.gap = gap;
+          c.cache = cache;
+          c.channels = 20;
+          c.outputs = 70;
+          c.height = 13;
+          c.width = 11;
+          Check(c);
+        }
       }
     }
   }
@@ -254,21 +288,21 @@ TEST(post_operations) {
 }
 
 TEST(a_nan_stays) {
-  for (byoc_isa isa : InstructionSets()) {
+  for (const Way& way : Ways()) {
     for (byoc_post_op_kind kind : {BYOC_RELU, BYOC_CLIP, BYOC_HARDSIGMOID, BYOC_HARDSWISH,
                                    BYOC_LOGISTIC, BYOC_SWISH, BYOC_ABS}) {
       std::vector<int64_t> params = Params(1);
       auto& w = *reinterpret_cast<byoc_winograd_params*>(params.data());
-      w.isa = isa;
-      w.m = 4;
+      w.isa = way.isa;
+      w.m = way.m;
       w.post_ops = 1;
       w.images = w.channels = w.outputs = 1;
       w.height = w.width = w.out_height = w.out_width = 4;
       w.pad_top = w.pad_left = 1;
       w.src = w.dst = Strides(4, 4, 1, 0, 0);
-      byoc_winograd_plan(&w, 1, 1 << 19);
-      Guarded src(16), dst(16), weights(9), packed(byoc_winograd_packed_bytes(&w) / 4, 64);
-      Guarded scratch(byoc_winograd_scratch_bytes(&w) / 4, 64);
+      way.form->plan(&w, 1, 1 << 19);
+      Guarded src(16), dst(16), weights(9), packed(way.form->packed_bytes(&w) / 4, 64);
+      Guarded scratch(way.form->scratch_bytes(&w) / 4, 64);
       std::fill(src.data(), src.data() + 16, std::numeric_limits<float>::quiet_NaN());
       std::fill(weights.data(), weights.data() + 9, 1.f);
       byoc_post_op op{};
@@ -280,8 +314,8 @@ TEST(a_nan_stays) {
       void* const to_pack[] = {weights.data(), packed.data()};
       void* const data[] = {src.data(), packed.data(), dst.data()};
       char message[BYOC_ERROR_BYTES];
-      byoc_winograd_pack(params.data(), to_pack, nullptr, 1, message);
-      byoc_winograd(params.data(), data, scratch.data(), 1, message);
+      way.form->pack(params.data(), to_pack, nullptr, 1, message);
+      way.form->run(params.data(), data, scratch.data(), 1, message);
       CHECK(std::all_of(dst.data(), dst.data() + 16, [](float y) { return std::isnan(y); }));
     }
   }

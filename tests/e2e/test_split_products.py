@@ -19,7 +19,7 @@ import tvm
 from tvm import relax
 
 import tvm_byoc_dnnl as byoc
-from tests.e2e.test_fast_convolution import network
+from tests.e2e.test_fast_convolution import TOLERANCE, network
 from tests.isa import has_tiles
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,6 +114,29 @@ def test_a_convolution_is_right_and_one_primitive(channels: int, size: int, outp
     assert not any("eltwise" in name or "binary" in name for name in names), names
     exact = results(mod, fast_convolution=False)
     assert all(typical(results(mod, products=kind), exact) < limit for kind, limit in TYPICAL.items())
+
+
+def by_winograd(mod: tvm.IRModule, **options: object) -> int:
+    return sum("winograd_4x4_bf16x3:avx512_core_amx" in name for name in implementations(mod, **options))
+
+
+@needs_tiles
+@pytest.mark.parametrize(("channels", "size", "outputs"), [(64, 112, 64), (75, 70, 130)])
+def test_products_of_winograds_convolution_are_by_parts(channels: int, size: int, outputs: int) -> None:
+    """The bound is that of tiles of 4x4, whose transformations lose most."""
+    mod = network(channels, size, outputs, residual=True)
+    assert by_winograd(mod) == 1
+    exact, got = results(mod, fast_convolution=False), results(mod)
+    assert np.abs(got - exact).max() <= TOLERANCE["4x4"] * np.abs(exact).max()
+    np.testing.assert_array_equal(got, results(mod, output="source"))
+
+
+@needs_tiles
+def test_options_for_convolutions_and_products_hold_for_both_together() -> None:
+    mod = network(64, 112, 64)
+    assert by_winograd(mod) == 1
+    assert by_winograd(mod, products="float32") == by_winograd(mod, fast_convolution=False) == 0
+    assert by_winograd(mod, winograd_tile=2) == 0
 
 
 @needs_tiles

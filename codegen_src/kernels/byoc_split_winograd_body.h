@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0
+   The parts of byoc_split_winograd.h and byoc_split_winograd_pack.h that are compiled for AMX. */
+#ifndef BYOC_SPLIT_WINOGRAD_BODY_H_
+#define BYOC_SPLIT_WINOGRAD_BODY_H_
+
+#include "byoc_split_body.h"
+#include "byoc_split_winograd_plan.h"
+
+/* In this order, as in byoc_split_body.h. */
+/* clang-format off */
+#define BYOC_SIMD_AVX512
+#include "byoc_vector.h"
+#include "byoc_winograd_tile_body.h"
+#include "byoc_vector_end.h"
+#define BYOC_SIMD_AMX
+#include "byoc_vector.h"
+/* clang-format on */
+
+/* Tiles of a convolution's results, and their memory: V, whose points are `source` apart; the parts
+   of V at one point; and M, whose points are `sums` apart. */
+typedef struct byoc_split_winograd_block {
+  int64_t first, count;
+  float *v, *m;
+  int64_t source, sums;
+  uint16_t* parts;
+} byoc_split_winograd_block;
+
+/* V of some tiles of a block, from..to of it. */
+BYOC_NO_INLINE void byoc_split_winograd_take(const byoc_winograd_params* w, const float* src,
+                                             const byoc_split_winograd_block* block, int64_t from,
+                                             int64_t to) {
+  const int64_t row = byoc_round_up(w->channels, BYOC_LANES);
+  for (int64_t c = 0; c < w->channels; c += BYOC_LANES) {
+    const float* channels = src + byoc_channel_offset(&w->src, c);
+    BYOC_NAME(winograd_tile) t = BYOC_NAME(winograd_locate)(w, block->first + from);
+    for (int64_t i = from; i < to; ++i, BYOC_NAME(winograd_next)(w, &t)) {
+      BYOC_NAME(winograd_take)(w, channels, t, c, block->v + i * row + c, block->source);
+    }
+  }
+}
+
+/* The upper halves of the numbers of two vectors, side by side in turns; what is left takes their
+   place. Cut off like this, the third part of a number has all that is left, and the products that
+   are left out are less than 2^-23 of the whole one, since the parts of the weights are nearest
+   ones. */
+BYOC_INLINE void byoc_split_winograd_cut(BYOC_VEC* x, BYOC_VEC* y, uint16_t* to) {
+  typedef uint32_t bits __attribute__((vector_size(sizeof(BYOC_VEC))));
+  const bits high = (bits){0} + 0xffff0000u;
+  const bits of_x = (bits)*x & high, of_y = (bits)*y & high;
+  const bits both = (of_x >> 16) | of_y;
+  memcpy(to, &both, sizeof(both));
+  *x -= (BYOC_VEC)of_x;
+  *y -= (BYOC_VEC)of_y;
+}
+
+/* The parts of V at one point. */
+BYOC_NO_INLINE byoc_split_parts byoc_split_winograd_divide(const byoc_winograd_params* w,
+                                                           const byoc_split_params* p,
+                                                           const byoc_split_winograd_block* block,
+                                                           int64_t point) {
+  const int64_t row = byoc_round_up(w->channels, BYOC_LANES);
+  const int64_t part = byoc_split_winograd_rows(block->count) * p->depth;
+  const float* v = block->v + point * block->source;
+  for (int64_t i = 0; i < block->count; ++i, v += row) {
+    for (int64_t c = 0; c < row; c += BYOC_TILE_DEPTH) {
+      BYOC_VEC x = BYOC_NAME(load)(v + c);
+      BYOC_VEC y = c + BYOC_LANES < row ? BYOC_NAME(load)(v + c + BYOC_LANES) : BYOC_NAME(set)(0);
+      uint16_t* to = block->parts + i * p->depth + c;
+      for (int k = 0; k < BYOC_POINT_PARTS; ++k) byoc_split_winograd_cut(&x, &y, to + k * part);
+    }
+  }
+  uint16_t* first = block->parts;
+  const byoc_split_parts parts = {first, first + part, first + 2 * part, first};
+  return parts;
+}
+
+/* The results of a block for the panels from..to: the products at all points, and their
+   transformation. */
+BYOC_NO_INLINE void byoc_split_winograd_give(const byoc_winograd_params* w,
+                                             const byoc_split_params* p,
+                                             const byoc_split_winograd_block* block, int64_t from,
+                                             int64_t to, void* const* data) {
+  enum { kNear = 1 << 20 }; /* bytes of weights that stay in the second-level cache */
+  const int64_t size = byoc_split_chunk_size(p, BYOC_SPLIT_PANEL) * p->chunks;
+  const int64_t of_point = (int64_t)byoc_split_packed_bytes(p) / 2;
+  const int64_t of_panel = byoc_split_winograd_rows(block->count) * BYOC_SPLIT_PANEL;
+  const int far = of_point * BYOC_POINTS * 2 > kNear;
+  const byoc_split_block rows = {0, 0, block->count, from, to};
+  for (int64_t point = 0; point < BYOC_POINTS; ++point) {
+    const byoc_split_parts parts = byoc_split_winograd_divide(w, p, block, point);
+    const uint16_t* weights = (const uint16_t*)data[1] + point * of_point;
+    for (int64_t panel = from; panel < to; ++panel) {
+      const uint16_t* after =
+          weights + (panel + 1 < to ? (panel + 1) * size : of_point + from * size);
+      byoc_split_panel(p, &rows, panel, 0, 0, p->chunks, parts, weights + panel * size,
+                       far ? after : NULL,
+                       block->m + point * block->sums + (panel - from) * of_panel);
+    }
+  }
+  for (int64_t panel = from; panel < to; ++panel) {
+    const float* m = block->m + (panel - from) * of_panel;
+    const int64_t first = panel * BYOC_SPLIT_PANEL;
+    const int64_t end = byoc_min(first + BYOC_SPLIT_PANEL, w->outputs);
+    BYOC_NAME(winograd_tile) t = BYOC_NAME(winograd_locate)(w, block->first);
+    for (int64_t i = 0; i < block->count; ++i, BYOC_NAME(winograd_next)(w, &t)) {
+      for (int64_t o = first; o < end; o += BYOC_LANES) {
+        BYOC_NAME(winograd_give)(w, m + i * BYOC_SPLIT_PANEL + o - first, block->sums, t, o,
+                                 byoc_channel_offset(&w->dst, o), data);
+      }
+    }
+  }
+}
+
+/* The blocks of tiles of one thread of a team; `scratch`: its own. */
+BYOC_NO_INLINE void byoc_split_winograd_tiles(const byoc_winograd_params* w,
+                                              const byoc_split_params* p, int64_t thread,
+                                              int64_t team, void* const* data, float* scratch) {
+  const int64_t tiles = byoc_winograd_tiles(w), at_once = w->tiles_at_once;
+  const int64_t blocks = (tiles + at_once - 1) / at_once;
+  const int64_t slot = byoc_split_winograd_slot(w, at_once);
+  uint16_t* parts = (uint16_t*)(scratch + (BYOC_POINTS + 1) * slot);
+  byoc_split_winograd_block block = {0, 0, scratch + slot, scratch, slot, slot, parts};
+  byoc_split_begin();
+  for (int64_t i = blocks * thread / team; i < blocks * (thread + 1) / team; ++i) {
+    block.first = i * at_once;
+    block.count = byoc_min(at_once, tiles - block.first);
+    byoc_split_winograd_take(w, (const float*)data[0], &block, 0, block.count);
+    byoc_split_winograd_give(w, p, &block, 0, byoc_split_winograd_panels(w), data);
+  }
+  _tile_release();
+}
+
+/* The outputs of one thread of a team, behind V of all tiles, which the team has made together;
+   `scratch`: its own. */
+BYOC_NO_INLINE void byoc_split_winograd_outputs(const byoc_winograd_params* w,
+                                                const byoc_split_params* p, int64_t thread,
+                                                int64_t team, void* const* data, float* v,
+                                                float* scratch) {
+  const int64_t tiles = byoc_winograd_tiles(w), panels = byoc_split_winograd_panels(w);
+  const int64_t group = w->outputs_at_once / BYOC_SPLIT_PANEL;
+  const int64_t end = panels * (thread + 1) / team, sums = byoc_split_winograd_sums(tiles, group);
+  const byoc_split_winograd_block block = {0,
+                                           tiles,
+                                           v,
+                                           scratch,
+                                           byoc_split_winograd_source(w, tiles),
+                                           sums,
+                                           (uint16_t*)(scratch + BYOC_POINTS * sums)};
+  byoc_split_begin();
+  for (int64_t panel = panels * thread / team; panel < end; panel += group) {
+    byoc_split_winograd_give(w, p, &block, panel, byoc_min(panel + group, end), data);
+  }
+  _tile_release();
+}
+
+/* Splits the weights of one chunk of channels and some outputs of a panel, which are `apart`
+   numbers from those at the next point. */
+BYOC_NO_INLINE void byoc_split_winograd_pack_chunk(const float* points, int64_t apart,
+                                                   int64_t outputs, uint16_t* packed,
+                                                   int64_t of_point) {
+  float chunk[BYOC_TILE_DEPTH * BYOC_SPLIT_PANEL];
+  for (int64_t point = 0; point < BYOC_POINTS; ++point) {
+    memcpy(chunk, points + point * apart, sizeof(chunk));
+    byoc_split_pack_chunk(chunk, outputs, BYOC_POINT_PARTS, 1, BYOC_LANES,
+                          packed + point * of_point);
+  }
+}
+
+#include "byoc_vector_end.h"
+#undef BYOC_SIMD_AMX
+#undef BYOC_SIMD_AVX512
+
+#endif /* BYOC_SPLIT_WINOGRAD_BODY_H_ */

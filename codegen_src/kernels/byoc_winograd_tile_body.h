@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0
+   A tile of Winograd's convolution: from its pixels towards its points, and from its points to the
+   results. Compiled once per instruction set, behind byoc_vector.h; a guard for each, since the
+   bodies of two kernels include it. */
+#if (defined(BYOC_SIMD_AVX512) && !defined(BYOC_HAVE_WINOGRAD_AVX512)) || \
+    (defined(BYOC_SIMD_AVX2) && !defined(BYOC_HAVE_WINOGRAD_AVX2))
+#ifdef BYOC_SIMD_AVX512
+#define BYOC_HAVE_WINOGRAD_AVX512
+#else
+#define BYOC_HAVE_WINOGRAD_AVX2
+#endif
+
+#include "byoc_winograd_plan.h"
+
+/* B', applied to n values `s` apart. */
+BYOC_INLINE void BYOC_NAME(winograd_input)(int m, const BYOC_VEC* d, int s, BYOC_VEC* o, int t) {
+  if (m == 4) {
+    const BYOC_VEC d0 = d[0], d1 = d[s], d2 = d[2 * s], d3 = d[3 * s], d4 = d[4 * s], d5 = d[5 * s];
+    const BYOC_VEC a = d4 - d2, b = d3 - d1;
+    o[0] = d0 + d4 + 1.5f * b - 2.f * d2;
+    o[t] = a + d1 - 1.5f * d2 + .5f * d3;
+    o[2 * t] = a - d1 + 1.5f * d2 + 2.5f * d3;
+    o[3 * t] = a + 2.f * b;
+    o[4 * t] = a - .5f * b;
+    o[5 * t] = d1 + d5 + 1.5f * a - 2.f * d3;
+  } else {
+    const BYOC_VEC d0 = d[0], d1 = d[s], d2 = d[2 * s], d3 = d[3 * s];
+    o[0] = d2 - d0;
+    o[t] = d1 + d2;
+    o[2 * t] = d2 - d1;
+    o[3 * t] = d3 - d1;
+  }
+}
+
+/* A' */
+BYOC_INLINE void BYOC_NAME(winograd_output)(int m, const BYOC_VEC* v, int s, BYOC_VEC* o, int t) {
+  if (m == 4) {
+    const BYOC_VEC v3 = v[3 * s], v4 = v[4 * s];
+    const BYOC_VEC sum = v[s] + v[2 * s], difference = v[2 * s] - v[s];
+    o[0] = v[0] + sum + v3 + v4;
+    o[t] = difference + .5f * v3 - 2.f * v4;
+    o[2 * t] = sum + .25f * v3 + 4.f * v4;
+    o[3 * t] = difference + .125f * v3 - 8.f * v4 + v[5 * s];
+  } else {
+    const BYOC_VEC v1 = v[s], v2 = v[2 * s];
+    o[0] = v[0] + v1 + v2;
+    o[t] = v1 - v2 + v[3 * s];
+  }
+}
+
+/* The place of a tile: its image, and its first row and column of results. */
+typedef struct BYOC_NAME(winograd_tile) {
+  int64_t image, y, x;
+} BYOC_NAME(winograd_tile);
+
+BYOC_INLINE BYOC_NAME(winograd_tile)
+    BYOC_NAME(winograd_locate)(const byoc_winograd_params* w, int64_t tile) {
+  const int64_t across = (w->out_width + w->m - 1) / w->m, down = (w->out_height + w->m - 1) / w->m;
+  BYOC_NAME(winograd_tile) t;
+  t.image = tile / (across * down);
+  t.y = tile / across % down * w->m;
+  t.x = tile % across * w->m;
+  return t;
+}
+
+/* Goes to the next tile; a division takes longer than a tile's transformation. */
+BYOC_INLINE void BYOC_NAME(winograd_next)(const byoc_winograd_params* w,
+                                          BYOC_NAME(winograd_tile) * t) {
+  t->x += w->m;
+  if (t->x < w->out_width) return;
+  t->x = 0;
+  t->y += w->m;
+  if (t->y < w->out_height) return;
+  t->y = 0;
+  ++t->image;
+}
+
+/* One tile and one vector of channels, which begin at `src` -> its points in V, `step` apart. */
+BYOC_INLINE void BYOC_NAME(winograd_take_m)(const byoc_winograd_params* w, int m, const float* src,
+                                            BYOC_NAME(winograd_tile) t, int64_t channel, float* v,
+                                            int64_t step) {
+  const int n = m + 2;
+  const int64_t top = t.y - w->pad_top, left = t.x - w->pad_left;
+  const int lanes = (int)byoc_min(BYOC_LANES, w->channels - channel);
+  /* Pixels outside of the image are never read, nor is their address made. */
+  const float* from = src + t.image * w->src.image;
+  BYOC_VEC d[36], half[36];
+  if (lanes == BYOC_LANES && top >= 0 && left >= 0 && top + n <= w->height &&
+      left + n <= w->width) {
+    const float* at = from + top * w->src.row + left * w->src.pixel;
+    for (int i = 0; i < n; ++i) {
+      for (int j = 0; j < n; ++j)
+        d[i * n + j] = BYOC_NAME(load)(at + i * w->src.row + j * w->src.pixel);
+    }
+  } else {
+    for (int i = 0; i < n; ++i) {
+      for (int j = 0; j < n; ++j) {
+        const int64_t y = top + i, x = left + j;
+        const int inside = y >= 0 && y < w->height && x >= 0 && x < w->width;
+        d[i * n + j] = inside
+                           ? BYOC_NAME(load_some)(from + y * w->src.row + x * w->src.pixel, lanes)
+                           : BYOC_NAME(set)(0);
+      }
+    }
+  }
+  BYOC_UNROLL
+  for (int j = 0; j < n; ++j) BYOC_NAME(winograd_input)(m, d + j, n, half + j, n);
+  BYOC_UNROLL
+  for (int i = 0; i < n; ++i) {
+    BYOC_VEC o[6];
+    BYOC_NAME(winograd_input)(m, half + i * n, 1, o, 1);
+    for (int j = 0; j < n; ++j) BYOC_NAME(store)(v + (i * n + j) * step, o[j]);
+  }
+}
+
+BYOC_NO_INLINE void BYOC_NAME(winograd_take)(const byoc_winograd_params* w, const float* src,
+                                             BYOC_NAME(winograd_tile) tile, int64_t channel,
+                                             float* v, int64_t step) {
+  /* The size of a tile is known to the compiler in each of the two. */
+  if (w->m == 4) {
+    BYOC_NAME(winograd_take_m)(w, 4, src, tile, channel, v, step);
+  } else {
+    BYOC_NAME(winograd_take_m)(w, 2, src, tile, channel, v, step);
+  }
+}
+
+/* One tile and one vector of outputs, which begin at `place` of the result: from its points in M to
+   the results. */
+BYOC_INLINE void BYOC_NAME(winograd_give_m)(const byoc_winograd_params* w, int m,
+                                            const float* products, int64_t step,
+                                            BYOC_NAME(winograd_tile) t, int64_t output,
+                                            int64_t place, void* const* data) {
+  const byoc_post_op* post_ops = (const byoc_post_op*)(w + 1);
+  const int n = m + 2;
+  const int lanes = (int)byoc_min(BYOC_LANES, w->outputs - output);
+  const int rows = (int)byoc_min(m, w->out_height - t.y),
+            columns = (int)byoc_min(m, w->out_width - t.x);
+  BYOC_VEC v[36], half[24], o[16];
+  for (int p = 0; p < n * n; ++p) v[p] = BYOC_NAME(load)(products + p * step);
+  BYOC_UNROLL
+  for (int j = 0; j < n; ++j) BYOC_NAME(winograd_output)(m, v + j, n, half + j, n);
+  BYOC_UNROLL
+  for (int i = 0; i < m; ++i) BYOC_NAME(winograd_output)(m, half + i * n, 1, o + i * m, 1);
+  if (w->has_bias) {
+    const BYOC_VEC b = BYOC_NAME(load_some)((const float*)data[2] + output, lanes);
+    for (int i = 0; i < m * m; ++i) o[i] += b;
+  }
+  int64_t last = 2 + w->has_bias; /* of the data: the result, behind the operands */
+  for (int64_t k = 0; k < w->post_ops; ++k) {
+    const byoc_post_op* op = &post_ops[k];
+    const float* operand = NULL;
+    if (op->operand >= 0) {
+      operand = (const float*)data[op->operand];
+      ++last;
+    }
+    if (op->form == BYOC_PER_ELEMENT) {
+      operand += t.image * op->strides.image + byoc_channel_offset(&op->strides, output) +
+                 t.y * op->strides.row + t.x * op->strides.pixel;
+    }
+    BYOC_NAME(apply)(op, operand, output, lanes, m, m, rows, columns, o);
+  }
+  float* dst = (float*)data[last];
+  float* to = dst + place + t.image * w->dst.image + t.y * w->dst.row + t.x * w->dst.pixel;
+  for (int i = 0; i < rows; ++i) {
+    for (int j = 0; j < columns; ++j) {
+      BYOC_NAME(store_some)(to + i * w->dst.row + j * w->dst.pixel, o[i * m + j], lanes);
+    }
+  }
+}
+
+BYOC_NO_INLINE void BYOC_NAME(winograd_give)(const byoc_winograd_params* w, const float* products,
+                                             int64_t step, BYOC_NAME(winograd_tile) tile,
+                                             int64_t output, int64_t place, void* const* data) {
+  if (w->m == 4) {
+    BYOC_NAME(winograd_give_m)(w, 4, products, step, tile, output, place, data);
+  } else {
+    BYOC_NAME(winograd_give_m)(w, 2, products, step, tile, output, place, data);
+  }
+}
+
+#endif
