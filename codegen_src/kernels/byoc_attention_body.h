@@ -190,7 +190,7 @@ BYOC_NO_INLINE void BYOC_NAME(attention_part)(const byoc_attention_params* p, in
         packed = 1;
         BYOC_NAME(products)(rows, (most + BYOC_PANEL - 1) / BYOC_PANEL, queries, room.query_row,
                             scratch + room.keys, p->width * BYOC_PANEL, p->width, NULL, 0, scores,
-                            room.score_row);
+                            room.score_row, NULL);
       }
       float* block = results + (row - first_row) * room.result_row;
       for (int64_t r = 0; r < rows; ++r) {
@@ -210,7 +210,7 @@ BYOC_NO_INLINE void BYOC_NAME(attention_part)(const byoc_attention_params* p, in
       } else {
         BYOC_NAME(products)(rows, room.result_row / BYOC_PANEL, scores, room.score_row,
                             scratch + room.values, count * BYOC_PANEL, most, block, room.result_row,
-                            block, room.result_row);
+                            block, room.result_row, NULL);
       }
     }
   }

@@ -31,7 +31,6 @@ typedef struct __attribute__((may_alias)) byoc_product_pack_params {
 
 enum {
   BYOC_PRODUCT_ROWS = 144,     /* of a block, at most: multiples of 6 and, nearly, of 14 */
-  BYOC_PRODUCT_DEPTH = 1024,   /* of the weights that all of these rows are multiplied by at once */
   BYOC_PRODUCT_ALONE = 1 << 16 /* multiplications that are not worth waking another thread */
 };
 

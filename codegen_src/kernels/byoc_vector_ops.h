@@ -321,18 +321,39 @@ BYOC_NO_INLINE void BYOC_NAME(product)(int rows, int panels, const float* a, int
 #undef BYOC_CASE
 }
 
-/* The same for any number of rows and panels. */
+/* Fetches some lines into the second-level cache. Panels are fetched while the ones before them are
+   multiplied: where they come from beyond that cache, Intel's own fetching ahead ends at each small
+   page. */
+BYOC_INLINE void BYOC_NAME(fetch)(const float* from, int64_t lines) {
+  enum { kLine = 16 };
+  for (int64_t i = 0; i < lines; ++i) __builtin_prefetch(from + i * kLine, 0, 2);
+}
+/* Of a panel in each of some passes. */
+BYOC_INLINE int64_t BYOC_NAME(lines_of_pass)(int64_t depth, int64_t passes) {
+  return (depth * BYOC_PANEL / 16 + passes - 1) / passes;
+}
+
+/* The same for any number of rows and panels. `after`: the first of the panels that are multiplied
+   next, as far apart; NULL if nothing is to be fetched, as where all is in that cache. */
 BYOC_INLINE void BYOC_NAME(products)(int64_t rows, int64_t panels, const float* a, int64_t a_row,
                                      const float* b, int64_t b_panel, int64_t depth,
-                                     const float* start, int64_t start_row, float* c,
-                                     int64_t c_row) {
+                                     const float* start, int64_t start_row, float* c, int64_t c_row,
+                                     const float* after) {
+  enum { kManyPasses = 8 };
   const int64_t wide = BYOC_LANES == 16 || rows <= BYOC_PAIR_ROWS ? 2 : 1;
   const byoc_passes of[2] = {byoc_in_passes(rows, BYOC_ROWS), byoc_in_passes(rows, BYOC_PAIR_ROWS)};
   for (int64_t panel = 0; panel < panels; panel += wide) {
     const int64_t count = byoc_min(wide, panels - panel), column = panel * BYOC_PANEL;
     const byoc_passes* passes = &of[count - 1];
+    const float* next = panel + wide < panels ? b + (panel + wide) * b_panel : after;
+    /* In few passes each weight is read a few times, and there is nothing else to do meanwhile. */
+    const int fetched = after != NULL && passes->count >= kManyPasses;
+    const int64_t lines = fetched ? BYOC_NAME(lines_of_pass)(depth, passes->count) : 0;
     for (int64_t pass = 0, first = 0; pass < passes->count; ++pass) {
       const int64_t present = byoc_pass_rows(passes, pass);
+      for (int64_t i = 0; fetched && i < count; ++i) {
+        BYOC_NAME(fetch)(next + i * b_panel + pass * lines * 16, lines);
+      }
       BYOC_NAME(product)((int)present, (int)count, a + first * a_row, a_row, b + panel * b_panel,
                          b_panel, depth, start == NULL ? NULL : start + first * start_row + column,
                          start_row, c + first * c_row + column, c_row);
