@@ -80,11 +80,10 @@ BYOC_NO_INLINE void byoc_split_winograd_give(const byoc_winograd_params* w,
                                              const byoc_split_params* p,
                                              const byoc_split_winograd_block* block, int64_t from,
                                              int64_t to, void* const* data) {
-  enum { kNear = 1 << 20 }; /* bytes of weights that stay in the second-level cache */
   const int64_t size = byoc_split_chunk_size(p, BYOC_SPLIT_PANEL) * p->chunks;
   const int64_t of_point = (int64_t)byoc_split_packed_bytes(p) / 2;
   const int64_t of_panel = byoc_split_winograd_rows(block->count) * BYOC_SPLIT_PANEL;
-  const int far = of_point * BYOC_POINTS * 2 > kNear;
+  const int far = of_point * BYOC_POINTS * 2 > BYOC_NEAR_WEIGHTS;
   const byoc_split_block rows = {0, 0, block->count, from, to};
   for (int64_t point = 0; point < BYOC_POINTS; ++point) {
     const byoc_split_parts parts = byoc_split_winograd_divide(w, p, block, point);

@@ -13,11 +13,17 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_multiply)(const byoc_winograd_params* w, 
   const int64_t v_row = byoc_row_floats(channels);
   const int64_t all_panels = (w->outputs + BYOC_PANEL - 1) / BYOC_PANEL;
   const byoc_passes passes = byoc_in_passes(v_rows, BYOC_ROWS);
+  const int64_t panel = channels * BYOC_PANEL;
+  const int far = points * all_panels * panel * (int64_t)sizeof(float) > BYOC_NEAR_WEIGHTS;
+  const int64_t lines =
+      far && passes.count > 1 ? BYOC_NAME(lines_of_pass)(channels, passes.count) : 0;
   for (int64_t p = 0; p < points; ++p) {
     for (int64_t b = 0; b < panels; ++b) {
-      const float* u = packed + ((p * all_panels + first_panel + b) * channels) * BYOC_PANEL;
+      const float* u = packed + (p * all_panels + first_panel + b) * panel;
+      const float* next = b + 1 < panels ? u + panel : u + (all_panels - b) * panel;
       for (int64_t pass = 0, first = 0; pass < passes.count; ++pass) {
         const int64_t rows = byoc_pass_rows(&passes, pass);
+        BYOC_NAME(fetch)(next + pass * lines * 16, lines);
         BYOC_NAME(product)((int)rows, 1, v + (p * v_rows + first) * v_row, v_row, u, 0, channels,
                            NULL, 0, products + (p * v_rows + first) * product_row + b * BYOC_PANEL,
                            product_row);

@@ -33,6 +33,9 @@ static inline int64_t byoc_winograd_tiles(const byoc_winograd_params* w) {
 
 /* Bytes of packed weights that rarely stay in the last cache between two calls. */
 enum { BYOC_MANY_WEIGHTS = 16 << 20 };
+/* And of those that stay in the second-level cache during a call, so that fetching them ahead only
+   costs time. */
+enum { BYOC_NEAR_WEIGHTS = 1 << 20 };
 
 /* Rows of V and M are a little longer than what they hold, so that they do not fall on the same
    lines of the cache. */
