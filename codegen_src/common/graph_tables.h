@@ -35,7 +35,7 @@ const AttrField& FieldOf(const std::string& attr);
 
 /// The words of a list that is separated by spaces.
 std::vector<std::string> Words(const char* text);
-bool HasWord(const char* text, const std::string& word);
+bool HasWord(std::string_view text, std::string_view word);
 
 }  // namespace tvm_byoc_dnnl
 
