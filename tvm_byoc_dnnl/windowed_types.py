@@ -14,6 +14,7 @@ import tvm
 from tvm import relax
 
 from ._compat import dtype_of, is_a, static_shape
+from .handles import items
 
 __all__ = ["TypingBuilder", "give_type"]
 
@@ -42,13 +43,14 @@ def give_type(expr: Any) -> None:
     """Give a convolution or a pool of known sizes its type; does nothing to anything else."""
     if not is_a(expr, relax.Call) or not is_a(expr.op, tvm.ir.Op) or is_a(expr.ty, relax.TensorType):
         return
-    name, args = expr.op.name, expr.args
+    name = expr.op.name
+    if name not in _CONVOLUTIONS and name not in _POOLS:
+        return
+    args = items(expr.args)
     if name in _CONVOLUTIONS:
         shape = _convolved(expr.attrs, _CONVOLUTIONS[name], *(_shape(arg) for arg in args))
-    elif name in _POOLS:
-        shape = _pooled(expr.attrs, _POOLS[name], _shape(args[0]))
     else:
-        return
+        shape = _pooled(expr.attrs, _POOLS[name], _shape(args[0]))
     dtype = dtype_of(args[0].ty) if shape is not None else ""
     own = getattr(expr.attrs, "out_dtype", None)  # of convolutions
     if shape is None or not dtype or dtype_of(args[-1].ty) != dtype or (own and str(own) not in ("void", dtype)):
@@ -86,15 +88,18 @@ def _pooled(attrs: Any, layout: str, data: tuple[int, ...] | None) -> list[int] 
         return None
     if attrs.ceil_mode:
         return None
-    spatial = _windows(data[2:], [int(k) for k in attrs.pool_size], attrs)
+    spatial = _windows(data[2:], _ints(attrs.pool_size), attrs)
     return None if spatial is None else [*data[:2], *spatial]
+
+
+def _ints(values: Any) -> list[int]:
+    return [int(v) for v in items(values)]
 
 
 def _windows(sizes: Sequence[int], kernel: Sequence[int], attrs: Any) -> list[int] | None:
     """The number of windows along each axis; ``None`` if an axis has none."""
     rank = len(sizes)
-    strides, dilation = [int(s) for s in attrs.strides], [int(d) for d in attrs.dilation]
-    padding = [int(p) for p in attrs.padding]
+    strides, dilation, padding = _ints(attrs.strides), _ints(attrs.dilation), _ints(attrs.padding)
     if not len(strides) == len(dilation) == len(kernel) == rank or len(padding) != 2 * rank:
         return None
     spans = [size + padding[i] + padding[rank + i] - dilation[i] * (kernel[i] - 1) - 1 for i, size in enumerate(sizes)]

@@ -43,7 +43,8 @@ def per_channel(array: np.ndarray, rank: int, axis: int, channels: int) -> np.nd
     shape = (1,) * (rank - array.ndim) + array.shape
     if any(d != 1 for i, d in enumerate(shape) if i != axis) or shape[axis] not in (1, channels):
         return None
-    return np.broadcast_to(array.reshape(-1), (channels,))
+    flat = array.reshape(-1)
+    return flat if flat.size == channels else np.broadcast_to(flat, (channels,))
 
 
 @dataclass
@@ -97,12 +98,13 @@ def _linear(scope: Scope, expr: Any) -> _Linear | None:
     """The linear operator that ``expr`` is, without any call in between."""
     call = scope.call(expr, *_LINEAR)
     shape = None if call is None else scope.dims(call)
-    if call is None or shape is None or scope.dtype(call) not in ("float32", "float64", "float16"):
+    if call is None or shape is None or (dtype := scope.dtype(call)) not in ("float32", "float64", "float16"):
         return None
-    if scope.dtype(call.args[1]) != scope.dtype(call):
+    data, weights = items(call.args)
+    if scope.dtype(weights) != dtype:
         return None
     if call.op.name == "relax.matmul":
-        if scope.rank(call.args[1]) != 2 or scope.rank(call.args[0]) < 2:
+        if scope.rank(weights) != 2 or scope.rank(data) < 2:
             return None
         axis = len(shape) - 1
     else:
@@ -115,7 +117,7 @@ def _linear(scope: Scope, expr: Any) -> _Linear | None:
     channels = shape[axis]
     if not isinstance(channels, int):
         return None
-    return _Linear(expr, call, axis, channels, len(shape), weights_of(scope, call.args[1]) is not None)
+    return _Linear(expr, call, axis, channels, len(shape), weights_of(scope, weights) is not None)
 
 
 def _biased(scope: Scope, expr: Any) -> _Linear | None:
@@ -125,7 +127,7 @@ def _biased(scope: Scope, expr: Any) -> _Linear | None:
     add = scope.call(expr, "relax.add")
     if add is None:
         return _linear(scope, expr)
-    data, constant = add.args
+    data, constant = items(add.args)
     bias = scope.const(constant)
     linear = _linear(scope, data) if bias is not None and scope.uses(data) == 1 else None
     if linear is None:
@@ -314,14 +316,18 @@ def _affine_input(scope: Scope, call: Any) -> Any:
         return None
     if shift is not None and shift.any() and not _meets_all_weights(call):
         return None
-    weight = np.asarray(weights_of(scope, call.args[1]), "float64")
-    by_input = _by_input_channel(call, weight)
+    weight = weights_of(scope, call.args[1])
+    by_input = None if weight is None else _by_input_channel(call, weight)
     if by_input is None:
         return None
     scaled, added = by_input(scale, shift)
-    if not np.abs(scaled).max(initial=0) <= np.finfo(scope.dtype(call.args[1])).max:
+    dtype = scope.dtype(call.args[1])
+    most = float(np.finfo(dtype).max)
+    if not (-most <= scaled.min(initial=0) and scaled.max(initial=0) <= most):
         return None  # too large for halves, or not a number
-    result = scope.with_args(call, inner, scope.constant(scaled, scope.dtype(call.args[1])))
+    is_kept = scale is None and is_constant(call.args[1])
+    weights = call.args[1] if is_kept else scope.constant(scaled, dtype)
+    result = scope.with_args(call, inner, weights)
     return result if added is None else relax.op.add(scope.emit(result), linear.bias_constant(scope, added))
 
 
@@ -359,7 +365,7 @@ def _meets_all_weights(call: Any) -> bool:
 
 
 def _by_input_channel(call: Any, weight: np.ndarray) -> Any:
-    """From scale and shift of the input's channels to weights and bias."""
+    """From scale and shift of the input's channels, as float64, to weights and bias."""
     if call.op.name == "relax.matmul":
         groups, moved = 1, weight.T
     elif call.op.name in _CONVS:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tvm import relax
 
+from ..handles import items
 from .affine import per_channel
 from .rewrite import Rules, Scope
 
@@ -83,14 +84,14 @@ def _root(scope: Scope, expr: Any, exponent: float) -> tuple[Any, list[Any]] | N
 
 def _core(scope: Scope, root: Any) -> Any:
     """``numerator / sqrt(statistic + eps)``."""
-    a, b = root.args
+    a, b = items(root.args)
     sides = [(a, b, 0.5)] if root.op.name == "relax.divide" else [(a, b, -0.5), (b, a, -0.5)]
     for numerator, denominator, exponent in sides:
         found = _root(scope, denominator, exponent)
         add = None if found is None else scope.call(found[0], "relax.add")
         if found is None or add is None or not scope.same_shape(numerator, root):
             continue
-        for variance, constant in (add.args, reversed(add.args)):
+        for variance, constant in (terms := items(add.args), terms[::-1]):
             eps = scope.scalar(constant)
             if eps is not None and eps >= 0:
                 return _norm(scope, root, numerator, variance, eps, [*found[1], found[0]])
@@ -235,7 +236,7 @@ _MAKE = {name: getattr(relax.op.nn, name.removeprefix("relax.nn.")) for name in 
 
 
 def _scale(scope: Scope, root: Any) -> Any:
-    for normed, factor in (root.args, reversed(root.args)):
+    for normed, factor in (given := items(root.args), given[::-1]):
         norm = scope.call(normed, *_NORMS)
         if norm is None or scope.uses(normed) != 1 or not scope.same_shape(normed, root):
             continue
@@ -251,7 +252,7 @@ def _scale(scope: Scope, root: Any) -> Any:
 
 
 def _shift(scope: Scope, root: Any) -> Any:
-    for normed, term in (root.args, reversed(root.args)):
+    for normed, term in (given := items(root.args), given[::-1]):
         norm = scope.call(normed, *_WITH_SHIFT)
         if norm is None or scope.uses(normed) != 1 or not scope.same_shape(normed, root):
             continue

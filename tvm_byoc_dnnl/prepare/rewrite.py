@@ -115,8 +115,11 @@ class Scope:
 
     def call(self, expr: Any, *ops: str) -> Any:
         """The call that ``expr`` is bound to, when its operator is one of ``ops``, else ``None``."""
-        value, kind = self._end.get(expr, _NOTHING) if form_of(expr) == "var" else (expr, kind_of(expr))
-        return value if kind in ops and form_of(value) == "call" else None
+        found = self._end.get(expr)
+        if found is None:
+            found = _NOTHING if form_of(expr) == "var" else (expr, kind_of(expr))
+        value, kind = found
+        return value if kind in ops else None
 
     def has_called(self, ops: Iterable[str]) -> bool:
         """Whether one of these operators was called until now: without it, no search for it is needed."""
@@ -166,8 +169,14 @@ class Scope:
     @staticmethod
     def same_shape(a: Any, b: Any) -> bool:
         """Whether two tensors surely have one shape, symbols included."""
-        first, second = (shape_dims(ty) if is_a(ty := x.ty, relax.TensorType) else None for x in (a, b))
-        return first is not None and second is not None and equal_dims(first, second)
+        first, second = a.ty, b.ty
+        if not is_a(first, relax.TensorType) or not is_a(second, relax.TensorType):
+            return False
+        known, other = static_shape(first), static_shape(second)
+        if known is not None and other is not None:
+            return known == other
+        dims, others = shape_dims(first), shape_dims(second)
+        return dims is not None and others is not None and equal_dims(dims, others)
 
     def uses(self, expr: Any) -> int:
         """The number of times that a variable is read."""
