@@ -100,6 +100,8 @@ def engine_info(name: str) -> dict[str, Any]:
 
 def engine_available(name: str) -> bool:
     """Whether the engine can be loaded here. Who asks while another thread loads it waits for that."""
+    if name in _available:
+        return True
     with _loading:
         if name not in _available:
             try:

@@ -22,6 +22,8 @@ __all__ = [
     "with_functions",
 ]
 
+_NESTED = (relax.If, relax.Function, relax.SeqExpr)
+
 
 def bindings_of(func: relax.Function) -> Iterator[tuple[Any, Any]]:
     """``(var, value)`` of every binding of a function's body, in order."""
@@ -51,7 +53,10 @@ def ops_of(func: relax.Function) -> set[str]:
         if is_op_call(expr):
             found.add(expr.op.name)
 
-    relax.analysis.post_order_visit(func, note)
+    for _, value in bindings_of(func):
+        note(value)
+        if is_a(value, _NESTED):  # a visit of every expression takes long
+            relax.analysis.post_order_visit(value, note)
     return found
 
 

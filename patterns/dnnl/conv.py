@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..._compat import dtype_of
 from ...errors import InputError
 from ...lower.builder import GraphBuilder, Value
 from ...registry import register_lowering
@@ -38,7 +39,7 @@ def _split_groups(g: GraphBuilder, weights: Value, groups: int) -> Value:
 
 def _lower(g: GraphBuilder, call: Any, kind: str, weight_order: str) -> Value:
     op, attrs = call.op.name, call.attrs
-    src, weights = g.value(call.args[0]), g.value(call.args[1])
+    src, weights = g.operands(call)
     require_float(op, src, weights)
     require(all(isinstance(d, int) for d in weights.shape), f"weights of symbolic shape {weights.shape}")
     data_layout, kernel_layout = str(attrs.data_layout), str(attrs.kernel_layout)
@@ -67,7 +68,7 @@ def _lower(g: GraphBuilder, call: Any, kind: str, weight_order: str) -> Value:
     }
     if kind == "convolution":
         node.update(_algorithm(g.graph.options))
-    out = g.emit(kind, [src, weights], shape, str(call.ty.dtype), **node)
+    out = g.emit(kind, [src, weights], shape, dtype_of(call.ty), **node)
     return to_layout(g, out, canonical, out_layout)
 
 

@@ -185,7 +185,7 @@ def _divided(scalar: float, scalar_first: bool) -> tuple[str, float, float] | No
 def binary(g: GraphBuilder, call: Any) -> Value:
     """Two operands that broadcast; a constant number is folded into an eltwise primitive."""
     alg = _BINARY[call.op.name]
-    a, b = g.value(call.args[0]), g.value(call.args[1])
+    a, b = g.operands(call)
     require_float(call.op.name, a, b)
     shape = g.shape_of(call.ty)
     for value, scalar, first in ((a, b.scalar, False), (b, a.scalar, True)):
@@ -200,7 +200,7 @@ def binary(g: GraphBuilder, call: Any) -> Value:
 def comparison(g: GraphBuilder, call: Any) -> Value:
     """Two operands that broadcast, to a tensor of booleans."""
     alg, swap = _COMPARISONS[call.op.name]
-    a, b = g.value(call.args[0]), g.value(call.args[1])
+    a, b = g.operands(call)
     require_float(call.op.name, a, b)
     return g.binary(alg, *((b, a) if swap else (a, b)), g.shape_of(call.ty), "bool")
 
@@ -208,7 +208,7 @@ def comparison(g: GraphBuilder, call: Any) -> Value:
 @register_lowering("dnnl", list(_LOGICAL))
 def logical(g: GraphBuilder, call: Any) -> Value:
     """Two operands of booleans that broadcast."""
-    a, b = g.value(call.args[0]), g.value(call.args[1])
+    a, b = g.operands(call)
     _require_bool(call, a, b)
     return g.binary(_LOGICAL[call.op.name], a, b, g.shape_of(call.ty))
 

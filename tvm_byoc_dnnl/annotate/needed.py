@@ -8,6 +8,7 @@ import tvm
 from tvm.relax import dpl
 
 from .._compat import is_a
+from ..handles import items
 
 __all__ = ["ops_of_pattern"]
 
@@ -23,5 +24,5 @@ def ops_of_pattern(pattern: Any) -> set[str]:
     if is_a(pattern, dpl.OrPattern):
         return ops_of_pattern(pattern.left) & ops_of_pattern(pattern.right)
     parts = [part for name in _PARTS if (part := getattr(pattern, name, None)) is not None]
-    flat = [item for part in parts for item in ([part] if isinstance(part, dpl.DFPattern) else part)]
+    flat = [item for part in parts for item in ([part] if isinstance(part, dpl.DFPattern) else items(part))]
     return set().union(*map(ops_of_pattern, flat))

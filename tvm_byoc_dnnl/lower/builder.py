@@ -181,6 +181,10 @@ class GraphBuilder:
             raise Reject(f"a tuple of {len(value)} stands where one tensor is expected")
         return value
 
+    def operands(self, call: Any) -> list[Value]:
+        """The tensors that a call reads, each as `value`."""
+        return [self.value(arg) for arg in items(call.args)]
+
     def values(self, expr: Any) -> Any:
         """Like `value`, where tuples are allowed: a `Value` or a (nested) tuple of them."""
         known = self._values.get(expr)

@@ -31,6 +31,7 @@ __all__ = [
     "symbols_in",
 ]
 
+_TEXT = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 FORMAT = "tvm_byoc_dnnl.graph"
 VERSION = 2
 
@@ -295,7 +296,7 @@ class PortableGraph:
                 constant["name"] = f"c{number}"
             for node in document["nodes"]:
                 node["source"], node["calls"] = [], []
-        return json.dumps(document, separators=(",", ":"), allow_nan=False)
+        return _TEXT.encode(document)
 
     def form(self) -> str:
         """A text that graphs which compute the same have in common, as `to_json` without names; made faster."""
