@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import tvm
@@ -22,6 +23,7 @@ __all__ = ["Alike", "Composites", "Group"]
 
 #: elements of a constant by which composites are told apart before all values are compared
 _SAMPLE = 16
+_MOST_ATTRIBUTES = 1 << 10
 
 
 class Alike:
@@ -170,7 +172,7 @@ def _composite(group: Group) -> tuple[relax.Function, list[Any], bool]:
     result = operands.inside[bindings[-1][0]]
     body = relax.SeqExpr([relax.DataflowBlock(made)], result)
     relax.expr._update_type(body, result.ty)
-    attributes = tvm.ir.DictAttrs({**group.attributes, "Primitive": True})
+    attributes = _attributes(tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in group.attributes.items()))
     params, arguments = list(operands.params.values()), list(operands.params)
     func = relax.Function(params, body, result.ty, attrs=attributes)
     symbols = relax.analysis.free_symbolic_vars(func)
@@ -180,6 +182,12 @@ def _composite(group: Group) -> tuple[relax.Function, list[Any], bool]:
         arguments.append(sizes)
     is_open = bool(symbols or relax.analysis.defined_symbolic_vars(func))
     return relax.utils.copy_with_new_vars(func) if is_open else func, arguments, is_open
+
+
+@lru_cache(maxsize=_MOST_ATTRIBUTES)
+def _attributes(given: tuple[tuple[str, Any], ...]) -> tvm.ir.DictAttrs:
+    """The attributes of a composite function: most functions of a model have those of another one."""
+    return tvm.ir.DictAttrs({**dict(given), "Primitive": True})
 
 
 def _is_open(expr: Any) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm import relax
 
+from ..handles import items
 from ..inplace import WritersBetween
 from ..verdict import Reject
 
@@ -36,7 +37,7 @@ def refuse_escape(context: Any, outputs: Sequence[str] = (), writers: Iterable[W
     root, *others = (context.value_to_bound_var[e] for e in [context.matched_expr, *parts])
     results = {root, *others}
     for var in own - results:
-        users = [u for u in context.var_usages[var] if u not in own]
+        users = [u for u in items(context.var_usages[var]) if u not in own]
         if users or not isinstance(var, relax.DataflowVar):
             by = f"by {', '.join(u.name for u in users)}" if users else "behind the dataflow block"
             return Reject(f"the intermediate result {var.name} is used outside of the match, {by}")

@@ -108,33 +108,36 @@ class PortableGraph:
             If a tensor is read before it is defined, is defined twice or does not exist.
         """
         defined: set[int] = set()
-
-        def define(ids: Iterable[int], what: str) -> None:
-            for i in ids:
-                if not 0 <= i < len(self.tensors):
-                    raise GraphError(f"{self.name}: {what} is tensor {i}, but there are {len(self.tensors)} tensors")
-                if i in defined:
-                    raise GraphError(f"{self.name}: tensor {i} is defined twice, the second time as {what}")
-                defined.add(i)
-
-        def read(ids: Iterable[int], what: str) -> None:
-            for i in ids:
-                if i not in defined:
-                    raise GraphError(f"{self.name}: {what} reads tensor {i} before it is defined")
-
-        define((i.tensor for i in self.inputs if i.tensor is not None), "an input")
-        define((c.tensor for c in self.constants), "a constant")
+        self._define([i.tensor for i in self.inputs if i.tensor is not None], defined, "an input")
+        self._define([c.tensor for c in self.constants], defined, "a constant")
         for k, node in enumerate(self.nodes):
-            read(node.reads, f"node {k} ({node.kind})")
-            define(node.outputs, f"the output of node {k} ({node.kind})")
+            if not defined.issuperset(node.reads):
+                raise self._undefined(node.reads, defined, f"node {k} ({node.kind})")
+            self._define(node.outputs, defined, "the output of node {k} ({node.kind})", k=k, node=node)
             for op in node.post_ops:
                 if op.kind == "binary" and not (op.input is not None and 0 <= op.input < len(node.inputs)):
                     raise GraphError(f"{self.name}: node {k} ({node.kind}) has a binary post-op without its operand")
-        read(self.outputs, "the region's output")
+        if not defined.issuperset(self.outputs):
+            raise self._undefined(self.outputs, defined, "the region's output")
         for entry in self.inputs:
             if entry.alias is not None:
                 self._check_alias(entry, entry.alias)
         return self
+
+    def _define(self, ids: Iterable[int], defined: set[int], what: str, **named: Any) -> None:
+        """Note tensors as defined; ``what`` they are is only put into words for the message of an error."""
+        for i in ids:
+            if not 0 <= i < len(self.tensors):
+                what = what.format(**named)
+                raise GraphError(f"{self.name}: {what} is tensor {i}, but there are {len(self.tensors)} tensors")
+            if i in defined:
+                what = what.format(**named)
+                raise GraphError(f"{self.name}: tensor {i} is defined twice, the second time as {what}")
+            defined.add(i)
+
+    def _undefined(self, ids: Iterable[int], defined: set[int], what: str) -> GraphError:
+        first = next(i for i in ids if i not in defined)
+        return GraphError(f"{self.name}: {what} reads tensor {first} before it is defined")
 
     def _check_alias(self, entry: Input, alias: int) -> None:
         """Check that an output may be written over an input."""

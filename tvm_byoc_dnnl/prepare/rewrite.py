@@ -339,8 +339,9 @@ class Scope:
             for read in reads_of(new):
                 self._release(read)
             return
-        if not tvm_ffi.structural_equal(var.ty, new.ty):
-            renamed = self._fresh(new.ty, var)
+        ty, own = new.ty, var.ty
+        if not own.same_as(ty) and not tvm_ffi.structural_equal(own, ty):
+            renamed = self._fresh(ty, var)
             self._stand_for(var, renamed)
             self._move_miss(var, renamed)
             var = renamed

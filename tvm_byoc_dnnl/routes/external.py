@@ -75,7 +75,8 @@ def _constants(expr: Any) -> Iterator[Any]:
     if is_constant(expr):
         yield expr
     for part in _parts(expr):
-        yield from _constants(part)
+        if not is_a(part, relax.Var):  # most are, and have no parts
+            yield from _constants(part)
 
 
 def _parts(expr: Any) -> list[Any]:
