@@ -19,6 +19,12 @@ bool Contains(const std::vector<int>& numbers, int number) {
   return std::find(numbers.begin(), numbers.end(), number) != numbers.end();
 }
 
+bool IsUnscaled(const Node& node) {
+  return node.output_scaling.IsNone() &&
+         std::all_of(node.scalings.begin(), node.scalings.end(),
+                     [](const Scaling& scaling) { return scaling.IsNone(); });
+}
+
 }  // namespace
 
 Lowering::Lowering(const Graph& graph, const Shapes& shapes, const dnnl::engine& engine,
@@ -66,14 +72,31 @@ void Lowering::FailUnsupported(const std::string& message) const {
 void Lowering::AskAhead() {
   for (size_t i = graph_.nodes.size(); i-- > 0;) {
     const Node& node = graph_.nodes[i];
-    const bool is_plain = node.output_scaling.IsNone() &&
-                          std::all_of(node.scalings.begin(), node.scalings.end(),
-                                      [](const Scaling& scaling) { return scaling.IsNone(); });
-    if (node.kind != Kind::kConvolution || !is_plain || !HasElements(node)) continue;
+    if (node.kind != Kind::kConvolution || !IsUnscaled(node) || !HasElements(node)) continue;
     OpDesc op = RowOf(node.kind).describe(NodeView(this, node, node.output)).front();
     op.post_ops = PostOps(node);
     generator_->Ask(std::move(op));
   }
+}
+
+std::string Lowering::ConvolutionAsGiven() {
+  if (graph_.nodes.empty()) return "";
+  const Node& node = graph_.nodes.back();
+  const bool is_convolution = node.kind == Kind::kConvolution || node.kind == Kind::kDeconvolution;
+  if (!is_convolution || !node.post_ops.empty() || !IsUnscaled(node) || !HasElements(node)) {
+    return "";
+  }
+  const Value& source = values_[node.inputs.front()];
+  if (source.constant || source.dtype != DType::kFloat32) return "";
+  for (size_t i = 0; i + 1 < graph_.nodes.size(); ++i) {  // of the weights
+    const Node& view = graph_.nodes[i];
+    const bool is_view = view.kind == Kind::kReshape || view.kind == Kind::kPermute;
+    if (!is_view || !values_[view.output].constant) return "";
+  }
+  OpDesc op = RowOf(node.kind).describe(NodeView(this, node, node.output)).front();
+  op.args.front().md = Dense(source.shape, source.dtype);
+  const PrimitiveDesc pd = CreatePrimitiveDesc(op, engine_);
+  return pd && !IsReference(op.kind, pd.impl()) ? pd.impl() : "";
 }
 
 Program Lowering::Run() {

@@ -108,6 +108,11 @@ class Lowering {
   /// Throws Error(kUnsupported) naming the node for which there is no implementation.
   Program Run();
 
+  /// Of a graph that is a convolution without post-ops: a real implementation that reads its input
+  /// in the layout of the caller; empty if there is none. oneDNN's choice among all layouts takes
+  /// up to ten milliseconds, and says no more about whether there is one.
+  std::string ConvolutionAsGiven();
+
   const Dims& shape(int value) const { return values_[value].shape; }
   DType dtype(int value) const { return values_[value].dtype; }
   bool IsConstant(int value) const { return values_[value].constant; }

@@ -102,10 +102,16 @@ json::Object ProbeGraph(const Graph& graph, bool delivers, const CostModel& cost
   try {
     Lowering lowering(graph, shapes, CpuEngine(), cost);
     if (!delivers) lowering.LeaveOutputs();
-    const Program program = lowering.Run();
-    reorders = CountReorders(program.steps);
     std::vector<std::string> impls(graph.nodes.size(), "view");
     std::vector<size_t> post_ops(graph.nodes.size(), 0);
+    const std::string as_given = delivers ? "" : lowering.ConvolutionAsGiven();
+    Program program;
+    if (as_given.empty()) {
+      program = lowering.Run();
+    } else {
+      impls.back() = as_given;
+    }
+    reorders = CountReorders(program.steps);
     for (const auto* steps : {&program.init, &program.steps}) {
       for (const Step& step : *steps) {
         if (step.node >= static_cast<int>(impls.size())) continue;

@@ -6,6 +6,7 @@ import gc
 import json
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from tests.unit.graph_reference import GraphBuilder
@@ -63,3 +64,19 @@ def test_nobody_need_ask() -> None:
         ask(question(channels), False)
     del ask
     gc.collect()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+@pytest.mark.parametrize(("kind", "size"), [("convolution", 7), ("deconvolution", 9)])
+def test_a_convolution_by_itself_has_the_verdict_of_its_plan(kind: str, size: int, dtype: str) -> None:
+    # ProbeNodes looks at the layout of the caller only, and Probe makes the whole plan.
+    window: dict[str, list[int]] = {name: [1, 1] for name in ("strides", "dilations")}
+    window |= {name: [0, 0] for name in ("pad_begin", "pad_end")}
+    g = GraphBuilder("g")
+    stored = g.constant(np.zeros((3, 16, 2, 2), dtype))
+    weights = g.node("permute", [stored], (16, 3, 2, 2), dtype, axes=[1, 0, 2, 3])
+    g.outputs = [g.node(kind, [g.input((1, 3, 8, 8), dtype), weights], (1, 16, size, size), dtype, **window)]
+    short, whole = expected_answer(g.json()), json.loads(_native.function("tvm_byoc_dnnl.Probe")("dnnl", g.json()))
+    assert short["ok"] == whole["ok"] == (dtype == "float32")
+    assert short["reason"] == whole["reason"]
+    assert [node["post_ops"] for node in short["nodes"]] == [node["post_ops"] for node in whole["nodes"]]
