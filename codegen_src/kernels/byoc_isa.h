@@ -9,6 +9,8 @@
    ONEDNN_MAX_CPU_ISA. */
 typedef enum byoc_isa { BYOC_AVX2 = 1, BYOC_AVX512 = 2 } byoc_isa;
 
+enum { BYOC_CACHE_LINE_FLOATS = 16 };
+
 /* Floats in a vector; and rows whose sums stay in registers beside a panel of weights, which is two
    vectors wide, or beside two panels. */
 #define BYOC_AVX2_LANES 8

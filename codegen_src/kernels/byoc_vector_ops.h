@@ -321,16 +321,17 @@ BYOC_NO_INLINE void BYOC_NAME(product)(int rows, int panels, const float* a, int
 #undef BYOC_CASE
 }
 
-/* Fetches some lines into the second-level cache. Panels are fetched while the ones before them are
-   multiplied: where they come from beyond that cache, Intel's own fetching ahead ends at each small
-   page. */
-BYOC_INLINE void BYOC_NAME(fetch)(const float* from, int64_t lines) {
-  enum { kLine = 16 };
-  for (int64_t i = 0; i < lines; ++i) __builtin_prefetch(from + i * kLine, 0, 2);
-}
-/* Of a panel in each of some passes. */
+/* Cache lines of a panel that each of some passes fetches. */
 BYOC_INLINE int64_t BYOC_NAME(lines_of_pass)(int64_t depth, int64_t passes) {
-  return (depth * BYOC_PANEL / 16 + passes - 1) / passes;
+  return (depth * BYOC_PANEL / BYOC_CACHE_LINE_FLOATS + passes - 1) / passes;
+}
+/* Fetches those of a pass into the second-level cache. Panels are fetched while the ones before
+   them are multiplied: where they come from beyond that cache, Intel's own fetching ahead ends at
+   each small page. */
+BYOC_INLINE void BYOC_NAME(fetch)(const float* panel, int64_t pass, int64_t lines) {
+  for (int64_t i = pass * lines; i < (pass + 1) * lines; ++i) {
+    __builtin_prefetch(panel + i * BYOC_CACHE_LINE_FLOATS, 0, 2);
+  }
 }
 
 /* The same for any number of rows and panels. `after`: the first of the panels that are multiplied
@@ -352,7 +353,7 @@ BYOC_INLINE void BYOC_NAME(products)(int64_t rows, int64_t panels, const float* 
     for (int64_t pass = 0, first = 0; pass < passes->count; ++pass) {
       const int64_t present = byoc_pass_rows(passes, pass);
       for (int64_t i = 0; fetched && i < count; ++i) {
-        BYOC_NAME(fetch)(next + i * b_panel + pass * lines * 16, lines);
+        BYOC_NAME(fetch)(next + i * b_panel, pass, lines);
       }
       BYOC_NAME(product)((int)present, (int)count, a + first * a_row, a_row, b + panel * b_panel,
                          b_panel, depth, start == NULL ? NULL : start + first * start_row + column,

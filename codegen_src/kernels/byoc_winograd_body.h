@@ -23,7 +23,7 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_multiply)(const byoc_winograd_params* w, 
       const float* next = b + 1 < panels ? u + panel : u + (all_panels - b) * panel;
       for (int64_t pass = 0, first = 0; pass < passes.count; ++pass) {
         const int64_t rows = byoc_pass_rows(&passes, pass);
-        BYOC_NAME(fetch)(next + pass * lines * 16, lines);
+        BYOC_NAME(fetch)(next, pass, lines);
         BYOC_NAME(product)((int)rows, 1, v + (p * v_rows + first) * v_row, v_row, u, 0, channels,
                            NULL, 0, products + (p * v_rows + first) * product_row + b * BYOC_PANEL,
                            product_row);

@@ -39,7 +39,7 @@ enum { BYOC_NEAR_WEIGHTS = 1 << 20 };
 
 /* Rows of V and M are a little longer than what they hold, so that they do not fall on the same
    lines of the cache. */
-enum { BYOC_ROW_GAP = 16, BYOC_CACHE_LINE_FLOATS = 16 };
+enum { BYOC_ROW_GAP = 16 };
 
 static inline int64_t byoc_row_floats(int64_t used) {
   return byoc_round_up(used, BYOC_CACHE_LINE_FLOATS) + BYOC_ROW_GAP;
