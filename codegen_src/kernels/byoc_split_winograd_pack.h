@@ -13,7 +13,7 @@ BYOC_FUNCTION int byoc_split_winograd_pack(const int64_t* params, void* const* d
                                            int threads, char* error) {
   const byoc_winograd_params* w = (const byoc_winograd_params*)params;
   const byoc_split_params p = byoc_split_winograd_product(w);
-  const int64_t panels = (w->outputs + BYOC_SPLIT_PANEL - 1) / BYOC_SPLIT_PANEL;
+  const int64_t panels = byoc_split_winograd_panels(w);
   const int64_t size = byoc_split_chunk_size(&p, BYOC_SPLIT_PANEL), channels = w->channels;
   const int64_t of_point = (int64_t)byoc_split_packed_bytes(&p) / 2;
   (void)scratch;
