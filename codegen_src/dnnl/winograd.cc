@@ -40,14 +40,13 @@ Work WorkOf(const byoc_winograd_params& w) {
 
 /// The same with products by parts of bfloat16 on AMX.
 Work WorkOfParts(const byoc_winograd_params& w) {
-  constexpr int kProducts = 6;
   const byoc_split_params p = byoc_split_winograd_product(&w);
   const int64_t tiles = byoc_winograd_tiles(&w);
   const int64_t rows = w.over_outputs ? byoc_split_winograd_rows(tiles)
                                       : byoc_split_winograd_rows(w.tiles_at_once) *
                                             ((tiles + w.tiles_at_once - 1) / w.tiles_at_once);
   Work work = WorkOf(w);
-  work.products = static_cast<double>(kProducts * BYOC_POINTS * rows * p.filled *
+  work.products = static_cast<double>(BYOC_POINT_PRODUCTS * BYOC_POINTS * rows * p.filled *
                                       byoc_round_up(w.outputs, BYOC_TILE_ROWS));
   return work;
 }
@@ -58,6 +57,7 @@ struct Form {
   const Kernel& pack;
   int64_t m;  // results of a tile and axis
   const char* name;
+  const char* isa;  // nullptr: that of its vectors
   void (*plan)(byoc_winograd_params*, int threads, int64_t cache_bytes);
   size_t (*scratch_bytes)(const byoc_winograd_params*);
   size_t (*packed_bytes)(const byoc_winograd_params*);
@@ -67,6 +67,7 @@ const Form kTiles4 = {kWinograd,
                       kWinogradPack,
                       4,
                       "winograd_4x4",
+                      nullptr,
                       byoc_winograd_plan,
                       byoc_winograd_scratch_bytes,
                       byoc_winograd_packed_bytes,
@@ -75,6 +76,7 @@ const Form kTiles2 = {kWinograd,
                       kWinogradPack,
                       2,
                       "winograd_2x2",
+                      nullptr,
                       byoc_winograd_plan,
                       byoc_winograd_scratch_bytes,
                       byoc_winograd_packed_bytes,
@@ -83,6 +85,7 @@ const Form kParts = {kSplitWinograd,
                      kSplitWinogradPack,
                      4,
                      "winograd_4x4_bf16x3",
+                     "avx512_core_amx",
                      byoc_split_winograd_plan,
                      byoc_split_winograd_scratch_bytes,
                      byoc_split_winograd_packed_bytes,
@@ -120,7 +123,7 @@ std::optional<Candidate> OfferTiles(const Candidate& primitive, const Lowering& 
   call.packing = std::move(packing);
 
   const std::string impl =
-      &form == &kParts ? Cat(form.name, ":avx512_core_amx") : KernelImpl(form.name, w.isa);
+      form.isa == nullptr ? KernelImpl(form.name, w.isa) : Cat(form.name, ":", form.isa);
   Candidate candidate{op, {}, impl, std::move(call), {}};
   candidate.work = form.work(w);
   return candidate;

@@ -8,8 +8,9 @@
 #include "byoc_winograd_plan.h"
 
 enum {
-  BYOC_POINTS = 36,     /* of a tile of 4 x 4 results */
-  BYOC_POINT_PARTS = 3, /* bfloat16 of a number */
+  BYOC_POINTS = 36,        /* of a tile of 4 x 4 results */
+  BYOC_POINT_PARTS = 3,    /* bfloat16 of a number */
+  BYOC_POINT_PRODUCTS = 6, /* of the nine of two numbers */
   BYOC_POINT_GAP = 16 /* floats between points, which must not fall on the same lines of a cache */
 };
 
@@ -108,7 +109,7 @@ static inline int64_t byoc_split_winograd_slow_rows(int64_t tiles) {
 static inline void byoc_split_winograd_plan(byoc_winograd_params* w, int threads,
                                             int64_t cache_bytes) {
   /* Weights in the second-level cache come four times as fast as those beyond it. */
-  enum { kProducts = 6, kBytes = BYOC_POINT_PARTS * 2, kMostPanels = 4, kNearer = 4 };
+  enum { kBytes = BYOC_POINT_PARTS * 2, kMostPanels = 4, kNearer = 4 };
   const int64_t tiles = byoc_winograd_tiles(w), panels = byoc_split_winograd_panels(w);
   const int64_t weights = (int64_t)byoc_split_winograd_packed_bytes(w);
   int64_t least = -1;
@@ -118,7 +119,8 @@ static inline void byoc_split_winograd_plan(byoc_winograd_params* w, int threads
     const int64_t at_once = (tiles + blocks - 1) / blocks, own = blocks / threads;
     const int64_t used = byoc_split_winograd_block_floats(w, at_once) * 4;
     byoc_split_winograd_work work;
-    work.products = own * byoc_split_winograd_slow_rows(at_once) * (weights / kBytes) * kProducts;
+    work.products =
+        own * byoc_split_winograd_slow_rows(at_once) * (weights / kBytes) * BYOC_POINT_PRODUCTS;
     work.weights = weights * own / (used + weights <= cache_bytes ? kNearer : 1);
     work.moved = own * byoc_max(used - cache_bytes, 0);
     const int64_t time = byoc_split_winograd_time(&work);
@@ -133,8 +135,8 @@ static inline void byoc_split_winograd_plan(byoc_winograd_params* w, int threads
   const int64_t source = BYOC_POINTS * byoc_split_winograd_source(w, tiles) * 4;
   w->outputs_at_once = group * BYOC_SPLIT_PANEL;
   byoc_split_winograd_work work;
-  work.products =
-      byoc_split_winograd_slow_rows(tiles) * (weights / kBytes) * kProducts / panels * own;
+  work.products = byoc_split_winograd_slow_rows(tiles) * (weights / kBytes) * BYOC_POINT_PRODUCTS /
+                  panels * own;
   work.weights = weights / panels * own + source * groups;
   work.moved = source + groups * byoc_max(byoc_split_winograd_group_floats(w) * 4 - cache_bytes, 0);
   w->over_outputs = panels >= threads && threads > 1 && byoc_split_winograd_time(&work) < least;
