@@ -82,14 +82,15 @@ std::optional<Candidate> OfferIntegerWinograd(const Candidate& primitive, const 
 std::optional<Candidate> OfferNormalize(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferWinograd(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferSmallWinograd(const Candidate& primitive, const Lowering& values);
+std::optional<Candidate> OfferLateWinograd(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferProduct(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferSplitWinograd(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferSplit(const Candidate& primitive, const Lowering& values);
 
 /// A new kernel: its function above, and its name here.
-constexpr Offer kOffers[] = {OfferDirect,    OfferInteger,       OfferIntegerWinograd,
-                             OfferNormalize, OfferWinograd,      OfferSmallWinograd,
-                             OfferProduct,   OfferSplitWinograd, OfferSplit};
+constexpr Offer kOffers[] = {
+    OfferDirect,        OfferInteger,      OfferIntegerWinograd, OfferNormalize,     OfferWinograd,
+    OfferSmallWinograd, OfferLateWinograd, OfferProduct,         OfferSplitWinograd, OfferSplit};
 
 /// Whether a convolution of images of this rank has groups, each with too few channels for a
 /// product of matrices, but with more than one channel or output.

@@ -35,6 +35,16 @@ Work WorkOf(const byoc_winograd_params& w) {
   Work work;
   work.products = points * channels * outputs * tiles;
   work.vectors = points * (std::ceil(channels / lanes) + outputs / lanes) * tiles;
+  if (w.late == 0) return work;
+  // What is measured, as vectors that take as long: a call transforms the weights once, or for each
+  // block of tiles, and reads a source that stays in no cache once for each panel of outputs.
+  const double blocks = std::ceil(tiles / static_cast<double>(w.tiles_at_once));
+  const double vectors = points * channels / lanes;
+  work.vectors += 0.025 * vectors * lanes * outputs * (w.over_outputs != 0 ? 1 : blocks);
+  const bool far =
+      vectors * lanes * tiles * sizeof(float) > 0.75 * static_cast<double>(CacheBytes());
+  if (w.over_outputs != 0 && far)
+    work.vectors += 0.25 * vectors * tiles * outputs / static_cast<double>(byoc_panel(w.isa));
   return work;
 }
 
@@ -51,45 +61,41 @@ Work WorkOfParts(const byoc_winograd_params& w) {
   return work;
 }
 
-/// A kernel that convolves by tiles, and what is its own.
-struct Form {
+/// A kernel that convolves by tiles, with the functions that plan it.
+struct TileKernel {
   const Kernel& kernel;
   const Kernel& pack;
-  int64_t m;  // results of a tile and axis
-  const char* name;
   const char* isa;  // nullptr: that of its vectors
   void (*plan)(byoc_winograd_params*, int threads, int64_t cache_bytes);
   size_t (*scratch_bytes)(const byoc_winograd_params*);
   size_t (*packed_bytes)(const byoc_winograd_params*);
   Work (*work)(const byoc_winograd_params&);
 };
-const Form kTiles4 = {kWinograd,
-                      kWinogradPack,
-                      4,
-                      "winograd_4x4",
-                      nullptr,
-                      byoc_winograd_plan,
-                      byoc_winograd_scratch_bytes,
-                      byoc_winograd_packed_bytes,
-                      WorkOf};
-const Form kTiles2 = {kWinograd,
-                      kWinogradPack,
-                      2,
-                      "winograd_2x2",
-                      nullptr,
-                      byoc_winograd_plan,
-                      byoc_winograd_scratch_bytes,
-                      byoc_winograd_packed_bytes,
-                      WorkOf};
-const Form kParts = {kSplitWinograd,
-                     kSplitWinogradPack,
-                     4,
-                     "winograd_4x4_bf16x3",
-                     "avx512_core_amx",
-                     byoc_split_winograd_plan,
-                     byoc_split_winograd_scratch_bytes,
-                     byoc_split_winograd_packed_bytes,
-                     WorkOfParts};
+const TileKernel kVectors = {kWinograd,
+                             kWinogradPack,
+                             nullptr,
+                             byoc_winograd_plan,
+                             byoc_winograd_scratch_bytes,
+                             byoc_winograd_packed_bytes,
+                             WorkOf};
+const TileKernel kParts = {kSplitWinograd,
+                           kSplitWinogradPack,
+                           "avx512_core_amx",
+                           byoc_split_winograd_plan,
+                           byoc_split_winograd_scratch_bytes,
+                           byoc_split_winograd_packed_bytes,
+                           WorkOfParts};
+
+/// A way to use it: m results of a tile and axis; whether each call transforms the weights.
+struct Form {
+  const char* name;
+  const TileKernel& of;
+  int64_t m, late;
+};
+const Form kTiles4 = {"winograd_4x4", kVectors, 4, 0};
+const Form kTiles2 = {"winograd_2x2", kVectors, 2, 0};
+const Form kLate4 = {"winograd_4x4_late", kVectors, 4, 1};
+const Form kParts4 = {"winograd_4x4_bf16x3", kParts, 4, 0};
 
 std::optional<Candidate> OfferTiles(const Candidate& primitive, const Lowering& values,
                                     const Form& form) {
@@ -102,6 +108,7 @@ std::optional<Candidate> OfferTiles(const Candidate& primitive, const Lowering& 
   byoc_winograd_params w{};
   w.isa = frame->isa;
   w.m = form.m;
+  w.late = form.late;
   w.images = in[0];
   w.channels = in[1];
   w.height = in[2];
@@ -115,17 +122,17 @@ std::optional<Candidate> OfferTiles(const Candidate& primitive, const Lowering& 
   w.dst = frame->dst_strides;
   w.has_bias = op.Find(DNNL_ARG_BIAS) != nullptr;
   w.post_ops = static_cast<int64_t>(frame->post_ops.size());
-  form.plan(&w, omp_get_max_threads(), CacheBytes());
-  KernelCall call = CallOf(form.kernel, w, std::move(*frame), form.scratch_bytes(&w));
-  KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &form.pack, {}, 0};
+  form.of.plan(&w, omp_get_max_threads(), CacheBytes());
+  KernelCall call = CallOf(form.of.kernel, w, std::move(*frame), form.of.scratch_bytes(&w));
+  KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &form.of.pack, {}, 0};
   Append(w, &packing.params);
-  packing.bytes = static_cast<int64_t>(form.packed_bytes(&w));
+  packing.bytes = static_cast<int64_t>(form.of.packed_bytes(&w));
   call.packing = std::move(packing);
 
   const std::string impl =
-      form.isa == nullptr ? KernelImpl(form.name, w.isa) : Cat(form.name, ":", form.isa);
+      form.of.isa == nullptr ? KernelImpl(form.name, w.isa) : Cat(form.name, ":", form.of.isa);
   Candidate candidate{op, {}, impl, std::move(call), {}};
-  candidate.work = form.work(w);
+  candidate.work = form.of.work(w);
   return candidate;
 }
 
@@ -137,12 +144,18 @@ std::optional<Candidate> OfferWinograd(const Candidate& primitive, const Lowerin
   return OfferTiles(primitive, values, kTiles4);
 }
 
+/// A quarter of the bytes of weights, which pays where these come from memory and tiles are few.
+std::optional<Candidate> OfferLateWinograd(const Candidate& primitive, const Lowering& values) {
+  const OpDesc& op = primitive.op;
+  if (!Suits(op) || op.preferred == "winograd_2x2") return std::nullopt;
+  return OfferTiles(primitive, values, kLate4);
+}
 /// With two parts of a number, errors would grow in the transformations, so there are always three.
 std::optional<Candidate> OfferSplitWinograd(const Candidate& primitive, const Lowering& values) {
   const OpDesc& op = primitive.op;
   if (!Suits(op) || !HasTiles()) return std::nullopt;
   if (op.preferred == "float32" || op.preferred == "winograd_2x2") return std::nullopt;
-  return OfferTiles(primitive, values, kParts);
+  return OfferTiles(primitive, values, kParts4);
 }
 
 /// More products than with large tiles, but fewer weights, and less beyond the edge of an image.

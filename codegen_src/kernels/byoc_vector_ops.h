@@ -243,6 +243,7 @@ BYOC_INLINE void BYOC_NAME(product_rows)(const int rows, const int panels, const
                                          int64_t a_row, const float* b, int64_t b_panel,
                                          int64_t depth, const float* start, int64_t start_row,
                                          float* c, int64_t c_row) {
+  enum { kAhead = 512 };
   const int vectors = 2 * panels;
   BYOC_VEC sums[BYOC_ROWS][4];
 #ifndef BYOC_SIMD_AVX512 /* measured on AVX2 only */
@@ -263,6 +264,12 @@ BYOC_INLINE void BYOC_NAME(product_rows)(const int rows, const int panels, const
   }
   for (int64_t k = 0; k < depth; ++k) {
     BYOC_VEC w[4];
+    if (rows <= BYOC_FEW_ROWS) {
+      BYOC_UNROLL
+      for (int j = 0; j < BYOC_PANEL; j += BYOC_CACHE_LINE_FLOATS) {
+        __builtin_prefetch(b + k * BYOC_PANEL + j + kAhead, 0, 2);
+      }
+    }
     BYOC_UNROLL
     for (int j = 0; j < vectors; ++j) {
       w[j] = BYOC_NAME(load)(b + (j / 2) * b_panel + k * BYOC_PANEL + (j % 2) * BYOC_LANES);
@@ -341,7 +348,7 @@ BYOC_INLINE void BYOC_NAME(products)(int64_t rows, int64_t panels, const float* 
                                      const float* start, int64_t start_row, float* c, int64_t c_row,
                                      const float* after) {
   enum { kManyPasses = 8 };
-  const int64_t wide = BYOC_LANES == 16 || rows <= BYOC_PAIR_ROWS ? 2 : 1;
+  const int64_t wide = rows > BYOC_FEW_ROWS && (BYOC_LANES == 16 || rows <= BYOC_PAIR_ROWS) ? 2 : 1;
   const byoc_passes of[2] = {byoc_in_passes(rows, BYOC_ROWS), byoc_in_passes(rows, BYOC_PAIR_ROWS)};
   for (int64_t panel = 0; panel < panels; panel += wide) {
     const int64_t count = byoc_min(wide, panels - panel), column = panel * BYOC_PANEL;

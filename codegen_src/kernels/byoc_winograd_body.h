@@ -5,10 +5,11 @@
 #include "byoc_winograd_tile_body.h"
 
 /* Products of `rows` tiles with the panels of `outputs` outputs, for all points. */
-BYOC_NO_INLINE void BYOC_NAME(winograd_multiply)(const byoc_winograd_params* w, const float* v,
-                                                 int64_t v_rows, const float* packed,
-                                                 int64_t first_panel, int64_t panels,
-                                                 float* products, int64_t product_row) {
+BYOC_NO_INLINE void BYOC_NAME(winograd_multiply_points)(const byoc_winograd_params* w,
+                                                        const float* v, int64_t v_rows,
+                                                        const float* packed, int64_t first_panel,
+                                                        int64_t panels, float* products,
+                                                        int64_t product_row) {
   const int64_t points = (int64_t)(w->m + 2) * (w->m + 2), channels = w->channels;
   const int64_t v_row = byoc_row_floats(channels);
   const int64_t all_panels = (w->outputs + BYOC_PANEL - 1) / BYOC_PANEL;
@@ -33,6 +34,95 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_multiply)(const byoc_winograd_params* w, 
   }
 }
 
+/* G of F(4x4, 3x3), applied to three values `s` apart. */
+BYOC_INLINE void BYOC_NAME(winograd_filter)(const BYOC_VEC* g, int s, BYOC_VEC* o) {
+  const BYOC_VEC g0 = g[0], g1 = g[s], g2 = g[2 * s];
+  const BYOC_VEC ends = (g0 + g2) * (1.f / 3), middle = g1 * (1.f / 3);
+  o[0] = g0;
+  o[1] = middle - ends;
+  o[2] = middle + ends;
+  o[3] = g0 * (-16.f / 15) - g1 * (8.f / 15) - g2 * (4.f / 15);
+  o[4] = g0 * (1.f / 15) - g1 * (2.f / 15) + g2 * (4.f / 15);
+  o[5] = g2;
+}
+
+/* The 3 x 3 weights of a panel for some channels -> their 36 points, `step` apart. What follows
+   them is fetched ahead. */
+BYOC_NO_INLINE void BYOC_NAME(winograd_transform_weights)(const float* packed, int64_t channels,
+                                                          float* u, int64_t step) {
+  enum { kAhead = 768 };
+  for (int64_t c = 0; c < channels; ++c) {
+    BYOC_UNROLL
+    for (int i = 0; i < 9 * BYOC_PANEL; i += BYOC_CACHE_LINE_FLOATS) {
+      __builtin_prefetch(packed + c * 9 * BYOC_PANEL + i + kAhead, 0, 2);
+    }
+    BYOC_UNROLL
+    for (int lane = 0; lane < BYOC_PANEL; lane += BYOC_LANES) {
+      BYOC_VEC g[9], column[6], half[18], o[6];
+      for (int i = 0; i < 9; ++i) {
+        g[i] = BYOC_NAME(load)(packed + (c * 9 + i) * BYOC_PANEL + lane);
+      }
+      BYOC_UNROLL
+      for (int j = 0; j < 3; ++j) {
+        BYOC_NAME(winograd_filter)(g + j, 3, column);
+        for (int i = 0; i < 6; ++i) half[i * 3 + j] = column[i];
+      }
+      BYOC_UNROLL
+      for (int i = 0; i < 6; ++i) {
+        BYOC_NAME(winograd_filter)(half + i * 3, 1, o);
+        for (int j = 0; j < 6; ++j) {
+          BYOC_NAME(store)(u + (i * 6 + j) * step + c * BYOC_PANEL + lane, o[j]);
+        }
+      }
+    }
+  }
+}
+
+/* The same products where the weights are transformed now, of some channels at a time. `u`: room
+   for these. */
+BYOC_NO_INLINE void BYOC_NAME(winograd_multiply_late)(const byoc_winograd_params* w, const float* v,
+                                                      int64_t v_rows, const float* packed,
+                                                      int64_t first_panel, int64_t panels,
+                                                      float* products, int64_t product_row,
+                                                      float* u) {
+  enum { kPoints = 36 };
+  const int64_t channels = w->channels, v_row = byoc_row_floats(channels);
+  const int64_t depth = byoc_winograd_depth(w->isa), step = byoc_winograd_step(w->isa);
+  const int64_t steps = (channels + depth - 1) / depth;
+  const byoc_passes passes = byoc_in_passes(v_rows, BYOC_ROWS);
+  const float* weights = packed + first_panel * channels * 9 * BYOC_PANEL;
+  for (int64_t b = 0; b < panels; ++b) {
+    for (int64_t s = 0; s < steps; ++s) {
+      const int64_t top = channels * s / steps, count = channels * (s + 1) / steps - top;
+      BYOC_NAME(winograd_transform_weights)(weights, count, u, step);
+      weights += count * 9 * BYOC_PANEL;
+      for (int64_t p = 0; p < kPoints; ++p) {
+        for (int64_t pass = 0, first = 0; pass < passes.count; ++pass) {
+          const int64_t rows = byoc_pass_rows(&passes, pass);
+          float* to = products + (p * v_rows + first) * product_row + b * BYOC_PANEL;
+          BYOC_NAME(product)((int)rows, 1, v + (p * v_rows + first) * v_row + top, v_row,
+                             u + p * step, 0, count, s == 0 ? NULL : to, product_row, to,
+                             product_row);
+          first += rows;
+        }
+      }
+    }
+  }
+}
+
+BYOC_INLINE void BYOC_NAME(winograd_multiply)(const byoc_winograd_params* w, const float* v,
+                                              int64_t v_rows, const float* packed,
+                                              int64_t first_panel, int64_t panels, float* products,
+                                              int64_t product_row, float* u) {
+  if (w->late) {
+    BYOC_NAME(winograd_multiply_late)(w, v, v_rows, packed, first_panel, panels, products,
+                                      product_row, u);
+  } else {
+    BYOC_NAME(winograd_multiply_points)(w, v, v_rows, packed, first_panel, panels, products,
+                                        product_row);
+  }
+}
+
 BYOC_NO_INLINE void BYOC_NAME(winograd_run)(const byoc_winograd_params* w, int threads,
                                             void* const* data, float* scratch) {
   const float* src = (const float*)data[0];
@@ -45,6 +135,8 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_run)(const byoc_winograd_params* w, int t
   BYOC_OMP(parallel num_threads(threads) if (threads > 1))
   {
     const int64_t thread = byoc_thread(), team = byoc_team();
+    const int64_t u_floats = byoc_winograd_late_floats(w);
+    float* u = scratch + byoc_winograd_scratch_bytes(w) / 4 - (thread + 1) * u_floats;
     (void)threads;
     if (w->over_outputs) {
       float* v = scratch;
@@ -68,7 +160,7 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_run)(const byoc_winograd_params* w, int t
       const int64_t row = byoc_row_floats(w->outputs_at_once);
       for (int64_t g = groups * thread / team; g < groups * (thread + 1) / team; ++g) {
         const int64_t first = g * at_once, panels = byoc_min(at_once, all_panels - first);
-        BYOC_NAME(winograd_multiply)(w, v, tiles, packed, first, panels, products, row);
+        BYOC_NAME(winograd_multiply)(w, v, tiles, packed, first, panels, products, row, u);
         const int64_t end = byoc_min(outputs, (first + panels) * BYOC_PANEL);
         for (int64_t o = first * BYOC_PANEL; o < end; o += BYOC_LANES) {
           const int64_t place = byoc_channel_offset(&w->dst, o);
@@ -95,7 +187,7 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_run)(const byoc_winograd_params* w, int t
             BYOC_NAME(winograd_take)(w, from, t, c, v + i * v_row + c, count * v_row);
           }
         }
-        BYOC_NAME(winograd_multiply)(w, v, count, packed, 0, all_panels, products, row);
+        BYOC_NAME(winograd_multiply)(w, v, count, packed, 0, all_panels, products, row, u);
         for (int64_t o = 0; o < outputs; o += BYOC_LANES) {
           const int64_t place = byoc_channel_offset(&w->dst, o);
           BYOC_NAME(winograd_tile) t = corner;

@@ -3,6 +3,7 @@
 #ifndef BYOC_WINOGRAD_PACK_H_
 #define BYOC_WINOGRAD_PACK_H_
 
+#include "byoc_product_pack.h"
 #include "byoc_winograd_plan.h"
 
 enum {
@@ -55,6 +56,10 @@ BYOC_FUNCTION int byoc_winograd_pack(const int64_t* params, void* const* data, v
                                   {0, 0, 1},  {0, 0, 0},       {0, 0, 0}};
   const float (*g)[3] = w->m == 4 ? kByocWinograd4 : kG2;
   const int64_t n = w->m + 2;
+  if (w->late) {
+    const byoc_product_pack_params p = {w->isa, w->outputs, w->channels * 9, 1, w->channels * 9};
+    return byoc_product_pack((const int64_t*)&p, data, scratch, threads, error);
+  }
   const int64_t panel = byoc_panel(w->isa), channels = w->channels;
   const int64_t panels = (w->outputs + panel - 1) / panel;
   (void)scratch;

@@ -20,6 +20,7 @@ typedef struct __attribute__((may_alias)) byoc_winograd_params {
   int64_t pad_top, pad_left;
   byoc_strides src, dst;
   int64_t has_bias, post_ops;
+  int64_t late; /* 4x4: weights are packed as they are, and each call transforms them */
   /* Set by byoc_winograd_plan: */
   int64_t threads;       /* that there is scratch memory for */
   int64_t over_outputs;  /* threads share the transformed source and divide the outputs */
@@ -37,12 +38,32 @@ enum { BYOC_MANY_WEIGHTS = 16 << 20 };
    costs time. */
 enum { BYOC_NEAR_WEIGHTS = 1 << 20 };
 
+/* Bytes that could be read while threads wait for the source that they have transformed together.
+ */
+enum { BYOC_MEETING = 1 << 20 };
+
+/* Bytes of a block's V and M beside near weights that are always worth having: measured with a
+   second-level cache of 2 MB, where blocks of a fifth of it take 0.75 to 0.9 of the time of blocks
+   that fill it. */
+enum { BYOC_NEAR_TILES = 256 << 10 };
+
 /* Rows of V and M are a little longer than what they hold, so that they do not fall on the same
    lines of the cache. */
 enum { BYOC_ROW_GAP = 16 };
 
 static inline int64_t byoc_row_floats(int64_t used) {
   return byoc_round_up(used, BYOC_CACHE_LINE_FLOATS) + BYOC_ROW_GAP;
+}
+
+/* Channels of a panel whose weights are transformed at once, where they are transformed by each
+   call; the distance of their points, which do not begin on the same lines of a cache; and the room
+   that they take. */
+static inline int64_t byoc_winograd_depth(int64_t isa) { return isa == BYOC_AVX512 ? 64 : 128; }
+static inline int64_t byoc_winograd_step(int64_t isa) {
+  return byoc_winograd_depth(isa) * byoc_panel(isa) + BYOC_CACHE_LINE_FLOATS;
+}
+static inline int64_t byoc_winograd_late_floats(const byoc_winograd_params* w) {
+  return w->late ? 36 * byoc_winograd_step(w->isa) : 0;
 }
 
 /* Divides the work among threads: blocks of tiles whose V and M stay in the second-level cache, or,
@@ -57,33 +78,45 @@ static inline void byoc_winograd_plan(byoc_winograd_params* w, int threads, int6
   const int64_t outputs = byoc_round_up(w->outputs, panel);
   const int64_t weights = points * 4 * w->channels * outputs;
 
-  /* V and M of a block, beside the weights where these fit, too. */
+  /* V and M of a block: beside the weights where these fit, too, but of no more tiles than pay. */
   const int64_t tile_bytes = points * 4 * (byoc_row_floats(w->channels) + byoc_row_floats(outputs));
-  const int64_t room = cache_bytes * 7 / 8 - (weights <= cache_bytes * 5 / 8 ? weights : 0);
+  const int64_t near = w->late ? byoc_winograd_late_floats(w) * 4 : weights;
+  const int64_t all = cache_bytes * 7 / 8;
+  const int64_t room = near > cache_bytes * 5 / 8
+                           ? all
+                           : byoc_min(all - near, byoc_max(cache_bytes / 5, BYOC_NEAR_TILES));
   int64_t at_once = byoc_max(1, room / tile_bytes / rows) * rows;
   int64_t blocks = byoc_round_up((tiles + at_once - 1) / at_once, threads);
   blocks = byoc_min(blocks, tiles);
   w->tiles_at_once = (tiles + blocks - 1) / blocks;
   blocks = (tiles + w->tiles_at_once - 1) / w->tiles_at_once;
 
-  int64_t group = byoc_max(panel, byoc_min(4 * panel, outputs / threads / panel * panel));
-  const int64_t groups = (outputs + group - 1) / group;
+  /* As many groups for each thread, of four panels at most. */
+  const int64_t panels = outputs / panel;
+  int64_t groups = byoc_min(byoc_round_up((panels + 3) / 4, threads), panels);
+  const int64_t group = (panels + groups - 1) / groups * panel;
+  groups = (outputs + group - 1) / group;
   w->outputs_at_once = group;
   /* Bytes that come from beyond the second-level cache. Measured: V and M, which are written as
-     well, cost four times as much per byte as the weights, and the weights twice as much once they
-     do not fit into the last cache either. */
+     well, cost one and a half times as much per byte as the weights, or four times where they do
+     not stay in the last cache, the weights twice as much where these do not, and to transform
+     weights as much as to read two fifths of their points. */
   const int64_t source = points * 4 * tiles * byoc_row_floats(w->channels);
   const int64_t product = points * 4 * tiles * byoc_row_floats(group);
+  const int64_t times = source <= cache_bytes * 3 / 4 ? threads : 1 + (w->late ? panels : groups);
   const int64_t moved =
-      source * (1 + groups) + (product > cache_bytes / 2 ? 2 * points * 4 * tiles * outputs : 0);
-  const int64_t by_tiles =
-      weights <= cache_bytes * 3 / 4 ? 0 : weights * blocks * (weights > BYOC_MANY_WEIGHTS ? 2 : 1);
-  const int64_t by_outputs = weights + 4 * moved;
+      source * times + (product > cache_bytes / 2 ? 2 * points * 4 * tiles * outputs : 0);
+  const int64_t each = w->late ? weights * 9 / points + weights * 2 / 5 : weights;
+  const int64_t by_tiles = !w->late && weights <= cache_bytes * 3 / 4
+                               ? 0
+                               : each * blocks * (weights > BYOC_MANY_WEIGHTS ? 2 : 1);
+  const int64_t by_outputs =
+      BYOC_MEETING + each + (source > BYOC_MANY_WEIGHTS ? 4 * moved : moved * 3 / 2);
   w->over_outputs = groups >= threads && by_outputs < by_tiles;
 }
 
 static inline size_t byoc_winograd_packed_bytes(const byoc_winograd_params* w) {
-  const int64_t points = (int64_t)(w->m + 2) * (w->m + 2);
+  const int64_t points = w->late ? 9 : (int64_t)(w->m + 2) * (w->m + 2);
   return (size_t)(points * w->channels * byoc_round_up(w->outputs, byoc_panel(w->isa))) * 4;
 }
 
@@ -102,7 +135,7 @@ static inline int64_t byoc_winograd_product_floats(const byoc_winograd_params* w
 static inline size_t byoc_winograd_scratch_bytes(const byoc_winograd_params* w) {
   const int64_t sources = w->over_outputs ? 1 : w->threads;
   return (size_t)(sources * byoc_winograd_source_floats(w) +
-                  w->threads * byoc_winograd_product_floats(w)) *
+                  w->threads * (byoc_winograd_product_floats(w) + byoc_winograd_late_floats(w))) *
          4;
 }
 

@@ -43,12 +43,15 @@ struct Way {
   byoc_isa isa;
   int m;
   const char* name;
+  bool late = false;  // each call transforms the weights
 };
 
 std::vector<Way> Ways() {
   std::vector<Way> ways;
   for (byoc_isa isa : InstructionSets()) {
-    for (int m : {4, 2}) ways.push_back({&kFloat32, isa, m, isa == BYOC_AVX2 ? "avx2" : "avx512"});
+    const char* name = isa == BYOC_AVX2 ? "avx2" : "avx512";
+    for (int m : {4, 2}) ways.push_back({&kFloat32, isa, m, name});
+    ways.push_back({&kFloat32, isa, 4, name, true});
   }
 #if BYOC_HAS_AMX
   if (HasTiles()) ways.push_back({&kParts, BYOC_AVX512, 4, "parts on AMX"});
@@ -95,6 +98,7 @@ double Error(const Case& c, const Way& way) {
   auto& w = *reinterpret_cast<byoc_winograd_params*>(params.data());
   w.isa = way.isa;
   w.m = way.m;
+  w.late = way.late;
   w.images = c.images;
   w.channels = c.channels;
   w.height = c.height;
@@ -173,11 +177,11 @@ void Check(const Case& c) {
       const double error = Error(variant, way);
       if (error <= Tolerance(way)) continue;
       check::Failed(__FILE__, __LINE__,
-                    std::string(way.name) + ", m " + std::to_string(way.m) + ", over outputs " +
-                        std::to_string(over_outputs) + ", channels " + std::to_string(c.channels) +
-                        ", outputs " + std::to_string(c.outputs) + ", image " +
-                        std::to_string(c.height) + " x " + std::to_string(c.width) + ": error " +
-                        check::Show(error));
+                    std::string(way.name) + (way.late ? ", late" : "") + ", m " +
+                        std::to_string(way.m) + ", over outputs " + std::to_string(over_outputs) +
+                        ", channels " + std::to_string(c.channels) + ", outputs " +
+                        std::to_string(c.outputs) + ", image " + std::to_string(c.height) + " x " +
+                        std::to_string(c.width) + ": error " + check::Show(error));
     }
   }
 }
@@ -192,6 +196,17 @@ TEST(channels_and_outputs) {
       c.width = 5;
       Check(c);
     }
+  }
+}
+
+TEST(more_channels_than_are_transformed_at_once) {
+  for (int64_t channels : {63, 64, 65, 127, 128, 129, 257}) {
+    Case c;
+    c.channels = channels;
+    c.outputs = 35;
+    c.height = 9;
+    c.width = 6;
+    Check(c);
   }
 }
 
@@ -295,6 +310,7 @@ TEST(a_nan_stays) {
       auto& w = *reinterpret_cast<byoc_winograd_params*>(params.data());
       w.isa = way.isa;
       w.m = way.m;
+      w.late = way.late;
       w.post_ops = 1;
       w.images = w.channels = w.outputs = 1;
       w.height = w.width = w.out_height = w.out_width = 4;

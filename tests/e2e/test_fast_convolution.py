@@ -120,10 +120,19 @@ def test_it_is_switched_off_and_takes_smaller_tiles_by_options() -> None:
 
 @needs_vectors
 def test_small_tiles_are_taken_unasked_on_avx2_only() -> None:
-    mod = network(512, 7, 512)  # large tiles would read twice as many transformed weights
+    mod = network(192, 6, 384)  # large tiles would reach far beyond the edge of such an image
     names = implementations(mod)
     assert any("winograd_2x2" in name for name in names) == any(name.endswith(":avx2") for name in names), names
     assert error(results(mod), results(mod, fast_convolution=False)) < TOLERANCE["2x2"]
+
+
+@needs_vectors
+def test_many_weights_of_few_tiles_are_transformed_by_each_call() -> None:
+    mod = network(512, 12, 500)
+    assert any("winograd_4x4_late" in name for name in implementations(mod))
+    got = results(mod)
+    assert error(got, results(mod, fast_convolution=False)) < TOLERANCE["4x4"]
+    np.testing.assert_array_equal(got, results(mod, output="source"))
 
 
 @pytest.mark.parametrize(
