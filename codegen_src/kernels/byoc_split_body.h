@@ -44,17 +44,34 @@ BYOC_INLINE void byoc_split_source(const int two_rows, const uint16_t* a, int64_
   if (two_rows) _tile_loadd(5, a + BYOC_TILE_ROWS * row, (size_t)row * 2);
 }
 
-/* Adds the products of what is loaded. */
-BYOC_INLINE void byoc_split_add(const int two_rows, const int two_columns) {
+/* Lines that are fetched into the second-level cache: those from `next` to `end`, `at_once` at a
+   time. */
+typedef struct byoc_split_fetch {
+  const char *next, *end;
+  int64_t at_once;
+} byoc_split_fetch;
+
+BYOC_INLINE void byoc_split_fetch_some(byoc_split_fetch* f) {
+  for (int64_t i = 0; i < f->at_once && f->next < f->end; ++i, f->next += BYOC_CACHE_LINE) {
+    _mm_prefetch(f->next, _MM_HINT_T1);
+  }
+}
+
+/* Adds the products of what is loaded, and fetches between them: many lines at once would keep the
+   tiles that are loaded next waiting. */
+BYOC_INLINE void byoc_split_add(const int two_rows, const int two_columns, byoc_split_fetch* f) {
   _tile_dpbf16ps(0, 4, 6);
+  byoc_split_fetch_some(f);
   if (two_columns) _tile_dpbf16ps(1, 4, 7);
+  byoc_split_fetch_some(f);
   if (two_rows) _tile_dpbf16ps(2, 5, 6);
+  byoc_split_fetch_some(f);
   if (two_rows && two_columns) _tile_dpbf16ps(3, 5, 7);
+  byoc_split_fetch_some(f);
 }
 
 /* Chunks that are multiplied at once, `origin`: the first one that the copy of the source has. The
-   weights from `next` on are fetched meanwhile into the second-level cache, `lines` lines for each
-   chunk. */
+   weights from `next` on are fetched meanwhile, `lines` lines for each chunk. */
 typedef struct byoc_split_step {
   int64_t from, to, origin;
   const char* next;
@@ -84,7 +101,9 @@ BYOC_INLINE void byoc_split_sums(const byoc_split_params* p, const int two_rows,
     if (two_rows && two_columns) _tile_loadd(3, below + BYOC_TILE_ROWS, stride);
   }
   packed += step->from * p->parts * part;
-  const char* next = step->next;
+  byoc_split_fetch fetch = {step->next, step->next, 0};
+  const int64_t adds = three ? 24 : 12; /* products of tiles for each chunk */
+  fetch.at_once = (step->lines + adds - 1) / adds;
   int64_t chunk = step->from % p->chunks, tap = step->from / p->chunks % p->taps;
   for (int64_t y = step->from / p->chunks / p->taps, k = step->from; k < step->to; chunk = 0) {
     const int64_t line = y * p->dilation_y % p->stride_y * byoc_split_plane(p) +
@@ -92,27 +111,25 @@ BYOC_INLINE void byoc_split_sums(const byoc_split_params* p, const int two_rows,
     int64_t at = (line + tap * p->dilation_x) * p->depth + (chunk - step->origin) * BYOC_TILE_DEPTH;
     const int64_t end = byoc_min(k + p->chunks - chunk, step->to);
     for (; k < end; ++k, at += BYOC_TILE_DEPTH) {
-      for (int64_t i = 0; i < step->lines; ++i, next += BYOC_CACHE_LINE) {
-        _mm_prefetch(next, _MM_HINT_T1);
-      }
+      fetch.end += step->lines * BYOC_CACHE_LINE;
       /* Small products first, in an order that loads least. */
       byoc_split_source(two_rows, a.again + at, row);
       if (three) {
         byoc_split_weights(two_columns, packed + 2 * part);
-        byoc_split_add(two_rows, two_columns);
+        byoc_split_add(two_rows, two_columns, &fetch);
       }
       byoc_split_weights(two_columns, packed + part);
-      byoc_split_add(two_rows, two_columns);
+      byoc_split_add(two_rows, two_columns, &fetch);
       byoc_split_source(two_rows, a.second + at, row);
-      if (three) byoc_split_add(two_rows, two_columns);
+      if (three) byoc_split_add(two_rows, two_columns, &fetch);
       byoc_split_weights(two_columns, packed);
-      byoc_split_add(two_rows, two_columns);
+      byoc_split_add(two_rows, two_columns, &fetch);
       if (three) {
         byoc_split_source(two_rows, a.third + at, row);
-        byoc_split_add(two_rows, two_columns);
+        byoc_split_add(two_rows, two_columns, &fetch);
       }
       byoc_split_source(two_rows, a.first + at, row);
-      byoc_split_add(two_rows, two_columns);
+      byoc_split_add(two_rows, two_columns, &fetch);
       packed += p->parts * part;
     }
     if (++tap < p->taps) continue;
@@ -210,6 +227,7 @@ BYOC_INLINE void byoc_split_panel(const byoc_split_params* p, const byoc_split_b
   const int64_t size = byoc_split_chunk_size(p, BYOC_SPLIT_PANEL), chunks = end - begin;
   const int64_t steps = (chunks + BYOC_SPLIT_AT_ONCE - 1) / BYOC_SPLIT_AT_ONCE;
   const int64_t passes = (block->count + BYOC_SPLIT_ROWS - 1) / BYOC_SPLIT_ROWS;
+  const int64_t lines = size * (int64_t)sizeof(*weights) / BYOC_CACHE_LINE;
   for (int64_t i = 0; i < steps; ++i) {
     byoc_split_step step;
     step.from = begin + chunks * i / steps;
@@ -217,7 +235,7 @@ BYOC_INLINE void byoc_split_panel(const byoc_split_params* p, const byoc_split_b
     step.origin = origin;
     step.next = (const char*)(i + 1 < steps ? weights + step.to * size : after);
     /* All rows of the block together fetch what they need next. */
-    step.lines = after == NULL ? 0 : (size * 2 / BYOC_CACHE_LINE + passes - 1) / passes;
+    step.lines = after == NULL ? 0 : (lines + passes - 1) / passes;
     for (int64_t row = 0; row < block->count; row += BYOC_SPLIT_ROWS) {
       byoc_split_multiply(p, block->count - row, columns,
                           byoc_split_move(copy, row * p->stride_x * p->depth), weights, &step,
