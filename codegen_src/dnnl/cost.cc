@@ -27,7 +27,7 @@ struct Rates {
 /// groups of 2 to 6 channels on a Zen 4, "lrn_blocked" to LRN in blocks of 8 channels there.
 /// `far_weights` is added where the weights are too many to stay in the last cache.
 constexpr Rates kRates[] = {
-    {"convolution", BYOC_AVX512, 6.9e-12, 0, 0, 0, 0, 1e-10},
+    {"convolution", BYOC_AVX512, 6.9e-12, 0, 9e-12, 0, 0, 1e-10},
     {"convolution", BYOC_AVX2, 13.5e-12, 0, 9.5e-12, 0, 0, 1e-10},
     {"convolution_gemm", BYOC_AVX512, 70e-12, 0, 0, 0, 0, 1e-10},
     {"convolution_gemm", BYOC_AVX2, 95e-12, 0, 0, 0, 0, 1e-10},
