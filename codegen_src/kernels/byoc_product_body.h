@@ -59,10 +59,11 @@ BYOC_INLINE void BYOC_NAME(product_block)(const byoc_product_params* p, int64_t 
   }
   for (int64_t s = 0; s < steps; ++s) {
     const int64_t top = depth * s / steps, bottom = depth * (s + 1) / steps;
-    BYOC_NAME(products)(
-        rows, panels, a + top, p->src_row, b + top * BYOC_PANEL, depth * BYOC_PANEL, bottom - top,
-        start, start_row, c, c_row,
-        kFetches ? b + (s + 1 < steps ? bottom : panels * depth) * BYOC_PANEL : NULL);
+    BYOC_NAME(products)(rows, panels, a + top, p->src_row, b + top * BYOC_PANEL, depth * BYOC_PANEL,
+                        bottom - top, start, start_row, c, c_row,
+                        kFetches && depth * p->columns > BYOC_PRODUCT_NEAR
+                            ? b + (s + 1 < steps ? bottom : panels * depth) * BYOC_PANEL
+                            : NULL);
     start = c;
     start_row = c_row;
   }

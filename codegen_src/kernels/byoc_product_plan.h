@@ -31,6 +31,7 @@ typedef struct __attribute__((may_alias)) byoc_product_pack_params {
 
 enum {
   BYOC_PRODUCT_ROWS = 144,     /* of a block, at most: multiples of 6 and, nearly, of 14 */
+  BYOC_PRODUCT_NEAR = 1 << 18, /* weights that the next call may still find in a cache */
   BYOC_PRODUCT_ALONE = 1 << 16 /* multiplications that are not worth waking another thread */
 };
 

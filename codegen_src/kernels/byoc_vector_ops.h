@@ -237,13 +237,40 @@ BYOC_INLINE void BYOC_NAME(apply)(const byoc_post_op* op, const float* operand, 
   }
 }
 
-/* c = start + a b: `rows` rows of `a` times `panels` panels of `b`, `b_panel` apart, each of
-   BYOC_PANEL columns and `depth` deep. `start`: NULL for zeros. */
-BYOC_INLINE void BYOC_NAME(product_rows)(const int rows, const int panels, const float* a,
+/* Adds to the sums one column of `rows` rows of `a`, times one row of `panels` panels of `b`. */
+BYOC_INLINE void BYOC_NAME(product_step)(const int rows, const int panels, const float* a,
                                          int64_t a_row, const float* b, int64_t b_panel,
-                                         int64_t depth, const float* start, int64_t start_row,
-                                         float* c, int64_t c_row) {
+                                         BYOC_VEC (*sums)[4]) {
   enum { kAhead = 512 };
+  const int vectors = 2 * panels;
+  BYOC_VEC w[4];
+  if (rows <= BYOC_FEW_ROWS) {
+    BYOC_UNROLL
+    for (int j = 0; j < BYOC_PANEL; j += BYOC_CACHE_LINE_FLOATS) {
+      __builtin_prefetch(b + j + kAhead, 0, 2);
+    }
+  }
+  BYOC_UNROLL
+  for (int j = 0; j < vectors; ++j) {
+    w[j] = BYOC_NAME(load)(b + (j / 2) * b_panel + (j % 2) * BYOC_LANES);
+  }
+  BYOC_UNROLL
+  for (int i = 0; i < rows; ++i) {
+    const float x = a[i * a_row];
+    BYOC_UNROLL
+    for (int j = 0; j < vectors; ++j) sums[i][j] += x * w[j];
+  }
+}
+
+/* c = start + a b: `rows` rows of `a` times `panels` panels of `b`, `b_panel` apart, each of
+   BYOC_PANEL columns and `depth` deep. `start`: NULL for zeros. With `fetches`, the lines from
+   `next` on are fetched meanwhile, one for each `every` of the depth: many at once would keep the
+   loads of the product waiting. */
+BYOC_INLINE void BYOC_NAME(product_rows)(const int rows, const int panels, const int fetches,
+                                         const float* a, int64_t a_row, const float* b,
+                                         int64_t b_panel, int64_t depth, const float* start,
+                                         int64_t start_row, float* c, int64_t c_row,
+                                         const float* next, int64_t every) {
   const int vectors = 2 * panels;
   BYOC_VEC sums[BYOC_ROWS][4];
 #ifndef BYOC_SIMD_AVX512 /* measured on AVX2 only */
@@ -262,23 +289,16 @@ BYOC_INLINE void BYOC_NAME(product_rows)(const int rows, const int panels, const
                                  : BYOC_NAME(load)(start + i * start_row + j * BYOC_LANES);
     }
   }
-  for (int64_t k = 0; k < depth; ++k) {
-    BYOC_VEC w[4];
-    if (rows <= BYOC_FEW_ROWS) {
-      BYOC_UNROLL
-      for (int j = 0; j < BYOC_PANEL; j += BYOC_CACHE_LINE_FLOATS) {
-        __builtin_prefetch(b + k * BYOC_PANEL + j + kAhead, 0, 2);
+  if (fetches) {
+    for (int64_t k = 0; k < depth; next += BYOC_CACHE_LINE_FLOATS) {
+      __builtin_prefetch(next, 0, 2);
+      for (const int64_t end = byoc_min(k + every, depth); k < end; ++k) {
+        BYOC_NAME(product_step)(rows, panels, a + k, a_row, b + k * BYOC_PANEL, b_panel, sums);
       }
     }
-    BYOC_UNROLL
-    for (int j = 0; j < vectors; ++j) {
-      w[j] = BYOC_NAME(load)(b + (j / 2) * b_panel + k * BYOC_PANEL + (j % 2) * BYOC_LANES);
-    }
-    BYOC_UNROLL
-    for (int i = 0; i < rows; ++i) {
-      const float x = a[i * a_row + k];
-      BYOC_UNROLL
-      for (int j = 0; j < vectors; ++j) sums[i][j] += x * w[j];
+  } else {
+    for (int64_t k = 0; k < depth; ++k) {
+      BYOC_NAME(product_step)(rows, panels, a + k, a_row, b + k * BYOC_PANEL, b_panel, sums);
     }
   }
   BYOC_UNROLL
@@ -295,9 +315,10 @@ BYOC_NO_INLINE void BYOC_NAME(product)(int rows, int panels, const float* a, int
                                        const float* b, int64_t b_panel, int64_t depth,
                                        const float* start, int64_t start_row, float* c,
                                        int64_t c_row) {
-#define BYOC_CASE(m, n)                                                                     \
-  case 16 * n + m:                                                                          \
-    BYOC_NAME(product_rows)(m, n, a, a_row, b, b_panel, depth, start, start_row, c, c_row); \
+#define BYOC_CASE(m, n)                                                                       \
+  case 16 * n + m:                                                                            \
+    BYOC_NAME(product_rows)(m, n, 0, a, a_row, b, b_panel, depth, start, start_row, c, c_row, \
+                            NULL, 0);                                                         \
     break;
   switch (16 * panels + rows) { /* constants in each, so that the sums stay in registers */
     BYOC_CASE(1, 1)
@@ -306,9 +327,9 @@ BYOC_NO_INLINE void BYOC_NAME(product)(int rows, int panels, const float* a, int
     BYOC_CASE(4, 1)
     BYOC_CASE(5, 1)
     BYOC_CASE(6, 1)
+#ifdef BYOC_SIMD_AVX512
     BYOC_CASE(1, 2)
     BYOC_CASE(2, 2)
-#ifdef BYOC_SIMD_AVX512
     BYOC_CASE(7, 1)
     BYOC_CASE(8, 1)
     BYOC_CASE(9, 1)
@@ -326,6 +347,22 @@ BYOC_NO_INLINE void BYOC_NAME(product)(int rows, int panels, const float* a, int
       break;
   }
 #undef BYOC_CASE
+}
+
+/* The same for one panel and the rows of one of many passes. */
+BYOC_NO_INLINE void BYOC_NAME(product_fetching)(int rows, const float* a, int64_t a_row,
+                                                const float* b, int64_t depth, const float* start,
+                                                int64_t start_row, float* c, int64_t c_row,
+                                                const float* next, int64_t every) {
+  if (rows == BYOC_ROWS) {
+    BYOC_NAME(product_rows)(BYOC_ROWS, 1, 1, a, a_row, b, 0, depth, start, start_row, c, c_row,
+                            next, every);
+  } else if (rows == BYOC_ROWS - 1) {
+    BYOC_NAME(product_rows)(BYOC_ROWS - 1, 1, 1, a, a_row, b, 0, depth, start, start_row, c, c_row,
+                            next, every);
+  } else {
+    BYOC_NAME(product)(rows, 1, a, a_row, b, 0, depth, start, start_row, c, c_row);
+  }
 }
 
 /* Cache lines of a panel that each of some passes fetches. */
@@ -348,23 +385,29 @@ BYOC_INLINE void BYOC_NAME(products)(int64_t rows, int64_t panels, const float* 
                                      const float* start, int64_t start_row, float* c, int64_t c_row,
                                      const float* after) {
   enum { kManyPasses = 8 };
-  const int64_t wide = rows > BYOC_FEW_ROWS && (BYOC_LANES == 16 || rows <= BYOC_PAIR_ROWS) ? 2 : 1;
+  const int64_t wide = rows > BYOC_FEW_ROWS && BYOC_LANES == 16 ? 2 : 1;
   const byoc_passes of[2] = {byoc_in_passes(rows, BYOC_ROWS), byoc_in_passes(rows, BYOC_PAIR_ROWS)};
   for (int64_t panel = 0; panel < panels; panel += wide) {
     const int64_t count = byoc_min(wide, panels - panel), column = panel * BYOC_PANEL;
     const byoc_passes* passes = &of[count - 1];
     const float* next = panel + wide < panels ? b + (panel + wide) * b_panel : after;
     /* In few passes each weight is read a few times, and there is nothing else to do meanwhile. */
-    const int fetched = after != NULL && passes->count >= kManyPasses;
-    const int64_t lines = fetched ? BYOC_NAME(lines_of_pass)(depth, passes->count) : 0;
+    const int fetches = after != NULL && passes->count >= kManyPasses;
+    const int64_t lines = fetches ? BYOC_NAME(lines_of_pass)(depth, passes->count) : 0;
+    const int64_t every = fetches ? depth / byoc_max(lines, 1) : 0;
     for (int64_t pass = 0, first = 0; pass < passes->count; ++pass) {
       const int64_t present = byoc_pass_rows(passes, pass);
-      for (int64_t i = 0; fetched && i < count; ++i) {
-        BYOC_NAME(fetch)(next + i * b_panel, pass, lines);
+      const float* from = a + first * a_row;
+      const float* begin = start == NULL ? NULL : start + first * start_row + column;
+      float* to = c + first * c_row + column;
+      if (fetches) {
+        BYOC_NAME(product_fetching)((int)present, from, a_row, b + panel * b_panel, depth, begin,
+                                    start_row, to, c_row,
+                                    next + pass * lines * BYOC_CACHE_LINE_FLOATS, every);
+      } else {
+        BYOC_NAME(product)((int)present, (int)count, from, a_row, b + panel * b_panel, b_panel,
+                           depth, begin, start_row, to, c_row);
       }
-      BYOC_NAME(product)((int)present, (int)count, a + first * a_row, a_row, b + panel * b_panel,
-                         b_panel, depth, start == NULL ? NULL : start + first * start_row + column,
-                         start_row, c + first * c_row + column, c_row);
       first += present;
     }
   }
