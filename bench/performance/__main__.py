@@ -43,7 +43,12 @@ def _roofline(each: Entry, limit: Roof) -> dict:
 @click.option("--repeats", default=8, help="A disturbed turn is run again, at most so many times.")
 @click.option("--loads", default=5, help="Fresh processes of each engine; the first result is their median.")
 @click.option("--threads", default=Settings().threads, help="Threads of each engine.")
-@click.option("--page", default=_PAGE, type=click.Path(path_type=Path), help="The page; the results are beside it.")
+@click.option(
+    "--page",
+    default=_PAGE,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The page; the results are beside it.",
+)
 @click.option("--roofline/--no-roofline", default=True, help="Profile the layers too.")
 @click.option("--render", is_flag=True, help="Measure nothing: write the page and pictures from the results.")
 def main(

@@ -150,6 +150,7 @@ std::optional<Candidate> OfferLateWinograd(const Candidate& primitive, const Low
   if (!Suits(op) || op.preferred == "winograd_2x2") return std::nullopt;
   return OfferTiles(primitive, values, kLate4);
 }
+
 /// With two parts of a number, errors would grow in the transformations, so there are always three.
 std::optional<Candidate> OfferSplitWinograd(const Candidate& primitive, const Lowering& values) {
   const OpDesc& op = primitive.op;

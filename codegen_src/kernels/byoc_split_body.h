@@ -332,6 +332,17 @@ BYOC_INLINE uint16_t* byoc_split_pack_chunk(float* chunk, int64_t columns, int64
   return packed;
 }
 
+/* Fetches the weights of a chunk, the first of which is `from`, where they are rows of outputs or
+   of channels: they lie far apart, and the hardware does not follow so many rows. */
+BYOC_INLINE void byoc_split_pack_fetch(const byoc_split_pack_params* k, const float* from) {
+  const int64_t row = k->output == 1 ? k->channel : k->output;
+  if (k->output != 1 && k->channel != 1) return;
+  for (int64_t i = 0; i < BYOC_TILE_DEPTH; ++i, from += row) {
+    __builtin_prefetch(from);
+    __builtin_prefetch(from + BYOC_CACHE_LINE_FLOATS);
+  }
+}
+
 /* One panel of weights: chunk, part, tile of outputs, pair of numbers, output, number. */
 BYOC_NO_INLINE void byoc_split_pack_panel(const byoc_split_pack_params* k, const float* weights,
                                           int64_t column, uint16_t* packed) {
@@ -345,6 +356,11 @@ BYOC_NO_INLINE void byoc_split_pack_panel(const byoc_split_pack_params* k, const
       for (int64_t c = 0; c < p->chunks; ++c) {
         memset(chunk, 0, sizeof(chunk));
         int64_t x = tap + c * BYOC_TILE_DEPTH / pixel, channel = c * BYOC_TILE_DEPTH % pixel;
+        if (channel + 2 * BYOC_TILE_DEPTH <= p->channels) {
+          byoc_split_pack_fetch(k, weights + column * k->output +
+                                       (channel + BYOC_TILE_DEPTH) * k->channel + y * k->row +
+                                       x * k->column);
+        }
         for (int i = 0; i < BYOC_TILE_DEPTH; ++i, ++channel) {
           if (channel == pixel) {
             channel = 0;
