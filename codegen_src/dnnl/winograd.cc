@@ -26,6 +26,8 @@ bool Suits(const OpDesc& op) {
          AllAre(0, op.dilates);
 }
 
+bool SuitsLargeTiles(const OpDesc& op) { return Suits(op) && op.preferred != "winograd_2x2"; }
+
 Work WorkOf(const byoc_winograd_params& w) {
   const auto points = static_cast<double>((w.m + 2) * (w.m + 2));
   const auto tiles = static_cast<double>(byoc_winograd_tiles(&w));
@@ -41,9 +43,7 @@ Work WorkOf(const byoc_winograd_params& w) {
   const double blocks = std::ceil(tiles / static_cast<double>(w.tiles_at_once));
   const double vectors = points * channels / lanes;
   work.vectors += 0.025 * vectors * lanes * outputs * (w.over_outputs != 0 ? 1 : blocks);
-  const bool far =
-      vectors * lanes * tiles * sizeof(float) > 0.75 * static_cast<double>(CacheBytes());
-  if (w.over_outputs != 0 && far)
+  if (w.over_outputs != 0 && byoc_winograd_source_stays(&w, CacheBytes()) == 0)
     work.vectors += 0.25 * vectors * tiles * outputs / static_cast<double>(byoc_panel(w.isa));
   return work;
 }
@@ -139,23 +139,18 @@ std::optional<Candidate> OfferTiles(const Candidate& primitive, const Lowering& 
 }  // namespace
 
 std::optional<Candidate> OfferWinograd(const Candidate& primitive, const Lowering& values) {
-  const OpDesc& op = primitive.op;
-  if (!Suits(op) || op.preferred == "winograd_2x2") return std::nullopt;
-  return OfferTiles(primitive, values, kTiles4);
+  return SuitsLargeTiles(primitive.op) ? OfferTiles(primitive, values, kTiles4) : std::nullopt;
 }
 
 /// A quarter of the bytes of weights, which pays where these come from memory and tiles are few.
 std::optional<Candidate> OfferLateWinograd(const Candidate& primitive, const Lowering& values) {
-  const OpDesc& op = primitive.op;
-  if (!Suits(op) || op.preferred == "winograd_2x2") return std::nullopt;
-  return OfferTiles(primitive, values, kLate4);
+  return SuitsLargeTiles(primitive.op) ? OfferTiles(primitive, values, kLate4) : std::nullopt;
 }
 
 /// With two parts of a number, errors would grow in the transformations, so there are always three.
 std::optional<Candidate> OfferSplitWinograd(const Candidate& primitive, const Lowering& values) {
   const OpDesc& op = primitive.op;
-  if (!Suits(op) || !HasTiles()) return std::nullopt;
-  if (op.preferred == "float32" || op.preferred == "winograd_2x2") return std::nullopt;
+  if (!SuitsLargeTiles(op) || op.preferred == "float32" || !HasTiles()) return std::nullopt;
   return OfferTiles(primitive, values, kParts4);
 }
 

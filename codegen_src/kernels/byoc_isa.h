@@ -14,8 +14,8 @@ enum { BYOC_CACHE_LINE_FLOATS = 16 };
 /* Floats in a vector; and rows whose sums stay in registers beside a panel of weights, which is two
    vectors wide, or beside two panels. */
 #define BYOC_AVX2_LANES 8
-#define BYOC_AVX2_ROWS 6 /* 12 registers of sums, 2 of weights */
-#define BYOC_AVX2_PAIR_ROWS 2
+#define BYOC_AVX2_ROWS 6      /* 12 registers of sums, 2 of weights */
+#define BYOC_AVX2_PAIR_ROWS 2 /* only to divide rows by: there is no room for two panels */
 #define BYOC_AVX512_LANES 16
 #define BYOC_AVX512_ROWS 14     /* 28 and 2 */
 #define BYOC_AVX512_PAIR_ROWS 6 /* 24 and 4 */

@@ -310,7 +310,8 @@ BYOC_INLINE void BYOC_NAME(product_rows)(const int rows, const int panels, const
   }
 }
 
-/* The same for one panel and at most BYOC_ROWS rows, or two and BYOC_PAIR_ROWS. */
+/* The same for one panel and at most BYOC_ROWS rows, or, with AVX-512, two and
+   BYOC_PAIR_ROWS. */
 BYOC_NO_INLINE void BYOC_NAME(product)(int rows, int panels, const float* a, int64_t a_row,
                                        const float* b, int64_t b_panel, int64_t depth,
                                        const float* start, int64_t start_row, float* c,

@@ -40,7 +40,7 @@ enum { BYOC_NEAR_WEIGHTS = 1 << 20 };
 
 /* Bytes that could be read while threads wait for the source that they have transformed together.
  */
-enum { BYOC_MEETING = 1 << 20 };
+enum { BYOC_BARRIER_BYTES = 1 << 20 };
 
 /* Bytes of a block's V and M beside near weights that are always worth having: measured with a
    second-level cache of 2 MB, where blocks of a fifth of it take 0.75 to 0.9 of the time of blocks
@@ -64,6 +64,16 @@ static inline int64_t byoc_winograd_step(int64_t isa) {
 }
 static inline int64_t byoc_winograd_late_floats(const byoc_winograd_params* w) {
   return w->late ? 36 * byoc_winograd_step(w->isa) : 0;
+}
+
+/* Bytes of V of all tiles, and whether they stay in the second-level cache while the groups of
+   outputs read them. */
+static inline int64_t byoc_winograd_all_source_bytes(const byoc_winograd_params* w) {
+  const int64_t points = (w->m + 2) * (w->m + 2);
+  return points * 4 * byoc_winograd_tiles(w) * byoc_row_floats(w->channels);
+}
+static inline int byoc_winograd_source_stays(const byoc_winograd_params* w, int64_t cache_bytes) {
+  return byoc_winograd_all_source_bytes(w) <= cache_bytes * 3 / 4;
 }
 
 /* Divides the work among threads: blocks of tiles whose V and M stay in the second-level cache, or,
@@ -101,9 +111,10 @@ static inline void byoc_winograd_plan(byoc_winograd_params* w, int threads, int6
      well, cost one and a half times as much per byte as the weights, or four times where they do
      not stay in the last cache, the weights twice as much where these do not, and to transform
      weights as much as to read two fifths of their points. */
-  const int64_t source = points * 4 * tiles * byoc_row_floats(w->channels);
+  const int64_t source = byoc_winograd_all_source_bytes(w);
   const int64_t product = points * 4 * tiles * byoc_row_floats(group);
-  const int64_t times = source <= cache_bytes * 3 / 4 ? threads : 1 + (w->late ? panels : groups);
+  const int64_t times =
+      byoc_winograd_source_stays(w, cache_bytes) ? threads : 1 + (w->late ? panels : groups);
   const int64_t moved =
       source * times + (product > cache_bytes / 2 ? 2 * points * 4 * tiles * outputs : 0);
   const int64_t each = w->late ? weights * 9 / points + weights * 2 / 5 : weights;
@@ -111,7 +122,7 @@ static inline void byoc_winograd_plan(byoc_winograd_params* w, int threads, int6
                                ? 0
                                : each * blocks * (weights > BYOC_MANY_WEIGHTS ? 2 : 1);
   const int64_t by_outputs =
-      BYOC_MEETING + each + (source > BYOC_MANY_WEIGHTS ? 4 * moved : moved * 3 / 2);
+      BYOC_BARRIER_BYTES + each + (source > BYOC_MANY_WEIGHTS ? 4 * moved : moved * 3 / 2);
   w->over_outputs = groups >= threads && by_outputs < by_tiles;
 }
 
