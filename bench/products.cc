@@ -81,6 +81,7 @@ void Measure(const Shape& s, int64_t isa, dnnl::stream* stream) {
   p.columns = n;
   p.depth = p.src_row = k;
   p.dst_row = n;
+  p.line_rows = m;
   p.threads = omp_get_max_threads();
   int64_t params[sizeof(p) / sizeof(int64_t)];
   std::memcpy(params, &p, sizeof(p));

@@ -37,6 +37,7 @@ constexpr Rates kRates[] = {
     {"winograd", BYOC_AVX2, 14.1e-12, 2.2e-9, 37e-12, 0, 0, 1e-10},
     {"product", BYOC_AVX512, 8.0e-12, 0, 17e-12, 27e-12, 0, 1e-10},
     {"product", BYOC_AVX2, 12e-12, 0, 18e-12, 29e-12, 0, 1e-10},
+    {"product_pixels", BYOC_AVX2, 13.6e-12, 0, 4e-12, 0, 0, 1e-10},
     {"matmul", BYOC_AVX512, 7.6e-12, 0, 18e-12, 37e-12, 0, 1e-10},
     {"matmul_flat", BYOC_AVX2, 25e-12, 0, 21e-12, 40e-12, 0, 1e-10},
     {"matmul", BYOC_AVX2, 12.6e-12, 0, 18e-12, 39e-12, 0, 1e-10},
@@ -82,7 +83,11 @@ bool IsNormalization(PrimitiveKind kind) {
 }
 
 std::string FamilyOf(const Candidate& candidate) {
-  if (candidate.call) return candidate.call->kernel->name;
+  if (candidate.call) {
+    const std::string kernel = candidate.call->kernel->name;
+    const bool of_pixels = candidate.op.kind == PrimitiveKind::convolution;
+    return kernel == "product" && of_pixels ? "product_pixels" : kernel;
+  }
   if (candidate.op.kind == PrimitiveKind::undef) return candidate.impl;  // of several primitives
   if (candidate.work.products > 0 && ReadsBytes(candidate)) return "bytes";
   if (IsNormalization(candidate.op.kind) && ReadsBytes(candidate)) return "normalize_bytes";

@@ -1,37 +1,87 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of matrices with constant weights by our packed kernel: in the layouts that are decided
-// for oneDNN's matmul, with the same bias and post-ops.
+// Products of matrices with constant weights, and convolutions 1x1 on AVX2, by our packed kernel:
+// in the layouts that are decided for oneDNN's primitive, with the same bias and post-ops.
 #include <omp.h>
+
+#include <algorithm>
 
 #include "dnnl/kernel_call.h"
 #include "dnnl/lowering.h"
 #include "kernels/byoc_product_plan.h"
 
 namespace tvm_byoc_dnnl {
+namespace {
+
+using PrimitiveKind = dnnl::primitive::kind;
+
+bool AllAre(int64_t value, const Dims& dims) {
+  return std::all_of(dims.begin(), dims.end(), [&](int64_t dim) { return dim == value; });
+}
+
+/// A product of matrices, or a convolution that is one of its pixels. For AVX-512, oneDNN's own
+/// convolution is faster.
+bool Suits(const OpDesc& op) {
+  if (op.kind != PrimitiveKind::matmul && op.kind != PrimitiveKind::convolution) return false;
+  const Dims weights = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
+  if (op.kind == PrimitiveKind::matmul) return weights.size() == 2;
+  const size_t axes = op.Find(DNNL_ARG_DST)->md.get_dims().size();
+  return KernelIsa() == BYOC_AVX2 && axes == 4 && weights.size() == 4 && weights[2] == 1 &&
+         weights[3] == 1 && AllAre(0, op.pad_begin) && AllAre(0, op.pad_end);
+}
+
+/// Makes one row of numbers after the other of an image with its channels last: its pixels, which
+/// must lie evenly.
+bool AsRows(const Dims& dims, byoc_strides* strides) {
+  if (dims.size() == 2) return true;
+  const bool evenly = strides->lanes == dims[1] &&
+                      (dims[2] == 1 || strides->row == dims[3] * strides->pixel) &&
+                      (dims[0] == 1 || strides->image == dims[2] * dims[3] * strides->pixel);
+  strides->row = strides->pixel;
+  return evenly;
+}
+
+/// Describes the source, of which a convolution reads every so many pixels of every so many lines.
+bool DescribeSource(const OpDesc& op, const KernelFrame& frame, byoc_product_params* p) {
+  const Dims src = frame.src.get_dims(), dst = frame.dst.get_dims();
+  p->src_row = frame.src_strides.row;
+  p->line_rows = p->rows;
+  if (op.kind == PrimitiveKind::matmul) return true;
+  p->src_row = frame.src_strides.pixel * op.strides[1];
+  p->line_rows = dst[3];
+  p->src_line = frame.src_strides.row * op.strides[0];
+  return frame.src_strides.lanes == src[1] &&
+         (dst[0] == 1 || frame.src_strides.image == dst[2] * p->src_line);
+}
+
+}  // namespace
 
 std::optional<Candidate> OfferProduct(const Candidate& primitive, const Lowering& values) {
   const OpDesc& op = primitive.op;
-  if (op.kind != dnnl::primitive::kind::matmul) return std::nullopt;
+  if (!Suits(op)) return std::nullopt;
   const OpArg& weights = *op.Find(DNNL_ARG_WEIGHTS);
-  if (weights.md.get_dims().size() != 2) return std::nullopt;
   MemoryDesc plain = values.Layout(weights.value);
   if (!IsStrided(plain)) plain = Dense(weights.md.get_dims(), DType::kFloat32);
   std::optional<KernelFrame> frame = FrameOf(primitive, values, plain);
   if (!frame) return std::nullopt;
 
+  const Dims dst = frame->dst.get_dims();
   byoc_product_params p{};
   p.isa = frame->isa;
-  p.rows = frame->dst.get_dims()[0];
-  p.columns = frame->dst.get_dims()[1];
+  p.columns = dst[1];
+  p.rows = ElementCount(dst) / p.columns;
   p.depth = frame->src.get_dims()[1];
-  p.src_row = frame->src_strides.row;
+  if (!DescribeSource(op, *frame, &p) || !AsRows(dst, &frame->dst_strides)) return std::nullopt;
   p.dst_row = frame->dst_strides.row;
+  for (byoc_post_op& post_op : frame->post_ops) {
+    if (post_op.form == BYOC_PER_ELEMENT && !AsRows(dst, &post_op.strides)) return std::nullopt;
+  }
   p.has_bias = op.Find(DNNL_ARG_BIAS) != nullptr;
   p.post_ops = static_cast<int64_t>(frame->post_ops.size());
   p.threads = omp_get_max_threads();
   KernelCall call = CallOf(kProduct, p, std::move(*frame), byoc_product_scratch_bytes(&p));
-  const byoc_product_pack_params pack = {p.isa, p.columns, p.depth, plain.get_strides()[0],
-                                         plain.get_strides()[1]};
+  const size_t down = op.kind == PrimitiveKind::matmul ? 0 : 1;  // the axis of the depth
+  const byoc_product_pack_params pack = {p.isa, p.columns, p.depth, plain.get_strides()[down],
+                                         plain.get_strides()[1 - down]};
   KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &kProductPack, {}, 0};
   Append(pack, &packing.params);
   packing.bytes = static_cast<int64_t>(byoc_product_packed_bytes(p.isa, p.columns, p.depth));

@@ -188,9 +188,10 @@ BYOC_NO_INLINE void BYOC_NAME(attention_part)(const byoc_attention_params* p, in
           (p, some_keys, some_values, count, scratch + room.keys, scratch + room.values);
         }
         packed = 1;
-        BYOC_NAME(products)(rows, (most + BYOC_PANEL - 1) / BYOC_PANEL, queries, room.query_row,
-                            scratch + room.keys, p->width * BYOC_PANEL, p->width, NULL, 0, scores,
-                            room.score_row, NULL);
+        const byoc_matrices m =
+            byoc_plain_product(queries, room.query_row, scratch + room.keys, p->width * BYOC_PANEL,
+                               p->width, scores, room.score_row);
+        BYOC_NAME(products)(rows, (most + BYOC_PANEL - 1) / BYOC_PANEL, &m, NULL);
       }
       float* block = results + (row - first_row) * room.result_row;
       for (int64_t r = 0; r < rows; ++r) {
@@ -208,9 +209,11 @@ BYOC_NO_INLINE void BYOC_NAME(attention_part)(const byoc_attention_params* p, in
           (p, scores + r * room.score_row, some_values, most, block + r * room.result_row);
         }
       } else {
-        BYOC_NAME(products)(rows, room.result_row / BYOC_PANEL, scores, room.score_row,
-                            scratch + room.values, count * BYOC_PANEL, most, block, room.result_row,
-                            block, room.result_row, NULL);
+        byoc_matrices m = byoc_plain_product(scores, room.score_row, scratch + room.values,
+                                             count * BYOC_PANEL, most, block, room.result_row);
+        m.start = block;
+        m.start_row = room.result_row;
+        BYOC_NAME(products)(rows, room.result_row / BYOC_PANEL, &m, NULL);
       }
     }
   }

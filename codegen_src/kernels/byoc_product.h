@@ -32,8 +32,8 @@ BYOC_FUNCTION int byoc_product(const int64_t* params, void* const* data, void* s
     const int64_t thread = byoc_thread(), present = byoc_team();
     (void)team;
     (void)alone;
-    float* sums = (float*)scratch + thread * byoc_product_sums(p);
-    BYOC_FOR_ISA(p->isa, product_part, (p, thread, present, data, sums));
+    float* own = (float*)scratch + thread * byoc_product_scratch_floats(p);
+    BYOC_FOR_ISA(p->isa, product_part, (p, thread, present, data, own));
   }
   return BYOC_OK;
 }

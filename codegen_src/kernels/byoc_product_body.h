@@ -3,18 +3,25 @@
 
 #include "byoc_vector.h"
 
+/* Which of the data is the result: it stands behind the operands. */
+BYOC_INLINE int64_t BYOC_NAME(product_result)(const byoc_product_params* p) {
+  const byoc_post_op* post_ops = (const byoc_post_op*)(p + 1);
+  int64_t result = 2 + p->has_bias;
+  for (int64_t k = 0; k < p->post_ops; ++k) result += post_ops[k].operand >= 0;
+  return result;
+}
+
 /* Post-operations on rows x columns of sums, which begin at (row, column) of the result. */
 BYOC_NO_INLINE void BYOC_NAME(product_finish)(const byoc_product_params* p, const float* sums,
                                               int64_t row, int64_t rows, int64_t column,
                                               int64_t columns, void* const* data) {
   enum { kAtOnce = 4 };
   const byoc_post_op* post_ops = (const byoc_post_op*)(p + 1);
-  int64_t last = 2 + p->has_bias; /* of the data: the result, behind the operands */
-  for (int64_t k = 0; k < p->post_ops; ++k) last += post_ops[k].operand >= 0;
-  for (int64_t n = 0; n < columns; n += BYOC_LANES) {
-    const int lanes = (int)byoc_min(columns - n, BYOC_LANES);
-    for (int64_t m = 0; m < rows; m += kAtOnce) {
-      const int count = (int)byoc_min(rows - m, kAtOnce);
+  const int64_t last = BYOC_NAME(product_result)(p);
+  for (int64_t m = 0; m < rows; m += kAtOnce) {
+    const int count = (int)byoc_min(rows - m, kAtOnce);
+    for (int64_t n = 0; n < columns; n += BYOC_LANES) {
+      const int lanes = (int)byoc_min(columns - n, BYOC_LANES);
       BYOC_VEC o[kAtOnce];
       for (int i = 0; i < kAtOnce; ++i) {
         o[i] = BYOC_NAME(load)(sums + (m + (i < count ? i : 0)) * 2 * BYOC_PANEL + n);
@@ -31,58 +38,109 @@ BYOC_NO_INLINE void BYOC_NAME(product_finish)(const byoc_product_params* p, cons
   }
 }
 
+/* What registers do at the end of a product, if that is all that there is to do after it: a number
+   per element is added, a lower bound set, or both in this order. */
+typedef struct BYOC_NAME(product_end) {
+  int fits;
+  const float* added;
+  int64_t added_row;
+  int positive;
+} BYOC_NAME(product_end);
+BYOC_INLINE BYOC_NAME(product_end)
+    BYOC_NAME(product_end_of)(const byoc_product_params* p, void* const* data) {
+  const byoc_post_op* post_ops = (const byoc_post_op*)(p + 1);
+  BYOC_NAME(product_end) end = {0, NULL, 0, 0};
+  int64_t next = 0;
+  if (next < p->post_ops && post_ops[next].kind == BYOC_ADD &&
+      post_ops[next].form == BYOC_PER_ELEMENT) {
+    end.added = (const float*)data[post_ops[next].operand];
+    end.added_row = post_ops[next].strides.row;
+    ++next;
+  }
+  if (next < p->post_ops && post_ops[next].kind == BYOC_RELU && post_ops[next].alpha == 0) {
+    end.positive = 1;
+    ++next;
+  }
+  end.fits = next == p->post_ops;
+  return end;
+}
+
 /* A block of rows times one or two panels from `panel` on. */
-BYOC_INLINE void BYOC_NAME(product_block)(const byoc_product_params* p, int64_t row, int64_t rows,
-                                          int64_t panel, int64_t panels, void* const* data,
-                                          float* sums) {
+BYOC_INLINE void BYOC_NAME(product_block)(const byoc_product_params* p,
+                                          const BYOC_NAME(product_end) * end, const float* a,
+                                          int64_t a_row, int64_t row, int64_t rows, int64_t panel,
+                                          int64_t panels, void* const* data, float* sums) {
   /* Weights that all rows are multiplied by at once. On AVX2 they stay in the first-level cache,
      and the next ones are fetched meanwhile; on AVX-512 neither is faster. */
   enum { kFetches = BYOC_LANES == 8, kDepth = kFetches ? 384 : 1024 };
   const int64_t depth = p->depth, column = panel * BYOC_PANEL;
   const int64_t wide = panels * BYOC_PANEL;
   const int64_t columns = byoc_min(p->columns - column, wide);
-  const float* a = (const float*)data[0] + row * p->src_row;
-  const float* b = (const float*)data[1] + panel * depth * BYOC_PANEL;
   /* With few rows each weight is used once, whatever the order. */
   const int64_t deep = rows <= BYOC_PAIR_ROWS ? depth : (int64_t)kDepth;
   const int64_t steps = (depth + deep - 1) / deep;
-  const int direct = p->post_ops == 0 && columns == wide;
-  float* c = direct ? (float*)data[2 + p->has_bias] + row * p->dst_row + column : sums;
-  const int64_t c_row = direct ? p->dst_row : 2 * BYOC_PANEL;
+  const int direct = end->fits && columns == wide;
+  const float* b = (const float*)data[1] + panel * depth * BYOC_PANEL;
   float padded[2 * BYOC_PANEL];
-  const float* start = p->has_bias ? (const float*)data[2] + column : NULL;
-  int64_t start_row = 0;
-  if (start != NULL && columns < wide) {
+  byoc_matrices m = byoc_plain_product(a, a_row, b, depth * BYOC_PANEL, 0, sums, 2 * BYOC_PANEL);
+  m.start = p->has_bias ? (const float*)data[2] + column : NULL;
+  if (m.start != NULL && columns < wide) {
     memset(padded, 0, sizeof(padded));
-    memcpy(padded, start, (size_t)columns * 4);
-    start = padded;
+    memcpy(padded, m.start, (size_t)columns * 4);
+    m.start = padded;
   }
   for (int64_t s = 0; s < steps; ++s) {
     const int64_t top = depth * s / steps, bottom = depth * (s + 1) / steps;
-    BYOC_NAME(products)(rows, panels, a + top, p->src_row, b + top * BYOC_PANEL, depth * BYOC_PANEL,
-                        bottom - top, start, start_row, c, c_row,
+    m.depth = bottom - top;
+    m.a = a + top;
+    m.b = b + top * BYOC_PANEL;
+    if (direct && s + 1 == steps) {
+      m.c = (float*)data[BYOC_NAME(product_result)(p)] + row * p->dst_row + column;
+      m.c_row = p->dst_row;
+      m.added = end->added == NULL ? NULL : end->added + row * end->added_row + column;
+      m.added_row = end->added_row;
+      m.positive = end->positive;
+    }
+    BYOC_NAME(products)(rows, panels, &m,
                         kFetches && depth * p->columns > BYOC_PRODUCT_NEAR
                             ? b + (s + 1 < steps ? bottom : panels * depth) * BYOC_PANEL
                             : NULL);
-    start = c;
-    start_row = c_row;
+    m.start = sums;
+    m.start_row = 2 * BYOC_PANEL;
   }
-  if (!direct) BYOC_NAME(product_finish)(p, c, row, rows, column, columns, data);
+  if (!direct) BYOC_NAME(product_finish)(p, sums, row, rows, column, columns, data);
+}
+
+/* Copies rows of the source that do not lie evenly. */
+BYOC_INLINE void BYOC_NAME(product_copy)(const byoc_product_params* p, const float* src,
+                                         int64_t row, int64_t rows, float* to) {
+  const int64_t step = byoc_product_copied_row(p);
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t line = (row + i) / p->line_rows, in_line = (row + i) % p->line_rows;
+    memcpy(to + i * step, src + line * p->src_line + in_line * p->src_row, (size_t)p->depth * 4);
+  }
 }
 
 /* The work of one thread of a team. */
 BYOC_NO_INLINE void BYOC_NAME(product_part)(const byoc_product_params* p, int64_t thread,
-                                            int64_t team, void* const* data, float* sums) {
+                                            int64_t team, void* const* data, float* scratch) {
   const byoc_share share =
       byoc_divide(p->rows, BYOC_PAIR_ROWS, p->columns, BYOC_PANEL, thread, team);
   const int64_t rows = share.last_row - share.first_row;
+  const BYOC_NAME(product_end) end = BYOC_NAME(product_end_of)(p, data);
+  const float* src = (const float*)data[0];
+  const int copies = byoc_product_copies(p);
+  float* copied = scratch + byoc_product_sums(p);
+  const int64_t a_row = copies ? byoc_product_copied_row(p) : p->src_row;
   const int64_t blocks = (rows + BYOC_PRODUCT_ROWS - 1) / BYOC_PRODUCT_ROWS;
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t first = share.first_row + rows * block / blocks;
     const int64_t count = share.first_row + rows * (block + 1) / blocks - first;
+    if (copies) BYOC_NAME(product_copy)(p, src, first, count, copied);
+    const float* a = copies ? copied : src + first * p->src_row;
     for (int64_t panel = share.first_panel; panel < share.last_panel; panel += 2) {
       const int64_t panels = byoc_min(2, share.last_panel - panel);
-      BYOC_NAME(product_block)(p, first, count, panel, panels, data, sums);
+      BYOC_NAME(product_block)(p, &end, a, a_row, first, count, panel, panels, data, scratch);
     }
   }
 }

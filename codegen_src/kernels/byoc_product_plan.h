@@ -12,11 +12,13 @@
 #include "byoc_post_ops.h"
 
 /* The parameters of the kernel; the post-operations follow them. Rows lie `src_row` and `dst_row`
-   floats apart, and those of an operand per element by its `strides.row`. */
+   floats apart, and those of an operand per element by its `strides.row`. Those of the source may
+   be pixels of an image: each line has `line_rows` of them, and lines lie `src_line` apart. */
 typedef struct __attribute__((may_alias)) byoc_product_params {
   int64_t isa; /* byoc_isa */
   int64_t rows, columns, depth;
   int64_t src_row, dst_row;
+  int64_t line_rows, src_line;
   int64_t has_bias, post_ops;
   int64_t threads; /* that there is scratch memory for */
 } byoc_product_params;
@@ -31,7 +33,7 @@ typedef struct __attribute__((may_alias)) byoc_product_pack_params {
 
 enum {
   BYOC_PRODUCT_ROWS = 144,     /* of a block, at most: multiples of 6 and, nearly, of 14 */
-  BYOC_PRODUCT_NEAR = 1 << 18, /* weights that the next call may still find in a cache */
+  BYOC_PRODUCT_NEAR = 1 << 16, /* weights that the next call may still find in a cache */
   BYOC_PRODUCT_ALONE = 1 << 16 /* multiplications that are not worth waking another thread */
 };
 
@@ -39,13 +41,26 @@ static inline size_t byoc_product_packed_bytes(int64_t isa, int64_t columns, int
   return (size_t)(byoc_round_up(columns, byoc_panel(isa)) * depth) * 4;
 }
 
-/* Sums of two panels, of one thread. */
+/* Whether the rows of the source do not lie evenly, so that a block of them is copied first; and
+   floats from one to the next then. */
+static inline int byoc_product_copies(const byoc_product_params* p) {
+  return p->rows > p->line_rows && p->src_line != p->line_rows * p->src_row;
+}
+static inline int64_t byoc_product_copied_row(const byoc_product_params* p) {
+  return byoc_round_up(p->depth, BYOC_CACHE_LINE_FLOATS) + BYOC_CACHE_LINE_FLOATS;
+}
+
+/* Memory of one thread: sums of two panels, behind them the rows of a block. */
 static inline int64_t byoc_product_sums(const byoc_product_params* p) {
   return byoc_min(p->rows, BYOC_PRODUCT_ROWS) * 2 * byoc_panel(p->isa);
 }
+static inline int64_t byoc_product_scratch_floats(const byoc_product_params* p) {
+  const int64_t rows = byoc_product_copies(p) ? byoc_min(p->rows, BYOC_PRODUCT_ROWS) : 0;
+  return byoc_product_sums(p) + rows * byoc_product_copied_row(p);
+}
 
 static inline size_t byoc_product_scratch_bytes(const byoc_product_params* p) {
-  return (size_t)(p->threads * byoc_product_sums(p)) * 4;
+  return (size_t)(p->threads * byoc_product_scratch_floats(p)) * 4;
 }
 
 #endif /* BYOC_PRODUCT_PLAN_H_ */

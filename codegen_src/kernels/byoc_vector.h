@@ -8,6 +8,7 @@
 #include <immintrin.h>
 
 #include "byoc_isa.h"
+#include "byoc_matrices.h"
 #include "byoc_post_ops.h"
 
 #if defined(BYOC_SIMD_AVX512)

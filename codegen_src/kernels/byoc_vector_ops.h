@@ -262,31 +262,40 @@ BYOC_INLINE void BYOC_NAME(product_step)(const int rows, const int panels, const
   }
 }
 
-/* c = start + a b: `rows` rows of `a` times `panels` panels of `b`, `b_panel` apart, each of
-   BYOC_PANEL columns and `depth` deep. `start`: NULL for zeros. With `fetches`, the lines from
-   `next` on are fetched meanwhile, one for each `every` of the depth: many at once would keep the
-   loads of the product waiting. */
+/* `rows` rows and `panels` panels of a product. With `fetches`, the lines from `next` on are
+   fetched meanwhile, one for each `every` of the depth: many at once would keep the loads of the
+   product waiting. */
 BYOC_INLINE void BYOC_NAME(product_rows)(const int rows, const int panels, const int fetches,
-                                         const float* a, int64_t a_row, const float* b,
-                                         int64_t b_panel, int64_t depth, const float* start,
-                                         int64_t start_row, float* c, int64_t c_row,
-                                         const float* next, int64_t every) {
+                                         const byoc_matrices* m, const float* next, int64_t every) {
   const int vectors = 2 * panels;
+  const int64_t depth = m->depth, a_row = m->a_row, b_panel = m->b_panel;
+  const float *a = m->a, *b = m->b;
   BYOC_VEC sums[BYOC_ROWS][4];
 #ifndef BYOC_SIMD_AVX512 /* measured on AVX2 only */
   /* The lines of the result arrive during the products, so that no store waits for one. */
   BYOC_UNROLL
   for (int i = 0; i < rows; ++i) {
     BYOC_UNROLL
-    for (int j = 0; j < panels; ++j) __builtin_prefetch(c + i * c_row + j * BYOC_PANEL, 1, 3);
+    for (int j = 0; j < panels; ++j) {
+      __builtin_prefetch(m->c + i * m->c_row + j * BYOC_PANEL, 1, 3);
+    }
+  }
+  if (m->added != NULL && m->added != m->c) {
+    BYOC_UNROLL
+    for (int i = 0; i < rows; ++i) {
+      BYOC_UNROLL
+      for (int j = 0; j < panels; ++j) {
+        __builtin_prefetch(m->added + i * m->added_row + j * BYOC_PANEL, 0, 3);
+      }
+    }
   }
 #endif
   BYOC_UNROLL
   for (int i = 0; i < rows; ++i) {
     BYOC_UNROLL
     for (int j = 0; j < vectors; ++j) {
-      sums[i][j] = start == NULL ? BYOC_NAME(set)(0.f)
-                                 : BYOC_NAME(load)(start + i * start_row + j * BYOC_LANES);
+      sums[i][j] = m->start == NULL ? BYOC_NAME(set)(0.f)
+                                    : BYOC_NAME(load)(m->start + i * m->start_row + j * BYOC_LANES);
     }
   }
   if (fetches) {
@@ -301,25 +310,39 @@ BYOC_INLINE void BYOC_NAME(product_rows)(const int rows, const int panels, const
       BYOC_NAME(product_step)(rows, panels, a + k, a_row, b + k * BYOC_PANEL, b_panel, sums);
     }
   }
+  if (m->added != NULL) {
+    BYOC_UNROLL
+    for (int i = 0; i < rows; ++i) {
+      BYOC_UNROLL
+      for (int j = 0; j < vectors; ++j) {
+        sums[i][j] += BYOC_NAME(load)(m->added + i * m->added_row + j * BYOC_LANES);
+      }
+    }
+  }
+  if (m->positive) {
+    BYOC_UNROLL
+    for (int i = 0; i < rows; ++i) {
+      BYOC_UNROLL
+      for (int j = 0; j < vectors; ++j) {
+        sums[i][j] = BYOC_NAME(max)(BYOC_NAME(set)(0.f), sums[i][j]);
+      }
+    }
+  }
   BYOC_UNROLL
   for (int i = 0; i < rows; ++i) {
     BYOC_UNROLL
     for (int j = 0; j < vectors; ++j) {
-      BYOC_NAME(store)(c + i * c_row + j * BYOC_LANES, sums[i][j]);
+      BYOC_NAME(store)(m->c + i * m->c_row + j * BYOC_LANES, sums[i][j]);
     }
   }
 }
 
 /* The same for one panel and at most BYOC_ROWS rows, or, with AVX-512, two and
    BYOC_PAIR_ROWS. */
-BYOC_NO_INLINE void BYOC_NAME(product)(int rows, int panels, const float* a, int64_t a_row,
-                                       const float* b, int64_t b_panel, int64_t depth,
-                                       const float* start, int64_t start_row, float* c,
-                                       int64_t c_row) {
-#define BYOC_CASE(m, n)                                                                       \
-  case 16 * n + m:                                                                            \
-    BYOC_NAME(product_rows)(m, n, 0, a, a_row, b, b_panel, depth, start, start_row, c, c_row, \
-                            NULL, 0);                                                         \
+BYOC_NO_INLINE void BYOC_NAME(product)(int rows, int panels, const byoc_matrices* m) {
+#define BYOC_CASE(r, n)                           \
+  case 16 * n + r:                                \
+    BYOC_NAME(product_rows)(r, n, 0, m, NULL, 0); \
     break;
   switch (16 * panels + rows) { /* constants in each, so that the sums stay in registers */
     BYOC_CASE(1, 1)
@@ -351,18 +374,20 @@ BYOC_NO_INLINE void BYOC_NAME(product)(int rows, int panels, const float* a, int
 }
 
 /* The same for one panel and the rows of one of many passes. */
-BYOC_NO_INLINE void BYOC_NAME(product_fetching)(int rows, const float* a, int64_t a_row,
-                                                const float* b, int64_t depth, const float* start,
-                                                int64_t start_row, float* c, int64_t c_row,
-                                                const float* next, int64_t every) {
-  if (rows == BYOC_ROWS) {
-    BYOC_NAME(product_rows)(BYOC_ROWS, 1, 1, a, a_row, b, 0, depth, start, start_row, c, c_row,
-                            next, every);
-  } else if (rows == BYOC_ROWS - 1) {
-    BYOC_NAME(product_rows)(BYOC_ROWS - 1, 1, 1, a, a_row, b, 0, depth, start, start_row, c, c_row,
-                            next, every);
-  } else {
-    BYOC_NAME(product)(rows, 1, a, a_row, b, 0, depth, start, start_row, c, c_row);
+BYOC_NO_INLINE void BYOC_NAME(product_fetching)(int rows, const byoc_matrices* m, const float* next,
+                                                int64_t every) {
+  switch (rows) {
+    case BYOC_ROWS:
+      BYOC_NAME(product_rows)(BYOC_ROWS, 1, 1, m, next, every);
+      break;
+    case BYOC_ROWS - 1:
+      BYOC_NAME(product_rows)(BYOC_ROWS - 1, 1, 1, m, next, every);
+      break;
+    case BYOC_ROWS - 2:
+      BYOC_NAME(product_rows)(BYOC_ROWS - 2, 1, 1, m, next, every);
+      break;
+    default:
+      BYOC_NAME(product)(rows, 1, m);
   }
 }
 
@@ -379,11 +404,9 @@ BYOC_INLINE void BYOC_NAME(fetch)(const float* panel, int64_t pass, int64_t line
   }
 }
 
-/* The same for any number of rows and panels. `after`: the first of the panels that are multiplied
+/* A product of any number of rows and panels. `after`: the first of the panels that are multiplied
    next, as far apart; NULL if nothing is to be fetched, as where all is in that cache. */
-BYOC_INLINE void BYOC_NAME(products)(int64_t rows, int64_t panels, const float* a, int64_t a_row,
-                                     const float* b, int64_t b_panel, int64_t depth,
-                                     const float* start, int64_t start_row, float* c, int64_t c_row,
+BYOC_INLINE void BYOC_NAME(products)(int64_t rows, int64_t panels, const byoc_matrices* m,
                                      const float* after) {
   enum { kManyPasses = 8 };
   const int64_t wide = rows > BYOC_FEW_ROWS && BYOC_LANES == 16 ? 2 : 1;
@@ -391,25 +414,23 @@ BYOC_INLINE void BYOC_NAME(products)(int64_t rows, int64_t panels, const float* 
   for (int64_t panel = 0; panel < panels; panel += wide) {
     const int64_t count = byoc_min(wide, panels - panel), column = panel * BYOC_PANEL;
     const byoc_passes* passes = &of[count - 1];
-    const float* next = panel + wide < panels ? b + (panel + wide) * b_panel : after;
+    const float* next = panel + wide < panels ? m->b + (panel + wide) * m->b_panel : after;
     /* In few passes each weight is read a few times, and there is nothing else to do meanwhile. */
     const int fetches = after != NULL && passes->count >= kManyPasses;
-    const int64_t lines = fetches ? BYOC_NAME(lines_of_pass)(depth, passes->count) : 0;
-    const int64_t every = fetches ? depth / byoc_max(lines, 1) : 0;
-    for (int64_t pass = 0, first = 0; pass < passes->count; ++pass) {
+    const int64_t lines = fetches ? BYOC_NAME(lines_of_pass)(m->depth, passes->count) : 0;
+    const int64_t every = fetches ? m->depth / byoc_max(lines, 1) : 0;
+    byoc_matrices part = *m;
+    byoc_move(&part, 0, column);
+    part.b += panel * m->b_panel;
+    for (int64_t pass = 0; pass < passes->count; ++pass) {
       const int64_t present = byoc_pass_rows(passes, pass);
-      const float* from = a + first * a_row;
-      const float* begin = start == NULL ? NULL : start + first * start_row + column;
-      float* to = c + first * c_row + column;
       if (fetches) {
-        BYOC_NAME(product_fetching)((int)present, from, a_row, b + panel * b_panel, depth, begin,
-                                    start_row, to, c_row,
+        BYOC_NAME(product_fetching)((int)present, &part,
                                     next + pass * lines * BYOC_CACHE_LINE_FLOATS, every);
       } else {
-        BYOC_NAME(product)((int)present, (int)count, from, a_row, b + panel * b_panel, b_panel,
-                           depth, begin, start_row, to, c_row);
+        BYOC_NAME(product)((int)present, (int)count, &part);
       }
-      first += present;
+      byoc_move(&part, present, 0);
     }
   }
 }

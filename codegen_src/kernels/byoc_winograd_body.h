@@ -18,17 +18,23 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_multiply_points)(const byoc_winograd_para
   const int far = points * all_panels * panel * (int64_t)sizeof(float) > BYOC_NEAR_WEIGHTS;
   const int64_t lines =
       far && passes.count > 1 ? BYOC_NAME(lines_of_pass)(channels, passes.count) : 0;
+  const int64_t every = byoc_max(channels / byoc_max(lines, 1), 1);
   for (int64_t p = 0; p < points; ++p) {
     for (int64_t b = 0; b < panels; ++b) {
       const float* u = packed + (p * all_panels + first_panel + b) * panel;
       const float* next = b + 1 < panels ? u + panel : u + (all_panels - b) * panel;
-      for (int64_t pass = 0, first = 0; pass < passes.count; ++pass) {
+      byoc_matrices m =
+          byoc_plain_product(v + p * v_rows * v_row, v_row, u, 0, channels,
+                             products + p * v_rows * product_row + b * BYOC_PANEL, product_row);
+      for (int64_t pass = 0; pass < passes.count; ++pass) {
         const int64_t rows = byoc_pass_rows(&passes, pass);
-        BYOC_NAME(fetch)(next, pass, lines);
-        BYOC_NAME(product)((int)rows, 1, v + (p * v_rows + first) * v_row, v_row, u, 0, channels,
-                           NULL, 0, products + (p * v_rows + first) * product_row + b * BYOC_PANEL,
-                           product_row);
-        first += rows;
+        if (lines > 0) {
+          BYOC_NAME(product_fetching)((int)rows, &m, next + pass * lines * BYOC_CACHE_LINE_FLOATS,
+                                      every);
+        } else {
+          BYOC_NAME(product)((int)rows, 1, &m);
+        }
+        byoc_move(&m, rows, 0);
       }
     }
   }
@@ -97,13 +103,17 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_multiply_late)(const byoc_winograd_params
       BYOC_NAME(winograd_transform_weights)(weights, count, u, step);
       weights += count * 9 * BYOC_PANEL;
       for (int64_t p = 0; p < kPoints; ++p) {
-        for (int64_t pass = 0, first = 0; pass < passes.count; ++pass) {
+        byoc_matrices m =
+            byoc_plain_product(v + p * v_rows * v_row + top, v_row, u + p * step, 0, count,
+                               products + p * v_rows * product_row + b * BYOC_PANEL, product_row);
+        if (s > 0) {
+          m.start = m.c;
+          m.start_row = product_row;
+        }
+        for (int64_t pass = 0; pass < passes.count; ++pass) {
           const int64_t rows = byoc_pass_rows(&passes, pass);
-          float* to = products + (p * v_rows + first) * product_row + b * BYOC_PANEL;
-          BYOC_NAME(product)((int)rows, 1, v + (p * v_rows + first) * v_row + top, v_row,
-                             u + p * step, 0, count, s == 0 ? NULL : to, product_row, to,
-                             product_row);
-          first += rows;
+          BYOC_NAME(product)((int)rows, 1, &m);
+          byoc_move(&m, rows, 0);
         }
       }
     }

@@ -20,6 +20,8 @@ namespace {
 struct Case {
   int64_t rows = 1, columns = 1, depth = 1;
   int64_t gap = 0;          // floats between the rows of source and result
+  int64_t line_rows = 0;    // rows in each line of the source, 0 for all of them in one
+  int64_t line_gap = 0;     // floats behind each of these lines
   bool transposed = false;  // weights that lie as columns x depth
   int threads = 1;
   bool bias = true;
@@ -37,6 +39,8 @@ std::vector<int64_t> Params(const Case& c, byoc_isa isa) {
   p.depth = c.depth;
   p.src_row = c.depth + c.gap;
   p.dst_row = c.columns + c.gap;
+  p.line_rows = c.line_rows > 0 ? c.line_rows : c.rows;
+  p.src_line = p.line_rows * p.src_row + c.line_gap;
   p.has_bias = c.bias;
   p.post_ops = static_cast<int64_t>(c.post_ops.size());
   p.threads = c.threads;
@@ -51,7 +55,10 @@ double Error(const Case& c, byoc_isa isa, std::vector<float>* result = nullptr) 
   auto& p = *reinterpret_cast<byoc_product_params*>(params.data());
   const auto rows = static_cast<size_t>(c.rows), columns = static_cast<size_t>(c.columns);
   const auto gap = static_cast<size_t>(c.gap);
-  Guarded src(rows * static_cast<size_t>(p.src_row) - gap);
+  const auto source = [&p](int64_t row) {  // where a row of the source begins
+    return row / p.line_rows * p.src_line + row % p.line_rows * p.src_row;
+  };
+  Guarded src(static_cast<size_t>(source(c.rows - 1) + c.depth));
   Guarded dst(rows * static_cast<size_t>(p.dst_row) - gap);
   Guarded weights(columns * static_cast<size_t>(c.depth)), bias(columns);
   Guarded packed(byoc_product_packed_bytes(isa, c.columns, c.depth) / 4, 64);
@@ -82,7 +89,7 @@ double Error(const Case& c, byoc_isa isa, std::vector<float>* result = nullptr) 
     for (int64_t n = 0; n < c.columns; ++n) {
       double sum = c.bias ? bias.data()[n] : 0;
       for (int64_t k = 0; k < c.depth; ++k) {
-        sum += static_cast<double>(src.data()[m * p.src_row + k]) *
+        sum += static_cast<double>(src.data()[source(m) + k]) *
                weights.data()[c.transposed ? n * c.depth + k : k * c.columns + n];
       }
       sum = operands.Apply(post_ops, sum, n, m * p.dst_row + n);
@@ -97,6 +104,13 @@ double Error(const Case& c, byoc_isa isa, std::vector<float>* result = nullptr) 
     }
   }
   return error / std::max(largest, 1e-30);
+}
+
+byoc_post_op Add() {
+  byoc_post_op add{};
+  add.kind = BYOC_ADD;
+  add.form = BYOC_PER_ELEMENT;
+  return add;
 }
 
 void Check(const Case& c) {
@@ -193,11 +207,46 @@ TEST(post_operations) {
   }
 }
 
+TEST(pixels_of_an_image) {
+  for (int64_t rows : {1, 4, 5, 11, 160, 301}) {
+    for (int64_t line_rows : {1, 5, 14}) {
+      Case c;
+      c.rows = rows;
+      c.columns = 40;
+      c.depth = 19;
+      c.line_rows = line_rows;
+      Check(c);
+      c.line_gap = 37;
+      c.gap = 19;
+      c.threads = 2;
+      Check(c);
+    }
+  }
+}
+
+TEST(an_end_in_registers) {
+  const byoc_post_op add = Add(), relu{};
+  const std::vector<byoc_post_op> ends[] = {{add}, {relu}, {add, relu}, {relu, add}};
+  for (const auto& end : ends) {
+    for (int64_t columns : {31, 64, 90}) {  // whole panels and parts of one
+      for (int64_t depth : {7, 1500}) {
+        for (bool bias : {false, true}) {
+          Case c;
+          c.rows = 29;
+          c.columns = columns;
+          c.depth = depth;
+          c.bias = bias;
+          c.gap = 3;
+          c.post_ops = end;
+          Check(c);
+        }
+      }
+    }
+  }
+}
+
 TEST(a_sum_over_the_result_itself) {
-  byoc_post_op add{}, relu{};
-  add.kind = BYOC_ADD;
-  add.form = BYOC_PER_ELEMENT;
-  relu.kind = BYOC_RELU;
+  const byoc_post_op add = Add(), relu{};
   for (int64_t depth : {10, 2100}) {  // the partial sums of the blocks must not lie there
     Case c;
     c.rows = 150;
