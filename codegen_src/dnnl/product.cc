@@ -79,7 +79,10 @@ std::optional<Candidate> OfferProduct(const Candidate& primitive, const Lowering
   p.post_ops = static_cast<int64_t>(frame->post_ops.size());
   p.threads = omp_get_max_threads();
   KernelCall call = CallOf(kProduct, p, std::move(*frame), byoc_product_scratch_bytes(&p));
-  const size_t down = op.kind == PrimitiveKind::matmul ? 0 : 1;  // the axis of the depth
+  const bool of_pixels = op.kind == PrimitiveKind::convolution;
+  const auto* params = reinterpret_cast<const byoc_product_params*>(call.params.data());
+  if (of_pixels && !byoc_product_end_of(params).fits) return std::nullopt;  // measured: slower
+  const size_t down = of_pixels ? 1 : 0;                                    // the axis of the depth
   const byoc_product_pack_params pack = {p.isa, p.columns, p.depth, plain.get_strides()[down],
                                          plain.get_strides()[1 - down]};
   KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &kProductPack, {}, 0};

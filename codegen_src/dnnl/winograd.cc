@@ -42,9 +42,9 @@ Work WorkOf(const byoc_winograd_params& w) {
   // block of tiles, and reads a source that stays in no cache once for each panel of outputs.
   const double blocks = std::ceil(tiles / static_cast<double>(w.tiles_at_once));
   const double vectors = points * channels / lanes;
-  work.vectors += 0.025 * vectors * lanes * outputs * (w.over_outputs != 0 ? 1 : blocks);
+  work.vectors += 0.0375 * vectors * lanes * outputs * (w.over_outputs != 0 ? 1 : blocks);
   if (w.over_outputs != 0 && byoc_winograd_source_stays(&w, CacheBytes()) == 0)
-    work.vectors += 0.25 * vectors * tiles * outputs / static_cast<double>(byoc_panel(w.isa));
+    work.vectors += 0.375 * vectors * tiles * outputs / static_cast<double>(byoc_panel(w.isa));
   return work;
 }
 
@@ -155,9 +155,10 @@ std::optional<Candidate> OfferSplitWinograd(const Candidate& primitive, const Lo
 }
 
 /// More products than with large tiles, but fewer weights, and less beyond the edge of an image.
+/// Where AMX multiplies, that is faster.
 std::optional<Candidate> OfferSmallWinograd(const Candidate& primitive, const Lowering& values) {
   const OpDesc& op = primitive.op;
-  const bool wanted = op.preferred == "winograd_2x2" || KernelIsa() == BYOC_AVX2;  // measured there
+  const bool wanted = op.preferred == "winograd_2x2" || !HasTiles();
   return Suits(op) && wanted ? OfferTiles(primitive, values, kTiles2) : std::nullopt;
 }
 

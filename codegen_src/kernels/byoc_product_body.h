@@ -38,38 +38,11 @@ BYOC_NO_INLINE void BYOC_NAME(product_finish)(const byoc_product_params* p, cons
   }
 }
 
-/* What registers do at the end of a product, if that is all that there is to do after it: a number
-   per element is added, a lower bound set, or both in this order. */
-typedef struct BYOC_NAME(product_end) {
-  int fits;
-  const float* added;
-  int64_t added_row;
-  int positive;
-} BYOC_NAME(product_end);
-BYOC_INLINE BYOC_NAME(product_end)
-    BYOC_NAME(product_end_of)(const byoc_product_params* p, void* const* data) {
-  const byoc_post_op* post_ops = (const byoc_post_op*)(p + 1);
-  BYOC_NAME(product_end) end = {0, NULL, 0, 0};
-  int64_t next = 0;
-  if (next < p->post_ops && post_ops[next].kind == BYOC_ADD &&
-      post_ops[next].form == BYOC_PER_ELEMENT) {
-    end.added = (const float*)data[post_ops[next].operand];
-    end.added_row = post_ops[next].strides.row;
-    ++next;
-  }
-  if (next < p->post_ops && post_ops[next].kind == BYOC_RELU && post_ops[next].alpha == 0) {
-    end.positive = 1;
-    ++next;
-  }
-  end.fits = next == p->post_ops;
-  return end;
-}
-
 /* A block of rows times one or two panels from `panel` on. */
-BYOC_INLINE void BYOC_NAME(product_block)(const byoc_product_params* p,
-                                          const BYOC_NAME(product_end) * end, const float* a,
-                                          int64_t a_row, int64_t row, int64_t rows, int64_t panel,
-                                          int64_t panels, void* const* data, float* sums) {
+BYOC_INLINE void BYOC_NAME(product_block)(const byoc_product_params* p, const byoc_product_end* end,
+                                          const float* a, int64_t a_row, int64_t row, int64_t rows,
+                                          int64_t panel, int64_t panels, void* const* data,
+                                          float* sums) {
   /* Weights that all rows are multiplied by at once. On AVX2 they stay in the first-level cache,
      and the next ones are fetched meanwhile; on AVX-512 neither is faster. */
   enum { kFetches = BYOC_LANES == 8, kDepth = kFetches ? 384 : 1024 };
@@ -97,8 +70,10 @@ BYOC_INLINE void BYOC_NAME(product_block)(const byoc_product_params* p,
     if (direct && s + 1 == steps) {
       m.c = (float*)data[BYOC_NAME(product_result)(p)] + row * p->dst_row + column;
       m.c_row = p->dst_row;
-      m.added = end->added == NULL ? NULL : end->added + row * end->added_row + column;
-      m.added_row = end->added_row;
+      if (end->added != NULL) {
+        m.added_row = end->added->strides.row;
+        m.added = (const float*)data[end->added->operand] + row * m.added_row + column;
+      }
       m.positive = end->positive;
     }
     BYOC_NAME(products)(rows, panels, &m,
@@ -127,7 +102,7 @@ BYOC_NO_INLINE void BYOC_NAME(product_part)(const byoc_product_params* p, int64_
   const byoc_share share =
       byoc_divide(p->rows, BYOC_PAIR_ROWS, p->columns, BYOC_PANEL, thread, team);
   const int64_t rows = share.last_row - share.first_row;
-  const BYOC_NAME(product_end) end = BYOC_NAME(product_end_of)(p, data);
+  const byoc_product_end end = byoc_product_end_of(p);
   const float* src = (const float*)data[0];
   const int copies = byoc_product_copies(p);
   float* copied = scratch + byoc_product_sums(p);

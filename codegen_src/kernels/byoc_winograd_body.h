@@ -185,10 +185,11 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_run)(const byoc_winograd_params* w, int t
       float* v = scratch + thread * (v_floats + m_floats);
       float* products = v + v_floats;
       const int64_t row = byoc_row_floats(all_panels * BYOC_PANEL);
-      const int64_t blocks = (tiles + w->tiles_at_once - 1) / w->tiles_at_once;
-      for (int64_t block = blocks * thread / team; block < blocks * (thread + 1) / team; ++block) {
-        const int64_t first = block * w->tiles_at_once,
-                      count = byoc_min(w->tiles_at_once, tiles - first);
+      const int64_t begin = tiles * thread / team, own = tiles * (thread + 1) / team - begin;
+      const int64_t blocks = (own + w->tiles_at_once - 1) / w->tiles_at_once;
+      for (int64_t block = 0; block < blocks; ++block) {
+        const int64_t first = begin + own * block / blocks,
+                      count = begin + own * (block + 1) / blocks - first;
         const BYOC_NAME(winograd_tile) corner = BYOC_NAME(winograd_locate)(w, first);
         for (int64_t c = 0; c < channels; c += BYOC_LANES) {
           const float* from = src + byoc_channel_offset(&w->src, c);

@@ -34,17 +34,14 @@ static inline int64_t byoc_winograd_tiles(const byoc_winograd_params* w) {
 
 /* Bytes of packed weights that rarely stay in the last cache between two calls. */
 enum { BYOC_MANY_WEIGHTS = 16 << 20 };
-/* And of those that stay in the second-level cache during a call, so that fetching them ahead only
-   costs time. */
-enum { BYOC_NEAR_WEIGHTS = 1 << 20 };
+/* And of those that a call may still find in the second-level cache. Others are fetched ahead. */
+enum { BYOC_NEAR_WEIGHTS = 1 << 16 };
 
 /* Bytes that could be read while threads wait for the source that they have transformed together.
  */
-enum { BYOC_BARRIER_BYTES = 1 << 20 };
+enum { BYOC_BARRIER_BYTES = 2 << 20 };
 
-/* Bytes of a block's V and M beside near weights that are always worth having: measured with a
-   second-level cache of 2 MB, where blocks of a fifth of it take 0.75 to 0.9 of the time of blocks
-   that fill it. */
+/* Bytes of V and M that a block beside weights that stay in that cache always has. */
 enum { BYOC_NEAR_TILES = 256 << 10 };
 
 /* Rows of V and M are a little longer than what they hold, so that they do not fall on the same
@@ -81,21 +78,23 @@ static inline int byoc_winograd_source_stays(const byoc_winograd_params* w, int6
    that the weights are read once. */
 static inline void byoc_winograd_plan(byoc_winograd_params* w, int threads, int64_t cache_bytes) {
   const int64_t points = (int64_t)(w->m + 2) * (w->m + 2);
-  const int64_t rows = byoc_rows(w->isa);
   const int64_t panel = byoc_panel(w->isa);
   const int64_t tiles = byoc_winograd_tiles(w);
   w->threads = threads;
   const int64_t outputs = byoc_round_up(w->outputs, panel);
   const int64_t weights = points * 4 * w->channels * outputs;
 
-  /* V and M of a block: beside the weights where these fit, too, but of no more tiles than pay. */
+  /* Each block reads all weights, or transforms them. Measured with a second-level cache of 2 MB:
+     where they stay in it beside V and M, blocks of a fifth of it are best, where they are
+     transformed, of a half, and else few blocks are worth more than a V and M that stay; so is one
+     block for each thread. */
   const int64_t tile_bytes = points * 4 * (byoc_row_floats(w->channels) + byoc_row_floats(outputs));
-  const int64_t near = w->late ? byoc_winograd_late_floats(w) * 4 : weights;
-  const int64_t all = cache_bytes * 7 / 8;
-  const int64_t room = near > cache_bytes * 5 / 8
-                           ? all
-                           : byoc_min(all - near, byoc_max(cache_bytes / 5, BYOC_NEAR_TILES));
-  int64_t at_once = byoc_max(1, room / tile_bytes / rows) * rows;
+  const int64_t large = cache_bytes * 9 / 8, small = byoc_max(cache_bytes / 5, BYOC_NEAR_TILES);
+  const int alone = tiles * tile_bytes <= threads * large && weights > cache_bytes * 3 / 8;
+  const int64_t room = w->late                                  ? cache_bytes / 2
+                       : alone || weights > cache_bytes * 5 / 8 ? large
+                                                                : small;
+  const int64_t at_once = byoc_max(byoc_rows(w->isa), room / tile_bytes);
   int64_t blocks = byoc_round_up((tiles + at_once - 1) / at_once, threads);
   blocks = byoc_min(blocks, tiles);
   w->tiles_at_once = (tiles + blocks - 1) / blocks;
