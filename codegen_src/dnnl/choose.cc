@@ -54,14 +54,24 @@ void Lowering::CountBytes(Candidate* candidate) const {
   Work& work = candidate->work;
   work.weights = work.bytes = work.reordered = 0;
   const bool is_call = candidate->call.has_value();
-  for (const OpArg& arg : is_call ? candidate->call->args : candidate->op.args) {
-    const MemoryDesc md = is_call ? arg.md : candidate->pd.Arg(arg.arg);
+  const auto count = [&](const OpArg& arg, const MemoryDesc& md) {
     auto bytes = static_cast<double>(md.get_size());
     if (is_call && candidate->call->packing && candidate->call->packing->arg == arg.arg)
       bytes = static_cast<double>(candidate->call->packing->bytes);
     const bool constant = values_[arg.value].constant;
     (constant ? work.weights : work.bytes) += bytes;
     if (!constant && arg.IsInput() && !SameLayout(md, Layout(arg.value))) work.reordered += bytes;
+  };
+  if (is_call) {  // the operands of its post-ops are among its arguments
+    for (const OpArg& arg : candidate->call->args) count(arg, arg.md);
+    return;
+  }
+  const OpDesc& op = candidate->op;
+  for (const OpArg& arg : op.args) count(arg, candidate->pd.Arg(arg.arg));
+  for (size_t i = 0; i < op.post_ops.size(); ++i) {
+    if (op.post_ops[i].kind != PostOpDesc::Kind::kBinary) continue;
+    const int arg = PostOpArg(i);
+    count({arg, op.post_ops[i].value, op.post_ops[i].md}, candidate->pd.Arg(arg));
   }
 }
 

@@ -4,6 +4,7 @@
 #ifndef TVM_BYOC_DNNL_DNNL_KERNEL_CALL_H_
 #define TVM_BYOC_DNNL_DNNL_KERNEL_CALL_H_
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -62,6 +63,11 @@ struct KernelFrame {
 enum class Reads { kAsPrimitive, kAsPresent, kPlanes, kPresentPlanes };
 std::optional<KernelFrame> FrameOf(const Candidate& primitive, const Lowering& values,
                                    const MemoryDesc& weights, Reads reads = Reads::kAsPrimitive);
+
+/// Whether all strides, dilations or paddings are this one.
+inline bool AllAre(int64_t value, const Dims& dims) {
+  return std::all_of(dims.begin(), dims.end(), [&](int64_t dim) { return dim == value; });
+}
 
 /// Appends a struct of numbers to the parameters of a kernel.
 template <typename T>

@@ -3,8 +3,6 @@
 // in the layouts that are decided for oneDNN's primitive, with the same bias and post-ops.
 #include <omp.h>
 
-#include <algorithm>
-
 #include "dnnl/kernel_call.h"
 #include "dnnl/lowering.h"
 #include "kernels/byoc_product_plan.h"
@@ -13,10 +11,6 @@ namespace tvm_byoc_dnnl {
 namespace {
 
 using PrimitiveKind = dnnl::primitive::kind;
-
-bool AllAre(int64_t value, const Dims& dims) {
-  return std::all_of(dims.begin(), dims.end(), [&](int64_t dim) { return dim == value; });
-}
 
 /// A product of matrices, or a convolution that is one of its pixels. For AVX-512, oneDNN's own
 /// convolution is faster.

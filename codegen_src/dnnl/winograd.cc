@@ -3,7 +3,6 @@
 // primitive, and into the layout that it chose, but from the layout that the source has.
 #include <omp.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "common/support/error.h"
@@ -14,10 +13,6 @@
 
 namespace tvm_byoc_dnnl {
 namespace {
-
-bool AllAre(int64_t value, const Dims& dims) {
-  return std::all_of(dims.begin(), dims.end(), [&](int64_t dim) { return dim == value; });
-}
 
 bool Suits(const OpDesc& op) {
   if (op.kind != dnnl::primitive::kind::convolution || op.preferred == "direct") return false;
