@@ -119,16 +119,17 @@ def test_it_is_switched_off_and_takes_smaller_tiles_by_options() -> None:
 
 
 @needs_vectors
-def test_small_tiles_are_taken_unasked_on_avx2_only() -> None:
+def test_small_tiles_are_taken_unasked_on_avx2() -> None:
     mod = network(192, 6, 384)  # large tiles would reach far beyond the edge of such an image
     names = implementations(mod)
-    assert any("winograd_2x2" in name for name in names) == any(name.endswith(":avx2") for name in names), names
+    if any(name.endswith(":avx2") for name in names):  # with AVX-512, direct convolution costs less here
+        assert any("winograd_2x2" in name for name in names), names
     assert error(results(mod), results(mod, fast_convolution=False)) < TOLERANCE["2x2"]
 
 
 @needs_vectors
 def test_many_weights_of_few_tiles_are_transformed_by_each_call() -> None:
-    mod = network(512, 12, 500)
+    mod = network(512, 16, 500)
     assert any("winograd_4x4_late" in name for name in implementations(mod))
     got = results(mod)
     assert error(got, results(mod, fast_convolution=False)) < TOLERANCE["4x4"]
