@@ -71,12 +71,12 @@ std::optional<Candidate> OfferProduct(const Candidate& primitive, const Lowering
   }
   p.has_bias = op.Find(DNNL_ARG_BIAS) != nullptr;
   p.post_ops = static_cast<int64_t>(frame->post_ops.size());
+  const bool of_pixels = op.kind == PrimitiveKind::convolution;
+  const bool ends_in_registers = byoc_product_end_of(frame->post_ops.data(), p.post_ops).fits != 0;
+  if (of_pixels && !ends_in_registers) return std::nullopt;  // measured: slower than oneDNN's own
   p.threads = omp_get_max_threads();
   KernelCall call = CallOf(kProduct, p, std::move(*frame), byoc_product_scratch_bytes(&p));
-  const bool of_pixels = op.kind == PrimitiveKind::convolution;
-  const auto* params = reinterpret_cast<const byoc_product_params*>(call.params.data());
-  if (of_pixels && !byoc_product_end_of(params).fits) return std::nullopt;  // measured: slower
-  const size_t down = of_pixels ? 1 : 0;                                    // the axis of the depth
+  const size_t down = of_pixels ? 1 : 0;  // the axis of the depth
   const byoc_product_pack_params pack = {p.isa, p.columns, p.depth, plain.get_strides()[down],
                                          plain.get_strides()[1 - down]};
   KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &kProductPack, {}, 0};

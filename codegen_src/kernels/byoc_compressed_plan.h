@@ -64,10 +64,7 @@ BYOC_FUNCTION int64_t byoc_compressed_thread_floats(const byoc_compressed_params
 }
 /* The last of the data. */
 BYOC_FUNCTION int64_t byoc_compressed_dst(const byoc_compressed_params* p) {
-  const byoc_post_op* ops = (const byoc_post_op*)(p + 1);
-  int64_t operands = 0;
-  for (int64_t i = 0; i < p->post_ops; ++i) operands += ops[i].operand >= 0;
-  return 2 + operands;
+  return 2 + byoc_operands((const byoc_post_op*)(p + 1), p->post_ops);
 }
 
 #endif /* BYOC_COMPRESSED_PLAN_H_ */

@@ -104,8 +104,7 @@ static inline byoc_direct_call byoc_direct_call_of(const byoc_direct_params* p, 
   c.p = p;
   c.data = data;
   c.vectors = byoc_direct_vectors(p);
-  c.result = 2 + p->has_bias;
-  for (int64_t k = 0; k < p->post_ops; ++k) c.result += post_ops[k].operand >= 0;
+  c.result = 2 + p->has_bias + byoc_operands(post_ops, p->post_ops);
   c.left = byoc_min((p->pad_left + p->stride_x - 1) / p->stride_x, p->out_width);
   c.right = room < 0 ? 0 : byoc_min(room / p->stride_x + 1, p->out_width);
   c.right = byoc_max(c.right, c.left);

@@ -4,9 +4,8 @@
 #ifndef BYOC_MATRICES_H_
 #define BYOC_MATRICES_H_
 
+#include <stddef.h>
 #include <stdint.h>
-
-#include "byoc_kernel.h"
 
 /* Each `_row` is the floats between two rows, 0 for the same numbers in each. `b` lies in panels,
    `b_panel` apart. */

@@ -50,4 +50,11 @@ typedef struct __attribute__((may_alias)) byoc_post_op {
   int64_t dtype;        /* byoc_dtype of the operand; only sums of integers know others than F32 */
 } byoc_post_op;
 
+/* How many of them have an operand. */
+static inline int64_t byoc_operands(const byoc_post_op* post_ops, int64_t count) {
+  int64_t operands = 0;
+  for (int64_t k = 0; k < count; ++k) operands += post_ops[k].operand >= 0;
+  return operands;
+}
+
 #endif /* BYOC_POST_OPS_H_ */

@@ -3,12 +3,10 @@
 
 #include "byoc_vector.h"
 
-/* Which of the data is the result: it stands behind the operands. */
-BYOC_INLINE int64_t BYOC_NAME(product_result)(const byoc_product_params* p) {
+/* The result, which stands behind the operands. */
+BYOC_INLINE float* BYOC_NAME(product_result)(const byoc_product_params* p, void* const* data) {
   const byoc_post_op* post_ops = (const byoc_post_op*)(p + 1);
-  int64_t result = 2 + p->has_bias;
-  for (int64_t k = 0; k < p->post_ops; ++k) result += post_ops[k].operand >= 0;
-  return result;
+  return (float*)data[2 + p->has_bias + byoc_operands(post_ops, p->post_ops)];
 }
 
 /* Post-operations on rows x columns of sums, which begin at (row, column) of the result. */
@@ -17,7 +15,7 @@ BYOC_NO_INLINE void BYOC_NAME(product_finish)(const byoc_product_params* p, cons
                                               int64_t columns, void* const* data) {
   enum { kAtOnce = 4 };
   const byoc_post_op* post_ops = (const byoc_post_op*)(p + 1);
-  const int64_t last = BYOC_NAME(product_result)(p);
+  float* result = BYOC_NAME(product_result)(p, data);
   for (int64_t m = 0; m < rows; m += kAtOnce) {
     const int count = (int)byoc_min(rows - m, kAtOnce);
     for (int64_t n = 0; n < columns; n += BYOC_LANES) {
@@ -32,7 +30,7 @@ BYOC_NO_INLINE void BYOC_NAME(product_finish)(const byoc_product_params* p, cons
         if (op->form == BYOC_PER_ELEMENT) operand += (row + m) * op->strides.row + column + n;
         BYOC_NAME(apply)(op, operand, column + n, lanes, kAtOnce, 1, count, 1, o);
       }
-      float* to = (float*)data[last] + (row + m) * p->dst_row + column + n;
+      float* to = result + (row + m) * p->dst_row + column + n;
       for (int i = 0; i < count; ++i) BYOC_NAME(store_some)(to + i * p->dst_row, o[i], lanes);
     }
   }
@@ -68,7 +66,7 @@ BYOC_INLINE void BYOC_NAME(product_block)(const byoc_product_params* p, const by
     m.a = a + top;
     m.b = b + top * BYOC_PANEL;
     if (direct && s + 1 == steps) {
-      m.c = (float*)data[BYOC_NAME(product_result)(p)] + row * p->dst_row + column;
+      m.c = BYOC_NAME(product_result)(p, data) + row * p->dst_row + column;
       m.c_row = p->dst_row;
       if (end->added != NULL) {
         m.added_row = end->added->strides.row;
@@ -102,7 +100,7 @@ BYOC_NO_INLINE void BYOC_NAME(product_part)(const byoc_product_params* p, int64_
   const byoc_share share =
       byoc_divide(p->rows, BYOC_PAIR_ROWS, p->columns, BYOC_PANEL, thread, team);
   const int64_t rows = share.last_row - share.first_row;
-  const byoc_product_end end = byoc_product_end_of(p);
+  const byoc_product_end end = byoc_product_end_of((const byoc_post_op*)(p + 1), p->post_ops);
   const float* src = (const float*)data[0];
   const int copies = byoc_product_copies(p);
   float* copied = scratch + byoc_product_sums(p);

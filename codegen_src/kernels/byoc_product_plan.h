@@ -48,8 +48,8 @@ typedef struct byoc_product_end {
   const byoc_post_op* added; /* NULL: nothing */
   int positive;
 } byoc_product_end;
-static inline byoc_product_end byoc_product_end_of(const byoc_product_params* p) {
-  const byoc_post_op *op = (const byoc_post_op*)(p + 1), *last = op + p->post_ops;
+static inline byoc_product_end byoc_product_end_of(const byoc_post_op* op, int64_t count) {
+  const byoc_post_op* last = op + count;
   byoc_product_end end = {0, NULL, 0};
   if (op < last && op->kind == BYOC_ADD && op->form == BYOC_PER_ELEMENT) end.added = op++;
   if (op < last && op->kind == BYOC_RELU && op->alpha == 0) end.positive = 1, ++op;

@@ -391,21 +391,16 @@ BYOC_NO_INLINE void BYOC_NAME(product_fetching)(int rows, const byoc_matrices* m
   }
 }
 
-/* Cache lines of a panel that each of some passes fetches. */
+/* Cache lines of a panel that each of some passes fetches. Panels are fetched while the ones before
+   them are multiplied: where they come from beyond the second-level cache, Intel's own fetching
+   ahead ends at each small page. */
 BYOC_INLINE int64_t BYOC_NAME(lines_of_pass)(int64_t depth, int64_t passes) {
   return (depth * BYOC_PANEL / BYOC_CACHE_LINE_FLOATS + passes - 1) / passes;
 }
-/* Fetches those of a pass into the second-level cache. Panels are fetched while the ones before
-   them are multiplied: where they come from beyond that cache, Intel's own fetching ahead ends at
-   each small page. */
-BYOC_INLINE void BYOC_NAME(fetch)(const float* panel, int64_t pass, int64_t lines) {
-  for (int64_t i = pass * lines; i < (pass + 1) * lines; ++i) {
-    __builtin_prefetch(panel + i * BYOC_CACHE_LINE_FLOATS, 0, 2);
-  }
-}
 
 /* A product of any number of rows and panels. `after`: the first of the panels that are multiplied
-   next, as far apart; NULL if nothing is to be fetched, as where all is in that cache. */
+   next, as far apart; NULL if nothing is to be fetched, as where all is in the
+   second-level cache. */
 BYOC_INLINE void BYOC_NAME(products)(int64_t rows, int64_t panels, const byoc_matrices* m,
                                      const float* after) {
   enum { kManyPasses = 8 };

@@ -18,7 +18,7 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_multiply_points)(const byoc_winograd_para
   const int far = points * all_panels * panel * (int64_t)sizeof(float) > BYOC_NEAR_WEIGHTS;
   const int64_t lines =
       far && passes.count > 1 ? BYOC_NAME(lines_of_pass)(channels, passes.count) : 0;
-  const int64_t every = byoc_max(channels / byoc_max(lines, 1), 1);
+  const int64_t every = channels / byoc_max(lines, 1);
   for (int64_t p = 0; p < points; ++p) {
     for (int64_t b = 0; b < panels; ++b) {
       const float* u = packed + (p * all_panels + first_panel + b) * panel;
