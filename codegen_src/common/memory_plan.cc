@@ -62,6 +62,26 @@ std::vector<std::optional<Destination>> FindDestinations(const Graph& graph, con
   return found;
 }
 
+std::vector<std::optional<Slice>> FindSlices(const Graph& graph, const Shapes& shapes) {
+  std::vector<int> uses(graph.tensors.size(), 0);
+  for (int output : graph.outputs) ++uses[output];
+  for (const Node& node : graph.nodes) {
+    for (int tensor : node.Reads()) ++uses[tensor];
+  }
+  std::vector<std::optional<Slice>> found(graph.tensors.size());
+  for (const Node& node : graph.nodes) {
+    const bool joins_channels = node.kind == Kind::kConcat && node.attrs.axis == 1;
+    const bool is_plain = node.post_ops.empty() && node.Reads() == node.inputs;
+    if (!joins_channels || !is_plain) continue;
+    int64_t first = 0;
+    for (int input : node.inputs) {
+      if (uses[input] == 1) found[input] = {node.output, first};
+      first += shapes[input][1];
+    }
+  }
+  return found;
+}
+
 int64_t PlaceBuffers(const std::vector<std::vector<int>>& steps, std::vector<Buffer>* buffers) {
   struct Lifetime {
     int first = -1, last = -1;

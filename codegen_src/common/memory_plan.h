@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decisions about tensors and memory that need no library: which is constant, its last use, which
-// may be written straight into the caller's outputs, and the place of each buffer in the arena.
+// may be written straight into the caller's outputs or into the result of a concat, and the place
+// of each buffer in the arena.
 #ifndef TVM_BYOC_DNNL_COMMON_MEMORY_PLAN_H_
 #define TVM_BYOC_DNNL_COMMON_MEMORY_PLAN_H_
 
@@ -48,6 +49,15 @@ struct Destination {
 /// Per tensor: where it is (or is a view of) an output. Each output is promised once, to the
 /// earliest tensor in the chain of reshapes and permutes that ends in it.
 std::vector<std::optional<Destination>> FindDestinations(const Graph& graph, const Shapes& shapes);
+
+/// The channels of a concat's result that a tensor becomes.
+struct Slice {
+  int whole = -1;  // the result
+  int64_t first_channel = 0;
+};
+
+/// Per tensor: where one concat of channels (axis 1) reads it, once, and nothing else does.
+std::vector<std::optional<Slice>> FindSlices(const Graph& graph, const Shapes& shapes);
 
 /// Row-major strides in elements; dims of 0 count as 1.
 Dims DenseStrides(const Dims& shape);

@@ -60,7 +60,11 @@ void Lowering::CountBytes(Candidate* candidate) const {
       bytes = static_cast<double>(candidate->call->packing->bytes);
     const bool constant = values_[arg.value].constant;
     (constant ? work.weights : work.bytes) += bytes;
-    if (!constant && arg.IsInput() && !SameLayout(md, Layout(arg.value))) work.reordered += bytes;
+    if (constant) return;
+    const std::optional<View> slice = SliceOfConcat(arg.value);
+    const bool is_copied =
+        arg.IsInput() ? !SameLayout(md, Layout(arg.value)) : slice && !SameLayout(md, slice->md);
+    if (is_copied) work.reordered += bytes;
   };
   if (is_call) {  // the operands of its post-ops are among its arguments
     for (const OpArg& arg : candidate->call->args) count(arg, arg.md);
@@ -292,6 +296,19 @@ std::optional<Place> Lowering::OutputPlace(int value) const {
 std::optional<MemoryDesc> Lowering::OutputLayout(int value) const {
   const std::optional<Place> place = OutputPlace(value);
   return place ? std::optional<MemoryDesc>(place->md) : std::nullopt;
+}
+
+std::optional<View> Lowering::SliceOfConcat(int value) const {
+  const bool is_known = growth_ == nullptr && value < static_cast<int>(slices_.size());
+  if (!is_known || !slices_[value]) return std::nullopt;
+  const Slice& slice = *slices_[value];
+  const Value& part = values_[value];
+  const Value& whole = values_[slice.whole];
+  if (part.constant || !IsOfOneDnn(part.dtype)) return std::nullopt;
+  Dims begin(part.shape.size(), 0);
+  begin[1] = slice.first_channel;
+  return SliceView(ChannelsLast(whole.shape, whole.dtype), begin, part.shape,
+                   Dims(begin.size(), 1));
 }
 
 /// Whether this node or a later one reads what lies in a buffer.

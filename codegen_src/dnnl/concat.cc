@@ -77,11 +77,26 @@ void EmitAppend(const NodeView& n, int length) {
                 {DNNL_ARG_DST, n.output, Dense(n.OutShape(), n.OutDType())}});
 }
 
+/// Copies to the result the sources that were not written there.
+void CopyOthers(const NodeView& n) {
+  Lowering& l = n.lowering;
+  const Place whole = l.Primary(n.output);
+  Dims begin(n.OutShape().size(), 0);
+  for (int i = 0; i < n.OwnInputs(); ++i) {
+    const Dims& shape = n.Shape(i);
+    const View part = *SliceView(whole.md, begin, shape, Dims(begin.size(), 1));
+    begin[1] += shape[1];
+    if (ElementCount(shape) != 0 && l.Primary(n.In(i)).buffer != whole.buffer)
+      l.Copy(n.In(i), n.output, {whole.buffer, whole.offset + part.offset, part.md});
+  }
+}
+
 }  // namespace
 
 static void LowerConcat(const NodeView& n) {
   Lowering& l = n.lowering;
   if (std::optional<int> length = l.GrowingLength()) return EmitAppend(n, *length);
+  if (l.HasPlace(n.output)) return CopyOthers(n);
   std::vector<int> sources;
   for (int i = 0; i < n.OwnInputs(); ++i) {
     if (ElementCount(n.Shape(i)) != 0) sources.push_back(n.In(i));

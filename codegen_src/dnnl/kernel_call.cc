@@ -179,6 +179,14 @@ std::optional<KernelFrame> FrameOf(const Candidate& primitive, const Lowering& v
   frame.src = primitive.pd.Arg(DNNL_ARG_SRC);
   frame.dst = primitive.pd.Arg(DNNL_ARG_DST);
   const OpArg& src = *op.Find(DNNL_ARG_SRC);
+  const OpArg& dst = *op.Find(DNNL_ARG_DST);
+  const bool sums = std::any_of(op.post_ops.begin(), op.post_ops.end(), [](const PostOpDesc& p) {
+    return p.kind == PostOpDesc::Kind::kSum;  // over the memory of its operand
+  });
+  const std::optional<View> slice = values.SliceOfConcat(dst.value);
+  if (slice && !sums &&
+      SameLayout(frame.dst, ChannelsLast(values.shape(dst.value), DType::kFloat32)))
+    frame.dst = slice->md;
   const auto strides_of_src = [&](const MemoryDesc& md) {
     const bool as_planes = reads == Reads::kPlanes || reads == Reads::kPresentPlanes;
     const std::optional<byoc_strides> strides = StridesOf(md, lanes);
@@ -210,7 +218,7 @@ std::optional<KernelFrame> FrameOf(const Candidate& primitive, const Lowering& v
   auto post_ops = DescribePostOps(op.post_ops, operands, frame.dst, lanes, &frame.args);
   if (!post_ops) return std::nullopt;
   frame.post_ops = std::move(*post_ops);
-  frame.args.push_back({DNNL_ARG_DST, op.Find(DNNL_ARG_DST)->value, frame.dst});
+  frame.args.push_back({DNNL_ARG_DST, dst.value, frame.dst});
   return frame;
 }
 

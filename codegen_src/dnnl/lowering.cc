@@ -33,6 +33,7 @@ Lowering::Lowering(const Graph& graph, const Shapes& shapes, const dnnl::engine&
       engine_(engine),
       cost_(std::move(cost)),
       destinations_(FindDestinations(graph, shapes)),
+      slices_(FindSlices(graph, shapes)),
       output_written_(graph.outputs.size(), false) {
   std::vector<bool> constant = FindConstants(graph);
   std::vector<int> last_use = FindLastUses(graph);

@@ -144,6 +144,13 @@ class Lowering {
   /// The layout that the caller's output expects of a value, if the value goes there.
   std::optional<MemoryDesc> OutputLayout(int value) const;
 
+  /// Where a concat joins a value with others: the slice of its result that the value becomes, if
+  /// its channels lie innermost.
+  std::optional<View> SliceOfConcat(int value) const;
+
+  /// Whether there is memory that holds a value, or parts of it already.
+  bool HasPlace(int value) const { return !values_[value].places.empty(); }
+
   /// `value` lies here (a view of another value's place).
   void SetPlace(int value, Place place) { values_[value].places.push_back(std::move(place)); }
 
@@ -228,6 +235,7 @@ class Lowering {
   void EmitPrimitive(Candidate choice, const std::optional<Place>& place);
   void EmitCall(const Candidate& choice, const std::optional<Place>& place);
   Step KernelStep(const Kernel& kernel, std::vector<int64_t> params) const;
+  std::optional<Place> PlaceInConcat(int value, const MemoryDesc& md);
   Place PlaceResult(int value, std::optional<Place> place, const MemoryDesc& md);
   Place PackFor(const KernelCall::Packing& packing, const OpArg& arg);
   Place NewPlace(int value, const MemoryDesc& md);
@@ -252,6 +260,7 @@ class Lowering {
   int length_ = -1;           // a value, while caches grow
   std::deque<Value> values_;  // the kinds hold references while they add values
   std::vector<std::optional<Destination>> destinations_;
+  std::vector<std::optional<Slice>> slices_;  // of the graph's tensors
   std::vector<bool> output_written_;
   std::vector<int> output_buffers_;
   std::vector<std::pair<int, int>> widened_;  // arguments of a dtype that oneDNN lacks: given, made

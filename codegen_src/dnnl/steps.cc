@@ -16,6 +16,16 @@ MemoryDesc Scratchpad(int64_t bytes) {
 
 }  // namespace
 
+/// The place of a result in the memory of the concat that joins it with others, if `md` is its
+/// layout there. The first of them allocates that memory.
+std::optional<Place> Lowering::PlaceInConcat(int value, const MemoryDesc& md) {
+  const std::optional<View> slice = SliceOfConcat(value);
+  if (!slice || !SameLayout(slice->md, md)) return std::nullopt;
+  const int whole = slices_[value]->whole;
+  if (!HasPlace(whole)) Allocate(whole, ChannelsLast(shape(whole), dtype(whole)));
+  return Place{Primary(whole).buffer, Primary(whole).offset + slice->offset, md};
+}
+
 /// The place of a result: the one that was found for it, or new memory.
 Place Lowering::PlaceResult(int value, std::optional<Place> place, const MemoryDesc& md) {
   if (!place) return Allocate(value, md);
@@ -62,7 +72,7 @@ void Lowering::EmitCall(const Candidate& choice, const std::optional<Place>& pla
   for (const OpArg& arg : call.args) {
     Place at;
     if (!arg.IsInput()) {
-      at = PlaceResult(arg.value, place, arg.md);
+      at = PlaceResult(arg.value, place ? place : PlaceInConcat(arg.value, arg.md), arg.md);
     } else if (call.packing && call.packing->arg == arg.arg) {
       at = PackFor(*call.packing, arg);
     } else if (is_sum(arg)) {

@@ -74,6 +74,37 @@ TEST(DestinationsStopAtPostOpsAndConstants) {
   CHECK(!FindDestinations(graph, {{6}, {6}, {6}})[1]);
 }
 
+TEST(SlicesOfConcats) {
+  Graph graph = Make(6);
+  graph.nodes = {MakeNode(Kind::kEltwise, {0}, 1), MakeNode(Kind::kEltwise, {0}, 2),
+                 MakeNode(Kind::kConcat, {1, 2, 3}, 4), MakeNode(Kind::kEltwise, {4}, 5)};
+  Node& concat = graph.nodes[2];
+  concat.attrs.axis = 1;
+  graph.outputs = {5};
+  const Shapes shapes = {{2, 3, 4}, {2, 3, 4}, {2, 5, 4}, {2, 1, 4}, {2, 9, 4}, {2, 9, 4}};
+  auto found = FindSlices(graph, shapes);
+  CHECK(!found[0] && !found[4] && !found[5]);
+  for (auto [tensor, first] : std::vector<std::pair<int, int64_t>>{{1, 0}, {2, 3}, {3, 8}}) {
+    CHECK_EQUAL(found[tensor]->whole, 4);
+    CHECK_EQUAL(found[tensor]->first_channel, first);
+  }
+  graph.outputs = {5, 1};  // another reader
+  found = FindSlices(graph, shapes);
+  CHECK(!found[1] && found[2] && found[3]);
+  graph.outputs = {5};
+  concat.inputs = {1, 2, 2};  // one source twice
+  CHECK(!FindSlices(graph, shapes)[2]);
+  concat.inputs = {1, 2, 3};
+  concat.attrs.axis = 2;
+  CHECK(!FindSlices(graph, shapes)[1]);
+  concat.attrs.axis = 1;
+  concat.post_ops.resize(1);
+  CHECK(!FindSlices(graph, shapes)[1]);
+  concat.post_ops.clear();
+  concat.output_scaling.scale = 0;
+  CHECK(!FindSlices(graph, shapes)[1]);
+}
+
 TEST(BuffersThatMeetDoNotOverlap) {
   // 0 lives through all; 1 and 3 never meet.
   std::vector<Buffer> buffers = Arena({100, 1000, 64, 900});

@@ -20,6 +20,7 @@ void Specialised(const Graph& graph, int64_t size) {
     Shapes shapes = Specialise(graph, BindSymbols(graph, arguments));
     FindLastUses(graph);
     FindDestinations(graph, shapes);
+    FindSlices(graph, shapes);
   } catch (const Error& error) {
     fuzz::Require(error.kind() == ErrorKind::kInput, error.what());
   }

@@ -156,7 +156,9 @@ def test_residuals(channels, blocks):
 
 def test_residual_is_summed_in_place():
     c = Chain(64)
-    c.g.outputs = [c.conv(c.conv(c.conv(c.y), c.y, kernel=1, post_ops=[add(2)]))]
+    # behind a sigmoid, since some kernels compute the sum alone, and these always list its operand
+    sigmoid = {"kind": "eltwise", "alg": "logistic", "alpha": 0.0, "beta": 0.0}
+    c.g.outputs = [c.conv(c.conv(c.conv(c.y), c.y, kernel=1, post_ops=[add(2), sigmoid]))]
     steps = describe(c.g)["steps"]
     # A binary post-op would be a fourth layout: source, weights, operand, result.
     residual = [step for step in steps if step["kind"] == "convolution" and step["node"] == 2]
@@ -227,15 +229,19 @@ def test_shuffle_by_views_moves_data_once():
 
 
 def test_concat_keeps_channels_last():
-    """A plain source among channels-last ones is reordered, not the others."""
+    """A plain source among channels-last ones is reordered, not the others; they may be in their place already."""
     c = Chain(64)
     small = c.g.node("slice", [c.x], (2, 8, 9, 9), begin=[0, 0, 0, 0], steps=[1, 1, 1, 1])
     joined = c.g.node("concat", [c.y, small], (2, 72, 9, 9), axis=1)
     c.g.outputs = [c.conv(joined, kernel=1)]
-    concat = next(step for step in describe(c.g)["steps"] if step["kind"] == "concat")
-    orders = {layout.split(":")[1] for layout in concat["layouts"]}
-    assert len(orders) == 1
-    assert orders != {"abcd"}
+    steps = describe(c.g)["steps"]
+    joining = [step["layouts"] for step in steps if step["node"] == 2]
+    if any(step["kind"] == "concat" for step in steps):
+        orders = {layout.split(":")[1] for layout in joining[-1]}
+        assert len(orders) == 1
+        assert orders != {"abcd"}
+    else:
+        assert joining == [["f32:abcd:2x8x9x9", "f32:acdb:2x8x9x9"]]
     c.check(joined)
 
 
