@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolutions 3x3 of stride 1 by Winograd's kernel: with the bias and post-ops of oneDNN's own
+// Convolutions 3x3 and 5x5 by Winograd's kernel: with the bias and post-ops of oneDNN's own
 // primitive, and into the layout that it chose, but from the layout that the source has.
 #include <omp.h>
 
@@ -14,30 +14,22 @@
 namespace tvm_byoc_dnnl {
 namespace {
 
-bool Suits(const OpDesc& op) {
-  if (op.kind != dnnl::primitive::kind::convolution || op.preferred == "direct") return false;
-  const Dims shape = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
-  return shape.size() == 4 && shape[2] == 3 && shape[3] == 3 && AllAre(1, op.strides) &&
-         AllAre(0, op.dilates);
-}
-
-bool SuitsLargeTiles(const OpDesc& op) { return Suits(op) && op.preferred != "winograd_2x2"; }
-
 Work WorkOf(const byoc_winograd_params& w) {
-  const auto points = static_cast<double>((w.m + 2) * (w.m + 2));
-  const auto tiles = static_cast<double>(byoc_winograd_tiles(&w));
-  const auto channels = static_cast<double>(w.channels);
+  const auto points = static_cast<double>(byoc_winograd_points(&w));
+  const auto tiles = static_cast<double>(w.groups * byoc_winograd_tiles(&w));
+  const auto terms = static_cast<double>(byoc_winograd_terms(&w));
   const auto outputs = static_cast<double>(byoc_round_up(w.outputs, byoc_panel(w.isa)));
   const auto lanes = static_cast<double>(byoc_lanes(w.isa));
   Work work;
-  work.products = points * channels * outputs * tiles;
-  work.vectors = points * (std::ceil(channels / lanes) + outputs / lanes) * tiles;
+  work.products = points * terms * outputs * tiles;
+  work.vectors = points * (std::ceil(terms / lanes) + outputs / lanes) * tiles;
   if (w.late == 0) return work;
   // What is measured, as vectors that take as long: a call transforms the weights once, or for each
   // block of tiles, and reads a source that stays in no cache once for each panel of outputs.
-  const double blocks = std::ceil(tiles / static_cast<double>(w.tiles_at_once));
-  const double vectors = points * channels / lanes;
-  work.vectors += 0.0375 * vectors * lanes * outputs * (w.over_outputs != 0 ? 1 : blocks);
+  const auto groups = static_cast<double>(w.groups);
+  const double blocks = std::ceil(tiles / groups / static_cast<double>(w.tiles_at_once));
+  const double vectors = points * terms / lanes;
+  work.vectors += 0.0375 * vectors * lanes * outputs * groups * (w.over_outputs != 0 ? 1 : blocks);
   if (w.over_outputs != 0 && byoc_winograd_source_stays(&w, CacheBytes()) == 0)
     work.vectors += 0.375 * vectors * tiles * outputs / static_cast<double>(byoc_panel(w.isa));
   return work;
@@ -61,6 +53,7 @@ struct TileKernel {
   const Kernel& kernel;
   const Kernel& pack;
   const char* isa;  // nullptr: that of its vectors
+  bool takes_groups;
   void (*plan)(byoc_winograd_params*, int threads, int64_t cache_bytes);
   size_t (*scratch_bytes)(const byoc_winograd_params*);
   size_t (*packed_bytes)(const byoc_winograd_params*);
@@ -69,6 +62,7 @@ struct TileKernel {
 const TileKernel kVectors = {kWinograd,
                              kWinogradPack,
                              nullptr,
+                             true,
                              byoc_winograd_plan,
                              byoc_winograd_scratch_bytes,
                              byoc_winograd_packed_bytes,
@@ -76,26 +70,53 @@ const TileKernel kVectors = {kWinograd,
 const TileKernel kParts = {kSplitWinograd,
                            kSplitWinogradPack,
                            "avx512_core_amx",
+                           false,
                            byoc_split_winograd_plan,
                            byoc_split_winograd_scratch_bytes,
                            byoc_split_winograd_packed_bytes,
                            WorkOfParts};
 
-/// A way to use it: m results of a tile and axis; whether each call transforms the weights.
+/// A way to use it: m results of a tile and axis, for square kernels of this size and stride;
+/// whether each call transforms the weights.
 struct Form {
   const char* name;
   const TileKernel& of;
-  int64_t m, late;
+  int64_t m, kernel, stride, late;
 };
-const Form kTiles4 = {"winograd_4x4", kVectors, 4, 0};
-const Form kTiles2 = {"winograd_2x2", kVectors, 2, 0};
-const Form kLate4 = {"winograd_4x4_late", kVectors, 4, 1};
-const Form kParts4 = {"winograd_4x4_bf16x3", kParts, 4, 0};
+
+const Form kTiles4 = {"winograd_4x4", kVectors, 4, 3, 1, 0};
+const Form kTiles2 = {"winograd_2x2", kVectors, 2, 3, 1, 0};
+const Form kTiles2Of5 = {"winograd_2x2_5x5", kVectors, 2, 5, 1, 0};
+const Form kStrided4 = {"winograd_4x4_5x5", kVectors, 4, 5, 2, 0};
+const Form kLate4 = {"winograd_4x4_late", kVectors, 4, 3, 1, 1};
+const Form kParts4 = {"winograd_4x4_bf16x3", kParts, 4, 3, 1, 0};
+
+/// Whether the convolution has this kernel and stride.
+bool Suits(const OpDesc& op, const Form& form) {
+  if (op.kind != dnnl::primitive::kind::convolution || op.preferred == "direct") return false;
+  const Dims shape = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
+  const size_t axes = op.Find(DNNL_ARG_DST)->md.get_dims().size();
+  return axes == 4 && AllAre(form.kernel, Dims(shape.end() - 2, shape.end())) &&
+         AllAre(form.stride, op.strides) && AllAre(0, op.dilates);
+}
+
+/// Whether each group, and each phase of it, begins with a whole vector where the layout or the
+/// kernel needs that; thin groups belong to the direct kernel.
+bool HasWholeVectors(const byoc_winograd_params& w) {
+  const int64_t lanes = byoc_lanes(w.isa);
+  if (w.stride > 1 && w.channels % lanes != 0) return false;
+  if (w.groups == 1) return true;
+  const bool blocked = w.src.lanes != w.groups * w.channels || w.dst.lanes != w.groups * w.outputs;
+  return blocked ? w.channels % lanes == 0 && w.outputs % lanes == 0
+                 : w.channels >= lanes && w.outputs >= lanes;
+}
 
 std::optional<Candidate> OfferTiles(const Candidate& primitive, const Lowering& values,
                                     const Form& form) {
   const OpDesc& op = primitive.op;
-  const MemoryDesc weights = Dense(op.Find(DNNL_ARG_WEIGHTS)->md.get_dims(), DType::kFloat32);
+  if (!Suits(op, form)) return std::nullopt;
+  const Dims shape = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
+  const MemoryDesc weights = Dense(shape, DType::kFloat32);
   std::optional<KernelFrame> frame = FrameOf(primitive, values, weights, Reads::kAsPresent);
   if (!frame) return std::nullopt;
 
@@ -103,12 +124,15 @@ std::optional<Candidate> OfferTiles(const Candidate& primitive, const Lowering& 
   byoc_winograd_params w{};
   w.isa = frame->isa;
   w.m = form.m;
+  w.kernel = form.kernel;
+  w.stride = form.stride;
   w.late = form.late;
   w.images = in[0];
-  w.channels = in[1];
+  w.groups = shape.size() == in.size() ? 1 : shape[0];
+  w.channels = in[1] / w.groups;
   w.height = in[2];
   w.width = in[3];
-  w.outputs = out[1];
+  w.outputs = out[1] / w.groups;
   w.out_height = out[2];
   w.out_width = out[3];
   w.pad_top = op.pad_begin[0];
@@ -117,6 +141,7 @@ std::optional<Candidate> OfferTiles(const Candidate& primitive, const Lowering& 
   w.dst = frame->dst_strides;
   w.has_bias = op.Find(DNNL_ARG_BIAS) != nullptr;
   w.post_ops = static_cast<int64_t>(frame->post_ops.size());
+  if (!HasWholeVectors(w) || (w.groups > 1 && !form.of.takes_groups)) return std::nullopt;
   form.of.plan(&w, omp_get_max_threads(), CacheBytes());
   KernelCall call = CallOf(form.of.kernel, w, std::move(*frame), form.of.scratch_bytes(&w));
   KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &form.of.pack, {}, 0};
@@ -134,27 +159,31 @@ std::optional<Candidate> OfferTiles(const Candidate& primitive, const Lowering& 
 }  // namespace
 
 std::optional<Candidate> OfferWinograd(const Candidate& primitive, const Lowering& values) {
-  return SuitsLargeTiles(primitive.op) ? OfferTiles(primitive, values, kTiles4) : std::nullopt;
+  if (primitive.op.preferred == "winograd_2x2") return std::nullopt;
+  for (const Form* form : {&kTiles4, &kTiles2Of5, &kStrided4}) {
+    if (auto candidate = OfferTiles(primitive, values, *form)) return candidate;
+  }
+  return std::nullopt;
 }
 
 /// A quarter of the bytes of weights, which pays where these come from memory and tiles are few.
 std::optional<Candidate> OfferLateWinograd(const Candidate& primitive, const Lowering& values) {
-  return SuitsLargeTiles(primitive.op) ? OfferTiles(primitive, values, kLate4) : std::nullopt;
+  const bool wanted = primitive.op.preferred != "winograd_2x2";
+  return wanted ? OfferTiles(primitive, values, kLate4) : std::nullopt;
 }
 
 /// With two parts of a number, errors would grow in the transformations, so there are always three.
 std::optional<Candidate> OfferSplitWinograd(const Candidate& primitive, const Lowering& values) {
-  const OpDesc& op = primitive.op;
-  if (!SuitsLargeTiles(op) || op.preferred == "float32" || !HasTiles()) return std::nullopt;
-  return OfferTiles(primitive, values, kParts4);
+  const std::string& preferred = primitive.op.preferred;
+  const bool wanted = preferred != "winograd_2x2" && preferred != "float32" && HasTiles();
+  return wanted ? OfferTiles(primitive, values, kParts4) : std::nullopt;
 }
 
 /// More products than with large tiles, but fewer weights, and less beyond the edge of an image.
 /// Where AMX multiplies, that is faster.
 std::optional<Candidate> OfferSmallWinograd(const Candidate& primitive, const Lowering& values) {
-  const OpDesc& op = primitive.op;
-  const bool wanted = op.preferred == "winograd_2x2" || !HasTiles();
-  return Suits(op) && wanted ? OfferTiles(primitive, values, kTiles2) : std::nullopt;
+  const bool wanted = primitive.op.preferred == "winograd_2x2" || !HasTiles();
+  return wanted ? OfferTiles(primitive, values, kTiles2) : std::nullopt;
 }
 
 }  // namespace tvm_byoc_dnnl

@@ -30,7 +30,7 @@ BYOC_FUNCTION int byoc_split_winograd(const int64_t* params, void* const* data, 
     if (w->over_outputs) {
       const int64_t source = byoc_split_winograd_source(w, tiles);
       const byoc_split_winograd_block all = {0, tiles, memory, NULL, source, 0, NULL};
-      byoc_split_winograd_take(w, (const float*)data[0], &all, tiles * thread / present,
+      byoc_split_winograd_take(w, data, &all, tiles * thread / present,
                                tiles * (thread + 1) / present);
       BYOC_OMP(barrier)
       byoc_split_winograd_outputs(

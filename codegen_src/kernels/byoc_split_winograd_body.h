@@ -26,15 +26,15 @@ typedef struct byoc_split_winograd_block {
 } byoc_split_winograd_block;
 
 /* V of some tiles of a block, from..to of it. */
-BYOC_NO_INLINE void byoc_split_winograd_take(const byoc_winograd_params* w, const float* src,
+BYOC_NO_INLINE void byoc_split_winograd_take(const byoc_winograd_params* w, void* const* data,
                                              const byoc_split_winograd_block* block, int64_t from,
                                              int64_t to) {
   const int64_t row = byoc_round_up(w->channels, BYOC_LANES);
   for (int64_t c = 0; c < w->channels; c += BYOC_LANES) {
-    const float* channels = src + byoc_channel_offset(&w->src, c);
+    const BYOC_NAME(winograd_source) source = BYOC_NAME(winograd_find)(w, 0, c, data);
     BYOC_NAME(winograd_tile) t = BYOC_NAME(winograd_locate)(w, block->first + from);
     for (int64_t i = from; i < to; ++i, BYOC_NAME(winograd_next)(w, &t)) {
-      BYOC_NAME(winograd_take)(w, channels, t, c, block->v + i * row + c, block->source);
+      BYOC_NAME(winograd_take)(w, &source, t, block->v + i * row + c, block->source);
     }
   }
 }
@@ -103,8 +103,9 @@ BYOC_NO_INLINE void byoc_split_winograd_give(const byoc_winograd_params* w,
     BYOC_NAME(winograd_tile) t = BYOC_NAME(winograd_locate)(w, block->first);
     for (int64_t i = 0; i < block->count; ++i, BYOC_NAME(winograd_next)(w, &t)) {
       for (int64_t o = first; o < end; o += BYOC_LANES) {
-        BYOC_NAME(winograd_give)(w, m + i * BYOC_SPLIT_PANEL + o - first, block->sums, t, o,
-                                 byoc_channel_offset(&w->dst, o), data);
+        const BYOC_NAME(winograd_result) result = BYOC_NAME(winograd_place)(w, 0, o);
+        BYOC_NAME(winograd_give)(w, m + i * BYOC_SPLIT_PANEL + o - first, block->sums, t, &result,
+                                 data);
       }
     }
   }
@@ -123,7 +124,7 @@ BYOC_NO_INLINE void byoc_split_winograd_tiles(const byoc_winograd_params* w,
   for (int64_t i = blocks * thread / team; i < blocks * (thread + 1) / team; ++i) {
     block.first = i * at_once;
     block.count = byoc_min(at_once, tiles - block.first);
-    byoc_split_winograd_take(w, (const float*)data[0], &block, 0, block.count);
+    byoc_split_winograd_take(w, data, &block, 0, block.count);
     byoc_split_winograd_give(w, p, &block, 0, byoc_split_winograd_panels(w), data);
   }
   _tile_release();

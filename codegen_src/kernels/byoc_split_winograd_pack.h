@@ -33,7 +33,7 @@ BYOC_FUNCTION int byoc_split_winograd_pack(const int64_t* params, void* const* d
     for (int64_t o = 0; o < columns; o += BYOC_WINOGRAD_TOGETHER) {
       const float* from = (const float*)data[0] + ((first + o) * channels + begin) * 9;
       for (int64_t c = 0; c < count; ++c) {
-        byoc_winograd_transform(kByocWinograd4, 6, from + c * 9, channels * 9,
+        byoc_winograd_transform(w, /*phase=*/0, from + c * 9, channels * 9,
                                 byoc_min(columns - o, BYOC_WINOGRAD_TOGETHER),
                                 points + c * BYOC_SPLIT_PANEL + o, kApart);
       }

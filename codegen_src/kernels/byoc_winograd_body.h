@@ -10,21 +10,20 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_multiply_points)(const byoc_winograd_para
                                                         const float* packed, int64_t first_panel,
                                                         int64_t panels, float* products,
                                                         int64_t product_row) {
-  const int64_t points = (int64_t)(w->m + 2) * (w->m + 2), channels = w->channels;
-  const int64_t v_row = byoc_row_floats(channels);
+  const int64_t points = byoc_winograd_points(w), terms = byoc_winograd_terms(w);
+  const int64_t v_row = byoc_row_floats(terms);
   const int64_t all_panels = (w->outputs + BYOC_PANEL - 1) / BYOC_PANEL;
   const byoc_passes passes = byoc_in_passes(v_rows, BYOC_ROWS);
-  const int64_t panel = channels * BYOC_PANEL;
+  const int64_t panel = terms * BYOC_PANEL;
   const int far = points * all_panels * panel * (int64_t)sizeof(float) > BYOC_NEAR_WEIGHTS;
-  const int64_t lines =
-      far && passes.count > 1 ? BYOC_NAME(lines_of_pass)(channels, passes.count) : 0;
-  const int64_t every = channels / byoc_max(lines, 1);
+  const int64_t lines = far && passes.count > 1 ? BYOC_NAME(lines_of_pass)(terms, passes.count) : 0;
+  const int64_t every = terms / byoc_max(lines, 1);
   for (int64_t p = 0; p < points; ++p) {
     for (int64_t b = 0; b < panels; ++b) {
       const float* u = packed + (p * all_panels + first_panel + b) * panel;
       const float* next = b + 1 < panels ? u + panel : u + (all_panels - b) * panel;
       byoc_matrices m =
-          byoc_plain_product(v + p * v_rows * v_row, v_row, u, 0, channels,
+          byoc_plain_product(v + p * v_rows * v_row, v_row, u, 0, terms,
                              products + p * v_rows * product_row + b * BYOC_PANEL, product_row);
       for (int64_t pass = 0; pass < passes.count; ++pass) {
         const int64_t rows = byoc_pass_rows(&passes, pass);
@@ -133,80 +132,101 @@ BYOC_INLINE void BYOC_NAME(winograd_multiply)(const byoc_winograd_params* w, con
   }
 }
 
+/* A group whose transformed source threads share; each computes some outputs of all tiles. */
+BYOC_NO_INLINE void BYOC_NAME(winograd_by_outputs)(const byoc_winograd_params* w, int64_t group,
+                                                   const float* packed, void* const* data, float* v,
+                                                   float* products, float* u) {
+  const int64_t thread = byoc_thread(), team = byoc_team();
+  const int64_t tiles = byoc_winograd_tiles(w), terms = byoc_winograd_terms(w);
+  const int64_t v_row = byoc_row_floats(terms);
+  const int64_t vectors = (terms + BYOC_LANES - 1) / BYOC_LANES, items = tiles * vectors;
+  int64_t item = items * thread / team, tile = item / vectors;
+  BYOC_NAME(winograd_tile) t = BYOC_NAME(winograd_locate)(w, tile);
+  for (int64_t term = item % vectors * BYOC_LANES; item < items * (thread + 1) / team; ++item) {
+    const BYOC_NAME(winograd_source) source = BYOC_NAME(winograd_find)(w, group, term, data);
+    BYOC_NAME(winograd_take)(w, &source, t, v + tile * v_row + term, tiles * v_row);
+    term += BYOC_LANES;
+    if (term < terms) continue;
+    term = 0;
+    ++tile;
+    BYOC_NAME(winograd_next)(w, &t);
+  }
+  BYOC_OMP(barrier)
+  const int64_t all_panels = (w->outputs + BYOC_PANEL - 1) / BYOC_PANEL;
+  const int64_t at_once = w->outputs_at_once / BYOC_PANEL,
+                shares = (all_panels + at_once - 1) / at_once;
+  const int64_t row = byoc_row_floats(w->outputs_at_once);
+  for (int64_t share = shares * thread / team; share < shares * (thread + 1) / team; ++share) {
+    const int64_t first = share * at_once, panels = byoc_min(at_once, all_panels - first);
+    BYOC_NAME(winograd_multiply)(w, v, tiles, packed, first, panels, products, row, u);
+    const int64_t end = byoc_min(w->outputs, (first + panels) * BYOC_PANEL);
+    for (int64_t o = first * BYOC_PANEL; o < end; o += BYOC_LANES) {
+      const BYOC_NAME(winograd_result) result = BYOC_NAME(winograd_place)(w, group, o);
+      t = BYOC_NAME(winograd_locate)(w, 0);
+      for (int64_t i = 0; i < tiles; ++i, BYOC_NAME(winograd_next)(w, &t)) {
+        BYOC_NAME(winograd_give)(w, products + i * row + o - first * BYOC_PANEL, tiles * row, t,
+                                 &result, data);
+      }
+    }
+  }
+}
+
+/* A group of which each thread computes all outputs of some tiles. */
+BYOC_NO_INLINE void BYOC_NAME(winograd_by_tiles)(const byoc_winograd_params* w, int64_t group,
+                                                 const float* packed, void* const* data, float* v,
+                                                 float* products, float* u) {
+  const int64_t thread = byoc_thread(), team = byoc_team();
+  const int64_t tiles = byoc_winograd_tiles(w), terms = byoc_winograd_terms(w);
+  const int64_t v_row = byoc_row_floats(terms);
+  const int64_t all_panels = (w->outputs + BYOC_PANEL - 1) / BYOC_PANEL;
+  const int64_t row = byoc_row_floats(all_panels * BYOC_PANEL);
+  const int64_t begin = tiles * thread / team, own = tiles * (thread + 1) / team - begin;
+  const int64_t blocks = (own + w->tiles_at_once - 1) / w->tiles_at_once;
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t first = begin + own * block / blocks,
+                  count = begin + own * (block + 1) / blocks - first;
+    const BYOC_NAME(winograd_tile) corner = BYOC_NAME(winograd_locate)(w, first);
+    for (int64_t term = 0; term < terms; term += BYOC_LANES) {
+      const BYOC_NAME(winograd_source) source = BYOC_NAME(winograd_find)(w, group, term, data);
+      BYOC_NAME(winograd_tile) t = corner;
+      for (int64_t i = 0; i < count; ++i, BYOC_NAME(winograd_next)(w, &t)) {
+        BYOC_NAME(winograd_take)(w, &source, t, v + i * v_row + term, count * v_row);
+      }
+    }
+    BYOC_NAME(winograd_multiply)(w, v, count, packed, 0, all_panels, products, row, u);
+    for (int64_t o = 0; o < w->outputs; o += BYOC_LANES) {
+      const BYOC_NAME(winograd_result) result = BYOC_NAME(winograd_place)(w, group, o);
+      BYOC_NAME(winograd_tile) t = corner;
+      for (int64_t i = 0; i < count; ++i, BYOC_NAME(winograd_next)(w, &t)) {
+        BYOC_NAME(winograd_give)(w, products + i * row + o, count * row, t, &result, data);
+      }
+    }
+  }
+}
+
 BYOC_NO_INLINE void BYOC_NAME(winograd_run)(const byoc_winograd_params* w, int threads,
                                             void* const* data, float* scratch) {
-  const float* src = (const float*)data[0];
-  const float* packed = (const float*)data[1];
-  const int64_t tiles = byoc_winograd_tiles(w), channels = w->channels, outputs = w->outputs;
-  const int64_t v_row = byoc_row_floats(channels);
   const int64_t v_floats = byoc_winograd_source_floats(w);
   const int64_t m_floats = byoc_winograd_product_floats(w);
-  const int64_t all_panels = (outputs + BYOC_PANEL - 1) / BYOC_PANEL;
+  const int64_t u_floats = byoc_winograd_late_floats(w);
   BYOC_OMP(parallel num_threads(threads) if (threads > 1))
   {
-    const int64_t thread = byoc_thread(), team = byoc_team();
-    const int64_t u_floats = byoc_winograd_late_floats(w);
+    const int64_t thread = byoc_thread();
     float* u = scratch + byoc_winograd_scratch_bytes(w) / 4 - (thread + 1) * u_floats;
+    const float* packed = (const float*)data[1];
     (void)threads;
-    if (w->over_outputs) {
-      float* v = scratch;
-      float* products = scratch + v_floats + thread * m_floats;
-      const int64_t vectors = (channels + BYOC_LANES - 1) / BYOC_LANES, items = tiles * vectors;
-      int64_t item = items * thread / team, tile = item / vectors;
-      BYOC_NAME(winograd_tile) t = BYOC_NAME(winograd_locate)(w, tile);
-      for (int64_t channel = item % vectors * BYOC_LANES; item < items * (thread + 1) / team;
-           ++item) {
-        BYOC_NAME(winograd_take)(w, src + byoc_channel_offset(&w->src, channel), t, channel,
-                                 v + tile * v_row + channel, tiles * v_row);
-        channel += BYOC_LANES;
-        if (channel < channels) continue;
-        channel = 0;
-        ++tile;
-        BYOC_NAME(winograd_next)(w, &t);
-      }
-      BYOC_OMP(barrier)
-      const int64_t at_once = w->outputs_at_once / BYOC_PANEL,
-                    groups = (all_panels + at_once - 1) / at_once;
-      const int64_t row = byoc_row_floats(w->outputs_at_once);
-      for (int64_t g = groups * thread / team; g < groups * (thread + 1) / team; ++g) {
-        const int64_t first = g * at_once, panels = byoc_min(at_once, all_panels - first);
-        BYOC_NAME(winograd_multiply)(w, v, tiles, packed, first, panels, products, row, u);
-        const int64_t end = byoc_min(outputs, (first + panels) * BYOC_PANEL);
-        for (int64_t o = first * BYOC_PANEL; o < end; o += BYOC_LANES) {
-          const int64_t place = byoc_channel_offset(&w->dst, o);
-          BYOC_NAME(winograd_tile) t = BYOC_NAME(winograd_locate)(w, 0);
-          for (int64_t i = 0; i < tiles; ++i, BYOC_NAME(winograd_next)(w, &t)) {
-            BYOC_NAME(winograd_give)(w, products + i * row + o - first * BYOC_PANEL, tiles * row, t,
-                                     o, place, data);
-          }
+    for (int64_t group = 0; group < w->groups; ++group) {
+      if (w->over_outputs) {
+        if (group > 0) {
+          BYOC_OMP(barrier) /* others may still read the source of the group before */
         }
+        BYOC_NAME(winograd_by_outputs)(w, group, packed, data, scratch,
+                                       scratch + v_floats + thread * m_floats, u);
+      } else {
+        float* v = scratch + thread * (v_floats + m_floats);
+        BYOC_NAME(winograd_by_tiles)(w, group, packed, data, v, v + v_floats, u);
       }
-    } else {
-      float* v = scratch + thread * (v_floats + m_floats);
-      float* products = v + v_floats;
-      const int64_t row = byoc_row_floats(all_panels * BYOC_PANEL);
-      const int64_t begin = tiles * thread / team, own = tiles * (thread + 1) / team - begin;
-      const int64_t blocks = (own + w->tiles_at_once - 1) / w->tiles_at_once;
-      for (int64_t block = 0; block < blocks; ++block) {
-        const int64_t first = begin + own * block / blocks,
-                      count = begin + own * (block + 1) / blocks - first;
-        const BYOC_NAME(winograd_tile) corner = BYOC_NAME(winograd_locate)(w, first);
-        for (int64_t c = 0; c < channels; c += BYOC_LANES) {
-          const float* from = src + byoc_channel_offset(&w->src, c);
-          BYOC_NAME(winograd_tile) t = corner;
-          for (int64_t i = 0; i < count; ++i, BYOC_NAME(winograd_next)(w, &t)) {
-            BYOC_NAME(winograd_take)(w, from, t, c, v + i * v_row + c, count * v_row);
-          }
-        }
-        BYOC_NAME(winograd_multiply)(w, v, count, packed, 0, all_panels, products, row, u);
-        for (int64_t o = 0; o < outputs; o += BYOC_LANES) {
-          const int64_t place = byoc_channel_offset(&w->dst, o);
-          BYOC_NAME(winograd_tile) t = corner;
-          for (int64_t i = 0; i < count; ++i, BYOC_NAME(winograd_next)(w, &t)) {
-            BYOC_NAME(winograd_give)(w, products + i * row + o, count * row, t, o, place, data);
-          }
-        }
-      }
+      packed += byoc_winograd_packed_floats(w);
     }
   }
 }

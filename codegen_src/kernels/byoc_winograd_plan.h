@@ -13,20 +13,38 @@
 
 /* The parameters of the kernel; the post-operations follow them. */
 typedef struct __attribute__((may_alias)) byoc_winograd_params {
-  int64_t isa; /* byoc_isa */
-  int64_t m;   /* results per tile and axis: 4 or 2 */
-  int64_t images, channels, height, width;
-  int64_t outputs, out_height, out_width;
+  int64_t isa;            /* byoc_isa */
+  int64_t m;              /* results per tile and axis: 4 or 2 */
+  int64_t kernel, stride; /* per axis */
+  int64_t images, groups, height, width;
+  int64_t channels, outputs; /* of a group */
+  int64_t out_height, out_width;
   int64_t pad_top, pad_left;
   byoc_strides src, dst;
   int64_t has_bias, post_ops;
-  int64_t late; /* 4x4: weights are packed as they are, and each call transforms them */
+  int64_t late; /* F(4x4, 3x3): weights are packed as they are, and each call transforms them */
   /* Set by byoc_winograd_plan: */
   int64_t threads;       /* that there is scratch memory for */
   int64_t over_outputs;  /* threads share the transformed source and divide the outputs */
   int64_t tiles_at_once; /* over tiles: of a block */
   int64_t outputs_at_once;
 } byoc_winograd_params;
+
+/* Weights per axis that a phase has, and the pixels of a tile and axis that it reads. */
+static inline int64_t byoc_winograd_taps(const byoc_winograd_params* w) {
+  return (w->kernel + w->stride - 1) / w->stride;
+}
+static inline int64_t byoc_winograd_side(const byoc_winograd_params* w) {
+  return w->m + byoc_winograd_taps(w) - 1;
+}
+static inline int64_t byoc_winograd_points(const byoc_winograd_params* w) {
+  return byoc_winograd_side(w) * byoc_winograd_side(w);
+}
+
+/* The length of the products at a point: the channels of all phases. */
+static inline int64_t byoc_winograd_terms(const byoc_winograd_params* w) {
+  return w->channels * w->stride * w->stride;
+}
 
 static inline int64_t byoc_winograd_tiles(const byoc_winograd_params* w) {
   return w->images * ((w->out_height + w->m - 1) / w->m) * ((w->out_width + w->m - 1) / w->m);
@@ -66,8 +84,8 @@ static inline int64_t byoc_winograd_late_floats(const byoc_winograd_params* w) {
 /* Bytes of V of all tiles, and whether they stay in the second-level cache while the groups of
    outputs read them. */
 static inline int64_t byoc_winograd_all_source_bytes(const byoc_winograd_params* w) {
-  const int64_t points = (w->m + 2) * (w->m + 2);
-  return points * 4 * byoc_winograd_tiles(w) * byoc_row_floats(w->channels);
+  return byoc_winograd_points(w) * 4 * byoc_winograd_tiles(w) *
+         byoc_row_floats(byoc_winograd_terms(w));
 }
 static inline int byoc_winograd_source_stays(const byoc_winograd_params* w, int64_t cache_bytes) {
   return byoc_winograd_all_source_bytes(w) <= cache_bytes * 3 / 4;
@@ -77,18 +95,18 @@ static inline int byoc_winograd_source_stays(const byoc_winograd_params* w, int6
    where the weights are many and the tiles few, groups of outputs behind one transformed source, so
    that the weights are read once. */
 static inline void byoc_winograd_plan(byoc_winograd_params* w, int threads, int64_t cache_bytes) {
-  const int64_t points = (int64_t)(w->m + 2) * (w->m + 2);
+  const int64_t points = byoc_winograd_points(w), terms = byoc_winograd_terms(w);
   const int64_t panel = byoc_panel(w->isa);
   const int64_t tiles = byoc_winograd_tiles(w);
   w->threads = threads;
   const int64_t outputs = byoc_round_up(w->outputs, panel);
-  const int64_t weights = points * 4 * w->channels * outputs;
+  const int64_t weights = points * 4 * terms * outputs;
 
   /* Each block reads all weights, or transforms them. Measured with a second-level cache of 2 MB:
      where they stay in it beside V and M, blocks of a fifth of it are best, where they are
      transformed, of a half, and else few blocks are worth more than a V and M that stay; so is one
      block for each thread. */
-  const int64_t tile_bytes = points * 4 * (byoc_row_floats(w->channels) + byoc_row_floats(outputs));
+  const int64_t tile_bytes = points * 4 * (byoc_row_floats(terms) + byoc_row_floats(outputs));
   const int64_t large = cache_bytes * 9 / 8, small = byoc_max(cache_bytes / 5, BYOC_NEAR_TILES);
   const int alone = tiles * tile_bytes <= threads * large && weights > cache_bytes * 3 / 8;
   const int64_t room = w->late                                  ? cache_bytes / 2
@@ -125,21 +143,25 @@ static inline void byoc_winograd_plan(byoc_winograd_params* w, int threads, int6
   w->over_outputs = groups >= threads && by_outputs < by_tiles;
 }
 
+/* Floats of the packed weights of a group. */
+static inline int64_t byoc_winograd_packed_floats(const byoc_winograd_params* w) {
+  return (w->late ? 9 : byoc_winograd_points(w)) * byoc_winograd_terms(w) *
+         byoc_round_up(w->outputs, byoc_panel(w->isa));
+}
 static inline size_t byoc_winograd_packed_bytes(const byoc_winograd_params* w) {
-  const int64_t points = w->late ? 9 : (int64_t)(w->m + 2) * (w->m + 2);
-  return (size_t)(points * w->channels * byoc_round_up(w->outputs, byoc_panel(w->isa))) * 4;
+  return (size_t)(w->groups * byoc_winograd_packed_floats(w)) * 4;
 }
 
 static inline int64_t byoc_winograd_source_floats(const byoc_winograd_params* w) {
   const int64_t rows = w->over_outputs ? byoc_winograd_tiles(w) : w->tiles_at_once;
-  return (w->m + 2) * (w->m + 2) * rows * byoc_row_floats(w->channels);
+  return byoc_winograd_points(w) * rows * byoc_row_floats(byoc_winograd_terms(w));
 }
 
 static inline int64_t byoc_winograd_product_floats(const byoc_winograd_params* w) {
   const int64_t rows = w->over_outputs ? byoc_winograd_tiles(w) : w->tiles_at_once;
   const int64_t columns =
       w->over_outputs ? w->outputs_at_once : byoc_round_up(w->outputs, byoc_panel(w->isa));
-  return (w->m + 2) * (w->m + 2) * rows * byoc_row_floats(columns);
+  return byoc_winograd_points(w) * rows * byoc_row_floats(columns);
 }
 
 static inline size_t byoc_winograd_scratch_bytes(const byoc_winograd_params* w) {

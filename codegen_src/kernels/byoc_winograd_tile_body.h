@@ -13,8 +13,8 @@
 #include "byoc_winograd_plan.h"
 
 /* B', applied to n values `s` apart. */
-BYOC_INLINE void BYOC_NAME(winograd_input)(int m, const BYOC_VEC* d, int s, BYOC_VEC* o, int t) {
-  if (m == 4) {
+BYOC_INLINE void BYOC_NAME(winograd_input)(int n, const BYOC_VEC* d, int s, BYOC_VEC* o, int t) {
+  if (n == 6) {
     const BYOC_VEC d0 = d[0], d1 = d[s], d2 = d[2 * s], d3 = d[3 * s], d4 = d[4 * s], d5 = d[5 * s];
     const BYOC_VEC a = d4 - d2, b = d3 - d1;
     o[0] = d0 + d4 + 1.5f * b - 2.f * d2;
@@ -32,15 +32,20 @@ BYOC_INLINE void BYOC_NAME(winograd_input)(int m, const BYOC_VEC* d, int s, BYOC
   }
 }
 
-/* A' */
-BYOC_INLINE void BYOC_NAME(winograd_output)(int m, const BYOC_VEC* v, int s, BYOC_VEC* o, int t) {
-  if (m == 4) {
+/* A', of m rows for n points. */
+BYOC_INLINE void BYOC_NAME(winograd_output)(int m, int n, const BYOC_VEC* v, int s, BYOC_VEC* o,
+                                            int t) {
+  if (n == 6) {
     const BYOC_VEC v3 = v[3 * s], v4 = v[4 * s];
     const BYOC_VEC sum = v[s] + v[2 * s], difference = v[2 * s] - v[s];
     o[0] = v[0] + sum + v3 + v4;
     o[t] = difference + .5f * v3 - 2.f * v4;
-    o[2 * t] = sum + .25f * v3 + 4.f * v4;
-    o[3 * t] = difference + .125f * v3 - 8.f * v4 + v[5 * s];
+    if (m == 2) {
+      o[t] += v[5 * s];
+    } else {
+      o[2 * t] = sum + .25f * v3 + 4.f * v4;
+      o[3 * t] = difference + .125f * v3 - 8.f * v4 + v[5 * s];
+    }
   } else {
     const BYOC_VEC v1 = v[s], v2 = v[2 * s];
     o[0] = v[0] + v1 + v2;
@@ -75,72 +80,108 @@ BYOC_INLINE void BYOC_NAME(winograd_next)(const byoc_winograd_params* w,
   ++t->image;
 }
 
-/* One tile and one vector of channels, which begin at `src` -> its points in V, `step` apart. */
-BYOC_INLINE void BYOC_NAME(winograd_take_m)(const byoc_winograd_params* w, int m, const float* src,
-                                            BYOC_NAME(winograd_tile) t, int64_t channel, float* v,
-                                            int64_t step) {
-  const int n = m + 2;
-  const int64_t top = t.y - w->pad_top, left = t.x - w->pad_left;
-  const int lanes = (int)byoc_min(BYOC_LANES, w->channels - channel);
+/* Where a vector of terms is read: its first channel, and the pixel that it reads first of a tile
+   at the origin. */
+typedef struct BYOC_NAME(winograd_source) {
+  const float* from;
+  int lanes;
+  int64_t top, left;
+} BYOC_NAME(winograd_source);
+
+BYOC_INLINE BYOC_NAME(winograd_source)
+    BYOC_NAME(winograd_find)(const byoc_winograd_params* w, int64_t group, int64_t term,
+                             void* const* data) {
+  const int64_t phase = w->stride == 1 ? 0 : term / w->channels;
+  const int64_t channel = term - phase * w->channels;
+  BYOC_NAME(winograd_source) s;
+  s.from = (const float*)data[0] + byoc_channel_offset(&w->src, group * w->channels + channel);
+  s.lanes = (int)byoc_min(BYOC_LANES, w->channels - channel);
+  s.top = phase / w->stride - w->pad_top;
+  s.left = phase % w->stride - w->pad_left;
+  return s;
+}
+
+/* One tile and one vector of terms -> its points in V, `step` apart. */
+BYOC_INLINE void BYOC_NAME(winograd_take_n)(const byoc_winograd_params* w, int n,
+                                            const BYOC_NAME(winograd_source) * s,
+                                            BYOC_NAME(winograd_tile) t, float* v, int64_t step) {
+  const int64_t stride = w->stride, row = stride * w->src.row, pixel = stride * w->src.pixel;
+  const int64_t top = t.y * stride + s->top, left = t.x * stride + s->left;
+  const int64_t reach = (n - 1) * stride;
   /* Pixels outside of the image are never read, nor is their address made. */
-  const float* from = src + t.image * w->src.image;
+  const float* from = s->from + t.image * w->src.image;
   BYOC_VEC d[36], half[36];
-  if (lanes == BYOC_LANES && top >= 0 && left >= 0 && top + n <= w->height &&
-      left + n <= w->width) {
+  if (s->lanes == BYOC_LANES && top >= 0 && left >= 0 && top + reach < w->height &&
+      left + reach < w->width) {
     const float* at = from + top * w->src.row + left * w->src.pixel;
     for (int i = 0; i < n; ++i) {
-      for (int j = 0; j < n; ++j)
-        d[i * n + j] = BYOC_NAME(load)(at + i * w->src.row + j * w->src.pixel);
+      for (int j = 0; j < n; ++j) d[i * n + j] = BYOC_NAME(load)(at + i * row + j * pixel);
     }
   } else {
     for (int i = 0; i < n; ++i) {
       for (int j = 0; j < n; ++j) {
-        const int64_t y = top + i, x = left + j;
+        const int64_t y = top + i * stride, x = left + j * stride;
         const int inside = y >= 0 && y < w->height && x >= 0 && x < w->width;
-        d[i * n + j] = inside
-                           ? BYOC_NAME(load_some)(from + y * w->src.row + x * w->src.pixel, lanes)
-                           : BYOC_NAME(set)(0);
+        d[i * n + j] =
+            inside ? BYOC_NAME(load_some)(from + y * w->src.row + x * w->src.pixel, s->lanes)
+                   : BYOC_NAME(set)(0);
       }
     }
   }
   BYOC_UNROLL
-  for (int j = 0; j < n; ++j) BYOC_NAME(winograd_input)(m, d + j, n, half + j, n);
+  for (int j = 0; j < n; ++j) BYOC_NAME(winograd_input)(n, d + j, n, half + j, n);
   BYOC_UNROLL
   for (int i = 0; i < n; ++i) {
     BYOC_VEC o[6];
-    BYOC_NAME(winograd_input)(m, half + i * n, 1, o, 1);
+    BYOC_NAME(winograd_input)(n, half + i * n, 1, o, 1);
     for (int j = 0; j < n; ++j) BYOC_NAME(store)(v + (i * n + j) * step, o[j]);
   }
 }
 
-BYOC_NO_INLINE void BYOC_NAME(winograd_take)(const byoc_winograd_params* w, const float* src,
-                                             BYOC_NAME(winograd_tile) tile, int64_t channel,
-                                             float* v, int64_t step) {
+BYOC_NO_INLINE void BYOC_NAME(winograd_take)(const byoc_winograd_params* w,
+                                             const BYOC_NAME(winograd_source) * source,
+                                             BYOC_NAME(winograd_tile) tile, float* v,
+                                             int64_t step) {
   /* The size of a tile is known to the compiler in each of the two. */
-  if (w->m == 4) {
-    BYOC_NAME(winograd_take_m)(w, 4, src, tile, channel, v, step);
+  if (byoc_winograd_side(w) == 6) {
+    BYOC_NAME(winograd_take_n)(w, 6, source, tile, v, step);
   } else {
-    BYOC_NAME(winograd_take_m)(w, 2, src, tile, channel, v, step);
+    BYOC_NAME(winograd_take_n)(w, 4, source, tile, v, step);
   }
 }
 
-/* One tile and one vector of outputs, which begin at `place` of the result: from its points in M to
-   the results. */
-BYOC_INLINE void BYOC_NAME(winograd_give_m)(const byoc_winograd_params* w, int m,
+/* A vector of outputs: the first of them among those of all groups, and its place. */
+typedef struct BYOC_NAME(winograd_result) {
+  int64_t output, place;
+  int lanes;
+} BYOC_NAME(winograd_result);
+
+BYOC_INLINE BYOC_NAME(winograd_result)
+    BYOC_NAME(winograd_place)(const byoc_winograd_params* w, int64_t group, int64_t output) {
+  BYOC_NAME(winograd_result) r;
+  r.output = group * w->outputs + output;
+  r.place = byoc_channel_offset(&w->dst, r.output);
+  r.lanes = (int)byoc_min(BYOC_LANES, w->outputs - output);
+  return r;
+}
+
+/* One tile and one vector of outputs: from its points in M to the results. */
+BYOC_INLINE void BYOC_NAME(winograd_give_m)(const byoc_winograd_params* w, int m, int n,
                                             const float* products, int64_t step,
-                                            BYOC_NAME(winograd_tile) t, int64_t output,
-                                            int64_t place, void* const* data) {
+                                            BYOC_NAME(winograd_tile) t,
+                                            const BYOC_NAME(winograd_result) * r,
+                                            void* const* data) {
   const byoc_post_op* post_ops = (const byoc_post_op*)(w + 1);
-  const int n = m + 2;
-  const int lanes = (int)byoc_min(BYOC_LANES, w->outputs - output);
+  const int lanes = r->lanes;
+  const int64_t output = r->output;
   const int rows = (int)byoc_min(m, w->out_height - t.y),
             columns = (int)byoc_min(m, w->out_width - t.x);
   BYOC_VEC v[36], half[24], o[16];
   for (int p = 0; p < n * n; ++p) v[p] = BYOC_NAME(load)(products + p * step);
   BYOC_UNROLL
-  for (int j = 0; j < n; ++j) BYOC_NAME(winograd_output)(m, v + j, n, half + j, n);
+  for (int j = 0; j < n; ++j) BYOC_NAME(winograd_output)(m, n, v + j, n, half + j, n);
   BYOC_UNROLL
-  for (int i = 0; i < m; ++i) BYOC_NAME(winograd_output)(m, half + i * n, 1, o + i * m, 1);
+  for (int i = 0; i < m; ++i) BYOC_NAME(winograd_output)(m, n, half + i * n, 1, o + i * m, 1);
   if (w->has_bias) {
     const BYOC_VEC b = BYOC_NAME(load_some)((const float*)data[2] + output, lanes);
     for (int i = 0; i < m * m; ++i) o[i] += b;
@@ -160,7 +201,7 @@ BYOC_INLINE void BYOC_NAME(winograd_give_m)(const byoc_winograd_params* w, int m
     BYOC_NAME(apply)(op, operand, output, lanes, m, m, rows, columns, o);
   }
   float* dst = (float*)data[last];
-  float* to = dst + place + t.image * w->dst.image + t.y * w->dst.row + t.x * w->dst.pixel;
+  float* to = dst + r->place + t.image * w->dst.image + t.y * w->dst.row + t.x * w->dst.pixel;
   for (int i = 0; i < rows; ++i) {
     for (int j = 0; j < columns; ++j) {
       BYOC_NAME(store_some)(to + i * w->dst.row + j * w->dst.pixel, o[i * m + j], lanes);
@@ -170,11 +211,14 @@ BYOC_INLINE void BYOC_NAME(winograd_give_m)(const byoc_winograd_params* w, int m
 
 BYOC_NO_INLINE void BYOC_NAME(winograd_give)(const byoc_winograd_params* w, const float* products,
                                              int64_t step, BYOC_NAME(winograd_tile) tile,
-                                             int64_t output, int64_t place, void* const* data) {
+                                             const BYOC_NAME(winograd_result) * result,
+                                             void* const* data) {
   if (w->m == 4) {
-    BYOC_NAME(winograd_give_m)(w, 4, products, step, tile, output, place, data);
+    BYOC_NAME(winograd_give_m)(w, 4, 6, products, step, tile, result, data);
+  } else if (byoc_winograd_side(w) == 6) {
+    BYOC_NAME(winograd_give_m)(w, 2, 6, products, step, tile, result, data);
   } else {
-    BYOC_NAME(winograd_give_m)(w, 2, products, step, tile, output, place, data);
+    BYOC_NAME(winograd_give_m)(w, 2, 4, products, step, tile, result, data);
   }
 }
 
