@@ -3,6 +3,7 @@
 // primitive, and into the layout that it chose, but from the layout that the source has.
 #include <omp.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "common/support/error.h"
@@ -13,6 +14,11 @@
 
 namespace tvm_byoc_dnnl {
 namespace {
+
+/// The cache for which calls are planned. Beside a fast third-level cache, blocks of tiles may be
+/// larger than a small second-level one: on a Zen 3 with 512 KB, 14 layers take 0.97 of the time
+/// when planned for 1 MB, and 0.93 where tiles are many.
+int64_t BlockBytes() { return std::max<int64_t>(CacheBytes(), 1 << 20); }
 
 Work WorkOf(const byoc_winograd_params& w) {
   const auto points = static_cast<double>(byoc_winograd_points(&w));
@@ -30,7 +36,7 @@ Work WorkOf(const byoc_winograd_params& w) {
   const double blocks = std::ceil(tiles / groups / static_cast<double>(w.tiles_at_once));
   const double vectors = points * terms / lanes;
   work.vectors += 0.0375 * vectors * lanes * outputs * groups * (w.over_outputs != 0 ? 1 : blocks);
-  if (w.over_outputs != 0 && byoc_winograd_source_stays(&w, CacheBytes()) == 0)
+  if (w.over_outputs != 0 && byoc_winograd_source_stays(&w, BlockBytes()) == 0)
     work.vectors += 0.375 * vectors * tiles * outputs / static_cast<double>(byoc_panel(w.isa));
   return work;
 }
@@ -142,7 +148,7 @@ std::optional<Candidate> OfferTiles(const Candidate& primitive, const Lowering& 
   w.has_bias = op.Find(DNNL_ARG_BIAS) != nullptr;
   w.post_ops = static_cast<int64_t>(frame->post_ops.size());
   if (!HasWholeVectors(w) || (w.groups > 1 && !form.of.takes_groups)) return std::nullopt;
-  form.of.plan(&w, omp_get_max_threads(), CacheBytes());
+  form.of.plan(&w, omp_get_max_threads(), BlockBytes());
   KernelCall call = CallOf(form.of.kernel, w, std::move(*frame), form.of.scratch_bytes(&w));
   KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &form.of.pack, {}, 0};
   Append(w, &packing.params);

@@ -12,6 +12,8 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_multiply_points)(const byoc_winograd_para
                                                         int64_t product_row) {
   const int64_t points = byoc_winograd_points(w), terms = byoc_winograd_terms(w);
   const int64_t v_row = byoc_row_floats(terms);
+  const int64_t v_point = byoc_point_floats(v_rows, v_row);
+  const int64_t product_point = byoc_point_floats(v_rows, product_row);
   const int64_t all_panels = (w->outputs + BYOC_PANEL - 1) / BYOC_PANEL;
   const byoc_passes passes = byoc_in_passes(v_rows, BYOC_ROWS);
   const int64_t panel = terms * BYOC_PANEL;
@@ -23,8 +25,8 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_multiply_points)(const byoc_winograd_para
       const float* u = packed + (p * all_panels + first_panel + b) * panel;
       const float* next = b + 1 < panels ? u + panel : u + (all_panels - b) * panel;
       byoc_matrices m =
-          byoc_plain_product(v + p * v_rows * v_row, v_row, u, 0, terms,
-                             products + p * v_rows * product_row + b * BYOC_PANEL, product_row);
+          byoc_plain_product(v + p * v_point, v_row, u, 0, terms,
+                             products + p * product_point + b * BYOC_PANEL, product_row);
       for (int64_t pass = 0; pass < passes.count; ++pass) {
         const int64_t rows = byoc_pass_rows(&passes, pass);
         if (lines > 0) {
@@ -92,6 +94,8 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_multiply_late)(const byoc_winograd_params
                                                       float* u) {
   enum { kPoints = 36 };
   const int64_t channels = w->channels, v_row = byoc_row_floats(channels);
+  const int64_t v_point = byoc_point_floats(v_rows, v_row);
+  const int64_t product_point = byoc_point_floats(v_rows, product_row);
   const int64_t depth = byoc_winograd_depth(w->isa), step = byoc_winograd_step(w->isa);
   const int64_t steps = (channels + depth - 1) / depth;
   const byoc_passes passes = byoc_in_passes(v_rows, BYOC_ROWS);
@@ -103,8 +107,8 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_multiply_late)(const byoc_winograd_params
       weights += count * 9 * BYOC_PANEL;
       for (int64_t p = 0; p < kPoints; ++p) {
         byoc_matrices m =
-            byoc_plain_product(v + p * v_rows * v_row + top, v_row, u + p * step, 0, count,
-                               products + p * v_rows * product_row + b * BYOC_PANEL, product_row);
+            byoc_plain_product(v + p * v_point + top, v_row, u + p * step, 0, count,
+                               products + p * product_point + b * BYOC_PANEL, product_row);
         if (s > 0) {
           m.start = m.c;
           m.start_row = product_row;
@@ -138,13 +142,13 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_by_outputs)(const byoc_winograd_params* w
                                                    float* products, float* u) {
   const int64_t thread = byoc_thread(), team = byoc_team();
   const int64_t tiles = byoc_winograd_tiles(w), terms = byoc_winograd_terms(w);
-  const int64_t v_row = byoc_row_floats(terms);
+  const int64_t v_row = byoc_row_floats(terms), v_point = byoc_point_floats(tiles, v_row);
   const int64_t vectors = (terms + BYOC_LANES - 1) / BYOC_LANES, items = tiles * vectors;
   int64_t item = items * thread / team, tile = item / vectors;
   BYOC_NAME(winograd_tile) t = BYOC_NAME(winograd_locate)(w, tile);
   for (int64_t term = item % vectors * BYOC_LANES; item < items * (thread + 1) / team; ++item) {
     const BYOC_NAME(winograd_source) source = BYOC_NAME(winograd_find)(w, group, term, data);
-    BYOC_NAME(winograd_take)(w, &source, t, v + tile * v_row + term, tiles * v_row);
+    BYOC_NAME(winograd_take)(w, &source, t, v + tile * v_row + term, v_point);
     term += BYOC_LANES;
     if (term < terms) continue;
     term = 0;
@@ -155,7 +159,7 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_by_outputs)(const byoc_winograd_params* w
   const int64_t all_panels = (w->outputs + BYOC_PANEL - 1) / BYOC_PANEL;
   const int64_t at_once = w->outputs_at_once / BYOC_PANEL,
                 shares = (all_panels + at_once - 1) / at_once;
-  const int64_t row = byoc_row_floats(w->outputs_at_once);
+  const int64_t row = byoc_row_floats(w->outputs_at_once), point = byoc_point_floats(tiles, row);
   for (int64_t share = shares * thread / team; share < shares * (thread + 1) / team; ++share) {
     const int64_t first = share * at_once, panels = byoc_min(at_once, all_panels - first);
     BYOC_NAME(winograd_multiply)(w, v, tiles, packed, first, panels, products, row, u);
@@ -164,8 +168,8 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_by_outputs)(const byoc_winograd_params* w
       const BYOC_NAME(winograd_result) result = BYOC_NAME(winograd_place)(w, group, o);
       t = BYOC_NAME(winograd_locate)(w, 0);
       for (int64_t i = 0; i < tiles; ++i, BYOC_NAME(winograd_next)(w, &t)) {
-        BYOC_NAME(winograd_give)(w, products + i * row + o - first * BYOC_PANEL, tiles * row, t,
-                                 &result, data);
+        BYOC_NAME(winograd_give)(w, products + i * row + o - first * BYOC_PANEL, point, t, &result,
+                                 data);
       }
     }
   }
@@ -185,12 +189,13 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_by_tiles)(const byoc_winograd_params* w, 
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t first = begin + own * block / blocks,
                   count = begin + own * (block + 1) / blocks - first;
+    const int64_t v_point = byoc_point_floats(count, v_row), point = byoc_point_floats(count, row);
     const BYOC_NAME(winograd_tile) corner = BYOC_NAME(winograd_locate)(w, first);
     for (int64_t term = 0; term < terms; term += BYOC_LANES) {
       const BYOC_NAME(winograd_source) source = BYOC_NAME(winograd_find)(w, group, term, data);
       BYOC_NAME(winograd_tile) t = corner;
       for (int64_t i = 0; i < count; ++i, BYOC_NAME(winograd_next)(w, &t)) {
-        BYOC_NAME(winograd_take)(w, &source, t, v + i * v_row + term, count * v_row);
+        BYOC_NAME(winograd_take)(w, &source, t, v + i * v_row + term, v_point);
       }
     }
     BYOC_NAME(winograd_multiply)(w, v, count, packed, 0, all_panels, products, row, u);
@@ -198,7 +203,7 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_by_tiles)(const byoc_winograd_params* w, 
       const BYOC_NAME(winograd_result) result = BYOC_NAME(winograd_place)(w, group, o);
       BYOC_NAME(winograd_tile) t = corner;
       for (int64_t i = 0; i < count; ++i, BYOC_NAME(winograd_next)(w, &t)) {
-        BYOC_NAME(winograd_give)(w, products + i * row + o, count * row, t, &result, data);
+        BYOC_NAME(winograd_give)(w, products + i * row + o, point, t, &result, data);
       }
     }
   }

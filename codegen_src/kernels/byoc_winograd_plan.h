@@ -70,6 +70,12 @@ static inline int64_t byoc_row_floats(int64_t used) {
   return byoc_round_up(used, BYOC_CACHE_LINE_FLOATS) + BYOC_ROW_GAP;
 }
 
+/* Floats from one point of V or M to the next. An odd number of lines, so that the points of a tile
+   do not fall on the same lines of the cache. */
+static inline int64_t byoc_point_floats(int64_t rows, int64_t row) {
+  return (rows * row / BYOC_CACHE_LINE_FLOATS | 1) * BYOC_CACHE_LINE_FLOATS;
+}
+
 /* Channels of a panel whose weights are transformed at once, where they are transformed by each
    call; the distance of their points, which do not begin on the same lines of a cache; and the room
    that they take. */
@@ -154,14 +160,14 @@ static inline size_t byoc_winograd_packed_bytes(const byoc_winograd_params* w) {
 
 static inline int64_t byoc_winograd_source_floats(const byoc_winograd_params* w) {
   const int64_t rows = w->over_outputs ? byoc_winograd_tiles(w) : w->tiles_at_once;
-  return byoc_winograd_points(w) * rows * byoc_row_floats(byoc_winograd_terms(w));
+  return byoc_winograd_points(w) * byoc_point_floats(rows, byoc_row_floats(byoc_winograd_terms(w)));
 }
 
 static inline int64_t byoc_winograd_product_floats(const byoc_winograd_params* w) {
   const int64_t rows = w->over_outputs ? byoc_winograd_tiles(w) : w->tiles_at_once;
   const int64_t columns =
       w->over_outputs ? w->outputs_at_once : byoc_round_up(w->outputs, byoc_panel(w->isa));
-  return byoc_winograd_points(w) * rows * byoc_row_floats(columns);
+  return byoc_winograd_points(w) * byoc_point_floats(rows, byoc_row_floats(columns));
 }
 
 static inline size_t byoc_winograd_scratch_bytes(const byoc_winograd_params* w) {
