@@ -30,10 +30,10 @@ bool TakesSum(PrimitiveKind kind) {
          kind == PrimitiveKind::matmul;
 }
 
-/// The products that an operation adds up; 0 where it is no product of matrices.
-double ProductsOf(const OpDesc& op) {
+/// The products that a primitive adds up, those with the padding of its weights included; 0 where
+/// it is no product of matrices.
+double ProductsOf(const OpDesc& op, const PrimitiveDesc& pd) {
   const Dims dst = op.Find(DNNL_ARG_DST)->md.get_dims();
-  const OpArg* weights = op.Find(DNNL_ARG_WEIGHTS);
   const auto results = static_cast<double>(ElementCount(dst));
   switch (op.kind) {
     case PrimitiveKind::matmul:
@@ -41,7 +41,7 @@ double ProductsOf(const OpDesc& op) {
     case PrimitiveKind::convolution:
     case PrimitiveKind::deconvolution:
       return results / static_cast<double>(dst[1]) *
-             static_cast<double>(ElementCount(weights->md.get_dims()));
+             static_cast<double>(ElementCount(pd.Arg(DNNL_ARG_WEIGHTS).get_padded_dims()));
     default:
       return 0;
   }
@@ -121,7 +121,7 @@ Candidate Lowering::Choose(const std::vector<OpDesc>& descriptions) {
     candidate.pd = CreatePrimitiveDesc(op, engine_, &fault_);
     if (!candidate.pd) continue;
     candidate.impl = candidate.pd.impl();
-    candidate.work.products = ProductsOf(op);
+    candidate.work.products = ProductsOf(op, candidate.pd);
     CountBytes(&candidate);
     double cost = CostHere(candidate);
     if (descriptions.size() > 1) BestKernel(candidate, &cost);
@@ -338,9 +338,14 @@ std::optional<Place> Lowering::WriteToOutput(Candidate* choice) {
 bool Lowering::Emit(const std::vector<OpDesc>& descriptions, bool accept_reference) {
   least_anew_ = std::numeric_limits<double>::infinity();
   Candidate choice = Choose(descriptions);
-  if (!choice.pd || (IsReference(choice.op.kind, choice.impl) && !accept_reference)) {
-    choice = Candidate();
-    choice.op = descriptions.front();
+  const bool is_refused =
+      choice.pd && IsReference(choice.op.kind, choice.impl) && !accept_reference;
+  if (!choice.pd || is_refused) {
+    double least = std::numeric_limits<double>::infinity();
+    std::optional<Candidate> kernel;  // in the layouts that the reference implementation has
+    if (is_refused) kernel = BestKernel(choice, &least);
+    choice = kernel ? std::move(*kernel) : Candidate();
+    if (!kernel) choice.op = descriptions.front();
   }
   std::optional<Place> place;
   if (choice.pd) {
@@ -349,7 +354,7 @@ bool Lowering::Emit(const std::vector<OpDesc>& descriptions, bool accept_referen
     if (!place) place = SumInPlace(&choice);
     if (!place) place = OverwriteSource(choice);
   }
-  choice = AskKernels(std::move(choice));
+  if (!choice.call) choice = AskKernels(std::move(choice));
   if (!choice.pd && !choice.call) return false;
   const double cost = cost_(choice);
   total_ += cost;

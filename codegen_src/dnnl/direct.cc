@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolutions with groups of few channels by our direct kernel: with the bias and post-ops of
-// oneDNN's own primitive, and into the layout that it chose, but from the layout that the source
-// has.
+// Convolutions with groups by our direct kernel: with the bias and post-ops of oneDNN's own
+// primitive, and into the layout that it chose, but from the layout that the source has. oneDNN is
+// as fast where whole blocks of outputs fill a group, and much slower where a group has few
+// channels.
 #include <omp.h>
 
 #include "dnnl/kernel_call.h"
@@ -31,7 +32,8 @@ std::optional<Candidate> OfferDirect(const Candidate& primitive, const Lowering&
     return std::nullopt;
   const Dims shape = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
   const size_t rank = op.Find(DNNL_ARG_DST)->md.get_dims().size();
-  if (rank != kRank || !HasThinGroups(shape, rank)) return std::nullopt;
+  const bool has_groups = shape.size() == rank + 1 && shape[1] * shape[2] > 1;
+  if (rank != kRank || !has_groups) return std::nullopt;
   const MemoryDesc weights = Dense(shape, DType::kFloat32);
   std::optional<KernelFrame> frame = FrameOf(primitive, values, weights, Reads::kPresentPlanes);
   if (!frame) return std::nullopt;

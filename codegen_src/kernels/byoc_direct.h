@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
-   Direct convolution in two dimensions, float32, for groups of few channels.
+   Direct convolution in two dimensions, float32, for groups.
 
    A product of few channels is too thin for a product of matrices: to unfold the source takes
    longer than to multiply it. Here a few pixels of a row of results are computed at once for one

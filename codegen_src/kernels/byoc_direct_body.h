@@ -11,10 +11,13 @@ typedef struct byoc_direct_inside {
   int64_t first, runs, length, apart;
 } byoc_direct_inside;
 
-/* Where results lie, and the vectors of a panel that are outputs. */
+/* Where results lie, and numbers that are added to them if there are any; and the outputs that are
+   left from the first of the panel on. */
 typedef struct byoc_direct_target {
   float* to;
   int64_t pixel, vector, outputs;
+  const float* added;
+  int64_t added_pixel, added_vector;
 } byoc_direct_target;
 
 /* One panel of outputs for `blocks` blocks of a few pixels, whose sources lie `step` apart, limited
@@ -50,12 +53,20 @@ BYOC_INLINE void BYOC_NAME(direct_blocks)(const int pixels, const int vectors, i
     BYOC_UNROLL
     for (int j = 0; j < vectors; ++j) {
       const int64_t lanes = byoc_max(0, byoc_min(t.outputs - j * BYOC_LANES, BYOC_LANES));
+      if (t.added != NULL) {
+        const float* added = t.added + j * t.added_vector;
+        BYOC_UNROLL
+        for (int i = 0; i < pixels; ++i) {
+          sums[i][j] += BYOC_NAME(load_some)(added + i * t.added_pixel, (int)lanes);
+        }
+      }
       BYOC_UNROLL
       for (int i = 0; i < pixels; ++i) {
         BYOC_NAME(store_some)(t.to + i * t.pixel + j * t.vector,
                               BYOC_NAME(clip)(sums[i][j], least, most), (int)lanes);
       }
     }
+    if (t.added != NULL) t.added += pixels * t.added_pixel;
   }
 }
 
@@ -90,9 +101,10 @@ BYOC_NO_INLINE void BYOC_NAME(direct_pixels)(int pixels, int vectors, int64_t bl
 typedef struct byoc_direct_call {
   const byoc_direct_params* p;
   void* const* data;
-  int64_t vectors, result; /* which of the data is the result */
-  int64_t left, right;     /* pixels from `left` to before `right` have no tap beside the image */
-  int in_place;            /* a relu or clip, or nothing, while the sums are in registers */
+  int64_t result;      /* which of the data it is */
+  int64_t left, right; /* pixels from `left` to before `right` have no tap beside the image */
+  int in_place;        /* all post-operations are done while the sums are in registers: */
+  const byoc_post_op* added;
   float low, high;
 } byoc_direct_call;
 
@@ -103,37 +115,39 @@ static inline byoc_direct_call byoc_direct_call_of(const byoc_direct_params* p, 
   byoc_direct_call c;
   c.p = p;
   c.data = data;
-  c.vectors = byoc_direct_vectors(p);
   c.result = 2 + p->has_bias + byoc_operands(post_ops, p->post_ops);
   c.left = byoc_min((p->pad_left + p->stride_x - 1) / p->stride_x, p->out_width);
   c.right = room < 0 ? 0 : byoc_min(room / p->stride_x + 1, p->out_width);
   c.right = byoc_max(c.right, c.left);
   c.low = -__builtin_inff();
   c.high = __builtin_inff();
-  c.in_place = p->post_ops == 0;
-  if (p->post_ops == 1 && post_ops[0].kind == BYOC_RELU && post_ops[0].alpha == 0) {
-    c.in_place = 1;
+  c.added = NULL;
+  const byoc_post_op *op = post_ops, *last = post_ops + p->post_ops;
+  if (op < last && op->kind == BYOC_ADD && op->form == BYOC_PER_ELEMENT) c.added = op++;
+  if (op < last && op->kind == BYOC_RELU && op->alpha == 0) {
     c.low = 0;
-  } else if (p->post_ops == 1 && post_ops[0].kind == BYOC_CLIP) {
-    c.in_place = 1;
-    c.low = post_ops[0].alpha;
-    c.high = post_ops[0].beta;
+    ++op;
+  } else if (op < last && op->kind == BYOC_CLIP) {
+    c.low = op->alpha;
+    c.high = op->beta;
+    ++op;
   }
+  c.in_place = op == last;
   return c;
 }
 
 /* Post-operations on the sums of some pixels from (image, y, x) on, and their results. */
 BYOC_NO_INLINE void BYOC_NAME(direct_finish)(const byoc_direct_call* c, const float* sums,
                                              int64_t image, int64_t y, int64_t x, int64_t channel,
-                                             int pixels, byoc_direct_target t) {
+                                             int pixels, int64_t vectors, byoc_direct_target t) {
   const byoc_post_op* post_ops = (const byoc_post_op*)(c->p + 1);
-  for (int64_t j = 0; j * BYOC_LANES < t.outputs && j < c->vectors; ++j) {
+  for (int64_t j = 0; j * BYOC_LANES < t.outputs && j < vectors; ++j) {
     const int lanes = (int)byoc_min(t.outputs - j * BYOC_LANES, BYOC_LANES);
     const int64_t of_vector = channel + j * BYOC_LANES;
     BYOC_VEC o[BYOC_DIRECT_MOST];
     for (int i = 0; i < BYOC_DIRECT_MOST; ++i) {
       const int pixel = i < pixels ? i : 0;
-      o[i] = BYOC_NAME(load)(sums + (pixel * c->vectors + j) * BYOC_LANES);
+      o[i] = BYOC_NAME(load)(sums + (pixel * vectors + j) * BYOC_LANES);
     }
     for (int64_t k = 0; k < c->p->post_ops; ++k) {
       const byoc_post_op* op = &post_ops[k];
@@ -150,10 +164,16 @@ BYOC_NO_INLINE void BYOC_NAME(direct_finish)(const byoc_direct_call* c, const fl
   }
 }
 
+/* Floats from one vector of channels to the next. */
+BYOC_INLINE int64_t BYOC_NAME(direct_vector)(const byoc_strides* s) {
+  return s->lanes == BYOC_LANES ? s->block : BYOC_LANES;
+}
+
 /* A row of results of one panel of outputs, whose first channel of all groups is `channel`. */
 BYOC_INLINE void BYOC_NAME(direct_panel)(const byoc_direct_call* c, int64_t image, int64_t y,
-                                         int64_t channel, int64_t outputs, const int64_t* tap_at,
-                                         const float* weights, const float* start) {
+                                         int64_t channel, int64_t outputs, int64_t vectors,
+                                         const int64_t* tap_at, const float* weights,
+                                         const float* start) {
   const byoc_direct_params* p = c->p;
   const int64_t top = y * p->stride_y - p->pad_top;
   const int64_t of_row = p->kernel_width * p->channels;
@@ -163,7 +183,7 @@ BYOC_INLINE void BYOC_NAME(direct_panel)(const byoc_direct_call* c, int64_t imag
   const float* src = (const float*)c->data[0] + image * p->src.image + top * p->src.row;
   float* dst = (float*)c->data[c->result] + image * p->dst.image + y * p->dst.row +
                byoc_channel_offset(&p->dst, channel);
-  const int64_t at_once = c->vectors == 2 ? BYOC_DIRECT_MOST : 4;
+  const int64_t at_once = vectors == 2 ? BYOC_DIRECT_MOST : 4;
   const byoc_passes passes = byoc_in_passes(c->right - c->left, at_once);
   float sums[BYOC_DIRECT_MOST * 3 * BYOC_LANES];
   for (int64_t x = 0, pass = 0; x < p->out_width;) {
@@ -182,17 +202,28 @@ BYOC_INLINE void BYOC_NAME(direct_panel)(const byoc_direct_call* c, int64_t imag
       taps.length = byoc_max(byoc_min(end, p->kernel_width) - skip, 0) * p->channels;
       taps.apart = of_row;
     }
-    byoc_direct_target t;
-    t.to = dst + x * p->dst.pixel;
-    t.pixel = p->dst.pixel;
-    t.vector = p->dst.lanes == BYOC_LANES ? p->dst.block : BYOC_LANES;
-    t.outputs = outputs;
-    byoc_direct_target own = {sums, c->vectors * BYOC_LANES, BYOC_LANES, c->vectors * BYOC_LANES};
-    BYOC_NAME(direct_pixels)((int)pixels, (int)c->vectors, blocks, src + from * p->src.pixel,
-                             p->stride_x * p->src.pixel, tap_at, weights, taps, start, c->low,
-                             c->high, c->in_place ? t : own);
+    byoc_direct_target t = {dst + x * p->dst.pixel,
+                            p->dst.pixel,
+                            BYOC_NAME(direct_vector)(&p->dst),
+                            outputs,
+                            NULL,
+                            0,
+                            0};
+    byoc_direct_target own = {sums, vectors * BYOC_LANES, BYOC_LANES, vectors * BYOC_LANES, NULL, 0,
+                              0};
+    if (c->in_place && c->added != NULL) {
+      const byoc_strides* s = &c->added->strides;
+      t.added = (const float*)c->data[c->added->operand] + image * s->image + y * s->row +
+                x * s->pixel + byoc_channel_offset(s, channel);
+      t.added_pixel = s->pixel;
+      t.added_vector = BYOC_NAME(direct_vector)(s);
+    }
+    BYOC_NAME(direct_pixels)((int)pixels, (int)vectors, blocks, src + from * p->src.pixel,
+                             p->stride_x * p->src.pixel, tap_at, weights, taps, start,
+                             c->in_place ? c->low : -__builtin_inff(),
+                             c->in_place ? c->high : __builtin_inff(), c->in_place ? t : own);
     if (!c->in_place) {
-      BYOC_NAME(direct_finish)(c, sums, image, y, x, channel, (int)pixels, t);
+      BYOC_NAME(direct_finish)(c, sums, image, y, x, channel, (int)pixels, vectors, t);
     }
     x += pixels * blocks;
   }
@@ -204,7 +235,6 @@ BYOC_NO_INLINE void BYOC_NAME(direct_rows)(const byoc_direct_params* p, int64_t 
   const byoc_direct_call c = byoc_direct_call_of(p, data);
   const float* packed = (const float*)data[1];
   const int64_t taps = byoc_direct_taps(p), filled = byoc_direct_filled(p);
-  const int64_t panel = c.vectors * BYOC_LANES;
   int64_t* tap_at = (int64_t*)own;
   float* start = (float*)(tap_at + p->groups * taps);
   for (int64_t group = 0; group < p->groups; ++group) {
@@ -226,8 +256,9 @@ BYOC_NO_INLINE void BYOC_NAME(direct_rows)(const byoc_direct_params* p, int64_t 
   for (int64_t row = first; row < last; ++row) {
     const int64_t image = row / p->out_height, y = row % p->out_height;
     for (int64_t group = 0; group < p->groups; ++group) {
-      for (int64_t o = 0; o < p->outputs; o += panel) {
-        BYOC_NAME(direct_panel)(&c, image, y, group * p->outputs + o, p->outputs - o,
+      for (int64_t o = 0, vectors = 0; o < p->outputs; o += vectors * BYOC_LANES) {
+        vectors = byoc_direct_vectors(p, o);
+        BYOC_NAME(direct_panel)(&c, image, y, group * p->outputs + o, p->outputs - o, vectors,
                                 tap_at + group * taps, packed + (group * filled + o) * taps,
                                 start + group * filled + o);
       }

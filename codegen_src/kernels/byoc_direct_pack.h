@@ -13,7 +13,6 @@ BYOC_FUNCTION int byoc_direct_pack(const int64_t* params, void* const* data, voi
   const byoc_direct_params* p = (const byoc_direct_params*)params;
   const float* weights = (const float*)data[0];
   float* to = (float*)data[1];
-  const int64_t panel = byoc_direct_vectors(p) * BYOC_DIRECT_LANES;
   const int64_t filled = byoc_direct_filled(p), taps = byoc_direct_taps(p);
   const int64_t area = p->kernel_height * p->kernel_width;
   (void)scratch;
@@ -21,7 +20,8 @@ BYOC_FUNCTION int byoc_direct_pack(const int64_t* params, void* const* data, voi
   (void)error;
   for (int64_t group = 0; group < p->groups; ++group) {
     const float* of_group = weights + group * p->outputs * taps;
-    for (int64_t first = 0; first < filled; first += panel) {
+    for (int64_t first = 0, panel = 0; first < filled; first += panel) {
+      panel = byoc_direct_vectors(p, first) * BYOC_DIRECT_LANES;
       for (int64_t place = 0; place < area; ++place) {
         for (int64_t channel = 0; channel < p->channels; ++channel) {
           for (int64_t o = first; o < first + panel; ++o) {

@@ -30,10 +30,11 @@ enum {
   BYOC_DIRECT_ALONE = 1 << 16 /* multiplications that are not worth waking another thread */
 };
 
-/* Vectors of a panel of weights, 2 or 3: those that leave the fewer lanes empty. */
-static inline int64_t byoc_direct_vectors(const byoc_direct_params* p) {
-  const int64_t lanes = BYOC_DIRECT_LANES;
-  return byoc_round_up(p->outputs, 3 * lanes) <= byoc_round_up(p->outputs, 2 * lanes) ? 3 : 2;
+/* Vectors of the panel of weights that begins at an output of a group: 3, or 2 where that leaves no
+   single vector for the last panel. */
+static inline int64_t byoc_direct_vectors(const byoc_direct_params* p, int64_t output) {
+  const int64_t left = (p->outputs - output + BYOC_DIRECT_LANES - 1) / BYOC_DIRECT_LANES;
+  return left == 3 || left > 4 ? 3 : 2;
 }
 
 /* Weights of one output; outputs of a group, filled up to whole panels. */
@@ -41,7 +42,7 @@ static inline int64_t byoc_direct_taps(const byoc_direct_params* p) {
   return p->channels * p->kernel_height * p->kernel_width;
 }
 static inline int64_t byoc_direct_filled(const byoc_direct_params* p) {
-  return byoc_round_up(p->outputs, byoc_direct_vectors(p) * BYOC_DIRECT_LANES);
+  return byoc_max(byoc_round_up(p->outputs, BYOC_DIRECT_LANES), 2 * BYOC_DIRECT_LANES);
 }
 
 static inline size_t byoc_direct_packed_bytes(const byoc_direct_params* p) {

@@ -218,6 +218,8 @@ inline std::vector<std::vector<byoc_post_op>> PostOpChains() {
       {op(BYOC_GELU_ERF)},
       {op(BYOC_GELU_TANH)},
       {op(BYOC_LINEAR, 10.f), op(BYOC_ROUND)},
+      {op(BYOC_ADD, 0, 0, BYOC_PER_ELEMENT), op(BYOC_RELU)},
+      {op(BYOC_ADD, 0, 0, BYOC_PER_ELEMENT), op(BYOC_CLIP, -0.5f, 0.7f)},
       {op(BYOC_ADD, 0, 0, BYOC_PER_ELEMENT), op(BYOC_RELU), op(BYOC_MUL, 0, 0, BYOC_PER_CHANNEL)},
   };
   for (byoc_post_op_kind kind : {BYOC_ADD, BYOC_SUB, BYOC_MUL, BYOC_DIV, BYOC_MAX, BYOC_MIN}) {
