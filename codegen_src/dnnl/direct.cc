@@ -18,6 +18,13 @@ bool SuitsVectors(const byoc_strides& dst, const byoc_direct_params& p) {
   return channels_last || (dst.lanes == BYOC_DIRECT_LANES && p.outputs % BYOC_DIRECT_LANES == 0);
 }
 
+/// Groups that it computes in time: those of 136 channels take 1.1 times as long as oneDNN's, those
+/// of 34 0.88.
+bool HasSmallGroups(const Dims& weights, size_t rank) {
+  constexpr int64_t kMost = 64;
+  return weights.size() == rank + 1 && weights[2] < kMost && weights[1] * weights[2] > 1;
+}
+
 }  // namespace
 
 bool HasThinGroups(const Dims& weights, size_t rank) {
@@ -32,8 +39,7 @@ std::optional<Candidate> OfferDirect(const Candidate& primitive, const Lowering&
     return std::nullopt;
   const Dims shape = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
   const size_t rank = op.Find(DNNL_ARG_DST)->md.get_dims().size();
-  const bool has_groups = shape.size() == rank + 1 && shape[1] * shape[2] > 1;
-  if (rank != kRank || !has_groups) return std::nullopt;
+  if (rank != kRank || !HasSmallGroups(shape, rank)) return std::nullopt;
   const MemoryDesc weights = Dense(shape, DType::kFloat32);
   std::optional<KernelFrame> frame = FrameOf(primitive, values, weights, Reads::kPresentPlanes);
   if (!frame) return std::nullopt;
