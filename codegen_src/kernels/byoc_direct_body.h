@@ -133,6 +133,11 @@ static inline byoc_direct_call byoc_direct_call_of(const byoc_direct_params* p, 
     ++op;
   }
   c.in_place = op == last;
+  if (!c.in_place) { /* all of them are done behind the sums */
+    c.added = NULL;
+    c.low = -__builtin_inff();
+    c.high = __builtin_inff();
+  }
   return c;
 }
 
@@ -211,7 +216,7 @@ BYOC_INLINE void BYOC_NAME(direct_panel)(const byoc_direct_call* c, int64_t imag
                             0};
     byoc_direct_target own = {sums, vectors * BYOC_LANES, BYOC_LANES, vectors * BYOC_LANES, NULL, 0,
                               0};
-    if (c->in_place && c->added != NULL) {
+    if (c->added != NULL) {
       const byoc_strides* s = &c->added->strides;
       t.added = (const float*)c->data[c->added->operand] + image * s->image + y * s->row +
                 x * s->pixel + byoc_channel_offset(s, channel);
@@ -219,9 +224,8 @@ BYOC_INLINE void BYOC_NAME(direct_panel)(const byoc_direct_call* c, int64_t imag
       t.added_vector = BYOC_NAME(direct_vector)(s);
     }
     BYOC_NAME(direct_pixels)((int)pixels, (int)vectors, blocks, src + from * p->src.pixel,
-                             p->stride_x * p->src.pixel, tap_at, weights, taps, start,
-                             c->in_place ? c->low : -__builtin_inff(),
-                             c->in_place ? c->high : __builtin_inff(), c->in_place ? t : own);
+                             p->stride_x * p->src.pixel, tap_at, weights, taps, start, c->low,
+                             c->high, c->in_place ? t : own);
     if (!c->in_place) {
       BYOC_NAME(direct_finish)(c, sums, image, y, x, channel, (int)pixels, vectors, t);
     }

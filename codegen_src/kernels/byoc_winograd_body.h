@@ -136,6 +136,24 @@ BYOC_INLINE void BYOC_NAME(winograd_multiply)(const byoc_winograd_params* w, con
   }
 }
 
+/* The results of some panels of outputs for `count` tiles from `corner` on, whose points are V. */
+BYOC_INLINE void BYOC_NAME(winograd_results)(const byoc_winograd_params* w, int64_t group,
+                                             BYOC_NAME(winograd_tile) corner, int64_t count,
+                                             const float* v, const float* packed, int64_t first,
+                                             int64_t panels, float* products, int64_t row, float* u,
+                                             void* const* data) {
+  const int64_t point = byoc_point_floats(count, row), begin = first * BYOC_PANEL;
+  const int64_t end = byoc_min(w->outputs, (first + panels) * BYOC_PANEL);
+  BYOC_NAME(winograd_multiply)(w, v, count, packed, first, panels, products, row, u);
+  for (int64_t o = begin; o < end; o += BYOC_LANES) {
+    const BYOC_NAME(winograd_result) result = BYOC_NAME(winograd_place)(w, group, o);
+    BYOC_NAME(winograd_tile) t = corner;
+    for (int64_t i = 0; i < count; ++i, BYOC_NAME(winograd_next)(w, &t)) {
+      BYOC_NAME(winograd_give)(w, products + i * row + o - begin, point, t, &result, data);
+    }
+  }
+}
+
 /* A group whose transformed source threads share; each computes some outputs of all tiles. */
 BYOC_NO_INLINE void BYOC_NAME(winograd_by_outputs)(const byoc_winograd_params* w, int64_t group,
                                                    const float* packed, void* const* data, float* v,
@@ -159,19 +177,12 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_by_outputs)(const byoc_winograd_params* w
   const int64_t all_panels = (w->outputs + BYOC_PANEL - 1) / BYOC_PANEL;
   const int64_t at_once = w->outputs_at_once / BYOC_PANEL,
                 shares = (all_panels + at_once - 1) / at_once;
-  const int64_t row = byoc_row_floats(w->outputs_at_once), point = byoc_point_floats(tiles, row);
+  const int64_t row = byoc_row_floats(w->outputs_at_once);
+  t = BYOC_NAME(winograd_locate)(w, 0);
   for (int64_t share = shares * thread / team; share < shares * (thread + 1) / team; ++share) {
     const int64_t first = share * at_once, panels = byoc_min(at_once, all_panels - first);
-    BYOC_NAME(winograd_multiply)(w, v, tiles, packed, first, panels, products, row, u);
-    const int64_t end = byoc_min(w->outputs, (first + panels) * BYOC_PANEL);
-    for (int64_t o = first * BYOC_PANEL; o < end; o += BYOC_LANES) {
-      const BYOC_NAME(winograd_result) result = BYOC_NAME(winograd_place)(w, group, o);
-      t = BYOC_NAME(winograd_locate)(w, 0);
-      for (int64_t i = 0; i < tiles; ++i, BYOC_NAME(winograd_next)(w, &t)) {
-        BYOC_NAME(winograd_give)(w, products + i * row + o - first * BYOC_PANEL, point, t, &result,
-                                 data);
-      }
-    }
+    BYOC_NAME(winograd_results)(w, group, t, tiles, v, packed, first, panels, products, row, u,
+                                data);
   }
 }
 
@@ -189,7 +200,7 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_by_tiles)(const byoc_winograd_params* w, 
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t first = begin + own * block / blocks,
                   count = begin + own * (block + 1) / blocks - first;
-    const int64_t v_point = byoc_point_floats(count, v_row), point = byoc_point_floats(count, row);
+    const int64_t v_point = byoc_point_floats(count, v_row);
     const BYOC_NAME(winograd_tile) corner = BYOC_NAME(winograd_locate)(w, first);
     for (int64_t term = 0; term < terms; term += BYOC_LANES) {
       const BYOC_NAME(winograd_source) source = BYOC_NAME(winograd_find)(w, group, term, data);
@@ -198,14 +209,8 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_by_tiles)(const byoc_winograd_params* w, 
         BYOC_NAME(winograd_take)(w, &source, t, v + i * v_row + term, v_point);
       }
     }
-    BYOC_NAME(winograd_multiply)(w, v, count, packed, 0, all_panels, products, row, u);
-    for (int64_t o = 0; o < w->outputs; o += BYOC_LANES) {
-      const BYOC_NAME(winograd_result) result = BYOC_NAME(winograd_place)(w, group, o);
-      BYOC_NAME(winograd_tile) t = corner;
-      for (int64_t i = 0; i < count; ++i, BYOC_NAME(winograd_next)(w, &t)) {
-        BYOC_NAME(winograd_give)(w, products + i * row + o, point, t, &result, data);
-      }
-    }
+    BYOC_NAME(winograd_results)(w, group, corner, count, v, packed, 0, all_panels, products, row, u,
+                                data);
   }
 }
 

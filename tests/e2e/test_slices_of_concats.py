@@ -126,7 +126,7 @@ def test_the_result_of_the_function_is_right() -> None:
 @pytest.mark.parametrize("case", ["read twice", "joined twice", "rows"])
 def test_others_are_copied(case: str) -> None:
     """A source with another reader, one that stands twice in the concat, and a concat of another axis."""
-    shape = (1, 64, 28, 28)
+    shape = (1, 48, 28, 28)
     first, second = conv(64, 1), conv(64, 3)
 
     def build(builder: relax.BlockBuilder, v: relax.Var) -> relax.Expr:
@@ -145,5 +145,4 @@ def test_others_are_copied(case: str) -> None:
         "rows": lambda: np.concatenate([y, z], 2),
     }[case]()
     assert error(run(module(shape, build), x), expected) < TOLERANCE
-    kinds = [step.kind for step in steps(module(shape, build))]
-    assert "concat" in kinds or "reorder" in kinds, kinds
+    assert copies(module(shape, build), 64) > 0
