@@ -262,11 +262,11 @@ BYOC_INLINE void BYOC_NAME(product_step)(const int rows, const int panels, const
   }
 }
 
-/* `rows` rows and `panels` panels of a product. With `fetches`, the lines from `next` on are
-   fetched meanwhile, one for each `every` of the depth: many at once would keep the loads of the
-   product waiting. */
+/* `rows` rows and `panels` panels of a product. `fetches`: whether what lies from `next` on is
+   fetched meanwhile, and how; many lines at once would keep the loads of the product waiting.
+   `pace`: bytes that are fetched in each step, or steps for each line. */
 BYOC_INLINE void BYOC_NAME(product_rows)(const int rows, const int panels, const int fetches,
-                                         const byoc_matrices* m, const float* next, int64_t every) {
+                                         const byoc_matrices* m, const float* next, int64_t pace) {
   const int vectors = 2 * panels;
   const int64_t depth = m->depth, a_row = m->a_row, b_panel = m->b_panel;
   const float *a = m->a, *b = m->b;
@@ -298,10 +298,16 @@ BYOC_INLINE void BYOC_NAME(product_rows)(const int rows, const int panels, const
                                     : BYOC_NAME(load)(m->start + i * m->start_row + j * BYOC_LANES);
     }
   }
-  if (fetches) {
+  if (fetches == BYOC_FETCH_IN_EACH_STEP) {
+    const char* at = (const char*)next; /* more than once in the same line */
+    for (int64_t k = 0; k < depth; ++k, at += pace) {
+      __builtin_prefetch(at, 0, 2);
+      BYOC_NAME(product_step)(rows, panels, a + k, a_row, b + k * BYOC_PANEL, b_panel, sums);
+    }
+  } else if (fetches == BYOC_FETCH_BETWEEN_STEPS) {
     for (int64_t k = 0; k < depth; next += BYOC_CACHE_LINE_FLOATS) {
       __builtin_prefetch(next, 0, 2);
-      for (const int64_t end = byoc_min(k + every, depth); k < end; ++k) {
+      for (const int64_t end = byoc_min(k + pace, depth); k < end; ++k) {
         BYOC_NAME(product_step)(rows, panels, a + k, a_row, b + k * BYOC_PANEL, b_panel, sums);
       }
     }
@@ -373,22 +379,32 @@ BYOC_NO_INLINE void BYOC_NAME(product)(int rows, int panels, const byoc_matrices
 #undef BYOC_CASE
 }
 
-/* The same for one panel and the rows of one of many passes. */
-BYOC_NO_INLINE void BYOC_NAME(product_fetching)(int rows, const byoc_matrices* m, const float* next,
-                                                int64_t every) {
+/* The same for one panel and the rows of one of several passes, which fetches meanwhile. */
+BYOC_INLINE void BYOC_NAME(product_of_pass)(int rows, const int fetches, const byoc_matrices* m,
+                                            const float* next, int64_t pace) {
   switch (rows) {
     case BYOC_ROWS:
-      BYOC_NAME(product_rows)(BYOC_ROWS, 1, 1, m, next, every);
+      BYOC_NAME(product_rows)(BYOC_ROWS, 1, fetches, m, next, pace);
       break;
     case BYOC_ROWS - 1:
-      BYOC_NAME(product_rows)(BYOC_ROWS - 1, 1, 1, m, next, every);
+      BYOC_NAME(product_rows)(BYOC_ROWS - 1, 1, fetches, m, next, pace);
       break;
     case BYOC_ROWS - 2:
-      BYOC_NAME(product_rows)(BYOC_ROWS - 2, 1, 1, m, next, every);
+      BYOC_NAME(product_rows)(BYOC_ROWS - 2, 1, fetches, m, next, pace);
       break;
     default:
       BYOC_NAME(product)(rows, 1, m);
   }
+}
+
+/* Two functions, since the loops of both do not find registers in one. */
+BYOC_NO_INLINE void BYOC_NAME(product_fetching_in_each)(int rows, const byoc_matrices* m,
+                                                        const float* next, int64_t bytes) {
+  BYOC_NAME(product_of_pass)(rows, BYOC_FETCH_IN_EACH_STEP, m, next, bytes);
+}
+BYOC_NO_INLINE void BYOC_NAME(product_fetching_between)(int rows, const byoc_matrices* m,
+                                                        const float* next, int64_t every) {
+  BYOC_NAME(product_of_pass)(rows, BYOC_FETCH_BETWEEN_STEPS, m, next, every);
 }
 
 /* Cache lines of a panel that each of some passes fetches. Panels are fetched while the ones before
@@ -420,8 +436,8 @@ BYOC_INLINE void BYOC_NAME(products)(int64_t rows, int64_t panels, const byoc_ma
     for (int64_t pass = 0; pass < passes->count; ++pass) {
       const int64_t present = byoc_pass_rows(passes, pass);
       if (fetches) {
-        BYOC_NAME(product_fetching)((int)present, &part,
-                                    next + pass * lines * BYOC_CACHE_LINE_FLOATS, every);
+        BYOC_NAME(product_fetching_between)((int)present, &part,
+                                            next + pass * lines * BYOC_CACHE_LINE_FLOATS, every);
       } else {
         BYOC_NAME(product)((int)present, (int)count, &part);
       }

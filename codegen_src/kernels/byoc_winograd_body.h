@@ -20,6 +20,7 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_multiply_points)(const byoc_winograd_para
   const int far = points * all_panels * panel * (int64_t)sizeof(float) > BYOC_NEAR_WEIGHTS;
   const int64_t lines = far && passes.count > 1 ? BYOC_NAME(lines_of_pass)(terms, passes.count) : 0;
   const int64_t every = terms / byoc_max(lines, 1);
+  const int64_t bytes = lines * BYOC_CACHE_LINE_FLOATS * (int64_t)sizeof(float) / terms;
   for (int64_t p = 0; p < points; ++p) {
     for (int64_t b = 0; b < panels; ++b) {
       const float* u = packed + (p * all_panels + first_panel + b) * panel;
@@ -29,11 +30,13 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_multiply_points)(const byoc_winograd_para
                              products + p * product_point + b * BYOC_PANEL, product_row);
       for (int64_t pass = 0; pass < passes.count; ++pass) {
         const int64_t rows = byoc_pass_rows(&passes, pass);
-        if (lines > 0) {
-          BYOC_NAME(product_fetching)((int)rows, &m, next + pass * lines * BYOC_CACHE_LINE_FLOATS,
-                                      every);
-        } else {
+        const float* fetched = next + pass * lines * BYOC_CACHE_LINE_FLOATS;
+        if (lines == 0) {
           BYOC_NAME(product)((int)rows, 1, &m);
+        } else if (every < BYOC_FEW_STEPS) {
+          BYOC_NAME(product_fetching_in_each)((int)rows, &m, fetched, bytes);
+        } else {
+          BYOC_NAME(product_fetching_between)((int)rows, &m, fetched, every);
         }
         byoc_move(&m, rows, 0);
       }
