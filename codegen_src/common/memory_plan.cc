@@ -27,6 +27,15 @@ std::vector<int> FindLastUses(const Graph& graph) {
   return last;
 }
 
+std::vector<int> CountUses(const Graph& graph) {
+  std::vector<int> uses(graph.tensors.size(), 0);
+  for (int output : graph.outputs) ++uses[output];
+  for (const Node& node : graph.nodes) {
+    for (int tensor : node.Reads()) ++uses[tensor];
+  }
+  return uses;
+}
+
 Dims DenseStrides(const Dims& shape) {
   Dims strides(shape.size(), 1);
   for (size_t i = shape.size(); i-- > 1;) {
@@ -63,11 +72,7 @@ std::vector<std::optional<Destination>> FindDestinations(const Graph& graph, con
 }
 
 std::vector<std::optional<Slice>> FindSlices(const Graph& graph, const Shapes& shapes) {
-  std::vector<int> uses(graph.tensors.size(), 0);
-  for (int output : graph.outputs) ++uses[output];
-  for (const Node& node : graph.nodes) {
-    for (int tensor : node.Reads()) ++uses[tensor];
-  }
+  const std::vector<int> uses = CountUses(graph);
   std::vector<std::optional<Slice>> found(graph.tensors.size());
   for (const Node& node : graph.nodes) {
     const bool joins_channels = node.kind == Kind::kConcat && node.attrs.axis == 1;

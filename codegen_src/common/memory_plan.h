@@ -40,6 +40,9 @@ std::vector<bool> FindConstants(const Graph& graph);
 /// Per tensor: the last node that reads it (-1: none), kNeverDies for the graph's outputs.
 std::vector<int> FindLastUses(const Graph& graph);
 
+/// Per tensor: how often nodes and the graph's outputs read it.
+std::vector<int> CountUses(const Graph& graph);
+
 /// A place in a caller's output that a tensor may be written to, as strides in elements.
 struct Destination {
   int output = -1;

@@ -62,8 +62,9 @@ void Lowering::CountBytes(Candidate* candidate) const {
     (constant ? work.weights : work.bytes) += bytes;
     if (constant) return;
     const std::optional<View> slice = SliceOfConcat(arg.value);
-    const bool is_copied =
-        arg.IsInput() ? !SameLayout(md, Layout(arg.value)) : slice && !SameLayout(md, slice->md);
+    const bool is_shuffled = ShuffleOf(arg.value) && IsReadOnce(arg.value);  // only for this reader
+    const bool is_copied = arg.IsInput() ? is_shuffled || !SameLayout(md, Layout(arg.value))
+                                         : slice && !SameLayout(md, slice->md);
     if (is_copied) work.reordered += bytes;
   };
   if (is_call) {  // the operands of its post-ops are among its arguments

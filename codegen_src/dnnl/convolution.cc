@@ -42,11 +42,42 @@ static std::vector<OpDesc> DescribeConvolution(const NodeView& n) {
   return ops;
 }
 
+/// A depthwise convolution of shuffled channels: the source is convolved as it is, by weights in the
+/// order before the shuffle, and the result is shuffled. The kernel for groups reads what is
+/// shuffled as fast as what is not (direct.cc).
+static bool ShuffleBehind(const NodeView& n) {
+  Lowering& l = n.lowering;
+  const std::optional<Shuffled> shuffled = l.ShuffleOf(n.In(0));
+  const Dims& weights = n.Shape(1);
+  const bool is_depthwise = weights.size() == n.OutShape().size() + 1 && weights[1] * weights[2] == 1;
+  if (!shuffled || !l.IsReadOnce(n.In(0)) || !is_depthwise || n.OutDType() != DType::kFloat32)
+    return false;
+  const bool has_operands = n.node.inputs.size() > static_cast<size_t>(n.OwnInputs());
+  if (has_operands || n.DTypeOf(0) != DType::kFloat32) return false;
+  Node convolution = n.node;
+  convolution.inputs[0] = shuffled->source;
+  std::vector<Node> nodes;
+  for (int i = 1; i < n.OwnInputs(); ++i) {
+    if (!l.IsConstant(n.In(i)) || n.DTypeOf(i) != DType::kFloat32) return false;
+    const int before = l.NewValue(n.Shape(i), n.DTypeOf(i), /*constant=*/true);
+    nodes.push_back(NewNode(Kind::kShuffle, {n.In(i)}, before));
+    nodes.back().attrs.group_size = n.Shape(i)[0] / shuffled->group_size;  // the inverse
+    convolution.inputs[i] = before;
+  }
+  convolution.output = l.NewValue(n.OutShape(), n.OutDType(), /*constant=*/false);
+  nodes.push_back(NewNode(Kind::kShuffle, {convolution.output}, n.output));
+  nodes.back().attrs.axis = 1;
+  nodes.back().attrs.group_size = shuffled->group_size;
+  nodes.insert(nodes.end() - 1, std::move(convolution));
+  l.LowerInSteps(nodes);
+  return true;
+}
+
 static std::vector<OpDesc> DescribeDeconvolution(const NodeView& n) {
   return Describe(n, dnnl::primitive::kind::deconvolution, dnnl::algorithm::deconvolution_direct);
 }
 
-const KindRow kConvolutionRow = {DescribeConvolution, nullptr};
+const KindRow kConvolutionRow = {DescribeConvolution, nullptr, nullptr, ShuffleBehind};
 
 const KindRow kDeconvolutionRow = {DescribeDeconvolution, nullptr};
 

@@ -54,6 +54,8 @@ struct KindRow {
   void (*lower)(const NodeView&) = nullptr;
   /// Its own lowering together with these post-ops; false if they cannot be done at once.
   bool (*fuse)(const NodeView&, const std::vector<PostOpDesc>&) = nullptr;
+  /// Lowers other nodes that do the same faster; false if there are none.
+  bool (*rewrite)(const NodeView&) = nullptr;
 };
 
 const KindRow& RowOf(Kind kind);

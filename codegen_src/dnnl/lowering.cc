@@ -34,6 +34,7 @@ Lowering::Lowering(const Graph& graph, const Shapes& shapes, const dnnl::engine&
       cost_(std::move(cost)),
       destinations_(FindDestinations(graph, shapes)),
       slices_(FindSlices(graph, shapes)),
+      uses_(CountUses(graph)),
       output_written_(graph.outputs.size(), false) {
   std::vector<bool> constant = FindConstants(graph);
   std::vector<int> last_use = FindLastUses(graph);
@@ -227,6 +228,9 @@ void Lowering::LowerNode(const Node& node) {
     return;
   }
   if (IsScaled(node)) return LowerScaled(node);
+  const KindRow& row = RowOf(node.kind);
+  if (row.rewrite != nullptr && row.rewrite(NodeView(this, node, node.output))) return;
+  NoteShuffle(node);
   // With as many of its post-ops as there is an implementation for; the others follow one by one.
   size_t fused = node.post_ops.size();
   const DType result_dtype = values_[node.output].dtype;
@@ -242,6 +246,14 @@ void Lowering::LowerNode(const Node& node) {
   LowerBare(NodeView(this, node, result), /*tried=*/false);
   ApplyPostOps(node, 0, result);
   Restore(last_uses);
+}
+
+/// Remembers that a node shuffles channels, whose source may be read in place of its result.
+void Lowering::NoteShuffle(const Node& node) {
+  if (node.kind != Kind::kShuffle || node.attrs.axis != 1 || !node.post_ops.empty()) return;
+  const int source = node.inputs[0];
+  values_[node.output].shuffled = Shuffled{source, node.attrs.group_size};
+  values_[source].last_use = std::max(values_[source].last_use, values_[node.output].last_use);
 }
 
 void Lowering::LowerInSteps(const std::vector<Node>& nodes) {

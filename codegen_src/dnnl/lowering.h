@@ -59,6 +59,12 @@ struct PackedKey {
   }
 };
 
+/// A value whose channels are those of another one in the order of oneDNN's shuffle.
+struct Shuffled {
+  int source = -1;
+  int64_t group_size = 1;
+};
+
 class CodeGenerator;
 class PackedStore;
 
@@ -148,6 +154,14 @@ class Lowering {
   /// its channels lie innermost.
   std::optional<View> SliceOfConcat(int value) const;
 
+  /// Where the channels of a value come from, if a shuffle of them made it.
+  const std::optional<Shuffled>& ShuffleOf(int value) const { return values_[value].shuffled; }
+
+  /// Whether nothing but one node reads a value.
+  bool IsReadOnce(int value) const {
+    return value < static_cast<int>(uses_.size()) && uses_[value] == 1;
+  }
+
   /// Whether there is memory that holds a value, or parts of it already.
   bool HasPlace(int value) const { return !values_[value].places.empty(); }
 
@@ -196,6 +210,7 @@ class Lowering {
     DType dtype = DType::kFloat32;
     bool constant = false;
     int last_use = -1;
+    std::optional<Shuffled> shuffled;
     std::vector<Place> places;
   };
   using LastUses = std::vector<std::pair<int, int>>;  // value, its last use
@@ -214,6 +229,7 @@ class Lowering {
   void ConvertInSteps(int from, const Scaling& scaling, int to, bool is_grouped);
   void LowerInFloat(const Node& node);
   void LowerBare(const NodeView& n, bool tried);
+  void NoteShuffle(const Node& node);
   bool HasElements(const Node& node) const;
   bool EmitFused(const Node& node, size_t count);
   void ApplyPostOps(const Node& node, size_t first, int value);
@@ -261,6 +277,7 @@ class Lowering {
   std::deque<Value> values_;  // the kinds hold references while they add values
   std::vector<std::optional<Destination>> destinations_;
   std::vector<std::optional<Slice>> slices_;  // of the graph's tensors
+  std::vector<int> uses_;                     // of the graph's tensors
   std::vector<bool> output_written_;
   std::vector<int> output_buffers_;
   std::vector<std::pair<int, int>> widened_;  // arguments of a dtype that oneDNN lacks: given, made

@@ -233,7 +233,8 @@ BYOC_INLINE void BYOC_NAME(direct_panel)(const byoc_direct_call* c, int64_t imag
   }
 }
 
-/* Rows of results, counted over all images. `own`: the scratch memory of this thread. */
+/* Rows of results of a group, counted over all images, rows and groups. `own`: the scratch memory of
+   this thread. */
 BYOC_NO_INLINE void BYOC_NAME(direct_rows)(const byoc_direct_params* p, int64_t first, int64_t last,
                                            void* const* data, void* own) {
   const byoc_direct_call c = byoc_direct_call_of(p, data);
@@ -243,7 +244,8 @@ BYOC_NO_INLINE void BYOC_NAME(direct_rows)(const byoc_direct_params* p, int64_t 
   float* start = (float*)(tap_at + p->groups * taps);
   for (int64_t group = 0; group < p->groups; ++group) {
     for (int64_t channel = 0; channel < p->channels; ++channel) {
-      const int64_t at = byoc_channel_offset(&p->src, group * p->channels + channel);
+      const int64_t of_source = byoc_direct_channel(p, group * p->channels + channel);
+      const int64_t at = byoc_channel_offset(&p->src, of_source);
       int64_t* of_channel = tap_at + group * taps + channel;
       for (int64_t i = 0; i < p->kernel_height; ++i) {
         for (int64_t j = 0; j < p->kernel_width; ++j, of_channel += p->channels) {
@@ -257,15 +259,14 @@ BYOC_NO_INLINE void BYOC_NAME(direct_rows)(const byoc_direct_params* p, int64_t 
              (size_t)p->outputs * 4);
     }
   }
-  for (int64_t row = first; row < last; ++row) {
+  for (int64_t item = first; item < last; ++item) {
+    const int64_t group = item % p->groups, row = item / p->groups;
     const int64_t image = row / p->out_height, y = row % p->out_height;
-    for (int64_t group = 0; group < p->groups; ++group) {
-      for (int64_t o = 0, vectors = 0; o < p->outputs; o += vectors * BYOC_LANES) {
-        vectors = byoc_direct_vectors(p, o);
-        BYOC_NAME(direct_panel)(&c, image, y, group * p->outputs + o, p->outputs - o, vectors,
-                                tap_at + group * taps, packed + (group * filled + o) * taps,
-                                start + group * filled + o);
-      }
+    for (int64_t o = 0, vectors = 0; o < p->outputs; o += vectors * BYOC_LANES) {
+      vectors = byoc_direct_vectors(p, o);
+      BYOC_NAME(direct_panel)(&c, image, y, group * p->outputs + o, p->outputs - o, vectors,
+                              tap_at + group * taps, packed + (group * filled + o) * taps,
+                              start + group * filled + o);
     }
   }
 }

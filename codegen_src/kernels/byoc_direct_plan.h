@@ -21,6 +21,8 @@ typedef struct __attribute__((may_alias)) byoc_direct_params {
   int64_t stride_y, stride_x, dilation_y, dilation_x;
   int64_t pad_top, pad_left;
   byoc_strides src, dst;
+  int64_t shuffle; /* channels of the source are read as oneDNN's shuffle of this group size would
+                      order them; 1: as they are */
   int64_t has_bias, post_ops;
   int64_t threads; /* that there is scratch memory for */
 } byoc_direct_params;
@@ -35,6 +37,12 @@ enum {
 static inline int64_t byoc_direct_vectors(const byoc_direct_params* p, int64_t output) {
   const int64_t left = (p->outputs - output + BYOC_DIRECT_LANES - 1) / BYOC_DIRECT_LANES;
   return left == 3 || left > 4 ? 3 : 2;
+}
+
+/* The channel of the source that is read as the channel `channel` of all groups. */
+static inline int64_t byoc_direct_channel(const byoc_direct_params* p, int64_t channel) {
+  const int64_t apart = p->groups * p->channels / p->shuffle;
+  return channel % apart * p->shuffle + channel / apart;
 }
 
 /* Weights of one output; outputs of a group, filled up to whole panels. */

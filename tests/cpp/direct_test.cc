@@ -26,6 +26,7 @@ struct Case {
   int64_t top = 1, bottom = 1, left = 1, right = 1;
   Layout src = Layout::kPlanes, dst = Layout::kChannelsLast;
   int64_t gap = 0;  // floats between the pixels of the result (channels last only)
+  int64_t shuffle = 1;
   int threads = 1;
   bool bias = true;
   std::vector<byoc_post_op> post_ops;
@@ -77,6 +78,7 @@ double Error(const Case& c, std::vector<float>* result = nullptr) {
   p.pad_left = c.left;
   p.src = Strides(c.src, c.height, c.width, c.groups * c.channels, 0);
   p.dst = Strides(c.dst, p.out_height, p.out_width, c.groups * c.outputs, c.gap);
+  p.shuffle = c.shuffle;
   p.has_bias = c.bias;
   p.post_ops = static_cast<int64_t>(c.post_ops.size());
   p.threads = c.threads;
@@ -102,6 +104,10 @@ double Error(const Case& c, std::vector<float>* result = nullptr) {
 
   const Window window = {c.height,   c.width,      c.kernel_height, c.kernel_width, c.stride_y,
                          c.stride_x, c.dilation_y, c.dilation_x,    c.top,          c.left};
+  const auto shuffled = [&](int64_t channel) {  // as in the documentation of oneDNN
+    const int64_t columns = c.groups * c.channels / c.shuffle;
+    return channel % columns * c.shuffle + channel / columns;
+  };
   double largest = 0, error = 0;
   std::vector<bool> written(dst.size(), false);
   for (int64_t n = 0; n < c.images; ++n) {
@@ -111,7 +117,7 @@ double Error(const Case& c, std::vector<float>* result = nullptr) {
           double sum = c.bias ? bias.data()[o] : 0;
           ForEachTap(window, y, x, [&](int64_t i, int64_t j, int64_t sy, int64_t sx) {
             for (int64_t k = 0; k < c.channels; ++k) {
-              const int64_t channel = o / c.outputs * c.channels + k;
+              const int64_t channel = shuffled(o / c.outputs * c.channels + k);
               const int64_t weight =
                   ((o * c.channels + k) * c.kernel_height + i) * c.kernel_width + j;
               sum += static_cast<double>(src.data()[Offset(p.src, n, sy, sx, channel)]) *
@@ -202,6 +208,23 @@ TEST(groups) {
             Check(c);
           }
         }
+      }
+    }
+  }
+}
+
+TEST(shuffled_channels) {
+  for (int64_t shuffle : {2, 3, 4, 6, 24}) {
+    for (int64_t groups : {1, 2, 3, 4}) {
+      for (Layout src : {Layout::kPlanes, Layout::kChannelsLast, Layout::kBlocks}) {
+        Case c;
+        c.groups = groups;
+        c.channels = 24 / groups;
+        c.outputs = 11;
+        c.src = src;
+        c.shuffle = shuffle;
+        c.threads = 2;
+        Check(c);
       }
     }
   }
@@ -316,7 +339,7 @@ TEST(a_nan_stays) {
     p.width = p.out_width = 4;
     p.kernel_height = p.kernel_width = p.stride_y = p.stride_x = p.dilation_y = p.dilation_x = 1;
     p.src = p.dst = Strides(Layout::kChannelsLast, 1, 4, 1, 0);
-    p.post_ops = p.threads = 1;
+    p.shuffle = p.post_ops = p.threads = 1;
     byoc_post_op op{};
     op.kind = kind;
     op.alpha = 0.25f;

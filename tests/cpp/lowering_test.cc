@@ -176,6 +176,52 @@ TEST(GroupsOfFewChannelsAreNotUnfolded) {
   CHECK(NameOfConvolution(graph, DefaultCost).find("gemm") == std::string::npos);
 }
 
+/// Channels shuffled in front of a depthwise convolution, and groups of 6 channels behind it, whose
+/// result is tensor 6. `post_ops` are those of the depthwise one.
+Graph ShuffledUnit(const std::string& outputs, const std::string& inputs = "[2,3]",
+                   const std::string& post_ops = "[]") {
+  const auto tensor = [](const std::string& shape) {
+    return R"({"name":"t","dtype":"float32","shape":)" + shape + "}";
+  };
+  const std::string attrs = R"({"strides":[1,1],"dilations":[1,1],"pad_begin":[0,0],"pad_end":[0,0]})";
+  const std::string whole = tensor("[1,24,16,16]"), inner = tensor("[1,24,14,14]");
+  return ParseGraph(R"({"format":"tvm_byoc_dnnl.graph","version":2,"name":"g","tensors":[)" + whole +
+                    "," + inner + "," + whole + "," + tensor("[24,1,1,3,3]") + "," + inner + "," +
+                    tensor("[4,7,6,1,1]") + "," + tensor("[1,28,14,14]") +
+                    R"(],"inputs":[{"tensor":0},{"tensor":1}],)"
+                    R"("constants":[{"tensor":3,"name":"c"},{"tensor":5,"name":"d"}],"nodes":[)"
+                    R"({"kind":"shuffle","inputs":[0],"outputs":[2],)"
+                    R"("attrs":{"axis":1,"group_size":6}},)"
+                    R"({"kind":"convolution","inputs":)" +
+                    inputs + R"(,"outputs":[4],"attrs":)" + attrs + R"(,"post_ops":)" + post_ops +
+                    R"(},{"kind":"convolution","inputs":[4,5],"outputs":[6],"attrs":)" + attrs +
+                    R"(}],"outputs":)" + outputs + "}");
+}
+
+/// Steps that move channels of this graph: none, where the convolutions read them shuffled.
+int64_t Moves(const Graph& graph) {
+  const Program program = Lowering(graph, Specialise(graph, {}), CpuEngine()).Run();
+  return std::count_if(program.steps.begin(), program.steps.end(), [](const Step& step) {
+    const OpArg* src = step.op.Find(DNNL_ARG_SRC);
+    return step.op.kind == dnnl::primitive::kind::shuffle ||
+           (step.conversion && src != nullptr && src->md.get_ndims() > 4);
+  });
+}
+
+TEST(ChannelsAreShuffledByTheKernelThatReadsThem) {
+  if (KernelIsa() != BYOC_AVX2) return;
+  CHECK(Moves(ShuffledUnit("[6]")) == 0);
+  const std::string relu = R"([{"kind":"eltwise","alg":"relu","alpha":0,"beta":0}])";
+  CHECK(Moves(ShuffledUnit("[6]", "[2,3]", relu)) == 0);
+}
+
+TEST(WhatAnotherReaderNeedsShuffledIsShuffled) {
+  CHECK(Moves(ShuffledUnit("[6,2]")) == 1);
+  CHECK(Moves(ShuffledUnit("[6,4]")) == 1);
+  const std::string add = R"([{"kind":"binary","alg":"add","input":2}])";  // in the order of before
+  CHECK(Moves(ShuffledUnit("[6]", "[2,3,1]", add)) == 1);
+}
+
 TEST(LrnBehindBlocksOfChannelsTakesChannelsLastOnAvx2) {
   if (KernelIsa() != BYOC_AVX2) return;
   const Graph graph = ParseGraph(
