@@ -178,12 +178,12 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_by_outputs)(const byoc_winograd_params* w
   }
   BYOC_OMP(barrier)
   const int64_t all_panels = (w->outputs + BYOC_PANEL - 1) / BYOC_PANEL;
-  const int64_t at_once = w->outputs_at_once / BYOC_PANEL,
-                shares = (all_panels + at_once - 1) / at_once;
+  const int64_t at_once = w->outputs_at_once / BYOC_PANEL;
   const int64_t row = byoc_row_floats(w->outputs_at_once);
+  const int64_t end = all_panels * (thread + 1) / team;
   t = BYOC_NAME(winograd_locate)(w, 0);
-  for (int64_t share = shares * thread / team; share < shares * (thread + 1) / team; ++share) {
-    const int64_t first = share * at_once, panels = byoc_min(at_once, all_panels - first);
+  for (int64_t first = all_panels * thread / team; first < end; first += at_once) {
+    const int64_t panels = byoc_min(at_once, end - first);
     BYOC_NAME(winograd_results)(w, group, t, tiles, v, packed, first, panels, products, row, u,
                                 data);
   }
