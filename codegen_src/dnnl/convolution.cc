@@ -42,14 +42,15 @@ static std::vector<OpDesc> DescribeConvolution(const NodeView& n) {
   return ops;
 }
 
-/// A depthwise convolution of shuffled channels: the source is convolved as it is, by weights in the
-/// order before the shuffle, and the result is shuffled. The kernel for groups reads what is
+/// A depthwise convolution of shuffled channels: the source is convolved as it is, by weights in
+/// the order before the shuffle, and the result is shuffled. The kernel for groups reads what is
 /// shuffled as fast as what is not (direct.cc).
 static bool ShuffleBehind(const NodeView& n) {
   Lowering& l = n.lowering;
   const std::optional<Shuffled> shuffled = l.ShuffleOf(n.In(0));
   const Dims& weights = n.Shape(1);
-  const bool is_depthwise = weights.size() == n.OutShape().size() + 1 && weights[1] * weights[2] == 1;
+  const bool is_depthwise =
+      weights.size() == n.OutShape().size() + 1 && weights[1] * weights[2] == 1;
   if (!shuffled || !l.IsReadOnce(n.In(0)) || !is_depthwise || n.OutDType() != DType::kFloat32)
     return false;
   const bool has_operands = n.node.inputs.size() > static_cast<size_t>(n.OwnInputs());

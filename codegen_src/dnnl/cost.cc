@@ -24,10 +24,10 @@ struct Rates {
 /// In networks, whose weights are not in cache, were measured: "split" and "split_winograd" on a
 /// Granite Rapids, as 1.2 times their time there, since it is faster than the Cascade Lake;
 /// "winograd", in proportion to "convolution", and the weights of this for AVX-512 there, too;
-/// "convolution" and "product" for AVX2 on a Zen 3, "product_pixels" and "direct" in proportion to
-/// it. "convolution_gemm" is fitted to groups of 2 to 6 channels on a Zen 4, "lrn_blocked" to LRN
-/// in blocks of 8 channels there. `far_weights` is added where the weights are too many to stay in
-/// the last cache.
+/// "convolution", "product" and the weights of "winograd" for AVX2 on a Zen 3, "product_pixels" and
+/// "direct" in proportion to it. "convolution_gemm" is fitted to groups of 2 to 6 channels on a
+/// Zen 4, "lrn_blocked" to LRN in blocks of 8 channels there. `far_weights` is added where the
+/// weights are too many to stay in the last cache.
 constexpr Rates kRates[] = {
     {"convolution", BYOC_AVX512, 6.9e-12, 0, 9e-12, 0, 0, 1e-10},
     {"convolution", BYOC_AVX2, 13.5e-12, 0, 9.5e-12, 0, 0, 1e-10},

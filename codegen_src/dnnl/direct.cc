@@ -25,7 +25,7 @@ bool HasSmallGroups(const Dims& weights, size_t rank, bool is_shuffled) {
   return weights.size() == rank + 1 && weights[2] < most && weights[1] * weights[2] > 1;
 }
 
-/// The same operation on what was shuffled to its source, unless its result overwrites that.
+/// Has an operation read what its source was shuffled from, unless its result overwrites that.
 std::optional<Shuffled> Unshuffle(OpDesc* op, const Lowering& values) {
   OpArg& src = *op->Find(DNNL_ARG_SRC);
   const std::optional<Shuffled> shuffled = values.ShuffleOf(src.value);

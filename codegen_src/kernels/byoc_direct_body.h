@@ -233,8 +233,8 @@ BYOC_INLINE void BYOC_NAME(direct_panel)(const byoc_direct_call* c, int64_t imag
   }
 }
 
-/* Rows of results of a group, counted over all images, rows and groups. `own`: the scratch memory of
-   this thread. */
+/* Rows of results of a group, counted over all images, rows and groups. `own`: the scratch memory
+   of this thread. */
 BYOC_NO_INLINE void BYOC_NAME(direct_rows)(const byoc_direct_params* p, int64_t first, int64_t last,
                                            void* const* data, void* own) {
   const byoc_direct_call c = byoc_direct_call_of(p, data);

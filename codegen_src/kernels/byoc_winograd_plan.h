@@ -145,8 +145,8 @@ static inline void byoc_winograd_plan(byoc_winograd_params* w, int threads, int6
   const int64_t by_tiles = !w->late && weights <= cache_bytes * 3 / 4
                                ? 0
                                : each * blocks * (weights > BYOC_MANY_WEIGHTS ? 2 : 1);
-  const int64_t by_outputs =
-      byoc_winograd_barrier_bytes(w->isa) + each + (source > BYOC_MANY_WEIGHTS ? 4 * moved : moved * 3 / 2);
+  const int64_t by_outputs = byoc_winograd_barrier_bytes(w->isa) + each +
+                             (source > BYOC_MANY_WEIGHTS ? 4 * moved : moved * 3 / 2);
   w->over_outputs = groups >= threads && by_outputs < by_tiles;
 }
 

@@ -183,11 +183,12 @@ Graph ShuffledUnit(const std::string& outputs, const std::string& inputs = "[2,3
   const auto tensor = [](const std::string& shape) {
     return R"({"name":"t","dtype":"float32","shape":)" + shape + "}";
   };
-  const std::string attrs = R"({"strides":[1,1],"dilations":[1,1],"pad_begin":[0,0],"pad_end":[0,0]})";
+  const std::string attrs =
+      R"({"strides":[1,1],"dilations":[1,1],"pad_begin":[0,0],"pad_end":[0,0]})";
   const std::string whole = tensor("[1,24,16,16]"), inner = tensor("[1,24,14,14]");
-  return ParseGraph(R"({"format":"tvm_byoc_dnnl.graph","version":2,"name":"g","tensors":[)" + whole +
-                    "," + inner + "," + whole + "," + tensor("[24,1,1,3,3]") + "," + inner + "," +
-                    tensor("[4,7,6,1,1]") + "," + tensor("[1,28,14,14]") +
+  return ParseGraph(R"({"format":"tvm_byoc_dnnl.graph","version":2,"name":"g","tensors":[)" +
+                    whole + "," + inner + "," + whole + "," + tensor("[24,1,1,3,3]") + "," + inner +
+                    "," + tensor("[4,7,6,1,1]") + "," + tensor("[1,28,14,14]") +
                     R"(],"inputs":[{"tensor":0},{"tensor":1}],)"
                     R"("constants":[{"tensor":3,"name":"c"},{"tensor":5,"name":"d"}],"nodes":[)"
                     R"({"kind":"shuffle","inputs":[0],"outputs":[2],)"
