@@ -242,9 +242,10 @@ BYOC_NO_INLINE void BYOC_NAME(direct_rows)(const byoc_direct_params* p, int64_t 
   const int64_t taps = byoc_direct_taps(p), filled = byoc_direct_filled(p);
   int64_t* tap_at = (int64_t*)own;
   float* start = (float*)(tap_at + p->groups * taps);
+  const int64_t all = p->groups * p->channels;
+  int64_t of_source = 0; /* channel */
   for (int64_t group = 0; group < p->groups; ++group) {
     for (int64_t channel = 0; channel < p->channels; ++channel) {
-      const int64_t of_source = byoc_direct_channel(p, group * p->channels + channel);
       const int64_t at = byoc_channel_offset(&p->src, of_source);
       int64_t* of_channel = tap_at + group * taps + channel;
       for (int64_t i = 0; i < p->kernel_height; ++i) {
@@ -252,6 +253,8 @@ BYOC_NO_INLINE void BYOC_NAME(direct_rows)(const byoc_direct_params* p, int64_t 
           *of_channel = at + i * p->dilation_y * p->src.row + j * p->dilation_x * p->src.pixel;
         }
       }
+      of_source += p->shuffle;
+      if (of_source >= all) of_source -= all - 1; /* the next column of the shuffle */
     }
     memset(start + group * filled, 0, (size_t)filled * 4);
     if (p->has_bias) {

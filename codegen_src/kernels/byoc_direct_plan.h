@@ -39,12 +39,6 @@ static inline int64_t byoc_direct_vectors(const byoc_direct_params* p, int64_t o
   return left == 3 || left > 4 ? 3 : 2;
 }
 
-/* The channel of the source that is read as the channel `channel` of all groups. */
-static inline int64_t byoc_direct_channel(const byoc_direct_params* p, int64_t channel) {
-  const int64_t apart = p->groups * p->channels / p->shuffle;
-  return channel % apart * p->shuffle + channel / apart;
-}
-
 /* Weights of one output; outputs of a group, filled up to whole panels. */
 static inline int64_t byoc_direct_taps(const byoc_direct_params* p) {
   return p->channels * p->kernel_height * p->kernel_width;
