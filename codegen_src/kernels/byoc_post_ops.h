@@ -3,6 +3,7 @@
 #ifndef BYOC_POST_OPS_H_
 #define BYOC_POST_OPS_H_
 
+#include <stddef.h>
 #include <stdint.h>
 
 /* Strides of an image in floats. Channels lie in blocks of `lanes`, next to each other inside a
@@ -55,6 +56,22 @@ static inline int64_t byoc_operands(const byoc_post_op* post_ops, int64_t count)
   int64_t operands = 0;
   for (int64_t k = 0; k < count; ++k) operands += post_ops[k].operand >= 0;
   return operands;
+}
+
+/* What registers do at the end of a product or of a tile: a number per element is added, a lower bound of zero
+   set, or both in this order. */
+typedef struct byoc_end {
+  int fits;                  /* that is all that there is to do */
+  const byoc_post_op* added; /* NULL: nothing */
+  int positive;
+} byoc_end;
+static inline byoc_end byoc_end_of(const byoc_post_op* op, int64_t count) {
+  const byoc_post_op* last = op + count;
+  byoc_end end = {0, NULL, 0};
+  if (op < last && op->kind == BYOC_ADD && op->form == BYOC_PER_ELEMENT) end.added = op++;
+  if (op < last && op->kind == BYOC_RELU && op->alpha == 0) end.positive = 1, ++op;
+  end.fits = op == last;
+  return end;
 }
 
 #endif /* BYOC_POST_OPS_H_ */

@@ -37,7 +37,7 @@ BYOC_NO_INLINE void BYOC_NAME(product_finish)(const byoc_product_params* p, cons
 }
 
 /* A block of rows times one or two panels from `panel` on. */
-BYOC_INLINE void BYOC_NAME(product_block)(const byoc_product_params* p, const byoc_product_end* end,
+BYOC_INLINE void BYOC_NAME(product_block)(const byoc_product_params* p, const byoc_end* end,
                                           const float* a, int64_t a_row, int64_t row, int64_t rows,
                                           int64_t panel, int64_t panels, void* const* data,
                                           float* sums) {
@@ -100,7 +100,7 @@ BYOC_NO_INLINE void BYOC_NAME(product_part)(const byoc_product_params* p, int64_
   const byoc_share share =
       byoc_divide(p->rows, BYOC_PAIR_ROWS, p->columns, BYOC_PANEL, thread, team);
   const int64_t rows = share.last_row - share.first_row;
-  const byoc_product_end end = byoc_product_end_of((const byoc_post_op*)(p + 1), p->post_ops);
+  const byoc_end end = byoc_end_of((const byoc_post_op*)(p + 1), p->post_ops);
   const float* src = (const float*)data[0];
   const int copies = byoc_product_copies(p);
   float* copied = scratch + byoc_product_sums(p);

@@ -41,22 +41,6 @@ static inline size_t byoc_product_packed_bytes(int64_t isa, int64_t columns, int
   return (size_t)(byoc_round_up(columns, byoc_panel(isa)) * depth) * 4;
 }
 
-/* What registers do at the end of a product: a number per element is added, a lower bound of zero
-   set, or both in this order. */
-typedef struct byoc_product_end {
-  int fits;                  /* that is all that there is to do */
-  const byoc_post_op* added; /* NULL: nothing */
-  int positive;
-} byoc_product_end;
-static inline byoc_product_end byoc_product_end_of(const byoc_post_op* op, int64_t count) {
-  const byoc_post_op* last = op + count;
-  byoc_product_end end = {0, NULL, 0};
-  if (op < last && op->kind == BYOC_ADD && op->form == BYOC_PER_ELEMENT) end.added = op++;
-  if (op < last && op->kind == BYOC_RELU && op->alpha == 0) end.positive = 1, ++op;
-  end.fits = op == last;
-  return end;
-}
-
 /* Whether the rows of the source do not lie evenly, so that a block of them is copied first; and
    floats from one to the next then. */
 static inline int byoc_product_copies(const byoc_product_params* p) {

@@ -110,26 +110,27 @@ BYOC_INLINE void BYOC_NAME(winograd_take_n)(const byoc_winograd_params* w, int n
   const int64_t reach = (n - 1) * stride;
   /* Pixels outside of the image are never read, nor is their address made. */
   const float* from = s->from + t.image * w->src.image;
-  BYOC_VEC d[36], half[36];
+  BYOC_VEC d[6], half[36];
   if (s->lanes == BYOC_LANES && top >= 0 && left >= 0 && top + reach < w->height &&
       left + reach < w->width) {
     const float* at = from + top * w->src.row + left * w->src.pixel;
-    for (int i = 0; i < n; ++i) {
-      for (int j = 0; j < n; ++j) d[i * n + j] = BYOC_NAME(load)(at + i * row + j * pixel);
+    BYOC_UNROLL
+    for (int j = 0; j < n; ++j) {
+      BYOC_UNROLL
+      for (int i = 0; i < n; ++i) d[i] = BYOC_NAME(load)(at + i * row + j * pixel);
+      BYOC_NAME(winograd_input)(n, d, 1, half + j, n);
     }
   } else {
-    for (int i = 0; i < n; ++i) {
-      for (int j = 0; j < n; ++j) {
+    for (int j = 0; j < n; ++j) {
+      for (int i = 0; i < n; ++i) {
         const int64_t y = top + i * stride, x = left + j * stride;
         const int inside = y >= 0 && y < w->height && x >= 0 && x < w->width;
-        d[i * n + j] =
-            inside ? BYOC_NAME(load_some)(from + y * w->src.row + x * w->src.pixel, s->lanes)
-                   : BYOC_NAME(set)(0);
+        d[i] = inside ? BYOC_NAME(load_some)(from + y * w->src.row + x * w->src.pixel, s->lanes)
+                      : BYOC_NAME(set)(0);
       }
+      BYOC_NAME(winograd_input)(n, d, 1, half + j, n);
     }
   }
-  BYOC_UNROLL
-  for (int j = 0; j < n; ++j) BYOC_NAME(winograd_input)(n, d + j, n, half + j, n);
   BYOC_UNROLL
   for (int i = 0; i < n; ++i) {
     BYOC_VEC o[6];
@@ -165,6 +166,41 @@ BYOC_INLINE BYOC_NAME(winograd_result)
   return r;
 }
 
+/* The end of a tile whose post-operations are done in registers, line by line. `half`: its points
+   after the transformation of the columns. */
+BYOC_INLINE void BYOC_NAME(winograd_store)(const byoc_winograd_params* w, int m, int n,
+                                           const BYOC_VEC* half, BYOC_NAME(winograd_tile) t,
+                                           const BYOC_NAME(winograd_result) * r,
+                                           const byoc_end* end, void* const* data) {
+  const int rows = (int)byoc_min(m, w->out_height - t.y),
+            columns = (int)byoc_min(m, w->out_width - t.x);
+  const BYOC_VEC bias =
+      w->has_bias ? BYOC_NAME(load)((const float*)data[2] + r->output) : BYOC_NAME(set)(0);
+  const byoc_strides* of = &w->dst;
+  const float* added = NULL;
+  if (end->added != NULL) {
+    of = &end->added->strides;
+    added = (const float*)data[end->added->operand] + byoc_channel_offset(of, r->output) +
+            t.image * of->image + t.y * of->row + t.x * of->pixel;
+  }
+  float* to = (float*)data[2 + w->has_bias + (added != NULL)] + r->place + t.image * w->dst.image +
+              t.y * w->dst.row + t.x * w->dst.pixel;
+  BYOC_UNROLL
+  for (int i = 0; i < m; ++i) {
+    if (i == rows) break;
+    BYOC_VEC o[4];
+    BYOC_NAME(winograd_output)(m, n, half + i * n, 1, o, 1);
+    BYOC_UNROLL
+    for (int j = 0; j < m; ++j) {
+      if (j == columns) break;
+      o[j] += bias;
+      if (added != NULL) o[j] += BYOC_NAME(load)(added + i * of->row + j * of->pixel);
+      if (end->positive) o[j] = BYOC_NAME(max)(BYOC_NAME(set)(0), o[j]);
+      BYOC_NAME(store)(to + i * w->dst.row + j * w->dst.pixel, o[j]);
+    }
+  }
+}
+
 /* One tile and one vector of outputs: from its points in M to the results. */
 BYOC_INLINE void BYOC_NAME(winograd_give_m)(const byoc_winograd_params* w, int m, int n,
                                             const float* products, int64_t step,
@@ -176,10 +212,18 @@ BYOC_INLINE void BYOC_NAME(winograd_give_m)(const byoc_winograd_params* w, int m
   const int64_t output = r->output;
   const int rows = (int)byoc_min(m, w->out_height - t.y),
             columns = (int)byoc_min(m, w->out_width - t.x);
-  BYOC_VEC v[36], half[24], o[16];
-  for (int p = 0; p < n * n; ++p) v[p] = BYOC_NAME(load)(products + p * step);
+  BYOC_VEC v[6], half[24], o[16];
   BYOC_UNROLL
-  for (int j = 0; j < n; ++j) BYOC_NAME(winograd_output)(m, n, v + j, n, half + j, n);
+  for (int j = 0; j < n; ++j) {
+    BYOC_UNROLL
+    for (int i = 0; i < n; ++i) v[i] = BYOC_NAME(load)(products + (i * n + j) * step);
+    BYOC_NAME(winograd_output)(m, n, v, 1, half + j, n);
+  }
+  const byoc_end end = byoc_end_of(post_ops, w->post_ops);
+  if (end.fits && lanes == BYOC_LANES) {
+    BYOC_NAME(winograd_store)(w, m, n, half, t, r, &end, data);
+    return;
+  }
   BYOC_UNROLL
   for (int i = 0; i < m; ++i) BYOC_NAME(winograd_output)(m, n, half + i * n, 1, o + i * m, 1);
   if (w->has_bias) {
