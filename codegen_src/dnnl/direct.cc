@@ -5,6 +5,8 @@
 // channels.
 #include <omp.h>
 
+#include <algorithm>
+
 #include "dnnl/kernel_call.h"
 #include "dnnl/lowering.h"
 #include "kernels/byoc_direct_plan.h"
@@ -23,6 +25,33 @@ bool SuitsVectors(const byoc_strides& dst, const byoc_direct_params& p) {
 bool HasSmallGroups(const Dims& weights, size_t rank, bool is_shuffled) {
   const int64_t most = is_shuffled ? 256 : 64;
   return weights.size() == rank + 1 && weights[2] < most && weights[1] * weights[2] > 1;
+}
+
+/// Makes few long rows of an image whose pixels lie evenly, where a result reads one pixel alone:
+/// the inner loop goes over a row, and on a Zen 3 images of 7x7 to 56x56 take 0.85 to 0.93 of the
+/// time. Longer rows gain no more.
+void MakeLongRows(byoc_direct_params* p, std::vector<byoc_post_op>* post_ops) {
+  constexpr int64_t kLongest = 112;
+  std::vector<byoc_strides*> places = {&p->src, &p->dst};
+  for (byoc_post_op& post_op : *post_ops) {
+    if (post_op.form == BYOC_PER_ELEMENT) places.push_back(&post_op.strides);
+  }
+  const bool evenly = std::all_of(places.begin(), places.end(), [&](const byoc_strides* s) {
+    return s->row == p->width * s->pixel;
+  });
+  const bool alone = byoc_direct_taps(p) == p->channels && p->stride_x == 1 && p->stride_y == 1 &&
+                     p->width == p->out_width && p->height == p->out_height && p->pad_top == 0 &&
+                     p->pad_left == 0;
+  if (!evenly || !alone) return;
+  const int64_t pixels = p->height * p->width, rows = p->images * p->groups;
+  int64_t width = kLongest;
+  while (width > p->width && (pixels % width != 0 || pixels / width * rows % p->threads != 0)) {
+    --width;
+  }
+  if (width <= p->width) return;
+  for (byoc_strides* s : places) s->row = width * s->pixel;
+  p->height = p->out_height = pixels / width;
+  p->width = p->out_width = width;
 }
 
 /// Has an operation read what its source was shuffled from, unless its result overwrites that.
@@ -85,6 +114,7 @@ std::optional<Candidate> OfferDirect(const Candidate& given, const Lowering& val
   p.post_ops = static_cast<int64_t>(frame->post_ops.size());
   p.threads = omp_get_max_threads();
   if (!SuitsVectors(p.dst, p)) return std::nullopt;
+  MakeLongRows(&p, &frame->post_ops);
   KernelCall call = CallOf(kDirect, p, std::move(*frame), byoc_direct_scratch_bytes(&p));
   KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &kDirectPack, {}, 0};
   Append(p, &packing.params);

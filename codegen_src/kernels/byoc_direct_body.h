@@ -28,8 +28,20 @@ BYOC_INLINE void BYOC_NAME(direct_blocks)(const int pixels, const int vectors, i
                                           const float* start, float low, float high,
                                           byoc_direct_target t) {
   const BYOC_VEC least = BYOC_NAME(set)(low), most = BYOC_NAME(set)(high);
+  const int last = vectors - 1;
   for (; blocks > 0; --blocks, from += pixels * step, t.to += pixels * t.pixel) {
     BYOC_VEC sums[BYOC_DIRECT_MOST][3];
+    /* The lines of the result arrive during the sums, so that no store waits for one; so do those
+       of the numbers that are added. */
+    BYOC_UNROLL
+    for (int i = 0; i < pixels; ++i) {
+      __builtin_prefetch(t.to + i * t.pixel, 1, 3);
+      __builtin_prefetch(t.to + i * t.pixel + last * t.vector + BYOC_LANES - 1, 1, 3);
+      if (t.added == NULL) continue;
+      __builtin_prefetch(t.added + i * t.added_pixel, 0, 3);
+      __builtin_prefetch(t.added + i * t.added_pixel + last * t.added_vector + BYOC_LANES - 1, 0,
+                         3);
+    }
     BYOC_UNROLL
     for (int i = 0; i < pixels; ++i) {
       BYOC_UNROLL

@@ -21,9 +21,9 @@ RUN = """
 import sys, numpy as np, tvm_byoc_dnnl as byoc
 from tvm import relax
 
-channels, per_group, groups, kernel, stride, batch, finish, expected = sys.argv[1:]
-channels, per_group, groups, kernel, stride, batch = map(int, (channels, per_group, groups, kernel, stride, batch))
-outputs, size, pad = per_group * groups, 13, kernel // 2
+*numbers, finish, expected = sys.argv[1:]
+channels, per_group, groups, kernel, stride, batch, size = map(int, numbers)
+outputs, pad = per_group * groups, kernel // 2
 rng = np.random.default_rng(3)
 w = rng.standard_normal((outputs, channels // groups, kernel, kernel)).astype("float32")
 b = rng.standard_normal((1, outputs, 1, 1)).astype("float32")
@@ -84,14 +84,28 @@ def run(*case: object) -> None:
 def test_groups_are_right_in_one_call(
     channels: int, per_group: int, groups: int, kernel: int, stride: int, batch: int, finish: str
 ) -> None:
-    run(channels, per_group, groups, kernel, stride, batch, finish, "direct")
+    run(channels, per_group, groups, kernel, stride, batch, 13, finish, "direct")
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "batch", "finish"),
+    [
+        (14, 1, 1, "relu"),  # 2 rows of 98 pixels
+        (14, 1, 3, "add"),
+        (7, 1, 1, "silu"),  # a single row
+        (15, 2, 2, "add"),  # every second pixel: rows stay as they are
+        (1, 2, 2, "relu"),
+    ],
+)
+def test_groups_of_images_that_are_one_long_row(size: int, stride: int, batch: int, finish: str) -> None:
+    run(136, 34, 4, 1, stride, batch, size, finish, "direct")
 
 
 @pytest.mark.parametrize(
     ("channels", "per_group", "groups"), [(32, 8, 4), (20, 1, 20)], ids=["eight channels", "depthwise"]
 )
 def test_others_stay_with_the_library(channels: int, per_group: int, groups: int) -> None:
-    run(channels, per_group, groups, 3, 1, 1, "relu", "library")
+    run(channels, per_group, groups, 3, 1, 1, 13, "relu", "library")
 
 
 @pytest.mark.parametrize(
@@ -108,4 +122,4 @@ def test_others_stay_with_the_library(channels: int, per_group: int, groups: int
 def test_few_pixels_are_rows_of_a_product(
     channels: int, outputs: int, stride: int, batch: int, finish: str, expected: str
 ) -> None:
-    run(channels, outputs, 1, 1, stride, batch, finish, expected)
+    run(channels, outputs, 1, 1, stride, batch, 13, finish, expected)

@@ -51,8 +51,8 @@ class Relax:
 
     @staticmethod
     def shuffle(x):
-        x = bb.emit(op.reshape(x, (2, parts, channels // parts, 13, 11)))
-        return bb.emit(op.reshape(bb.emit(op.permute_dims(x, [0, 2, 1, 3, 4])), (2, channels, 13, 11)))
+        x = bb.emit(op.reshape(x, (2, parts, channels // parts, size, 11)))
+        return bb.emit(op.reshape(bb.emit(op.permute_dims(x, [0, 2, 1, 3, 4])), (2, channels, size, 11)))
 
 
 def network(of, x):
@@ -73,8 +73,8 @@ def network(of, x):
 
 for argument in sys.argv[1:]:
     case, *numbers = argument.split(",")
-    channels, parts, groups, stride = map(int, numbers)
-    x = rng.standard_normal((2, channels, 13, 11)).astype("float32")
+    channels, parts, groups, stride, size = map(int, numbers)
+    x = rng.standard_normal((2, channels, size, 11)).astype("float32")
     weights = [rng.standard_normal(shape).astype("float32") for shape in (
         (channels, channels // groups, 1, 1), (channels, 1, 3, 3), (channels, channels // groups, 1, 1))]
     bias = rng.standard_normal((1, channels, 1, 1)).astype("float32")
@@ -94,7 +94,7 @@ for argument in sys.argv[1:]:
 
 
 def shuffles(*cases: str) -> list[int]:
-    """How many steps of each built library move channels. `cases`: kind, channels, parts, groups, stride."""
+    """How many steps of each built library move channels. `cases`: kind, channels, parts, groups, stride, height."""
     environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}
     ran = subprocess.run(
         [sys.executable, "-c", RUN, *cases], env=environment, capture_output=True, text=True, timeout=300
@@ -105,19 +105,20 @@ def shuffles(*cases: str) -> list[int]:
 
 def test_the_kernel_for_groups_reads_shuffled_channels() -> None:
     cases = (
-        "unit,24,4,4,1",
-        "unit,51,3,3,2",
-        "relu,30,2,5,2",
-        "relu,270,5,2,1",  # groups that without a shuffle would be computed by oneDNN
-        "no depthwise,24,3,4,1",
+        "unit,24,4,4,1,13",
+        "unit,51,3,3,2,13",
+        "relu,30,2,5,2,13",
+        "relu,270,5,2,1,13",  # groups that without a shuffle would be computed by oneDNN
+        "no depthwise,24,3,4,1,13",
+        "no depthwise,24,3,4,1,12",  # in longer rows than the image has
     )
     assert shuffles(*cases) == [0] * len(cases)
 
 
 def test_channels_are_shuffled_where_they_must_be() -> None:
     cases = (
-        "read twice,24,4,4,1",
-        "sum behind the depthwise,24,4,4,1",
-        "no depthwise,64,2,2,1",  # the sum is written over what was shuffled
+        "read twice,24,4,4,1,13",
+        "sum behind the depthwise,24,4,4,1,13",
+        "no depthwise,64,2,2,1,13",  # the sum is written over what was shuffled
     )
     assert shuffles(*cases) == [1] * len(cases)
