@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,7 +13,7 @@ import onnx
 
 from tvm_byoc_dnnl.errors import InputError
 from tvm_byoc_dnnl.report.roof import Roof, roof
-from tvm_byoc_dnnl.testing.bench import Comparison, Settings, choose_engines, run
+from tvm_byoc_dnnl.testing.bench import Engine, Settings, choose_engines, run
 
 from . import LIMIT, MODELS, Entry, entry, keep, load, machine, without_samples
 from .page import slug, write
@@ -23,9 +24,16 @@ _PAGE = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
 _LAYERS = 4
 
 
-def _measure(entries: list[Entry], engines: str, settings: Settings) -> list[Comparison]:
-    chosen = choose_engines(engines.split(","))
-    return [c for e in entries for c in run([e.model], chosen, settings, inputs_of=e.inputs_of)]
+def _measure(each: Entry, chosen: Mapping[str, Engine], settings: Settings, limit: Roof | None, file: Path) -> bool:
+    """Measure a model and keep the results at once: a run that is stopped loses none. Whether an engine failed."""
+    comparisons = run([each.model], chosen, settings, inputs_of=each.inputs_of)
+    result = without_samples(comparisons, settings)
+    where = machine(result)
+    if limit is not None:
+        where["roof"] = {"gflops": round(limit.gflops, 1), "gbytes": round(limit.gbytes, 1)}
+        result["models"][0]["roofline"] = _roofline(each, limit)
+    keep(file, where, result["models"])
+    return any(c.failures for c in comparisons)
 
 
 def _roofline(each: Entry, limit: Roof) -> dict:
@@ -64,28 +72,22 @@ def main(
 ) -> None:
     """Measure MODELS, or the usual ones, and write the page.
 
-    Results of other CPUs and models stay as they are. With ONEDNN_MAX_CPU_ISA set, only this package is measured, since
-    the other engines know no such limit; the results make a section of their own. `bench.without_avx512` hides AVX-512
-    from all of them.
+    Results of other CPUs and models stay as they are, and those of a model are kept as soon as it is measured. With
+    ONEDNN_MAX_CPU_ISA set, only this package is measured, since the other engines know no such limit; the results make
+    a section of their own. `bench.without_avx512` hides AVX-512 from all of them.
     """
     file = page.with_suffix(".json")
     failed = False
     if not render:
         try:
             entries = [entry(name) for name in models or MODELS]
-            settings = Settings(threads=threads, rounds=rounds, repeats=repeats, loads=loads)
-            comparisons = _measure(entries, "byoc" if os.environ.get(LIMIT) else engines, settings)
+            chosen = choose_engines(["byoc"] if os.environ.get(LIMIT) else engines.split(","))
         except InputError as error:
             raise click.UsageError(str(error)) from error
-        result = without_samples(comparisons, settings)
-        where = machine(result)
-        if roofline:
-            limit = roof(threads)
-            where["roof"] = {"gflops": round(limit.gflops, 1), "gbytes": round(limit.gbytes, 1)}
-            for model, each in zip(result["models"], entries, strict=True):
-                model["roofline"] = _roofline(each, limit)
-        keep(file, where, result["models"])
-        failed = any(c.failures for c in comparisons)
+        settings = Settings(threads=threads, rounds=rounds, repeats=repeats, loads=loads)
+        limit = roof(threads) if roofline else None
+        for each in entries:
+            failed |= _measure(each, chosen, settings, limit, file)
     machines = load(file)
     for each_machine in machines:
         if each_machine["models"] and not each_machine.get("limited"):

@@ -115,9 +115,7 @@ typedef struct byoc_direct_call {
   void* const* data;
   int64_t result;      /* which of the data it is */
   int64_t left, right; /* pixels from `left` to before `right` have no tap beside the image */
-  int in_place;        /* all post-operations are done while the sums are in registers: */
-  const byoc_post_op* added;
-  float low, high;
+  byoc_end end;        /* where it does not fit, all post-operations are done behind the sums */
 } byoc_direct_call;
 
 static inline byoc_direct_call byoc_direct_call_of(const byoc_direct_params* p, void* const* data) {
@@ -131,25 +129,7 @@ static inline byoc_direct_call byoc_direct_call_of(const byoc_direct_params* p, 
   c.left = byoc_min((p->pad_left + p->stride_x - 1) / p->stride_x, p->out_width);
   c.right = room < 0 ? 0 : byoc_min(room / p->stride_x + 1, p->out_width);
   c.right = byoc_max(c.right, c.left);
-  c.low = -__builtin_inff();
-  c.high = __builtin_inff();
-  c.added = NULL;
-  const byoc_post_op *op = post_ops, *last = post_ops + p->post_ops;
-  if (op < last && op->kind == BYOC_ADD && op->form == BYOC_PER_ELEMENT) c.added = op++;
-  if (op < last && op->kind == BYOC_RELU && op->alpha == 0) {
-    c.low = 0;
-    ++op;
-  } else if (op < last && op->kind == BYOC_CLIP) {
-    c.low = op->alpha;
-    c.high = op->beta;
-    ++op;
-  }
-  c.in_place = op == last;
-  if (!c.in_place) { /* all of them are done behind the sums */
-    c.added = NULL;
-    c.low = -__builtin_inff();
-    c.high = __builtin_inff();
-  }
+  c.end = byoc_end_of(post_ops, p->post_ops);
   return c;
 }
 
@@ -209,7 +189,7 @@ BYOC_INLINE void BYOC_NAME(direct_panel)(const byoc_direct_call* c, int64_t imag
     int64_t pixels = 1, blocks = 1;
     if (x >= c->left && x < c->right) {
       pixels = byoc_pass_rows(&passes, pass);
-      if (c->in_place) blocks = pass < passes.longer ? passes.longer : passes.count - pass;
+      if (c->end.fits) blocks = pass < passes.longer ? passes.longer : passes.count - pass;
       pass += blocks;
     } else { /* taps left or right of the image */
       const int64_t skip = from >= 0 ? 0 : (-from + p->dilation_x - 1) / p->dilation_x;
@@ -228,17 +208,17 @@ BYOC_INLINE void BYOC_NAME(direct_panel)(const byoc_direct_call* c, int64_t imag
                             0};
     byoc_direct_target own = {sums, vectors * BYOC_LANES, BYOC_LANES, vectors * BYOC_LANES, NULL, 0,
                               0};
-    if (c->added != NULL) {
-      const byoc_strides* s = &c->added->strides;
-      t.added = (const float*)c->data[c->added->operand] + image * s->image + y * s->row +
+    if (c->end.added != NULL) {
+      const byoc_strides* s = &c->end.added->strides;
+      t.added = (const float*)c->data[c->end.added->operand] + image * s->image + y * s->row +
                 x * s->pixel + byoc_channel_offset(s, channel);
       t.added_pixel = s->pixel;
       t.added_vector = BYOC_NAME(direct_vector)(s);
     }
     BYOC_NAME(direct_pixels)((int)pixels, (int)vectors, blocks, src + from * p->src.pixel,
-                             p->stride_x * p->src.pixel, tap_at, weights, taps, start, c->low,
-                             c->high, c->in_place ? t : own);
-    if (!c->in_place) {
+                             p->stride_x * p->src.pixel, tap_at, weights, taps, start, c->end.low,
+                             c->end.high, c->end.fits ? t : own);
+    if (!c->end.fits) {
       BYOC_NAME(direct_finish)(c, sums, image, y, x, channel, (int)pixels, vectors, t);
     }
     x += pixels * blocks;

@@ -58,20 +58,29 @@ static inline int64_t byoc_operands(const byoc_post_op* post_ops, int64_t count)
   return operands;
 }
 
-/* What registers do at the end of a product or of a tile: a number per element is added, a lower bound of zero
-   set, or both in this order. */
+/* What registers do at the end of a kernel: a number per element is added, the result limited to
+   [low, high], or both in this order. */
 typedef struct byoc_end {
-  int fits;                  /* that is all that there is to do */
+  int fits;                  /* that is all that there is to do; else nothing is done there */
   const byoc_post_op* added; /* NULL: nothing */
-  int positive;
+  float low, high;           /* infinite: no limit */
 } byoc_end;
 static inline byoc_end byoc_end_of(const byoc_post_op* op, int64_t count) {
   const byoc_post_op* last = op + count;
-  byoc_end end = {0, NULL, 0};
+  const float infinity = __builtin_inff();
+  const byoc_end nothing = {0, NULL, -infinity, infinity};
+  byoc_end end = nothing;
   if (op < last && op->kind == BYOC_ADD && op->form == BYOC_PER_ELEMENT) end.added = op++;
-  if (op < last && op->kind == BYOC_RELU && op->alpha == 0) end.positive = 1, ++op;
+  if (op < last && op->kind == BYOC_RELU && op->alpha == 0) {
+    end.low = 0;
+    ++op;
+  } else if (op < last && op->kind == BYOC_CLIP) {
+    end.low = op->alpha;
+    end.high = op->beta;
+    ++op;
+  }
   end.fits = op == last;
-  return end;
+  return end.fits ? end : nothing;
 }
 
 #endif /* BYOC_POST_OPS_H_ */

@@ -176,6 +176,7 @@ BYOC_INLINE void BYOC_NAME(winograd_store)(const byoc_winograd_params* w, int m,
             columns = (int)byoc_min(m, w->out_width - t.x);
   const BYOC_VEC bias =
       w->has_bias ? BYOC_NAME(load)((const float*)data[2] + r->output) : BYOC_NAME(set)(0);
+  const BYOC_VEC low = BYOC_NAME(set)(end->low), high = BYOC_NAME(set)(end->high);
   const byoc_strides* of = &w->dst;
   const float* added = NULL;
   if (end->added != NULL) {
@@ -195,7 +196,7 @@ BYOC_INLINE void BYOC_NAME(winograd_store)(const byoc_winograd_params* w, int m,
       if (j == columns) break;
       o[j] += bias;
       if (added != NULL) o[j] += BYOC_NAME(load)(added + i * of->row + j * of->pixel);
-      if (end->positive) o[j] = BYOC_NAME(max)(BYOC_NAME(set)(0), o[j]);
+      o[j] = BYOC_NAME(clip)(o[j], low, high);
       BYOC_NAME(store)(to + i * w->dst.row + j * w->dst.pixel, o[j]);
     }
   }
