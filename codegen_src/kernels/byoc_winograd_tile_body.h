@@ -151,10 +151,12 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_take)(const byoc_winograd_params* w,
   }
 }
 
-/* A vector of outputs: the first of them among those of all groups, and its place. */
+/* A vector of outputs: the first of them among those of all groups, its place, and what is done
+   with the results in registers. */
 typedef struct BYOC_NAME(winograd_result) {
   int64_t output, place;
   int lanes;
+  byoc_end end;
 } BYOC_NAME(winograd_result);
 
 BYOC_INLINE BYOC_NAME(winograd_result)
@@ -163,6 +165,7 @@ BYOC_INLINE BYOC_NAME(winograd_result)
   r.output = group * w->outputs + output;
   r.place = byoc_channel_offset(&w->dst, r.output);
   r.lanes = (int)byoc_min(BYOC_LANES, w->outputs - output);
+  r.end = byoc_end_of((const byoc_post_op*)(w + 1), w->post_ops);
   return r;
 }
 
@@ -171,7 +174,8 @@ BYOC_INLINE BYOC_NAME(winograd_result)
 BYOC_INLINE void BYOC_NAME(winograd_store)(const byoc_winograd_params* w, int m, int n,
                                            const BYOC_VEC* half, BYOC_NAME(winograd_tile) t,
                                            const BYOC_NAME(winograd_result) * r,
-                                           const byoc_end* end, void* const* data) {
+                                           void* const* data) {
+  const byoc_end* end = &r->end;
   const int rows = (int)byoc_min(m, w->out_height - t.y),
             columns = (int)byoc_min(m, w->out_width - t.x);
   const BYOC_VEC bias =
@@ -220,9 +224,8 @@ BYOC_INLINE void BYOC_NAME(winograd_give_m)(const byoc_winograd_params* w, int m
     for (int i = 0; i < n; ++i) v[i] = BYOC_NAME(load)(products + (i * n + j) * step);
     BYOC_NAME(winograd_output)(m, n, v, 1, half + j, n);
   }
-  const byoc_end end = byoc_end_of(post_ops, w->post_ops);
-  if (end.fits && lanes == BYOC_LANES) {
-    BYOC_NAME(winograd_store)(w, m, n, half, t, r, &end, data);
+  if (r->end.fits && lanes == BYOC_LANES) {
+    BYOC_NAME(winograd_store)(w, m, n, half, t, r, data);
     return;
   }
   BYOC_UNROLL
