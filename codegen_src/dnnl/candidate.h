@@ -38,6 +38,7 @@ struct KernelCall {
     const Kernel* kernel = nullptr;
     std::vector<int64_t> params;
     int64_t bytes = 0;
+    bool as_floats = false;  // whether that form consists of numbers of float32
   };
   std::optional<Packing> packing;
 };
@@ -76,6 +77,7 @@ class Lowering;
 /// or no primitive (an empty `pd`) where oneDNN has none. Nothing if the kernel cannot compute it.
 using Offer = std::optional<Candidate> (*)(const Candidate& primitive, const Lowering& values);
 
+std::optional<Candidate> OfferDepthwise(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferDirect(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferInteger(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferIntegerWinograd(const Candidate& primitive, const Lowering& values);
@@ -88,12 +90,14 @@ std::optional<Candidate> OfferSplitWinograd(const Candidate& primitive, const Lo
 std::optional<Candidate> OfferSplit(const Candidate& primitive, const Lowering& values);
 
 /// A new kernel: its function above, and its name here.
-constexpr Offer kOffers[] = {
-    OfferDirect,        OfferInteger,      OfferIntegerWinograd, OfferNormalize,     OfferWinograd,
-    OfferSmallWinograd, OfferLateWinograd, OfferProduct,         OfferSplitWinograd, OfferSplit};
+constexpr Offer kOffers[] = {OfferDepthwise,       OfferDirect,       OfferInteger,
+                             OfferIntegerWinograd, OfferNormalize,    OfferWinograd,
+                             OfferSmallWinograd,   OfferLateWinograd, OfferProduct,
+                             OfferSplitWinograd,   OfferSplit};
 
 /// Whether a convolution of images of this rank has groups, each with too few channels for a
-/// product of matrices, but with more than one channel or output.
+/// product of matrices, but with more than one channel or output; for AVX2, also whether it reads
+/// a picture.
 bool HasThinGroups(const Dims& weights, size_t rank);
 
 }  // namespace tvm_byoc_dnnl

@@ -26,13 +26,17 @@ struct Rates {
 /// "winograd", in proportion to "convolution", and the weights of this for AVX-512 there, too;
 /// "convolution", "product" and the weights of "winograd" for AVX2 on a Zen 3, "product_pixels" and
 /// "direct" in proportion to it. "convolution_gemm" is fitted to groups of 2 to 6 channels on a
-/// Zen 4, "lrn_blocked" to LRN in blocks of 8 channels there. `far_weights` is added where the
-/// weights are too many to stay in the last cache.
+/// Zen 4, "lrn_blocked" to LRN in blocks of 8 channels there. "convolution_picture", "depthwise"
+/// and the start of "matmul" for AVX2 are fitted to a Granite Rapids. `far_weights` is added where
+/// the weights are too many to stay in the last cache.
 constexpr Rates kRates[] = {
     {"convolution", BYOC_AVX512, 6.9e-12, 0, 9e-12, 0, 0, 1e-10},
     {"convolution", BYOC_AVX2, 13.5e-12, 0, 9.5e-12, 0, 0, 1e-10},
     {"convolution_gemm", BYOC_AVX512, 70e-12, 0, 0, 0, 0, 1e-10},
     {"convolution_gemm", BYOC_AVX2, 95e-12, 0, 0, 0, 0, 1e-10},
+    {"convolution_picture", BYOC_AVX2, 17e-12, 0, 9.5e-12, 0, 0, 1e-10},
+    {"depthwise", BYOC_AVX512, 6e-12, 0, 0, 0, 0, 1e-10},
+    {"depthwise", BYOC_AVX2, 8e-12, 0, 0, 0, 0, 1e-10},
     {"direct", BYOC_AVX2, 14e-12, 0.3e-9, 0, 0, 0, 1e-10},
     {"winograd", BYOC_AVX512, 8.0e-12, 3.0e-9, 36e-12, 27e-12, 0, 1e-10},
     {"winograd", BYOC_AVX2, 8.0e-12, 3.2e-9, 26e-12, 24e-12, 0, 1e-10},
@@ -41,7 +45,7 @@ constexpr Rates kRates[] = {
     {"product_pixels", BYOC_AVX2, 13.6e-12, 0, 4e-12, 0, 0, 1e-10},
     {"matmul", BYOC_AVX512, 7.6e-12, 0, 18e-12, 37e-12, 0, 1e-10},
     {"matmul_flat", BYOC_AVX2, 25e-12, 0, 21e-12, 40e-12, 0, 1e-10},
-    {"matmul", BYOC_AVX2, 12.6e-12, 0, 18e-12, 39e-12, 0, 1e-10},
+    {"matmul", BYOC_AVX2, 12.6e-12, 0, 18e-12, 39e-12, 0, 1e-10, 2e-6},
     {"split", BYOC_AVX512, 0.42e-12, 4.5e-9, 24e-12, 27e-12, 0, 1e-10, 5e-6},
     {"split_winograd", BYOC_AVX512, 0.85e-12, 2.9e-9, 34e-12, 0, 0, 1e-10, 2e-6},
     {"attention", BYOC_AVX512, 19.5e-12, 1.2e-9, 0, 0, 0, 1e-10, 40e-6},
@@ -83,6 +87,15 @@ bool IsNormalization(PrimitiveKind kind) {
   return kind == PrimitiveKind::softmax || kind == PrimitiveKind::layer_normalization;
 }
 
+/// Few channels of a picture and few weights for each output: 3x3, but not 7x7.
+bool IsOfPicture(const Candidate& candidate) {
+  constexpr int64_t kFew = 64;
+  const Dims weights = candidate.op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
+  const size_t rank = candidate.op.Find(DNNL_ARG_DST)->md.get_dims().size();
+  return weights.size() == rank && HasThinGroups(weights, rank) &&
+         ElementCount(weights) <= kFew * weights[0];
+}
+
 std::string FamilyOf(const Candidate& candidate) {
   if (candidate.call) {
     const std::string kernel = candidate.call->kernel->name;
@@ -97,7 +110,9 @@ std::string FamilyOf(const Candidate& candidate) {
     return candidate.pd.Arg(DNNL_ARG_SRC).get_inner_nblks() > 0 ? "lrn_blocked" : "";
   if (candidate.op.kind != PrimitiveKind::convolution) return "";
   const bool unfolds = candidate.impl.find("gemm:") != std::string::npos;  // its source
-  return unfolds ? "convolution_gemm" : "convolution";
+  return unfolds                  ? "convolution_gemm"
+         : IsOfPicture(candidate) ? "convolution_picture"
+                                  : "convolution";
 }
 
 const Rates& RatesOf(const std::string& family, byoc_isa isa) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolutions with groups by our direct kernel: with the bias and post-ops of oneDNN's own
-// primitive, and into the layout that it chose, but from the layout that the source has. oneDNN is
-// as fast where whole blocks of outputs fill a group, and much slower where a group has few
-// channels.
+// Convolutions with groups or of pictures by our direct kernel: with the bias and post-ops of
+// oneDNN's own primitive, and into the layout that it chose, but from the layout that the source
+// has. oneDNN is as fast where whole blocks of outputs fill a group, and much slower where a group
+// has few channels. Of a picture it writes blocks of channels, which must be reordered then.
 #include <omp.h>
 
 #include <algorithm>
@@ -20,11 +20,18 @@ bool SuitsVectors(const byoc_strides& dst, const byoc_direct_params& p) {
   return channels_last || (dst.lanes == BYOC_DIRECT_LANES && p.outputs % BYOC_DIRECT_LANES == 0);
 }
 
+/// Weights with the groups as their first axis; one group where there are none.
+Dims Grouped(Dims weights, size_t rank) {
+  if (weights.size() == rank) weights.insert(weights.begin(), 1);
+  return weights;
+}
+
 /// Groups that it computes in time: those of 136 channels take 1.1 times as long as oneDNN's, those
 /// of 34 0.88. That pays where a shuffle is spared.
 bool HasSmallGroups(const Dims& weights, size_t rank, bool is_shuffled) {
   const int64_t most = is_shuffled ? 256 : 64;
-  return weights.size() == rank + 1 && weights[2] < most && weights[1] * weights[2] > 1;
+  return HasThinGroups(weights, rank) ||
+         (weights.size() == rank + 1 && weights[2] < most && weights[1] * weights[2] > 1);
 }
 
 /// Makes few long rows of an image whose pixels lie evenly, where a result reads one pixel alone:
@@ -71,7 +78,8 @@ std::optional<Shuffled> Unshuffle(OpDesc* op, const Lowering& values) {
 }  // namespace
 
 bool HasThinGroups(const Dims& weights, size_t rank) {
-  constexpr int64_t kFew = 8;
+  constexpr int64_t kFew = 8, kOfPicture = 4;
+  if (weights.size() == rank) return KernelIsa() == BYOC_AVX2 && weights[1] <= kOfPicture;
   return weights.size() == rank + 1 && weights[2] < kFew && weights[1] * weights[2] > 1;
 }
 
@@ -81,7 +89,7 @@ std::optional<Candidate> OfferDirect(const Candidate& given, const Lowering& val
   constexpr size_t kRank = 4;
   if (op.kind != dnnl::primitive::kind::convolution || KernelIsa() != BYOC_AVX2)
     return std::nullopt;
-  const Dims shape = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
+  Dims shape = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
   const size_t rank = op.Find(DNNL_ARG_DST)->md.get_dims().size();
   const std::optional<Shuffled> shuffled = Unshuffle(&op, values);
   if (rank != kRank || !HasSmallGroups(shape, rank, shuffled.has_value())) return std::nullopt;
@@ -89,6 +97,7 @@ std::optional<Candidate> OfferDirect(const Candidate& given, const Lowering& val
   std::optional<KernelFrame> frame = FrameOf(primitive, values, weights, Reads::kPresentPlanes);
   if (!frame) return std::nullopt;
 
+  shape = Grouped(std::move(shape), rank);
   const Dims in = frame->src.get_dims(), out = frame->dst.get_dims();
   byoc_direct_params p{};
   p.images = in[0];
@@ -119,6 +128,7 @@ std::optional<Candidate> OfferDirect(const Candidate& given, const Lowering& val
   KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &kDirectPack, {}, 0};
   Append(p, &packing.params);
   packing.bytes = static_cast<int64_t>(byoc_direct_packed_bytes(&p));
+  packing.as_floats = true;
   call.packing = std::move(packing);
 
   Candidate candidate{op, {}, KernelImpl("direct", BYOC_AVX2), std::move(call), {}};

@@ -254,6 +254,7 @@ class Lowering {
   std::optional<Place> PlaceInConcat(int value, const MemoryDesc& md);
   Place PlaceResult(int value, std::optional<Place> place, const MemoryDesc& md);
   Place PackFor(const KernelCall::Packing& packing, const OpArg& arg);
+  void Flush(const Place& weights);
   Place NewPlace(int value, const MemoryDesc& md);
   std::optional<Place> OutputPlace(int value) const;
   bool IsReadFrom(int buffer) const;

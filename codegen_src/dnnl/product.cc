@@ -72,7 +72,7 @@ std::optional<Candidate> OfferProduct(const Candidate& primitive, const Lowering
   p.has_bias = op.Find(DNNL_ARG_BIAS) != nullptr;
   p.post_ops = static_cast<int64_t>(frame->post_ops.size());
   const bool of_pixels = op.kind == PrimitiveKind::convolution;
-  const bool ends_in_registers = byoc_product_end_of(frame->post_ops.data(), p.post_ops).fits != 0;
+  const bool ends_in_registers = byoc_end_of(frame->post_ops.data(), p.post_ops).fits != 0;
   if (of_pixels && !ends_in_registers) return std::nullopt;  // measured: slower than oneDNN's own
   p.threads = omp_get_max_threads();
   KernelCall call = CallOf(kProduct, p, std::move(*frame), byoc_product_scratch_bytes(&p));
@@ -82,6 +82,7 @@ std::optional<Candidate> OfferProduct(const Candidate& primitive, const Lowering
   KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &kProductPack, {}, 0};
   Append(pack, &packing.params);
   packing.bytes = static_cast<int64_t>(byoc_product_packed_bytes(p.isa, p.columns, p.depth));
+  packing.as_floats = true;
   call.packing = std::move(packing);
 
   Candidate candidate{op, {}, KernelImpl("product", p.isa), std::move(call), {}};

@@ -37,7 +37,14 @@ Place Lowering::PlaceResult(int value, std::optional<Place> place, const MemoryD
 void Lowering::EmitPrimitive(Candidate choice, const std::optional<Place>& place) {
   std::vector<StepArg> args;
   for (const OpArg& arg : choice.op.args) {
-    if (arg.IsInput()) args.push_back({arg.arg, PlaceIn(arg.value, choice.pd.Arg(arg.arg))});
+    if (!arg.IsInput()) continue;
+    const auto known = static_cast<int>(program_.buffers.size());
+    args.push_back({arg.arg, PlaceIn(arg.value, choice.pd.Arg(arg.arg))});
+    const Place& place = args.back().place;
+    const bool is_weights = arg.arg == DNNL_ARG_WEIGHTS && choice.work.products > 0 &&
+                            place.md.get_data_type() == dnnl::memory::data_type::f32;
+    const bool is_new = place.buffer >= known && IsConstant(arg.value);
+    if (is_weights && is_new) Flush(place);
   }
   for (size_t i = 0; i < choice.op.post_ops.size(); ++i) {
     const PostOpDesc& post_op = choice.op.post_ops[i];
@@ -98,7 +105,16 @@ Place Lowering::PackFor(const KernelCall::Packing& packing, const OpArg& arg) {
   step.conversion = true;
   step.args = {{DNNL_ARG_FROM, PlaceIn(arg.value, arg.md)}, {DNNL_ARG_TO, packed}};
   AddStep(std::move(step), MemoryDesc());
+  if (packing.as_floats && IsConstant(arg.value)) Flush(packed);
   return packed;
+}
+
+/// Rids packed weights of numbers that only take time.
+void Lowering::Flush(const Place& weights) {
+  Step step = KernelStep(kFlush, {static_cast<int64_t>(weights.md.get_size() / sizeof(float))});
+  step.conversion = true;
+  step.args = {{DNNL_ARG_TO, weights}};
+  AddStep(std::move(step), MemoryDesc());
 }
 
 Place Lowering::NewPlace(int value, const MemoryDesc& md) {

@@ -20,17 +20,20 @@ typedef struct byoc_direct_target {
   int64_t added_pixel, added_vector;
 } byoc_direct_target;
 
-/* One panel of outputs for `blocks` blocks of a few pixels, whose sources lie `step` apart, limited
-   to [low, high]. */
+/* Outputs in a vector of the panel. */
+BYOC_INLINE int BYOC_NAME(direct_lanes)(const byoc_direct_target* t, int vector) {
+  return (int)byoc_max(0, byoc_min(t->outputs - vector * BYOC_LANES, BYOC_LANES));
+}
+
+/* One panel of outputs for `blocks` blocks of a few pixels, whose sources lie `step` apart. */
 BYOC_INLINE void BYOC_NAME(direct_blocks)(const int pixels, const int vectors, int64_t blocks,
                                           const float* from, int64_t step, const int64_t* tap_at,
                                           const float* weights, byoc_direct_inside taps,
-                                          const float* start, float low, float high,
+                                          const float* start, const byoc_end* end,
                                           byoc_direct_target t) {
-  const BYOC_VEC least = BYOC_NAME(set)(low), most = BYOC_NAME(set)(high);
   const int last = vectors - 1;
   for (; blocks > 0; --blocks, from += pixels * step, t.to += pixels * t.pixel) {
-    BYOC_VEC sums[BYOC_DIRECT_MOST][3];
+    BYOC_VEC sums[BYOC_DIRECT_MOST][4];
     /* The lines of the result arrive during the sums, so that no store waits for one; so do those
        of the numbers that are added. */
     BYOC_UNROLL
@@ -62,35 +65,38 @@ BYOC_INLINE void BYOC_NAME(direct_blocks)(const int pixels, const int vectors, i
         }
       }
     }
-    BYOC_UNROLL
-    for (int j = 0; j < vectors; ++j) {
-      const int64_t lanes = byoc_max(0, byoc_min(t.outputs - j * BYOC_LANES, BYOC_LANES));
-      if (t.added != NULL) {
+    if (t.added != NULL) {
+      BYOC_UNROLL
+      for (int j = 0; j < vectors; ++j) {
+        const int lanes = BYOC_NAME(direct_lanes)(&t, j);
         const float* added = t.added + j * t.added_vector;
         BYOC_UNROLL
         for (int i = 0; i < pixels; ++i) {
-          sums[i][j] += BYOC_NAME(load_some)(added + i * t.added_pixel, (int)lanes);
+          sums[i][j] += BYOC_NAME(load_some)(added + i * t.added_pixel, lanes);
         }
       }
+      t.added += pixels * t.added_pixel;
+    }
+    BYOC_NAME(end_sums)(pixels, vectors, end, sums);
+    BYOC_UNROLL
+    for (int j = 0; j < vectors; ++j) {
+      const int lanes = BYOC_NAME(direct_lanes)(&t, j);
       BYOC_UNROLL
       for (int i = 0; i < pixels; ++i) {
-        BYOC_NAME(store_some)(t.to + i * t.pixel + j * t.vector,
-                              BYOC_NAME(clip)(sums[i][j], least, most), (int)lanes);
+        BYOC_NAME(store_some)(t.to + i * t.pixel + j * t.vector, sums[i][j], lanes);
       }
     }
-    if (t.added != NULL) t.added += pixels * t.added_pixel;
   }
 }
 
 BYOC_NO_INLINE void BYOC_NAME(direct_pixels)(int pixels, int vectors, int64_t blocks,
                                              const float* from, int64_t step, const int64_t* tap_at,
                                              const float* weights, byoc_direct_inside taps,
-                                             const float* start, float low, float high,
+                                             const float* start, const byoc_end* end,
                                              byoc_direct_target t) {
-#define BYOC_CASE(m, n)                                                                         \
-  case 16 * n + m:                                                                              \
-    BYOC_NAME(direct_blocks)(m, n, blocks, from, step, tap_at, weights, taps, start, low, high, \
-                             t);                                                                \
+#define BYOC_CASE(m, n)                                                                       \
+  case 16 * n + m:                                                                            \
+    BYOC_NAME(direct_blocks)(m, n, blocks, from, step, tap_at, weights, taps, start, end, t); \
     break;
   switch (16 * vectors + pixels) { /* constants in each, so that the sums stay in registers */
     BYOC_CASE(1, 2)
@@ -216,8 +222,8 @@ BYOC_INLINE void BYOC_NAME(direct_panel)(const byoc_direct_call* c, int64_t imag
       t.added_vector = BYOC_NAME(direct_vector)(s);
     }
     BYOC_NAME(direct_pixels)((int)pixels, (int)vectors, blocks, src + from * p->src.pixel,
-                             p->stride_x * p->src.pixel, tap_at, weights, taps, start, c->end.low,
-                             c->end.high, c->end.fits ? t : own);
+                             p->stride_x * p->src.pixel, tap_at, weights, taps, start, &c->end,
+                             c->end.fits ? t : own);
     if (!c->end.fits) {
       BYOC_NAME(direct_finish)(c, sums, image, y, x, channel, (int)pixels, vectors, t);
     }

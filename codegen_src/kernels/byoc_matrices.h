@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
-   What a product of matrices reads and writes: c = start + a b + added, or the larger of
-   that and zero. */
+   What a product of matrices reads and writes: c = start + a b + added, and what follows in
+   registers. */
 #ifndef BYOC_MATRICES_H_
 #define BYOC_MATRICES_H_
 
 #include <stddef.h>
 #include <stdint.h>
+
+#include "byoc_post_ops.h"
 
 /* Each `_row` is the floats between two rows, 0 for the same numbers in each. `b` lies in panels,
    `b_panel` apart. */
@@ -19,7 +21,7 @@ typedef struct byoc_matrices {
   int64_t start_row;
   const float* added; /* NULL: nothing; it may be c itself */
   int64_t added_row;
-  int positive; /* whether zero replaces all that is less */
+  const byoc_end* end; /* what is done behind that; NULL: nothing */
   float* c;
   int64_t c_row;
 } byoc_matrices;
@@ -28,7 +30,7 @@ typedef struct byoc_matrices {
 static inline byoc_matrices byoc_plain_product(const float* a, int64_t a_row, const float* b,
                                                int64_t b_panel, int64_t depth, float* c,
                                                int64_t c_row) {
-  byoc_matrices m = {depth, a, a_row, b, b_panel, NULL, 0, NULL, 0, 0, c, c_row};
+  byoc_matrices m = {depth, a, a_row, b, b_panel, NULL, 0, NULL, 0, NULL, c, c_row};
   return m;
 }
 

@@ -58,17 +58,21 @@ static inline int64_t byoc_operands(const byoc_post_op* post_ops, int64_t count)
   return operands;
 }
 
-/* What registers do at the end of a kernel: a number per element is added, the result limited to
-   [low, high], or both in this order. */
+/* What registers do at the end of a kernel, in this order, each if there is such a thing: a number
+   per element is added, the result limited to [low, high] or taken to its hardswish, and
+   scale * x + shift of that. */
 typedef struct byoc_end {
-  int fits;                  /* that is all that there is to do; else nothing is done there */
-  const byoc_post_op* added; /* NULL: nothing */
-  float low, high;           /* infinite: no limit */
+  int fits;                      /* that is all that there is to do; else nothing is done there */
+  const byoc_post_op* added;     /* NULL: nothing */
+  float low, high;               /* infinite: no limit */
+  const byoc_post_op* hardswish; /* NULL: none */
+  int scaled;
+  float scale, shift;
 } byoc_end;
 static inline byoc_end byoc_end_of(const byoc_post_op* op, int64_t count) {
   const byoc_post_op* last = op + count;
   const float infinity = __builtin_inff();
-  const byoc_end nothing = {0, NULL, -infinity, infinity};
+  const byoc_end nothing = {0, NULL, -infinity, infinity, NULL, 0, 1, 0};
   byoc_end end = nothing;
   if (op < last && op->kind == BYOC_ADD && op->form == BYOC_PER_ELEMENT) end.added = op++;
   if (op < last && op->kind == BYOC_RELU && op->alpha == 0) {
@@ -78,6 +82,13 @@ static inline byoc_end byoc_end_of(const byoc_post_op* op, int64_t count) {
     end.low = op->alpha;
     end.high = op->beta;
     ++op;
+  } else if (op < last && op->kind == BYOC_HARDSWISH) {
+    end.hardswish = op++;
+  }
+  for (; op < last && op->kind == BYOC_LINEAR; ++op) {
+    end.scaled = 1;
+    end.scale *= op->alpha;
+    end.shift = end.shift * op->alpha + op->beta;
   }
   end.fits = op == last;
   return end.fits ? end : nothing;

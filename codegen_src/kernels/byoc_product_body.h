@@ -72,7 +72,7 @@ BYOC_INLINE void BYOC_NAME(product_block)(const byoc_product_params* p, const by
         m.added_row = end->added->strides.row;
         m.added = (const float*)data[end->added->operand] + row * m.added_row + column;
       }
-      m.positive = end->low == 0;
+      m.end = end;
     }
     BYOC_NAME(products)(rows, panels, &m,
                         kFetches && depth * p->columns > BYOC_PRODUCT_NEAR
@@ -100,7 +100,7 @@ BYOC_NO_INLINE void BYOC_NAME(product_part)(const byoc_product_params* p, int64_
   const byoc_share share =
       byoc_divide(p->rows, BYOC_PAIR_ROWS, p->columns, BYOC_PANEL, thread, team);
   const int64_t rows = share.last_row - share.first_row;
-  const byoc_end end = byoc_product_end_of((const byoc_post_op*)(p + 1), p->post_ops);
+  const byoc_end end = byoc_end_of((const byoc_post_op*)(p + 1), p->post_ops);
   const float* src = (const float*)data[0];
   const int copies = byoc_product_copies(p);
   float* copied = scratch + byoc_product_sums(p);

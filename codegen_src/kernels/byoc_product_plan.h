@@ -41,13 +41,6 @@ static inline size_t byoc_product_packed_bytes(int64_t isa, int64_t columns, int
   return (size_t)(byoc_round_up(columns, byoc_panel(isa)) * depth) * 4;
 }
 
-/* The end of a product in registers, which know no limit but a lower one of zero. */
-static inline byoc_end byoc_product_end_of(const byoc_post_op* op, int64_t count) {
-  byoc_end end = byoc_end_of(op, count);
-  end.fits = end.fits && end.high == __builtin_inff() && (end.low == 0 || end.low == -end.high);
-  return end;
-}
-
 /* Whether the rows of the source do not lie evenly, so that a block of them is copied first; and
    floats from one to the next then. */
 static inline int byoc_product_copies(const byoc_product_params* p) {

@@ -274,6 +274,33 @@ BYOC_INLINE void BYOC_NAME(product_step)(const int rows, const int panels, const
   }
 }
 
+/* Limits, curve and scale of an end, on rows x vectors of sums. */
+BYOC_INLINE void BYOC_NAME(end_sums)(const int rows, const int vectors, const byoc_end* end,
+                                     BYOC_VEC (*sums)[4]) {
+#define BYOC_EACH(result)               \
+  BYOC_UNROLL                           \
+  for (int i = 0; i < rows; ++i) {      \
+    BYOC_UNROLL                         \
+    for (int j = 0; j < vectors; ++j) { \
+      const BYOC_VEC x = sums[i][j];    \
+      sums[i][j] = (result);            \
+    }                                   \
+  }
+  const BYOC_VEC zero = BYOC_NAME(set)(0.f);
+  if (end->hardswish != NULL) {
+    const float alpha = end->hardswish->alpha, beta = end->hardswish->beta;
+    BYOC_EACH(x * BYOC_NAME(clip)(alpha * x + beta, zero, BYOC_NAME(set)(1.f)))
+  } else if (end->low == 0 && end->high == __builtin_inff()) {
+    BYOC_EACH(BYOC_NAME(max)(zero, x))
+  } else if (end->low != -__builtin_inff() || end->high != __builtin_inff()) {
+    BYOC_EACH(BYOC_NAME(clip)(x, BYOC_NAME(set)(end->low), BYOC_NAME(set)(end->high)))
+  }
+  if (end->scaled) {
+    BYOC_EACH(end->scale * x + end->shift)
+  }
+#undef BYOC_EACH
+}
+
 /* `rows` rows and `panels` panels of a product. `fetches`: whether what lies from `next` on is
    fetched meanwhile, and how; many lines at once would keep the loads of the product waiting.
    `pace`: bytes that are fetched in each step, or steps for each line. */
@@ -337,15 +364,7 @@ BYOC_INLINE void BYOC_NAME(product_rows)(const int rows, const int panels, const
       }
     }
   }
-  if (m->positive) {
-    BYOC_UNROLL
-    for (int i = 0; i < rows; ++i) {
-      BYOC_UNROLL
-      for (int j = 0; j < vectors; ++j) {
-        sums[i][j] = BYOC_NAME(max)(BYOC_NAME(set)(0.f), sums[i][j]);
-      }
-    }
-  }
+  if (m->end != NULL) BYOC_NAME(end_sums)(rows, vectors, m->end, sums);
   BYOC_UNROLL
   for (int i = 0; i < rows; ++i) {
     BYOC_UNROLL

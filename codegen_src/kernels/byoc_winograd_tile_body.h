@@ -180,7 +180,6 @@ BYOC_INLINE void BYOC_NAME(winograd_store)(const byoc_winograd_params* w, int m,
             columns = (int)byoc_min(m, w->out_width - t.x);
   const BYOC_VEC bias =
       w->has_bias ? BYOC_NAME(load)((const float*)data[2] + r->output) : BYOC_NAME(set)(0);
-  const BYOC_VEC low = BYOC_NAME(set)(end->low), high = BYOC_NAME(set)(end->high);
   const byoc_strides* of = &w->dst;
   const float* added = NULL;
   if (end->added != NULL) {
@@ -193,15 +192,19 @@ BYOC_INLINE void BYOC_NAME(winograd_store)(const byoc_winograd_params* w, int m,
   BYOC_UNROLL
   for (int i = 0; i < m; ++i) {
     if (i == rows) break;
-    BYOC_VEC o[4];
-    BYOC_NAME(winograd_output)(m, n, half + i * n, 1, o, 1);
+    BYOC_VEC o[1][4];
+    BYOC_NAME(winograd_output)(m, n, half + i * n, 1, o[0], 1);
+    BYOC_UNROLL
+    for (int j = 0; j < m; ++j) {
+      o[0][j] += bias;
+      if (added != NULL && j < columns)
+        o[0][j] += BYOC_NAME(load)(added + i * of->row + j * of->pixel);
+    }
+    BYOC_NAME(end_sums)(1, m, end, o);
     BYOC_UNROLL
     for (int j = 0; j < m; ++j) {
       if (j == columns) break;
-      o[j] += bias;
-      if (added != NULL) o[j] += BYOC_NAME(load)(added + i * of->row + j * of->pixel);
-      o[j] = BYOC_NAME(clip)(o[j], low, high);
-      BYOC_NAME(store)(to + i * w->dst.row + j * w->dst.pixel, o[j]);
+      BYOC_NAME(store)(to + i * w->dst.row + j * w->dst.pixel, o[0][j]);
     }
   }
 }

@@ -7,9 +7,12 @@
 #include "byoc_compressed_matmul.h"
 #include "byoc_compressed_pack.h"
 #include "byoc_convert.h"
+#include "byoc_depthwise.h"
+#include "byoc_depthwise_pack.h"
 #include "byoc_direct.h"
 #include "byoc_direct_pack.h"
 #include "byoc_fill.h"
+#include "byoc_flush.h"
 #include "byoc_gather.h"
 #include "byoc_integer.h"
 #include "byoc_integer_pack.h"
@@ -35,9 +38,12 @@ const Kernel kBatchNorm = {"batch_norm", byoc_batch_norm};
 const Kernel kCompressedMatmul = {"compressed_matmul", byoc_compressed_matmul};
 const Kernel kCompressedPack = {"compressed_pack", byoc_compressed_pack};
 const Kernel kConvert = {"convert", byoc_convert};
+const Kernel kDepthwise = {"depthwise", byoc_depthwise};
+const Kernel kDepthwisePack = {"depthwise_pack", byoc_depthwise_pack};
 const Kernel kDirect = {"direct", byoc_direct};
 const Kernel kDirectPack = {"direct_pack", byoc_direct_pack};
 const Kernel kFill = {"fill", byoc_fill};
+const Kernel kFlush = {"flush", byoc_flush};
 const Kernel kGather = {"gather", byoc_gather};
 const Kernel kInteger = {"integer", byoc_integer};
 const Kernel kIntegerPack = {"integer_pack", byoc_integer_pack};

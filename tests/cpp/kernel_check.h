@@ -220,6 +220,10 @@ inline std::vector<std::vector<byoc_post_op>> PostOpChains() {
       {op(BYOC_LINEAR, 10.f), op(BYOC_ROUND)},
       {op(BYOC_ADD, 0, 0, BYOC_PER_ELEMENT), op(BYOC_RELU)},
       {op(BYOC_ADD, 0, 0, BYOC_PER_ELEMENT), op(BYOC_CLIP, -0.5f, 0.7f)},
+      {op(BYOC_RELU), op(BYOC_LINEAR, 2.f, -1.f)},
+      {op(BYOC_CLIP, -0.5f, 0.7f), op(BYOC_LINEAR, 3.f), op(BYOC_LINEAR, 0.5f, 0.2f)},
+      {op(BYOC_HARDSWISH, 1 / 6.f, 0.5f), op(BYOC_LINEAR, 2.f), op(BYOC_LINEAR, 1.f, -0.3f)},
+      {op(BYOC_ADD, 0, 0, BYOC_PER_ELEMENT), op(BYOC_HARDSWISH, 1 / 6.f, 0.5f)},
       {op(BYOC_ADD, 0, 0, BYOC_PER_ELEMENT), op(BYOC_RELU), op(BYOC_MUL, 0, 0, BYOC_PER_CHANNEL)},
   };
   for (byoc_post_op_kind kind : {BYOC_ADD, BYOC_SUB, BYOC_MUL, BYOC_DIV, BYOC_MAX, BYOC_MIN}) {

@@ -1,8 +1,9 @@
 """Convolutions on AVX2 by kernels of ours, in built libraries and in emitted source.
 
-Groups go to the direct kernel where they have few channels or their outputs fill no whole blocks of oneDNN's,
-convolutions 1x1 of few pixels to the packed product. Each case runs in a process that is limited to AVX2. The error is
-a share of the largest result; sums of at most 400 products of float32 stay below 1e-6.
+Groups go to the direct kernel where they have few channels or their outputs fill no whole blocks of oneDNN's, and so do
+pictures; depthwise ones of 5x5 and 7x7 have a kernel of their own, and convolutions 1x1 of few pixels go to the packed
+product. Each case runs in a process that is limited to AVX2. The error is a share of the largest result; sums of at
+most 400 products of float32 stay below 1e-6.
 """
 
 from __future__ import annotations
@@ -39,7 +40,13 @@ with bb.function("main", [v, r]):
         y = bb.emit(op.add(y, relax.const(b)))
         if finish == "silu":
             y = bb.emit(nn.silu(y))
-        y = bb.emit_output(nn.relu(bb.emit(op.add(y, r)) if finish == "add" else y))
+        if finish == "hardswish":
+            inner = bb.emit(op.clip(bb.emit(op.add(y, relax.const(np.float32(3)))), 0, 6))
+            y = bb.emit(op.divide(bb.emit(op.multiply(y, inner)), relax.const(np.float32(6))))
+            y = bb.emit(op.multiply(y, relax.const(np.float32(0.4))))
+            y = bb.emit_output(op.add(y, relax.const(np.float32(-0.1))))
+        else:
+            y = bb.emit_output(nn.relu(bb.emit(op.add(y, r)) if finish == "add" else y))
     bb.emit_func_output(y)
 
 padded = np.pad(x.astype("float64"), ((0, 0), (0, 0), (pad, pad), (pad, pad)))
@@ -49,7 +56,10 @@ per_group_w = w.astype("float64").reshape(groups, per_group, channels // groups,
 exact = np.einsum("ngcyxij,gocij->ngoyx", taps, per_group_w).reshape(z.shape) + b
 if finish == "silu":
     exact = exact / (1 + np.exp(-exact))
-exact = np.maximum(exact + z if finish == "add" else exact, 0)
+if finish == "hardswish":
+    exact = exact * np.clip(exact + 3, 0, 6) / 6 * 0.4 - 0.1
+else:
+    exact = np.maximum(exact + z if finish == "add" else exact, 0)
 
 for output in ("module", "source"):
     ex = byoc.compile(bb.get(), output=output)
@@ -58,7 +68,7 @@ for output in ("module", "source"):
 steps = byoc.profile(byoc.compile(bb.get()), repeat=1).steps
 assert not {"eltwise", "binary"} & {step.kind for step in steps}, steps
 names = [step.implementation or "" for step in steps]
-ours = [name for name in names if name in ("direct:avx2", "product:avx2")]
+ours = [name for name in names if name in ("depthwise:avx2", "direct:avx2", "product:avx2")]
 assert ours == ([] if expected == "library" else [f"{expected}:avx2"]), names
 """
 
@@ -102,10 +112,28 @@ def test_groups_of_images_that_are_one_long_row(size: int, stride: int, batch: i
 
 
 @pytest.mark.parametrize(
-    ("channels", "per_group", "groups"), [(32, 8, 4), (20, 1, 20)], ids=["eight channels", "depthwise"]
+    ("channels", "outputs", "kernel", "stride", "finish"),
+    [(3, 16, 3, 2, "hardswish"), (3, 24, 3, 1, "add"), (1, 40, 5, 1, "relu"), (4, 17, 3, 2, "silu")],
 )
-def test_others_stay_with_the_library(channels: int, per_group: int, groups: int) -> None:
-    run(channels, per_group, groups, 3, 1, 1, 13, "relu", "library")
+def test_pictures_become_channels_last(channels: int, outputs: int, kernel: int, stride: int, finish: str) -> None:
+    run(channels, outputs, 1, kernel, stride, 2, 33, finish, "direct")
+
+
+@pytest.mark.parametrize(
+    ("channels", "kernel", "stride", "finish"),
+    [(20, 5, 1, "hardswish"), (24, 5, 2, "relu"), (33, 7, 1, "add"), (16, 7, 2, "silu")],
+)
+def test_large_depthwise_kernels(channels: int, kernel: int, stride: int, finish: str) -> None:
+    run(channels, 1, channels, kernel, stride, 2, 19, finish, "depthwise")
+
+
+@pytest.mark.parametrize(
+    ("channels", "per_group", "groups", "kernel"),
+    [(32, 8, 4, 3), (20, 1, 20, 3), (3, 64, 1, 7), (5, 16, 1, 3)],
+    ids=["eight channels", "depthwise 3x3", "picture by 7x7", "five channels"],
+)
+def test_others_stay_with_the_library(channels: int, per_group: int, groups: int, kernel: int) -> None:
+    run(channels, per_group, groups, kernel, 1, 1, 13, "relu", "library")
 
 
 @pytest.mark.parametrize(
@@ -115,6 +143,7 @@ def test_others_stay_with_the_library(channels: int, per_group: int, groups: int
         (300, 95, 2, 1, "relu", "product"),  # outputs that fill no panel
         (400, 80, 1, 1, "add", "product"),
         (400, 80, 2, 1, "add", "product"),
+        (400, 80, 1, 1, "hardswish", "product"),
         (400, 80, 1, 1, "silu", "library"),
         (400, 80, 2, 2, "relu", "library"),  # odd images, of which every second line is not evenly spread
     ],

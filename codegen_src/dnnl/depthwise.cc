@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Depthwise convolutions of images by our kernel: in the layouts that are decided for oneDNN's
+// primitive, with the same bias and post-ops.
+#include "dnnl/kernel_call.h"
+#include "dnnl/lowering.h"
+#include "kernels/byoc_depthwise_plan.h"
+
+namespace tvm_byoc_dnnl {
+namespace {
+
+/// One channel and one output in each group, of a kernel that there is code for.
+bool Suits(const OpDesc& op, const Dims& weights) {
+  return weights.size() == 5 && weights[1] == 1 && weights[2] == 1 &&
+         byoc_depthwise_has(weights[4], op.strides[1]) && op.dilates[1] == 0;
+}
+
+/// Channels-last, or blocks of one vector each.
+bool IsPlain(const byoc_strides& strides, const byoc_depthwise_params& p) {
+  return strides.lanes == p.channels || strides.lanes == byoc_lanes(p.isa);
+}
+
+}  // namespace
+
+std::optional<Candidate> OfferDepthwise(const Candidate& primitive, const Lowering& values) {
+  const OpDesc& op = primitive.op;
+  if (op.kind != dnnl::primitive::kind::convolution) return std::nullopt;
+  const Dims shape = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
+  if (!Suits(op, shape)) return std::nullopt;
+  std::optional<KernelFrame> frame = FrameOf(primitive, values, Dense(shape, DType::kFloat32));
+  if (!frame) return std::nullopt;
+
+  const Dims in = frame->src.get_dims(), out = frame->dst.get_dims();
+  byoc_depthwise_params p{};
+  p.isa = frame->isa;
+  p.images = in[0];
+  p.channels = in[1];
+  p.height = in[2];
+  p.width = in[3];
+  p.out_height = out[2];
+  p.out_width = out[3];
+  p.kernel_height = shape[3];
+  p.kernel_width = shape[4];
+  p.stride_y = op.strides[0];
+  p.stride_x = op.strides[1];
+  p.dilation_y = op.dilates[0] + 1;
+  p.pad_top = op.pad_begin[0];
+  p.pad_left = op.pad_begin[1];
+  p.src = frame->src_strides;
+  p.dst = frame->dst_strides;
+  if (!IsPlain(p.src, p) || !IsPlain(p.dst, p)) return std::nullopt;
+  p.has_bias = op.Find(DNNL_ARG_BIAS) != nullptr;
+  p.post_ops = static_cast<int64_t>(frame->post_ops.size());
+  KernelCall call = CallOf(kDepthwise, p, std::move(*frame), /*scratch_bytes=*/0);
+  KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &kDepthwisePack, {}, 0};
+  Append(p, &packing.params);
+  packing.bytes = static_cast<int64_t>(byoc_depthwise_packed_bytes(&p));
+  packing.as_floats = true;
+  call.packing = std::move(packing);
+
+  Candidate candidate{op, {}, KernelImpl("depthwise", p.isa), std::move(call), {}};
+  candidate.work.products =
+      static_cast<double>(ElementCount(out)) * static_cast<double>(byoc_depthwise_taps(&p));
+  return candidate;
+}
+
+}  // namespace tvm_byoc_dnnl

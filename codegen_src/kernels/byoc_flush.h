@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sets to zero the weights that are nothing beside the others. Training with weight decay leaves
+   denormal numbers, and a CPU takes a hundred times as long to multiply by them. */
+#ifndef BYOC_FLUSH_H_
+#define BYOC_FLUSH_H_
+
+#include "byoc_kernel.h"
+
+enum {
+  BYOC_FLUSH_TINY = (127 - 100) << 23,  /* the bits of 2^-100 */
+  BYOC_FLUSH_BESIDE = (127 - 40) << 23, /* those of 2^-40 */
+  BYOC_FLUSH_ALONE = 1 << 18            /* numbers that are not worth waking another thread */
+};
+
+/* Numbers below 2^-100 become 0 where one of all is at least 2^-40: 2^60 times as large. params:
+   how many numbers. data: the numbers, float32. */
+BYOC_FUNCTION int byoc_flush(const int64_t* params, void* const* data, void* scratch, int threads,
+                             char* error) {
+  const int64_t count = params[0];
+  uint32_t* bits = (uint32_t*)data[0]; /* without its sign, in the order of the numbers */
+  uint32_t most = 0, tiny = 0;
+  (void)scratch;
+  (void)threads;
+  (void)error;
+  BYOC_OMP(parallel for num_threads(threads) reduction(max : most) reduction(| : tiny) if (count > BYOC_FLUSH_ALONE))
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t size = bits[i] & 0x7fffffff;
+    most = size > most ? size : most;
+    tiny |= size - 1 < BYOC_FLUSH_TINY - 1;
+  }
+  if (!tiny || most < BYOC_FLUSH_BESIDE) return BYOC_OK;
+  for (int64_t i = 0; i < count; ++i) {
+    if ((bits[i] & 0x7fffffff) < BYOC_FLUSH_TINY) bits[i] = 0;
+  }
+  return BYOC_OK;
+}
+
+#endif /* BYOC_FLUSH_H_ */
