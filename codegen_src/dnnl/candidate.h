@@ -38,7 +38,6 @@ struct KernelCall {
     const Kernel* kernel = nullptr;
     std::vector<int64_t> params;
     int64_t bytes = 0;
-    bool as_floats = false;  // whether that form consists of numbers of float32
   };
   std::optional<Packing> packing;
 };
@@ -95,10 +94,9 @@ constexpr Offer kOffers[] = {OfferDepthwise,       OfferDirect,       OfferInteg
                              OfferSmallWinograd,   OfferLateWinograd, OfferProduct,
                              OfferSplitWinograd,   OfferSplit};
 
-/// Whether a convolution of images of this rank has groups, each with too few channels for a
-/// product of matrices, but with more than one channel or output; for AVX2, also whether it reads
-/// a picture.
-bool HasThinGroups(const Dims& weights, size_t rank);
+/// Whether a convolution of images of this rank has too few channels for a product of matrices: in
+/// each of its groups, but it is not depthwise; or, for AVX2, of a picture.
+bool IsThin(const Dims& weights, size_t rank);
 
 }  // namespace tvm_byoc_dnnl
 

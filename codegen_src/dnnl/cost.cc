@@ -92,7 +92,7 @@ bool IsOfPicture(const Candidate& candidate) {
   constexpr int64_t kFew = 64;
   const Dims weights = candidate.op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
   const size_t rank = candidate.op.Find(DNNL_ARG_DST)->md.get_dims().size();
-  return weights.size() == rank && HasThinGroups(weights, rank) &&
+  return weights.size() == rank && IsThin(weights, rank) &&
          ElementCount(weights) <= kFew * weights[0];
 }
 

@@ -54,7 +54,6 @@ std::optional<Candidate> OfferDepthwise(const Candidate& primitive, const Loweri
   KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &kDepthwisePack, {}, 0};
   Append(p, &packing.params);
   packing.bytes = static_cast<int64_t>(byoc_depthwise_packed_bytes(&p));
-  packing.as_floats = true;
   call.packing = std::move(packing);
 
   Candidate candidate{op, {}, KernelImpl("depthwise", p.isa), std::move(call), {}};

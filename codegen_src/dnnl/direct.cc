@@ -20,17 +20,19 @@ bool SuitsVectors(const byoc_strides& dst, const byoc_direct_params& p) {
   return channels_last || (dst.lanes == BYOC_DIRECT_LANES && p.outputs % BYOC_DIRECT_LANES == 0);
 }
 
+constexpr size_t kRank = 4;  // of an image
+
 /// Weights with the groups as their first axis; one group where there are none.
 Dims Grouped(Dims weights, size_t rank) {
   if (weights.size() == rank) weights.insert(weights.begin(), 1);
   return weights;
 }
 
-/// Groups that it computes in time: those of 136 channels take 1.1 times as long as oneDNN's, those
-/// of 34 0.88. That pays where a shuffle is spared.
-bool HasSmallGroups(const Dims& weights, size_t rank, bool is_shuffled) {
+/// Convolutions that it computes in time: groups of 136 channels take 1.1 times as long as
+/// oneDNN's, those of 34 0.88. That pays where a shuffle is spared.
+bool IsFast(const Dims& weights, size_t rank, bool is_shuffled) {
   const int64_t most = is_shuffled ? 256 : 64;
-  return HasThinGroups(weights, rank) ||
+  return IsThin(weights, rank) ||
          (weights.size() == rank + 1 && weights[2] < most && weights[1] * weights[2] > 1);
 }
 
@@ -77,22 +79,22 @@ std::optional<Shuffled> Unshuffle(OpDesc* op, const Lowering& values) {
 
 }  // namespace
 
-bool HasThinGroups(const Dims& weights, size_t rank) {
+bool IsThin(const Dims& weights, size_t rank) {
   constexpr int64_t kFew = 8, kOfPicture = 4;
-  if (weights.size() == rank) return KernelIsa() == BYOC_AVX2 && weights[1] <= kOfPicture;
+  if (weights.size() == rank)
+    return KernelIsa() == BYOC_AVX2 && rank == kRank && weights[1] <= kOfPicture;
   return weights.size() == rank + 1 && weights[2] < kFew && weights[1] * weights[2] > 1;
 }
 
 std::optional<Candidate> OfferDirect(const Candidate& given, const Lowering& values) {
   Candidate primitive = given;
   OpDesc& op = primitive.op;
-  constexpr size_t kRank = 4;
   if (op.kind != dnnl::primitive::kind::convolution || KernelIsa() != BYOC_AVX2)
     return std::nullopt;
   Dims shape = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
   const size_t rank = op.Find(DNNL_ARG_DST)->md.get_dims().size();
   const std::optional<Shuffled> shuffled = Unshuffle(&op, values);
-  if (rank != kRank || !HasSmallGroups(shape, rank, shuffled.has_value())) return std::nullopt;
+  if (rank != kRank || !IsFast(shape, rank, shuffled.has_value())) return std::nullopt;
   const MemoryDesc weights = Dense(shape, DType::kFloat32);
   std::optional<KernelFrame> frame = FrameOf(primitive, values, weights, Reads::kPresentPlanes);
   if (!frame) return std::nullopt;
@@ -128,7 +130,6 @@ std::optional<Candidate> OfferDirect(const Candidate& given, const Lowering& val
   KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &kDirectPack, {}, 0};
   Append(p, &packing.params);
   packing.bytes = static_cast<int64_t>(byoc_direct_packed_bytes(&p));
-  packing.as_floats = true;
   call.packing = std::move(packing);
 
   Candidate candidate{op, {}, KernelImpl("direct", BYOC_AVX2), std::move(call), {}};

@@ -82,7 +82,6 @@ std::optional<Candidate> OfferProduct(const Candidate& primitive, const Lowering
   KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &kProductPack, {}, 0};
   Append(pack, &packing.params);
   packing.bytes = static_cast<int64_t>(byoc_product_packed_bytes(p.isa, p.columns, p.depth));
-  packing.as_floats = true;
   call.packing = std::move(packing);
 
   Candidate candidate{op, {}, KernelImpl("product", p.isa), std::move(call), {}};

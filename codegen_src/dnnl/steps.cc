@@ -105,7 +105,7 @@ Place Lowering::PackFor(const KernelCall::Packing& packing, const OpArg& arg) {
   step.conversion = true;
   step.args = {{DNNL_ARG_FROM, PlaceIn(arg.value, arg.md)}, {DNNL_ARG_TO, packed}};
   AddStep(std::move(step), MemoryDesc());
-  if (packing.as_floats && IsConstant(arg.value)) Flush(packed);
+  if (packing.kernel->packs_floats && IsConstant(arg.value)) Flush(packed);
   return packed;
 }
 

@@ -153,7 +153,6 @@ std::optional<Candidate> OfferTiles(const Candidate& primitive, const Lowering& 
   KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &form.of.pack, {}, 0};
   Append(w, &packing.params);
   packing.bytes = static_cast<int64_t>(form.of.packed_bytes(&w));
-  packing.as_floats = true;
   call.packing = std::move(packing);
 
   const std::string impl =

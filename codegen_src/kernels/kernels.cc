@@ -39,9 +39,9 @@ const Kernel kCompressedMatmul = {"compressed_matmul", byoc_compressed_matmul};
 const Kernel kCompressedPack = {"compressed_pack", byoc_compressed_pack};
 const Kernel kConvert = {"convert", byoc_convert};
 const Kernel kDepthwise = {"depthwise", byoc_depthwise};
-const Kernel kDepthwisePack = {"depthwise_pack", byoc_depthwise_pack};
+const Kernel kDepthwisePack = {"depthwise_pack", byoc_depthwise_pack, true};
 const Kernel kDirect = {"direct", byoc_direct};
-const Kernel kDirectPack = {"direct_pack", byoc_direct_pack};
+const Kernel kDirectPack = {"direct_pack", byoc_direct_pack, true};
 const Kernel kFill = {"fill", byoc_fill};
 const Kernel kFlush = {"flush", byoc_flush};
 const Kernel kGather = {"gather", byoc_gather};
@@ -50,7 +50,7 @@ const Kernel kIntegerPack = {"integer_pack", byoc_integer_pack};
 const Kernel kLookup = {"lookup", byoc_lookup};
 const Kernel kNormalize = {"normalize", byoc_normalize};
 const Kernel kProduct = {"product", byoc_product};
-const Kernel kProductPack = {"product_pack", byoc_product_pack};
+const Kernel kProductPack = {"product_pack", byoc_product_pack, true};
 #if BYOC_HAS_AMX
 const Kernel kSplit = {"split", byoc_split};
 const Kernel kSplitPack = {"split_pack", byoc_split_pack};
@@ -64,6 +64,6 @@ const Kernel kSplitWinogradPack = {"split_winograd_pack", nullptr};
 #endif
 const Kernel kWiden = {"widen", byoc_widen};
 const Kernel kWinograd = {"winograd", byoc_winograd};
-const Kernel kWinogradPack = {"winograd_pack", byoc_winograd_pack};
+const Kernel kWinogradPack = {"winograd_pack", byoc_winograd_pack, true};
 
 }  // namespace tvm_byoc_dnnl

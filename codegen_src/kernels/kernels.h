@@ -11,6 +11,7 @@ namespace tvm_byoc_dnnl {
 struct Kernel {
   const char* name;
   byoc_kernel run;
+  bool packs_floats = false;  // makes weights that are numbers of float32 again
 };
 
 /// Defined in kernels.cc, the only file that includes their code.

@@ -33,7 +33,8 @@ def network(channels=64, size=28, outputs=64, *, batch=1, kernel=3, residual=Fal
     weights = relax.const(rng.standard_normal((outputs, in_channels, kernel, kernel)).astype("float32") * 0.1)
     bias = relax.const(rng.standard_normal((1, outputs, 1, 1)).astype("float32"))
     builder = relax.BlockBuilder()
-    out = (size + 2 * attrs.get("padding", kernel // 2) - kernel) // attrs.get("strides", 1) + 1
+    reach = (kernel - 1) * attrs.get("dilation", 1) + 1
+    out = (size + 2 * attrs.get("padding", kernel // 2) - reach) // attrs.get("strides", 1) + 1
     z = relax.Var("z", relax.TensorType((batch, outputs, out, out), "float32"))
     with builder.function("main", [x, z] if residual else [x]):
         with builder.dataflow():
