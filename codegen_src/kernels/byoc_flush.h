@@ -17,18 +17,18 @@ enum {
 BYOC_FUNCTION int byoc_flush(const int64_t* params, void* const* data, void* scratch, int threads,
                              char* error) {
   const int64_t count = params[0];
-  uint32_t* bits = (uint32_t*)data[0]; /* without its sign, in the order of the numbers */
-  uint32_t most = 0, tiny = 0;
+  int32_t* bits = (int32_t*)data[0]; /* without its sign, in the order of the numbers */
+  int32_t tiny = 0, large = 0;       /* negative if there is such a number */
   (void)scratch;
   (void)threads;
   (void)error;
-  BYOC_OMP(parallel for num_threads(threads) reduction(max : most) reduction(| : tiny) if (count > BYOC_FLUSH_ALONE))
+  BYOC_OMP(parallel for simd num_threads(threads) reduction(|: tiny, large) if (count > BYOC_FLUSH_ALONE))
   for (int64_t i = 0; i < count; ++i) {
-    const uint32_t size = bits[i] & 0x7fffffff;
-    most = size > most ? size : most;
-    tiny |= size - 1 < BYOC_FLUSH_TINY - 1;
+    const int32_t size = bits[i] & 0x7fffffff;
+    tiny |= (size - BYOC_FLUSH_TINY) & -size;
+    large |= BYOC_FLUSH_BESIDE - 1 - size;
   }
-  if (!tiny || most < BYOC_FLUSH_BESIDE) return BYOC_OK;
+  if (tiny >= 0 || large >= 0) return BYOC_OK;
   for (int64_t i = 0; i < count; ++i) {
     if ((bits[i] & 0x7fffffff) < BYOC_FLUSH_TINY) bits[i] = 0;
   }
