@@ -38,7 +38,7 @@ static std::vector<OpDesc> DescribeConvolution(const NodeView& n) {
     if (*isa == BYOC_AVX512)
       channels_last.args.front() = n.As(ChannelsLast(n.Shape(0), n.DTypeOf(0)), DNNL_ARG_SRC, 0);
     channels_last.args.back().md = ChannelsLast(n.OutShape(), n.OutDType());
-    ops.insert(ops.begin(), std::move(channels_last));  // where both cost the same
+    ops.push_back(std::move(channels_last));
   }
   return ops;
 }

@@ -125,6 +125,8 @@ std::optional<Candidate> OfferDirect(const Candidate& given, const Lowering& val
   p.post_ops = static_cast<int64_t>(frame->post_ops.size());
   p.threads = omp_get_max_threads();
   if (!SuitsVectors(p.dst, p)) return std::nullopt;
+  const bool of_picture = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims().size() == rank;
+  if (of_picture && p.dst.lanes != out[1]) return std::nullopt;  // in blocks oneDNN is as fast
   MakeLongRows(&p, &frame->post_ops);
   KernelCall call = CallOf(kDirect, p, std::move(*frame), byoc_direct_scratch_bytes(&p));
   KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &kDirectPack, {}, 0};

@@ -129,8 +129,8 @@ def test_large_depthwise_kernels(channels: int, kernel: int, stride: int, finish
 
 @pytest.mark.parametrize(
     ("channels", "per_group", "groups", "kernel"),
-    [(32, 8, 4, 3), (20, 1, 20, 3), (3, 64, 1, 7), (5, 16, 1, 3)],
-    ids=["eight channels", "depthwise 3x3", "picture by 7x7", "five channels"],
+    [(32, 8, 4, 3), (20, 1, 20, 3), (3, 64, 1, 7), (5, 16, 1, 3), (1, 128, 1, 3)],
+    ids=["eight channels", "depthwise 3x3", "picture by 7x7", "five channels", "one channel by 3x3"],
 )
 def test_others_stay_with_the_library(channels: int, per_group: int, groups: int, kernel: int) -> None:
     run(channels, per_group, groups, kernel, 1, 1, 13, "relu", "library")
