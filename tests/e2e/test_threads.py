@@ -124,6 +124,36 @@ def test_engine_and_host_start_so_many_threads(tmp_path):
     assert ran.stdout.split() == ["0", "0", "1", "0", "0", "1", "0", "None", "True"]
 
 
+SMALL = """
+import os
+import numpy as np
+import tvm_byoc_dnnl as byoc
+from tests.unit.importing import node, onnx_model
+
+def threads_of_a_call(size):
+    x = np.linspace(-3, 3, size, dtype="float32")
+    nodes = [node("Sigmoid", ["x"], ["s"]), node("Add", ["s", "x"], ["a"]), node("Tanh", ["a"], ["t"]),
+             node("Concat", ["t", "x"], ["y"], axis=0)]
+    run = byoc.Runner(byoc.compile(onnx_model(nodes, {"x": x.shape}, {}, outputs=["y"]), strict=True))
+    before = len(os.listdir("/proc/self/task"))
+    y = run(x)
+    np.testing.assert_allclose(y, np.concatenate([np.tanh(x + 1 / (1 + np.exp(-x))), x]), rtol=1e-5, atol=1e-6)
+    return len(os.listdir("/proc/self/task")) - before
+
+print(threads_of_a_call(500), threads_of_a_call(100000))
+"""
+
+
+@pytest.mark.native
+def test_small_primitives_start_no_threads():
+    """They take less time than to wake the others of the team, which the next large one still has."""
+    environment = os.environ | {"OMP_NUM_THREADS": "3", "TVM_NUM_THREADS": "1"}
+    ran = subprocess.run([sys.executable, "-c", SMALL], env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    small, large = map(int, ran.stdout.split())
+    assert small == 0 and large > 0
+
+
 @pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2"])
 def test_a_number_that_is_none_is_refused(threads):
     with pytest.raises(byoc.InputError, match=r"threads is .*; expected a number from 1 on"):

@@ -3,8 +3,11 @@
 #ifndef DNNL_BYOC_PRIMITIVE_H_
 #define DNNL_BYOC_PRIMITIVE_H_
 
-#include "byoc_plan.h"
+#include "byoc_kernel.h"
 #include "dnnl.h"
+
+/* A primitive of fewer bytes takes less time than to wake threads for it. */
+#define DNNL_BYOC_ALONE 16384
 
 /* One argument of the primitive, in a layout, which the plan or the primitive descriptor owns. */
 typedef struct {
@@ -22,6 +25,7 @@ typedef struct {
   dnnl_primitive_t primitive;       /* NULL: each context makes its own, for what runs once */
   dnnl_byoc_arg* args;
   int num_args;
+  size_t bytes; /* of all arguments */
 } dnnl_byoc_step;
 
 /* The memory objects of one call. */
@@ -87,6 +91,24 @@ BYOC_FUNCTION int dnnl_byoc_open(const byoc_step* step, void* const* data, void*
   return BYOC_OK;
 }
 
+/* Executes a primitive, a small one by this thread alone. That changes nothing for the kinds that
+   have divided their work for a number of threads when they were created. */
+BYOC_FUNCTION dnnl_status_t dnnl_byoc_call(const dnnl_byoc_step* s, const dnnl_byoc_own* own) {
+  const dnnl_primitive_t primitive = s->primitive != NULL ? s->primitive : own->primitive;
+  const int alone = s->bytes <= DNNL_BYOC_ALONE;
+  dnnl_status_t status;
+#ifdef _OPENMP
+  const int threads = omp_get_max_threads();
+  if (alone) omp_set_num_threads(1);
+#endif
+  status = dnnl_primitive_execute(primitive, own->stream, own->num_args, own->args);
+#ifdef _OPENMP
+  if (alone) omp_set_num_threads(threads);
+#endif
+  (void)alone;
+  return status;
+}
+
 BYOC_FUNCTION int dnnl_byoc_execute(const byoc_step* step, void* opened, void* const* data,
                                     char* error) {
   const dnnl_byoc_step* s = (const dnnl_byoc_step*)step->state;
@@ -97,9 +119,7 @@ BYOC_FUNCTION int dnnl_byoc_execute(const byoc_step* step, void* opened, void* c
     own->data[k] = data[k];
     DNNL_BYOC_CHECK(error, step->name, dnnl_memory_set_data_handle(own->args[k].memory, data[k]));
   }
-  DNNL_BYOC_CHECK(error, step->name,
-                  dnnl_primitive_execute(s->primitive != NULL ? s->primitive : own->primitive,
-                                         own->stream, own->num_args, own->args));
+  DNNL_BYOC_CHECK(error, step->name, dnnl_byoc_call(s, own));
   DNNL_BYOC_CHECK(error, step->name, dnnl_stream_wait(own->stream));
   return BYOC_OK;
 }
@@ -132,13 +152,15 @@ BYOC_FUNCTION dnnl_byoc_step* dnnl_byoc_begin(dnnl_engine_t engine, byoc_step* s
 /* Adds an argument: a part of a buffer (-1: memory of the call's own), in a layout. */
 BYOC_FUNCTION int dnnl_byoc_add_arg(byoc_plan* p, dnnl_byoc_step* s, int arg, int buffer,
                                     size_t offset, const_dnnl_memory_desc_t md) {
+  const size_t bytes = dnnl_memory_desc_get_size(md);
   dnnl_byoc_arg* grown =
       (dnnl_byoc_arg*)realloc(s->args, (size_t)(s->num_args + 1) * sizeof(*grown));
   if (grown == NULL) return byoc_no_memory(p->error, sizeof(*grown));
   s->args = grown;
   s->args[s->num_args].arg = arg;
   s->args[s->num_args++].md = md;
-  return byoc_bind(p, s->step, buffer, offset, dnnl_memory_desc_get_size(md), arg == DNNL_ARG_DST);
+  s->bytes += bytes;
+  return byoc_bind(p, s->step, buffer, offset, bytes, arg == DNNL_ARG_DST);
 }
 
 /* Makes the primitive for all calls, once its arguments are there. */
