@@ -9,7 +9,7 @@
 enum {
   BYOC_FLUSH_TINY = (127 - 100) << 23,  /* the bits of 2^-100 */
   BYOC_FLUSH_BESIDE = (127 - 40) << 23, /* those of 2^-40 */
-  BYOC_FLUSH_ALONE = 1 << 18            /* numbers that are not worth waking another thread */
+  BYOC_FLUSH_ALONE = 1 << 14            /* numbers that are not worth waking another thread */
 };
 
 /* Numbers below 2^-100 become 0 where one of all is at least 2^-40: 2^60 times as large. params:

@@ -42,8 +42,8 @@ _GELU_LIKE: Formula = {(1, 0): 0.5, (1, 1): 0.5}
 _FORMS = (
     _Gated("relax.erf", {(1,): math.sqrt(0.5)}, _GELU_LIKE, relax.op.nn.gelu),
     _Gated("relax.tanh", {(1,): _C1, (3,): _C3}, _GELU_LIKE, relax.op.nn.gelu_tanh),
-    _Gated("relax.sigmoid", {(1,): 2 * _C1, (3,): 2 * _C3}, {(1, 1): 1.0}, relax.op.nn.gelu_tanh),
     _Gated("relax.sigmoid", {(1,): 1.0}, {(1, 1): 1.0}, relax.op.nn.silu),
+    _Gated("relax.sigmoid", {(1,): 2 * _C1, (3,): 2 * _C3}, {(1, 1): 1.0}, relax.op.nn.gelu_tanh),
 )
 _GATES = tuple({form.gate for form in _FORMS})
 _SOFTPLUS_IS_X = 15.0  # from here on, to 3e-7
