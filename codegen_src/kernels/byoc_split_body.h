@@ -44,6 +44,18 @@ BYOC_INLINE void byoc_split_source(const int two_rows, const uint16_t* a, int64_
   if (two_rows) _tile_loadd(5, a + BYOC_TILE_ROWS * row, (size_t)row * 2);
 }
 
+/* The same of the last chunk of a run of pixels, without the numbers of the pixels behind it: the
+   weights there are zero, but zero times infinity is none. */
+BYOC_INLINE void byoc_split_source_tail(const int two_rows, const uint16_t* a, int64_t row,
+                                        int numbers) {
+  uint16_t kept[BYOC_SPLIT_ROWS][BYOC_TILE_DEPTH];
+  for (int i = 0; i < (two_rows ? 2 : 1) * BYOC_TILE_ROWS; ++i) {
+    const __mmask32 mask = (__mmask32)((1u << numbers) - 1);
+    _mm512_storeu_si512(kept[i], _mm512_maskz_loadu_epi16(mask, a + i * row));
+  }
+  byoc_split_source(two_rows, kept[0], BYOC_TILE_DEPTH);
+}
+
 /* Lines that are fetched into the second-level cache: those from `next` to `end`, `at_once` at a
    time. */
 typedef struct byoc_split_fetch {
@@ -80,11 +92,12 @@ typedef struct byoc_split_step {
 
 /* Adds the products of some chunks to the sums, or begins with them: two tiles of sums, one below
    the other, or one, times two side by side, or one. `a`: the parts of the source where the first
-   result begins. */
-BYOC_INLINE void byoc_split_sums(const byoc_split_params* p, const int two_rows,
+   result begins; with `careful`, some of them are special. */
+BYOC_INLINE void byoc_split_sums(const byoc_split_params* p, const int careful, const int two_rows,
                                  const int two_columns, byoc_split_parts a, const uint16_t* packed,
                                  const byoc_split_step* step, float* sums) {
   const int64_t row = p->stride_x * p->depth;
+  const int tail = careful ? byoc_split_tail(p) : 0;
   const int64_t part = (two_columns ? 2 : 1) * BYOC_TILE_ROWS * BYOC_TILE_DEPTH;
   const size_t stride = BYOC_SPLIT_PANEL * sizeof(float);
   const int three = p->parts == 3;
@@ -128,7 +141,11 @@ BYOC_INLINE void byoc_split_sums(const byoc_split_params* p, const int two_rows,
         byoc_split_source(two_rows, a.third + at, row);
         byoc_split_add(two_rows, two_columns, &fetch);
       }
-      byoc_split_source(two_rows, a.first + at, row);
+      if (tail > 0 && k + 1 == end && end % p->chunks == 0) {
+        byoc_split_source_tail(two_rows, a.first + at, row, tail);
+      } else {
+        byoc_split_source(two_rows, a.first + at, row);
+      }
       byoc_split_add(two_rows, two_columns, &fetch);
       packed += p->parts * part;
     }
@@ -146,14 +163,17 @@ BYOC_INLINE void byoc_split_sums(const byoc_split_params* p, const int two_rows,
 BYOC_NO_INLINE void byoc_split_multiply(const byoc_split_params* p, int64_t rows, int64_t columns,
                                         byoc_split_parts a, const uint16_t* packed,
                                         const byoc_split_step* step, float* sums) {
-  if (rows > BYOC_TILE_ROWS && columns > BYOC_TILE_ROWS) {
-    byoc_split_sums(p, 1, 1, a, packed, step, sums);
-  } else if (rows > BYOC_TILE_ROWS) {
-    byoc_split_sums(p, 1, 0, a, packed, step, sums);
-  } else if (columns > BYOC_TILE_ROWS) {
-    byoc_split_sums(p, 0, 1, a, packed, step, sums);
+  const int two_rows = rows > BYOC_TILE_ROWS, two_columns = columns > BYOC_TILE_ROWS;
+  if (a.again != a.first) { /* rare: not worth code for each number of tiles */
+    byoc_split_sums(p, 1, two_rows, two_columns, a, packed, step, sums);
+  } else if (two_rows && two_columns) {
+    byoc_split_sums(p, 0, 1, 1, a, packed, step, sums);
+  } else if (two_rows) {
+    byoc_split_sums(p, 0, 1, 0, a, packed, step, sums);
+  } else if (two_columns) {
+    byoc_split_sums(p, 0, 0, 1, a, packed, step, sums);
   } else {
-    byoc_split_sums(p, 0, 0, a, packed, step, sums);
+    byoc_split_sums(p, 0, 0, 0, a, packed, step, sums);
   }
 }
 

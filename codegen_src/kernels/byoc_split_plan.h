@@ -58,6 +58,11 @@ static inline int64_t byoc_split_chunks(const byoc_split_params* p) {
   return p->kernel_height * p->taps * p->chunks;
 }
 
+/* Numbers in the last chunk of a run of pixels; 0 where pixels are filled up to chunks. */
+static inline int byoc_split_tail(const byoc_split_params* p) {
+  return p->taps == p->kernel_width ? 0 : (int)(p->kernel_width * p->channels % BYOC_TILE_DEPTH);
+}
+
 /* Results of a row, with those that nobody wants. */
 static inline int64_t byoc_split_across(const byoc_split_params* p) {
   return p->columns / p->stride_x;

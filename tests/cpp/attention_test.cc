@@ -119,7 +119,7 @@ Run RunCase(const Case& c, byoc_isa isa) {
           if (std::isnan(expected) && std::isnan(got)) continue;
           largest = std::max(largest, std::abs(expected));
           const double difference = std::abs(expected - got);
-          if (!(difference <= run.error)) run.error = difference;
+          run.error = Worse(run.error, difference);
         }
       }
     }

@@ -79,7 +79,7 @@ void Check(const std::vector<int64_t>& channels, int64_t pixels, bool has_relu, 
                         run.beta.data()[at];
           if (has_relu) want = std::max(want, 0.0);
           const double difference = std::abs(run.result.data()[pixel * all + at] - want);
-          if (!(difference <= error)) error = difference;
+          error = Worse(error, difference);
         }
       }
     }

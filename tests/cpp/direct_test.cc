@@ -108,37 +108,22 @@ double Error(const Case& c, std::vector<float>* result = nullptr) {
     const int64_t columns = c.groups * c.channels / c.shuffle;
     return channel % columns * c.shuffle + channel / columns;
   };
-  double largest = 0, error = 0;
-  std::vector<bool> written(dst.size(), false);
-  for (int64_t n = 0; n < c.images; ++n) {
-    for (int64_t y = 0; y < p.out_height; ++y) {
-      for (int64_t x = 0; x < p.out_width; ++x) {
-        for (int64_t o = 0; o < c.groups * c.outputs; ++o) {
-          double sum = c.bias ? bias.data()[o] : 0;
-          ForEachTap(window, y, x, [&](int64_t i, int64_t j, int64_t sy, int64_t sx) {
-            for (int64_t k = 0; k < c.channels; ++k) {
-              const int64_t channel = shuffled(o / c.outputs * c.channels + k);
-              const int64_t weight =
-                  ((o * c.channels + k) * c.kernel_height + i) * c.kernel_width + j;
-              sum += static_cast<double>(src.data()[Offset(p.src, n, sy, sx, channel)]) *
-                     weights.data()[weight];
-            }
-          });
-          const int64_t at = Offset(p.dst, n, y, x, o);
-          sum = operands.Apply(post_ops, sum, o, at);
-          largest = std::max(largest, std::abs(sum));
-          const double difference = std::abs(sum - dst.data()[at]);
-          if (!(difference <= error)) error = difference;
-          written[static_cast<size_t>(at)] = true;
-          if (result != nullptr) result->push_back(dst.data()[at]);
-        }
+  Comparison results(dst);
+  const auto expect = [&](int64_t n, int64_t y, int64_t x, int64_t o, int64_t at) {
+    double sum = c.bias ? bias.data()[o] : 0;
+    ForEachTap(window, y, x, [&](int64_t i, int64_t j, int64_t sy, int64_t sx) {
+      for (int64_t k = 0; k < c.channels; ++k) {
+        const int64_t channel = shuffled(o / c.outputs * c.channels + k);
+        const int64_t weight = ((o * c.channels + k) * c.kernel_height + i) * c.kernel_width + j;
+        sum += static_cast<double>(src.data()[Offset(p.src, n, sy, sx, channel)]) *
+               weights.data()[weight];
       }
-    }
-  }
-  for (size_t i = 0; i < written.size(); ++i) {
-    if (!written[i] && dst.data()[i] != Guarded::kUntouched) return INFINITY;
-  }
-  return error / std::max(largest, 1e-30);
+    });
+    results.Expect(at, operands.Apply(post_ops, sum, o, at));
+    if (result != nullptr) result->push_back(dst.data()[at]);
+  };
+  ForEachResult(p.dst, c.images, p.out_height, p.out_width, c.groups * c.outputs, expect);
+  return results.Error();
 }
 
 bool HasIsa() {

@@ -82,6 +82,52 @@ void ForEachTap(const Window& w, int64_t y, int64_t x, const Visit& visit) {
   }
 }
 
+/// The larger of two errors. One that is not a number is the largest.
+inline double Worse(double error, double other) {
+  return std::isnan(error) || error >= other ? error : other;
+}
+
+/// Calls `visit` with image, row, column and channel of each number of a result, and where it lies.
+template <typename Visit>
+void ForEachResult(const byoc_strides& s, int64_t images, int64_t height, int64_t width,
+                   int64_t channels, const Visit& visit) {
+  for (int64_t n = 0; n < images; ++n) {
+    for (int64_t y = 0; y < height; ++y) {
+      for (int64_t x = 0; x < width; ++x) {
+        for (int64_t o = 0; o < channels; ++o) visit(n, y, x, o, Offset(s, n, y, x, o));
+      }
+    }
+  }
+}
+
+/// What a kernel wrote, compared with what it should have written.
+class Comparison {
+ public:
+  explicit Comparison(const Guarded& got) : got_(got), expected_(got.size(), false) {}
+
+  void Expect(int64_t at, double want) {
+    expected_[static_cast<size_t>(at)] = true;
+    largest_ = std::max(largest_, std::abs(want));
+    error_ = Worse(error_, std::abs(want - got_.data()[at]));
+  }
+
+  /// Whether memory that is no result was left alone.
+  bool OthersUntouched() const {
+    for (size_t i = 0; i < expected_.size(); ++i) {
+      if (!expected_[i] && got_.data()[i] != Guarded::kUntouched) return false;
+    }
+    return true;
+  }
+
+  /// The largest error, as a share of the largest result; infinite where other memory was written.
+  double Error() const { return OthersUntouched() ? error_ / std::max(largest_, 1e-30) : INFINITY; }
+
+ private:
+  const Guarded& got_;
+  std::vector<bool> expected_;
+  double largest_ = 0, error_ = 0;
+};
+
 inline double Apply(const byoc_post_op& op, double x, double operand) {
   const auto hardsigmoid = [&] { return std::clamp(op.alpha * x + op.beta, 0.0, 1.0); };
   switch (static_cast<byoc_post_op_kind>(op.kind)) {

@@ -95,7 +95,7 @@ double Error(const Case& c, byoc_isa isa, std::vector<float>* result = nullptr) 
       sum = operands.Apply(post_ops, sum, n, m * p.dst_row + n);
       largest = std::max(largest, std::abs(sum));
       const double difference = std::abs(sum - dst.data()[m * p.dst_row + n]);
-      if (!(difference <= error)) error = difference;
+      error = Worse(error, difference);
       if (result != nullptr) result->push_back(dst.data()[m * p.dst_row + n]);
     }
     if (c.sum_in_place || m + 1 == c.rows) continue;

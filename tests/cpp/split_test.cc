@@ -140,7 +140,7 @@ double Error(const Case& c, int64_t parts) {
           if (!std::isfinite(static_cast<float>(sum)) && static_cast<float>(sum) == result)
             continue;
           const double difference = std::abs(sum - result) / std::max(absolute, 1e-30);
-          if (!(difference <= error)) error = difference;
+          error = Worse(error, difference);
         }
       }
     }
@@ -332,16 +332,24 @@ TEST(infinities_and_large_numbers_stay_what_they_are) {
   const float most = std::numeric_limits<float>::max();
   for (float number : {kInfinity, -kInfinity, NAN, most, -most}) {
     for (float weight : {1.f, 0.5f, 1.00390625f, -3.f, 0.f}) {
-      Case c = Image(40, 5, 5, 18, 3, 1, 1);
-      c.bias = false;
-      c.change = [&](float* src, float* weights) {
-        std::fill(weights, weights + 18 * 40 * 9, weight);
-        std::fill(src, src + 25 * 40, 0.25f);
-        src[12 * 40 + 7] = number;
-      };
-      Check(c);
+      for (int64_t channels : {3, 17, 32, 40}) {  // a chunk reads pixels behind its own, or none
+        Case c = Image(channels, 5, 5, 18, 3, 1, 1);
+        c.bias = false;
+        c.change = [&](float* src, float* weights) {
+          std::fill(weights, weights + 18 * channels * 9, weight);
+          std::fill(src, src + 25 * channels, 0.25f);
+          src[12 * channels + 2] = number;
+        };
+        Check(c);
+      }
     }
   }
+}
+
+TEST(an_error_that_is_no_number_is_the_largest) {
+  CHECK(std::isnan(Worse(Worse(0.5, NAN), 1)));
+  CHECK(std::isnan(Worse(NAN, 0.5)));
+  CHECK(Worse(0.5, 0.25) == 0.5 && Worse(0.25, 0.5) == 0.5);
 }
 
 }  // namespace

@@ -148,34 +148,20 @@ double Error(const Case& c, const Way& way) {
 
   const Window window = {c.height,   c.width, way.kernel, way.kernel, way.stride,
                          way.stride, 1,       1,          c.top,      c.left};
-  double largest = 0, error = 0;
-  std::vector<bool> written(dst.size(), false);
-  for (int64_t n = 0; n < c.images; ++n) {
-    for (int64_t y = 0; y < w.out_height; ++y) {
-      for (int64_t x = 0; x < w.out_width; ++x) {
-        for (int64_t o = 0; o < c.AllOutputs(); ++o) {
-          const int64_t first = o / c.outputs * c.channels;
-          double sum = c.bias ? bias.data()[o] : 0;
-          ForEachTap(window, y, x, [&](int64_t i, int64_t j, int64_t sy, int64_t sx) {
-            for (int64_t k = 0; k < c.channels; ++k) {
-              sum += static_cast<double>(src.data()[Offset(w.src, n, sy, sx, first + k)]) *
-                     weights.data()[(o * c.channels + k) * taps + i * way.kernel + j];
-            }
-          });
-          const int64_t at = Offset(w.dst, n, y, x, o);
-          sum = operands.Apply(post_ops, sum, o, at);
-          largest = std::max(largest, std::abs(sum));
-          const double difference = std::abs(sum - dst.data()[at]);
-          if (!(difference <= error)) error = difference;
-          written[static_cast<size_t>(at)] = true;
-        }
+  Comparison results(dst);
+  const auto expect = [&](int64_t n, int64_t y, int64_t x, int64_t o, int64_t at) {
+    const int64_t first = o / c.outputs * c.channels;
+    double sum = c.bias ? bias.data()[o] : 0;
+    ForEachTap(window, y, x, [&](int64_t i, int64_t j, int64_t sy, int64_t sx) {
+      for (int64_t k = 0; k < c.channels; ++k) {
+        sum += static_cast<double>(src.data()[Offset(w.src, n, sy, sx, first + k)]) *
+               weights.data()[(o * c.channels + k) * taps + i * way.kernel + j];
       }
-    }
-  }
-  for (size_t i = 0; i < written.size(); ++i) {
-    if (!written[i] && dst.data()[i] != Guarded::kUntouched) return INFINITY;
-  }
-  return error / std::max(largest, 1e-30);
+    });
+    results.Expect(at, operands.Apply(post_ops, sum, o, at));
+  };
+  ForEachResult(w.dst, c.images, w.out_height, w.out_width, c.AllOutputs(), expect);
+  return results.Error();
 }
 
 // Six points lose about three bits, four points less than one: 2e-6 and 5e-7 were seen for 64
