@@ -31,30 +31,17 @@ std::optional<Candidate> OfferDepthwise(const Candidate& primitive, const Loweri
 
   const Dims in = frame->src.get_dims(), out = frame->dst.get_dims();
   byoc_depthwise_params p{};
+  DescribeImages(op, *frame, &p);
   p.isa = frame->isa;
-  p.images = in[0];
   p.channels = in[1];
-  p.height = in[2];
-  p.width = in[3];
-  p.out_height = out[2];
-  p.out_width = out[3];
   p.kernel_height = shape[3];
   p.kernel_width = shape[4];
   p.stride_y = op.strides[0];
   p.stride_x = op.strides[1];
   p.dilation_y = op.dilates[0] + 1;
-  p.pad_top = op.pad_begin[0];
-  p.pad_left = op.pad_begin[1];
-  p.src = frame->src_strides;
-  p.dst = frame->dst_strides;
   if (!IsPlain(p.src, p) || !IsPlain(p.dst, p)) return std::nullopt;
-  p.has_bias = op.Find(DNNL_ARG_BIAS) != nullptr;
-  p.post_ops = static_cast<int64_t>(frame->post_ops.size());
   KernelCall call = CallOf(kDepthwise, p, std::move(*frame), /*scratch_bytes=*/0);
-  KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &kDepthwisePack, {}, 0};
-  Append(p, &packing.params);
-  packing.bytes = static_cast<int64_t>(byoc_depthwise_packed_bytes(&p));
-  call.packing = std::move(packing);
+  call.packing = PackingOf(kDepthwisePack, p, byoc_depthwise_packed_bytes(&p));
 
   Candidate candidate{op, {}, KernelImpl("depthwise", p.isa), std::move(call), {}};
   candidate.work.products =

@@ -22,12 +22,6 @@ bool SuitsVectors(const byoc_strides& dst, const byoc_direct_params& p) {
 
 constexpr size_t kRank = 4;  // of an image
 
-/// Weights with the groups as their first axis; one group where there are none.
-Dims Grouped(Dims weights, size_t rank) {
-  if (weights.size() == rank) weights.insert(weights.begin(), 1);
-  return weights;
-}
-
 /// Convolutions that it computes in time: groups of 136 channels take 1.1 times as long as
 /// oneDNN's, those of 34 0.88. That pays where a shuffle is spared.
 bool IsFast(const Dims& weights, size_t rank, bool is_shuffled) {
@@ -91,7 +85,7 @@ std::optional<Candidate> OfferDirect(const Candidate& given, const Lowering& val
   OpDesc& op = primitive.op;
   if (op.kind != dnnl::primitive::kind::convolution || KernelIsa() != BYOC_AVX2)
     return std::nullopt;
-  Dims shape = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
+  const Dims shape = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
   const size_t rank = op.Find(DNNL_ARG_DST)->md.get_dims().size();
   const std::optional<Shuffled> shuffled = Unshuffle(&op, values);
   if (rank != kRank || !IsFast(shape, rank, shuffled.has_value())) return std::nullopt;
@@ -99,40 +93,26 @@ std::optional<Candidate> OfferDirect(const Candidate& given, const Lowering& val
   std::optional<KernelFrame> frame = FrameOf(primitive, values, weights, Reads::kPresentPlanes);
   if (!frame) return std::nullopt;
 
-  shape = Grouped(std::move(shape), rank);
+  const bool has_groups = shape.size() == rank + 1;  // none: of a picture
   const Dims in = frame->src.get_dims(), out = frame->dst.get_dims();
   byoc_direct_params p{};
-  p.images = in[0];
-  p.groups = shape[0];
+  DescribeImages(op, *frame, &p);
+  p.groups = has_groups ? shape[0] : 1;
   p.channels = in[1] / p.groups;
-  p.height = in[2];
-  p.width = in[3];
   p.outputs = out[1] / p.groups;
-  p.out_height = out[2];
-  p.out_width = out[3];
-  p.kernel_height = shape[3];
-  p.kernel_width = shape[4];
+  p.kernel_height = shape[shape.size() - 2];
+  p.kernel_width = shape.back();
   p.stride_y = op.strides[0];
   p.stride_x = op.strides[1];
   p.dilation_y = op.dilates[0] + 1;
   p.dilation_x = op.dilates[1] + 1;
-  p.pad_top = op.pad_begin[0];
-  p.pad_left = op.pad_begin[1];
-  p.src = frame->src_strides;
   p.shuffle = shuffled ? shuffled->group_size : 1;
-  p.dst = frame->dst_strides;
-  p.has_bias = op.Find(DNNL_ARG_BIAS) != nullptr;
-  p.post_ops = static_cast<int64_t>(frame->post_ops.size());
   p.threads = omp_get_max_threads();
   if (!SuitsVectors(p.dst, p)) return std::nullopt;
-  const bool of_picture = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims().size() == rank;
-  if (of_picture && p.dst.lanes != out[1]) return std::nullopt;  // in blocks oneDNN is as fast
+  if (!has_groups && p.dst.lanes != out[1]) return std::nullopt;  // in blocks oneDNN is as fast
   MakeLongRows(&p, &frame->post_ops);
   KernelCall call = CallOf(kDirect, p, std::move(*frame), byoc_direct_scratch_bytes(&p));
-  KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &kDirectPack, {}, 0};
-  Append(p, &packing.params);
-  packing.bytes = static_cast<int64_t>(byoc_direct_packed_bytes(&p));
-  call.packing = std::move(packing);
+  call.packing = PackingOf(kDirectPack, p, byoc_direct_packed_bytes(&p));
 
   Candidate candidate{op, {}, KernelImpl("direct", BYOC_AVX2), std::move(call), {}};
   const auto pixels = static_cast<double>(p.images * p.out_height * p.out_width);

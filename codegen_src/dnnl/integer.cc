@@ -350,10 +350,7 @@ std::optional<Candidate> OfferForm(const Candidate& primitive, const Lowering& v
   pack.kernel_w = p.kernel_w;
   pack.is_winograd = is_winograd;
   pack.is_signed = values.dtype(call.args[1].value) == DType::kInt8;
-  KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &kIntegerPack, {}, 0};
-  Append(pack, &packing.params);
-  packing.bytes = static_cast<int64_t>(byoc_integer_packed_bytes(&pack));
-  call.packing = std::move(packing);
+  call.packing = PackingOf(kIntegerPack, pack, byoc_integer_packed_bytes(&pack));
 
   Candidate candidate{
       op, {}, KernelImpl(is_winograd ? "integer_winograd" : "integer", p.isa), std::move(call), {}};

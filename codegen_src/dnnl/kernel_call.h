@@ -78,6 +78,14 @@ void Append(const T& part, std::vector<int64_t>* params) {
   std::memcpy(params->data() + old, &part, sizeof(T));
 }
 
+/// The constant weights in the form that a kernel makes of them.
+template <typename T>
+KernelCall::Packing PackingOf(const Kernel& kernel, const T& params, size_t bytes) {
+  KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &kernel, {}, static_cast<int64_t>(bytes)};
+  Append(params, &packing.params);
+  return packing;
+}
+
 /// A call of a kernel with its parameters, the post-ops behind them, and the arguments of the
 /// frame.
 template <typename T>
@@ -89,6 +97,23 @@ KernelCall CallOf(const Kernel& kernel, const T& params, KernelFrame frame, size
   for (const byoc_post_op& post_op : frame.post_ops) Append(post_op, &call.params);
   call.scratch_bytes = static_cast<int64_t>(scratch_bytes);
   return call;
+}
+
+/// The parameters that all convolutions of images have in common, but for channels and kernels.
+template <typename T>
+void DescribeImages(const OpDesc& op, const KernelFrame& frame, T* params) {
+  const Dims in = frame.src.get_dims(), out = frame.dst.get_dims();
+  params->images = in[0];
+  params->height = in[2];
+  params->width = in[3];
+  params->out_height = out[2];
+  params->out_width = out[3];
+  params->pad_top = op.pad_begin[0];
+  params->pad_left = op.pad_begin[1];
+  params->src = frame.src_strides;
+  params->dst = frame.dst_strides;
+  params->has_bias = op.Find(DNNL_ARG_BIAS) != nullptr;
+  params->post_ops = static_cast<int64_t>(frame.post_ops.size());
 }
 
 }  // namespace tvm_byoc_dnnl

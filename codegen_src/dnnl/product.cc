@@ -79,10 +79,8 @@ std::optional<Candidate> OfferProduct(const Candidate& primitive, const Lowering
   const size_t down = of_pixels ? 1 : 0;  // the axis of the depth
   const byoc_product_pack_params pack = {p.isa, p.columns, p.depth, plain.get_strides()[down],
                                          plain.get_strides()[1 - down]};
-  KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &kProductPack, {}, 0};
-  Append(pack, &packing.params);
-  packing.bytes = static_cast<int64_t>(byoc_product_packed_bytes(p.isa, p.columns, p.depth));
-  call.packing = std::move(packing);
+  call.packing =
+      PackingOf(kProductPack, pack, byoc_product_packed_bytes(p.isa, p.columns, p.depth));
 
   Candidate candidate{op, {}, KernelImpl("product", p.isa), std::move(call), {}};
   candidate.work.products = static_cast<double>(p.rows) * static_cast<double>(p.depth) *

@@ -26,7 +26,7 @@ bool Suits(const OpDesc& op) {
 /// An image whose rows are the rows of a matrix is one row of pixels.
 byoc_strides AsPixels(const byoc_strides& rows) { return {0, 0, rows.row, 0, rows.lanes}; }
 
-void DescribeMatmul(const KernelFrame& frame, byoc_split_params* p) {
+void DescribeMatmul(const OpDesc& op, const KernelFrame& frame, byoc_split_params* p) {
   p->images = p->height = p->out_height = 1;
   p->kernel_height = p->kernel_width = p->stride_y = p->stride_x = 1;
   p->dilation_y = p->dilation_x = 1;
@@ -35,28 +35,21 @@ void DescribeMatmul(const KernelFrame& frame, byoc_split_params* p) {
   p->width = p->out_width = frame.dst.get_dims()[0];
   p->src = AsPixels(frame.src_strides);
   p->dst = AsPixels(frame.dst_strides);
+  p->has_bias = op.Find(DNNL_ARG_BIAS) != nullptr;
+  p->post_ops = static_cast<int64_t>(frame.post_ops.size());
 }
 
 void DescribeConvolution(const OpDesc& op, const KernelFrame& frame, byoc_split_params* p) {
-  const Dims in = frame.src.get_dims(), out = frame.dst.get_dims();
   const Dims kernel = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
-  p->images = in[0];
-  p->channels = in[1];
-  p->height = in[2];
-  p->width = in[3];
-  p->outputs = out[1];
-  p->out_height = out[2];
-  p->out_width = out[3];
+  DescribeImages(op, frame, p);
+  p->channels = frame.src.get_dims()[1];
+  p->outputs = frame.dst.get_dims()[1];
   p->kernel_height = kernel[2];
   p->kernel_width = kernel[3];
   p->stride_y = op.strides[0];
   p->stride_x = op.strides[1];
   p->dilation_y = op.dilates[0] + 1;
   p->dilation_x = op.dilates[1] + 1;
-  p->pad_top = op.pad_begin[0];
-  p->pad_left = op.pad_begin[1];
-  p->src = frame.src_strides;
-  p->dst = frame.dst_strides;
 }
 
 byoc_split_pack_params DescribeWeights(const byoc_split_params& p, const MemoryDesc& weights) {
@@ -96,19 +89,14 @@ std::optional<Candidate> OfferSplit(const Candidate& primitive, const Lowering& 
   byoc_split_params p{};
   p.parts = op.preferred == "bf16x2" ? 2 : 3;
   if (op.kind == PrimitiveKind::matmul) {
-    DescribeMatmul(*frame, &p);
+    DescribeMatmul(op, *frame, &p);
     for (byoc_post_op& post_op : frame->post_ops) post_op.strides = AsPixels(post_op.strides);
   } else {
     DescribeConvolution(op, *frame, &p);
   }
-  p.has_bias = op.Find(DNNL_ARG_BIAS) != nullptr;
-  p.post_ops = static_cast<int64_t>(frame->post_ops.size());
   byoc_split_plan(&p, omp_get_max_threads(), CacheBytes());
   KernelCall call = CallOf(kSplit, p, std::move(*frame), byoc_split_scratch_bytes(&p));
-  KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &kSplitPack, {}, 0};
-  Append(DescribeWeights(p, plain), &packing.params);
-  packing.bytes = static_cast<int64_t>(byoc_split_packed_bytes(&p));
-  call.packing = std::move(packing);
+  call.packing = PackingOf(kSplitPack, DescribeWeights(p, plain), byoc_split_packed_bytes(&p));
 
   Candidate candidate{op, {}, Cat("bf16x", p.parts, ":avx512_core_amx"), std::move(call), {}};
   candidate.work = WorkOf(p);

@@ -128,32 +128,19 @@ std::optional<Candidate> OfferTiles(const Candidate& primitive, const Lowering& 
 
   const Dims in = frame->src.get_dims(), out = frame->dst.get_dims();
   byoc_winograd_params w{};
+  DescribeImages(op, *frame, &w);
   w.isa = frame->isa;
   w.m = form.m;
   w.kernel = form.kernel;
   w.stride = form.stride;
   w.late = form.late;
-  w.images = in[0];
   w.groups = shape.size() == in.size() ? 1 : shape[0];
   w.channels = in[1] / w.groups;
-  w.height = in[2];
-  w.width = in[3];
   w.outputs = out[1] / w.groups;
-  w.out_height = out[2];
-  w.out_width = out[3];
-  w.pad_top = op.pad_begin[0];
-  w.pad_left = op.pad_begin[1];
-  w.src = frame->src_strides;
-  w.dst = frame->dst_strides;
-  w.has_bias = op.Find(DNNL_ARG_BIAS) != nullptr;
-  w.post_ops = static_cast<int64_t>(frame->post_ops.size());
   if (!HasWholeVectors(w) || (w.groups > 1 && !form.of.takes_groups)) return std::nullopt;
   form.of.plan(&w, omp_get_max_threads(), BlockBytes());
   KernelCall call = CallOf(form.of.kernel, w, std::move(*frame), form.of.scratch_bytes(&w));
-  KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &form.of.pack, {}, 0};
-  Append(w, &packing.params);
-  packing.bytes = static_cast<int64_t>(form.of.packed_bytes(&w));
-  call.packing = std::move(packing);
+  call.packing = PackingOf(form.of.pack, w, form.of.packed_bytes(&w));
 
   const std::string impl =
       form.of.isa == nullptr ? KernelImpl(form.name, w.isa) : Cat(form.name, ":", form.of.isa);
