@@ -65,6 +65,7 @@ _STRIP = 16  # columns of a transposed matrix that are copied at a time: of floa
 _DIMS: ByIdentity[tuple[Any, ...]] = ByIdentity()
 _STATIC: ByIdentity[Any] = ByIdentity()
 _UNKNOWN = object()
+_NUMBERS = (int, tirx.IntImm)
 #: address of a scalar type → its name: TVM has one such type for each dtype, and hashes its structure
 _DTYPES: dict[int, tuple[Any, str]] = {}
 _address = tvm_ffi.Object.__hash__
@@ -235,7 +236,7 @@ def _dims(shape: Any) -> tuple[Any, ...] | None:
         values = getattr(shape.ty if is_a(shape, relax.Var) else shape, "values", None)
         if values is None:
             return None
-        known = tuple(int(d) if isinstance(d, (int, tirx.IntImm)) else d for d in items(values))
+        known = tuple(int(d) if is_a(d, _NUMBERS) else d for d in items(values))
         _remember(_DIMS, shape, known)
     return known
 

@@ -28,6 +28,7 @@ from .pipeline.executable import ByocExecutable
 from .pipeline.source_executable import SourceExecutable
 from .precision import with_precision
 from .regions.policy import RegionPolicy
+from .regions.tried import trying_once
 from .relax_utils import codegen_of
 from .signature import inputs_of, shape_options
 from .stages import stage
@@ -107,6 +108,7 @@ def _has_regions(mod: tvm.IRModule) -> bool:
 
 
 @lowering_once()
+@trying_once()
 @without_collecting()
 def compile(
     model: Any,

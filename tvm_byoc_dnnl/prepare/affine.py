@@ -63,7 +63,8 @@ class _Linear:
     def scaled(self, scope: Scope, scale: np.ndarray) -> Any:
         """The operator with each channel of its result multiplied by ``scale``."""
         call = self.call
-        data, weight = call.args[0], weights_of(scope, call.args[1])
+        data, constant = items(call.args)
+        weight = weights_of(scope, constant)
         assert weight is not None
         scale = scale.astype(weight.dtype)
         if call.op.name in _CONVS:
@@ -72,8 +73,7 @@ class _Linear:
             scale = scale.reshape(shape)
         elif call.op.name in _TRANSPOSED:
             scale = self._spread_transposed(weight, scale)
-        is_transposed = not is_constant(call.args[1])
-        scaled = scope.constant(weight * scale) if is_transposed else scope.product(call.args[1], scale)
+        scaled = scope.product(constant, scale) if is_constant(constant) else scope.constant(weight * scale)
         return scope.rebind(self.var, call, data, scaled)
 
     def _spread_transposed(self, weight: np.ndarray, scale: np.ndarray) -> np.ndarray:

@@ -35,12 +35,13 @@ class _Bounded(NamedTuple):
 
 def _read(scope: Scope, call: Any) -> _Bounded | None:
     name = call.op.name
+    args = items(call.args)
     if name == "relax.nn.relu":
-        return _Bounded(call.args[0], 0.0, math.inf)
+        return _Bounded(args[0], 0.0, math.inf)
     if name == "relax.clip":
-        low, high = (getattr(arg, "value", math.nan) for arg in call.args[1:])
-        return _Bounded(call.args[0], low, high) if low <= high else None
-    a, b = items(call.args)
+        low, high = (getattr(arg, "value", math.nan) for arg in args[1:])
+        return _Bounded(args[0], low, high) if low <= high else None
+    a, b = args
     for data, constant in ((a, b), (b, a)):
         number = scope.scalar(constant)
         if number is None or math.isnan(number) or not scope.same_shape(data, call):
