@@ -12,6 +12,7 @@ from ._compat import is_a
 from .handles import items
 
 __all__ = [
+    "NESTED",
     "bindings_of",
     "codegen_of",
     "composite_of",
@@ -22,7 +23,8 @@ __all__ = [
     "with_functions",
 ]
 
-_NESTED = (relax.If, relax.Function, relax.SeqExpr)
+#: values with bindings of their own inside
+NESTED = (relax.If, relax.Function, relax.SeqExpr)
 
 
 def bindings_of(func: relax.Function) -> Iterator[tuple[Any, Any]]:
@@ -55,7 +57,7 @@ def ops_of(func: relax.Function) -> set[str]:
 
     for _, value in bindings_of(func):
         note(value)
-        if is_a(value, _NESTED):  # a visit of every expression takes long
+        if is_a(value, NESTED):  # a visit of every expression takes long
             relax.analysis.post_order_visit(value, note)
     return found
 

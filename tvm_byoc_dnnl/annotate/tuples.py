@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-import tvm
 from tvm import relax
 
 from .._compat import is_a, with_args
 from ..handles import items
+from ..relax_utils import NESTED, bindings_of, is_op_call
 
 __all__ = ["spread_tuples"]
 
@@ -20,11 +20,21 @@ def spread_tuples(func: relax.Function, ops: Collection[str]) -> relax.Function:
     A composite function of ``concat(t)`` would have a tuple for its parameter, and the calls that make ``a`` and ``b``
     could not be merged with it.
     """
-    if not any(is_a(var.ty, relax.TupleType) for var in items(relax.analysis.bound_vars(func))):
-        return func
+    if not any(is_a(value, NESTED) or _reads_tuple(value, ops) for _, value in bindings_of(func)):
+        return func  # a visit of every expression takes long
     spread = _Spread(ops)
     func = spread.visit_expr(func)
     return relax.analysis.remove_all_unused(func) if spread.changed else func
+
+
+def _is_held(expr: Any) -> bool:
+    """Whether it is a variable that holds a tuple."""
+    return is_a(expr, relax.Var) and is_a(expr.ty, relax.TupleType)
+
+
+def _reads_tuple(value: Any, ops: Collection[str]) -> bool:
+    """Whether it calls one of these operators with a variable that holds a tuple."""
+    return is_op_call(value) and value.op.name in ops and any(map(_is_held, items(value.args)))
 
 
 @relax.expr_functor.mutator
@@ -41,12 +51,9 @@ class _Spread(relax.PyExprMutator):
         super().visit_var_binding_(binding)
 
     def visit_call_(self, call: Any) -> Any:
-        given = items(call.args)
-        held = [is_a(a, relax.Var) and is_a(a.ty, relax.TupleType) for a in given]
-        if any(held) and isinstance(call.op, tvm.ir.Op) and call.op.name in self._ops:
+        if _reads_tuple(call, self._ops):
             self.changed = True
-            args = [self._fields(a) if is_held else a for a, is_held in zip(given, held, strict=True)]
-            call = with_args(call, args)
+            call = with_args(call, [self._fields(a) if _is_held(a) else a for a in items(call.args)])
         return super().visit_call_(call)
 
     def _fields(self, var: Any) -> Any:
