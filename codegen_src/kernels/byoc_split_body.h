@@ -45,7 +45,7 @@ BYOC_INLINE void byoc_split_source(const int two_rows, const uint16_t* a, int64_
 }
 
 /* The same of the last chunk of a run of pixels, without the numbers of the pixels behind it: the
-   weights there are zero, but zero times infinity is none. */
+   weights there are zero, but zero times infinity is NaN. */
 BYOC_INLINE void byoc_split_source_tail(const int two_rows, const uint16_t* a, int64_t row,
                                         int numbers) {
   uint16_t kept[BYOC_SPLIT_ROWS][BYOC_TILE_DEPTH];

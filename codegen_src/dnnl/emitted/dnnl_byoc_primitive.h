@@ -6,7 +6,7 @@
 #include "byoc_kernel.h"
 #include "dnnl.h"
 
-/* A primitive of fewer bytes takes less time than to wake threads for it. */
+/* A primitive whose data has no more bytes takes less time than it takes to wake threads. */
 #define DNNL_BYOC_ALONE 16384
 
 /* One argument of the primitive, in a layout, which the plan or the primitive descriptor owns. */
