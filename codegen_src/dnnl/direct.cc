@@ -93,7 +93,7 @@ std::optional<Candidate> OfferDirect(const Candidate& given, const Lowering& val
   std::optional<KernelFrame> frame = FrameOf(primitive, values, weights, Reads::kPresentPlanes);
   if (!frame) return std::nullopt;
 
-  const bool has_groups = shape.size() == rank + 1;  // none: of a picture
+  const bool has_groups = shape.size() == rank + 1;  // without, it reads a picture
   const Dims in = frame->src.get_dims(), out = frame->dst.get_dims();
   byoc_direct_params p{};
   DescribeImages(op, *frame, &p);

@@ -13,10 +13,18 @@
 #define BYOC_OMP(directive) BYOC_PRAGMA(omp directive)
 static inline int64_t byoc_thread(void) { return omp_get_thread_num(); }
 static inline int64_t byoc_team(void) { return omp_get_num_threads(); }
+/* Sets how many threads the next parallel regions of this thread have; returns the number before.
+ */
+static inline int byoc_set_threads(int threads) {
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(threads);
+  return before;
+}
 #else
 #define BYOC_OMP(directive)
 static inline int64_t byoc_thread(void) { return 0; }
 static inline int64_t byoc_team(void) { return 1; }
+static inline int byoc_set_threads(int threads) { return threads; }
 #endif
 
 /* `params`: its numbers, sizes among them; `data`: where its arguments lie, in the order in which

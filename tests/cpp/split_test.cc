@@ -116,39 +116,27 @@ double Error(const Case& c, int64_t parts) {
   const Window window = {c.height,   c.width,      c.kernel_y,   c.kernel_x, c.stride_y,
                          c.stride_x, c.dilation_y, c.dilation_x, c.top,      c.left};
   double error = 0;
-  std::vector<bool> written(dst.size(), false);
-  for (int64_t n = 0; n < c.images; ++n) {
-    for (int64_t y = 0; y < p.out_height; ++y) {
-      for (int64_t x = 0; x < p.out_width; ++x) {
-        for (int64_t o = 0; o < c.outputs; ++o) {
-          double sum = c.bias ? bias.data()[o] : 0, absolute = std::abs(sum);
-          ForEachTap(window, y, x, [&](int64_t i, int64_t j, int64_t sy, int64_t sx) {
-            for (int64_t k = 0; k < c.channels; ++k) {
-              const double product =
-                  static_cast<double>(src.data()[Offset(of_src, n, sy, sx, k)]) *
-                  weights
-                      .data()[o * pack.output + k * pack.channel + i * pack.row + j * pack.column];
-              sum += product;
-              absolute += std::abs(product);
-            }
-          });
-          const int64_t at = Offset(p.dst, n, y, x, o);
-          sum = operands.Apply(post_ops, sum, o, at);
-          const float result = dst.data()[at];
-          written[static_cast<size_t>(at)] = true;
-          if (std::isnan(sum) && std::isnan(result)) continue;
-          if (!std::isfinite(static_cast<float>(sum)) && static_cast<float>(sum) == result)
-            continue;
-          const double difference = std::abs(sum - result) / std::max(absolute, 1e-30);
-          error = Worse(error, difference);
-        }
+  Comparison results(dst);
+  const auto expect = [&](int64_t n, int64_t y, int64_t x, int64_t o, int64_t at) {
+    double sum = c.bias ? bias.data()[o] : 0, absolute = std::abs(sum);
+    ForEachTap(window, y, x, [&](int64_t i, int64_t j, int64_t sy, int64_t sx) {
+      for (int64_t k = 0; k < c.channels; ++k) {
+        const int64_t weight = o * pack.output + k * pack.channel + i * pack.row + j * pack.column;
+        const double product =
+            static_cast<double>(src.data()[Offset(of_src, n, sy, sx, k)]) * weights.data()[weight];
+        sum += product;
+        absolute += std::abs(product);
       }
-    }
-  }
-  for (size_t i = 0; i < written.size(); ++i) {
-    if (!written[i] && dst.data()[i] != Guarded::kUntouched) return INFINITY;
-  }
-  return error;
+    });
+    sum = operands.Apply(post_ops, sum, o, at);
+    const float result = dst.data()[at];
+    results.Expect(at);
+    if (std::isnan(sum) && std::isnan(result)) return;
+    if (!std::isfinite(static_cast<float>(sum)) && static_cast<float>(sum) == result) return;
+    error = Worse(error, std::abs(sum - result) / std::max(absolute, 1e-30));
+  };
+  ForEachResult(p.dst, c.images, p.out_height, p.out_width, c.outputs, expect);
+  return results.OthersUntouched() ? error : INFINITY;
 }
 
 // With two parts, 2^-16 + 2^-17 of |a * b| may be lost of a product a * b, and a few roundings of

@@ -96,16 +96,10 @@ BYOC_FUNCTION int dnnl_byoc_open(const byoc_step* step, void* const* data, void*
 BYOC_FUNCTION dnnl_status_t dnnl_byoc_call(const dnnl_byoc_step* s, const dnnl_byoc_own* own) {
   const dnnl_primitive_t primitive = s->primitive != NULL ? s->primitive : own->primitive;
   const int alone = s->bytes <= DNNL_BYOC_ALONE;
-  dnnl_status_t status;
-#ifdef _OPENMP
-  const int threads = omp_get_max_threads();
-  if (alone) omp_set_num_threads(1);
-#endif
-  status = dnnl_primitive_execute(primitive, own->stream, own->num_args, own->args);
-#ifdef _OPENMP
-  if (alone) omp_set_num_threads(threads);
-#endif
-  (void)alone;
+  const int threads = alone ? byoc_set_threads(1) : 0;
+  const dnnl_status_t status =
+      dnnl_primitive_execute(primitive, own->stream, own->num_args, own->args);
+  if (alone) byoc_set_threads(threads);
   return status;
 }
 
