@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
 
 from tests.harness import assert_right
 from tests.unit.importing import module, ops, prepared, rand, run, same_numbers
+from tvm_byoc_dnnl.prepare import Prepare
 from tvm_byoc_dnnl.prepare.clip import RULES
 from tvm_byoc_dnnl.prepare.rewrite import rewrite_pass
-from tvm_byoc_dnnl.relax_utils import op_calls
+from tvm_byoc_dnnl.relax_utils import bindings_of, op_calls
 
 
 def test_unchanged_functions_are_the_same_objects() -> None:
@@ -162,6 +167,69 @@ def test_rules_that_never_settle_are_reported() -> None:
     mod = module(lambda b, x: b.emit(relax.op.exp(x)), (2,))
     with pytest.raises(RuntimeError, match="do not settle"):
         rewrite_pass("loop", rules)(mod)
+
+
+@tvm.ir.instrument.pass_instrument
+class _Names:
+    """The names of the passes that run."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def run_before_pass(self, _mod: tvm.IRModule, info: Any) -> None:
+        self.names.append(str(info.name))
+
+
+def _output_of_a_local(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+    return b.emit(relax.op.nn.relu(b.emit(relax.op.multiply(x, relax.const(1.0)))))
+
+
+def _output_that_is_read_inside(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+    y = b.emit(relax.op.exp(b.emit(relax.op.multiply(x, relax.const(1.0)))))
+    return b.emit(relax.Tuple([y, b.emit(relax.op.nn.relu(y))]))
+
+
+def _item_of_a_known_tuple(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+    y = b.emit(relax.op.exp(b.emit(relax.op.multiply(x, relax.const(1.0)))))
+    both = b.emit(relax.Tuple([y, x]))
+    return b.emit(relax.op.add(b.emit(relax.TupleGetItem(both, 0)), b.emit(relax.TupleGetItem(both, 1))))
+
+
+def _output_that_is_a_constant(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+    return b.emit(relax.op.add(relax.const(np.ones((2, 3), "float32")), relax.const(1.0)))
+
+
+def _cast_to_a_symbol(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+    n = tvm.tirx.Var("n", "int64")
+    y = b.match_cast(x, relax.TensorType((n, 3), "float32"))
+    return b.emit(relax.op.nn.relu(b.emit(relax.op.multiply(y, relax.const(1.0)))))
+
+
+@pytest.mark.parametrize(
+    ("build", "skips"),
+    [
+        (_output_of_a_local, True),
+        (_output_that_is_read_inside, True),
+        (_item_of_a_known_tuple, True),  # a rule replaces it
+        (_output_that_is_a_constant, True),
+        (_cast_to_a_symbol, False),
+    ],
+)
+def test_passes_that_would_change_nothing_are_left_out(build: Callable[..., relax.Expr], skips: bool) -> None:
+    ran = _Names()
+    with tvm.transform.PassContext(instruments=[ran]):
+        after = Prepare()(module(build, (2, 3)))
+    again = relax.transform.DeadCodeElimination()(relax.transform.CanonicalizeBindings()(after))
+    assert tvm_ffi.structural_equal(again, after, map_free_vars=True)
+    names, names_again = ([str(var.name) for var, _ in bindings_of(mod["main"])] for mod in (after, again))
+    assert names == names_again
+    assert skips == ("DeadCodeElimination" not in ran.names)
+
+
+def test_an_item_of_a_known_tuple_is_left_to_a_pass_where_no_rule_replaces_it() -> None:
+    rules = {"relax.multiply": [lambda _s, call: call.args[0]]}
+    swept = rewrite_pass("one", rules, tidy=True)(module(_item_of_a_known_tuple, (2, 3)))
+    assert [type(value) for _, value in bindings_of(swept["main"])] == [relax.Call, relax.Call]
 
 
 def test_a_result_without_readers_does_not_count_as_a_reader() -> None:

@@ -15,7 +15,7 @@ import tvm
 from tvm import relax
 from tvm_ffi import structural_equal, structural_hash
 
-from .._compat import call_of, constant_numpy, is_a, is_constant, with_args
+from .._compat import call_of, constant_numpy, is_a, is_constant, make_var, with_args
 from ..handles import ByIdentity, items
 from ..relax_utils import is_op_call
 
@@ -146,7 +146,7 @@ class _Operands:
             return self.inside[expr]
         if expr not in self.params:
             name = expr.name if is_a(expr, relax.Var) else f"param_{len(self.params)}"
-            self.params[expr] = relax.Var(name, expr.ty)
+            self.params[expr] = make_var(name, expr.ty)
         return self.params[expr]
 
     def value(self, value: Any) -> Any:
@@ -166,7 +166,7 @@ def _composite(group: Group) -> tuple[relax.Function, list[Any], bool]:
     made = []
     for place, (var, value) in enumerate(bindings):
         inner = operands.value(value)
-        new = relax.Var("gv", inner.ty) if place == last else relax.DataflowVar(var.name, inner.ty)
+        new = make_var("gv" if place == last else var.name, inner.ty, is_dataflow=place != last)
         operands.inside[var] = new
         made.append(relax.VarBinding(new, inner))
     result = operands.inside[bindings[-1][0]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import tvm
@@ -15,14 +16,19 @@ __all__ = ["ops_of_pattern"]
 _PARTS = ("op", "args", "fields", "tuple", "pattern", "left", "right")
 
 
-def ops_of_pattern(pattern: Any) -> set[str]:
+@cache
+def ops_of_pattern(pattern: Any) -> frozenset[str]:
     """Names of the operators that are in every match of ``pattern``."""
+    return frozenset(_ops(pattern))
+
+
+def _ops(pattern: Any) -> set[str]:
     if is_a(pattern, dpl.ExprPattern):
         return {pattern.expr.name} if is_a(pattern.expr, tvm.ir.Op) else set()
     if is_a(pattern, dpl.NotPattern):
         return set()
     if is_a(pattern, dpl.OrPattern):
-        return ops_of_pattern(pattern.left) & ops_of_pattern(pattern.right)
+        return _ops(pattern.left) & _ops(pattern.right)
     parts = [part for name in _PARTS if (part := getattr(pattern, name, None)) is not None]
     flat = [item for part in parts for item in ([part] if isinstance(part, dpl.DFPattern) else items(part))]
-    return set().union(*map(ops_of_pattern, flat))
+    return set().union(*map(_ops, flat))

@@ -23,7 +23,6 @@ import tvm
 from tvm import relax
 
 from ..annotate.passes import Matcher, compilers_of
-from ..cost import call_flops, is_cheap, type_bytes
 from ..log import Entry
 from ..namespace import Namespace
 from ..namespaces import HOST, namespace
@@ -195,17 +194,12 @@ class Fallback:
 
     def _work(self, region: _Region) -> Work:
         bindings = region.unit.bindings
-        calls = [call for b in region.calls for _, call in op_calls(self._callee(b))]
-        crossing = region.block.inputs(bindings) + region.block.outputs(bindings)
         neighbours = self._compilers(region.block.neighbours(bindings))
         return Work(
-            flops=sum(map(call_flops, calls)),
-            bytes=sum(type_bytes(v.ty) for v in crossing),
-            ops=list(dict.fromkeys(call.op.name for call in calls)),
-            is_cheap=all(map(is_cheap, calls)),
-            is_beside_host=HOST in neighbours,
+            calls=[call for b in region.calls for _, call in op_calls(self._callee(b))],
+            crossing=region.block.inputs(bindings) + region.block.outputs(bindings),
             neighbours=neighbours,
-            calls=calls,
+            is_beside_host=HOST in neighbours,
         )
 
     def _compilers(self, values: Sequence[Any]) -> frozenset[str]:

@@ -90,9 +90,7 @@ def Prepare(*, keep_transposed: bool = False) -> tvm.transform.Sequential:
     return tvm.transform.Sequential(
         [
             _to_dataflow,
-            rewrite_pass("CanonicalForms", merged(tables.values())),
-            relax.transform.CanonicalizeBindings(),
-            relax.transform.DeadCodeElimination(),
+            rewrite_pass("CanonicalForms", merged(tables.values()), tidy=True),
         ],
         name="Prepare",
     )

@@ -25,6 +25,7 @@ from .._compat import (
     is_a,
     is_constant,
     make_constant,
+    make_var,
     product_constant,
     scale_constant,
     shape_dims,
@@ -88,6 +89,8 @@ class Scope:
     def __init__(self, module: tvm.IRModule, rules: Rules, own: OverwritableWeights) -> None:
         self.module = module
         self.changed = False
+        #: whether it is known that TVM's passes against aliases and what is not read would change nothing any more
+        self.is_tidy = False
         self._rules = rules
         self._own = own
         self._builder = TypingBuilder(module)
@@ -280,19 +283,28 @@ class Scope:
                     self._count(binding.value)
                 else:
                     self._dead.add(binding.var)
-        blocks = [(kind, self._block(kind, bindings)) for kind, bindings in given]
+        swept = [(kind, self._block(kind, bindings)) for kind, bindings in given]
+        blocks = [(kind, [b for b in bindings if b.var not in self._dead]) for kind, bindings in swept]
+        result = self._resolve(func.body.body)
         if not self.changed:
             return func
-        body = relax.SeqExpr(
-            [kind([b for b in bindings if b.var not in self._dead]) for kind, bindings in blocks],
-            self._resolve(func.body.body),
-        )
-        body = self._builder.normalize(body)
+        self.is_tidy = len(blocks) == 1 and self._is_plain(*blocks[0], {hash(read) for read in reads_of(result)})
+        body = self._builder.normalize(relax.SeqExpr([kind(bindings) for kind, bindings in blocks], result))
         return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs, func.span)
 
     def _concerns(self, value: Any) -> bool:
         """Whether a sweep may change something at a value: a rule is for it, or it stands for its variable."""
         return kind_of(value) in self._rules or is_atom(value)
+
+    def _is_plain(self, kind: type, bindings: Iterable[Any], results: set[int]) -> bool:
+        """Whether a block is of dataflow, and has only calls and tuples that are read, outputs as results."""
+        return issubclass(kind, relax.DataflowBlock) and all(
+            type(binding) is relax.VarBinding
+            and is_compound(binding.value)
+            and kind_of(self.value(getattr(binding.value, "tuple_value", None))) != "Tuple"
+            and (self.uses(binding.var) if is_a(binding.var, relax.DataflowVar) else hash(binding.var) in results)
+            for binding in bindings
+        )
 
     def _count(self, value: Any) -> None:
         reads = reads_of(value)
@@ -340,13 +352,24 @@ class Scope:
                 self._release(read)
             return
         ty, own = new.ty, var.ty
-        if not own.same_as(ty) and not tvm_ffi.structural_equal(own, ty):
+        is_typed = own.same_as(ty) or tvm_ffi.structural_equal(own, ty)
+        if is_typed and is_a(new, relax.DataflowVar) and self.uses(new) == 1 and new in self._value:
+            self._make_output(new, var)
+            return
+        if not is_typed:
             renamed = self._fresh(ty, var)
             self._stand_for(var, renamed)
             self._move_miss(var, renamed)
             var = renamed
         self._move_miss(new, var)  # of an output, which takes the place of the variable that it is bound to
         self._bind(var, new)
+
+    def _make_output(self, local: Any, output: Any) -> None:
+        """Bind the value of a local variable, which nothing else reads, to an output that would be its other name."""
+        place = next(i for i in reversed(range(len(self._out))) if self._out[i].var.same_as(local))
+        self._out[place] = relax.VarBinding(output, self._out[place].value)
+        self._value[output], self._end[output] = self._value.pop(local), self._end.pop(local)
+        self._move_miss(local, output)
 
     def _simplify(self, value: Any) -> Any:
         """``value`` after every rule that applies to it."""
@@ -390,7 +413,7 @@ class Scope:
         part = "lv" if self._rewritten is None else f"{var_name(self._rewritten)}_part"
         name = part if like is None else var_name(like)
         local = self._dataflow and (like is None or is_a(like, relax.DataflowVar))
-        return (relax.DataflowVar if local else relax.Var)(name, ty)
+        return make_var(name, ty, is_dataflow=local)
 
     def _bind(self, var: Any, value: Any) -> None:
         kind = kind_of(value)
@@ -414,29 +437,39 @@ class Scope:
                 self._release(read)
 
 
-def rewrite_pass(name: str, rules: Rules) -> tvm.ir.transform.Pass:
-    """A module pass that sweeps every Relax function once with ``rules``."""
+def rewrite_pass(name: str, rules: Rules, *, tidy: bool = False) -> tvm.ir.transform.Pass:
+    """A module pass that sweeps every Relax function once with ``rules``.
+
+    With ``tidy``, aliases and what nothing reads are gone then, too.
+    """
+    tidying = tvm.transform.Sequential([relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()])
 
     def sweep(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
+        module, is_tidy = swept(module)
+        return module if is_tidy or not tidy else tidying(module)
+
+    def swept(module: tvm.IRModule) -> tuple[tvm.IRModule, bool]:
         changed, misses = {}, []
+        is_tidy = len(module.functions) == 1  # none that could be unused
         own = overwritable_weights()
         for gv, func in module.functions_items():
             if isinstance(func, relax.Function) and not _is_backend_function(func):
                 scope = Scope(module, rules, own)
                 new = scope.function(func)
                 misses += scope.misses(gv.name_hint)
+                is_tidy = is_tidy and scope.is_tidy
                 if new is not func:
                     changed[gv] = new
         own.constants.clear()  # the others may be freed from now on
         module = with_misses(module, misses)
         if not changed:
-            return module
+            return module, is_tidy
         functions = {gv: changed.get(gv, func) for gv, func in module.functions_items()}
-        swept = tvm.IRModule(functions, attrs=module.attrs, global_infos=module.global_infos)
-        if len(functions) == 1:  # none that could be unused
-            return swept
-        unused = _called(module) - _called(swept)  # PrimFuncs that the rules turned into operators
+        rewritten = tvm.IRModule(functions, attrs=module.attrs, global_infos=module.global_infos)
+        if len(functions) == 1:
+            return rewritten, is_tidy
+        unused = _called(module) - _called(rewritten)  # PrimFuncs that the rules turned into operators
         kept = {gv: f for gv, f in functions.items() if gv not in unused or "global_symbol" in (f.attrs or {})}
-        return tvm.IRModule(kept, attrs=module.attrs, global_infos=module.global_infos)
+        return tvm.IRModule(kept, attrs=module.attrs, global_infos=module.global_infos), is_tidy
 
     return tvm.transform.module_pass(sweep, opt_level=0, name=name)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import relax
 
-from .._compat import call_of, is_a, is_constant, static_shape
+from .._compat import call_of, is_a, is_constant, make_var, static_shape
 from ..handles import ByIdentity, items
 
 __all__ = ["RegionBuilder"]
@@ -78,21 +78,21 @@ class RegionBuilder:
         if is_a(ty, relax.TupleType):
             items = [(f"{name}_{i}", relax.TupleGetItem(argument, i), field) for i, field in enumerate(ty.fields)]
             return relax.Tuple([self._parameter(*item) for item in items])
-        self._params.append(relax.Var(name, ty))
+        self._params.append(make_var(name, ty))
         self.arguments.append(argument)
         return self._params[-1]
 
     def _local(self, gv: Any) -> Any:
         if gv not in self._locals:
             func = self._lookup(gv).without_attr("Primitive")
-            self._locals[gv] = relax.Var(gv.name_hint, func.ty)
+            self._locals[gv] = make_var(gv.name_hint, func.ty)
             self._bindings.append(relax.VarBinding(self._locals[gv], func))
         return self._locals[gv]
 
     def _bind(self, binding: Any, value: Any) -> None:
         var, value = binding.var, self._builder.normalize(value)
         self.names.append(str(var.name))
-        self._values[var] = new = relax.Var(var.name, var.ty)
+        self._values[var] = new = make_var(var.name, var.ty)
         is_cast = is_a(binding, relax.MatchCast)  # its dims may be other expressions than those of the value
         self._bindings.append(relax.MatchCast(new, value, binding.ty) if is_cast else relax.VarBinding(new, value))
 

@@ -5,40 +5,54 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any
+
+from .. import cost
 
 __all__ = ["RegionPolicy", "Work"]
 
 
 @dataclass(frozen=True)
 class Work:
-    """The calls of a region and its neighbours.
+    """The calls of a region and its neighbours; what is derived from them is computed when a policy asks for it.
 
     Attributes
     ----------
-    flops : int
-        Operations.
-    bytes : int
-        Size of its arguments and results.
-    ops : sequence of str
-        Operators, each once.
-    is_cheap : bool
-        It has only copies and cheap elementwise calls.
-    is_beside_host : bool
-        A call that stays with TVM makes an argument, or reads a result.
+    calls : sequence of relax.Call
+        The calls.
+    crossing : sequence of Expr
+        The arguments and results.
     neighbours : frozenset of str
         The compilers of the calls that make an argument or read a result, ``"tvm"`` among them.
-    calls : sequence of relax.Call
-        The calls themselves.
+    is_beside_host : bool
+        A call that stays with TVM makes an argument, or reads a result.
     """
 
-    flops: int
-    bytes: int
-    ops: Sequence[str]
-    is_cheap: bool = False
-    is_beside_host: bool = False
-    neighbours: frozenset[str] = frozenset()
     calls: Sequence[Any] = ()
+    crossing: Sequence[Any] = ()
+    neighbours: frozenset[str] = frozenset()
+    is_beside_host: bool = False
+
+    @cached_property
+    def flops(self) -> int:
+        """Operations."""
+        return sum(map(cost.call_flops, self.calls))
+
+    @cached_property
+    def bytes(self) -> int:
+        """Size of the arguments and results."""
+        return sum(cost.type_bytes(value.ty) for value in self.crossing)
+
+    @cached_property
+    def ops(self) -> Sequence[str]:
+        """Operators, each once."""
+        return list(dict.fromkeys(call.op.name for call in self.calls))
+
+    @cached_property
+    def is_cheap(self) -> bool:
+        """Whether it has only copies and cheap elementwise calls."""
+        return all(map(cost.is_cheap, self.calls))
 
 
 @dataclass(frozen=True)
@@ -96,14 +110,17 @@ class RegionPolicy:
 
     def why_not(self, work: Work) -> str:
         """The reason why a region is not worth a call, ``""`` when it is."""
-        ops = ", ".join(work.ops)
-        if work.is_cheap and work.is_beside_host and not self.cheap_beside_host:
-            return f"{ops}: nothing but cheap calls beside calls that stay with TVM, which fuses them"
-        if work.flops < self.min_flops:
-            return f"{ops}: {work.flops} operations, fewer than min_flops={self.min_flops}"
-        if work.flops < self.min_intensity * work.bytes:
+        reason = self._too_little(work)
+        return f"{', '.join(work.ops)}: {reason}" if reason else ""
+
+    def _too_little(self, work: Work) -> str:
+        if not self.cheap_beside_host and work.is_beside_host and work.is_cheap:
+            return "nothing but cheap calls beside calls that stay with TVM, which fuses them"
+        if self.min_flops and work.flops < self.min_flops:
+            return f"{work.flops} operations, fewer than min_flops={self.min_flops}"
+        if self.min_intensity and work.flops < self.min_intensity * work.bytes:
             return (
-                f"{ops}: {work.flops} operations on {work.bytes} bytes that cross the region's border, fewer than "
+                f"{work.flops} operations on {work.bytes} bytes that cross the region's border, fewer than "
                 f"min_intensity={self.min_intensity:g} per byte"
             )
         return ""
