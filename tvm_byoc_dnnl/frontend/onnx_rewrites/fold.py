@@ -158,9 +158,9 @@ def _arithmetic(graph: Graph) -> bool:
 
 
 def _foldable(graph: Graph, node: onnx.NodeProto, available: set[str]) -> bool:
-    if not is_standard(node) or node.op_type in _NEVER or not node.input or any(graph.captured(node)):
-        return False
-    if not all(not i or i in available or graph.is_constant(i) for i in node.input) or node.output[0] in graph.large:
+    if not node.input or any(i and i not in available and not graph.is_constant(i) for i in node.input):
+        return False  # first, since it is so for most nodes
+    if not is_standard(node) or node.op_type in _NEVER or any(graph.captured(node)) or node.output[0] in graph.large:
         return False
     sizes = [_elements(graph, name) for name in node.input if name]
     if node.op_type in _NO_MORE and None not in sizes and sum(sizes) <= _SMALL:
