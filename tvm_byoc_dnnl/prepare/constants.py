@@ -9,7 +9,7 @@ stay as they are, for a compiler that packs them from any order.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -184,23 +184,23 @@ _FOLDS: dict[str, Fold] = {
 }
 
 
-def _operands(call: Any) -> list[Any]:
+def _operands(call: Any) -> Iterator[Any]:
     """Tensor operands of a call, those inside a tuple one by one; a tuple that is a variable stands for itself."""
-    operands: list[Any] = []
     for arg in items(call.args):
         if is_a(arg, relax.Tuple):
-            operands.extend(f for f in items(arg.fields) if is_a(f.ty, relax.TensorType))
+            yield from (f for f in items(arg.fields) if is_a(f.ty, relax.TensorType))
         elif is_a(ty := arg.ty, relax.TensorType) or is_a(ty, relax.TupleType):
-            operands.append(arg)
-    return operands
+            yield arg
 
 
 def fold(scope: Scope, call: Any, any_size: bool = False) -> Any:
     """The constant that ``call`` computes, ``None`` when it is not one or would be too large."""
-    operands = _operands(call)
     likeness = call.op.name.endswith("_like")  # only the shape of the first operand matters
-    if not all(is_constant(x) for x in operands[likeness:]):
-        return None
+    operands: list[Any] = []
+    for operand in _operands(call):
+        if not is_constant(operand) and not (likeness and not operands):
+            return None
+        operands.append(operand)
     shape, dtype = scope.shape(call), scope.dtype(call)
     if shape is None or not dtype:
         return None
