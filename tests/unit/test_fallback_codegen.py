@@ -54,6 +54,15 @@ def test_healthy_regions_are_generated_once():
         assert reasons(mod) == []
 
 
+def test_compile_tries_a_region_as_often_as_the_passes_do():
+    with vendors("va") as va:
+        built(byoc.partition(Chain, "va"))
+        by_passes = list(va.attempts)
+        va.attempts.clear()
+        byoc.compile(Chain, "va")
+        assert va.attempts == by_passes
+
+
 FAULTS = {
     "raises": ("codegen", lambda ops: 1 / 0 if "relax.exp" in ops else None, "ZeroDivisionError: division by zero"),
     "out of memory": ("codegen", lambda ops: [].extend("x" for _ in _exhausted(ops)), "MemoryError: 3 PB"),
