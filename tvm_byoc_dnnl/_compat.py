@@ -159,7 +159,7 @@ def call_of(callee: Any, args: Sequence[Any], ty: Any) -> relax.Call:
 
 
 def make_var(name: str, ty: Any, *, is_dataflow: bool = False) -> relax.Var:
-    """A Relax variable with a type; the constructors of 0.27 take four times as long."""
+    """A Relax variable with a type; the constructors of 0.27 take two to five times as long."""
     return (_DATAFLOW_VAR if is_dataflow else _VAR)(name, ty, None)
 
 

@@ -19,7 +19,8 @@ from tvm import relax
 
 from ..._compat import dtype_of, make_constant, static_shape
 from ...lower.builder import GraphBuilder, Value
-from ...prepare.rewrite import Scope, rewrite_pass
+from ...prepare.rewrite import Scope
+from ...prepare.sweep import rewrite_pass
 from ...registry import register_lowering
 from ...verdict import require
 from .common import require_float

@@ -17,7 +17,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ...prepare.rewrite import Scope, rewrite_pass
+from ...prepare.rewrite import Scope
+from ...prepare.sweep import rewrite_pass
 from ...verdict import Reject
 from .common import ints
 from .shape import PADDED, backwards, int_tuple, is_long, padded_sides

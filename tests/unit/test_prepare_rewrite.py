@@ -17,7 +17,7 @@ from tests.harness import assert_right
 from tests.unit.importing import module, ops, prepared, rand, run, same_numbers
 from tvm_byoc_dnnl.prepare import Prepare
 from tvm_byoc_dnnl.prepare.clip import RULES
-from tvm_byoc_dnnl.prepare.rewrite import rewrite_pass
+from tvm_byoc_dnnl.prepare.sweep import rewrite_pass
 from tvm_byoc_dnnl.relax_utils import bindings_of, op_calls
 
 

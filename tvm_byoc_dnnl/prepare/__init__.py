@@ -23,7 +23,8 @@ from . import (
     tir_forms,
     variadic,
 )
-from .rewrite import Rule, Rules, rewrite_pass
+from .rewrite import Rule, Rules
+from .sweep import rewrite_pass
 
 __all__ = ["RULES", "FoldTransposed", "Prepare", "merged"]
 

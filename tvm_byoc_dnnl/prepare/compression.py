@@ -24,7 +24,8 @@ from tvm import relax
 from .._compat import constant_numpy, is_constant, make_constant
 from ..errors import InputError
 from .constants import weights_of
-from .rewrite import Rule, Rules, Scope, rewrite_pass
+from .rewrite import Rule, Rules, Scope
+from .sweep import rewrite_pass
 
 __all__ = ["BITS", "Compressed", "compress_weights", "compressed", "why_not_compressed"]
 

@@ -34,12 +34,12 @@ from .._compat import (
     with_args,
 )
 from ..handles import ByIdentity, items
-from ..overwritable import OverwritableWeights, overwritable_weights
+from ..overwritable import OverwritableWeights
 from ..windowed_types import TypingBuilder
 from .forms import form_of, is_atom, is_compound, is_droppable, is_simple, kind_of, reads_of
-from .misses import Miss, with_misses
+from .misses import Miss
 
-__all__ = ["Rule", "Rules", "Scope", "equal_dims", "rewrite_pass"]
+__all__ = ["Rule", "Rules", "Scope", "equal_dims"]
 
 Rule = Callable[["Scope", Any], Any]
 Rules = Mapping[str, Sequence[Rule]]
@@ -49,25 +49,6 @@ _MAX_REWRITES = 64  # of one value: far more than the rules need; an endless loo
 
 
 _NOTHING: tuple[Any, str] = (None, "")
-
-
-def _is_backend_function(func: relax.Function) -> bool:
-    """Whether a backend owns the function already."""
-    return bool(func.attrs) and any(k in func.attrs for k in ("Codegen", "Composite", "Primitive"))
-
-
-def _called(module: tvm.IRModule) -> set[Any]:
-    """Functions that the module's Relax functions refer to."""
-    found: set[Any] = set()
-
-    def visit(expr: Any) -> None:
-        if isinstance(expr, tvm.ir.GlobalVar):
-            found.add(expr)
-
-    for _, func in module.functions_items():
-        if isinstance(func, relax.Function):
-            relax.analysis.post_order_visit(func, visit)
-    return found
 
 
 def equal_dims(a: Sequence[Any], b: Sequence[Any]) -> bool:
@@ -89,8 +70,6 @@ class Scope:
     def __init__(self, module: tvm.IRModule, rules: Rules, own: OverwritableWeights) -> None:
         self.module = module
         self.changed = False
-        #: whether it is known that TVM's passes against aliases and what is not read would change nothing any more
-        self.is_tidy = False
         self._rules = rules
         self._own = own
         self._builder = TypingBuilder(module)
@@ -283,28 +262,38 @@ class Scope:
                     self._count(binding.value)
                 else:
                     self._dead.add(binding.var)
-        swept = [(kind, self._block(kind, bindings)) for kind, bindings in given]
-        blocks = [(kind, [b for b in bindings if b.var not in self._dead]) for kind, bindings in swept]
-        result = self._resolve(func.body.body)
+        blocks = [(kind, self._block(kind, bindings)) for kind, bindings in given]
         if not self.changed:
             return func
-        self.is_tidy = len(blocks) == 1 and self._is_plain(*blocks[0], {hash(read) for read in reads_of(result)})
-        body = self._builder.normalize(relax.SeqExpr([kind(bindings) for kind, bindings in blocks], result))
+        body = relax.SeqExpr(
+            [kind([b for b in bindings if b.var not in self._dead]) for kind, bindings in blocks],
+            self._resolve(func.body.body),
+        )
+        body = self._builder.normalize(body)
         return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs, func.span)
+
+    def is_tidy(self, func: relax.Function) -> bool:
+        """Whether it is sure that TVM's passes against aliases and unused bindings would change nothing in ``func``.
+
+        ``func`` is what the sweep has made of its function.
+        """
+        if not is_a(func.body, relax.SeqExpr):
+            return False
+        blocks, results = items(func.body.blocks), {hash(read) for read in reads_of(func.body.body)}
+        if len(blocks) > 1 or not all(is_a(block, relax.DataflowBlock) for block in blocks):
+            return False
+        return all(
+            type(binding) is relax.VarBinding
+            and is_compound(value := binding.value)
+            and (form_of(value) != "item" or kind_of(self.value(value.tuple_value)) != "Tuple")
+            and (self.uses(binding.var) > 0 if is_a(binding.var, relax.DataflowVar) else hash(binding.var) in results)
+            for block in blocks
+            for binding in items(block.bindings)
+        )
 
     def _concerns(self, value: Any) -> bool:
         """Whether a sweep may change something at a value: a rule is for it, or it stands for its variable."""
         return kind_of(value) in self._rules or is_atom(value)
-
-    def _is_plain(self, kind: type, bindings: Iterable[Any], results: set[int]) -> bool:
-        """Whether a block is of dataflow, and has only calls and tuples that are read, outputs as results."""
-        return issubclass(kind, relax.DataflowBlock) and all(
-            type(binding) is relax.VarBinding
-            and is_compound(binding.value)
-            and kind_of(self.value(getattr(binding.value, "tuple_value", None))) != "Tuple"
-            and (self.uses(binding.var) if is_a(binding.var, relax.DataflowVar) else hash(binding.var) in results)
-            for binding in bindings
-        )
 
     def _count(self, value: Any) -> None:
         reads = reads_of(value)
@@ -352,11 +341,11 @@ class Scope:
                 self._release(read)
             return
         ty, own = new.ty, var.ty
-        is_typed = own.same_as(ty) or tvm_ffi.structural_equal(own, ty)
-        if is_typed and is_a(new, relax.DataflowVar) and self.uses(new) == 1 and new in self._value:
+        keeps_type = own.same_as(ty) or tvm_ffi.structural_equal(own, ty)
+        if keeps_type and is_a(new, relax.DataflowVar) and self.uses(new) == 1 and new in self._value:
             self._make_output(new, var)
             return
-        if not is_typed:
+        if not keeps_type:
             renamed = self._fresh(ty, var)
             self._stand_for(var, renamed)
             self._move_miss(var, renamed)
@@ -435,41 +424,3 @@ class Scope:
             self._dead.add(var)
             for read in reads_of(self._value[var]):
                 self._release(read)
-
-
-def rewrite_pass(name: str, rules: Rules, *, tidy: bool = False) -> tvm.ir.transform.Pass:
-    """A module pass that sweeps every Relax function once with ``rules``.
-
-    With ``tidy``, aliases and what nothing reads are gone then, too.
-    """
-    tidying = tvm.transform.Sequential([relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()])
-
-    def sweep(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
-        module, is_tidy = swept(module)
-        return module if is_tidy or not tidy else tidying(module)
-
-    def swept(module: tvm.IRModule) -> tuple[tvm.IRModule, bool]:
-        changed, misses = {}, []
-        is_tidy = len(module.functions) == 1  # none that could be unused
-        own = overwritable_weights()
-        for gv, func in module.functions_items():
-            if isinstance(func, relax.Function) and not _is_backend_function(func):
-                scope = Scope(module, rules, own)
-                new = scope.function(func)
-                misses += scope.misses(gv.name_hint)
-                is_tidy = is_tidy and scope.is_tidy
-                if new is not func:
-                    changed[gv] = new
-        own.constants.clear()  # the others may be freed from now on
-        module = with_misses(module, misses)
-        if not changed:
-            return module, is_tidy
-        functions = {gv: changed.get(gv, func) for gv, func in module.functions_items()}
-        rewritten = tvm.IRModule(functions, attrs=module.attrs, global_infos=module.global_infos)
-        if len(functions) == 1:
-            return rewritten, is_tidy
-        unused = _called(module) - _called(rewritten)  # PrimFuncs that the rules turned into operators
-        kept = {gv: f for gv, f in functions.items() if gv not in unused or "global_symbol" in (f.attrs or {})}
-        return tvm.IRModule(kept, attrs=module.attrs, global_infos=module.global_infos), is_tidy
-
-    return tvm.transform.module_pass(sweep, opt_level=0, name=name)
