@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batch normalisation: by our kernel where the channels lie innermost, else by oneDNN's primitive.
 // Only the kernel reads several sources where they are; for the primitive they are joined first.
+// What reads the result may normalise the sources itself instead (OfferProduct).
 #include <omp.h>
 
 #include <algorithm>
@@ -75,6 +76,9 @@ bool EmitBatchNorm(const NodeView& n, const std::vector<PostOpDesc>& post_ops) {
   p.parts = static_cast<int64_t>(channels.size());
   const int roles[kStatistics] = {DNNL_ARG_SCALE, DNNL_ARG_SHIFT, DNNL_ARG_MEAN, DNNL_ARG_VARIANCE};
   for (int i = 0; i < kStatistics; ++i) args.push_back(n.AsDense(roles[i], 1 + i));
+  Normalized normalized{-1, args, {}};
+  Append(p, &normalized.params);
+  normalized.params.insert(normalized.params.end(), channels.begin(), channels.end());
   args.push_back({DNNL_ARG_DST, n.output, ChannelsLast(n.OutShape(), DType::kFloat32)});
 
   Step step;
@@ -82,9 +86,9 @@ bool EmitBatchNorm(const NodeView& n, const std::vector<PostOpDesc>& post_ops) {
   step.op.kind = dnnl::primitive::kind::batch_normalization;  // for reports
   step.op.post_ops = post_ops;
   step.kernel = &kBatchNorm;
-  Append(p, &step.params);
-  step.params.insert(step.params.end(), channels.begin(), channels.end());
-  l.EmitKernel(std::move(step), args, p.threads * byoc_batch_norm_numbers(&p) * 4);
+  step.params = normalized.params;
+  l.EmitKernel(std::move(step), args, p.threads * byoc_batch_norm_scales(p.channels) * 4);
+  l.NoteNormalized(n.output, std::move(normalized));
   return true;
 }
 

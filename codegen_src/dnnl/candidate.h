@@ -32,6 +32,7 @@ struct KernelCall {
   /// post-ops (PostOpArg), and at the end the result (DNNL_ARG_DST).
   std::vector<OpArg> args;
   int64_t scratch_bytes = 0;  // that it may use while it runs
+  int inner = -1;             // a node before it that it computes as well
   /// A constant operand in a form of its own, which a kernel makes once.
   struct Packing {
     int arg = 0;

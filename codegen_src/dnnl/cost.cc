@@ -25,10 +25,11 @@ struct Rates {
 /// Granite Rapids, as 1.2 times their time there, since it is faster than the Cascade Lake;
 /// "winograd", in proportion to "convolution", and the weights of this for AVX-512 there, too;
 /// "convolution", "product" and the weights of "winograd" for AVX2 on a Zen 3, "product_pixels" and
-/// "direct" in proportion to it. "convolution_gemm" is fitted to groups of 2 to 6 channels on a
-/// Zen 4, "lrn_blocked" to LRN in blocks of 8 channels there. "convolution_picture", "depthwise"
-/// and the start of "matmul" for AVX2 are fitted to a Granite Rapids. `far_weights` is added where
-/// the weights are too many to stay in the last cache.
+/// "direct" in proportion to it. "product_pixels" for AVX-512 and what "batch_norm_product" adds to
+/// it are fitted to a Granite Rapids, in proportion to "convolution". "convolution_gemm" is fitted
+/// to groups of 2 to 6 channels on a Zen 4, "lrn_blocked" to LRN in blocks of 8 channels there.
+/// "convolution_picture", "depthwise" and the start of "matmul" for AVX2 are fitted to a Granite
+/// Rapids. `far_weights` is added where the weights are too many to stay in the last cache.
 constexpr Rates kRates[] = {
     {"convolution", BYOC_AVX512, 6.9e-12, 0, 9e-12, 0, 0, 1e-10},
     {"convolution", BYOC_AVX2, 13.5e-12, 0, 9.5e-12, 0, 0, 1e-10},
@@ -42,7 +43,10 @@ constexpr Rates kRates[] = {
     {"winograd", BYOC_AVX2, 8.0e-12, 3.2e-9, 26e-12, 24e-12, 0, 1e-10},
     {"product", BYOC_AVX512, 8.0e-12, 0, 17e-12, 27e-12, 0, 1e-10},
     {"product", BYOC_AVX2, 12e-12, 0, 18e-12, 29e-12, 0, 1e-10},
-    {"product_pixels", BYOC_AVX2, 13.6e-12, 0, 4e-12, 0, 0, 1e-10},
+    {"product_pixels", BYOC_AVX512, 6.6e-12, 1.8e-9, 8e-12, 0, 0, 1e-10},
+    {"product_pixels", BYOC_AVX2, 13.55e-12, 0, 3e-12, 0, 0, 1e-10},
+    {"batch_norm_product", BYOC_AVX512, 6.6e-12, 0.8e-9, 8e-12, 0, 0, 1e-10},
+    {"batch_norm_product", BYOC_AVX2, 13.55e-12, 0.4e-9, 3e-12, 0, 0, 1e-10},
     {"matmul", BYOC_AVX512, 7.6e-12, 0, 18e-12, 37e-12, 0, 1e-10},
     {"matmul_flat", BYOC_AVX2, 25e-12, 0, 21e-12, 40e-12, 0, 1e-10},
     {"matmul", BYOC_AVX2, 12.6e-12, 0, 18e-12, 39e-12, 0, 1e-10, 2e-6},

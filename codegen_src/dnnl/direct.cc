@@ -62,11 +62,7 @@ std::optional<Shuffled> Unshuffle(OpDesc* op, const Lowering& values) {
   OpArg& src = *op->Find(DNNL_ARG_SRC);
   const std::optional<Shuffled> shuffled = values.ShuffleOf(src.value);
   if (!shuffled) return std::nullopt;
-  const int buffer = values.Primary(shuffled->source).buffer;
-  for (const PostOpDesc& post_op : op->post_ops) {
-    if (post_op.kind == PostOpDesc::Kind::kSum && values.Primary(post_op.value).buffer == buffer)
-      return std::nullopt;
-  }
+  if (values.Overwrites(*op, shuffled->source)) return std::nullopt;
   src.value = shuffled->source;
   return shuffled;
 }
@@ -100,11 +96,7 @@ std::optional<Candidate> OfferDirect(const Candidate& given, const Lowering& val
   p.groups = has_groups ? shape[0] : 1;
   p.channels = in[1] / p.groups;
   p.outputs = out[1] / p.groups;
-  p.kernel_height = shape[shape.size() - 2];
-  p.kernel_width = shape.back();
-  p.stride_y = op.strides[0];
-  p.stride_x = op.strides[1];
-  p.dilation_y = op.dilates[0] + 1;
+  DescribeWindow(op, &p);
   p.dilation_x = op.dilates[1] + 1;
   p.shuffle = shuffled ? shuffled->group_size : 1;
   p.threads = omp_get_max_threads();

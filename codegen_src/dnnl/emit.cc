@@ -17,8 +17,8 @@ namespace {
 std::string SourceOf(const Graph& graph, const Step& step) {
   if (step.node >= static_cast<int>(graph.nodes.size())) return "delivers an output";
   std::string text;
-  for (const std::string& op : graph.nodes[step.node].source) {
-    text += (text.empty() ? "" : ", ") + op;
+  for (const Node* node : NodesOf(graph, step)) {
+    for (const std::string& op : node->source) text += (text.empty() ? "" : ", ") + op;
   }
   if (text.empty()) text = Name(graph.nodes[step.node].kind);
   text = Printable(text);

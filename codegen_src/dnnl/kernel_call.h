@@ -116,6 +116,18 @@ void DescribeImages(const OpDesc& op, const KernelFrame& frame, T* params) {
   params->post_ops = static_cast<int64_t>(frame.post_ops.size());
 }
 
+/// The window of a convolution of images, whose height and width are the last dims of its weights;
+/// oneDNN counts the holes of a dilation. Not all kernels have one in x.
+template <typename T>
+void DescribeWindow(const OpDesc& op, T* params) {
+  const Dims weights = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
+  params->kernel_height = weights[weights.size() - 2];
+  params->kernel_width = weights.back();
+  params->stride_y = op.strides[0];
+  params->stride_x = op.strides[1];
+  params->dilation_y = op.dilates[0] + 1;
+}
+
 }  // namespace tvm_byoc_dnnl
 
 #endif  // TVM_BYOC_DNNL_DNNL_KERNEL_CALL_H_

@@ -129,6 +129,13 @@ Program Lowering::Run() {
   return std::move(program_);
 }
 
+std::vector<const Node*> NodesOf(const Graph& graph, const Step& step) {
+  std::vector<const Node*> nodes;
+  if (step.inner >= 0) nodes.push_back(&graph.nodes[step.inner]);
+  nodes.push_back(&graph.nodes[step.node]);
+  return nodes;
+}
+
 std::vector<byoc_buffer> ListBuffers(const Program& program) {
   constexpr byoc_home kHomes[] = {BYOC_ARENA, BYOC_INPUT, BYOC_OUTPUT, BYOC_CONSTANT, BYOC_PACKED};
   std::vector<bool> resident(program.buffers.size(), false);
@@ -253,7 +260,18 @@ void Lowering::NoteShuffle(const Node& node) {
   if (node.kind != Kind::kShuffle || node.attrs.axis != 1 || !node.post_ops.empty()) return;
   const int source = node.inputs[0];
   values_[node.output].shuffled = Shuffled{source, node.attrs.group_size};
-  values_[source].last_use = std::max(values_[source].last_use, values_[node.output].last_use);
+  KeepFor(node.output, source);
+}
+
+void Lowering::NoteNormalized(int value, Normalized normalized) {
+  normalized.node = current_node_;
+  for (const OpArg& arg : normalized.args) KeepFor(value, arg.value);
+  values_[value].normalized = std::move(normalized);
+}
+
+/// Lets nothing overwrite a source as long as it may be read in place of a value.
+void Lowering::KeepFor(int value, int source) {
+  values_[source].last_use = std::max(values_[source].last_use, values_[value].last_use);
 }
 
 void Lowering::LowerInSteps(const std::vector<Node>& nodes) {

@@ -34,7 +34,8 @@ struct StepArg {
 /// One step of initialisation or of a call: a primitive of oneDNN, or a kernel of ours.
 /// Each is run (execute.cc), printed as source (emit.cc) and described (report.cc).
 struct Step {
-  int node = -1;  // of the graph; the number of nodes for the copies to outputs
+  int node = -1;   // of the graph; the number of nodes for the copies to outputs
+  int inner = -1;  // a node before it that the step computes as well
   std::string impl;
   std::string fault;          // of a primitive that was refused before this one
   bool conversion = false;    // a reorder that no node asked for
@@ -46,6 +47,9 @@ struct Step {
   const Kernel* kernel = nullptr;
   std::vector<int64_t> params;
 };
+
+/// The nodes that a step of a node computes.
+std::vector<const Node*> NodesOf(const Graph& graph, const Step& step);
 
 /// The content of a packed buffer that plans may share: a tensor of the graph in a layout, or in
 /// the form that a kernel made.
@@ -63,6 +67,14 @@ struct PackedKey {
 struct Shuffled {
   int source = -1;
   int64_t group_size = 1;
+};
+
+/// A value that our batch normalisation made: its node, and the arguments and parameters of the
+/// kernel but for the result, by which another kernel can normalise what it reads.
+struct Normalized {
+  int node = -1;
+  std::vector<OpArg> args;
+  std::vector<int64_t> params;
 };
 
 class CodeGenerator;
@@ -157,10 +169,22 @@ class Lowering {
   /// Where the channels of a value come from, if a shuffle of them made it.
   const std::optional<Shuffled>& ShuffleOf(int value) const { return values_[value].shuffled; }
 
+  /// How our batch normalisation made a value that nothing but one node reads, if it did.
+  const Normalized* NormalizationOf(int value) const {
+    const std::optional<Normalized>& normalized = values_[value].normalized;
+    return normalized && IsReadOnce(value) ? &*normalized : nullptr;
+  }
+
+  /// Remembers how the current node made its value, whose sources may be read in place of it.
+  void NoteNormalized(int value, Normalized normalized);
+
   /// Whether nothing but one node reads a value.
   bool IsReadOnce(int value) const {
     return value < static_cast<int>(uses_.size()) && uses_[value] == 1;
   }
+
+  /// Whether an operation with a sum over its result's memory overwrites what a value lies in.
+  bool Overwrites(const OpDesc& op, int value) const;
 
   /// Whether there is memory that holds a value, or parts of it already.
   bool HasPlace(int value) const { return !values_[value].places.empty(); }
@@ -211,6 +235,7 @@ class Lowering {
     bool constant = false;
     int last_use = -1;
     std::optional<Shuffled> shuffled;
+    std::optional<Normalized> normalized;
     std::vector<Place> places;
   };
   using LastUses = std::vector<std::pair<int, int>>;  // value, its last use
@@ -230,6 +255,7 @@ class Lowering {
   void LowerInFloat(const Node& node);
   void LowerBare(const NodeView& n, bool tried);
   void NoteShuffle(const Node& node);
+  void KeepFor(int value, int source);
   bool HasElements(const Node& node) const;
   bool EmitFused(const Node& node, size_t count);
   void ApplyPostOps(const Node& node, size_t first, int value);
@@ -239,6 +265,7 @@ class Lowering {
   Candidate Choose(const std::vector<OpDesc>& descriptions);
   std::optional<Candidate> BestKernel(const Candidate& primitive, double* least);
   void CountBytes(Candidate* candidate) const;
+  const Place* FindPlace(int value, const MemoryDesc& md) const;
   double CostHere(const Candidate& candidate);
   std::vector<PackedKey> PackedForms(int value) const;
   bool PacksAnew(const Candidate& candidate) const;

@@ -1,26 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of matrices with constant weights, and convolutions 1x1 on AVX2, by our packed kernel:
-// in the layouts that are decided for oneDNN's primitive, with the same bias and post-ops.
+// Products of matrices with constant weights, and convolutions 1x1, by our packed kernel: in the
+// layouts that are decided for oneDNN's primitive, with the same bias and post-ops. A convolution
+// normalises what it reads if nothing else reads what a batch normalisation made.
 #include <omp.h>
+
+#include <algorithm>
 
 #include "dnnl/kernel_call.h"
 #include "dnnl/lowering.h"
-#include "kernels/byoc_product_plan.h"
+#include "kernels/byoc_batch_norm_product_plan.h"
+#include "kernels/byoc_share.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
 
 using PrimitiveKind = dnnl::primitive::kind;
 
-/// A product of matrices, or a convolution that is one of its pixels. For AVX-512, oneDNN's own
-/// convolution is faster.
+/// A product of matrices, or a convolution that is one of its pixels.
 bool Suits(const OpDesc& op) {
   if (op.kind != PrimitiveKind::matmul && op.kind != PrimitiveKind::convolution) return false;
   const Dims weights = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
   if (op.kind == PrimitiveKind::matmul) return weights.size() == 2;
   const size_t axes = op.Find(DNNL_ARG_DST)->md.get_dims().size();
-  return KernelIsa() == BYOC_AVX2 && axes == 4 && weights.size() == 4 && weights[2] == 1 &&
-         weights[3] == 1 && AllAre(0, op.pad_begin) && AllAre(0, op.pad_end);
+  return axes == 4 && weights.size() == 4 && weights[2] == 1 && weights[3] == 1 &&
+         AllAre(0, op.pad_begin) && AllAre(0, op.pad_end);
 }
 
 /// Makes one row of numbers after the other of an image with its channels last: its pixels, which
@@ -45,6 +48,52 @@ bool DescribeSource(const OpDesc& op, const KernelFrame& frame, byoc_product_par
   p->src_line = frame.src_strides.row * op.strides[0];
   return frame.src_strides.lanes == src[1] &&
          (dst[0] == 1 || frame.src_strides.image == dst[2] * p->src_line);
+}
+
+/// The normalisation that made the source of a convolution, unless its result overwrites one of the
+/// parts that were normalised.
+const Normalized* NormalizationBefore(const OpDesc& op, const Lowering& values) {
+  const Normalized* normalized = values.NormalizationOf(op.Find(DNNL_ARG_SRC)->value);
+  if (normalized == nullptr || op.kind != PrimitiveKind::convolution) return nullptr;
+  const bool overwrites =
+      std::any_of(normalized->args.begin(), normalized->args.end(),
+                  [&](const OpArg& arg) { return values.Overwrites(op, arg.value); });
+  return overwrites ? nullptr : normalized;
+}
+
+/// The work of a product, in which the thread with the largest share counts for all.
+Work WorkOf(const byoc_product_params& p, bool is_normalized) {
+  const int64_t panel = byoc_panel(p.isa);
+  int64_t most = 0;
+  for (int64_t thread = 0; thread < p.threads; ++thread) {
+    const byoc_share share =
+        byoc_divide(p.rows, byoc_pair_rows(p.isa), p.columns, panel, thread, p.threads);
+    most =
+        std::max(most, (share.last_row - share.first_row) * (share.last_panel - share.first_panel));
+  }
+  // Outputs that fill no panel are finished vector by vector.
+  const int64_t ends = p.columns % panel == 0 ? 0 : byoc_round_up(p.columns % (2 * panel), panel);
+  const int64_t numbers = p.rows * (ends + (is_normalized ? p.depth : 0));
+  Work work;
+  work.products = static_cast<double>(p.threads * most) * static_cast<double>(panel * p.depth);
+  work.vectors = static_cast<double>(numbers / byoc_lanes(p.isa));
+  return work;
+}
+
+/// The call of a product that normalises its source.
+KernelCall NormalizingCall(const Normalized& normalized, const OpDesc& op, byoc_product_params p,
+                           KernelFrame frame) {
+  const Dims src = frame.src.get_dims();
+  p.src_row = op.strides[1];
+  p.src_line = src[3] * op.strides[0];
+  std::vector<OpArg> args = normalized.args;
+  args.insert(args.end(), frame.args.begin() + 1, frame.args.end());
+  frame.args = std::move(args);
+  KernelCall call =
+      CallOf(kBatchNormProduct, p, std::move(frame), byoc_batch_norm_product_scratch_bytes(&p));
+  call.params.insert(call.params.end(), normalized.params.begin(), normalized.params.end());
+  call.inner = normalized.node;
+  return call;
 }
 
 }  // namespace
@@ -75,16 +124,18 @@ std::optional<Candidate> OfferProduct(const Candidate& primitive, const Lowering
   const bool ends_in_registers = byoc_end_of(frame->post_ops.data(), p.post_ops).fits != 0;
   if (of_pixels && !ends_in_registers) return std::nullopt;  // measured: slower than oneDNN's own
   p.threads = omp_get_max_threads();
-  KernelCall call = CallOf(kProduct, p, std::move(*frame), byoc_product_scratch_bytes(&p));
+  const Normalized* normalized = NormalizationBefore(op, values);
+  KernelCall call = normalized
+                        ? NormalizingCall(*normalized, op, p, std::move(*frame))
+                        : CallOf(kProduct, p, std::move(*frame), byoc_product_scratch_bytes(&p));
   const size_t down = of_pixels ? 1 : 0;  // the axis of the depth
   const byoc_product_pack_params pack = {p.isa, p.columns, p.depth, plain.get_strides()[down],
                                          plain.get_strides()[1 - down]};
   call.packing =
       PackingOf(kProductPack, pack, byoc_product_packed_bytes(p.isa, p.columns, p.depth));
 
-  Candidate candidate{op, {}, KernelImpl("product", p.isa), std::move(call), {}};
-  candidate.work.products = static_cast<double>(p.rows) * static_cast<double>(p.depth) *
-                            static_cast<double>(byoc_round_up(p.columns, byoc_panel(p.isa)));
+  Candidate candidate{op, {}, KernelImpl(call.kernel->name, p.isa), std::move(call), {}};
+  candidate.work = WorkOf(p, normalized != nullptr);
   return candidate;
 }
 

@@ -10,10 +10,6 @@ namespace {
 
 using PrimitiveKind = dnnl::primitive::kind;
 
-json::Array Strings(const std::vector<std::string>& strings) {
-  return json::Array(strings.begin(), strings.end());
-}
-
 /// The layout of an argument; of weights that a kernel has packed, the dtype and the dims of
 /// before.
 std::string LayoutOf(const Step& step, const StepArg& arg) {
@@ -37,9 +33,13 @@ json::Object DescribeStep(const Graph& graph, const Step& step) {
                                                       : "copy");
   object.emplace_back("impl", step.impl);
   if (of_node) {
-    const Node& node = graph.nodes[step.node];
-    object.emplace_back("source", Strings(node.source));
-    object.emplace_back("calls", json::Array(node.calls.begin(), node.calls.end()));
+    json::Array source, calls;
+    for (const Node* node : NodesOf(graph, step)) {
+      source.insert(source.end(), node->source.begin(), node->source.end());
+      calls.insert(calls.end(), node->calls.begin(), node->calls.end());
+    }
+    object.emplace_back("source", std::move(source));
+    object.emplace_back("calls", std::move(calls));
   }
   json::Array layouts;
   for (const StepArg& arg : step.args) {

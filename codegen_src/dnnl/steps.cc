@@ -76,6 +76,7 @@ void Lowering::EmitCall(const Candidate& choice, const std::optional<Place>& pla
   Step step = KernelStep(*call.kernel, call.params);
   step.impl = choice.impl;
   step.op = choice.op;  // for reports
+  step.inner = call.inner;
   for (const OpArg& arg : call.args) {
     Place at;
     if (!arg.IsInput()) {
@@ -179,10 +180,16 @@ void Lowering::AddStep(Step step, const MemoryDesc& scratchpad) {
   (init ? program_.init : program_.steps).push_back(std::move(step));
 }
 
-Place Lowering::PlaceIn(int value, const MemoryDesc& md) {
+/// Where a value lies in a layout, if it does anywhere.
+const Place* Lowering::FindPlace(int value, const MemoryDesc& md) const {
   for (const Place& place : values_[value].places) {
-    if (SameLayout(place.md, md)) return place;
+    if (SameLayout(place.md, md)) return &place;
   }
+  return nullptr;
+}
+
+Place Lowering::PlaceIn(int value, const MemoryDesc& md) {
+  if (const Place* place = FindPlace(value, md)) return *place;
   Place to = NewPlace(value, md);
   Copy(value, value, to);
   SetPlace(value, to);

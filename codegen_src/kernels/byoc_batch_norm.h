@@ -22,7 +22,7 @@ BYOC_FUNCTION int byoc_batch_norm(const int64_t* params, void* const* data, void
   BYOC_OMP(parallel num_threads((int)team) if (team > 1 && !alone))
   {
     const int64_t thread = byoc_thread(), present = byoc_team();
-    float* scale = (float*)scratch + thread * byoc_batch_norm_numbers(p);
+    float* scale = (float*)scratch + thread * byoc_batch_norm_scales(p->channels);
     (void)team;
     (void)alone;
     BYOC_FOR_ISA(p->isa, batch_norm_pixels,

@@ -28,30 +28,42 @@ BYOC_INLINE void BYOC_NAME(batch_norm_part)(const float* from, const float* mean
   }
 }
 
-BYOC_NO_INLINE void BYOC_NAME(batch_norm_pixels)(const byoc_batch_norm_params* p, int64_t first,
-                                                 int64_t last, const float* const* data, float* to,
-                                                 float* scale) {
-  const int64_t* channels = (const int64_t*)(p + 1);
-  const float* const* statistics = data + p->parts;
-  const float *gamma = statistics[0], *beta = statistics[1], *mean = statistics[2];
+/* What each channel is multiplied by. */
+BYOC_INLINE void BYOC_NAME(batch_norm_scale)(const byoc_batch_norm_params* p,
+                                             const float* const* statistics, float* scale) {
+  const float *gamma = statistics[0], *variances = statistics[3];
   for (int64_t k = 0; k < p->channels; k += BYOC_LANES) {
     const int lanes = (int)byoc_min(BYOC_LANES, p->channels - k);
-    const BYOC_VEC variance = BYOC_NAME(load_some)(statistics[3] + k, lanes);
+    const BYOC_VEC variance = BYOC_NAME(load_some)(variances + k, lanes);
     const BYOC_VEC deviation = BYOC_NAME(sqrt)(variance + (float)p->epsilon);
     BYOC_NAME(store)(scale + k, BYOC_NAME(load_some)(gamma + k, lanes) / deviation);
   }
-  for (int64_t pixel = first; pixel < last; ++pixel) {
-    float* row = to + pixel * p->channels;
-    for (int64_t part = 0, at = 0; part < p->parts; at += channels[part++]) {
-      const float* from = data[part] + pixel * channels[part];
-      if (p->has_relu) {
-        BYOC_NAME(batch_norm_part)(from, mean + at, scale + at, beta + at, 1, channels[part],
-                                   row + at);
-      } else {
-        BYOC_NAME(batch_norm_part)(from, mean + at, scale + at, beta + at, 0, channels[part],
-                                   row + at);
-      }
+}
+
+/* One pixel of all parts. data: the parts and the statistics. */
+BYOC_INLINE void BYOC_NAME(batch_norm_pixel)(const byoc_batch_norm_params* p, int64_t pixel,
+                                             const float* const* data, const float* scale,
+                                             float* to) {
+  const int64_t* channels = (const int64_t*)(p + 1);
+  const float *beta = data[p->parts + 1], *mean = data[p->parts + 2];
+  for (int64_t part = 0, at = 0; part < p->parts; at += channels[part++]) {
+    const float* from = data[part] + pixel * channels[part];
+    if (p->has_relu) {
+      BYOC_NAME(batch_norm_part)(from, mean + at, scale + at, beta + at, 1, channels[part],
+                                 to + at);
+    } else {
+      BYOC_NAME(batch_norm_part)(from, mean + at, scale + at, beta + at, 0, channels[part],
+                                 to + at);
     }
+  }
+}
+
+BYOC_NO_INLINE void BYOC_NAME(batch_norm_pixels)(const byoc_batch_norm_params* p, int64_t first,
+                                                 int64_t last, const float* const* data, float* to,
+                                                 float* scale) {
+  BYOC_NAME(batch_norm_scale)(p, data + p->parts, scale);
+  for (int64_t pixel = first; pixel < last; ++pixel) {
+    BYOC_NAME(batch_norm_pixel)(p, pixel, data, scale, to + pixel * p->channels);
   }
 }
 

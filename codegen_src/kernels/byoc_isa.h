@@ -37,6 +37,9 @@ static inline int64_t byoc_panel(int64_t isa) { return 2 * byoc_lanes(isa); }
 static inline int64_t byoc_rows(int64_t isa) {
   return isa == BYOC_AVX512 ? BYOC_AVX512_ROWS : BYOC_AVX2_ROWS;
 }
+static inline int64_t byoc_pair_rows(int64_t isa) {
+  return isa == BYOC_AVX512 ? BYOC_AVX512_PAIR_ROWS : BYOC_AVX2_PAIR_ROWS;
+}
 
 /* Whether this compiler knows AMX. */
 #ifndef BYOC_HAS_AMX

@@ -89,8 +89,18 @@ BYOC_INLINE void BYOC_NAME(product_copy)(const byoc_product_params* p, const flo
                                          int64_t row, int64_t rows, float* to) {
   const int64_t step = byoc_product_copied_row(p);
   for (int64_t i = 0; i < rows; ++i) {
-    const int64_t line = (row + i) / p->line_rows, in_line = (row + i) % p->line_rows;
-    memcpy(to + i * step, src + line * p->src_line + in_line * p->src_row, (size_t)p->depth * 4);
+    memcpy(to + i * step, src + byoc_product_place(p, row + i), (size_t)p->depth * 4);
+  }
+}
+
+/* A block of rows times the panels of a thread. */
+BYOC_INLINE void BYOC_NAME(product_panels)(const byoc_product_params* p, const byoc_end* end,
+                                           const byoc_share* share, const float* a, int64_t a_row,
+                                           int64_t row, int64_t rows, void* const* data,
+                                           float* sums) {
+  for (int64_t panel = share->first_panel; panel < share->last_panel; panel += 2) {
+    const int64_t panels = byoc_min(2, share->last_panel - panel);
+    BYOC_NAME(product_block)(p, end, a, a_row, row, rows, panel, panels, data, sums);
   }
 }
 
@@ -111,10 +121,7 @@ BYOC_NO_INLINE void BYOC_NAME(product_part)(const byoc_product_params* p, int64_
     const int64_t count = share.first_row + rows * (block + 1) / blocks - first;
     if (copies) BYOC_NAME(product_copy)(p, src, first, count, copied);
     const float* a = copies ? copied : src + first * p->src_row;
-    for (int64_t panel = share.first_panel; panel < share.last_panel; panel += 2) {
-      const int64_t panels = byoc_min(2, share.last_panel - panel);
-      BYOC_NAME(product_block)(p, &end, a, a_row, first, count, panel, panels, data, scratch);
-    }
+    BYOC_NAME(product_panels)(p, &end, &share, a, a_row, first, count, data, scratch);
   }
 }
 

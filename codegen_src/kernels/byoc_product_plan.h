@@ -41,6 +41,11 @@ static inline size_t byoc_product_packed_bytes(int64_t isa, int64_t columns, int
   return (size_t)(byoc_round_up(columns, byoc_panel(isa)) * depth) * 4;
 }
 
+/* Where a row of the source begins. */
+static inline int64_t byoc_product_place(const byoc_product_params* p, int64_t row) {
+  return row / p->line_rows * p->src_line + row % p->line_rows * p->src_row;
+}
+
 /* Whether the rows of the source do not lie evenly, so that a block of them is copied first; and
    floats from one to the next then. */
 static inline int byoc_product_copies(const byoc_product_params* p) {

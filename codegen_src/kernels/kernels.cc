@@ -4,6 +4,7 @@
 #include "byoc_append.h"
 #include "byoc_attention.h"
 #include "byoc_batch_norm.h"
+#include "byoc_batch_norm_product.h"
 #include "byoc_compressed_matmul.h"
 #include "byoc_compressed_pack.h"
 #include "byoc_convert.h"
@@ -35,6 +36,7 @@ namespace tvm_byoc_dnnl {
 const Kernel kAppend = {"append", byoc_append};
 const Kernel kAttention = {"attention", byoc_attention};
 const Kernel kBatchNorm = {"batch_norm", byoc_batch_norm};
+const Kernel kBatchNormProduct = {"batch_norm_product", byoc_batch_norm_product};
 const Kernel kCompressedMatmul = {"compressed_matmul", byoc_compressed_matmul};
 const Kernel kCompressedPack = {"compressed_pack", byoc_compressed_pack};
 const Kernel kConvert = {"convert", byoc_convert};

@@ -15,7 +15,8 @@ def primitive_flops(kind: str, layouts: Sequence[str]) -> int:
         return 0
     result = math.prod(dims[-1])
     if kind == "convolution":
-        return 2 * result * math.prod(dims[1]) // max(dims[-1][1], 1)
+        weights = next((i for i, text in enumerate(layouts) if ":packed:" in text), 1)  # behind what a norm reads
+        return 2 * result * math.prod(dims[weights]) // max(dims[-1][1], 1)
     if kind == "deconvolution":
         return 2 * math.prod(dims[0]) * math.prod(dims[1]) // max(dims[0][1], 1)
     if kind == "attention" and len(dims) == 2:  # of its three primitives, the softmax

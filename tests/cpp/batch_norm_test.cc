@@ -2,86 +2,37 @@
 // Batch normalisation against float64: parts whose channels fill vectors and parts that do not, one
 // thread and several, each instruction set that this CPU has. An unreadable page lies behind every
 // buffer.
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
-#include <memory>
-#include <random>
 #include <vector>
 
 #include "check.h"
-#include "kernel_check.h"
 #include "kernels/byoc_batch_norm.h"
+#include "norm_check.h"
 
 namespace {
 
-constexpr double kEpsilon = 1e-3;
-
-struct Run {
-  std::vector<std::unique_ptr<Guarded>> parts;
-  Guarded gamma, beta, mean, variance, result;
-
-  Run(const std::vector<int64_t>& channels, int64_t all, int64_t pixels)
-      : gamma(static_cast<size_t>(all)),
-        beta(static_cast<size_t>(all)),
-        mean(static_cast<size_t>(all)),
-        variance(static_cast<size_t>(all)),
-        result(static_cast<size_t>(all * pixels)) {
-    std::mt19937 random(3);
-    for (int64_t count : channels) {
-      parts.push_back(std::make_unique<Guarded>(static_cast<size_t>(count * pixels)));
-      Fill({parts.back().get()}, &random);
-    }
-    Fill({&gamma, &beta, &mean, &variance}, &random);
-    for (int64_t k = 0; k < all; ++k) variance.data()[k] = std::abs(variance.data()[k]);
-  }
-
-  void Call(byoc_isa isa, const std::vector<int64_t>& channels, int64_t pixels, bool has_relu,
-            int threads) {
-    std::vector<int64_t> params(sizeof(byoc_batch_norm_params) / sizeof(int64_t));
-    byoc_batch_norm_params p{};
-    p.isa = isa;
-    p.pixels = pixels;
-    p.channels = static_cast<int64_t>(gamma.size());
-    p.parts = static_cast<int64_t>(channels.size());
-    p.has_relu = has_relu;
-    p.epsilon = kEpsilon;
-    p.threads = threads;
-    std::memcpy(params.data(), &p, sizeof(p));
-    params.insert(params.end(), channels.begin(), channels.end());
-    std::vector<void*> data;
-    for (const auto& part : parts) data.push_back(part->data());
-    data.insert(data.end(),
-                {gamma.data(), beta.data(), mean.data(), variance.data(), result.data()});
-    Guarded scratch(static_cast<size_t>(threads * byoc_batch_norm_numbers(&p)), 64);
-    char message[BYOC_ERROR_BYTES];
-    CHECK_EQUAL(byoc_batch_norm(params.data(), data.data(), scratch.data(), threads, message),
-                BYOC_OK);
-  }
-};
+/// Normalises the parts, in guarded memory of the result.
+void Call(Parts* parts, byoc_isa isa, int threads, Guarded* result) {
+  const std::vector<int64_t> params = parts->Params(isa, threads);
+  std::vector<void*> data = parts->Data();
+  data.push_back(result->data());
+  Guarded scratch(static_cast<size_t>(threads * byoc_batch_norm_scales(parts->channels)), 64);
+  char message[BYOC_ERROR_BYTES];
+  CHECK_EQUAL(byoc_batch_norm(params.data(), data.data(), scratch.data(), threads, message),
+              BYOC_OK);
+}
 
 void Check(const std::vector<int64_t>& channels, int64_t pixels, bool has_relu, int threads) {
-  int64_t all = 0;
-  for (int64_t count : channels) all += count;
   for (byoc_isa isa : InstructionSets()) {
-    Run run(channels, all, pixels);
-    run.Call(isa, channels, pixels, has_relu, threads);
+    Parts parts(channels, pixels, has_relu);
+    const int64_t all = parts.channels;
+    Guarded result(static_cast<size_t>(all * pixels));
+    Call(&parts, isa, threads, &result);
     double error = 0;
-    for (int64_t pixel = 0; pixel < pixels; ++pixel) {
-      int64_t at = 0;
-      for (size_t part = 0; part < channels.size(); ++part) {
-        for (int64_t k = 0; k < channels[part]; ++k, ++at) {
-          const double x = run.parts[part]->data()[pixel * channels[part] + k];
-          double want = (x - run.mean.data()[at]) / std::sqrt(run.variance.data()[at] + kEpsilon) *
-                            run.gamma.data()[at] +
-                        run.beta.data()[at];
-          if (has_relu) want = std::max(want, 0.0);
-          const double difference = std::abs(run.result.data()[pixel * all + at] - want);
-          error = Worse(error, difference);
-        }
-      }
+    for (int64_t i = 0; i < all * pixels; ++i) {
+      error = Worse(error, std::abs(result.data()[i] - parts.Exact(i / all, i % all)));
     }
     CHECK(error <= 4e-6);  // results are up to 60; float32 has 24 bits
   }
@@ -109,16 +60,17 @@ TEST(many_parts_and_threads) {
 TEST(numbers_that_are_not_finite) {
   const float infinite = std::numeric_limits<float>::infinity();
   for (byoc_isa isa : InstructionSets()) {
-    Run run({4}, 4, 1);
-    float* x = run.parts[0]->data();
+    Parts parts({4}, 1, /*has_relu=*/true);
+    Guarded result(4);
+    float* x = parts.sources[0]->data();
     x[0] = std::nanf("");
     x[1] = infinite;
     x[2] = -infinite;
-    std::fill(run.gamma.data(), run.gamma.data() + 4, 1.f);
-    run.Call(isa, {4}, 1, /*has_relu=*/true, 1);
-    CHECK(std::isnan(run.result.data()[0]));
-    CHECK_EQUAL(run.result.data()[1], infinite);
-    CHECK_EQUAL(run.result.data()[2], 0.f);
+    std::fill(parts.gamma.data(), parts.gamma.data() + 4, 1.f);
+    Call(&parts, isa, 1, &result);
+    CHECK(std::isnan(result.data()[0]));
+    CHECK_EQUAL(result.data()[1], infinite);
+    CHECK_EQUAL(result.data()[2], 0.f);
   }
 }
 

@@ -21,6 +21,12 @@ def test_flops(kind: str, weights: str, flops: int) -> None:
     assert primitive_flops(kind, ["f32:acdb:1x64x56x56", weights, "f32:acdb:1x64x56x56"]) == flops
 
 
+def test_a_convolution_that_normalises_its_parts() -> None:
+    parts, statistics = ["f32:acdb:1x40x7x7", "f32:acdb:1x24x7x7"], ["f32:a:64"] * 4
+    layouts = [*parts, *statistics, "f32:packed:96x64x1x1", "f32:a:96", "f32:acdb:1x96x7x7"]
+    assert primitive_flops("convolution", layouts) == 2 * 7 * 7 * 64 * 96
+
+
 Q, K, V, SCORES = "f32:abcd:1x2x16x8", "f32:abdc:1x2x8x32", "f32:abcd:1x2x32x8", "f32:abcd:1x2x16x32"
 ROWS = "f32:abcd:1x2x32x8"  # the keys as the kernel of attention has them
 
