@@ -32,13 +32,9 @@ std::optional<Candidate> OfferDepthwise(const Candidate& primitive, const Loweri
   const Dims in = frame->src.get_dims(), out = frame->dst.get_dims();
   byoc_depthwise_params p{};
   DescribeImages(op, *frame, &p);
+  DescribeWindow(op, &p);
   p.isa = frame->isa;
   p.channels = in[1];
-  p.kernel_height = shape[3];
-  p.kernel_width = shape[4];
-  p.stride_y = op.strides[0];
-  p.stride_x = op.strides[1];
-  p.dilation_y = op.dilates[0] + 1;
   if (!IsPlain(p.src, p) || !IsPlain(p.dst, p)) return std::nullopt;
   KernelCall call = CallOf(kDepthwise, p, std::move(*frame), /*scratch_bytes=*/0);
   call.packing = PackingOf(kDepthwisePack, p, byoc_depthwise_packed_bytes(&p));

@@ -40,16 +40,11 @@ void DescribeMatmul(const OpDesc& op, const KernelFrame& frame, byoc_split_param
 }
 
 void DescribeConvolution(const OpDesc& op, const KernelFrame& frame, byoc_split_params* p) {
-  const Dims kernel = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
   DescribeImages(op, frame, p);
+  DescribeWindow(op, p);
+  p->dilation_x = op.dilates[1] + 1;
   p->channels = frame.src.get_dims()[1];
   p->outputs = frame.dst.get_dims()[1];
-  p->kernel_height = kernel[2];
-  p->kernel_width = kernel[3];
-  p->stride_y = op.strides[0];
-  p->stride_x = op.strides[1];
-  p->dilation_y = op.dilates[0] + 1;
-  p->dilation_x = op.dilates[1] + 1;
 }
 
 byoc_split_pack_params DescribeWeights(const byoc_split_params& p, const MemoryDesc& weights) {
