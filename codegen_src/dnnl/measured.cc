@@ -67,8 +67,10 @@ class Trial {
     }
   }
 
-  /// Adds the median of each step that computes a workload, under the names that it was asked by.
-  void Collect(std::map<std::string, std::map<std::string, std::vector<double>>>* all) {
+  /// Adds the median of each step that computes a workload, under the names that it was asked by. A
+  /// candidate that only the other choices of this plan make possible is not `known`.
+  void Collect(const Workloads& known,
+               std::map<std::string, std::map<std::string, std::vector<double>>>* all) {
     for (size_t i = 0; i < seconds_.size(); ++i) {
       const Step& step = plan_->program().steps[i];
       const OpArg* dst = step.op.Find(DNNL_ARG_DST);
@@ -76,7 +78,9 @@ class Trial {
       std::vector<double>& seconds = seconds_[i];
       std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
       for (const auto& [workload, name] : asked_[dst->value]) {
-        if (Is(step, workload, name)) {
+        const auto names = known.find(workload);
+        const bool is_known = names != known.end() && names->second.count(name) > 0;
+        if (is_known && Is(step, workload, name)) {
           (*all)[workload][name].push_back(seconds[seconds.size() / 2]);
         }
       }
@@ -196,7 +200,7 @@ KnownTimes MeasureProducts(const Graph& graph, int rounds) {
     for (const auto& trial : all) trial->Run(graph, inputs, outputs, round > 0);
   }
   std::map<std::string, std::map<std::string, std::vector<double>>> seconds;
-  for (const auto& trial : all) trial->Collect(&seconds);
+  for (const auto& trial : all) trial->Collect(workloads, &seconds);
   found.workloads.clear();
   for (auto& [workload, candidates] : seconds) {
     if (candidates.size() < 2) continue;

@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -133,15 +134,18 @@ LEVELS = [
 ]
 
 
+def run(code: str, level: str, *arguments: str) -> str:
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": level}
+    command = [sys.executable, "-c", code, *arguments]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    return ran.stdout
+
+
 def steps(level: str, *cases: str) -> list[list[tuple[str, int, list[str]]]]:
     """The implementation, the arithmetic and the operators of each step, for each case: its name, and the numbers of
     images, of channels that are normalised, of lines, and of outputs."""
-    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": level}
-    ran = subprocess.run(
-        [sys.executable, "-c", RUN, *cases], env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    return [json.loads(line) for line in ran.stdout.splitlines()]
+    return [json.loads(line) for line in run(RUN, level, *cases).splitlines()]
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -166,3 +170,33 @@ def test_others_read_what_was_normalised(level: str) -> None:
     for case, of_case in zip(kinds, steps(level, *(f"{kind},2,64,9,64" for kind in kinds)), strict=True):
         assert not any((step[0] or "").startswith("batch_norm_product:") for step in of_case), (case, of_case)
         assert any("relax.nn.batch_norm" in step[2] for step in of_case), (case, of_case)
+
+
+MEASURE = """
+import math, sys, numpy as np, tvm, tvm_byoc_dnnl as byoc
+from tvm import relax
+from tvm_byoc_dnnl.tuning.candidates import measure_candidates
+from tvm_byoc_dnnl.tuning.database import Database
+
+nn, op = relax.op.nn, relax.op
+random = lambda *shape: relax.const(np.random.default_rng(2).random(shape).astype("float32") + np.float32(0.1))
+bb = relax.BlockBuilder()
+x = relax.Var("x", relax.TensorType((1, 3, 224, 224), "float32"))
+with bb.function("main", [x]):
+    with bb.dataflow():
+        y = bb.emit(nn.relu(bb.emit(nn.conv2d(x, random(64, 3, 7, 7), strides=2, padding=3))))
+        pooled = bb.emit(nn.max_pool2d(y, (3, 3), strides=2, padding=1))
+        statistics = [random(64) for _ in range(4)]
+        y = bb.emit(nn.relu(bb.emit(nn.batch_norm(pooled, *statistics, axis=1, training=False)[0])))
+        y = bb.emit(nn.conv2d(y, random(128, 64, 1, 1)))
+        y = bb.emit_output(op.concat([y, pooled], 1))
+    bb.emit_func_output(y)
+lines = []
+count = measure_candidates(byoc.partition(bb.get(), "dnnl"), Database(sys.argv[1]), math.inf, lines.append)
+assert count > 0, lines
+"""
+
+
+def test_a_measured_plan_may_normalise_where_the_usual_one_does_not(tmp_path: Path) -> None:
+    # Where the picture's convolution writes channels-last, and only there, the 1x1 can normalise what it reads.
+    run(MEASURE, "AVX2", str(tmp_path / "times.jsonl"))
