@@ -18,7 +18,7 @@ from tvm_byoc_dnnl.errors import UnsupportedError
 from tvm_byoc_dnnl.frontend import to_relax
 from tvm_byoc_dnnl.frontend.onnx_binding import bind_params
 from tvm_byoc_dnnl.frontend.onnx_graph import Graph
-from tvm_byoc_dnnl.frontend.onnx_rewrites.fold import fold, take_constants
+from tvm_byoc_dnnl.frontend.onnx_rewrites.fold import fold
 from tvm_byoc_dnnl.testing.models import random_inputs
 
 IMAGE = {"x": (1, 3, 10, 11)}
@@ -325,19 +325,3 @@ def test_how_often_types_are_inferred(nodes: Any, times: int, monkeypatch: pytes
     monkeypatch.setattr(onnx.shape_inference, "infer_shapes", lambda *a, **k: (calls.append(1), infer(*a, **k))[1])
     to_relax(onnx_model(nodes, IMAGE, constants))
     assert len(calls) == times
-
-
-def test_branches_are_copied_only_for_constants_that_are_no_tensors() -> None:
-    def branch(constant: onnx.NodeProto) -> onnx.GraphProto:
-        return helper.make_graph([constant], "branch", [], [helper.make_empty_tensor_value_info("c")])
-
-    tensor = branch(helper.make_node("Constant", [], ["c"], value=helper.make_tensor("", TensorProto.FLOAT, [1], [1])))
-    number = branch(helper.make_node("Constant", [], ["c"], value_float=2.0))
-    for branches, copied in (((tensor, tensor), False), ((tensor, number), True)):
-        choice = helper.make_node("If", ["p"], ["y"], then_branch=branches[0], else_branch=branches[1])
-        graph = Graph(helper.make_model(helper.make_graph([choice], "g", [], [])))
-        given = graph.nodes[0]
-        take_constants(graph)
-        assert (graph.nodes[0] is not given) == copied
-        names = [a.name for b in graph.nodes[0].attribute for inner in b.g.node for a in inner.attribute]
-        assert names == ["value", "value"]

@@ -77,9 +77,7 @@ def _import_onnx(model: onnx.ModelProto, shapes: Shapes | None, weights: Weights
             "onnx.load_external_data_for_model first"
         )
     if model.functions:
-        from onnx.inliner import inline_local_functions
-
-        model = inline_local_functions(model)
+        model = _without_functions(model)
     graph = Graph(model, weights)
     graph.inputs = fixed_inputs(graph.inputs, shapes or {})
     refuse_sequences(graph.inputs)
@@ -93,6 +91,23 @@ def _import_onnx(model: onnx.ModelProto, shapes: Shapes | None, weights: Weights
     module["main"] = module["main"].with_attrs({**names, "num_input": len(graph.inputs)})
     weights.complete()
     return module
+
+
+def _without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with its own functions written out; those of another opset are converted to the model's."""
+    from onnx.inliner import inline_local_functions
+
+    try:
+        inlined = inline_local_functions(model, convert_version=True)
+    except RuntimeError as err:
+        raise UnsupportedError(f"the functions of the model cannot be written out: {_first_line(err)}") from err
+    for function in inlined.functions:
+        opsets = ", ".join(f"{o.domain or 'ai.onnx'} {o.version}" for o in function.opset_import)
+        raise UnsupportedError(
+            f"the function `{function.domain}.{function.name}` cannot be written out: it is for the opsets {opsets}, "
+            f"and ONNX's version converter cannot bring it to the model's"
+        )
+    return inlined
 
 
 def _import(graph: Graph, fresh: set[int]) -> tvm.IRModule:

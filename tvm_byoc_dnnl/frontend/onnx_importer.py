@@ -19,6 +19,7 @@ from ..windowed_types import TypingBuilder
 from .onnx_bounds import clip
 from .onnx_dims import OpenInputs
 from .onnx_open_shapes import OpenShapes
+from .onnx_reading import Attributes, Inputs, refuse_unread
 
 __all__ = ["NamingImporter", "converters"]
 
@@ -56,7 +57,6 @@ class NamingImporter(ONNXGraphImporter):
         self._constants = constants
         self._functions: dict[str, Callable[..., Any]] = {}  # operator -> its converter for the model's opset
         self._last_variable: dict[str, str] = {}  # of a node -> the node
-        self._branches = 0
 
     def _parse_graph_initializers(self, graph: Any) -> None:
         super()._parse_graph_initializers(graph)
@@ -85,8 +85,6 @@ class NamingImporter(ONNXGraphImporter):
         super()._construct_nodes(graph)
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
-        if self._branches:
-            return self._by_tvm(op_name, inputs, attrs, opset)
         dtype = _DTYPES.get(attrs.get("to")) if op_name == "Cast" else None
         result = self._open_shapes.convert(op_name, inputs, attrs, dtype)
         if result is None:
@@ -118,15 +116,10 @@ class NamingImporter(ONNXGraphImporter):
             if op_name not in converters():
                 return super()._convert_operator(op_name, inputs, attrs, opset)
             function = self._functions[op_name] = converters()[op_name].get_converter(opset)
-        result = function(self.bb, inputs, attrs, [self._nodes, self._params])
+        read, known = Inputs(inputs), Attributes(attrs)
+        result = function(self.bb, read, known, [self._nodes, self._params])
+        refuse_unread(op_name, read, known, opset)
         return self.bb.normalize(result) if is_a(result, relax.Expr) else result
-
-    def _convert_subgraph(self, bb: Any, graph: Any) -> Any:
-        self._branches += 1
-        try:
-            return super()._convert_subgraph(bb, graph)
-        finally:
-            self._branches -= 1
 
     def nodes_by_variable(self, func: relax.Function) -> dict[str, str]:
         """Variable to node, for every variable of the imported function that comes from a node with a name."""

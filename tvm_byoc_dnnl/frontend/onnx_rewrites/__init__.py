@@ -11,11 +11,13 @@ from itertools import chain
 
 import onnx
 
+from ...errors import UnsupportedError
 from ..onnx_graph import Graph
 from . import (
     arrangement,
     attributes,
     block_quantised,
+    branches,
     casts,
     contrib,
     detection,
@@ -47,6 +49,7 @@ RULES: dict[tuple[str, str], Rule] = {
     **arrangement.RULES,
     **attributes.RULES,
     **block_quantised.RULES,
+    **branches.RULES,
     **casts.RULES,
     **contrib.RULES,
     **detection.RULES,
@@ -65,30 +68,42 @@ RULES: dict[tuple[str, str], Rule] = {
     **sequences.RULES,
     **spectral.RULES,
 }
-_MAX_ROUNDS = 4  # a rule may make shapes known that another waits for
+# Rules that apply when no other does.
+_LAST: dict[tuple[str, str], Rule] = {("", "If"): branches.separated}
+_MAX_ROUNDS = 64  # a rule may make shapes known that another waits for; subgraphs are nested less deeply
 
 
 def rewrite(graph: Graph) -> None:
     """Bring a graph into a form that the importer takes; constants folded, nodes in order."""
     modernise(graph)
     graph.sort()
-    expand_functions(graph)
-    fold(graph)
     for _ in range(_MAX_ROUNDS):
-        new = [_rewritten(graph, node) for node in graph.nodes]
-        changed = any(made is not None for made in new)
-        if not changed:
-            break
-        graph.settle_types()
-        old = graph.nodes
-        graph.nodes = list(chain.from_iterable([n] if made is None else made for n, made in zip(old, new, strict=True)))
+        expand_functions(graph)
         fold(graph)
+        if not (_apply(graph, RULES) or _apply(graph, _LAST)):
+            break
+    else:
+        raise UnsupportedError(
+            f"the model's nodes still change after {_MAX_ROUNDS} rounds of rewriting: its subgraphs are nested too "
+            "deeply; write them as nodes of the graph around them"
+        )
     graph.sort()
 
 
-def _rewritten(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+def _apply(graph: Graph, rules: dict[tuple[str, str], Rule]) -> bool:
+    """Put what the rules make in the places of nodes; whether they made anything."""
+    new = [_rewritten(graph, node, rules) for node in graph.nodes]
+    if all(made is None for made in new):
+        return False
+    graph.settle_types()
+    old = graph.nodes
+    graph.nodes = list(chain.from_iterable([n] if made is None else made for n, made in zip(old, new, strict=True)))
+    return True
+
+
+def _rewritten(graph: Graph, node: onnx.NodeProto, rules: dict[tuple[str, str], Rule]) -> list[onnx.NodeProto] | None:
     domain = "" if node.domain == "ai.onnx" else node.domain
-    rule = RULES.get((domain, node.op_type))
+    rule = rules.get((domain, node.op_type))
     made = None if rule is None else rule(graph, node)
     for part in made or ():
         if part is not node and not part.name:

@@ -69,39 +69,12 @@ def _replace(graph: Graph, known: dict[str, np.ndarray]) -> bool:
 def take_constants(graph: Graph) -> None:
     """Make the results of ``Constant`` nodes constants of the graph."""
     known = {}
-    for i, node in enumerate(graph.nodes):
+    for node in graph.nodes:
         if node.op_type == "Constant" and is_standard(node):
             value = _constant_value(node)
             if value is not None:
                 known[node.output[0]] = value
-        elif graph.captured(node) and _has_strange_constants(node):
-            graph.nodes[i] = _with_plain_constants(node)
     _replace(graph, known)
-
-
-def _has_strange_constants(node: onnx.NodeProto) -> bool:
-    """Whether the subgraphs of a node have constants that are not given as tensors: the importer reads no others."""
-    graphs = [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
-    inside = [inner for graph in graphs for inner in graph.node]
-    return any(
-        [a.name for a in inner.attribute] != ["value"] if inner.op_type == "Constant" else _has_strange_constants(inner)
-        for inner in inside
-    )
-
-
-def _with_plain_constants(node: onnx.NodeProto) -> onnx.NodeProto:
-    """A copy of a node whose subgraphs have all constants as tensors."""
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    for attribute in copy.attribute:
-        for inner in attribute.g.node:
-            value = _constant_value(inner) if inner.op_type == "Constant" else None
-            if value is None:
-                inner.CopyFrom(_with_plain_constants(inner))
-            else:
-                tensor = numpy_helper.from_array(value)
-                inner.CopyFrom(helper.make_node("Constant", [], inner.output, name=inner.name, value=tensor))
-    return copy
 
 
 def _constant_value(node: onnx.NodeProto) -> np.ndarray | None:

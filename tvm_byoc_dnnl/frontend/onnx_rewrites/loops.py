@@ -7,9 +7,8 @@ import onnx
 from onnx import numpy_helper
 
 from ..onnx_graph import Graph
-from ..onnx_nodes import captured
+from .branches import written_out
 from .builder import Builder, Nodes
-from .instantiate import renamed
 
 _MOST_NODES = 4096  # that one loop may become
 
@@ -34,7 +33,7 @@ def _scan(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
         for x, axis, turned in zip(inputs, axes, backward, strict=True):
             index = graph.add_constant(f"{x}_index", np.array(length - 1 - step if turned else step))
             elements.append(b.add("Gather", [x, index], axis=axis))
-        results = _round(b, body, [*states, *elements])
+        results = written_out(b, body, [*states, *elements])
         states, rest = results[: len(states)], results[len(states) :]
         steps.append(rest)
     outputs = len(body.output) - len(states)
@@ -55,7 +54,7 @@ def _loop(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     states, steps = list(node.input[2:]), []
     for step in range(length):
         number = graph.add_constant(f"{node.output[0]}_round", np.array(step))
-        results = _round(b, body, [number, true, *states])
+        results = written_out(b, body, [number, true, *states])
         states, rest = results[1 : 1 + len(states)], results[1 + len(states) :]
         steps.append(rest)
     outputs = len(body.output) - 1 - len(states)
@@ -75,20 +74,6 @@ def _always_goes_on(body: onnx.GraphProto) -> bool:
     if maker is not None and maker.op_type == "Constant":
         return bool(numpy_helper.to_array(maker.attribute[0].t).all())
     return maker is not None and maker.op_type == "Identity" and maker.input[0] == given
-
-
-def _round(b: Builder, body: onnx.GraphProto, values: list[str]) -> list[str]:
-    """One run of the body; the names of its results."""
-    prefix = b.graph.fresh(f"{b.old.output[0]}_step")
-    read = {n for node in body.node for n in (*node.input, *captured(node))} | {o.name for o in body.output}
-    made = {n for node in body.node for n in node.output}
-    names = {n: n for n in read - made}  # of the graph around
-    names.update(
-        {t.name: b.graph.add_constant(f"{prefix}_{t.name}", numpy_helper.to_array(t)) for t in body.initializer}
-    )
-    names.update({inner.name: value for inner, value in zip(body.input, values, strict=True)})
-    b.nodes += [renamed(node, names, {}, prefix) for node in body.node]
-    return [names.get(o.name, f"{prefix}_{o.name}") for o in body.output]
 
 
 def _finish(b: Builder, states: list[str], steps: list[list[str]], axes: list[int], turned: list[int]) -> Nodes:

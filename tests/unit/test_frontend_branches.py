@@ -1,0 +1,196 @@
+"""Nodes inside of `If`, `Loop` and functions are imported as the same nodes outside are, compared with ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.unit.importing import check, node, onnx_model, rand, run
+from tvm_byoc_dnnl.errors import UnsupportedError
+from tvm_byoc_dnnl.frontend import to_relax
+from tvm_byoc_dnnl.frontend.onnx_rewrites import branches
+
+FLAG = {"c": TensorProto.BOOL}
+
+
+def graph(
+    nodes: Sequence[onnx.NodeProto], outputs: Sequence[str] = ("y",), constants: Mapping[str, Any] | None = None
+) -> onnx.GraphProto:
+    """A branch: its results are the values ``outputs`` of ``nodes``."""
+    values = [helper.make_empty_tensor_value_info(name) for name in outputs]
+    tensors = [numpy_helper.from_array(np.asarray(v), k) for k, v in (constants or {}).items()]
+    return helper.make_graph(list(nodes), "branch", [], values, tensors)
+
+
+def either(then: onnx.GraphProto, other: onnx.GraphProto, results: Sequence[str] = ("y",)) -> onnx.NodeProto:
+    return node("If", ["c"], list(results), then_branch=then, else_branch=other)
+
+
+def both_ways(model: onnx.ModelProto, *arrays: np.ndarray) -> None:
+    """Compare the results for either condition."""
+    names = [i.name for i in model.graph.input if i.name != "c"]
+    for flag in (True, False):
+        check(model, inputs={"c": np.array(flag), **dict(zip(names, arrays, strict=True))}, tolerance=1e-4)
+
+
+X = (2, 4, 5)
+OTHER = graph([node("Add", ["x", "x"], ["y"])])
+#: what a rewrite of ours computes, and what TVM's converters make more than one operator of
+ROWS: dict[str, tuple[list[onnx.NodeProto], dict[str, Any], int]] = {
+    "norm": ([node("LayerNormalization", ["x", "g", "g"], ["y"])], {"g": rand(5)}, 17),
+    "statistics": (
+        [node("LayerNormalization", ["x", "g"], ["n", "m"]), node("Mul", ["n", "m"], ["y"])],
+        {"g": rand(5)},
+        17,
+    ),
+    "batch_norm": (
+        [node("BatchNormalization", ["x", "g", "g", "g", "o"], ["y"])],
+        {"g": rand(4), "o": np.ones(4, "float32")},
+        15,
+    ),
+    "batch_norm_7": (
+        [node("BatchNormalization", ["x", "g", "g", "g", "o"], ["y"])],
+        {"g": rand(4), "o": np.ones(4, "float32")},
+        7,
+    ),
+    "dropout": ([node("Dropout", ["x"], ["y"])], {}, 13),
+    "top_k": ([node("TopK", ["x", "k"], ["v", "i"], axis=1), node("Relu", ["v"], ["y"])], {"k": np.array([2])}, 17),
+    "split": ([node("Split", ["x"], ["u", "y"], axis=1)], {}, 13),
+    "slice_9": (
+        [
+            node("Slice", ["x"], ["u"], starts=[1], ends=[3], axes=[1]),
+            node("Slice", ["x"], ["v"], starts=[0], ends=[2], axes=[1]),
+            node("Concat", ["u", "v"], ["y"], axis=1),
+        ],
+        {},
+        9,
+    ),
+    "hard_swish": ([node("HardSwish", ["x"], ["y"])], {}, 17),
+    "mish": ([node("Mish", ["x"], ["y"])], {}, 18),
+    "depth": (
+        [node("Reshape", ["x", "s"], ["d"]), node("DepthToSpace", ["d"], ["y"], blocksize=2, mode="CRD")],
+        {"s": np.array([1, 4, 2, 5])},
+        13,
+    ),
+    "transposed": (
+        [node("ConvTranspose", ["x", "w"], ["y"], strides=[2], output_shape=[12])],
+        {"w": rand(4, 3, 3)},
+        17,
+    ),
+    "signs": (
+        [
+            node("Log", ["z"], ["l"]),
+            node("Add", ["x", "l"], ["d"]),
+            node("IsInf", ["d"], ["i"], detect_negative=0),
+            node("Cast", ["i"], ["y"], to=1),
+        ],
+        {"z": np.zeros(5, "float32")},
+        17,
+    ),
+    "shape": (
+        [
+            node("Shape", ["x"], ["s"]),
+            node("Gather", ["s", "i"], ["b"]),
+            node("Concat", ["b", "m"], ["t"], axis=0),
+            node("Reshape", ["x", "t"], ["y"]),
+        ],
+        {"i": np.array([0]), "m": np.array([-1])},
+        17,
+    ),
+    "quantised": (
+        [node("DynamicQuantizeLinear", ["x"], ["q", "a", "b"]), node("DequantizeLinear", ["q", "a", "b"], ["y"])],
+        {},
+        11,
+    ),
+    "power": ([node("Pow", ["x", "e"], ["y"])], {"e": np.array(2)}, 15),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_branch_computes_what_the_same_nodes_compute_outside(name: str) -> None:
+    nodes, constants, opset = ROWS[name]
+    both_ways(
+        onnx_model([either(graph(nodes), OTHER)], {"c": (), "x": X}, constants, opset=opset, dtypes=FLAG), rand(*X)
+    )
+
+
+def test_what_follows_a_choice_does_not_overwrite_it() -> None:
+    """Results of branches live as long as the choice between them does."""
+    then = graph([node("MatMul", ["x", "w"], ["t"]), node("Exp", ["t"], ["y"])])
+    other = graph([node("MatMul", ["w", "x"], ["t"]), node("Tanh", ["t"], ["y"])])
+    after = [node("MatMul", ["x", "x"], ["a"]), node("MatMul", ["a", "w"], ["b"]), node("MatMul", ["b", "a"], ["e"])]
+    nodes = [either(then, other, ["z"]), *after, node("Add", ["e", "z"], ["y"])]
+    both_ways(
+        onnx_model(nodes, {"c": (), "x": (32, 32)}, {"w": rand(32, 32, seed=2) / 8}, dtypes=FLAG), rand(32, 32) / 8
+    )
+
+
+def test_several_results_of_other_shapes() -> None:
+    then = graph([node("Relu", ["d"], ["r"]), node("Identity", ["d"], ["s"])], ["r", "s"])
+    other = graph([node("Concat", ["x", "k"], ["r"], axis=0), node("Exp", ["x"], ["s"])], ["r", "s"], {"k": rand(1, 3)})
+    nodes = [node("Neg", ["x"], ["d"]), either(then, other, ["y", "z"])]
+    both_ways(onnx_model(nodes, {"c": (), "x": (2, 3)}, outputs=["y", "z"], dtypes=FLAG), rand(2, 3))
+
+
+def test_a_choice_in_a_choice_in_a_loop() -> None:
+    inner = node(
+        "If",
+        ["c"],
+        ["y"],
+        then_branch=graph([node("Elu", ["v"], ["y"])]),
+        else_branch=graph([node("Neg", ["v"], ["y"])]),
+    )
+    outer = node("If", ["c"], ["w"], then_branch=graph([inner]), else_branch=graph([node("Mul", ["v", "x"], ["y"])]))
+    flag, number = (TensorProto.BOOL, []), (TensorProto.INT64, [])
+    values = {"k": number, "go": flag, "v": (TensorProto.FLOAT, [3]), "on": flag, "w": (TensorProto.FLOAT, [3])}
+    infos = [helper.make_tensor_value_info(name, *kind) for name, kind in values.items()]
+    body = helper.make_graph([node("Identity", ["go"], ["on"]), outer], "body", infos[:3], infos[3:])
+    loop = node("Loop", ["n", "", "x"], ["y"], body=body)
+    both_ways(onnx_model([loop], {"c": (), "x": (3,)}, {"n": np.array(2)}, dtypes=FLAG), rand(3))
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_only_the_branch_that_a_known_condition_takes_has_to_be_possible(flag: bool) -> None:
+    """PyTorch exports a squeeze so: which branch is taken follows from the shape, after some folding."""
+    impossible, possible = graph([node("Det", ["x"], ["y"])]), graph([node("Elu", ["x"], ["y"])])
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        node("Gather", ["s", "one"], ["d"]),
+        node("Equal", ["d", "n"], ["c"]),
+        either(possible, impossible) if flag else either(impossible, possible),
+    ]
+    check(onnx_model(nodes, {"x": (3, 3)}, {"one": np.array(1), "n": np.array(3 if flag else 2)}))
+
+
+def test_a_function_of_the_model_with_another_opset_is_written_out_with_its_own() -> None:
+    """ReduceMean has its axes as an attribute in the function, whose opset is 13, and as an input in the model."""
+    mean = helper.make_function(
+        "own", "Mean1", ["v"], ["m"], [node("ReduceMean", ["v"], ["m"], axes=[1])], [helper.make_opsetid("", 13)]
+    )
+    call = helper.make_node("Mean1", ["x"], ["y"], domain="own")
+    model = onnx_model([call], {"x": (2, 3)}, opset=18)
+    model.functions.append(mean)
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    x = rand(2, 3)
+    np.testing.assert_allclose(run(to_relax(model), x)[0], x.mean(1, keepdims=True), rtol=1e-6)  # ORT refuses the model
+
+
+def test_a_branch_that_cannot_be_imported_is_refused_by_the_name_of_its_operator() -> None:
+    det = graph([node("Det", ["x"], ["y"])])
+    with pytest.raises(UnsupportedError, match=r"ai\.onnx\.Det"):
+        to_relax(onnx_model([either(det, OTHER)], {"c": (), "x": (2, 2)}, dtypes=FLAG))
+
+
+def test_subgraphs_that_never_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound of the rounds is an error, not a model half rewritten."""
+    from tvm_byoc_dnnl.frontend import onnx_rewrites
+
+    monkeypatch.setattr(onnx_rewrites, "_LAST", {("", "Relu"): lambda _graph, relu: [relu]})
+    assert ("", "If") in branches.RULES
+    with pytest.raises(UnsupportedError, match="still change"):
+        to_relax(onnx_model([node("Relu", ["x"], ["y"])], {"x": (2,)}))
