@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto
 
 from tests.unit.importing import node, onnx_model, prepared, run
+from tvm_byoc_dnnl.errors import UnsupportedError
 from tvm_byoc_dnnl.frontend import to_relax
 from tvm_byoc_dnnl.testing.models import ort_run, random_inputs
 
@@ -103,6 +104,101 @@ def test_quantised_unary(op: str, attrs: dict[str, object]) -> None:
     constants["yz"] = np.uint8(127)
     one = node(op, ["x", "xs", "xz", "ys", "yz"], ["y"], domain=MS, **attrs)
     rounding_apart(onnx_model([one], IMAGE, constants, dtypes={"x": TensorProto.UINT8, "y": TensorProto.UINT8}))
+
+
+@pytest.mark.parametrize("rows", [1, "n"])
+@pytest.mark.parametrize(
+    ("op", "shape", "attrs"),
+    [
+        ("QLinearConv", (7, 5, 3), {"pads": [1, 1, 1, 1]}),
+        ("QLinearConv", (7, 5, 3), {"pads": [1, 0, 1, 2], "strides": [2, 1], "dilations": [1, 2]}),
+        ("QLinearConv", (5, 3, 3), {"auto_pad": "SAME_UPPER"}),
+        ("QLinearAveragePool", (7, 5, 3), {"kernel_shape": [3, 2], "count_include_pad": 1, "pads": [1, 0, 0, 1]}),
+        ("QLinearAveragePool", (7, 5), {"kernel_shape": [3]}),
+        ("QLinearGlobalAveragePool", (7, 5, 3), {}),
+    ],
+)
+def test_channels_last(op: str, shape: tuple[int, ...], attrs: dict[str, object], rows: int | str) -> None:
+    """The same as the operator on channels that lie first, with its axes exchanged; ONNX Runtime reads it so."""
+    constants = quantised_constants(True)
+    names = ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz"]
+    if op == "QLinearConv":
+        constants["w"] = np.random.default_rng(1).integers(-60, 60, (4, shape[-1], 3, 3)).astype("int8")
+    else:
+        names = [name for name in names if "w" not in name]
+        constants = {name: value for name, value in constants.items() if name in names}
+    types = {"x": TensorProto.UINT8, "y": TensorProto.UINT8}
+    last, first = (node(op, names, ["y"], domain=MS, channels_last=flag, **attrs) for flag in (1, 0))
+    model = onnx_model([last], {"x": (rows, *shape)}, constants, dtypes=types)
+    other = onnx_model([first], {"x": (rows, *_first(shape))}, constants, dtypes=types)
+    x = np.random.default_rng(3).integers(0, 256, (2 if rows == "n" else 1, *shape), "uint8")
+    (got,), (want,) = run(prepared(to_relax(model)), x), run(prepared(to_relax(other)), np.moveaxis(x, -1, 1).copy())
+    np.testing.assert_array_equal(got, np.moveaxis(want, 1, -1))
+    (reference,) = ort_run(model, {"x": x})
+    assert got.shape == reference.shape
+    if op != "QLinearConv":  # its sums saturate without VNNI
+        assert np.abs(got.astype("int32") - reference).max() <= 1
+
+
+def _first(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (shape[-1], *shape[:-1])
+
+
+@pytest.mark.parametrize("opset", [9, 13])
+@pytest.mark.parametrize("axis", [None, 0, 1, 2, -1])
+@pytest.mark.parametrize("of_model", [12, 17])
+def test_a_quantised_softmax_of_either_opset(of_model: int, axis: int | None, opset: int) -> None:
+    """Before opset 13 all axes from ``axis`` on are one, whatever the opset of the model is."""
+    constants = quantised_constants(False) | {"ys": np.float32(1 / 256), "yz": np.uint8(0)}
+    attrs = {} if axis is None else {"axis": axis}
+    softmax = node("QLinearSoftmax", ["x", "xs", "xz", "ys", "yz"], ["y"], domain=MS, opset=opset, **attrs)
+    types = {"x": TensorProto.UINT8, "y": TensorProto.UINT8}
+    model = onnx_model([softmax], {"x": (2, 3, 4)}, constants, dtypes=types, opset=of_model)
+    x = np.random.default_rng(3).integers(0, 256, (2, 3, 4), "uint8")
+    (got,), (want,) = run(prepared(to_relax(model)), x), ort_run(model, {"x": x})
+    assert np.abs(got.astype("int32") - want).max() <= 1
+
+
+def test_without_a_zero_point_the_result_has_the_dtype_of_the_source() -> None:
+    constants = {"xs": np.float32(0.02), "ys": np.float32(0.01)}
+    one = node("QLinearLeakyRelu", ["x", "xs", "", "ys", ""], ["y"], domain=MS)
+    model = onnx_model([one], {"x": (2, 300)}, constants, dtypes={"x": TensorProto.INT8, "y": TensorProto.INT8})
+    x = np.random.default_rng(3).integers(-128, 128, (2, 300)).astype("int8")
+    (got,), (want,) = run(prepared(to_relax(model)), x), ort_run(model, {"x": x})
+    assert got.dtype == want.dtype == "int8"
+    assert np.abs(got.astype("int32") - want).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("op", "domain", "operands"),
+    [
+        ("QLinearConv", MS, "x xs xz w ws wz ys yz"),
+        ("QLinearConv", "", "x xs xz w ws wz ys yz"),
+        ("QLinearMatMul", "", "x xs xz m ws wz ys yz"),
+        ("QGemm", MS, "x xs xz m ws wz _ ys yz"),
+        ("QLinearAdd", MS, "x xs xz x xs xz ys yz"),
+        ("QLinearSigmoid", MS, "x xs xz ys yz"),
+        ("QLinearSoftmax", MS, "x xs xz ys yz"),
+        ("QLinearAveragePool", MS, "x xs xz ys yz"),
+        ("QLinearGlobalAveragePool", MS, "x xs xz ys yz"),
+        ("QLinearConcat", MS, "ys yz x xs xz"),
+        ("MatMulInteger", "", "x m"),
+        ("ConvInteger", "", "x w"),
+    ],
+)
+def test_an_attribute_that_nobody_knows_is_refused_by_name(op: str, domain: str, operands: str) -> None:
+    constants = quantised_constants(False)
+    constants |= {"w": np.ones((4, 3, 3, 3), "int8"), "m": np.ones((11, 4), "int8")}
+    names = ["" if name == "_" else name for name in operands.split()]
+    attrs = {"kernel_shape": [2, 2]} if op == "QLinearAveragePool" else {"axis": 1} if op == "QLinearConcat" else {}
+    model = onnx_model(
+        [node(op, names, ["y"], domain=domain, channels_last_too=1, **attrs)],
+        IMAGE,
+        {name: value for name, value in constants.items() if name in names},
+        dtypes={"x": TensorProto.UINT8, "y": TensorProto.UINT8},
+    )
+    with pytest.raises(UnsupportedError, match=rf"{op} \(node `y`\) with the attribute channels_last_too"):
+        to_relax(model)
 
 
 @pytest.mark.parametrize("op", ["QLinearAdd", "QLinearMul", "QLinearConcat"])
