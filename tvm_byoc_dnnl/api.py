@@ -25,6 +25,7 @@ from .overwritable import overwriting_weights
 from .partitioning.passes import PartitionGraph
 from .pipeline.byoc import PIPELINE
 from .pipeline.executable import ByocExecutable
+from .pipeline.host_code import WrapIntegers, complete_host_c
 from .pipeline.source_executable import SourceExecutable
 from .precision import with_precision
 from .regions.policy import RegionPolicy
@@ -250,7 +251,11 @@ def _built(
     try:
         with remembering_causes(), stage("build"), choosing_by(mod, choices_of(placement)):
             pipeline = relax.get_pipeline(PIPELINE, strict=strict, host_code=bool(builds))
+            if in_c := str(tvm.target.Target(target).kind.name) == "c":
+                pipeline = tvm.transform.Sequential([pipeline, WrapIntegers], name=PIPELINE)
             ex = tvm.compile(mod, target=target, relax_pipeline=pipeline)
+            if in_c:
+                complete_host_c(ex.mod)
     except tvm.error.InternalError as error:
         raise UnsupportedError(f"TVM cannot compile what stays with it: {_cause(error)}{_advice(mod)}") from error
     return SourceExecutable(ex.mod, builds) if builds else ByocExecutable(ex.mod, target)

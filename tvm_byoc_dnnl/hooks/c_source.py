@@ -9,8 +9,9 @@ import tvm
 from tvm import tirx
 
 from .._compat import C_ROUNDS_TO_EVEN, dtype_of
+from .c_integers import with_definitions, wrap_integers
 
-__all__ = ["c_module", "c_source_module", "generate_c", "lower_tir"]
+__all__ = ["c_module", "c_source_module", "complete_c", "generate_c", "lower_tir"]
 
 # TVM defines these in every C file that it writes, and two such files would not link into one library.
 _WEAK = "".join(f"#pragma weak {symbol}\n" for symbol in ("__tvm_ffi__library_ctx", "__tvm_ffi_main"))
@@ -38,8 +39,10 @@ for _op in _LIBRARY:
 
 
 def lower_tir(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
-    """TVM's TIR pipeline for a host target, up to the code generator."""
+    """TVM's TIR pipeline for a host target, up to the code generator; for C, integers wrap (`wrap_integers`)."""
     pipeline, finalize_host, _ = tirx.get_default_tir_pipeline(target)
+    if str(target.kind.name) == "c":  # before TVM simplifies, for which a sum of integers does not overflow
+        mod = wrap_integers(mod)
     mod = finalize_host()(pipeline(tirx.transform.BindTarget(target)(mod)))
     for gv, func in mod.functions.items():  # a single function would be exported as the library's `main` too
         mod.update_func(gv, func.without_attr("tirx.is_entry_func"))
@@ -49,6 +52,9 @@ def lower_tir(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
 def generate_c(mod: tvm.IRModule, target: tvm.target.Target) -> str:
     """C source of lowered PrimFuncs, one exported function each, that links beside other files of its kind.
 
+    Integers wrap in every expression as their dtype says (int8: 127 + 1 is -128), where C would compute with ``int``;
+    a quotient by 0 is 0, as NumPy has it.
+
     Parameters
     ----------
     mod : IRModule
@@ -56,8 +62,13 @@ def generate_c(mod: tvm.IRModule, target: tvm.target.Target) -> str:
     target : Target
         Of kind ``c``.
     """
-    source = tvm.get_global_func("target.build.c")(mod, target).inspect_source()
-    return _WEAK + _ARGUMENT.sub(r"\1 __restrict__ \2", _INFINITY.sub("INFINITY", source))
+    source = tvm.get_global_func("target.build.c")(wrap_integers(mod), target).inspect_source()
+    return _WEAK + _ARGUMENT.sub(r"\1 __restrict__ \2", complete_c(source))
+
+
+def complete_c(source: str) -> str:
+    """What TVM's generator wrote, as C that a compiler takes: with infinities, and the functions that integers need."""
+    return _INFINITY.sub("INFINITY", with_definitions(source))
 
 
 def c_module(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Module:

@@ -1,4 +1,4 @@
-"""The code of TVM's own in a model of which nothing is left to TVM: one function that nobody calls.
+"""The code of TVM's own in a model: one function that nobody calls, and C as the host's code.
 
 Without any PrimFunc TVM links an empty C source instead of LLVM code, and then needs a C++ compiler and seconds to load
 the model. Only an exported file needs that function, because TVM reads the target of the file from LLVM's code; a model
@@ -7,14 +7,20 @@ that stays in the process is built 10 ms sooner without it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import tvm
 from tvm import te
 
-__all__ = ["anchor_host_code", "drop_empty_source", "with_host_code"]
+from ..hooks.c_integers import wrap_integers
+from ..hooks.c_source import c_source_module, complete_c
 
+__all__ = ["WrapIntegers", "anchor_host_code", "complete_host_c", "drop_empty_source", "with_host_code"]
+
+_SYMBOL = re.compile(r"^TVM_DLL int32_t __tvm_ffi_(\w+)\(", re.M)
 _HOST_FUNCTION = "byoc_host_anchor"
 
 
@@ -33,6 +39,25 @@ def drop_empty_source(module: tvm.runtime.Module) -> tvm.runtime.Module | None:
         _set_imports(parent, [part for part in parent.imports if not _is_empty_source(part)])
         return parent
     return None
+
+
+@tvm.transform.module_pass(opt_level=0, name="WrapIntegers")
+def WrapIntegers(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+    """Pass: integers of TVM's functions wrap as their dtype says, where they become C; see `complete_host_c`."""
+    return wrap_integers(mod)
+
+
+def complete_host_c(module: tvm.runtime.Module) -> None:
+    """Let the C that TVM wrote for an executable contain all that it uses, behind `WrapIntegers`."""
+    for parent in module._collect_from_import_tree(lambda part: any(m.kind == "c" for m in part.imports)):
+        _set_imports(parent, [_completed(m) if m.kind == "c" else m for m in parent.imports])
+
+
+def _completed(module: tvm.runtime.Module) -> tvm.runtime.Module:
+    source = module.inspect_source()
+    if (complete := complete_c(source)) == source:  # a vendor's own, or the empty one
+        return module
+    return c_source_module(complete, list(dict.fromkeys(_SYMBOL.findall(source))))
 
 
 @contextmanager

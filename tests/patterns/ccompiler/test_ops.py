@@ -217,7 +217,6 @@ def test_symbolic(case: Case) -> None:
     [
         refuse("half", "dtype float16, which C cannot compute with", op.exp, data(4, dtype="float16")),
         refuse("bfloat16", "dtype bfloat16", op.exp, data(4, dtype="bfloat16")),
-        refuse("shift", "a shift of int8", op.left_shift, data(4, dtype="int8"), data(4, dtype="int8")),
         refuse("half-inside", "dtype float16", partial(op.astype, dtype="float16"), data(4)),
         refuse("large-product", "266240 multiply-adds; taken are up to 262144", op.matmul, data(64, 64), data(64, 65)),
         refuse("symbolic-product", "of symbolic size", op.matmul, data("n", 4), data(4, 4), symbols={"n": 3}),
