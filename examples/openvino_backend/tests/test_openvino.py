@@ -94,6 +94,28 @@ def test_threads_call_one_model(library: Path, expected: np.ndarray) -> None:
     assert not wrong
 
 
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+def test_a_model_is_imported_with_the_settings_that_it_was_compiled_with(precision, monkeypatch) -> None:
+    from tvm_byoc_openvino import blob
+
+    class Noting:
+        """OpenVINO's core, which notes the settings of each call."""
+
+        def __getattr__(self, name: str):
+            def call(source, device, settings):
+                settings_of[name] = settings
+                return getattr(core, name)(source, device, settings)
+
+            return call
+
+    core, settings_of = blob._core(), {}
+    blob._offered()
+    monkeypatch.setattr(blob, "_core", Noting)
+    byoc.Runner(byoc.compile(model(), "openvino", options={"openvino": {"precision": precision}}))
+    assert settings_of["import_model"] == settings_of["compile_model"]
+    assert settings_of["import_model"]["INFERENCE_PRECISION_HINT"] == precision
+
+
 def test_a_process_that_only_imports_tvm_loads_it(library: Path) -> None:
     code = (
         "import sys, numpy as np, tvm; vm = tvm.relax.VirtualMachine(tvm.runtime.load_module(sys.argv[1]), tvm.cpu());"

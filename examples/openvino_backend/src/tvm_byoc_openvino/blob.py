@@ -25,17 +25,15 @@ __all__ = ["OPTIONS", "check", "codegen", "load"]
 OPTIONS = {"precision": "f32"}  # or "bf16", for products on CPUs that have it
 
 
-@functools.cache
-def _core() -> ov.Core:
-    return ov.Core()
+_core = functools.cache(ov.Core)
 
 
-def _settings(precision: str | None = None) -> dict[str, Any]:
-    """One stream with the threads of the process, bound to no core: TVM's threads run there too."""
+def _settings(precision: str) -> dict[str, Any]:
+    """Of a compilation and of its import, for which OpenVINO would choose bfloat16 anew; TVM's threads run beside."""
     given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     threads = int(given) if given.isdigit() and int(given) else len(os.sched_getaffinity(0))
-    settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads, "ENABLE_CPU_PINNING": False}
-    return settings | ({} if precision is None else {"INFERENCE_PRECISION_HINT": precision})
+    hints = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
+    return {**hints, "INFERENCE_NUM_THREADS": threads, "ENABLE_CPU_PINNING": False}
 
 
 def codegen(
@@ -49,7 +47,7 @@ def codegen(
     for function in functions:
         model, places = model_of(function)
         compiled = _core().compile_model(model, "CPU", _settings(precision))
-        data = io.BytesIO(json.dumps(places).encode() + b"\n")
+        data = io.BytesIO(json.dumps({"places": places, "precision": precision}).encode() + b"\n")
         data.seek(0, io.SEEK_END)
         compiled.export_model(data)
         symbol = str(function.attrs["global_symbol"])
@@ -66,7 +64,8 @@ def _requirements(compiled: ov.CompiledModel) -> str:
 def _offered() -> str:
     """The same words for a model that is compiled here."""
     x = ops.parameter([1])
-    return _requirements(_core().compile_model(ov.Model([ops.result(ops.relu(x))], [x]), "CPU", _settings()))
+    model = ov.Model([ops.result(ops.relu(x))], [x])
+    return _requirements(_core().compile_model(model, "CPU", _settings("f32")))
 
 
 def check(compatibility: str) -> bool | byoc.Reject:
@@ -77,12 +76,13 @@ def check(compatibility: str) -> bool | byoc.Reject:
 
 def load(data: bytes) -> Callable[..., None]:
     """``run(*arguments, *results)`` of a blob; each thread has a request of its own."""
-    places, _, model = data.partition(b"\n")
-    compiled = _core().import_model(io.BytesIO(model), "CPU", _settings())
+    header, _, model = data.partition(b"\n")
+    places, precision = map(json.loads(header).__getitem__, ("places", "precision"))
+    compiled = _core().import_model(io.BytesIO(model), "CPU", _settings(precision))
     count, names = len(compiled.inputs), [output.get_node().get_friendly_name() for output in compiled.outputs]
     written = {f"input_{i}": i for i in range(count)}  # the tensor among `tensors` that has what is called so
     outputs, copies = [], []  # (output of the model, tensor), (tensor, the tensor that it equals)
-    for position, name in enumerate(json.loads(places), count):
+    for position, name in enumerate(places, count):
         if name in written:
             copies.append((position, written[name]))
         else:
