@@ -35,6 +35,7 @@ __all__ = [
     "TEGraph",
     "TensorInfo",
     "UnsupportedError",
+    "VendorError",
     "Verification",
     "__version__",
     "bindings_of",

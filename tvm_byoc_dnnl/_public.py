@@ -9,7 +9,16 @@ from .annotate.trial import get_annotate_compiler
 from .api import compile, partition
 from .blobs import blob_module
 from .codegen.extern import portable_codegen
-from .errors import ArtifactError, ByocError, ExportError, GraphError, InputError, NativeLibraryError, UnsupportedError
+from .errors import (
+    ArtifactError,
+    ByocError,
+    ExportError,
+    GraphError,
+    InputError,
+    NativeLibraryError,
+    UnsupportedError,
+    VendorError,
+)
 from .frontend import to_relax
 from .hooks.c_source import c_source_module, generate_c
 from .hooks.fused_op import register_fused_op
@@ -63,6 +72,7 @@ __all__ = [
     "TEGraph",
     "TensorInfo",
     "UnsupportedError",
+    "VendorError",
     "Verification",
     "__version__",
     "bindings_of",

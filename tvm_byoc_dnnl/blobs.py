@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tvm
 import tvm_ffi
 
 from . import _native
-from .errors import ArtifactError
+from .errors import ArtifactError, ByocError, VendorError
 from .namespaces import namespace
 from .regions.failure import describe
 from .verdict import as_reject
 
 __all__ = ["blob_module", "open_blob"]
+
+_Bytes = np.ndarray
+#: what results hold before the first call; the second is not the first at any byte
+_PATTERNS = (0xB7, 0x48)
 
 
 def blob_module(compiler: str, symbol: str, data: bytes, compatibility: str) -> tvm.runtime.Module:
@@ -42,8 +49,10 @@ def blob_module(compiler: str, symbol: str, data: bytes, compatibility: str) -> 
     return _native.function("tvm_byoc_dnnl.BlobModuleCreate")(symbol, compiler, compatibility, data)
 
 
-def open_blob(compiler: str, symbol: str, compatibility: str, data: bytes) -> Callable[..., Any]:
+def open_blob(compiler: str, symbol: str, compatibility: str, data: bytes, results: int = -1) -> Callable[..., Any]:
     """The function of a blob's region; the native library calls this when the function is fetched.
+
+    ``results`` is the number of the region's results, -1 where it is not known.
 
     Raises
     ------
@@ -59,9 +68,111 @@ def open_blob(compiler: str, symbol: str, compatibility: str, data: bytes) -> Ca
         raise ArtifactError(f"{where}, whose package has not called register_blob_runner({compiler!r}, ...)")
     try:
         refusal = as_reject(runner.check(compatibility), f"the check of blobs of {compiler!r}")
-        run = None if refusal is not None else runner.load(data)
-    except Exception as error:
+        run: Any = runner.load(data) if refusal is None else None
+        if refusal is None and not callable(run):
+            raise TypeError(f"load returned {run!r}; expected a function run(*arguments, *results)")
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise ArtifactError(f"{where} and cannot be loaded: {describe(error)}; compile the model again here") from error
     if refusal is not None:
         raise ArtifactError(f"{where} for another setting: {refusal.reason}; compile the model again here")
-    return tvm_ffi.convert(run)
+    return tvm_ffi.convert(_checked(run, f"region {symbol!r} of {compiler!r}", results))
+
+
+def _checked(run: Callable[..., None], where: str, results: int) -> Callable[..., None]:
+    """``run`` with errors that say whose they are.
+
+    Every call is checked for what costs nothing to see: what it returns and raises. The first one is also checked for
+    arguments that are written to, and for results that are not: the arguments are copied before, and the results filled
+    with bytes that are looked for behind.
+
+    Parameters
+    ----------
+    run : callable
+        ``run(*arguments, *results)``.
+    where : str
+        The region and its compiler, for messages.
+    results : int
+        How many of its tensors are results; -1 where that is not known, and the first call is as any other.
+
+    Returns
+    -------
+    callable
+        It raises `VendorError`.
+    """
+    lock, is_new = threading.Lock(), results >= 0
+
+    def call(*tensors: Any) -> None:
+        nonlocal is_new
+        if is_new:
+            with lock:
+                is_first, is_new = is_new, False
+            if is_first:
+                return _first(lambda: _run(run, where, tensors), where, *_split(tensors, results))
+        return _run(run, where, tensors)
+
+    return call
+
+
+def _run(run: Callable[..., Any], where: str, tensors: Sequence[Any]) -> None:
+    try:
+        returned = run(*tensors)
+    except (ByocError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise VendorError(f"{where}: run raised {describe(error)}") from error
+    if returned is not None:
+        raise VendorError(
+            f"{where}: run returned {_shown(returned)}; expected None: it writes the results into its last tensors, as "
+            "in np.copyto(np.from_dlpack(tensors[-1]), result)"
+        )
+
+
+def _shown(value: Any) -> str:
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    return f"{type(value).__name__}" if shape is None else f"{type(value).__name__} {dtype}{list(shape)}"
+
+
+def _split(tensors: Sequence[Any], results: int) -> tuple[list[_Bytes], list[tuple[_Bytes, int]]]:
+    """The bytes of the arguments; those of the results, and how many of them an element has."""
+    is_tensor = [hasattr(t, "data_ptr") for t in tensors]  # else the sizes of a shape
+    first = len(tensors) - results
+    arguments = [_bytes(t) for t, known in zip(tensors[:first], is_tensor, strict=False) if known]
+    return arguments, [(_bytes(t), _width(t)) for t in tensors[first:]]
+
+
+def _width(tensor: Any) -> int:
+    dtype = tvm.DataType(str(tensor.dtype))
+    return -(-dtype.bits * dtype.lanes // 8)
+
+
+def _bytes(tensor: Any) -> _Bytes:
+    size = int(np.prod(tensor.shape, dtype=np.int64)) * _width(tensor)
+    if not size:
+        return np.empty(0, np.uint8)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(tensor.data_ptr()))
+
+
+def _first(call: Callable[[], None], where: str, arguments: list[_Bytes], results: list[tuple[_Bytes, int]]) -> None:
+    before = [argument.copy() for argument in arguments]
+    left = _left(call, results, _PATTERNS[0])
+    if any(mask.any() for mask in left):  # by a result that is such a number, too; but not again
+        left = [a & b for a, b in zip(left, _left(call, results, _PATTERNS[1]), strict=True)]
+    for number, (old, new) in enumerate(zip(before, arguments, strict=True)):
+        if not np.array_equal(old, new):
+            raise VendorError(f"{where}: run wrote to argument {number}; expected it to write to its last tensors only")
+    for number, mask in enumerate(left):
+        if mask.any():
+            raise VendorError(
+                f"{where}: run did not write {int(mask.sum())} of the {mask.size} elements of result {number}; "
+                "expected every element of every result to be written before it returns"
+            )
+
+
+def _left(call: Callable[[], None], results: list[tuple[_Bytes, int]], pattern: int) -> list[np.ndarray]:
+    """For each result, the elements that still hold the pattern after a call."""
+    for result, _ in results:
+        result[...] = pattern
+    call()
+    return [(result.reshape(-1, width) == pattern).all(1) for result, width in results]

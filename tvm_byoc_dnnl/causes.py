@@ -11,8 +11,8 @@ __all__ = ["cause_of", "note_cause", "remembering_causes"]
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
 # Texts → errors: those noted inside of a `remembering_causes`, and those of passes that run outside of one.
-_INSIDE: ContextVar[dict[str, Exception] | None] = ContextVar("inside", default=None)
-_OUTSIDE: ContextVar[dict[str, Exception] | None] = ContextVar("outside", default=None)
+_INSIDE: ContextVar[dict[str, BaseException] | None] = ContextVar("inside", default=None)
+_OUTSIDE: ContextVar[dict[str, BaseException] | None] = ContextVar("outside", default=None)
 _MOST_OUTSIDE = 16  # an error keeps alive what its frames hold
 
 
@@ -27,7 +27,7 @@ def remembering_causes() -> Iterator[None]:
         _OUTSIDE.set(None)
 
 
-def note_cause(text: str, error: Exception) -> None:
+def note_cause(text: str, error: BaseException) -> None:
     """Remember an error that later code only knows as ``text``; its traceback is logged at DEBUG."""
     _logger.debug("%s", text, exc_info=error)
     inside = _INSIDE.get()
@@ -38,7 +38,7 @@ def note_cause(text: str, error: Exception) -> None:
     _OUTSIDE.set(dict([*others[1 - _MOST_OUTSIDE :], (text, error)]))
 
 
-def cause_of(text: str) -> Exception | None:
+def cause_of(text: str) -> BaseException | None:
     """The first remembered error whose description ``text`` quotes."""
     causes = {**(_OUTSIDE.get() or {}), **(_INSIDE.get() or {})}
     return next((error for said, error in causes.items() if said and said in text), None)

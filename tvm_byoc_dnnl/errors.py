@@ -18,6 +18,7 @@ __all__ = [
     "InputIndexError",
     "NativeLibraryError",
     "UnsupportedError",
+    "VendorError",
 ]
 
 
@@ -58,6 +59,11 @@ class ArtifactError(ByocError, ValueError):
 @register_error("ByocExportError")
 class ExportError(ByocError, RuntimeError):
     """A compiled model cannot be linked into a library, or the library not be written."""
+
+
+@register_error("ByocVendorError")
+class VendorError(ByocError, RuntimeError):
+    """A vendor's function failed, or gave what the contract does not say; the message names both."""
 
 
 @register_error("ByocNativeLibraryError")

@@ -222,6 +222,7 @@ std::string Save(const Blob& blob, std::string_view writer) {
        {&blob.symbol, &blob.compiler, &blob.compatibility, &blob.bytes}) {
     AppendString(*field, &payload);
   }
+  Append<int64_t>(blob.results, &payload);
   return Seal(payload, writer);
 }
 
@@ -231,6 +232,7 @@ Blob LoadBlob(std::string_view bytes) {
   for (std::string* field : {&blob.symbol, &blob.compiler, &blob.compatibility, &blob.bytes}) {
     *field = payload.ReadString();
   }
+  if (payload.left() > 0) blob.results = payload.Read<int64_t>();
   payload.ExpectEnd();
   return blob;
 }

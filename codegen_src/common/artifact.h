@@ -74,6 +74,7 @@ struct Blob {
   std::string compiler;       // the namespace
   std::string compatibility;  // the library that the bytes need, as the vendor describes it
   std::string bytes;
+  int64_t results = -1;  // tensors that it fills, behind its arguments; -1: an older file, or TVM's
 };
 
 std::string Save(const Blob& blob, std::string_view writer);

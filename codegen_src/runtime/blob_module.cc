@@ -26,7 +26,8 @@ namespace {
 
 namespace ffi = tvm::ffi;
 
-/// The function that Python registers: (compiler, symbol, compatibility, bytes) -> function.
+/// The function that Python registers: (compiler, symbol, compatibility, bytes, results) ->
+/// function.
 constexpr const char* kOpen = "tvm_byoc_dnnl.OpenBlob";
 
 class BlobModule final : public ffi::ModuleObj {
@@ -45,6 +46,8 @@ class BlobModule final : public ffi::ModuleObj {
     return Guarded([&] { return Opened(); });
   }
 
+  const Blob& blob() const { return blob_; }
+
  private:
   /// Without the lock while the package works, because that may wait for a lock of the host's
   /// language; of two threads that come first, one opens the bytes in vain.
@@ -59,7 +62,8 @@ class BlobModule final : public ffi::ModuleObj {
            blob_.compiler, ": load this library in Python, or build the model without ",
            blob_.compiler);
     }
-    auto made = (*open)(blob_.compiler, blob_.symbol, blob_.compatibility, ffi::Bytes(blob_.bytes))
+    auto made = (*open)(blob_.compiler, blob_.symbol, blob_.compatibility, ffi::Bytes(blob_.bytes),
+                        blob_.results)
                     .cast<ffi::Function>();
     std::lock_guard<std::mutex> lock(mutex_);
     if (!opened_) opened_ = std::move(made);
@@ -70,6 +74,18 @@ class BlobModule final : public ffi::ModuleObj {
   std::mutex mutex_;
   std::optional<ffi::Function> opened_;
 };
+
+ffi::Module Make(Blob blob);
+
+/// The same region; it is known how many results it has.
+ffi::Module WithResults(const ffi::Module& module, int64_t results) {
+  const auto* known = dynamic_cast<const BlobModule*>(module.get());
+  if (known == nullptr)
+    Fail(ErrorKind::kInput, "a module of kind ", module->kind(), ", expected byoc_blob");
+  Blob blob = known->blob();
+  blob.results = results;
+  return Make(std::move(blob));
+}
 
 ffi::Module Make(Blob blob) { return ffi::Module(ffi::make_object<BlobModule>(std::move(blob))); }
 
@@ -83,7 +99,10 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("tvm_byoc_dnnl.BlobModuleCreate",
            [](const ffi::String& symbol, const ffi::String& compiler,
               const ffi::String& compatibility,
-              const ffi::Bytes& bytes) { return Make({symbol, compiler, compatibility, bytes}); });
+              const ffi::Bytes& bytes) { return Make({symbol, compiler, compatibility, bytes}); })
+      .def("tvm_byoc_dnnl.BlobWithResults", [](const ffi::Module& module, int64_t results) {
+        return Guarded([&] { return WithResults(module, results); });
+      });
 }
 
 }  // namespace

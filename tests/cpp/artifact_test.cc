@@ -70,13 +70,14 @@ TEST(WeightsRoundTrip) {
 }
 
 TEST(BlobRoundTrip) {
-  const Blob blob{"acme_0", "acme", "acme 1.2", std::string("\0x", 2)};
+  const Blob blob{"acme_0", "acme", "acme 1.2", std::string("\0x", 2), 3};
   const std::string bytes = Save(blob, kWriter);
   const Blob loaded = LoadBlob(bytes);
   CHECK_EQUAL(loaded.symbol, blob.symbol);
   CHECK_EQUAL(loaded.compiler, blob.compiler);
   CHECK_EQUAL(loaded.compatibility, blob.compatibility);
   CHECK_EQUAL(loaded.bytes, blob.bytes);
+  CHECK_EQUAL(loaded.results, 3);
   for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
     std::string damaged = bytes;
     damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));

@@ -27,7 +27,7 @@ class Failure:
     reason: str
 
 
-def describe(error: Exception) -> str:
+def describe(error: BaseException) -> str:
     """An error in one line; of a long message the beginning, which says what failed, and the end, which says why."""
     text = " ".join(str(error).split())
     text = text if len(text) <= _BEGINNING + _END else f"{text[:_BEGINNING]} … {text[-_END:]}"

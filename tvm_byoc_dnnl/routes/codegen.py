@@ -10,6 +10,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+from .. import _native
 from ..errors import NativeLibraryError
 from ..regions.failure import BrokenRegions, Failure, all_or_each, describe
 from ..relax_utils import codegen_of
@@ -75,7 +76,15 @@ class Codegen(Route):
         for region, module in zip(regions, modules, strict=True):
             for missing in missing_functions(module, [str(region.attrs["global_symbol"])]):
                 raise Reject(f"the module that the codegen of {self.compiler!r} returned has no function {missing}")
-        return modules, names
+        return [_counted(module, region) for module, region in zip(modules, regions, strict=True)], names
+
+
+def _counted(module: tvm.runtime.Module, region: relax.Function) -> tvm.runtime.Module:
+    """A module of a library's own bytes that knows how many results its region has, so that calls can be checked."""
+    if module.kind != "byoc_blob":
+        return module
+    results = len(region.ret_ty.fields) if isinstance(region.ret_ty, relax.TupleType) else 1
+    return _native.function("tvm_byoc_dnnl.BlobWithResults")(module, results)
 
 
 @dataclass(frozen=True)
