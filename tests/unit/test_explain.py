@@ -404,3 +404,29 @@ def test_a_relax_module_has_no_onnx_names():
     report = byoc.explain(module(lambda b, x: b.emit(relax.op.nn.relu(x)), (2, 3)))
     assert [c.onnx_node for c in report.calls] == [None]
     assert "ONNX node" not in report.to_text(every_call=True)
+
+
+def test_a_verdict_is_that_of_the_options_that_the_regions_will_have():
+    seen = []
+
+    def lower(g, call):
+        seen.append(g.graph.options["precision"])
+        if seen[-1] == "short":
+            raise byoc.Reject("this device multiplies no short numbers")
+        return g.emit("matmul", [g.value(a) for a in call.args], (4, 4), "float32")
+
+    byoc.register_lowering("precise_npu", "relax.matmul", lower)
+    codegen = byoc.portable_codegen("precise_npu", no_code, options={"precision": "long"})
+    byoc.register_codegen("precise_npu", codegen)
+    try:
+        mod = build(lambda bb, a, b: relax.op.matmul(a, b), (4, 4), (4, 4))
+        for precision, taken in (("long", 1), ("short", 0)):
+            seen.clear()
+            wanted = byoc.set_target_options(mod, "precise_npu", precision=precision)
+            annotated = byoc.AnnotateExternalCompiler("precise_npu")(wanted)
+            assert sum(bool(byoc.composite_of(f)) for f in annotated.functions.values()) == taken
+            assert set(seen) == {precision}
+        (call,) = byoc.explain(mod, "precise_npu", options={"precise_npu": {"precision": "short"}}).calls
+        assert call.reasons == ["precise_npu: this device multiplies no short numbers"]
+    finally:
+        byoc.unregister_compiler("precise_npu")

@@ -81,10 +81,19 @@ class Matcher:
         The operators that occur; the others need no candidate.
     choice : callable
         Who gets a match, of all compilers that would take it.
+    options : mapping, optional
+        Namespace to its options.
     """
 
-    def __init__(self, compilers: Sequence[str], ops: set[str], choice: Choice = first_in_order) -> None:
+    def __init__(
+        self,
+        compilers: Sequence[str],
+        ops: set[str],
+        choice: Choice = first_in_order,
+        options: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
         self._compilers = list(compilers)
+        self._options = options or {}
         self._ops = ops
         self._choice = choice
         self._accepted: dict[str, Any] = {}  # attributes of the match that was accepted last
@@ -110,7 +119,7 @@ class Matcher:
         def check(var: Any, call: Any) -> Group | None:
             if not is_op_call(call) or (name := call.op.name) not in known:
                 return None
-            trial = self._trials.pop(var, None) or trial_of(ns, call)
+            trial = self._trials.pop(var, None) or trial_of(ns, call, self._options.get(ns.name))
             refusal = ask(ns, call, self._graphs, trial)
             if not self._settle(var, {var: call}, ns, name, "annotate", refusal):
                 return None
@@ -120,6 +129,8 @@ class Matcher:
         return check
 
     def _pattern_check(self, ns: Namespace, pattern: Pattern) -> Callable[[Any], dict[str, Any] | None]:
+        options = self._options.get(ns.name)
+
         def check(context: Any) -> dict[str, Any] | None:
             refusal = refuse_escape(context, pattern.outputs, self._writers)
             if refusal is not None:
@@ -127,7 +138,7 @@ class Matcher:
                 return None
             match = {str(name): expr for name, expr in context.annotated_expr.items()}
             var = context.value_to_bound_var[context.matched_expr]
-            refusal = ask_pattern(ns, pattern, {**match, "root": context.matched_expr}, self._graphs)
+            refusal = ask_pattern(ns, pattern, {**match, "root": context.matched_expr}, self._graphs, options)
             if refusal is not None:
                 self._refuse(context, ns, pattern, refusal)
             accepted = self._settle(var, context.matched_bindings, ns, pattern.name, "pattern", refusal)
@@ -159,7 +170,7 @@ class Matcher:
         return False
 
     def _takes(self, compiler: str, call: Any) -> bool:
-        return ask(namespace(compiler), call, self._graphs) is None
+        return ask(namespace(compiler), call, self._graphs, options=self._options.get(compiler)) is None
 
     def _note(self, calls: Iterable[tuple[Any, Any]], ns: Namespace, stage: str, reason: str) -> None:
         for var, call in calls:
@@ -239,7 +250,7 @@ class Matcher:
         asked = set(self._graphs)
         with ns.probing_ahead() as ahead:
             for var, call in (found for func in functions for found in op_calls(func)):
-                trial = self._trials[var] = trial_of(ns, call)
+                trial = self._trials[var] = trial_of(ns, call, self._options.get(ns.name))
                 if trial is not None and trial.question not in asked and (graph := trial.graph()) is not None:
                     asked.add(trial.question)
                     ahead(graph)
@@ -258,9 +269,13 @@ def _found(groups: Mapping[Any, Group], var: Any, _value: Any) -> Group | None:
 
 
 def ask_pattern(
-    ns: Namespace, pattern: Pattern, match: dict[str, Any], accepted: set[tuple[str, str]] | None = None
+    ns: Namespace,
+    pattern: Pattern,
+    match: dict[str, Any],
+    accepted: set[tuple[str, str]] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Reject | None:
-    """The verdict of a namespace on one match of a pattern; ``accepted`` as for `Trial.verdict`."""
+    """The verdict of a namespace on one match of a pattern; ``accepted`` and ``options`` as for `ask`."""
     who = f"the check of pattern {ns.name}.{pattern.name}"
     try:
         if pattern.check is not None:
@@ -274,7 +289,7 @@ def ask_pattern(
     lower = pattern.lower
     if lower is None:
         return None
-    return Trial(ns, pattern.name, [pattern.name], lambda g: lower(g, match)).verdict(accepted)
+    return Trial(ns, pattern.name, [pattern.name], lambda g: lower(g, match), options).verdict(accepted)
 
 
 def AnnotateExternalCompiler(
@@ -336,7 +351,8 @@ def AnnotateExternalCompiler(
             # The attribute tells PartitionGraph which compilers it may ask next.
             ready = {gv: func.with_attr(COMPILER_ATTR, tvm_ffi.Array(compilers)) for gv, func in ready.items()}
             names.update(var_name(var) for func in ready.values() for var, _ in op_calls(func))
-            matcher = Matcher(compilers, {op for func in ready.values() for op in ops_of(func)}, choice)
+            options = {name: get_target_options(mod, name) for name in compilers}
+            matcher = Matcher(compilers, {op for func in ready.values() for op in ops_of(func)}, choice, options)
             with stage("annotate"):
                 mod = matcher.run(with_functions(mod, ready), [gv.name_hint for gv in functions])
             refused += matcher.refused

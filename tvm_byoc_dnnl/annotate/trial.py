@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tvm
@@ -31,10 +31,20 @@ class Trial:
         The operators of the calls.
     lower : callable
         Writes them to a fresh builder.
+    options : mapping, optional
+        Of the namespace, as its regions will have them: another precision may have no implementation.
     """
 
-    def __init__(self, ns: Namespace, name: str, source: list[str], lower: Callable[[GraphBuilder], Any]) -> None:
+    def __init__(
+        self,
+        ns: Namespace,
+        name: str,
+        source: list[str],
+        lower: Callable[[GraphBuilder], Any],
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
         self._ns = ns
+        self._options = dict(options or {})
         self._name = name
         self._graph: PortableGraph  # unless the lowering refuses
         self._is_optimised = False
@@ -74,6 +84,7 @@ class Trial:
 
     def _lower(self, source: list[str], lower: Callable[[GraphBuilder], Any]) -> Reject | None:
         g = GraphBuilder("trial")
+        g.graph.options = self._options
         g.begin(source)
         out = lower(g)
         if isinstance(out, Reject):
@@ -94,17 +105,17 @@ class Trial:
         return self._ns.probe(self._graph)
 
 
-def trial_of(ns: Namespace, call: Any) -> Trial | None:
-    """The trial of one call, if the verdict on it is that of a trial."""
+def trial_of(ns: Namespace, call: Any, options: Mapping[str, Any] | None = None) -> Trial | None:
+    """The trial of one call, if the verdict on it is that of a trial; ``options`` of the namespace."""
     op = call.op.name
     if op in ns.predicates or op not in ns.lowerings:
         return None
-    return _trial(ns, call)
+    return _trial(ns, call, options)
 
 
-def _trial(ns: Namespace, call: Any) -> Trial:
+def _trial(ns: Namespace, call: Any, options: Mapping[str, Any] | None = None) -> Trial:
     op = call.op.name
-    return Trial(ns, op, [op], lambda g: ns.lowerings[op](g, call))
+    return Trial(ns, op, [op], lambda g: ns.lowerings[op](g, call), options)
 
 
 def _trial_predicate(ns: Namespace, op: str) -> Predicate:
@@ -119,16 +130,20 @@ def _trial_predicate(ns: Namespace, op: str) -> Predicate:
 
 
 def ask(
-    ns: Namespace, call: Any, accepted: set[tuple[str, str]] | None = None, trial: Trial | None = None
+    ns: Namespace,
+    call: Any,
+    accepted: set[tuple[str, str]] | None = None,
+    trial: Trial | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Reject | None:
     """The verdict of a namespace on one call, by whichever predicate it has.
 
-    ``accepted`` as for `Trial.verdict`; ``trial``, if there is one already.
+    ``accepted`` as for `Trial.verdict`; ``trial``, if there is one already; ``options`` of the namespace for one.
     """
     op = call.op.name
     predicate = ns.predicates.get(op)
     if predicate is None:
-        trial = trial or trial_of(ns, call)
+        trial = trial or trial_of(ns, call, options)
         return ns.no_predicate(op) if trial is None else trial.verdict(accepted)
     try:
         return as_reject(predicate(call.attrs, list(call.args)), f"the predicate of {ns.name!r} for {op}")

@@ -78,7 +78,7 @@ def _account(mod: tvm.IRModule, asked: Sequence[str], with_primitives: bool, usu
             kinds[node.call] = _kind(node.call)
         call = _call(node, by_name, made.get(node, []), kinds[node.call])
         call.onnx_node = onnx_nodes.of(call.function, call.name)
-        call.candidates, call.reasons = verdicts(node, list(by_name.values()), log)
+        call.candidates, call.reasons = verdicts(node, list(by_name.values()), log, options)
         call.near_misses = [*_refused(node, matches), *_forms(node, forms), *_apart(node, made.get(node, []))]
         call.near_misses += _float32(node, made.get(node, []))
         calls.append(call)

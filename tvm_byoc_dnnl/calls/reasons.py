@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tvm
 
@@ -32,21 +33,24 @@ class BuildLog:
         return list(dict.fromkeys(f"{e.stage}: {e.reason}" for e in same_name or same_op))
 
 
-def verdicts(node: Node, namespaces: Sequence[Namespace], log: BuildLog) -> tuple[list[Candidate], list[str]]:
+def verdicts(
+    node: Node, namespaces: Sequence[Namespace], log: BuildLog, options: Mapping[str, Mapping[str, Any]]
+) -> tuple[list[Candidate], list[str]]:
     """Every compiler in order, each with why it does not take the call; and the reasons of those that came first.
 
-    These are the compilers that were asked before one took the call; of a host call, all of them.
+    These are the compilers that were asked before one took the call; of a host call, all of them. ``options``:
+    namespace to its options.
     """
-    why = {ns.name: _reasons(ns, node, log) for ns in namespaces}
+    why = {ns.name: _reasons(ns, node, log, options[ns.name]) for ns in namespaces}
     names = list(why)
     first = names[: names.index(node.compiler)] if node.compiler in why else names
     return [Candidate(n, "; ".join(why[n])) for n in names], [f"{n}: {reason}" for n in first for reason in why[n]]
 
 
-def _reasons(ns: Namespace, node: Node, log: BuildLog) -> list[str]:
+def _reasons(ns: Namespace, node: Node, log: BuildLog, options: Mapping[str, Any]) -> list[str]:
     if ns.name == node.compiler or ns.name in node.candidates:
         return [] if ns.name == node.compiler else log.about(node, ns.name)
-    refusal = _ask(ns, node)
+    refusal = _ask(ns, node, options)
     if refusal is not None:
         return [refusal.reason]
     why = log.about(node, ns.name)
@@ -55,10 +59,10 @@ def _reasons(ns: Namespace, node: Node, log: BuildLog) -> list[str]:
     return why
 
 
-def _ask(ns: Namespace, node: Node) -> Reject | None:
+def _ask(ns: Namespace, node: Node, options: Mapping[str, Any]) -> Reject | None:
     if not isinstance(node.call.op, tvm.ir.Op):
         return Reject(f"{node.op} is no Relax operator")
-    refusal = ask(ns, node.call)
+    refusal = ask(ns, node.call, options=options)
     if refusal is not None and node.kernel:
         return Reject(f"{refusal.reason} (it calls {node.kernel})")
     return refusal

@@ -33,6 +33,7 @@ from ..regions.failure import Failure, describe
 from ..regions.inline import Body, inline_calls
 from ..regions.policy import RegionPolicy, Work
 from ..relax_utils import composite_of, op_calls, ops_of, with_functions
+from ..target_options import get_target_options
 from .merge import Unit, form_units
 
 __all__ = ["Attempt", "BlockPlan", "Fallback", "Plan"]
@@ -278,7 +279,8 @@ class Fallback:
         if key not in self._behind:
             func = self._callee(item.call)
             plain = func.without_attr("Composite").without_attr("Primitive")
-            matcher = Matcher(compilers, ops_of(func))
+            options = {name: get_target_options(self.mod, name) for name in compilers}
+            matcher = Matcher(compilers, ops_of(func), options=options)
             matcher.skip_to_behind(item.behind or composite_of(func))
             mod = matcher.run(FoldTransposed(tvm.IRModule({tvm.ir.GlobalVar("body"): plain})), ["body"])
             composites = {gv: f for gv, f in mod.functions.items() if composite_of(f)}
