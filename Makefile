@@ -23,7 +23,7 @@ PEERS  := $(VENV)/.peers
 ZOO    := $(VENV)/.zoo
 TORCH  := $(VENV)/.torch
 
-.PHONY: help build demo test test-py test-cpp test-kit test-packaging test-sweep test-onnx test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load bench-busy bench-convolutions bench-dynamic bench-products bench-int8 bench-drift bench-weights docs docs-conformance clean
+.PHONY: help build demo test test-py test-cpp test-kit test-packaging test-sweep test-onnx test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load bench-company bench-convolutions bench-dynamic bench-products bench-int8 bench-drift bench-weights docs docs-conformance clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -249,8 +249,8 @@ bench-load: $(NATIVE) $(PEERS)  ## load time and memory beside ONNX Runtime and 
 bench-dynamic: $(NATIVE) $(PEERS)  ## what open sizes cost over fixed ones, and a new size: ARGS='decoder --small' to try it
 	@$(PY) -m bench.dynamic $(ARGS)
 
-bench-busy: $(NATIVE) $(PEERS)  ## calls beside 0, 1 and 2 busy processes, and ONNX Runtime's: ARGS='resnet50 --check'
-	@$(PY) -m bench.busy $(ARGS)
+bench-company: $(NATIVE) $(PEERS)  ## calls alone and in company (NumPy, ONNX Runtime, busy processes, callers), and the peers': ARGS=resnet50
+	@$(PY) -m bench.company $(ARGS)
 
 bench-convolutions: $(NATIVE)  ## every candidate of 3x3 convolutions, and how well the cost chooses; ARGS=--fit fits it
 	@$(VENV)/bin/cmake --build $(BUILD) --target candidates

@@ -25,7 +25,7 @@ from .errors import ArtifactError, InputError, InputIndexError
 from .pipeline.caches import CACHES_FUNCTION
 from .pipeline.metadata import read_metadata
 from .signature import TensorInfo, random_arrays, with_named_sizes
-from .threads import check_number, limited
+from .threads import Company, check_number, limited
 
 __all__ = ["Runner", "load"]
 
@@ -101,6 +101,11 @@ class Runner:
     def module(self) -> tvm.runtime.Module:
         """The module behind it; another runner may be made of it."""
         return self._open().module
+
+    @property
+    def company(self) -> Company:
+        """How the calls of its regions fared beside other programs and other calls, since the model was loaded."""
+        return Company.of(self.module)
 
     def close(self) -> None:
         """Give back the model's plans, its packed weights and the mapped file; every later call is an `InputError`.

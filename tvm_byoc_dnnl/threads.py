@@ -3,13 +3,44 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import _native
 from .errors import InputError
 
-__all__ = ["check_number", "limited"]
+__all__ = ["Company", "check_number", "limited", "region_modules"]
+
+
+class Company(NamedTuple):
+    """How a model's regions were called beside whatever else used the cores, since the model was loaded.
+
+    Attributes
+    ----------
+    late : int
+        Calls that were slower than fewer threads would have been, because a thread had to share its core.
+    narrowed : int
+        Calls on fewer threads than they may use: after late ones, while other calls of this process ran, or because the
+        region is so small that fewer are faster.
+    """
+
+    late: int = 0
+    narrowed: int = 0
+
+    @classmethod
+    def of(cls, module: Any) -> Company:
+        """The sum over the regions of a compiled model."""
+        counters = [json.loads(m["plans"]()) for m in region_modules(module).values()]
+        return cls(*(sum(each[name] for each in counters) for name in cls._fields))
+
+
+def region_modules(module: Any) -> dict[str, Any]:
+    """Symbol → runtime module, of the regions of a compiled model that the native library runs."""
+    found = {str(module["get_symbol"]()): module} if module.implements_function("plans") else {}
+    for imported in module.imports:
+        found |= region_modules(imported)
+    return found
 
 
 def check_number(name: str, value: int | None) -> int | None:

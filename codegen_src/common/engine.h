@@ -12,6 +12,7 @@
 
 #include "common/graph.h"
 #include "common/growth.h"
+#include "common/pace.h"
 #include "common/support/json.h"
 
 namespace tvm_byoc_dnnl {
@@ -40,8 +41,12 @@ class Plan {
 
   const Shapes& shapes() const { return shapes_; }
 
+  /// What its calls took so far, and how many threads the next one uses.
+  Pace& pace() const { return pace_; }
+
  private:
   const Shapes shapes_;
+  mutable Pace pace_;
 };
 
 /// Makes the plans of one graph, which share what they can: constants in the layouts of the

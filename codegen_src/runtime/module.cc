@@ -12,7 +12,10 @@
 #include <tvm/ffi/string.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +28,7 @@
 #include "runtime/arguments.h"
 #include "runtime/cache.h"
 #include "runtime/guarded.h"
+#include "runtime/threads.h"
 #include "runtime/version.h"
 
 namespace tvm_byoc_dnnl {
@@ -111,7 +115,7 @@ class RegionModule final : public ffi::ModuleObj {
         *result = Guarded([&] { return self->Describe(args); });
       });
     }
-    if (name == "plans") {  // counters of the plans of a region of symbolic shapes
+    if (name == "plans") {  // counters of the plans, and of the calls
       return ffi::Function::FromTyped([self]() { return self->Plans(); });
     }
     if (name == "profile") {
@@ -215,11 +219,33 @@ class RegionModule final : public ffi::ModuleObj {
     }
     CheckAliases(inputs, outputs, plan->shapes());
     if (length > 0) inputs.push_back(&length);
-    if (report == nullptr) {
+    if (report != nullptr) {
+      *report = plan->Profile(graph, inputs, outputs);
+    } else if (makes_plans) {
       plan->Run(inputs, outputs);
     } else {
-      *report = plan->Profile(graph, inputs, outputs);
+      Run(*plan, inputs, outputs, [&] { return PlanFor(symbols, caches, whole, &length); });
     }
+  }
+
+  /// Runs a call on as many threads as pay now; `plan_for` gives the plan for fewer.
+  template <typename PlanForThreads>
+  void Run(const Plan& plan, const std::vector<void*>& inputs, const std::vector<void*>& outputs,
+           const PlanForThreads& plan_for) {
+    const RunningCall call;
+    const int all = engine_.Threads();
+    const int threads = plan.pace().Threads(all, call.MostThreads());
+    std::optional<ScopedThreads> scope;
+    std::shared_ptr<const Plan> fewer;
+    if (threads < all) {
+      scope.emplace(threads);
+      fewer = plan_for();
+      ++narrowed_;
+    }
+    const auto start = std::chrono::steady_clock::now();
+    (fewer != nullptr ? *fewer : plan).Run(inputs, outputs);
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    if (call.IsAlone()) late_ += plan.pace().Learn(threads, taken.count());
   }
 
   /// An input that an output is written over is the memory of that output.
@@ -342,12 +368,16 @@ class RegionModule final : public ffi::ModuleObj {
     object.emplace_back("dropped", counters.dropped);
     object.emplace_back("parts", counters.parts);
     object.emplace_back("seconds", counters.seconds);
+    object.emplace_back("late", late_.load());
+    object.emplace_back("narrowed", narrowed_.load());
     return json::Value(std::move(object)).Dump();
   }
 
   const Artifact artifact_;
   const Engine& engine_;
   Region region_;
+  std::atomic<int64_t> late_{0};      // calls that fewer threads would have answered sooner
+  std::atomic<int64_t> narrowed_{0};  // calls on fewer threads than they may use
 };
 
 TVM_FFI_STATIC_INIT_BLOCK() {

@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "common/pace.h"
+
 // Not in the libgomp of GCC 8 and before.
 extern "C" __attribute__((weak)) int omp_pause_resource(omp_pause_resource_t kind, int device);
 
@@ -60,6 +62,7 @@ void BeforeFork() {
 void InChild() {
   if (!team_ended) omp_set_num_threads(1);
   pool_lost = pool_started;
+  tvm_byoc_dnnl::RunningCall::ForgetAll();
 }
 
 Launch tvm_launch = nullptr;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import subprocess
 import sys
@@ -169,3 +170,35 @@ def test_torch_compile_has_the_option(counter):
     with torch.no_grad():
         fast(torch.from_numpy(X))
     assert {number for _, number in counter[0]} == {3}
+
+
+COMPANY = """
+import json, os, sys, threading
+import numpy as np
+import tvm_byoc_dnnl as byoc
+from tests.unit.importing import node, onnx_model
+
+rng = np.random.default_rng(0)
+x = rng.standard_normal((64, 256), "float32")
+w = rng.standard_normal((256, 256), "float32")
+nodes = [node("MatMul", ["x", "w"], ["a"]), node("Relu", ["a"], ["b"]), node("MatMul", ["b", "w"], ["y"])]
+ex = byoc.compile(onnx_model(nodes, {"x": x.shape}, {"w": w}, outputs=["y"]), strict=True)
+run, want = byoc.Runner(ex), byoc.Runner(ex, threads=1)(x)
+assert run.company == (0, 0)
+equal = [np.array_equal(run(x), want) for _ in range(12)]  # eight calls, and two that look at fewer threads
+alone = run.company
+crowd = [threading.Thread(target=lambda: equal.extend(np.array_equal(run(x), want) for _ in range(200)))
+         for _ in range(4)]
+[t.start() for t in crowd]
+[t.join() for t in crowd]
+before = run.company.narrowed
+print(json.dumps([all(equal), alone.narrowed >= 2, before > alone.narrowed, byoc.profile(run, [x]).company[1] >= before]))
+"""
+
+
+@pytest.mark.native
+def test_many_callers_get_fewer_threads_each_and_the_same_bits():
+    environment = os.environ | {"OMP_NUM_THREADS": "2"}
+    ran = subprocess.run([sys.executable, "-c", COMPANY], env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert json.loads(ran.stdout) == [True] * 4

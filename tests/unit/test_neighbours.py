@@ -12,6 +12,7 @@ import pytest
 from tvm_byoc_dnnl import neighbours
 from tvm_byoc_dnnl.neighbours import Neighbours
 from tvm_byoc_dnnl.report.profile import Profile
+from tvm_byoc_dnnl.threads import Company
 
 
 def test_own_work_is_not_a_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,3 +47,9 @@ def test_a_busy_process_is_seen() -> None:
 def test_a_profile_says_when_it_was_disturbed() -> None:
     assert "the machine was not quiet: others took 43% of the cores" in Profile(others=0.43).to_text()
     assert "quiet" not in Profile(others=0.05).to_text()
+
+
+def test_a_profile_says_that_calls_ran_on_fewer_threads() -> None:
+    text = Profile(company=Company(late=2, narrowed=31)).to_text()
+    assert "31 calls of a region ran on fewer threads than it may use, after 2 that were late" in text
+    assert "fewer threads" not in Profile().to_text()

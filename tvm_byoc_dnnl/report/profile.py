@@ -24,7 +24,7 @@ from ..neighbours import QUIET, Neighbours
 from ..pipeline.kernels import Kernels
 from ..pipeline.metadata import read_account, read_kernels
 from ..runner import Runner
-from ..threads import limited
+from ..threads import Company, limited, region_modules
 from .html import render_html
 from .roof import Roof, bytes_of
 from .roof import roof as measure_roof
@@ -112,6 +112,8 @@ class Profile:
         Number of repetitions.
     others : float
         Share of the usable cores that other processes took meanwhile; above 0.1 the times say little.
+    company : Company
+        Calls that were late, and calls on fewer threads, since the model was loaded.
     plans : dict
         Of each region with open sizes, since it was loaded: ``plans`` and ``bytes`` that it keeps, calls of a size seen
         before (``hits``), plans ``made`` and ``dropped``, the ``seconds`` spent making them, and the calls of a new
@@ -126,6 +128,7 @@ class Profile:
     total: float = 0.0
     repeat: int = 0
     others: float = 0.0
+    company: Company = field(default_factory=Company)
     plans: dict[str, dict[str, Any]] = field(default_factory=dict)
     roof: Roof | None = None
     account: ReportData | None = field(default=None, repr=False)
@@ -158,6 +161,7 @@ class Profile:
             "tvm_share": self.tvm_share,
             "overhead_seconds": self.overhead,
             "others_share": self.others,
+            "company": self.company._asdict(),
             "plans": self.plans,
             "roof": None if self.roof is None else vars(self.roof),
             "steps": [
@@ -235,6 +239,11 @@ class Profile:
             + (f"; {count(p['parts'], 'call')} of a new size in parts" if p["parts"] else "")
             for name, p in self.plans.items()
         ]
+        if self.company.narrowed:
+            lines.append(
+                f"{count(self.company.narrowed, 'call')} of a region ran on fewer threads than it may use, after "
+                f"{self.company.late} that were late: the steps are those of all threads"
+            )
         if self.others > QUIET:
             lines.append(
                 f"the machine was not quiet: others took {self.others:.0%} of the cores meanwhile; measure again when "
@@ -334,25 +343,10 @@ class _Instrument:
             start += entry.seconds
 
 
-def _profilers(module: Any, found: dict[str, Any]) -> dict[str, Any]:
-    """Region name → the function of its runtime module that runs it and reports times."""
-    if module.implements_function("get_symbol") and module.implements_function("profile"):
-        found[str(module.get_function("get_symbol")())] = module.get_function("profile")
-    for imported in module.imports:
-        _profilers(imported, found)
-    return found
-
-
 def _plans(module: Any) -> dict[str, dict[str, Any]]:
     """Region name → counters of its plans, for regions with open sizes."""
-    found: dict[str, dict[str, Any]] = {}
-    if module.implements_function("get_symbol") and module.implements_function("plans"):
-        counters = json.loads(module.get_function("plans")())
-        if counters.pop("symbolic"):
-            found[str(module.get_function("get_symbol")())] = counters
-    for imported in module.imports:
-        found.update(_plans(imported))
-    return found
+    counters = {name: json.loads(region["plans"]()) for name, region in region_modules(module).items()}
+    return {name: each for name, each in counters.items() if each.pop("symbolic")}
 
 
 def profile(ex: Any, inputs: Any = None, *, repeat: int = 20, warmup: int = 3, roof: bool = False) -> Profile:
@@ -390,14 +384,16 @@ def profile(ex: Any, inputs: Any = None, *, repeat: int = 20, warmup: int = 3, r
         runs = _step_times(runner, tensors, repeat, warmup)
         limits = measure_roof(len(os.sched_getaffinity(0))) if roof else None
     plans, account = _plans(runner.module), read_account(runner.module)
-    return Profile(_medians(runs), statistics.median(totals), repeat, others.share, plans, limits, account)
+    times = _medians(runs), statistics.median(totals)
+    return Profile(*times, repeat, others.share, runner.company, plans, limits, account)
 
 
 def _step_times(runner: Runner, tensors: Sequence[Any], repeat: int, warmup: int) -> list[list[StepTime]]:
     vm = relax.VirtualMachine(runner.module, tvm.cpu())
     names = _Names(read_account(runner.module), read_kernels(vm))
     call = limited(vm[runner.entry], runner.threads)
-    instrument = _Instrument(_profilers(runner.module, {}), names)
+    profilers = {name: region["profile"] for name, region in region_modules(runner.module).items()}
+    instrument = _Instrument(profilers, names)
     vm.set_instrument(instrument)
     runs: list[list[StepTime]] = []
     for k in range(warmup + repeat):

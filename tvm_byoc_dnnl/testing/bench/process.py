@@ -83,13 +83,25 @@ class EngineProcess:
         """Load a model and run it once: version, seconds until the first result, that result, seconds by stage."""
         return self._ask("load", self.engine.module, path, self._threads, dict(self.engine.options), inputs)
 
-    def time(self, warm_up: int, count: int) -> list[float]:
-        """Milliseconds of each of ``count`` runs after ``warm_up`` untimed ones."""
-        return self._ask("time", warm_up, count)
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._process.pid
 
-    def serve(self, clients: int, seconds: float) -> tuple[list[float], float]:
-        """Milliseconds of each request of so many clients, and the seconds in which all were answered."""
-        return self._ask("serve", clients, seconds)
+    def time(self, warm_up: int, count: int, company: str = "") -> list[float]:
+        """Milliseconds of each of ``count`` runs after ``warm_up`` untimed ones.
+
+        Before each run the process computes a product of NumPy (``company="numpy"``), or runs the model in the engine
+        of that name.
+        """
+        return self._ask("time", warm_up, count, company)
+
+    def serve(self, clients: int, seconds: float, blocking: bool = False) -> tuple[list[float], float]:
+        """Milliseconds of each request of so many clients, and the seconds in which all were answered.
+
+        ``blocking`` clients are threads that call the engine, and do not submit a request.
+        """
+        return self._ask("serve", clients, seconds, blocking)
 
     def close(self) -> None:
         """End the process."""

@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from multiprocessing.connection import Connection
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ...stages import collect_stages, stage
-from .engines import Run
+from .engines import ENGINES, Run
 
 __all__ = ["main"]
 
@@ -28,12 +29,15 @@ class _Worker:
     def __init__(self) -> None:
         self._run: Run
         self._inputs: list[np.ndarray] = []
+        self._model = "", 1
+        self._companions: dict[str, Callable[[], Any]] = {"": lambda: None}
 
     def load(
         self, module: str, path: str, threads: int, options: dict[str, Any], inputs: list[np.ndarray]
     ) -> tuple[str, float, list[np.ndarray], dict[str, float]]:
         """Version, seconds from the file to the first result (imports left out), that result, and seconds by stage."""
         loader = importlib.import_module(module).load
+        self._model = path, threads
         start = time.perf_counter()
         with collect_stages() as stages:
             self._run, version = loader(path, threads, **options)
@@ -42,23 +46,37 @@ class _Worker:
         self._inputs = inputs
         return version, time.perf_counter() - start, [np.array(o) for o in outputs], stages
 
-    def time(self, warm_up: int, count: int) -> list[float]:
-        """Milliseconds of each of ``count`` runs, after ``warm_up`` untimed ones."""
-        for _ in range(warm_up):
-            self._run(self._inputs)
+    def time(self, warm_up: int, count: int, company: str = "") -> list[float]:
+        """Milliseconds of each of ``count`` runs, after ``warm_up`` untimed ones.
+
+        Before each of them this process does what the ``company`` says, which is not timed.
+        """
+        before = self._companion(company)
         samples = []
-        for _ in range(count):
+        for _ in range(warm_up + count):
+            before()
             start = time.perf_counter()
             self._run(self._inputs)
             samples.append((time.perf_counter() - start) * 1e3)
-        return samples
+        return samples[warm_up:]
 
-    def serve(self, clients: int, seconds: float) -> tuple[list[float], float]:
+    def _companion(self, name: str) -> Callable[[], Any]:
+        """A matrix product of NumPy, or the same model in another engine."""
+        if name == "numpy":
+            matrix = np.random.default_rng(0).standard_normal((512, 512), dtype="float32")
+            return lambda: matrix @ matrix
+        if name not in self._companions:
+            other = importlib.import_module(ENGINES[name].module).load(*self._model)[0]
+            self._companions[name] = lambda: other(self._inputs)
+        return self._companions[name]
+
+    def serve(self, clients: int, seconds: float, blocking: bool = False) -> tuple[list[float], float]:
         """Milliseconds of each request, and seconds of all.
 
-        Each client sends one, however late it begins, and the next when that is answered.
+        Each client sends one, however late it begins, and the next when that is answered. With ``blocking`` each client
+        is a thread that calls the engine itself, also where the engine takes requests.
         """
-        submit = getattr(self._run, "submit", None)
+        submit = None if blocking else getattr(self._run, "submit", None)
         with ThreadPoolExecutor(clients) as pool:
             send = submit or (lambda inputs: pool.submit(self._run, inputs))
             latencies: list[float] = []

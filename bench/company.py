@@ -1,0 +1,184 @@
+"""Calls in company: ``python -m bench.company [MODEL ...]``, each an .onnx file or a network of the ``onnx`` package.
+
+An application does not have the machine for itself. Each engine, in a process of its own, answers calls
+
+* alone;
+* behind a product of two 512×512 matrices in NumPy, whose threads wait awake for a while;
+* in turn with ONNX Runtime, which runs the same model in the same process;
+* beside one and two other processes that never rest;
+* under a quota of one and a half cores (control groups, version 1 or 2; needs root);
+* of 2, 4 and 8 callers at the same time.
+
+Median and 95th percentile of a call, and calls per second of many callers. All engines take turns, so that a slow
+minute hits each of them. Variables that say how OpenMP's threads wait are removed first: defaults are measured. Our
+time on one thread stands beside them, because no company should make a call slower than that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+import numpy as np
+import onnx
+from rich.console import Console
+from rich.table import Table
+
+from tvm_byoc_dnnl.files import write_text
+from tvm_byoc_dnnl.testing.bench.engines import ENGINES
+from tvm_byoc_dnnl.testing.bench.process import EngineProcess, installed
+from tvm_byoc_dnnl.testing.bench.run import Model, find_model
+from tvm_byoc_dnnl.testing.models import random_inputs
+
+_ENGINES = ("byoc", "onnxruntime", "openvino")
+_WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+_CALLERS = (2, 4, 8)
+_QUOTA = 1.5
+_REST_S = 0.25  # in which the threads of the engine before fall asleep
+_SERVE_S = 1.0
+
+#: company -> what the engine's process does before each call, and the number of busy processes beside it
+_COMPANY = {
+    "alone": ("", 0),
+    "behind a product of NumPy": ("numpy", 0),
+    "in turn with ONNX Runtime": ("onnxruntime", 0),
+    "beside 1 busy process": ("", 1),
+    "beside 2 busy processes": ("", 2),
+}
+
+Times = dict[str, dict[str, list[float]]]
+"""Company -> engine -> milliseconds of each call, or calls per second of each turn."""
+
+
+@contextmanager
+def _busy(count: int) -> Iterator[None]:
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def _quota(cores: float) -> Iterator[Path | None]:
+    """The list of processes of a control group that grants so many cores; ``None`` where none can be made."""
+    period = 100_000
+    for root, limit, text in (
+        ("/sys/fs/cgroup", "cpu.max", f"{int(cores * period)} {period}"),
+        ("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", f"{int(cores * period)}"),
+    ):
+        folder = Path(root, f"tvm_byoc_dnnl_{os.getpid()}")
+        try:
+            folder.mkdir()
+        except OSError:
+            continue
+        try:
+            if (folder / limit).exists():  # else a folder like any other
+                (folder / limit).write_text(text)
+                yield folder / "cgroup.procs"
+                return
+        finally:
+            time.sleep(_REST_S)  # until its processes have ended
+            folder.rmdir()
+    yield None
+
+
+def _start(stack: ExitStack, threads: int, path: str, inputs: list[np.ndarray]) -> dict[str, EngineProcess]:
+    started = {}
+    for name in _ENGINES:
+        if installed(ENGINES[name]):
+            started[name] = stack.enter_context(EngineProcess(ENGINES[name], threads))
+    started["byoc, one thread"] = stack.enter_context(EngineProcess(ENGINES["byoc"], 1))
+    return started
+
+
+def measure(path: str, inputs: list[np.ndarray], threads: int, rounds: int, calls: int) -> Times:
+    """Milliseconds of each call, and calls per second, of each engine in each company."""
+    times: Times = {}
+
+    def add(company: str, name: str, values: list[float]) -> None:
+        times.setdefault(company, {}).setdefault(name, []).extend(values)
+
+    with ExitStack() as stack:
+        processes = _start(stack, threads, path, inputs)
+        for process in processes.values():
+            process.load(path, inputs)
+        names = list(processes)
+        for number in range(rounds):
+            order = names[number % len(names) :] + names[: number % len(names)]
+            for company, (before, neighbours) in _COMPANY.items():
+                with _busy(neighbours):
+                    for name in order:
+                        time.sleep(_REST_S)
+                        add(company, name, processes[name].time(max(5, calls // 4), calls, before))
+            for callers in _CALLERS:
+                for name in order:
+                    time.sleep(_REST_S)
+                    done, seconds = processes[name].serve(callers, _SERVE_S, blocking=True)
+                    add(f"{callers} callers, calls/s", name, [len(done) / seconds])
+    with ExitStack() as stack:
+        group = stack.enter_context(_quota(_QUOTA))
+        if group is None:
+            return times
+        processes = _start(stack, threads, path, inputs)
+        for process in processes.values():
+            group.write_text(str(process.pid))
+            process.load(path, inputs)
+        for _ in range(rounds):
+            for name, process in processes.items():
+                time.sleep(_REST_S)
+                add(f"under a quota of {_QUOTA} cores", name, process.time(max(5, calls // 4), calls))
+    return times
+
+
+def _table(model: str, times: Times) -> Table:
+    engines = list(times["alone"])
+    table = Table(title=f"{model}: median / 95th percentile of a call in ms, and calls per second")
+    table.add_column("")
+    for name in engines:
+        table.add_column(ENGINES[name].label if name in ENGINES else "ours, one thread", justify="right")
+    for company, by_engine in times.items():
+        row = []
+        for name in engines:
+            samples = by_engine[name]
+            middle, high = np.percentile(samples, [50, 95])
+            row.append(f"{middle:.0f}" if company.endswith("calls/s") else f"{middle:.2f} / {high:.2f}")
+        table.add_row(company, *row)
+    return table
+
+
+@click.command()
+@click.argument("models", nargs=-1, metavar="[MODEL ...]")
+@click.option("--threads", default=len(os.sched_getaffinity(0)), show_default="all cores")
+@click.option("--rounds", default=5, show_default=True)
+@click.option("--calls", default=60, show_default=True, help="Calls of each engine per turn.")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False), help="Write all times there.")
+def main(models: tuple[str, ...], threads: int, rounds: int, calls: int, json_path: str | None) -> None:
+    """Median and 95th percentile of a call alone and in company, beside other engines."""
+    for name in _WAITING:
+        os.environ.pop(name, None)
+    results: dict[str, Times] = {}
+    chosen: list[Model] = [find_model(model) for model in models or ("squeezenet", "resnet50")]
+    for model in chosen:
+        proto = model.read()
+        with TemporaryDirectory() as folder:
+            path = str(Path(folder, "model.onnx"))
+            onnx.save(proto, path)
+            results[model.name] = measure(path, list(random_inputs(proto).values()), threads, rounds, calls)
+        Console(width=140).print(_table(model.name, results[model.name]))
+        if json_path:
+            write_text(json_path, json.dumps({"threads": threads, "milliseconds": results}))
+
+
+if __name__ == "__main__":
+    main()
