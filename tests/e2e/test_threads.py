@@ -191,8 +191,9 @@ crowd = [threading.Thread(target=lambda: equal.extend(np.array_equal(run(x), wan
          for _ in range(4)]
 [t.start() for t in crowd]
 [t.join() for t in crowd]
-before = run.company.narrowed
-print(json.dumps([all(equal), alone.narrowed >= 2, before > alone.narrowed, byoc.profile(run, [x]).company[1] >= before]))
+crowded = run.company
+profiled = byoc.profile(run, [x]).company
+print(json.dumps([all(equal), alone.narrowed >= 2, crowded.narrowed > alone.narrowed, profiled >= crowded]))
 """
 
 
