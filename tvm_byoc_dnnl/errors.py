@@ -16,7 +16,9 @@ __all__ = [
     "GraphError",
     "InputError",
     "InputIndexError",
+    "InputValueError",
     "NativeLibraryError",
+    "OutOfMemoryError",
     "UnsupportedError",
     "VendorError",
 ]
@@ -38,6 +40,15 @@ class InputError(ByocError, ValueError):
 
 class InputIndexError(InputError, IndexError):
     """An index that a call gives, or makes the model compute, is out of range."""
+
+
+@register_error("ByocInputValueError")
+class InputValueError(InputError):
+    """A value that a call gives, or makes the model compute, has no result: a divisor of 0, a size below 0."""
+
+
+class OutOfMemoryError(ByocError, MemoryError):
+    """A model or a call needs more memory than there is."""
 
 
 @register_error("ByocUnsupportedError")

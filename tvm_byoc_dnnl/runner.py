@@ -21,7 +21,7 @@ from tvm import relax
 from . import _native, library_file
 from .arguments import as_tensor
 from .call_arguments import InputPlan, SymbolPlan, Views, as_array
-from .errors import ArtifactError, InputError, InputIndexError
+from .errors import ArtifactError, ByocError, InputError, InputIndexError, InputValueError, OutOfMemoryError
 from .pipeline.caches import CACHES_FUNCTION
 from .pipeline.metadata import read_metadata
 from .signature import TensorInfo, random_arrays, with_named_sizes
@@ -31,7 +31,7 @@ __all__ = ["Runner", "load"]
 
 #: TVM's messages where two sizes, which the model needs to be equal, are not
 _UNEQUAL = re.compile(r"match_cast error|Mismatched .* on argument #")
-_NO_MEMORY = "std::bad_alloc"
+_NO_MEMORY = re.compile(r"std::bad_alloc|std::bad_array_new_length|vector::(reserve|_M)")
 
 
 class Runner:
@@ -160,7 +160,10 @@ class Runner:
         Raises
         ------
         InputError
-            If number, name, dtype or shape of an input is wrong, or sizes do not fit each other.
+            If number, name, dtype or shape of an input is wrong, or sizes do not fit each other; an `InputIndexError`
+            for an index out of range, an `InputValueError` for a value without a result, such as a divisor of 0.
+        OutOfMemoryError
+            If the model's tensors need more memory than there is.
         """
         return self._call(self._open(), args, kwargs)
 
@@ -173,11 +176,14 @@ class Runner:
             return self._to_numpy(self._run(machines, tensors))
         except IndexError as error:
             raise InputIndexError(
-                f"{error}: the inputs have it, or the model computes it from them ({self._shapes_of(tensors)}); "
-                "give indices that are within the axis"
+                f"{error}: {self._givers_of(tensors)}; give indices that are within the axis"
             ) from error
+        except InputValueError as error:
+            raise InputValueError(f"{error}: {self._givers_of(tensors)}") from error
         except (RuntimeError, ValueError) as error:
-            fault = self._fault_of_sizes(str(error))
+            fault = None if isinstance(error, ByocError) else self._fault_of_sizes(str(error))
+            if fault is None and _NO_MEMORY.search(str(error)):
+                raise OutOfMemoryError(f"the model's tensors need more memory than there is ({error})") from error
             if fault is None:
                 raise
             raise InputError(f"{fault}: {self._shapes_of(tensors)}; give sizes that it was exported for") from error
@@ -188,12 +194,15 @@ class Runner:
             numbers = re.search(r"\((\d+) vs\. (\d+)\)", message)
             where = f", which needs {numbers[2]} where it has {numbers[1]}" if numbers else ""
             return f"the sizes of the inputs do not fit the model{where}"
-        if _NO_MEMORY in message and not all(i.is_static for i in self.inputs):
+        if _NO_MEMORY.search(message) and not all(i.is_static for i in self.inputs):
             return (
                 "the sizes of the inputs do not fit the model, which makes of them a tensor that is larger than the "
                 "memory, or has a size below 0, as a window does that is larger than its picture"
             )
         return None
+
+    def _givers_of(self, tensors: Sequence[tvm.runtime.Tensor]) -> str:
+        return f"the inputs have it, or the model computes it from them ({self._shapes_of(tensors)})"
 
     def _shapes_of(self, tensors: Sequence[tvm.runtime.Tensor]) -> str:
         return ", ".join(f"{i} is {list(t.shape)}" for i, t in zip(self.inputs, tensors))

@@ -117,7 +117,7 @@ def test_a_constant_index_in_range_costs_no_check():
                 out = bb.emit_output(bb.emit(op.take(x, relax.const([index], "int64"), axis=0)))
             bb.emit_func_output(out)
         legal = relax.transform.LegalizeOps(LEGALIZATIONS)(bb.get())
-        assert sum("check_indices" in g.name_hint for g in legal.get_global_vars()) == checks
+        assert sum("check_values" in g.name_hint for g in legal.get_global_vars()) == checks
 
 
 def _model(nodes: list[Any], inputs: dict[str, tuple[int, Any]], out: int, opset: int = 18) -> onnx.ModelProto:

@@ -17,6 +17,7 @@ from ..relax_utils import with_functions
 from ..target_options import with_options
 from .caches import GrowCaches
 from .forgotten import notice_forgotten_steps
+from .guards import CheckCounts, CheckSizes
 from .host_code import anchor_host_code
 from .kernels import kernel_names
 from .legalize import LEGALIZATIONS
@@ -24,6 +25,7 @@ from .metadata import attach_kernels, attach_metadata
 from .name import PIPELINE
 from .regions import build_regions
 from .schedules import apply_schedules
+from .storage import with_safe_plan
 from .weights import OwnWeights, OwnWeightsUnlessSource, has_weights
 
 __all__ = ["PIPELINE", "byoc_pipeline"]
@@ -57,8 +59,10 @@ def _has_sizes_of_others(func: tvm.tirx.PrimFunc) -> bool:
 def _to_kernels(target: tvm.target.Target) -> tvm.transform.Pass:
     """Pass: TVM's calls become calls of fused PrimFuncs, with a note of the calls that each of these runs."""
     legalize = [
+        CheckCounts,
         *cpu.library_dispatch_passes(target),
         relax.transform.LegalizeOps(LEGALIZATIONS),
+        CheckSizes,
         _keep_from_fusion,
         relax.transform.AnnotateTIROpPattern(),
     ]
@@ -119,7 +123,7 @@ def byoc_pipeline(*, strict: bool = False, output: str = "module", host_code: bo
                 *([_anchor_host_code] if host_code else []),
                 *cpu.dataflow_lower_passes(target),
                 GrowCaches,
-                *cpu.finalize_passes(target),
+                *with_safe_plan(cpu.finalize_passes(target)),
             ]
         )(mod)
 

@@ -62,23 +62,32 @@ def _mod(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
 def integer_power(graph: Graph, node: onnx.NodeProto) -> Nodes:
     """Powers of integers by squaring, exact and with the overflow of integers; TVM only knows powers of floats.
 
-    Exponents that are not constant have to be below 65,536: larger ones give anything but an error.
+    With an exponent below 0, 1 and -1 have their inverse, and every other number has 0.
     """
     b = Builder(graph, node)
     base, exponent = node.input
     dtype = dtype_of(graph, base)
     assert dtype is not None
     known = graph.constant(exponent)
-    highest = int(known.max(initial=0)) if known is not None else (1 << min(16, dtype.itemsize * 8 - 1)) - 1
+    is_signed, bits = dtype.kind == "i", dtype.itemsize * 8
+    may_be_negative = is_signed and (known is None or bool((known < 0).any()))
+    # The lowest bit of an exponent below 0 says whether the inverse of -1 is -1, as it does above.
+    highest = max(1, int(known.max(initial=0))) if known is not None else (1 << (bits - is_signed)) - 1
     one = graph.add_constant(f"{node.output[0]}_one", np.array(1, dtype))
     zero = graph.add_constant(f"{node.output[0]}_zero", np.array(0, dtype))
     result = one
-    for bit in range(max(1, highest.bit_length())):
+    base_of_all = base
+    for bit in range(highest.bit_length()):
         mask = graph.add_constant(f"{node.output[0]}_bit", np.array(1 << bit, dtype))
         skipped = b.add("Equal", [b.add("BitwiseAnd", [exponent, mask]), zero])
         result = b.add("Mul", [result, b.add("Where", [skipped, one, base])])
         base = b.add("Mul", [base, base])
     b.nodes.pop()  # no node reads the square
+    if may_be_negative:
+        below = b.add("Less", [exponent, zero])
+        minus = graph.add_constant(f"{node.output[0]}_minus", np.array(-1, dtype))
+        is_unit = b.add("Or", [b.add("Equal", [base_of_all, one]), b.add("Equal", [base_of_all, minus])])
+        result = b.add("Where", [b.add("And", [below, b.add("Not", [is_unit])]), zero, result])
     b.add("Identity", [result], node.output[0])
     return b.nodes
 
