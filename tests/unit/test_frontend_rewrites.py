@@ -95,12 +95,6 @@ def test_resize_by_axes(policy: str) -> None:
     check(onnx_model([resize], IMAGE, {"s": ints(33, 20)}, opset=18))
 
 
-def test_resize_antialias_of_an_open_shape_is_refused() -> None:
-    resize = node("Resize", ["x", "", "s"], ["y"], antialias=1, mode="linear")
-    with pytest.raises(UnsupportedError, match="antialias"):
-        to_relax(onnx_model([resize], {"x": (1, 3, "h", "w")}, {"s": np.array([1, 1, 0.5, 0.5], "float32")}, opset=18))
-
-
 # ---- fused operators --------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from tvm import relax, tirx
 
 from .._compat import constant_numpy, dtype_of, is_a, is_constant, shape_dims
 from ..errors import UnsupportedError
+from .onnx_resize import Way, axes_of, resized
 from .onnx_shape_values import Numbers, Sizes, is_open
 
 __all__ = ["OpenShapes"]
@@ -303,37 +304,37 @@ class OpenShapes:
         )
 
     def _resize(self, inputs: Sequence[Any], known: Sequence[Numbers | None], attrs: Mapping[str, Any]) -> Any:
-        data = _dims(inputs[0])
-        if data is None or len(data) != 4 or not (_is_open_shape(data) or is_open(known[-1])):
-            return None
-        sizes = self._resized(data, inputs, known)
-        if sizes is None or not all(self.sizes.equal(a, b) for a, b in zip(data[:2], sizes[:2], strict=True)):
-            return None
-        text = {k: v.decode() for k, v in attrs.items() if isinstance(v, bytes)}
-        mode = text.get("mode", "nearest")
+        data, way = _dims(inputs[0]), Way.of(attrs)
+        roi, scales, sizes = (*inputs[1:], None, None, None)[:3]
+        given = None if sizes is None else known[3]
+        factors, region = ([float(f) for f in constant_numpy(v)] if is_constant(v) else None for v in (scales, roi))
+        if data is None or (factors is None) == (given is None) or (way.crops and region is None):
+            raise UnsupportedError(
+                f"Resize (node `{attrs['tvm_custom']['name']}`) of a tensor of unknown rank, or to sizes, by scales "
+                "or in a region of interest that only a call knows; make them constants"
+            )
+        axes = axes_of(attrs, data, region, factors, None if given is None else list(given))
+        axes = [a for a in axes if not self.sizes.equal(a.out, a.size) or not a.is_even or way.crops]
+        if not way.fits_tvm(data, axes):
+            return resized(self._bb, inputs[0], axes, way)
+        is_open = _is_open_shape(data) or any(not isinstance(a.out, int) for a in axes)
+        if len(data) != 4:
+            return resized(self._bb, inputs[0], axes, way) if is_open or "axes" in attrs else None
+        size = list(data)
+        for a in axes:
+            size[a.axis] = a.out
         return relax.op.image.resize2d(
             inputs[0],
-            size=_shape(sizes[2:]),
+            size=_shape(size[2:]),
             roi=[0.0] * 4,
             layout="NCHW",
-            method="nearest_neighbor" if mode == "nearest" else mode,
-            coordinate_transformation_mode=text.get("coordinate_transformation_mode", "half_pixel"),
-            rounding_method=text.get("nearest_mode", "round_prefer_floor"),
-            cubic_alpha=attrs.get("cubic_coeff_a", -0.75),
-            cubic_exclude=attrs.get("exclude_outside", 0),
-            extrapolation_value=attrs.get("extrapolation_value", 0.0),
+            method="nearest_neighbor" if way.mode == "nearest" else way.mode,
+            coordinate_transformation_mode=way.transform,
+            rounding_method=way.rounding,
+            cubic_alpha=way.cubic,
+            cubic_exclude=int(way.exclude_outside),
+            extrapolation_value=way.extrapolation,
         )
-
-    def _resized(self, data: list[Any], inputs: Sequence[Any], known: Sequence[Numbers | None]) -> list[Any] | None:
-        if len(inputs) > 3 and inputs[3] is not None:
-            return None if known[3] is None else list(known[3])
-        scales = inputs[2] if len(inputs) > 2 else None
-        if not is_constant(scales):
-            return None
-        factors = constant_numpy(scales).tolist()
-        if any(f != int(f) for f in factors):
-            return None  # a size that is cut has another scale than the one that is given
-        return [self.sizes.product([size, int(f)]) for size, f in zip(data, factors, strict=True)]
 
 
 def _dims(value: Any) -> list[Any] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,13 @@ from onnx import helper
 from ...errors import UnsupportedError
 from ..onnx_graph import Graph
 from ..onnx_nodes import attributes
+from ..onnx_resize import Axis, Way, axes_of
+from .builder import Builder
+from .integers import dtype_of
 from .resize_matrix import by_matrices
 
 _BEFORE_11 = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-_KEPT = (
-    *("mode", "coordinate_transformation_mode", "nearest_mode", "cubic_coeff_a", "exclude_outside"),
-    "extrapolation_value",
-)
+_OF_AXES = ("axes", "keep_aspect_ratio_policy")
 
 
 def _upsample(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
@@ -35,53 +34,50 @@ def _resize(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
     attrs = attributes(node)
     if len(node.input) == 2 and graph.opset < 11:
         return [_new(node, {**attrs, **_BEFORE_11}, "", node.input[1], "")]
-    made = by_matrices(graph, node)
-    if made is not None:
-        return made
-    if attrs.get("antialias"):
-        raise UnsupportedError(f"no Relax equivalent for Resize with antialias=1 (node `{node.name}`)")
-    roi, scales, sizes = (*node.input[1:], "", "", "")[:3]
-    empty = [name for name in (roi, scales, sizes) if name and graph.dims(name) == (0,)]
-    crops = attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize"
-    unread = bool(roi) and not crops  # the importer would compute with it
-    axes, policy = attrs.get("axes"), attrs.get("keep_aspect_ratio_policy", "stretch")
-    if not empty and not unread and axes is None and policy == "stretch":
+    way = Way.of(attrs)
+    roi, scales, sizes = (name if name and graph.dims(name) != (0,) else "" for name in (*node.input[1:], "", "")[:3])
+    roi = roi if way.crops else ""  # nobody else reads it
+    if not way.crops and not _is_simple(graph, scales, attrs, way):
+        shape, dtype = graph.static_shape(node.input[0]), dtype_of(graph, node.input[0])
+        axes = None if shape is None else _axes(graph, node, shape, scales, sizes)
+        if axes is not None and dtype is not None and 0 not in (*(shape or ()), *(a.out for a in axes)):
+            assert shape is not None
+            if not way.fits_tvm(shape, axes):
+                return by_matrices(Builder(graph, node), len(shape), dtype, axes, way)
+            if scales or any(name in attrs for name in _OF_AXES):
+                full = list(shape)
+                for a in axes:
+                    full[a.axis] = a.out
+                sizes = graph.add_constant(f"{node.output[0]}_sizes", np.array(full, "int64"))
+                attrs, scales = {k: v for k, v in attrs.items() if k not in _OF_AXES}, ""
+    new = _new(node, attrs, roi, scales, sizes)
+    return None if list(new.input) == list(node.input) and len(new.attribute) == len(node.attribute) else [new]
+
+
+def _is_simple(graph: Graph, scales: str, attrs: dict[str, Any], way: Way) -> bool:
+    """Whether TVM resizes right whatever the shape is, which takes long to infer: height and width of whole times."""
+    factors = graph.constant(scales) if scales and "axes" not in attrs else None
+    if factors is None or not bool(((factors >= 1) & (factors == np.floor(factors))).all()):
+        return False
+    open_axes = [Axis(i, None, None, float(f)) for i, f in enumerate(factors) if f != 1]
+    return way.fits_tvm([None] * len(factors), open_axes)
+
+
+def _axes(graph: Graph, node: onnx.NodeProto, shape: tuple[int, ...], scales: str, sizes: str) -> list[Axis] | None:
+    """The axes that are resized; ``None`` where the new sizes are not known."""
+    factors, wanted = (graph.constant(name) if name else None for name in (scales, sizes))
+    if factors is None and wanted is None:
         return None
-    if crops and axes is not None:
-        raise UnsupportedError(f"no Relax equivalent for Resize that crops by axes (node `{node.name}`)")
-    roi, scales, sizes = ("" if name in empty else name for name in (roi if crops else "", scales, sizes))
-    if axes is not None or policy != "stretch":
-        sizes = _full_sizes(graph, node, scales, sizes, axes, policy)
-        scales = ""
-    return [_new(node, attrs, roi, scales, sizes)]
+    given = None if wanted is None else [int(n) for n in wanted]
+    try:
+        return axes_of(attributes(node), shape, None, factors, given)
+    except ValueError as err:  # zip: more or fewer numbers than axes
+        raise UnsupportedError(f"Resize (node `{node.name}`) has not one size or scale for each axis") from err
 
 
 def _new(node: onnx.NodeProto, attrs: dict[str, Any], roi: str, scales: str, sizes: str) -> onnx.NodeProto:
-    kept = {k: v for k, v in attrs.items() if k in _KEPT}
     inputs = [node.input[0], roi, scales, *([sizes] if sizes else [])]
-    return helper.make_node("Resize", inputs, node.output, name=node.name, **kept)
-
-
-def _full_sizes(graph: Graph, node: onnx.NodeProto, scales: str, sizes: str, axes: Any, policy: str) -> str:
-    """Sizes of every axis, from sizes or scales of some."""
-    shape = graph.static_shape(node.input[0])
-    given = graph.constant(sizes or scales)
-    if shape is None or given is None:
-        raise UnsupportedError(
-            f"Resize by axes or with keep_aspect_ratio_policy `{policy}` needs static sizes (node `{node.name}`); "
-            "give `shapes`"
-        )
-    axes = [int(a) % len(shape) for a in (range(len(shape)) if axes is None else axes)]
-    full = list(shape)
-    if sizes:
-        ratios = [size / shape[axis] for axis, size in zip(axes, given.tolist(), strict=True)]
-        choose = {"not_larger": min, "not_smaller": max}.get(policy)
-        for axis, size in zip(axes, given.tolist(), strict=True):
-            full[axis] = size if choose is None else math.floor(shape[axis] * choose(ratios) + 0.5)
-    else:
-        for axis, scale in zip(axes, given.tolist(), strict=True):
-            full[axis] = math.floor(shape[axis] * scale)
-    return graph.add_constant(f"{node.output[0]}_sizes", np.array(full, "int64"))
+    return helper.make_node("Resize", inputs, node.output, name=node.name, **attrs)
 
 
 RULES = {("", "Upsample"): _upsample, ("", "Resize"): _resize}

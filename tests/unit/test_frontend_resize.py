@@ -1,0 +1,172 @@
+"""Resize of every kind with fixed and with open sizes, compared with ONNX's reference."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+from onnx.reference import ReferenceEvaluator
+
+from tests.harness import assert_right
+from tests.unit.importing import node, onnx_model, ops, prepared, rand, run
+from tvm_byoc_dnnl.errors import UnsupportedError
+from tvm_byoc_dnnl.frontend import to_relax
+
+TRANSFORMS = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
+ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+
+
+def model(shape: Any, opset: int, constants: dict[str, Any], dtype: str = "float32", **attrs: Any) -> onnx.ModelProto:
+    """One node; ``constants`` are its inputs roi, scales and sizes."""
+    given = {k: np.asarray(v, "int64" if k == "sizes" else "float32") for k, v in constants.items()}
+    inputs = ["x", *(k if k in given else "" for k in ("roi", "scales", "sizes"))]
+    while not inputs[-1]:
+        inputs.pop()
+    kinds = {n: onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)) for n in ("x", "y")}
+    return onnx_model([node("Resize", inputs, ["y"], **attrs)], {"x": shape}, given, opset=opset, dtypes=kinds)
+
+
+def both(shape: tuple[int, ...], opset: int = 19, dtype: str = "float32", **options: Any) -> None:
+    """Compare the node with a fixed shape, and with every size open."""
+    constants = {k: options.pop(k) for k in ("roi", "scales", "sizes") if k in options}
+    x = (rand(*shape) * 50).astype(dtype)
+    fixed = model(shape, opset, constants, dtype, **options)
+    want = ReferenceEvaluator(fixed).run(None, {"x": x})[0]
+    for given in (fixed, model([f"d{i}" for i in range(len(shape))], opset, constants, dtype, **options)):
+        assert_right(run(prepared(to_relax(given)), x)[0], want, 1e-5, least=50.0, elementwise=True)
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("height", [7, 8])
+def test_scales_that_give_no_whole_size(transform: str, mode: str, height: int) -> None:
+    both((1, 2, height, 5), scales=[1, 1, 0.6, 1.5], mode=mode, coordinate_transformation_mode=transform)
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("scale", [0.5, 1 / 3, 1.5, 2.5])
+def test_nearest(rounding: str, scale: float) -> None:
+    for transform in ("half_pixel", "asymmetric"):
+        how = {"coordinate_transformation_mode": transform, "nearest_mode": rounding}
+        shape, scales = (1, 1, 9, 7), np.array([1, 1, scale, 2], "float32")
+        want = nearest(shape, scales, **how)
+        for dims in (shape, (1, 1, "h", "w")):
+            got = run(to_relax(model(dims, 13, {"scales": scales}, **how)), numbered(shape))[0]
+            np.testing.assert_array_equal(got, want)
+
+
+def numbered(shape: tuple[int, ...]) -> np.ndarray:
+    return np.arange(np.prod(shape), dtype="float32").reshape(shape)
+
+
+def nearest(shape: tuple[int, ...], scales: np.ndarray, **how: str) -> np.ndarray:
+    """Gathered; in float32, as ONNX Runtime computes coordinates (in ONNX's reference, 1 / (1/3) is less than 3)."""
+    value, half = numbered(shape), np.float32(0.5)
+    to_whole = {
+        "round_prefer_floor": lambda x: np.ceil(x - half),
+        "round_prefer_ceil": lambda x: np.floor(x + half),
+        "floor": np.floor,
+        "ceil": np.ceil,
+    }[how["nearest_mode"]]
+    for axis, scale in enumerate(scales):
+        i = np.arange(int(np.float32(shape[axis]) * scale)).astype("float32")
+        x = i / scale if how["coordinate_transformation_mode"] == "asymmetric" else (i + half) / scale - half
+        value = np.take(value, np.clip(to_whole(x).astype(int), 0, shape[axis] - 1), axis)
+    return value
+
+
+#: shape, and what the node is given
+ODD: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "rank 1": ((7,), {"scales": [1.5], "mode": "linear"}),
+    "rank 2": ((4, 5), {"scales": [2, 2], "mode": "cubic"}),
+    "rank 2 by sizes": ((4, 5), {"sizes": [7, 9], "mode": "linear"}),
+    "rank 3, both axes": ((2, 4, 5), {"scales": [1, 2, 2], "mode": "linear"}),
+    "rank 3, the first": ((4, 5, 3), {"sizes": [8, 9, 3], "mode": "nearest"}),
+    "rank 4, channels last": ((1, 4, 5, 3), {"scales": [1, 2, 2, 1], "mode": "linear"}),
+    "rank 4, channels": ((1, 2, 4, 5), {"scales": [1, 2, 2, 2], "mode": "nearest"}),
+    "rank 4, batch": ((2, 1, 4, 5), {"scales": [1.5, 1, 1, 1], "mode": "linear"}),
+    "rank 5": ((1, 1, 3, 4, 5), {"scales": [1, 1, 2, 1.5, 0.5], "mode": "linear"}),
+    "rank 5, cubic": ((1, 1, 3, 4, 5), {"scales": [1, 1, 2, 2, 2], "mode": "cubic"}),
+    "axes": ((1, 4, 6, 2), {"axes": [1, 2], "sizes": [8, 9], "mode": "linear"}),
+    "axes by scales": ((1, 4, 6, 2), {"axes": [2, 1], "scales": [1.5, 0.5], "mode": "cubic"}),
+    "antialias": ((1, 1, 9, 8), {"scales": [1, 1, 0.4, 0.6], "mode": "linear", "antialias": 1}),
+    "antialias, cubic": ((1, 1, 11, 8), {"scales": [1, 1, 0.4, 0.3], "mode": "cubic", "antialias": 1}),
+    "outside": ((1, 1, 5, 4), {"scales": [1, 1, 1.6, 0.6], "mode": "cubic", "exclude_outside": 1}),
+    "another cubic": ((1, 1, 5, 4), {"scales": [1, 1, 1.6, 2.5], "mode": "cubic", "cubic_coeff_a": -0.5}),
+    "roi that is not read": ((1, 1, 4, 4), {"roi": [0.25] * 8, "scales": [1, 1, 2, 1.5], "mode": "linear"}),
+    "one element": ((1, 1, 5, 5), {"sizes": [1, 1, 1, 7], "mode": "linear"}),
+    "of one element": ((1, 1, 1, 5), {"sizes": [1, 1, 3, 7], "mode": "linear"}),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_axes_and_options(name: str) -> None:
+    shape, options = ODD[name]
+    both(shape, **options)
+
+
+@pytest.mark.parametrize("sizes", [[1, 1, 1, 1], [1, 1, 1, 7]])
+def test_corners_of_one_element(sizes: list[int]) -> None:
+    both((1, 1, 1, 5), sizes=sizes, mode="linear", coordinate_transformation_mode="align_corners")
+
+
+@pytest.mark.parametrize(("mode", "by"), list(product(["nearest", "linear", "cubic"], ["scales", "sizes"])))
+def test_crops(mode: str, by: str) -> None:
+    """A region of interest; what is outside of the source has the value that the node gives."""
+    roi = [0, 0, 0.25, -0.2, 1, 1, 0.8, 1.2]
+    wanted = {"scales": [1, 1, 1.5, 0.75]} if by == "scales" else {"sizes": [1, 2, 5, 6]}
+    how = {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 4.5}
+    both((1, 2, 6, 8), mode=mode, roi=roi, **wanted, **how)
+
+
+@pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
+def test_aspect_ratios_that_are_kept(policy: str) -> None:
+    options = {"mode": "linear", "axes": [2, 3], "keep_aspect_ratio_policy": policy}
+    shape, sizes = (1, 1, 6, 9), {"sizes": [4, 7]}
+    x, fixed = rand(*shape), model(shape, 18, sizes, **options)
+    want = ReferenceEvaluator(fixed).run(None, {"x": x})[0]
+    assert_right(run(to_relax(fixed), x)[0], want, 1e-5, least=1.0)
+    with pytest.raises(UnsupportedError, match="keep_aspect_ratio_policy"):
+        to_relax(model((1, 1, "h", "w"), 18, sizes, **options))
+
+
+def test_integers_are_cut_as_onnx_runtime_cuts_them() -> None:
+    x = (rand(1, 1, 4, 5) * 50).astype("int32")
+    options: dict[str, Any] = {"mode": "linear", "coordinate_transformation_mode": "half_pixel"}
+    want = np.trunc(
+        ReferenceEvaluator(model(x.shape, 13, {"scales": [1, 1, 1.6, 1]}, **options)).run(
+            None, {"x": x.astype("float32")}
+        )[0]
+    )
+    for shape in (x.shape, (1, 1, "h", "w")):
+        got = run(to_relax(model(shape, 13, {"scales": [1, 1, 1.6, 1]}, "int32", **options)), x)[0]
+        assert got.dtype == np.int32
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    ("left", "options"),
+    [
+        ("antialias", {"constants": {"sizes": [1, 1, 3, 3]}, "mode": "linear", "antialias": 1}),
+        ("only a call knows", {"constants": {}, "mode": "linear"}),
+    ],
+)
+def test_what_depends_on_the_call_is_refused(left: str, options: dict[str, Any]) -> None:
+    constants = options.pop("constants")
+    given = model((1, 1, "h", "w"), 18, constants, **options)
+    if not constants:
+        given.graph.node[0].input.extend(["", "s"])
+        given.graph.input.append(onnx.helper.make_tensor_value_info("s", TensorProto.FLOAT, [4]))
+    with pytest.raises(UnsupportedError, match=left):
+        to_relax(given)
+
+
+def test_whole_scales_stay_one_operator() -> None:
+    """Libraries have an operator for these."""
+    for dims in ((1, 2, 4, 5), (1, 2, "h", "w")):
+        module = to_relax(model(dims, 13, {"scales": [1, 1, 2, 2]}, mode="linear"))
+        assert ops(module) == {"image.resize2d": 1}

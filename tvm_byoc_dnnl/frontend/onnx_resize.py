@@ -1,0 +1,306 @@
+"""Resize of one axis: which elements of the source make an element of the result, and in which parts.
+
+The names are those of ONNX's specification. Coordinates are computed from numbers, and from the open sizes of a
+function that is being imported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from .._compat import dtype_of
+from ..errors import UnsupportedError
+
+__all__ = ["Axis", "Way", "axes_of", "resized"]
+
+
+@dataclass(frozen=True)
+class Way:
+    """How all axes of a node are resized; made from its attributes, whose texts are decoded."""
+
+    mode: str = "nearest"
+    transform: str = "half_pixel"
+    rounding: str = "round_prefer_floor"
+    cubic: float = -0.75
+    antialias: bool = False
+    exclude_outside: bool = False
+    extrapolation: float = 0.0
+
+    @classmethod
+    def of(cls, attrs: Mapping[str, Any]) -> Way:
+        """The way of a node."""
+        text = {k: v.decode() if isinstance(v, bytes) else v for k, v in attrs.items()}
+        return cls(
+            text.get("mode", cls.mode),
+            text.get("coordinate_transformation_mode", cls.transform),
+            text.get("nearest_mode", cls.rounding),
+            float(text.get("cubic_coeff_a", cls.cubic)),
+            bool(text.get("antialias", 0)),
+            bool(text.get("exclude_outside", 0)),
+            float(text.get("extrapolation_value", cls.extrapolation)),
+        )
+
+    @property
+    def crops(self) -> bool:
+        """Whether a region of interest is read, and what lies outside of the source has a value of its own."""
+        return self.transform == "tf_crop_and_resize"
+
+    def fits_tvm(self, shape: Sequence[Any], axes: Sequence[Axis]) -> bool:
+        """Whether TVM's operators compute the same: they resize what follows the channels by the ratio of the sizes."""
+        if self.antialias or self.crops or self.transform == "half_pixel_symmetric":
+            return False
+        if self.transform == "align_corners" and any(map(_may_be_one, (*shape[2:], *(a.out for a in axes)))):
+            return False  # TVM divides by the length - 1
+        ranks = (4,) if self.mode == "cubic" else (3, 4, 5)
+        return len(shape) in ranks and all(a.axis > 1 and a.is_even for a in axes)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The resizing of one axis.
+
+    Attributes
+    ----------
+    size, out : int or Expr
+        Lengths in the source and in the result.
+    scale : float or None
+        As the node gives it; ``None`` for the ratio of the lengths.
+    start, end : float
+        The region of interest, for tf_crop_and_resize.
+    """
+
+    axis: int
+    size: Any
+    out: Any
+    scale: float | None
+    start: float = 0.0
+    end: float = 1.0
+
+    @property
+    def is_even(self) -> bool:
+        """Whether the scale is the ratio of the lengths; rounding in float32 is no difference."""
+        if self.scale is None:
+            return True
+        if isinstance(self.size, int):
+            return abs(self.size * self.scale - self.out) <= 1e-5 * self.out
+        return self.scale == int(self.scale)
+
+    def is_kept(self, way: Way) -> bool:
+        """Whether the result of this axis is its source."""
+        same = self.out is self.size or (isinstance(self.size, int) and self.out == self.size)
+        return same and self.scale in (None, 1.0) and not (way.crops and (self.start, self.end) != (0.0, 1.0))
+
+    def coordinate(self, i: Any, transform: str) -> Any:
+        """The position in the source of element ``i`` of the result: of a NumPy scalar, or of an expression."""
+        size, out = _like(i, self.size), _like(i, self.out)
+        scale = out / size if self.scale is None else _like(i, self.scale)
+        half, one = _like(i, 0.5), _like(i, 1.0)
+        if transform == "asymmetric":
+            return i / scale
+        if transform == "align_corners":
+            length = size * scale  # ONNX's tests have fractions of an element here
+            return i * (size - one) / _choose(length == one, one, lambda: length - one)
+        if transform == "tf_crop_and_resize":
+            start, extent = _like(i, self.start) * (size - one), _like(i, self.end - self.start) * (size - one)
+            middle = _like(i, 0.5 * (self.start + self.end)) * (size - one)
+            steps = _choose(out == one, one, lambda: out - one)
+            return _choose(out == one, middle, lambda: start + i * extent / steps)
+        if transform == "tf_half_pixel_for_nn":
+            return (i + half) / scale
+        half_pixel = (i + half) / scale - half
+        if transform == "pytorch_half_pixel":
+            return _choose(out == one, _like(i, 0.0), lambda: half_pixel)
+        if transform == "half_pixel_symmetric":
+            return size * half * (one - out / (scale * size)) + half_pixel
+        return half_pixel
+
+    def nearest(self, i: Any, way: Way) -> Any:
+        """The nearest element of the source, as a real; in float32, as ONNX Runtime: 1 / (1/3) is 3."""
+        x, half = self.coordinate(i, way.transform), _like(i, 0.5)
+        up, down = _math(i, "ceil"), _math(i, "floor")
+        if way.rounding == "floor":
+            return down(x)
+        if way.rounding == "ceil":
+            return up(x)
+        return down(x + half) if way.rounding == "round_prefer_ceil" else up(x - half)
+
+    def taps(self, way: Way) -> tuple[int, int, float]:
+        """First element that is read, counted from the floor of the coordinate; how many are; the kernel's stretch."""
+        stretch = 1.0
+        if way.antialias:
+            if self.scale is None and not (isinstance(self.size, int) and isinstance(self.out, int)):
+                raise UnsupportedError(
+                    f"Resize with antialias=1 of axis {self.axis} to a size whose scale depends on the call"
+                )
+            stretch = min(self.out / self.size if self.scale is None else self.scale, 1.0)
+        reach = math.floor(-(2 if way.mode == "cubic" else 1) / stretch) + 1
+        return reach, 2 - 2 * reach, stretch
+
+    def weight(self, distance: Any, way: Way) -> Any:
+        """The part of an element at this distance from the coordinate, before all parts are made 1 together."""
+        one, zero = _like(distance, 1.0), _like(distance, 0.0)
+        x = _choose(distance < zero, zero - distance, lambda: distance)
+        if way.mode == "linear":
+            return _choose(x < one, one - x, lambda: zero)
+        a = _like(distance, way.cubic)
+        two, three, four, five, eight = (_like(distance, float(n)) for n in (2, 3, 4, 5, 8))
+        near = ((a + two) * x - (a + three)) * x * x + one
+        far = ((x - five) * x + eight) * x * a - four * a
+        return _choose(x <= one, near, lambda: _choose(x < two, far, lambda: zero))
+
+
+def axes_of(
+    attrs: Mapping[str, Any],
+    shape: Sequence[Any],
+    roi: Sequence[float] | None,
+    scales: Any,
+    sizes: Sequence[Any] | None,
+) -> list[Axis]:
+    """The axes that a node resizes; ``shape`` and ``sizes`` may be open.
+
+    Raises
+    ------
+    UnsupportedError
+        If an aspect ratio is to be kept, and a length is open.
+    """
+    named = [int(a) % len(shape) for a in attrs.get("axes", range(len(shape)))]
+    way = Way.of(attrs)
+    lengths = [shape[a] for a in named]
+    factors: list[float | None] = [None] * len(named)
+    outs: list[Any]
+    if scales is not None:
+        factors = [float(s) for s in scales]
+        outs = [_scaled(length, np.float32(s)) for length, s in zip(lengths, scales, strict=True)]
+    else:
+        outs = list(sizes or ())
+        policy = attrs.get("keep_aspect_ratio_policy", "stretch")
+        choose = {"not_larger": min, "not_smaller": max}.get(policy.decode() if isinstance(policy, bytes) else policy)
+        if choose is not None:
+            if not all(isinstance(n, int) for n in (*outs, *lengths)):
+                raise UnsupportedError("Resize with keep_aspect_ratio_policy of open sizes; fix them")
+            factor = choose(out / max(1, n) for out, n in zip(outs, lengths, strict=True))
+            factors, outs = [factor] * len(named), [math.floor(n * factor + 0.5) for n in lengths]
+    region = [0.0] * len(named) + [1.0] * len(named) if roi is None or not way.crops else [float(r) for r in roi]
+    bounds = zip(region[: len(named)], region[len(named) :], strict=True)
+    axes = [Axis(a, n, out, f, *ends) for a, n, out, f, ends in zip(named, lengths, outs, factors, bounds, strict=True)]
+    return [a for a in axes if not a.is_kept(way)]
+
+
+def _scaled(length: Any, scale: np.float32) -> Any:
+    """A length by a scale, in float32, as ONNX infers the shape: 3 by 5/3 is 5."""
+    if isinstance(length, int):
+        return int(np.floor(np.float32(length) * scale))
+    if scale == int(scale):
+        return length if scale == 1 else length * int(scale)
+    return (length.astype("float32") * tirx.const(float(scale), "float32")).astype("int64")
+
+
+def resized(bb: relax.BlockBuilder, data: Any, axes: Sequence[Axis], way: Way) -> Any:
+    """A tensor with these axes resized, by a function of our own for each of them."""
+    for axis in axes:
+        data = bb.emit_te(_along(axis, way, dtype_of(data.ty)), data, axis.out, primfunc_name_hint="resize")
+    return data
+
+
+def _along(axis: Axis, way: Way, dtype: str) -> Callable[[te.Tensor, Any], te.Tensor]:
+    at = axis.axis
+
+    def compute(x: te.Tensor, out: Any) -> te.Tensor:
+        own = Axis(at, x.shape[at], out, axis.scale, axis.start, axis.end)
+        shape = [*x.shape[:at], out, *x.shape[at + 1 :]]
+        read = _nearest(x, own, way) if way.mode == "nearest" else _weighted(x, own, axis.taps(way), way, dtype)
+
+        def element(*index: Any) -> Any:
+            value = read(index)
+            if not way.crops:
+                return value
+            place = own.coordinate(index[at].astype("float64"), way.transform)
+            outside = tirx.any(place < _like(place, 0.0), place > _like(place, own.size) - _like(place, 1.0))
+            return tirx.Select(outside, tirx.const(way.extrapolation, dtype), value)
+
+        return te.compute(shape, element, name="resized")
+
+    return compute
+
+
+def _nearest(x: te.Tensor, axis: Axis, way: Way) -> Callable[[Sequence[Any]], Any]:
+    def read(index: Sequence[Any]) -> Any:
+        place = axis.nearest(index[axis.axis].astype("float32"), way).astype("int64")
+        return x(*index[: axis.axis], _within(place, axis.size), *index[axis.axis + 1 :])
+
+    return read
+
+
+def _weighted(
+    x: te.Tensor, axis: Axis, taps: tuple[int, int, float], way: Way, dtype: str
+) -> Callable[[Sequence[Any]], Any]:
+    """The parts of every element in a table of their own, so that they are computed once for each row."""
+    first, count, stretch = taps
+    at = axis.axis
+    wide = "float64" if dtype == "float64" else "float32"
+
+    def place(i: Any) -> Any:
+        return axis.coordinate(i.astype("float64"), way.transform)
+
+    def part(i: Any, k: Any) -> Any:
+        tap = tirx.floor(place(i)) + (k + first).astype("float64")
+        value = axis.weight((tap - place(i)) * tirx.const(stretch, "float64"), way)
+        if not way.exclude_outside:
+            return value
+        inside = tirx.all(tap >= tirx.const(0.0, "float64"), tap < axis.size.astype("float64"))
+        return tirx.Select(inside, value, tirx.const(0.0, "float64"))
+
+    parts = te.compute((axis.out, count), part, name="parts")
+    tap = te.reduce_axis((0, count), "tap")
+    total = te.compute((axis.out,), lambda i: te.sum(parts[i, tap], axis=tap), name="total")
+    weights = te.compute((axis.out, count), lambda i, k: (parts[i, k] / _or_one(total[i])).astype(wide), name="weights")
+    from_ = te.compute(
+        (axis.out, count),
+        lambda i, k: _within(tirx.floor(place(i)).astype("int64") + k + first, axis.size),
+        name="elements",
+    )
+
+    def read(index: Sequence[Any]) -> Any:
+        i = index[at]
+        terms = [x(*index[:at], from_[i, k], *index[at + 1 :]).astype(wide) * weights[i, k] for k in range(count)]
+        return sum(terms[1:], terms[0]).astype(dtype)
+
+    return read
+
+
+def _within(place: Any, size: Any) -> Any:
+    return tirx.max(tirx.min(place, size - 1), tirx.const(0, "int64"))
+
+
+def _or_one(total: Any) -> Any:
+    """The sum of all parts: 1 where all of them are outside of the source, and so nothing."""
+    return _choose(total == _like(total, 0.0), _like(total, 1.0), lambda: total)
+
+
+def _may_be_one(size: Any) -> bool:
+    return not isinstance(size, int) or size == 1
+
+
+def _like(i: Any, value: Any) -> Any:
+    """A number of the type of ``i``: a NumPy scalar, or an expression."""
+    if isinstance(i, np.generic):
+        return i.dtype.type(value)
+    dtype = dtype_of(getattr(i, "ty", i))
+    return value.astype(dtype) if isinstance(value, tirx.Expr) else tirx.const(value, dtype)
+
+
+def _choose(condition: Any, one: Any, other: Callable[[], Any]) -> Any:
+    if isinstance(condition, (bool, np.bool_)):
+        return one if condition else other()
+    return tirx.Select(condition, one, other())
+
+
+def _math(i: Any, name: str) -> Callable[[Any], Any]:
+    found: Callable[[Any], Any] = getattr(np if isinstance(i, np.generic) else tirx, name)
+    return found
