@@ -26,7 +26,7 @@ from .onnx_inputs import Shapes, advice_on_inputs, fixed_inputs
 from .onnx_nodes import is_standard
 from .onnx_rewrites import rewrite
 
-__all__ = ["import_onnx", "load_apart", "load_onnx"]
+__all__ = ["NOT_ONNX", "import_onnx", "load_apart", "load_onnx"]
 
 _Read = TypeVar("_Read")
 
@@ -37,6 +37,13 @@ _CONTRIB = frozenset(
     {
         *("Attention", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "Gelu", "MatMulInteger16"),
         *("DequantizeLinear", "QuantizeLinear"),
+    }
+)
+#: Converters of TVM that mean no operator of ONNX, or, for Attention, not ONNX's.
+NOT_ONNX = frozenset(
+    {
+        *("AllClassNMS", "Attention", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "MatMulInteger16"),
+        "SkipLayerNormalization",
     }
 )
 
@@ -163,7 +170,7 @@ def _check_operators(graph: Graph) -> None:
     """Name every operator that the importer has no converter for, before it gives up at the first."""
     known = {*converters(), "If", "Constant"}
     # The importer looks at names only, so another domain's `Relu` would pass for ONNX's.
-    missing = [n for n in graph.nodes if n.op_type not in known or not (is_standard(n) or _is_contrib(n))]
+    missing = [n for n in graph.nodes if n.op_type not in known or not (_is_onnx(n) or _is_contrib(n))]
     if not missing:
         return
     first: dict[str, onnx.NodeProto] = {}
@@ -174,6 +181,10 @@ def _check_operators(graph: Graph) -> None:
         f"no Relax equivalent for ONNX operator{'s' if len(named) > 1 else ''} {', '.join(named)} "
         f"(opset {graph.opset}); export the model with standard operators instead"
     )
+
+
+def _is_onnx(node: onnx.NodeProto) -> bool:
+    return is_standard(node) and node.op_type not in NOT_ONNX
 
 
 def _is_contrib(node: onnx.NodeProto) -> bool:

@@ -117,6 +117,8 @@ class OpenShapes:
             return self._made_equal(given, lambda a: a != axis - rank)
         if op == "MatMul" and len(given) == 2:
             return self._product(given)
+        if op in ("Scatter", "ScatterElements"):
+            return self._scattered(given, attrs)
         return given
 
     def _product(self, given: list[Any]) -> list[Any]:
@@ -127,6 +129,22 @@ class OpenShapes:
             inner = _common([b[-2], a[-1]])
             given = self._with_dims(given, [[*a[:-1], inner], [*b[:-2], inner, b[-1]]])
         return self._made_equal(given, lambda axis: axis < -2)
+
+    def _scattered(self, given: list[Any], attrs: Mapping[str, Any]) -> list[Any]:
+        """As many indices as the data has elements along the other axes: TVM's operator knows no fewer."""
+        data, indices, updates = (_dims(i) for i in given)
+        if data is None or indices is None or updates is None or len({len(data), len(indices), len(updates)}) > 1:
+            raise UnsupportedError(
+                f"ScatterElements (node `{attrs['tvm_custom']['name']}`) of tensors of unknown ranks"
+            )
+        axis = attrs.get("axis", 0) % max(1, len(data))
+        wanted = [own if i == axis else size for i, (own, size) in enumerate(zip(indices, data, strict=True))]
+        if any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(indices, wanted, strict=True)):
+            raise UnsupportedError(
+                f"ScatterElements (node `{attrs['tvm_custom']['name']}`) with indices of {indices} for data of "
+                f"{data}: fix the open sizes"
+            )
+        return [given[0], self.cast(given[1], wanted), self.cast(given[2], wanted)]
 
     def _made_equal(self, given: list[Any], applies: Callable[[int], bool]) -> list[Any]:
         """Inputs of which the sizes of one axis, counted from the last, are equal or 1."""

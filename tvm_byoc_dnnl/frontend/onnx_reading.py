@@ -60,6 +60,9 @@ class Inputs(onnx_input):
         self.read.update(range(len(self)))
         return super().__iter__()
 
+    def __add__(self, other: list[Any]) -> list[Any]:
+        return [*self, *other]
+
     def peek(self, i: int) -> Any:
         """An input, which does not count as asked for."""
         return list.__getitem__(self, i)

@@ -212,4 +212,7 @@ def _run_reference(
     model = helper.make_model(
         helper.make_graph(nodes, "fold", inputs, results), opset_imports=[helper.make_opsetid("", graph.opset)]
     )
-    return dict(zip(outputs, map(np.asarray, ReferenceEvaluator(model).run(None, feeds)), strict=True))
+    values = ReferenceEvaluator(model).run(None, feeds)
+    if any(isinstance(value, (list, dict)) or value is None for value in values):
+        raise TypeError("sequences, maps and empty optionals are no constants")
+    return dict(zip(outputs, map(np.asarray, values), strict=True))

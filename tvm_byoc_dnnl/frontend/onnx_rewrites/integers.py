@@ -9,7 +9,8 @@ from onnx import TensorProto, helper
 from ..onnx_graph import Graph
 from .builder import Builder, Nodes
 
-_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
+FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
+INTEGERS = frozenset({*range(TensorProto.UINT8, TensorProto.INT64 + 1), TensorProto.UINT32, TensorProto.UINT64})
 
 
 def dtype_of(graph: Graph, name: str) -> np.dtype | None:
@@ -48,7 +49,7 @@ _DONE = "_in_range"  # in the name of a shift that is in range by construction
 def _mod(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     """Of floats with the divisor's sign: TVM divides, which loses infinities; the other remainder it takes right."""
     b = Builder(graph, node)
-    if b.attrs.get("fmod", 0) or graph.elem_type(node.input[0]) not in _FLOATS:
+    if b.attrs.get("fmod", 0) or graph.elem_type(node.input[0]) not in FLOATS:
         return None
     x, divisor = node.input
     zero = b.number(0, like=x)

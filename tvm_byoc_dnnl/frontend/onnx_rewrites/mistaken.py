@@ -10,9 +10,7 @@ from ...errors import UnsupportedError
 from ..onnx_graph import Graph
 from ..onnx_nodes import attributes
 from .builder import Builder, Nodes
-from .integers import integer_power
-
-_INTEGERS = frozenset({*range(TensorProto.UINT8, TensorProto.INT64 + 1), TensorProto.UINT32, TensorProto.UINT64})
+from .integers import FLOATS, INTEGERS, integer_power
 
 
 def _refuse(node: onnx.NodeProto, what: str) -> UnsupportedError:
@@ -56,12 +54,12 @@ def _is_inf(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
 def _power(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     """ONNX lets the exponent be of another type, and PyTorch exports ``x ** 2`` so."""
     base, exponent = (graph.elem_type(name) for name in node.input)
-    if base in _INTEGERS and base == exponent:
+    if base in INTEGERS and base == exponent:
         return integer_power(graph, node)
     if not base or not exponent or base == exponent:
         return None
     b = Builder(graph, node)
-    if base in _INTEGERS and exponent not in _INTEGERS:
+    if base in INTEGERS and exponent not in INTEGERS:
         real = b.add("Cast", [node.input[0]], to=exponent)
         b.add("Cast", [b.add("Pow", [real, node.input[1]])], node.output[0], to=base)
     else:
@@ -86,7 +84,7 @@ def _prelu(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     rank, slope = graph.rank(node.input[0]), graph.static_shape(node.input[1])
     b = Builder(graph, node)
     wide = slope is not None and sum(d != 1 for d in slope) > 1
-    if rank == 0 or graph.elem_type(node.input[0]) in _INTEGERS or (wide and not PRELU_TAKES_ANY_SLOPE):
+    if rank == 0 or graph.elem_type(node.input[0]) in INTEGERS or (wide and not PRELU_TAKES_ANY_SLOPE):
         x, weights = node.input
         below = b.add("Less", [x, b.number(0, like=x)])
         b.add("Where", [below, b.add("Mul", [x, weights]), x], node.output[0])
@@ -109,10 +107,49 @@ def _in_float32(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     return b.nodes
 
 
-def _roi_align(_graph: Graph, node: onnx.NodeProto) -> Nodes | None:
-    """TVM takes the largest interpolated sample, ONNX the largest weighted corner."""
-    if attributes(node).get("mode", "avg") == "max":
+def _roi_align(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
+    """TVM takes the largest interpolated sample, ONNX the largest weighted corner, and moves boxes before it scales."""
+    b = Builder(graph, node)
+    if b.attrs.get("mode", "avg") == "max":
         raise _refuse(node, "with mode `max`")
+    scale, default = b.attrs.get("spatial_scale", 1.0), "output_half_pixel" if graph.opset < 16 else "half_pixel"
+    if b.attrs.get("coordinate_transformation_mode", default) != "half_pixel" or scale == 1 or _DONE in node.name:
+        return None
+    x, boxes, batch = node.input
+    moved = b.add("Add", [boxes, b.number(0.5 - 0.5 / scale, like=boxes)])
+    b.add("RoiAlign", [x, moved, batch], node.output[0], **b.attrs)
+    b.nodes[-1].name = f"{node.name or node.output[0]}{_DONE}"
+    return b.nodes
+
+
+_DONE = "_moved"  # in the name of a node whose boxes are those that TVM wants
+
+
+def _sign(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
+    """TVM's sign of a NaN is a number."""
+    if graph.elem_type(node.input[0]) not in FLOATS or _DONE in node.name:
+        return None
+    b, x = Builder(graph, node), node.input[0]
+    sign = b.add("Sign", [x])
+    b.nodes[-1].name = f"{node.name or node.output[0]}{_DONE}"
+    b.add("Where", [b.add("IsNaN", [x]), x, sign], node.output[0])
+    return b.nodes
+
+
+def _eye_like(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
+    """TVM makes one of the data's type."""
+    b = Builder(graph, node)
+    dtype = b.attrs.pop("dtype", None)
+    if dtype is None:
+        return None
+    b.add("Cast", [b.add("EyeLike", node.input, **b.attrs)], node.output[0], to=dtype)
+    return b.nodes
+
+
+def _lrn(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
+    """TVM's window is centred, and so of an odd number of channels."""
+    if attributes(node)["size"] % 2 == 0:
+        raise _refuse(node, f"of the even size {attributes(node)['size']}")
     return None
 
 
@@ -122,6 +159,9 @@ RULES = {
     ("", "Elu"): _in_float32,
     ("", "Selu"): _in_float32,
     ("", "IsInf"): _is_inf,
+    ("", "EyeLike"): _eye_like,
+    ("", "LRN"): _lrn,
+    ("", "Sign"): _sign,
     ("", "PRelu"): _prelu,
     ("", "Pow"): _power,
     ("", "RMSNormalization"): _rms_norm,

@@ -1,4 +1,4 @@
-"""Reductions for which TVM has no start value: of no elements, and of truth values."""
+"""Reductions that TVM has no start value for, or that its importer leaves out or gives another type."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from ...errors import UnsupportedError
 from ..onnx_graph import Graph
 from .builder import Builder, Nodes
+from .integers import INTEGERS
 
 
 def _lowest(dtype: np.dtype) -> float | int | bool:
@@ -34,13 +36,17 @@ _OF_NOTHING: dict[str, Callable[[np.dtype], float | int | bool]] = {
     "ReduceMax": _lowest,
     "ReduceMin": _highest,
 }
+#: What a reduction does to each element where it reduces nothing; the others do nothing.
+_OF_ONE = {"ReduceL1": "Abs", "ReduceL2": "Abs", "ReduceLogSum": "Log"}
 
 
 def _reduction(graph: Graph, node: onnx.NodeProto, op: str) -> Nodes | None:
+    b = Builder(graph, node)
+    if b.attrs.get("noop_with_empty_axes") and _has_no_axes(graph, b):
+        return _of_each(b, op)
     shape, out = graph.static_shape(node.input[0]), graph.static_shape(node.output[0])
     kind = graph.elem_type(node.input[0])
-    b = Builder(graph, node)
-    if shape is not None and out is not None and 0 in shape and 0 not in out and kind:
+    if shape is not None and out is not None and 0 in shape and 0 not in out and kind and op in _OF_NOTHING:
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind))
         value = np.full(out, _OF_NOTHING[op](dtype), dtype)
         b.add("Identity", [graph.add_constant(f"{node.output[0]}_of_nothing", value)], node.output[0])
@@ -49,7 +55,42 @@ def _reduction(graph: Graph, node: onnx.NodeProto, op: str) -> Nodes | None:
         number = b.add("Cast", [node.input[0]], to=TensorProto.INT32)
         b.add("Cast", [b.add(op, [number, *node.input[1:]], **b.attrs)], node.output[0], to=TensorProto.BOOL)
         return b.nodes
+    if kind in INTEGERS and op == "ReduceMean":
+        return _mean_of_integers(b, kind, shape, out)
     return None
 
 
-RULES = {("", op): partial(_reduction, op=op) for op in _OF_NOTHING}
+def _has_no_axes(graph: Graph, b: Builder) -> bool:
+    """Whether a node surely names no axes; one that may be without them depends on the call."""
+    return not b.inputs[1] or graph.dims(b.inputs[1]) == (0,)
+
+
+def _of_each(b: Builder, op: str) -> Nodes:
+    """No axes and nothing to reduce: each element by itself."""
+    x, y = b.old.input[0], b.old.output[0]
+    if op == "ReduceSumSquare":
+        b.add("Mul", [x, x], y)
+    else:
+        b.add(_OF_ONE.get(op, "Identity"), [x], y)
+    return b.nodes
+
+
+def _mean_of_integers(b: Builder, kind: int, shape: tuple[int, ...] | None, out: tuple[int, ...] | None) -> Nodes:
+    """Cut towards zero; TVM's mean of integers has another type."""
+    if shape is None or out is None:
+        raise UnsupportedError(
+            f"no Relax equivalent for ReduceMean of integers whose sizes are open (node "
+            f"`{b.old.name or b.old.output[0]}`); cast to float in front of it, or fix the sizes"
+        )
+    wide = b.add("Cast", [b.old.input[0]], to=TensorProto.INT64)
+    axes = [b.inputs[1]] if b.inputs[1] else []
+    if 13 <= b.graph.opset < 18 and "axes" in b.attrs:  # an input of ReduceSum already
+        axes = [b.ints(b.attrs.pop("axes"))]
+    total = b.add("ReduceSum", [wide, *axes], **b.attrs)
+    many = np.array(max(1, math.prod(shape) // max(1, math.prod(out))))
+    count = b.graph.add_constant(f"{b.old.output[0]}_count", many)
+    b.add("Cast", [b.add("Div", [total, count])], b.old.output[0], to=kind)
+    return b.nodes
+
+
+RULES = {("", op): partial(_reduction, op=op) for op in (*_OF_NOTHING, "ReduceMean")}
