@@ -22,7 +22,7 @@ from .errors import (
 from .frontend import to_relax
 from .hooks.c_source import c_source_module, generate_c
 from .hooks.fused_op import register_fused_op
-from .hooks.registration import for_each_region, register_target_hooks
+from .hooks.registration import InlineComposites, for_each_region, refuse_region, register_target_hooks
 from .log import read_log
 from .namespaces import compilers, supported_ops, unregister_compiler
 from .partitioning.passes import PartitionGraph
@@ -31,7 +31,7 @@ from .pipeline.byoc import byoc_pipeline
 from .pipeline.source_executable import source_options
 from .prepare import Prepare
 from .prepare.compression import why_not_compressed
-from .regions.policy import RegionPolicy
+from .regions.policy import RegionPolicy, Work
 from .registry import (
     register_annotate_compiler,
     register_blob_runner,
@@ -60,6 +60,7 @@ __all__ = [
     "ByocError",
     "ExportError",
     "GraphError",
+    "InlineComposites",
     "InputError",
     "NativeLibraryError",
     "PartitionGraph",
@@ -74,6 +75,7 @@ __all__ = [
     "UnsupportedError",
     "VendorError",
     "Verification",
+    "Work",
     "__version__",
     "bindings_of",
     "blob_module",
@@ -98,6 +100,7 @@ __all__ = [
     "portable_codegen",
     "profile",
     "read_log",
+    "refuse_region",
     "register_annotate_compiler",
     "register_blob_runner",
     "register_codegen",

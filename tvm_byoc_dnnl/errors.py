@@ -83,5 +83,6 @@ class NativeLibraryError(ByocError, ImportError):
 
 
 # tvm-ffi knows the exceptions that are errors. Ctrl-C inside of a pass or a hook would come out as `RuntimeError('')`,
-# and be taken for a vendor's failure on its way.
+# and be taken for a vendor's failure on its way, and `sys.exit(7)` as `RuntimeError('7')`, which says nothing.
 register_error("KeyboardInterrupt", KeyboardInterrupt)
+register_error("SystemExit", SystemExit)

@@ -15,6 +15,7 @@ from .lower.graph import PortableGraph
 from .regions.policy import RegionPolicy
 from .routes.codegen import Codegen, OwnCodegen
 from .routes.route import Route
+from .vendor_code import calling, expect
 from .verdict import Reject
 
 __all__ = [
@@ -30,6 +31,8 @@ __all__ = [
     "Standalone",
     "TargetHooks",
     "TirToRuntime",
+    "optimized",
+    "probed",
 ]
 
 #: versions of the contract with vendors (docs/vendor_contract.md) that this package keeps
@@ -237,3 +240,37 @@ class Namespace:
     def options(self) -> dict[str, Any]:
         """The options that a user may set for its codegen and its hooks → default."""
         return {**self.codegen_options, **(self.hooks.options if self.hooks is not None else {})}
+
+
+def optimized(ns: Namespace, graph: PortableGraph) -> PortableGraph:
+    """The graph behind a namespace's ``optimize``, if it has one.
+
+    Raises
+    ------
+    VendorError
+        If that raises, or returns no graph.
+    """
+    if ns.optimize is None:
+        return graph
+    who = f"optimize of {ns.name!r}"
+    with calling(who, named=True):
+        made = ns.optimize(graph)
+    return expect(made, PortableGraph, who, "a PortableGraph")
+
+
+def probed(ns: Namespace, graph: PortableGraph) -> Reject | None:
+    """The answer of a namespace's ``probe``; yes without one.
+
+    Raises
+    ------
+    NativeLibraryError
+        If a library is missing.
+    VendorError
+        If that raises, or gives no answer.
+    """
+    if ns.probe is None:
+        return None
+    who = f"the probe of {ns.name!r}"
+    with calling(who, named=True):
+        answer = ns.probe(graph)
+    return expect(answer, (Reject, type(None)), who, "None, or byoc.Reject(reason)")

@@ -82,6 +82,7 @@ def register_namespace(
     doctor: Examination | None = None,
     prepare: Sequence[Callable[[], tvm.transform.Pass]] = (),
     policy: RegionPolicy | None = None,
+    isolate: bool = False,
     extend: bool = False,
 ) -> Namespace:
     """Set the parts of a namespace that belong to no single op.
@@ -121,6 +122,8 @@ def register_namespace(
         Pass factories run before annotation, behind the common canonical forms.
     policy : RegionPolicy, optional
         Decides which regions of this namespace are worth a call, unless the user gives a policy; by default all are.
+    isolate : bool
+        For ``codegen``, see `register_codegen`.
     extend : bool
         Set parts of a namespace that another package has registered, instead of raising ``ValueError``.
 
@@ -150,7 +153,7 @@ def register_namespace(
     ns = claim_namespace(compiler, extend)
     ns.api = api
     if codegen is not None:
-        register_codegen(compiler, codegen, override=extend)
+        register_codegen(compiler, codegen, isolate=isolate, override=extend)
     parts = {
         "probe": probe,
         "probing_ahead": probing_ahead,
@@ -174,6 +177,7 @@ def register_codegen(
     codegen: Callable[..., Any] | None = None,
     *,
     options: Mapping[str, Any] | None = None,
+    isolate: bool = False,
     override: bool = False,
 ) -> Any:
     """Register what turns the regions of ``compiler`` into runtime modules; also a decorator.
@@ -189,14 +193,21 @@ def register_codegen(
         Options and their defaults, whose types are the types of the options. A user sets them by
         ``compile(..., options=...)`` or `set_target_options`; ``codegen`` gets all of them, defaults filled in. They
         come on top of those in an attribute ``options`` of ``codegen``.
+    isolate : bool
+        Make each call of ``codegen`` in a forked process of its own, for code that is not trusted: if it crashes or
+        ends the process, its regions go to the next compiler or to TVM, with that reason. What it returns, and what it
+        raises, must be something that can be pickled; modules that ``export_library`` can save can be. What it changes
+        in this process's memory, such as a cache of its own, is lost.
     override : bool
         Replace an earlier registration, also another package's, instead of raising ``ValueError``.
     """
     if codegen is None:
-        return lambda fn: register_codegen(compiler, fn, options=options, override=override)
+        return lambda fn: register_codegen(compiler, fn, options=options, isolate=isolate, override=override)
     _check_functions(f"register_codegen({compiler!r})", codegen=codegen)
+    if isolate and isinstance(codegen, Codegen):
+        raise TypeError(f"register_codegen({compiler!r}): isolate is for a function; got {codegen!r}")
     ns = claim_namespace(compiler, override)
-    made = codegen if isinstance(codegen, Codegen) else OwnCodegen(compiler, codegen)
+    made = codegen if isinstance(codegen, Codegen) else OwnCodegen(compiler, codegen, isolate)
     if ns.codegen not in (None, made) and not override:
         raise ValueError(f"{compiler!r} has a codegen already, {_origin(ns.codegen)}; pass override=True to replace it")
     declared = {**getattr(codegen, "options", {}), **(options or {})}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from .lower.graph import PortableGraph
 from .namespace import Namespace, Standalone
 from .namespaces import namespace
 from .relax_utils import bindings_of, codegen_of
+from .vendor_code import calling, expect
 
 __all__ = ["emit"]
 
@@ -59,13 +60,26 @@ def emit(mod: tvm.IRModule, out_dir: str | PathLike[str]) -> list[Path]:
         raise UnsupportedError(f"{call.op.name_hint} belongs to {ns.name!r}, which emits no source")
     arguments = _arguments(main, call)
     graph, constants = _lower(ns, func, str(func.attrs["global_symbol"]))
-    program = Standalone(graph, ns.emit(graph), constants, arguments, _results(main, call, len(graph.outputs)))
+    who = f"emit of {ns.name!r}"
+    with calling(who, named=True):
+        text = ns.emit(graph)
+    expect(text, str, who, "C source")
+    program = Standalone(graph, text, constants, arguments, _results(main, call, len(graph.outputs)))
     folder = Path(out_dir)
     with written_folder(folder) as aside:
         source = aside / f"{graph.name}.c"
         source.write_text(program.source)
-        files = [source, *(ns.write_program(program, aside) if ns.write_program is not None else ())]
+        files = [source, *_written(ns, program, aside)]
     return [folder / file.name for file in files]
+
+
+def _written(ns: Namespace, program: Standalone, folder: Path) -> Sequence[Path]:
+    if ns.write_program is None:
+        return ()
+    who = f"write_program of {ns.name!r}"
+    with calling(who, named=True):
+        files = ns.write_program(program, folder)
+    return expect(files, Sequence, who, "the paths of the files that it wrote")
 
 
 def _only_region(mod: tvm.IRModule) -> tuple[relax.Function, Any, relax.Function]:

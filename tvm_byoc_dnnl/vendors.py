@@ -14,6 +14,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from .vendor_code import calling
+
 __all__ = ["load_vendors"]
 
 _ENTRY_POINTS = "tvm_byoc_dnnl.vendors"
@@ -43,7 +45,7 @@ def load_vendors(transaction: Callable[[str], AbstractContextManager[None]]) -> 
         found = importlib.metadata.entry_points(group=_ENTRY_POINTS)
         for entry in sorted(found, key=lambda e: (e.name, e.value)):  # of two that want one namespace always the same
             try:
-                with transaction(entry.name):
+                with transaction(entry.name), calling("its import, or its entry point,"):
                     target = entry.load()
                     if callable(target):
                         target()

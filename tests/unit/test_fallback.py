@@ -154,7 +154,9 @@ def test_the_next_compiler_gets_what_the_first_fails_on():
         va.fail("plan", "relax.exp")
         mod = byoc.PartitionGraph()(annotated)
         assert owners(mod) == {**WHOLE, "exp": "vb_0", "multiply": "va_1", "add#2": "va_1", "relu#2": "va_1"}
-        assert reasons(mod) == ["c relax.exp va plan: RuntimeError: plan cannot do relax.exp"]
+        assert reasons(mod) == [
+            "c relax.exp va plan: VendorError: the probe of 'va' raised RuntimeError: plan cannot do relax.exp"
+        ]
         va.faults.clear()
         check(mod)
 
@@ -196,7 +198,7 @@ def test_a_combination_that_only_works_apart_is_cut(portable):
         mod = byoc.PartitionGraph()(annotated)
         assert owners(mod) == {**WHOLE, "multiply": "va_1", "add#2": "va_1", "relu#2": "va_1"}
         (reason,) = reasons(mod)
-        assert "works, but not in one region with a, b, c: RuntimeError" in reason
+        assert "works, but not in one region with a, b, c: " in reason and "RuntimeError" in reason
         assert reason.startswith("d relax.multiply va ")
         va.faults.clear()
         check(mod)

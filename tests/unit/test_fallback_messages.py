@@ -74,7 +74,7 @@ def test_failures_are_warned_about(caplog):
         va.fail("plan", "relax.exp")
         with caplog.at_level("WARNING", logger="tvm_byoc_dnnl"):
             byoc.PartitionGraph()(annotated)
-        assert "relax.exp (c in main): va: plan: RuntimeError" in caplog.text
+        assert "relax.exp (c in main): va: plan: VendorError: the probe of 'va' raised RuntimeError" in caplog.text
 
 
 # ---------------------------------------------------------------- what a vendor's exception says

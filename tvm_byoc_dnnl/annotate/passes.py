@@ -25,6 +25,7 @@ from ..regions.failure import describe
 from ..relax_utils import codegen_of, composite_of, is_host_function, is_op_call, op_calls, ops_of, with_functions
 from ..stages import stage
 from ..target_options import get_target_options
+from ..vendor_code import calling
 from ..verdict import Crash, Reject, as_reject
 from .asked import with_asked
 from .choice import CANDIDATES_ATTR, Choice, Match, PlacedBy, first_in_order
@@ -36,6 +37,7 @@ from .needed import ops_of_pattern
 from .refused import RefusedMatch, with_refused
 from .trial import Trial, ask, trial_of
 from .tuples import spread_tuples
+from .vendor_steps import asking, prepared_by
 
 __all__ = ["COMPILER_ATTR", "AnnotateExternalCompiler", "Matcher", "ask_pattern", "compilers_of"]
 
@@ -248,7 +250,7 @@ class Matcher:
             yield
             return
         asked = set(self._graphs)
-        with ns.probing_ahead() as ahead:
+        with asking(ns) as ahead:
             for var, call in (found for func in functions for found in op_calls(func)):
                 trial = self._trials[var] = trial_of(ns, call, self._options.get(ns.name))
                 if trial is not None and trial.question not in asked and (graph := trial.graph()) is not None:
@@ -279,7 +281,8 @@ def ask_pattern(
     who = f"the check of pattern {ns.name}.{pattern.name}"
     try:
         if pattern.check is not None:
-            refusal = as_reject(pattern.check(match), who)
+            with calling(who):
+                refusal = as_reject(pattern.check(dict(match)), who)
             if refusal is not None:
                 return refusal
     except Reject as refusal:
@@ -327,14 +330,15 @@ def AnnotateExternalCompiler(
     @tvm.transform.module_pass(opt_level=0, name="AnnotateExternalCompiler")
     def annotate(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
         owned = {gv: f for gv, f in mod.functions.items() if codegen_of(f) or composite_of(f)}
+        crashes: list[Entry] = []
         if prepare:
             wanted = {c for f in mod.functions.values() if is_host_function(f) for c in compilers_of(f, default)}
             with stage("prepare"):
                 keep = bool(wanted) and all(map(_reads_transposed, wanted))
                 mod = prepared = Prepare(keep_transposed=keep)(mod)
                 for name in sorted(wanted):
-                    for make_pass in namespace(name).prepare:
-                        mod = make_pass()(mod)
+                    mod, lost = prepared_by(namespace(name), mod)
+                    crashes += lost
                     mod = compress_weights(mod, get_target_options(mod, name).get("weights", "float32"))
         if not prepare or not mod.same_as(prepared):
             mod = relax.transform.ConvertToDataflow(min_size=1)(mod)
@@ -360,7 +364,7 @@ def AnnotateExternalCompiler(
         if isinstance(choice, PlacedBy):
             choice.check(names)
         mod = with_functions(mod, owned)  # the passes above rewrite every function
-        return with_asked(with_refused(with_entries(mod, entries), refused), asked)
+        return with_asked(with_refused(with_entries(mod, [*crashes, *entries]), refused), asked)
 
     return annotate
 

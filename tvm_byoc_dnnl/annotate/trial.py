@@ -10,9 +10,10 @@ from tvm import relax
 
 from ..lower.builder import GraphBuilder
 from ..lower.graph import PortableGraph
-from ..namespace import Namespace, Predicate
+from ..namespace import Namespace, Predicate, optimized, probed
 from ..namespaces import compilers, namespace
 from ..regions.failure import describe
+from ..vendor_code import calling
 from ..verdict import Crash, Reject, as_reject
 
 __all__ = ["Trial", "ask", "get_annotate_compiler", "trial_of"]
@@ -76,7 +77,8 @@ class Trial:
 
     def _try(self, step: Callable[[], Reject | None]) -> None:
         try:
-            self._refusal = step()
+            with calling(f"the lowering of {self._name} in {self._ns.name!r}"):
+                self._refusal = step()
         except Reject as refusal:
             self._refusal = refusal.with_traceback(None)  # whose frames would keep this trial alive
         except Exception as error:  # a vendor's bug must not cost the user the build
@@ -95,14 +97,14 @@ class Trial:
 
     def _optimise(self) -> Reject | None:
         if self._refusal is None and self._ns.optimize is not None:  # as the region of just this call will be
-            self._graph = self._ns.optimize(self._graph)
+            self._graph = optimized(self._ns, self._graph)
         return self._refusal
 
     def _probe(self) -> Reject | None:
         if self._ns.probe is None:
             self._graph.to_json()  # fails where an attribute cannot be said in the document
             return None
-        return self._ns.probe(self._graph)
+        return probed(self._ns, self._graph)
 
 
 def trial_of(ns: Namespace, call: Any, options: Mapping[str, Any] | None = None) -> Trial | None:
@@ -145,12 +147,14 @@ def ask(
     if predicate is None:
         trial = trial or trial_of(ns, call, options)
         return ns.no_predicate(op) if trial is None else trial.verdict(accepted)
+    who = f"the predicate of {ns.name!r} for {op}"
     try:
-        return as_reject(predicate(call.attrs, list(call.args)), f"the predicate of {ns.name!r} for {op}")
+        with calling(who):
+            return as_reject(predicate(call.attrs, list(call.args)), who)
     except Reject as refusal:
         return refusal.with_traceback(None)
     except Exception as error:
-        return Crash(f"the predicate of {ns.name!r} for {op} failed: {describe(error)}")
+        return Crash(f"{who} failed: {describe(error)}")
 
 
 def get_annotate_compiler(compiler: str, op: str) -> Predicate:

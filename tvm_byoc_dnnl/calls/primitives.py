@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,8 +12,12 @@ from ..codegen.region import lower_region
 from ..lower.graph import Node as GraphNode
 from ..lower.graph import PortableGraph
 from ..namespace import Description, Namespace
+from ..regions.failure import describe
+from ..vendor_code import calling, expect
 
 __all__ = ["Primitive", "RegionPrimitives", "primitives_of"]
+
+_logger = logging.getLogger("tvm_byoc_dnnl")
 
 _VIEWS = frozenset({"reshape", "permute", "slice", "expand"})
 _TAKE_BIAS = frozenset({"convolution", "deconvolution", "matmul"})
@@ -89,9 +94,15 @@ def primitives_of(
 
 
 def _described(ns: Namespace, graph: PortableGraph) -> Description | None:
+    if ns.describe is None:
+        return None
+    who = f"describe of {ns.name!r}"
     try:
-        return ns.describe(graph) if ns.describe is not None else None
-    except Exception:
+        with calling(who, named=True):
+            description = ns.describe(graph)
+        return expect(description, (Description, type(None)), who, "a Description, or None")
+    except Exception as error:  # the rest of the report is still useful
+        _logger.warning("%s", describe(error))
         return None
 
 

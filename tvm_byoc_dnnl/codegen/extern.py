@@ -14,7 +14,7 @@ from tvm import relax
 
 from ..errors import InputError, NativeLibraryError, UnsupportedError
 from ..lower.graph import PortableGraph
-from ..namespace import Namespace
+from ..namespace import Namespace, probed
 from ..namespaces import compilers, namespace
 from ..regions.failure import BrokenRegions, Failure, describe
 from ..regions.tried import was_tried
@@ -22,6 +22,7 @@ from ..relax_utils import codegen_of
 from ..routes.codegen import Codegen
 from ..routes.source import SourceBuild
 from ..target_options import checked_options, get_target_options
+from ..vendor_code import calling
 from .region import lower_region, with_checksums
 
 __all__ = [
@@ -128,9 +129,10 @@ class PortableCodegen(Codegen):
         """See `Route.attempt`; the cheap attempt lowers a region and lets the library plan it."""
         ns, stage = namespace(self.compiler), "lower"
         try:
-            graph = lower_region(ns, region, "trial", options=options)
+            with calling(f"a lowering of {ns.name!r}"):
+                graph = lower_region(ns, region, "trial", options=options)
             stage = "plan"
-            refusal = ns.probe(graph) if ns.probe is not None else None
+            refusal = probed(ns, graph)
         except NativeLibraryError:
             raise
         except Exception as error:

@@ -12,6 +12,7 @@ from ..errors import UnsupportedError
 from ..namespace import TargetHooks
 from ..routes.source import check_sources, missing_functions
 from ..target_options import OPTIONS_ATTR
+from ..vendor_code import calling, run_pass
 from .c_source import c_module, lower_tir
 
 __all__ = ["build_apart", "hook_target"]
@@ -53,9 +54,10 @@ def build_apart(
     with target:
         mod = tirx.transform.BindTarget(target)(mod)
         passes = hooks.tir_passes if hooks is not None else None
-        mod = passes(mod) if passes is not None else lower_tir(mod, target)
+        mod = run_pass(passes, mod, "tir_passes") if passes is not None else lower_tir(mod, target)
         to_runtime = hooks.tir_to_runtime if hooks is not None else None
-        library = to_runtime(mod, target) if to_runtime is not None else _generate(mod, target)
+        with calling("tir_to_runtime"):
+            library = to_runtime(mod, target) if to_runtime is not None else _generate(mod, target)
     _check(library)
     check_sources([library])
     missing = missing_functions(library, functions)

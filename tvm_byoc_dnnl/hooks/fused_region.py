@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import tvm
@@ -12,6 +13,7 @@ from ..namespace import FusedOp, Namespace
 from ..regions.failure import describe
 from ..regions.inline import flatten_region
 from ..relax_utils import bindings_of, composite_of
+from ..vendor_code import calling, expect
 from ..verdict import Reject, require
 from .calling import fits, with_body
 
@@ -66,7 +68,8 @@ def _lower(ns: Namespace, op: FusedOp, composite: relax.Function, builder: relax
     primfunc, schedule = graph.to_primfunc(), op.schedule
     if schedule is not None:
         try:
-            primfunc = schedule_te(graph, target, lambda sch, _graph: schedule(sch))
+            with calling("it"):
+                primfunc = schedule_te(graph, target, lambda sch, _graph: schedule(sch))
         except Exception as error:
             raise Reject(f"the schedule of {who} failed: {describe(error)}") from error
     return with_body(composite, graph.call(builder, args, primfunc), order)
@@ -76,10 +79,14 @@ def _compute(who: str, op: FusedOp, inputs: list[Any], match: _Match) -> list[te
     assert op.compute is not None
     wanted = inspect.signature(op.compute).parameters
     try:
-        made = op.compute(*inputs, **{name: call for name, call in match.calls().items() if name in wanted})
+        with calling("it"):
+            made = op.compute(*inputs, **{name: call for name, call in match.calls().items() if name in wanted})
     except Exception as error:
         raise Reject(f"the compute of {who} failed: {describe(error)}") from error
+    expect(made, (te.Tensor, Sequence), f"the compute of {who}", "a te.Tensor, or one for each result")
     tensors = [made] if isinstance(made, te.Tensor) else list(made)
+    for tensor in tensors:
+        expect(tensor, te.Tensor, f"the compute of {who}", "a te.Tensor, or one for each result")
     require(len(tensors) == len(op.outputs), f"the compute of {who} made {len(tensors)} results, not {len(op.outputs)}")
     for tensor, output in zip(tensors, op.outputs, strict=True):
         ty = match.found[output].ty

@@ -15,6 +15,7 @@ from ..regions.failure import Failure, all_or_each, describe
 from ..regions.inline import flatten_region, inline_functions
 from ..relax_utils import codegen_of
 from ..target_options import OPTIONS_ATTR
+from ..vendor_code import calling, run_pass
 from ..verdict import Reject, require
 from .calling import call_primfunc, with_body, with_known_shapes
 from .fused_region import fused_ops_in, lower_fused_region
@@ -70,7 +71,8 @@ class HookLowering:
 
     def _guarded(self, gv: Any, lower: Callable[[], None]) -> None:
         try:
-            lower()
+            with calling("a fused operator, or relax_to_tir,"):
+                lower()
         except Exception as error:
             self.failures[gv] = Failure("lower", describe(error))
 
@@ -88,7 +90,7 @@ class HookLowering:
             called = {c for f in functions.values() for c in relax.analysis.all_global_vars(f)}
             mod = tvm.IRModule({**functions, **{c: lookup(c) for c in called}}).with_attr(OPTIONS_ATTR, self.options)
             with self.target:
-                return hooks.relax_to_tir(mod)
+                return run_pass(hooks.relax_to_tir, mod, "relax_to_tir")
 
         made, errors, _ = all_or_each(names, lower)
         self.failures.update((gv, Failure("lower", describe(error))) for gv, error in errors.items())

@@ -15,6 +15,7 @@ from ..regions.inline import flatten_region
 from ..registry import check_options
 from ..relax_utils import codegen_of
 from ..target_options import known_target
+from ..vendor_code import calling, expect
 from .calling import call_primfunc, with_body
 from .lowering import REFUSED_ATTR
 from .route import HookRoute
@@ -123,7 +124,8 @@ def for_each_region(lower: Callable[[relax.Function, relax.BlockBuilder], Any]) 
         for gv, func in mod.functions.items():
             if isinstance(func, relax.Function) and codegen_of(func):
                 try:
-                    builder.update_func(gv, _lowered(lower, gv, func, builder))
+                    with calling("the function of for_each_region"):
+                        builder.update_func(gv, _lowered(lower, gv, func, builder))
                 except Exception as error:
                     builder.update_func(gv, refuse_region(func, error))
         return builder.get()
@@ -132,7 +134,8 @@ def for_each_region(lower: Callable[[relax.Function, relax.BlockBuilder], Any]) 
 
 
 def _lowered(lower: Any, gv: Any, region: relax.Function, builder: relax.BlockBuilder) -> relax.Function:
-    result = lower(region, builder)
+    who = "the function of for_each_region"
+    result = expect(lower(region, builder), (relax.Expr, tirx.PrimFunc), who, "a PrimFunc, or a call of one")
     if isinstance(result, tirx.PrimFunc):
         callee = builder.add_func(result.without_attr("global_symbol"), f"{gv.name_hint}_kernel")
         result = call_primfunc(region, callee, result)

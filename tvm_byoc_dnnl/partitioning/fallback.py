@@ -34,6 +34,7 @@ from ..regions.inline import Body, inline_calls
 from ..regions.policy import RegionPolicy, Work
 from ..relax_utils import composite_of, op_calls, ops_of, with_functions
 from ..target_options import get_target_options
+from ..vendor_code import calling, expect
 from .merge import Unit, form_units
 
 __all__ = ["Attempt", "BlockPlan", "Fallback", "Plan"]
@@ -316,8 +317,10 @@ class Fallback:
 
 def _judgement(policy: RegionPolicy, work: Work) -> Failure | None:
     """A policy's reason against a region; if a policy crashes, its regions stay with TVM, and the build goes on."""
+    who = f"{type(policy).__name__}.why_not"
     try:
-        reason = policy.why_not(work)
+        with calling(who):
+            reason = expect(policy.why_not(work), (str, type(None)), who, 'a reason against the region, or ""')
     except Exception as error:
-        return Failure("policy crash", f"{type(policy).__name__}.why_not: {describe(error)}")
+        return Failure("policy crash", f"{who}: {describe(error)}")
     return Failure("policy", f"not worth a region: {reason}") if reason else None

@@ -25,6 +25,7 @@ from ..pipeline.kernels import Kernels
 from ..pipeline.metadata import read_account, read_kernels
 from ..runner import Runner
 from ..threads import Company, limited, region_modules
+from ..vendor_code import calling, expect
 from .html import render_html
 from .roof import Roof, bytes_of
 from .roof import roof as measure_roof
@@ -254,8 +255,14 @@ class Profile:
 
 def _flops(kind: str, layouts: Sequence[str]) -> int:
     """Multiplications and additions of a primitive, as a namespace that knows it says."""
-    rules = (namespace(name).primitive_flops for name in compilers())
-    return next((flops for rule in rules if rule is not None and (flops := rule(kind, layouts))), 0)
+    for name in compilers():
+        if (rule := namespace(name).primitive_flops) is not None:
+            who = f"primitive_flops of {name!r}"
+            with calling(who, named=True):
+                flops = rule(kind, layouts)
+            if expect(flops, int, who, "a number of operations"):
+                return flops
+    return 0
 
 
 class _Names:

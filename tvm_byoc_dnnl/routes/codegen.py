@@ -12,8 +12,10 @@ from tvm import relax
 
 from .. import _native
 from ..errors import NativeLibraryError
+from ..own_process import apart
 from ..regions.failure import BrokenRegions, Failure, all_or_each, describe
 from ..relax_utils import codegen_of
+from ..vendor_code import calling
 from ..verdict import Reject
 from .external import name_constants, with_external_calls
 from .route import Route
@@ -66,7 +68,8 @@ class Codegen(Route):
         """The modules of regions, and the names of their constants."""
         names = name_constants(regions)
         # Not `tvm_ffi.convert`, which first asks each class of TVM whether a list or a dict is its own: 1 ms each
-        made: Any = self(tvm_ffi.Array(regions), tvm_ffi.Map(options), tvm_ffi.Map(names))
+        with calling(f"the codegen of {self.compiler!r}"):
+            made: Any = self(tvm_ffi.Array(regions), tvm_ffi.Map(options), tvm_ffi.Map(names))
         modules = list(made) if isinstance(made, Sequence) else []
         if len(modules) != len(regions) or not all(isinstance(m, tvm.runtime.Module) for m in modules):
             count = f"expected {len(regions)} runtime module(s)"
@@ -87,18 +90,28 @@ def _counted(module: tvm.runtime.Module, region: relax.Function) -> tvm.runtime.
     return _native.function("tvm_byoc_dnnl.BlobWithResults")(module, results)
 
 
+def _plain(made: Any) -> Any:
+    return list(made) if isinstance(made, Sequence) else made
+
+
 @dataclass(frozen=True)
 class OwnCodegen(Codegen):
-    """A vendor's own function; without one, the function that TVM knows as ``relax.ext.<compiler>``."""
+    """A vendor's own function; without one, the function that TVM knows as ``relax.ext.<compiler>``.
+
+    With ``isolate`` each call of it is made in a process of its own.
+    """
 
     compiler: str
     function: Callable[..., Sequence[tvm.runtime.Module]] | None = None
+    isolate: bool = False
 
     def __call__(self, functions: Any, options: Any, constant_names: Any) -> Sequence[tvm.runtime.Module]:
         function = self.function or tvm.get_global_func(f"relax.ext.{self.compiler}", allow_missing=True)
         if function is None:
             raise Reject(f"{self.compiler!r} has registered no codegen")
-        return function(functions, options, constant_names)
+        if not self.isolate:
+            return function(functions, options, constant_names)
+        return apart(lambda: _plain(function(functions, options, constant_names)), f"the codegen of {self.compiler!r}")
 
     def attempt(self, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:
         """See `Route.attempt`; a codegen that is not registered yet is an error only in the build."""

@@ -16,6 +16,7 @@ from tvm import relax, te, tirx
 
 from .._compat import analyzer, constant_numpy, constant_tensor, dtype_of, is_constant, substitute, var_name
 from ..errors import InputError
+from ..vendor_code import calling, expect
 from .capture import TE_LOCK, capture_call_te
 from .computes import BUILTIN
 from .graph import TEConstant, TEGraph, TENode, hidden_reads, reads, stages_of
@@ -347,7 +348,7 @@ class _Translator:
         if fn is None and name in FLOATS_ONLY and "float" not in dtype_of(call.ty):
             raise refuse(name, f"TVM computes it in floats only, got {dtype_of(call.ty)}", "cast its operands")
         try:
-            result = self.resolved(fn(call.attrs, *operands)) if fn else self.legalize(call)
+            result = self.resolved(_made(fn, call.attrs, operands)) if fn else self.legalize(call)
         except Refusal as error:
             if error.what == name:
                 raise
@@ -430,3 +431,9 @@ class _Operands(Sequence[Any]):
 
 def _copy(tensor: te.Tensor) -> te.Tensor:
     return te.compute(tensor.shape, lambda *i: tensor(*i), name="copy")
+
+
+def _made(fn: Callable[..., Any], attrs: Any, operands: Sequence[Any]) -> Any:
+    with calling("it"):
+        made = fn(attrs, *operands)
+    return expect(made, (te.Tensor, Sequence), "it", "a te.Tensor, or a list of them")

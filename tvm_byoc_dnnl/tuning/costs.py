@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax
 from tvm_ffi import Shape
@@ -21,6 +22,7 @@ from ..pipeline.byoc import PIPELINE
 from ..regions.failure import describe
 from ..runner import Runner
 from ..signature import TensorInfo, random_arrays
+from ..vendor_code import calling, expect
 from .candidates import choosing_by
 from .database import Database
 from .measure import Timing, measure
@@ -86,15 +88,27 @@ class Costs:
         own = None if workload.compiler == HOST else namespace(workload.compiler).cost
         if own is not None:
             self.has_models = True
-            seconds = own(workload.as_model())
+            seconds = self._modelled(workload, own)
             if seconds is not None:
-                return float(seconds)
+                return seconds
         timing = self.database.time_of(workload)
         if timing is None and self.measures:
             timing = self._measure(workload)
         if timing is not None and workload.compiler == HOST and workload.flops:
             self._host_s = min(self._host_s or math.inf, timing.seconds / workload.flops)
         return None if timing is None else timing.seconds
+
+    def _modelled(self, workload: Workload, cost: Callable[[tvm.IRModule], float | None]) -> float | None:
+        """The seconds that a vendor's own model says; what it cannot say is measured."""
+        who = f"the cost of {workload.compiler!r}"
+        try:
+            with calling(who, named=True):
+                seconds = cost(workload.as_model())
+            expect(seconds, (int, float, np.number, type(None)), who, "seconds, or None")
+        except Exception as error:
+            _logger.warning("%s; %s is measured", describe(error), workload.summary)
+            return None
+        return None if seconds is None else float(seconds)
 
     def _measure(self, workload: Workload) -> Timing | None:
         self.tell(f"measuring {workload.compiler}: {workload.summary}")

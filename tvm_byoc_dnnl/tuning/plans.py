@@ -15,6 +15,7 @@ from tvm import relax
 from .._compat import constant_numpy, is_constant
 from ..annotate.choice import Choice, Match, PlacedBy, first_in_order
 from ..annotate.passes import AnnotateExternalCompiler
+from ..annotate.vendor_steps import prepared_by
 from ..cost import usual_sizes
 from ..namespace import Namespace
 from ..namespaces import HOST, namespace
@@ -74,8 +75,7 @@ def prepared(mod: tvm.IRModule, compilers: Sequence[str]) -> tvm.IRModule:
     """A Relax module, as imported, in the form for which the patterns of these compilers are written."""
     mod = Prepare()(mod)
     for name in sorted(compilers):
-        for make_pass in namespace(name).prepare:
-            mod = make_pass()(mod)
+        mod, _ = prepared_by(namespace(name), mod)
     return mod
 
 

@@ -7,17 +7,13 @@ suspected cases apart from the others, until one case is left.
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
-import os
-import signal
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
+from functools import partial
 from typing import Any
 
 from ...errors import ByocError
+from ...own_process import death, own_process
 from .judge import FAILED, Result
 
 __all__ = ["Journal", "in_own_process"]
@@ -127,65 +123,25 @@ def in_own_process(work: Callable[[Journal], Any], time_limit: float, say: Calla
     """
     journal = Journal()
     while True:
-        with _process(work, journal) as (process, pipe):
+        with own_process(partial(_told, work, journal)) as (process, pipe):
             while True:
                 try:
                     if not pipe.poll(journal.patience(time_limit)):
-                        death = f"hangs: nothing came for {journal.patience(time_limit):g} s, and it was ended"
+                        ended = f"hangs: nothing came for {journal.patience(time_limit):g} s, and it was ended"
                         break
                     what, value = pipe.recv()
                 except (EOFError, OSError):
                     process.join()
-                    death = _death(process.exitcode)
+                    ended = death(process.exitcode)
                     break
                 if what == "done":
                     return value
                 if what == "error":
                     raise value
                 say(value) if what == "say" else journal.follow(what, value)
-        journal.after(death)
+        journal.after(ended)
 
 
-def _death(status: int | None) -> str:
-    if status is not None and status < 0:
-        with contextlib.suppress(ValueError):
-            return f"crashes: the process was ended by {signal.Signals(-status).name}"
-    return f"crashes: the process ended with status {status}"
-
-
-@contextlib.contextmanager
-def _process(work: Callable[[Journal], Any], journal: Journal) -> Iterator[tuple[Any, Connection]]:
-    """A process that does the work, and the end of the pipe at which its messages arrive."""
-    context = multiprocessing.get_context("fork")
-    receiving, sending = context.Pipe(duplex=False)
-    process = context.Process(target=_serve, args=(work, journal, sending))
-    with warnings.catch_warnings():  # a team of OpenMP ends before a fork, and starts again behind it
-        warnings.filterwarnings("ignore", "This process.* is multi-threaded", DeprecationWarning)
-        process.start()
-    sending.close()
-    assert process.pid is not None
-    with contextlib.suppress(OSError):
-        os.setpgid(process.pid, process.pid)  # here and there: whoever comes first
-    try:
-        yield process, receiving
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # with the compilers that it started
-        process.kill()
-        process.join()
-        receiving.close()
-
-
-def _serve(work: Callable[[Journal], Any], journal: Journal, pipe: Connection) -> None:
-    """The process: every message is sent at once, so that the last one before a crash arrives."""
-    with contextlib.suppress(OSError):
-        os.setpgid(0, 0)
-    journal.tell = lambda what, value: pipe.send((what, value))
-    try:
-        value = ("done", work(journal))
-    except BaseException as error:
-        value = ("error", error)
-    try:
-        pipe.send(value)
-    except (TypeError, AttributeError, ValueError):  # an error that cannot be pickled
-        pipe.send(("error", ByocError(f"{type(value[1]).__name__}: {value[1]}")))
+def _told(work: Callable[[Journal], Any], journal: Journal, tell: Callable[[str, Any], None]) -> Any:
+    journal.tell = tell
+    return work(journal)
