@@ -120,6 +120,14 @@ bool ChangesLayoutOfBytes(const OpDesc& op, const PrimitiveDesc& pd) {
          source.get_strides() != result.get_strides();
 }
 
+/// Whether a softmax or a layer normalisation has a scale of its source. oneDNN multiplies the
+/// result by it, and computes with the integers as they are: it means another operation.
+bool ScalesItsResult(const OpDesc& op) {
+  return (op.kind == PrimitiveKind::softmax || op.kind == PrimitiveKind::layer_normalization) &&
+         std::any_of(op.scalings.begin(), op.scalings.end(),
+                     [](const ScalingDesc& s) { return s.arg == DNNL_ARG_SRC && s.scale >= 0; });
+}
+
 }  // namespace
 
 const char* KnownFault(const OpDesc& op, const PrimitiveDesc& pd) {
@@ -127,6 +135,7 @@ const char* KnownFault(const OpDesc& op, const PrimitiveDesc& pd) {
   if (MultipliesBytes(op, pd) && op.preferred != "saturating" && !HasExactIntegerProducts()) {
     return "sums of 8-bit products are not exact on a CPU without VNNI";
   }
+  if (ScalesItsResult(op)) return "it multiplies its result by the scale of its source";
   if (ChangesLayoutOfBytes(op, pd)) {
     return "it accepts a result in another layout, and writes the source's";
   }

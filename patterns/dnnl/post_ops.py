@@ -26,6 +26,7 @@ from .nan import keep_nan_of_bounds, keep_nan_of_softmax
 from .native import probe_fused, probing_ahead
 from .quantize import write_out
 from .quantized import read_integers, write_integers
+from .quantized_links import RANGES, kept
 from .read_parts import read_parts
 from .views import VIEWS, sink_views
 
@@ -176,6 +177,8 @@ class _Fuser:
             return f"the result of {users[0].kind} is written over an input of the region"
         if users[0].post_ops:
             return f"{users[0].kind} has post-ops of its own"
+        if users[0].kind == "binary" and self._dtype(out) in RANGES:
+            return f"the value between them is rounded to {self._dtype(out)}"
         before, after = self._dtype(out), self._dtype(users[0].outputs[0])
         return "" if before == after else f"the dtype changes from {before} to {after}"
 
@@ -184,7 +187,8 @@ class _Fuser:
 
     def _with_eltwise(self, node: Node, user: Node) -> Node:
         op = PostOp("eltwise", user.attrs["alg"], user.attrs["alpha"], user.attrs["beta"])
-        return Node(node.kind, node.inputs, user.outputs, node.attrs, [*node.post_ops, op], scalings=node.scalings)
+        steps = [*node.post_ops, *kept(self._dtype(node.outputs[0])), op]
+        return Node(node.kind, node.inputs, user.outputs, node.attrs, steps, scalings=node.scalings)
 
     def _with_binary(self, node: Node, user: Node, place_of: Node) -> Node | str:
         alg, out = user.attrs["alg"], node.outputs[0]

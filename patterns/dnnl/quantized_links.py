@@ -1,4 +1,16 @@
-"""Conversions between integers and real numbers, and the rules by which the nodes around them take them over."""
+"""Conversions between integers and real numbers, and the rules by which the nodes around them take them over.
+
+Every conversion to integers rounds, and clamps to the range of its dtype. **Each step of a model keeps its round and
+its clamp**, whatever it is fused with. A rewrite has three ways to see to that, and there is no fourth:
+
+* the integers stay a tensor: storing them rounds and clamps;
+* both become steps between two post-ops (`kept`);
+* the rewrite proves that they do nothing: for all 256 bytes (`quantized_sums.change_scale`), or because integers are
+  moved, picked or read again at the same scale.
+
+A clamp does something even where the next one is wider, and at the lower end it may be the model's only relu:
+quantisers leave a relu out where a zero point does its work.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +19,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...lower.graph import Node, PortableGraph, Scaling
+from ...lower.graph import Node, PortableGraph, PostOp, Scaling
+from .native import probe_fused
 from .quantize import is_dequantize, is_quantize
 from .views import VIEWS
 
-__all__ = ["PRODUCTS", "RANGES", "Links"]
+__all__ = ["PRODUCTS", "RANGES", "Links", "kept"]
 
 #: kinds whose primitives take scales and zero points
 PRODUCTS = ("convolution", "deconvolution", "matmul")
@@ -22,6 +35,14 @@ _MOVERS = (*VIEWS, "slice", "shuffle", "gather", "concat")
 #: the largest magnitude of weights of which two neighbours times 255 fit in 16 bits
 _SMALL = 64
 RANGES = {"int8": (-128, 127), "uint8": (0, 255)}
+
+
+def kept(dtype: str, point: int = 0) -> list[PostOp]:
+    """What storing a value in ``dtype`` does to it, as steps on the value less the zero point ``point``."""
+    if dtype not in RANGES:
+        return []
+    low, high = (float(end - point) for end in RANGES[dtype])
+    return [PostOp("eltwise", "round"), PostOp("eltwise", "clip", low, high)]
 
 
 class Links:
@@ -65,10 +86,10 @@ class Links:
         """Whether two scalings of a whole tensor are one."""
         if a.axis is not None or b.axis is not None:
             return False
-        scales = self.scale(a), self.scale(b)
-        points = self.zero_point(a), self.zero_point(b)
-        same_scale = a.scale == b.scale or (None not in scales and float(scales[0]) == float(scales[1]))  # type: ignore[arg-type]
-        return same_scale and (a.zero_point == b.zero_point or (None not in points and points[0] == points[1]))
+        (first, second), points = (self.scale(a), self.scale(b)), (self.zero_point(a), self.zero_point(b))
+        of_one_scale = first is not None and second is not None and first.item() == second.item()
+        of_one_point = None not in points and points[0] == points[1]
+        return (a.scale == b.scale or of_one_scale) and (a.zero_point == b.zero_point or of_one_point)
 
     def dequantized(self, tensor: int) -> Node | None:
         """The conversion that makes ``tensor`` of bytes with one scale, if it is one."""
@@ -200,7 +221,10 @@ class Links:
         return True
 
     def average_integers(self, node: Node) -> bool:
-        """Average the integers themselves where source and result have one scale; padding has to be the zero point."""
+        """Average the integers themselves where source and result have one scale; padding has to be the zero point.
+
+        A half is rounded to the even neighbour of what is above the zero point: an odd one is taken off before.
+        """
         averages = {"pooling": ("avg_include_padding", "avg_exclude_padding"), "resampling": ("linear",)}
         if node.post_ops or node.is_scaled or node.attrs.get("alg") not in averages.get(node.kind, ()):
             return False
@@ -212,11 +236,18 @@ class Links:
             return False
         if self.dtype(before.inputs[0]) != self.dtype(after.outputs[0]):
             return False
-        pads = [*node.attrs.get("pad_begin", ()), *node.attrs.get("pad_end", ())]
-        if node.attrs["alg"] == "avg_include_padding" and any(pads) and self.zero_point(scaling) != 0:
+        pads, point = [*node.attrs.get("pad_begin", ()), *node.attrs.get("pad_end", ())], self.zero_point(scaling)
+        if point is None or (node.attrs["alg"] == "avg_include_padding" and any(pads) and point != 0):
+            return False
+        steps = [("linear", float(-point)), ("round", 0.0), ("linear", float(point))] if point % 2 else []
+        post_ops = [PostOp("eltwise", alg, 1.0, beta) for alg, beta in steps]
+        integers = Node(node.kind, before.inputs, after.outputs, node.attrs, post_ops)
+        is_asked = bool(post_ops) and not self.graph.symbols
+        if is_asked and probe_fused(self.graph.isolate(integers, self.constants)) is not None:
             return False
         self.nodes.remove(after)
         self.nodes.rewire(node, before.inputs, after.outputs)
+        node.post_ops = post_ops
         node.stands_for(after)
         return True
 
@@ -230,7 +261,9 @@ class Links:
         if before is None or after is None or not is_quantize(after) or after.result_scaling is None:
             return
         result = after.result_scaling
-        if result.axis is not None or not self._is_known_before(result, node):
+        last = len(self.graph.tensors[node.inputs[0]].shape) - 1
+        is_last = node.attrs.get("axis", last) == last  # the one that our kernel knows
+        if not is_last or result.axis is not None or not self._is_known_before(result, node):
             return
         self.nodes.remove(after)
         self.nodes.rewire(node, (*before.inputs, *node.inputs[1:]), after.outputs)

@@ -9,6 +9,7 @@ the point, and each step rounds. Where the value lies next to a half, the result
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import takewhile
 
 from ...lower.graph import Node, PostOp, Scaling
@@ -30,12 +31,25 @@ def round_before_points(links: Links, node: Node) -> None:
         if known is not None:
             scaled = [PostOp("eltwise", "linear", 1 / known[0], 0.0)] if known[0] != 1 else []
             _take(links, node, [*node.post_ops, *scaled, PostOp("eltwise", "round")], Scaling(None, result.zero_point))
-    elif result is None and node.post_ops and node.post_ops[-1].alg == "linear" and node.post_ops[-1].beta:
-        *before, last = node.post_ops
-        point = float(round(last.beta))
-        if abs(last.beta - point) < 1e-6:
-            steps = [PostOp("eltwise", "linear", last.alpha, 0.0), PostOp("eltwise", "round")]
-            _take(links, node, [*before, *steps, PostOp("eltwise", "linear", 1.0, point)], None)
+    elif result is None and (steps := _rounded(node.post_ops)) != node.post_ops:
+        _take(links, node, steps, None)
+
+
+def _rounded(post_ops: list[PostOp]) -> list[PostOp]:
+    """The same steps, of which those to integers round before they add a zero point.
+
+    Another scale of integers, behind their round and clip, is proved as it is (`quantized_sums.change_scale`).
+    """
+    result: list[PostOp] = []
+    for i, op in enumerate(post_ops):
+        point, before = float(round(op.beta)), [step.alg for step in post_ops[max(i - 2, 0) : i]]
+        is_stored = i + 1 == len(post_ops) or post_ops[i + 1].alg == "round"
+        is_whole = op.alg == "linear" and point != 0 and abs(op.beta - point) < 1e-6
+        if is_whole and is_stored and before != ["round", "clip"]:
+            result += [replace(op, beta=0.0), PostOp("eltwise", "round"), PostOp("eltwise", "linear", 1.0, point)]
+        else:
+            result.append(op)
+    return result
 
 
 def _take(links: Links, node: Node, post_ops: list[PostOp], result: Scaling | None) -> None:

@@ -15,13 +15,14 @@ nobody else, the sum or the other scale is fused into it, with the rounding betw
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import takewhile
 
 import numpy as np
 
 from ...lower.graph import Node, PostOp, Scaling
 from .native import probe_fused
 from .quantize import is_quantize
-from .quantized_links import PRODUCTS, RANGES, Links
+from .quantized_links import PRODUCTS, RANGES, Links, kept
 
 __all__ = ["change_scale", "join_product", "read_sum"]
 
@@ -87,12 +88,15 @@ def change_scale(links: Links, quantize: Node) -> None:
     ratio = scale * factor / other
     beta = shift - point * ratio
     # a sum that contains an odd zero point rounds a half to the other side
-    sums = np.float64(np.float32(ratio)) * integers + np.float32(beta)
+    products = np.float64(np.float32(ratio)) * integers
+    sums = products + np.float32(beta)
+    is_exact = (products.astype("float32") == products) & (sums.astype("float32") == sums)
+    room = np.where(is_exact, 0, 2.0**-22 * (abs(ratio) * 255 + abs(beta)))  # for roundings on the way to them
     reals = (integers - np.float32(point)) * np.float32(scale)
     reals = reals if factor == 1 else reals * np.float32(factor)
     right = np.rint(reals / np.float32(other)) + shift
     low, high = RANGES[dtype]
-    if (np.clip(np.rint(sums), low, high) != np.clip(right, low, high)).any():
+    if any((np.clip(np.rint(sums + side), low, high) != np.clip(right, low, high)).any() for side in (-room, room)):
         return
     attrs = {"alg": "linear", "alpha": ratio, "beta": beta}
     scaled = Node("eltwise", before.inputs, quantize.outputs, attrs)
@@ -128,13 +132,9 @@ def join_product(links: Links, node: Node) -> None:
         stored = None if product.result_scaling is None else links.numbers(product.result_scaling)
         if stored is None or not all(links.nodes.precedes(maker, product) for maker in makers):
             continue
-        (unit, point), (low, high) = stored, RANGES[links.dtype(tensor)]
-        post_ops = [
-            *product.post_ops,
-            PostOp("eltwise", "linear", 1 / unit, 0.0),
-            PostOp("eltwise", "round"),
-            PostOp("eltwise", "clip", float(low - point), float(high - point)),
-        ]
+        unit, point = stored
+        scaled = PostOp("eltwise", "linear", 1 / unit, 0.0)
+        post_ops = [*product.post_ops, scaled, *kept(links.dtype(tensor), point)]
         if is_scale:
             alpha, beta = node.attrs["alpha"], node.attrs["beta"]
             post_ops.append(PostOp("eltwise", "linear", alpha, beta + alpha * point))
@@ -157,7 +157,8 @@ def _added(links: Links, node: Node, place: int, position: int, point: int) -> l
     The other operand will be the product's input ``position``.
     """
     (own, _), (unit, _) = (links.numbers(node.scalings[i]) or (1.0, 0) for i in (place, 1 - place))
-    steps = list(node.post_ops)
+    steps = list(takewhile(lambda op: op.alg != "round", node.post_ops))
+    rest = node.post_ops[len(steps) :]  # what was fused behind the integers of the sum
     final = steps.pop()
     shift = steps.pop(0).beta if steps and steps[0].alg == "linear" else 0.0
     bounds = [replace(s, alpha=s.alpha / unit, beta=s.beta / unit) if s.alg == "clip" else s for s in steps]
@@ -166,4 +167,5 @@ def _added(links: Links, node: Node, place: int, position: int, point: int) -> l
         PostOp("binary", "add", input=position),
         *bounds,
         replace(final, alpha=final.alpha * unit),
+        *rest,
     ]

@@ -199,6 +199,8 @@ def test_arithmetic_on_two_tensors(alg, zeros, shape, one_primitive):
 
 
 OTHER = relax.const(0.173, "float32")
+#: the steps behind the first scale of integers that another one takes
+OTHER_SCALE = ["round", "clip", "linear"]
 
 
 def behind_a_product(after):
@@ -212,6 +214,8 @@ def behind_a_product(after):
             return op.quantize(real, OTHER, xz, out_dtype="uint8")
         total = op.clip(op.add(other, real), 0, 6) if after == "clip" else nn.relu(op.add(real, other))
         total = op.quantize(total, ys, yz, out_dtype="uint8")
+        if after == "sum and scale":
+            total = op.quantize(op.dequantize(total, ys, yz), OTHER, xz, out_dtype="uint8")
         return (total, y) if after == "readers" else total
 
     def reference(x, xs, xz, w, ws, wz, b, ys, yz):
@@ -221,6 +225,8 @@ def behind_a_product(after):
             return stored(real, 0.173, xz, "uint8")
         total = np.maximum(real + other, 0)
         total = stored(np.minimum(total, 6) if after == "clip" else total, ys, yz, "uint8")
+        if after == "sum and scale":
+            total = stored((total - yz) * ys, 0.173, xz, "uint8")
         return (total, y) if after == "readers" else total
 
     return Case(function, first.operands, reference)
@@ -231,12 +237,56 @@ def behind_a_product(after):
     [
         ("relu", [("convolution", ["round", "clip", "linear", "add", "relu", "linear", "round", "linear"])]),
         ("clip", [("convolution", ["round", "clip", "linear", "add", "clip", "linear", "round", "linear"])]),
-        ("scale", [("convolution", ["round", "clip", "linear", "round", "linear"])]),
+        ("scale", [("convolution", OTHER_SCALE)]),
+        (
+            "sum and scale",
+            [("convolution", ["round", "clip", "linear", "add", "relu", "linear", "round", "linear", *OTHER_SCALE])],
+        ),
         ("readers", [("convolution", ["round"]), ("binary", ["linear", "relu", "linear", "round", "linear"])]),
     ],
 )
 def test_a_step_on_the_integers_of_a_product(after, nodes):
     within_a_step(behind_a_product(after).offloads().becomes(*nodes))
+
+
+def doubled(x):
+    return op.concat([x, x], 1)
+
+
+#: what is in front of integers whose clamp must not be lost, and its reference
+IN_FRONT = {
+    "input": (lambda x: x, lambda x: x),
+    "relu": (nn.relu, lambda x: np.maximum(x, 0)),
+    "add": (lambda x: op.add(x, x), lambda x: x + x),
+    "multiply": (lambda x: op.multiply(x, x), lambda x: x * x),
+    "mean": (lambda x: op.mean(x, [2], keepdims=True), lambda x: x.mean(2, keepdims=True)),
+    "average pooling": (lambda x: nn.avg_pool2d(x, (2, 2)), lambda x: windows(x, (2, 2), 1, 0).mean((4, 5))),
+    "linear resize": (lambda x: op.image.resize2d(x, (5, 6), layout="NCHW", method="linear"), lambda x: x),
+}
+
+
+@pytest.mark.parametrize("moves", [False, True])
+@pytest.mark.parametrize("name", IN_FRONT)
+def test_a_clamp_between_two_scales_stays(name, moves):
+    """The first conversion saturates at both ends, as one whose zero point is a relu; the second one does not."""
+    steps, wanted = IN_FRONT[name]
+
+    def function(x, s, z, s2, z2):
+        whole = op.quantize(steps(x), s, z, out_dtype="uint8")
+        real = op.dequantize(whole, s, z)
+        return op.quantize(doubled(real) if moves else real, s2, z2, out_dtype="uint8")
+
+    def reference(x, s, z, s2, z2):
+        real = (stored(wanted(x), s, z, "uint8") - z) * s
+        return stored(np.concatenate([real, real], 1) if moves else real, s2, z2, "uint8")
+
+    point = 0 if name in ("input", "relu", "mean") else 40
+    numbers = (number(0.005), number(point, "uint8"), number(0.011), number(100, "uint8"))
+    case = Case(function, (data(1, 3, 5, 6, low=-4, high=4), *numbers), reference).offloads()
+    got = case.run()[0]
+    ends = 100 - round(point * 0.005 / 0.011), 100 + round((255 - point) * 0.005 / 0.011)
+    assert (got.min(), got.max()) == (ends if name not in ("relu", "multiply") else (100, ends[1]))
+    within_a_step(case)
 
 
 @pytest.mark.parametrize("act", [None, "relu"])
@@ -257,6 +307,29 @@ def test_halves_are_rounded_before_an_odd_zero_point_is_added(act):
         *(number(v, d) for v, d in ((1.0, "float32"), (0.5, "float32"), (0, "int8"), (1.0, "float32"), (101, "uint8"))),
     )
     within_a_step(Case(function, operands, reference).offloads(), share=0)
+
+
+@pytest.mark.parametrize("point", [101, 100])
+@pytest.mark.parametrize("steps", ["sum", "sum and scale", "average pooling"])
+def test_halves_of_integers_are_rounded_above_their_zero_point(steps, point):
+    """All scales are powers of two, so that many values are halves in every arithmetic."""
+
+    def function(x, y, one, two, z):
+        real = op.dequantize(x, one, z)
+        if steps == "average pooling":
+            return op.quantize(nn.avg_pool2d(real, (2, 2)), one, z, out_dtype="uint8")
+        total = op.quantize(op.add(real, op.dequantize(y, one, z)), two, z, out_dtype="uint8")
+        return total if steps == "sum" else op.quantize(op.dequantize(total, two, z), one, z, out_dtype="uint8")
+
+    def reference(x, y, one, two, z):
+        if steps == "average pooling":
+            return stored(windows(x - z, (2, 2), 1, 0).mean((4, 5)), 1, z, "uint8")
+        total = stored(x + y - 2 * z, 2, z, "uint8")
+        return total if steps == "sum" else stored((total - z) * 2, 1, z, "uint8")
+
+    operands = [whole(1, 3, 5, 6, dtype="uint8", make=data, seed=seed) for seed in (0, 1)]
+    numbers = (number(1.0), number(2.0), number(point, "uint8"))
+    within_a_step(Case(function, (*operands, *numbers), reference).offloads(), share=0)
 
 
 # ---------------------------------------------------------------- links that are not complete

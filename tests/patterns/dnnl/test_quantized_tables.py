@@ -95,3 +95,34 @@ def test_a_normalisation_between_bytes(kind):
     case = between_bytes(steps, reference, 3, 5, 41).offloads()
     assert [k for k, _ in case.nodes()] == ["softmax" if kind == "softmax" else "layer_normalization"]
     within_a_step(case)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((4, 1), -1), ((2, 3, 1), 1), ((2, 33, 5, 6), 1), ((2, 1, 5), 1), ((2, 3, 4, 5), 2), ((7, 16), 0)],
+)
+def test_a_softmax_along_any_axis(shape, axis, dtype):
+    """oneDNN's primitive multiplies its result by the scale of its source."""
+
+    def reference(x):
+        e = np.exp(x - x.max(axis, keepdims=True))
+        return e / e.sum(axis, keepdims=True)
+
+    def function(x, s, z, rs, rz):
+        return op.quantize(nn.softmax(op.dequantize(x, s, z), axis), rs, rz, out_dtype=dtype)
+
+    scalings = (number(0.031), number(7, dtype), number(0.0043), number(0, dtype))
+    operands = (whole(*shape, dtype=dtype, make=data), *scalings)
+    case = Case(function, operands, lambda x, s, z, rs, rz: stored(reference((x - z) * s), rs, rz, dtype))
+    within_a_step(case.offloads(), share=0.05)
+
+
+def test_scales_of_shape_one_are_equal_to_those_without_a_shape():
+    def function(x, s, z, s2, z2):
+        return op.quantize(op.permute_dims(op.dequantize(x, s, z)), s2, z2, out_dtype="uint8")
+
+    one = number(np.full(1, 0.03)), number(np.full(1, 7), "uint8")
+    operands = (whole(3, 41, dtype="uint8", make=data), *one, number(0.03), number(7, "uint8"))
+    case = Case(function, operands, lambda x, *_: x.T).offloads()
+    within_a_step(case.becomes(), share=0)
