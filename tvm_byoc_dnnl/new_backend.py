@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from .errors import InputError
+from .files import written_folder
 from .namespaces import HOST, compilers
 
 __all__ = ["new_backend"]
@@ -35,6 +36,8 @@ def new_backend(name: str, folder: Path) -> list[Path]:
     ------
     InputError
         If the name is none, or is taken, or the folder has files.
+    ExportError
+        If the files cannot be written.
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or keyword.iskeyword(name):
         raise InputError(f"the name is {name!r}; expected lower case letters, digits and _, such as my_npu")
@@ -42,6 +45,12 @@ def new_backend(name: str, folder: Path) -> list[Path]:
         raise InputError(f"there is a backend {name!r} already; choose another name")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} exists; give a folder that is new or empty")
+    with written_folder(folder) as aside:
+        made = [path.relative_to(aside) for path in _write(aside, name)]
+    return [folder / path for path in made]
+
+
+def _write(folder: Path, name: str) -> list[Path]:
     made = []
     for source in sorted(_TEMPLATE.rglob("*")):
         if source.is_dir() or "__pycache__" in source.parts or source.suffix == ".pyc":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -124,12 +125,37 @@ def test_source_and_a_program_from_the_command_line(squeezenet, tmp_path):
     assert {"dnnl_0.c", "main.c", "CMakeLists.txt", "weights.bin"} <= {f.name for f in (tmp_path / "program").iterdir()}
 
 
-def test_outputs_to_devices_leave_them(squeezenet):
-    library = squeezenet / "net.so"
-    for device in ("/dev/null", "/dev/full"):
-        status = int(device == "/dev/full")
-        _, err = tvm_byoc("run", library, "-o", device, status=status)
-        assert ("No space left on device" in err) == bool(status)
-        assert Path(device).is_char_device()
-    out, err = tvm_byoc("compile", squeezenet / "net.onnx", "-o", "/dev/null")
-    assert out == "" and "/dev/null" in err and Path("/dev/null").is_char_device()
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("compile", "-o"), ("emit", "-o"), ("explain", "--html"), ("explain", "--json"), ("lock", "-o"),
+     ("profile", "--trace"), ("verify", "--json"), ("tune", "--database"), ("bench", "--json")],
+)  # fmt: skip
+def test_outputs_that_are_no_files_are_refused_at_once(squeezenet, tmp_path, command, option):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").write_text("x")
+    for place in (tmp_path / "pipe", "/dev/null", "/dev/full", tmp_path / "file" / "x", tmp_path / "none" / "x"):
+        _, err = tvm_byoc(command, squeezenet / "net.onnx", option, place, status=2)
+        assert "cannot write" in err or "is a file" in err or "Not a directory" in err, (place, err)
+    assert (tmp_path / "file").read_text() == "x" and Path("/dev/null").is_char_device()
+
+
+def test_outputs_of_a_run_that_are_no_files(squeezenet, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path / "pipe", "/dev/full"):
+        _, err = tvm_byoc("run", squeezenet / "net.so", "-o", place, status=2)
+        assert "expected the name of a file" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("explain", "PIPE"), ("compile", "PIPE", "-o", "x.so"), ("inputs", "PIPE"), ("run", "PIPE"), ("check", "PIPE"),
+     ("run", "LIBRARY", "--inputs", "PIPE"), ("check", "MODEL", "--lock", "PIPE"),
+     ("compile", "MODEL", "--database", "PIPE", "-o", "x.so"), ("bench", "PIPE")],
+    ids=" ".join,
+)  # fmt: skip
+def test_inputs_that_are_no_files_are_refused_at_once(squeezenet, tmp_path, arguments):
+    os.mkfifo(tmp_path / "pipe")
+    names = {"PIPE": tmp_path / "pipe", "LIBRARY": squeezenet / "net.so", "MODEL": squeezenet / "net.onnx"}
+    names["x.so"] = tmp_path / "x.so"
+    _, err = tvm_byoc(*(names.get(word, word) for word in arguments), status=2)
+    assert "pipe" in err

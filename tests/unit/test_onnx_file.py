@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.errors import InputError
 from tvm_byoc_dnnl.frontend.onnx_file import Weights, _fill, _shares, read_model
+from tvm_byoc_dnnl.frontend.onnx_import import load_onnx
 
 _RNG = np.random.default_rng(3)
 _LARGE = {
@@ -152,3 +153,40 @@ def test_pieces_are_shared_and_filled(tmp_path, monkeypatch, count):
             monkeypatch.undo()
         _fill(os.open(tmp_path / "f", os.O_RDONLY), share, ready)
     assert arrays == [data[at : at + length] for at, length in places]
+
+
+def test_weights_beside_a_model_are_regular_files_of_its_folder(tmp_path):
+    """Nothing else is opened: a pipe would be waited for, a device has no end."""
+    path = tmp_path / "m.onnx"
+    onnx.save(model(), path, save_as_external_data=True, size_threshold=1024, location="weights")
+    whole = (tmp_path / "weights").read_bytes()
+    cases = {
+        "pipe": (lambda p: os.mkfifo(p), "pipe"),
+        "folder": (lambda p: p.mkdir(), "folder"),
+        "device": (lambda p: p.symlink_to("/dev/zero"), "device"),
+        "missing": (lambda p: None, "not there"),
+        "cut off": (lambda p: p.write_bytes(whole[:1000]), "cannot read"),
+    }
+    for make, why in cases.values():
+        place = tmp_path / "weights"
+        (place.rmdir if place.is_dir() else place.unlink)() if os.path.lexists(place) else None
+        make(place)
+        for read in (lambda: byoc.compile(path), lambda: load_onnx(path)):
+            with pytest.raises(InputError, match=why):
+                read()
+    place.unlink()
+    for name in ("/dev/zero", "../weights", str(tmp_path / "weights")):
+        proto = onnx.load(path, load_external_data=False)
+        proto.graph.initializer[0].external_data[0].value = name
+        (tmp_path / "other.onnx").write_bytes(proto.SerializeToString())
+        with pytest.raises(InputError, match="expected a file in the same folder or below it"):
+            byoc.compile(tmp_path / "other.onnx")
+
+
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, os.mkdir, lambda p: os.symlink("/dev/zero", p)], ids="pipe folder device".split()
+)
+def test_a_model_that_is_no_file(tmp_path, make):
+    make(tmp_path / "m.onnx")
+    with pytest.raises(InputError, match=r"it is a (pipe|folder|device), expected a file"):
+        byoc.compile(tmp_path / "m.onnx")

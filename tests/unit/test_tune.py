@@ -5,6 +5,7 @@ The vendors have cost models, so nothing depends on the speed of the machine but
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -398,3 +399,33 @@ def test_a_measurement_orders_what_differs(monkeypatch):
     short, long = race([takes(0.002), takes(0.003)], rounds=3)
     assert (short.seconds, long.seconds) == pytest.approx((0.002, 0.003))
     assert measure(takes(0.002), budget_s=0.0).seconds == pytest.approx(0.002)
+
+
+def test_a_damaged_database_is_an_error_or_a_time(tmp_path: Any) -> None:
+    """A flipped bit or a cut-off file is never another kind of error, and a number never one that is no time."""
+    path = tmp_path / "times.jsonl"
+    database = Database(path)
+    mod = tvm.IRModule.from_expr(Chain["main"])
+    for compiler in ("ccompiler", "tvm"):
+        database.note_time(region_workload(compiler, Chain["main"], mod), Timing(0.25, 0.01, True))
+    database.note_placement("model", ["ccompiler"], {"lv": "ccompiler"}, True)
+    whole = path.read_bytes()
+    rng = np.random.default_rng(5)
+    for place in rng.integers(0, len(whole), 400):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << int(rng.integers(8))
+        for data in (bytes(damaged), whole[:place], whole[:place] + bytes(40)):
+            path.write_bytes(data)
+            with contextlib.suppress(byoc.InputError):
+                assert all(0 <= t.seconds < math.inf for t in Database(path)._times.values())
+
+
+@pytest.mark.parametrize("time", ['"0.1"', "null", "NaN", "Infinity", "-1", "true", "[1]"])
+def test_a_time_that_is_none_is_refused(tmp_path: Any, time: str) -> None:
+    path = tmp_path / "times.jsonl"
+    setting = {"cpu": "c", "threads": 1, "library": ""}
+    line = {"format": 1, "compiler": "a", "workload": "w", "setting": setting}
+    text = json.dumps({**line, "time": {"seconds": "HERE", "spread": 0, "quiet": True}}).replace('"HERE"', time)
+    path.write_text(text + "\n")
+    with pytest.raises(byoc.InputError, match=r"line 1: .*expected a database"):
+        Database(path)

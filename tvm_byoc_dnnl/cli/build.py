@@ -13,7 +13,7 @@ import click
 
 from ..api import DEFAULT_COMPILER
 from ..errors import InputError
-from ..files import written
+from ..files import opened, written
 from ..precision import INT8, PRECISIONS
 from ..target_options import parse_option
 from .common import (
@@ -24,7 +24,7 @@ from .common import (
     Build,
     Shapes,
     announce,
-    check_folder,
+    check_outputs,
     format_option,
     model_options,
     placement_option,
@@ -79,7 +79,7 @@ def compile(
     """
     from .. import api
 
-    check_folder(output)
+    check_outputs(output)
     model = build.model
     with progress(f"compiling {model.name}") as show:
         executable = api.compile(
@@ -119,7 +119,7 @@ def emit(build: Build, output: Path) -> None:
     from ..precision import with_precision
     from ..standalone import emit as write
 
-    check_folder(output)
+    check_outputs(folder=output)
     model, settings = build.model, build.settings
     with progress(f"partitioning {model.name}") as show:
         mod = to_relax(model.load(), shapes=settings["shapes"])
@@ -154,7 +154,7 @@ def run(
     """
     from ..runner import load
 
-    check_folder(output)
+    check_outputs(output)
     arrays = None if inputs is None else read_arrays(inputs)
     if arrays is not None and shapes:
         raise InputError("--shape is for random inputs; --inputs has arrays of their own shapes: leave one of them out")
@@ -199,13 +199,14 @@ def read_arrays(path: Path) -> dict[str, Any]:
     import numpy as np
 
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             if not file.read(6).startswith((b"PK", b"\x93NUMPY")):
                 raise ValueError("it is no NumPy file")
-        data = np.load(path, allow_pickle=False)
-        return {"arr_0": data} if isinstance(data, np.ndarray) else {name: data[name] for name in data.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        reason = str(error).splitlines()[0]
+            file.seek(0)
+            data = np.load(file, allow_pickle=False)
+            return {"arr_0": data} if isinstance(data, np.ndarray) else {name: data[name] for name in data.files}
+    except Exception as error:  # of NumPy, zipfile and zlib, each with its own; no memory for what the file promises
+        reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
         raise InputError(f"cannot read {path}: {reason}; expected a file of numpy.savez, or a .npy") from error
 
 
@@ -250,6 +251,7 @@ def bench(
     from ..testing.bench import Load, Settings, choose_engines, find_model, measure_throughput
     from ..testing.bench import run as measure
 
+    check_outputs(json_file, picture)
     found = [find_model(name) for name in models]
     engines = choose_engines(["byoc", *(p.strip() for p in peers.split(",") if p.strip())])
     with_precision(DEFAULT_COMPILER, None, precision, weights, int8)  # refuses what it does not know

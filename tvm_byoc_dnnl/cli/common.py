@@ -15,7 +15,7 @@ import click
 from ..api import DEFAULT_COMPILER
 from ..codegen.extern import OUTPUTS
 from ..errors import InputError
-from ..files import write_text
+from ..files import why_not_written, write_text
 from ..library_file import is_library
 from ..precision import INT8, PRECISIONS, WEIGHTS
 from ..regions.policy import RegionPolicy
@@ -30,7 +30,7 @@ __all__ = [
     "ModelFile",
     "Shapes",
     "announce",
-    "check_folder",
+    "check_outputs",
     "format_option",
     "model_options",
     "placement_option",
@@ -290,11 +290,15 @@ def announce(path: Path) -> None:
     click.echo(path, err=not (path.is_file() or path.is_dir()) or path.resolve() == Path("/dev/stdout").resolve())
 
 
-def check_folder(*files: Path | str | None) -> None:
-    """Refuse, before the work, files that could not be written after it."""
+def check_outputs(*files: Path | str | None, folder: Path | None = None) -> None:
+    """Refuse, before the work, files that could not be written after it, or a folder that could not be made."""
     for path in (Path(file) for file in files if file not in (None, "-")):
-        if not path.absolute().parent.is_dir():
-            raise InputError(f"cannot write {path}: the folder {path.absolute().parent} does not exist; make it first")
+        if (reason := why_not_written(path)) is not None:
+            raise InputError(f"cannot write {path}: {reason}")
+    if folder is not None and not folder.is_dir():
+        if folder.exists():
+            raise InputError(f"cannot write {folder}: it is no folder; choose another name")
+        check_outputs(folder)
 
 
 def write_data(text: str, file: str | None) -> None:

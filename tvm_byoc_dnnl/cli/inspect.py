@@ -14,7 +14,7 @@ import click
 
 from ..api import DEFAULT_COMPILER
 from ..errors import InputError
-from ..files import write_text
+from ..files import read_text, write_text
 from ..library_file import is_library
 from ..precision import ARGUMENTS
 from ..signature import TensorInfo, shape_options
@@ -25,7 +25,7 @@ from .common import (
     Build,
     ModelFile,
     announce,
-    check_folder,
+    check_outputs,
     format_option,
     model_options,
     placement_option,
@@ -81,7 +81,7 @@ def explain(
       tvm-byoc explain model.onnx --format source       also lists regions that cannot be source
       tvm-byoc explain model.onnx --json - | jq '.calls[] | select(.compiler == null) | .reasons'
     """
-    check_folder(html_file, json_file)
+    check_outputs(html_file, json_file)
     report = _explained(build, output_format, database)
     if html_file is not None:
         with progress(f"drawing {len(report.calls)} calls"):
@@ -165,7 +165,7 @@ def lock(build: Build, output: Path | None) -> None:
     from ..report.lock import make_lock
 
     path, settings = output or _lock_of(build.model.path), build.settings
-    check_folder(path)
+    check_outputs(path)
     precision = {name: settings[name] for name in ARGUMENTS}
     written = make_lock(_explained(build), settings["shapes"], settings["policy"], build.model.values, precision)
     write_text(path, written.to_text())
@@ -230,9 +230,9 @@ def check(model: Path, lock_file: Path | None, exact: bool) -> int:
     from ..report.lock import Lock, compare
 
     path = lock_file or _lock_of(model)
-    if not path.is_file():
+    if not path.exists():
         raise InputError(f"{path} does not exist; write it with `tvm-byoc lock {model}`")
-    locked = Lock.from_text(path.read_text())
+    locked = Lock.from_text(read_text(path, "a file that `tvm-byoc lock` has written"))
     source = ModelFile(model, locked.values)
     settings = {"shapes": locked.shapes or None, "policy": locked.policy, **locked.precision}
     drift = compare(locked, _explained(Build(source, registered(locked.compilers), settings)))

@@ -16,7 +16,7 @@ from .common import (
     EXISTING_FILE,
     NEW_FILE,
     Build,
-    check_folder,
+    check_outputs,
     model_options,
     precision_options,
     progress,
@@ -69,7 +69,7 @@ def profile(
     from ..report.profile import profile as measure
     from ..runner import load
 
-    check_folder(trace, html_file, json_file)
+    check_outputs(trace, html_file, json_file)
     arrays, model = _inputs(inputs), build.model
     with progress(f"preparing {model.name}") as show:
         if is_library(model.path):
@@ -108,6 +108,7 @@ def verify(build: Build, inputs: Path | None, tolerance: float | None, json_file
     """
     from ..report.verify import verify as compare
 
+    check_outputs(json_file)
     arrays, model = _inputs(inputs), build.model
     with progress(f"comparing the regions of {model.name} with TVM; large ones take a while"):
         report = compare(model.load(), arrays, compiler=build.compiler, **build.settings, tolerance=tolerance)
@@ -139,7 +140,7 @@ def tune(build: Build, database: Path, budget: float) -> None:
 
     if build.settings["policy"] is not None:
         raise InputError("tune decides for itself what is worth a region; leave out --exclude, --force, --max-regions")
-    check_folder(database)
+    check_outputs(database)
     with progress(f"partitioning {build.model.name}") as show:
         settings = build.settings
         found = search(

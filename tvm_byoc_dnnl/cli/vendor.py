@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from .common import say
+from .common import check_outputs, say
 
 __all__ = ["new_backend"]
 
@@ -25,6 +25,7 @@ def new_backend(name: str, folder: Path | None) -> None:
     from ..new_backend import new_backend as write
 
     folder = folder or Path(name)
+    check_outputs(folder=folder)
     for file in write(name, folder):
         click.echo(file)
     say(f"next: cd {folder} && pip install -e '.[test]' && pytest && python -m tvm_byoc_dnnl.testing {name}")

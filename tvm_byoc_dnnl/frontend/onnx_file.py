@@ -14,15 +14,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import numpy as np
 import onnx
 import tvm
 
 from ..errors import InputError
+from ..files import opened
 from .onnx_nodes import DEFAULT_DOMAINS, OLDEST_OPSET
 
-__all__ = ["Weights", "read_model"]
+__all__ = ["Weights", "external_ranges", "load_whole", "read_model"]
 
 _Piece = tuple[int, memoryview]  # where it begins in the file, and what is to be filled
 
@@ -77,6 +79,40 @@ class Weights(dict[str, np.ndarray]):
             self._reading.pop()
 
 
+def external_ranges(path: Path, model: onnx.ModelProto) -> dict[str, list[tuple[int, int]]]:
+    """The files beside a model that hold its tensors, with offset and length of each; a length below 0 is all the rest.
+
+    Raises
+    ------
+    InputError
+        If one of them lies outside of the model's folder, or a number is none.
+    """
+    found: dict[str, list[tuple[int, int]]] = {}
+    outside = [t for t in _tensors(model) if t.data_location == onnx.TensorProto.EXTERNAL]
+    for place in ({e.key: e.value for e in tensor.external_data} for tensor in outside):
+        name = place.get("location", "")
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise InputError(
+                f"cannot read `{path}`: its weights lie in {name!r}; expected a file in the same folder or below it"
+            )
+        try:
+            found.setdefault(name, []).append((int(place.get("offset", 0)), int(place.get("length", -1))))
+        except ValueError as error:
+            raise InputError(f"cannot read `{path}`: the place of its weights is {place}; {error}") from error
+    return found
+
+
+def _tensors(message: Any) -> Iterator[onnx.TensorProto]:
+    """All tensors inside of a message of ONNX: of graphs, functions, and of their nodes."""
+    if isinstance(message, onnx.TensorProto):
+        yield message
+        return
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for part in [value] if hasattr(value, "DESCRIPTOR") else value:
+                yield from _tensors(part)
+
+
 def read_model(path: Path) -> tuple[onnx.ModelProto, Weights]:
     """A model, and its large weights by name, whose data are not in the model.
 
@@ -88,14 +124,33 @@ def read_model(path: Path) -> tuple[onnx.ModelProto, Weights]:
         The file.
     """
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with opened(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             text, parts = _without_weights(data)
             model = onnx.ModelProto.FromString(text)
             if _is_plain(model):
                 return model, _weights(model, parts, file.fileno())
     except Exception:  # a damaged file: onnx says what is wrong with it
         pass
-    return onnx.load(path), Weights({})
+    return load_whole(path), Weights({})
+
+
+def load_whole(path: Path) -> onnx.ModelProto:
+    """A model with all weights inside.
+
+    Raises
+    ------
+    OSError, InputError
+        If it, or a file with weights beside it, is missing, is no regular file, or lies outside of the model's folder.
+    """
+    with opened(path) as file:
+        try:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                outline = onnx.ModelProto.FromString(_without_weights(data)[0])
+        except Exception:  # a damaged file: onnx says what is wrong with it
+            outline = onnx.ModelProto()
+    for name in external_ranges(path, outline):
+        opened(path.parent / name).close()  # whatever is no file would be waited for
+    return onnx.load(path)
 
 
 def _is_plain(model: onnx.ModelProto) -> bool:

@@ -19,7 +19,7 @@ from .onnx_binding import bind_params
 from .onnx_checks import check_model
 from .onnx_dims import name_dims, refuse_sequences, relax_shapes
 from .onnx_equal_dims import unify_dims
-from .onnx_file import Weights, read_model
+from .onnx_file import Weights, load_whole, read_model
 from .onnx_graph import Graph
 from .onnx_importer import NamingImporter, converters
 from .onnx_inputs import Shapes, advice_on_inputs, fixed_inputs
@@ -50,7 +50,7 @@ NOT_ONNX = frozenset(
 
 def load_onnx(path: Path) -> onnx.ModelProto:
     """The model in an .onnx file, with the weights in files beside it."""
-    return _read(path, onnx.load)
+    return _read(path, load_whole)
 
 
 def load_apart(path: Path) -> tuple[onnx.ModelProto, Weights]:
@@ -59,10 +59,14 @@ def load_apart(path: Path) -> tuple[onnx.ModelProto, Weights]:
 
 
 def _read(path: Path, read: Callable[[Path], _Read]) -> _Read:
-    if not path.is_file():
-        raise InputError(f"no file `{path}`; give the path of an .onnx file")
     try:
         return read(path)
+    except InputError:
+        raise
+    except FileNotFoundError as err:
+        if str(err.filename) != str(path):
+            raise InputError(f"cannot read `{path}`: its weights are in `{err.filename}`, which is not there") from err
+        raise InputError(f"no file `{path}`; give the path of an .onnx file") from err
     except Exception as err:  # protobuf's DecodeError, OSError and ValueError of external data
         raise InputError(f"cannot read `{path}` as an ONNX model: {_first_line(err)}") from err
 

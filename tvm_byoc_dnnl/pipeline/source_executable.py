@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import tempfile
 import threading
 from collections.abc import Iterable, Sequence
 from os import PathLike
@@ -15,6 +14,7 @@ from tvm.support import cc
 
 from ..codegen.extern import source_builds
 from ..errors import ExportError
+from ..files import workspace
 from ..hooks.object_module import object_module
 from ..namespaces import compilers, namespace
 from ..routes.source import SourceBuild
@@ -92,8 +92,7 @@ class SourceExecutable(ByocExecutable):
 
 def _compile(sources: Sequence[tvm.runtime.Module], builds: Sequence[SourceBuild]) -> list[tvm.runtime.Module]:
     """An object module for each source; all of them run from one shared library."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with workspace() as folder:
         objects = []
         for number, source in enumerate(sources):
             text = source.inspect_source()

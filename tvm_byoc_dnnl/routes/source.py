@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import tvm_ffi
 from tvm.support import cc
 
 from ..errors import NativeLibraryError
+from ..files import workspace
 
 __all__ = ["SourceBuild", "check_sources", "missing_functions"]
 
@@ -103,15 +103,15 @@ def check_sources(modules: Sequence[tvm.runtime.Module], builds: Sequence[Source
     if not compiler:
         raise RuntimeError("the codegen made C source and there is no C++ compiler; install g++ or clang++")
     options = [option for build in [*builds, SourceBuild()] for option in build.compile_options]
-    with tempfile.TemporaryDirectory() as folder:
+    with workspace() as folder:
         files = []
         for number, source in enumerate(sources):
-            files.append(Path(folder, f"source_{number}.cc"))
+            files.append(folder / f"source_{number}.cc")
             files[-1].write_text(source)
         command = [compiler, "-fsyntax-only", "-w", *dict.fromkeys(options), *map(str, files)]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode:
-            said = result.stderr.replace(folder + "/", "").splitlines()
+            said = result.stderr.replace(f"{folder}/", "").splitlines()
             raise RuntimeError("\n".join([f"{Path(compiler).name}:", *said[:_LINES_SHOWN]]))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -15,6 +16,7 @@ from typing import Any
 from tvm.target import codegen
 
 from ..errors import InputError
+from ..files import append, read
 from ..namespaces import HOST, namespace
 from ..pipeline.schedules import name_of_schedules
 from .measure import Timing
@@ -102,14 +104,15 @@ class Database:
         if self.path is None:
             return
         self.path = Path(self.path)
-        if self.path.exists():
-            whole, newline, _cut_off = self.path.read_text(encoding="utf-8").rpartition("\n")
+        if os.path.lexists(self.path):
+            data = read(self.path, "a database that byoc.tune has written")
+            # A process that is stopped while it writes leaves a part of a line.
+            whole, newline, cut_off = data.rpartition(b"\n")
             for number, line in enumerate(whole.splitlines(), 1):
                 self._read(line, number)
-            # A process that is stopped while it writes leaves a part of a line.
-            self._end = len((whole + newline).encode())
+            self._end = len(whole + newline) if cut_off else None
 
-    def _read(self, line: str, number: int) -> None:
+    def _read(self, line: bytes, number: int) -> None:
         try:
             entry = json.loads(line)
             if entry["format"] != _FORMAT:
@@ -122,10 +125,12 @@ class Database:
                 self._placements[entry["model"], tuple(entry["compilers"]), setting] = found
             elif "candidates" in entry:
                 key = (entry["compiler"], entry["workload"], entry["engine"], setting)
-                self._candidates[key] = {str(k): [float(s), float(m)] for k, (s, m) in entry["candidates"].items()}
+                self._candidates[key] = {str(k): [_number(s), _number(m)] for k, (s, m) in entry["candidates"].items()}
             else:
-                self._times[entry["compiler"], entry["workload"], setting] = Timing(**entry["time"])
-        except (ValueError, KeyError, TypeError) as error:
+                time = Timing(**entry["time"])
+                _number(time.seconds), _number(time.spread), _number(time.blocks)
+                self._times[entry["compiler"], entry["workload"], setting] = time
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(
                 f"{self.path}, line {number}: {error!r}; expected a database that byoc.tune has written"
             ) from error
@@ -203,15 +208,19 @@ class Database:
         if self.path is None:
             return
         try:
-            if self._end is not None:
-                os.truncate(self.path, self._end)
-                self._end = None
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"format": _FORMAT, **entry}) + "\n")
+            append(self.path, (json.dumps({"format": _FORMAT, **entry}) + "\n").encode(), self._end)
+            self._end = None
         except OSError as error:
             raise InputError(
                 f"cannot write the database {self.path}: {error.strerror}; choose a place that you may write to"
             ) from error
+
+
+def _number(value: Any) -> float:
+    """A measured time, or a number of turns."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise ValueError(f"{value!r} is no time")
+    return float(value)
 
 
 def _common_setting(compilers: Iterable[str]) -> Setting:

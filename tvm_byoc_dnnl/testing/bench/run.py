@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from ...errors import InputError
 from ...files import write_text, written
+from ...frontend.onnx_import import load_onnx
 from ...frontend.onnx_inputs import fix_shapes
 from ..models import LIGHT_MODELS, light_model, random_inputs
 from .engines import ENGINES, Engine
@@ -43,7 +44,7 @@ def find_model(name: str) -> Model:
     if name in LIGHT_MODELS:
         return Model(name, lambda: light_model(name))
     if Path(name).is_file():
-        return Model(Path(name).stem, lambda: onnx.load(name))
+        return Model(Path(name).stem, lambda: load_onnx(Path(name)))
     raise InputError(f"no model `{name}`; expected an .onnx file or one of: {', '.join(LIGHT_MODELS)}")
 
 
