@@ -1,29 +1,39 @@
 """The file of an exported library: whether it is complete and unchanged.
 
-A record with a checksum is appended to it. Linkers, loaders and TVM read an ELF file from its headers and never read
-that record. Weights that are plain data are left out of the checksum: each has one of its own, which is compared when
-it is read, so that a file of gigabytes is mapped and not read.
+A record with checksums is appended to it. Linkers, loaders and TVM read an ELF file from its headers and never read
+that record. Weights that are plain data are left out of the first checksum: each has one of its own, which is compared
+when it is read, so that a file of gigabytes is mapped and not read. The second is of those weights.
+
+A file whose end is damaged must not pass for somebody else's library, so a symbol says inside of it that it had a
+record: its name lies near the file's beginning and near its end, and its data among the weights.
 """
 
 from __future__ import annotations
 
 import json
 import mmap
+import os
 import struct
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
+import tvm
 import tvm_ffi
 
 from . import _native
 from .errors import ArtifactError
+from .files import opened
 
-__all__ = ["check", "is_library", "seal"]
+__all__ = ["check", "is_library", "label", "load", "seal", "write_mark"]
 
 _MAGIC = b"tvm_byoc_dnnl checksum 1"
 _LENGTH = struct.Struct("<I")
+_TRIES = 10  # to load a file that is replaced meanwhile
 _END_BYTES = _LENGTH.size + len(_MAGIC)
+#: the name of a symbol of every library that has a record
+_MARK = b"tvm_byoc_dnnl_has_a_checksum"
 #: the names of the symbols of plain weights begin with this
 _WEIGHTS = b"tvm_byoc_weights_"
 
@@ -38,10 +48,16 @@ _DYNAMIC_SYMBOLS = 11
 
 def is_library(path: Path) -> bool:
     """Whether a file is there and begins as an ELF file does."""
-    if not path.is_file():
+    try:
+        with opened(path) as file:
+            return file.read(4) == b"\x7fELF"
+    except OSError:
         return False
-    with path.open("rb") as file:
-        return file.read(4) == b"\x7fELF"
+
+
+def write_mark(path: Path) -> None:
+    """Write an object file to link into a library that `seal` will be called for."""
+    _native.function("tvm_byoc_dnnl.WriteDataObject")(str(path), _MARK.decode(), _MARK)
 
 
 def seal(path: Path) -> None:
@@ -51,39 +67,119 @@ def seal(path: Path) -> None:
         if data[:4].tobytes() != b"\x7fELF":
             return
         skip = _plain_weights(data)
-        record = json.dumps({"bytes": len(data), "skip": skip, "checksum": _checksum(data, skip)}).encode()
-        file.seek(0, 2)
-        file.write(record + _LENGTH.pack(len(record)) + _MAGIC)
+        checksums = {"checksum": _checksum(data, skip), "weights": _checksum_of_weights(data, skip)}
+        _append(file, {"bytes": len(data), "skip": skip, **checksums})
 
 
-def check(path: Path) -> None:
+def label(path: Path, key: str) -> None:
+    """Say in the record of a sealed library what it was made from."""
+    with path.open("r+b") as file:
+        record = _record(_mapped(file))
+        if record is None:
+            raise ArtifactError(f"{path} has no record")
+        file.truncate(record["bytes"])
+        _append(file, {"key": key, **record})
+
+
+def _append(file: BinaryIO, record: Mapping[str, Any]) -> None:
+    data = json.dumps(record).encode()
+    file.seek(0, os.SEEK_END)
+    file.write(data + _LENGTH.pack(len(data)) + _MAGIC)
+
+
+def load(path: Path, key: str | None = None) -> tvm.runtime.Module:
+    """Check a library and load what was checked.
+
+    Parameters
+    ----------
+    path : Path
+        The library.
+    key : str, optional
+        As for `check`.
+
+    Raises
+    ------
+    OSError
+        If there is no such file, or it is none.
+    ArtifactError
+        If it is no library that can be loaded, or is damaged; or is replaced while it is loaded.
+    """
+    _native.load()
+    for _ in range(_TRIES):
+        with opened(path, follow=key is None) as file:
+            before = _identity(os.fstat(file.fileno()))
+            _check(file, path, key)
+        try:
+            module = _native.function("tvm_byoc_dnnl.LoadLibrary")(str(path.resolve()))
+        except ArtifactError:
+            raise
+        except Exception as error:
+            raise ArtifactError(
+                f"{path} is not a library that can be loaded here: {error}; export the model again with this version"
+            ) from error
+        if _identity(path.stat()) == before:  # else it may be another file that was loaded
+            return module
+    raise ArtifactError(f"{path} is replaced again and again while it is loaded; load it when it is complete")
+
+
+def _identity(about: os.stat_result) -> tuple[int, ...]:
+    return about.st_dev, about.st_ino, about.st_size
+
+
+def check(path: Path, key: str | None = None) -> None:
     """Refuse a file that is not a complete ELF file, or whose record has another checksum.
 
     Mapping a truncated library ends the process with a bus error, and a damaged one computes wrong numbers.
 
+    Parameters
+    ----------
+    path : Path
+        The library.
+    key : str, optional
+        What it must have been made from. Then its weights are compared with their checksum, too, and a library
+        without a record is refused.
+
     Raises
     ------
+    OSError
+        If there is no such file, or it is none.
     ArtifactError
         Saying which.
     """
+    with opened(path, follow=key is None) as file:
+        _check(file, path, key)
+
+
+def _check(file: BinaryIO, path: Path, key: str | None) -> None:
     refused = f"{path} is not a library that can be loaded: "
-    with path.open("rb") as file:
-        header = file.read(64)
-        if len(header) < 64 or header[:4] != b"\x7fELF":
-            raise ArtifactError(f"{refused}no ELF file; expected what export_library wrote")
-        (sections_at,) = _SECTIONS_AT.unpack_from(header)
-        entry_size, entries = _SECTIONS_SIZE.unpack_from(header)
-        size, needed = path.stat().st_size, sections_at + entry_size * entries
-        if size < needed:  # the section headers are at the end
-            raise ArtifactError(
-                f"{refused}it has {size} bytes, its header says {needed}; it was cut off, copy or export it again"
-            )
-        data = _mapped(file)
+    header = file.read(64)
+    if len(header) < 64 or header[:4] != b"\x7fELF":
+        raise ArtifactError(f"{refused}no ELF file; expected what export_library wrote")
+    (sections_at,) = _SECTIONS_AT.unpack_from(header)
+    entry_size, entries = _SECTIONS_SIZE.unpack_from(header)
+    size, needed = os.fstat(file.fileno()).st_size, sections_at + entry_size * entries
+    if size < needed:  # the section headers are at the end
+        raise ArtifactError(
+            f"{refused}it has {size} bytes, its header says {needed}; it was cut off, copy or export it again"
+        )
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    data = _mapped(file)
     record = _record(data)
-    if record is not None and not _fits(data, record):
+    if record is None:
+        if mapped.find(_MARK) >= 0:
+            raise ArtifactError(
+                f"{refused}the record at its end is missing or damaged: it was cut off, or changed after its export "
+                "(by strip, patchelf ...); copy or export it again"
+            )
+        if key is not None:
+            raise ArtifactError(f"{refused}it has no record of what it was made from")
+        return
+    if not _fits(data, record, weights=key is not None):
         raise ArtifactError(
             f"{refused}it is damaged, its checksum is another than when it was exported; copy or export it again"
         )
+    if key is not None and record.get("key") != key:
+        raise ArtifactError(f"{refused}it was made from something else: {record.get('key')!r}, expected {key!r}")
 
 
 def _mapped(file: Any) -> Any:
@@ -104,19 +200,31 @@ def _record(data: Any) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else {}
 
 
-def _fits(data: Any, record: dict[str, Any]) -> bool:
+def _fits(data: Any, record: dict[str, Any], *, weights: bool) -> bool:
     try:
-        return bool(_checksum(data[: record["bytes"]], record["skip"]) == record["checksum"])
-    except (KeyError, TypeError, ValueError):  # the record itself is damaged
+        kept, skip = data[: record["bytes"]], record["skip"]
+        fits = bool(_checksum(kept, skip) == record["checksum"])
+        return fits and (not weights or bool(_checksum_of_weights(kept, skip) == record["weights"]))
+    except (KeyError, TypeError, ValueError, OverflowError):  # the record itself is damaged
         return False
 
 
 def _checksum(data: Any, skip: list[list[int]]) -> int:
     """The checksum of all bytes outside of the ranges, and of the positions of the ranges."""
     places = [0, *(place for first_and_end in skip for place in first_and_end), len(data)]
-    kept = [data[start:end] for start, end in zip(places[::2], places[1::2], strict=True)]
-    parts = [_native.checksum(tvm_ffi.from_dlpack(part)) for part in kept if len(part)]
-    return _native.checksum(tvm_ffi.from_dlpack(np.array([*places, *parts], "uint64")))
+    kept = zip(places[::2], places[1::2], strict=True)
+    return _native.checksum(tvm_ffi.from_dlpack(np.array([*places, *_parts(data, kept)], "uint64")))
+
+
+def _checksum_of_weights(data: Any, skip: list[list[int]]) -> int:
+    """The checksum of the bytes in the ranges."""
+    return _native.checksum(tvm_ffi.from_dlpack(np.array([0, *_parts(data, skip)], "uint64")))
+
+
+def _parts(data: Any, ranges: Iterable[Sequence[int]]) -> list[int]:
+    """The checksum of each range that is not empty."""
+    parts = [data[start:end] for start, end in ranges]
+    return [_native.checksum(tvm_ffi.from_dlpack(part)) for part in parts if len(part)]
 
 
 def _plain_weights(data: Any) -> list[list[int]]:

@@ -6,16 +6,16 @@ import ctypes
 import os
 import re
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import tvm
-import tvm_ffi
 from tvm import relax
 
 from . import _native, library_file
@@ -32,6 +32,7 @@ __all__ = ["Runner", "load"]
 #: TVM's messages where two sizes, which the model needs to be equal, are not
 _UNEQUAL = re.compile(r"match_cast error|Mismatched .* on argument #")
 _NO_MEMORY = re.compile(r"std::bad_alloc|std::bad_array_new_length|vector::(reserve|_M)")
+_RUNNERS: weakref.WeakSet[Runner] = weakref.WeakSet()
 
 
 class Runner:
@@ -76,6 +77,7 @@ class Runner:
         self._machines: _Machines | None = machines
         self._pool: ThreadPoolExecutor | None = None
         self._pool_lock = threading.Lock()
+        _RUNNERS.add(self)
         self.entry = entry
         vm = machines.start()
         metadata = (read_metadata(vm) if entry == "main" else None) or {}
@@ -127,6 +129,12 @@ class Runner:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Runner cannot be pickled: it is bound to the memory of this process. Give the other process the path of "
+            "the exported library, and call byoc.load(path) there"
+        )
 
     def _open(self) -> _Machines:
         machines = self._machines
@@ -341,6 +349,15 @@ class Runner:
         return [values[n] for n in names]
 
 
+def _in_child() -> None:
+    """A fork copies the thread that calls it and no other: the pools of the parent have no threads here."""
+    for runner in list(_RUNNERS):
+        runner._pool_lock, runner._pool = threading.Lock(), None
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
 def _tensor_info(entry: Mapping[str, Any]) -> TensorInfo:
     shape = entry.get("shape")
     return TensorInfo(str(entry["name"]), entry.get("dtype", ""), None if shape is None else tuple(shape))
@@ -394,17 +411,12 @@ def load(path: str | PathLike[str], *, threads: int | None = None, workers: int 
         If it is no such library, is damaged, or was written by an incompatible version.
     """
     path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"no file {path}; expected a library written by export_library")
-    _native.load()
-    library_file.check(path)
     try:
-        # TVM's own load_module keeps the modules that it loads until the process ends.
-        module = tvm_ffi.load_module(str(path.resolve()), keep_module_alive=False)
-    except ArtifactError:
-        raise
-    except Exception as error:
+        module = library_file.load(path)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"no file {path}; expected a library written by export_library") from error
+    except OSError as error:
         raise ArtifactError(
-            f"{path} is not a library that can be loaded here: {error}; export the model again with this version"
+            f"cannot load {path}: {error.strerror or error}; expected a library written by export_library"
         ) from error
     return Runner(module, threads=threads, workers=workers)

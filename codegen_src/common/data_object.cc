@@ -3,12 +3,9 @@
 
 #include <elf.h>
 
-#include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <stdexcept>
 
-#include "common/support/error.h"
+#include "common/output_file.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
@@ -119,13 +116,10 @@ void WriteDataObject(const std::string& path, const std::string& symbol,
   header.e_shnum = kSections;
   header.e_shstrndx = kSectionNames;
 
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  uint64_t written = 0;
+  OutputFile file(path);
   auto write = [&](uint64_t offset, std::string_view bytes) {
-    static constexpr char kZeros[kPage] = {};
-    file.write(kZeros, static_cast<std::streamsize>(offset - written));
-    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    written = offset + bytes.size();
+    file.PadTo(offset);
+    file.Write(bytes);
   };
   write(0, Raw(header));
   for (size_t i = 0; i < parts.size(); ++i) write(sections[kData].sh_offset + offsets[i], parts[i]);
@@ -133,11 +127,7 @@ void WriteDataObject(const std::string& path, const std::string& symbol,
   write(sections[kNames].sh_offset, names.bytes());
   write(sections[kSectionNames].sh_offset, section_names.bytes());
   write(header.e_shoff, Raw(sections));
-  file.close();
-  if (!file) {
-    throw std::runtime_error(Cat("cannot write ", written, " bytes of weights to ", path, ": ",
-                                 std::strerror(errno), "; is there space left on that device?"));
-  }
+  file.Close();
 }
 
 }  // namespace tvm_byoc_dnnl

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions that are compiled already: run in this process from a shared library, exported as the
-// object file that it was linked from.
+// Functions that are compiled already: run in this process from another module, such as the shared
+// library that was linked of them, and exported as an object file in memory.
 //
 // TVM's static_library module can only be exported, so an executable with one in it is exported,
 // linked and loaded again, constants and all, before it runs. With this one it runs as it is.
@@ -11,11 +11,12 @@
 #include <tvm/ffi/reflection/registry.h>
 #include <tvm/ffi/string.h>
 
-#include <fstream>
 #include <string>
 #include <utility>
 
-#include "common/support/error.h"
+#include "common/data_object.h"
+#include "common/output_file.h"
+#include "runtime/guarded.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
@@ -24,10 +25,13 @@ namespace ffi = tvm::ffi;
 
 class ObjectModule final : public ffi::ModuleObj {
  public:
-  ObjectModule(ffi::Bytes object, ffi::Module library, ffi::String source)
-      : object_(std::move(object)), library_(std::move(library)), source_(std::move(source)) {}
+  ObjectModule(ffi::Bytes object, ffi::Module library, ffi::String source, ffi::String kind)
+      : object_(std::move(object)),
+        library_(std::move(library)),
+        source_(std::move(source)),
+        kind_(std::move(kind)) {}
 
-  const char* kind() const final { return "object"; }
+  const char* kind() const final { return kind_.c_str(); }
   int GetPropertyMask() const final {
     return ffi::Module::kRunnable | ffi::Module::kCompilationExportable;
   }
@@ -38,24 +42,31 @@ class ObjectModule final : public ffi::ModuleObj {
   ffi::String InspectSource(const ffi::String&) const final { return source_; }
 
   void WriteToFile(const ffi::String& path, const ffi::String&) const final {
-    std::ofstream file(std::string(path), std::ios::binary);
-    file.write(object_.data(), static_cast<std::streamsize>(object_.size()));
-    file.close();
-    if (!file) throw ffi::Error("RuntimeError", Cat("cannot write the object file ", path), "");
+    Guarded([&] {
+      OutputFile file(path);
+      file.Write({object_.data(), object_.size()});
+      file.Close();
+    });
   }
 
  private:
   ffi::Bytes object_;
   ffi::Module library_;
   ffi::String source_;
+  ffi::String kind_;
 };
 
 TVM_FFI_STATIC_INIT_BLOCK() {
-  tvm::ffi::reflection::GlobalDef().def(
-      "tvm_byoc_dnnl.ObjectModuleCreate",
-      [](const ffi::Bytes& object, const ffi::Module& library, const ffi::String& source) {
-        return ffi::Module(ffi::make_object<ObjectModule>(object, library, source));
-      });
+  tvm::ffi::reflection::GlobalDef()
+      .def("tvm_byoc_dnnl.ObjectModuleCreate",
+           [](const ffi::Bytes& object, const ffi::Module& library, const ffi::String& source,
+              const ffi::String& kind) {
+             return ffi::Module(ffi::make_object<ObjectModule>(object, library, source, kind));
+           })
+      .def("tvm_byoc_dnnl.WriteDataObject",
+           [](const ffi::String& path, const ffi::String& symbol, const ffi::Bytes& data) {
+             Guarded([&] { WriteDataObject(path, symbol, {{data.data(), data.size()}}); });
+           });
 }
 
 }  // namespace

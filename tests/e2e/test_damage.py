@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -78,8 +81,84 @@ def test_plain_weights_are_not_read_to_check_the_file(tmp_path: Path) -> None:
     assert end - start > 0.9 * path.stat().st_size
 
 
-def test_a_library_without_a_record_loads(exported: Path, tmp_path: Path) -> None:
-    """Tools that write a library anew leave out what is behind its end."""
+def test_a_library_that_was_written_anew_is_refused(exported: Path, tmp_path: Path) -> None:
+    """Tools that write a library anew leave out what is behind its end; what else they did cannot be seen."""
     path = tmp_path / "m.so"
-    path.write_bytes(exported.read_bytes()[:-1])
-    np.testing.assert_array_equal(byoc.load(path)(inputs()), byoc.load(exported)(inputs()))
+    subprocess.run(["strip", "-o", path, exported], check=True)
+    with pytest.raises(byoc.ArtifactError, match=r"record at its end is missing .*strip, patchelf"):
+        byoc.load(path)
+    vm = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())  # unchecked
+    np.testing.assert_array_equal(vm["main"](tvm.runtime.tensor(inputs())).numpy(), byoc.load(exported)(inputs()))
+
+
+def test_a_library_of_tvm_alone_loads(tmp_path: Path) -> None:
+    """Nobody has sealed it."""
+    path = tmp_path / "m.so"
+    mod = byoc.partition(weighty_model(_WIDTH, 2, seed=3)[0])
+    tvm.compile(mod, target="llvm", relax_pipeline="byoc").export_library(str(path))
+    want = byoc.Runner(byoc.compile(weighty_model(_WIDTH, 2, seed=3)[0]))(inputs())
+    np.testing.assert_array_equal(byoc.load(path)(inputs()), want)
+
+
+def damages(whole: bytes) -> Iterator[tuple[str, bytes]]:
+    """Damages of every kind in every region of a file."""
+    rng = np.random.default_rng(11)
+    size = len(whole)
+    regions = {"head": 0, "names": 1024, "middle": size // 2, "sections": size - 2500, "record": size - 150}
+    for name, start in regions.items():
+        for length in (1, 7, 64, 500, 4096):
+            for shift in (0, int(rng.integers(900))):
+                begin = min(start + shift, size - 1)
+                end = min(begin + length, size)
+                noise = rng.bytes(end - begin)
+                yield f"{name}: zeros {begin}:{end}", whole[:begin] + bytes(end - begin) + whole[end:]
+                yield f"{name}: noise {begin}:{end}", whole[:begin] + noise + whole[end:]
+                yield f"{name}: cut out {begin}:{end}", whole[:begin] + whole[end:]
+                yield f"{name}: twice {begin}:{end}", whole[:end] + whole[begin:]
+                yield (
+                    f"{name}: zeros, and the end",
+                    (whole[:begin] + bytes(end - begin) + whole[end:])[:-24] + bytes(24),
+                )
+    for length in (1, 24, 100, 512, 4096, 16384, size - 64):
+        yield f"end: {length} zeros", whole[: max(0, size - length)] + bytes(min(length, size))
+        yield f"end: {length} cut off", whole[: max(0, size - length)]
+        yield f"end: {length} more", whole + rng.bytes(length)
+    for begin, other in ((0, 4096), (4096, 8192), (1000, size - 3000)):
+        a, b = whole[begin : begin + 2000], whole[other : other + 2000]
+        swapped = bytearray(whole)
+        swapped[begin : begin + 2000], swapped[other : other + 2000] = b, a
+        yield f"swapped {begin} {other}", bytes(swapped)
+
+
+LOADER = """
+import sys
+import numpy as np
+import tvm_byoc_dnnl as byoc
+x, want = np.load(sys.argv[1]), np.load(sys.argv[2])
+for path in sys.argv[3:]:
+    print(path, end=" ", flush=True)
+    try:
+        print("right" if np.array_equal(byoc.load(path)(x), want) else "WRONG")
+    except byoc.ArtifactError:
+        print("refused")
+"""
+
+
+def test_damages_of_every_kind_are_errors(exported: Path, tmp_path: Path) -> None:
+    """In a process of their own, which must live to the end."""
+    np.save(tmp_path / "x.npy", inputs())
+    np.save(tmp_path / "y.npy", byoc.load(exported)(inputs()))
+    files = {}
+    for number, (name, data) in enumerate(damages(exported.read_bytes())):
+        path = tmp_path / f"{number}.so"
+        path.write_bytes(data)
+        files[str(path)] = name
+    assert len(files) > 250
+    command = [sys.executable, "-c", LOADER, tmp_path / "x.npy", tmp_path / "y.npy", *files]
+    done = subprocess.run(command, capture_output=True, text=True)
+    said = dict(line.split() for line in done.stdout.splitlines() if len(line.split()) == 2)
+    assert done.returncode == 0, f"{files[list(files)[len(said)]]}: {done.stderr[-500:]}"
+    assert said.keys() == files.keys()
+    wrong = [name for path, name in files.items() if said[path] == "WRONG"]
+    assert not wrong
+    assert sum(word == "refused" for word in said.values()) > 0.9 * len(files)

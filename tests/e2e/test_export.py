@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -79,6 +80,102 @@ def test_what_cannot_be_exported_to_is_said_before_linking(compiled, tmp_path):
         compiled.export_library(tmp_path / "missing" / "m.so")
     with pytest.raises(byoc.ExportError, match=r"it is a folder"):
         compiled.export_library(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["pipe", "/dev/null", "/dev/zero", "file/m.so"])
+def test_what_is_no_file_is_refused_at_once(compiled, tmp_path, place):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(byoc.ExportError, match=r"cannot export .*: (it is a (pipe|device)|Not a directory)"):
+        compiled.export_library(tmp_path / place)
+
+
+LIMITED = """
+import resource, sys
+import numpy as np
+import tvm_byoc_dnnl as byoc
+from tests.e2e.test_export import host_model
+ex = byoc.compile(host_model(), output=sys.argv[1])
+for limit in map(int, sys.argv[3:]):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        ex.export_library(sys.argv[2])
+    except byoc.ExportError as error:
+        print(limit, str(error).replace(chr(10), " "))
+    else:
+        print(limit, "exported")
+"""
+
+
+def host_model():
+    """A product, and a call that LLVM makes code of."""
+    x = relax.Var("x", relax.TensorType((TOKENS, 64), "float32"))
+    bb = relax.BlockBuilder()
+    with bb.function("main", [x]):
+        with bb.dataflow():
+            y = bb.emit(relax.op.matmul(x, relax.const(np.eye(64, dtype="float32"))))
+            out = bb.emit_output(relax.op.cumsum(y, axis=1))
+        bb.emit_func_output(out)
+    return bb.get()
+
+
+@pytest.mark.parametrize("output", ["module", "source"])
+def test_files_that_may_not_grow_are_errors_and_leave_nothing(tmp_path, output):
+    """LLVM, the linker and the record are cut off at each size; the process lives, and the old file stays."""
+    path, work = tmp_path / "m.so", tmp_path / "work"
+    path.write_text("old")
+    work.mkdir()
+    limits = [1, 500, 3000, 9000, 17000, 26000]
+    environment = os.environ | {"TMPDIR": str(work), "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    command = [sys.executable, "-c", LIMITED, output, str(path), *map(str, limits)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    said = done.stdout.splitlines()
+    assert len(said) == len(limits)
+    assert all("cannot" in line for line in said[:4]), said
+    assert os.listdir(work) == [] and sorted(os.listdir(tmp_path)) == ["m.so", "work"]
+    if not any("exported" in line for line in said):
+        assert path.read_text() == "old"
+
+
+def test_large_limits_of_file_sizes_do_not_matter(tmp_path):
+    """The code goes through the assembler then, and is the same."""
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    command = [sys.executable, "-c", LIMITED, "module", str(tmp_path / "m.so"), str(1 << 30)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert "exported" in done.stdout, done.stdout + done.stderr[-2000:]
+    assert_right(byoc.load(tmp_path / "m.so")(INPUT), np.cumsum(INPUT, axis=1), 1e-5)
+
+
+def full_disk(folder):
+    """A file system of a few bytes, where this process may mount one."""
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", folder], capture_output=True)
+    return mounted.returncode == 0
+
+
+@pytest.mark.parametrize("what", ["workspace", "target"])
+def test_a_full_disk_is_an_error(tmp_path, monkeypatch, what):
+    small = tmp_path / "small"
+    small.mkdir()
+    if not full_disk(small):
+        small.rmdir()
+        small.write_text("")  # below a file there is no room either
+    try:
+        ex = byoc.compile(host_model())
+        place = {"workspace_dir": str(small)} if what == "workspace" else {}
+        path = tmp_path / "m.so" if what == "workspace" else small / "m.so"
+        with pytest.raises(byoc.ExportError, match=r"No space left|Not a directory|cannot"):
+            ex.export_library(path, **place)
+        assert not path.exists() if small.is_dir() else True
+    finally:
+        subprocess.run(["umount", small], capture_output=True)
+
+
+def test_a_compiled_model_is_not_pickled(compiled, tmp_path):
+    compiled.export_library(tmp_path / "m.so")
+    for value in (compiled, byoc.Runner(compiled), byoc.load(tmp_path / "m.so")):
+        with pytest.raises(TypeError, match=r"cannot be pickled: .*the path.*byoc\.load\(path\) there"):
+            pickle.dumps(value)
 
 
 def test_without_a_compiler_export_says_so(compiled, tmp_path, monkeypatch):

@@ -113,6 +113,17 @@ with multiprocessing.get_context("fork").Pool(2) as pool:
     wrong = difference(pool.map(total, range(4)), want.sum(dtype="float64") * np.arange(4), 1e-6, elementwise=True)
     assert not wrong, wrong
 """,
+    "calls that were submitted": """
+want = run.submit(x).result()
+def child():
+    futures = [run.submit(x) for _ in range(3)]
+    for future in futures:
+        np.testing.assert_array_equal(future.result(timeout=60), want)
+in_child(child)
+with run._pool_lock:  # as another thread may hold it
+    in_child(child)
+np.testing.assert_array_equal(run.submit(x).result(), want)
+""",
     "inside of a parallel loop": """
 import tvm_ffi
 want = run(x)

@@ -33,4 +33,4 @@ def object_module(object_file: Path, library: Path, symbols: Sequence[str], sour
     if not _native.available():
         return tvm.get_global_func("runtime.ModuleLoadStaticLibrary")(str(object_file), list(symbols))
     loaded = tvm_ffi.load_module(str(library), keep_module_alive=False)
-    return _native.function("tvm_byoc_dnnl.ObjectModuleCreate")(object_file.read_bytes(), loaded, source)
+    return _native.function("tvm_byoc_dnnl.ObjectModuleCreate")(object_file.read_bytes(), loaded, source, "object")

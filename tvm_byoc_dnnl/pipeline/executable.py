@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import tvm
 from tvm.relax import VMExecutable
@@ -15,13 +15,14 @@ from tvm.support.cc import get_cc
 
 from .. import _native, library_file
 from ..errors import ByocError, ExportError
-from ..files import workspace, written
+from ..files import why_not_written, workspace, written
 from .host_code import drop_empty_source, with_host_code
+from .objects import objects_in_memory
 
 __all__ = ["ByocExecutable"]
 
 _LINES_SHOWN = 5
-_TELLING = ("error:", "undefined", "cannot", "no space")
+_TELLING = ("error:", "undefined", "cannot", "no space", "too large")
 
 
 class ByocExecutable(VMExecutable):
@@ -45,6 +46,12 @@ class ByocExecutable(VMExecutable):
         if parent is not None:
             self._host_code = partial(with_host_code, parent, target)
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a compiled model cannot be pickled: call export_library(path), give the other process the path, and call "
+            "byoc.load(path) there"
+        )
+
     def export_library(
         self,
         file_name: str | os.PathLike[str],
@@ -58,8 +65,8 @@ class ByocExecutable(VMExecutable):
 
         The file gets its name only when it is complete: it is written in the same folder and then renamed. So a process
         that has loaded an older file can go on using it, and after a failure the older file is still there.
-        A device or a pipe is written to, never replaced; of a symbolic link, the file that it points to is
-        replaced, with a warning.
+        A pipe or a device is refused at once; of a symbolic link, the file that it points to is replaced, with a
+        warning.
 
         Parameters
         ----------
@@ -80,16 +87,23 @@ class ByocExecutable(VMExecutable):
             If it cannot be linked or written: the linker's message, and what to do.
         """
         path = Path(file_name)
-        _check(path, linked=fcompile is None and path.suffix != ".tar", cc=kwargs.get("cc"))
+        linked = fcompile is None and path.suffix not in (".tar", ".wasm")
+        _check(path, linked=linked, cc=kwargs.get("cc"))
         try:
             with written(path) as aside, workspace() as temporary, self._host_code():
-                result = self.mod.export_library(
-                    str(aside),
-                    fcompile=fcompile,
-                    addons=list(addons or ()),  # TVM appends to it
-                    workspace_dir=workspace_dir or str(temporary),
-                    **kwargs,
-                )
+                objects = list(addons or ())  # TVM appends to it
+                if linked and _native.available():
+                    library_file.write_mark(temporary / "mark.o")
+                    objects.append(str(temporary / "mark.o"))
+                with objects_in_memory(self.mod, fcompile, kwargs.get("cc")) as pack:
+                    result = self.mod.export_library(
+                        str(aside),
+                        fcompile=fcompile,
+                        fpack_imports=pack,
+                        addons=objects,
+                        workspace_dir=workspace_dir or str(temporary),
+                        **kwargs,
+                    )
                 if aside.exists():
                     if _native.available():
                         library_file.seal(aside)
@@ -103,10 +117,8 @@ class ByocExecutable(VMExecutable):
 
 
 def _check(path: Path, *, linked: bool, cc: str | None) -> None:
-    if path.is_dir():
-        raise ExportError(f"cannot export {path}: it is a folder; expected the name of a file, such as model.so")
-    if not path.absolute().parent.is_dir():
-        raise ExportError(f"cannot export {path}: no folder {path.absolute().parent}; make it first")
+    if (reason := why_not_written(path)) is not None:
+        raise ExportError(f"cannot export {path}: {reason}")
     if linked and not (cc or get_cc()):
         raise ExportError(
             f"cannot export {path}: no C++ compiler is on PATH (g++, gcc, clang++ ...) to link it with. "
@@ -128,6 +140,8 @@ def _explain(path: Path, error: Exception) -> str:
     said = "; ".join((telling or lines or [type(error).__name__])[:_LINES_SHOWN])
     if "no space left" in text.lower() or "disk quota" in text.lower():
         advice = "make room there or in the temporary folder: TMPDIR=..., export_library(path, workspace_dir=...)"
+    elif "file too large" in text.lower() or "file size limit" in text.lower():
+        advice = "raise the limit of file sizes (ulimit -f)"
     elif "permission denied" in text.lower() or "read-only" in text.lower():
         advice = "choose a folder that you may write to"
     elif "undefined reference" in text or "cannot find -l" in text or "undefined symbol" in text:

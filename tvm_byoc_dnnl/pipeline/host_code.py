@@ -18,7 +18,14 @@ from tvm import te
 from ..hooks.c_integers import wrap_integers
 from ..hooks.c_source import c_source_module, complete_c
 
-__all__ = ["WrapIntegers", "anchor_host_code", "complete_host_c", "drop_empty_source", "with_host_code"]
+__all__ = [
+    "WrapIntegers",
+    "anchor_host_code",
+    "complete_host_c",
+    "drop_empty_source",
+    "set_imports",
+    "with_host_code",
+]
 
 _SYMBOL = re.compile(r"^TVM_DLL int32_t __tvm_ffi_(\w+)\(", re.M)
 _HOST_FUNCTION = "byoc_host_anchor"
@@ -36,7 +43,7 @@ def anchor_host_code(mod: tvm.IRModule) -> tvm.IRModule:
 def drop_empty_source(module: tvm.runtime.Module) -> tvm.runtime.Module | None:
     """Remove the empty C source from an executable; the module that it was a part of, if there was one."""
     for parent in module._collect_from_import_tree(lambda part: any(map(_is_empty_source, part.imports))):
-        _set_imports(parent, [part for part in parent.imports if not _is_empty_source(part)])
+        set_imports(parent, [part for part in parent.imports if not _is_empty_source(part)])
         return parent
     return None
 
@@ -50,7 +57,7 @@ def WrapIntegers(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
 def complete_host_c(module: tvm.runtime.Module) -> None:
     """Let the C that TVM wrote for an executable contain all that it uses, behind `WrapIntegers`."""
     for parent in module._collect_from_import_tree(lambda part: any(m.kind == "c" for m in part.imports)):
-        _set_imports(parent, [_completed(m) if m.kind == "c" else m for m in parent.imports])
+        set_imports(parent, [_completed(m) if m.kind == "c" else m for m in parent.imports])
 
 
 def _completed(module: tvm.runtime.Module) -> tvm.runtime.Module:
@@ -64,11 +71,11 @@ def _completed(module: tvm.runtime.Module) -> tvm.runtime.Module:
 def with_host_code(parent: tvm.runtime.Module, target: tvm.target.Target) -> Iterator[None]:
     """Inside, the module has LLVM code for ``target`` where the empty C source was."""
     rest = list(parent.imports)
-    _set_imports(parent, [tvm.tirx.build(tvm.IRModule({_HOST_FUNCTION: _function()}), target=target), *rest])
+    set_imports(parent, [tvm.tirx.build(tvm.IRModule({_HOST_FUNCTION: _function()}), target=target), *rest])
     try:
         yield
     finally:
-        _set_imports(parent, rest)
+        set_imports(parent, rest)
 
 
 def _is_empty_source(module: tvm.runtime.Module) -> bool:
@@ -81,7 +88,8 @@ def _function() -> tvm.tirx.PrimFunc:
     return func.with_attr("global_symbol", _HOST_FUNCTION)
 
 
-def _set_imports(module: tvm.runtime.Module, parts: list[tvm.runtime.Module]) -> None:
+def set_imports(module: tvm.runtime.Module, parts: list[tvm.runtime.Module]) -> None:
+    """Give a module these imports in place of those that it has."""
     module.clear_imports()
     for part in parts:
         module.import_module(part)

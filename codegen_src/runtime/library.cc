@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loading of exported libraries, by what their files hold now.
+//
+// tvm-ffi looks up the loader of a file by its suffix. Ours takes that place for libraries that
+// export_library of this package has written, so that a file which was replaced is loaded anew by
+// TVM alone and by C++ programs, too. All other libraries go on to tvm-ffi's own as they are.
+#include <tvm/ffi/cast.h>
+// cast.h stands first: the headers below need it.
+#include <tvm/ffi/extra/module.h>
+#include <tvm/ffi/function.h>
+#include <tvm/ffi/reflection/registry.h>
+#include <tvm/ffi/string.h>
+
+#include <optional>
+#include <string>
+
+#include "common/file_identity.h"
+#include "common/support/error.h"
+#include "runtime/guarded.h"
+
+namespace tvm_byoc_dnnl {
+namespace {
+
+namespace ffi = tvm::ffi;
+
+constexpr const char* kLoader = "ffi.Module.load_from_file.so";
+
+/// The error with the path that was asked for, in place of the name that contains an identity.
+ffi::Error Naming(const ffi::Error& error, const std::string& path, const std::string& name) {
+  std::string message = error.message();
+  for (size_t at; name != path && (at = message.find(name)) != std::string::npos;) {
+    message.replace(at, name.size(), path);
+  }
+  return ffi::Error(error.kind(), message, error.backtrace());
+}
+
+ffi::Module Load(const ffi::Function& loader, const std::string& path) {
+  return Guarded([&] {
+    return LoadByContent(path, [&](const std::string& name) {
+      try {
+        return loader(ffi::String(name), ffi::String("so")).cast<ffi::Module>();
+      } catch (const ffi::Error& error) {
+        throw Naming(error, path, name);
+      }
+    });
+  });
+}
+
+TVM_FFI_STATIC_INIT_BLOCK() {
+  const auto loader = ffi::Function::GetGlobalRequired(kLoader);
+  tvm::ffi::reflection::GlobalDef().def(
+      "tvm_byoc_dnnl.LoadLibrary",
+      [loader](const ffi::String& path) { return Load(loader, path); });
+  auto load = [loader](const ffi::String& path, const ffi::String& format) {
+    const std::optional<FileIdentity> identity = IdentityOf(path);
+    if (identity && identity->sealed) return Load(loader, path);
+    return loader(path, format).cast<ffi::Module>();
+  };
+  ffi::Function::SetGlobal(kLoader, ffi::Function::FromTyped(load), true);
+}
+
+}  // namespace
+}  // namespace tvm_byoc_dnnl

@@ -1,0 +1,160 @@
+"""What is loaded is what lies in the file now, also while a model of the file that was there before is still in use."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+import tvm_byoc_dnnl as byoc
+
+pytestmark = pytest.mark.native
+
+X = np.ones((2, 40), "float32")
+
+
+def model(value: float) -> tvm.IRModule:
+    """A product with a weight of this value, and a call that stays with TVM."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType(X.shape, "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit(relax.op.matmul(x, relax.const(np.full((40, 3), value, "float32"))))
+            out = builder.emit_output(relax.op.cumsum(y, axis=0))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+def want(value: float) -> np.ndarray:
+    return np.cumsum(X @ np.full((40, 3), value, "float32"), axis=0)
+
+
+@pytest.fixture(scope="module", params=["module", "source"])
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two libraries of equal form and other weights."""
+    folder = tmp_path_factory.mktemp("built")
+    paths = [folder / "1.so", folder / "2.so"]
+    for number, path in enumerate(paths, 1):
+        byoc.compile(model(number), output=request.param).export_library(path)
+    return paths
+
+
+def with_tvm(path: str | Path) -> Callable[[np.ndarray], Any]:
+    """Without `byoc.load`."""
+    vm = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
+    return lambda x: vm["main"](tvm.runtime.tensor(x)).numpy()
+
+
+def move(new: Path, old: Path) -> None:
+    shutil.copy(new, old.with_name("new"))
+    os.replace(old.with_name("new"), old)
+
+
+def switch_link(new: Path, old: Path) -> None:
+    if old.exists() and not old.is_symlink():
+        old.rename(old.with_name("first.so"))
+    else:
+        old.unlink(missing_ok=True)
+    old.symlink_to(new)
+
+
+def remove_and_copy(new: Path, old: Path) -> None:
+    old.unlink()
+    shutil.copy(new, old)
+
+
+@pytest.mark.parametrize("load", [byoc.load, with_tvm], ids=["ours", "TVM's"])
+@pytest.mark.parametrize("replace", [move, switch_link, remove_and_copy])
+def test_a_replaced_file_is_loaded_anew(built: list[Path], tmp_path: Path, replace: Any, load: Any) -> None:
+    path = tmp_path / "m.so"
+    shutil.copy(built[0], path)
+    runs = [load(path)]
+    for number in (1, 0, 1):
+        replace(built[number], path)
+        runs.append(load(path))
+    for run, value in zip(runs, (1, 2, 1, 2), strict=True):  # those before are still what they were
+        np.testing.assert_array_equal(run(X), want(value))
+
+
+@pytest.mark.parametrize("load", [byoc.load, with_tvm], ids=["ours", "TVM's"])
+def test_a_relative_name_is_of_the_folder_that_it_is_used_in(
+    built: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: Any
+) -> None:
+    runs = []
+    for number, path in enumerate(built):
+        (tmp_path / str(number)).mkdir()
+        shutil.copy(path, tmp_path / str(number) / "m.so")
+        monkeypatch.chdir(tmp_path / str(number))
+        runs.append(load("./m.so"))
+    for value, run in enumerate(runs, 1):
+        np.testing.assert_array_equal(run(X), want(value))
+
+
+def places(path: Path) -> set[str]:
+    """Where the file is mapped as code."""
+    return {
+        line.split("-")[0]
+        for line in Path("/proc/self/maps").read_text().splitlines()
+        if line.endswith(str(path)) and " r-xp " in line
+    }
+
+
+def test_the_same_file_is_mapped_once(built: list[Path], tmp_path: Path) -> None:
+    path = tmp_path / "m.so"
+    shutil.copy(built[0], path)
+    first = byoc.load(path)
+    os.utime(path, (0, 0))
+    (tmp_path / "other.so").hardlink_to(path)
+    again, other = byoc.load(path), byoc.load(tmp_path / "other.so")
+    assert len(places(path)) == 1
+    for run in (first, again, other):
+        np.testing.assert_array_equal(run(X), want(1))
+
+
+@pytest.mark.parametrize("load", [byoc.load, with_tvm], ids=["ours", "TVM's"])
+def test_a_file_that_is_overwritten_under_a_model_is_refused(built: list[Path], tmp_path: Path, load: Any) -> None:
+    """In a process of its own: the model that was loaded is lost."""
+    code = f"""
+import shutil, sys, tvm, tvm_byoc_dnnl as byoc
+path, new = sys.argv[1:]
+run = byoc.load(path)
+shutil.copyfile(new, path)
+try:
+    {"byoc.load" if load is byoc.load else "tvm.runtime.load_module"}(path)
+except byoc.ArtifactError as error:
+    print(error)
+import os; os._exit(0)
+"""
+    path = tmp_path / "m.so"
+    shutil.copy(built[0], path)
+    done = subprocess.run([sys.executable, "-c", code, path, built[1]], capture_output=True, text=True)
+    assert "was overwritten in place while a model is loaded from it" in done.stdout, done.stderr[-500:]
+
+
+def test_a_closed_model_does_not_stand_in_the_way(built: list[Path], tmp_path: Path) -> None:
+    path = tmp_path / "m.so"
+    shutil.copy(built[0], path)
+    with byoc.load(path) as run:
+        np.testing.assert_array_equal(run(X), want(1))
+    del run
+    shutil.copyfile(built[1], path)
+    np.testing.assert_array_equal(byoc.load(path)(X), want(2))
+
+
+def test_an_error_of_the_loader_names_the_path(tmp_path: Path, built: list[Path]) -> None:
+    path = tmp_path / "m.so"
+    data = bytearray(built[0].read_bytes())
+    data[18:20] = (0xF3).to_bytes(2, "little")  # another machine
+    path.write_bytes(data)
+    with pytest.raises(RuntimeError, match=r"m\.so") as error:
+        tvm.runtime.load_module(str(path))
+    assert str(path) in str(error.value) and "//" not in str(error.value).replace("://", "")
