@@ -96,6 +96,16 @@ def test_weights_in_files_beside_the_model_count(tmp_path):
     (tmp_path / "weights").unlink()
     with pytest.raises(byoc.InputError, match=r"cannot read .*weights"):
         cache.key_of(path, "dnnl", {})
+    os.mkfifo(tmp_path / "weights")
+    with pytest.raises(byoc.InputError, match=r"cannot read .*weights: it is a pipe"):
+        byoc.compile(path, cache_dir=tmp_path / "cache")
+    for location in ("/dev/zero", "../outside", str(tmp_path / "weights")):
+        proto = onnx.load(path, load_external_data=False)
+        proto.graph.initializer[0].external_data[0].value = location
+        onnx.save(proto, tmp_path / "other.onnx")
+        for folder in (None, tmp_path / "cache"):
+            with pytest.raises(byoc.InputError, match=r"cannot read"):
+                byoc.compile(tmp_path / "other.onnx", cache_dir=folder)
 
 
 def test_a_damaged_entry_is_compiled_again(tmp_path, caplog):
@@ -109,6 +119,100 @@ def test_a_damaged_entry_is_compiled_again(tmp_path, caplog):
         assert_right(byoc.Runner(byoc.compile(model(), cache_dir=tmp_path))(X), np.maximum(X @ W, 0), 1e-5)
         assert [r.levelname for r in caplog.records if "compiled again" in r.getMessage()] == ["WARNING"]
         byoc.load(tmp_path / name)
+
+
+def right(executable, weight=W):
+    assert_right(byoc.Runner(executable)(X), np.maximum(X @ weight, 0), 1e-5)
+
+
+def test_an_entry_with_another_model_or_weight_is_compiled_again(tmp_path, caplog):
+    """The file is whole; it, or a weight in it, is not what its name says."""
+    byoc.compile(model(), cache_dir=tmp_path)
+    (name,) = entries(tmp_path)
+    byoc.compile(model(W + 1), cache_dir=tmp_path)
+    (other,) = set(entries(tmp_path)) - {name}
+    byoc.compile(model(W + 2)).export_library(tmp_path / "elsewhere")
+    whole = (tmp_path / name).read_bytes()
+    place = whole.find(W.tobytes())
+    assert place > 0
+    flipped = whole[: place + 9] + bytes([whole[place + 9] ^ 64]) + whole[place + 10 :]
+    for content in ((tmp_path / other).read_bytes(), (tmp_path / "elsewhere").read_bytes(), flipped):
+        (tmp_path / name).unlink()
+        (tmp_path / name).write_bytes(content)
+        caplog.clear()
+        right(byoc.compile(model(), cache_dir=tmp_path))
+        assert "compiled again" in caplog.text
+        caplog.clear()
+        right(byoc.compile(model(), cache_dir=tmp_path))
+        assert "compiled again" not in caplog.text
+
+
+def occupied(path, outside, how):
+    """Put something else at the place of an entry."""
+    if how == "pipe":
+        os.mkfifo(path)
+    elif how == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to({"link": outside, "dangling": outside.with_name("absent"), "device": "/dev/zero"}[how])
+
+
+@pytest.mark.parametrize("how", ["link", "dangling", "device", "pipe", "folder"])
+def test_nothing_outside_of_the_folder_is_opened_or_replaced(tmp_path, how):
+    folder, outside = tmp_path / "cache", tmp_path / "precious"
+    outside.write_text("precious")
+    byoc.compile(model(), cache_dir=folder)
+    (name,) = entries(folder)
+    (folder / name).unlink()
+    occupied(folder / name, outside, how)
+    right(byoc.compile(model(), cache_dir=folder))
+    assert outside.read_text() == "precious" and sorted(p.name for p in tmp_path.iterdir()) == ["cache", "precious"]
+    assert (folder / name).is_dir() if how == "folder" else not (folder / name).is_symlink()
+    if how != "folder":
+        byoc.load(folder / name)
+
+
+def test_an_entry_that_is_a_link_to_a_right_one_is_not_used(tmp_path, caplog):
+    folder = tmp_path / "cache"
+    byoc.compile(model(), cache_dir=folder)
+    (name,) = entries(folder)
+    (folder / name).rename(tmp_path / "elsewhere")
+    (folder / name).symlink_to(tmp_path / "elsewhere")
+    right(byoc.compile(model(), cache_dir=folder))
+    assert "compiled again" in caplog.text and not (folder / name).is_symlink()
+
+
+def owned_by(monkeypatch, user):
+    """All files belong to another user than this process is of."""
+    monkeypatch.setattr(cache, "_stranger", lambda about, real=cache._stranger: real(_Owned(about, user)))
+
+
+class _Owned:
+    def __init__(self, about, user):
+        self.st_uid, self.st_mode = user, about.st_mode
+
+
+def test_a_folder_or_entry_of_others_is_not_used(tmp_path, caplog, monkeypatch):
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    folder.chmod(0o777)
+    for _ in range(2):
+        right(byoc.compile(model(), cache_dir=folder))
+    assert [r.getMessage() for r in caplog.records if "every user may write to it" in r.getMessage()] != []
+    assert len([r for r in caplog.records if "is not used as a cache" in r.getMessage()]) == 1
+    assert not list(folder.iterdir())
+    folder.chmod(0o700)
+    byoc.compile(model(), cache_dir=folder)
+    (name,) = entries(folder)
+    assert (folder / name).stat().st_mode & 0o022 == 0
+    (folder / name).chmod(0o666)
+    caplog.clear()
+    right(byoc.compile(model(), cache_dir=folder))
+    assert "every user may write to it" in caplog.text and "compiled again" in caplog.text
+    owned_by(monkeypatch, os.geteuid() + 12345)
+    caplog.clear()
+    right(byoc.compile(model(), cache_dir=folder))
+    assert "belongs to another user" in caplog.text
 
 
 def test_a_folder_that_cannot_be_used(tmp_path, caplog, monkeypatch):
