@@ -74,7 +74,7 @@ def main(
 
     Results of other CPUs and models stay as they are, and those of a model are kept as soon as it is measured. With
     ONEDNN_MAX_CPU_ISA set, only this package is measured, since the other engines know no such limit; the results make
-    a section of their own. `bench.without_avx512` hides AVX-512 from all of them.
+    a section of their own. `python -m bench.without_isa avx512` hides AVX-512 from all of them.
     """
     file = page.with_suffix(".json")
     failed = False

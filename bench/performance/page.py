@@ -171,7 +171,7 @@ def _section(machine: Mapping[str, Any]) -> Iterator[str]:
     if machine.get("hidden"):
         yield (
             "This CPU has AVX-512, and none of the engines sees it: each was measured as on a CPU with AVX2 only "
-            "(`python -m bench.without_avx512`).\n\n"
+            "(`python -m bench.without_isa avx512`).\n\n"
         )
     if engines:
         yield f"![The engines' times, divided by ours](performance-{slug(machine)}.svg)\n\n"
