@@ -57,8 +57,8 @@ void Measure(int rounds, int channels, int size, int outputs) {
   };
 
   std::map<std::string, Measured> all;
-  Lowering(graph, shapes, CpuEngine(), [&](const Candidate& candidate) {
-    const double model = DefaultCost(candidate);
+  Lowering(graph, shapes, CpuEngine(), [&](const Candidate& candidate, const Isa& isa) {
+    const double model = DefaultCost(candidate, isa);
     if (is_ours(candidate)) {
       Measured& measured = all[candidate.impl];
       measured.candidate = candidate;
@@ -76,8 +76,8 @@ void Measure(int rounds, int channels, int size, int outputs) {
   PackedStore store;
   for (auto& [name, measured] : all) {
     const std::string& wanted = name;
-    auto cost = [&](const Candidate& c) {
-      return !is_ours(c) ? DefaultCost(c) : c.impl == wanted ? 0.0 : 1.0;
+    auto cost = [&](const Candidate& c, const Isa& isa) {
+      return !is_ours(c) ? DefaultCost(c, isa) : c.impl == wanted ? 0.0 : 1.0;
     };
     measured.plan = std::make_unique<DnnlPlan>(Lowering(graph, shapes, CpuEngine(), cost).Run(),
                                                shapes, constants, &store);
@@ -93,7 +93,7 @@ void Measure(int rounds, int channels, int size, int outputs) {
     std::sort(measured.seconds.begin(), measured.seconds.end());
     const Work& work = measured.candidate.work;
     std::printf("%s,%d,%d,%d,%s,%.0f,%.0f,%.0f,%.0f,%.3e,%.3e\n",
-                KernelIsa() == BYOC_AVX512 ? "avx512" : "avx2", channels, size, outputs,
+                Isa().Vectors() == BYOC_AVX512 ? "avx512" : "avx2", channels, size, outputs,
                 name.c_str(), work.products, work.vectors, work.weights, work.bytes, measured.model,
                 measured.seconds[measured.seconds.size() / 2]);
   }

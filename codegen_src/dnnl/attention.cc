@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention by a kernel of ours, which keeps the scores in the cache, or by two products and a
 // softmax: whichever costs less.
-#include <omp.h>
-
 #include "dnnl/kernel_call.h"
 #include "dnnl/kinds.h"
 #include "kernels/byoc_attention_plan.h"
@@ -50,7 +48,7 @@ MemoryDesc ResultLayout(const NodeView& n) {
 byoc_attention_params SizesOf(const NodeView& n) {
   const Dims query = WithHeads(n.Shape(0)), key = WithHeads(n.Shape(1));
   byoc_attention_params p{};
-  p.isa = KernelIsa().value_or(BYOC_AVX2);
+  p.isa = n.lowering.isa().Vectors().value_or(BYOC_AVX2);
   p.batch = query[0];
   p.heads = query[1];
   p.key_heads = key[1];
@@ -62,7 +60,7 @@ byoc_attention_params SizesOf(const NodeView& n) {
   p.mask = BYOC_ALL_KEYS;
   p.has_bias = HasBias(n);
   p.no_nan = n.a.alg == "no_nan";
-  p.threads = omp_get_max_threads();
+  p.threads = n.lowering.machine().threads;
   return p;
 }
 
@@ -188,7 +186,7 @@ static void LowerAttention(const NodeView& n) {
   const byoc_attention_params p = SizesOf(n);
   const Lowering& l = n.lowering;
   const bool is_kernel =
-      KernelIsa().has_value() && p.width > 0 && p.keys > 0 && p.key_heads > 0 &&
+      n.lowering.isa().Vectors().has_value() && p.width > 0 && p.keys > 0 && p.key_heads > 0 &&
       (l.GrowingLength() || l.Cost(DescribeKernel(n, p)) < l.Cost(DescribeSteps(p)));
   is_kernel ? EmitKernel(n, p) : EmitSteps(n);
 }

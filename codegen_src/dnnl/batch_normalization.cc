@@ -2,8 +2,6 @@
 // Batch normalisation: by our kernel where the channels lie innermost, else by oneDNN's primitive.
 // Only the kernel reads several sources where they are; for the primitive they are joined first.
 // What reads the result may normalise the sources itself instead (OfferProduct).
-#include <omp.h>
-
 #include <algorithm>
 
 #include "dnnl/kernel_call.h"
@@ -51,7 +49,7 @@ bool SuitsKernel(const NodeView& n) {
 }
 
 bool EmitBatchNorm(const NodeView& n, const std::vector<PostOpDesc>& post_ops) {
-  const std::optional<byoc_isa> isa = KernelIsa();
+  const std::optional<byoc_isa> isa = n.lowering.isa().Vectors();
   if (!isa || !SuitsKernel(n) || post_ops.size() > 1) return false;
   byoc_batch_norm_params p{};
   for (const PostOpDesc& post_op : post_ops) {
@@ -63,7 +61,7 @@ bool EmitBatchNorm(const NodeView& n, const std::vector<PostOpDesc>& post_ops) {
   p.channels = n.OutShape()[1];
   p.pixels = ElementCount(n.OutShape()) / p.channels;
   p.epsilon = n.a.epsilon;
-  p.threads = omp_get_max_threads();
+  p.threads = n.lowering.machine().threads;
   std::vector<int64_t> channels;
   std::vector<OpArg> args;
   for (int source : Sources(n)) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "dnnl/machine.h"
 #include "dnnl/op_desc.h"
 #include "kernels/kernels.h"
 
@@ -62,14 +63,15 @@ std::string WorkloadKey(const OpDesc& op);
 /// The implementation and its layouts: "jit:avx2 f32:acdb:1x64x56x56 ...".
 std::string CandidateName(const Candidate& candidate);
 
-/// The estimated or measured seconds of a candidate. Of equally fast ones the first is taken.
-using CostModel = std::function<double(const Candidate&)>;
+/// The estimated or measured seconds of a candidate on an instruction set. Of equally fast ones the
+/// first is taken.
+using CostModel = std::function<double(const Candidate&, const Isa&)>;
 
 /// Seconds by the rates of cost.cc, which are fitted to measurements.
-double DefaultCost(const Candidate& candidate);
+double DefaultCost(const Candidate& candidate, const Isa& isa);
 
 /// The part of it that is the changes of layout before the candidate.
-double ReorderCost(const Candidate& candidate);
+double ReorderCost(const Candidate& candidate, const Isa& isa);
 
 class Lowering;
 
@@ -97,7 +99,7 @@ constexpr Offer kOffers[] = {OfferDepthwise,       OfferDirect,       OfferInteg
 
 /// Whether a convolution of images of this rank has too few channels for a product of matrices: in
 /// each of its groups, but it is not depthwise; or, for AVX2, of a picture.
-bool IsThin(const Dims& weights, size_t rank);
+bool IsThin(const Dims& weights, size_t rank, const Isa& isa);
 
 }  // namespace tvm_byoc_dnnl
 

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "common/support/error.h"
 #include "dnnl/constants.h"
+#include "dnnl/known_faults.h"
 #include "dnnl/lowering.h"
 
 namespace tvm_byoc_dnnl {
@@ -110,10 +112,20 @@ bool Lowering::PacksAnew(const Candidate& candidate) const {
 /// must be much cheaper.
 double Lowering::CostHere(const Candidate& candidate) {
   constexpr double kMuch = 2;
-  const double cost = cost_(candidate);
+  const double cost = Cost(candidate);
   if (!reuses_ || !PacksAnew(candidate)) return cost;
   least_anew_ = std::min(least_anew_, cost);
   return cost * kMuch;
+}
+
+/// oneDNN's answer; an empty one if it has no implementation, or only one with a known fault, which
+/// is then described in `fault`.
+PrimitiveDesc Lowering::Ask(const OpDesc& op, std::string* fault) const {
+  PrimitiveDesc pd = machine_.ask(op, engine_);
+  const char* why = pd ? KnownFault(op, pd, isa()) : nullptr;
+  if (why == nullptr) return pd;
+  if (fault != nullptr) *fault = Cat(pd.impl(), " is not used: ", why);
+  return PrimitiveDesc();
 }
 
 /// The cheapest primitive; of several questions, also by the kernels of ours that could take the
@@ -124,7 +136,7 @@ Candidate Lowering::Choose(const std::vector<OpDesc>& descriptions) {
   for (const OpDesc& op : descriptions) {
     Candidate candidate;
     candidate.op = op;
-    candidate.pd = CreatePrimitiveDesc(op, engine_, &fault_);
+    candidate.pd = Ask(op, &fault_);
     if (!candidate.pd) continue;
     candidate.impl = candidate.pd.impl();
     candidate.work.products = ProductsOf(op, candidate.pd);
@@ -168,7 +180,7 @@ Candidate Lowering::AskKernels(Candidate primitive) {
 /// The same choice described otherwise, if oneDNN answers with the same implementation and the same
 /// layouts of all that was left open; else nothing.
 std::optional<Candidate> Lowering::Variant(const Candidate& choice, const OpDesc& op) const {
-  PrimitiveDesc pd = CreatePrimitiveDesc(op, engine_);
+  PrimitiveDesc pd = Ask(op);
   if (!pd || choice.impl != pd.impl()) return std::nullopt;
   for (size_t i = 0; i < op.args.size(); ++i) {
     if (!IsAny(op.args[i].md)) continue;
@@ -375,7 +387,7 @@ bool Lowering::Emit(const std::vector<OpDesc>& descriptions, bool accept_referen
   }
   if (!choice.call) choice = AskKernels(std::move(choice));
   if (!choice.pd && !choice.call) return false;
-  const double cost = cost_(choice);
+  const double cost = Cost(choice);
   total_ += cost;
   excess_ += std::max(cost - least_anew_, 0.0);
   if (choice.call) {

@@ -23,7 +23,7 @@ CodeGenerator::~CodeGenerator() {
 
 void CodeGenerator::Ask(OpDesc op) {
   if (threads_ == 1) return;  // nobody would be faster than the lowering
-  Push([op = std::move(op)] { CreatePrimitiveDesc(op, CpuEngine()); });
+  Push([op = std::move(op)] { AskOneDnn(op, CpuEngine()); });
 }
 
 void CodeGenerator::Add(const PrimitiveDesc& pd) {

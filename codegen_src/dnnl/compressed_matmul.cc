@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products with weights of 8 or 4 bits that are constant: a kernel of ours.
-#include <omp.h>
-
 #include "common/support/error.h"
 #include "dnnl/kernel_call.h"
 #include "dnnl/kinds.h"
@@ -13,14 +11,14 @@ namespace {
 
 byoc_compressed_params ParamsOf(const NodeView& n) {
   byoc_compressed_params p{};
-  p.isa = KernelIsa().value_or(static_cast<byoc_isa>(0));
+  p.isa = n.lowering.isa().Vectors().value_or(static_cast<byoc_isa>(0));
   p.rows = n.Shape(0)[0];
   p.depth = n.Shape(0)[1];
   p.columns = n.OutShape()[1];
   p.group = n.a.group_size;
   p.bits = n.Shape(1)[1] == p.depth ? 8 : 4;
   p.has_zero_points = n.OwnInputs() == 4;
-  p.threads = omp_get_max_threads();
+  p.threads = n.lowering.machine().threads;
   return p;
 }
 

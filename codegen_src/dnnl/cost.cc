@@ -4,7 +4,6 @@
 
 #include "common/support/error.h"
 #include "dnnl/candidate.h"
-#include "dnnl/kernel_call.h"
 #include "dnnl/primitives.h"
 
 namespace tvm_byoc_dnnl {
@@ -92,15 +91,15 @@ bool IsNormalization(PrimitiveKind kind) {
 }
 
 /// Few channels of a picture and few weights for each output: 3x3, but not 7x7.
-bool IsOfPicture(const Candidate& candidate) {
+bool IsOfPicture(const Candidate& candidate, const Isa& isa) {
   constexpr int64_t kFew = 64;
   const Dims weights = candidate.op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
   const size_t rank = candidate.op.Find(DNNL_ARG_DST)->md.get_dims().size();
-  return weights.size() == rank && IsThin(weights, rank) &&
+  return weights.size() == rank && IsThin(weights, rank, isa) &&
          ElementCount(weights) <= kFew * weights[0];
 }
 
-std::string FamilyOf(const Candidate& candidate) {
+std::string FamilyOf(const Candidate& candidate, const Isa& isa) {
   if (candidate.call) {
     const std::string kernel = candidate.call->kernel->name;
     const bool of_pixels = candidate.op.kind == PrimitiveKind::convolution;
@@ -114,14 +113,16 @@ std::string FamilyOf(const Candidate& candidate) {
     return candidate.pd.Arg(DNNL_ARG_SRC).get_inner_nblks() > 0 ? "lrn_blocked" : "";
   if (candidate.op.kind != PrimitiveKind::convolution) return "";
   const bool unfolds = candidate.impl.find("gemm:") != std::string::npos;  // its source
-  return unfolds                  ? "convolution_gemm"
-         : IsOfPicture(candidate) ? "convolution_picture"
-                                  : "convolution";
+  return unfolds                       ? "convolution_gemm"
+         : IsOfPicture(candidate, isa) ? "convolution_picture"
+                                       : "convolution";
 }
 
-const Rates& RatesOf(const std::string& family, byoc_isa isa) {
+const Rates& RatesOf(const Candidate& candidate, const Isa& isa) {
+  const std::string family = FamilyOf(candidate, isa);
+  const byoc_isa vectors = isa.Vectors().value_or(BYOC_AVX2);
   for (const Rates& rates : kRates) {
-    if (rates.isa == isa && (family == rates.family || *rates.family == '\0')) return rates;
+    if (rates.isa == vectors && (family == rates.family || *rates.family == '\0')) return rates;
   }
   return kRates[0];
 }
@@ -140,14 +141,13 @@ bool IsReference(dnnl::primitive::kind kind, const std::string& impl) {
   return impl.compare(0, 3, "ref") == 0 || (by_elements && impl.compare(0, 6, "simple") == 0);
 }
 
-double ReorderCost(const Candidate& candidate) {
-  return candidate.work.reordered *
-         RatesOf(FamilyOf(candidate), KernelIsa().value_or(BYOC_AVX2)).reordered;
+double ReorderCost(const Candidate& candidate, const Isa& isa) {
+  return candidate.work.reordered * RatesOf(candidate, isa).reordered;
 }
 
-double DefaultCost(const Candidate& candidate) {
+double DefaultCost(const Candidate& candidate, const Isa& isa) {
   const Work& work = candidate.work;
-  const Rates& rates = RatesOf(FamilyOf(candidate), KernelIsa().value_or(BYOC_AVX2));
+  const Rates& rates = RatesOf(candidate, isa);
   const double weights =
       work.weights * (rates.weights + (work.weights > kManyWeights ? rates.far_weights : 0));
   const double seconds = work.products * rates.products + work.vectors * rates.vectors + weights +

@@ -39,7 +39,6 @@ std::string KeyOf(const OpDesc& op) {
   for (float value : {op.alpha, op.beta, op.k, op.p, op.epsilon}) Append(&key, value);
   for (int64_t value : {op.axis, op.group_size, op.local_size}) Append(&key, value);
   Append(&key, op.flags);
-  key += op.preferred;  // a fault is allowed to those who ask for it
   Append(&key, op.args.size());
   for (const OpArg& arg : op.args) {
     Append(&key, arg.arg);

@@ -3,8 +3,6 @@
 // oneDNN's own primitive, and into the layout that it chose, but from the layout that the source
 // has. oneDNN is as fast where whole blocks of outputs fill a group, and much slower where a group
 // has few channels. Of a picture it writes blocks of channels, which must be reordered then.
-#include <omp.h>
-
 #include <algorithm>
 
 #include "dnnl/kernel_call.h"
@@ -24,9 +22,9 @@ constexpr size_t kRank = 4;  // of an image
 
 /// Convolutions that it computes in time: groups of 136 channels take 1.1 times as long as
 /// oneDNN's, those of 34 0.88. That pays where a shuffle is spared.
-bool IsFast(const Dims& weights, size_t rank, bool is_shuffled) {
+bool IsFast(const Dims& weights, size_t rank, const Isa& isa, bool is_shuffled) {
   const int64_t most = is_shuffled ? 256 : 64;
-  return IsThin(weights, rank) ||
+  return IsThin(weights, rank, isa) ||
          (weights.size() == rank + 1 && weights[2] < most && weights[1] * weights[2] > 1);
 }
 
@@ -69,22 +67,23 @@ std::optional<Shuffled> Unshuffle(OpDesc* op, const Lowering& values) {
 
 }  // namespace
 
-bool IsThin(const Dims& weights, size_t rank) {
+bool IsThin(const Dims& weights, size_t rank, const Isa& isa) {
   constexpr int64_t kFew = 8, kOfPicture = 4;
   if (weights.size() == rank)
-    return KernelIsa() == BYOC_AVX2 && rank == kRank && weights[1] <= kOfPicture;
+    return isa.Vectors() == BYOC_AVX2 && rank == kRank && weights[1] <= kOfPicture;
   return weights.size() == rank + 1 && weights[2] < kFew && weights[1] * weights[2] > 1;
 }
 
 std::optional<Candidate> OfferDirect(const Candidate& given, const Lowering& values) {
   Candidate primitive = given;
   OpDesc& op = primitive.op;
-  if (op.kind != dnnl::primitive::kind::convolution || KernelIsa() != BYOC_AVX2)
+  if (op.kind != dnnl::primitive::kind::convolution || values.isa().Vectors() != BYOC_AVX2)
     return std::nullopt;
   const Dims shape = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
   const size_t rank = op.Find(DNNL_ARG_DST)->md.get_dims().size();
   const std::optional<Shuffled> shuffled = Unshuffle(&op, values);
-  if (rank != kRank || !IsFast(shape, rank, shuffled.has_value())) return std::nullopt;
+  if (rank != kRank || !IsFast(shape, rank, values.isa(), shuffled.has_value()))
+    return std::nullopt;
   const MemoryDesc weights = Dense(shape, DType::kFloat32);
   std::optional<KernelFrame> frame = FrameOf(primitive, values, weights, Reads::kPresentPlanes);
   if (!frame) return std::nullopt;
@@ -99,7 +98,7 @@ std::optional<Candidate> OfferDirect(const Candidate& given, const Lowering& val
   DescribeWindow(op, &p);
   p.dilation_x = op.dilates[1] + 1;
   p.shuffle = shuffled ? shuffled->group_size : 1;
-  p.threads = omp_get_max_threads();
+  p.threads = values.machine().threads;
   if (!SuitsVectors(p.dst, p)) return std::nullopt;
   if (!has_groups && p.dst.lanes != out[1]) return std::nullopt;  // in blocks oneDNN is as fast
   MakeLongRows(&p, &frame->post_ops);

@@ -58,7 +58,7 @@ class Emitter {
       }
     }
     std::string kernels;
-    const std::optional<byoc_isa> isa = KernelIsa();
+    const std::optional<byoc_isa> isa = Isa().Vectors();
     if (isa && !names.empty()) kernels = Cat("#define BYOC_ISAS ", static_cast<int>(*isa), "\n");
     for (const std::string& name : names) kernels += Cat("#include \"byoc_", name, ".h\"\n");
     return Cat("/* ", graph_.name, ": ", program_.steps.size(), " steps per call, ",

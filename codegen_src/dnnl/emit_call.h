@@ -9,7 +9,7 @@
 
 namespace tvm_byoc_dnnl {
 
-/// Appends the calls that CreatePrimitiveDesc makes for `op`, as source that sets `step->pd`; false
+/// Appends the calls that AskOneDnn makes for `op`, as source that sets `step->pd`; false
 /// if a layout is not there yet. Throws Error(kUnsupported) for a kind without a row in the table.
 bool EmitPrimitiveDesc(const OpDesc& op, EmittedLayouts* layouts, std::string* out);
 

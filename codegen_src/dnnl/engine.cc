@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <dnnl.hpp>
 #include <optional>
 #include <stdexcept>
@@ -13,8 +14,7 @@
 #include "dnnl/code_generator.h"
 #include "dnnl/emit.h"
 #include "dnnl/execute.h"
-#include "dnnl/half.h"
-#include "dnnl/kernel_call.h"
+#include "dnnl/machine.h"
 #include "dnnl/measured.h"
 #include "dnnl/report.h"
 
@@ -30,26 +30,6 @@ auto Translated(const Body& body) -> decltype(body()) {
     throw std::runtime_error(
         Cat("oneDNN failed with status ", static_cast<int>(error.status), ": ", error.what()));
   }
-}
-
-const char* IsaName(dnnl::cpu_isa isa) {
-  static constexpr std::pair<dnnl::cpu_isa, const char*> kNames[] = {
-      {dnnl::cpu_isa::sse41, "sse41"},
-      {dnnl::cpu_isa::avx, "avx"},
-      {dnnl::cpu_isa::avx2, "avx2"},
-      {dnnl::cpu_isa::avx2_vnni, "avx2_vnni"},
-      {dnnl::cpu_isa::avx2_vnni_2, "avx2_vnni_2"},
-      {dnnl::cpu_isa::avx512_core, "avx512_core"},
-      {dnnl::cpu_isa::avx512_core_vnni, "avx512_core_vnni"},
-      {dnnl::cpu_isa::avx512_core_bf16, "avx512_core_bf16"},
-      {dnnl::cpu_isa::avx512_core_fp16, "avx512_core_fp16"},
-      {dnnl::cpu_isa::avx512_core_amx, "avx512_core_amx"},
-      {dnnl::cpu_isa::avx512_core_amx_fp16, "avx512_core_amx_fp16"},
-  };
-  for (const auto& [known, name] : kNames) {
-    if (known == isa) return name;
-  }
-  return "unknown";
 }
 
 std::string VersionText() {
@@ -123,7 +103,7 @@ class DnnlEngine final : public Engine {
   DnnlEngine() { CheckVersion(); }
 
   std::string Version() const override { return "oneDNN " + VersionText(); }
-  std::string Isa() const override { return IsaName(dnnl::get_effective_cpu_isa()); }
+  std::string Isa() const override { return Machine().isa.Name(); }
   std::string HowToSetIsa() const override { return "ONEDNN_MAX_CPU_ISA"; }
 
   json::Object Info() const override {
@@ -136,7 +116,7 @@ class DnnlEngine final : public Engine {
     info.emplace_back("isa", Isa());
     json::Array widened;
     for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
-      if (ComputedIn(dtype) != dtype) widened.emplace_back(Name(dtype));
+      if (Machine().isa.ComputedIn(dtype) != dtype) widened.emplace_back(Name(dtype));
     }
     info.emplace_back("computed_in_float32", std::move(widened));
     return info;
@@ -155,7 +135,11 @@ class DnnlEngine final : public Engine {
   }
 
   bool Grows(const Graph& graph) const override {
-    return KernelIsa().has_value() && !IsWidened(graph);
+    const Machine machine;
+    return machine.isa.Vectors().has_value() &&
+           std::all_of(graph.tensors.begin(), graph.tensors.end(), [&](const Tensor& tensor) {
+             return machine.isa.ComputedIn(tensor.dtype) == tensor.dtype;
+           });
   }
 
   json::Object Probe(const Graph& graph, bool delivers) const override {

@@ -1,39 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "dnnl/half.h"
-
-#include <algorithm>
-#include <dnnl.hpp>
-
+// bfloat16 and float16 on CPUs where oneDNN does not have them: values are float32 there.
 #include "common/memory_plan.h"
 #include "dnnl/lowering.h"
 #include "kernels/byoc_convert.h"
 #include "kernels/kernels.h"
 
 namespace tvm_byoc_dnnl {
-namespace {
-
-using Isa = dnnl::cpu_isa;
-
-/// Whether the instruction set contains another one; oneDNN's numbers are sets of bits.
-bool Has(Isa wanted) {
-  const auto bits = static_cast<unsigned>(wanted);
-  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;
-}
-
-bool HasDType(DType dtype) {
-  if (dtype == DType::kBFloat16) return Has(Isa::avx512_core) || Has(Isa::avx2_vnni_2);
-  if (dtype == DType::kFloat16) return Has(Isa::avx512_core_fp16) || Has(Isa::avx2_vnni_2);
-  return true;
-}
-
-}  // namespace
-
-DType ComputedIn(DType dtype) { return HasDType(dtype) ? dtype : DType::kFloat32; }
-
-bool IsWidened(const Graph& graph) {
-  return std::any_of(graph.tensors.begin(), graph.tensors.end(),
-                     [](const Tensor& tensor) { return !HasDType(tensor.dtype); });
-}
 
 /// An argument of the call, as it is given: the value of its tensor is made of it.
 int Lowering::Given(int tensor) {

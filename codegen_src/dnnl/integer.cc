@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Convolutions and products of 8-bit integers by our kernel, whose sums are exact on every CPU. It
 // has its layouts itself, since oneDNN often has no primitive: channels innermost, rows dense.
-#include <omp.h>
-
 #include <algorithm>
 #include <array>
 
@@ -299,7 +297,7 @@ Work WorkOf(const byoc_integer_params& p) {
 std::optional<Candidate> OfferForm(const Candidate& primitive, const Lowering& values,
                                    bool is_winograd) {
   const OpDesc& op = primitive.op;
-  const std::optional<byoc_isa> isa = KernelIsa();
+  const std::optional<byoc_isa> isa = values.isa().Vectors();
   if (!isa || !Suits(op, values)) return std::nullopt;
   std::optional<Geometry> g = Describe(op, values);
   if (!g) return std::nullopt;
@@ -332,10 +330,10 @@ std::optional<Candidate> OfferForm(const Candidate& primitive, const Lowering& v
   p.isa = *isa;
   p.src_dtype = *KernelDType(values.dtype(call.args[0].value));
   p.dst_dtype = *KernelDType(values.dtype(dst.value));
-  p.rows =
-      is_depthwise ? static_cast<int64_t>(BYOC_INTEGER_RUN) : byoc_integer_block(&p, CacheBytes());
+  p.rows = is_depthwise ? static_cast<int64_t>(BYOC_INTEGER_RUN)
+                        : byoc_integer_block(&p, values.machine().cache_bytes);
   p.post_ops = static_cast<int64_t>(post_ops->size());
-  p.threads = omp_get_max_threads();
+  p.threads = values.machine().threads;
   call.kernel = &kInteger;
   Append(p, &call.params);
   for (const byoc_post_op& post_op : *post_ops) Append(post_op, &call.params);

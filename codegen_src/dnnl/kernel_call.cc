@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dnnl/kernel_call.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "dnnl/layout.h"
@@ -46,11 +44,6 @@ constexpr DTypeRow kDTypes[] = {{DType::kFloat32, BYOC_F32},
                                 {DType::kInt32, BYOC_S32},
                                 {DType::kInt8, BYOC_S8},
                                 {DType::kUInt8, BYOC_U8}};
-
-bool Has(dnnl::cpu_isa set) {
-  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
-  return (isa & static_cast<unsigned>(set)) == static_cast<unsigned>(set);
-}
 
 /// A post-op as the kernel knows it, but for the number of its operand; `md`: of the operand.
 std::optional<byoc_post_op> Describe(const PostOpDesc& op, const MemoryDesc& md,
@@ -106,24 +99,8 @@ std::optional<byoc_dtype> KernelDType(DType dtype) {
   return std::nullopt;
 }
 
-std::optional<byoc_isa> KernelIsa() {
-  if (Has(dnnl::cpu_isa::avx512_core)) return BYOC_AVX512;
-  if (Has(dnnl::cpu_isa::avx2)) return BYOC_AVX2;
-  return std::nullopt;
-}
-
-bool HasTiles() { return BYOC_HAS_AMX && Has(dnnl::cpu_isa::avx512_core_amx); }
-
 std::string KernelImpl(const std::string& name, int64_t isa) {
   return name + (isa == BYOC_AVX512 ? ":avx512_core" : isa == BYOC_AVX2 ? ":avx2" : ":c");
-}
-
-int64_t CacheBytes() {
-  static const int64_t bytes = [] {
-    const long known = sysconf(_SC_LEVEL2_CACHE_SIZE);
-    return known > 0 ? known : 512L << 10;
-  }();
-  return bytes;
 }
 
 std::optional<byoc_strides> StridesOf(const MemoryDesc& md, int64_t lanes) {
@@ -165,7 +142,7 @@ std::optional<std::vector<byoc_post_op>> DescribePostOps(const std::vector<PostO
 std::optional<KernelFrame> FrameOf(const Candidate& primitive, const Lowering& values,
                                    const MemoryDesc& weights, Reads reads) {
   const OpDesc& op = primitive.op;
-  const std::optional<byoc_isa> isa = KernelIsa();
+  const std::optional<byoc_isa> isa = values.isa().Vectors();
   const bool suits = primitive.pd && isa && op.scalings.empty() &&
                      values.IsConstant(op.Find(DNNL_ARG_WEIGHTS)->value) &&
                      !values.IsConstant(op.Find(DNNL_ARG_SRC)->value) &&

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of a candidate that calls a kernel of ours: the instruction set, and strides and post-ops
-// in the form that kernels take.
+// Parts of a candidate that calls a kernel of ours: strides and post-ops in the form that
+// kernels take.
 #ifndef TVM_BYOC_DNNL_DNNL_KERNEL_CALL_H_
 #define TVM_BYOC_DNNL_DNNL_KERNEL_CALL_H_
 
@@ -17,20 +17,11 @@
 
 namespace tvm_byoc_dnnl {
 
-/// The better of AVX-512 and AVX2 that CPU and user allow; nothing if there is neither.
-std::optional<byoc_isa> KernelIsa();
-
-/// Whether AMX multiplies bfloat16 here: CPU, operating system, user and compiler allow it.
-bool HasTiles();
-
 /// "product:avx2": the name that reports show; ":c" for no instruction set.
 std::string KernelImpl(const std::string& name, int64_t isa);
 
 /// A dtype as kernels know it; nothing for one that they do not have.
 std::optional<byoc_dtype> KernelDType(DType dtype);
-
-/// Bytes of the second-level cache of a core.
-int64_t CacheBytes();
 
 /// A matrix whose rows are dense, or an image with its channels last or in blocks that are whole
 /// vectors; nothing for others. The columns of a matrix count as channels.

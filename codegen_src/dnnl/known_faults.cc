@@ -84,25 +84,12 @@ bool HasRowsOverEachOther(const MemoryDesc& result) {
   return dims[rows] == 1 && result.get_strides()[rows] < dims[rows + 1];
 }
 
-/// Whether the CPU sums products of 8-bit integers in 32 bits at once. Without such an instruction
-/// oneDNN uses vpmaddubsw, which saturates at 16 bits, or halves the weights, which rounds them.
-/// That is right for weights that are small enough, and the graph may allow it for others.
-bool HasExactIntegerProducts() {
-  switch (dnnl::get_effective_cpu_isa()) {
-    case dnnl::cpu_isa::sse41:
-    case dnnl::cpu_isa::avx:
-    case dnnl::cpu_isa::avx2:
-    case dnnl::cpu_isa::avx512_core:
-      return false;
-    default:
-      return true;
-  }
-}
-
 bool IsByte(dnnl::memory::data_type dtype) {
   return dtype == dnnl::memory::data_type::u8 || dtype == dnnl::memory::data_type::s8;
 }
 
+/// Whether it multiplies 8-bit integers. Without an exact instruction that is right for weights
+/// that are small enough, and the graph may allow it for others.
 bool MultipliesBytes(const OpDesc& op, const PrimitiveDesc& pd) {
   if (op.kind != PrimitiveKind::convolution && op.kind != PrimitiveKind::deconvolution &&
       op.kind != PrimitiveKind::matmul) {
@@ -130,9 +117,9 @@ bool ScalesItsResult(const OpDesc& op) {
 
 }  // namespace
 
-const char* KnownFault(const OpDesc& op, const PrimitiveDesc& pd) {
+const char* KnownFault(const OpDesc& op, const PrimitiveDesc& pd, const Isa& isa) {
   const MemoryDesc result = pd.Arg(DNNL_ARG_DST);
-  if (MultipliesBytes(op, pd) && op.preferred != "saturating" && !HasExactIntegerProducts()) {
+  if (MultipliesBytes(op, pd) && op.preferred != "saturating" && !isa.HasExactIntegerProducts()) {
     return "sums of 8-bit products are not exact on a CPU without VNNI";
   }
   if (ScalesItsResult(op)) return "it multiplies its result by the scale of its source";

@@ -4,12 +4,13 @@
 #ifndef TVM_BYOC_DNNL_DNNL_KNOWN_FAULTS_H_
 #define TVM_BYOC_DNNL_DNNL_KNOWN_FAULTS_H_
 
+#include "dnnl/machine.h"
 #include "dnnl/op_desc.h"
 
 namespace tvm_byoc_dnnl {
 
-/// The known fault of a primitive; nullptr if there is none.
-const char* KnownFault(const OpDesc& op, const PrimitiveDesc& pd);
+/// The known fault of a primitive on an instruction set; nullptr if there is none.
+const char* KnownFault(const OpDesc& op, const PrimitiveDesc& pd, const Isa& isa);
 
 }  // namespace tvm_byoc_dnnl
 

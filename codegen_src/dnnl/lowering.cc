@@ -5,7 +5,6 @@
 
 #include "common/support/error.h"
 #include "dnnl/code_generator.h"
-#include "dnnl/half.h"
 #include "dnnl/kinds.h"
 #include "dnnl/scaling.h"
 #include "kernels/kernels.h"
@@ -28,10 +27,11 @@ bool IsUnscaled(const Node& node) {
 }  // namespace
 
 Lowering::Lowering(const Graph& graph, const Shapes& shapes, const dnnl::engine& engine,
-                   CostModel cost)
+                   CostModel cost, const Machine& machine)
     : graph_(graph),
       engine_(engine),
       cost_(std::move(cost)),
+      machine_(machine),
       destinations_(FindDestinations(graph, shapes)),
       slices_(FindSlices(graph, shapes)),
       uses_(CountUses(graph)),
@@ -41,7 +41,7 @@ Lowering::Lowering(const Graph& graph, const Shapes& shapes, const dnnl::engine&
   for (size_t i = 0; i < shapes.size(); ++i) {
     Value value;
     value.shape = shapes[i];
-    value.dtype = ComputedIn(graph.tensors[i].dtype);
+    value.dtype = isa().ComputedIn(graph.tensors[i].dtype);
     value.constant = constant[i];
     value.last_use = last_use[i];
     values_.push_back(std::move(value));
@@ -97,7 +97,7 @@ std::string Lowering::ConvolutionAsGiven() {
   }
   OpDesc op = RowOf(node.kind).describe(NodeView(this, node, node.output)).front();
   op.args.front().md = Dense(source.shape, source.dtype);
-  const PrimitiveDesc pd = CreatePrimitiveDesc(op, engine_);
+  const PrimitiveDesc pd = Ask(op);
   return pd && !IsReference(op.kind, pd.impl()) ? pd.impl() : "";
 }
 

@@ -16,6 +16,7 @@
 #include "common/memory_plan.h"
 #include "dnnl/candidate.h"
 #include "dnnl/layout.h"
+#include "dnnl/machine.h"
 
 namespace tvm_byoc_dnnl {
 
@@ -97,7 +98,7 @@ class NodeView;
 class Lowering {
  public:
   Lowering(const Graph& graph, const Shapes& shapes, const dnnl::engine& engine,
-           CostModel cost = DefaultCost);
+           CostModel cost = DefaultCost, const Machine& machine = Machine());
 
   /// Seeks no implementation that writes into the caller's outputs; they are copied there.
   void LeaveOutputs();
@@ -157,7 +158,10 @@ class Lowering {
   /// connect them.
   void LowerInSteps(const std::vector<Node>& nodes);
 
-  double Cost(const Candidate& candidate) const { return cost_(candidate); }
+  double Cost(const Candidate& candidate) const { return cost_(candidate, isa()); }
+
+  const Machine& machine() const { return machine_; }
+  const Isa& isa() const { return machine_.isa; }
 
   /// The layout that the caller's output expects of a value, if the value goes there.
   std::optional<MemoryDesc> OutputLayout(int value) const;
@@ -262,6 +266,7 @@ class Lowering {
   std::vector<PostOpDesc> PostOps(const Node& node) const;
   void DeliverOutputs();
   void DropDeadSteps();
+  PrimitiveDesc Ask(const OpDesc& op, std::string* fault = nullptr) const;
   Candidate Choose(const std::vector<OpDesc>& descriptions);
   std::optional<Candidate> BestKernel(const Candidate& primitive, double* least);
   void CountBytes(Candidate* candidate) const;
@@ -295,6 +300,7 @@ class Lowering {
   const Graph& graph_;
   const dnnl::engine& engine_;
   const CostModel cost_;
+  const Machine machine_;
   const PackedStore* packed_ = nullptr;
   bool reuses_ = false;
   double least_anew_ = 0;          // cost of the current node with weights in another form

@@ -52,8 +52,9 @@ class Trial {
   Trial(const Graph& graph, const Shapes& shapes, const std::vector<const void*>& constants,
         PackedStore* store, Wanted wanted)
       : wanted_(std::move(wanted)) {
-    Program program =
-        Lowering(graph, shapes, CpuEngine(), [&](const Candidate& c) { return Cost(c); }).Run();
+    Program program = Lowering(graph, shapes, CpuEngine(), [&](const Candidate& c, const Isa& isa) {
+                        return Cost(c, isa);
+                      }).Run();
     plan_ = std::make_unique<DnnlPlan>(std::move(program), shapes, constants, store);
     seconds_.resize(plan_->program().steps.size());
   }
@@ -88,8 +89,8 @@ class Trial {
   }
 
  private:
-  double Cost(const Candidate& candidate) {
-    const double model = DefaultCost(candidate);
+  double Cost(const Candidate& candidate, const Isa& isa) {
+    const double model = DefaultCost(candidate, isa);
     if (!Competes(candidate)) return model;
     const std::string workload = WorkloadKey(candidate.op), name = CandidateName(candidate);
     asked_[candidate.op.Find(DNNL_ARG_DST)->value].emplace(workload, name);
@@ -135,31 +136,31 @@ class Zeros {
 CostModel CostByTimes(const KnownTimes& times, const std::string& setting) {
   if (times.workloads.empty() || times.setting != setting) return DefaultCost;
   auto known = std::make_shared<const KnownTimes>(times);
-  return [known](const Candidate& candidate) {
-    const double model = DefaultCost(candidate);
+  return [known](const Candidate& candidate, const Isa& isa) {
+    const double model = DefaultCost(candidate, isa);
     if (!Competes(candidate)) return model;
     auto workload = known->workloads.find(WorkloadKey(candidate.op));
     if (workload == known->workloads.end()) return model;
     const auto& candidates = workload->second;
     auto time = candidates.find(CandidateName(candidate));
-    if (time != candidates.end()) return time->second.seconds + ReorderCost(candidate);
+    if (time != candidates.end()) return time->second.seconds + ReorderCost(candidate, isa);
     double seconds = 0, expected = 0;  // not measured: as far off as the model is for the others
     for (const auto& [name, known_time] : candidates) {
       seconds += known_time.seconds;
       expected += known_time.model;
     }
-    return (model - ReorderCost(candidate)) * seconds / expected + ReorderCost(candidate);
+    return (model - ReorderCost(candidate, isa)) * seconds / expected + ReorderCost(candidate, isa);
   };
 }
 
 KnownTimes MeasureProducts(const Graph& graph, int rounds) {
   const Shapes shapes = Specialise(graph, {});
   Workloads workloads;
-  Lowering(graph, shapes, CpuEngine(), [&](const Candidate& candidate) {
-    const double model = DefaultCost(candidate);
+  Lowering(graph, shapes, CpuEngine(), [&](const Candidate& candidate, const Isa& isa) {
+    const double model = DefaultCost(candidate, isa);
     if (Competes(candidate)) {
       workloads[WorkloadKey(candidate.op)].emplace(CandidateName(candidate),
-                                                   model - ReorderCost(candidate));
+                                                   model - ReorderCost(candidate, isa));
     }
     return model;
   }).Run();

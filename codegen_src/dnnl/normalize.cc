@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Softmax and layer normalisation of bytes along their last axis by our kernel.
-#include <omp.h>
-
 #include "dnnl/kernel_call.h"
 #include "dnnl/lowering.h"
 #include "kernels/byoc_normalize_plan.h"
@@ -25,7 +23,7 @@ bool Suits(const OpDesc& op, const Lowering& values) {
 
 std::optional<Candidate> OfferNormalize(const Candidate& primitive, const Lowering& values) {
   const OpDesc& op = primitive.op;
-  const std::optional<byoc_isa> isa = KernelIsa();
+  const std::optional<byoc_isa> isa = values.isa().Vectors();
   if (!isa || !Suits(op, values)) return std::nullopt;
   KernelCall call;
   auto add = [&](int arg, int value) {
@@ -46,7 +44,7 @@ std::optional<Candidate> OfferNormalize(const Candidate& primitive, const Loweri
   p.src_dtype = *KernelDType(values.dtype(src));
   p.dst_dtype = *KernelDType(values.dtype(dst));
   p.epsilon = op.epsilon;
-  p.threads = omp_get_max_threads();
+  p.threads = values.machine().threads;
   add(DNNL_ARG_SRC, src);
   p.src_scale = p.dst_scale = p.dst_zero = -1;
   for (const ScalingDesc& s : op.scalings) {

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dnnl/op_desc.h"
 
-#include "common/support/error.h"
 #include "dnnl/descriptor_cache.h"
-#include "dnnl/known_faults.h"
 #include "dnnl/primitives.h"
 
 namespace tvm_byoc_dnnl {
@@ -76,7 +74,14 @@ PrimitiveDesc::PrimitiveDesc(const OpDesc& op, dnnl_primitive_desc_t pd) {
     if (s.zero_point >= 0) ask(DNNL_ARG_ATTR_ZERO_POINTS | s.arg);
   }
   ask(DNNL_ARG_SCRATCHPAD);
-  answer->fault = KnownFault(op, *this);
+}
+
+PrimitiveDesc PrimitiveDesc::Named(const std::string& impl) const {
+  auto answer = std::make_shared<Answer>(*answer_);
+  answer->impl = impl;
+  PrimitiveDesc result;
+  result.answer_ = std::move(answer);
+  return result;
 }
 
 const_dnnl_primitive_desc_t PrimitiveDesc::get() const {
@@ -91,13 +96,9 @@ const MemoryDesc& PrimitiveDesc::Arg(int arg) const {
   return *none;
 }
 
-PrimitiveDesc CreatePrimitiveDesc(const OpDesc& op, const dnnl::engine& engine,
-                                  std::string* fault) {
+PrimitiveDesc AskOneDnn(const OpDesc& op, const dnnl::engine& engine) {
   static auto* cache = new DescriptorCache(kDescriptors);  // outlives all
-  PrimitiveDesc result = cache->Get(op, [&] { return NewPrimitiveDesc(op, engine); });
-  if (!result || result.fault() == nullptr) return result;
-  if (fault != nullptr) *fault = Cat(result.impl(), " is not used: ", result.fault());
-  return PrimitiveDesc();
+  return cache->Get(op, [&] { return NewPrimitiveDesc(op, engine); });
 }
 
 int PostOpArg(size_t index) {

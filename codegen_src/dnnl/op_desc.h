@@ -88,27 +88,25 @@ class PrimitiveDesc {
   PrimitiveDesc(const OpDesc& op, dnnl_primitive_desc_t pd);
 
   explicit operator bool() const { return answer_ != nullptr; }
+  /// The same answer with another name of its implementation.
+  PrimitiveDesc Named(const std::string& impl) const;
+
   const_dnnl_primitive_desc_t get() const;
   const std::string& impl() const { return answer_->impl; }
   /// The layout that the primitive expects for a DNNL_ARG_*; none for what it does not take.
   const MemoryDesc& Arg(int arg) const;
-  /// Why this implementation must not be used, or nullptr.
-  const char* fault() const { return answer_->fault; }
 
  private:
   struct Answer {
     dnnl::primitive_desc_base pd;
     std::string impl;
     std::vector<std::pair<int, MemoryDesc>> args;
-    const char* fault = nullptr;
   };
   std::shared_ptr<const Answer> answer_;
 };
 
-/// An empty descriptor if oneDNN has no implementation, or only one with a known fault, which is
-/// then described in `fault`. oneDNN is asked once for equal descriptions.
-PrimitiveDesc CreatePrimitiveDesc(const OpDesc& op, const dnnl::engine& engine,
-                                  std::string* fault = nullptr);
+/// An empty descriptor if oneDNN has no implementation. It is asked once for equal descriptions.
+PrimitiveDesc AskOneDnn(const OpDesc& op, const dnnl::engine& engine);
 
 /// DNNL_ARG_* of the operand of a binary post-op.
 int PostOpArg(size_t index);

@@ -2,8 +2,6 @@
 // Products of matrices with constant weights, and convolutions 1x1, by our packed kernel: in the
 // layouts that are decided for oneDNN's primitive, with the same bias and post-ops. A convolution
 // normalises what it reads if nothing else reads what a batch normalisation made.
-#include <omp.h>
-
 #include <algorithm>
 
 #include "dnnl/kernel_call.h"
@@ -123,7 +121,7 @@ std::optional<Candidate> OfferProduct(const Candidate& primitive, const Lowering
   const bool of_pixels = op.kind == PrimitiveKind::convolution;
   const bool ends_in_registers = byoc_end_of(frame->post_ops.data(), p.post_ops).fits != 0;
   if (of_pixels && !ends_in_registers) return std::nullopt;  // measured: slower than oneDNN's own
-  p.threads = omp_get_max_threads();
+  p.threads = values.machine().threads;
   const Normalized* normalized = NormalizationBefore(op, values);
   KernelCall call = normalized
                         ? NormalizingCall(*normalized, op, p, std::move(*frame))

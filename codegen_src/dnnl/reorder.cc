@@ -4,7 +4,7 @@
 namespace tvm_byoc_dnnl {
 
 static void LowerReorder(const NodeView& n) {
-  if (n.DTypeOf(0) == n.OutDType()) {  // both are float32 where oneDNN lacks a dtype (half.h)
+  if (n.DTypeOf(0) == n.OutDType()) {  // both are float32 where oneDNN lacks a dtype (half.cc)
     n.lowering.SetPlace(n.output, Place(n.lowering.Primary(n.In(0))));
     return;
   }

@@ -2,8 +2,6 @@
 // Convolutions and products of matrices with constant weights in float32 on AMX, by several
 // products of bfloat16: in the layouts that are decided for oneDNN's primitive, with the same bias
 // and post-ops.
-#include <omp.h>
-
 #include "common/support/error.h"
 #include "dnnl/kernel_call.h"
 #include "dnnl/lowering.h"
@@ -74,7 +72,7 @@ Work WorkOf(const byoc_split_params& p) {
 
 std::optional<Candidate> OfferSplit(const Candidate& primitive, const Lowering& values) {
   const OpDesc& op = primitive.op;
-  if (!Suits(op) || !HasTiles()) return std::nullopt;
+  if (!Suits(op) || !values.isa().HasTiles()) return std::nullopt;
   const OpArg& weights = *op.Find(DNNL_ARG_WEIGHTS);
   MemoryDesc plain = values.Layout(weights.value);
   if (!IsStrided(plain)) plain = Dense(weights.md.get_dims(), DType::kFloat32);
@@ -89,7 +87,7 @@ std::optional<Candidate> OfferSplit(const Candidate& primitive, const Lowering& 
   } else {
     DescribeConvolution(op, *frame, &p);
   }
-  byoc_split_plan(&p, omp_get_max_threads(), CacheBytes());
+  byoc_split_plan(&p, values.machine().threads, values.machine().cache_bytes);
   KernelCall call = CallOf(kSplit, p, std::move(*frame), byoc_split_scratch_bytes(&p));
   call.packing = PackingOf(kSplitPack, DescribeWeights(p, plain), byoc_split_packed_bytes(&p));
 

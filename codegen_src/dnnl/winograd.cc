@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Convolutions 3x3 and 5x5 by Winograd's kernel: with the bias and post-ops of oneDNN's own
 // primitive, and into the layout that it chose, but from the layout that the source has.
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 
@@ -18,9 +16,11 @@ namespace {
 /// The cache for which calls are planned. Beside a fast third-level cache, blocks of tiles may be
 /// larger than a small second-level one: on a Zen 3 with 512 KB, 14 layers take 0.97 of the time
 /// when planned for 1 MB, and 0.93 where tiles are many.
-int64_t BlockBytes() { return std::max<int64_t>(CacheBytes(), 1 << 20); }
+int64_t BlockBytes(const Machine& machine) {
+  return std::max<int64_t>(machine.cache_bytes, 1 << 20);
+}
 
-Work WorkOf(const byoc_winograd_params& w) {
+Work WorkOf(const byoc_winograd_params& w, int64_t block_bytes) {
   const auto points = static_cast<double>(byoc_winograd_points(&w));
   const auto tiles = static_cast<double>(w.groups * byoc_winograd_tiles(&w));
   const auto terms = static_cast<double>(byoc_winograd_terms(&w));
@@ -36,19 +36,19 @@ Work WorkOf(const byoc_winograd_params& w) {
   const double blocks = std::ceil(tiles / groups / static_cast<double>(w.tiles_at_once));
   const double vectors = points * terms / lanes;
   work.vectors += 0.0375 * vectors * lanes * outputs * groups * (w.over_outputs != 0 ? 1 : blocks);
-  if (w.over_outputs != 0 && byoc_winograd_source_stays(&w, BlockBytes()) == 0)
+  if (w.over_outputs != 0 && byoc_winograd_source_stays(&w, block_bytes) == 0)
     work.vectors += 0.375 * vectors * tiles * outputs / static_cast<double>(byoc_panel(w.isa));
   return work;
 }
 
 /// The same with products by parts of bfloat16 on AMX.
-Work WorkOfParts(const byoc_winograd_params& w) {
+Work WorkOfParts(const byoc_winograd_params& w, int64_t block_bytes) {
   const byoc_split_params p = byoc_split_winograd_product(&w);
   const int64_t tiles = byoc_winograd_tiles(&w);
   const int64_t rows = w.over_outputs ? byoc_split_winograd_rows(tiles)
                                       : byoc_split_winograd_rows(w.tiles_at_once) *
                                             ((tiles + w.tiles_at_once - 1) / w.tiles_at_once);
-  Work work = WorkOf(w);
+  Work work = WorkOf(w, block_bytes);
   work.products = static_cast<double>(BYOC_POINT_PRODUCTS * BYOC_POINTS * rows * p.filled *
                                       byoc_round_up(w.outputs, BYOC_TILE_ROWS));
   return work;
@@ -63,7 +63,7 @@ struct TileKernel {
   void (*plan)(byoc_winograd_params*, int threads, int64_t cache_bytes);
   size_t (*scratch_bytes)(const byoc_winograd_params*);
   size_t (*packed_bytes)(const byoc_winograd_params*);
-  Work (*work)(const byoc_winograd_params&);
+  Work (*work)(const byoc_winograd_params&, int64_t block_bytes);
 };
 const TileKernel kVectors = {kWinograd,
                              kWinogradPack,
@@ -138,14 +138,15 @@ std::optional<Candidate> OfferTiles(const Candidate& primitive, const Lowering& 
   w.channels = in[1] / w.groups;
   w.outputs = out[1] / w.groups;
   if (!HasWholeVectors(w) || (w.groups > 1 && !form.of.takes_groups)) return std::nullopt;
-  form.of.plan(&w, omp_get_max_threads(), BlockBytes());
+  const int64_t block_bytes = BlockBytes(values.machine());
+  form.of.plan(&w, values.machine().threads, block_bytes);
   KernelCall call = CallOf(form.of.kernel, w, std::move(*frame), form.of.scratch_bytes(&w));
   call.packing = PackingOf(form.of.pack, w, form.of.packed_bytes(&w));
 
   const std::string impl =
       form.of.isa == nullptr ? KernelImpl(form.name, w.isa) : Cat(form.name, ":", form.of.isa);
   Candidate candidate{op, {}, impl, std::move(call), {}};
-  candidate.work = form.of.work(w);
+  candidate.work = form.of.work(w, block_bytes);
   return candidate;
 }
 
@@ -168,14 +169,15 @@ std::optional<Candidate> OfferLateWinograd(const Candidate& primitive, const Low
 /// With two parts of a number, errors would grow in the transformations, so there are always three.
 std::optional<Candidate> OfferSplitWinograd(const Candidate& primitive, const Lowering& values) {
   const std::string& preferred = primitive.op.preferred;
-  const bool wanted = preferred != "winograd_2x2" && preferred != "float32" && HasTiles();
+  const bool wanted =
+      preferred != "winograd_2x2" && preferred != "float32" && values.isa().HasTiles();
   return wanted ? OfferTiles(primitive, values, kParts4) : std::nullopt;
 }
 
 /// More products than with large tiles, but fewer weights, and less beyond the edge of an image.
 /// Where AMX multiplies, that is faster.
 std::optional<Candidate> OfferSmallWinograd(const Candidate& primitive, const Lowering& values) {
-  const bool wanted = primitive.op.preferred == "winograd_2x2" || !HasTiles();
+  const bool wanted = primitive.op.preferred == "winograd_2x2" || !values.isa().HasTiles();
   return wanted ? OfferTiles(primitive, values, kTiles2) : std::nullopt;
 }
 

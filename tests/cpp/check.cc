@@ -15,13 +15,17 @@ std::vector<std::pair<const char*, void (*)()>>& Tests() {
 
 int failures = 0;
 const char* current = "";
+std::string scope;
 
 }  // namespace
 
 Registration::Registration(const char* name, void (*body)()) { Tests().emplace_back(name, body); }
 
+Scope::Scope(const std::string& what) { scope = " on " + what; }
+Scope::~Scope() { scope.clear(); }
+
 void Failed(const char* file, int line, const std::string& message) {
-  std::fprintf(stderr, "%s:%d: %s: %s\n", file, line, current, message.c_str());
+  std::fprintf(stderr, "%s:%d: %s%s: %s\n", file, line, current, scope.c_str(), message.c_str());
   ++failures;
 }
 

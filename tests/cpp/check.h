@@ -15,6 +15,15 @@ struct Registration {
   Registration(const char* name, void (*body)());
 };
 
+/// What checks are about while it lives, as "avx2": printed with those that fail.
+class Scope {
+ public:
+  explicit Scope(const std::string& what);
+  ~Scope();
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+};
+
 /// Counts and prints a failed check.
 void Failed(const char* file, int line, const std::string& message);
 

@@ -221,12 +221,20 @@ class Operands {
   Guarded single_, per_channel_, per_element_;
 };
 
-inline std::vector<byoc_isa> InstructionSets() {
-  std::vector<byoc_isa> sets;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) sets.push_back(BYOC_AVX2);
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl")) {
-    sets.push_back(BYOC_AVX512);
-  }
+/// Those of this CPU that kernels are compiled for; says which are left out.
+inline const std::vector<byoc_isa>& InstructionSets() {
+  static const std::vector<byoc_isa> sets = [] {
+    std::vector<byoc_isa> found;
+    const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (has_avx2) found.push_back(BYOC_AVX2);
+    const bool has_avx512 =
+        has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+    if (has_avx512) found.push_back(BYOC_AVX512);
+    if (!has_avx2) std::puts("  not tested: this CPU has no AVX2");
+    if (!has_avx512) std::puts("  not tested: this CPU has no AVX-512");
+    return found;
+  }();
   return sets;
 }
 

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The machine that a plan is made for: this one, or another, to ask what would be chosen there.
+#ifndef TVM_BYOC_DNNL_DNNL_MACHINE_H_
+#define TVM_BYOC_DNNL_DNNL_MACHINE_H_
+
+#include <cstdint>
+#include <dnnl.hpp>
+#include <optional>
+
+#include "common/graph.h"
+#include "dnnl/op_desc.h"
+#include "kernels/byoc_isa.h"
+
+namespace tvm_byoc_dnnl {
+
+/// An instruction set, named as oneDNN does. Every question about it is answered here.
+class Isa {
+ public:
+  /// What CPU, operating system and user (ONEDNN_MAX_CPU_ISA) allow in this process.
+  Isa() : Isa(dnnl::get_effective_cpu_isa()) {}
+  explicit Isa(dnnl::cpu_isa set) : set_(set) {}
+
+  /// "avx512_core_vnni"
+  const char* Name() const;
+
+  /// The better of AVX-512 and AVX2, for which there are kernels; nothing if there is neither.
+  std::optional<byoc_isa> Vectors() const;
+
+  /// Whether AMX multiplies bfloat16, and the compiler knew AMX.
+  bool HasTiles() const;
+
+  /// Whether it sums products of 8-bit integers in 32 bits at once. Without such an instruction
+  /// oneDNN uses vpmaddubsw, which saturates at 16 bits, or halves the weights, which rounds them.
+  bool HasExactIntegerProducts() const;
+
+  /// The dtype of a value whose tensor has this one: float32 for bfloat16 and float16 where oneDNN
+  /// does not compute in them.
+  DType ComputedIn(DType dtype) const;
+
+ private:
+  /// oneDNN's numbers are sets of bits.
+  bool Has(dnnl::cpu_isa part) const;
+
+  dnnl::cpu_isa set_;
+};
+
+struct Machine {
+  /// This one, and the threads that OpenMP has now.
+  Machine();
+
+  Isa isa;
+  int threads;
+  int64_t cache_bytes;  // of the second-level cache of a core
+  /// oneDNN's answer to a description. It knows this machine only.
+  PrimitiveDesc (*ask)(const OpDesc& op, const dnnl::engine& engine) = AskOneDnn;
+};
+
+}  // namespace tvm_byoc_dnnl
+
+#endif  // TVM_BYOC_DNNL_DNNL_MACHINE_H_

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which kernels of ours are offered, and which candidate is taken, on each instruction set: on
+// every machine alike, because nothing is run.
+#include <iterator>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "check.h"
+#include "dnnl/execute.h"
+#include "dnnl/lowering.h"
+#include "machines.h"
+
+namespace {
+
+using namespace tvm_byoc_dnnl;  // NOLINT: a test of one header
+
+std::string Tensor(const std::string& dtype, const std::string& shape) {
+  return R"({"name":"t","dtype":")" + dtype + R"(","shape":[)" + shape + "]}";
+}
+
+/// The tensors are the inputs, then the constants, then what the nodes make; the last is the
+/// output.
+std::string GraphOf(const std::vector<std::string>& inputs,
+                    const std::vector<std::string>& constants, const std::vector<std::string>& made,
+                    const std::string& nodes) {
+  std::string tensors, given, known;
+  size_t id = 0;
+  const auto add = [&](const std::string& tensor) {
+    tensors += (id == 0 ? "" : ",") + tensor;
+    return std::to_string(id++);
+  };
+  for (const std::string& tensor : inputs)
+    given += (given.empty() ? "" : ",") + (R"({"tensor":)" + add(tensor) + "}");
+  for (const std::string& tensor : constants) {
+    const std::string number = add(tensor);
+    known +=
+        (known.empty() ? "" : ",") + (R"({"tensor":)" + number + R"(,"name":"c)" + number + "\"}");
+  }
+  for (const std::string& tensor : made) add(tensor);
+  return R"({"format":"tvm_byoc_dnnl.graph","version":2,"name":"g","tensors":[)" + tensors +
+         R"(],"inputs":[)" + given + R"(],"constants":[)" + known + R"(],"nodes":[)" + nodes +
+         R"(],"outputs":[)" + std::to_string(id - 1) + "]}";
+}
+
+/// An image and its weights; `attrs` are the window's stride and padding.
+std::string Convolution(const std::string& src, const std::string& weights, const std::string& dst,
+                        int stride, int pad, const std::string& alg = "auto",
+                        const std::string& dtype = "float32", const std::string& of_weights = "") {
+  const std::string s = std::to_string(stride), p = std::to_string(pad);
+  return GraphOf({Tensor(dtype, src)}, {Tensor(of_weights.empty() ? dtype : of_weights, weights)},
+                 {Tensor(dtype == "float32" ? dtype : "int32", dst)},
+                 R"({"kind":"convolution","inputs":[0,1],"outputs":[2],"attrs":{"strides":[)" + s +
+                     "," + s + R"(],"dilations":[1,1],"pad_begin":[)" + p + "," + p +
+                     R"(],"pad_end":[)" + p + "," + p + R"(],"alg":")" + alg + "\"}}");
+}
+
+std::string Matmul(const std::string& src, const std::string& weights, const std::string& dst,
+                   const std::string& alg = "auto", const std::string& dtype = "float32",
+                   const std::string& of_weights = "float32") {
+  return GraphOf(
+      {Tensor(dtype, src)}, {Tensor(of_weights, weights)},
+      {Tensor(dtype == "float32" ? dtype : "int32", dst)},
+      R"({"kind":"matmul","inputs":[0,1],"outputs":[2],"attrs":{"alg":")" + alg + "\"}}");
+}
+
+std::string Attention(const std::string& query, const std::string& key) {
+  return GraphOf({Tensor("float32", query), Tensor("float32", key), Tensor("float32", key)}, {},
+                 {Tensor("float32", query)},
+                 R"({"kind":"attention","inputs":[0,1,2],"outputs":[3],)"
+                 R"("attrs":{"scale":0.125,"alg":"accurate"}})");
+}
+
+std::string Softmax(const std::string& shape) {
+  return GraphOf({Tensor("int8", shape)}, {Tensor("float32", "1"), Tensor("float32", "1")},
+                 {Tensor("uint8", shape)},
+                 R"({"kind":"softmax","inputs":[{"tensor":0,"scale":1}],)"
+                 R"("outputs":[{"tensor":3,"scale":2}],"attrs":{"axis":1,"alg":"accurate"}})");
+}
+
+/// A convolution 1x1 of what a batch normalisation makes of a result with its channels last.
+std::string BatchNorm() {
+  const std::string conv =
+      R"("attrs":{"strides":[1,1],"dilations":[1,1],"pad_begin":[0,0],"pad_end":[0,0]}})";
+  const std::string image = Tensor("float32", "1,64,28,28"), numbers = Tensor("float32", "64");
+  const std::string weights = Tensor("float32", "64,64,1,1");
+  return GraphOf({image}, {weights, numbers, numbers, numbers, numbers, weights},
+                 {image, image, image},
+                 R"({"kind":"convolution","inputs":[0,1],"outputs":[7],)" + conv +
+                     R"(,{"kind":"batch_normalization","inputs":[7,2,3,4,5],"outputs":[8],)"
+                     R"("attrs":{"epsilon":0.00001}},)"
+                     R"({"kind":"convolution","inputs":[8,6],"outputs":[9],)" +
+                     conv);
+}
+
+std::string Compressed() {
+  return GraphOf({Tensor("float32", "3,64")}, {Tensor("int8", "40,64"), Tensor("float32", "40,2")},
+                 {Tensor("float32", "3,40")},
+                 R"({"kind":"compressed_matmul","inputs":[0,1,2],"outputs":[3],)"
+                 R"("attrs":{"group_size":32}})");
+}
+
+using Set = dnnl::cpu_isa;
+
+/// "the kernels that are offered > what the steps run", without the vectors in the names.
+std::string ChoiceOn(const Machine& machine, const Graph& graph) {
+  std::set<std::string> offered;
+  const auto bare = [](const std::string& impl) { return impl.substr(0, impl.find(':')); };
+  const auto cost = [&](const Candidate& candidate, const Isa& isa) {
+    if (candidate.call) offered.insert(bare(candidate.impl) + " ");
+    return DefaultCost(candidate, isa);
+  };
+  std::string taken;
+  try {
+    const Program program =
+        Lowering(graph, Specialise(graph, {}), CpuEngine(), cost, machine).Run();
+    for (const Step& step : program.steps) {
+      if (!step.conversion) taken += " " + bare(step.impl);
+    }
+  } catch (const Error& error) {
+    taken = std::string(" ") + Name(error.kind());
+  }
+  return std::accumulate(offered.begin(), offered.end(), std::string()) + ">" + taken;
+}
+
+/// What is chosen from an instruction set of machines::kAll on, up to the next one that is listed.
+struct Row {
+  const char* what;
+  std::string graph;
+  std::map<Set, const char*> choices;
+};
+
+const Row kRows[] = {
+    {"3x3, a small image",
+     Convolution("1,64,8,8", "64,64,3,3", "1,64,8,8", 1, 1),
+     {{Set::sse41, "> jit"},
+      {Set::avx2, "winograd_2x2 winograd_4x4 winograd_4x4_late > winograd_4x4"},
+      {Set::avx512_core, "winograd_2x2 winograd_4x4 winograd_4x4_late > jit"},
+      {Set::avx512_core_amx, "bf16x3 winograd_4x4 winograd_4x4_bf16x3 winograd_4x4_late > jit"}}},
+    {"3x3, a large image",
+     Convolution("1,64,56,56", "64,64,3,3", "1,64,56,56", 1, 1),
+     {{Set::sse41, "> jit"},
+      {Set::avx2, "winograd_2x2 winograd_4x4 winograd_4x4_late > winograd_4x4"},
+      {Set::avx512_core_amx,
+       "bf16x3 winograd_4x4 winograd_4x4_bf16x3 winograd_4x4_late > winograd_4x4_bf16x3"}}},
+    {"3x3, many weights",
+     Convolution("1,512,7,7", "512,512,3,3", "1,512,7,7", 1, 1),
+     {{Set::sse41, "> jit"},
+      {Set::avx2, "winograd_2x2 winograd_4x4 winograd_4x4_late > winograd_2x2"},
+      {Set::avx512_core, "winograd_2x2 winograd_4x4 winograd_4x4_late > jit"},
+      {Set::avx512_core_amx,
+       "bf16x3 winograd_4x4 winograd_4x4_bf16x3 winograd_4x4_late > bf16x3"}}},
+    {"3x3, direct",
+     Convolution("1,64,8,8", "64,64,3,3", "1,64,8,8", 1, 1, "direct"),
+     {{Set::sse41, "> jit"}}},
+    {"3x3, float32",
+     Convolution("1,64,8,8", "64,64,3,3", "1,64,8,8", 1, 1, "float32"),
+     {{Set::sse41, "> jit"},
+      {Set::avx2, "winograd_2x2 winograd_4x4 winograd_4x4_late > winograd_4x4"},
+      {Set::avx512_core, "winograd_2x2 winograd_4x4 winograd_4x4_late > jit"},
+      {Set::avx512_core_amx, "winograd_4x4 winograd_4x4_late > jit"}}},
+    {"3x3, small tiles",
+     Convolution("1,64,8,8", "64,64,3,3", "1,64,8,8", 1, 1, "winograd_2x2"),
+     {{Set::sse41, "> jit"},
+      {Set::avx2, "winograd_2x2 > winograd_2x2"},
+      {Set::avx512_core, "winograd_2x2 > jit"}}},
+    {"3x3, stride 2",
+     Convolution("1,64,56,56", "64,64,3,3", "1,64,28,28", 2, 1),
+     {{Set::sse41, "> jit"}, {Set::avx512_core_amx, "bf16x3 > bf16x3"}}},
+    {"5x5",
+     Convolution("1,64,28,28", "64,64,5,5", "1,64,28,28", 1, 2),
+     {{Set::sse41, "> jit"},
+      {Set::avx2, "winograd_2x2_5x5 > winograd_2x2_5x5"},
+      {Set::avx512_core_amx, "bf16x3 winograd_2x2_5x5 > bf16x3"}}},
+    {"5x5, stride 2",
+     Convolution("1,64,28,28", "64,64,5,5", "1,64,14,14", 2, 2),
+     {{Set::sse41, "> jit"},
+      {Set::avx2, "winograd_4x4_5x5 > winograd_4x4_5x5"},
+      {Set::avx512_core, "winograd_4x4_5x5 > jit"},
+      {Set::avx512_core_amx, "bf16x3 winograd_4x4_5x5 > bf16x3"}}},
+    {"1x1",
+     Convolution("1,64,28,28", "64,64,1,1", "1,64,28,28", 1, 0),
+     {{Set::sse41, "> jit"},
+      {Set::avx2, "product > jit"},
+      {Set::avx512_core, "product > product"},
+      {Set::avx512_core_amx, "bf16x3 product > product"}}},
+    {"1x1, many channels",
+     Convolution("1,1024,14,14", "256,1024,1,1", "1,256,14,14", 1, 0),
+     {{Set::sse41, "> jit"},
+      {Set::avx2, "product > product"},
+      {Set::avx512_core_amx, "bf16x3 product > bf16x3"}}},
+    {"1x1 behind a normalisation",
+     BatchNorm(),
+     {{Set::sse41, "> jit jit jit"},
+      {Set::avx2, "batch_norm_product product > jit batch_norm_product"},
+      {Set::avx512_core, "batch_norm_product product > product batch_norm_product"},
+      {Set::avx512_core_amx, "batch_norm_product bf16x3 product > product batch_norm_product"}}},
+    {"depthwise 5x5",
+     Convolution("1,96,28,28", "96,1,1,5,5", "1,96,28,28", 1, 2),
+     {{Set::sse41, "> jit"}, {Set::avx2, "depthwise > depthwise"}}},
+    {"depthwise 3x3",
+     Convolution("1,96,28,28", "96,1,1,3,3", "1,96,28,28", 1, 1),
+     {{Set::sse41, "> jit"}}},
+    {"groups of 6 channels",
+     Convolution("1,24,16,16", "4,28,6,1,1", "1,112,16,16", 1, 0),
+     {{Set::sse41, "> gemm"}, {Set::avx2, "direct > direct"}, {Set::avx512_core, "> jit"}}},
+    {"groups of 32 channels",
+     Convolution("1,128,16,16", "4,32,32,3,3", "1,128,16,16", 1, 1),
+     {{Set::sse41, "> jit"},
+      {Set::avx2, "direct winograd_2x2 winograd_4x4 winograd_4x4_late > winograd_4x4"},
+      {Set::avx512_core, "winograd_2x2 winograd_4x4 winograd_4x4_late > jit"},
+      {Set::avx512_core_amx, "winograd_4x4 winograd_4x4_late > jit"}}},
+    {"3x3 of a picture",
+     Convolution("1,3,64,64", "32,3,3,3", "1,32,32,32", 2, 1),
+     {{Set::sse41, "> jit"},
+      {Set::avx2, "direct > direct"},
+      {Set::avx512_core, "> jit"},
+      {Set::avx512_core_amx, "bf16x3 > jit"}}},
+    {"7x7 of a picture",
+     Convolution("1,3,64,64", "64,3,7,7", "1,64,32,32", 2, 3),
+     {{Set::sse41, "> jit"},
+      {Set::avx2, "direct > jit"},
+      {Set::avx512_core, "> jit"},
+      {Set::avx512_core_amx, "bf16x3 > jit"}}},
+    {"product of a row",
+     Matmul("1,256", "256,512", "1,512"),
+     {{Set::sse41, "> jit"},
+      {Set::avx2, "product > product"},
+      {Set::avx512_core_amx, "bf16x3 product > product"}}},
+    {"product of rows",
+     Matmul("128,768", "768,768", "128,768"),
+     {{Set::sse41, "> jit"},
+      {Set::avx2, "product > product"},
+      {Set::avx512_core, "product > jit"},
+      {Set::avx512_core_amx, "bf16x3 product > bf16x3"}}},
+    {"product, float32",
+     Matmul("128,768", "768,768", "128,768", "float32"),
+     {{Set::sse41, "> jit"},
+      {Set::avx2, "product > product"},
+      {Set::avx512_core, "product > jit"}}},
+    {"product, two parts",
+     Matmul("128,768", "768,768", "128,768", "bf16x2"),
+     {{Set::sse41, "> jit"},
+      {Set::avx2, "product > product"},
+      {Set::avx512_core, "product > jit"},
+      {Set::avx512_core_amx, "bf16x2 product > bf16x2"}}},
+    {"large product",
+     Matmul("512,768", "768,3072", "512,3072"),
+     {{Set::sse41, "> jit"},
+      {Set::avx2, "product > product"},
+      {Set::avx512_core, "product > jit"},
+      {Set::avx512_core_amx, "bf16x3 product > bf16x3"}}},
+    {"product of bytes",
+     Matmul("37,64", "64,48", "37,48", "auto", "uint8", "int8"),
+     {{Set::sse41, "> ByocUnsupportedError"},
+      {Set::avx2, "integer > integer"},
+      {Set::avx2_vnni, "integer > jit"},
+      {Set::avx512_core, "integer > integer"},
+      {Set::avx512_core_vnni, "integer > jit"}}},
+    {"product of bytes, saturating",
+     Matmul("37,64", "64,48", "37,48", "saturating", "uint8", "int8"),
+     {{Set::sse41, "> jit"}, {Set::avx2, "integer > jit"}}},
+    {"3x3 of bytes",
+     Convolution("1,64,8,8", "64,64,3,3", "1,64,8,8", 1, 1, "auto", "uint8", "int8"),
+     {{Set::sse41, "> ByocUnsupportedError"},
+      {Set::avx2, "integer integer_winograd > integer_winograd"},
+      {Set::avx512_core_vnni, "integer integer_winograd > jit"}}},
+    {"attention of a query",
+     Attention("1,4,1,64", "1,4,100,64"),
+     {{Set::sse41, "> jit jit jit"}, {Set::avx2, "> attention"}}},
+    {"attention of 128 queries",
+     Attention("1,12,128,64", "1,12,128,64"),
+     {{Set::sse41, "> jit jit jit"}}},
+    {"softmax of bytes",
+     Softmax("7,33"),
+     {{Set::sse41, "> jit"}, {Set::avx2, "normalize > normalize"}}},
+    {"compressed weights", Compressed(), {{Set::sse41, "> compressed"}}},
+};
+
+}  // namespace
+
+TEST(WhatIsChosenOnEachInstructionSet) {
+  for (const Row& row : kRows) {
+    const Graph graph = ParseGraph(row.graph);
+    const char* expected = nullptr;
+    for (Set set : machines::kAll) {
+      const Machine machine = machines::WithIsa(set);
+      const check::Scope scope(Cat(machine.isa.Name(), ", ", row.what));
+      const auto listed = row.choices.find(set);
+      if (listed != row.choices.end()) expected = listed->second;
+      if (!machine.isa.HasTiles() && set >= Set::avx512_core_amx) continue;  // an old compiler
+      CHECK_EQUAL(ChoiceOn(machine, graph), expected);
+    }
+  }
+}
+
+TEST(WhatEachInstructionSetHas) {
+  struct Has {
+    Set set;
+    const char* name;
+    int lanes;  // 0: there are no kernels of ours
+    bool tiles, exact_integer_products, bfloat16, float16;
+  };
+  const Has all[] = {
+      {Set::sse41, "sse41", 0, false, false, false, false},
+      {Set::avx, "avx", 0, false, false, false, false},
+      {Set::avx2, "avx2", 8, false, false, false, false},
+      {Set::avx2_vnni, "avx2_vnni", 8, false, true, false, false},
+      {Set::avx2_vnni_2, "avx2_vnni_2", 8, false, true, true, true},
+      {Set::avx512_core, "avx512_core", 16, false, false, true, false},
+      {Set::avx512_core_vnni, "avx512_core_vnni", 16, false, true, true, false},
+      {Set::avx512_core_bf16, "avx512_core_bf16", 16, false, true, true, false},
+      {Set::avx512_core_fp16, "avx512_core_fp16", 16, false, true, true, true},
+      {Set::avx512_core_amx, "avx512_core_amx", 16, true, true, true, true},
+      {Set::avx512_core_amx_fp16, "avx512_core_amx_fp16", 16, true, true, true, true},
+  };
+  CHECK_EQUAL(std::size(all), std::size(machines::kAll));
+  for (const Has& has : all) {
+    const check::Scope scope(has.name);
+    const Isa isa(has.set);
+    CHECK_EQUAL(std::string(isa.Name()), has.name);
+    CHECK_EQUAL(isa.Vectors() ? byoc_lanes(*isa.Vectors()) : 0, has.lanes);
+    CHECK_EQUAL(isa.HasTiles(), has.tiles && BYOC_HAS_AMX);
+    CHECK_EQUAL(isa.HasExactIntegerProducts(), has.exact_integer_products);
+    CHECK_EQUAL(isa.ComputedIn(DType::kBFloat16) == DType::kBFloat16, has.bfloat16);
+    CHECK_EQUAL(isa.ComputedIn(DType::kFloat16) == DType::kFloat16, has.float16);
+    CHECK(isa.ComputedIn(DType::kFloat32) == DType::kFloat32);
+  }
+}
