@@ -9,6 +9,7 @@ ARGS   ?=
 SECONDS ?= 60
 JOBS   ?= 2
 ISAS   ?= AVX2
+HIDDEN ?= avx512
 
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
@@ -65,10 +66,19 @@ build: $(NATIVE)  ## the virtual environment and the native library
 demo: $(NATIVE)  ## ResNet-50: stock TVM, this package and ONNX Runtime, in one table
 	@$(PY) -m bench.demo $(ARGS)
 
-test: test-cpp test-py  ## every test: C++ first, then Python in two processes
+# Runs the targets $(1), each with its output, whether the others fail or not; says which failed, and fails then.
+EACH = passed=; failed=; for part in $(1); do \
+  if $(MAKE) --no-print-directory $$part; then passed="$$passed $$part"; else failed="$$failed $$part"; fi; done; \
+  echo "== passed:$${passed:- none}; failed:$${failed:- none}"; test -z "$$failed"
 
-test-cpp: $(NATIVE)  ## the C++ tests
+test: $(NATIVE)  ## every test: the C++ ones, then Python in two processes; both run, and both are reported
+	@$(call EACH,test-cpp test-py)
+
+.PHONY: build-tests
+build-tests: $(NATIVE)
 	@$(VENV)/bin/cmake --build $(BUILD)
+
+test-cpp: build-tests  ## the C++ tests
 	@$(VENV)/bin/ctest --test-dir $(BUILD) --output-on-failure
 
 # Each process gets half of the files in order, so that most fixtures of a module are made once.
@@ -144,9 +154,15 @@ test-nnsmith: $(NATIVE) .venv-nnsmith/bin/nnsmith.model_gen  ## random ONNX mode
 	@$(PY) -m tests.conformance.nnsmith $(ARGS)
 
 test-isa: $(NATIVE)  ## every test with oneDNN limited to AVX2, as in: make test-isa ISAS='SSE41 AVX2 AVX512_CORE'
-	@for isa in $(ISAS); do echo "== ONEDNN_MAX_CPU_ISA=$$isa"; \
-	  ONEDNN_MAX_CPU_ISA=$$isa $(MAKE) --no-print-directory test || failed="$$failed $$isa"; \
-	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
+	@$(call EACH,$(addprefix test-isa-,$(ISAS)))
+
+test-isa-%: $(NATIVE)
+	@echo "== ONEDNN_MAX_CPU_ISA=$*"
+	@ONEDNN_MAX_CPU_ISA=$* $(MAKE) --no-print-directory test
+
+.PHONY: test-hidden
+test-hidden: build-tests  ## every test with AVX-512 hidden from all libraries; HIDDEN=amx hides AMX only
+	@$(PY) -m bench.without_isa --unless-absent $(HIDDEN) $(MAKE) --no-print-directory test
 
 # CMake's arguments for a build that is not installed into the package
 CONFIGURE = $(VENV)/bin/cmake -G Ninja -S . -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV))/bin/ninja \
@@ -232,7 +248,7 @@ docs-performance: $(NATIVE) $(PEERS) $(ZOO)  ## measure beside the peers and wri
 
 .PHONY: docs-performance-avx2
 docs-performance-avx2: $(NATIVE) $(PEERS) $(ZOO)  ## the same as on a CPU without AVX-512, which is hidden from every engine
-	@$(PY) -m bench.without_avx512 $(abspath $(VENV))/bin/python -m bench.performance $(ARGS)
+	@$(PY) -m bench.without_isa avx512 $(abspath $(VENV))/bin/python -m bench.performance $(ARGS)
 
 .PHONY: bench-torch
 bench-torch: $(NATIVE) $(PEERS) $(ZOO)  ## torch.compile beside inductor and PyTorch, into docs/performance.md: ARGS='resnet18'
