@@ -294,6 +294,23 @@ TEST(WhatIsChosenOnEachInstructionSet) {
   }
 }
 
+TEST(ManyWeightsOfFewTilesAreTransformedByEachCallBesideALargeCache) {
+  const Graph graph =
+      ParseGraph(Convolution("1,512,16,16", "500,512,3,3", "1,500,16,16", 1, 1, "float32"));
+  for (Set set : machines::kAll) {
+    Machine machine = machines::WithIsa(set);
+    if (!machine.isa.Vectors()) continue;
+    const check::Scope scope(machine.isa.Name());
+    const auto is_late = [&](int64_t cache_bytes) {
+      machine.cache_bytes = cache_bytes;
+      return ChoiceOn(machine, graph).find("> winograd_4x4_late") != std::string::npos;
+    };
+    CHECK(is_late(2 << 20));
+    // Beside a small one so few tiles are computed at once that they are transformed too often.
+    CHECK_EQUAL(is_late(256 << 10), machine.isa.HasTiles());
+  }
+}
+
 TEST(WhatEachInstructionSetHas) {
   struct Has {
     Set set;
