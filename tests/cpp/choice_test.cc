@@ -273,7 +273,7 @@ const Row kRows[] = {
      {{Set::sse41, "> jit jit jit"}}},
     {"softmax of bytes",
      Softmax("7,33"),
-     {{Set::sse41, "> jit"}, {Set::avx2, "normalize > normalize"}}},
+     {{Set::sse41, "> jit jit jit"}, {Set::avx2, "normalize > normalize"}}},
     {"compressed weights", Compressed(), {{Set::sse41, "> compressed"}}},
 };
 
