@@ -201,6 +201,8 @@ class Namespace:
     #: its hooks and fused operators, in front of the codegen
     kernels: Route | None = None
     codegen_options: Mapping[str, Any] = field(default_factory=dict)
+    #: whether its codegen and its hooks run in a process of their own
+    isolate: bool = False
     probe: Callable[[PortableGraph], Reject | None] | None = None
     probing_ahead: Callable[[], AbstractContextManager[Callable[[PortableGraph], None]]] | None = None
     describe: Callable[[PortableGraph], Description | None] | None = None
@@ -221,7 +223,18 @@ class Namespace:
     @property
     def route(self) -> Route:
         """The route by which its regions become code."""
-        return self.kernels or self.codegen or OwnCodegen(self.name)
+        return self.kernels or self.by_codegen
+
+    @property
+    def by_codegen(self) -> Codegen:
+        """Its codegen, in a process of its own where that is asked for; TVM may know one that is not registered."""
+        made = self.codegen or OwnCodegen(self.name)
+        return replace(made, isolate=True) if self.isolate and isinstance(made, OwnCodegen) else made
+
+    def check_isolation(self) -> None:
+        """Raise ``TypeError`` where a codegen cannot run in a process of its own."""
+        if self.isolate and not isinstance(self.codegen, (OwnCodegen, type(None))):
+            raise TypeError(f"isolate=True of {self.name!r} is for a codegen that is a function; got {self.codegen!r}")
 
     def copy(self) -> Namespace:
         """The same with tables of its own."""

@@ -123,7 +123,9 @@ def register_namespace(
     policy : RegionPolicy, optional
         Decides which regions of this namespace are worth a call, unless the user gives a policy; by default all are.
     isolate : bool
-        For ``codegen``, see `register_codegen`.
+        For code that is not trusted: the codegen and the target hooks run in a forked process of their own
+        (``relax_to_tir`` is tried in one first). After a crash their regions go to the next compiler or to TVM, with
+        that reason. Results are pickled, as modules that can be exported allow, and changes of memory are lost.
     extend : bool
         Set parts of a namespace that another package has registered, instead of raising ``ValueError``.
 
@@ -153,7 +155,7 @@ def register_namespace(
     ns = claim_namespace(compiler, extend)
     ns.api = api
     if codegen is not None:
-        register_codegen(compiler, codegen, isolate=isolate, override=extend)
+        register_codegen(compiler, codegen, override=extend)
     parts = {
         "probe": probe,
         "probing_ahead": probing_ahead,
@@ -165,10 +167,12 @@ def register_namespace(
         "doctor": doctor,
         "prepare": tuple(prepare),
         "policy": policy,
+        "isolate": isolate,
     }
     for key, value in parts.items():
         if value:
             setattr(ns, key, value)
+    ns.check_isolation()
     return ns
 
 
@@ -194,25 +198,21 @@ def register_codegen(
         ``compile(..., options=...)`` or `set_target_options`; ``codegen`` gets all of them, defaults filled in. They
         come on top of those in an attribute ``options`` of ``codegen``.
     isolate : bool
-        Make each call of ``codegen`` in a forked process of its own, for code that is not trusted: if it crashes or
-        ends the process, its regions go to the next compiler or to TVM, with that reason. What it returns, and what it
-        raises, must be something that can be pickled; modules that ``export_library`` can save can be. What it changes
-        in this process's memory, such as a cache of its own, is lost.
+        The same as ``register_namespace(compiler, isolate=True)``.
     override : bool
         Replace an earlier registration, also another package's, instead of raising ``ValueError``.
     """
     if codegen is None:
         return lambda fn: register_codegen(compiler, fn, options=options, isolate=isolate, override=override)
     _check_functions(f"register_codegen({compiler!r})", codegen=codegen)
-    if isolate and isinstance(codegen, Codegen):
-        raise TypeError(f"register_codegen({compiler!r}): isolate is for a function; got {codegen!r}")
     ns = claim_namespace(compiler, override)
-    made = codegen if isinstance(codegen, Codegen) else OwnCodegen(compiler, codegen, isolate)
+    made = codegen if isinstance(codegen, Codegen) else OwnCodegen(compiler, codegen)
     if ns.codegen not in (None, made) and not override:
         raise ValueError(f"{compiler!r} has a codegen already, {_origin(ns.codegen)}; pass override=True to replace it")
     declared = {**getattr(codegen, "options", {}), **(options or {})}
     check_options(f"register_codegen({compiler!r})", declared, ns.hooks.options if ns.hooks is not None else {})
-    ns.codegen, ns.codegen_options = made, declared
+    ns.codegen, ns.codegen_options, ns.isolate = made, declared, isolate or ns.isolate
+    ns.check_isolation()
     return codegen
 
 

@@ -83,9 +83,9 @@ def vendor(
     if hooks is not None:
         byoc.register_target_hooks(V, **hooks)
     else:
-        byoc.register_codegen(V, codegen, isolate=isolate)
+        byoc.register_codegen(V, codegen)
         byoc.register_blob_runner(V, lambda words: True, load)
-    byoc.register_namespace(V, **parts)
+    byoc.register_namespace(V, isolate=isolate, **parts)
 
 
 def named(function: Callable[..., Any], name: str) -> tvm.transform.Pass:
@@ -305,8 +305,32 @@ def test_an_isolated_codegen_makes_the_same_model(tmp_path):
     assert not seen, "its memory is another process's"
 
 
+@pytest.mark.parametrize("hook", ["relax_to_tir", "tir_passes", "tir_to_runtime"])
+@pytest.mark.parametrize(("function", "said"), list(ENDS.values())[:4], ids=list(ENDS)[:4])
+def test_isolated_hooks_end_nothing_but_themselves(hook, function, said):
+    made = function if hook == "tir_to_runtime" else [named(function, "Acme")]
+    vendor(hooks={hook: made, "target": "c"}, isolate=True)
+    np.testing.assert_allclose(byoc.Runner(compiled("hooks"))(X), WANT, rtol=1e-5)
+    with pytest.raises(byoc.UnsupportedError, match=rf"{V}: (lower|codegen): .*{said}"):
+        compiled("hooks", strict=True)
+
+
+def test_isolated_hooks_make_the_same_model(tmp_path):
+    vendor(hooks={"target": "c"}, isolate=True)
+    executable = compiled("hooks", strict=True)
+    executable.export_library(tmp_path / "m.so")
+    for run in (byoc.Runner(executable), byoc.load(tmp_path / "m.so")):
+        np.testing.assert_allclose(run(X), WANT, rtol=1e-5)
+
+
+def test_a_codegen_can_be_isolated_by_itself():
+    vendor(codegen=ENDS["crash"][0])
+    byoc.register_codegen(V, ENDS["crash"][0], isolate=True, override=True)
+    np.testing.assert_allclose(byoc.Runner(compiled("codegen"))(X), WANT, rtol=1e-5)
+
+
 def test_isolation_is_for_functions():
-    with pytest.raises(TypeError, match="isolate is for a function"):
+    with pytest.raises(TypeError, match="is for a codegen that is a function"):
         byoc.register_codegen(V, byoc.portable_codegen(V, blob), isolate=True)
 
 

@@ -10,6 +10,7 @@ from tvm import tirx
 
 from ..errors import UnsupportedError
 from ..namespace import TargetHooks
+from ..own_process import apart
 from ..routes.source import check_sources, missing_functions
 from ..target_options import OPTIONS_ATTR
 from ..vendor_code import calling, run_pass
@@ -27,7 +28,12 @@ def hook_target(hooks: TargetHooks | None, target: tvm.target.Target) -> tvm.tar
 
 
 def build_apart(
-    hooks: TargetHooks | None, functions: Mapping[str, tirx.PrimFunc], target: tvm.target.Target, options: Any
+    hooks: TargetHooks | None,
+    functions: Mapping[str, tirx.PrimFunc],
+    target: tvm.target.Target,
+    options: Any,
+    *,
+    isolate: bool = False,
 ) -> tvm.runtime.Module:
     """Run the TIR passes and ``tir_to_runtime`` of a namespace.
 
@@ -41,6 +47,8 @@ def build_apart(
         See `hook_target`.
     options : mapping
         What `get_target_options` reads: namespace → option → value.
+    isolate : bool
+        Run the passes and ``tir_to_runtime`` in a process of their own.
 
     Raises
     ------
@@ -51,19 +59,27 @@ def build_apart(
     """
     mod = tvm.IRModule({s: f.with_attr("global_symbol", s) for s, f in functions.items()})
     mod = mod.with_attr(OPTIONS_ATTR, options)
-    with target:
-        mod = tirx.transform.BindTarget(target)(mod)
-        passes = hooks.tir_passes if hooks is not None else None
-        mod = run_pass(passes, mod, "tir_passes") if passes is not None else lower_tir(mod, target)
-        to_runtime = hooks.tir_to_runtime if hooks is not None else None
-        with calling("tir_to_runtime"):
-            library = to_runtime(mod, target) if to_runtime is not None else _generate(mod, target)
+    if isolate:
+        with calling("tir_passes or tir_to_runtime"):
+            library = apart(lambda: _built(hooks, mod, target), "tir_passes or tir_to_runtime")
+    else:
+        library = _built(hooks, mod, target)
     _check(library)
     check_sources([library])
     missing = missing_functions(library, functions)
     if missing:
         raise UnsupportedError(f"the module that tir_to_runtime returned has no function {', '.join(missing)}")
     return library
+
+
+def _built(hooks: TargetHooks | None, mod: tvm.IRModule, target: tvm.target.Target) -> Any:
+    passes = hooks.tir_passes if hooks is not None else None
+    to_runtime = hooks.tir_to_runtime if hooks is not None else None
+    with target:
+        mod = tirx.transform.BindTarget(target)(mod)
+        mod = run_pass(passes, mod, "tir_passes") if passes is not None else lower_tir(mod, target)
+        with calling("tir_to_runtime"):
+            return to_runtime(mod, target) if to_runtime is not None else _generate(mod, target)
 
 
 def _generate(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Module:

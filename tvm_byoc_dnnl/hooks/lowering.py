@@ -11,6 +11,7 @@ import tvm
 from tvm import relax, tirx
 
 from ..namespace import Namespace, TargetHooks
+from ..own_process import apart
 from ..regions.failure import Failure, all_or_each, describe
 from ..regions.inline import flatten_region, inline_functions
 from ..relax_utils import codegen_of
@@ -90,6 +91,8 @@ class HookLowering:
             called = {c for f in functions.values() for c in relax.analysis.all_global_vars(f)}
             mod = tvm.IRModule({**functions, **{c: lookup(c) for c in called}}).with_attr(OPTIONS_ATTR, self.options)
             with self.target:
+                if self.ns.isolate:  # tried there, and done here: TVM cannot pass such modules between processes
+                    apart(lambda: run_pass(hooks.relax_to_tir, mod, "relax_to_tir") and None, "relax_to_tir")
                 return run_pass(hooks.relax_to_tir, mod, "relax_to_tir")
 
         made, errors, _ = all_or_each(names, lower)

@@ -18,7 +18,6 @@ from ..namespace import Namespace
 from ..regions.failure import BrokenRegions, Failure, all_or_each, describe
 from ..regions.inline import inline_regions
 from ..relax_utils import codegen_of, is_host_function
-from ..routes.codegen import OwnCodegen
 from ..routes.route import Route
 from ..verdict import Reject
 from .build import build_apart, hook_target
@@ -102,7 +101,8 @@ class HookBuild:
         hooks, functions = self._ns.hooks, self.kernels.functions
 
         def make(names: Sequence[str]) -> tvm.runtime.Module:
-            return build_apart(hooks, {n: functions[n] for n in names}, self._target, self._options)
+            some = {n: functions[n] for n in names}
+            return build_apart(hooks, some, self._target, self._options, isolate=self._ns.isolate)
 
         made, errors, together = all_or_each(list(functions), make)
         if together is None:
@@ -122,7 +122,7 @@ class HookRoute(Route):
 
     @property
     def _rest(self) -> Route:
-        return self._ns.codegen or OwnCodegen(self.compiler)
+        return self._ns.by_codegen
 
     @property
     def makes_source(self) -> bool:  # type: ignore[override]
