@@ -89,6 +89,15 @@ def reductions() -> Iterator[Case]:
         yield Case(
             f"{op} 13", op, [x, c([-1])] if kind == "Sum" else [x], {} if kind == "Sum" else {"axes": [-1, 1]}, 13
         )
+    odd = np.array([[-INF, -INF, -INF], [INF, INF, INF], [-INF, 2, INF], [np.finfo("f4").min] * 3], "float32")
+    for op in ("ReduceMax", "ReduceMin"):
+        for dtype in ("float32", "float64", "float16"):
+            with np.errstate(over="ignore"):
+                x = odd.astype(dtype)
+            yield Case(f"{op} of infinities {dtype}", op, [x, c([1])], opset=18)
+            yield Case(f"{op} of infinities {dtype} 13", op, [x], {"axes": [-1], "keepdims": 0}, 13)
+        yield Case(f"{op} of infinities 9", op, [odd], {"axes": [1]}, 9)
+        yield Case(f"{op} of all", op, [np.full((3, 2), -INF if op == "ReduceMax" else INF, "float32")])
     for op in ("ReduceMean", "ReduceSum", "ReduceMax"):
         yield Case(f"{op} int32", op, [np.array([[1, 2, 4], [-1, -2, -4]], "int32"), c([1])], judge=integers(op))
     yield Case(

@@ -198,13 +198,6 @@ def test_rows_that_are_masked_whole(swapped: bool) -> None:
     np.testing.assert_array_equal(run(prepared(to_relax(model)), x)[0], [True, False, False, False, False])
 
 
-@pytest.mark.parametrize(("op", "value"), [("ReduceMax", 0.0), ("ReduceMin", -INF), ("ReduceMax", INF)])
-def test_other_comparisons_of_extremes_stay(op: str, value: float) -> None:
-    nodes = [node(op, ["x"], ["m"], axes=[1]), node("Equal", ["m", "v"], ["y"])]
-    got = ops(to_relax(typed(nodes, {"x": rand(2, 3)}, {"v": np.float32(value)}, result=TensorProto.BOOL)))
-    assert "logical_not" not in got and got["equal"] == 1
-
-
 # ---- operators that move elements -------------------------------------------------------------------
 
 

@@ -25,7 +25,6 @@ from . import (
     indexing,
     integers,
     loops,
-    masks,
     mistaken,
     ordering,
     padding,
@@ -38,6 +37,7 @@ from . import (
     sequences,
     spectral,
 )
+from .builder import SETTLED
 from .fold import fold
 from .functions import expand_functions
 from .legacy import modernise
@@ -59,7 +59,6 @@ RULES: dict[tuple[str, str], Rule] = {
     **indexing.RULES,
     **integers.RULES,
     **loops.RULES,
-    **masks.RULES,
     **mistaken.RULES,
     **ordering.RULES,
     **padding.RULES,
@@ -107,7 +106,7 @@ def _apply(graph: Graph, rules: dict[tuple[str, str], Rule]) -> bool:
 
 def _rewritten(graph: Graph, node: onnx.NodeProto, rules: dict[tuple[str, str], Rule]) -> list[onnx.NodeProto] | None:
     domain = "" if node.domain == "ai.onnx" else node.domain
-    rule = rules.get((domain, node.op_type))
+    rule = None if node.doc_string == SETTLED else rules.get((domain, node.op_type))
     made = None if rule is None else rule(graph, node)
     for part in made or ():
         if part is not node and not part.name:

@@ -13,6 +13,8 @@ from ..onnx_graph import Graph
 from ..onnx_nodes import attributes
 
 Nodes = list[onnx.NodeProto]
+#: The doc string of nodes that no rule looks at again; it goes with them into copies.
+SETTLED = "settled by tvm_byoc_dnnl"
 
 
 class Builder:
@@ -39,6 +41,10 @@ class Builder:
         result = output or self.graph.fresh(f"{self.old.output[0]}_{op}")
         self.nodes.append(helper.make_node(op, list(inputs), [result], **attrs))
         return result
+
+    def settle(self, node: onnx.NodeProto | None = None) -> None:
+        """Let no rule look at a node, the last one made, again: what would have to be changed has been."""
+        (self.nodes[-1] if node is None else node).doc_string = SETTLED
 
     def number(self, value: float, like: str) -> str:
         """A scalar constant of the dtype of ``like`` (float32 when that is unknown)."""

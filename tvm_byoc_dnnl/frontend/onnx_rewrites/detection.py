@@ -9,7 +9,6 @@ from ...errors import UnsupportedError
 from ..onnx_graph import Graph
 from .builder import Builder, Nodes
 
-_DONE = "_next_threshold"
 _LIMITS = ("max_output_boxes_per_class", "iou_threshold", "score_threshold")
 
 
@@ -19,8 +18,6 @@ def _suppression(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     TVM has other values for limits that are left out, and takes these for limits that are no constants.
     """
     b = Builder(graph, node)
-    if _DONE in b.inputs[3]:
-        return None
     most, overlap, score = (graph.constant(name) if name else None for name in b.inputs[2:5])
     for name, value, what in zip(b.inputs[2:5], (most, overlap, score), _LIMITS, strict=True):
         if name and value is None:
@@ -37,9 +34,10 @@ def _suppression(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     scores, least = node.input[1], None if score is None else np.float32(score.reshape(()))
     if least is None or least < 0:
         scores, least = _ranks(b, scores, least), np.float32(0)
-    new.input[:] = [node.input[0], scores, node.input[2], graph.fresh(f"{node.output[0]}{_DONE}")]
+    new.input[:] = [node.input[0], scores, node.input[2], graph.fresh(f"{node.output[0]}_threshold")]
     graph.set_constant(new.input[3], np.nextafter(threshold, np.float32(np.inf)))
     new.input.append(graph.add_constant(f"{node.output[0]}_score", np.asarray(least)))
+    b.settle(new)
     return [*b.nodes, new]
 
 

@@ -22,7 +22,7 @@ def dtype_of(graph: Graph, name: str) -> np.dtype | None:
 def _bit_shift(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     """A shift by the width or more, or by less than 0, moves every bit out; machines shift by the remainder."""
     dtype = dtype_of(graph, node.input[0])
-    if dtype is None or _DONE in node.name:
+    if dtype is None:
         return None
     shift, bits = graph.constant(node.input[1]), dtype.itemsize * 8
     if shift is not None and ((shift >= 0) & (shift < bits)).all():
@@ -34,16 +34,13 @@ def _bit_shift(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     if dtype.kind == "i":
         inside = b.add("And", [inside, b.add("GreaterOrEqual", [by, zero])])
     shifted = b.add("BitShift", [x, b.add("Where", [inside, by, zero])], **b.attrs)
-    b.nodes[-1].name = f"{shifted}{_DONE}"
+    b.settle()
     emptied = zero
     if dtype.kind == "i" and b.attrs["direction"] == "RIGHT":
         ones = graph.add_constant(f"{node.output[0]}_ones", np.array(-1, dtype))
         emptied = b.add("Where", [b.add("Less", [x, zero]), ones, zero])
     b.add("Where", [inside, shifted, emptied], node.output[0])
     return b.nodes
-
-
-_DONE = "_in_range"  # in the name of a shift that is in range by construction
 
 
 def _mod(graph: Graph, node: onnx.NodeProto) -> Nodes | None:

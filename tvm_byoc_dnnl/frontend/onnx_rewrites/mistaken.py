@@ -113,25 +113,22 @@ def _roi_align(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     if b.attrs.get("mode", "avg") == "max":
         raise _refuse(node, "with mode `max`")
     scale, default = b.attrs.get("spatial_scale", 1.0), "output_half_pixel" if graph.opset < 16 else "half_pixel"
-    if b.attrs.get("coordinate_transformation_mode", default) != "half_pixel" or scale == 1 or _DONE in node.name:
+    if b.attrs.get("coordinate_transformation_mode", default) != "half_pixel" or scale == 1:
         return None
     x, boxes, batch = node.input
     moved = b.add("Add", [boxes, b.number(0.5 - 0.5 / scale, like=boxes)])
     b.add("RoiAlign", [x, moved, batch], node.output[0], **b.attrs)
-    b.nodes[-1].name = f"{node.name or node.output[0]}{_DONE}"
+    b.settle()
     return b.nodes
-
-
-_DONE = "_moved"  # in the name of a node whose boxes are those that TVM wants
 
 
 def _sign(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     """TVM's sign of a NaN is a number."""
-    if graph.elem_type(node.input[0]) not in FLOATS or _DONE in node.name:
+    if graph.elem_type(node.input[0]) not in FLOATS:
         return None
     b, x = Builder(graph, node), node.input[0]
     sign = b.add("Sign", [x])
-    b.nodes[-1].name = f"{node.name or node.output[0]}{_DONE}"
+    b.settle()
     b.add("Where", [b.add("IsNaN", [x]), x, sign], node.output[0])
     return b.nodes
 

@@ -11,18 +11,16 @@ from ..onnx_graph import Graph
 from .builder import Builder, Nodes
 from .integers import FLOATS
 
-_DONE = "_of_numbers"  # in the name of a node that sees no NaN
-
 
 def _arg(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     """The first NaN if there is one (the last one with ``select_last_index``); TVM may take any element then."""
-    if graph.elem_type(node.input[0]) not in FLOATS or _DONE in node.name:
+    if graph.elem_type(node.input[0]) not in FLOATS:
         return None
     b, x = Builder(graph, node), node.input[0]
     is_nan = b.add("Cast", [b.add("IsNaN", [x])], to=TensorProto.INT32)
     first_nan = b.add("ArgMax", [is_nan], **b.attrs)
     number = b.add(node.op_type, [x], **b.attrs)
-    b.nodes[-1].name = f"{node.name or node.output[0]}{_DONE}"
+    b.settle()
     axis, keeps = b.attrs.get("axis", 0), b.attrs.get("keepdims", 1)
     if graph.opset >= 18:
         some = b.add("ReduceMax", [is_nan, b.ints([axis])], keepdims=keeps)
@@ -45,8 +43,6 @@ def _top_k(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
             f"no Relax equivalent for TopK of uint64 (node `{node.name or node.output[0]}`): TVM does not sort "
             "such numbers; cast to int64 in front of it"
         )
-    if _DONE in node.name:
-        return None
     inputs, k = list(node.input[1:]), graph.constant(node.input[1]) if len(node.input) > 1 else None
     if graph.opset == 10 and k is not None:
         inputs, b.attrs["k"] = [], int(k.reshape(()))
@@ -65,7 +61,7 @@ def _top_k(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
         keys = b.add("Where", [b.add("IsNaN", [x]), infinity, number])
     values, indices = graph.fresh(f"{node.output[0]}_keys"), graph.fresh(f"{node.output[0]}_places")
     new = onnx.helper.make_node("TopK", [keys, *inputs], [values, indices], **b.attrs)
-    new.name = f"{node.name or node.output[0]}{_DONE}"
+    b.settle(new)
     b.nodes.append(new)
     if node.output[0]:
         b.add("GatherElements", [x, indices], node.output[0], axis=b.attrs.get("axis", -1))

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from ...errors import UnsupportedError
 from ..onnx_graph import Graph
 from .builder import Builder, Nodes
-from .integers import INTEGERS
+from .integers import FLOATS, INTEGERS
 
 
 def _lowest(dtype: np.dtype) -> float | int | bool:
@@ -36,6 +36,14 @@ _OF_NOTHING: dict[str, Callable[[np.dtype], float | int | bool]] = {
     "ReduceMax": _lowest,
     "ReduceMin": _highest,
 }
+#: What TVM does not start from.
+_LIMITS = {"ReduceMax": -math.inf, "ReduceMin": math.inf}
+_LARGEST = {
+    TensorProto.FLOAT16: float(np.finfo("float16").max),
+    TensorProto.BFLOAT16: (2 - 2**-7) * 2.0**127,
+    TensorProto.FLOAT: float(np.finfo("float32").max),
+    TensorProto.DOUBLE: float(np.finfo("float64").max),
+}
 #: What a reduction does to each element where it reduces nothing; the others do nothing.
 _OF_ONE = {"ReduceL1": "Abs", "ReduceL2": "Abs", "ReduceLogSum": "Log"}
 
@@ -55,9 +63,46 @@ def _reduction(graph: Graph, node: onnx.NodeProto, op: str) -> Nodes | None:
         number = b.add("Cast", [node.input[0]], to=TensorProto.INT32)
         b.add("Cast", [b.add(op, [number, *node.input[1:]], **b.attrs)], node.output[0], to=TensorProto.BOOL)
         return b.nodes
+    if kind in FLOATS and op in _LIMITS:
+        return _extreme(b, op)
     if kind in INTEGERS and op == "ReduceMean":
         return _mean_of_integers(b, kind, shape, out)
     return None
+
+
+def _extreme(b: Builder, op: str) -> Nodes | None:
+    """The largest of nothing but −∞ is the lowest finite number for TVM, and for libraries.
+
+    Where all that reads it subtracts it from the same tensor, as a softmax does, ∞ − ∞ is no number either way.
+    """
+    graph, x = b.graph, b.old.input[0]
+    readers = [reader for reader in graph.nodes if b.old.output[0] in graph.reads(reader)]
+    is_output = any(o.name == b.old.output[0] for o in graph.outputs)
+    if readers and not is_output and all(r.op_type == "Sub" and list(r.input) == [x, b.old.output[0]] for r in readers):
+        return None
+    limit, zero = b.number(_LIMITS[op], like=x), graph.add_constant(f"{b.old.output[0]}_zero", np.array(0, "float32"))
+    if graph.opset >= 11:
+        other = b.add("Not", [b.add("Equal", [x, limit])])  # also a NaN
+    else:
+        other = b.add("Greater" if op == "ReduceMax" else "Less", [x, limit])
+    results = []
+    for name, data, kind in (("any", b.add("Cast", [other], to=TensorProto.FLOAT), "ReduceMax"), ("found", x, op)):
+        reduction = onnx.NodeProto()
+        reduction.CopyFrom(b.old)
+        reduction.op_type, reduction.input[0], reduction.output[0] = (
+            kind,
+            data,
+            graph.fresh(f"{b.old.output[0]}_{name}"),
+        )
+        reduction.name = reduction.output[0]
+        b.settle(reduction)
+        b.nodes.append(reduction)
+        results.append(reduction.output[0])
+    finite = _LARGEST[graph.elem_type(x)]
+    start = b.number(-finite if op == "ReduceMax" else finite, like=x)
+    found = b.add(op.removeprefix("Reduce"), [start, results[1]])  # ∞ alone where it is beside a NaN
+    b.add("Where", [b.add("Greater", [results[0], zero]), found, limit], b.old.output[0])
+    return b.nodes
 
 
 def _has_no_axes(graph: Graph, b: Builder) -> bool:
