@@ -14,9 +14,9 @@ from .sequence import Reals, Sequential, model
 __all__ = ["by_onnx_runtime", "by_this_package", "problems", "width"]
 
 
-def by_this_package(sequences: Sequence[Sequential], **options: object) -> list[np.ndarray]:
+def by_this_package(sequences: Sequence[Sequential], is_open: bool = False) -> list[np.ndarray]:
     """The results of all sequences, compiled as one model."""
-    run = byoc.Runner(byoc.compile(model(sequences), **options))
+    run = byoc.Runner(byoc.compile(model(sequences, is_open)))
     got = run(*(x for s in sequences for x in s.feeds.values()))
     return [np.asarray(a) for a in got] if isinstance(got, (list, tuple)) else [np.asarray(got)]
 

@@ -8,7 +8,7 @@ from .bounds import stored
 from .operators import OPERATORS, as_rank
 from .sequence import MS, Sequential, Wholes
 
-__all__ = ["NAMES", "sequence"]
+__all__ = ["NAMES", "QLINEAR", "sequence"]
 
 Step = Callable[[Sequential, Wholes], Wholes]
 QLINEAR: dict[str, tuple[int, Step]] = {}
@@ -75,8 +75,12 @@ def sequence(
     prefix: str = "",
     types: tuple[str, ...] = ("uint8", "int8"),
     powers: bool = False,
+    moves: bool = True,
 ) -> Sequential:
-    """Quantise an input or compute the first operator on real numbers, then the steps; the last may be dequantised."""
+    """Quantise an input or compute the first operator on real numbers, then the steps; the last may be dequantised.
+
+    ``moves``: behind them integers are moved between two scales, at times.
+    """
     s = Sequential(seed, prefix, types, powers)
     shape = (int(s.rng.integers(1, 3)), s.pick(1, 3, 8, 17, 32), int(s.rng.integers(1, 7)), int(s.rng.integers(2, 8)))
     first, *_ = names
@@ -96,7 +100,7 @@ def sequence(
         x = step(s, x)
     for _ in range(s.pick(0, 1, 1, 2)):  # again, in other scales, and at times moved in between
         between_two = s.real(x)
-        if s.rng.random() < 0.3:
+        if moves and s.rng.random() < 0.3:
             rank, operator = OPERATORS[s.pick("Concat", "Transpose", "Relu", "MaxPool")]
             between_two = operator(s, as_rank(s, between_two, rank))
         x = s.stored(between_two, like=x)

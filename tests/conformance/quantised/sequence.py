@@ -70,6 +70,8 @@ class Sequential:
         self.results: list[Reals | Wholes] = []
         self.types = types
         self.kept: list[Wholes] = []
+        # the standard has conversions of 16 bits from opset 21 on
+        self.domain = MS if {"uint16", "int16"} & set(types) else ""
 
     def pick(self, *choices: Any) -> Any:
         """One of them."""
@@ -140,7 +142,7 @@ class Sequential:
     def real(self, x: Wholes) -> Reals:
         """Dequantised."""
         attrs = {} if x.bounds.axis is None else {"axis": x.bounds.axis}
-        return Reals(self.add("DequantizeLinear", x.operands, **attrs), real(x.bounds))
+        return Reals(self.add("DequantizeLinear", x.operands, self.domain, **attrs), real(x.bounds))
 
     def scale_for(self, x: Reals, like: Wholes | None = None) -> tuple[np.ndarray, np.ndarray, str]:
         """Scale, zero point and dtype for a result: calibrated, those of ``like``, or too narrow."""
@@ -171,7 +173,7 @@ class Sequential:
             scale = self.unit(scale * self.rng.uniform(0.5, 1, count))
             point, attrs = np.array([self.point(dtype) for _ in range(count)], dtype), {"axis": 1}
         scaling = self.scaled(scale, point)
-        name = self.add("QuantizeLinear", [x.name, *scaling], **attrs)
+        name = self.add("QuantizeLinear", [x.name, *scaling], self.domain, **attrs)
         return Wholes(name, scaling, stored(x.bounds, scale, point, dtype, axis))
 
     def give(self, *values: Reals | Wholes) -> None:
@@ -179,18 +181,20 @@ class Sequential:
         self.results += values
 
 
-def model(sequences: Sequence[Sequential], opset: int = 17) -> onnx.ModelProto:
-    """One model of all sequences, side by side."""
+def model(sequences: Sequence[Sequential], is_open: bool = False) -> onnx.ModelProto:
+    """One model of all sequences, side by side; ``is_open``: their inputs of four axes have any number of rows."""
     kinds = {name: TensorProto.DataType.Value(name.upper()) for name in RANGES} | {"float32": TensorProto.FLOAT}
+    info = helper.make_tensor_value_info
     inputs, outputs, constants, nodes = [], [], [], []
     for s in sequences:
-        info = helper.make_tensor_value_info
-        inputs += [info(name, kinds[str(x.dtype)], x.shape) for name, x in s.feeds.items()]
+        for name, x in s.feeds.items():
+            rows = [f"{s.prefix}rows"] if is_open and x.ndim == 4 else list(x.shape[:1])
+            inputs.append(info(name, kinds[str(x.dtype)], [*rows, *x.shape[1:]]))
         for result in s.results:
             kind = kinds[result.bounds.dtype if isinstance(result, Wholes) else "float32"]
-            outputs.append(info(result.name, kind, result.shape))
+            outputs.append(info(result.name, kind, None if is_open else result.shape))
         constants += [numpy_helper.from_array(value, name) for name, value in s.constants.items()]
         nodes += s.nodes
     graph = helper.make_graph(nodes, "sequences", inputs, outputs, constants)
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid(MS, 1)]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MS, 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)

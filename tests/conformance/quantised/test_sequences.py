@@ -5,8 +5,13 @@ What an element may be is an interval (`bounds`); a lost clamp or rounding is ou
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,11 +41,11 @@ def drawn(group: list[tuple[int, int]], seed: int = 0, **options: Any) -> list[S
     return found
 
 
-def assert_allowed(sequences: list[Sequential], **options: Any) -> None:
-    """All results of these sequences, compiled with these options."""
+def assert_allowed(sequences: list[Sequential], is_open: bool = False) -> None:
+    """All results of these sequences, compiled for inputs of these sizes or for any number of rows."""
 
     def run(some: Sequence[Sequential]) -> list[np.ndarray]:
-        return check.by_this_package(some, **options)
+        return check.by_this_package(some, is_open)
 
     wrong = check.problems(sequences, run(sequences))
     assert not wrong, "\n".join(check.explain(sequences[place], run) for place in wrong)
@@ -60,6 +65,57 @@ def test_pairs(group: int) -> None:
 def test_pairs_whose_scales_are_powers_of_two(group: int) -> None:
     """Almost nothing is open there, halves included."""
     assert_allowed(drawn(GROUPS[group], powers=True))
+
+
+@pytest.mark.parametrize("group", parameters(2 * _SHARE))
+def test_pairs_of_sixteen_bits(group: int) -> None:
+    """Beside those of eight; the QLinear operators have none."""
+    found = [pair for pair in GROUPS[group] if not any(pairs.NAMES[i] in pairs.QLINEAR for i in pair)]
+    assert_allowed(drawn(found, types=("uint8", "int8", "uint16", "int16")))
+
+
+#: operators after which the first axis is still the rows, and there are four
+KEEPS_ROWS = [
+    name
+    for name in pairs.NAMES
+    if name not in ("Transpose", "Reshape", "Gemm", "ReduceMean without axes", "LayerNormalization", "MatMul of two")
+]
+
+
+def chains(group: int, names: list[str], lengths: tuple[int, int], **options: Any) -> list[Sequential]:
+    """Longer sequences of any of these operators."""
+    rng, found = np.random.default_rng(group), []
+    while len(found) < _TOGETHER:
+        chain = [str(name) for name in rng.choice(names, int(rng.integers(*lengths)))]
+        seed = [group, len(found), *rng.integers(0, 1 << 16, 1).tolist()]
+        with contextlib.suppress(NotImplementedError):
+            found.append(pairs.sequence(chain, seed, f"s{len(found)}_", powers=bool(len(found) % 2), **options))
+    return found
+
+
+@pytest.mark.parametrize("group", parameters(2 * _SHARE)[: len(GROUPS) // 4])
+def test_longer_sequences(group: int) -> None:
+    assert_allowed(chains(group, pairs.NAMES, (3, 8)))
+
+
+@pytest.mark.parametrize("group", parameters(2 * _SHARE)[: len(GROUPS) // 4])
+def test_sequences_of_any_number_of_rows(group: int) -> None:
+    assert_allowed(chains(group, KEEPS_ROWS, (2, 4), moves=False), is_open=True)
+
+
+@pytest.mark.parametrize("isa", ["SSE41", "AVX2", "AVX512_CORE"])
+def test_an_older_instruction_set(isa: str) -> None:
+    """In a process of its own, since oneDNN reads the limit once; a CPU with less has what it has."""
+    program = (
+        "from tests.conformance.quantised.test_sequences import GROUPS, assert_allowed, drawn\n"
+        "for group in (1, 2, 3):\n"
+        "    for powers in (False, True):\n"
+        "        assert_allowed(drawn(GROUPS[group], powers=powers))\n"
+    )
+    env = {**os.environ, "ONEDNN_MAX_CPU_ISA": isa}
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run([sys.executable, "-c", program], env=env, cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.parametrize("group", parameters(2 * _SHARE))
