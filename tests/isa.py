@@ -1,15 +1,16 @@
-"""The instruction set that oneDNN uses here: what this CPU has, or less where ONEDNN_MAX_CPU_ISA says so."""
+"""The instruction set that oneDNN uses here: what this CPU has, or less where it is limited or hidden."""
 
 from __future__ import annotations
 
 import functools
 import os
 
+from bench.without_isa import VARIABLES
 from tvm_byoc_dnnl import _native
 
 __all__ = ["computes_in", "has_avx512", "has_tiles", "isa", "isa_limit", "multiplies_bytes"]
 
-_LIMIT = "ONEDNN_MAX_CPU_ISA"
+_LIMITS = ("ONEDNN_MAX_CPU_ISA", *VARIABLES)
 _FLOAT16 = ("avx512_core_fp16", "avx512_core_amx", "avx512_core_amx_fp16")
 
 
@@ -20,8 +21,8 @@ def isa() -> str:
 
 
 def isa_limit() -> dict[str, str]:
-    """The environment variable that limits it, where it is set, for a process that inherits nothing else."""
-    return {_LIMIT: os.environ[_LIMIT]} if _LIMIT in os.environ else {}
+    """The environment variables that limit it, where they are set, for a process that inherits nothing else."""
+    return {name: os.environ[name] for name in _LIMITS if name in os.environ}
 
 
 def has_avx512() -> bool:

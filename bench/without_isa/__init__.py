@@ -8,10 +8,12 @@ from pathlib import Path
 
 from .places import places, run
 
-__all__ = ["HIDDEN", "SETS", "environment", "has"]
+__all__ = ["HIDDEN", "SETS", "VARIABLES", "environment", "has"]
 
 #: set in the environment of such a run, to the name of what is hidden
 HIDDEN = "BYOC_WITHOUT_ISA"
+#: what a process of such a run needs in its environment
+VARIABLES = ("BYOC_CPUID_SITES", "GLIBC_TUNABLES", "LD_AUDIT", HIDDEN)
 #: what can be hidden: Linux's name of it, and the names of what glibc uses by itself, because it asks the CPU before
 #: any library can be changed. AVX-512 takes AMX with it, since there is no CPU with AMX alone.
 SETS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -21,6 +23,8 @@ SETS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 #: pytest's handler of SIGILL would take the place of ours
 _KEEPS_SIGILL = "-p no:faulthandler"
+#: beside an auditing library the loader keeps too little memory of threads for the runtimes of sanitizers
+_ROOM = "glibc.rtld.optional_static_tls=1000000"
 
 
 def has(hidden: str) -> bool:
@@ -66,8 +70,10 @@ def environment(hidden: str, libraries: Iterable[Path], folder: Path) -> dict[st
     sites.write_text("".join(f"{path}\t{at}\n" for (path, _), at in found.items() if at))
     variables = {"BYOC_CPUID_SITES": str(sites), "LD_AUDIT": str(audit), HIDDEN: hidden}
     variables["PYTEST_ADDOPTS"] = f"{os.environ.get('PYTEST_ADDOPTS', '')} {_KEEPS_SIGILL}".strip()
+    tunables = [_ROOM]
     if of_glibc := SETS[hidden][1]:
-        variables["GLIBC_TUNABLES"] = "glibc.cpu.hwcaps=" + ",".join(f"-{name}" for name in of_glibc)
+        tunables.append("glibc.cpu.hwcaps=" + ",".join(f"-{name}" for name in of_glibc))
+    variables["GLIBC_TUNABLES"] = ":".join(tunables)
     return variables
 
 
