@@ -53,6 +53,9 @@ def special_calls(op: str) -> Iterator[Call]:
         yield "a constant number second", lambda x: make(x, const(2)), (positive(3, 5),)
         yield "a constant number first", lambda x: make(const(2), x), (positive(3, 5),)
         yield "one operand, twice", lambda x: make(x, x), (positive(3, 5),)
+        if op in ("add", "multiply", "subtract"):
+            for dtype in ("int8", "uint8", "int16"):
+                yield f"{dtype} that wraps, and a cast", lambda *xs: R.astype(make(*xs), "float32"), _extremes(dtype)
     elif op in _REDUCTIONS:
         make = _relax(op)
         for axis in (None, [0], [-1], [0, 2], [1, 2, 3], []):
@@ -66,6 +69,12 @@ def special_calls(op: str) -> Iterator[Call]:
         yield "a transposed operand", lambda a, b: R.matmul(a, R.permute_dims(b)), (floats(3, 5), floats(7, 5))
     else:
         yield from _ROWS.get(op, [])
+
+
+def _extremes(dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    info = np.iinfo(dtype)
+    numbers = np.array([info.min, info.max, info.max // 2, 1, 3], dtype)
+    return numbers, numbers[::-1].copy()
 
 
 def _relax(op: str) -> Any:
