@@ -30,20 +30,23 @@ __all__ = ["check", "is_library", "label", "load", "seal", "write_mark"]
 
 _MAGIC = b"tvm_byoc_dnnl checksum 1"
 _LENGTH = struct.Struct("<I")
-_TRIES = 10  # to load a file that is replaced meanwhile
+_TRIES = 25  # to load a file that is replaced meanwhile
 _END_BYTES = _LENGTH.size + len(_MAGIC)
 #: the name of a symbol of every library that has a record
 _MARK = b"tvm_byoc_dnnl_has_a_checksum"
 #: the names of the symbols of plain weights begin with this
 _WEIGHTS = b"tvm_byoc_weights_"
 
-# System V ABI, chapter 4, for 64-bit files: the header's fields, a section, a symbol.
+# System V ABI, chapters 4 and 5, for 64-bit files: the header's fields, a section, a symbol, a segment.
 _SECTIONS_AT, _SECTIONS_SIZE = struct.Struct("<40xQ"), struct.Struct("<58xHH")
 _SECTION = np.dtype("u4, u4, u8, u8, u8, u8, u4, u4, u8, u8", align=False)
 _SECTION.names = "name", "type", "flags", "address", "offset", "size", "link", "info", "align", "entry"
 _SYMBOL = np.dtype("u4, u1, u1, u2, u8, u8", align=False)
 _SYMBOL.names = "name", "info", "other", "section", "value", "size"
-_DYNAMIC_SYMBOLS = 11
+_DYNAMIC_SYMBOLS, _NO_BITS = 11, 8
+_SEGMENTS_AT, _SEGMENTS_COUNT = struct.Struct("<32xQ"), struct.Struct("<56xH")
+_SEGMENT = np.dtype("u4, u4, u8, u8, u8, u8, u8, u8", align=False)
+_SEGMENT.names = "type", "flags", "offset", "address", "physical", "size", "memory", "align"
 
 
 def is_library(path: Path) -> bool:
@@ -173,6 +176,8 @@ def _check(file: BinaryIO, path: Path, key: str | None) -> None:
             )
         if key is not None:
             raise ArtifactError(f"{refused}it has no record of what it was made from")
+        if not _is_sound(data):
+            raise ArtifactError(f"{refused}its headers are damaged; copy or export it again")
         return
     if not _fits(data, record, weights=key is not None):
         raise ArtifactError(
@@ -180,6 +185,21 @@ def _check(file: BinaryIO, path: Path, key: str | None) -> None:
         )
     if key is not None and record.get("key") != key:
         raise ArtifactError(f"{refused}it was made from something else: {record.get('key')!r}, expected {key!r}")
+
+
+def _is_sound(data: Any) -> bool:
+    """Whether an ELF file's own tables lie within it, as far as they say what a library without a record is."""
+    sections_at, (_, entries) = _SECTIONS_AT.unpack_from(data)[0], _SECTIONS_SIZE.unpack_from(data)
+    try:
+        sections = np.frombuffer(data, _SECTION, entries, sections_at)
+        (segments_at,) = _SEGMENTS_AT.unpack_from(data)
+        segments = np.frombuffer(data, _SEGMENT, _SEGMENTS_COUNT.unpack_from(data)[0], segments_at)
+    except (ValueError, struct.error):
+        return False
+    kept = sections[(sections["type"] != 0) & (sections["type"] != _NO_BITS)]
+    ends = [table["offset"].astype(object) + table["size"].astype(object) for table in (kept, segments)]
+    inside = all(end <= len(data) for table in ends for end in table)
+    return inside and len(segments) > 0 and (not len(sections) or _DYNAMIC_SYMBOLS in sections["type"])
 
 
 def _mapped(file: Any) -> Any:

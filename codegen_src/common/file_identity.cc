@@ -9,8 +9,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <string_view>
+#include <thread>
 
 #include "common/support/bytes.h"
 #include "common/support/error.h"
@@ -108,21 +110,25 @@ std::optional<uint64_t> HashIn(const std::string& name) {
   return hash;
 }
 
-void RefuseOverwritten(const std::string& path, const std::string& name, uint64_t hash) {
+bool IsLoadedWithOther(const std::string& name, uint64_t hash) {
   // Finds a library of this name, or of the same file under another one; opens no other.
   void* library = dlopen(name.c_str(), RTLD_LAZY | RTLD_NOLOAD);
-  if (library == nullptr) return;
+  if (library == nullptr) return false;
   struct link_map* map = nullptr;
   const bool known = dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr;
   const std::optional<uint64_t> loaded = known ? HashIn(map->l_name) : std::nullopt;
   dlclose(library);
-  if (!loaded || *loaded == hash) return;
-  Fail(ErrorKind::kArtifact, path, " was overwritten in place while a model is loaded from it: ",
-       "close that model first, and let a new file take the place of the old one ",
-       "(export_library and mv do, cp does not)");
+  return loaded && *loaded != hash;
 }
 
-void FailChanging(const std::string& path) {
+void WaitShortly() { std::this_thread::sleep_for(std::chrono::milliseconds(10)); }
+
+void FailToLoad(const std::string& path, bool overwritten) {
+  if (overwritten) {
+    Fail(ErrorKind::kArtifact, path, " was overwritten in place while a model is loaded from it: ",
+         "close that model first, and let a new file take the place of the old one ",
+         "(export_library and mv do, cp does not)");
+  }
   Fail(ErrorKind::kArtifact, path, " is replaced again and again while it is loaded; ",
        "load it when it is complete");
 }

@@ -30,11 +30,14 @@ std::string NameWith(const std::string& path, const FileIdentity& identity);
 /// The identity's hash in such a name; nothing for other names.
 std::optional<uint64_t> HashIn(const std::string& name);
 
-/// Fails if a library is loaded from the same file, but from another content of it.
-void RefuseOverwritten(const std::string& path, const std::string& name, uint64_t hash);
+/// Whether a library is loaded from the file of this name, but from another content of it.
+bool IsLoadedWithOther(const std::string& name, uint64_t hash);
 
-/// Says that the file does not stay the same for as long as it takes to load it.
-[[noreturn]] void FailChanging(const std::string& path);
+/// Waits for what another thread does with the same file.
+void WaitShortly();
+
+/// Says why a file could not be loaded in several attempts.
+[[noreturn]] void FailToLoad(const std::string& path, bool overwritten);
 
 /// Loads a library by what its file is now: `load` is called with the name to load it under, and
 /// its result is given back. Fails if the file was overwritten in place while a library is loaded
@@ -42,17 +45,21 @@ void RefuseOverwritten(const std::string& path, const std::string& name, uint64_
 template <typename Load>
 auto LoadByContent(const std::string& path, const Load& load) -> decltype(load(path)) {
   constexpr int kTries = 10;
+  bool overwritten = false;
   for (int i = 0; i < kTries; ++i) {
     const std::optional<FileIdentity> before = IdentityOf(path);
     if (!before) return load(path);  // the loader says what is wrong with it
     const std::string name = NameWith(path, *before);
-    RefuseOverwritten(path, name, before->hash);
-    auto loaded = load(name);
-    // A file that was moved here meanwhile may have been loaded under the name of the other.
-    const std::optional<FileIdentity> after = IdentityOf(path);
-    if (!after || after->hash == before->hash) return loaded;
+    overwritten = IsLoadedWithOther(name, before->hash);
+    if (!overwritten) {
+      auto loaded = load(name);
+      // A file that was moved here meanwhile may have been loaded under the name of the other.
+      const std::optional<FileIdentity> after = IdentityOf(path);
+      if (!after || after->hash == before->hash) return loaded;
+    }
+    WaitShortly();  // for another thread to drop such a library
   }
-  FailChanging(path);
+  FailToLoad(path, overwritten);
 }
 
 }  // namespace tvm_byoc_dnnl

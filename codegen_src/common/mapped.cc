@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <utility>
 
 namespace tvm_byoc_dnnl {
 namespace {
@@ -42,30 +43,12 @@ std::vector<std::string> LoadedLibraries() {
   return names;
 }
 
-}  // namespace
+/// Null where the thread loads none.
+thread_local const std::string* loading = nullptr;
 
-MappedData::MappedData(void* library, const char* data, size_t bytes)
-    : library_(library), data_(data), bytes_(bytes) {
-  Ranges& ranges = MappedRanges();
-  std::lock_guard<std::mutex> lock(ranges.mutex);
-  Ranges::Range& range = ranges.by_start[data_];
-  range.bytes = bytes_;
-  ++range.users;
-}
-
-MappedData::~MappedData() {
-  {
-    Ranges& ranges = MappedRanges();
-    std::lock_guard<std::mutex> lock(ranges.mutex);
-    auto range = ranges.by_start.find(data_);
-    if (--range->second.users == 0) ranges.by_start.erase(range);
-  }
-  dlclose(library_);
-}
-
-std::vector<std::shared_ptr<const MappedData>> FindMapped(const std::string& symbol) {
+std::vector<std::shared_ptr<const MappedData>> FindIn(const std::vector<std::string>& names,
+                                                      const std::string& symbol) {
   std::vector<std::shared_ptr<const MappedData>> found;
-  std::vector<std::string> names = LoadedLibraries();
   for (auto name = names.rbegin(); name != names.rend(); ++name) {
     // The program itself has no name.
     void* library = dlopen(name->empty() ? nullptr : name->c_str(), RTLD_LAZY | RTLD_NOLOAD);
@@ -89,6 +72,40 @@ std::vector<std::shared_ptr<const MappedData>> FindMapped(const std::string& sym
     }
   }
   return found;
+}
+
+}  // namespace
+
+LoadingLibrary::LoadingLibrary(const std::string& name) : outer_(std::exchange(loading, &name)) {}
+
+LoadingLibrary::~LoadingLibrary() { loading = outer_; }
+
+MappedData::MappedData(void* library, const char* data, size_t bytes)
+    : library_(library), data_(data), bytes_(bytes) {
+  Ranges& ranges = MappedRanges();
+  std::lock_guard<std::mutex> lock(ranges.mutex);
+  Ranges::Range& range = ranges.by_start[data_];
+  range.bytes = bytes_;
+  ++range.users;
+}
+
+MappedData::~MappedData() {
+  {
+    Ranges& ranges = MappedRanges();
+    std::lock_guard<std::mutex> lock(ranges.mutex);
+    auto range = ranges.by_start.find(data_);
+    if (--range->second.users == 0) ranges.by_start.erase(range);
+  }
+  dlclose(library_);
+}
+
+std::vector<std::shared_ptr<const MappedData>> FindMapped(const std::string& symbol) {
+  if (loading != nullptr) {
+    // Not those of older files with the same data: they would stay mapped as long as this one.
+    auto own = FindIn({*loading}, symbol);
+    if (!own.empty()) return own;
+  }
+  return FindIn(LoadedLibraries(), symbol);
 }
 
 void DropPages(const void* data, size_t bytes) {

@@ -27,7 +27,20 @@ class MappedData {
   size_t bytes_;
 };
 
-/// The data that libraries of this process export under `symbol`, the newest first.
+/// While this exists, the calling thread loads the library of this name.
+class LoadingLibrary {
+ public:
+  explicit LoadingLibrary(const std::string& name);
+  ~LoadingLibrary();
+  LoadingLibrary(const LoadingLibrary&) = delete;
+  LoadingLibrary& operator=(const LoadingLibrary&) = delete;
+
+ private:
+  const std::string* outer_;
+};
+
+/// The data that libraries of this process export under `symbol`, the newest first; of the one that
+/// this thread is loading alone, if it has some.
 std::vector<std::shared_ptr<const MappedData>> FindMapped(const std::string& symbol);
 
 /// Lets the system take back the whole pages of a part of mapped data; reading it again brings them

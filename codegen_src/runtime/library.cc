@@ -15,6 +15,7 @@
 #include <string>
 
 #include "common/file_identity.h"
+#include "common/mapped.h"
 #include "common/support/error.h"
 #include "runtime/guarded.h"
 
@@ -37,6 +38,7 @@ ffi::Error Naming(const ffi::Error& error, const std::string& path, const std::s
 ffi::Module Load(const ffi::Function& loader, const std::string& path) {
   return Guarded([&] {
     return LoadByContent(path, [&](const std::string& name) {
+      const LoadingLibrary here(name);
       try {
         return loader(ffi::String(name), ffi::String("so")).cast<ffi::Module>();
       } catch (const ffi::Error& error) {

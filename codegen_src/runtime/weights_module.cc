@@ -283,10 +283,12 @@ class WeightsModule final : public ffi::ModuleObj {
     return *found->second;
   }
 
-  ffi::Tensor View(uint32_t index) {
-    if (stored_) return stored_->tensor(index);
-    const WeightsTable::Entry& entry = table_.entries[index];
-    for (const auto& copy : copies_) {
+  /// The first of the copies in which the entry has its checksum.
+  static std::optional<ffi::Tensor> SoundView(
+      const WeightsTable::Entry& entry,
+      const std::vector<std::shared_ptr<const MappedData>>& copies) {
+    for (const auto& copy : copies) {
+      if (entry.offset + entry.bytes > copy->bytes()) continue;
       const std::string_view data(copy->data() + entry.offset, entry.bytes);
       const bool sound = Xxh64(data) == entry.checksum;
       DropPages(data.data(), data.size());
@@ -296,6 +298,15 @@ class WeightsModule final : public ffi::ModuleObj {
                                       ffi::ShapeView(entry.shape.data(), entry.shape.size()), dtype,
                                       DLDevice{kDLCPU, 0});
     }
+    return std::nullopt;
+  }
+
+  ffi::Tensor View(uint32_t index) {
+    if (stored_) return stored_->tensor(index);
+    const WeightsTable::Entry& entry = table_.entries[index];
+    if (auto found = SoundView(entry, copies_)) return *found;
+    // Another library with the same data may be whole; only then it is kept, too.
+    if (auto found = SoundView(entry, FindMapped(table_.DataSymbol()))) return *found;
     Fail(ErrorKind::kArtifact, "the model's weights are damaged: constant \"", entry.name,
          "\" has another checksum than when it was exported; export the model or copy it again");
   }

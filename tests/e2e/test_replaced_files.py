@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,6 +120,48 @@ def test_the_same_file_is_mapped_once(built: list[Path], tmp_path: Path) -> None
     assert len(places(path)) == 1
     for run in (first, again, other):
         np.testing.assert_array_equal(run(X), want(1))
+
+
+def test_replaced_files_with_equal_weights_are_given_back(built: list[Path], tmp_path: Path) -> None:
+    """A model holds its own file and none of the older ones."""
+    path = tmp_path / "m.so"
+    shutil.copy(built[0], path)
+    run = byoc.load(path)
+    for _ in range(4):
+        move(built[0], path)
+        new = byoc.load(path)
+        run.close()
+        run = new
+        gc.collect()
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    assert not [line for line in maps if str(path) in line and line.endswith("(deleted)")]
+    np.testing.assert_array_equal(run(X), want(1))
+
+
+def test_threads_load_while_the_file_is_replaced(built: list[Path], tmp_path: Path) -> None:
+    """Each gets one of the two models, whole."""
+    path = tmp_path / "m.so"
+    shutil.copy(built[0], path)
+    wrong: list[object] = []
+
+    def work() -> None:
+        try:
+            for _ in range(8):
+                with byoc.load(path) as run:
+                    if not any(np.array_equal(run(X), want(value)) for value in (1, 2)):
+                        wrong.append("numbers")
+        except BaseException as error:
+            if "replaced again and again" not in str(error):
+                wrong.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        for new in built:
+            move(new, path)
+        threads[0].join(0.05)
+    assert not wrong
 
 
 @pytest.mark.parametrize("load", [byoc.load, with_tvm], ids=["ours", "TVM's"])
