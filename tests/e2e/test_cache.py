@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import logging
 import os
 import subprocess
@@ -11,6 +13,7 @@ import time
 import numpy as np
 import onnx
 import pytest
+import tvm
 
 import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
@@ -83,6 +86,109 @@ def test_the_name_changes_with_all_that_changes_the_result(tmp_path, monkeypatch
     monkeypatch.setattr(cache._native, "engine_info", lambda name: {**real(name), "isa": "another"})
     others.append(key())
     assert len({plain, *others}) == len(others) + 1
+
+
+#: another value of each argument of `compile` that is a part of the key; the others are no part of it, for this reason
+ANOTHER = {
+    "model": lambda: model(W + 1),
+    "compiler": lambda: ["dnnl", "ccompiler"],
+    "shapes": lambda: {"x": [2, 8]},
+    "precision": lambda: "bfloat16",
+    "weights": lambda: "int8",
+    "int8": lambda: "saturating",
+    "target": lambda: {"kind": "llvm", "opt-level": 1},
+    "policy": lambda: byoc.RegionPolicy(min_flops=3),
+    "placement": lambda: {"relax.nn.relu": "tvm"},
+    "options": lambda: {"dnnl": {"winograd_tile": 4}},
+    "strict": lambda: True,
+    "prepare": lambda: False,
+    "output": lambda: "source",
+}
+NOT_IN_THE_KEY = {
+    "database": "its content is, see above",
+    "threads": "a number of the runner",
+    "cache_dir": "the place itself",
+}
+
+
+def test_every_argument_of_compile_is_a_part_of_the_key(tmp_path, monkeypatch):
+    keys = {}
+
+    class Stop(Exception):
+        pass
+
+    def stop(self, key, build):
+        keys[name] = key
+        raise Stop
+
+    monkeypatch.setattr(cache.ModelCache, "get", stop)
+    parameters = inspect.signature(byoc.compile).parameters.keys() - NOT_IN_THE_KEY.keys()
+    assert parameters == ANOTHER.keys(), "say in one of the two tables what becomes of a new argument"
+    for name in ["nothing", *ANOTHER]:
+        arguments = {"model": model(), **({} if name == "nothing" else {name: ANOTHER[name]()})}
+        with pytest.raises(Stop):
+            byoc.compile(**arguments, cache_dir=tmp_path)
+    assert len(set(keys.values())) == len(keys) == len(ANOTHER) + 1
+
+
+def test_the_surroundings_of_a_call_are_a_part_of_the_key(monkeypatch):
+    keys = []
+
+    def note():
+        keys.append(cache.key_of(model(), "dnnl", {}))
+
+    note()
+    with tvm.transform.PassContext(opt_level=1):
+        note()
+    with tvm.transform.PassContext(disabled_pass=["FuseOps"]):
+        note()
+    with tvm.transform.PassContext(config={"tirx.disable_vectorize": True}):
+        note()
+    with tvm.target.Target({"kind": "llvm", "opt-level": 2}):
+        note()
+    for variable, value in (("CXX", "another++"), ("CC", "another"), ("ONEDNN_MAX_CPU_ISA", "AVX2")):
+        monkeypatch.setenv(variable, value)
+        note()
+    for module, name, value in (
+        (cache, "_version", lambda _distribution: "9"),
+        (cache, "_own_files", lambda: ("changed",)),
+        (cache.codegen, "llvm_get_system_cpu", lambda: "another"),
+        (sys, "version", "another"),
+    ):
+        monkeypatch.setattr(module, name, value)
+        note()
+    assert len(set(keys)) == len(keys)
+
+
+def test_what_a_backend_registered_is_a_part_of_the_key(tmp_path, monkeypatch):
+    """Its source, other files of its package, and the values that its functions hold."""
+    package = tmp_path / "vendor_of_keys"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "import tvm_byoc_dnnl as b\n"
+        "def register(limit):\n"
+        "    b.register_annotate_compiler('vendor_of_keys', 'relax.abs', lambda attrs, args: limit > 3)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    vendor = importlib.import_module("vendor_of_keys")
+    keys = []
+
+    def note(limit):
+        vendor.register(limit)
+        try:
+            keys.append(cache.key_of(model(), ["vendor_of_keys"], {}))
+        finally:
+            byoc.unregister_compiler("vendor_of_keys")
+
+    note(4)
+    note(5)
+    (package / "table.json").write_text("{}")
+    note(4)
+    (package / "__init__.py").write_text((package / "__init__.py").read_text() + "\n")
+    note(4)
+    assert len(set(keys)) == 4
+    note(4)
+    assert keys[-1] == keys[-2]
 
 
 def test_weights_in_files_beside_the_model_count(tmp_path):
