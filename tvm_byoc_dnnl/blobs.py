@@ -83,9 +83,9 @@ def open_blob(compiler: str, symbol: str, compatibility: str, data: bytes, resul
 def _checked(run: Callable[..., None], where: str, results: int) -> Callable[..., None]:
     """``run`` with errors that say whose they are.
 
-    Every call is checked for what costs nothing to see: what it returns and raises. The first one is also checked for
-    arguments that are written to, and for results that are not: the arguments are copied before, and the results filled
-    with bytes that are looked for behind.
+    Every call is checked for what costs nothing to see: what it returns and raises. Until one was right, a call is also
+    checked for arguments that are written to, and for results that are not: the arguments are copied before, and the
+    results filled with bytes that are looked for behind.
 
     Parameters
     ----------
@@ -109,7 +109,11 @@ def _checked(run: Callable[..., None], where: str, results: int) -> Callable[...
             with lock:
                 is_first, is_new = is_new, False
             if is_first:
-                return _first(lambda: _run(run, where, tensors), where, *_split(tensors, results))
+                try:
+                    return _first(lambda: _run(run, where, tensors), where, *_split(tensors, results))
+                except BaseException:
+                    is_new = True  # until one call was right
+                    raise
         return _run(run, where, tensors)
 
     return call

@@ -98,8 +98,9 @@ def test_a_wrong_call_is_an_error(vendor, run, message, saved, tmp_path):
     if saved:
         executable.export_library(tmp_path / "m.so")
     runner = byoc.load(tmp_path / "m.so") if saved else byoc.Runner(executable)
-    with pytest.raises(byoc.VendorError, match=f"region '{VENDOR}_0' of '{VENDOR}': {message}"):
-        runner(X.copy())
+    for _ in range(2):  # and so is the next one
+        with pytest.raises(byoc.VendorError, match=f"region '{VENDOR}_0' of '{VENDOR}': {message}"):
+            runner(X.copy())
 
 
 def test_later_calls_are_checked_for_what_they_return_and_raise(vendor):
