@@ -7,6 +7,17 @@
 #include <utility>
 
 namespace tvm_byoc_dnnl {
+namespace {
+
+int64_t CacheBytes() {
+  static const int64_t bytes = [] {
+    const long known = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    return known > 0 ? known : 512L << 10;
+  }();
+  return bytes;
+}
+
+}  // namespace
 
 const char* Isa::Name() const {
   static constexpr std::pair<dnnl::cpu_isa, const char*> kNames[] = {
@@ -53,18 +64,6 @@ DType Isa::ComputedIn(DType dtype) const {
       (dtype == DType::kBFloat16 && !has_brain) || (dtype == DType::kFloat16 && !has_half);
   return is_widened ? DType::kFloat32 : dtype;
 }
-
-namespace {
-
-int64_t CacheBytes() {
-  static const int64_t bytes = [] {
-    const long known = sysconf(_SC_LEVEL2_CACHE_SIZE);
-    return known > 0 ? known : 512L << 10;
-  }();
-  return bytes;
-}
-
-}  // namespace
 
 Machine::Machine() : threads(omp_get_max_threads()), cache_bytes(CacheBytes()) {}
 
