@@ -40,9 +40,16 @@ class _Quantised(Builder):
                 f"attribute{'s' if len(others) > 1 else ''} {', '.join(others)}"
             )
 
-    def channels_first(self, data: str, rank: int) -> str:
-        """``data`` with its last axis, the channels, behind the first."""
-        return self.add("Transpose", [data], perm=[0, rank - 1, *range(1, rank - 1)])
+    def image(self, data: str, rank: int | None) -> tuple[str, int] | None:
+        """``data`` with its channels behind the first axis, and the rank of a result whose channels go last, or 0.
+
+        The weights of a convolution lie as always. Nothing where the rank is not known (yet).
+        """
+        if not self.attrs.pop("channels_last", 0):
+            return data, 0
+        if rank is None:
+            return None
+        return self.add("Transpose", [data], perm=[0, rank - 1, *range(1, rank - 1)]), rank
 
     def dequantised(self, data: str, scale: str, zero: str, axis: int | None = None) -> str:
         """The real numbers of a quantised tensor; ``axis`` matters when each of its slices has a scale."""
@@ -96,21 +103,15 @@ class _Quantised(Builder):
         return self.graph.add_constant(f"{data}_float", (whole * (xs * ws).reshape(-1)).astype("float32"))
 
 
-def _is_last(b: _Quantised) -> bool:
-    """Whether the channels are the last axis; the weights of a convolution lie as always."""
-    return bool(b.attrs.pop("channels_last", 0))
-
-
 def _conv(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     b = _Quantised(graph, node)
     x, xs, xz, w, ws, wz, ys, yz, bias = b.inputs[:9]
-    is_last, rank = _is_last(b), graph.rank(w)
-    if is_last and rank is None:
+    image = b.image(x, graph.rank(w))
+    if image is None:
         return None
-    data = b.dequantised(b.channels_first(x, rank) if is_last and rank else x, xs, xz)
-    weight = b.dequantised(w, ws, wz, axis=0)
+    data, weight = b.dequantised(image[0], xs, xz), b.dequantised(w, ws, wz, axis=0)
     inputs = [data, weight, b.bias(bias, xs, ws)] if bias else [data, weight]
-    return b.quantised(b.compute("Conv", inputs), ys, yz, x, rank if is_last and rank else 0)
+    return b.quantised(b.compute("Conv", inputs), ys, yz, x, image[1])
 
 
 def _matmul(graph: Graph, node: onnx.NodeProto) -> Nodes:
@@ -157,11 +158,10 @@ def _pool(op: str) -> Any:
     def rule(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
         b = _Quantised(graph, node)
         x, xs, xz, ys, yz = b.inputs[:5]
-        is_last, rank = _is_last(b), graph.rank(x)
-        if is_last and rank is None:
+        image = b.image(x, graph.rank(x))
+        if image is None:
             return None
-        data = b.dequantised(b.channels_first(x, rank) if is_last and rank else x, xs, xz)
-        return b.quantised(b.compute(op, [data]), ys, yz, x, rank if is_last and rank else 0)
+        return b.quantised(b.compute(op, [b.dequantised(image[0], xs, xz)]), ys, yz, x, image[1])
 
     return rule
 
