@@ -41,7 +41,9 @@ _OF_CLASSES = (
 #: what cannot change a result
 _NO_STATE = (logging.Logger, type(threading.Lock()), type(threading.RLock()))
 #: of these packages the version is a part of the key by itself, or the source
-_KNOWN = frozenset({__name__.partition(".")[0], "tvm", "tvm_ffi", "numpy", "onnx", *sys.stdlib_module_names})
+_KNOWN = frozenset(
+    {__name__.partition(".")[0], "tvm", "tvm_ffi", "numpy", "ml_dtypes", "onnx", "torch", *sys.stdlib_module_names}
+)
 
 
 def fingerprint(value: Any, what: str, *, strict: bool = True) -> str:

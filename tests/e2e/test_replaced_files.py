@@ -202,3 +202,30 @@ def test_an_error_of_the_loader_names_the_path(tmp_path: Path, built: list[Path]
     with pytest.raises(RuntimeError, match=r"m\.so") as error:
         tvm.runtime.load_module(str(path))
     assert str(path) in str(error.value) and "//" not in str(error.value).replace("://", "")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "m.so"
+    if kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        (os.mkfifo if kind == "pipe" else os.mkdir)(path)
+    with pytest.raises(byoc.ArtifactError, match=f"it is a {kind}, expected a file"):
+        byoc.load(path)
+
+
+def test_a_library_of_tvm_alone_with_damaged_headers_is_refused(tmp_path: Path) -> None:
+    """It has no record; its own tables still say what is wrong."""
+    path = tmp_path / "m.so"
+    tvm.compile(byoc.partition(model(1)), target="llvm", relax_pipeline="byoc").export_library(str(path))
+    whole = path.read_bytes()
+    sections = int.from_bytes(whole[40:48], "little")
+    for damaged in (
+        whole[:sections] + bytes(len(whole) - sections),  # the sections, at the end
+        whole[:56] + bytes(2) + whole[58:],  # no segments
+        whole[: 64 + 32] + b"\xff" * 8 + whole[64 + 40 :],  # the first segment's size
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(byoc.ArtifactError, match="its headers are damaged"):
+            byoc.load(path)
