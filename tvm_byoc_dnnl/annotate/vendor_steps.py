@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import tvm
@@ -39,13 +39,15 @@ def prepared_by(ns: Namespace, mod: tvm.IRModule) -> tuple[tvm.IRModule, list[En
 def asking(ns: Namespace) -> Iterator[Callable[[PortableGraph], None]]:
     """``probing_ahead`` of a namespace, as it is to be used; where it fails, its library is asked later."""
     who = f"probing_ahead of {ns.name!r}"
-    entered: Any = None
+    stack = ExitStack()
     ahead: Any = None
 
     def guarded(step: Callable[[], Any]) -> Any:
         try:
             with calling(who, named=True):
                 return step()
+        except NativeLibraryError:
+            raise
         except Exception as error:
             _logger.warning("%s; the answers are asked for one by one", describe(error))
             return None
@@ -58,10 +60,9 @@ def asking(ns: Namespace) -> Iterator[Callable[[PortableGraph], None]]:
                 ahead = given
 
     if ns.probing_ahead is not None:
-        entered = guarded(ns.probing_ahead)
-        ahead = guarded(lambda: type(entered).__enter__(entered))
+        begin = ns.probing_ahead
+        ahead = guarded(lambda: stack.enter_context(begin()))
     try:
         yield ask
     finally:
-        if ahead is not None:
-            guarded(lambda: type(entered).__exit__(entered, None, None, None))
+        guarded(stack.close)
