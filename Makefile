@@ -283,6 +283,10 @@ bench-int8: $(NATIVE) $(PEERS) $(ZOO)  ## quantised networks beside ONNX Runtime
 bench-drift: $(NATIVE) $(PEERS) $(ZOO)  ## how far quantised networks are from ONNX Runtime, a quarter of an hour: ARGS='resnet18 --inputs 20 --exact 2'
 	@$(PY) -m bench.drift $(ARGS)
 
+.PHONY: docs-elementwise
+docs-elementwise: $(NATIVE)  ## the errors of elementwise functions over all floats into docs/numerics.md; minutes for each: ARGS='log', ARGS='--every 17'
+	@$(PY) -m bench.elementwise $(ARGS)
+
 bench-weights: $(NATIVE) $(PEERS)  ## compressed weights: ARGS=bandwidth, or ARGS='decoder --weights int8'
 	@$(PY) -m bench.weights $(ARGS)
 

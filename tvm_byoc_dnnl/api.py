@@ -28,6 +28,7 @@ from .pipeline.executable import ByocExecutable
 from .pipeline.host_code import WrapIntegers, complete_host_c
 from .pipeline.source_executable import SourceExecutable
 from .precision import with_precision
+from .prepare import ExactForms
 from .regions.policy import RegionPolicy
 from .regions.tried import trying_once
 from .relax_utils import codegen_of
@@ -91,7 +92,7 @@ def partition(
         With ``strict``: lists every call that failed, with the reason; raised from the vendor's own exception.
     """
     _native.load_ahead([compiler] if isinstance(compiler, str) else compiler or ())
-    mod = with_options(mod, options)
+    mod = ExactForms(with_options(mod, options))
     choice = PlacedBy(placement) if placement else first_in_order
     passes = [
         AnnotateExternalCompiler(compiler, prepare=prepare, choice=choice),

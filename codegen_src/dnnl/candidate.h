@@ -83,6 +83,7 @@ std::optional<Candidate> OfferDepthwise(const Candidate& primitive, const Loweri
 std::optional<Candidate> OfferDirect(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferInteger(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferIntegerWinograd(const Candidate& primitive, const Lowering& values);
+std::optional<Candidate> OfferLog(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferNormalize(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferWinograd(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferSmallWinograd(const Candidate& primitive, const Lowering& values);
@@ -92,10 +93,10 @@ std::optional<Candidate> OfferSplitWinograd(const Candidate& primitive, const Lo
 std::optional<Candidate> OfferSplit(const Candidate& primitive, const Lowering& values);
 
 /// A new kernel: its function above, and its name here.
-constexpr Offer kOffers[] = {OfferDepthwise,       OfferDirect,       OfferInteger,
-                             OfferIntegerWinograd, OfferNormalize,    OfferWinograd,
-                             OfferSmallWinograd,   OfferLateWinograd, OfferProduct,
-                             OfferSplitWinograd,   OfferSplit};
+constexpr Offer kOffers[] = {OfferDepthwise,       OfferDirect,        OfferInteger,
+                             OfferIntegerWinograd, OfferLog,           OfferNormalize,
+                             OfferWinograd,        OfferSmallWinograd, OfferLateWinograd,
+                             OfferProduct,         OfferSplitWinograd, OfferSplit};
 
 /// Whether a convolution of images of this rank has too few channels for a product of matrices: in
 /// each of its groups, but it is not depthwise; or, for AVX2, of a picture.

@@ -99,6 +99,29 @@ bool MultipliesBytes(const OpDesc& op, const PrimitiveDesc& pd) {
   return IsByte(dtype);
 }
 
+bool IsFloat(dnnl::memory::data_type dtype) { return dtype == dnnl::memory::data_type::f32; }
+
+/// What our kernels compute exactly and oneDNN does not. Without a kernel oneDNN's answer is taken.
+const char* Inexact(const OpDesc& op, const PrimitiveDesc& pd, const Isa& isa) {
+  const auto from = pd.Arg(DNNL_ARG_SRC).get_data_type(), to = pd.Arg(DNNL_ARG_DST).get_data_type();
+  if (!isa.Vectors()) return nullptr;
+  const bool then_log = std::any_of(op.post_ops.begin(), op.post_ops.end(), [](const auto& p) {
+    return p.alg == dnnl::algorithm::eltwise_log;
+  });
+  if (IsFloat(to) && (op.alg == dnnl::algorithm::eltwise_log || then_log)) {
+    return "its logarithm is off by up to 2e-6";
+  }
+  if (op.kind == PrimitiveKind::layer_normalization && (IsFloat(from) || IsByte(from)) &&
+      (IsFloat(to) || IsByte(to))) {
+    return "its mean of equal numbers is not their value";
+  }
+  if (op.kind == PrimitiveKind::reduction && op.alg == dnnl::algorithm::reduction_mean &&
+      IsFloat(from) && IsFloat(to) && op.post_ops.empty()) {
+    return "its mean of equal numbers is not their value";
+  }
+  return nullptr;
+}
+
 /// A binary operation on bytes whose result has the strides of another axis order.
 bool ChangesLayoutOfBytes(const OpDesc& op, const PrimitiveDesc& pd) {
   if (op.kind != PrimitiveKind::binary) return false;
@@ -123,6 +146,7 @@ const char* KnownFault(const OpDesc& op, const PrimitiveDesc& pd, const Isa& isa
     return "sums of 8-bit products are not exact on a CPU without VNNI";
   }
   if (ScalesItsResult(op)) return "it multiplies its result by the scale of its source";
+  if (const char* inexact = Inexact(op, pd, isa)) return inexact;
   if (ChangesLayoutOfBytes(op, pd)) {
     return "it accepts a result in another layout, and writes the source's";
   }

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax and layer normalisation of bytes along their last axis by our kernel.
+// Softmax of bytes, layer normalisation of bytes and float32, and means of float32, along the last
+// axes by our kernel.
+#include <algorithm>
+
 #include "dnnl/kernel_call.h"
 #include "dnnl/lowering.h"
 #include "kernels/byoc_normalize_plan.h"
@@ -9,14 +12,42 @@ namespace {
 
 using PrimitiveKind = dnnl::primitive::kind;
 
-bool Suits(const OpDesc& op, const Lowering& values) {
-  const bool is_softmax = op.kind == PrimitiveKind::softmax;
-  if (!is_softmax && op.kind != PrimitiveKind::layer_normalization) return false;
-  const OpArg& src = *op.Find(DNNL_ARG_SRC);
-  const auto last = static_cast<int64_t>(values.shape(src.value).size()) - 1;
-  return IsByte(values.dtype(src.value)) && IsByte(values.dtype(op.Find(DNNL_ARG_DST)->value)) &&
-         op.post_ops.empty() && !values.IsConstant(src.value) &&
-         (!is_softmax || (op.axis == last && op.alg == dnnl::algorithm::softmax_accurate));
+bool IsFloat(DType dtype) { return dtype == DType::kFloat32; }
+
+/// Whether the axes behind the first ones, which are kept, are reduced.
+bool ReducesLast(const Dims& in, const Dims& out) {
+  const auto reduced = std::mismatch(in.begin(), in.end(), out.begin()).first - in.begin();
+  return std::all_of(out.begin() + reduced, out.end(), [](int64_t dim) { return dim == 1; });
+}
+
+/// The form of a row that the kernel can make here; nothing if there is none.
+std::optional<byoc_row_form> FormOf(const OpDesc& op, const Lowering& values) {
+  const OpArg* src = op.Find(DNNL_ARG_SRC);
+  const OpArg* dst = op.Find(DNNL_ARG_DST);
+  if (src == nullptr || dst == nullptr || !op.post_ops.empty()) return std::nullopt;
+  const DType from = values.dtype(src->value), to = values.dtype(dst->value);
+  const auto last = static_cast<int64_t>(values.shape(src->value).size()) - 1;
+  switch (op.kind) {
+    case PrimitiveKind::softmax:
+      if (!IsByte(from) || !IsByte(to) || values.IsConstant(src->value)) return std::nullopt;
+      if (op.axis != last || op.alg != dnnl::algorithm::softmax_accurate) return std::nullopt;
+      return BYOC_SOFTMAX;
+    case PrimitiveKind::reduction:
+      if (!IsFloat(from) || !IsFloat(to) || op.alg != dnnl::algorithm::reduction_mean)
+        return std::nullopt;
+      if (!ReducesLast(values.shape(src->value), values.shape(dst->value))) return std::nullopt;
+      return BYOC_MEAN;
+    case PrimitiveKind::layer_normalization: {
+      const bool suits = std::all_of(op.args.begin(), op.args.end(), [&](const OpArg& arg) {
+        const DType dtype = values.dtype(arg.value);
+        const bool is_parameter = arg.arg == DNNL_ARG_SCALE || arg.arg == DNNL_ARG_SHIFT;
+        return IsFloat(dtype) || (IsByte(dtype) && !is_parameter);
+      });
+      return suits ? std::optional<byoc_row_form>(BYOC_LAYER) : std::nullopt;
+    }
+    default:
+      return std::nullopt;
+  }
 }
 
 }  // namespace
@@ -24,7 +55,9 @@ bool Suits(const OpDesc& op, const Lowering& values) {
 std::optional<Candidate> OfferNormalize(const Candidate& primitive, const Lowering& values) {
   const OpDesc& op = primitive.op;
   const std::optional<byoc_isa> isa = values.isa().Vectors();
-  if (!isa || !Suits(op, values)) return std::nullopt;
+  if (!isa) return std::nullopt;
+  const std::optional<byoc_row_form> form = FormOf(op, values);
+  if (!form) return std::nullopt;
   KernelCall call;
   auto add = [&](int arg, int value) {
     if (value < 0) return int64_t{-1};
@@ -38,9 +71,11 @@ std::optional<Candidate> OfferNormalize(const Candidate& primitive, const Loweri
   const int src = find(DNNL_ARG_SRC), dst = find(DNNL_ARG_DST);
   byoc_normalize_params p{};
   p.isa = *isa;
-  p.is_softmax = op.kind == PrimitiveKind::softmax;
-  p.columns = values.shape(src).back();
-  p.rows = p.columns == 0 ? 0 : ElementCount(values.shape(src)) / p.columns;
+  p.form = *form;
+  const int64_t count = ElementCount(values.shape(src));
+  p.rows = p.form == BYOC_MEAN ? ElementCount(values.shape(dst))
+                               : count / byoc_max(values.shape(src).back(), 1);
+  p.columns = count / byoc_max(p.rows, 1);
   p.src_dtype = *KernelDType(values.dtype(src));
   p.dst_dtype = *KernelDType(values.dtype(dst));
   p.epsilon = op.epsilon;

@@ -9,13 +9,15 @@ namespace tvm_byoc_dnnl {
 namespace {
 
 /// A mean or maximum over all spatial axes is one pooling window, which runs on every layout of
-/// activations.
+/// activations. It adds all pixels to one sum, which loses bits where they are many.
 bool IsGlobalPooling(const NodeView& n) {
+  constexpr int64_t kManyPixels = 1 << 14;
   const Dims& in = n.Shape(0);
   const Dims& out = n.OutShape();
   return in.size() >= 3 && in.size() <= 5 && in[0] == out[0] && in[1] == out[1] &&
          std::all_of(out.begin() + 2, out.end(), [](int64_t dim) { return dim == 1; }) &&
-         (n.a.alg == "mean" || n.a.alg == "max");
+         (n.a.alg == "max" ||
+          (n.a.alg == "mean" && ElementCount(in) <= kManyPixels * ElementCount(out)));
 }
 
 OpDesc GlobalPooling(const NodeView& n) {

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
-   Softmax and layer normalisation of rows of bytes whose results are bytes: a row is converted to
-   float32, normalised there, and quantised, without leaving the first-level cache.
+   Layer normalisation of rows of float32 or bytes, softmax of bytes, means of float32: a row is
+   converted to float32, normalised there, and quantised if its result is bytes, without leaving the
+   first-level cache. The mean of equal numbers is exactly their value, and the variance is that of
+   the distances from the mean.
 
    C99 that is C++17 as well, for GCC and Clang on x86-64: the library is built from this file, and
    emitted source includes it. */

@@ -2,12 +2,18 @@
    The part of byoc_normalize.h that is compiled once per instruction set; no include guard. */
 
 #include "byoc_bytes_body.h"
+#include "byoc_wide_body.h"
 
 BYOC_INLINE float BYOC_NAME(sum_lanes)(BYOC_VEC v) {
-  float lanes[BYOC_LANES], sum = 0;
-  BYOC_NAME(store)(lanes, v);
-  for (int i = 0; i < BYOC_LANES; ++i) sum += lanes[i];
-  return sum;
+#ifdef BYOC_SIMD_AVX512
+  const __m256 half = _mm256_add_ps(_mm512_maskz_extractf32x8_ps(0xff, (__m512)v, 0),
+                                    _mm512_maskz_extractf32x8_ps(0xff, (__m512)v, 1));
+#else
+  const __m256 half = (__m256)v;
+#endif
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
 
 /* A row of bytes as numbers, times `scale`; behind them `rest`, up to a whole number of vectors. */
@@ -44,28 +50,107 @@ BYOC_INLINE float BYOC_NAME(softmax_row)(int64_t end, float* numbers) {
   return BYOC_NAME(sum_lanes)(total);
 }
 
-/* The numbers of a row less their mean, divided by their standard deviation, times gamma plus beta.
- */
-BYOC_INLINE void BYOC_NAME(layer_row)(const byoc_normalize_params* p, float scale,
-                                      const float* gamma, const float* beta, int64_t end,
-                                      float* numbers) {
-  BYOC_VEC total = BYOC_NAME(set)(0.f), squares = total;
-  for (int64_t k = 0; k < end; k += BYOC_LANES) total += BYOC_NAME(load)(numbers + k);
-  const float mean = BYOC_NAME(sum_lanes)(total) / (float)p->columns;
-  for (int64_t k = p->columns; k < end; ++k) numbers[k] = mean;
-  for (int64_t k = 0; k < end; k += BYOC_LANES) {
-    const BYOC_VEC x = BYOC_NAME(load)(numbers + k) - BYOC_NAME(set)(mean);
-    BYOC_NAME(store)(numbers + k, x);
-    squares += x * x;
+/* The mean of a row, which is added in double. That of equal numbers is then exact: a number has 24
+   bits, and the sum of up to 2^29 of it has 53. */
+BYOC_INLINE double BYOC_NAME(row_mean)(const float* row, int64_t columns) {
+  BYOC_WIDE even = BYOC_NAME(set_wide)(0), odd = even;
+  double lanes[BYOC_LANES / 2], rest = 0;
+  int64_t k = 0;
+  for (; k + BYOC_LANES <= columns; k += BYOC_LANES) {
+    const BYOC_VEC x = BYOC_NAME(load)(row + k);
+    even += BYOC_NAME(widen)(x, 0);
+    odd += BYOC_NAME(widen)(x, 1);
   }
-  const double variance = (double)BYOC_NAME(sum_lanes)(squares) / (double)p->columns;
-  const float factor = (float)(scale / sqrt(variance * scale * scale + p->epsilon));
-  for (int64_t k = 0; k < p->columns; k += BYOC_LANES) {
-    const int lanes = (int)byoc_min(BYOC_LANES, p->columns - k);
-    BYOC_VEC x = BYOC_NAME(load)(numbers + k) * factor;
-    if (gamma != NULL) x *= BYOC_NAME(load_some)(gamma + k, lanes);
-    if (beta != NULL) x += BYOC_NAME(load_some)(beta + k, lanes);
-    BYOC_NAME(store)(numbers + k, x);
+  for (; k < columns; ++k) rest += row[k];
+  even += odd;
+  memcpy(lanes, &even, sizeof(lanes));
+  BYOC_UNROLL
+  for (int some = BYOC_LANES / 4; some > 0; some /= 2) {
+    BYOC_UNROLL
+    for (int i = 0; i < some; ++i) lanes[i] += lanes[i + some];
+  }
+  return (lanes[0] + rest) / (double)columns;
+}
+
+/* Numbers behind the last whole vector of a row; `fill` behind its end. */
+BYOC_INLINE BYOC_VEC BYOC_NAME(row_end)(const float* from, int64_t count, float fill) {
+  float lanes[BYOC_LANES];
+  for (int i = 0; i < BYOC_LANES; ++i) lanes[i] = i < count ? from[i] : fill;
+  return BYOC_NAME(load)(lanes);
+}
+
+/* The sum of the distances of a row from a number, which become `to` if that is not NULL, and of
+   their squares. Those of a block are few, so float32 loses nothing that counts. */
+BYOC_INLINE void BYOC_NAME(centre_row)(const float* row, int64_t columns, float number, float* to,
+                                       double* sum, double* squares) {
+  enum { kBlock = 4096 };
+  const BYOC_VEC centre = BYOC_NAME(set)(number), zero = BYOC_NAME(set)(0.f);
+  *sum = *squares = 0;
+  for (int64_t k = 0; k < columns;) {
+    const int64_t last = byoc_min(columns, k + kBlock);
+    BYOC_VEC even = zero, odd = zero, even_squares = zero, odd_squares = zero;
+    for (; k + BYOC_PANEL <= last; k += BYOC_PANEL) {
+      const BYOC_VEC x = BYOC_NAME(load)(row + k) - centre;
+      const BYOC_VEC y = BYOC_NAME(load)(row + k + BYOC_LANES) - centre;
+      even += x;
+      odd += y;
+      if (to == NULL) continue;
+      BYOC_NAME(store)(to + k, x);
+      BYOC_NAME(store)(to + k + BYOC_LANES, y);
+      even_squares += x * x;
+      odd_squares += y * y;
+    }
+    for (; k < last; k += BYOC_LANES) {
+      const int64_t count = last - k;
+      const BYOC_VEC x = (count < BYOC_LANES ? BYOC_NAME(row_end)(row + k, count, number)
+                                             : BYOC_NAME(load)(row + k)) -
+                         centre;
+      even += x;
+      if (to == NULL) continue;
+      BYOC_NAME(store)(to + k, x);
+      even_squares += x * x;
+    }
+    k = last;
+    *sum += (double)BYOC_NAME(sum_lanes)(even + odd);
+    if (to != NULL) *squares += (double)BYOC_NAME(sum_lanes)(even_squares + odd_squares);
+  }
+}
+
+/* Without the C library, which emitted source may not be linked with. */
+BYOC_INLINE double BYOC_NAME(root)(double x) {
+  const __m128d v = _mm_set_sd(x);
+  return _mm_cvtsd_f64(_mm_sqrt_sd(v, v));
+}
+
+/* A row less its mean, divided by its standard deviation, times gamma plus beta. The mean is looked
+   for from the first number on, and again from there: so that of equal numbers is exact, and a
+   first number far from the others does no harm. */
+BYOC_INLINE void BYOC_NAME(layer_row)(const byoc_normalize_params* p, float scale,
+                                      const float* gamma, const float* beta, const float* row,
+                                      float* numbers, float* to) {
+  const int64_t columns = p->columns, whole = columns / BYOC_LANES * BYOC_LANES;
+  double sum, squares;
+  BYOC_NAME(centre_row)(row, columns, row[0], NULL, &sum, &squares);
+  float mean = (float)(row[0] + sum / (double)columns);
+  if (!isfinite(mean)) mean = (float)BYOC_NAME(row_mean)(row, columns); /* huge numbers */
+  BYOC_NAME(centre_row)(row, columns, mean, numbers, &sum, &squares);
+  const double rest = sum / (double)columns;
+  const double spread = squares / (double)columns - rest * rest;
+  const double variance = spread < 0 ? 0 : spread;
+  const double factor = scale / BYOC_NAME(root)(variance * scale * scale + p->epsilon);
+  const BYOC_VEC by = BYOC_NAME(set)((float)factor), less = BYOC_NAME(set)((float)(rest * factor));
+  for (int64_t k = 0; k < whole; k += BYOC_LANES) {
+    BYOC_VEC x = BYOC_NAME(load)(numbers + k) * by - less;
+    if (gamma != NULL) x *= BYOC_NAME(load)(gamma + k);
+    if (beta != NULL) x += BYOC_NAME(load)(beta + k);
+    BYOC_NAME(store)(to + k, x);
+  }
+  if (whole < columns) {
+    const int lanes = (int)(columns - whole);
+    BYOC_VEC x = BYOC_NAME(load)(numbers + whole) * by - less;
+    if (gamma != NULL) x *= BYOC_NAME(load_some)(gamma + whole, lanes);
+    if (beta != NULL) x += BYOC_NAME(load_some)(beta + whole, lanes);
+    BYOC_NAME(store_some)(to + whole, x, lanes);
   }
 }
 
@@ -94,18 +179,33 @@ BYOC_NO_INLINE void BYOC_NAME(normalize_rows)(const byoc_normalize_params* p, in
   const float scale = p->src_scale < 0 ? 1.f : *(const float*)data[p->src_scale];
   const float unit = p->dst_scale < 0 ? 1.f : 1.f / *(const float*)data[p->dst_scale];
   const int32_t zero = p->dst_zero < 0 ? 0 : *(const int32_t*)data[p->dst_zero];
+  const int is_softmax = p->form == BYOC_SOFTMAX, is_float = p->dst_dtype == BYOC_F32;
   const float* gamma = p->gamma < 0 ? NULL : (const float*)data[p->gamma];
   const float* beta = p->beta < 0 ? NULL : (const float*)data[p->beta];
+  if (p->form == BYOC_MEAN) {
+    for (int64_t row = first; row < last; ++row) {
+      const float* from = (const float*)data[0] + row * p->columns;
+      ((float*)data[p->result])[row] = (float)BYOC_NAME(row_mean)(from, p->columns);
+    }
+    return;
+  }
   for (int64_t k = end; k < byoc_normalize_numbers(p); ++k) numbers[k] = 0;
   for (int64_t row = first; row < last; ++row) {
+    const float* from = numbers;
     float share = unit;
-    BYOC_NAME(load_row)(data[0], row * p->columns, p->src_dtype, p->columns, end,
-                        p->is_softmax ? scale : 1.f, p->is_softmax ? -INFINITY : 0.f, numbers);
-    if (p->is_softmax) {
+    if (p->src_dtype == BYOC_F32) {
+      from = (const float*)data[0] + row * p->columns;
+    } else {
+      BYOC_NAME(load_row)(data[0], row * p->columns, p->src_dtype, p->columns, end,
+                          is_softmax ? scale : 1.f, is_softmax ? -INFINITY : 0.f, numbers);
+    }
+    if (is_softmax) {
       share = unit / BYOC_NAME(softmax_row)(end, numbers);
     } else {
-      BYOC_NAME(layer_row)(p, scale, gamma, beta, end, numbers);
+      float* to = is_float ? (float*)data[p->result] + row * p->columns : numbers;
+      BYOC_NAME(layer_row)(p, scale, gamma, beta, from, numbers, to);
     }
+    if (is_float) continue;
     uint8_t* to = (uint8_t*)data[p->result] + row * p->columns;
     BYOC_NAME(store_row)(numbers, p->columns, share, zero, p->dst_dtype == BYOC_S8, to);
   }

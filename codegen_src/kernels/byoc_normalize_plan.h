@@ -7,12 +7,16 @@
 #include "byoc_kernel.h"
 #include "byoc_post_ops.h"
 
+/* What is made of each row; the mean is one number. */
+typedef enum byoc_row_form { BYOC_LAYER, BYOC_SOFTMAX, BYOC_MEAN } byoc_row_form;
+
 /* Rows follow each other. Numbers that are given when it runs stand in the data: their positions
    there, -1 for none. */
 typedef struct __attribute__((may_alias)) byoc_normalize_params {
-  int64_t isa; /* byoc_isa */
-  int64_t is_softmax, rows, columns;
-  int64_t src_dtype, dst_dtype; /* BYOC_S8 or BYOC_U8 */
+  int64_t isa;  /* byoc_isa */
+  int64_t form; /* byoc_row_form */
+  int64_t rows, columns;
+  int64_t src_dtype, dst_dtype; /* BYOC_S8, BYOC_U8, BYOC_F32: softmax of bytes only, mean of F32 */
   int64_t src_scale, dst_scale, dst_zero, gamma, beta, result;
   double epsilon;
   int64_t threads; /* that there is scratch memory for */

@@ -11,6 +11,8 @@
 #undef BYOC_PAIR_ROWS
 #undef BYOC_PANEL
 #undef BYOC_VEC
+#undef BYOC_WIDE
 #undef BYOC_INTS
+#undef BYOC_LONGS
 #undef BYOC_OP
 #undef BYOC_CONVERT

@@ -17,6 +17,7 @@
 #include "byoc_gather.h"
 #include "byoc_integer.h"
 #include "byoc_integer_pack.h"
+#include "byoc_log.h"
 #include "byoc_lookup.h"
 #include "byoc_normalize.h"
 #include "byoc_product.h"
@@ -49,6 +50,7 @@ const Kernel kFlush = {"flush", byoc_flush};
 const Kernel kGather = {"gather", byoc_gather};
 const Kernel kInteger = {"integer", byoc_integer};
 const Kernel kIntegerPack = {"integer_pack", byoc_integer_pack};
+const Kernel kLog = {"log", byoc_log};
 const Kernel kLookup = {"lookup", byoc_lookup};
 const Kernel kNormalize = {"normalize", byoc_normalize};
 const Kernel kProduct = {"product", byoc_product};

@@ -157,8 +157,8 @@ def prelu(g: GraphBuilder, call: Any) -> Value:
     return g.emit("prelu", [src, g.reshape(slope, shape)], src.shape)
 
 
-def _with_scalar(alg: str, scalar: float, scalar_first: bool) -> tuple[str, float, float] | None:
-    """A binary operation with a constant number as an eltwise algorithm, where there is one."""
+def _with_scalar(alg: str, scalar: float, scalar_first: bool, dtype: str) -> tuple[str, float, float] | None:
+    """A binary operation with a constant number as an eltwise algorithm that gives the same, where there is one."""
     if not math.isfinite(scalar):
         return None
     if alg == "add":
@@ -168,17 +168,19 @@ def _with_scalar(alg: str, scalar: float, scalar_first: bool) -> tuple[str, floa
     if alg == "mul":
         return ("linear", scalar, 0)
     if alg == "div":
-        return _divided(scalar, scalar_first)
+        return _divided(scalar, scalar_first, dtype)
     # A clip turns a NaN into its lower bound, as TVM does, except for a minimum or where the number comes first.
     return ("clip", scalar, math.inf) if alg == "max" and not scalar_first else None
 
 
-def _divided(scalar: float, scalar_first: bool) -> tuple[str, float, float] | None:
+def _divided(scalar: float, scalar_first: bool, dtype: str) -> tuple[str, float, float] | None:
+    """In float32, 49 times the inverse of 49 is less than 1: only that of a power of two is exact."""
     if scalar_first:
         return ("pow", scalar, -1)
     # The inverse must be a normal number: a tiny divisor's is infinite, a huge one's loses bits.
     is_normal = scalar != 0 and _TINY <= abs(1 / scalar) <= _HUGE
-    return ("linear", 1 / scalar, 0) if is_normal else None
+    is_exact = dtype != "float32" or abs(math.frexp(scalar)[0]) == 0.5
+    return ("linear", 1 / scalar, 0) if is_normal and is_exact else None
 
 
 @register_lowering("dnnl", list(_BINARY))
@@ -190,7 +192,7 @@ def binary(g: GraphBuilder, call: Any) -> Value:
     shape = g.shape_of(call.ty)
     for value, scalar, first in ((a, b.scalar, False), (b, a.scalar, True)):
         if scalar is not None and value.shape == shape:
-            eltwise = _with_scalar(alg, scalar, first)
+            eltwise = _with_scalar(alg, scalar, first, value.dtype)
             if eltwise is not None:
                 return g.eltwise(value, *eltwise)
     return g.binary(alg, a, b, shape)

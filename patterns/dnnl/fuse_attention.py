@@ -10,10 +10,11 @@ of keys that are repeated for several heads of queries are read once.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ...lower.graph import Node, PortableGraph
-from .views import VIEWS
+from .views import VIEWS, divisor_of
 
 __all__ = ["fuse_attention"]
 
@@ -95,8 +96,8 @@ def _scores(graph: PortableGraph, tensor: int) -> tuple[list[Node], list[int], f
 
 def _scaled(graph: PortableGraph, tensor: int) -> tuple[list[Node], float] | None:
     node, behind, scale = _only_producer(graph, tensor), [], 1.0
-    if node is not None and _is_factor(node):
-        behind, scale = [node], node.attrs["alpha"]
+    if node is not None and (factor := _factor(graph, node)) is not None:
+        behind, scale = [node], factor
         node = _only_producer(graph, node.inputs[0])
     return ([node, *behind], scale) if node is not None and node.kind == "matmul" and len(node.inputs) == 2 else None
 
@@ -105,8 +106,12 @@ def _is(node: Node, kind: str, alg: str) -> bool:
     return node.kind == kind and node.attrs["alg"] == alg
 
 
-def _is_factor(node: Node) -> bool:
-    return _is(node, "eltwise", "linear") and node.attrs["beta"] == 0 and abs(node.attrs["alpha"]) < float("inf")
+def _factor(graph: PortableGraph, node: Node) -> float | None:
+    """The finite number that a node multiplies with, if that is what it does."""
+    if _is(node, "eltwise", "linear") and node.attrs["beta"] == 0 and math.isfinite(node.attrs["alpha"]):
+        return float(node.attrs["alpha"])
+    divisor = divisor_of(graph, node)
+    return None if divisor is None else 1 / divisor
 
 
 def _is_read_once(graph: PortableGraph, tensor: int) -> bool:
@@ -126,15 +131,14 @@ def _without_factor(graph: PortableGraph, tensor: int) -> tuple[int, float]:
     view, read = None, tensor
     while (node := _only_producer(graph, read)) is not None and node.kind in VIEWS:
         view, read = node, node.inputs[0]
-    if node is None or not _is_factor(node) or node.is_scaled or node.post_ops:
+    factor = None if node is None or node.is_scaled or node.post_ops else _factor(graph, node)
+    if node is None or factor is None:
         return tensor, 1.0
-    if view is not None:
-        graph.nodes.rewire(view, node.inputs)
-    else:
-        tensor = node.inputs[0]
-        return tensor, node.attrs["alpha"]
+    if view is None:
+        return node.inputs[0], factor
+    graph.nodes.rewire(view, node.inputs[:1])
     graph.nodes.remove(node)
-    return tensor, node.attrs["alpha"]
+    return tensor, factor
 
 
 def _rows(graph: PortableGraph, tensor: int, is_transposed: bool, before: Node, grouped: bool = True) -> int:

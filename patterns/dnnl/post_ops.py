@@ -20,6 +20,7 @@ from contextlib import contextmanager
 
 from ...lower.graph import Node, PortableGraph, PostOp
 from .bfloat16 import compute_in_bfloat16, note_widened
+from .centred import exact_means
 from .fuse_attention import fuse_attention
 from .merge_matmuls import merge_matmuls
 from .nan import keep_nan_of_bounds, keep_nan_of_softmax
@@ -28,7 +29,7 @@ from .quantize import write_out
 from .quantized import read_integers, write_integers
 from .quantized_links import RANGES, kept
 from .read_parts import read_parts
-from .views import VIEWS, sink_views
+from .views import VIEWS, divisor_of, sink_views
 
 __all__ = ["fuse_post_ops"]
 
@@ -59,6 +60,7 @@ _MANY = 16
 
 def fuse_post_ops(graph: PortableGraph) -> PortableGraph:
     """Fuse every chain of elementwise nodes into the node that produces its input, then join products of one row."""
+    exact_means(graph)
     sink_views(graph)
     read_integers(graph)
     compute_in_bfloat16(graph)
@@ -207,6 +209,10 @@ class _Fuser:
             alg = "add"
         elif place == 1 and alg in _ORDERED:
             return f"the result of {node.kind} is the second operand of {alg}"
+        elif node.kind in _BIAS_AXIS and (divisor := divisor_of(self.graph, user)) is not None:
+            # a sum of products is rounded anyway
+            ops.append(PostOp("eltwise", "linear", 1 / divisor, 0.0))
+            return Node(node.kind, node.inputs, user.outputs, node.attrs, ops, scalings=node.scalings)
         if alg == "add" and not ops and self._is_bias(node, other):
             return Node(
                 node.kind,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import Any
 
 from ...lower.builder import GraphBuilder, Value
 from ...registry import register_lowering
 from ...verdict import require
+from .centred import mean_of_rows
 from .common import ints, require_float
 from .nan import is_nan, keeps_nan, nan_where
 from .pool import global_average
@@ -21,6 +23,9 @@ _ALGORITHMS = {
     "relax.min": "min",
     "relax.prod": "mul",
 }
+
+
+_MANY_PIXELS = 1 << 14
 
 
 @register_lowering("dnnl", list(_ALGORITHMS))
@@ -45,8 +50,8 @@ def deviation(g: GraphBuilder, call: Any) -> Value:
     src = g.value(call.args[0])
     require_float(call.op.name, src)
     axes = _axes(call, src)
-    centred = g.binary("sub", src, reduced(g, src, axes, "mean"), src.shape)
-    out = reduced(g, g.eltwise(centred, "square"), axes, "mean")
+    centred = g.binary("sub", src, mean_of_rows(g, src, axes), src.shape)
+    out = mean_of_rows(g, g.eltwise(centred, "square"), axes)
     return g.reshape(g.eltwise(out, "sqrt") if call.op.name == "relax.std" else out, g.shape_of(call.ty))
 
 
@@ -64,4 +69,6 @@ def _axes(call: Any, src: Value) -> list[int]:
 
 
 def _is_spatial(src: Value, axes: list[int]) -> bool:
-    return 3 <= src.ndim <= 5 and axes == list(range(2, src.ndim)) and src.is_static and 0 not in src.shape
+    """Whether it is a pooling with one window, which adds up its pixels in float32: not too many of them."""
+    is_image = 3 <= src.ndim <= 5 and axes == list(range(2, src.ndim)) and src.is_static and 0 not in src.shape
+    return is_image and math.prod(d for d in src.shape[2:] if isinstance(d, int)) <= _MANY_PIXELS

@@ -9,12 +9,25 @@ Elementwise functions commute with any view that keeps each element; a second op
 
 from __future__ import annotations
 
+import math
+
 from ...lower.graph import Dim, Node, PortableGraph
 
-__all__ = ["VIEWS", "sink_views"]
+__all__ = ["VIEWS", "divisor_of", "sink_views"]
 
 _ELEMENTWISE = ("eltwise", "binary")
 VIEWS = ("reshape", "permute")
+
+
+def divisor_of(graph: PortableGraph, node: Node) -> float | None:
+    """The known number that a node divides its first operand by, if it does and the inverse is a finite number."""
+    if node.kind != "binary" or node.attrs["alg"] != "div" or node.is_scaled or node.post_ops:
+        return None
+    known = graph.value_of(node.inputs[1])
+    if known is None or known.size != 1 or graph.tensors[node.inputs[0]].shape != graph.tensors[node.outputs[0]].shape:
+        return None
+    number = float(known.reshape(-1)[0])
+    return number if number != 0 and math.isfinite(number) and 1e-30 < abs(number) < 1e30 else None
 
 
 def sink_views(graph: PortableGraph) -> None:

@@ -14,6 +14,7 @@ from tvm.relax import op as R
 from tests.harness import assert_right
 from tests.unit.importing import check, module, node, onnx_model, ops, prepared, rand, run, same_numbers
 from tvm_byoc_dnnl.frontend import to_relax
+from tvm_byoc_dnnl.prepare import ExactForms
 
 SHAPE = (2, 5, 8)
 Emit = Callable[[Any], Any]
@@ -332,3 +333,56 @@ def test_guard_by_other_scores_stays() -> None:
     others = rand(3, 5, 5, seed=2)
     others[2, 0] = -np.inf
     assert "where" in same_numbers(module(build, (3, 5, 5), (3, 5, 5)), rand(3, 5, 5), others)
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 300, 260), (1, 3, "h", "w")], ids=["large", "open"])
+def test_instance_norm_of_pictures_whose_pixels_are_no_parameters(shape: tuple[Any, ...]) -> None:
+    norm = node("InstanceNormalization", ["x", "g", "b"], ["y"])
+    constants = {"g": rand(3), "b": rand(3, seed=2)}
+    assert ops(prepared(to_relax(onnx_model([norm], {"x": shape}, constants)))) == {"nn.instance_norm": 1}
+
+
+def bare_group_norm(e: Emit, x: Any, gamma: Any, beta: Any) -> Any:
+    return e(R.nn.group_norm(x, gamma, beta, 2, 1, [2, 3], center=False, scale=False))
+
+
+@pytest.mark.parametrize("how", ["constant", "like"])
+def test_a_norm_without_scale_whose_parameters_are_ones(how: str) -> None:
+    def build(e: Emit, x: Any) -> Any:
+        ones, zeros = c(np.ones(4)), c(np.zeros(4))
+        parameters = (ones, zeros) if how == "constant" else (e(R.ones_like(zeros)), e(R.zeros_like(ones)))
+        normed = bare_group_norm(e, x, *parameters)
+        return scaled(e, normed, c(rand(4, 1, 1)), c(rand(4, 1, 1, seed=2)))
+
+    call = attributes_of(build, (2, 4, 5, 6))
+    assert call.op.name == "relax.nn.group_norm" and call.attrs.scale and call.attrs.center
+    assert ops_of(build, (2, 4, 5, 6)) == {"nn.group_norm": 1}
+
+
+def test_a_norm_without_scale_whose_parameters_are_others_stays() -> None:
+    call = attributes_of(lambda e, x: bare_group_norm(e, x, c(rand(4)), c(np.zeros(4))), (2, 4, 5, 6))
+    assert not call.attrs.scale and not call.attrs.center
+
+
+def one_pass(e: Emit, x: Any, square: str, axes: tuple[int, ...], of_mean: tuple[int, ...]) -> Any:
+    mean = e(R.mean(x, list(of_mean), keepdims=True))
+    return e(R.subtract(e(R.mean(squares(e, x, square), list(axes), keepdims=True)), squares(e, mean, square)))
+
+
+@pytest.mark.parametrize("square", ["multiply", "power", "square"])
+@pytest.mark.parametrize(("of_mean", "is_variance"), [((0, 2), True), ((2,), False)])
+def test_a_variance_of_one_pass(square: str, of_mean: tuple[int, ...], is_variance: bool) -> None:
+    mod = module(lambda b, x: one_pass(b.emit, x, square, (0, 2), of_mean), SHAPE)
+    found = ops(ExactForms(mod))
+    assert (found == {"variance": 1}) == is_variance
+    assert ("variance" in found) == is_variance
+
+
+def test_a_variance_of_two_tensors_stays() -> None:
+    def build(b: relax.BlockBuilder, x: Any, y: Any) -> Any:
+        e = b.emit
+        mean = e(R.mean(y, [2], keepdims=True))
+        return e(R.subtract(e(R.mean(e(R.multiply(x, x)), [2], keepdims=True)), e(R.multiply(mean, mean))))
+
+    mod = module(build, SHAPE, SHAPE)
+    assert ExactForms(mod).same_as(mod)

@@ -19,6 +19,7 @@ from . import (
     identities,
     norms,
     pad,
+    rounded,
     softmax,
     tir_forms,
     variadic,
@@ -26,7 +27,7 @@ from . import (
 from .rewrite import Rule, Rules
 from .sweep import rewrite_pass
 
-__all__ = ["RULES", "FoldTransposed", "Prepare", "merged"]
+__all__ = ["RULES", "ExactForms", "FoldTransposed", "Prepare", "merged"]
 
 # The forms that are recognised or undone, one concept per row. For one operator, earlier rows are tried first.
 RULES: tuple[tuple[str, Rules], ...] = (
@@ -62,6 +63,10 @@ def _is_dataflow(func: Any) -> bool:
     """Whether all bindings of a function are in dataflow blocks, as those that importers make are."""
     blocks = func.body.blocks if isinstance(func, relax.Function) and isinstance(func.body, relax.SeqExpr) else ()
     return all(isinstance(block, relax.DataflowBlock) for block in blocks)
+
+
+#: Pass: what loses too many bits in the form that it has. It runs without `Prepare`, too.
+ExactForms = rewrite_pass("ExactForms", merged([rounded.RULES, norms.EXACT]), leaves_weights=True)
 
 
 @tvm.transform.module_pass(opt_level=0, name="FoldTransposed")

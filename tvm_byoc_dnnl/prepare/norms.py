@@ -3,6 +3,8 @@
     d = x - mean(x);  d / sqrt(mean(d²) + eps)     layer_norm without scale and shift
     x / sqrt(mean(x²) + eps)                       rms_norm
     reshape(layer_norm(reshape(x, N, G, -1)), ...) group_norm
+    layer_norm over the axes behind the channels   instance_norm, where these are many or open
+    mean(x²) - mean(x)²                            variance, which loses nothing where the mean is large
     norm * gamma,  norm + beta                     the same norm with these as its parameters
 
 The statistics may be written with ``power``, ``multiply``, ``square`` or ``variance``, the root as a division or a
@@ -66,6 +68,16 @@ def _mean_square(scope: Scope, expr: Any) -> _Statistic | None:
     axes = None if mean is None else _axes(scope, mean)
     base = None if mean is None else _squared(scope, mean.args[0])
     return None if axes is None or base is None else _Statistic(base, axes, [expr, mean.args[0]])
+
+
+def _variance(scope: Scope, root: Any) -> Any:
+    """``mean(x²) - mean(x)²``: where the mean is large, nothing of the variance is left in the difference."""
+    square, of_mean = _mean_square(scope, root.args[0]), _squared(scope, root.args[1])
+    mean = None if of_mean is None else scope.call(of_mean, "relax.mean")
+    if square is None or mean is None or not mean.args[0].same_as(square.of) or not _floats(scope, square.of):
+        return None
+    axes = _axes(scope, mean)
+    return relax.op.variance(square.of, axes, keepdims=True) if axes == square.axes else None
 
 
 def _root(scope: Scope, expr: Any, exponent: float) -> tuple[Any, list[Any]] | None:
@@ -151,6 +163,11 @@ def _parameter_sizes(
 
 
 def _layer_norm(scope: Scope, root: Any, data: Any, axes: list[int], eps: float, seen: list[Any]) -> Any:
+    dims = scope.dims(data) or []
+    by_channel = len(dims) > 2 and isinstance(dims[1], int) and axes == list(range(2, len(dims)))
+    if by_channel and _last_dims(scope, data, axes) is None and _floats(scope, data) and scope.only_inside(seen, root):
+        parameters = (scope.constant(np.full(dims[1], v, "float32"), scope.dtype(data)) for v in (1, 0))
+        return relax.op.nn.instance_norm(data, *parameters, channel_axis=1, axes=axes, epsilon=eps)
     sizes = _parameter_sizes(scope, "layer_norm", root, data, axes, seen)
     if sizes is None:
         return None
@@ -235,6 +252,19 @@ def _rebuilt(norm: Any, make: Callable[..., Any], data: Any, *params: Any) -> An
 _MAKE = {name: getattr(relax.op.nn, name.removeprefix("relax.nn.")) for name in _NORMS}
 
 
+def _with_both(scope: Scope, norm: Any) -> Any:
+    """A norm without scale or shift, whose parameters are ones and zeros anyway, as one with both."""
+    if norm.attrs.scale and norm.attrs.center:
+        return None
+    shape, dtype = scope.shape(norm.args[1]), scope.dtype(norm.args[1])
+    parameters = []
+    for given, like, number in ((norm.args[1], "relax.ones_like", 1.0), (norm.args[2], "relax.zeros_like", 0.0)):
+        if shape is None or (scope.call(given, like) is None and scope.scalar(given) != number):
+            return None
+        parameters.append(scope.constant(np.full(shape, number, "float32"), dtype))
+    return _rebuilt(norm, _MAKE[norm.op.name], norm.args[0], *parameters)
+
+
 def _scale(scope: Scope, root: Any) -> Any:
     for normed, factor in (given := items(root.args), given[::-1]):
         norm = scope.call(normed, *_NORMS)
@@ -288,4 +318,8 @@ RULES: Rules = {
     "relax.multiply": [_core, _scale],
     "relax.add": [_shift],
     "relax.reshape": [_group_norm],
+    **{name: [_with_both] for name in _WITH_SHIFT},
 }
+
+#: not a form of the same numbers, but of better ones
+EXACT: Rules = {"relax.subtract": [_variance]}

@@ -8,24 +8,25 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..overwritable import overwritable_weights
+from ..overwritable import OverwritableWeights, overwritable_weights
 from .misses import with_misses
 from .rewrite import Rules, Scope
 
 __all__ = ["rewrite_pass"]
 
 
-def rewrite_pass(name: str, rules: Rules, *, tidy: bool = False) -> tvm.ir.transform.Pass:
+def rewrite_pass(name: str, rules: Rules, *, tidy: bool = False, leaves_weights: bool = False) -> tvm.ir.transform.Pass:
     """A module pass that sweeps every Relax function once with ``rules``.
 
-    With ``tidy``, aliases and what nothing reads are gone then, too.
+    With ``tidy``, aliases and what nothing reads are gone then, too. With ``leaves_weights``, the next such pass is the
+    one that may overwrite weights.
     """
     tidying = tvm.transform.Sequential([relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()])
 
     def sweep(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
         changed, misses = {}, []
         is_tidy = len(module.functions) == 1  # none that could be unused
-        own = overwritable_weights()
+        own = OverwritableWeights() if leaves_weights else overwritable_weights()
         for gv, func in module.functions_items():
             if isinstance(func, relax.Function) and not _is_backend_function(func):
                 scope = Scope(module, rules, own)

@@ -353,7 +353,8 @@ test_accepted, test_refused = table_tests(ACCEPT, REFUSE)
 
 def test_a_number_is_folded_into_the_primitive():
     # One primitive per step; a constant tensor would be a second operand.
-    x, number = data(2, 3, 5, 7), const(values=np.float32(3))
+    x, number, power_of_two = data(2, 3, 5, 7), const(values=np.float32(3)), const(values=np.float32(0.25))
     for f in ARITHMETIC:
-        # a minimum would be a clip from -inf, which is what that makes of a NaN
-        accept("", f, x, number).values[0].becomes("binary" if f is op.minimum else "eltwise")
+        # a minimum would be a clip from -inf, which is what that makes of a NaN; 3 times 1 / 3 is more than 1
+        accept("", f, x, number).values[0].becomes("binary" if f in (op.minimum, op.divide) else "eltwise")
+    accept("", op.divide, x, power_of_two).values[0].becomes("eltwise")

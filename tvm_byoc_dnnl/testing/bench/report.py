@@ -81,7 +81,8 @@ def to_table(comparisons: Sequence[Comparison], settings: Settings) -> Table:
     return table
 
 
-def _cpu() -> str:
+def cpu_name() -> str:
+    """The name of this CPU, as the kernel has it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -113,7 +114,7 @@ def to_json(comparisons: Sequence[Comparison], settings: Settings) -> dict[str, 
     prefixes = (*_ENVIRONMENT, *(p for name in compilers() for p in namespace(name).doctor.prefixes))
     return {
         "machine": {
-            "cpu": _cpu(),
+            "cpu": cpu_name(),
             "cores": os.cpu_count(),
             "system": platform.platform(),
             "python": sys.version.split()[0],

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0
+   The natural logarithm of float32, rounded correctly but for one number in thousands, where the
+   other neighbour comes out: it is computed in double, which is then rounded once.
+
+   C99 that is C++17 as well, for GCC and Clang on x86-64: the library is built from this file, and
+   emitted source includes it. */
+#ifndef BYOC_LOG_H_
+#define BYOC_LOG_H_
+
+#include "byoc_log_plan.h"
+
+#define BYOC_BODY "byoc_log_body.h"
+#include "byoc_each_isa.h"
+
+/* The kernel. data: the numbers, and their logarithms. */
+BYOC_FUNCTION int byoc_log(const int64_t* params, void* const* data, void* scratch, int threads,
+                           char* error) {
+  const byoc_log_params* p = (const byoc_log_params*)params;
+  const int alone = p->count < (int64_t)BYOC_LOG_ALONE;
+  (void)scratch;
+  (void)error;
+  BYOC_OMP(parallel num_threads(threads) if (threads > 1 && !alone))
+  {
+    const int64_t thread = byoc_thread(), present = byoc_team();
+    (void)threads;
+    (void)alone;
+    BYOC_FOR_ISA(p->isa, log_part,
+                 (p->count * thread / present, p->count * (thread + 1) / present,
+                  (const float*)data[0], (float*)data[1]));
+  }
+  return BYOC_OK;
+}
+
+#endif /* BYOC_LOG_H_ */
