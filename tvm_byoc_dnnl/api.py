@@ -17,7 +17,7 @@ from .cache import ModelCache, key_of
 from .causes import remembering_causes
 from .codegen.extern import check_output, source_builds, source_namespaces
 from .codegen.region import lowering_once
-from .errors import InputError, UnsupportedError
+from .errors import ByocError, InputError, UnsupportedError
 from .frontend import to_relax
 from .handles import without_collecting
 from .namespaces import HOST, compilers, namespace
@@ -257,7 +257,9 @@ def _built(
             ex = tvm.compile(mod, target=target, relax_pipeline=pipeline)
             if in_c:
                 complete_host_c(ex.mod)
-    except tvm.error.InternalError as error:
+    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError, tvm.error.InternalError) as error:
+        if isinstance(error, ByocError):
+            raise
         raise UnsupportedError(f"TVM cannot compile what stays with it: {_cause(error)}{_advice(mod)}") from error
     return SourceExecutable(ex.mod, builds) if builds else ByocExecutable(ex.mod, target)
 

@@ -5,9 +5,14 @@ The C++ side throws the same kinds by name, so they arrive in Python as these cl
 
 from __future__ import annotations
 
+import errno
+import os
+
 from tvm_ffi import register_error
 
 from .causes import cause_of
+
+_FILES, _MEMORY = (errno.EMFILE, errno.ENFILE), (errno.ENOMEM,)
 
 __all__ = [
     "ArtifactError",
@@ -18,9 +23,11 @@ __all__ = [
     "InputIndexError",
     "InputValueError",
     "NativeLibraryError",
+    "OutOfFilesError",
     "OutOfMemoryError",
     "UnsupportedError",
     "VendorError",
+    "out_of_resources",
 ]
 
 
@@ -49,6 +56,26 @@ class InputValueError(InputError):
 
 class OutOfMemoryError(ByocError, MemoryError):
     """A model or a call needs more memory than there is."""
+
+
+class OutOfFilesError(ByocError, OSError):
+    """The process, or the system, has as many open files as it may have."""
+
+
+def out_of_resources(error: BaseException) -> ByocError | None:
+    """The error for one whose cause is that no memory or no descriptor was left; ``None`` for another cause.
+
+    Parameters
+    ----------
+    error : BaseException
+        As Python or C++ raised it: the message of a library that cannot be loaded says the cause in words.
+    """
+    number, text = getattr(error, "errno", None), str(error)
+    if number in _FILES or any(os.strerror(n) in text for n in _FILES):
+        return OutOfFilesError(errno.EMFILE, f"{text}; close files, or raise the limit (ulimit -n)")
+    if isinstance(error, MemoryError) or number in _MEMORY or any(os.strerror(n) in text for n in _MEMORY):
+        return OutOfMemoryError(f"no memory was left: {text or type(error).__name__}")
+    return None
 
 
 @register_error("ByocUnsupportedError")

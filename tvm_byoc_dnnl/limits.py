@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["LIMITS", "MOST_ELEMENTS", "MOST_SAMPLES", "Limit"]
+__all__ = ["LIMITS", "MOST_ELEMENTS", "MOST_EXTENT", "MOST_NESTED", "MOST_NODES", "MOST_SAMPLES", "Limit"]
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,35 @@ class Limit:
 
 
 MOST_ELEMENTS = 1 << 38
+MOST_EXTENT = (1 << 31) - 1
+MOST_NESTED = 32
+MOST_NODES = 1 << 20
 MOST_SAMPLES = 1 << 10
 
 LIMITS = (
     Limit(
         "MOST_ELEMENTS",
         MOST_ELEMENTS,
-        "elements of one tensor whose sizes a call computes",
-        "the number of bytes would not fit into 64 bits, and a small buffer would be written beyond its end",
+        "elements of one tensor: of a constant, an input, a result of constant sizes, or of sizes that a call computes",
+        "the number of bytes may not fit into 64 bits, and a small buffer would be written beyond its end",
+    ),
+    Limit(
+        "MOST_EXTENT",
+        MOST_EXTENT,
+        "each number of a window's kernel_shape, pads, strides and dilations",
+        "libraries compute with them in 32 bits",
+    ),
+    Limit(
+        "MOST_NESTED",
+        MOST_NESTED,
+        "graphs inside of graphs, and functions that call each other, of an ONNX model",
+        "the stack of the process is bounded, and a function that calls itself has no end",
+    ),
+    Limit(
+        "MOST_NODES",
+        MOST_NODES,
+        "nodes of an ONNX model whose functions are written out",
+        "forty functions, each of which calls the next one twice, are 10¹² nodes",
     ),
     Limit(
         "MOST_SAMPLES",

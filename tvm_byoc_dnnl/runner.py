@@ -21,7 +21,15 @@ from tvm import relax
 from . import _native, library_file
 from .arguments import as_tensor
 from .call_arguments import InputPlan, SymbolPlan, Views, as_array
-from .errors import ArtifactError, ByocError, InputError, InputIndexError, InputValueError, OutOfMemoryError
+from .errors import (
+    ArtifactError,
+    ByocError,
+    InputError,
+    InputIndexError,
+    InputValueError,
+    OutOfMemoryError,
+    out_of_resources,
+)
 from .pipeline.caches import CACHES_FUNCTION
 from .pipeline.metadata import read_metadata
 from .signature import TensorInfo, random_arrays, with_named_sizes
@@ -409,13 +417,19 @@ def load(path: str | PathLike[str], *, threads: int | None = None, workers: int 
         If there is no such file.
     ArtifactError
         If it is no such library, is damaged, or was written by an incompatible version.
+    OutOfFilesError, OutOfMemoryError
+        If no descriptor or no memory is left.
     """
     path = Path(path)
     try:
         module = library_file.load(path)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"no file {path}; expected a library written by export_library") from error
-    except OSError as error:
+    except (ArtifactError, MemoryError, OSError) as error:
+        if (resources := out_of_resources(error)) is not None:
+            raise resources from error
+        if not isinstance(error, OSError):
+            raise
         raise ArtifactError(
             f"cannot load {path}: {error.strerror or error}; expected a library written by export_library"
         ) from error

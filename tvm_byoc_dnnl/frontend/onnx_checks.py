@@ -5,7 +5,6 @@ Neither ONNX's checker nor its strict shape inference is used, since both refuse
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
@@ -42,7 +41,6 @@ _WINDOW = {"kernel_shape": (1, 1), "strides": (1, 1), "dilations": (1, 1), "pads
 
 def check_model(graph: Graph) -> None:
     """Raise an `InputError` for a model that the standard forbids."""
-    _check_names(graph)
     take_constants(graph)
     graph.infer_shapes()
     ranks = _Ranks(graph)
@@ -59,18 +57,6 @@ def _with_branches(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
         for attribute in node.attribute:
             if attribute.type in _MAYBE_GRAPH:
                 yield from _with_branches(attribute.g.node)
-
-
-def _check_names(graph: Graph) -> None:
-    inputs = [i.name for i in graph.inputs]
-    constants = [t.name for t in graph.model.graph.initializer]
-    made = [name for node in graph.nodes for name in node.output if name]
-    twice = [name for name, times in Counter(inputs + constants + made).items() if times > 1]
-    if twice:
-        raise InputError(
-            f"the ONNX model defines {', '.join(f'`{name}`' for name in twice)} more than once; expected every name "
-            "to be one input, one constant or one output of one node"
-        )
 
 
 def _rank_of_weights(graph: Graph, node: onnx.NodeProto) -> int | None:

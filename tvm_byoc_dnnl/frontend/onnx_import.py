@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import tvm
 
-from ..errors import InputError, UnsupportedError
+from ..errors import ByocError, InputError, UnsupportedError, out_of_resources
 from ..signature import DIMS_ATTR, NODES_ATTR, OUTPUTS_ATTR
 from .onnx_binding import bind_params
 from .onnx_checks import check_model
@@ -24,7 +24,9 @@ from .onnx_graph import Graph
 from .onnx_importer import NamingImporter, converters
 from .onnx_inputs import Shapes, advice_on_inputs, fixed_inputs
 from .onnx_nodes import is_standard
+from .onnx_operands import check_operands
 from .onnx_rewrites import rewrite
+from .onnx_structure import check_structure
 
 __all__ = ["NOT_ONNX", "import_onnx", "load_apart", "load_onnx"]
 
@@ -68,6 +70,8 @@ def _read(path: Path, read: Callable[[Path], _Read]) -> _Read:
             raise InputError(f"cannot read `{path}`: its weights are in `{err.filename}`, which is not there") from err
         raise InputError(f"no file `{path}`; give the path of an .onnx file") from err
     except Exception as err:  # protobuf's DecodeError, OSError and ValueError of external data
+        if (resources := out_of_resources(err)) is not None:
+            raise resources from err
         raise InputError(f"cannot read `{path}` as an ONNX model: {_first_line(err)}") from err
 
 
@@ -77,6 +81,15 @@ def import_onnx(model: onnx.ModelProto, shapes: Shapes | None = None, weights: W
         return _import_onnx(model, shapes, weights or Weights({}))
     except UnsupportedError as error:
         raise UnsupportedError(f"{error}{advice_on_inputs(model, shapes or {})}") from error.__cause__
+    except ByocError:
+        raise
+    except Exception as error:
+        if (resources := out_of_resources(error)) is not None:
+            raise resources from error
+        raise InputError(
+            f"the ONNX model cannot be read ({type(error).__name__}: {_first_line(error)}); onnx.checker.check_model "
+            "may say which node is not as ONNX defines it"
+        ) from error
 
 
 def _import_onnx(model: onnx.ModelProto, shapes: Shapes | None, weights: Weights) -> tvm.IRModule:
@@ -87,6 +100,7 @@ def _import_onnx(model: onnx.ModelProto, shapes: Shapes | None, weights: Weights
             "the model's weights lie in files beside it and are not loaded; give its path, or call "
             "onnx.load_external_data_for_model first"
         )
+    check_structure(model, weights)
     if model.functions:
         model = _without_functions(model)
     graph = Graph(model, weights)
@@ -95,7 +109,9 @@ def _import_onnx(model: onnx.ModelProto, shapes: Shapes | None, weights: Weights
     named = name_dims([*graph.inputs, *graph.outputs])
     graph.inputs, graph.outputs = named[: len(graph.inputs)], named[len(graph.inputs) :]
     check_model(graph)
+    check_operands(graph)
     rewrite(graph)
+    check_operands(graph)  # with the constants that became known
     _check_operators(graph)
     module = _import(graph, {id(array) for array in weights.values()})
     names = {"input_names": [i.name for i in graph.inputs], "output_names": [o.name for o in graph.outputs]}
@@ -141,7 +157,8 @@ def _import(graph: Graph, fresh: set[int]) -> tvm.IRModule:
             raise
         except Exception as err:
             importer.give_up()
-            raise UnsupportedError(f"TVM's ONNX importer refuses this model: {_first_line(err)}") from err
+            what = f"{_first_line(err)} ({importer.place})" if importer.place else _first_line(err)
+            raise UnsupportedError(f"TVM's ONNX importer refuses this model: {what}") from err
     params = module["main"].params[len(graph.inputs) :]
     bound = {p: _tensor(array) for p, array in zip(params, large, strict=True)}
     others = [array for array in large if id(array) not in fresh and _is_as_tvm_wants(array)]

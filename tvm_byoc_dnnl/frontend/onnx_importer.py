@@ -55,6 +55,7 @@ class NamingImporter(ONNXGraphImporter):
         self._open_inputs = inputs
         self._open_shapes = OpenShapes(self.bb)
         self._constants = constants
+        self.place = ""  # the node that is converted
         self._functions: dict[str, Callable[..., Any]] = {}  # operator -> its converter for the model's opset
         self._last_variable: dict[str, str] = {}  # of a node -> the node
 
@@ -85,6 +86,7 @@ class NamingImporter(ONNXGraphImporter):
         super()._construct_nodes(graph)
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
+        self.place = f"node `{attrs['tvm_custom']['name']}`, {op_name}"
         dtype = _DTYPES.get(attrs.get("to")) if op_name == "Cast" else None
         result = self._open_shapes.convert(op_name, inputs, attrs, dtype)
         if result is None:

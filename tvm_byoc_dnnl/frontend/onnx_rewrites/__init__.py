@@ -11,7 +11,7 @@ from itertools import chain
 
 import onnx
 
-from ...errors import UnsupportedError
+from ...errors import ByocError, InputError, UnsupportedError
 from ..onnx_graph import Graph
 from . import (
     arrangement,
@@ -104,10 +104,22 @@ def _apply(graph: Graph, rules: dict[tuple[str, str], Rule]) -> bool:
     return True
 
 
+def _ruled(rule: Rule, graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    try:
+        return rule(graph, node)
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+        if isinstance(error, ByocError):
+            raise
+        raise InputError(
+            f"{node.op_type} (node `{node.name or node.output[0]}`) is not as ONNX defines it: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
 def _rewritten(graph: Graph, node: onnx.NodeProto, rules: dict[tuple[str, str], Rule]) -> list[onnx.NodeProto] | None:
     domain = "" if node.domain == "ai.onnx" else node.domain
     rule = None if node.doc_string == SETTLED else rules.get((domain, node.op_type))
-    made = None if rule is None else rule(graph, node)
+    made = None if rule is None else _ruled(rule, graph, node)
     for part in made or ():
         if part is not node and not part.name:
             part.name = node.name or node.output[0]
