@@ -17,7 +17,7 @@ does not fit; the operator reads the copy. Constants that fit cost nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -27,10 +27,10 @@ from tvm import ir, relax, te, tirx, topi
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from .._compat import constant_numpy, dtype_of, is_constant, shape_dims
+from .._compat import constant_numpy, dtype_of, is_a, is_constant, shape_dims
 from ..errors import UnsupportedError
 from ..limits import MOST_ELEMENTS, MOST_SAMPLES
-from ..relax_utils import is_host_function, is_op_call, ops_of, with_functions
+from ..relax_utils import NESTED, bindings_of, is_host_function, with_functions
 
 __all__ = ["GUARDED", "CheckCounts", "CheckSizes", "Legalization", "default_of", "dims_of"]
 
@@ -43,6 +43,9 @@ _OPAQUE = 8
 _COUNTS_FROM_THE_END = ("scatter_elements", "index_put", "index_tensor")
 #: those that TVM lowers without support of negative indices; the check adds the size of the axis
 _SHIFTED = ("index_tensor",)
+#: what takes a number of elements, and what makes a shape of a tensor: the importer calls the VM's function itself, too
+_COUNTS = ("relax.topk",)
+_SHAPES = ("relax.tensor_to_shape", "vm.builtin.tensor_to_shape")
 _OUT_OF_RANGE = "an index is out of range"
 #: the kinds of errors, by the names that C++ and Python know them by
 _INDEX, _VALUE = "IndexError", "ByocInputValueError"
@@ -341,21 +344,40 @@ def _checked_count(bb: relax.BlockBuilder, call: Any) -> Any:
     return call
 
 
+def _name_of_callee(expr: Any) -> str:
+    """The operator, or the function outside of the module, that an expression calls."""
+    op: Any = expr.op if is_a(expr, relax.Call) else None
+    return op.name if is_a(op, ir.Op) else str(op.global_symbol) if is_a(op, relax.ExternFunc) else ""
+
+
+def _calls(func: relax.Function, callees: Collection[str]) -> bool:
+    found = False
+
+    def note(expr: Any) -> None:
+        nonlocal found
+        found = found or _name_of_callee(expr) in callees
+
+    for _, value in bindings_of(func):
+        note(value)
+        if is_a(value, NESTED):
+            relax.analysis.post_order_visit(value, note)
+    return found
+
+
 @relax.expr_functor.mutator
 class _Guard(relax.PyExprMutator):
     def visit_call_(self, call: Any) -> Any:
         call = super().visit_call_(call)
-        if not is_op_call(call):
-            return call
-        if call.op.name == "relax.tensor_to_shape":
-            return relax.Call(call.op, [_checked_sizes(self.builder_, call.args[0])], call.attrs)
-        return _checked_count(self.builder_, call) if call.op.name == "relax.topk" else call
+        name = _name_of_callee(call)
+        if name in _SHAPES:
+            return relax.Call(call.op, [_checked_sizes(self.builder_, call.args[0])], call.attrs, call.ty_args)
+        return _checked_count(self.builder_, call) if name in _COUNTS else call
 
 
-def _guard(op: str) -> Any:
-    @tvm.transform.module_pass(opt_level=0, name=f"Guard {op}")
+def _guard(callees: Collection[str]) -> Any:
+    @tvm.transform.module_pass(opt_level=0, name="Guard")
     def guard(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
-        found = {gv: f for gv, f in mod.functions.items() if is_host_function(f) and f"relax.{op}" in ops_of(f)}
+        found = {gv: f for gv, f in mod.functions.items() if is_host_function(f) and _calls(f, callees)}
         if not found:
             return mod
         mutator = _Guard(mod)
@@ -366,9 +388,9 @@ def _guard(op: str) -> Any:
 
 
 #: before sorts are dispatched
-CheckCounts = _guard("topk")
+CheckCounts = _guard(_COUNTS)
 #: after all operators are lowered, because some of them compute sizes
-CheckSizes = _guard("tensor_to_shape")
+CheckSizes = _guard(_SHAPES)
 
 #: Relax op → what ``LegalizeOps`` makes of it instead
 GUARDED: dict[str, Legalization] = {
