@@ -229,8 +229,12 @@ def _dynamic(graph: Graph, node: onnx.NodeProto) -> Nodes:
     b = _Quantised(graph, node)
     x, (quantised, scale, zero) = b.inputs[0], node.output
     null, one = b.number(0, x), b.number(1, x)
-    low = b.add("Min", [b.add("ReduceMin", [x], keepdims=0), null])
-    high = b.add("Max", [b.add("ReduceMax", [x], keepdims=0), null])
+    ends = []
+    for reduce, pick in (("ReduceMin", "Min"), ("ReduceMax", "Max")):
+        end = b.add(reduce, [x], keepdims=0)
+        b.settle()  # where all is an infinity beyond 0, the end is 0, whatever TVM answers
+        ends.append(b.add(pick, [end, null]))
+    low, high = ends
     span = b.add("Sub", [high, low])
     is_range = b.add("Min", [b.add("Mul", [span, b.number(float(np.finfo("float32").max), x)]), one])  # 0 or 1
     b.add("Add", [b.add("Div", [span, b.number(255, x)]), b.add("Sub", [one, is_range])], scale)
