@@ -40,10 +40,10 @@ class Entry:
     compiler : str
         Namespace that did not get it.
     stage : str
-        ``annotate`` or ``pattern`` for code that crashed there; ``lower``, ``plan`` or ``codegen`` for a region that
-        failed there; ``policy`` for calls not worth a region, ``policy crash`` where the policy itself failed;
-        ``placement`` for calls that were given to another compiler by hand or by measurement; ``output`` for a region
-        that is a module although source was asked for.
+        ``prepare`` for a vendor's pass that was left out; ``annotate`` or ``pattern`` for code that crashed there;
+        ``lower``, ``plan`` or ``codegen`` for a region that failed there; ``policy`` for calls not worth a region,
+        ``policy crash`` where the policy itself failed; ``placement`` for calls that were given to another compiler by
+        hand or by measurement; ``output`` for a region that is a module although source was asked for.
     reason : str
         With the offending value.
     """
