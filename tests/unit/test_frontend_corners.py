@@ -357,3 +357,45 @@ def test_scales_that_fit_but_for_their_rounding(size: int, scale: float) -> None
     mod = to_relax(typed([resize], {"x": rand(1, 1, size, 3)}, constants))
     assert ops(mod) == {"image.resize2d": 1}
     assert [int(d) for d in mod["main"].ret_ty.shape] == [1, 1, round(size * scale), 3]
+
+
+# ---- what nobody reads ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "attrs", "left"),
+    [
+        ("Gelu", ["x"], {"curve": 2}, "the attribute curve=2"),
+        ("FastGelu", ["x"], {"mode": "exact"}, "the attribute mode=exact"),
+        ("BiasGelu", ["x", "x", "x"], {}, "the input 2"),
+    ],
+)
+def test_what_a_converter_does_not_read_is_refused(
+    op: str, inputs: list[str], attrs: dict[str, Any], left: str
+) -> None:
+    fused = helper.make_node(op, inputs, ["y"], domain="com.microsoft", **attrs)
+    with pytest.raises(UnsupportedError, match=f"no Relax equivalent for {op} with {left}"):
+        to_relax(onnx_model([fused], {"x": (4,)}))
+
+
+def test_an_attribute_at_its_default_need_not_be_read() -> None:
+    drop = node("Dropout", ["x"], ["y"], seed=3)
+    pool = node("MaxPool", ["y"], ["z"], kernel_shape=[2, 2], storage_order=0)
+    assert ops(to_relax(onnx_model([drop, pool], {"x": (1, 1, 4, 4)}, outputs=["z"])))["nn.max_pool2d"] == 1
+
+
+def test_names_of_nodes_mean_nothing() -> None:
+    """Rules know the nodes that they have made themselves by other means."""
+    x = np.array([NAN, -2, 0], "float32")
+    for name in ("sign_moved", "y_of_numbers", "y_next_threshold", "y_in_range", "y_found"):
+        model = typed([node("Sign", ["x"], ["y"], name=name)], {"x": x})
+        np.testing.assert_array_equal(run(to_relax(model), x)[0], [NAN, -1, 0])
+
+
+def test_constants_in_a_sequence_stay_apart() -> None:
+    sequence = [node("SequenceConstruct", ["a", "b"], ["s"]), node("SequenceAt", ["s", "i"], ["t"])]
+    constants = {"a": ints(1, 2), "b": ints(3, 4), "i": np.array(1)}
+    model = onnx_model(
+        [*sequence, node("Add", ["t", "x"], ["y"])], {"x": (2,)}, constants, dtypes=dict.fromkeys("xy", 7)
+    )
+    np.testing.assert_array_equal(run(to_relax(model), ints(10, 20))[0], [13, 24])

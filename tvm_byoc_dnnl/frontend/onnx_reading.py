@@ -52,9 +52,12 @@ class Inputs(onnx_input):
         self.read: set[int] = set()
 
     def __getitem__(self, item: Any) -> Any:
-        wanted = range(len(self) if item.stop is None else item.stop)[item] if isinstance(item, slice) else [item]
-        self.read.update(i % len(self) for i in wanted if i < len(self))
-        return super().__getitem__(item)
+        if isinstance(item, slice):
+            return [self[i] for i in range(len(self) if item.stop is None else item.stop)[item]]
+        if item >= len(self):
+            return None
+        self.read.add(item % len(self))
+        return self.peek(item)
 
     def __iter__(self) -> Iterator[Any]:
         self.read.update(range(len(self)))
