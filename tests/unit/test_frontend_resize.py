@@ -114,10 +114,10 @@ def test_corners_of_one_element(sizes: list[int]) -> None:
     both((1, 1, 1, 5), sizes=sizes, mode="linear", coordinate_transformation_mode="align_corners")
 
 
-@pytest.mark.parametrize("dims", [(1, 2, "h", 5), (1, 2, 6, "w"), ("n", 2, 6, 5)])
+@pytest.mark.parametrize("dims", [(1, 2, "h", 5), (1, 2, 6, "w"), ("n", 2, 6, 5), ("n", "c", "h", "w")])
 @pytest.mark.parametrize("scales", [[1, 1, 3, 1], [1, 1, 1, 3], [1, 1, 1.5, 1], [1, 1, 3, 2]])
 @pytest.mark.parametrize("transform", ["half_pixel", "asymmetric"])
-def test_one_open_size(dims: Any, scales: list[float], transform: str) -> None:
+def test_some_open_sizes(dims: Any, scales: list[float], transform: str) -> None:
     x, options = rand(1, 2, 6, 5), {"mode": "linear", "coordinate_transformation_mode": transform}
     want = ReferenceEvaluator(model(x.shape, 18, {"scales": scales}, **options)).run(None, {"x": x})[0]
     got = run(prepared(to_relax(model(dims, 18, {"scales": scales}, **options))), x)[0]
