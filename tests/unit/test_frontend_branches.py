@@ -11,10 +11,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.unit.importing import check, node, onnx_model, rand, run
+from tvm_byoc_dnnl import Runner, compile
 from tvm_byoc_dnnl.errors import UnsupportedError
 from tvm_byoc_dnnl.frontend import to_relax
 from tvm_byoc_dnnl.frontend.onnx_rewrites import branches
 
+pytestmark = pytest.mark.native
 FLAG = {"c": TensorProto.BOOL}
 
 
@@ -165,6 +167,35 @@ def test_only_the_branch_that_a_known_condition_takes_has_to_be_possible(flag: b
         either(possible, impossible) if flag else either(impossible, possible),
     ]
     check(onnx_model(nodes, {"x": (3, 3)}, {"one": np.array(1), "n": np.array(3 if flag else 2)}))
+
+
+def test_shapes_are_computed_inside_of_branches() -> None:
+    """Sizes that only a call gives, and constants that the branch makes itself."""
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        node("Constant", [], ["k"], value_int=0),
+        node("Unsqueeze", ["k", "k0"], ["k1"]),
+        node("Gather", ["s", "k1"], ["n"]),
+        node("Constant", [], ["m"], value_ints=[-1]),
+        node("Concat", ["n", "m"], ["t"], axis=0),
+        node("Reshape", ["x", "t"], ["r"]),
+        node("Reshape", ["r", "s"], ["y"]),
+    ]
+    inside = either(graph(nodes, constants={"k0": np.array([0])}), OTHER)
+    model = onnx_model([inside], {"c": (), "x": ("n", "h", 4)}, dtypes=FLAG)
+    both_ways(model, rand(2, 3, 4))
+
+
+def test_a_branch_that_is_not_taken_may_have_what_is_an_error_in_the_other() -> None:
+    """A model asks first, and then reads by an index or divides."""
+    kinds = {**FLAG, "x": TensorProto.INT64, "i": TensorProto.INT64, "y": TensorProto.INT64}
+    read = graph([node("Gather", ["x", "i"], ["g"]), node("Div", ["g", "i"], ["y"])])
+    model = onnx_model([either(read, OTHER)], {"c": (), "x": (3,), "i": (3,)}, dtypes=kinds)
+    runner = Runner(compile(model))
+    x, index = np.array([40, 50, 60]), np.array([1, 2, 2])
+    np.testing.assert_array_equal(runner(np.array(True), x, index), x[index] // index)
+    for other in (index, np.array([9, -9, 0])):
+        np.testing.assert_array_equal(runner(np.array(False), x, other), 2 * x)
 
 
 def test_a_function_of_the_model_with_another_opset_is_written_out_with_its_own() -> None:
