@@ -228,6 +228,13 @@ MODEL_CHANGES: list[tuple[str, Change, str]] = [
     ("overflow", lambda m: _dims(m.graph.input[2], 2**32, 2**32), "the input `p` has the shape"),
     ("another rank", lambda m: _dims(m.graph.input[2], 3), "`conv`"),
     ("type", lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", 99), "the input `x` is of the unknown"),
+    ("no type", lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", 0), "the input `x` has no type"),
+    ("no type at all", lambda m: m.graph.input[1].ClearField("type"), "the input `c` has no type"),
+    (
+        "condition",
+        lambda m: setattr(m.graph.input[1].type.tensor_type, "elem_type", 1),
+        "If (node `if`) has a condition of type float; expected bool",
+    ),
     ("input away", lambda m: m.graph.input.pop(0) and None, "`product`"),
     ("input twice", lambda m: m.graph.input.append(m.graph.input[0]), "`x` more than once"),
     ("constant twice", lambda m: m.graph.initializer.append(m.graph.initializer[0]), "`w` more than once"),

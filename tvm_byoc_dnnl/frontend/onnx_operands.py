@@ -221,6 +221,12 @@ class _Operands:
         elif value is not None:
             yield from self.too_many(value.tolist())
 
+    def condition(self) -> Iterator[str]:
+        """What an If decides by."""
+        kind = self._graph.elem_type(self._node.input[0])
+        if kind not in (0, onnx.TensorProto.BOOL):
+            yield f"has a condition of type {onnx.TensorProto.DataType.Name(kind).lower()}; expected bool"
+
     def window(self) -> Iterator[str]:
         """Attributes of convolutions and poolings."""
         for name in _WINDOW:
@@ -234,6 +240,7 @@ _RULES: dict[str, Callable[[_Operands], Iterator[str]]] = {
     "ConstantOfShape": lambda o: o.sizes(0, "the sizes"),
     "DFT": lambda o: o.positive(1, "dft_length"),
     "Expand": lambda o: o.sizes(1, "the shape"),
+    "If": _Operands.condition,
     "OneHot": _Operands.one_hot,
     "Pad": _Operands.pad,
     "Range": _Operands.range,

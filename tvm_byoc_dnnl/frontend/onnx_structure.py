@@ -50,10 +50,14 @@ def check_structure(model: onnx.ModelProto, apart: Collection[str] = ()) -> None
     for tensor in graph.initializer:
         if tensor.name not in apart:
             _check_tensor(tensor, f"the constant `{tensor.name}`")
+    constants = {t.name for t in graph.initializer}
     for kind, values in (("input", graph.input), ("output", graph.output)):
         for value in values:
             _check_type(value, f"the {kind} `{value.name}`")
-    known = {t.name for t in graph.initializer} | {i.name for i in graph.input}
+            is_given = kind == "input" and value.name not in constants
+            if is_given and (value.type.WhichOneof("value") is None or _has_no_type(value)):
+                raise InputError(f"the input `{value.name}` has no type; expected that of its elements, such as float")
+    known = constants | {i.name for i in graph.input}
     known |= {t.values.name for t in graph.sparse_initializer}
     _check_names(graph)
     _check_graph(graph, known, opset, 0)
@@ -250,6 +254,10 @@ def _check_dims(dims: Iterable[int], what: str) -> None:
         raise InputError(f"{what} has the shape {shape}; expected sizes of 0 or more")
     if math.prod(d or 1 for d in shape) > MOST_ELEMENTS:
         raise InputError(f"{what} has the shape {shape}; the limit is {MOST_ELEMENTS} elements")
+
+
+def _has_no_type(value: onnx.ValueInfoProto) -> bool:
+    return value.type.HasField("tensor_type") and not value.type.tensor_type.elem_type
 
 
 def _check_type(value: onnx.ValueInfoProto, what: str) -> None:
