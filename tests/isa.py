@@ -8,7 +8,7 @@ import os
 from bench.without_isa import VARIABLES
 from tvm_byoc_dnnl import _native
 
-__all__ = ["computes_in", "has_avx512", "has_tiles", "isa", "isa_limit", "multiplies_bytes"]
+__all__ = ["computes_in", "has_avx512", "has_kernels", "has_tiles", "isa", "isa_limit", "multiplies_bytes"]
 
 _LIMITS = ("ONEDNN_MAX_CPU_ISA", *VARIABLES)
 _FLOAT16 = ("avx512_core_fp16", "avx512_core_amx", "avx512_core_amx_fp16")
@@ -33,6 +33,11 @@ def has_avx512() -> bool:
 def has_tiles() -> bool:
     """Whether AMX multiplies bfloat16."""
     return "amx" in isa()
+
+
+def has_kernels() -> bool:
+    """Whether kernels of this package take the place of oneDNN's primitives: from AVX2 on."""
+    return isa() not in ("sse41", "avx")
 
 
 def computes_in(dtype: str) -> bool:

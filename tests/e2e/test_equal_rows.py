@@ -14,9 +14,10 @@ from tvm import relax
 import tvm_byoc_dnnl as byoc
 from tests.e2e.test_exact_integers import module, results
 from tests.harness import assert_right
+from tests.isa import has_kernels
 from tests.unit.importing import node, onnx_model
 
-pytestmark = pytest.mark.native
+pytestmark = [pytest.mark.native, pytest.mark.skipif(not has_kernels(), reason="they need AVX2")]
 
 op, nn = relax.op, relax.op.nn
 #: the compilers, and whether the common forms are recognised first

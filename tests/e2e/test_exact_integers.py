@@ -13,10 +13,11 @@ from onnx import TensorProto
 from tvm import relax
 
 import tvm_byoc_dnnl as byoc
+from tests.isa import has_kernels
 from tests.unit.importing import node, onnx_model, ops
 from tvm_byoc_dnnl.prepare import ExactForms
 
-pytestmark = pytest.mark.native
+pytestmark = [pytest.mark.native, pytest.mark.skipif(not has_kernels(), reason="they need AVX2")]
 
 op, nn = relax.op, relax.op.nn
 Function = Callable[[Any], Any]
