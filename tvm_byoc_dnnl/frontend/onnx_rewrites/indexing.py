@@ -16,7 +16,7 @@ _MOST = 1 << 22  # indices of other axes that a model may get as constants
 def _scatter_elements(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     """TVM wants as many indices as the data has elements along the other axes; here they are written by coordinates."""
     b = Builder(graph, node)
-    data, indices = graph.static_shape(node.input[0]), graph.static_shape(node.input[1])
+    data, indices = graph.dims(node.input[0]), graph.static_shape(node.input[1])
     if data is None or indices is None or len(data) != len(indices):
         return None  # sizes that a call gives are compared in the call
     axis = b.attrs.get("axis", 0) % max(1, len(data))
