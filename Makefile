@@ -28,8 +28,15 @@ TORCH  := $(VENV)/.torch
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
+# A target is described behind `##` if it is for every day, behind `##+` before a pull request, behind `##*` by
+# maintainers.
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@for group in 'Every day: ' 'Before a pull request, as the change needs:+' 'Maintainers:*'; do \
+	  printf '%s\n' "$${group%?}"; \
+	  awk -v mark="$${group#"$${group%?}"}" -F '  ##' \
+	    '/^[a-z0-9][a-z0-9 -]*:.*  ##/ && substr($$2, 1, 1) == mark {split($$1, name, ":"); printf "  make %-21s %s\n", name[1], substr($$2, mark == " " ? 2 : 3)}' \
+	    $(MAKEFILE_LIST); \
+	done
 	@echo "  Arguments go through ARGS, as in: make bench ARGS='resnet50 --rounds 5'"
 
 $(DEPS): pyproject.toml setup.py
@@ -85,29 +92,29 @@ test-cpp: build-tests  ## the C++ tests
 test-py: $(NATIVE)  ## the Python tests in JOBS processes, as in: make test-py JOBS=0 ARGS='-m "not slow" tests/unit'
 	@$(PY) -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
-test-browser: $(NATIVE)  ## the page of `tvm-byoc explain --html` in a headless Chromium
+test-browser: $(NATIVE)  ##+ the page of `tvm-byoc explain --html` in a headless Chromium
 	@REQUIRE_BROWSER=1 $(PY) -m pytest tests/e2e/test_html_report.py $(ARGS)
 
-test-kit: $(NATIVE)  ## the whole conformance kit on dnnl and ccompiler, side by side; make test draws a share of it
+test-kit: $(NATIVE)  ##+ the whole conformance kit on dnnl and ccompiler, side by side; make test draws a share of it
 	@$(MAKE) --no-print-directory -j2 --output-sync=target test-kit-dnnl test-kit-ccompiler
 
 test-kit-%: $(NATIVE)
 	@$(PY) -m pytest -m kit 'tests/conformance/test_backends.py::test_conforms[$*]' $(ARGS)
 
-test-packaging: $(NATIVE)  ## sdist, wheel and editable install, and a vendor's package beside them, in clean environments
+test-packaging: $(NATIVE)  ##+ sdist, wheel and editable install, and a vendor's package beside them, in clean environments
 	@$(PY) -m pytest -m packaging tests/packaging $(ARGS)
 
-test-sweep: $(NATIVE)  ## the wide sweeps, of which make test runs a case of each kind, in two processes
+test-sweep: $(NATIVE)  ##+ the wide sweeps, of which make test runs a case of each kind, in two processes
 	@$(PY) -m pytest -m sweep -n $(JOBS) $(ARGS)
 
 .PHONY: test-openvino
-test-openvino: $(NATIVE) $(PEERS)  ## examples/openvino_backend: its wheel beside ours, its tests, a share of the kit
+test-openvino: $(NATIVE) $(PEERS)  ##+ examples/openvino_backend: its wheel beside ours, its tests, a share of the kit
 	@$(PY) -m pytest -m packaging tests/packaging/test_openvino_backend.py $(ARGS)
 
-test-stress: $(NATIVE)  ## a minute of eight threads on one module, every result checked
+test-stress: $(NATIVE)  ##+ a minute of eight threads on one module, every result checked
 	@$(PY) -m pytest -m stress $(ARGS)
 
-test-tsan: $(DEPS)  ## the C++ core's threads under ThreadSanitizer, in build/tsan
+test-tsan: $(DEPS)  ##+ the C++ core's threads under ThreadSanitizer, in build/tsan
 	@$(VENV)/bin/cmake -G Ninja -S . -B build/tsan \
 	  -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV))/bin/ninja -DPython_EXECUTABLE=$(abspath $(PY)) \
 	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTVM_BYOC_DNNL_BUILD_TESTS=ON -DTVM_BYOC_DNNL_SANITIZE=thread > /dev/null
@@ -115,10 +122,10 @@ test-tsan: $(DEPS)  ## the C++ core's threads under ThreadSanitizer, in build/ts
 	@OMP_NUM_THREADS=1 STRESS_SECONDS=5 TSAN_OPTIONS="halt_on_error=1 suppressions=$(abspath tests/cpp/tsan.supp)" \
 	  $(VENV)/bin/ctest --test-dir build/tsan -R '^(region|stress)_test$$' --output-on-failure
 
-test-large: $(NATIVE)  ## a model of more than 2 GB of weights; needs 10 GB of memory and 8 GB of disk
+test-large: $(NATIVE)  ##* a model of more than 2 GB of weights; needs 10 GB of memory and 8 GB of disk
 	@$(PY) -m pytest -m large -s $(ARGS)
 
-golden: $(NATIVE)  ## write the golden library of tests/golden/ again, after a deliberate change of the format
+golden: $(NATIVE)  ##* write the golden library of tests/golden/ again, after a deliberate change of the format
 	@$(PY) -m tests.golden.make
 
 $(TORCH): $(DEPS)
@@ -127,33 +134,33 @@ $(TORCH): $(DEPS)
 	@touch $@
 
 .PHONY: test-torch
-test-torch: $(NATIVE) $(TORCH)  ## torch.compile and the PyTorch importer; make test skips them where there is no torch
+test-torch: $(NATIVE) $(TORCH)  ##+ torch.compile and the PyTorch importer; make test skips them where there is no torch
 	@$(PY) -m pytest tests/e2e/test_torch_compile.py tests/e2e/test_torch_shapes.py \
 	  tests/unit/test_torch_import.py tests/e2e/test_torch_quantised.py $(ARGS)
 
 .PHONY: test-zoo docs-models
-test-zoo: $(NATIVE) $(ZOO)  ## models that people run, against ONNX Runtime; minutes, not part of make test
+test-zoo: $(NATIVE) $(ZOO)  ##+ models that people run, against ONNX Runtime; minutes, not part of make test
 	@$(PY) -m pytest -m zoo tests/e2e/test_zoo.py tests/e2e/test_zoo_batches.py tests/e2e/test_source_zoo.py $(ARGS)
 
-test-onnx: $(NATIVE)  ## all of ONNX's backend tests, minutes; make test runs one in eight
+test-onnx: $(NATIVE)  ##+ all of ONNX's backend tests, minutes; make test runs one in eight
 	@$(PY) -m pytest tests/conformance/test_onnx_backend.py -m 'onnx or not onnx' -n $(JOBS) $(ARGS)
 
-test-tvm026: $(NATIVE)  ## the Python tests under TVM 0.26, in .venv-tvm026
+test-tvm026: $(NATIVE)  ##+ the Python tests under TVM 0.26, in .venv-tvm026
 	@$(MAKE) --no-print-directory VENV=.venv-tvm026 .venv-tvm026/.deps
 	@.venv-tvm026/bin/python -m pip --disable-pip-version-check -qq install 'apache-tvm==0.26.*'
 	@.venv-tvm026/bin/python -m pytest -n $(JOBS) $(ARGS)
 
-test-differential: $(NATIVE)  ## thousands of random functions with and without us, as in: ARGS='--examples 2000 --seed 1'
+test-differential: $(NATIVE)  ##+ thousands of random functions with and without us, as in: ARGS='--examples 2000 --seed 1'
 	@OMP_WAIT_POLICY=passive $(PY) -m tests.conformance.differential $(ARGS)
 
 .venv-nnsmith/bin/nnsmith.model_gen:
 	@$(PYTHON) -m venv .venv-nnsmith
 	@.venv-nnsmith/bin/pip --disable-pip-version-check -qq install 'nnsmith[onnx]==0.1.0' 'torch==2.5.*' 'numpy<2.3'
 
-test-nnsmith: $(NATIVE) .venv-nnsmith/bin/nnsmith.model_gen  ## random ONNX models by NNSmith beside ONNX Runtime, as in: ARGS='--count 300 --seed 0'
+test-nnsmith: $(NATIVE) .venv-nnsmith/bin/nnsmith.model_gen  ##+ random ONNX models by NNSmith beside ONNX Runtime, as in: ARGS='--count 300 --seed 0'
 	@$(PY) -m tests.conformance.nnsmith $(ARGS)
 
-test-isa: $(NATIVE)  ## every test with oneDNN limited to AVX2, as in: make test-isa ISAS='SSE41 AVX2 AVX512_CORE'
+test-isa: $(NATIVE)  ##+ every test with oneDNN limited to AVX2, as in: make test-isa ISAS='SSE41 AVX2 AVX512_CORE'
 	@$(call EACH,$(addprefix test-isa-,$(ISAS)))
 
 test-isa-%: $(NATIVE)
@@ -161,14 +168,14 @@ test-isa-%: $(NATIVE)
 	@ONEDNN_MAX_CPU_ISA=$* $(MAKE) --no-print-directory test
 
 .PHONY: test-hidden
-test-hidden: build-tests  ## every test with AVX-512 hidden from all libraries; HIDDEN=amx hides AMX only
+test-hidden: build-tests  ##+ every test with AVX-512 hidden from all libraries; HIDDEN=amx hides AMX only
 	@$(PY) -m bench.without_isa --unless-absent $(HIDDEN) $(MAKE) --no-print-directory test
 
 # CMake's arguments for a build that is not installed into the package
 CONFIGURE = $(VENV)/bin/cmake -G Ninja -S . -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV))/bin/ninja \
   -DPython_EXECUTABLE=$(abspath $(PY)) -DTVM_BYOC_DNNL_SANITIZE=address,undefined
 
-test-asan: $(DEPS)  ## the C++ tests and the fuzzers' corpora with AddressSanitizer, UBSan and LeakSanitizer
+test-asan: $(DEPS)  ##+ the C++ tests and the fuzzers' corpora with AddressSanitizer, UBSan and LeakSanitizer
 	@$(CONFIGURE) -B build/asan -DCMAKE_BUILD_TYPE=Debug -DTVM_BYOC_DNNL_BUILD_TESTS=ON > /dev/null
 	@$(VENV)/bin/cmake --build build/asan
 	@$(VENV)/bin/ctest --test-dir build/asan --output-on-failure
@@ -177,7 +184,7 @@ FUZZ_CXX ?= clang++-14
 FUZZ = cd build/fuzz && ASAN_OPTIONS=detect_leaks=1 OMP_WAIT_POLICY=passive \
   tests/fuzz/$(1)_fuzz -max_total_time=$(SECONDS) -malloc_limit_mb=256 -rss_limit_mb=2048 -timeout=20 -max_len=8192 \
   -print_final_stats=1 -artifact_prefix=$(1)- corpus/$(1) $(abspath tests/fuzz/corpus/$(2))
-fuzz: $(DEPS)  ## libFuzzer on each target for SECONDS; on Debian: apt-get install clang-14 libclang-rt-14-dev
+fuzz: $(DEPS)  ##* libFuzzer on each target for SECONDS; on Debian: apt-get install clang-14 libclang-rt-14-dev
 	@$(CONFIGURE) -B build/fuzz -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTVM_BYOC_DNNL_FUZZ=ON -DCMAKE_CXX_COMPILER=$(FUZZ_CXX) > /dev/null
 	@$(VENV)/bin/cmake --build build/fuzz
 	@mkdir -p $(addprefix build/fuzz/corpus/,json artifact graph module)
@@ -203,16 +210,16 @@ $(VENV)/.examples: $(DEPS)
 	@touch $@
 
 .PHONY: docs-site test-examples
-docs-site: $(NATIVE) $(VENV)/.site  ## the site of documentation in build/site, after running its tutorials; warnings are errors
+docs-site: $(NATIVE) $(VENV)/.site  ##* the site of documentation in build/site, after running its tutorials; warnings are errors
 	@$(PY) -m pytest -m 'sweep or not sweep' tests/e2e/test_tutorials.py
 	@$(PY) -m mkdocs build --strict --quiet
 
-test-examples: $(NATIVE) $(VENV)/.examples  ## examples/serve and examples/ray, each as a user starts it; memory measured
+test-examples: $(NATIVE) $(VENV)/.examples  ##+ examples/serve and examples/ray, each as a user starts it; memory measured
 	@REQUIRE_EXAMPLES=1 $(PY) -m pytest tests/e2e/test_served_examples.py $(ARGS)
 
 .PHONY: wheel release-check
 # auditwheel refuses symbols newer than those of manylinux_2_28. It excludes what other wheels bring.
-wheel: $(VENV)/.release build/sysroot  ## dist/: the sdist, and the wheel for manylinux_2_28 that is made from it
+wheel: $(VENV)/.release build/sysroot  ##* dist/: the sdist, and the wheel for manylinux_2_28 that is made from it
 	@rm -rf dist build/wheel && mkdir -p dist build/wheel
 	@$(PY) -m build --sdist --no-isolation --outdir dist . > build/wheel/log
 	@CMAKE_TOOLCHAIN_FILE=$(abspath release/portable.cmake) TVM_BYOC_DNNL_SYSROOT=$(abspath build/sysroot) \
@@ -220,7 +227,7 @@ wheel: $(VENV)/.release build/sysroot  ## dist/: the sdist, and the wheel for ma
 	@PATH=$(abspath $(VENV))/bin:$$PATH auditwheel repair --plat manylinux_2_28_x86_64 --only-plat \
 	  --exclude libtvm_ffi.so --exclude libdnnl.so.3 --wheel-dir dist build/wheel/*.whl
 
-release-check: $(NATIVE) wheel  ## that dist/ can be published; tries the wheel in a bare Debian (needs root and debootstrap)
+release-check: $(NATIVE) wheel  ##* that dist/ can be published; tries the wheel in a bare Debian (needs root and debootstrap)
 	@$(VENV)/bin/twine check --strict dist/*
 	@$(PY) release/check.py dist
 	@rm -rf build/image && mkdir -p build/image && cp dist/*.whl release/run.py build/image
@@ -243,62 +250,62 @@ bench: $(NATIVE) $(PEERS)  ## this package beside ONNX Runtime, OpenVINO and sto
 	@$(PY) -m bench $(ARGS)
 
 .PHONY: docs-performance
-docs-performance: $(NATIVE) $(PEERS) $(ZOO)  ## measure beside the peers and write docs/performance.md, twenty minutes: ARGS='resnet50 --rounds 4'
+docs-performance: $(NATIVE) $(PEERS) $(ZOO)  ##* measure beside the peers and write docs/performance.md, twenty minutes: ARGS='resnet50 --rounds 4'
 	@$(PY) -m bench.performance $(ARGS)
 
 .PHONY: docs-performance-avx2
-docs-performance-avx2: $(NATIVE) $(PEERS) $(ZOO)  ## the same as on a CPU without AVX-512, which is hidden from every engine
+docs-performance-avx2: $(NATIVE) $(PEERS) $(ZOO)  ##* the same as on a CPU without AVX-512, which is hidden from every engine
 	@$(PY) -m bench.without_isa avx512 $(abspath $(VENV))/bin/python -m bench.performance $(ARGS)
 
 .PHONY: bench-torch
-bench-torch: $(NATIVE) $(PEERS) $(ZOO)  ## torch.compile beside inductor and PyTorch, into docs/performance.md: ARGS='resnet18'
+bench-torch: $(NATIVE) $(PEERS) $(ZOO)  ##* torch.compile beside inductor and PyTorch, into docs/performance.md: ARGS='resnet18'
 	@$(PY) -m bench.torch_compile $(ARGS)
 
 .PHONY: bench-placement bench-bounds
-bench-placement bench-bounds: $(NATIVE) $(PEERS) $(ZOO)  ## placement by measurement of dnnl, OpenVINO and TVM, and the most that it can gain: ARGS=squeezenet
+bench-placement bench-bounds: $(NATIVE) $(PEERS) $(ZOO)  ##* placement by measurement of dnnl, OpenVINO and TVM, and the most that it can gain: ARGS=squeezenet
 	@$(PY) -m pip install -q --no-deps --no-build-isolation --upgrade --target $(BUILD)/openvino_backend examples/openvino_backend
 	@PYTHONPATH=$(BUILD)/openvino_backend $(PY) -m $(subst -,.,$@) $(ARGS)
 
-bench-load: $(NATIVE) $(PEERS)  ## load time and memory beside ONNX Runtime and OpenVINO: BERT-base, and 1 GB
+bench-load: $(NATIVE) $(PEERS)  ##* load time and memory beside ONNX Runtime and OpenVINO: BERT-base, and 1 GB
 	@$(PY) -m bench.load $(ARGS)
 
-bench-dynamic: $(NATIVE) $(PEERS)  ## what open sizes cost over fixed ones, and a new size: ARGS='decoder --small' to try it
+bench-dynamic: $(NATIVE) $(PEERS)  ##* what open sizes cost over fixed ones, and a new size: ARGS='decoder --small' to try it
 	@$(PY) -m bench.dynamic $(ARGS)
 
-bench-company: $(NATIVE) $(PEERS)  ## calls alone and in company (NumPy, ONNX Runtime, busy processes, callers), and the peers': ARGS=resnet50
+bench-company: $(NATIVE) $(PEERS)  ##* calls alone and in company (NumPy, ONNX Runtime, busy processes, callers), and the peers': ARGS=resnet50
 	@$(PY) -m bench.company $(ARGS)
 
-bench-convolutions: $(NATIVE)  ## every candidate of 3x3 convolutions, and how well the cost chooses; ARGS=--fit fits it
+bench-convolutions: $(NATIVE)  ##* every candidate of 3x3 convolutions, and how well the cost chooses; ARGS=--fit fits it
 	@$(VENV)/bin/cmake --build $(BUILD) --target candidates
 	@$(PY) -m bench.convolutions --program $(BUILD)/tests/cpp/candidates $(ARGS)
 
-bench-products: $(NATIVE)  ## products with constant weights: oneDNN's two, our kernel, and the memory's bandwidth
+bench-products: $(NATIVE)  ##* products with constant weights: oneDNN's two, our kernel, and the memory's bandwidth
 	@$(CXX) -std=c++17 -O2 -fopenmp -Icodegen_src -Icodegen_src/executor -Icodegen_src/kernels -I$(VENV)/include \
 	  bench/products.cc -o $(BUILD)/bench_products -L$(VENV)/lib -ldnnl -Wl,-rpath,$(abspath $(VENV))/lib
 	@$(BUILD)/bench_products
 
-bench-int8: $(NATIVE) $(PEERS) $(ZOO)  ## quantised networks beside ONNX Runtime and OpenVINO: ARGS='resnet18 --float'
+bench-int8: $(NATIVE) $(PEERS) $(ZOO)  ##* quantised networks beside ONNX Runtime and OpenVINO: ARGS='resnet18 --float'
 	@$(PY) -m bench.int8 $(ARGS)
 
-bench-drift: $(NATIVE) $(PEERS) $(ZOO)  ## how far quantised networks are from ONNX Runtime, a quarter of an hour: ARGS='resnet18 --inputs 20 --exact 2'
+bench-drift: $(NATIVE) $(PEERS) $(ZOO)  ##* how far quantised networks are from ONNX Runtime, a quarter of an hour: ARGS='resnet18 --inputs 20 --exact 2'
 	@$(PY) -m bench.drift $(ARGS)
 
 .PHONY: docs-elementwise
-docs-elementwise: $(NATIVE)  ## the errors of elementwise functions over all floats into docs/numerics.md; minutes for each: ARGS='log', ARGS='--every 17'
+docs-elementwise: $(NATIVE)  ##* the errors of elementwise functions over all floats into docs/numerics.md; minutes for each: ARGS='log', ARGS='--every 17'
 	@$(PY) -m bench.elementwise $(ARGS)
 
-bench-weights: $(NATIVE) $(PEERS)  ## compressed weights: ARGS=bandwidth, or ARGS='decoder --weights int8'
+bench-weights: $(NATIVE) $(PEERS)  ##* compressed weights: ARGS=bandwidth, or ARGS='decoder --weights int8'
 	@$(PY) -m bench.weights $(ARGS)
 
-docs: $(NATIVE)  ## write the generated pages of docs/ again
+docs: $(NATIVE)  ##+ write the generated pages of docs/ again
 	@$(PY) docs/generate.py
 	@$(PY) docs/conformance.py
 
-docs-conformance: $(NATIVE)  ## run ONNX's backend tests here and with TVM as it comes, write what does not pass
+docs-conformance: $(NATIVE)  ##+ run ONNX's backend tests here and with TVM as it comes, write what does not pass
 	@$(PY) -m tests.conformance.onnx_suite ours stock $(ARGS)
 	@$(PY) docs/conformance.py
 
-docs-models: $(NATIVE) $(ZOO)  ## measure the models of docs/models.md again, as in: make docs-models ARGS='resnet18'
+docs-models: $(NATIVE) $(ZOO)  ##* measure the models of docs/models.md again, as in: make docs-models ARGS='resnet18'
 	@$(PY) -m bench.zoo --page docs/models.md $(ARGS)
 
 clean:  ## remove what was built; the virtual environments stay
