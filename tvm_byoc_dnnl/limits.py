@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["LIMITS", "MOST_ELEMENTS", "MOST_EXTENT", "MOST_NESTED", "MOST_NODES", "MOST_SAMPLES", "Limit"]
+__all__ = [
+    *("LIMITS", "MOST_ELEMENTS", "MOST_EXTENT", "MOST_NESTED", "MOST_NODES", "MOST_PIXELS", "MOST_SAMPLES"),
+    "Limit",
+]
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ MOST_ELEMENTS = 1 << 38
 MOST_EXTENT = (1 << 31) - 1
 MOST_NESTED = 32
 MOST_NODES = 1 << 20
+MOST_PIXELS = 1 << 13
 MOST_SAMPLES = 1 << 10
 
 LIMITS = (
@@ -64,9 +68,15 @@ LIMITS = (
         "forty functions, each of which calls the next one twice, are 10¹² nodes",
     ),
     Limit(
+        "MOST_PIXELS",
+        MOST_PIXELS,
+        "pixels between the first one of a picture and a corner of a box, where MOST_SAMPLES does not allow more",
+        "the same",
+    ),
+    Limit(
         "MOST_SAMPLES",
         MOST_SAMPLES,
-        "samples along one axis of one bin of roi_align",
+        "samples along one axis of one bin of roi_align, in boxes of more than MOST_PIXELS",
         "a box of 10⁹ pixels is sampled 10¹⁸ times",
     ),
 )

@@ -14,7 +14,7 @@ from tvm import relax
 import tvm_byoc_dnnl as byoc
 from tests.unit.importing import node, onnx_model, rand
 from tvm_byoc_dnnl.errors import InputError, InputIndexError, InputValueError, UnsupportedError
-from tvm_byoc_dnnl.limits import MOST_ELEMENTS, MOST_SAMPLES
+from tvm_byoc_dnnl.limits import MOST_ELEMENTS, MOST_PIXELS
 
 pytestmark = pytest.mark.native
 op = relax.op
@@ -129,11 +129,11 @@ def test_boxes(name: str) -> None:
     for picture in (-1, 2, 1e9, np.nan):
         with pytest.raises(InputIndexError, match=f"{name}: an index is out of range of the pictures"):
             run(x, np.array([[picture, 2, 2, 8, 8]], "f4"))
-    for corner in (np.nan, np.inf, -np.inf, 2.0 * MOST_SAMPLES + 1, -1e30):
+    for corner in (np.nan, np.inf, -np.inf, 2.0 * MOST_PIXELS + 1, -1e30):
         for at in range(1, 5):
             box = np.array([[1, 2, 2, 8, 8]], "f4")
             box[0, at] = corner
-            with pytest.raises(InputValueError, match=f"{name}: a corner of a box is not a number from -2048 to 2048"):
+            with pytest.raises(InputValueError, match=f"{name}: a corner of a box is not .* -16384 to 16384"):
                 run(x, box)
 
 

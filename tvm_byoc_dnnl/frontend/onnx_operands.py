@@ -204,8 +204,8 @@ class _Operands:
         if count is None or count.size != 1:
             return
         size = dims[self.attr("axis", -1)] if dims else None
-        if count.item() < 0 or (isinstance(size, int) and count.item() > size):
-            yield f"takes {count.item()} elements; expected 0 to {size if isinstance(size, int) else 'the axis has'}"
+        if count.item() < 1 or (isinstance(size, int) and count.item() > size):  # TVM takes all for 0
+            yield f"takes {count.item()} elements; expected 1 to {size if isinstance(size, int) else 'the axis has'}"
 
     def slice(self) -> Iterator[str]:
         """Steps."""

@@ -29,7 +29,7 @@ from tvm.script.ir_builder import tirx as T
 
 from .._compat import constant_numpy, dtype_of, is_a, is_constant, shape_dims
 from ..errors import UnsupportedError
-from ..limits import MOST_ELEMENTS, MOST_SAMPLES
+from ..limits import MOST_ELEMENTS, MOST_PIXELS, MOST_SAMPLES
 from ..relax_utils import NESTED, bindings_of, is_host_function, with_functions
 
 __all__ = ["GUARDED", "CheckCounts", "CheckSizes", "Legalization", "default_of", "dims_of"]
@@ -250,7 +250,8 @@ def _boxes(op: str) -> Legalization:
         data, boxes, *rest = call.args
         pictures = dims_of(data)[0]
         # A corner farther away needs a coordinate beyond int32, or more samples than there is time for.
-        farthest = MOST_SAMPLES * min(int(size) for size in call.attrs.pooled_size) / 2 / call.attrs.spatial_scale
+        sampled = MOST_SAMPLES * min(int(size) for size in call.attrs.pooled_size) / 2
+        farthest = max(sampled, MOST_PIXELS) / call.attrs.spatial_scale
 
         def rules(read: Any, i: Any, sizes: Sequence[Any]) -> list[Rule]:
             value, dtype = read(i), dtype_of(boxes.ty)
