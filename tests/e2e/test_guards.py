@@ -91,6 +91,15 @@ def test_floats_are_divided_by_zero() -> None:
     np.testing.assert_array_equal(run(np.array([1, -1], "f4"), np.zeros(2, "f4")), [np.inf, -np.inf])
 
 
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+@pytest.mark.parametrize("function", [op.divide, op.mod, op.floor_mod])
+def test_floats_that_stay_with_tvm_are_divided_by_a_scalar_zero(function: Any, zero: float) -> None:
+    a = np.array([1, -2, 0, np.nan, np.inf])
+    run = _runner(lambda x: function(x, relax.const(zero, "float64")), ("a", (5,), "float64"))
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(run(a), a / zero if function is op.divide else np.full(5, np.nan))
+
+
 @pytest.mark.parametrize("dtype", SIGNED)
 @pytest.mark.parametrize("constant", [False, True])
 def test_powers_of_integers(dtype: str, constant: bool) -> None:

@@ -27,7 +27,7 @@ from tvm import ir, relax, te, tirx, topi
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from .._compat import constant_numpy, dtype_of, is_a, is_constant, shape_dims
+from .._compat import constant_numpy, dtype_of, is_a, is_constant, make_constant, shape_dims
 from ..errors import UnsupportedError
 from ..limits import MOST_ELEMENTS, MOST_PIXELS, MOST_SAMPLES
 from ..relax_utils import NESTED, bindings_of, is_host_function, with_functions
@@ -204,6 +204,11 @@ def _division(op: str, divide: Callable[[Any, Any], Any], *, is_rest: bool) -> L
     def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
         dtype = dtype_of(call.ty)
         dividend, divisor = call.args
+        if "float" in dtype and is_constant(divisor) and dims_of(dividend) and not np.all(constant_numpy(divisor)):
+            # TVM takes a scalar for a number of its own arithmetic, in which a float divided by 0 is an error.
+            values = constant_numpy(divisor)
+            divisor = make_constant(values.reshape(values.shape or (1,)), dtype)
+            return default(bb, bb.normalize(relax.Call(call.op, [dividend, divisor], call.attrs)))
         if "float" in dtype or not isinstance(divisor.ty, relax.TensorType):
             return default(bb, call)
         is_signed = dtype.startswith("int")
