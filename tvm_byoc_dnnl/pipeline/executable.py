@@ -90,20 +90,21 @@ class ByocExecutable(VMExecutable):
         linked = fcompile is None and path.suffix not in (".tar", ".wasm")
         _check(path, linked=linked, cc=kwargs.get("cc"))
         try:
-            with written(path) as aside, workspace() as temporary, self._host_code():
-                objects = list(addons or ())  # TVM appends to it
-                if linked and _native.available():
-                    library_file.write_mark(temporary / "mark.o")
-                    objects.append(str(temporary / "mark.o"))
-                with objects_in_memory(self.mod, fcompile, kwargs.get("cc")) as pack:
-                    result = self.mod.export_library(
-                        str(aside),
-                        fcompile=fcompile,
-                        fpack_imports=pack,
-                        addons=objects,
-                        workspace_dir=workspace_dir or str(temporary),
-                        **kwargs,
-                    )
+            with written(path) as aside:
+                with workspace() as temporary, self._host_code():
+                    objects = list(addons or ())  # TVM appends to it
+                    if linked and _native.available():
+                        library_file.write_mark(temporary / "mark.o")
+                        objects.append(str(temporary / "mark.o"))
+                    with objects_in_memory(self.mod, fcompile, kwargs.get("cc")) as pack:
+                        result = self.mod.export_library(
+                            str(aside),
+                            fcompile=fcompile,
+                            fpack_imports=pack,
+                            addons=objects,
+                            workspace_dir=workspace_dir or str(temporary),
+                            **kwargs,
+                        )
                 if aside.exists():
                     if _native.available():
                         library_file.seal(aside)
