@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import openvino as ov
 
@@ -20,11 +22,14 @@ def load(path: str, threads: int, precision: str = "float32") -> tuple[Run, str]
         "INFERENCE_NUM_THREADS": str(threads),
         "INFERENCE_PRECISION_HINT": _HINTS[precision],
     }
-    request = ov.Core().compile_model(path, "CPU", config).create_infer_request()
-    count = len(request.model_outputs)
+    compiled = ov.Core().compile_model(path, "CPU", config)
+    count = len(compiled.outputs)
+    own = threading.local()  # a request runs one call at a time
 
     def run(inputs: list) -> list:
-        request.infer(inputs, share_inputs=True)
-        return [np.array(request.get_output_tensor(i).data) for i in range(count)]
+        if not hasattr(own, "request"):
+            own.request = compiled.create_infer_request()
+        own.request.infer(inputs, share_inputs=True)
+        return [np.array(own.request.get_output_tensor(i).data) for i in range(count)]
 
     return run, ov.__version__.split("-")[0]
