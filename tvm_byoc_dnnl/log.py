@@ -15,13 +15,14 @@ import tvm
 
 from .errors import UnsupportedError
 
-__all__ = ["LOG_ATTR", "Entry", "raise_failures", "read_log", "with_entries"]
+__all__ = ["CUT", "LOG_ATTR", "Entry", "raise_failures", "read_log", "with_entries"]
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
 _MOST_NAMES = 3
 
 #: stages that are decisions and no failures
-_DECISIONS = ("policy", "placement")
+CUT = "cut"
+_DECISIONS = ("policy", "placement", CUT)
 
 #: module attribute that holds the entries, as JSON
 LOG_ATTR = "byoc_log"
@@ -41,7 +42,8 @@ class Entry:
         Namespace that did not get it.
     stage : str
         ``prepare`` for a vendor's pass that was left out; ``annotate`` or ``pattern`` for code that crashed there;
-        ``lower``, ``plan`` or ``codegen`` for a region that failed there; ``policy`` for calls not worth a region,
+        ``lower``, ``plan`` or ``codegen`` for a region that failed there; ``cut`` for a call with which another region
+        of the same compiler begins, because all calls together failed; ``policy`` for calls not worth a region,
         ``policy crash`` where the policy itself failed; ``placement`` for calls that were given to another compiler by
         hand or by measurement; ``output`` for a region that is a module although source was asked for.
     reason : str
@@ -85,9 +87,8 @@ def _warn(entries: Sequence[Entry]) -> None:
         some = ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
         calls = f"{len(names)} calls: {some}" if len(names) > 1 else some
         level = logging.INFO if stage in _DECISIONS else logging.WARNING
-        _logger.log(
-            level, "not offloaded as asked: %s (%s in %s): %s: %s: %s", op, calls, function, compiler, stage, reason
-        )
+        what = "in another region" if stage == CUT else "not offloaded as asked"
+        _logger.log(level, "%s: %s (%s in %s): %s: %s: %s", what, op, calls, function, compiler, stage, reason)
 
 
 def raise_failures(entries: Sequence[Entry]) -> None:

@@ -430,3 +430,17 @@ def test_a_verdict_is_that_of_the_options_that_the_regions_will_have():
         assert call.reasons == ["precise_npu: this device multiplies no short numbers"]
     finally:
         byoc.unregister_compiler("precise_npu")
+
+
+def test_the_reason_of_a_codegen_is_shown_for_the_calls_of_a_pattern_too():
+    def codegen(functions, options, names):
+        raise byoc.Reject("5 MB of 4 MB on the chip")
+
+    sign_relu = is_op("relax.nn.relu")(is_op("relax.sign")(wildcard()))
+    byoc.register_pattern("small_npu", "sign_relu", sign_relu)
+    byoc.register_codegen("small_npu", codegen)
+    try:
+        report = byoc.explain(build(lambda bb, x: nn.relu(bb.emit(relax.op.sign(x))), (4, 4)), "small_npu")
+    finally:
+        byoc.unregister_compiler("small_npu")
+    assert [c.reasons for c in report.calls] == [["small_npu: codegen: 5 MB of 4 MB on the chip"]] * 2

@@ -200,6 +200,8 @@ def test_a_combination_that_only_works_apart_is_cut(portable):
         (reason,) = reasons(mod)
         assert "works, but not in one region with a, b, c: " in reason and "RuntimeError" in reason
         assert reason.startswith("d relax.multiply va ")
+        strictly = byoc.PartitionGraph(strict=True)(annotated)  # all calls are offloaded
+        assert owners(strictly) == owners(mod)
         va.faults.clear()
         check(mod)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tvm
 
 from ..annotate.trial import ask
-from ..log import read_log
+from ..log import Entry, read_log
 from ..namespace import Namespace
 from ..verdict import Reject
 from .flow import Node
@@ -28,9 +28,18 @@ class BuildLog:
 
     def about(self, node: Node, compiler: str) -> list[str]:
         """Reasons why ``compiler`` did not get this call: those noted for its variable, else for its operator."""
-        same_op = [e for e in self._entries if (e.compiler, e.op, e.function) == (compiler, node.op, node.function)]
-        same_name = [e for e in same_op if e.name == node.name]
-        return list(dict.fromkeys(f"{e.stage}: {e.reason}" for e in same_name or same_op))
+        return self.about_variable(node, compiler) or self._reasons(self._about_operator(node, compiler))
+
+    def about_variable(self, node: Node, compiler: str) -> list[str]:
+        """Those that were noted for its variable."""
+        return self._reasons(e for e in self._about_operator(node, compiler) if e.name == node.name)
+
+    def _about_operator(self, node: Node, compiler: str) -> list[Entry]:
+        return [e for e in self._entries if (e.compiler, e.op, e.function) == (compiler, node.op, node.function)]
+
+    @staticmethod
+    def _reasons(entries: Iterable[Entry]) -> list[str]:
+        return list(dict.fromkeys(f"{e.stage}: {e.reason}" for e in entries))
 
 
 def verdicts(
@@ -50,6 +59,9 @@ def verdicts(
 def _reasons(ns: Namespace, node: Node, log: BuildLog, options: Mapping[str, Any]) -> list[str]:
     if ns.name == node.compiler or ns.name in node.candidates:
         return [] if ns.name == node.compiler else log.about(node, ns.name)
+    noted = log.about_variable(node, ns.name)
+    if noted:  # of a pattern's call, too, which alone would be refused
+        return noted
     refusal = _ask(ns, node, options)
     if refusal is not None:
         return [refusal.reason]

@@ -23,7 +23,7 @@ import tvm
 from tvm import relax
 
 from ..annotate.passes import Matcher, compilers_of
-from ..log import Entry
+from ..log import CUT, Entry
 from ..namespace import Namespace
 from ..namespaces import HOST, namespace
 from ..prepare import FoldTransposed
@@ -250,8 +250,8 @@ class Fallback:
         calls = region.calls
         self._parts.update(dict.fromkeys((b.var for b in calls[at:]), next(self._cuts)))
         before = ", ".join(b.var.name for b in calls[:at])
-        reason = f"works, but not in one region with {before}: {failure.reason}"
-        self._note(region.host, calls[at], Failure(failure.stage, reason))
+        reason = f"works, but not in one region with {before}: {failure.stage}: {failure.reason}"
+        self._note(region.host, calls[at], Failure(CUT, reason))
 
     def _beyond_the_limit(self, regions: Sequence[_Region]) -> list[_Return]:
         limits = [("the module", None if self._policy is None else self._policy.max_regions, regions)]
