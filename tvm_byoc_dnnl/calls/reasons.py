@@ -16,6 +16,9 @@ from .model import Candidate
 
 __all__ = ["BuildLog", "verdicts"]
 
+#: stages of the build's notes whose reasons a compiler gives again when it is asked
+_OF_ANNOTATION = ("annotate", "pattern")
+
 
 class BuildLog:
     """The notes of the build: failures after annotation, and the regions that a policy left with TVM."""
@@ -28,11 +31,13 @@ class BuildLog:
 
     def about(self, node: Node, compiler: str) -> list[str]:
         """Reasons why ``compiler`` did not get this call: those noted for its variable, else for its operator."""
-        return self.about_variable(node, compiler) or self._reasons(self._about_operator(node, compiler))
+        same_op = self._about_operator(node, compiler)
+        return self._reasons([e for e in same_op if e.name == node.name] or same_op)
 
-    def about_variable(self, node: Node, compiler: str) -> list[str]:
-        """Those that were noted for its variable."""
-        return self._reasons(e for e in self._about_operator(node, compiler) if e.name == node.name)
+    def behind_annotation(self, node: Node, compiler: str) -> list[str]:
+        """Those that were noted for its variable after ``compiler`` had taken the call."""
+        noted = (e for e in self._about_operator(node, compiler) if e.name == node.name)
+        return self._reasons(e for e in noted if e.stage not in _OF_ANNOTATION)
 
     def _about_operator(self, node: Node, compiler: str) -> list[Entry]:
         return [e for e in self._entries if (e.compiler, e.op, e.function) == (compiler, node.op, node.function)]
@@ -59,7 +64,7 @@ def verdicts(
 def _reasons(ns: Namespace, node: Node, log: BuildLog, options: Mapping[str, Any]) -> list[str]:
     if ns.name == node.compiler or ns.name in node.candidates:
         return [] if ns.name == node.compiler else log.about(node, ns.name)
-    noted = log.about_variable(node, ns.name)
+    noted = log.behind_annotation(node, ns.name)
     if noted:  # of a pattern's call, too, which alone would be refused
         return noted
     refusal = _ask(ns, node, options)
