@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-from tvm import relax
 from tvm.support import cc
 from tvm.target import codegen
 
 from . import _native, library_file
-from ._compat import constant_numpy, is_constant
+from ._compat import constant_numpy
 from ._version import __version__
 from .errors import ArtifactError, ExportError, InputError
 from .files import opened, read, written
@@ -34,6 +33,7 @@ from .fingerprint import fingerprint
 from .namespaces import compilers, namespace
 from .pipeline.executable import ByocExecutable
 from .pipeline.schedules import name_of_schedules
+from .relax_utils import constants_in
 from .tuning.database import thread_count
 
 __all__ = ["CachedExecutable", "ModelCache", "key_of"]
@@ -264,13 +264,8 @@ def _module_parts(mod: tvm.IRModule) -> Iterable[bytes]:
     """A module as text, and its constants, of which the text has only the places (`tvm.ir.save_json` may crash)."""
     yield mod.script().encode()
     functions = sorted(((gv.name_hint, f) for gv, f in mod.functions.items()), key=lambda item: item[0])
-    found: list[Any] = []
-    for _, function in functions:
-        if isinstance(function, relax.Function):
-            relax.analysis.post_order_visit(function, found.append)
-    for expr in found:
-        if is_constant(expr):
-            yield constant_numpy(expr).tobytes()
+    for constant in (c for _, function in functions for c in constants_in(function)):
+        yield constant_numpy(constant).tobytes()
 
 
 def _onnx_file_parts(path: Path) -> Iterable[bytes]:

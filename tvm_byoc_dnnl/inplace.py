@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import relax
 
-from .relax_utils import is_op_call
+from .relax_utils import bindings_in, is_op_call
 
 __all__ = ["IN_PLACE", "WritersBetween", "order_constraints"]
 
@@ -31,26 +31,14 @@ class WritersBetween:
     """Finds calls of a function that overwrite an argument between two other bindings."""
 
     def __init__(self, func: relax.Function) -> None:
-        visitor = _Bindings()
-        visitor.visit_expr(func)
-        self._places = {b.var: place for place, b in enumerate(visitor.found)}
-        self._writers = {place: b.var for place, b in enumerate(visitor.found) if _overwritten(b.value)}
+        bindings = list(bindings_in(func))
+        self._places = {b.var: place for place, b in enumerate(bindings)}
+        self._writers = {place: b.var for place, b in enumerate(bindings) if _overwritten(b.value)}
 
     def first(self, variables: Iterable[Any]) -> Any:
         """The first result of such a call that is bound between the first and the last of ``variables``, or None."""
         places = [self._places[v] for v in variables if v in self._places]
         return next((var for at, var in self._writers.items() if places and min(places) < at < max(places)), None)
-
-
-@relax.expr_functor.visitor
-class _Bindings(relax.PyExprVisitor):
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[Any] = []
-
-    def visit_var_binding_(self, binding: Any) -> None:
-        self.found.append(binding)
-        super().visit_var_binding_(binding)
 
 
 def _may_alias(value: Any, is_composite: bool) -> bool:

@@ -8,14 +8,16 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ._compat import is_a
+from ._compat import is_a, is_constant
 from .handles import items
 
 __all__ = [
     "NESTED",
+    "bindings_in",
     "bindings_of",
     "codegen_of",
     "composite_of",
+    "constants_in",
     "is_host_function",
     "is_op_call",
     "op_calls",
@@ -35,6 +37,49 @@ def bindings_of(func: relax.Function) -> Iterator[tuple[Any, Any]]:
                 yield binding.var, binding.value
 
 
+def bindings_in(expr: Any, *, local_functions: bool = True) -> Iterator[Any]:
+    """Every binding in a function or another expression, in the order of the program.
+
+    Those of branches, and of local functions unless they are left out, come before the binding of their result.
+    """
+    if is_a(expr, relax.SeqExpr):
+        for block in items(expr.blocks):
+            for binding in items(block.bindings):
+                value = binding.value
+                if is_a(value, NESTED) and (local_functions or not is_a(value, relax.Function)):
+                    yield from bindings_in(value, local_functions=local_functions)
+                yield binding
+    elif is_a(expr, relax.If):
+        yield from bindings_in(expr.true_branch, local_functions=local_functions)
+        yield from bindings_in(expr.false_branch, local_functions=local_functions)
+    elif is_a(expr, relax.Function):
+        yield from bindings_in(expr.body, local_functions=local_functions)
+
+
+def constants_in(expr: Any) -> Iterator[Any]:
+    """The constants in a function or another expression, in the order of the program and as often as they are there."""
+    if is_constant(expr):
+        yield expr
+    for part in _parts(expr):
+        if not is_a(part, relax.Var):  # most are, and have no parts
+            yield from constants_in(part)
+
+
+def _parts(expr: Any) -> list[Any]:
+    """The expressions that one consists of."""
+    if is_a(expr, relax.Call):
+        return items(expr.args)
+    if is_a(expr, relax.Function):
+        return [expr.body]
+    if is_a(expr, relax.SeqExpr):
+        return [*(b.value for block in items(expr.blocks) for b in items(block.bindings)), expr.body]
+    if is_a(expr, relax.Tuple):
+        return items(expr.fields)
+    if is_a(expr, relax.TupleGetItem):
+        return [expr.tuple_value]
+    return [expr.cond, expr.true_branch, expr.false_branch] if is_a(expr, relax.If) else []
+
+
 def op_calls(func: relax.Function) -> Iterator[tuple[Any, Any]]:
     """``(var, call)`` of every binding that calls an operator."""
     for var, value in bindings_of(func):
@@ -49,17 +94,7 @@ def is_op_call(expr: Any) -> bool:
 
 def ops_of(func: relax.Function) -> set[str]:
     """Names of the operators that a function calls, in branches and nested functions too."""
-    found: set[str] = set()
-
-    def note(expr: Any) -> None:
-        if is_op_call(expr):
-            found.add(expr.op.name)
-
-    for _, value in bindings_of(func):
-        note(value)
-        if is_a(value, NESTED):  # a visit of every expression takes long
-            relax.analysis.post_order_visit(value, note)
-    return found
+    return {binding.value.op.name for binding in bindings_in(func) if is_op_call(binding.value)}
 
 
 def _attr(func: relax.Function, key: str) -> str:

@@ -10,14 +10,14 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ._compat import constant_numpy, is_constant
+from ._compat import constant_numpy
 from .codegen.region import lower_region, with_checksums
 from .errors import InputError, UnsupportedError
 from .files import written_folder
 from .lower.graph import PortableGraph
 from .namespace import Namespace, Standalone
 from .namespaces import namespace
-from .relax_utils import bindings_of, codegen_of
+from .relax_utils import bindings_of, codegen_of, constants_in
 from .vendor_code import calling, expect
 
 __all__ = ["emit"]
@@ -113,15 +113,8 @@ def _only_call(mod: tvm.IRModule, main: relax.Function) -> Any:
 
 
 def _lower(ns: Namespace, func: relax.Function, symbol: str) -> tuple[PortableGraph, list[Any]]:
-    names: dict[Any, str] = {}
-    values: dict[str, Any] = {}
-
-    def note(expr: Any) -> None:
-        if is_constant(expr) and expr not in names:
-            names[expr] = f"{symbol}_const_{len(names)}"
-            values[names[expr]] = expr
-
-    relax.analysis.post_order_visit(func, note)
+    names = {constant: f"{symbol}_const_{n}" for n, constant in enumerate(dict.fromkeys(constants_in(func)))}
+    values = {name: constant for constant, name in names.items()}
     graph = with_checksums(lower_region(ns, func, symbol, names), names)
     return graph, [constant_numpy(values[c.name]) for c in graph.constants]
 

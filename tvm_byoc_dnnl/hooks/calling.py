@@ -8,8 +8,9 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-from .._compat import dtype_of, is_constant, shape_dims
+from .._compat import dtype_of, shape_dims
 from ..regions.inline import flatten_region
+from ..relax_utils import constants_in
 from ..verdict import Reject, require
 
 __all__ = ["call_primfunc", "fits", "region_arguments", "region_constants", "with_body", "with_known_shapes"]
@@ -58,14 +59,7 @@ def _arguments(expr: Any) -> Iterator[Any]:
 
 def region_constants(func: relax.Function) -> list[relax.Expr]:
     """The constants of a region, composites included, each once, in the order of their first use."""
-    found: dict[Any, None] = {}
-
-    def note(expr: Any) -> None:
-        if is_constant(expr):
-            found.setdefault(expr)
-
-    relax.analysis.post_order_visit(flatten_region(func).body, note)
-    return list(found)
+    return list(dict.fromkeys(constants_in(flatten_region(func))))
 
 
 def call_primfunc(func: relax.Function, callee: Any, primfunc: tirx.PrimFunc) -> relax.Expr:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import tvm
 from tvm import relax
 
+from ..handles import items
 from ..relax_utils import bindings_of, with_functions
 
 __all__ = ["CACHES_FUNCTION", "GrowCaches"]
@@ -83,9 +84,7 @@ class _Uses:
             elif isinstance(value, (relax.Var, relax.Tuple, relax.TupleGetItem)):
                 self._origins[var] = self._origin(value)
             else:
-                relax.analysis.post_order_visit(
-                    value, lambda e: self._count([e, e]) if isinstance(e, relax.Var) else None
-                )
+                self._count(2 * items(relax.analysis.free_vars(value)))  # too many users
         self._returned = list(_flat(self._origin(function.body.body)))
 
     def of_caches(self, caches: Mapping[str, list[tuple[int, int]]]) -> list[_Cache]:

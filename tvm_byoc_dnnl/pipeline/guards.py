@@ -30,7 +30,7 @@ from tvm.script.ir_builder import tirx as T
 from .._compat import constant_numpy, dtype_of, is_a, is_constant, make_constant, shape_dims
 from ..errors import UnsupportedError
 from ..limits import MOST_ELEMENTS, MOST_PIXELS, MOST_SAMPLES
-from ..relax_utils import NESTED, bindings_of, is_host_function, with_functions
+from ..relax_utils import bindings_in, is_host_function, with_functions
 
 __all__ = ["GUARDED", "CheckCounts", "CheckSizes", "Legalization", "default_of", "dims_of"]
 
@@ -357,17 +357,7 @@ def _name_of_callee(expr: Any) -> str:
 
 
 def _calls(func: relax.Function, callees: Collection[str]) -> bool:
-    found = False
-
-    def note(expr: Any) -> None:
-        nonlocal found
-        found = found or _name_of_callee(expr) in callees
-
-    for _, value in bindings_of(func):
-        note(value)
-        if is_a(value, NESTED):
-            relax.analysis.post_order_visit(value, note)
-    return found
+    return any(_name_of_callee(binding.value) in callees for binding in bindings_in(func))
 
 
 @relax.expr_functor.mutator

@@ -15,7 +15,7 @@ from tvm import relax
 
 from .._compat import var_name
 from ..calls.onnx_nodes import OnnxNodes
-from ..relax_utils import is_host_function, is_op_call
+from ..relax_utils import bindings_in, is_host_function, is_op_call
 
 __all__ = ["Kernels", "kernel_names"]
 
@@ -41,7 +41,7 @@ def kernel_names(
     for function in [gv.name_hint for gv, func in model.functions.items() if is_host_function(func)]:
         labels = {
             b.var: nodes.of(function, var_name(b.var)) or var_name(b.var)
-            for b in _bindings(model[function].body)
+            for b in bindings_in(model[function], local_functions=False)
             if is_op_call(b.value)
         }
         numbers = _Numbers()
@@ -107,7 +107,7 @@ def _labelled(numbers: _Numbers, func: relax.Function, labels: Mapping[Any, str]
     found: dict[int, deque[str]] = {}
     waiting: list[int] = []
     numbers.start(func)
-    for binding in _bindings(func.body):
+    for binding in bindings_in(func, local_functions=False):
         number = numbers.of(binding.value)
         numbers.bind(binding.var, number)
         if _is_kernel(binding.value):
@@ -131,7 +131,7 @@ def _fused_names(
         return [left.popleft()] if left else []
 
     numbers.start(func)
-    for binding in _bindings(func.body):
+    for binding in bindings_in(func, local_functions=False):
         callee = mod[binding.value.op] if _is_function_call(binding.value) else None
         if callee is None or not (callee.attrs and "Primitive" in callee.attrs):
             names = bind(binding)
@@ -140,14 +140,14 @@ def _fused_names(
             continue
         for param, argument in zip(callee.params, binding.value.args, strict=True):
             numbers.bind(param, numbers.of(argument))
-        inside = [name for inner in _bindings(callee.body) for name in bind(inner)]
+        inside = [name for inner in bindings_in(callee) for name in bind(inner)]
         numbers.bind(binding.var, numbers.of(callee.body.body))
         yield list(dict.fromkeys(inside))
 
 
 def _symbols(func: relax.Function) -> Iterator[str]:
     """The function that each call calls, ``""`` for a reshape: it was a kernel, and is none any longer."""
-    for binding in _bindings(func.body):
+    for binding in bindings_in(func, local_functions=False):
         value = binding.value
         if _is_function_call(value):
             yield value.op.name_hint
@@ -155,16 +155,6 @@ def _symbols(func: relax.Function) -> Iterator[str]:
             yield value.args[0].name_hint
         elif is_op_call(value) and value.op.name == "relax.reshape":
             yield ""
-
-
-def _bindings(body: Any) -> Iterator[Any]:
-    """Every binding in program order, those of branches before the binding of their result."""
-    for block in body.blocks if isinstance(body, relax.SeqExpr) else ():
-        for binding in block.bindings:
-            if isinstance(binding.value, relax.If):
-                yield from _bindings(binding.value.true_branch)
-                yield from _bindings(binding.value.false_branch)
-            yield binding
 
 
 def _is_kernel(value: Any) -> bool:

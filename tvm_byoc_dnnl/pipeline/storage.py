@@ -12,7 +12,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..relax_utils import bindings_of, is_host_function, is_op_call, with_functions
+from ..relax_utils import bindings_in, bindings_of, is_host_function, is_op_call, with_functions
 
 __all__ = ["with_safe_plan"]
 
@@ -35,13 +35,6 @@ def _careful(plan: tvm.transform.Pass) -> tvm.transform.Pass:
 
 
 def _has_allocating_branch(func: relax.Function) -> bool:
-    found = False
-
-    def note(expr: Any) -> None:
-        nonlocal found
-        found = found or (is_op_call(expr) and expr.op.name == _ALLOCATION)
-
-    for _, value in bindings_of(func):
-        if isinstance(value, relax.If):
-            relax.analysis.post_order_visit(value, note)
-    return found
+    branches = (value for _, value in bindings_of(func) if isinstance(value, relax.If))
+    inside = (binding.value for branch in branches for binding in bindings_in(branch))
+    return any(is_op_call(value) and value.op.name == _ALLOCATION for value in inside)

@@ -62,13 +62,5 @@ def _is_backend_function(func: relax.Function) -> bool:
 
 def _called(module: tvm.IRModule) -> set[Any]:
     """Functions that the module's Relax functions refer to."""
-    found: set[Any] = set()
-
-    def visit(expr: Any) -> None:
-        if isinstance(expr, tvm.ir.GlobalVar):
-            found.add(expr)
-
-    for _, func in module.functions_items():
-        if isinstance(func, relax.Function):
-            relax.analysis.post_order_visit(func, visit)
-    return found
+    functions = (func for _, func in module.functions_items() if isinstance(func, relax.Function))
+    return {gv for func in functions for gv in relax.analysis.all_global_vars(func)}

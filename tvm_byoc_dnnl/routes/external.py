@@ -6,15 +6,14 @@ regions of a private function as they are, and does not come back from a recursi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tvm
 from tvm import relax
 
-from .._compat import constant_tensor, is_a, is_constant
-from ..handles import items
-from ..relax_utils import codegen_of, is_host_function
+from .._compat import constant_tensor
+from ..relax_utils import codegen_of, constants_in, is_host_function
 
 __all__ = ["name_constants", "with_external_calls"]
 
@@ -67,31 +66,7 @@ def name_constants(functions: Iterable[relax.Function]) -> dict[Any, str]:
 
 def _name_constants(func: relax.Function, names: dict[Any, str]) -> None:
     prefix = f"{func.attrs['global_symbol']}_{codegen_of(func)}_const_"
-    names.update((constant, f"{prefix}{count}") for count, constant in enumerate(_constants(func.body)))
-
-
-def _constants(expr: Any) -> Iterator[Any]:
-    """The constants in an expression, in the order of the program and as often as they are there."""
-    if is_constant(expr):
-        yield expr
-    for part in _parts(expr):
-        if not is_a(part, relax.Var):  # most are, and have no parts
-            yield from _constants(part)
-
-
-def _parts(expr: Any) -> list[Any]:
-    """The expressions that one consists of."""
-    if is_a(expr, relax.Call):
-        return items(expr.args)
-    if is_a(expr, relax.Function):
-        return [expr.body]
-    if is_a(expr, relax.SeqExpr):
-        return [*(b.value for block in items(expr.blocks) for b in items(block.bindings)), expr.body]
-    if is_a(expr, relax.Tuple):
-        return items(expr.fields)
-    if is_a(expr, relax.TupleGetItem):
-        return [expr.tuple_value]
-    return [expr.cond, expr.true_branch, expr.false_branch] if is_a(expr, relax.If) else []
+    names.update((constant, f"{prefix}{count}") for count, constant in enumerate(constants_in(func.body)))
 
 
 @relax.expr_functor.mutator

@@ -12,7 +12,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from .._compat import constant_numpy, is_constant
+from .._compat import constant_numpy
 from ..annotate.choice import Choice, Match, PlacedBy, first_in_order
 from ..annotate.passes import AnnotateExternalCompiler
 from ..annotate.vendor_steps import prepared_by
@@ -24,7 +24,7 @@ from ..partitioning.passes import PartitionGraph
 from ..prepare import Prepare
 from ..regions.failure import Failure
 from ..regions.policy import RegionPolicy
-from ..relax_utils import composite_of, op_calls
+from ..relax_utils import composite_of, constants_in, op_calls
 from ..target_options import get_target_options
 from .workload import Workload, host_workload, region_workload
 
@@ -90,10 +90,7 @@ class _Attempts:
         self._known: dict[tuple[Any, ...], tuple[Failure | None, list[np.ndarray]]] = {}
 
     def __call__(self, ns: Namespace, region: relax.Function, options: Mapping[str, Any]) -> Failure | None:
-        constants: list[np.ndarray] = []
-        relax.analysis.post_order_visit(
-            region, lambda expr: constants.append(constant_numpy(expr)) if is_constant(expr) else None
-        )
+        constants = [constant_numpy(constant) for constant in constants_in(region)]
         places = tuple(array.ctypes.data for array in constants)
         key = (ns.name, tvm_ffi.structural_hash(region, skip_tensor_content=True), places, str(options))
         if key not in self._known:

@@ -21,7 +21,7 @@ from .._compat import constant_numpy, dtype_of, is_constant, remap_var, shape_di
 from ..cost import call_flops, size_of, usual_sizes
 from ..namespaces import HOST
 from ..regions.blocks import Block
-from ..relax_utils import bindings_of, composite_of, is_op_call
+from ..relax_utils import bindings_in, bindings_of, composite_of, is_op_call
 from ..signature import USUAL_SIZES_ATTR
 
 __all__ = ["Workload", "host_workload", "region_workload", "text_of"]
@@ -69,9 +69,7 @@ class Workload:
 
     def _op_calls(self) -> list[relax.Call]:
         """The calls of operators, those inside of composites too, in the order of the program."""
-        calls: list[relax.Call] = []
-        relax.analysis.post_order_visit(self.function, lambda expr: calls.append(expr) if is_op_call(expr) else None)
-        return calls
+        return [binding.value for binding in bindings_in(self.function) if is_op_call(binding.value)]
 
     def as_model(self) -> tvm.IRModule:
         """A module whose ``main`` does this work and nothing else."""

@@ -11,7 +11,7 @@ from tvm import relax
 
 from ..._compat import constant_numpy, dtype_of, is_constant, make_constant, static_shape
 from ...namespace import Pattern
-from ...relax_utils import bindings_of, op_calls
+from ...relax_utils import bindings_of, constants_in, op_calls
 from ..op_calls import floats, integers
 from .case import Case, resized
 
@@ -86,15 +86,7 @@ def _quantised(base: Case, main: relax.Function) -> Iterator[Case]:
 
 def _constants(main: relax.Function) -> list[Any]:
     """The constants of float32 in a function, each once, in the order of their use."""
-    found: list[Any] = []
-
-    def visit(expr: Any) -> None:
-        if is_constant(expr) and dtype_of(expr.ty) == "float32" and not any(expr.same_as(c) for c in found):
-            found.append(expr)
-
-    for _, value in bindings_of(main):
-        relax.analysis.post_order_visit(value, visit)
-    return found
+    return [c for c in dict.fromkeys(constants_in(main)) if dtype_of(c.ty) == "float32"]
 
 
 def _broadcast_axes(array: np.ndarray) -> list[set[int]]:
