@@ -27,6 +27,7 @@ from ..stages import stage
 from ..target_options import get_target_options
 from ..vendor_code import calling
 from ..verdict import Crash, Reject, as_reject
+from ..whole import expand, is_whole, whole_ops
 from .asked import with_asked
 from .choice import CANDIDATES_ATTR, Choice, Match, PlacedBy, first_in_order
 from .composites import Composites, Group
@@ -38,6 +39,7 @@ from .refused import RefusedMatch, with_refused
 from .trial import Trial, ask, trial_of
 from .tuples import spread_tuples
 from .vendor_steps import asking, prepared_by
+from .whole import refused_whole, unknown_whole
 
 __all__ = ["COMPILER_ATTR", "AnnotateExternalCompiler", "Matcher", "ask_pattern", "compilers_of"]
 
@@ -329,6 +331,17 @@ def AnnotateExternalCompiler(
 
     @tvm.transform.module_pass(opt_level=0, name="AnnotateExternalCompiler")
     def annotate(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+        mod = expand(mod, lambda func: unknown_whole(func, compilers_of(func, default)))
+        names: set[str] = set()
+        mod, is_left = once(mod, names)
+        while is_left:  # operators that are kept whole and that no compiler has taken
+            mod, is_left = once(expand(mod, lambda func: whole_ops(func) if compilers_of(func, default) else ()), names)
+        if isinstance(choice, PlacedBy):
+            choice.check(names)
+        return mod
+
+    def once(mod: tvm.IRModule, names: set[str]) -> tuple[tvm.IRModule, bool]:
+        """The module with the composites that can be found in it; ``names`` gets those of its calls."""
         owned = {gv: f for gv, f in mod.functions.items() if codegen_of(f) or composite_of(f)}
         crashes: list[Entry] = []
         if prepare:
@@ -348,23 +361,26 @@ def AnnotateExternalCompiler(
         refused: list[RefusedMatch] = []
         groups = _by_compilers(mod, default)
         asked = [name for compilers in groups for name in compilers]
-        names: set[str] = set()
+        is_left = False
         for compilers, functions in groups.items():
             known = {op for name in compilers for op in namespace(name).ops()}
             ready = {gv: with_unique_names(spread_tuples(mod[gv], known)) for gv in functions}
             # The attribute tells PartitionGraph which compilers it may ask next.
             ready = {gv: func.with_attr(COMPILER_ATTR, tvm_ffi.Array(compilers)) for gv, func in ready.items()}
             names.update(var_name(var) for func in ready.values() for var, _ in op_calls(func))
+            ops = {op for func in ready.values() for op in ops_of(func)}
             options = {name: get_target_options(mod, name) for name in compilers}
-            matcher = Matcher(compilers, {op for func in ready.values() for op in ops_of(func)}, choice, options)
+            matcher = Matcher(compilers, ops, choice, options)
             with stage("annotate"):
                 mod = matcher.run(with_functions(mod, ready), [gv.name_hint for gv in functions])
             refused += matcher.refused
+            if any(map(is_whole, ops)):
+                left = [mod[gv] for gv in functions if whole_ops(mod[gv])]
+                refused += refused_whole(left, compilers, options)
+                is_left = is_left or bool(left)
             entries += matcher.entries({gv.name_hint: func for gv, func in ready.items()})
-        if isinstance(choice, PlacedBy):
-            choice.check(names)
         mod = with_functions(mod, owned)  # the passes above rewrite every function
-        return with_asked(with_refused(with_entries(mod, [*crashes, *entries]), refused), asked)
+        return with_asked(with_refused(with_entries(mod, [*crashes, *entries]), refused), asked), is_left
 
     return annotate
 

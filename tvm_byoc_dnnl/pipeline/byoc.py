@@ -15,6 +15,7 @@ from ..hooks.kernels import opaque
 from ..namespaces import compilers, namespace
 from ..relax_utils import with_functions
 from ..target_options import with_options
+from ..whole import Expand
 from .caches import GrowCaches
 from .forgotten import notice_forgotten_steps
 from .guards import CheckCounts, CheckSizes
@@ -117,6 +118,7 @@ def byoc_pipeline(*, strict: bool = False, output: str = "module", host_code: bo
         mod, late = attach_metadata(mod, regions, account_is_late=is_late)  # after all that may write to the log
         return tvm.transform.Sequential(
             [
+                Expand,
                 _to_kernels(target),
                 apply_schedules,
                 OwnWeightsUnlessSource if is_source else OwnWeights(late),

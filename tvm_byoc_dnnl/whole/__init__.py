@@ -1,0 +1,19 @@
+"""Operators of ONNX that stay one call until no compiler takes them."""
+
+from .expand import Expand, expand, whole_ops
+from .registration import register_onnx_operator
+from .table import Operator, attributes_of, declare, inputs_of, is_whole, operator, wanted_of
+
+__all__ = [
+    "Expand",
+    "Operator",
+    "attributes_of",
+    "declare",
+    "expand",
+    "inputs_of",
+    "is_whole",
+    "operator",
+    "register_onnx_operator",
+    "wanted_of",
+    "whole_ops",
+]

@@ -1,0 +1,215 @@
+"""Operators of ONNX that are kept whole: one Relax operator each, which predicates and patterns see as one call.
+
+    import:    y = onnx.ai.acme.MyOp(x, w) {alpha: 0.5, present: [1, 1], wanted: [1]}
+    annotate:  a compiler that knows the operator takes the call; what none takes is expanded by its definition, and
+               the calls of the definition are offered like all others
+
+The Relax operator is named ``onnx.<domain>.<name>``, without the domain for ONNX's own. Its attributes are those of the
+node, with the defaults of the definition; ``present`` says which inputs of the node the arguments are, ``wanted`` which
+outputs of it the results are.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from .._compat import is_a, shape_dims
+from ..errors import InputError, UnsupportedError
+from ..handles import items
+
+__all__ = ["Operator", "attributes_of", "declare", "expanded", "inputs_of", "is_whole", "operator", "wanted_of"]
+
+PRESENT, WANTED = "present", "wanted"
+
+_TABLE: dict[str, Operator] = {}  # by the name of the Relax operator
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator that is kept whole.
+
+    Attributes
+    ----------
+    domain, name : str
+        As ONNX names it; the domain of ONNX's own operators is ``""``.
+    build : callable, optional
+        ``build(bb, call, node)`` builds a call of other Relax operators, and returns the output, or all outputs.
+        ``node`` is the name of its node, for messages.
+    infer : callable, optional
+        ``infer(call)`` returns the type of the output, or those of all outputs; without it ``build`` finds them.
+    attributes : mapping, optional
+        The attributes that it may have with their defaults; ``inspect.Parameter.empty`` is one that it must have.
+        By default it may have any.
+    sizes : frozenset of int
+        Inputs that are sizes: they are arguments of a shape type.
+    """
+
+    domain: str
+    name: str
+    build: Callable[[relax.BlockBuilder, Any, str], Any] | None = None
+    infer: Callable[[Any], Any] | None = None
+    attributes: Mapping[str, Any] | None = None
+    sizes: frozenset[int] = frozenset()
+
+    @property
+    def relax_name(self) -> str:
+        """Name of the Relax operator."""
+        return _relax_name(self.domain, self.name)
+
+    def call(
+        self, inputs: Sequence[Any], attributes: Mapping[str, Any], wanted: Sequence[bool], node: str
+    ) -> relax.Call:
+        """A call of the Relax operator.
+
+        Parameters
+        ----------
+        inputs : sequence of Expr or None
+            One for each input of the node, ``None`` for those that it leaves out.
+        attributes : mapping
+            Attributes of the node: numbers, strings, and lists of these.
+        wanted : sequence of bool
+            Whether the node has this output. The call gives one tensor, or a tuple of those that are wanted.
+        node : str
+            Name of the node, for messages.
+
+        Raises
+        ------
+        InputError
+            For an attribute that the operator does not have, or lacks.
+        """
+        known = self.attributes
+        if known is not None:
+            if unknown := sorted(attributes.keys() - known):
+                takes = ", ".join(known) or "none"
+                raise InputError(
+                    f"{self.name} (node `{node}`) has the attribute `{unknown[0]}`; the attributes that it may have "
+                    f"are: {takes}"
+                )
+            if missing := [k for k, v in known.items() if v is inspect.Parameter.empty and k not in attributes]:
+                raise InputError(f"{self.name} (node `{node}`) has no attribute `{missing[0]}`, which it needs")
+        values = {k: v for k, v in {**(known or {}), **attributes}.items() if v is not None}
+        values |= {PRESENT: [i is not None for i in inputs], WANTED: [bool(w) for w in wanted]}
+        args = [i for i in inputs if i is not None]
+        return relax.Call(tvm.ir.Op.get(self.relax_name), args, tvm.ir.make_node("ir.DictAttrs", **values))
+
+
+def declare(entry: Operator) -> None:
+    """Make an operator known, to TVM as well; it takes the place of one of the same name."""
+    if entry.relax_name not in _TABLE:
+        _define(entry.relax_name)
+    _TABLE[entry.relax_name] = entry
+
+
+def _define(name: str) -> None:
+    """Make a Relax operator, which TVM knows until the process ends."""
+    if name not in tvm.ir.Op.list_op_names():
+        tvm.ir.op._ffi_api.RegisterOp(name, "an operator of ONNX that is kept whole")
+    op = tvm.ir.Op.get(name)
+    op.set_attr("FInferType", lambda call, bb: _infer(_TABLE[name], call))
+    op.set_attr("FLegalize", lambda bb, call: expanded(bb, call))  # in a build that did not expand it before
+    op.set_attr("FPurity", True)
+
+
+def operator(domain: str, name: str) -> Operator | None:
+    """The operator, if it is kept whole."""
+    return _TABLE.get(_relax_name(domain, name))
+
+
+def _relax_name(domain: str, name: str) -> str:
+    return ".".join(filter(None, ("onnx", "" if domain == "ai.onnx" else domain, name)))
+
+
+def is_whole(op_name: str) -> bool:
+    """Whether it is the Relax operator of one that is kept whole."""
+    return op_name in _TABLE
+
+
+def inputs_of(call: Any) -> list[Any]:
+    """The inputs of the node from which a call was made, ``None`` for those that it leaves out."""
+    args = iter(items(call.args))
+    return [next(args) if there else None for there in items(call.attrs[PRESENT])]
+
+
+def attributes_of(call: Any) -> dict[str, Any]:
+    """The attributes of the node from which a call was made, with the defaults."""
+    values = {str(k): v for k, v in call.attrs.items() if k not in (PRESENT, WANTED)}
+    return {k: list(v) if isinstance(v, tvm_ffi.Array) else v for k, v in values.items()}
+
+
+def wanted_of(call: Any) -> list[bool]:
+    """For each output of the node from which a call was made, whether the call gives it."""
+    return [bool(w) for w in items(call.attrs[WANTED])]
+
+
+def _chosen(call: Any, outputs: Any, title: str) -> list[Any]:
+    """Those outputs that the call gives."""
+    found = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+    wanted = [i for i, is_wanted in enumerate(wanted_of(call)) if is_wanted]
+    lacking = [i for i in wanted if i >= len(found) or found[i] is None]
+    if lacking:
+        raise UnsupportedError(f"{title} gives its output {lacking[0]}, which its definition does not compute")
+    return [found[i] for i in wanted]
+
+
+def _title(entry: Operator, node: str) -> str:
+    return f"{entry.name} (node `{node}`)" if node else f"{entry.domain or 'ai.onnx'}.{entry.name}"
+
+
+def _infer(entry: Operator, call: Any) -> Any:
+    if entry.infer is not None:
+        types = _chosen(call, entry.infer(call), _title(entry, ""))
+        return types[0] if len(types) == 1 else relax.TupleType(types)
+    scratch = relax.BlockBuilder()
+    with scratch.testing_scope(def_vars=_symbols(call)):
+        return scratch.normalize(expanded(scratch, call)).ty
+
+
+def _symbols(call: Any) -> list[Any]:
+    """The symbols in the shapes of a call's arguments."""
+    found: dict[Any, None] = {}
+    for arg in items(call.args):
+        dims = shape_dims(arg.ty) if is_a(arg.ty, relax.TensorType) else items(arg.ty.values)
+        for dim in dims or ():
+            if not isinstance(dim, int):
+                found |= dict.fromkeys(tvm.tirx.analysis.undefined_vars(dim))
+    return list(found)
+
+
+def expanded(bb: relax.BlockBuilder, call: Any, node: str = "") -> Any:
+    """The result of a call, built of the operators of its definition.
+
+    Parameters
+    ----------
+    bb : BlockBuilder
+        Gets the bindings.
+    call : Call
+        Of an operator that is kept whole.
+    node : str
+        Name of its node, for messages.
+
+    Returns
+    -------
+    Expr
+        A tensor or a tuple, as the call gives.
+
+    Raises
+    ------
+    UnsupportedError
+        If the operator has no definition, or the definition refuses the call.
+    """
+    entry = _TABLE[call.op.name]
+    title = _title(entry, node)
+    if entry.build is None:
+        raise UnsupportedError(
+            f"{title} has no definition, and no compiler takes it: compile with the compiler that has it, or register "
+            "the operator with a definition"
+        )
+    outputs = _chosen(call, entry.build(bb, call, node), title)
+    return bb.normalize(outputs[0]) if len(outputs) == 1 else bb.normalize(relax.Tuple([bb.emit(o) for o in outputs]))
