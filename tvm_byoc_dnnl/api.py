@@ -14,14 +14,12 @@ from . import _native
 from .annotate.choice import PlacedBy, first_in_order
 from .annotate.passes import AnnotateExternalCompiler
 from .cache import ModelCache, key_of
-from .causes import remembering_causes
 from .codegen.extern import check_output, source_builds, source_namespaces
-from .codegen.region import lowering_once
+from .compilation import OverwritableWeights, compiling, knowing, stage
 from .errors import ByocError, InputError, UnsupportedError
 from .frontend import to_relax
 from .handles import without_collecting
 from .namespaces import HOST, compilers, namespace
-from .overwritable import overwriting_weights
 from .partitioning.passes import PartitionGraph
 from .pipeline.byoc import PIPELINE
 from .pipeline.executable import ByocExecutable
@@ -30,13 +28,11 @@ from .pipeline.source_executable import SourceExecutable
 from .precision import with_precision
 from .prepare import ExactForms
 from .regions.policy import RegionPolicy
-from .regions.tried import trying_once
 from .relax_utils import codegen_of
 from .signature import inputs_of, shape_options
-from .stages import stage
 from .target_options import known_target, with_options
 from .threads import check_number
-from .tuning.candidates import choosing_by
+from .tuning.candidates import known_times
 from .tuning.placement import Placement, choices_of
 from .tuning.tune import placement_for
 
@@ -98,7 +94,7 @@ def partition(
         AnnotateExternalCompiler(compiler, prepare=prepare, choice=choice),
         PartitionGraph(policy=_with_placed(policy, placement or {}), strict=strict),
     ]
-    with remembering_causes():
+    with compiling(builds=False):
         made = tvm.transform.Sequential(passes)(mod)
     if _has_regions(made):
         return made
@@ -109,8 +105,7 @@ def _has_regions(mod: tvm.IRModule) -> bool:
     return any(codegen_of(f) for f in mod.functions.values())
 
 
-@lowering_once()
-@trying_once()
+@compiling()
 @without_collecting()
 def compile(
     model: Any,
@@ -238,7 +233,8 @@ def _built(
     **settings: Any,
 ) -> ByocExecutable:
     """Import, partition and compile a model."""
-    with overwriting_weights() as own:
+    own = OverwritableWeights()
+    with knowing(weights=own):
         mod = imported()
         builds = source_builds(source_namespaces(with_options(mod, options)))
         for build in builds:
@@ -250,7 +246,7 @@ def _built(
     if own.overwritten and not _has_regions(mod):  # its functions are those that were imported
         mod = tvm.IRModule(imported().functions, attrs=mod.attrs, global_infos=mod.global_infos)
     try:
-        with remembering_causes(), stage("build"), choosing_by(mod, choices_of(placement)):
+        with stage("build"), knowing(times=known_times(mod, choices_of(placement))):
             pipeline = relax.get_pipeline(PIPELINE, strict=strict, host_code=bool(builds))
             if in_c := str(tvm.target.Target(target).kind.name) == "c":
                 pipeline = tvm.transform.Sequential([pipeline, WrapIntegers], name=PIPELINE)

@@ -10,7 +10,7 @@ import os
 
 from tvm_ffi import register_error
 
-from .causes import cause_of
+from .compilation import cause_of
 
 _FILES, _MEMORY = (errno.EMFILE, errno.ENFILE), (errno.ENOMEM,)
 

@@ -13,8 +13,8 @@ from tests.harness import assert_right
 from tests.unit.importing import node, onnx_model, prepared, rand
 from tvm_byoc_dnnl import RegionPolicy, Runner, compile, partition
 from tvm_byoc_dnnl._compat import constant_numpy
+from tvm_byoc_dnnl.compilation import OverwritableWeights, knowing
 from tvm_byoc_dnnl.frontend import to_relax
-from tvm_byoc_dnnl.overwritable import overwriting_weights
 from tvm_byoc_dnnl.prepare import Prepare
 from tvm_byoc_dnnl.relax_utils import bindings_of
 from tvm_byoc_dnnl.testing.models import ort_run, random_inputs
@@ -72,7 +72,8 @@ def weights_of(mod: Any) -> list[Any]:
 def test_weights_of_a_file_stay_where_they_are(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     model = saved(path, [*SCALED, FINAL])
-    with overwriting_weights() as own:
+    own = OverwritableWeights()
+    with knowing(weights=own):
         mod = to_relax(path)
         (before,) = weights_of(mod)
         assert list(own.constants) == [before]
@@ -84,7 +85,8 @@ def test_weights_of_a_file_stay_where_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", READ_TWICE)
 def test_weights_that_are_read_twice(what: str, tmp_path: Path) -> None:
     model = saved(tmp_path / "m.onnx", READ_TWICE[what])
-    with overwriting_weights() as own:
+    own = OverwritableWeights()
+    with knowing(weights=own):
         to_relax(tmp_path / "m.onnx")
         assert not own.constants
     right(tmp_path / "m.onnx", model)
@@ -101,7 +103,8 @@ def test_copies_of_weights_that_the_caller_has(kind: str, tmp_path: Path) -> Non
     before = model.SerializeToString()
     feeds = random_inputs(model)
     want = ort_run(model, feeds)[0]
-    with overwriting_weights() as own:
+    own = OverwritableWeights()
+    with knowing(weights=own):
         Prepare()(to_relax(model))
         assert own.overwritten
     for _ in range(2):

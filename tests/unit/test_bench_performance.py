@@ -10,7 +10,7 @@ import onnx
 
 from bench.performance import GROUPS, _of_these_sizes, keep, load
 from bench.performance.page import BEGIN, END, ratios, write
-from tvm_byoc_dnnl.stages import collect_stages, stage
+from tvm_byoc_dnnl.compilation import knowing, stage
 
 
 def measured(name: str, ours: float, theirs: float | None) -> dict[str, Any]:
@@ -94,12 +94,12 @@ def test_a_run_with_instructions_hidden_has_a_section_of_its_own(tmp_path: Path)
 def test_stages_are_counted_for_whoever_collects_them() -> None:
     with stage("alone"):
         pass
-    with collect_stages() as seconds:
+    with knowing(seconds={}) as compilation:
         for name in ("read", "import", "read"):
             with stage(name):
                 pass
-    assert list(seconds) == ["read", "import"]
-    assert all(s > 0 for s in seconds.values())
+    assert list(compilation.seconds) == ["read", "import"]
+    assert all(s > 0 for s in compilation.seconds.values())
 
 
 def test_torch_compile_has_a_part_of_its_own(tmp_path: Path) -> None:

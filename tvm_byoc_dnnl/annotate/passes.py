@@ -14,6 +14,7 @@ import tvm_ffi
 from tvm import relax
 
 from .._compat import var_name
+from ..compilation import stage
 from ..handles import ByIdentity
 from ..inplace import IN_PLACE, WritersBetween
 from ..log import Entry, with_entries
@@ -23,7 +24,6 @@ from ..prepare import FoldTransposed, Prepare
 from ..prepare.compression import compress_weights
 from ..regions.failure import describe
 from ..relax_utils import codegen_of, composite_of, is_host_function, is_op_call, op_calls, ops_of, with_functions
-from ..stages import stage
 from ..target_options import get_target_options
 from ..vendor_code import calling
 from ..verdict import Crash, Reject, as_reject

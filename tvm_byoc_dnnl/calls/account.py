@@ -42,11 +42,7 @@ def account_of(mod: tvm.IRModule, asked: Sequence[str], *, with_primitives: bool
     with_primitives : bool
         Lower each region once more and ask its library how it runs the result.
     """
-    with usual_sizes(mod) as usual:
-        return _account(mod, asked, with_primitives, usual)
-
-
-def _account(mod: tvm.IRModule, asked: Sequence[str], with_primitives: bool, usual: Mapping[str, int]) -> ReportData:
+    usual = usual_sizes(mod)
     flow = read_flow(mod)
     owners = [n.compiler for n in flow.nodes if n.compiler]
     known = compilers()  # a region's codegen may be TVM's own
@@ -75,7 +71,7 @@ def _account(mod: tvm.IRModule, asked: Sequence[str], with_primitives: bool, usu
     kinds: ByIdentity[dict[str, Any]] = ByIdentity()  # a composite that is called several times has each call once
     for node in flow.nodes:
         if node.call not in kinds:
-            kinds[node.call] = _kind(node.call)
+            kinds[node.call] = _kind(node.call, usual)
         call = _call(node, by_name, made.get(node, []), kinds[node.call])
         call.onnx_node = onnx_nodes.of(call.function, call.name)
         call.candidates, call.reasons = verdicts(node, list(by_name.values()), log, options)
@@ -85,7 +81,7 @@ def _account(mod: tvm.IRModule, asked: Sequence[str], with_primitives: bool, usu
     inside: dict[str | None, list[CallReport]] = {}
     for call in calls:
         inside.setdefault(call.region, []).append(call)
-    regions = [_region(name, flow, inside.get(name, []), lowered[name].reorders) for name in flow.regions]
+    regions = [_region(name, flow, inside.get(name, []), lowered[name].reorders, usual) for name in flow.regions]
     silent = {r.compiler for r in regions if r.reorders is None and by_name[r.compiler].describe is not None}
     return ReportData(
         list(by_name),
@@ -99,11 +95,11 @@ def _account(mod: tvm.IRModule, asked: Sequence[str], with_primitives: bool, usu
     )
 
 
-def _kind(call: Any) -> dict[str, Any]:
+def _kind(call: Any, usual: Mapping[str, int]) -> dict[str, Any]:
     """What the report says of a call by itself, wherever it stands."""
     return {
-        "flops": call_flops(call),
-        "bytes": call_bytes(call),
+        "flops": call_flops(call, usual),
+        "bytes": call_bytes(call, usual),
         "output": _type_text(call.ty),
         "attrs": _attrs_text(call.attrs),
     }
@@ -170,7 +166,9 @@ def _float32(node: Node, made: Sequence[Primitive]) -> list[NearMiss]:
     return [NearMiss(f"{node.compiler}.precision", 1, 2, reason, [node.id]) for reason in reasons]
 
 
-def _region(name: str, flow: Flow, inside: Sequence[CallReport], reorders: int | None) -> RegionReport:
+def _region(
+    name: str, flow: Flow, inside: Sequence[CallReport], reorders: int | None, usual: Mapping[str, int]
+) -> RegionReport:
     func, uses = flow.regions[name], flow.uses[name]
     border = [*(p.ty for p in func.params), func.ret_ty, *(c.ty for c in flow.constants.get(name, ()))]
     return RegionReport(
@@ -178,7 +176,7 @@ def _region(name: str, flow: Flow, inside: Sequence[CallReport], reorders: int |
         compiler=codegen_of(func),
         ops=len(inside),
         flops=sum(c.flops for c in inside),
-        bytes=sum(map(type_bytes, border)) * uses,
+        bytes=sum(type_bytes(ty, usual) for ty in border) * uses,
         reorders=None if reorders is None else reorders * uses,
         uses=uses,
     )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +10,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+from ..compilation import current, knowing
 from ..errors import InputError, NativeLibraryError, UnsupportedError
 from ..lower.graph import PortableGraph
 from ..namespace import Namespace, probed
@@ -28,9 +27,7 @@ from .region import lower_region, with_checksums
 __all__ = [
     "OUTPUTS",
     "PortableCodegen",
-    "candidate_times",
     "check_output",
-    "collect_refusals",
     "install_codegen",
     "portable_codegen",
     "source_builds",
@@ -41,33 +38,6 @@ __all__ = [
 OUTPUTS = ("module", "source")
 
 _OURS: dict[str, Any] = {}
-# Regions that stayed modules although source was requested, and why; only inside of a `with` that collects them.
-_REFUSALS: ContextVar[dict[str, str] | None] = ContextVar("refusals", default=None)
-# What is known of the candidates in a graph; only inside of a `with` that looks them up.
-_TIMES: ContextVar[Callable[[PortableCodegen, PortableGraph], Mapping[str, Any] | None] | None] = ContextVar(
-    "times", default=None
-)
-
-
-@contextmanager
-def candidate_times(look_up: Callable[[PortableCodegen, PortableGraph], Mapping[str, Any] | None]) -> Iterator[None]:
-    """Give the graphs that are built inside the times of their candidates."""
-    token = _TIMES.set(look_up)
-    try:
-        yield
-    finally:
-        _TIMES.reset(token)
-
-
-@contextmanager
-def collect_refusals() -> Iterator[dict[str, str]]:
-    """Regions (by symbol) that became modules inside although source was asked for, and why."""
-    refusals: dict[str, str] = {}
-    token = _REFUSALS.set(refusals)
-    try:
-        yield refusals
-    finally:
-        _REFUSALS.reset(token)
 
 
 def check_output(output: str) -> str:
@@ -121,8 +91,8 @@ class PortableCodegen(Codegen):
         return [self._source(with_checksums(g, names)) for g in graphs]
 
     def with_times(self, graph: PortableGraph) -> PortableGraph:
-        """The graph with the times of its candidates, inside of `candidate_times`."""
-        look_up = _TIMES.get()
+        """The graph with the times of its candidates that this compilation knows."""
+        look_up = current().times
         return graph if look_up is None else replace(graph, times=look_up(self, graph))
 
     def attempt(self, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:
@@ -139,7 +109,10 @@ class PortableCodegen(Codegen):
             return Failure(stage, describe(error))
         if refusal is not None:
             return Failure(stage, refusal.reason)
-        return super().attempt(region, options) if fully else None
+        if not fully:
+            return None
+        with knowing(refusals={}):  # a region that must be a module is no failure
+            return super().attempt(region, options)
 
     def build(self, mod: tvm.IRModule, options: Mapping[str, Any]) -> tvm.IRModule:
         """See `Route.build`; a module is made without asking the library, so untried regions are tried now."""
@@ -157,9 +130,9 @@ class PortableCodegen(Codegen):
         return self.create_source(lower_region(namespace(self.compiler), region, symbol))
 
     def _source(self, graph: PortableGraph) -> tvm.runtime.Module:
-        """``graph`` as source; a module where it cannot be written as source, if a caller collects such cases."""
+        """``graph`` as source; a module where it cannot be written as source, if this compilation notes such cases."""
         assert self.create_source is not None
-        refusals = _REFUSALS.get()
+        refusals = current().refusals
         try:
             return self.create_source(graph)
         except UnsupportedError as error:

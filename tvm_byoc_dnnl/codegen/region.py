@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +11,7 @@ from tvm import relax
 
 from .. import _native
 from .._compat import constant_tensor, is_a
+from ..compilation import current
 from ..handles import ByIdentity, items
 from ..lower.builder import GraphBuilder
 from ..lower.graph import PortableGraph
@@ -20,7 +19,7 @@ from ..namespace import Namespace, Pattern, optimized
 from ..relax_utils import bindings_of, composite_of, op_calls
 from ..verdict import Reject
 
-__all__ = ["lower_region", "lowering_once", "match_annotations", "with_checksums"]
+__all__ = ["lower_region", "match_annotations", "with_checksums"]
 
 
 @dataclass(frozen=True)
@@ -39,20 +38,6 @@ class _Lowered:
             graph.constants[place] = replace(constant, name=name)
             graph.tensors[constant.tensor] = replace(graph.tensors[constant.tensor], name=name)
         return graph
-
-
-# Compiler and body of a region → its graph; only inside of `lowering_once`.
-_REMEMBERED: ContextVar[dict[Any, _Lowered] | None] = ContextVar("lowered", default=None)
-
-
-@contextmanager
-def lowering_once() -> Iterator[None]:
-    """Lower each region once inside: the graph that was tried is the one that is built."""
-    token = _REMEMBERED.set({})
-    try:
-        yield
-    finally:
-        _REMEMBERED.reset(token)
 
 
 def lower_region(
@@ -82,7 +67,7 @@ def lower_region(
     Reject
         If something in the region has no lowering, or its lowering refuses; the reason names the op.
     """
-    remembered = _REMEMBERED.get()
+    remembered = current().lowered
     key = (ns.name, func.body)
     lowered = remembered.get(key) if remembered is not None else None
     if lowered is None or lowered.options != dict(options or {}):

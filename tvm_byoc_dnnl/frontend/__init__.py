@@ -11,9 +11,9 @@ from typing import Any
 
 import tvm
 
+from ..compilation import stage
 from ..errors import InputError
 from ..signature import USUAL_SIZES_ATTR
-from ..stages import stage
 
 __all__ = ["split_usual_sizes", "to_relax"]
 

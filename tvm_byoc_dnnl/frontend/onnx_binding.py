@@ -9,8 +9,8 @@ import tvm
 from tvm import relax
 
 from .._compat import is_a, tensor_constant, with_args
+from ..compilation import current
 from ..handles import ByIdentity, items
-from ..overwritable import overwritable_weights
 
 __all__ = ["bind_params"]
 
@@ -26,7 +26,7 @@ def bind_params(
 
     TVM's pass infers the type of each changed call again. A weight has its parameter's type, so they stay as they are.
     The values of ``owned`` parameters have memory of their own; those that are nothing but the weights of one linear
-    operator become `overwritable_weights`.
+    operator become those that this compilation may overwrite.
     """
     func = module["main"]
     blocks = [(type(block), items(block.bindings)) for block in items(func.body.blocks)]
@@ -40,9 +40,9 @@ def bind_params(
     params = [param for param in func.params if param not in binder.constants]
     module = tvm.IRModule(dict(module.functions_items()), attrs=module.attrs, global_infos=module.global_infos)
     module["main"] = relax.Function(params, body, func.ret_ty, func.is_pure, func.attrs, func.span)
-    for param in owned:
-        if param in binder.weights and binder.reads[param] == 1:
-            overwritable_weights().constants[binder.constants[param]] = None
+    if (own := current().weights) is not None:
+        alone = (p for p in owned if p in binder.weights and binder.reads[p] == 1)
+        own.constants.update((binder.constants[param], None) for param in alone)
     return module
 
 

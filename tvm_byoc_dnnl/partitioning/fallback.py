@@ -23,6 +23,7 @@ import tvm
 from tvm import relax
 
 from ..annotate.passes import Matcher, compilers_of
+from ..cost import usual_sizes
 from ..log import CUT, Entry
 from ..namespace import Namespace
 from ..namespaces import HOST, namespace
@@ -115,6 +116,7 @@ class Fallback:
         self.entries: list[Entry] = []
         self._attempt = attempt
         self._policy = policy
+        self._sizes = usual_sizes(mod)
         self._parts: dict[Any, int] = {}  # variable -> side of a cut
         self._cuts = count(1)
         self._built: dict[Any, RegionBuilder] = {}  # calls and results -> the function of just these
@@ -202,6 +204,7 @@ class Fallback:
             crossing=region.block.inputs(bindings) + region.block.outputs(bindings),
             neighbours=neighbours,
             is_beside_host=HOST in neighbours,
+            sizes=self._sizes,
         )
 
     def _compilers(self, values: Sequence[Any]) -> frozenset[str]:

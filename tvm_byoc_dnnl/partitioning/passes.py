@@ -7,9 +7,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..causes import remembering_causes
 from ..codegen.extern import install_codegen
-from ..cost import usual_sizes
+from ..compilation import stage
 from ..log import raise_failures, read_log, with_entries
 from ..namespace import Namespace
 from ..namespaces import namespace
@@ -19,7 +18,6 @@ from ..regions.policy import RegionPolicy
 from ..regions.tried import mark_as_tried
 from ..regions.uses import with_uses
 from ..relax_utils import codegen_of, composite_of, is_host_function
-from ..stages import stage
 from ..target_options import get_target_options
 from .fallback import Attempt, BlockPlan, Fallback, Plan
 from .merge import Unit
@@ -54,7 +52,7 @@ def PartitionGraph(*, policy: RegionPolicy | None = None, strict: bool = False) 
     UnsupportedError
         When the pass runs, with ``strict``: lists every call that failed, with the reason.
     """
-    return _Partition(policy, strict)
+    return _PartitionGraph(policy, strict)
 
 
 @tvm.transform.module_pass(opt_level=0, name="PartitionGraph")
@@ -76,19 +74,10 @@ class _PartitionGraph:
         return mod
 
 
-class _Partition(_PartitionGraph):
-    """The pass; errors of vendors are remembered while it runs."""
-
-    def __call__(self, mod: tvm.IRModule) -> tvm.IRModule:
-        with remembering_causes():
-            return super().__call__(mod)  # type: ignore[misc]  # of TVM's class, which the decorator makes
-
-
 def partition_module(mod: tvm.IRModule, attempt: Attempt, policy: RegionPolicy | None = None) -> tvm.IRModule:
     """Form the regions for which ``attempt`` finds nothing wrong."""
     fallback = Fallback(mod, attempt, policy)
-    with usual_sizes(mod):
-        plan = fallback.run()
+    plan = fallback.run()
     mod = with_entries(_Outliner(fallback.mod, plan).run(), fallback.entries)
     for compiler in sorted({codegen_of(f) for f in mod.functions.values()} - {""}):
         install_codegen(namespace(compiler))

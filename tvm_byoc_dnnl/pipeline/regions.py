@@ -9,7 +9,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..codegen.extern import OUTPUTS, check_output, collect_refusals, install_codegen
+from ..codegen.extern import OUTPUTS, check_output, install_codegen
+from ..compilation import knowing
 from ..errors import NativeLibraryError, UnsupportedError
 from ..log import Entry, raise_failures, read_log, with_entries
 from ..namespace import Namespace
@@ -82,7 +83,7 @@ def settle_regions(mod: tvm.IRModule) -> tvm.IRModule:
             settled.add(name)
             ns = namespace(name) if name in compilers() else Namespace(name)
             try:
-                with collect_refusals():
+                with knowing(refusals={}):
                     ns.route.build(mod, _options(mod, ns))
             except NativeLibraryError:
                 continue
@@ -100,7 +101,8 @@ def _build(mod: tvm.IRModule, ns: Namespace, strict: bool) -> tvm.IRModule:
     install_codegen(ns)
     options = _options(mod, ns)
     check_output(options.get("output", OUTPUTS[0]))  # a mistake of the user, and not of a region
-    with collect_refusals() as refusals:
+    refusals: dict[str, str] = {}
+    with knowing(refusals=refusals):
         built = ns.route.build(mod, options)
     return with_entries(built, _entries(ns, refusals, strict))
 
@@ -119,8 +121,7 @@ def _without(mod: tvm.IRModule, ns: Namespace, broken: BrokenRegions) -> tvm.IRM
             return other.route.attempt(region, _options(mod, other))
         return broken.together or ns.route.attempt(region, _options(mod, ns), fully=True)
 
-    with collect_refusals():
-        return partition_module(dissolve_regions(mod, regions), attempt, RegionPolicy()) if regions else mod
+    return partition_module(dissolve_regions(mod, regions), attempt, RegionPolicy()) if regions else mod
 
 
 def _entries(ns: Namespace, refusals: Mapping[str, str], strict: bool) -> list[Entry]:

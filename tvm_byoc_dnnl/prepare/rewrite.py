@@ -33,8 +33,8 @@ from .._compat import (
     var_name,
     with_args,
 )
+from ..compilation import OverwritableWeights
 from ..handles import ByIdentity, items
-from ..overwritable import OverwritableWeights
 from ..windowed_types import TypingBuilder
 from .forms import form_of, is_atom, is_compound, is_droppable, is_simple, kind_of, reads_of
 from .misses import Miss

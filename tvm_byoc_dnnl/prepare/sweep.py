@@ -8,7 +8,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..overwritable import OverwritableWeights, overwritable_weights
+from ..compilation import OverwritableWeights, current
 from .misses import with_misses
 from .rewrite import Rules, Scope
 
@@ -26,7 +26,7 @@ def rewrite_pass(name: str, rules: Rules, *, tidy: bool = False, leaves_weights:
     def sweep(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
         changed, misses = {}, []
         is_tidy = len(module.functions) == 1  # none that could be unused
-        own = OverwritableWeights() if leaves_weights else overwritable_weights()
+        own = (None if leaves_weights else current().weights) or OverwritableWeights()
         for gv, func in module.functions_items():
             if isinstance(func, relax.Function) and not _is_backend_function(func):
                 scope = Scope(module, rules, own)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..causes import note_cause
+from ..compilation import note_cause
 from ..errors import NativeLibraryError
 from ..verdict import Reject
 

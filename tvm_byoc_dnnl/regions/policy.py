@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
@@ -27,22 +27,25 @@ class Work:
         The compilers of the calls that make an argument or read a result, ``"tvm"`` among them.
     is_beside_host : bool
         A call that stays with TVM makes an argument, or reads a result.
+    sizes : mapping of str to int
+        The sizes of symbols for which the model is optimised; others count as 1.
     """
 
     calls: Sequence[Any] = ()
     crossing: Sequence[Any] = ()
     neighbours: frozenset[str] = frozenset()
     is_beside_host: bool = False
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def flops(self) -> int:
         """Operations."""
-        return sum(map(cost.call_flops, self.calls))
+        return sum(cost.call_flops(call, self.sizes) for call in self.calls)
 
     @cached_property
     def bytes(self) -> int:
         """Size of the arguments and results."""
-        return sum(cost.type_bytes(value.ty) for value in self.crossing)
+        return sum(cost.type_bytes(value.ty, self.sizes) for value in self.crossing)
 
     @cached_property
     def ops(self) -> Sequence[str]:

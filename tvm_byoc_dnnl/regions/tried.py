@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-
 import tvm_ffi
 from tvm import relax
 
-from ..handles import ByIdentity
+from ..compilation import current
 
-__all__ = ["mark_as_tried", "trying_once", "was_tried"]
+__all__ = ["mark_as_tried", "was_tried"]
 
 #: attribute of a region: the hash of the function that was tried
 _TRIED_ATTR = "byoc.tried"
-#: the bodies that were tried, instead of hashes, which take longer; only inside of `trying_once`
-_BODIES: ContextVar[ByIdentity[None] | None] = ContextVar("tried", default=None)
-
-
-@contextmanager
-def trying_once() -> Iterator[None]:
-    """Remember the regions that are tried inside, until the end of the block."""
-    token = _BODIES.set(ByIdentity())
-    try:
-        yield
-    finally:
-        _BODIES.reset(token)
 
 
 def _hash(func: relax.Function) -> str:
@@ -35,8 +19,8 @@ def _hash(func: relax.Function) -> str:
 
 
 def mark_as_tried(func: relax.Function) -> relax.Function:
-    """``func``, noted as tried: in an attribute, or inside of `trying_once` in memory."""
-    bodies = _BODIES.get()
+    """``func``, noted as tried: in an attribute, or in a compilation that builds it in memory, which is quicker."""
+    bodies = current().tried
     if bodies is None:
         return func.with_attr(_TRIED_ATTR, _hash(func))
     bodies[func.body] = None
@@ -45,7 +29,7 @@ def mark_as_tried(func: relax.Function) -> relax.Function:
 
 def was_tried(func: relax.Function) -> bool:
     """Whether ``func`` has been tried, and not been changed since then."""
-    bodies = _BODIES.get()
+    bodies = current().tried
     if bodies is not None and func.body in bodies:
         return True
     return bool(func.attrs) and _TRIED_ATTR in func.attrs and str(func.attrs[_TRIED_ATTR]) == _hash(func)

@@ -15,7 +15,7 @@ from ..api import DEFAULT_COMPILER, partition
 from ..calls.account import account_of
 from ..calls.model import Candidate, Worth
 from ..codegen.extern import check_output
-from ..codegen.region import lowering_once
+from ..compilation import compiling, knowing
 from ..errors import ArtifactError, InputError, UnsupportedError
 from ..frontend import to_relax
 from ..library_file import is_library
@@ -28,7 +28,7 @@ from ..regions.policy import RegionPolicy
 from ..relax_utils import codegen_of, composite_of, is_host_function
 from ..runner import Runner, load
 from ..target_options import with_options
-from ..tuning.candidates import choosing_by
+from ..tuning.candidates import known_times
 from ..tuning.placement import choices_of
 from ..tuning.times import Times, times_of
 from ..tuning.tune import placement_for
@@ -39,7 +39,7 @@ from .rewritten import rewritten_patterns
 __all__ = ["explain"]
 
 
-@lowering_once()
+@compiling()
 def explain(
     model: Any,
     compiler: str | Sequence[str] | None = DEFAULT_COMPILER,
@@ -111,7 +111,7 @@ def explain(
                 times = times_of(mod, asked, placement, database)
             mod = partition(mod, compiler, policy=policy, placement=placement)
     mod = settle_regions(mod)
-    with choosing_by(mod, choices_of(placement)):
+    with knowing(times=known_times(mod, choices_of(placement))):
         report = Report(**vars(account_of(mod, asked)))
     if times is not None:
         _add_times(report, times)

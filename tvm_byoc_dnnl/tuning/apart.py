@@ -26,12 +26,13 @@ from typing import Any
 
 import tvm
 
+from ..compilation import compiling, knowing
 from ..cost import shape_of, usual_sizes
 from ..pipeline.byoc import PIPELINE
 from ..pipeline.executable import ByocExecutable
 from ..regions.failure import Failure, describe
 from ..signature import inputs_of
-from .candidates import choosing_by
+from .candidates import known_times
 from .costs import callable_of
 from .database import Database
 from .measure import Timing, Turns, race, summary
@@ -73,7 +74,7 @@ def race_apart(
                 if number >= 2 and _would_pass(deadline, started, number):
                     break
                 path = folder / f"{number}.so"
-                with choosing_by(mod, choices):
+                with compiling(), knowing(times=known_times(mod, choices)):
                     ex = tvm.compile(mod, target=target, relax_pipeline=PIPELINE)
                 ByocExecutable(ex.mod).export_library(path)
                 patience = _SILENCE_S + _SHARE * (time.perf_counter() - begun)
@@ -104,8 +105,8 @@ def _would_pass(deadline: float, started: float, done: int) -> bool:
 
 def _shapes(mod: tvm.IRModule) -> dict[str, list[int]]:
     main = mod["main"]
-    with usual_sizes(mod):
-        return {info.name: list(shape_of(p.ty) or ()) for info, p in zip(inputs_of(main), main.params, strict=True)}
+    sizes = usual_sizes(mod)
+    return {info.name: list(shape_of(p.ty, sizes) or ()) for info, p in zip(inputs_of(main), main.params, strict=True)}
 
 
 class _Worker:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import tvm
 
-from ..codegen.extern import PortableCodegen, candidate_times
+from ..codegen.extern import PortableCodegen
 from ..codegen.region import lower_region
 from ..cost import usual_sizes
 from ..lower.graph import PortableGraph
@@ -18,7 +17,7 @@ from ..relax_utils import codegen_of
 from ..target_options import get_target_options
 from .database import Database
 
-__all__ = ["choosing_by", "measure_candidates"]
+__all__ = ["known_times", "measure_candidates"]
 
 _ROUNDS = 15
 
@@ -37,43 +36,40 @@ def measure_candidates(mod: tvm.IRModule, database: Database, deadline: float, t
     tell : callable
         Called with a line about each region.
     """
-    count = 0
-    with usual_sizes(mod) as sizes:
-        for codegen, measured, graph in _graphs(mod):
-            static = _static(graph, sizes)
-            if static is None or time.perf_counter() > deadline:
-                continue
-            named = measured(static, 0)
-            unknown = named["workloads"].keys() - database.candidates_of(codegen.compiler, named).keys()
-            if not unknown:
-                continue
-            tell(f"measuring what {codegen.compiler} can choose from in {graph.name}: {len(unknown)} operations")
-            times = measured(static, _ROUNDS)
-            new = {name: found for name, found in times["workloads"].items() if name in unknown}
-            database.note_candidates(codegen.compiler, {**times, "workloads": new})
-            count += len(new)
+    count, sizes = 0, usual_sizes(mod)
+    for codegen, measured, graph in _graphs(mod):
+        static = _static(graph, sizes)
+        if static is None or time.perf_counter() > deadline:
+            continue
+        named = measured(static, 0)
+        unknown = named["workloads"].keys() - database.candidates_of(codegen.compiler, named).keys()
+        if not unknown:
+            continue
+        tell(f"measuring what {codegen.compiler} can choose from in {graph.name}: {len(unknown)} operations")
+        times = measured(static, _ROUNDS)
+        new = {name: found for name, found in times["workloads"].items() if name in unknown}
+        database.note_candidates(codegen.compiler, {**times, "workloads": new})
+        count += len(new)
     return count
 
 
-@contextmanager
-def choosing_by(mod: tvm.IRModule, database: Database | None) -> Iterator[None]:
-    """Let libraries choose by the times that a database knows, while a model is built inside."""
+def known_times(
+    mod: tvm.IRModule, database: Database | None
+) -> Callable[[PortableCodegen, PortableGraph], dict[str, Any] | None] | None:
+    """How a compilation of a model looks up the times in a database (`Compilation.times`), if that has any."""
     if database is None or not database.has_candidates:
-        yield
-        return
-    with usual_sizes(mod) as sizes:
-        known_sizes = dict(sizes)
+        return None
+    sizes = usual_sizes(mod)
 
     def look_up(codegen: PortableCodegen, graph: PortableGraph) -> dict[str, Any] | None:
-        static = _static(graph, known_sizes)
+        static = _static(graph, sizes)
         if static is None or codegen.measure_candidates is None:
             return None
         named = codegen.measure_candidates(static, 0)
         found = database.candidates_of(codegen.compiler, named)
         return {"setting": named["setting"], "workloads": found} if found else None
 
-    with candidate_times(look_up):
-        yield
+    return look_up
 
 
 def _graphs(mod: tvm.IRModule) -> Iterator[tuple[PortableCodegen, Callable[..., Mapping[str, Any]], PortableGraph]]:

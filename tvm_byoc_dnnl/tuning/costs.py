@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from tvm import relax
 from tvm_ffi import Shape
 
 from .._compat import dtype_of
-from ..causes import remembering_causes
+from ..compilation import compiling, knowing
 from ..cost import shape_of, size_of, usual_sizes
 from ..namespaces import HOST, namespace
 from ..pipeline.byoc import PIPELINE
@@ -23,7 +23,7 @@ from ..regions.failure import describe
 from ..runner import Runner
 from ..signature import TensorInfo, random_arrays
 from ..vendor_code import calling, expect
-from .candidates import choosing_by
+from .candidates import known_times
 from .database import Database
 from .measure import Timing, measure
 from .workload import Workload
@@ -126,16 +126,16 @@ class Costs:
 
 def callable_of(mod: tvm.IRModule, target: Any, choices: Database | None = None) -> Callable[[], object]:
     """One call of a partitioned module with random inputs, open dims with the sizes that it is optimised for."""
-    with usual_sizes(mod):
-        arguments = [_argument(i, p.ty) for i, p in enumerate(mod["main"].params)]
-    with remembering_causes(), choosing_by(mod, choices):
+    sizes = usual_sizes(mod)
+    arguments = [_argument(i, p.ty, sizes) for i, p in enumerate(mod["main"].params)]
+    with compiling(), knowing(times=known_times(mod, choices)):
         runner = Runner(tvm.compile(mod, target=target, relax_pipeline=PIPELINE))
     return lambda: runner.run_tvm(*arguments)
 
 
-def _argument(position: int, ty: Any) -> Any:
+def _argument(position: int, ty: Any, sizes: Mapping[str, int]) -> Any:
     if isinstance(ty, relax.ShapeType):
-        return Shape([size_of(d) for d in ty.values])
-    info = TensorInfo(f"input {position}", dtype_of(ty), shape_of(ty))
+        return Shape([size_of(d, sizes) for d in ty.values])
+    info = TensorInfo(f"input {position}", dtype_of(ty), shape_of(ty, sizes))
     (array,) = random_arrays([info], position, {})
     return tvm.runtime.tensor(array)

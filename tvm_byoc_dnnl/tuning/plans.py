@@ -16,7 +16,6 @@ from .._compat import constant_numpy
 from ..annotate.choice import Choice, Match, PlacedBy, first_in_order
 from ..annotate.passes import AnnotateExternalCompiler
 from ..annotate.vendor_steps import prepared_by
-from ..cost import usual_sizes
 from ..namespace import Namespace
 from ..namespaces import HOST, namespace
 from ..partitioning.fallback import BlockPlan, Fallback
@@ -175,8 +174,7 @@ class Planner:
             return self._attempts(ns, func, get_target_options(mod, ns.name))
 
         fallback = Fallback(mod, attempt, policy)
-        with usual_sizes(mod):
-            blocks = fallback.run().values()
+        blocks = fallback.run().values()
         parts = [part for block in blocks for part in _parts(fallback.mod, block, inside)]
         return Plan(parts, {call: part.workload.compiler for part in parts for call in part.calls})
 

@@ -187,9 +187,8 @@ def _without_host(compilers: str | Sequence[str]) -> list[str]:
 def _check_sizes(mod: tvm.IRModule) -> None:
     """Refuse a model with open dims of which no usual size is known."""
     inputs = inputs_of(mod["main"])
-    with usual_sizes(mod) as known:
-        symbols = relax.analysis.defined_symbolic_vars(mod["main"])
-        unknown = sorted({str(s.name) for s in symbols} - known.keys())
+    symbols = relax.analysis.defined_symbolic_vars(mod["main"])
+    unknown = sorted({str(s.name) for s in symbols} - usual_sizes(mod).keys())
     if unknown:
         raise InputError(
             f"the model has open dims ({', '.join(unknown)}), and a time needs sizes; fix them, with your own sizes: "

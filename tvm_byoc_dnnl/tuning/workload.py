@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -55,15 +55,15 @@ class Workload:
     @cached_property
     def flops(self) -> int:
         """Floating-point operations of one call."""
-        with usual_sizes(self.module):
-            return sum(map(call_flops, self._op_calls()))
+        sizes = usual_sizes(self.module)
+        return sum(call_flops(call, sizes) for call in self._op_calls())
 
     @cached_property
     def summary(self) -> str:
         """Operators and shapes of the arguments, for readers."""
         ops = [call.op.name.removeprefix("relax.") for call in self._op_calls()]
-        with usual_sizes(self.module):
-            shapes = ", ".join(_type(p.ty) for p in self.function.params)
+        sizes = usual_sizes(self.module)
+        shapes = ", ".join(_type(p.ty, sizes) for p in self.function.params)
         shown = ", ".join(ops[:6]) + (f", … {len(ops)} calls" if len(ops) > 6 else "")
         return f"{shown} of {shapes}"
 
@@ -81,8 +81,8 @@ class Workload:
             relax.expr._update_type(gv, region.ty)
             functions[gv] = region
             main = _calling(gv, region)
-        with usual_sizes(self.module) as sizes:
-            main = main.with_attr({"global_symbol": "main", **({USUAL_SIZES_ATTR: sizes} if sizes else {})})
+        sizes = usual_sizes(self.module)
+        main = main.with_attr({"global_symbol": "main", **({USUAL_SIZES_ATTR: sizes} if sizes else {})})
         return tvm.IRModule({**functions, tvm.ir.GlobalVar("main"): main}, attrs=self.module.attrs)
 
 
@@ -131,18 +131,18 @@ def _calling(gv: Any, region: relax.Function) -> relax.Function:
 
 def text_of(func: relax.Function, module: tvm.IRModule) -> str:
     """A function as text without the names of its variables; ``module`` has the functions that it calls."""
-    with usual_sizes(module):
-        return "\n".join(_Writer(module).lines(func))
+    return "\n".join(_Writer(module).lines(func))
 
 
 class _Writer:
     def __init__(self, module: tvm.IRModule) -> None:
         self._module = module
+        self._sizes = usual_sizes(module)
         self._numbers: dict[Any, str] = {}
 
     def lines(self, func: relax.Function) -> list[str]:
         made = [f"function {composite_of(func)}"]
-        made += [f"{self._define(p)}: {_type(p.ty)}" for p in func.params]
+        made += [f"{self._define(p)}: {_type(p.ty, self._sizes)}" for p in func.params]
         for var, value in bindings_of(func):
             if isinstance(value, relax.Function):
                 inner = _Writer(self._module).lines(value)
@@ -158,7 +158,7 @@ class _Writer:
     def _expr(self, expr: Any) -> str:
         if isinstance(expr, relax.Call):
             attrs = "" if expr.attrs is None else str(expr.attrs)
-            types = ", ".join(map(_type, expr.ty_args)) if expr.ty_args else ""
+            types = ", ".join(_type(ty, self._sizes) for ty in expr.ty_args) if expr.ty_args else ""
             return f"{self._expr(expr.op)}({', '.join(map(self._expr, expr.args))}) {attrs} {types}"
         if isinstance(expr, tvm.ir.GlobalVar):
             callee = self._module[expr] if expr in self._module.functions else None
@@ -167,28 +167,28 @@ class _Writer:
             return self._define(expr)
         if is_constant(expr):
             few = math.prod(static_shape(expr.ty) or ()) <= _FEW
-            return f"constant {_type(expr.ty)} {constant_numpy(expr).tolist() if few else ''}"
+            return f"constant {_type(expr.ty, self._sizes)} {constant_numpy(expr).tolist() if few else ''}"
         if isinstance(expr, relax.TupleGetItem):
             return f"{self._expr(expr.tuple_value)}[{expr.index}]"
         if isinstance(expr, relax.ShapeExpr):
-            return f"shape [{_dims(list(expr.values))}]"
+            return f"shape [{_dims(list(expr.values), self._sizes)}]"
         if isinstance(expr, relax.Tuple):
             return f"({', '.join(map(self._expr, expr.fields))})"
         return str(getattr(expr, "name", expr))
 
 
-def _type(ty: Any) -> str:
+def _type(ty: Any, sizes: Mapping[str, int]) -> str:
     if isinstance(ty, relax.TupleType):
-        return f"({', '.join(map(_type, ty.fields))})"
+        return f"({', '.join(_type(f, sizes) for f in ty.fields)})"
     if isinstance(ty, relax.TensorType):
         dims = shape_dims(ty)
-        return f"{dtype_of(ty)}[{'?' if dims is None else _dims(dims)}]"
+        return f"{dtype_of(ty)}[{'?' if dims is None else _dims(dims, sizes)}]"
     if isinstance(ty, relax.ShapeType):
-        return "shape" if ty.values is None else f"shape [{_dims(list(ty.values))}]"
+        return "shape" if ty.values is None else f"shape [{_dims(list(ty.values), sizes)}]"
     return str(ty)
 
 
-def _dims(dims: Sequence[Any]) -> str:
+def _dims(dims: Sequence[Any], sizes: Mapping[str, int]) -> str:
     """The sizes of dims; those of open ones have a ``~``."""
     fixed = (int, tvm.tirx.IntImm)
-    return ", ".join(str(int(d)) if isinstance(d, fixed) else f"~{size_of(d)}" for d in dims)
+    return ", ".join(str(int(d)) if isinstance(d, fixed) else f"~{size_of(d, sizes)}" for d in dims)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ...stages import collect_stages, stage
+from ...compilation import knowing, stage
 from .engines import ENGINES, Run
 
 __all__ = ["main"]
@@ -39,12 +39,12 @@ class _Worker:
         loader = importlib.import_module(module).load
         self._model = path, threads
         start = time.perf_counter()
-        with collect_stages() as stages:
+        with knowing(seconds={}) as compilation:
             self._run, version = loader(path, threads, **options)
             with stage("first call"):
                 outputs = self._run(inputs)
         self._inputs = inputs
-        return version, time.perf_counter() - start, [np.array(o) for o in outputs], stages
+        return version, time.perf_counter() - start, [np.array(o) for o in outputs], compilation.seconds
 
     def time(self, warm_up: int, count: int, company: str = "") -> list[float]:
         """Milliseconds of each of ``count`` runs, after ``warm_up`` untimed ones.
