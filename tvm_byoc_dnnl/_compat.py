@@ -35,7 +35,6 @@ __all__ = [
     "make_var",
     "product_constant",
     "quantised",
-    "remap_var",
     "scale_constant",
     "shape_dims",
     "small_constants",
@@ -287,11 +286,6 @@ def quantised(bb: relax.BlockBuilder, data: Any, convert: Callable[[Any], Any]) 
         return convert(data)
     one = bb.normalize(convert(bb.normalize(relax.op.reshape(data, (1,)))))
     return bb.normalize(relax.op.reshape(one, ()))
-
-
-def remap_var(mutator: relax.PyExprMutator, old: Any, new: Any) -> None:
-    """Let a mutator put ``new`` wherever ``old`` is used (0.26 keys variables by their identity object)."""
-    mutator.set_var_remap(getattr(old, "vid", old), new)
 
 
 def analyzer() -> Any:

@@ -15,6 +15,7 @@ __all__ = [
     "NESTED",
     "bindings_in",
     "bindings_of",
+    "blocks_in",
     "codegen_of",
     "composite_of",
     "constants_in",
@@ -54,6 +55,23 @@ def bindings_in(expr: Any, *, local_functions: bool = True) -> Iterator[Any]:
         yield from bindings_in(expr.false_branch, local_functions=local_functions)
     elif is_a(expr, relax.Function):
         yield from bindings_in(expr.body, local_functions=local_functions)
+
+
+def blocks_in(expr: Any) -> Iterator[Any]:
+    """The blocks of a function, those of branches and local functions behind the block that these are in.
+
+    A dataflow block has no further ones: nothing looks into a local function there.
+    """
+    if is_a(expr, relax.SeqExpr):
+        for block in items(expr.blocks):
+            yield block
+            for binding in () if is_a(block, relax.DataflowBlock) else items(block.bindings):
+                yield from blocks_in(binding.value)
+    elif is_a(expr, relax.If):
+        yield from blocks_in(expr.true_branch)
+        yield from blocks_in(expr.false_branch)
+    elif is_a(expr, relax.Function):
+        yield from blocks_in(expr.body)
 
 
 def constants_in(expr: Any) -> Iterator[Any]:

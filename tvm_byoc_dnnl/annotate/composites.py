@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import tvm
@@ -18,6 +18,7 @@ from tvm_ffi import structural_equal, structural_hash
 from .._compat import call_of, constant_numpy, is_a, is_constant, make_var, with_args
 from ..handles import ByIdentity, items
 from ..relax_utils import is_op_call
+from ..walker import rewrite_blocks
 
 __all__ = ["Alike", "Composites", "Group"]
 
@@ -68,8 +69,7 @@ class Group:
     question: Any = None
 
 
-@relax.expr_functor.mutator
-class Composites(relax.PyExprMutator):
+class Composites:
     """Puts groups of calls in dataflow blocks into composite functions.
 
     Parameters
@@ -79,8 +79,6 @@ class Composites(relax.PyExprMutator):
     """
 
     def __init__(self, mod: tvm.IRModule) -> None:
-        super().__init__()
-        self._group_of: Callable[[Any, Any], Group | None]
         self._taken = {gv.name_hint for gv in mod.get_global_vars()}
         self._numbers: dict[str, int] = {}  # name -> how many functions have it, with a number behind
         self._alike = Alike()
@@ -92,15 +90,14 @@ class Composites(relax.PyExprMutator):
 
         ``group_of(var, value)`` gives the group whose last binding this is; it is asked in the order of the program.
         """
-        self._group_of = group_of
-        return self.visit_expr(func)
+        return rewrite_blocks(func, partial(self._grouped, group_of))
 
-    def visit_dataflow_block_(self, block: Any) -> Any:
+    def _grouped(self, group_of: Callable[[Any, Any], Group | None], block: Any) -> Any:
         bindings: list[tuple[Any, Any]] = []  # variables, and their bindings
         inside: ByIdentity[None] = ByIdentity()  # variables that only a composite function has now
         for binding in items(block.bindings):
             var = binding.var
-            group = self._group_of(var, binding.value)
+            group = group_of(var, binding.value)
             if group is not None:
                 for inner, _ in group.bindings[:-1]:
                     inside[inner] = None

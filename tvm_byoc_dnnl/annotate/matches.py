@@ -18,6 +18,7 @@ from tvm.relax import dpl
 
 from .._compat import is_a
 from ..handles import ByIdentity, items
+from ..relax_utils import blocks_in
 from .composites import Group
 
 __all__ = ["Context", "Searched", "root_ops"]
@@ -39,13 +40,11 @@ class Searched:
     """A function in which patterns are searched."""
 
     def __init__(self, func: relax.Function) -> None:
-        finder = _Finder()
-        finder.visit_expr(func)
         self._values: list[tuple[Any, Any]] = []
         self._blocks: list[_Block] = []
         self._calls: dict[str, list[tuple[int, _Block]]] = {}  # operator → places of its calls, and their blocks
-        for is_dataflow, block in finder.found:
-            searched = _Block(block)
+        for block in blocks_in(func):
+            is_dataflow, searched = is_a(block, relax.DataflowBlock), _Block(block)
             for binding in items(block.bindings):
                 if is_a(binding, relax.MatchCast):
                     continue
@@ -122,22 +121,6 @@ class _Block:
     def readers(self) -> ByIdentity[Any]:
         """Variable → the variables of the block whose values read it."""
         return ByIdentity.of(relax.analysis.udchain(self._block).items())
-
-
-@relax.expr_functor.visitor
-class _Finder(relax.PyExprVisitor):
-    """Finds the blocks of bindings, and whether each is a dataflow block."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[tuple[bool, Any]] = []
-
-    def visit_binding_block_(self, block: Any) -> None:
-        self.found.append((False, block))
-        super().visit_binding_block_(block)
-
-    def visit_dataflow_block_(self, block: Any) -> None:
-        self.found.append((True, block))
 
 
 def root_ops(pattern: Any) -> Iterable[str] | None:

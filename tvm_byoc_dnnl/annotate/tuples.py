@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 from tvm import relax
@@ -10,6 +11,7 @@ from tvm import relax
 from .._compat import is_a, with_args
 from ..handles import items
 from ..relax_utils import NESTED, bindings_of, is_op_call
+from ..walker import rewrite_calls
 
 __all__ = ["spread_tuples"]
 
@@ -22,9 +24,8 @@ def spread_tuples(func: relax.Function, ops: Collection[str]) -> relax.Function:
     """
     if not any(is_a(value, NESTED) or _reads_tuple(value, ops) for _, value in bindings_of(func)):
         return func  # a visit of every expression takes long
-    spread = _Spread(ops)
-    func = spread.visit_expr(func)
-    return relax.analysis.remove_all_unused(func) if spread.changed else func
+    changed = rewrite_calls(func, partial(_spread, ops))
+    return func if changed is func else relax.analysis.remove_all_unused(changed)
 
 
 def _is_held(expr: Any) -> bool:
@@ -37,27 +38,15 @@ def _reads_tuple(value: Any, ops: Collection[str]) -> bool:
     return is_op_call(value) and value.op.name in ops and any(map(_is_held, items(value.args)))
 
 
-@relax.expr_functor.mutator
-class _Spread(relax.PyExprMutator):
-    def __init__(self, ops: Collection[str]) -> None:
-        super().__init__()
-        self.changed = False
-        self._ops = ops
-        self._tuples: dict[Any, Any] = {}
+def _spread(ops: Collection[str], bb: relax.BlockBuilder, call: Any) -> Any:
+    if not _reads_tuple(call, ops):
+        return None
+    return with_args(call, [_fields(bb, arg) if _is_held(arg) else arg for arg in items(call.args)])
 
-    def visit_var_binding_(self, binding: Any) -> None:
-        if isinstance(binding.value, relax.Tuple):
-            self._tuples[binding.var] = binding.value
-        super().visit_var_binding_(binding)
 
-    def visit_call_(self, call: Any) -> Any:
-        if _reads_tuple(call, self._ops):
-            self.changed = True
-            call = with_args(call, [self._fields(a) if _is_held(a) else a for a in items(call.args)])
-        return super().visit_call_(call)
-
-    def _fields(self, var: Any) -> Any:
-        if var in self._tuples:
-            return self._tuples[var]
-        fields = [relax.TupleGetItem(self.visit_expr(var), i) for i in range(len(var.ty.fields))]
-        return relax.Tuple([self.builder_.emit(field, f"{var.name}_{i}") for i, field in enumerate(fields)])
+def _fields(bb: relax.BlockBuilder, var: Any) -> Any:
+    known = bb.lookup_binding(var)
+    if isinstance(known, relax.Tuple):
+        return known
+    fields = [bb.emit(relax.TupleGetItem(var, i), f"{var.name}_{i}") for i in range(len(var.ty.fields))]
+    return relax.Tuple(fields)

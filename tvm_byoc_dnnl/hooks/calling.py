@@ -12,22 +12,15 @@ from .._compat import dtype_of, shape_dims
 from ..regions.inline import flatten_region
 from ..relax_utils import constants_in
 from ..verdict import Reject, require
+from ..walker import Substitute
 
 __all__ = ["call_primfunc", "fits", "region_arguments", "region_constants", "with_body", "with_known_shapes"]
 
 
-@relax.expr_functor.mutator
-class _ShapeArguments(relax.PyExprMutator):
-    def visit_var_(self, var: Any) -> Any:
-        known = isinstance(var.ty, relax.ShapeType) and var.ty.values is not None
-        return relax.ShapeExpr(var.ty.values) if known else super().visit_var_(var)
-
-
 def with_known_shapes(func: relax.Function) -> relax.Function:
     """``func`` with the values of shape arguments in place of their variables; many lowerings need that."""
-    if not any(isinstance(p.ty, relax.ShapeType) for p in func.params):
-        return func
-    return _ShapeArguments().visit_expr(func)
+    shapes = [v for v in relax.analysis.all_vars(func) if isinstance(v.ty, relax.ShapeType) and v.ty.values is not None]
+    return Substitute({var: relax.ShapeExpr(var.ty.values) for var in shapes}).function(func)
 
 
 def region_arguments(func: relax.Function) -> list[relax.Expr]:

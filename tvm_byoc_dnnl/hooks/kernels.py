@@ -9,6 +9,9 @@ import tvm
 from tvm import relax, tirx
 from tvm_ffi import StructuralKey
 
+from ..relax_utils import is_op_call
+from ..walker import rewrite_calls
+
 __all__ = ["KernelTable", "global_var", "opaque", "redirect_calls"]
 
 #: the pattern kind by which FuseOps knows a function that it must not change
@@ -67,26 +70,15 @@ def redirect_calls(func: relax.Function, callees: Mapping[Any, Any]) -> relax.Fu
     """
     if callees.keys().isdisjoint(relax.analysis.all_global_vars(func)):
         return func
-    return _Redirect(callees).visit_expr(func)
 
-
-@relax.expr_functor.mutator
-class _Redirect(relax.PyExprMutator):
-    def __init__(self, callees: Mapping[Any, Any]) -> None:
-        super().__init__()
-        self._callees = callees
-
-    def visit_call_(self, call: Any) -> Any:
-        call = super().visit_call_(call)
-        callee = self._callees.get(call.args[0]) if _is_call_tir(call) else None
+    def redirected(_builder: Any, call: Any) -> Any:
+        callee = callees.get(call.args[0]) if is_op_call(call) and call.op.name == "relax.call_tir" else None
         if callee is None:
-            return call
+            return None
         if isinstance(callee, str):
             (ty,) = call.ty_args
             types = list(ty.fields) if isinstance(ty, relax.TupleType) else ty
             return relax.op.call_dps_packed(callee, call.args[1], types)
         return relax.Call(call.op, [callee, *call.args[1:]], call.attrs, call.ty_args, call.span)
 
-
-def _is_call_tir(call: Any) -> bool:
-    return isinstance(call.op, tvm.ir.Op) and call.op.name == "relax.call_tir"
+    return rewrite_calls(func, redirected)

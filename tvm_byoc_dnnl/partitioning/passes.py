@@ -19,6 +19,7 @@ from ..regions.tried import mark_as_tried
 from ..regions.uses import with_uses
 from ..relax_utils import codegen_of, composite_of, is_host_function
 from ..target_options import get_target_options
+from ..walker import rewrite_blocks
 from .fallback import Attempt, BlockPlan, Fallback, Plan
 from .merge import Unit
 
@@ -84,14 +85,13 @@ def partition_module(mod: tvm.IRModule, attempt: Attempt, policy: RegionPolicy |
     return mod
 
 
-@relax.expr_functor.mutator
-class _Outliner(relax.PyExprMutator):
+class _Outliner:
     """Replaces the units of each dataflow block that belong to a compiler by calls of new functions."""
 
     def __init__(self, mod: tvm.IRModule, plan: Plan) -> None:
-        super().__init__(mod)
         self._mod = mod
         self._plan = plan
+        self._builder = relax.BlockBuilder()
         self._given = dict(mod.functions.items())
         self._composite = {gv for gv, func in self._given.items() if composite_of(func)}
         self._taken = {gv.name_hint for gv in self._given.keys() - self._composite}
@@ -105,14 +105,14 @@ class _Outliner(relax.PyExprMutator):
         functions = dict(self._given)
         hosts = [gv for gv in functions if gv not in self._composite and is_host_function(functions[gv])]
         for gv in sorted(hosts, key=lambda gv: (gv.name_hint != "main", gv.name_hint)):
-            functions[gv] = self.visit_expr(functions[gv])
+            functions[gv] = rewrite_blocks(functions[gv], self._with_regions)
         called = {gv for host in hosts for gv in relax.analysis.all_global_vars(functions[host])}
         kept = {gv: f for gv, f in functions.items() if gv not in self._composite or gv in called}
         kept.update({gv: relax.utils.copy_with_new_vars(kept[gv]) for gv in self._composites & kept.keys()})
         made = tvm.IRModule({**kept, **self._functions}, attrs=self._mod.attrs, global_infos=self._mod.global_infos)
         return with_uses(made, self._uses)
 
-    def visit_dataflow_block_(self, block: Any) -> Any:
+    def _with_regions(self, block: Any) -> Any:
         plan = self._plan[block]
         bindings: list[Any] = []
         for unit in plan.units:
@@ -131,7 +131,7 @@ class _Outliner(relax.PyExprMutator):
         self._uses.setdefault(self._regions[key].name_hint, []).append(region.names)
         bindings: list[Any] = []
         arguments = [self._bound(a, bindings) for a in region.arguments]
-        call = self.builder_.normalize(relax.Call(self._regions[key], arguments))
+        call = self._builder.normalize(relax.Call(self._regions[key], arguments))
         if len(outputs) == 1:
             return [*bindings, relax.VarBinding(outputs[0], call)]
         result = relax.DataflowVar(f"{call.op.name_hint}_result", call.ty)
@@ -143,7 +143,7 @@ class _Outliner(relax.PyExprMutator):
         if not isinstance(expr, relax.TupleGetItem):
             return expr
         whole = self._bound(expr.tuple_value, bindings)
-        item = self.builder_.normalize(relax.TupleGetItem(whole, expr.index))
+        item = self._builder.normalize(relax.TupleGetItem(whole, expr.index))
         bindings.append(relax.VarBinding(relax.DataflowVar(f"{whole.name}_{expr.index}", item.ty), item))
         return bindings[-1].var
 

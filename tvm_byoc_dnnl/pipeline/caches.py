@@ -13,7 +13,8 @@ import tvm
 from tvm import relax
 
 from ..handles import items
-from ..relax_utils import bindings_of, with_functions
+from ..relax_utils import bindings_of
+from ..walker import rewrite_calls_in
 
 __all__ = ["CACHES_FUNCTION", "GrowCaches"]
 
@@ -33,12 +34,11 @@ def GrowCaches(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
     entry = next((gv for gv in mod.get_global_vars() if gv.name_hint == "main"), None)
     if not caches or entry is None:
         return mod
-    function = mod[entry]
-    found = _Uses(function).of_caches(caches)
+    found = _Uses(mod[entry]).of_caches(caches)
     if not found:
         return mod
-    changed = _Grower(mod, {cache.allocation: cache.taken for cache in found}).visit_expr(function)
-    bb = relax.BlockBuilder(with_functions(mod, {entry: changed}))
+    taken = {cache.allocation: cache.taken for cache in found}
+    bb = relax.BlockBuilder(rewrite_calls_in(mod, [entry], lambda _builder, call: taken.get(call)))
     with bb.function(CACHES_FUNCTION, []):
         inputs = relax.ShapeExpr([cache.input for cache in found])
         bb.emit_func_output(relax.Tuple([inputs, relax.ShapeExpr([cache.output for cache in found])]))
@@ -130,16 +130,3 @@ def _flat(origin: Any) -> Iterator[Any]:
             yield from _flat(field)
     elif isinstance(origin, relax.Var):
         yield origin
-
-
-@relax.expr_functor.mutator
-class _Grower(relax.PyExprMutator):
-    """Puts calls into the places of others."""
-
-    def __init__(self, mod: tvm.IRModule, places: Mapping[relax.Call, relax.Call]) -> None:
-        super().__init__(mod)
-        self._places = places
-
-    def visit_call_(self, call: Any) -> Any:
-        taken = self._places.get(call)
-        return super().visit_call_(call) if taken is None else taken

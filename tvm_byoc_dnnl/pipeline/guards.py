@@ -30,7 +30,8 @@ from tvm.script.ir_builder import tirx as T
 from .._compat import constant_numpy, dtype_of, is_a, is_constant, make_constant, shape_dims
 from ..errors import UnsupportedError
 from ..limits import MOST_ELEMENTS, MOST_PIXELS, MOST_SAMPLES
-from ..relax_utils import bindings_in, is_host_function, with_functions
+from ..relax_utils import bindings_in, is_host_function
+from ..walker import rewrite_calls_in
 
 __all__ = ["GUARDED", "CheckCounts", "CheckSizes", "Legalization", "default_of", "dims_of"]
 
@@ -360,25 +361,18 @@ def _calls(func: relax.Function, callees: Collection[str]) -> bool:
     return any(_name_of_callee(binding.value) in callees for binding in bindings_in(func))
 
 
-@relax.expr_functor.mutator
-class _Guard(relax.PyExprMutator):
-    def visit_call_(self, call: Any) -> Any:
-        call = super().visit_call_(call)
-        name = _name_of_callee(call)
-        if name in _SHAPES:
-            return relax.Call(call.op, [_checked_sizes(self.builder_, call.args[0])], call.attrs, call.ty_args)
-        return _checked_count(self.builder_, call) if name in _COUNTS else call
+def _guarded(bb: relax.BlockBuilder, call: Any) -> Any:
+    name = _name_of_callee(call)
+    if name in _SHAPES:
+        return relax.Call(call.op, [_checked_sizes(bb, call.args[0])], call.attrs, call.ty_args)
+    return _checked_count(bb, call) if name in _COUNTS else None
 
 
 def _guard(callees: Collection[str]) -> Any:
     @tvm.transform.module_pass(opt_level=0, name="Guard")
     def guard(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
-        found = {gv: f for gv, f in mod.functions.items() if is_host_function(f) and _calls(f, callees)}
-        if not found:
-            return mod
-        mutator = _Guard(mod)
-        changed = {gv: mutator.visit_expr(f) for gv, f in found.items()}
-        return with_functions(mutator.builder_.get(), changed)
+        found = [gv for gv, f in mod.functions.items() if is_host_function(f) and _calls(f, callees)]
+        return rewrite_calls_in(mod, found, _guarded) if found else mod
 
     return guard
 

@@ -16,7 +16,8 @@ from tvm import relax
 
 from .. import _native
 from .._compat import constant_tensor, dtype_of, is_constant, static_shape
-from ..relax_utils import is_host_function, with_functions
+from ..relax_utils import constants_in, is_host_function
+from ..walker import rewrite_calls_in
 
 __all__ = ["LateTensors", "OwnWeights", "OwnWeightsUnlessSource", "has_weights"]
 
@@ -97,36 +98,28 @@ def _wanted_constants(module: tvm.runtime.Module) -> dict[str, list[str]]:
 
 def _lift_host_constants(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, tvm.runtime.Tensor]]:
     """The module with its large constants returned by packed functions, and what those return."""
-    lifter = _Lifter(mod)
-    hosts = {gv: f for gv, f in mod.functions.items() if is_host_function(f)}
-    lifted = {gv: lifter.visit_expr(f) for gv, f in hosts.items()}
-    if not lifter.tensors:
-        return mod, {}
-    return with_functions(mod, lifted), lifter.tensors
+    tensors: dict[str, tvm.runtime.Tensor] = {}
+    getters: dict[Any, str] = {}
 
-
-@relax.expr_functor.mutator
-class _Lifter(relax.PyExprMutator):
-    """Replaces large constants that are arguments; a returned one stays, because the caller may write to it."""
-
-    def __init__(self, mod: tvm.IRModule) -> None:
-        super().__init__(mod)
-        self.tensors: dict[str, tvm.runtime.Tensor] = {}
-        self._getters: dict[Any, str] = {}
-
-    def visit_call_(self, call: Any) -> Any:
-        args = [self._argument(arg) for arg in call.args]
-        return relax.Call(call.op, args, call.attrs, call.ty_args, call.span)
-
-    def _argument(self, arg: Any) -> Any:
+    def lifted(bb: relax.BlockBuilder, arg: Any) -> Any:
         if isinstance(arg, relax.Tuple):
-            return relax.Tuple([self._argument(field) for field in arg.fields])
+            return relax.Tuple([lifted(bb, field) for field in arg.fields])
         if not is_constant(arg) or _bytes_of(arg.ty) < _HOST_BYTES:
-            return self.visit_expr(arg)
+            return arg
         tensor = constant_tensor(arg)
-        getter = self._getters.setdefault(tensor, _GETTER.format(len(self._getters)))
-        self.tensors[getter] = tensor
-        return self.builder_.emit(relax.op.call_pure_packed(getter, ty_args=arg.ty), "weight")
+        getter = getters.setdefault(tensor, _GETTER.format(len(getters)))
+        tensors[getter] = tensor
+        return bb.emit(relax.op.call_pure_packed(getter, ty_args=arg.ty), "weight")
+
+    def with_lifted(bb: relax.BlockBuilder, call: Any) -> Any:
+        """A call with large constants replaced; one that is returned stays, because the caller may write to it."""
+        if not any(_bytes_of(constant.ty) >= _HOST_BYTES for constant in constants_in(call)):
+            return None
+        return relax.Call(call.op, [lifted(bb, arg) for arg in call.args], call.attrs, call.ty_args, call.span)
+
+    hosts = [gv for gv, f in mod.functions.items() if is_host_function(f)]
+    changed = rewrite_calls_in(mod, hosts, with_lifted)
+    return (changed, tensors) if tensors else (mod, {})
 
 
 def _bytes_of(ty: Any) -> int:

@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 
 from ..handles import ByIdentity, items
-from ..relax_utils import is_host_function
+from ..relax_utils import blocks_in, is_host_function
 
 __all__ = ["Block", "dataflow_blocks"]
 
@@ -56,16 +56,4 @@ def dataflow_blocks(mod: tvm.IRModule) -> Iterator[tuple[Any, Any]]:
     """``(function, block)`` for every dataflow block of the host, in branches and local functions too; main's first."""
     hosts = [(gv, func) for gv, func in mod.functions.items() if is_host_function(func)]
     for gv, func in sorted(hosts, key=lambda host: (host[0].name_hint != "main", host[0].name_hint)):
-        finder = _BlockFinder()
-        finder.visit_expr(func)
-        yield from ((gv, block) for block in finder.found)
-
-
-@relax.expr_functor.visitor
-class _BlockFinder(relax.PyExprVisitor):
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[Any] = []
-
-    def visit_dataflow_block_(self, block: Any) -> None:
-        self.found.append(block)
+        yield from ((gv, block) for block in blocks_in(func) if isinstance(block, relax.DataflowBlock))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import tvm
 from tvm import relax
 
-from .._compat import remap_var
 from ..relax_utils import is_host_function
+from ..walker import Substitute
 
 __all__ = ["Body", "flatten_region", "inline_calls", "inline_functions", "inline_regions"]
 
@@ -42,7 +42,7 @@ def inline_calls(
     lift : callable, optional
         ``lift(function) -> GlobalVar``: makes a local function of a body (a region's composite) a global one.
     """
-    return _Inliner(func, lambda binding: bodies.get(binding.var), lift, relax.DataflowVar).visit_expr(func)
+    return _Inliner(func, lambda binding: bodies.get(binding.var), lift, relax.DataflowVar).function(func)
 
 
 def inline_functions(func: relax.Function, bodies: Mapping[Any, relax.Function]) -> relax.Function:
@@ -54,7 +54,7 @@ def inline_functions(func: relax.Function, bodies: Mapping[Any, relax.Function])
     plain = {gv: Body(_without_dataflow(body)) for gv, body in bodies.items()}
     while not bodies.keys().isdisjoint(relax.analysis.all_global_vars(func)):
         func = _without_dataflow(func)
-        func = _Inliner(func, lambda b: plain.get(getattr(b.value, "op", None)), _no_local_functions).visit_expr(func)
+        func = _Inliner(func, lambda b: plain.get(getattr(b.value, "op", None)), _no_local_functions).function(func)
     return func
 
 
@@ -99,8 +99,7 @@ def _without_dataflow(func: relax.Function) -> relax.Function:
     return relax.transform.ToNonDataflow()(tvm.IRModule({"main": func}))["main"]
 
 
-@relax.expr_functor.mutator
-class _Inliner(relax.PyExprMutator):
+class _Inliner(Substitute):
     """Puts bodies in the place of bindings, their variables as ``kind``."""
 
     def __init__(
@@ -110,45 +109,36 @@ class _Inliner(relax.PyExprMutator):
         lift: Callable[..., Any],
         kind: Any = relax.Var,
     ) -> None:
-        super().__init__()
+        super().__init__({})
         self._body_of = body_of
         self._lift = lift
         self._kind = kind
+        self._builder = relax.BlockBuilder()
         self._taken = {v.name for v in relax.analysis.all_vars(func)}
-        self._callees: dict[Any, Any] = {}
 
-    def visit_var_binding_(self, binding: Any) -> None:
-        body = self._body_of(binding)
+    def bindings(self, binding: Any) -> Iterable[Any]:
+        body = None if isinstance(binding, relax.MatchCast) else self._body_of(binding)
         if body is None:
-            super().visit_var_binding_(binding)
+            yield from super().bindings(binding)
             return
-        args = [self.visit_expr(a) for a in binding.value.args]
+        args = [self.of(a) for a in binding.value.args]
         func = relax.utils.copy_with_new_vars(body.func)
         seq = func.bind_params(dict(zip(func.params, args, strict=True))).body  # the symbols in their types, too
-        self._callees.update(body.callees)
+        for old, new in body.callees.items():
+            self.put(old, new)
         result = seq.body
         is_bound = False
         for inner in [b for block in seq.blocks for b in block.bindings]:
             if isinstance(inner.value, relax.Function):
-                self._callees[inner.var] = self._lift(inner.value)
+                self.put(inner.var, self._lift(inner.value))
                 continue
             is_result = inner.var.same_as(result)
             is_bound = is_bound or is_result
-            new = binding.var if is_result else self._kind(self._free_name(inner.var.name), inner.var.ty)
-            value = self.builder_.normalize(self.visit_expr(inner.value))
-            remap_var(self, inner.var, new)
-            is_cast = isinstance(inner, relax.MatchCast)
-            self.builder_.emit_normalized(
-                relax.MatchCast(new, value, inner.ty) if is_cast else relax.VarBinding(new, value)
-            )
+            var = binding.var if is_result else self._kind(self._free_name(inner.var.name), inner.var.ty)
+            self.put(inner.var, var)
+            yield from super().bindings(inner)
         if not is_bound:
-            value = self.builder_.normalize(self.visit_expr(result))
-            self.builder_.emit_normalized(relax.VarBinding(binding.var, value))
-
-    def visit_call_(self, call: Any) -> Any:
-        call = super().visit_call_(call)
-        callee = self._callees.get(call.op)
-        return call if callee is None else relax.Call(callee, call.args, call.attrs, call.ty_args, call.span)
+            yield relax.VarBinding(binding.var, self._builder.normalize(self.of(result)))
 
     def _free_name(self, name: str) -> str:
         number, free = 0, name

@@ -14,6 +14,7 @@ from tvm import relax
 
 from .._compat import constant_tensor
 from ..relax_utils import codegen_of, constants_in, is_host_function
+from ..walker import rewrite_calls
 
 __all__ = ["name_constants", "with_external_calls"]
 
@@ -43,11 +44,18 @@ def with_external_calls(
         The modules are in the attribute ``external_mods``, and the constants in ``const_name_to_constant``, where TVM's
         linker looks for both.
     """
-    calls = _Calls({gv: str(f.attrs["global_symbol"]) for gv, f in regions.items()})
+    symbols = {gv: str(f.attrs["global_symbol"]) for gv, f in regions.items()}
+
+    def external(_builder: Any, call: Any) -> Any:
+        if call.op not in symbols:
+            return None
+        arguments = [relax.ExternFunc(symbols[call.op]), relax.Tuple(list(call.args))]
+        return relax.Call(tvm.ir.Op.get("relax.call_dps_packed"), arguments, None, [call.ty])
+
     functions = {gv: f for gv, f in mod.functions.items() if gv not in regions}
     for gv, func in functions.items():
         if is_host_function(func) and not regions.keys().isdisjoint(relax.analysis.all_global_vars(func)):
-            functions[gv] = calls.visit_expr(func)
+            functions[gv] = rewrite_calls(func, external)
     attrs = dict(mod.attrs.items()) if mod.attrs else {}
     attrs["external_mods"] = [*attrs.get("external_mods", ()), *modules]
     if names:
@@ -67,18 +75,3 @@ def name_constants(functions: Iterable[relax.Function]) -> dict[Any, str]:
 def _name_constants(func: relax.Function, names: dict[Any, str]) -> None:
     prefix = f"{func.attrs['global_symbol']}_{codegen_of(func)}_const_"
     names.update((constant, f"{prefix}{count}") for count, constant in enumerate(constants_in(func.body)))
-
-
-@relax.expr_functor.mutator
-class _Calls(relax.PyExprMutator):
-    def __init__(self, symbols: Mapping[Any, str]) -> None:
-        super().__init__()
-        self._symbols = symbols
-
-    def visit_call_(self, call: Any) -> Any:
-        call = super().visit_call_(call)
-        symbol = self._symbols.get(call.op)
-        if symbol is None:
-            return call
-        arguments = [relax.ExternFunc(symbol), relax.Tuple(list(call.args))]
-        return relax.Call(tvm.ir.Op.get("relax.call_dps_packed"), arguments, None, [call.ty])

@@ -17,12 +17,13 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from .._compat import constant_numpy, dtype_of, is_constant, remap_var, shape_dims, static_shape
+from .._compat import constant_numpy, dtype_of, is_constant, shape_dims, static_shape
 from ..cost import call_flops, size_of, usual_sizes
 from ..namespaces import HOST
 from ..regions.blocks import Block
 from ..relax_utils import bindings_in, bindings_of, composite_of, is_op_call
 from ..signature import USUAL_SIZES_ATTR
+from ..walker import Substitute
 
 __all__ = ["Workload", "host_workload", "region_workload", "text_of"]
 
@@ -94,29 +95,16 @@ def region_workload(compiler: str, function: relax.Function, module: tvm.IRModul
 def host_workload(bindings: Sequence[Any], block: Block, module: tvm.IRModule) -> Workload:
     """The work of bindings that stay with TVM, out of a dataflow block."""
     inputs, outputs = block.inputs(bindings), block.outputs(bindings)
-    params = [relax.Var(v.name, v.ty) for v in inputs]
     result = relax.Var("result", relax.TupleType([v.ty for v in outputs]))
     body = [*bindings, relax.VarBinding(result, relax.Tuple(outputs))]
     func = relax.Function(inputs, relax.SeqExpr([relax.DataflowBlock(body)], result), result.ty)
-    func = _with_params(func, params)
+    # A variable of a dataflow block cannot be a parameter.
+    func = Substitute({var: relax.Var(var.name, var.ty) for var in inputs}).function(func)
     symbols = list(relax.analysis.free_symbolic_vars(func))
     if symbols:  # those of which no argument has a dim of its own
         sizes = relax.Var("sizes", relax.ShapeType(symbols))
         func = relax.Function([*func.params, sizes], func.body, func.ret_ty)
     return Workload(HOST, relax.utils.copy_with_new_vars(func), module)
-
-
-def _with_params(func: relax.Function, params: list[Any]) -> relax.Function:
-    """The function with variables of its own as parameters: a variable of a dataflow block cannot be one."""
-
-    @relax.expr_functor.mutator
-    class Renamed(relax.PyExprMutator):
-        pass
-
-    renamed = Renamed()
-    for old, new in zip(func.params, params, strict=True):
-        remap_var(renamed, old, new)
-    return relax.Function(params, renamed.visit_expr(func.body), func.ret_ty)
 
 
 def _calling(gv: Any, region: relax.Function) -> relax.Function:
