@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import tvm
 from tvm import relax
@@ -11,6 +12,7 @@ from tvm.relax.dpl import is_op, wildcard
 
 from tvm_byoc_dnnl.annotate.composites import Composites
 from tvm_byoc_dnnl.annotate.matches import Searched, root_ops
+from tvm_byoc_dnnl.regions.inline import inline_functions
 from tvm_byoc_dnnl.relax_utils import composite_of, with_functions
 
 add, exp, relu = is_op("relax.add"), is_op("relax.exp"), is_op("relax.nn.relu")
@@ -73,6 +75,81 @@ def test_matches_are_those_of_tvm(name: str, dims: tuple[Any, ...]) -> None:
     assert relax.analysis.well_formed(own) is not False  # 0.27 raises instead
     assert _calls(own) == _calls(theirs)
     assert any(map(composite_of, own.functions.values())) == (name != "no such call")
+
+
+def _spread(emit: Any, x: Any) -> tuple[Any, Any, Any]:
+    mean = emit(relax.op.mean(x, axis=[1], keepdims=True))
+    off = emit(relax.op.subtract(x, mean))
+    return mean, off, emit(relax.op.multiply(off, off))
+
+
+def _read_between(emit: Any, x: Any) -> tuple[Any, ...]:
+    mean = emit(relax.op.mean(x, axis=[1], keepdims=True))
+    early = emit(relax.op.exp(mean))
+    off = emit(relax.op.subtract(x, mean))
+    other, later = emit(relax.op.negative(x)), emit(relax.op.tanh(early))
+    return emit(relax.op.multiply(off, off)), other, later
+
+
+def _one_behind_the_other(emit: Any, x: Any) -> tuple[Any, ...]:
+    mean, _, root = _spread(emit, x)
+    again, _, last = _spread(emit, emit(relax.op.add(root, mean)))
+    return last, emit(relax.op.exp(again))
+
+
+def _interleaved(emit: Any, x: Any) -> tuple[Any, ...]:
+    means = [emit(relax.op.mean(e, axis=[1], keepdims=True)) for e in (x, emit(relax.op.exp(x)))]
+    offs = [emit(relax.op.subtract(x, means[i])) for i in range(2)]
+    return tuple(emit(relax.op.multiply(off, off)) for off in offs) + tuple(means)
+
+
+def _read_by_the_other(emit: Any, x: Any) -> tuple[Any, ...]:
+    mean = emit(relax.op.mean(x, axis=[1], keepdims=True))
+    second = emit(relax.op.mean(emit(relax.op.add(x, mean)), axis=[1], keepdims=True))
+    off, far = emit(relax.op.subtract(x, mean)), emit(relax.op.subtract(emit(relax.op.add(x, mean)), second))
+    return emit(relax.op.multiply(off, off)), emit(relax.op.multiply(far, far)), second
+
+
+_OF_SEVERAL_RESULTS = {
+    "the last": lambda emit, x: _spread(emit, x)[2:],
+    "an early one, too": lambda emit, x: _spread(emit, x)[::2],
+    "all three": _spread,
+    "one that is read by others": lambda emit, x: (emit(relax.op.exp((s := _spread(emit, x))[0])), s[2]),
+    "one that is read between the calls": _read_between,
+    "of two matches in a row": _one_behind_the_other,
+    "of two matches at the same time": _interleaved,
+    "one that another match reads": _read_by_the_other,
+}
+
+
+@pytest.mark.parametrize("rows", [4, "n"], ids=["static", "symbolic"])
+@pytest.mark.parametrize("results", _OF_SEVERAL_RESULTS)
+def test_matches_of_several_results_are_those_of_tvm(results: str, rows: Any) -> None:
+    x = relax.Var("x", relax.TensorType((tvm.tirx.Var("n", "int64") if rows == "n" else rows, 8), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            out = builder.emit_output(relax.Tuple(_OF_SEVERAL_RESULTS[results](builder.emit, x)))
+        builder.emit_func_output(out)
+    mod = builder.get()
+    off = is_op("relax.subtract")(wildcard(), is_op("relax.mean")(wildcard()))
+    pattern = is_op("relax.multiply")(off, off)
+    own, theirs = _own(mod, pattern), _by_tvm(mod, pattern)
+    assert relax.analysis.well_formed(own) is not False  # 0.27 raises instead
+    assert sorted(map(str, _calls(own))) == sorted(map(str, _calls(theirs)))
+    data = tvm.runtime.tensor(np.random.default_rng(0).standard_normal((4, 8)).astype("float32"))
+    for got, want in zip(*(_run(_inlined(m), data) for m in (own, mod)), strict=True):
+        np.testing.assert_array_equal(got.numpy(), want.numpy())
+
+
+def _inlined(mod: tvm.IRModule) -> tvm.IRModule:
+    """The module with what the composites compute in the place of their calls."""
+    bodies = {gv: f.without_attr("Composite") for gv, f in mod.functions.items() if composite_of(f)}
+    return tvm.IRModule({mod.get_global_var("main"): inline_functions(mod["main"], bodies)})
+
+
+def _run(mod: tvm.IRModule, *arguments: Any) -> Any:
+    return relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())["main"](*arguments)
 
 
 def test_a_composite_keeps_names_and_types() -> None:

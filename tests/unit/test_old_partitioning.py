@@ -395,6 +395,18 @@ def test_a_pattern_that_would_feed_itself_is_left(fusing: Any) -> None:
     assert regions(partitioned(module(net), "vp")) == {}
 
 
+def test_the_second_of_two_patterns_that_feed_each_other_is_left(fusing: Any) -> None:
+    """FuseOpsByPattern stops with an error here: each reads an early result of the other."""
+    first = is_op("relax.exp")(wildcard())
+    fusing("pair", is_op("relax.add")(first, wildcard()), annotations={"first": first}, outputs=["first"])
+
+    def net(emit: Any, x: Any, y: Any) -> Any:
+        a, b = emit(exp(x)), emit(exp(y))
+        return emit(op.multiply(emit(add(a, b)), emit(add(b, a))))
+
+    assert regions(partitioned(module(net), "vp")) == {"vp_0": ["pair"]}
+
+
 def test_matches_inside_branches(fusing: Any) -> None:
     fusing("add_relu", ADD_RELU)
 

@@ -2,6 +2,9 @@
 
 FuseOpsByPattern infers the type of each call again, which takes a millisecond for a convolution. Here a call keeps its
 type, and its result keeps its variable.
+
+A group of several results becomes a call that returns a tuple, in the place of the group's last binding. What reads an
+earlier result in front of that place moves behind the call.
 """
 
 from __future__ import annotations
@@ -57,16 +60,19 @@ class Group:
     Attributes
     ----------
     bindings : sequence of (Var, Expr)
-        Variables and their values, in the order of the program. Only the last one, a call, is read by others.
+        Variables and their values, in the order of the program. Others read the last one, a call, and ``outputs``.
     attributes : mapping
         Of the composite function.
     question : hashable, optional
         What the library was asked about it: groups that compute the same have equal ones, but for names of symbols.
+    outputs : sequence of Var
+        Variables before the last one that others read, in the order of the program.
     """
 
     bindings: Sequence[tuple[Any, Any]]
     attributes: Mapping[str, Any]
     question: Any = None
+    outputs: Sequence[Any] = ()
 
 
 class Composites:
@@ -93,23 +99,35 @@ class Composites:
         return rewrite_blocks(func, partial(self._grouped, group_of))
 
     def _grouped(self, group_of: Callable[[Any, Any], Group | None], block: Any) -> Any:
-        bindings: list[tuple[Any, Any]] = []  # variables, and their bindings
-        inside: ByIdentity[None] = ByIdentity()  # variables that only a composite function has now
+        steps: list[tuple[Any, list[Any]]] = []  # variables, and what stands in the place of their bindings
+        inside: ByIdentity[None] = ByIdentity()  # variables that a composite function has, or gives with its last one
+        is_in_order = True
         for binding in items(block.bindings):
             var = binding.var
             group = group_of(var, binding.value)
-            if group is not None:
-                for inner, _ in group.bindings[:-1]:
-                    inside[inner] = None
-                binding = relax.VarBinding(var, self._called(group))
-            bindings.append((var, binding))
-        return relax.DataflowBlock([binding for var, binding in bindings if var not in inside])
+            if group is None:
+                steps.append((var, [binding]))
+                continue
+            for inner, _ in group.bindings[:-1]:
+                inside[inner] = None
+            steps.append((var, self._called(group)))
+            is_in_order = is_in_order and not group.outputs
+        made = [step for var, step in steps if var not in inside]
+        return relax.DataflowBlock([b for step in made for b in step] if is_in_order else _in_order(made))
 
-    def _called(self, group: Group) -> Any:
+    def _called(self, group: Group) -> list[Any]:
+        """The call of a composite function, and what takes the results out of a tuple."""
         func, arguments, is_open = _composite(group)
         calls = [value for _, value in group.bindings if is_op_call(value)]
         gv = self._alike.first(func, calls, lambda: self._add(func, calls), None if is_open else group.question)
-        return call_of(gv, arguments, group.bindings[-1][1].ty)
+        last, value = group.bindings[-1]
+        if not group.outputs:
+            return [relax.VarBinding(last, call_of(gv, arguments, value.ty))]
+        results = [*group.outputs, last]
+        call = call_of(gv, arguments, relax.TupleType([var.ty for var in results]))
+        whole = make_var(last.name, call.ty, is_dataflow=True)  # the name by which reports and policies know the call
+        fields = [relax.TupleGetItem(whole, place) for place in range(len(results))]
+        return [relax.VarBinding(whole, call), *map(relax.VarBinding, results, fields)]
 
     def _add(self, func: relax.Function, calls: Iterable[Any]) -> Any:
         name = "_".join(["fused", *(call.op.name.replace(".", "_") for call in calls)])
@@ -159,14 +177,16 @@ class _Operands:
 def _composite(group: Group) -> tuple[relax.Function, list[Any], bool]:
     """A function of the bindings, with its constants inside, the arguments of its call, and whether it has symbols."""
     operands, bindings = _Operands(), group.bindings
-    last = len(bindings) - 1
+    results = [*group.outputs, bindings[-1][0]]
+    names = ByIdentity.of((var, f"gv{number or ''}") for number, var in enumerate(results))
     made = []
-    for place, (var, value) in enumerate(bindings):
+    for var, value in bindings:
         inner = operands.value(value)
-        new = make_var("gv" if place == last else var.name, inner.ty, is_dataflow=place != last)
+        new = make_var(names.get(var, var.name), inner.ty, is_dataflow=var not in names)
         operands.inside[var] = new
         made.append(relax.VarBinding(new, inner))
-    result = operands.inside[bindings[-1][0]]
+    inside = [operands.inside[var] for var in results]
+    result = relax.Tuple(inside) if group.outputs else inside[0]
     body = relax.SeqExpr([relax.DataflowBlock(made)], result)
     relax.expr._update_type(body, result.ty)
     attributes = _attributes(tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in group.attributes.items()))
@@ -179,6 +199,21 @@ def _composite(group: Group) -> tuple[relax.Function, list[Any], bool]:
         arguments.append(sizes)
     is_open = bool(symbols or relax.analysis.defined_symbolic_vars(func))
     return relax.utils.copy_with_new_vars(func) if is_open else func, arguments, is_open
+
+
+def _in_order(steps: Sequence[Sequence[Any]]) -> list[Any]:
+    """The bindings of steps, each step as early as the ones that it reads allow, and not in front of earlier ones."""
+    missing = ByIdentity.of((binding.var, None) for step in steps for binding in step)
+    ordered: list[Any] = []
+    waiting: list[tuple[Sequence[Any], list[Any]]] = []  # steps, and what they read
+    for step in steps:
+        waiting.append((step, items(relax.analysis.free_vars(step[0].value))))
+        while ready := [n for n, (_, reads) in enumerate(waiting) if not any(var in missing for var in reads)]:
+            for binding in waiting.pop(ready[0])[0]:
+                ordered.append(binding)
+                del missing[binding.var]
+    assert not waiting, "a match reads what is computed from its results"
+    return ordered
 
 
 @lru_cache(maxsize=_MOST_ATTRIBUTES)

@@ -19,7 +19,7 @@ def refuse_escape(context: Any, outputs: Sequence[str] = (), writers: Iterable[W
 
     Parameters
     ----------
-    context : tvm.relax.transform.PatternCheckContext
+    context : Context
         The match.
     outputs : sequence of str
         Annotated parts, besides the root, whose results may be used outside.
@@ -51,12 +51,12 @@ def refuse_escape(context: Any, outputs: Sequence[str] = (), writers: Iterable[W
 
 
 def _reachable(context: Any, start: Iterable[Any]) -> set[Any]:
-    """``start`` and all that is computed from it."""
+    """``start`` and all that is computed from it, or together with what is."""
     found: set[Any] = set()
     waiting = list(start)
     while waiting:
         var = waiting.pop()
         if var not in found:
             found.add(var)
-            waiting.extend(context.var_usages.get(var, ()))
+            waiting += [*context.var_usages.get(var, ()), *context.together(var)]
     return found

@@ -34,6 +34,18 @@ class Context:
     matched_bindings: Mapping[Any, Any]
     var_usages: Mapping[Any, Any]
     value_to_bound_var: Mapping[Any, Any]
+    #: variable → all that are bound together with it: by the same match, of those before this one
+    together: Callable[[Any], Iterable[Any]]
+
+    def outputs(self, root: Any) -> list[Any]:
+        """The variables of the match before ``root`` that are read outside of it, in the order of the program."""
+        own = self.matched_bindings
+        return [
+            var
+            for var in own
+            if not var.same_as(root)
+            and (not is_a(var, relax.DataflowVar) or any(u not in own for u in items(self.var_usages[var])))
+        ]
 
 
 class Searched:
@@ -89,6 +101,7 @@ class Searched:
                 ByIdentity.of(members),
                 block.readers,
                 self._var_of,
+                lambda var: [other for other, _ in found[owner[var]].bindings] if var in owner else (),
             )
             attributes = check(context)
             if attributes is None:
@@ -98,7 +111,7 @@ class Searched:
                 continue
             for result in before:
                 del found[result]
-            found[root] = Group(members, attributes)
+            found[root] = Group(members, attributes, outputs=context.outputs(root))
             owner.update((var, root) for var, _ in members)
         return found
 

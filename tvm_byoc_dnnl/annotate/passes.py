@@ -33,7 +33,7 @@ from .choice import CANDIDATES_ATTR, Choice, Match, PlacedBy, first_in_order
 from .composites import Composites, Group
 from .escape import refuse_escape
 from .matches import Searched
-from .naming import NAME_ATTR, restore_names, with_unique_names
+from .naming import with_unique_names
 from .needed import ops_of_pattern
 from .refused import RefusedMatch, with_refused
 from .trial import Trial, ask, trial_of
@@ -67,15 +67,12 @@ class _Candidate:
     check: Callable[..., Any]
     pattern: Any = None
     annotations: Mapping[str, Any] = field(default_factory=dict)
-    #: whether it is a pattern with results besides the last one
-    has_outputs: bool = False
 
 
 class Matcher:
     """The candidates for composite functions: compilers in order, each with its patterns before its single calls.
 
     Patterns with an operator that the module lacks are not tried; all single calls of a compiler are found in one walk.
-    Patterns with further outputs are left to TVM's FuseOpsByPattern, which makes tuples of the results.
 
     Parameters
     ----------
@@ -112,8 +109,7 @@ class Matcher:
         for ns in map(namespace, compilers):
             for p in ns.patterns.values():
                 check = self._pattern_check(ns, p)
-                has_outputs = bool(p.outputs)
-                self.candidates.append(_Candidate(ns.name, p.name, check, p.pattern, p.annotations, has_outputs))
+                self.candidates.append(_Candidate(ns.name, p.name, check, p.pattern, p.annotations))
             if not ops.isdisjoint(ns.ops()):
                 self.candidates.append(_Candidate(ns.name, "", self._call_check(ns)))
 
@@ -198,30 +194,9 @@ class Matcher:
         if not IN_PLACE.isdisjoint(self._ops):
             self._writers = [WritersBetween(mod[name]) for name in functions]
         wanted = [c for c in self.candidates if c.pattern is None or ops_of_pattern(c.pattern) <= self._ops]
-        for step, group in groupby(wanted, key=self._step):
-            mod = step(mod, functions, list(group))
+        for is_pattern, group in groupby(wanted, key=lambda candidate: candidate.pattern is not None):
+            mod = (self._matches if is_pattern else self._single_calls)(mod, functions, list(group))
         return mod
-
-    def _step(self, candidate: _Candidate) -> Callable[[tvm.IRModule, Sequence[str], list[_Candidate]], tvm.IRModule]:
-        if candidate.pattern is None:
-            return self._single_calls
-        return self._by_tvm if candidate.has_outputs else self._matches
-
-    def _by_tvm(self, mod: tvm.IRModule, functions: Sequence[str], candidates: list[_Candidate]) -> tvm.IRModule:
-        attributes: dict[str, Any] = {}  # of the match that was accepted last: TVM asks for them right after its check
-
-        def checked(candidate: _Candidate, context: Any) -> bool:
-            found = candidate.check(context)
-            result = context.value_to_bound_var[context.matched_expr]
-            attributes.update({**(found or {}), NAME_ATTR: var_name(result)})
-            return found is not None
-
-        patterns = [
-            (f"{c.compiler}.{c.name}", c.pattern, dict(c.annotations), partial(checked, c), lambda _match: attributes)
-            for c in candidates
-        ]
-        fuse = relax.transform.FuseOpsByPattern(patterns, bind_constants=True, entry_functions=list(functions))
-        return restore_names(fuse(mod))
 
     def _matches(self, mod: tvm.IRModule, functions: Sequence[str], candidates: list[_Candidate]) -> tvm.IRModule:
         searched = {name: Searched(mod[name]) for name in functions}
