@@ -24,6 +24,7 @@ __all__ = [
     "function",
     "load",
     "load_ahead",
+    "regions",
 ]
 
 _LIBRARY = Path(__file__).resolve().parent / "lib" / "libtvm_byoc_dnnl.so"
@@ -170,3 +171,16 @@ def _help(name: str, error: str) -> str:
     except ImportError:
         return _advice(error)
     return vendor.find(error)
+
+
+def regions(modules: Iterable[Any], having: str = "plans") -> dict[str, Any]:
+    """Symbol → runtime module, of the regions among these modules and their imports that have such a function.
+
+    Of regions that this library runs, all have ``plans``.
+    """
+    found: dict[str, Any] = {}
+    for module in modules:
+        if module.implements_function(having):
+            found[str(module["get_symbol"]())] = module
+        found |= regions(module.imports, having)
+    return found

@@ -19,6 +19,7 @@ __all__ = [
     "codegen_of",
     "composite_of",
     "constants_in",
+    "external_modules",
     "is_host_function",
     "is_op_call",
     "op_calls",
@@ -133,6 +134,11 @@ def composite_of(func: Any) -> str:
 def is_host_function(func: Any) -> bool:
     """Whether it is a Relax function that belongs to no external compiler."""
     return isinstance(func, relax.Function) and not codegen_of(func) and not composite_of(func)
+
+
+def external_modules(mod: tvm.IRModule) -> list[Any]:
+    """The runtime modules of the regions that are built already."""
+    return list(mod.attrs["external_mods"]) if mod.attrs and "external_mods" in mod.attrs else []
 
 
 def with_functions(mod: tvm.IRModule, functions: Mapping[Any, Any]) -> tvm.IRModule:

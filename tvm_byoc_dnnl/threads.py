@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from . import _native
 from .errors import InputError
 
-__all__ = ["Company", "check_number", "limited", "region_modules"]
+__all__ = ["Company", "check_number", "limited"]
 
 
 class Company(NamedTuple):
@@ -31,16 +31,8 @@ class Company(NamedTuple):
     @classmethod
     def of(cls, module: Any) -> Company:
         """The sum over the regions of a compiled model."""
-        counters = [json.loads(m["plans"]()) for m in region_modules(module).values()]
+        counters = [json.loads(m["plans"]()) for m in _native.regions([module]).values()]
         return cls(*(sum(each[name] for each in counters) for name in cls._fields))
-
-
-def region_modules(module: Any) -> dict[str, Any]:
-    """Symbol → runtime module, of the regions of a compiled model that the native library runs."""
-    found = {str(module["get_symbol"]()): module} if module.implements_function("plans") else {}
-    for imported in module.imports:
-        found |= region_modules(imported)
-    return found
 
 
 def check_number(name: str, value: int | None) -> int | None:

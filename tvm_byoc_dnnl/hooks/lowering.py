@@ -14,7 +14,7 @@ from ..namespace import Namespace, TargetHooks
 from ..own_process import apart
 from ..regions.failure import Failure, all_or_each, describe
 from ..regions.inline import flatten_region, inline_functions
-from ..relax_utils import codegen_of
+from ..relax_utils import bindings_in, codegen_of
 from ..target_options import OPTIONS_ATTR
 from ..vendor_code import calling, run_pass
 from ..verdict import Reject, require
@@ -124,7 +124,8 @@ class HookLowering:
         for callee, func in kernels.items():
             require(isinstance(func, tirx.PrimFunc), f"{callee.name_hint}, which it calls, is no PrimFunc")
         apart = self.ns.hooks is not None and self.ns.hooks.builds_apart
-        relax.analysis.post_order_visit(body.body, lambda expr: _check_call(expr, kernels, apart))
+        for binding in bindings_in(body):
+            _check_call(binding.value, kernels, apart)
         self.done[gv] = Lowered(body, kernels)
 
 

@@ -17,7 +17,7 @@ from tvm import relax, tirx
 from ..namespace import Namespace
 from ..regions.failure import BrokenRegions, Failure, all_or_each, describe
 from ..regions.inline import inline_regions
-from ..relax_utils import codegen_of, is_host_function
+from ..relax_utils import codegen_of, external_modules, is_host_function
 from ..routes.route import Route
 from ..verdict import Reject
 from .build import build_apart, hook_target
@@ -184,5 +184,4 @@ def _assembled(mod: tvm.IRModule, made: HookBuild, primfuncs: Mapping[Any, tirx.
     mod = inline_regions(tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos), bodies)
     if made.library is None:
         return mod
-    others = mod.attrs["external_mods"] if mod.attrs and "external_mods" in mod.attrs else []
-    return mod.with_attr("external_mods", [*others, made.library])
+    return mod.with_attr("external_mods", [*external_modules(mod), made.library])

@@ -5,16 +5,16 @@ TVM's generated code assumes 64 bytes of a tensor's first byte, which NumPy's ar
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import tvm
 from tvm import relax
 
-from ..relax_utils import bindings_of
+from .. import _native
+from ..relax_utils import bindings_of, external_modules
 
 __all__ = ["unaligned_inputs"]
-
-_OF_NATIVE = "plans"  # a function that only modules of the native library have
 
 
 def unaligned_inputs(mod: tvm.IRModule, function: relax.Function) -> list[int]:
@@ -27,8 +27,7 @@ def unaligned_inputs(mod: tvm.IRModule, function: relax.Function) -> list[int]:
     function : Function
         The model's function.
     """
-    modules = mod.attrs["external_mods"] if mod.attrs and "external_mods" in mod.attrs else []
-    symbols = {str(module["get_symbol"]()) for module in modules if module.implements_function(_OF_NATIVE)}
+    symbols = _native.regions(external_modules(mod)).keys()
     if not symbols:
         return []
     read = [*relax.analysis.free_vars(function.body.body)]
@@ -38,7 +37,7 @@ def unaligned_inputs(mod: tvm.IRModule, function: relax.Function) -> list[int]:
     return [i for i, param in enumerate(function.params) if not any(param.same_as(var) for var in read)]
 
 
-def _calls_region(value: Any, symbols: set[str]) -> bool:
+def _calls_region(value: Any, symbols: Collection[str]) -> bool:
     if not isinstance(value, relax.Call) or getattr(value.op, "name", "") != "relax.call_dps_packed":
         return False
     callee = value.args[0]

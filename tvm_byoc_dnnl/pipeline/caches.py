@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import tvm
 from tvm import relax
 
+from .. import _native
 from ..handles import items
-from ..relax_utils import bindings_of
+from ..relax_utils import bindings_of, external_modules
 from ..walker import rewrite_calls_in
 
 __all__ = ["CACHES_FUNCTION", "GrowCaches"]
@@ -47,14 +48,8 @@ def GrowCaches(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
 
 def _caches(mod: tvm.IRModule) -> dict[str, list[tuple[int, int]]]:
     """Symbol of a region → for each cache the arguments that are the rows so far, and these with the new ones."""
-    found: dict[str, list[tuple[int, int]]] = {}
-    pending = list(mod.attrs["external_mods"]) if mod.attrs and "external_mods" in mod.attrs else []
-    while pending:
-        module = pending.pop()
-        pending.extend(module.imports)
-        if module.implements_function("caches"):
-            found[str(module["get_symbol"]())] = [(int(past), int(present)) for past, present in module["caches"]()]
-    return found
+    regions = _native.regions(external_modules(mod), "caches")
+    return {symbol: [(int(past), int(now)) for past, now in region["caches"]()] for symbol, region in regions.items()}
 
 
 class _Cache(NamedTuple):

@@ -16,7 +16,7 @@ from tvm import relax
 
 from .. import _native
 from .._compat import constant_tensor, dtype_of, is_constant, static_shape
-from ..relax_utils import constants_in, is_host_function
+from ..relax_utils import constants_in, external_modules, is_host_function
 from ..walker import rewrite_calls_in
 
 __all__ = ["LateTensors", "OwnWeights", "OwnWeightsUnlessSource", "has_weights"]
@@ -32,8 +32,7 @@ _GETTER = "byoc_weight_{}"
 
 def has_weights(mod: tvm.IRModule) -> bool:
     """Whether `OwnWeights` will make a weights module of a module whose regions are built."""
-    modules = mod.attrs.get("external_mods", ()) if mod.attrs else ()
-    return _native.available() and any(map(_wanted_constants, modules))
+    return _native.available() and any(map(_wanted_constants, external_modules(mod)))
 
 
 def OwnWeights(late: LateTensors | None = None) -> tvm.transform.Pass:
@@ -60,7 +59,7 @@ def _with_weights(mod: tvm.IRModule, late: LateTensors) -> tvm.IRModule:
     regions: dict[str, list[str]] = {}
     owned: list[tvm.runtime.Module] = []
     others: list[tvm.runtime.Module] = []
-    for module in attrs.get("external_mods", ()):
+    for module in external_modules(mod):
         wanted = _wanted_constants(module)
         (owned if wanted else others).append(module)
         regions |= wanted
@@ -78,8 +77,7 @@ def _with_weights(mod: tvm.IRModule, late: LateTensors) -> tvm.IRModule:
 @tvm.transform.module_pass(opt_level=0, name="OwnWeightsUnlessSource")
 def OwnWeightsUnlessSource(mod: tvm.IRModule, context: Any) -> tvm.IRModule:
     """Pass: `OwnWeights`, for modules that need the native library anyway."""
-    modules = mod.attrs["external_mods"] if mod.attrs and "external_mods" in mod.attrs else []
-    serialised = [m for m in modules if m.is_binary_serializable() and not m.is_compilation_exportable()]
+    serialised = [m for m in external_modules(mod) if m.is_binary_serializable() and not m.is_compilation_exportable()]
     return OwnWeights()(mod) if serialised else mod
 
 

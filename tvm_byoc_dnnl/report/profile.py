@@ -16,6 +16,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from .. import _native
 from ..calls.model import ReportData, Totals
 from ..errors import InputError
 from ..files import write_text
@@ -24,7 +25,7 @@ from ..neighbours import QUIET, Neighbours
 from ..pipeline.kernels import Kernels
 from ..pipeline.metadata import read_account, read_kernels
 from ..runner import Runner
-from ..threads import Company, limited, region_modules
+from ..threads import Company, limited
 from ..vendor_code import calling, expect
 from .html import render_html
 from .roof import Roof, bytes_of
@@ -352,7 +353,7 @@ class _Instrument:
 
 def _plans(module: Any) -> dict[str, dict[str, Any]]:
     """Region name → counters of its plans, for regions with open sizes."""
-    counters = {name: json.loads(region["plans"]()) for name, region in region_modules(module).items()}
+    counters = {name: json.loads(region["plans"]()) for name, region in _native.regions([module]).items()}
     return {name: each for name, each in counters.items() if each.pop("symbolic")}
 
 
@@ -399,7 +400,7 @@ def _step_times(runner: Runner, tensors: Sequence[Any], repeat: int, warmup: int
     vm = relax.VirtualMachine(runner.module, tvm.cpu())
     names = _Names(read_account(runner.module), read_kernels(vm))
     call = limited(vm[runner.entry], runner.threads)
-    profilers = {name: region["profile"] for name, region in region_modules(runner.module).items()}
+    profilers = {name: region["profile"] for name, region in _native.regions([runner.module]).items()}
     instrument = _Instrument(profilers, names)
     vm.set_instrument(instrument)
     runs: list[list[StepTime]] = []

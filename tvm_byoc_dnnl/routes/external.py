@@ -13,7 +13,7 @@ import tvm
 from tvm import relax
 
 from .._compat import constant_tensor
-from ..relax_utils import codegen_of, constants_in, is_host_function
+from ..relax_utils import codegen_of, constants_in, external_modules, is_host_function
 from ..walker import rewrite_calls
 
 __all__ = ["name_constants", "with_external_calls"]
@@ -57,7 +57,7 @@ def with_external_calls(
         if is_host_function(func) and not regions.keys().isdisjoint(relax.analysis.all_global_vars(func)):
             functions[gv] = rewrite_calls(func, external)
     attrs = dict(mod.attrs.items()) if mod.attrs else {}
-    attrs["external_mods"] = [*attrs.get("external_mods", ()), *modules]
+    attrs["external_mods"] = [*external_modules(mod), *modules]
     if names:
         tensors = {name: constant_tensor(constant) for constant, name in names.items()}
         attrs["const_name_to_constant"] = {**attrs.get("const_name_to_constant", {}), **tensors}
