@@ -266,6 +266,10 @@ class Reader {
         attrs->*field.dims = AsIntegers(value, place);
       } else if (field.integer != nullptr) {
         attrs->*field.integer = AsInteger(value, place);
+      } else if (field.numbers != nullptr) {
+        attrs->*field.numbers = AsNumbers(value, place);
+      } else if (field.words != nullptr) {
+        attrs->*field.words = AsStrings(value, place);
       } else {
         attrs->*field.number = AsNumber(value, place);
       }

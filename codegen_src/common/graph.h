@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,6 +43,9 @@ struct Attrs {
   Dims strides, dilations, pad_begin, pad_end, kernel, axes, begin, steps, table;
   int64_t axis = 0, group_size = 0, local_size = 0;
   double alpha = 0, beta = 0, k = 0, p = 0, epsilon = 0, value = 0, scale = 1;
+  double clip = std::numeric_limits<double>::infinity();
+  std::vector<double> alphas, betas;
+  std::vector<std::string> roles, directions, activations, results;
   std::string alg;
 };
 

@@ -205,6 +205,74 @@ void CheckWindows(const Checker& c, int64_t least_end) {
   if (c.HasBias()) c.NeedShape("bias", c.In(2), {expected[1]});
 }
 
+// Lists of a recurrent layer. The words that are there stand in the order of `all`.
+void NeedWords(const Checker& c, const char* name, const std::vector<std::string>& words,
+               const char* all) {
+  std::vector<std::string> known = Words(all);
+  auto next = known.begin();
+  for (const std::string& word : words) {
+    next = std::find(next, known.end(), word);
+    if (next == known.end()) {
+      c.Fault("`", name, "` has \"", word, "\", expected some of ", all, " in this order");
+    }
+    ++next;
+  }
+}
+
+void CheckLayer(const Checker& c) {
+  const Attrs& a = c.a;
+  const bool is_lstm = a.alg == "lstm" || a.alg == "coupled_lstm";
+  const int64_t gates = a.alg == "rnn" ? 1 : is_lstm ? 4 : 3;
+  const size_t curves = a.alg == "rnn" ? 1 : is_lstm ? 3 : 2;
+  const auto count = static_cast<int64_t>(a.directions.size());
+  NeedWords(c, "roles", a.roles,
+            is_lstm ? "bias peepholes state cell lengths" : "bias state lengths");
+  NeedWords(c, "results", a.results, is_lstm ? "state cell all" : "state all");
+  NeedWords(c, "directions", a.directions, "forward reverse");
+  c.Need(count > 0 && !a.results.empty(), "directions and results");
+  c.Need(c.OwnInputs() == 3 + static_cast<int>(a.roles.size()), "an input for each role");
+  const size_t all_curves = curves * a.directions.size();
+  c.Need(a.activations.size() == all_curves, "the activations of each direction");
+  for (const std::string& name : a.activations) {
+    if (!HasWord(kActivations, name)) {
+      c.Fault("unknown activation \"", name, "\", expected one of ", kActivations);
+    }
+  }
+  for (const std::vector<double>* numbers : {&a.alphas, &a.betas}) {
+    c.Need(numbers->empty() || numbers->size() == all_curves, "a number for each activation");
+  }
+  c.Need(a.clip >= 0, "a clip of 0 or more");
+
+  const Dims& src = c.In(0);
+  const Dims& recurrent = c.In(2);
+  c.Need(src.size() == 3 && recurrent.size() == 3,
+         "a source [steps, batch, input] and weights of rank 3");
+  const int64_t hidden = recurrent[2];
+  auto times = [&](int64_t factor) { return hidden < 0 ? kUnknownDim : c.Product(factor, hidden); };
+  c.NeedShape("weights of the source", c.In(1), {count, times(gates), src[2]});
+  c.NeedShape("weights of the states", recurrent, {count, times(gates), hidden});
+  for (size_t i = 0; i < a.roles.size(); ++i) {
+    const std::string& role = a.roles[i];
+    const Dims expected = role == "bias"        ? Dims{count, times(2 * gates)}
+                          : role == "peepholes" ? Dims{count, times(3)}
+                          : role == "lengths"   ? Dims{src[1]}
+                                                : Dims{count, src[1], hidden};
+    c.NeedShape(role.c_str(), c.In(3 + static_cast<int>(i)), expected);
+  }
+  for (int i = 0; i < c.OwnInputs(); ++i) {
+    const bool is_length = i >= 3 && a.roles[static_cast<size_t>(i) - 3] == "lengths";
+    const DType expected = is_length ? DType::kInt32 : DType::kFloat32;
+    c.Need(c.InDType(i) == expected, "inputs float32, lengths int32");
+  }
+  c.Need(c.OutDType() == DType::kFloat32, "an output float32");
+  int64_t rows = 0;
+  for (const std::string& result : a.results) {
+    const int64_t more = result == "all" ? src[0] : 1;
+    rows = rows < 0 || more < 0 ? kUnknownDim : c.Sum(rows, more);
+  }
+  c.NeedOut({rows, count, src[1], hidden});
+}
+
 #define KIND(Name, text, least, most, attrs, algs, ...) \
   void Check##Name(const Checker& c) __VA_ARGS__
 #include "common/kind_rows.h"

@@ -71,6 +71,13 @@ const AttrField& FieldOf(const std::string& attr) {
       {"epsilon", {nullptr, nullptr, &Attrs::epsilon}},
       {"value", {nullptr, nullptr, &Attrs::value}},
       {"scale", {nullptr, nullptr, &Attrs::scale}},
+      {"clip", {nullptr, nullptr, &Attrs::clip}},
+      {"alphas", {nullptr, nullptr, nullptr, &Attrs::alphas}},
+      {"betas", {nullptr, nullptr, nullptr, &Attrs::betas}},
+      {"roles", {nullptr, nullptr, nullptr, nullptr, &Attrs::roles}},
+      {"directions", {nullptr, nullptr, nullptr, nullptr, &Attrs::directions}},
+      {"activations", {nullptr, nullptr, nullptr, nullptr, &Attrs::activations}},
+      {"results", {nullptr, nullptr, nullptr, nullptr, &Attrs::results}},
   };
   return fields.at(attr);
 }

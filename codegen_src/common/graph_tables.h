@@ -23,11 +23,13 @@ const KindSpec& SpecOf(Kind kind);
 std::optional<Kind> FindKind(std::string_view name);
 std::optional<DType> FindDType(std::string_view name);
 
-/// The member that holds an attribute of this name: one of the three.
+/// The member that holds an attribute of this name: one of them.
 struct AttrField {
   Dims Attrs::* dims = nullptr;
   int64_t Attrs::* integer = nullptr;
   double Attrs::* number = nullptr;
+  std::vector<double> Attrs::* numbers = nullptr;
+  std::vector<std::string> Attrs::* words = nullptr;
 };
 
 /// The attribute must be one that the table of kinds names (other than `alg`).

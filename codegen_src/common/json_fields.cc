@@ -44,10 +44,30 @@ void AllowOnly(const json::Object& object, const char* names, const std::string&
   }
 }
 
-std::vector<int64_t> AsIntegers(const json::Value& value, const std::string& where) {
-  std::vector<int64_t> result;
-  for (const json::Value& item : AsArray(value, where)) result.push_back(AsInteger(item, where));
+namespace {
+
+template <typename T>
+std::vector<T> AsList(const json::Value& value, const std::string& where,
+                      T (*as)(const json::Value&, const std::string&)) {
+  std::vector<T> result;
+  for (const json::Value& item : AsArray(value, where)) result.push_back(as(item, where));
   return result;
+}
+
+std::string AsText(const json::Value& value, const std::string& where) {
+  return AsString(value, where);
+}
+
+}  // namespace
+
+std::vector<int64_t> AsIntegers(const json::Value& value, const std::string& where) {
+  return AsList(value, where, AsInteger);
+}
+std::vector<double> AsNumbers(const json::Value& value, const std::string& where) {
+  return AsList(value, where, AsNumber);
+}
+std::vector<std::string> AsStrings(const json::Value& value, const std::string& where) {
+  return AsList(value, where, AsText);
 }
 
 }  // namespace tvm_byoc_dnnl

@@ -26,9 +26,11 @@ const json::Array& AsArray(const json::Value& value, const std::string& where);
 const std::string& AsString(const json::Value& value, const std::string& where);
 int64_t AsInteger(const json::Value& value, const std::string& where);
 std::vector<int64_t> AsIntegers(const json::Value& value, const std::string& where);
+std::vector<std::string> AsStrings(const json::Value& value, const std::string& where);
 
 /// A number, or one of the words "inf", "-inf" and "nan".
 double AsNumber(const json::Value& value, const std::string& where);
+std::vector<double> AsNumbers(const json::Value& value, const std::string& where);
 
 /// The member with this name, which must be there.
 const json::Value& Field(const json::Object& object, const char* name, const std::string& where);

@@ -261,3 +261,6 @@ KIND(Attention, "attention", 3, 4, "alg scale", "accurate no_nan", {
   c.Need(c.OutDType() == DType::kFloat32, "an output float32");
   c.NeedOut(expected);
 })
+
+KIND(Recurrent, "recurrent", 3, 8, "alg roles results directions activations alphas? betas? clip?",
+     "rnn lstm coupled_lstm gru lbr_gru", { CheckLayer(c); })

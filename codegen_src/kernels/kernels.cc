@@ -22,6 +22,8 @@
 #include "byoc_normalize.h"
 #include "byoc_product.h"
 #include "byoc_product_pack.h"
+#include "byoc_recurrent.h"
+#include "byoc_recurrent_pack.h"
 #include "byoc_widen.h"
 #include "byoc_winograd.h"
 #include "byoc_winograd_pack.h"
@@ -55,6 +57,8 @@ const Kernel kLookup = {"lookup", byoc_lookup};
 const Kernel kNormalize = {"normalize", byoc_normalize};
 const Kernel kProduct = {"product", byoc_product};
 const Kernel kProductPack = {"product_pack", byoc_product_pack, true};
+const Kernel kRecurrent = {"recurrent", byoc_recurrent};
+const Kernel kRecurrentPack = {"recurrent_pack", byoc_recurrent_pack};
 #if BYOC_HAS_AMX
 const Kernel kSplit = {"split", byoc_split};
 const Kernel kSplitPack = {"split_pack", byoc_split_pack};

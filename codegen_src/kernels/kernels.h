@@ -17,8 +17,9 @@ struct Kernel {
 /// Defined in kernels.cc, the only file that includes their code.
 extern const Kernel kAppend, kAttention, kBatchNorm, kBatchNormProduct, kCompressedMatmul,
     kCompressedPack, kConvert, kDepthwise, kDepthwisePack, kDirect, kDirectPack, kFill, kFlush,
-    kGather, kInteger, kIntegerPack, kLog, kLookup, kNormalize, kProduct, kProductPack, kSplit,
-    kSplitPack, kSplitWinograd, kSplitWinogradPack, kWiden, kWinograd, kWinogradPack;
+    kGather, kInteger, kIntegerPack, kLog, kLookup, kNormalize, kProduct, kProductPack, kRecurrent,
+    kRecurrentPack, kSplit, kSplitPack, kSplitWinograd, kSplitWinogradPack, kWiden, kWinograd,
+    kWinogradPack;
 
 }  // namespace tvm_byoc_dnnl
 

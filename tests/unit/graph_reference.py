@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.unit.recurrent_reference import recurrent
+
 # Results of an integer type are rounded to even and saturated.
 RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int32": (-(2**31), 2**31 - 1)}
 
@@ -381,4 +383,5 @@ KINDS = {
     "lookup": lambda inputs, a, shape: np.asarray(a["table"])[inputs[0].astype("int64") & 255],
     "compressed_matmul": compressed_matmul,
     "attention": attention,
+    "recurrent": recurrent,
 }

@@ -13,8 +13,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "tvm_byoc_dnnl"
 
-# Engine files that a vendor's folder may use: the registry, the words to describe a node, and examples for the kit.
-VENDOR_API = {"registry", "namespace", "verdict", "lower", "errors", "_compat", "pattern_example"}
+# Engine files that a vendor's folder may use: the registry, the words to describe a node, examples for the kit, and
+# what calls of operators that are kept whole mean.
+VENDOR_API = {"registry", "namespace", "verdict", "lower", "errors", "_compat", "pattern_example", "whole"}
 # ... and what single files may use beyond that.
 VENDOR_EXTRA = {
     "patterns/dnnl/__init__.py": {"codegen"},  # chooses the engine's portable-graph codegen

@@ -15,6 +15,7 @@ import tvm
 
 from ..errors import ByocError, InputError, UnsupportedError, out_of_resources
 from ..signature import DIMS_ATTR, NODES_ATTR, OUTPUTS_ATTR
+from ..whole import operator
 from .onnx_binding import bind_params
 from .onnx_checks import check_model
 from .onnx_dims import name_dims, refuse_sequences, relax_shapes
@@ -189,7 +190,7 @@ def _is_as_tvm_wants(array: np.ndarray) -> bool:
 
 def _check_operators(graph: Graph) -> None:
     """Name every operator that the importer has no converter for, before it gives up at the first."""
-    known = {*converters(), "If", "Constant"}
+    known = {*converters(), *(n.op_type for n in graph.nodes if operator(n.domain, n.op_type)), "If", "Constant"}
     # The importer looks at names only, so another domain's `Relu` would pass for ONNX's.
     missing = [n for n in graph.nodes if n.op_type not in known or not (_is_onnx(n) or _is_contrib(n))]
     if not missing:

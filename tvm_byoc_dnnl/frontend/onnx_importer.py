@@ -15,6 +15,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from .._compat import indices_from_start, is_a, quantised, small_constants, var_name
 from ..handles import items
+from ..whole import Operator, operator
 from ..windowed_types import TypingBuilder
 from .onnx_bounds import clip
 from .onnx_dims import OpenInputs
@@ -30,6 +31,20 @@ _OF_ONE = onnx.AttributeProto
 #: types of attributes → the field of one value, the field of several
 _ONE = {_OF_ONE.FLOAT: "f", _OF_ONE.INT: "i", _OF_ONE.STRING: "s", _OF_ONE.TENSOR: "t", _OF_ONE.GRAPH: "g"}
 _MANY = {_OF_ONE.FLOATS: "floats", _OF_ONE.INTS: "ints", _OF_ONE.STRINGS: "strings"}
+
+
+def _whole(entry: Operator, inputs: Any, attrs: dict[str, Any]) -> relax.Call:
+    """A call of an operator that is kept whole."""
+    texts = {name: _text(value) for name, value in attrs.items() if name != "tvm_custom"}
+    custom = attrs["tvm_custom"]
+    return entry.call(list(inputs), texts, [True] * custom["num_outputs"], custom["name"])
+
+
+def _text(value: Any) -> Any:
+    """The value of an attribute with str in the place of bytes."""
+    if isinstance(value, (tuple, list)):
+        return [_text(item) for item in value]
+    return value.decode() if isinstance(value, bytes) else value
 
 
 @cache
@@ -63,6 +78,9 @@ class NamingImporter(ONNXGraphImporter):
         super()._parse_graph_initializers(graph)
         self._nodes.update(zip(self._constants, small_constants(self._constants.values()), strict=True))
 
+    def _check_for_unsupported_ops(self, graph: Any) -> None:
+        """Nothing: the caller has looked, and knows operators that are kept whole."""
+
     def _parse_value_proto(self, value_proto: Any) -> str:
         return value_proto.name or value_proto.output[0]  # of a node without a name
 
@@ -88,7 +106,10 @@ class NamingImporter(ONNXGraphImporter):
     def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
         self.place = f"node `{attrs['tvm_custom']['name']}`, {op_name}"
         dtype = _DTYPES.get(attrs.get("to")) if op_name == "Cast" else None
-        result = self._open_shapes.convert(op_name, inputs, attrs, dtype)
+        entry = operator("", op_name)
+        result = (
+            self._open_shapes.convert(op_name, inputs, attrs, dtype) if entry is None else _whole(entry, inputs, attrs)
+        )
         if result is None:
             agreed = type(inputs)(self._open_shapes.agree(op_name, inputs, attrs))
             result = self._by_tvm(op_name, agreed, attrs, opset)

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// Recurrent layers by a kernel of ours, which has all cells, options and activations of ONNX.
+#include <algorithm>
+
+#include "common/graph_tables.h"
+#include "common/support/error.h"
+#include "dnnl/kernel_call.h"
+#include "dnnl/kinds.h"
+#include "kernels/byoc_recurrent_plan.h"
+#include "kernels/kernels.h"
+
+namespace tvm_byoc_dnnl {
+namespace {
+
+constexpr int kSource = 0, kWeights = 1, kRecurrentWeights = 2, kFirstRole = 3;
+
+bool Has(const std::vector<std::string>& words, const char* word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+/// The input that has a role, if there is one.
+std::optional<int> InputOf(const NodeView& n, const char* role) {
+  const std::vector<std::string>& roles = n.a.roles;
+  const auto found = std::find(roles.begin(), roles.end(), role);
+  if (found == roles.end()) return std::nullopt;
+  return kFirstRole + static_cast<int>(found - roles.begin());
+}
+
+byoc_cell CellOf(const std::string& alg) {
+  if (alg == "rnn") return BYOC_RNN;
+  if (alg == "gru") return BYOC_GRU;
+  return alg == "lbr_gru" ? BYOC_LBR_GRU : BYOC_LSTM;
+}
+
+void DescribeCurves(const Attrs& a, byoc_recurrent_params* p) {
+  const std::vector<std::string> names = Words(kActivations);
+  const size_t each = a.activations.size() / a.directions.size();
+  for (size_t i = 0; i < a.activations.size(); ++i) {
+    byoc_recurrent_curve& curve = p->curves[i / each][i % each];
+    curve.kind = std::find(names.begin(), names.end(), a.activations[i]) - names.begin();
+    // Not -0, whose bits cannot be printed as a number.
+    curve.alpha = a.alphas.empty() ? 0 : a.alphas[i] + 0.0;
+    curve.beta = a.betas.empty() ? 0 : a.betas[i] + 0.0;
+  }
+}
+
+byoc_recurrent_params ParamsOf(const NodeView& n, byoc_isa isa) {
+  const Attrs& a = n.a;
+  byoc_recurrent_params p{};
+  p.shape.isa = isa;
+  p.shape.cell = CellOf(a.alg);
+  p.shape.directions = static_cast<int64_t>(a.directions.size());
+  p.shape.input = n.Shape(kSource)[2];
+  p.shape.hidden = n.OutShape()[3];
+  p.shape.has_bias = Has(a.roles, "bias");
+  p.shape.has_peepholes = Has(a.roles, "peepholes");
+  p.steps = n.Shape(kSource)[0];
+  p.batch = n.Shape(kSource)[1];
+  p.has_state = Has(a.roles, "state");
+  p.has_cell = Has(a.roles, "cell");
+  p.has_lengths = Has(a.roles, "lengths");
+  p.wants_state = Has(a.results, "state");
+  p.wants_cell = Has(a.results, "cell");
+  p.wants_all = Has(a.results, "all");
+  for (size_t d = 0; d < a.directions.size(); ++d) p.reverse[d] = a.directions[d] == "reverse";
+  DescribeCurves(a, &p);
+  p.clip = a.clip;
+  p.coupled = a.alg == "coupled_lstm";
+  p.threads = n.lowering.machine().threads;
+  return p;
+}
+
+/// The weights as the kernel reads them: of constants once, which plans for other shapes share.
+int Packed(const NodeView& n, const byoc_recurrent_shape& shape) {
+  Lowering& l = n.lowering;
+  std::vector<OpArg> args = {n.AsDense(DNNL_ARG_WEIGHTS_0, kWeights),
+                             n.AsDense(DNNL_ARG_WEIGHTS_1, kRecurrentWeights)};
+  const std::pair<const char*, int> roles[] = {{"bias", DNNL_ARG_BIAS},
+                                               {"peepholes", DNNL_ARG_WEIGHTS_2}};
+  for (const auto& [role, arg] : roles) {
+    if (const auto input = InputOf(n, role)) args.push_back(n.AsDense(arg, *input));
+  }
+  std::vector<int64_t> params;
+  Append(shape, &params);
+  const auto bytes = static_cast<int64_t>(byoc_recurrent_packed_bytes(&shape));
+  if (std::all_of(args.begin(), args.end(),
+                  [&](const OpArg& arg) { return l.IsConstant(arg.value); })) {
+    // Others may read the same weights beside other ones.
+    const int tensor = l.IsReadOnce(n.In(kWeights)) ? n.In(kWeights) : -1;
+    return l.Pack(kRecurrentPack, std::move(params), args, tensor, bytes);
+  }
+  const int packed = l.NewValue({bytes}, DType::kUInt8, /*constant=*/false);
+  args.push_back({DNNL_ARG_DST, packed, Dense({bytes}, DType::kUInt8)});
+  l.EmitKernel(kRecurrentPack, std::move(params), args);
+  return packed;
+}
+
+/// The source if its rows are dense as it lies, else row-major.
+MemoryDesc SourceLayout(const NodeView& n) {
+  const MemoryDesc& md = n.lowering.Layout(n.In(kSource));
+  const bool is_dense =
+      IsStrided(md) && (md.get_strides().back() == 1 || md.get_dims().back() == 1);
+  return is_dense ? md : Dense(n.Shape(kSource), DType::kFloat32);
+}
+
+/// The directions of a sequence side by side, as frameworks join them, or as the caller wants them.
+MemoryDesc ResultLayout(const NodeView& n) {
+  const Dims& shape = n.OutShape();
+  if (std::optional<MemoryDesc> wanted = n.lowering.OutputLayout(n.output)) {
+    if (wanted->get_strides().back() == 1 || shape.back() == 1) return *wanted;
+  }
+  return Ordered(shape, DType::kFloat32, {0, 2, 1, 3});
+}
+
+}  // namespace
+
+static void LowerRecurrent(const NodeView& n) {
+  const std::optional<byoc_isa> isa = n.lowering.isa().Vectors();
+  if (!isa) n.lowering.FailUnsupported("the kernel of recurrent layers needs AVX2");
+  byoc_recurrent_params p = ParamsOf(n, *isa);
+  const MemoryDesc source = SourceLayout(n), result = ResultLayout(n);
+  p.src_step = source.get_strides()[0];
+  p.src_row = source.get_strides()[1];
+  p.dst_row = result.get_strides()[0];
+  p.dst_direction = result.get_strides()[1];
+  p.dst_sequence = result.get_strides()[2];
+  const int packed = Packed(n, p.shape);
+  std::vector<OpArg> args = {
+      {DNNL_ARG_SRC_0, n.In(kSource), source},
+      {DNNL_ARG_WEIGHTS, packed, Dense(n.lowering.shape(packed), DType::kUInt8)}};
+  const std::pair<const char*, int> roles[] = {
+      {"state", DNNL_ARG_SRC_1}, {"cell", DNNL_ARG_SRC_2}, {"lengths", DNNL_ARG_SRC_3}};
+  for (const auto& [role, arg] : roles) {
+    if (const auto input = InputOf(n, role)) args.push_back(n.AsDense(arg, *input));
+  }
+  args.push_back({DNNL_ARG_DST, n.output, result});
+  Step step;
+  step.impl = KernelImpl("recurrent", *isa);
+  step.kernel = &kRecurrent;
+  Append(p, &step.params);
+  n.lowering.EmitKernel(std::move(step), args,
+                        static_cast<int64_t>(byoc_recurrent_scratch_bytes(&p)));
+}
+
+const KindRow kRecurrentRow = {nullptr, LowerRecurrent};
+
+}  // namespace tvm_byoc_dnnl

@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0
+   The part of byoc_recurrent.h that is compiled once per instruction set; no include guard. */
+
+#include "byoc_vector.h"
+#include "byoc_wide_body.h"
+
+/* Below 5/8 a polynomial, whose error is 1e-7 of the value; a NaN stays. */
+BYOC_INLINE BYOC_VEC BYOC_NAME(tanh)(BYOC_VEC x) {
+  const BYOC_VEC one = BYOC_NAME(set)(1.f), size = BYOC_NAME(if_negative)(x, -x), z = x * x;
+  const BYOC_VEC twice = BYOC_NAME(min)(BYOC_NAME(set)(40.f), size + size);
+  const BYOC_VEC high = one - 2.f / (BYOC_NAME(exp)(twice) + one);
+  BYOC_VEC p = BYOC_NAME(set)(-0.0058807447f);
+  p = p * z + 0.0208065882f;
+  p = p * z - 0.0537947677f;
+  p = p * z + 0.133321553f;
+  p = p * z - 0.333333105f;
+  p = p * z * x + x;
+  return BYOC_NAME(pick)(size < 0.625f, p, BYOC_NAME(pick)(x < 0.f, -high, high));
+}
+
+/* log(1 + exp(x)) = max(x, 0) + log(1 + e), e = exp(-|x|). With f = e / (2 + e), at most 1/3, the
+   logarithm is 2 (f + f^3/3 + f^5/5 ...). */
+BYOC_INLINE BYOC_VEC BYOC_NAME(softplus)(BYOC_VEC x) {
+  const BYOC_VEC size = BYOC_NAME(min)(BYOC_NAME(set)(87.f), BYOC_NAME(if_negative)(x, -x));
+  const BYOC_VEC e = BYOC_NAME(exp)(-size), f = e / (e + 2.f), s = f * f;
+  BYOC_VEC p = BYOC_NAME(set)(2.f / 13);
+  p = p * s + 2.f / 11;
+  p = p * s + 2.f / 9;
+  p = p * s + 2.f / 7;
+  p = p * s + 2.f / 5;
+  p = p * s + 2.f / 3;
+  p = p * s + 2.f;
+  return BYOC_NAME(max)(BYOC_NAME(set)(0.f), x) + p * f;
+}
+
+/* An activation; with a constant kind nothing but its own code is left. */
+BYOC_INLINE BYOC_VEC BYOC_NAME(curve)(int64_t kind, const byoc_recurrent_curve* c, BYOC_VEC x) {
+  const BYOC_VEC zero = BYOC_NAME(set)(0.f), one = BYOC_NAME(set)(1.f);
+  const float alpha = (float)c->alpha, beta = (float)c->beta;
+  switch (kind) {
+    case BYOC_SIGMOID:
+      return BYOC_NAME(logistic)(x);
+    case BYOC_TANH:
+      return BYOC_NAME(tanh)(x);
+    case BYOC_ACT_RELU:
+      return BYOC_NAME(max)(zero, x);
+    case BYOC_AFFINE:
+      return alpha * x + beta;
+    case BYOC_LEAKY_RELU:
+      return BYOC_NAME(if_negative)(x, alpha * x);
+    case BYOC_THRESHOLDED_RELU:
+      return BYOC_NAME(pick)(x <= alpha, zero, x);
+    case BYOC_SCALED_TANH:
+      return alpha * BYOC_NAME(tanh)(beta * x);
+    case BYOC_HARD_SIGMOID:
+      return BYOC_NAME(clip)(alpha * x + beta, zero, one);
+    case BYOC_ELU: {
+      const BYOC_VEC low = BYOC_NAME(clip)(x, BYOC_NAME(set)(-87.f), zero);
+      return BYOC_NAME(if_negative)(x, alpha * (BYOC_NAME(exp)(low) - one));
+    }
+    case BYOC_SOFTSIGN:
+      return x / (one + BYOC_NAME(if_negative)(x, -x));
+    default:
+      return BYOC_NAME(softplus)(x);
+  }
+}
+
+/* An activation of what is limited first. */
+BYOC_INLINE BYOC_VEC BYOC_NAME(activate)(const byoc_recurrent_params* p, int64_t kind,
+                                         const byoc_recurrent_curve* c, BYOC_VEC x) {
+  const BYOC_VEC top = BYOC_NAME(set)((float)p->clip);
+  return BYOC_NAME(curve)(kind, c, BYOC_NAME(clip)(x, -top, top));
+}
+
+/* One vector of units of one sequence: where its gates and states lie. */
+typedef struct BYOC_NAME(units) {
+  const float* sums;      /* of the first gate; the others lie a panel apart */
+  float* resets;          /* GRUs: what belongs to the last gate */
+  const float* peepholes; /* NULL, or i; o and f lie `gap` apart */
+  int64_t gap;
+  const float* before; /* the state */
+  float* cell;
+} BYOC_NAME(units);
+
+/* The kinds of the three activations; constants where they are the usual ones. */
+typedef struct BYOC_NAME(kinds) {
+  int64_t f, g, h;
+} BYOC_NAME(kinds);
+
+/* The state after a step. */
+BYOC_INLINE BYOC_VEC BYOC_NAME(next_state)(const byoc_recurrent_params* p, int64_t cell,
+                                           const byoc_recurrent_curve* curves, BYOC_NAME(kinds) k,
+                                           const BYOC_NAME(units) * u) {
+  const BYOC_VEC one = BYOC_NAME(set)(1.f), first = BYOC_NAME(load)(u->sums);
+  if (cell == BYOC_RNN) return BYOC_NAME(activate)(p, k.f, &curves[0], first);
+  if (cell == BYOC_LSTM) {
+    BYOC_VEC input = first, output = BYOC_NAME(load)(u->sums + BYOC_PANEL);
+    BYOC_VEC forget = BYOC_NAME(load)(u->sums + 2 * BYOC_PANEL);
+    const BYOC_VEC before = BYOC_NAME(load)(u->cell);
+    const BYOC_VEC next =
+        BYOC_NAME(activate)(p, k.g, &curves[1], BYOC_NAME(load)(u->sums + 3 * BYOC_PANEL));
+    if (u->peepholes != NULL) {
+      input += BYOC_NAME(load)(u->peepholes) * before;
+      forget += BYOC_NAME(load)(u->peepholes + 2 * u->gap) * before;
+    }
+    input = BYOC_NAME(activate)(p, k.f, &curves[0], input);
+    forget = p->coupled ? one - input : BYOC_NAME(activate)(p, k.f, &curves[0], forget);
+    const BYOC_VEC now = forget * before + input * next;
+    BYOC_NAME(store)(u->cell, now);
+    if (u->peepholes != NULL) output += BYOC_NAME(load)(u->peepholes + u->gap) * now;
+    output = BYOC_NAME(activate)(p, k.f, &curves[0], output);
+    return output * BYOC_NAME(curve)(k.h, &curves[2], now); /* a cell is not limited */
+  }
+  BYOC_VEC next = BYOC_NAME(load)(u->sums + 2 * BYOC_PANEL);
+  const BYOC_VEC update = BYOC_NAME(activate)(p, k.f, &curves[0], first);
+  if (cell == BYOC_LBR_GRU) {
+    const BYOC_VEC reset = BYOC_NAME(load)(u->sums + BYOC_PANEL);
+    next += BYOC_NAME(activate)(p, k.f, &curves[0], reset) * BYOC_NAME(load)(u->resets);
+  }
+  next = BYOC_NAME(activate)(p, k.g, &curves[1], next);
+  return (one - update) * next + update * BYOC_NAME(load)(u->before);
+}
+
+/* Where the sums of a step begin, and those of a block in them. */
+BYOC_INLINE float* BYOC_NAME(sums_of)(const byoc_recurrent_call* c, int64_t d, int64_t step,
+                                      int64_t row, int64_t block) {
+  const byoc_recurrent_params* p = c->p;
+  const int64_t rows = c->room.chunk * p->batch;
+  return c->scratch + c->room.sums +
+         (d * rows + step % c->room.chunk * p->batch + row) * c->room.sums_row +
+         block * byoc_gates(p->shape.cell) * BYOC_PANEL;
+}
+
+/* What follows the products of a step, for some sequences and a block of their units: the next
+   state; or, for BYOC_GRU with `resets`, what is multiplied by the weights of the last gate. */
+BYOC_INLINE void BYOC_NAME(finish_rows)(const byoc_recurrent_call* c, int64_t cell,
+                                        BYOC_NAME(kinds) k, int resets, int64_t d, int64_t step,
+                                        int64_t block, int64_t first, int64_t last) {
+  const byoc_recurrent_params* p = c->p;
+  const int64_t begin = block * BYOC_PANEL;
+  const float* packed = c->packed + d * c->at.floats;
+  for (int64_t row = first; row < last; ++row) {
+    const float* before = byoc_recurrent_state(c, d, row, step) + begin;
+    float* after = byoc_recurrent_state(c, d, row, step + 1) + begin;
+    const int64_t length = byoc_recurrent_length(c, row);
+    const int64_t time = p->reverse[d] ? length - 1 - step : step;
+    if (step >= length) { /* this sequence has ended */
+      memcpy(after, before, BYOC_PANEL * 4);
+      continue;
+    }
+    for (int64_t v = 0; v < BYOC_PANEL; v += BYOC_LANES) {
+      const int64_t place = (d * p->batch + row) * c->room.state_row + begin + v;
+      BYOC_NAME(units) u;
+      u.sums = BYOC_NAME(sums_of)(c, d, step, row, block) + v;
+      u.resets = c->scratch + c->room.resets + place;
+      u.gap = byoc_recurrent_units(&p->shape);
+      u.peepholes = p->shape.has_peepholes ? packed + c->at.peepholes + begin + v : NULL;
+      u.before = before + v;
+      u.cell = c->scratch + c->room.cells + place;
+      if (resets) {
+        const BYOC_VEC reset =
+            BYOC_NAME(activate)(p, k.f, &p->curves[d][0], BYOC_NAME(load)(u.sums + BYOC_PANEL));
+        BYOC_NAME(store)(u.resets, reset * BYOC_NAME(load)(u.before));
+        continue;
+      }
+      const BYOC_VEC state = BYOC_NAME(next_state)(p, cell, p->curves[d], k, &u);
+      BYOC_NAME(store)(after + v, state);
+      const int64_t present = p->shape.hidden - begin - v;
+      if (p->wants_all && present > 0) {
+        float* to = c->result + (c->first_state + time) * p->dst_row + d * p->dst_direction +
+                    row * p->dst_sequence + begin + v;
+        BYOC_NAME(store_some)(to, state, (int)byoc_min(present, BYOC_LANES));
+      }
+    }
+  }
+}
+
+/* The same, by code of its own for each cell with the usual activations. */
+BYOC_NO_INLINE void BYOC_NAME(finish)(const byoc_recurrent_call* c, int resets, int64_t d,
+                                      int64_t step, int64_t block, int64_t first, int64_t last) {
+  const int64_t cell = c->p->shape.cell;
+  const byoc_recurrent_curve* curves = c->p->curves[d];
+  const BYOC_NAME(kinds) usual = {BYOC_SIGMOID, BYOC_TANH, BYOC_TANH};
+  const BYOC_NAME(kinds) given = {curves[0].kind, curves[1].kind, curves[2].kind};
+  const int is_usual = given.f == BYOC_SIGMOID && given.g == BYOC_TANH;
+  if (cell == BYOC_LSTM && is_usual && given.h == BYOC_TANH) {
+    BYOC_NAME(finish_rows)(c, BYOC_LSTM, usual, 0, d, step, block, first, last);
+  } else if (cell == BYOC_LBR_GRU && is_usual) {
+    BYOC_NAME(finish_rows)(c, BYOC_LBR_GRU, usual, 0, d, step, block, first, last);
+  } else if (cell == BYOC_GRU && is_usual) {
+    BYOC_NAME(finish_rows)(c, BYOC_GRU, usual, resets, d, step, block, first, last);
+  } else {
+    BYOC_NAME(finish_rows)(c, cell, given, resets, d, step, block, first, last);
+  }
+}
+
+/* A step of the units of one block of a direction, for all sequences. BYOC_GRU takes two passes, at
+   whose end all units must be there: the states multiply the gates z and r in pass 0, the reset
+   states the last one in pass 1. */
+BYOC_NO_INLINE void BYOC_NAME(recurrent_block)(const byoc_recurrent_call* c, int64_t d,
+                                               int64_t step, int64_t block, int pass) {
+  const byoc_recurrent_params* p = c->p;
+  const int64_t cell = p->shape.cell, hidden = p->shape.hidden, gates = byoc_gates(cell);
+  const float* packed = c->packed + d * c->at.floats;
+  const float* weights = packed + c->at.state + block * gates * hidden * BYOC_PANEL;
+  for (int64_t first = 0; first < p->batch; first += BYOC_RECURRENT_BATCH) {
+    const int64_t rows = byoc_min(BYOC_RECURRENT_BATCH, p->batch - first);
+    const int64_t place = (d * p->batch + first) * c->room.state_row;
+    float* sums = BYOC_NAME(sums_of)(c, d, step, first, block);
+    float* resets = c->scratch + c->room.resets + place;
+    byoc_matrices m =
+        byoc_plain_product(byoc_recurrent_state(c, d, first, step), c->room.state_row, weights,
+                           hidden * BYOC_PANEL, hidden, sums, c->room.sums_row);
+    if (pass == 0) {
+      m.start = sums;
+      m.start_row = m.c_row;
+      BYOC_NAME(products)(rows, gates == 3 ? 2 : gates, &m, NULL);
+    }
+    if (pass == 1 || cell == BYOC_LBR_GRU) {
+      m.b = weights + 2 * hidden * BYOC_PANEL;
+      m.c = m.c + 2 * BYOC_PANEL;
+      if (pass == 1) {
+        m.a = resets;
+        m.start = m.c;
+        m.start_row = m.c_row;
+      } else {
+        m.start = packed + c->at.state_bias + block * BYOC_PANEL;
+        m.start_row = 0;
+        m.c = resets + block * BYOC_PANEL;
+        m.c_row = c->room.state_row;
+      }
+      BYOC_NAME(products)(rows, 1, &m, NULL);
+    }
+    BYOC_NAME(finish)(c, cell == BYOC_GRU && pass == 0, d, step, block, first, first + rows);
+  }
+}
+
+/* Sets up what a call begins with: the states before it, and the results behind the ends. */
+BYOC_NO_INLINE void BYOC_NAME(recurrent_begin)(const byoc_recurrent_call* c, int64_t d,
+                                               int64_t row) {
+  const byoc_recurrent_params* p = c->p;
+  const int64_t hidden = p->shape.hidden, sequence = d * p->batch + row;
+  const size_t bytes = (size_t)c->room.state_row * 4;
+  float* cell = c->scratch + c->room.cells + sequence * c->room.state_row;
+  float* state = byoc_recurrent_state(c, d, row, 0);
+  memset(state, 0, bytes);
+  if (c->state != NULL) memcpy(state, c->state + sequence * hidden, (size_t)hidden * 4);
+  if (p->shape.cell == BYOC_LSTM) {
+    memset(cell, 0, bytes);
+    if (c->cell != NULL) memcpy(cell, c->cell + sequence * hidden, (size_t)hidden * 4);
+  }
+  for (int64_t t = byoc_recurrent_length(c, row); t < p->steps && p->wants_all; ++t) {
+    memset(c->result + (c->first_state + t) * p->dst_row + d * p->dst_direction +
+               row * p->dst_sequence,
+           0, (size_t)hidden * 4);
+  }
+}
+
+BYOC_NO_INLINE void BYOC_NAME(recurrent_end)(const byoc_recurrent_call* c, int64_t d, int64_t row) {
+  const byoc_recurrent_params* p = c->p;
+  const size_t bytes = (size_t)p->shape.hidden * 4;
+  float* to = c->result + d * p->dst_direction + row * p->dst_sequence;
+  if (byoc_recurrent_length(c, row) == 0) { /* without a step there is no last state */
+    for (int64_t i = 0; i < c->first_state; ++i) memset(to + i * p->dst_row, 0, bytes);
+    return;
+  }
+  if (p->wants_state) memcpy(to, byoc_recurrent_state(c, d, row, c->steps), bytes);
+  if (p->wants_cell) {
+    memcpy(to + p->wants_state * p->dst_row,
+           c->scratch + c->room.cells + (d * p->batch + row) * c->room.state_row, bytes);
+  }
+}
+
+/* The products of the source with its weights, for some rows (a sequence of a step each, from
+   `step` on) and the panels of a thread. */
+BYOC_NO_INLINE void BYOC_NAME(recurrent_source)(const byoc_recurrent_call* c, int64_t d,
+                                                int64_t step, const byoc_share* share, float* own) {
+  const byoc_recurrent_params* p = c->p;
+  const int64_t input = p->shape.input, row_floats = c->room.source_row;
+  const float* packed = c->packed + d * c->at.floats;
+  const int64_t at_once = byoc_min(BYOC_RECURRENT_ROWS, c->room.chunk * p->batch);
+  for (int64_t first = share->first_row; first < share->last_row; first += at_once) {
+    const int64_t rows = byoc_min(at_once, share->last_row - first);
+    for (int64_t i = 0; i < rows; ++i) {
+      const int64_t s = step + (first + i) / p->batch, row = (first + i) % p->batch;
+      const int64_t length = byoc_recurrent_length(c, row);
+      const int64_t time = p->reverse[d] ? length - 1 - s : s;
+      float* to = own + i * row_floats;
+      if (s < length) {
+        memcpy(to, c->source + time * p->src_step + row * p->src_row, (size_t)input * 4);
+      } else {
+        memset(to, 0, (size_t)input * 4);
+      }
+    }
+    byoc_matrices m = byoc_plain_product(
+        own, row_floats, packed + c->at.source + share->first_panel * input * BYOC_PANEL,
+        input * BYOC_PANEL, input,
+        BYOC_NAME(sums_of)(c, d, step, first, 0) + share->first_panel * BYOC_PANEL,
+        c->room.sums_row);
+    m.start = packed + c->at.bias + share->first_panel * BYOC_PANEL;
+    BYOC_NAME(products)(rows, share->last_panel - share->first_panel, &m, NULL);
+  }
+}
+
+/* The work of one thread of a team. Threads wait for each other behind the products with the
+   source, and behind each step where it is worth to divide one. */
+BYOC_NO_INLINE void BYOC_NAME(recurrent_part)(const byoc_recurrent_call* c, int64_t thread,
+                                              int64_t team) {
+  const byoc_recurrent_params* p = c->p;
+  const int64_t directions = p->shape.directions, blocks = byoc_recurrent_blocks(&p->shape);
+  const int64_t columns = byoc_recurrent_columns(&p->shape), chunk = c->room.chunk;
+  const int passes = p->shape.cell == BYOC_GRU ? 2 : 1;
+  const int together = p->batch * columns * p->shape.hidden >= BYOC_RECURRENT_ALONE;
+  float* own = c->scratch + c->room.sources + thread * c->room.source_floats;
+  for (int64_t i = thread; i < directions * p->batch; i += team) {
+    BYOC_NAME(recurrent_begin)(c, i / p->batch, i % p->batch);
+  }
+  for (int64_t first = 0; first < c->steps; first += chunk) {
+    const int64_t last = byoc_min(first + chunk, c->steps);
+    const byoc_share share =
+        byoc_divide((last - first) * p->batch, BYOC_PAIR_ROWS, columns, BYOC_PANEL, thread, team);
+    for (int64_t d = 0; d < directions; ++d) {
+      BYOC_NAME(recurrent_source)(c, d, first, &share, own);
+    }
+    if (team > 1) {
+      BYOC_OMP(barrier)
+    }
+    if (together && team > 1) {
+      const int64_t begin = directions * blocks * thread / team;
+      const int64_t end = directions * blocks * (thread + 1) / team;
+      for (int64_t step = first; step < last; ++step) {
+        for (int pass = 0; pass < passes; ++pass) {
+          for (int64_t i = begin; i < end; ++i) {
+            BYOC_NAME(recurrent_block)(c, i / blocks, step, i % blocks, pass);
+          }
+          BYOC_OMP(barrier)
+        }
+      }
+      continue;
+    }
+    for (int64_t d = thread; d < directions; d += team) {
+      for (int64_t step = first; step < last; ++step) {
+        for (int pass = 0; pass < passes; ++pass) {
+          for (int64_t block = 0; block < blocks; ++block) {
+            BYOC_NAME(recurrent_block)(c, d, step, block, pass);
+          }
+        }
+      }
+    }
+    if (team > 1) {
+      BYOC_OMP(barrier)
+    }
+  }
+  for (int64_t i = thread; i < directions * p->batch; i += team) {
+    BYOC_NAME(recurrent_end)(c, i / p->batch, i % p->batch);
+  }
+}
+
+#include "byoc_vector_end.h"

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+   The weights of byoc_recurrent.h in the form that it reads. */
+#ifndef BYOC_RECURRENT_PACK_H_
+#define BYOC_RECURRENT_PACK_H_
+
+#include "byoc_recurrent_plan.h"
+
+/* A panel of the units of a gate: `weights` has a row of `depth` numbers for each. */
+BYOC_FUNCTION void byoc_recurrent_pack_panel(const float* weights, int64_t units, int64_t depth,
+                                             int64_t panel, float* to) {
+  enum { kDeep = 16 }; /* a line of the cache */
+  if (units < panel) memset(to, 0, (size_t)(panel * depth) * 4);
+  for (int64_t top = 0; top < depth; top += kDeep) {
+    const int64_t bottom = byoc_min(top + kDeep, depth);
+    for (int64_t u = 0; u < units; ++u) {
+      const float* row = weights + u * depth;
+      for (int64_t k = top; k < bottom; ++k) to[k * panel + u] = row[k];
+    }
+  }
+}
+
+/* params: byoc_recurrent_shape. data, as ONNX has them: weights of the source [directions, gates *
+   hidden, input] and of the states, biases of both [directions, 2 * gates * hidden] and peepholes
+   [directions, 3 * hidden] if there are such; and what is made of them. */
+BYOC_FUNCTION int byoc_recurrent_pack(const int64_t* params, void* const* data, void* scratch,
+                                      int threads, char* error) {
+  const byoc_recurrent_shape* s = (const byoc_recurrent_shape*)params;
+  const byoc_recurrent_packed at = byoc_recurrent_layout(s);
+  const int64_t panel = byoc_panel(s->isa), blocks = byoc_recurrent_blocks(s);
+  const int64_t gates = byoc_gates(s->cell), units = byoc_recurrent_units(s), hidden = s->hidden;
+  const float* bias = s->has_bias ? (const float*)data[2] : NULL;
+  const float* peepholes = s->has_peepholes ? (const float*)data[2 + s->has_bias] : NULL;
+  float* packed = (float*)data[2 + s->has_bias + s->has_peepholes];
+  (void)scratch;
+  (void)error;
+  (void)threads; /* without OpenMP */
+  BYOC_OMP(parallel for schedule(static) num_threads(threads))
+  for (int64_t item = 0; item < s->directions * blocks * gates; ++item) {
+    const int64_t gate = item % gates, block = item / gates % blocks, d = item / gates / blocks;
+    const int64_t first = block * panel, count = byoc_min(panel, hidden - first);
+    const int64_t row = (d * gates + gate) * hidden + first, place = block * gates + gate;
+    float* to = packed + d * at.floats;
+    byoc_recurrent_pack_panel((const float*)data[0] + row * s->input, count, s->input, panel,
+                              to + at.source + place * panel * s->input);
+    byoc_recurrent_pack_panel((const float*)data[1] + row * hidden, count, hidden, panel,
+                              to + at.state + place * panel * hidden);
+    for (int64_t u = 0; u < panel; ++u) {
+      const float* of_source = bias + (2 * d * gates + gate) * hidden + first + u;
+      const int given = bias != NULL && u < count;
+      const float of_state = given ? of_source[gates * hidden] : 0;
+      const int apart = s->cell == BYOC_LBR_GRU && gate == 2;
+      to[at.bias + place * panel + u] = given ? of_source[0] + (apart ? 0 : of_state) : 0;
+      if (apart) to[at.state_bias + first + u] = of_state;
+    }
+    for (int64_t k = gate; k < 3 && peepholes != NULL; k += gates) {
+      for (int64_t u = 0; u < panel; ++u) {
+        to[at.peepholes + k * units + first + u] =
+            u < count ? peepholes[(3 * d + k) * hidden + first + u] : 0;
+      }
+    }
+  }
+  return BYOC_OK;
+}
+
+#endif /* BYOC_RECURRENT_PACK_H_ */

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0
+   The parameters of byoc_recurrent.h, where its packed weights lie, and the memory that it takes.
+ */
+#ifndef BYOC_RECURRENT_PLAN_H_
+#define BYOC_RECURRENT_PLAN_H_
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "byoc_isa.h"
+#include "byoc_kernel.h"
+
+/* Gates in the order of ONNX: one; i, o, f, c; z, r, h. With BYOC_LBR_GRU the reset gate multiplies
+   the product with the recurrent weights, else the state before it. */
+typedef enum byoc_cell { BYOC_RNN, BYOC_LSTM, BYOC_GRU, BYOC_LBR_GRU } byoc_cell;
+
+typedef enum byoc_activation {
+  BYOC_SIGMOID,
+  BYOC_TANH,
+  BYOC_ACT_RELU,
+  BYOC_AFFINE,           /* alpha x + beta */
+  BYOC_LEAKY_RELU,       /* x < 0 ? alpha x : x */
+  BYOC_THRESHOLDED_RELU, /* x > alpha ? x : 0 */
+  BYOC_SCALED_TANH,      /* alpha tanh(beta x) */
+  BYOC_HARD_SIGMOID,     /* alpha x + beta, limited to [0, 1] */
+  BYOC_ELU,              /* x < 0 ? alpha (exp(x) - 1) : x */
+  BYOC_SOFTSIGN,         /* x / (1 + |x|) */
+  BYOC_SOFTPLUS          /* log(1 + exp(x)) */
+} byoc_activation;
+
+/* What says where the weights lie, packed. */
+typedef struct __attribute__((may_alias)) byoc_recurrent_shape {
+  int64_t isa;  /* byoc_isa */
+  int64_t cell; /* byoc_cell */
+  int64_t directions, input, hidden;
+  int64_t has_bias, has_peepholes;
+} byoc_recurrent_shape;
+
+typedef struct byoc_recurrent_curve {
+  int64_t kind; /* byoc_activation */
+  double alpha, beta;
+} byoc_recurrent_curve;
+
+enum { BYOC_CURVES = 3, BYOC_DIRECTIONS = 2 };
+
+/* The result has rows: the last states, the last cells, and the states of all steps, those of them
+   that are wanted. The source and the rows of the result lie as the strides say, in floats. */
+typedef struct __attribute__((may_alias)) byoc_recurrent_params {
+  byoc_recurrent_shape shape;
+  int64_t steps, batch;
+  int64_t has_state, has_cell, has_lengths;   /* inputs that there are */
+  int64_t wants_state, wants_cell, wants_all; /* rows of the result that there are */
+  int64_t reverse[BYOC_DIRECTIONS];           /* whether a direction begins at the end */
+  byoc_recurrent_curve curves[BYOC_DIRECTIONS][BYOC_CURVES]; /* f, g, h of ONNX */
+  double clip;                                  /* of the sums of the gates; infinity: none */
+  int64_t coupled;                              /* LSTM: the forget gate is 1 - the input gate */
+  int64_t src_step, src_row;                    /* of the source: steps, sequences */
+  int64_t dst_row, dst_direction, dst_sequence; /* of the result */
+  int64_t threads;                              /* that there is scratch memory for */
+} byoc_recurrent_params;
+
+enum {
+  BYOC_RECURRENT_ROWS = 144, /* of the source that are multiplied at once, about */
+  BYOC_RECURRENT_BATCH = 48, /* sequences of a step that are multiplied at once */
+  /* Multiplications of a step of one direction that are not worth to wait for other threads, and
+     those of a call. */
+  BYOC_RECURRENT_ALONE = 1 << 17,
+  BYOC_RECURRENT_SMALL = 1 << 16
+};
+
+static inline int64_t byoc_gates(int64_t cell) {
+  return cell == BYOC_RNN ? 1 : cell == BYOC_LSTM ? 4 : 3;
+}
+
+/* Units are computed in blocks of a panel for each gate, one gate behind the other. */
+static inline int64_t byoc_recurrent_blocks(const byoc_recurrent_shape* s) {
+  return (s->hidden + byoc_panel(s->isa) - 1) / byoc_panel(s->isa);
+}
+static inline int64_t byoc_recurrent_units(const byoc_recurrent_shape* s) {
+  return byoc_recurrent_blocks(s) * byoc_panel(s->isa);
+}
+static inline int64_t byoc_recurrent_columns(const byoc_recurrent_shape* s) {
+  return byoc_recurrent_units(s) * byoc_gates(s->cell);
+}
+
+/* The packed weights of a direction, in floats from its begin on: of the source and of the states
+   in panels; the bias of all columns; that of the state alone in the last gate of BYOC_LBR_GRU;
+   the peepholes i, o, f. */
+typedef struct byoc_recurrent_packed {
+  int64_t source, state, bias, state_bias, peepholes, floats;
+} byoc_recurrent_packed;
+
+static inline byoc_recurrent_packed byoc_recurrent_layout(const byoc_recurrent_shape* s) {
+  const int64_t columns = byoc_recurrent_columns(s), units = byoc_recurrent_units(s);
+  byoc_recurrent_packed at;
+  at.source = 0;
+  at.state = columns * s->input;
+  at.bias = at.state + columns * s->hidden;
+  at.state_bias = at.bias + columns;
+  at.peepholes = at.state_bias + units;
+  at.floats = at.peepholes + 3 * units;
+  return at;
+}
+
+static inline size_t byoc_recurrent_packed_bytes(const byoc_recurrent_shape* s) {
+  return (size_t)(s->directions * byoc_recurrent_layout(s).floats) * 4;
+}
+
+/* Scratch memory, in floats: two states of all sequences, which take turns; the cells; for GRUs
+   what is multiplied by, or is the product with, the weights of the last gate; the sums of all
+   gates of a chunk of steps; and of each thread the rows of the source that it multiplies. No two
+   rows lie on the same lines of the cache. */
+typedef struct byoc_recurrent_room {
+  int64_t state_row, sums_row, source_row; /* floats from a row to the next */
+  int64_t chunk;                           /* steps */
+  int64_t states, cells, resets, sums, sources, source_floats, floats;
+} byoc_recurrent_room;
+
+static inline byoc_recurrent_room byoc_recurrent_divide(const byoc_recurrent_params* p) {
+  const byoc_recurrent_shape* s = &p->shape;
+  const int64_t sequences = s->directions * p->batch;
+  byoc_recurrent_room room;
+  room.state_row = byoc_recurrent_units(s) + BYOC_CACHE_LINE_FLOATS;
+  room.sums_row = byoc_recurrent_columns(s) + BYOC_CACHE_LINE_FLOATS;
+  room.source_row = byoc_round_up(s->input, BYOC_CACHE_LINE_FLOATS) + BYOC_CACHE_LINE_FLOATS;
+  room.chunk = byoc_min(byoc_max(BYOC_RECURRENT_ROWS / byoc_max(p->batch, 1), 1), p->steps);
+  room.states = 0;
+  room.cells = room.states + 2 * sequences * room.state_row;
+  room.resets = room.cells + (s->cell == BYOC_LSTM ? sequences * room.state_row : 0);
+  room.sums = room.resets + (byoc_gates(s->cell) == 3 ? sequences * room.state_row : 0);
+  room.sources = room.sums + sequences * room.chunk * room.sums_row;
+  room.source_floats = byoc_min(room.chunk * p->batch, BYOC_RECURRENT_ROWS) * room.source_row;
+  room.floats = room.sources + p->threads * room.source_floats;
+  return room;
+}
+
+static inline size_t byoc_recurrent_scratch_bytes(const byoc_recurrent_params* p) {
+  return (size_t)byoc_recurrent_divide(p).floats * 4;
+}
+
+#endif /* BYOC_RECURRENT_PLAN_H_ */

@@ -1,0 +1,69 @@
+"""LSTM, GRU and RNN: one node each, whatever the number of steps.
+
+    source (T, B, I) ─┐                          ┌─ slice ── last states (D, B, H)
+    weights ──────────┴─ recurrent (2+T, D, B, H)┼─ slice ── last cells (D, B, H)
+                                                 └─ slice ── states of all steps (T, D, B, H)
+
+Nodes have one result, so it has a row for each result of the call; a slice of rows is a view.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...lower.builder import GraphBuilder, Value
+from ...lower.graph import Dim
+from ...registry import register_lowering
+from ...verdict import require
+from ...whole import wanted_of
+from ...whole.recurrent import RECURRENT, layer_of
+
+__all__: list[str] = []
+
+_ROLES = ("bias", "peepholes", "state", "cell", "lengths")
+#: the node's results in the order of its rows, and where the call has them
+_RESULTS = {"state": 1, "cell": 2, "all": 0}
+
+
+@register_lowering("dnnl", list(RECURRENT))
+def recurrent(g: GraphBuilder, call: Any) -> Value | tuple[Value, ...]:
+    """Of any length, in float32, with all options and activations of ONNX."""
+    layer = layer_of(call)
+    values = {role: g.value(expr) for role, expr in layer.inputs.items()}
+    for role, value in values.items():
+        expected = "int32" if role == "lengths" else "float32"
+        require(value.dtype == expected, f"{role} of dtype {value.dtype}; expected {expected}")
+    if layer.batch_major:
+        values |= {r: g.permute(values[r], (1, 0, 2)) for r in ("source", "state", "cell") if r in values}
+    source, hidden = values["source"], values["recurrent"].shape[2]
+    roles = [role for role in _ROLES if role in values]
+    wanted = wanted_of(call)
+    results = [name for name, place in _RESULTS.items() if place < len(wanted) and wanted[place]]
+    last = (len(layer.directions), source.shape[1], hidden)
+    first = len([name for name in results if name != "all"])
+    out = g.emit(
+        "recurrent",
+        [values[role] for role in ("source", "weights", "recurrent", *roles)],
+        (_sum(source.shape[0], first) if "all" in results else first, *last),
+        alg=layer.cell,
+        roles=roles,
+        results=results,
+        directions=list(layer.directions),
+        activations=[curve.name for curve in layer.curves],
+        alphas=[curve.alpha for curve in layer.curves],
+        betas=[curve.beta for curve in layer.curves],
+        clip=layer.clip,
+    )
+    found = {}
+    for row, name in enumerate(results):
+        shape = (source.shape[0] if name == "all" else 1, *last)
+        part = out if len(results) == 1 else g.emit("slice", [out], shape, begin=[row, 0, 0, 0], steps=[1] * 4)
+        found[name] = part if name == "all" else g.reshape(part, last)
+        if layer.batch_major:
+            found[name] = g.permute(found[name], (2, 0, 1, 3) if name == "all" else (1, 0, 2))
+    ordered = tuple(found[name] for name in sorted(results, key=_RESULTS.__getitem__))
+    return ordered[0] if len(ordered) == 1 else ordered
+
+
+def _sum(dim: Dim, number: int) -> Dim:
+    return dim + number if isinstance(dim, int) else ("+", dim, number) if number else dim
