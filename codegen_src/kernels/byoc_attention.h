@@ -20,33 +20,41 @@
 #define BYOC_BODY "byoc_attention_body.h"
 #include "byoc_each_isa.h"
 
+/* The keys that there are. */
+BYOC_FUNCTION int64_t byoc_attention_keys(const byoc_attention_params* p, void* const* data) {
+  int64_t keys = p->keys;
+  if (p->has_length) memcpy(&keys, data[3 + p->has_bias], sizeof(keys));
+  return keys;
+}
+
+static inline int64_t byoc_attention_units(const byoc_attention_params* p) {
+  return p->batch * p->key_heads * byoc_attention_parts(p);
+}
+
+BYOC_FUNCTION int byoc_attention_on_thread(const int64_t* params, void* const* data, void* scratch,
+                                           int64_t part, int64_t parts) {
+  const byoc_attention_params* p = (const byoc_attention_params*)params;
+  const int64_t units = byoc_attention_units(p), keys = byoc_attention_keys(p, data);
+  float* own = (float*)scratch + part * byoc_attention_divide(p).floats;
+  for (int64_t u = units * part / parts; u < units * (part + 1) / parts; ++u) {
+    BYOC_FOR_ISA(p->isa, attention_part, (p, keys, u, data, own));
+  }
+  return BYOC_OK;
+}
+
 /* The kernel. data: queries, keys, values, the bias and the number of keys (one int64) if there are
    such, result. */
 BYOC_FUNCTION int byoc_attention(const int64_t* params, void* const* data, void* scratch,
                                  int threads, char* error) {
   const byoc_attention_params* p = (const byoc_attention_params*)params;
-  const int64_t units = p->batch * p->key_heads * byoc_attention_parts(p);
-  const int team = (int)byoc_min(threads, byoc_min(p->threads, units));
-  const int64_t floats = byoc_attention_divide(p).floats;
-  int64_t keys = p->keys;
-  if (p->has_length) {
-    memcpy(&keys, data[3 + p->has_bias], sizeof(keys));
-    if (keys < 0 || keys > p->keys) {
-      snprintf(error, BYOC_ERROR_BYTES, "attention over %lld keys, expected 0 to %lld",
-               (long long)keys, (long long)p->keys);
-      return BYOC_BAD_INDEX;
-    }
+  const int64_t keys = byoc_attention_keys(p, data);
+  if (keys < 0 || keys > p->keys) {
+    snprintf(error, BYOC_ERROR_BYTES, "attention over %lld keys, expected 0 to %lld",
+             (long long)keys, (long long)p->keys);
+    return BYOC_BAD_INDEX;
   }
-  BYOC_OMP(parallel num_threads(team) if (team > 1))
-  {
-    const int64_t thread = byoc_thread(), present = byoc_team();
-    (void)team;
-    float* own = (float*)scratch + thread * floats;
-    for (int64_t u = units * thread / present; u < units * (thread + 1) / present; ++u) {
-      BYOC_FOR_ISA(p->isa, attention_part, (p, keys, u, data, own));
-    }
-  }
-  return BYOC_OK;
+  return byoc_on_team(byoc_attention_on_thread, params, data, scratch,
+                      byoc_min(threads, byoc_min(p->threads, byoc_attention_units(p))));
 }
 
 #endif /* BYOC_ATTENTION_H_ */

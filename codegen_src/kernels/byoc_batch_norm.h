@@ -12,24 +12,24 @@
 #define BYOC_BODY "byoc_batch_norm_body.h"
 #include "byoc_each_isa.h"
 
+BYOC_FUNCTION int byoc_batch_norm_on_thread(const int64_t* params, void* const* data, void* scratch,
+                                            int64_t part, int64_t parts) {
+  const byoc_batch_norm_params* p = (const byoc_batch_norm_params*)params;
+  float* scale = (float*)scratch + part * byoc_batch_norm_scales(p->channels);
+  BYOC_FOR_ISA(p->isa, batch_norm_pixels,
+               (p, p->pixels * part / parts, p->pixels * (part + 1) / parts,
+                (const float* const*)data, (float*)data[p->parts + 4], scale));
+  return BYOC_OK;
+}
+
 /* The kernel. data: the parts, gamma, beta, mean, variance, result. */
 BYOC_FUNCTION int byoc_batch_norm(const int64_t* params, void* const* data, void* scratch,
                                   int threads, char* error) {
   const byoc_batch_norm_params* p = (const byoc_batch_norm_params*)params;
-  const int64_t team = byoc_min(threads, p->threads);
   const int alone = p->pixels * p->channels < (int64_t)BYOC_BATCH_NORM_ALONE;
   (void)error;
-  BYOC_OMP(parallel num_threads((int)team) if (team > 1 && !alone))
-  {
-    const int64_t thread = byoc_thread(), present = byoc_team();
-    float* scale = (float*)scratch + thread * byoc_batch_norm_scales(p->channels);
-    (void)team;
-    (void)alone;
-    BYOC_FOR_ISA(p->isa, batch_norm_pixels,
-                 (p, p->pixels * thread / present, p->pixels * (thread + 1) / present,
-                  (const float* const*)data, (float*)data[p->parts + 4], scale));
-  }
-  return BYOC_OK;
+  return byoc_on_team(byoc_batch_norm_on_thread, params, data, scratch,
+                      alone ? 1 : byoc_min(threads, p->threads));
 }
 
 #endif /* BYOC_BATCH_NORM_H_ */

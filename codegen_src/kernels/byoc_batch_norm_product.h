@@ -15,24 +15,24 @@
 #define BYOC_BODY "byoc_batch_norm_product_body.h"
 #include "byoc_each_isa.h"
 
+BYOC_FUNCTION int byoc_batch_norm_product_on_thread(const int64_t* params, void* const* data,
+                                                    void* scratch, int64_t part, int64_t parts) {
+  const byoc_product_params* p = (const byoc_product_params*)params;
+  float* own = (float*)scratch + part * byoc_batch_norm_product_floats(p);
+  BYOC_FOR_ISA(p->isa, batch_norm_product_part, (p, part, parts, data, own));
+  return BYOC_OK;
+}
+
 /* The kernel. data: the parts, gamma, beta, mean, variance (as of byoc_batch_norm), packed weights,
    bias if there is one, the operands of the post-operations, result (as of byoc_product, which
    finds the variance in the place of its source). */
 BYOC_FUNCTION int byoc_batch_norm_product(const int64_t* params, void* const* data, void* scratch,
                                           int threads, char* error) {
   const byoc_product_params* p = (const byoc_product_params*)params;
-  const int64_t team = byoc_min(threads, p->threads);
   const int alone = p->rows * p->columns * p->depth < BYOC_PRODUCT_ALONE;
   (void)error;
-  BYOC_OMP(parallel num_threads((int)team) if (team > 1 && !alone))
-  {
-    const int64_t thread = byoc_thread(), present = byoc_team();
-    (void)team;
-    (void)alone;
-    float* own = (float*)scratch + thread * byoc_batch_norm_product_floats(p);
-    BYOC_FOR_ISA(p->isa, batch_norm_product_part, (p, thread, present, data, own));
-  }
-  return BYOC_OK;
+  return byoc_on_team(byoc_batch_norm_product_on_thread, params, data, scratch,
+                      alone ? 1 : byoc_min(threads, p->threads));
 }
 
 #endif /* BYOC_BATCH_NORM_PRODUCT_H_ */

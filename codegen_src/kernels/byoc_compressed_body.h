@@ -254,15 +254,13 @@ BYOC_NO_INLINE void BYOC_NAME(compressed_panel)(const byoc_compressed_params* p,
   }
 }
 
-BYOC_NO_INLINE void BYOC_NAME(compressed_run)(const byoc_compressed_params* p, void* const* data,
-                                              float* scratch, int threads) {
-  const int64_t panels = byoc_compressed_panels(p);
+/* The panels and rows of one thread of a team; `own`: its scratch memory. */
+BYOC_NO_INLINE void BYOC_NAME(compressed_part)(const byoc_compressed_params* p, void* const* data,
+                                               float* own, int64_t thread, int64_t team) {
   const int64_t chunks = (p->rows + BYOC_COMPRESSED_ROWS - 1) / BYOC_COMPRESSED_ROWS;
-  (void)threads; /* without OpenMP */
-  BYOC_OMP(parallel for schedule(static) num_threads(threads))
-  for (int64_t task = 0; task < panels * chunks; ++task) {
+  const int64_t tasks = byoc_compressed_panels(p) * chunks;
+  for (int64_t task = tasks * thread / team; task < tasks * (thread + 1) / team; ++task) {
     const int64_t row = task % chunks * BYOC_COMPRESSED_ROWS;
-    float* own = scratch + byoc_thread() * byoc_compressed_thread_floats(p);
     BYOC_NAME(compressed_panel)(p, data, row, byoc_min(BYOC_COMPRESSED_ROWS, p->rows - row),
                                 task / chunks, own);
   }

@@ -37,11 +37,10 @@ BYOC_FUNCTION float byoc_compressed_weight(const byoc_compressed_params* p, cons
   return (value - (p->has_zero_points ? head[panel + c] : 0)) * head[c];
 }
 
-BYOC_FUNCTION void byoc_compressed_run_plain(const byoc_compressed_params* p, void* const* data,
-                                             int threads) {
-  (void)threads; /* without OpenMP */
-  BYOC_OMP(parallel for schedule(static) num_threads(threads))
-  for (int64_t n = 0; n < p->columns; ++n) {
+/* The columns first..last on such a CPU, without post-operations. */
+BYOC_FUNCTION void byoc_compressed_plain(const byoc_compressed_params* p, void* const* data,
+                                         int64_t first, int64_t last) {
+  for (int64_t n = first; n < last; ++n) {
     for (int64_t m = 0; m < p->rows; ++m) {
       const float* src = (const float*)data[0] + m * p->depth;
       float sum = 0;
@@ -53,18 +52,25 @@ BYOC_FUNCTION void byoc_compressed_run_plain(const byoc_compressed_params* p, vo
   }
 }
 
+BYOC_FUNCTION int byoc_compressed_on_thread(const int64_t* params, void* const* data, void* scratch,
+                                            int64_t part, int64_t parts) {
+  const byoc_compressed_params* p = (const byoc_compressed_params*)params;
+  if (p->isa == 0) {
+    byoc_compressed_plain(p, data, p->columns * part / parts, p->columns * (part + 1) / parts);
+  } else {
+    float* own = (float*)scratch + part * byoc_compressed_thread_floats(p);
+    BYOC_FOR_ISA(p->isa, compressed_part, (p, data, own, part, parts));
+  }
+  return BYOC_OK;
+}
+
 /* The kernel. data: source, packed weights, the operands of the post-operations, result. */
 BYOC_FUNCTION int byoc_compressed_matmul(const int64_t* params, void* const* data, void* scratch,
                                          int threads, char* error) {
   const byoc_compressed_params* p = (const byoc_compressed_params*)params;
-  const int team = (int)byoc_min(threads, p->threads);
   (void)error;
-  if (p->isa == 0) {
-    byoc_compressed_run_plain(p, data, team); /* without post-operations */
-  } else {
-    BYOC_FOR_ISA(p->isa, compressed_run, (p, data, (float*)scratch, team));
-  }
-  return BYOC_OK;
+  return byoc_on_team(byoc_compressed_on_thread, params, data, scratch,
+                      byoc_min(threads, p->threads));
 }
 
 #endif /* BYOC_COMPRESSED_MATMUL_H_ */

@@ -5,11 +5,8 @@
 
 #include "byoc_compressed_plan.h"
 
-/* params: as of byoc_compressed_matmul. data: the weights, a row for each column of the product, of
-   8 bits signed or of 4 bits in two's complement, the lower half of a byte first; scales, a row of
-   groups for each column; zero points likewise, if there are any; what is made of them. */
-BYOC_FUNCTION int byoc_compressed_pack(const int64_t* params, void* const* data, void* scratch,
-                                       int threads, char* error) {
+BYOC_FUNCTION int byoc_compressed_pack_on_thread(const int64_t* params, void* const* data,
+                                                 void* scratch, int64_t part, int64_t parts) {
   const byoc_compressed_params* p = (const byoc_compressed_params*)params;
   const uint8_t* weights = (const uint8_t*)data[0];
   const float* scales = (const float*)data[1];
@@ -18,10 +15,7 @@ BYOC_FUNCTION int byoc_compressed_pack(const int64_t* params, void* const* data,
   const int64_t panel = byoc_compressed_panel(p), panels = byoc_compressed_panels(p);
   const int64_t groups = p->depth / p->group, row_bytes = p->depth * p->bits / 8;
   (void)scratch;
-  (void)error;
-  (void)threads; /* without OpenMP */
-  BYOC_OMP(parallel for schedule(static) num_threads(threads))
-  for (int64_t i = 0; i < panels; ++i) {
+  for (int64_t i = panels * part / parts; i < panels * (part + 1) / parts; ++i) {
     char* to = packed + i * byoc_compressed_panel_bytes(p);
     memset(to, 0, (size_t)byoc_compressed_panel_bytes(p));
     for (int64_t g = 0; g < groups; ++g, to += byoc_compressed_group_bytes(p)) {
@@ -43,6 +37,15 @@ BYOC_FUNCTION int byoc_compressed_pack(const int64_t* params, void* const* data,
     }
   }
   return BYOC_OK;
+}
+
+/* params: as of byoc_compressed_matmul. data: the weights, a row for each column of the product, of
+   8 bits signed or of 4 bits in two's complement, the lower half of a byte first; scales, a row of
+   groups for each column; zero points likewise, if there are any; what is made of them. */
+BYOC_FUNCTION int byoc_compressed_pack(const int64_t* params, void* const* data, void* scratch,
+                                       int threads, char* error) {
+  (void)error;
+  return byoc_on_team(byoc_compressed_pack_on_thread, params, data, scratch, threads);
 }
 
 #endif /* BYOC_COMPRESSED_PACK_H_ */

@@ -55,21 +55,15 @@ static inline uint16_t byoc_to_float16(float value) {
   return (uint16_t)((bits >> 16 & 0x8000) | half);
 }
 
-/* params: the number of elements, and one of the conversions above. data: the elements, and the
-   results. */
-BYOC_FUNCTION int byoc_convert(const int64_t* params, void* const* data, void* scratch, int threads,
-                               char* error) {
-  const int64_t count = params[0];
-  int64_t i;
+BYOC_FUNCTION int byoc_convert_on_thread(const int64_t* params, void* const* data, void* scratch,
+                                         int64_t part, int64_t parts) {
+  const int64_t first = params[0] * part / parts, last = params[0] * (part + 1) / parts;
   (void)scratch;
-  (void)threads;
-  (void)error;
-#define BYOC_CONVERT(From, To, one)                                                              \
-  do {                                                                                           \
-    const From* from = (const From*)data[0];                                                     \
-    To* to = (To*)data[1];                                                                       \
-    BYOC_OMP(parallel for schedule(static) num_threads(threads) if (count > BYOC_CONVERT_ALONE)) \
-    for (i = 0; i < count; ++i) to[i] = one(from[i]);                                            \
+#define BYOC_CONVERT(From, To, one)                              \
+  do {                                                           \
+    const From* from = (const From*)data[0];                     \
+    To* to = (To*)data[1];                                       \
+    for (int64_t i = first; i < last; ++i) to[i] = one(from[i]); \
   } while (0)
   switch (params[1]) {
     case BYOC_FROM_BFLOAT16:
@@ -86,6 +80,15 @@ BYOC_FUNCTION int byoc_convert(const int64_t* params, void* const* data, void* s
   }
 #undef BYOC_CONVERT
   return BYOC_OK;
+}
+
+/* params: the number of elements, and one of the conversions above. data: the elements, and the
+   results. */
+BYOC_FUNCTION int byoc_convert(const int64_t* params, void* const* data, void* scratch, int threads,
+                               char* error) {
+  (void)error;
+  return byoc_on_team(byoc_convert_on_thread, params, data, scratch,
+                      params[0] > BYOC_CONVERT_ALONE ? threads : 1);
 }
 
 #endif /* BYOC_CONVERT_H_ */

@@ -15,27 +15,27 @@
 #define BYOC_BODY "byoc_depthwise_body.h"
 #include "byoc_each_isa.h"
 
+BYOC_FUNCTION int byoc_depthwise_on_thread(const int64_t* params, void* const* data, void* scratch,
+                                           int64_t part, int64_t parts) {
+  const byoc_depthwise_params* p = (const byoc_depthwise_params*)params;
+  const int64_t items =
+      p->images * p->out_height * byoc_depthwise_blocks(p) * byoc_depthwise_vectors(p);
+  (void)scratch;
+  BYOC_FOR_ISA(p->isa, depthwise_items,
+               (p, items * part / parts, items * (part + 1) / parts, data));
+  return BYOC_OK;
+}
+
 /* The kernel. data: source, packed weights, bias if there is one, the operands of the
    post-operations, result. */
 BYOC_FUNCTION int byoc_depthwise(const int64_t* params, void* const* data, void* scratch,
                                  int threads, char* error) {
   const byoc_depthwise_params* p = (const byoc_depthwise_params*)params;
-  const int64_t items =
-      p->images * p->out_height * byoc_depthwise_blocks(p) * byoc_depthwise_vectors(p);
   const int alone =
       p->images * p->out_height * p->out_width * p->channels * byoc_depthwise_taps(p) <
       (int64_t)BYOC_DEPTHWISE_ALONE;
-  (void)scratch;
-  (void)threads;
   (void)error;
-  BYOC_OMP(parallel num_threads(threads) if (threads > 1 && !alone))
-  {
-    const int64_t thread = byoc_thread(), present = byoc_team();
-    (void)alone;
-    BYOC_FOR_ISA(p->isa, depthwise_items,
-                 (p, items * thread / present, items * (thread + 1) / present, data));
-  }
-  return BYOC_OK;
+  return byoc_on_team(byoc_depthwise_on_thread, params, data, scratch, alone ? 1 : threads);
 }
 
 #endif /* BYOC_DEPTHWISE_H_ */

@@ -21,25 +21,26 @@
 #include "byoc_direct_body.h"
 #undef BYOC_SIMD_AVX2
 
+BYOC_FUNCTION int byoc_direct_on_thread(const int64_t* params, void* const* data, void* scratch,
+                                        int64_t part, int64_t parts) {
+  const byoc_direct_params* p = (const byoc_direct_params*)params;
+  const int64_t rows = p->images * p->out_height * p->groups;
+  char* own = (char*)scratch + part * byoc_direct_scratch_of_thread(p);
+  byoc_direct_rows_avx2(p, rows * part / parts, rows * (part + 1) / parts, data, own);
+  return BYOC_OK;
+}
+
 /* The kernel. data: source, packed weights, bias if there is one, the operands of the
    post-operations, result. */
 BYOC_FUNCTION int byoc_direct(const int64_t* params, void* const* data, void* scratch, int threads,
                               char* error) {
   const byoc_direct_params* p = (const byoc_direct_params*)params;
-  const int64_t team = byoc_min(threads, p->threads);
-  const int64_t rows = p->images * p->out_height * p->groups;
   const int alone =
-      rows * p->out_width * p->outputs * byoc_direct_taps(p) < (int64_t)BYOC_DIRECT_ALONE;
+      p->images * p->out_height * p->groups * p->out_width * p->outputs * byoc_direct_taps(p) <
+      (int64_t)BYOC_DIRECT_ALONE;
   (void)error;
-  BYOC_OMP(parallel num_threads((int)team) if (team > 1 && !alone))
-  {
-    const int64_t thread = byoc_thread(), present = byoc_team();
-    char* own = (char*)scratch + thread * byoc_direct_scratch_of_thread(p);
-    (void)team;
-    (void)alone;
-    byoc_direct_rows_avx2(p, rows * thread / present, rows * (thread + 1) / present, data, own);
-  }
-  return BYOC_OK;
+  return byoc_on_team(byoc_direct_on_thread, params, data, scratch,
+                      alone ? 1 : byoc_min(threads, p->threads));
 }
 
 #endif /* BYOC_DIRECT_H_ */

@@ -45,35 +45,41 @@ BYOC_FUNCTION void byoc_gather_copy(char* to, const char* from, int64_t bytes) {
   }
 }
 
-/* params: the mode; how many times the axis is run through, n, the bytes of a slice; the number of
-   indices, the bytes of one. data: source, indices, result; all dense. */
-BYOC_FUNCTION int byoc_gather(const int64_t* params, void* const* data, void* scratch, int threads,
-                              char* error) {
+/* Returns whether an index was refused. */
+BYOC_FUNCTION int byoc_gather_on_thread(const int64_t* params, void* const* data, void* scratch,
+                                        int64_t part, int64_t parts) {
   const int64_t mode = params[0], n = params[2], slice = params[3];
   const int64_t count = params[4], width = params[5], all = params[1] * count;
   const char* from = (const char*)data[0];
-  const void* indices = data[1];
   char* to = (char*)data[2];
-  int64_t i;
   int refused = 0;
   (void)scratch;
-  (void)threads;
-  BYOC_OMP(parallel for num_threads(threads) reduction(| : refused) if (all * slice > 65536))
-  for (i = 0; i < all; ++i) {
-    const int64_t at = byoc_gather_slice(byoc_gather_index(indices, width, i % count), n, mode);
+  for (int64_t i = all * part / parts; i < all * (part + 1) / parts; ++i) {
+    const int64_t at = byoc_gather_slice(byoc_gather_index(data[1], width, i % count), n, mode);
     if (at < 0) {
       refused = 1;
       continue;
     }
     byoc_gather_copy(to + i * slice, from + (i / count * n + at) * slice, slice);
   }
-  if (!refused) return BYOC_OK;
+  return refused;
+}
+
+/* params: the mode; how many times the axis is run through, n, the bytes of a slice; the number of
+   indices, the bytes of one. data: source, indices, result; all dense. */
+BYOC_FUNCTION int byoc_gather(const int64_t* params, void* const* data, void* scratch, int threads,
+                              char* error) {
+  const int64_t mode = params[0], n = params[2], count = params[4], width = params[5];
+  const int alone = params[1] * count * params[3] <= BYOC_COPY_ALONE;
+  int64_t i;
+  if (!byoc_on_team(byoc_gather_on_thread, params, data, scratch, alone ? 1 : threads))
+    return BYOC_OK;
   for (i = 0; i + 1 < count; ++i) {
-    if (byoc_gather_slice(byoc_gather_index(indices, width, i), n, mode) < 0) break;
+    if (byoc_gather_slice(byoc_gather_index(data[1], width, i), n, mode) < 0) break;
   }
   snprintf(error, BYOC_ERROR_BYTES,
            "gather: index %lld is out of range, the axis has %lld elements",
-           (long long)byoc_gather_index(indices, width, i), (long long)n);
+           (long long)byoc_gather_index(data[1], width, i), (long long)n);
   return BYOC_BAD_INDEX;
 }
 

@@ -28,25 +28,25 @@ static inline int32_t byoc_integer_zero(void* const* data, int64_t at) {
 #define BYOC_BODY "byoc_integer_body.h"
 #include "byoc_each_isa.h"
 
+BYOC_FUNCTION int byoc_integer_on_thread(const int64_t* params, void* const* data, void* scratch,
+                                         int64_t part, int64_t parts) {
+  const byoc_integer_params* p = (const byoc_integer_params*)params;
+  char* own = (char*)scratch + part * byoc_integer_thread_bytes(p);
+  BYOC_FOR_ISA(p->isa, integer_part, (p, part, parts, data, own));
+  return BYOC_OK;
+}
+
 /* The kernel. data: source, packed weights, what the parameters name, the operands of the
    post-operations, result. */
 BYOC_FUNCTION int byoc_integer(const int64_t* params, void* const* data, void* scratch, int threads,
                                char* error) {
   const byoc_integer_params* p = (const byoc_integer_params*)params;
-  const int64_t team = byoc_min(threads, p->threads);
-  const int64_t pixels = p->images * p->out_height * p->out_width;
   const int alone =
-      pixels * p->groups * p->columns * byoc_integer_depth(p) < (int64_t)BYOC_INTEGER_ALONE;
+      p->images * p->out_height * p->out_width * p->groups * p->columns * byoc_integer_depth(p) <
+      (int64_t)BYOC_INTEGER_ALONE;
   (void)error;
-  BYOC_OMP(parallel num_threads((int)team) if (team > 1 && !alone))
-  {
-    const int64_t thread = byoc_thread(), present = byoc_team();
-    (void)team;
-    (void)alone;
-    char* memory = (char*)scratch + thread * byoc_integer_thread_bytes(p);
-    BYOC_FOR_ISA(p->isa, integer_part, (p, thread, present, data, memory));
-  }
-  return BYOC_OK;
+  return byoc_on_team(byoc_integer_on_thread, params, data, scratch,
+                      alone ? 1 : byoc_min(threads, p->threads));
 }
 
 #endif /* BYOC_INTEGER_H_ */

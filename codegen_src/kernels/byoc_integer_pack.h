@@ -97,27 +97,23 @@ static inline void byoc_integer_pack_panel(const byoc_integer_pack_params* p,
   }
 }
 
-/* params: byoc_integer_pack_params. data: the weights, and what is made of them: the panels of each
-   group. */
-BYOC_FUNCTION int byoc_integer_pack(const int64_t* params, void* const* data, void* scratch,
-                                    int threads, char* error) {
+BYOC_FUNCTION int byoc_integer_pack_on_thread(const int64_t* params, void* const* data,
+                                              void* scratch, int64_t part, int64_t parts) {
   const byoc_integer_pack_params* p = (const byoc_integer_pack_params*)params;
   const uint8_t* weights = (const uint8_t*)data[0];
   int16_t* packed = (int16_t*)data[1];
   const int64_t panel = byoc_integer_panel(p->isa);
   const int64_t depth = p->kernel_h * p->kernel_w * p->channels;
   const int64_t pairs = byoc_integer_pairs(depth), panels = (p->columns + panel - 1) / panel;
+  const int64_t all = p->groups * panels;
+  const int64_t tile_numbers =
+      BYOC_INTEGER_POINTS * byoc_integer_tile_depth(p->isa, p->channels) * panel;
   (void)scratch;
-  (void)error;
-  (void)threads; /* without OpenMP */
-  if (byoc_is_depthwise(p->groups, p->channels, p->columns)) {
+  if (byoc_is_depthwise(p->groups, p->channels, p->columns)) { /* on one thread */
     byoc_integer_pack_depthwise(p, weights, packed);
     return BYOC_OK;
   }
-  const int64_t tile_numbers =
-      BYOC_INTEGER_POINTS * byoc_integer_tile_depth(p->isa, p->channels) * panel;
-  BYOC_OMP(parallel for schedule(static) num_threads(threads))
-  for (int64_t b = 0; b < p->groups * panels; ++b) {
+  for (int64_t b = all * part / parts; b < all * (part + 1) / parts; ++b) {
     const int64_t group = b / panels, first = b % panels * panel;
     int16_t* to = packed + b * pairs * 2 * panel;
     if (p->is_winograd) {
@@ -128,6 +124,16 @@ BYOC_FUNCTION int byoc_integer_pack(const int64_t* params, void* const* data, vo
                             byoc_min(panel, p->columns - first), to);
   }
   return BYOC_OK;
+}
+
+/* params: byoc_integer_pack_params. data: the weights, and what is made of them: the panels of each
+   group. */
+BYOC_FUNCTION int byoc_integer_pack(const int64_t* params, void* const* data, void* scratch,
+                                    int threads, char* error) {
+  const byoc_integer_pack_params* p = (const byoc_integer_pack_params*)params;
+  (void)error;
+  return byoc_on_team(byoc_integer_pack_on_thread, params, data, scratch,
+                      byoc_is_depthwise(p->groups, p->channels, p->columns) ? 1 : threads);
 }
 
 #endif /* BYOC_INTEGER_PACK_H_ */

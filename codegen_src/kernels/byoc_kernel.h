@@ -5,27 +5,7 @@
 #define BYOC_KERNEL_H_
 
 #include "byoc_plan.h"
-
-/* A directive of OpenMP, if there is OpenMP; and this thread of its team. */
-#ifdef _OPENMP
-#include <omp.h>
-#define BYOC_PRAGMA(text) _Pragma(#text)
-#define BYOC_OMP(directive) BYOC_PRAGMA(omp directive)
-static inline int64_t byoc_thread(void) { return omp_get_thread_num(); }
-static inline int64_t byoc_team(void) { return omp_get_num_threads(); }
-/* Sets how many threads the next parallel regions of this thread have; returns the number before.
- */
-static inline int byoc_set_threads(int threads) {
-  const int before = omp_get_max_threads();
-  omp_set_num_threads(threads);
-  return before;
-}
-#else
-#define BYOC_OMP(directive)
-static inline int64_t byoc_thread(void) { return 0; }
-static inline int64_t byoc_team(void) { return 1; }
-static inline int byoc_set_threads(int threads) { return threads; }
-#endif
+#include "byoc_team.h"
 
 /* `params`: its numbers, sizes among them; `data`: where its arguments lie, in the order in which
    they were bound; `scratch`: memory that it may use, NULL if it asked for none; `threads`: how
@@ -39,6 +19,8 @@ typedef struct {
   int scratch;       /* the argument that it is, or -1 */
   int64_t params[1]; /* as many as there are */
 } byoc_kernel_call;
+
+enum { BYOC_COPY_ALONE = 1 << 16 /* bytes that are not worth waking another thread to copy */ };
 
 static inline int64_t byoc_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t byoc_max(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -60,14 +42,6 @@ static inline int64_t byoc_pass_rows(const byoc_passes* passes, int64_t pass) {
 
 static inline int64_t byoc_round_up(int64_t a, int64_t unit) {
   return (a + unit - 1) / unit * unit;
-}
-
-BYOC_FUNCTION int byoc_threads(void) {
-#ifdef _OPENMP
-  return omp_in_parallel() ? 1 : omp_get_max_threads();
-#else
-  return 1;
-#endif
 }
 
 BYOC_FUNCTION int byoc_kernel_run(const byoc_step* step, void* own, void* const* data,

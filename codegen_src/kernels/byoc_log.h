@@ -12,23 +12,23 @@
 #define BYOC_BODY "byoc_log_body.h"
 #include "byoc_each_isa.h"
 
+BYOC_FUNCTION int byoc_log_on_thread(const int64_t* params, void* const* data, void* scratch,
+                                     int64_t part, int64_t parts) {
+  const byoc_log_params* p = (const byoc_log_params*)params;
+  (void)scratch;
+  BYOC_FOR_ISA(p->isa, log_part,
+               (p->count * part / parts, p->count * (part + 1) / parts, (const float*)data[0],
+                (float*)data[1]));
+  return BYOC_OK;
+}
+
 /* The kernel. data: the numbers, and their logarithms. */
 BYOC_FUNCTION int byoc_log(const int64_t* params, void* const* data, void* scratch, int threads,
                            char* error) {
   const byoc_log_params* p = (const byoc_log_params*)params;
   const int alone = p->count < (int64_t)BYOC_LOG_ALONE;
-  (void)scratch;
   (void)error;
-  BYOC_OMP(parallel num_threads(threads) if (threads > 1 && !alone))
-  {
-    const int64_t thread = byoc_thread(), present = byoc_team();
-    (void)threads;
-    (void)alone;
-    BYOC_FOR_ISA(p->isa, log_part,
-                 (p->count * thread / present, p->count * (thread + 1) / present,
-                  (const float*)data[0], (float*)data[1]));
-  }
-  return BYOC_OK;
+  return byoc_on_team(byoc_log_on_thread, params, data, scratch, alone ? 1 : threads);
 }
 
 #endif /* BYOC_LOG_H_ */

@@ -16,23 +16,23 @@
 #define BYOC_BODY "byoc_normalize_body.h"
 #include "byoc_each_isa.h"
 
+BYOC_FUNCTION int byoc_normalize_on_thread(const int64_t* params, void* const* data, void* scratch,
+                                           int64_t part, int64_t parts) {
+  const byoc_normalize_params* p = (const byoc_normalize_params*)params;
+  float* own = (float*)scratch + part * byoc_normalize_numbers(p);
+  BYOC_FOR_ISA(p->isa, normalize_rows,
+               (p, p->rows * part / parts, p->rows * (part + 1) / parts, data, own));
+  return BYOC_OK;
+}
+
 /* The kernel. data: source, what the parameters name, result. */
 BYOC_FUNCTION int byoc_normalize(const int64_t* params, void* const* data, void* scratch,
                                  int threads, char* error) {
   const byoc_normalize_params* p = (const byoc_normalize_params*)params;
-  const int64_t team = byoc_min(threads, p->threads);
   const int alone = p->rows * p->columns < (int64_t)BYOC_NORMALIZE_ALONE;
   (void)error;
-  BYOC_OMP(parallel num_threads((int)team) if (team > 1 && !alone))
-  {
-    const int64_t thread = byoc_thread(), present = byoc_team();
-    float* numbers = (float*)scratch + thread * byoc_normalize_numbers(p);
-    (void)team;
-    (void)alone;
-    BYOC_FOR_ISA(p->isa, normalize_rows,
-                 (p, p->rows * thread / present, p->rows * (thread + 1) / present, data, numbers));
-  }
-  return BYOC_OK;
+  return byoc_on_team(byoc_normalize_on_thread, params, data, scratch,
+                      alone ? 1 : byoc_min(threads, p->threads));
 }
 
 #endif /* BYOC_NORMALIZE_H_ */

@@ -5,10 +5,8 @@
 
 #include "byoc_product_plan.h"
 
-/* params: byoc_product_pack_params. data: the weights, and what is made of them: panel of columns,
-   depth, column; the last panel is filled up with zeros. */
-BYOC_FUNCTION int byoc_product_pack(const int64_t* params, void* const* data, void* scratch,
-                                    int threads, char* error) {
+BYOC_FUNCTION int byoc_product_pack_on_thread(const int64_t* params, void* const* data,
+                                              void* scratch, int64_t part, int64_t parts) {
   const byoc_product_pack_params* p = (const byoc_product_pack_params*)params;
   const float* weights = (const float*)data[0];
   float* packed = (float*)data[1];
@@ -16,10 +14,7 @@ BYOC_FUNCTION int byoc_product_pack(const int64_t* params, void* const* data, vo
   const int64_t panels = (p->columns + panel - 1) / panel;
   enum { kDeep = 16 }; /* a line of the cache where the weights are transposed */
   (void)scratch;
-  (void)error;
-  (void)threads; /* without OpenMP */
-  BYOC_OMP(parallel for schedule(static) num_threads(threads))
-  for (int64_t b = 0; b < panels; ++b) {
+  for (int64_t b = panels * part / parts; b < panels * (part + 1) / parts; ++b) {
     const int64_t first = b * panel;
     const int64_t columns = byoc_min(panel, p->columns - first);
     for (int64_t top = 0; top < depth; top += kDeep) {
@@ -41,6 +36,14 @@ BYOC_FUNCTION int byoc_product_pack(const int64_t* params, void* const* data, vo
     }
   }
   return BYOC_OK;
+}
+
+/* params: byoc_product_pack_params. data: the weights, and what is made of them: panel of columns,
+   depth, column; the last panel is filled up with zeros. */
+BYOC_FUNCTION int byoc_product_pack(const int64_t* params, void* const* data, void* scratch,
+                                    int threads, char* error) {
+  (void)error;
+  return byoc_on_team(byoc_product_pack_on_thread, params, data, scratch, threads);
 }
 
 #endif /* BYOC_PRODUCT_PACK_H_ */

@@ -24,25 +24,24 @@
 
 #include "byoc_split_body.h"
 
+BYOC_FUNCTION int byoc_split_on_thread(const int64_t* params, void* const* data, void* scratch,
+                                       int64_t part, int64_t parts) {
+  const byoc_split_params* p = (const byoc_split_params*)params;
+  byoc_split_part(p, part, parts, data, (char*)scratch + (size_t)part * byoc_split_thread_bytes(p));
+  return BYOC_OK;
+}
+
 /* The kernel. data: source, packed weights, bias if there is one, the operands of the
    post-operations, result. */
 BYOC_FUNCTION int byoc_split(const int64_t* params, void* const* data, void* scratch, int threads,
                              char* error) {
   const byoc_split_params* p = (const byoc_split_params*)params;
-  const int64_t team = byoc_min(threads, p->threads);
   const int alone =
       p->images * byoc_split_image_rows(p) * p->outputs * byoc_split_chunks(p) * BYOC_TILE_DEPTH <
       BYOC_SPLIT_ALONE;
   (void)error;
-  BYOC_OMP(parallel num_threads((int)team) if (team > 1 && !alone))
-  {
-    const int64_t thread = byoc_thread(), present = byoc_team();
-    (void)team;
-    (void)alone;
-    byoc_split_part(p, thread, present, data,
-                    (char*)scratch + (size_t)thread * byoc_split_thread_bytes(p));
-  }
-  return BYOC_OK;
+  return byoc_on_team(byoc_split_on_thread, params, data, scratch,
+                      alone ? 1 : byoc_min(threads, p->threads));
 }
 
 #endif /* BYOC_SPLIT_H_ */

@@ -14,22 +14,25 @@ static inline void byoc_split_use_tiles(void) {
   syscall(SYS_arch_prctl, kRequestState, kTiles);
 }
 
+BYOC_FUNCTION int byoc_split_pack_on_thread(const int64_t* params, void* const* data, void* scratch,
+                                            int64_t part, int64_t parts) {
+  const byoc_split_pack_params* k = (const byoc_split_pack_params*)params;
+  const int64_t panels = (k->of.outputs + BYOC_SPLIT_PANEL - 1) / BYOC_SPLIT_PANEL;
+  const int64_t size = byoc_split_chunks(&k->of) * byoc_split_chunk_size(&k->of, BYOC_SPLIT_PANEL);
+  (void)scratch;
+  for (int64_t panel = panels * part / parts; panel < panels * (part + 1) / parts; ++panel) {
+    byoc_split_pack_panel(k, (const float*)data[0], panel * BYOC_SPLIT_PANEL,
+                          (uint16_t*)data[1] + panel * size);
+  }
+  return BYOC_OK;
+}
+
 /* params: byoc_split_pack_params. data: the weights, and what is made of them. */
 BYOC_FUNCTION int byoc_split_pack(const int64_t* params, void* const* data, void* scratch,
                                   int threads, char* error) {
-  const byoc_split_pack_params* k = (const byoc_split_pack_params*)params;
-  const int64_t columns = k->of.outputs;
-  const int64_t size = byoc_split_chunks(&k->of) * byoc_split_chunk_size(&k->of, BYOC_SPLIT_PANEL);
-  byoc_split_use_tiles();
-  (void)scratch;
   (void)error;
-  (void)threads; /* without OpenMP */
-  BYOC_OMP(parallel for schedule(static) num_threads(threads))
-  for (int64_t column = 0; column < columns; column += BYOC_SPLIT_PANEL) {
-    byoc_split_pack_panel(k, (const float*)data[0], column,
-                          (uint16_t*)data[1] + column / BYOC_SPLIT_PANEL * size);
-  }
-  return BYOC_OK;
+  byoc_split_use_tiles();
+  return byoc_on_team(byoc_split_pack_on_thread, params, data, scratch, threads);
 }
 
 #endif /* BYOC_SPLIT_PACK_H_ */

@@ -14,35 +14,36 @@
 
 #include "byoc_split_winograd_body.h"
 
+BYOC_FUNCTION int byoc_split_winograd_on_thread(const int64_t* params, void* const* data,
+                                                void* scratch, int64_t part, int64_t parts) {
+  const byoc_winograd_params* w = (const byoc_winograd_params*)params;
+  const byoc_split_params p = byoc_split_winograd_product(w);
+  const int64_t tiles = byoc_winograd_tiles(w);
+  float* const memory = (float*)scratch;
+  if (w->over_outputs) {
+    const int64_t source = byoc_split_winograd_source(w, tiles);
+    const byoc_split_winograd_block all = {0, tiles, memory, NULL, source, 0, NULL};
+    byoc_split_winograd_take(w, data, &all, tiles * part / parts, tiles * (part + 1) / parts);
+    byoc_wait_for_team(parts);
+    byoc_split_winograd_outputs(
+        w, &p, part, parts, data, memory,
+        memory + BYOC_POINTS * source + part * byoc_split_winograd_group_floats(w));
+  } else {
+    byoc_split_winograd_tiles(
+        w, &p, part, parts, data,
+        memory + part * byoc_split_winograd_block_floats(w, w->tiles_at_once));
+  }
+  return BYOC_OK;
+}
+
 /* The kernel. params: byoc_winograd_params of byoc_split_winograd_plan. data: source, packed
    weights, bias if there is one, the operands of the post-operations, result. */
 BYOC_FUNCTION int byoc_split_winograd(const int64_t* params, void* const* data, void* scratch,
                                       int threads, char* error) {
   const byoc_winograd_params* w = (const byoc_winograd_params*)params;
-  const byoc_split_params p = byoc_split_winograd_product(w);
-  const int64_t team = byoc_min(threads, w->threads), tiles = byoc_winograd_tiles(w);
-  float* const memory = (float*)scratch;
   (void)error;
-  BYOC_OMP(parallel num_threads((int)team) if (team > 1))
-  {
-    const int64_t thread = byoc_thread(), present = byoc_team();
-    (void)team;
-    if (w->over_outputs) {
-      const int64_t source = byoc_split_winograd_source(w, tiles);
-      const byoc_split_winograd_block all = {0, tiles, memory, NULL, source, 0, NULL};
-      byoc_split_winograd_take(w, data, &all, tiles * thread / present,
-                               tiles * (thread + 1) / present);
-      BYOC_OMP(barrier)
-      byoc_split_winograd_outputs(
-          w, &p, thread, present, data, memory,
-          memory + BYOC_POINTS * source + thread * byoc_split_winograd_group_floats(w));
-    } else {
-      byoc_split_winograd_tiles(
-          w, &p, thread, present, data,
-          memory + thread * byoc_split_winograd_block_floats(w, w->tiles_at_once));
-    }
-  }
-  return BYOC_OK;
+  return byoc_on_team(byoc_split_winograd_on_thread, params, data, scratch,
+                      byoc_min(threads, w->threads));
 }
 
 #endif /* BYOC_SPLIT_WINOGRAD_H_ */

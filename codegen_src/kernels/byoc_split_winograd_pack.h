@@ -7,21 +7,16 @@
 #include "byoc_split_winograd_body.h"
 #include "byoc_winograd_pack.h"
 
-/* params: byoc_winograd_params. data: the weights in the order outputs, channels, 3, 3, and what is
-   made of them: point, panel of outputs, and the rest as in byoc_split_pack. */
-BYOC_FUNCTION int byoc_split_winograd_pack(const int64_t* params, void* const* data, void* scratch,
-                                           int threads, char* error) {
+BYOC_FUNCTION int byoc_split_winograd_pack_on_thread(const int64_t* params, void* const* data,
+                                                     void* scratch, int64_t part, int64_t parts) {
   const byoc_winograd_params* w = (const byoc_winograd_params*)params;
   const byoc_split_params p = byoc_split_winograd_product(w);
   const int64_t panels = byoc_split_winograd_panels(w);
+  const int64_t blocks = panels * p.chunks;
   const int64_t size = byoc_split_chunk_size(&p, BYOC_SPLIT_PANEL), channels = w->channels;
   const int64_t of_point = (int64_t)byoc_split_packed_bytes(&p) / 2;
   (void)scratch;
-  (void)error;
-  (void)threads; /* without OpenMP */
-  byoc_split_use_tiles();
-  BYOC_OMP(parallel for schedule(static) num_threads(threads))
-  for (int64_t block = 0; block < panels * p.chunks; ++block) {
+  for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
     enum { kApart = BYOC_TILE_DEPTH * BYOC_SPLIT_PANEL + BYOC_WINOGRAD_TOGETHER };
     const int64_t panel = block / p.chunks, chunk = block % p.chunks;
     const int64_t first = panel * BYOC_SPLIT_PANEL, begin = chunk * BYOC_TILE_DEPTH;
@@ -43,6 +38,15 @@ BYOC_FUNCTION int byoc_split_winograd_pack(const int64_t* params, void* const* d
                                    of_point);
   }
   return BYOC_OK;
+}
+
+/* params: byoc_winograd_params. data: the weights in the order outputs, channels, 3, 3, and what is
+   made of them: point, panel of outputs, and the rest as in byoc_split_pack. */
+BYOC_FUNCTION int byoc_split_winograd_pack(const int64_t* params, void* const* data, void* scratch,
+                                           int threads, char* error) {
+  (void)error;
+  byoc_split_use_tiles();
+  return byoc_on_team(byoc_split_winograd_pack_on_thread, params, data, scratch, threads);
 }
 
 #endif /* BYOC_SPLIT_WINOGRAD_PACK_H_ */

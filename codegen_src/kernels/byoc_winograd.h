@@ -32,15 +32,21 @@
 #define BYOC_BODY "byoc_winograd_body.h"
 #include "byoc_each_isa.h"
 
+BYOC_FUNCTION int byoc_winograd_on_thread(const int64_t* params, void* const* data, void* scratch,
+                                          int64_t part, int64_t parts) {
+  const byoc_winograd_params* w = (const byoc_winograd_params*)params;
+  BYOC_FOR_ISA(w->isa, winograd_run, (w, data, (float*)scratch, part, parts));
+  return BYOC_OK;
+}
+
 /* The kernel. data: source, packed weights, bias if there is one, the operands of the
  * post-operations, result. */
 BYOC_FUNCTION int byoc_winograd(const int64_t* params, void* const* data, void* scratch,
                                 int threads, char* error) {
   const byoc_winograd_params* w = (const byoc_winograd_params*)params;
-  const int team = (int)byoc_min(threads, w->threads);
   (void)error;
-  BYOC_FOR_ISA(w->isa, winograd_run, (w, team, data, (float*)scratch));
-  return BYOC_OK;
+  return byoc_on_team(byoc_winograd_on_thread, params, data, scratch,
+                      byoc_min(threads, w->threads));
 }
 
 #endif /* BYOC_WINOGRAD_H_ */

@@ -160,8 +160,8 @@ BYOC_INLINE void BYOC_NAME(winograd_results)(const byoc_winograd_params* w, int6
 /* A group whose transformed source threads share; each computes some outputs of all tiles. */
 BYOC_NO_INLINE void BYOC_NAME(winograd_by_outputs)(const byoc_winograd_params* w, int64_t group,
                                                    const float* packed, void* const* data, float* v,
-                                                   float* products, float* u) {
-  const int64_t thread = byoc_thread(), team = byoc_team();
+                                                   float* products, float* u, int64_t thread,
+                                                   int64_t team) {
   const int64_t tiles = byoc_winograd_tiles(w), terms = byoc_winograd_terms(w);
   const int64_t v_row = byoc_row_floats(terms), v_point = byoc_point_floats(tiles, v_row);
   const int64_t vectors = (terms + BYOC_LANES - 1) / BYOC_LANES, items = tiles * vectors;
@@ -176,7 +176,7 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_by_outputs)(const byoc_winograd_params* w
     ++tile;
     BYOC_NAME(winograd_next)(w, &t);
   }
-  BYOC_OMP(barrier)
+  byoc_wait_for_team(team);
   const int64_t all_panels = (w->outputs + BYOC_PANEL - 1) / BYOC_PANEL;
   const int64_t at_once = w->outputs_at_once / BYOC_PANEL;
   const int64_t row = byoc_row_floats(w->outputs_at_once);
@@ -192,8 +192,8 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_by_outputs)(const byoc_winograd_params* w
 /* A group of which each thread computes all outputs of some tiles. */
 BYOC_NO_INLINE void BYOC_NAME(winograd_by_tiles)(const byoc_winograd_params* w, int64_t group,
                                                  const float* packed, void* const* data, float* v,
-                                                 float* products, float* u) {
-  const int64_t thread = byoc_thread(), team = byoc_team();
+                                                 float* products, float* u, int64_t thread,
+                                                 int64_t team) {
   const int64_t tiles = byoc_winograd_tiles(w), terms = byoc_winograd_terms(w);
   const int64_t v_row = byoc_row_floats(terms);
   const int64_t all_panels = (w->outputs + BYOC_PANEL - 1) / BYOC_PANEL;
@@ -217,30 +217,24 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_by_tiles)(const byoc_winograd_params* w, 
   }
 }
 
-BYOC_NO_INLINE void BYOC_NAME(winograd_run)(const byoc_winograd_params* w, int threads,
-                                            void* const* data, float* scratch) {
+BYOC_NO_INLINE void BYOC_NAME(winograd_run)(const byoc_winograd_params* w, void* const* data,
+                                            float* scratch, int64_t thread, int64_t team) {
   const int64_t v_floats = byoc_winograd_source_floats(w);
   const int64_t m_floats = byoc_winograd_product_floats(w);
   const int64_t u_floats = byoc_winograd_late_floats(w);
-  BYOC_OMP(parallel num_threads(threads) if (threads > 1))
-  {
-    const int64_t thread = byoc_thread();
-    float* u = scratch + byoc_winograd_scratch_bytes(w) / 4 - (thread + 1) * u_floats;
-    const float* packed = (const float*)data[1];
-    (void)threads;
-    for (int64_t group = 0; group < w->groups; ++group) {
-      if (w->over_outputs) {
-        if (group > 0) {
-          BYOC_OMP(barrier) /* others may still read the source of the group before */
-        }
-        BYOC_NAME(winograd_by_outputs)(w, group, packed, data, scratch,
-                                       scratch + v_floats + thread * m_floats, u);
-      } else {
-        float* v = scratch + thread * (v_floats + m_floats);
-        BYOC_NAME(winograd_by_tiles)(w, group, packed, data, v, v + v_floats, u);
-      }
-      packed += byoc_winograd_packed_floats(w);
+  float* u = scratch + byoc_winograd_scratch_bytes(w) / 4 - (thread + 1) * u_floats;
+  const float* packed = (const float*)data[1];
+  for (int64_t group = 0; group < w->groups; ++group) {
+    if (w->over_outputs) {
+      /* Others may still read the source of the group before. */
+      if (group > 0) byoc_wait_for_team(team);
+      BYOC_NAME(winograd_by_outputs)(w, group, packed, data, scratch,
+                                     scratch + v_floats + thread * m_floats, u, thread, team);
+    } else {
+      float* v = scratch + thread * (v_floats + m_floats);
+      BYOC_NAME(winograd_by_tiles)(w, group, packed, data, v, v + v_floats, u, thread, team);
     }
+    packed += byoc_winograd_packed_floats(w);
   }
 }
 

@@ -77,29 +77,25 @@ static inline void byoc_winograd_transform(const byoc_winograd_params* w, int64_
   }
 }
 
-/* params: as of byoc_winograd. data: the weights in the order groups, outputs, channels, rows,
-   columns, and what is made of them, in panels: group, point, panel of outputs, phase, channel,
-   output. */
-BYOC_FUNCTION int byoc_winograd_pack(const int64_t* params, void* const* data, void* scratch,
-                                     int threads, char* error) {
+BYOC_FUNCTION int byoc_winograd_pack_on_thread(const int64_t* params, void* const* data,
+                                               void* scratch, int64_t part, int64_t parts) {
   const byoc_winograd_params* w = (const byoc_winograd_params*)params;
   const int64_t channels = w->channels, terms = byoc_winograd_terms(w);
   const int64_t taps = w->kernel * w->kernel, points = byoc_winograd_points(w);
   const int64_t panel = byoc_panel(w->isa), panels = (w->outputs + panel - 1) / panel;
-  const int64_t blocks = (channels + BYOC_WINOGRAD_DEEP - 1) / BYOC_WINOGRAD_DEEP;
+  const int64_t blocks = (channels + BYOC_WINOGRAD_DEEP - 1) / BYOC_WINOGRAD_DEEP,
+                all = panels * blocks;
   for (int64_t group = 0; group < w->groups; ++group) {
     const float* weights = (const float*)data[0] + group * w->outputs * channels * taps;
     float* packed = (float*)data[1] + group * byoc_winograd_packed_floats(w);
     if (w->late) {
       const byoc_product_pack_params p = {w->isa, w->outputs, channels * 9, 1, channels * 9};
       void* const of_group[] = {(void*)weights, packed};
-      const int status = byoc_product_pack((const int64_t*)&p, of_group, scratch, threads, error);
-      if (status != BYOC_OK) return status;
+      byoc_product_pack_on_thread((const int64_t*)&p, of_group, scratch, part, parts);
       continue;
     }
-    BYOC_OMP(parallel for schedule(static) num_threads(threads))
-    for (int64_t block = 0; block < panels * blocks; ++block) {
-      const int64_t first = block / blocks * panel, begin = block % blocks * BYOC_WINOGRAD_DEEP;
+    for (int64_t item = all * part / parts; item < all * (part + 1) / parts; ++item) {
+      const int64_t first = item / blocks * panel, begin = item % blocks * BYOC_WINOGRAD_DEEP;
       const int64_t count = byoc_min(channels - begin, BYOC_WINOGRAD_DEEP);
       float transformed[36 * BYOC_WINOGRAD_POINT];
       for (int64_t phase = 0; phase < w->stride * w->stride; ++phase) {
@@ -122,10 +118,16 @@ BYOC_FUNCTION int byoc_winograd_pack(const int64_t* params, void* const* data, v
       }
     }
   }
-  (void)scratch;
-  (void)error;
-  (void)threads; /* without OpenMP */
   return BYOC_OK;
+}
+
+/* params: as of byoc_winograd. data: the weights in the order groups, outputs, channels, rows,
+   columns, and what is made of them, in panels: group, point, panel of outputs, phase, channel,
+   output. */
+BYOC_FUNCTION int byoc_winograd_pack(const int64_t* params, void* const* data, void* scratch,
+                                     int threads, char* error) {
+  (void)error;
+  return byoc_on_team(byoc_winograd_pack_on_thread, params, data, scratch, threads);
 }
 
 #endif /* BYOC_WINOGRAD_PACK_H_ */

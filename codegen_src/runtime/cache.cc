@@ -9,9 +9,10 @@
 #include <unordered_map>
 #include <utility>
 
-#include "byoc_kernel.h"
+#include "byoc_plan.h"
 #include "common/growth.h"
 #include "common/support/error.h"
+#include "runtime/threads.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
@@ -137,17 +138,20 @@ void Copy(const DLTensor& from, char* to, const Dims& to_strides) {
   }
   for (int axis = 0; axis < outer_axes; ++axis) outer *= from.shape[axis];
   const char* source = static_cast<const char*>(from.data) + from.byte_offset;
-  BYOC_OMP(parallel for if (outer * inner * width > kParallelBytes))
-  for (int64_t i = 0; i < outer; ++i) {
-    int64_t rest = i, read = 0, written = 0;
-    for (int axis = outer_axes - 1; axis >= 0; --axis) {
-      const int64_t index = rest % from.shape[axis];
-      rest /= from.shape[axis];
-      read += index * from_strides[axis];
-      written += index * to_strides[axis];
+  const bool alone = outer * inner * width <= kParallelBytes;
+  OnTeam(alone ? 1 : byoc_threads(), [&](int64_t part, int64_t parts) {
+    for (int64_t i = outer * part / parts; i < outer * (part + 1) / parts; ++i) {
+      int64_t rest = i, read = 0, written = 0;
+      for (int axis = outer_axes - 1; axis >= 0; --axis) {
+        const int64_t index = rest % from.shape[axis];
+        rest /= from.shape[axis];
+        read += index * from_strides[axis];
+        written += index * to_strides[axis];
+      }
+      std::memcpy(to + written * width, source + read * width, static_cast<size_t>(inner * width));
     }
-    std::memcpy(to + written * width, source + read * width, static_cast<size_t>(inner * width));
-  }
+    return 0;
+  });
 }
 
 }  // namespace

@@ -8,7 +8,6 @@
 #include <tvm/ffi/function.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 
@@ -28,22 +27,17 @@ using ParallelLambda = int (*)(int task, ParallelGroupEnv* env, void* closure);
 using Launch = int (*)(ParallelLambda lambda, void* closure, int num_task);
 
 int LaunchOnOpenMP(ParallelLambda lambda, void* closure, int num_task) {
-  const int threads = omp_get_max_threads();
-  if (num_task == 0) num_task = threads;
+  if (num_task == 0) num_task = omp_get_max_threads();
   ParallelGroupEnv env{nullptr, num_task};
-  std::atomic<int> status{0};
-  auto run = [&](int first, int step) {
-    for (int task = first; task < num_task; task += step) {
-      if (lambda(task, &env, closure) != 0) status = -1;
-    }
-  };
-  if (threads == 1 || num_task == 1 || omp_in_parallel()) {
-    run(0, 1);
-  } else {
-#pragma omp parallel num_threads(std::min(threads, num_task))
-    run(omp_get_thread_num(), omp_get_num_threads());
-  }
-  return status;
+  return tvm_byoc_dnnl::OnTeam(std::min(byoc_threads(), num_task),
+                               [&](int64_t part, int64_t parts) {
+                                 int status = 0;
+                                 for (int64_t task = part; task < num_task; task += parts) {
+                                   if (lambda(static_cast<int>(task), &env, closure) != 0)
+                                     status = -1;
+                                 }
+                                 return status;
+                               });
 }
 
 // A fork copies the thread that calls it and no other: in the child, the team of that thread would

@@ -3,6 +3,10 @@
 #ifndef TVM_BYOC_DNNL_RUNTIME_THREADS_H_
 #define TVM_BYOC_DNNL_RUNTIME_THREADS_H_
 
+#include <cstdint>
+
+#include "byoc_team.h"
+
 namespace tvm_byoc_dnnl {
 
 /// TVM's thread pool binds the thread that starts it to half of the cores, and OpenMP's team
@@ -21,6 +25,15 @@ void UseOpenMPForTVM();
 
 /// The threads that the calling thread's loops use.
 int MaxThreads();
+
+/// Runs `int work(part, parts)` for each part, as byoc_on_team does for kernels.
+template <typename Work>
+int OnTeam(int64_t threads, Work work) {
+  void* data[] = {&work};
+  return byoc_on_team([](const int64_t*, void* const* of_work, void*, int64_t part,
+                         int64_t parts) { return (*static_cast<Work*>(of_work[0]))(part, parts); },
+                      nullptr, data, nullptr, threads);
+}
 
 /// While it lives, the parallel loops that the calling thread starts, those of engines and of TVM,
 /// use so many threads. Other threads are not affected.
