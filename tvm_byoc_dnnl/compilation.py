@@ -52,6 +52,8 @@ class Compilation:
     tried : ByIdentity, optional
         The bodies of regions that were tried; ``None`` where the module leaves the compilation, and its regions have a
         note instead.
+    answers : dict, optional
+        What libraries said of single calls: namespace, options and form of the graph → the refusal, or ``None``.
     weights : OverwritableWeights, optional
         Weights that were read from a file for this compilation alone. The first sweep of `Prepare` may overwrite them,
         and whoever needs the module as it was imported has to import it again.
@@ -66,6 +68,7 @@ class Compilation:
     seconds: dict[str, float] = field(default_factory=dict)
     lowered: dict[Any, Any] | None = None
     tried: ByIdentity[None] | None = None
+    answers: dict[Any, Any] | None = None
     weights: OverwritableWeights | None = None
     refusals: dict[str, str] | None = None
     times: Callable[[Any, Any], Any] | None = None
@@ -97,7 +100,7 @@ def compiling(*, builds: bool = True) -> Iterator[Compilation]:
         yield around
         return
     memory: dict[str, Any] = {"lowered": {}, "tried": ByIdentity()} if builds else {}
-    with knowing(is_by_hand=False, causes={}, **memory) as made:
+    with knowing(is_by_hand=False, causes={}, answers={}, **memory) as made:
         yield made
     around.causes.clear()
 

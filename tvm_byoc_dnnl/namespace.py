@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tvm
 
 from .lower.builder import GraphBuilder
@@ -31,8 +31,7 @@ __all__ = [
     "Standalone",
     "TargetHooks",
     "TirToRuntime",
-    "optimized",
-    "probed",
+    "told",
 ]
 
 #: versions of the contract with vendors (docs/vendor_contract.md) that this package keeps
@@ -204,7 +203,7 @@ class Namespace:
     #: whether its codegen and its hooks run in a process of their own
     isolate: bool = False
     probe: Callable[[PortableGraph], Reject | None] | None = None
-    probing_ahead: Callable[[], AbstractContextManager[Callable[[PortableGraph], None]]] | None = None
+    probe_many: Callable[[Sequence[PortableGraph]], Sequence[Reject | None]] | None = None
     describe: Callable[[PortableGraph], Description | None] | None = None
     emit: Callable[[PortableGraph], str] | None = None
     write_program: Callable[[Standalone, Path], Sequence[Path]] | None = None
@@ -255,35 +254,31 @@ class Namespace:
         return {**self.codegen_options, **(self.hooks.options if self.hooks is not None else {})}
 
 
-def optimized(ns: Namespace, graph: PortableGraph) -> PortableGraph:
-    """The graph behind a namespace's ``optimize``, if it has one.
-
-    Raises
-    ------
-    VendorError
-        If that raises, or returns no graph.
-    """
-    if ns.optimize is None:
-        return graph
-    who = f"optimize of {ns.name!r}"
-    with calling(who, named=True):
-        made = ns.optimize(graph)
-    return expect(made, PortableGraph, who, "a PortableGraph")
+#: function of a namespace → how a message calls it, what it gives, and how a message says so
+_GIVES: dict[str, tuple[str, Any, str]] = {
+    "optimize": ("optimize", PortableGraph, "a PortableGraph"),
+    "probe": ("the probe", (Reject, type(None)), "None, or byoc.Reject(reason)"),
+    "probe_many": ("probe_many", Sequence, "one answer of probe for each graph"),
+    "describe": ("describe", (Description, type(None)), "a Description, or None"),
+    "cost": ("the cost", (int, float, np.number, type(None)), "seconds, or None"),
+    "emit": ("emit", str, "C source"),
+    "write_program": ("write_program", Sequence, "the paths of the files that it wrote"),
+    "primitive_flops": ("primitive_flops", int, "a number of operations"),
+}
 
 
-def probed(ns: Namespace, graph: PortableGraph) -> Reject | None:
-    """The answer of a namespace's ``probe``; yes without one.
+def told(ns: Namespace, function: str, *arguments: Any) -> Any:
+    """What a function that a namespace has says.
 
     Raises
     ------
     NativeLibraryError
         If a library is missing.
     VendorError
-        If that raises, or gives no answer.
+        If it raises, or says something of another kind.
     """
-    if ns.probe is None:
-        return None
-    who = f"the probe of {ns.name!r}"
+    name, kind, expected = _GIVES[function]
+    who = f"{name} of {ns.name!r}"
     with calling(who, named=True):
-        answer = ns.probe(graph)
-    return expect(answer, (Reject, type(None)), who, "None, or byoc.Reject(reason)")
+        answer = getattr(ns, function)(*arguments)
+    return expect(answer, kind, who, expected)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,8 @@ def register_namespace(
     api: int = 1,
     codegen: Callable[..., Any] | None = None,
     probe: Callable[[PortableGraph], Reject | None] | None = None,
-    probing_ahead: Callable[[], AbstractContextManager[Callable[[PortableGraph], None]]] | None = None,
+    probe_many: Callable[[Sequence[PortableGraph]], Sequence[Reject | None]] | None = None,
+    probing_ahead: Any = None,
     describe: Callable[[PortableGraph], Description | None] | None = None,
     emit: Callable[[PortableGraph], str] | None = None,
     write_program: Callable[[Standalone, Path], Sequence[Path]] | None = None,
@@ -101,9 +102,11 @@ def register_namespace(
     probe : callable, optional
         ``probe(graph) -> None | Reject``: whether the library has an implementation for a (small) portable graph on
         this machine. Asked for every call that a lowering accepts and that has no predicate of its own.
-    probing_ahead : callable, optional
-        ``with probing_ahead() as ahead``: inside, ``ahead(graph)`` is called for graphs about which ``probe`` will be
-        asked, so that the library can begin in another thread.
+    probe_many : callable, optional
+        ``probe_many(graphs) -> answers``: what ``probe`` says of each graph by itself, for a library that answers many
+        questions in less time. Called with the different graphs of a function; what it does not answer, ``probe`` does.
+    probing_ahead : optional
+        Has no effect any more; see ``probe_many``.
     describe : callable, optional
         ``describe(graph) -> Description | None``: how the library would run a lowered region, for reports.
     emit : callable, optional
@@ -145,20 +148,22 @@ def register_namespace(
     _check_functions(
         f"register_namespace({compiler!r})",
         probe=probe,
-        probing_ahead=probing_ahead,
+        probe_many=probe_many,
         describe=describe,
         emit=emit,
         write_program=write_program,
         optimize=optimize,
         primitive_flops=primitive_flops,
     )
+    if probing_ahead is not None:
+        warnings.warn("probing_ahead has no effect; give probe_many instead", DeprecationWarning, stacklevel=2)
     ns = claim_namespace(compiler, extend)
     ns.api = api
     if codegen is not None:
         register_codegen(compiler, codegen, override=extend)
     parts = {
         "probe": probe,
-        "probing_ahead": probing_ahead,
+        "probe_many": probe_many,
         "describe": describe,
         "emit": emit,
         "write_program": write_program,

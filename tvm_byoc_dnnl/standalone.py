@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,9 @@ from .codegen.region import lower_region, with_checksums
 from .errors import InputError, UnsupportedError
 from .files import written_folder
 from .lower.graph import PortableGraph
-from .namespace import Namespace, Standalone
+from .namespace import Namespace, Standalone, told
 from .namespaces import namespace
 from .relax_utils import bindings_of, codegen_of, constants_in
-from .vendor_code import calling, expect
 
 __all__ = ["emit"]
 
@@ -60,26 +59,14 @@ def emit(mod: tvm.IRModule, out_dir: str | PathLike[str]) -> list[Path]:
         raise UnsupportedError(f"{call.op.name_hint} belongs to {ns.name!r}, which emits no source")
     arguments = _arguments(main, call)
     graph, constants = _lower(ns, func, str(func.attrs["global_symbol"]))
-    who = f"emit of {ns.name!r}"
-    with calling(who, named=True):
-        text = ns.emit(graph)
-    expect(text, str, who, "C source")
-    program = Standalone(graph, text, constants, arguments, _results(main, call, len(graph.outputs)))
+    program = Standalone(graph, told(ns, "emit", graph), constants, arguments, _results(main, call, len(graph.outputs)))
     folder = Path(out_dir)
     with written_folder(folder) as aside:
         source = aside / f"{graph.name}.c"
         source.write_text(program.source)
-        files = [source, *_written(ns, program, aside)]
+        others = () if ns.write_program is None else told(ns, "write_program", program, aside)
+        files = [source, *others]
     return [folder / file.name for file in files]
-
-
-def _written(ns: Namespace, program: Standalone, folder: Path) -> Sequence[Path]:
-    if ns.write_program is None:
-        return ()
-    who = f"write_program of {ns.name!r}"
-    with calling(who, named=True):
-        files = ns.write_program(program, folder)
-    return expect(files, Sequence, who, "the paths of the files that it wrote")
 
 
 def _only_region(mod: tvm.IRModule) -> tuple[relax.Function, Any, relax.Function]:

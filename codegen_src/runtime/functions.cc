@@ -8,7 +8,6 @@
 #include <tvm/ffi/reflection/registry.h>
 #include <tvm/ffi/string.h>
 
-#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,7 +22,7 @@
 #include "runtime/cache.h"
 #include "runtime/guarded.h"
 #include "runtime/module.h"
-#include "runtime/prober.h"
+#include "runtime/probe.h"
 #include "runtime/threads.h"
 #include "runtime/version.h"
 
@@ -41,16 +40,16 @@ ffi::String Probe(const ffi::String& engine, const ffi::String& graph_json) {
   });
 }
 
-/// A function with a Prober of its own: of a graph that will be asked about, or of one that is
-/// asked about now, which gives what ProbeNodes gives.
-ffi::Function NewProber(const ffi::String& engine) {
-  auto prober = Guarded([&] { return std::make_shared<Prober>(FindEngine(engine)); });
-  return ffi::Function::FromTyped([prober](const ffi::String& graph, bool now) {
-    return Guarded([&] {
-      if (now) return ffi::String(prober->Answer(graph));
-      prober->Expect(graph);
-      return ffi::String();
-    });
+/// Whether an engine runs every node of each of several graphs; see ProbeEach.
+ffi::Array<ffi::String> ProbeMany(const ffi::String& engine,
+                                  const ffi::Array<ffi::String>& graphs) {
+  return Guarded([&] {
+    ffi::Array<ffi::String> answers;
+    for (const std::string& answer :
+         ProbeEach(FindEngine(engine), {graphs.begin(), graphs.end()})) {
+      answers.push_back(answer);
+    }
+    return answers;
   });
 }
 
@@ -124,7 +123,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
            })
       .def("tvm_byoc_dnnl.Probe", Probe<true>)
       .def("tvm_byoc_dnnl.ProbeNodes", Probe<false>)
-      .def("tvm_byoc_dnnl.Prober", NewProber)
+      .def("tvm_byoc_dnnl.ProbeMany", ProbeMany)
       .def("tvm_byoc_dnnl.Emit", Emit)
       .def("tvm_byoc_dnnl.MeasureCandidates", MeasureCandidates)
       .def("tvm_byoc_dnnl.EngineInfo",

@@ -32,7 +32,7 @@ from . import (
 from .examination import EXAMINATION
 from .flops import primitive_flops
 from .nan import FINITE_MATH, KEEP_NAN
-from .native import create_module, describe, measure_candidates, probe, probing_ahead
+from .native import create_module, describe, measure_candidates, probe, probe_many
 from .policy import DnnlPolicy
 from .post_ops import fuse_post_ops
 from .program import write_program
@@ -76,7 +76,7 @@ register_namespace(
         "dnnl", create_module, create_source, source_build, _OPTIONS, measure_candidates=measure_candidates
     ),
     probe=probe,
-    probing_ahead=probing_ahead,
+    probe_many=probe_many,
     describe=describe,
     emit=emit,
     write_program=write_program,

@@ -5,9 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,7 +19,7 @@ from ...namespace import Description
 from ...verdict import Reject
 from . import library
 
-__all__ = ["create_module", "describe", "measure_candidates", "probe", "probe_fused", "probing_ahead", "run"]
+__all__ = ["ask_about", "create_module", "describe", "measure_candidates", "probe", "probe_fused", "probe_many", "run"]
 
 _Answer = TypeVar("_Answer")
 
@@ -31,9 +29,6 @@ _MOST_SIZES = 2
 #: what the library said about graphs, by their text
 _ANSWERS: dict[str, tuple[str, int]] = {}
 _MOST_ANSWERS = 1 << 13
-
-#: inside of `probing_ahead`
-_AHEAD: ContextVar[_Ahead | None] = ContextVar("ahead", default=None)
 
 
 def create_module(graph: PortableGraph) -> tvm.runtime.Module:
@@ -69,6 +64,23 @@ def probe(graph: PortableGraph) -> Reject | None:
     return Reject(answers[-1])
 
 
+def probe_many(graphs: Sequence[PortableGraph]) -> list[Reject | None]:
+    """What `probe` says of each graph; oneDNN is asked about all of them at once."""
+    ask_about(graphs)
+    return [probe(graph) for graph in graphs]
+
+
+def ask_about(graphs: Sequence[PortableGraph]) -> None:
+    """Let oneDNN answer all at once what `probe` and `probe_fused` will ask about graphs."""
+    if not library.available():
+        return
+    documents = dict.fromkeys(document for graph in graphs for document in itertools.islice(_documents(graph), 1))
+    new = [document for document in documents if document not in _ANSWERS]
+    for document, answer in zip(new, library.call("ProbeMany", new) if new else (), strict=True):
+        if answer:  # none where the question is wrong: whoever asks it alone gets the error
+            _note(document, json.loads(answer))
+
+
 def _answers(graph: PortableGraph, ask: Callable[[str], _Answer]) -> Iterator[_Answer]:
     """What the library says about the graph; with each of several sizes in the place of symbols, where they fit."""
     error, is_answered = GraphError(f"no sizes were found with which all of {_equations(graph)} hold"), False
@@ -86,47 +98,12 @@ def _answers(graph: PortableGraph, ask: Callable[[str], _Answer]) -> Iterator[_A
 
 def _documents(graph: PortableGraph) -> Iterator[str]:
     """The graph as text, with sizes in the place of symbols."""
-    ahead = _AHEAD.get()
-    begun = None if ahead is None else ahead.documents.get(id(graph))
-    if begun is not None and not graph.symbols:
-        return iter([begun[1]])
     samples = map(graph.specialize, trial_sizes(graph)) if graph.symbols else [graph]
     return (sample.to_json(anonymous=True) for sample in samples)
 
 
 def _equations(graph: PortableGraph) -> str:
     return ", ".join(f"{a} = {b}" for a, b in graph.equal)
-
-
-class _Ahead:
-    """Questions that another thread begins to answer."""
-
-    def __init__(self) -> None:
-        #: ``prober(document, now)``
-        self.prober: Callable[[str, bool], str] = library.call("Prober")
-        #: by the identity of a graph, which is kept alive here: the graph and its first document
-        self.documents: dict[int, tuple[PortableGraph, str]] = {}
-
-    def begin(self, graph: PortableGraph) -> None:
-        """Let the thread begin with the answer."""
-        for document in itertools.islice(_documents(graph), 1):
-            self.documents[id(graph)] = graph, document
-            if document not in _ANSWERS:
-                self.prober(document, False)
-
-
-@contextmanager
-def probing_ahead() -> Iterator[Callable[[PortableGraph], None]]:
-    """Gives a function of a graph about which `probe` will be asked inside: another thread begins with the answer."""
-    if not library.available():
-        yield lambda _graph: None
-        return
-    ahead = _Ahead()
-    token = _AHEAD.set(ahead)
-    try:
-        yield ahead.begin
-    finally:
-        _AHEAD.reset(token)
 
 
 def probe_fused(graph: PortableGraph) -> Reject | None:
@@ -161,10 +138,10 @@ def measure_candidates(graph: PortableGraph, rounds: int) -> dict[str, Any]:
 def _probe(document: str) -> tuple[str, int]:
     """Why a graph cannot run, and the number of post-ops that its last node has in one primitive."""
     known = _ANSWERS.get(document)
-    if known is not None:
-        return known
-    ahead = _AHEAD.get()
-    answer = json.loads(ahead.prober(document, True)) if ahead is not None else _ask("ProbeNodes", document)
+    return _note(document, _ask("ProbeNodes", document)) if known is None else known
+
+
+def _note(document: str, answer: dict[str, Any]) -> tuple[str, int]:
     fused = int(answer["nodes"][-1]["post_ops"]) if answer["ok"] and answer["nodes"] else 0
     if len(_ANSWERS) >= _MOST_ANSWERS:
         _ANSWERS.clear()

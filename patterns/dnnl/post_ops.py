@@ -15,8 +15,7 @@ A step is taken only if its input has no other reader, and oneDNN has an impleme
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from ...lower.graph import Node, PortableGraph, PostOp
 from .bfloat16 import compute_in_bfloat16, note_widened
@@ -24,7 +23,7 @@ from .centred import exact_means
 from .fuse_attention import fuse_attention
 from .merge_matmuls import merge_matmuls
 from .nan import keep_nan_of_bounds, keep_nan_of_softmax
-from .native import probe_fused, probing_ahead
+from .native import ask_about, probe_fused
 from .quantize import write_out
 from .quantized import read_integers, write_integers
 from .quantized_links import RANGES, kept
@@ -54,7 +53,7 @@ _ORDERED = ("div", "max", "min")
 _BIAS_AXIS = {"convolution": 1, "deconvolution": 1, "matmul": -1}
 #: oneDNN's own limit on a primitive's post-ops
 _MAX_POST_OPS = 32
-#: nodes of a graph from which on another thread begins with the questions about it
+#: nodes of a graph from which on the questions about it are foreseen
 _MANY = 16
 
 
@@ -83,10 +82,10 @@ def _fuse_all(graph: PortableGraph) -> None:
     constants = graph.constant_tensors()
     graph.nodes.sort(key=lambda n: not constants.issuperset(n.outputs))  # nodes that are known at load come first
     fuser, nodes = _Fuser(graph), list(graph.nodes)
-    with fuser.asking_ahead(nodes):
-        for node in nodes:
-            if node in graph.nodes:
-                fuser.fuse_readers(node)
+    fuser.ask_about(nodes)
+    for node in nodes:
+        if node in graph.nodes:
+            fuser.fuse_readers(node)
 
 
 class _Fuser:
@@ -100,22 +99,20 @@ class _Fuser:
         self._biases: dict[tuple[int, Node], int] = {}  # constant and its reader → the constant in the shape of a bias
         self._alone: dict[tuple[object, ...], PortableGraph] = {}  # see `_question`
 
-    @contextmanager
-    def asking_ahead(self, nodes: Sequence[Node]) -> Iterator[None]:
-        """Let the library begin with the questions that `fuse_readers` will ask inside, as far as they are foreseen."""
+    def ask_about(self, nodes: Sequence[Node]) -> None:
+        """Ask the library at once what `fuse_readers` will ask, as far as it is foreseen."""
         if not self._is_static or len(nodes) < _MANY:
-            yield
             return
-        with probing_ahead() as begin:
-            self._is_foreseeing = True
-            taken: set[Node] = set()
-            for node in nodes:
-                chain = [] if node in taken else self._chain(node)[0]
-                if chain:
-                    begin(self._question(chain[-1][0]))
-                    taken.update(user for _, user in chain)
-            self._is_foreseeing = False
-            yield
+        self._is_foreseeing = True
+        taken: set[Node] = set()
+        questions: list[PortableGraph] = []
+        for node in nodes:
+            chain = [] if node in taken else self._chain(node)[0]
+            if chain:
+                questions.append(self._question(chain[-1][0]))
+                taken.update(user for _, user in chain)
+        self._is_foreseeing = False
+        ask_about(questions)
 
     def fuse_readers(self, node: Node) -> None:
         """Fuse the only reader of ``node`` into it, then the only reader of that, and so on."""

@@ -112,14 +112,6 @@ def with_fused_op(**parts):
     byoc.register_fused_op(V, "both", is_op(EXP)(is_op(NEGATIVE)(wildcard())), **parts)
 
 
-def with_ahead(function):
-    @contextmanager
-    def probing_ahead():
-        yield function
-
-    vendor({}, {NEGATIVE: lowering}, probing_ahead=probing_ahead)
-
-
 def with_compute(function, supports=None):
     vendor(hooks={"target": "c"})
     byoc.register_te_compute(NEGATIVE, function, name="acme_te", supports=supports)
@@ -210,12 +202,12 @@ def test_a_build_goes_on_and_strict_names_the_function(part, behaviour):
 
 
 @pytest.mark.parametrize("behaviour", BEHAVIOURS)
-@pytest.mark.parametrize("part", ["probing_ahead", "ahead", "describe", "cost"])
+@pytest.mark.parametrize("part", ["probe_many", "probe_many-items", "describe", "cost"])
 def test_what_a_build_can_do_without_is_a_warning(part, behaviour, caplog):
     function, said = BEHAVIOURS[behaviour]
     caplog.set_level(logging.WARNING, "tvm_byoc_dnnl")
-    if part == "ahead":
-        with_ahead(function)
+    if part == "probe_many-items":
+        vendor({}, {NEGATIVE: lowering}, probe_many=lambda graphs: [function(graph) for graph in graphs])
     elif part == "cost":
         vendor()
         byoc.register_cost(V, function)
@@ -226,11 +218,17 @@ def test_what_a_build_can_do_without_is_a_warning(part, behaviour, caplog):
         assert "acme" in str(byoc.explain(model(), [V, "dnnl"], policy=byoc.RegionPolicy()))
     if part == "cost":
         assert byoc.tune(model(), [V, "dnnl"], budget_s=1)
-    silent = {("ahead", "None"), ("ahead", "3"), ("describe", "None"), ("cost", "None"), ("cost", "3")}
-    name = {"cost": "the cost of 'acme'", "ahead": "probing_ahead of 'acme'"}.get(part, f"{part} of 'acme'")
+    silent = {("probe_many-items", "None"), ("describe", "None"), ("cost", "None"), ("cost", "3")}
+    name = "the cost of 'acme'" if part == "cost" else f"{part.removesuffix('-items')} of 'acme'"
     assert ((part, behaviour) in silent) == (name not in caplog.text)
-    if (part, behaviour) not in silent and part != "probing_ahead":
+    if (part, behaviour) not in silent:
         assert said.split("|")[0].replace("\\b", "") in caplog.text
+
+
+def test_probing_ahead_of_contract_1_is_announced_to_go():
+    with pytest.warns(DeprecationWarning, match="give probe_many instead"):
+        vendor({}, {NEGATIVE: lowering}, probing_ahead=lambda: None)
+    np.testing.assert_allclose(byoc.Runner(compiled("probe", strict=True))(X), WANT, rtol=1e-5)
 
 
 def test_ctrl_c_is_no_failure_of_a_vendor():

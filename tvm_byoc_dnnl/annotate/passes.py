@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
@@ -14,10 +13,11 @@ import tvm_ffi
 from tvm import relax
 
 from .._compat import var_name
-from ..compilation import stage
+from ..compilation import current, stage
 from ..handles import ByIdentity
 from ..inplace import IN_PLACE, WritersBetween
 from ..log import Entry, with_entries
+from ..lower.graph import PortableGraph
 from ..namespace import Namespace, Pattern
 from ..namespaces import namespace
 from ..prepare import FoldTransposed, Prepare
@@ -36,9 +36,9 @@ from .matches import Searched
 from .naming import with_unique_names
 from .needed import ops_of_pattern
 from .refused import RefusedMatch, with_refused
-from .trial import Trial, ask, trial_of
+from .trial import Answers, Trial, ask, trial_of
 from .tuples import spread_tuples
-from .vendor_steps import asking, prepared_by
+from .vendor_steps import answers_of, prepared_by
 from .whole import refused_whole, unknown_whole
 
 __all__ = ["COMPILER_ATTR", "AnnotateExternalCompiler", "Matcher", "ask_pattern", "compilers_of"]
@@ -98,7 +98,8 @@ class Matcher:
         self._ops = ops
         self._choice = choice
         self._accepted: dict[str, Any] = {}  # attributes of the match that was accepted last
-        self._graphs: set[tuple[str, str]] = set()  # that were accepted
+        known = current().answers
+        self._answers: Answers = {} if known is None else known
         self._trials: ByIdentity[Trial | None] = ByIdentity()  # of single calls, by variable, that were lowered ahead
         self._writers: list[WritersBetween] = []  # of the functions that are searched
         #: matches of patterns that were not taken
@@ -120,7 +121,7 @@ class Matcher:
             if not is_op_call(call) or (name := call.op.name) not in known:
                 return None
             trial = self._trials.pop(var, None) or trial_of(ns, call, self._options.get(ns.name))
-            refusal = ask(ns, call, self._graphs, trial)
+            refusal = ask(ns, call, self._answers, trial)
             if not self._settle(var, {var: call}, ns, name, "annotate", refusal):
                 return None
             attributes = {**self._accepted, "Composite": f"{ns.name}.{name}"}
@@ -138,7 +139,7 @@ class Matcher:
                 return None
             match = {str(name): expr for name, expr in context.annotated_expr.items()}
             var = context.value_to_bound_var[context.matched_expr]
-            refusal = ask_pattern(ns, pattern, {**match, "root": context.matched_expr}, self._graphs, options)
+            refusal = ask_pattern(ns, pattern, {**match, "root": context.matched_expr}, self._answers, options)
             if refusal is not None:
                 self._refuse(context, ns, pattern, refusal)
             accepted = self._settle(var, context.matched_bindings, ns, pattern.name, "pattern", refusal)
@@ -170,7 +171,7 @@ class Matcher:
         return False
 
     def _takes(self, compiler: str, call: Any) -> bool:
-        return ask(namespace(compiler), call, self._graphs, options=self._options.get(compiler)) is None
+        return ask(namespace(compiler), call, self._answers, options=self._options.get(compiler)) is None
 
     def _note(self, calls: Iterable[tuple[Any, Any]], ns: Namespace, stage: str, reason: str) -> None:
         for var, call in calls:
@@ -214,27 +215,25 @@ class Matcher:
     def _single_calls(self, mod: tvm.IRModule, functions: Sequence[str], candidates: list[_Candidate]) -> tvm.IRModule:
         mod = FoldTransposed(mod)  # of those that no pattern took
         for candidate in candidates:
-            with self._asking_ahead(namespace(candidate.compiler), [mod[name] for name in functions]):
-                composites = Composites(mod)
-                hosts = {mod.get_global_var(n): composites.replace_in(mod[n], candidate.check) for n in functions}
+            self._ask_about_all(namespace(candidate.compiler), [mod[name] for name in functions])
+            composites = Composites(mod)
+            hosts = {mod.get_global_var(n): composites.replace_in(mod[n], candidate.check) for n in functions}
+            self._trials.clear()
             mod = with_functions(mod, {**hosts, **composites.functions})
         return mod
 
-    @contextmanager
-    def _asking_ahead(self, ns: Namespace, functions: Iterable[relax.Function]) -> Iterator[None]:
-        """Lower single calls before the first verdict is needed, so that the library begins with its answers."""
-        if ns.probing_ahead is None:
-            yield
+    def _ask_about_all(self, ns: Namespace, functions: Iterable[relax.Function]) -> None:
+        """Lower single calls before the first verdict is needed, and ask their library about all of them at once."""
+        if ns.probe_many is None:
             return
-        asked = set(self._graphs)
-        with asking(ns) as ahead:
-            for var, call in (found for func in functions for found in op_calls(func)):
-                trial = self._trials[var] = trial_of(ns, call, self._options.get(ns.name))
-                if trial is not None and trial.question not in asked and (graph := trial.graph()) is not None:
-                    asked.add(trial.question)
-                    ahead(graph)
-            yield
-        self._trials.clear()
+        graphs: dict[Any, PortableGraph] = {}
+        for var, call in (found for func in functions for found in op_calls(func)):
+            trial = self._trials[var] = trial_of(ns, call, self._options.get(ns.name))
+            if trial is None or trial.question in self._answers or trial.question in graphs:
+                continue
+            if (graph := trial.graph()) is not None:
+                graphs[trial.question] = graph
+        self._answers.update(zip(graphs, answers_of(ns, list(graphs.values())), strict=False))
 
     def entries(self, functions: Mapping[str, relax.Function]) -> list[Entry]:
         """Crashes during `run`, and calls that the choice gave to another; they are in ``functions``, by name."""
@@ -251,10 +250,10 @@ def ask_pattern(
     ns: Namespace,
     pattern: Pattern,
     match: dict[str, Any],
-    accepted: set[tuple[str, str]] | None = None,
+    answers: Answers | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Reject | None:
-    """The verdict of a namespace on one match of a pattern; ``accepted`` and ``options`` as for `ask`."""
+    """The verdict of a namespace on one match of a pattern; ``answers`` and ``options`` as for `ask`."""
     who = f"the check of pattern {ns.name}.{pattern.name}"
     try:
         if pattern.check is not None:
@@ -269,7 +268,7 @@ def ask_pattern(
     lower = pattern.lower
     if lower is None:
         return None
-    return Trial(ns, pattern.name, [pattern.name], lambda g: lower(g, match), options).verdict(accepted)
+    return Trial(ns, pattern.name, [pattern.name], lambda g: lower(g, match), options).verdict(answers)
 
 
 def AnnotateExternalCompiler(

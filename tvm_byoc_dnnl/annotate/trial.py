@@ -10,13 +10,18 @@ from tvm import relax
 
 from ..lower.builder import GraphBuilder
 from ..lower.graph import PortableGraph
-from ..namespace import Namespace, Predicate, optimized, probed
+from ..namespace import Namespace, Predicate, told
 from ..namespaces import compilers, namespace
 from ..regions.failure import describe
 from ..vendor_code import calling
 from ..verdict import Crash, Reject, as_reject
 
-__all__ = ["Trial", "ask", "get_annotate_compiler", "trial_of"]
+__all__ = ["Answers", "Trial", "ask", "get_annotate_compiler", "trial_of"]
+
+#: namespace, options, and the form of the graph
+Question = tuple[str, str, str]
+#: what libraries said
+Answers = dict[Question, "Reject | None"]
 
 
 class Trial:
@@ -50,8 +55,8 @@ class Trial:
         self._graph: PortableGraph  # unless the lowering refuses
         self._is_optimised = False
         self._refusal: Reject | None = None
-        #: the namespace and the form of the graph, which equal calls have in common
-        self.question = (ns.name, "")
+        #: what equal calls have in common
+        self.question: Question = (ns.name, "", "")
         self._try(lambda: self._lower(source, lower))
 
     def graph(self) -> PortableGraph | None:
@@ -61,18 +66,18 @@ class Trial:
             self._try(self._optimise)
         return None if self._refusal is not None else self._graph
 
-    def verdict(self, accepted: set[tuple[str, str]] | None = None) -> Reject | None:
+    def verdict(self, answers: Answers | None = None) -> Reject | None:
         """The refusal, ``None`` where the library can do it.
 
-        ``accepted`` has the questions to which the answer was yes, and gets this one: most calls of a large model are
-        equal to one before them.
+        ``answers`` has what the library said before, and gets this: most calls of a large model are equal to one
+        before them.
         """
-        if self._refusal is None and accepted is not None and self.question in accepted:
-            return None
+        if self._refusal is None and answers is not None and self.question in answers:
+            return answers[self.question]
         if self.graph() is not None:
             self._try(self._probe)
-        if accepted is not None and self._refusal is None:
-            accepted.add(self.question)
+            if answers is not None and not isinstance(self._refusal, Crash):
+                answers[self.question] = self._refusal
         return self._refusal
 
     def _try(self, step: Callable[[], Reject | None]) -> None:
@@ -92,19 +97,19 @@ class Trial:
         if isinstance(out, Reject):
             return out
         self._graph = g.finish(out)
-        self.question = (self._ns.name, self._graph.form())
+        self.question = (self._ns.name, str(self._options), self._graph.form())
         return None
 
     def _optimise(self) -> Reject | None:
         if self._refusal is None and self._ns.optimize is not None:  # as the region of just this call will be
-            self._graph = optimized(self._ns, self._graph)
+            self._graph = told(self._ns, "optimize", self._graph)
         return self._refusal
 
     def _probe(self) -> Reject | None:
         if self._ns.probe is None:
             self._graph.to_json()  # fails where an attribute cannot be said in the document
             return None
-        return probed(self._ns, self._graph)
+        return told(self._ns, "probe", self._graph)
 
 
 def trial_of(ns: Namespace, call: Any, options: Mapping[str, Any] | None = None) -> Trial | None:
@@ -134,19 +139,19 @@ def _trial_predicate(ns: Namespace, op: str) -> Predicate:
 def ask(
     ns: Namespace,
     call: Any,
-    accepted: set[tuple[str, str]] | None = None,
+    answers: Answers | None = None,
     trial: Trial | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Reject | None:
     """The verdict of a namespace on one call, by whichever predicate it has.
 
-    ``accepted`` as for `Trial.verdict`; ``trial``, if there is one already; ``options`` of the namespace for one.
+    ``answers`` as for `Trial.verdict`; ``trial``, if there is one already; ``options`` of the namespace for one.
     """
     op = call.op.name
     predicate = ns.predicates.get(op)
     if predicate is None:
         trial = trial or trial_of(ns, call, options)
-        return ns.no_predicate(op) if trial is None else trial.verdict(accepted)
+        return ns.no_predicate(op) if trial is None else trial.verdict(answers)
     who = f"the predicate of {ns.name!r} for {op}"
     try:
         with calling(who):

@@ -1,22 +1,21 @@
-"""Steps of a vendor around the annotation, without which a build goes on: its preparing passes, its library's start."""
+"""Steps of a vendor around the annotation, without which a build goes on: preparing passes, many answers at once."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from collections.abc import Sequence
 
 import tvm
 
-from ..errors import NativeLibraryError
+from ..errors import NativeLibraryError, VendorError
 from ..log import Entry
 from ..lower.graph import PortableGraph
-from ..namespace import Namespace
+from ..namespace import Namespace, told
 from ..regions.failure import describe
-from ..vendor_code import calling, run_pass
+from ..vendor_code import run_pass
+from ..verdict import Reject
 
-__all__ = ["asking", "prepared_by"]
+__all__ = ["answers_of", "prepared_by"]
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
 
@@ -35,34 +34,15 @@ def prepared_by(ns: Namespace, mod: tvm.IRModule) -> tuple[tvm.IRModule, list[En
     return mod, failures
 
 
-@contextmanager
-def asking(ns: Namespace) -> Iterator[Callable[[PortableGraph], None]]:
-    """``probing_ahead`` of a namespace, as it is to be used; where it fails, its library is asked later."""
-    who = f"probing_ahead of {ns.name!r}"
-    stack = ExitStack()
-    ahead: Any = None
-
-    def guarded(step: Callable[[], Any]) -> Any:
-        try:
-            with calling(who, named=True):
-                return step()
-        except NativeLibraryError:
-            raise
-        except Exception as error:
-            _logger.warning("%s; the answers are asked for one by one", describe(error))
-            return None
-
-    def ask(graph: PortableGraph) -> None:
-        nonlocal ahead
-        if callable(ahead):
-            given, ahead = ahead, None  # not asked again if it fails
-            if guarded(lambda: (given(graph), True)) is not None:
-                ahead = given
-
-    if ns.probing_ahead is not None:
-        begin = ns.probing_ahead
-        ahead = guarded(lambda: stack.enter_context(begin()))
+def answers_of(ns: Namespace, graphs: Sequence[PortableGraph]) -> Sequence[Reject | None]:
+    """What ``probe_many`` of a namespace says of graphs; nothing where it fails, and each is asked about by itself."""
     try:
-        yield ask
-    finally:
-        guarded(stack.close)
+        answers = told(ns, "probe_many", graphs)
+        if len(answers) == len(graphs) and all(isinstance(answer, (Reject, type(None))) for answer in answers):
+            return answers
+        raise VendorError(f"probe_many of {ns.name!r} returned {answers!r}; expected an answer to {len(graphs)} graphs")
+    except NativeLibraryError:
+        raise
+    except Exception as error:
+        _logger.warning("%s; the answers are asked for one by one", describe(error))
+        return ()

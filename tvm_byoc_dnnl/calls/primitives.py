@@ -11,9 +11,8 @@ from ..codegen.extern import PortableCodegen
 from ..codegen.region import lower_region
 from ..lower.graph import Node as GraphNode
 from ..lower.graph import PortableGraph
-from ..namespace import Description, Namespace
+from ..namespace import Description, Namespace, told
 from ..regions.failure import describe
-from ..vendor_code import calling, expect
 
 __all__ = ["Primitive", "RegionPrimitives", "primitives_of"]
 
@@ -96,11 +95,8 @@ def primitives_of(
 def _described(ns: Namespace, graph: PortableGraph) -> Description | None:
     if ns.describe is None:
         return None
-    who = f"describe of {ns.name!r}"
     try:
-        with calling(who, named=True):
-            description = ns.describe(graph)
-        return expect(description, (Description, type(None)), who, "a Description, or None")
+        return told(ns, "describe", graph)
     except Exception as error:  # the rest of the report is still useful
         _logger.warning("%s", describe(error))
         return None

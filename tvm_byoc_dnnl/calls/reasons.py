@@ -8,6 +8,7 @@ from typing import Any
 import tvm
 
 from ..annotate.trial import ask
+from ..compilation import current
 from ..log import Entry, read_log
 from ..namespace import Namespace
 from ..verdict import Reject
@@ -79,7 +80,7 @@ def _reasons(ns: Namespace, node: Node, log: BuildLog, options: Mapping[str, Any
 def _ask(ns: Namespace, node: Node, options: Mapping[str, Any]) -> Reject | None:
     if not isinstance(node.call.op, tvm.ir.Op):
         return Reject(f"{node.op} is no Relax operator")
-    refusal = ask(ns, node.call, options=options)
+    refusal = ask(ns, node.call, current().answers, options=options)
     if refusal is not None and node.kernel:
         return Reject(f"{refusal.reason} (it calls {node.kernel})")
     return refusal

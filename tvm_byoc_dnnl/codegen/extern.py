@@ -13,7 +13,7 @@ from tvm import relax
 from ..compilation import current, knowing
 from ..errors import InputError, NativeLibraryError, UnsupportedError
 from ..lower.graph import PortableGraph
-from ..namespace import Namespace, probed
+from ..namespace import Namespace, told
 from ..namespaces import compilers, namespace
 from ..regions.failure import BrokenRegions, Failure, describe
 from ..regions.tried import was_tried
@@ -102,7 +102,7 @@ class PortableCodegen(Codegen):
             with calling(f"a lowering of {ns.name!r}"):
                 graph = lower_region(ns, region, "trial", options=options)
             stage = "plan"
-            refusal = probed(ns, graph)
+            refusal = None if ns.probe is None else told(ns, "probe", graph)
         except NativeLibraryError:
             raise
         except Exception as error:

@@ -15,7 +15,7 @@ from ..compilation import current
 from ..handles import ByIdentity, items
 from ..lower.builder import GraphBuilder
 from ..lower.graph import PortableGraph
-from ..namespace import Namespace, Pattern, optimized
+from ..namespace import Namespace, Pattern, told
 from ..relax_utils import bindings_of, composite_of, op_calls
 from ..verdict import Reject
 
@@ -87,7 +87,7 @@ def _lower(ns: Namespace, func: relax.Function, options: dict[str, Any]) -> _Low
     graph = g.finish(g.values(func.body.body))
     if len(graph.inputs) != arguments:
         raise Reject(f"a lowering of {ns.name!r} reads what is neither an argument nor a result of the region")
-    return _Lowered(optimized(ns, graph), options, g.constants)
+    return _Lowered(graph if ns.optimize is None else told(ns, "optimize", graph), options, g.constants)
 
 
 def with_checksums(graph: PortableGraph, constant_names: Mapping[Any, str]) -> PortableGraph:

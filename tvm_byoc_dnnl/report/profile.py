@@ -20,13 +20,13 @@ from .. import _native
 from ..calls.model import ReportData, Totals
 from ..errors import InputError
 from ..files import write_text
+from ..namespace import told
 from ..namespaces import compilers, namespace
 from ..neighbours import QUIET, Neighbours
 from ..pipeline.kernels import Kernels
 from ..pipeline.metadata import read_account, read_kernels
 from ..runner import Runner
 from ..threads import Company, limited
-from ..vendor_code import calling, expect
 from .html import render_html
 from .roof import Roof, bytes_of
 from .roof import roof as measure_roof
@@ -257,12 +257,9 @@ class Profile:
 def _flops(kind: str, layouts: Sequence[str]) -> int:
     """Multiplications and additions of a primitive, as a namespace that knows it says."""
     for name in compilers():
-        if (rule := namespace(name).primitive_flops) is not None:
-            who = f"primitive_flops of {name!r}"
-            with calling(who, named=True):
-                flops = rule(kind, layouts)
-            if expect(flops, int, who, "a number of operations"):
-                return flops
+        ns = namespace(name)
+        if ns.primitive_flops is not None and (flops := told(ns, "primitive_flops", kind, layouts)):
+            return flops
     return 0
 
 

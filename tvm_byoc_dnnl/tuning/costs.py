@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import tvm
 from tvm import relax
 from tvm_ffi import Shape
@@ -17,12 +16,12 @@ from tvm_ffi import Shape
 from .._compat import dtype_of
 from ..compilation import compiling, knowing
 from ..cost import shape_of, size_of, usual_sizes
+from ..namespace import Namespace, told
 from ..namespaces import HOST, namespace
 from ..pipeline.byoc import PIPELINE
 from ..regions.failure import describe
 from ..runner import Runner
 from ..signature import TensorInfo, random_arrays
-from ..vendor_code import calling, expect
 from .candidates import known_times
 from .database import Database
 from .measure import Timing, measure
@@ -85,10 +84,10 @@ class Costs:
         return self._known[identity]
 
     def _asked(self, workload: Workload) -> float | None:
-        own = None if workload.compiler == HOST else namespace(workload.compiler).cost
-        if own is not None:
+        ns = None if workload.compiler == HOST else namespace(workload.compiler)
+        if ns is not None and ns.cost is not None:
             self.has_models = True
-            seconds = self._modelled(workload, own)
+            seconds = self._modelled(workload, ns)
             if seconds is not None:
                 return seconds
         timing = self.database.time_of(workload)
@@ -98,13 +97,10 @@ class Costs:
             self._host_s = min(self._host_s or math.inf, timing.seconds / workload.flops)
         return None if timing is None else timing.seconds
 
-    def _modelled(self, workload: Workload, cost: Callable[[tvm.IRModule], float | None]) -> float | None:
+    def _modelled(self, workload: Workload, ns: Namespace) -> float | None:
         """The seconds that a vendor's own model says; what it cannot say is measured."""
-        who = f"the cost of {workload.compiler!r}"
         try:
-            with calling(who, named=True):
-                seconds = cost(workload.as_model())
-            expect(seconds, (int, float, np.number, type(None)), who, "seconds, or None")
+            seconds = told(ns, "cost", workload.as_model())
         except Exception as error:
             _logger.warning("%s; %s is measured", describe(error), workload.summary)
             return None

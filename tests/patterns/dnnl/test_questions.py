@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import pytest
 import tvm_ffi
@@ -46,7 +45,7 @@ def test_equal_layers_are_asked_about_once() -> None:
     assert many == few
 
 
-def test_what_is_asked_ahead_changes_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_asked_at_once_changes_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     def network(x, w, numbers):
         for _ in range(2):
             x = relax.op.nn.relu(relax.op.matmul(x, w))
@@ -54,20 +53,19 @@ def test_what_is_asked_ahead_changes_no_verdict(monkeypatch: pytest.MonkeyPatch)
         return x, numbers
 
     module = Case(network, (data(16, 32), const(32, 32), data(5, dtype="int64"))).module
-    ahead = []
+    asked: list[str] = []
 
-    @contextmanager
-    def probing_ahead() -> Iterator[Callable[[PortableGraph], None]]:
-        with native.probing_ahead() as begin:
-            yield lambda graph: (ahead.append(graph.to_json(anonymous=True)), begin(graph))[1]
+    def probe_many(graphs: Sequence[PortableGraph]) -> list[Reject | None]:
+        asked.extend(graph.to_json(anonymous=True) for graph in graphs)
+        return native.probe_many(graphs)
 
     partitioned = []
-    for way in (probing_ahead, None):
-        monkeypatch.setattr(namespace("dnnl"), "probing_ahead", way)
+    for way in (probe_many, None):
+        monkeypatch.setattr(namespace("dnnl"), "probe_many", way)
         native._ANSWERS.clear()
         partitioned.append(byoc.partition(module))
     assert tvm_ffi.structural_equal(*partitioned)
-    assert len(ahead) == len(set(ahead)) >= 2
+    assert len(asked) == len(set(asked)) >= 2
 
 
 @pytest.mark.parametrize("answer", [None, Reject("no post-ops")])

@@ -1,10 +1,8 @@
-"""Questions to the library that another thread answers before they are asked."""
+"""Questions to the library about graphs, one by one and many at once."""
 
 from __future__ import annotations
 
-import gc
 import json
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -22,32 +20,26 @@ def question(channels: int) -> str:
     return g.json()
 
 
-def prober() -> Callable[[str, bool], str]:
-    return _native.function("tvm_byoc_dnnl.Prober")("dnnl")
+def answers(*documents: str) -> list[str]:
+    return [str(answer) for answer in _native.function("tvm_byoc_dnnl.ProbeMany")("dnnl", documents)]
 
 
 def expected_answer(document: str) -> dict:
     return json.loads(_native.function("tvm_byoc_dnnl.ProbeNodes")("dnnl", document))
 
 
-def test_answers_are_those_of_the_library() -> None:
-    documents = [question(channels) for channels in range(1, 20)]
-    ask = prober()
-    for document in documents[5:]:
-        assert ask(document, False) == ""
-        ask(document, False)  # twice is once
-    for document in [*documents, *documents]:  # those before 5 come as a surprise
-        assert json.loads(ask(document, True)) == expected_answer(document)
+@pytest.mark.parametrize("count", [0, 1, 2, 19])
+def test_many_answers_are_those_to_each_question(count: int) -> None:
+    documents = [question(channels) for channels in range(1, count + 1)]
+    assert [json.loads(answer) for answer in answers(*documents)] == [expected_answer(d) for d in documents]
 
 
-def test_an_error_comes_with_its_question() -> None:
-    ask = prober()
-    ask("{", False)
-    ask(question(3), False)
-    assert json.loads(ask(question(3), True))["ok"]
-    for _ in range(2):
-        with pytest.raises(GraphError):
-            ask("{", True)
+def test_a_wrong_question_has_no_answer_and_disturbs_no_other() -> None:
+    first, wrong, last = answers(question(3), "{", question(5))
+    assert wrong == ""
+    assert json.loads(first) == expected_answer(question(3)) and json.loads(last) == expected_answer(question(5))
+    with pytest.raises(GraphError):
+        expected_answer("{")
 
 
 def test_a_graph_of_unknown_sizes_is_refused() -> None:
@@ -56,14 +48,6 @@ def test_a_graph_of_unknown_sizes_is_refused() -> None:
     for function in ("Probe", "ProbeNodes"):
         with pytest.raises(UnsupportedError, match=r"g: shapes depend on \[n\], expected values for them"):
             _native.function(f"tvm_byoc_dnnl.{function}")("dnnl", g.json())
-
-
-def test_nobody_need_ask() -> None:
-    ask = prober()
-    for channels in range(1, 200):
-        ask(question(channels), False)
-    del ask
-    gc.collect()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
