@@ -132,7 +132,7 @@ def measure(path: str, inputs: list[np.ndarray], threads: int, rounds: int, call
             return times
         processes = _start(stack, threads, path, inputs)
         for process in processes.values():
-            group.write_text(str(process.pid))
+            group.write_text(str(process.process.pid))
             process.load(path, inputs)
         for _ in range(rounds):
             for name, process in processes.items():

@@ -1,4 +1,8 @@
-"""Work in a process of its own, which has all that this one has: a crash or an exit there ends nothing here."""
+"""Work in a process of its own: a crash or an exit there ends nothing here.
+
+`apart` and `own_process` fork one for one piece of work: it has all that this one has. A `Worker` is a fresh one, with
+threads and libraries of its own, that answers questions (`answer`) until it is closed.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,22 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, TypeVar
 
 from .errors import ByocError, VendorError
 
-__all__ = ["apart", "death", "own_process"]
+__all__ = ["Ended", "Worker", "WorkerError", "answer", "apart", "death", "own_process"]
 
 #: passes on ``(what, value)`` to the process that waits
 Tell = Callable[[str, Any], None]
+
+_Worker = TypeVar("_Worker", bound="Worker")
+_FAREWELL_S = 10.0  # that a worker has to end by itself
 
 
 def apart(work: Callable[[], Any], what: str) -> Any:
@@ -95,3 +104,85 @@ def _serve(work: Callable[[Tell], Any], pipe: Connection) -> None:
     except Exception as error:  # what cannot be pickled
         own = value[1] if value[0] == "error" else error
         pipe.send(("error", ByocError(f"{type(own).__name__}: {own}")))
+
+
+class WorkerError(ByocError):
+    """A worker could not do what it was asked for."""
+
+
+class Ended(WorkerError):
+    """A worker ended with a ``status``; ``None`` where it gave no answer in time, and was ended."""
+
+    def __init__(self, text: str, status: int | None = None) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Worker:
+    """A fresh process of Python.
+
+    Parameters
+    ----------
+    module : str
+        What it runs, as ``python -m`` does; it calls `answer`.
+    patience_s : float
+        Seconds that an answer may take.
+    env : mapping, optional
+        Its environment; by default that of this process.
+    """
+
+    def __init__(self, module: str, patience_s: float, env: Mapping[str, str] | None = None) -> None:
+        self.patience_s = patience_s
+        self._pipe, child = multiprocessing.Pipe()
+        with child:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", module, str(child.fileno())],
+                pass_fds=[child.fileno()],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is the parent's: the worker ends when the pipe closes
+            )
+
+    def ask(self, question: str, *arguments: Any) -> Any:
+        """The value of a method of what it answers by; raises `Ended`, or `WorkerError` for an error of the method."""
+        try:
+            self._pipe.send((question, arguments))
+            if not self._pipe.poll(self.patience_s):
+                self.process.kill()
+                raise Ended(f"no answer to `{question}` within {self.patience_s:.0f} s")
+            error, value = self._pipe.recv()
+        except (EOFError, OSError) as broken:
+            status = self.process.wait()
+            raise Ended(f"process ended with status {status} in `{question}`", status) from broken
+        if error:
+            raise WorkerError(error)
+        return value
+
+    def __enter__(self: _Worker) -> _Worker:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
+        self._pipe.close()
+        if kind is not None:
+            self.process.kill()
+        try:
+            self.process.wait(_FAREWELL_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def answer(commands: Any) -> None:
+    """In a worker: answer questions by the methods of ``commands``, until the pipe closes."""
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # the parent's is for results, and libraries print
+    pipe = Connection(int(sys.argv[1]))
+    while True:
+        try:
+            question, arguments = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send(("", getattr(commands, question)(*arguments)))
+        except Exception as error:
+            first_line = (str(error).strip() or repr(error)).splitlines()[0]
+            pipe.send((f"{type(error).__name__}: {first_line}", None))

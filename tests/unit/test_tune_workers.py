@@ -38,39 +38,39 @@ def test_a_model_that_fails_leaves_the_other_its_turns(
 ) -> None:
     made: list[Any] = []
 
-    class Worker(apart._Worker):
+    class Runner(apart._Runner):
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
             made.append(self)
 
         def start(self) -> None:
-            self._patience_s = at_start if self is made[0] else LONG
+            self.patience_s = at_start if self is made[0] else LONG
             super().start()
 
         def turn(self) -> None:
-            self._patience_s = in_turns if self is made[0] else LONG
+            self.patience_s = in_turns if self is made[0] else LONG
             super().turn()
 
-    monkeypatch.setattr(apart, "_Worker", Worker)
+    monkeypatch.setattr(apart, "_Runner", Runner)
     with vendors("va", "vb") as (_, bad):
         bad.faults["source"] = lambda _ops: c_kernel("vb_0", body)
         models = [(byoc.partition(Chain, name), None) for name in ("vb", "va")]
         failed, timed = apart.race_apart(models, "llvm", rounds=2)
     assert isinstance(failed, Failure) and failed.stage == "run" and failed.reason.startswith(reason)
     assert isinstance(timed, Timing) and timed.seconds > 0 and 1 <= timed.blocks <= 2
-    assert all(worker._process.poll() is not None for worker in made)
+    assert all(runner.process.poll() is not None for runner in made)
 
 
 def test_the_patience_grows_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
 
-    class Worker(apart._Worker):
+    class Runner(apart._Runner):
         def start(self) -> None:
-            given.append(self._patience_s)
+            given.append(self.patience_s)
             super().start()
-            given.append(self._patience_s)
+            given.append(self.patience_s)
 
-    monkeypatch.setattr(apart, "_Worker", Worker)
+    monkeypatch.setattr(apart, "_Runner", Runner)
     monkeypatch.setattr(apart, "_SHARE", 1e6)
     with vendors("va"):
         apart.race_apart([(byoc.partition(Chain, "va"), None)], "llvm", rounds=1)

@@ -1,8 +1,8 @@
 """Whole models in turns, each in a process of its own: in one, the thread pools of libraries disturb each other.
 
-this process                       worker: python -m tvm_byoc_dnnl.tuning.apart LIBRARY SHAPES
+this process                       worker
   export_library of each model ──>   load it, call it twice
-  "turn" ──────────────────────>     a block of calls
+  turn ────────────────────────>     a block of calls
   seconds, quiet  <─────────────     and sleep until the next turn
 
 A worker that does not answer, or dies of its model, is ended; the others go on.
@@ -10,17 +10,13 @@ A worker that does not answer, or dies of its model, is ended; the others go on.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import signal
-import subprocess
-import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +24,7 @@ import tvm
 
 from ..compilation import compiling, knowing
 from ..cost import shape_of, usual_sizes
+from ..own_process import Ended, Worker, answer
 from ..pipeline.byoc import PIPELINE
 from ..pipeline.executable import ByocExecutable
 from ..regions.failure import Failure, describe
@@ -67,7 +64,7 @@ def race_apart(
     try:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tvm-byoc-tune-")))
-            workers: list[_Worker] = []
+            runners: list[_Runner] = []
             started = time.perf_counter()
             for number, (mod, choices) in enumerate(models):
                 begun = time.perf_counter()
@@ -78,15 +75,15 @@ def race_apart(
                     ex = tvm.compile(mod, target=target, relax_pipeline=PIPELINE)
                 ByocExecutable(ex.mod).export_library(path)
                 patience = _SILENCE_S + _SHARE * (time.perf_counter() - begun)
-                workers.append(stack.enter_context(_Worker(path, _shapes(mod), patience)))
-            for worker in workers:
-                worker.start()
+                runners.append(stack.enter_context(_Runner(path, _shapes(mod), patience)))
+            for runner in runners:
+                runner.start()
             for turn in range(rounds):
                 if turn >= 3 and time.perf_counter() > deadline:
                     break
-                for worker in workers:
-                    worker.turn()
-            return [worker.failure or summary(worker.blocks) for worker in workers]
+                for runner in runners:
+                    runner.turn()
+            return [runner.failure or summary(runner.blocks) for runner in runners]
     except Exception as error:  # a vendor that is registered in this process only, no compiler to link with
         _logger.info("whole models are timed in one process: %s", describe(error))
         return [*race([callable_of(mod, target, choices) for mod, choices in models], rounds)]
@@ -109,7 +106,7 @@ def _shapes(mod: tvm.IRModule) -> dict[str, list[int]]:
     return {info.name: list(shape_of(p.ty, sizes) or ()) for info, p in zip(inputs_of(main), main.params, strict=True)}
 
 
-class _Worker:
+class _Runner(Worker):
     """A process that has loaded one library.
 
     Parameters
@@ -132,80 +129,52 @@ class _Worker:
     def __init__(self, library: Path, shapes: Mapping[str, Sequence[int]], patience_s: float) -> None:
         self.blocks: list[tuple[float, bool]] = []
         self.failure: Failure | None = None
-        self._patience_s = patience_s
-        self._errors = library.with_suffix(".err")
-        with self._errors.open("w") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(library), json.dumps(shapes)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                start_new_session=True,  # Ctrl-C is the parent's: the worker ends when its input does
-            )
-
-    def __enter__(self) -> _Worker:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._process.kill()
-        self._process.communicate()
+        self._model = str(library), shapes
+        super().__init__(__name__, patience_s)
 
     def start(self) -> None:
         """Wait until the model is loaded and was called.
 
         Raises
         ------
-        RuntimeError
+        WorkerError
             If another process cannot load it.
         """
         begun = time.perf_counter()
-        self._answer()
-        self._patience_s = max(self._patience_s, _SHARE * (time.perf_counter() - begun))
+        self.ask("load", *self._model)
+        self.patience_s = max(self.patience_s, _SHARE * (time.perf_counter() - begun))
 
     def turn(self) -> None:
         """A block of calls; nothing after a failure."""
-        if self.failure is not None:
-            return
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended, and has no answer
-            self._process.stdin.write("turn\n")
-            self._process.stdin.flush()
-        answer = self._answer()
-        if answer is not None:
-            self.blocks.append((float(answer[0]), bool(answer[1])))
+        if self.failure is None and (block := self.ask("turn")) is not None:
+            self.blocks.append(block)
 
-    def _answer(self) -> Any:
+    def ask(self, question: str, *arguments: Any) -> Any:
         """What the process says; ``None`` where it failed."""
-        assert self._process.stdout is not None
-        silence = threading.Timer(self._patience_s, self._give_up)
-        silence.start()
-        line = self._process.stdout.readline()
-        silence.cancel()
-        if line:
-            return json.loads(line)
-        code = self._process.wait()
-        if self.failure is None and code >= 0:
-            said = self._errors.read_text().strip().splitlines()
-            raise RuntimeError(f"its process ended: {said[-1] if said else 'without a word'}")
-        self.failure = self.failure or Failure("run", f"its process ended by {signal.Signals(-code).name}")
-        return None
-
-    def _give_up(self) -> None:
-        self.failure = Failure("run", f"its process gave no answer for {self._patience_s:.0f} s")
-        self._process.kill()
+        try:
+            return super().ask(question, *arguments)
+        except Ended as end:
+            if end.status is not None and end.status >= 0:
+                raise
+            silent = f"gave no answer for {self.patience_s:.0f} s"
+            how = silent if end.status is None else f"ended by {signal.Signals(-end.status).name}"
+            self.failure = Failure("run", f"its process {how}")
+            return None
 
 
-def _serve(library: str, shapes: Mapping[str, Sequence[int]]) -> None:
-    from ..runner import load
+class _Commands:
+    """What the process can be asked."""
 
-    runner = load(library)
-    tensors = runner.random_tensors(shapes=shapes)
-    turns = Turns(lambda: runner.run_tvm(*tensors))
-    print(json.dumps("ready"), flush=True)
-    for _ in sys.stdin:
-        print(json.dumps(turns.next()), flush=True)
+    def load(self, library: str, shapes: Mapping[str, Sequence[int]]) -> None:
+        from ..runner import load
+
+        runner = load(library)
+        tensors = runner.random_tensors(shapes=shapes)
+        self._turns = Turns(lambda: runner.run_tvm(*tensors))
+
+    def turn(self) -> tuple[float, bool]:
+        return self._turns.next()
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1], json.loads(sys.argv[2]))
+    answer(_Commands())

@@ -18,8 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from ...comparison import gap
+from ...own_process import WorkerError
 from .engines import ENGINES, PROBE, REFERENCE, Engine
-from .process import EngineError, EngineProcess
+from .process import EngineProcess
 
 __all__ = ["Comparison", "Measurement", "Settings", "Spread", "busy_share", "compare"]
 
@@ -176,7 +177,7 @@ class _Contestant:
             self.result.error = gap(outputs, expected)
             tolerance = self._engine.tolerance
             if self.result.error > tolerance:
-                raise EngineError(f"outputs differ by {self.result.error:.1e}, accepted are {tolerance:.0e}")
+                raise WorkerError(f"outputs differ by {self.result.error:.1e}, accepted are {tolerance:.0e}")
             self.result.first_results.append((seconds, stages))
             return stack.pop_all()
 
@@ -225,7 +226,7 @@ class _Probe:
 def _failure_into(result: Measurement) -> Iterator[None]:
     try:
         yield
-    except EngineError as error:
+    except WorkerError as error:
         result.failure = str(error)
 
 

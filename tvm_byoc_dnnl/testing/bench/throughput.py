@@ -25,10 +25,11 @@ from rich.text import Text
 from ...comparison import gap
 from ...files import write_text
 from ...frontend.onnx_inputs import fix_shapes
+from ...own_process import WorkerError
 from ..models import random_inputs
 from .engines import ENGINES, REFERENCE, Engine
 from .measure import Spread
-from .process import EngineError, EngineProcess
+from .process import EngineProcess
 from .run import Model
 
 __all__ = ["Load", "Throughput", "measure_throughput"]
@@ -155,14 +156,14 @@ def _measured(
                     if turn < 0:
                         result.version, _, outputs, _ = process.load(path, inputs)
                         if (error := gap(outputs, expected)) > process.engine.tolerance:
-                            raise EngineError(f"outputs differ by {error:.1e}")
+                            raise WorkerError(f"outputs differ by {error:.1e}")
                         process.serve(load.clients, min(0.5, load.seconds))
                     else:
                         time.sleep(0.05)  # the other engines' threads go to sleep
                         latencies, seconds = process.serve(load.clients, load.seconds)
                         result.rates.append(len(latencies) / seconds)
                         result.latencies_ms += latencies
-                except EngineError as error:
+                except WorkerError as error:
                     result.failure = str(error)
     return results
 

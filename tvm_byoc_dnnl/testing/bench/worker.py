@@ -1,30 +1,22 @@
-"""The process of one engine: loads a model, runs it, times it, as told through a pipe.
-
-Started as ``python -m tvm_byoc_dnnl.testing.bench.worker FD``; answers are ``("ok", value)`` or
-``("error", text)``.
-"""
+"""The process of one engine: loads a model, runs it, times it."""
 
 from __future__ import annotations
 
 import importlib
-import os
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 
 from ...compilation import knowing, stage
+from ...own_process import answer
 from .engines import ENGINES, Run
 
-__all__ = ["main"]
 
-
-class _Worker:
-    """The commands of a worker, one method each."""
+class _Commands:
+    """What it can be asked, one method each."""
 
     def __init__(self) -> None:
         self._run: Run
@@ -96,22 +88,5 @@ class _Worker:
                     future.result()
 
 
-def main() -> None:
-    """Serve commands until the pipe closes."""
-    # Libraries print to standard output; the parent's is for results only.
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    pipe, worker = Connection(int(sys.argv[1])), _Worker()
-    while True:
-        try:
-            command, arguments = pipe.recv()
-        except EOFError:
-            return
-        try:
-            pipe.send(("ok", getattr(worker, command)(*arguments)))
-        except Exception as error:  # whatever an engine raises is that engine's result
-            first_line = (str(error).strip() or repr(error)).splitlines()[0]
-            pipe.send(("error", f"{type(error).__name__}: {first_line}"))
-
-
 if __name__ == "__main__":
-    main()
+    answer(_Commands())
