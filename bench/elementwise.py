@@ -22,8 +22,8 @@ from tvm import relax, te, tirx
 
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl._native import engine_info
+from tvm_byoc_dnnl.cpu import cpu_name
 from tvm_byoc_dnnl.relax_utils import codegen_of
-from tvm_byoc_dnnl.testing.bench.report import cpu_name
 
 __all__ = ["FUNCTIONS", "Error", "errors", "main", "page", "runners"]
 

@@ -19,6 +19,7 @@ import numpy as np
 from tvm.support.cc import get_cc
 
 from . import _native, openmp
+from .cpu import cpu_fields, cpu_name
 from .errors import ByocError
 from .namespace import Examination
 from .namespaces import compilers, namespace
@@ -178,10 +179,8 @@ def _lines(path: str) -> list[str]:
 
 
 def _machine() -> Iterator[_Row]:
-    info = dict(line.split(":", 1) for line in _lines("/proc/cpuinfo") if ":" in line)
-    fields = {key.strip(): value.strip() for key, value in info.items()}
-    yield "processor", fields.get("model name") or platform.processor() or platform.machine()
-    flags = fields.get("flags", "").split()
+    yield "processor", cpu_name()
+    flags = cpu_fields().get("flags", "").split()
     yield "flags", " ".join(f for f in _ISA_FLAGS if f in flags) or "unknown"
     usable, present = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     yield "cores", f"{usable} usable of {present}"

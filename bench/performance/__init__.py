@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-from tvm.target.codegen import llvm_get_system_cpu
 
 from bench.without_isa import HIDDEN
 from bench.zoo import ZOO, zoo_model
 from tvm_byoc_dnnl._native import engine_info
+from tvm_byoc_dnnl.cpu import cpu_kind
 from tvm_byoc_dnnl.frontend.onnx_inputs import fix_shapes
 from tvm_byoc_dnnl.testing.bench import Comparison, Model, Settings, find_model, to_json
 from tvm_byoc_dnnl.testing.models import LIGHT_MODELS, random_inputs
@@ -83,7 +83,7 @@ def machine(result: Mapping[str, Any]) -> dict[str, Any]:
     """The machine and the versions with which a run of `tvm_byoc_dnnl.testing.bench.to_json` was measured."""
     versions = {e["engine"]: e["version"] for m in result["models"] for e in m["engines"] if e["version"]}
     return {
-        "cpu": f"{result['machine']['cpu']} ({llvm_get_system_cpu()})",
+        "cpu": f"{result['machine']['cpu']} ({cpu_kind()})",
         "isa": engine_info("dnnl")["isa"],
         "limited": bool(os.environ.get(LIMIT)),
         "hidden": os.environ.get(HIDDEN) == "avx512",

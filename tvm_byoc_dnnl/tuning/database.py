@@ -13,8 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from tvm.target import codegen
-
+from ..cpu import cpu_kind
 from ..errors import InputError
 from ..files import append, read
 from ..namespaces import HOST, namespace
@@ -48,12 +47,7 @@ class Setting:
 
 def setting_of(compiler: str) -> Setting:
     """The setting of this process for a compiler."""
-    return Setting(_cpu(), thread_count(), _library(compiler))
-
-
-@cache
-def _cpu() -> str:
-    return str(codegen.llvm_get_system_cpu())
+    return Setting(cpu_kind(), thread_count(), _library(compiler))
 
 
 def thread_count() -> int:
@@ -224,4 +218,4 @@ def _number(value: Any) -> float:
 
 
 def _common_setting(compilers: Iterable[str]) -> Setting:
-    return Setting(_cpu(), thread_count(), "; ".join(_library(name) for name in (*compilers, HOST)))
+    return Setting(cpu_kind(), thread_count(), "; ".join(_library(name) for name in (*compilers, HOST)))

@@ -7,12 +7,12 @@ import platform
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
+from ...cpu import cpu_name
 from ...namespaces import compilers, namespace
 from .measure import Comparison, Measurement, Settings, Spread
 
@@ -79,16 +79,6 @@ def to_table(comparisons: Sequence[Comparison], settings: Settings) -> Table:
             table.add_row(*map(Text, cells))
         table.add_section()
     return table
-
-
-def cpu_name() -> str:
-    """The name of this CPU, as the kernel has it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor())
 
 
 def _measurement(comparison: Comparison, each: Measurement) -> dict[str, Any]:
