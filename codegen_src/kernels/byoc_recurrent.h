@@ -46,6 +46,15 @@ static inline float* byoc_recurrent_state(const byoc_recurrent_call* c, int64_t 
 #define BYOC_BODY "byoc_recurrent_body.h"
 #include "byoc_each_isa.h"
 
+/* data: the call. */
+BYOC_FUNCTION int byoc_recurrent_on_thread(const int64_t* params, void* const* data, void* scratch,
+                                           int64_t part, int64_t parts) {
+  const byoc_recurrent_params* p = (const byoc_recurrent_params*)params;
+  (void)scratch;
+  BYOC_FOR_ISA(p->shape.isa, recurrent_part, ((const byoc_recurrent_call*)data[0], part, parts));
+  return BYOC_OK;
+}
+
 /* The kernel. data: the source, the packed weights; the states, the cells and the lengths (int32)
    to begin with, those that there are; the result. */
 BYOC_FUNCTION int byoc_recurrent(const int64_t* params, void* const* data, void* scratch,
@@ -75,14 +84,9 @@ BYOC_FUNCTION int byoc_recurrent(const int64_t* params, void* const* data, void*
   }
   const int64_t work = c.steps * p->batch * byoc_recurrent_columns(&p->shape) *
                        (p->shape.input + p->shape.hidden) * p->shape.directions;
-  const int team = work < BYOC_RECURRENT_SMALL ? 1 : (int)byoc_min(threads, p->threads);
-  BYOC_OMP(parallel num_threads(team) if (team > 1))
-  {
-    const int64_t thread = byoc_thread(), present = byoc_team();
-    (void)team;
-    BYOC_FOR_ISA(p->shape.isa, recurrent_part, (&c, thread, present));
-  }
-  return BYOC_OK;
+  void* const of_call[] = {&c};
+  return byoc_on_team(byoc_recurrent_on_thread, params, of_call, scratch,
+                      work < BYOC_RECURRENT_SMALL ? 1 : byoc_min(threads, p->threads));
 }
 
 #endif /* BYOC_RECURRENT_H_ */

@@ -19,23 +19,18 @@ BYOC_FUNCTION void byoc_recurrent_pack_panel(const float* weights, int64_t units
   }
 }
 
-/* params: byoc_recurrent_shape. data, as ONNX has them: weights of the source [directions, gates *
-   hidden, input] and of the states, biases of both [directions, 2 * gates * hidden] and peepholes
-   [directions, 3 * hidden] if there are such; and what is made of them. */
-BYOC_FUNCTION int byoc_recurrent_pack(const int64_t* params, void* const* data, void* scratch,
-                                      int threads, char* error) {
+BYOC_FUNCTION int byoc_recurrent_pack_on_thread(const int64_t* params, void* const* data,
+                                                void* scratch, int64_t part, int64_t parts) {
   const byoc_recurrent_shape* s = (const byoc_recurrent_shape*)params;
   const byoc_recurrent_packed at = byoc_recurrent_layout(s);
   const int64_t panel = byoc_panel(s->isa), blocks = byoc_recurrent_blocks(s);
   const int64_t gates = byoc_gates(s->cell), units = byoc_recurrent_units(s), hidden = s->hidden;
   const float* bias = s->has_bias ? (const float*)data[2] : NULL;
   const float* peepholes = s->has_peepholes ? (const float*)data[2 + s->has_bias] : NULL;
+  const int64_t items = s->directions * blocks * gates;
   float* packed = (float*)data[2 + s->has_bias + s->has_peepholes];
   (void)scratch;
-  (void)error;
-  (void)threads; /* without OpenMP */
-  BYOC_OMP(parallel for schedule(static) num_threads(threads))
-  for (int64_t item = 0; item < s->directions * blocks * gates; ++item) {
+  for (int64_t item = items * part / parts; item < items * (part + 1) / parts; ++item) {
     const int64_t gate = item % gates, block = item / gates % blocks, d = item / gates / blocks;
     const int64_t first = block * panel, count = byoc_min(panel, hidden - first);
     const int64_t row = (d * gates + gate) * hidden + first, place = block * gates + gate;
@@ -60,6 +55,15 @@ BYOC_FUNCTION int byoc_recurrent_pack(const int64_t* params, void* const* data, 
     }
   }
   return BYOC_OK;
+}
+
+/* params: byoc_recurrent_shape. data, as ONNX has them: weights of the source [directions, gates *
+   hidden, input] and of the states, biases of both [directions, 2 * gates * hidden] and peepholes
+   [directions, 3 * hidden] if there are such; and what is made of them. */
+BYOC_FUNCTION int byoc_recurrent_pack(const int64_t* params, void* const* data, void* scratch,
+                                      int threads, char* error) {
+  (void)error;
+  return byoc_on_team(byoc_recurrent_pack_on_thread, params, data, scratch, threads);
 }
 
 #endif /* BYOC_RECURRENT_PACK_H_ */
