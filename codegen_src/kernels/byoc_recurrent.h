@@ -6,7 +6,7 @@
    product. Each step then adds the product of the states and their weights, and computes the gates
    of a block of units while these are in the first-level cache. The weights lie in panels
    (byoc_recurrent_pack.h), in which the gates of a block stand side by side. Threads divide the
-   rows or the columns of the large product, and the units of a step.
+   rows or the columns of the large product; then the sequences, or the units of each step.
 
    Each number is summed up in the same order, whatever the chunks and the threads.
 
@@ -46,20 +46,9 @@ static inline float* byoc_recurrent_state(const byoc_recurrent_call* c, int64_t 
 #define BYOC_BODY "byoc_recurrent_body.h"
 #include "byoc_each_isa.h"
 
-/* data: the call. */
-BYOC_FUNCTION int byoc_recurrent_on_thread(const int64_t* params, void* const* data, void* scratch,
-                                           int64_t part, int64_t parts) {
-  const byoc_recurrent_params* p = (const byoc_recurrent_params*)params;
-  (void)scratch;
-  BYOC_FOR_ISA(p->shape.isa, recurrent_part, ((const byoc_recurrent_call*)data[0], part, parts));
-  return BYOC_OK;
-}
-
-/* The kernel. data: the source, the packed weights; the states, the cells and the lengths (int32)
-   to begin with, those that there are; the result. */
-BYOC_FUNCTION int byoc_recurrent(const int64_t* params, void* const* data, void* scratch,
-                                 int threads, char* error) {
-  const byoc_recurrent_params* p = (const byoc_recurrent_params*)params;
+/* The data of a call; the lengths are checked. */
+static inline byoc_recurrent_call byoc_recurrent_open(const byoc_recurrent_params* p,
+                                                      void* const* data, void* scratch) {
   byoc_recurrent_call c;
   int next = 2;
   c.p = p;
@@ -75,18 +64,37 @@ BYOC_FUNCTION int byoc_recurrent(const int64_t* params, void* const* data, void*
   c.first_state = p->wants_state + p->wants_cell;
   c.steps = c.lengths == NULL ? p->steps : 0;
   for (int64_t row = 0; c.lengths != NULL && row < p->batch; ++row) {
-    if (c.lengths[row] < 0 || c.lengths[row] > p->steps) {
-      snprintf(error, BYOC_ERROR_BYTES, "sequence %lld has the length %d, expected 0 to %lld",
-               (long long)row, (int)c.lengths[row], (long long)p->steps);
-      return BYOC_BAD_INDEX;
-    }
     c.steps = byoc_max(c.steps, c.lengths[row]);
   }
-  const int64_t work = c.steps * p->batch * byoc_recurrent_columns(&p->shape) *
-                       (p->shape.input + p->shape.hidden) * p->shape.directions;
-  void* const of_call[] = {&c};
-  return byoc_on_team(byoc_recurrent_on_thread, params, of_call, scratch,
-                      work < BYOC_RECURRENT_SMALL ? 1 : byoc_min(threads, p->threads));
+  return c;
+}
+
+BYOC_FUNCTION int byoc_recurrent_on_thread(const int64_t* params, void* const* data, void* scratch,
+                                           int64_t part, int64_t parts) {
+  const byoc_recurrent_params* p = (const byoc_recurrent_params*)params;
+  const byoc_recurrent_call c = byoc_recurrent_open(p, data, scratch);
+  BYOC_FOR_ISA(p->shape.isa, recurrent_part, (&c, part, parts));
+  return BYOC_OK;
+}
+
+/* The kernel. data: the source, the packed weights; the states, the cells and the lengths (int32)
+   to begin with, those that there are; the result. */
+BYOC_FUNCTION int byoc_recurrent(const int64_t* params, void* const* data, void* scratch,
+                                 int threads, char* error) {
+  const byoc_recurrent_params* p = (const byoc_recurrent_params*)params;
+  const int32_t* lengths =
+      p->has_lengths ? (const int32_t*)data[2 + p->has_state + p->has_cell] : NULL;
+  for (int64_t row = 0; lengths != NULL && row < p->batch; ++row) {
+    if (lengths[row] < 0 || lengths[row] > p->steps) {
+      snprintf(error, BYOC_ERROR_BYTES, "sequence %lld has the length %d, expected 0 to %lld",
+               (long long)row, (int)lengths[row], (long long)p->steps);
+      return BYOC_BAD_INDEX;
+    }
+  }
+  const int alone =
+      p->steps * byoc_recurrent_step_work(p) * p->shape.directions < BYOC_RECURRENT_SMALL;
+  return byoc_on_team(byoc_recurrent_on_thread, params, data, scratch,
+                      alone ? 1 : byoc_min(threads, p->threads));
 }
 
 #endif /* BYOC_RECURRENT_H_ */

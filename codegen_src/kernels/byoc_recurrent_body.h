@@ -194,17 +194,49 @@ BYOC_NO_INLINE void BYOC_NAME(finish)(const byoc_recurrent_call* c, int resets, 
   }
 }
 
-/* A step of the units of one block of a direction, for all sequences. BYOC_GRU takes two passes, at
-   whose end all units must be there: the states multiply the gates z and r in pass 0, the reset
+/* One row times some panels: enough sums for a multiplication in each cycle, which the products of
+   one or two panels do not have. */
+BYOC_INLINE void BYOC_NAME(row_of_panels)(const int panels, const byoc_matrices* m) {
+  BYOC_VEC sums[8];
+  BYOC_UNROLL
+  for (int j = 0; j < 2 * panels; ++j) sums[j] = BYOC_NAME(load)(m->start + j * BYOC_LANES);
+  for (int64_t k = 0; k < m->depth; ++k) {
+    const float x = m->a[k];
+    BYOC_UNROLL
+    for (int j = 0; j < 2 * panels; ++j) {
+      const float* b = m->b + (j / 2) * m->b_panel + k * BYOC_PANEL + (j % 2) * BYOC_LANES;
+      sums[j] += x * BYOC_NAME(load)(b);
+    }
+  }
+  BYOC_UNROLL
+  for (int j = 0; j < 2 * panels; ++j) BYOC_NAME(store)(m->c + j * BYOC_LANES, sums[j]);
+}
+
+BYOC_NO_INLINE void BYOC_NAME(recurrent_product)(int64_t rows, int64_t panels,
+                                                 const byoc_matrices* m) {
+  if (rows == 1 && panels == 4) {
+    BYOC_NAME(row_of_panels)(4, m);
+  } else if (rows == 1 && panels == 2) {
+    BYOC_NAME(row_of_panels)(2, m);
+  } else if (rows == 1) {
+    BYOC_NAME(row_of_panels)(1, m);
+  } else {
+    BYOC_NAME(products)(rows, panels, m, NULL);
+  }
+}
+
+/* A step of the units of one block of a direction, for some sequences. BYOC_GRU takes two passes,
+   at whose end all units must be there: the states multiply the gates z and r in pass 0, the reset
    states the last one in pass 1. */
 BYOC_NO_INLINE void BYOC_NAME(recurrent_block)(const byoc_recurrent_call* c, int64_t d,
-                                               int64_t step, int64_t block, int pass) {
+                                               int64_t step, int64_t block, int pass, int64_t begin,
+                                               int64_t end) {
   const byoc_recurrent_params* p = c->p;
   const int64_t cell = p->shape.cell, hidden = p->shape.hidden, gates = byoc_gates(cell);
   const float* packed = c->packed + d * c->at.floats;
   const float* weights = packed + c->at.state + block * gates * hidden * BYOC_PANEL;
-  for (int64_t first = 0; first < p->batch; first += BYOC_RECURRENT_BATCH) {
-    const int64_t rows = byoc_min(BYOC_RECURRENT_BATCH, p->batch - first);
+  for (int64_t first = begin; first < end; first += BYOC_RECURRENT_BATCH) {
+    const int64_t rows = byoc_min(BYOC_RECURRENT_BATCH, end - first);
     const int64_t place = (d * p->batch + first) * c->room.state_row;
     float* sums = BYOC_NAME(sums_of)(c, d, step, first, block);
     float* resets = c->scratch + c->room.resets + place;
@@ -214,7 +246,7 @@ BYOC_NO_INLINE void BYOC_NAME(recurrent_block)(const byoc_recurrent_call* c, int
     if (pass == 0) {
       m.start = sums;
       m.start_row = m.c_row;
-      BYOC_NAME(products)(rows, gates == 3 ? 2 : gates, &m, NULL);
+      BYOC_NAME(recurrent_product)(rows, gates == 3 ? 2 : gates, &m);
     }
     if (pass == 1 || cell == BYOC_LBR_GRU) {
       m.b = weights + 2 * hidden * BYOC_PANEL;
@@ -229,9 +261,21 @@ BYOC_NO_INLINE void BYOC_NAME(recurrent_block)(const byoc_recurrent_call* c, int
         m.c = resets + block * BYOC_PANEL;
         m.c_row = c->room.state_row;
       }
-      BYOC_NAME(products)(rows, 1, &m, NULL);
+      BYOC_NAME(recurrent_product)(rows, 1, &m);
     }
     BYOC_NAME(finish)(c, cell == BYOC_GRU && pass == 0, d, step, block, first, first + rows);
+  }
+}
+
+/* Some blocks of the units of all directions, for some sequences. Each step goes the other way than
+   the one before: it begins with the weights that are still in a cache. */
+BYOC_NO_INLINE void BYOC_NAME(recurrent_blocks)(const byoc_recurrent_call* c, int64_t step,
+                                                int pass, int64_t begin, int64_t end,
+                                                int64_t first_row, int64_t last_row) {
+  const int64_t blocks = byoc_recurrent_blocks(&c->p->shape);
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t at = step % 2 == 0 ? i : begin + end - 1 - i;
+    BYOC_NAME(recurrent_block)(c, at / blocks, step, at % blocks, pass, first_row, last_row);
   }
 }
 
@@ -302,15 +346,47 @@ BYOC_NO_INLINE void BYOC_NAME(recurrent_source)(const byoc_recurrent_call* c, in
   }
 }
 
-/* The work of one thread of a team. Threads wait for each other behind the products with the
-   source, and behind each step where it is worth to divide one. */
+/* Some steps of the sequences of a thread, whatever their direction. */
+BYOC_NO_INLINE void BYOC_NAME(recurrent_own)(const byoc_recurrent_call* c, int64_t first,
+                                             int64_t last, int64_t thread, int64_t team) {
+  const byoc_recurrent_params* p = c->p;
+  const int64_t blocks = byoc_recurrent_blocks(&p->shape), all = p->shape.directions * p->batch;
+  const int64_t begin = all * thread / team, end = all * (thread + 1) / team;
+  const int passes = p->shape.cell == BYOC_GRU ? 2 : 1;
+  for (int64_t d = 0; d < p->shape.directions; ++d) {
+    const int64_t first_row = byoc_max(begin - d * p->batch, 0);
+    const int64_t last_row = byoc_min(end - d * p->batch, p->batch);
+    for (int64_t step = first; step < last && first_row < last_row; ++step) {
+      for (int pass = 0; pass < passes; ++pass) {
+        BYOC_NAME(recurrent_blocks)
+        (c, step, pass, d * blocks, (d + 1) * blocks, first_row, last_row);
+      }
+    }
+  }
+}
+
+/* Some steps of the units of a thread, of all sequences: the threads wait for each other. */
+BYOC_NO_INLINE void BYOC_NAME(recurrent_together)(const byoc_recurrent_call* c, int64_t first,
+                                                  int64_t last, int64_t thread, int64_t team) {
+  const byoc_recurrent_params* p = c->p;
+  const int64_t blocks = p->shape.directions * byoc_recurrent_blocks(&p->shape);
+  const int passes = p->shape.cell == BYOC_GRU ? 2 : 1;
+  for (int64_t step = first; step < last; ++step) {
+    for (int pass = 0; pass < passes; ++pass) {
+      BYOC_NAME(recurrent_blocks)
+      (c, step, pass, blocks * thread / team, blocks * (thread + 1) / team, 0, p->batch);
+      byoc_wait_for_team(team);
+    }
+  }
+}
+
+/* The work of one thread of a team. */
 BYOC_NO_INLINE void BYOC_NAME(recurrent_part)(const byoc_recurrent_call* c, int64_t thread,
                                               int64_t team) {
   const byoc_recurrent_params* p = c->p;
-  const int64_t directions = p->shape.directions, blocks = byoc_recurrent_blocks(&p->shape);
-  const int64_t columns = byoc_recurrent_columns(&p->shape), chunk = c->room.chunk;
-  const int passes = p->shape.cell == BYOC_GRU ? 2 : 1;
-  const int together = p->batch * columns * p->shape.hidden >= BYOC_RECURRENT_ALONE;
+  const int64_t directions = p->shape.directions, chunk = c->room.chunk;
+  const int64_t columns = byoc_recurrent_columns(&p->shape);
+  const int together = byoc_recurrent_divides_units(p, team);
   float* own = c->scratch + c->room.sources + thread * c->room.source_floats;
   for (int64_t i = thread; i < directions * p->batch; i += team) {
     BYOC_NAME(recurrent_begin)(c, i / p->batch, i % p->batch);
@@ -322,33 +398,12 @@ BYOC_NO_INLINE void BYOC_NAME(recurrent_part)(const byoc_recurrent_call* c, int6
     for (int64_t d = 0; d < directions; ++d) {
       BYOC_NAME(recurrent_source)(c, d, first, &share, own);
     }
-    if (team > 1) {
-      BYOC_OMP(barrier)
-    }
-    if (together && team > 1) {
-      const int64_t begin = directions * blocks * thread / team;
-      const int64_t end = directions * blocks * (thread + 1) / team;
-      for (int64_t step = first; step < last; ++step) {
-        for (int pass = 0; pass < passes; ++pass) {
-          for (int64_t i = begin; i < end; ++i) {
-            BYOC_NAME(recurrent_block)(c, i / blocks, step, i % blocks, pass);
-          }
-          BYOC_OMP(barrier)
-        }
-      }
-      continue;
-    }
-    for (int64_t d = thread; d < directions; d += team) {
-      for (int64_t step = first; step < last; ++step) {
-        for (int pass = 0; pass < passes; ++pass) {
-          for (int64_t block = 0; block < blocks; ++block) {
-            BYOC_NAME(recurrent_block)(c, d, step, block, pass);
-          }
-        }
-      }
-    }
-    if (team > 1) {
-      BYOC_OMP(barrier)
+    byoc_wait_for_team(team);
+    if (together) {
+      BYOC_NAME(recurrent_together)(c, first, last, thread, team);
+    } else {
+      BYOC_NAME(recurrent_own)(c, first, last, thread, team);
+      byoc_wait_for_team(team);
     }
   }
   for (int64_t i = thread; i < directions * p->batch; i += team) {

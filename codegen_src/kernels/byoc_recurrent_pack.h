@@ -19,15 +19,16 @@ BYOC_FUNCTION void byoc_recurrent_pack_panel(const float* weights, int64_t units
   }
 }
 
-BYOC_FUNCTION int byoc_recurrent_pack_on_thread(const int64_t* params, void* const* data,
-                                                void* scratch, int64_t part, int64_t parts) {
+/* Some panels of all of them. */
+BYOC_FUNCTION int byoc_recurrent_pack_part(const int64_t* params, void* const* data, void* scratch,
+                                           int64_t part, int64_t parts) {
   const byoc_recurrent_shape* s = (const byoc_recurrent_shape*)params;
   const byoc_recurrent_packed at = byoc_recurrent_layout(s);
   const int64_t panel = byoc_panel(s->isa), blocks = byoc_recurrent_blocks(s);
   const int64_t gates = byoc_gates(s->cell), units = byoc_recurrent_units(s), hidden = s->hidden;
+  const int64_t items = s->directions * blocks * gates;
   const float* bias = s->has_bias ? (const float*)data[2] : NULL;
   const float* peepholes = s->has_peepholes ? (const float*)data[2 + s->has_bias] : NULL;
-  const int64_t items = s->directions * blocks * gates;
   float* packed = (float*)data[2 + s->has_bias + s->has_peepholes];
   (void)scratch;
   for (int64_t item = items * part / parts; item < items * (part + 1) / parts; ++item) {
@@ -40,11 +41,12 @@ BYOC_FUNCTION int byoc_recurrent_pack_on_thread(const int64_t* params, void* con
     byoc_recurrent_pack_panel((const float*)data[1] + row * hidden, count, hidden, panel,
                               to + at.state + place * panel * hidden);
     for (int64_t u = 0; u < panel; ++u) {
-      const float* of_source = bias + (2 * d * gates + gate) * hidden + first + u;
+      const int64_t at_bias = (2 * d * gates + gate) * hidden + first + u;
       const int given = bias != NULL && u < count;
-      const float of_state = given ? of_source[gates * hidden] : 0;
+      const float of_source = given ? bias[at_bias] : 0;
+      const float of_state = given ? bias[at_bias + gates * hidden] : 0;
       const int apart = s->cell == BYOC_LBR_GRU && gate == 2;
-      to[at.bias + place * panel + u] = given ? of_source[0] + (apart ? 0 : of_state) : 0;
+      to[at.bias + place * panel + u] = of_source + (apart ? 0 : of_state);
       if (apart) to[at.state_bias + first + u] = of_state;
     }
     for (int64_t k = gate; k < 3 && peepholes != NULL; k += gates) {
@@ -63,7 +65,7 @@ BYOC_FUNCTION int byoc_recurrent_pack_on_thread(const int64_t* params, void* con
 BYOC_FUNCTION int byoc_recurrent_pack(const int64_t* params, void* const* data, void* scratch,
                                       int threads, char* error) {
   (void)error;
-  return byoc_on_team(byoc_recurrent_pack_on_thread, params, data, scratch, threads);
+  return byoc_on_team(byoc_recurrent_pack_part, params, data, scratch, threads);
 }
 
 #endif /* BYOC_RECURRENT_PACK_H_ */

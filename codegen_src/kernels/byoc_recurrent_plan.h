@@ -64,6 +64,7 @@ typedef struct __attribute__((may_alias)) byoc_recurrent_params {
 enum {
   BYOC_RECURRENT_ROWS = 144, /* of the source that are multiplied at once, about */
   BYOC_RECURRENT_BATCH = 48, /* sequences of a step that are multiplied at once */
+  BYOC_RECURRENT_OWN = 4,    /* sequences whose products take longer than their weights to arrive */
   /* Multiplications of a step of one direction that are not worth to wait for other threads, and
      those of a call. */
   BYOC_RECURRENT_ALONE = 1 << 17,
@@ -134,6 +135,20 @@ static inline byoc_recurrent_room byoc_recurrent_divide(const byoc_recurrent_par
   room.source_floats = byoc_min(room.chunk * p->batch, BYOC_RECURRENT_ROWS) * room.source_row;
   room.floats = room.sources + p->threads * room.source_floats;
   return room;
+}
+
+/* Multiplications of a step of one direction with the states. */
+static inline int64_t byoc_recurrent_step_work(const byoc_recurrent_params* p) {
+  return p->batch * byoc_recurrent_columns(&p->shape) * p->shape.hidden;
+}
+
+/* Whether the threads of a team divide the units of each step, for which they wait for each other.
+   Else they divide the sequences, and each reads the weights of all units: there are directions for
+   all of them, or so many sequences that this takes no longer, or the steps are small. */
+static inline int byoc_recurrent_divides_units(const byoc_recurrent_params* p, int64_t team) {
+  const int64_t directions = p->shape.directions;
+  return team > 1 && directions % team != 0 && directions * p->batch < BYOC_RECURRENT_OWN * team &&
+         byoc_recurrent_step_work(p) >= BYOC_RECURRENT_ALONE;
 }
 
 static inline size_t byoc_recurrent_scratch_bytes(const byoc_recurrent_params* p) {
