@@ -17,7 +17,7 @@ from tests.conformance.operators import Case, f
 from tests.conformance.operators_in_groups import GROUPS
 from tests.harness import assert_right
 from tvm_byoc_dnnl.errors import UnsupportedError
-from tvm_byoc_dnnl.frontend.onnx_import import NOT_ONNX
+from tvm_byoc_dnnl.frontend.onnx.by_tvm import NOT_ONNX
 from tvm_byoc_dnnl.frontend.onnx_importer import converters
 from tvm_byoc_dnnl.testing.models import ort_run
 

@@ -233,7 +233,7 @@ MODEL_CHANGES: list[tuple[str, Change, str]] = [
     (
         "condition",
         lambda m: setattr(m.graph.input[1].type.tensor_type, "elem_type", 1),
-        "If (node `if`) has a condition of type float; expected bool",
+        "If (node `if`) has a condition of type float32; expected bool",
     ),
     ("input away", lambda m: m.graph.input.pop(0) and None, "`product`"),
     ("input twice", lambda m: m.graph.input.append(m.graph.input[0]), "`x` more than once"),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import onnx
 from onnx import helper
 
-__all__ = ["DEFAULT_DOMAINS", "OLDEST_OPSET", "attributes", "captured", "is_standard"]
+__all__ = ["DEFAULT_DOMAINS", "OLDEST_OPSET", "attributes", "captured", "in_order", "is_standard"]
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 OLDEST_OPSET = 7  # before, binary operators broadcast by attributes
@@ -39,3 +39,27 @@ def captured(node: onnx.NodeProto) -> Iterable[str]:
                 yield from inner.input
                 yield from captured(inner)
             yield from (o.name for o in graph.output)
+
+
+def in_order(
+    nodes: list[onnx.NodeProto], results: Iterable[str], reads: Callable[[onnx.NodeProto], Iterable[str]]
+) -> list[onnx.NodeProto]:
+    """Nodes after those whose results they read, without those that none of the ``results`` needs."""
+    maker = {name: i for i, node in enumerate(nodes) for name in node.output if name}
+    order: list[onnx.NodeProto] = []
+    state: dict[int, bool] = {}  # False while the node's own inputs are being placed
+    for result in results:
+        stack = [maker[result]] if result in maker else []
+        while stack:
+            index = stack[-1]
+            if index in state:
+                stack.pop()
+                if not state[index]:
+                    state[index] = True
+                    order.append(nodes[index])
+                continue
+            state[index] = False
+            needed = [maker[n] for n in reads(nodes[index]) if n in maker]
+            # A node that is being placed already and is needed again closes a cycle, which has been reported.
+            stack.extend(i for i in reversed(needed) if i not in state)
+    return order

@@ -49,6 +49,10 @@ class OpenShapes:
         self.sizes = Sizes()
         self._known: dict[Any, Numbers] = {}  # variable → its numbers
 
+    def know(self, tensor: Any, numbers: Numbers) -> None:
+        """Note the numbers of a variable."""
+        self._known[tensor] = numbers
+
     # ---- numbers ------------------------------------------------------------------------------------
 
     def numbers(self, value: Any) -> Numbers | None:

@@ -34,8 +34,8 @@ def _suppression(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     scores, least = node.input[1], None if score is None else np.float32(score.reshape(()))
     if least is None or least < 0:
         scores, least = _ranks(b, scores, least), np.float32(0)
-    new.input[:] = [node.input[0], scores, node.input[2], graph.fresh(f"{node.output[0]}_threshold")]
-    graph.set_constant(new.input[3], np.nextafter(threshold, np.float32(np.inf)))
+    above = np.asarray(np.nextafter(threshold, np.float32(np.inf)))
+    new.input[:] = [node.input[0], scores, node.input[2], graph.add_constant(f"{node.output[0]}_threshold", above)]
     new.input.append(graph.add_constant(f"{node.output[0]}_score", np.asarray(least)))
     b.settle(new)
     return [*b.nodes, new]

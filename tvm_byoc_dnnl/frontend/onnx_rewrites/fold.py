@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from ..onnx_graph import Graph
-from ..onnx_nodes import attributes, is_standard
+from ..onnx_nodes import captured, is_standard
 from .evaluate import evaluated
-from .reshapes import settle_reshapes
 
 _SMALL = 1 << 14  # elements a fold may make
 _NEVER = frozenset(
@@ -37,103 +36,16 @@ _NO_MORE = frozenset({"Cast", "Concat", "Slice", "Transpose"})
 _MAX_ROUNDS = 8  # of inference and folding: each fold may make more shapes known
 
 
-def fold(graph: Graph) -> None:
-    """Fold until nothing more becomes known."""
-    take_constants(graph)
-    graph.infer_shapes()
-    with graph.without_inference():
-        for _ in range(_MAX_ROUNDS):
-            if not _fold_known(graph):
-                break
-    for _ in range(_MAX_ROUNDS):
-        graph.infer_shapes()
-        if not (_fold_known(graph) | settle_reshapes(graph)):
-            return
-
-
-def _fold_known(graph: Graph) -> bool:
-    """Fold once what is known now; whether there was anything."""
-    return _shapes(graph) | _fills(graph) | _arithmetic(graph)
-
-
-def _replace(graph: Graph, known: dict[str, np.ndarray]) -> bool:
-    """Make values constants and drop the nodes that made them."""
-    if not known:
-        return False
-    for name, value in known.items():
-        graph.set_constant(name, value)
-    graph.nodes = [n for n in graph.nodes if not n.output or not all(o in known or not o for o in n.output)]
-    return True
-
-
-def take_constants(graph: Graph) -> None:
-    """Make the results of ``Constant`` nodes constants of the graph."""
-    known = {}
-    for node in graph.nodes:
-        if node.op_type == "Constant" and is_standard(node):
-            value = _constant_value(node)
-            if value is not None:
-                known[node.output[0]] = value
-    _replace(graph, known)
-
-
-def _constant_value(node: onnx.NodeProto) -> np.ndarray | None:
-    for attribute in node.attribute:
-        if attribute.name == "value":
-            return numpy_helper.to_array(attribute.t)
-        for name, dtype in (("value_float", "float32"), ("value_int", "int64")):
-            if attribute.name in (name, f"{name}s"):
-                return np.array(helper.get_attribute_value(attribute), dtype)
-    return None
-
-
-def _shapes(graph: Graph) -> bool:
-    """``Shape`` and ``Size`` of values whose dims are known."""
-    known = {}
-    for node in graph.nodes:
-        if node.op_type not in ("Shape", "Size") or not is_standard(node):
-            continue
-        dims, attrs = graph.dims(node.input[0]), attributes(node)
-        if dims is None:
-            continue
-        dims = dims[attrs.get("start", 0) : attrs.get("end", len(dims))]
-        if all(isinstance(d, int) for d in dims):
-            value = dims if node.op_type == "Shape" else math.prod(dims)
-            known[node.output[0]] = np.array(value, "int64")
-    return _replace(graph, known)
-
-
-def _fills(graph: Graph) -> bool:
-    """A ``ConstantOfShape`` that is small, or that a node reads as its weights."""
-    known, readers = {}, None
-    for node in graph.nodes:
-        shape = graph.constant(node.input[0]) if node.op_type == "ConstantOfShape" else None
-        if shape is None:
-            continue
-        readers = graph.readers() if readers is None else readers
-        uses = {(reader.op_type, position) for reader, position in readers.get(node.output[0], ())}
-        if math.prod(shape.tolist()) <= _SMALL or uses & _WEIGHTS:
-            value = attributes(node).get("value")
-            fill = np.zeros(1, "float32") if value is None else numpy_helper.to_array(value)
-            known[node.output[0]] = np.full(shape.tolist(), fill.reshape(()), fill.dtype)
-    return _replace(graph, known)
-
-
-def _arithmetic(graph: Graph) -> bool:
-    """Everything else whose inputs are constants."""
-    chosen: list[onnx.NodeProto] = []
-    available: set[str] = set()
-    for node in graph.nodes:
-        if _foldable(graph, node, available):
-            chosen.append(node)
-            available.update(o for o in node.output if o)
-    return _replace(graph, _evaluate(graph, chosen)) if chosen else False
+def folded(graph: Graph) -> dict[str, np.ndarray]:
+    """The results of the one node of a graph, if all that it reads is known and they are small; else nothing."""
+    (node,) = graph.nodes
+    return _evaluate(graph, [node]) if _foldable(graph, node, set()) else {}
 
 
 def _foldable(graph: Graph, node: onnx.NodeProto, available: set[str]) -> bool:
     if not node.input or any(i and i not in available and not graph.is_constant(i) for i in node.input):
         return False  # first, since it is so for most nodes
-    if not is_standard(node) or node.op_type in _NEVER or any(graph.captured(node)) or node.output[0] in graph.large:
+    if not is_standard(node) or node.op_type in _NEVER or any(captured(node)):
         return False
     sizes = [_elements(graph, name) for name in node.input if name]
     if node.op_type in _NO_MORE and None not in sizes and sum(sizes) <= _SMALL:
@@ -144,11 +56,8 @@ def _foldable(graph: Graph, node: onnx.NodeProto, available: set[str]) -> bool:
         results = [_elements(graph, name) for name in node.output if name]
     if None in results:  # unknown: the result of so few elements is small, unless the operator expands
         asks = node.op_type in ("Expand", "Tile", "Range", "ConstantOfShape")
-        return graph.may_infer and not asks and None not in sizes and max(sizes or [0]) <= _SMALL
-    if max(results) > _SMALL:
-        graph.large.update(node.output)
-        return False
-    return True
+        return not asks and None not in sizes and max(sizes or [0]) <= _SMALL
+    return bool(max(results) <= _SMALL)
 
 
 def _elements(graph: Graph, name: str) -> Any:

@@ -47,7 +47,7 @@ def _one_hot(graph: Graph, node: onnx.NodeProto) -> Nodes:
     size = int(count.reshape(-1)[0])
     axis = b.attrs.get("axis", -1) % (rank + 1)
     place = b.add("Cast", [indices], to=TensorProto.INT64)
-    below = b.add("Less", [place, b.number(0, like=place)])
+    below = b.add("Less", [place, graph.add_constant(f"{node.output[0]}_zero", np.array(0, "int64"))])
     number = graph.add_constant(f"{node.output[0]}_depth", np.array(size, "int64"))
     place = b.add("Where", [below, b.add("Add", [place, number]), place])
     wide = (

@@ -1,46 +1,10 @@
-"""The body of an operator that ONNX defines by others, for one node.
-
-ONNX's own inliner stops where an operator leaves out an input in the middle, as `Attention` without a mask and with a
-cache does.
-"""
+"""Copies of nodes with other names."""
 
 from __future__ import annotations
 
 import onnx
-from onnx import TypeProto, defs, helper
 
-from ..onnx_graph import Graph
-from .builder import Nodes
-
-__all__ = ["instantiate", "renamed"]
-
-
-def instantiate(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
-    """The nodes that replace ``node``; ``None`` if it has no body."""
-    schema = defs.get_schema(node.op_type, graph.opset, node.domain)
-    function = onnx.FunctionProto()
-    if schema.has_context_dependent_function:
-        types = [_type_of(graph, name) for name in node.input]
-        try:
-            body = schema.get_context_dependent_function(node.SerializeToString(), types)
-        except RuntimeError:  # it wants a type that is not known
-            return None
-        function.ParseFromString(body)
-    elif schema.has_function:
-        function.CopyFrom(schema.function_body)
-    if not function.node:
-        return None
-    names = dict(zip(function.input, [*node.input, *[""] * len(function.input)], strict=False))
-    outputs = dict(zip(function.output, node.output, strict=False))
-    names.update({inner: outer for inner, outer in outputs.items() if outer})
-    attributes = {a.name: a for a in (*function.attribute_proto, *node.attribute)}
-    prefix = graph.fresh(f"{node.output[0]}_{node.op_type}")
-    return [renamed(inner, names, attributes, prefix) for inner in function.node]
-
-
-def _type_of(graph: Graph, name: str) -> bytes:
-    kind = graph.elem_type(name) if name else 0
-    return (helper.make_tensor_type_proto(kind, graph.dims(name)) if kind else TypeProto()).SerializeToString()
+__all__ = ["renamed"]
 
 
 def renamed(

@@ -35,7 +35,6 @@ def _align(graph: Graph, proto: onnx.GraphProto) -> None:
     ONNX's converter only knows operands that are aligned at the end. PRelu's slope lies at axis 1, always.
     """
     graph.sort()
-    graph.infer_shapes()
     old = list(proto.node)
     del proto.node[:]
     for node in old:

@@ -219,8 +219,7 @@ def _integer(op: str, axes: tuple[int | None, int]) -> Any:
 
 def _is_read_as_float(graph: Graph, name: str) -> bool:
     """Whether each reader converts the integers to float32, so that no integers are needed."""
-    readers = [node for node in graph.nodes if name in graph.reads(node)]
-    is_output = any(name == output.name for output in graph.outputs)
+    readers, is_output = graph.read_by(name)
     return not is_output and all(n.op_type == "Cast" and attributes(n)["to"] == TensorProto.FLOAT for n in readers)
 
 

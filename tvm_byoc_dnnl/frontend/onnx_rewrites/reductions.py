@@ -76,8 +76,7 @@ def _extreme(b: Builder, op: str) -> Nodes | None:
     Where all that reads it subtracts it from the same tensor, as a softmax does, ∞ − ∞ is no number either way.
     """
     graph, x = b.graph, b.old.input[0]
-    readers = [reader for reader in graph.nodes if b.old.output[0] in graph.reads(reader)]
-    is_output = any(o.name == b.old.output[0] for o in graph.outputs)
+    readers, is_output = graph.read_by(b.old.output[0])
     if readers and not is_output and all(r.op_type == "Sub" and list(r.input) == [x, b.old.output[0]] for r in readers):
         return None
     limit, zero = b.number(_LIMITS[op], like=x), graph.add_constant(f"{b.old.output[0]}_zero", np.array(0, "float32"))

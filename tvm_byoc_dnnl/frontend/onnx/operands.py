@@ -10,12 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 
-from ..errors import InputError
-from ..limits import MOST_ELEMENTS, MOST_EXTENT
-from .onnx_graph import Graph
-from .onnx_nodes import attributes, is_standard
+from ...limits import MOST_ELEMENTS, MOST_EXTENT
+from .value import Node
 
 __all__ = ["check_operands"]
 
@@ -31,25 +28,22 @@ _AXES = frozenset({"Squeeze", *(f"Reduce{kind}" for kind in _REDUCED)})
 _WINDOW = ("dilations", "kernel_shape", "output_padding", "output_shape", "pads", "strides")
 
 
-def check_operands(graph: Graph) -> None:
+def check_operands(node: Node) -> None:
     """Raise an `InputError` that names the node, the operand and what is expected."""
-    with graph.without_inference():
-        for node in graph.nodes:
-            if is_standard(node):
-                for problem in _Operands(graph, node).problems():
-                    raise InputError(f"{node.op_type} (node `{node.name or node.output[0]}`) {problem}")
+    if node.domain == "":
+        for problem in _Operands(node).problems():
+            raise node.wrong(problem)
 
 
 class _Operands:
     """What is known of the operands of one node."""
 
-    def __init__(self, graph: Graph, node: onnx.NodeProto) -> None:
-        self._graph, self._node = graph, node
-        self._attrs: dict[str, Any] | None = None
+    def __init__(self, node: Node) -> None:
+        self._node = node
 
     def problems(self) -> Iterator[str]:
         """What is wrong, in words that follow the node's name."""
-        kind = self._node.op_type
+        kind = self._node.op
         yield from self._wrong_axes(kind)
         rule = _RULES.get(kind)
         if rule is not None:
@@ -57,19 +51,18 @@ class _Operands:
 
     def attr(self, name: str, default: Any = None) -> Any:
         """An attribute."""
-        if self._attrs is None:
-            self._attrs = attributes(self._node)
-        return self._attrs.get(name, default)
+        return self._node.attrs.get(name, default)
 
     def constant(self, position: int) -> np.ndarray | None:
         """The numbers of an input that is known, as a vector."""
-        name = self._node.input[position] if position < len(self._node.input) else ""
-        value = self._graph.constant(name) if self._graph.is_constant(name) else None
-        return None if value is None or value.dtype.kind not in "iuf" else value.reshape(-1)
+        value = self._node.input(position)
+        numbers = value.known if value is not None and value.is_constant else None
+        return None if numbers is None or numbers.dtype.kind not in "iuf" else numbers.reshape(-1)
 
     def dims(self) -> Sequence[Any] | None:
         """The sizes of the first input."""
-        return self._graph.dims(self._node.input[0]) if self._node.input else None
+        value = self._node.input(0)
+        return None if value is None else value.dims
 
     def _wrong_axes(self, kind: str) -> Iterator[str]:
         if kind not in _AXIS and kind not in _AXES and kind != "CumSum":
@@ -123,10 +116,10 @@ class _Operands:
 
     def pad(self) -> Iterator[str]:
         """Widths, which may be below 0."""
-        is_input = len(self._node.input) > 1
+        is_input = len(self._node.inputs) > 1
         value = self.constant(1) if is_input else np.array(self.attr("pads", self.attr("paddings", [])))
         dims, axes = self.dims(), self.constant(3)
-        if value is None or dims is None or (axes is None and len(self._node.input) > 3 and self._node.input[3]):
+        if value is None or dims is None or (axes is None and self._node.input(3) is not None):
             return
         along = range(len(dims)) if axes is None else [int(a) % max(len(dims), 1) for a in axes]
         if len(value) != 2 * len(along):
@@ -145,9 +138,9 @@ class _Operands:
 
     def resize(self) -> Iterator[str]:
         """Sizes, or factors."""
-        last = self._node.op_type == "Upsample" or len(self._node.input) < 3
+        last = self._node.op == "Upsample" or len(self._node.inputs) < 3
         factors = self.constant(1 if last else 2)
-        if factors is None and self._node.op_type == "Upsample" and self.attr("scales") is not None:
+        if factors is None and self._node.op == "Upsample" and self.attr("scales") is not None:
             factors = np.array(self.attr("scales"))
         if factors is not None and factors.size:
             if not (np.isfinite(factors).all() and (factors > 0).all()):
@@ -185,7 +178,7 @@ class _Operands:
 
     def split(self) -> Iterator[str]:
         """Sizes of the parts."""
-        parts = self.constant(1) if len(self._node.input) > 1 else None
+        parts = self.constant(1) if len(self._node.inputs) > 1 else None
         value = parts if parts is not None else self.attr("split")
         dims = self.dims()
         if value is None:
@@ -199,7 +192,7 @@ class _Operands:
 
     def top(self) -> Iterator[str]:
         """The number of elements that are taken."""
-        count = self.constant(1) if len(self._node.input) > 1 else np.array([self.attr("k", 0)])
+        count = self.constant(1) if len(self._node.inputs) > 1 else np.array([self.attr("k", 0)])
         dims = self.dims()
         if count is None or count.size != 1:
             return
@@ -223,9 +216,9 @@ class _Operands:
 
     def condition(self) -> Iterator[str]:
         """What an If decides by."""
-        kind = self._graph.elem_type(self._node.input[0])
-        if kind not in (0, onnx.TensorProto.BOOL):
-            yield f"has a condition of type {onnx.TensorProto.DataType.Name(kind).lower()}; expected bool"
+        dtype = self._node.needed(0).dtype
+        if dtype not in ("", "bool"):
+            yield f"has a condition of type {dtype}; expected bool"
 
     def window(self) -> Iterator[str]:
         """Attributes of convolutions and poolings."""

@@ -1,0 +1,254 @@
+"""Operators that compute each element by itself."""
+
+from __future__ import annotations
+
+import functools
+import operator as python
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ..dim import Dim, Undecided, at_least, differ, equal, max_of, min_of
+from ..emit import Emit
+from ..table import operator
+from ..value import Node, Value, numbers
+from .shapes import few
+
+#: elements of a vector of open sizes
+_MOST = 64
+
+
+def _known(function: Callable[..., Any], result: str = "") -> Callable[[Node], Any]:
+    """The results of a function of single numbers, where some of the operands are open sizes."""
+
+    def value(node: Node) -> Any:
+        known = few(*node.inputs)
+        if known is None or all(array.dtype != object for array in known):
+            return None  # what has no open size in it is computed by ONNX's own reference
+        operands = np.broadcast_arrays(*known)
+        if operands[0].size > _MOST:
+            return None
+        made = [function(*each) for each in zip(*(o.reshape(-1).tolist() for o in operands), strict=True)]
+        if result == "bool":
+            return np.array(made, bool).reshape(operands[0].shape)
+        return numbers(made, operands[0].shape)
+
+    return value
+
+
+def _of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
+    def compute(*operands: Any) -> Any:
+        return function(*map(_number, operands))
+
+    return compute
+
+
+def _number(value: Any) -> Any:
+    """A number as an integer, as far as it is one."""
+    if isinstance(value, float):
+        if not value.is_integer():
+            raise TypeError(f"{value} is no size")
+        return int(value)
+    return int(value) if isinstance(value, bool) else value
+
+
+def _div(a: Any, b: Any) -> Any:
+    """ONNX rounds towards zero, as ``//`` does for what is not negative."""
+    if isinstance(a, int) and isinstance(b, int):
+        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+    if not (at_least(a, 0) and (isinstance(b, Dim) or b > 0)):
+        raise Undecided
+    return a // b
+
+
+def _mod(a: Any, b: Any) -> Any:
+    if not isinstance(b, Dim) and b <= 0 and isinstance(a, Dim):
+        raise Undecided
+    return a % b
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if equal(a, b):
+        return True
+    if differ(a, b):
+        return False
+    raise Undecided
+
+
+def _where(condition: Any, a: Any, b: Any) -> Any:
+    return a if condition else b
+
+
+def _pow(a: Any, b: Any) -> Any:
+    if isinstance(b, Dim) or b < 0:
+        raise Undecided
+    return functools.reduce(python.mul, [a] * b, 1)
+
+
+def _same_dtype(e: Emit, node: Node) -> list[Value]:
+    operands = [node.needed(i) for i in range(len(node.inputs))]
+    dtypes = {x.dtype for x in operands if x.dtype}
+    if len(dtypes) > 1:
+        raise node.wrong(f"has operands of {' and '.join(sorted(dtypes))}; expected one type")
+    return e.broadcast(*operands)
+
+
+def _binary(call: Callable[..., Any]) -> Callable[[Emit, Node], Any]:
+    def convert(e: Emit, node: Node) -> Any:
+        return e.call(call, *_same_dtype(e, node))
+
+    return convert
+
+
+def _unary(call: Callable[..., Any]) -> Callable[[Emit, Node], Any]:
+    def convert(e: Emit, node: Node) -> Any:
+        return e.call(call, node.needed(0))
+
+    return convert
+
+
+# ---- arithmetic -------------------------------------------------------------------------------------------
+
+for _name, _call, _function in (
+    ("Add", relax.op.add, python.add),
+    ("Sub", relax.op.subtract, python.sub),
+    ("Mul", relax.op.multiply, python.mul),
+):
+    operator(_name, since=7, value=_known(_of_numbers(_function)))(_binary(_call))
+
+for _name, _call, _function in (
+    ("Equal", relax.op.equal, _equal),
+    ("Greater", relax.op.greater, python.gt),
+    ("GreaterOrEqual", relax.op.greater_equal, python.ge),
+    ("Less", relax.op.less, python.lt),
+    ("LessOrEqual", relax.op.less_equal, python.le),
+):
+    operator(_name, since=7, value=_known(_of_numbers(_function), "bool"))(_binary(_call))
+
+for _name, _call, _function in (
+    ("And", relax.op.logical_and, python.and_),
+    ("Or", relax.op.logical_or, python.or_),
+    ("Xor", relax.op.logical_xor, python.xor),
+):
+    operator(_name, since=7, value=_known(_function, "bool"))(_binary(_call))
+
+for _name, _call in (
+    ("BitwiseAnd", relax.op.bitwise_and),
+    ("BitwiseOr", relax.op.bitwise_or),
+    ("BitwiseXor", relax.op.bitwise_xor),
+):
+    operator(_name, since=18)(_binary(_call))
+
+
+def _is_integer(value: Value) -> bool:
+    return value.dtype.startswith(("int", "uint"))
+
+
+@operator("Div", since=7, value=_known(_of_numbers(_div)))
+def _divide(e: Emit, node: Node) -> Any:
+    a, b = _same_dtype(e, node)
+    return e.call(relax.op.divide, a, b)
+
+
+@operator("Mod", since=10, value=_known(_of_numbers(_mod)))
+def _modulo(e: Emit, node: Node) -> Any:
+    a, b = _same_dtype(e, node)
+    if node.attr("fmod", 0):
+        return e.call(relax.op.mod, a, b)
+    if _is_integer(a):
+        return e.call(relax.op.floor_mod, a, b)
+    # A division would lose infinities: the remainder with the dividend's sign, moved to the divisor's.
+    rest, zero = e.call(relax.op.mod, a, b), e.const(0, a.dtype)
+    apart = e.call(relax.op.logical_xor, e.call(relax.op.less, rest, zero), e.call(relax.op.less, b, zero))
+    adjust = e.call(relax.op.logical_and, apart, e.call(relax.op.logical_not, e.call(relax.op.equal, rest, zero)))
+    return e.call(relax.op.where, adjust, e.call(relax.op.add, rest, b), rest)
+
+
+@operator("Where", since=9, value=_known(_where))
+def _choose(e: Emit, node: Node) -> Any:
+    return e.call(relax.op.where, *e.broadcast(*(node.needed(i) for i in range(3))))
+
+
+def _fold(call: Callable[..., Any]) -> Callable[[Emit, Node], Any]:
+    def convert(e: Emit, node: Node) -> Any:
+        return functools.reduce(lambda a, b: e.call(call, a, b), _same_dtype(e, node))
+
+    return convert
+
+
+operator("Max", since=8, value=_known(_of_numbers(max_of)))(_fold(relax.op.maximum))
+operator("Min", since=8, value=_known(_of_numbers(min_of)))(_fold(relax.op.minimum))
+operator("Sum", since=8, value=_known(_of_numbers(lambda *values: sum(values))))(_fold(relax.op.add))
+
+
+@operator("Mean", since=8)
+def _mean(e: Emit, node: Node) -> Any:
+    total = _fold(relax.op.add)(e, node)
+    return e.call(relax.op.divide, total, len(node.inputs)) if len(node.inputs) > 1 else total
+
+
+# ---- functions of one number ------------------------------------------------------------------------------
+
+for _name, _call in (
+    ("Acos", relax.op.acos),
+    ("Acosh", relax.op.acosh),
+    ("Asin", relax.op.asin),
+    ("Asinh", relax.op.asinh),
+    ("Atan", relax.op.atan),
+    ("Atanh", relax.op.atanh),
+    ("BitwiseNot", relax.op.bitwise_not),
+    ("Ceil", relax.op.ceil),
+    ("Cos", relax.op.cos),
+    ("Cosh", relax.op.cosh),
+    ("Erf", relax.op.erf),
+    ("Exp", relax.op.exp),
+    ("Floor", relax.op.floor),
+    ("IsNaN", relax.op.isnan),
+    ("Log", relax.op.log),
+    ("Relu", relax.op.nn.relu),
+    ("Round", relax.op.round),
+    ("Sigmoid", relax.op.sigmoid),
+    ("Sin", relax.op.sin),
+    ("Sinh", relax.op.sinh),
+    ("Sqrt", relax.op.sqrt),
+    ("Tan", relax.op.tan),
+    ("Tanh", relax.op.tanh),
+):
+    operator(_name, since=6)(_unary(_call))
+
+operator("Abs", since=6, value=_known(lambda a: a if at_least(a, 0) else -a if at_least(-a, 0) else abs(a)))(
+    _unary(relax.op.abs)
+)
+operator("Neg", since=6, value=_known(python.neg))(_unary(relax.op.negative))
+operator("Not", value=_known(python.not_, "bool"))(_unary(relax.op.logical_not))
+
+
+@operator("Reciprocal", since=6)
+def _reciprocal(e: Emit, node: Node) -> Any:
+    x = node.needed(0)
+    return e.call(relax.op.divide, e.const(1, x.dtype), x)
+
+
+@operator("Sign", since=9)
+def _sign(e: Emit, node: Node) -> Any:
+    """Of a NaN, the NaN: TVM's is a number."""
+    x = node.needed(0)
+    sign = e.call(relax.op.sign, x)
+    if _is_integer(x):
+        return sign
+    return e.call(relax.op.where, e.call(relax.op.isnan, x), x, sign)
+
+
+@operator("IsInf", since=10)
+def _is_inf(e: Emit, node: Node) -> Any:
+    x, found = node.needed(0), e.call(relax.op.isinf, node.needed(0))
+    above, below = node.attr("detect_positive", 1), node.attr("detect_negative", 1)
+    if above and below:
+        return found
+    if not above and not below:
+        return e.call(relax.op.less, x, x)
+    return e.call(
+        relax.op.logical_and, found, e.call(relax.op.greater if above else relax.op.less, x, e.const(0, x.dtype))
+    )

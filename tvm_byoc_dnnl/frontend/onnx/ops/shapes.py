@@ -1,0 +1,291 @@
+"""What shapes are computed by: values are known as numbers and open sizes, and nothing is emitted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ..dim import Dim, Size, equal, product, quotient
+from ..emit import Emit, common
+from ..table import operator
+from ..value import Node, Value, numbers
+
+#: at most this many elements are computed when a model is imported
+MOST = 1 << 14
+
+
+def few(*values: Value | None) -> list[np.ndarray] | None:
+    """The numbers of values that are all known and small, else ``None``."""
+    found = []
+    for value in values:
+        if value is None or value.memory is None or value.memory.size > MOST:
+            return None
+        known = value.known
+        assert known is not None
+        found.append(known)
+    return found
+
+
+def axes_of(axes: Sequence[int] | None, rank: int, node: Node) -> list[int] | None:
+    """Axes counted from the first one, sorted; ``None`` stays."""
+    if axes is None:
+        return None
+    if any(not -rank <= a < rank for a in axes):
+        raise node.wrong(f"has the axes {list(axes)}; expected {-rank} to {rank - 1}")
+    return sorted(int(a) % rank for a in axes)
+
+
+def rank_of(node: Node, i: int = 0) -> int:
+    rank = node.needed(i).rank
+    if rank is None:
+        raise node.refused("reads a tensor of unknown rank")
+    return rank
+
+
+def dims_of(node: Node, i: int = 0) -> list[Size]:
+    dims = node.needed(i).dims
+    if dims is None:
+        raise node.refused("reads a tensor of unknown rank")
+    return list(dims)
+
+
+# ---- Shape, Size ------------------------------------------------------------------------------------------
+
+
+def _shape_value(node: Node) -> Any:
+    dims = node.needed(0).dims
+    if dims is None:
+        return None
+    return numbers(dims[node.attr("start", 0) : node.attr("end", len(dims))])
+
+
+@operator("Shape", value=_shape_value)
+def _shape(e: Emit, node: Node) -> Any:
+    shape = e.bb.emit(relax.op.shape_of(e.tensor(node.needed(0))))
+    return e.value(relax.op.shape_to_tensor(shape))
+
+
+def _size_value(node: Node) -> Any:
+    dims = node.needed(0).dims
+    return None if dims is None else numbers([product(dims)], ())
+
+
+@operator("Size", value=_size_value)
+def _size(e: Emit, node: Node) -> Any:
+    raise node.refused("reads a tensor of unknown rank")
+
+
+# ---- Reshape and its like ---------------------------------------------------------------------------------
+
+
+def _target(node: Node) -> list[Size]:
+    """The sizes that a Reshape makes."""
+    dims, target = node.needed(0).dims, node.attr_or_input("shape", 1)
+    if target is None:
+        raise node.wrong("has no shape")
+    sizes = list(target)
+    keeps = not node.attr("allowzero", 0)
+    if keeps and any(s == 0 and isinstance(s, int) for s in sizes):
+        own = dims_of(node)
+        if any(s == 0 and axis >= len(own) for axis, s in enumerate(sizes)):
+            raise node.wrong(f"has the shape {sizes}; a 0 keeps an axis, and the input has {len(own)}")
+        sizes = [own[axis] if isinstance(s, int) and s == 0 else s for axis, s in enumerate(sizes)]
+    rest = [axis for axis, s in enumerate(sizes) if isinstance(s, int) and s == -1]
+    if len(rest) > 1:
+        raise node.wrong(f"has the shape {sizes}; expected at most one -1")
+    if rest:
+        others = product(s for axis, s in enumerate(sizes) if axis != rest[0])
+        if dims is None:
+            raise node.refused("reads a tensor of unknown rank")
+        count = product(dims)
+        if equal(others, 0):
+            sizes[rest[0]] = 0  # nothing is left to say how many
+        else:
+            whole = quotient(count, others)
+            if whole is None and not isinstance(count, Dim) and not isinstance(others, Dim):
+                raise node.wrong(f"has the shape {target}, which does not divide {count} elements")
+            sizes[rest[0]] = count // others if whole is None else whole
+    return sizes
+
+
+def _reshape_value(node: Node) -> Any:
+    known = few(node.needed(0))
+    if known is None:
+        return None
+    if len(node.inputs) > 1 and node.needed(1).known is None:
+        return None
+    sizes = _target(node)
+    return known[0].reshape(sizes) if all(isinstance(s, int) for s in sizes) else None
+
+
+@operator("Reshape", value=_reshape_value)
+def _reshape(e: Emit, node: Node) -> Any:
+    return e.reshape(node.needed(0), _target(node))
+
+
+def _flattened(node: Node) -> list[Size]:
+    dims = dims_of(node)
+    axis = node.attr("axis", 1)
+    axis = axis + len(dims) if axis < 0 else axis
+    return [product(dims[:axis]), product(dims[axis:])]
+
+
+@operator("Flatten")
+def _flatten(e: Emit, node: Node) -> Any:
+    return e.reshape(node.needed(0), _flattened(node))
+
+
+def _unsqueezed_axes(node: Node) -> list[int]:
+    axes = node.attr_or_input("axes", 1)
+    if axes is None:
+        raise node.wrong("has no axes")
+    found = axes_of(axes, rank_of(node) + len(axes), node)
+    assert found is not None
+    if len(set(found)) < len(found):
+        raise node.wrong(f"has the axes {axes}; expected each once")
+    return found
+
+
+def _unsqueeze_value(node: Node) -> Any:
+    known = few(node.needed(0))
+    if known is None or (len(node.inputs) > 1 and node.needed(1).known is None):
+        return None
+    return np.expand_dims(known[0], tuple(_unsqueezed_axes(node)))
+
+
+@operator("Unsqueeze", value=_unsqueeze_value)
+def _unsqueeze(e: Emit, node: Node) -> Any:
+    return e.call(relax.op.expand_dims, node.needed(0), axis=_unsqueezed_axes(node))
+
+
+def _squeezed_axes(node: Node) -> list[int]:
+    axes, dims = node.attr_or_input("axes", 1), dims_of(node)
+    if axes is None:
+        if any(isinstance(d, Dim) for d in dims):
+            raise node.refused(
+                f"has no axes, and its input has the shape ({', '.join(map(str, dims))}): the number of dimensions of "
+                "its result depends on the call. Fix the open ones, or give the node axes"
+            )
+        return [axis for axis, d in enumerate(dims) if d == 1]
+    found = axes_of(axes, len(dims), node)
+    assert found is not None
+    if any(isinstance(dims[a], int) and dims[a] != 1 for a in found):
+        raise node.wrong(f"has the axes {axes} of a tensor of ({', '.join(map(str, dims))}); expected axes of size 1")
+    return found
+
+
+def _squeeze_value(node: Node) -> Any:
+    known = few(node.needed(0))
+    if known is None or (len(node.inputs) > 1 and node.needed(1).known is None):
+        return None
+    return np.squeeze(known[0], tuple(_squeezed_axes(node)))
+
+
+@operator("Squeeze", value=_squeeze_value)
+def _squeeze(e: Emit, node: Node) -> Any:
+    x, axes = node.needed(0), _squeezed_axes(node)
+    if any(isinstance(d, Dim) for d in x.dims or ()):
+        x = e.agree(x, [1 if a in axes else d for a, d in enumerate(x.dims or ())])
+    return e.call(relax.op.squeeze, x, axis=axes) if axes else x
+
+
+# ---- copies -----------------------------------------------------------------------------------------------
+
+
+def _transpose_axes(node: Node) -> list[int]:
+    rank = rank_of(node)
+    axes = node.attr("perm", tuple(reversed(range(rank))))
+    if sorted(axes) != list(range(rank)):
+        raise node.wrong(f"has the permutation {list(axes)} of a tensor of rank {rank}")
+    return list(axes)
+
+
+def _transpose_value(node: Node) -> Any:
+    known = few(node.needed(0))
+    return None if known is None else np.transpose(known[0], _transpose_axes(node))
+
+
+@operator("Transpose", value=_transpose_value)
+def _transpose(e: Emit, node: Node) -> Any:
+    return e.transpose(node.needed(0), _transpose_axes(node))
+
+
+def _concat_value(node: Node) -> Any:
+    known = few(*node.inputs)
+    if known is None or sum(array.size for array in known) > MOST:
+        return None
+    return np.concatenate(known, axis=node.attr("axis", 1 if node.opset < 4 else None))
+
+
+@operator("Concat", value=_concat_value)
+def _concat(e: Emit, node: Node) -> Any:
+    rank = rank_of(node)
+    axis = node.attr("axis", 1 if node.opset < 4 else None)
+    if axis is None or not -rank <= axis < rank:
+        raise node.wrong(f"has the axis {axis}; expected {-rank} to {rank - 1}")
+    parts = e.equalised([node.needed(i) for i in range(len(node.inputs))], lambda a: a != axis % rank - rank)
+    if len(parts) == 1:
+        return parts[0]
+    return e.call(lambda *tensors: relax.op.concat(list(tensors), axis % rank), *parts)
+
+
+def _expand_value(node: Node) -> Any:
+    known = few(node.needed(0))
+    if known is None or node.needed(1).known is None:
+        return None
+    sizes = [a if b == 1 else b for a, b in zip(*_aligned(known[0].shape, node.ints(1) or []), strict=True)]
+    if not all(isinstance(s, int) for s in sizes) or math.prod(sizes) > MOST:
+        return None
+    return np.broadcast_to(known[0], np.broadcast_shapes(known[0].shape, tuple(node.ints(1) or ())))
+
+
+def _aligned(a: Sequence[Any], b: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    rank = max(len(a), len(b))
+    return [1] * (rank - len(a)) + list(a), [1] * (rank - len(b)) + list(b)
+
+
+@operator("Expand", since=8, value=_expand_value)
+def _expand(e: Emit, node: Node) -> Any:
+    x = node.needed(0)
+    own, target = _aligned(dims_of(node), node.ints(1, "the shape") or [])
+    sizes: list[Size] = []
+    for a, b in zip(own, target, strict=True):
+        if b == 1 and isinstance(b, int):
+            sizes.append(a)
+        elif a == 1 and isinstance(a, int):
+            sizes.append(b)
+        elif isinstance(a, int) and isinstance(b, int) and a != b:
+            raise node.wrong(f"expands a tensor of ({', '.join(map(str, dims_of(node)))}) to {target}")
+        else:
+            sizes.append(a if equal(a, b) else common([b, a]))
+    x = e.agree(
+        x,
+        [
+            d if isinstance(d, int) else s
+            for d, s in zip(dims_of(node), sizes[len(sizes) - rank_of(node) :], strict=True)
+        ],
+    )
+    return e.expand(x, sizes)
+
+
+def _fill(node: Node) -> np.ndarray:
+    value = node.attr("value")
+    return np.zeros((), "float32") if value is None else value.reshape(())
+
+
+def _constant_of_shape_value(node: Node) -> Any:
+    value = node.needed(0)
+    if not value.is_constant or value.known is None:
+        return None
+    return np.broadcast_to(_fill(node), tuple(value.known.reshape(-1).tolist()))
+
+
+@operator("ConstantOfShape", since=9, value=_constant_of_shape_value)
+def _constant_of_shape(e: Emit, node: Node) -> Any:
+    fill, sizes = _fill(node), node.ints(0, "the shape")
+    assert sizes is not None
+    return e.value(relax.op.full(e.shape(sizes), e.tensor(fill), str(fill.dtype)))

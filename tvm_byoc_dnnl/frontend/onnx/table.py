@@ -1,0 +1,115 @@
+"""The table of operators: for each domain, operator and version one entry."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .value import Node, Type, Value
+
+if TYPE_CHECKING:
+    from .emit import Emit
+
+__all__ = ["NEWEST", "Entry", "definition", "entry_of", "operator"]
+
+#: the newest version of each domain that the entries were compared with; newer models are refused
+NEWEST = {"": 28, "ai.onnx.ml": 5, "com.microsoft": 1}
+
+Types = Callable[[Node], list[Type]]
+#: numbers of the results, ``None`` where they are not known; one array stands for one result
+Known = Callable[[Node], Any]
+Converter = Callable[["Emit", Node], Any]
+_C = TypeVar("_C", bound=Converter)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What one operator means, from one version up to the next entry.
+
+    Attributes
+    ----------
+    types : function, optional
+        Dtypes and dims of the results. Needed for operators that stay whole; the others have Relax's own types.
+    value : function, optional
+        The results' numbers, where they are known.
+    convert : function, optional
+        The calls of Relax that compute it; ``None`` takes the definition that the standard gives.
+    whole : bool
+        Whether it stays one call until nobody takes it.
+    """
+
+    domain: str
+    op: str
+    since: int
+    types: Types | None = None
+    value: Known | None = None
+    convert: Converter | None = None
+    whole: bool = False
+
+
+#: (domain, operator) → its entries, the oldest first
+_ENTRIES: dict[tuple[str, str], list[Entry]] = {}
+
+
+def entry_of(domain: str, op: str, opset: int) -> Entry | None:
+    """The entry for an operator of a version; ``None`` if there is none."""
+    entries = _ENTRIES.get((domain, op))
+    if entries is None:
+        return None
+    found = bisect.bisect_right([entry.since for entry in entries], opset)
+    return entries[found - 1] if found else None
+
+
+def entries() -> list[Entry]:
+    """All entries."""
+    return [entry for those in _ENTRIES.values() for entry in those]
+
+
+def _add(entry: Entry) -> None:
+    those = _ENTRIES.setdefault((entry.domain, entry.op), [])
+    if any(entry.since == other.since for other in those):
+        raise ValueError(f"{entry.domain}.{entry.op} has two entries since {entry.since}")
+    bisect.insort(those, entry, key=lambda e: e.since)
+
+
+def operator(
+    *ops: str,
+    since: int = 1,
+    domain: str = "",
+    types: Types | None = None,
+    value: Known | None = None,
+    whole: bool = False,
+) -> Callable[[_C], _C]:
+    """Declare the function below as the conversion of operators, from a version on.
+
+    Parameters
+    ----------
+    *ops : str
+        The operators.
+    since : int
+        The first version that it is for; it holds up to the operator's next entry.
+    domain : str
+        Their domain.
+    types, value, whole
+        See `Entry`.
+    """
+
+    def declare(convert: _C) -> _C:
+        for op in ops:
+            _add(Entry(domain, op, since, types, value, convert, whole))
+        return convert
+
+    return declare
+
+
+def definition(*ops: str, since: int = 1, domain: str = "", value: Known | None = None) -> None:
+    """Declare operators that are imported as the standard defines them by others."""
+    for op in ops:
+        _add(Entry(domain, op, since, value=value))
+
+
+def outputs(result: Any) -> list[Any]:
+    """The results of a conversion as a list."""
+    return list(result) if isinstance(result, Sequence) and not isinstance(result, Value) else [result]

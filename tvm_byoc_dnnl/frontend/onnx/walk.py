@@ -1,0 +1,458 @@
+"""The one walk: graphs, branches, local functions and the standard's definitions are read node by node."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import defs, helper, numpy_helper
+from tvm import relax
+
+from ..._compat import is_a, var_name
+from ...errors import ByocError, InputError, UnsupportedError
+from ...handles import items
+from ...limits import MOST_NESTED
+from ...signature import NODES_ATTR
+from ...whole import operator as whole_operator
+from ...windowed_types import TypingBuilder
+from ..onnx_nodes import DEFAULT_DOMAINS
+from .by_tvm import NodeGraph, TvmConverters, elem_type, folded, has_rule, is_converted, rewritten
+from .dim import Undecided
+from .emit import NEWEST_USED, Emit
+from .operands import check_operands
+from .ops import branches
+from .scope import Boundary, PlainBlocks, Plan, Scope, opsets_of
+from .table import NEWEST, Entry, entry_of, outputs
+from .value import Node, Value, decoded
+from .whole import emit_whole
+from .windows import check_windows
+
+__all__ = ["Missing", "Shared", "Walk", "built"]
+
+_BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+
+
+class Missing(UnsupportedError):
+    """Nothing imports an operator."""
+
+
+class Shared:
+    """What all walks of one model share.
+
+    Attributes
+    ----------
+    functions : dict
+        The model's own functions by domain, name and overload.
+    root : BlockBuilder
+        The builder of ``main``, which collects the functions of branches.
+    weights : list
+        Large constants of Relax, and the arrays that they were made of.
+    """
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.functions = {(_domain(f.domain), f.name, f.overload): f for f in model.functions}
+        self.root: relax.BlockBuilder = TypingBuilder()
+        self.weights: list[tuple[Any, np.ndarray]] = []
+
+
+def built(
+    shared: Shared,
+    name: str,
+    params: Sequence[relax.Var] | None,
+    read: Callable[[Walk], Any],
+    *,
+    private: bool = False,
+) -> Any:
+    """A new function of Relax, by its variable in the module.
+
+    Parameters
+    ----------
+    params : sequence of Var, optional
+        Its parameters; ``None`` if ``read`` finds them.
+    read : function
+        ``read(walk)`` emits the body; it returns the parameters, and the results as one expression.
+    """
+    bb = shared.root
+    for is_dataflow in (True, False):
+        try:
+            with bb.function(name, params, private=private):
+                walk = Walk(shared, bb, is_dataflow=is_dataflow)
+                with bb.dataflow() if is_dataflow else contextlib.nullcontext():
+                    own, result = read(walk)
+                    result = bb.emit_output(result) if is_dataflow else result
+                made = bb.emit_func_output(result, None if params is not None else own)
+        except BaseException as error:
+            bb._end_block()
+            bb.end_scope()
+            if not isinstance(error, PlainBlocks):
+                raise
+        else:
+            func = bb.get()[made]
+            bb.update_func(made, func.with_attr(NODES_ATTR, _nodes_by_variable(func, walk.node_of)))
+            return made
+    raise AssertionError
+
+
+def _nodes_by_variable(func: relax.Function, node_of: Mapping[str, str]) -> dict[str, str]:
+    """Variable to node, for every variable of the imported function that comes from a node with a name."""
+    found: dict[str, str] = {}
+    waiting: list[str] = []
+    for block in items(func.body.blocks):
+        for binding in items(block.bindings):
+            name = var_name(binding.var)
+            if is_a(binding.value, relax.Var) and var_name(binding.value) in found:
+                found[name] = found[var_name(binding.value)]
+                continue
+            waiting.append(name)
+            if name in node_of:
+                found.update(dict.fromkeys(waiting, node_of[name]))
+                waiting = []
+    return {variable: node for variable, node in found.items() if node}
+
+
+class Walk:
+    """Reads nodes into one function of Relax.
+
+    Parameters
+    ----------
+    shared : Shared
+        What all walks of the model share.
+    bb : BlockBuilder
+        The builder of the function.
+    is_dataflow : bool
+        Whether the function is one dataflow block.
+    """
+
+    def __init__(self, shared: Shared, bb: relax.BlockBuilder, *, is_dataflow: bool = True) -> None:
+        self.shared, self.bb, self.is_dataflow = shared, bb, is_dataflow
+        self.emit = Emit(bb, self._of_entry)
+        self.emit.weights = shared.weights
+        self._tvm = TvmConverters(self.emit)
+        self._depth = 0
+        self.node_of: dict[str, str] = {}  # the last variable of a node → its name
+        self._scopes: dict[int, Scope] = {}  # of nodes that are being converted
+
+    # ---- graphs -------------------------------------------------------------------------------------
+
+    def graph(self, scope: Scope, plan: Plan, results: Sequence[str]) -> list[Value | None]:
+        """The results of the nodes of a graph, whose inputs are names of the scope."""
+        self._depth += 1
+        if self._depth > MOST_NESTED:
+            raise UnsupportedError(f"the model's operators are defined by others {self._depth} deep")
+        scope.plan = plan
+        for proto in plan.nodes:
+            self._node(proto, scope)
+        self._depth -= 1
+        return [scope.find(name) for name in results]
+
+    def subgraph(self, graph: onnx.GraphProto, outer: Scope, inputs: Sequence[Value | None] = ()) -> list[Value]:
+        """The results of a subgraph, written into the function around it."""
+        scope = Scope(outer.opsets, outer, outer.label)
+        return self.inside(graph, scope, inputs)
+
+    def inside(self, graph: onnx.GraphProto, scope: Scope, inputs: Sequence[Value | None] = ()) -> list[Value]:
+        """The results of a subgraph in a scope that was made for it."""
+        scope.attributes = scope.parent.attributes if scope.parent is not None else {}
+        scope.names.update({given.name: value for given, value in zip(graph.input, inputs, strict=False)})
+        for tensor in graph.initializer:
+            scope.names.setdefault(tensor.name, Value(known=numpy_helper.to_array(tensor)))
+        results = [o.name for o in graph.output]
+        return [v for v in self.graph(scope, Plan(graph.node, results), results) if v is not None]
+
+    def branch(self, graph: onnx.GraphProto, outer: Scope, name: str) -> tuple[Any, list[Any], list[int]]:
+        """A subgraph as a function of its own, what it is called with, and the forms of its results; see `flat`."""
+        forms: list[int] = []
+        boundary = Boundary()
+
+        def read(walk: Walk) -> Any:
+            boundary.__init__()  # type: ignore[misc]
+            scope = Scope(outer.opsets, outer, outer.label, boundary=boundary)
+            results = branches.flat(walk.inside(graph, scope), forms)
+            tensors = [walk.emit.tensor(value) for value in results]
+            return boundary.closed()[0], tensors[0] if len(tensors) == 1 else relax.Tuple(tensors)
+
+        function = built(self.shared, name, None, read, private=True)
+        return function, boundary.closed()[1], forms
+
+    def _body(self, node: Node, function: onnx.FunctionProto) -> list[Value | None]:
+        """The results of a node that is defined by others."""
+        opsets = opsets_of(function.opset_import) or {"": node.opset}
+        given = {a.name: a for a in (*function.attribute_proto, *(node.proto.attribute if node.proto else ()))}
+        if node.proto is None:
+            given |= {name: helper.make_attribute(name, value) for name, value in node.attrs.items()}
+        scope = Scope(opsets, None, node.name, given)
+        inputs = [*node.inputs, *[None] * len(function.input)]
+        scope.names.update(zip(function.input, inputs, strict=False))
+        names = [name for name, wanted in zip(function.output, node.wanted, strict=False) if wanted]
+        found = dict(zip(names, self.graph(scope, Plan(function.node, names), names), strict=True))
+        return [found.get(name) for name in function.output]
+
+    # ---- nodes --------------------------------------------------------------------------------------
+
+    def _node(self, proto: onnx.NodeProto, scope: Scope) -> None:
+        assert scope.plan is not None
+        proto = _resolved(proto, scope)
+        domain = _domain(proto.domain)
+        name = scope.label or proto.name or next((o for o in proto.output if o), proto.op_type)
+        node = Node(
+            proto.op_type,
+            domain,
+            scope.opsets.get(domain, 1),
+            name,
+            [scope.find(i) if i else None for i in proto.input],
+            {a.name: decoded(a) for a in proto.attribute},
+            [bool(o) and o in scope.plan.read for o in proto.output],
+            proto,
+        )
+        while node.inputs and node.inputs[-1] is None:
+            node.inputs.pop()
+        newest = NEWEST.get(domain)
+        if newest is not None and node.opset > newest:
+            raise UnsupportedError(
+                f"the model has opset {node.opset} of {domain or 'ai.onnx'}; the newest that is known here is {newest}"
+            )
+        for output, value in zip(proto.output, self.apply(node, scope), strict=False):
+            if output and value is not None:
+                scope.names[output] = value
+
+    def _of_entry(self, node: Node) -> list[Any]:
+        """The results of a node that an entry makes."""
+        outer = self.emit.node
+        node.proto = helper.make_node(
+            node.op,
+            [f"x{i}" if v is not None else "" for i, v in enumerate(node.inputs)],
+            [f"y{i}" for i in range(len(node.wanted))],
+            node.name,
+            domain=node.domain,
+            **{k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in node.attrs.items()},
+        )
+        scope = Scope({node.domain: node.opset, **({} if node.domain == "" else {"": NEWEST_USED})}, None, node.name)
+        scope.names = {f"x{i}": v for i, v in enumerate(node.inputs) if v is not None}
+        scope.plan = Plan([node.proto], node.proto.output)
+        results = self.apply(node, scope)
+        self.emit.node = outer
+        return results
+
+    def apply(self, node: Node, scope: Scope) -> list[Value | None]:
+        """The results of a node."""
+        self.emit.node = node
+        try:
+            results = self._results(node, scope)
+        except ByocError:
+            raise
+        except _BROKEN as error:
+            raise InputError(f"{node.what} is not as ONNX defines it: {type(error).__name__}: {error}") from error
+        for value in results:
+            if value is not None and is_a(value.expr, relax.Var):
+                self.node_of.setdefault(var_name(value.expr), node.name)
+        return results
+
+    def _results(self, node: Node, scope: Scope) -> list[Value | None]:
+        assert node.proto is not None
+        if node.domain == "" and node.op == "If":
+            check_operands(node)
+            return list(branches.chosen(self, node, scope))
+        function = self.shared.functions.get((node.domain, node.op, node.proto.overload if node.proto else ""))
+        if function is not None:
+            return self._body(node, function)
+        check_operands(node)
+        check_windows(node)
+        entry = entry_of(node.domain, node.op, node.opset)
+        known = _known(entry, node)
+        if known is not None:
+            return [None if array is None else _as_value(array, node) for array in known]
+        graph = _graph_of(node, scope) if self._needs_graph(node, entry) else None
+        if graph is not None and (found := folded(graph)):
+            return [Value(known=found[o]) if o in found else None for o in node.proto.output]
+        if entry is None:
+            return self._the_old_way(node, scope, graph)
+        if entry.convert is None:
+            body = self._definition(node)
+            if body is None:
+                raise node.refused("has no definition for these inputs")
+            return self._body(node, body)
+        made = entry.convert(self.emit, node)
+        if made is NotImplemented:
+            return self._the_old_way(node, scope, graph)
+        results = [v if v is None or isinstance(v, Value) else self.emit.value(v) for v in outputs(made)]
+        self._refuse_unread(node)
+        return results
+
+    def _needs_graph(self, node: Node, entry: Entry | None) -> bool:
+        given = [v for v in node.inputs if v is not None]
+        return entry is None or (bool(given) and all(v.is_constant for v in given))
+
+    def _the_old_way(self, node: Node, scope: Scope, graph: NodeGraph | None) -> list[Value | None]:
+        assert node.proto is not None
+        whole = whole_operator(node.domain, node.op)
+        if whole is not None:
+            return emit_whole(self.emit, node, whole)
+        graph = graph or _graph_of(node, scope)
+        made = rewritten(graph)
+        if made is not None:
+            inner = Scope(scope.opsets, scope, node.name)
+            inner.names.update({name: Value(known=array) for name, array in graph.added().items()})
+            wanted = [o for o, is_wanted in zip(node.proto.output, node.wanted, strict=True) if is_wanted]
+            self.graph(inner, Plan(made, wanted, is_part=True), ())
+            return [inner.names.get(o) for o in node.proto.output]
+        if not is_converted(node) or _prefers_definition(node):
+            body = self._definition(node)
+            if body is not None:
+                return self._body(node, body)
+            if not is_converted(node):
+                raise Missing(f"{node.domain or 'ai.onnx'}.{node.op} (node `{node.name}`)")
+        found = self._tvm.convert(node)
+        if any(node.wanted[len(found) :]):
+            raise node.refused(f"has {len(node.wanted)} results; TVM's importer makes {len(found)}")
+        return list(found)
+
+    def _definition(self, node: Node) -> onnx.FunctionProto | None:
+        """The body that the standard gives an operator."""
+        assert node.proto is not None
+        return definition_of(node)
+
+    def missing(self, nodes: Iterable[onnx.NodeProto], scope: Scope) -> list[str]:
+        """The nodes of a graph that nothing imports, the first of each operator."""
+        found: dict[str, str] = {}
+        for proto in nodes:
+            domain = _domain(proto.domain)
+            node = Node(proto.op_type, domain, scope.opsets.get(domain, 1), proto.name or proto.output[0], [], {})
+            node.proto = proto
+            kind = f"{domain or 'ai.onnx'}.{node.op}"
+            known = (
+                kind in found
+                or (domain, node.op, proto.overload) in self.shared.functions
+                or (domain == "" and node.op == "If")
+                or entry_of(domain, node.op, node.opset) is not None
+                or has_rule(domain, node.op)
+                or whole_operator(domain, node.op) is not None
+                or is_converted(node)
+                or _has_body(node)
+            )
+            if not known:
+                found[kind] = f"{kind} (node `{node.name}`)"
+        return list(found.values())
+
+    def _refuse_unread(self, node: Node) -> None:
+        left = {n: v for n, v in node.attrs.items() if n not in node.read and not _is_default(node, n)}
+        if left:
+            raise node.refused("has " + " and ".join(f"{name}={value}" for name, value in left.items()))
+
+
+def _graph_of(node: Node, scope: Scope) -> NodeGraph:
+    return NodeGraph(node, scope.find, scope.read_by, scope.opsets.get("", NEWEST_USED))
+
+
+# ---- definitions ------------------------------------------------------------------------------------------
+
+
+def definition_of(node: Node) -> onnx.FunctionProto | None:
+    """The body of an operator that the standard defines by others, ``None`` if it has none."""
+    try:
+        schema: Any = defs.get_schema(node.op, node.opset, node.domain)
+    except defs.SchemaError:
+        return None
+    function = onnx.FunctionProto()
+    if schema.has_context_dependent_function:
+        types = []
+        for value in node.inputs:
+            kind = elem_type(value) if value is not None else 0
+            dims = (
+                None
+                if value is None or value.dims is None
+                else [d if isinstance(d, int) else str(d) for d in value.dims]
+            )
+            types.append((helper.make_tensor_type_proto(kind, dims) if kind else onnx.TypeProto()).SerializeToString())
+        assert node.proto is not None
+        versions = [v for v in schema.context_dependent_function_opset_versions if v <= node.opset]
+        types += [onnx.TypeProto().SerializeToString()] * (len(node.proto.input) - len(types))
+        try:
+            body = schema.get_context_dependent_function_with_opset_version(
+                max(versions, default=node.opset), node.proto.SerializeToString(), types
+            )
+        except RuntimeError:  # it wants a type that is not known
+            return None
+        function.ParseFromString(body)
+    elif schema.has_function:
+        versions = [v for v in schema.function_opset_versions if v <= node.opset]
+        if versions:
+            function.ParseFromString(schema.get_function_with_opset_version(max(versions)))
+        else:
+            function.CopyFrom(schema.function_body)
+    for name, attribute in schema.attributes.items():
+        if attribute.default_value.type and all(a.name != name for a in function.attribute_proto):
+            function.attribute_proto.append(attribute.default_value)
+    return function if function.node else None
+
+
+def _has_body(node: Node) -> bool:
+    try:
+        schema: Any = defs.get_schema(node.op, node.opset, node.domain)
+    except defs.SchemaError:
+        return False
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def _prefers_definition(node: Node) -> bool:
+    """Whether TVM's converter of that name means another operator, or makes up results."""
+    return node.domain == "" and (node.op == "Attention" or (node.op == "LayerNormalization" and any(node.wanted[1:])))
+
+
+# ---- parts of nodes ---------------------------------------------------------------------------------------
+
+
+def _domain(domain: str) -> str:
+    return "" if domain in DEFAULT_DOMAINS else domain
+
+
+def _resolved(proto: onnx.NodeProto, scope: Scope) -> onnx.NodeProto:
+    """A node whose attributes have the values that the function around it was given."""
+    if not scope.attributes and not any(a.ref_attr_name for a in proto.attribute):
+        return proto
+    if not any(a.ref_attr_name for a in proto.attribute):
+        return proto
+    copy = onnx.NodeProto()
+    copy.CopyFrom(proto)
+    del copy.attribute[:]
+    for attribute in proto.attribute:
+        found = scope.attributes.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
+        if found is not None:  # else optional, and left out
+            copy.attribute.add().CopyFrom(found)
+            copy.attribute[-1].name = attribute.name
+    return copy
+
+
+def _known(entry: Entry | None, node: Node) -> list[np.ndarray | None] | None:
+    """The numbers of a node's results, if all that are wanted are known."""
+    if entry is None or entry.value is None:
+        return None
+    try:
+        found = entry.value(node)
+    except (Undecided, TypeError):  # of open sizes, or of operands that are no sizes
+        return None
+    found = found if isinstance(found, list) else [found]
+    if any(array is None for array, wanted in zip(found, node.wanted, strict=False) if wanted):
+        return None
+    return found
+
+
+def _as_value(array: Any, node: Node) -> Value:
+    if isinstance(array, Value):
+        return array
+    if array.dtype == object:
+        like = next((v.dtype for v in node.inputs if v is not None and v.known is not None), "int64")
+        return Value(known=array, dtype=like)
+    return Value(known=array)
+
+
+def _is_default(node: Node, name: str) -> bool:
+    try:
+        attribute = defs.get_schema(node.op, node.opset, node.domain).attributes.get(name)
+    except defs.SchemaError:
+        return False
+    if attribute is None:
+        return False
+    return not attribute.default_value.type or bool(decoded(attribute.default_value) == node.attrs[name])
