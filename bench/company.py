@@ -1,4 +1,5 @@
-"""Calls in company: ``python -m bench.company [MODEL ...]``, each an .onnx file or a network of the ``onnx`` package.
+"""Calls in company: ``python -m bench.company [MODEL ...]``, each an .onnx file, a network of the ``onnx`` package,
+``small`` (some 0.15 ms) or ``decoder_step`` (one token of a text decoder behind 64 others).
 
 An application does not have the machine for itself. Each engine, in a process of its own, answers calls
 
@@ -29,10 +30,13 @@ from tempfile import TemporaryDirectory
 import click
 import numpy as np
 import onnx
+from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 from rich.table import Table
 
+from examples.open_models import decoder
 from tvm_byoc_dnnl.files import write_text
+from tvm_byoc_dnnl.frontend.onnx_inputs import fix_shapes
 from tvm_byoc_dnnl.testing.bench.engines import ENGINES
 from tvm_byoc_dnnl.testing.bench.process import EngineProcess, installed
 from tvm_byoc_dnnl.testing.bench.run import Model, find_model
@@ -53,6 +57,30 @@ _COMPANY = {
     "beside 1 busy process": ("", 1),
     "beside 2 busy processes": ("", 2),
 }
+
+
+def _small() -> onnx.ModelProto:
+    """Three layers of some dozens of microseconds each, as of a model that judges rows of a table."""
+    rng, rows, width = np.random.default_rng(0), 16, 512
+    nodes, weights = [], []
+    for i in range(3):
+        noise = rng.standard_normal((width, width), "float32") / np.float32(width**0.5)
+        weights.append(numpy_helper.from_array(noise, f"w{i}"))
+        nodes += [helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"y{i}"])]
+        nodes += [helper.make_node("Relu", [f"y{i}"], [f"x{i + 1}"])]
+    first, last = (helper.make_tensor_value_info(x, TensorProto.FLOAT, (rows, width)) for x in ("x0", "x3"))
+    graph = helper.make_graph(nodes, "small", [first], [last], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def _decoder_step(past: int = 64) -> onnx.ModelProto:
+    model = decoder(layers=6, width=512, heads=8, vocabulary=8192, positions=128)
+    sizes = {"batch": 1, "length": 1, "past": past, "past + length": past + 1}
+    dims = {i.name: i.type.tensor_type.shape.dim for i in model.graph.input}
+    return fix_shapes(model, {k: tuple(sizes.get(d.dim_param, d.dim_value) for d in v) for k, v in dims.items()})
+
+
+_NETWORKS = {"small": _small, "decoder_step": _decoder_step}
 
 Times = dict[str, dict[str, list[float]]]
 """Company -> engine -> milliseconds of each call, or calls per second of each turn."""
@@ -168,7 +196,8 @@ def main(models: tuple[str, ...], threads: int, rounds: int, calls: int, json_pa
     for name in _WAITING:
         os.environ.pop(name, None)
     results: dict[str, Times] = {}
-    chosen: list[Model] = [find_model(model) for model in models or ("squeezenet", "resnet50")]
+    names = models or ("squeezenet", "resnet50", *_NETWORKS)
+    chosen = [Model(name, _NETWORKS[name]) if name in _NETWORKS else find_model(name) for name in names]
     for model in chosen:
         proto = model.read()
         with TemporaryDirectory() as folder:

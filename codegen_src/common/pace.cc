@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <atomic>
 #include <bitset>
-#include <cmath>
-#include <cstdlib>
-#include <fstream>
+#include <chrono>
+#include <ctime>
 #include <limits>
-#include <string>
+
+#include "common/grant.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
@@ -32,28 +32,20 @@ double Follow(double usual, double seconds) {
   return seconds < usual ? (usual + seconds) / 2 : usual + std::min(seconds - usual, usual / 4) / 4;
 }
 
-/// The number in a file; 0 where there is none, or the word "max".
-double NumberIn(std::istream& file) {
-  std::string word;
-  file >> word;
-  return std::strtod(word.c_str(), nullptr);
+/// Seconds that all threads of this process have used.
+double UsedSeconds() {
+  timespec used{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;
 }
 
-/// Cores that one control group grants; 0 for no limit.
-double QuotaOf(const std::string& folder) {
-  std::ifstream both(folder + "/cpu.max");  // version 2: "150000 100000"
-  double quota = NumberIn(both), period = NumberIn(both);
-  if (!both) {
-    std::ifstream first(folder + "/cpu.cfs_quota_us"), second(folder + "/cpu.cfs_period_us");
-    quota = NumberIn(first);
-    period = NumberIn(second);
-  }
-  return quota > 0 && period > 0 ? quota / period : 0;
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace
 
-int Pace::Threads(int all, int at_most) {
+int Pace::Threads(int all, const Allowance& allowed) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (levels_.empty()) {
     for (int threads = all; threads > 1; threads /= 2) levels_.push_back({threads});
@@ -61,8 +53,17 @@ int Pace::Threads(int all, int at_most) {
     patience_ = kShortRest;
   }
   size_t level = level_ > 0 && rest_ <= 0 ? level_ - 1 : level_;
-  while (levels_[level].threads > std::max(1, at_most)) ++level;
+  while (levels_[level].threads > std::max(1, allowed.threads)) ++level;
+  if (!IsWorthAPause(level, allowed)) ++level;
   return levels_[level].threads;
+}
+
+bool Pace::IsWorthAPause(size_t level, const Allowance& allowed) const {
+  const Level& own = levels_[level];
+  if (allowed.pause == 0 || own.threads <= allowed.cores || level + 1 == levels_.size())
+    return true;
+  const double others = levels_[level + 1].usual;
+  return others == 0 || own.best * own.threads / allowed.cores + allowed.pause < others;
 }
 
 bool Pace::Learn(int threads, double seconds) {
@@ -139,38 +140,21 @@ RunningCall::~RunningCall() { --running; }
 
 void RunningCall::ForgetAll() { running = 0; }
 
-int RunningCall::MostThreads() const {
+Allowance RunningCall::Allowed() const {
+  static Budget budget(GrantOfProcess());
+  const Grant& grant = GrantOfProcess();
+  Allowance allowed{grant.Threads(), grant.cores};
+  if (allowed.threads > grant.cores && budget.IsSpent(Now(), UsedSeconds()))
+    allowed.pause = grant.period * (1 - grant.cores / allowed.threads);
   const auto calls = static_cast<int>(running.load());
-  if (calls <= 1) return GrantedCores();
+  if (calls <= 1) return allowed;
   cpu_set_t set;
   CPU_ZERO(&set);
   const int cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-  return std::max(1, std::min(cores, GrantedCores()) / calls);
+  allowed.threads = std::max(1, std::min(cores, allowed.threads) / calls);
+  return allowed;
 }
 
 bool RunningCall::IsAlone() const { return running.load() == 1 && begun.load() == number_; }
-
-int GrantedCores() {
-  static const int cores = GrantedCores("/proc/self/cgroup", "/sys/fs/cgroup");
-  return cores;
-}
-
-int GrantedCores(const std::string& groups, const std::string& root) {
-  double least = std::numeric_limits<int>::max();
-  std::ifstream lines(groups);
-  for (std::string line; std::getline(lines, line);) {  // "4:cpu,cpuacct:/a/b", or "0::/a/b"
-    const size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    if (!controllers.empty() && ("," + controllers + ",").find(",cpu,") == std::string::npos)
-      continue;
-    const std::string mounted = controllers.empty() ? root : root + "/" + controllers;
-    for (std::string group = line.substr(second + 1);; group.erase(group.rfind('/'))) {
-      if (const double quota = QuotaOf(mounted + group); quota > 0) least = std::min(least, quota);
-      if (group.find('/') == std::string::npos) break;
-    }
-  }
-  return std::max(1, static_cast<int>(std::ceil(least)));
-}
 
 }  // namespace tvm_byoc_dnnl

@@ -6,10 +6,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
-#include <string>
 #include <vector>
 
 namespace tvm_byoc_dnnl {
+
+/// The threads that a call may use.
+struct Allowance {
+  int threads = 1;
+  double cores = 1;  // that the control group grants
+  double pause = 0;  // seconds for which it may stop a call that uses more than these; 0 for none
+};
 
 /// Remembers what the calls of one plan took, and says how many threads the next one uses.
 ///
@@ -22,11 +28,13 @@ namespace tvm_byoc_dnnl {
 ///
 /// Each plan looks at the next level once, for two calls behind the first eight: so a plan that had
 /// company from the beginning learns it, and one that is so small that fewer threads are faster.
+///
+/// A call that may be stopped for a while uses the next level if that takes less time.
 class Pace {
  public:
-  /// The threads of the next call: `all`, or the first level that has no more than `at_most`. A
-  /// plan is for one number of all threads.
-  int Threads(int all, int at_most);
+  /// The threads of the next call: `all`, or a level with fewer. A plan is for one number of all
+  /// threads.
+  int Threads(int all, const Allowance& allowed);
 
   /// Learns what a call with so many threads took, during which no other call ran in this process.
   /// Returns whether it was late.
@@ -40,6 +48,7 @@ class Pace {
   };
 
   bool IsLate(size_t level, double seconds) const;
+  bool IsWorthAPause(size_t level, const Allowance& allowed) const;
   void MoveTo(size_t level);
   bool LearnHere(double seconds);
   bool LearnFromAttempt(double seconds);
@@ -60,9 +69,9 @@ class RunningCall {
   RunningCall(const RunningCall&) = delete;
   RunningCall& operator=(const RunningCall&) = delete;
 
-  /// As many threads as this call may use: the calls that run now share the cores of the process,
-  /// and none uses more than the control group grants.
-  int MostThreads() const;
+  /// The calls that run now share the cores of the process, and none uses more than the control
+  /// group grants, rounded up.
+  Allowance Allowed() const;
 
   /// Whether no other call has run since this one began.
   bool IsAlone() const;
@@ -73,14 +82,6 @@ class RunningCall {
  private:
   const int64_t number_;
 };
-
-/// The cores that the control group of this process grants it, rounded up; a very large number
-/// where there is no limit.
-int GrantedCores();
-
-/// The same for a process with this list of `groups` (/proc/self/cgroup), whose files lie below
-/// `root`: the least that one of its groups and those around them grant.
-int GrantedCores(const std::string& groups, const std::string& root);
 
 }  // namespace tvm_byoc_dnnl
 

@@ -15,8 +15,8 @@
 
 #include "common/artifact.h"
 #include "common/engine.h"
+#include "common/grant.h"
 #include "common/graph.h"
-#include "common/pace.h"
 #include "common/support/error.h"
 #include "common/support/json.h"
 #include "runtime/cache.h"
@@ -89,7 +89,7 @@ ffi::String Info() {
   info.emplace_back("format_version", static_cast<int64_t>(kFormatVersion));
   info.emplace_back("graph_version", kGraphVersion);
   info.emplace_back("max_threads", MaxThreads());
-  info.emplace_back("granted_cores", GrantedCores());
+  info.emplace_back("granted_cores", GrantOfProcess().Threads());
   return json::Value(std::move(info)).Dump();
 }
 

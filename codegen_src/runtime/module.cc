@@ -234,7 +234,7 @@ class RegionModule final : public ffi::ModuleObj {
            const PlanForThreads& plan_for) {
     const RunningCall call;
     const int all = engine_.Threads();
-    const int threads = plan.pace().Threads(all, call.MostThreads());
+    const int threads = plan.pace().Threads(all, call.Allowed());
     std::optional<ScopedThreads> scope;
     std::shared_ptr<const Plan> fewer;
     if (threads < all) {

@@ -14,19 +14,21 @@
 #include <vector>
 
 #include "check.h"
+#include "common/grant.h"
 
 namespace {
 
 using namespace tvm_byoc_dnnl;  // NOLINT: a test of one header
 
 constexpr int kAny = std::numeric_limits<int>::max();
+const Allowance kAll = {kAny, kAny};
 
 /// Threads -> how many of so many calls had them. `seconds`: what a call takes, by its threads.
 std::map<int, int> Calls(Pace* pace, int all, int count,
                          const std::function<double(int threads)>& seconds) {
   std::map<int, int> used;
   for (int i = 0; i < count; ++i) {
-    const int threads = pace->Threads(all, kAny);
+    const int threads = pace->Threads(all, kAll);
     ++used[threads];
     pace->Learn(threads, seconds(threads));
   }
@@ -143,21 +145,64 @@ TEST(APlanLooksWhetherOneThreadIsFaster) {
 
 TEST(NoMoreThreadsThanAllowed) {
   Pace pace;
-  CHECK_EQUAL(pace.Threads(8, 8), 8);
-  CHECK_EQUAL(pace.Threads(8, 7), 4);
-  CHECK_EQUAL(pace.Threads(8, 3), 2);
-  CHECK_EQUAL(pace.Threads(8, 0), 1);
+  CHECK_EQUAL(pace.Threads(8, {8, kAny}), 8);
+  CHECK_EQUAL(pace.Threads(8, {7, kAny}), 4);
+  CHECK_EQUAL(pace.Threads(8, {3, kAny}), 2);
+  CHECK_EQUAL(pace.Threads(8, {0, kAny}), 1);
   Pace single;
-  CHECK_EQUAL(single.Threads(1, 4), 1);
+  CHECK_EQUAL(single.Threads(1, {4, kAny}), 1);
   single.Learn(1, 1.0);
 }
 
+TEST(ABudgetIsSpentByWhatIsMoreThanGranted) {
+  Budget budget({1.5, 0.1});
+  CHECK(!budget.IsSpent(0, 7));      // what was before does not count
+  CHECK(!budget.IsSpent(1, 8.5));    // as much as granted
+  CHECK(!budget.IsSpent(2, 10.01));  // 10 ms more, of 15 ms that are saved
+  CHECK(budget.IsSpent(3, 11.52));   // 20 ms more
+  CHECK(budget.IsSpent(3, 11.52));
+  CHECK(!budget.IsSpent(4, 12.5));
+  CHECK(!budget.IsSpent(100, 12.5));  // a long rest saves no more
+  CHECK(budget.IsSpent(100, 12.52));
+  CHECK(budget.IsSpent(101, 1000));
+  CHECK(!budget.IsSpent(101.2, 1000));  // and debts are paid within two periods
+}
+
+TEST(CallsUnderAQuotaTakeTurnsWhereThatIsFasterThanAPause) {
+  const Grant grant{1.5, 0.1};
+  struct Row {
+    double two, one;   // seconds of a call on so many threads
+    int wide, narrow;  // at least, of 1000 calls
+  };
+  const Row rows[] = {{0.010, 0.019, 600, 300},  // two of three
+                      {0.095, 0.190, 1000, 0},   // a pause costs less than one thread
+                      {0.010, 0.009, 0, 900}};   // one thread is faster anyway
+  for (const Row& row : rows) {
+    Pace pace;
+    Budget budget(grant);
+    double now = 0, used = 0;
+    std::map<int, int> calls;
+    for (int i = 0; i < 1100; ++i) {
+      const Allowance allowed{2, grant.cores, budget.IsSpent(now, used) ? 0.025 : 0};
+      const int threads = pace.Threads(2, allowed);
+      const double seconds = threads == 2 ? row.two : row.one;
+      pace.Learn(threads, seconds);
+      now += seconds;
+      used += threads * seconds;
+      if (i >= 100) ++calls[threads];
+      if (row.narrow > 0) CHECK(used <= grant.cores * now + 0.2);
+    }
+    CHECK(calls[2] >= row.wide);
+    CHECK(calls[1] >= row.narrow);
+  }
+}
+
 TEST(RunningCallsShareTheCores) {
-  const int alone = [] { return RunningCall().MostThreads(); }();
-  CHECK_EQUAL(alone, GrantedCores());
+  const int alone = [] { return RunningCall().Allowed().threads; }();
+  CHECK_EQUAL(alone, GrantOfProcess().Threads());
   std::vector<std::unique_ptr<RunningCall>> calls;
   for (int i = 0; i < 1000; ++i) calls.push_back(std::make_unique<RunningCall>());
-  CHECK_EQUAL(calls[0]->MostThreads(), 1);
+  CHECK_EQUAL(calls[0]->Allowed().threads, 1);
   CHECK(!calls[0]->IsAlone());
   calls.clear();
   const RunningCall last;
@@ -208,6 +253,6 @@ TEST(TheControlGroupsThatGrantTheLeast) {
     const Folder folder;
     const std::string groups = folder.Write("groups", row.groups);
     for (const auto& [name, text] : row.files) folder.Write(std::string("root/") + name, text);
-    CHECK_EQUAL(GrantedCores(groups, folder.path() + "/root"), row.cores);
+    CHECK_EQUAL(FindGrant(groups, folder.path() + "/root").Threads(), row.cores);
   }
 }
