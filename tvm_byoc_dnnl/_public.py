@@ -23,7 +23,7 @@ from .frontend import to_relax
 from .hooks.c_source import c_source_module, generate_c
 from .hooks.fused_op import register_fused_op
 from .hooks.registration import InlineComposites, for_each_region, refuse_region, register_target_hooks
-from .log import read_log
+from .ledger import read_log
 from .namespaces import compilers, supported_ops, unregister_compiler
 from .partitioning.passes import PartitionGraph
 from .pattern_example import pattern_example

@@ -14,7 +14,7 @@ from tests.e2e.hook_vendor import MULTIPLY, VENDOR, Add, X, Y, build, elementwis
 from tests.harness import assert_right
 from tvm_byoc_dnnl.errors import UnsupportedError
 from tvm_byoc_dnnl.hooks import for_each_region, refuse_region
-from tvm_byoc_dnnl.log import read_log
+from tvm_byoc_dnnl.ledger import read_log
 
 
 def doubling(refused=None):

@@ -14,7 +14,7 @@ from tests.harness import assert_right
 from tvm_byoc_dnnl.cli import cli, main
 from tvm_byoc_dnnl.errors import InputError
 from tvm_byoc_dnnl.hooks import get_target_options
-from tvm_byoc_dnnl.log import read_log
+from tvm_byoc_dnnl.ledger import read_log
 from tvm_byoc_dnnl.target_options import parse_option
 
 

@@ -8,7 +8,7 @@ import tvm_byoc_dnnl as byoc
 from tests.unit.failing_vendor import owners, vendors
 from tests.unit.test_fallback import CASES, Chain
 from tvm_byoc_dnnl.errors import NativeLibraryError, UnsupportedError
-from tvm_byoc_dnnl.log import read_log
+from tvm_byoc_dnnl.ledger import read_log
 from tvm_byoc_dnnl.regions.failure import describe
 
 

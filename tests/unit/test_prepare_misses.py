@@ -5,8 +5,8 @@ import pytest
 from tvm import relax
 
 import tvm_byoc_dnnl as byoc
+from tvm_byoc_dnnl.ledger import read_facts
 from tvm_byoc_dnnl.prepare import Prepare
-from tvm_byoc_dnnl.prepare.misses import read_misses
 
 op, nn = relax.op, relax.op.nn
 SHAPE = (2, 8, 6, 6)
@@ -59,7 +59,7 @@ def noted(make, *parameters):
             result = make(*params)
             fields = [bb.emit_output(bb.normalize(r)) for r in (result if isinstance(result, tuple) else (result,))]
         bb.emit_func_output(fields[0] if len(fields) == 1 else relax.Tuple(fields))
-    return [(m.form, m.reason) for m in read_misses(Prepare()(bb.get()))]
+    return [(fact.op.removeprefix("prepare."), fact.reason) for fact in read_facts(Prepare()(bb.get()))]
 
 
 def with_erf(x):

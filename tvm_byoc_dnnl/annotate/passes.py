@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -16,7 +16,7 @@ from .._compat import var_name
 from ..compilation import current, stage
 from ..handles import ByIdentity
 from ..inplace import IN_PLACE, WritersBetween
-from ..log import Entry, with_entries
+from ..ledger import ASKED, MATCH, Fact, with_facts
 from ..lower.graph import PortableGraph
 from ..namespace import Namespace, Pattern
 from ..namespaces import namespace
@@ -28,14 +28,12 @@ from ..target_options import get_target_options
 from ..vendor_code import calling
 from ..verdict import Crash, Reject, as_reject
 from ..whole import expand, is_whole, whole_ops
-from .asked import with_asked
 from .choice import CANDIDATES_ATTR, Choice, Match, PlacedBy, first_in_order
 from .composites import Composites, Group
 from .escape import refuse_escape
 from .matches import Searched
 from .naming import with_unique_names
 from .needed import ops_of_pattern
-from .refused import RefusedMatch, with_refused
 from .trial import Answers, Trial, ask, trial_of
 from .tuples import spread_tuples
 from .vendor_steps import answers_of, prepared_by
@@ -102,9 +100,9 @@ class Matcher:
         self._answers: Answers = {} if known is None else known
         self._trials: ByIdentity[Trial | None] = ByIdentity()  # of single calls, by variable, that were lowered ahead
         self._writers: list[WritersBetween] = []  # of the functions that are searched
-        #: matches of patterns that were not taken
-        self.refused: list[RefusedMatch] = []
-        self._notes: list[tuple[Any, Entry]] = []  # variable, and the entry that does not know its function yet
+        self._function = ""  # that is searched
+        #: matches that were refused, crashes, and calls that the choice gave to another
+        self.facts: list[Fact] = []
         #: in order of priority
         self.candidates: list[_Candidate] = []
         for ns in map(namespace, compilers):
@@ -149,7 +147,7 @@ class Matcher:
 
     def _refuse(self, context: Any, ns: Namespace, pattern: Pattern, refusal: Reject) -> None:
         names = tuple(sorted(var_name(var) for var in context.matched_bindings))
-        self.refused.append(RefusedMatch(f"{ns.name}.{pattern.name}", names, refusal.reason))
+        self.facts.append(Fact("", "", f"{ns.name}.{pattern.name}", ns.name, MATCH, refusal.reason, names))
 
     def _settle(
         self, result: Any, bindings: Mapping[Any, Any], ns: Namespace, name: str, stage: str, refusal: Reject | None
@@ -176,7 +174,7 @@ class Matcher:
     def _note(self, calls: Iterable[tuple[Any, Any]], ns: Namespace, stage: str, reason: str) -> None:
         for var, call in calls:
             op = str(getattr(call.op, "name", ""))
-            self._notes.append((var, Entry("", var_name(var), op, ns.name, stage, reason)))
+            self.facts.append(Fact(self._function, var_name(var), op, ns.name, stage, reason))
 
     def skip_to_behind(self, name: str) -> None:
         """Keep the candidates after the pattern called ``name``; for any other name those after its compiler."""
@@ -204,6 +202,7 @@ class Matcher:
         for candidate in candidates:
             composites = Composites(mod)
             for name in functions:
+                self._function = name
                 groups = searched[name].matches(candidate.pattern, candidate.annotations, candidate.check)
                 if groups:
                     func = composites.replace_in(mod[name], partial(_found, groups))
@@ -217,7 +216,10 @@ class Matcher:
         for candidate in candidates:
             self._ask_about_all(namespace(candidate.compiler), [mod[name] for name in functions])
             composites = Composites(mod)
-            hosts = {mod.get_global_var(n): composites.replace_in(mod[n], candidate.check) for n in functions}
+            hosts = {}
+            for self._function in functions:
+                host = mod.get_global_var(self._function)
+                hosts[host] = composites.replace_in(mod[host], candidate.check)
             self._trials.clear()
             mod = with_functions(mod, {**hosts, **composites.functions})
         return mod
@@ -234,12 +236,6 @@ class Matcher:
             if (graph := trial.graph()) is not None:
                 graphs[trial.question] = graph
         self._answers.update(zip(graphs, answers_of(ns, list(graphs.values())), strict=False))
-
-    def entries(self, functions: Mapping[str, relax.Function]) -> list[Entry]:
-        """Crashes during `run`, and calls that the choice gave to another; they are in ``functions``, by name."""
-        bound = {name: set(relax.analysis.bound_vars(f)) for name, f in functions.items()} if self._notes else {}
-        where = [next((name for name, own in bound.items() if var in own), "") for var, _ in self._notes]
-        return [replace(entry, function=name) for name, (_, entry) in zip(where, self._notes, strict=True)]
 
 
 def _found(groups: Mapping[Any, Group], var: Any, _value: Any) -> Group | None:
@@ -317,7 +313,7 @@ def AnnotateExternalCompiler(
     def once(mod: tvm.IRModule, names: set[str]) -> tuple[tvm.IRModule, bool]:
         """The module with the composites that can be found in it; ``names`` gets those of its calls."""
         owned = {gv: f for gv, f in mod.functions.items() if codegen_of(f) or composite_of(f)}
-        crashes: list[Entry] = []
+        facts: list[Fact] = []
         if prepare:
             wanted = {c for f in mod.functions.values() if is_host_function(f) for c in compilers_of(f, default)}
             with stage("prepare"):
@@ -325,16 +321,13 @@ def AnnotateExternalCompiler(
                 mod = prepared = Prepare(keep_transposed=keep)(mod)
                 for name in sorted(wanted):
                     mod, lost = prepared_by(namespace(name), mod)
-                    crashes += lost
+                    facts += lost
                     mod = compress_weights(mod, get_target_options(mod, name).get("weights", "float32"))
         if not prepare or not mod.same_as(prepared):
             mod = relax.transform.ConvertToDataflow(min_size=1)(mod)
         if not prepare:  # a result without readers would count as a reader of values that a pattern needs for itself
             mod = relax.transform.DeadCodeElimination()(mod)
-        entries: list[Entry] = []
-        refused: list[RefusedMatch] = []
         groups = _by_compilers(mod, default)
-        asked = [name for compilers in groups for name in compilers]
         is_left = False
         for compilers, functions in groups.items():
             known = {op for name in compilers for op in namespace(name).ops()}
@@ -347,14 +340,14 @@ def AnnotateExternalCompiler(
             matcher = Matcher(compilers, ops, choice, options)
             with stage("annotate"):
                 mod = matcher.run(with_functions(mod, ready), [gv.name_hint for gv in functions])
-            refused += matcher.refused
+            facts += matcher.facts
             if any(map(is_whole, ops)):
                 left = [mod[gv] for gv in functions if whole_ops(mod[gv])]
-                refused += refused_whole(left, compilers, options)
+                facts += refused_whole(left, compilers, options)
                 is_left = is_left or bool(left)
-            entries += matcher.entries({gv.name_hint: func for gv, func in ready.items()})
         mod = with_functions(mod, owned)  # the passes above rewrite every function
-        return with_asked(with_refused(with_entries(mod, [*crashes, *entries]), refused), asked), is_left
+        facts += [Fact(compiler=name, stage=ASKED) for compilers in groups for name in compilers]
+        return with_facts(mod, facts), is_left
 
     return annotate
 

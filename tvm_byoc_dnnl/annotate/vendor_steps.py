@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import tvm
 
 from ..errors import NativeLibraryError, VendorError
-from ..log import Entry
+from ..ledger import Fact
 from ..lower.graph import PortableGraph
 from ..namespace import Namespace, told
 from ..regions.failure import describe
@@ -20,9 +20,9 @@ __all__ = ["answers_of", "prepared_by"]
 _logger = logging.getLogger("tvm_byoc_dnnl")
 
 
-def prepared_by(ns: Namespace, mod: tvm.IRModule) -> tuple[tvm.IRModule, list[Entry]]:
+def prepared_by(ns: Namespace, mod: tvm.IRModule) -> tuple[tvm.IRModule, list[Fact]]:
     """The module behind the preparing passes of a namespace; one that fails is left out, and noted."""
-    failures: list[Entry] = []
+    failures: list[Fact] = []
     for make_pass in ns.prepare:
         try:
             mod = run_pass(make_pass, mod, f"prepare= of {ns.name!r}")
@@ -30,7 +30,7 @@ def prepared_by(ns: Namespace, mod: tvm.IRModule) -> tuple[tvm.IRModule, list[En
             raise
         except Exception as error:
             reason = f"{describe(error)}; the model goes on without this pass"
-            failures.append(Entry("the module", "all calls", "prepare", ns.name, "prepare", reason))
+            failures.append(Fact("the module", "all calls", "prepare", ns.name, "prepare", reason))
     return mod, failures
 
 

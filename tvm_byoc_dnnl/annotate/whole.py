@@ -8,12 +8,12 @@ from typing import Any
 from tvm import relax
 
 from .._compat import var_name
+from ..ledger import MATCH, Fact
 from ..namespace import Namespace
 from ..namespaces import namespace
 from ..relax_utils import op_calls
 from ..whole import is_whole, whole_ops
 from .needed import ops_in_pattern
-from .refused import RefusedMatch
 from .trial import ask
 
 __all__ = ["refused_whole", "unknown_whole"]
@@ -30,10 +30,12 @@ def unknown_whole(func: relax.Function, compilers: Sequence[str]) -> set[str]:
 
 def refused_whole(
     functions: Iterable[relax.Function], compilers: Sequence[str], options: Mapping[str, Mapping[str, Any]]
-) -> Iterator[RefusedMatch]:
+) -> Iterator[Fact]:
     """Why the compilers that know them have left calls of such operators; each is named by its result."""
     for func in functions:
         for var, call in op_calls(func):
             for ns in map(namespace, compilers if is_whole(call.op.name) else ()):
                 if _knows(ns, call.op.name) and (refusal := ask(ns, call, options=options.get(ns.name))) is not None:
-                    yield RefusedMatch(f"{ns.name}.{call.op.name}", (var_name(var),), refusal.reason)
+                    name = var_name(var)
+                    op = f"{ns.name}.{call.op.name}"
+                    yield Fact("", name, op, ns.name, MATCH, refusal.reason, (name,))

@@ -11,12 +11,11 @@ import tvm
 from tvm import relax
 
 from .._compat import dtype_of, is_a, shape_dims
-from ..annotate.refused import RefusedMatch, read_refused
 from ..cost import call_bytes, call_flops, type_bytes, usual_sizes
 from ..handles import ByIdentity
+from ..ledger import FORM, MATCH, Fact
 from ..namespace import Namespace
 from ..namespaces import compilers, namespace
-from ..prepare.misses import Miss, read_misses
 from ..relax_utils import codegen_of
 from ..target_options import get_target_options
 from .flow import Flow, Node, read_flow
@@ -65,7 +64,8 @@ def account_of(mod: tvm.IRModule, asked: Sequence[str], *, with_primitives: bool
         if name
         for position, node in enumerate(nodes)
     }
-    matches, forms, log = _matches(flow, read_refused(mod)), read_misses(mod), BuildLog(mod)
+    log = BuildLog(mod)
+    matches, forms = _matches(flow, log.of(MATCH)), log.of(FORM)
     onnx_nodes = OnnxNodes(mod)
     calls = []
     kinds: ByIdentity[dict[str, Any]] = ByIdentity()  # a composite that is called several times has each call once
@@ -129,29 +129,29 @@ def _call(
     )
 
 
-def _refused(node: Node, matches: Mapping[str, list[tuple[RefusedMatch, list[int]]]]) -> list[NearMiss]:
+def _refused(node: Node, matches: Mapping[str, list[tuple[Fact, list[int]]]]) -> list[NearMiss]:
     """Patterns that matched the call with others, and were refused."""
     found = matches.get(node.name, ())
-    return [NearMiss(m.pattern, len(m.names), len(m.names), m.reason, ids) for m, ids in found if node.id in ids]
+    return [NearMiss(m.op, len(m.calls), len(m.calls), m.reason, ids) for m, ids in found if node.id in ids]
 
 
-def _matches(flow: Flow, refused: Sequence[RefusedMatch]) -> dict[str, list[tuple[RefusedMatch, list[int]]]]:
+def _matches(flow: Flow, refused: Sequence[Fact]) -> dict[str, list[tuple[Fact, list[int]]]]:
     """Variable → the refused matches around it, with the ids of their calls."""
     ids: dict[str, list[int]] = {}
     for node in flow.nodes:
         ids.setdefault(node.name, []).append(node.id)
-    found: dict[str, list[tuple[RefusedMatch, list[int]]]] = {}
+    found: dict[str, list[tuple[Fact, list[int]]]] = {}
     for match in refused:
-        calls = sorted(i for name in match.names for i in ids.get(name, ()))
-        for name in match.names:
+        calls = sorted(i for name in match.calls for i in ids.get(name, ()))
+        for name in match.calls:
             found.setdefault(name, []).append((match, calls))
     return found
 
 
-def _forms(node: Node, misses: Sequence[Miss]) -> list[NearMiss]:
+def _forms(node: Node, misses: Sequence[Fact]) -> list[NearMiss]:
     """Operators that an importer may have taken apart, and that the preparing rules did not put together again."""
     mine = (m for m in misses if (m.function, m.name) == (node.function, node.name))
-    return [NearMiss(f"prepare.{m.form}", 1, 2, m.reason, [node.id]) for m in mine]
+    return [NearMiss(m.op, 1, 2, m.reason, [node.id]) for m in mine]
 
 
 def _apart(node: Node, made: Sequence[Primitive]) -> list[NearMiss]:

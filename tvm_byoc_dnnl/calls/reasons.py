@@ -9,7 +9,7 @@ import tvm
 
 from ..annotate.trial import ask
 from ..compilation import current
-from ..log import Entry, read_log
+from ..ledger import Fact, read_facts
 from ..namespace import Namespace
 from ..verdict import Reject
 from .flow import Node
@@ -26,9 +26,13 @@ class BuildLog:
 
     def __init__(self, mod: tvm.IRModule) -> None:
         try:
-            self._entries = read_log(mod)
+            self._facts = read_facts(mod)
         except (TypeError, ValueError):
-            self._entries = []  # another version's notes: the compilers are asked again in any case
+            self._facts = []  # another version's notes: the compilers are asked again in any case
+
+    def of(self, stage: str) -> list[Fact]:
+        """The facts of one stage."""
+        return [fact for fact in self._facts if fact.stage == stage]
 
     def about(self, node: Node, compiler: str) -> list[str]:
         """Reasons why ``compiler`` did not get this call: those noted for its variable, else for its operator."""
@@ -40,11 +44,11 @@ class BuildLog:
         noted = (e for e in self._about_operator(node, compiler) if e.name == node.name)
         return self._reasons(e for e in noted if e.stage not in _OF_ANNOTATION)
 
-    def _about_operator(self, node: Node, compiler: str) -> list[Entry]:
-        return [e for e in self._entries if (e.compiler, e.op, e.function) == (compiler, node.op, node.function)]
+    def _about_operator(self, node: Node, compiler: str) -> list[Fact]:
+        return [e for e in self._facts if (e.compiler, e.op, e.function) == (compiler, node.op, node.function)]
 
     @staticmethod
-    def _reasons(entries: Iterable[Entry]) -> list[str]:
+    def _reasons(entries: Iterable[Fact]) -> list[str]:
         return list(dict.fromkeys(f"{e.stage}: {e.reason}" for e in entries))
 
 

@@ -24,7 +24,7 @@ from tvm import relax
 
 from ..annotate.passes import Matcher, compilers_of
 from ..cost import usual_sizes
-from ..log import CUT, Entry
+from ..ledger import CUT, MATCH, Fact
 from ..namespace import Namespace
 from ..namespaces import HOST, namespace
 from ..prepare import FoldTransposed
@@ -107,13 +107,13 @@ class Fallback:
     ----------
     mod : IRModule
         After `run`: the module in which only calls that work call composites.
-    entries : list of Entry
+    facts : list of Fact
         After `run`: the calls that went back, and the reasons.
     """
 
     def __init__(self, mod: tvm.IRModule, attempt: Attempt, policy: RegionPolicy | None = None) -> None:
         self.mod = mod
-        self.entries: list[Entry] = []
+        self.facts: list[Fact] = []
         self._attempt = attempt
         self._policy = policy
         self._sizes = usual_sizes(mod)
@@ -122,7 +122,7 @@ class Fallback:
         self._built: dict[Any, RegionBuilder] = {}  # calls and results -> the function of just these
         self._tried: dict[RegionBuilder, Failure | None] = {}
         # composite and compilers -> the result of the candidates after it, and the crashes meanwhile
-        self._behind: dict[Any, tuple[Body, list[Entry]]] = {}
+        self._behind: dict[Any, tuple[Body, list[Fact]]] = {}
 
     def run(self) -> Plan:
         """Give back calls that do not work until all others work."""
@@ -288,12 +288,15 @@ class Fallback:
             matcher.skip_to_behind(item.behind or composite_of(func))
             mod = matcher.run(FoldTransposed(tvm.IRModule({tvm.ir.GlobalVar("body"): plain})), ["body"])
             composites = {gv: f for gv, f in mod.functions.items() if composite_of(f)}
-            self._behind[key] = Body(mod["body"], self._add(composites)), matcher.entries({"": plain})
-        body, crashes = self._behind[key]
+            self._behind[key] = (
+                Body(mod["body"], self._add(composites)),
+                [fact for fact in matcher.facts if fact.stage != MATCH],
+            )
+        body, facts = self._behind[key]
         result = getattr(self._callee(item.call).body.body, "name", "")
-        for entry in crashes:
-            name = item.call.var.name if entry.name == result else entry.name
-            self.entries.append(replace(entry, function=item.host.name_hint, name=name))
+        for fact in facts:
+            name = item.call.var.name if fact.name == result else fact.name
+            self.facts.append(replace(fact, function=item.host.name_hint, name=name))
         return body
 
     def _add(self, functions: Mapping[Any, relax.Function]) -> dict[Any, Any]:
@@ -314,8 +317,8 @@ class Fallback:
         calls = list(op_calls(func))
         for var, call in calls:
             name = binding.var.name if var is calls[-1][0] else var.name
-            entry = Entry(host.name_hint, name, call.op.name, compiler, failure.stage, failure.reason)
-            self.entries.append(entry)
+            fact = Fact(host.name_hint, name, call.op.name, compiler, failure.stage, failure.reason)
+            self.facts.append(fact)
 
 
 def _judgement(policy: RegionPolicy, work: Work) -> Failure | None:

@@ -9,7 +9,7 @@ from tvm import relax
 
 from ..codegen.extern import install_codegen
 from ..compilation import stage
-from ..log import raise_failures, read_log, with_entries
+from ..ledger import raise_failures, read_log, with_facts
 from ..namespace import Namespace
 from ..namespaces import namespace
 from ..regions.builder import RegionBuilder
@@ -31,7 +31,7 @@ def PartitionGraph(*, policy: RegionPolicy | None = None, strict: bool = False) 
 
     Every region is tried as it is formed: lowered, planned and, for a namespace with a codegen of its own, compiled.
     A call that fails goes to the next compiler in the function's attribute ``compiler`` or back to TVM, and the region
-    is formed again without it; the reasons are kept (`tvm_byoc_dnnl.log.read_log`).
+    is formed again without it; the reasons are kept (`tvm_byoc_dnnl.ledger.read_log`).
 
     Regions are named after their compiler and numbered in program order. Works on the result of
     `AnnotateExternalCompiler` and of any other pass that makes composite functions called ``<compiler>.<anything>``.
@@ -79,7 +79,7 @@ def partition_module(mod: tvm.IRModule, attempt: Attempt, policy: RegionPolicy |
     """Form the regions for which ``attempt`` finds nothing wrong."""
     fallback = Fallback(mod, attempt, policy)
     plan = fallback.run()
-    mod = with_entries(_Outliner(fallback.mod, plan).run(), fallback.entries)
+    mod = with_facts(_Outliner(fallback.mod, plan).run(), fallback.facts)
     for compiler in sorted({codegen_of(f) for f in mod.functions.values()} - {""}):
         install_codegen(namespace(compiler))
     return mod

@@ -20,12 +20,11 @@ from tvm import relax
 
 from .._compat import make_constant
 from .._version import __version__
-from ..annotate.asked import asked_of
 from ..calls.account import account_of
 from ..calls.model import ReportData
 from ..calls.record import from_bytes, to_bytes
 from ..errors import ArtifactError
-from ..log import read_log
+from ..ledger import ASKED, read_facts, read_log
 from ..signature import inputs_of, outputs_of
 from .alignment import unaligned_inputs
 from .kernels import Kernels
@@ -118,7 +117,8 @@ def _account_tensor(regions: tvm.IRModule) -> tvm.runtime.Tensor:
 
 def _account(regions: tvm.IRModule) -> bytes:
     try:
-        return to_bytes(account_of(regions, asked_of(regions), with_primitives=False))
+        asked = [fact.compiler for fact in read_facts(regions) if fact.stage == ASKED]
+        return to_bytes(account_of(regions, asked, with_primitives=False))
     except Exception:  # a model without its account is better than none
         _logger.warning("the compiled model will not say what runs where", exc_info=True)
         return b""

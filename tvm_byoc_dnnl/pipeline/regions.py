@@ -12,7 +12,7 @@ from tvm import relax
 from ..codegen.extern import OUTPUTS, check_output, install_codegen
 from ..compilation import knowing
 from ..errors import NativeLibraryError, UnsupportedError
-from ..log import Entry, raise_failures, read_log, with_entries
+from ..ledger import Fact, raise_failures, read_log, with_facts
 from ..namespace import Namespace
 from ..namespaces import compilers, namespace
 from ..partitioning.passes import partition_module
@@ -104,7 +104,7 @@ def _build(mod: tvm.IRModule, ns: Namespace, strict: bool) -> tvm.IRModule:
     refusals: dict[str, str] = {}
     with knowing(refusals=refusals):
         built = ns.route.build(mod, options)
-    return with_entries(built, _entries(ns, refusals, strict))
+    return with_facts(built, _facts(ns, refusals, strict))
 
 
 def _without(mod: tvm.IRModule, ns: Namespace, broken: BrokenRegions) -> tvm.IRModule:
@@ -114,7 +114,7 @@ def _without(mod: tvm.IRModule, ns: Namespace, broken: BrokenRegions) -> tvm.IRM
         if gv not in regions:  # TVM's lowering takes a PrimFunc as it is
             mod = with_functions(mod, {gv: mod[gv].without_attr("Codegen")})
             name = gv.name_hint
-            mod = with_entries(mod, [Entry(name, name, "tirx.PrimFunc", ns.name, failure.stage, failure.reason)])
+            mod = with_facts(mod, [Fact(name, name, "tirx.PrimFunc", ns.name, failure.stage, failure.reason)])
 
     def attempt(other: Namespace, region: relax.Function) -> Failure | None:
         if other.name != ns.name:
@@ -124,7 +124,7 @@ def _without(mod: tvm.IRModule, ns: Namespace, broken: BrokenRegions) -> tvm.IRM
     return partition_module(dissolve_regions(mod, regions), attempt, RegionPolicy()) if regions else mod
 
 
-def _entries(ns: Namespace, refusals: Mapping[str, str], strict: bool) -> list[Entry]:
+def _facts(ns: Namespace, refusals: Mapping[str, str], strict: bool) -> list[Fact]:
     """Notes that regions are modules although source was asked for; a region stands for its calls."""
     if refusals and strict:
         lines = "".join(f"\n  {symbol}: {reason}" for symbol, reason in refusals.items())
@@ -134,6 +134,6 @@ def _entries(ns: Namespace, refusals: Mapping[str, str], strict: bool) -> list[E
     for symbol, reason in refusals.items():
         _logger.warning("%s is a module, not source as asked: %s", symbol, reason)
     return [
-        Entry(symbol, symbol, "region", ns.name, "output", f"is a module, not source: {reason}")
+        Fact(symbol, symbol, "region", ns.name, "output", f"is a module, not source: {reason}")
         for symbol, reason in refusals.items()
     ]

@@ -35,9 +35,9 @@ from .._compat import (
 )
 from ..compilation import OverwritableWeights
 from ..handles import ByIdentity, items
+from ..ledger import FORM, Fact
 from ..windowed_types import TypingBuilder
 from .forms import form_of, is_atom, is_compound, is_droppable, is_simple, kind_of, reads_of
-from .misses import Miss
 
 __all__ = ["Rule", "Rules", "Scope", "equal_dims"]
 
@@ -236,10 +236,10 @@ class Scope:
         if form_of(old) == "var" and old in self._misses:
             self._misses[new] = self._misses.pop(old)
 
-    def misses(self, function: str) -> list[Miss]:
+    def misses(self, function: str) -> list[Fact]:
         """The notes that remain after the sweep."""
         left = {var: note for var, note in self._misses.items() if var in self._value and var not in self._dead}
-        return [Miss(function, var_name(var), *note) for var, note in left.items()]
+        return [Fact(function, var_name(var), f"prepare.{form}", "", FORM, why) for var, (form, why) in left.items()]
 
     @staticmethod
     def with_args(call: Any, *args: Any) -> Any:

@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 
 from ..compilation import OverwritableWeights, current
-from .misses import with_misses
+from ..ledger import with_facts
 from .rewrite import Rules, Scope
 
 __all__ = ["rewrite_pass"]
@@ -36,7 +36,7 @@ def rewrite_pass(name: str, rules: Rules, *, tidy: bool = False, leaves_weights:
                 if new is not func:
                     changed[gv] = new
         own.constants.clear()  # the others may be freed from now on
-        module = _with_changed(with_misses(module, misses), changed)
+        module = _with_changed(with_facts(module, misses), changed)
         return tidying(module) if tidy and not is_tidy else module
 
     return tvm.transform.module_pass(sweep, opt_level=0, name=name)

@@ -21,7 +21,7 @@ _BEGINNING, _END = 120, 480
 
 @dataclass(frozen=True)
 class Failure:
-    """The stage at which a region failed, as in `tvm_byoc_dnnl.log.Entry`, and the reason."""
+    """The stage at which a region failed, as in `tvm_byoc_dnnl.ledger.Fact`, and the reason."""
 
     stage: str
     reason: str

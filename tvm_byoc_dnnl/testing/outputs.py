@@ -10,7 +10,7 @@ import numpy as np
 import tvm
 
 from ..codegen.extern import source_builds
-from ..log import Entry, read_log
+from ..ledger import Fact, read_log
 from ..namespaces import compilers, namespace
 from ..pipeline.byoc import byoc_pipeline
 from ..pipeline.source_executable import SourceExecutable
@@ -43,9 +43,9 @@ class OutputComparison:
     differing: list[str]
 
 
-def compile_source(mod: tvm.IRModule) -> tuple[SourceExecutable, list[Entry]]:
+def compile_source(mod: tvm.IRModule) -> tuple[SourceExecutable, list[Fact]]:
     """A partitioned module with source output, and what its log says about that."""
-    noted: list[Entry] = []
+    noted: list[Fact] = []
 
     @tvm.transform.module_pass(opt_level=0, name="CompileSource")
     def pipeline(module: tvm.IRModule, _context: Any) -> tvm.IRModule:

@@ -12,7 +12,7 @@ from tvm import relax
 from ...annotate.passes import AnnotateExternalCompiler
 from ...annotate.trial import ask
 from ...comparison import differences, nudged, sensitivity
-from ...log import read_log
+from ...ledger import read_log
 from ...namespace import Namespace
 from ...partitioning.passes import PartitionGraph
 from ...pipeline.byoc import PIPELINE
