@@ -56,6 +56,9 @@ struct Candidate {
 /// reference one, or a loop over single elements.
 bool IsReference(dnnl::primitive::kind kind, const std::string& impl);
 
+/// Whether it multiplies an unfolded source, which takes longer than the products do.
+bool Unfolds(const std::string& impl);
+
 /// The operation without its layouts: "convolution f32 1x64x56x56 f32 64x64x3x3 ... relu". A
 /// measurement of a candidate is stored under this key and the candidate's name.
 std::string WorkloadKey(const OpDesc& op);
@@ -79,8 +82,8 @@ class Lowering;
 /// or no primitive (an empty `pd`) where oneDNN has none. Nothing if the kernel cannot compute it.
 using Offer = std::optional<Candidate> (*)(const Candidate& primitive, const Lowering& values);
 
-std::optional<Candidate> OfferDepthwise(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferDirect(const Candidate& primitive, const Lowering& values);
+std::optional<Candidate> OfferGroups(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferInteger(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferIntegerWinograd(const Candidate& primitive, const Lowering& values);
 std::optional<Candidate> OfferLog(const Candidate& primitive, const Lowering& values);
@@ -93,13 +96,13 @@ std::optional<Candidate> OfferSplitWinograd(const Candidate& primitive, const Lo
 std::optional<Candidate> OfferSplit(const Candidate& primitive, const Lowering& values);
 
 /// A new kernel: its function above, and its name here.
-constexpr Offer kOffers[] = {OfferDepthwise,       OfferDirect,        OfferInteger,
+constexpr Offer kOffers[] = {OfferGroups,          OfferDirect,        OfferInteger,
                              OfferIntegerWinograd, OfferLog,           OfferNormalize,
                              OfferWinograd,        OfferSmallWinograd, OfferLateWinograd,
                              OfferProduct,         OfferSplitWinograd, OfferSplit};
 
-/// Whether a convolution of images of this rank has too few channels for a product of matrices: in
-/// each of its groups, but it is not depthwise; or, for AVX2, of a picture.
+/// Whether a convolution of images of this rank has too few channels or outputs for a product of
+/// matrices: in each of its groups, but it is not depthwise; or, for AVX2, of a picture.
 bool IsThin(const Dims& weights, size_t rank, const Isa& isa);
 
 }  // namespace tvm_byoc_dnnl

@@ -25,18 +25,21 @@ struct Rates {
 /// "winograd", in proportion to "convolution", and the weights of this for AVX-512 there, too;
 /// "convolution", "product" and the weights of "winograd" for AVX2 on a Zen 3, "product_pixels" and
 /// "direct" in proportion to it. "product_pixels" for AVX-512 and what "batch_norm_product" adds to
-/// it are fitted to a Granite Rapids, in proportion to "convolution". "convolution_gemm" is fitted
-/// to groups of 2 to 6 channels on a Zen 4, "lrn_blocked" to LRN in blocks of 8 channels there.
-/// "convolution_picture", "depthwise" and the start of "matmul" for AVX2 are fitted to a Granite
-/// Rapids. `far_weights` is added where the weights are too many to stay in the last cache.
+/// it are fitted to a Granite Rapids, in proportion to "convolution". "convolution_gemm", and
+/// "groups" in proportion to "convolution", are fitted to groups of 2 to 16 channels on a Zen 4,
+/// "lrn_blocked" to LRN in blocks of 8 channels there. "convolution_picture", "groups" and the
+/// start of "matmul" for AVX2 are fitted to a Granite Rapids. `far_weights` is added where the
+/// weights are too many to stay in the last cache.
 constexpr Rates kRates[] = {
     {"convolution", BYOC_AVX512, 6.9e-12, 0, 9e-12, 0, 0, 1e-10},
     {"convolution", BYOC_AVX2, 13.5e-12, 0, 9.5e-12, 0, 0, 1e-10},
-    {"convolution_gemm", BYOC_AVX512, 70e-12, 0, 0, 0, 0, 1e-10},
-    {"convolution_gemm", BYOC_AVX2, 95e-12, 0, 0, 0, 0, 1e-10},
+    {"convolution_gemm", BYOC_AVX512, 70e-12, 0, 0, 0, 4e-11, 1e-10},
+    {"convolution_gemm", BYOC_AVX2, 95e-12, 0, 0, 0, 4e-11, 1e-10},
+    {"convolution_narrow", BYOC_AVX512, 14e-12, 0, 9e-12, 0, 0, 1e-10},
+    {"convolution_narrow", BYOC_AVX2, 27e-12, 0, 9.5e-12, 0, 0, 1e-10},
     {"convolution_picture", BYOC_AVX2, 17e-12, 0, 9.5e-12, 0, 0, 1e-10},
-    {"depthwise", BYOC_AVX512, 6e-12, 0, 0, 0, 0, 1e-10},
-    {"depthwise", BYOC_AVX2, 8e-12, 0, 0, 0, 0, 1e-10},
+    {"groups", BYOC_AVX512, 6e-12, 0.17e-9, 0, 0, 0, 1e-10},
+    {"groups", BYOC_AVX2, 8e-12, 0.24e-9, 0, 0, 0, 1e-10},
     {"direct", BYOC_AVX2, 14e-12, 0.3e-9, 0, 0, 0, 1e-10},
     {"winograd", BYOC_AVX512, 8.0e-12, 3.0e-9, 36e-12, 27e-12, 0, 1e-10},
     {"winograd", BYOC_AVX2, 8.0e-12, 3.2e-9, 26e-12, 24e-12, 0, 1e-10},
@@ -99,6 +102,14 @@ bool IsOfPicture(const Candidate& candidate, const Isa& isa) {
          ElementCount(weights) <= kFew * weights[0];
 }
 
+/// Each group has few outputs, and its weights are not padded: they fill a part of a vector.
+bool IsNarrow(const Candidate& candidate) {
+  constexpr int64_t kFew = 8;
+  const Dims weights = candidate.pd.Arg(DNNL_ARG_WEIGHTS).get_padded_dims();
+  const size_t rank = candidate.op.Find(DNNL_ARG_DST)->md.get_dims().size();
+  return weights.size() > rank && weights[1] < kFew && weights[1] * weights[2] > 1;
+}
+
 std::string FamilyOf(const Candidate& candidate, const Isa& isa) {
   if (candidate.call) {
     const std::string kernel = candidate.call->kernel->name;
@@ -112,8 +123,8 @@ std::string FamilyOf(const Candidate& candidate, const Isa& isa) {
   if (candidate.op.kind == PrimitiveKind::lrn)
     return candidate.pd.Arg(DNNL_ARG_SRC).get_inner_nblks() > 0 ? "lrn_blocked" : "";
   if (candidate.op.kind != PrimitiveKind::convolution) return "";
-  const bool unfolds = candidate.impl.find("gemm:") != std::string::npos;  // its source
-  return unfolds                       ? "convolution_gemm"
+  return Unfolds(candidate.impl)       ? "convolution_gemm"
+         : IsNarrow(candidate)         ? "convolution_narrow"
          : IsOfPicture(candidate, isa) ? "convolution_picture"
                                        : "convolution";
 }
@@ -140,6 +151,8 @@ bool IsReference(dnnl::primitive::kind kind, const std::string& impl) {
       kind == dnnl::primitive::kind::resampling || kind == dnnl::primitive::kind::pooling;
   return impl.compare(0, 3, "ref") == 0 || (by_elements && impl.compare(0, 6, "simple") == 0);
 }
+
+bool Unfolds(const std::string& impl) { return impl.find("gemm:") != std::string::npos; }
 
 double ReorderCost(const Candidate& candidate, const Isa& isa) {
   return candidate.work.reordered * RatesOf(candidate, isa).reordered;

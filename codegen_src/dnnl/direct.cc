@@ -71,7 +71,10 @@ bool IsThin(const Dims& weights, size_t rank, const Isa& isa) {
   constexpr int64_t kFew = 8, kOfPicture = 4;
   if (weights.size() == rank)
     return isa.Vectors() == BYOC_AVX2 && rank == kRank && weights[1] <= kOfPicture;
-  return weights.size() == rank + 1 && weights[2] < kFew && weights[1] * weights[2] > 1;
+  if (weights.size() != rank + 1 || weights[1] * weights[2] == 1) return false;
+  const auto [few, more] = std::minmax(weights[1], weights[2]);
+  const bool in_blocks = few % kFew == 0 && more % kFew == 0;
+  return few < kFew || (more <= 2 * kFew && !in_blocks);
 }
 
 std::optional<Candidate> OfferDirect(const Candidate& given, const Lowering& values) {

@@ -16,6 +16,11 @@ static inline int64_t byoc_channel_offset(const byoc_strides* s, int64_t channel
   return channel / s->lanes * s->block + channel % s->lanes;
 }
 
+/* From a channel to the one `channels` behind it, if both begin a block or there is only one. */
+static inline int64_t byoc_channel_step(const byoc_strides* s, int64_t channels) {
+  return s->block == 0 ? channels : channels / s->lanes * s->block;
+}
+
 typedef enum byoc_post_op_kind {
   BYOC_RELU,   /* x < 0 ? alpha * x : x */
   BYOC_CLIP,   /* from alpha to beta */

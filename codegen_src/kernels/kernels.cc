@@ -8,13 +8,13 @@
 #include "byoc_compressed_matmul.h"
 #include "byoc_compressed_pack.h"
 #include "byoc_convert.h"
-#include "byoc_depthwise.h"
-#include "byoc_depthwise_pack.h"
 #include "byoc_direct.h"
 #include "byoc_direct_pack.h"
 #include "byoc_fill.h"
 #include "byoc_flush.h"
 #include "byoc_gather.h"
+#include "byoc_groups.h"
+#include "byoc_groups_pack.h"
 #include "byoc_integer.h"
 #include "byoc_integer_pack.h"
 #include "byoc_log.h"
@@ -43,13 +43,13 @@ const Kernel kBatchNormProduct = {"batch_norm_product", byoc_batch_norm_product}
 const Kernel kCompressedMatmul = {"compressed_matmul", byoc_compressed_matmul};
 const Kernel kCompressedPack = {"compressed_pack", byoc_compressed_pack};
 const Kernel kConvert = {"convert", byoc_convert};
-const Kernel kDepthwise = {"depthwise", byoc_depthwise};
-const Kernel kDepthwisePack = {"depthwise_pack", byoc_depthwise_pack, true};
 const Kernel kDirect = {"direct", byoc_direct};
 const Kernel kDirectPack = {"direct_pack", byoc_direct_pack, true};
 const Kernel kFill = {"fill", byoc_fill};
 const Kernel kFlush = {"flush", byoc_flush};
 const Kernel kGather = {"gather", byoc_gather};
+const Kernel kGroups = {"groups", byoc_groups};
+const Kernel kGroupsPack = {"groups_pack", byoc_groups_pack, true};
 const Kernel kInteger = {"integer", byoc_integer};
 const Kernel kIntegerPack = {"integer_pack", byoc_integer_pack};
 const Kernel kLog = {"log", byoc_log};

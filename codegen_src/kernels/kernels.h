@@ -16,8 +16,8 @@ struct Kernel {
 
 /// Defined in kernels.cc, the only file that includes their code.
 extern const Kernel kAppend, kAttention, kBatchNorm, kBatchNormProduct, kCompressedMatmul,
-    kCompressedPack, kConvert, kDepthwise, kDepthwisePack, kDirect, kDirectPack, kFill, kFlush,
-    kGather, kInteger, kIntegerPack, kLog, kLookup, kNormalize, kProduct, kProductPack, kRecurrent,
+    kCompressedPack, kConvert, kDirect, kDirectPack, kFill, kFlush, kGather, kGroups, kGroupsPack,
+    kInteger, kIntegerPack, kLog, kLookup, kNormalize, kProduct, kProductPack, kRecurrent,
     kRecurrentPack, kSplit, kSplitPack, kSplitWinograd, kSplitWinogradPack, kWiden, kWinograd,
     kWinogradPack;
 

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Convolutions of images in groups of few channels by our kernel, depthwise ones among them: in the
+// layouts that are decided for oneDNN's primitive, with the same bias and post-ops.
+#include <algorithm>
+
+#include "dnnl/kernel_call.h"
+#include "dnnl/lowering.h"
+#include "kernels/byoc_groups_plan.h"
+
+namespace tvm_byoc_dnnl {
+namespace {
+
+/// Groups of which a vector holds several, or one that nearly fills it. Of depthwise kernels oneDNN
+/// has good ones for all but two widths, unless it unfolds the source.
+bool Suits(const byoc_groups_params& p, const Candidate& primitive) {
+  constexpr int64_t kMostChannels = 16;
+  if (!byoc_groups_is_depthwise(&p))
+    return p.channels <= kMostChannels && p.outputs <= byoc_lanes(p.isa);
+  return byoc_groups_wide(&p) > 0 || Unfolds(primitive.impl) ||
+         IsReference(primitive.op.kind, primitive.impl);
+}
+
+/// Channels-last; or blocks of one vector each, in which no vector of the kernel begins. `at_once`:
+/// channels of the groups that are computed at once.
+bool IsPlain(const byoc_strides& strides, int64_t channels, int64_t at_once, int64_t lanes) {
+  return strides.lanes == channels || (strides.lanes == lanes && at_once % lanes == 0);
+}
+
+}  // namespace
+
+std::optional<Candidate> OfferGroups(const Candidate& primitive, const Lowering& values) {
+  const OpDesc& op = primitive.op;
+  if (op.kind != dnnl::primitive::kind::convolution) return std::nullopt;
+  const Dims shape = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
+  if (shape.size() != 5) return std::nullopt;
+  std::optional<KernelFrame> frame = FrameOf(primitive, values, Dense(shape, DType::kFloat32));
+  if (!frame) return std::nullopt;
+
+  const Dims in = frame->src.get_dims(), out = frame->dst.get_dims();
+  byoc_groups_params p{};
+  DescribeImages(op, *frame, &p);
+  DescribeWindow(op, &p);
+  p.dilation_x = op.dilates[1] + 1;
+  p.isa = frame->isa;
+  p.groups = shape[0];
+  p.outputs = shape[1];
+  p.channels = shape[2];
+  const int64_t lanes = byoc_lanes(p.isa), together = byoc_groups_together(&p);
+  if (!Suits(p, primitive) || !IsPlain(p.src, in[1], together * p.channels, lanes) ||
+      !IsPlain(p.dst, out[1], together * p.outputs, lanes))
+    return std::nullopt;
+  KernelCall call = CallOf(kGroups, p, std::move(*frame), /*scratch_bytes=*/0);
+  call.packing = PackingOf(kGroupsPack, p, byoc_groups_packed_bytes(&p));
+
+  const bool is_depthwise = byoc_groups_is_depthwise(&p);
+  Candidate candidate{
+      op, {}, KernelImpl(is_depthwise ? "depthwise" : "groups", p.isa), std::move(call), {}};
+  const auto pixels = static_cast<double>(p.images * p.out_height * p.out_width);
+  const auto taps = static_cast<double>(byoc_groups_taps(&p));
+  if (is_depthwise) {
+    candidate.work.products = static_cast<double>(ElementCount(out)) * taps;
+    return candidate;
+  }
+  const auto vectors = pixels * static_cast<double>(byoc_groups_vectors(&p)) * taps;
+  candidate.work.products = vectors * static_cast<double>(lanes);
+  const int64_t wide = byoc_groups_wide(&p);
+  candidate.work.vectors =
+      wide == 0 ? vectors : vectors * static_cast<double>(p.stride_x) / static_cast<double>(wide);
+  return candidate;
+}
+
+}  // namespace tvm_byoc_dnnl
