@@ -136,7 +136,7 @@ $(TORCH): $(DEPS)
 .PHONY: test-torch
 test-torch: $(NATIVE) $(TORCH)  ##+ torch.compile and the PyTorch importer; make test skips them where there is no torch
 	@$(PY) -m pytest tests/e2e/test_torch_compile.py tests/e2e/test_torch_shapes.py \
-	  tests/unit/test_torch_import.py tests/e2e/test_torch_quantised.py $(ARGS)
+	  tests/unit/test_torch_import.py tests/e2e/test_torch_quantised.py tests/e2e/test_torch_recurrent.py $(ARGS)
 
 .PHONY: test-zoo docs-models
 test-zoo: $(NATIVE) $(ZOO)  ##+ models that people run, against ONNX Runtime; minutes, not part of make test

@@ -16,7 +16,7 @@ import tvm_byoc_dnnl as byoc
 from tests.unit.importing import node, onnx_model, ops, rand
 from tests.unit.recurrent_reference import layer
 from tvm_byoc_dnnl.comparison import differences
-from tvm_byoc_dnnl.errors import UnsupportedError
+from tvm_byoc_dnnl.errors import InputError
 from tvm_byoc_dnnl.frontend import to_relax
 from tvm_byoc_dnnl.testing.models import ort_run
 
@@ -282,7 +282,7 @@ def test_onnx_runtime_counts_the_numbers_of_activations_the_same(op: str) -> Non
     ],
 )
 def test_what_the_standard_does_not_have(attrs: dict[str, Any], message: str) -> None:
-    with pytest.raises(UnsupportedError, match=message):
+    with pytest.raises(InputError, match=message):
         to_relax(Case("LSTM", **attrs).model)
 
 

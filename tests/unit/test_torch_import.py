@@ -20,10 +20,11 @@ def test_a_refusal_is_one_clear_error(error, monkeypatch):
 
     importer = types.SimpleNamespace(from_exported_program=refuse)
     monkeypatch.setitem(sys.modules, "tvm.relax.frontend.torch", importer)
+    monkeypatch.setattr("tvm_byoc_dnnl.frontend.torch_import.decompositions", lambda _program: {})
     program = types.SimpleNamespace(
         graph=types.SimpleNamespace(nodes=[]),
         graph_signature=types.SimpleNamespace(buffers_to_mutate={}, user_inputs_to_mutate={}),
-        run_decompositions=lambda: program,
+        run_decompositions=lambda _table: program,
     )
     with pytest.raises(UnsupportedError, match=r"refuses this program: .*aten\.foo"):
         import_torch(program)

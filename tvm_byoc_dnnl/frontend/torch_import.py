@@ -12,6 +12,8 @@ from ..errors import UnsupportedError
 from .torch_dims import solve_dims
 from .torch_promotion import CONVERTERS as PROMOTING
 from .torch_quantised import CONVERTERS as QUANTISED
+from .torch_recurrent import CONVERTERS as RECURRENT
+from .torch_recurrent import decompositions
 
 
 def import_torch(program: Any) -> tvm.IRModule:
@@ -20,7 +22,7 @@ def import_torch(program: Any) -> tvm.IRModule:
 
     _refuse_random_results(program)
     try:
-        program = program.run_decompositions()  # which turns writes into results
+        program = program.run_decompositions(decompositions(program))  # which turns writes into results
         _refuse_writes(program)
         mod = from_exported_program(
             program, keep_params_as_input=False, custom_convert_map=CONVERTERS, run_ep_decomposition=False
@@ -108,6 +110,7 @@ CONVERTERS = {
     "upsample_bilinear2d.vec": _resize("linear"),
     **PROMOTING,
     **QUANTISED,
+    **RECURRENT,
 }
 
 
