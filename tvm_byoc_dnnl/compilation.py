@@ -54,6 +54,8 @@ class Compilation:
         note instead.
     answers : dict, optional
         What libraries said of single calls: namespace, options and form of the graph → the refusal, or ``None``.
+    refused : dict, optional
+        Function, variable, operator and namespace of single calls that were refused → the reason.
     weights : OverwritableWeights, optional
         Weights that were read from a file for this compilation alone. The first sweep of `Prepare` may overwrite them,
         and whoever needs the module as it was imported has to import it again.
@@ -69,6 +71,7 @@ class Compilation:
     lowered: dict[Any, Any] | None = None
     tried: ByIdentity[None] | None = None
     answers: dict[Any, Any] | None = None
+    refused: dict[tuple[str, str, str, str], str] | None = None
     weights: OverwritableWeights | None = None
     refusals: dict[str, str] | None = None
     times: Callable[[Any, Any], Any] | None = None
@@ -100,7 +103,7 @@ def compiling(*, builds: bool = True) -> Iterator[Compilation]:
         yield around
         return
     memory: dict[str, Any] = {"lowered": {}, "tried": ByIdentity()} if builds else {}
-    with knowing(is_by_hand=False, causes={}, answers={}, **memory) as made:
+    with knowing(is_by_hand=False, causes={}, answers={}, refused={}, **memory) as made:
         yield made
     around.causes.clear()
 

@@ -214,6 +214,21 @@ def test_what_the_build_noted_is_a_reason(picky):
     assert "does not say why" in explain(mod, picky).calls[0].reasons[0]
 
 
+def test_what_the_build_was_told_is_not_asked_again(picky):
+    asked = []
+
+    def predicate(attrs, args):
+        asked.append(attrs)
+        return byoc.Reject(f"answer {len(asked)}")
+
+    byoc.register_annotate_compiler(picky, ["relax.exp"], predicate)
+    mod = build(lambda bb, x: relax.op.exp(x), (4,))
+    assert explain(mod, picky).calls[0].reasons == [f"{picky}: answer 1"]
+    partitioned = byoc.partition(mod, picky)
+    assert explain(partitioned, picky).calls[0].reasons == [f"{picky}: answer 3"]  # asked by a report of its own
+    assert len(asked) == 3
+
+
 def test_kernels_are_named():
     def twice(t):
         return te.compute(t.shape, lambda *i: t(*i) * 2, name="twice")

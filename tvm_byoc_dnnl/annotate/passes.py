@@ -82,6 +82,8 @@ class Matcher:
         Who gets a match, of all compilers that would take it.
     options : mapping, optional
         Namespace to its options.
+    refused : dict, optional
+        Gets the refusals of single calls, as `Compilation.refused`.
     """
 
     def __init__(
@@ -90,8 +92,10 @@ class Matcher:
         ops: set[str],
         choice: Choice = first_in_order,
         options: Mapping[str, Mapping[str, Any]] | None = None,
+        refused: dict[tuple[str, str, str, str], str] | None = None,
     ) -> None:
         self._compilers = list(compilers)
+        self._refused = {} if refused is None else refused
         self._options = options or {}
         self._ops = ops
         self._choice = choice
@@ -119,7 +123,7 @@ class Matcher:
             if not is_op_call(call) or (name := call.op.name) not in known:
                 return None
             trial = self._trials.pop(var, None) or trial_of(ns, call, self._options.get(ns.name))
-            refusal = ask(ns, call, self._answers, trial)
+            refusal = self._ask(ns, var_name(var), call, trial)
             if not self._settle(var, {var: call}, ns, name, "annotate", refusal):
                 return None
             attributes = {**self._accepted, "Composite": f"{ns.name}.{name}"}
@@ -157,7 +161,7 @@ class Matcher:
             calls = {var_name(v): c for v, c in bindings.items() if isinstance(getattr(c, "op", None), tvm.ir.Op)}
             # The candidates before them were asked already, and refused.
             behind = self._compilers[self._compilers.index(ns.name) + 1 :]
-            would = [other for other in behind if all(self._takes(other, c) for c in calls.values())]
+            would = [o for o in behind if all(self._ask(namespace(o), n, c) is None for n, c in calls.items())]
             self._accepted = {CANDIDATES_ATTR: [ns.name, *would]}
             chosen = self._choice(Match(f"{ns.name}.{name}", var_name(result), calls, [ns.name, *would]))
             if chosen != ns.name:
@@ -168,8 +172,11 @@ class Matcher:
             self._note([(result, bindings[result])], ns, stage, refusal.reason)
         return False
 
-    def _takes(self, compiler: str, call: Any) -> bool:
-        return ask(namespace(compiler), call, self._answers, options=self._options.get(compiler)) is None
+    def _ask(self, ns: Namespace, name: str, call: Any, trial: Trial | None = None) -> Reject | None:
+        refusal = ask(ns, call, self._answers, trial, self._options.get(ns.name))
+        if refusal is not None and not isinstance(refusal, Crash):
+            self._refused[self._function, name, call.op.name, ns.name] = refusal.reason
+        return refusal
 
     def _note(self, calls: Iterable[tuple[Any, Any]], ns: Namespace, stage: str, reason: str) -> None:
         for var, call in calls:
@@ -337,7 +344,7 @@ def AnnotateExternalCompiler(
             names.update(var_name(var) for func in ready.values() for var, _ in op_calls(func))
             ops = {op for func in ready.values() for op in ops_of(func)}
             options = {name: get_target_options(mod, name) for name in compilers}
-            matcher = Matcher(compilers, ops, choice, options)
+            matcher = Matcher(compilers, ops, choice, options, current().refused)
             with stage("annotate"):
                 mod = matcher.run(with_functions(mod, ready), [gv.name_hint for gv in functions])
             facts += matcher.facts

@@ -1,4 +1,4 @@
-"""The reasons for each call: every compiler is asked again, and the notes of the build are added."""
+"""The reasons for each call: what its compilers told the build, else tell the report, and the notes of the build."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from ..annotate.trial import ask
 from ..compilation import current
 from ..ledger import Fact, read_facts
 from ..namespace import Namespace
-from ..verdict import Reject
 from .flow import Node
 from .model import Candidate
 
@@ -72,19 +71,22 @@ def _reasons(ns: Namespace, node: Node, log: BuildLog, options: Mapping[str, Any
     noted = log.behind_annotation(node, ns.name)
     if noted:  # of a pattern's call, too, which alone would be refused
         return noted
-    refusal = _ask(ns, node, options)
-    if refusal is not None:
-        return [refusal.reason]
+    refusal = _refusal(ns, node, options)
+    if refusal:
+        return [refusal]
     why = log.about(node, ns.name)
     if not why and not node.compiler:
         return ["would take this call, but the module leaves it with TVM and does not say why"]
     return why
 
 
-def _ask(ns: Namespace, node: Node, options: Mapping[str, Any]) -> Reject | None:
+def _refusal(ns: Namespace, node: Node, options: Mapping[str, Any]) -> str:
+    """Why a compiler refuses a call, as it told the build; where that had no reason to ask, it is asked now."""
     if not isinstance(node.call.op, tvm.ir.Op):
-        return Reject(f"{node.op} is no Relax operator")
-    refusal = ask(ns, node.call, current().answers, options=options)
-    if refusal is not None and node.kernel:
-        return Reject(f"{refusal.reason} (it calls {node.kernel})")
-    return refusal
+        return f"{node.op} is no Relax operator"
+    compilation = current()
+    told = (compilation.refused or {}).get((node.function, node.name, node.op, ns.name))
+    if told is None:
+        refusal = ask(ns, node.call, compilation.answers, options=options)
+        told = "" if refusal is None else refusal.reason
+    return f"{told} (it calls {node.kernel})" if told and node.kernel else told
