@@ -23,6 +23,7 @@ constexpr double kLongestRest = 3;       // seconds, if that is more than a shor
 constexpr int64_t kOnTime = 256;         // calls with all threads, after which patience ends
 constexpr int64_t kCallsBeforeLook = 8;  // at the next level
 constexpr int64_t kCallsOfLook = 2;
+constexpr int kCallsOfPause = 24;  // of which one is stopped, so that nothing is done about it
 
 std::atomic<int64_t> running{0}, begun{0};
 
@@ -62,6 +63,7 @@ bool Pace::IsWorthAPause(size_t level, const Allowance& allowed) const {
   const Level& own = levels_[level];
   if (allowed.pause == 0 || own.threads <= allowed.cores || level + 1 == levels_.size())
     return true;
+  if (own.best * kCallsOfPause < allowed.between) return true;
   const double others = levels_[level + 1].usual;
   return others == 0 || own.best * own.threads / allowed.cores + allowed.pause < others;
 }
@@ -144,8 +146,10 @@ Allowance RunningCall::Allowed() const {
   static Budget budget(GrantOfProcess());
   const Grant& grant = GrantOfProcess();
   Allowance allowed{grant.Threads(), grant.cores};
-  if (allowed.threads > grant.cores && budget.IsSpent(Now(), UsedSeconds()))
-    allowed.pause = grant.period * (1 - grant.cores / allowed.threads);
+  if (allowed.threads > grant.cores && budget.IsSpent(Now(), UsedSeconds())) {
+    allowed.between = grant.period * grant.cores / allowed.threads;
+    allowed.pause = grant.period - allowed.between;
+  }
   const auto calls = static_cast<int>(running.load());
   if (calls <= 1) return allowed;
   cpu_set_t set;

@@ -13,8 +13,9 @@ namespace tvm_byoc_dnnl {
 /// The threads that a call may use.
 struct Allowance {
   int threads = 1;
-  double cores = 1;  // that the control group grants
-  double pause = 0;  // seconds for which it may stop a call that uses more than these; 0 for none
+  double cores = 1;    // that the control group grants
+  double pause = 0;    // seconds for which it may stop a call that uses more than these; 0 for none
+  double between = 0;  // seconds in which it does not, before and after
 };
 
 /// Remembers what the calls of one plan took, and says how many threads the next one uses.
@@ -29,7 +30,8 @@ struct Allowance {
 /// Each plan looks at the next level once, for two calls behind the first eight: so a plan that had
 /// company from the beginning learns it, and one that is so small that fewer threads are faster.
 ///
-/// A call that may be stopped for a while uses the next level if that takes less time.
+/// A call that may be stopped for a while uses the next level if that takes less time. Where fewer
+/// than one call of twenty is stopped, none does.
 class Pace {
  public:
   /// The threads of the next call: `all`, or a level with fewer. A plan is for one number of all

@@ -176,6 +176,7 @@ TEST(CallsUnderAQuotaTakeTurnsWhereThatIsFasterThanAPause) {
   };
   const Row rows[] = {{0.010, 0.019, 600, 300},  // two of three
                       {0.095, 0.190, 1000, 0},   // a pause costs less than one thread
+                      {0.003, 0.006, 1000, 0},   // one call of 25 is stopped
                       {0.010, 0.009, 0, 900}};   // one thread is faster anyway
   for (const Row& row : rows) {
     Pace pace;
@@ -183,7 +184,8 @@ TEST(CallsUnderAQuotaTakeTurnsWhereThatIsFasterThanAPause) {
     double now = 0, used = 0;
     std::map<int, int> calls;
     for (int i = 0; i < 1100; ++i) {
-      const Allowance allowed{2, grant.cores, budget.IsSpent(now, used) ? 0.025 : 0};
+      Allowance allowed{2, grant.cores};
+      if (budget.IsSpent(now, used)) allowed = {2, grant.cores, 0.025, 0.075};
       const int threads = pace.Threads(2, allowed);
       const double seconds = threads == 2 ? row.two : row.one;
       pace.Learn(threads, seconds);
