@@ -27,8 +27,7 @@ class OverwritableWeights:
     """Constants that one call alone reads, in memory of their own, and whether one has been overwritten.
 
     A constant belongs to whoever holds the module, so a product with weights is a new constant. Its memory is new as
-    well, which the system clears page by page: that takes ten times as long as the product, and was more than half of
-    the time in which ResNet-50 was prepared.
+    well, which the system clears page by page: that takes far longer than the product.
     """
 
     constants: ByIdentity[None] = field(default_factory=ByIdentity)

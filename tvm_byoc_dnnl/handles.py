@@ -1,8 +1,8 @@
 """Quick access to many TVM objects from Python.
 
 Each access to a field makes a new Python object. To compare two of them by ``==``, as a dict does, TVM asks for the
-type of the expression; and iteration over an array asks for its length at every step. That was a fifth of the time in
-which a large model is partitioned.
+type of the expression; and iteration over an array asks for its length at every step. A large model has so many of them
+that this counts.
 """
 
 from __future__ import annotations

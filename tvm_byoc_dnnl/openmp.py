@@ -28,7 +28,7 @@ def few_spins() -> Iterator[None]:
     """While libgomp is loaded inside, by whomever, its threads are told to spin for some 100 µs before they sleep.
 
     By default they spin for milliseconds at the end of each parallel loop, also when another process has the core that
-    the last thread of the team needs: a call then takes ten times as long. libgomp reads the variable when it is
+    the last thread of the team needs, and the call waits. libgomp reads the variable when it is
     loaded, and never again: so it need not stay set for the processes that this one starts, and it comes too late
     where libgomp was loaded before this package.
     """

@@ -1,8 +1,7 @@
-"""Types of convolutions and pools, for which TVM needs two milliseconds each.
+"""Types of convolutions and pools, for which TVM takes long: it proves the arithmetic of layouts.
 
-It proves the arithmetic of layouts; that was a quarter of the time in which DenseNet was compiled. Where all sizes are
-numbers and the layout is the usual one, a division gives the same type. Everything else, and every call that is wrong,
-is left to TVM.
+Where all sizes are numbers and the layout is the usual one, a division gives the same type. Everything else, and every
+call that is wrong, is left to TVM.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Primitive descriptors by their descriptions. A layer is created when its call is annotated,
 // again with each post-op, with its whole region, and when the region is loaded; and networks
-// contain equal layers. oneDNN needs up to 30 ms for one answer.
+// contain equal layers. oneDNN generates code for each answer, which takes long.
 #ifndef TVM_BYOC_DNNL_DNNL_DESCRIPTOR_CACHE_H_
 #define TVM_BYOC_DNNL_DNNL_DESCRIPTOR_CACHE_H_
 

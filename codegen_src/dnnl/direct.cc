@@ -20,8 +20,8 @@ bool SuitsVectors(const byoc_strides& dst, const byoc_direct_params& p) {
 
 constexpr size_t kRank = 4;  // of an image
 
-/// Convolutions that it computes in time: groups of 136 channels take 1.1 times as long as
-/// oneDNN's, those of 34 0.88. That pays where a shuffle is spared.
+/// Convolutions that it computes in time. Wide groups take a little longer than oneDNN's, which
+/// pays where a shuffle is spared.
 bool IsFast(const Dims& weights, size_t rank, const Isa& isa, bool is_shuffled) {
   const int64_t most = is_shuffled ? 256 : 64;
   return IsThin(weights, rank, isa) ||

@@ -20,14 +20,13 @@ enum { BYOC_CACHE_LINE_FLOATS = 16 };
 #define BYOC_AVX512_ROWS 14     /* 28 and 2 */
 #define BYOC_AVX512_PAIR_ROWS 6 /* 24 and 4 */
 
-/* Rows that wait for weights from memory, which arrive fastest from one panel at a time and fetched
-   ahead: on a Granite Rapids 42 GB/s, of two panels at a time 36, not fetched ahead 31. */
+/* Rows that wait for weights from memory, which arrive fastest from one panel at a time and
+   prefetched. */
 enum { BYOC_FEW_ROWS = 2 };
 
 /* How a product fetches what is multiplied next: a part of a line in each of its steps, or a line
    in every so many of them. The second needs a loop inside of a loop, which costs more where these
-   steps are few: on a Zen 3, Winograd's convolutions, which go over a panel a few times, take 0.84
-   to 1.0 of the time with the first, but products of 49 rows and more 1.0 to 1.06. */
+   steps are few, as those of Winograd's convolutions, which go over a panel a few times. */
 enum { BYOC_FETCH_IN_EACH_STEP = 1, BYOC_FETCH_BETWEEN_STEPS = 2, BYOC_FEW_STEPS = 8 };
 
 static inline int64_t byoc_lanes(int64_t isa) {

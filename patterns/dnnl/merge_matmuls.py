@@ -10,9 +10,8 @@
 
 Only for one row (a token of a decoder, the heads after a global pooling): its columns are then contiguous pieces, so
 their readers read the same data as before, and the starts of all products but one are saved. With more rows the
-pieces are strided, and it depends: four layers of Q, K, V and attention with 16 to 512 rows took 0 to 4 % less time
-joined than apart with two spinning threads, 5 to 16 % less below 200 rows where threads sleep between primitives, and
-from 5 % less (16 rows) to 8 % more (197 rows of 192) with one thread. So they are left apart.
+pieces are strided, and whether joined products are faster depends on the numbers of rows and threads. So they are left
+apart.
 """
 
 from __future__ import annotations

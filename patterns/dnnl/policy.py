@@ -1,10 +1,9 @@
 """Regions that are not worth a call of oneDNN: measured by ``python -m bench.regions``, one thread against one.
 
 TVM fuses its calls, so a cheap call between them is not faster in oneDNN at any size. And two operations are slower in
-oneDNN than in TVM's own loops at any size. A reduction over a few neighbouring elements takes some 4 ns per result
-(131,072 elements by fours: 138 µs against 17). A small window over rows of a channels-first image is copied before it
-is pooled (2×2 over 16×96×96: 29 µs against 7). In a region with products both are worth it: they read data that is in
-the cache, in the layout of a convolution.
+oneDNN than in TVM's own loops at any size: a reduction over a few neighbouring elements, which has a fixed cost for
+each result, and a small window over rows of a channels-first image, which is copied before it is pooled. In a region
+with products both are worth it: they read data that is in the cache, in the layout of a convolution.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Groups of calls as composite functions, in the form that TVM's FuseOpsByPattern gives to the match of a pattern.
 
-FuseOpsByPattern infers the type of each call again, which takes a millisecond for a convolution. Here a call keeps its
-type, and its result keeps its variable.
+FuseOpsByPattern infers the type of each call again, which takes long. Here a call keeps its type, and its result keeps
+its variable.
 
 A group of several results becomes a call that returns a tuple, in the place of the group's last binding. What reads an
 earlier result in front of that place moves behind the call.

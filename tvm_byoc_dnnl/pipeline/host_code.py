@@ -2,7 +2,7 @@
 
 Without any PrimFunc TVM links an empty C source instead of LLVM code, and then needs a C++ compiler and seconds to load
 the model. Only an exported file needs that function, because TVM reads the target of the file from LLVM's code; a model
-that stays in the process is built 10 ms sooner without it.
+that stays in the process is built sooner without it.
 """
 
 from __future__ import annotations

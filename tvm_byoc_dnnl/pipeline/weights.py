@@ -24,8 +24,8 @@ __all__ = ["LateTensors", "OwnWeights", "OwnWeightsUnlessSource", "has_weights"]
 #: at most one: packed function that a compiled model calls for a tensor → makes it, when it is first asked for
 LateTensors = Mapping[str, Callable[[], tvm.runtime.Tensor]]
 
-#: From this size on a constant of the host is read from the mapped file, by one call of a packed function (0.1 µs);
-#: below it TVM's VM keeps a copy.
+#: From this size on a constant of the host is read from the mapped file, by one call of a packed function, which is
+#: nothing beside a kernel that reads so much; below it TVM's VM keeps a copy.
 _HOST_BYTES = 1 << 16
 _GETTER = "byoc_weight_{}"
 

@@ -67,7 +67,7 @@ class Codegen(Route):
     ) -> tuple[list[tvm.runtime.Module], dict[Any, str]]:
         """The modules of regions, and the names of their constants."""
         names = name_constants(regions)
-        # Not `tvm_ffi.convert`, which first asks each class of TVM whether a list or a dict is its own: 1 ms each
+        # Not `tvm_ffi.convert`, which first asks each class of TVM whether a list or a dict is its own
         with calling(f"the codegen of {self.compiler!r}"):
             made: Any = self(tvm_ffi.Array(regions), tvm_ffi.Map(options), tvm_ffi.Map(names))
         modules = list(made) if isinstance(made, Sequence) else []
