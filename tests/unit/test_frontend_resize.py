@@ -15,6 +15,7 @@ from tests.harness import assert_right
 from tests.unit.importing import node, onnx_model, ops, prepared, rand, run
 from tvm_byoc_dnnl.errors import UnsupportedError
 from tvm_byoc_dnnl.frontend import to_relax
+from tvm_byoc_dnnl.testing.models import ort_run
 
 TRANSFORMS = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
@@ -158,21 +159,34 @@ def test_integers_are_cut_as_onnx_runtime_cuts_them() -> None:
         np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize(
-    ("left", "options"),
-    [
-        ("antialias", {"constants": {"sizes": [1, 1, 3, 3]}, "mode": "linear", "antialias": 1}),
-        ("only a call knows", {"constants": {}, "mode": "linear"}),
-    ],
-)
-def test_what_depends_on_the_call_is_refused(left: str, options: dict[str, Any]) -> None:
-    constants = options.pop("constants")
-    given = model((1, 1, "h", "w"), 18, constants, **options)
-    if not constants:
-        given.graph.node[0].input.extend(["", "s"])
-        given.graph.input.append(onnx.helper.make_tensor_value_info("s", TensorProto.FLOAT, [4]))
-    with pytest.raises(UnsupportedError, match=left):
+def test_antialias_to_a_size_whose_scale_depends_on_the_call_is_refused() -> None:
+    given = model((1, 1, "h", "w"), 18, {"sizes": [1, 1, 3, 3]}, mode="linear", antialias=1)
+    with pytest.raises(UnsupportedError, match="antialias"):
         to_relax(given)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("what", ["scales", "sizes", "roi"])
+def test_numbers_that_only_a_call_knows(mode: str, what: str) -> None:
+    values = {
+        "scales": np.array([1, 1, 0.6, 1.5], "float32"),
+        "sizes": np.array([1, 2, 3, 9], "int64"),
+        "roi": np.array([0, 0, 0.2, 0.1, 1, 1, 0.9, 0.7], "float32"),
+    }
+    how = {"coordinate_transformation_mode": "tf_crop_and_resize"} if what == "roi" else {}
+    names = ["x", "roi" if what == "roi" else "", *(["", "sizes"] if what == "sizes" else ["scales"])]
+    constants = {"scales": values["scales"]} if what == "roi" else {}
+    kind = TensorProto.INT64 if what == "sizes" else TensorProto.FLOAT
+    given = onnx_model(
+        [node("Resize", names, ["y"], mode=mode, **how)],
+        {"x": (1, 2, 7, 5), what: values[what].shape},
+        constants,
+        opset=19,
+        dtypes={what: kind},
+    )
+    x = rand(1, 2, 7, 5)
+    want = ort_run(given, {"x": x, what: values[what]})[0]
+    assert_right(run(prepared(to_relax(given)), x, values[what])[0], want, 1e-5, least=1.0, elementwise=True)
 
 
 def test_whole_scales_stay_one_operator() -> None:

@@ -131,19 +131,6 @@ def test_equal_sizes_of_windows_of_two_that_do_not_overlap(operator: str) -> Non
     _equals_ort(model, rand(1, 3, 5, 8), rand(1, 3, 1, 7), rand(2, 3, 4, 4))
 
 
-@pytest.mark.parametrize(
-    "attrs",
-    [
-        {"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": "SAME_UPPER"},
-        {"kernel_shape": [2, 2], "strides": [2, 2], "auto_pad": "SAME_LOWER"},
-    ],
-)
-def test_pads_that_depend_on_the_call(attrs: dict[str, Any]) -> None:
-    model = onnx_model([node("MaxPool", ["x"], ["y"], name="pool", **attrs)], {"x": (1, 3, "h", "w")})
-    with pytest.raises(UnsupportedError, match=r"node `pool` has auto_pad SAME.*its pads depend on the call"):
-        compile(model)
-
-
 def test_sizes_that_cannot_be_said_are_named() -> None:
     """TVM's own message says that a pass of it did not lower the call."""
     said = (

@@ -11,14 +11,13 @@ from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, onnx_input
 
-from .._compat import indices_from_start, is_a, quantised
+from .._compat import indices_from_start, is_a
 from .onnx_bounds import clip
 from .onnx_open_shapes import OpenShapes
 from .onnx_reading import Attributes, Inputs, refuse_unread
 
 __all__ = ["NamingImporter", "converters"]
 
-_QUANTISATION = ("QuantizeLinear", "DequantizeLinear")
 #: the types of ONNX that shapes are computed in
 _DTYPES = {onnx.TensorProto.INT64: "int64", onnx.TensorProto.INT32: "int32"}
 _OF_ONE = onnx.AttributeProto
@@ -78,10 +77,7 @@ class NamingImporter(ONNXGraphImporter):
         if op_name == "Clip" and (bounded := clip(self.bb, inputs, attrs, opset)) is not None:
             return bounded
         inputs = indices_from_start(self.bb, op_name, inputs, attrs)
-        if op_name not in _QUANTISATION:
-            return self._converted(op_name, inputs, attrs, opset)
-        kind, (data, *rest) = type(inputs), inputs
-        return quantised(self.bb, data, lambda tensor: self._converted(op_name, kind([tensor, *rest]), attrs, opset))
+        return self._converted(op_name, inputs, attrs, opset)
 
     def _converted(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
         """What TVM's ``_convert_operator`` does, which looks for the converter among all at every node."""

@@ -14,7 +14,6 @@ from tvm import relax, tirx
 
 from .._compat import constant_numpy, dtype_of, is_a, is_constant, shape_dims
 from ..errors import UnsupportedError
-from .onnx_resize import Way, axes_of, resized
 from .onnx_shape_values import Numbers, Sizes, is_open
 
 __all__ = ["OpenShapes"]
@@ -119,20 +118,9 @@ class OpenShapes:
             rank = next((len(d) for i in given if (d := _dims(i)) is not None), 0)
             axis = attrs.get("axis", 0) % max(rank, 1)
             return self._made_equal(given, lambda a: a != axis - rank)
-        if op == "MatMul" and len(given) == 2:
-            return self._product(given)
         if op in ("Scatter", "ScatterElements"):
             return self._scattered(given, attrs)
         return given
-
-    def _product(self, given: list[Any]) -> list[Any]:
-        a, b = (_dims(i) for i in given)
-        if a is None or b is None or len(a) < 2 or len(b) < 2:
-            return given
-        if not self.sizes.equal(a[-1], b[-2]):
-            inner = _common([b[-2], a[-1]])
-            given = self._with_dims(given, [[*a[:-1], inner], [*b[:-2], inner, b[-1]]])
-        return self._made_equal(given, lambda axis: axis < -2)
 
     def _scattered(self, given: list[Any], attrs: Mapping[str, Any]) -> list[Any]:
         """As many indices as the data has elements along the other axes: TVM's operator knows no fewer."""
@@ -289,32 +277,6 @@ class OpenShapes:
                 dims[axis] = tirx.max(_dim(data[axis]), _dim(stop))
         return value if dims == data else self.cast(value, dims)
 
-    def _pad(self, inputs: Sequence[Any], known: Sequence[Numbers | None], attrs: Mapping[str, Any]) -> Any:
-        """By elements of the tensor itself; the importer's function reads beyond it where there are too few of them."""
-        mode = _PAD_MODES.get(attrs.get("mode", b"").decode())
-        data = _dims(inputs[0])
-        pads = _vector(attrs["pads"]) if "pads" in attrs else known[1] if len(known) > 1 else None
-        axes = known[3] if len(known) > 3 else None
-        if mode is None or data is None or pads is None or (axes is None and len(inputs) > 3 and inputs[3] is not None):
-            return None
-        along = range(len(data)) if axes is None else [int(a) % len(data) for a in axes]
-        widths = [0] * 2 * len(data)
-        for axis, before, after in zip(along, pads, pads[len(along) :]):
-            if not (isinstance(before, int) and isinstance(after, int) and before >= 0 and after >= 0):
-                return None
-            widths[2 * axis : 2 * axis + 2] = [before, after]
-        return relax.op.nn.pad(inputs[0], widths, mode)
-
-    def _window(self, inputs: Sequence[Any], known: Sequence[Numbers | None], attrs: Mapping[str, Any]) -> Any:
-        data, auto_pad = _dims(inputs[0]), attrs.get("auto_pad", b"").decode()
-        if data is None or not auto_pad.startswith("SAME") or not _is_open_shape(data[2:]):
-            return None
-        raise UnsupportedError(
-            f"node `{attrs['tvm_custom']['name']}` has auto_pad {auto_pad} and strides {attrs.get('strides')}, and its "
-            f"input has the shape ({', '.join(map(str, data))}): its pads depend on the call. Fix the open sizes, or "
-            "give the node pads"
-        )
-
     def _squeeze(self, inputs: Sequence[Any], known: Sequence[Numbers | None], attrs: Mapping[str, Any]) -> Any:
         data = _dims(inputs[0])
         if data is None or "axes" in attrs or any(i is not None for i in inputs[1:]) or not _is_open_shape(data):
@@ -323,39 +285,6 @@ class OpenShapes:
             f"Squeeze (node `{attrs['tvm_custom']['name']}`) has no axes, and its input has the shape "
             f"({', '.join(map(str, data))}): the number of dimensions of its result depends on the call. Fix the open "
             "ones, or give the node axes"
-        )
-
-    def _resize(self, inputs: Sequence[Any], known: Sequence[Numbers | None], attrs: Mapping[str, Any]) -> Any:
-        data, way = _dims(inputs[0]), Way.of(attrs)
-        roi, scales, sizes = (*inputs[1:], None, None, None)[:3]
-        given = None if sizes is None else known[3]
-        factors, region = ([float(f) for f in constant_numpy(v)] if is_constant(v) else None for v in (scales, roi))
-        if data is None or (factors is None) == (given is None) or (way.crops and region is None):
-            raise UnsupportedError(
-                f"Resize (node `{attrs['tvm_custom']['name']}`) of a tensor of unknown rank, or to sizes, by scales "
-                "or in a region of interest that only a call knows; make them constants"
-            )
-        axes = axes_of(attrs, data, region, factors, None if given is None else list(given))
-        axes = [a for a in axes if not self.sizes.equal(a.out, a.size) or not a.is_even or way.crops]
-        if not way.fits_tvm(data, axes):
-            return resized(self._bb, inputs[0], axes, way)
-        is_open = _is_open_shape(data) or any(not isinstance(a.out, int) for a in axes)
-        if len(data) != 4:
-            return resized(self._bb, inputs[0], axes, way) if is_open or "axes" in attrs else None
-        size = list(data)
-        for a in axes:
-            size[a.axis] = a.out
-        return relax.op.image.resize2d(
-            inputs[0],
-            size=_shape(size[2:]),
-            roi=[0.0] * 4,
-            layout="NCHW",
-            method="nearest_neighbor" if way.mode == "nearest" else way.mode,
-            coordinate_transformation_mode=way.transform,
-            rounding_method=way.rounding,
-            cubic_alpha=way.cubic,
-            cubic_exclude=int(way.exclude_outside),
-            extrapolation_value=way.extrapolation,
         )
 
 
@@ -405,20 +334,12 @@ def _common_dtype(op: str, inputs: Sequence[Any]) -> str:
     return dtype_of(inputs[1 if op == "Where" else 0].ty)
 
 
-#: mode of ONNX → TVM's
-_PAD_MODES = {"edge": "replicate", "reflect": "reflect", "wrap": "circular"}
-
 Converter = Callable[[OpenShapes, Sequence[Any], Sequence["Numbers | None"], Mapping[str, Any]], Any]
 _CONVERTERS: dict[str, Converter] = {
-    "AveragePool": OpenShapes._window,
     "ConstantOfShape": OpenShapes._filled,
-    "Conv": OpenShapes._window,
     "Expand": OpenShapes._expand,
-    "MaxPool": OpenShapes._window,
-    "Pad": OpenShapes._pad,
     "Range": OpenShapes._range,
     "Reshape": OpenShapes._reshape,
-    "Resize": OpenShapes._resize,
     "Slice": OpenShapes._slice,
     "Squeeze": OpenShapes._squeeze,
 }

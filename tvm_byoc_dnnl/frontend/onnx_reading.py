@@ -14,13 +14,8 @@ from ..errors import UnsupportedError
 __all__ = ["Attributes", "Inputs", "refuse_unread"]
 
 _OWN = "tvm_custom"  # an entry that TVM's importer adds
-#: attributes that change nothing here: the mode of training, an order of results that are refused, a number of results
-_IDLE = {
-    *(("BatchNormalization", name) for name in ("momentum", "spatial")),
-    *(("Dropout", name) for name in ("is_test", "ratio", "seed")),
-    *(("MaxPool", "storage_order"), ("Split", "num_outputs")),
-}
-_IDLE_INPUTS = {("Dropout", 1), ("Dropout", 2)}  # training is refused before
+#: attributes that change nothing here: a number of results
+_IDLE = {("Split", "num_outputs")}
 
 
 class Attributes(dict[str, Any]):
@@ -75,9 +70,7 @@ def refuse_unread(op: str, inputs: Inputs, attrs: Attributes, opset: int) -> Non
     """Raise an `UnsupportedError` for an attribute or an input that means something and that nobody has read."""
     names = [n for n in attrs if n not in attrs.read and (op, n) not in _IDLE and not _is_default(op, n, attrs, opset)]
     given: list[Any] = [inputs.peek(i) for i in range(len(inputs))]
-    left = [
-        i for i, value in enumerate(given) if value is not None and i not in inputs.read and (op, i) not in _IDLE_INPUTS
-    ]
+    left = [i for i, value in enumerate(given) if value is not None and i not in inputs.read]
     if not names and not left:
         return
     what = [f"the attribute {name}={_shown(dict.__getitem__(attrs, name))}" for name in names]

@@ -27,7 +27,6 @@ __all__ = ["NOT_ONNX", "NodeGraph", "TvmConverters", "elem_type", "folded", "has
 _CONTRIB = frozenset(
     {
         *("Attention", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "Gelu", "MatMulInteger16"),
-        *("DequantizeLinear", "QuantizeLinear"),
     }
 )
 #: Converters of TVM that mean no operator of ONNX, or, for Attention, not ONNX's.

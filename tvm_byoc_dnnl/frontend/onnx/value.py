@@ -178,6 +178,7 @@ class Node:
         self.wanted = tuple(wanted)
         self.proto = proto
         self.read: set[str] = set()  # attributes that were asked for
+        self.read_by: Callable[[str], tuple[list[onnx.NodeProto], bool]] | None = None
 
     def input(self, i: int) -> Value | None:
         """An input, ``None`` where it is left out or beyond the end."""
@@ -189,6 +190,12 @@ class Node:
         if value is None:
             raise self.wrong(f"has no input {i}; the operator needs it")
         return value
+
+    def readers(self, i: int) -> tuple[list[onnx.NodeProto], bool]:
+        """The nodes that read an output, and whether the graph gives it back, or who reads it is not known."""
+        if self.read_by is None or self.proto is None:
+            return [], True
+        return self.read_by(self.proto.output[i])
 
     def attr(self, name: str, default: Any = None) -> Any:
         """An attribute: int, float, str, a tuple of these, an ndarray or a graph."""

@@ -207,6 +207,7 @@ class Walk:
             [bool(o) and o in scope.plan.read for o in proto.output],
             proto,
         )
+        node.read_by = scope.read_by
         while node.inputs and node.inputs[-1] is None:
             node.inputs.pop()
         newest = NEWEST.get(domain)
@@ -397,8 +398,8 @@ def _has_body(node: Node) -> bool:
 
 
 def _prefers_definition(node: Node) -> bool:
-    """Whether TVM's converter of that name means another operator, or makes up results."""
-    return node.domain == "" and (node.op == "Attention" or (node.op == "LayerNormalization" and any(node.wanted[1:])))
+    """Whether TVM's converter of that name means another operator."""
+    return node.domain == "" and node.op == "Attention"
 
 
 # ---- parts of nodes ---------------------------------------------------------------------------------------

@@ -8,34 +8,12 @@ from onnx import TensorProto
 from ..._compat import PRELU_TAKES_ANY_SLOPE
 from ...errors import UnsupportedError
 from ..onnx_graph import Graph
-from ..onnx_nodes import attributes
 from .builder import Builder, Nodes
 from .integers import FLOATS, INTEGERS, integer_power
 
 
 def _refuse(node: onnx.NodeProto, what: str) -> UnsupportedError:
     return UnsupportedError(f"no Relax equivalent for {node.op_type} {what} (node `{node.name or node.output[0]}`)")
-
-
-def _dropout(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
-    """The importer takes it for inference, and makes a mask of the data's type."""
-    _data, ratio, training = (graph.constant(n) if n else None for n in (*node.input, "", "")[:3])
-    if training is not None and training.any() and not (ratio is not None and ratio == 0):
-        raise _refuse(node, "in training mode")
-    if len(node.output) < 2 or not node.output[1] or not graph.is_read(node.output[1]):
-        return None
-    b = Builder(graph, node)
-    true = onnx.helper.make_tensor("true", TensorProto.BOOL, [1], [True])
-    b.add("ConstantOfShape", [b.add("Shape", [node.input[0]])], node.output[1], value=true)
-    b.add("Identity", [node.input[0]], node.output[0])
-    return b.nodes
-
-
-def _batch_norm(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
-    """The importer exchanges the weights of the old and the new statistics."""
-    if attributes(node).get("training_mode") and any(o and graph.is_read(o) for o in node.output[1:]):
-        raise _refuse(node, "whose running statistics are read")
-    return None
 
 
 def _is_inf(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
@@ -64,18 +42,6 @@ def _power(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
         b.add("Cast", [b.add("Pow", [real, node.input[1]])], node.output[0], to=base)
     else:
         b.add("Pow", [node.input[0], b.add("Cast", [node.input[1]], to=base)], node.output[0])
-    return b.nodes
-
-
-def _rms_norm(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
-    """TVM cannot compile one over all axes: put an axis of 1 in front."""
-    b = Builder(graph, node)
-    shape = graph.static_shape(node.input[0])
-    if shape is None or b.attrs.get("axis", -1) % len(shape) != 0:
-        return None
-    wide = b.add("Reshape", [node.input[0], b.ints([1, *shape])])
-    attrs = {**b.attrs, "axis": 1}
-    b.add("Reshape", [b.add("RMSNormalization", [wide, node.input[1]], **attrs), b.ints(shape)], node.output[0])
     return b.nodes
 
 
@@ -143,24 +109,13 @@ def _eye_like(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     return b.nodes
 
 
-def _lrn(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
-    """TVM's window is centred, and so of an odd number of channels."""
-    if attributes(node)["size"] % 2 == 0:
-        raise _refuse(node, f"of the even size {attributes(node)['size']}")
-    return None
-
-
 RULES = {
-    ("", "BatchNormalization"): _batch_norm,
-    ("", "Dropout"): _dropout,
     ("", "Elu"): _in_float32,
     ("", "Selu"): _in_float32,
     ("", "IsInf"): _is_inf,
     ("", "EyeLike"): _eye_like,
-    ("", "LRN"): _lrn,
     ("", "Sign"): _sign,
     ("", "PRelu"): _prelu,
     ("", "Pow"): _power,
-    ("", "RMSNormalization"): _rms_norm,
     ("", "RoiAlign"): _roi_align,
 }

@@ -1,5 +1,8 @@
 """The entries of the table, one file for each family of operators."""
 
-from . import casts, constants, elementwise, indexing, sequences, shapes
+import importlib
+import pkgutil
 
-__all__ = ["casts", "constants", "elementwise", "indexing", "sequences", "shapes"]
+#: every module here declares its entries when it is imported
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")

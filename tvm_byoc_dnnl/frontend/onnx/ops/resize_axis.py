@@ -7,22 +7,26 @@ function that is being imported.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tvm import relax, te, tirx
+from tvm import te, tirx
 
-from .._compat import dtype_of
-from ..errors import UnsupportedError
+from ...._compat import dtype_of
+from ....errors import UnsupportedError
+from ..dim import Size, equal, expr_of, size_of
+from ..emit import Emit
+from ..value import Node, Value
+from .computed import computed, wide_dtype, within
 
-__all__ = ["Axis", "Way", "axes_of", "resized"]
+__all__ = ["Axis", "Way", "axes_of", "resized", "scaled"]
 
 
 @dataclass(frozen=True)
 class Way:
-    """How all axes of a node are resized; made from its attributes, whose texts are decoded."""
+    """How all axes of a node are resized."""
 
     mode: str = "nearest"
     transform: str = "half_pixel"
@@ -33,17 +37,17 @@ class Way:
     extrapolation: float = 0.0
 
     @classmethod
-    def of(cls, attrs: Mapping[str, Any]) -> Way:
+    def of(cls, node: Node) -> Way:
         """The way of a node."""
-        text = {k: v.decode() if isinstance(v, bytes) else v for k, v in attrs.items()}
+        before_11 = node.opset < 11
         return cls(
-            text.get("mode", cls.mode),
-            text.get("coordinate_transformation_mode", cls.transform),
-            text.get("nearest_mode", cls.rounding),
-            float(text.get("cubic_coeff_a", cls.cubic)),
-            bool(text.get("antialias", 0)),
-            bool(text.get("exclude_outside", 0)),
-            float(text.get("extrapolation_value", cls.extrapolation)),
+            node.attr("mode", cls.mode),
+            node.attr("coordinate_transformation_mode", "asymmetric" if before_11 else cls.transform),
+            node.attr("nearest_mode", "floor" if before_11 else cls.rounding),
+            float(node.attr("cubic_coeff_a", cls.cubic)),
+            bool(node.attr("antialias", 0)),
+            bool(node.attr("exclude_outside", 0)),
+            float(node.attr("extrapolation_value", cls.extrapolation)),
         )
 
     @property
@@ -90,14 +94,14 @@ class Axis:
         """Whether the scale is the ratio of the lengths; rounding in float32 is no difference."""
         if self.scale is None:
             return True
-        if isinstance(self.size, int):
+        if isinstance(self.size, int) and isinstance(self.out, int):
             return abs(self.size * self.scale - self.out) <= 1e-5 * self.out
         return self.scale == int(self.scale)
 
     def is_kept(self, way: Way) -> bool:
         """Whether the result of this axis is its source."""
-        same = self.out is self.size or (isinstance(self.size, int) and self.out == self.size)
-        return same and self.scale in (None, 1.0) and not (way.crops and (self.start, self.end) != (0.0, 1.0))
+        same = self.out == self.size or equal(self.out, self.size)
+        return same and self.is_even and not (way.crops and (self.start, self.end) != (0.0, 1.0))
 
     def coordinate(self, i: Any, transform: str) -> Any:
         """The position in the source of element ``i`` of the result: of a NumPy scalar, or of an expression."""
@@ -159,63 +163,48 @@ class Axis:
 
 
 def axes_of(
-    attrs: Mapping[str, Any],
-    shape: Sequence[Any],
-    roi: Sequence[float] | None,
-    scales: Any,
-    sizes: Sequence[Any] | None,
+    way: Way, named: Sequence[int], dims: Sequence[Size], outs: Sequence[Size], scales: Any, roi: Any
 ) -> list[Axis]:
-    """The axes that a node resizes; ``shape`` and ``sizes`` may be open.
-
-    Raises
-    ------
-    UnsupportedError
-        If an aspect ratio is to be kept, and a length is open.
-    """
-    named = [int(a) % len(shape) for a in attrs.get("axes", range(len(shape)))]
-    way = Way.of(attrs)
-    lengths = [shape[a] for a in named]
-    factors: list[float | None] = [None] * len(named)
-    outs: list[Any]
-    if scales is not None:
-        factors = [float(s) for s in scales]
-        outs = [_scaled(length, np.float32(s)) for length, s in zip(lengths, scales, strict=True)]
-    else:
-        outs = list(sizes or ())
-        policy = attrs.get("keep_aspect_ratio_policy", "stretch")
-        choose = {"not_larger": min, "not_smaller": max}.get(policy.decode() if isinstance(policy, bytes) else policy)
-        if choose is not None:
-            if not all(isinstance(n, int) for n in (*outs, *lengths)):
-                raise UnsupportedError("Resize with keep_aspect_ratio_policy of open sizes; fix them")
-            factor = choose(out / max(1, n) for out, n in zip(outs, lengths, strict=True))
-            factors, outs = [factor] * len(named), [math.floor(n * factor + 0.5) for n in lengths]
-    region = [0.0] * len(named) + [1.0] * len(named) if roi is None or not way.crops else [float(r) for r in roi]
-    bounds = zip(region[: len(named)], region[len(named) :], strict=True)
-    axes = [Axis(a, n, out, f, *ends) for a, n, out, f, ends in zip(named, lengths, outs, factors, bounds, strict=True)]
+    """The axes that change; ``scales`` are numbers, expressions or ``None`` for the ratios of the sizes."""
+    region = [0.0] * len(named) + [1.0] * len(named) if roi is None or not way.crops else list(roi)
+    ends = zip(region[: len(named)], region[len(named) :], strict=True)
+    every = zip(named, outs, scales, ends, strict=True)
+    axes = [Axis(axis, dims[axis], out, scale, *both) for axis, out, scale, both in every]
     return [a for a in axes if not a.is_kept(way)]
 
 
-def _scaled(length: Any, scale: np.float32) -> Any:
+def scaled(length: Size, scale: np.float32) -> Size:
     """A length by a scale, in float32, as ONNX infers the shape: 3 by 5/3 is 5."""
     if isinstance(length, int):
         return int(np.floor(np.float32(length) * scale))
     if scale == int(scale):
-        return length if scale == 1 else length * int(scale)
-    return (length.astype("float32") * tirx.const(float(scale), "float32")).astype("int64")
+        return length * int(scale)
+    return size_of((expr_of(length).astype("float32") * tirx.const(float(scale), "float32")).astype("int64"))
 
 
-def resized(bb: relax.BlockBuilder, data: Any, axes: Sequence[Axis], way: Way) -> Any:
-    """A tensor with these axes resized, by a function of our own for each of them."""
+def resized(e: Emit, data: Value, axes: Sequence[Axis], way: Way, scales: Value | None, roi: Value | None) -> Value:
+    """A tensor with these axes resized, by a function of our own for each of them.
+
+    Parameters
+    ----------
+    scales, roi : Value, optional
+        Those that only a call knows; what an axis has of them is the place in them.
+    """
+    computed_of = [v for v in (scales, roi) if v is not None]
     for axis in axes:
-        data = bb.emit_te(_along(axis, way, dtype_of(data.ty)), data, axis.out, primfunc_name_hint="resize")
+        compute = _along(axis, way, data.dtype, scales is not None, roi is not None)
+        data = computed(e, "resize", compute, data, axis.out, *computed_of)
     return data
 
 
-def _along(axis: Axis, way: Way, dtype: str) -> Callable[[te.Tensor, Any], te.Tensor]:
+def _along(axis: Axis, way: Way, dtype: str, asks_scales: bool, asks_region: bool) -> Callable[..., te.Tensor]:
     at = axis.axis
 
-    def compute(x: te.Tensor, out: Any) -> te.Tensor:
-        own = Axis(at, x.shape[at], out, axis.scale, axis.start, axis.end)
+    def compute(x: te.Tensor, out: Any, *given: te.Tensor) -> te.Tensor:
+        waiting = list(given)
+        scale = waiting.pop(0)(axis.scale) if asks_scales else axis.scale
+        start, end = (waiting[0](i) for i in (axis.start, axis.end)) if asks_region else (axis.start, axis.end)
+        own = Axis(at, x.shape[at], out, scale, start, end)
         shape = [*x.shape[:at], out, *x.shape[at + 1 :]]
         read = _nearest(x, own, way) if way.mode == "nearest" else _weighted(x, own, axis.taps(way), way, dtype)
 
@@ -235,7 +224,7 @@ def _along(axis: Axis, way: Way, dtype: str) -> Callable[[te.Tensor, Any], te.Te
 def _nearest(x: te.Tensor, axis: Axis, way: Way) -> Callable[[Sequence[Any]], Any]:
     def read(index: Sequence[Any]) -> Any:
         place = axis.nearest(index[axis.axis].astype("float32"), way).astype("int64")
-        return x(*index[: axis.axis], _within(place, axis.size), *index[axis.axis + 1 :])
+        return x(*index[: axis.axis], within(place, axis.size), *index[axis.axis + 1 :])
 
     return read
 
@@ -246,7 +235,7 @@ def _weighted(
     """The parts of every element in a table of their own, so that they are computed once for each row."""
     first, count, stretch = taps
     at = axis.axis
-    wide = "float64" if dtype == "float64" else "float32"
+    wide = wide_dtype(dtype)
 
     def place(i: Any) -> Any:
         return axis.coordinate(i.astype("float64"), way.transform)
@@ -265,7 +254,7 @@ def _weighted(
     weights = te.compute((axis.out, count), lambda i, k: (parts[i, k] / _or_one(total[i])).astype(wide), name="weights")
     from_ = te.compute(
         (axis.out, count),
-        lambda i, k: _within(tirx.floor(place(i)).astype("int64") + k + first, axis.size),
+        lambda i, k: within(tirx.floor(place(i)).astype("int64") + k + first, axis.size),
         name="elements",
     )
 
@@ -275,10 +264,6 @@ def _weighted(
         return sum(terms[1:], terms[0]).astype(dtype)
 
     return read
-
-
-def _within(place: Any, size: Any) -> Any:
-    return tirx.max(tirx.min(place, size - 1), tirx.const(0, "int64"))
 
 
 def _or_one(total: Any) -> Any:

@@ -1,0 +1,67 @@
+"""Operators of which Relax has no part: one function of tensor expressions for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax, tirx
+
+from ...._compat import is_a
+from ..dim import Dim, Size, expr_of
+from ..emit import Emit
+from ..value import Value
+
+__all__ = ["asked", "computed", "lowest", "wide_dtype", "within"]
+
+
+def computed(e: Emit, name: str, function: Callable[..., Any], *operands: Any) -> Any:
+    """The result of a function of tensor expressions, a list if there are several.
+
+    Parameters
+    ----------
+    name : str
+        The function's name in the module.
+    function : function
+        ``function(*operands)`` with tensors for values, and TIR's expressions for sizes and lists of sizes. What it
+        reads of open sizes must be among its operands.
+    *operands : Value, Size or list of Size
+        What it is called with.
+    """
+    given = [_given(e, operand) for operand in operands]
+    made = e.bb.emit_te(function, *given, primfunc_name_hint=name)
+    if is_a(made.ty, relax.TupleType):
+        return [e.value(relax.TupleGetItem(made, i)) for i in range(len(made.ty.fields))]
+    return Value(made)
+
+
+def _given(e: Emit, operand: Any) -> Any:
+    if isinstance(operand, Value):
+        return e.tensor(operand)
+    if isinstance(operand, (list, tuple)):
+        return [_given(e, part) for part in operand]
+    return expr_of(operand) if isinstance(operand, (int, Dim)) else operand
+
+
+def asked(e: Emit, numbers: Value, names: Sequence[str]) -> list[Size]:
+    """The integers of a vector that only a call knows, as new open sizes."""
+    shape = e.bb.emit(relax.op.tensor_to_shape(e.tensor(e.cast(numbers, "int64"))))
+    symbols = [Dim.symbol(name) for name in names]
+    e.bb.match_cast(shape, relax.ShapeType([expr_of(s) for s in symbols]))
+    return list(symbols)
+
+
+def wide_dtype(dtype: str) -> str:
+    """The dtype that sums of products of a float dtype are taken in."""
+    return "float64" if dtype == "float64" else "float32"
+
+
+def lowest(dtype: str) -> Any:
+    """The number that no other of a dtype is below."""
+    return int(np.iinfo(dtype).min) if "int" in dtype else -np.inf
+
+
+def within(place: Any, size: Any) -> Any:
+    """A position cut to those that a tensor has."""
+    return tirx.max(tirx.min(place, size - 1), tirx.const(0, "int64"))

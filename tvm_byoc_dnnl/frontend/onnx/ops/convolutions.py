@@ -1,0 +1,212 @@
+"""Convolutions, each straight into Relax's operator with its bias behind it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tvm import relax, te, tirx
+
+from ..dim import Dim, product
+from ..emit import Emit
+from ..table import operator
+from ..value import Node, Value
+from .computed import computed, wide_dtype
+from .padding import padded
+from .spatial import Windows, halves
+
+#: by the number of spatial axes: layouts of the data and of the weights
+_LAYOUTS = {1: ("NCW", "OIW"), 2: ("NCHW", "OIHW"), 3: ("NCDHW", "OIDHW")}
+
+
+def _kernel(node: Node, weight: Value) -> Sequence[Any]:
+    if weight.dims is None or len(weight.dims) - 2 not in _LAYOUTS:
+        raise node.refused(f"has weights of {weight}; expected 1, 2 or 3 spatial axes")
+    return weight.dims[2:]
+
+
+def _biased(e: Emit, made: Value, bias: Value | None, rank: int) -> Value:
+    if bias is None:
+        return made
+    return e.call(relax.op.add, made, e.call(relax.op.reshape, bias, shape=[1, -1, *[1] * rank]))
+
+
+@operator("Conv")
+def _conv(e: Emit, node: Node) -> Any:
+    return convolution(e, node, node.needed(0), node.needed(1), node.input(2))
+
+
+def convolution(e: Emit, node: Node, data: Value, weight: Value, bias: Value | None = None) -> Value:
+    """The convolution of values by the attributes of a node."""
+    kernel = _kernel(node, weight)
+    node.attr("kernel_shape")
+    windows, groups, rank = Windows.of(node, data, kernel), node.attr("group", 1), len(kernel)
+    assert data.dims is not None
+    assert weight.dims is not None
+    data = e.agree(data, [data.dims[0], weight.dims[1] * groups, *data.dims[2:]])
+    counts = windows.counts
+    if not windows.is_fixed:  # SAME of open sizes: Relax's operators have pads that are numbers
+        data = padded(e, data, [0, 0, *windows.before], [0, 0, *windows.after])
+        windows = replace(windows, before=[0] * rank, after=[0] * rank)
+    layout, of_weights = _LAYOUTS[rank]
+    made = e.call(
+        getattr(relax.op.nn, f"conv{rank}d"),
+        data,
+        weight,
+        strides=windows.strides,
+        padding=windows.pads,
+        dilation=windows.dilations,
+        groups=groups,
+        data_layout=layout,
+        kernel_layout=of_weights,
+    )
+    if any(isinstance(c, Dim) for c in counts) and made.dims is not None:
+        made = e.agree(made, [*made.dims[:2], *counts])
+    return _biased(e, made, bias, rank)
+
+
+@operator("ConvTranspose")
+def _conv_transpose(e: Emit, node: Node) -> Any:
+    """Pads cut the full result; what ``output_padding`` has beyond them is zeros."""
+    data, weight = node.needed(0), node.needed(1)
+    kernel = list(_kernel(node, weight))
+    rank = len(kernel)
+    if data.dims is None or any(isinstance(k, Dim) for k in kernel):
+        raise node.refused("has data of unknown rank, or weights of open sizes")
+    node.attr("kernel_shape")
+    strides, dilations, extra, pads = (
+        list(node.attr(name) or [default] * count)
+        for name, default, count in (
+            ("strides", 1, rank),
+            ("dilations", 1, rank),
+            ("output_padding", 0, rank),
+            ("pads", 0, 2 * rank),
+        )
+    )
+    kind, wanted = node.attr("auto_pad", "NOTSET"), node.attr("output_shape")
+    spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    if wanted is None and kind in ("SAME_UPPER", "SAME_LOWER"):
+        wanted = [n * s for n, s in zip(data.dims[2:], strides, strict=True)]
+    elif wanted is None and kind == "VALID":
+        pads = [0] * 2 * rank
+    if wanted is not None:
+        every = zip(data.dims[2:], strides, spans, extra, list(wanted)[-rank:], strict=True)
+        surplus: list[Any] = [s * (n - 1) + x + k - w for n, s, k, x, w in every]
+        if any(isinstance(t, Dim) for t in surplus):
+            raise node.refused("has output_shape, and its pads depend on the open sizes of its data")
+        extra = [x - min(t, 0) for x, t in zip(extra, surplus, strict=True)]
+        pads = halves([max(t, 0) for t in surplus], kind == "SAME_UPPER")
+    beyond = [0] * rank
+    for axis, (size, stride) in enumerate(zip(extra, strides, strict=True)):
+        if size >= stride:  # as much as Relax's operator takes; fewer pads behind, and zeros
+            cut = min(size, pads[rank + axis])
+            pads[rank + axis] -= cut
+            extra[axis], beyond[axis] = 0, size - cut
+    layout, of_weights = _LAYOUTS[rank]
+    made = e.call(
+        getattr(relax.op.nn, f"conv{rank}d_transpose"),
+        data,
+        weight,
+        strides=strides,
+        padding=pads,
+        output_padding=extra,
+        dilation=dilations,
+        groups=node.attr("group", 1),
+        data_layout=layout,
+        kernel_layout="IO" + of_weights[2:],
+    )
+    if any(beyond):
+        made = padded(e, made, [0] * (2 + rank), [0, 0, *beyond])
+    return _biased(e, made, node.input(2), rank)
+
+
+@operator("DeformConv", since=19)
+def _deform_conv(e: Emit, node: Node) -> Any:
+    """The sampled windows as columns, and their product with the weights."""
+    data, weight, offset = node.needed(0), node.needed(1), node.needed(2)
+    bias, mask = node.input(3), node.input(4)
+    if weight.shape is None or len(weight.shape) != 4 or data.dims is None:
+        raise node.refused("has weights of open sizes, or not two spatial axes")
+    node.attr("kernel_shape")
+    windows = Windows.of(node, data, weight.shape[2:])
+    groups, parts = node.attr("group", 1), node.attr("offset_group", 1)
+    (out, inner, *kernel), counts = weight.shape, windows.counts
+    taps, batch, count = math.prod(kernel), data.dims[0], product(counts)
+    sampled = [e.agree(offset, [batch, 2 * parts * taps, *counts])]
+    if mask is not None:
+        sampled.append(e.agree(mask, [batch, parts * taps, *counts]))
+    compute = _columns(windows, kernel, parts, data.dtype)
+    columns = computed(e, "deformed", compute, data, windows.before, counts, *sampled)
+    wide = e.reshape(columns, [batch, groups, inner * taps, count])
+    rows = e.reshape(weight, [groups, out // groups, inner * taps])
+    made = e.reshape(e.call(relax.op.matmul, rows, wide), [batch, out, *counts])
+    return _biased(e, made, bias, 2)
+
+
+def _columns(windows: Windows, kernel: list[int], parts: int, dtype: str) -> Any:
+    """[batch, channel, tap, height, width]: the data between its pixels, where the offsets say."""
+    wide = wide_dtype(dtype)
+
+    def compute(x: Any, before: Any, counts: Any, offset: Any, *masks: Any) -> Any:
+        height, width = x.shape[2:]
+        of_part = x.shape[1] // parts
+
+        def element(n: Any, c: Any, tap: Any, i: Any, j: Any) -> Any:
+            place = (c // of_part) * math.prod(kernel) + tap
+            taps, starts = (tap // kernel[1], tap % kernel[1]), (i, j)
+            y, z = (
+                (starts[a] * windows.strides[a] - before[a] + taps[a] * windows.dilations[a]).astype(wide)
+                + offset(n, 2 * place + a, i, j).astype(wide)
+                for a in range(2)
+            )
+            top, left = tirx.floor(y), tirx.floor(z)
+
+            def corner(dy: int, dz: int) -> Any:
+                row, column = top.astype("int64") + dy, left.astype("int64") + dz
+                inside = tirx.all(row >= 0, row < height, column >= 0, column < width)
+                part = (y - top if dy else 1.0 - (y - top)) * (z - left if dz else 1.0 - (z - left))
+                return tirx.if_then_else(inside, x(n, c, row, column).astype(wide) * part, tirx.const(0.0, wide))
+
+            value = corner(0, 0) + corner(0, 1) + corner(1, 0) + corner(1, 1)
+            for mask in masks:
+                value = value * mask(n, place, i, j).astype(wide)
+            return value.astype(dtype)
+
+        return te.compute((*x.shape[:2], math.prod(kernel), *counts), element, name="deformed")
+
+    return compute
+
+
+@operator("Col2Im", since=18)
+def _col2im(e: Emit, node: Node) -> Any:
+    """The sum of all columns' elements that a pixel was copied to."""
+    data, image, kernel = node.needed(0), node.ints(1, "image_shape"), node.ints(2, "block_shape")
+    if data.dims is None or image is None or kernel is None or any(isinstance(k, Dim) for k in kernel):
+        raise node.refused("has data of unknown rank, or blocks of open sizes")
+    rank, taps = len(image), math.prod(kernel)
+    strides, dilations = (list(node.attr(name) or [1] * rank) for name in ("strides", "dilations"))
+    pads = list(node.attr("pads") or [0] * 2 * rank)
+    windows = Windows(list(image), kernel, strides, dilations, pads[:rank], pads[rank:])
+    channels = data.dims[1] // taps
+    full = e.reshape(data, [data.dims[0], channels, *kernel, *windows.counts])
+
+    def compute(x: Any, sizes: Any) -> Any:
+        axes = [te.reduce_axis((0, k), f"tap{i}") for i, k in enumerate(kernel)]
+        counts = x.shape[2 + rank :]
+
+        def element(n: Any, c: Any, *pixel: Any) -> Any:
+            places = [p + pads[i] - axes[i] * dilations[i] for i, p in enumerate(pixel)]
+            windows = [tirx.floordiv(p, s) for p, s in zip(places, strides, strict=True)]
+            fits = [
+                test
+                for p, s, w, count in zip(places, strides, windows, counts, strict=True)
+                for test in (tirx.floormod(p, s) == 0, w >= 0, w < count)
+            ]
+            value = tirx.if_then_else(tirx.all(*fits), x(n, c, *axes, *windows), tirx.const(0, x.dtype))
+            return te.sum(value, axis=axes)
+
+        return te.compute((*x.shape[:2], *sizes), element, name="col2im")
+
+    return computed(e, "col2im", compute, full, list(image))

@@ -1,0 +1,235 @@
+"""Pooling: Relax's operators where they count windows and padding as ONNX does, else a function of our own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from tvm import relax, te, tirx
+
+from ..dim import at_least, equal, product
+from ..emit import Emit
+from ..table import operator
+from ..value import Node, Value
+from .computed import computed, lowest, wide_dtype
+from .spatial import Windows
+
+__all__ = ["averaged", "global_average"]
+
+_RANKS = (1, 2, 3)  # of Relax's pools
+
+
+def _windows(node: Node, data: Value) -> Windows:
+    kernel = node.attr("kernel_shape")
+    if kernel is None:
+        raise node.wrong("has no attribute kernel_shape")
+    return Windows.of(node, data, kernel)
+
+
+def _by_relax(e: Emit, kind: str, data: Value, windows: Windows, counts_pads: bool = True) -> Value | None:
+    """A pooling by Relax's operator; ``None`` where it would count other windows, or pads that ONNX does not count."""
+    if len(windows.kernel) not in _RANKS:
+        return None
+    if not windows.is_fixed:
+        if not all(equal(b, 0) for b in windows.before) or (kind == "avg" and counts_pads):
+            return None
+        cut = replace(windows, before=[0] * len(windows.kernel), after=[0] * len(windows.kernel), rounds_up=True)
+        if not windows.same_counts(cut):
+            return None
+        windows = cut
+    if windows.rounds_up:
+        declared, exact = windows, windows.exact()
+        if kind == "avg" and counts_pads and not all(map(at_least, declared.after, exact.after)):
+            return None  # the last windows have places that are no padding
+        if exact.is_fixed:
+            windows = exact
+        elif not windows.never_starts_outside:
+            return None
+    pool = getattr(relax.op.nn, f"{kind}_pool{len(windows.kernel)}d")
+    how = (windows.kernel, windows.strides, windows.pads, windows.dilations, windows.rounds_up, counts_pads)
+    return e.call(lambda x: pool(x, *how), data)
+
+
+@operator("MaxPool")
+def _max_pool(e: Emit, node: Node) -> Any:
+    data = node.needed(0)
+    windows = _windows(node, data)
+    by_columns = bool(node.attr("storage_order", 0))
+    if not any(node.wanted[1:]):
+        made = _by_relax(e, "max", data, windows)
+        if made is not None:
+            return made
+    return computed(e, "max_pool", _largest(windows, data.dtype, by_columns), data, windows.before, windows.counts)
+
+
+def _taps(windows: Windows, axes: Any, index: Any, before: Any) -> list[Any]:
+    """Positions in the data that a window reads."""
+    every = zip(index, windows.strides, axes, windows.dilations, before, strict=True)
+    return [i * s + tap * d - b for i, s, tap, d, b in every]
+
+
+def _are_inside(places: list[Any], sizes: Any) -> Any:
+    return tirx.all(*(test for p, n in zip(places, sizes, strict=True) for test in (p >= 0, p < n)))
+
+
+def _axes(windows: Windows) -> list[Any]:
+    return [te.reduce_axis((0, k), f"tap{i}") for i, k in enumerate(windows.kernel)]
+
+
+def _largest(windows: Windows, dtype: str, by_columns: bool) -> Callable[..., Any]:
+    """The largest element of every window, the first of equal ones, and its place in the whole tensor."""
+
+    def larger(a: Any, b: Any) -> Any:
+        first = tirx.any(a[0] > b[0], tirx.all(a[0] == b[0], a[1] < b[1]))
+        return tirx.Select(first, a[0], b[0]), tirx.Select(first, a[1], b[1])
+
+    def least(value: Any, place: Any) -> Any:
+        return tirx.const(lowest(value), value), tirx.const(2**62, place)
+
+    def compute(x: Any, before: Any, counts: Any) -> Any:
+        sizes, axes = x.shape[2:], _axes(windows)
+        order = range(len(sizes))[::-1] if by_columns else range(len(sizes))
+        reduced = te.comm_reducer(larger, least, name="largest")
+
+        def element(n: Any, c: Any, *index: Any) -> Any:
+            places = _taps(windows, axes, index, before)
+            inside = _are_inside(places, sizes)
+            flat: Any = n * x.shape[1] + c
+            for axis in order:
+                flat = flat * sizes[axis] + places[axis]
+            value = tirx.if_then_else(inside, x(n, c, *places), tirx.const(lowest(dtype), dtype))
+            return reduced((value, tirx.Select(inside, flat, tirx.const(2**62, "int64"))), axis=axes)
+
+        return te.compute((*x.shape[:2], *counts), element, name="max_pool")
+
+    return compute
+
+
+@operator("AveragePool")
+def _average_pool(e: Emit, node: Node) -> Any:
+    return averaged(e, node, node.needed(0))
+
+
+def averaged(e: Emit, node: Node, data: Value) -> Value:
+    """The averages of a value's windows by the attributes of a node."""
+    windows = _windows(node, data)
+    counts_pads = bool(node.attr("count_include_pad", 0))
+    made = _by_relax(e, "avg", data, windows, counts_pads)
+    if made is None:
+        made = _summed(e, "avg_pool", data, windows, "padded" if counts_pads else "inside")
+    return made
+
+
+def _summed(e: Emit, name: str, data: Value, windows: Windows, divided: str = "") -> Value:
+    """The sum of every window, divided by its elements ``inside`` of the data, or of the data that is ``padded``."""
+
+    def compute(x: Any, before: Any, after: Any, counts: Any) -> Any:
+        sizes, axes, wide = x.shape[2:], _axes(windows), wide_dtype(data.dtype)
+
+        def total(n: Any, c: Any, *index: Any) -> Any:
+            places = _taps(windows, axes, index, before)
+            value = tirx.if_then_else(_are_inside(places, sizes), x(n, c, *places).astype(wide), tirx.const(0.0, wide))
+            return te.sum(value, axis=axes)
+
+        def count(*index: Any) -> Any:
+            own = _axes(windows)
+            places, ends = _taps(windows, own, index, before), list(sizes)
+            if divided == "padded":
+                places = [p + b for p, b in zip(places, before, strict=True)]
+                ends = [n + b + a for n, b, a in zip(sizes, before, after, strict=True)]
+            one, none = tirx.const(1.0, wide), tirx.const(0.0, wide)
+            return te.sum(tirx.Select(_are_inside(places, ends), one, none), axis=own)
+
+        sums = te.compute((*x.shape[:2], *counts), total, name="sums")
+        if not divided:
+            return te.compute(sums.shape, lambda *i: sums(*i).astype(data.dtype), name=name)
+        parts = te.compute(tuple(counts), count, name="counts")
+        return te.compute(sums.shape, lambda *i: (sums(*i) / parts(*i[2:])).astype(data.dtype), name=name)
+
+    made: Value = computed(e, name, compute, data, windows.before, windows.after, windows.counts)
+    return made
+
+
+# ---- norms of windows -------------------------------------------------------------------------------------
+
+
+def _powers(e: Emit, data: Value, p: float) -> Value:
+    magnitude = e.call(relax.op.abs, data)
+    if p == 1:
+        return magnitude
+    return e.call(relax.op.multiply, data, data) if p == 2 else e.call(relax.op.power, magnitude, float(p))
+
+
+def _root(e: Emit, total: Value, p: float) -> Value:
+    if p == 1:
+        return total
+    return e.call(relax.op.sqrt, total) if p == 2 else e.call(relax.op.power, total, 1.0 / p)
+
+
+@operator("LpPool")
+def _lp_pool(e: Emit, node: Node) -> Any:
+    data, p = node.needed(0), node.attr("p", 2)
+    windows, powers = _windows(node, data), _powers(e, data, p)
+    made = _by_relax(e, "avg", powers, windows)
+    if made is not None:
+        made = e.call(relax.op.multiply, made, float(math.prod(windows.kernel)))
+    else:
+        made = _summed(e, "lp_pool", powers, windows)
+    return _root(e, made, p)
+
+
+# ---- over all of the spatial axes -------------------------------------------------------------------------
+
+
+def _spatial(node: Node, data: Value) -> list[int]:
+    if data.rank is None:
+        raise node.refused("has data of unknown rank")
+    return list(range(2, data.rank))
+
+
+@operator("GlobalAveragePool")
+def _global_average(e: Emit, node: Node) -> Any:
+    return global_average(e, node, node.needed(0))
+
+
+def global_average(e: Emit, node: Node, data: Value) -> Value:
+    """The mean of every channel."""
+    return e.call(relax.op.mean, data, axis=_spatial(node, data), keepdims=True)
+
+
+@operator("GlobalMaxPool")
+def _global_max(e: Emit, node: Node) -> Any:
+    data = node.needed(0)
+    return e.call(relax.op.max, data, axis=_spatial(node, data), keepdims=True)
+
+
+@operator("GlobalLpPool")
+def _global_lp(e: Emit, node: Node) -> Any:
+    data, p = node.needed(0), node.attr("p", 2)
+    return _root(e, e.call(relax.op.sum, _powers(e, data, p), axis=_spatial(node, data), keepdims=True), p)
+
+
+# ---- back -------------------------------------------------------------------------------------------------
+
+
+@operator("MaxUnpool", since=9)
+def _max_unpool(e: Emit, node: Node) -> Any:
+    """Every element at its place in the tensor that was pooled; a larger ``output_shape`` adds zeros behind that."""
+    data, places = node.needed(0), node.needed(1)
+    kernel = list(node.attr("kernel_shape") or ())
+    rank = len(kernel)
+    strides, pads = (list(node.attr(a) or [d] * n) for a, d, n in (("strides", 1, rank), ("pads", 0, 2 * rank)))
+    if data.dims is None:
+        raise node.refused("has data of unknown rank")
+    every = zip(data.dims[2:], kernel, strides, pads, pads[rank:], strict=False)
+    pooled = [*data.dims[:2], *((n - 1) * s + k - b - a for n, k, s, b, a in every)]
+    wanted = node.ints(2, "output_shape") or pooled
+    zeros = e.call(relax.op.full, e.shape([product(pooled)]), e.const(0, data.dtype), dtype=data.dtype)
+    flat = [e.reshape(v, [product(v.dims or ())]) for v in (places, data)]
+    made = e.reshape(e.call(relax.op.scatter_elements, zeros, *flat, axis=0), pooled)
+    if all(a == b or equal(a, b) for a, b in zip(pooled, wanted, strict=True)):
+        return made
+    behind = [w - p for w, p in zip(wanted, pooled, strict=True)]
+    return e.onnx("Pad", made, e.const([*[0] * len(pooled), *behind], "int64"), opset=18)

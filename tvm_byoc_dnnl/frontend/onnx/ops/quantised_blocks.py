@@ -1,0 +1,166 @@
+"""Tensors that are quantised in blocks, each with a scale: ``MatMulNBits``, ``QuantizeLinear``, ``DequantizeLinear``.
+
+    q [N · K / block, block] ── dequantize (axis 0) ── reshape (N, K) ── permute_dims ── weights [K, N]
+
+A backend that knows this form reads constant weights as they are stored (`tvm_byoc_dnnl.prepare.compression`). Blocks
+that do not divide the axis are cut into smaller ones that do, which share scales. What the form cannot say (such blocks
+of no multiple of 8, zero points that are no whole numbers) becomes float32 here, to the same values. Tensors that are
+no constant weights have the arithmetic written out, with a scale for each element along the axis.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from tvm import relax
+
+from ..emit import Emit
+from ..table import operator
+from ..value import Node, Value
+
+__all__ = ["Block", "block_of", "dequantised_blocks", "quantised_blocks"]
+
+_BITS = (2, 4, 8)
+#: what `tvm_byoc_dnnl.prepare.compression` takes blocks of multiples of
+_UNIT = 8
+
+
+class Block(NamedTuple):
+    """Blocks of ``length`` elements along an axis of ``size``; the last one may be shorter."""
+
+    axis: int
+    size: int
+    length: int
+
+
+def block_of(node: Node, data: Value, scale: Value) -> Block | None:
+    """The blocks of a node; nothing for one scale, or one per slice."""
+    length = int(node.attr("block_size", 0))
+    if not length:
+        return None
+    axis = int(node.attr("axis", 1))
+    dims = data.dims
+    if dims is None or not -len(dims) <= axis < len(dims) or not isinstance(dims[axis], int) or length < 0:
+        raise node.refused(f"has blocks of {length} along axis {axis} of {data}; expected an axis of a known size")
+    axis, size = axis % len(dims), int(dims[axis])  # type: ignore[arg-type]
+    count = -(-size // length)
+    if scale.dims is not None and (len(scale.dims) != len(dims) or scale.dims[axis] != count):
+        raise node.wrong(
+            f"has scales of {scale} for blocks of {length} along axis {axis} of {data}; expected {count} along it"
+        )
+    return Block(axis, size, length)
+
+
+def real_weights(e: Emit, numbers: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, length: int) -> Value:
+    """Weights [N, K] of ``numbers`` int8 [N, K]; the others are [N, K / length], the last block perhaps shorter."""
+    n, k = numbers.shape
+    is_whole = zeros is None or np.array_equal(zeros, zeros.astype("int8"))
+    part = math.gcd(min(length, k), k)
+    if not is_whole or part % _UNIT or scales.dtype != np.float32:
+        scale, zero = (0 if a is None else a[:, np.arange(k) // length] for a in (scales, zeros))
+        return e.const(((numbers - zero) * scale).astype(scales.dtype))
+    parts = np.arange(0, k, part) // length
+    zeros = np.zeros(scales.shape, "int8") if zeros is None else zeros.astype("int8")
+    rows = [numbers.reshape(-1, part), scales[:, parts].reshape(-1), zeros[:, parts].reshape(-1)]
+    values = [e.const(np.ascontiguousarray(r)) for r in rows]
+    return e.reshape(e.call(relax.op.dequantize, *values, axis=0, out_dtype="float32"), [n, k])
+
+
+# ---- MatMulNBits ------------------------------------------------------------------------------------------
+
+
+@operator("MatMulNBits", domain="com.microsoft")
+def _matmul(e: Emit, node: Node) -> Any:
+    """ONNX Runtime's product with weights of 2, 4 or 8 bits."""
+    k, n, length, bits = (int(node.attr(a, d)) for a, d in (("K", 0), ("N", 0), ("block_size", 0), ("bits", 4)))
+    node.attr("accuracy_level")
+    if bits not in _BITS or node.attr("weight_prepacked", 0):
+        how = "weights that are packed for one device" if bits in _BITS else f"{bits} bits; expected 2, 4 or 8"
+        raise node.refused(f"has {how}")
+    if min(k, n, length) < 1 or length * bits % 8:
+        raise node.wrong(f"has K {k}, N {n} and block_size {length}; expected blocks of whole bytes")
+    blocks, offset = -(-k // length), 1 << (bits - 1)
+    stored, scales, zeros, order = (
+        None if node.input(i) is None else node.known(i, f"its weights, input {i},") for i in (1, 2, 3, 4)
+    )
+    if stored is None or scales is None:
+        raise node.wrong("has no weights or no scales")
+    stored = _shaped(node, "weights", stored, (n, blocks * length * bits // 8))
+    numbers = (_unpacked(stored, bits, k).astype("int16") - offset).astype("int8")
+    scales = _shaped(node, "scales", scales, (n, blocks))
+    if zeros is not None and zeros.dtype == np.uint8:
+        zeros = _unpacked(_shaped(node, "zero points", zeros, (n, -(-blocks * bits // 8))), bits, blocks)
+    if zeros is not None:
+        zeros = _shaped(node, "zero points", zeros, (n, blocks)).astype("float32") - offset
+    if order is None or np.array_equal(order[:k], np.arange(k) // length):
+        weights = real_weights(e, numbers, scales, zeros, length)
+    else:
+        order = order[:k]
+        if order.shape != (k,) or not 0 <= order.min() <= order.max() < blocks:
+            raise node.wrong(f"has a g_idx of shape {list(order.shape)}; expected {k} blocks below {blocks}")
+        spread = np.zeros((n, k)) if zeros is None else zeros[:, order]
+        weights = e.const(((numbers - spread) * scales[:, order]).astype(scales.dtype))
+    made = e.call(relax.op.matmul, node.needed(0), e.transpose(weights, [1, 0]))
+    bias = node.input(5)
+    return made if bias is None else e.call(relax.op.add, made, bias)
+
+
+def _unpacked(stored: np.ndarray, bits: int, count: int) -> np.ndarray:
+    """``count`` numbers of each row of bytes, the lowest bits first."""
+    parts = [stored >> shift & ((1 << bits) - 1) for shift in range(0, 8, bits)]
+    return np.stack(parts, -1).reshape(stored.shape[0], -1)[:, :count]
+
+
+def _shaped(node: Node, what: str, value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """``value`` in this shape; models also store it flat."""
+    if value.size != math.prod(shape):
+        raise node.wrong(f"has {what} of shape {list(value.shape)}; expected {list(shape)}")
+    return value.reshape(shape)
+
+
+# ---- QuantizeLinear and DequantizeLinear ------------------------------------------------------------------
+
+
+def dequantised_blocks(
+    e: Emit, node: Node, block: Block, dtype: str, data: Value, scale: Value, zero: Value | None
+) -> Value:
+    """Constant weights with two axes as they are stored, all else as arithmetic; the data are int8 or uint8."""
+    numbers, scales, zeros = (None if v is None or not v.is_constant else v.known for v in (data, scale, zero))
+    if (
+        numbers is None
+        or scales is None
+        or (zero is not None and zeros is None)
+        or data.rank != 2
+        or data.dtype not in ("int8", "uint8")
+        or dtype != scale.dtype
+    ):
+        wide = "float64" if dtype == "float64" else "float32"
+        whole = e.cast(data, wide)
+        if zero is not None:
+            whole = e.call(relax.op.subtract, whole, _spread(e, block, e.cast(zero, wide)))
+        return e.cast(e.call(relax.op.multiply, whole, _spread(e, block, e.cast(scale, wide))), dtype)
+    offset = {"uint8": 128 if node.needed(0).dtype == "uint8" else 8}.get(data.dtype, 0)
+    if offset and zeros is None:
+        zeros = np.zeros(scales.shape, "float32")
+    turned: Any = (lambda a: None if a is None else np.ascontiguousarray(a.T)) if block.axis == 0 else (lambda a: a)
+    stored = turned((numbers.astype("int16") - offset).astype("int8"))
+    centre = None if zeros is None else turned(zeros.astype("float32") - offset)
+    weights = real_weights(e, stored, turned(scales), centre, block.length)
+    return e.transpose(weights, [1, 0]) if block.axis == 0 else weights
+
+
+def quantised_blocks(e: Emit, block: Block, data: Value, scale: Value, zero: Value | None) -> Value:
+    """Divided, rounded and moved, in float32."""
+    quotient = e.call(relax.op.divide, data, _spread(e, block, e.cast(scale, data.dtype)))
+    whole = e.call(relax.op.round, e.cast(quotient, "float32"))
+    return whole if zero is None else e.call(relax.op.add, whole, _spread(e, block, e.cast(zero, "float32")))
+
+
+def _spread(e: Emit, block: Block, x: Value) -> Value:
+    """Of what each block has one of, one for each element along the axis."""
+    places = np.arange(block.size) // block.length
+    if x.is_constant:
+        return e.const(np.take(x.known, places, block.axis))  # type: ignore[arg-type]
+    return e.call(relax.op.take, x, e.const(places), axis=block.axis)

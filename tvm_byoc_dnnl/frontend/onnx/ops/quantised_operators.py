@@ -1,0 +1,201 @@
+"""Operators on quantised tensors as dequantise, compute, quantise: the form that both TVM and backends know.
+
+    QLinearConv(x, w)  ->  quantize(conv2d(dequantize(x), dequantize(w)))
+
+The integer operators become the same with scales of 1, as long as float32 says all sums.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+from tvm import relax
+
+from ..emit import Emit
+from ..table import operator
+from ..value import Node, Value
+from .convolutions import convolution
+from .pools import averaged, global_average
+from .products import multiplied
+from .quantised import dequantised, quantised, scalar
+
+_MS = "com.microsoft"
+_NARROW = ("float16", "bfloat16")
+
+
+def _real(e: Emit, node: Node, first: int, axis: int = 0) -> Value:
+    """The real numbers of three inputs: data, scale, zero point."""
+    return dequantised(e, node.needed(first), scalar(e, node.needed(first + 1)), node.input(first + 2), axis)
+
+
+def _stored(e: Emit, node: Node, result: Value, first: int, like: Value) -> Value:
+    """A result quantised by two inputs; without a zero point it has the dtype of ``like``."""
+    scale, zero = node.needed(first), node.input(first + 1)
+    return quantised(e, result, scale, zero, like.dtype if zero is None else zero.dtype)
+
+
+def _channels(e: Emit, node: Node, data: Value) -> tuple[Value, Callable[[Value], Value]]:
+    """``data`` with its channels behind the first axis, and what puts them last again where they were."""
+    if not node.attr("channels_last", 0):
+        return data, lambda x: x
+    if data.rank is None:
+        raise node.refused("has data of unknown rank")
+    rank = data.rank
+    first = e.transpose(data, [0, rank - 1, *range(1, rank - 1)])
+    return first, lambda x: e.transpose(x, [0, *range(2, rank), 1])
+
+
+def _bias(e: Emit, bias: Value, x_scale: Value, w_scale: Value) -> Value:
+    """An int32 bias, whose scale is the product of the operands'."""
+    if all(v.is_constant for v in (bias, x_scale, w_scale)):
+        whole, xs, ws = (v.known for v in (bias, x_scale, w_scale))
+        assert whole is not None
+        return e.const((whole * (xs * ws).reshape(-1)).astype("float32"))  # type: ignore[operator]
+    scale = e.call(relax.op.multiply, x_scale, w_scale)
+    return e.call(relax.op.multiply, e.cast(bias, "float32"), scale)
+
+
+@operator("QLinearConv", since=10)
+@operator("QLinearConv", domain=_MS)
+def _conv(e: Emit, node: Node) -> Any:
+    x, bias = node.needed(0), node.input(8)
+    image, back = _channels(e, node, x)
+    data = dequantised(e, image, scalar(e, node.needed(1)), node.input(2))
+    biased = None if bias is None else _bias(e, bias, node.needed(1), node.needed(4))
+    made = convolution(e, node, data, _real(e, node, 3), biased)
+    return back(_stored(e, node, made, 6, x))
+
+
+@operator("QLinearMatMul", since=10)
+def _matmul(e: Emit, node: Node) -> Any:
+    """In float32: sums of products in float16 are off by more than a step of the result."""
+    x, w = node.needed(0), node.needed(3)
+    operands = []
+    for first, data, axis in ((0, x, -2), (3, w, -1)):
+        scale = node.needed(first + 1)
+        if (scale.rank or 0) > 1 and scale.shape != (1,) * (scale.rank or 0):
+            raise node.refused(f"has scales of {scale}; expected one, or one per row or column")
+        scale = scalar(e, e.cast(scale, "float32") if scale.dtype in _NARROW else scale)
+        operands.append(dequantised(e, data, scale, node.input(first + 2), axis % max(data.rank or 0, 1)))
+    result = multiplied(e, *operands)
+    scale, zero = node.needed(6), node.input(7)
+    scale = e.cast(scale, "float32") if scale.dtype in _NARROW else scale
+    return quantised(e, result, scale, zero, x.dtype if zero is None else zero.dtype)
+
+
+@operator("QGemm", domain=_MS)
+def _gemm(e: Emit, node: Node) -> Any:
+    x, bias = node.needed(0), node.input(6)
+    alpha, across, down = node.attr("alpha", 1.0), node.attr("transA", 0), node.attr("transB", 0)
+    a, b = _real(e, node, 0), _real(e, node, 3, axis=0 if down else 1)
+    if alpha != 1.0:
+        a = e.call(relax.op.multiply, a, alpha)
+    made = multiplied(e, e.transpose(a, [1, 0]) if across else a, e.transpose(b, [1, 0]) if down else b)
+    if bias is not None:
+        shift = _bias(e, bias, node.needed(1), node.needed(4))
+        made = e.call(relax.op.add, made, e.call(relax.op.multiply, shift, alpha) if alpha != 1.0 else shift)
+    return made if node.input(7) is None else _stored(e, node, made, 7, x)
+
+
+def _elementwise(op: str, count: int = 1) -> None:
+    """An operator of so many (data, scale, zero point), then the result's scale and zero point."""
+
+    @operator(f"QLinear{op}", domain=_MS)
+    def convert(e: Emit, node: Node) -> Any:
+        attrs = {name: node.attr(name) for name in node.attrs if op == "LeakyRelu" and name == "alpha"}
+        made = e.onnx(op, *(_real(e, node, 3 * i) for i in range(count)), opset=16, **attrs)
+        return _stored(e, node, made, 3 * count, node.needed(0))
+
+
+for _op, _count in (("Add", 2), ("Mul", 2), ("Sigmoid", 1), ("LeakyRelu", 1)):
+    _elementwise(_op, _count)
+
+
+@operator("QLinearAveragePool", domain=_MS)
+def _average(e: Emit, node: Node) -> Any:
+    image, back = _channels(e, node, node.needed(0))
+    data = dequantised(e, image, scalar(e, node.needed(1)), node.input(2))
+    return back(_stored(e, node, averaged(e, node, data), 3, image))
+
+
+@operator("QLinearGlobalAveragePool", domain=_MS)
+def _global_average(e: Emit, node: Node) -> Any:
+    image, back = _channels(e, node, node.needed(0))
+    data = dequantised(e, image, scalar(e, node.needed(1)), node.input(2))
+    return back(_stored(e, node, global_average(e, node, data), 3, image))
+
+
+@operator("QLinearSoftmax", domain=_MS)
+def _softmax(e: Emit, node: Node) -> Any:
+    """Before opset 13 of the standard, which an attribute names, all axes from ``axis`` on are one."""
+    opset, axis = int(node.attr("opset", 13)), int(node.attr("axis", -1))
+    made = e.onnx("Softmax", _real(e, node, 0), opset=min(max(opset, 11), 13), axis=axis)
+    return _stored(e, node, made, 3, node.needed(0))
+
+
+@operator("QLinearConcat", domain=_MS)
+def _concat(e: Emit, node: Node) -> Any:
+    parts = [_real(e, node, i) for i in range(2, len(node.inputs), 3)]
+    made = e.onnx("Concat", *parts, opset=13, axis=node.attr("axis", 0))
+    return _stored(e, node, made, 0, node.needed(2))
+
+
+# ---- products of integers ---------------------------------------------------------------------------------
+
+#: float32 says all integers up to here
+_EXACT = 1 << 24
+
+
+@operator("ConvInteger", since=10)
+def _conv_integer(e: Emit, node: Node) -> Any:
+    weight = node.needed(1)
+    depth = None if weight.shape is None else math.prod(weight.shape[1:])
+    return _integer(e, node, depth, (0, 0), lambda x, w: convolution(e, node, x, w))
+
+
+@operator("MatMulInteger", since=10)
+def _matmul_integer(e: Emit, node: Node) -> Any:
+    depth = (node.needed(0).dims or (None,))[-1]
+    return _integer(e, node, depth, (-2, -1), lambda x, w: multiplied(e, x, w))
+
+
+def _integer(e: Emit, node: Node, depth: Any, axes: tuple[int, int], product: Callable[[Value, Value], Value]) -> Value:
+    """The product of integers minus their zero points, as int32, or as float32 where only that is read."""
+    given = [(node.needed(i), node.input(i + 2), axes[i]) for i in range(2)]
+    limit = math.prod(int(np.iinfo(x.dtype).max) - int(np.iinfo(x.dtype).min) for x, _, _ in given)
+    is_exact = isinstance(depth, int) and depth * limit <= _EXACT
+    by_matrix = any(zero is not None and (zero.rank or 0) - (zero.dims or ()).count(1) > 1 for _, zero, _ in given)
+    if by_matrix or not (is_exact or _is_read_as_float(node)):
+        return product(*(_moved(e, node, *operand) for operand in given))
+    operands = []
+    for x, zero, axis in given:
+        if zero is not None and zero.rank is not None and zero.rank > 1:
+            zero = e.reshape(zero, [d for d in zero.dims or () if d != 1])
+        count = 1 if zero is None or not zero.rank else (zero.dims or (1,))[0]
+        if zero is not None and not isinstance(count, int):
+            raise node.refused("has zero points of an open number")
+        one = e.const(np.ones(() if count == 1 else (count,), "float32"))
+        operands.append(dequantised(e, x, one, zero, axis % max(x.rank or 0, 1)))
+    made = product(*operands)
+    return made if _is_read_as_float(node) else e.cast(made, "int32")
+
+
+def _moved(e: Emit, node: Node, x: Value, zero: Value | None, axis: int) -> Value:
+    """Integers minus their zero points, as int32."""
+    whole = e.cast(x, "int32")
+    if zero is None:
+        return whole
+    centre = e.cast(zero, "int32")
+    if zero.rank == 1 and x.rank is not None:
+        centre = e.call(relax.op.reshape, centre, shape=[-1, *[1] * (x.rank - axis % x.rank - 1)])
+    return e.call(relax.op.subtract, whole, centre)
+
+
+def _is_read_as_float(node: Node) -> bool:
+    """Whether each reader converts the integers to float32, so that no integers are needed."""
+    readers, is_result = node.readers(0)
+    return not is_result and all(n.op_type == "Cast" and n.attribute[0].i == onnx.TensorProto.FLOAT for n in readers)
