@@ -12,18 +12,10 @@
 
 #include "dnnl/machine.h"
 #include "dnnl/op_desc.h"
+#include "dnnl/rates.h"
 #include "kernels/kernels.h"
 
 namespace tvm_byoc_dnnl {
-
-/// The amounts of work that cost time. Lowering counts the bytes.
-struct Work {
-  double products = 0;   // multiplications and additions, those of padding included
-  double vectors = 0;    // that a kernel transforms before and after its products
-  double weights = 0;    // bytes of constant operands, as packed
-  double bytes = 0;      // of all other operands and of the result
-  double reordered = 0;  // bytes of the operands that need another layout first
-};
 
 /// A kernel of ours in the place of a primitive.
 struct KernelCall {
@@ -70,11 +62,14 @@ std::string CandidateName(const Candidate& candidate);
 /// first is taken.
 using CostModel = std::function<double(const Candidate&, const Isa&)>;
 
-/// Seconds by the rates of cost.cc, which are fitted to measurements.
+/// Seconds by the rates of its family (rates.h), which are fitted to measurements.
 double DefaultCost(const Candidate& candidate, const Isa& isa);
 
 /// The part of it that is the changes of layout before the candidate.
 double ReorderCost(const Candidate& candidate, const Isa& isa);
+
+/// Why its family has no rates there (rates.h); nothing if it has.
+std::string WhyNoRates(const Candidate& candidate, const Isa& isa);
 
 class Lowering;
 

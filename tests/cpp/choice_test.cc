@@ -108,6 +108,7 @@ std::string ChoiceOn(const Machine& machine, const Graph& graph) {
   const auto bare = [](const std::string& impl) { return impl.substr(0, impl.find(':')); };
   const auto cost = [&](const Candidate& candidate, const Isa& isa) {
     if (candidate.call) offered.insert(bare(candidate.impl) + " ");
+    CHECK_EQUAL(WhyNoRates(candidate, isa), "");
     return DefaultCost(candidate, isa);
   };
   std::string taken;
@@ -318,6 +319,36 @@ TEST(WhatIsChosenOnEachInstructionSet) {
       CHECK_EQUAL(ChoiceOn(machine, graph), expected);
     }
   }
+}
+
+TEST(EachFamilyHasRatesOnEachInstructionSetOrAReason) {
+  for (const std::string& family : Families()) {
+    const check::Scope scope(family);
+    int present = 0;
+    for (Set set : {Set::avx2, Set::avx512_core, Set::avx512_core_amx}) {
+      const std::string why = WhyNoRates(family, Isa(set));
+      CHECK(why != "unknown");
+      present += why.empty();
+    }
+    CHECK(present > 0);
+  }
+  CHECK_EQUAL(WhyNoRates(std::string("no family"), Isa(Set::avx2)), "unknown");
+}
+
+// To the last bit: which of two candidates is cheaper must not change where numbers are moved.
+TEST(TheSecondsOfAFamily) {
+  const Work work = {3e8, 7e4, 20e6, 5e5, 9e5};
+  const auto seconds = [&](const char* family, Set set) { return Seconds(family, Isa(set), work); };
+  CHECK_EQUAL(seconds("convolution", Set::avx2),
+              3e8 * 13.5e-12 + 7e4 * 0. + 20e6 * (9.5e-12 + 0) + 5e5 * 0. + 9e5 * 1e-10 + 0.);
+  CHECK_EQUAL(seconds("winograd", Set::avx512_core),
+              3e8 * 8.0e-12 + 7e4 * 3.0e-9 + 20e6 * (36e-12 + 27e-12) + 5e5 * 0. + 9e5 * 1e-10);
+  CHECK_EQUAL(
+      seconds("split", Set::avx512_core_amx),
+      3e8 * 0.42e-12 + 7e4 * 4.5e-9 + 20e6 * (24e-12 + 27e-12) + 5e5 * 0. + 9e5 * 1e-10 + 5e-6);
+  CHECK_EQUAL(Seconds("", Isa(Set::sse41), work, 100),
+              100 * (3e8 * 20e-12 + 7e4 * 0. + 20e6 * 0. + 5e5 * 1e-10) + 9e5 * 1e-10);
+  CHECK_EQUAL(ReorderSeconds("direct", Isa(Set::avx2), work), 9e5 * 1e-10);
 }
 
 TEST(ManyWeightsOfFewTilesAreTransformedByEachCallBesideALargeCache) {
