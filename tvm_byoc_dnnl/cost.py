@@ -124,6 +124,12 @@ def _attention(call: Any, sizes: Mapping[str, int]) -> int:
     return scores * (2 * q[3] + _SOFTMAX + 2 * v[3])
 
 
+def _recurrent(call: Any, sizes: Mapping[str, int]) -> int:
+    """Each weight multiplies a number in each step of each sequence."""
+    source = shape_of(call.args[0].ty, sizes)
+    return 2 * source[0] * source[1] * sum(_elements(a.ty, sizes) for a in call.args[1:3]) if source else 0
+
+
 def _pooling(call: Any, sizes: Mapping[str, int]) -> int:
     return _elements(call.ty, sizes) * math.prod(int(k) for k in call.attrs.pool_size)
 
@@ -182,6 +188,7 @@ _FLOPS: dict[str, _Rule] = {
     **_rows(_matmul, "matmul"),
     **_rows(_einsum, "einsum"),
     **_rows(_attention, "nn.attention nn.attention_bias"),
+    **dict.fromkeys(("onnx.LSTM", "onnx.GRU", "onnx.RNN"), _recurrent),
     **_rows(_pooling, "nn.max_pool*d nn.avg_pool*d"),
     **_rows(_of_inputs, "nn.adaptive_avg_pool*d sum mean max min prod argmax argmin cumsum cumprod median"),
     **_rows(_conversion, "astype"),

@@ -27,4 +27,6 @@ def primitive_flops(kind: str, layouts: Sequence[str]) -> int:
         return 2 * result * dims[0][-1]
     if kind == "attention":
         return 2 * math.prod(dims[0][:-1]) * dims[1][-2] * (dims[0][-1] + dims[-1][-1])
+    if kind == "recurrent":  # of its packed weights, in float32, each one in each step of each sequence
+        return 2 * math.prod(dims[0][:2]) * (dims[1][0] // 4)
     return 0 if kind in ("reorder", "concat", "fill", "shuffle", "gather") else max(math.prod(d) for d in dims)

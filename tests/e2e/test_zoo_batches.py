@@ -14,7 +14,6 @@ from tvm_byoc_dnnl.testing.models import ort_run
 
 #: why a model cannot be compiled for every batch
 REFUSED = {
-    "voice_activity_lstm": "LSTM",  # over an open length
     "echo_quality": "Squeeze",  # without axes: the number of dims would depend on the batch
     "packet_loss_quality": "Squeeze",
 }

@@ -4,6 +4,7 @@ import pytest
 from tvm import relax, tirx
 
 from tvm_byoc_dnnl.cost import call_bytes, call_flops, is_view, type_bytes
+from tvm_byoc_dnnl.whole import operator
 
 
 def var(*shape, dtype="float32"):
@@ -27,6 +28,10 @@ CASES = {
     "matmul of vectors": (relax.op.matmul(var(3), var(3)), 2 * 3),
     "einsum": (relax.op.einsum((var(2, 3, 4), var(2, 4, 5)), "bij,bjk->bik"), 2 * 2 * 3 * 4 * 5),
     "attention": (nn.attention(*(var(2, 6, 4, 8) for _ in range(3))), 2 * 4 * 6 * 6 * (16 + 5 + 16)),
+    "GRU": (
+        operator("", "GRU").call([var(7, 2, 3), var(1, 15, 3), var(1, 15, 5)], {}, [True, True], ""),
+        2 * 7 * 2 * 15 * (3 + 5),
+    ),
     "max_pool2d": (nn.max_pool2d(var(1, 2, 8, 8), (2, 2), (2, 2)), 2 * 16 * 4),
     "add": (relax.op.add(var(4, 5), var(5)), 20),
     "softmax": (nn.softmax(var(4, 5)), 100),

@@ -286,6 +286,48 @@ def test_what_the_standard_does_not_have(attrs: dict[str, Any], message: str) ->
         to_relax(Case("LSTM", **attrs).model)
 
 
+@pytest.mark.parametrize("role", ["w", "r", "b", "p"])
+def test_weights_of_another_shape(role: str) -> None:
+    case = Case("LSTM", given="BP")
+    for tensor in case.model.graph.initializer:
+        if tensor.name == role:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(case.weights[role][:, :-1], role))
+    with pytest.raises(InputError, match=r"LSTM has .* of shape"):
+        to_relax(case.model)
+
+
+@pytest.mark.parametrize("run_by", WAYS_TO_RUN)
+def test_states_of_another_batch(run_by: Any) -> None:
+    case = Case("GRU", given="H")
+    case.model.graph.input[1].type.tensor_type.shape.dim[1].dim_param = "others"
+    feeds = case.feeds(4, 2)
+    call = run_by(case)
+    wrong = differences(call(feeds), case.expected(feeds), 1e-5, least=1.0)
+    assert not wrong, wrong
+    with pytest.raises((InputError, ValueError)):
+        call({**feeds, "h": feeds["h"][:, :1]})
+
+
+@pytest.mark.native
+def test_in_a_branch() -> None:
+    case = Case("LSTM", dims=("steps", 2))
+    other = [node("ReduceSum", ["x", "last"], ["s"], keepdims=1), node("Expand", ["s", "shape"], ["e"])]
+    graphs = [
+        onnx.helper.make_graph(nodes, name, [], [onnx.helper.make_tensor_value_info(out, TensorProto.FLOAT, None)])
+        for nodes, name, out in ((list(case.model.graph.node), "then", "H"), (other, "else", "e"))
+    ]
+    del graphs[0].node[0].output[:]
+    graphs[0].node[0].output.extend(["", "H"])
+    choose = node("If", ["flag"], ["y"], then_branch=graphs[0], else_branch=graphs[1])
+    constants = {**case.weights, "last": np.array([0, 2]), "shape": np.array([1, 2, 5])}
+    model = onnx_model([choose], {"x": ("steps", 2, 3), "flag": ()}, constants, dtypes={"flag": TensorProto.BOOL})
+    runner = byoc.Runner(byoc.compile(to_relax(model)))
+    for flag in (True, False):
+        feeds = {"x": rand(7, 2, 3), "flag": np.array(flag)}
+        wrong = differences([runner(feeds)], ort_run(model, feeds), 1e-5, least=1.0)
+        assert not wrong, wrong
+
+
 @pytest.mark.parametrize("run_by", WAYS_TO_RUN)
 @pytest.mark.parametrize("length", [-1, 5, 2**31 - 1])
 def test_lengths_that_are_none(run_by: Any, length: int) -> None:

@@ -137,9 +137,40 @@ def _dims(layer: Layer) -> tuple[Any, Any, Any, str]:
     return steps, batch, sizes[2], dtype_of(source.ty)
 
 
+def _check(layer: Layer, steps: Any, batch: Any, hidden: Any) -> None:
+    """Compare the sizes that are numbers; those that are open are compared where they are known."""
+    op = layer.cell.rpartition("_")[2].upper()
+    for role, expected in _shapes(layer, steps, batch, hidden).items():
+        got = shape_dims(layer.inputs[role].ty)
+        fits = got is not None and len(got) == len(expected)
+        if fits and all(a == b for a, b in zip(got or (), expected) if isinstance(a, int) and isinstance(b, int)):
+            continue
+        shown = [", ".join(map(str, dims)) for dims in (got or (), expected)]
+        raise InputError(f"{op} has {role} of shape ({shown[0]}); expected ({shown[1]})")
+
+
+def _shapes(layer: Layer, steps: Any, batch: Any, hidden: Any) -> dict[str, list[Any]]:
+    """The shape that each input of a layer must have."""
+    count, gates = len(layer.directions), _GATES[layer.cell.rpartition("_")[2].upper()]
+    size = (shape_dims(layer.inputs["source"].ty) or [None])[-1]
+    state = [batch, count, hidden] if layer.batch_major else [count, batch, hidden]
+    shapes = {
+        "source": [batch, steps, size] if layer.batch_major else [steps, batch, size],
+        "weights": [count, gates * hidden, size],
+        "recurrent": [count, gates * hidden, hidden],
+        "bias": [count, 2 * gates * hidden],
+        "lengths": [batch],
+        "state": state,
+        "cell": state,
+        "peepholes": [count, 3 * hidden],
+    }
+    return {role: shapes[role] for role in layer.inputs}
+
+
 def _types(call: Any) -> list[Any]:
     layer = layer_of(call)
     steps, batch, hidden, dtype = _dims(layer)
+    _check(layer, steps, batch, hidden)
     count = len(layer.directions)
     every, last = [steps, count, batch, hidden], [count, batch, hidden]
     if layer.batch_major:

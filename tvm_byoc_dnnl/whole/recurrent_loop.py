@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
+
+from .._compat import analyzer
 
 __all__ = ["Curve", "Loop", "loop"]
 
@@ -113,7 +115,7 @@ def _body(what: Loop, given: Mapping[str, Any], outs: Sequence[Any], wide: str) 
     """Each sequence of each direction, from its first step to its last."""
     data = {role: T.buffer_proxy(buffer) for role, buffer in given.items()}
     steps, batch = given["source"].shape[:2]
-    parts = []
+    parts = [*_checks(what, given)]
     if "lengths" in given:
         with IRBuilder() as ib, T.serial(0, batch) as b:
             length = data["lengths"][b]
@@ -126,6 +128,29 @@ def _body(what: Loop, given: Mapping[str, Any], outs: Sequence[Any], wide: str) 
             _Sequence(what, given, data, outs, wide, d, b).write()
         parts.append(ib.get())
     return tirx.SeqStmt(parts) if len(parts) > 1 else parts[0]
+
+
+def _checks(what: Loop, given: Mapping[str, Any]) -> Iterator[Any]:
+    """Nothing is read beyond the end of an input, whose open sizes only a call knows."""
+    (_, batch, size), hidden, count = given["source"].shape, given["recurrent"].shape[2], len(what.directions)
+    expected = {
+        "weights": [count, what.gates * hidden, size],
+        "recurrent": [count, what.gates * hidden, hidden],
+        "bias": [count, 2 * what.gates * hidden],
+        "lengths": [batch],
+        "state": [count, batch, hidden],
+        "cell": [count, batch, hidden],
+        "peepholes": [count, 3 * hidden],
+    }
+    known = analyzer()
+    for role in filter(given.__contains__, expected):
+        pairs = zip(given[role].shape, expected[role], strict=True)
+        open_pairs = [got == want for got, want in pairs if not known.can_prove_equal(got, want)]
+        if open_pairs:
+            message = f"the shape of the {role} of a recurrent layer does not fit its source"
+            with IRBuilder() as ib, T.Assert(tirx.all(*open_pairs), message, "ByocInputValueError"):
+                T.evaluate(0)
+            yield ib.get()
 
 
 class _Sequence:

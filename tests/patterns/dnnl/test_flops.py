@@ -44,5 +44,10 @@ def test_attention_is_one_kernel_or_three_primitives(layouts: list[str], flops: 
     assert primitive_flops("attention", layouts) == flops
 
 
+def test_a_recurrent_layer_uses_each_weight_in_each_step() -> None:
+    layouts = ["f32:abc:10x2x3", "u8:a:4096", "f32:abcd:10x1x2x16"]
+    assert primitive_flops("recurrent", layouts) == 2 * 10 * 2 * 1024
+
+
 def test_a_gather_only_moves_data() -> None:
     assert primitive_flops("gather", ["f32:ab:30522x768", "u8:abc:1x128x8", "f32:abc:1x128x768"]) == 0
