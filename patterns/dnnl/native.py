@@ -19,7 +19,7 @@ from ...namespace import Description
 from ...verdict import Reject
 from . import library
 
-__all__ = ["ask_about", "create_module", "describe", "measure_candidates", "probe", "probe_fused", "probe_many", "run"]
+__all__ = ["create_module", "describe", "measure_candidates", "probe", "probe_fused", "probe_many", "run"]
 
 _Answer = TypeVar("_Answer")
 
@@ -66,19 +66,13 @@ def probe(graph: PortableGraph) -> Reject | None:
 
 def probe_many(graphs: Sequence[PortableGraph]) -> list[Reject | None]:
     """What `probe` says of each graph; oneDNN is asked about all of them at once."""
-    ask_about(graphs)
+    if library.available():
+        firsts = dict.fromkeys(document for graph in graphs for document in itertools.islice(_documents(graph), 1))
+        new = [document for document in firsts if document not in _ANSWERS]
+        for document, answer in zip(new, library.call("ProbeMany", new) if new else (), strict=True):
+            if answer:  # none where the question is wrong: whoever asks it alone gets the error
+                _note(document, json.loads(answer))
     return [probe(graph) for graph in graphs]
-
-
-def ask_about(graphs: Sequence[PortableGraph]) -> None:
-    """Let oneDNN answer all at once what `probe` and `probe_fused` will ask about graphs."""
-    if not library.available():
-        return
-    documents = dict.fromkeys(document for graph in graphs for document in itertools.islice(_documents(graph), 1))
-    new = [document for document in documents if document not in _ANSWERS]
-    for document, answer in zip(new, library.call("ProbeMany", new) if new else (), strict=True):
-        if answer:  # none where the question is wrong: whoever asks it alone gets the error
-            _note(document, json.loads(answer))
 
 
 def _answers(graph: PortableGraph, ask: Callable[[str], _Answer]) -> Iterator[_Answer]:

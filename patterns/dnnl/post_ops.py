@@ -15,15 +15,14 @@ A step is taken only if its input has no other reader, and oneDNN has an impleme
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ...lower.graph import Node, PortableGraph, PostOp
+from ...verdict import Reject
 from .bfloat16 import compute_in_bfloat16, note_widened
 from .centred import exact_means
 from .fuse_attention import fuse_attention
 from .merge_matmuls import merge_matmuls
 from .nan import keep_nan_of_bounds, keep_nan_of_softmax
-from .native import ask_about, probe_fused
+from .native import probe_fused
 from .quantize import write_out
 from .quantized import read_integers, write_integers
 from .quantized_links import RANGES, kept
@@ -53,8 +52,6 @@ _ORDERED = ("div", "max", "min")
 _BIAS_AXIS = {"convolution": 1, "deconvolution": 1, "matmul": -1}
 #: oneDNN's own limit on a primitive's post-ops
 _MAX_POST_OPS = 32
-#: nodes of a graph from which on the questions about it are foreseen
-_MANY = 16
 
 
 def fuse_post_ops(graph: PortableGraph) -> PortableGraph:
@@ -82,7 +79,6 @@ def _fuse_all(graph: PortableGraph) -> None:
     constants = graph.constant_tensors()
     graph.nodes.sort(key=lambda n: not constants.issuperset(n.outputs))  # nodes that are known at load come first
     fuser, nodes = _Fuser(graph), list(graph.nodes)
-    fuser.ask_about(nodes)
     for node in nodes:
         if node in graph.nodes:
             fuser.fuse_readers(node)
@@ -95,24 +91,6 @@ class _Fuser:
         self._outputs = set(graph.outputs)
         self._aliased = {graph.outputs[i.alias] for i in graph.inputs if i.alias is not None}
         self._is_static = not graph.symbols
-        self._is_foreseeing = False
-        self._biases: dict[tuple[int, Node], int] = {}  # constant and its reader → the constant in the shape of a bias
-        self._alone: dict[tuple[object, ...], PortableGraph] = {}  # see `_question`
-
-    def ask_about(self, nodes: Sequence[Node]) -> None:
-        """Ask the library at once what `fuse_readers` will ask, as far as it is foreseen."""
-        if not self._is_static or len(nodes) < _MANY:
-            return
-        self._is_foreseeing = True
-        taken: set[Node] = set()
-        questions: list[PortableGraph] = []
-        for node in nodes:
-            chain = [] if node in taken else self._chain(node)[0]
-            if chain:
-                questions.append(self._question(chain[-1][0]))
-                taken.update(user for _, user in chain)
-        self._is_foreseeing = False
-        ask_about(questions)
 
     def fuse_readers(self, node: Node) -> None:
         """Fuse the only reader of ``node`` into it, then the only reader of that, and so on."""
@@ -151,10 +129,10 @@ class _Fuser:
 
     def _implemented(self, chain: list[tuple[Node, Node]]) -> tuple[int, str]:
         """The number of nodes of a chain that one primitive can run, and why not all; the whole is tried first."""
-        if probe_fused(self._question(chain[-1][0])) is None:
+        if self._refusal(chain[-1][0]) is None:
             return len(chain), ""
         for count, (candidate, _) in enumerate(chain):
-            if (refusal := probe_fused(self._question(candidate))) is not None:
+            if (refusal := self._refusal(candidate)) is not None:
                 return count, refusal.reason
         return len(chain), ""
 
@@ -227,7 +205,7 @@ class _Fuser:
         late: list[Node] = []
         if not self._find_late(node, tensor, late):
             return False
-        for producer in late if not self._is_foreseeing else ():
+        for producer in late:
             self.nodes.move(producer, before=node)
         return True
 
@@ -256,19 +234,11 @@ class _Fuser:
         """The operand in the shape of a bias: rank 1 for a convolution, as it is for a matmul."""
         if node.kind == "matmul":
             return other
-        bias = self._biases.get((other, place_of))
-        if bias is None:
-            bias = self.graph.new_tensor(self._dtype(other), (self.graph.tensors[other].shape[1],))
-            self._biases[other, place_of] = bias
-            self._constants.add(bias)
-        if not self._is_foreseeing:
-            self.nodes.insert(Node("reshape", (other,), (bias,)), before=place_of)
+        bias = self.graph.new_tensor(self._dtype(other), (self.graph.tensors[other].shape[1],))
+        self._constants.add(bias)
+        self.nodes.insert(Node("reshape", (other,), (bias,)), before=place_of)
         return bias
 
-    def _question(self, node: Node) -> PortableGraph:
-        """A graph of just this node, its operands as inputs; constants that it has in the region stay constants."""
-        post_ops = ((op.alg, op.alpha, op.beta, op.input) for op in node.post_ops)
-        key = (id(node.attrs), node.inputs, node.outputs, *post_ops)  # candidates share the attributes of their node
-        if key not in self._alone:
-            self._alone[key] = self.graph.isolate(node, self._constants)
-        return self._alone[key]
+    def _refusal(self, node: Node) -> Reject | None:
+        """Why one primitive cannot run this node, its operands as inputs; constants of the region stay constants."""
+        return probe_fused(self.graph.isolate(node, self._constants))

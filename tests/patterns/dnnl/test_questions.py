@@ -10,11 +10,9 @@ from tvm import relax
 
 import tvm_byoc_dnnl as byoc
 from tests.harness import Case, const, data
-from tvm_byoc_dnnl.codegen.region import lower_region
 from tvm_byoc_dnnl.lower.graph import PortableGraph
 from tvm_byoc_dnnl.namespaces import namespace
-from tvm_byoc_dnnl.patterns.dnnl import native, post_ops
-from tvm_byoc_dnnl.relax_utils import codegen_of
+from tvm_byoc_dnnl.patterns.dnnl import native
 from tvm_byoc_dnnl.verdict import Reject
 
 pytestmark = pytest.mark.native
@@ -66,27 +64,6 @@ def test_what_is_asked_at_once_changes_no_verdict(monkeypatch: pytest.MonkeyPatc
         partitioned.append(byoc.partition(module))
     assert tvm_ffi.structural_equal(*partitioned)
     assert len(asked) == len(set(asked)) >= 2
-
-
-@pytest.mark.parametrize("answer", [None, Reject("no post-ops")])
-def test_what_is_foreseen_changes_no_fusion(monkeypatch: pytest.MonkeyPatch, answer: Reject | None) -> None:
-    def network(x, w, scale, bias):
-        for _ in range(5):
-            made = relax.op.nn.relu(relax.op.add(relax.op.nn.conv2d(x, w), bias))
-            other = relax.op.add(relax.op.nn.conv2d(x, w), relax.op.sigmoid(bias))
-            x = relax.op.multiply(relax.op.add(made, other), scale)
-        return x
-
-    module = Case(network, (data(1, 8, 4, 4), const(8, 8, 1, 1), const(1, 8, 1, 1), const(1, 8, 1, 1))).module
-    region = next(f for f in byoc.partition(module).functions.values() if codegen_of(f))
-    if answer is not None:
-        monkeypatch.setattr(post_ops, "probe_fused", lambda _graph: answer)
-    graphs = []
-    for many in (2, 1000):
-        monkeypatch.setattr(post_ops, "_MANY", many)
-        graphs.append(lower_region(namespace("dnnl"), region, "region"))
-    assert graphs[0].to_json() == graphs[1].to_json()
-    assert [n.apart for n in graphs[0].nodes] == [n.apart for n in graphs[1].nodes]
 
 
 def test_a_crash_that_comes_ahead_is_a_refusal_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
