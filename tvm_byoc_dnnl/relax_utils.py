@@ -16,10 +16,12 @@ __all__ = [
     "bindings_in",
     "bindings_of",
     "blocks_in",
+    "caller_of",
     "codegen_of",
     "composite_of",
     "constants_in",
     "external_modules",
+    "global_var",
     "is_host_function",
     "is_op_call",
     "op_calls",
@@ -139,6 +141,23 @@ def is_host_function(func: Any) -> bool:
 def external_modules(mod: tvm.IRModule) -> list[Any]:
     """The runtime modules of the regions that are built already."""
     return list(mod.attrs["external_mods"]) if mod.attrs and "external_mods" in mod.attrs else []
+
+
+def global_var(name: str, func: Any) -> Any:
+    """A new global variable for a function."""
+    gv = tvm.ir.GlobalVar(name)
+    relax.expr._update_type(gv, func.ty)
+    return gv
+
+
+def caller_of(gv: Any, func: relax.Function) -> relax.Function:
+    """A function with the parameters of ``func`` that does nothing but call it."""
+    builder, own = relax.BlockBuilder(), relax.utils.copy_with_new_vars(func)
+    with builder.function("main", list(own.params)):
+        with builder.dataflow():
+            out = builder.emit_output(relax.Call(gv, own.params))
+        builder.emit_func_output(out)
+    return builder.finalize()["main"]
 
 
 def with_functions(mod: tvm.IRModule, functions: Mapping[Any, Any]) -> tvm.IRModule:

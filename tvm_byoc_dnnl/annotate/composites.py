@@ -20,37 +20,14 @@ from tvm_ffi import structural_equal, structural_hash
 
 from .._compat import call_of, constant_numpy, is_a, is_constant, make_var, with_args
 from ..handles import ByIdentity, items
-from ..relax_utils import is_op_call
+from ..relax_utils import global_var, is_op_call
 from ..walker import rewrite_blocks
 
-__all__ = ["Alike", "Composites", "Group"]
+__all__ = ["Composites", "Group"]
 
 #: elements of a constant by which composites are told apart before all values are compared
 _SAMPLE = 16
 _MOST_ATTRIBUTES = 1 << 10
-
-
-class Alike:
-    """Composite functions by what they compute: the first of equal ones stands for all."""
-
-    def __init__(self) -> None:
-        self._known: dict[Any, list[tuple[relax.Function, Any]]] = {}  # all values are only compared among these
-
-    def first(self, func: relax.Function, calls: Iterable[Any], add: Callable[[], Any], common: Any = None) -> Any:
-        """The global variable of the first function that equals ``func``; ``add`` gives one to a new function.
-
-        ``calls`` are those of operators in the function, and ``common`` is what equal functions have in common, where
-        it is known.
-        """
-        constants = [arg for call in calls for arg in items(call.args) if is_constant(arg)]
-        samples = [constant_numpy(constant).flat[:_SAMPLE].tobytes() for constant in constants]
-        common = structural_hash(func, skip_tensor_content=True) if common is None else common
-        known = self._known.setdefault((common, *samples), [])
-        gv = next((gv for other, gv in known if structural_equal(other, func)), None)
-        if gv is None:
-            gv = add()
-            known.append((func, gv))
-        return gv
 
 
 @dataclass(frozen=True)
@@ -87,7 +64,7 @@ class Composites:
     def __init__(self, mod: tvm.IRModule) -> None:
         self._taken = {gv.name_hint for gv in mod.get_global_vars()}
         self._numbers: dict[str, int] = {}  # name -> how many functions have it, with a number behind
-        self._alike = Alike()
+        self._known: dict[Any, list[tuple[relax.Function, Any]]] = {}  # all values are only compared among these
         #: global variable → composite function
         self.functions: dict[Any, relax.Function] = {}
 
@@ -118,8 +95,7 @@ class Composites:
     def _called(self, group: Group) -> list[Any]:
         """The call of a composite function, and what takes the results out of a tuple."""
         func, arguments, is_open = _composite(group)
-        calls = [value for _, value in group.bindings if is_op_call(value)]
-        gv = self._alike.first(func, calls, lambda: self._add(func, calls), None if is_open else group.question)
+        gv = self._first(func, group, None if is_open else group.question)
         last, value = group.bindings[-1]
         if not group.outputs:
             return [relax.VarBinding(last, call_of(gv, arguments, value.ty))]
@@ -129,13 +105,26 @@ class Composites:
         fields = [relax.TupleGetItem(whole, place) for place in range(len(results))]
         return [relax.VarBinding(whole, call), *map(relax.VarBinding, results, fields)]
 
+    def _first(self, func: relax.Function, group: Group, common: Any) -> Any:
+        """The global variable of the first function that equals ``func``; ``common`` is what equal ones have in common,
+        where it is known."""
+        calls = [value for _, value in group.bindings if is_op_call(value)]
+        constants = [arg for call in calls for arg in items(call.args) if is_constant(arg)]
+        samples = [constant_numpy(constant).flat[:_SAMPLE].tobytes() for constant in constants]
+        common = structural_hash(func, skip_tensor_content=True) if common is None else common
+        known = self._known.setdefault((common, *samples), [])
+        gv = next((gv for other, gv in known if structural_equal(other, func)), None)
+        if gv is None:
+            gv = self._add(func, calls)
+            known.append((func, gv))
+        return gv
+
     def _add(self, func: relax.Function, calls: Iterable[Any]) -> Any:
         name = "_".join(["fused", *(call.op.name.replace(".", "_") for call in calls)])
         while (numbered := f"{name}{self._numbers.get(name) or ''}") in self._taken:
             self._numbers[name] = self._numbers.get(name, 0) + 1
         self._taken.add(numbered)
-        gv = tvm.ir.GlobalVar(numbered)
-        relax.expr._update_type(gv, func.ty)
+        gv = global_var(numbered, func)
         self.functions[gv] = func
         return gv
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import tvm
 from tvm import relax, tirx
 from tvm_ffi import StructuralKey
 
 from ..relax_utils import is_op_call
 from ..walker import rewrite_calls
 
-__all__ = ["KernelTable", "global_var", "opaque", "redirect_calls"]
+__all__ = ["KernelTable", "opaque", "redirect_calls"]
 
 #: the pattern kind by which FuseOps knows a function that it must not change
 _OPAQUE = 8
@@ -44,13 +43,6 @@ class KernelTable:
         self.functions[name] = func
         self._names[key] = name
         return name
-
-
-def global_var(name: str, func: tirx.PrimFunc) -> Any:
-    """A global variable for ``func`` under a new name."""
-    gv = tvm.ir.GlobalVar(name)
-    relax.expr._update_type(gv, func.ty)
-    return gv
 
 
 def opaque(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -14,13 +14,12 @@ from ..namespace import Namespace, TargetHooks
 from ..own_process import apart
 from ..regions.failure import Failure, all_or_each, describe
 from ..regions.inline import flatten_region, inline_functions
-from ..relax_utils import bindings_in, codegen_of
+from ..relax_utils import bindings_in, codegen_of, global_var
 from ..target_options import OPTIONS_ATTR
 from ..vendor_code import calling, run_pass
 from ..verdict import Reject, require
 from .calling import call_primfunc, with_body, with_known_shapes
 from .fused_region import fused_ops_in, lower_fused_region
-from .kernels import global_var
 
 __all__ = ["REFUSED_ATTR", "HookLowering", "Lowered"]
 

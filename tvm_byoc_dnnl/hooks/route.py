@@ -17,11 +17,11 @@ from tvm import relax, tirx
 from ..namespace import Namespace
 from ..regions.failure import BrokenRegions, Failure, all_or_each, describe
 from ..regions.inline import inline_regions
-from ..relax_utils import codegen_of, external_modules, is_host_function
+from ..relax_utils import codegen_of, external_modules, global_var, is_host_function
 from ..routes.route import Route
 from ..verdict import Reject
 from .build import build_apart, hook_target
-from .kernels import KernelTable, global_var, opaque, redirect_calls
+from .kernels import KernelTable, opaque, redirect_calls
 from .lowering import HookLowering, Lowered
 
 __all__ = ["HookRoute"]

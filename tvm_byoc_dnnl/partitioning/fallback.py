@@ -33,7 +33,7 @@ from ..regions.builder import RegionBuilder
 from ..regions.failure import Failure, describe
 from ..regions.inline import Body, inline_calls
 from ..regions.policy import RegionPolicy, Work
-from ..relax_utils import composite_of, op_calls, ops_of, with_functions
+from ..relax_utils import composite_of, global_var, op_calls, ops_of, with_functions
 from ..target_options import get_target_options
 from ..vendor_code import calling, expect
 from .merge import Unit, form_units
@@ -306,8 +306,7 @@ class Fallback:
         for gv, func in functions.items():
             name = next(n for k in count() if (n := f"{gv.name_hint}_{k}" if k else gv.name_hint) not in taken)
             taken.add(name)
-            renamed[gv] = tvm.ir.GlobalVar(name)
-            relax.expr._update_type(renamed[gv], func.ty)
+            renamed[gv] = global_var(name, func)
         self.mod = with_functions(self.mod, {new: functions[old] for old, new in renamed.items()})
         return renamed
 

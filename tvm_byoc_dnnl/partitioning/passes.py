@@ -17,7 +17,7 @@ from ..regions.failure import Failure
 from ..regions.policy import RegionPolicy
 from ..regions.tried import mark_as_tried
 from ..regions.uses import with_uses
-from ..relax_utils import codegen_of, composite_of, is_host_function
+from ..relax_utils import codegen_of, composite_of, global_var, is_host_function
 from ..target_options import get_target_options
 from ..walker import rewrite_blocks
 from .fallback import Attempt, BlockPlan, Fallback, Plan
@@ -155,7 +155,6 @@ class _Outliner:
         func = mark_as_tried(region.function_beside(self._composites)).with_attr(
             {"Codegen": compiler, "global_symbol": name}
         )
-        gv = tvm.ir.GlobalVar(name)
-        relax.expr._update_type(gv, func.ty)
+        gv = global_var(name, func)
         self._functions[gv] = func
         return gv

@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 from tvm_ffi import StructuralKey
 
-from ..relax_utils import with_functions
+from ..relax_utils import global_var, with_functions
 from .blocks import dataflow_blocks
 from .inline import Body, inline_calls
 
@@ -24,11 +24,10 @@ def dissolve_regions(mod: tvm.IRModule, regions: Sequence[Any]) -> tvm.IRModule:
     seen: dict[StructuralKey, Any] = {}
 
     def lift(composite: relax.Function) -> Any:
-        new = tvm.ir.GlobalVar(next(n for k in count() if (n := f"composite_{k}") not in taken))
+        new = global_var(next(n for k in count() if (n := f"composite_{k}") not in taken), composite)
         gv = seen.setdefault(StructuralKey(composite), new)
         if gv is new:
             taken.add(gv.name_hint)
-            relax.expr._update_type(gv, composite.ty)
             lifted[gv] = composite
         return gv
 

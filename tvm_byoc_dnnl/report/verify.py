@@ -27,7 +27,7 @@ from ..pipeline.regions import settle_regions
 from ..precision import PRECISIONS, with_precision
 from ..regions.inline import flatten_region
 from ..regions.policy import RegionPolicy
-from ..relax_utils import bindings_of, codegen_of, composite_of
+from ..relax_utils import bindings_of, caller_of, codegen_of, composite_of, global_var
 from ..runner import Runner
 from ..target_options import OPTIONS_ATTR
 
@@ -328,17 +328,11 @@ def _host_module(region: relax.Function) -> tvm.IRModule:
 def _offloaded_module(region: relax.Function) -> tvm.IRModule:
     """A module whose ``main`` does nothing but call the region."""
     name = f"{codegen_of(region)}_0"
-    gv = tvm.ir.GlobalVar(name)
-    relax.expr._update_type(gv, region.ty)
-    main = relax.utils.copy_with_new_vars(region)
-    result = relax.Var("result", main.ret_ty)
-    body = relax.SeqExpr([relax.BindingBlock([relax.VarBinding(result, relax.Call(gv, main.params))])], result)
-    main = relax.Function(main.params, body, main.ret_ty).with_attr("global_symbol", "main")
+    gv = global_var(name, region)
     options = dict(region.attrs[OPTIONS_ATTR]) if OPTIONS_ATTR in region.attrs else {}
     bare = region.without_attr(OPTIONS_ATTR) if OPTIONS_ATTR in region.attrs else region
-    mod = tvm.IRModule({gv: bare.with_attr("global_symbol", name)}).with_attr(OPTIONS_ATTR, options)
-    mod["main"] = relax.BlockBuilder(mod).normalize(main)
-    return mod
+    functions = {gv: bare.with_attr("global_symbol", name), tvm.ir.GlobalVar("main"): caller_of(gv, region)}
+    return tvm.IRModule(functions).with_attr(OPTIONS_ATTR, options)
 
 
 def _compiled(mod: tvm.IRModule) -> Callable[[Sequence[Any]], Any]:

@@ -21,7 +21,7 @@ from .._compat import constant_numpy, dtype_of, is_constant, shape_dims, static_
 from ..cost import call_flops, size_of, usual_sizes
 from ..namespaces import HOST
 from ..regions.blocks import Block
-from ..relax_utils import bindings_in, bindings_of, composite_of, is_op_call
+from ..relax_utils import bindings_in, bindings_of, caller_of, composite_of, global_var, is_op_call
 from ..signature import USUAL_SIZES_ATTR
 from ..walker import Substitute
 
@@ -78,10 +78,9 @@ class Workload:
         main = self.function
         if self.compiler != HOST:
             region = self.function.with_attr({"Codegen": self.compiler, "global_symbol": f"{self.compiler}_0"})
-            gv = tvm.ir.GlobalVar(f"{self.compiler}_0")
-            relax.expr._update_type(gv, region.ty)
+            gv = global_var(f"{self.compiler}_0", region)
             functions[gv] = region
-            main = _calling(gv, region)
+            main = caller_of(gv, region)
         sizes = usual_sizes(self.module)
         main = main.with_attr({"global_symbol": "main", **({USUAL_SIZES_ATTR: sizes} if sizes else {})})
         return tvm.IRModule({**functions, tvm.ir.GlobalVar("main"): main}, attrs=self.module.attrs)
@@ -105,16 +104,6 @@ def host_workload(bindings: Sequence[Any], block: Block, module: tvm.IRModule) -
         sizes = relax.Var("sizes", relax.ShapeType(symbols))
         func = relax.Function([*func.params, sizes], func.body, func.ret_ty)
     return Workload(HOST, relax.utils.copy_with_new_vars(func), module)
-
-
-def _calling(gv: Any, region: relax.Function) -> relax.Function:
-    builder = relax.BlockBuilder()
-    params = [relax.Var(p.name, p.ty) for p in region.params]
-    with builder.function("main", params):
-        with builder.dataflow():
-            out = builder.emit_output(relax.Call(gv, params))
-        builder.emit_func_output(out)
-    return builder.finalize()["main"]
 
 
 def text_of(func: relax.Function, module: tvm.IRModule) -> str:
