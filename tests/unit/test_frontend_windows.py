@@ -239,6 +239,18 @@ def test_statistics_of_a_batch() -> None:
     both(made, {"x": rand(4, 3, 5)}, CHANNELS, outputs=names, judge="reference")
 
 
+@pytest.mark.parametrize("dtype", ["int16", "uint16"])
+def test_quantising_narrow_floats_to_wide_integers(dtype: str) -> None:
+    x = np.array([-40.0, 0.26, 3.3, 2000.0, 60000.0], "float16")
+    made = node("QuantizeLinear", ["x", "s", "z"], ["y"])
+    kind = int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+    constants = {"s": np.float16(2), "z": np.array(3001, dtype)}
+    model = onnx_model([made], {"x": ("n",)}, constants, opset=21, dtypes={"x": TensorProto.FLOAT16, "y": kind})
+    limits = np.iinfo(dtype)
+    want = np.clip(np.rint((x / np.float16(2)).astype("float64")) + 3001, limits.min, limits.max).astype(dtype)
+    np.testing.assert_array_equal(run(prepared(to_relax(model)), x)[0], want)
+
+
 def test_large_sums_of_integers_are_exact() -> None:
     """Float32 does not say all integers above 2²⁴."""
     rng = np.random.default_rng(1)

@@ -10,7 +10,7 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from ..dim import Dim, product
-from ..emit import Emit
+from ..emit import Emit, common
 from ..table import operator
 from ..value import Node, Value
 from .computed import computed, wide_dtype
@@ -42,11 +42,11 @@ def convolution(e: Emit, node: Node, data: Value, weight: Value, bias: Value | N
     """The convolution of values by the attributes of a node."""
     kernel = _kernel(node, weight)
     node.attr("kernel_shape")
-    windows, groups, rank = Windows.of(node, data, kernel), node.attr("group", 1), len(kernel)
+    declared, groups, rank = Windows.of(node, data, kernel), node.attr("group", 1), len(kernel)
     assert data.dims is not None
     assert weight.dims is not None
     data = e.agree(data, [data.dims[0], weight.dims[1] * groups, *data.dims[2:]])
-    counts = windows.counts
+    windows = declared
     if not windows.is_fixed:  # SAME of open sizes: Relax's operators have pads that are numbers
         data = padded(e, data, [0, 0, *windows.before], [0, 0, *windows.after])
         windows = replace(windows, before=[0] * rank, after=[0] * rank)
@@ -62,8 +62,8 @@ def convolution(e: Emit, node: Node, data: Value, weight: Value, bias: Value | N
         data_layout=layout,
         kernel_layout=of_weights,
     )
-    if any(isinstance(c, Dim) for c in counts) and made.dims is not None:
-        made = e.agree(made, [*made.dims[:2], *counts])
+    if not declared.is_fixed and made.dims is not None:
+        made = e.agree(made, [*made.dims[:2], *declared.counts])
     return _biased(e, made, bias, rank)
 
 
@@ -127,13 +127,16 @@ def _deform_conv(e: Emit, node: Node) -> Any:
     """The sampled windows as columns, and their product with the weights."""
     data, weight, offset = node.needed(0), node.needed(1), node.needed(2)
     bias, mask = node.input(3), node.input(4)
-    if weight.shape is None or len(weight.shape) != 4 or data.dims is None:
+    if weight.shape is None or len(weight.shape) != 4 or data.dims is None or offset.dims is None:
         raise node.refused("has weights of open sizes, or not two spatial axes")
     node.attr("kernel_shape")
     windows = Windows.of(node, data, weight.shape[2:])
     groups, parts = node.attr("group", 1), node.attr("offset_group", 1)
-    (out, inner, *kernel), counts = weight.shape, windows.counts
-    taps, batch, count = math.prod(kernel), data.dims[0], product(counts)
+    out, inner, *kernel = weight.shape
+    sizes = zip((data.dims[0], *windows.counts), (offset.dims[0], *offset.dims[2:]), strict=True)
+    batch, *counts = (common(pair) for pair in sizes)
+    data = e.agree(data, [batch, *data.dims[1:]])
+    taps, count = math.prod(kernel), product(counts)
     sampled = [e.agree(offset, [batch, 2 * parts * taps, *counts])]
     if mask is not None:
         sampled.append(e.agree(mask, [batch, parts * taps, *counts]))

@@ -20,6 +20,7 @@ from .quantised_blocks import block_of, dequantised_blocks, quantised_blocks
 
 __all__ = ["dequantised", "quantised", "scalar", "tvm_dtype"]
 
+_NARROW = ("float16", "bfloat16")
 #: what Relax's operators quantise to
 _WHOLE = ("int8", "uint8", "int16", "uint16")
 #: what numbers of fewer bits are stored as
@@ -135,6 +136,9 @@ def quantised(
     scale = scalar(e, scale)
     if dtype in _WHOLE:
         zero = e.const(0, dtype) if zero is None else scalar(e, zero)
+        if "16" in dtype and data.dtype in _NARROW:  # which do not say all integers of 16 bits
+            quotient = e.call(relax.op.divide, data, _along(e, data, e.cast(scale, data.dtype), axis))
+            data, scale = e.cast(e.call(relax.op.round, quotient), "float32"), e.const(np.float32(1))
 
         def call(x: Any) -> Any:
             return relax.op.quantize(x, e.tensor(scale), e.tensor(zero), axis=axis, out_dtype=dtype)
