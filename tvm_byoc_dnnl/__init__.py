@@ -71,6 +71,7 @@ __all__ = [
     "register_fused_op",
     "register_lowering",
     "register_namespace",
+    "register_onnx_operator",
     "register_pattern",
     "register_target_hooks",
     "register_te_compute",

@@ -20,6 +20,7 @@ from .errors import (
     VendorError,
 )
 from .frontend import to_relax
+from .frontend.onnx.own_operators import register_onnx_operator
 from .hooks.c_source import c_source_module, generate_c
 from .hooks.fused_op import register_fused_op
 from .hooks.registration import InlineComposites, for_each_region, refuse_region, register_target_hooks
@@ -108,6 +109,7 @@ __all__ = [
     "register_fused_op",
     "register_lowering",
     "register_namespace",
+    "register_onnx_operator",
     "register_pattern",
     "register_target_hooks",
     "register_te_compute",

@@ -14,7 +14,7 @@ from tvm import relax, tirx
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl import namespaces
 from tvm_byoc_dnnl.relax_utils import composite_of, ops_of
-from tvm_byoc_dnnl.whole import expand, inputs_of, operator, register_onnx_operator
+from tvm_byoc_dnnl.whole import expand, inputs_of, operator
 
 R = relax.op
 DOMAIN = "ai.acme"
@@ -121,7 +121,7 @@ def test_a_call_is_expanded_in_every_build(
     build: Callable[[tvm.IRModule], Any], where: dict[str, bool], with_types: bool, name: str
 ) -> None:
     types = (lambda x, w=None, **_: [x.ty, x.ty]) if with_types else None
-    register_onnx_operator(DOMAIN, name, definition=scaled, types=types)
+    byoc.register_onnx_operator(DOMAIN, name, definition=scaled, types=types)
     mod = module(lambda bb, x: call(name, x, alpha=2.0), **where)
     relax.analysis.well_formed(mod)
     arguments = [X, np.array(True)] if where.get("branch") else [X]
@@ -134,7 +134,7 @@ def test_a_call_is_expanded_in_every_build(
     ("wanted", "pick"), [((True,), None), ((False, True), None), ((True, True), 0), ((True, True), 1)]
 )
 def test_the_outputs_that_are_wanted(wanted: tuple[bool, ...], pick: int | None, name: str) -> None:
-    register_onnx_operator(DOMAIN, name, definition=scaled)
+    byoc.register_onnx_operator(DOMAIN, name, definition=scaled)
 
     def build(bb: relax.BlockBuilder, x: Any) -> Any:
         result = bb.emit(call(name, x, wanted=wanted, alpha=3.0))
@@ -146,7 +146,7 @@ def test_the_outputs_that_are_wanted(wanted: tuple[bool, ...], pick: int | None,
 
 
 def test_inputs_that_are_left_out_and_defaults(name: str) -> None:
-    register_onnx_operator(
+    byoc.register_onnx_operator(
         DOMAIN, name, definition=lambda bb, a=None, b=None, *, k=2, s="z": R.add(b, relax.const(k, "float32"))
     )
     made: list[Any] = []
@@ -162,7 +162,7 @@ def test_inputs_that_are_left_out_and_defaults(name: str) -> None:
 
 
 def test_types_follow_open_dims(name: str) -> None:
-    register_onnx_operator(DOMAIN, name, definition=lambda bb, x: R.concat([x, x], axis=0))
+    byoc.register_onnx_operator(DOMAIN, name, definition=lambda bb, x: R.concat([x, x], axis=0))
     mod = module(lambda bb, x: call(name, x))
     rows, columns = mod["main"].ret_ty.shape.values
     assert byoc.shape_dims(mod["main"].params[0].ty)[0] in tirx.analysis.undefined_vars(rows)
@@ -176,7 +176,7 @@ def taken(mod: tvm.IRModule) -> list[str]:
 
 
 def test_a_predicate_takes_some_calls_and_the_rest_is_offered_expanded(name: str, acme: str) -> None:
-    op = register_onnx_operator(DOMAIN, name, definition=scaled)
+    op = byoc.register_onnx_operator(DOMAIN, name, definition=scaled)
 
     @byoc.register_annotate_compiler(acme, op)
     def _(attrs: Any, args: list[Any]) -> bool | byoc.Reject:
@@ -194,7 +194,7 @@ def test_a_predicate_takes_some_calls_and_the_rest_is_offered_expanded(name: str
 def test_a_pattern_takes_it_with_its_neighbour(name: str, acme: str) -> None:
     from tvm.relax.dpl import is_op, wildcard
 
-    op = register_onnx_operator(DOMAIN, name, definition=scaled)
+    op = byoc.register_onnx_operator(DOMAIN, name, definition=scaled)
     byoc.register_pattern(
         acme, "scaled_exp", is_op("relax.exp")(is_op(op)(wildcard()) | is_op("relax.nn.relu")(wildcard()))
     )
@@ -203,7 +203,7 @@ def test_a_pattern_takes_it_with_its_neighbour(name: str, acme: str) -> None:
 
 
 def test_an_operator_that_nobody_knows_is_expanded_first(name: str) -> None:
-    register_onnx_operator(DOMAIN, name, definition=scaled)
+    byoc.register_onnx_operator(DOMAIN, name, definition=scaled)
     mod = module(lambda bb, x: call(name, x, alpha=2.0))
     assert taken(byoc.AnnotateExternalCompiler("ccompiler")(mod))
     report = str(byoc.explain(mod, compiler="ccompiler"))
@@ -212,7 +212,7 @@ def test_an_operator_that_nobody_knows_is_expanded_first(name: str) -> None:
 
 
 def test_new_variables_are_named_after_the_call(name: str) -> None:
-    register_onnx_operator(DOMAIN, name, definition=scaled)
+    byoc.register_onnx_operator(DOMAIN, name, definition=scaled)
     mod = expand(module(lambda bb, x: call(name, x, relax.const(W), alpha=2.0)))
     names = [v.name for v, _ in byoc.bindings_of(mod["main"])]
     assert [name.rpartition("_part")[0] or name for name in names] == ["lv", "lv", "lv", "gv"]
@@ -228,19 +228,19 @@ def test_new_variables_are_named_after_the_call(name: str) -> None:
     ],
 )
 def test_attributes_that_it_cannot_have(attributes: dict[str, Any], error: type, message: str, name: str) -> None:
-    register_onnx_operator(DOMAIN, name, definition=scaled)
+    byoc.register_onnx_operator(DOMAIN, name, definition=scaled)
     with pytest.raises(error, match=message):
         byoc.compile(module(lambda bb, x: call(name, x, **attributes)), "ccompiler")
 
 
 def test_an_attribute_that_it_needs(name: str) -> None:
-    register_onnx_operator(DOMAIN, name, definition=lambda bb, x, *, k: x)
+    byoc.register_onnx_operator(DOMAIN, name, definition=lambda bb, x, *, k: x)
     with pytest.raises(byoc.InputError, match=r"\(node `node_a`\) has no attribute `k`, which it needs"):
         call(name, relax.const(X))
 
 
 def test_an_operator_without_a_definition_needs_a_compiler(name: str, acme: str) -> None:
-    op = register_onnx_operator(DOMAIN, name, types=lambda x: x.ty)
+    op = byoc.register_onnx_operator(DOMAIN, name, types=lambda x: x.ty)
     mod = module(lambda bb, x: call(name, x))
     with pytest.raises(byoc.UnsupportedError, match=rf"{name} .*has no definition, and no compiler takes it"):
         byoc.compile(mod, "ccompiler")
@@ -249,7 +249,7 @@ def test_an_operator_without_a_definition_needs_a_compiler(name: str, acme: str)
 
 
 def test_an_output_that_the_definition_does_not_compute(name: str) -> None:
-    register_onnx_operator(DOMAIN, name, definition=lambda bb, x: [x, None])
+    byoc.register_onnx_operator(DOMAIN, name, definition=lambda bb, x: [x, None])
     with pytest.raises(byoc.UnsupportedError, match="gives its output 1, which its definition does not compute"):
         module(lambda bb, x: call(name, x, wanted=(False, True)))
 
@@ -261,20 +261,25 @@ def test_an_output_that_the_definition_does_not_compute(name: str) -> None:
         (("ai.acme", ""), {"definition": scaled}, ValueError, "the name is ''"),
         (("ai.onnx", "X"), {"definition": scaled}, ValueError, "belongs to the standard"),
         (("ai.acme", "X"), {}, TypeError, "give a definition, or the types"),
-        (("ai.acme", "X"), {"definition": 3}, TypeError, "definition is 3; expected a function"),
+        (
+            ("ai.acme", "X"),
+            {"definition": 3},
+            TypeError,
+            "definition is 3; expected a function, or an onnx.FunctionProto",
+        ),
         (("ai.acme", "X"), {"types": 3}, TypeError, "types is 3; expected a function"),
     ],
 )
 def test_wrong_registrations(arguments: tuple[str, str], kwargs: dict[str, Any], error: type, message: str) -> None:
     with pytest.raises(error, match=message):
-        register_onnx_operator(*arguments, **kwargs)
+        byoc.register_onnx_operator(*arguments, **kwargs)
 
 
 def test_a_second_registration(name: str) -> None:
-    first = register_onnx_operator(DOMAIN, name, definition=scaled)
-    assert register_onnx_operator(DOMAIN, name, definition=scaled) == first
+    first = byoc.register_onnx_operator(DOMAIN, name, definition=scaled)
+    assert byoc.register_onnx_operator(DOMAIN, name, definition=scaled) == first
     with pytest.raises(ValueError, match="is registered already; pass override=True"):
-        register_onnx_operator(DOMAIN, name, definition=lambda bb, x: x)
-    register_onnx_operator(DOMAIN, name, definition=lambda bb, x: R.add(x, x), override=True)
+        byoc.register_onnx_operator(DOMAIN, name, definition=lambda bb, x: x)
+    byoc.register_onnx_operator(DOMAIN, name, definition=lambda bb, x: R.add(x, x), override=True)
     got = run(byoc.compile(module(lambda bb, x: call(name, x)), "ccompiler"), X)
     np.testing.assert_allclose(got, np.exp(2 * X), rtol=1e-5)

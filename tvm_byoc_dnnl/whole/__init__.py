@@ -2,7 +2,6 @@
 
 from . import recurrent  # noqa: F401 - declares LSTM, GRU and RNN
 from .expand import Expand, expand, whole_ops
-from .registration import register_onnx_operator
 from .table import Operator, attributes_of, declare, inputs_of, is_whole, operator, wanted_of
 
 __all__ = [
@@ -14,7 +13,6 @@ __all__ = [
     "inputs_of",
     "is_whole",
     "operator",
-    "register_onnx_operator",
     "wanted_of",
     "whole_ops",
 ]

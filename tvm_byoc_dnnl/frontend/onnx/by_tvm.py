@@ -24,11 +24,7 @@ from .value import Node, Value
 __all__ = ["NOT_ONNX", "NodeGraph", "TvmConverters", "elem_type", "folded", "has_rule", "is_converted", "rewritten"]
 
 # Operators of ONNX Runtime's own domain that the importer means.
-_CONTRIB = frozenset(
-    {
-        *("Attention", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "Gelu", "MatMulInteger16"),
-    }
-)
+_CONTRIB = frozenset({"MatMulInteger16"})
 #: Converters of TVM that mean no operator of ONNX, or, for Attention, not ONNX's.
 NOT_ONNX = frozenset(
     {

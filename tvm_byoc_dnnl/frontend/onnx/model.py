@@ -23,6 +23,7 @@ from ...signature import DIMS_ATTR, OUTPUTS_ATTR
 from ..onnx_dims import OpenInputs, relax_shapes
 from ..onnx_equal_dims import unify_dims
 from ..onnx_file import Weights
+from . import kept  # noqa: F401 - declares the operators that stay whole
 from .dim import size_of
 from .emit import is_as_tvm_wants
 from .scope import Plan, Scope, opsets_of

@@ -38,6 +38,8 @@ class Entry:
         The calls of Relax that compute it; ``None`` takes the definition that the standard gives.
     whole : bool
         Whether it stays one call until nobody takes it.
+    sizes : frozenset of int
+        Inputs of an operator that stays whole that are sizes; those that only a call knows become open sizes.
     """
 
     domain: str
@@ -47,6 +49,7 @@ class Entry:
     value: Known | None = None
     convert: Converter | None = None
     whole: bool = False
+    sizes: frozenset[int] = frozenset()
 
 
 #: (domain, operator) → its entries, the oldest first
@@ -81,6 +84,7 @@ def operator(
     types: Types | None = None,
     value: Known | None = None,
     whole: bool = False,
+    sizes: frozenset[int] = frozenset(),
 ) -> Callable[[_C], _C]:
     """Declare the function below as the conversion of operators, from a version on.
 
@@ -92,13 +96,13 @@ def operator(
         The first version that it is for; it holds up to the operator's next entry.
     domain : str
         Their domain.
-    types, value, whole
+    types, value, whole, sizes
         See `Entry`.
     """
 
     def declare(convert: _C) -> _C:
         for op in ops:
-            _add(Entry(domain, op, since, types, value, convert, whole))
+            _add(Entry(domain, op, since, types, value, convert, whole, sizes))
         return convert
 
     return declare

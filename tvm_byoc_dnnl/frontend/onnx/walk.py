@@ -15,7 +15,9 @@ from ..._compat import is_a, var_name
 from ...errors import ByocError, InputError, UnsupportedError
 from ...handles import items
 from ...limits import MOST_NESTED
+from ...namespaces import compilers
 from ...signature import NODES_ATTR
+from ...whole import Operator
 from ...whole import operator as whole_operator
 from ...windowed_types import TypingBuilder
 from ..onnx_nodes import DEFAULT_DOMAINS
@@ -177,7 +179,7 @@ class Walk:
         function = built(self.shared, name, None, read, private=True)
         return function, boundary.closed()[1], forms
 
-    def _body(self, node: Node, function: onnx.FunctionProto) -> list[Value | None]:
+    def body(self, node: Node, function: onnx.FunctionProto) -> list[Value | None]:
         """The results of a node that is defined by others."""
         opsets = opsets_of(function.opset_import) or {"": node.opset}
         given = {a.name: a for a in (*function.attribute_proto, *(node.proto.attribute if node.proto else ()))}
@@ -257,8 +259,11 @@ class Walk:
             check_operands(node)
             return list(branches.chosen(self, node, scope))
         function = self.shared.functions.get((node.domain, node.op, node.proto.overload if node.proto else ""))
+        own = _own(node)
+        if own is not None and (own.build is not None or function is None):
+            return emit_whole(self.emit, node, own)
         if function is not None:
-            return self._body(node, function)
+            return self.body(node, function)
         check_operands(node)
         check_windows(node)
         entry = entry_of(node.domain, node.op, node.opset)
@@ -268,13 +273,13 @@ class Walk:
         graph = _graph_of(node, scope) if self._needs_graph(node, entry) else None
         if graph is not None and (found := folded(graph)):
             return [Value(known=found[o]) if o in found else None for o in node.proto.output]
-        if entry is None:
+        if entry is None or entry.whole:
             return self._the_old_way(node, scope, graph)
         if entry.convert is None:
             body = self._definition(node)
             if body is None:
                 raise node.refused("has no definition for these inputs")
-            return self._body(node, body)
+            return self.body(node, body)
         made = entry.convert(self.emit, node)
         if made is NotImplemented:
             return self._the_old_way(node, scope, graph)
@@ -302,7 +307,7 @@ class Walk:
         if not is_converted(node) or _prefers_definition(node):
             body = self._definition(node)
             if body is not None:
-                return self._body(node, body)
+                return self.body(node, body)
             if not is_converted(node):
                 raise Missing(f"{node.domain or 'ai.onnx'}.{node.op} (node `{node.name}`)")
         found = self._tvm.convert(node)
@@ -403,6 +408,14 @@ def _prefers_definition(node: Node) -> bool:
 
 
 # ---- parts of nodes ---------------------------------------------------------------------------------------
+
+
+def _own(node: Node) -> Operator | None:
+    """The operator, if a vendor or a user has registered it."""
+    if node.domain in NEWEST:
+        return None
+    compilers()  # which register it
+    return whole_operator(node.domain, node.op)
 
 
 def _domain(domain: str) -> str:

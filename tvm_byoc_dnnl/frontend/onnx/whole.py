@@ -1,21 +1,64 @@
-"""Calls of operators that stay whole until no compiler takes them."""
+"""Calls of operators that stay whole until no compiler takes them; entries of the table that are such operators."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm import relax, tirx
 
-from ...whole import Operator
-from .dim import Size, size_of
+from ..._compat import constant_numpy, is_a, is_constant
+from ...handles import items
+from ...whole import Operator, attributes_of, declare, inputs_of, wanted_of
+from .dim import Size, expr_of, size_of
 from .emit import Emit
-from .value import Node, Value
+from .table import Entry, outputs
+from .value import Node, Type, Value, numbers
 
-__all__ = ["emit_whole"]
+__all__ = ["declare_whole", "emit_whole", "value_of"]
 
 #: dtypes of which TVM has no constants
 _SHORT = ("int2", "int4", "uint2", "uint4")
 _NUMBERS = (int, float, str, bool)
+
+
+def declare_whole(entry: Entry, emit_for: Callable[[relax.BlockBuilder], Emit]) -> None:
+    """Make the operator of an entry known; ``emit_for`` gives what emits into a builder."""
+
+    def build(bb: relax.BlockBuilder, call: Any, name: str) -> list[Any]:
+        assert entry.convert is not None
+        e, node = emit_for(bb), _node(entry, call, name)
+        e.node = node
+        results = outputs(entry.convert(e, node))
+        if unread := sorted(node.attrs.keys() - node.read):
+            raise node.refused(f"has the attribute `{unread[0]}`")
+        return [None if value is None else e.tensor(value) for value in results]
+
+    def infer(call: Any) -> list[Any]:
+        assert entry.types is not None
+        return [_type(t) for t in entry.types(_node(entry, call, ""))]
+
+    declare(Operator(entry.domain, entry.op, build, infer if entry.types is not None else None, sizes=entry.sizes))
+
+
+def _node(entry: Entry, call: Any, name: str) -> Node:
+    """The node that a call was made from."""
+    inputs = [None if x is None else value_of(x) for x in inputs_of(call)]
+    attrs = {k: tuple(v) if isinstance(v, list) else v for k, v in attributes_of(call).items()}
+    return Node(entry.op, entry.domain, entry.since, name or entry.op, inputs, attrs, wanted_of(call))
+
+
+def value_of(expr: Any) -> Value:
+    if is_a(expr.ty, relax.ShapeType):
+        dims = [int(d) if is_a(d, tirx.IntImm) else size_of(d) for d in items(expr.ty.values)]
+        return Value(known=numbers(dims), dtype="int64")
+    return Value(expr, constant_numpy(expr)) if is_constant(expr) else Value(expr)
+
+
+def _type(t: Type) -> Any:
+    if t.dims is None:
+        return relax.TensorType(None, t.dtype)
+    return relax.TensorType(relax.ShapeExpr([expr_of(d) for d in t.dims]), t.dtype)
 
 
 def emit_whole(e: Emit, node: Node, whole: Operator) -> list[Value | None]:

@@ -167,15 +167,24 @@ def _repeated(e: Emit, given: Value, sizes: list[int]) -> Value:
     return e.const(np.ascontiguousarray(np.broadcast_to(given.known, sizes)))  # type: ignore[arg-type]
 
 
-@operator("RMSNormalization", since=23)
-def _rms_norm(e: Emit, node: Node) -> Any:
-    """TVM cannot compile one over all axes: an axis of 1 is put in front."""
-    data, scale = node.needed(0), node.needed(1)
-    rank, own, epsilon = _rank(node), data.dtype, node.attr("epsilon", 1e-5)
-    assert data.dims is not None
-    axis, dims = node.attr("axis", -1) % rank, data.dims
+@operator("RMSNormalization", since=23, types=lambda node: [node.needed(0).type], whole=True)
+def _rms_norm(e: Emit, node: Node) -> Value:
+    is_wide = node.attr("stash_type", 1) == 1
+    return rms_norm(e, node.needed(0), node.needed(1), node.attr("axis", -1), node.attr("epsilon", 1e-5), is_wide)
+
+
+def rms_norm(e: Emit, data: Value, scale: Value, axis: int, epsilon: float, is_wide: bool = True) -> Value:
+    """Divided by the root of the mean square of the last axes, and scaled; ``is_wide``: at least in float32.
+
+    TVM cannot compile one over all axes: an axis of 1 is put in front.
+    """
+    own, dims = data.dtype, data.dims
+    if dims is None:
+        raise e.refused("needs data of a known rank")
+    rank = len(dims)
+    axis %= rank
     sizes = list(dims[axis:])
-    wide = "float32" if node.attr("stash_type", 1) == 1 and own in _NARROW else own
+    wide = "float32" if is_wide and own in _NARROW else own
     x = e.cast(data, wide)
     if axis == 0:
         x = e.reshape(x, [1, *dims])

@@ -18,9 +18,9 @@ from tvm import relax
 
 from ..emit import Emit
 from ..table import operator
-from ..value import Node, Value
+from ..value import Node, Type, Value
 
-__all__ = ["Block", "block_of", "dequantised_blocks", "quantised_blocks"]
+__all__ = ["Block", "block_of", "dequantised_blocks", "quantised_blocks", "shaped", "unpacked"]
 
 _BITS = (2, 4, 8)
 #: what `tvm_byoc_dnnl.prepare.compression` takes blocks of multiples of
@@ -71,7 +71,12 @@ def real_weights(e: Emit, numbers: np.ndarray, scales: np.ndarray, zeros: np.nda
 # ---- MatMulNBits ------------------------------------------------------------------------------------------
 
 
-@operator("MatMulNBits", domain="com.microsoft")
+def _types(node: Node) -> list[Type]:
+    x = node.needed(0)
+    return [Type(x.dtype, (*(x.dims or ())[:-1], int(node.attr("N", 0))))]
+
+
+@operator("MatMulNBits", domain="com.microsoft", types=_types, whole=True)
 def _matmul(e: Emit, node: Node) -> Any:
     """ONNX Runtime's product with weights of 2, 4 or 8 bits."""
     k, n, length, bits = (int(node.attr(a, d)) for a, d in (("K", 0), ("N", 0), ("block_size", 0), ("bits", 4)))
@@ -87,13 +92,13 @@ def _matmul(e: Emit, node: Node) -> Any:
     )
     if stored is None or scales is None:
         raise node.wrong("has no weights or no scales")
-    stored = _shaped(node, "weights", stored, (n, blocks * length * bits // 8))
-    numbers = (_unpacked(stored, bits, k).astype("int16") - offset).astype("int8")
-    scales = _shaped(node, "scales", scales, (n, blocks))
+    stored = shaped(node, "weights", stored, (n, blocks * length * bits // 8))
+    numbers = (unpacked(stored, bits, k).astype("int16") - offset).astype("int8")
+    scales = shaped(node, "scales", scales, (n, blocks))
     if zeros is not None and zeros.dtype == np.uint8:
-        zeros = _unpacked(_shaped(node, "zero points", zeros, (n, -(-blocks * bits // 8))), bits, blocks)
+        zeros = unpacked(shaped(node, "zero points", zeros, (n, -(-blocks * bits // 8))), bits, blocks)
     if zeros is not None:
-        zeros = _shaped(node, "zero points", zeros, (n, blocks)).astype("float32") - offset
+        zeros = shaped(node, "zero points", zeros, (n, blocks)).astype("float32") - offset
     if order is None or np.array_equal(order[:k], np.arange(k) // length):
         weights = real_weights(e, numbers, scales, zeros, length)
     else:
@@ -102,18 +107,19 @@ def _matmul(e: Emit, node: Node) -> Any:
             raise node.wrong(f"has a g_idx of shape {list(order.shape)}; expected {k} blocks below {blocks}")
         spread = np.zeros((n, k)) if zeros is None else zeros[:, order]
         weights = e.const(((numbers - spread) * scales[:, order]).astype(scales.dtype))
-    made = e.call(relax.op.matmul, node.needed(0), e.transpose(weights, [1, 0]))
+    x = node.needed(0)
+    made = e.call(relax.op.matmul, x, e.transpose(e.cast(weights, x.dtype), [1, 0]))
     bias = node.input(5)
     return made if bias is None else e.call(relax.op.add, made, bias)
 
 
-def _unpacked(stored: np.ndarray, bits: int, count: int) -> np.ndarray:
+def unpacked(stored: np.ndarray, bits: int, count: int) -> np.ndarray:
     """``count`` numbers of each row of bytes, the lowest bits first."""
     parts = [stored >> shift & ((1 << bits) - 1) for shift in range(0, 8, bits)]
-    return np.stack(parts, -1).reshape(stored.shape[0], -1)[:, :count]
+    return np.stack(parts, -1).reshape(*stored.shape[:-1], -1)[..., :count]
 
 
-def _shaped(node: Node, what: str, value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def shaped(node: Node, what: str, value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """``value`` in this shape; models also store it flat."""
     if value.size != math.prod(shape):
         raise node.wrong(f"has {what} of shape {list(value.shape)}; expected {list(shape)}")

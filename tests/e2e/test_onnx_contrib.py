@@ -1,0 +1,415 @@
+"""Operators of ONNX Runtime's own domain beside ONNX Runtime: norms, activations, products, weights of few bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from .node_cases import SIZES, WHERE, Case, Given, data, given, weight
+
+B, S = SIZES["B"], SIZES["S"]
+X, G, H = data("B S 32"), weight("32"), weight("32")
+_RNG = np.random.default_rng(5)
+
+
+# ---------------------------------------------------------------- norms
+def skip(title: str, op: str = "SkipLayerNormalization", **kwargs: Any) -> Case:
+    order = ("x", "skip", "gamma", "beta", "bias") if "Simplified" not in op else ("x", "skip", "gamma", "bias")
+    operands = {"x": X, "skip": data("B S 32"), "gamma": G, **kwargs}
+    return Case(
+        op,
+        {"epsilon": 1e-5},
+        title=title,
+        order=order,
+        outputs=kwargs.pop("outputs", ("y",)),
+        **{k: v for k, v in operands.items() if k != "outputs"},
+    )
+
+
+SUM = ("y", "", "", "sum")
+SIMPLE = "SkipSimplifiedLayerNormalization"
+NORMS = [
+    skip("without a shift"),
+    skip("whole", beta=H, bias=weight("32"), outputs=SUM),
+    skip("one skip for all", skip=data("1 S 32"), beta=H, outputs=SUM),
+    skip("plain", SIMPLE),
+    skip("whole", SIMPLE, bias=weight("32"), outputs=SUM),
+    skip("one skip for all", SIMPLE, skip=data("1 S 32"), outputs=SUM),
+    Case("SimplifiedLayerNormalization", {"axis": -1, "stash_type": 1, "epsilon": 1e-5}, domain="", x=X, g=G),
+    Case("SimplifiedLayerNormalization", {"axis": -1, "epsilon": 1e-5}, domain="", outputs=("y", "s"), x=X, g=G),
+    Case("RMSNormalization", {"epsilon": 1e-4}, domain="", opset=23, x=X, g=G),
+    Case("RMSNormalization", {"axis": 1}, domain="", opset=23, x=data("B 5 32"), g=weight("5 32")),
+    Case(
+        "RMSNormalization", {"axis": 1}, domain="", opset=23, title="axis=1, spread", x=data("B 5 32"), g=weight("32")
+    ),
+    *(
+        Case(
+            "EmbedLayerNormalization",
+            {"epsilon": 1e-5},
+            title=title,
+            order=("ids", "parts", "words", "places", "kinds", "gamma", "beta", "mask", "pos"),
+            ids=data("B S", dtype="int32", low=0, high=10),
+            words=weight("10 32"),
+            places=weight("12 32"),
+            gamma=G,
+            beta=H,
+            **kwargs,
+        )
+        for title, kwargs in {
+            "words": {"outputs": ("y", "ends")},
+            "parts": {
+                "parts": data("B S", dtype="int32", low=0, high=2),
+                "kinds": weight("2 32"),
+                "outputs": ("y", "ends", "sum"),
+            },
+            "mask": {"mask": given([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0]], "int32", "B S"), "outputs": ("y", "ends")},
+            "positions": {"pos": data("B S", dtype="int32", low=0, high=12), "outputs": ("y", "ends")},
+        }.items()
+    ),
+]
+
+# ---------------------------------------------------------------- activations and products
+PRODUCTS = [
+    Case("Gelu", x=X),
+    Case("BiasGelu", x=X, b=G),
+    Case("FastGelu", x=X, title="alone"),
+    Case("FastGelu", x=X, b=G, title="bias"),
+    Case("QuickGelu", {"alpha": 1.3}, x=X),
+    Case("QuickGelu", x=X, title="default"),
+    *(
+        Case("FusedMatMul", {k: v for k, v in attrs.items() if v}, a=a, b=b, title=f"{attrs} {a[1]}")
+        for attrs, a, b in [
+            ({"alpha": 0.5}, data("B S 6"), weight("6 7")),
+            ({"transA": 1}, data("B 6 S"), data("B 6 7")),
+            ({"transB": 1, "alpha": 2.0}, data("B S 6"), data("B 7 6")),
+            ({"transA": 1, "transB": 1}, data("B 6 S"), weight("7 6")),
+            ({"transBatchA": 1}, data("S B 4 6"), data("B 4 6 7")),
+            ({"transBatchB": 1}, data("B 4 S 6"), data("6 B 4 7")),
+            ({"transBatchA": 1, "transA": 1}, data("6 B 4 S"), data("B 4 6 7")),
+            ({"transBatchA": 1, "transBatchB": 1, "transB": 1}, data("S B 4 6"), data("7 B 4 6")),
+        ]
+    ),
+    Case("FusedGemm", {"transB": 1, "alpha": 0.5, "activation": "Relu"}, x=data("B 6"), w=weight("7 6"), c=weight("7")),
+    Case(
+        "FusedGemm",
+        {"activation": "LeakyRelu", "activation_alpha": 0.2},
+        x=data("B 6"),
+        w=weight("6 7"),
+        c=weight("7"),
+    ),
+    *(
+        Case("FusedConv", attrs, x=data("B 3 8 9"), w=weight("4 3 3 3"), b=weight("4"), **rest)
+        for attrs, rest in [
+            ({"activation": "Relu", "pads": [1, 1, 1, 1]}, {}),
+            ({"activation": "Clip", "activation_params": [-0.5, 0.7]}, {}),
+            ({"activation": "LeakyRelu", "activation_params": [0.3], "strides": [2, 2]}, {}),
+            ({"activation": "HardSigmoid", "activation_params": [0.2, 0.4]}, {}),
+            ({"activation": "Relu"}, {"z": data("B 4 6 7")}),
+        ]
+    ),
+    Case(
+        "MatMulIntegerToFloat",
+        title="zero points",
+        a=data("B S 6", dtype="uint8", low=0, high=255),
+        b=weight("6 7", dtype="int8", low=-128, high=127),
+        sa=given(0.02, "float32"),
+        sb=weight("7", low=0.01, high=0.03),
+        za=given(120, "uint8"),
+        zb=weight("7", dtype="int8", low=-5, high=5),
+        c=weight("7"),
+    ),
+    Case(
+        "MatMulIntegerToFloat",
+        title="plain",
+        a=data("B S 6", dtype="uint8", low=0, high=255),
+        b=weight("6 7", dtype="uint8", low=0, high=255),
+        sa=given(0.02, "float32"),
+        sb=given(0.03, "float32"),
+    ),
+    Case(
+        "DynamicQuantizeMatMul",
+        title="per column",
+        order=("x", "w", "s", "z", "c"),
+        x=data("B S 6"),
+        w=weight("6 7", dtype="int8", low=-128, high=127),
+        s=weight("7", low=0.01, high=0.03),
+        z=weight("7", dtype="int8", low=-5, high=5),
+        c=weight("7"),
+        atol=1e-4,
+    ),
+    Case(
+        "DynamicQuantizeMatMul",
+        title="plain",
+        x=data("B S 6"),
+        w=weight("6 7", dtype="uint8", low=0, high=255),
+        s=given(0.03, "float32", constant=True),
+        z=given(127, "uint8", constant=True),
+        atol=1e-4,
+    ),
+]
+
+
+# ---------------------------------------------------------------- weights of few bits
+def nbits(n: int, k: int, bits: int, block: int, *, zeros: str = "", order: bool = False, bias: bool = False) -> Case:
+    blocks = -(-k // block)
+    rest: dict[str, Any] = {}
+    if zeros == "packed":
+        rest["z"] = given(_RNG.integers(0, 256, (n, -(-blocks * bits // 8))), "uint8", constant=True)
+    elif zeros:
+        rest["z"] = given(_RNG.uniform(0, 1 << bits, (n, blocks)), "float32", constant=True)
+    if order:
+        rest["g"] = given(_RNG.permutation(np.arange(k) // block), "int32", constant=True)
+    if bias:
+        rest["c"] = weight(f"{n}")
+    return Case(
+        "MatMulNBits",
+        {"N": n, "K": k, "bits": bits, "block_size": block},
+        title=f"{n} {k} bits={bits} block={block} zeros={zeros} order={order} bias={bias}",
+        order=("x", "q", "s", "z", "g", "c"),
+        x=data(f"B S {k}"),
+        q=given(_RNG.integers(0, 256, (n, blocks, block * bits // 8)), "uint8", constant=True),
+        s=given(_RNG.uniform(0.01, 0.03, (n, blocks)), "float32", constant=True),
+        rtol=1e-3,
+        atol=2e-4,
+        **rest,
+    )
+
+
+def rows(bits: int, block: int, zeros: bool = False, signed: bool = False, indices: Any = None) -> Case:
+    packed: Any = {"d": given(_RNG.integers(0, 256, (10, 64 * bits // 8)), "uint8", constant=True)}
+    if signed:
+        packed = {"d": given(_RNG.integers(-8, 8, (10, 64)), "int8", constant=True, kind=TensorProto.INT4)}
+    blocks = 64 // block
+    if zeros:
+        packed["z"] = given(_RNG.integers(0, 256, (10, -(-blocks * bits // 8))), "uint8", constant=True)
+    return Case(
+        "GatherBlockQuantized",
+        {"block_size": block, "gather_axis": 0, "quantize_axis": 1, **({} if signed else {"bits": bits})},
+        title=f"bits={bits} block={block} zeros={zeros} signed={signed} {indices is not None}",
+        order=("d", "i", "s", "z"),
+        i=indices if indices is not None else given([[1, 9, 0, 3, 3], [-1, 2, -10, 5, 5]], "int64", "B S"),
+        s=given(_RNG.uniform(0.01, 0.03, (10, blocks)), "float32", constant=True),
+        **packed,
+    )
+
+
+STORED = [
+    *(nbits(24, 64, bits, block) for bits in (4, 8) for block in (16, 32, 64)),
+    nbits(24, 128, 4, 128),
+    nbits(24, 256, 4, 256, zeros="packed"),
+    nbits(24, 64, 2, 32),
+    nbits(24, 64, 2, 32, zeros="packed"),
+    nbits(24, 64, 4, 32, zeros="packed", bias=True),
+    nbits(24, 64, 8, 32, zeros="packed"),
+    nbits(24, 64, 4, 32, zeros="float"),
+    nbits(24, 80, 4, 32),
+    nbits(24, 80, 4, 32, zeros="packed"),
+    nbits(24, 64, 4, 32, order=True),
+    *(rows(bits, block, zeros) for bits in (4, 8) for block in (16, 32) for zeros in (False, True)),
+    rows(4, 32, signed=True),
+    rows(4, 32, indices=given([99, 1], "int64")),
+]
+
+# ---------------------------------------------------------------- quantised attention, experts
+_QA = ("x", "w", "b", "s", "ws", "mask", "z", "wz", "past")
+
+
+def quantised_attention(title: str, attrs: dict[str, Any] | None = None, **kwargs: Any) -> Case:
+    operands = {
+        "x": data("B S 10", dtype="uint8", low=0, high=255),
+        "w": weight("10 48", dtype="int8", low=-128, high=127),
+        "b": weight("48"),
+        "s": given(0.01, "float32", constant=True),
+        "ws": given(0.02, "float32", constant=True),
+        "z": given(128, "uint8", constant=True),
+        "wz": given(0, "int8", constant=True),
+    }
+    return Case("QAttention", {"num_heads": 2, **(attrs or {})}, title=title, order=_QA, **{**operands, **kwargs})
+
+
+def experts(
+    title: str, attrs: dict[str, Any] | None = None, *, bits: int = 0, block: int = 0, glu: bool = False
+) -> Case:
+    e, d, i = 4, 64, 32
+    wide = 2 * i if glu else i
+
+    def weights(n: int, k: int) -> tuple[Any, dict[str, Any]]:
+        if not bits:
+            return given(_RNG.standard_normal((e, n, k)) * 0.2, "float32", constant=True), {}
+        scales = (e, n, k // block) if block else (e, n)
+        return (
+            given(_RNG.integers(0, 256, (e, n, k * bits // 8)), "uint8", constant=True),
+            {"s": given(_RNG.uniform(0.5, 1, scales) * 0.4 / (1 << bits), "float32", constant=True)},
+        )
+
+    (w1, s1), (w2, s2) = weights(wide, d), weights(d, i)
+    given_ = {
+        "x": data(f"S {d}"),
+        "r": data(f"S {e}"),
+        "w1": w1,
+        **{f"{k}1": v for k, v in s1.items()},
+        "b1": weight(f"{e} {wide}"),
+        "w2": w2,
+        **{f"{k}2": v for k, v in s2.items()},
+        "b2": weight(f"{e} {d}"),
+    }
+    named = (
+        {
+            "activation_type": "swiglu",
+            "swiglu_fusion": 1,
+            "activation_alpha": 1.702,
+            "activation_beta": 1.0,
+            "swiglu_limit": 7.0,
+        }
+        if glu
+        else {}
+    )
+    if bits:
+        named |= {"expert_weight_bits": bits, **({"block_size": block} if block else {})}
+    return Case(
+        "QMoE" if bits else "MoE",
+        {"k": 2, **named, **(attrs or {})},
+        title=title,
+        rtol=2e-2 if bits == 8 else 1e-3,
+        atol=5e-2 if bits == 8 else 1e-3,
+        **given_,
+    )
+
+
+OTHERS = [
+    quantised_attention("plain"),
+    quantised_attention(
+        "causal, mask", {"unidirectional": 1}, mask=given([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0]], "int32", "B S")
+    ),
+    quantised_attention("past", outputs=("y", "now"), past=data("2 B 2 P 8")),
+    quantised_attention("no zero points, scales of columns", ws=weight("48", low=0.01, high=0.03), z=None, wz=None)
+    if False
+    else quantised_attention(
+        "scales of columns", ws=weight("48", low=0.01, high=0.03), wz=given(np.zeros(48), "int8", constant=True)
+    ),
+    experts("swiglu", {"normalize_routing_weights": 1}, glu=True),
+    experts("swiglu, shares of all", glu=True),
+    experts("relu"),
+    experts("gelu", {"activation_type": "gelu"}),
+    experts("silu", {"activation_type": "silu", "normalize_routing_weights": 1}),
+    experts("4 bits in blocks", {"normalize_routing_weights": 1}, bits=4, block=32, glu=True),
+    experts("8 bits in blocks", {"normalize_routing_weights": 1}, bits=8, block=32, glu=True),
+    experts("4 bits by row", {"normalize_routing_weights": 1}, bits=4, glu=True),
+]
+
+
+def lstm(title: str, *, per_gate: bool = False, directions: int = 1, hidden: int = 6) -> Case:
+    gates = 4 * hidden
+    scales = (directions, gates) if per_gate else (directions,)
+
+    def weights(inputs: int, scale: str, zero: str) -> dict[str, Given]:
+        return {
+            "wr"[inputs == hidden]: given(_RNG.integers(-127, 128, (directions, inputs, gates)), "int8", constant=True),
+            scale: given(_RNG.uniform(0.002, 0.004, scales), "float32", constant=True),
+            zero: given(np.zeros(scales), "int8", constant=True),
+        }
+
+    return Case(
+        "DynamicQuantizeLSTM",
+        {"hidden_size": hidden, **({"direction": "bidirectional"} if directions == 2 else {})},
+        title=title,
+        order=("x", "w", "r", "b", "lens", "h", "c", "p", "ws", "wz", "rs", "rz"),
+        outputs=("y", "yh", "yc"),
+        x=data("T B 5"),
+        b=weight(f"{directions} {2 * gates}"),
+        rtol=0.05,
+        atol=0.03,
+        **weights(5, "ws", "wz"),
+        **weights(hidden, "rs", "rz"),
+    )
+
+
+OLDER = [
+    lstm("one scale"),
+    lstm("scales of gates", per_gate=True),
+    lstm("both directions", directions=2),
+    Case("CDist", {"metric": "euclidean"}, a=data("S 6"), b=data("T 6")),
+    Case("CDist", {"metric": "sqeuclidean"}, a=data("S 6"), b=weight("3 6")),
+    *(
+        Case(
+            "GridSample",
+            {"mode": mode, "padding_mode": padding},
+            x=data("B 3 5 6"),
+            g=data("B 4 7 2", dtype="float32", low=-1, high=1),
+        )
+        for mode, padding in (("bilinear", "zeros"), ("nearest", "border"))
+    ),
+    Case("Trilu", {"upper": 0}, x=data("B 5 7")),
+    Case("ExpandDims", x=data("B S"), axis=given(-1, "int32", constant=True)),
+    Case("Range", a=given(2.0, "float32", constant=True), b=given(9.0, "float32", constant=True)),
+    Case("Pad", x=data("B 5"), p=given([0, 1, 0, 2], "int64", constant=True)),
+    Case("GatherND", x=data("B 5 6"), i=given([[0, 1], [1, 4]], "int64")),
+    Case("ReduceSumInteger", {"axes": [1], "keepdims": 0}, x=data("B S", dtype="int8", low=-128, high=127))
+    if False
+    else Case("Unique", outputs=("y", "i", "n"), x=given([3.0, 1.0, 3.0, 2.0, 1.0], "float32", constant=True)),
+    Case(
+        "MulInteger",
+        a=data("B S", dtype="uint8", low=0, high=255),
+        za=given(7, "uint8"),
+        b=data("B S", dtype="uint8", low=0, high=255),
+        zb=given(9, "uint8"),
+    )
+    if False
+    else Case("QuickGelu", {"alpha": 1.0}, x=X),
+    Case(
+        "CausalConvWithState",
+        {"activation": "none", "ndim": 1},
+        order=("x", "w", "b", "past"),
+        outputs=("y", "now"),
+        title="past",
+        x=data("B 8 S"),
+        w=weight("8 1 3"),
+        past=data("B 8 2"),
+    ),
+    Case(
+        "CausalConvWithState",
+        {"activation": "silu", "ndim": 1},
+        order=("x", "w", "b", "past"),
+        outputs=("y", "now"),
+        title="bias",
+        x=data("B 8 S"),
+        w=weight("8 1 4"),
+        b=weight("8"),
+    ),
+    *(
+        Case(
+            "MatMulBnb4",
+            {"K": 64, "N": 24, "block_size": 32, "quant_type": kind},
+            x=data("B S 64"),
+            q=given(_RNG.integers(0, 256, 24 * 32), "uint8", constant=True),
+            s=given(_RNG.uniform(0.1, 0.2, 48), "float32", constant=True),
+        )
+        for kind in (0, 1)
+    ),
+    Case(
+        "QLinearWhere",
+        order=("c", "x", "xs", "xz", "y2", "ys", "yz", "zs", "zz"),
+        c=data("B S", dtype="bool", low=0, high=2),
+        x=data("B S", dtype="uint8", low=0, high=255),
+        xs=given(0.02, "float32", constant=True),
+        xz=given(120, "uint8", constant=True),
+        y2=data("B S", dtype="uint8", low=0, high=255),
+        ys=given(0.03, "float32", constant=True),
+        yz=given(100, "uint8", constant=True),
+        zs=given(0.025, "float32", constant=True),
+        zz=given(110, "uint8", constant=True),
+        atol=1,
+    ),
+]
+
+CASES = [*NORMS, *PRODUCTS, *STORED, *OTHERS, *OLDER]
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
+def test_contrib(case: Case, where: str) -> None:
+    case.check(where)

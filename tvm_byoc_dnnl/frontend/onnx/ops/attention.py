@@ -1,0 +1,306 @@
+"""Attention with keys and values of before: ONNX's operator, and those of ONNX Runtime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ..dim import Size
+from ..emit import Emit
+from ..table import operator
+from ..value import Node, Type, Value
+from .attention_parts import Mask, arange, attend, folded, joined, number, split_heads, split_last, written
+
+__all__ = ["run_attention"]
+
+R = relax.op
+_MS = "com.microsoft"
+
+
+# ---------------------------------------------------------------- ai.onnx
+def _onnx_types(node: Node) -> list[Type]:
+    query, key, value, past = node.needed(0), node.needed(1), node.needed(2), node.input(4)
+    (q, k, v) = (x.dims or () for x in (query, key, value))
+    if query.rank == 3:
+        heads, own = int(node.attr("q_num_heads", 0)), int(node.attr("kv_num_heads", 0))
+        q, k, v = ((d[0], n, d[1], d[2] // n) for d, n in ((q, heads), (k, own), (v, own)))
+    length = k[2] if past is None else (past.dims or ())[2] + k[2]
+    out = (q[0], q[2], q[1] * v[3]) if query.rank == 3 else (q[0], q[1], q[2], v[3])
+    dtype = query.dtype
+    present = [Type(t.dtype, (d[0], d[1], length, d[3])) for t, d in ((key, k), (value, v))]
+    return [Type(dtype, out), *present, Type(dtype, (q[0], q[1], q[2], length))]
+
+
+@operator("Attention", since=23, types=_onnx_types, whole=True)
+def _onnx_attention(e: Emit, node: Node) -> list[Value | None]:
+    query, key, value = (node.needed(i) for i in range(3))
+    is_flat = query.rank == 3
+    heads, own = node.attr("q_num_heads", 0), node.attr("kv_num_heads", 0)
+    if is_flat:
+        if not heads or not own:
+            raise node.wrong("has inputs of rank 3 and no `q_num_heads` or `kv_num_heads`")
+        query, key, value = split_heads(e, query, heads), split_heads(e, key, own), split_heads(e, value, own)
+    past_key, past_value, valid = node.input(4), node.input(5), node.input(6)
+    before: Size = 0
+    if past_key is not None and past_value is not None:
+        before = (past_key.dims or ())[2]
+        key, value = _behind(e, past_key, key), _behind(e, past_value, value)
+    rows, length = (query.dims or ())[2], (key.dims or ())[2]
+    mask = Mask(e, query.dtype)
+    _add_mask(e, mask, node.input(3), length)
+    position = folded(e, np.add, R.add, _column(e, arange(e, rows)), number(before))  # of each row
+    if valid is not None:
+        valid = e.reshape(e.cast(valid, "int64"), [(query.dims or ())[0], 1, 1, 1])
+        mask.require(folded(e, np.less, R.less, arange(e, length), valid), hides_all=True)
+        if past_key is None:
+            rest = e.call(R.subtract, valid, number(rows))
+            position = e.call(R.add, _column(e, arange(e, rows)), rest)
+    if node.attr("is_causal", 0):
+        mask.require(folded(e, np.less_equal, R.less_equal, arange(e, length), position), hides_all=valid is not None)
+    for name, sign in (("left_window_size", 1), ("right_window_size", -1)):
+        size = node.attr(name, -1)
+        if size >= 0:
+            edge = folded(e, np.subtract, R.subtract, position, e.const(sign * size))
+            compare = (np.greater_equal, R.greater_equal) if sign > 0 else (np.less_equal, R.less_equal)
+            mask.require(folded(e, *compare, arange(e, length), edge), hides_all=True)
+    node.attr("softmax_precision")  # the scores are float32, or as precise as that
+    found = attend(e, query, key, value, scale=node.attr("scale"), mask=mask, softcap=float(node.attr("softcap", 0.0)))
+    mode = node.attr("qk_matmul_output_mode", 0)
+    scores = (found.scaled, found.capped, found.biased, found.shares)[mode]
+    return [joined(e, found.out) if is_flat else found.out, key, value, scores]
+
+
+def _behind(e: Emit, past: Value, new: Value) -> Value:
+    return e.value(R.concat([e.tensor(past), e.tensor(new)], axis=2))
+
+
+def _column(e: Emit, row: Value) -> Value:
+    size = (row.dims or ())[0]
+    return e.const(row.known.reshape(-1, 1)) if row.is_constant and row.known is not None else e.reshape(row, [size, 1])
+
+
+def _add_mask(e: Emit, mask: Mask, given: Value | None, length: Size) -> None:
+    """ONNX's mask: what is kept, or what is added; a shorter one hides the keys behind its end."""
+    if given is None:
+        return
+    dims = given.dims or ()
+    own = dims[-1]
+    if isinstance(own, int) and isinstance(length, int) and 1 < own < length:
+        widths = [0, 0] * (len(dims) - 1) + [0, length - own]
+        filled = 0.0 if given.dtype == "bool" else float("-inf")
+        wide = e.cast(given, "int32") if given.dtype == "bool" else given
+        padded = e.call(R.nn.pad, wide, pad_width=widths, pad_value=filled)
+        given = e.cast(padded, given.dtype)
+    if given.dtype == "bool":
+        mask.require(given, hides_all=True)
+    else:
+        mask.add(given)
+        mask.may_hide_all = True
+
+
+# ---------------------------------------------------------------- com.microsoft
+def _filter(node: Node) -> float:
+    return float(node.attr("mask_filter_value", -10000.0))
+
+
+def _scale(node: Node) -> float | None:
+    return node.attr("scale", 0.0) or None
+
+
+def _add_padding(e: Emit, mask: Mask, given: Value | None, batch: Size, length: Size, penalty: float) -> None:
+    """ONNX Runtime's masks: ends, ends and starts, or a number for each key, also for each row."""
+    if given is None:
+        return
+    dims, rank = given.dims or (), given.rank
+    if rank == 1:
+        count, one = dims[0], arange(e, length)
+        ends, starts = given, None
+        if _is_double(count, batch):
+            halves = e.reshape(given, [2, batch])
+            ends, starts = (e.call(R.strided_slice, halves, axes=[0], begin=[i], end=[i + 1]) for i in range(2))
+        elif isinstance(count, int) and isinstance(batch, int) and count != batch:
+            raise e.refused(f"has a mask of {count} numbers for a batch of {batch}, a form that no CPU computes")
+        ends = e.reshape(e.cast(ends, "int64"), [batch, 1, 1, 1])
+        seen = e.call(R.less, one, ends)
+        if starts is not None:
+            from_start = e.call(R.greater_equal, one, e.reshape(e.cast(starts, "int64"), [batch, 1, 1, 1]))
+            seen = e.call(R.logical_and, *e.broadcast(seen, from_start))
+        mask.penalise(seen, penalty)
+        return
+    if rank not in (2, 3):
+        raise e.refused(f"has a mask of rank {rank}, a form that no CPU computes")
+    shape = [dims[0], 1, 1, dims[1]] if rank == 2 else [dims[0], 1, dims[1], dims[2]]
+    mask.penalise(e.call(R.greater, e.reshape(given, shape), e.const(0, given.dtype)), penalty)
+
+
+def _is_double(count: Size, batch: Size) -> bool:
+    return bool(count == 2 * batch)
+
+
+def run_attention(
+    e: Emit,
+    node: Node,
+    query: Value,
+    key: Value,
+    value: Value,
+    *,
+    padding: Value | None,
+    bias: Value | None,
+    before: Value,
+    end: Value | None = None,
+) -> Any:
+    """Attention of ONNX Runtime's older operators, on ``(B, N, S, H)``.
+
+    ``before`` is the length of the past, ``end`` that of all keys, where there is room for more.
+    """
+    batch, _, rows, _ = query.dims or ()
+    length = (key.dims or ())[2]
+    mask = Mask(e, query.dtype)
+    _add_padding(e, mask, padding, batch, length, _filter(node))
+    if bias is not None:
+        mask.add(bias)
+    if end is not None:
+        mask.require(e.call(R.less, arange(e, length), end))
+    if node.attr("unidirectional", 0):
+        row = folded(e, np.add, R.add, _column(e, arange(e, rows)), before)
+        mask.require(folded(e, np.less_equal, R.less_equal, arange(e, length), row))
+    return attend(e, query, key, value, scale=_scale(node), mask=mask)
+
+
+def _mha_types(node: Node) -> list[Type]:
+    query, heads = node.needed(0), int(node.attr("num_heads", 1))
+    key, value, past = node.input(1), node.input(2), node.input(6)
+    q = query.dims or ()
+    if query.rank == 5:  # (B, S, N, 3, H)
+        batch, rows, width, own, wide = q[0], q[1], q[4], q[1], q[4]
+    else:
+        batch, rows, width = q[0], q[1], q[2] // heads
+        k = () if key is None else key.dims or ()
+        own = k[2] if len(k) == 4 else k[1]
+        if len(k) == 5:
+            wide = k[4]
+        else:
+            v = () if value is None else value.dims or ()
+            wide = v[3] if len(v) == 4 else v[2] // heads
+    before = 0 if past is None or node.input(8) is not None else (past.dims or ())[2]
+    total = own if past is None else (past.dims or ())[2] if node.input(8) is not None else before + own
+    dtype = query.dtype
+    return [
+        Type(dtype, (batch, rows, heads * wide)),
+        Type(dtype, (batch, heads, total, width)),
+        Type(dtype, (batch, heads, total, wide)),
+        Type(dtype, (batch, heads, rows, total)),
+    ]
+
+
+@operator("MultiHeadAttention", domain=_MS, types=_mha_types, whole=True)
+def _multi_head_attention(e: Emit, node: Node) -> list[Value | None]:
+    if node.input(9) is not None:
+        raise node.refused("has `cache_indirection`, which is for beam search inside of the model; export without it")
+    query, key, value = _mha_operands(e, node, int(node.attr("num_heads")))
+    past_key, past_value, length = node.input(6), node.input(7), node.input(8)
+    before = number(0)
+    if past_key is not None and past_value is not None:
+        if length is not None:
+            return _in_buffer(e, node, query, (key, value), (past_key, past_value), e.cast(length, "int64"))
+        before = number((past_key.dims or ())[2])
+        key, value = _behind(e, past_key, key), _behind(e, past_value, value)
+    found = run_attention(e, node, query, key, value, padding=node.input(4), bias=node.input(5), before=before)
+    return [joined(e, found.out), key, value, found.biased]
+
+
+def _in_buffer(
+    e: Emit, node: Node, query: Value, new: tuple[Value, Value], past: tuple[Value, Value], before: Value
+) -> list[Value | None]:
+    """With a past of more rows than are used: ``before`` of them; the new ones go behind these."""
+    size, batch = (past[0].dims or ())[2], (query.dims or ())[0]
+    before = e.reshape(before, [1])
+    start = e.expand(before, [batch])
+    present, read = (
+        [written(e, old, rows, start, size, keeps_rest=keeps) for old, rows in zip(past, new, strict=True)]
+        for keeps in (True, False)
+    )
+    end = e.call(R.add, before, number((new[0].dims or ())[2]))
+    found = run_attention(e, node, query, *read, padding=node.input(4), bias=node.input(5), before=before, end=end)
+    return [joined(e, found.out), *present, found.biased]
+
+
+def _mha_operands(e: Emit, node: Node, heads: int) -> Any:
+    """Queries, keys and values as ``(B, N, S, H)``, with the bias."""
+    query, key, value, bias = node.needed(0), node.input(1), node.input(2), node.input(3)
+    if query.rank == 5:
+        if bias is not None:
+            raise node.refused("has a bias of packed queries, keys and values")
+        return tuple(_packed(e, query, 3))
+    if key is not None and key.rank == 5:
+        if bias is not None:
+            raise node.refused("has a bias of packed keys and values")
+        return (split_heads(e, query, heads), *_packed(e, key, 2))
+    assert key is not None
+    assert value is not None
+    operands = [query, key, value]
+    if bias is not None:
+        width = list(query.dims or ())[2]
+        wide = list(value.dims or ())[2] if value.rank == 3 else heads * list(value.dims or ())[3]
+        parts = split_last(e, bias, [width, width, wide])
+        for i, part in enumerate(parts):
+            if operands[i].rank == 3:
+                operands[i] = e.call(R.add, operands[i], part)
+            elif i == 0:
+                raise node.wrong("has queries of rank 4 and a bias")
+    split = [split_heads(e, x, heads) if x.rank == 3 else x for x in operands]
+    return split[0], split[1], split[2]
+
+
+def _packed(e: Emit, x: Value, count: int) -> Any:
+    """``count`` tensors ``(B, N, S, H)`` of ``(B, S, N, count, H)``."""
+    batch, length, heads, _, width = x.dims or ()
+    apart = [e.call(R.strided_slice, x, axes=[3], begin=[i], end=[i + 1]) for i in range(count)]
+    return [e.transpose(e.reshape(part, [batch, length, heads, width]), [0, 2, 1, 3]) for part in apart]
+
+
+def _attention_types(node: Node) -> list[Type]:
+    x, weights, past = node.needed(0), node.needed(1), node.input(4)
+    heads = int(node.attr("num_heads", 1))
+    batch, rows, _ = x.dims or ()
+    width = (weights.dims or ())[1]
+    sizes = node.attr("qkv_hidden_sizes") or (width // 3,) * 3
+    length = rows if past is None else (past.dims or ())[3] + rows
+    present = (2, batch, heads, length, sizes[1] // heads)
+    return [Type(x.dtype, (batch, rows, sizes[2])), Type(x.dtype, present)]
+
+
+@operator("Attention", domain=_MS, types=_attention_types, whole=True)
+def _attention(e: Emit, node: Node) -> list[Value | None]:
+    x, weights, bias = node.needed(0), node.needed(1), node.input(2)
+    product = e.call(R.matmul, x, weights)
+    if bias is not None:
+        product = e.call(R.add, product, bias)
+    return attention_of_product(e, node, product, mask=node.input(3), past=node.input(4), bias=node.input(5))
+
+
+def attention_of_product(
+    e: Emit, node: Node, product: Value, *, mask: Value | None, past: Value | None, bias: Value | None = None
+) -> list[Value | None]:
+    """Attention of ``product (B, S, q + k + v)``, with a past ``(2, B, N, P, H)``; also gives the present."""
+    for name in ("do_rotary", "past_present_share_buffer"):
+        if node.attr(name, 0):
+            raise node.refused(f"has `{name}`, which ONNX Runtime computes on no CPU")
+    node.attr("rotary_embedding_dim")
+    heads = int(node.attr("num_heads"))
+    width = (product.dims or ())[2]
+    sizes = list(node.attr("qkv_hidden_sizes") or (width // 3,) * 3)
+    query, key, value = (split_heads(e, part, heads) for part in split_last(e, product, sizes))
+    before = number(0)
+    if past is not None:
+        before = number((past.dims or ())[3])
+        halves = [e.call(R.strided_slice, past, axes=[0], begin=[i], end=[i + 1]) for i in range(2)]
+        old = [e.reshape(half, (past.dims or ())[1:]) for half in halves]
+        key, value = _behind(e, old[0], key), _behind(e, old[1], value)
+    found = run_attention(e, node, query, key, value, padding=mask, bias=bias, before=before)
+    present = None
+    if len(node.wanted) > 1 and node.wanted[1]:
+        present = e.value(R.stack([e.tensor(key), e.tensor(value)], axis=0))
+    return [joined(e, found.out), present]

@@ -1,0 +1,229 @@
+"""What the operators for attention have in common: heads, masks, and the two products with the softmax."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from ..dim import Dim, Size, equal, expr_of
+from ..emit import Emit
+from ..value import Value, numbers
+
+__all__ = [
+    "Attended",
+    "Mask",
+    "arange",
+    "attend",
+    "columns",
+    "folded",
+    "joined",
+    "number",
+    "split_heads",
+    "split_last",
+    "written",
+]
+
+R = relax.op
+_INFINITE = float("-inf")
+
+
+def arange(e: Emit, size: Size) -> Value:
+    """The numbers from 0 to ``size - 1``, int64."""
+    if isinstance(size, Dim):
+        return e.value(R.arange(0, expr_of(size), 1, "int64"))
+    return e.const(np.arange(size))
+
+
+def number(size: Size) -> Value:
+    """A size as a tensor of one number, int64."""
+    return Value(known=numbers([size]), dtype="int64")
+
+
+def split_last(e: Emit, x: Value, widths: Sequence[Size]) -> list[Value]:
+    """Parts of these widths along the last axis, which is that wide."""
+    axis, begin, parts = len(x.dims or ()) - 1, 0, []
+    for width in widths:
+        if isinstance(width, Dim):
+            raise e.refused("has parts of an open width; fix it")
+        parts.append(columns(e, x, axis, begin, begin + width))
+        begin += width
+    return parts
+
+
+def columns(e: Emit, x: Value, axis: int, begin: int, end: int, step: int = 1) -> Value:
+    """A part of an axis."""
+    assert x.dims is not None
+    if (begin, step) == (0, 1) and x.dims[axis] == end:
+        return x
+    return e.call(R.strided_slice, x, axes=[axis], begin=[begin], end=[end], strides=[step])
+
+
+def split_heads(e: Emit, x: Value, heads: int) -> Value:
+    """``(B, S, N·H)`` as ``(B, N, S, H)``."""
+    batch, length, width = x.dims or ()
+    return e.transpose(e.reshape(x, [batch, length, heads, width // heads]), [0, 2, 1, 3])
+
+
+def joined(e: Emit, x: Value) -> Value:
+    """``(B, N, S, H)`` as ``(B, S, N·H)``."""
+    batch, heads, length, width = x.dims or ()
+    return e.reshape(e.transpose(x, [0, 2, 1, 3]), [batch, length, heads * width])
+
+
+class Mask:
+    """What is added to the scores, ``(B or 1, N or 1, S, T)``: numbers, and what a key gets that is hidden.
+
+    Constants are computed here.
+    """
+
+    def __init__(self, e: Emit, dtype: str) -> None:
+        self._e, self._dtype = e, dtype
+        self._sum: Value | None = None
+        self._visible: Value | None = None
+        #: whether a row may see nothing
+        self.may_hide_all = False
+
+    def require(self, condition: Value, *, hides_all: bool = False) -> None:
+        """Hide the keys for which this does not hold."""
+        self._visible = condition if self._visible is None else self._both(np.logical_and, R.logical_and, condition)
+        self.may_hide_all = self.may_hide_all or hides_all
+
+    def _both(self, of_numpy: Any, of_relax: Any, condition: Value) -> Value:
+        assert self._visible is not None
+        return folded(self._e, of_numpy, of_relax, self._visible, condition)
+
+    def penalise(self, condition: Value, penalty: float) -> None:
+        """Add a number where this does not hold."""
+        self.add(self._where(condition, penalty))
+
+    def add(self, bias: Value) -> None:
+        """Add numbers."""
+        bias = self._e.cast(bias, self._dtype)
+        self._sum = bias if self._sum is None else folded(self._e, np.add, R.add, self._sum, bias)
+
+    def _where(self, condition: Value, otherwise: float) -> Value:
+        if condition.is_constant and (known := condition.known) is not None:
+            return self._e.const(np.where(known, 0.0, otherwise), self._dtype)
+        zero, other = (self._e.const(n, self._dtype) for n in (0.0, otherwise))
+        return self._e.call(R.where, condition, zero, other)
+
+    @property
+    def bias(self) -> Value | None:
+        """What is added, ``None`` for nothing."""
+        if self._visible is None:
+            return self._sum
+        hidden = self._where(self._visible, _INFINITE)
+        return hidden if self._sum is None else folded(self._e, np.add, R.add, self._sum, hidden)
+
+
+def folded(e: Emit, of_numpy: Callable[..., Any], of_relax: Callable[..., Any], *operands: Value) -> Value:
+    """A broadcasting operation, computed here where all operands are constants."""
+    if all(v.is_constant for v in operands):
+        return e.const(of_numpy(*(v.known for v in operands)))
+    return e.call(of_relax, *e.broadcast(*operands))
+
+
+class Attended(NamedTuple):
+    """The result of attention, and what is on the way to it."""
+
+    out: Value
+    scaled: Value
+    capped: Value
+    biased: Value
+    shares: Value
+
+
+def attend(
+    e: Emit,
+    query: Value,
+    key: Value,
+    value: Value,
+    *,
+    scale: float | None,
+    mask: Mask | None = None,
+    softcap: float = 0.0,
+    sink: Value | None = None,
+) -> Attended:
+    """Attention of ``query (B, N, S, H)`` to ``key (B, K, T, H)`` and ``value (B, K, T, E)``.
+
+    Parameters
+    ----------
+    scale : float or None
+        ``None`` is ``1 / sqrt(H)``.
+    mask : Mask, optional
+        What is added to the scores. A row that sees nothing gives 0.
+    softcap : float
+        ``softcap · tanh(scores / softcap)`` before that, if it is not 0.
+    sink : Value, optional
+        ``(N,)``: a score of each head that takes a share and gives nothing.
+    """
+    heads, width = (query.dims or ())[1], (query.dims or ())[3]
+    if scale is None:
+        if isinstance(width, Dim):
+            raise e.refused("has an open head size, and no `scale`; fix it")
+        scale = 1.0 / math.sqrt(width)
+    key, value = _repeated(e, key, heads), _repeated(e, value, heads)
+    scores = e.call(R.multiply, e.call(R.matmul, query, e.transpose(key, [0, 1, 3, 2])), scale)
+    capped = biased = scores
+    if softcap:
+        biased = capped = e.call(R.multiply, e.call(R.tanh, e.call(R.divide, scores, softcap)), softcap)
+    bias = None if mask is None else mask.bias
+    if bias is not None:
+        biased = e.call(R.add, *e.broadcast(capped, bias))
+    shares = _shares(e, biased, sink)
+    if mask is not None and mask.may_hide_all:
+        zero = e.const(0.0, shares.dtype)
+        shares = e.call(R.where, e.call(R.isnan, shares), zero, shares)
+    return Attended(e.call(R.matmul, shares, value), scores, capped, biased, shares)
+
+
+def _repeated(e: Emit, x: Value, heads: Size) -> Value:
+    """Heads of keys or values, each repeated for the heads of queries that read it."""
+    batch, own, length, width = x.dims or ()
+    if equal(own, heads):
+        return x
+    if isinstance(own, Dim) or isinstance(heads, Dim) or heads % own:
+        raise e.refused(f"has {heads} heads of queries and {own} of keys; expected a multiple")
+    each = e.expand(e.reshape(x, [batch, own, 1, length, width]), [batch, own, heads // own, length, width])
+    return e.reshape(each, [batch, heads, length, width])
+
+
+def _shares(e: Emit, scores: Value, sink: Value | None) -> Value:
+    if sink is None:
+        return e.call(R.nn.softmax, scores, axis=-1)
+    batch, heads, rows, length = scores.dims or ()
+    column = e.expand(e.reshape(e.cast(sink, scores.dtype), [1, heads, 1, 1]), [batch, heads, rows, 1])
+    wide = e.value(R.concat([e.tensor(column), e.tensor(scores)], axis=3))
+    shares = e.call(R.nn.softmax, wide, axis=-1)
+    return e.agree(
+        e.call(R.strided_slice, shares, axes=[3], begin=[1], end=[expr_of(length + 1)]), [batch, heads, rows, length]
+    )
+
+
+def written(e: Emit, past: Value | None, new: Value, start: Value, length: Size, *, keeps_rest: bool) -> Value:
+    """``(B, N, length, H)``: ``past`` with the rows ``new (B, N, S, H)`` at ``start (B,)``.
+
+    Behind them is what ``past`` has there, or 0: nothing may have been written there before, not even numbers.
+    """
+
+    def compute(start: te.Tensor, new: te.Tensor, *rest: Any) -> te.Tensor:
+        *old, size = rest
+        batch, heads, rows, width = new.shape
+
+        def one(b: Any, h: Any, t: Any, d: Any) -> Any:
+            at = t - start[b]
+            other = tirx.const(0, new.dtype)
+            if old:
+                is_there = t < old[0].shape[2] if keeps_rest else tirx.all(at < 0, t < old[0].shape[2])
+                other = tirx.if_then_else(is_there, old[0][b, h, t, d], other)
+            return tirx.if_then_else(tirx.all(at >= 0, at < rows), new[b, h, at, d], other)
+
+        return te.compute((batch, heads, size, width), one, name="cache")
+
+    operands = [start, new, *([past] if past is not None else [])]
+    call = e.bb.call_te(compute, *map(e.tensor, operands), expr_of(length), primfunc_name_hint="write_cache")
+    return e.value(call)

@@ -1,0 +1,312 @@
+"""ONNX Runtime's GroupQueryAttention: a cache that is written where each sequence ends, rotary positions, windows.
+
+T[b] = seqlens_k[b] + 1          the length of sequence b, its new rows included
+start[b] = T[b] - S              where its S new rows go; 0 if S is the total length: then the past is ignored
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from ..dim import Dim, Size, equal, max_of
+from ..emit import Emit
+from ..table import operator
+from ..value import Node, Type, Value
+from .attention_parts import Mask, arange, attend, joined, number, written
+from .rotary import rotated
+
+__all__: list[str] = []
+
+R = relax.op
+_TOTAL = 6  # the input that is the length of the longest sequence
+#: the least and the most of quantised numbers
+_RANGES = {8: (-128, 127), 4: (-8, 7)}
+
+
+def _types(node: Node) -> list[Type]:
+    query, past = node.needed(0), node.input(3)
+    heads, own = int(node.attr("num_heads", 1)), int(node.attr("kv_num_heads", 1))
+    batch, rows, width = query.dims or ()
+    each = width // heads if node.input(1) is not None else width // (heads + 2 * own)
+    total = node.ints(_TOTAL)[0]  # type: ignore[index]
+    length, dtype, stored = total, query.dtype, each
+    if past is not None:
+        before = (past.dims or ())[2]
+        length = before if node.attr("sliding_window_cache", 0) else max_of(before, total)
+        dtype, stored = past.dtype, (past.dims or ())[3]
+    present = Type(dtype, (batch, own, length, stored))
+    return [
+        Type(query.dtype, (batch, rows, heads * each)),
+        present,
+        present,
+        Type(query.dtype, (batch, heads, rows, total)),
+    ]
+
+
+@operator("GroupQueryAttention", domain="com.microsoft", types=_types, whole=True, sizes=frozenset({_TOTAL}))
+def _grouped(e: Emit, node: Node) -> list[Value | None]:
+    if node.input(14) is not None or node.input(15) is not None:
+        raise node.refused("has `q_norm_weight` or `k_norm_weight`, which ONNX Runtime computes on no CPU")
+    call = _Call(e, node)
+    return call.in_window() if node.attr("sliding_window_cache", 0) else call.whole()
+
+
+class _Call:
+    """One node: its operands as ``(B, S, N, H)``, and where they go."""
+
+    def __init__(self, e: Emit, node: Node) -> None:
+        self.e, self.node = e, node
+        heads, own = int(node.attr("num_heads")), int(node.attr("kv_num_heads"))
+        query, key, value = node.needed(0), node.input(1), node.input(2)
+        self.batch, self.rows, width = query.dims or ()
+        if key is None or value is None:
+            if isinstance(width, Dim):
+                raise node.refused("has packed queries of an open width; fix it")
+            each = width // (heads + 2 * own)
+            packed = e.reshape(query, [self.batch, self.rows, heads + 2 * own, each])
+            query, key, value = (
+                e.call(R.strided_slice, packed, axes=[2], begin=[a], end=[a + n])
+                for a, n in ((0, heads), (heads, own), (heads + own, own))
+            )
+        else:
+            query, key, value = (
+                e.reshape(x, [self.batch, self.rows, n, (x.dims or ())[2] // n])
+                for x, n in ((query, heads), (key, own), (value, own))
+            )
+        self.total: Size = node.ints(_TOTAL)[0]  # type: ignore[index]
+        last = node.needed(5)
+        last = e.agree(last, [self.batch]) if last.rank == 1 else e.reshape(last, [self.batch])
+        self.lengths = e.call(R.add, e.cast(last, "int64"), e.const(1))
+        self.start = self._start()
+        self.position = self._plus_rows(self.start)  # (B, S), of each new row
+        if node.attr("do_rotary", 0):
+            cos, sin = (e.call(R.take, node.needed(i), self._angles(), axis=0) for i in (7, 8))
+            turn = bool(node.attr("rotary_interleaved", 0))
+            query, key = (rotated(e, x, cos, sin, interleaved=turn) for x in (query, key))
+        node.attr("rotary_interleaved")
+        self.query, self.key, self.value = (e.transpose(x, [0, 2, 1, 3]) for x in (query, key, value))
+        self.keys, self.values = _Store(e, node, "k", 12), _Store(e, node, "v", 13)
+        self.window = node.attr("local_window_size", -1)
+
+    # ---- positions ----------------------------------------------------------------------------------
+
+    def _start(self) -> Value:
+        e, given = self.e, self.node.input(16)  # the new rows of each sequence, the others are padding
+        if given is not None:
+            return e.call(R.subtract, *e.broadcast(self.lengths, e.cast(given, "int64")))
+        if equal(self.rows, self.total):
+            return e.expand(e.const(np.zeros(1, "int64")), [self.batch])
+        behind = e.call(R.subtract, self.lengths, number(self.rows))
+        if not isinstance(self.rows, Dim) and not isinstance(self.total, Dim):
+            return behind
+        return e.call(R.where, self._is_first(), e.const(np.zeros(1, "int64")), behind)
+
+    def _is_first(self) -> Value:
+        return self.e.call(R.equal, number(self.rows), number(self.total))
+
+    def _plus_rows(self, start: Value) -> Value:
+        rows = self.e.reshape(arange(self.e, self.rows), [1, self.rows])
+        return self.e.call(R.add, self.e.reshape(start, [(start.dims or ())[0], 1]), rows)
+
+    def _angles(self) -> Value:
+        """The position of each new row that its angle depends on."""
+        e, given = self.e, self.node.input(9)
+        if given is None:
+            return self.position
+        given = e.cast(given, "int64")
+        one = e.reshape(e.call(R.strided_slice, given, axes=[0, 1], begin=[0, 0], end=[1, 1]), [1])
+        if equal(self.rows, self.total):
+            return e.expand(self._plus_rows(one), [self.batch, self.rows])
+        if not isinstance(self.rows, Dim) and not isinstance(self.total, Dim):
+            return given
+        return e.call(R.where, self._is_first(), *e.broadcast(self._plus_rows(one), given))
+
+    # ---- attention ----------------------------------------------------------------------------------
+
+    def whole(self) -> list[Value | None]:
+        """With a cache of all rows."""
+        e, node = self.e, self.node
+        past = node.input(3), node.input(4)
+        before: Size = 0 if past[0] is None else (past[0].dims or ())[2]
+        length = max_of(before, self.total)
+        new = self.keys.stored(self.key), self.values.stored(self.value)
+        is_buffer = not equal(length, self.total)
+        pairs = list(zip(past, new, strict=True))
+        present = [written(e, old, rows, self.start, length, keeps_rest=is_buffer) for old, rows in pairs]
+        read = present
+        if is_buffer:
+            read = [written(e, old, rows, self.start, self.total, keeps_rest=False) for old, rows in pairs]
+        mask = Mask(e, self.query.dtype)
+        rows = e.reshape(self.position, [self.batch, 1, self.rows, 1])
+        at = arange(e, self.total)
+        if node.attr("causal", 1):
+            self._see(mask, at, rows)
+        else:
+            mask.require(e.call(R.less, at, e.reshape(self.lengths, [self.batch, 1, 1, 1])))
+        return self._result(mask, read, present)
+
+    def _see(self, mask: Mask, at: Value, rows: Value) -> None:
+        """Each row sees the rows up to itself, as far as its window goes."""
+        e = self.e
+        mask.require(e.call(R.less_equal, *e.broadcast(at, rows)))
+        if self.window > 0:
+            edge = e.call(R.subtract, rows, e.const(self.window))
+            mask.require(e.call(R.greater, *e.broadcast(at, edge)))
+
+    def in_window(self) -> list[Value | None]:
+        """With a cache of the last rows only: of T rows it holds all, or the last w + (T - C - 1) mod (C - w + 1)."""
+        e, node = self.e, self.node
+        past = node.needed(3), node.needed(4)
+        size = (past[0].dims or ())[2]
+        old, now = self._held(self.start, size), self._held(self._end(), size)
+        column = [self.batch, 1, 1, 1]
+        from_past = arange(e, size)
+        behind = e.reshape(e.call(R.subtract, self.start, old), column)
+        first = e.expand(e.call(R.add, from_past, behind), [self.batch, 1, 1, size])
+        rows = e.reshape(self.position, [self.batch, 1, self.rows, 1])
+        second = e.reshape(self.position, [self.batch, 1, 1, self.rows])
+        at = e.value(R.concat([e.tensor(first), e.tensor(second)], axis=3))
+        held = e.call(R.less, from_past, e.reshape(old, column))
+        there = e.value(
+            R.concat(
+                [
+                    e.tensor(e.expand(held, [self.batch, 1, 1, size])),
+                    R.full(e.shape([self.batch, 1, 1, self.rows]), relax.const(True, "bool"), "bool"),
+                ],
+                axis=3,
+            )
+        )
+        mask = Mask(e, self.query.dtype)
+        mask.require(there)
+        self._see(mask, at, rows)
+        new = self.keys.stored(self.key), self.values.stored(self.value)
+        read = [self._read(o, n, old) for o, n in zip(past, new, strict=True)]
+        shift = e.call(R.subtract, e.call(R.subtract, self._end(), now), e.call(R.subtract, self.start, old))
+        present = [self._slid(o, n, old, now, shift) for o, n in zip(past, new, strict=True)]
+        return self._result(mask, read, present)
+
+    def _end(self) -> Value:
+        return self.e.call(R.add, self.start, number(self.rows))
+
+    def _held(self, length: Value, size: Size) -> Value:
+        """The number of rows that a cache holds of so many."""
+        e = self.e
+        over = e.call(R.subtract, length, number(size + 1))
+        rest = e.call(R.floor_mod, over, number(size - self.window + 1))
+        return e.call(
+            R.where, e.call(R.less_equal, length, number(size)), length, e.call(R.add, rest, e.const(self.window))
+        )
+
+    def _read(self, past: Value, new: Value, old: Value) -> Value:
+        """The rows of the cache, 0 behind the last, and then the new ones."""
+
+        def compute(past: te.Tensor, new: te.Tensor, old: te.Tensor) -> te.Tensor:
+            batch, heads, size, width = past.shape
+
+            def one(b: Any, h: Any, t: Any, d: Any) -> Any:
+                held = tirx.if_then_else(t < old[b], past[b, h, t, d], tirx.const(0, past.dtype))
+                return tirx.if_then_else(t < size, held, new[b, h, t - size, d])
+
+            return te.compute((batch, heads, size + new.shape[2], width), one, name="rows")
+
+        return self.e.value(
+            self.e.bb.call_te(compute, *map(self.e.tensor, (past, new, old)), primfunc_name_hint="read_cache")
+        )
+
+    def _slid(self, past: Value, new: Value, old: Value, now: Value, shift: Value) -> Value:
+        """The cache behind the new rows: those that it drops are at its front."""
+        e = self.e
+
+        def compute(past: te.Tensor, new: te.Tensor, old: te.Tensor, now: te.Tensor, shift: te.Tensor) -> te.Tensor:
+            def one(b: Any, h: Any, t: Any, d: Any) -> Any:
+                at = t + shift[b]
+                kept = tirx.if_then_else(at < old[b], past[b, h, at, d], new[b, h, at - old[b], d])
+                return tirx.if_then_else(t < now[b], kept, past[b, h, t, d])
+
+            return te.compute(past.shape, one, name="cache")
+
+        operands = map(e.tensor, (past, new, old, now, shift))
+        return e.value(e.bb.call_te(compute, *operands, primfunc_name_hint="slide_cache"))
+
+    def _result(self, mask: Mask, read: Any, present: Any) -> list[Value | None]:
+        e, node = self.e, self.node
+        if node.input(10) is not None:
+            mask.add(node.needed(10))
+        sink = node.input(11)
+        if sink is None and node.attr("smooth_softmax", -1) == 1:
+            sink = e.const(np.zeros(int(node.attr("num_heads")), "float32"))
+        node.attr("smooth_softmax")
+        for unused in ("qk_norm_epsilon", "q_norm_epsilon", "k_norm_epsilon"):
+            node.attr(unused)
+        key, value = self.keys.real(read[0]), self.values.real(read[1])
+        found = attend(
+            e,
+            self.query,
+            key,
+            value,
+            scale=node.attr("scale", 0.0) or None,
+            mask=mask,
+            softcap=float(node.attr("softcap", 0.0)),
+            sink=sink,
+        )
+        scores = found.biased if node.attr("qk_output", 0) == 1 else found.shares
+        return [joined(e, found.out), present[0], present[1], scores]
+
+
+class _Store:
+    """How the cache stores its numbers: as they are, or as bytes, or two in a byte, with scales."""
+
+    def __init__(self, e: Emit, node: Node, which: str, position: int) -> None:
+        self._e = e
+        self._kind = node.attr(f"{which}_quant_type", "NONE")
+        self._bits = node.attr("kv_cache_bit_width", 0) or 8
+        self._own, self._scale = int(node.attr("kv_num_heads")), node.input(position)
+        if self._kind == "NONE":
+            return
+        if self._bits not in _RANGES or self._scale is None or self._kind not in ("PER_TENSOR", "PER_CHANNEL"):
+            raise node.refused(f"has a cache of {self._bits} bits, {self._kind}; expected 8 or 4 with scales")
+
+    def _scales(self) -> Value:
+        assert self._scale is not None
+        size = (self._scale.dims or (1,))[0] if self._kind == "PER_CHANNEL" else self._own
+        shape = [1, self._own, 1, size // self._own if self._kind == "PER_CHANNEL" else 1]
+        flat = (
+            self._scale
+            if self._kind == "PER_CHANNEL"
+            else self._e.expand(self._e.reshape(self._scale, [1]), [self._own])
+        )
+        return self._e.reshape(flat, shape)
+
+    def stored(self, x: Value) -> Value:
+        """Rows ``(B, N, S, H)`` as the cache has them."""
+        if self._kind == "NONE":
+            return x
+        e, (least, most) = self._e, _RANGES[self._bits]
+        whole = e.call(R.clip, e.call(R.round, e.call(R.divide, x, self._scales())), min=least, max=most)
+        if self._bits == 8:
+            return e.cast(whole, "int8")
+        *lead, width = x.dims or ()
+        pairs = e.reshape(e.cast(e.call(R.add, whole, 8.0), "uint8"), [*lead, width // 2, 2])
+        low, high = (
+            e.reshape(e.call(R.strided_slice, pairs, axes=[4], begin=[i], end=[i + 1]), [*lead, width // 2])
+            for i in range(2)
+        )
+        return e.call(R.bitwise_or, low, e.call(R.left_shift, high, e.const(4, "uint8")))
+
+    def real(self, x: Value) -> Value:
+        """Rows of the cache as numbers."""
+        if self._kind == "NONE":
+            return x
+        e = self._e
+        if self._bits == 4:
+            *lead, width = x.dims or ()
+            low = e.call(R.bitwise_and, x, e.const(15, "uint8"))
+            high = e.call(R.right_shift, x, e.const(4, "uint8"))
+            pairs = e.value(R.stack([e.tensor(low), e.tensor(high)], axis=-1))
+            whole = e.call(R.subtract, e.cast(e.reshape(pairs, [*lead, 2 * width]), "float32"), 8.0)
+        else:
+            whole = e.cast(x, "float32")
+        return e.call(R.multiply, whole, self._scales())
