@@ -58,7 +58,7 @@ class Compilation:
     weights : OverwritableWeights, optional
         Weights that were read from a file for this compilation alone. The first sweep of `Prepare` may overwrite them,
         and whoever needs the module as it was imported has to import it again.
-    refusals : dict, optional
+    not_source : dict, optional
         Regions (by symbol) that became modules although source was asked for, and why; ``None`` to raise instead.
     times : callable, optional
         ``times(codegen, graph)``: the known times of the candidates in a graph.
@@ -72,7 +72,7 @@ class Compilation:
     answers: dict[Any, Any] | None = None
     refused: dict[tuple[str, str, str, str], str] | None = None
     weights: OverwritableWeights | None = None
-    refusals: dict[str, str] | None = None
+    not_source: dict[str, str] | None = None
     times: Callable[[Any, Any], Any] | None = None
 
 
@@ -101,10 +101,10 @@ def compiling(*, builds: bool = True) -> Iterator[Compilation]:
     if not around.is_by_hand:
         yield around
         return
+    around.causes.clear()
     memory: dict[str, Any] = {"lowered": {}, "tried": ByIdentity()} if builds else {}
     with knowing(is_by_hand=False, causes={}, answers={}, refused={}, **memory) as made:
         yield made
-    around.causes.clear()
 
 
 @contextmanager

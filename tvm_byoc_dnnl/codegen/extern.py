@@ -111,7 +111,7 @@ class PortableCodegen(Codegen):
             return Failure(stage, refusal.reason)
         if not fully:
             return None
-        with knowing(refusals={}):  # a region that must be a module is no failure
+        with knowing(not_source={}):  # a region that must be a module is no failure
             return super().attempt(region, options)
 
     def build(self, mod: tvm.IRModule, options: Mapping[str, Any]) -> tvm.IRModule:
@@ -132,7 +132,7 @@ class PortableCodegen(Codegen):
     def _source(self, graph: PortableGraph) -> tvm.runtime.Module:
         """``graph`` as source; a module where it cannot be written as source, if this compilation notes such cases."""
         assert self.create_source is not None
-        refusals = current().refusals
+        refusals = current().not_source
         try:
             return self.create_source(graph)
         except UnsupportedError as error:

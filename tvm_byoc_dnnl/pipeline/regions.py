@@ -83,7 +83,7 @@ def settle_regions(mod: tvm.IRModule) -> tvm.IRModule:
             settled.add(name)
             ns = namespace(name) if name in compilers() else Namespace(name)
             try:
-                with knowing(refusals={}):
+                with knowing(not_source={}):
                     ns.route.build(mod, _options(mod, ns))
             except NativeLibraryError:
                 continue
@@ -102,7 +102,7 @@ def _build(mod: tvm.IRModule, ns: Namespace, strict: bool) -> tvm.IRModule:
     options = _options(mod, ns)
     check_output(options.get("output", OUTPUTS[0]))  # a mistake of the user, and not of a region
     refusals: dict[str, str] = {}
-    with knowing(refusals=refusals):
+    with knowing(not_source=refusals):
         built = ns.route.build(mod, options)
     return with_facts(built, _facts(ns, refusals, strict))
 
