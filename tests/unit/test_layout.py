@@ -191,6 +191,12 @@ def test_cpp_layers(pattern: str, forbidden: str) -> None:
     assert not {path: found for path, found in wrong.items() if found}
 
 
+def test_kernels_start_threads_in_one_place() -> None:
+    files = [path for path in (ROOT / "codegen_src").rglob("*") if path.suffix in (".h", ".cc")]
+    starting = [relative(path) for path in files if re.search(r"omp\W+parallel", path.read_text(), re.I)]
+    assert starting == ["codegen_src/kernels/byoc_team.h"]
+
+
 def test_what_is_common_in_cpp_names_no_library() -> None:
     found = set()
     for path in (ROOT / "codegen_src").rglob("*"):
