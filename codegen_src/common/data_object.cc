@@ -48,6 +48,25 @@ std::string_view Raw(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof(value)};
 }
 
+// The header of a file whose table of so many sections is at `offset`; one of them has the names of
+// all.
+Elf64_Ehdr Header(uint64_t offset, uint16_t sections, uint16_t names) {
+  Elf64_Ehdr header = {};
+  std::memcpy(header.e_ident, ELFMAG, SELFMAG);
+  header.e_ident[EI_CLASS] = ELFCLASS64;
+  header.e_ident[EI_DATA] = ELFDATA2LSB;
+  header.e_ident[EI_VERSION] = EV_CURRENT;
+  header.e_type = ET_REL;
+  header.e_machine = kMachine;
+  header.e_version = EV_CURRENT;
+  header.e_shoff = offset;
+  header.e_ehsize = sizeof(header);
+  header.e_shentsize = sizeof(Elf64_Shdr);
+  header.e_shnum = sections;
+  header.e_shstrndx = names;
+  return header;
+}
+
 }  // namespace
 
 std::vector<uint64_t> PartOffsets(const std::vector<uint64_t>& sizes) {
@@ -102,20 +121,7 @@ void WriteDataObject(const std::string& path, const std::string& symbol,
   sections[kSectionNames].sh_size = section_names.bytes().size();
   end += section_names.bytes().size();
 
-  Elf64_Ehdr header = {};
-  std::memcpy(header.e_ident, ELFMAG, SELFMAG);
-  header.e_ident[EI_CLASS] = ELFCLASS64;
-  header.e_ident[EI_DATA] = ELFDATA2LSB;
-  header.e_ident[EI_VERSION] = EV_CURRENT;
-  header.e_type = ET_REL;
-  header.e_machine = kMachine;
-  header.e_version = EV_CURRENT;
-  header.e_shoff = AlignUp(end, 8);
-  header.e_ehsize = sizeof(header);
-  header.e_shentsize = sizeof(Elf64_Shdr);
-  header.e_shnum = kSections;
-  header.e_shstrndx = kSectionNames;
-
+  const Elf64_Ehdr header = Header(AlignUp(end, 8), kSections, kSectionNames);
   OutputFile file(path);
   auto write = [&](uint64_t offset, std::string_view bytes) {
     file.PadTo(offset);

@@ -294,6 +294,18 @@ Work WorkOf(const byoc_integer_params& p) {
   return work;
 }
 
+/// Describes the weights to pack; `Describe` has set where they lie.
+void SetPack(const byoc_integer_params& p, bool is_signed, byoc_integer_pack_params* pack) {
+  pack->isa = p.isa;
+  pack->groups = p.groups;
+  pack->channels = p.channels;
+  pack->columns = p.columns;
+  pack->kernel_h = p.kernel_h;
+  pack->kernel_w = p.kernel_w;
+  pack->is_winograd = p.is_winograd;
+  pack->is_signed = is_signed;
+}
+
 std::optional<Candidate> OfferForm(const Candidate& primitive, const Lowering& values,
                                    bool is_winograd) {
   const OpDesc& op = primitive.op;
@@ -339,16 +351,9 @@ std::optional<Candidate> OfferForm(const Candidate& primitive, const Lowering& v
   for (const byoc_post_op& post_op : *post_ops) Append(post_op, &call.params);
   call.scratch_bytes = p.threads * byoc_integer_thread_bytes(&p);
 
-  byoc_integer_pack_params& pack = g->pack;
-  pack.isa = p.isa;
-  pack.groups = p.groups;
-  pack.channels = p.channels;
-  pack.columns = p.columns;
-  pack.kernel_h = p.kernel_h;
-  pack.kernel_w = p.kernel_w;
-  pack.is_winograd = is_winograd;
-  pack.is_signed = values.dtype(call.args[1].value) == DType::kInt8;
-  call.packing = PackingOf(kIntegerPack, pack, byoc_integer_packed_bytes(&pack));
+  const bool is_signed = values.dtype(call.args[1].value) == DType::kInt8;
+  SetPack(p, is_signed, &g->pack);
+  call.packing = PackingOf(kIntegerPack, g->pack, byoc_integer_packed_bytes(&g->pack));
 
   Candidate candidate{
       op, {}, KernelImpl(is_winograd ? "integer_winograd" : "integer", p.isa), std::move(call), {}};

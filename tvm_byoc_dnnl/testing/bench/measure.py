@@ -287,18 +287,19 @@ def compare(
         work = stack.enter_context(EngineProcess(PROBE, settings.threads))
         work.load(path, [])
         probe = _Probe(work)
-        for _ in range(settings.rounds):
-            probe.sample()
-        probe.samples[:] = [min(probe.samples)]  # the first ones are slow anywhere
-
-        for number in range(settings.rounds):
-            share = _LOADING + (1 - _LOADING) * number / settings.rounds
-            progress(f"round {number + 1} of {settings.rounds}", share)
-            first = number % len(everybody)
-            for each in [*everybody[first:], *everybody[:first]]:
-                if not each.result.failure:
-                    with _failure_into(each.result):
-                        each.turn(number, probe)
-
+        _take_turns(everybody, probe, settings.rounds, progress)
     results = [each.result for each in everybody]
     return Comparison(model, baseline or results[0].engine, results, Spread.of(probe.samples))
+
+
+def _take_turns(everybody: Sequence[_Contestant], probe: _Probe, rounds: int, progress: Progress) -> None:
+    for _ in range(rounds):
+        probe.sample()
+    probe.samples[:] = [min(probe.samples)]  # the first ones are slow anywhere
+    for number in range(rounds):
+        progress(f"round {number + 1} of {rounds}", _LOADING + (1 - _LOADING) * number / rounds)
+        first = number % len(everybody)
+        for each in [*everybody[first:], *everybody[:first]]:
+            if not each.result.failure:
+                with _failure_into(each.result):
+                    each.turn(number, probe)

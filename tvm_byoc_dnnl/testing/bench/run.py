@@ -135,6 +135,12 @@ def run(
             inputs = inputs_of(proto)
             comparisons.append(compare(model.name, path, inputs, engines, settings, baseline, progress))
             Path(path).unlink()
+    _show(comparisons, settings, json_file, picture)
+    return comparisons
+
+
+def _show(comparisons: Sequence[Comparison], settings: Settings, json_file: str | None, picture: Path | None) -> None:
+    """The table on standard output, where that is not for JSON, and the files that are wanted."""
     if json_file != "-":
         stdout = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
         stdout.print(to_table(comparisons, settings))
@@ -144,4 +150,3 @@ def run(
     if picture is not None:
         with written(picture) as aside:
             aside.write_bytes(to_picture(comparisons, settings, picture.suffix.removeprefix(".")))
-    return comparisons
