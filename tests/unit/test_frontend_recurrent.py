@@ -296,6 +296,13 @@ def test_weights_of_another_shape(role: str) -> None:
         to_relax(case.model)
 
 
+def test_another_hidden_size() -> None:
+    case = Case("GRU")
+    next(a for a in case.model.graph.node[0].attribute if a.name == "hidden_size").i = 6
+    with pytest.raises(InputError, match="GRU has the hidden_size 6; expected that of its weights, 5"):
+        to_relax(case.model)
+
+
 @pytest.mark.parametrize("run_by", WAYS_TO_RUN)
 def test_states_of_another_batch(run_by: Any) -> None:
     case = Case("GRU", given="H")

@@ -11,7 +11,7 @@ from tvm import relax
 
 from .._compat import dtype_of, shape_dims
 from ..errors import InputError, UnsupportedError
-from .recurrent_loop import Curve, Loop, loop
+from .recurrent_loop import Curve, Loop, loop, shapes
 from .table import Operator, attributes_of, declare, inputs_of
 
 __all__ = ["RECURRENT", "Layer", "layer_of"]
@@ -137,40 +137,29 @@ def _dims(layer: Layer) -> tuple[Any, Any, Any, str]:
     return steps, batch, sizes[2], dtype_of(source.ty)
 
 
-def _check(layer: Layer, steps: Any, batch: Any, hidden: Any) -> None:
+def _check(layer: Layer, op: str, attributes: Mapping[str, Any]) -> None:
     """Compare the sizes that are numbers; those that are open are compared where they are known."""
-    op = layer.cell.rpartition("_")[2].upper()
-    for role, expected in _shapes(layer, steps, batch, hidden).items():
-        got = shape_dims(layer.inputs[role].ty)
-        fits = got is not None and len(got) == len(expected)
-        if fits and all(a == b for a, b in zip(got or (), expected) if isinstance(a, int) and isinstance(b, int)):
-            continue
-        shown = [", ".join(map(str, dims)) for dims in (got or (), expected)]
-        raise InputError(f"{op} has {role} of shape ({shown[0]}); expected ({shown[1]})")
-
-
-def _shapes(layer: Layer, steps: Any, batch: Any, hidden: Any) -> dict[str, list[Any]]:
-    """The shape that each input of a layer must have."""
-    count, gates = len(layer.directions), _GATES[layer.cell.rpartition("_")[2].upper()]
-    size = (shape_dims(layer.inputs["source"].ty) or [None])[-1]
-    state = [batch, count, hidden] if layer.batch_major else [count, batch, hidden]
-    shapes = {
-        "source": [batch, steps, size] if layer.batch_major else [steps, batch, size],
-        "weights": [count, gates * hidden, size],
-        "recurrent": [count, gates * hidden, hidden],
-        "bias": [count, 2 * gates * hidden],
-        "lengths": [batch],
-        "state": state,
-        "cell": state,
-        "peepholes": [count, 3 * hidden],
-    }
-    return {role: shapes[role] for role in layer.inputs}
+    _, batch, hidden, _ = _dims(layer)
+    size, count = (shape_dims(layer.inputs["source"].ty) or [None])[-1], len(layer.directions)
+    expected = shapes(count, _GATES[op], batch, size, hidden)
+    if layer.batch_major:
+        expected["state"] = expected["cell"] = [batch, count, hidden]
+    for role in filter(layer.inputs.__contains__, expected):
+        got = shape_dims(layer.inputs[role].ty) or []
+        pairs = list(zip(got, expected[role], strict=False))
+        fits = all(a == b for a, b in pairs if isinstance(a, int) and isinstance(b, int))
+        if not fits or len(got) != len(expected[role]):
+            shown = [", ".join(map(str, dims)) for dims in (got, expected[role])]
+            raise InputError(f"{op} has {role} of shape ({shown[0]}); expected ({shown[1]})")
+    given = attributes.get("hidden_size")
+    if given is not None and isinstance(hidden, int) and given != hidden:
+        raise InputError(f"{op} has the hidden_size {given}; expected that of its weights, {hidden}")
 
 
 def _types(call: Any) -> list[Any]:
     layer = layer_of(call)
     steps, batch, hidden, dtype = _dims(layer)
-    _check(layer, steps, batch, hidden)
+    _check(layer, call.op.name.removeprefix("onnx."), attributes_of(call))
     count = len(layer.directions)
     every, last = [steps, count, batch, hidden], [count, batch, hidden]
     if layer.batch_major:
@@ -184,7 +173,7 @@ def _build(bb: relax.BlockBuilder, call: Any, _node: str) -> Sequence[Any]:
     layer = layer_of(call)
     values = dict(layer.inputs)
     if layer.batch_major:
-        for role in {"source", "state", "cell"} & values.keys():
+        for role in filter(values.__contains__, ("source", "state", "cell")):
             values[role] = bb.emit(relax.op.permute_dims(values[role], [1, 0, 2]))
     gates = _GATES[call.op.name.removeprefix("onnx.")]
     done = loop(bb, Loop(layer.cell, gates, layer.directions, layer.curves, layer.clip), values)

@@ -14,7 +14,7 @@ from tvm.script.ir_builder import tirx as T
 
 from .._compat import analyzer
 
-__all__ = ["Curve", "Loop", "loop"]
+__all__ = ["Curve", "Loop", "loop", "shapes"]
 
 #: TVM's kind of a function that is fused with nothing
 _OPAQUE = 8
@@ -71,6 +71,20 @@ _CURVES: dict[str, Callable[[Any, Any, Any, Number], Any]] = {
     "softsign": lambda x, _alpha, _beta, _number: x / (1 + _size(x)),
     "softplus": _softplus,
 }
+
+
+def shapes(directions: int, gates: int, batch: Any, size: Any, hidden: Any) -> dict[str, list[Any]]:
+    """The shapes of what a layer has beside its source (steps, batch, size)."""
+    state = [directions, batch, hidden]
+    return {
+        "weights": [directions, gates * hidden, size],
+        "recurrent": [directions, gates * hidden, hidden],
+        "bias": [directions, 2 * gates * hidden],
+        "lengths": [batch],
+        "state": state,
+        "cell": state,
+        "peepholes": [directions, 3 * hidden],
+    }
 
 
 def loop(bb: relax.BlockBuilder, what: Loop, values: Mapping[str, Any]) -> Any:
@@ -132,16 +146,8 @@ def _body(what: Loop, given: Mapping[str, Any], outs: Sequence[Any], wide: str) 
 
 def _checks(what: Loop, given: Mapping[str, Any]) -> Iterator[Any]:
     """Nothing is read beyond the end of an input, whose open sizes only a call knows."""
-    (_, batch, size), hidden, count = given["source"].shape, given["recurrent"].shape[2], len(what.directions)
-    expected = {
-        "weights": [count, what.gates * hidden, size],
-        "recurrent": [count, what.gates * hidden, hidden],
-        "bias": [count, 2 * what.gates * hidden],
-        "lengths": [batch],
-        "state": [count, batch, hidden],
-        "cell": [count, batch, hidden],
-        "peepholes": [count, 3 * hidden],
-    }
+    _, batch, size = given["source"].shape
+    expected = shapes(len(what.directions), what.gates, batch, size, given["recurrent"].shape[2])
     known = analyzer()
     for role in filter(given.__contains__, expected):
         pairs = zip(given[role].shape, expected[role], strict=True)
