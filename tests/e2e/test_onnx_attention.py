@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from .node_cases import SIZES, WHERE, Case, data, given, weight
+from .node_cases import SIZES, WHERE, Case, data, given, placed, weight
 
 MS = "com.microsoft"
 B, S, T, P = SIZES["B"], SIZES["S"], SIZES["T"], SIZES["P"]
@@ -292,8 +292,7 @@ CASES = [*ONNX, *MULTI, *PACKED, *GROUPED, *ROTARY]
 
 
 @pytest.mark.native
-@pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
+@pytest.mark.parametrize(("case", "where"), placed(CASES))
 def test_attention(case: Case, where: str) -> None:
     case.check(where)
 

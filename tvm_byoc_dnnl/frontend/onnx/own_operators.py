@@ -5,18 +5,17 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import onnx
 from tvm import relax
 
 from ..._compat import is_a
 from ...errors import InputError, UnsupportedError, VendorError
 from ...vendor_code import calling
 from ...whole import Operator, attributes_of, declare, inputs_of, operator, wanted_of
-from .kept import walk_into
-from .value import Node, decoded
-from .whole import value_of
+
+if TYPE_CHECKING:  # vendors register without a model, and then onnx is not needed
+    import onnx
 
 __all__ = ["register_onnx_operator"]
 
@@ -81,7 +80,7 @@ def register_onnx_operator(
             raise ValueError(f"{who}: the {what} is {given!r}; expected a name such as 'ai.acme' or 'MyOp'")
     if domain in ("ai.onnx", "ai.onnx.ml"):
         raise ValueError(f"{who}: the domain {domain!r} belongs to the standard; choose one of your own")
-    if definition is not None and not callable(definition) and not isinstance(definition, onnx.FunctionProto):
+    if definition is not None and not callable(definition) and not _is_function(definition):
         raise TypeError(f"{who}: definition is {definition!r}; expected a function, or an onnx.FunctionProto")
     if types is not None and not callable(types):
         raise TypeError(f"{who}: types is {types!r}; expected a function")
@@ -108,9 +107,9 @@ def _builder(
 ) -> Callable[[Any, Any, str], Any] | None:
     if definition is None:
         return None
-    if isinstance(definition, onnx.FunctionProto):
-        return _of_function(domain, name, definition)
     function: Any = definition
+    if _is_function(definition):
+        return _of_function(domain, name, function)
 
     def build(bb: Any, call: Any, node: str) -> Any:
         try:
@@ -135,7 +134,16 @@ def _asked(who: str, function: Callable[..., Any], call: Any, *first: Any) -> An
     return parts
 
 
+def _is_function(definition: Any) -> bool:
+    """Whether it is a function of ONNX."""
+    return type(definition).__name__ == "FunctionProto"
+
+
 def _of_function(domain: str, name: str, function: onnx.FunctionProto) -> Callable[[Any, Any, str], Any]:
+    from .kept import walk_into
+    from .value import Node
+    from .whole import value_of
+
     def build(bb: Any, call: Any, node: str) -> Any:
         inputs = [None if x is None else value_of(x) for x in inputs_of(call)]
         attrs = {k: tuple(v) if isinstance(v, list) else v for k, v in attributes_of(call).items()}
@@ -148,7 +156,9 @@ def _of_function(domain: str, name: str, function: onnx.FunctionProto) -> Callab
 
 def _attributes(function: Any) -> dict[str, Any] | None:
     """The attributes that a definition takes, with their defaults; ``None`` for any."""
-    if isinstance(function, onnx.FunctionProto):
+    if _is_function(function):
+        from .value import decoded
+
         needed = dict.fromkeys(function.attribute, inspect.Parameter.empty)
         return {**needed, **{a.name: decoded(a) for a in function.attribute_proto}}
     parameters = inspect.signature(function).parameters.values()
