@@ -270,3 +270,44 @@ def test_a_window_of_an_even_number_of_channels() -> None:
     want = x / (1 + 0.3 / 4 * total) ** 0.75
     model = onnx_model([node("LRN", ["x"], ["y"], size=4, alpha=0.3)], {"x": ("n", 7, "h", "w")})
     assert_right(run(prepared(to_relax(model)), x)[0], want, 1e-5, elementwise=True)
+
+
+X = rand(2, 3, 5, 7)
+BRANCHES: list[tuple[onnx.NodeProto, dict[str, np.ndarray], dict[str, Any]]] = [
+    (node("Conv", ["x", "w"], ["y"], auto_pad="SAME_UPPER", strides=[2, 2]), {"x": X}, {"w": rand(4, 3, 3, 3)}),
+    (node("MaxPool", ["x"], ["y", "i"], kernel_shape=[2, 2], strides=[2, 2]), {"x": X}, {}),
+    (node("AveragePool", ["x"], ["y"], kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_LOWER"), {"x": X}, {}),
+    (node("Pad", ["x", "p"], ["y"], mode="edge"), {"x": X, "p": ints(0, 0, 1, 2, 0, 0, 1, 1)}, {}),
+    (node("Resize", ["x", "", "", "s"], ["y"], mode="linear"), {"x": X, "s": ints(2, 3, 9, 4)}, {}),
+    (node("Einsum", ["x", "z"], ["y"], equation="bchw,bdhw->bcd"), {"x": X, "z": rand(2, 4, 5, 7)}, {}),
+    (node("DynamicQuantizeLinear", ["x"], ["y", "s", "z"]), {"x": X}, {}),
+    (node("LayerNormalization", ["x", "g"], ["y", "m", "d"]), {"x": X}, {"g": rand(7)}),
+]
+
+
+@pytest.mark.parametrize(("made", "inputs", "constants"), BRANCHES, ids=lambda v: getattr(v, "op_type", None))
+def test_inside_of_a_branch(made: onnx.NodeProto, inputs: dict[str, np.ndarray], constants: dict[str, Any]) -> None:
+    """Of open sizes, with a condition that only a call knows."""
+    outputs = list(made.output)
+    kinds = {n: int(onnx.helper.np_dtype_to_tensor_dtype(a.dtype)) for n, a in inputs.items()}
+    shapes: dict[str, Any] = {name: array.shape for name, array in inputs.items()}
+    plain = onnx_model([made], shapes, constants, outputs=outputs, dtypes=kinds)
+    want = ReferenceEvaluator(plain).run(None, inputs)
+
+    def branch(prefix: str) -> onnx.GraphProto:
+        copy = onnx.NodeProto.FromString(made.SerializeToString())
+        copy.output[:] = [prefix + name for name in outputs]
+        results = [onnx.helper.make_empty_tensor_value_info(name) for name in copy.output]
+        return onnx.helper.make_graph([copy], prefix, [], results)
+
+    for name, array in inputs.items():
+        shapes[name] = [f"{name}{i}" if array.ndim > 1 and i != 1 else d for i, d in enumerate(array.shape)]
+    kinds |= {n: int(onnx.helper.np_dtype_to_tensor_dtype(w.dtype)) for n, w in zip(outputs, want, strict=True)}
+    kinds["c"] = TensorProto.BOOL
+    chosen = node("If", ["c"], outputs, then_branch=branch("then_"), else_branch=branch("else_"))
+    model = onnx_model([chosen], {**shapes, "c": ()}, constants, outputs=outputs, dtypes=kinds)
+    mod = prepared(to_relax(model))
+    for condition in (True, False):
+        for got, right in zip(run(mod, *inputs.values(), np.array(condition)), want, strict=True):
+            assert got.dtype == right.dtype
+            assert_right(got, right, 1e-5, least=1.0, elementwise=True)
