@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
-   Vectors of double and of integers of 64 bits, half as many as of float. Included by bodies of
-   kernels behind byoc_vector.h; the functions have a guard per instruction set, since several
-   bodies may include them. */
+   Vectors of double and of unsigned integers of 64 bits, half as many as of float. Included by
+   bodies of kernels behind byoc_vector.h; the functions have a guard per instruction set, since
+   several bodies may include them. */
 
 #define BYOC_WIDE BYOC_NAME(wide)
 #define BYOC_LONGS BYOC_NAME(longs)
@@ -15,7 +15,7 @@
 #endif
 
 typedef double BYOC_WIDE __attribute__((vector_size(BYOC_LANES * 4)));
-typedef int64_t BYOC_LONGS __attribute__((vector_size(BYOC_LANES * 4)));
+typedef uint64_t BYOC_LONGS __attribute__((vector_size(BYOC_LANES * 4)));
 typedef int32_t BYOC_NAME(bits) __attribute__((vector_size(BYOC_LANES * 4)));
 
 #ifdef BYOC_SIMD_AVX512
