@@ -129,9 +129,13 @@ class Worker:
         Seconds that an answer may take.
     env : mapping, optional
         Its environment; by default that of this process.
+    quiet : bool
+        Whether nothing is shown of what it prints.
     """
 
-    def __init__(self, module: str, patience_s: float, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, module: str, patience_s: float, env: Mapping[str, str] | None = None, *, quiet: bool = False
+    ) -> None:
         self.patience_s = patience_s
         self._pipe, child = multiprocessing.Pipe()
         with child:
@@ -140,6 +144,7 @@ class Worker:
                 pass_fds=[child.fileno()],
                 env=env,
                 stdin=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL if quiet else None,
                 start_new_session=True,  # Ctrl-C is the parent's: the worker ends when the pipe closes
             )
 

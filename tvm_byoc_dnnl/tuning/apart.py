@@ -130,7 +130,7 @@ class _Runner(Worker):
         self.blocks: list[tuple[float, bool]] = []
         self.failure: Failure | None = None
         self._model = str(library), shapes
-        super().__init__(__name__, patience_s)
+        super().__init__(__name__, patience_s, quiet=True)
 
     def start(self) -> None:
         """Wait until the model is loaded and was called.
