@@ -45,7 +45,7 @@ class Substitute:
         self._expressions[old] = new
         if tvm.ir.is_prim_expr(old):
             self._symbols[old] = new
-        may_be_in_types = not is_a(old, tvm.ir.GlobalVar) and not is_a(old.ty, _NEVER_IN_TYPES)
+        may_be_in_types = not is_a(old, tvm.ir.GlobalVar) and not is_a(getattr(old, "ty", None), _NEVER_IN_TYPES)
         self._changes_types = self._changes_types or may_be_in_types
 
     def function(self, func: relax.Function) -> relax.Function:
