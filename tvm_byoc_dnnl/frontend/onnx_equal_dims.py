@@ -13,7 +13,6 @@ from tvm import relax, tirx
 
 from .._compat import is_a, shape_dims, substitute, var_name
 from ..handles import items
-from .onnx_shape_values import symbols_in
 
 __all__ = ["unify_dims"]
 
@@ -67,3 +66,10 @@ def _can_replace(symbol: Any, value: Any, free: set[tirx.Var]) -> bool:
 
 def _dims(ty: Any) -> list[Any]:
     return (shape_dims(ty) or []) if isinstance(ty, relax.TensorType) else []
+
+
+def symbols_in(size: Any) -> list[Any]:
+    """The symbols of an expression."""
+    if isinstance(size, tirx.Var):
+        return [size]
+    return [s for part in ("a", "b") if hasattr(size, part) for s in symbols_in(getattr(size, part))]

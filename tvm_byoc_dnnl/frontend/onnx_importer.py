@@ -12,14 +12,10 @@ from tvm.relax.frontend.onnx import onnx_frontend
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, onnx_input
 
 from .._compat import indices_from_start, is_a
-from .onnx_bounds import clip
-from .onnx_open_shapes import OpenShapes
 from .onnx_reading import Attributes, Inputs, refuse_unread
 
 __all__ = ["NamingImporter", "converters"]
 
-#: the types of ONNX that shapes are computed in
-_DTYPES = {onnx.TensorProto.INT64: "int64", onnx.TensorProto.INT32: "int32"}
 _OF_ONE = onnx.AttributeProto
 #: types of attributes → the field of one value, the field of several
 _ONE = {_OF_ONE.FLOAT: "f", _OF_ONE.INT: "i", _OF_ONE.STRING: "s", _OF_ONE.TENSOR: "t", _OF_ONE.GRAPH: "g"}
@@ -43,7 +39,6 @@ class NamingImporter(ONNXGraphImporter):
 
     def __init__(self, bb: relax.BlockBuilder) -> None:
         self.bb = bb
-        self.open_shapes = OpenShapes(bb)
         self._functions: dict[tuple[str, int], Callable[..., Any]] = {}  # operator and opset -> its converter
 
     def parsed(self, attr_proto: Iterable[onnx.AttributeProto]) -> dict[str, Any]:
@@ -61,23 +56,11 @@ class NamingImporter(ONNXGraphImporter):
 
     def converted(self, op_name: str, given: list[Any], attrs: dict[str, Any], opset: int) -> Any:
         """The result of a node."""
-        inputs = onnx_input(given)
-        dtype = _DTYPES.get(attrs.get("to")) if op_name == "Cast" else None
-        result = self.open_shapes.convert(op_name, inputs, attrs, dtype)
-        if result is None:
-            agreed = onnx_input(self.open_shapes.agree(op_name, inputs, attrs))
-            result = self._by_tvm(op_name, agreed, attrs, opset)
-        elif is_a(result, relax.Call):
-            result = self.bb.normalize(result)
+        inputs = indices_from_start(self.bb, op_name, onnx_input(given), attrs)
+        result = self._converted(op_name, inputs, attrs, opset)
         if is_a(result, relax.Call) and (is_a(result.ty, relax.TensorType) or is_a(result.ty, relax.TupleType)):
             result = self.bb.emit(result)
         return result
-
-    def _by_tvm(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
-        if op_name == "Clip" and (bounded := clip(self.bb, inputs, attrs, opset)) is not None:
-            return bounded
-        inputs = indices_from_start(self.bb, op_name, inputs, attrs)
-        return self._converted(op_name, inputs, attrs, opset)
 
     def _converted(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
         """What TVM's ``_convert_operator`` does, which looks for the converter among all at every node."""

@@ -17,7 +17,7 @@ from ..onnx_graph import Graph
 from ..onnx_importer import NamingImporter, converters
 from ..onnx_rewrites import has_rule, rewritten
 from ..onnx_rewrites.fold import folded
-from .dim import Dim, expr_of, size_of
+from .dim import Dim
 from .emit import Emit, np_dtype
 from .value import Node, Value
 
@@ -140,7 +140,6 @@ class TvmConverters:
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
         self._importer = NamingImporter(emit.bb)
-        self._open = self._importer.open_shapes
 
     def convert(self, node: Node) -> list[Value]:
         """The results of a node."""
@@ -148,7 +147,7 @@ class TvmConverters:
         attrs = self._importer.parsed(node.proto.attribute)
         attrs["tvm_custom"] = {"name": node.name, "num_outputs": len(node.proto.output)}
         try:
-            result = self._importer.converted(node.op, [self._given(v) for v in node.inputs], attrs, node.opset)
+            result = self._importer.converted(node.op, [self._given(v) for v in self._agreed(node)], attrs, node.opset)
         except UnsupportedError:
             raise
         except Exception as err:
@@ -160,16 +159,27 @@ class TvmConverters:
             return [Value(items=self._results(result))]
         return self._results(result)
 
+    def _agreed(self, node: Node) -> list[Value | None]:
+        """The inputs, with equal sizes where TVM needs them.
+
+        To scatter elements it takes as many indices as the data has elements along the other axes, and no fewer.
+        """
+        if node.op not in ("Scatter", "ScatterElements"):
+            return node.inputs
+        data, indices, updates = (node.needed(i) for i in range(3))
+        if data.dims is None or indices.dims is None or updates.dims is None:
+            raise node.refused("reads a tensor of unknown rank")
+        along = node.attrs.get("axis", 0) % max(1, len(data.dims))
+        pairs = enumerate(zip(indices.dims, data.dims, strict=True))
+        wanted = [own if axis == along else size for axis, (own, size) in pairs]
+        return [data, self._emit.agree(indices, wanted), self._emit.agree(updates, wanted)]
+
     def _given(self, value: Value | None) -> Any:
         if value is None:
             return None
         if value.items is not None:
             return relax.Tuple([self._given(item) for item in value.items])
-        fresh = value.expr is None
-        tensor = self._emit.tensor(value)
-        if fresh and not value.is_constant and value.known is not None:
-            self._open.know(tensor, _mapped(expr_or_int, value.known))
-        return tensor
+        return self._emit.tensor(value)
 
     def _results(self, result: Any) -> list[Value]:
         ty: Any = getattr(result, "ty", None)
@@ -182,18 +192,4 @@ class TvmConverters:
     def _value(self, expr: Any) -> Value:
         if is_constant(expr) and expr.ty.ndim >= 0:
             return Value(expr, constant_numpy(expr)) if constant_numpy(expr).size <= 64 else Value(expr)
-        numbers = self._open.numbers(expr)
-        if numbers is not None:
-            return Value(expr, _mapped(size_of, numbers), dtype=Value(expr).dtype)
         return Value(expr)
-
-
-def expr_or_int(size: Any) -> Any:
-    """TIR's expression of an open size; a number as it is."""
-    return expr_of(size) if isinstance(size, Dim) else size
-
-
-def _mapped(function: Callable[[Any], Any], array: np.ndarray) -> np.ndarray:
-    made = np.empty(array.size, object)
-    made[:] = [v if isinstance(v, bool) else function(v) for v in array.reshape(-1).tolist()]
-    return made.reshape(array.shape)

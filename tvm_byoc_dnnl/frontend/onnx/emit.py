@@ -176,6 +176,14 @@ class Emit:
                 x = self.agree(flat, [wanted])
         return self.call(relax.op.reshape, x, self.shape(dims))
 
+    def cut(self, x: Value, axis: int, start: Size, end: Size) -> Value:
+        """The elements of one axis from ``start`` to ``end``, which lie inside of it."""
+        if start == end:
+            sizes = [0 if a == axis else d for a, d in enumerate(x.dims or ())]
+            return self.value(relax.op.zeros(self.shape(sizes), x.dtype))
+        bounds = [[s if isinstance(s, int) else expr_of(s)] for s in (start, end)]
+        return self.call(relax.op.strided_slice, x, axes=[axis], begin=bounds[0], end=bounds[1], assume_inbound=True)
+
     def transpose(self, x: Operand, axes: Sequence[int]) -> Value:
         """A value with its axes in another order."""
         if list(axes) == sorted(axes):

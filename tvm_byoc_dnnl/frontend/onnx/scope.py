@@ -67,6 +67,11 @@ class Boundary:
                 self._symbols[symbol] = size_of(tirx.Var(symbol.name, "int64"))
         return substituted(size, self._symbols)
 
+    @property
+    def symbols(self) -> list[tirx.Var]:
+        """The symbols of the function's own."""
+        return [expr_of(inner) for inner in self._symbols.values()]
+
     def closed(self) -> tuple[list[relax.Var], list[Any]]:
         """All parameters, and what is passed for them: symbols that no parameter has by itself come as a shape."""
         passed = [value.expr for value in self.outer if value.items is None and value.known is None]

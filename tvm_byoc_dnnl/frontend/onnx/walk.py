@@ -22,10 +22,11 @@ from ...whole import operator as whole_operator
 from ...windowed_types import TypingBuilder
 from ..onnx_nodes import DEFAULT_DOMAINS
 from .by_tvm import NodeGraph, TvmConverters, elem_type, folded, has_rule, is_converted, rewritten
-from .dim import Undecided
-from .emit import NEWEST_USED, Emit
+from .dim import Dim, Undecided
+from .emit import NEWEST_USED, Emit, np_dtype
 from .operands import check_operands
 from .ops import branches
+from .ops.shapes import MOST
 from .scope import Boundary, PlainBlocks, Plan, Scope, opsets_of
 from .table import NEWEST, Entry, entry_of, outputs
 from .value import Node, Value, decoded
@@ -134,6 +135,7 @@ class Walk:
         self.emit.weights = shared.weights
         self._tvm = TvmConverters(self.emit)
         self._depth = 0
+        self.boundary: Boundary | None = None  # of the function, if it takes values from outside
         self.node_of: dict[str, str] = {}  # the last variable of a node → its name
         self._scopes: dict[int, Scope] = {}  # of nodes that are being converted
 
@@ -171,6 +173,7 @@ class Walk:
 
         def read(walk: Walk) -> Any:
             boundary.__init__()  # type: ignore[misc]
+            walk.boundary = boundary
             scope = Scope(outer.opsets, outer, outer.label, boundary=boundary)
             results = branches.flat(walk.inside(graph, scope), forms)
             tensors = [walk.emit.tensor(value) for value in results]
@@ -288,8 +291,14 @@ class Walk:
         return results
 
     def _needs_graph(self, node: Node, entry: Entry | None) -> bool:
-        given = [v for v in node.inputs if v is not None]
-        return entry is None or (bool(given) and all(v.is_constant for v in given))
+        """Whether the old way is taken, or the results may be computed now: they would be small."""
+        if entry is None:
+            return True
+        sizes = [
+            v.memory.size if v.is_constant and v.memory is not None else None for v in node.inputs if v is not None
+        ]
+        known = [size for size in sizes if size is not None]
+        return bool(known) and len(known) == len(sizes) and sum(known) <= MOST
 
     def _the_old_way(self, node: Node, scope: Scope, graph: NodeGraph | None) -> list[Value | None]:
         assert node.proto is not None
@@ -458,7 +467,9 @@ def _as_value(array: Any, node: Node) -> Value:
         return array
     if array.dtype == object:
         like = next((v.dtype for v in node.inputs if v is not None and v.known is not None), "int64")
-        return Value(known=array, dtype=like)
+        if any(isinstance(n, Dim) for n in array.reshape(-1).tolist()):
+            return Value(known=array, dtype=like)
+        return Value(known=array.astype(np_dtype(like)))
     return Value(known=array)
 
 

@@ -12,8 +12,6 @@ import onnx
 
 from ..onnx_graph import Graph
 from . import (
-    arrangement,
-    attributes,
     casts,
     detection,
     indexing,
@@ -21,8 +19,6 @@ from . import (
     loops,
     mistaken,
     ordering,
-    ranges,
-    reductions,
     spectral,
 )
 from .builder import SETTLED
@@ -33,8 +29,6 @@ Rule = Callable[[Graph, onnx.NodeProto], "list[onnx.NodeProto] | None"]
 
 # (domain, operator) -> rule
 RULES: dict[tuple[str, str], Rule] = {
-    **arrangement.RULES,
-    **attributes.RULES,
     **casts.RULES,
     **detection.RULES,
     **indexing.RULES,
@@ -42,8 +36,6 @@ RULES: dict[tuple[str, str], Rule] = {
     **loops.RULES,
     **mistaken.RULES,
     **ordering.RULES,
-    **ranges.RULES,
-    **reductions.RULES,
     **spectral.RULES,
 }
 

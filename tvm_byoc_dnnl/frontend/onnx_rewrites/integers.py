@@ -43,20 +43,6 @@ def _bit_shift(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     return b.nodes
 
 
-def _mod(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
-    """Of floats with the divisor's sign: TVM divides, which loses infinities; the other remainder it takes right."""
-    b = Builder(graph, node)
-    if b.attrs.get("fmod", 0) or graph.elem_type(node.input[0]) not in FLOATS:
-        return None
-    x, divisor = node.input
-    zero = b.number(0, like=x)
-    rest = b.add("Mod", [x, divisor], fmod=1)
-    apart = b.add("Xor", [b.add("Less", [rest, zero]), b.add("Less", [divisor, zero])])
-    adjust = b.add("And", [apart, b.add("Not", [b.add("Equal", [rest, zero])])])
-    b.add("Where", [adjust, b.add("Add", [rest, divisor]), rest], node.output[0])
-    return b.nodes
-
-
 def integer_power(graph: Graph, node: onnx.NodeProto) -> Nodes:
     """Powers of integers by squaring, exact and with the overflow of integers; TVM only knows powers of floats.
 
@@ -90,4 +76,4 @@ def integer_power(graph: Graph, node: onnx.NodeProto) -> Nodes:
     return b.nodes
 
 
-RULES = {("", "BitShift"): _bit_shift, ("", "Mod"): _mod}
+RULES = {("", "BitShift"): _bit_shift}

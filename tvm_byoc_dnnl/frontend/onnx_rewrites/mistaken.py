@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import onnx
-from onnx import TensorProto
 
 from ..._compat import PRELU_TAKES_ANY_SLOPE
 from ...errors import UnsupportedError
 from ..onnx_graph import Graph
 from .builder import Builder, Nodes
-from .integers import FLOATS, INTEGERS, integer_power
+from .integers import INTEGERS, integer_power
 
 
 def _refuse(node: onnx.NodeProto, what: str) -> UnsupportedError:
     return UnsupportedError(f"no Relax equivalent for {node.op_type} {what} (node `{node.name or node.output[0]}`)")
-
-
-def _is_inf(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
-    """The importer always tests both signs."""
-    b = Builder(graph, node)
-    signs = {op for op, key in (("Greater", "detect_positive"), ("Less", "detect_negative")) if b.attrs.get(key, 1)}
-    if len(signs) == 2:
-        return None
-    if not signs:
-        raise _refuse(node, "that detects nothing")
-    sign = b.add(signs.pop(), [node.input[0], b.number(0.0, like=node.input[0])])
-    b.add("And", [b.add("IsInf", node.input), sign], node.output[0])
-    return b.nodes
 
 
 def _power(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
@@ -62,17 +48,6 @@ def _prelu(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     return b.nodes
 
 
-def _in_float32(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
-    """The importer's constants are float32, whatever the data."""
-    kind = graph.elem_type(node.input[0])
-    if kind not in (TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE):
-        return None
-    b = Builder(graph, node)
-    wide = b.add("Cast", [node.input[0]], to=TensorProto.FLOAT)
-    b.add("Cast", [b.add(node.op_type, [wide], **b.attrs)], node.output[0], to=kind)
-    return b.nodes
-
-
 def _roi_align(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     """TVM takes the largest interpolated sample, ONNX the largest weighted corner, and moves boxes before it scales."""
     b = Builder(graph, node)
@@ -88,17 +63,6 @@ def _roi_align(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     return b.nodes
 
 
-def _sign(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
-    """TVM's sign of a NaN is a number."""
-    if graph.elem_type(node.input[0]) not in FLOATS:
-        return None
-    b, x = Builder(graph, node), node.input[0]
-    sign = b.add("Sign", [x])
-    b.settle()
-    b.add("Where", [b.add("IsNaN", [x]), x, sign], node.output[0])
-    return b.nodes
-
-
 def _eye_like(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
     """TVM makes one of the data's type."""
     b = Builder(graph, node)
@@ -110,11 +74,7 @@ def _eye_like(graph: Graph, node: onnx.NodeProto) -> Nodes | None:
 
 
 RULES = {
-    ("", "Elu"): _in_float32,
-    ("", "Selu"): _in_float32,
-    ("", "IsInf"): _is_inf,
     ("", "EyeLike"): _eye_like,
-    ("", "Sign"): _sign,
     ("", "PRelu"): _prelu,
     ("", "Pow"): _power,
     ("", "RoiAlign"): _roi_align,

@@ -15,7 +15,7 @@ from ...._compat import dtype_of, is_a, shape_dims
 from ....handles import items
 from ..dim import Dim, Size, Undecided, equal, expr_of, size_of
 from ..emit import Emit
-from ..scope import PlainBlocks
+from ..scope import Boundary, PlainBlocks
 from ..value import Node, Value
 
 __all__ = ["chosen", "flat"]
@@ -46,7 +46,7 @@ def chosen(walk: Any, node: Node, scope: Any) -> Sequence[Value | None]:
     types = [_types(result) for _, result in ways]
     joined = [_joined(node, i, *two) for i, two in enumerate(zip(*types, strict=True))]
     wide = [inside for inside, _, _ in joined] if any(differ for _, _, differ in joined) else []
-    whole = e.bb.emit(relax.If(flag, *(_ended(e, way, wide) for way in ways)))
+    whole = _chosen_by(e, flag, [_ended(e, way, wide) for way in ways], walk.boundary)
     count = len(joined)
     found = [whole] if count == 1 else [e.bb.emit(relax.TupleGetItem(whole, i)) for i in range(count)]
     values = iter(
@@ -72,6 +72,18 @@ def _decided(condition: Value) -> bool | None:
         return bool(condition.known.reshape(-1)[0])
     except Undecided:
         return None
+
+
+def _chosen_by(e: Emit, flag: Any, ways: list[relax.SeqExpr], boundary: Boundary | None) -> Any:
+    """The result of either way. Its type keeps symbols only while they are known as parameters."""
+    symbols = [] if boundary is None else boundary.symbols
+    if not symbols:
+        return e.bb.emit(relax.If(flag, *ways))
+    e.bb.begin_scope([relax.Var("sizes", relax.ShapeType(symbols))])
+    try:
+        return e.bb.emit(relax.If(flag, *ways))
+    finally:
+        e.bb.end_scope()
 
 
 def _called(e: Emit, function: Any, arguments: list[Any]) -> tuple[relax.BindingBlock, Any]:

@@ -252,3 +252,30 @@ def _is_inf(e: Emit, node: Node) -> Any:
     return e.call(
         relax.op.logical_and, found, e.call(relax.op.greater if above else relax.op.less, x, e.const(0, x.dtype))
     )
+
+
+@operator("Pow", since=7, value=_known(_of_numbers(_pow)))
+def _power(e: Emit, node: Node) -> Any:
+    """ONNX lets the exponent be of another type, and PyTorch exports ``x ** 2`` so."""
+    base, exponent = node.needed(0), node.needed(1)
+    if _is_integer(base) and base.dtype == exponent.dtype:
+        return NotImplemented  # by squaring
+    base, exponent = e.broadcast(base, exponent)
+    if _is_integer(base) and not _is_integer(exponent):
+        return e.cast(e.call(relax.op.power, e.cast(base, exponent.dtype), exponent), base.dtype)
+    return e.call(relax.op.power, base, e.cast(exponent, base.dtype))
+
+
+@operator("PRelu", since=7)
+def _prelu(e: Emit, node: Node) -> Any:
+    x, slope = e.broadcast(node.needed(0), node.needed(1))
+    if x.rank is None or slope.dims is None:
+        raise node.refused("reads a tensor of unknown rank")
+    wide = [axis for axis, d in enumerate(slope.dims) if d != 1]
+    if x.rank == 0 or _is_integer(x) or len(wide) > 1 or len(slope.dims) > x.rank:
+        below = e.call(relax.op.less, x, e.const(0, x.dtype))
+        return e.call(relax.op.where, below, e.call(relax.op.multiply, x, slope), x)
+    if not wide:
+        return e.call(relax.op.nn.prelu, x, e.reshape(slope, [1]), axis=x.rank - 1)
+    axis = x.rank - len(slope.dims) + wide[0]
+    return e.call(relax.op.nn.prelu, x, e.reshape(slope, [slope.dims[wide[0]]]), axis=axis)

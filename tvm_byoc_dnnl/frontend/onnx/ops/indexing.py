@@ -12,6 +12,7 @@ from ..dim import Dim, Size, at_least, expr_of, max_of, min_of
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value, numbers
+from .moving import from_start
 from .shapes import MOST, dims_of, few, rank_of
 
 
@@ -23,15 +24,22 @@ def _gather_value(node: Node) -> Any:
     axis = node.attr("axis", 0)
     if data.size * max(indices.size, 1) > MOST * MOST:
         return None
-    found = np.asarray(np.take(data, indices, axis=axis))
-    if found.dtype != data.dtype or not isinstance(found, np.ndarray):
-        return None
+    found = np.empty(np.shape(indices), data.dtype) if data.ndim == 1 else np.take(data, indices, axis=axis)
+    if data.ndim == 1:
+        found[...] = data[indices]
     return found if found.size <= MOST else None
 
 
 @operator("Gather", value=_gather_value)
 def _gather(e: Emit, node: Node) -> Any:
-    return NotImplemented
+    data, indices = node.needed(0), node.needed(1)
+    axis = node.attr("axis", 0)
+    if data.dims is None:
+        raise node.refused("reads a tensor of unknown rank")
+    if not -len(data.dims) <= axis < len(data.dims):
+        raise node.wrong(f"has the axis {axis}; expected {-len(data.dims)} to {len(data.dims) - 1}")
+    axis %= len(data.dims)
+    return e.call(relax.op.take, data, from_start(e, indices, [data.dims[axis]]), axis=axis)
 
 
 # ---- Slice ------------------------------------------------------------------------------------------------

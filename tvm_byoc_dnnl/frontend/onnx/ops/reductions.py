@@ -1,0 +1,191 @@
+"""Reductions: axes as an attribute or as an input, sets without elements, infinities and integers as ONNX has them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ..dim import product
+from ..emit import Emit, np_dtype
+from ..table import operator
+from ..value import Node, Value, numbers
+from .shapes import axes_of, few
+
+_ATTRIBUTE_UNTIL = {"ReduceSum": 13}  # the version that has its axes as an input; the others have 18
+
+
+def _axes(node: Node) -> list[int] | None:
+    """The axes that a node reduces; ``None`` for all of them."""
+    given = node.ints(1, "its axes") if node.opset >= _ATTRIBUTE_UNTIL.get(node.op, 18) else node.attr("axes")
+    rank = node.needed(0).rank
+    if not given:
+        return None
+    return list(given) if rank is None else axes_of(given, rank, node)
+
+
+def _has_no_axes(node: Node) -> bool:
+    """Whether each element is a set of its own."""
+    if not node.attr("noop_with_empty_axes", 0):
+        return False
+    axes = node.input(1)
+    return axes is None or (axes.dims == (0,))
+
+
+def _count(e: Emit, x: Value, axes: list[int] | None) -> Value:
+    """How many elements a set has."""
+    dims = x.dims
+    if dims is None:
+        raise e.refused("reduces a tensor of unknown rank")
+    count = product(d for axis, d in enumerate(dims) if axes is None or axis in axes)
+    return Value(known=numbers([count], ()), dtype="int64")
+
+
+def _reduced(call: Any, e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value:
+    return e.call(call, x, axis=axes, keepdims=keep)
+
+
+def _is_float(x: Value) -> bool:
+    return not x.dtype.startswith(("int", "uint", "bool"))
+
+
+def _mean(e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value:
+    if _is_float(x):
+        return _reduced(relax.op.mean, e, x, axes, keep)
+    total = _reduced(relax.op.sum, e, e.cast(x, "int64"), axes, keep)  # cut towards zero
+    return e.cast(e.call(relax.op.divide, total, _count(e, x, axes)), x.dtype)
+
+
+def _square_sum(e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value:
+    return _reduced(relax.op.sum, e, e.call(relax.op.multiply, x, x), axes, keep)
+
+
+def _l1(e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value:
+    return _reduced(relax.op.sum, e, e.call(relax.op.abs, x), axes, keep)
+
+
+def _by_float(function: Callable[..., Value]) -> Callable[..., Value]:
+    """Of integers, the result of a function of real numbers, cut."""
+
+    def compute(e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value:
+        if _is_float(x):
+            return function(e, x, axes, keep)
+        return e.cast(function(e, e.cast(x, "float64"), axes, keep), x.dtype)
+
+    return compute
+
+
+def _l2(e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value:
+    return e.call(relax.op.sqrt, _square_sum(e, x, axes, keep))
+
+
+def _log_sum(e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value:
+    return e.call(relax.op.log, _reduced(relax.op.sum, e, x, axes, keep))
+
+
+def _log_sum_exp(e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value:
+    largest = _reduced(relax.op.max, e, x, axes, True)
+    total = _reduced(relax.op.sum, e, e.call(relax.op.exp, e.call(relax.op.subtract, x, largest)), axes, True)
+    found = e.call(relax.op.add, e.call(relax.op.log, total), largest)
+    return found if keep else e.call(relax.op.squeeze, found, axis=axes)
+
+
+def _extreme(is_max: bool) -> Callable[..., Value]:
+    def compute(e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value:
+        call = relax.op.max if is_max else relax.op.min
+        if x.dtype == "bool":
+            return e.cast(_reduced(call, e, e.cast(x, "int32"), axes, keep), "bool")
+        if not _is_float(x) or _is_subtracted(e, x):
+            return _reduced(call, e, x, axes, keep)
+        # The largest of nothing but −∞ is the lowest finite number for TVM, and for libraries.
+        dtype = np_dtype(x.dtype)
+        limit = e.const(-math.inf if is_max else math.inf, x.dtype)
+        other = e.call(relax.op.logical_not, e.call(relax.op.equal, x, limit))  # also a NaN
+        is_any = _reduced(relax.op.max, e, e.cast(other, "float32"), axes, keep)
+        finite = float(_limits(dtype).max)
+        start = e.const(-finite if is_max else finite, x.dtype)
+        join = relax.op.maximum if is_max else relax.op.minimum
+        found = e.call(join, start, _reduced(call, e, x, axes, keep))  # ∞ alone where it is beside a NaN
+        return e.call(relax.op.where, e.call(relax.op.greater, is_any, e.const(0.0, "float32")), found, limit)
+
+    return compute
+
+
+def _limits(dtype: np.dtype) -> Any:
+    if dtype.kind == "f" and dtype.isbuiltin == 1:
+        return np.finfo(dtype)
+    import ml_dtypes
+
+    return ml_dtypes.finfo(dtype)
+
+
+def _is_subtracted(e: Emit, x: Value) -> bool:
+    """Whether all that reads the result subtracts it from the data, as a softmax does: ∞ − ∞ is no number anyway."""
+    node = e.node
+    if node is None or node.proto is None:
+        return False
+    readers, is_result = node.readers(0)
+    if is_result or not readers:
+        return False
+    names = [node.proto.input[0], node.proto.output[0]]
+    return all(reader.op_type == "Sub" and list(reader.input) == names for reader in readers)
+
+
+_Reduce = Callable[[Emit, Value, "list[int] | None", bool], Value]
+#: operator → the reduction, the result of no elements, and what it does to each element where it reduces nothing
+_REDUCTIONS: dict[str, tuple[_Reduce, Callable[[np.dtype], Any] | None, Any]] = {
+    "ReduceL1": (_l1, lambda _: 0, relax.op.abs),
+    "ReduceL2": (_by_float(_l2), lambda _: 0, relax.op.abs),
+    "ReduceLogSum": (_by_float(_log_sum), lambda _: -math.inf, relax.op.log),
+    "ReduceLogSumExp": (_by_float(_log_sum_exp), lambda _: -math.inf, None),
+    "ReduceMax": (_extreme(True), lambda t: _lowest(t), None),
+    "ReduceMean": (_mean, None, None),
+    "ReduceMin": (_extreme(False), lambda t: _highest(t), None),
+    "ReduceProd": (lambda e, x, axes, keep: _reduced(relax.op.prod, e, x, axes, keep), lambda _: 1, None),
+    "ReduceSum": (lambda e, x, axes, keep: _reduced(relax.op.sum, e, x, axes, keep), lambda _: 0, None),
+    "ReduceSumSquare": (_square_sum, lambda _: 0, relax.op.square),
+}
+
+
+def _lowest(dtype: np.dtype) -> Any:
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).min
+    return False if dtype.kind == "b" else -math.inf
+
+
+def _highest(dtype: np.dtype) -> Any:
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).max
+    return True if dtype.kind == "b" else math.inf
+
+
+def _open_value(node: Node) -> Any:
+    """The sum or the product of a vector of open sizes."""
+    known = few(node.needed(0))
+    if known is None or known[0].dtype != object or known[0].ndim != 1 or node.op not in ("ReduceSum", "ReduceProd"):
+        return None
+    values = known[0].tolist()
+    total = product(values) if node.op == "ReduceProd" else sum(values)
+    return numbers([total], (1,) if node.attr("keepdims", 1) else ())
+
+
+@operator(*_REDUCTIONS, value=_open_value)
+def _reduce(e: Emit, node: Node) -> Any:
+    x = node.needed(0)
+    reduction, of_nothing, of_one = _REDUCTIONS[node.op]
+    keep = bool(node.attr("keepdims", 1))
+    if _has_no_axes(node):
+        return x if of_one is None else e.call(of_one, x)
+    axes = _axes(node)
+    if x.dims is not None and of_nothing is not None:
+        sizes = [1 if axes is None or a in axes else d for a, d in enumerate(x.dims)]
+        is_empty = any(d == 0 for a, d in enumerate(x.dims) if axes is None or a in axes)
+        kept = [s for a, s in enumerate(sizes) if keep or not (axes is None or a in axes)]
+        if is_empty:
+            one = np.asarray(of_nothing(np_dtype(x.dtype)), np_dtype(x.dtype))
+            known = [s for s in kept if isinstance(s, int)]
+            return e.const(np.full(known, one)) if len(known) == len(kept) else e.expand(e.const(one), kept)
+    return reduction(e, x, axes, keep)
