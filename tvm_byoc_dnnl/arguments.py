@@ -61,7 +61,8 @@ def as_view(tensor: tvm.runtime.Tensor) -> np.ndarray:
 
 def as_copy(array: np.ndarray) -> tvm.runtime.Tensor:
     """A copy of a dense array. NumPy makes it in half the time that TVM needs."""
-    if array.dtype.kind not in "fiu" or not array.size:  # NumPy gives an empty array the strides of one with gaps
+    # NumPy gives an empty array the strides of one with gaps; of a float8, it says that it is one of its own floats
+    if array.dtype.kind not in "fiu" or array.dtype.isbuiltin != 1 or not array.size:
         return tvm.runtime.tensor(array)
     room = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
     start = -room.__array_interface__["data"][0] % _ALIGNMENT

@@ -151,7 +151,7 @@ def test_powers_of_integers(dtype: str, constant: bool) -> None:
 # ---- casts ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["FLOAT8E4M3FN", "FLOAT8E5M2", "FLOAT8E4M3FNUZ", "FLOAT8E5M2FNUZ", "INT4", "UINT4"])
+@pytest.mark.parametrize("kind", ["INT4", "UINT4"])
 @pytest.mark.parametrize("back", [False, True])
 def test_casts_that_tvm_gets_wrong_are_refused(kind: str, back: bool) -> None:
     odd = TensorProto.DataType.Value(kind)

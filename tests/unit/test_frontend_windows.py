@@ -311,3 +311,20 @@ def test_inside_of_a_branch(made: onnx.NodeProto, inputs: dict[str, np.ndarray],
         for got, right in zip(run(mod, *inputs.values(), np.array(condition)), want, strict=True):
             assert got.dtype == right.dtype
             assert_right(got, right, 1e-5, least=1.0, elementwise=True)
+
+
+@pytest.mark.parametrize("kind", ["FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ"])
+@pytest.mark.parametrize("saturate", [0, 1])
+def test_numbers_of_eight_bits(kind: str, saturate: int) -> None:
+    """Every one of them, halves between them, what is too large or too small, infinities and NaN."""
+    target = TensorProto.DataType.Value(kind)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(target)
+    every = np.arange(256, dtype="uint8").view(dtype)
+    finite = np.unique(every.astype("float32")[np.isfinite(every.astype("float32"))])
+    halves = (finite[1:] + finite[:-1]) / 2
+    x = np.concatenate([finite, halves, np.nextafter(halves, np.float32(9e9)), [-0.0, 1e-9, -1e-9, 6e4, 1e9, -1e9]])
+    x = np.append(x, [np.inf, -np.inf, np.nan]).astype("float32")
+    nodes = [node("Cast", ["x"], ["f"], to=target, saturate=saturate), node("Cast", ["f"], ["y"], to=TensorProto.FLOAT)]
+    model = onnx_model(nodes, {"x": ("n",)}, opset=19)
+    want = ReferenceEvaluator(model).run(None, {"x": x})[0]
+    np.testing.assert_array_equal(run(prepared(to_relax(model)), x)[0], want)
