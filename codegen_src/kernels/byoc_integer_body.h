@@ -4,7 +4,7 @@
 #include "byoc_bytes_body.h"
 
 /* BYOC_PANEL bytes, in 16 bits each. */
-BYOC_INLINE BYOC_INTS BYOC_NAME(widen)(const uint8_t* p, const int is_signed) {
+BYOC_INLINE BYOC_INTS BYOC_NAME(integer_load)(const uint8_t* p, const int is_signed) {
 #ifdef BYOC_SIMD_AVX512
   const __m256i bytes = _mm256_loadu_si256((const __m256i*)p);
 #else
@@ -19,11 +19,11 @@ BYOC_INLINE void BYOC_NAME(widen_all)(const uint8_t* from, const uint8_t* end, i
   for (int64_t i = 0; i < count; i += BYOC_PANEL) {
     BYOC_INTS x;
     if (end - from - i >= BYOC_PANEL) {
-      x = BYOC_NAME(widen)(from + i, is_signed);
+      x = BYOC_NAME(integer_load)(from + i, is_signed);
     } else {
       uint8_t rest[BYOC_PANEL] = {0};
       memcpy(rest, from + i, (size_t)(count - i));
-      x = BYOC_NAME(widen)(rest, is_signed);
+      x = BYOC_NAME(integer_load)(rest, is_signed);
     }
     BYOC_NAME(store_ints)(to + i, BYOC_OP(sub_epi16)(x, zero));
   }
@@ -127,7 +127,8 @@ BYOC_INLINE void BYOC_NAME(integer_gather)(const byoc_integer_params* p, const u
                           corner + reach * p->src_row + whole <= byoc_integer_extent(p);
     for (int64_t ky = 0; is_inside && ky < p->kernel_h; ++ky) {
       for (int64_t i = 0; i < wide; i += BYOC_PANEL) {
-        const BYOC_INTS numbers = BYOC_NAME(widen)(src + corner + ky * next_line + i, is_signed);
+        const BYOC_INTS numbers =
+            BYOC_NAME(integer_load)(src + corner + ky * next_line + i, is_signed);
         BYOC_NAME(store_ints)(to + ky * wide + i, BYOC_OP(sub_epi16)(numbers, zeros));
       }
     }
@@ -252,9 +253,9 @@ BYOC_INLINE void BYOC_NAME(integer_windows)(const byoc_integer_params* p, int64_
 BYOC_INLINE BYOC_INTS BYOC_NAME(load_tap)(const uint8_t* from, const int is_whole, int64_t channels,
                                           const int is_signed) {
   uint8_t part[BYOC_PANEL] = {0};
-  if (is_whole) return BYOC_NAME(widen)(from, is_signed);
+  if (is_whole) return BYOC_NAME(integer_load)(from, is_signed);
   memcpy(part, from, (size_t)channels);
-  return BYOC_NAME(widen)(part, is_signed);
+  return BYOC_NAME(integer_load)(part, is_signed);
 }
 
 /* A panel of channels of `pixels` pixels; taps[i * BYOC_INTEGER_TAPS + t]: where tap t of pixel i

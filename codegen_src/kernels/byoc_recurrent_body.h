@@ -133,9 +133,10 @@ BYOC_INLINE float* BYOC_NAME(sums_of)(const byoc_recurrent_call* c, int64_t d, i
 
 /* What follows the products of a step, for some sequences and a block of their units: the next
    state; or, for BYOC_GRU with `resets`, what is multiplied by the weights of the last gate. */
-BYOC_INLINE void BYOC_NAME(finish_rows)(const byoc_recurrent_call* c, int64_t cell,
-                                        BYOC_NAME(kinds) k, int resets, int64_t d, int64_t step,
-                                        int64_t block, int64_t first, int64_t last) {
+BYOC_INLINE void BYOC_NAME(recurrent_finish_rows)(const byoc_recurrent_call* c, int64_t cell,
+                                                  BYOC_NAME(kinds) k, int resets, int64_t d,
+                                                  int64_t step, int64_t block, int64_t first,
+                                                  int64_t last) {
   const byoc_recurrent_params* p = c->p;
   const int64_t begin = block * BYOC_PANEL;
   const float* packed = c->packed + d * c->at.floats;
@@ -184,13 +185,13 @@ BYOC_NO_INLINE void BYOC_NAME(finish)(const byoc_recurrent_call* c, int resets, 
   const BYOC_NAME(kinds) given = {curves[0].kind, curves[1].kind, curves[2].kind};
   const int is_usual = given.f == BYOC_SIGMOID && given.g == BYOC_TANH;
   if (cell == BYOC_LSTM && is_usual && given.h == BYOC_TANH) {
-    BYOC_NAME(finish_rows)(c, BYOC_LSTM, usual, 0, d, step, block, first, last);
+    BYOC_NAME(recurrent_finish_rows)(c, BYOC_LSTM, usual, 0, d, step, block, first, last);
   } else if (cell == BYOC_LBR_GRU && is_usual) {
-    BYOC_NAME(finish_rows)(c, BYOC_LBR_GRU, usual, 0, d, step, block, first, last);
+    BYOC_NAME(recurrent_finish_rows)(c, BYOC_LBR_GRU, usual, 0, d, step, block, first, last);
   } else if (cell == BYOC_GRU && is_usual) {
-    BYOC_NAME(finish_rows)(c, BYOC_GRU, usual, resets, d, step, block, first, last);
+    BYOC_NAME(recurrent_finish_rows)(c, BYOC_GRU, usual, resets, d, step, block, first, last);
   } else {
-    BYOC_NAME(finish_rows)(c, cell, given, resets, d, step, block, first, last);
+    BYOC_NAME(recurrent_finish_rows)(c, cell, given, resets, d, step, block, first, last);
   }
 }
 

@@ -110,6 +110,24 @@ def test_inputs_and_outputs_in_order_in_either_language(case, flags, tmp_path):
     np.testing.assert_array_equal(got, np.concatenate([r.reshape(-1) for r in case.run()]))
 
 
+@pytest.mark.parametrize("openmp", [(), ("-fopenmp",)], ids=["alone", "openmp"])
+@pytest.mark.parametrize("flags", [("-std=c99",), ("-x", "c++", "-std=c++17")], ids=["c", "c++"])
+def test_all_kernels_stand_in_one_program(flags, openmp, tmp_path):
+    """C has no two functions of one name, whatever their arguments are."""
+    folders = [Path(__file__).parents[2] / "codegen_src" / name for name in ("kernels", "executor")]
+    kernels = [path.name for path in sorted(folders[0].glob("byoc_*.h"))]
+    parts = "_body.h", "vector.h", "vector_ops.h", "vector_end.h", "each_isa.h"  # included several times
+    whole = [name for name in kernels if not name.endswith(parts)]
+    lines = [f'#include "{name}"\n' for name in whole]
+    tiles = [line for line in lines if "byoc_split" in line]  # not for every compiler
+    others = [line for line in lines if line not in tiles]
+    (tmp_path / "all.c").write_text("".join([*others, "#if BYOC_HAS_AMX\n", *tiles, "#endif\n"]))
+    includes = [f"-I{folder}" for folder in folders]
+    command = [GCC, *flags, *openmp, "-Wall", "-Wextra", "-Werror", "-fsyntax-only", *includes, tmp_path / "all.c"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_elsewhere_it_gives_right_numbers_or_a_message(tmp_path):
     """Layouts and scratchpads depend on threads and CPU; what the program must not do is compute in the wrong ones."""
     byoc.emit(BLOCKS.partitioned, tmp_path)
