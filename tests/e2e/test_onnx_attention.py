@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx.reference
 import pytest
 
 from .node_cases import SIZES, WHERE, Case, data, given, placed, weight
@@ -295,6 +296,30 @@ CASES = [*ONNX, *MULTI, *PACKED, *GROUPED, *ROTARY]
 @pytest.mark.parametrize(("case", "where"), placed(CASES))
 def test_attention(case: Case, where: str) -> None:
     case.check(where)
+
+
+_HIDDEN = np.ones((B, 1, S, T), bool)
+_HIDDEN[0, 0, 2], _HIDDEN[1, 0, 0, 3:] = False, False
+
+
+@pytest.mark.native
+@pytest.mark.parametrize(("constant", "where"), [(False, "top"), (True, "top"), (False, "open")])
+@pytest.mark.parametrize("added", [False, True], ids=["bool", "float"])
+def test_rows_that_see_nothing_are_zero_and_nan_stays(added: bool, constant: bool, where: str) -> None:
+    """ONNX's reference judges: of a row that sees something, the NaN of its query is its result."""
+    kept = np.where(_HIDDEN, 0, -np.inf).astype("float32") if added else _HIDDEN
+    case = onnx_attention(
+        "hidden",
+        outputs=("y", "", "", "shares"),
+        attrs={"qk_matmul_output_mode": 3},
+        mask=given(kept, str(kept.dtype), "B 1 S T", constant=constant),
+        **FOUR,
+    )
+    case.inputs["q"].array[:, :, 1] = np.nan
+    want = onnx.reference.ReferenceEvaluator(case.model()).run(None, case.feeds)
+    for got, expected in zip(case.got(where), want, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+    assert not np.asarray(want[0])[0, :, 2].any()
 
 
 @pytest.mark.native

@@ -168,17 +168,33 @@ def attend(
         scale = 1.0 / math.sqrt(width)
     key, value = _repeated(e, key, heads), _repeated(e, value, heads)
     scores = e.call(R.multiply, e.call(R.matmul, query, e.transpose(key, [0, 1, 3, 2])), scale)
-    capped = biased = scores
+    capped = scores
     if softcap:
-        biased = capped = e.call(R.multiply, e.call(R.tanh, e.call(R.divide, scores, softcap)), softcap)
+        capped = e.call(R.multiply, e.call(R.tanh, e.call(R.divide, scores, softcap)), softcap)
     bias = None if mask is None else mask.bias
-    if bias is not None:
-        biased = e.call(R.add, *e.broadcast(capped, bias))
-    shares = _shares(e, biased, sink)
-    if mask is not None and mask.may_hide_all:
-        zero = e.const(0.0, shares.dtype)
-        shares = e.call(R.where, e.call(R.isnan, shares), zero, shares)
-    return Attended(e.call(R.matmul, shares, value), scores, capped, biased, shares)
+    if bias is None:
+        shares = _shares(e, capped, sink)
+        return Attended(e.call(R.matmul, shares, value), scores, capped, capped, shares)
+    biased = e.call(R.add, *e.broadcast(capped, bias))
+    hidden = _hidden(e, bias) if mask is not None and mask.may_hide_all else None
+    if hidden is None:
+        shares = _shares(e, biased, sink)
+        return Attended(e.call(R.matmul, shares, value), scores, capped, biased, shares)
+    # A softmax of nothing but -∞ is NaN, and so may be the numbers of a row that sees something.
+    seen = folded(e, np.where, R.where, hidden, e.const(0.0, bias.dtype), bias)
+    shares = _shares(e, e.call(R.add, *e.broadcast(capped, seen)), sink)
+    zero = e.const(0.0, shares.dtype)
+    out, shares = (e.call(R.where, *e.broadcast(hidden, zero, x)) for x in (e.call(R.matmul, shares, value), shares))
+    return Attended(out, scores, capped, biased, shares)
+
+
+def _hidden(e: Emit, bias: Value) -> Value | None:
+    """The rows that see nothing; ``None`` where there surely are none."""
+    if bias.is_constant and bias.known is not None:
+        known = np.isneginf(bias.known).all(-1, keepdims=True)
+        return e.const(known) if known.any() else None
+    is_hidden = e.cast(e.call(R.equal, bias, e.const(_INFINITE, bias.dtype)), "int32")
+    return e.cast(e.call(R.min, is_hidden, axis=[-1], keepdims=True), "bool")
 
 
 def _repeated(e: Emit, x: Value, heads: Size) -> Value:
