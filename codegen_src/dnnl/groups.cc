@@ -3,17 +3,20 @@
 // layouts that are decided for oneDNN's primitive, with the same bias and post-ops.
 #include <algorithm>
 
+#include "dnnl/algorithms.h"
 #include "dnnl/kernel_call.h"
+#include "dnnl/kinds.h"
 #include "dnnl/lowering.h"
 #include "kernels/byoc_groups_plan.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
 
+constexpr int64_t kMostChannels = 16;
+
 /// Groups of which a vector holds several, or one that nearly fills it. Of depthwise kernels oneDNN
 /// has good ones for all but two widths, unless it unfolds the source.
 bool Suits(const byoc_groups_params& p, const Candidate& primitive) {
-  constexpr int64_t kMostChannels = 16;
   if (!byoc_groups_is_depthwise(&p))
     return p.channels <= kMostChannels && p.outputs <= byoc_lanes(p.isa);
   return byoc_groups_wide(&p) > 0 || Unfolds(primitive.impl) ||
@@ -24,6 +27,23 @@ bool Suits(const byoc_groups_params& p, const Candidate& primitive) {
 /// channels of the groups that are computed at once.
 bool IsPlain(const byoc_strides& strides, int64_t channels, int64_t at_once, int64_t lanes) {
   return strides.lanes == channels || (strides.lanes == lanes && at_once % lanes == 0);
+}
+
+/// The bytes are left to the lowering.
+Work WorkOf(const byoc_groups_params& p) {
+  Work work;
+  const auto pixels = static_cast<double>(p.images * p.out_height * p.out_width);
+  const auto taps = static_cast<double>(byoc_groups_taps(&p));
+  if (byoc_groups_is_depthwise(&p)) {
+    work.products = pixels * static_cast<double>(p.groups) * taps;
+    return work;
+  }
+  const auto vectors = pixels * static_cast<double>(byoc_groups_vectors(&p)) * taps;
+  work.products = vectors * static_cast<double>(byoc_lanes(p.isa));
+  const int64_t wide = byoc_groups_wide(&p);
+  work.vectors =
+      wide == 0 ? vectors : vectors * static_cast<double>(p.stride_x) / static_cast<double>(wide);
+  return work;
 }
 
 }  // namespace
@@ -53,20 +73,68 @@ std::optional<Candidate> OfferGroups(const Candidate& primitive, const Lowering&
   call.packing = PackingOf(kGroupsPack, p, byoc_groups_packed_bytes(&p));
 
   const bool is_depthwise = byoc_groups_is_depthwise(&p);
-  Candidate candidate{
-      op, {}, KernelImpl(is_depthwise ? "depthwise" : "groups", p.isa), std::move(call), {}};
-  const auto pixels = static_cast<double>(p.images * p.out_height * p.out_width);
-  const auto taps = static_cast<double>(byoc_groups_taps(&p));
-  if (is_depthwise) {
-    candidate.work.products = static_cast<double>(ElementCount(out)) * taps;
-    return candidate;
+  return Candidate{
+      op, {}, KernelImpl(is_depthwise ? "depthwise" : "groups", p.isa), std::move(call), WorkOf(p)};
+}
+
+bool ComputeInFloat32(const NodeView& n) {
+  Lowering& l = n.lowering;
+  const Dims &weights = n.Shape(1), &out = n.OutShape();
+  const bool is_low = n.DTypeOf(0) == DType::kBFloat16 && n.DTypeOf(1) == DType::kBFloat16;
+  const bool is_fast_anyhow = l.isa().Vectors() != BYOC_AVX512 || l.isa().HasTiles();
+  const bool has_operands = n.node.inputs.size() > static_cast<size_t>(n.OwnInputs());
+  const auto is_known = [](const PostOp& op) {
+    PostOpDesc desc;
+    desc.alg = ToDnnl(op.binary ? Kind::kBinary : Kind::kEltwise, op.alg);
+    return KernelPostOp(desc).has_value();
+  };
+  const auto& post_ops = n.node.post_ops;
+  if (!std::all_of(post_ops.begin(), post_ops.end(), is_known)) return false;
+  if (!is_low || is_fast_anyhow || has_operands || weights.size() != 5 || out.size() != 4 ||
+      !l.IsConstant(n.In(1)) || (n.OwnInputs() == 3 && n.DTypeOf(2) != DType::kFloat32))
+    return false;
+  byoc_groups_params p{};
+  p.isa = BYOC_AVX512;
+  p.images = out[0];
+  p.groups = weights[0];
+  p.outputs = weights[1];
+  p.channels = weights[2];
+  p.out_height = out[2];
+  p.out_width = out[3];
+  p.kernel_height = weights[3];
+  p.kernel_width = weights[4];
+  p.stride_x = n.a.strides[1];
+  p.dilation_x = n.a.dilations[1];
+  constexpr int64_t kBlock = 4;  // oneDNN has code for groups of that many channels, or twice
+  const bool in_blocks = p.outputs % kBlock == 0 && p.channels % kBlock == 0;
+  if (byoc_groups_is_depthwise(&p) || in_blocks || p.channels > kMostChannels ||
+      p.outputs > byoc_lanes(p.isa))
+    return false;
+
+  // It pads outputs to a vector and channels to pairs, and adds products at the rate of float32.
+  Work padded, converted;
+  padded.products = static_cast<double>(out[0] * out[2] * out[3] * p.groups *
+                                        byoc_round_up(p.outputs, byoc_lanes(p.isa)) *
+                                        byoc_round_up(p.channels, 2) * weights[3] * weights[4]);
+  constexpr double kBoth = 4 + 2;  // bytes of a number in both dtypes
+  const bool is_converted_back = n.OutDType() == DType::kBFloat16;
+  converted.bytes = kBoth * static_cast<double>(ElementCount(n.Shape(0)) +
+                                                (is_converted_back ? ElementCount(out) : 0));
+  const double in_float32 =
+      Seconds("groups", l.isa(), WorkOf(p)) + Seconds("conversion", l.isa(), converted);
+  if (in_float32 >= Seconds("convolution", l.isa(), padded)) return false;
+
+  Node convolution = n.node;
+  std::vector<Node> nodes;
+  for (int i : {0, 1}) {
+    convolution.inputs[i] = l.NewValue(n.Shape(i), DType::kFloat32, /*constant=*/i == 1);
+    nodes.push_back(NewNode(Kind::kReorder, {n.In(i)}, convolution.inputs[i]));
   }
-  const auto vectors = pixels * static_cast<double>(byoc_groups_vectors(&p)) * taps;
-  candidate.work.products = vectors * static_cast<double>(lanes);
-  const int64_t wide = byoc_groups_wide(&p);
-  candidate.work.vectors =
-      wide == 0 ? vectors : vectors * static_cast<double>(p.stride_x) / static_cast<double>(wide);
-  return candidate;
+  if (is_converted_back) convolution.output = l.NewValue(out, DType::kFloat32, /*constant=*/false);
+  nodes.push_back(convolution);
+  if (is_converted_back) nodes.push_back(NewNode(Kind::kReorder, {convolution.output}, n.output));
+  l.LowerInSteps(nodes);
+  return true;
 }
 
 }  // namespace tvm_byoc_dnnl

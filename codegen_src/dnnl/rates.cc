@@ -28,6 +28,8 @@ struct Rates {
 constexpr Rates kRates[] = {
     {"convolution", BYOC_AVX512, 6.9e-12, 0, 9e-12, 0, 0, 1e-10},
     {"convolution", BYOC_AVX2, 13.5e-12, 0, 9.5e-12, 0, 0, 1e-10},
+    {"conversion", BYOC_AVX512, 0, 0, 0, 0, 2.2e-11, 0},
+    {"conversion", BYOC_AVX2, 0, 0, 0, 0, 2.2e-11, 0},
     {"convolution_gemm", BYOC_AVX512, 70e-12, 0, 0, 0, 4e-11, 1e-10},
     {"convolution_gemm", BYOC_AVX2, 95e-12, 0, 0, 0, 4e-11, 1e-10},
     {"convolution_narrow", BYOC_AVX512, 14e-12, 0, 9e-12, 0, 0, 1e-10},

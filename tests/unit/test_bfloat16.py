@@ -117,3 +117,25 @@ def test_auto_is_float32_where_the_cpu_has_no_bfloat16(network: tvm.IRModule) ->
 def test_unknown_values_are_refused(network: tvm.IRModule) -> None:
     with pytest.raises(InputError, match="precision is 'half'; expected one of 'float32', 'bfloat16', 'auto'"):
         byoc.compile(network, precision="half")
+
+
+@pytest.mark.parametrize("delivered", [False, True], ids=["read on", "delivered"])
+@pytest.mark.parametrize(("channels", "groups", "outputs"), [(66, 33, 66), (48, 16, 80)])
+def test_groups_of_few_channels_are_right_in_bfloat16(
+    channels: int, groups: int, outputs: int, delivered: bool
+) -> None:
+    x = relax.Var("x", relax.TensorType((2, channels, 17, 19), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            bias = weights(1, outputs, 1, 1)
+            y = R.nn.relu(R.nn.conv2d(x, weights(channels, channels, 1, 1)))
+            y = R.add(R.nn.conv2d(y, weights(outputs, channels // groups, 3, 3), groups=groups, padding=1), bias)
+            y = R.nn.relu(y)
+            out = builder.emit_output(y if delivered else R.nn.conv2d(y, weights(8, outputs, 1, 1)))
+        builder.emit_func_output(out)
+    data = RNG.standard_normal((2, channels, 17, 19)).astype("float32")
+    want = byoc.Runner(byoc.compile(builder.get()))(data)
+    for output in ("module", "source"):
+        got = byoc.Runner(byoc.compile(builder.get(), precision="bfloat16", output=output))(data)
+        assert np.abs(got - want).max() < 0.03 * np.abs(want).max(), output
