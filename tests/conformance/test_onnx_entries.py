@@ -148,9 +148,9 @@ def test_with_open_sizes(name: str) -> None:
     assert not reason or op in NEED_SIZES or refused(name), reason
 
 
-#: operators that need some sizes when they are compiled: of weights, of channels, of an axis whose product runs
+#: operators that need some sizes when they are compiled: of weights, of channels
 NEED_SIZES = {
-    *("Conv", "ConvInteger", "ConvTranspose", "CumProd", "DeformConv", "GatherND", "GroupNormalization"),
+    *("Conv", "ConvInteger", "ConvTranspose", "DeformConv", "GatherND", "GroupNormalization"),
 }
 
 

@@ -177,10 +177,10 @@ def test_the_largest_of_unsigned_64_bits_are_refused() -> None:
 
 
 def test_a_model_of_another_domain_alone_is_refused_by_its_operator() -> None:
-    model = onnx_model([node("Binarizer", ["x"], ["y"], domain="ai.onnx.ml")], {"x": (3,)})
+    model = onnx_model([node("DictVectorizer", ["x"], ["y"], domain="ai.onnx.ml")], {"x": (3,)})
     del model.opset_import[:]
     model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
-    with pytest.raises(UnsupportedError, match=r"ai\.onnx\.ml\.Binarizer"):
+    with pytest.raises(UnsupportedError, match=r"ai\.onnx\.ml\.DictVectorizer"):
         to_relax(model)
 
 
@@ -294,12 +294,6 @@ def test_cumulative_product(exclusive: int, reverse: int, axis: int) -> None:
     want = np.cumprod(y, axis)
     model = typed([product], {"x": x}, {"a": np.array(axis)}, opset=26)
     assert_right(run(prepared(to_relax(model)), x)[0], np.flip(want, axis) if reverse else want, 1e-5, elementwise=True)
-
-
-def test_a_cumulative_product_of_a_long_axis_is_refused() -> None:
-    model = onnx_model([node("CumProd", ["x", "a"], ["y"])], {"x": (600,)}, {"a": np.array(0)}, opset=26)
-    with pytest.raises(UnsupportedError, match="CumProd"):
-        to_relax(model)
 
 
 # ---- functions --------------------------------------------------------------------------------------

@@ -119,5 +119,5 @@ def test_models_of_known_ranks_are_not_inferred(monkeypatch: pytest.MonkeyPatch)
     def infer(*_args: Any, **_options: Any) -> onnx.ModelProto:
         raise AssertionError("nobody needs a shape")
 
-    monkeypatch.setattr(onnx_graph.Graph, "_infer", infer)
+    monkeypatch.setattr(onnx_graph.Graph, "_inferred", infer)
     assert "main" in [gv.name_hint for gv in to_relax(model).get_global_vars()]

@@ -127,6 +127,12 @@ def test_an_attribute_that_an_operator_does_not_have_is_refused() -> None:
         to_relax(onnx_model([node("Sigmoid", ["x"], ["y"], sharpness=2.0)], {"x": (2,)}))
 
 
+def test_of_several_results_the_last_alone() -> None:
+    """An entry that knows no numbers of the first one says nothing of the others."""
+    module = to_relax(onnx_model([node("Split", ["x"], ["u", "y"], axis=0)], {"x": (4, 3)}))
+    assert module["main"].ret_ty.shape[0] == 2
+
+
 def test_arithmetic_on_shapes_leaves_nothing() -> None:
     """Known numbers are emitted where something reads them as a tensor, and nowhere else."""
     nodes = [

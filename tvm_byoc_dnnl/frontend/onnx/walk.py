@@ -456,6 +456,8 @@ def _known(entry: Entry | None, node: Node) -> list[np.ndarray | None] | None:
         found = entry.value(node)
     except (Undecided, TypeError):  # of open sizes, or of operands that are no sizes
         return None
+    if found is None:
+        return None
     found = found if isinstance(found, list) else [found]
     if any(array is None for array, wanted in zip(found, node.wanted, strict=False) if wanted):
         return None
