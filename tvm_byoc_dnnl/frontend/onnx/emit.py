@@ -172,7 +172,12 @@ class Emit:
             if not equal(count, wanted):
                 if not isinstance(count, Dim) and not isinstance(wanted, Dim):
                     raise self.refused(f"reshapes {count} elements to ({', '.join(map(str, dims))})")
-                flat = self.call(relax.op.reshape, x, self.shape([count]))
+                is_nothing = isinstance(count, int) and count == 0  # a 0 keeps an axis in TVM's reshape
+                flat = (
+                    self.call(relax.op.zeros, self.shape([0]), dtype=x.dtype)
+                    if is_nothing
+                    else self.call(relax.op.reshape, x, self.shape([count]))
+                )
                 x = self.agree(flat, [wanted])
         return self.call(relax.op.reshape, x, self.shape(dims))
 

@@ -44,12 +44,15 @@ def _given(e: Emit, operand: Any) -> Any:
     return expr_of(operand) if isinstance(operand, (int, Dim)) else operand
 
 
-def asked(e: Emit, numbers: Value, names: Sequence[str]) -> list[Size]:
-    """The integers of a vector that only a call knows, as new open sizes."""
+def asked(e: Emit, numbers: Value, sizes: Sequence[str | Size]) -> list[Size]:
+    """The integers of a vector that only a call knows.
+
+    ``sizes``: for each of them the name of a new open size, or the size that it must be, which the call checks.
+    """
     shape = e.bb.emit(relax.op.tensor_to_shape(e.tensor(e.cast(numbers, "int64"))))
-    symbols = [Dim.symbol(name) for name in names]
-    e.bb.match_cast(shape, relax.ShapeType([expr_of(s) for s in symbols]))
-    return list(symbols)
+    found: list[Size] = [Dim.symbol(size) if isinstance(size, str) else size for size in sizes]
+    e.bb.match_cast(shape, relax.ShapeType([expr_of(size) for size in found]))
+    return found
 
 
 def wide_dtype(dtype: str) -> str:

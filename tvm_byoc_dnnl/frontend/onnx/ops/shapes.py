@@ -13,6 +13,7 @@ from ..dim import Dim, Size, equal, product, quotient
 from ..emit import Emit, common
 from ..table import operator
 from ..value import Node, Value, numbers
+from .computed import asked
 
 #: at most this many elements are computed when a model is imported
 MOST = 1 << 14
@@ -122,8 +123,40 @@ def _reshape_value(node: Node) -> Any:
     return known[0].reshape(sizes) if all(isinstance(s, int) for s in sizes) else None
 
 
+def _length(node: Node, i: int, what: str) -> int:
+    """How many sizes an input has that only a call knows."""
+    dims = node.needed(i).dims
+    if dims is None or len(dims) != 1 or not isinstance(dims[0], int):
+        raise node.refused(f"needs {what} when it is compiled: not even its length is known")
+    return dims[0]
+
+
+def _in_call(e: Emit, condition: Value, sizes: Sequence[Any] | Value, others: Value) -> Value:
+    """For each size one of two, by a condition that only a call knows."""
+    own = sizes if isinstance(sizes, Value) else Value(known=numbers(list(sizes)), dtype="int64")
+    return e.call(relax.op.where, condition, own, others)
+
+
+def _reshaped_in_call(e: Emit, node: Node) -> Value:
+    """A Reshape to sizes that only a call knows: a 0 keeps an axis, and a -1 has what is left."""
+    x, own = node.needed(0), dims_of(node)
+    sizes, count = e.cast(node.needed(1), "int64"), _length(node, 1, "the shape")
+    if not node.attr("allowzero", 0):
+        kept = [*own, *[0] * count][:count]
+        sizes = _in_call(e, e.call(relax.op.equal, sizes, e.const(0, "int64")), kept, sizes)
+    is_rest = e.call(relax.op.less, sizes, e.const(0, "int64"))
+    others = e.call(relax.op.prod, _in_call(e, is_rest, [1] * count, sizes))
+    total = Value(known=numbers([product(own)]), dtype="int64")
+    rest = e.call(relax.op.floor_divide, total, e.call(relax.op.maximum, others, e.const(1, "int64")))
+    sizes = _in_call(e, is_rest, e.call(relax.op.broadcast_to, rest, e.shape([count])), sizes)
+    return e.reshape(x, asked(e, sizes, [f"size{i}" for i in range(count)]))
+
+
 @operator("Reshape", value=_reshape_value)
 def _reshape(e: Emit, node: Node) -> Any:
+    target = node.input(1)
+    if target is not None and target.known is None:
+        return _reshaped_in_call(e, node)
     return e.reshape(node.needed(0), _target(node))
 
 
@@ -248,9 +281,23 @@ def _aligned(a: Sequence[Any], b: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     return [1] * (rank - len(a)) + list(a), [1] * (rank - len(b)) + list(b)
 
 
+def _expanded_in_call(e: Emit, node: Node) -> Value:
+    """An Expand to sizes that only a call knows: a size of 1 keeps an axis, another is that of the axis, or it is 1."""
+    x, own, count = node.needed(0), list(dims_of(node)), _length(node, 1, "the shape")
+    before, own = own[: max(len(own) - count, 0)], own[max(len(own) - count, 0) :]
+    own = [1] * (count - len(own)) + own
+    given = e.cast(node.needed(1), "int64")
+    given = _in_call(e, e.call(relax.op.equal, given, e.const(1, "int64")), own, given)
+    is_one = [isinstance(size, int) and size == 1 for size in own]
+    wanted = [f"size{i}" if one else size for i, (one, size) in enumerate(zip(is_one, own, strict=True))]
+    return e.expand(x, [*before, *asked(e, given, wanted)])
+
+
 @operator("Expand", since=8, value=_expand_value)
 def _expand(e: Emit, node: Node) -> Any:
     x = node.needed(0)
+    if node.needed(1).known is None:
+        return _expanded_in_call(e, node)
     own, target = _aligned(dims_of(node), node.ints(1, "the shape") or [])
     sizes: list[Size] = []
     for a, b in zip(own, target, strict=True):
@@ -286,6 +333,10 @@ def _constant_of_shape_value(node: Node) -> Any:
 
 @operator("ConstantOfShape", since=9, value=_constant_of_shape_value)
 def _constant_of_shape(e: Emit, node: Node) -> Any:
-    fill, sizes = _fill(node), node.ints(0, "the shape")
+    fill, given = _fill(node), node.needed(0)
+    if given.known is None:
+        names = [f"size{i}" for i in range(_length(node, 0, "the shape"))]
+        return e.value(relax.op.full(e.shape(asked(e, given, names)), e.tensor(fill), str(fill.dtype)))
+    sizes = node.ints(0, "the shape")
     assert sizes is not None
     return e.value(relax.op.full(e.shape(sizes), e.tensor(fill), str(fill.dtype)))

@@ -1,0 +1,62 @@
+"""Sizes that only a call knows: Reshape, Expand and ConstantOfShape whose shape is an input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+import tvm_byoc_dnnl as byoc
+
+X = np.random.default_rng(0).standard_normal((2, 3, 1, 5)).astype("float32")
+
+
+def _model(op: str, dims: list[Any] | None, count: int, **attrs: Any) -> onnx.ModelProto:
+    inputs = [] if dims is None else [helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)]
+    inputs.append(helper.make_tensor_value_info("sizes", TensorProto.INT64, [count]))
+    node = helper.make_node(op, [i.name for i in inputs], ["y"], name="node", **attrs)
+    graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+CASES = [
+    ("Reshape", list(X.shape), {}, [[6, 5], [5, 6], [-1, 3], [0, -1], [30, 1]]),
+    ("Reshape", ["a", "b", 1, "c"], {}, [[6, 5, 1], [0, 0, -1], [-1, 1, 1]]),
+    ("Reshape", [2, 0, 3], {"allowzero": 1}, [[0, 7], [3, 0]]),
+    ("Expand", list(X.shape), {}, [[2, 3, 4, 5], [1, 1, 7, 1], [2, 1, 1, 5]]),
+    ("Expand", list(X.shape), {}, [[6, 1, 3, 2, 5], [1, 2, 1, 1, 1]]),
+    ("Expand", list(X.shape), {}, [[9, 5], [1, 1]]),
+    ("Expand", [2, 3, 1, "n"], {}, [[2, 3, 4, 5], [1, 3, 2, 1]]),
+    ("ConstantOfShape", None, {}, [[2, 3], [0, 4], [1, 1]]),
+    (
+        "ConstantOfShape",
+        None,
+        {"value": helper.make_tensor("v", TensorProto.FLOAT, [1], [2.5])},
+        [[2, 3, 4], [1, 1, 1]],
+    ),
+]
+
+
+@pytest.mark.parametrize(("op", "dims", "attrs", "sizes"), CASES)
+def test_one_model_serves_all_sizes(op: str, dims: Any, attrs: dict[str, Any], sizes: list[list[int]]) -> None:
+    model = _model(op, dims, len(sizes[0]), **attrs)
+    run, reference = byoc.Runner(byoc.compile(model)), ReferenceEvaluator(model)
+    x = X if dims is None or 0 not in dims else np.zeros(dims, "float32")
+    for given in sizes:
+        feeds = {} if dims is None else {"x": x}
+        feeds["sizes"] = np.array(given)
+        (want,) = reference.run(None, feeds)
+        np.testing.assert_array_equal(np.asarray(run(*feeds.values())), want)
+
+
+@pytest.mark.parametrize(
+    ("op", "wrong"), [("Reshape", [7, 4]), ("Reshape", [-1, 4]), ("Expand", [5, 4]), ("Expand", [3, 2])]
+)
+def test_a_size_that_does_not_fit_is_an_error(op: str, wrong: list[int]) -> None:
+    run = byoc.Runner(byoc.compile(_model(op, list(X.shape), 2)))
+    with pytest.raises(byoc.ByocError):
+        run(X, np.array(wrong))
