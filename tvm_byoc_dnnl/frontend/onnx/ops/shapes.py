@@ -283,13 +283,15 @@ def _aligned(a: Sequence[Any], b: Sequence[Any]) -> tuple[list[Any], list[Any]]:
 
 def _expanded_in_call(e: Emit, node: Node) -> Value:
     """An Expand to sizes that only a call knows: a size of 1 keeps an axis, another is that of the axis, or it is 1."""
-    x, own, count = node.needed(0), list(dims_of(node)), _length(node, 1, "the shape")
-    before, own = own[: max(len(own) - count, 0)], own[max(len(own) - count, 0) :]
-    own = [1] * (count - len(own)) + own
+    x, dims, count = node.needed(0), dims_of(node), _length(node, 1, "the shape")
+    before = dims[: max(len(dims) - count, 0)]
+    own: list[Size] = [*[1] * (count - len(dims)), *dims[len(before) :]]
     given = e.cast(node.needed(1), "int64")
     given = _in_call(e, e.call(relax.op.equal, given, e.const(1, "int64")), own, given)
     is_one = [isinstance(size, int) and size == 1 for size in own]
-    wanted = [f"size{i}" if one else size for i, (one, size) in enumerate(zip(is_one, own, strict=True))]
+    wanted: list[str | Size] = [
+        f"size{i}" if one else size for i, (one, size) in enumerate(zip(is_one, own, strict=True))
+    ]
     return e.expand(x, [*before, *asked(e, given, wanted)])
 
 
