@@ -9,6 +9,13 @@ import numpy as np
 from tests.conformance.operators import Case, Input, c, f, i64, indexing, ordering, reductions
 
 
+def _even_lrn(x: np.ndarray) -> np.ndarray:
+    """Of one channel in front and two behind; ONNX's reference normalises as many channels as there are pictures."""
+    squares = np.pad(x.astype("float64") ** 2, [(0, 0), (1, 2), (0, 0), (0, 0)])
+    sums = sum(squares[:, i : i + x.shape[1]] for i in range(4))
+    return (x / (1 + 1e-4 / 4 * sums) ** 0.75).astype("float32")
+
+
 def detection() -> Iterator[Case]:
     """Boxes and regions of interest."""
     rng = np.random.default_rng(1)
@@ -115,7 +122,7 @@ def windows() -> Iterator[Case]:
         11,
     )
     yield Case("LRN", "LRN", [f(1, 6, 3, 3)], {"size": 3, "alpha": 0.2, "beta": 0.6, "bias": 1.5}, 13, judge="ort")
-    yield Case("LRN even", "LRN", [f(1, 6, 3, 3)], {"size": 4}, 13, judge="onnx")
+    yield Case("LRN even", "LRN", [f(1, 6, 3, 3)], {"size": 4}, 13, judge=_even_lrn)
     yield Case("MeanVarianceNormalization", "MeanVarianceNormalization", [f(2, 3, 4)], {"axes": [1, -1]}, 13)
     yield Case("SpaceToDepth", "SpaceToDepth", [f(1, 2, 4, 6)], {"blocksize": 2}, 13)
     yield Case("DepthToSpace", "DepthToSpace", [f(1, 8, 2, 3)], {"blocksize": 2, "mode": "CRD"}, 13)
