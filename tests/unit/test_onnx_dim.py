@@ -78,7 +78,6 @@ def number(size: Any, values: dict[Any, int]) -> int:
         (-(-N // 3), lambda n, m, h: -(-n // 3)),
         ((N * 6 + M * 4 + 7) // 2, lambda n, m, h: (n * 6 + m * 4 + 7) // 2),
     ],
-    ids=str,
 )
 def test_sizes_are_computed_as_python_computes_them(size: Any, python: Any) -> None:
     symbols = [expr_of(s) for s in (N, M, H)]

@@ -266,7 +266,13 @@ def _extreme(kind: str, a: Size, b: Size) -> Size:
         return a if kind == "max" else b
     if at_least(b, a):
         return b if kind == "max" else a
-    return _of(_atom(kind, *sorted((a, b), key=lambda s: (isinstance(s, Dim), hash(s)))))
+    return _of(_atom(kind, *sorted((a, b), key=_place)))
+
+
+def _place(size: Size) -> tuple[bool, list[tuple[list[int], int]]]:
+    """Where a size stands among the parts of an extreme: the same in every process, as names of variables are."""
+    terms = [([a.order for a in factors], number) for factors, number in _terms(size).items()]
+    return isinstance(size, Dim), sorted(terms)
 
 
 def product(sizes: Iterable[Size]) -> Size:
