@@ -9,6 +9,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op as R
 
+from ...whole import operator
 from ..op_calls import BINARY, const, floats, positive
 
 __all__ = ["special_calls"]
@@ -31,6 +32,8 @@ _BROADCASTS = [
     ((2, 1, 3, 1, 2), (1, 5, 1, 7, 2)),
 ]
 _REDUCTIONS = ("max", "mean", "min", "prod", "std", "sum", "variance")
+#: recurrent operator → its gates
+_GATES = {"onnx.LSTM": 4, "onnx.GRU": 3, "onnx.RNN": 1}
 _PRODUCTS = [
     ((7,), (7,)),
     ((7,), (7, 3)),
@@ -67,8 +70,24 @@ def special_calls(op: str) -> Iterator[Call]:
         for a, b in _PRODUCTS:
             yield f"shapes {a} and {b}", R.matmul, (floats(*a), floats(*b))
         yield "a transposed operand", lambda a, b: R.matmul(a, R.permute_dims(b)), (floats(3, 5), floats(7, 5))
+    elif op in _GATES:
+        for direction, ways in (("forward", 1), ("reverse", 1), ("bidirectional", 2)):
+            yield direction, _recurrent(op, direction), _layer(_GATES[op], ways)
     else:
         yield from _ROWS.get(op, [])
+
+
+def _recurrent(op: str, direction: str) -> Callable[..., Any]:
+    entry = operator("", op.removeprefix("onnx."))
+    assert entry is not None
+    wanted = [True] * (3 if op == "onnx.LSTM" else 2)
+    return lambda *inputs: entry.call(inputs, {"hidden_size": 5, "direction": direction}, wanted, "the example")
+
+
+def _layer(gates: int, ways: int) -> tuple[np.ndarray, ...]:
+    """Seven steps of three sequences, and the weights and biases of five hidden units."""
+    weights = floats(ways, gates * 5, 4), floats(ways, gates * 5, 5), floats(ways, 2 * gates * 5)
+    return (floats(7, 3, 4), *weights)
 
 
 def _extremes(dtype: str) -> tuple[np.ndarray, np.ndarray]:
