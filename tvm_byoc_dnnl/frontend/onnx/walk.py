@@ -137,7 +137,6 @@ class Walk:
         self._depth = 0
         self.boundary: Boundary | None = None  # of the function, if it takes values from outside
         self.node_of: dict[str, str] = {}  # the last variable of a node → its name
-        self._scopes: dict[int, Scope] = {}  # of nodes that are being converted
 
     # ---- graphs -------------------------------------------------------------------------------------
 

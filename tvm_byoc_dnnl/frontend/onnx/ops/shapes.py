@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -183,14 +183,19 @@ def _unsqueezed_axes(node: Node) -> list[int]:
     return found
 
 
-def _unsqueeze_value(node: Node) -> Any:
-    known = few(node.needed(0))
-    if known is None or (len(node.inputs) > 1 and node.needed(1).known is None):
-        return None
-    return np.expand_dims(known[0], tuple(_unsqueezed_axes(node)))
+def _at_axes(function: Callable[..., Any], axes: Callable[[Node], list[int]]) -> Callable[[Node], Any]:
+    """The numbers of a node that adds or drops axes, where its input and the axes are known."""
+
+    def value(node: Node) -> Any:
+        known = few(node.needed(0))
+        if known is None or (len(node.inputs) > 1 and node.needed(1).known is None):
+            return None
+        return function(known[0], tuple(axes(node)))
+
+    return value
 
 
-@operator("Unsqueeze", value=_unsqueeze_value)
+@operator("Unsqueeze", value=_at_axes(np.expand_dims, _unsqueezed_axes))
 def _unsqueeze(e: Emit, node: Node) -> Any:
     return e.call(relax.op.expand_dims, node.needed(0), axis=_unsqueezed_axes(node))
 
@@ -211,14 +216,7 @@ def _squeezed_axes(node: Node) -> list[int]:
     return found
 
 
-def _squeeze_value(node: Node) -> Any:
-    known = few(node.needed(0))
-    if known is None or (len(node.inputs) > 1 and node.needed(1).known is None):
-        return None
-    return np.squeeze(known[0], tuple(_squeezed_axes(node)))
-
-
-@operator("Squeeze", value=_squeeze_value)
+@operator("Squeeze", value=_at_axes(np.squeeze, _squeezed_axes))
 def _squeeze(e: Emit, node: Node) -> Any:
     x, axes = node.needed(0), _squeezed_axes(node)
     if any(isinstance(d, Dim) for d in x.dims or ()):
