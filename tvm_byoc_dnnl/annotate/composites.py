@@ -20,6 +20,7 @@ from tvm_ffi import structural_equal, structural_hash
 
 from .._compat import call_of, constant_numpy, is_a, is_constant, make_var, with_args
 from ..handles import ByIdentity, items
+from ..order import in_order
 from ..relax_utils import global_var, is_op_call
 from ..walker import rewrite_blocks
 
@@ -90,7 +91,7 @@ class Composites:
             steps.append((var, self._called(group)))
             is_in_order = is_in_order and not group.outputs
         made = [step for var, step in steps if var not in inside]
-        return relax.DataflowBlock([b for step in made for b in step] if is_in_order else _in_order(made))
+        return relax.DataflowBlock([b for step in made for b in step] if is_in_order else in_order(made))
 
     def _called(self, group: Group) -> list[Any]:
         """The call of a composite function, and what takes the results out of a tuple."""
@@ -188,21 +189,6 @@ def _composite(group: Group) -> tuple[relax.Function, list[Any], bool]:
         arguments.append(sizes)
     is_open = bool(symbols or relax.analysis.defined_symbolic_vars(func))
     return relax.utils.copy_with_new_vars(func) if is_open else func, arguments, is_open
-
-
-def _in_order(steps: Sequence[Sequence[Any]]) -> list[Any]:
-    """The bindings of steps, each step as early as the ones that it reads allow, and not in front of earlier ones."""
-    missing = ByIdentity.of((binding.var, None) for step in steps for binding in step)
-    ordered: list[Any] = []
-    waiting: list[tuple[Sequence[Any], list[Any]]] = []  # steps, and what they read
-    for step in steps:
-        waiting.append((step, items(relax.analysis.free_vars(step[0].value))))
-        while ready := [n for n, (_, reads) in enumerate(waiting) if not any(var in missing for var in reads)]:
-            for binding in waiting.pop(ready[0])[0]:
-                ordered.append(binding)
-                del missing[binding.var]
-    assert not waiting, "a match reads what is computed from its results"
-    return ordered
 
 
 @lru_cache(maxsize=_MOST_ATTRIBUTES)

@@ -21,6 +21,7 @@ from tvm import relax
 from .._compat import is_a
 from ..handles import ByIdentity, items
 from ..inplace import order_constraints
+from ..order import symbol_constraints
 
 __all__ = ["Unit", "form_units"]
 
@@ -63,8 +64,10 @@ def form_units(block: Any, compiler_of: Mapping[Any, str], parts: Mapping[Any, i
     bindings = items(block.bindings)
     compilers = ByIdentity.of((b.var, compiler_of.get(getattr(b.value, "op", None), "")) for b in bindings)
     constraints = order_constraints(bindings, [var for var, compiler in compilers.items() if compiler])
+    symbols = symbol_constraints(bindings)
     needs = ByIdentity.of(
-        (b.var, [*items(relax.analysis.free_vars(b.value)), *constraints.get(b.var, ())]) for b in bindings
+        (b.var, [*items(relax.analysis.free_vars(b.value)), *constraints.get(b.var, ()), *symbols.get(b.var, ())])
+        for b in bindings
     )
     for order, binding in enumerate(bindings):
         parents = list(dict.fromkeys(owner[v] for v in needs[binding.var] if v in owner))

@@ -13,6 +13,7 @@ from ..codegen.extern import check_output, source_namespaces
 from ..errors import InputError
 from ..hooks.kernels import opaque
 from ..namespaces import compilers, namespace
+from ..order import functions_in_order
 from ..relax_utils import with_functions
 from ..target_options import with_options
 from ..whole import Expand
@@ -71,7 +72,7 @@ def _to_kernels(target: tvm.target.Target) -> tvm.transform.Pass:
     @tvm.transform.module_pass(opt_level=0, name="ToKernels")
     def lower(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
         legal = tvm.transform.Sequential(legalize)(mod)
-        fused = relax.transform.FuseOps()(legal)
+        fused = functions_in_order(relax.transform.FuseOps()(legal))
         lowered = relax.transform.RewriteDataflowReshape()(relax.transform.FuseTIR()(fused))
         return attach_kernels(lowered, kernel_names(mod, legal, fused, lowered))
 
