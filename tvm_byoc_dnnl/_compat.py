@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -37,7 +36,6 @@ __all__ = [
     "quantised",
     "scale_constant",
     "shape_dims",
-    "small_constants",
     "static_shape",
     "substitute",
     "tensor_constant",
@@ -61,7 +59,6 @@ _CALL = tvm_ffi.get_global_func("ir.Call") if _IS_027 else None
 _VAR: Any = tvm_ffi.get_global_func("ir.Var") if _IS_027 else relax.Var
 _DATAFLOW_VAR: Any = tvm_ffi.get_global_func("relax.DataflowVar") if _IS_027 else relax.DataflowVar
 _NO_TYPE = tvm.ir.Type.missing() if _IS_027 else None
-_ALIGNMENT = 64  # bytes
 _STRIP = 16  # columns of a transposed matrix that are copied at a time: of float32, a cache line of each row
 #: dims of shapes: reading them is slow, and the same shapes are asked for again and again
 _DIMS: ByIdentity[tuple[Any, ...]] = ByIdentity()
@@ -167,19 +164,6 @@ def tensor_constant(tensor: tvm.runtime.Tensor) -> relax.Expr:
     if _IS_027:
         return relax.expr._ffi_api.MakeTensorConst(tensor, None, None)
     return relax.Constant(tensor)
-
-
-def small_constants(arrays: Iterable[np.ndarray]) -> list[relax.Expr]:
-    """Relax constants of many arrays of NumPy's own dtypes, in one piece of memory, where each is aligned."""
-    given = list(arrays)
-    ends = list(accumulate(-(-a.nbytes // _ALIGNMENT) * _ALIGNMENT for a in given))
-    memory = np.from_dlpack(tvm.runtime.empty((max(ends, default=0),), "uint8"))
-    made: list[relax.Expr] = []
-    for array, begin in zip(given, [0, *ends], strict=False):
-        view = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
-        view[...] = array
-        made.append(tensor_constant(tvm.runtime.from_dlpack(view) if array.size else tvm.runtime.tensor(array)))
-    return made
 
 
 def product_constant(a: np.ndarray, b: np.ndarray) -> relax.Expr:

@@ -23,7 +23,6 @@ __all__ = [
     "engines",
     "function",
     "load",
-    "load_ahead",
     "regions",
 ]
 
@@ -35,7 +34,6 @@ _ENGINE = "libtvm_byoc_engine_{}.so"
 OPENMP_CURE = "the OpenMP runtime libgomp.so.1 is missing: apt-get install libgomp1 (or your system's package)"
 
 _lock = threading.RLock()
-_loading = threading.RLock()
 _handle: ctypes.CDLL | None = None
 _available: set[str] = set()
 
@@ -100,24 +98,14 @@ def engine_info(name: str) -> dict[str, Any]:
 
 
 def engine_available(name: str) -> bool:
-    """Whether the engine can be loaded here. Who asks while another thread loads it waits for that."""
-    if name in _available:
-        return True
-    with _loading:
-        if name not in _available:
-            try:
-                engine_info(name)
-            except NativeLibraryError:
-                return False
-            _available.add(name)
+    """Whether the engine can be loaded here."""
+    if name not in _available:
+        try:
+            engine_info(name)
+        except NativeLibraryError:
+            return False
+        _available.add(name)
     return True
-
-
-def load_ahead(names: Iterable[str]) -> None:
-    """Let a thread load those of these engines that are here and that nobody has asked for yet."""
-    new = [n for n in names if n not in _available and (_LIBRARY.parent / _ENGINE.format(n)).is_file()]
-    if new:
-        threading.Thread(target=lambda: list(map(engine_available, new)), name="tvm_byoc_dnnl.load_ahead").start()
 
 
 def _load() -> ctypes.CDLL:

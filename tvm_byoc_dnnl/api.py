@@ -10,7 +10,6 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from . import _native
 from .annotate.choice import PlacedBy, first_in_order
 from .annotate.passes import AnnotateExternalCompiler
 from .cache import ModelCache, key_of
@@ -87,7 +86,6 @@ def partition(
     UnsupportedError
         With ``strict``: lists every call that failed, with the reason; raised from the vendor's own exception.
     """
-    _native.load_ahead([compiler] if isinstance(compiler, str) else compiler or ())
     mod = ExactForms(with_options(mod, options))
     choice = PlacedBy(placement) if placement else first_in_order
     passes = [

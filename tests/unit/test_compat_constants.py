@@ -2,41 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import tvm
 from tvm import relax
 
 from tvm_byoc_dnnl._compat import (
-    constant_numpy,
-    constant_tensor,
     dtype_of,
     is_a,
-    small_constants,
-    static_shape,
     with_args,
 )
-
-
-def test_small_constants_keep_values_shapes_and_dtypes() -> None:
-    """Scalars, empty arrays and such with strides included."""
-    dtypes = ("bool", "int8", "uint8", "int32", "int64", "float16", "float32", "float64")
-    arrays = [np.arange(6).reshape(2, 3).astype(dtype) for dtype in dtypes]
-    arrays += [np.array(3, "int64"), np.zeros((0, 4), "float32"), np.arange(12.0).reshape(3, 4).T[1:]]
-    for array, constant in zip(arrays, small_constants(arrays), strict=True):
-        np.testing.assert_array_equal(constant_numpy(constant), array, strict=True)
-        assert static_shape(constant.ty) == array.shape
-        assert str(constant_tensor(constant).dtype) == str(array.dtype)
-
-
-def test_small_constants_are_copies_and_aligned() -> None:
-    """TVM's loops expect the alignment of its own tensors, and a model may change its arrays afterwards."""
-    arrays = [np.ones(size, "float32") for size in (1, 5, 33)]
-    made = [constant_numpy(c) for c in small_constants(arrays)]
-    for array in arrays:
-        array[:] = 7
-    assert all((value == 1).all() and value.ctypes.data % 64 == 0 for value in made)
-    assert small_constants([]) == []
 
 
 @pytest.mark.parametrize("typed", [True, False])

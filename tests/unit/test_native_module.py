@@ -98,29 +98,6 @@ def test_info():
     assert info["max_threads"] >= 1
 
 
-def test_engines_are_loaded_ahead_once(monkeypatch):
-    """Those that are here, in one thread; who needs one meanwhile waits for it, and nobody asks again."""
-    asked, begun, go = [], threading.Event(), threading.Event()
-
-    def engine_info(name: str) -> dict[str, Any]:
-        asked.append((name, threading.current_thread()))
-        begun.set()
-        assert go.wait(60)
-        return {}
-
-    monkeypatch.setattr(_native, "engine_info", engine_info)
-    monkeypatch.setattr(_native, "_available", set())
-    _native.load_ahead(["no_such_engine", "../dnnl"])
-    assert not asked
-    _native.load_ahead(["no_such_engine", "dnnl"])
-    assert begun.wait(60)
-    threading.Timer(0.05, go.set).start()
-    assert _native.engine_available("dnnl")
-    _native.load_ahead(["dnnl"])
-    assert [name for name, _ in asked] == ["dnnl"]
-    assert asked[0][1] is not threading.current_thread()
-
-
 def test_profile_names_every_step_and_computes():
     g = small()
     module = initialise(create(g), g)

@@ -36,7 +36,6 @@ from .._compat import (
 from ..compilation import OverwritableWeights
 from ..handles import ByIdentity, items
 from ..ledger import FORM, Fact
-from ..windowed_types import TypingBuilder
 from .forms import form_of, is_atom, is_compound, is_droppable, is_simple, kind_of, reads_of
 
 __all__ = ["Rule", "Rules", "Scope", "equal_dims"]
@@ -72,7 +71,7 @@ class Scope:
         self.changed = False
         self._rules = rules
         self._own = own
-        self._builder = TypingBuilder(module)
+        self._builder = relax.BlockBuilder(module)
         self._uses: ByIdentity[int] = ByIdentity()  # variable -> number of times that it is read
         self._value: ByIdentity[Any] = ByIdentity()  # variable -> value bound to it, for variables already swept
         self._weights: ByIdentity[int] = ByIdentity()  # variable -> number of products that it is the weights of

@@ -19,7 +19,6 @@ from ...namespaces import compilers
 from ...signature import NODES_ATTR
 from ...whole import Operator
 from ...whole import operator as whole_operator
-from ...windowed_types import TypingBuilder
 from ..onnx_nodes import DEFAULT_DOMAINS
 from .by_tvm import NodeGraph, TvmConverters, elem_type, folded, has_rule, is_converted, rewritten
 from .dim import Dim, Undecided
@@ -57,7 +56,7 @@ class Shared:
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.functions = {(_domain(f.domain), f.name, f.overload): f for f in model.functions}
-        self.root: relax.BlockBuilder = TypingBuilder()
+        self.root: relax.BlockBuilder = relax.BlockBuilder()
         self.weights: list[tuple[Any, np.ndarray]] = []
 
 
