@@ -92,7 +92,7 @@ def partition(
         AnnotateExternalCompiler(compiler, prepare=prepare, choice=choice),
         PartitionGraph(policy=_with_placed(policy, placement or {}), strict=strict),
     ]
-    with compiling(builds=False):
+    with compiling():
         made = tvm.transform.Sequential(passes)(mod)
     if _has_regions(made):
         return made

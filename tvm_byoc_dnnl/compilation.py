@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -46,14 +46,14 @@ class Compilation:
         What a report says of an error → the error.
     seconds : dict
         Stage → seconds, in the order of the stages.
+    options : mapping
+        Namespace → its options, of the module that vendors are asked about.
     lowered : dict, optional
-        Compiler and body of a region → its graph: what was tried is what is built. ``None`` where nothing is built.
-    tried : ByIdentity, optional
-        The bodies of regions that were tried; ``None`` where the module leaves the compilation, and its regions have a
-        note instead.
-    answers : dict, optional
-        What libraries said of single calls: namespace, options and form of the graph → the refusal, or ``None``.
-    refused : dict, optional
+        Compiler and body of a region → its graph: what was tried is what is built. ``None`` by hand.
+    answers : dict
+        What vendors said: namespace, options and form of a graph → the refusal, or ``None``; and what a vendor's
+        library said, by a key of the vendor's own.
+    refused : dict
         Function, variable, operator and namespace of single calls that were refused → the reason.
     weights : OverwritableWeights, optional
         Weights that were read from a file for this compilation alone. The first sweep of `Prepare` may overwrite them,
@@ -67,10 +67,10 @@ class Compilation:
     is_by_hand: bool = False
     causes: dict[str, BaseException] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     lowered: dict[Any, Any] | None = None
-    tried: ByIdentity[None] | None = None
-    answers: dict[Any, Any] | None = None
-    refused: dict[tuple[str, str, str, str], str] | None = None
+    answers: dict[Any, Any] = field(default_factory=dict)
+    refused: dict[tuple[str, str, str, str], str] = field(default_factory=dict)
     weights: OverwritableWeights | None = None
     not_source: dict[str, str] | None = None
     times: Callable[[Any, Any], Any] | None = None
@@ -89,21 +89,14 @@ def current() -> Compilation:
 
 
 @contextmanager
-def compiling(*, builds: bool = True) -> Iterator[Compilation]:
-    """Inside is one compilation: that around, or a new one that ends with the block.
-
-    Parameters
-    ----------
-    builds : bool
-        Whether the module is built inside. Otherwise the caller gets it, and it says by itself what is known.
-    """
+def compiling() -> Iterator[Compilation]:
+    """Inside is one compilation: that around, or a new one that ends with the block."""
     around = current()
     if not around.is_by_hand:
         yield around
         return
     around.causes.clear()
-    memory: dict[str, Any] = {"lowered": {}, "tried": ByIdentity()} if builds else {}
-    with knowing(is_by_hand=False, causes={}, answers={}, refused={}, **memory) as made:
+    with knowing(is_by_hand=False, causes={}, lowered={}, answers={}, refused={}) as made:
         yield made
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tvm
 
+from .compilation import current
 from .lower.builder import GraphBuilder
 from .lower.graph import PortableGraph
 from .regions.policy import RegionPolicy
@@ -31,6 +32,7 @@ __all__ = [
     "Standalone",
     "TargetHooks",
     "TirToRuntime",
+    "remembered",
     "told",
 ]
 
@@ -265,6 +267,11 @@ _GIVES: dict[str, tuple[str, Any, str]] = {
     "write_program": ("write_program", Sequence, "the paths of the files that it wrote"),
     "primitive_flops": ("primitive_flops", int, "a number of operations"),
 }
+
+
+def remembered() -> dict[Any, Any]:
+    """What a vendor has noted in this compilation, by keys of its own; it may note more, until it ends."""
+    return current().answers
 
 
 def told(ns: Namespace, function: str, *arguments: Any) -> Any:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import tvm
 
+from .compilation import Compilation, current
 from .errors import InputError
 from .namespaces import compilers, namespace
 
 __all__ = [
     "OPTIONS_ATTR",
     "checked_options",
+    "compilation_of",
     "get_target_options",
     "known_target",
     "parse_option",
@@ -68,6 +71,15 @@ def get_target_options(mod: tvm.IRModule, compiler: str) -> dict[str, Any]:
     """The options of ``compiler`` for this module, defaults filled in."""
     every = mod.attrs[OPTIONS_ATTR] if mod.attrs and OPTIONS_ATTR in mod.attrs else {}
     return checked_options(compiler, dict(every.get(compiler, {})))
+
+
+def compilation_of(mod: tvm.IRModule, names: Iterable[str]) -> Compilation:
+    """The compilation of this module, with its options for these compilers; by hand it remembers no answers."""
+    known, around = compilers(), current()
+    options = {name: get_target_options(mod, name) for name in names if name in known}
+    if around.is_by_hand:
+        return replace(around, options=options, answers={}, refused={})
+    return replace(around, options=options)
 
 
 def parse_option(text: str) -> tuple[str, str, Any]:

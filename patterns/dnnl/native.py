@@ -15,7 +15,7 @@ import tvm_ffi
 from ...errors import GraphError
 from ...lower.graph import PortableGraph, evaluate
 from ...lower.sizes import trial_sizes
-from ...namespace import Description
+from ...namespace import Description, remembered
 from ...verdict import Reject
 from . import library
 
@@ -26,9 +26,7 @@ _Answer = TypeVar("_Answer")
 #: sizes with which a graph of unknown sizes is probed, if it is refused with others
 _MOST_SIZES = 2
 
-#: what the library said about graphs, by their text
-_ANSWERS: dict[str, tuple[str, int]] = {}
-_MOST_ANSWERS = 1 << 13
+_MOST_ANSWERS = 1 << 13  # by hand
 
 
 def create_module(graph: PortableGraph) -> tvm.runtime.Module:
@@ -68,7 +66,7 @@ def probe_many(graphs: Sequence[PortableGraph]) -> list[Reject | None]:
     """What `probe` says of each graph; oneDNN is asked about all of them at once."""
     if library.available():
         firsts = dict.fromkeys(document for graph in graphs for document in itertools.islice(_documents(graph), 1))
-        new = [document for document in firsts if document not in _ANSWERS]
+        new = [document for document in firsts if document not in remembered()]
         for document, answer in zip(new, library.call("ProbeMany", new) if new else (), strict=True):
             if answer:  # none where the question is wrong: whoever asks it alone gets the error
                 _note(document, json.loads(answer))
@@ -131,15 +129,16 @@ def measure_candidates(graph: PortableGraph, rounds: int) -> dict[str, Any]:
 
 def _probe(document: str) -> tuple[str, int]:
     """Why a graph cannot run, and the number of post-ops that its last node has in one primitive."""
-    known = _ANSWERS.get(document)
+    known = remembered().get(document)
     return _note(document, _ask("ProbeNodes", document)) if known is None else known
 
 
 def _note(document: str, answer: dict[str, Any]) -> tuple[str, int]:
     fused = int(answer["nodes"][-1]["post_ops"]) if answer["ok"] and answer["nodes"] else 0
-    if len(_ANSWERS) >= _MOST_ANSWERS:
-        _ANSWERS.clear()
-    return _ANSWERS.setdefault(document, ("" if answer["ok"] else answer["reason"], fused))
+    answers = remembered()
+    if len(answers) >= _MOST_ANSWERS:
+        answers.clear()
+    return answers.setdefault(document, ("" if answer["ok"] else answer["reason"], fused))
 
 
 def _ask(function: str, document: str) -> dict[str, Any]:

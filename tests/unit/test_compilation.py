@@ -23,14 +23,9 @@ def alone() -> Iterator[None]:
 
 
 def test_what_is_inside_of_a_compilation_is_part_of_it() -> None:
-    with compiling() as outer, compiling(builds=False) as inner:
+    with compiling() as outer, compiling() as inner:
         assert inner is outer is current()
         assert not outer.is_by_hand and outer.lowered == {} == outer.answers
-
-
-def test_a_module_that_leaves_a_compilation_has_its_notes_with_it() -> None:
-    with compiling(builds=False) as compilation:
-        assert compilation.tried is None and compilation.lowered is None
 
 
 @pytest.mark.parametrize("ends", ["well", "with an error"])
@@ -45,7 +40,7 @@ def test_a_compilation_ends(ends: str) -> None:
     except ZeroDivisionError:
         pass
     assert cause_of("what was said") is None
-    assert current().is_by_hand and current().answers is None
+    assert current().is_by_hand and current().lowered is None and not current().answers
 
 
 def test_the_first_error_of_a_text_is_kept_and_by_hand_the_last() -> None:

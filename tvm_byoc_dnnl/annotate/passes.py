@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm import relax
 
 from .._compat import var_name
-from ..compilation import current, stage
+from ..compilation import Compilation, stage
 from ..handles import ByIdentity
 from ..inplace import IN_PLACE, WritersBetween
 from ..ledger import ASKED, MATCH, Fact, with_facts
@@ -24,7 +24,7 @@ from ..prepare import FoldTransposed, Prepare
 from ..prepare.compression import compress_weights
 from ..regions.failure import describe
 from ..relax_utils import codegen_of, composite_of, is_host_function, is_op_call, op_calls, ops_of, with_functions
-from ..target_options import get_target_options
+from ..target_options import compilation_of, get_target_options
 from ..vendor_code import calling
 from ..verdict import Crash, Reject, as_reject
 from ..whole import expand, is_whole, whole_ops
@@ -34,7 +34,7 @@ from .escape import refuse_escape
 from .matches import Searched
 from .naming import with_unique_names
 from .needed import ops_of_pattern
-from .trial import Answers, Trial, ask, trial_of
+from .trial import Trial, ask, trial_of
 from .tuples import spread_tuples
 from .vendor_steps import answers_of, prepared_by
 from .whole import refused_whole, unknown_whole
@@ -80,10 +80,8 @@ class Matcher:
         The operators that occur; the others need no candidate.
     choice : callable
         Who gets a match, of all compilers that would take it.
-    options : mapping, optional
-        Namespace to its options.
-    refused : dict, optional
-        Gets the refusals of single calls, as `Compilation.refused`.
+    compilation : Compilation, optional
+        It has the options and the answers so far, and gets those and the refusals of single calls.
     """
 
     def __init__(
@@ -91,17 +89,13 @@ class Matcher:
         compilers: Sequence[str],
         ops: set[str],
         choice: Choice = first_in_order,
-        options: Mapping[str, Mapping[str, Any]] | None = None,
-        refused: dict[tuple[str, str, str, str], str] | None = None,
+        compilation: Compilation | None = None,
     ) -> None:
         self._compilers = list(compilers)
-        self._refused = {} if refused is None else refused
-        self._options = options or {}
+        self._compilation = compilation or Compilation()
         self._ops = ops
         self._choice = choice
         self._accepted: dict[str, Any] = {}  # attributes of the match that was accepted last
-        known = current().answers
-        self._answers: Answers = {} if known is None else known
         self._trials: ByIdentity[Trial | None] = ByIdentity()  # of single calls, by variable, that were lowered ahead
         self._writers: list[WritersBetween] = []  # of the functions that are searched
         self._function = ""  # that is searched
@@ -122,7 +116,7 @@ class Matcher:
         def check(var: Any, call: Any) -> Group | None:
             if not is_op_call(call) or (name := call.op.name) not in known:
                 return None
-            trial = self._trials.pop(var, None) or trial_of(ns, call, self._options.get(ns.name))
+            trial = self._trials.pop(var, None) or trial_of(ns, call, self._compilation)
             refusal = self._ask(ns, var_name(var), call, trial)
             if not self._settle(var, {var: call}, ns, name, "annotate", refusal):
                 return None
@@ -132,8 +126,6 @@ class Matcher:
         return check
 
     def _pattern_check(self, ns: Namespace, pattern: Pattern) -> Callable[[Any], dict[str, Any] | None]:
-        options = self._options.get(ns.name)
-
         def check(context: Any) -> dict[str, Any] | None:
             refusal = refuse_escape(context, pattern.outputs, self._writers)
             if refusal is not None:
@@ -141,7 +133,7 @@ class Matcher:
                 return None
             match = {str(name): expr for name, expr in context.annotated_expr.items()}
             var = context.value_to_bound_var[context.matched_expr]
-            refusal = ask_pattern(ns, pattern, {**match, "root": context.matched_expr}, self._answers, options)
+            refusal = ask_pattern(ns, pattern, {**match, "root": context.matched_expr}, self._compilation)
             if refusal is not None:
                 self._refuse(context, ns, pattern, refusal)
             accepted = self._settle(var, context.matched_bindings, ns, pattern.name, "pattern", refusal)
@@ -173,9 +165,9 @@ class Matcher:
         return False
 
     def _ask(self, ns: Namespace, name: str, call: Any, trial: Trial | None = None) -> Reject | None:
-        refusal = ask(ns, call, self._answers, trial, self._options.get(ns.name))
+        refusal = ask(ns, call, self._compilation, trial)
         if refusal is not None and not isinstance(refusal, Crash):
-            self._refused[self._function, name, call.op.name, ns.name] = refusal.reason
+            self._compilation.refused[self._function, name, call.op.name, ns.name] = refusal.reason
         return refusal
 
     def _note(self, calls: Iterable[tuple[Any, Any]], ns: Namespace, stage: str, reason: str) -> None:
@@ -235,14 +227,14 @@ class Matcher:
         """Lower single calls before the first verdict is needed, and ask their library about all of them at once."""
         if ns.probe_many is None:
             return
-        graphs: dict[Any, PortableGraph] = {}
+        answers, graphs = self._compilation.answers, dict[Any, PortableGraph]()
         for var, call in (found for func in functions for found in op_calls(func)):
-            trial = self._trials[var] = trial_of(ns, call, self._options.get(ns.name))
-            if trial is None or trial.question in self._answers or trial.question in graphs:
+            trial = self._trials[var] = trial_of(ns, call, self._compilation)
+            if trial is None or trial.question in answers or trial.question in graphs:
                 continue
             if (graph := trial.graph()) is not None:
                 graphs[trial.question] = graph
-        self._answers.update(zip(graphs, answers_of(ns, list(graphs.values())), strict=False))
+        answers.update(zip(graphs, answers_of(ns, list(graphs.values())), strict=False))
 
 
 def _found(groups: Mapping[Any, Group], var: Any, _value: Any) -> Group | None:
@@ -250,13 +242,9 @@ def _found(groups: Mapping[Any, Group], var: Any, _value: Any) -> Group | None:
 
 
 def ask_pattern(
-    ns: Namespace,
-    pattern: Pattern,
-    match: dict[str, Any],
-    answers: Answers | None = None,
-    options: Mapping[str, Any] | None = None,
+    ns: Namespace, pattern: Pattern, match: dict[str, Any], compilation: Compilation | None = None
 ) -> Reject | None:
-    """The verdict of a namespace on one match of a pattern; ``answers`` and ``options`` as for `ask`."""
+    """The verdict of a namespace on one match of a pattern."""
     who = f"the check of pattern {ns.name}.{pattern.name}"
     try:
         if pattern.check is not None:
@@ -271,7 +259,7 @@ def ask_pattern(
     lower = pattern.lower
     if lower is None:
         return None
-    return Trial(ns, pattern.name, [pattern.name], lambda g: lower(g, match), options).verdict(answers)
+    return Trial(ns, pattern.name, [pattern.name], lambda g: lower(g, match), compilation or Compilation()).verdict()
 
 
 def AnnotateExternalCompiler(
@@ -343,14 +331,14 @@ def AnnotateExternalCompiler(
             ready = {gv: func.with_attr(COMPILER_ATTR, tvm_ffi.Array(compilers)) for gv, func in ready.items()}
             names.update(var_name(var) for func in ready.values() for var, _ in op_calls(func))
             ops = {op for func in ready.values() for op in ops_of(func)}
-            options = {name: get_target_options(mod, name) for name in compilers}
-            matcher = Matcher(compilers, ops, choice, options, current().refused)
+            compilation = compilation_of(mod, compilers)
+            matcher = Matcher(compilers, ops, choice, compilation)
             with stage("annotate"):
                 mod = matcher.run(with_functions(mod, ready), [gv.name_hint for gv in functions])
             facts += matcher.facts
             if any(map(is_whole, ops)):
                 left = [mod[gv] for gv in functions if whole_ops(mod[gv])]
-                facts += refused_whole(left, compilers, options)
+                facts += refused_whole(left, compilers, compilation)
                 is_left = is_left or bool(left)
         mod = with_functions(mod, owned)  # the passes above rewrite every function
         facts += [Fact(compiler=name, stage=ASKED) for compilers in groups for name in compilers]

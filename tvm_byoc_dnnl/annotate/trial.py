@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tvm
 from tvm import relax
 
+from ..compilation import Compilation
 from ..lower.builder import GraphBuilder
 from ..lower.graph import PortableGraph
 from ..namespace import Namespace, Predicate, told
@@ -16,12 +17,10 @@ from ..regions.failure import describe
 from ..vendor_code import calling
 from ..verdict import Crash, Reject, as_reject
 
-__all__ = ["Answers", "Trial", "ask", "get_annotate_compiler", "trial_of"]
+__all__ = ["Trial", "ask", "get_annotate_compiler", "trial_of"]
 
 #: namespace, options, and the form of the graph
 Question = tuple[str, str, str]
-#: what libraries said
-Answers = dict[Question, "Reject | None"]
 
 
 class Trial:
@@ -37,8 +36,9 @@ class Trial:
         The operators of the calls.
     lower : callable
         Writes them to a fresh builder.
-    options : mapping, optional
-        Of the namespace, as its regions will have them: another precision may have no implementation.
+    compilation : Compilation
+        It has the options that regions will have, since another precision may have no implementation; and what the
+        library said before, because most calls of a large model are equal to one before them.
     """
 
     def __init__(
@@ -47,10 +47,11 @@ class Trial:
         name: str,
         source: list[str],
         lower: Callable[[GraphBuilder], Any],
-        options: Mapping[str, Any] | None = None,
+        compilation: Compilation,
     ) -> None:
         self._ns = ns
-        self._options = dict(options or {})
+        self._options = dict(compilation.options.get(ns.name, {}))
+        self._answers = compilation.answers
         self._name = name
         self._graph: PortableGraph  # unless the lowering refuses
         self._is_optimised = False
@@ -66,18 +67,14 @@ class Trial:
             self._try(self._optimise)
         return None if self._refusal is not None else self._graph
 
-    def verdict(self, answers: Answers | None = None) -> Reject | None:
-        """The refusal, ``None`` where the library can do it.
-
-        ``answers`` has what the library said before, and gets this: most calls of a large model are equal to one
-        before them.
-        """
-        if self._refusal is None and answers is not None and self.question in answers:
-            return answers[self.question]
+    def verdict(self) -> Reject | None:
+        """The refusal, ``None`` where the library can do it."""
+        if self._refusal is None and self.question in self._answers:
+            return self._answers[self.question]
         if self.graph() is not None:
             self._try(self._probe)
-            if answers is not None and not isinstance(self._refusal, Crash):
-                answers[self.question] = self._refusal
+            if not isinstance(self._refusal, Crash):
+                self._answers[self.question] = self._refusal
         return self._refusal
 
     def _try(self, step: Callable[[], Reject | None]) -> None:
@@ -112,17 +109,12 @@ class Trial:
         return told(self._ns, "probe", self._graph)
 
 
-def trial_of(ns: Namespace, call: Any, options: Mapping[str, Any] | None = None) -> Trial | None:
-    """The trial of one call, if the verdict on it is that of a trial; ``options`` of the namespace."""
+def trial_of(ns: Namespace, call: Any, compilation: Compilation) -> Trial | None:
+    """The trial of one call, if the verdict on it is that of a trial."""
     op = call.op.name
     if op in ns.predicates or op not in ns.lowerings:
         return None
-    return _trial(ns, call, options)
-
-
-def _trial(ns: Namespace, call: Any, options: Mapping[str, Any] | None = None) -> Trial:
-    op = call.op.name
-    return Trial(ns, op, [op], lambda g: ns.lowerings[op](g, call), options)
+    return Trial(ns, op, [op], lambda g: ns.lowerings[op](g, call), compilation)
 
 
 def _trial_predicate(ns: Namespace, op: str) -> Predicate:
@@ -130,28 +122,19 @@ def _trial_predicate(ns: Namespace, op: str) -> Predicate:
 
     def predicate(attrs: Any, args: Sequence[Any]) -> bool | Reject:
         call = relax.BlockBuilder().normalize(relax.Call(tvm.ir.Op.get(op), list(args), attrs))
-        refusal = _trial(ns, call).verdict()
+        refusal = ask(ns, call)
         return True if refusal is None else refusal  # a Reject is falsy
 
     return predicate
 
 
-def ask(
-    ns: Namespace,
-    call: Any,
-    answers: Answers | None = None,
-    trial: Trial | None = None,
-    options: Mapping[str, Any] | None = None,
-) -> Reject | None:
-    """The verdict of a namespace on one call, by whichever predicate it has.
-
-    ``answers`` as for `Trial.verdict`; ``trial``, if there is one already; ``options`` of the namespace for one.
-    """
+def ask(ns: Namespace, call: Any, compilation: Compilation | None = None, trial: Trial | None = None) -> Reject | None:
+    """The verdict of a namespace on one call, by whichever predicate it has; its ``trial``, if there is one already."""
     op = call.op.name
     predicate = ns.predicates.get(op)
     if predicate is None:
-        trial = trial or trial_of(ns, call, options)
-        return ns.no_predicate(op) if trial is None else trial.verdict(answers)
+        trial = trial or trial_of(ns, call, compilation or Compilation())
+        return ns.no_predicate(op) if trial is None else trial.verdict()
     who = f"the predicate of {ns.name!r} for {op}"
     try:
         with calling(who):

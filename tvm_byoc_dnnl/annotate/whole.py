@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 from tvm import relax
 
 from .._compat import var_name
+from ..compilation import Compilation
 from ..ledger import MATCH, Fact
 from ..namespace import Namespace
 from ..namespaces import namespace
@@ -29,13 +29,13 @@ def unknown_whole(func: relax.Function, compilers: Sequence[str]) -> set[str]:
 
 
 def refused_whole(
-    functions: Iterable[relax.Function], compilers: Sequence[str], options: Mapping[str, Mapping[str, Any]]
+    functions: Iterable[relax.Function], compilers: Sequence[str], compilation: Compilation
 ) -> Iterator[Fact]:
     """Why the compilers that know them have left calls of such operators; each is named by its result."""
     for func in functions:
         for var, call in op_calls(func):
             for ns in map(namespace, compilers if is_whole(call.op.name) else ()):
-                if _knows(ns, call.op.name) and (refusal := ask(ns, call, options=options.get(ns.name))) is not None:
+                if _knows(ns, call.op.name) and (refusal := ask(ns, call, compilation)) is not None:
                     name = var_name(var)
                     op = f"{ns.name}.{call.op.name}"
                     yield Fact("", name, op, ns.name, MATCH, refusal.reason, (name,))

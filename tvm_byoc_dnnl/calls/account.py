@@ -17,7 +17,7 @@ from ..ledger import FORM, MATCH, Fact
 from ..namespace import Namespace
 from ..namespaces import compilers, namespace
 from ..relax_utils import codegen_of
-from ..target_options import get_target_options
+from ..target_options import compilation_of
 from .flow import Flow, Node, read_flow
 from .model import CallReport, NearMiss, RegionReport, ReportData, Totals
 from .onnx_nodes import OnnxNodes
@@ -49,7 +49,8 @@ def account_of(mod: tvm.IRModule, asked: Sequence[str], *, with_primitives: bool
     uses: dict[tuple[str, int], list[Node]] = {}
     for node in flow.nodes:
         uses.setdefault((node.region, node.use), []).append(node)
-    options = {n: get_target_options(mod, n) if n in known else {} for n in by_name}
+    compilation = compilation_of(mod, by_name)
+    options = {n: compilation.options.get(n, {}) for n in by_name}
     lowered = {
         name: primitives_of(
             by_name[codegen_of(func)], func, name, len(uses.get((name, 0), ())), options[codegen_of(func)]
@@ -74,7 +75,7 @@ def account_of(mod: tvm.IRModule, asked: Sequence[str], *, with_primitives: bool
             kinds[node.call] = _kind(node.call, usual)
         call = _call(node, by_name, made.get(node, []), kinds[node.call])
         call.onnx_node = onnx_nodes.of(call.function, call.name)
-        call.candidates, call.reasons = verdicts(node, list(by_name.values()), log, options)
+        call.candidates, call.reasons = verdicts(node, list(by_name.values()), log, compilation)
         call.near_misses = [*_refused(node, matches), *_forms(node, forms), *_apart(node, made.get(node, []))]
         call.near_misses += _float32(node, made.get(node, []))
         calls.append(call)
@@ -90,7 +91,7 @@ def account_of(mod: tvm.IRModule, asked: Sequence[str], *, with_primitives: bool
         _totals(calls, regions),
         symbols=[name for name in flow.symbols() if name not in usual],
         unasked=sorted(silent) if with_primitives else [],
-        options={name: of for name, of in options.items() if of},
+        options={name: dict(of) for name, of in options.items() if of},
         versions=_versions([*_PACKAGES, *(p for ns in by_name.values() for p in ns.doctor.packages)]),
     )
 

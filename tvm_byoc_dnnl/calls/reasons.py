@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import tvm
 
 from ..annotate.trial import ask
-from ..compilation import current
+from ..compilation import Compilation
 from ..ledger import Fact, read_facts
 from ..namespace import Namespace
 from .flow import Node
@@ -52,26 +51,25 @@ class BuildLog:
 
 
 def verdicts(
-    node: Node, namespaces: Sequence[Namespace], log: BuildLog, options: Mapping[str, Mapping[str, Any]]
+    node: Node, namespaces: Sequence[Namespace], log: BuildLog, compilation: Compilation
 ) -> tuple[list[Candidate], list[str]]:
     """Every compiler in order, each with why it does not take the call; and the reasons of those that came first.
 
-    These are the compilers that were asked before one took the call; of a host call, all of them. ``options``:
-    namespace to its options.
+    These are the compilers that were asked before one took the call; of a host call, all of them.
     """
-    why = {ns.name: _reasons(ns, node, log, options[ns.name]) for ns in namespaces}
+    why = {ns.name: _reasons(ns, node, log, compilation) for ns in namespaces}
     names = list(why)
     first = names[: names.index(node.compiler)] if node.compiler in why else names
     return [Candidate(n, "; ".join(why[n])) for n in names], [f"{n}: {reason}" for n in first for reason in why[n]]
 
 
-def _reasons(ns: Namespace, node: Node, log: BuildLog, options: Mapping[str, Any]) -> list[str]:
+def _reasons(ns: Namespace, node: Node, log: BuildLog, compilation: Compilation) -> list[str]:
     if ns.name == node.compiler or ns.name in node.candidates:
         return [] if ns.name == node.compiler else log.about(node, ns.name)
     noted = log.behind_annotation(node, ns.name)
     if noted:  # of a pattern's call, too, which alone would be refused
         return noted
-    refusal = _refusal(ns, node, options)
+    refusal = _refusal(ns, node, compilation)
     if refusal:
         return [refusal]
     why = log.about(node, ns.name)
@@ -80,13 +78,12 @@ def _reasons(ns: Namespace, node: Node, log: BuildLog, options: Mapping[str, Any
     return why
 
 
-def _refusal(ns: Namespace, node: Node, options: Mapping[str, Any]) -> str:
+def _refusal(ns: Namespace, node: Node, compilation: Compilation) -> str:
     """Why a compiler refuses a call, as it told the build; where that had no reason to ask, it is asked now."""
     if not isinstance(node.call.op, tvm.ir.Op):
         return f"{node.op} is no Relax operator"
-    compilation = current()
-    told = (compilation.refused or {}).get((node.function, node.name, node.op, ns.name))
+    told = compilation.refused.get((node.function, node.name, node.op, ns.name))
     if told is None:
-        refusal = ask(ns, node.call, compilation.answers, options=options)
+        refusal = ask(ns, node.call, compilation)
         told = "" if refusal is None else refusal.reason
     return f"{told} (it calls {node.kernel})" if told and node.kernel else told

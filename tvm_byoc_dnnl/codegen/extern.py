@@ -16,7 +16,6 @@ from ..lower.graph import PortableGraph
 from ..namespace import Namespace, told
 from ..namespaces import compilers, namespace
 from ..regions.failure import BrokenRegions, Failure, describe
-from ..regions.tried import was_tried
 from ..relax_utils import codegen_of
 from ..routes.codegen import Codegen
 from ..routes.source import SourceBuild
@@ -115,9 +114,11 @@ class PortableCodegen(Codegen):
             return super().attempt(region, options)
 
     def build(self, mod: tvm.IRModule, options: Mapping[str, Any]) -> tvm.IRModule:
-        """See `Route.build`; a module is made without asking the library, so untried regions are tried now."""
+        """See `Route.build`; a module is made without asking the library, so regions that were not lowered for an
+        attempt are tried now."""
+        known = current().lowered or {}
         regions = {gv: f for gv, f in mod.functions.items() if codegen_of(f) == self.compiler}
-        attempts = {gv: self.attempt(f, options) for gv, f in regions.items() if not was_tried(f)}
+        attempts = {gv: self.attempt(f, options) for gv, f in regions.items() if (self.compiler, f.body) not in known}
         failures = {gv: failure for gv, failure in attempts.items() if failure is not None}
         if failures:
             raise BrokenRegions(failures)

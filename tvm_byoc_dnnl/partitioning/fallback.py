@@ -34,7 +34,7 @@ from ..regions.failure import Failure, describe
 from ..regions.inline import Body, inline_calls
 from ..regions.policy import RegionPolicy, Work
 from ..relax_utils import composite_of, global_var, op_calls, ops_of, with_functions
-from ..target_options import get_target_options
+from ..target_options import compilation_of
 from ..vendor_code import calling, expect
 from .merge import Unit, form_units
 
@@ -283,8 +283,8 @@ class Fallback:
         if key not in self._behind:
             func = self._callee(item.call)
             plain = func.without_attr("Composite").without_attr("Primitive")
-            options = {name: get_target_options(self.mod, name) for name in compilers}
-            matcher = Matcher(compilers, ops_of(func), options=options)
+            compilation = replace(compilation_of(self.mod, compilers), refused={})  # its function is none of the module
+            matcher = Matcher(compilers, ops_of(func), compilation=compilation)
             matcher.skip_to_behind(item.behind or composite_of(func))
             mod = matcher.run(FoldTransposed(tvm.IRModule({tvm.ir.GlobalVar("body"): plain})), ["body"])
             composites = {gv: f for gv, f in mod.functions.items() if composite_of(f)}

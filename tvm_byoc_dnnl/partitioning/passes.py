@@ -15,7 +15,6 @@ from ..namespaces import namespace
 from ..regions.builder import RegionBuilder
 from ..regions.failure import Failure
 from ..regions.policy import RegionPolicy
-from ..regions.tried import mark_as_tried
 from ..regions.uses import with_uses
 from ..relax_utils import codegen_of, composite_of, global_var, is_host_function
 from ..target_options import get_target_options
@@ -152,9 +151,7 @@ class _Outliner:
         while (name := f"{compiler}_{number}") in self._taken:
             number += 1
         self._taken.add(name)
-        func = mark_as_tried(region.function_beside(self._composites)).with_attr(
-            {"Codegen": compiler, "global_symbol": name}
-        )
+        func = region.function_beside(self._composites).with_attr({"Codegen": compiler, "global_symbol": name})
         gv = global_var(name, func)
         self._functions[gv] = func
         return gv
