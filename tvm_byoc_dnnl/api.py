@@ -50,6 +50,7 @@ def partition(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     strict: bool = False,
     prepare: bool = True,
+    dry_run: bool = False,
 ) -> tvm.IRModule:
     """Prepare, annotate and partition a module.
 
@@ -72,6 +73,9 @@ def partition(
     prepare : bool
         Rewrite the module to the canonical forms for which patterns are written. Without it patterns are matched with
         the imported form.
+    dry_run : bool
+        Run no compiler of a vendor's, which may take long: the regions are those that its predicates, patterns, policy
+        and ``fits`` allow, and a build may still find that it cannot compile one of them.
 
     Returns
     -------
@@ -90,7 +94,7 @@ def partition(
     choice = PlacedBy(placement) if placement else first_in_order
     passes = [
         AnnotateExternalCompiler(compiler, prepare=prepare, choice=choice),
-        PartitionGraph(policy=_with_placed(policy, placement or {}), strict=strict),
+        PartitionGraph(policy=_with_placed(policy, placement or {}), strict=strict, dry_run=dry_run),
     ]
     with compiling():
         made = tvm.transform.Sequential(passes)(mod)

@@ -53,6 +53,8 @@ class Compilation:
     answers : dict
         What vendors said: namespace, options and form of a graph → the refusal, or ``None``; and what a vendor's
         library said, by a key of the vendor's own.
+    blobs : dict, optional
+        Codegen → content of a region → the bytes that its library has made of it, as a module. ``None`` by hand.
     refused : dict
         Function, variable, operator and namespace of single calls that were refused → the reason.
     weights : OverwritableWeights, optional
@@ -70,6 +72,7 @@ class Compilation:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     lowered: dict[Any, Any] | None = None
     answers: dict[Any, Any] = field(default_factory=dict)
+    blobs: dict[Any, dict[str, Any]] | None = None
     refused: dict[tuple[str, str, str, str], str] = field(default_factory=dict)
     weights: OverwritableWeights | None = None
     not_source: dict[str, str] | None = None
@@ -96,7 +99,7 @@ def compiling() -> Iterator[Compilation]:
         yield around
         return
     around.causes.clear()
-    with knowing(is_by_hand=False, causes={}, lowered={}, answers={}, refused={}) as made:
+    with knowing(is_by_hand=False, causes={}, lowered={}, answers={}, blobs={}, refused={}) as made:
         yield made
 
 

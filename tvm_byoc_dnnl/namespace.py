@@ -214,6 +214,8 @@ class Namespace:
     doctor: Examination = field(default_factory=Examination)
     prepare: Sequence[Callable[[], tvm.transform.Pass]] = ()
     policy: RegionPolicy | None = None
+    #: ``fits(region, options)``
+    fits: Callable[[Any, Mapping[str, Any]], bool | Reject] | None = None
     cost: Callable[[tvm.IRModule], float | None] | None = None
     blob_runner: BlobRunner | None = None
     hooks: TargetHooks | None = None

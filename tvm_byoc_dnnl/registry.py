@@ -28,6 +28,7 @@ from .namespace import (
 from .namespaces import claim_namespace
 from .regions.policy import RegionPolicy
 from .routes.codegen import Codegen, OwnCodegen
+from .vendor_code import with_options
 from .verdict import Reject
 
 __all__ = [
@@ -83,6 +84,7 @@ def register_namespace(
     doctor: Examination | None = None,
     prepare: Sequence[Callable[[], tvm.transform.Pass]] = (),
     policy: RegionPolicy | None = None,
+    fits: Callable[..., bool | Reject] | None = None,
     isolate: bool = False,
     extend: bool = False,
 ) -> Namespace:
@@ -125,6 +127,11 @@ def register_namespace(
         Pass factories run before annotation, behind the common canonical forms.
     policy : RegionPolicy, optional
         Decides which regions of this namespace are worth a call, unless the user gives a policy; by default all are.
+    fits : callable, optional
+        ``fits(region) -> True | False | Reject``, or ``fits(region, options)``: whether the device has room for a
+        region, which has the form that a codegen gets: memory, number of operators, of arguments, of results. Asked
+        before the codegen. A region that does not fit is cut into parts that do, at the cheapest places, by a number of
+        questions that grows with the logarithm of its calls: more calls must not fit where fewer do not.
     isolate : bool
         For code that is not trusted: the codegen and the target hooks run in a forked process of their own
         (``relax_to_tir`` is tried in one first). After a crash their regions go to the next compiler or to TVM, with
@@ -154,6 +161,7 @@ def register_namespace(
         write_program=write_program,
         optimize=optimize,
         primitive_flops=primitive_flops,
+        fits=fits,
     )
     if probing_ahead is not None:
         warnings.warn("probing_ahead has no effect; give probe_many instead", DeprecationWarning, stacklevel=2)
@@ -172,6 +180,7 @@ def register_namespace(
         "doctor": doctor,
         "prepare": tuple(prepare),
         "policy": policy,
+        "fits": None if fits is None else with_options(fits),
         "isolate": isolate,
     }
     for key, value in parts.items():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +12,7 @@ import tvm
 from .errors import ByocError, VendorError
 from .verdict import Reject
 
-__all__ = ["calling", "expect", "run_pass"]
+__all__ = ["calling", "expect", "run_pass", "with_options"]
 
 #: TVM's words for a pass that returns nothing
 _NO_MODULE = "The return value of a module pass must be set"
@@ -56,6 +57,17 @@ def expect(value: Any, kind: type | tuple[type, ...], what: str, expected: str) 
     if not isinstance(value, kind):
         raise VendorError(f"{what} returned {value!r}; expected {expected}")
     return value
+
+
+def with_options(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    """A vendor's function of one value, or of a value and options, as one of both."""
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return lambda value, _options: function(value)
+    except ValueError:  # of C, which cannot be looked at
+        pass
+    return function
 
 
 def run_pass(make: Any, mod: tvm.IRModule, what: str) -> tvm.IRModule:

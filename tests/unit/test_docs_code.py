@@ -74,3 +74,12 @@ def test_the_page_about_codegens_runs() -> None:
     finally:
         byoc.unregister_compiler("page_npu")
     assert not report.failures
+
+
+@pytest.mark.native
+def test_the_page_about_devices_runs() -> None:
+    code = "\n".join(blocks(ROOT / "docs" / "devices.md"))
+    try:
+        exec(compile(code, "devices.md", "exec"), {"__name__": "page"})
+    finally:
+        byoc.unregister_compiler("page_device")

@@ -44,11 +44,11 @@ __all__ = ["check", "doctor", "explain", "inputs", "lock", "ops"]
 _WIDTH = 110
 
 
-def _explained(build: Build, output: str = OUTPUTS[0], database: Path | None = None) -> Report:
+def _explained(build: Build, output: str = OUTPUTS[0], database: Path | None = None, **how: Any) -> Report:
     from ..report import explain
 
     with progress(f"partitioning {build.model.name}"):
-        report = explain(build.model.load(), build.compiler, **build.settings, output=output, database=database)
+        report = explain(build.model.load(), build.compiler, **build.settings, output=output, database=database, **how)
     report.model = build.model.name
     return report
 
@@ -59,6 +59,7 @@ def _explained(build: Build, output: str = OUTPUTS[0], database: Path | None = N
 @click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the text.")
 @click.option("--all", "every_call", is_flag=True, help="List every call, not only those that stay with TVM.")
 @click.option("--database", type=EXISTING_FILE, help="Show the times that `tvm-byoc tune` has measured.")
+@click.option("--dry-run", is_flag=True, help="Run no compiler of a vendor's, which may take long.")
 @placement_option
 @precision_options
 @format_option
@@ -68,6 +69,7 @@ def explain(
     json_file: str | None,
     every_call: bool,
     database: Path | None,
+    dry_run: bool,
     output_format: str,
 ) -> None:
     """Show which call of MODEL, an .onnx file or a compiled library, runs where, and why the others stay with TVM.
@@ -82,7 +84,7 @@ def explain(
       tvm-byoc explain model.onnx --json - | jq '.calls[] | select(.compiler == null) | .reasons'
     """
     check_outputs(html_file, json_file)
-    report = _explained(build, output_format, database)
+    report = _explained(build, output_format, database, dry_run=dry_run)
     if html_file is not None:
         with progress(f"drawing {len(report.calls)} calls"):
             report.to_html(html_file)

@@ -59,6 +59,7 @@ class PortableCodegen(Codegen):
     create_source: Callable[[PortableGraph], tvm.runtime.Module] | None = None
     source_build: Callable[[], SourceBuild] | None = None
     lowering_options: Mapping[str, Any] = field(default_factory=dict)
+    compiles = False
     measure_candidates: Callable[[PortableGraph, int], Mapping[str, Any]] | None = None
 
     @property

@@ -1,12 +1,14 @@
 """Fall-back: each region is tried when it is formed; a call that fails goes to the next compiler or back to TVM.
 
-    form regions ──> policy ──> attempt each ──all work──> done
-         ^                          │ one fails
-         │                  bisect: the shortest failing run of its calls
+    form regions ──> policy ──> `fits`, then attempt ──all work──> done
+         ^                          │ one is refused
+         │                  bisect: the shortest refused run of its calls
          │                 ┌────────┴─────────┐
          │        its last call         its last call works alone:
-         │        fails alone           a cut before it
+         │        is refused alone      a cut before it, and on behind the cut
          └── candidates after it, else TVM ──┘
+
+A region that does not fit is cut at the cheapest place that leaves a part which fits (`cutting`).
 
 Attempts are remembered by the calls and results of the region, so one that did not change is not tried again, and a
 model in which nothing fails pays one attempt per region.
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -34,14 +37,19 @@ from ..regions.failure import Failure, describe
 from ..regions.inline import Body, inline_calls
 from ..regions.policy import RegionPolicy, Work
 from ..relax_utils import composite_of, global_var, op_calls, ops_of, with_functions
-from ..target_options import compilation_of
+from ..target_options import compilation_of, get_target_options
 from ..vendor_code import calling, expect
+from .cutting import bytes_between, cheapest_place, longest, why_not_fits
 from .merge import Unit, form_units
 
 __all__ = ["Attempt", "BlockPlan", "Fallback", "Plan"]
 
 #: ``attempt(namespace, function)``: whether something can be made of a region
 Attempt = Callable[[Namespace, relax.Function], "Failure | None"]
+
+
+#: ``question(region, bindings)``: what is wrong with a region of some of the bindings of another
+Question = Callable[["_Region", Sequence[Any]], "Failure | None"]
 
 
 @dataclass(eq=False)
@@ -72,10 +80,11 @@ class _Region:
         """Bindings that call a composite."""
         return [b for b in self.unit.bindings if isinstance(b.value, relax.Call)]
 
-    def until(self, end: Any) -> list[Any]:
-        """Bindings before ``end``."""
-        bindings = self.unit.bindings
-        return bindings[: bindings.index(end)]
+    def part(self, start: int, end: int) -> list[Any]:
+        """Bindings of the calls ``start`` to ``end``, and of what is between these."""
+        places = [i for i, b in enumerate(self.unit.bindings) if isinstance(b.value, relax.Call)]
+        first, last = places[start] if start else 0, places[end] if end < len(places) else None
+        return self.unit.bindings[first:last]
 
 
 @dataclass(frozen=True)
@@ -121,6 +130,8 @@ class Fallback:
         self._cuts = count(1)
         self._built: dict[Any, RegionBuilder] = {}  # calls and results -> the function of just these
         self._tried: dict[RegionBuilder, Failure | None] = {}
+        self._fitted: dict[RegionBuilder, Failure | None] = {}
+        self._lengths: dict[str, int] = {}  # compiler -> calls of the region that was cut off last
         # composite and compilers -> the result of the candidates after it, and the crashes meanwhile
         self._behind: dict[Any, tuple[Body, list[Fact]]] = {}
 
@@ -164,8 +175,10 @@ class Fallback:
         """The calls to give back; also splits the region if its parts work only separately."""
         if returned := self._unwanted(region, self._policies(region.unit.compiler)):
             return returned
-        failure = self._try(region, region.unit.bindings)
-        return [] if failure is None else self._narrow(region, failure)
+        for ask in (self._fit, self._try):
+            if ask(region, region.unit.bindings) is not None:
+                return self._narrow(region, ask)
+        return []
 
     def _policies(self, compiler: str) -> list[RegionPolicy]:
         """The policies that must all accept a region."""
@@ -213,11 +226,24 @@ class Fallback:
         names = {composite_of(self.mod[op]).partition(".")[0] for op in callees if isinstance(op, tvm.ir.GlobalVar)}
         return frozenset(names - {""}) | {HOST for op in callees if isinstance(op, tvm.ir.Op)}
 
+    def _fit(self, region: _Region, bindings: Sequence[Any]) -> Failure | None:
+        """What the namespace's ``fits`` has against a region of these bindings."""
+        ns = namespace(region.unit.compiler)
+        if ns.fits is None:
+            return None
+        built = self._function(region, bindings)
+        if built not in self._fitted:
+            self._fitted[built] = why_not_fits(ns, built.function, get_target_options(self.mod, ns.name))
+        return self._fitted[built]
+
     def _try(self, region: _Region, bindings: Sequence[Any]) -> Failure | None:
-        built = self._build(bindings, region.block.outputs(bindings) or [bindings[-1].var])
+        built = self._function(region, bindings)
         if built not in self._tried:
             self._tried[built] = self._attempt(namespace(region.unit.compiler), built.function)
         return self._tried[built]
+
+    def _function(self, region: _Region, bindings: Sequence[Any]) -> RegionBuilder:
+        return self._build(bindings, region.block.outputs(bindings) or [bindings[-1].var])
 
     def _build(self, bindings: Sequence[Any], outputs: Sequence[Any]) -> RegionBuilder:
         """The function of a group of bindings; the same one for the same calls and results."""
@@ -227,32 +253,43 @@ class Fallback:
             self._built[key] = RegionBuilder(bindings, outputs, self.mod.__getitem__)
         return self._built[key]
 
-    def _narrow(self, region: _Region, failure: Failure) -> list[_Return]:
-        """Find the call that makes a region fail; if it works by itself, the region is cut before it instead."""
-        calls, works, fails = region.calls, 0, len(region.calls)
-        while fails - works > 1:
-            middle = (works + fails) // 2
-            found = self._try(region, region.until(calls[middle]))
-            if found is None:
-                works = middle
-            else:
-                fails, failure = middle, found
-        culprit = calls[works]
-        alone = failure if works == 0 else self._try(region, [culprit])
-        if alone is None:
-            self._cut(region, works, failure)
-            return []
+    def _narrow(self, region: _Region, ask: Question) -> list[_Return]:
+        """Find the calls that are refused by themselves; where there are none, cut the region into parts that work."""
+        calls, start = region.calls, 0
+        while True:
+            works, crossing = partial(self._works, region, ask, start), partial(self._crossing, region, start)
+            length = longest(works, len(calls) - start, self._lengths.get(region.unit.compiler, 0))
+            if (end := start + length) == len(calls):
+                return []
+            failure, culprit = ask(region, region.part(start, end + 1)), calls[end]
+            assert failure is not None
+            alone = failure if length == 0 else ask(region, [culprit])
+            if alone is not None:
+                break
+            self._lengths[region.unit.compiler] = length
+            if ask == self._fit:  # only that a part fits is cheap to find out
+                end = start + cheapest_place(length, crossing)
+            self._cut(region, start, end, failure)
+            start = end
         returned = [_Return(region.host, culprit, alone)]
-        for other in calls[fails:]:  # often all calls of a kind fail: spare each of them its own bisection
+        for other in calls[end + 1 :]:  # often all calls of a kind fail: spare each of them its own bisection
             if composite_of(self._callee(other)) == composite_of(self._callee(culprit)):
-                alone = self._try(region, [other])
+                alone = ask(region, [other])
                 returned += [_Return(region.host, other, alone)] if alone is not None else []
         return returned
 
-    def _cut(self, region: _Region, at: int, failure: Failure) -> None:
+    def _works(self, region: _Region, ask: Question, start: int, length: int) -> bool:
+        return ask(region, region.part(start, start + length)) is None
+
+    def _crossing(self, region: _Region, start: int, length: int) -> int:
+        """The bytes that the calls behind a part of a region read of it."""
+        end = start + length
+        return bytes_between(region.block, region.part(start, end), region.part(end, len(region.calls)), self._sizes)
+
+    def _cut(self, region: _Region, start: int, at: int, failure: Failure) -> None:
         calls = region.calls
         self._parts.update(dict.fromkeys((b.var for b in calls[at:]), next(self._cuts)))
-        before = ", ".join(b.var.name for b in calls[:at])
+        before = ", ".join(b.var.name for b in calls[start:at])
         reason = f"works, but not in one region with {before}: {failure.stage}: {failure.reason}"
         self._note(region.host, calls[at], Failure(CUT, reason))
 

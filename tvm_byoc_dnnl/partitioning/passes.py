@@ -25,7 +25,9 @@ from .merge import Unit
 __all__ = ["PartitionGraph", "partition_module"]
 
 
-def PartitionGraph(*, policy: RegionPolicy | None = None, strict: bool = False) -> tvm.transform.Pass:
+def PartitionGraph(
+    *, policy: RegionPolicy | None = None, strict: bool = False, dry_run: bool = False
+) -> tvm.transform.Pass:
     """Pass: merge composite functions into convex, maximal regions, one function with attribute ``Codegen`` each.
 
     Every region is tried as it is formed: lowered, planned and, for a namespace with a codegen of its own, compiled.
@@ -42,6 +44,8 @@ def PartitionGraph(*, policy: RegionPolicy | None = None, strict: bool = False) 
         Decides which regions are worth a call; by default each namespace's own policy.
     strict : bool
         Raise instead of giving anything back because it failed.
+    dry_run : bool
+        Run no compiler of a vendor's: of such a backend only ``fits`` is asked about a region.
 
     Returns
     -------
@@ -52,19 +56,22 @@ def PartitionGraph(*, policy: RegionPolicy | None = None, strict: bool = False) 
     UnsupportedError
         When the pass runs, with ``strict``: lists every call that failed, with the reason.
     """
-    return _PartitionGraph(policy, strict)
+    return _PartitionGraph(policy, strict, dry_run)
 
 
 @tvm.transform.module_pass(opt_level=0, name="PartitionGraph")
 class _PartitionGraph:
-    def __init__(self, policy: RegionPolicy | None, strict: bool) -> None:
+    def __init__(self, policy: RegionPolicy | None, strict: bool, dry_run: bool) -> None:
         self._policy = policy
         self._strict = strict
+        self._dry_run = dry_run
 
     def transform_module(self, mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
         given = mod  # its options
 
         def attempt(ns: Namespace, func: relax.Function) -> Failure | None:
+            if self._dry_run and ns.route.compiles:
+                return None
             return ns.route.attempt(func, get_target_options(given, ns.name))
 
         with stage("try"):

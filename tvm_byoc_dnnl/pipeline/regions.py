@@ -71,10 +71,11 @@ def build_regions(mod: tvm.IRModule, *, strict: bool) -> tuple[tvm.IRModule, tvm
     return mod, built
 
 
-def settle_regions(mod: tvm.IRModule) -> tvm.IRModule:
+def settle_regions(mod: tvm.IRModule, *, dry_run: bool = False) -> tvm.IRModule:
     """The regions that `BuildRegions` would build in the end, as regions; calls that cannot be built went back before.
 
-    A namespace whose library is missing on this machine keeps its regions.
+    A namespace whose library is missing on this machine keeps its regions, and so does one with a compiler of its own
+    in a ``dry_run``.
     """
     settled: set[str] = set()
     with tvm.target.Target("llvm"):
@@ -82,6 +83,8 @@ def settle_regions(mod: tvm.IRModule) -> tvm.IRModule:
             name = min(owners)
             settled.add(name)
             ns = namespace(name) if name in compilers() else Namespace(name)
+            if dry_run and ns.route.compiles:
+                continue
             try:
                 with knowing(not_source={}):
                     ns.route.build(mod, _options(mod, ns))

@@ -53,6 +53,7 @@ def explain(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     output: str = "module",
     database: str | PathLike[str] | None = None,
+    dry_run: bool = False,
 ) -> Report:
     """Find which call runs where, and why: regions are built as `compile` builds them, and those that fail are undone.
 
@@ -77,6 +78,8 @@ def explain(
     database : path-like, optional
         File of times that `tune` has written: without a ``placement`` it places the calls as in `compile`, and each
         call shows the times of its candidates. No effect on an annotated module.
+    dry_run : bool
+        Run no compiler of a vendor's, as in `partition`: quick, and without what only such a compiler could refuse.
 
     Returns
     -------
@@ -104,13 +107,13 @@ def explain(
         is_annotated = any(composite_of(f) for f in mod.functions.values())
         mod = with_options(mod, with_precision(compiler, options, precision, weights, int8))
         if is_annotated:
-            mod = PartitionGraph(policy=policy)(mod)
+            mod = PartitionGraph(policy=policy, dry_run=dry_run)(mod)
         else:
             if database is not None:
                 placement = placement or placement_for(mod, asked, database)
                 times = times_of(mod, asked, placement, database)
-            mod = partition(mod, compiler, policy=policy, placement=placement)
-    mod = settle_regions(mod)
+            mod = partition(mod, compiler, policy=policy, placement=placement, dry_run=dry_run)
+    mod = settle_regions(mod, dry_run=dry_run)
     with knowing(times=known_times(mod, choices_of(placement))):
         report = Report(**vars(account_of(mod, asked)))
     if times is not None:

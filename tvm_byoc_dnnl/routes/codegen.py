@@ -11,10 +11,13 @@ import tvm_ffi
 from tvm import relax
 
 from .. import _native
+from .._compat import constant_numpy
+from ..compilation import current
 from ..errors import NativeLibraryError
+from ..fingerprint import fingerprint
 from ..own_process import apart
 from ..regions.failure import BrokenRegions, Failure, all_or_each, describe
-from ..relax_utils import codegen_of
+from ..relax_utils import codegen_of, constants_in
 from ..vendor_code import calling
 from ..verdict import Reject
 from .external import name_constants, with_external_calls
@@ -83,11 +86,21 @@ class Codegen(Route):
 
 
 def _counted(module: tvm.runtime.Module, region: relax.Function) -> tvm.runtime.Module:
-    """A module of a library's own bytes that knows how many results its region has, so that calls can be checked."""
-    if module.kind != "byoc_blob":
+    """A module of a library's own bytes that has its region's name, and knows the number of results for checks."""
+    if not _is_blob(module):
         return module
     results = len(region.ret_ty.fields) if isinstance(region.ret_ty, relax.TupleType) else 1
-    return _native.function("tvm_byoc_dnnl.BlobWithResults")(module, results)
+    return _native.function("tvm_byoc_dnnl.BlobNamed")(module, str(region.attrs["global_symbol"]), results)
+
+
+def _is_blob(module: tvm.runtime.Module) -> bool:
+    return module.kind == "byoc_blob"
+
+
+def _content(region: relax.Function, options: Mapping[str, Any]) -> str:
+    """A name for all that a codegen sees of a region but its symbol."""
+    body = tvm_ffi.structural_hash(region.without_attr("global_symbol"), skip_tensor_content=True)
+    return fingerprint([body, dict(options), *map(constant_numpy, constants_in(region.body))], "a region")
 
 
 def _plain(made: Any) -> Any:
@@ -98,7 +111,8 @@ def _plain(made: Any) -> Any:
 class OwnCodegen(Codegen):
     """A vendor's own function; without one, the function that TVM knows as ``relax.ext.<compiler>``.
 
-    With ``isolate`` each call of it is made in a process of its own.
+    With ``isolate`` each call of it is made in a process of its own. What it has compiled to bytes of its library is
+    used again for a region of equal content in the same compilation: for the region that was tried.
     """
 
     compiler: str
@@ -112,6 +126,21 @@ class OwnCodegen(Codegen):
         if not self.isolate:
             return function(functions, options, constant_names)
         return apart(lambda: _plain(function(functions, options, constant_names)), f"the codegen of {self.compiler!r}")
+
+    def _generate(
+        self, regions: Sequence[relax.Function], options: Mapping[str, Any]
+    ) -> tuple[list[tvm.runtime.Module], dict[Any, str]]:
+        known = current().blobs
+        blobs = {} if known is None else known.setdefault(self, {})
+        keys = [_content(region, options) for region in regions] if blobs else [""] * len(regions)
+        found = [blobs.get(key) for key in keys]
+        new = [region for region, module in zip(regions, found, strict=True) if module is None]
+        made = iter(super()._generate(new, options)[0] if new else ())
+        modules = [next(made) if module is None else _counted(module, r) for module, r in zip(found, regions)]
+        for region, key, module in zip(regions, keys, modules, strict=True):
+            if _is_blob(module):
+                blobs[key or _content(region, options)] = module
+        return modules, name_constants(regions)
 
     def attempt(self, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:
         """See `Route.attempt`; a codegen that is not registered yet is an error only in the build."""

@@ -27,10 +27,13 @@ class Route(ABC):
         Whether `source` may succeed.
     source_build : callable, optional
         ``source_build() -> SourceBuild``: the headers and libraries that such a source needs.
+    compiles : bool
+        Whether `attempt` runs a compiler of the vendor's, which may take long.
     """
 
     compiler: str
     makes_source: bool = False
+    compiles: bool = True
     source_build: Callable[[], SourceBuild] | None = None
 
     @abstractmethod
