@@ -22,6 +22,7 @@ __all__ = [
     "engine_info",
     "engines",
     "function",
+    "is_loaded",
     "load",
     "regions",
 ]
@@ -55,6 +56,11 @@ def load() -> None:
                 handle = _load()
             _register_help()
             _handle = handle
+
+
+def is_loaded() -> bool:
+    """Whether it has been loaded in this process."""
+    return _handle is not None
 
 
 def available() -> bool:

@@ -104,6 +104,9 @@ class Runner:
             for i, info in enumerate(self.inputs)
         ]
         self._symbols = SymbolPlan(self.inputs)
+        if not all(i.is_static for i in self.inputs):
+            machines.pooled = False
+            machines.start()
         #: the model's outputs in order; empty when the file does not say
         self.outputs = tuple(map(_tensor_info, metadata.get("outputs", ())))
 
@@ -120,6 +123,8 @@ class Runner:
     def close(self) -> None:
         """Give back the model's plans, its packed weights and the mapped file; every later call is an `InputError`.
 
+        So is what the process keeps for later calls of any model: TVM's pool of tensors, and oneDNN's code for layers.
+
         Calls that run in other threads, and those that were submitted before, still end normally. Other references to
         `module`, or to a function of it, keep the module loaded.
         """
@@ -127,7 +132,7 @@ class Runner:
             pool, self._pool, self._machines = self._pool, None, None
         if pool is not None:
             pool.shutdown(wait=False)
-        ctypes.CDLL(None).malloc_trim(0)  # malloc keeps freed memory for later calls of this process
+        _give_back()
 
     def __enter__(self) -> Runner:
         self._open()
@@ -366,16 +371,32 @@ def _in_child() -> None:
 os.register_at_fork(after_in_child=_in_child)
 
 
+def _give_back() -> None:
+    """Free what TVM, the engines and malloc keep for later calls of this process."""
+    tvm.get_global_func("vm.builtin.memory_manager.clear")()
+    if _native.is_loaded():
+        _native.function("tvm_byoc_dnnl.ForgetAll")()
+    ctypes.CDLL(None).malloc_trim(0)
+
+
 def _tensor_info(entry: Mapping[str, Any]) -> TensorInfo:
     shape = entry.get("shape")
     return TensorInfo(str(entry["name"]), entry.get("dtype", ""), None if shape is None else tuple(shape))
 
 
 class _Machines:
-    """A module, and a virtual machine for each thread that calls it: a machine keeps its stack in itself."""
+    """A module, and a virtual machine for each thread that calls it: a machine keeps its stack in itself.
+
+    Attributes
+    ----------
+    pooled : bool
+        Whether TVM keeps freed tensors for the next call. It keeps all of them, and finds none but those of the same
+        size: where sizes are open, the memory would grow with each new one.
+    """
 
     def __init__(self, module: tvm.runtime.Module, entry: str, threads: int | None) -> None:
         self.module = module
+        self.pooled = True
         self._entry = entry
         self._threads = threads
         self._local = threading.local()
@@ -383,7 +404,8 @@ class _Machines:
     def start(self) -> relax.VirtualMachine:
         """Make the machine of the calling thread."""
         made: list[relax.VirtualMachine] = []
-        make = limited(lambda: made.append(relax.VirtualMachine(self.module, tvm.cpu())), self._threads)
+        memory = "pooled" if self.pooled else "naive"
+        make = limited(lambda: made.append(relax.VirtualMachine(self.module, tvm.cpu(), memory)), self._threads)
         make()  # the first machine makes the plans, which are for a number of threads
         self._local.function = limited(made[0][self._entry], self._threads)
         return made[0]

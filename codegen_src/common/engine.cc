@@ -90,6 +90,12 @@ void RegisterEngine(const std::string& name, std::unique_ptr<const Engine> engin
   TheRegistry().engines[name] = std::move(engine);
 }
 
+void ForgetAll() {
+  Registry& registry = TheRegistry();
+  std::lock_guard<std::mutex> lock(registry.mutex);
+  for (const auto& entry : registry.engines) entry.second->Forget();
+}
+
 void SetEngineHelp(EngineHelp help) { TheRegistry().help = help; }
 
 }  // namespace tvm_byoc_dnnl

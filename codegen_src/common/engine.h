@@ -102,6 +102,9 @@ class Engine {
   /// chooses.
   virtual json::Object Probe(const Graph& graph, bool delivers) const = 0;
 
+  /// Gives back what is kept for plans that may be made later. Plans stay as they are.
+  virtual void Forget() const {}
+
   /// Whether planners make growing plans of this graph here.
   virtual bool Grows(const Graph& /*graph*/) const { return false; }
 
@@ -112,6 +115,9 @@ class Engine {
 /// The engine of this name: one that was registered, else out of `libtvm_byoc_engine_<name>.so`
 /// beside our own library. Throws Error(kLibrary) if that cannot be loaded.
 const Engine& FindEngine(const std::string& name);
+
+/// Engine::Forget of every engine that is loaded.
+void ForgetAll();
 
 void RegisterEngine(const std::string& name, std::unique_ptr<const Engine> engine);
 

@@ -83,19 +83,26 @@ PrimitiveDesc DescriptorCache::Get(const OpDesc& op, const std::function<Primiti
   PrimitiveDesc pd = create();
   std::lock_guard<std::mutex> lock(mutex_);
   if (Find(key, layouts) == nullptr) {  // another thread may have been faster
-    if (size_ == capacity_) {
-      entries_.clear();
-      size_ = 0;
-    }
+    if (size_ == capacity_) ClearLocked();
     entries_[key].push_back({std::move(layouts), pd});
     ++size_;
   }
   return pd;
 }
 
+void DescriptorCache::Clear() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  ClearLocked();
+}
+
 size_t DescriptorCache::size() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return size_;
+}
+
+void DescriptorCache::ClearLocked() {
+  entries_.clear();
+  size_ = 0;
 }
 
 const PrimitiveDesc* DescriptorCache::Find(const std::string& key,

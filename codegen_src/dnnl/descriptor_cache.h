@@ -23,6 +23,9 @@ class DescriptorCache {
   /// The result of `create` for an equal description; it may be an empty descriptor.
   PrimitiveDesc Get(const OpDesc& op, const std::function<PrimitiveDesc()>& create);
 
+  /// Descriptors that a plan has live on.
+  void Clear();
+
   size_t size() const;
 
  private:
@@ -30,6 +33,7 @@ class DescriptorCache {
     std::vector<MemoryDesc> layouts;
     PrimitiveDesc pd;
   };
+  void ClearLocked();
   const PrimitiveDesc* Find(const std::string& key, const std::vector<MemoryDesc>& layouts) const;
 
   const size_t capacity_;

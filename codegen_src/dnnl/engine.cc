@@ -16,6 +16,7 @@
 #include "dnnl/execute.h"
 #include "dnnl/machine.h"
 #include "dnnl/measured.h"
+#include "dnnl/op_desc.h"
 #include "dnnl/report.h"
 
 namespace tvm_byoc_dnnl {
@@ -133,6 +134,8 @@ class DnnlEngine final : public Engine {
     times.setting = Setting();
     return times;
   }
+
+  void Forget() const override { ForgetOneDnn(); }
 
   bool Grows(const Graph& graph) const override {
     const Machine machine;

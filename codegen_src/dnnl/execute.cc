@@ -19,7 +19,7 @@ namespace tvm_byoc_dnnl {
 namespace {
 
 /// Estimated size of a primitive with its descriptor and its code.
-constexpr size_t kStepBytes = 32 << 10;
+constexpr size_t kStepBytes = 96 << 10;
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();

@@ -41,8 +41,8 @@ PrimitiveDesc NewPrimitiveDesc(const OpDesc& op, const dnnl::engine& engine) {
   return result;
 }
 
-/// A descriptor has some 10 kB; the largest networks have a thousand different ones.
-constexpr size_t kDescriptors = 4096;
+/// A descriptor has 10 to 60 kB; the largest networks have a thousand different ones.
+constexpr size_t kDescriptors = 2048;
 
 template <typename Args>
 auto* FindArg(Args& args, int arg) {
@@ -96,9 +96,21 @@ const MemoryDesc& PrimitiveDesc::Arg(int arg) const {
   return *none;
 }
 
-PrimitiveDesc AskOneDnn(const OpDesc& op, const dnnl::engine& engine) {
+static DescriptorCache& Answers() {
   static auto* cache = new DescriptorCache(kDescriptors);  // outlives all
-  return cache->Get(op, [&] { return NewPrimitiveDesc(op, engine); });
+  return *cache;
+}
+
+PrimitiveDesc AskOneDnn(const OpDesc& op, const dnnl::engine& engine) {
+  return Answers().Get(op, [&] { return NewPrimitiveDesc(op, engine); });
+}
+
+void ForgetOneDnn() {
+  Answers().Clear();
+  int capacity = 0;
+  if (dnnl_get_primitive_cache_capacity(&capacity) != dnnl_success) return;
+  dnnl_set_primitive_cache_capacity(0);  // which empties it
+  dnnl_set_primitive_cache_capacity(capacity);
 }
 
 int PostOpArg(size_t index) {

@@ -108,6 +108,9 @@ class PrimitiveDesc {
 /// An empty descriptor if oneDNN has no implementation. It is asked once for equal descriptions.
 PrimitiveDesc AskOneDnn(const OpDesc& op, const dnnl::engine& engine);
 
+/// Drops the answers, and the code that oneDNN keeps for descriptions that may come again.
+void ForgetOneDnn();
+
 /// DNNL_ARG_* of the operand of a binary post-op.
 int PostOpArg(size_t index);
 

@@ -131,6 +131,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
              return Guarded(
                  [&] { return ffi::String(json::Value(FindEngine(engine).Info()).Dump()); });
            })
+      .def("tvm_byoc_dnnl.ForgetAll", [] { return Guarded([] { ForgetAll(); }); })
       .def("tvm_byoc_dnnl.Info", Info)
       .def_packed("tvm_byoc_dnnl.CallWithThreads", CallWithThreads)
       .def("tvm_byoc_dnnl.MakePlans", MakePlans)

@@ -413,4 +413,8 @@ TEST(EqualDescriptionsAreAskedAboutOnce) {
   ask_of(Dense({1, 5}, DType::kFloat32), 1);
   ask_of(Ordered({1, 5}, DType::kFloat32, {1, 0}), 1);
   CHECK_EQUAL(asked, 5);
+  cache.Clear();
+  CHECK_EQUAL(cache.size(), 0u);
+  ask({2, 3}, 2);
+  CHECK_EQUAL(asked, 6);
 }

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import tvm_ffi
 
+import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tests.unit.graph_reference import GraphBuilder
 from tvm_byoc_dnnl import _native
@@ -96,3 +98,40 @@ def test_a_thousand_refusals() -> None:
 
     assert grows(work) < _ALLOWED
     assert refused == (1 + _SPANS) * _ROUNDS
+
+
+def open_product() -> onnx.ModelProto:
+    """x [n, 256] -> relu(x @ w): every n has tensors of its own."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[N, 256] x) => (float[N, 256] y) '
+        "{ p = MatMul(x, w) y = Relu(p) }"
+    )
+    weights = np.linspace(-1, 1, 256 * 256, dtype="float32").reshape(256, 256)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    return model
+
+
+def test_closing_gives_back_the_memory_of_all_sizes() -> None:
+    """Tensors in TVM's pool, descriptions and code of oneDNN: with them each round would keep some 60 MB."""
+    ex = byoc.compile(open_product())
+
+    def rounds() -> int:
+        run = byoc.Runner(ex)
+        before = resident()
+        for rows in range(500, 1000, 10):
+            run(np.ones((rows, 256), "float32"))
+        run.close()
+        del run
+        return resident() - before
+
+    rounds()
+    assert min(rounds() for _ in range(2)) < 8 << 20
+
+
+def test_tensors_of_open_sizes_are_not_kept() -> None:
+    run = byoc.Runner(byoc.compile(open_product(), compiler=[]))
+    run(np.ones((1, 256), "float32"))
+    before = resident()
+    for rows in range(4000, 4200, 4):  # 4 MB each
+        run(np.ones((rows, 256), "float32"))
+    assert resident() - before < 60 << 20
