@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -17,11 +19,12 @@ from .namespaces import namespace
 from .regions.failure import describe
 from .verdict import as_reject
 
-__all__ = ["blob_module", "open_blob"]
+__all__ = ["blob_module", "open_blob", "to_be_described"]
 
 _Bytes = np.ndarray
 #: what results hold before the first call; the second is not the first at any byte
 _PATTERNS = (0xB7, 0x48)
+_DESCRIBED: ContextVar[bool] = ContextVar("described", default=False)
 
 
 def blob_module(compiler: str, symbol: str, data: bytes, compatibility: str) -> tvm.runtime.Module:
@@ -49,6 +52,16 @@ def blob_module(compiler: str, symbol: str, data: bytes, compatibility: str) -> 
     return _native.function("tvm_byoc_dnnl.BlobModuleCreate")(symbol, compiler, compatibility, data)
 
 
+@contextmanager
+def to_be_described() -> Iterator[None]:
+    """Inside, a model is loaded to be described: a region that this machine cannot open is an error of its call."""
+    token = _DESCRIBED.set(True)
+    try:
+        yield
+    finally:
+        _DESCRIBED.reset(token)
+
+
 def open_blob(compiler: str, symbol: str, compatibility: str, data: bytes, results: int = -1) -> Callable[..., Any]:
     """The function of a blob's region; the native library calls this when the function is fetched.
 
@@ -59,6 +72,19 @@ def open_blob(compiler: str, symbol: str, compatibility: str, data: bytes, resul
     ArtifactError
         If the vendor's package is missing, refuses the bytes, or cannot load them.
     """
+    try:
+        return tvm_ffi.convert(_opened(compiler, symbol, compatibility, data, results))
+    except ArtifactError:
+        if not _DESCRIBED.get():
+            raise
+
+    def later(*tensors: Any) -> None:
+        return _opened(compiler, symbol, compatibility, data, results)(*tensors)
+
+    return tvm_ffi.convert(later)
+
+
+def _opened(compiler: str, symbol: str, compatibility: str, data: bytes, results: int) -> Callable[..., None]:
     where = f"region {symbol!r} was compiled by {compiler!r}"
     try:
         runner = namespace(compiler).blob_runner
@@ -77,7 +103,7 @@ def open_blob(compiler: str, symbol: str, compatibility: str, data: bytes, resul
         raise ArtifactError(f"{where} and cannot be loaded: {describe(error)}; compile the model again here") from error
     if refusal is not None:
         raise ArtifactError(f"{where} for another setting: {refusal.reason}; compile the model again here")
-    return tvm_ffi.convert(_checked(run, f"region {symbol!r} of {compiler!r}", results))
+    return _checked(run, f"region {symbol!r} of {compiler!r}", results)
 
 
 def _checked(run: Callable[..., None], where: str, results: int) -> Callable[..., None]:

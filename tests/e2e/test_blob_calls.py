@@ -7,9 +7,11 @@ import sys
 import numpy as np
 import pytest
 import tvm
+from click.testing import CliRunner
 from tvm import relax
 
 import tvm_byoc_dnnl as byoc
+from tvm_byoc_dnnl.cli import cli
 
 pytestmark = pytest.mark.native
 
@@ -169,3 +171,32 @@ def test_a_wrong_loader_is_an_error_of_loading(vendor, parts, message):
     executable = compiled()
     with pytest.raises(byoc.ArtifactError, match=f"region '{VENDOR}_0' was compiled by '{VENDOR}'.*{message}"):
         byoc.Runner(executable)
+
+
+@pytest.mark.parametrize("parts", [{"check": lambda words: byoc.Reject("it needs 2")}, {"load": lambda data: None}])
+@pytest.mark.parametrize("is_there", [True, False], ids=["no device", "no package"])
+def test_a_library_is_described_where_its_device_is_not(vendor, parts, is_there, tmp_path):
+    vendor(write, **parts)
+    path = tmp_path / "m.so"
+    compiled().export_library(path)
+    if not is_there:
+        byoc.unregister_compiler(VENDOR)
+    (call,) = byoc.explain(path).calls
+    assert (call.op, call.compiler) == ("relax.negative", VENDOR)
+    listed = CliRunner().invoke(cli, ["inputs", str(path)])
+    assert listed.output.startswith("x  float32[2, 3]")
+    assert CliRunner().invoke(cli, ["lock", str(path)]).exit_code == 0
+    assert f"{VENDOR}  1  relax.negative" in (tmp_path / "m.so.lock").read_text()
+    with pytest.raises(byoc.ArtifactError, match=f"region '{VENDOR}_0' was compiled by '{VENDOR}'"):
+        byoc.load(path)
+    if not is_there:
+        vendor(write)
+
+
+def test_a_module_that_was_described_without_its_device_says_so_when_it_is_called(vendor):
+    vendor(write, check=lambda words: byoc.Reject("it needs 2"))
+    executable = compiled()
+    module = executable.jit()
+    byoc.explain(module)
+    with pytest.raises(byoc.ArtifactError, match="for another setting: it needs 2"):
+        byoc.Runner(module)(X)

@@ -204,9 +204,11 @@ def inputs(model: Path, as_json: bool) -> None:
 
 def _inputs_of(model: Path) -> tuple[Sequence[TensorInfo], list[str]]:
     if is_library(model):
+        from ..blobs import to_be_described
         from ..runner import load
 
-        return load(model).inputs, []
+        with to_be_described():
+            return load(model).inputs, []
     from ..frontend.onnx_deciding import deciding_inputs
     from ..frontend.onnx_import import load_onnx
     from ..frontend.onnx_inputs import model_inputs

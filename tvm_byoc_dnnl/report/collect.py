@@ -12,6 +12,7 @@ import tvm
 
 from ..annotate.passes import compilers_of
 from ..api import DEFAULT_COMPILER, partition
+from ..blobs import to_be_described
 from ..calls.account import account_of
 from ..calls.model import Candidate, Worth
 from ..codegen.extern import check_output
@@ -150,8 +151,9 @@ def _is_compiled(model: Any) -> bool:
 def _of_compiled(model: Any) -> Report:
     """The report that the build has noted in a compiled model."""
     is_path = isinstance(model, (str, Path))
-    runner = load(model) if is_path else model if isinstance(model, Runner) else Runner(model)
-    account = read_account(runner.module)
+    with to_be_described():
+        runner = load(model) if is_path else model if isinstance(model, Runner) else Runner(model)
+        account = read_account(runner.module)
     if account is None:
         raise ArtifactError(
             "this compiled model does not say what runs where: it was built without the pipeline 'byoc', or by an "
