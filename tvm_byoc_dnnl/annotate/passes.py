@@ -33,7 +33,8 @@ from .composites import Composites, Group
 from .escape import refuse_escape
 from .matches import Searched
 from .naming import with_unique_names
-from .needed import ops_of_pattern
+from .needed import ops_in_pattern, ops_of_pattern
+from .own_copies import CONVERSIONS, OwnCopies
 from .trial import Trial, ask, trial_of
 from .tuples import spread_tuples
 from .vendor_steps import answers_of, prepared_by
@@ -189,14 +190,17 @@ class Matcher:
         """Replace what matches in ``functions`` by calls of composite functions."""
         if not self.candidates:
             return mod
-        if not IN_PLACE.isdisjoint(self._ops):
-            self._writers = [WritersBetween(mod[name]) for name in functions]
         wanted = [c for c in self.candidates if c.pattern is None or ops_of_pattern(c.pattern) <= self._ops]
         for is_pattern, group in groupby(wanted, key=lambda candidate: candidate.pattern is not None):
             mod = (self._matches if is_pattern else self._single_calls)(mod, functions, list(group))
         return mod
 
     def _matches(self, mod: tvm.IRModule, functions: Sequence[str], candidates: list[_Candidate]) -> tvm.IRModule:
+        own = OwnCopies() if any(CONVERSIONS & ops_in_pattern(c.pattern) for c in candidates) else None
+        if own is not None:
+            mod = _changed(mod, functions, own.made)
+        if not IN_PLACE.isdisjoint(self._ops):
+            self._writers = [WritersBetween(mod[name]) for name in functions]
         searched = {name: Searched(mod[name]) for name in functions}
         for candidate in candidates:
             composites = Composites(mod)
@@ -208,7 +212,7 @@ class Matcher:
                     mod = with_functions(mod, {mod.get_global_var(name): func})
                     searched[name] = Searched(func)
             mod = with_functions(mod, composites.functions) if composites.functions else mod
-        return mod
+        return mod if own is None else _changed(mod, functions, own.joined)
 
     def _single_calls(self, mod: tvm.IRModule, functions: Sequence[str], candidates: list[_Candidate]) -> tvm.IRModule:
         mod = FoldTransposed(mod)  # of those that no pattern took
@@ -235,6 +239,12 @@ class Matcher:
             if (graph := trial.graph()) is not None:
                 graphs[trial.question] = graph
         answers.update(zip(graphs, answers_of(ns, list(graphs.values())), strict=False))
+
+
+def _changed(
+    mod: tvm.IRModule, functions: Sequence[str], change: Callable[[relax.Function], relax.Function]
+) -> tvm.IRModule:
+    return with_functions(mod, {mod.get_global_var(name): change(mod[name]) for name in functions})
 
 
 def _found(groups: Mapping[Any, Group], var: Any, _value: Any) -> Group | None:
