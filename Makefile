@@ -24,7 +24,7 @@ PEERS  := $(VENV)/.peers
 ZOO    := $(VENV)/.zoo
 TORCH  := $(VENV)/.torch
 
-.PHONY: help build demo test test-py test-cpp test-kit test-packaging test-sweep test-onnx test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load bench-company bench-convolutions bench-dynamic bench-products bench-int8 bench-drift bench-weights docs docs-conformance clean
+.PHONY: help build demo test test-py test-cpp test-kit test-packaging test-sweep test-onnx test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load bench-company bench-convolutions bench-dynamic bench-products bench-int8 bench-drift bench-weights bench-language docs docs-conformance clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -296,6 +296,9 @@ docs-elementwise: $(NATIVE)  ##* the errors of elementwise functions over all fl
 
 bench-weights: $(NATIVE) $(PEERS)  ##* compressed weights: ARGS=bandwidth, or ARGS='decoder --weights int8'
 	@$(PY) -m bench.weights $(ARGS)
+
+bench-language: $(NATIVE) $(PEERS)  ##* products of language models beside ONNX Runtime: ARGS='products SmolLM2-135M', or ARGS=error
+	@$(PY) -m bench.language $(ARGS)
 
 docs: $(NATIVE)  ##+ write the generated pages of docs/ again
 	@$(PY) docs/generate.py

@@ -116,6 +116,7 @@ def compile(
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     precision: str = "float32",
     weights: str | None = None,
+    activations: str | None = None,
     int8: str = "exact",
     target: str | Mapping[str, Any] | tvm.target.Target = "llvm",
     policy: RegionPolicy | None = None,
@@ -144,6 +145,11 @@ def compile(
     weights : str, optional
         ``"int8"`` or ``"int4"`` stores large constant weights of matrix products in groups that share a scale; what is
         computed stays float32. An option of each compiler that has it; it needs ``prepare``.
+    activations : str, optional
+        In what the sources of products with weights of 8 or 4 bits in groups are multiplied: ``"float32"``, or
+        ``"int8"``, which rounds each group of a row to 8 bits by a scale of its own, and is faster. By default what the
+        model asks for (``accuracy_level`` of ``MatMulNBits``; 4 is ``"int8"``), else float32. An option of each
+        compiler that has it; it needs ``prepare``.
     int8 : str
         How a quantised model sums its products on a CPU without VNNI: ``"exact"``, or ``"saturating"``, which is
         faster, and wrong where two neighbouring products exceed 16 bits. An option of each compiler that has it.
@@ -195,9 +201,11 @@ def compile(
     check_number("threads", threads)
     if check_output(output) == "source":
         options = _with_source(compiler, options)
-    options = with_precision(compiler, options, precision, weights, int8)
-    if weights is not None and not prepare:
-        raise InputError(f"weights is {weights!r} and prepare is False; weights are compressed after preparing")
+    precisions = {"precision": precision, "weights": weights, "activations": activations, "int8": int8}
+    options = with_precision(compiler, options, precisions)
+    for name in () if prepare else ("weights", "activations"):
+        if precisions[name] is not None:
+            raise InputError(f"{name} is {precisions[name]!r} and prepare is False; it is applied after preparing")
     if not isinstance(model, (str, PathLike)) and not hasattr(model, "SerializeToString"):
         model, shapes = to_relax(model, shapes=shapes), None
     settings: dict[str, Any] = {

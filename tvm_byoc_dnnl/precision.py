@@ -1,4 +1,4 @@
-"""The arguments ``precision``, ``weights`` and ``int8``: short for options of the compilers that have them."""
+"""The arguments of `ARGUMENTS`: short for options of the compilers that have them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 from .errors import InputError
 from .namespaces import compilers, namespace
-from .prepare.compression import BITS
+from .prepare.compression import ACTIVATIONS, BITS
 
-__all__ = ["ARGUMENTS", "INT8", "PRECISIONS", "WEIGHTS", "with_precision"]
+__all__ = ["ACTIVATIONS", "ARGUMENTS", "INT8", "PRECISIONS", "WEIGHTS", "with_precision"]
 
 Options = Mapping[str, Mapping[str, Any]]
 
@@ -23,6 +23,7 @@ INT8 = ("exact", "saturating")
 ARGUMENTS: Mapping[str, tuple[str | None, ...]] = {
     "precision": PRECISIONS,
     "weights": (None, *WEIGHTS),
+    "activations": (None, *ACTIVATIONS),
     "int8": INT8,
 }
 
@@ -30,11 +31,9 @@ ARGUMENTS: Mapping[str, tuple[str | None, ...]] = {
 def with_precision(
     compiler: str | Sequence[str] | None,
     options: Options | None,
-    precision: str = "float32",
-    weights: str | None = None,
-    int8: str = INT8[0],
+    arguments: Mapping[str, Any],
 ) -> Options:
-    """``options`` with these for each compiler that has them.
+    """``options`` with those of `ARGUMENTS` that ``arguments`` has, for each compiler that has them.
 
     Raises
     ------
@@ -42,8 +41,8 @@ def with_precision(
         If a value is unknown, or none of the compilers has the option.
     """
     wanted = {}
-    for option, value in (("precision", precision), ("weights", weights), ("int8", int8)):
-        allowed = ARGUMENTS[option]
+    for option, allowed in ARGUMENTS.items():
+        value = arguments.get(option, allowed[0])
         if value not in allowed:
             raise InputError(f"{option} is {value!r}; expected one of {', '.join(map(repr, allowed))}")
         if value != allowed[0]:

@@ -211,7 +211,7 @@ KIND(Lookup, "lookup", 1, 1, "table", "", {
   c.NeedOut(c.In(0));
 })
 
-KIND(CompressedMatmul, "compressed_matmul", 3, 4, "group_size", "", {
+KIND(CompressedMatmul, "compressed_matmul", 3, 4, "alg? group_size", "float32 int8", {
   const Dims& src = c.In(0);
   const Dims& weights = c.In(1);
   const Dims& scales = c.In(2);

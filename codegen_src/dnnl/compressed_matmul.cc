@@ -18,6 +18,8 @@ byoc_compressed_params ParamsOf(const NodeView& n) {
   p.group = n.a.group_size;
   p.bits = n.Shape(1)[1] == p.depth ? 8 : 4;
   p.has_zero_points = n.OwnInputs() == 4;
+  p.rounds = n.a.alg == "int8";
+  p.has_vnni = p.rounds && n.lowering.isa().HasExactIntegerProducts();
   p.threads = n.lowering.machine().threads;
   return p;
 }
@@ -25,6 +27,7 @@ byoc_compressed_params ParamsOf(const NodeView& n) {
 int Packed(const NodeView& n, const byoc_compressed_params& p) {
   byoc_compressed_params of_weights = p;  // the same for any number of rows
   of_weights.rows = of_weights.post_ops = of_weights.threads = 0;
+  of_weights.rounds = of_weights.has_vnni = 0;
   std::vector<int64_t> params;
   Append(of_weights, &params);
   std::vector<OpArg> args = {n.AsDense(DNNL_ARG_WEIGHTS, 1), n.AsDense(DNNL_ARG_SCALE, 2)};
@@ -59,14 +62,13 @@ static bool FuseCompressedMatmul(const NodeView& n, const std::vector<PostOpDesc
   p.post_ops = static_cast<int64_t>(described->size());
 
   Step step;
-  step.impl = KernelImpl("compressed", p.isa);
+  step.impl = KernelImpl(p.rounds ? "compressed_integer" : "compressed", p.isa);
   step.op.kind = dnnl::primitive::kind::matmul;  // for reports
   step.op.post_ops = post_ops;
   step.kernel = &kCompressedMatmul;
   Append(p, &step.params);
   for (const byoc_post_op& op : *described) Append(op, &step.params);
-  n.lowering.EmitKernel(std::move(step), operands,
-                        byoc_compressed_thread_floats(&p) * 4 * p.threads);
+  n.lowering.EmitKernel(std::move(step), operands, byoc_compressed_scratch_bytes(&p));
   return true;
 }
 

@@ -26,12 +26,11 @@ BYOC_FUNCTION int byoc_compressed_pack_on_thread(const int64_t* params, void* co
         const uint8_t* row = weights + column * row_bytes + g * p->group * p->bits / 8;
         head[c] = scales[column * groups + g];
         if (zero_points != NULL) head[panel + c] = zero_points[column * groups + g];
-        if (p->bits == 8) {
-          for (int64_t k = 0; k < p->group; ++k) body[k * panel + c] = (char)row[k];
-        } else {
-          for (int64_t k = 0; k < p->group / 2; k += 4) {
-            memcpy(body + k * panel + c * 4, row + k, 4);
-          }
+        for (int64_t k = 0; k < p->group * p->bits / 8; k += 4) {
+          uint32_t word;
+          memcpy(&word, row + k, 4);
+          word ^= p->bits == 8 ? 0x80808080u : 0x88888888u; /* from two's complement */
+          memcpy(body + k * panel + c * 4, &word, 4);
         }
       }
     }

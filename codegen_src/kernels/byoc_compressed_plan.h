@@ -15,15 +15,24 @@ typedef struct __attribute__((may_alias)) byoc_compressed_params {
       group;    /* weights along the depth that share a scale; a multiple of 8, divides the depth */
   int64_t bits; /* of a weight: 8 or 4 */
   int64_t has_zero_points;
-  int64_t threads; /* for which there is scratch */
+  int64_t rounds;   /* whether sources are rounded to 8 bits, and multiplied as integers */
+  int64_t has_vnni; /* for such products */
+  int64_t threads;  /* for which there is scratch */
   int64_t post_ops;
 } byoc_compressed_params;
+
+/* Rows whose sums stay in registers, beside four vectors of weights. */
+#define BYOC_COMPRESSED_AVX2_TILE 3
+#define BYOC_COMPRESSED_AVX512_TILE 6
 
 /* Packed weights are panels of four vectors of columns. In a panel, for each group:
 
      float scales[panel], zero_points[panel]   (the latter only if there are any)
-     8 bits: int8_t weights[group][panel]
-     4 bits: uint32_t weights[group / 8][panel], two's complement, the lowest four bits first */
+     8 bits: uint32_t weights[group / 4][panel]
+     4 bits: uint32_t weights[group / 8][panel]
+
+   In each word lie the weights of neighbours along the depth, the lowest bits first, as what they
+   are above the least number of so many bits. */
 BYOC_FUNCTION int64_t byoc_compressed_panel(const byoc_compressed_params* p) {
   return 4 * byoc_lanes(p->isa);
 }
@@ -61,6 +70,44 @@ BYOC_FUNCTION int64_t byoc_compressed_thread_floats(const byoc_compressed_params
   const int64_t depth =
       p->rows <= byoc_compressed_direct_rows(p) ? 0 : byoc_compressed_block_groups(p) * p->group;
   return (rows + depth) * byoc_compressed_panel(p);
+}
+
+/* What is said about a group of a rounded row: its numbers are the bytes times `scale`. `start`:
+   what the sum of products begins with, since weights are stored above the least number. */
+typedef struct __attribute__((may_alias)) byoc_rounded {
+  float scale, sum; /* of the bytes */
+  int32_t start;
+} byoc_rounded;
+typedef int32_t __attribute__((may_alias, aligned(1))) byoc_four;
+
+/* A rounded row: its bytes, and behind them what is said about each group. Of each eight bytes that
+   meet weights of 4 bits, the even ones come first, as they lie in the words of weights. */
+BYOC_FUNCTION int64_t byoc_compressed_said(const byoc_compressed_params* p, int64_t group) {
+  return p->depth + group * (int64_t)sizeof(byoc_rounded);
+}
+BYOC_FUNCTION int64_t byoc_compressed_rounded_bytes(const byoc_compressed_params* p) {
+  return p->rounds ? byoc_round_up(byoc_compressed_said(p, p->depth / p->group), 64) : 0;
+}
+/* The scale of a group whose largest magnitude has these bits, and what its numbers are multiplied
+   by: none of them is beyond 127 then. NaN and 0 if one of them is not finite. */
+BYOC_FUNCTION float byoc_compressed_scale(int32_t most, float* inverse) {
+  const float least = 1.17549435e-38f; /* normal, as is its inverse */
+  float largest;
+  memcpy(&largest, &most, sizeof(largest));
+  const float scale = largest / 127 > least ? largest / 127 : least;
+  const int is_finite = most < 0x7f800000;
+  *inverse = is_finite ? 1 / scale : 0;
+  return is_finite ? scale : __builtin_nanf("");
+}
+BYOC_FUNCTION void byoc_compressed_say(const byoc_compressed_params* p, int32_t sum,
+                                       byoc_rounded* said) {
+  said->sum = (float)sum;
+  said->start = -sum * (p->bits == 8 ? 128 : 8);
+}
+/* The scratch memory: the rounded rows, and what each thread needs. */
+BYOC_FUNCTION int64_t byoc_compressed_scratch_bytes(const byoc_compressed_params* p) {
+  return p->rows * byoc_compressed_rounded_bytes(p) +
+         p->threads * byoc_compressed_thread_floats(p) * 4;
 }
 /* The last of the data. */
 BYOC_FUNCTION int64_t byoc_compressed_dst(const byoc_compressed_params* p) {

@@ -40,7 +40,7 @@ static inline int64_t byoc_pair_rows(int64_t isa) {
   return isa == BYOC_AVX512 ? BYOC_AVX512_PAIR_ROWS : BYOC_AVX2_PAIR_ROWS;
 }
 
-/* Whether this compiler knows AMX. */
+/* Whether this compiler knows AMX, and VNNI for AVX-512 and for AVX2. */
 #ifndef BYOC_HAS_AMX
 #if defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11
 #define BYOC_HAS_AMX 1
@@ -48,6 +48,7 @@ static inline int64_t byoc_pair_rows(int64_t isa) {
 #define BYOC_HAS_AMX 0
 #endif
 #endif
+#define BYOC_HAS_VNNI BYOC_HAS_AMX
 
 /* The instruction sets that kernels are compiled for. Emitted source, which runs on one only, names
    it to spare the time; the library has all. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
    Vectors of floats of one instruction set, a product of panels on them, and post-operations.
    Included by the bodies of kernels, once per instruction set, behind BYOC_SIMD_AVX2 or
-   BYOC_SIMD_AVX512, with BYOC_SIMD_AMX for both AVX-512 and AMX; no include guard. From here to
-   byoc_vector_end.h all is compiled for that instruction set, and optimised even where the rest of
-   the file is not. */
+   BYOC_SIMD_AVX512, with BYOC_SIMD_AMX or BYOC_SIMD_VNNI for these as well; no include guard. From
+   here to byoc_vector_end.h all is compiled for that instruction set, and optimised even where the
+   rest of the file is not. */
 
 #include <immintrin.h>
 
@@ -31,6 +31,12 @@
     __attribute__((                                                                      \
         target("avx512f,avx512dq,avx512bw,avx512vl,fma,avx512bf16,amx-tile,amx-bf16"))), \
     apply_to = function)
+#elif defined(BYOC_SIMD_AVX512) && defined(BYOC_SIMD_VNNI)
+#pragma clang attribute push(                                                     \
+    __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,fma,avx512vnni"))), \
+    apply_to = function)
+#elif defined(BYOC_SIMD_VNNI)
+#pragma clang attribute push(__attribute__((target("avx2,fma,avxvnni"))), apply_to = function)
 #elif defined(BYOC_SIMD_AVX512)
 #pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,fma"))), \
                              apply_to = function)
@@ -43,6 +49,10 @@
 #if defined(BYOC_SIMD_AMX)
 #pragma GCC target( \
     "avx512f,avx512dq,avx512bw,avx512vl,fma,avx512bf16,amx-tile,amx-bf16,prefer-vector-width=512")
+#elif defined(BYOC_SIMD_AVX512) && defined(BYOC_SIMD_VNNI)
+#pragma GCC target("avx512f,avx512dq,avx512bw,avx512vl,fma,avx512vnni,prefer-vector-width=512")
+#elif defined(BYOC_SIMD_VNNI)
+#pragma GCC target("avx2,fma,avxvnni")
 #elif defined(BYOC_SIMD_AVX512)
 #pragma GCC target("avx512f,avx512dq,avx512bw,avx512vl,fma,prefer-vector-width=512")
 #else

@@ -3,6 +3,7 @@
     x @ permute_dims(reshape(dequantize(q, scale, zero), (N, K)))
 
 `tvm_byoc_dnnl.prepare.compression` writes this form, for the option ``weights`` and for models that store such weights.
+Where the source is rounded in the same blocks (`tvm_byoc_dnnl.whole.rounded`), whole numbers are multiplied.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from ...lower.builder import GraphBuilder, Value
 from ...pattern_example import pattern_example
 from ...registry import register_pattern
 from ...verdict import require
+from ...whole import ROUNDED, block_of
 from .common import product, require_float
 from .matching import Match, constant
 
 __all__ = ["OPTIONS"]
 
-#: the dtype in which large constant weights are stored; the engine reads this option
-OPTIONS = {"weights": "float32"}
+#: the dtype in which large constant weights are stored, and the one in which their sources are multiplied, by default
+#: the one that the model asks for; the engine reads these options
+OPTIONS = {"weights": "float32", "activations": "stored"}
 
 
 def _weights(data: Any, parts: dict[str, Any]) -> Any:
@@ -44,7 +47,8 @@ def _register(name: str, bits: int) -> None:
         high = is_op("relax.right_shift")(stored, four)
         stored = is_op("relax.reshape")(is_op("relax.stack")(is_tuple([low, high])), wildcard())
     x = parts["x"] = wildcard()
-    pattern = is_op("relax.matmul")(x, _weights(stored, parts))
+    source = parts["rounded"] = is_op(ROUNDED)(x)
+    pattern = is_op("relax.matmul")(source | x, _weights(stored, parts))
 
     def lower(g: GraphBuilder, match: Match) -> Value:
         return _lower(g, match, bits)
@@ -81,8 +85,13 @@ def _lower(g: GraphBuilder, match: Match, bits: int) -> Value:
     if zeros is None or zeros.any():
         require(zero.shape == scale.shape and zero.dtype == "int8", f"zero points of shape {zero.shape}, {zero.dtype}")
         inputs.append(g.reshape(g.emit("reorder", [zero], zero.shape, "float32"), (n, groups)))
+    attrs: dict[str, Any] = {"group_size": group}
+    if (rounded := match.get("rounded")) is not None:
+        block = block_of(rounded)
+        require(block == group, f"a source that is rounded in blocks of {block}, but groups of {group} weights")
+        attrs["alg"] = "int8"
     rows = product(x.shape[:-1])
-    return g.reshape(g.emit("compressed_matmul", inputs, (rows, n), group_size=group), out)
+    return g.reshape(g.emit("compressed_matmul", inputs, (rows, n), **attrs), out)
 
 
 def _example(bits: int) -> tvm.IRModule:

@@ -93,11 +93,12 @@ std::string BatchNorm() {
                      conv);
 }
 
-std::string Compressed() {
+std::string Compressed(const std::string& alg) {
   return GraphOf({Tensor("float32", "3,64")}, {Tensor("int8", "40,64"), Tensor("float32", "40,2")},
                  {Tensor("float32", "3,40")},
                  R"({"kind":"compressed_matmul","inputs":[0,1,2],"outputs":[3],)"
-                 R"("attrs":{"group_size":32}})");
+                 R"("attrs":{"group_size":32,"alg":")" +
+                     alg + "\"}}");
 }
 
 using Set = dnnl::cpu_isa;
@@ -301,7 +302,8 @@ const Row kRows[] = {
     {"softmax of bytes",
      Softmax("7,33"),
      {{Set::sse41, "> jit jit jit"}, {Set::avx2, "normalize > normalize"}}},
-    {"compressed weights", Compressed(), {{Set::sse41, "> compressed"}}},
+    {"compressed weights", Compressed("float32"), {{Set::sse41, "> compressed"}}},
+    {"compressed weights, rounded", Compressed("int8"), {{Set::sse41, "> compressed_integer"}}},
 };
 
 }  // namespace

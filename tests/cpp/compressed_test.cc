@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products with compressed weights against float64: both widths, with and without zero points,
-// every tail, few rows and many, each instruction set that this CPU has and plain C. An unreadable
-// page lies behind every buffer.
+// every tail, few rows and many, each instruction set that this CPU has and plain C; and those with
+// sources that are rounded to 8 bits, bit by bit. An unreadable page lies behind every buffer.
 #include <cmath>
 #include <cstdint>
+#include <limits>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -78,7 +80,170 @@ std::vector<int64_t> Implementations() {
   return all;
 }
 
+#if BYOC_HAS_VNNI
+bool HasVnniForAvx2() { return __builtin_cpu_supports("avxvnni") > 0; }
+#endif
+
+/// Where a product of integers runs: an instruction set, with or without VNNI.
+struct Place {
+  int64_t isa, has_vnni;
+};
+std::vector<Place> IntegerPlaces() {
+  std::vector<Place> places;
+  for (int64_t isa : Implementations()) {
+    places.push_back({isa, 0});
+#if BYOC_HAS_VNNI
+    const bool has_vnni = isa == BYOC_AVX512 ? __builtin_cpu_supports("avx512vnni") > 0
+                                             : HasVnniForAvx2() && isa == BYOC_AVX2;
+    if (has_vnni) places.push_back({isa, 1});
+#endif
+  }
+  return places;
+}
+
+/// A source as the definition rounds it: a scale and whole numbers for each group.
+struct Rounded {
+  std::vector<float> scales;
+  std::vector<int64_t> numbers;
+};
+Rounded Round(const Guarded& src, int64_t group) {
+  Rounded rounded;
+  for (size_t first = 0; first < src.size(); first += static_cast<size_t>(group)) {
+    float largest = 0;
+    for (int64_t k = 0; k < group; ++k)
+      largest = std::fmax(largest, std::fabs(src.data()[first + k]));
+    const float scale = std::fmax(largest / 127.f, std::numeric_limits<float>::min());
+    rounded.scales.push_back(scale);
+    const float inverse = 1.f / scale;
+    for (int64_t k = 0; k < group; ++k) {
+      const float scaled = src.data()[first + k] * inverse;
+      rounded.numbers.push_back(std::lrint(scaled));  // ties to even
+    }
+  }
+  return rounded;
+}
+
+/// The results of a product of rounded sources that differ from the definition: in any bit, or,
+/// without vectors, by more than the rounding of its sums. `outlier`: a number in the second group
+/// of the last row.
+int64_t WrongResults(const byoc_compressed_params& given, int threads,
+                     std::optional<float> outlier = std::nullopt) {
+  Call call{};
+  byoc_compressed_params& p = call.p;
+  p = given;
+  p.threads = 3;
+  p.rounds = 1;
+  const int64_t groups = p.depth / p.group, row_bytes = p.depth * p.bits / 8;
+  std::mt19937 random(static_cast<unsigned>(p.rows * 31 + p.columns + p.group));
+  std::vector<uint8_t> weights(static_cast<size_t>(p.columns * row_bytes));
+  for (uint8_t& byte : weights) byte = static_cast<uint8_t>(random());
+  for (size_t i = 0; i < weights.size(); i += 3) weights[i] = 0x80;  // the least number often
+  Guarded scales(static_cast<size_t>(p.columns * groups)), zeros(scales.size());
+  Guarded src(static_cast<size_t>(p.rows * p.depth));
+  Guarded dst(static_cast<size_t>(p.rows * p.columns));
+  Fill({&scales, &src}, &random);
+  for (int64_t k = 0; k < p.depth; k += 5) src.data()[k] = 0.5f;  // ties and equal largest numbers
+  std::fill(src.data(), src.data() + p.group, 0.f);
+  if (outlier) src.data()[(p.rows - 1) * p.depth + p.group + 3] = *outlier;
+  const int range = p.bits == 8 ? 256 : 16;
+  for (size_t i = 0; i < zeros.size(); ++i) {
+    zeros.data()[i] = static_cast<float>(static_cast<int>(random() % range) - range / 2);
+  }
+  Guarded packed((static_cast<size_t>(byoc_compressed_packed_bytes(&p)) + 3) / 4, 64);
+  Guarded scratch((static_cast<size_t>(byoc_compressed_scratch_bytes(&p)) + 3) / 4, 64);
+  const auto* params = reinterpret_cast<const int64_t*>(&call);
+  void* to_pack[] = {weights.data(), scales.data(), packed.data(), nullptr};
+  if (p.has_zero_points) {
+    to_pack[2] = zeros.data();
+    to_pack[3] = packed.data();
+  }
+  byoc_compressed_pack(params, to_pack, nullptr, threads, nullptr);
+  void* data[] = {src.data(), packed.data(), dst.data()};
+  byoc_compressed_matmul(params, data, scratch.data(), threads, nullptr);
+
+  const Rounded rounded = Round(src, p.group);
+  int64_t wrong = 0;
+  for (int64_t m = 0; m < p.rows; ++m) {
+    const bool is_lost = outlier && !std::isfinite(*outlier) && m == p.rows - 1;
+    for (int64_t n = 0; n < p.columns; ++n) {
+      float sum = 0, magnitude = 0;
+      for (int64_t g = 0; g < groups; ++g) {
+        int64_t products = 0, numbers = 0;
+        const int64_t at = n * groups + g;
+        for (int64_t k = g * p.group; k < (g + 1) * p.group; ++k) {
+          const uint8_t byte = weights[n * row_bytes + k * p.bits / 8];
+          const int64_t weight =
+              p.bits == 8 ? static_cast<int8_t>(byte) : ((byte >> k % 2 * 4 & 15) ^ 8) - 8;
+          products += rounded.numbers[m * p.depth + k] * weight;
+          numbers += rounded.numbers[m * p.depth + k];
+        }
+        const float zero = p.has_zero_points ? zeros.data()[at] : 0;
+        const float centred =
+            std::fma(-zero, static_cast<float>(numbers), static_cast<float>(products));
+        const float of_group = centred * scales.data()[at];
+        sum = std::fma(rounded.scales[m * groups + g], of_group, sum);
+        magnitude += std::fabs(rounded.scales[m * groups + g] * of_group);
+      }
+      const float got = dst.data()[m * p.columns + n];
+      const bool is_right = is_lost      ? std::isnan(got)
+                            : p.isa == 0 ? std::fabs(got - sum) <= 1e-6f * magnitude
+                                         : got == sum;
+      wrong += is_right ? 0 : 1;
+    }
+  }
+  return wrong;
+}
+
 }  // namespace
+
+TEST(ProductsOfRoundedSourcesAreExact) {
+  for (const Place& place : IntegerPlaces()) {
+    for (int64_t bits : {4, 8}) {
+      for (int64_t zeros : {0, 1}) {
+        for (int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 17, 131}) {
+          for (int64_t columns : {1, 37, 64, 130}) {
+            for (int64_t group : {8, 16, 32}) {
+              const byoc_compressed_params p = {
+                  place.isa, rows, /*depth=*/96,   columns, group, bits,
+                  zeros,     1,    place.has_vnni, 0,       0};
+              CHECK(WrongResults(p, static_cast<int>(columns % 3 + 1)) == 0);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ProductsOfRoundedSourcesInLongGroupsAreExact) {
+  for (const Place& place : IntegerPlaces()) {
+    for (int64_t bits : {4, 8}) {
+      for (int64_t group : {24, 48, 64, 128, 256, 768}) {
+        for (int64_t rows : {1, 9}) {
+          const byoc_compressed_params p = {place.isa,         rows,
+                                            /*depth=*/2 * 768,
+                                            /*columns=*/70,    group, bits,
+                                            /*zeros=*/1,       1,     place.has_vnni, 0, 0};
+          CHECK(WrongResults(p, 2) == 0);
+        }
+      }
+    }
+  }
+}
+
+TEST(OutliersOfRoundedSources) {
+  for (const Place& place : IntegerPlaces()) {
+    for (float outlier : {1e37f, 1e-40f, std::numeric_limits<float>::infinity(),
+                          std::numeric_limits<float>::quiet_NaN()}) {
+      for (int64_t rows : {1, 8}) {
+        const byoc_compressed_params p = {
+            place.isa, rows, /*depth=*/96, /*columns=*/70, /*group=*/32, 4, 1, 1, place.has_vnni,
+            0,         0};
+        CHECK(WrongResults(p, 2, outlier) == 0);
+      }
+    }
+  }
+}
 
 TEST(EveryTailOfAProductWithCompressedWeights) {
   for (int64_t isa : Implementations()) {
@@ -88,7 +253,8 @@ TEST(EveryTailOfAProductWithCompressedWeights) {
           for (int64_t columns : {1, 37, 64, 130}) {
             for (int64_t group : {8, 32}) {
               Call call{};
-              call.p = {isa, rows, /*depth=*/96, columns, group, bits, zeros, 0, /*post_ops=*/0};
+              call.p = {isa, rows, /*depth=*/96,  columns, group, bits, zeros, 0,
+                        0,   0,    /*post_ops=*/0};
               CHECK(WorstError(call, columns % 2 + 1) < 1e-6);
             }
           }
@@ -103,7 +269,7 @@ TEST(LongGroupsAndManyBlocks) {
     for (int64_t group : {64, 128, 1024}) {
       for (int64_t rows : {1, 9}) {
         Call call{};
-        call.p = {isa, rows, /*depth=*/1024, /*columns=*/70, group, /*bits=*/4, 1, 0, 0};
+        call.p = {isa, rows, /*depth=*/1024, /*columns=*/70, group, /*bits=*/4, 1, 0, 0, 0, 0};
         CHECK(WorstError(call, 2) < 1e-6);
       }
     }
@@ -115,7 +281,7 @@ TEST(PostOperationsOfAProductWithCompressedWeights) {
     if (isa == 0) continue;  // the engine applies them apart
     for (int64_t rows : {1, 6}) {
       Call call{};
-      call.p = {isa, rows, /*depth=*/64, /*columns=*/75, /*group=*/32, /*bits=*/8, 0, 0, 2};
+      call.p = {isa, rows, /*depth=*/64, /*columns=*/75, /*group=*/32, /*bits=*/8, 0, 0, 0, 0, 2};
       call.post_ops[0].kind = call.post_ops[1].kind = BYOC_ADD;
       call.post_ops[0].operand = 2;
       call.post_ops[0].form = BYOC_PER_CHANNEL;

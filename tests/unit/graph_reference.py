@@ -344,6 +344,10 @@ def compressed_matmul(inputs: list, a: dict, shape: Any) -> np.ndarray:
         stored = np.stack([np.left_shift(pairs, 4) >> 4, pairs >> 4], -1).reshape(len(stored), -1)
     grouped = stored.astype(np.float64).reshape(*scales.shape, a["group_size"])
     centred = grouped - (zeros[0][..., None] if zeros else 0)
+    if a.get("alg") == "int8":
+        blocks = x.astype(np.float32).reshape(len(x), -1, a["group_size"])
+        unit = np.maximum(np.abs(blocks).max(-1, keepdims=True) / np.float32(127), np.finfo(np.float32).tiny)
+        x = (np.rint(blocks * (1 / unit)).astype(np.float64) * unit).reshape(x.shape)
     return x @ (centred * scales[..., None]).reshape(stored.shape).T
 
 

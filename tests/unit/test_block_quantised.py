@@ -83,9 +83,11 @@ def test_a_product_with_an_order_of_blocks_and_a_bias(
 
 
 @pytest.mark.native
-@pytest.mark.parametrize(("k", "block", "is_small"), [(192, 128, True), (40, 16, True), (100, 32, False)])
+@pytest.mark.parametrize(
+    ("k", "block", "is_small"), [(192, 128, True), (40, 16, True), (100, 32, True), (96, 12, False)]
+)
 def test_weights_in_blocks_of_a_multiple_of_eight_stay_small(k: int, block: int, is_small: bool) -> None:
-    """Also where the blocks do not divide the axis: smaller ones share their scales."""
+    """Also where the blocks do not divide the axis: the last one is filled."""
     model, _ = nbits(k, block, 4, zeros="stored")
     implementations = [row.implementation for row in byoc.profile(byoc.compile(model), repeat=1).steps]
     assert any("compressed" in name for name in implementations) == is_small, implementations

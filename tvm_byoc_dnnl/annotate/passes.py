@@ -21,7 +21,7 @@ from ..lower.graph import PortableGraph
 from ..namespace import Namespace, Pattern
 from ..namespaces import namespace
 from ..prepare import FoldTransposed, Prepare
-from ..prepare.compression import compress_weights
+from ..prepare.compression import compress_weights, round_sources
 from ..regions.failure import describe
 from ..relax_utils import codegen_of, composite_of, is_host_function, is_op_call, op_calls, ops_of, with_functions
 from ..target_options import compilation_of, get_target_options
@@ -327,7 +327,9 @@ def AnnotateExternalCompiler(
                 for name in sorted(wanted):
                     mod, lost = prepared_by(namespace(name), mod)
                     facts += lost
-                    mod = compress_weights(mod, get_target_options(mod, name).get("weights", "float32"))
+                    chosen = get_target_options(mod, name)
+                    mod = compress_weights(mod, chosen.get("weights", "float32"))
+                    mod = round_sources(mod, chosen.get("activations", "stored"))
         if not prepare or not mod.same_as(prepared):
             mod = relax.transform.ConvertToDataflow(min_size=1)(mod)
         if not prepare:  # a result without readers would count as a reader of values that a pattern needs for itself

@@ -14,7 +14,7 @@ import click
 from ..api import DEFAULT_COMPILER
 from ..errors import InputError
 from ..files import opened, written
-from ..precision import INT8, PRECISIONS
+from ..precision import ARGUMENTS, INT8, PRECISIONS
 from ..target_options import parse_option
 from .common import (
     EXISTING_FILE,
@@ -123,7 +123,7 @@ def emit(build: Build, output: Path) -> None:
     model, settings = build.model, build.settings
     with progress(f"partitioning {model.name}") as show:
         mod = to_relax(model.load(), shapes=settings["shapes"])
-        options = with_precision(build.compiler, None, settings["precision"], settings["weights"], settings["int8"])
+        options = with_precision(build.compiler, None, settings)
         mod = api.partition(mod, build.compiler, policy=settings["policy"], options=options)
         show(f"writing {output}")
         files = write(mod, output)
@@ -227,6 +227,7 @@ def bench(
     shapes: Shapes,
     precision: str,
     weights: str | None,
+    activations: str | None,
     int8: str,
     rounds: int | None,
     throughput: bool,
@@ -254,10 +255,11 @@ def bench(
     check_outputs(json_file, picture)
     found = [find_model(name) for name in models]
     engines = choose_engines(["byoc", *(p.strip() for p in peers.split(",") if p.strip())])
-    with_precision(DEFAULT_COMPILER, None, precision, weights, int8)  # refuses what it does not know
-    own = {"precision": precision, "weights": weights, "int8": int8}
-    if own != {"precision": PRECISIONS[0], "weights": None, "int8": INT8[0]}:
-        chosen = [precision, weights and f"{weights} weights", int8 == INT8[1] and f"int8 {int8}"]
+    own = {"precision": precision, "weights": weights, "activations": activations, "int8": int8}
+    with_precision(DEFAULT_COMPILER, None, own)  # refuses what it does not know
+    if own != {name: allowed[0] for name, allowed in ARGUMENTS.items()}:
+        stored = [weights and f"{weights} weights", activations and f"{activations} activations"]
+        chosen = [precision, *stored, int8 == INT8[1] and f"int8 {int8}"]
         label = ", ".join([engines["byoc"].label, *(text for text in chosen if text and text != PRECISIONS[0])])
         engines["byoc"] = replace(engines["byoc"], options=own, label=label, tolerance=_TOLERANCE)
     if throughput:

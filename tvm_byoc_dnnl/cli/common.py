@@ -17,7 +17,7 @@ from ..codegen.extern import OUTPUTS
 from ..errors import InputError
 from ..files import why_not_written, write_text
 from ..library_file import is_library
-from ..precision import INT8, PRECISIONS, WEIGHTS
+from ..precision import ACTIVATIONS, ARGUMENTS, INT8, PRECISIONS, WEIGHTS
 from ..regions.policy import RegionPolicy
 
 __all__ = [
@@ -115,7 +115,7 @@ class Build:
     ----------
     settings : dict
         Arguments of `compile`, `explain` and `verify`: ``shapes`` and ``policy``, and where the command has options for
-        them ``precision``, ``weights``, ``int8`` and ``placement``.
+        them ``placement`` and those of `precision.ARGUMENTS`.
     """
 
     model: ModelFile
@@ -199,7 +199,7 @@ def _with_build(command: _F) -> _F:
         wanted = bool(exclude or force or max_regions is not None)
         policy = RegionPolicy(exclude=exclude, force=force, max_regions=max_regions, on_top=True) if wanted else None
         settings = {"shapes": shapes or None, "policy": policy}
-        settings |= {name: others.pop(name) for name in ("precision", "weights", "int8", "placement") if name in others}
+        settings |= {name: others.pop(name) for name in (*ARGUMENTS, "placement") if name in others}
         return command(Build(ModelFile(model, values), compiler, settings), **others)
 
     return cast(_F, call)
@@ -258,11 +258,15 @@ def placement_option(command: _F) -> _F:
 
 
 def precision_options(command: _F) -> _F:
-    """Arguments ``precision``, ``weights`` and ``int8``."""
+    """The arguments of `precision.ARGUMENTS`."""
     for decorate in (
         click.option(
             "--int8", type=click.Choice(INT8), default=INT8[0], show_default=True,
             help="How a quantised model sums its products on a CPU without VNNI; saturating is faster.",
+        ),
+        click.option(
+            "--activations", type=click.Choice(ACTIVATIONS), default=None,
+            help="In what products with such weights multiply their sources.  [default: as the model asks, or float32]",
         ),
         click.option(
             "--weights", type=click.Choice(WEIGHTS), default=None,

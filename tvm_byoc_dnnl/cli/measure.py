@@ -149,7 +149,7 @@ def tune(build: Build, database: Path, budget: float) -> None:
             budget_s=budget,
             database=database,
             shapes=settings["shapes"],
-            options=with_precision(build.compiler, None, settings["precision"], settings["weights"], settings["int8"]),
+            options=with_precision(build.compiler, None, settings),
             progress=show,
         )
     for name, calls in sorted(Counter(found.values()).items(), key=lambda item: -item[1]):

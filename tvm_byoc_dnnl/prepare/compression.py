@@ -8,7 +8,7 @@
     q = reshape(stack([(p << 4) >> 4, p >> 4], -1), …)
 
 Both forms are ordinary operators with the same meaning for every backend and for TVM; a backend may know them, and read
-the weights as they are stored.
+the weights as they are stored. The source may be rounded in the same groups (`tvm_byoc_dnnl.whole.rounded`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,15 @@ from tvm import relax
 
 from .._compat import constant_numpy, is_constant, make_constant
 from ..errors import InputError
+from ..whole import ROUNDED, rounded
 from .constants import weights_of
 from .rewrite import Rule, Rules, Scope
 from .sweep import rewrite_pass
 
-__all__ = ["BITS", "Compressed", "compress_weights", "compressed", "why_not_compressed"]
+__all__ = ["ACTIVATIONS", "BITS", "Compressed", "compress_weights", "compressed", "round_sources", "why_not_compressed"]
+
+#: the values of `activations`
+ACTIVATIONS = ("float32", "int8")
 
 #: the values of `weights`, and the bits of a number
 BITS = {"int8": 8, "int4": 4}
@@ -166,6 +170,39 @@ def compress_weights(mod: tvm.IRModule, weights: str) -> tvm.IRModule:
     if weights not in BITS:
         raise InputError(f"the option weights is {weights!r}; expected float32, {' or '.join(BITS)}")
     return rewrite_pass("CompressWeights", {"relax.matmul": [_compress(BITS[weights])]})(mod)
+
+
+def _round_source(scope: Scope, call: Any) -> Any:
+    """The source of a product in whose groups weights are stored."""
+    turned = scope.call(call.args[1], "relax.permute_dims")
+    flat = scope.call(turned.args[0], "relax.reshape") if turned is not None else None
+    real = scope.call(flat.args[0], "relax.dequantize") if flat is not None else None
+    groups = scope.shape(real) if real is not None else None
+    x, weights = call.args
+    dims = scope.dims(x)
+    if groups is None or len(groups) != 2 or scope.rank(weights) != 2 or dims is None or scope.dtype(x) != "float32":
+        return None
+    k, group = dims[-1], groups[1]
+    if not isinstance(k, int) or k % group or scope.call(x, ROUNDED) is not None:
+        return None
+    return scope.with_args(call, scope.emit(rounded(x, group)), weights)
+
+
+def round_sources(mod: tvm.IRModule, activations: str) -> tvm.IRModule:
+    """``mod`` with the sources of products with weights in groups as one of `ACTIVATIONS` says.
+
+    Raises
+    ------
+    InputError
+        For a value that is neither ``"stored"``, which changes nothing, nor one of `ACTIVATIONS`.
+    """
+    if activations == "stored":
+        return mod
+    if activations not in ACTIVATIONS:
+        raise InputError(f"the option activations is {activations!r}; expected stored, {' or '.join(ACTIVATIONS)}")
+    if activations == "int8":
+        return rewrite_pass("RoundSources", {"relax.matmul": [_round_source]})(mod)
+    return rewrite_pass("WholeSources", {ROUNDED: [lambda scope, call: call.args[0]]})(mod)
 
 
 RULES: Rules = {"relax.matmul": [_pack]}

@@ -50,6 +50,7 @@ def explain(
     placement: Mapping[str, str] | None = None,
     precision: str = "float32",
     weights: str | None = None,
+    activations: str | None = None,
     int8: str = "exact",
     options: Mapping[str, Mapping[str, Any]] | None = None,
     output: str = "module",
@@ -72,7 +73,7 @@ def explain(
         Decides which regions are worth a call; by default each namespace's policy. No effect on a partitioned module.
     placement : mapping of str to str, optional
         Call → compiler, as in `compile`. No effect on an annotated module.
-    precision, weights, int8, options
+    precision, weights, activations, int8, options
         As in `compile`. No effect on an annotated module.
     output : str
         With ``"source"``, say also which regions would stay modules, and why.
@@ -106,7 +107,8 @@ def explain(
     times = None
     if not any(codegen_of(f) for f in mod.functions.values()):
         is_annotated = any(composite_of(f) for f in mod.functions.values())
-        mod = with_options(mod, with_precision(compiler, options, precision, weights, int8))
+        chosen = {"precision": precision, "weights": weights, "activations": activations, "int8": int8}
+        mod = with_options(mod, with_precision(compiler, options, chosen))
         if is_annotated:
             mod = PartitionGraph(policy=policy, dry_run=dry_run)(mod)
         else:

@@ -50,7 +50,7 @@ class Lock:
     policy : RegionPolicy, optional
         The calls that the user excluded, forced and limited, in addition to the namespaces' own policies.
     precision : dict
-        The arguments ``precision``, ``weights`` and ``int8`` that are not the default.
+        The arguments of `precision.ARGUMENTS` that are not the default.
     comment : str
         First line of the file, for people.
     """

@@ -79,7 +79,7 @@ class Verification:
         In the order in which they are called.
     from_float32 : float or None
         How far the model's outputs are from those of the default settings, as a gap, where ``precision``,
-        ``weights`` or ``int8`` was given: the price of these, for which `ok` does not ask.
+        ``weights``, ``activations`` or ``int8`` was given: the price of these, for which `ok` does not ask.
     """
 
     tolerance: float | None
@@ -134,6 +134,7 @@ def verify(
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     precision: str = "float32",
     weights: str | None = None,
+    activations: str | None = None,
     int8: str = "exact",
     tolerance: float | None = None,
     policy: RegionPolicy | None = None,
@@ -147,7 +148,7 @@ def verify(
         The model, partitioned already or not.
     inputs : mapping or sequence, optional
         Inputs by name or in order; random ones where the model's shapes are all fixed.
-    compiler, shapes, precision, weights, int8, policy, options
+    compiler, shapes, precision, weights, activations, int8, policy, options
         As in `compile`.
     tolerance : float, optional
         Largest gap that is accepted. By default that of the result's dtype in `comparison.TOLERANCES`, and what
@@ -158,7 +159,8 @@ def verify(
     Verification
     """
     mod = imported = to_relax(model, shapes=shapes)
-    chosen = with_precision(compiler, options, precision, weights, int8)
+    precisions = {"precision": precision, "weights": weights, "activations": activations, "int8": int8}
+    chosen = with_precision(compiler, options, precisions)
     if not any(codegen_of(f) for f in mod.functions.values()):
         mod = partition(mod, compiler, policy=policy, options=chosen)
     mod = settle_regions(mod)

@@ -21,7 +21,10 @@ __all__ = ["compile_graph"]
 _logger = logging.getLogger("tvm_byoc_dnnl")
 
 #: the arguments of `tvm_byoc_dnnl.compile` that ``options`` may have
-OPTIONS = ("compiler", "precision", "weights", "policy", "placement", "database", "options", "threads", "strict")
+OPTIONS = (
+    "compiler", "precision", "weights", "activations",
+    "policy", "placement", "database", "options", "threads", "strict",
+)  # fmt: skip
 
 
 def compile_graph(
@@ -43,8 +46,8 @@ def compile_graph(
     example_inputs : sequence
         The arguments of the first call.
     options : mapping, optional
-        Arguments of `tvm_byoc_dnnl.compile`: ``compiler``, ``precision``, ``weights``, ``policy``, ``placement``,
-        ``database``, ``options``, ``threads`` and ``strict``.
+        Arguments of `tvm_byoc_dnnl.compile`: ``compiler``, ``precision``, ``weights``, ``activations``, ``policy``,
+        ``placement``, ``database``, ``options``, ``threads`` and ``strict``.
     mode : str, optional
         For torch.compile's other backends.
 

@@ -2,17 +2,21 @@
 
 from . import recurrent  # noqa: F401 - declares LSTM, GRU and RNN
 from .expand import Expand, expand, whole_ops
+from .rounded import ROUNDED, block_of, rounded
 from .table import Operator, attributes_of, declare, inputs_of, is_whole, operator, wanted_of
 
 __all__ = [
+    "ROUNDED",
     "Expand",
     "Operator",
     "attributes_of",
+    "block_of",
     "declare",
     "expand",
     "inputs_of",
     "is_whole",
     "operator",
+    "rounded",
     "wanted_of",
     "whole_ops",
 ]

@@ -2,10 +2,11 @@
 
     q [N · K / block, block] ── dequantize (axis 0) ── reshape (N, K) ── permute_dims ── weights [K, N]
 
-A backend that knows this form reads constant weights as they are stored (`tvm_byoc_dnnl.prepare.compression`). Blocks
-that do not divide the axis are cut into smaller ones that do, which share scales. What the form cannot say (such blocks
-of no multiple of 8, zero points that are no whole numbers) becomes float32 here, to the same values. Tensors that are
-no constant weights have the arithmetic written out, with a scale for each element along the axis.
+A backend that knows this form reads constant weights as they are stored (`tvm_byoc_dnnl.prepare.compression`). Of
+``DequantizeLinear``, blocks that do not divide the axis are cut into smaller ones that do, which share scales; of
+``MatMulNBits``, they are filled, and the source with zeros. What the form cannot say (blocks of no multiple of 8, zero
+points that are no whole numbers) becomes float32 here, to the same values. Tensors that are no constant weights have
+the arithmetic written out, with a scale for each element along the axis.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tvm import relax
 
+from ....whole import rounded
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Type, Value
@@ -23,6 +25,8 @@ from ..value import Node, Type, Value
 __all__ = ["Block", "block_of", "dequantised_blocks", "quantised_blocks", "shaped", "unpacked"]
 
 _BITS = (2, 4, 8)
+#: `accuracy_level` of sources that are rounded to 8 bits; lower ones let the products be as exact as they like
+_INTEGER_LEVEL = 4
 #: what `tvm_byoc_dnnl.prepare.compression` takes blocks of multiples of
 _UNIT = 8
 
@@ -56,7 +60,7 @@ def block_of(node: Node, data: Value, scale: Value) -> Block | None:
 def real_weights(e: Emit, numbers: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, length: int) -> Value:
     """Weights [N, K] of ``numbers`` int8 [N, K]; the others are [N, K / length], the last block perhaps shorter."""
     n, k = numbers.shape
-    is_whole = zeros is None or np.array_equal(zeros, zeros.astype("int8"))
+    is_whole = _is_whole(zeros)
     part = math.gcd(min(length, k), k)
     if not is_whole or part % _UNIT or scales.dtype != np.float32:
         scale, zero = (0 if a is None else a[:, np.arange(k) // length] for a in (scales, zeros))
@@ -66,6 +70,10 @@ def real_weights(e: Emit, numbers: np.ndarray, scales: np.ndarray, zeros: np.nda
     rows = [numbers.reshape(-1, part), scales[:, parts].reshape(-1), zeros[:, parts].reshape(-1)]
     values = [e.const(np.ascontiguousarray(r)) for r in rows]
     return e.reshape(e.call(relax.op.dequantize, *values, axis=0, out_dtype="float32"), [n, k])
+
+
+def _is_whole(zeros: np.ndarray | None) -> bool:
+    return zeros is None or np.array_equal(zeros, zeros.astype("int8"))
 
 
 # ---- MatMulNBits ------------------------------------------------------------------------------------------
@@ -80,7 +88,7 @@ def _types(node: Node) -> list[Type]:
 def _matmul(e: Emit, node: Node) -> Any:
     """ONNX Runtime's product with weights of 2, 4 or 8 bits."""
     k, n, length, bits = (int(node.attr(a, d)) for a, d in (("K", 0), ("N", 0), ("block_size", 0), ("bits", 4)))
-    node.attr("accuracy_level")
+    level = int(node.attr("accuracy_level", 0))
     if bits not in _BITS or node.attr("weight_prepacked", 0):
         how = "weights that are packed for one device" if bits in _BITS else f"{bits} bits; expected 2, 4 or 8"
         raise node.refused(f"has {how}")
@@ -93,24 +101,36 @@ def _matmul(e: Emit, node: Node) -> Any:
     if stored is None or scales is None:
         raise node.wrong("has no weights or no scales")
     stored = shaped(node, "weights", stored, (n, blocks * length * bits // 8))
-    numbers = (unpacked(stored, bits, k).astype("int16") - offset).astype("int8")
+    numbers = (unpacked(stored, bits, blocks * length).astype("int16") - offset).astype("int8")
     scales = shaped(node, "scales", scales, (n, blocks))
-    if zeros is not None and zeros.dtype == np.uint8:
+    is_packed = zeros is None or zeros.dtype == np.uint8
+    if zeros is not None and is_packed:
         zeros = unpacked(shaped(node, "zero points", zeros, (n, -(-blocks * bits // 8))), bits, blocks)
     if zeros is not None:
         zeros = shaped(node, "zero points", zeros, (n, blocks)).astype("float32") - offset
+    x = node.needed(0)
     if order is None or np.array_equal(order[:k], np.arange(k) // length):
+        if x.dims and x.dtype == scales.dtype == "float32" and _is_whole(zeros) and length % _UNIT == 0:
+            x = _filled(e, e.agree(x, [*x.dims[:-1], k]), blocks * length - k)
+            if level == _INTEGER_LEVEL and is_packed:
+                x = e.call(rounded, x, block=length)
+        else:
+            numbers = numbers[:, :k]
         weights = real_weights(e, numbers, scales, zeros, length)
     else:
-        order = order[:k]
+        order, numbers = order[:k], numbers[:, :k]
         if order.shape != (k,) or not 0 <= order.min() <= order.max() < blocks:
             raise node.wrong(f"has a g_idx of shape {list(order.shape)}; expected {k} blocks below {blocks}")
         spread = np.zeros((n, k)) if zeros is None else zeros[:, order]
         weights = e.const(((numbers - spread) * scales[:, order]).astype(scales.dtype))
-    x = node.needed(0)
     made = e.call(relax.op.matmul, x, e.transpose(e.cast(weights, x.dtype), [1, 0]))
     bias = node.input(5)
     return made if bias is None else e.call(relax.op.add, made, bias)
+
+
+def _filled(e: Emit, x: Value, count: int) -> Value:
+    """The source of blocks of which the last one lacks so many numbers."""
+    return e.call(relax.op.nn.pad, x, pad_width=[0, 0] * (len(x.dims or ()) - 1) + [0, count]) if count else x
 
 
 def unpacked(stored: np.ndarray, bits: int, count: int) -> np.ndarray:

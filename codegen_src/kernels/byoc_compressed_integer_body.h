@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0
+   Sums of byoc_compressed_matmul.h whose sources are rounded to 8 bits, for one instruction set:
+   with BYOC_SIMD_VNNI by its products, otherwise by those that add pairs in 16 bits; no include
+   guard. Both sums are exact, and equal. */
+#include "byoc_bytes_body.h"
+
+#ifdef BYOC_SIMD_VNNI
+#define BYOC_DOT(name) BYOC_NAME(name##_vnni)
+#else
+#define BYOC_DOT(name) BYOC_NAME(name##_pairs)
+#endif
+#define BYOC_WIDTH (4 * BYOC_LANES)
+#ifdef BYOC_SIMD_AVX512
+#define BYOC_TILE BYOC_COMPRESSED_AVX512_TILE
+#else
+#define BYOC_TILE BYOC_COMPRESSED_AVX2_TILE
+#endif
+
+/* How the weights of a product lie: of 4 bits as they are packed, or one in each byte; of 8 bits.
+   A weight is stored as the number that it is above the least one. */
+#ifndef BYOC_COMPRESSED_FORMS
+#define BYOC_COMPRESSED_FORMS
+enum { BYOC_NIBBLES, BYOC_NIBBLE_BYTES, BYOC_WHOLE_BYTES };
+#endif
+
+/* sum += the four products of each lane; `w` without sign, `a` between -127 and 127. */
+BYOC_INLINE BYOC_INTS BYOC_DOT(dot)(const int form, BYOC_INTS sum, BYOC_INTS w, BYOC_INTS a) {
+#ifdef BYOC_SIMD_VNNI
+  (void)form;
+#ifdef BYOC_SIMD_AVX512
+  return _mm512_dpbusd_epi32(sum, w, a);
+#else
+  return _mm256_dpbusd_avx_epi32(sum, w, a);
+#endif
+#else
+  const BYOC_INTS one = BYOC_OP(set1_epi16)(1);
+  if (form == BYOC_WHOLE_BYTES) { /* |w| <= 128: two products of the other's sign fit 16 bits */
+#ifdef BYOC_SIMD_AVX512
+    const __mmask64 above = _mm512_movepi8_mask(w);
+    const __m512i middle = _mm512_set1_epi8((char)0x80);
+    w = _mm512_mask_sub_epi8(_mm512_sub_epi8(middle, w), above, w, middle);
+    a = _mm512_mask_sub_epi8(_mm512_sub_epi8(_mm512_setzero_si512(), a), above, a,
+                             _mm512_setzero_si512());
+#else
+    w = _mm256_xor_si256(w, _mm256_set1_epi8((char)0x80));
+    a = _mm256_sign_epi8(a, w);
+    w = _mm256_abs_epi8(w);
+#endif
+  }
+  return BYOC_OP(add_epi32)(sum, BYOC_OP(madd_epi16)(BYOC_OP(maddubs_epi16)(w, a), one));
+#endif
+}
+
+/* `half` of the weights of eight steps of the depth: those of even steps, or of odd ones, where
+   they have 4 bits; the first four or the last where they have 8. `w`: of a vector of columns. */
+BYOC_INLINE BYOC_INTS BYOC_DOT(half)(const int form, const char* w, const int half) {
+  const BYOC_INTS low = BYOC_OP(set1_epi8)(15);
+  if (form != BYOC_NIBBLES) return BYOC_NAME(load_ints)(w + half * 4 * BYOC_WIDTH);
+  const BYOC_INTS v = BYOC_NAME(load_ints)(w);
+#ifdef BYOC_SIMD_AVX512
+  return _mm512_and_si512(half ? _mm512_maskz_srli_epi32(0xffff, v, 4) : v, low);
+#else
+  return _mm256_and_si256(half ? _mm256_srli_epi32(v, 4) : v, low);
+#endif
+}
+
+/* totals += a b: `rows` rounded rows from group `first` on, `groups` groups of packed weights.
+   `bytes`: the weights of the groups where they are not packed; else NULL. */
+BYOC_INLINE void BYOC_DOT(integer_rows)(const int rows, const int form,
+                                        const byoc_compressed_params* p, const char* a,
+                                        int64_t first, int64_t groups, const char* b,
+                                        const char* bytes, float* totals) {
+  const int64_t a_row = byoc_compressed_rounded_bytes(p), group = p->group;
+  const int64_t head = byoc_compressed_head(p) * 4, step = form == BYOC_NIBBLES ? 4 : 8;
+  for (int64_t g = first; g < first + groups; ++g, b += byoc_compressed_group_bytes(p)) {
+    const char* w = form == BYOC_NIBBLE_BYTES ? bytes + (g - first) * group * BYOC_WIDTH : b + head;
+    const char* q = a + g * group;
+    const char* said = a + byoc_compressed_said(p, g);
+    BYOC_INTS sums[BYOC_TILE][4];
+    BYOC_UNROLL
+    for (int i = 0; i < 4 * rows; ++i) {
+      sums[i / 4][i % 4] =
+          BYOC_OP(set1_epi32)(((const byoc_rounded*)(said + i / 4 * a_row))->start);
+#if !defined(BYOC_SIMD_VNNI)
+      if (form == BYOC_WHOLE_BYTES) sums[i / 4][i % 4] = BYOC_OP(set1_epi32)(0);
+#endif
+    }
+    for (int64_t k = 0; k < group; k += 8, w += step * BYOC_WIDTH) {
+      BYOC_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        BYOC_INTS of[4];
+        BYOC_UNROLL
+        for (int j = 0; j < 4; ++j) {
+          if (form != BYOC_NIBBLE_BYTES && half == 0) {
+            __builtin_prefetch(w + 2048 + 4 * j * BYOC_LANES);
+          }
+          of[j] = BYOC_DOT(half)(form, w + 4 * j * BYOC_LANES, half);
+        }
+        BYOC_UNROLL
+        for (int r = 0; r < rows; ++r) {
+          const BYOC_INTS x =
+              BYOC_OP(set1_epi32)(*(const byoc_four*)(q + r * a_row + k + 4 * half));
+          BYOC_UNROLL
+          for (int j = 0; j < 4; ++j) sums[r][j] = BYOC_DOT(dot)(form, sums[r][j], of[j], x);
+        }
+      }
+    }
+    BYOC_UNROLL
+    for (int i = 0; i < 4 * rows; ++i) {
+      const int r = i / 4, j = i % 4;
+      const byoc_rounded* of = (const byoc_rounded*)(said + r * a_row);
+      float* total = totals + r * BYOC_WIDTH + j * BYOC_LANES;
+      const float* scales = (const float*)b + j * BYOC_LANES;
+      BYOC_VEC x = (BYOC_VEC)BYOC_CONVERT(cvtepi32_ps, sums[r][j]);
+      if (p->has_zero_points) {
+        x = (BYOC_VEC)BYOC_OP(fnmadd_ps)(BYOC_NAME(load)(scales + BYOC_WIDTH),
+                                         BYOC_NAME(set)(of->sum), x);
+      }
+      BYOC_NAME(store)(
+          total, (BYOC_VEC)BYOC_OP(fmadd_ps)(BYOC_NAME(set)(of->scale), x * BYOC_NAME(load)(scales),
+                                             BYOC_NAME(load)(total)));
+    }
+  }
+}
+
+BYOC_NO_INLINE void BYOC_DOT(integer_tile)(int rows, int form, const byoc_compressed_params* p,
+                                           const char* a, int64_t first, int64_t groups,
+                                           const char* b, const char* bytes, float* totals) {
+#define BYOC_CASE(rows, form)                                                  \
+  case (rows) * 4 + (form):                                                    \
+    BYOC_DOT(integer_rows)(rows, form, p, a, first, groups, b, bytes, totals); \
+    break;
+#define BYOC_CASES(rows)        \
+  BYOC_CASE(rows, BYOC_NIBBLES) \
+  BYOC_CASE(rows, BYOC_NIBBLE_BYTES) BYOC_CASE(rows, BYOC_WHOLE_BYTES)
+  switch (rows * 4 + form) { /* constants in each, so that the sums stay in registers */
+    BYOC_CASES(1)
+    BYOC_CASES(2)
+    BYOC_CASES(3)
+#ifdef BYOC_SIMD_AVX512
+    BYOC_CASES(4)
+    BYOC_CASES(5)
+    BYOC_CASES(6)
+#endif
+    default:
+      break;
+  }
+#undef BYOC_CASES
+#undef BYOC_CASE
+}
+
+/* One panel of sums: `rows` rounded rows from `a` on. `bytes`: room for a block of weights. */
+BYOC_NO_INLINE void BYOC_DOT(integer_panel)(const byoc_compressed_params* p, const char* a,
+                                            int64_t rows, const char* b, float* sums, char* bytes) {
+  const int64_t groups = p->depth / p->group, words = p->group * BYOC_WIDTH / 2;
+  const int unpacks = p->bits == 4 && rows > BYOC_TILE;
+  const int form = p->bits == 8 ? BYOC_WHOLE_BYTES : unpacks ? BYOC_NIBBLE_BYTES : BYOC_NIBBLES;
+  /* Where weights are read several times, they come from the cache. */
+  const int64_t block = rows > BYOC_TILE ? byoc_compressed_block_groups(p) : groups;
+  const byoc_passes passes = byoc_in_passes(rows, BYOC_TILE);
+  memset(sums, 0, (size_t)(rows * BYOC_WIDTH) * sizeof(*sums));
+  for (int64_t g = 0; g < groups; g += block) {
+    const int64_t some = byoc_min(block, groups - g);
+    for (int64_t i = 0; unpacks && i < some; ++i) {
+      const char* from = b + i * byoc_compressed_group_bytes(p) + byoc_compressed_head(p) * 4;
+      char* to = bytes + i * p->group * BYOC_WIDTH;
+      for (int64_t k = 0; k < words; k += 4 * BYOC_WIDTH) {
+        BYOC_UNROLL
+        for (int j = 0; j < 8; ++j) {
+          BYOC_NAME(store_ints)
+          (to + 2 * k + j * 4 * BYOC_LANES,
+           BYOC_DOT(half)(BYOC_NIBBLES, from + k + j % 4 * 4 * BYOC_LANES, j / 4));
+        }
+      }
+    }
+    float* to = sums;
+    const char* row = a;
+    for (int64_t pass = 0; pass < passes.count; ++pass) {
+      const int64_t present = byoc_pass_rows(&passes, pass);
+      BYOC_DOT(integer_tile)((int)present, form, p, row, g, some, b, bytes, to);
+      row += present * byoc_compressed_rounded_bytes(p);
+      to += present * BYOC_WIDTH;
+    }
+    b += some * byoc_compressed_group_bytes(p);
+  }
+}
+
+#undef BYOC_DOT
+#undef BYOC_TILE
+#undef BYOC_WIDTH
+#include "byoc_vector_end.h"
