@@ -31,6 +31,7 @@ __all__ = [
     "is_constant",
     "is_subclass",
     "make_constant",
+    "make_string",
     "make_var",
     "product_constant",
     "quantised",
@@ -152,6 +153,11 @@ def call_of(callee: Any, args: Sequence[Any], ty: Any) -> relax.Call:
         relax.expr._update_type(made, ty)
         return made
     return _CALL(ty, callee, args, None, [], None)
+
+
+def make_string(text: str) -> Any:
+    """A text as an argument of a call (0.27 moved it out of Relax)."""
+    return (tvm.ir.StringImm if _IS_027 else relax.StringImm)(text)
 
 
 def make_var(name: str, ty: Any, *, is_dataflow: bool = False) -> relax.Var:

@@ -188,6 +188,7 @@ _FLOPS: dict[str, _Rule] = {
     **_rows(_matmul, "matmul"),
     **_rows(_einsum, "einsum"),
     **_rows(_attention, "nn.attention nn.attention_bias"),
+    "byoc.loop": _none,  # the function of its rounds is counted
     **dict.fromkeys(("onnx.LSTM", "onnx.GRU", "onnx.RNN"), _recurrent),
     **_rows(_pooling, "nn.max_pool*d nn.avg_pool*d"),
     **_rows(_of_inputs, "nn.adaptive_avg_pool*d sum mean max min prod argmax argmin cumsum cumprod median"),

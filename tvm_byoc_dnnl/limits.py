@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 __all__ = [
-    *("LIMITS", "MOST_ELEMENTS", "MOST_EXTENT", "MOST_NESTED", "MOST_NODES", "MOST_PIXELS", "MOST_SAMPLES"),
-    "Limit",
+    *("LIMITS", "MOST_ELEMENTS", "MOST_EXTENT", "MOST_NESTED", "MOST_NODES", "MOST_PIXELS", "MOST_ROUNDS"),
+    *("MOST_SAMPLES", "Limit"),
 ]
 
 
@@ -40,6 +40,7 @@ MOST_EXTENT = (1 << 31) - 1
 MOST_NESTED = 32
 MOST_NODES = 1 << 20
 MOST_PIXELS = 1 << 13
+MOST_ROUNDS = 1 << 24
 MOST_SAMPLES = 1 << 10
 
 LIMITS = (
@@ -72,6 +73,12 @@ LIMITS = (
         MOST_PIXELS,
         "pixels between the first one of a picture and a corner of a box, where MOST_SAMPLES does not allow more",
         "the same",
+    ),
+    Limit(
+        "MOST_ROUNDS",
+        MOST_ROUNDS,
+        "rounds of a loop of an ONNX model whose number a call knows",
+        "a loop whose condition never fails has no end",
     ),
     Limit(
         "MOST_SAMPLES",

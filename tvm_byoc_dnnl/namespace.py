@@ -246,7 +246,7 @@ class Namespace:
 
     def no_predicate(self, op: str) -> Reject:
         """The verdict on a call of an operator that it has neither a predicate nor a lowering for."""
-        why = self.unsupported.get(op)
+        why = self.unsupported.get(op, _OF_HOST.get(op))
         return Reject(f"{self.name!r} has no predicate for {op}" + (f": {why}" if why else ""))
 
     def ops(self) -> list[str]:
@@ -257,6 +257,9 @@ class Namespace:
         """The options that a user may set for its codegen and its hooks → default."""
         return {**self.codegen_options, **(self.hooks.options if self.hooks is not None else {})}
 
+
+#: operators of the host, and why no compiler has a predicate for them
+_OF_HOST = {"byoc.loop": "it runs a function in rounds, the calls of which are offered like all others"}
 
 #: function of a namespace → how a message calls it, what it gives, and how a message says so
 _GIVES: dict[str, tuple[str, Any, str]] = {

@@ -12,6 +12,7 @@
 #include "byoc_plan.h"
 #include "common/growth.h"
 #include "common/support/error.h"
+#include "runtime/dense.h"
 #include "runtime/threads.h"
 
 namespace tvm_byoc_dnnl {
@@ -108,15 +109,6 @@ ffi::Tensor ViewOf(std::shared_ptr<CacheBuffer> buffer, const Dims& shape, DLDat
       ffi::ShapeView(strides.data(), strides.size()), dtype, DLDevice{kDLCPU, 0});
 }
 
-/// Dense memory.
-struct Dense {
-  void AllocData(DLTensor* tensor) {
-    tensor->data = byoc_allocate(ffi::GetDataSize(*tensor));
-    if (tensor->data == nullptr) throw std::bad_alloc();
-  }
-  void FreeData(DLTensor* tensor) { byoc_free(tensor->data); }
-};
-
 Dims StridesOf(const DLTensor& tensor) {
   if (tensor.strides != nullptr) return Dims(tensor.strides, tensor.strides + tensor.ndim);
   Dims strides(tensor.ndim, 1);
@@ -163,8 +155,7 @@ ffi::Tensor GrowCache(const DLTensor& past, const Dims& shape, int64_t axis) {
   int64_t elements = 1;
   for (int64_t dim : shape) elements *= dim;
   if (!uses_caches || elements == 0) {
-    return ffi::Tensor::FromNDAlloc(Dense{}, ffi::ShapeView(shape.data(), shape.size()), past.dtype,
-                                    DLDevice{kDLCPU, 0});
+    return DenseTensor(shape, past.dtype);
   }
   std::shared_ptr<CacheBuffer> buffer = rows == 0 ? nullptr : Find(past);
   if (buffer == nullptr || !buffer->Shows(past) || buffer->axis() != axis ||

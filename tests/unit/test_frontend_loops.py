@@ -1,61 +1,358 @@
-"""ONNX loops of known length, written out, compared with ONNX Runtime."""
+"""Loops: written out, or functions that native code calls, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from tests.unit.importing import check, node, onnx_model, rand
-from tvm_byoc_dnnl.errors import UnsupportedError
+from tvm_byoc_dnnl import Runner, compile
+from tvm_byoc_dnnl.comparison import differences
+from tvm_byoc_dnnl.errors import InputError, UnsupportedError
 from tvm_byoc_dnnl.frontend import to_relax
+from tvm_byoc_dnnl.testing.models import ort_run
+
+pytestmark = pytest.mark.native
+NUMBER, FLAG = TensorProto.INT64, TensorProto.BOOL
+TYPES = {"n": NUMBER, "c": FLAG}
+SCALARS = ("k", "go", "on")
 
 
-def body(nodes: list[onnx.NodeProto], inputs: dict[str, Any], outputs: dict[str, Any]) -> onnx.GraphProto:
-    """A subgraph; types are given as (element type, shape)."""
+def body(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    constants: Mapping[str, Any] | None = None,
+    **types: int,
+) -> onnx.GraphProto:
+    """A subgraph; its values are float32 of any shape, but for ``types``, and ``k`` and ``go`` of a loop."""
+    types = {"k": NUMBER, "go": FLAG, "on": FLAG, **types}
     values = [
-        [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in part.items()]
-        for part in (inputs, outputs)
+        [
+            helper.make_tensor_value_info(
+                name, types.get(name, TensorProto.FLOAT), [] if name.startswith(SCALARS) else None
+            )
+            for name in names
+        ]
+        for names in (inputs, outputs)
     ]
-    return helper.make_graph(nodes, "body", *values)
+    tensors = [numpy_helper.from_array(np.asarray(v), k) for k, v in (constants or {}).items()]
+    return helper.make_graph(list(nodes), "body", *values, tensors)
 
 
-VECTOR = (TensorProto.FLOAT, [3])
+def goes_on() -> onnx.NodeProto:
+    return node("Identity", ["go"], ["on"])
+
+
+def agree(model: onnx.ModelProto, *calls: Mapping[str, Any], runner: Runner | None = None) -> Runner:
+    """Compare calls of one compiled model; ONNX Runtime gives results of no rounds the rank 1 if it knows no shape."""
+    runner = runner or Runner(compile(model))
+    for feeds in calls:
+        arrays = {name: np.asarray(value) for name, value in feeds.items()}
+        got, wanted = runner(*arrays.values()), ort_run(model, arrays)
+        got = list(got) if isinstance(got, (list, tuple)) else [got]
+        wanted = [
+            w.reshape(g.shape) if w.shape == (0,) and g.size == 0 else w for g, w in zip(got, wanted, strict=True)
+        ]
+        wrong = differences(got, wanted, 1e-5, least=1.0)
+        assert not wrong, wrong
+    return runner
+
+
+def loop(inner: onnx.GraphProto, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> onnx.NodeProto:
+    return node("Loop", list(inputs), list(outputs), "rounds", body=inner, **attributes)
+
+
+# ---- loops of known length --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backward", [0, 1])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_scan_is_written_out(backward: int, axis: int) -> None:
-    nodes = [node("Add", ["s", "e"], ["n"]), node("Mul", ["n", "outer"], ["o"])]
-    inner = body(nodes, {"s": VECTOR, "e": VECTOR}, {"n": VECTOR, "o": VECTOR})
-    options = {"scan_input_axes": [axis], "scan_input_directions": [backward], "scan_output_directions": [backward]}
-    scan = node("Scan", ["i", "x"], ["y", "z"], body=inner, num_scan_inputs=1, scan_output_axes=[axis], **options)
-    x, start = rand(*((4, 3) if axis == 0 else (3, 4))), rand(3, seed=2)
+@pytest.mark.parametrize("length", [4, 300])
+def test_scan(backward: int, axis: int, length: int) -> None:
+    """Of few steps it is written out."""
+    nodes = [node("Add", ["s", "e"], ["a"]), node("Tanh", ["a"], ["t"]), node("Mul", ["t", "outer"], ["o"])]
+    inner = body(nodes, ["s", "e"], ["t", "o"])
+    options = {"scan_input_axes": [axis - 2], "scan_input_directions": [backward], "scan_output_directions": [backward]}
+    scan = node("Scan", ["i", "x"], ["y", "z"], body=inner, num_scan_inputs=1, scan_output_axes=[axis - 2], **options)
+    x, start = rand(*((length, 3) if axis == 0 else (3, length))), rand(3, seed=2)
     model = onnx_model([scan], {"i": (3,), "x": x.shape}, {"outer": np.float32(2)}, outputs=["y", "z"])
-    assert check(model, inputs={"i": start, "x": x})["add"] == 4
+    agree(model, {"i": start, "x": x})
+    assert ("byoc.loop" in str(to_relax(model))) == (length == 300)
 
 
-@pytest.mark.parametrize("stops", [False, True])
-def test_loops_of_known_length_are_written_out(stops: bool) -> None:
-    flag, number = (TensorProto.BOOL, []), (TensorProto.INT64, [])
-    nodes = [node("Identity", ["c"], ["d"]), node("Mul", ["v", "v"], ["w"]), node("Identity", ["w"], ["o"])]
-    if stops:
-        nodes[0] = node("Not", ["c"], ["d"])
-    inner = body(nodes, {"k": number, "c": flag, "v": VECTOR}, {"d": flag, "w": VECTOR, "o": VECTOR})
-    loop = node("Loop", ["n", "", "x"], ["y", "z"], body=inner)
-    model = onnx_model([loop], {"x": (3,)}, {"n": np.array(3)}, outputs=["y", "z"])
-    if stops:
-        with pytest.raises(UnsupportedError, match="Loop"):
-            to_relax(model)
-    else:
-        check(model, inputs={"x": rand(3)})
+def test_rounds_of_a_known_number_are_written_out() -> None:
+    nodes = [goes_on(), node("Mul", ["v", "v"], ["w"]), node("Identity", ["w"], ["o"])]
+    inner = body(nodes, ["k", "go", "v"], ["on", "w", "o"])
+    model = onnx_model([loop(inner, ["n", "", "x"], ["y", "z"])], {"x": (3,)}, {"n": np.array(3)}, outputs=["y", "z"])
+    assert check(model, inputs={"x": rand(3)})["multiply"] == 3
 
 
-def test_a_loop_of_too_many_rounds_is_refused() -> None:
-    inner = body([node("Add", ["s", "e"], ["n"])], {"s": VECTOR, "e": VECTOR}, {"n": VECTOR})
-    scan = node("Scan", ["i", "x"], ["y"], body=inner, num_scan_inputs=1)
-    with pytest.raises(UnsupportedError, match="Scan"):
-        to_relax(onnx_model([scan], {"i": (3,), "x": (5000, 3)}))
+def test_a_loop_that_ends_in_a_known_round_is_written_out() -> None:
+    nodes = [node("Less", ["k", "two"], ["on"]), node("Neg", ["v"], ["w"])]
+    inner = body(nodes, ["k", "go", "v"], ["on", "w"])
+    model = onnx_model([loop(inner, ["", "c", "x"], ["y"])], {"x": (3,)}, {"c": np.array(True), "two": np.array(2)})
+    agree(model, {"x": rand(3)})
+
+
+@pytest.mark.parametrize("runs", [True, False])
+@pytest.mark.parametrize("rounds", [0, -1])
+def test_no_rounds(rounds: int, runs: bool) -> None:
+    """The states are those of outside, and the stacked results have no parts."""
+    inner = body([goes_on(), node("Concat", ["v", "v"], ["w"], axis=0)], ["k", "go", "v"], ["on", "w", "w"])
+    constants = {"n": np.array(rounds if runs else 3), "c": np.array(runs)}
+    model = onnx_model([loop(inner, ["n", "c", "x"], ["y", "z"])], {"x": (2, 3)}, constants, outputs=["y", "z"])
+    y, z = Runner(compile(model))(rand(2, 3))
+    np.testing.assert_array_equal(y, rand(2, 3))
+    assert (z.shape, z.dtype) == ((0, 0, 3), np.float32)
+
+
+# ---- loops whose length a call knows ----------------------------------------------------------------------
+
+
+def test_the_number_of_rounds_and_the_condition_of_a_call() -> None:
+    nodes = [
+        node("MatMul", ["s", "w"], ["m"]),
+        node("Tanh", ["m"], ["t"]),
+        node("ReduceSum", ["t"], ["r"], keepdims=0),
+        node("Less", ["r", "limit"], ["on"]),
+        node("Add", ["t", "x"], ["o"]),
+    ]
+    inner = body(nodes, ["k", "go", "s"], ["on", "t", "o"])
+    model = onnx_model(
+        [loop(inner, ["n", "c", "x"], ["y", "z"])],
+        {"n": (), "c": (), "x": ("b", 16), "limit": ()},
+        {"w": rand(16, 16) / 9},
+        dtypes=TYPES,
+        outputs=["y", "z"],
+    )
+    call = {"n": 3, "c": True, "x": rand(2, 16), "limit": np.float32(1e9)}
+    others = [{"n": 0}, {"c": False}, {"n": 2000, "x": rand(3, 16)}, {"n": 50, "limit": np.float32(-1)}]
+    agree(model, call, *({**call, **other} for other in others))
+
+
+def test_a_state_that_grows() -> None:
+    """Its first axis is another one in each round; the second one stays that of outside."""
+    nodes = [
+        goes_on(),
+        node("Concat", ["v", "x"], ["w"], axis=0),
+        node("ReduceMean", ["w"], ["m"], axes=[0], keepdims=0),
+    ]
+    inner = body(nodes, ["k", "go", "v"], ["on", "w", "m"])
+    nodes = [loop(inner, ["n", "", "x"], ["w", "y"]), node("Add", ["w", "one"], ["z"])]
+    model = onnx_model(nodes, {"n": (), "x": ("b", "d")}, {"one": np.float32(1)}, dtypes=TYPES, outputs=["y", "z"])
+    agree(model, *({"n": n, "x": rand(b, d)} for n, b, d in ((1, 2, 3), (4, 1, 5), (0, 3, 2), (7, 3, 1))))
+
+
+def test_states_that_change_places_and_such_that_stay() -> None:
+    nodes = [
+        goes_on(),
+        node("Add", ["a", "b"], ["s"]),
+        node("Cast", ["k"], ["f"], to=TensorProto.FLOAT),
+        node("Mul", ["s", "f"], ["p"]),
+        node("Add", ["p", "x"], ["q"]),
+        node("Identity", ["k"], ["i"]),
+    ]
+    inner = body(nodes, ["k", "go", "a", "b", "c0"], ["on", "b", "s", "c0", "q", "i"], i=NUMBER)
+    outputs = ["u", "v", "w", "y", "z"]
+    model = onnx_model(
+        [loop(inner, ["n", "", "x", "one", "x"], outputs)],
+        {"n": (), "x": (5,)},
+        {"one": np.ones(5, "float32")},
+        dtypes={**TYPES, "z": NUMBER},
+        outputs=outputs,
+    )
+    agree(model, *({"n": n, "x": rand(5)} for n in (1, 2, 9)))
+
+
+def test_a_loop_in_a_loop_and_choices_inside() -> None:
+    """The inner number of rounds is the outer round, and a branch has a loop of its own."""
+
+    def of(level: str) -> dict[str, int]:
+        return {f"k{level}": NUMBER, f"go{level}": FLAG}
+
+    innermost = body([node("Mul", ["v3", "half"], ["w3"])], ["k3", "go3", "v3"], ["go3", "w3"], **of("3"))
+    then = helper.make_graph(
+        [loop(innermost, ["n", "", "u"], ["t"])], "then", [], [helper.make_empty_tensor_value_info("t")]
+    )
+    other = helper.make_graph([node("Neg", ["u"], ["o"])], "other", [], [helper.make_empty_tensor_value_info("o")])
+    second = body(
+        [
+            node("Add", ["v2", "x"], ["u"]),
+            node("ReduceSum", ["u"], ["r"], keepdims=0),
+            node("Less", ["r", "zero"], ["less"]),
+            node("If", ["less"], ["w2"], then_branch=then, else_branch=other),
+        ],
+        ["k2", "go2", "v2"],
+        ["go2", "w2"],
+        **of("2"),
+    )
+    first = body(
+        [goes_on(), loop(second, ["k", "", "v"], ["p"]), node("Sub", ["p", "half"], ["w"])],
+        ["k", "go", "v"],
+        ["on", "w", "p"],
+    )
+    model = onnx_model(
+        [loop(first, ["n", "", "x"], ["y", "z"])],
+        {"n": (), "x": ("b", 3)},
+        {"half": np.float32(0.5), "zero": np.float32(0)},
+        dtypes=TYPES,
+        outputs=["y", "z"],
+    )
+    agree(model, *({"n": n, "x": rand(b, 3)} for n, b in ((3, 2), (5, 1), (0, 2))))
+
+
+def test_a_loop_in_a_branch() -> None:
+    inner = body(
+        [goes_on(), node("MatMul", ["v", "w"], ["m"]), node("Relu", ["m"], ["r"])], ["k", "go", "v"], ["on", "r"]
+    )
+    then = helper.make_graph(
+        [loop(inner, ["n", "", "x"], ["t"])], "then", [], [helper.make_empty_tensor_value_info("t")]
+    )
+    other = helper.make_graph([node("Neg", ["x"], ["t"])], "other", [], [helper.make_empty_tensor_value_info("t")])
+    nodes = [node("If", ["c"], ["u"], then_branch=then, else_branch=other), node("Exp", ["u"], ["y"])]
+    model = onnx_model(nodes, {"c": (), "n": (), "x": ("b", 8)}, {"w": rand(8, 8) / 4}, dtypes=TYPES)
+    agree(model, *({"c": c, "n": n, "x": rand(3, 8)} for c, n in ((True, 4), (False, 4), (True, 0))))
+
+
+def test_scan_of_an_open_length() -> None:
+    """Two tensors along axes of one size, one of them from its end; the parts are stacked along their last axis."""
+    nodes = [node("Mul", ["e", "f"], ["p"]), node("Add", ["s", "p"], ["t"]), node("Sin", ["t"], ["o"])]
+    inner = body(nodes, ["s", "e", "f"], ["t", "o"])
+    scan = node(
+        "Scan",
+        ["i", "x", "v"],
+        ["y", "z"],
+        body=inner,
+        num_scan_inputs=2,
+        scan_input_axes=[0, 1],
+        scan_input_directions=[0, 1],
+        scan_output_axes=[1],
+        scan_output_directions=[1],
+    )
+    model = onnx_model([scan], {"i": ("d",), "x": ("t", "d"), "v": ("d", "t")}, outputs=["y", "z"])
+    agree(model, *({"i": rand(d), "x": rand(t, d), "v": rand(d, t, seed=3)} for t, d in ((5, 3), (1, 1), (40, 2))))
+
+
+def test_scan_of_opset_8_has_a_batch() -> None:
+    inner = body([node("Add", ["s", "e"], ["t"]), node("Mul", ["t", "t"], ["o"])], ["s", "e"], ["t", "o"])
+    scan = node("Scan", ["", "i", "x"], ["y", "z"], body=inner, num_scan_inputs=1)
+    for batch, steps in (("b", "t"), (2, 3), (2, 400)):
+        model = onnx_model([scan], {"i": (batch, 4), "x": (batch, steps, 4)}, opset=8, outputs=["y", "z"])
+        b, t = (2 if isinstance(batch, str) else batch), (5 if isinstance(steps, str) else steps)
+        i, x = rand(b, 4) / 9, rand(b, t, 4, seed=5) / 9
+        y, z = Runner(compile(model))(i, x)
+        sums = i[:, None] + np.cumsum(x, 1)
+        np.testing.assert_allclose(y, sums[:, -1], atol=1e-4)
+        np.testing.assert_allclose(z, sums**2, atol=1e-4)
+
+
+def test_a_sequence_is_carried_by_a_loop() -> None:
+    """Of a known number of items; they may change."""
+    nodes = [
+        goes_on(),
+        node("SequenceAt", ["q", "zero"], ["a"]),
+        node("SequenceAt", ["q", "one"], ["b"]),
+        node("Add", ["a", "b"], ["s"]),
+        node("SequenceConstruct", ["b", "s"], ["r"]),
+    ]
+    sequence = helper.make_tensor_sequence_value_info
+    values = [
+        helper.make_tensor_value_info(name, TYPES.get(name, kind), []) for name, kind in (("k", NUMBER), ("go", FLAG))
+    ]
+    inner = helper.make_graph(
+        nodes,
+        "body",
+        [*values, sequence("q", TensorProto.FLOAT, None)],
+        [helper.make_tensor_value_info("on", FLAG, []), sequence("r", TensorProto.FLOAT, None)],
+    )
+    model = onnx_model(
+        [
+            node("SequenceConstruct", ["x", "x"], ["p"]),
+            loop(inner, ["n", "", "p"], ["r"]),
+            node("SequenceAt", ["r", "one"], ["y"]),
+        ],
+        {"n": (), "x": (3,)},
+        {"zero": np.array(0), "one": np.array(1)},
+        dtypes=TYPES,
+    )
+    agree(model, *({"n": n, "x": rand(3)} for n in (0, 1, 6)))
+
+
+def test_sequence_map() -> None:
+    sequence = helper.make_tensor_sequence_value_info
+    inner = body([node("Mul", ["a", "b"], ["m"]), node("Neg", ["a"], ["o"])], ["a", "b"], ["m", "o"])
+    nodes = [
+        node("SequenceConstruct", ["x", "v"], ["p"]),
+        node("SequenceMap", ["p", "x"], ["q", "r"], body=inner),
+        node("SequenceAt", ["q", "one"], ["y"]),
+        node("ConcatFromSequence", ["r"], ["z"], axis=0),
+    ]
+    assert sequence is not None
+    model = onnx_model(nodes, {"x": (2, 3), "v": (1, 3)}, {"one": np.array(1)}, outputs=["y", "z"])
+    agree(model, {"x": rand(2, 3), "v": rand(1, 3, seed=2)})
+
+
+# ---- what goes wrong --------------------------------------------------------------------------------------
+
+
+def test_an_error_in_a_round_is_that_of_the_call() -> None:
+    """And the next call is right."""
+    nodes = [goes_on(), node("Gather", ["x", "k"], ["e"]), node("Add", ["v", "e"], ["w"])]
+    inner = body(nodes, ["k", "go", "v"], ["on", "w"])
+    model = onnx_model(
+        [loop(inner, ["n", "", "zero"], ["y"])], {"n": (), "x": (3,)}, {"zero": np.float32(0)}, dtypes=TYPES
+    )
+    runner = Runner(compile(model))
+    x = rand(3)
+    for _ in range(2):
+        np.testing.assert_allclose(runner(np.array(3), x), x.sum(), atol=1e-6)
+        with pytest.raises(IndexError, match="out of range"):
+            runner(np.array(4), x)
+
+
+def test_parts_of_other_shapes_cannot_be_stacked() -> None:
+    inner = body([goes_on(), node("Concat", ["v", "v"], ["w"], axis=0)], ["k", "go", "v"], ["on", "w", "w"])
+    model = onnx_model(
+        [loop(inner, ["n", "", "x"], ["y", "z"])], {"n": (), "x": (2,)}, dtypes=TYPES, outputs=["y", "z"]
+    )
+    runner = Runner(compile(model))
+    assert [r.shape for r in runner(np.array(1), rand(2))] == [(4,), (1, 4)]
+    with pytest.raises(InputError, match=r"Loop \(node `rounds`\): round 1 adds a part of shape \[8\]"):
+        runner(np.array(2), rand(2))
+
+
+REFUSED = {
+    "a state of another dtype": (
+        body([goes_on(), node("Cast", ["v"], ["w"], to=NUMBER)], ["k", "go", "v"], ["on", "w"], w=NUMBER),
+        ["n", "", "x"],
+        InputError,
+        "state 0 of float32, which a round makes int64",
+    ),
+    "too few results": (body([goes_on()], ["k", "go", "v"], ["on"]), ["n", "", "x"], InputError, "1 states"),
+    "a number of rounds that is none": (
+        body([goes_on(), node("Neg", ["v"], ["w"])], ["k", "go", "v"], ["on", "w"]),
+        ["x", "", "x"],
+        InputError,
+        "expected int64 and bool",
+    ),
+    "an operator that nothing imports": (
+        body([goes_on(), node("StringNormalizer", ["v"], ["w"])], ["k", "go", "v"], ["on", "w"]),
+        ["n", "", "x"],
+        UnsupportedError,
+        "StringNormalizer",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refusals(what: str) -> None:
+    inner, inputs, error, reason = REFUSED[what]
+    model = onnx_model([loop(inner, inputs, ["y"])], {"n": (), "x": (2,)}, dtypes=TYPES)
+    with pytest.raises(error, match=reason):
+        to_relax(model)

@@ -21,7 +21,6 @@ _DECIDING: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("AffineGrid", "CenterCropPad", "CumProd", "CumSum", "OneHot", "TopK", "Trilu", "Upsample"), (1,)),
     **dict.fromkeys(("BlackmanWindow", "ConstantOfShape", "HammingWindow", "HannWindow"), (0,)),
     **dict.fromkeys(("Col2Im", "DFT", "Dropout"), (1, 2)),
-    "Loop": (0, 1),
     "MaxUnpool": (2,),
     "MelWeightMatrix": (0, 1, 2, 3, 4),
     "NonMaxSuppression": (2, 3, 4),

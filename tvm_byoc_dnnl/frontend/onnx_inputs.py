@@ -43,7 +43,8 @@ def _info(value: onnx.ValueInfoProto) -> TensorInfo:
 
 def advice_on_inputs(model: onnx.ModelProto, shapes: Shapes) -> str:
     """Advice when a model cannot be imported: its inputs, and the options that can still be given; may be empty."""
-    inputs = [_info(value) for value in fixed_inputs(_given(model), shapes)]
+    tensors = [value for value in fixed_inputs(_given(model), shapes) if value.type.HasField("tensor_type")]
+    inputs = [_info(value) for value in tensors]
     open_ones = [i for i in inputs if not i.is_static]
     deciding = deciding_inputs(model)
     if not open_ones and not deciding:

@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 from onnx import helper
 
-__all__ = ["DEFAULT_DOMAINS", "OLDEST_OPSET", "attributes", "captured", "in_order", "is_standard"]
+__all__ = ["DEFAULT_DOMAINS", "OLDEST_OPSET", "attributes", "captured", "in_order", "is_standard", "nodes_in"]
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 OLDEST_OPSET = 7  # before, binary operators broadcast by attributes
@@ -39,6 +39,17 @@ def captured(node: onnx.NodeProto) -> Iterable[str]:
                 yield from inner.input
                 yield from captured(inner)
             yield from (o.name for o in graph.output)
+
+
+def nodes_in(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """The nodes of a graph, those of graphs inside of it as well."""
+    found = list(graph.node)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type not in _PLAIN_ATTRIBUTES:
+                for inner in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+                    found += nodes_in(inner)
+    return found
 
 
 def in_order(

@@ -13,6 +13,7 @@ from ..codegen.extern import check_output, source_namespaces
 from ..errors import InputError
 from ..hooks.kernels import opaque
 from ..namespaces import compilers, namespace
+from ..native_loop import KeepRounds, LowerLoops, refuse_loops
 from ..order import functions_in_order
 from ..relax_utils import with_functions
 from ..target_options import with_options
@@ -112,6 +113,7 @@ def byoc_pipeline(*, strict: bool = False, output: str = "module", host_code: bo
     def pipeline(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
         target = _target_of(mod)
         if output == "source":
+            refuse_loops(mod)
             mod = with_options(mod, {n: {"output": output} for n in compilers() if namespace(n).route.makes_source})
         regions, mod = build_regions(mod, strict=strict)
         is_source = bool(source_namespaces(mod))
@@ -120,11 +122,13 @@ def byoc_pipeline(*, strict: bool = False, output: str = "module", host_code: bo
         return tvm.transform.Sequential(
             [
                 Expand,
+                KeepRounds,
                 _to_kernels(target),
                 apply_schedules,
                 OwnWeightsUnlessSource if is_source else OwnWeights(late),
                 *([_anchor_host_code] if host_code else []),
                 *cpu.dataflow_lower_passes(target),
+                LowerLoops,
                 GrowCaches,
                 *with_safe_plan(cpu.finalize_passes(target)),
             ]

@@ -131,6 +131,16 @@ class Emit:
             tensor = self.bb.emit(tensor)
         return Value(self.bb.match_cast(tensor, relax.TensorType(self.shape(dims), x.dtype)))
 
+    def named(self, x: Value) -> Value:
+        """A value whose sizes have names, if their number is known: a call may compute them, and others read them."""
+        ty: Any = getattr(x.expr, "ty", None)
+        rank = int(ty.ndim) if x.dims is None and is_a(ty, relax.TensorType) else -1
+        if rank < 0:
+            return x
+        op = self.node.op.lower() if self.node is not None else "value"
+        dims = [Dim.symbol(f"{op}_dim{axis}") for axis in range(rank)]
+        return Value(self.bb.match_cast(x.expr, relax.TensorType(self.shape(dims), x.dtype)))
+
     def broadcast(self, *operands: Operand) -> list[Value]:
         """Values of which the sizes of each axis, counted from the last, are equal or the number 1."""
         like = next((x for x in operands if isinstance(x, Value)), None)

@@ -35,6 +35,7 @@ class Boundary:
         self.params: list[relax.Var] = []
         self._inner: dict[int, Value] = {}  # by the outer value
         self._symbols: dict[tirx.Var, Size] = {}  # outer → inner
+        self._fresh: list[tirx.Var] = []  # of parameters that are no outer values
 
     def captured(self, value: Value) -> Value:
         """The value inside of the function."""
@@ -50,27 +51,39 @@ class Boundary:
         if value.items is not None:
             return Value(items=[self.captured(item) for item in value.items])
         if value.known is not None:
-            flat = [self._own(n) if isinstance(n, Dim) else n for n in value.known.reshape(-1).tolist()]
+            flat = [self.inside(n) if isinstance(n, Dim) else n for n in value.known.reshape(-1).tolist()]
             array = np.empty(len(flat), object)
             array[:] = flat
             return Value(known=array.reshape(value.known.shape), dtype=value.dtype)
-        shape = None if value.dims is None else [expr_of(self._own(d)) for d in value.dims]
+        shape = None if value.dims is None else [expr_of(self.inside(d)) for d in value.dims]
         dtype = value.dtype or None
         ty = relax.TensorType(shape, dtype) if shape is not None else relax.TensorType(dtype=dtype)
         param = relax.Var(f"{var_name(value.expr)}_in", ty)
         self.params.append(param)
         return Value(param)
 
-    def _own(self, size: Size) -> Size:
+    def inside(self, size: Size) -> Size:
+        """A size of outside, as the function knows it."""
         for symbol in symbols_of(size):
             if symbol not in self._symbols:
                 self._symbols[symbol] = size_of(tirx.Var(symbol.name, "int64"))
         return substituted(size, self._symbols)
 
+    def outside(self, size: Size) -> Size | None:
+        """A size of the function as it is known outside; None if it is not."""
+        outer = {expr_of(inner): size_of(symbol) for symbol, inner in self._symbols.items()}
+        return substituted(size, outer) if all(symbol in outer for symbol in symbols_of(size)) else None
+
+    def fresh(self, name: str) -> Size:
+        """A size of a parameter that each call has its own."""
+        size = Dim.symbol(name)
+        self._fresh.append(expr_of(size))
+        return size
+
     @property
     def symbols(self) -> list[tirx.Var]:
         """The symbols of the function's own."""
-        return [expr_of(inner) for inner in self._symbols.values()]
+        return [*(expr_of(inner) for inner in self._symbols.values()), *self._fresh]
 
     def closed(self) -> tuple[list[relax.Var], list[Any]]:
         """All parameters, and what is passed for them: symbols that no parameter has by itself come as a shape."""

@@ -24,7 +24,7 @@ from .by_tvm import NodeGraph, TvmConverters, elem_type, folded, has_rule, is_co
 from .dim import Dim, Undecided
 from .emit import NEWEST_USED, Emit, np_dtype
 from .operands import check_operands
-from .ops import branches
+from .ops import branches, loops
 from .ops.shapes import MOST
 from .scope import Boundary, PlainBlocks, Plan, Scope, opsets_of
 from .table import NEWEST, Entry, entry_of, outputs
@@ -35,6 +35,10 @@ from .windows import check_windows
 __all__ = ["Missing", "Shared", "Walk", "built"]
 
 _BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+
+
+#: operators with graphs inside
+_STRUCTURES = {"If": branches.chosen, "Loop": loops.loop, "Scan": loops.scan, "SequenceMap": loops.mapped}
 
 
 class Missing(UnsupportedError):
@@ -177,8 +181,11 @@ class Walk:
             tensors = [walk.emit.tensor(value) for value in results]
             return boundary.closed()[0], tensors[0] if len(tensors) == 1 else relax.Tuple(tensors)
 
-        function = built(self.shared, name, None, read, private=True)
-        return function, boundary.closed()[1], forms
+        return self.function(name, read), boundary.closed()[1], forms
+
+    def function(self, name: str, read: Callable[[Walk], Any]) -> Any:
+        """A private function; ``read`` emits its body, and returns the parameters and the result."""
+        return built(self.shared, name, None, read, private=True)
 
     def body(self, node: Node, function: onnx.FunctionProto) -> list[Value | None]:
         """The results of a node that is defined by others."""
@@ -244,7 +251,7 @@ class Walk:
         """The results of a node."""
         self.emit.node = node
         try:
-            results = self._results(node, scope)
+            results = [v and self.emit.named(v) for v in self._results(node, scope)]
         except ByocError:
             raise
         except _BROKEN as error:
@@ -256,9 +263,10 @@ class Walk:
 
     def _results(self, node: Node, scope: Scope) -> list[Value | None]:
         assert node.proto is not None
-        if node.domain == "" and node.op == "If":
+        structure = _STRUCTURES.get(node.op) if node.domain == "" else None
+        if structure is not None:
             check_operands(node)
-            return list(branches.chosen(self, node, scope))
+            return list(structure(self, node, scope))
         function = self.shared.functions.get((node.domain, node.op, node.proto.overload if node.proto else ""))
         own = _own(node)
         if own is not None and (own.build is not None or function is None):
@@ -338,7 +346,7 @@ class Walk:
             known = (
                 kind in found
                 or (domain, node.op, proto.overload) in self.shared.functions
-                or (domain == "" and node.op == "If")
+                or (domain == "" and node.op in _STRUCTURES)
                 or entry_of(domain, node.op, node.opset) is not None
                 or has_rule(domain, node.op)
                 or whole_operator(domain, node.op) is not None

@@ -5,7 +5,7 @@ TVM plans memory for a whole function, and takes what one branch frees for the o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import onnx
@@ -18,7 +18,7 @@ from ..emit import Emit
 from ..scope import Boundary, PlainBlocks
 from ..value import Node, Value
 
-__all__ = ["chosen", "flat"]
+__all__ = ["chosen", "decided", "flat", "formed"]
 
 _NAMES = ("then_branch", "else_branch")
 
@@ -26,7 +26,7 @@ _NAMES = ("then_branch", "else_branch")
 def chosen(walk: Any, node: Node, scope: Any) -> Sequence[Value | None]:
     """The results of an ``If``."""
     branches: list[onnx.GraphProto] = [node.attr(name) for name in _NAMES]
-    taken = _decided(node.needed(0))
+    taken = decided(node.needed(0))
     if taken is not None:
         return walk.subgraph(branches[not taken], scope)
     if walk.is_dataflow:
@@ -55,7 +55,7 @@ def chosen(walk: Any, node: Node, scope: Any) -> Sequence[Value | None]:
             for v, (_, behind, differ) in zip(found, joined, strict=True)
         ]
     )
-    return [next(values) if form < 0 else Value(items=[next(values) for _ in range(form)]) for form in forms]
+    return formed(values, forms)
 
 
 def flat(results: Sequence[Value], forms: list[int]) -> list[Value]:
@@ -64,7 +64,12 @@ def flat(results: Sequence[Value], forms: list[int]) -> list[Value]:
     return [item for value in results for item in ([value] if value.items is None else value.items)]
 
 
-def _decided(condition: Value) -> bool | None:
+def formed(tensors: Iterator[Value], forms: Sequence[int]) -> list[Value]:
+    """What `flat` made tensors of."""
+    return [next(tensors) if form < 0 else Value(items=[next(tensors) for _ in range(form)]) for form in forms]
+
+
+def decided(condition: Value) -> bool | None:
     """Whether the condition holds, if that is known now."""
     if condition.known is None:
         return None

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// New tensors in dense memory.
+#ifndef TVM_BYOC_DNNL_RUNTIME_DENSE_H_
+#define TVM_BYOC_DNNL_RUNTIME_DENSE_H_
+
+#include <tvm/ffi/cast.h>
+// cast.h stands first: the header below needs it.
+#include <tvm/ffi/container/tensor.h>
+
+#include <new>
+
+#include "byoc_plan.h"
+#include "common/dims.h"
+
+namespace tvm_byoc_dnnl {
+
+/// Memory as tvm-ffi asks for it.
+struct DenseMemory {
+  void AllocData(DLTensor* tensor) {
+    tensor->data = byoc_allocate(tvm::ffi::GetDataSize(*tensor));
+    if (tensor->data == nullptr) throw std::bad_alloc();
+  }
+  void FreeData(DLTensor* tensor) { byoc_free(tensor->data); }
+};
+
+/// A tensor with nothing in it.
+inline tvm::ffi::Tensor DenseTensor(const Dims& shape, DLDataType dtype) {
+  const tvm::ffi::ShapeView view(shape.data(), shape.size());
+  return tvm::ffi::Tensor::FromNDAlloc(DenseMemory{}, view, dtype, DLDevice{kDLCPU, 0});
+}
+
+}  // namespace tvm_byoc_dnnl
+
+#endif  // TVM_BYOC_DNNL_RUNTIME_DENSE_H_
