@@ -226,7 +226,7 @@ void CheckLayer(const Checker& c) {
   const size_t curves = a.alg == "rnn" ? 1 : is_lstm ? 3 : 2;
   const auto count = static_cast<int64_t>(a.directions.size());
   NeedWords(c, "roles", a.roles,
-            is_lstm ? "bias peepholes state cell lengths" : "bias state lengths");
+            is_lstm ? "bias peepholes state cell lengths scales" : "bias state lengths scales");
   NeedWords(c, "results", a.results, is_lstm ? "state cell all" : "state all");
   NeedWords(c, "directions", a.directions, "forward reverse");
   c.Need(count > 0 && !a.results.empty(), "directions and results");
@@ -254,12 +254,20 @@ void CheckLayer(const Checker& c) {
   for (size_t i = 0; i < a.roles.size(); ++i) {
     const std::string& role = a.roles[i];
     const Dims expected = role == "bias"        ? Dims{count, times(2 * gates)}
+                          : role == "scales"    ? Dims{count, times(2 * gates)}
                           : role == "peepholes" ? Dims{count, times(3)}
                           : role == "lengths"   ? Dims{src[1]}
                                                 : Dims{count, src[1], hidden};
     c.NeedShape(role.c_str(), c.In(3 + static_cast<int>(i)), expected);
   }
+  const DType stored = c.InDType(1);
+  const bool has_scales = !a.roles.empty() && a.roles.back() == "scales";
+  c.Need(stored == c.InDType(2) &&
+             (has_scales ? stored == DType::kInt8
+                         : stored == DType::kFloat32 || stored == DType::kBFloat16),
+         "weights of both products float32 or bfloat16, or int8 with scales");
   for (int i = 0; i < c.OwnInputs(); ++i) {
+    if (i == 1 || i == 2) continue;
     const bool is_length = i >= 3 && a.roles[static_cast<size_t>(i) - 3] == "lengths";
     const DType expected = is_length ? DType::kInt32 : DType::kFloat32;
     c.Need(c.InDType(i) == expected, "inputs float32, lengths int32");

@@ -262,5 +262,5 @@ KIND(Attention, "attention", 3, 4, "alg scale", "accurate no_nan", {
   c.NeedOut(expected);
 })
 
-KIND(Recurrent, "recurrent", 3, 8, "alg roles results directions activations alphas? betas? clip?",
+KIND(Recurrent, "recurrent", 3, 9, "alg roles results directions activations alphas? betas? clip?",
      "rnn lstm coupled_lstm gru lbr_gru", { CheckLayer(c); })

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recurrent layers by a kernel of ours, which has all cells, options and activations of ONNX.
+// Recurrent layers by a kernel of ours, which has all cells, options and activations of ONNX, and
+// weights of fewer bits, which it reads as they are stored.
 #include <algorithm>
 
 #include "common/graph_tables.h"
@@ -54,6 +55,8 @@ byoc_recurrent_params ParamsOf(const NodeView& n, byoc_isa isa) {
   p.shape.hidden = n.OutShape()[3];
   p.shape.has_bias = Has(a.roles, "bias");
   p.shape.has_peepholes = Has(a.roles, "peepholes");
+  const DType stored = n.DTypeOf(kWeights);  // float32 in the place of a bfloat16 that is not there
+  p.shape.bits = stored == DType::kInt8 ? 8 : stored == DType::kBFloat16 ? 16 : 32;
   p.steps = n.Shape(kSource)[0];
   p.batch = n.Shape(kSource)[1];
   p.has_state = Has(a.roles, "state");
@@ -75,8 +78,8 @@ int Packed(const NodeView& n, const byoc_recurrent_shape& shape) {
   Lowering& l = n.lowering;
   std::vector<OpArg> args = {n.AsDense(DNNL_ARG_WEIGHTS_0, kWeights),
                              n.AsDense(DNNL_ARG_WEIGHTS_1, kRecurrentWeights)};
-  const std::pair<const char*, int> roles[] = {{"bias", DNNL_ARG_BIAS},
-                                               {"peepholes", DNNL_ARG_WEIGHTS_2}};
+  const std::pair<const char*, int> roles[] = {
+      {"bias", DNNL_ARG_BIAS}, {"peepholes", DNNL_ARG_WEIGHTS_2}, {"scales", DNNL_ARG_SCALE}};
   for (const auto& [role, arg] : roles) {
     if (const auto input = InputOf(n, role)) args.push_back(n.AsDense(arg, *input));
   }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
-   Recurrent networks of one layer, float32: RNN, LSTM and GRU as ONNX defines them, of one or two
+   Recurrent networks of one layer: RNN, LSTM and GRU as ONNX defines them, of one or two
    directions and any length.
 
    For a chunk of steps, the source of all of them is multiplied by its weights, which is one large
@@ -7,6 +7,9 @@
    of a block of units while these are in the first-level cache. The weights lie in panels
    (byoc_recurrent_pack.h), in which the gates of a block stand side by side. Threads divide the
    rows or the columns of the large product; then the sequences, or the units of each step.
+
+   States and sums are float32; weights may be bfloat16 or bytes with scales, which are converted in
+   registers.
 
    Each number is summed up in the same order, whatever the chunks and the threads.
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
    The part of byoc_recurrent.h that is compiled once per instruction set; no include guard. */
 
-#include "byoc_vector.h"
-#include "byoc_wide_body.h"
+#include "byoc_bytes_body.h"
+#include "byoc_recurrent_product_body.h"
 
 /* Below 5/8 a polynomial, whose error is 1e-7 of the value; a NaN stays. */
 BYOC_INLINE BYOC_VEC BYOC_NAME(tanh)(BYOC_VEC x) {
@@ -195,37 +195,6 @@ BYOC_NO_INLINE void BYOC_NAME(finish)(const byoc_recurrent_call* c, int resets, 
   }
 }
 
-/* One row times some panels: enough sums for a multiplication in each cycle, which the products of
-   one or two panels do not have. */
-BYOC_INLINE void BYOC_NAME(row_of_panels)(const int panels, const byoc_matrices* m) {
-  BYOC_VEC sums[8];
-  BYOC_UNROLL
-  for (int j = 0; j < 2 * panels; ++j) sums[j] = BYOC_NAME(load)(m->start + j * BYOC_LANES);
-  for (int64_t k = 0; k < m->depth; ++k) {
-    const float x = m->a[k];
-    BYOC_UNROLL
-    for (int j = 0; j < 2 * panels; ++j) {
-      const float* b = m->b + (j / 2) * m->b_panel + k * BYOC_PANEL + (j % 2) * BYOC_LANES;
-      sums[j] += x * BYOC_NAME(load)(b);
-    }
-  }
-  BYOC_UNROLL
-  for (int j = 0; j < 2 * panels; ++j) BYOC_NAME(store)(m->c + j * BYOC_LANES, sums[j]);
-}
-
-BYOC_NO_INLINE void BYOC_NAME(recurrent_product)(int64_t rows, int64_t panels,
-                                                 const byoc_matrices* m) {
-  if (rows == 1 && panels == 4) {
-    BYOC_NAME(row_of_panels)(4, m);
-  } else if (rows == 1 && panels == 2) {
-    BYOC_NAME(row_of_panels)(2, m);
-  } else if (rows == 1) {
-    BYOC_NAME(row_of_panels)(1, m);
-  } else {
-    BYOC_NAME(products)(rows, panels, m, NULL);
-  }
-}
-
 /* A step of the units of one block of a direction, for some sequences. BYOC_GRU takes two passes,
    at whose end all units must be there: the states multiply the gates z and r in pass 0, the reset
    states the last one in pass 1. */
@@ -234,23 +203,24 @@ BYOC_NO_INLINE void BYOC_NAME(recurrent_block)(const byoc_recurrent_call* c, int
                                                int64_t end) {
   const byoc_recurrent_params* p = c->p;
   const int64_t cell = p->shape.cell, hidden = p->shape.hidden, gates = byoc_gates(cell);
+  const int64_t panel = byoc_recurrent_panel(&p->shape, hidden);
   const float* packed = c->packed + d * c->at.floats;
-  const float* weights = packed + c->at.state + block * gates * hidden * BYOC_PANEL;
+  const float* weights = packed + c->at.state + block * gates * panel;
+  const float* scales = packed + c->at.state_scales + block * gates * BYOC_PANEL;
   for (int64_t first = begin; first < end; first += BYOC_RECURRENT_BATCH) {
     const int64_t rows = byoc_min(BYOC_RECURRENT_BATCH, end - first);
     const int64_t place = (d * p->batch + first) * c->room.state_row;
     float* sums = BYOC_NAME(sums_of)(c, d, step, first, block);
     float* resets = c->scratch + c->room.resets + place;
-    byoc_matrices m =
-        byoc_plain_product(byoc_recurrent_state(c, d, first, step), c->room.state_row, weights,
-                           hidden * BYOC_PANEL, hidden, sums, c->room.sums_row);
+    byoc_matrices m = byoc_plain_product(byoc_recurrent_state(c, d, first, step), c->room.state_row,
+                                         weights, panel, hidden, sums, c->room.sums_row);
     if (pass == 0) {
       m.start = sums;
       m.start_row = m.c_row;
-      BYOC_NAME(recurrent_product)(rows, gates == 3 ? 2 : gates, &m);
+      BYOC_NAME(recurrent_product)(p->shape.bits, rows, gates == 3 ? 2 : gates, &m, scales);
     }
     if (pass == 1 || cell == BYOC_LBR_GRU) {
-      m.b = weights + 2 * hidden * BYOC_PANEL;
+      m.b = weights + 2 * panel;
       m.c = m.c + 2 * BYOC_PANEL;
       if (pass == 1) {
         m.a = resets;
@@ -262,7 +232,7 @@ BYOC_NO_INLINE void BYOC_NAME(recurrent_block)(const byoc_recurrent_call* c, int
         m.c = resets + block * BYOC_PANEL;
         m.c_row = c->room.state_row;
       }
-      BYOC_NAME(recurrent_product)(rows, 1, &m);
+      BYOC_NAME(recurrent_product)(p->shape.bits, rows, 1, &m, scales + 2 * BYOC_PANEL);
     }
     BYOC_NAME(finish)(c, cell == BYOC_GRU && pass == 0, d, step, block, first, first + rows);
   }
@@ -322,6 +292,7 @@ BYOC_NO_INLINE void BYOC_NAME(recurrent_source)(const byoc_recurrent_call* c, in
                                                 int64_t step, const byoc_share* share, float* own) {
   const byoc_recurrent_params* p = c->p;
   const int64_t input = p->shape.input, row_floats = c->room.source_row;
+  const int64_t panel = byoc_recurrent_panel(&p->shape, input);
   const float* packed = c->packed + d * c->at.floats;
   const int64_t at_once = byoc_min(BYOC_RECURRENT_ROWS, c->room.chunk * p->batch);
   for (int64_t first = share->first_row; first < share->last_row; first += at_once) {
@@ -338,12 +309,13 @@ BYOC_NO_INLINE void BYOC_NAME(recurrent_source)(const byoc_recurrent_call* c, in
       }
     }
     byoc_matrices m = byoc_plain_product(
-        own, row_floats, packed + c->at.source + share->first_panel * input * BYOC_PANEL,
-        input * BYOC_PANEL, input,
+        own, row_floats, packed + c->at.source + share->first_panel * panel, panel, input,
         BYOC_NAME(sums_of)(c, d, step, first, 0) + share->first_panel * BYOC_PANEL,
         c->room.sums_row);
     m.start = packed + c->at.bias + share->first_panel * BYOC_PANEL;
-    BYOC_NAME(products)(rows, share->last_panel - share->first_panel, &m, NULL);
+    BYOC_NAME(recurrent_product)
+    (p->shape.bits, rows, share->last_panel - share->first_panel, &m,
+     packed + c->at.scales + share->first_panel * BYOC_PANEL);
   }
 }
 

@@ -36,6 +36,7 @@ typedef struct __attribute__((may_alias)) byoc_recurrent_shape {
   int64_t cell; /* byoc_cell */
   int64_t directions, input, hidden;
   int64_t has_bias, has_peepholes;
+  int64_t bits; /* of a weight: 32; 16, bfloat16; or 8, whole numbers with a scale for each unit */
 } byoc_recurrent_shape;
 
 typedef struct byoc_recurrent_curve {
@@ -86,22 +87,33 @@ static inline int64_t byoc_recurrent_columns(const byoc_recurrent_shape* s) {
   return byoc_recurrent_units(s) * byoc_gates(s->cell);
 }
 
+/* The room of a panel of weights, in floats. Of each `depth` stand a panel's weights side by side;
+   those of bfloat16 in pairs, an even depth in the lower half and the next one in the upper half.
+   Below 32 bits the depth is filled up to an even one. */
+static inline int64_t byoc_recurrent_panel(const byoc_recurrent_shape* s, int64_t depth) {
+  const int64_t panel = byoc_panel(s->isa);
+  return s->bits == 32 ? depth * panel : (depth + 1) / 2 * panel * s->bits / 16;
+}
+
 /* The packed weights of a direction, in floats from its begin on: of the source and of the states
    in panels; the bias of all columns; that of the state alone in the last gate of BYOC_LBR_GRU;
-   the peepholes i, o, f. */
+   the peepholes i, o, f; the scales of all columns for the source and for the states. */
 typedef struct byoc_recurrent_packed {
-  int64_t source, state, bias, state_bias, peepholes, floats;
+  int64_t source, state, bias, state_bias, peepholes, scales, state_scales, floats;
 } byoc_recurrent_packed;
 
 static inline byoc_recurrent_packed byoc_recurrent_layout(const byoc_recurrent_shape* s) {
   const int64_t columns = byoc_recurrent_columns(s), units = byoc_recurrent_units(s);
+  const int64_t panels = columns / byoc_panel(s->isa);
   byoc_recurrent_packed at;
   at.source = 0;
-  at.state = columns * s->input;
-  at.bias = at.state + columns * s->hidden;
+  at.state = panels * byoc_recurrent_panel(s, s->input);
+  at.bias = at.state + panels * byoc_recurrent_panel(s, s->hidden);
   at.state_bias = at.bias + columns;
   at.peepholes = at.state_bias + units;
-  at.floats = at.peepholes + 3 * units;
+  at.scales = at.peepholes + 3 * units;
+  at.state_scales = at.scales + (s->bits == 8 ? columns : 0);
+  at.floats = at.state_scales + (s->bits == 8 ? columns : 0);
   return at;
 }
 

@@ -5,7 +5,8 @@
 Convolutions and matrix products read and write bfloat16 and sum in float32. Nodes behind them that only move, add or
 activate follow, and so do softmax and layer_norm, which oneDNN computes in float32 between the two. All other nodes
 read float32: reductions, other norms, powers, logarithms and square roots, and the operators that the user names.
-Constants stay float32 in the file, and are converted when a plan packs them.
+Constants stay float32 in the file, and are converted when a plan packs them. Of recurrent layers the weights alone are
+bfloat16: states are summed up over all steps.
 
 A CPU on which oneDNN does not have a dtype of 16 bits computes in float32 in its place. The graph stays as it is, so a
 saved library uses the dtype on every CPU that has it; here only the reason for the report is noted.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from fnmatch import fnmatchcase
 
 from ...errors import InputError
@@ -32,6 +34,10 @@ _PRECISIONS = ("float32", "bfloat16", "auto")
 
 #: kinds that are worth a conversion of their operands
 _PRODUCTS = ("convolution", "deconvolution", "matmul")
+#: kinds of which constant weights alone are in bfloat16: their places
+_WEIGHTS = {"recurrent": (1, 2)}
+#: sequences of a layer, and numbers of it, whose time is that of reading them
+_MOST_SEQUENCES, _LEAST_WEIGHTS = 4, 1 << 16
 #: kinds that stay in bfloat16 where an operand is in it
 _FOLLOW = frozenset(
     {
@@ -103,8 +109,12 @@ class _Edges:
             if node.precision:
                 self._read(node, range(len(node.inputs)), "float32")
             else:
-                self._read(node, self._converted_inputs(node), "bfloat16")
-                self._write(node)
+                places = self._converted_inputs(node)
+                self._read(node, places, "bfloat16")
+                if node.kind in _WEIGHTS:
+                    self._read(node, [i for i in range(len(node.inputs)) if i not in places], "float32")
+                else:
+                    self._write(node)
         self.graph.validate()
 
     def _dtype(self, tensor: int) -> str:
@@ -118,25 +128,51 @@ class _Edges:
         asked = next((n for n in names for pattern in self._float32 if fnmatchcase(n, pattern)), None)
         if asked:
             return f"{asked} is one of float32_ops"
-        if node.kind not in _PRODUCTS and not low:
+        if node.kind in _WEIGHTS:
+            if reason := self._why_wide(node):
+                return reason
+        elif node.kind not in _PRODUCTS and not low:
             return "it reads nothing in bfloat16"
-        if node.kind not in _PRODUCTS and (node.kind not in _FOLLOW or alg in _EXACT_ALGS):
+        elif node.kind not in _PRODUCTS and (node.kind not in _FOLLOW or alg in _EXACT_ALGS):
             return f"{alg or node.kind} computes in float32"
         is_part = node.kind in ("eltwise", "binary") and any(fnmatchcase(n, p) for n in names for p in _NORMS)
         if is_part:
             return "norms compute in float32"
-        strange = [t for t in (*node.inputs, *node.outputs) if self._dtype(t) not in ("float32", "bfloat16")]
+        changed = [*(node.inputs[i] for i in self._converted_inputs(node)), *self._results(node)]
+        read = changed if node.kind in _WEIGHTS else (*node.inputs, *node.outputs)
+        strange = [t for t in read if self._dtype(t) not in ("float32", "bfloat16")]
         if strange or node.is_scaled or self._dtype(node.outputs[0]) != "float32":
             return f"a tensor of dtype {self._dtype(strange[0]) if strange else 'with a scale'}"
         alone = self.graph.isolate(node, self._constants)
         ids = {old: new for new, old in enumerate(dict.fromkeys([*node.reads, *node.outputs]))}
-        for tensor in (*(node.inputs[i] for i in self._converted_inputs(node)), *node.outputs):
+        for tensor in changed:
             alone.tensors[ids[tensor]].dtype = "bfloat16"
         refusal = probe(alone)
         return "" if refusal is None else refusal.reason
 
+    def _why_wide(self, node: Node) -> str:
+        """The reason why the weights of a layer stay in float32, empty if they do not."""
+        tensors = [self.graph.tensors[node.inputs[place]] for place in _WEIGHTS[node.kind]]
+        shapes = [tensor.shape for tensor in tensors]
+        if not self._constants.issuperset(node.inputs[place] for place in _WEIGHTS[node.kind]):
+            return "its weights are no constants"
+        numbers = [math.prod(d for d in shape if isinstance(d, int)) for shape in shapes]
+        if sum(numbers) < _LEAST_WEIGHTS:
+            return f"{sum(numbers)} weights: fewer than {_LEAST_WEIGHTS} stay in the cache"
+        batch = self.graph.tensors[node.inputs[0]].shape[1]
+        if isinstance(batch, int) and batch > _MOST_SEQUENCES:
+            return f"{batch} sequences: more than {_MOST_SEQUENCES} take longer to multiply than weights to read"
+        return ""
+
+    @staticmethod
+    def _results(node: Node) -> tuple[int, ...]:
+        """The results that are in bfloat16."""
+        return () if node.kind in _WEIGHTS else tuple(node.outputs)
+
     def _converted_inputs(self, node: Node) -> list[int]:
         """Positions of the operands that must be in bfloat16."""
+        if node.kind in _WEIGHTS:
+            return list(_WEIGHTS[node.kind])
         count = _READ_AS_THEY_ARE.get(node.kind, len(node.inputs))
         everything = node.kind in (*_PRODUCTS, "concat")
         return [i for i, t in enumerate(node.inputs[:count]) if everything or t not in self._constants]

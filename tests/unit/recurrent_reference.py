@@ -89,6 +89,9 @@ def recurrent(inputs: list, a: dict, shape: Any) -> np.ndarray:
     """The node kind: the wanted results, in the order of its rows."""
     source, weights, recurrent, *others = inputs
     given = dict(zip(a["roles"], others, strict=True))
+    if (scales := given.pop("scales", None)) is not None:
+        of_source, of_states = np.split(scales, 2, axis=1)
+        weights, recurrent = weights * of_source[..., None], recurrent * of_states[..., None]
     every, last, cells = layer(
         a["alg"],
         source,

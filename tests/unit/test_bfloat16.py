@@ -13,6 +13,7 @@ from tvm.relax import op as R
 import tvm_byoc_dnnl as byoc
 from tests.isa import computes_in, isa
 from tvm_byoc_dnnl.errors import InputError
+from tvm_byoc_dnnl.whole import operator
 
 RNG = np.random.default_rng(0)
 emulates = pytest.mark.skipif(not computes_in("bfloat16"), reason="oneDNN has no bfloat16 here")
@@ -74,6 +75,40 @@ def test_named_operators_stay_in_float32(network: tvm.IRModule) -> None:
     assert "softmax in bfloat16" not in made["nn.softmax"]
     reasons = [miss.reason for call in report.calls for miss in call.near_misses]
     assert "relax.nn.conv2d is one of float32_ops" in reasons
+
+
+def layer(hidden: int, batch: int) -> tvm.IRModule:
+    """An LSTM of ten steps."""
+    x = relax.Var("x", relax.TensorType((10, batch, 64), "float32"))
+    entry = operator("", "LSTM")
+    assert entry is not None
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            inputs = [x, weights(1, 4 * hidden, 64), weights(1, 4 * hidden, hidden)]
+            results = builder.emit(entry.call(inputs, {}, [True] * 3, "rnn"))
+            out = builder.emit_output(R.nn.relu(relax.TupleGetItem(results, 0)))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+@emulates
+@pytest.mark.parametrize(
+    ("hidden", "batch", "reason"),
+    [
+        (160, 2, ""),
+        (32, 2, "12288 weights: fewer than 65536 stay in the cache"),
+        (160, 5, "5 sequences: more than 4 take longer to multiply than weights to read"),
+    ],
+)
+def test_large_weights_of_recurrent_layers_are_bfloat16(hidden: int, batch: int, reason: str) -> None:
+    network = layer(hidden, batch)
+    x = RNG.standard_normal((10, batch, 64)).astype("float32")
+    got, want = (byoc.Runner(byoc.compile(network, precision=p))(x) for p in ("bfloat16", "float32"))
+    assert (0 < np.abs(got - want).max() < 0.01) if not reason else np.array_equal(got, want)
+    calls = byoc.explain(network, precision="bfloat16").calls
+    found = {miss.reason for call in calls if call.op == "onnx.LSTM" for miss in call.near_misses}
+    assert found == ({reason} if reason else set())
 
 
 @emulates

@@ -26,23 +26,31 @@ def recurrent(
     results: tuple[str, ...] = ("state", "all"),
     directions: tuple[str, ...] = ("forward",),
     shapes: dict[str, tuple[int, ...]] | None = None,
+    stored: str = "float32",
     **attrs: Any,
 ) -> tuple[GraphBuilder, list[np.ndarray]]:
-    """A graph of one node, whose weights are constants, and its arguments; ``shapes`` takes the place of the right
-    ones."""
+    """A graph of one node, whose weights are constants of dtype ``stored``, and its arguments; ``shapes`` takes the
+    place of the right ones. Weights in bfloat16 lose nothing, since a CPU may compute them in float32."""
     count, gates = len(directions), GATES[cell] * HIDDEN
     right = {
         "source": (STEPS, BATCH, INPUT), "weights": (count, gates, INPUT), "recurrent": (count, gates, HIDDEN),
         "bias": (count, 2 * gates), "peepholes": (count, 3 * HIDDEN), "state": (count, BATCH, HIDDEN),
         "cell": (count, BATCH, HIDDEN), "lengths": (BATCH,),
+        "scales": (count, 2 * gates),
     }  # fmt: skip
     rng, g, ids, arguments = np.random.default_rng(0), GraphBuilder(), [], []
     for name in ("source", "weights", "recurrent", *roles):
         value = rng.standard_normal({**right, **(shapes or {})}[name]).astype("float32") / 2
         if name == "lengths":
             value = np.arange(STEPS, STEPS - BATCH, -1, dtype="int32")
-        if name in ("weights", "recurrent", "bias", "peepholes"):
-            ids.append(g.constant(value))
+        if name in ("weights", "recurrent") and stored != "float32":
+            value = np.round(value * 32)
+            if stored == "int8":
+                ids.append(g.constant(value.astype(stored)))
+            else:
+                ids.append(g.node("reorder", [g.constant(value / 32)], value.shape, stored))
+        elif name in ("weights", "recurrent", "bias", "peepholes", "scales"):
+            ids.append(g.constant(value / 16 if name == "scales" else value))
         else:
             ids.append(g.input(value.shape, str(value.dtype)))
             arguments.append(value)
@@ -67,6 +75,17 @@ def test_cells(cell: str, directions: tuple[str, ...]) -> None:
     check(*recurrent(cell, roles=(), directions=directions, clip=0.3))
 
 
+NARROW = {"bfloat16": (), "int8": ("scales",)}
+
+
+@pytest.mark.parametrize("cell", GATES)
+@pytest.mark.parametrize("stored", NARROW)
+def test_weights_of_fewer_bits(cell: str, stored: str) -> None:
+    others = LSTM if "lstm" in cell else ("bias", "state", "lengths")
+    for roles in (NARROW[stored], (*others, *NARROW[stored])):
+        check(*recurrent(cell, roles=roles, directions=BOTH, stored=stored))
+
+
 @pytest.mark.parametrize("results", [("all",), ("state",), ("cell",), ("cell", "all"), ("state", "cell", "all")])
 def test_results(results: tuple[str, ...]) -> None:
     check(*recurrent("lstm", results=results, directions=BOTH))
@@ -77,10 +96,12 @@ def test_activations(name: str) -> None:
     check(*recurrent("gru", activations=["sigmoid", name], alphas=[0.0, -0.5], betas=[0.0, -0.0]))
 
 
-@pytest.mark.parametrize("cell", GATES)
-def test_emitted_source_gives_the_same(cell: str, tmp_path: Any) -> None:
-    roles = LSTM if "lstm" in cell else ("bias", "state", "lengths")
-    attrs: dict[str, Any] = {"directions": BOTH, "clip": 0.7}
+@pytest.mark.parametrize(
+    ("cell", "stored"), [*((cell, "float32") for cell in GATES), ("lstm", "bfloat16"), ("lbr_gru", "int8")]
+)
+def test_emitted_source_gives_the_same(cell: str, stored: str, tmp_path: Any) -> None:
+    roles = (*(LSTM if "lstm" in cell else ("bias", "state", "lengths")), *NARROW.get(stored, ()))
+    attrs: dict[str, Any] = {"directions": BOTH, "clip": 0.7, "stored": stored}
     g, arguments = recurrent(cell, roles=roles, **attrs)
     wrong = differences(run_emitted(g, arguments, tmp_path), execute(g, arguments), 1e-6, least=1.0)
     assert not wrong, wrong
@@ -112,6 +133,9 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "results in another order": ({"results": ("all", "state")}, "in this order"),
     "directions in another order": ({"directions": ("reverse", "forward")}, "in this order"),
     "a negative clip": ({"clip": -1.0}, "clip"),
+    "bytes without scales": ({"stored": "int8"}, "int8 with scales"),
+    "scales of float32": ({"roles": ("scales",)}, "int8 with scales"),
+    "scales of one product": ({"stored": "int8", "roles": ("scales",), "shapes": {"scales": (1, 20)}}, "scales"),
 }
 
 
