@@ -32,6 +32,8 @@ from .pipeline.byoc import byoc_pipeline
 from .pipeline.source_executable import source_options
 from .prepare import Prepare
 from .prepare.compression import why_not_compressed
+from .quantised_groups import QuantizedGroup, QuantizedTensor, quantized
+from .quantization import Quantization, register_quantization
 from .regions.policy import RegionPolicy, Work
 from .registry import (
     register_annotate_compiler,
@@ -67,6 +69,9 @@ __all__ = [
     "PartitionGraph",
     "Prepare",
     "Profile",
+    "Quantization",
+    "QuantizedGroup",
+    "QuantizedTensor",
     "RegionPolicy",
     "Reject",
     "Report",
@@ -100,6 +105,7 @@ __all__ = [
     "pattern_example",
     "portable_codegen",
     "profile",
+    "quantized",
     "read_log",
     "refuse_region",
     "register_annotate_compiler",
@@ -111,6 +117,7 @@ __all__ = [
     "register_namespace",
     "register_onnx_operator",
     "register_pattern",
+    "register_quantization",
     "register_target_hooks",
     "register_te_compute",
     "schedule_te",

@@ -77,6 +77,17 @@ def test_the_page_about_codegens_runs() -> None:
 
 
 @pytest.mark.native
+def test_the_page_about_int8_runs_and_its_backend_conforms() -> None:
+    code = "\n".join(blocks(ROOT / "docs" / "quantised_backends.md"))
+    try:
+        exec(compile(code, "quantised_backends.md", "exec"), {"__name__": "page"})
+        report = run_conformance("page_int8", share=0.1)
+    finally:
+        byoc.unregister_compiler("page_int8")
+    assert report.ok, report.to_text()
+
+
+@pytest.mark.native
 def test_the_page_about_devices_runs() -> None:
     code = "\n".join(blocks(ROOT / "docs" / "devices.md"))
     try:

@@ -22,6 +22,7 @@ from ..namespace import Namespace, Pattern
 from ..namespaces import namespace
 from ..prepare import FoldTransposed, Prepare
 from ..prepare.compression import compress_weights, round_sources
+from ..quantised_groups import Matched, looking_at
 from ..regions.failure import describe
 from ..relax_utils import codegen_of, composite_of, is_host_function, is_op_call, op_calls, ops_of, with_functions
 from ..target_options import compilation_of, get_target_options
@@ -134,7 +135,8 @@ class Matcher:
                 return None
             match = {str(name): expr for name, expr in context.annotated_expr.items()}
             var = context.value_to_bound_var[context.matched_expr]
-            refusal = ask_pattern(ns, pattern, {**match, "root": context.matched_expr}, self._compilation)
+            found = Matched({**match, "root": context.matched_expr}, context.matched_bindings)
+            refusal = ask_pattern(ns, pattern, found, self._compilation)
             if refusal is not None:
                 self._refuse(context, ns, pattern, refusal)
             accepted = self._settle(var, context.matched_bindings, ns, pattern.name, "pattern", refusal)
@@ -252,14 +254,15 @@ def _found(groups: Mapping[Any, Group], var: Any, _value: Any) -> Group | None:
 
 
 def ask_pattern(
-    ns: Namespace, pattern: Pattern, match: dict[str, Any], compilation: Compilation | None = None
+    ns: Namespace, pattern: Pattern, match: Mapping[str, Any], compilation: Compilation | None = None
 ) -> Reject | None:
     """The verdict of a namespace on one match of a pattern."""
     who = f"the check of pattern {ns.name}.{pattern.name}"
+    bindings = match.bindings if isinstance(match, Matched) else {}
     try:
         if pattern.check is not None:
-            with calling(who):
-                refusal = as_reject(pattern.check(dict(match)), who)
+            with calling(who), looking_at(bindings):
+                refusal = as_reject(pattern.check(Matched(match, bindings)), who)
             if refusal is not None:
                 return refusal
     except Reject as refusal:

@@ -14,6 +14,7 @@ from tvm import relax
 
 from .. import cost
 from ..namespace import Namespace
+from ..quantised_groups import looking_at
 from ..regions.blocks import Block
 from ..regions.failure import Failure, describe
 from ..vendor_code import calling
@@ -31,7 +32,7 @@ def why_not_fits(ns: Namespace, region: relax.Function, options: Mapping[str, An
         return None
     who = f"fits of {ns.name!r}"
     try:
-        with calling(who):
+        with calling(who), looking_at(region):
             answer = ns.fits(region.with_attr({"Codegen": ns.name, "global_symbol": "trial"}), dict(options))
         refusal = as_reject(answer, who)
     except Exception as error:

@@ -16,6 +16,7 @@ from ..compilation import current
 from ..errors import NativeLibraryError
 from ..fingerprint import fingerprint
 from ..own_process import apart
+from ..quantised_groups import looking_at
 from ..regions.failure import BrokenRegions, Failure, all_or_each, describe
 from ..relax_utils import codegen_of, constants_in
 from ..vendor_code import calling
@@ -71,7 +72,7 @@ class Codegen(Route):
         """The modules of regions, and the names of their constants."""
         names = name_constants(regions)
         # Not `tvm_ffi.convert`, which first asks each class of TVM whether a list or a dict is its own
-        with calling(f"the codegen of {self.compiler!r}"):
+        with calling(f"the codegen of {self.compiler!r}"), looking_at(*regions):
             made: Any = self(tvm_ffi.Array(regions), tvm_ffi.Map(options), tvm_ffi.Map(names))
         modules = list(made) if isinstance(made, Sequence) else []
         if len(modules) != len(regions) or not all(isinstance(m, tvm.runtime.Module) for m in modules):
