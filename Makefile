@@ -135,7 +135,7 @@ $(TORCH): $(DEPS)
 
 .PHONY: test-torch
 test-torch: $(NATIVE) $(TORCH)  ##+ torch.compile and the PyTorch importer; make test skips them where there is no torch
-	@$(PY) -m pytest tests/e2e/test_torch_compile.py tests/e2e/test_torch_shapes.py \
+	@$(PY) -m pytest tests/e2e/test_torch_compile.py tests/e2e/test_torch_as_eager.py tests/e2e/test_torch_shapes.py \
 	  tests/unit/test_torch_import.py tests/e2e/test_torch_quantised.py tests/e2e/test_torch_recurrent.py $(ARGS)
 
 .PHONY: test-zoo docs-models

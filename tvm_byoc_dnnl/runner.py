@@ -123,7 +123,8 @@ class Runner:
     def close(self) -> None:
         """Give back the model's plans, its packed weights and the mapped file; every later call is an `InputError`.
 
-        So is what the process keeps for later calls of any model: TVM's pool of tensors, and oneDNN's code for layers.
+        So is what the process keeps for later calls of any model: TVM's pool of tensors, and the code that engines
+        have made for layers.
 
         Calls that run in other threads, and those that were submitted before, still end normally. Other references to
         `module`, or to a function of it, keep the module loaded.

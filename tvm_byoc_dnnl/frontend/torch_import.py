@@ -10,6 +10,8 @@ from tvm import relax
 from .._compat import shape_dims
 from ..errors import UnsupportedError
 from .torch_dims import solve_dims
+from .torch_fused import decompositions as fused
+from .torch_precision import CONVERTERS as NARROW
 from .torch_promotion import CONVERTERS as PROMOTING
 from .torch_quantised import CONVERTERS as QUANTISED
 from .torch_recurrent import CONVERTERS as RECURRENT
@@ -22,7 +24,7 @@ def import_torch(program: Any) -> tvm.IRModule:
 
     _refuse_random_results(program)
     try:
-        program = program.run_decompositions(decompositions(program))  # which turns writes into results
+        program = program.run_decompositions({**decompositions(program), **fused()})  # which turns writes into results
         _refuse_writes(program)
         mod = from_exported_program(
             program, keep_params_as_input=False, custom_convert_map=CONVERTERS, run_ep_decomposition=False
@@ -108,6 +110,7 @@ CONVERTERS = {
     "cat.default": _cat,
     "upsample_nearest2d.vec": _resize("nearest_neighbor"),
     "upsample_bilinear2d.vec": _resize("linear"),
+    **NARROW,
     **PROMOTING,
     **QUANTISED,
     **RECURRENT,

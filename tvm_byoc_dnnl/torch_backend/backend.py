@@ -13,7 +13,7 @@ from torch import fx
 from ..api import compile as compile_model
 from ..errors import ByocError, InputError
 from ..runner import Runner
-from .capture import Capture
+from .capture import Capture, plain
 from .weights import Watch
 
 __all__ = ["compile_graph"]
@@ -128,15 +128,40 @@ class _Model:
 
     def __call__(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         results = self._run(arguments)
-        return tuple(r.clone() if kept else r for r, kept in zip(results, self._kept))
+        return tuple(_arranged(r, s, k) for r, s, k in zip(results, self._graph.strides, self._kept, strict=True))
 
     def _run(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
-        tensors = self._runner.tensors([arguments[i].detach() for i in self._graph.inputs])
+        tensors = self._runner.tensors([plain(arguments[i]) for i in self._graph.inputs])
         return [torch.from_dlpack(result) for result in self._runner.run_tvm(*tensors)]
 
     def _stored_results(self, arguments: Sequence[Any]) -> list[bool]:
         """Which results are stored in the model, so that two calls give the same memory and callers need a copy."""
         return [a.data_ptr() == b.data_ptr() for a, b in zip(self._run(arguments), self._run(arguments))]
+
+
+def _arranged(result: torch.Tensor, strides: Sequence[Any], copies: bool) -> torch.Tensor:
+    """A dense result with these strides, in memory of its own where ``copies``.
+
+    Where strides depend on open sizes, their order is kept, and the memory has no gaps.
+    """
+    if all(isinstance(s, int) for s in strides):
+        wanted = tuple(strides)
+    else:
+        wanted = _dense(result.shape, sorted(range(result.ndim), key=lambda axis: -int(strides[axis])))
+    if result.stride() == wanted:
+        return result.clone() if copies else result
+    moved = torch.empty_strided(result.shape, wanted, dtype=result.dtype)
+    once = [slice(0, 1) if stride == 0 else slice(None) for stride in wanted]  # as `expand` repeats
+    moved[tuple(once)].copy_(result[tuple(once)])
+    return moved
+
+
+def _dense(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a tensor without gaps whose axes lie in this order, the outermost first."""
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(order):
+        strides[axis], step = step, step * max(1, shape[axis])
+    return tuple(strides)
 
 
 class _ForInference(torch.autograd.Function):

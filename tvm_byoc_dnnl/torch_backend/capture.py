@@ -7,11 +7,17 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from ..errors import UnsupportedError
 
-__all__ = ["Capture"]
+__all__ = ["Capture", "plain"]
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor without gradients whose memory has its values: PyTorch negates and conjugates when it reads."""
+    return tensor.detach().resolve_conj().resolve_neg()
 
 
 class Capture:
@@ -34,6 +40,8 @@ class Capture:
         which share its memory.
     differentiable : list of bool
         For each compiled result, whether PyTorch would compute gradients of it.
+    strides : list of tuple
+        For each compiled result, those that PyTorch's own has; of open sizes, a ``torch.SymInt``.
 
     Raises
     ------
@@ -62,6 +70,7 @@ class Capture:
         if not any(self.compiled):
             raise UnsupportedError("every result of the graph is a size, a constant or a view of an argument")
         self.differentiable = [_value(r).requires_grad for r, yes in zip(self._results, self.compiled) if yes]
+        self.strides = [tuple(_value(r).stride()) for r, yes in zip(self._results, self.compiled) if yes]
         for r in self._results:
             if isinstance(_value(r), torch.SymInt) and free_unbacked_symbols(_value(r)):
                 raise UnsupportedError(f"the number {r} depends on values of tensors")
@@ -78,7 +87,7 @@ class Capture:
         places = _placeholders(module.graph)
         with module.graph.inserting_before(places[-1].next):
             for i in self.weights:
-                module.register_buffer(f"weight_{i}", arguments[i].detach())
+                module.register_buffer(f"weight_{i}", plain(arguments[i]))
                 places[i].replace_all_uses_with(module.graph.get_attr(f"weight_{i}"))
             for i in self.numbers:
                 setattr(module, f"number_{i}", arguments[i].item())
@@ -96,8 +105,10 @@ class Capture:
         open_dims = tuple(dict.fromkeys(_open_axes(_value(places[i])), torch.export.Dim.AUTO) for i in self.inputs)
         # This program is traced by itself: it is no part of the graph that PyTorch compiles at this moment.
         with torch._guards.tracing(None), torch.inference_mode(False), torch.no_grad():
-            given = tuple(arguments[i].detach().clone() for i in self.inputs)
+            given = tuple(plain(arguments[i]).clone() for i in self.inputs)
             try:
+                if _switches_autocast(module.graph):  # which torch.export would leave out
+                    module = _with_casts(module, given)
                 return torch.export.export(module, given, dynamic_shapes=open_dims)
             except Exception as error:
                 said = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -144,6 +155,16 @@ def _is_weight(node: fx.Node, example: torch.Tensor) -> bool:
 def _is_number(node: fx.Node, example: torch.Tensor) -> bool:
     """Whether this is a Python float: TorchDynamo passes one as a tensor of which the graph reads the item."""
     return example.ndim == 0 and all(user.target == "item" for user in node.users)
+
+
+def _with_casts(module: fx.GraphModule, given: Sequence[torch.Tensor]) -> fx.GraphModule:
+    """The graph with the casts that autocast makes as operators of its own."""
+    traced = make_fx(module, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*given)
+    return fx.GraphModule(traced, traced.graph)  # TorchDynamo has its own class, which names no arguments
+
+
+def _switches_autocast(graph: fx.Graph) -> bool:
+    return any(node.target is torch.amp.autocast_mode._enter_autocast for node in graph.nodes)
 
 
 def _memory(tensor: torch.Tensor) -> Any:

@@ -53,6 +53,8 @@ def _sample(tensor: torch.Tensor) -> Callable[[], bytes]:
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor | None:
     """All of a tensor's values in the order of memory, without a copy, as integers where NumPy lacks their type."""
+    if tensor.is_neg():
+        tensor = torch._neg_view(tensor)
     if not torch.ops.aten.is_non_overlapping_and_dense(tensor):
         return None
     flat = tensor.as_strided((tensor.numel(),), (1,))
