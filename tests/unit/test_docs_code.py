@@ -17,7 +17,12 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(?:python)?\n(.*?)^```", re.M | re.S)
 MENTIONED = re.compile(r"`byoc\.([A-Za-z_]\w*)|`tvm_byoc_dnnl\.((?:\w+\.)*\w+)`?")
 #: modules of the package that pages may name, besides the package itself
-MODULES = {"tvm_byoc_dnnl.testing", "tvm_byoc_dnnl.testing.conformance", "tvm_byoc_dnnl.onnx_backend"}
+MODULES = {
+    "tvm_byoc_dnnl.testing",
+    "tvm_byoc_dnnl.testing.conformance",
+    "tvm_byoc_dnnl.onnx_backend",
+    "tvm_byoc_dnnl.ort",
+}
 #: neither: the list itself, the group of entry points, and a global function of TVM
 NO_NAMES = {"__all__", "vendors", "UseCaches"}
 ENGINE_PAGES = {"architecture.md", "add_an_op.md", "portable_graph.md"}  # about the inside of the package

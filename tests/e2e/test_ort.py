@@ -1,0 +1,236 @@
+"""`tvm_byoc_dnnl.ort` beside ONNX Runtime, call by call: results, descriptions, and the classes of errors."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import warnings
+
+import numpy as np
+import onnx
+import pytest
+
+from tvm_byoc_dnnl import ort as ours
+from tvm_byoc_dnnl.errors import ByocError
+
+theirs = pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.native
+
+TWO_OUTPUTS = """<ir_version: 8, opset_import: ["": 17], producer_name: "me", domain: "d", model_version: 3>
+g (float[N, 3] x, int64[3] k) => (float[N, 3] y, z)
+{ c = Cast<to = 1>(k) y = Add(x, c) s = Mul(x, x) z = ReduceSum<keepdims = 0>(s) }"""
+STRINGS = """<ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 3]>
+g (string[N] x) => (int64[N] y)
+{ y = ai.onnx.ml.LabelEncoder<keys_strings = ["a", "b"], values_int64s = [1, 2]>(x) }"""
+REPLACED = """<ir_version: 8, opset_import: ["": 17]>
+g (float[3] x, float[3] b) => (float[3] y) <float[3] b = {1, 2, 3}>
+{ y = Add(x, b) }"""
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TVM_BYOC_CACHE", str(tmp_path / "models"))
+    monkeypatch.chdir(tmp_path)
+    theirs.set_default_logger_severity(4)
+
+
+def model(text: str) -> bytes:
+    return onnx.parser.parse_model(text).SerializeToString()
+
+
+def feed(rows: int = 2) -> dict[str, np.ndarray]:
+    return {"x": np.arange(3 * rows, dtype="float32").reshape(rows, 3), "k": np.arange(3)}
+
+
+def outcome(call):
+    """The result of a call, or the name of its error's class."""
+    try:
+        return call()
+    except Exception as error:
+        return type(error).__name__
+
+
+CALLS = {
+    "all outputs": (None, feed()),
+    "an empty list of outputs": ([], feed()),
+    "some outputs, in another order": (["z", "y"], feed()),
+    "one output": (["z"], feed(5)),
+    "no rows": (None, feed(0)),
+    "lists": (None, {"x": [[1.0, 2.0, 3.0]], "k": [1, 2, 3]}),
+    "an array that is not dense": (None, {"x": np.ones((4, 6), "float32")[::2, ::2], "k": np.arange(6)[::2]}),
+    "an unknown output": (["w"], feed()),
+    "an unknown input": (None, {**feed(), "w": np.ones(3)}),
+    "a missing input": (None, {"x": feed()["x"]}),
+    "no input": (None, {}),
+    "a wrong dtype": (None, {**feed(), "x": feed()["x"].astype("float64")}),
+    "a wrong rank": (None, {**feed(), "x": np.ones(3, "float32")}),
+    "a wrong size": (None, {**feed(), "x": np.ones((2, 4), "float32")}),
+    "a wrong size of another": (None, {**feed(), "k": np.arange(4)}),
+    "strings": (None, {**feed(), "k": np.array(["a", "b", "c"])}),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call(name):
+    outputs, inputs = CALLS[name]
+    got, want = (
+        outcome(lambda p=package: p.InferenceSession(model(TWO_OUTPUTS)).run(outputs, inputs))
+        for package in (ours, theirs)
+    )
+    if isinstance(want, str):
+        assert got == want
+    else:
+        assert len(got) == len(want)
+        for one, other in zip(got, want, strict=True):
+            assert one.dtype == other.dtype
+            np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+LOADS = {
+    "no file": lambda: "missing.onnx",
+    "no model": lambda: b"this is no model",
+    "no bytes": lambda: b"",
+    "a number": lambda: 3,
+    "an unknown operator": lambda: model(TWO_OUTPUTS.replace("Mul", "Mull")),
+}
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_a_model_that_cannot_be_loaded(name):
+    want = outcome(lambda: theirs.InferenceSession(LOADS[name]()))
+    assert outcome(lambda: ours.InferenceSession(LOADS[name]())) == want
+
+
+def test_what_a_session_says():
+    sessions = [package.InferenceSession(model(TWO_OUTPUTS)) for package in (ours, theirs)]
+    for ask in ("get_inputs", "get_outputs", "get_overridable_initializers"):
+        got, want = ([(a.name, a.type, a.shape) for a in getattr(s, ask)()] for s in sessions)
+        assert got == want
+    fields = "producer_name graph_name domain description graph_description version custom_metadata_map".split()
+    got, want = ({f: getattr(s.get_modelmeta(), f) for f in fields} for s in sessions)
+    assert got == want
+    assert sessions[0].get_providers() == sessions[1].get_providers()
+    assert ours.get_device() == theirs.get_device()
+
+
+@pytest.mark.parametrize("name", ["SessionOptions", "RunOptions"])
+def test_options_have_the_same_defaults(name):
+    got, want = getattr(ours, name)(), getattr(theirs, name)()
+    for field, value in vars(got).items():
+        if not field.startswith("_"):
+            assert getattr(want, field) == value or int(getattr(want, field)) == value, field
+
+
+def test_a_session_uses_the_file_of_the_one_before(monkeypatch, tmp_path):
+    (tmp_path / "m.onnx").write_bytes(model(TWO_OUTPUTS))
+    ours.InferenceSession("m.onnx")
+    built = monkeypatch.setattr("tvm_byoc_dnnl.api._built", lambda *_a, **_k: pytest.fail("compiled again"))
+    assert built is None
+    ours.InferenceSession(tmp_path / "m.onnx").run(None, feed())
+
+
+def test_free_dimensions_are_fixed():
+    results = []
+    for package in (ours, theirs):
+        options = package.SessionOptions()
+        options.add_free_dimension_override_by_name("N", 4)
+        session = package.InferenceSession(model(TWO_OUTPUTS), options)
+        results.append(([i.shape for i in session.get_inputs()], outcome(lambda s=session: s.run(None, feed(2)))))
+    assert results[0] == results[1]
+
+
+def test_bindings():
+    into = np.zeros((2, 3), "float32")
+    results = []
+    for package in (ours, theirs):
+        session, x = package.InferenceSession(model(TWO_OUTPUTS)), feed()["x"]
+        binding = session.io_binding()
+        binding.bind_input("x", "cpu", 0, np.float32, x.shape, x.ctypes.data)
+        binding.bind_cpu_input("k", feed()["k"])
+        binding.bind_output("z")
+        binding.bind_output("y", "cpu", 0, np.float32, into.shape, into.ctypes.data)
+        session.run_with_iobinding(binding)
+        results.append([*(y.copy() for y in binding.copy_outputs_to_cpu()), into.copy()])
+        assert binding.get_outputs()[0].data_type() == "tensor(float)"
+        into[:] = 0
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_allclose(one, other)
+
+
+def test_tensors():
+    for package in (ours, theirs):
+        value = package.OrtValue.ortvalue_from_numpy(feed()["x"])
+        assert (value.shape(), value.data_type(), value.element_type(), value.device_name()) == (
+            [2, 3], "tensor(float)", 1, "cpu"
+        )  # fmt: skip
+        empty = package.OrtValue.ortvalue_from_shape_and_type([2, 3], np.float32)
+        empty.update_inplace(feed()["x"])
+        np.testing.assert_array_equal(empty.numpy(), feed()["x"])
+        session = package.InferenceSession(model(TWO_OUTPUTS))
+        k = package.OrtValue.ortvalue_from_numpy(feed()["k"])
+        (z,) = session.run_with_ort_values(["z"], {"x": empty, "k": k})
+        np.testing.assert_allclose(z.numpy(), 55)
+
+
+def test_calls_in_another_thread():
+    session = ours.InferenceSession(model(TWO_OUTPUTS))
+    for inputs, failed in ((feed(), False), ({}, True)):
+        done = threading.Event()
+        seen = []
+        session.run_async(["z"], inputs, lambda *told, s=seen, d=done: (s.extend(told), d.set()), "mine")
+        assert done.wait(60)
+        assert seen[1] == "mine"
+        assert bool(seen[2]) == failed
+        assert len(seen[0]) == (not failed)
+
+
+def test_profiling():
+    options = ours.SessionOptions()
+    options.enable_profiling, options.profile_file_prefix = True, "times"
+    session = ours.InferenceSession(model(TWO_OUTPUTS), options)
+    session.run(None, feed())
+    session.run(None, feed())
+    with open(session.end_profiling(), encoding="utf-8") as file:
+        assert [event["name"] for event in json.load(file)] == ["model_run"] * 2
+
+
+def test_what_is_refused_goes_to_onnxruntime():
+    with pytest.warns(RuntimeWarning, match="ONNX Runtime runs this model, because") as said:
+        session = ours.InferenceSession(model(STRINGS))
+    assert len(said) == 1
+    assert session.get_inputs()[0].type == "tensor(string)"
+    np.testing.assert_array_equal(session.run(None, {"x": np.array(["b", "a"], object)})[0], [2, 1])
+    with pytest.raises(ours.InvalidArgument):
+        session.run(["w"], {"x": np.array(["b"], object)})
+    with pytest.raises(ByocError):
+        ours.InferenceSession(model(STRINGS), fallback=False)
+
+
+def test_an_initialiser_that_a_call_replaces():
+    session = ours.InferenceSession(model(REPLACED))
+    assert [i.name for i in session.get_overridable_initializers()] == ["b"]
+    x = np.ones(3, "float32")
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], [2, 3, 4])
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            np.testing.assert_array_equal(session.run(None, {"x": x, "b": x})[0], [2, 2, 2])
+    assert len(said) == 1
+
+
+def test_a_program_that_imports_onnxruntime(tmp_path):
+    (tmp_path / "m.onnx").write_bytes(model(STRINGS))
+    (tmp_path / "app.py").write_text(
+        "import sys, onnxruntime as ort, numpy as np\n"
+        "from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument\n"
+        "assert ort.__name__ == 'tvm_byoc_dnnl.ort', ort\n"
+        "session = ort.InferenceSession(sys.argv[1])\n"
+        "print(session.run(None, {'x': np.array(['b'], object)}))\n"
+        "try: session.run(['w'], {'x': np.array(['b'], object)})\n"
+        "except InvalidArgument: print('refused')\n"
+    )
+    program = [sys.executable, "-m", "tvm_byoc_dnnl.ort", "app.py", "m.onnx"]
+    result = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False)
+    assert "refused" in result.stdout, result.stderr

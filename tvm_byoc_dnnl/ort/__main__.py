@@ -1,0 +1,47 @@
+"""Run a program with this interface in the place of ``onnxruntime``: ``python -m tvm_byoc_dnnl.ort app.py …``."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import types
+from pathlib import Path
+
+from .. import ort
+from . import errors
+
+__all__ = ["stand_in"]
+
+
+def stand_in() -> None:
+    """Let ``import onnxruntime``, and the modules of its errors and sessions, give this package."""
+    capi = types.ModuleType("onnxruntime.capi")
+    inside = {
+        "onnxruntime_pybind11_state": errors,
+        "_pybind_state": ort,
+        "onnxruntime_inference_collection": ort,
+    }
+    vars(capi).update(inside)
+    sys.modules |= {"onnxruntime": ort, "onnxruntime.capi": capi}
+    sys.modules |= {f"onnxruntime.capi.{name}": module for name, module in inside.items()}
+    vars(ort)["capi"] = capi
+
+
+def main() -> None:
+    """Run the program that the arguments name: a file, or ``-m`` and a module."""
+    arguments = sys.argv[1:]
+    is_module = arguments[:1] == ["-m"]
+    program = arguments[is_module : is_module + 1]
+    if not program:
+        sys.exit("usage: python -m tvm_byoc_dnnl.ort app.py ARGUMENTS…, or python -m tvm_byoc_dnnl.ort -m module …")
+    sys.argv = arguments[is_module:]
+    stand_in()
+    if is_module:
+        runpy.run_module(program[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = str(Path(program[0]).resolve().parent)
+        runpy.run_path(program[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

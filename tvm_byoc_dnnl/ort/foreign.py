@@ -1,0 +1,98 @@
+"""The installed ONNX Runtime, for what this package refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from .errors import raised_as
+from .options import RunOptions, SessionOptions
+
+__all__ = ["ForeignSession"]
+
+_NAME = "onnxruntime"
+
+
+def _onnxruntime() -> types.ModuleType:
+    """The real package, also where its name stands for this one (`python -m tvm_byoc_dnnl.ort`)."""
+    if getattr(sys.modules.get(_NAME), "InferenceSession", None) is not None and _is_real(sys.modules[_NAME]):
+        return sys.modules[_NAME]
+    aliases = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == _NAME}
+    for name in aliases:
+        del sys.modules[name]
+    try:
+        return importlib.import_module(_NAME)
+    finally:
+        sys.modules.update(aliases)
+
+
+def _is_real(module: types.ModuleType) -> bool:
+    return module.__name__.partition(".")[0] == _NAME
+
+
+class ForeignSession:
+    """A session of ONNX Runtime with arrays in and out.
+
+    Parameters
+    ----------
+    model : str or bytes
+        The model.
+    options : SessionOptions
+        Of this package.
+    **others
+        ``providers`` and ``provider_options``.
+
+    Raises
+    ------
+    ImportError
+        If ONNX Runtime is not installed.
+    """
+
+    def __init__(self, model: str | bytes, options: SessionOptions, **others: Any) -> None:
+        self._package = _onnxruntime()
+        with _renamed():
+            self.session = self._package.InferenceSession(model, self._options(options), **others)
+
+    def _options(self, options: SessionOptions) -> Any:
+        package, theirs = self._package, self._package.SessionOptions()
+        for name, value in vars(options).items():
+            if name.startswith("_"):
+                continue
+            kind = getattr(package, type(value).__name__, None)  # an enumeration of theirs
+            setattr(theirs, name, getattr(kind, value.name) if kind is not None and hasattr(value, "name") else value)
+        for name, entry in options._entries.items():
+            theirs.add_session_config_entry(name, entry)
+        for name, size in options._sizes.items():
+            theirs.add_free_dimension_override_by_name(name, size)
+        for method, arguments in options._for_onnxruntime:
+            getattr(theirs, method)(*arguments)
+        return theirs
+
+    def run(self, output_names: list[str], feed: dict[str, Any], options: RunOptions | None) -> list[Any]:
+        """Run it."""
+        theirs = None
+        if options is not None:
+            theirs = self._package.RunOptions()
+            for name, value in vars(options).items():
+                if not name.startswith("_"):
+                    setattr(theirs, name, value)
+            for name, entry in options._entries.items():
+                theirs.add_run_config_entry(name, entry)
+        with _renamed():
+            return list(self.session.run(output_names, feed, theirs))
+
+
+@contextlib.contextmanager
+def _renamed() -> Iterator[None]:
+    """Raise ONNX Runtime's errors as the classes of the same names here."""
+    try:
+        yield
+    except Exception as error:
+        own = raised_as(error)
+        if own is error:
+            raise
+        raise own from error

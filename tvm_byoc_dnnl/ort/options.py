@@ -1,0 +1,126 @@
+"""Options of sessions and calls, under ONNX Runtime's names.
+
+What concerns ONNX Runtime's own machinery, such as its arenas and its optimiser, is kept and has no effect here; a
+session that goes to ONNX Runtime gets all of it.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+__all__ = ["ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "RunOptions", "SessionOptions"]
+
+
+class GraphOptimizationLevel(enum.IntEnum):
+    """How much ONNX Runtime rewrites a graph."""
+
+    ORT_DISABLE_ALL = 0
+    ORT_ENABLE_BASIC = 1
+    ORT_ENABLE_EXTENDED = 2
+    ORT_ENABLE_LAYOUT = 3
+    ORT_ENABLE_ALL = 99
+
+
+class ExecutionMode(enum.IntEnum):
+    """Whether nodes run one after the other."""
+
+    ORT_SEQUENTIAL = 0
+    ORT_PARALLEL = 1
+
+
+class ExecutionOrder(enum.IntEnum):
+    """The order of nodes."""
+
+    DEFAULT = 0
+    PRIORITY_BASED = 1
+    MEMORY_EFFICIENT = 2
+
+
+class SessionOptions:
+    """Options of a session.
+
+    ``intra_op_num_threads``, ``enable_profiling``, ``profile_file_prefix`` and the overrides of free dimensions have an
+    effect.
+    """
+
+    def __init__(self) -> None:
+        self.enable_cpu_mem_arena: bool = True
+        self.enable_mem_pattern: bool = True
+        self.enable_mem_reuse: bool = True
+        self.enable_profiling: bool = False
+        self.execution_mode: ExecutionMode = ExecutionMode.ORT_SEQUENTIAL
+        self.execution_order: ExecutionOrder = ExecutionOrder.DEFAULT
+        self.graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_ENABLE_ALL
+        self.inter_op_num_threads: int = 0
+        self.intra_op_num_threads: int = 0
+        self.log_severity_level: int = -1
+        self.log_verbosity_level: int = 0
+        self.logid: str = ""
+        self.optimized_model_filepath: str = ""
+        self.profile_file_prefix: str = "onnxruntime_profile_"
+        self.use_deterministic_compute: bool = False
+        self.use_per_session_threads: bool = True
+        self._entries: dict[str, str] = {}
+        self._sizes: dict[str, int] = {}
+        #: calls that this package has no part in, for a session that goes to ONNX Runtime
+        self._for_onnxruntime: list[tuple[str, tuple[Any, ...]]] = []
+
+    def add_session_config_entry(self, name: str, value: str) -> None:
+        """Set an entry of the configuration."""
+        self._entries[name] = value
+
+    def get_session_config_entry(self, name: str) -> str:
+        """An entry of the configuration.
+
+        Raises
+        ------
+        RuntimeError
+            If it was not set.
+        """
+        if name not in self._entries:
+            raise RuntimeError(f"SessionOptions does not have configuration with key: {name}")
+        return self._entries[name]
+
+    def add_free_dimension_override_by_name(self, name: str, value: int) -> None:
+        """Fix an open size by its name."""
+        self._sizes[name] = value
+
+    def add_free_dimension_override_by_denotation(self, denotation: str, value: int) -> None:
+        """Fix an open size by what it denotes; models that say that are rare."""
+        self._for_onnxruntime.append(("add_free_dimension_override_by_denotation", (denotation, value)))
+
+    def register_custom_ops_library(self, path: str) -> None:
+        """Operators of ONNX Runtime's own form, which only ONNX Runtime can run."""
+        self._for_onnxruntime.append(("register_custom_ops_library", (path,)))
+
+    def add_initializer(self, name: str, value: Any) -> None:
+        """Weights from outside of the model, which only ONNX Runtime takes."""
+        self._for_onnxruntime.append(("add_initializer", (name, value)))
+
+    def add_provider(self, name: str, options: dict[str, str]) -> None:
+        """Ask for a provider; there is one here, the CPU."""
+
+    def has_providers(self) -> bool:
+        """Whether a provider was added."""
+        return False
+
+
+class RunOptions:
+    """Options of a call; none of them has an effect here."""
+
+    def __init__(self) -> None:
+        self.log_severity_level: int = -1
+        self.log_verbosity_level: int = 0
+        self.logid: str = ""
+        self.only_execute_path_to_fetches: bool = False
+        self.terminate: bool = False
+        self._entries: dict[str, str] = {}
+
+    def add_run_config_entry(self, name: str, value: str) -> None:
+        """Set an entry of the configuration."""
+        self._entries[name] = value
+
+    def get_run_config_entry(self, name: str) -> str:
+        """An entry of the configuration, or an empty text."""
+        return self._entries.get(name, "")

@@ -1,0 +1,412 @@
+"""``InferenceSession``, as ONNX Runtime has it, on top of `compile` and `Runner`."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from ..api import compile
+from ..errors import ByocError, InputError, OutOfMemoryError, UnsupportedError
+from ..frontend.onnx_deciding import deciding_inputs
+from ..frontend.onnx_import import load_onnx
+from ..onnx_backend import PreparedModel
+from ..runner import Runner
+from .errors import Fail, InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile, NotImplemented, RuntimeException
+from .foreign import ForeignSession
+from .options import RunOptions, SessionOptions
+from .values import IOBinding, OrtValue, numpy_dtype, tensor_type
+
+__all__ = ["InferenceSession", "ModelMetadata", "NodeArg"]
+
+_PROVIDER = "CPUExecutionProvider"
+_CACHE = "TVM_BYOC_CACHE"
+
+
+class NodeArg:
+    """An input or output of a model.
+
+    Attributes
+    ----------
+    name, type : str
+        Its name, and its type as in ``tensor(float)``.
+    shape : list
+        Its sizes; a name, or `None`, for an open one.
+    """
+
+    def __init__(self, info: onnx.ValueInfoProto) -> None:
+        self.name: str = info.name
+        tensor = info.type.tensor_type
+        self._element: int = tensor.elem_type
+        self.type: str = tensor_type(tensor.elem_type)
+        sizes = [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim]
+        self.shape: list[int | str | None] = sizes
+
+    def __repr__(self) -> str:
+        return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape})"
+
+
+class ModelMetadata:
+    """What a model says about itself."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.producer_name: str = model.producer_name
+        self.graph_name: str = model.graph.name
+        self.domain: str = model.domain
+        self.description: str = model.doc_string
+        self.graph_description: str = model.graph.doc_string
+        self.version: int = model.model_version
+        self.custom_metadata_map: dict[str, str] = {p.key: p.value for p in model.metadata_props}
+
+
+class InferenceSession:
+    """A model that is ready to run.
+
+    It is compiled for this CPU at its first use, into the folder ``$TVM_BYOC_CACHE`` (by default
+    ``~/.cache/tvm_byoc_dnnl/models``); later sessions load the file. What this package refuses goes to the installed
+    ONNX Runtime, with one warning that has the reason.
+
+    Parameters
+    ----------
+    path_or_bytes : path-like or bytes
+        The model.
+    sess_options : SessionOptions, optional
+        Options.
+    providers, provider_options : sequence, optional
+        For ONNX Runtime; the CPU is the only provider here.
+    fallback : bool
+        Whether ONNX Runtime runs what is refused; else the error is raised.
+
+    Raises
+    ------
+    NoSuchFile
+        If there is no such file.
+    InvalidProtobuf
+        If it is no model.
+    InvalidGraph, NotImplemented
+        If the model cannot be compiled, and ``fallback`` is off or ONNX Runtime is not installed.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: str | bytes | os.PathLike[str],
+        sess_options: SessionOptions | None = None,
+        providers: Sequence[str | tuple[str, dict[Any, Any]]] | None = None,
+        provider_options: Sequence[dict[Any, Any]] | None = None,
+        *,
+        fallback: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        if not isinstance(path_or_bytes, (str, bytes, os.PathLike)):
+            raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")
+        self._options = sess_options if sess_options is not None else SessionOptions()
+        self._model = path_or_bytes if isinstance(path_or_bytes, bytes) else os.fspath(path_or_bytes)
+        self._providers: dict[str, Any] = {"providers": providers, "provider_options": provider_options}
+        self._foreign: ForeignSession | None = None
+        self._events: list[dict[str, Any]] = []
+        self._started = time.time_ns()
+        proto = _read(self._model)
+        self._describe(proto)
+        try:
+            if self._options._for_onnxruntime:
+                raise UnsupportedError(f"the options ask for {self._options._for_onnxruntime[0][0]}")
+            self._runner = self._compiled(proto)
+            self._name_outputs()
+        except ByocError as error:
+            self._refused(error, fallback)
+
+    def _describe(self, proto: onnx.ModelProto) -> None:
+        stored = {t.name for t in (*proto.graph.initializer, *(s.values for s in proto.graph.sparse_initializer))}
+        arguments = list(map(NodeArg, proto.graph.input))
+        self._inputs = {a.name: a for a in arguments if a.name not in stored}
+        self._stored_inputs = {a.name: a for a in arguments if a.name in stored}
+        self._outputs = {info.name: NodeArg(info) for info in proto.graph.output}
+        self._metadata = ModelMetadata(proto)
+
+    def _compiled(self, proto: onnx.ModelProto) -> Runner | PreparedModel:
+        settings: dict[str, Any] = {
+            "threads": self._options.intra_op_num_threads or None,
+            "cache_dir": os.environ.get(_CACHE) or _cache_folder(),
+        }
+        for argument in self._inputs.values():
+            argument.shape = [self._options._sizes.get(d, d) if isinstance(d, str) else d for d in argument.shape]
+        fixed = {
+            name: [d if d is not None else f"{name}_{axis}" for axis, d in enumerate(a.shape)]
+            for name, a in self._inputs.items()
+            if self._options._sizes
+        }
+        model = proto if isinstance(self._model, bytes) else self._model
+        if any(name in self._inputs for name in deciding_inputs(proto)):
+            return PreparedModel(load_onnx(Path(model)) if isinstance(model, str) else model, **settings)
+        return Runner(compile(model, shapes=fixed or None, **settings))
+
+    def _name_outputs(self) -> None:
+        """Give outputs that the file says little of what the compiled model says."""
+        if not isinstance(self._runner, Runner):
+            return
+        for argument, known in zip(self._outputs.values(), cast(Runner, self._runner).outputs):
+            if not argument._element and known.dtype:
+                argument._element = int(onnx.helper.np_dtype_to_tensor_dtype(numpy_dtype(known.dtype)))
+                argument.type = tensor_type(argument._element)
+            if not argument.shape and known.shape is not None:
+                argument.shape = list(known.shape)
+
+    def _refused(self, error: ByocError, fallback: bool) -> None:
+        kind = NotImplemented if isinstance(error, UnsupportedError) else InvalidGraph
+        if not fallback:
+            raise kind(str(error)) from error
+        try:
+            self._foreign = ForeignSession(self._model, self._options, **self._providers)
+        except ImportError:
+            raise kind(f"{error} (ONNX Runtime, which would run it, is not installed)") from error
+        warnings.warn(f"ONNX Runtime runs this model, because {error}", RuntimeWarning, stacklevel=3)
+        theirs = self._foreign.session
+        for own, arguments in ((self._inputs, theirs.get_inputs()), (self._outputs, theirs.get_outputs())):
+            for argument in arguments:
+                own[argument.name].type, own[argument.name].shape = argument.type, argument.shape
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The inputs, without those that only repeat an initialiser."""
+        return list(self._inputs.values())
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The outputs."""
+        return list(self._outputs.values())
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """The initialisers that are inputs as well."""
+        return list(self._stored_inputs.values())
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """What the model says about itself."""
+        return self._metadata
+
+    def get_providers(self) -> list[str]:
+        """The CPU."""
+        return [_PROVIDER] if self._foreign is None else list(self._foreign.session.get_providers())
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """Provider → options."""
+        return {name: {} for name in self.get_providers()}
+
+    def set_providers(
+        self, providers: Sequence[Any] | None = None, provider_options: Sequence[Any] | None = None
+    ) -> None:
+        """Ask for other providers; there is one."""
+
+    def get_session_options(self) -> SessionOptions:
+        """The options that the session was made with."""
+        return self._options
+
+    def disable_fallback(self) -> None:
+        """Of ONNX Runtime: do not try other providers after a failure."""
+
+    enable_fallback = disable_fallback
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | None = None,
+    ) -> list[Any]:
+        """Run the model.
+
+        Parameters
+        ----------
+        output_names : sequence of str, optional
+            The outputs to return; by default all.
+        input_feed : mapping
+            Input → array, `OrtValue` or list.
+        run_options : RunOptions, optional
+            Options.
+
+        Returns
+        -------
+        list of numpy.ndarray
+            The outputs.
+
+        Raises
+        ------
+        ValueError
+            If an input is missing.
+        InvalidArgument
+            If there is no such name, or a dtype or a shape is wrong.
+        Fail, RuntimeException
+            If the model fails.
+        """
+        missing = [name for name in self._inputs if name not in input_feed]
+        if missing:
+            raise ValueError(f"Required inputs ({missing}) are missing from input feed ({list(input_feed)}).")
+        wanted = list(output_names) if output_names else list(self._outputs)
+        for name in wanted:
+            if name not in self._outputs:
+                raise InvalidArgument(f"Invalid Output Name:{name}")
+        feed = {name: self._value(name, value) for name, value in input_feed.items()}
+        before = time.time_ns()
+        results = self._run(wanted, feed, run_options)
+        if self._options.enable_profiling:
+            self._events.append(self._event("model_run", before))
+        return results
+
+    def _value(self, name: str, value: Any) -> Any:
+        argument = self._inputs.get(name) or self._stored_inputs.get(name)
+        if argument is None:
+            raise InvalidArgument(f"Invalid Feed Input Name:{name}")
+        if isinstance(value, OrtValue):
+            value = value.numpy()
+        if self._foreign is not None:
+            return value
+        wanted = numpy_dtype(argument._element)
+        array = np.asarray(value, None if isinstance(value, (np.ndarray, np.generic)) else wanted)
+        if array.dtype != wanted:
+            got = _type_of(array)
+            raise InvalidArgument(f"Unexpected input data type. Actual: ({got}) , expected: ({argument.type})")
+        self._check_shape(argument, array)
+        return array
+
+    def _check_shape(self, argument: NodeArg, array: np.ndarray) -> None:
+        if argument.name in self._inputs and array.ndim != len(argument.shape):
+            raise InvalidArgument(
+                f"Invalid rank for input: {argument.name} Got: {array.ndim} Expected: {len(argument.shape)} "
+                "Please fix either the inputs/outputs or the model."
+            )
+        wrong = [
+            f"index: {axis} Got: {got} Expected: {size}"
+            for axis, (got, size) in enumerate(zip(array.shape, argument.shape))
+            if isinstance(size, int) and got != size
+        ]
+        if wrong:
+            raise InvalidArgument(
+                f"Got invalid dimensions for input: {argument.name} for the following indices {', '.join(wrong)} "
+                "Please fix either the inputs/outputs or the model."
+            )
+
+    def _run(self, wanted: list[str], feed: dict[str, Any], options: RunOptions | None) -> list[Any]:
+        if self._foreign is None and any(name in self._stored_inputs for name in feed):
+            self._refused(UnsupportedError("a call replaces an initialiser, which is compiled in"), fallback=True)
+        if self._foreign is not None:
+            return self._foreign.run(wanted, feed, options)
+        try:
+            if isinstance(self._runner, Runner):
+                values = self._runner(feed)
+                found = dict(zip(self._outputs, values if isinstance(values, list) else [values], strict=True))
+            else:
+                found = dict(zip(self._outputs, self._runner.run(feed), strict=True))
+        except UnsupportedError as error:  # the values of this call cannot be compiled for
+            self._refused(error, fallback=True)
+            return self._run(wanted, feed, options)
+        except InputError as error:
+            raise InvalidArgument(str(error)) from error
+        except (ByocError, OutOfMemoryError) as error:
+            raise RuntimeException(str(error)) from error
+        except RuntimeError as error:
+            raise Fail(str(error)) from error
+        return [found[name] for name in wanted]
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[Any], Any, str], Any],
+        user_data: Any,
+        run_options: RunOptions | None = None,
+    ) -> None:
+        """Run the model in another thread, which calls ``callback(results, user_data, error)`` at the end."""
+
+        def work() -> None:
+            try:
+                results, error = self.run(output_names, input_feed, run_options), ""
+            except Exception as raised:
+                results, error = [], str(raised) or type(raised).__name__
+            callback(results, user_data, error)
+
+        threading.Thread(target=work, name="tvm_byoc_dnnl.run_async").start()
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: RunOptions | None = None,
+    ) -> list[OrtValue]:
+        """The same with tensors in and out."""
+        return list(map(OrtValue, self.run(output_names, input_dict_ort_values, run_options)))
+
+    def io_binding(self) -> IOBinding:
+        """New bindings of inputs and outputs."""
+        return IOBinding(self)
+
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
+        """Run the model with its inputs and outputs bound."""
+        iobinding._run(self, run_options)
+
+    def get_profiling_start_time_ns(self) -> int:
+        """When the session was made."""
+        return self._started
+
+    def end_profiling(self) -> str:
+        """Write the times of the calls so far as a trace, and return the file's name.
+
+        ``tvm-byoc profile`` shows where the time of a call goes.
+        """
+        if not self._options.enable_profiling:
+            return ""
+        name = f"{self._options.profile_file_prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}.json"
+        Path(name).write_text(json.dumps(self._events), encoding="utf-8")
+        self._options.enable_profiling = False
+        return name
+
+    def _event(self, name: str, began: int) -> dict[str, Any]:
+        taken = (time.time_ns() - began) // 1000
+        return {
+            "cat": "Session",
+            "pid": os.getpid(),
+            "tid": threading.get_native_id(),
+            "dur": taken,
+            "ts": (began - self._started) // 1000,
+            "ph": "X",
+            "name": name,
+            "args": {},
+        }
+
+
+def _read(model: str | bytes) -> onnx.ModelProto:
+    """The model without weights that lie in other files."""
+    data = model if isinstance(model, bytes) else _bytes_of(model)
+    if not data:
+        raise InvalidArgument("No model: the file or the bytes are empty")
+    try:
+        proto = onnx.ModelProto.FromString(data)
+    except Exception as error:  # protobuf's, which has no public name here
+        raise InvalidProtobuf("Failed to load model because protobuf parsing failed.") from error
+    if not proto.graph.node and not proto.graph.output:
+        raise InvalidProtobuf("Failed to load model because protobuf parsing failed.")
+    return proto
+
+
+def _bytes_of(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError as error:
+        raise NoSuchFile(f"Load model from {path} failed: File doesn't exist") from error
+    except OSError as error:
+        raise Fail(f"Load model from {path} failed: {error.strerror}") from error
+
+
+def _cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tvm_byoc_dnnl" / "models"
+
+
+def _type_of(array: np.ndarray) -> str:
+    try:
+        return tensor_type(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
+    except (KeyError, ValueError):
+        return tensor_type(TensorProto.STRING)

@@ -1,0 +1,211 @@
+"""Tensors and bindings under ONNX Runtime's names."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from onnx import TensorProto, helper
+
+__all__ = ["IOBinding", "OrtValue", "numpy_dtype", "tensor_type"]
+
+_NAMES = {
+    TensorProto.FLOAT: "float",
+    TensorProto.DOUBLE: "double",
+    TensorProto.FLOAT16: "float16",
+    TensorProto.BFLOAT16: "bfloat16",
+    TensorProto.BOOL: "bool",
+    TensorProto.STRING: "string",
+    **{getattr(TensorProto, f"{u}INT{w}"): f"{u}int{w}".lower() for u in ("", "U") for w in (8, 16, 32, 64)},
+}
+
+
+def tensor_type(element: int) -> str:
+    """ONNX Runtime's name of a tensor's type: ``tensor(float)``."""
+    return f"tensor({_NAMES.get(element) or TensorProto.DataType.Name(element).lower()})"
+
+
+def numpy_dtype(element_type: Any) -> np.dtype:
+    """A dtype, given as NumPy's or as a number of ONNX."""
+    return helper.tensor_dtype_to_np_dtype(element_type) if isinstance(element_type, int) else np.dtype(element_type)
+
+
+def _on_cpu(device: str) -> None:
+    if device.lower() != "cpu":
+        raise RuntimeError(f"device {device!r} is not available; this package computes on the CPU")
+
+
+class OrtValue:
+    """A tensor in the memory of the CPU.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        Its memory, which is not copied.
+    """
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+
+    @classmethod
+    def ortvalue_from_numpy(cls, numpy_obj: np.ndarray, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
+        """The tensor of an array."""
+        _on_cpu(device_type)
+        return cls(np.ascontiguousarray(numpy_obj))
+
+    @classmethod
+    def ortvalue_from_shape_and_type(
+        cls, shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0
+    ) -> OrtValue:
+        """A new tensor whose numbers are not set."""
+        _on_cpu(device_type)
+        return cls(np.empty(tuple(shape), numpy_dtype(element_type)))
+
+    def numpy(self) -> np.ndarray:
+        """Its array."""
+        return self._array
+
+    def shape(self) -> list[int]:
+        """Its sizes."""
+        return list(self._array.shape)
+
+    def data_type(self) -> str:
+        """Its type: ``tensor(float)``."""
+        return tensor_type(self.element_type())
+
+    def element_type(self) -> int:
+        """The number of its dtype in ONNX."""
+        return int(helper.np_dtype_to_tensor_dtype(self._array.dtype))
+
+    def device_name(self) -> str:
+        """Where it lies."""
+        return "cpu"
+
+    def data_ptr(self) -> int:
+        """The address of its first element."""
+        return int(self._array.ctypes.data)
+
+    def tensor_size_in_bytes(self) -> int:
+        """Its size."""
+        return int(self._array.nbytes)
+
+    def has_value(self) -> bool:
+        """Whether there is one."""
+        return True
+
+    def is_tensor(self) -> bool:
+        """Whether it is a tensor."""
+        return True
+
+    def is_tensor_sequence(self) -> bool:
+        """Whether it is a list of tensors."""
+        return False
+
+    def is_sparse_tensor(self) -> bool:
+        """Whether it is a sparse tensor."""
+        return False
+
+    def update_inplace(self, np_arr: np.ndarray) -> None:
+        """Write other numbers into its memory."""
+        np.copyto(self._array, np_arr, casting="no")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self._array, dtype, copy=bool(copy)) if copy or dtype else self._array
+
+
+class _Session(Protocol):
+    def run(self, output_names: Sequence[str] | None, input_feed: Any, run_options: Any = None) -> list[Any]: ...
+
+
+class IOBinding:
+    """Inputs and outputs of a session's next calls.
+
+    Parameters
+    ----------
+    session : InferenceSession
+        The session.
+    """
+
+    def __init__(self, session: _Session) -> None:
+        self._inputs: dict[str, Any] = {}
+        #: name → the memory that takes the output, or `None` for new memory
+        self._outputs: dict[str, OrtValue | None] = {}
+        self._results: list[OrtValue] = []
+
+    def bind_cpu_input(self, name: str, arr_on_cpu: np.ndarray) -> None:
+        """Bind an input to an array."""
+        self._inputs[name] = arr_on_cpu
+
+    def bind_input(
+        self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
+    ) -> None:
+        """Bind an input to memory by its address."""
+        self._inputs[name] = _at(device_type, element_type, shape, buffer_ptr)
+
+    def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
+        """Bind an input to a tensor."""
+        self._inputs[name] = ortvalue.numpy()
+
+    def bind_output(
+        self,
+        name: str,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        element_type: Any = None,
+        shape: Sequence[int] | None = None,
+        buffer_ptr: int | None = None,
+    ) -> None:
+        """Bind an output to memory by its address, or to new memory."""
+        _on_cpu(device_type)
+        if buffer_ptr is None:
+            self._outputs[name] = None
+        elif element_type is None or shape is None:
+            raise ValueError("`element_type` and `shape` are to be provided if pre-allocated memory is provided")
+        else:
+            self._outputs[name] = OrtValue(_at(device_type, element_type, shape, buffer_ptr))
+
+    def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
+        """Bind an output to a tensor, which the next calls write to."""
+        self._outputs[name] = ortvalue
+
+    def synchronize_inputs(self) -> None:
+        """Wait for copies between devices; there are none."""
+
+    synchronize_outputs = synchronize_inputs
+
+    def get_outputs(self) -> list[OrtValue]:
+        """The outputs of the last call, in the order in which they were bound."""
+        return list(self._results)
+
+    def copy_outputs_to_cpu(self) -> list[np.ndarray]:
+        """The same as arrays."""
+        return [result.numpy() for result in self._results]
+
+    def clear_binding_inputs(self) -> None:
+        """Forget the inputs."""
+        self._inputs.clear()
+
+    def clear_binding_outputs(self) -> None:
+        """Forget the outputs."""
+        self._outputs.clear()
+        self._results = []
+
+    def _run(self, session: _Session, options: Any) -> None:
+        values = session.run(list(self._outputs), self._inputs, options)
+        self._results = []
+        for value, into in zip(values, self._outputs.values(), strict=True):
+            if into is None:
+                self._results.append(OrtValue(value))
+                continue
+            into.update_inplace(value)
+            self._results.append(into)
+
+
+def _at(device: str, element_type: Any, shape: Sequence[int], address: int) -> np.ndarray:
+    _on_cpu(device)
+    dtype = numpy_dtype(element_type)
+    count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    memory = (ctypes.c_uint8 * count).from_address(address)
+    return np.ctypeslib.as_array(memory).view(dtype).reshape(tuple(shape))
