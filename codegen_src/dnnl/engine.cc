@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <dnnl.hpp>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
+#include "common/support/each.h"
 #include "common/support/error.h"
-#include "dnnl/code_generator.h"
 #include "dnnl/emit.h"
 #include "dnnl/execute.h"
 #include "dnnl/machine.h"
@@ -55,6 +57,21 @@ CostModel CostOf(const Graph& graph, const Engine& engine) {
   return CostByTimes(graph.times, engine.Setting());
 }
 
+/// Has oneDNN generate the code of all primitives on all threads, and keep it until each is made.
+void GenerateCode(const std::vector<Step>& steps) {
+  std::set<const_dnnl_primitive_desc_t> distinct;
+  for (const Step& step : steps) {
+    if (step.kernel == nullptr) distinct.insert(step.pd.get());
+  }
+  const std::vector<const_dnnl_primitive_desc_t> primitives(distinct.begin(), distinct.end());
+  ForEach(primitives.size(), [&](size_t i) {  // what fails fails again where it is needed
+    dnnl_primitive_t primitive = nullptr;
+    if (dnnl_primitive_create(&primitive, primitives[i]) == dnnl_success) {
+      dnnl_primitive_destroy(primitive);
+    }
+  });
+}
+
 class DnnlPlanner final : public Planner {
  public:
   DnnlPlanner(const Engine& engine, const Graph& graph) : engine_(engine), graph_(graph) {}
@@ -86,11 +103,9 @@ class DnnlPlanner final : public Planner {
     Lowering lowering(graph_, shapes, CpuEngine(), CostOf(graph_, engine_));
     lowering.Share(&store_, reuses);
     if (growth != nullptr) lowering.Grow(*growth);
-    CodeGenerator generator;
-    lowering.Generate(&generator);
     Program program = lowering.Run();
     if (reuses && lowering.Excess() > kNoticeable) return std::nullopt;
-    generator.Finish();
+    GenerateCode(program.steps);
     return program;
   }
 

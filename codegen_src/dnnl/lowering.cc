@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "common/support/error.h"
-#include "dnnl/code_generator.h"
 #include "dnnl/kinds.h"
 #include "dnnl/scaling.h"
 #include "kernels/kernels.h"
@@ -69,18 +68,6 @@ void Lowering::FailUnsupported(const std::string& message) const {
   Fail(ErrorKind::kUnsupported, message, fault_.empty() ? "" : "; ", fault_);
 }
 
-/// Convolutions are described without the layouts of other nodes, so that others can ask oneDNN for
-/// the last ones while the first ones are lowered. Each takes oneDNN half a millisecond.
-void Lowering::AskAhead() {
-  for (size_t i = graph_.nodes.size(); i-- > 0;) {
-    const Node& node = graph_.nodes[i];
-    if (node.kind != Kind::kConvolution || !IsUnscaled(node) || !HasElements(node)) continue;
-    OpDesc op = RowOf(node.kind).describe(NodeView(this, node, node.output)).front();
-    op.post_ops = PostOps(node);
-    generator_->Ask(std::move(op));
-  }
-}
-
 std::string Lowering::ConvolutionAsGiven() {
   if (graph_.nodes.empty()) return "";
   const Node& node = graph_.nodes.back();
@@ -103,7 +90,6 @@ std::string Lowering::ConvolutionAsGiven() {
 
 Program Lowering::Run() {
   PlaceArguments();
-  if (generator_ != nullptr) AskAhead();
   for (size_t i = 0; i < graph_.nodes.size(); ++i) {
     current_node_ = static_cast<int>(i);
     fault_.clear();

@@ -78,7 +78,6 @@ struct Normalized {
   std::vector<int64_t> params;
 };
 
-class CodeGenerator;
 class PackedStore;
 
 struct Program {
@@ -112,10 +111,6 @@ class Lowering {
 
   /// The part of a program's cost that other forms of the weights would save.
   double Excess() const { return total_ > 0 ? excess_ / total_ : 0; }
-
-  /// Has the code of the steps generated from the moment that they are known, and convolutions
-  /// described before.
-  void Generate(CodeGenerator* generator) { generator_ = generator; }
 
   /// Plans for caches of any length up to the one that the shapes have (Planner::MakeGrowingPlan).
   void Grow(const Growth& growth);
@@ -244,7 +239,6 @@ class Lowering {
   };
   using LastUses = std::vector<std::pair<int, int>>;  // value, its last use
 
-  void AskAhead();
   LastUses Protect(const Node& node, size_t first);
   void Restore(const LastUses& last_uses);
   int NewValueLike(int value);
@@ -305,7 +299,6 @@ class Lowering {
   bool reuses_ = false;
   double least_anew_ = 0;          // cost of the current node with weights in another form
   double total_ = 0, excess_ = 0;  // cost of the chosen candidates, and what it is above that
-  CodeGenerator* generator_ = nullptr;
   const Growth* growth_ = nullptr;
   int length_ = -1;           // a value, while caches grow
   std::deque<Value> values_;  // the kinds hold references while they add values

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "common/support/error.h"
-#include "dnnl/code_generator.h"
 #include "dnnl/lowering.h"
 
 namespace tvm_byoc_dnnl {
@@ -176,7 +175,6 @@ void Lowering::AddStep(Step step, const MemoryDesc& scratchpad) {
     int buffer = AddBuffer(init, static_cast<int64_t>(scratchpad.get_size()), {-1, scratchpad});
     step.args.push_back({DNNL_ARG_SCRATCHPAD, {buffer, 0, scratchpad}});
   }
-  if (generator_ != nullptr && !init && step.kernel == nullptr) generator_->Add(step.pd);
   (init ? program_.init : program_.steps).push_back(std::move(step));
 }
 

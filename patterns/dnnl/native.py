@@ -67,7 +67,7 @@ def probe_many(graphs: Sequence[PortableGraph]) -> list[Reject | None]:
     if library.available():
         firsts = dict.fromkeys(document for graph in graphs for document in itertools.islice(_documents(graph), 1))
         new = [document for document in firsts if document not in remembered()]
-        for document, answer in zip(new, library.call("ProbeMany", new) if new else (), strict=True):
+        for document, answer in zip(new, library.call("Probe", new, False), strict=True) if len(new) > 1 else ():
             if answer:  # none where the question is wrong: whoever asks it alone gets the error
                 _note(document, json.loads(answer))
     return [probe(graph) for graph in graphs]
@@ -117,7 +117,7 @@ def describe(graph: PortableGraph) -> Description | None:
     """oneDNN's implementation for each node, and the number of reorders between them."""
     if not library.available():
         return None
-    answer = next(_answers(graph, functools.partial(_ask, "Probe")))
+    answer = next(_answers(graph, functools.partial(_ask, delivers=True)))
     nodes = answer.get("nodes", [])
     return Description([node["impl"] for node in nodes], answer["reorders"]) if nodes else None
 
@@ -130,7 +130,7 @@ def measure_candidates(graph: PortableGraph, rounds: int) -> dict[str, Any]:
 def _probe(document: str) -> tuple[str, int]:
     """Why a graph cannot run, and the number of post-ops that its last node has in one primitive."""
     known = remembered().get(document)
-    return _note(document, _ask("ProbeNodes", document)) if known is None else known
+    return _note(document, _ask(document, delivers=False)) if known is None else known
 
 
 def _note(document: str, answer: dict[str, Any]) -> tuple[str, int]:
@@ -141,5 +141,5 @@ def _note(document: str, answer: dict[str, Any]) -> tuple[str, int]:
     return answers.setdefault(document, ("" if answer["ok"] else answer["reason"], fused))
 
 
-def _ask(function: str, document: str) -> dict[str, Any]:
-    return json.loads(library.call(function, document))
+def _ask(document: str, *, delivers: bool) -> dict[str, Any]:
+    return json.loads(library.call("Probe", [document], delivers)[0])
