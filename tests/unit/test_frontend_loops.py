@@ -220,6 +220,26 @@ def test_a_loop_in_a_branch() -> None:
     agree(model, *({"c": c, "n": n, "x": rand(3, 8)} for c, n in ((True, 4), (False, 4), (True, 0))))
 
 
+def test_what_follows_a_loop_does_not_overwrite_it() -> None:
+    """States, parts and what a round took from outside may be the memory of a tensor from in front of the loop."""
+    inner = body(
+        [goes_on(), node("Identity", ["v"], ["w"]), node("Identity", ["r"], ["o"])], ["k", "go", "v"], ["on", "w", "o"]
+    )
+    nodes = [
+        node("MatMul", ["x", "x"], ["q"]),
+        node("Relu", ["q"], ["r"]),
+        loop(inner, ["n", "", "r"], ["s", "t"]),
+        node("MatMul", ["x", "q"], ["a"]),
+        node("Tanh", ["a"], ["b"]),
+        node("MatMul", ["b", "x"], ["d"]),
+        node("Exp", ["d"], ["e"]),
+        node("Add", ["e", "s"], ["y"]),
+        node("ReduceSum", ["t"], ["z"], keepdims=0),
+    ]
+    model = onnx_model(nodes, {"n": (), "x": (16, 16)}, dtypes=TYPES, outputs=["y", "z"])
+    agree(model, *({"n": n, "x": rand(16, 16) / 9} for n in (0, 1, 3)))
+
+
 def test_scan_of_an_open_length() -> None:
     """Two tensors along axes of one size, one of them from its end; the parts are stacked along their last axis."""
     nodes = [node("Mul", ["e", "f"], ["p"]), node("Add", ["s", "p"], ["t"]), node("Sin", ["t"], ["o"])]

@@ -73,6 +73,8 @@ def _onnx_attention(e: Emit, node: Node) -> list[Value | None]:
 
 
 def _behind(e: Emit, past: Value, new: Value) -> Value:
+    if past.dims is not None and new.dims is not None:
+        past = e.agree(past, [*new.dims[:2], past.dims[2], new.dims[3]])
     return e.value(R.concat([e.tensor(past), e.tensor(new)], axis=2))
 
 

@@ -12,7 +12,7 @@ from tvm import relax, te, tirx
 from ..dim import at_least, equal, product
 from ..emit import Emit
 from ..table import operator
-from ..value import Node, Value
+from ..value import Node, Value, numbers
 from .computed import computed, lowest, wide_dtype
 from .spatial import Windows
 
@@ -232,4 +232,4 @@ def _max_unpool(e: Emit, node: Node) -> Any:
     if all(a == b or equal(a, b) for a, b in zip(pooled, wanted, strict=True)):
         return made
     behind = [w - p for w, p in zip(wanted, pooled, strict=True)]
-    return e.onnx("Pad", made, e.const([*[0] * len(pooled), *behind], "int64"), opset=18)
+    return e.onnx("Pad", made, Value(known=numbers([*[0] * len(pooled), *behind])), opset=18)
