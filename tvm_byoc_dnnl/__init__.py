@@ -16,6 +16,7 @@ with few_spins():  # tvm imports PyTorch where that is installed, and PyTorch lo
 
 if TYPE_CHECKING:
     from ._public import *  # noqa: F403
+    from ._version import __version__
 
 __all__ = [
     "AnnotateExternalCompiler",

@@ -1,135 +1,86 @@
-"""Everything that is public, imported at the first use of any of it (see ``__getattr__`` of the package)."""
+"""Everything that is public, imported at the first use of any of it (see ``__getattr__`` of the package).
 
+Each name is repeated, which says to type checkers that it is exported.
+"""
+
+# ruff: noqa: I001 - it would give each name a statement of its own
 from __future__ import annotations
 
-from ._compat import constant_numpy, dtype_of, is_constant, make_constant, shape_dims, static_shape
-from ._version import __version__
-from .annotate.passes import AnnotateExternalCompiler
-from .annotate.trial import get_annotate_compiler
-from .api import compile, partition
-from .blobs import blob_module
-from .codegen.extern import portable_codegen
+from ._compat import (
+    constant_numpy as constant_numpy,
+    dtype_of as dtype_of,
+    is_constant as is_constant,
+    make_constant as make_constant,
+    shape_dims as shape_dims,
+    static_shape as static_shape,
+)
+from ._version import __version__ as __version__
+from .annotate.passes import AnnotateExternalCompiler as AnnotateExternalCompiler
+from .annotate.trial import get_annotate_compiler as get_annotate_compiler
+from .api import compile as compile, partition as partition
+from .blobs import blob_module as blob_module
+from .codegen.extern import portable_codegen as portable_codegen
 from .errors import (
-    ArtifactError,
-    ByocError,
-    ExportError,
-    GraphError,
-    InputError,
-    NativeLibraryError,
-    UnsupportedError,
-    VendorError,
+    ArtifactError as ArtifactError,
+    ByocError as ByocError,
+    ExportError as ExportError,
+    GraphError as GraphError,
+    InputError as InputError,
+    NativeLibraryError as NativeLibraryError,
+    UnsupportedError as UnsupportedError,
+    VendorError as VendorError,
 )
-from .frontend import to_relax
-from .frontend.onnx.own_operators import register_onnx_operator
-from .hooks.c_source import c_source_module, generate_c
-from .hooks.fused_op import register_fused_op
-from .hooks.registration import InlineComposites, for_each_region, refuse_region, register_target_hooks
-from .ledger import read_log
-from .namespaces import compilers, supported_ops, unregister_compiler
-from .partitioning.passes import PartitionGraph
-from .pattern_example import pattern_example
-from .pipeline.byoc import byoc_pipeline
-from .pipeline.source_executable import source_options
-from .prepare import Prepare
-from .prepare.compression import why_not_compressed
-from .quantised_groups import QuantizedGroup, QuantizedTensor, quantized
-from .quantization import Quantization, register_quantization
-from .regions.policy import RegionPolicy, Work
+from .frontend import to_relax as to_relax
+from .frontend.onnx.own_operators import register_onnx_operator as register_onnx_operator
+from .hooks.c_source import c_source_module as c_source_module, generate_c as generate_c
+from .hooks.fused_op import register_fused_op as register_fused_op
+from .hooks.registration import (
+    InlineComposites as InlineComposites,
+    for_each_region as for_each_region,
+    refuse_region as refuse_region,
+    register_target_hooks as register_target_hooks,
+)
+from .ledger import read_log as read_log
+from .namespaces import (
+    compilers as compilers,
+    supported_ops as supported_ops,
+    unregister_compiler as unregister_compiler,
+)
+from .partitioning.passes import PartitionGraph as PartitionGraph
+from .pattern_example import pattern_example as pattern_example
+from .pipeline.byoc import byoc_pipeline as byoc_pipeline
+from .pipeline.source_executable import source_options as source_options
+from .prepare import Prepare as Prepare
+from .prepare.compression import why_not_compressed as why_not_compressed
+from .quantised_groups import (
+    QuantizedGroup as QuantizedGroup,
+    QuantizedTensor as QuantizedTensor,
+    quantized as quantized,
+)
+from .quantization import Quantization as Quantization, register_quantization as register_quantization
+from .regions.policy import RegionPolicy as RegionPolicy, Work as Work
 from .registry import (
-    register_annotate_compiler,
-    register_blob_runner,
-    register_codegen,
-    register_cost,
-    register_lowering,
-    register_namespace,
-    register_pattern,
+    register_annotate_compiler as register_annotate_compiler,
+    register_blob_runner as register_blob_runner,
+    register_codegen as register_codegen,
+    register_cost as register_cost,
+    register_lowering as register_lowering,
+    register_namespace as register_namespace,
+    register_pattern as register_pattern,
 )
-from .relax_utils import bindings_of, composite_of
-from .report import Report, explain
-from .report.profile import Profile, profile
-from .report.verify import Verification, verify
-from .runner import Runner, load
-from .signature import TensorInfo
-from .standalone import emit
-from .target_options import get_target_options, set_target_options
-from .te import TEGraph, register_te_compute, schedule_te, translate_to_te
-from .tuning.tune import tune
-from .verdict import Reject
-
-# The same list as in __init__.py, for type checkers.
-__all__ = [
-    "AnnotateExternalCompiler",
-    "ArtifactError",
-    "ByocError",
-    "ExportError",
-    "GraphError",
-    "InlineComposites",
-    "InputError",
-    "NativeLibraryError",
-    "PartitionGraph",
-    "Prepare",
-    "Profile",
-    "Quantization",
-    "QuantizedGroup",
-    "QuantizedTensor",
-    "RegionPolicy",
-    "Reject",
-    "Report",
-    "Runner",
-    "TEGraph",
-    "TensorInfo",
-    "UnsupportedError",
-    "VendorError",
-    "Verification",
-    "Work",
-    "__version__",
-    "bindings_of",
-    "blob_module",
-    "byoc_pipeline",
-    "c_source_module",
-    "compile",
-    "compilers",
-    "composite_of",
-    "constant_numpy",
-    "dtype_of",
-    "emit",
-    "explain",
-    "for_each_region",
-    "generate_c",
-    "get_annotate_compiler",
-    "get_target_options",
-    "is_constant",
-    "load",
-    "make_constant",
-    "partition",
-    "pattern_example",
-    "portable_codegen",
-    "profile",
-    "quantized",
-    "read_log",
-    "refuse_region",
-    "register_annotate_compiler",
-    "register_blob_runner",
-    "register_codegen",
-    "register_cost",
-    "register_fused_op",
-    "register_lowering",
-    "register_namespace",
-    "register_onnx_operator",
-    "register_pattern",
-    "register_quantization",
-    "register_target_hooks",
-    "register_te_compute",
-    "schedule_te",
-    "set_target_options",
-    "shape_dims",
-    "source_options",
-    "static_shape",
-    "supported_ops",
-    "to_relax",
-    "translate_to_te",
-    "tune",
-    "unregister_compiler",
-    "verify",
-    "why_not_compressed",
-]
+from .relax_utils import bindings_of as bindings_of, composite_of as composite_of
+from .report import Report as Report, explain as explain
+from .report.profile import Profile as Profile, profile as profile
+from .report.verify import Verification as Verification, verify as verify
+from .runner import Runner as Runner, load as load
+from .signature import TensorInfo as TensorInfo
+from .standalone import emit as emit
+from .target_options import get_target_options as get_target_options, set_target_options as set_target_options
+from .te import (
+    TEGraph as TEGraph,
+    register_te_compute as register_te_compute,
+    schedule_te as schedule_te,
+    translate_to_te as translate_to_te,
+)
+from .tuning.tune import tune as tune
+from .verdict import Reject as Reject
