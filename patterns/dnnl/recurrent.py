@@ -17,17 +17,20 @@ from ...registry import register_lowering
 from ...verdict import require
 from ...whole import wanted_of
 from ...whole.recurrent import RECURRENT, layer_of
+from .common import product
+from .quantize import is_dequantize
 
 __all__: list[str] = []
 
-_ROLES = ("bias", "peepholes", "state", "cell", "lengths")
+_ROLES = ("bias", "peepholes", "state", "cell", "lengths", "scales")
+_WEIGHTS = ("weights", "recurrent")
 #: the node's results in the order of its rows, and where the call has them
 _RESULTS = {"state": 1, "cell": 2, "all": 0}
 
 
 @register_lowering("dnnl", list(RECURRENT))
 def recurrent(g: GraphBuilder, call: Any) -> Value | tuple[Value, ...]:
-    """Of any length, in float32, with all options and activations of ONNX."""
+    """Of any length, in float32, with all options and activations of ONNX; weights of 8 bits as they are stored."""
     layer = layer_of(call)
     values = {role: g.value(expr) for role, expr in layer.inputs.items()}
     for role, value in values.items():
@@ -35,6 +38,7 @@ def recurrent(g: GraphBuilder, call: Any) -> Value | tuple[Value, ...]:
         require(value.dtype == expected, f"{role} of dtype {value.dtype}; expected {expected}")
     if layer.batch_major:
         values |= {r: g.permute(values[r], (1, 0, 2)) for r in ("source", "state", "cell") if r in values}
+    values |= _stored(g, values)
     source, hidden = values["source"], values["recurrent"].shape[2]
     roles = [role for role in _ROLES if role in values]
     wanted = wanted_of(call)
@@ -63,6 +67,28 @@ def recurrent(g: GraphBuilder, call: Any) -> Value | tuple[Value, ...]:
             found[name] = g.permute(found[name], (2, 0, 1, 3) if name == "all" else (1, 0, 2))
     ordered = tuple(found[name] for name in sorted(results, key=_RESULTS.__getitem__))
     return ordered[0] if len(ordered) == 1 else ordered
+
+
+def _stored(g: GraphBuilder, values: dict[str, Value]) -> dict[str, Value]:
+    """The weights as bytes, and their scales, where both have one for each row: reshape(dequantize(rows, scales))."""
+    rows, scales = [], []
+    for value in (values[role] for role in _WEIGHTS):
+        node = g.graph.nodes.producer(value.id)
+        while node is not None and node.kind == "reshape":
+            node = g.graph.nodes.producer(node.inputs[0])
+        if not is_dequantize(node) or node is None:
+            return {}
+        scaling, stored = node.scalings[0], g.graph.tensors[node.inputs[0]]
+        count = value.shape[0], value.shape[1]
+        is_by_row = scaling.axis == 0 and scaling.zero_point is None and scaling.scale is not None
+        if stored.dtype != "int8" or not is_by_row or stored.shape != (product(count), value.shape[2]):
+            return {}
+        assert scaling.scale is not None
+        rows.append(g.reshape(Value(node.inputs[0], "int8", stored.shape), value.shape))
+        scale = g.graph.tensors[scaling.scale]
+        scales.append(g.reshape(Value(scaling.scale, "float32", scale.shape), count))
+    wide = scales[0].shape[0], product((2, scales[0].shape[1]))
+    return dict(zip(_WEIGHTS, rows, strict=True)) | {"scales": g.emit("concat", scales, wide, axis=1)}
 
 
 def _sum(dim: Dim, number: int) -> Dim:

@@ -302,15 +302,17 @@ OTHERS = [
 ]
 
 
-def lstm(title: str, *, per_gate: bool = False, directions: int = 1, hidden: int = 6) -> Case:
+def lstm(title: str, *, per_gate: bool = False, directions: int = 1, hidden: int = 6, zero: int = 0) -> Case:
     gates = 4 * hidden
     scales = (directions, gates) if per_gate else (directions,)
 
-    def weights(inputs: int, scale: str, zero: str) -> dict[str, Given]:
+    dtype, numbers = ("uint8", (0, 256)) if zero else ("int8", (-127, 128))
+
+    def weights(inputs: int, scale: str, point: str) -> dict[str, Given]:
         return {
-            "wr"[inputs == hidden]: given(_RNG.integers(-127, 128, (directions, inputs, gates)), "int8", constant=True),
+            "wr"[inputs == hidden]: given(_RNG.integers(*numbers, (directions, inputs, gates)), dtype, constant=True),
             scale: given(_RNG.uniform(0.002, 0.004, scales), "float32", constant=True),
-            zero: given(np.zeros(scales), "int8", constant=True),
+            point: given(np.full(scales, zero), dtype, constant=True),
         }
 
     return Case(
@@ -332,6 +334,8 @@ OLDER = [
     lstm("one scale"),
     lstm("scales of gates", per_gate=True),
     lstm("both directions", directions=2),
+    lstm("bytes around 128", directions=2, per_gate=True, zero=128),
+    lstm("bytes around 100, which are none of int8", zero=100),
     Case("CDist", {"metric": "euclidean"}, a=data("S 6"), b=data("T 6")),
     Case("CDist", {"metric": "sqeuclidean"}, a=data("S 6"), b=weight("3 6")),
     *(

@@ -16,6 +16,7 @@ import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tvm_byoc_dnnl.errors import InputError
 from tvm_byoc_dnnl.prepare.compression import compressed, why_not_compressed
+from tvm_byoc_dnnl.whole import operator
 
 K, N = 256, 300
 RNG = np.random.default_rng(0)
@@ -208,3 +209,45 @@ def test_dequantize_linear_in_blocks(axis: int, dtype: str) -> None:
     assert_right(run(executable, x), want.astype("float32"))
     impls = [row.implementation for row in byoc.profile(executable, repeat=1).steps]
     assert any("compressed" in impl for impl in impls), impls
+
+
+# ---------------------------------------------------------------- recurrent layers
+def recurrent(op: str, batch: int = 2, hidden: int = 136, directions: int = 2) -> tvm.IRModule:
+    """All states of seven steps of a recurrent layer."""
+    steps, gates = 7, {"LSTM": 4, "GRU": 3, "RNN": 1}[op] * hidden
+    x = relax.Var("x", relax.TensorType((steps, batch, 40), "float32"))
+    rng, entry = np.random.default_rng(1), operator("", op)
+    assert entry is not None
+    shapes = [(directions, gates, 40), (directions, gates, hidden)]
+    inputs = [x, *(relax.const((rng.standard_normal(s) / np.sqrt(s[-1])).astype("float32")) for s in shapes)]
+    attrs = {"direction": "bidirectional" if directions == 2 else "forward"}
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            out = builder.emit_output(entry.call(inputs, attrs, [True] + [False] * (op == "LSTM") + [False], "rnn"))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize(("batch", "directions"), [(2, 2), (9, 1)])
+def test_recurrent_layers_read_bytes(op: str, batch: int, directions: int) -> None:
+    network = recurrent(op, batch, 136 if op != "RNN" else 264, directions)
+    x = np.random.default_rng(2).standard_normal((7, batch, 40)).astype("float32")
+    got, want = (run(byoc.compile(network, weights=w), x) for w in ("int8", None))
+    assert 0 < np.abs(got - want).max() < 0.05
+    verified = byoc.verify(network, [x], weights="int8")
+    assert verified.ok, verified.to_text()
+    report = byoc.explain(network, weights="int8")
+    assert {call.primitive for call in report.calls if call.op == "relax.dequantize"} == {"nothing: fused away"}
+
+
+@pytest.mark.parametrize(
+    ("weights", "hidden", "reason"),
+    [("int4", 136, "weights of recurrent layers have at least 8 bits"), ("int8", 24, "fewer than 65536")],
+)
+def test_recurrent_layers_that_are_left(weights: str, hidden: int, reason: str) -> None:
+    network = recurrent("LSTM", hidden=hidden)
+    report = byoc.explain(network, weights=weights)
+    assert any(reason in miss.reason for call in report.calls for miss in call.near_misses), report.to_text()

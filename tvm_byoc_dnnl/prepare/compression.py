@@ -1,4 +1,4 @@
-"""Constant weights of matrix products in 8 or 4 bits, with a scale for each group of them along the inner axis.
+"""Constant weights of products and layers in 8 or 4 bits; those of a group along the inner axis share a scale.
 
     x [M, K] @ w [K, N]
         ──>   x @ permute_dims(reshape(dequantize(q [N · K / group, group], scale, zero), (N, K)))
@@ -7,7 +7,11 @@
 
     q = reshape(stack([(p << 4) >> 4, p >> 4], -1), …)
 
-Both forms are ordinary operators with the same meaning for every backend and for TVM; a backend may know them, and read
+Those of recurrent layers have a scale for each row:
+
+    LSTM(x, w [D, 4 H, K], …)   ──>   LSTM(x, reshape(dequantize(q [D · 4 H, K], scale), (D, 4 H, K)), …)
+
+All forms are ordinary operators with the same meaning for every backend and for TVM; a backend may know them, and read
 the weights as they are stored. The source may be rounded in the same groups (`tvm_byoc_dnnl.whole.rounded`).
 """
 
@@ -24,6 +28,7 @@ from tvm import relax
 from .._compat import constant_numpy, is_constant, make_constant
 from ..errors import InputError
 from ..whole import ROUNDED, rounded
+from ..whole.recurrent import RECURRENT
 from .constants import weights_of
 from .rewrite import Rule, Rules, Scope
 from .sweep import rewrite_pass
@@ -137,6 +142,40 @@ def _compress(bits: int) -> Rule:
     return rule
 
 
+def _compress_layer(bits: int) -> Rule:
+    """Both weights of a recurrent layer, with a scale for each row; in 8 bits only, since errors of steps add up."""
+
+    def rule(scope: Scope, call: Any) -> Any:
+        both = [scope.const(weights) for weights in call.args[1:3]]
+        if any(weights is None or weights.dtype != np.float32 for weights in both):
+            return None
+        numbers = sum(weights.size for weights in both)
+        reason = ""
+        if bits != 8:
+            reason = "weights of recurrent layers have at least 8 bits"
+        elif numbers < _LEAST_NUMBERS:
+            reason = f"{numbers} weights: fewer than {_LEAST_NUMBERS} are left as they are"
+        elif not all(np.isfinite(weights).all() for weights in both):
+            reason = "weights that are not all finite"
+        if reason:
+            return scope.miss("compressed_weights", reason)
+        return scope.with_args(call, call.args[0], *(_dequantised_rows(scope, w) for w in both), *call.args[3:])
+
+    return rule
+
+
+def _dequantised_rows(scope: Scope, weights: np.ndarray) -> Any:
+    """The expression of weights [directions, gates, inputs] in 8 bits, emitted."""
+    rows = weights.reshape(-1, weights.shape[-1])
+    scales = np.abs(rows).max(-1, initial=0) / np.float32(127)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        numbers = np.nan_to_num(np.rint(rows / scales[:, None]), nan=0.0)
+    stored = [make_constant(numbers.astype("int8"), "int8"), make_constant(scales, "float32")]
+    zeros = make_constant(np.zeros(len(rows), "int8"), "int8")
+    real = scope.emit(relax.op.dequantize(*stored, zeros, axis=0, out_dtype="float32"))
+    return scope.emit(relax.op.reshape(real, weights.shape))
+
+
 def _pack(scope: Scope, call: Any) -> Any:
     """Weights that are stored as int8 and fit into four bits."""
     turned = scope.call(call.args[1], "relax.permute_dims")
@@ -169,7 +208,9 @@ def compress_weights(mod: tvm.IRModule, weights: str) -> tvm.IRModule:
         return mod
     if weights not in BITS:
         raise InputError(f"the option weights is {weights!r}; expected float32, {' or '.join(BITS)}")
-    return rewrite_pass("CompressWeights", {"relax.matmul": [_compress(BITS[weights])]})(mod)
+    bits = BITS[weights]
+    rules: dict[str, list[Rule]] = {name: [_compress_layer(bits)] for name in RECURRENT}
+    return rewrite_pass("CompressWeights", rules | {"relax.matmul": [_compress(bits)]})(mod)
 
 
 def _round_source(scope: Scope, call: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from tvm import relax
 
 from ..emit import Emit
@@ -102,9 +103,19 @@ def _recurrent(e: Emit, node: Node) -> list[Value | None]:
 
 
 def _gates(e: Emit, node: Node, position: int, scale_at: int) -> Value:
-    """Weights [directions, inputs, gates] as [directions, gates, inputs]."""
+    """Weights [directions, inputs, gates] as [directions, gates, inputs]; as rows of int8 where they are such."""
     stored, scale, zero = node.needed(position), node.needed(scale_at), node.input(scale_at + 1)
     directions, _, width = stored.dims or ()
+    if stored.known is not None and scale.known is not None and (zero is None or zero.known is not None):
+        points = np.zeros(1, "int16") if zero is None or zero.known is None else zero.known.astype("int16")
+        centred = stored.known.astype("int16") - points.reshape(-1, 1, points.shape[-1] if points.ndim == 2 else 1)
+        if centred.size and centred.min() >= -128 and centred.max() <= 127:
+            count, inputs, gates = centred.shape
+            rows = centred.astype("int8").transpose(0, 2, 1).reshape(-1, inputs)
+            scales = np.broadcast_to(scale.known.reshape(count, -1), (count, gates)).reshape(-1)
+            zeros = e.const(np.zeros(len(rows), "int8"))
+            real = e.call(R.dequantize, e.const(rows), e.const(scales), zeros, axis=0, out_dtype="float32")
+            return e.reshape(real, [count, gates, inputs])
     each = [directions, 1, width if _is_wide(scale) else 1]
     real = e.cast(stored, "float32")
     if zero is not None:
