@@ -35,7 +35,9 @@ BYOC_INLINE BYOC_VEC BYOC_NAME(nibbles)(__m512i words, const int i) {
 }
 #else
 BYOC_INLINE BYOC_VEC BYOC_NAME(bytes)(__m256i words, const int i) {
-  const __m256i bits = _mm256_and_si256(_mm256_srli_epi32(words, 8 * i), _mm256_set1_epi32(255));
+  const __m256i of = _mm256_setr_epi32(i, 4 + i, 8 + i, 12 + i, i, 4 + i, 8 + i, 12 + i);
+  const __m256i none = _mm256_set1_epi32((int)0x80808000); /* bytes that become zero */
+  const __m256i bits = _mm256_shuffle_epi8(words, _mm256_or_si256(of, none));
   return (BYOC_VEC)_mm256_castsi256_ps(_mm256_or_si256(bits, _mm256_set1_epi32(150 << 23))) -
          (8388608.f + 128);
 }

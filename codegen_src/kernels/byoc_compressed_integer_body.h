@@ -6,8 +6,10 @@
 
 #ifdef BYOC_SIMD_VNNI
 #define BYOC_DOT(name) BYOC_NAME(name##_vnni)
+#define BYOC_DOTS_UNSIGNED 1 /* all bytes of weights; pairs: those of 4 bits */
 #else
 #define BYOC_DOT(name) BYOC_NAME(name##_pairs)
+#define BYOC_DOTS_UNSIGNED 0
 #endif
 #define BYOC_WIDTH (4 * BYOC_LANES)
 #ifdef BYOC_SIMD_AVX512
@@ -27,7 +29,11 @@ enum { BYOC_NIBBLES, BYOC_NIBBLE_BYTES, BYOC_WHOLE_BYTES };
 BYOC_INLINE BYOC_INTS BYOC_DOT(dot)(const int form, BYOC_INTS sum, BYOC_INTS w, BYOC_INTS a) {
 #ifdef BYOC_SIMD_VNNI
   (void)form;
-#ifdef BYOC_SIMD_AVX512
+#if defined(BYOC_SIMD_AVX512) && !defined(__clang__)
+  /* GCC copies each sum before the instruction that it knows. */
+  __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(a));
+  return sum;
+#elif defined(BYOC_SIMD_AVX512)
   return _mm512_dpbusd_epi32(sum, w, a);
 #else
   return _mm256_dpbusd_avx_epi32(sum, w, a);
@@ -66,26 +72,26 @@ BYOC_INLINE BYOC_INTS BYOC_DOT(half)(const int form, const char* w, const int ha
 
 /* totals += a b: `rows` rounded rows from group `first` on, `groups` groups of packed weights.
    `bytes`: the weights of the groups where they are not packed; else NULL. */
-BYOC_INLINE void BYOC_DOT(integer_rows)(const int rows, const int form,
+BYOC_INLINE void BYOC_DOT(integer_rows)(const int rows, const int form, const int has_zeros,
                                         const byoc_compressed_params* p, const char* a,
                                         int64_t first, int64_t groups, const char* b,
                                         const char* bytes, float* totals) {
   const int64_t a_row = byoc_compressed_rounded_bytes(p), group = p->group;
+  const int64_t group_bytes = byoc_compressed_group_bytes(p);
   const int64_t head = byoc_compressed_head(p) * 4, step = form == BYOC_NIBBLES ? 4 : 8;
-  for (int64_t g = first; g < first + groups; ++g, b += byoc_compressed_group_bytes(p)) {
-    const char* w = form == BYOC_NIBBLE_BYTES ? bytes + (g - first) * group * BYOC_WIDTH : b + head;
-    const char* q = a + g * group;
-    const char* said = a + byoc_compressed_said(p, g);
+  const char* said = a + byoc_compressed_said(p, first);
+  const char* q = a + first * group;
+  for (int64_t g = 0; g < groups; ++g, b += group_bytes, said += sizeof(byoc_rounded)) {
+    const float* scales = (const float*)b;
+    const char* w = form == BYOC_NIBBLE_BYTES ? bytes + g * group * BYOC_WIDTH : b + head;
     BYOC_INTS sums[BYOC_TILE][4];
     BYOC_UNROLL
     for (int i = 0; i < 4 * rows; ++i) {
-      sums[i / 4][i % 4] =
-          BYOC_OP(set1_epi32)(((const byoc_rounded*)(said + i / 4 * a_row))->start);
-#if !defined(BYOC_SIMD_VNNI)
-      if (form == BYOC_WHOLE_BYTES) sums[i / 4][i % 4] = BYOC_OP(set1_epi32)(0);
-#endif
+      const int is_signed = form == BYOC_WHOLE_BYTES && !BYOC_DOTS_UNSIGNED;
+      const byoc_rounded* of = (const byoc_rounded*)(said + i / 4 * a_row);
+      sums[i / 4][i % 4] = BYOC_OP(set1_epi32)(is_signed ? 0 : of->start);
     }
-    for (int64_t k = 0; k < group; k += 8, w += step * BYOC_WIDTH) {
+    for (int64_t k = 0; k < group; k += 8, q += 8, w += step * BYOC_WIDTH) {
       BYOC_UNROLL
       for (int half = 0; half < 2; ++half) {
         BYOC_INTS of[4];
@@ -98,27 +104,27 @@ BYOC_INLINE void BYOC_DOT(integer_rows)(const int rows, const int form,
         }
         BYOC_UNROLL
         for (int r = 0; r < rows; ++r) {
-          const BYOC_INTS x =
-              BYOC_OP(set1_epi32)(*(const byoc_four*)(q + r * a_row + k + 4 * half));
+          const BYOC_INTS x = BYOC_OP(set1_epi32)(*(const byoc_four*)(q + r * a_row + 4 * half));
           BYOC_UNROLL
           for (int j = 0; j < 4; ++j) sums[r][j] = BYOC_DOT(dot)(form, sums[r][j], of[j], x);
         }
       }
     }
+    /* The compiler must not keep the totals elsewhere: there is no register left. */
+    __asm__("" : "+r"(totals));
     BYOC_UNROLL
     for (int i = 0; i < 4 * rows; ++i) {
       const int r = i / 4, j = i % 4;
       const byoc_rounded* of = (const byoc_rounded*)(said + r * a_row);
       float* total = totals + r * BYOC_WIDTH + j * BYOC_LANES;
-      const float* scales = (const float*)b + j * BYOC_LANES;
       BYOC_VEC x = (BYOC_VEC)BYOC_CONVERT(cvtepi32_ps, sums[r][j]);
-      if (p->has_zero_points) {
-        x = (BYOC_VEC)BYOC_OP(fnmadd_ps)(BYOC_NAME(load)(scales + BYOC_WIDTH),
-                                         BYOC_NAME(set)(of->sum), x);
+      if (has_zeros) {
+        const BYOC_VEC zero = BYOC_NAME(load)(scales + BYOC_WIDTH + j * BYOC_LANES);
+        x = (BYOC_VEC)BYOC_OP(fnmadd_ps)(zero, BYOC_NAME(set)(of->sum), x);
       }
+      x *= BYOC_NAME(load)(scales + j * BYOC_LANES);
       BYOC_NAME(store)(
-          total, (BYOC_VEC)BYOC_OP(fmadd_ps)(BYOC_NAME(set)(of->scale), x * BYOC_NAME(load)(scales),
-                                             BYOC_NAME(load)(total)));
+          total, (BYOC_VEC)BYOC_OP(fmadd_ps)(BYOC_NAME(set)(of->scale), x, BYOC_NAME(load)(total)));
     }
   }
 }
@@ -126,14 +132,16 @@ BYOC_INLINE void BYOC_DOT(integer_rows)(const int rows, const int form,
 BYOC_NO_INLINE void BYOC_DOT(integer_tile)(int rows, int form, const byoc_compressed_params* p,
                                            const char* a, int64_t first, int64_t groups,
                                            const char* b, const char* bytes, float* totals) {
-#define BYOC_CASE(rows, form)                                                  \
-  case (rows) * 4 + (form):                                                    \
-    BYOC_DOT(integer_rows)(rows, form, p, a, first, groups, b, bytes, totals); \
+#define BYOC_CASE(rows, form, zeros)                                                  \
+  case ((rows) * 4 + (form)) * 2 + (zeros):                                           \
+    BYOC_DOT(integer_rows)(rows, form, zeros, p, a, first, groups, b, bytes, totals); \
     break;
+#define BYOC_FORM(rows, form) BYOC_CASE(rows, form, 0) BYOC_CASE(rows, form, 1)
 #define BYOC_CASES(rows)        \
-  BYOC_CASE(rows, BYOC_NIBBLES) \
-  BYOC_CASE(rows, BYOC_NIBBLE_BYTES) BYOC_CASE(rows, BYOC_WHOLE_BYTES)
-  switch (rows * 4 + form) { /* constants in each, so that the sums stay in registers */
+  BYOC_FORM(rows, BYOC_NIBBLES) \
+  BYOC_FORM(rows, BYOC_NIBBLE_BYTES) BYOC_FORM(rows, BYOC_WHOLE_BYTES)
+  switch ((rows * 4 + form) * 2 +
+          (p->has_zero_points != 0)) { /* constants in each, so that the sums stay in registers */
     BYOC_CASES(1)
     BYOC_CASES(2)
     BYOC_CASES(3)
@@ -146,6 +154,7 @@ BYOC_NO_INLINE void BYOC_DOT(integer_tile)(int rows, int form, const byoc_compre
       break;
   }
 #undef BYOC_CASES
+#undef BYOC_FORM
 #undef BYOC_CASE
 }
 
@@ -186,6 +195,7 @@ BYOC_NO_INLINE void BYOC_DOT(integer_panel)(const byoc_compressed_params* p, con
 }
 
 #undef BYOC_DOT
+#undef BYOC_DOTS_UNSIGNED
 #undef BYOC_TILE
 #undef BYOC_WIDTH
 #include "byoc_vector_end.h"
