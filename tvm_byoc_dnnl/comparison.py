@@ -1,6 +1,7 @@
 """Whether a result is right: the one rule of `verify`, of the conformance kit, of the benchmarks and of the tests.
 
-Shape and dtype are those that are wanted. Integers and booleans are equal. A NaN is where a NaN is wanted, an infinity
+Shape and dtype are those that are wanted. Booleans are equal, and integers too, unless some steps are allowed: a device
+that rounds a half in its own way is one step off. A NaN is where a NaN is wanted, an infinity
 where that infinity is wanted, and nowhere else. A finite float may be off by a tolerance, relative to the largest
 finite value that is wanted: a sum cancels, so the error of a small element is as large as that of a large one. Where
 nothing cancels, `elementwise` asks for more: the tolerance is then relative to each element.
@@ -13,16 +14,46 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["TOLERANCES", "difference", "differences", "gap", "nudged", "sensitivity", "wrong"]
+from .errors import InputError
+
+__all__ = ["STEPS", "TOLERANCES", "as_tolerances", "difference", "differences", "gap", "nudged", "sensitivity", "wrong"]
 
 #: Dtype → largest error. float32: sums of some hundred products in another order, and vectorised functions that are
 #: good to a few units in the last place. float64: TVM approximates several functions to float32's precision whatever
 #: the dtype. float16 and bfloat16 round each tensor once, by 2^-11 and 2^-9, and a library keeps or rounds the values
 #: between two fused steps. Every other dtype is exact.
 TOLERANCES: dict[str, float] = {"float64": 1e-5, "float32": 2e-5, "float16": 2**-8, "bfloat16": 2**-6}
+#: Dtypes whose errors may be allowed as a number of steps.
+STEPS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 
 #: Error allowed for a chain of calls, in changes that the rounding of its input makes: each of its calls rounds too.
 _ROUNDINGS = 4
+
+
+def as_tolerances(given: Mapping[str, Any]) -> dict[str, float]:
+    """Dtype → largest error, as numbers: ``{"float32": 1e-4, "int8": "1 step"}``.
+
+    Raises
+    ------
+    InputError
+        If a dtype is unknown, or its tolerance is no number of its kind.
+    """
+    found = {}
+    for dtype, value in given.items():
+        words = str(value).split()
+        in_steps = dtype in STEPS
+        try:
+            number = float(words[0])
+        except (IndexError, ValueError):
+            number = -1.0
+        is_right = words[1:] in ([], ["step"], ["steps"]) and number.is_integer() if in_steps else len(words) == 1
+        if dtype not in (*TOLERANCES, *STEPS) or not is_right or not 0 <= number < np.inf:
+            raise InputError(
+                f"tolerance {dtype}={value}; expected a share of the largest value as in float32=1e-4, of "
+                f"{', '.join(TOLERANCES)}, or steps as in int8=1, of {', '.join(STEPS)}"
+            )
+        found[dtype] = number
+    return found
 
 
 def difference(
@@ -42,6 +73,7 @@ def difference(
         The result, and the expected result.
     tolerance : float or mapping of str to float, optional
         Largest error relative to the largest finite value of ``want``, or one for each dtype; `TOLERANCES` by default.
+        For integers it is a number of steps.
     least : float
         What counts as the largest value where all of ``want`` is smaller, for results that cancel.
     slack : float or array
@@ -113,12 +145,25 @@ def gap(got: Sequence[Any], want: Sequence[Any]) -> float:
     return worst
 
 
-def nudged(arrays: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
-    """The arrays rounded up and rounded down by one place; nothing where none is a float."""
-    if not any(a.dtype.kind == "f" for a in arrays):
+def nudged(arrays: Sequence[np.ndarray], tolerances: Mapping[str, float] | None = None) -> list[list[np.ndarray]]:
+    """The arrays rounded up and rounded down by one place, integers by the steps that are allowed of their dtype.
+
+    Nothing where nothing moves.
+    """
+    steps = {dtype: number for dtype, number in (tolerances or {}).items() if dtype in STEPS and number}
+    if not any(a.dtype.kind == "f" or str(a.dtype) in steps for a in arrays):
         return []
-    ends = [np.inf, -np.inf]
-    return [[np.nextafter(a, a.dtype.type(end)) if a.dtype.kind == "f" else a for a in arrays] for end in ends]
+
+    def moved(array: np.ndarray, end: float) -> np.ndarray:
+        if array.dtype.kind == "f":
+            return np.nextafter(array, array.dtype.type(end))
+        if str(array.dtype) not in steps:
+            return array
+        info, by = np.iinfo(array.dtype), int(np.copysign(steps[str(array.dtype)], end))
+        limits = (info.min, info.max - by) if by > 0 else (info.min - by, info.max)
+        return np.asarray(np.clip(array, *limits) + array.dtype.type(by), array.dtype)
+
+    return [[moved(a, end) for a in arrays] for end in (np.inf, -np.inf)]
 
 
 def sensitivity(want: Sequence[Any], nearby: Sequence[Sequence[Any]]) -> list[Any]:
@@ -145,8 +190,10 @@ def _number(tolerance: float | Mapping[str, float] | None, want: np.ndarray) -> 
 
 def _errors(got: np.ndarray, want: np.ndarray) -> np.ndarray:
     """The error of each element, infinite where only one side is finite."""
-    if want.dtype.kind in "biu":  # float64 does not hold every 64-bit integer
+    if want.dtype.kind == "b":
         return np.where(got == want, 0.0, np.inf)
+    if want.dtype.kind in "iu":  # float64 does not hold every 64-bit integer
+        return np.where(got == want, 0.0, np.maximum(np.abs(got.astype("float64") - want.astype("float64")), 1.0))
     a, b = got.astype("float64"), want.astype("float64")
     with np.errstate(invalid="ignore"):
         errors = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))

@@ -6,7 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tvm_byoc_dnnl.comparison import difference, differences, wrong
+from tvm_byoc_dnnl.comparison import STEPS, as_tolerances, difference, differences, nudged, wrong
+from tvm_byoc_dnnl.errors import InputError
 
 WANT = np.array([1000.0, 1.0, 0.0, np.inf, np.nan], "float32")
 
@@ -65,3 +66,53 @@ def test_dtype_and_shape_are_those_that_are_wanted() -> None:
     assert differences([ones], [ones, ones]) == "1 results instead of 2"
     half = ones.astype(ml_dtypes.bfloat16)
     assert not difference(half, half, elementwise=True)
+
+
+@pytest.mark.parametrize("dtype", STEPS)
+def test_integers_may_be_some_steps_off(dtype: str) -> None:
+    info = np.iinfo(dtype)
+    want = np.array([info.min, 5, info.max], dtype)
+    got = want + np.array([1, 0, 0], dtype) - np.array([0, 2, 1], dtype)
+    for steps, count in ((0, 3), (1, 1), (2, 0)):
+        assert np.count_nonzero(wrong(got, want, {dtype: steps})) == count
+    assert "1 of 3 wrong, tolerance 1" in difference(got, want, as_tolerances({dtype: "1 step"}))
+    assert difference(want[::-1], want, {dtype: 2})  # from one end of the range to the other is no step
+
+
+def test_booleans_have_no_steps() -> None:
+    assert difference(np.array([True]), np.array([False]), 1.0)
+
+
+def test_integers_are_nudged_by_the_steps_that_are_allowed_within_their_range() -> None:
+    x = np.array([-128, 0, 127], "int8")
+    assert nudged([x]) == [] == nudged([x], {"int8": 0, "uint8": 3})
+    up, down = nudged([x, np.zeros(1, "uint8")], {"int8": 2})
+    assert up[0].tolist() == [-126, 2, 127] and down[0].tolist() == [-128, -2, 125]
+    assert up[0].dtype == x.dtype and up[1].tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        ("int8", "1.5"),
+        ("int8", "a step"),
+        ("int8", "1 place"),
+        ("int8", -1),
+        ("int8", ""),
+        ("bool", 1),
+        ("int4", 1),
+        ("float32", "1 step"),
+        ("float32", "nan"),
+        ("float32", "-1"),
+        ("float8", 1),
+        ("", ""),
+    ],
+)
+def test_a_tolerance_that_is_none_is_an_error(dtype: str, value: object) -> None:
+    with pytest.raises(InputError, match=f"tolerance {dtype}={value}; expected a share of the largest value"):
+        as_tolerances({dtype: value})
+
+
+def test_tolerances_are_numbers_and_steps() -> None:
+    given = {"float32": "1e-4", "int8": "1 step", "uint8": "2 steps", "int32": 3}
+    assert as_tolerances(given) == {"float32": 1e-4, "int8": 1, "uint8": 2, "int32": 3}

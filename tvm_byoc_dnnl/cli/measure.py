@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from ..comparison import as_tolerances
 from ..errors import InputError
 from ..files import write_text
 from ..library_file import is_library
@@ -93,24 +95,40 @@ def profile(
         click.echo(report.to_text(top))
 
 
+def _tolerance(given: Sequence[str]) -> float | dict[str, float] | None:
+    """One number for all dtypes, or one for each that is named."""
+    if not given:
+        return None
+    if len(given) == 1 and "=" not in given[0]:
+        try:
+            return float(given[0])
+        except ValueError:
+            pass
+    return as_tolerances(dict(value.partition("=")[::2] for value in given))
+
+
 @click.command(short_help="Compare every region with TVM, and find the call that is wrong.")
 @model_options
 @precision_options
 @_INPUTS
-@click.option("--tolerance", type=float, help="Largest gap, as a share of the largest value.  [default: by dtype]")
+@click.option("--tolerance", "tolerances", multiple=True, metavar="[DTYPE=]NUMBER",
+              help="Largest gap: a share of the largest value, of all or of DTYPE, or steps as in 'int8=1 step'. "
+              "May be repeated.  [default: by dtype]")  # fmt: skip
 @click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the text.")
-def verify(build: Build, inputs: Path | None, tolerance: float | None, json_file: str | None) -> int:
+def verify(build: Build, inputs: Path | None, tolerances: Sequence[str], json_file: str | None) -> int:
     """Run every region of MODEL by its compiler and by TVM alone on the same inputs; exit status 1 where they differ.
 
     \b
       tvm-byoc verify model.onnx
       tvm-byoc verify model.onnx --inputs in.npz --tolerance 1e-4
+      tvm-byoc verify model.onnx --compiler my_npu --tolerance 'int8=1 step'
     """
     from ..report.verify import verify as compare
 
     check_outputs(json_file)
     arrays, model = _inputs(inputs), build.model
     with progress(f"comparing the regions of {model.name} with TVM; large ones take a while"):
+        tolerance = _tolerance(tolerances)
         report = compare(model.load(), arrays, compiler=build.compiler, **build.settings, tolerance=tolerance)
     write_data(report.to_json(), json_file)
     if json_file != "-":

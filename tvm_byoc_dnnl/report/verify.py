@@ -20,7 +20,7 @@ import tvm
 from tvm import relax
 
 from ..api import DEFAULT_COMPILER, partition
-from ..comparison import differences, gap, nudged, sensitivity
+from ..comparison import TOLERANCES, as_tolerances, differences, gap, nudged, sensitivity
 from ..frontend import to_relax
 from ..pipeline.byoc import PIPELINE
 from ..pipeline.regions import settle_regions
@@ -32,6 +32,8 @@ from ..runner import Runner
 from ..target_options import OPTIONS_ATTR
 
 __all__ = ["RegionGap", "Verification", "verify"]
+
+Tolerance = float | Mapping[str, float] | None
 
 
 @dataclass
@@ -73,7 +75,7 @@ class Verification:
 
     Attributes
     ----------
-    tolerance : float or None
+    tolerance : float, mapping of dtype to float, or None
         The one of the caller; None for those of `comparison`.
     regions : list of RegionGap
         In the order in which they are called.
@@ -82,7 +84,7 @@ class Verification:
         ``weights``, ``activations`` or ``int8`` was given: the price of these, for which `ok` does not ask.
     """
 
-    tolerance: float | None
+    tolerance: Tolerance
     regions: list[RegionGap] = field(default_factory=list)
     from_float32: float | None = None
 
@@ -136,7 +138,7 @@ def verify(
     weights: str | None = None,
     activations: str | None = None,
     int8: str = "exact",
-    tolerance: float | None = None,
+    tolerance: float | Mapping[str, Any] | None = None,
     policy: RegionPolicy | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Verification:
@@ -150,14 +152,18 @@ def verify(
         Inputs by name or in order; random ones where the model's shapes are all fixed.
     compiler, shapes, precision, weights, activations, int8, policy, options
         As in `compile`.
-    tolerance : float, optional
-        Largest gap that is accepted. By default that of the result's dtype in `comparison.TOLERANCES`, and what
-        rounding alone changes: four times as far as TVM's result moves when the inputs do by one place.
+    tolerance : float or mapping, optional
+        Largest gap that is accepted, or dtype → gap: ``{"int8": "1 step", "float32": 1e-4}``. By default that of the
+        result's dtype in `comparison.TOLERANCES`, and what
+        rounding alone changes: four times as far as TVM's result moves when the inputs do by one place, or by the steps
+        that are allowed for integers.
 
     Returns
     -------
     Verification
     """
+    if isinstance(tolerance, Mapping):
+        tolerance = {**TOLERANCES, **as_tolerances(tolerance)}
     mod = imported = to_relax(model, shapes=shapes)
     precisions = {"precision": precision, "weights": weights, "activations": activations, "int8": int8}
     chosen = with_precision(compiler, options, precisions)
@@ -218,7 +224,7 @@ def _arguments(
     return recorded, _flat(vm[runner.entry](*tensors))
 
 
-def _check(name: str, region: relax.Function, arguments: Sequence[Any], tolerance: float | None) -> RegionGap:
+def _check(name: str, region: relax.Function, arguments: Sequence[Any], tolerance: Tolerance) -> RegionGap:
     calls = [var for var, value in bindings_of(region) if isinstance(value, relax.Call)]
     host = _compiled(_host_module(region))
     right = _Right(_flat(host(arguments)), [_flat(host(near)) for near in _nearby(arguments, tolerance)], tolerance)
@@ -242,23 +248,23 @@ class _Right:
 
     results: list[np.ndarray]
     nearby: list[list[np.ndarray]]
-    tolerance: float | None
+    tolerance: Tolerance
 
     def difference(self, got: Sequence[np.ndarray]) -> str:
         """The error in a compiler's results, empty where they are right."""
         return differences(got, self.results, self.tolerance, slack=sensitivity(self.results, self.nearby))
 
 
-def _nearby(arguments: Sequence[Any], tolerance: float | None) -> list[list[Any]]:
-    """The arguments one place up and one place down; none where the user gave a tolerance."""
-    if tolerance is not None:
+def _nearby(arguments: Sequence[Any], tolerance: Tolerance) -> list[list[Any]]:
+    """The arguments one place, or the steps that are allowed, up and down; none where one number is the tolerance."""
+    if isinstance(tolerance, (int, float)):
         return []
     tensors = [a for a in arguments if isinstance(a, np.ndarray)]
-    turns = [iter(turn) for turn in nudged(tensors)]
+    turns = [iter(turn) for turn in nudged(tensors, tolerance)]
     return [[next(turn) if isinstance(a, np.ndarray) else a for a in arguments] for turn in turns]
 
 
-def _host_values(region: relax.Function, arguments: Sequence[Any], tolerance: float | None) -> dict[Any, _Right]:
+def _host_values(region: relax.Function, arguments: Sequence[Any], tolerance: Tolerance) -> dict[Any, _Right]:
     """The values that TVM alone computes for every variable of the region, parameters included; tuples flattened."""
     bound = [var for var, value in bindings_of(region) if not isinstance(value, relax.Function)]
     body = relax.SeqExpr(region.body.blocks, relax.Tuple(bound))

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 from collections.abc import Sequence
 
 import click
 
+from ..comparison import as_tolerances
+from ..errors import InputError
 from ..files import write_text
 from ..namespaces import compilers
-from .conformance import TOLERANCES, run_conformance
+from .conformance import run_conformance
 
 
 def _tolerances(_context: click.Context, _parameter: click.Parameter, values: Sequence[str]) -> dict[str, float]:
-    found = {}
-    for value in values:
-        dtype, _, number = value.partition("=")
-        with contextlib.suppress(ValueError):
-            found[dtype] = float(number)
-        if dtype not in TOLERANCES or dtype not in found:
-            known = ", ".join(TOLERANCES)
-            raise click.BadParameter(f"got {value!r}; expected DTYPE=NUMBER as in float32=1e-4, DTYPE of {known}")
-    return found
+    try:
+        return as_tolerances(dict(value.partition("=")[::2] for value in values))
+    except InputError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -33,7 +29,7 @@ def _tolerances(_context: click.Context, _parameter: click.Parameter, values: Se
               help="Share of the cases that run; 0.1 is a quick look.")  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed by which --share chooses the cases.")
 @click.option("--tolerance", "tolerances", multiple=True, callback=_tolerances, metavar="DTYPE=NUMBER",
-              help="Largest error, relative to the largest value of a result. May be repeated.")  # fmt: skip
+              help="Largest error: a share of the largest value, or steps: 'int8=1 step'. Repeatable.")  # fmt: skip
 @click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the text.")
 @click.option("--badge", "badge_file", metavar="FILE", help="Write a picture of the result (SVG), to publish it.")
 @click.option("--time-limit", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True,

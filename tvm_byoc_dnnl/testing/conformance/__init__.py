@@ -12,17 +12,18 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 
-from ...comparison import TOLERANCES
+from ...comparison import TOLERANCES, as_tolerances
 from ...namespace import Namespace
 from ...namespaces import compilers, namespace
 from .calls import call_cases
 from .case import Case
 from .drawing import drawn, spread
 from .isolation import Journal, in_own_process
-from .judge import FAILED, TAKEN, Result, judge
+from .judge import FAILED, SKIPPED, TAKEN, Result, judge
 from .patterns import pattern_cases
 from .quantised import is_quantised, quantised_cases
 from .report import Report
@@ -44,7 +45,7 @@ def run_conformance(
     only: Sequence[str] = (),
     share: float = 1.0,
     seed: int = 0,
-    tolerances: Mapping[str, float] | None = None,
+    tolerances: Mapping[str, float | str] | None = None,
     progress: Callable[[str], None] | None = None,
     time_limit: float = 60.0,
     isolated: bool = True,
@@ -65,7 +66,8 @@ def run_conformance(
     seed : int
         What they are drawn by.
     tolerances : mapping of str to float, optional
-        Dtype → largest error, relative to the largest value of a result, in place of `TOLERANCES`.
+        Dtype → largest error, relative to the largest value of a result, in place of `TOLERANCES`; of integers a number
+        of steps: ``{"int8": "1 step"}``. Chains of calls may differ by what such errors of their inputs make.
     progress : callable, optional
         Told what is being done.
     time_limit : float
@@ -81,12 +83,14 @@ def run_conformance(
     ------
     ValueError
         If ``compiler`` is not registered, or ``share`` is not in (0, 1].
+    InputError
+        If a tolerance is none.
     """
     if not 0 < share <= 1:
         raise ValueError(f"share is {share}; expected more than 0 and at most 1")
     start, say = time.monotonic(), progress or (lambda text: None)
     ns = namespace(compiler)
-    kit = _Kit(ns, only, share, seed, {**TOLERANCES, **(tolerances or {})})
+    kit = _Kit(ns, only, share, seed, {**TOLERANCES, **as_tolerances(tolerances or {})})
     results, notes = in_own_process(kit.run, time_limit, say) if isolated else kit.run(Journal(tell=_talking(say)))
     return Report(compiler, results, notes, time.monotonic() - start, share, seed, ns.api)
 
@@ -135,8 +139,19 @@ class _Kit:
             for order in ([name, partner], [partner, name]):
                 shared = spread(structures, math.ceil(_BATCH * self._share))
                 paired = [c.renamed(f"{c.what}, shared by {' and '.join(order)}") for c in shared]
-                results += self._judged(paired, order)
+                results += self._without_faults_of(partner, paired, self._judged(paired, order))
         return [*lost.results, *results], notes
+
+    def _without_faults_of(self, partner: str, cases: Sequence[Case], results: list[Result]) -> list[Result]:
+        """The results of shared cases; one that the partner fails alone is no fault of the tested backend."""
+        failed = [case for case, result in zip(cases, results, strict=True) if result.status == FAILED]
+        alone = dict(zip(failed, self._judged(failed, [partner]), strict=True))
+        return [
+            replace(result, status=SKIPPED, detail=f"{partner} alone: {alone[case].detail}")
+            if case in alone and alone[case].status == FAILED
+            else result
+            for case, result in zip(cases, results, strict=True)
+        ]
 
     def _notes(self, asked: set[str]) -> list[str]:
         name = self._ns.name
@@ -171,7 +186,7 @@ class _Kit:
         known = dict(zip(cases, numbers, strict=True))
         self._journal.judge([(number, case.subject, case.what) for case, number in known.items()])
         results = judge(
-            self._ns,
+            self._ns if self._ns.name in order else namespace(order[0]),
             cases,
             order,
             self._tolerances,

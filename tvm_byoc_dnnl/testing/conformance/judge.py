@@ -78,7 +78,7 @@ def judge(
         Told which case is asked or run next; ``None`` where all of them are compiled.
     """
     verdicts = {case: _Verdict(ns, case) for case in _each(cases, begin)}
-    right = _References(cases)
+    right = _References(cases, tolerances)
     # A call that TVM cannot compile cannot be left with TVM either.
     hopeless = {case for case in cases if case.by is not None and not verdicts[case].accepted}
     known = [case for case in cases if case not in hopeless and not isinstance(right.results[case], Exception)]
@@ -222,14 +222,14 @@ class _References:
         Case → results, or why there are none.
     """
 
-    def __init__(self, cases: Sequence[Case]) -> None:
+    def __init__(self, cases: Sequence[Case], tolerances: Mapping[str, float]) -> None:
         runnable = outcomes(cases, [c.reference for c in cases], by_tvm)
         self.results: dict[Case, Outcome] = {}
         self._slack: dict[Case, list[Any]] = {}
         for case, function in zip(cases, runnable, strict=True):
             self.results[case] = run(function, case.inputs)
             if case.is_chain:
-                near = [run(function, inputs) for inputs in nudged(case.inputs)]
+                near = [run(function, inputs) for inputs in nudged(case.inputs, tolerances)]
                 if isinstance(want := self.results[case], list):
                     self._slack[case] = sensitivity(want, [n for n in near if isinstance(n, list)])
         # TVM may round to float16 where a library does not
