@@ -75,7 +75,7 @@ def loops_of(func: relax.Function) -> list[Any]:
     return [b.value for b in bindings_in(func) if is_op_call(b.value) and b.value.op.name == _OP]
 
 
-def _lowered(bb: relax.BlockBuilder, call: Any) -> Any:
+def _lowered(bb: relax.BlockBuilder, call: Any, _var: Any) -> Any:
     if not is_op_call(call) or call.op.name != _OP:
         return None
     body, captured, states, empty, trips, go = call.args

@@ -17,8 +17,9 @@ from .relax_utils import with_functions
 
 __all__ = ["Replace", "Substitute", "rewrite_blocks", "rewrite_calls", "rewrite_calls_in"]
 
-#: ``replace(builder, call)`` gives what stands in the place of a call, or None; it may emit bindings in front of it
-Replace = Callable[[relax.BlockBuilder, Any], Any]
+#: ``replace(builder, call, var)`` gives what stands in the place of a call that is bound to ``var``, or None; it may
+#: emit bindings in front of it
+Replace = Callable[[relax.BlockBuilder, Any, Any], Any]
 
 _NEVER_IN_TYPES = (relax.TensorType, relax.TupleType, relax.FuncType)
 
@@ -178,15 +179,20 @@ class _Calls(relax.PyExprMutator):
         super().__init__(mod)
         self._replace = replace
         self._changes = False
+        self._var: Any = None  # that is bound
 
     def function(self, func: relax.Function) -> relax.Function:
         self._changes = False
         new = self.visit_expr(func)
         return new if self._changes else func
 
+    def visit_var_binding_(self, binding: Any) -> None:
+        self._var = binding.var
+        super().visit_var_binding_(binding)
+
     def visit_call_(self, call: Any) -> Any:
         call = super().visit_call_(call)
-        new = self._replace(self.builder_, call)
+        new = self._replace(self.builder_, call, self._var)
         self._changes = self._changes or new is not None
         return call if new is None else new
 

@@ -183,14 +183,18 @@ def test_a_block_that_becomes_empty_is_gone() -> None:
 
 
 def test_calls_are_replaced_and_their_types_inferred() -> None:
-    def halved(builder: relax.BlockBuilder, call: Any) -> Any:
+    def halved(builder: relax.BlockBuilder, call: Any, var: Any) -> Any:
         if not is_op_call(call) or call.op.name == "relax.divide":
             return None
+        bound.append(var)
         return relax.op.divide(builder.emit(call, "whole"), relax.const(2.0))
 
+    bound: list[Any] = []
     found = rewrite_calls(MAIN, halved)
+    calls = [b.var for b in bindings_in(MAIN) if is_op_call(b.value) and b.value.op.name != "relax.divide"]
+    assert len(bound) == len(calls) and all(a.same_as(b) for a, b in zip(bound, calls, strict=True))
     assert _ops(found) == ["add", "divide", "multiply", "divide", "subtract", "divide", "divide"]
     assert relax.analysis.well_formed(found) is not False  # 0.27 raises instead
     (other,) = rewrite_calls_in(Branches, [Branches.get_global_var("main")], halved).functions.values()
     tvm.ir.assert_structural_equal(found, other, map_free_vars=True)
-    assert rewrite_calls(MAIN, lambda _builder, _call: None) is MAIN
+    assert rewrite_calls(MAIN, lambda _builder, _call, _var: None) is MAIN

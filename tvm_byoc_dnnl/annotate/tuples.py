@@ -38,7 +38,7 @@ def _reads_tuple(value: Any, ops: Collection[str]) -> bool:
     return is_op_call(value) and value.op.name in ops and any(map(_is_held, items(value.args)))
 
 
-def _spread(ops: Collection[str], bb: relax.BlockBuilder, call: Any) -> Any:
+def _spread(ops: Collection[str], bb: relax.BlockBuilder, call: Any, _var: Any) -> Any:
     if not _reads_tuple(call, ops):
         return None
     return with_args(call, [_fields(bb, arg) if _is_held(arg) else arg for arg in items(call.args)])

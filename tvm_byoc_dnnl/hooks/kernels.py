@@ -63,7 +63,7 @@ def redirect_calls(func: relax.Function, callees: Mapping[Any, Any]) -> relax.Fu
     if callees.keys().isdisjoint(relax.analysis.all_global_vars(func)):
         return func
 
-    def redirected(_builder: Any, call: Any) -> Any:
+    def redirected(_builder: Any, call: Any, _var: Any) -> Any:
         callee = callees.get(call.args[0]) if is_op_call(call) and call.op.name == "relax.call_tir" else None
         if callee is None:
             return None

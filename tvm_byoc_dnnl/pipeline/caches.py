@@ -39,7 +39,7 @@ def GrowCaches(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
     if not found:
         return mod
     taken = {cache.allocation: cache.taken for cache in found}
-    bb = relax.BlockBuilder(rewrite_calls_in(mod, [entry], lambda _builder, call: taken.get(call)))
+    bb = relax.BlockBuilder(rewrite_calls_in(mod, [entry], lambda _builder, call, _var: taken.get(call)))
     with bb.function(CACHES_FUNCTION, []):
         inputs = relax.ShapeExpr([cache.input for cache in found])
         bb.emit_func_output(relax.Tuple([inputs, relax.ShapeExpr([cache.output for cache in found])]))

@@ -361,7 +361,7 @@ def _calls(func: relax.Function, callees: Collection[str]) -> bool:
     return any(_name_of_callee(binding.value) in callees for binding in bindings_in(func))
 
 
-def _guarded(bb: relax.BlockBuilder, call: Any) -> Any:
+def _guarded(bb: relax.BlockBuilder, call: Any, _var: Any) -> Any:
     name = _name_of_callee(call)
     if name in _SHAPES:
         return relax.Call(call.op, [_checked_sizes(bb, call.args[0])], call.attrs, call.ty_args)

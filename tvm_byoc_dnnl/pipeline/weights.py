@@ -109,7 +109,7 @@ def _lift_host_constants(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, tvm
         tensors[getter] = tensor
         return bb.emit(relax.op.call_pure_packed(getter, ty_args=arg.ty), "weight")
 
-    def with_lifted(bb: relax.BlockBuilder, call: Any) -> Any:
+    def with_lifted(bb: relax.BlockBuilder, call: Any, _var: Any) -> Any:
         """A call with large constants replaced; one that is returned stays, because the caller may write to it."""
         if not any(_bytes_of(constant.ty) >= _HOST_BYTES for constant in constants_in(call)):
             return None

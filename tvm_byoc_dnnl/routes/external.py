@@ -46,7 +46,7 @@ def with_external_calls(
     """
     symbols = {gv: str(f.attrs["global_symbol"]) for gv, f in regions.items()}
 
-    def external(_builder: Any, call: Any) -> Any:
+    def external(_builder: Any, call: Any, _var: Any) -> Any:
         if call.op not in symbols:
             return None
         arguments = [relax.ExternFunc(symbols[call.op]), relax.Tuple(list(call.args))]

@@ -12,9 +12,10 @@ from tvm import relax
 from tvm_ffi import StructuralKey
 
 from .._compat import is_a, is_constant, static_shape, var_name, with_args
-from ..handles import items
-from ..relax_utils import is_host_function, is_op_call, ops_of, with_functions
+from ..handles import ByIdentity, items
+from ..relax_utils import blocks_in, is_host_function, is_op_call, ops_of
 from ..signature import NODES_ATTR
+from ..walker import Replace, rewrite_calls_in
 from .table import expanded, is_whole
 
 __all__ = ["Expand", "expand", "whole_ops"]
@@ -82,37 +83,22 @@ def _is_comparable(expr: Any) -> bool:
     return all(not is_constant(a) or math.prod(static_shape(a.ty) or ()) <= _MOST_COMPARED for a in items(expr.args))
 
 
-@relax.expr_functor.mutator
-class _Expander(relax.PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, ops: set[str], nodes: Any) -> None:
-        super().__init__(mod)
-        self._ops = ops
-        self._nodes = nodes  # variable → node, as the importer noted it
-        self._var = ""  # that is bound
-        self._known: dict[StructuralKey, Any] = {}  # calls of the block → their variables
+def _expander(func: relax.Function, ops: Iterable[str]) -> Replace:
+    """What replaces calls of these operators."""
+    nodes = (func.attrs or {}).get(NODES_ATTR) or {}  # variable → node, as the importer noted it
+    known: ByIdentity[dict[StructuralKey, Any]] = ByIdentity()  # variable → calls of its block that are made
+    for block in blocks_in(func):
+        in_block: dict[StructuralKey, Any] = {}
+        known.update((binding.var, in_block) for binding in items(block.bindings))
 
-    def visit_dataflow_block_(self, block: Any) -> Any:
-        return self._apart(super().visit_dataflow_block_, block)
+    def replace(bb: relax.BlockBuilder, call: Any, var: Any) -> Any:
+        if not is_op_call(call) or call.op.name not in ops:
+            return None
+        name = var_name(var)
+        node = str(nodes.get(name, name))
+        return expanded(_Builder(bb, name, known.get(var, {})), bb.normalize(call), node)
 
-    def visit_binding_block_(self, block: Any) -> Any:
-        return self._apart(super().visit_binding_block_, block)
-
-    def _apart(self, visit: Callable[[Any], Any], block: Any) -> Any:
-        around, self._known = self._known, {}
-        visited = visit(block)
-        self._known = around
-        return visited
-
-    def visit_var_binding_(self, binding: Any) -> None:
-        self._var = var_name(binding.var)
-        super().visit_var_binding_(binding)
-
-    def visit_call_(self, call: Any) -> Any:
-        call = super().visit_call_(call)
-        if not is_op_call(call) or call.op.name not in self._ops:
-            return call
-        node = str(self._nodes.get(self._var, self._var))
-        return expanded(_Builder(self.builder_, self._var, self._known), self.builder_.normalize(call), node)
+    return replace
 
 
 def expand(mod: tvm.IRModule, ops: Callable[[relax.Function], Iterable[str]] = whole_ops) -> tvm.IRModule:
@@ -135,10 +121,7 @@ def expand(mod: tvm.IRModule, ops: Callable[[relax.Function], Iterable[str]] = w
         return mod
     for gv, names in found.items():
         if names:
-            func = mod[gv]
-            expander = _Expander(mod, names, (func.attrs or {}).get(NODES_ATTR) or {})
-            func = expander.visit_expr(func)
-            mod = with_functions(expander.builder_.get(), {gv: func})
+            mod = rewrite_calls_in(mod, [gv], _expander(mod[gv], names))
     return tvm.transform.Sequential([relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()])(
         mod
     )
