@@ -112,6 +112,21 @@ def test_compressed_float_weights_take_rounded_sources(weights: str, bits: int) 
     assert "compressed_integer" in steps(executable, x, residual)
 
 
+def test_products_of_one_source_are_all_taken() -> None:
+    """As queries, keys and values, or gate and up, have one."""
+    model, (weights, _) = leveled(4, 128, 32, 4)
+    for i in range(2):
+        model.graph.node.append(model.graph.node[0])
+        model.graph.node[-1].output[0] = model.graph.node[-1].name = f"z{i}"
+    model.graph.node.append(helper.make_node("Sum", ["y", "z0", "z1"], ["all"]))
+    model.graph.output[0].name = "all"
+    x = np.random.default_rng(6).standard_normal((5, 128)).astype("float32")
+    executable = byoc.compile(model)
+    assert_product(executable, x, rounded(x, 32), 3 * weights)
+    kinds = [row.kind for row in byoc.profile(executable, [x], repeat=1).steps]
+    assert kinds.count("compressed_matmul") == 3
+
+
 def test_a_row_does_not_depend_on_the_others_or_on_the_threads() -> None:
     model, _ = leveled(4, 512, 32, 4, zeros="stored")
     x = np.random.default_rng(2).standard_normal((140, 512)).astype("float32")

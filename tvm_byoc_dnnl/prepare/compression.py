@@ -27,7 +27,7 @@ from tvm import relax
 
 from .._compat import constant_numpy, is_constant, make_constant
 from ..errors import InputError
-from ..whole import ROUNDED, rounded
+from ..whole import ROUNDED, block_of, rounded
 from ..whole.recurrent import RECURRENT
 from .constants import weights_of
 from .rewrite import Rule, Rules, Scope
@@ -229,6 +229,14 @@ def _round_source(scope: Scope, call: Any) -> Any:
     return scope.with_args(call, scope.emit(rounded(x, group)), weights)
 
 
+def _own_rounding(scope: Scope, call: Any) -> Any:
+    """A rounded source that others read as well: a pattern takes it together with one product."""
+    source = scope.call(call.args[0], ROUNDED)
+    if source is None or scope.uses(call.args[0]) < 2:
+        return None
+    return scope.with_args(call, scope.emit(rounded(source.args[0], block_of(source))), call.args[1])
+
+
 def round_sources(mod: tvm.IRModule, activations: str) -> tvm.IRModule:
     """``mod`` with the sources of products with weights in groups as one of `ACTIVATIONS` says.
 
@@ -246,4 +254,4 @@ def round_sources(mod: tvm.IRModule, activations: str) -> tvm.IRModule:
     return rewrite_pass("WholeSources", {ROUNDED: [lambda scope, call: call.args[0]]})(mod)
 
 
-RULES: Rules = {"relax.matmul": [_pack]}
+RULES: Rules = {"relax.matmul": [_pack, _own_rounding]}
