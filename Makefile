@@ -24,7 +24,7 @@ PEERS  := $(VENV)/.peers
 ZOO    := $(VENV)/.zoo
 TORCH  := $(VENV)/.torch
 
-.PHONY: help build demo test test-py test-cpp test-kit test-packaging test-sweep test-onnx test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load bench-company bench-convolutions bench-dynamic bench-products bench-int8 bench-drift bench-weights bench-language docs docs-conformance clean
+.PHONY: help build demo test test-py test-cpp test-kit test-packaging test-sweep test-onnx test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load bench-company bench-convolutions bench-dynamic bench-products bench-int8 bench-drift bench-weights bench-language bench-applications docs docs-conformance clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -271,6 +271,13 @@ bench-load: $(NATIVE) $(PEERS)  ##* load time and memory beside ONNX Runtime and
 
 bench-dynamic: $(NATIVE) $(PEERS)  ##* what open sizes cost over fixed ones, and a new size: ARGS='decoder --small' to try it
 	@$(PY) -m bench.dynamic $(ARGS)
+
+# Without their dependencies, which ask for another ONNX Runtime, TensorFlow and a desktop's OpenCV.
+$(BUILD)/applications: bench/applications.txt
+	@rm -rf $@ && $(PIP) install --no-deps --target $@ -r $<
+
+bench-applications: $(NATIVE) $(BUILD)/applications  ##* applications that use ONNX Runtime, unchanged on this package: ARGS=rapidocr
+	@$(PY) -m bench.applications $(BUILD)/applications $(ARGS)
 
 bench-company: $(NATIVE) $(PEERS)  ##* calls alone and in company (NumPy, ONNX Runtime, busy processes, callers), and the peers': ARGS=resnet50
 	@$(PY) -m bench.company $(ARGS)

@@ -115,6 +115,17 @@ def test_what_a_session_says():
     assert ours.get_device() == theirs.get_device()
 
 
+def test_sizes_that_a_file_says_in_its_own_way():
+    """-1 for an open size; no shape, no sizes at all."""
+    proto = onnx.parser.parse_model(TWO_OUTPUTS)
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    proto.graph.output[0].type.tensor_type.shape.dim[0].Clear()
+    got, want = (package.InferenceSession(proto.SerializeToString()) for package in (ours, theirs))
+    for ask in ("get_inputs", "get_outputs"):
+        assert [a.shape for a in getattr(got, ask)()] == [a.shape for a in getattr(want, ask)()]
+    np.testing.assert_allclose(got.run(["z"], feed(4)), want.run(["z"], feed(4)))
+
+
 @pytest.mark.parametrize("name", ["SessionOptions", "RunOptions"])
 def test_options_have_the_same_defaults(name):
     got, want = getattr(ours, name)(), getattr(theirs, name)()

@@ -48,11 +48,16 @@ class NodeArg:
         tensor = info.type.tensor_type
         self._element: int = tensor.elem_type
         self.type: str = tensor_type(tensor.elem_type)
-        sizes = [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim]
-        self.shape: list[int | str | None] = sizes
+        self.shape: list[int | str | None] = list(map(_size, tensor.shape.dim))
 
     def __repr__(self) -> str:
         return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape})"
+
+
+def _size(dim: Any) -> int | str | None:
+    if dim.HasField("dim_value"):
+        return dim.dim_value if dim.dim_value >= 0 else None
+    return dim.dim_param or None
 
 
 class ModelMetadata:

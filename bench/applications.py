@@ -1,0 +1,157 @@
+"""Applications that ONNX Runtime runs, unchanged, on this package: are the outputs equal, and how long do they take?
+
+    python -m bench.applications FOLDER [NAME …]
+
+FOLDER has the applications, as ``make bench-applications`` installs them. Each runs in a process of its own, once with
+ONNX Runtime and twice by ``python -m tvm_byoc_dnnl.ort``: the first of these compiles the models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tvm_byoc_dnnl.comparison import difference
+
+__all__ = ["APPLICATIONS", "main"]
+
+#: of scores and corners of boxes; both are rounded by the applications
+_TOLERANCE = 1e-3
+_PICTURE = """
+import cv2
+picture = np.full((640, 640, 3), 235, "uint8")
+for row, text in enumerate(("Invoice 2026-11", "Total 1,234.50", "Thank you")):
+    cv2.putText(picture, text, (40, 120 + 160 * row), cv2.FONT_HERSHEY_SIMPLEX, 2, (20, 30, 40), 4)
+cv2.circle(picture, (480, 500), 90, (60, 120, 200), -1)
+"""
+_SOUND = """
+seconds = np.arange(16000 * 10) / 16000
+sound = sum(np.sin(2 * np.pi * f * seconds) for f in (220, 330, 440)) / 6 * (1 + np.sin(seconds * 3)) / 2
+sound = (sound + np.random.default_rng(0).standard_normal(len(sound)) / 100).astype("float32")
+"""
+#: name → what prepares it, and the expression whose value is compared
+APPLICATIONS: dict[str, tuple[str, str]] = {
+    "magika": (
+        "from magika import Magika\nm = Magika()\n"
+        "texts = [b'import os' * 60, b'<html><body>hello</body></html>' * 20, bytes(range(256)) * 9]",
+        "[[r.output.label, r.score] for r in map(m.identify_bytes, texts)]",
+    ),
+    "rapidocr": (
+        _PICTURE + "from rapidocr import RapidOCR\nengine = RapidOCR()",
+        "(lambda r: [list(r.txts or ()), list(r.scores or ()), np.asarray(r.boxes).tolist()])(engine(picture))",
+    ),
+    "rapid-layout": (
+        _PICTURE + "from rapid_layout import RapidLayout\nengine = RapidLayout()",
+        "(lambda r: [np.asarray(r.boxes).tolist(), list(r.class_names), list(r.scores)])(engine(picture))",
+    ),
+    "nudenet": (_PICTURE + "from nudenet import NudeDetector\nengine = NudeDetector()", "engine.detect(picture)"),
+    "basic-pitch": (
+        _SOUND + "import soundfile\nsoundfile.write('sound.wav', sound, 16000)\n"
+        "from basic_pitch import ICASSP_2022_MODEL_PATH\nfrom basic_pitch.inference import Model, predict\n"
+        "import basic_pitch, pathlib\n"
+        "model = Model(pathlib.Path(basic_pitch.__file__).parent / 'saved_models/icassp_2022/nmp.onnx')",
+        "(lambda r: [{k: np.asarray(v).tolist() for k, v in r[0].items()}, len(r[2])])(predict('sound.wav', model))",
+    ),
+    "speechmos-dnsmos": (
+        _SOUND + "from speechmos import dnsmos",
+        "{k: float(v) for k, v in dnsmos.run(sound, 16000).items() if not isinstance(v, str)}",
+    ),
+}
+_PROGRAM = """
+import json, sys, time, numpy as np
+started = time.perf_counter()
+{prepare}
+value = {expression}
+first = time.perf_counter() - started
+times = []
+for _ in range({repeat}):
+    began = time.perf_counter()
+    {expression}
+    times.append(time.perf_counter() - began)
+json.dump({{"value": value, "first": first, "times": times}}, open(sys.argv[1], "w"), default=float)
+"""
+
+
+def _run(name: str, interpreter: list[str], folder: Path, work: Path, repeat: int) -> dict[str, Any]:
+    prepare, expression = APPLICATIONS[name]
+    (work / "app.py").write_text(_PROGRAM.format(prepare=prepare, expression=expression, repeat=repeat))
+    paths = [str(Path.cwd()), os.environ.get("PYTHONPATH", ""), str(folder)]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "TVM_BYOC_CACHE": str(work / "models"),
+    }
+    command = [sys.executable, *interpreter, "app.py", "result.json"]
+    done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError((done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1])
+    result: dict[str, Any] = json.loads((work / "result.json").read_text())
+    result["refused"] = done.stderr.count("ONNX Runtime runs this model")
+    return result
+
+
+def _leaves(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        value = [item for key in sorted(value) for item in (key, value[key])]
+    return [leaf for item in value for leaf in _leaves(item)] if isinstance(value, list) else [value]
+
+
+def _gap(got: Any, want: Any) -> str:
+    """What differs: the texts and counts, or the numbers by how much."""
+    one, other = _leaves(got), _leaves(want)
+    if [x if isinstance(x, str) else type(x).__name__ for x in one] != [
+        x if isinstance(x, str) else type(x).__name__ for x in other
+    ]:
+        return "other texts or counts"
+    have, need = (np.array([x for x in side if isinstance(x, (int, float))], "float64") for side in (one, other))
+    return difference(have, need, _TOLERANCE) or "equal"
+
+
+def main() -> int:
+    """Measure the applications that are installed, and print one table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="*", choices=[[], *APPLICATIONS])
+    parser.add_argument("--repeat", type=int, default=5)
+    options = parser.parse_args()
+    print(
+        "| application | ONNX Runtime, ms | ours, ms | ÷ ours | second start, s | ONNX Runtime's | outputs | refused |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    ratios, failed = [], False
+    for name in options.names or APPLICATIONS:
+        with tempfile.TemporaryDirectory() as work:
+            sides = {}
+            began = time.perf_counter()
+            try:
+                for side in ("theirs", "first", "ours"):
+                    interpreter = [] if side == "theirs" else ["-m", "tvm_byoc_dnnl.ort"]
+                    sides[side] = _run(name, interpreter, options.folder.resolve(), Path(work), options.repeat)
+            except RuntimeError as error:
+                print(f"| {name} | {error} ({time.perf_counter() - began:.0f} s) |")
+                failed = True
+                continue
+            theirs, ours = (1e3 * statistics.median(sides[side]["times"]) for side in ("theirs", "ours"))
+            ratios.append(theirs / ours)
+            gap = _gap(sides["ours"]["value"], sides["theirs"]["value"])
+            starts = [f"{sides[side]['first']:.2f}" for side in ("ours", "theirs")]
+            cells = [f"{theirs:.1f}", f"{ours:.1f}", f"{ratios[-1]:.2f}", *starts, gap, str(sides["ours"]["refused"])]
+            print("| " + " | ".join([name, *cells]) + " |", flush=True)
+    if ratios:
+        print(f"\ngeometric mean {math.exp(statistics.fmean(map(math.log, ratios))):.2f}")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
