@@ -43,6 +43,7 @@ __all__ = [
     "VendorError",
     "Verification",
     "Work",
+    "Works",
     "__version__",
     "bindings_of",
     "blob_module",

@@ -83,4 +83,4 @@ from .te import (
     translate_to_te as translate_to_te,
 )
 from .tuning.tune import tune as tune
-from .verdict import Reject as Reject
+from .verdict import Reject as Reject, Works as Works

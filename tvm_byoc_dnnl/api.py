@@ -23,6 +23,7 @@ from .partitioning.passes import PartitionGraph
 from .pipeline.byoc import PIPELINE
 from .pipeline.executable import ByocExecutable
 from .pipeline.host_code import WrapIntegers, complete_host_c
+from .pipeline.host_forms import FALLBACK_FUNCTIONS, with_host_form
 from .pipeline.source_executable import SourceExecutable
 from .precision import with_precision
 from .prepare import ExactForms
@@ -128,6 +129,7 @@ def compile(
     strict: bool = False,
     prepare: bool = True,
     output: str = "module",
+    fallback: bool | str = False,
 ) -> ByocExecutable:
     """Compile a model.
 
@@ -182,6 +184,11 @@ def compile(
         it. A region that cannot be said in source, such as one of symbolic shapes, becomes a module, with a warning;
         ``strict`` raises instead.
 
+    fallback : bool or str
+        Keep a form of each region of vendors' compilers that TVM computes, from the same weights. When a device fails,
+        or is not there, a `Runner` warns and goes on with it: for good with ``True``, for that call with ``"once"``.
+        Compiling takes longer, and the file has more code.
+
     Returns
     -------
     tvm.runtime.Executable
@@ -198,6 +205,8 @@ def compile(
         If source is asked for and there is no C++ compiler, or a library's headers are missing.
     """
     target = known_target(target, "compile")
+    if fallback not in (False, *FALLBACK_FUNCTIONS):
+        raise InputError(f"fallback is {fallback!r}; expected False, True or 'once'")
     check_number("threads", threads)
     if check_output(output) == "source":
         options = _with_source(compiler, options)
@@ -214,6 +223,7 @@ def compile(
         "options": options,
         "strict": strict,
         "prepare": prepare,
+        "fallback": fallback,
     }
 
     def imported() -> tvm.IRModule:
@@ -240,6 +250,7 @@ def _built(
     placement: Mapping[str, str] | None,
     options: Mapping[str, Mapping[str, Any]] | None,
     strict: bool,
+    fallback: bool | str,
     **settings: Any,
 ) -> ByocExecutable:
     """Import, partition and compile a model."""
@@ -253,6 +264,8 @@ def _built(
             own.constants.clear()  # the module is prepared for this, and then again
             placement = _from_database(with_options(mod, options), compiler, placement, database)
         mod = partition(mod, compiler, placement=placement, options=options, strict=strict, **settings)
+        if fallback:
+            mod = with_host_form(mod, fallback)
     if own.overwritten and not _has_regions(mod):  # its functions are those that were imported
         mod = tvm.IRModule(imported().functions, attrs=mod.attrs, global_infos=mod.global_infos)
     try:

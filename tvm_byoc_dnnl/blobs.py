@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -14,16 +15,20 @@ import tvm
 import tvm_ffi
 
 from . import _native
-from .errors import ArtifactError, ByocError, VendorError
-from .namespaces import namespace
+from .errors import ArtifactError, ByocError, InputError, VendorError
+from .namespaces import compilers, namespace
 from .regions.failure import describe
-from .verdict import as_reject
+from .target_options import checked_values
+from .verdict import Works, as_reject
 
-__all__ = ["blob_module", "open_blob", "to_be_described"]
+__all__ = ["blob_module", "checked_run_options", "open_blob", "opening", "to_be_described"]
+
+_logger = logging.getLogger("tvm_byoc_dnnl")
 
 _Bytes = np.ndarray
 #: what results hold before the first call; the second is not the first at any byte
 _PATTERNS = (0xB7, 0x48)
+_OPTIONS: ContextVar[Mapping[str, Mapping[str, Any]]] = ContextVar("options", default={})  # noqa: B039 - not changed
 _DESCRIBED: ContextVar[bool] = ContextVar("described", default=False)
 
 
@@ -62,6 +67,27 @@ def to_be_described() -> Iterator[None]:
         _DESCRIBED.reset(token)
 
 
+@contextmanager
+def opening(options: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
+    """Inside, regions are opened with a user's options: namespace → option → value."""
+    token = _OPTIONS.set(options)
+    try:
+        yield
+    finally:
+        _OPTIONS.reset(token)
+
+
+def checked_run_options(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """A user's options for opened regions, if all names and types are right; raises `InputError` otherwise."""
+    checked = {}
+    for name, given in options.items():
+        runner = namespace(name).blob_runner if name in compilers() else None
+        if runner is None:
+            raise InputError(f"{name!r} is no compiler whose regions take options when they are loaded")
+        checked[name] = checked_values(name, runner.options, given)
+    return checked
+
+
 def open_blob(compiler: str, symbol: str, compatibility: str, data: bytes, results: int = -1) -> Callable[..., Any]:
     """The function of a blob's region; the native library calls this when the function is fetched.
 
@@ -93,8 +119,12 @@ def _opened(compiler: str, symbol: str, compatibility: str, data: bytes, results
     if runner is None:
         raise ArtifactError(f"{where}, whose package has not called register_blob_runner({compiler!r}, ...)")
     try:
-        refusal = as_reject(runner.check(compatibility), f"the check of blobs of {compiler!r}")
-        run: Any = runner.load(data) if refusal is None else None
+        answer = runner.check(compatibility)
+        if isinstance(answer, Works):
+            _logger.warning("%s; it works here, but is not optimal: %s", where, answer.reason)
+        refusal = None if isinstance(answer, Works) else as_reject(answer, f"the check of blobs of {compiler!r}")
+        options = {**runner.options, **_OPTIONS.get().get(compiler, {})}
+        run: Any = runner.load(data, options) if refusal is None else None
         if refusal is None and not callable(run):
             raise TypeError(f"load returned {run!r}; expected a function run(*arguments, *results)")
     except KeyboardInterrupt:

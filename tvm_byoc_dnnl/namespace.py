@@ -17,7 +17,7 @@ from .regions.policy import RegionPolicy
 from .routes.codegen import Codegen, OwnCodegen
 from .routes.route import Route
 from .vendor_code import calling, expect
-from .verdict import Reject
+from .verdict import Reject, Works
 
 __all__ = [
     "API_VERSIONS",
@@ -140,8 +140,10 @@ class Examination:
 class BlobRunner:
     """The arguments of `register_blob_runner`."""
 
-    check: Callable[[str], bool | Reject]
-    load: Callable[[bytes], Callable[..., None]]
+    check: Callable[[str], bool | Reject | Works]
+    #: ``load(data, options)``
+    load: Callable[[bytes, Mapping[str, Any]], Callable[..., None]]
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 #: ``(IRModule of one namespace's PrimFuncs, Target) -> runtime Module``

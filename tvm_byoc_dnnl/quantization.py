@@ -131,7 +131,8 @@ class Quantization:
         """
         from .torchao_quantiser import quantiser_of
 
-        return quantiser_of(self)
+        kinds = {name: kind for kind in self.kinds for name in KINDS[kind][1]}
+        return quantiser_of(self, kinds, WITH_WEIGHTS)
 
 
 def register_quantization(

@@ -29,7 +29,7 @@ from .namespaces import claim_namespace
 from .regions.policy import RegionPolicy
 from .routes.codegen import Codegen, OwnCodegen
 from .vendor_code import with_options
-from .verdict import Reject
+from .verdict import Reject, Works
 
 __all__ = [
     "check_options",
@@ -424,9 +424,10 @@ def register_cost(compiler: str, cost: Callable[[tvm.IRModule], float | None], *
 
 def register_blob_runner(
     compiler: str,
-    check: Callable[[str], bool | Reject],
-    load: Callable[[bytes], Callable[..., None]],
+    check: Callable[[str], bool | Reject | Works],
+    load: Callable[..., Callable[..., None]],
     *,
+    options: Mapping[str, Any] | None = None,
     extend: bool = False,
 ) -> None:
     """Register how a namespace runs the regions that its codegen made by `blob_module`.
@@ -438,16 +439,22 @@ def register_blob_runner(
     compiler : str
         The namespace.
     check : callable
-        ``check(compatibility) -> True | Reject``: whether this process can load bytes that were made with these words.
+        ``check(compatibility) -> True | Works | Reject``: whether this process can load bytes that were made with these
+        words. `Works` says that they can be loaded, and would be better if they were compiled here, which is a warning.
         The reason of a refusal becomes an `ArtifactError`; ``load`` is not called then.
     load : callable
-        ``load(data) -> run``, and ``run(*tensors)`` writes the results: it gets the region's arguments and then its
-        results, all of them TVM tensors on the CPU. Any number of threads may call it.
+        ``load(data) -> run``, or ``load(data, options) -> run``, and ``run(*tensors)`` writes the results: it gets the
+        region's arguments and then its results, all of them TVM tensors on the CPU. Any number of threads may call it.
+    options : mapping, optional
+        Options of loading and their defaults, such as ``{"device": 0}``; a user sets them by
+        ``byoc.load(path, options={compiler: {"device": 1}})``.
     extend : bool
         Do so in a namespace that another package has registered, instead of raising ``ValueError``.
     """
-    _check_functions(f"register_blob_runner({compiler!r})", check=check, load=load)
-    claim_namespace(compiler, extend).blob_runner = BlobRunner(check, load)
+    who = f"register_blob_runner({compiler!r})"
+    _check_functions(who, check=check, load=load)
+    check_options(who, options or {}, {})
+    claim_namespace(compiler, extend).blob_runner = BlobRunner(check, with_options(load), dict(options or {}))
 
 
 def _check_pattern(who: str, entry: Pattern) -> None:

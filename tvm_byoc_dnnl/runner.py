@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import re
 import threading
@@ -20,6 +21,7 @@ from tvm import relax
 
 from . import _native, library_file
 from .arguments import as_tensor
+from .blobs import checked_run_options, opening, to_be_described
 from .call_arguments import InputPlan, SymbolPlan, Views, as_array
 from .errors import (
     ArtifactError,
@@ -28,10 +30,12 @@ from .errors import (
     InputIndexError,
     InputValueError,
     OutOfMemoryError,
+    VendorError,
     out_of_resources,
 )
 from .pipeline.caches import CACHES_FUNCTION
-from .pipeline.metadata import read_metadata
+from .pipeline.host_forms import FALLBACK_FUNCTIONS
+from .pipeline.metadata import read_account, read_metadata
 from .signature import TensorInfo, random_arrays, with_named_sizes
 from .threads import Company, check_number, limited
 
@@ -40,6 +44,7 @@ __all__ = ["Runner", "load"]
 #: TVM's messages where two sizes, which the model needs to be equal, are not
 _UNEQUAL = re.compile(r"match_cast error|Mismatched .* on argument #")
 _NO_MEMORY = re.compile(r"std::bad_alloc|std::bad_array_new_length|vector::(reserve|_M)")
+_logger = logging.getLogger("tvm_byoc_dnnl")
 _RUNNERS: weakref.WeakSet[Runner] = weakref.WeakSet()
 
 
@@ -61,16 +66,28 @@ class Runner:
     workers : int, optional
         Calls of `submit` that run at the same time; by default as many as have ``threads`` cores each, and one where
         the number of threads is open.
+    options : mapping, optional
+        Namespace → option → value: what the vendors of the model's regions let a user choose when they are opened, such
+        as the device; see `register_blob_runner`. Regions of a module that is open already keep theirs.
 
     Raises
     ------
     InputError
-        If ``threads`` or ``workers`` is not a positive number, or ``ex`` is something else, such as a path.
+        If ``threads`` or ``workers`` is not a positive number, an option is unknown, or ``ex`` is something else, such
+        as a path.
     NativeLibraryError
         If the native library that the model needs cannot be loaded.
     """
 
-    def __init__(self, ex: Any, entry: str = "main", *, threads: int | None = None, workers: int | None = None) -> None:
+    def __init__(
+        self,
+        ex: Any,
+        entry: str = "main",
+        *,
+        threads: int | None = None,
+        workers: int | None = None,
+        options: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
         self.threads = check_number("threads", threads if threads is not None else getattr(ex, "threads", None))
         self.workers = check_number("workers", workers) or self._usual_workers()
         if not isinstance(ex, (tvm.runtime.Executable, tvm.runtime.Module)):
@@ -81,7 +98,8 @@ class Runner:
         if self.threads is not None or _native.available():
             _native.load()
         # A relax.VirtualMachine keeps its stack in itself: each thread needs one of its own. They share the module.
-        machines = _Machines(ex.jit() if isinstance(ex, tvm.runtime.Executable) else ex, entry, self.threads)
+        module = ex.jit() if isinstance(ex, tvm.runtime.Executable) else ex
+        machines = _Machines(module, entry, self.threads, checked_run_options(options or {}))
         self._machines: _Machines | None = machines
         self._pool: ThreadPoolExecutor | None = None
         self._pool_lock = threading.Lock()
@@ -317,17 +335,40 @@ class Runner:
         finally:
             make(before)
 
+    def _function(self, machines: _Machines) -> Any:
+        """The model's function; where a device fails, the form without it, if the model has one."""
+        function = machines.function()
+
+        def call(*tensors: tvm.runtime.Tensor) -> Any:
+            try:
+                return function(*tensors)
+            except (ArtifactError, VendorError) as error:
+                if (host := machines.without_devices(error)) is not None:
+                    return host(*tensors)
+                raise type(error)(f"{error}{self._calls_of(machines, error)}") from error
+
+        return call
+
     def run_tvm(self, *tensors: tvm.runtime.Tensor) -> Any:
         """The zero-copy form: TVM tensors in, TVM tensors out, no checks but the VM's own."""
-        return self._open().function()(*tensors)
+        return self._function(self._open())(*tensors)
+
+    def _calls_of(self, machines: _Machines, error: Exception) -> str:
+        """The calls of the model that are in the region of which an error tells."""
+        account = read_account(machines.module)
+        region = re.match(r"region '([^']+)'", str(error))
+        calls = [c for c in account.calls if c.region == region[1]] if account is not None and region else []
+        names = [f"{c.name} ({c.op})" for c in calls]
+        shown = ", ".join(names[:2]) + (f" … {names[-1]}, {len(names)} calls" if len(names) > 2 else "")
+        return f"; the region computes {shown}" if names else ""
 
     def _run(self, machines: _Machines, tensors: Sequence[tvm.runtime.Tensor]) -> Any:
         """The same with caches in buffers that grow, where the model has some."""
         if not self._caches:
-            return machines.function()(*tensors)
+            return self._function(machines)(*tensors)
         before = self._use_caches(True)
         try:
-            return machines.function()(*tensors)
+            return self._function(machines)(*tensors)
         finally:
             self._use_caches(before)
 
@@ -395,10 +436,11 @@ class _Machines:
         size: where sizes are open, the memory would grow with each new one.
     """
 
-    def __init__(self, module: tvm.runtime.Module, entry: str, threads: int | None) -> None:
+    def __init__(self, module: tvm.runtime.Module, entry: str, threads: int | None, options: Mapping[str, Any]) -> None:
         self.module = module
         self.pooled = True
         self._entry = entry
+        self._options = options
         self._threads = threads
         self._local = threading.local()
 
@@ -407,7 +449,16 @@ class _Machines:
         made: list[relax.VirtualMachine] = []
         memory = "pooled" if self.pooled else "naive"
         make = limited(lambda: made.append(relax.VirtualMachine(self.module, tvm.cpu(), memory)), self._threads)
-        make()  # the first machine makes the plans, which are for a number of threads
+        with opening(self._options):
+            try:
+                make()  # the first machine makes the plans, which are for a number of threads
+            except ArtifactError as error:
+                with to_be_described():
+                    make()
+                self._local.machine = made[0]
+                if self._entry in FALLBACK_FUNCTIONS.values() or self.without_devices(error) is None:
+                    raise
+        self._local.machine = made[0]
         self._local.function = limited(made[0][self._entry], self._threads)
         return made[0]
 
@@ -417,25 +468,46 @@ class _Machines:
             self.start()
         return self._local.function
 
+    def without_devices(self, error: Exception) -> Any:
+        """The model's function in which TVM computes what others did, after an error; None where it has none."""
+        module = self._local.machine.module
+        form = next((f for f in FALLBACK_FUNCTIONS.items() if module.implements_function(f[1])), None)
+        if form is None or self._entry != "main":
+            return None
+        goes_on, name = form
+        _logger.warning("a device failed, and TVM goes on %s: %s", "from now on" if goes_on is True else "once", error)
+        if goes_on is True:
+            self._entry = name
+        function = limited(self._local.machine[name], self._threads)
+        if goes_on is True:
+            self._local.function = function
+        return function
+
 
 def _listed(names: list[str]) -> str:
     return ", ".join(map(repr, names)) or "none"
 
 
-def load(path: str | PathLike[str], *, threads: int | None = None, workers: int | None = None) -> Runner:
+def load(
+    path: str | PathLike[str],
+    *,
+    threads: int | None = None,
+    workers: int | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Runner:
     """Load a library that ``export_library`` wrote.
 
     Parameters
     ----------
     path : path-like
         The ``.so``.
-    threads, workers : int, optional
+    threads, workers, options : optional
         As for `Runner`.
 
     Raises
     ------
     InputError
-        If ``threads`` or ``workers`` is not a positive number.
+        If ``threads`` or ``workers`` is not a positive number, or an option is unknown.
     FileNotFoundError
         If there is no such file.
     ArtifactError
@@ -456,4 +528,4 @@ def load(path: str | PathLike[str], *, threads: int | None = None, workers: int 
         raise ArtifactError(
             f"cannot load {path}: {error.strerror or error}; expected a library written by export_library"
         ) from error
-    return Runner(module, threads=threads, workers=workers)
+    return Runner(module, threads=threads, workers=workers, options=options)

@@ -15,6 +15,7 @@ from .namespaces import compilers, namespace
 __all__ = [
     "OPTIONS_ATTR",
     "checked_options",
+    "checked_values",
     "compilation_of",
     "get_target_options",
     "known_target",
@@ -109,7 +110,11 @@ def parse_option(text: str) -> tuple[str, str, Any]:
 
 def checked_options(compiler: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """``given`` with the defaults of the namespace, if all names and types are right; raises `InputError` otherwise."""
-    declared = namespace(compiler).options()
+    return checked_values(compiler, namespace(compiler).options(), given)
+
+
+def checked_values(compiler: str, declared: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """``given`` on top of declared defaults, if all names and types are right; raises `InputError` otherwise."""
     for name, value in given.items():
         if name not in declared:
             raise InputError(_unknown(compiler, name, declared))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,23 +14,31 @@ from torchao.quantization.pt2e.quantizer import (
     SharedQuantizationSpec,
 )
 
-from .quantization import KINDS, WITH_WEIGHTS, Quantization
-
 __all__ = ["quantiser_of"]
 
 _ANNOTATION = "quantization_annotation"
 _ENDS = ("relu.default", "relu_.default", "hardtanh.default", "hardtanh_.default", "clamp.default")
 
 
-def quantiser_of(spec: Quantization) -> Quantizer:
-    """The quantiser for a backend."""
-    return _Quantiser(spec)
+def quantiser_of(spec: Any, kinds: Mapping[str, str], with_weights: Sequence[str]) -> Quantizer:
+    """The quantiser for a backend.
+
+    Parameters
+    ----------
+    spec : Quantization
+        What the backend takes.
+    kinds : mapping of str to str
+        Operator of PyTorch → kind of group.
+    with_weights : sequence of str
+        The kinds whose second operand is weights.
+    """
+    return _Quantiser(spec, kinds, with_weights)
 
 
 class _Quantiser(Quantizer):
-    def __init__(self, spec: Quantization) -> None:
+    def __init__(self, spec: Any, kinds: Mapping[str, str], with_weights: Sequence[str]) -> None:
         super().__init__()
-        self._kinds = {name: kind for kind in spec.kinds for name in KINDS[kind][1]}
+        self._kinds, self._with_weights = kinds, with_weights
         self._shared = spec.shared_scales
         self._data = _of_dtype(spec.activations[0], spec.symmetric_activations, HistogramObserver)
         observer = PerChannelMinMaxObserver if spec.per_channel else MinMaxObserver
@@ -50,7 +59,7 @@ class _Quantiser(Quantizer):
         first = node.args[0]
         data = list(first) if isinstance(first, (list, tuple)) else [first]
         data += [a for a in node.args[1:2] if isinstance(a, torch.fx.Node)]
-        weights = data.pop() if kind in WITH_WEIGHTS and len(data) > 1 and data[1].op == "get_attr" else None
+        weights = data.pop() if kind in self._with_weights and len(data) > 1 and data[1].op == "get_attr" else None
         if not all(_is_real(part) for part in data):
             return
         inputs: dict[Any, Any] = dict.fromkeys(data, self._data)

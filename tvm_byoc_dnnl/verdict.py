@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Crash", "Reject", "as_reject", "require"]
+__all__ = ["Crash", "Reject", "Works", "as_reject", "require"]
 
 
 class Reject(Exception):
@@ -31,6 +32,19 @@ class Reject(Exception):
 
     def __hash__(self) -> int:
         return hash(self.reason)
+
+
+@dataclass(frozen=True)
+class Works:
+    """The answer of a blob runner's ``check`` that bytes can be loaded here, and compiled here would be better.
+
+    Parameters
+    ----------
+    reason : str
+        What differs: ``"made for chip 1, here is chip 2"``. Whoever loads the model is warned.
+    """
+
+    reason: str
 
 
 class Crash(Reject):
