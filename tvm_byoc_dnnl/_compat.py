@@ -63,8 +63,6 @@ _NO_TYPE = tvm.ir.Type.missing() if _IS_027 else None
 _STRIP = 16  # columns of a transposed matrix that are copied at a time: of float32, a cache line of each row
 #: dims of shapes: reading them is slow, and the same shapes are asked for again and again
 _DIMS: ByIdentity[tuple[Any, ...]] = ByIdentity()
-_STATIC: ByIdentity[Any] = ByIdentity()
-_UNKNOWN = object()
 #: address of a scalar type → its name: TVM has one such type for each dtype, and hashes its structure
 _DTYPES: dict[int, tuple[Any, str]] = {}
 _address = tvm_ffi.Object.__hash__
@@ -217,13 +215,8 @@ def shape_dims(ty: Any) -> list[Any] | None:
 
 def static_shape(ty: Any) -> tuple[int, ...] | None:
     """Shape of a tensor type when every dim is a number, else ``None``."""
-    shape = ty.shape
-    known = _STATIC.get(shape, _UNKNOWN)  # in one step, since another thread may clear it
-    if known is _UNKNOWN:
-        dims = _dims(shape)
-        known = dims if dims is not None and all(isinstance(d, int) for d in dims) else None
-        _remember(_STATIC, shape, known)
-    return known
+    known = _dims(ty.shape)
+    return known if known is not None and all(isinstance(d, int) for d in known) else None
 
 
 def _dims(shape: Any) -> tuple[Any, ...] | None:
@@ -234,14 +227,10 @@ def _dims(shape: Any) -> tuple[Any, ...] | None:
         if values is None:
             return None
         known = tuple(d.value if type(d) is tirx.IntImm else d for d in items(values))
-        _remember(_DIMS, shape, known)
+        if len(_DIMS) >= _MOST_KNOWN:
+            _DIMS.clear()
+        _DIMS[shape] = known
     return known
-
-
-def _remember(memory: ByIdentity[Any], key: Any, value: Any) -> None:
-    if len(memory) >= _MOST_KNOWN:
-        memory.clear()
-    memory[key] = value
 
 
 def var_name(var: Any) -> str:

@@ -50,12 +50,7 @@ def without_collecting() -> Iterator[None]:
 
 def items(array: Any) -> list[Any]:
     """The elements of a TVM array."""
-    size = _size(array)
-    if size == 1:  # a comprehension takes longer than the access to one or two elements
-        return [_item(array, 0)]
-    if size == 2:
-        return [_item(array, 0), _item(array, 1)]
-    return [_item(array, i) for i in range(size)]
+    return [_item(array, i) for i in range(_size(array))]
 
 
 class ByIdentity(MutableMapping[Any, _V]):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import count
 from typing import Any
 
 import tvm
@@ -41,15 +42,12 @@ class Group:
         Variables and their values, in the order of the program. Others read the last one, a call, and ``outputs``.
     attributes : mapping
         Of the composite function.
-    question : hashable, optional
-        What the library was asked about it: groups that compute the same have equal ones, but for names of symbols.
     outputs : sequence of Var
         Variables before the last one that others read, in the order of the program.
     """
 
     bindings: Sequence[tuple[Any, Any]]
     attributes: Mapping[str, Any]
-    question: Any = None
     outputs: Sequence[Any] = ()
 
 
@@ -64,7 +62,6 @@ class Composites:
 
     def __init__(self, mod: tvm.IRModule) -> None:
         self._taken = {gv.name_hint for gv in mod.get_global_vars()}
-        self._numbers: dict[str, int] = {}  # name -> how many functions have it, with a number behind
         self._known: dict[Any, list[tuple[relax.Function, Any]]] = {}  # all values are only compared among these
         #: global variable → composite function
         self.functions: dict[Any, relax.Function] = {}
@@ -95,8 +92,8 @@ class Composites:
 
     def _called(self, group: Group) -> list[Any]:
         """The call of a composite function, and what takes the results out of a tuple."""
-        func, arguments, is_open = _composite(group)
-        gv = self._first(func, group, None if is_open else group.question)
+        func, arguments = _composite(group)
+        gv = self._first(func, group)
         last, value = group.bindings[-1]
         if not group.outputs:
             return [relax.VarBinding(last, call_of(gv, arguments, value.ty))]
@@ -106,14 +103,12 @@ class Composites:
         fields = [relax.TupleGetItem(whole, place) for place in range(len(results))]
         return [relax.VarBinding(whole, call), *map(relax.VarBinding, results, fields)]
 
-    def _first(self, func: relax.Function, group: Group, common: Any) -> Any:
-        """The global variable of the first function that equals ``func``; ``common`` is what equal ones have in common,
-        where it is known."""
+    def _first(self, func: relax.Function, group: Group) -> Any:
+        """The global variable of the first function that equals ``func``."""
         calls = [value for _, value in group.bindings if is_op_call(value)]
         constants = [arg for call in calls for arg in items(call.args) if is_constant(arg)]
         samples = [constant_numpy(constant).flat[:_SAMPLE].tobytes() for constant in constants]
-        common = structural_hash(func, skip_tensor_content=True) if common is None else common
-        known = self._known.setdefault((common, *samples), [])
+        known = self._known.setdefault((structural_hash(func, skip_tensor_content=True), *samples), [])
         gv = next((gv for other, gv in known if structural_equal(other, func)), None)
         if gv is None:
             gv = self._add(func, calls)
@@ -122,8 +117,7 @@ class Composites:
 
     def _add(self, func: relax.Function, calls: Iterable[Any]) -> Any:
         name = "_".join(["fused", *(call.op.name.replace(".", "_") for call in calls)])
-        while (numbered := f"{name}{self._numbers.get(name) or ''}") in self._taken:
-            self._numbers[name] = self._numbers.get(name, 0) + 1
+        numbered = next(n for k in count() if (n := f"{name}{k or ''}") not in self._taken)
         self._taken.add(numbered)
         gv = global_var(numbered, func)
         self.functions[gv] = func
@@ -164,8 +158,8 @@ class _Operands:
         return with_args(value, args, ty)
 
 
-def _composite(group: Group) -> tuple[relax.Function, list[Any], bool]:
-    """A function of the bindings, with its constants inside, the arguments of its call, and whether it has symbols."""
+def _composite(group: Group) -> tuple[relax.Function, list[Any]]:
+    """A function of the bindings, with its constants inside, and the arguments of its call."""
     operands, bindings = _Operands(), group.bindings
     results = [*group.outputs, bindings[-1][0]]
     names = ByIdentity.of((var, f"gv{number or ''}") for number, var in enumerate(results))
@@ -188,7 +182,7 @@ def _composite(group: Group) -> tuple[relax.Function, list[Any], bool]:
         func = relax.Function([*params, relax.Var("tir_vars", sizes.ty)], body, result.ty, attrs=attributes)
         arguments.append(sizes)
     is_open = bool(symbols or relax.analysis.defined_symbolic_vars(func))
-    return relax.utils.copy_with_new_vars(func) if is_open else func, arguments, is_open
+    return relax.utils.copy_with_new_vars(func) if is_open else func, arguments
 
 
 @lru_cache(maxsize=_MOST_ATTRIBUTES)

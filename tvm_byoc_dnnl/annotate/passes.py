@@ -123,7 +123,7 @@ class Matcher:
             if not self._settle(var, {var: call}, ns, name, "annotate", refusal):
                 return None
             attributes = {**self._accepted, "Composite": f"{ns.name}.{name}"}
-            return Group([(var, call)], attributes, None if trial is None else trial.question)
+            return Group([(var, call)], attributes)
 
         return check
 

@@ -271,25 +271,6 @@ class Scope:
         body = self._builder.normalize(body)
         return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs, func.span)
 
-    def is_tidy(self, func: relax.Function) -> bool:
-        """Whether it is sure that TVM's passes against aliases and unused bindings would change nothing in ``func``.
-
-        ``func`` is what the sweep has made of its function.
-        """
-        if not is_a(func.body, relax.SeqExpr):
-            return False
-        blocks, results = items(func.body.blocks), {hash(read) for read in reads_of(func.body.body)}
-        if len(blocks) > 1 or not all(is_a(block, relax.DataflowBlock) for block in blocks):
-            return False
-        return all(
-            type(binding) is relax.VarBinding
-            and is_compound(value := binding.value)
-            and (form_of(value) != "item" or kind_of(self.value(value.tuple_value)) != "Tuple")
-            and (self.uses(binding.var) > 0 if is_a(binding.var, relax.DataflowVar) else hash(binding.var) in results)
-            for block in blocks
-            for binding in items(block.bindings)
-        )
-
     def _concerns(self, value: Any) -> bool:
         """Whether a sweep may change something at a value: a rule is for it, or it stands for its variable."""
         return kind_of(value) in self._rules or is_atom(value)

@@ -25,19 +25,16 @@ def rewrite_pass(name: str, rules: Rules, *, tidy: bool = False, leaves_weights:
 
     def sweep(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
         changed, misses = {}, []
-        is_tidy = len(module.functions) == 1  # none that could be unused
         own = (None if leaves_weights else current().weights) or OverwritableWeights()
         for gv, func in module.functions_items():
             if isinstance(func, relax.Function) and not _is_backend_function(func):
                 scope = Scope(module, rules, own)
-                new = scope.function(func)
-                misses += scope.misses(gv.name_hint)
-                is_tidy = is_tidy and tidy and scope.is_tidy(new)
-                if new is not func:
+                if (new := scope.function(func)) is not func:
                     changed[gv] = new
+                misses += scope.misses(gv.name_hint)
         own.constants.clear()  # the others may be freed from now on
         module = _with_changed(with_facts(module, misses), changed)
-        return tidying(module) if tidy and not is_tidy else module
+        return tidying(module) if tidy else module
 
     return tvm.transform.module_pass(sweep, opt_level=0, name=name)
 
