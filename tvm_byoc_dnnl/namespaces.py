@@ -14,6 +14,7 @@ from typing import Any
 import tvm_ffi
 
 from .namespace import Namespace
+from .tvm_compilers import names_in_tvm, namespace_in_tvm
 from .vendors import load_vendors
 
 __all__ = ["HOST", "claim_namespace", "compilers", "namespace", "supported_ops", "unregister_compiler"]
@@ -109,6 +110,8 @@ def namespace(compiler: str) -> Namespace:
     """
     _load()
     if compiler not in _NAMESPACES:
+        if compiler not in _FAILED and (found := namespace_in_tvm(compiler)) is not None:
+            return found
         if compiler in _FAILED:
             error = _FAILED[compiler]
             raise ValueError(
@@ -123,9 +126,9 @@ def namespace(compiler: str) -> Namespace:
 
 
 def compilers() -> list[str]:
-    """Names of the registered namespaces, sorted."""
+    """Names of the registered namespaces, and of those that TVM itself knows by a codegen or by patterns, sorted."""
     _load()
-    return sorted(_NAMESPACES)
+    return sorted({*_NAMESPACES, *names_in_tvm()})
 
 
 def supported_ops(compiler: str) -> list[str]:

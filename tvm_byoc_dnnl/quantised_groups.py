@@ -29,11 +29,15 @@ _AROUND: ContextVar[tuple[Any, ...]] = ContextVar("around", default=())
 
 
 class Matched(dict[str, Any]):
-    """What a pattern's ``check`` gets: name of a part → expression; ``bindings`` are all variables of the match."""
+    """What a pattern's ``check`` gets: name of a part → expression.
 
-    def __init__(self, parts: Mapping[str, Any], bindings: Mapping[Any, Any]) -> None:
+    ``bindings`` are all variables of the match, and ``context`` is what TVM's own patterns get.
+    """
+
+    def __init__(self, parts: Mapping[str, Any], bindings: Mapping[Any, Any], context: Any = None) -> None:
         super().__init__(parts)
         self.bindings = bindings
+        self.context = context
 
 
 @contextmanager

@@ -92,6 +92,15 @@ def test_the_page_about_int8_runs_and_its_backend_conforms() -> None:
     assert report.ok, report.to_text()
 
 
+def test_the_page_for_those_who_come_from_relay_runs() -> None:
+    code = "\n".join(blocks(ROOT / "docs" / "relay.md"))
+    try:
+        exec(compile(code, "relay.md", "exec"), {"__name__": "page"})
+    finally:
+        for name in ("page_hooks", "page_vanilla"):
+            byoc.unregister_compiler(name)
+
+
 @pytest.mark.native
 def test_the_page_about_devices_runs() -> None:
     code = "\n".join(blocks(ROOT / "docs" / "devices.md"))

@@ -135,7 +135,7 @@ class Matcher:
                 return None
             match = {str(name): expr for name, expr in context.annotated_expr.items()}
             var = context.value_to_bound_var[context.matched_expr]
-            found = Matched({**match, "root": context.matched_expr}, context.matched_bindings)
+            found = Matched({**match, "root": context.matched_expr}, context.matched_bindings, context)
             refusal = ask_pattern(ns, pattern, found, self._compilation)
             if refusal is not None:
                 self._refuse(context, ns, pattern, refusal)
@@ -258,11 +258,11 @@ def ask_pattern(
 ) -> Reject | None:
     """The verdict of a namespace on one match of a pattern."""
     who = f"the check of pattern {ns.name}.{pattern.name}"
-    bindings = match.bindings if isinstance(match, Matched) else {}
+    own = Matched(match, getattr(match, "bindings", {}), getattr(match, "context", None))
     try:
         if pattern.check is not None:
-            with calling(who), looking_at(bindings):
-                refusal = as_reject(pattern.check(Matched(match, bindings)), who)
+            with calling(who), looking_at(own.bindings):
+                refusal = as_reject(pattern.check(own), who)
             if refusal is not None:
                 return refusal
     except Reject as refusal:
