@@ -61,6 +61,7 @@ __all__ = [
     "get_annotate_compiler",
     "get_target_options",
     "is_constant",
+    "layer_times",
     "load",
     "make_constant",
     "partition",

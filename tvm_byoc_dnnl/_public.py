@@ -18,7 +18,7 @@ from ._version import __version__ as __version__
 from .annotate.passes import AnnotateExternalCompiler as AnnotateExternalCompiler
 from .annotate.trial import get_annotate_compiler as get_annotate_compiler
 from .api import compile as compile, partition as partition
-from .blobs import blob_module as blob_module
+from .blobs import blob_module as blob_module, layer_times as layer_times
 from .codegen.extern import portable_codegen as portable_codegen
 from .errors import (
     ArtifactError as ArtifactError,

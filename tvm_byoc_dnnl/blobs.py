@@ -21,7 +21,12 @@ from .regions.failure import describe
 from .target_options import checked_values
 from .verdict import Works, as_reject
 
-__all__ = ["blob_module", "checked_run_options", "open_blob", "opening", "to_be_described"]
+__all__ = [
+    *("blob_module", "checked_run_options", "layer_times", "open_blob", "opening", "timed_layers", "to_be_described"),
+]
+
+#: names of layers and their seconds, or what returns them
+LayerTimes = Sequence[tuple[str, float]] | Callable[[], Sequence[tuple[str, float]]]
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
 
@@ -29,6 +34,7 @@ _Bytes = np.ndarray
 #: what results hold before the first call; the second is not the first at any byte
 _PATTERNS = (0xB7, 0x48)
 _OPTIONS: ContextVar[Mapping[str, Mapping[str, Any]]] = ContextVar("options", default={})  # noqa: B039 - not changed
+_TIMED: ContextVar[list[tuple[str, float]] | None] = ContextVar("timed", default=None)
 _DESCRIBED: ContextVar[bool] = ContextVar("described", default=False)
 
 
@@ -65,6 +71,31 @@ def to_be_described() -> Iterator[None]:
         yield
     finally:
         _DESCRIBED.reset(token)
+
+
+def layer_times(times: LayerTimes) -> None:
+    """Say, from inside of a blob's ``run``, how long the layers of this call took; `profile` shows them.
+
+    Parameters
+    ----------
+    times : sequence of (str, float), or callable
+        Names of layers and seconds, in the order in which they ran; or a function that returns this, which is called
+        only if somebody profiles. In any other call it has no effect.
+    """
+    heard = _TIMED.get()
+    if heard is not None:
+        heard += [(str(name), float(seconds)) for name, seconds in (times() if callable(times) else times)]
+
+
+@contextmanager
+def timed_layers() -> Iterator[list[tuple[str, float]]]:
+    """Inside, `layer_times` is heard; gives the list that it fills."""
+    heard: list[tuple[str, float]] = []
+    token = _TIMED.set(heard)
+    try:
+        yield heard
+    finally:
+        _TIMED.reset(token)
 
 
 @contextmanager

@@ -192,3 +192,39 @@ def test_what_works_and_is_not_optimal_is_loaded_with_a_warning(device, tmp_path
     device.answer = byoc.Works("made for chip 1, here is chip 2")
     np.testing.assert_allclose(byoc.load(path)(X), WANT, rtol=1e-6)
     assert "it works here, but is not optimal: made for chip 1, here is chip 2" in caplog.text
+
+
+# ---------------------------------------------------------------- times
+@pytest.mark.parametrize("lazily", [True, False])
+def test_a_profile_shows_the_times_that_a_device_tells(lazily):
+    told, asked = [("first", 0.25), ("second", 0.5)], []
+
+    def load(data):
+        def run(x, y):
+            np.copyto(np.from_dlpack(y), -(np.from_dlpack(x) + np.float32(1)))
+            byoc.layer_times((lambda: asked.append(1) or told) if lazily else told)
+
+        return run
+
+    def codegen(functions, _options, _names):
+        return [byoc.blob_module("timed_npu", str(f.attrs["global_symbol"]), b"", "") for f in functions]
+
+    byoc.register_annotate_compiler("timed_npu", ["relax.negative", "relax.add"])
+    byoc.register_codegen("timed_npu", codegen)
+    byoc.register_blob_runner("timed_npu", lambda words: True, load)
+    try:
+        executable = byoc.compile(model(), ["timed_npu", "dnnl"], policy=ALL)
+        byoc.Runner(executable)(X)
+        assert not asked  # only a profile listens
+        steps = byoc.profile(executable, [X], repeat=2, warmup=0).steps
+    finally:
+        byoc.unregister_compiler("timed_npu")
+    own = [(s.kind, s.seconds) for s in steps if s.region == "timed_npu_0"]
+    assert own == [("first", 0.25), ("second", 0.5), ("timed_npu_0", 0.0)]
+    assert {s.region for s in steps} > {"timed_npu_0"}
+
+
+def test_a_profile_names_the_region_of_a_device_that_tells_no_times(device):
+    steps = byoc.profile(byoc.compile(model(), VENDOR, policy=ALL), [X], repeat=1, warmup=0).steps
+    (step,) = [s for s in steps if s.region == f"{VENDOR}_0"]
+    assert step.calls == ["sums", "turned"] and step.seconds > 0

@@ -17,6 +17,7 @@ import tvm
 from tvm import relax
 
 from .. import _native
+from ..blobs import timed_layers
 from ..calls.model import ReportData, Totals
 from ..errors import InputError
 from ..files import write_text
@@ -272,6 +273,7 @@ class _Names:
         self._uses: dict[str, list[list[tuple[str, int | None]]]] = {  # symbol → use → calls, of a region by position
             symbol: [[(name, host.get(name)) for name in names] for names in uses] for symbol, uses in kernels.items()
         }
+        self._regions = {call.region for call in calls if call.region}
         for call in calls:
             if call.region:
                 uses = self._uses.setdefault(call.region, [])
@@ -286,6 +288,10 @@ class _Names:
         step.calls = list(dict.fromkeys(name for name, _ in chosen))
         step.ids = [i for _, i in chosen if i is not None]
 
+    def is_region(self, symbol: str) -> bool:
+        """Whether it is a region, and no kernel of TVM's."""
+        return symbol in self._regions
+
     def uses(self, symbol: str) -> int:
         """The number of times that the program calls a region or a kernel."""
         return len(self._uses.get(symbol, ()))
@@ -294,9 +300,10 @@ class _Names:
 class _Instrument:
     """Called by TVM's VM around each call: times TVM's functions, has a region time its own primitives."""
 
-    def __init__(self, regions: Mapping[str, Any], names: _Names) -> None:
+    def __init__(self, regions: Mapping[str, Any], names: _Names, layers: list[tuple[str, float]]) -> None:
         self._regions = regions
         self._names = names
+        self._layers = layers  # that a vendor's region has told of
         self._runs: Counter[str] = Counter()  # of each region and kernel in this repetition
         self._begin = 0.0
         self._open: list[tuple[float, int]] = []  # calls that have begun: when, and how many steps there were
@@ -316,15 +323,26 @@ class _Instrument:
         if symbol in self._regions:
             return _NO_ACTION
         if before:
+            self._layers.clear()
             self._open.append((time.perf_counter(), len(self.steps)))
             return _NO_ACTION
         called, steps = self._open.pop()
         if not symbol.startswith("vm.") and steps == len(self.steps):  # one that called others is the sum of them
-            step = StepTime(_HOST, symbol, "", [], now - called, start=called - self._begin)
+            region = symbol if self._names.is_region(symbol) else _HOST
+            step = StepTime(region, symbol, "", [], now - called, start=called - self._begin)
             self._names.put(step, symbol, self._runs[symbol])
             self._runs[symbol] += 1
-            self.steps.append(step)
+            self.steps += self._parts(step) if self._layers else [step]
         return _NO_ACTION
+
+    def _parts(self, whole: StepTime) -> list[StepTime]:
+        """The layers that a vendor has told of, and the rest of the time of its region."""
+        parts, start = [], whole.start
+        for name, seconds in self._layers:
+            parts.append(StepTime(whole.region, name, "", [], seconds, start=start))
+            start += seconds
+        whole.seconds, whole.start = max(0.0, whole.seconds - sum(s for _, s in self._layers)), start
+        return [*parts, whole]
 
     def finish(self) -> None:
         """End a repetition; names are unknown where control flow left uses of a function out, or repeated them."""
@@ -398,15 +416,16 @@ def _step_times(runner: Runner, tensors: Sequence[Any], repeat: int, warmup: int
     names = _Names(read_account(runner.module), read_kernels(vm))
     call = limited(vm[runner.entry], runner.threads)
     profilers = {name: region["profile"] for name, region in _native.regions([runner.module]).items()}
-    instrument = _Instrument(profilers, names)
-    vm.set_instrument(instrument)
     runs: list[list[StepTime]] = []
-    for k in range(warmup + repeat):
-        instrument.start()
-        call(*tensors)
-        instrument.finish()
-        if k >= warmup:
-            runs.append(instrument.steps)
+    with timed_layers() as layers:
+        instrument = _Instrument(profilers, names, layers)
+        vm.set_instrument(instrument)
+        for k in range(warmup + repeat):
+            instrument.start()
+            call(*tensors)
+            instrument.finish()
+            if k >= warmup:
+                runs.append(instrument.steps)
     return runs
 
 
