@@ -67,7 +67,7 @@ _DIMS: ByIdentity[tuple[Any, ...]] = ByIdentity()
 _DTYPES: dict[int, tuple[Any, str]] = {}
 _address = tvm_ffi.Object.__hash__
 _MOST_KNOWN = 1 << 14
-_MANY = 1 << 19  # elements of a matrix that several threads transpose, or of a product that they compute
+_MANY = 1 << 19  # elements of a matrix that several threads transpose
 _INDEXED = ("GatherElements", "GatherND", "ScatterND")
 
 
@@ -173,18 +173,7 @@ def tensor_constant(tensor: tvm.runtime.Tensor) -> relax.Expr:
 def product_constant(a: np.ndarray, b: np.ndarray) -> relax.Expr:
     """A Relax constant of ``a * b``, in the shape and dtype of ``a``, without a copy; NumPy must know the dtype."""
     tensor = tvm.runtime.empty(a.shape, _dtype_name(a.dtype))
-    target, factors = np.from_dlpack(tensor), np.broadcast_to(b, a.shape)
-
-    def multiply(rows: slice) -> None:
-        np.multiply(a[rows], factors[rows], out=target[rows])
-
-    if a.size < _MANY:
-        multiply(slice(None))
-    else:
-        parts = os.cpu_count() or 1
-        step = -(-len(a) // parts)
-        with ThreadPoolExecutor(parts) as pool:
-            list(pool.map(multiply, [slice(start, start + step) for start in range(0, len(a), step)]))
+    np.multiply(a, b, out=np.from_dlpack(tensor))
     return tensor_constant(tensor)
 
 

@@ -1,12 +1,20 @@
-"""The package's version, as it was installed."""
+"""The versions of this package and of others, as they were installed."""
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
-__all__ = ["__version__"]
+__all__ = ["__version__", "version_of"]
 
-try:
-    __version__ = version("tvm-byoc-dnnl")
-except PackageNotFoundError:  # a source tree on PYTHONPATH
-    __version__ = "0.0.0+source"
+
+@cache
+def version_of(distribution: str) -> str:
+    """The version of a distribution, ``""`` where it is not installed."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return ""
+
+
+__version__ = version_of("tvm-byoc-dnnl") or "0.0.0+source"  # of a source tree on PYTHONPATH

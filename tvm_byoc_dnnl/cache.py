@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import importlib.metadata
 import json
 import logging
 import os
@@ -26,7 +25,7 @@ from tvm.target import codegen
 
 from . import _native, library_file
 from ._compat import constant_numpy
-from ._version import __version__
+from ._version import __version__, version_of
 from .errors import ArtifactError, ExportError, InputError
 from .files import opened, read, written
 from .fingerprint import fingerprint
@@ -202,7 +201,7 @@ def _parts(model: Any, compiler: str | Sequence[str] | None, arguments: Mapping[
         "compiler": compiler if compiler is None else names,
         "arguments": {n: fingerprint(v, f"the argument {n}") for n, v in arguments.items() if n != "database"},
         "package": [__version__, *_own_files()],
-        "versions": {name: _version(name) for name in _PACKAGES} | {"python": sys.version},
+        "versions": {name: version_of(name) for name in _PACKAGES} | {"python": sys.version},
         "namespaces": {name: _namespace_facts(name) for name in names},
         "context": _context(),
         "machine": [str(codegen.llvm_get_system_cpu()), _compiler_facts()],
@@ -299,17 +298,10 @@ def _file_parts(path: Path, ranges: Iterable[tuple[int, int]] = ((0, -1),)) -> I
         raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _version(distribution: str) -> str:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-
-
 def _namespace_facts(name: str) -> dict[str, Any]:
     """The version of a backend: of the packages that it names, of its engine, its own source and what it registered."""
     ns = namespace(name)
-    facts: dict[str, Any] = {"packages": {package: _version(package) for package in ns.doctor.packages}}
+    facts: dict[str, Any] = {"packages": {package: version_of(package) for package in ns.doctor.packages}}
     if name in _native.engines():
         info = _native.engine_info(name)
         facts["engine"] = {key: info[key] for key in ("version", "hash", "isa")}

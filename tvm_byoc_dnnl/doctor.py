@@ -19,6 +19,7 @@ import numpy as np
 from tvm.support.cc import get_cc
 
 from . import _native, openmp
+from ._version import version_of
 from .cpu import cpu_fields, cpu_name
 from .errors import ByocError
 from .namespace import Examination
@@ -97,9 +98,8 @@ _Row = Sequence[str]
 def _packages() -> Iterator[_Row]:
     yield "python", f"{platform.python_version()}, {sys.executable}"
     for package in dict.fromkeys([*_PACKAGES, *(p for e in _examinations() for p in e.packages)]):
-        try:
-            version = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
+        version = version_of(package)
+        if not version:
             if package == "tvm-byoc-dnnl":
                 yield package, f"not installed, used from {Path(__file__).parent.parent}", WARNING, "pip install ."
             else:

@@ -150,7 +150,7 @@ def test_the_surroundings_of_a_call_are_a_part_of_the_key(monkeypatch):
         monkeypatch.setenv(variable, value)
         note()
     for module, name, value in (
-        (cache, "_version", lambda _distribution: "9"),
+        (cache, "version_of", lambda _distribution: "9"),
         (cache, "_own_files", lambda: ("changed",)),
         (cache.codegen, "llvm_get_system_cpu", lambda: "another"),
         (sys, "version", "another"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.metadata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +9,7 @@ import tvm
 from tvm import relax
 
 from .._compat import dtype_of, is_a, shape_dims
+from .._version import version_of
 from ..cost import call_bytes, call_flops, type_bytes, usual_sizes
 from ..handles import ByIdentity
 from ..ledger import FORM, MATCH, Fact
@@ -84,6 +83,7 @@ def account_of(mod: tvm.IRModule, asked: Sequence[str], *, with_primitives: bool
         inside.setdefault(call.region, []).append(call)
     regions = [_region(name, flow, inside.get(name, []), lowered[name].reorders, usual) for name in flow.regions]
     silent = {r.compiler for r in regions if r.reorders is None and by_name[r.compiler].describe is not None}
+    packages = [*_PACKAGES, *(package for ns in by_name.values() for package in ns.doctor.packages)]
     return ReportData(
         list(by_name),
         calls,
@@ -92,7 +92,7 @@ def account_of(mod: tvm.IRModule, asked: Sequence[str], *, with_primitives: bool
         symbols=[name for name in flow.symbols() if name not in usual],
         unasked=sorted(silent) if with_primitives else [],
         options={name: dict(of) for name, of in options.items() if of},
-        versions=_versions([*_PACKAGES, *(p for ns in by_name.values() for p in ns.doctor.packages)]),
+        versions={package: version for package in packages if (version := version_of(package))},
     )
 
 
@@ -212,15 +212,3 @@ def _attrs_text(attrs: Any) -> str:
         return ""
     text = str(attrs)
     return text.partition("(")[2].removesuffix(")").replace('"', "") if "(" in text else text
-
-
-def _versions(packages: Sequence[str]) -> dict[str, str]:
-    return {package: version for package in packages if (version := _version(package))}
-
-
-@functools.cache
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""

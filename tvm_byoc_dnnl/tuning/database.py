@@ -8,11 +8,10 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from .._version import version_of
 from ..cpu import cpu_kind
 from ..errors import InputError
 from ..files import append, read
@@ -58,19 +57,11 @@ def thread_count() -> int:
 
 def _library(compiler: str) -> str:
     if compiler == HOST:
-        return ", ".join(filter(None, [f"apache-tvm {_version('apache-tvm')}", name_of_schedules()]))
+        return ", ".join(filter(None, [f"apache-tvm {version_of('apache-tvm') or '?'}", name_of_schedules()]))
     about = namespace(compiler).doctor
-    packages = [f"{name} {_version(name)}" for name in about.packages]
+    packages = [f"{name} {version_of(name) or '?'}" for name in about.packages]
     switches = [f"{k}={v}" for k, v in sorted(os.environ.items()) if k in about.variables and v not in ("", "0", "ALL")]
     return ", ".join([*packages, *switches])
-
-
-@cache
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "?"
 
 
 @dataclass
