@@ -16,6 +16,7 @@ from .cache import ModelCache, key_of
 from .codegen.extern import check_output, source_builds, source_namespaces
 from .compilation import OverwritableWeights, compiling, knowing, stage
 from .errors import ByocError, InputError, UnsupportedError
+from .expected import check_types
 from .frontend import to_relax
 from .handles import without_collecting
 from .namespaces import HOST, compilers, namespace
@@ -57,8 +58,8 @@ def partition(
 
     Parameters
     ----------
-    mod : IRModule
-        A Relax module.
+    mod : IRModule, onnx.ModelProto, path or torch.export.ExportedProgram
+        The model.
     compiler : str or sequence of str
         Namespace, or several in order of priority; ``None`` reads the functions' attribute ``compiler``.
     policy : RegionPolicy, optional
@@ -91,8 +92,10 @@ def partition(
     UnsupportedError
         With ``strict``: lists every call that failed, with the reason; raised from the vendor's own exception.
     """
-    mod = ExactForms(with_options(mod, options))
-    choice = PlacedBy(placement) if placement else first_in_order
+    check_types(compiler, policy=policy, placement=placement, options=options)
+    mod = ExactForms(with_options(to_relax(mod), options))
+    named = {"exclude": policy.exclude, "force": policy.force} if policy is not None else {}
+    choice = PlacedBy(placement or {}, named) if placement or any(named.values()) else first_in_order
     passes = [
         AnnotateExternalCompiler(compiler, prepare=prepare, choice=choice),
         PartitionGraph(policy=_with_placed(policy, placement or {}), strict=strict, dry_run=dry_run),
@@ -196,14 +199,14 @@ def compile(
 
     Raises
     ------
-    ValueError
-        If ``compiler`` names no registered namespace.
     InputError, UnsupportedError
-        If the model cannot be imported, an option, the target or the database is wrong, or ``output`` is not possible;
+        If ``compiler`` names no registered namespace, an argument has another type than documented,
+        the model cannot be imported, an option, the target or the database is wrong, or ``output`` is not possible;
         the second also with ``strict``, listing every call that failed.
     NativeLibraryError
         If source is asked for and there is no C++ compiler, or a library's headers are missing.
     """
+    check_types(compiler, shapes=shapes, policy=policy, placement=placement, options=options)
     target = known_target(target, "compile")
     if fallback not in (False, *FALLBACK_FUNCTIONS):
         raise InputError(f"fallback is {fallback!r}; expected False, True or 'once'")

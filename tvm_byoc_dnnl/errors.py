@@ -15,6 +15,7 @@ from .compilation import cause_of
 _FILES, _MEMORY = (errno.EMFILE, errno.ENFILE), (errno.ENOMEM,)
 
 __all__ = [
+    "ArgumentTypeError",
     "ArtifactError",
     "ByocError",
     "ExportError",
@@ -22,6 +23,7 @@ __all__ = [
     "InputError",
     "InputIndexError",
     "InputValueError",
+    "MissingFileError",
     "NativeLibraryError",
     "OutOfFilesError",
     "OutOfMemoryError",
@@ -43,6 +45,14 @@ class GraphError(ByocError, ValueError):
 @register_error("ByocInputError")
 class InputError(ByocError, ValueError):
     """A call's argument has the wrong number, dtype, rank, shape, layout or name."""
+
+
+class ArgumentTypeError(InputError, TypeError):
+    """An argument of a public function has another type than documented."""
+
+
+class MissingFileError(InputError, FileNotFoundError):
+    """There is no such file."""
 
 
 class InputIndexError(InputError, IndexError):

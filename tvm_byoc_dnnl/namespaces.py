@@ -13,6 +13,8 @@ from typing import Any
 
 import tvm_ffi
 
+from .errors import InputError
+from .expected import did_you_mean
 from .namespace import Namespace
 from .tvm_compilers import names_in_tvm, namespace_in_tvm
 from .vendors import load_vendors
@@ -105,7 +107,7 @@ def namespace(compiler: str) -> Namespace:
 
     Raises
     ------
-    ValueError
+    InputError
         If it is not registered; the message lists those that are.
     """
     _load()
@@ -118,9 +120,9 @@ def namespace(compiler: str) -> Namespace:
                 f"the vendor of compiler {compiler!r} could not be loaded: {type(error).__name__}: {error}"
             ) from error
         known = ", ".join(compilers()) or "none"
-        raise ValueError(
-            f"unknown compiler {compiler!r}; registered: {known}. Import the package that registers it, "
-            "or install it with its entry point in group 'tvm_byoc_dnnl.vendors'"
+        raise InputError(
+            f"unknown compiler {compiler!r}; registered: {known}. Import the package that registers it, or install it "
+            f"with its entry point in group 'tvm_byoc_dnnl.vendors'{did_you_mean(compiler, compilers())}"
         )
     return _NAMESPACES[compiler]
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .errors import InputError
+from .expected import one_of
 from .namespaces import compilers, namespace
 from .prepare.compression import ACTIVATIONS, BITS
 
@@ -43,8 +44,7 @@ def with_precision(
     wanted = {}
     for option, allowed in ARGUMENTS.items():
         value = arguments.get(option, allowed[0])
-        if value not in allowed:
-            raise InputError(f"{option} is {value!r}; expected one of {', '.join(map(repr, allowed))}")
+        one_of(option, value, allowed)
         if value != allowed[0]:
             wanted[option] = value
     result = {name: dict(values) if isinstance(values, Mapping) else values for name, values in (options or {}).items()}

@@ -24,11 +24,13 @@ from .arguments import as_tensor
 from .blobs import checked_run_options, opening, to_be_described
 from .call_arguments import InputPlan, SymbolPlan, Views, as_array
 from .errors import (
+    ArgumentTypeError,
     ArtifactError,
     ByocError,
     InputError,
     InputIndexError,
     InputValueError,
+    MissingFileError,
     OutOfMemoryError,
     VendorError,
     out_of_resources,
@@ -167,6 +169,11 @@ class Runner:
             "a Runner cannot be pickled: it is bound to the memory of this process. Give the other process the path of "
             "the exported library, and call byoc.load(path) there"
         )
+
+    def __repr__(self) -> str:
+        if self._machines is None:
+            return "<Runner, closed>"
+        return f"<Runner: {', '.join(map(str, self.inputs))} -> {', '.join(map(str, self.outputs))}>"
 
     def _open(self) -> _Machines:
         machines = self._machines
@@ -508,18 +515,20 @@ def load(
     ------
     InputError
         If ``threads`` or ``workers`` is not a positive number, or an option is unknown.
-    FileNotFoundError
+    MissingFileError
         If there is no such file.
     ArtifactError
         If it is no such library, is damaged, or was written by an incompatible version.
     OutOfFilesError, OutOfMemoryError
         If no descriptor or no memory is left.
     """
+    if not isinstance(path, (str, PathLike)):
+        raise ArgumentTypeError(f"path is a {type(path).__name__}; expected that of a library")
     path = Path(path)
     try:
         module = library_file.load(path)
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"no file {path}; expected a library written by export_library") from error
+        raise MissingFileError(f"no file {path}; expected a library written by export_library") from error
     except (ArtifactError, MemoryError, OSError) as error:
         if (resources := out_of_resources(error)) is not None:
             raise resources from error

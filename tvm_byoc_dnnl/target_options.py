@@ -10,6 +10,7 @@ import tvm
 
 from .compilation import Compilation, current
 from .errors import InputError
+from .expected import did_you_mean
 from .namespaces import compilers, namespace
 
 __all__ = [
@@ -42,7 +43,8 @@ def known_target(target: Any, who: str) -> tvm.target.Target:
         return tvm.target.Target(target)
     except Exception as error:
         why = str(error).strip().splitlines()[-1]
-        raise InputError(f"{who}: TVM knows no target {target!r}: {why}") from error
+        meant = did_you_mean(target, tvm.target.Target.list_kinds()) if isinstance(target, str) else ""
+        raise InputError(f"{who}: TVM knows no target {target!r}: {why}{meant}") from error
 
 
 def set_target_options(mod: tvm.IRModule, compiler: str, **options: Any) -> tvm.IRModule:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
 import tvm
 
 from ..errors import InputError
+from ..expected import did_you_mean
 from ..namespaces import HOST, compilers, namespace
 
 __all__ = ["CANDIDATES_ATTR", "Choice", "Match", "PlacedBy", "candidates_of", "first_in_order"]
@@ -63,6 +63,8 @@ class PlacedBy:
         matches) or an operator (``"vendor.relu"``: all calls of it that would go to this compiler). ``*`` and ``?``
         match as in a shell. An entry with the variable's own name decides, else the first that matches. Where the
         named compiler cannot take a call, TVM has it.
+    others : mapping of str to sequence of str, optional
+        Argument → names of calls in it, which `check` looks at, too.
 
     Raises
     ------
@@ -70,14 +72,15 @@ class PlacedBy:
         If a compiler is not registered.
     """
 
-    def __init__(self, placement: Mapping[str, str]) -> None:
+    def __init__(self, placement: Mapping[str, str], others: Mapping[str, Sequence[str]] | None = None) -> None:
         for name, compiler in placement.items():
             if compiler != HOST and compiler not in compilers():
                 raise InputError(
                     f"placement[{name!r}] is {compiler!r}; expected {HOST!r} or a registered compiler: "
-                    f"{', '.join(compilers())}"
+                    f"{', '.join(compilers())}{did_you_mean(compiler, compilers())}"
                 )
         self._placement = placement
+        self._others = others or {}
         self._matched: dict[str, str] = {}  # variable -> compiler, by entries that name a pattern
 
     def __call__(self, match: Match) -> str:
@@ -95,19 +98,21 @@ class PlacedBy:
         return by_entry or self._matched.get(name)
 
     def check(self, calls: Iterable[str]) -> None:
-        """Raise `InputError` for an entry that names none of these calls, no operator and nothing registered."""
+        """Raise `InputError` for an entry that names none of these calls, no operator and nothing registered.
+
+        So are those of ``others`` checked, the names in a policy.
+        """
         known = {*calls, *map(str, tvm.ir.Op.list_op_names())}
         for ns in map(namespace, compilers()):
             known.update(name for entry in (*ns.patterns, *ns.ops()) for name in _spellings(f"{ns.name}.{entry}"))
-        for entry in self._placement:
-            if entry in known or any(sign in entry for sign in "*?["):
-                continue
-            near = get_close_matches(entry, known, n=3)
-            raise InputError(
-                f"placement[{entry!r}]: the model has no such call; expected the variable of a call (explain shows "
-                f"them), an operator, or a compiler's pattern or operator"
-                + (f"; did you mean {' or '.join(near)}?" if near else "")
-            )
+        entries = [(f"placement[{entry!r}]", entry) for entry in self._placement]
+        entries += [(f"{entry!r} in {name}", entry) for name, given in self._others.items() for entry in given]
+        for where, entry in entries:
+            if entry not in known and not any(sign in entry for sign in "*?["):
+                raise InputError(
+                    f"{where}: the model has no such call; expected the variable of a call (explain shows them), an "
+                    f"operator, or a compiler's pattern or operator{did_you_mean(entry, known)}"
+                )
 
 
 def _spellings(composite: str) -> tuple[str, str]:

@@ -73,13 +73,9 @@ def _compilers(_context: click.Context, _parameter: click.Parameter, value: str)
 
 def registered(names: Iterable[str]) -> list[str]:
     """The names, if each of them is registered."""
-    from ..namespaces import compilers
+    from ..namespaces import namespace
 
-    wanted = list(names)
-    for name in wanted:
-        if name not in compilers():
-            raise InputError(f"unknown compiler {name!r}; registered: {', '.join(compilers())}")
-    return wanted
+    return [namespace(name).name for name in names]
 
 
 @dataclass(frozen=True)

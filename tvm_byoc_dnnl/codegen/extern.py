@@ -11,7 +11,8 @@ import tvm_ffi
 from tvm import relax
 
 from ..compilation import current, knowing
-from ..errors import InputError, NativeLibraryError, UnsupportedError
+from ..errors import NativeLibraryError, UnsupportedError
+from ..expected import one_of
 from ..lower.graph import PortableGraph
 from ..namespace import Namespace, told
 from ..namespaces import compilers, namespace
@@ -41,8 +42,7 @@ _OURS: dict[str, Any] = {}
 
 def check_output(output: str) -> str:
     """``output``, if it is one of `OUTPUTS`; raises `InputError` otherwise."""
-    if output not in OUTPUTS:
-        raise InputError(f"output is {output!r}; expected one of {', '.join(map(repr, OUTPUTS))}")
+    one_of("output", output, OUTPUTS)
     return output
 
 

@@ -6,14 +6,19 @@ Nothing here imports onnx or torch before a model of that kind arrives.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import tvm
 
 from ..compilation import stage
-from ..errors import InputError
+from ..errors import InputError, MissingFileError
+from ..library_file import is_library
 from ..signature import USUAL_SIZES_ATTR
+
+#: suffixes of the files that torch.export.save writes
+_EXPORTED = (".pt2",)
 
 __all__ = ["split_usual_sizes", "to_relax"]
 
@@ -23,7 +28,7 @@ def to_relax(model: Any, shapes: Mapping[str, Sequence[int | str]] | None = None
 
     Parameters
     ----------
-    model : IRModule, onnx.ModelProto, path of an .onnx file or torch.export.ExportedProgram
+    model : IRModule, onnx.ModelProto, path of an .onnx or .pt2 file or torch.export.ExportedProgram
         An IRModule is returned as it is. Nothing is changed in the model itself.
     shapes : mapping, optional
         Input name to shape, for dimensions that an ONNX model leaves open: numbers fix them, and a name, such as
@@ -47,6 +52,12 @@ def to_relax(model: Any, shapes: Mapping[str, Sequence[int | str]] | None = None
         _no_shapes(shapes, "an IRModule")
         return model
     weights = None
+    if isinstance(model, PathLike):
+        model = Path(model)
+    if isinstance(model, (str, Path)) and Path(model).suffix in _EXPORTED:
+        model = _program(Path(model))
+    if isinstance(model, (str, Path)) and is_library(Path(model)):
+        raise InputError(f"`{model}` is a compiled library; give what it was compiled from, or load it")
     if isinstance(model, (str, Path)):
         from .onnx_import import load_apart
 
@@ -62,6 +73,8 @@ def to_relax(model: Any, shapes: Mapping[str, Sequence[int | str]] | None = None
         if usual:
             mod["main"] = mod["main"].with_attr(USUAL_SIZES_ATTR, usual)
         return mod
+    if isinstance(model, (tvm.runtime.Executable, tvm.runtime.Module)) or hasattr(model, "run_tvm"):
+        raise InputError(f"the model is a {kind}, which is compiled already; give what it was compiled from")
     if kind.startswith("torch.export.") and kind.endswith(".ExportedProgram"):
         from .torch_import import import_torch
 
@@ -71,6 +84,19 @@ def to_relax(model: Any, shapes: Mapping[str, Sequence[int | str]] | None = None
         f"cannot import a {kind}; give an IRModule, an onnx.ModelProto, the path of an .onnx file or a "
         "torch.export.ExportedProgram"
     )
+
+
+def _program(path: Path) -> Any:
+    """What ``torch.export.save`` has written."""
+    import torch
+
+    if not path.is_file():
+        raise MissingFileError(f"no file `{path}`; give the path of an .onnx or .pt2 file")
+    try:
+        return torch.export.load(path)
+    except Exception as error:
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f"cannot read `{path}` as a program of torch.export.save: {why}") from error
 
 
 def split_usual_sizes(

@@ -9,7 +9,7 @@ from typing import TypeVar
 import onnx
 import tvm
 
-from ..errors import ByocError, InputError, UnsupportedError, out_of_resources
+from ..errors import ByocError, InputError, MissingFileError, UnsupportedError, out_of_resources
 from .onnx.model import to_module
 from .onnx_dims import name_dims, refuse_sequences
 from .onnx_file import Weights, load_whole, read_model
@@ -41,7 +41,7 @@ def _read(path: Path, read: Callable[[Path], _Read]) -> _Read:
     except FileNotFoundError as err:
         if str(err.filename) != str(path):
             raise InputError(f"cannot read `{path}`: its weights are in `{err.filename}`, which is not there") from err
-        raise InputError(f"no file `{path}`; give the path of an .onnx file") from err
+        raise MissingFileError(f"no file `{path}`; give the path of an .onnx file") from err
     except Exception as err:  # protobuf's DecodeError, OSError and ValueError of external data
         if (resources := out_of_resources(err)) is not None:
             raise resources from err

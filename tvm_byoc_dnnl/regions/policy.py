@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from .. import cost
+from ..errors import ArgumentTypeError, InputError
 
 __all__ = ["RegionPolicy", "Work"]
 
@@ -99,9 +100,11 @@ class RegionPolicy:
         for name in ("exclude", "force"):
             value = getattr(self, name)
             if isinstance(value, str) or not all(isinstance(v, str) for v in value):
-                raise TypeError(f"{name} is {value!r}; expected a sequence of names such as ['relax.nn.softmax']")
+                raise ArgumentTypeError(
+                    f"{name} is {value!r}; expected a sequence of names such as ['relax.nn.softmax']"
+                )
         if self.max_regions is not None and self.max_regions < 0:
-            raise ValueError(f"max_regions is {self.max_regions}; expected a number of regions, or None for any")
+            raise InputError(f"max_regions is {self.max_regions}; expected a number of regions, or None for any")
 
     def excluded_by(self, names: Sequence[str]) -> str:
         """The entry of ``exclude`` that one of a call's names matches, ``""`` for none."""

@@ -18,6 +18,7 @@ from ..calls.model import Candidate, Worth
 from ..codegen.extern import check_output
 from ..compilation import compiling, knowing
 from ..errors import ArtifactError, InputError, UnsupportedError
+from ..expected import check_types
 from ..frontend import to_relax
 from ..library_file import is_library
 from ..namespaces import HOST, namespace
@@ -98,6 +99,7 @@ def explain(
         If a library cannot be loaded, or a compiled model was built without the pipeline ``"byoc"``.
     """
     check_output(output)
+    check_types(compiler, shapes=shapes, policy=policy, placement=placement, options=options)
     if _is_compiled(model):
         if shapes:
             raise InputError("`shapes` fixes the inputs of an ONNX model; a compiled model has its own: leave it out")

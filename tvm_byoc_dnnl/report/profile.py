@@ -29,8 +29,10 @@ from ..pipeline.metadata import read_account, read_kernels
 from ..runner import Runner
 from ..threads import Company, limited
 from .html import render_html
+from .measured import runner_of
 from .roof import Roof, bytes_of
 from .roof import roof as measure_roof
+from .shown import Shown
 from .words import count
 
 __all__ = ["Profile", "StepTime", "profile"]
@@ -101,8 +103,8 @@ class StepTime:
         return self.kind == "reorder" and not self.source
 
 
-@dataclass
-class Profile:
+@dataclass(repr=False)
+class Profile(Shown):
     """Times of one model: medians over the repetitions, in seconds.
 
     Attributes
@@ -135,6 +137,9 @@ class Profile:
     plans: dict[str, dict[str, Any]] = field(default_factory=dict)
     roof: Roof | None = None
     account: ReportData | None = field(default=None, repr=False)
+
+    def _said(self) -> str:
+        return f"{1e3 * self.total:.3f} ms, {count(len(self.steps), 'step')}, medians of {self.repeat}"
 
     @property
     def reorder_share(self) -> float:
@@ -377,8 +382,9 @@ def profile(ex: Any, inputs: Any = None, *, repeat: int = 20, warmup: int = 3, r
 
     Parameters
     ----------
-    ex : Executable, Module or Runner
-        What `compile` or `load` returned. It is measured itself, and not compiled again.
+    ex : Executable, Module, Runner or path, or a model
+        What `compile` or `load` returned, or the path of a library: it is measured itself, and not compiled again. A
+        model is compiled as `compile` does by default.
     inputs : mapping or sequence, optional
         Inputs by name or in order; random ones where the model's shapes are all fixed.
     repeat, warmup : int
@@ -395,7 +401,7 @@ def profile(ex: Any, inputs: Any = None, *, repeat: int = 20, warmup: int = 3, r
     InputError
         If ``inputs`` do not fit the model, or are missing and cannot be made up.
     """
-    runner = ex if isinstance(ex, Runner) else Runner(ex)
+    runner = runner_of(ex)
     if repeat < 1:
         raise InputError(f"repeat is {repeat}; expected at least 1")
     if inputs is None:

@@ -7,12 +7,14 @@ from os import PathLike
 from ..calls.model import ReportData
 from ..files import write_text
 from .html import render_html
+from .shown import Shown
 from .text import render_text
+from .words import count
 
 __all__ = ["Report"]
 
 
-class Report(ReportData):
+class Report(Shown, ReportData):
     """Shows which call runs where, and why: the data is `ReportData`; the methods print it."""
 
     def to_text(self, *, width: int = 110, color: bool = False, every_call: bool = False) -> str:
@@ -35,6 +37,11 @@ class Report(ReportData):
         if path is not None:
             write_text(path, page)
         return page
+
+    def _said(self) -> str:
+        of = f"{self.model}, " if self.model else ""
+        totals = self.totals
+        return f"{of}{totals.offloaded_calls} of {totals.calls} calls in {count(totals.regions, 'region')}"
 
     def __str__(self) -> str:
         return self.to_text()

@@ -30,6 +30,8 @@ from ..regions.policy import RegionPolicy
 from ..relax_utils import bindings_of, caller_of, codegen_of, composite_of, global_var
 from ..runner import Runner
 from ..target_options import OPTIONS_ATTR
+from .shown import Shown
+from .words import count
 
 __all__ = ["RegionGap", "Verification", "verify"]
 
@@ -69,8 +71,8 @@ class RegionGap:
     alone: bool | None = None
 
 
-@dataclass
-class Verification:
+@dataclass(repr=False)
+class Verification(Shown):
     """The result of `verify`.
 
     Attributes
@@ -97,6 +99,10 @@ class Verification:
     def policy(self) -> RegionPolicy:
         """A policy that leaves the culprits with TVM: ``byoc.compile(model, policy=report.policy)``."""
         return RegionPolicy(exclude=[r.culprit for r in self.regions if r.culprit], on_top=True)
+
+    def _said(self) -> str:
+        wrong = [r.region for r in self.regions if r.difference]
+        return f"{count(len(self.regions), 'region')}, " + (f"wrong: {', '.join(wrong)}" if wrong else "all right")
 
     def to_dict(self) -> dict[str, Any]:
         """The data."""

@@ -1,0 +1,30 @@
+"""What a prompt and a notebook show of results."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+import tvm_byoc_dnnl as byoc
+
+pytestmark = pytest.mark.native
+
+MODEL = onnx.parser.parse_model(
+    '<ir_version: 8, opset_import: ["": 17]> g (float[N, 3] x) => (float[N, 3] y) { r = Softmax(x) y = Relu(r) }'
+)
+
+
+def test_one_line_each():
+    run = byoc.Runner(byoc.compile(MODEL))
+    x = np.ones((2, 3), "float32")
+    report, times, check = byoc.explain(MODEL), byoc.profile(run, [x], repeat=1), byoc.verify(MODEL, [x])
+    assert repr(run) == "<Runner: x float32[N, 3] -> y float32[N, 3]>"
+    assert repr(report) == "<Report: 2 of 2 calls in 1 region>"
+    assert repr(check) == "<Verification: 1 region, all right>"
+    assert "medians of 1>" in repr(times)
+    run.close()
+    assert repr(run) == "<Runner, closed>"
+    assert report._repr_html_().startswith("<iframe")
+    assert times._repr_html_().startswith("<iframe")
+    assert check._repr_html_().startswith("<pre>")
