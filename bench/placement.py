@@ -39,7 +39,7 @@ def measured(name: str, compilers: Sequence[str], budget_s: float, rounds: int, 
     """The times of one network in seconds."""
     mod = network(name)
     started = time.perf_counter()
-    placement = byoc.tune(mod, compilers, budget_s=budget_s, database=database, progress=click.echo)
+    placement = byoc.tune(mod, compilers, budget=budget_s, database=database, progress=click.echo)
     tuned_s = time.perf_counter() - started
     names = [c for c in compilers if c != "tvm"]
     planner = Planner(prepared(mod, names), names)

@@ -159,3 +159,10 @@ def test_inputs_that_are_no_files_are_refused_at_once(squeezenet, tmp_path, argu
     names["x.so"] = tmp_path / "x.so"
     _, err = tvm_byoc(*(names.get(word, word) for word in arguments), status=2)
     assert "pipe" in err
+
+
+def test_times_and_outputs_as_data(squeezenet):
+    arguments = ["run", squeezenet / "net.so", "--inputs", squeezenet / "in.npz", "--threads", 1, "--repeat", 3]
+    data = json.loads(tvm_byoc(*arguments, "--json", "-")[0])
+    assert len(data["milliseconds"]) == 3
+    assert [output["shape"] for output in data["outputs"].values()] == [[1, 1000, 1, 1]]

@@ -37,7 +37,7 @@ def test_the_compiler_that_cuts_a_network_into_pieces_is_found(acme: str, tmp_pa
     model = Extractor(network).extract_model(["data_0"], ["r16"])  # its first two modules
     default = byoc.explain(model, [acme, "dnnl"])
     assert {call.compiler for call in default.calls if call.op == "relax.nn.relu"} == {acme}
-    found = byoc.tune(model, [acme, "dnnl"], budget_s=30, database=tmp_path / "times.jsonl")
+    found = byoc.tune(model, [acme, "dnnl"], budget=30, database=tmp_path / "times.jsonl")
     assert found.seconds is not None and found.default_seconds is not None
     assert found.seconds < 0.8 * found.default_seconds
     assert acme not in found.values()

@@ -217,7 +217,7 @@ def test_what_a_build_can_do_without_is_a_warning(part, behaviour, caplog):
     if part == "describe":
         assert "acme" in str(byoc.explain(model(), [V, "dnnl"], policy=byoc.RegionPolicy()))
     if part == "cost":
-        assert byoc.tune(model(), [V, "dnnl"], budget_s=1)
+        assert byoc.tune(model(), [V, "dnnl"], budget=1)
     silent = {("probe_many-items", "None"), ("describe", "None"), ("cost", "None"), ("cost", "3")}
     name = "the cost of 'acme'" if part == "cost" else f"{part.removesuffix('-items')} of 'acme'"
     assert ((part, behaviour) in silent) == (name not in caplog.text)

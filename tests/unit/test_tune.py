@@ -85,7 +85,7 @@ MODELS = {
 @pytest.mark.parametrize(("costs", "expected"), MODELS.values(), ids=MODELS)
 def test_the_cheapest_placement_is_found(costs, expected):
     with priced(**costs):
-        placement = byoc.tune(Chain, list(costs), budget_s=60)
+        placement = byoc.tune(Chain, list(costs), budget=60)
         assert placement == expected
         mod = byoc.partition(Chain, list(costs), placement=placement)
         assert [owner.partition("_")[0] for owner in owners(mod).values()] == list(expected.values())
@@ -171,7 +171,7 @@ def test_equal_regions_are_asked_for_once_and_move_together():
     with vendors(("va", ["relax.exp", "relax.add"]), ("vb", ["relax.multiply", "relax.exp", "relax.add"])):
         byoc.register_cost("va", cost)
         byoc.register_cost("vb", lambda mod: 2e-9)
-        assert set(byoc.tune(Twice, ["va", "vb"], budget_s=60).values()) == {"vb"}
+        assert set(byoc.tune(Twice, ["va", "vb"], budget=60).values()) == {"vb"}
         assert asked[0] == ("relax.add", "relax.exp")
         assert asked.count(("relax.add", "relax.exp")) == 1
 
@@ -208,7 +208,7 @@ def test_an_open_size_is_measured_with_the_size_that_the_model_is_optimised_for(
     path, shapes = tmp_path / "times.jsonl", {"x": ["N:8", 4]}
     with pytest.raises(byoc.InputError, match=r"open dims \(N\).*N:8 in place of 8"):
         byoc.tune(open_model(), "ccompiler")
-    placement = byoc.tune(open_model(), "ccompiler", shapes=shapes, budget_s=60, database=path)
+    placement = byoc.tune(open_model(), "ccompiler", shapes=shapes, budget=60, database=path)
     assert placement.measured >= 2
     entries = [json.loads(line) for line in path.read_text().splitlines()]
     assert {e["work"].rpartition("of ")[2] for e in entries if "time" in e} == {"float32[~8, 4]"}
@@ -239,7 +239,7 @@ def test_calls_of_tvm_that_cannot_be_fast_enough_are_not_measured(monkeypatch):
 
 def test_the_time_is_a_limit():
     with priced(**MODELS["a dear one is"][0]):
-        found = byoc.tune(Chain, ["va", "vb"], budget_s=1e-6)
+        found = byoc.tune(Chain, ["va", "vb"], budget=1e-6)
         assert found.tried == 1
         assert found == {"a": "vb", "b": "va", "c": "vb"}  # the priorities
 
@@ -248,7 +248,7 @@ def test_explain_shows_times_and_names_a_compiler_that_costs_more_than_it_brings
     path = tmp_path / "times.jsonl"
     costs, expected = MODELS["a cheap operator is not worth a border"]
     with priced(**costs):
-        byoc.tune(Chain, list(costs), budget_s=600, database=path)
+        byoc.tune(Chain, list(costs), budget=600, database=path)
         report = byoc.explain(Chain, list(costs), database=path)
         assert {call.name: call.compiler for call in report.calls} == expected
         exp = next(call for call in report.calls if call.op == "relax.exp")
@@ -279,9 +279,9 @@ def test_what_is_measured_is_kept_and_used(tmp_path, in_one_process):
     path = tmp_path / "times.jsonl"
     with vendors(("va", ["relax.exp"]), "vb"):
         lines = []
-        first = byoc.tune(Chain, ["va", "vb"], budget_s=600, database=path, progress=lines.append)
+        first = byoc.tune(Chain, ["va", "vb"], budget=600, database=path, progress=lines.append)
         assert first.measured >= 4 and any("measuring vb: add, exp, multiply" in line for line in lines)
-        byoc.tune(Chain, ["va", "vb"], budget_s=600, database=path)
+        byoc.tune(Chain, ["va", "vb"], budget=600, database=path)
         ex = byoc.compile(Chain, ["va", "vb"], database=path)
         assert_right(byoc.Runner(ex)(X), EXPECTED)
     entries = [json.loads(line) for line in path.read_text().splitlines()]

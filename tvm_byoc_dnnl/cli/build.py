@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,7 @@ from .common import (
     precision_options,
     progress,
     say,
+    write_data,
 )
 
 __all__ = ["bench", "compile", "emit", "read_arrays", "run"]
@@ -55,7 +57,7 @@ def _options(_context: click.Context, _parameter: click.Parameter, values: Seque
 @click.option("--target", default="llvm", show_default=True, help="TVM's target for the calls that stay with TVM.")
 @click.option("--option", "options", multiple=True, callback=_options, metavar="NAME.OPTION=VALUE",
               help="Set an option of a compiler, as in my_npu.level=3. May be repeated.")  # fmt: skip
-@click.option("--cache", type=NEW_FOLDER, help="Folder of compiled models: the same model is not compiled again.")
+@click.option("--cache-dir", type=NEW_FOLDER, help="Folder of compiled models: the same model is not compiled again.")
 @click.option("--strict", is_flag=True, help="Fail where an accepted call cannot be offloaded in the end.")
 @format_option
 def compile(
@@ -64,7 +66,7 @@ def compile(
     output: Path,
     target: str,
     options: dict[str, dict[str, Any]],
-    cache: Path | None,
+    cache_dir: Path | None,
     strict: bool,
     output_format: str,
 ) -> None:
@@ -89,7 +91,7 @@ def compile(
             target=target,
             database=database,
             options=options,
-            cache_dir=cache,
+            cache_dir=cache_dir,
             strict=strict,
             output=output_format,
         )
@@ -138,9 +140,19 @@ def emit(build: Build, output: Path) -> None:
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of random inputs.")
 @click.option("--warmup", type=click.IntRange(0), default=0, show_default=True, help="Calls before the counted ones.")
 @click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="Counted calls.")
+@click.option("--threads", type=click.IntRange(1), help="Threads of each call.  [default: all cores]")
 @click.option("-o", "--output", type=NEW_FILE, help="Write the outputs, under their names, to this .npz.")
+@click.option("--json", "json_file", metavar="FILE", help="Write times and outputs' shapes; - is standard output.")
 def run(
-    library: Path, inputs: Path | None, shapes: Shapes, seed: int, warmup: int, repeat: int, output: Path | None
+    library: Path,
+    inputs: Path | None,
+    shapes: Shapes,
+    seed: int,
+    warmup: int,
+    repeat: int,
+    threads: int | None,
+    output: Path | None,
+    json_file: str | None,
 ) -> None:
     """Run a compiled LIBRARY, with arrays of a file or with random ones.
 
@@ -154,12 +166,12 @@ def run(
     """
     from ..runner import load
 
-    check_outputs(output)
+    check_outputs(output, json_file)
     arrays = None if inputs is None else read_arrays(inputs)
     if arrays is not None and shapes:
         raise InputError("--shape is for random inputs; --inputs has arrays of their own shapes: leave one of them out")
     with progress(f"loading {library.name}") as show:
-        runner = load(library)
+        runner = load(library, threads=threads)
         show("running")
         if arrays is None:
             tensors = runner.random_tensors(seed, shapes)
@@ -175,9 +187,12 @@ def run(
     counted = sorted(times[warmup:])
     spread = f", median of {repeat}; {counted[0]:.1f} to {counted[-1]:.1f} ms" if repeat > 1 else ""
     say(f"{counted[len(counted) // 2]:.1f} ms{spread}" + ("" if warmup else ", the first run's preparation included"))
+    described = {name: {"dtype": str(a.dtype), "shape": list(a.shape)} for name, a in outputs.items()}
+    write_data(json.dumps({"milliseconds": times[warmup:], "outputs": described}, indent=1), json_file)
     if output is not None:
         write_arrays(output, outputs)
         announce(output)
+    if output is not None or json_file == "-":
         return
     for name, array in outputs.items():
         span = f"  min {array.min():.4g}  mean {array.mean():.4g}  max {array.max():.4g}" if array.size else ""

@@ -44,6 +44,7 @@ def _inputs(path: Path | None) -> dict[str, Any] | None:
 @click.option(
     "--repeat", type=click.IntRange(1), default=20, show_default=True, help="Counted calls; medians are shown."
 )
+@click.option("--threads", type=click.IntRange(1), help="Threads of each call.  [default: all cores]")
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows of the table.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the table.")
 @click.option("--html", "html_file", type=NEW_FILE, help="Write a page: timeline, roofline, the graph by time.")
@@ -52,6 +53,7 @@ def profile(
     build: Build,
     inputs: Path | None,
     repeat: int,
+    threads: int | None,
     top: int,
     json_file: str | None,
     html_file: Path | None,
@@ -75,9 +77,9 @@ def profile(
     arrays, model = _inputs(inputs), build.model
     with progress(f"preparing {model.name}") as show:
         if is_library(model.path):
-            ex = load(model.path)
+            ex = load(model.path, threads=threads)
         else:
-            ex = compile(model.load(), build.compiler, **build.settings)
+            ex = compile(model.load(), build.compiler, **build.settings, threads=threads)
         show("measuring")
         report = measure(ex, arrays, repeat=repeat, roof=html_file is not None)
         if html_file is not None:
@@ -164,7 +166,7 @@ def tune(build: Build, database: Path, budget: float) -> None:
         found = search(
             build.model.load(),
             build.compiler,
-            budget_s=budget,
+            budget=budget,
             database=database,
             shapes=settings["shapes"],
             options=with_precision(build.compiler, None, settings),

@@ -16,6 +16,7 @@ from tvm import relax
 
 from ..cost import usual_sizes
 from ..errors import InputError
+from ..expected import check_types
 from ..frontend import to_relax
 from ..namespaces import HOST, namespace
 from ..regions.failure import Failure
@@ -44,9 +45,9 @@ _RACE_MEASUREMENTS = 4  # it takes about as long as so many of the longest measu
 
 def tune(
     model: Any,
-    compilers: str | Sequence[str],
+    compiler: str | Sequence[str],
     *,
-    budget_s: float = 120.0,
+    budget: float = 120.0,
     database: str | PathLike[str] | None = None,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
@@ -66,7 +67,7 @@ def tune(
         The model. Of its open dims, a size to measure with has to be known: ``shapes={"x": ["N:8", 3]}``.
     compilers : sequence of str
         Namespaces in order of priority; ``"tvm"`` may stand last, and is a candidate in any case.
-    budget_s : float
+    budget : float
         Seconds for the search. The measurement that is running then is finished.
     database : path-like, optional
         File of times, read before and extended by each measurement, also when the search is interrupted.
@@ -78,29 +79,32 @@ def tune(
     Returns
     -------
     Placement
-        A dict for ``compile(model, compilers, placement=...)``; with the same ``database=`` `compile` finds it itself.
+        A dict for ``compile(model, compiler, placement=...)``; with the same ``database=`` `compile` finds it itself.
 
     Raises
     ------
     InputError
         If a compiler is not registered, an input has open dims, or the file is no database.
     """
+    check_types(compiler, shapes=shapes, options=options)
+    if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not budget > 0:
+        raise InputError(f"budget is {budget!r}; expected a number of seconds above 0")
     started = time.perf_counter()
-    names = _without_host(compilers)
+    names = _without_host(compiler)
     tell = progress or _logger.info
     mod = with_options(to_relax(model, shapes=shapes), options)
     _check_sizes(mod)
     known = Database(None if database is None else Path(database))
     planner = Planner(prepared(mod, names), names)
     costs = Costs(known, measures=True, target=target, tell=tell)
-    found = search(planner, costs, budget_s * _SEARCH_SHARE, tell)
+    found = search(planner, costs, budget * _SEARCH_SHARE, tell)
     result = Placement(found.placement)
     result.tried = found.tried
     if not costs.has_models:
         ways = [found.default, *found.others[:_FINALISTS]]
         mods = [planner.partitioned(None if way is found.default else way) for way in ways]
-        race_s = max(_RACE_SHARE * budget_s, min(_RACE_MEASUREMENTS * costs.longest_s, budget_s / 2))
-        end = started + budget_s
+        race_s = max(_RACE_SHARE * budget, min(_RACE_MEASUREMENTS * costs.longest_s, budget / 2))
+        end = started + budget
         costs.measured += sum(measure_candidates(each, known, end - race_s, tell) for each in mods)
         result = _fastest(result, ways, mods, known, target, end, tell)
     result.measured = costs.measured
@@ -177,7 +181,7 @@ def _identity(mod: tvm.IRModule) -> str:
 def _without_host(compilers: str | Sequence[str]) -> list[str]:
     names = [compilers] if isinstance(compilers, str) else list(compilers)
     if HOST in names[:-1]:
-        raise InputError(f"compilers={names}: {HOST!r} takes every call, so nothing may come after it; put it last")
+        raise InputError(f"compiler={names}: {HOST!r} takes every call, so nothing may come after it; put it last")
     names = [name for name in names if name != HOST]
     for name in names:
         namespace(name)
