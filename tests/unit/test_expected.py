@@ -60,7 +60,9 @@ def test_a_wrong_type(name: str) -> None:
             function(MODEL, **TYPES[name])
 
 
-@pytest.mark.parametrize("function", [byoc.compile, byoc.partition, byoc.explain, byoc.verify, byoc.to_relax])
+@pytest.mark.parametrize(
+    "function", [byoc.compile, byoc.partition, byoc.explain, byoc.verify, byoc.profile, byoc.to_relax]
+)
 @pytest.mark.parametrize("model", [3, None, b"model", [MODEL]])
 def test_what_is_no_model(function, model) -> None:
     with pytest.raises(InputError, match="cannot import a"):
