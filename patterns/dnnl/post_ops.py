@@ -164,8 +164,7 @@ class _Fuser:
 
     def _with_eltwise(self, node: Node, user: Node) -> Node:
         op = PostOp("eltwise", user.attrs["alg"], user.attrs["alpha"], user.attrs["beta"])
-        steps = [*node.post_ops, *kept(self._dtype(node.outputs[0])), op]
-        return Node(node.kind, node.inputs, user.outputs, node.attrs, steps, scalings=node.scalings)
+        return _joined(node, user, node.inputs, [*node.post_ops, *kept(self._dtype(node.outputs[0])), op])
 
     def _with_binary(self, node: Node, user: Node, place_of: Node) -> Node | str:
         alg, out = user.attrs["alg"], node.outputs[0]
@@ -187,18 +186,11 @@ class _Fuser:
         elif node.kind in _BIAS_AXIS and (divisor := divisor_of(self.graph, user)) is not None:
             # a sum of products is rounded anyway
             ops.append(PostOp("eltwise", "linear", 1 / divisor, 0.0))
-            return Node(node.kind, node.inputs, user.outputs, node.attrs, ops, scalings=node.scalings)
+            return _joined(node, user, node.inputs, ops)
         if alg == "add" and not ops and self._is_bias(node, other):
-            return Node(
-                node.kind,
-                (*node.inputs, self._bias(node, other, place_of)),
-                user.outputs,
-                node.attrs,
-                ops,
-                scalings=node.scalings,
-            )
+            return _joined(node, user, (*node.inputs, self._bias(node, other, place_of)), ops)
         ops.append(PostOp("binary", alg, input=len(node.inputs)))
-        return Node(node.kind, (*node.inputs, other), user.outputs, node.attrs, ops, scalings=node.scalings)
+        return _joined(node, user, (*node.inputs, other), ops)
 
     def _is_known_before(self, node: Node, tensor: int) -> bool:
         """Whether ``tensor`` is computed before ``node``; views and single numbers are moved up to make it so."""
@@ -242,3 +234,7 @@ class _Fuser:
     def _refusal(self, node: Node) -> Reject | None:
         """Why one primitive cannot run this node, its operands as inputs; constants of the region stay constants."""
         return probe_fused(self.graph.isolate(node, self._constants))
+
+
+def _joined(node: Node, user: Node, inputs: tuple[int, ...], post_ops: list[PostOp]) -> Node:
+    return Node(node.kind, inputs, user.outputs, node.attrs, post_ops, scalings=node.scalings)

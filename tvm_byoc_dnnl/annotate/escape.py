@@ -36,9 +36,9 @@ def refuse_escape(context: Any, outputs: Sequence[str] = (), writers: Iterable[W
     parts = [context.annotated_expr[name] for name in outputs if name in context.annotated_expr]
     root, *others = (context.value_to_bound_var[e] for e in [context.matched_expr, *parts])
     results = {root, *others}
-    for var in own - results:
-        users = [u for u in items(context.var_usages[var]) if u not in own]
-        if users or not isinstance(var, relax.DataflowVar):
+    for var in context.outputs(root):
+        if var not in results:
+            users = [u for u in items(context.var_usages[var]) if u not in own]
             by = f"by {', '.join(u.name for u in users)}" if users else "behind the dataflow block"
             return Reject(f"the intermediate result {var.name} is used outside of the match, {by}")
     # What reads the root stands behind all calls of the match: none of them can read that.

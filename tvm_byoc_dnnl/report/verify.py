@@ -33,7 +33,7 @@ from ..target_options import OPTIONS_ATTR
 from .shown import Shown
 from .words import count
 
-__all__ = ["RegionGap", "Verification", "verify"]
+__all__ = ["RegionGap", "Verification", "arrays_in", "verify"]
 
 Tolerance = float | Mapping[str, float] | None
 
@@ -192,7 +192,7 @@ def verify(
         plain = Runner(
             tvm.compile(partition(imported, compiler, policy=policy, options=options), "llvm", relax_pipeline=PIPELINE)
         )
-        report.from_float32 = gap(outputs, _flat(_call(plain, tensors)))
+        report.from_float32 = gap(outputs, arrays_in(_call(plain, tensors)))
     return report
 
 
@@ -227,14 +227,16 @@ def _arguments(
 
     vm = relax.VirtualMachine(runner.module, tvm.cpu())
     vm.set_instrument(record)
-    return recorded, _flat(vm[runner.entry](*tensors))
+    return recorded, arrays_in(vm[runner.entry](*tensors))
 
 
 def _check(name: str, region: relax.Function, arguments: Sequence[Any], tolerance: Tolerance) -> RegionGap:
     calls = [var for var, value in bindings_of(region) if isinstance(value, relax.Call)]
     host = _compiled(_host_module(region))
-    right = _Right(_flat(host(arguments)), [_flat(host(near)) for near in _nearby(arguments, tolerance)], tolerance)
-    got = _flat(_compiled(_offloaded_module(region))(arguments))
+    right = _Right(
+        arrays_in(host(arguments)), [arrays_in(host(near)) for near in _nearby(arguments, tolerance)], tolerance
+    )
+    got = arrays_in(_compiled(_offloaded_module(region))(arguments))
     result = RegionGap(name, codegen_of(region), len(calls), gap(got, right.results), right.difference(got))
     if not result.difference:
         return result
@@ -282,7 +284,7 @@ def _host_values(region: relax.Function, arguments: Sequence[Any], tolerance: To
         values = [[given[i]] for given, _ in turns]
         known[var] = _Right(values[0], values[1:], tolerance)
     for i, var in enumerate(bound):
-        values = [_flat(results[i]) for _, results in turns]
+        values = [arrays_in(results[i]) for _, results in turns]
         known[var] = _Right(values[0], values[1:], tolerance)
     return known
 
@@ -294,7 +296,7 @@ def _first_wrong(
     low, high = 0, len(calls)
     while low < high:
         middle = (low + high) // 2
-        got = _flat(_compiled(_offloaded_module(_until(region, calls[middle])))(arguments))
+        got = arrays_in(_compiled(_offloaded_module(_until(region, calls[middle])))(arguments))
         if expected[calls[middle]].difference(got):
             high = middle
         else:
@@ -330,7 +332,7 @@ def _is_wrong_alone(region: relax.Function, var: Any, expected: Mapping[Any, _Ri
     body = relax.SeqExpr([relax.BindingBlock(bindings)], inner)
     func = relax.BlockBuilder().normalize(relax.Function(params, body, var.ty, attrs=region.attrs))
     return bool(
-        expected[var].difference(_flat(_compiled(_offloaded_module(relax.utils.copy_with_new_vars(func)))(given)))
+        expected[var].difference(arrays_in(_compiled(_offloaded_module(relax.utils.copy_with_new_vars(func)))(given)))
     )
 
 
@@ -355,7 +357,8 @@ def _compiled(mod: tvm.IRModule) -> Callable[[Sequence[Any]], Any]:
     return lambda given: vm["main"](*(tvm.runtime.tensor(a) if isinstance(a, np.ndarray) else a for a in given))
 
 
-def _flat(result: Any) -> list[np.ndarray]:
+def arrays_in(result: Any) -> list[np.ndarray]:
+    """The arrays of what a function of TVM has returned, also of tuples in it."""
     if isinstance(result, tvm.runtime.Tensor):
         return [result.numpy()]
-    return [a for r in result for a in _flat(r)]
+    return [a for r in result for a in arrays_in(r)]

@@ -9,6 +9,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from ...report.verify import arrays_in
 from .case import Case
 
 __all__ = ["HOST", "Outcome", "by_tvm", "function_name", "module_of", "outcomes", "run"]
@@ -74,16 +75,10 @@ def run(function: Any, inputs: Sequence[np.ndarray]) -> Outcome:
         return function
     tensors = [tvm.runtime.tensor(array) for array in inputs]
     try:
-        results = _tensors(function(*tensors))
+        results = arrays_in(function(*tensors))
     except Exception as error:
         return error
     for i, (tensor, array) in enumerate(zip(tensors, inputs, strict=True)):
         if tensor.numpy().tobytes() != array.tobytes():
             return ValueError(f"input {i} is overwritten; a region may write nothing but its results")
     return results
-
-
-def _tensors(result: Any) -> list[np.ndarray]:
-    if isinstance(result, tvm.runtime.Tensor):
-        return [result.numpy()]
-    return [array for item in result for array in _tensors(item)]
