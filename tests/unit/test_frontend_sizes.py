@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import tvm_byoc_dnnl as byoc
+from tvm_byoc_dnnl.errors import InputError
 
 X = np.random.default_rng(0).standard_normal((2, 3, 1, 5)).astype("float32")
 
@@ -60,3 +61,47 @@ def test_a_size_that_does_not_fit_is_an_error(op: str, wrong: list[int]) -> None
     run = byoc.Runner(byoc.compile(_model(op, list(X.shape), 2)))
     with pytest.raises(byoc.ByocError):
         run(X, np.array(wrong))
+
+
+# ---------------------------------------------------------------- sizes that are counted, and must agree
+_N = helper.make_node
+_BEHIND = {
+    "a scan": [_N("CumSum", ["b", "axis"], ["b1"]), _N("Add", ["a", "b1"], ["z"])],
+    "one after the other": [
+        *(_N("Transpose", [i], [o], perm=[1, 0]) for i, o in (("b", "b1"), ("b1", "b2"))),
+        _N("CumSum", ["b2", "axis"], ["b3"]),
+        _N("Add", ["a", "b3"], ["c"]),
+        _N("Add", ["c", "b"], ["d"]),
+        _N("CumSum", ["d", "axis"], ["e"]),
+        _N("Mul", ["e", "a"], ["z"]),
+    ],
+    "a product": [_N("Relu", ["b"], ["b1"]), _N("Sub", ["b1", "a"], ["c"]), _N("MatMul", ["c", "w"], ["z"])],
+}
+
+
+@pytest.mark.parametrize("behind", _BEHIND)
+def test_counts_of_elements_that_must_agree(behind: str) -> None:
+    """As many rows as elements that are not 0: of x in `a`, of y in `b`."""
+    nodes = []
+    for given, rows in (("x", "a"), ("y", "b")):
+        nodes += [
+            _N("NonZero", [given], [f"{given}1"]),
+            _N("Cast", [f"{given}1"], [f"{given}2"], to=TensorProto.FLOAT),
+            _N("Transpose", [f"{given}2"], [f"{given}3"], perm=[1, 0]),
+            _N("MatMul", [f"{given}3", "w"], [rows]),
+        ]
+    weights = {"w": np.array([[0.5]], "float32"), "axis": np.array(0)}
+    graph = helper.make_graph(
+        [*nodes, *_BEHIND[behind]],
+        "g",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [dim]) for name, dim in (("x", "n"), ("y", "m"))],
+        [helper.make_tensor_value_info("z", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    run, reference = byoc.Runner(byoc.compile(model)), ReferenceEvaluator(model)
+    x, y = np.array([1, 0, 2, 0, 3], "float32"), np.array([0, 1, 1, 1], "float32")
+    for feeds in ({"x": x, "y": y}, {"x": y, "y": x}, {"x": x[:1], "y": y[:2]}, {"x": x[:0], "y": y[:1]}):
+        np.testing.assert_allclose(run(*feeds.values()), reference.run(None, feeds)[0], rtol=1e-6)
+    with pytest.raises(InputError):
+        run(x, np.ones(4, "float32"))

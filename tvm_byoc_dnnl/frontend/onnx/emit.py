@@ -40,6 +40,7 @@ class Emit:
         self._apply = apply
         self.weights: list[tuple[Any, np.ndarray]] = []  # large constants and the arrays that they were made of
         self.node: Node | None = None  # that is being converted
+        self.given: set[Any] = set()  # the symbols that its parameters have, or that these decide
 
     # ---- values -------------------------------------------------------------------------------------
 
@@ -127,6 +128,16 @@ class Emit:
             if isinstance(b, Dim) and is_within(b, a):  # TVM would put the expression in the symbol's place without end
                 raise self.refused(f"needs the sizes {a} and {b} to be equal; fix one of the open sizes in them")
         tensor = self.tensor(x)
+        if own is not None and any(
+            symbol not in self.given
+            for a, b in zip(own, dims, strict=True)
+            if not _is_same(a, b)
+            for symbol in (*symbols_of(a), *symbols_of(b))
+        ):
+            # TVM would take one symbol for the other from here on, and not in the types of what was before: their sizes
+            # would be unlike. So it does not see the sizes that are compared.
+            unknown = relax.TensorType(dtype=x.dtype, ndim=len(dims))
+            tensor = self.bb.emit(relax.op.call_pure_packed("vm.builtin.copy", tensor, ty_args=unknown))
         if not is_a(tensor, relax.Var):
             tensor = self.bb.emit(tensor)
         return Value(self.bb.match_cast(tensor, relax.TensorType(self.shape(dims), x.dtype)))

@@ -138,6 +138,7 @@ def _solve(walk: Walk, scope: Scope, shapes: OpenInputs) -> None:
     """The symbols that no input has by itself, and the inputs whose sizes are expressions of them."""
     for symbol, value in shapes.solved:
         walk.bb.match_cast(walk.bb.emit(relax.ShapeExpr([value])), relax.ShapeType([symbol]))
+        walk.emit.given.add(symbol)
     for name, dims in shapes.inner.items():
         given = scope.names[name]
         assert given is not None

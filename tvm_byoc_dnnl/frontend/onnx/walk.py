@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import defs, helper, numpy_helper
-from tvm import relax
+from tvm import relax, tirx
 
-from ..._compat import is_a, var_name
+from ..._compat import is_a, shape_dims, var_name
 from ...errors import ByocError, InputError, UnsupportedError
 from ...handles import items
 from ...limits import MOST_NESTED
@@ -86,6 +86,7 @@ def built(
         try:
             with bb.function(name, params, private=private):
                 walk = Walk(shared, bb, is_dataflow=is_dataflow)
+                walk.emit.given = {d for p in params or () for d in shape_dims(p.ty) or () if is_a(d, tirx.Var)}
                 with bb.dataflow() if is_dataflow else contextlib.nullcontext():
                     own, result = read(walk)
                     result = bb.emit_output(result) if is_dataflow else result
