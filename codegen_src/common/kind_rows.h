@@ -81,6 +81,15 @@ KIND(LayerNormalization, "layer_normalization", 1, 3, "epsilon", "", {
   c.NeedOut(c.In(0));
 })
 
+KIND(RmsNormalization, "rms_normalization", 1, 2, "epsilon", "", {
+  c.Need(c.Rank() >= 2, "a source of rank 2 or more");
+  if (c.OwnInputs() > 1) c.NeedShape("scale", c.In(1), {c.In(0).back()});
+  for (int i = 0; i < c.OwnInputs(); ++i)
+    c.Need(c.InDType(i) == DType::kFloat32, "a source and a scale float32");
+  c.Need(c.OutDType() == DType::kFloat32, "an output float32");
+  c.NeedOut(c.In(0));
+})
+
 KIND(Lrn, "lrn", 1, 1, "alg local_size alpha beta k", "across_channels within_channel", {
   NeedWindowRank(c);
   c.Need(c.a.local_size >= 1 && c.a.local_size < kMaxAttr, "local_size in [1, 2^31)");

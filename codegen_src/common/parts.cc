@@ -62,6 +62,7 @@ class Prover {
       case Kind::kDeconvolution:
       case Kind::kPRelu:
       case Kind::kLayerNormalization:
+      case Kind::kRmsNormalization:
       case Kind::kCompressedMatmul:
       case Kind::kPooling:
       case Kind::kEltwise:

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
-   Layer normalisation of rows of float32 or bytes, softmax of bytes, means of float32: a row is
+   Layer normalisation of rows of float32 or bytes, the same with a mean that counts as zero (RMS),
+   softmax of bytes, means of float32: a row is
    converted to float32, normalised there, and quantised if its result is bytes, without leaving the
    first-level cache. The mean of equal numbers is exactly their value, and the variance is that of
    the distances from the mean.

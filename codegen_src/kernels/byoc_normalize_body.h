@@ -124,17 +124,21 @@ BYOC_INLINE double BYOC_NAME(root)(double x) {
 
 /* A row less its mean, divided by its standard deviation, times gamma plus beta. The mean is looked
    for from the first number on, and again from there: so that of equal numbers is exact, and a
-   first number far from the others does no harm. */
+   first number far from the others does no harm. BYOC_RMS takes zero for the mean. */
 BYOC_INLINE void BYOC_NAME(layer_row)(const byoc_normalize_params* p, float scale,
                                       const float* gamma, const float* beta, const float* row,
                                       float* numbers, float* to) {
   const int64_t columns = p->columns, whole = columns / BYOC_LANES * BYOC_LANES;
+  const int has_mean = p->form == BYOC_LAYER;
   double sum, squares;
-  BYOC_NAME(centre_row)(row, columns, row[0], NULL, &sum, &squares);
-  float mean = (float)(row[0] + sum / (double)columns);
-  if (!isfinite(mean)) mean = (float)BYOC_NAME(row_mean)(row, columns); /* huge numbers */
+  float mean = 0;
+  if (has_mean) {
+    BYOC_NAME(centre_row)(row, columns, row[0], NULL, &sum, &squares);
+    mean = (float)(row[0] + sum / (double)columns);
+    if (!isfinite(mean)) mean = (float)BYOC_NAME(row_mean)(row, columns); /* huge numbers */
+  }
   BYOC_NAME(centre_row)(row, columns, mean, numbers, &sum, &squares);
-  const double rest = sum / (double)columns;
+  const double rest = has_mean ? sum / (double)columns : 0;
   const double spread = squares / (double)columns - rest * rest;
   const double variance = spread < 0 ? 0 : spread;
   const double factor = scale / BYOC_NAME(root)(variance * scale * scale + p->epsilon);

@@ -8,7 +8,7 @@
 #include "byoc_post_ops.h"
 
 /* What is made of each row; the mean is one number. */
-typedef enum byoc_row_form { BYOC_LAYER, BYOC_SOFTMAX, BYOC_MEAN } byoc_row_form;
+typedef enum byoc_row_form { BYOC_LAYER, BYOC_RMS, BYOC_SOFTMAX, BYOC_MEAN } byoc_row_form;
 
 /* Rows follow each other. Numbers that are given when it runs stand in the data: their positions
    there, -1 for none. */

@@ -5,7 +5,8 @@ the latter: the elements that are normalised together become the last axis of a 
 an operation of its own.
 
     group_norm    (N, C, H, W) ── reshape (N, G, C/G·H·W) ── layer_normalization ── reshape ── mul γ, add β
-    rms_norm      x ──┬── square ── mean ── (· + ε)^-½ ──┐
+    rms_norm      x ── rms_normalization, over the last axes; over others
+                  x ──┬── square ── mean ── (· + ε)^-½ ──┐
                       └─────────────────────────────── mul ── mul weight
 """
 
@@ -70,12 +71,18 @@ def rms_norm(g: GraphBuilder, call: Any) -> Value:
     require_float(call.op.name, src, weight)
     axes = _axes(call, src)
     wide = _as(g, src, "float32")
+    epsilon = float(call.attrs.epsilon)
+    scale = [] if _is_all(weight, 1) else [_as(g, weight, "float32")]
+    if axes == list(range(src.ndim - len(axes), src.ndim)):
+        flat = (product(src.shape[: -len(axes)]), product(src.shape[-len(axes) :]))
+        operands = [g.reshape(wide, flat), *(g.reshape(s, flat[1:]) for s in scale)]
+        return _as(g, g.reshape(g.emit("rms_normalization", operands, flat, epsilon=epsilon), src.shape), src.dtype)
     squares = reduced(g, g.eltwise(wide, "square"), axes, "mean")
-    inverse = g.eltwise(g.eltwise(squares, "linear", 1, float(call.attrs.epsilon)), "pow", 1, -0.5)
+    inverse = g.eltwise(g.eltwise(squares, "linear", 1, epsilon), "pow", 1, -0.5)
     out = g.binary("mul", wide, inverse, src.shape)
-    if not _is_all(weight, 1):
+    for factor in scale:
         spread = [d if i in axes else 1 for i, d in enumerate(src.shape)]
-        out = g.binary("mul", out, _as(g, g.reshape(weight, spread), "float32"), src.shape)
+        out = g.binary("mul", out, g.reshape(factor, spread), src.shape)
     return _as(g, out, src.dtype)
 
 

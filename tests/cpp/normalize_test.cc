@@ -41,16 +41,17 @@ struct Rows {
     p.columns = columns;
     p.src_dtype = p.dst_dtype = BYOC_F32;
     p.src_scale = p.dst_scale = p.dst_zero = -1;
-    const bool is_layer = form == BYOC_LAYER;
-    p.gamma = is_layer ? 1 : -1;
+    const bool is_layer = form == BYOC_LAYER, has_scale = is_layer || form == BYOC_RMS;
+    p.gamma = has_scale ? 1 : -1;
     p.beta = is_layer ? 2 : -1;
-    p.result = is_layer ? 3 : 1;
+    p.result = is_layer ? 3 : has_scale ? 2 : 1;
     p.epsilon = kEpsilon;
     p.threads = threads;
     std::vector<int64_t> params(sizeof(p) / sizeof(int64_t));
     std::memcpy(params.data(), &p, sizeof(p));
     std::vector<void*> data = {source.data()};
-    if (is_layer) data.insert(data.end(), {gamma.data(), beta.data()});
+    if (has_scale) data.push_back(gamma.data());
+    if (is_layer) data.push_back(beta.data());
     data.push_back(result.data());
     Guarded scratch(static_cast<size_t>(threads * byoc_normalize_numbers(&p)), 64);
     char message[BYOC_ERROR_BYTES];
@@ -65,10 +66,11 @@ struct Rows {
   }
 
   /// The largest error of the normalised rows.
-  double Error() const {
+  double Error(byoc_row_form form = BYOC_LAYER) const {
+    const bool is_layer = form == BYOC_LAYER;
     double error = 0;
     for (int64_t row = 0; row < rows; ++row) {
-      const double mean = Mean(row);
+      const double mean = is_layer ? Mean(row) : 0;
       double squares = 0;
       for (int64_t k = 0; k < columns; ++k) {
         const double x = source.data()[row * columns + k] - mean;
@@ -77,7 +79,8 @@ struct Rows {
       const double factor = 1 / std::sqrt(squares / static_cast<double>(columns) + kEpsilon);
       for (int64_t k = 0; k < columns; ++k) {
         const int64_t at = row * columns + k;
-        const double want = (source.data()[at] - mean) * factor * gamma.data()[k] + beta.data()[k];
+        const double shift = is_layer ? beta.data()[k] : 0;
+        const double want = (source.data()[at] - mean) * factor * gamma.data()[k] + shift;
         error = Worse(error, std::abs(result.data()[at] - want));
       }
     }
@@ -91,6 +94,16 @@ TEST(rows_of_every_length) {
       Rows rows(3, columns, BYOC_LAYER);
       rows.Call(isa, BYOC_LAYER, 1);
       CHECK(rows.Error() < 2e-6);
+    }
+  }
+}
+
+TEST(rows_without_a_mean) {
+  for (byoc_isa isa : InstructionSets()) {
+    for (int64_t columns : {1, 2, 7, 15, 16, 17, 33, 64, 67, 4100}) {
+      Rows rows(3, columns, BYOC_RMS);
+      rows.Call(isa, BYOC_RMS, 2);
+      CHECK(rows.Error(BYOC_RMS) < 2e-6);
     }
   }
 }

@@ -269,6 +269,11 @@ def layer_normalization(inputs: list, a: dict, shape: Any) -> np.ndarray:
     return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + a["epsilon"]) * scale + shift
 
 
+def rms_normalization(inputs: list, a: dict, shape: Any) -> np.ndarray:
+    x, scale = [*inputs, 1][:2]
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + a["epsilon"]) * scale
+
+
 def lrn(inputs: list, a: dict, shape: Any) -> np.ndarray:
     x, size = inputs[0], a["local_size"]
     before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
@@ -372,6 +377,7 @@ KINDS = {
     "softmax": softmax,
     "batch_normalization": batch_normalization,
     "layer_normalization": layer_normalization,
+    "rms_normalization": rms_normalization,
     "lrn": lrn,
     "reduction": reduction,
     "resampling": resampling,

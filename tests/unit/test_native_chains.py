@@ -96,6 +96,7 @@ NODES = {
     "layer_normalization": lambda c: c.g.node(
         "layer_normalization", [c.y, c.const(9), c.const(9)], c.shape, epsilon=1e-3
     ),
+    "rms_normalization": lambda c: c.g.node("rms_normalization", [c.y, c.const(9)], c.shape, epsilon=1e-3),
     "lrn": lambda c: c.g.node("lrn", [c.y], c.shape, alg="across_channels", local_size=5, alpha=0.1, beta=0.75, k=1.0),
     "resampling": lambda c: c.g.node("resampling", [c.y], (2, c.channels, 18, 18), alg="nearest"),
     "concat": lambda c: c.g.node("concat", [c.y, c.x], (2, 2 * c.channels, 9, 9), axis=1),

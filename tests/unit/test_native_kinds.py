@@ -266,6 +266,13 @@ def test_layer_normalization(shape, parameters):
     check(*single("layer_normalization", shapes, shape, constants=(1, 2)[:parameters], epsilon=1e-5))
 
 
+@pytest.mark.parametrize("parameters", [0, 1])
+@pytest.mark.parametrize("shape", [(1, 1), (2, 19), (2, 5, 19), (2, 3, 5, 16), (3, 5000)], ids=str)
+def test_rms_normalization(shape, parameters):
+    shapes = [shape, *[shape[-1:]] * parameters]
+    check(*single("rms_normalization", shapes, shape, constants=(1,)[:parameters], epsilon=1e-5))
+
+
 @pytest.mark.parametrize("alg", ["across_channels", "within_channel"])
 @pytest.mark.parametrize(("channels", "size"), [(16, 5), (7, 5), (32, 3)])
 def test_lrn(alg, channels, size):
