@@ -166,6 +166,23 @@ def test_force_offloads_what_is_not_worth_it(tvm_byoc, model):
     assert [c["compiler"] for c in json.loads(out)["calls"]] == [None, "dnnl", None]
 
 
+# ---------------------------------------------------------------- diff
+def test_a_difference_of_two_reports(tvm_byoc, model, tmp_path):
+    explained = ["explain", model, "--shape", SHAPE, "--json"]
+    before, after = tmp_path / "before.json", tmp_path / "after.json"
+    assert tvm_byoc(*explained, before)[0] == 0
+    assert tvm_byoc(*explained, after, "--exclude", "relax.nn.conv2d")[0] == 0
+    status, out, _ = tvm_byoc("diff", before, after)
+    assert status == 1
+    assert "excluded by 'relax.nn.conv2d'" in out
+    status, out, _ = tvm_byoc("diff", before, after, "--json", "-")
+    assert status == 1
+    assert json.loads(out)["lost_calls"] > 0
+    assert tvm_byoc("diff", before, before)[:2] == (0, "every call runs where it did\n")
+    after.write_text("[]")
+    assert tvm_byoc("diff", before, after)[0] == 2
+
+
 # ---------------------------------------------------------------- lock and check
 def test_lock_then_check(tvm_byoc, model):
     status, out, err = tvm_byoc("lock", model, "--shape", SHAPE)

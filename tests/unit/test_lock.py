@@ -103,7 +103,7 @@ def test_a_call_that_left_is_lost_and_says_why():
     drift = compare(lock((CONV, "dnnl"), (CONV, "dnnl")), report((CONV, "dnnl"), (CONV, None, "dnnl: dilation 3")))
     assert drift.lost_calls == 1 and not drift.changed
     assert drift.to_text() == (
-        "1 call runs on TVM, or on another compiler than locked:\n"
+        "1 call runs on TVM, or on another compiler than before:\n"
         f"- dnnl        2  relax.nn.conv2d  {OUT}\n"
         f"+ dnnl        1  relax.nn.conv2d  {OUT}\n"
         f"+ tvm         1  relax.nn.conv2d  {OUT}\n"

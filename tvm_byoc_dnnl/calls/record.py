@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import zlib
 from dataclasses import fields
+from typing import Any
 
 from ..errors import ArtifactError
 from .model import CallReport, Candidate, NearMiss, RegionReport, ReportData, Totals, Worth
 
-__all__ = ["from_bytes", "to_bytes"]
+__all__ = ["from_bytes", "from_record", "to_bytes"]
 
 _VERSION = 1
 
@@ -37,7 +38,14 @@ def from_bytes(data: bytes) -> ReportData:
             "tvm-byoc-dnnl that built the model, or build it again"
         )
     columns = record.pop("calls")
-    calls = [CallReport(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return from_record({**record, "calls": rows})
+
+
+def from_record(record: dict[str, Any]) -> ReportData:
+    """The report of which this is `ReportData.to_dict`."""
+    record = dict(record)
+    calls = [CallReport(**row) for row in record.pop("calls")]
     for call in calls:
         call.candidates = [Candidate(**c) for c in call.candidates]  # type: ignore[arg-type]
         call.near_misses = [NearMiss(**m) for m in call.near_misses]  # type: ignore[arg-type]

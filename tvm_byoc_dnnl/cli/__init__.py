@@ -14,7 +14,7 @@ import click
 from .. import __version__
 from ..errors import ArtifactError, ByocError, InputError, UnsupportedError
 from .build import bench, compile, emit, run
-from .inspect import check, doctor, explain, inputs, lock, ops
+from .inspect import check, diff, doctor, explain, inputs, lock, ops
 from .measure import profile, tune, verify
 from .vendor import new_backend
 
@@ -54,7 +54,23 @@ def cli() -> None:
     """
 
 
-_COMMANDS = explain, inputs, compile, emit, run, bench, profile, verify, tune, lock, check, ops, doctor, new_backend
+_COMMANDS = (
+    explain,
+    inputs,
+    compile,
+    emit,
+    run,
+    bench,
+    profile,
+    verify,
+    tune,
+    lock,
+    check,
+    diff,
+    ops,
+    doctor,
+    new_backend,
+)
 for _command in _COMMANDS:
     cli.add_command(_command)
 for _command in (cli, *cli.commands.values()):

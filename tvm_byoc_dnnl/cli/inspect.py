@@ -1,4 +1,4 @@
-"""explain, inputs, lock, check, ops and doctor: commands that look at something and change nothing."""
+"""explain, inputs, lock, check, diff, ops and doctor: commands that look at something and change nothing."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..api import DEFAULT_COMPILER
+from ..calls.model import ReportData
+from ..calls.record import from_record
 from ..errors import InputError
 from ..files import read_text, write_text
 from ..library_file import is_library
@@ -39,7 +41,7 @@ from .common import (
 if TYPE_CHECKING:
     from ..report import Report
 
-__all__ = ["check", "doctor", "explain", "inputs", "lock", "ops"]
+__all__ = ["check", "diff", "doctor", "explain", "inputs", "lock", "ops"]
 
 _WIDTH = 110
 
@@ -219,6 +221,43 @@ def _inputs_of(model: Path) -> tuple[Sequence[TensorInfo], list[str]]:
 
 def _lock_of(model: Path) -> Path:
     return model.with_name(model.name + ".lock")
+
+
+@click.command(short_help="Compare where the calls of two models, libraries or reports run.")
+@click.argument("before", type=EXISTING_FILE)
+@click.argument("after", type=EXISTING_FILE)
+@click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the text.")
+def diff(before: Path, after: Path, json_file: str | None) -> int:
+    """Compare where the calls of BEFORE and AFTER run; exit status 1 where that differs.
+
+    \b
+      tvm-byoc diff old.so new.so
+      tvm-byoc explain model.onnx --precision bfloat16 --json new.json && tvm-byoc diff model.onnx new.json
+
+    Each is a model, which is explained with the default options, a compiled library, or a file of `explain --json`.
+    """
+    from ..report.lock import compare, make_lock
+
+    check_outputs(json_file)
+    old, new = map(_report_of, (before, after))
+    drift = compare(make_lock(old), new)
+    write_data(json.dumps({"lost": drift.lost, "changed": drift.changed, "lost_calls": drift.lost_calls}), json_file)
+    if json_file != "-":
+        click.echo(drift.to_text() if drift else "every call runs where it did")
+    for path, totals in ((before, old.totals), (after, new.totals)):
+        say(f"{path.name}: {totals.offloaded_calls} of {totals.calls} calls offloaded, in {totals.regions} regions")
+    return int(bool(drift))
+
+
+def _report_of(path: Path) -> ReportData:
+    if path.suffix != ".json":
+        from ..report import explain as ask
+
+        return ask(str(path))
+    try:
+        return from_record(json.loads(read_text(path, "a file that `tvm-byoc explain --json` has written")))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path} is no file that `tvm-byoc explain --json` has written: {error}") from error
 
 
 @click.command(short_help="Fail when a call runs elsewhere than the lock file says.")

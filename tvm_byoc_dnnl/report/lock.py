@@ -191,7 +191,7 @@ class Drift:
         if self.lost:
             verb = "runs" if self.lost_calls == 1 else "run"
             parts += [
-                f"{count(self.lost_calls, 'call')} {verb} on TVM, or on another compiler than locked:",
+                f"{count(self.lost_calls, 'call')} {verb} on TVM, or on another compiler than before:",
                 *self.lost,
             ]
         if self.changed:
