@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -29,7 +29,6 @@ __all__ = ["Composites", "Group"]
 
 #: elements of a constant by which composites are told apart before all values are compared
 _SAMPLE = 16
-_MOST_ATTRIBUTES = 1 << 10
 
 
 @dataclass(frozen=True)
@@ -173,7 +172,7 @@ def _composite(group: Group) -> tuple[relax.Function, list[Any]]:
     result = relax.Tuple(inside) if group.outputs else inside[0]
     body = relax.SeqExpr([relax.DataflowBlock(made)], result)
     relax.expr._update_type(body, result.ty)
-    attributes = _attributes(tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in group.attributes.items()))
+    attributes = tvm.ir.DictAttrs({**group.attributes, "Primitive": True})
     params, arguments = list(operands.params.values()), list(operands.params)
     func = relax.Function(params, body, result.ty, attrs=attributes)
     symbols = relax.analysis.free_symbolic_vars(func)
@@ -183,12 +182,6 @@ def _composite(group: Group) -> tuple[relax.Function, list[Any]]:
         arguments.append(sizes)
     is_open = bool(symbols or relax.analysis.defined_symbolic_vars(func))
     return relax.utils.copy_with_new_vars(func) if is_open else func, arguments
-
-
-@lru_cache(maxsize=_MOST_ATTRIBUTES)
-def _attributes(given: tuple[tuple[str, Any], ...]) -> tvm.ir.DictAttrs:
-    """The attributes of a composite function: most functions of a model have those of another one."""
-    return tvm.ir.DictAttrs({**dict(given), "Primitive": True})
 
 
 def _is_open(expr: Any) -> bool:
