@@ -460,6 +460,8 @@ class _Machines:
             try:
                 make()  # the first machine makes the plans, which are for a number of threads
             except ArtifactError as error:
+                if not self._has_host_form():
+                    raise
                 with to_be_described():
                     make()
                 self._local.machine = made[0]
@@ -474,6 +476,14 @@ class _Machines:
         if not hasattr(self._local, "function"):
             self.start()
         return self._local.function
+
+    def _has_host_form(self) -> bool:
+        """Whether the code has the form without devices, before a machine can be made."""
+        try:
+            code = str(self.module["as_text"]())
+        except AttributeError:  # no executable
+            return False
+        return any(f"@{name}:" in code for name in FALLBACK_FUNCTIONS.values())
 
     def without_devices(self, error: Exception) -> Any:
         """The model's function in which TVM computes what others did, after an error; None where it has none."""

@@ -103,6 +103,7 @@ ANOTHER = {
     "strict": lambda: True,
     "prepare": lambda: False,
     "output": lambda: "source",
+    "fallback": lambda: True,
 }
 NOT_IN_THE_KEY = {
     "database": "its content is, see above",

@@ -228,3 +228,13 @@ def test_a_profile_names_the_region_of_a_device_that_tells_no_times(device):
     steps = byoc.profile(byoc.compile(model(), VENDOR, policy=ALL), [X], repeat=1, warmup=0).steps
     (step,) = [s for s in steps if s.region == f"{VENDOR}_0"]
     assert step.calls == ["sums", "turned"] and step.seconds > 0
+
+
+def test_a_module_that_cannot_be_opened_is_refused_each_time(device):
+    executable = byoc.compile(model(), VENDOR, policy=ALL)
+    device.answer = byoc.Reject("it needs driver 2")
+    for _ in range(2):
+        with pytest.raises(byoc.ArtifactError, match="for another setting: it needs driver 2"):
+            byoc.Runner(executable)
+    device.answer = True
+    np.testing.assert_allclose(byoc.Runner(executable)(X), WANT, rtol=1e-6)
