@@ -103,6 +103,7 @@ ANOTHER = {
     "strict": lambda: True,
     "prepare": lambda: False,
     "output": lambda: "source",
+    "activations": lambda: "int8",
     "fallback": lambda: True,
 }
 NOT_IN_THE_KEY = {
