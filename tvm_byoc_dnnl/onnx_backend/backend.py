@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ class PreparedModel(BackendRep):
         self._inputs = {i.name: i.type for i in model.graph.input if i.name not in initialised}
         self.input_names = list(self._inputs)
         self.deciding = [name for name in deciding_inputs(model) if name in self._inputs]
+        self._lock = Lock()
         self._forms: OrderedDict[tuple[Any, ...], Runner] = OrderedDict()
         if not self.deciding:
             self._forms[()] = Runner(self.build(model))
@@ -77,14 +79,15 @@ class PreparedModel(BackendRep):
 
     def _form(self, values: Mapping[str, np.ndarray]) -> Runner:
         key = tuple((str(v.dtype), v.shape, v.tobytes()) for v in values.values())
-        form = self._forms.get(key)
-        if form is None:
-            tensors = {name: numpy_helper.from_array(v, name) for name, v in values.items()}
-            form = self._forms[key] = Runner(self.build(with_constants(self.model, tensors)))
-            if len(self._forms) > _KEPT:
-                self._forms.popitem(last=False)
-        self._forms.move_to_end(key)
-        return form
+        with self._lock:  # calls may come from several threads
+            form = self._forms.get(key)
+            if form is None:
+                tensors = {name: numpy_helper.from_array(v, name) for name, v in values.items()}
+                form = self._forms[key] = Runner(self.build(with_constants(self.model, tensors)))
+                if len(self._forms) > _KEPT:
+                    self._forms.popitem(last=False)
+            self._forms.move_to_end(key)
+            return form
 
     def _named(self, inputs: Any) -> dict[str, np.ndarray]:
         if isinstance(inputs, np.ndarray):
