@@ -20,10 +20,10 @@ from .errors import UnsupportedError
 from .relax_utils import bindings_in, is_host_function, is_op_call, with_functions
 from .walker import rewrite_calls_in
 
-__all__ = ["KeepRounds", "LowerLoops", "loop_call", "loops_of", "refuse_loops"]
+__all__ = ["KeepRounds", "LowerLoops", "loop_call", "loops_of", "native_call", "refuse_native"]
 
 _OP = "byoc.loop"
-_NATIVE = "tvm_byoc_dnnl.Loop"
+_LIBRARY = "tvm_byoc_dnnl"
 
 
 def _define() -> tvm.ir.Op:
@@ -70,6 +70,12 @@ def loop_call(
     return relax.Call(_define(), args, attrs, [result])
 
 
+def native_call(name: str, arguments: Sequence[Any], ty: Any) -> relax.Call:
+    """A call of a function of the native library that keeps and writes no memory of its arguments."""
+    function = relax.ExternFunc(f"{_LIBRARY}.{name}")
+    return relax.Call(tvm.ir.Op.get("relax.call_pure_packed"), [function, *arguments], None, [ty])
+
+
 def loops_of(func: relax.Function) -> list[Any]:
     """The calls of loops of a function."""
     return [b.value for b in bindings_in(func) if is_op_call(b.value) and b.value.op.name == _OP]
@@ -82,17 +88,23 @@ def _lowered(bb: relax.BlockBuilder, call: Any, _var: Any) -> Any:
     closure = bb.emit(relax.op.make_closure(body, captured))
     node, dtypes = (make_string(str(call.attrs[name])) for name in ("node", "dtypes"))
     args = [closure, node, trips, go, states, empty, dtypes]
-    return relax.op.call_builtin_with_ctx(_NATIVE, args, ty_args=list(call.ty_args))
+    return relax.op.call_builtin_with_ctx(f"{_LIBRARY}.Loop", args, ty_args=list(call.ty_args))
 
 
-def refuse_loops(mod: tvm.IRModule) -> None:
-    """Raise an `UnsupportedError` if a module has a loop: source that is emitted does without the native library."""
+def refuse_native(mod: tvm.IRModule) -> None:
+    """Raise an `UnsupportedError` if the native library runs a part of a module: emitted source does without it."""
     for func in mod.functions.values():
-        for call in loops_of(func) if is_host_function(func) else ():
-            raise UnsupportedError(
-                f"{call.attrs['node']} is run by the native library of tvm_byoc_dnnl, and emitted source does without "
-                'it; compile without output="source"'
-            )
+        for binding in bindings_in(func) if is_host_function(func) else ():
+            call = binding.value
+            name = call.op.name if is_op_call(call) else ""
+            what = str(call.attrs["node"]) if name == _OP else ""
+            if name == "relax.call_pure_packed" and str(call.args[0].global_symbol).startswith(f"{_LIBRARY}."):
+                what = "a sequence whose length a call knows"
+            if what:
+                raise UnsupportedError(
+                    f"{what}: the native library of tvm_byoc_dnnl has it, and emitted source does without the library; "
+                    'compile without output="source"'
+                )
 
 
 @tvm.transform.module_pass(opt_level=0, name="KeepRounds")

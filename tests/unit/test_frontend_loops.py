@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.unit.importing import check, node, onnx_model, rand
-from tvm_byoc_dnnl import Runner, compile
+from tvm_byoc_dnnl import Runner, compile, explain, load
 from tvm_byoc_dnnl.comparison import differences
 from tvm_byoc_dnnl.errors import InputError, UnsupportedError
 from tvm_byoc_dnnl.frontend import to_relax
@@ -304,8 +305,71 @@ def test_a_sequence_is_carried_by_a_loop() -> None:
     agree(model, *({"n": n, "x": rand(3)} for n in (0, 1, 6)))
 
 
-def test_sequence_map() -> None:
+def carrying(nodes: Sequence[onnx.NodeProto], after: Sequence[onnx.NodeProto], start: Sequence[str]) -> onnx.ModelProto:
+    """A loop over a state ``v`` and a sequence ``q`` that becomes ``r``; ``after`` reads the last one, ``s``."""
     sequence = helper.make_tensor_sequence_value_info
+    tensor = helper.make_tensor_value_info
+    inner = helper.make_graph(
+        [goes_on(), *nodes],
+        "body",
+        [tensor("k", NUMBER, []), tensor("go", FLAG, []), tensor("v", 1, None), sequence("q", 1, None)],
+        [tensor("on", FLAG, []), tensor("w", 1, None), sequence("r", 1, None)],
+    )
+    first = node("SequenceConstruct", start, ["p"]) if start else node("SequenceEmpty", [], ["p"])
+    constants = {"zero": np.array(0), "last": np.array(-1), "two": np.array(2)}
+    graph = [first, loop(inner, ["n", "", "x", "p"], ["u", "s"]), *after]
+    return onnx_model(graph, {"n": (), "x": ("b", 3)}, constants, dtypes={**TYPES, "z": NUMBER}, outputs=["y", "z"])
+
+
+LENGTH = node("SequenceLength", ["s"], ["z"])
+JOINED = [node("ConcatFromSequence", ["s"], ["y"], axis=0), LENGTH]
+#: what a round does with the sequence, what follows the loop, and how the sequence starts
+SEQUENCES: dict[str, tuple[list[onnx.NodeProto], list[onnx.NodeProto], list[str]]] = {
+    "it grows from nothing": (
+        [node("Mul", ["v", "v"], ["w"]), node("SequenceInsert", ["q", "w"], ["r"])],
+        JOINED,
+        [],
+    ),
+    "its parts are stacked": (
+        [node("Mul", ["v", "v"], ["w"]), node("SequenceInsert", ["q", "w"], ["r"])],
+        [node("ConcatFromSequence", ["s"], ["y"], axis=1, new_axis=1), LENGTH],
+        [],
+    ),
+    "it grows in front by items of other sizes": (
+        [node("Concat", ["v", "x"], ["w"], axis=0), node("SequenceInsert", ["q", "w", "zero"], ["r"])],
+        JOINED,
+        ["x"],
+    ),
+    "it shrinks": (
+        [
+            node("SequenceAt", ["q", "last"], ["a"]),
+            node("Add", ["v", "a"], ["w"]),
+            node("SequenceErase", ["q", "zero"], ["r"]),
+        ],
+        [node("SequenceAt", ["s", "zero"], ["e"]), node("Add", ["e", "u"], ["y"]), LENGTH],
+        ["x", "x", "x", "x", "x"],
+    ),
+    "an item is chosen by a number of the call": (
+        [
+            node("Mod", ["k", "two"], ["m"]),
+            node("SequenceAt", ["q", "m"], ["a"]),
+            node("Sub", ["a", "v"], ["w"]),
+            node("SequenceErase", ["q", "m"], ["f"]),
+            node("SequenceInsert", ["f", "w", "m"], ["r"]),
+        ],
+        JOINED,
+        ["x", "x"],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", SEQUENCES)
+def test_a_sequence_whose_length_a_call_knows(what: str) -> None:
+    model = carrying(*SEQUENCES[what])
+    agree(model, *({"n": n, "x": rand(b, 3)} for n, b in ((1, 2), (3, 1), (4, 5))))
+
+
+def test_sequence_map() -> None:
     inner = body([node("Mul", ["a", "b"], ["m"]), node("Neg", ["a"], ["o"])], ["a", "b"], ["m", "o"])
     nodes = [
         node("SequenceConstruct", ["x", "v"], ["p"]),
@@ -313,9 +377,17 @@ def test_sequence_map() -> None:
         node("SequenceAt", ["q", "one"], ["y"]),
         node("ConcatFromSequence", ["r"], ["z"], axis=0),
     ]
-    assert sequence is not None
     model = onnx_model(nodes, {"x": (2, 3), "v": (1, 3)}, {"one": np.array(1)}, outputs=["y", "z"])
     agree(model, {"x": rand(2, 3), "v": rand(1, 3, seed=2)})
+
+
+#: a loop with a region
+TWICE = onnx_model(
+    [loop(body([goes_on(), node("MatMul", ["v", "w"], ["m"])], ["k", "go", "v"], ["on", "m"]), ["n", "", "x"], ["y"])],
+    {"n": (), "x": ("b", 8)},
+    {"w": rand(8, 8) / 4},
+    dtypes=TYPES,
+)
 
 
 # ---- what goes wrong --------------------------------------------------------------------------------------
@@ -345,6 +417,24 @@ def test_parts_of_other_shapes_cannot_be_stacked() -> None:
     assert [r.shape for r in runner(np.array(1), rand(2))] == [(4,), (1, 4)]
     with pytest.raises(InputError, match=r"Loop \(node `rounds`\): round 1 adds a part of shape \[8\]"):
         runner(np.array(2), rand(2))
+
+
+@pytest.mark.parametrize(
+    ("model", "what"), [(TWICE, r"Loop \(node `rounds`\)"), (carrying(*SEQUENCES["it shrinks"]), "a sequence")]
+)
+def test_emitted_source_has_no_loops(model: onnx.ModelProto, what: str) -> None:
+    with pytest.raises(UnsupportedError, match=what + ".* compile without output"):
+        compile(model, output="source")
+
+
+def test_reports_and_saved_models_have_the_calls_of_a_round(tmp_path: Path) -> None:
+    report = explain(TWICE)
+    assert {region.name for region in report.regions} == {"dnnl_0"}
+    assert "calls of which are offered like all others" in " ".join(str(report).split())
+    compiled = compile(TWICE)
+    compiled.export_library(tmp_path / "loop.so")
+    for runner in (load(tmp_path / "loop.so"), Runner(compile(TWICE, cache_dir=tmp_path)), Runner(compiled)):
+        agree(TWICE, {"n": 3, "x": rand(2, 8)}, {"n": 0, "x": rand(1, 8)}, runner=runner)
 
 
 REFUSED = {

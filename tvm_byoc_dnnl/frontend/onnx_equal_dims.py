@@ -13,16 +13,23 @@ from tvm import relax, tirx
 
 from .._compat import is_a, shape_dims, substitute, var_name
 from ..handles import items
+from ..walker import Substitute
 
 __all__ = ["unify_dims"]
 
 
 def unify_dims(func: relax.Function) -> relax.Function:
-    """The function with each dim of an input that must be equal to an expression of others written as this.
+    """The function with each dim that must be equal to an expression of inputs' dims written as this.
 
-    The inputs keep their own dims; the body begins with their comparison.
+    The inputs keep their own dims; the body begins with their comparison. A dim that a call computes is compared where
+    it is computed.
     """
-    found = _equal(func)
+    free = {dim for param in func.params for dim in _dims(param.ty) if isinstance(dim, tirx.Var)}
+    every = _equal(func, free)
+    computed = {symbol: value for symbol, value in every.items() if symbol not in free}
+    if computed:
+        func = Substitute(computed).function(func)
+    found = {symbol: value for symbol, value in every.items() if symbol in free}
     if not found:
         return func
     inner = func.bind_symbolic_vars(found)
@@ -37,9 +44,8 @@ def unify_dims(func: relax.Function) -> relax.Function:
     return relax.Function(params, body, inner.ret_ty, inner.is_pure, inner.attrs, inner.span)
 
 
-def _equal(func: relax.Function) -> dict[tirx.Var, Any]:
-    """Symbol of an input → the expression of other inputs' symbols that it is compared with."""
-    free = {dim for param in func.params for dim in _dims(param.ty) if isinstance(dim, tirx.Var)}
+def _equal(func: relax.Function, free: set[tirx.Var]) -> dict[tirx.Var, Any]:
+    """Symbol → the expression of symbols of inputs (``free``) that it is compared with."""
     known: dict[tirx.Var, Any] = {}  # no symbol is in its own expression or in that of another
     for block in items(func.body.blocks):
         for binding in items(block.bindings):
@@ -58,7 +64,6 @@ def _can_replace(symbol: Any, value: Any, free: set[tirx.Var]) -> bool:
     within = symbols_in(value)
     return (
         isinstance(symbol, tirx.Var)
-        and symbol in free
         and bool(within)
         and all(other in free and not other.same_as(symbol) for other in within)
     )

@@ -13,7 +13,7 @@ from ..codegen.extern import check_output, source_namespaces
 from ..errors import InputError
 from ..hooks.kernels import opaque
 from ..namespaces import compilers, namespace
-from ..native_loop import KeepRounds, LowerLoops, refuse_loops
+from ..native_loop import KeepRounds, LowerLoops, refuse_native
 from ..order import functions_in_order
 from ..relax_utils import with_functions
 from ..target_options import with_options
@@ -113,8 +113,9 @@ def byoc_pipeline(*, strict: bool = False, output: str = "module", host_code: bo
     def pipeline(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
         target = _target_of(mod)
         if output == "source":
-            refuse_loops(mod)
             mod = with_options(mod, {n: {"output": output} for n in compilers() if namespace(n).route.makes_source})
+        if source_namespaces(mod):
+            refuse_native(mod)
         regions, mod = build_regions(mod, strict=strict)
         is_source = bool(source_namespaces(mod))
         is_late = not is_source and has_weights(mod)

@@ -71,12 +71,14 @@ def to_module(
         warnings.simplefilter("ignore")  # of TVM's converters, which also print
         built(shared, "main", params, read)
     module = shared.root.get()
-    main = module["main"]
+    for gv, func in module.functions.items():
+        if is_a(func, relax.Function):
+            module[gv] = unify_dims(func)
     attrs: dict[str, Any] = {}
     if shapes.names:
         attrs[DIMS_ATTR] = shapes.names
         attrs[OUTPUTS_ATTR] = [[str(d.dim_value or d.dim_param) for d in o.type.tensor_type.shape.dim] for o in outputs]
-    module["main"] = unify_dims(main).with_attrs(attrs) if attrs else unify_dims(main)
+    module["main"] = module["main"].with_attrs(attrs) if attrs else module["main"]
     _note_overwritable(module, shared.weights, fresh)
     return module
 

@@ -55,6 +55,10 @@ class Boundary:
             array = np.empty(len(flat), object)
             array[:] = flat
             return Value(known=array.reshape(value.known.shape), dtype=value.dtype)
+        if value.item is not None:
+            param = relax.Var(f"{var_name(value.expr)}_in", value.expr.ty)
+            self.params.append(param)
+            return Value(param, item=value.item)
         shape = None if value.dims is None else [expr_of(self.inside(d)) for d in value.dims]
         dtype = value.dtype or None
         ty = relax.TensorType(shape, dtype) if shape is not None else relax.TensorType(dtype=dtype)

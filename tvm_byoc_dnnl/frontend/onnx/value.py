@@ -37,6 +37,8 @@ class Value:
         For known numbers of dtype ``object``.
     items : list of Value, optional
         The items of a sequence.
+    item : (str, int or None), optional
+        Dtype and rank of the items of a sequence: one whose items only a call knows is an expression.
     ready : function, optional
         Waits until ``known`` is filled: threads may read weights while the model is imported.
 
@@ -48,7 +50,7 @@ class Value:
         ``None`` where the rank is unknown.
     """
 
-    __slots__ = ("_dims", "_known", "_ready", "dtype", "expr", "is_constant", "items")
+    __slots__ = ("_dims", "_known", "_ready", "dtype", "expr", "is_constant", "item", "items")
 
     def __init__(
         self,
@@ -57,8 +59,9 @@ class Value:
         dtype: str = "",
         items: list[Value] | None = None,
         ready: Callable[[], None] | None = None,
+        item: tuple[str, int | None] | None = None,
     ) -> None:
-        self.expr, self.items = expr, items
+        self.expr, self.items, self.item = expr, items, item
         self._known, self._ready = known, ready
         self._dims: Any = ...
         #: whether its numbers are known and none of them is an open size
@@ -112,7 +115,7 @@ class Value:
     @property
     def is_sequence(self) -> bool:
         """Whether it is a list of values."""
-        return self.items is not None
+        return self.items is not None or self.item is not None
 
     @property
     def is_empty(self) -> bool:
@@ -127,6 +130,8 @@ class Value:
     def __str__(self) -> str:
         if self.items is not None:
             return f"sequence of {len(self.items)}"
+        if self.item is not None:
+            return f"sequence of tensors of {self.item[0] or 'unknown dtype'}"
         dims = "of unknown rank" if self.dims is None else f"({', '.join(map(str, self.dims))})"
         return f"{self.dtype or 'of unknown dtype'} {dims}"
 

@@ -6,6 +6,7 @@ states as parameters. A size of a state that no round changes is the one of outs
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from ..emit import Emit, common
 from ..scope import Boundary, Scope
 from ..value import Node, Value, numbers
 from .branches import decided, flat, formed
+from .sequences import joined, of_call
 
 __all__ = ["loop", "mapped", "scan"]
 
@@ -221,19 +223,26 @@ class _Wider(Exception):
     """A round gives a state other sizes than it got."""
 
 
+class _Longer(Exception):
+    """A round gives a sequence another number of items, or items of another rank."""
+
+    def __init__(self, place: int, item: tuple[str, int | None]) -> None:
+        super().__init__(place)
+        self.place, self.item = place, item
+
+
 def _called(walk: Any, node: Node, trips: Value, go: Value, given: list[Value], step: _Step) -> _Round:
     """A call that runs a function of one round."""
     e: Emit = walk.emit
-    forms: list[int] = []
-    states = flat(given, forms)
-    sizes: list[_Sizes] = [_sizes_of(e, state) for state in states]
-    while True:
-        try:
-            body = _Body(walk, node, states, sizes, forms, step)
-            break
-        except _Wider:
-            continue
-    of_states = [relax.TensorType(None, s.dtype) if d is None else _type(d, s.dtype) for s, d in zip(states, sizes)]
+    try:
+        body = _Body(walk, node, given, step)
+    except _Longer as longer:
+        sequence = of_call(e, given[longer.place], longer.item)
+        given = [*given]
+        given[longer.place] = Value(sequence.expr, item=longer.item)
+        return _called(walk, node, trips, go, given, step)
+    states, sizes, forms = body.outside, body.sizes, body.forms
+    of_states = [_state_type(state, dims) for state, dims in zip(states, sizes, strict=True)]
     length = _length(trips) if body.always_goes_on and decided(go) else None
     parts = [[length, *dims] for dims, _ in body.parts]
     of_parts = [_type(dims, dtype) for dims, (_, dtype) in zip(parts, body.parts, strict=True)]
@@ -250,7 +259,8 @@ def _called(walk: Any, node: Node, trips: Value, go: Value, given: list[Value], 
     whole = e.bb.emit(call)
     found = []
     for i, dims in enumerate([*sizes, *parts]):
-        result = Value(e.bb.emit(relax.TupleGetItem(whole, i)))
+        item = states[i].item if i < len(states) else None
+        result = Value(e.bb.emit(relax.TupleGetItem(whole, i)), item=item)
         if dims is not None and None in dims:
             new = [Dim.symbol(f"loop_{i}_dim{axis}") if d is None else d for axis, d in enumerate(dims)]
             result = Value(e.bb.match_cast(result.expr, relax.TensorType(e.shape(new), result.dtype)))
@@ -273,7 +283,15 @@ def _type(dims: Sequence[Any], dtype: str) -> relax.TensorType:
     return relax.TensorType([expr_of(d) for d in dims], dtype)
 
 
+def _state_type(state: Value, dims: _Sizes) -> Any:
+    if state.item is not None:
+        return relax.ObjectType()
+    return relax.TensorType(None, state.dtype) if dims is None else _type(dims, state.dtype)
+
+
 def _sizes_of(e: Emit, value: Value) -> _Sizes:
+    if value.item is not None:
+        return None
     if value.dims is not None:
         return list(value.dims)
     rank = int(e.tensor(value).ty.ndim)
@@ -287,20 +305,28 @@ class _Body:
     ----------
     function : GlobalVar
         Of a round's number, of whether it was to run, of the states and of what it takes from outside.
+    outside, sizes : list
+        The tensors and sequences that the first round gets, and the sizes of tensors that no round changes.
+    forms : list of int
+        Which of them are items of one state; see `flat`.
     parts : list of (sizes, dtype)
         What it adds to stacked results: sizes of outside, or ``None``.
     always_goes_on : bool
         Whether it gives back the condition that it got, or true.
     """
 
-    def __init__(
-        self, walk: Any, node: Node, states: list[Value], sizes: list[_Sizes], forms: list[int], step: _Step
-    ) -> None:
-        self.node, self.outside, self.sizes, self.forms, self.step = node, states, sizes, forms, step
+    def __init__(self, walk: Any, node: Node, given: list[Value], step: _Step) -> None:
+        self.node, self.given, self.step = node, given, step
+        self.forms: list[int] = []
+        self.outside = flat(given, self.forms)
+        self.sizes: list[_Sizes] = [_sizes_of(walk.emit, state) for state in self.outside]
         self.boundary = Boundary()
         self.parts: list[tuple[list[Any], str]] = []
         self.always_goes_on = False
-        self.function = walk.function(f"{node.op.lower()}_body", self._read)
+        self.function: Any = None
+        while self.function is None:
+            with contextlib.suppress(_Wider):
+                self.function = walk.function(f"{node.op.lower()}_body", self._read)
 
     def _read(self, walk: Any) -> tuple[list[relax.Var], Any]:
         self.boundary = walk.boundary = Boundary()
@@ -309,9 +335,8 @@ class _Body:
         states = [self._parameter(i) for i in range(len(self.sizes))]
         made = self.step(walk, self.boundary, number, go, formed(iter(states), self.forms))
         forms: list[int] = []
-        after = flat(made.states, forms)
-        if forms != self.forms:
-            raise self.node.refused(f"has sequences of {self.forms} items in a round and of {forms} in the next one")
+        after = flat([self._as_given(walk.emit, *place) for place in enumerate(made.states)], forms)
+        assert forms == self.forms
         for i, (before, state) in enumerate(zip(states, after, strict=True)):
             self._compare(i, before, state, _sizes_of(walk.emit, state))
         self.always_goes_on = made.go is go or bool(decided(made.go))
@@ -320,7 +345,27 @@ class _Body:
         params = [value.expr for value in (number, go, *states)]
         return [*params, *self.boundary.closed()[0]], relax.Tuple([walk.emit.tensor(value) for value in results])
 
+    def _as_given(self, e: Emit, place: int, after: Value) -> Value:
+        """A state after a round, a sequence in the form that it had."""
+        before = self.given[place]
+        if before.is_sequence != after.is_sequence:
+            raise self.node.wrong(f"has {before} as its state {place}, which a round makes {after}")
+        if not before.is_sequence:
+            return after
+        if before.items is not None and after.items is not None and len(before.items) == len(after.items):
+            return after
+        found = {(v.dtype, v.rank) for state in (before, after) for v in state.items or ()}
+        found |= {state.item for state in (before, after) if state.item is not None}
+        item = joined(e, *found)
+        if before.items is None and before.item is not None and before.item[1] is None:
+            item = before.item  # items of any rank
+        if before.items is not None or before.item != item:
+            raise _Longer(place, item)
+        return of_call(e, after, item)
+
     def _parameter(self, i: int) -> Value:
+        if self.outside[i].item is not None:
+            return Value(relax.Var(f"state_{i}", relax.ObjectType()), item=self.outside[i].item)
         dims, dtype = self.sizes[i], self.outside[i].dtype
         if dims is None:
             return Value(relax.Var(f"state_{i}", relax.TensorType(None, dtype)))
