@@ -17,7 +17,6 @@ from .handles import ByIdentity, items
 
 __all__ = [
     "C_ROUNDS_TO_EVEN",
-    "PRELU_TAKES_ANY_SLOPE",
     "QUANTISES_NUMBERS",
     "analyzer",
     "buffer_loads",
@@ -26,7 +25,6 @@ __all__ = [
     "constant_numpy",
     "constant_tensor",
     "dtype_of",
-    "indices_from_start",
     "is_a",
     "is_constant",
     "is_subclass",
@@ -48,8 +46,6 @@ __all__ = [
 _IS_027 = hasattr(tvm.ir, "GenericConst")
 _CONSTANT: type = tvm.ir.GenericConst if _IS_027 else relax.Constant
 _DATA = "value" if _IS_027 else "data"
-#: whether TVM's ONNX importer takes a slope of PRelu with more than one dim that is not 1; 0.26 does not
-PRELU_TAKES_ANY_SLOPE = _IS_027
 #: whether Relax's quantize and dequantize take a tensor without axes; 0.26 refuses it
 QUANTISES_NUMBERS = _IS_027
 #: whether TVM's C target rounds halves to even, as its other targets do; 0.26 calls C's `round`
@@ -225,27 +221,6 @@ def _dims(shape: Any) -> tuple[Any, ...] | None:
 def var_name(var: Any) -> str:
     """Name of a Relax variable."""
     return getattr(var, "name", None) or var.name_hint
-
-
-def indices_from_start(
-    bb: relax.BlockBuilder, op_name: str, inputs: Sequence[Any], attrs: Mapping[str, Any]
-) -> Sequence[Any]:
-    """The inputs of an ONNX node, whose indices count from the start (0.26 leaves negative ones as they are)."""
-    if op_name not in _INDEXED or _IS_027:
-        return inputs
-    data, indices, *rest = inputs
-    if is_constant(indices) and (constant_numpy(indices) >= 0).all():
-        return inputs
-    if op_name == "GatherElements":
-        first, count = int(attrs.get("axis", 0)) % int(data.ty.ndim), 1
-    else:
-        first, count = int(attrs.get("batch_dims", 0)), int(indices.ty.shape[-1])
-    shape = bb.normalize(relax.op.shape_to_tensor(bb.normalize(relax.op.shape_of(data))))
-    dtype = dtype_of(indices.ty)
-    extents = bb.normalize(relax.op.strided_slice(shape, axes=[0], begin=[first], end=[first + count]))
-    shifted = relax.op.add(indices, bb.normalize(relax.op.astype(extents, dtype)))
-    counted = relax.op.where(relax.op.less(indices, relax.const(0, dtype)), shifted, indices)
-    return [data, bb.normalize(counted), *rest]
 
 
 def quantised(bb: relax.BlockBuilder, data: Any, convert: Callable[[Any], Any]) -> Any:

@@ -208,7 +208,7 @@ def test_prelu_of_any_form(slope: tuple[int, ...], dtype: str) -> None:
     np.testing.assert_array_equal(got, np.where(x < 0, x * s, x))
 
 
-def test_old_opset_is_modernised() -> None:
+def test_operands_were_aligned_at_an_axis_once() -> None:
     add = node("Add", ["x", "b"], ["y"], broadcast=1, axis=1)
     model = onnx_model([add], {"x": (2, 3, 4)}, {"b": rand(3)}, opset=6)
     want = random_inputs(model)["x"] + rand(3).reshape(1, 3, 1)

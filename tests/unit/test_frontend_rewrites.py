@@ -192,13 +192,8 @@ def test_half_precision(op: str) -> None:
     ("nodes", "constants", "outputs"),
     [
         ([node("Dropout", ["x", "r", "t"], ["y"])], {"r": np.float32(0.5), "t": np.array(True)}, ["y"]),
-        (
-            [node("RoiAlign", ["x", "r", "b"], ["y"], mode="max")],
-            {"r": np.ones((1, 4), "float32"), "b": ints(0)},
-            ["y"],
-        ),
     ],
-    ids=["dropout", "roi align"],
+    ids=["dropout"],
 )
 def test_refused(nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray], outputs: list[str]) -> None:
     with pytest.raises(UnsupportedError, match=nodes[0].op_type):

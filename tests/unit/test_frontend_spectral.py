@@ -89,21 +89,14 @@ def test_stft_whose_window_is_an_input() -> None:
     assert got["nn.conv1d"] == 1
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        onnx_model([node("DFT", ["x"], ["y"])], {"x": (2, "t", 1)}),
-        onnx_model([node("STFT", ["x", "step", "w"], ["y"])], {"x": (2, 61, 1), "w": ("n",)}, STEP),
-    ],
-    ids=["unknown length", "unknown window"],
-)
-def test_what_stays_refused_is_named(model: Any) -> None:
-    with pytest.raises(UnsupportedError, match=r"ai\.onnx\.(DFT|STFT)"):
+def test_a_window_of_unknown_length_is_refused() -> None:
+    model = onnx_model([node("STFT", ["x", "step", "w"], ["y"])], {"x": (2, 61, 1), "w": ("n",)}, STEP)
+    with pytest.raises(UnsupportedError, match=r"STFT \(node `y`\) has frames of an open length"):
         to_relax(model)
 
 
 def test_a_transform_too_long_for_a_matrix() -> None:
-    with pytest.raises(UnsupportedError, match=r"DFT of length 5000 would be a matrix of 5000 x 10000 numbers"):
+    with pytest.raises(UnsupportedError, match=r"DFT \(node `y`\) would be a matrix of 5000 x 10000 numbers"):
         to_relax(dft((1, 5000, 1), 20))
 
 

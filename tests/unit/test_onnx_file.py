@@ -49,13 +49,11 @@ def test_large_weights_are_apart(tmp_path):
 
 
 def test_other_forms_are_read_by_onnx(tmp_path):
-    """Numbers that are no raw bytes, old opsets and weights in other files stay in the model."""
+    """Numbers that are no raw bytes and weights in other files stay in the model."""
     typed = helper.make_tensor("t", TensorProto.FLOAT, [8192], np.arange(8192.0))
     onnx.save(model(t=typed), tmp_path / "m.onnx")
     light, weights = read_model(tmp_path / "m.onnx")
     assert "t" not in weights and light.graph.initializer[-1] == typed
-    onnx.save(model(opset=6), tmp_path / "old.onnx")
-    assert read_model(tmp_path / "old.onnx") == (model(opset=6), {})
     onnx.save(model(), tmp_path / "beside.onnx", save_as_external_data=True, size_threshold=1024)
     assert read_model(tmp_path / "beside.onnx")[1] == {}
 

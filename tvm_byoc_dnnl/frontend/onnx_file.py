@@ -22,7 +22,6 @@ import tvm
 
 from ..errors import InputError
 from ..files import opened
-from .onnx_nodes import DEFAULT_DOMAINS, OLDEST_OPSET
 
 __all__ = ["Weights", "external_ranges", "load_whole", "read_model"]
 
@@ -154,10 +153,7 @@ def load_whole(path: Path) -> onnx.ModelProto:
 
 
 def _is_plain(model: onnx.ModelProto) -> bool:
-    opsets = [o.version for o in model.opset_import if o.domain in DEFAULT_DOMAINS]
-    outside = any(t.data_location == onnx.TensorProto.EXTERNAL for t in model.graph.initializer)
-    is_old = min(opsets, default=0) < OLDEST_OPSET  # the converter wants to see everything
-    return not outside and not model.functions and not is_old
+    return not model.functions and all(t.data_location != onnx.TensorProto.EXTERNAL for t in model.graph.initializer)
 
 
 def _weights(model: onnx.ModelProto, parts: dict[int, tuple[int, int]], file: int) -> Weights:

@@ -1,4 +1,4 @@
-"""ONNX models: fix the inputs' shapes, rewrite nodes that TVM's importer cannot read, import."""
+"""ONNX models: fix the inputs' shapes, and import."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from ..errors import ByocError, InputError, MissingFileError, UnsupportedError, 
 from .onnx.model import to_module
 from .onnx_dims import name_dims, refuse_sequences
 from .onnx_file import Weights, load_whole, read_model
-from .onnx_graph import Graph
-from .onnx_inputs import Shapes, advice_on_inputs, fixed_inputs
-from .onnx_rewrites.legacy import modernise
+from .onnx_inputs import Shapes, advice_on_inputs, fixed_inputs, given_inputs
 from .onnx_structure import check_structure
 
 __all__ = ["import_onnx", "load_apart", "load_onnx"]
@@ -74,13 +72,11 @@ def _import_onnx(model: onnx.ModelProto, shapes: Shapes | None, weights: Weights
             "onnx.load_external_data_for_model first"
         )
     check_structure(model, weights)
-    graph = Graph(model)
-    modernise(graph)
-    graph.inputs = fixed_inputs(graph.inputs, shapes or {})
-    refuse_sequences(graph.inputs)
-    named = name_dims([*graph.inputs, *graph.outputs])
-    inputs, outputs = named[: len(graph.inputs)], named[len(graph.inputs) :]
-    module = to_module(graph.model, inputs, outputs, weights)
+    given = fixed_inputs(given_inputs(model), shapes or {})
+    refuse_sequences(given)
+    named = name_dims([*given, *model.graph.output])
+    inputs, outputs = named[: len(given)], named[len(given) :]
+    module = to_module(model, inputs, outputs, weights)
     names = {"input_names": [i.name for i in inputs], "output_names": [o.name for o in outputs]}
     module["main"] = module["main"].with_attrs({**names, "num_input": len(inputs)})
     weights.complete()

@@ -13,7 +13,7 @@ from ..errors import InputError
 from ..signature import TensorInfo, shape_options
 from .onnx_deciding import deciding_inputs, with_constants
 
-__all__ = ["advice_on_inputs", "fix_shapes", "fix_values", "fixed_inputs", "model_inputs"]
+__all__ = ["advice_on_inputs", "fix_shapes", "fix_values", "fixed_inputs", "given_inputs", "model_inputs"]
 
 Shapes = Mapping[str, Sequence["int | str"]]
 
@@ -23,10 +23,10 @@ _ANY = "?"  # an open dim that no other one is equal to
 
 def model_inputs(model: onnx.ModelProto) -> list[TensorInfo]:
     """Name, dtype and shape of each input, in the model's own words; a dim that has no name is ``?``."""
-    return [_info(value) for value in _given(model)]
+    return [_info(value) for value in given_inputs(model)]
 
 
-def _given(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+def given_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     """The inputs that a caller gives: some models repeat their weights as inputs."""
     constants = {t.name for t in model.graph.initializer}
     return [value for value in model.graph.input if value.name not in constants]
@@ -43,7 +43,7 @@ def _info(value: onnx.ValueInfoProto) -> TensorInfo:
 
 def advice_on_inputs(model: onnx.ModelProto, shapes: Shapes) -> str:
     """Advice when a model cannot be imported: its inputs, and the options that can still be given; may be empty."""
-    tensors = [value for value in fixed_inputs(_given(model), shapes) if value.type.HasField("tensor_type")]
+    tensors = [value for value in fixed_inputs(given_inputs(model), shapes) if value.type.HasField("tensor_type")]
     inputs = [_info(value) for value in tensors]
     open_ones = [i for i in inputs if not i.is_static]
     deciding = deciding_inputs(model)
@@ -96,7 +96,7 @@ def fix_shapes(model: onnx.ModelProto, shapes: Shapes) -> onnx.ModelProto:
     """A copy of a model whose inputs have the shapes that a caller wants."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    fixed = {i.name: i for i in fixed_inputs(_given(model), shapes)}
+    fixed = {i.name: i for i in fixed_inputs(given_inputs(model), shapes)}
     for value in copy.graph.input:
         if value.name in fixed:
             value.CopyFrom(fixed[value.name])

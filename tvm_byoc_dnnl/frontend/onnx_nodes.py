@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import onnx
-from onnx import helper
 
-__all__ = ["DEFAULT_DOMAINS", "OLDEST_OPSET", "attributes", "captured", "in_order", "is_standard", "nodes_in"]
+__all__ = ["DEFAULT_DOMAINS", "captured", "in_order", "is_standard", "nodes_in"]
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
-OLDEST_OPSET = 7  # before, binary operators broadcast by attributes
 _ATTRIBUTE = onnx.AttributeProto
 #: types of attributes that have no graph: asking them for one takes longer
 _PLAIN_ATTRIBUTES = (_ATTRIBUTE.INTS, _ATTRIBUTE.INT, _ATTRIBUTE.FLOAT, _ATTRIBUTE.STRING, _ATTRIBUTE.TENSOR)
@@ -20,12 +17,6 @@ _PLAIN_ATTRIBUTES = (_ATTRIBUTE.INTS, _ATTRIBUTE.INT, _ATTRIBUTE.FLOAT, _ATTRIBU
 def is_standard(node: onnx.NodeProto) -> bool:
     """Whether the operator belongs to ONNX itself."""
     return node.domain in DEFAULT_DOMAINS
-
-
-def attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    """A node's attributes by name; strings decoded."""
-    values = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    return {k: v.decode() if isinstance(v, bytes) else v for k, v in values.items()}
 
 
 def captured(node: onnx.NodeProto) -> Iterable[str]:

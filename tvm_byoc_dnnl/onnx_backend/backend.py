@@ -16,6 +16,8 @@ from onnx.backend.base import BackendRep
 from ..api import DEFAULT_COMPILER, compile
 from ..errors import ByocError, InputError, UnsupportedError
 from ..frontend import to_relax
+from ..frontend.onnx.emit import as_stored
+from ..frontend.onnx.value import STORED
 from ..frontend.onnx_deciding import deciding_inputs, with_constants
 from ..runner import Runner
 
@@ -71,11 +73,12 @@ class PreparedModel(BackendRep):
             raise InputError(f"run takes inputs alone; got {', '.join(sorted(kwargs))}")
         given = self._named(inputs)
         values = {name: given.pop(name) for name in self.deciding}
-        return self.outputs(self._form(values)(*given.values()))
+        return self.outputs(self._form(values)(*map(as_stored, given.values())))
 
     def outputs(self, result: Any) -> tuple[Any, ...]:
         """The results of a compiled form, one item per output; a sequence is a list."""
-        return (result,) if len(self.model.graph.output) == 1 else tuple(result)
+        results = (result,) if len(self.model.graph.output) == 1 else tuple(result)
+        return tuple(_as_declared(r, o) for r, o in zip(results, self.model.graph.output, strict=True))
 
     def _form(self, values: Mapping[str, np.ndarray]) -> Runner:
         key = tuple((str(v.dtype), v.shape, v.tobytes()) for v in values.values())
@@ -203,6 +206,15 @@ class Backend(OnnxBackend):
 
 def _value(name: str, dtype: Any, shape: Sequence[int]) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
+
+
+def _as_declared(result: Any, declared: onnx.ValueInfoProto) -> Any:
+    """A result, where it is of fewer than 8 bits in the dtype that the model says."""
+    kind = declared.type.tensor_type.elem_type
+    dtype = helper.tensor_dtype_to_np_dtype(kind) if kind else None
+    if str(dtype) not in STORED:
+        return result
+    return result.astype(dtype) if "int" in str(dtype) else result.view(dtype)
 
 
 def _array(value: Any) -> np.ndarray:

@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 import tvm
+from onnx import TensorProto, helper
 from tvm import relax
 
 from ..._compat import is_a, make_constant, tensor_constant
 from ...errors import UnsupportedError
 from .dim import Dim, Size, equal, expr_of, product, symbols_of
-from .value import Node, Value
+from .value import STORED, Node, Value
 
-__all__ = ["NEWEST_USED", "Emit", "as_tensor", "is_as_tvm_wants"]
+__all__ = ["NEWEST_USED", "Emit", "as_stored", "as_tensor", "elem_type", "is_as_tvm_wants"]
 
 _ALIGNMENT = 64  # bytes
 LARGE = 1 << 12  # elements: smaller arrays are copied
@@ -72,6 +73,10 @@ class Emit:
         if value.is_constant:
             memory = value.memory
             assert memory is not None
+            if value.dtype in STORED:
+                known = value.known
+                assert known is not None
+                return _constant(as_stored(known), lambda: None)
             constant = _constant(memory, lambda: value.known)
             if memory.size >= LARGE:
                 self.weights.append((constant, memory))
@@ -140,7 +145,7 @@ class Emit:
             tensor = self.bb.emit(relax.op.call_pure_packed("vm.builtin.copy", tensor, ty_args=unknown))
         if not is_a(tensor, relax.Var):
             tensor = self.bb.emit(tensor)
-        return Value(self.bb.match_cast(tensor, relax.TensorType(self.shape(dims), x.dtype)))
+        return Value(self.bb.match_cast(tensor, relax.TensorType(self.shape(dims), x.stored)))
 
     def named(self, x: Value) -> Value:
         """A value whose sizes have names, if their number is known: a call may compute them, and others read them."""
@@ -189,13 +194,13 @@ class Emit:
         if x.dims is not None:
             count, wanted = product(x.dims), product(dims)
             if count == 0 and wanted == 0:
-                return self.call(relax.op.zeros, self.shape(dims), dtype=x.dtype)
+                return self.call(relax.op.zeros, self.shape(dims), dtype=x.stored)
             if not equal(count, wanted):
                 if not isinstance(count, Dim) and not isinstance(wanted, Dim):
                     raise self.refused(f"reshapes {count} elements to ({', '.join(map(str, dims))})")
                 is_nothing = isinstance(count, int) and count == 0  # a 0 keeps an axis in TVM's reshape
                 flat = (
-                    self.call(relax.op.zeros, self.shape([0]), dtype=x.dtype)
+                    self.call(relax.op.zeros, self.shape([0]), dtype=x.stored)
                     if is_nothing
                     else self.call(relax.op.reshape, x, self.shape([count]))
                 )
@@ -206,7 +211,7 @@ class Emit:
         """The elements of one axis from ``start`` to ``end``, which lie inside of it."""
         if start == end:
             sizes = [0 if a == axis else d for a, d in enumerate(x.dims or ())]
-            return self.value(relax.op.zeros(self.shape(sizes), x.dtype))
+            return self.value(relax.op.zeros(self.shape(sizes), x.stored))
         bounds = [[s if isinstance(s, int) else expr_of(s)] for s in (start, end)]
         return self.call(relax.op.strided_slice, x, axes=[axis], begin=bounds[0], end=bounds[1], assume_inbound=True)
 
@@ -235,6 +240,21 @@ def np_dtype(dtype: str) -> np.dtype:
         import ml_dtypes
 
         return np.dtype(getattr(ml_dtypes, dtype))
+
+
+def elem_type(value: Value) -> int:
+    """ONNX's element type of a value, 0 when it is unknown."""
+    if value.dtype in ("", "object"):
+        return TensorProto.STRING if value.dtype else TensorProto.UNDEFINED
+    return int(helper.np_dtype_to_tensor_dtype(np_dtype(value.dtype)))
+
+
+def as_stored(array: np.ndarray) -> np.ndarray:
+    """An array; numbers of fewer than 8 bits as they are kept: integers as those of 8 bits, others by their codes."""
+    dtype = STORED.get(str(array.dtype))
+    if dtype is None:
+        return array
+    return array.astype(dtype) if "int" in str(array.dtype) else array.view(dtype)
 
 
 def common(sizes: Sequence[Size]) -> Size:

@@ -27,7 +27,7 @@ from . import kept  # noqa: F401 - declares the operators that stay whole
 from .dim import size_of
 from .emit import is_as_tvm_wants
 from .scope import Plan, Scope, opsets_of
-from .value import Value
+from .value import STORED, Value
 from .walk import Missing, Shared, Walk, built
 
 __all__ = ["to_module"]
@@ -62,7 +62,7 @@ def to_module(
         scope = Scope(opsets_of(model.opset_import))
         scope.lazy.update({t.name: _constant(t) for t in model.graph.initializer})
         scope.lazy.update({name: _weight(array, weights) for name, array in weights.items()})
-        scope.names.update({i.name: Value(p) for i, p in zip(inputs, params, strict=True)})
+        scope.names.update({i.name: Value(p, dtype=_dtype(i)) for i, p in zip(inputs, params, strict=True)})
         _solve(walk, scope, shapes)
         results = [_result(walk, v, o.name) for v, o in zip(_walked(walk, scope, plan, outputs), outputs, strict=True)]
         return params, results[0] if len(results) == 1 else relax.Tuple(results)
@@ -117,15 +117,19 @@ def _parameters(inputs: Iterable[onnx.ValueInfoProto], shapes: OpenInputs) -> li
     names = UniqueNameSupply()
     params = []
     for value in inputs:
-        kind = value.type.tensor_type.elem_type
-        dtype = str(helper.tensor_dtype_to_np_dtype(kind)) if kind else "float32"
+        dtype = _dtype(value)
         if dtype == "object":
             raise UnsupportedError(
                 f"no Relax equivalent for the input `{value.name}`, which is a tensor of strings; encode it before"
             )
         dims = shapes.shapes.get(value.name)
-        params.append(relax.Var(_identifier(value.name, names), relax.TensorType(dims, dtype)))
+        params.append(relax.Var(_identifier(value.name, names), relax.TensorType(dims, STORED.get(dtype, dtype))))
     return params
+
+
+def _dtype(value: onnx.ValueInfoProto) -> str:
+    kind = value.type.tensor_type.elem_type
+    return str(helper.tensor_dtype_to_np_dtype(kind)) if kind else "float32"
 
 
 def _identifier(name: str, names: Any) -> str:

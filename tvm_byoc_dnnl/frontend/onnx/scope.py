@@ -13,7 +13,7 @@ from tvm import relax, tirx
 from ..._compat import var_name
 from ..onnx_nodes import DEFAULT_DOMAINS, captured, in_order
 from .dim import Dim, Size, expr_of, size_of, substituted, symbols_of
-from .value import Value
+from .value import STORED, Value
 
 __all__ = ["Boundary", "PlainBlocks", "Plan", "Scope", "opsets_of"]
 
@@ -60,11 +60,11 @@ class Boundary:
             self.params.append(param)
             return Value(param, item=value.item)
         shape = None if value.dims is None else [expr_of(self.inside(d)) for d in value.dims]
-        dtype = value.dtype or None
+        dtype = STORED.get(value.dtype, value.dtype) or None
         ty = relax.TensorType(shape, dtype) if shape is not None else relax.TensorType(dtype=dtype)
         param = relax.Var(f"{var_name(value.expr)}_in", ty)
         self.params.append(param)
-        return Value(param)
+        return Value(param, dtype=value.dtype)
 
     def inside(self, size: Size) -> Size:
         """A size of outside, as the function knows it."""
@@ -151,22 +151,14 @@ class Scope:
         """The nodes that read a value, and whether it is a result of the graph."""
         assert self.plan is not None
         readers, is_result = self.plan.readers.get(name, []), name in self.plan.results
-        if is_result and self.plan.is_part and self.parent is not None:
-            return self.parent.read_by(name)
         return readers, is_result
 
 
 class Plan:
-    """The nodes of a graph that its results need, in order, and who reads what.
+    """The nodes of a graph that its results need, in order, and who reads what."""
 
-    Attributes
-    ----------
-    is_part : bool
-        Whether the nodes stand for one node of the graph around, and their results have the names of its results.
-    """
-
-    def __init__(self, nodes: Iterable[onnx.NodeProto], results: Iterable[str], *, is_part: bool = False) -> None:
-        self.results, self.is_part = dict.fromkeys(results), is_part
+    def __init__(self, nodes: Iterable[onnx.NodeProto], results: Iterable[str]) -> None:
+        self.results = dict.fromkeys(results)
         self._reads: dict[int, tuple[str, ...]] = {}
         self.nodes = in_order(list(nodes), self.results, self._reads_of)
         self.read = {name for node in self.nodes for name in self._reads[id(node)]} | self.results.keys()

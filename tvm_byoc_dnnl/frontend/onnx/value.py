@@ -14,7 +14,10 @@ from ..._compat import dtype_of, is_a, shape_dims
 from ...errors import InputError, UnsupportedError
 from .dim import Dim, Size, size_of
 
-__all__ = ["Node", "Type", "Value", "numbers"]
+__all__ = ["STORED", "Node", "Type", "Value", "numbers"]
+
+#: dtypes of fewer than 8 bits → what their numbers are kept in, one to a byte; TVM packs them in another order
+STORED = {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8", "float4_e2m1fn": "uint8"}
 
 
 class Type(NamedTuple):
@@ -30,11 +33,12 @@ class Value:
     Parameters
     ----------
     expr : Expr, optional
-        What computes it. Known numbers have none until something reads them.
+        What computes it. Known numbers have none until something reads them. If ``dtype`` is one of `STORED`, the
+        expression has the dtype that those numbers are kept in.
     known : ndarray, optional
         Its numbers; of dtype ``object`` where some of them are open sizes.
     dtype : str, optional
-        For known numbers of dtype ``object``.
+        For known numbers of dtype ``object``, and for those of fewer than 8 bits.
     items : list of Value, optional
         The items of a sequence.
     item : (str, int or None), optional
@@ -91,6 +95,11 @@ class Value:
     def memory(self) -> np.ndarray | None:
         """The memory of its numbers, into which threads may be reading them."""
         return self._known
+
+    @property
+    def stored(self) -> str:
+        """The dtype of its expression."""
+        return STORED.get(self.dtype, self.dtype)
 
     @property
     def dims(self) -> tuple[Size, ...] | None:

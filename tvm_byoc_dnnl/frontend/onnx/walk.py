@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,22 +12,21 @@ from tvm import relax, tirx
 
 from ..._compat import is_a, shape_dims, var_name
 from ...errors import ByocError, InputError, UnsupportedError
-from ...handles import items
 from ...limits import MOST_NESTED
 from ...namespaces import compilers
-from ...signature import NODES_ATTR
 from ...whole import Operator
 from ...whole import operator as whole_operator
 from ..onnx_nodes import DEFAULT_DOMAINS
-from .by_tvm import NodeGraph, TvmConverters, elem_type, folded, has_rule, is_converted, rewritten
+from .definitions import definition_of, has_definition
 from .dim import Dim, Undecided
 from .emit import NEWEST_USED, Emit, np_dtype
+from .folding import folded
+from .functions import built_function
 from .operands import check_operands
 from .ops import branches, loops
-from .ops.shapes import MOST
-from .scope import Boundary, PlainBlocks, Plan, Scope, opsets_of
+from .scope import Boundary, Plan, Scope, opsets_of
 from .table import NEWEST, Entry, entry_of, outputs
-from .value import Node, Value, decoded
+from .value import STORED, Node, Value, decoded
 from .whole import emit_whole
 from .windows import check_windows
 
@@ -65,59 +63,16 @@ class Shared:
 
 
 def built(
-    shared: Shared,
-    name: str,
-    params: Sequence[relax.Var] | None,
-    read: Callable[[Walk], Any],
-    *,
-    private: bool = False,
+    shared: Shared, name: str, params: Sequence[relax.Var] | None, read: Callable[[Walk], Any], *, private: bool = False
 ) -> Any:
-    """A new function of Relax, by its variable in the module.
+    """A new function of Relax, by its variable; ``read(walk)`` emits the body, and returns parameters and result."""
 
-    Parameters
-    ----------
-    params : sequence of Var, optional
-        Its parameters; ``None`` if ``read`` finds them.
-    read : function
-        ``read(walk)`` emits the body; it returns the parameters, and the results as one expression.
-    """
-    bb = shared.root
-    for is_dataflow in (True, False):
-        try:
-            with bb.function(name, params, private=private):
-                walk = Walk(shared, bb, is_dataflow=is_dataflow)
-                walk.emit.given = {d for p in params or () for d in shape_dims(p.ty) or () if is_a(d, tirx.Var)}
-                with bb.dataflow() if is_dataflow else contextlib.nullcontext():
-                    own, result = read(walk)
-                    result = bb.emit_output(result) if is_dataflow else result
-                made = bb.emit_func_output(result, None if params is not None else own)
-        except BaseException as error:
-            bb._end_block()
-            bb.end_scope()
-            if not isinstance(error, PlainBlocks):
-                raise
-        else:
-            func = bb.get()[made]
-            bb.update_func(made, func.with_attr(NODES_ATTR, _nodes_by_variable(func, walk.node_of)))
-            return made
-    raise AssertionError
+    def emitted(is_dataflow: bool) -> tuple[Any, Any, Mapping[str, str]]:
+        walk = Walk(shared, shared.root, is_dataflow=is_dataflow)
+        walk.emit.given = {d for p in params or () for d in shape_dims(p.ty) or () if is_a(d, tirx.Var)}
+        return (*read(walk), walk.node_of)
 
-
-def _nodes_by_variable(func: relax.Function, node_of: Mapping[str, str]) -> dict[str, str]:
-    """Variable to node, for every variable of the imported function that comes from a node with a name."""
-    found: dict[str, str] = {}
-    waiting: list[str] = []
-    for block in items(func.body.blocks):
-        for binding in items(block.bindings):
-            name = var_name(binding.var)
-            if is_a(binding.value, relax.Var) and var_name(binding.value) in found:
-                found[name] = found[var_name(binding.value)]
-                continue
-            waiting.append(name)
-            if name in node_of:
-                found.update(dict.fromkeys(waiting, node_of[name]))
-                waiting = []
-    return {variable: node for variable, node in found.items() if node}
+    return built_function(shared.root, name, params, emitted, private=private)
 
 
 class Walk:
@@ -137,7 +92,6 @@ class Walk:
         self.shared, self.bb, self.is_dataflow = shared, bb, is_dataflow
         self.emit = Emit(bb, self._of_entry)
         self.emit.weights = shared.weights
-        self._tvm = TvmConverters(self.emit)
         self._depth = 0
         self.boundary: Boundary | None = None  # of the function, if it takes values from outside
         self.node_of: dict[str, str] = {}  # the last variable of a node → its name
@@ -191,6 +145,7 @@ class Walk:
     def body(self, node: Node, function: onnx.FunctionProto) -> list[Value | None]:
         """The results of a node that is defined by others."""
         opsets = opsets_of(function.opset_import) or {"": node.opset}
+        opsets.setdefault("", NEWEST_USED)  # the standard's definitions in other domains do not say it
         given = {a.name: a for a in (*function.attribute_proto, *(node.proto.attribute if node.proto else ()))}
         if node.proto is None:
             given |= {name: helper.make_attribute(name, value) for name, value in node.attrs.items()}
@@ -280,61 +235,22 @@ class Walk:
         known = _known(entry, node)
         if known is not None:
             return [None if array is None else _as_value(array, node) for array in known]
-        graph = _graph_of(node, scope) if self._needs_graph(node, entry) else None
-        if graph is not None and (found := folded(graph)):
-            return [Value(known=found[o]) if o in found else None for o in node.proto.output]
-        if entry is None or entry.whole:
-            return self._the_old_way(node, scope, graph)
-        if entry.convert is None:
-            body = self._definition(node)
-            if body is None:
-                raise node.refused("has no definition for these inputs")
-            return self.body(node, body)
-        made = entry.convert(self.emit, node)
-        if made is NotImplemented:
-            return self._the_old_way(node, scope, graph)
-        results = [v if v is None or isinstance(v, Value) else self.emit.value(v) for v in outputs(made)]
-        self._refuse_unread(node)
-        return results
-
-    def _needs_graph(self, node: Node, entry: Entry | None) -> bool:
-        """Whether the old way is taken, or the results may be computed now: they would be small."""
-        if entry is None:
-            return True
-        sizes = [
-            v.memory.size if v.is_constant and v.memory is not None else None for v in node.inputs if v is not None
-        ]
-        known = [size for size in sizes if size is not None]
-        return bool(known) and len(known) == len(sizes) and sum(known) <= MOST
-
-    def _the_old_way(self, node: Node, scope: Scope, graph: NodeGraph | None) -> list[Value | None]:
-        assert node.proto is not None
+        known = folded(node)
+        if known is not None:
+            return [None if array is None else Value(known=array) for array in known]
+        if entry is not None and entry.convert is not None and not entry.whole:
+            made = outputs(entry.convert(self.emit, node))
+            self._refuse_unread(node)
+            return _kept_short(node, [v if v is None or isinstance(v, Value) else self.emit.value(v) for v in made])
         whole = whole_operator(node.domain, node.op)
         if whole is not None:
             return emit_whole(self.emit, node, whole)
-        graph = graph or _graph_of(node, scope)
-        made = rewritten(graph)
-        if made is not None:
-            inner = Scope(scope.opsets, scope, node.name)
-            inner.names.update({name: Value(known=array) for name, array in graph.added().items()})
-            wanted = [o for o, is_wanted in zip(node.proto.output, node.wanted, strict=True) if is_wanted]
-            self.graph(inner, Plan(made, wanted, is_part=True), ())
-            return [inner.names.get(o) for o in node.proto.output]
-        if not is_converted(node) or _prefers_definition(node):
-            body = self._definition(node)
-            if body is not None:
-                return self.body(node, body)
-            if not is_converted(node):
-                raise Missing(f"{node.domain or 'ai.onnx'}.{node.op} (node `{node.name}`)")
-        found = self._tvm.convert(node)
-        if any(node.wanted[len(found) :]):
-            raise node.refused(f"has {len(node.wanted)} results; TVM's importer makes {len(found)}")
-        return list(found)
-
-    def _definition(self, node: Node) -> onnx.FunctionProto | None:
-        """The body that the standard gives an operator."""
-        assert node.proto is not None
-        return definition_of(node)
+        body = definition_of(node)
+        if body is not None:
+            return self.body(node, body)
+        if entry is not None:
+            raise node.refused("has no definition for these inputs")
+        raise Missing(f"{node.domain or 'ai.onnx'}.{node.op} (node `{node.name}`)")
 
     def missing(self, nodes: Iterable[onnx.NodeProto], scope: Scope) -> list[str]:
         """The nodes of a graph that nothing imports, the first of each operator."""
@@ -349,10 +265,8 @@ class Walk:
                 or (domain, node.op, proto.overload) in self.shared.functions
                 or (domain == "" and node.op in _STRUCTURES)
                 or entry_of(domain, node.op, node.opset) is not None
-                or has_rule(domain, node.op)
                 or whole_operator(domain, node.op) is not None
-                or is_converted(node)
-                or _has_body(node)
+                or has_definition(node)
             )
             if not known:
                 found[kind] = f"{kind} (node `{node.name}`)"
@@ -362,65 +276,6 @@ class Walk:
         left = {n: v for n, v in node.attrs.items() if n not in node.read and not _is_default(node, n)}
         if left:
             raise node.refused("has " + " and ".join(f"{name}={value}" for name, value in left.items()))
-
-
-def _graph_of(node: Node, scope: Scope) -> NodeGraph:
-    return NodeGraph(node, scope.find, scope.read_by, scope.opsets.get("", NEWEST_USED))
-
-
-# ---- definitions ------------------------------------------------------------------------------------------
-
-
-def definition_of(node: Node) -> onnx.FunctionProto | None:
-    """The body of an operator that the standard defines by others, ``None`` if it has none."""
-    try:
-        schema: Any = defs.get_schema(node.op, node.opset, node.domain)
-    except defs.SchemaError:
-        return None
-    function = onnx.FunctionProto()
-    if schema.has_context_dependent_function:
-        types = []
-        for value in node.inputs:
-            kind = elem_type(value) if value is not None else 0
-            dims = (
-                None
-                if value is None or value.dims is None
-                else [d if isinstance(d, int) else str(d) for d in value.dims]
-            )
-            types.append((helper.make_tensor_type_proto(kind, dims) if kind else onnx.TypeProto()).SerializeToString())
-        assert node.proto is not None
-        versions = [v for v in schema.context_dependent_function_opset_versions if v <= node.opset]
-        types += [onnx.TypeProto().SerializeToString()] * (len(node.proto.input) - len(types))
-        try:
-            body = schema.get_context_dependent_function_with_opset_version(
-                max(versions, default=node.opset), node.proto.SerializeToString(), types
-            )
-        except RuntimeError:  # it wants a type that is not known
-            return None
-        function.ParseFromString(body)
-    elif schema.has_function:
-        versions = [v for v in schema.function_opset_versions if v <= node.opset]
-        if versions:
-            function.ParseFromString(schema.get_function_with_opset_version(max(versions)))
-        else:
-            function.CopyFrom(schema.function_body)
-    for name, attribute in schema.attributes.items():
-        if attribute.default_value.type and all(a.name != name for a in function.attribute_proto):
-            function.attribute_proto.append(attribute.default_value)
-    return function if function.node else None
-
-
-def _has_body(node: Node) -> bool:
-    try:
-        schema: Any = defs.get_schema(node.op, node.opset, node.domain)
-    except defs.SchemaError:
-        return False
-    return bool(schema.has_function or schema.has_context_dependent_function)
-
-
-def _prefers_definition(node: Node) -> bool:
-    """Whether TVM's converter of that name means another operator."""
-    return node.domain == "" and node.op == "Attention"
 
 
 # ---- parts of nodes ---------------------------------------------------------------------------------------
@@ -480,6 +335,19 @@ def _as_value(array: Any, node: Node) -> Value:
             return Value(known=array, dtype=like)
         return Value(known=array.astype(np_dtype(like)))
     return Value(known=array)
+
+
+def _kept_short(node: Node, results: list[Value | None]) -> list[Value | None]:
+    """Results of numbers of fewer than 8 bits, where they have the dtype of an input that is of such."""
+    short = next((v.dtype for v in node.inputs if v is not None and v.dtype in STORED), "")
+    if not short or not defs.has(node.op, node.domain):
+        return results
+    schema = defs.get_schema(node.op, node.opset, node.domain)
+    kinds = {p.type_str for p, v in zip(schema.inputs, node.inputs, strict=False) if v is not None and v.dtype == short}
+    return [
+        v if v is None or v.dtype != STORED[short] or kind.type_str not in kinds else Value(v.expr, dtype=short)
+        for v, kind in zip(results, schema.outputs, strict=False)
+    ]
 
 
 def _is_default(node: Node, name: str) -> bool:

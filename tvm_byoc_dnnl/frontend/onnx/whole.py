@@ -17,8 +17,6 @@ from .value import Node, Type, Value, numbers
 
 __all__ = ["declare_whole", "emit_whole", "value_of"]
 
-#: dtypes of which TVM has no constants
-_SHORT = ("int2", "int4", "uint2", "uint4")
 _NUMBERS = (int, float, str, bool)
 
 
@@ -83,8 +81,6 @@ def _argument(e: Emit, value: Value, is_size: bool) -> Any:
         return e.shape(known.reshape(-1).tolist())
     if is_size:
         return e.shape([_size(e, value)])
-    if known is not None and value.dtype in _SHORT:
-        return e.tensor(e.const(known.astype("int8")))
     return e.tensor(value)
 
 

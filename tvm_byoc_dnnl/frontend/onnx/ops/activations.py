@@ -25,7 +25,7 @@ def _bounds(node: Node) -> tuple[Value | None, Value | None]:
     return tuple(None if v is None else Value(known=np.array(v, dtype)) for v in (low, high))  # type: ignore[return-value]
 
 
-@operator("Clip", since=6)
+@operator("Clip")
 def _clip(e: Emit, node: Node) -> Any:
     """NaN in the data stays; a limit that is NaN is none."""
     x = node.needed(0)
@@ -45,7 +45,7 @@ def _is_number(limit: Value) -> bool:
     return limit.is_constant and limit.known is not None and not np.isnan(limit.known.astype("float64")).any()
 
 
-@operator("LeakyRelu", since=6)
+@operator("LeakyRelu")
 def _leaky_relu(e: Emit, node: Node) -> Any:
     return e.call(relax.op.nn.leakyrelu, node.needed(0), alpha=node.attr("alpha", 0.01))
 
@@ -68,13 +68,13 @@ def _elu_of(e: Emit, x: Value, alpha: float) -> Value:
     return e.call(relax.op.add, e.call(relax.op.multiply, e.const(-alpha, x.dtype), falling), rising)
 
 
-@operator("Elu", since=6)
+@operator("Elu")
 def _elu(e: Emit, node: Node) -> Any:
     x = node.needed(0)
     return e.cast(_elu_of(e, _in_float32(e, x), node.attr("alpha", 1.0)), x.dtype)
 
 
-@operator("Selu", since=6)
+@operator("Selu")
 def _selu(e: Emit, node: Node) -> Any:
     x = node.needed(0)
     wide = _in_float32(e, x)
@@ -82,7 +82,7 @@ def _selu(e: Emit, node: Node) -> Any:
     return e.cast(e.call(relax.op.multiply, e.const(node.attr("gamma", _SELU[1]), wide.dtype), found), x.dtype)
 
 
-@operator("HardSigmoid", since=6)
+@operator("HardSigmoid")
 def _hard_sigmoid(e: Emit, node: Node) -> Any:
     x = node.needed(0)
     alpha, beta = e.const(node.attr("alpha", 0.2), x.dtype), e.const(node.attr("beta", 0.5), x.dtype)

@@ -6,14 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax, tirx
+from tvm import relax, te, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
 
 from ...._compat import is_a
 from ..dim import Dim, Size, expr_of
 from ..emit import Emit
 from ..value import Value
 
-__all__ = ["asked", "computed", "lowest", "wide_dtype", "within"]
+__all__ = ["asked", "computed", "lowest", "wide_dtype", "within", "written"]
+
+_OPAQUE = 8  # TVM's kind of a function that is not fused
 
 
 def computed(e: Emit, name: str, function: Callable[..., Any], *operands: Any) -> Any:
@@ -68,3 +72,45 @@ def lowest(dtype: str) -> Any:
 def within(place: Any, size: Any) -> Any:
     """A position cut to those that a tensor has."""
     return tirx.max(tirx.min(place, size - 1), tirx.const(0, "int64"))
+
+
+def written(
+    e: Emit,
+    name: str,
+    write: Callable[..., None],
+    operands: Sequence[Value],
+    results: Sequence[tuple[Sequence[Size], str]],
+    sizes: Sequence[Size] = (),
+) -> list[Value]:
+    """The results of a function whose body is written by statements, one after the other.
+
+    Parameters
+    ----------
+    write : function
+        ``write(*inputs, *outputs, *sizes)`` writes the statements by the IRBuilder, for buffers that are indexed.
+    results : sequence of (sizes, dtype)
+        What it makes. Memory to work with is a result that nobody reads.
+    sizes : sequence of int or Dim
+        What else it reads of sizes.
+    """
+
+    def kernel(*given: Any) -> Any:
+        *tensors, shapes, own = given
+        dtypes = [dtype for _, dtype in results]
+        outs = [
+            tirx.decl_buffer(s, d, f"out{i}", layout=None) for i, (s, d) in enumerate(zip(shapes, dtypes, strict=True))
+        ]
+
+        def body(inputs: Any, outputs: Any) -> Any:
+            with IRBuilder() as ib, T.seq_scope():
+                write(*map(T.buffer_proxy, (*inputs, *outputs)), *own)
+            return ib.get()
+
+        return te.extern(shapes, tensors, body, out_buffers=outs, name=name)
+
+    exprs = [[expr_of(d) for d in dims] for dims in (*(dims for dims, _ in results), sizes)]
+    given = [*map(e.tensor, operands), exprs[:-1], exprs[-1]]
+    made = e.bb.emit(e.bb.call_te(kernel, *given, primfunc_name_hint=name, primfunc_attrs={"op_pattern": _OPAQUE}))
+    if len(results) == 1:
+        return [Value(made)]
+    return [e.value(relax.TupleGetItem(made, i)) for i in range(len(results))]

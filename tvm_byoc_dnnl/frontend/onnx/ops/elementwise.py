@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator as python
 from collections.abc import Callable
 from typing import Any
@@ -14,19 +15,29 @@ from ..dim import Dim, Undecided, at_least, differ, equal, max_of, min_of
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value, numbers
-from .shapes import few
+from .integers import integer_power
+from .shapes import MOST, few
 
 #: elements of a vector of open sizes
 _MOST = 64
 
 
-def _known(function: Callable[..., Any], result: str = "") -> Callable[[Node], Any]:
-    """The results of a function of single numbers, where some of the operands are open sizes."""
+def _known(
+    function: Callable[..., Any], result: str = "", of_arrays: Callable[..., Any] | None = None
+) -> Callable[[Node], Any]:
+    """The results of a function of single numbers, where some of the operands are open sizes.
+
+    ``of_arrays`` is NumPy's function, if it does as ONNX says. All others are left to ONNX's own reference where there
+    is no open size: to import that takes longer than most imports.
+    """
 
     def value(node: Node) -> Any:
         known = few(*node.inputs)
-        if known is None or all(array.dtype != object for array in known):
-            return None  # what has no open size in it is computed by ONNX's own reference
+        if known is None:
+            return None
+        if all(array.dtype != object for array in known):
+            plain = of_arrays is not None and len({a.dtype for a in known}) == 1 and known[0].dtype.kind in "bif"
+            return _of_arrays(of_arrays, known) if plain else None
         operands = np.broadcast_arrays(*known)
         if operands[0].size > _MOST:
             return None
@@ -36,6 +47,14 @@ def _known(function: Callable[..., Any], result: str = "") -> Callable[[Node], A
         return numbers(made, operands[0].shape)
 
     return value
+
+
+def _of_arrays(function: Any, arrays: list[np.ndarray]) -> np.ndarray | None:
+    try:
+        sizes = np.broadcast_shapes(*(a.shape for a in arrays))
+    except ValueError:
+        return None
+    return np.asarray(function(*arrays)) if math.prod(sizes) <= MOST else None
 
 
 def _of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,8 +106,23 @@ def _pow(a: Any, b: Any) -> Any:
     return functools.reduce(python.mul, [a] * b, 1)
 
 
-def _same_dtype(e: Emit, node: Node) -> list[Value]:
+def _aligned(e: Emit, node: Node) -> list[Value]:
+    """The operands. Before version 7 the axes of the second began at an axis of the first."""
     operands = [node.needed(i) for i in range(len(node.inputs))]
+    if node.opset >= 7:
+        return operands
+    axis, is_slope = node.attr("axis"), node.op == "PRelu"
+    if len(operands) != 2 or not (is_slope or node.attr("broadcast", 0)) or (axis is None and not is_slope):
+        return operands
+    first, second = operands
+    if first.rank is None or second.dims is None:
+        raise node.refused("broadcasts along an axis of a tensor of unknown rank")
+    behind = first.rank - (1 if is_slope else axis % max(first.rank, 1)) - len(second.dims)
+    return [first, e.reshape(second, [*second.dims, *[1] * max(behind, 0)])]
+
+
+def _same_dtype(e: Emit, node: Node) -> list[Value]:
+    operands = _aligned(e, node)
     dtypes = {x.dtype for x in operands if x.dtype}
     if len(dtypes) > 1:
         raise node.wrong(f"has operands of {' and '.join(sorted(dtypes))}; expected one type")
@@ -111,28 +145,22 @@ def _unary(call: Callable[..., Any]) -> Callable[[Emit, Node], Any]:
 
 # ---- arithmetic -------------------------------------------------------------------------------------------
 
-for _name, _call, _function in (
-    ("Add", relax.op.add, python.add),
-    ("Sub", relax.op.subtract, python.sub),
-    ("Mul", relax.op.multiply, python.mul),
-):
-    operator(_name, since=7, value=_known(_of_numbers(_function)))(_binary(_call))
-
-for _name, _call, _function in (
-    ("Equal", relax.op.equal, _equal),
-    ("Greater", relax.op.greater, python.gt),
-    ("GreaterOrEqual", relax.op.greater_equal, python.ge),
-    ("Less", relax.op.less, python.lt),
-    ("LessOrEqual", relax.op.less_equal, python.le),
-):
-    operator(_name, since=7, value=_known(_of_numbers(_function), "bool"))(_binary(_call))
-
-for _name, _call, _function in (
-    ("And", relax.op.logical_and, python.and_),
-    ("Or", relax.op.logical_or, python.or_),
-    ("Xor", relax.op.logical_xor, python.xor),
-):
-    operator(_name, since=7, value=_known(_function, "bool"))(_binary(_call))
+#: operator, Relax's call, Python's function of two numbers, NumPy's of two arrays, and the result's dtype
+_BINARY: list[tuple[str, Any, Any, Any, str]] = [
+    ("Add", relax.op.add, python.add, np.add, ""),
+    ("Sub", relax.op.subtract, python.sub, np.subtract, ""),
+    ("Mul", relax.op.multiply, python.mul, np.multiply, ""),
+    ("Equal", relax.op.equal, _equal, np.equal, "bool"),
+    ("Greater", relax.op.greater, python.gt, np.greater, "bool"),
+    ("GreaterOrEqual", relax.op.greater_equal, python.ge, np.greater_equal, "bool"),
+    ("Less", relax.op.less, python.lt, np.less, "bool"),
+    ("LessOrEqual", relax.op.less_equal, python.le, np.less_equal, "bool"),
+    ("And", relax.op.logical_and, python.and_, np.logical_and, "bool"),
+    ("Or", relax.op.logical_or, python.or_, np.logical_or, "bool"),
+    ("Xor", relax.op.logical_xor, python.xor, np.logical_xor, "bool"),
+]
+for _name, _call, _function, _arrays, _dtype in _BINARY:
+    operator(_name, value=_known(_of_numbers(_function), _dtype, _arrays))(_binary(_call))
 
 for _name, _call in (
     ("BitwiseAnd", relax.op.bitwise_and),
@@ -146,7 +174,7 @@ def _is_integer(value: Value) -> bool:
     return value.dtype.startswith(("int", "uint"))
 
 
-@operator("Div", since=7, value=_known(_of_numbers(_div)))
+@operator("Div", value=_known(_of_numbers(_div)))
 def _divide(e: Emit, node: Node) -> Any:
     a, b = _same_dtype(e, node)
     return e.call(relax.op.divide, a, b)
@@ -178,12 +206,12 @@ def _fold(call: Callable[..., Any]) -> Callable[[Emit, Node], Any]:
     return convert
 
 
-operator("Max", since=8, value=_known(_of_numbers(max_of)))(_fold(relax.op.maximum))
-operator("Min", since=8, value=_known(_of_numbers(min_of)))(_fold(relax.op.minimum))
-operator("Sum", since=8, value=_known(_of_numbers(lambda *values: sum(values))))(_fold(relax.op.add))
+operator("Max", value=_known(_of_numbers(max_of)))(_fold(relax.op.maximum))
+operator("Min", value=_known(_of_numbers(min_of)))(_fold(relax.op.minimum))
+operator("Sum", value=_known(_of_numbers(lambda *values: sum(values))))(_fold(relax.op.add))
 
 
-@operator("Mean", since=8)
+@operator("Mean")
 def _mean(e: Emit, node: Node) -> Any:
     total = _fold(relax.op.add)(e, node)
     return e.call(relax.op.divide, total, len(node.inputs)) if len(node.inputs) > 1 else total
@@ -216,16 +244,16 @@ for _name, _call in (
     ("Tan", relax.op.tan),
     ("Tanh", relax.op.tanh),
 ):
-    operator(_name, since=6)(_unary(_call))
+    operator(_name)(_unary(_call))
 
-operator("Abs", since=6, value=_known(lambda a: a if at_least(a, 0) else -a if at_least(-a, 0) else abs(a)))(
+operator("Abs", value=_known(lambda a: a if at_least(a, 0) else -a if at_least(-a, 0) else abs(a)))(
     _unary(relax.op.abs)
 )
-operator("Neg", since=6, value=_known(python.neg))(_unary(relax.op.negative))
+operator("Neg", value=_known(python.neg))(_unary(relax.op.negative))
 operator("Not", value=_known(python.not_, "bool"))(_unary(relax.op.logical_not))
 
 
-@operator("Reciprocal", since=6)
+@operator("Reciprocal")
 def _reciprocal(e: Emit, node: Node) -> Any:
     x = node.needed(0)
     return e.call(relax.op.divide, e.const(1, x.dtype), x)
@@ -254,21 +282,22 @@ def _is_inf(e: Emit, node: Node) -> Any:
     )
 
 
-@operator("Pow", since=7, value=_known(_of_numbers(_pow)))
+@operator("Pow", value=_known(_of_numbers(_pow)))
 def _power(e: Emit, node: Node) -> Any:
     """ONNX lets the exponent be of another type, and PyTorch exports ``x ** 2`` so."""
-    base, exponent = node.needed(0), node.needed(1)
-    if _is_integer(base) and base.dtype == exponent.dtype:
-        return NotImplemented  # by squaring
+    base, exponent = _aligned(e, node)
     base, exponent = e.broadcast(base, exponent)
-    if _is_integer(base) and not _is_integer(exponent):
+    if _is_integer(base) and _is_integer(exponent):
+        wide = base.dtype if base.dtype == exponent.dtype else "int64"
+        return e.cast(integer_power(e, e.cast(base, wide), e.cast(exponent, wide)), base.dtype)
+    if _is_integer(base):
         return e.cast(e.call(relax.op.power, e.cast(base, exponent.dtype), exponent), base.dtype)
     return e.call(relax.op.power, base, e.cast(exponent, base.dtype))
 
 
-@operator("PRelu", since=7)
+@operator("PRelu")
 def _prelu(e: Emit, node: Node) -> Any:
-    x, slope = e.broadcast(node.needed(0), node.needed(1))
+    x, slope = e.broadcast(*_aligned(e, node))
     if x.rank is None or slope.dims is None:
         raise node.refused("reads a tensor of unknown rank")
     wide = [axis for axis, d in enumerate(slope.dims) if d != 1]

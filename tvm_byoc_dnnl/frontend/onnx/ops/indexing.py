@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,8 +13,9 @@ from ..dim import Dim, Size, at_least, expr_of, max_of, min_of
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value, numbers
+from .computed import asked
 from .moving import from_start
-from .shapes import MOST, dims_of, few, rank_of
+from .shapes import MOST, dims_of, few, length_of, rank_of
 
 
 def _gather_value(node: Node) -> Any:
@@ -87,10 +89,9 @@ def _slice_value(node: Node) -> Any:
 
 @operator("Slice", value=_slice_value)
 def _slice(e: Emit, node: Node) -> Any:
-    x, bounds = node.needed(0), _slice_bounds(node)
+    x, bounds, dims = node.needed(0), _slice_bounds(node), dims_of(node)
     if bounds is None:
-        return NotImplemented
-    dims = dims_of(node)
+        return _sliced_in_call(e, node, x, dims)
     along, begins, ends, steps = [], [], [], []
     turned: list[int] = []
     sizes = list(dims)
@@ -152,6 +153,23 @@ def _slice(e: Emit, node: Node) -> Any:
     return x
 
 
+def _sliced_in_call(e: Emit, node: Node, x: Value, dims: Sequence[Size]) -> Value:
+    """A slice of which only a call knows the bounds; the axes must be known."""
+    count, axes = length_of(node, 1, "the starts"), node.ints(3, "the axes")
+    along = [int(a) % len(dims) for a in (range(count) if axes is None else axes)]
+    rows = []
+    for i, rest in ((1, [0] * len(dims)), (2, list(dims)), (4, [1] * len(dims))):
+        given = node.input(i)
+        if given is None:
+            given = e.const(np.ones(count, "int64"))
+        given = e.reshape(e.cast(given, "int64"), [count])
+        own = Value(known=numbers(rest), dtype="int64")
+        rows.append(e.call(relax.op.scatter_elements, own, e.const(along, "int64"), given) if along else own)
+    made = e.call(relax.op.dynamic_strided_slice, x, *rows)
+    sizes = [Dim.symbol(f"{node.op.lower()}_dim{a}") if a in along else d for a, d in enumerate(dims)]
+    return e.agree(made, sizes)
+
+
 def _exprs(sizes: Sequence[Size]) -> list[Any]:
     return [expr_of(s) if isinstance(s, Dim) else s for s in sizes]
 
@@ -207,20 +225,45 @@ def _whole(value: Any) -> Size:
     return int(value) if isinstance(value, float) else value
 
 
-@operator("Range", since=11)
+def _range_value(node: Node) -> Any:
+    known = few(*node.inputs)
+    if known is None or any(array.dtype == object or array.dtype.kind not in "iuf" for array in known):
+        return None
+    start, stop, step = (array.reshape(-1)[0] for array in known)
+    if step == 0 or abs(float(stop) - float(start)) > MOST * abs(float(step)):
+        return None
+    count = max(int(np.ceil((np.float64(stop) - np.float64(start)) / np.float64(step))), 0)
+    return (np.arange(count).astype(start.dtype) * step + start).astype(start.dtype)
+
+
+@operator("Range", since=11, value=_range_value)
 def _range(e: Emit, node: Node) -> Any:
     given = [node.needed(i) for i in range(3)]
     known = few(*given)
-    if known is None or all(array.dtype != object for array in known):
-        return NotImplemented
-    try:
-        start, stop, step = (_whole(array.reshape(-1).tolist()[0]) for array in known)
-    except TypeError:
-        return NotImplemented
-    count = stop - start
-    if step != 1 or not at_least(count, 0):
-        return NotImplemented
-    made = e.value(relax.op.arange(0, expr_of(count), 1, "int64"))
-    if start != 0:
-        made = e.call(relax.op.add, made, e.tensor(Value(known=numbers([start], ()), dtype="int64")))
-    return e.cast(made, given[0].dtype)
+    with contextlib.suppress(TypeError):
+        if known is not None:
+            start, stop, step = (_whole(array.reshape(-1).tolist()[0]) for array in known)
+            count = stop - start
+            if step == 1 and at_least(count, 0):
+                made = e.value(relax.op.arange(0, expr_of(count), 1, "int64"))
+                if start != 0:
+                    made = e.call(relax.op.add, made, e.tensor(Value(known=numbers([start], ()), dtype="int64")))
+                return e.cast(made, given[0].dtype)
+    return _range_in_call(e, *(e.reshape(value, []) for value in given))
+
+
+def _range_in_call(e: Emit, start: Value, stop: Value, step: Value) -> Value:
+    """A range whose length only a call knows."""
+    dtype = start.dtype
+    wide = "float64" if "float" in dtype else "int64"
+    span = e.call(relax.op.subtract, e.cast(stop, wide), e.cast(start, wide))
+    if wide == "int64":  # rounded up
+        count = e.call(
+            relax.op.negative, e.call(relax.op.floor_divide, e.call(relax.op.negative, span), e.cast(step, wide))
+        )
+    else:
+        count = e.call(relax.op.ceil, e.call(relax.op.divide, span, e.cast(step, wide)))
+    count = e.cast(e.call(relax.op.maximum, count, e.const(0, wide)), "int64")
+    (length,) = asked(e, e.reshape(count, [1]), ["range_length"])
+    places = e.cast(e.value(relax.op.arange(0, expr_of(length), 1, "int64")), dtype)
+    return e.call(relax.op.add, e.call(relax.op.multiply, places, step), start)

@@ -12,19 +12,22 @@ from ..dim import Dim, Size, max_of, min_of
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value, numbers
-from .shapes import dims_of, few
+from .shapes import dims_of, few, ints_of, rank_of
 
 # ---- Split ------------------------------------------------------------------------------------------------
 
 
-def _part_sizes(node: Node) -> tuple[int, list[Size]]:
+def _part_axis(node: Node) -> int:
+    axis, rank = int(node.attr("axis", 0)), rank_of(node)
+    if not -rank <= axis < rank:
+        raise node.wrong(f"has the axis {axis}; expected {-rank} to {rank - 1}")
+    return axis % rank
+
+
+def _part_sizes(node: Node, given: list[Any] | None) -> tuple[int, list[Size]]:
     """The axis that a Split divides, and the sizes of its parts."""
-    dims, count = dims_of(node), len(node.wanted)
-    axis = node.attr("axis", 0)
-    if not -len(dims) <= axis < len(dims):
-        raise node.wrong(f"has the axis {axis}; expected {-len(dims)} to {len(dims) - 1}")
-    axis %= len(dims)
-    size, given = dims[axis], node.attr_or_input("split", 1)
+    axis, count = _part_axis(node), len(node.wanted)
+    size = dims_of(node)[axis]
     if given:
         return axis, given
     parts = node.attr("num_outputs", count)
@@ -42,14 +45,19 @@ def _split_value(node: Node) -> Any:
     known = few(node.needed(0))
     if known is None or (node.input(1) is not None and node.needed(1).known is None):
         return None
-    axis, sizes = _part_sizes(node)
+    axis, sizes = _part_sizes(node, node.attr_or_input("split", 1))
     ends = list(itertools.accumulate(int(s) for s in sizes if isinstance(s, int)))
     return [known[0].take(range(a, b), axis) for a, b in zip([0, *ends], ends, strict=False)]
 
 
-@operator("Split", since=2, value=_split_value)
+@operator("Split", value=_split_value)
 def _split(e: Emit, node: Node) -> Any:
-    x, (axis, sizes) = node.needed(0), _part_sizes(node)
+    given = node.attr("split")
+    x, (axis, sizes) = node.needed(0), _part_sizes(node, ints_of(e, node, 1, "split") if given is None else list(given))
+    return _parts(e, node, x, axis, sizes)
+
+
+def _parts(e: Emit, node: Node, x: Value, axis: int, sizes: list[Size]) -> list[Value | None]:
     ends = list(itertools.accumulate(sizes))
     whole = dims_of(node)[axis]
     if not isinstance(whole, Dim) and not isinstance(ends[-1], Dim) and ends[-1] != whole:
@@ -66,15 +74,32 @@ def _split(e: Emit, node: Node) -> Any:
     ]
 
 
+@operator("SplitToSequence", since=11)
+def _split_to_sequence(e: Emit, node: Node) -> Any:
+    """Parts of given sizes, or of one size and a rest; without a size single elements."""
+    x, split, keeps = node.needed(0), node.input(1), bool(node.attr("keepdims", 1))
+    axis = _part_axis(node)
+    size, each = dims_of(node)[axis], split is None or not split.rank
+    sizes: list[Any] = [1] if split is None else ints_of(e, node, 1, "split") or []
+    if each:
+        (part,) = sizes
+        if isinstance(size, Dim) or isinstance(part, Dim) or part < 1:
+            raise node.refused(f"makes as many parts of {part} elements as {size} elements give, which a call knows")
+        sizes = [min(part, size - start) for start in range(0, size, part)]
+    node.wanted = (True,) * len(sizes)
+    parts = [part for part in _parts(e, node, x, axis, sizes) if part is not None]
+    if split is None and not keeps:
+        parts = [e.call(relax.op.squeeze, part, axis=[axis]) for part in parts]
+    return Value(items=parts)
+
+
 # ---- Tile --------------------------------------------------------------------------------------------
 
 
 @operator("Tile", since=6)
 def _tile(e: Emit, node: Node) -> Any:
-    x, repeats = node.needed(0), node.input(1)
-    if repeats is None or repeats.known is None:
-        return NotImplemented
-    times, dims = node.ints(1) or [], dims_of(node)
+    x, dims = node.needed(0), dims_of(node)
+    times = ints_of(e, node, 1, "repeats") or []
     if len(times) != len(dims):
         raise node.wrong(f"has {len(times)} repeats; expected {len(dims)}, because its input has as many axes")
     if all(t == 1 for t in times):
@@ -82,15 +107,6 @@ def _tile(e: Emit, node: Node) -> Any:
     wide = e.reshape(x, [size for d in dims for size in (1, d)])
     wide = e.expand(wide, [size for t, d in zip(times, dims, strict=True) for size in (t, d)])
     return e.reshape(wide, [t * d for t, d in zip(times, dims, strict=True)])
-
-
-@operator("Trilu", since=14)
-def _triangle(e: Emit, node: Node) -> Any:
-    k = node.input(1)
-    if k is not None and not k.is_constant:
-        return NotImplemented
-    diagonal = 0 if k is None else int((node.ints(1) or [0])[0])
-    return e.call(relax.op.triu if node.attr("upper", 1) else relax.op.tril, node.needed(0), k=diagonal)
 
 
 @operator("CumSum", since=11)

@@ -15,7 +15,7 @@ from tvm import relax
 from ...._compat import quantised as of_tensor
 from ..emit import Emit, np_dtype
 from ..table import operator
-from ..value import Node, Value
+from ..value import STORED, Node, Value
 from .quantised_blocks import block_of, dequantised_blocks, quantised_blocks
 
 __all__ = ["dequantised", "quantised", "scalar", "tvm_dtype"]
@@ -23,8 +23,6 @@ __all__ = ["dequantised", "quantised", "scalar", "tvm_dtype"]
 _NARROW = ("float16", "bfloat16")
 #: what Relax's operators quantise to
 _WHOLE = ("int8", "uint8", "int16", "uint16")
-#: what numbers of fewer bits are stored as
-_STORED = {"int4": "int8", "int2": "int8", "uint4": "uint8", "uint2": "uint8"}
 _LIMITS = {"int4": (-8, 7), "int2": (-2, 1), "uint4": (0, 15), "uint2": (0, 3)}
 
 
@@ -55,7 +53,7 @@ def _axis(node: Node, data: Value, scale: Value) -> int:
 
 def _wide(e: Emit, x: Value) -> Value:
     """Numbers of few bits as integers that Relax's operators know, those of float8 as float32."""
-    to = _STORED.get(x.dtype) or ("float32" if x.dtype.startswith("float") else x.dtype)
+    to = "float32" if x.dtype.startswith("float") else STORED.get(x.dtype, x.dtype)
     if to == x.dtype:
         return x
     if x.is_constant:
@@ -157,11 +155,10 @@ def _narrow(e: Emit, whole: Value, dtype: str, saturates: int = 1) -> Value:
     if "int" in dtype:
         low, high = _LIMITS.get(dtype) or (np.iinfo(dtype).min, np.iinfo(dtype).max)
         whole = e.call(relax.op.minimum, e.call(relax.op.maximum, whole, float(low)), float(high))
-        whole = e.cast(whole, _STORED.get(dtype, dtype))
-        if dtype not in _STORED:
-            return whole
+        whole = e.cast(whole, STORED.get(dtype, dtype))
+        return whole if dtype not in STORED else Value(e.tensor(whole), dtype=dtype)
     to = int(helper.np_dtype_to_tensor_dtype(np_dtype(dtype)))
-    how: dict[str, Any] = {} if "int" in dtype or "float4" in dtype else {"saturate": saturates}
+    how: dict[str, Any] = {} if "float4" in dtype else {"saturate": saturates}
     made: Value = e.onnx("Cast", whole, opset=23, to=to, **how)
     return made
 

@@ -54,6 +54,40 @@ def dims_of(node: Node, i: int = 0) -> list[Size]:
     return list(dims)
 
 
+def length_of(node: Node, i: int, what: str) -> int:
+    """How many numbers an input has that only a call knows."""
+    dims = node.needed(i).dims
+    if dims is None or len(dims) > 1 or not isinstance((*dims, 1)[0], int):
+        raise node.refused(f"needs {what} when it is compiled: not even its length is known")
+    count: int = (*dims, 1)[0]  # type: ignore[assignment]
+    return count
+
+
+def ints_of(e: Emit, node: Node, i: int, what: str) -> list[Any] | None:
+    """The integers of an input, ``None`` if it is left out; those that only a call knows are new open sizes."""
+    value = node.input(i)
+    if value is None or value.known is not None:
+        return node.ints(i)
+    count = length_of(node, i, what)
+    return asked(e, e.reshape(value, [count]), [f"{what}{n}" for n in range(count)])
+
+
+def int_of(e: Emit, node: Node, i: int, what: str) -> Size:
+    """The integer that an input of one number is, also where only a call knows it."""
+    value = node.needed(i)
+    if value.known is None:
+        return asked(e, e.reshape(value, [1]), [what])[0]
+    (found,) = node.ints(i) or [0]
+    if isinstance(found, float) and not found.is_integer():
+        raise node.wrong(f"has {what} {found}; expected an integer")
+    return found if isinstance(found, Dim) else int(found)
+
+
+def whole(size: Size) -> Value:
+    """A size as a scalar of int64."""
+    return Value(known=numbers([size], ()), dtype="int64")
+
+
 # ---- Shape, Size ------------------------------------------------------------------------------------------
 
 
@@ -123,14 +157,6 @@ def _reshape_value(node: Node) -> Any:
     return known[0].reshape(sizes) if all(isinstance(s, int) for s in sizes) else None
 
 
-def _length(node: Node, i: int, what: str) -> int:
-    """How many sizes an input has that only a call knows."""
-    dims = node.needed(i).dims
-    if dims is None or len(dims) != 1 or not isinstance(dims[0], int):
-        raise node.refused(f"needs {what} when it is compiled: not even its length is known")
-    return dims[0]
-
-
 def _in_call(e: Emit, condition: Value, sizes: Sequence[Any] | Value, others: Value) -> Value:
     """For each size one of two, by a condition that only a call knows."""
     own = sizes if isinstance(sizes, Value) else Value(known=numbers(list(sizes)), dtype="int64")
@@ -140,7 +166,7 @@ def _in_call(e: Emit, condition: Value, sizes: Sequence[Any] | Value, others: Va
 def _reshaped_in_call(e: Emit, node: Node) -> Value:
     """A Reshape to sizes that only a call knows: a 0 keeps an axis, and a -1 has what is left."""
     x, own = node.needed(0), dims_of(node)
-    sizes, count = e.cast(node.needed(1), "int64"), _length(node, 1, "the shape")
+    sizes, count = e.cast(node.needed(1), "int64"), length_of(node, 1, "the shape")
     if not node.attr("allowzero", 0):
         kept = [*own, *[0] * count][:count]
         sizes = _in_call(e, e.call(relax.op.equal, sizes, e.const(0, "int64")), kept, sizes)
@@ -281,7 +307,7 @@ def _aligned(a: Sequence[Any], b: Sequence[Any]) -> tuple[list[Any], list[Any]]:
 
 def _expanded_in_call(e: Emit, node: Node) -> Value:
     """An Expand to sizes that only a call knows: a size of 1 keeps an axis, another is that of the axis, or it is 1."""
-    x, dims, count = node.needed(0), dims_of(node), _length(node, 1, "the shape")
+    x, dims, count = node.needed(0), dims_of(node), length_of(node, 1, "the shape")
     before = dims[: max(len(dims) - count, 0)]
     own: list[Size] = [*[1] * (count - len(dims)), *dims[len(before) :]]
     given = e.cast(node.needed(1), "int64")
@@ -335,7 +361,7 @@ def _constant_of_shape_value(node: Node) -> Any:
 def _constant_of_shape(e: Emit, node: Node) -> Any:
     fill, given = _fill(node), node.needed(0)
     if given.known is None:
-        names = [f"size{i}" for i in range(_length(node, 0, "the shape"))]
+        names = [f"size{i}" for i in range(length_of(node, 0, "the shape"))]
         return e.value(relax.op.full(e.shape(asked(e, given, names)), e.tensor(fill), str(fill.dtype)))
     sizes = node.ints(0, "the shape")
     assert sizes is not None

@@ -1,0 +1,66 @@
+"""Arithmetic on integers whose corner cases machines leave open: shifts out of range, and powers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ..emit import Emit
+from ..table import operator
+from ..value import Node, Value
+
+__all__ = ["integer_power"]
+
+
+@operator("BitShift", since=11)
+def _bit_shift(e: Emit, node: Node) -> Any:
+    """A shift by the width or more, or by less than 0, moves every bit out; machines shift by the remainder."""
+    x, by = e.broadcast(node.needed(0), node.needed(1))
+    direction = node.attr("direction")
+    if direction not in ("LEFT", "RIGHT"):
+        raise node.wrong(f"has the direction {direction}; expected LEFT or RIGHT")
+    call = relax.op.left_shift if direction == "LEFT" else relax.op.right_shift
+    dtype = np.dtype(x.dtype)
+    bits, zero = e.const(dtype.itemsize * 8, x.dtype), e.const(0, x.dtype)
+    known = by.known if by.is_constant else None
+    if known is not None and ((known >= 0) & (known < dtype.itemsize * 8)).all():
+        return e.call(call, x, by)
+    inside = e.call(relax.op.less, by, bits)
+    emptied = zero
+    if dtype.kind == "i":
+        inside = e.call(relax.op.logical_and, inside, e.call(relax.op.greater_equal, by, zero))
+        if direction == "RIGHT":
+            emptied = e.call(relax.op.where, e.call(relax.op.less, x, zero), e.const(-1, x.dtype), zero)
+    shifted = e.call(call, x, e.call(relax.op.where, inside, by, zero))
+    return e.call(relax.op.where, inside, shifted, emptied)
+
+
+def integer_power(e: Emit, base: Value, exponent: Value) -> Value:
+    """Powers of integers by squaring, exact and with the overflow of integers.
+
+    With an exponent below 0, 1 and -1 have their inverse, and every other number has 0.
+    """
+    dtype = np.dtype(base.dtype)
+    known = exponent.known if exponent.is_constant else None
+    is_signed, bits = dtype.kind == "i", dtype.itemsize * 8
+    # The lowest bit of an exponent below 0 says whether the inverse of -1 is -1, as it does above.
+    highest = max(1, int(known.max(initial=0))) if known is not None else (1 << (bits - is_signed)) - 1
+    one, zero, square = e.const(1, base.dtype), e.const(0, base.dtype), base
+    result: Value | None = None
+    for bit in range(highest.bit_length()):
+        mask = e.const(np.array(1 << bit, dtype))
+        skipped = e.call(relax.op.equal, e.call(relax.op.bitwise_and, exponent, mask), zero)
+        factor = e.call(relax.op.where, skipped, one, square)
+        result = factor if result is None else e.call(relax.op.multiply, result, factor)
+        if bit + 1 < highest.bit_length():
+            square = e.call(relax.op.multiply, square, square)
+    assert result is not None
+    if not is_signed or (known is not None and not (known < 0).any()):
+        return result
+    below = e.call(relax.op.less, exponent, zero)
+    units = (e.call(relax.op.equal, base, e.const(unit, base.dtype)) for unit in (1, -1))
+    is_unit = e.call(relax.op.logical_or, *units)
+    vanishes = e.call(relax.op.logical_and, below, e.call(relax.op.logical_not, is_unit))
+    return e.call(relax.op.where, vanishes, zero, result)

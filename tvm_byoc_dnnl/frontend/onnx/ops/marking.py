@@ -1,0 +1,100 @@
+"""Elements that are written, marked or added to by their indices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax
+
+from ..dim import Size, equal, expr_of
+from ..emit import Emit, elem_type
+from ..table import operator
+from ..value import Node, Value
+from .moving import from_start
+from .shapes import dims_of, int_of
+
+__all__ = ["places_along"]
+
+_REDUCTIONS = {"none": "update", "add": "add", "mul": "mul", "max": "max", "min": "min"}
+
+
+def _reduction(node: Node) -> str:
+    given = node.attr("reduction", "none")
+    if given not in _REDUCTIONS:
+        raise node.wrong(f"has the reduction {given}; expected {', '.join(_REDUCTIONS)}")
+    return _REDUCTIONS[given]
+
+
+def places_along(e: Emit, size: Size, axis: int, rank: int) -> Value:
+    """The numbers from 0 on, along one axis."""
+    along = e.value(relax.op.arange(0, expr_of(size), 1, "int64"))
+    return e.reshape(along, [size if a == axis else 1 for a in range(rank)])
+
+
+@operator("Scatter", "ScatterElements")
+def _scatter_elements(e: Emit, node: Node) -> Any:
+    """TVM wants as many indices as the data has elements along the other axes; fewer are written by coordinates."""
+    data, indices, updates = (node.needed(i) for i in range(3))
+    dims, sizes, reduction = dims_of(node), dims_of(node, 1), _reduction(node)
+    rank = len(dims)
+    if len(sizes) != rank:
+        raise node.wrong(f"has indices of {len(sizes)} axes for data of {rank}")
+    axis = node.attr("axis", 0) % max(1, rank)
+    updates = e.agree(updates, sizes)
+    indices = from_start(e, indices, [dims[axis]])
+    if all(equal(a, b) for i, (a, b) in enumerate(zip(dims, sizes, strict=True)) if i != axis):
+        return e.call(relax.op.scatter_elements, data, indices, updates, axis=axis, reduction=reduction)
+    index = e.cast(indices, "int64")
+    parts = [index if a == axis else e.expand(places_along(e, sizes[a], a, rank), sizes) for a in range(rank)]
+    parts = [e.reshape(part, [*sizes, 1]) for part in parts]
+    places = e.call(lambda *tensors: relax.op.concat(list(tensors), rank), *parts)
+    return e.call(relax.op.scatter_nd, data, places, updates, reduction=reduction)
+
+
+@operator("ScatterND")
+def _scatter_nd(e: Emit, node: Node) -> Any:
+    data, indices, updates = (node.needed(i) for i in range(3))
+    dims, sizes, reduction = dims_of(node), dims_of(node, 1), _reduction(node)
+    count = sizes[-1] if sizes else None
+    if not isinstance(count, int):
+        raise node.refused("has indices of unknown length")
+    updates = e.agree(updates, [*sizes[:-1], *dims[count:]])
+    places = from_start(e, indices, dims[:count])
+    return e.call(relax.op.scatter_nd, data, places, updates, reduction=reduction)
+
+
+@operator("OneHot")
+def _one_hot(e: Emit, node: Node) -> Any:
+    """By comparing: an index that is out of range marks nothing, and the two values may come from anywhere."""
+    indices, dims, values = node.needed(0), dims_of(node), node.needed(2)
+    depth = int_of(e, node, 1, "depth")
+    axis = node.attr("axis", -1) % (len(dims) + 1)
+    place = from_start(e, e.onnx("Cast", indices, opset=13, to=7), [depth])
+    wide = e.reshape(place, [*dims[:axis], 1, *dims[axis:]])
+    chosen = e.call(relax.op.equal, wide, places_along(e, depth, axis, len(dims) + 1))
+    off, on = (e.call(relax.op.take, values, e.const(i, "int64"), axis=0) for i in (0, 1))
+    return e.call(relax.op.where, chosen, on, off)
+
+
+@operator("EyeLike")
+def _eye(e: Emit, node: Node) -> Any:
+    dims, k = dims_of(node), node.attr("k", 0)
+    if len(dims) != 2:
+        raise node.wrong(f"reads a tensor of {len(dims)} axes; expected 2")
+    rows, columns = (places_along(e, size, axis, 2) for axis, size in enumerate(dims))
+    chosen = e.call(relax.op.equal, e.call(relax.op.add, rows, e.const(k, "int64")), columns)
+    kind = node.attr("dtype") or elem_type(node.needed(0))
+    return e.onnx("Cast", chosen, opset=13, to=kind)
+
+
+@operator("Trilu", since=14)
+def _triangle(e: Emit, node: Node) -> Any:
+    x, k, upper = node.needed(0), node.input(1), node.attr("upper", 1)
+    if k is None or k.is_constant:
+        diagonal = 0 if k is None else int((node.ints(1) or [0])[0])
+        return e.call(relax.op.triu if upper else relax.op.tril, x, k=diagonal)
+    rows, columns = (places_along(e, size, axis, 2) for axis, size in enumerate(dims_of(node)[-2:]))
+    distance = e.call(relax.op.subtract, columns, rows)
+    least = e.reshape(e.cast(k, "int64"), [])
+    chosen = e.call(relax.op.greater_equal if upper else relax.op.less_equal, distance, least)
+    return e.call(relax.op.where, chosen, x, e.const(0, x.dtype))
