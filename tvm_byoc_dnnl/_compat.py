@@ -64,7 +64,6 @@ _DTYPES: dict[int, tuple[Any, str]] = {}
 _address = tvm_ffi.Object.__hash__
 _MOST_KNOWN = 1 << 14
 _MANY = 1 << 19  # elements of a matrix that several threads transpose
-_INDEXED = ("GatherElements", "GatherND", "ScatterND")
 
 
 def is_constant(expr: Any) -> bool:

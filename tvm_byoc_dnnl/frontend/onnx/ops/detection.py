@@ -7,6 +7,7 @@ from typing import Any
 from tvm import relax, te, tirx
 from tvm.script.ir_builder import tirx as T
 
+from ....limits import MOST_PIXELS, MOST_SAMPLES
 from ..dim import Size, min_of, product
 from ..emit import Emit
 from ..table import operator
@@ -93,6 +94,7 @@ def _roi_align(e: Emit, node: Node) -> Any:
     size = (node.attr("output_height", 1), node.attr("output_width", 1))
     if mode not in ("avg", "max"):
         raise node.wrong(f"has the mode {mode}; expected avg or max")
+    boxes = e.agree(boxes, [*dims_of(node, 2), 4])
     if mode == "max":
         return _largest_of_boxes(e, x, boxes, batch, scale, is_half, size, ratio)
     if is_half:  # Relax scales first and moves no box
@@ -108,13 +110,14 @@ def _largest_of_boxes(
 ) -> Value:
     """Of each bin the largest weighted corner of all of its samples, which is what ONNX means by ``max``."""
     dtype = x.dtype
+    boxes, batch = _checked(e, x, e.cast(boxes, dtype), batch, scale, size)
 
     def compute(data: Any, rois: Any, numbers: Any) -> Any:
         def number(value: Any) -> Any:
             return tirx.const(value, dtype) if isinstance(value, float) else tirx.Cast(dtype, value)
 
         def element(i: Any, c: Any, ph: Any, pw: Any) -> Any:
-            offset, picture = 0.5 if is_half else 0.0, within(numbers(i).astype("int64"), data.shape[0])
+            offset, picture = 0.5 if is_half else 0.0, within(numbers(i), data.shape[0])
             places, grids = [], []
             for axis, place in ((1, ph), (0, pw)):
                 first, last = (rois(i, a) * number(scale) - number(offset) for a in (axis, axis + 2))
@@ -142,8 +145,30 @@ def _largest_of_boxes(
             largest.shape, lambda *at: tirx.Select(largest(*at) == least, number(0.0), largest(*at)), name="roi_align"
         )
 
-    made: Value = computed(e, "roi_align_max", compute, x, e.cast(boxes, dtype), batch)
+    made: Value = computed(e, "roi_align_max", compute, x, boxes, batch)
     return made
+
+
+def _checked(e: Emit, x: Value, boxes: Value, batch: Value, scale: float, size: tuple[int, int]) -> list[Value]:
+    """Boxes and the numbers of their pictures, whose copies a call makes only if they can be computed."""
+    count, pictures = (boxes.dims or (0,))[0], (x.dims or (0,))[0]
+    farthest = max(MOST_SAMPLES * min(size) / 2, MOST_PIXELS) / scale
+
+    def write(corners: Any, numbers: Any, own: Any, places: Any, count: Any, pictures: Any) -> None:
+        far = tirx.const(farthest, x.dtype)
+        message = f"roi_align: a corner of a box is not a number from {-farthest:g} to {farthest:g}"
+        with T.serial(0, count) as i:
+            inside = tirx.all(numbers[i] >= 0, numbers[i] < pictures)
+            with T.Assert(inside, "roi_align: an index is out of range of the pictures", "IndexError"):
+                places[i] = numbers[i]
+            with (
+                T.serial(0, 4) as k,
+                T.Assert(tirx.all(corners[i, k] >= -far, corners[i, k] <= far), message, "ByocInputValueError"),
+            ):
+                own[i, k] = corners[i, k]
+
+    results: list[tuple[list[Size], str]] = [([count, 4], x.dtype), ([count], "int64")]
+    return written(e, "check_boxes", write, [boxes, e.cast(batch, "int64")], results, [count, pictures])
 
 
 @operator("MaxRoiPool")

@@ -111,12 +111,19 @@ def _waves(
     made = 1 if is_real else 2
 
     def compute(length: Any, bins: Any, used: Any) -> Any:
+        def turned(sample: Any, bin_: Any) -> Any:
+            turns = (sample * bin_ % length).astype("float64") / length.astype("float64")
+            return tirx.const(2 * np.pi if inverse else -2 * np.pi, "float64") * turns
+
+        angles = te.compute((used, bins), turned, name="angles")
+
         def element(row: Any, column: Any) -> Any:
             sample, part, bin_, side = row // parts, row % parts, column // made, column % made
-            turns = (sample * bin_ % length).astype("float64") / length.astype("float64")
-            angle = tirx.const(2 * np.pi if inverse else -2 * np.pi, "float64") * turns
+            angle = angles(sample, bin_)
             cos, sin = tirx.cos(angle), tirx.sin(angle)
-            value = tirx.Select(part == side, cos, tirx.Select(part == 1, -sin, sin))
+            value = tirx.Select(side == 0, cos, sin)
+            if parts == 2:
+                value = tirx.Select(part == 0, value, tirx.Select(side == 0, -sin, cos))
             if inverse:
                 value = value / length.astype("float64")
             if is_real:
