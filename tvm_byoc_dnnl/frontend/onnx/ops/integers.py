@@ -1,4 +1,4 @@
-"""Arithmetic on integers whose corner cases machines leave open: shifts out of range, and powers."""
+"""Arithmetic on integers: shifts out of range and powers, which machines leave open, and products of 16 bits."""
 
 from __future__ import annotations
 
@@ -64,3 +64,10 @@ def integer_power(e: Emit, base: Value, exponent: Value) -> Value:
     is_unit = e.call(relax.op.logical_or, *units)
     vanishes = e.call(relax.op.logical_and, below, e.call(relax.op.logical_not, is_unit))
     return e.call(relax.op.where, vanishes, zero, result)
+
+
+@operator("MatMulInteger16", domain="com.microsoft")
+def _product(e: Emit, node: Node) -> Any:
+    a, b = node.needed(0), node.needed(1)
+    wide = "uint32" if a.dtype == b.dtype == "uint16" else "int32"
+    return e.call(relax.op.matmul, e.cast(a, wide), e.cast(b, wide))
