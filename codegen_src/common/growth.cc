@@ -12,9 +12,17 @@ namespace {
 constexpr int kKey = 1, kValue = 2, kBias = 3;  // inputs of attention
 constexpr int64_t kLeastCapacity = 64;
 
-bool Mentions(const std::vector<Dim>& shape, int symbol) {
-  return std::any_of(shape.begin(), shape.end(),
-                     [&](const Dim& dim) { return Mentions(dim, symbol); });
+bool Mentions(const std::vector<Dim>& shape, const std::vector<int>& symbols) {
+  return std::any_of(shape.begin(), shape.end(), [&](const Dim& dim) {
+    return std::any_of(symbols.begin(), symbols.end(),
+                       [&](int symbol) { return Mentions(dim, symbol); });
+  });
+}
+
+Dim NumberOf(int64_t value) {
+  Dim dim;
+  dim.value = value;
+  return dim;
 }
 
 bool IsUnscaled(const Node& node) {
@@ -54,36 +62,70 @@ class Finder {
  private:
   const std::vector<Dim>& Shape(int tensor) const { return graph_.tensors[tensor].shape; }
 
-  /// A concat of an input and new rows whose result is an output, if it has the length of the
-  /// others.
+  /// The position among the inputs of the graph, or -1.
+  int InputOf(int tensor) const {
+    const auto found =
+        std::find_if(graph_.inputs.begin(), graph_.inputs.end(),
+                     [&](const Input& candidate) { return candidate.tensor == tensor; });
+    if (found == graph_.inputs.end() || found->alias >= 0) return -1;
+    return static_cast<int>(found - graph_.inputs.begin());
+  }
+
+  /// How the length depends on the number of rows so far, a symbol: it is that number and the new
+  /// ones, or that number, or the larger one of it and another symbol.
+  bool SetLength(const Dim& past, const Dim& rows, const Dim& length) {
+    Dim sum;
+    sum.op = Dim::Op::kAdd;
+    sum.args = {past, rows};
+    const auto symbol = static_cast<int>(past.value);
+    found_.length = length;
+    found_.symbols = {symbol};
+    found_.added = NumberOf(0);
+    if (Sorted(length) == Sorted(sum)) {
+      found_.added = rows;
+    } else if (length.op == Dim::Op::kMax) {
+      if (length.args[0].op != Dim::Op::kSymbol || length.args[1].op != Dim::Op::kSymbol)
+        return false;
+      const bool is_first = length.args[0] == past;
+      if (!is_first && !(length.args[1] == past)) return false;
+      found_.symbols.push_back(static_cast<int>(length.args[is_first ? 1 : 0].value));
+    } else if (!(length == past)) {
+      return false;
+    }
+    return true;
+  }
+
+  /// A concat of an input and new rows, or such rows put into an input, whose result is an output,
+  /// if it has the length of the others.
   void AddCache(int index) {
     const Node& node = graph_.nodes[index];
-    if (node.kind != Kind::kConcat || node.inputs.size() != 2 || !IsPlain(node)) return;
+    const bool appends = node.kind == Kind::kAppend;
+    const bool joins = node.kind == Kind::kConcat && node.inputs.size() == 2;
+    if ((!appends && !joins) || !IsPlain(node)) return;
     const auto& outputs = graph_.outputs;
-    const auto& inputs = graph_.inputs;
-    const auto input = std::find_if(inputs.begin(), inputs.end(), [&](const Input& candidate) {
-      return candidate.tensor == node.inputs[0];
-    });
     const auto output = std::find(outputs.begin(), outputs.end(), node.output);
-    if (input == inputs.end() || input->alias >= 0 || output == outputs.end()) return;
+    const int input = InputOf(node.inputs[0]);
+    if (input < 0 || output == outputs.end()) return;
     if (std::count(outputs.begin(), outputs.end(), node.output) != 1) return;
-    const int64_t axis = node.attrs.axis;
-    const Dim& past = Shape(node.inputs[0])[axis];
-    const Dim& length = Shape(node.output)[axis];
+    Growth::Cache cache{input, static_cast<int>(output - outputs.begin()),
+                        appends ? 2 : node.attrs.axis};
+    if (appends) {
+      cache.starts = InputOf(node.inputs[2]);
+      cache.ends = InputOf(node.inputs[3]);
+      if (cache.starts < 0 || cache.ends < 0) return;
+    }
+    const Dim& past = Shape(node.inputs[0])[cache.axis];
+    const Dim& length = Shape(node.output)[cache.axis];
     if (past.op != Dim::Op::kSymbol) return;
-    const auto symbol = static_cast<int>(past.value);
     if (found_.caches.empty()) {
-      found_.symbol = symbol;
-      found_.length = length;
-      found_.added = Shape(node.inputs[1])[axis];
-    } else if (symbol != found_.symbol || !(length == found_.length)) {
+      if (!SetLength(past, Shape(node.inputs[1])[cache.axis], length)) return;
+    } else if (past.value != found_.symbols[0] || !(length == found_.length)) {
       return;
     }
     for (int64_t other = 0; other < static_cast<int64_t>(Shape(node.output).size()); ++other) {
-      if (other != axis && Mentions(Shape(node.output)[other], symbol)) return;
+      if (other != cache.axis && Mentions({Shape(node.output)[other]}, found_.symbols)) return;
     }
-    found_.caches.push_back({static_cast<int>(input - inputs.begin()),
-                             static_cast<int>(output - outputs.begin()), axis});
+    found_.caches.push_back(cache);
     found_.nodes.push_back(index);
     joins_.push_back(&node);
   }
@@ -105,7 +147,7 @@ class Finder {
     });
   }
 
-  bool Grows(int tensor) const { return Mentions(Shape(tensor), found_.symbol); }
+  bool Grows(int tensor) const { return Mentions(Shape(tensor), found_.symbols); }
 
   bool IsPast(int tensor) const {
     return std::any_of(joins_.begin(), joins_.end(),
@@ -116,7 +158,7 @@ class Finder {
   bool IsMask(int tensor) const {
     const std::vector<Dim>& shape = Shape(tensor);
     return !IsPast(tensor) && shape.back() == found_.length &&
-           !Mentions(std::vector<Dim>(shape.begin(), shape.end() - 1), found_.symbol);
+           !Mentions(std::vector<Dim>(shape.begin(), shape.end() - 1), found_.symbols);
   }
 
   /// A node that computes each element of a mask from those at the same place of the last axis.
@@ -142,6 +184,10 @@ class Finder {
     auto may_read = [&](int tensor) {
       if (!Grows(tensor)) return true;
       if (is_join) return tensor == node.inputs[0] && node.inputs[1] != tensor;
+      if (node.kind == Kind::kCachedAttention) {
+        return tensor != node.inputs[0] && IsCache(tensor) && IsPlain(node) &&
+               (tensor == node.inputs[kKey] || tensor == node.inputs[kValue]);
+      }
       if (node.kind != Kind::kAttention) return IsMask(tensor) && KeepsLastAxis(node);
       const std::vector<Dim>& shape = Shape(tensor);
       if (tensor == node.inputs[kKey] || tensor == node.inputs[kValue]) {
@@ -175,7 +221,8 @@ int64_t CacheCapacity(int64_t rows) {
 
 std::vector<int64_t> AtCapacity(const Growth& growth, std::vector<int64_t> symbols,
                                 int64_t capacity) {
-  symbols[growth.symbol] = capacity - Evaluate(growth.added, symbols);
+  const int64_t added = Evaluate(growth.added, symbols);
+  for (int symbol : growth.symbols) symbols[symbol] = capacity - added;
   return symbols;
 }
 

@@ -18,13 +18,15 @@ struct Growth {
     int input = -1;   // of the graph: the rows so far
     int output = -1;  // of the graph: these and the new ones
     int64_t axis = 0;
+    int starts = -1;  // inputs of the graph: where the new rows of each sequence begin, and
+    int ends = -1;    // where its own rows end; without them all begin behind the rows so far
   };
-  int symbol = -1;  // the number of rows so far
-  Dim length;       // with the new ones
-  Dim added;        // the new ones
+  std::vector<int> symbols;  // that the length depends on, among them the number of rows so far
+  Dim length;                // with the new ones
+  Dim added;                 // what the length is longer than each of the symbols
   std::vector<Cache> caches;
   std::vector<int> masks;  // inputs whose last dim is the length
-  std::vector<int> nodes;  // that join rows, and attention over a cache
+  std::vector<int> nodes;  // that join rows, and attention that reads as many keys as there are
 };
 
 /// Nothing if the graph has no caches, or if anything depends on their length but these and what

@@ -271,5 +271,44 @@ KIND(Attention, "attention", 3, 4, "alg scale", "accurate no_nan", {
   c.NeedOut(expected);
 })
 
+KIND(Append, "append", 4, 4, "", "", {
+  c.NeedSameElements(/*count=*/2);
+  const Dims& past = c.In(0);
+  c.Need(past.size() == 4 && c.Out().size() == 4, "a cache of rank 4");
+  Dims rows = past;
+  rows[2] = c.In(1).size() == 4 ? c.In(1)[2] : kUnknownDim;
+  c.NeedShape("new rows", c.In(1), rows);
+  for (int i : {2, 3}) {
+    c.NeedShape("starts and ends", c.In(i), {past[0]});
+    c.Need(c.InDType(i) == DType::kInt64, "starts and ends int64");
+  }
+  Dims expected = past;
+  expected[2] = c.Out()[2];
+  c.NeedOut(expected);
+  if (past[2] >= 0 && expected[2] >= 0)
+    c.Need(expected[2] >= past[2], "an output of as many rows as the cache has, or more");
+})
+
+KIND(CachedAttention, "cached_attention", 4, 5, "scale window softcap", "", {
+  const Dims& query = c.In(0);
+  const Dims& key = c.In(1);
+  const Dims& value = c.In(2);
+  c.Need(query.size() == 4 && key.size() == 4 && value.size() == 4,
+         "queries, keys and values of rank 4");
+  c.Need(query[1] < 0 || key[1] < 0 || query[1] == key[1] || (key[1] > 0 && query[1] % key[1] == 0),
+         "as many heads of queries as of keys, or a multiple of them");
+  c.NeedShape("keys", key, {query[0], key[1], key[2], query[3]});
+  c.NeedShape("values", value, {query[0], key[1], key[2], value[3]});
+  c.NeedShape("starts", c.In(3), {query[0]});
+  c.Need(c.InDType(3) == DType::kInt64, "starts int64");
+  if (c.OwnInputs() == 5) c.NeedShape("sinks", c.In(4), {query[1]});
+  for (int i = 0; i < c.OwnInputs(); ++i)
+    c.Need(i == 3 || c.InDType(i) == DType::kFloat32, "inputs float32");
+  c.Need(c.OutDType() == DType::kFloat32, "an output float32");
+  c.Need(c.a.window >= 0 && c.a.window < kMaxAttr, "a window of 0 or more");
+  c.Need(c.a.softcap >= 0, "a softcap of 0 or more");
+  c.NeedOut({query[0], query[1], query[2], value[3]});
+})
+
 KIND(Recurrent, "recurrent", 3, 9, "alg roles results directions activations alphas? betas? clip?",
      "rnn lstm coupled_lstm gru lbr_gru", { CheckLayer(c); })

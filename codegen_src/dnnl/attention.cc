@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention by a kernel of ours, which keeps the scores in the cache, or by two products and a
-// softmax: whichever costs less.
+// softmax: whichever costs less. Attention over a cache of keys and values is always the kernel.
 #include "dnnl/kernel_call.h"
 #include "dnnl/kinds.h"
 #include "kernels/byoc_attention_plan.h"
@@ -11,7 +11,9 @@ namespace {
 
 constexpr int kBias = 3;  // the input
 
-bool HasBias(const NodeView& n) { return n.OwnInputs() > kBias; }
+bool IsCached(const NodeView& n) { return n.node.kind == Kind::kCachedAttention; }
+
+bool HasBias(const NodeView& n) { return !IsCached(n) && n.OwnInputs() > kBias; }
 
 /// Rank 3 has one head.
 Dims WithHeads(Dims dims) {
@@ -57,7 +59,6 @@ byoc_attention_params SizesOf(const NodeView& n) {
   p.width = query[3];
   p.value_width = n.Shape(2).back();
   p.scale = n.a.scale;
-  p.mask = BYOC_ALL_KEYS;
   p.has_bias = HasBias(n);
   p.no_nan = n.a.alg == "no_nan";
   p.threads = n.lowering.machine().threads;
@@ -98,7 +99,7 @@ Candidate DescribeSteps(const byoc_attention_params& p) {
 
 void EmitKernel(const NodeView& n, byoc_attention_params p) {
   Lowering& l = n.lowering;
-  const std::optional<int> length = l.GrowingLength();
+  const std::optional<int> length = IsCached(n) ? std::nullopt : l.GrowingLength();
   std::vector<OpArg> args = {{DNNL_ARG_SRC_0, n.In(0), DenseRows(n, n.In(0))},
                              {DNNL_ARG_SRC_1, n.In(1), DenseRows(n, n.In(1))},
                              {DNNL_ARG_SRC_2, n.In(2), DenseRows(n, n.In(2))}};
@@ -118,6 +119,14 @@ void EmitKernel(const NodeView& n, byoc_attention_params p) {
   if (length) {
     p.has_length = 1;
     args.push_back({DNNL_ARG_SRC_3, *length, RawLayout({1}, DType::kInt64)});
+  }
+  if (IsCached(n)) {
+    p.has_starts = 1;
+    args.push_back({DNNL_ARG_SRC_3, n.In(3), RawLayout(n.Shape(3), DType::kInt64)});
+    p.window = n.a.window;
+    p.softcap = n.a.softcap;
+    p.has_sinks = n.OwnInputs() > 4;
+    if (p.has_sinks) args.push_back(n.AsDense(DNNL_ARG_BIAS, 4));
   }
   args.push_back({DNNL_ARG_DST, n.output, ResultLayout(n)});
   p.dst = StridesOf(args.back().md);
@@ -191,6 +200,16 @@ static void LowerAttention(const NodeView& n) {
   is_kernel ? EmitKernel(n, p) : EmitSteps(n);
 }
 
+/// There is no other way to compute it than by the kernel.
+static void LowerCachedAttention(const NodeView& n) {
+  const byoc_attention_params p = SizesOf(n);
+  const bool is_kernel =
+      n.lowering.isa().Vectors().has_value() && p.width > 0 && p.keys > 0 && p.key_heads > 0;
+  if (!is_kernel) n.lowering.FailUnsupported();
+  EmitKernel(n, p);
+}
+
 const KindRow kAttentionRow = {nullptr, LowerAttention};
+const KindRow kCachedAttentionRow = {nullptr, LowerCachedAttention};
 
 }  // namespace tvm_byoc_dnnl

@@ -41,11 +41,12 @@ Common CommonLayout(const NodeView& n, const std::vector<int>& sources) {
   return {best->first, {}};
 }
 
-/// Writes the new rows behind those that the cache has.
-void EmitAppend(const NodeView& n, int length) {
+/// Writes new rows into a cache: to `place`, a number for each batch or one for all, which says
+/// where they begin or (`is_end`) end. The `past` rows are copied, or (-1) there already.
+void EmitRows(const NodeView& n, int64_t axis_of_rows, int place, bool is_end, int past) {
   Lowering& l = n.lowering;
   const Dims& rows = n.Shape(1);
-  const auto axis = static_cast<size_t>(n.a.axis);
+  const auto axis = static_cast<size_t>(axis_of_rows);
   const int64_t width = SizeOf(n.OutDType());
   // Of the axes before the rows, all but the first count as heads.
   const size_t split = std::min<size_t>(axis, 1);
@@ -55,6 +56,9 @@ void EmitAppend(const NodeView& n, int length) {
   p.rows = rows[axis];
   p.row_bytes = ElementCount(Dims(rows.begin() + axis + 1, rows.end())) * width;
   p.capacity = n.OutShape()[axis];
+  p.past_rows = past < 0 ? -1 : l.shape(past)[axis];
+  p.places = ElementCount(l.shape(place));
+  p.places_end = is_end ? 1 : 0;
   MemoryDesc md = l.Layout(n.In(1));
   const bool is_read_as_it_is =
       IsStrided(md) && axis == 2 && rows.size() == 4 && md.get_strides()[3] == 1;
@@ -71,10 +75,11 @@ void EmitAppend(const NodeView& n, int length) {
   }
   std::vector<int64_t> params;
   Append(p, &params);
-  l.EmitKernel(kAppend, std::move(params),
-               {{DNNL_ARG_SRC, n.In(1), md},
-                {DNNL_ARG_SRC_1, length, RawLayout({1}, DType::kInt64)},
-                {DNNL_ARG_DST, n.output, Dense(n.OutShape(), n.OutDType())}});
+  std::vector<OpArg> args = {{DNNL_ARG_SRC, n.In(1), md},
+                             {DNNL_ARG_SRC_1, place, RawLayout(l.shape(place), DType::kInt64)}};
+  if (past >= 0) args.push_back({DNNL_ARG_SRC_2, past, Dense(l.shape(past), n.OutDType())});
+  args.push_back({DNNL_ARG_DST, n.output, Dense(n.OutShape(), n.OutDType())});
+  l.EmitKernel(kAppend, std::move(params), args);
 }
 
 /// Copies to the result the sources that were not written there.
@@ -95,7 +100,8 @@ void CopyOthers(const NodeView& n) {
 
 static void LowerConcat(const NodeView& n) {
   Lowering& l = n.lowering;
-  if (std::optional<int> length = l.GrowingLength()) return EmitAppend(n, *length);
+  if (std::optional<int> length = l.GrowingLength())
+    return EmitRows(n, n.a.axis, *length, /*is_end=*/true, /*past=*/-1);
   if (l.HasPlace(n.output)) return CopyOthers(n);
   std::vector<int> sources;
   for (int i = 0; i < n.OwnInputs(); ++i) {
@@ -122,6 +128,11 @@ static void LowerConcat(const NodeView& n) {
   }
 }
 
+static void LowerAppend(const NodeView& n) {
+  EmitRows(n, 2, n.In(2), /*is_end=*/false, n.lowering.GrowingLength() ? -1 : n.In(0));
+}
+
 const KindRow kConcatRow = {nullptr, LowerConcat};
+const KindRow kAppendRow = {nullptr, LowerAppend};
 
 }  // namespace tvm_byoc_dnnl

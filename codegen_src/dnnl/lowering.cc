@@ -23,6 +23,13 @@ bool IsUnscaled(const Node& node) {
                      [](const Scaling& scaling) { return scaling.IsNone(); });
 }
 
+/// Whether the input says where to read or write: only such may be int64.
+bool IsPlaces(const Node& node, size_t input) {
+  return node.kind == Kind::kGather            ? input == 1
+         : node.kind == Kind::kCachedAttention ? input == 3
+                                               : node.kind == Kind::kAppend && input >= 2;
+}
+
 }  // namespace
 
 Lowering::Lowering(const Graph& graph, const Shapes& shapes, const dnnl::engine& engine,
@@ -213,8 +220,8 @@ int Lowering::NewValue(const Dims& shape, DType dtype, bool constant) {
 }
 
 void Lowering::LowerNode(const Node& node) {
-  for (size_t i = 0; i < node.inputs.size(); ++i) {  // indices are all that may be int64
-    if (node.kind != Kind::kGather || i != 1) ToDnnl(values_[node.inputs[i]].dtype);
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    if (!IsPlaces(node, i)) ToDnnl(values_[node.inputs[i]].dtype);
   }
   if (ElementCount(values_[node.output].shape) == 0) {  // nothing to compute
     Allocate(node.output, Dense(values_[node.output].shape, values_[node.output].dtype));

@@ -17,6 +17,32 @@
 
 #include "byoc_attention_plan.h"
 
+/* The keys of a batch that its queries see: all `keys`, or those up to the query's own position, of
+   which the first query has `start`. */
+typedef struct byoc_attention_sight {
+  int64_t keys, start, window;
+  int is_causal;
+} byoc_attention_sight;
+
+static inline byoc_attention_sight byoc_attention_sight_of(const byoc_attention_params* p,
+                                                           int64_t keys, int64_t batch,
+                                                           void* const* data) {
+  byoc_attention_sight s = {keys, 0, p->window, p->has_starts != 0};
+  if (s.is_causal) {
+    memcpy(&s.start, (const char*)data[3 + p->has_bias + p->has_length] + batch * 8, 8);
+  }
+  return s;
+}
+
+static inline int64_t byoc_attention_end(const byoc_attention_sight* s, int64_t query) {
+  return s->is_causal ? byoc_max(0, byoc_min(s->keys, s->start + query + 1)) : s->keys;
+}
+
+static inline int64_t byoc_attention_begin(const byoc_attention_sight* s, int64_t query) {
+  const int64_t begin = s->is_causal && s->window > 0 ? s->start + query + 1 - s->window : 0;
+  return byoc_max(0, byoc_min(s->keys, begin));
+}
+
 #define BYOC_BODY "byoc_attention_body.h"
 #include "byoc_each_isa.h"
 
@@ -42,8 +68,8 @@ BYOC_FUNCTION int byoc_attention_on_thread(const int64_t* params, void* const* d
   return BYOC_OK;
 }
 
-/* The kernel. data: queries, keys, values, the bias and the number of keys (one int64) if there are
-   such, result. */
+/* The kernel. data: queries, keys, values; the bias, the number of keys (one int64), the starts (an
+   int64 for each batch) and the sinks, if there are such; result. */
 BYOC_FUNCTION int byoc_attention(const int64_t* params, void* const* data, void* scratch,
                                  int threads, char* error) {
   const byoc_attention_params* p = (const byoc_attention_params*)params;

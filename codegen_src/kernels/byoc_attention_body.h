@@ -2,6 +2,7 @@
    The part of byoc_attention.h that is compiled once per instruction set; no include guard. */
 
 #include "byoc_vector.h"
+#include "byoc_wide_body.h"
 
 BYOC_INLINE float BYOC_NAME(sum)(BYOC_VEC v) {
   float lanes[BYOC_LANES];
@@ -51,16 +52,26 @@ BYOC_NO_INLINE void BYOC_NAME(attention_pack)(const byoc_attention_params* p, co
   }
 }
 
-/* Turns `seen` scores of a row into exp(score - the largest so far), and what was summed up by an
-   earlier largest score into the same measure. Behind the scores of `count` keys there is room for
-   a vector. */
+/* Turns the scores of a row from `from` up to `seen` into exp(score - the largest so far), and what
+   was summed up by an earlier largest score into the same measure. Behind the scores of `count`
+   keys there is room for a vector. */
 BYOC_NO_INLINE void BYOC_NAME(attention_weigh)(const byoc_attention_params* p, const float* bias,
-                                               int64_t seen, int64_t count, float* scores,
-                                               float* largest, float* sum, float* result) {
+                                               int64_t from, int64_t seen, int64_t count,
+                                               float* scores, float* largest, float* sum,
+                                               float* result) {
   const BYOC_VEC least = BYOC_NAME(set)(-INFINITY), lowest = BYOC_NAME(set)(-88.f);
-  const int64_t end = byoc_round_up(seen, BYOC_LANES);
+  const int64_t end = from < seen ? byoc_round_up(seen, BYOC_LANES) : 0;
+  if (end == 0) seen = 0;
   for (int64_t k = seen; k < byoc_max(end, count); ++k) scores[k] = k < end ? -INFINITY : 0.f;
   if (seen == 0) return;
+  if (p->softcap != 0) {
+    const BYOC_VEC cap = BYOC_NAME(set)((float)p->softcap);
+    for (int64_t k = 0; k < end; k += BYOC_LANES) {
+      BYOC_NAME(store)(scores + k, cap * BYOC_NAME(tanh)(BYOC_NAME(load)(scores + k) / cap));
+    }
+    for (int64_t k = seen; k < end; ++k) scores[k] = -INFINITY;
+  }
+  for (int64_t k = 0; k < from; ++k) scores[k] = -INFINITY;
   BYOC_VEC top = least;
   for (int64_t k = 0; k < end; k += BYOC_LANES) {
     BYOC_VEC x = BYOC_NAME(load)(scores + k);
@@ -139,7 +150,10 @@ BYOC_NO_INLINE void BYOC_NAME(attention_part)(const byoc_attention_params* p, in
   const float* key = (const float*)data[1] + batch * p->key.batch + head * p->key.head;
   const float* value = (const float*)data[2] + batch * p->value.batch + head * p->value.head;
   const float* bias = p->has_bias ? (const float*)data[3] + batch * p->bias.batch : NULL;
-  float* dst = (float*)data[3 + p->has_bias + p->has_length] + batch * p->dst.batch;
+  const int64_t given = 3 + p->has_bias + p->has_length + p->has_starts;
+  const float* sinks = p->has_sinks ? (const float*)data[given] + head * group : NULL;
+  float* dst = (float*)data[given + p->has_sinks] + batch * p->dst.batch;
+  const byoc_attention_sight sight = byoc_attention_sight_of(p, keys, batch, data);
   float* queries = scratch + room.queries;
   float* scores = scratch + room.scores;
   float* largest = scratch + room.largest;
@@ -151,19 +165,19 @@ BYOC_NO_INLINE void BYOC_NAME(attention_part)(const byoc_attention_params* p, in
   }
   memset(results, 0, (size_t)((last_row - first_row) * room.result_row) * 4);
 
-  const int64_t key_blocks = (keys + BYOC_ATTENTION_KEYS - 1) / BYOC_ATTENTION_KEYS;
+  const int64_t begin = byoc_attention_begin(&sight, 0);
+  const int64_t span = byoc_max(0, byoc_attention_end(&sight, p->queries - 1) - begin);
+  const int64_t key_blocks = (span + BYOC_ATTENTION_KEYS - 1) / BYOC_ATTENTION_KEYS;
   for (int64_t b = 0; b < key_blocks; ++b) {
-    const int64_t first = keys * b / key_blocks, count = keys * (b + 1) / key_blocks - first;
+    const int64_t first = begin + span * b / key_blocks;
+    const int64_t count = begin + span * (b + 1) / key_blocks - first;
     int packed = 0;
     for (int64_t row = first_row; row < last_row; row += BYOC_ATTENTION_ROWS) {
       const int64_t rows = byoc_min(BYOC_ATTENTION_ROWS, last_row - row);
       int64_t seen[BYOC_ATTENTION_ROWS], most = 0;
       for (int64_t r = 0; r < rows; ++r) {
-        const int64_t position = (row + r) % p->queries;
-        const int64_t visible = p->mask == BYOC_FROM_FIRST  ? position + 1
-                                : p->mask == BYOC_FROM_LAST ? keys - p->queries + position + 1
-                                                            : keys;
-        seen[r] = byoc_max(0, byoc_min(count, visible - first));
+        const int64_t end = byoc_attention_end(&sight, (row + r) % p->queries);
+        seen[r] = byoc_max(0, byoc_min(count, end - first));
         most = byoc_max(most, seen[r]);
       }
       if (most == 0) continue;
@@ -199,9 +213,10 @@ BYOC_NO_INLINE void BYOC_NAME(attention_part)(const byoc_attention_params* p, in
                                  ? NULL
                                  : bias + (head * group + (row + r) / p->queries) * p->bias.head +
                                        (row + r) % p->queries * p->bias.row + first;
+        const int64_t from = byoc_attention_begin(&sight, (row + r) % p->queries) - first;
         BYOC_NAME(attention_weigh)
-        (p, added, seen[r], most, scores + r * room.score_row, &largest[row - first_row + r],
-         &sums[row - first_row + r], block + r * room.result_row);
+        (p, added, byoc_max(0, from), seen[r], most, scores + r * room.score_row,
+         &largest[row - first_row + r], &sums[row - first_row + r], block + r * room.result_row);
       }
       if (few) {
         for (int64_t r = 0; r < rows; ++r) {
@@ -221,7 +236,8 @@ BYOC_NO_INLINE void BYOC_NAME(attention_part)(const byoc_attention_params* p, in
     const float* from = results + (row - first_row) * room.result_row;
     float* to =
         dst + (head * group + row / p->queries) * p->dst.head + row % p->queries * p->dst.row;
-    const float total = sums[row - first_row];
+    float total = sums[row - first_row];
+    if (sinks != NULL) total += expf(sinks[row / p->queries] - largest[row - first_row]);
     if (p->no_nan && !(total > 0)) {
       memset(to, 0, (size_t)p->value_width * 4);
       continue;

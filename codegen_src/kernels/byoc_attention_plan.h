@@ -10,13 +10,6 @@
 #include "byoc_isa.h"
 #include "byoc_kernel.h"
 
-/* The keys that a query sees. */
-typedef enum byoc_attention_mask {
-  BYOC_ALL_KEYS,
-  BYOC_FROM_FIRST, /* query i: keys 0 to i */
-  BYOC_FROM_LAST   /* the last query sees all keys, each before it one less */
-} byoc_attention_mask;
-
 /* Floats between the batches, heads and rows of an operand, whose last axis is dense; 0 where it
    has only one, which serves all. */
 typedef struct byoc_attention_strides {
@@ -30,10 +23,13 @@ typedef struct __attribute__((may_alias)) byoc_attention_params {
   int64_t queries, keys;    /* rows; with `has_length` the most keys that there may be */
   int64_t width, value_width; /* of queries and keys; of values and results */
   double scale;               /* of the scores, before the bias is added */
-  int64_t mask;               /* byoc_attention_mask */
   int64_t has_bias;
   int64_t has_length;
-  int64_t no_nan; /* a row without a share for any key is 0, else NaN */
+  int64_t has_starts; /* query i of a batch is at start + i, and sees the keys up to there */
+  int64_t window;     /* of them only the last so many; 0: all */
+  double softcap;     /* scores become softcap * tanh(score / softcap); 0: they stay */
+  int64_t has_sinks;  /* each head has a score that takes a share and gives nothing */
+  int64_t no_nan;     /* a row without a share for any key is 0, else NaN */
   byoc_attention_strides query, key, value, bias, dst;
   int64_t threads; /* that there is scratch memory for */
 } byoc_attention_params;

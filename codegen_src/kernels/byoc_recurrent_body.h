@@ -4,20 +4,6 @@
 #include "byoc_bytes_body.h"
 #include "byoc_recurrent_product_body.h"
 
-/* Below 5/8 a polynomial, whose error is 1e-7 of the value; a NaN stays. */
-BYOC_INLINE BYOC_VEC BYOC_NAME(tanh)(BYOC_VEC x) {
-  const BYOC_VEC one = BYOC_NAME(set)(1.f), size = BYOC_NAME(if_negative)(x, -x), z = x * x;
-  const BYOC_VEC twice = BYOC_NAME(min)(BYOC_NAME(set)(40.f), size + size);
-  const BYOC_VEC high = one - 2.f / (BYOC_NAME(exp)(twice) + one);
-  BYOC_VEC p = BYOC_NAME(set)(-0.0058807447f);
-  p = p * z + 0.0208065882f;
-  p = p * z - 0.0537947677f;
-  p = p * z + 0.133321553f;
-  p = p * z - 0.333333105f;
-  p = p * z * x + x;
-  return BYOC_NAME(pick)(size < 0.625f, p, BYOC_NAME(pick)(x < 0.f, -high, high));
-}
-
 /* log(1 + exp(x)) = max(x, 0) + log(1 + e), e = exp(-|x|). With f = e / (2 + e), at most 1/3, the
    logarithm is 2 (f + f^3/3 + f^5/5 ...). */
 BYOC_INLINE BYOC_VEC BYOC_NAME(softplus)(BYOC_VEC x) {

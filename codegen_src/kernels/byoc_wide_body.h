@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
-   Vectors of double and of unsigned integers of 64 bits, half as many as of float. Included by
-   bodies of kernels behind byoc_vector.h; the functions have a guard per instruction set, since
-   several bodies may include them. */
+   Vectors of double and of unsigned integers of 64 bits, half as many as of float, choices between
+   vectors, and the hyperbolic tangent, which needs such. Included by bodies of kernels behind
+   byoc_vector.h; the functions have a guard per instruction set, since several bodies may include
+   them. */
 
 #define BYOC_WIDE BYOC_NAME(wide)
 #define BYOC_LONGS BYOC_NAME(longs)
@@ -54,6 +55,20 @@ BYOC_INLINE BYOC_VEC BYOC_NAME(narrow_wide)(BYOC_WIDE low, BYOC_WIDE high) {
 /* `a` where all bits are set, `b` where none is. */
 BYOC_INLINE BYOC_VEC BYOC_NAME(pick)(BYOC_NAME(bits) where, BYOC_VEC a, BYOC_VEC b) {
   return (BYOC_VEC)((where & (BYOC_NAME(bits))a) | (~where & (BYOC_NAME(bits))b));
+}
+
+/* Below 5/8 a polynomial, whose error is 1e-7 of the value; a NaN stays. */
+BYOC_INLINE BYOC_VEC BYOC_NAME(tanh)(BYOC_VEC x) {
+  const BYOC_VEC one = BYOC_NAME(set)(1.f), size = BYOC_NAME(if_negative)(x, -x), z = x * x;
+  const BYOC_VEC twice = BYOC_NAME(min)(BYOC_NAME(set)(40.f), size + size);
+  const BYOC_VEC high = one - 2.f / (BYOC_NAME(exp)(twice) + one);
+  BYOC_VEC p = BYOC_NAME(set)(-0.0058807447f);
+  p = p * z + 0.0208065882f;
+  p = p * z - 0.0537947677f;
+  p = p * z + 0.133321553f;
+  p = p * z - 0.333333105f;
+  p = p * z * x + x;
+  return BYOC_NAME(pick)(size < 0.625f, p, BYOC_NAME(pick)(x < 0.f, -high, high));
 }
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/cache.h"
 
-#include <atomic>
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -27,8 +27,11 @@ thread_local bool uses_caches = false;
 /// Memory with room for more rows along an axis.
 class CacheBuffer {
  public:
-  CacheBuffer(Dims room, int64_t axis, int64_t rows, size_t bytes)
-      : room_(std::move(room)), axis_(axis), filled_(rows), data_(byoc_allocate(bytes)) {
+  CacheBuffer(Dims room, int64_t axis, Dims filled, size_t bytes)
+      : room_(std::move(room)),
+        axis_(axis),
+        filled_(std::move(filled)),
+        data_(byoc_allocate(bytes)) {
     if (data_ == nullptr) throw std::bad_alloc();
   }
   ~CacheBuffer();
@@ -58,15 +61,23 @@ class CacheBuffer {
     return true;
   }
 
-  /// Takes the rows behind the first `from`, up to `to`, for a caller; false if they are not free.
-  bool Claim(int64_t from, int64_t to) {
-    return to <= room_[axis_] && filled_.compare_exchange_strong(from, to);
+  /// Takes these rows for a caller, who shows `shown` rows and will show `length`; false if they
+  /// are not free.
+  bool Claim(const NewRows& rows, int64_t shown, int64_t length) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (length > room_[axis_] || filled_.size() != rows.starts.size()) return false;
+    for (size_t i = 0; i < filled_.size(); ++i) {
+      if (rows.starts[i] < filled_[i] || rows.starts[i] > shown) return false;
+    }
+    filled_ = rows.ends;
+    return true;
   }
 
  private:
   const Dims room_;
   const int64_t axis_;
-  std::atomic<int64_t> filled_;  // rows that views may show
+  std::mutex mutex_;
+  Dims filled_;  // rows of each sequence that views may show
   char* const data_;
 };
 
@@ -146,11 +157,31 @@ void Copy(const DLTensor& from, char* to, const Dims& to_strides) {
   });
 }
 
+/// Rows behind the end of a sequence that the tensor did not have before and nobody writes are 0.
+void ClearGaps(const CacheBuffer& buffer, const Dims& shape, int64_t before, const NewRows& rows,
+               int64_t width) {
+  const int64_t axis = buffer.axis(), length = shape[axis];
+  int64_t heads = 1, row = width;
+  for (int64_t i = 0; i < axis; ++i) heads *= shape[i];
+  for (size_t i = axis + 1; i < shape.size(); ++i) row *= shape[i];
+  const int64_t room = buffer.Strides()[axis > 0 ? axis - 1 : 0] * width / row;
+  const auto sequences = static_cast<int64_t>(rows.starts.size());
+  for (int64_t head = 0; head < heads; ++head) {
+    const auto of = static_cast<size_t>(head * sequences / heads);
+    const int64_t end = rows.starts[of] <= before ? std::max(before, rows.ends[of]) : before;
+    if (end < length) {
+      std::memset(buffer.data() + (head * room + end) * row, 0,
+                  static_cast<size_t>((length - end) * row));
+    }
+  }
+}
+
 }  // namespace
 
 bool UseCaches(bool use) { return std::exchange(uses_caches, use); }
 
-ffi::Tensor GrowCache(const DLTensor& past, const Dims& shape, int64_t axis) {
+ffi::Tensor GrowCache(const DLTensor& past, const Dims& shape, int64_t axis,
+                      const NewRows& new_rows) {
   const int64_t rows = past.shape[axis], length = shape[axis];
   int64_t elements = 1;
   for (int64_t dim : shape) elements *= dim;
@@ -159,17 +190,18 @@ ffi::Tensor GrowCache(const DLTensor& past, const Dims& shape, int64_t axis) {
   }
   std::shared_ptr<CacheBuffer> buffer = rows == 0 ? nullptr : Find(past);
   if (buffer == nullptr || !buffer->Shows(past) || buffer->axis() != axis ||
-      !buffer->Claim(rows, length)) {
+      !buffer->Claim(new_rows, rows, length)) {
     Dims room = shape;
     room[axis] = CacheCapacity(length);
     const auto bytes = static_cast<size_t>(elements / length * room[axis] * past.dtype.bits / 8);
-    buffer = std::make_shared<CacheBuffer>(room, axis, length, bytes);
+    buffer = std::make_shared<CacheBuffer>(room, axis, new_rows.ends, bytes);
     {
       std::lock_guard<std::mutex> lock(Buffers().mutex);
       Buffers().buffers[buffer->data()] = buffer;
     }
     if (rows != 0) Copy(past, buffer->data(), buffer->Strides());
   }
+  ClearGaps(*buffer, shape, rows, new_rows, past.dtype.bits / 8);
   return ViewOf(std::move(buffer), shape, past.dtype);
 }
 

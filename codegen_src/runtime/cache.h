@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensors that grow along one axis, in buffers with room for more rows. A tensor is a view of the
 // first rows of a buffer; what it shows never changes, because new rows are written behind those of
-// all views.
+// all views. Sequences of one tensor may have different lengths: the rows behind the own end of one
+// belong to nobody, and the next rows of the sequence may be written there.
 #ifndef TVM_BYOC_DNNL_RUNTIME_CACHE_H_
 #define TVM_BYOC_DNNL_RUNTIME_CACHE_H_
 
@@ -20,11 +21,17 @@ namespace tvm_byoc_dnnl {
 /// it was before. Callers that read results as dense memory get dense copies unless they say so.
 bool UseCaches(bool use);
 
-/// A tensor of this shape that starts with the rows of `past`; the caller writes those behind. If
-/// `past` shows all rows that its buffer holds and there is room, the result is a view of the same
-/// buffer, else of a new one, with a copy. Where this thread does not use caches, or the tensor has
-/// no elements, it is dense memory with nothing in it.
-tvm::ffi::Tensor GrowCache(const DLTensor& past, const Dims& shape, int64_t axis);
+/// Where new rows go: of each sequence, along the first axis, or of all.
+struct NewRows {
+  Dims starts, ends;
+};
+
+/// A tensor of this shape that starts with the rows of `past`; the caller writes the new ones. If
+/// they lie behind all rows that the buffer of `past` holds of their sequence and there is room,
+/// the result is a view of the same buffer, else of a new one, with a copy. Where this thread does
+/// not use caches, or the tensor has no elements, it is dense memory with nothing in it.
+tvm::ffi::Tensor GrowCache(const DLTensor& past, const Dims& shape, int64_t axis,
+                           const NewRows& rows);
 
 /// Whether a tensor is a view of the first rows of such a buffer, along this axis.
 bool IsCache(const DLTensor& tensor, int64_t axis);

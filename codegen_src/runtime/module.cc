@@ -81,18 +81,21 @@ class RegionModule final : public ffi::ModuleObj {
       });
     }
     if (const Growth::Cache* cache = CacheOf(name)) {
-      return ffi::Function::FromTyped([self, cache](DLTensor* past, const ffi::Shape& shape) {
-        return Guarded([&] { return self->MemoryFor(*cache, past, shape); });
+      return ffi::Function::FromPacked([self, cache](ffi::PackedArgs args, ffi::Any* result) {
+        *result = Guarded([&] { return self->MemoryFor(*cache, args); });
       });
     }
-    if (name == "caches") {  // the arguments of each: the rows so far, and with the new ones
+    if (name == "caches") {  // the arguments of each: the rows so far, these with the new ones, and
+                             // what `MemoryFor` takes beside them
       return ffi::Function::FromTyped([self]() {
         const size_t inputs = self->region_.graph().inputs.size();
         ffi::Array<ffi::Shape> caches;
         if (const auto& growth = self->region_.growth()) {
-          for (const Growth::Cache& cache : growth->caches)
-            caches.push_back(
-                ffi::Shape({cache.input, static_cast<int64_t>(inputs) + cache.output}));
+          for (const Growth::Cache& cache : growth->caches) {
+            Dims positions = {cache.input, static_cast<int64_t>(inputs) + cache.output};
+            if (cache.starts >= 0) positions.insert(positions.end(), {cache.starts, cache.ends});
+            caches.push_back(ffi::Shape(positions.begin(), positions.end()));
+          }
         }
         return caches;
       });
@@ -270,12 +273,17 @@ class RegionModule final : public ffi::ModuleObj {
     return nullptr;
   }
 
-  /// Memory for an output that is a cache, and the rows that it has so far.
-  ffi::Tensor MemoryFor(const Growth::Cache& cache, const DLTensor* past,
-                        const ffi::Shape& shape) const {
+  /// Memory for an output that is a cache. Arguments: the rows that it has so far, its shape, and
+  /// where the new rows of each sequence begin and its own rows end, if the cache has such inputs.
+  ffi::Tensor MemoryFor(const Growth::Cache& cache, const ffi::PackedArgs& args) const {
     const Graph& graph = region_.graph();
+    if (args.size() != (cache.starts < 0 ? 2 : 4)) {
+      Fail(ErrorKind::kInput, graph.name, ": a cache got ", args.size(), " arguments");
+    }
     const Tensor& input = graph.tensors[graph.inputs[cache.input].tensor];
     const ArgumentName name{graph, "argument", static_cast<size_t>(cache.input), input};
+    const DLTensor* past = &TensorArg(args, 0, "argument", cache.input, input);
+    const ffi::Shape shape = args[1].cast<ffi::Shape>();
     CheckKind(*past, name);
     const Dims result(shape.begin(), shape.end());
     if (result.size() != input.shape.size()) {
@@ -285,7 +293,24 @@ class RegionModule final : public ffi::ModuleObj {
     Dims rows = result;
     rows[cache.axis] = std::min(past->shape[cache.axis], result[cache.axis]);
     CheckShape(*past, rows, name);
-    return GrowCache(*past, result, cache.axis);
+    NewRows new_rows{{rows[cache.axis]}, {result[cache.axis]}};
+    if (cache.starts >= 0) {
+      new_rows = {Places(args, 2, cache.starts, result[0]), Places(args, 3, cache.ends, result[0])};
+      for (int64_t& end : new_rows.ends)
+        end = std::max<int64_t>(0, std::min(end, result[cache.axis]));
+    }
+    return GrowCache(*past, result, cache.axis, new_rows);
+  }
+
+  /// The numbers of an input, one for each sequence.
+  Dims Places(const ffi::PackedArgs& args, size_t index, int input, int64_t sequences) const {
+    const Graph& graph = region_.graph();
+    const Tensor& expected = graph.tensors[graph.inputs[input].tensor];
+    const ArgumentName name{graph, "argument", static_cast<size_t>(input), expected};
+    const DLTensor& tensor = TensorArg(args, index, name.role, input, expected);
+    const auto* places = static_cast<const int64_t*>(CheckTensor(tensor, name));
+    CheckShape(tensor, {sequences}, name);
+    return Dims(places, places + sequences);
   }
 
   /// Of inputs and outputs, those that are caches in buffers with room; none if one is not.

@@ -23,6 +23,8 @@ from ...prepare.rewrite import Scope
 from ...prepare.sweep import rewrite_pass
 from ...registry import register_lowering
 from ...verdict import require
+from ...whole import attributes_of, inputs_of, wanted_of
+from ...whole.cached_attention import CACHED_ATTENTION
 from .common import require_float
 
 __all__ = ["CausalMasks"]
@@ -48,6 +50,34 @@ def attention(g: GraphBuilder, call: Any) -> Value:
     values = g.permute(value, (0, 2, 1, 3))
     out = g.emit("matmul", [shares, values], (*shape[:3], values.shape[-1]))
     return g.permute(out, (0, 2, 1, 3))
+
+
+@register_lowering("dnnl", CACHED_ATTENTION)
+def cached_attention(g: GraphBuilder, call: Any) -> tuple[Value, ...]:
+    """Attention over a cache of keys and values in which each sequence has its own length, with windows and sinks."""
+    query, key, value, past_key, past_value, starts, ends, _, bias, sinks = inputs_of(call)
+    attrs = attributes_of(call)
+    require(past_key is not None and past_value is not None, "attention over a cache that it does not read")
+    require(bias is None, "attention over a cache with a bias")
+    require(bool(attrs["causal"]), "attention over a cache that is not causal")
+    require(not wanted_of(call)[3], "attention over a cache that gives its scores")
+    query, starts, ends = g.value(query), g.value(starts), g.value(ends)
+    types = call.ty.fields[1:3]
+    caches = []
+    for past, new, ty in zip((past_key, past_value), (key, value), types, strict=True):
+        rows = [g.value(past), g.value(new)]
+        for row in rows:
+            require(row.dtype == "float32", f"attention over a cache of dtype {row.dtype}; expected float32")
+        caches.append(g.emit("append", [*rows, starts, ends], g.shape_of(ty)))
+    out = g.emit(
+        "cached_attention",
+        [query, *caches, starts, *([] if sinks is None else [g.value(sinks)])],
+        (*query.shape[:3], caches[1].shape[3]),
+        scale=float(attrs["scale"]) or 1 / math.sqrt(_width(query)),
+        window=max(0, int(attrs["local_window_size"])),
+        softcap=float(attrs["softcap"]),
+    )
+    return (out, *caches)
 
 
 def _width(query: Value) -> int:

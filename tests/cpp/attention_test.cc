@@ -19,7 +19,10 @@ namespace {
 
 struct Case {
   int64_t batch = 1, heads = 1, key_heads = 1, queries = 1, keys = 1, width = 8, value_width = 8;
-  int64_t mask = BYOC_ALL_KEYS;
+  std::vector<int64_t> starts;  // the positions of the first queries; none: all keys are seen
+  int64_t window = 0;
+  double softcap = 0;
+  bool sinks = false;
   bool bias = false, bias_of_all_heads = false;
   int64_t length = -1;        // of the keys that are valid; -1: no such input
   bool rows_of_heads = true;  // the heads of a row lie side by side
@@ -49,7 +52,10 @@ Run RunCase(const Case& c, byoc_isa isa) {
   p.width = c.width;
   p.value_width = c.value_width;
   p.scale = c.scale;
-  p.mask = c.mask;
+  p.has_starts = !c.starts.empty();
+  p.window = c.window;
+  p.softcap = c.softcap;
+  p.has_sinks = c.sinks;
   p.has_bias = c.bias;
   p.has_length = c.length >= 0;
   p.query = Strides(c, c.queries, c.heads, c.width);
@@ -67,7 +73,8 @@ Run RunCase(const Case& c, byoc_isa isa) {
   Guarded dst(static_cast<size_t>(c.batch * p.dst.batch));
   const int64_t biases = c.bias_of_all_heads ? c.queries * c.keys : c.batch * p.bias.batch;
   Guarded bias(static_cast<size_t>(biases));
-  Fill({&query, &key, &value, &bias}, &random, 2);
+  Guarded sinks(static_cast<size_t>(c.heads));
+  Fill({&query, &key, &value, &bias, &sinks}, &random, 2);
   for (size_t i = 0; i < bias.size(); i += 5) {
     bias.data()[i] = i % 2 == 0 ? -INFINITY : std::numeric_limits<float>::lowest();
   }
@@ -76,6 +83,9 @@ Run RunCase(const Case& c, byoc_isa isa) {
   std::vector<void*> data = {query.data(), key.data(), value.data()};
   if (c.bias) data.push_back(bias.data());
   if (c.length >= 0) data.push_back(&length);
+  std::vector<int64_t> starts = c.starts;
+  if (p.has_starts) data.push_back(starts.data());
+  if (c.sinks) data.push_back(sinks.data());
   data.push_back(dst.data());
   int64_t params[sizeof(p) / sizeof(int64_t)];
   std::memcpy(params, &p, sizeof(p));
@@ -94,8 +104,11 @@ Run RunCase(const Case& c, byoc_isa isa) {
         std::vector<double> shares(static_cast<size_t>(keys), -INFINITY);
         double top = -INFINITY, sum = 0;
         for (int64_t k = 0; k < keys; ++k) {
-          if (c.mask == BYOC_FROM_FIRST && k > i) break;
-          if (c.mask == BYOC_FROM_LAST && k > i + keys - c.queries) break;
+          if (p.has_starts) {
+            const int64_t position = c.starts[static_cast<size_t>(b)] + i;
+            if (k > position) break;
+            if (c.window > 0 && k <= position - c.window) continue;
+          }
           double score = 0;
           for (int64_t d = 0; d < c.width; ++d) {
             score += static_cast<double>(
@@ -103,11 +116,14 @@ Run RunCase(const Case& c, byoc_isa isa) {
                      key.data()[b * p.key.batch + kh * p.key.head + k * p.key.row + d];
           }
           score *= c.scale;
+          if (c.softcap != 0) score = c.softcap * std::tanh(score / c.softcap);
           if (c.bias) score += bias.data()[b * p.bias.batch + h * p.bias.head + i * p.bias.row + k];
           shares[static_cast<size_t>(k)] = score;
           top = std::max(top, score);
         }
+        if (c.sinks) top = std::max(top, static_cast<double>(sinks.data()[h]));
         for (double& share : shares) sum += share = std::exp(share - top);
+        if (c.sinks) sum += std::exp(sinks.data()[h] - top);
         for (int64_t e = 0; e < c.value_width; ++e) {
           double expected = 0;
           for (int64_t k = 0; k < keys; ++k) {
@@ -115,7 +131,7 @@ Run RunCase(const Case& c, byoc_isa isa) {
                         value.data()[b * p.value.batch + kh * p.value.head + k * p.value.row + e];
           }
           const double got = dst.data()[b * p.dst.batch + h * p.dst.head + i * p.dst.row + e];
-          if (keys == 0) expected = std::nan("");
+          if (sum == 0 || keys == 0) expected = std::nan("");
           if (std::isnan(expected) && std::isnan(got)) continue;
           largest = std::max(largest, std::abs(expected));
           const double difference = std::abs(expected - got);
@@ -136,8 +152,9 @@ void Check(const Case& c) {
                     "instruction set " + std::to_string(isa) + ", queries " +
                         std::to_string(c.queries) + ", keys " + std::to_string(c.keys) +
                         ", width " + std::to_string(c.width) + " and " +
-                        std::to_string(c.value_width) + ", mask " + std::to_string(c.mask) +
-                        ": error " + check::Show(run.error));
+                        std::to_string(c.value_width) + ", start " +
+                        std::to_string(c.starts.empty() ? -1 : c.starts[0]) + ", window " +
+                        std::to_string(c.window) + ": error " + check::Show(run.error));
     }
   }
 }
@@ -160,11 +177,12 @@ TEST(widths) {
 TEST(queries_and_keys) {
   for (int64_t queries : {1, 2, 8, 9, 23, 24, 25, 49}) {
     for (int64_t keys : {1, 2, 15, 16, 17, 31, 32, 33, 100, 512, 513, 1030}) {
-      for (int64_t mask : {BYOC_ALL_KEYS, BYOC_FROM_FIRST, BYOC_FROM_LAST}) {
-        Case c;
-        c.queries = queries;
-        c.keys = keys;
-        c.mask = mask;  // rows that see nothing are NaN in both
+      Case c;
+      c.queries = queries;
+      c.keys = keys;
+      Check(c);
+      for (int64_t start : {int64_t{0}, keys - queries, int64_t{-2}, keys - 1}) {
+        c.starts = {start};  // rows that see nothing are NaN in both
         Check(c);
       }
     }
@@ -200,7 +218,6 @@ TEST(a_length_below_the_capacity) {
       c.queries = queries;
       c.keys = 700;
       c.length = length;
-      c.mask = BYOC_FROM_LAST;
       Check(c);
     }
   }
@@ -209,6 +226,39 @@ TEST(a_length_below_the_capacity) {
     c.keys = 700;
     c.length = length;
     for (byoc_isa isa : InstructionSets()) CHECK_EQUAL(RunCase(c, isa).status, BYOC_BAD_INDEX);
+  }
+}
+
+TEST(starts_windows_caps_and_sinks) {
+  for (int64_t window : {0, 1, 5, 16, 600}) {
+    for (double softcap : {0.0, 0.7}) {
+      for (bool sinks : {false, true}) {
+        for (int64_t queries : {1, 3, 40}) {
+          Case c;
+          c.batch = 3;
+          c.heads = 6;
+          c.key_heads = 2;
+          c.queries = queries;
+          c.keys = 1100;
+          c.starts = {1100 - queries, 0, 517};
+          c.window = window;
+          c.softcap = softcap;
+          c.sinks = sinks;
+          c.threads = 2;
+          Check(c);
+        }
+      }
+    }
+  }
+}
+
+TEST(a_row_that_sees_nothing_but_its_sink_is_zero) {
+  for (byoc_isa isa : InstructionSets()) {
+    Case c;
+    c.keys = 4;
+    c.starts = {-3};
+    c.sinks = true;
+    for (float x : RunCase(c, isa).result) CHECK(x == 0);
   }
 }
 

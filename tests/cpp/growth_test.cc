@@ -95,6 +95,40 @@ TEST(NothingGrowsIfAnythingElseDependsOnTheLength) {
   CHECK(!FindGrowth(ParseGraph(text)).has_value());
 }
 
+TEST(CachesThatRowsArePutInto) {
+  auto text = [](const std::string& length, const std::string& ends) {
+    return R"({"format": "tvm_byoc_dnnl.graph", "version": 2, "name": "g", "tensors": [
+      {"name": "q", "dtype": "float32", "shape": ["b", 2, "n", 3]},
+      {"name": "past", "dtype": "float32", "shape": ["b", 2, "p", 3]},
+      {"name": "rows", "dtype": "float32", "shape": ["b", 2, "n", 3]},
+      {"name": "starts", "dtype": "int64", "shape": ["b"]},
+      {"name": "ends", "dtype": "int64", "shape": ["b"]},
+      {"name": "cache", "dtype": "float32", "shape": ["b", 2, )" +
+           length + R"(, 3]},
+      {"name": "y", "dtype": "float32", "shape": ["b", 2, "n", 3]}],
+    "inputs": [{"tensor": 0}, {"tensor": 1}, {"tensor": 2}, {"tensor": 3}, {"tensor": 4},
+               {"shape": ["t"]}],
+    "constants": [], "nodes": [
+      {"kind": "append", "attrs": {}, "inputs": [1, 2, 3, )" +
+           ends + R"(], "outputs": [5]},
+      {"kind": "cached_attention", "attrs": {"scale": 0.5, "window": 0, "softcap": 0},
+       "inputs": [0, 5, 5, 3], "outputs": [6]}],
+    "outputs": [6, 5]})";
+  };
+  for (const char* length : {R"(["max", "p", "t"])", R"(["max", "t", "p"])", R"("p")"}) {
+    const Graph graph = ParseGraph(text(length, "4"));
+    const auto growth = FindGrowth(graph);
+    CHECK(growth.has_value());
+    CHECK(growth->caches[0].input == 1);
+    CHECK(growth->caches[0].starts == 3);
+    CHECK(growth->caches[0].ends == 4);
+    std::vector<int64_t> symbols(graph.symbols.size(), 5);
+    symbols = AtCapacity(*growth, symbols, 64);
+    CHECK(Evaluate(growth->length, symbols) == 64);
+  }
+  CHECK(!FindGrowth(ParseGraph(text(R"(["max", "p", ["*", "t", 2]])", "4"))).has_value());
+}
+
 TEST(CapacityDoubles) {
   CHECK(CacheCapacity(1) == 64);
   CHECK(CacheCapacity(64) == 64);

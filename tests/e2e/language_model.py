@@ -27,6 +27,8 @@ class LanguageModel:
     head_norms: bool = False  # as Qwen3 has them
     window: int = -1
     softcap: float = 0.0
+    slides: bool = False  # the caches hold the last rows only
+    sinks: bool = False
     seed: int = 0
 
     @property
@@ -102,9 +104,10 @@ class _Writer:
         queries = self.queries(at, normal)
         pasts = [f"past_key_values.{layer}.{n}" for n in ("key", "value")]
         presents = [f"present.{layer}.{n}" for n in ("key", "value")]
+        sinks = [self.normal(f"{at}_sinks", of.heads)] if of.sinks else []
         attended = self.node(
             "GroupQueryAttention",
-            [*queries, *pasts, "seqlens_k", "total", "cos", "sin"],
+            [*queries, *pasts, "seqlens_k", "total", "cos", "sin", "", "", *sinks],
             [f"{at}_attended", *presents],
             "com.microsoft",
             num_heads=of.heads,
@@ -114,6 +117,7 @@ class _Writer:
             rotary_interleaved=0,
             local_window_size=of.window,
             softcap=of.softcap,
+            **({"sliding_window_cache": 1} if of.slides else {}),
         )[0]
         out = self.product(f"{at}_out", attended, of.hidden, of.hidden)
         normal, x = self.skip(f"{at}_middle", x, out)
@@ -156,8 +160,8 @@ class _Writer:
     def finished(self, logits: str) -> onnx.ModelProto:
         """The model with its inputs and outputs."""
         of, make = self.of, helper.make_tensor_value_info
-        past = ["batch_size", of.kv_heads, "past_sequence_length", of.width]
-        present = ["batch_size", of.kv_heads, "total_sequence_length", of.width]
+        lengths = ["past_sliding_length"] * 2 if of.slides else ["past_sequence_length", "total_sequence_length"]
+        past, present = (["batch_size", of.kv_heads, length, "kv_cache_dim"] for length in lengths)
         names = [f"{i}.{n}" for n in ("key", "value") for i in range(of.layers)]
         inputs = [
             make("input_ids", TensorProto.INT64, ["batch_size", "sequence_length"]),

@@ -18,6 +18,9 @@ MODELS = {
     "Qwen2, int4": LanguageModel(bits=4, bias=True, seed=3),
     "Qwen3": LanguageModel(head_norms=True, seed=4),
     "window and softcap": LanguageModel(window=4, softcap=5.0, seed=5),
+    "sinks": LanguageModel(window=4, sinks=True, seed=6),
+    "a cache that slides": LanguageModel(window=4, slides=True, sinks=True, seed=7),
+    "a cache that slides, int4": LanguageModel(bits=4, window=4, slides=True, seed=8),
 }
 Step = Callable[[dict[str, np.ndarray]], list[np.ndarray]]
 
@@ -26,7 +29,7 @@ def generated(step: Step, of: LanguageModel, prompts: np.ndarray, lengths: list[
     """Tokens of the greatest logits, and those logits; prompts are padded on the right."""
     batch, longest = prompts.shape
     names = [f"past_key_values.{i}.{n}" for n in ("key", "value") for i in range(of.layers)]
-    pasts = [np.zeros((batch, of.kv_heads, 0, of.width), "float32") for _ in names]
+    pasts = [np.zeros((batch, of.kv_heads, 6 if of.slides else 0, of.width), "float32") for _ in names]
     mask = (np.arange(longest) < np.array(lengths)[:, None]).astype("int64")
     ids, tokens, rows = prompts, [], []
     for _ in range(count):
@@ -63,7 +66,8 @@ def test_tokens_are_those_of_onnx_runtime(of: LanguageModel) -> None:
         return [np.asarray(a) for a in runner(**feeds)]
 
     rng = np.random.default_rng(7)
-    for batch, longest, lengths in ((1, 1, [1]), (1, 7, [7]), (2, 5, [5, 3])):
+    padded = () if of.slides else ((2, 5, [5, 3]),)  # ONNX Runtime refuses a cache that slides there
+    for batch, longest, lengths in ((1, 1, [1]), (1, 7, [7]), *padded):
         prompts = rng.integers(0, of.vocabulary, (batch, longest)).astype("int64")
         theirs, logits = generated(runtime(of), of, prompts, lengths, 6)
         tokens, mine = generated(ours, of, prompts, lengths, 6)
@@ -75,7 +79,99 @@ def test_tokens_are_those_of_onnx_runtime(of: LanguageModel) -> None:
 def test_the_products_and_the_attention_are_offloaded() -> None:
     report = byoc.explain(LanguageModel(bits=4, bias=True).model())
     products = [call for call in report.calls if call.op == "relax.matmul"]
-    assert len(products) == 2 * 7 + 1  # five products with weights and two of attention in each layer, and the head
+    assert len(products) == 2 * 5 + 1  # five products with weights in each layer, and the head
     assert {call.compiler for call in products} == {"dnnl"}
-    assert {call.compiler for call in report.calls if call.op in ("relax.nn.softmax", "relax.nn.rms_norm")} == {"dnnl"}
-    assert all("GroupQueryAttention" in str(call.onnx_node) for call in report.calls if call.op == "relax.nn.softmax")
+    attention = [call for call in report.calls if call.op == "onnx.tvm_byoc_dnnl.CachedAttention"]
+    assert len(attention) == 2
+    assert {call.compiler for call in [*attention, *(c for c in report.calls if c.op == "relax.nn.rms_norm")]} == {
+        "dnnl"
+    }
+    assert all("GroupQueryAttention" in str(call.onnx_node) for call in attention)
+    assert len(report.regions) == 1
+
+
+# ---------------------------------------------------------------- caches in place
+def _named(of: LanguageModel, ids: np.ndarray, total: int, lengths: list[int], pasts: list) -> dict[str, np.ndarray]:
+    """The inputs of a step behind which the sequences have these lengths."""
+    names = [f"past_key_values.{i}.{n}" for n in ("key", "value") for i in range(of.layers)]
+    mask = (np.arange(total) < np.array(lengths)[:, None]).astype("int64")
+    return {"input_ids": ids, "attention_mask": mask, **dict(zip(names, pasts, strict=True))}
+
+
+class _Steps:
+    """Steps of a model of one layer, each compared with ONNX Runtime."""
+
+    def __init__(self, of: LanguageModel) -> None:
+        self._of, self._ours, self._theirs = of, byoc.Runner(byoc.compile(of.model()), threads=1), runtime(of)
+        self._rng = np.random.default_rng(3)
+
+    def __call__(self, rows: int, total: int, lengths: list[int], pasts: list) -> list[np.ndarray]:
+        """The cache behind a step; rows behind the own end of a sequence may have any numbers."""
+        ids = self._rng.integers(0, self._of.vocabulary, (len(lengths), rows)).astype("int64")
+        feeds = _named(self._of, ids, total, lengths, pasts)
+        logits, *presents = self._ours(**feeds)
+        want, *caches = self._theirs({name: np.ascontiguousarray(value) for name, value in feeds.items()})
+        for b, length in enumerate(lengths):
+            valid = min(rows, length)
+            np.testing.assert_allclose(logits[b, :valid], want[b, :valid], rtol=1e-3, atol=1e-3)
+            for present, cache in zip(presents, caches, strict=True):
+                assert present.shape == cache.shape
+                np.testing.assert_allclose(present[b, :, :length], cache[b, :, :length], rtol=1e-4, atol=1e-4)
+        return list(presents)
+
+    def empty(self, batch: int, rows: int = 0) -> list[np.ndarray]:
+        """The cache before the first step."""
+        return [np.zeros((batch, self._of.kv_heads, rows, self._of.width), "float32")] * 2
+
+
+@pytest.fixture(scope="module")
+def steps() -> _Steps:
+    return _Steps(LanguageModel(layers=1, seed=9))
+
+
+def _addresses(caches: list[np.ndarray]) -> list[int]:
+    return [cache.ctypes.data for cache in caches]
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("lengths", [[7], [7, 4, 1]], ids=["one sequence", "unequal lengths"])
+def test_a_step_writes_its_rows_into_the_cache(steps: _Steps, lengths: list[int]) -> None:
+    pasts = steps(7, 7, lengths, steps.empty(len(lengths)))
+    where = _addresses(pasts)
+    for total in range(8, 12):
+        lengths = [n + 1 for n in lengths]
+        before = [past.copy() for past in pasts]
+        now = steps(1, total, lengths, pasts)
+        for past, old in zip(pasts, before, strict=True):
+            for b, length in enumerate(lengths):
+                np.testing.assert_array_equal(past[b, :, : length - 1], old[b, :, : length - 1])
+        assert _addresses(now) == where
+        pasts = now
+
+
+@pytest.mark.native
+def test_a_cache_of_a_fixed_size_is_written_in_place_from_the_first_result_on(steps: _Steps) -> None:
+    pasts = steps(5, 5, [5, 3], steps.empty(2, rows=20))
+    where = _addresses(pasts)
+    for total in range(6, 10):
+        pasts = steps(1, total, [total, total - 2], pasts)
+        assert _addresses(pasts) == where
+        assert pasts[0].shape[2] == 20
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("room", [0, 20], ids=["grows", "of a fixed size"])
+def test_other_continuations_do_not_disturb(steps: _Steps, room: int) -> None:
+    """Two from one cache, as in a beam search, one that goes back, and one from arrays of the caller's own."""
+    start = steps(5, 5, [5], steps.empty(1, room))
+    first = steps(1, 6, [6], start)
+    second = steps(1, 6, [6], start)
+    assert _addresses(first) != _addresses(second)
+    kept = [value.copy() for value in first]
+    back = steps(1, 4, [4], first)  # the row 3 again, of a cache that has 6
+    assert _addresses(back) != _addresses(first)
+    own = steps(1, 7, [7], [value.copy() for value in first])
+    for value, old in zip(first, kept, strict=True):
+        np.testing.assert_array_equal(value[:, :, :6], old[:, :, :6])
+    for caches in (first, second, own):
+        steps(1, 8, [8], steps(1, 7, [7], caches) if caches is not own else caches)

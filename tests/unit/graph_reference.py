@@ -366,6 +366,30 @@ def attention(inputs: list, a: dict, shape: Any) -> np.ndarray:
     return (np.where(np.isnan(shares), 0, shares) if a["alg"] == "no_nan" else shares) @ value
 
 
+def append(inputs: list, a: dict, shape: Any) -> np.ndarray:
+    past, rows, starts, _ = inputs
+    result = np.zeros(shape)
+    result[:, :, : past.shape[2]] = past
+    for b, start in enumerate(starts.astype(int)):
+        for s in range(rows.shape[2]):
+            if 0 <= start + s < shape[2]:
+                result[b, :, start + s] = rows[b, :, s]
+    return result
+
+
+def cached_attention(inputs: list, a: dict, shape: Any) -> np.ndarray:
+    query, key, value, starts, *sinks = inputs
+    key, value = (np.repeat(x, query.shape[1] // key.shape[1], 1) for x in (key, value))
+    scores = query @ np.swapaxes(key, -1, -2) * a["scale"]
+    if a["softcap"]:
+        scores = a["softcap"] * np.tanh(scores / a["softcap"])
+    behind = starts[:, None, None] + np.arange(query.shape[2])[:, None] - np.arange(key.shape[2])
+    seen = (behind >= 0) & ((behind < a["window"]) | (a["window"] == 0))
+    shares = np.exp(np.where(seen[:, None], scores, -np.inf))
+    extra = np.exp(sinks[0])[:, None, None] if sinks else 0
+    return shares / (shares.sum(-1, keepdims=True) + extra) @ value
+
+
 KINDS = {
     "convolution": convolution,
     "deconvolution": deconvolution,
@@ -392,6 +416,8 @@ KINDS = {
     "gather": gather,
     "lookup": lambda inputs, a, shape: np.asarray(a["table"])[inputs[0].astype("int64") & 255],
     "compressed_matmul": compressed_matmul,
+    "append": append,
     "attention": attention,
+    "cached_attention": cached_attention,
     "recurrent": recurrent,
 }

@@ -46,6 +46,56 @@ def test_shapes(case):
     check(g, arguments)
 
 
+STARTS = {  # queries, rows of the cache, starts; window, softcap, sinks
+    "one token": (1, 37, [36, 5, 0], 0, 0.0, False),
+    "a prompt": (9, 9, [0, 0, 0], 0, 0.0, False),
+    "a window": (1, 700, [699, 3, 100], 40, 0.0, False),
+    "all at once": (30, 64, [34, 0, 7], 11, 2.0, True),
+    "no room": (3, 8, [7, 6, 5], 0, 0.0, False),
+}
+
+
+@pytest.mark.parametrize("case", STARTS)
+def test_a_cache_with_a_length_for_each_sequence(case, tmp_path):
+    queries, length, starts, window, softcap, has_sinks = STARTS[case]
+    rng = np.random.default_rng(5)
+    g = GraphBuilder()
+    shapes = [(3, 6, queries, 16), *[(3, 2, length - 1, 16), (3, 2, queries, 16)] * 2, *[(6,)] * has_sinks]
+    query, past_key, key, past_value, value, *sinks = ids = [g.input(shape) for shape in shapes]
+    places = [g.input((3,), "int64") for _ in range(2)]
+    caches = [
+        g.node("append", [past, rows, *places], (3, 2, length, 16))
+        for past, rows in ((past_key, key), (past_value, value))
+    ]
+    attrs = {"scale": 0.25, "window": window, "softcap": softcap}
+    out = g.node("cached_attention", [query, *caches, places[0], *sinks], shapes[0], **attrs)
+    g.outputs = [out, *caches]
+    arguments = [rng.standard_normal(shape).astype("float32") for shape in shapes[: len(ids)]]
+    arguments += [np.array(starts), np.array(starts) + queries]
+    check(g, arguments)
+    for got, want in zip(run_emitted(g, arguments, tmp_path), execute(g, arguments), strict=True):
+        assert_right(got, want, 1e-5, least=0.1, elementwise=True)
+
+
+WRONG = {
+    "starts of another batch": ({"places": (2,)}, "starts and ends"),
+    "starts that are int32": ({"dtype": "int32"}, "int64"),
+    "fewer rows than before": ({"length": 4}, "as many rows"),
+    "new rows of another width": ({"rows": (3, 2, 1, 8)}, "new rows"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_cache_that_cannot_be(case):
+    given, message = WRONG[case]
+    g = GraphBuilder()
+    past, rows = g.input((3, 2, 5, 16)), g.input(given.get("rows", (3, 2, 1, 16)))
+    places = [g.input(given.get("places", (3,)), given.get("dtype", "int64")) for _ in range(2)]
+    g.outputs = [g.node("append", [past, rows, *places], (3, 2, given.get("length", 6), 16))]
+    with pytest.raises(GraphError, match=message):
+        probe(g)
+
+
 def _masked(alg: str, keys: int):
     g, arguments = attention([(1, 2, 3, 8), (1, 2, keys, 8), (1, 2, keys, 8), (1, 1, 3, keys)], alg=alg)
     arguments[3][:, :, 0] = -np.inf  # a row without a key

@@ -46,10 +46,13 @@ def GrowCaches(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
     return bb.finalize()
 
 
-def _caches(mod: tvm.IRModule) -> dict[str, list[tuple[int, int]]]:
-    """Symbol of a region → for each cache the arguments that are the rows so far, and these with the new ones."""
+def _caches(mod: tvm.IRModule) -> dict[str, list[list[int]]]:
+    """Symbol of a region → for each cache the arguments that are the rows so far, these with the new ones, and others.
+
+    The others say where the new rows of each sequence go.
+    """
     regions = _native.regions(external_modules(mod), "caches")
-    return {symbol: [(int(past), int(now)) for past, now in region["caches"]()] for symbol, region in regions.items()}
+    return {symbol: [list(map(int, cache)) for cache in region["caches"]()] for symbol, region in regions.items()}
 
 
 class _Cache(NamedTuple):
@@ -69,8 +72,10 @@ class _Uses:
         self._origins: dict[Any, Any] = {}  # variable → the one that it is another name of, or a tuple of such
         self._allocations: dict[Any, relax.Call] = {}
         self._calls: list[relax.Call] = []
+        self._defined: dict[Any, int] = dict.fromkeys(self._params, 0)  # variable → its place
         self._counts: dict[Any, int] = {}
-        for var, value in bindings_of(function):
+        for place, (var, value) in enumerate(bindings_of(function), 1):
+            self._defined[var] = place
             if isinstance(value, relax.Call):
                 self._calls.append(value)
                 if getattr(value.op, "name", "") == _ALLOCATION:
@@ -82,26 +87,28 @@ class _Uses:
                 self._count(2 * items(relax.analysis.free_vars(value)))  # too many users
         self._returned = list(_flat(self._origin(function.body.body)))
 
-    def of_caches(self, caches: Mapping[str, list[tuple[int, int]]]) -> list[_Cache]:
+    def of_caches(self, caches: Mapping[str, list[list[int]]]) -> list[_Cache]:
         """All caches of the calls whose caches nothing else uses: a region has all of them in such buffers, or none."""
         found: list[_Cache] = []
         for call in self._calls:
             symbol = str(getattr(call.op, "global_symbol", ""))
             of_call = [
-                self._cache(f"{symbol}_cache_{number}", self._origin(call.args[past]), self._origin(call.args[present]))
-                for number, (past, present) in enumerate(caches.get(symbol, ()))
+                self._cache(f"{symbol}_cache_{number}", *(self._origin(call.args[position]) for position in positions))
+                for number, positions in enumerate(caches.get(symbol, ()))
             ]
             complete = [cache for cache in of_call if cache is not None]
             found += complete if len(complete) == len(of_call) else []
         return found
 
-    def _cache(self, function: str, past: Any, present: Any) -> _Cache | None:
+    def _cache(self, function: str, past: Any, present: Any, *places: Any) -> _Cache | None:
         if past not in self._params or present not in self._allocations or past in self._returned:
             return None
         if self._counts[past] != 1 or self._counts[present] != 1 or self._returned.count(present) != 1:
             return None
+        if any(place not in self._defined or self._defined[place] > self._defined[present] for place in places):
+            return None
         allocation = self._allocations[present]
-        taken = relax.Call(relax.ExternFunc(function), [past, allocation.args[0]], None, [present.ty])
+        taken = relax.Call(relax.ExternFunc(function), [past, allocation.args[0], *places], None, [present.ty])
         return _Cache(allocation, taken, self._params.index(past), self._returned.index(present))
 
     def _origin(self, value: Any) -> Any:

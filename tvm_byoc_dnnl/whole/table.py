@@ -24,11 +24,22 @@ from .._compat import is_a, shape_dims
 from ..errors import InputError, UnsupportedError
 from ..handles import items
 
-__all__ = ["Operator", "attributes_of", "declare", "expanded", "inputs_of", "is_whole", "operator", "wanted_of"]
+__all__ = [
+    "Operator",
+    "attributes_of",
+    "declare",
+    "expanded",
+    "inputs_of",
+    "is_whole",
+    "operator",
+    "reserve",
+    "wanted_of",
+]
 
 PRESENT, WANTED = "present", "wanted"
 
 _TABLE: dict[str, Operator] = {}  # by the name of the Relax operator
+_DEFINED: set[str] = set()  # names of Relax operators
 
 
 @dataclass(frozen=True)
@@ -102,13 +113,21 @@ class Operator:
 
 def declare(entry: Operator) -> None:
     """Make an operator known, to TVM as well; it takes the place of one of the same name."""
-    if entry.relax_name not in _TABLE:
-        _define(entry.relax_name)
+    _define(entry.relax_name)
     _TABLE[entry.relax_name] = entry
+
+
+def reserve(domain: str, name: str) -> str:
+    """The name of a Relax operator that is declared later; compilers can be registered for it now."""
+    _define(_relax_name(domain, name))
+    return _relax_name(domain, name)
 
 
 def _define(name: str) -> None:
     """Make a Relax operator, which TVM knows until the process ends."""
+    if name in _DEFINED:
+        return
+    _DEFINED.add(name)
     if name not in tvm.ir.Op.list_op_names():
         tvm.ir.op._ffi_api.RegisterOp(name, "an operator of ONNX that is kept whole")
     op = tvm.ir.Op.get(name)

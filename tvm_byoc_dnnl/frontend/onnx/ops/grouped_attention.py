@@ -15,7 +15,8 @@ from ..dim import Dim, Size, equal, max_of
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Type, Value
-from .attention_parts import Mask, arange, attend, joined, number, written
+from .attention_parts import Mask, arange, attend, joined, number
+from .cached_attention import Cached, Rule, sees, shown_scores
 from .rotary import rotated
 
 __all__: list[str] = []
@@ -36,7 +37,7 @@ def _types(node: Node) -> list[Type]:
     if past is not None:
         before = (past.dims or ())[2]
         length = before if node.attr("sliding_window_cache", 0) else max_of(before, total)
-        dtype, stored = past.dtype, (past.dims or ())[3]
+        dtype, stored = past.dtype, each if past.dtype == query.dtype else (past.dims or ())[3]
     present = Type(dtype, (batch, own, length, stored))
     return [
         Type(query.dtype, (batch, rows, heads * each)),
@@ -89,7 +90,26 @@ class _Call:
         node.attr("rotary_interleaved")
         self.query, self.key, self.value = (e.transpose(x, [0, 2, 1, 3]) for x in (query, key, value))
         self.keys, self.values = _Store(e, node, "k", 12), _Store(e, node, "v", 13)
-        self.window = node.attr("local_window_size", -1)
+        self.rule = Rule.of(node)
+        self.past = (
+            self._past(node.input(3), self.key, self.keys),
+            self._past(node.input(4), self.value, self.values),
+        )
+        self.sink = node.input(11)
+        if self.sink is None and node.attr("smooth_softmax", -1) == 1:
+            self.sink = e.const(np.zeros(heads, "float32"))
+        for unused in ("smooth_softmax", "qk_norm_epsilon", "q_norm_epsilon", "k_norm_epsilon"):
+            node.attr(unused)
+
+    def _past(self, given: Value | None, new: Value, store: _Store) -> Value | None:
+        """The cache before, whose heads are as the new ones: exporters leave their size open."""
+        if given is None or store.is_quantised:
+            return given
+        batch, own, _, width = new.dims or ()
+        old, _, length, _ = given.dims or ()
+        shape = self.e.shape([old, own, length, width])  # a number for a symbol that nothing else has
+        sized = Value(self.e.bb.match_cast(self.e.tensor(given), relax.TensorType(shape, given.dtype)))
+        return self.e.agree(sized, [batch, own, length, width])
 
     # ---- positions ----------------------------------------------------------------------------------
 
@@ -129,37 +149,22 @@ class _Call:
     def whole(self) -> list[Value | None]:
         """With a cache of all rows."""
         e, node = self.e, self.node
-        past = node.input(3), node.input(4)
-        before: Size = 0 if past[0] is None else (past[0].dims or ())[2]
-        length = max_of(before, self.total)
+        is_quantised = self.keys.is_quantised or self.values.is_quantised
         new = self.keys.stored(self.key), self.values.stored(self.value)
-        is_buffer = not equal(length, self.total)
-        pairs = list(zip(past, new, strict=True))
-        present = [written(e, old, rows, self.start, length, keeps_rest=is_buffer) for old, rows in pairs]
-        read = present
-        if is_buffer:
-            read = [written(e, old, rows, self.start, self.total, keeps_rest=False) for old, rows in pairs]
-        mask = Mask(e, self.query.dtype)
-        rows = e.reshape(self.position, [self.batch, 1, self.rows, 1])
-        at = arange(e, self.total)
-        if node.attr("causal", 1):
-            self._see(mask, at, rows)
-        else:
-            mask.require(e.call(R.less, at, e.reshape(self.lengths, [self.batch, 1, 1, 1])))
-        return self._result(mask, read, present)
-
-    def _see(self, mask: Mask, at: Value, rows: Value) -> None:
-        """Each row sees the rows up to itself, as far as its window goes."""
-        e = self.e
-        mask.require(e.call(R.less_equal, *e.broadcast(at, rows)))
-        if self.window > 0:
-            edge = e.call(R.subtract, rows, e.const(self.window))
-            mask.require(e.call(R.greater, *e.broadcast(at, edge)))
+        cached = Cached(self.query, new, self.past, self.start, self.lengths, self.total, node.input(10), self.sink)
+        if not is_quantised:
+            shows = len(node.wanted) > 3 and node.wanted[3]
+            out, *others = cached.kept_whole(e, node, self.rule, shows_scores=shows)
+            assert out is not None
+            return [joined(e, out), *others]
+        found, present = cached.expanded(e, self.rule, self.keys.real, self.values.real)
+        return [joined(e, found.out), *present, shown_scores(found, self.rule)]
 
     def in_window(self) -> list[Value | None]:
         """With a cache of the last rows only: of T rows it holds all, or the last w + (T - C - 1) mod (C - w + 1)."""
         e, node = self.e, self.node
-        past = node.needed(3), node.needed(4)
+        node.needed(3), node.needed(4)
+        past = [x for x in self.past if x is not None]
         size = (past[0].dims or ())[2]
         old, now = self._held(self.start, size), self._held(self._end(), size)
         column = [self.batch, 1, 1, 1]
@@ -181,12 +186,18 @@ class _Call:
         )
         mask = Mask(e, self.query.dtype)
         mask.require(there)
-        self._see(mask, at, rows)
+        sees(e, mask, at, rows, self.rule.window)
         new = self.keys.stored(self.key), self.values.stored(self.value)
         read = [self._read(o, n, old) for o, n in zip(past, new, strict=True)]
         shift = e.call(R.subtract, e.call(R.subtract, self._end(), now), e.call(R.subtract, self.start, old))
         present = [self._slid(o, n, old, now, shift) for o, n in zip(past, new, strict=True)]
-        return self._result(mask, read, present)
+        if node.input(10) is not None:
+            mask.add(node.needed(10))
+        key, value = self.keys.real(read[0]), self.values.real(read[1])
+        found = attend(
+            e, self.query, key, value, scale=self.rule.scale, mask=mask, softcap=self.rule.softcap, sink=self.sink
+        )
+        return [joined(e, found.out), *present, shown_scores(found, self.rule)]
 
     def _end(self) -> Value:
         return self.e.call(R.add, self.start, number(self.rows))
@@ -195,9 +206,9 @@ class _Call:
         """The number of rows that a cache holds of so many."""
         e = self.e
         over = e.call(R.subtract, length, number(size + 1))
-        rest = e.call(R.floor_mod, over, number(size - self.window + 1))
+        rest = e.call(R.floor_mod, over, number(size - self.rule.window + 1))
         return e.call(
-            R.where, e.call(R.less_equal, length, number(size)), length, e.call(R.add, rest, e.const(self.window))
+            R.where, e.call(R.less_equal, length, number(size)), length, e.call(R.add, rest, e.const(self.rule.window))
         )
 
     def _read(self, past: Value, new: Value, old: Value) -> Value:
@@ -231,30 +242,6 @@ class _Call:
         operands = map(e.tensor, (past, new, old, now, shift))
         return e.value(e.bb.call_te(compute, *operands, primfunc_name_hint="slide_cache"))
 
-    def _result(self, mask: Mask, read: Any, present: Any) -> list[Value | None]:
-        e, node = self.e, self.node
-        if node.input(10) is not None:
-            mask.add(node.needed(10))
-        sink = node.input(11)
-        if sink is None and node.attr("smooth_softmax", -1) == 1:
-            sink = e.const(np.zeros(int(node.attr("num_heads")), "float32"))
-        node.attr("smooth_softmax")
-        for unused in ("qk_norm_epsilon", "q_norm_epsilon", "k_norm_epsilon"):
-            node.attr(unused)
-        key, value = self.keys.real(read[0]), self.values.real(read[1])
-        found = attend(
-            e,
-            self.query,
-            key,
-            value,
-            scale=node.attr("scale", 0.0) or None,
-            mask=mask,
-            softcap=float(node.attr("softcap", 0.0)),
-            sink=sink,
-        )
-        scores = found.biased if node.attr("qk_output", 0) == 1 else found.shares
-        return [joined(e, found.out), present[0], present[1], scores]
-
 
 class _Store:
     """How the cache stores its numbers: as they are, or as bytes, or two in a byte, with scales."""
@@ -264,10 +251,15 @@ class _Store:
         self._kind = node.attr(f"{which}_quant_type", "NONE")
         self._bits = node.attr("kv_cache_bit_width", 0) or 8
         self._own, self._scale = int(node.attr("kv_num_heads")), node.input(position)
-        if self._kind == "NONE":
+        if not self.is_quantised:
             return
         if self._bits not in _RANGES or self._scale is None or self._kind not in ("PER_TENSOR", "PER_CHANNEL"):
             raise node.refused(f"has a cache of {self._bits} bits, {self._kind}; expected 8 or 4 with scales")
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether it stores other numbers than those that are attended to."""
+        return bool(self._kind != "NONE")
 
     def _scales(self) -> Value:
         assert self._scale is not None
@@ -282,7 +274,7 @@ class _Store:
 
     def stored(self, x: Value) -> Value:
         """Rows ``(B, N, S, H)`` as the cache has them."""
-        if self._kind == "NONE":
+        if not self.is_quantised:
             return x
         e, (least, most) = self._e, _RANGES[self._bits]
         whole = e.call(R.clip, e.call(R.round, e.call(R.divide, x, self._scales())), min=least, max=most)
@@ -298,7 +290,7 @@ class _Store:
 
     def real(self, x: Value) -> Value:
         """Rows of the cache as numbers."""
-        if self._kind == "NONE":
+        if not self.is_quantised:
             return x
         e = self._e
         if self._bits == 4:
