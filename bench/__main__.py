@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from tvm_byoc_dnnl.errors import InputError
+from tvm_byoc_dnnl.core.errors import InputError
 from tvm_byoc_dnnl.testing.bench import ENGINES, Settings, choose_engines, find_model, run
 from tvm_byoc_dnnl.testing.models import LIGHT_MODELS
 

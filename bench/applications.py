@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_byoc_dnnl.comparison import difference
+from tvm_byoc_dnnl.runtime.comparison import difference
 
 __all__ = ["APPLICATIONS", "main"]
 

@@ -35,8 +35,8 @@ from rich.console import Console
 from rich.table import Table
 
 from examples.open_models import decoder
-from tvm_byoc_dnnl.files import write_text
-from tvm_byoc_dnnl.frontend.onnx_inputs import fix_shapes
+from tvm_byoc_dnnl.core.files import write_text
+from tvm_byoc_dnnl.frontends.onnx.inputs import fix_shapes
 from tvm_byoc_dnnl.testing.bench.engines import ENGINES
 from tvm_byoc_dnnl.testing.bench.process import EngineProcess, installed
 from tvm_byoc_dnnl.testing.bench.run import Model, find_model

@@ -22,7 +22,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl._native import engine_info
+from tvm_byoc_dnnl.core._native import engine_info
 from tvm_byoc_dnnl.testing.models import random_inputs
 
 from .int8 import NETWORKS, quantized

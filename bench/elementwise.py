@@ -21,9 +21,9 @@ import tvm
 from tvm import relax, te, tirx
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl._native import engine_info
-from tvm_byoc_dnnl.cpu import cpu_name
-from tvm_byoc_dnnl.relax_utils import codegen_of
+from tvm_byoc_dnnl.core._native import engine_info
+from tvm_byoc_dnnl.core.cpu import cpu_name
+from tvm_byoc_dnnl.ir.relax_utils import codegen_of
 
 __all__ = ["FUNCTIONS", "Error", "errors", "main", "page", "runners"]
 

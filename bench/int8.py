@@ -23,7 +23,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from tvm_byoc_dnnl import Runner, compile
-from tvm_byoc_dnnl.errors import InputError
+from tvm_byoc_dnnl.core.errors import InputError
 from tvm_byoc_dnnl.testing.bench import ENGINES, Settings, choose_engines, run
 from tvm_byoc_dnnl.testing.bench.run import Model
 from tvm_byoc_dnnl.testing.models import random_inputs

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 
 import tvm_byoc_dnnl as byoc
 from bench.weights import best_of
-from tvm_byoc_dnnl._native import engine_info
+from tvm_byoc_dnnl.core._native import engine_info
 
 #: model → K and N of the products of a layer: queries, keys and values; attention; gate and up; down
 MODELS = {

@@ -42,7 +42,7 @@ def _import(engine: str) -> Callable[[str, int], tuple[Callable[[list], list], s
     """Everything that an engine imports; what is left is to load the model."""
     if engine == "byoc":
         import tvm_byoc_dnnl as byoc
-        from tvm_byoc_dnnl import _native
+        from tvm_byoc_dnnl.core import _native
 
         _native.load()
 

@@ -24,7 +24,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl._native import engine_info
+from tvm_byoc_dnnl.core._native import engine_info
 from tvm_byoc_dnnl.prepare.compression import compressed
 
 DEPTH, COLUMNS = 4096, 32768

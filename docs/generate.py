@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tvm_byoc_dnnl.namespace import Namespace
-from tvm_byoc_dnnl.namespaces import compilers, namespace
 from tvm_byoc_dnnl.report.op_support import Support, support_of
+from tvm_byoc_dnnl.vendors.namespace import Namespace
+from tvm_byoc_dnnl.vendors.namespaces import compilers, namespace
 
 PAGE = Path(__file__).parent / "op_support.md"
 ROOT = PAGE.parents[1]

@@ -17,7 +17,7 @@ os.environ.setdefault("TVM_BIND_THREADS", "0")
 import pytest
 
 import tvm_byoc_dnnl
-from tvm_byoc_dnnl import _native
+from tvm_byoc_dnnl.core import _native
 
 _VERSIONS = ("apache-tvm", "apache-tvm-ffi", "onednn-cpu-gomp", "onnx", "onnxruntime", "numpy")
 # Everything in these folders runs what the native library makes.

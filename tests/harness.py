@@ -23,15 +23,15 @@ import tvm
 from tvm import relax, tirx
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl._compat import dtype_of, make_constant
-from tvm_byoc_dnnl.annotate.passes import ask_pattern
-from tvm_byoc_dnnl.annotate.trial import ask
-from tvm_byoc_dnnl.codegen.region import lower_region, match_annotations
-from tvm_byoc_dnnl.comparison import difference, differences
-from tvm_byoc_dnnl.lower.graph import PortableGraph
-from tvm_byoc_dnnl.namespaces import namespace
-from tvm_byoc_dnnl.relax_utils import bindings_of, codegen_of, op_calls
-from tvm_byoc_dnnl.target_options import with_options
+from tvm_byoc_dnnl.graph.graph import PortableGraph
+from tvm_byoc_dnnl.ir.relax_utils import bindings_of, codegen_of, op_calls
+from tvm_byoc_dnnl.ir.tvm_compat import dtype_of, make_constant
+from tvm_byoc_dnnl.partition.annotate.passes import ask_pattern
+from tvm_byoc_dnnl.partition.annotate.trial import ask
+from tvm_byoc_dnnl.runtime.comparison import difference, differences
+from tvm_byoc_dnnl.vendors.codegen.region import lower_region, match_annotations
+from tvm_byoc_dnnl.vendors.namespaces import namespace
+from tvm_byoc_dnnl.vendors.target_options import with_options
 
 __all__ = ["Case", "Operand", "accept", "assert_right", "const", "data", "no_code", "number", "refuse", "table_tests"]
 
@@ -271,7 +271,7 @@ def _calls_inside(region: relax.Function) -> Iterator[Any]:
 
 
 def assert_right(got: Any, want: Any, tolerance: float | None = None, **rule: Any) -> None:
-    """A result is the wanted one by the rule of `tvm_byoc_dnnl.comparison`; further arguments are `difference`'s."""
+    """A result is the wanted one, by the rule of `runtime.comparison`; further arguments are those of `difference`."""
     wrong = difference(got, want, tolerance, **rule)
     assert not wrong, wrong
 

@@ -6,7 +6,7 @@ import functools
 import os
 
 from bench.without_isa import VARIABLES
-from tvm_byoc_dnnl import _native
+from tvm_byoc_dnnl.core import _native
 
 __all__ = ["computes_in", "has_avx512", "has_kernels", "has_tiles", "isa", "isa_limit", "multiplies_bytes"]
 

@@ -8,7 +8,7 @@ import pytest
 import tvm
 from packaging.version import Version
 
-from tvm_byoc_dnnl._compat import QUANTISES_NUMBERS
+from tvm_byoc_dnnl.ir.tvm_compat import QUANTISES_NUMBERS
 
 __all__ = ["computed_range", "is_skipped", "open_cache", "open_cast", "quantised_number"]
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .openmp import few_spins
+from .core.openmp import few_spins
 
 with few_spins():  # tvm imports PyTorch where that is installed, and PyTorch loads libgomp
     import tvm
     from tvm import relax
 
-    from .pipeline.name import PIPELINE
+    from .build.name import PIPELINE
 
 if TYPE_CHECKING:
     from ._public import *  # noqa: F403
@@ -100,7 +100,7 @@ __all__ = [
 
 @relax.register_pipeline(PIPELINE)
 def _pipeline(**options: Any) -> tvm.transform.Pass:
-    from .pipeline.byoc import byoc_pipeline
+    from .build.byoc import byoc_pipeline
 
     return byoc_pipeline(**options)
 

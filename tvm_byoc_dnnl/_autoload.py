@@ -17,6 +17,6 @@ def register() -> None:
     # that mask and then shares those cores: 15 times slower was measured. It must be set before the pool starts.
     os.environ.setdefault("TVM_BIND_THREADS", "0")
 
-    from . import _native
+    from .core import _native
 
     _native.load()

@@ -6,21 +6,12 @@ Each name is repeated, which says to type checkers that it is exported.
 # ruff: noqa: I001 - it would give each name a statement of its own
 from __future__ import annotations
 
-from ._compat import (
-    constant_numpy as constant_numpy,
-    dtype_of as dtype_of,
-    is_constant as is_constant,
-    make_constant as make_constant,
-    shape_dims as shape_dims,
-    static_shape as static_shape,
-)
 from ._version import __version__ as __version__
-from .annotate.passes import AnnotateExternalCompiler as AnnotateExternalCompiler
-from .annotate.trial import get_annotate_compiler as get_annotate_compiler
-from .api import compile as compile, partition as partition
-from .blobs import blob_module as blob_module, layer_times as layer_times
-from .codegen.extern import portable_codegen as portable_codegen
-from .errors import (
+from .api.compile import compile as compile, partition as partition
+from .build.byoc import byoc_pipeline as byoc_pipeline
+from .build.source_executable import source_options as source_options
+from .build.standalone import emit as emit
+from .core.errors import (
     ArtifactError as ArtifactError,
     ByocError as ByocError,
     ExportError as ExportError,
@@ -30,36 +21,60 @@ from .errors import (
     UnsupportedError as UnsupportedError,
     VendorError as VendorError,
 )
-from .frontend import to_relax as to_relax
-from .frontend.onnx.own_operators import register_onnx_operator as register_onnx_operator
-from .hooks.c_source import c_source_module as c_source_module, generate_c as generate_c
-from .hooks.fused_op import register_fused_op as register_fused_op
-from .hooks.registration import (
+from .core.ledger import read_log as read_log
+from .core.verdict import Reject as Reject, Works as Works
+from .frontends import to_relax as to_relax
+from .frontends.onnx.own_operators import register_onnx_operator as register_onnx_operator
+from .ir.relax_utils import bindings_of as bindings_of, composite_of as composite_of
+from .ir.signature import TensorInfo as TensorInfo
+from .ir.tvm_compat import (
+    constant_numpy as constant_numpy,
+    dtype_of as dtype_of,
+    is_constant as is_constant,
+    make_constant as make_constant,
+    shape_dims as shape_dims,
+    static_shape as static_shape,
+)
+from .partition.annotate.passes import AnnotateExternalCompiler as AnnotateExternalCompiler
+from .partition.annotate.trial import get_annotate_compiler as get_annotate_compiler
+from .partition.passes import PartitionGraph as PartitionGraph
+from .prepare import Prepare as Prepare
+from .prepare.compression import why_not_compressed as why_not_compressed
+from .regions.policy import RegionPolicy as RegionPolicy, Work as Work
+from .report import Report as Report, explain as explain
+from .report.profile import Profile as Profile, profile as profile
+from .report.verify import Verification as Verification, verify as verify
+from .runtime.runner import Runner as Runner, load as load
+from .te import (
+    TEGraph as TEGraph,
+    register_te_compute as register_te_compute,
+    schedule_te as schedule_te,
+    translate_to_te as translate_to_te,
+)
+from .tune.tune import tune as tune
+from .vendors.blobs import blob_module as blob_module, layer_times as layer_times
+from .vendors.codegen.extern import portable_codegen as portable_codegen
+from .vendors.hooks.c_source import c_source_module as c_source_module, generate_c as generate_c
+from .vendors.hooks.fused_op import register_fused_op as register_fused_op
+from .vendors.hooks.registration import (
     InlineComposites as InlineComposites,
     for_each_region as for_each_region,
     refuse_region as refuse_region,
     register_target_hooks as register_target_hooks,
 )
-from .ledger import read_log as read_log
-from .namespaces import (
+from .vendors.namespaces import (
     compilers as compilers,
     supported_ops as supported_ops,
     unregister_compiler as unregister_compiler,
 )
-from .partitioning.passes import PartitionGraph as PartitionGraph
-from .pattern_example import pattern_example as pattern_example
-from .pipeline.byoc import byoc_pipeline as byoc_pipeline
-from .pipeline.source_executable import source_options as source_options
-from .prepare import Prepare as Prepare
-from .prepare.compression import why_not_compressed as why_not_compressed
-from .quantised_groups import (
+from .vendors.pattern_example import pattern_example as pattern_example
+from .vendors.quantised_groups import (
     QuantizedGroup as QuantizedGroup,
     QuantizedTensor as QuantizedTensor,
     quantized as quantized,
 )
-from .quantization import Quantization as Quantization, register_quantization as register_quantization
-from .regions.policy import RegionPolicy as RegionPolicy, Work as Work
-from .registry import (
+from .vendors.quantization import Quantization as Quantization, register_quantization as register_quantization
+from .vendors.registry import (
     register_annotate_compiler as register_annotate_compiler,
     register_blob_runner as register_blob_runner,
     register_codegen as register_codegen,
@@ -68,19 +83,4 @@ from .registry import (
     register_namespace as register_namespace,
     register_pattern as register_pattern,
 )
-from .relax_utils import bindings_of as bindings_of, composite_of as composite_of
-from .report import Report as Report, explain as explain
-from .report.profile import Profile as Profile, profile as profile
-from .report.verify import Verification as Verification, verify as verify
-from .runner import Runner as Runner, load as load
-from .signature import TensorInfo as TensorInfo
-from .standalone import emit as emit
-from .target_options import get_target_options as get_target_options, set_target_options as set_target_options
-from .te import (
-    TEGraph as TEGraph,
-    register_te_compute as register_te_compute,
-    schedule_te as schedule_te,
-    translate_to_te as translate_to_te,
-)
-from .tuning.tune import tune as tune
-from .verdict import Reject as Reject, Works as Works
+from .vendors.target_options import get_target_options as get_target_options, set_target_options as set_target_options

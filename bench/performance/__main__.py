@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 import click
 import onnx
 
-from tvm_byoc_dnnl.errors import InputError
-from tvm_byoc_dnnl.report.roof import Roof, roof
+from tvm_byoc_dnnl.core.errors import InputError
+from tvm_byoc_dnnl.report.roofline import Roof, roof
 from tvm_byoc_dnnl.testing.bench import Engine, Settings, choose_engines, run
 
 from . import LIMIT, MODELS, Entry, entry, keep, load, machine, without_samples

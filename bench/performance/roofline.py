@@ -6,7 +6,7 @@ from typing import Any
 
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.report.profile import StepTime
-from tvm_byoc_dnnl.report.roof import Roof
+from tvm_byoc_dnnl.report.roofline import Roof
 
 __all__ = ["layers"]
 

@@ -19,8 +19,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from tvm_byoc_dnnl.comparison import gap
-from tvm_byoc_dnnl.errors import InputError
+from tvm_byoc_dnnl.core.errors import InputError
+from tvm_byoc_dnnl.runtime.comparison import gap
 
 from .cache import cached
 from .inputs import MAKERS

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from tvm_byoc_dnnl.errors import InputError
+from tvm_byoc_dnnl.core.errors import InputError
 
 from . import ZOO, ZooModel, page, zoo_model
 from .measure import FORMS, Result, measure

@@ -5,8 +5,7 @@ It is also the example of target hooks: everything that a vendor registers is in
 
 from __future__ import annotations
 
-from ...hooks.registration import for_each_region, register_target_hooks
-from ...registry import register_namespace
+from ...vendor import for_each_region, register_namespace, register_target_hooks
 from . import ops
 from .lower import NAMESPACE, OPTIONS, TARGET, compile_functions, lower_region
 

@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._compat import constant_numpy, is_constant, shape_dims
-from ...te.padding import least_sizes
-from ...verdict import require
+from ...vendor import constant_numpy, is_constant, least_sizes, require, shape_dims
 
 __all__ = ["check_bounds"]
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax, s_tir, tirx
 
-from ...hooks import get_target_options
-from ...hooks.c_source import c_module, generate_c
-from ...te import TEGraph, schedule_te, translate_to_te
+from ...vendor import TEGraph, c_module, generate_c, get_target_options, schedule_te, translate_to_te
 from .schedule import schedule
 from .toolchain import compile_object
 

@@ -10,13 +10,20 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..._compat import dtype_of, shape_dims, static_shape
-from ...hooks.c_source import generate_c, lower_tir
-from ...regions.failure import describe
-from ...regions.policy import RegionPolicy, Work
-from ...registry import register_annotate_compiler
-from ...te import translate_to_te
-from ...verdict import Reject, require
+from ...vendor import (
+    RegionPolicy,
+    Reject,
+    Work,
+    describe,
+    dtype_of,
+    generate_c,
+    lower_tir,
+    register_annotate_compiler,
+    require,
+    shape_dims,
+    static_shape,
+    translate_to_te,
+)
 from .bounds import check_bounds
 from .lower import TARGET, scheduled
 from .toolchain import find_compiler

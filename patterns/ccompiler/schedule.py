@@ -11,8 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, te, tirx
 
-from ..._compat import buffer_loads, buffer_of
-from ...te import TEGraph
+from ...vendor import TEGraph, buffer_loads, buffer_of
 
 __all__ = ["schedule"]
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import tvm
 import tvm_ffi
 
-from ...errors import UnsupportedError
-from ...hooks.object_module import object_module
+from ...vendor import UnsupportedError, object_module
 
 __all__ = ["compile_object", "find_compiler"]
 

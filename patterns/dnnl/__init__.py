@@ -5,8 +5,7 @@ An operator's default predicate is its lowering plus a probe of the library, so 
 
 from __future__ import annotations
 
-from ...codegen.extern import portable_codegen
-from ...registry import register_namespace
+from ...vendor import portable_codegen, register_namespace
 from . import (
     activations,
     attention,

@@ -18,9 +18,7 @@ from typing import Any
 
 from tvm.relax.dpl import is_op, wildcard
 
-from ...lower.builder import GraphBuilder, Value
-from ...registry import register_pattern
-from ...verdict import Reject, require
+from ...vendor import GraphBuilder, Reject, Value, register_pattern, require
 from .common import require_float
 from .matching import Match, close, constant, number, require_shape, times
 from .pattern_examples import EXAMPLES

@@ -17,14 +17,21 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ..._compat import dtype_of, make_constant, static_shape
-from ...lower.builder import GraphBuilder, Value
-from ...prepare.rewrite import Scope
-from ...prepare.sweep import rewrite_pass
-from ...registry import register_lowering
-from ...verdict import require
-from ...whole import attributes_of, inputs_of, wanted_of
-from ...whole.cached_attention import CACHED_ATTENTION
+from ...vendor import (
+    CACHED_ATTENTION,
+    GraphBuilder,
+    Scope,
+    Value,
+    attributes_of,
+    dtype_of,
+    inputs_of,
+    make_constant,
+    register_lowering,
+    require,
+    rewrite_pass,
+    static_shape,
+    wanted_of,
+)
 from .common import require_float
 
 __all__ = ["CausalMasks"]

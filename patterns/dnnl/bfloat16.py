@@ -19,8 +19,7 @@ import logging
 import math
 from fnmatch import fnmatchcase
 
-from ...errors import InputError
-from ...lower.graph import Node, PortableGraph
+from ...vendor import InputError, Node, PortableGraph
 from . import library
 from .native import probe
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...lower.builder import GraphBuilder, Value
-from ...lower.graph import Node, PortableGraph
+from ...vendor import GraphBuilder, Node, PortableGraph, Value
 from .common import product
 from .views import VIEWS
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...errors import InputError
-from ...lower.builder import GraphBuilder, Value
-from ...lower.graph import Dim
-from ...verdict import Reject, require
+from ...vendor import Dim, GraphBuilder, InputError, Reject, Value, require
 
 __all__ = [
     "BYTES",

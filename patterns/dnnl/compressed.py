@@ -16,12 +16,7 @@ from tvm import relax
 from tvm.relax import op as R
 from tvm.relax.dpl import is_op, is_tuple, wildcard
 
-from ..._compat import constant_numpy
-from ...lower.builder import GraphBuilder, Value
-from ...pattern_example import pattern_example
-from ...registry import register_pattern
-from ...verdict import require
-from ...whole import ROUNDED, block_of
+from ...vendor import ROUNDED, GraphBuilder, Value, block_of, constant_numpy, pattern_example, register_pattern, require
 from .common import product, require_float
 from .matching import Match, constant
 

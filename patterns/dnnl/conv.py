@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..._compat import dtype_of
-from ...errors import InputError
-from ...lower.builder import GraphBuilder, Value
-from ...registry import register_lowering
-from ...verdict import require
+from ...vendor import GraphBuilder, InputError, Value, dtype_of, register_lowering, require
 from .common import algorithm, canonical_layout, from_layout, ints, require_float, to_layout
 
 __all__ = ["OPTIONS"]

@@ -18,9 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ...lower.builder import GraphBuilder, Value
-from ...registry import register_lowering
-from ...verdict import require
+from ...vendor import GraphBuilder, Value, register_lowering, require
 from .common import FLOATS, broadcast_shape, require_float
 from .nan import is_nan, keeps_nan, nan_where
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...namespace import Examination
+from ...vendor import Examination
 from .library import WHEEL
 
 __all__ = ["EXAMINATION"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ...lower.graph import Node, PortableGraph
+from ...vendor import Node, PortableGraph
 from .views import VIEWS, divisor_of
 
 __all__ = ["fuse_attention"]

@@ -9,8 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ... import _native
-from ...errors import NativeLibraryError
+from ...vendor import NativeLibraryError, native
 
 __all__ = ["WHEEL", "available", "call", "find", "isa", "path", "widened"]
 
@@ -21,24 +20,24 @@ _CURE = f"oneDNN ({_DNNL}, 3.2 or newer) is missing or too old: pip install {WHE
 
 def available() -> bool:
     """Whether oneDNN can be loaded here."""
-    return _native.engine_available("dnnl")
+    return native.engine_available("dnnl")
 
 
 def call(name: str, *args: Any) -> Any:
     """The result of a function of the native library that asks oneDNN."""
-    return _native.function(f"tvm_byoc_dnnl.{name}")("dnnl", *args)
+    return native.function(f"tvm_byoc_dnnl.{name}")("dnnl", *args)
 
 
 @functools.cache
 def isa() -> str:
     """oneDNN's name of the instruction set that it uses here, such as ``avx512_core_bf16``."""
-    return str(_native.engine_info("dnnl")["isa"])
+    return str(native.engine_info("dnnl")["isa"])
 
 
 @functools.cache
 def widened() -> frozenset[str]:
     """The dtypes of 16 bits that oneDNN does not have on this CPU: it computes in float32 in their place."""
-    return frozenset(_native.engine_info("dnnl")["computed_in_float32"])
+    return frozenset(native.engine_info("dnnl")["computed_in_float32"])
 
 
 def path() -> Path:
@@ -49,7 +48,7 @@ def path() -> Path:
     NativeLibraryError
         If it cannot be loaded, or is not a file of its own.
     """
-    _native.engine_info("dnnl")
+    native.engine_info("dnnl")
     for line in Path("/proc/self/maps").read_text().splitlines():
         file = line.partition("/")[2]
         if file.rsplit("/", 1)[-1].startswith("libdnnl.so"):
@@ -70,7 +69,7 @@ def find(error: str) -> str:
     """
     searched = ["the run path of our library", *_map_wheel()]
     text = f"{error} {searched}"
-    return f"Searched: {', '.join(searched)}. {_native.OPENMP_CURE if 'libgomp' in text else _CURE}"
+    return f"Searched: {', '.join(searched)}. {native.OPENMP_CURE if 'libgomp' in text else _CURE}"
 
 
 def _map_wheel() -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...lower.graph import Input, Node, PortableGraph, Tensor
+from ...vendor import Input, Node, PortableGraph, Tensor
 from . import library, native
 from .quantize import is_quantize
 from .quantized_links import RANGES, Links

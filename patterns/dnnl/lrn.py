@@ -12,9 +12,7 @@ from typing import Any
 
 from tvm.relax.dpl import is_op, wildcard
 
-from ...lower.builder import GraphBuilder, Value
-from ...registry import register_pattern
-from ...verdict import require
+from ...vendor import GraphBuilder, Value, register_pattern, require
 from .common import ints, require_float
 from .matching import Match, constant, number, require_shape
 from .pattern_examples import EXAMPLES

@@ -8,8 +8,7 @@ from typing import Any
 
 from tvm.relax.dpl import DFPattern, is_const, is_op
 
-from ..._compat import constant_numpy, dtype_of, is_constant, shape_dims
-from ...verdict import Reject
+from ...vendor import Reject, constant_numpy, dtype_of, is_constant, shape_dims
 
 __all__ = ["close", "constant", "number", "require_shape", "times"]
 

@@ -7,9 +7,7 @@ from typing import Any
 
 from tvm.relax.dpl import is_op, wildcard
 
-from ...lower.builder import GraphBuilder, Value
-from ...registry import register_lowering, register_pattern
-from ...verdict import Reject, require
+from ...vendor import GraphBuilder, Reject, Value, register_lowering, register_pattern, require
 from .common import algorithm, product, require_float
 from .matching import Match, constant
 from .pattern_examples import EXAMPLES

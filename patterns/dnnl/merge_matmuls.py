@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...lower.graph import Node, PortableGraph
+from ...vendor import Node, PortableGraph
 from .views import VIEWS
 
 __all__ = ["merge_matmuls", "why_apart"]

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...lower.builder import GraphBuilder, Value
-from ...lower.graph import Dim, Node, PortableGraph
+from ...vendor import Dim, GraphBuilder, Node, PortableGraph, Value
 from .views import VIEWS
 
 __all__ = ["FINITE_MATH", "KEEP_NAN", "is_nan", "keep_nan_of_bounds", "keep_nan_of_softmax", "keeps_nan", "nan_where"]

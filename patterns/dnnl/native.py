@@ -12,11 +12,7 @@ import numpy as np
 import tvm
 import tvm_ffi
 
-from ...errors import GraphError
-from ...lower.graph import PortableGraph, evaluate
-from ...lower.sizes import trial_sizes
-from ...namespace import Description, remembered
-from ...verdict import Reject
+from ...vendor import Description, GraphError, PortableGraph, Reject, evaluate, remembered, trial_sizes
 from . import library
 
 __all__ = ["create_module", "describe", "measure_candidates", "probe", "probe_fused", "probe_many", "run"]

@@ -15,10 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...lower.builder import GraphBuilder, Value
-from ...lower.graph import Dim
-from ...registry import register_lowering
-from ...verdict import Reject, require
+from ...vendor import Dim, GraphBuilder, Reject, Value, register_lowering, require
 from .common import ints, product, require_float
 from .reduce import reduced
 

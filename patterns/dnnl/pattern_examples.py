@@ -9,7 +9,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op as R
 
-from ...pattern_example import pattern_example
+from ...vendor import pattern_example
 
 __all__ = ["EXAMPLES"]
 

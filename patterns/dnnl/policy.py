@@ -11,9 +11,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..._compat import static_shape
-from ...cost import is_cheap
-from ...regions.policy import RegionPolicy, Work
+from ...vendor import RegionPolicy, Work, is_cheap, static_shape
 from .common import ints
 
 __all__ = ["DnnlPolicy"]

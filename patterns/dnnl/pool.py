@@ -6,9 +6,7 @@ from typing import Any
 
 from tvm.relax.dpl import is_op, wildcard
 
-from ...lower.builder import GraphBuilder, Value
-from ...registry import register_lowering, register_pattern
-from ...verdict import require
+from ...vendor import GraphBuilder, Value, register_lowering, register_pattern, require
 from .common import BYTES, canonical_layout, from_layout, ints, require_float, to_layout
 from .matching import Match
 from .pattern_examples import EXAMPLES

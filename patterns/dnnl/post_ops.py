@@ -15,8 +15,7 @@ A step is taken only if its input has no other reader, and oneDNN has an impleme
 
 from __future__ import annotations
 
-from ...lower.graph import Node, PortableGraph, PostOp
-from ...verdict import Reject
+from ...vendor import Node, PortableGraph, PostOp, Reject
 from .bfloat16 import compute_in_bfloat16, note_widened
 from .centred import exact_means
 from .fuse_attention import fuse_attention

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...lower.graph import Tensor
-from ...namespace import Standalone
+from ...vendor import Standalone, Tensor
 from .source import EMITTED, support_headers
 
 __all__ = ["write_program"]

@@ -16,10 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ...lower.builder import GraphBuilder, Value
-from ...lower.graph import Dim, Node, PortableGraph, PostOp, Scaling
-from ...registry import register_lowering
-from ...verdict import Reject, require
+from ...vendor import Dim, GraphBuilder, Node, PortableGraph, PostOp, Reject, Scaling, Value, register_lowering, require
 from .common import BYTES
 from .native import probe_fused
 

@@ -10,8 +10,7 @@ are fused as they are in float32. Steps that only move elements, or take the lar
 
 from __future__ import annotations
 
-from ...errors import InputError
-from ...lower.graph import PortableGraph
+from ...vendor import InputError, PortableGraph
 from .lookups import tabulate
 from .quantize import is_quantize
 from .quantized_links import PRODUCTS, Links

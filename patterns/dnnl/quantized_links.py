@@ -19,7 +19,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...lower.graph import Node, PortableGraph, PostOp, Scaling
+from ...vendor import Node, PortableGraph, PostOp, Scaling
 from .native import probe_fused
 from .quantize import is_dequantize, is_quantize
 from .views import VIEWS

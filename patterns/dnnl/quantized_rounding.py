@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import takewhile
 
-from ...lower.graph import Node, PostOp, Scaling
+from ...vendor import Node, PostOp, Scaling
 from .native import probe_fused
 from .quantized_links import PRODUCTS, RANGES, Links
 

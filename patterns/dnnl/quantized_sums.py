@@ -19,7 +19,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from ...lower.graph import Node, PostOp, Scaling
+from ...vendor import Node, PostOp, Scaling
 from .native import probe_fused
 from .quantize import is_quantize
 from .quantized_links import PRODUCTS, RANGES, Links, kept

@@ -15,7 +15,7 @@ joined tensor in any case.
 
 from __future__ import annotations
 
-from ...lower.graph import Node, PortableGraph
+from ...vendor import Node, PortableGraph
 
 __all__ = ["read_parts"]
 

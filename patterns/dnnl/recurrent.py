@@ -11,12 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...lower.builder import GraphBuilder, Value
-from ...lower.graph import Dim
-from ...registry import register_lowering
-from ...verdict import require
-from ...whole import wanted_of
-from ...whole.recurrent import RECURRENT, layer_of
+from ...vendor import RECURRENT, Dim, GraphBuilder, Value, layer_of, register_lowering, require, wanted_of
 from .common import product
 from .quantize import is_dequantize
 

@@ -6,9 +6,7 @@ import math
 from collections.abc import Collection
 from typing import Any
 
-from ...lower.builder import GraphBuilder, Value
-from ...registry import register_lowering
-from ...verdict import require
+from ...vendor import GraphBuilder, Value, register_lowering, require
 from .centred import mean_of_rows
 from .common import ints, require_float
 from .nan import is_nan, keeps_nan, nan_where

@@ -17,11 +17,7 @@ from typing import Any
 
 from tvm import relax
 
-from ...lower.builder import GraphBuilder, Value
-from ...lower.dims import whole_factor
-from ...lower.graph import Dim
-from ...registry import register_lowering
-from ...verdict import Reject, require
+from ...vendor import Dim, GraphBuilder, Reject, Value, register_lowering, require, whole_factor
 from .common import canonical_layout, require_float, to_layout
 from .shape import slice_axis
 

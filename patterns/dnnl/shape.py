@@ -7,10 +7,7 @@ from typing import Any
 
 from tvm import relax
 
-from ...lower.builder import GraphBuilder, Value
-from ...lower.graph import Dim
-from ...registry import register_lowering
-from ...verdict import Reject, require
+from ...vendor import Dim, GraphBuilder, Reject, Value, register_lowering, require
 from .common import FLOATS, ints, product, require_movable
 
 __all__ = ["PADDED", "backwards", "gather_axis", "int_tuple", "is_long", "padded_sides", "permute", "slice_axis"]

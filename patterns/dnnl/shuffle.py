@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from tvm.relax.dpl import is_op, wildcard
 
-from ..._compat import static_shape
-from ...lower.builder import GraphBuilder, Value
-from ...registry import register_pattern
-from ...verdict import Reject, require
+from ...vendor import GraphBuilder, Reject, Value, register_pattern, require, static_shape
 from .common import ints, require_float
 from .matching import Match
 from .pattern_examples import EXAMPLES

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...lower.builder import GraphBuilder, Value
-from ...registry import register_lowering
+from ...vendor import GraphBuilder, Value, register_lowering
 from .common import require_float
 
 __all__: list[str] = []

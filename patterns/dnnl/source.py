@@ -6,9 +6,7 @@ from pathlib import Path
 
 import tvm
 
-from ..._native import INCLUDE
-from ...lower.graph import PortableGraph
-from ...routes.source import SourceBuild
+from ...vendor import INCLUDE, PortableGraph, SourceBuild
 from . import library
 
 __all__ = ["EMITTED", "create_source", "emit", "source_build", "support_headers"]

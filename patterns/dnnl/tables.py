@@ -17,9 +17,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ...prepare.rewrite import Scope
-from ...prepare.sweep import rewrite_pass
-from ...verdict import Reject
+from ...vendor import Reject, Scope, rewrite_pass
 from .common import ints
 from .shape import PADDED, backwards, int_tuple, is_long, padded_sides
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...registry import register_unsupported
+from ...vendor import register_unsupported
 
 __all__: list[str] = []
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-from ...lower.graph import Dim, Node, PortableGraph
+from ...vendor import Dim, Node, PortableGraph
 
 __all__ = ["VIEWS", "divisor_of", "sink_views"]
 

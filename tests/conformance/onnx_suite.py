@@ -30,10 +30,10 @@ import onnx
 import tvm
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.errors import UnsupportedError
+from tvm_byoc_dnnl.core.errors import UnsupportedError
+from tvm_byoc_dnnl.ir.relax_utils import codegen_of
 from tvm_byoc_dnnl.onnx_backend import Backend, PreparedModel
-from tvm_byoc_dnnl.relax_utils import codegen_of
-from tvm_byoc_dnnl.runner import Runner
+from tvm_byoc_dnnl.runtime.runner import Runner
 
 HERE = Path(__file__).parent
 ENGINES = ("ours", "stock")

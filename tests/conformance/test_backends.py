@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.namespaces import namespace
 from tvm_byoc_dnnl.testing.conformance import run_conformance
+from tvm_byoc_dnnl.vendors.namespaces import namespace
 
 BACKENDS = [pytest.param("dnnl", marks=pytest.mark.native), "ccompiler"]
 

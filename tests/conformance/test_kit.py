@@ -20,8 +20,7 @@ from tvm.relax.dpl import is_const, is_op, wildcard
 
 import tvm_byoc_dnnl as byoc
 from tests.c_kernel import c_kernel, c_module
-from tvm_byoc_dnnl.comparison import differences, nudged, sensitivity
-from tvm_byoc_dnnl.namespace import Pattern
+from tvm_byoc_dnnl.runtime.comparison import differences, nudged, sensitivity
 from tvm_byoc_dnnl.testing import conformance
 from tvm_byoc_dnnl.testing.__main__ import main
 from tvm_byoc_dnnl.testing.conformance import run_conformance
@@ -29,6 +28,7 @@ from tvm_byoc_dnnl.testing.conformance.calls import call_cases, example
 from tvm_byoc_dnnl.testing.conformance.case import Case
 from tvm_byoc_dnnl.testing.conformance.drawing import drawn
 from tvm_byoc_dnnl.testing.conformance.patterns import pattern_cases
+from tvm_byoc_dnnl.vendors.namespace import Pattern
 
 VENDOR = "kit_vendor"
 

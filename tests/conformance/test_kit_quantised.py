@@ -8,10 +8,10 @@ from tvm.relax import op
 from tvm.relax.dpl import is_const, is_op, wildcard
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.namespaces import namespace
 from tvm_byoc_dnnl.testing.conformance import run_conformance
 from tvm_byoc_dnnl.testing.conformance.patterns import pattern_cases
 from tvm_byoc_dnnl.testing.conformance.quantised import is_quantised, quantised_cases
+from tvm_byoc_dnnl.vendors.namespaces import namespace
 
 VENDOR = "int8_vendor"
 

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tests.isa import has_avx512
-from tvm_byoc_dnnl.comparison import wrong
+from tvm_byoc_dnnl.runtime.comparison import wrong
 
 _MAX = np.finfo("float32").max
 SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0, _MAX, -_MAX]

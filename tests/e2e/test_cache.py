@@ -18,7 +18,7 @@ import tvm
 import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tests.unit.importing import node, onnx_model
-from tvm_byoc_dnnl import cache
+from tvm_byoc_dnnl.api import cache
 
 pytestmark = pytest.mark.native
 X = np.random.default_rng(0).standard_normal((2, 8), "float32")

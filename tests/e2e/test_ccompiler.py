@@ -14,9 +14,9 @@ from tvm import relax
 
 import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
-from tvm_byoc_dnnl.errors import UnsupportedError
+from tvm_byoc_dnnl.core.errors import UnsupportedError
+from tvm_byoc_dnnl.ir.relax_utils import codegen_of
 from tvm_byoc_dnnl.patterns.ccompiler.toolchain import compile_object, find_compiler
-from tvm_byoc_dnnl.relax_utils import codegen_of
 from tvm_byoc_dnnl.testing.models import light_model, ort_run, random_inputs
 
 op = relax.op
@@ -93,7 +93,7 @@ def test_options(options, tmp_path):
 
 
 def test_without_the_native_library_the_object_is_linked_first(monkeypatch, tmp_path):
-    monkeypatch.setattr("tvm_byoc_dnnl._native.available", lambda: False)
+    monkeypatch.setattr("tvm_byoc_dnnl.core._native.available", lambda: False)
     executable = byoc.compile(softmax_of_sum(), compiler="ccompiler")
     assert "static_library" in kinds(executable.mod)
     assert_right(run(executable, X), WANT, 1e-5, elementwise=True)

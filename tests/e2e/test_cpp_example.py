@@ -14,7 +14,7 @@ from tvm import relax
 import tvm_byoc_dnnl as byoc
 from tests.harness import Case, const, data
 from tests.isa import isa_limit
-from tvm_byoc_dnnl._native import _LIBRARY
+from tvm_byoc_dnnl.core._native import _LIBRARY
 from tvm_byoc_dnnl.patterns.dnnl import library as dnnl
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "cpp"

@@ -200,7 +200,7 @@ assert shutil.which("g++") is None and shutil.which("cc") is None
 import tvm
 from tvm import relax
 if autoload == "no":
-    from tvm_byoc_dnnl import _native
+    from tvm_byoc_dnnl.core import _native
     _native.load()
 vm = relax.VirtualMachine(tvm.runtime.load_module(path), tvm.cpu())
 np.save(outputs, vm["main"](tvm.runtime.tensor(np.load(inputs))).numpy())

@@ -21,7 +21,7 @@ from tvm.script import relax as R
 import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tests.unit.graph_reference import GraphBuilder
-from tvm_byoc_dnnl import _native
+from tvm_byoc_dnnl.core import _native
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,8 +40,8 @@ def python(code: str, *arguments: object, **env: str) -> subprocess.CompletedPro
 
 # ---------------------------------------------------------------- another oneDNN
 _LOAD = """
-from tvm_byoc_dnnl import _native
-from tvm_byoc_dnnl.errors import NativeLibraryError
+from tvm_byoc_dnnl.core import _native
+from tvm_byoc_dnnl.core.errors import NativeLibraryError
 try:
     _native.engine_info("dnnl")
 except NativeLibraryError as error:
@@ -182,7 +182,7 @@ import resource, sys
 import numpy as np
 import tvm_ffi
 from tests.e2e.test_faults import growing
-from tvm_byoc_dnnl import _native
+from tvm_byoc_dnnl.core import _native
 
 g = growing()
 module = _native.function("tvm_byoc_dnnl.ModuleCreate")("dnnl", g.name, g.json(), [])

@@ -39,8 +39,8 @@ PREAMBLE = """
 import ctypes, json, multiprocessing, os, sys, threading
 import numpy as np
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl import _native
-from tvm_byoc_dnnl.comparison import difference
+from tvm_byoc_dnnl.core import _native
+from tvm_byoc_dnnl.runtime.comparison import difference
 
 run = byoc.load(sys.argv[1])
 x = np.ones((256, 256), "float32")

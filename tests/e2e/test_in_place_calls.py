@@ -10,7 +10,7 @@ from tvm.script import relax as R
 import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tests.unit.failing_vendor import run
-from tvm_byoc_dnnl.relax_utils import codegen_of
+from tvm_byoc_dnnl.ir.relax_utils import codegen_of
 
 T = R.Tensor((8, 8), "float32")
 

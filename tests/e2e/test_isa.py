@@ -23,7 +23,7 @@ BUILD = """
 import sys, numpy as np
 from tvm import relax
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl._compat import make_constant
+from tvm_byoc_dnnl.ir.tvm_compat import make_constant
 
 rng = np.random.default_rng(0)
 
@@ -51,7 +51,7 @@ for path in sys.argv[1:]:
 
 RUN = """
 import sys, numpy as np, tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl import _native
+from tvm_byoc_dnnl.core import _native
 inputs, outputs, *libraries = sys.argv[1:]
 isa = _native.engine_info("dnnl")["isa"]
 np.savez(outputs, *(byoc.load(path)(np.load(inputs)) for path in libraries), isa=isa)
@@ -109,7 +109,7 @@ HALVES = """
 import sys, ml_dtypes, numpy as np
 from tvm import relax
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl._compat import make_constant
+from tvm_byoc_dnnl.ir.tvm_compat import make_constant
 
 what, folder = sys.argv[1:]
 rng = np.random.default_rng(0)

@@ -9,7 +9,7 @@ import pytest
 import tvm
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.relax_utils import codegen_of, is_host_function, ops_of
+from tvm_byoc_dnnl.ir.relax_utils import codegen_of, is_host_function, ops_of
 from tvm_byoc_dnnl.testing.models import LIGHT_MODELS, light_model, ort_run, random_inputs
 
 # float32 with another order of summation: a dot product of K terms is off by about sqrt(K)·2^-24 relative to the

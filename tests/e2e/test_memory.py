@@ -14,7 +14,7 @@ import tvm_ffi
 import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tests.unit.graph_reference import GraphBuilder
-from tvm_byoc_dnnl import _native
+from tvm_byoc_dnnl.core import _native
 
 #: a leak of 4 kB per round shows in each span; malloc's own growth ends, but may come late and be some MB at once
 _ROUNDS, _SPANS, _ALLOWED = 1000, 3, 2 << 20

@@ -11,7 +11,7 @@ from tvm.script import tirx as T
 import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tests.unit.failing_vendor import vendors
-from tvm_byoc_dnnl.relax_utils import codegen_of
+from tvm_byoc_dnnl.ir.relax_utils import codegen_of
 
 F = R.Tensor((8, 8), "float32")
 

@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from tvm_byoc_dnnl import ort as ours
-from tvm_byoc_dnnl.errors import ByocError
+from tvm_byoc_dnnl.core.errors import ByocError
 
 theirs = pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.native

@@ -16,11 +16,11 @@ from onnxruntime.quantization import QuantFormat
 
 import tvm_byoc_dnnl as byoc
 from bench.int8 import quantized
-from tvm_byoc_dnnl.codegen.region import lower_region
-from tvm_byoc_dnnl.frontend import to_relax
-from tvm_byoc_dnnl.namespaces import namespace
-from tvm_byoc_dnnl.relax_utils import codegen_of
+from tvm_byoc_dnnl.frontends import to_relax
+from tvm_byoc_dnnl.ir.relax_utils import codegen_of
 from tvm_byoc_dnnl.testing.models import ort_run
+from tvm_byoc_dnnl.vendors.codegen.region import lower_region
+from tvm_byoc_dnnl.vendors.namespaces import namespace
 
 _PRODUCTS = ("convolution", "matmul")
 

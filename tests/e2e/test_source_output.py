@@ -15,7 +15,7 @@ from tvm import relax
 
 import tvm_byoc_dnnl as byoc
 from tests.harness import Case, assert_right, const, data
-from tvm_byoc_dnnl.pipeline.source_executable import SourceExecutable
+from tvm_byoc_dnnl.build.source_executable import SourceExecutable
 from tvm_byoc_dnnl.testing.models import LIGHT_MODELS, light_model, random_inputs
 from tvm_byoc_dnnl.testing.outputs import compare_outputs, compile_source
 
@@ -274,7 +274,7 @@ def test_without_a_compiler_it_is_one_clear_error(monkeypatch):
 def test_source_that_does_not_compile_goes_back_to_tvm(monkeypatch):
     import dataclasses
 
-    from tvm_byoc_dnnl.namespaces import namespace
+    from tvm_byoc_dnnl.vendors.namespaces import namespace
 
     def broken(graph):
         return tvm.get_global_func("runtime.CSourceModuleCreate")("int = 0;", "c", [graph.name], [])

@@ -12,10 +12,10 @@ from tests.c_kernel import c_kernel, c_module
 from tests.e2e.hook_vendor import SUBTRACT, VENDOR, Add, X, Y, run, vendor  # noqa: F401 (a fixture)
 from tests.harness import assert_right
 from tvm_byoc_dnnl.cli import cli, main
-from tvm_byoc_dnnl.errors import InputError
-from tvm_byoc_dnnl.hooks import get_target_options
-from tvm_byoc_dnnl.ledger import read_log
-from tvm_byoc_dnnl.target_options import parse_option
+from tvm_byoc_dnnl.core.errors import InputError
+from tvm_byoc_dnnl.core.ledger import read_log
+from tvm_byoc_dnnl.vendors.hooks import get_target_options
+from tvm_byoc_dnnl.vendors.target_options import parse_option
 
 
 def test_options_are_checked():

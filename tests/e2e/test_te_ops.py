@@ -13,8 +13,8 @@ from tvm.ir import Op
 from tvm.relax import op as R
 
 from tests.harness import assert_right
-from tvm_byoc_dnnl._compat import dtype_of
-from tvm_byoc_dnnl.errors import UnsupportedError
+from tvm_byoc_dnnl.core.errors import UnsupportedError
+from tvm_byoc_dnnl.ir.tvm_compat import dtype_of
 from tvm_byoc_dnnl.te import translate_to_te
 from tvm_byoc_dnnl.te.refusals import REFUSED
 from tvm_byoc_dnnl.testing.op_calls import NEEDS_BUILDER, OPS, REFERENCE

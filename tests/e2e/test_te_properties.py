@@ -8,14 +8,14 @@ import pytest
 import tvm
 from tvm import relax
 
-from tvm_byoc_dnnl._compat import dtype_of
-from tvm_byoc_dnnl.comparison import differences
-from tvm_byoc_dnnl.errors import UnsupportedError
-from tvm_byoc_dnnl.hooks.calling import with_body
+from tvm_byoc_dnnl.core.errors import UnsupportedError
+from tvm_byoc_dnnl.ir.tvm_compat import dtype_of
+from tvm_byoc_dnnl.runtime.comparison import differences
 from tvm_byoc_dnnl.te import translate_to_te
 from tvm_byoc_dnnl.testing.conformance.calls import call_cases
 from tvm_byoc_dnnl.testing.conformance.running import by_tvm, outcomes, run
 from tvm_byoc_dnnl.testing.op_calls import OPS
+from tvm_byoc_dnnl.vendors.hooks.primfunc_call import with_body
 
 #: variations of each op, beside the one call that test_te_ops.py looks at
 _COUNT = 2

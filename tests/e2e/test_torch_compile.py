@@ -8,8 +8,8 @@ import tvm
 from tvm import relax
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl._native import engine_info
-from tvm_byoc_dnnl.errors import InputError, UnsupportedError
+from tvm_byoc_dnnl.core._native import engine_info
+from tvm_byoc_dnnl.core.errors import InputError, UnsupportedError
 
 torch = pytest.importorskip("torch", reason="needs torch, which `make test-torch` installs")
 from torch import nn  # noqa: E402

@@ -11,8 +11,8 @@ import tvm
 import tvm_byoc_dnnl as byoc
 from tests.e2e.test_quantized import graphs_of, products_of
 from tests.harness import assert_right
-from tvm_byoc_dnnl.comparison import difference
-from tvm_byoc_dnnl.frontend import to_relax
+from tvm_byoc_dnnl.frontends import to_relax
+from tvm_byoc_dnnl.runtime.comparison import difference
 
 torch = pytest.importorskip("torch", reason="needs torch, which `make test-torch` installs")
 

@@ -10,7 +10,7 @@ import pytest
 import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tests.unit.importing import ops
-from tvm_byoc_dnnl.frontend import to_relax
+from tvm_byoc_dnnl.frontends import to_relax
 
 torch = pytest.importorskip("torch", reason="needs torch, which `make test-torch` installs")
 

@@ -13,7 +13,7 @@ import pytest
 import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tests.tvm_version import open_cache
-from tvm_byoc_dnnl.errors import UnsupportedError
+from tvm_byoc_dnnl.core.errors import UnsupportedError
 
 torch = pytest.importorskip("torch", reason="needs torch, which `make test-torch` installs")
 from torch import nn  # noqa: E402

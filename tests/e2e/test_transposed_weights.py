@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tests.unit.importing import onnx_model, rand
-from tvm_byoc_dnnl.frontend import to_relax
+from tvm_byoc_dnnl.frontends import to_relax
 from tvm_byoc_dnnl.prepare import constants
 
 #: rows, columns, depth

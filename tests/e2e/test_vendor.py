@@ -11,10 +11,10 @@ from tvm.script import relax as R
 import tvm_byoc_dnnl as byoc
 from tests.c_kernel import c_kernel, c_module
 from tests.harness import Case, assert_right, const, data
-from tvm_byoc_dnnl.codegen.extern import portable_codegen
-from tvm_byoc_dnnl.namespaces import namespace
+from tvm_byoc_dnnl.ir.relax_utils import codegen_of
 from tvm_byoc_dnnl.patterns.dnnl import native
-from tvm_byoc_dnnl.relax_utils import codegen_of
+from tvm_byoc_dnnl.vendors.codegen.extern import portable_codegen
+from tvm_byoc_dnnl.vendors.namespaces import namespace
 
 
 # ---- the vendor -------------------------------------------------------------------------------------------

@@ -12,12 +12,12 @@ from tvm.script import relax as R
 
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.cli import main
-from tvm_byoc_dnnl.comparison import gap
-from tvm_byoc_dnnl.namespaces import namespace
 from tvm_byoc_dnnl.report.profile import Profile, StepTime, _Instrument, _medians, _Names, profile
 from tvm_byoc_dnnl.report.verify import verify
+from tvm_byoc_dnnl.runtime.comparison import gap
 from tvm_byoc_dnnl.testing.conformance.quantised import quantised_cases
 from tvm_byoc_dnnl.testing.models import light_model
+from tvm_byoc_dnnl.vendors.namespaces import namespace
 
 
 @I.ir_module

@@ -15,8 +15,8 @@ from tvm import relax
 import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tests.weights_models import TOKENS, weighty_model
-from tvm_byoc_dnnl import _native
-from tvm_byoc_dnnl._compat import make_constant
+from tvm_byoc_dnnl.core import _native
+from tvm_byoc_dnnl.ir.tvm_compat import make_constant
 
 ROWS = 3000
 TOKEN_NUMBERS = np.arange(TOKENS) * 17

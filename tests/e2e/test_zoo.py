@@ -22,7 +22,7 @@ from bench.zoo import ZOO, page, zoo_model
 from bench.zoo.measure import FORMS, Result, measure
 from bench.zoo.steps import steps
 from tests.harness import assert_right
-from tvm_byoc_dnnl.errors import InputError
+from tvm_byoc_dnnl.core.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 

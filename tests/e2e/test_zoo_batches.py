@@ -8,8 +8,8 @@ import pytest
 
 import tvm_byoc_dnnl as byoc
 from bench.zoo import ZOO, zoo_model
-from tvm_byoc_dnnl.comparison import gap
-from tvm_byoc_dnnl.errors import UnsupportedError
+from tvm_byoc_dnnl.core.errors import UnsupportedError
+from tvm_byoc_dnnl.runtime.comparison import gap
 from tvm_byoc_dnnl.testing.models import ort_run
 
 #: why a model cannot be compiled for every batch

@@ -13,19 +13,9 @@ import tvm
 from tvm import relax
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl import _native
-from tvm_byoc_dnnl._compat import make_constant
-from tvm_byoc_dnnl.lower.graph import (
-    VERSION,
-    Constant,
-    Input,
-    Node,
-    NodeList,
-    PortableGraph,
-    PostOp,
-    Scaling,
-    Tensor,
-)
+from tvm_byoc_dnnl.core import _native
+from tvm_byoc_dnnl.graph.graph import VERSION, Constant, Input, Node, NodeList, PortableGraph, PostOp, Scaling, Tensor
+from tvm_byoc_dnnl.ir.tvm_compat import make_constant
 
 WEIGHT = (np.arange(24, dtype="float32").reshape(6, 4) - 11) / 8
 BIAS = np.array([0.5, -0.25, 0, 1], "float32")

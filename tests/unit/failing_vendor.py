@@ -12,12 +12,12 @@ from tvm import relax
 
 import tvm_byoc_dnnl as byoc
 from tests.c_kernel import c_kernel, c_module
-from tvm_byoc_dnnl.codegen.extern import portable_codegen
-from tvm_byoc_dnnl.codegen.region import lower_region
-from tvm_byoc_dnnl.ledger import read_log
-from tvm_byoc_dnnl.lower.graph import PortableGraph
-from tvm_byoc_dnnl.namespaces import namespace
-from tvm_byoc_dnnl.relax_utils import bindings_of, codegen_of, op_calls
+from tvm_byoc_dnnl.core.ledger import read_log
+from tvm_byoc_dnnl.graph.graph import PortableGraph
+from tvm_byoc_dnnl.ir.relax_utils import bindings_of, codegen_of, op_calls
+from tvm_byoc_dnnl.vendors.codegen.extern import portable_codegen
+from tvm_byoc_dnnl.vendors.codegen.region import lower_region
+from tvm_byoc_dnnl.vendors.namespaces import namespace
 
 #: Relax operator -> C expression of its operands
 OPS = {

@@ -12,9 +12,9 @@ import tvm
 from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 
-from tvm_byoc_dnnl.comparison import differences
-from tvm_byoc_dnnl.frontend import to_relax
+from tvm_byoc_dnnl.frontends import to_relax
 from tvm_byoc_dnnl.prepare import Prepare
+from tvm_byoc_dnnl.runtime.comparison import differences
 from tvm_byoc_dnnl.testing.models import ort_run, random_inputs
 
 node = helper.make_node

@@ -12,8 +12,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tvm_byoc_dnnl.comparison import gap
-from tvm_byoc_dnnl.errors import InputError
+from tvm_byoc_dnnl.core.errors import InputError
+from tvm_byoc_dnnl.runtime.comparison import gap
 from tvm_byoc_dnnl.testing.bench import (
     ENGINES,
     Comparison,

@@ -10,7 +10,7 @@ import onnx
 
 from bench.performance import GROUPS, _of_these_sizes, keep, load
 from bench.performance.page import BEGIN, END, ratios, write
-from tvm_byoc_dnnl.compilation import knowing, stage
+from tvm_byoc_dnnl.core.compilation import knowing, stage
 
 
 def measured(name: str, ours: float, theirs: float | None) -> dict[str, Any]:

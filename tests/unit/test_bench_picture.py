@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tvm_byoc_dnnl.errors import InputError
+from tvm_byoc_dnnl.core.errors import InputError
 from tvm_byoc_dnnl.testing.bench.measure import Comparison, Measurement, Settings, Spread
 from tvm_byoc_dnnl.testing.bench.picture import check_picture, to_picture
 

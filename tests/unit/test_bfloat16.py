@@ -12,7 +12,7 @@ from tvm.relax import op as R
 
 import tvm_byoc_dnnl as byoc
 from tests.isa import computes_in, isa
-from tvm_byoc_dnnl.errors import InputError
+from tvm_byoc_dnnl.core.errors import InputError
 from tvm_byoc_dnnl.whole import operator
 
 RNG = np.random.default_rng(0)

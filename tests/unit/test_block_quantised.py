@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tests.unit.importing import node, onnx_model
-from tvm_byoc_dnnl.errors import InputError, UnsupportedError
+from tvm_byoc_dnnl.core.errors import InputError, UnsupportedError
 
 N = 8
 

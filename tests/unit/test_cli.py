@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl import cli
-from tvm_byoc_dnnl.doctor import FAILURE, Finding
+from tvm_byoc_dnnl.report.doctor import FAILURE, Finding
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -237,7 +237,7 @@ def test_ops_lists_what_a_compiler_may_take(tvm_byoc):
 # ---------------------------------------------------------------- doctor
 def test_doctor_shows_findings_and_their_cures(tvm_byoc, monkeypatch):
     findings = [Finding("Packages", "tool", "1.0"), Finding("Library", "lib", "missing", FAILURE, "install it")]
-    monkeypatch.setattr("tvm_byoc_dnnl.doctor.examine", lambda: findings)
+    monkeypatch.setattr("tvm_byoc_dnnl.report.doctor.examine", lambda: findings)
     status, out, err = tvm_byoc("doctor")
     assert status == 1 and err == ""
     assert out.splitlines()[0] == "Packages" and "→ install it" in out

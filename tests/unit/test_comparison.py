@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tvm_byoc_dnnl.comparison import STEPS, as_tolerances, difference, differences, nudged, wrong
-from tvm_byoc_dnnl.errors import InputError
+from tvm_byoc_dnnl.core.errors import InputError
+from tvm_byoc_dnnl.runtime.comparison import STEPS, as_tolerances, difference, differences, nudged, wrong
 
 WANT = np.array([1000.0, 1.0, 0.0, np.inf, np.nan], "float32")
 

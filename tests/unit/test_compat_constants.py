@@ -6,11 +6,7 @@ import pytest
 import tvm
 from tvm import relax
 
-from tvm_byoc_dnnl._compat import (
-    dtype_of,
-    is_a,
-    with_args,
-)
+from tvm_byoc_dnnl.ir.tvm_compat import dtype_of, is_a, with_args
 
 
 @pytest.mark.parametrize("typed", [True, False])

@@ -12,7 +12,7 @@ from tvm import relax
 
 import tvm_byoc_dnnl as byoc
 from tests.harness import Case, data
-from tvm_byoc_dnnl.compilation import Compilation, cause_of, compiling, current, knowing, note_cause
+from tvm_byoc_dnnl.core.compilation import Compilation, cause_of, compiling, current, knowing, note_cause
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from tvm import relax
 
 import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
-from tvm_byoc_dnnl.errors import InputError
+from tvm_byoc_dnnl.core.errors import InputError
 from tvm_byoc_dnnl.prepare.compression import compressed, why_not_compressed
 from tvm_byoc_dnnl.whole import operator
 

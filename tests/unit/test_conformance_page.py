@@ -87,7 +87,7 @@ def test_what_a_case_ends_as() -> None:
 
         return onnx_suite.run_case("test_x", run).status
 
-    from tvm_byoc_dnnl.errors import UnsupportedError
+    from tvm_byoc_dnnl.core.errors import UnsupportedError
 
     assert [end(e) for e in (None, AssertionError("a"), UnsupportedError("b"), ValueError(""))] == [
         "passed",

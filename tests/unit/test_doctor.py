@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tvm_byoc_dnnl import doctor
+from tvm_byoc_dnnl.report import doctor
 
 
 def finding(name: str) -> doctor.Finding:

@@ -7,7 +7,7 @@ from tvm.relax.dpl import is_const, is_op, wildcard
 
 import tvm_byoc_dnnl as byoc
 from tests.unit.test_explain import build
-from tvm_byoc_dnnl._compat import constant_numpy
+from tvm_byoc_dnnl.ir.tvm_compat import constant_numpy
 from tvm_byoc_dnnl.report import explain
 
 op, nn = relax.op, relax.op.nn

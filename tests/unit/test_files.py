@@ -12,9 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from tvm_byoc_dnnl import files
-from tvm_byoc_dnnl.errors import ExportError, InputError
-from tvm_byoc_dnnl.files import append, opened, read, read_text, why_not_written, write_text, written, written_folder
+from tvm_byoc_dnnl.core import files
+from tvm_byoc_dnnl.core.errors import ExportError, InputError
+from tvm_byoc_dnnl.core.files import (
+    append,
+    opened,
+    read,
+    read_text,
+    why_not_written,
+    write_text,
+    written,
+    written_folder,
+)
 
 LIMIT = 4096
 
@@ -44,7 +53,7 @@ def test_without_room_nothing_is_left(tmp_path: Path, folder: bool) -> None:
     code = f"""
 import resource
 from pathlib import Path
-from tvm_byoc_dnnl.files import write_text, written_folder
+from tvm_byoc_dnnl.core.files import write_text, written_folder
 resource.setrlimit(resource.RLIMIT_FSIZE, ({LIMIT}, {LIMIT}))
 if {folder}:
     with written_folder(Path("out")) as aside:
@@ -80,7 +89,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
 
 
 def test_standard_output_is_written_to_also_where_it_is_a_file(tmp_path: Path) -> None:
-    code = "from tvm_byoc_dnnl.files import write_text; write_text('/dev/stdout', 'text'); print(' and more')"
+    code = "from tvm_byoc_dnnl.core.files import write_text; write_text('/dev/stdout', 'text'); print(' and more')"
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     for target in (subprocess.PIPE, (tmp_path / "out").open("w")):
         done = subprocess.run([sys.executable, "-c", code], stdout=target, env=env, check=True, text=True)
@@ -175,7 +184,7 @@ def test_bytes_are_added_completely_or_not_at_all(tmp_path: Path) -> None:
     assert path.read_bytes() == b"one\ntwo\nthree\n"
     code = f"""
 import resource
-from tvm_byoc_dnnl.files import append
+from tvm_byoc_dnnl.core.files import append
 resource.setrlimit(resource.RLIMIT_FSIZE, (20, 20))
 append({str(path)!r}, b"x" * 100)
 """

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from tvm_byoc_dnnl.errors import InputError
-from tvm_byoc_dnnl.fingerprint import fingerprint
+from tvm_byoc_dnnl.core.errors import InputError
+from tvm_byoc_dnnl.ir.fingerprint import fingerprint
 from tvm_byoc_dnnl.regions.policy import RegionPolicy
 
 LEVEL = 1

@@ -15,8 +15,8 @@ from tvm import relax, tirx
 from tests.harness import assert_right
 from tests.unit.importing import check, module, node, onnx_model, ops, prepared, rand, run
 from tvm_byoc_dnnl import Runner, compile, explain
-from tvm_byoc_dnnl.errors import InputError, UnsupportedError
-from tvm_byoc_dnnl.frontend import to_relax
+from tvm_byoc_dnnl.core.errors import InputError, UnsupportedError
+from tvm_byoc_dnnl.frontends import to_relax
 from tvm_byoc_dnnl.testing.models import LIGHT_MODELS, light_model, ort_run, random_inputs
 
 CONV = [node("Conv", ["x", "w"], ["y"])]
@@ -74,7 +74,7 @@ def test_nothing_is_imported_before_it_is_needed() -> None:
     code = """
 import sys, tvm
 before = set(sys.modules)
-import tvm_byoc_dnnl.frontend
+import tvm_byoc_dnnl.frontends
 print([m for m in ("onnx", "torch") if m in sys.modules and m not in before])
 """
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.unit.importing import check, node, onnx_model, rand, run
 from tvm_byoc_dnnl import Runner, compile
-from tvm_byoc_dnnl.errors import UnsupportedError
-from tvm_byoc_dnnl.frontend import to_relax
+from tvm_byoc_dnnl.core.errors import UnsupportedError
+from tvm_byoc_dnnl.frontends import to_relax
 
 pytestmark = pytest.mark.native
 FLAG = {"c": TensorProto.BOOL}

@@ -15,9 +15,9 @@ from onnx.shape_inference import infer_shapes
 from tests.harness import assert_right
 from tests.unit.importing import node, onnx_model, rand
 from tvm_byoc_dnnl import onnx_backend
-from tvm_byoc_dnnl.errors import ByocError, UnsupportedError
-from tvm_byoc_dnnl.frontend import to_relax
-from tvm_byoc_dnnl.runner import Runner
+from tvm_byoc_dnnl.core.errors import ByocError, UnsupportedError
+from tvm_byoc_dnnl.frontends import to_relax
+from tvm_byoc_dnnl.runtime.runner import Runner
 from tvm_byoc_dnnl.testing.models import ort_run
 
 NAN, INF = np.nan, np.inf

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from tests.harness import assert_right
 from tests.unit.importing import check, node, onnx_model, prepared, rand, run
 from tvm_byoc_dnnl import Runner, compile
-from tvm_byoc_dnnl.frontend import to_relax
+from tvm_byoc_dnnl.frontends import to_relax
 from tvm_byoc_dnnl.testing.models import random_inputs
 
 IMAGE = {"x": (1, 3, 10, 11)}

@@ -12,8 +12,8 @@ from onnx.reference import ReferenceEvaluator
 
 from tests.harness import assert_right
 from tests.unit.importing import node, onnx_model, ops, prepared, rand, run
-from tvm_byoc_dnnl.errors import ByocError, UnsupportedError
-from tvm_byoc_dnnl.frontend import to_relax
+from tvm_byoc_dnnl.core.errors import ByocError, UnsupportedError
+from tvm_byoc_dnnl.frontends import to_relax
 
 INF, NAN = np.inf, np.nan
 

@@ -11,10 +11,10 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.unit.importing import node, onnx_model, ops
-from tvm_byoc_dnnl.frontend import to_relax
-from tvm_byoc_dnnl.frontend.onnx import folding, kept  # noqa: F401 - the table
-from tvm_byoc_dnnl.frontend.onnx.table import entry_of
-from tvm_byoc_dnnl.frontend.onnx.value import Node, Value, decoded
+from tvm_byoc_dnnl.frontends import to_relax
+from tvm_byoc_dnnl.frontends.onnx import folding, kept  # noqa: F401 - the table
+from tvm_byoc_dnnl.frontends.onnx.table import entry_of
+from tvm_byoc_dnnl.frontends.onnx.value import Node, Value, decoded
 
 
 def ints(*values: int) -> np.ndarray:

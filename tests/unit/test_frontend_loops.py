@@ -13,9 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.unit.importing import check, node, onnx_model, rand
 from tvm_byoc_dnnl import Runner, compile, explain, load
-from tvm_byoc_dnnl.comparison import differences
-from tvm_byoc_dnnl.errors import InputError, UnsupportedError
-from tvm_byoc_dnnl.frontend import to_relax
+from tvm_byoc_dnnl.core.errors import InputError, UnsupportedError
+from tvm_byoc_dnnl.frontends import to_relax
+from tvm_byoc_dnnl.runtime.comparison import differences
 from tvm_byoc_dnnl.testing.models import ort_run
 
 pytestmark = pytest.mark.native

@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto
 
 from tests.unit.importing import node, onnx_model, prepared, run
-from tvm_byoc_dnnl.errors import UnsupportedError
-from tvm_byoc_dnnl.frontend import to_relax
+from tvm_byoc_dnnl.core.errors import UnsupportedError
+from tvm_byoc_dnnl.frontends import to_relax
 from tvm_byoc_dnnl.testing.models import ort_run, random_inputs
 
 MS = "com.microsoft"

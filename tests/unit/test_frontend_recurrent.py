@@ -15,9 +15,9 @@ from tvm import relax
 import tvm_byoc_dnnl as byoc
 from tests.unit.importing import node, onnx_model, ops, rand
 from tests.unit.recurrent_reference import layer
-from tvm_byoc_dnnl.comparison import differences
-from tvm_byoc_dnnl.errors import InputError
-from tvm_byoc_dnnl.frontend import to_relax
+from tvm_byoc_dnnl.core.errors import InputError
+from tvm_byoc_dnnl.frontends import to_relax
+from tvm_byoc_dnnl.runtime.comparison import differences
 from tvm_byoc_dnnl.testing.models import ort_run
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}

@@ -13,8 +13,8 @@ from onnx.reference import ReferenceEvaluator
 
 from tests.harness import assert_right
 from tests.unit.importing import node, onnx_model, ops, prepared, rand, run
-from tvm_byoc_dnnl.errors import UnsupportedError
-from tvm_byoc_dnnl.frontend import to_relax
+from tvm_byoc_dnnl.core.errors import UnsupportedError
+from tvm_byoc_dnnl.frontends import to_relax
 from tvm_byoc_dnnl.testing.models import ort_run
 
 TRANSFORMS = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")

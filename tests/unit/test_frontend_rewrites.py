@@ -10,8 +10,8 @@ from onnx import TensorProto, helper
 from tests.harness import assert_right
 from tests.tvm_version import computed_range
 from tests.unit.importing import check, node, onnx_model, ops, prepared, rand, run
-from tvm_byoc_dnnl.errors import UnsupportedError
-from tvm_byoc_dnnl.frontend import to_relax
+from tvm_byoc_dnnl.core.errors import UnsupportedError
+from tvm_byoc_dnnl.frontends import to_relax
 from tvm_byoc_dnnl.testing.models import ort_run
 from tvm_byoc_dnnl.whole import expand
 

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.errors import InputError
+from tvm_byoc_dnnl.core.errors import InputError
 
 X = np.random.default_rng(0).standard_normal((2, 3, 1, 5)).astype("float32")
 

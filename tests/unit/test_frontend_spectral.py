@@ -9,8 +9,8 @@ import pytest
 
 from tests.harness import assert_right
 from tests.unit.importing import check, node, onnx_model, prepared, rand, run
-from tvm_byoc_dnnl.errors import UnsupportedError
-from tvm_byoc_dnnl.frontend import to_relax
+from tvm_byoc_dnnl.core.errors import UnsupportedError
+from tvm_byoc_dnnl.frontends import to_relax
 
 
 def dft(shape: tuple[int, ...], opset: int, length: int | None = None, axis: int | None = None, **attrs: Any) -> Any:

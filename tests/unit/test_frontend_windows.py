@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 from tests.harness import assert_right
 from tests.unit.importing import node, onnx_model, prepared, rand, run
-from tvm_byoc_dnnl.frontend import to_relax
+from tvm_byoc_dnnl.frontends import to_relax
 from tvm_byoc_dnnl.testing.models import ort_run
 
 INT64 = TensorProto.INT64

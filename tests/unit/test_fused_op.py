@@ -6,7 +6,7 @@ import pytest
 from tvm.relax.dpl import is_const, is_op, is_tuple, wildcard
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.namespaces import namespace
+from tvm_byoc_dnnl.vendors.namespaces import namespace
 
 VENDOR = "fused_op_unit"
 

@@ -9,9 +9,9 @@ from itertools import pairwise
 import pytest
 from tvm import relax, tirx
 
-from tvm_byoc_dnnl.errors import GraphError
-from tvm_byoc_dnnl.lower.builder import GraphBuilder
-from tvm_byoc_dnnl.lower.graph import Constant, Input, Node, NodeList, PortableGraph, PostOp, Scaling, Tensor
+from tvm_byoc_dnnl.core.errors import GraphError
+from tvm_byoc_dnnl.graph.builder import GraphBuilder
+from tvm_byoc_dnnl.graph.graph import Constant, Input, Node, NodeList, PortableGraph, PostOp, Scaling, Tensor
 from tvm_byoc_dnnl.patterns.dnnl.post_ops import fuse_post_ops
 
 

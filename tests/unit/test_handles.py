@@ -9,7 +9,7 @@ from tvm import relax
 
 import tvm_byoc_dnnl
 from tvm_byoc_dnnl.calls.account import account_of
-from tvm_byoc_dnnl.handles import ByIdentity, items, without_collecting
+from tvm_byoc_dnnl.core.tvm_fast import ByIdentity, items, without_collecting
 
 
 def test_the_same_object_is_the_same_key():

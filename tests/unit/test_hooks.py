@@ -8,12 +8,18 @@ import tvm
 from tvm import relax, te
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl._compat import make_constant
-from tvm_byoc_dnnl.hooks.calling import call_primfunc, region_arguments, region_constants, with_body, with_known_shapes
-from tvm_byoc_dnnl.hooks.kernels import KernelTable
-from tvm_byoc_dnnl.namespaces import namespace
-from tvm_byoc_dnnl.relax_utils import global_var
-from tvm_byoc_dnnl.verdict import Reject
+from tvm_byoc_dnnl.core.verdict import Reject
+from tvm_byoc_dnnl.ir.relax_utils import global_var
+from tvm_byoc_dnnl.ir.tvm_compat import make_constant
+from tvm_byoc_dnnl.vendors.hooks.kernels import KernelTable
+from tvm_byoc_dnnl.vendors.hooks.primfunc_call import (
+    call_primfunc,
+    region_arguments,
+    region_constants,
+    with_body,
+    with_known_shapes,
+)
+from tvm_byoc_dnnl.vendors.namespaces import namespace
 
 VENDOR = "hooks_unit"
 

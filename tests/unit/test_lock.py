@@ -3,7 +3,7 @@
 import pytest
 
 from tvm_byoc_dnnl import RegionPolicy
-from tvm_byoc_dnnl.errors import ArtifactError
+from tvm_byoc_dnnl.core.errors import ArtifactError
 from tvm_byoc_dnnl.report import CallReport, Report, Totals
 from tvm_byoc_dnnl.report.lock import Lock, compare, make_lock
 

@@ -10,8 +10,8 @@ import pytest
 from tests.harness import assert_right
 from tests.unit.graph_reference import GraphBuilder
 from tests.unit.test_native_kinds import execute, probe, run_emitted
-from tvm_byoc_dnnl import _native
-from tvm_byoc_dnnl.errors import GraphError, InputError
+from tvm_byoc_dnnl.core import _native
+from tvm_byoc_dnnl.core.errors import GraphError, InputError
 
 pytestmark = pytest.mark.native
 

@@ -12,7 +12,7 @@ import pytest
 from tests.harness import assert_right
 from tests.unit.graph_reference import GraphBuilder
 from tests.unit.test_native_kinds import check, execute, probe, run_emitted, single
-from tvm_byoc_dnnl.errors import GraphError
+from tvm_byoc_dnnl.core.errors import GraphError
 
 pytestmark = pytest.mark.native
 

@@ -8,7 +8,7 @@ import pytest
 from tests.isa import isa
 from tests.unit.graph_reference import GraphBuilder
 from tests.unit.test_native_kinds import RELU, check, probe, window
-from tvm_byoc_dnnl import _native
+from tvm_byoc_dnnl.core import _native
 
 pytestmark = pytest.mark.native
 

@@ -10,7 +10,7 @@ import pytest
 from tests.harness import assert_right
 from tests.unit.graph_reference import GraphBuilder
 from tests.unit.test_native_kinds import execute, probe, run_emitted
-from tvm_byoc_dnnl.errors import GraphError, UnsupportedError
+from tvm_byoc_dnnl.core.errors import GraphError, UnsupportedError
 
 pytestmark = pytest.mark.native
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tests.unit.graph_reference import BINARY, GraphBuilder
-from tvm_byoc_dnnl import _native
-from tvm_byoc_dnnl.comparison import differences
+from tvm_byoc_dnnl.core import _native
 from tvm_byoc_dnnl.patterns.dnnl.source import source_build
+from tvm_byoc_dnnl.runtime.comparison import differences
 
 pytestmark = pytest.mark.native
 

@@ -14,8 +14,8 @@ import pytest
 from tvm import relax
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl import _native
-from tvm_byoc_dnnl.errors import NativeLibraryError
+from tvm_byoc_dnnl.core import _native
+from tvm_byoc_dnnl.core.errors import NativeLibraryError
 from tvm_byoc_dnnl.patterns.dnnl import library
 
 MISSING = "{}: cannot open shared object file: No such file or directory"

@@ -18,8 +18,8 @@ import tvm_ffi
 from tests.harness import assert_right
 from tests.unit.graph_reference import GraphBuilder
 from tests.unit.test_native_kinds import window
-from tvm_byoc_dnnl import _native
-from tvm_byoc_dnnl.errors import ArtifactError, GraphError, InputError, UnsupportedError
+from tvm_byoc_dnnl.core import _native
+from tvm_byoc_dnnl.core.errors import ArtifactError, GraphError, InputError, UnsupportedError
 
 pytestmark = pytest.mark.native
 
@@ -146,7 +146,7 @@ def test_unsupported_at_initialisation_is_typed():
 
 _BUILD_ELSEWHERE = """
 import sys
-from tvm_byoc_dnnl import _native
+from tvm_byoc_dnnl.core import _native
 symbol, graph, *constants = sys.argv[2:]
 module = _native.function("tvm_byoc_dnnl.ModuleCreate")("dnnl", symbol, graph, constants)
 open(sys.argv[1], "wb").write(module["save_to_bytes"]())

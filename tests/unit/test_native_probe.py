@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.unit.graph_reference import GraphBuilder
-from tvm_byoc_dnnl import _native
-from tvm_byoc_dnnl.errors import GraphError, UnsupportedError
+from tvm_byoc_dnnl.core import _native
+from tvm_byoc_dnnl.core.errors import GraphError, UnsupportedError
 
 pytestmark = pytest.mark.native
 

@@ -10,8 +10,8 @@ import pytest
 from tests.unit.graph_reference import GraphBuilder
 from tests.unit.recurrent_reference import CURVES, GATES
 from tests.unit.test_native_kinds import check, execute, probe, run_emitted
-from tvm_byoc_dnnl.comparison import differences
-from tvm_byoc_dnnl.errors import GraphError
+from tvm_byoc_dnnl.core.errors import GraphError
+from tvm_byoc_dnnl.runtime.comparison import differences
 
 pytestmark = pytest.mark.native
 

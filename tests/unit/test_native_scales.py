@@ -15,7 +15,7 @@ import pytest
 from tests.harness import assert_right
 from tests.unit.graph_reference import RANGES, GraphBuilder
 from tests.unit.test_native_kinds import execute, probe, run_emitted, window
-from tvm_byoc_dnnl.errors import GraphError, UnsupportedError
+from tvm_byoc_dnnl.core.errors import GraphError, UnsupportedError
 
 pytestmark = pytest.mark.native
 

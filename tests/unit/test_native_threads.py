@@ -17,7 +17,7 @@ import os
 import numpy as np
 import tvm
 from tvm import s_tir, te
-from tvm_byoc_dnnl import _native
+from tvm_byoc_dnnl.core import _native
 
 _native.load()
 
@@ -57,7 +57,7 @@ def test_parallel_loops_run_on_the_openmp_team():
 @pytest.mark.parametrize(("given", "kept"), [(None, "0"), ("1", "1")])
 def test_binding_is_off_unless_the_user_says_otherwise(given, kept):
     code = (
-        "import ctypes; from tvm_byoc_dnnl import _native; _native.load(); g = ctypes.CDLL(None).getenv; "
+        "import ctypes; from tvm_byoc_dnnl.core import _native; _native.load(); g = ctypes.CDLL(None).getenv; "
         "g.restype = ctypes.c_char_p; print(g(b'TVM_BIND_THREADS').decode())"
     )
     environment = {key: value for key, value in os.environ.items() if key != "TVM_BIND_THREADS"}
@@ -70,7 +70,7 @@ SPINS = """
 import ctypes, os, sys
 if sys.argv[1] == "libgomp first":  # as PyTorch does
     ctypes.CDLL("libgomp.so.1")
-import tvm_byoc_dnnl._native as native, tvm_byoc_dnnl.openmp as openmp
+import tvm_byoc_dnnl.core._native as native, tvm_byoc_dnnl.core.openmp as openmp
 native.load()
 print(os.environ.get("GOMP_SPINCOUNT"), openmp.spins_for_long())
 """

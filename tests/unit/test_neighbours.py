@@ -9,10 +9,10 @@ import time
 
 import pytest
 
-from tvm_byoc_dnnl import neighbours
-from tvm_byoc_dnnl.neighbours import Neighbours
+from tvm_byoc_dnnl.core import machine_load as neighbours
+from tvm_byoc_dnnl.core.machine_load import Neighbours
+from tvm_byoc_dnnl.core.threads import Company
 from tvm_byoc_dnnl.report.profile import Profile
-from tvm_byoc_dnnl.threads import Company
 
 
 def test_own_work_is_not_a_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tvm_byoc_dnnl.errors import InputError
-from tvm_byoc_dnnl.new_backend import new_backend
+from tvm_byoc_dnnl.core.errors import InputError
+from tvm_byoc_dnnl.vendors.new_backend import new_backend
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "vendor_package"
 

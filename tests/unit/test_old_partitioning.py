@@ -17,7 +17,7 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.relax_utils import bindings_of, codegen_of, composite_of
+from tvm_byoc_dnnl.ir.relax_utils import bindings_of, codegen_of, composite_of
 
 V = R.Tensor((4, 4), "float32")
 

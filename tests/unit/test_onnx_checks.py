@@ -9,8 +9,8 @@ import onnxruntime
 import pytest
 
 from tests.unit.importing import node, onnx_model, rand
-from tvm_byoc_dnnl.errors import InputError
-from tvm_byoc_dnnl.frontend import to_relax
+from tvm_byoc_dnnl.core.errors import InputError
+from tvm_byoc_dnnl.frontends import to_relax
 
 POOLS = ("MaxPool", "AveragePool", "LpPool")
 #: attributes of a pooling of a (1, 2, 6, 6) image, words of the message

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from tvm import tirx
 
-from tvm_byoc_dnnl._compat import analyzer, substitute
-from tvm_byoc_dnnl.frontend.onnx.dim import (
+from tvm_byoc_dnnl.frontends.onnx.dim import (
     Dim,
     Undecided,
     at_least,
@@ -24,6 +23,7 @@ from tvm_byoc_dnnl.frontend.onnx.dim import (
     substituted,
     symbols_of,
 )
+from tvm_byoc_dnnl.ir.tvm_compat import analyzer, substitute
 
 N, M, H, W = (Dim.symbol(name) for name in "nmhw")
 

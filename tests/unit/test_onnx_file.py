@@ -10,9 +10,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.errors import InputError
-from tvm_byoc_dnnl.frontend.onnx_file import Weights, _fill, _shares, read_model
-from tvm_byoc_dnnl.frontend.onnx_import import load_onnx
+from tvm_byoc_dnnl.core.errors import InputError
+from tvm_byoc_dnnl.frontends.onnx.file import Weights, _fill, _shares, read_model
+from tvm_byoc_dnnl.frontends.onnx.importer import load_onnx
 
 _RNG = np.random.default_rng(3)
 _LARGE = {

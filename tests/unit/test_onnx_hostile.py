@@ -11,10 +11,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tvm_byoc_dnnl.errors import ByocError, InputError, UnsupportedError
-from tvm_byoc_dnnl.frontend import to_relax
-from tvm_byoc_dnnl.frontend.onnx_import import load_onnx
-from tvm_byoc_dnnl.limits import MOST_NESTED
+from tvm_byoc_dnnl.core.errors import ByocError, InputError, UnsupportedError
+from tvm_byoc_dnnl.core.limits import MOST_NESTED
+from tvm_byoc_dnnl.frontends import to_relax
+from tvm_byoc_dnnl.frontends.onnx.importer import load_onnx
 
 Change = Callable[[onnx.ModelProto], None]
 _info = helper.make_tensor_value_info

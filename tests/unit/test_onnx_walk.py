@@ -11,10 +11,10 @@ from onnx import TensorProto, helper
 
 import tvm_byoc_dnnl as byoc
 from tests.unit.importing import node, onnx_model, rand
-from tvm_byoc_dnnl.errors import InputError, UnsupportedError
-from tvm_byoc_dnnl.frontend import to_relax
-from tvm_byoc_dnnl.frontend.onnx.table import NEWEST
-from tvm_byoc_dnnl.relax_utils import codegen_of
+from tvm_byoc_dnnl.core.errors import InputError, UnsupportedError
+from tvm_byoc_dnnl.frontends import to_relax
+from tvm_byoc_dnnl.frontends.onnx.table import NEWEST
+from tvm_byoc_dnnl.ir.relax_utils import codegen_of
 
 FLAG = {"c": TensorProto.BOOL, "d": TensorProto.BOOL}
 

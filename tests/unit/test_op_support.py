@@ -4,8 +4,8 @@ import pytest
 from tvm.relax.dpl import is_op, wildcard
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.namespaces import namespace
 from tvm_byoc_dnnl.report.op_support import support_of
+from tvm_byoc_dnnl.vendors.namespaces import namespace
 
 VENDOR = "table_vendor"
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from tvm_byoc_dnnl import Runner, api, compile
-from tvm_byoc_dnnl.errors import InputError, UnsupportedError
+from tvm_byoc_dnnl import Runner, compile
+from tvm_byoc_dnnl.api import compile as api
+from tvm_byoc_dnnl.core.errors import InputError, UnsupportedError
 from tvm_byoc_dnnl.testing.models import ort_run
 
 from .importing import node, onnx_model, rand

@@ -16,8 +16,8 @@ from examples.open_models import decoder, encoder, image_network
 from tests.harness import assert_right
 from tests.tvm_version import open_cache
 from tvm_byoc_dnnl import RegionPolicy, Runner, compile, explain, profile
-from tvm_byoc_dnnl.errors import InputError
-from tvm_byoc_dnnl.frontend import to_relax
+from tvm_byoc_dnnl.core.errors import InputError
+from tvm_byoc_dnnl.frontends import to_relax
 from tvm_byoc_dnnl.testing.models import ort_run
 
 from .importing import node, onnx_model, ops, rand

@@ -13,7 +13,7 @@ from tvm.relax.dpl import is_const, is_op, wildcard
 
 import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
-from tvm_byoc_dnnl.relax_utils import op_calls
+from tvm_byoc_dnnl.ir.relax_utils import op_calls
 
 VENDOR = "qdq_npu"
 SHAPE = (1, 4, 6, 6)

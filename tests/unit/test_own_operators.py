@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl import namespaces
-from tvm_byoc_dnnl.relax_utils import composite_of, ops_of
+from tvm_byoc_dnnl.ir.relax_utils import composite_of, ops_of
+from tvm_byoc_dnnl.vendors import namespaces
 
 R = relax.op
 DOMAIN = "ai.acme"

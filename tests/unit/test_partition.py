@@ -9,10 +9,10 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.annotate.needed import ops_of_pattern
-from tvm_byoc_dnnl.annotate.passes import Matcher
-from tvm_byoc_dnnl.namespaces import namespace
-from tvm_byoc_dnnl.relax_utils import bindings_of, codegen_of, composite_of
+from tvm_byoc_dnnl.ir.relax_utils import bindings_of, codegen_of, composite_of
+from tvm_byoc_dnnl.partition.annotate.needed import ops_of_pattern
+from tvm_byoc_dnnl.partition.annotate.passes import Matcher
+from tvm_byoc_dnnl.vendors.namespaces import namespace
 
 T = R.Tensor((4, 4), "float32")
 

@@ -12,7 +12,7 @@ from tvm import relax, te, tirx, topi
 
 from tests.harness import assert_right
 from tests.unit.importing import check, module, node, onnx_model, ops, prepared, rand, run, same_numbers
-from tvm_byoc_dnnl.frontend import to_relax
+from tvm_byoc_dnnl.frontends import to_relax
 
 X = {"x": (2, 42)}
 IMAGE = {"x": (1, 3, 10, 11)}

@@ -13,7 +13,7 @@ from tvm.relax import op as R
 
 from tests.harness import assert_right
 from tests.unit.importing import check, module, node, onnx_model, ops, prepared, rand, run, same_numbers
-from tvm_byoc_dnnl.frontend import to_relax
+from tvm_byoc_dnnl.frontends import to_relax
 from tvm_byoc_dnnl.prepare import ExactForms
 
 SHAPE = (2, 5, 8)

@@ -14,10 +14,10 @@ from tvm.script import relax as R
 
 from tests.harness import assert_right
 from tests.unit.importing import module, ops, prepared, rand, run, same_numbers
+from tvm_byoc_dnnl.ir.relax_utils import bindings_of, op_calls
 from tvm_byoc_dnnl.prepare import Prepare
 from tvm_byoc_dnnl.prepare.clip import RULES
-from tvm_byoc_dnnl.prepare.sweep import rewrite_pass
-from tvm_byoc_dnnl.relax_utils import bindings_of, op_calls
+from tvm_byoc_dnnl.prepare.rewrite_pass import rewrite_pass
 
 
 def test_unchanged_functions_are_the_same_objects() -> None:

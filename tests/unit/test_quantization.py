@@ -13,7 +13,7 @@ from tvm.relax import op as R
 
 import tvm_byoc_dnnl as byoc
 from tests.unit.test_own_copies import dq, module, q, scale
-from tvm_byoc_dnnl.quantization import KINDS
+from tvm_byoc_dnnl.vendors.quantization import KINDS
 
 VENDOR = "int8_npu"
 RNG = np.random.default_rng(0)

@@ -12,8 +12,9 @@ from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl import namespaces, registry, vendors
-from tvm_byoc_dnnl.codegen.extern import install_codegen
+from tvm_byoc_dnnl.vendors import discovery as vendors
+from tvm_byoc_dnnl.vendors import namespaces, registry
+from tvm_byoc_dnnl.vendors.codegen.extern import install_codegen
 
 
 @pytest.fixture

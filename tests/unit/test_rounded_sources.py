@@ -13,7 +13,7 @@ import tvm_byoc_dnnl as byoc
 from tests.isa import has_kernels
 from tests.unit.test_block_quantised import nbits
 from tests.unit.test_compressed_weights import WEIGHTS, expected, inputs, layer, relax_rows
-from tvm_byoc_dnnl.errors import InputError
+from tvm_byoc_dnnl.core.errors import InputError
 from tvm_byoc_dnnl.prepare.compression import compressed
 
 pytestmark = pytest.mark.native

@@ -11,7 +11,7 @@ from tvm import relax, s_tir, te, tirx
 from tvm.relax import op as R
 
 from tests.harness import assert_right
-from tvm_byoc_dnnl.errors import InputError
+from tvm_byoc_dnnl.core.errors import InputError
 from tvm_byoc_dnnl.te import schedule_te, translate_to_te
 
 

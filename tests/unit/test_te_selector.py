@@ -8,7 +8,7 @@ import pytest
 from tvm import relax, te, topi
 from tvm.relax import op as R
 
-from tvm_byoc_dnnl.errors import InputError, UnsupportedError
+from tvm_byoc_dnnl.core.errors import InputError, UnsupportedError
 from tvm_byoc_dnnl.te import (
     TVM_LEGALIZATION,
     TECompute,

@@ -12,8 +12,8 @@ from tvm.script import relax as RS
 from tvm.script import tirx as T
 
 from tests.harness import assert_right
-from tvm_byoc_dnnl._compat import dtype_of
-from tvm_byoc_dnnl.errors import InputError, UnsupportedError
+from tvm_byoc_dnnl.core.errors import InputError, UnsupportedError
+from tvm_byoc_dnnl.ir.tvm_compat import dtype_of
 from tvm_byoc_dnnl.te import schedule_te, translate_to_te
 
 RNG = np.random.default_rng(0)

@@ -8,9 +8,9 @@ import tvm
 from tvm import relax
 
 from tests.harness import assert_right
-from tvm_byoc_dnnl._compat import shape_dims
-from tvm_byoc_dnnl.errors import UnsupportedError
-from tvm_byoc_dnnl.frontend.torch_import import CONVERTERS, import_torch
+from tvm_byoc_dnnl.core.errors import UnsupportedError
+from tvm_byoc_dnnl.frontends.torch.importer import CONVERTERS, import_torch
+from tvm_byoc_dnnl.ir.tvm_compat import shape_dims
 
 
 @pytest.mark.parametrize("error", [AssertionError, NotImplementedError, ValueError, tvm.error.InternalError])
@@ -20,7 +20,7 @@ def test_a_refusal_is_one_clear_error(error, monkeypatch):
 
     importer = types.SimpleNamespace(from_exported_program=refuse)
     monkeypatch.setitem(sys.modules, "tvm.relax.frontend.torch", importer)
-    monkeypatch.setattr("tvm_byoc_dnnl.frontend.torch_import.decompositions", lambda _program: {})
+    monkeypatch.setattr("tvm_byoc_dnnl.frontends.torch.importer.decompositions", lambda _program: {})
     program = types.SimpleNamespace(
         graph=types.SimpleNamespace(nodes=[]),
         graph_signature=types.SimpleNamespace(buffers_to_mutate={}, user_inputs_to_mutate={}),

@@ -13,9 +13,9 @@ from tvm.relax import op as R
 
 import tvm_byoc_dnnl as byoc
 from tests.unit.importing import rand, run
-from tvm_byoc_dnnl.annotate.choice import PlacedBy
+from tvm_byoc_dnnl.ir.relax_utils import op_calls
+from tvm_byoc_dnnl.partition.annotate.choice import PlacedBy
 from tvm_byoc_dnnl.prepare import FoldTransposed, Prepare, constants
-from tvm_byoc_dnnl.relax_utils import op_calls
 
 LARGE, SMALL = rand(521, 509), rand(13, 509)
 X = rand(3, 509, seed=2)

@@ -11,9 +11,9 @@ import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tests.tvm_version import open_cast
 from tests.unit.importing import node, onnx_model, rand
-from tvm_byoc_dnnl.errors import InputError
-from tvm_byoc_dnnl.lower.graph import PortableGraph, Tensor, evaluate
-from tvm_byoc_dnnl.lower.sizes import trial_sizes
+from tvm_byoc_dnnl.core.errors import InputError
+from tvm_byoc_dnnl.graph.graph import PortableGraph, Tensor, evaluate
+from tvm_byoc_dnnl.graph.sizes import trial_sizes
 from tvm_byoc_dnnl.testing.models import ort_run
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tvm_byoc_dnnl.verdict import Reject, as_reject, require
+from tvm_byoc_dnnl.core.verdict import Reject, as_reject, require
 
 
 def test_reject_is_falsy_and_can_be_raised():

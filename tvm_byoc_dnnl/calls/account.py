@@ -8,15 +8,15 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from .._compat import dtype_of, is_a, shape_dims
 from .._version import version_of
-from ..cost import call_bytes, call_flops, type_bytes, usual_sizes
-from ..handles import ByIdentity
-from ..ledger import FORM, MATCH, Fact
-from ..namespace import Namespace
-from ..namespaces import compilers, namespace
-from ..relax_utils import codegen_of
-from ..target_options import compilation_of
+from ..core.ledger import FORM, MATCH, Fact
+from ..core.tvm_fast import ByIdentity
+from ..ir.relax_utils import codegen_of
+from ..ir.tvm_compat import dtype_of, is_a, shape_dims
+from ..regions.cost import call_bytes, call_flops, type_bytes, usual_sizes
+from ..vendors.namespace import Namespace
+from ..vendors.namespaces import compilers, namespace
+from ..vendors.target_options import compilation_of
 from .flow import Flow, Node, read_flow
 from .model import CallReport, NearMiss, RegionReport, ReportData, Totals
 from .onnx_nodes import OnnxNodes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tvm
 
-from ..relax_utils import is_host_function
-from ..signature import NODES_ATTR
+from ..ir.relax_utils import is_host_function
+from ..ir.signature import NODES_ATTR
 
 __all__ = ["OnnxNodes"]
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..codegen.extern import PortableCodegen
-from ..codegen.region import lower_region
-from ..lower.graph import Node as GraphNode
-from ..lower.graph import PortableGraph
-from ..namespace import Description, Namespace, told
+from ..graph.graph import Node as GraphNode
+from ..graph.graph import PortableGraph
 from ..regions.failure import describe
+from ..vendors.codegen.extern import PortableCodegen
+from ..vendors.codegen.region import lower_region
+from ..vendors.namespace import Description, Namespace, told
 
 __all__ = ["Primitive", "RegionPrimitives", "primitives_of"]
 

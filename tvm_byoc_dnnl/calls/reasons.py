@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 import tvm
 
-from ..annotate.trial import ask
-from ..compilation import Compilation
-from ..ledger import Fact, read_facts
-from ..namespace import Namespace
+from ..core.compilation import Compilation
+from ..core.ledger import Fact, read_facts
+from ..partition.annotate.trial import ask
+from ..vendors.namespace import Namespace
 from .flow import Node
 from .model import Candidate
 

@@ -7,7 +7,7 @@ import zlib
 from dataclasses import fields
 from typing import Any
 
-from ..errors import ArtifactError
+from ..core.errors import ArtifactError
 from .model import CallReport, Candidate, NearMiss, RegionReport, ReportData, Totals, Worth
 
 __all__ = ["from_bytes", "from_record", "to_bytes"]

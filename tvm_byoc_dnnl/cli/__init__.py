@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import click
 
 from .. import __version__
-from ..errors import ArtifactError, ByocError, InputError, UnsupportedError
+from ..core.errors import ArtifactError, ByocError, InputError, UnsupportedError
 from .build import bench, compile, emit, run
 from .inspect import check, diff, doctor, explain, inputs, lock, ops
 from .measure import profile, tune, verify

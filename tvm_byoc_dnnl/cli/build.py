@@ -12,11 +12,11 @@ from typing import Any
 
 import click
 
-from ..api import DEFAULT_COMPILER
-from ..errors import InputError
-from ..files import opened, written
-from ..precision import ARGUMENTS, INT8, PRECISIONS
-from ..target_options import parse_option
+from ..api.compile import DEFAULT_COMPILER
+from ..api.precision import ARGUMENTS, INT8, PRECISIONS
+from ..core.errors import InputError
+from ..core.files import opened, written
+from ..vendors.target_options import parse_option
 from .common import (
     EXISTING_FILE,
     NEW_FILE,
@@ -79,7 +79,7 @@ def compile(
 
     The library loads with TVM's `tvm.runtime.load_module`, with `tvm_byoc_dnnl.load`, or with `tvm-byoc run`.
     """
-    from .. import api
+    from ..api import compile as api
 
     check_outputs(output)
     model = build.model
@@ -116,10 +116,10 @@ def emit(build: Build, output: Path) -> None:
 
     The whole model must be one region of static shapes; otherwise the message lists the calls that stay with TVM.
     """
-    from .. import api
-    from ..frontend import to_relax
-    from ..precision import with_precision
-    from ..standalone import emit as write
+    from ..api import compile as api
+    from ..api.precision import with_precision
+    from ..build.standalone import emit as write
+    from ..frontends import to_relax
 
     check_outputs(folder=output)
     model, settings = build.model, build.settings
@@ -164,7 +164,7 @@ def run(
     Arrays are matched with the model's inputs by their names; arrays without names (`numpy.savez(file, a, b)`, or a
     single .npy) by their order. Without -o, one line for each output describes it.
     """
-    from ..runner import load
+    from ..runtime.runner import load
 
     check_outputs(output, json_file)
     arrays = None if inputs is None else read_arrays(inputs)
@@ -263,7 +263,7 @@ def bench(
     note. With --throughput as many clients as there are cores (or groups of --threads cores) send requests; the table
     has the requests per second, and the times within which 50, 95 and 99 % of them are answered.
     """
-    from ..precision import with_precision
+    from ..api.precision import with_precision
     from ..testing.bench import Load, Settings, choose_engines, find_model, measure_throughput
     from ..testing.bench import run as measure
 

@@ -12,13 +12,13 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from ..api import DEFAULT_COMPILER
-from ..codegen.extern import OUTPUTS
-from ..errors import InputError
-from ..files import why_not_written, write_text
-from ..library_file import is_library
-from ..precision import ACTIVATIONS, ARGUMENTS, INT8, PRECISIONS, WEIGHTS
+from ..api.compile import DEFAULT_COMPILER
+from ..api.precision import ACTIVATIONS, ARGUMENTS, INT8, PRECISIONS, WEIGHTS
+from ..build.library_file import is_library
+from ..core.errors import InputError
+from ..core.files import why_not_written, write_text
 from ..regions.policy import RegionPolicy
+from ..vendors.codegen.extern import OUTPUTS
 
 __all__ = [
     "EXISTING_FILE",
@@ -73,7 +73,7 @@ def _compilers(_context: click.Context, _parameter: click.Parameter, value: str)
 
 def registered(names: Iterable[str]) -> list[str]:
     """The names, if each of them is registered."""
-    from ..namespaces import namespace
+    from ..vendors.namespaces import namespace
 
     return [namespace(name).name for name in names]
 
@@ -97,8 +97,8 @@ class ModelFile:
         """The argument for the functions of the package: the path, or the model with the values inside."""
         if not self.values:
             return str(self.path)
-        from ..frontend.onnx_import import load_onnx
-        from ..frontend.onnx_inputs import fix_values
+        from ..frontends.onnx.importer import load_onnx
+        from ..frontends.onnx.inputs import fix_values
 
         return fix_values(load_onnx(self.path), {name: _numbers(text) for name, text in self.values.items()})
 

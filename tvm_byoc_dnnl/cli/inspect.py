@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..api import DEFAULT_COMPILER
+from ..api.compile import DEFAULT_COMPILER
+from ..api.precision import ARGUMENTS
+from ..build.library_file import is_library
 from ..calls.model import ReportData
 from ..calls.record import from_record
-from ..errors import InputError
-from ..files import read_text, write_text
-from ..library_file import is_library
-from ..precision import ARGUMENTS
-from ..signature import TensorInfo, shape_options
+from ..core.errors import InputError
+from ..core.files import read_text, write_text
+from ..ir.signature import TensorInfo, shape_options
 from .common import (
     EXISTING_FILE,
     NEW_FILE,
@@ -106,7 +106,7 @@ def doctor(as_json: bool) -> int:
 
     Exit status 1 means that something is broken; warnings alone give 0.
     """
-    from ..doctor import FAILURE, OK, examine
+    from ..report.doctor import FAILURE, OK, examine
 
     with progress("looking around"):
         findings = examine()
@@ -138,8 +138,8 @@ def ops(compiler: str, as_json: bool) -> None:
 
     Each call is decided with its own shapes and attributes; `tvm-byoc explain` shows the result for a model.
     """
-    from ..namespaces import namespace
     from ..report.op_support import support_of
+    from ..vendors.namespaces import namespace
 
     rows = support_of(namespace(registered([compiler])[0]))
     if as_json:
@@ -206,14 +206,14 @@ def inputs(model: Path, as_json: bool) -> None:
 
 def _inputs_of(model: Path) -> tuple[Sequence[TensorInfo], list[str]]:
     if is_library(model):
-        from ..blobs import to_be_described
-        from ..runner import load
+        from ..runtime.runner import load
+        from ..vendors.blobs import to_be_described
 
         with to_be_described():
             return load(model).inputs, []
-    from ..frontend.onnx_deciding import deciding_inputs
-    from ..frontend.onnx_import import load_onnx
-    from ..frontend.onnx_inputs import model_inputs
+    from ..frontends.onnx.deciding import deciding_inputs
+    from ..frontends.onnx.importer import load_onnx
+    from ..frontends.onnx.inputs import model_inputs
 
     proto = load_onnx(model)
     return model_inputs(proto), deciding_inputs(proto)

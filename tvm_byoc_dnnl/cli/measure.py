@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from ..comparison import as_tolerances
-from ..errors import InputError
-from ..files import write_text
-from ..library_file import is_library
+from ..build.library_file import is_library
+from ..core.errors import InputError
+from ..core.files import write_text
+from ..runtime.comparison import as_tolerances
 from .build import read_arrays
 from .common import (
     EXISTING_FILE,
@@ -69,9 +69,9 @@ def profile(
       tvm-byoc profile model.onnx --html times.html
       tvm-byoc profile model.onnx --trace trace.json --top 5
     """
-    from ..api import compile
+    from ..api.compile import compile
     from ..report.profile import profile as measure
-    from ..runner import load
+    from ..runtime.runner import load
 
     check_outputs(trace, html_file, json_file)
     arrays, model = _inputs(inputs), build.model
@@ -155,8 +155,8 @@ def tune(build: Build, database: Path, budget: float) -> None:
       tvm-byoc tune model.onnx --compiler acme,other --database times.jsonl
       tvm-byoc compile model.onnx --compiler acme,other --database times.jsonl -o model.so
     """
-    from ..precision import with_precision
-    from ..tuning.tune import tune as search
+    from ..api.precision import with_precision
+    from ..tune.tune import tune as search
 
     if build.settings["policy"] is not None:
         raise InputError("tune decides for itself what is worth a region; leave out --exclude, --force, --max-regions")

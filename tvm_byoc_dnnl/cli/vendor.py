@@ -22,7 +22,7 @@ def new_backend(name: str, folder: Path | None) -> None:
       cd my_npu && pip install -e '.[test]' && pytest
       python -m tvm_byoc_dnnl.testing my_npu
     """
-    from ..new_backend import new_backend as write
+    from ..vendors.new_backend import new_backend as write
 
     folder = folder or Path(name)
     check_outputs(folder=folder)

@@ -13,13 +13,13 @@ from onnx import helper, numpy_helper
 from onnx.backend.base import Backend as OnnxBackend
 from onnx.backend.base import BackendRep
 
-from ..api import DEFAULT_COMPILER, compile
-from ..errors import ByocError, InputError, UnsupportedError
-from ..frontend import to_relax
-from ..frontend.onnx.emit import as_stored
-from ..frontend.onnx.value import STORED
-from ..frontend.onnx_deciding import deciding_inputs, with_constants
-from ..runner import Runner
+from ..api.compile import DEFAULT_COMPILER, compile
+from ..core.errors import ByocError, InputError, UnsupportedError
+from ..frontends import to_relax
+from ..frontends.onnx.deciding import deciding_inputs, with_constants
+from ..frontends.onnx.emit import as_stored
+from ..frontends.onnx.value import STORED
+from ..runtime.runner import Runner
 
 __all__ = ["Backend", "PreparedModel"]
 

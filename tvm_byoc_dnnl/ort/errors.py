@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import ByocError
+from ..core.errors import ByocError
 
 __all__ = [
     "EPFail",

@@ -15,12 +15,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from ..api import compile
-from ..errors import ByocError, InputError, OutOfMemoryError, UnsupportedError
-from ..frontend.onnx_deciding import deciding_inputs
-from ..frontend.onnx_import import load_onnx
+from ..api.compile import compile
+from ..core.errors import ByocError, InputError, OutOfMemoryError, UnsupportedError
+from ..frontends.onnx.deciding import deciding_inputs
+from ..frontends.onnx.importer import load_onnx
 from ..onnx_backend import PreparedModel
-from ..runner import Runner
+from ..runtime.runner import Runner
 from .errors import Fail, InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile, NotImplemented, RuntimeException
 from .foreign import ForeignSession
 from .options import RunOptions, SessionOptions

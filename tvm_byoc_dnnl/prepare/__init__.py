@@ -8,8 +8,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from .._compat import is_constant
-from ..relax_utils import is_host_function, op_calls
+from ..ir.relax_utils import is_host_function, op_calls
+from ..ir.tvm_compat import is_constant
 from . import (
     activations,
     affine,
@@ -25,7 +25,7 @@ from . import (
     variadic,
 )
 from .rewrite import Rule, Rules
-from .sweep import rewrite_pass
+from .rewrite_pass import rewrite_pass
 
 __all__ = ["RULES", "ExactForms", "FoldTransposed", "Prepare", "merged"]
 

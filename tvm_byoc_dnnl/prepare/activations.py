@@ -20,7 +20,7 @@ from typing import Any
 
 from tvm import relax
 
-from ..handles import items
+from ..core.tvm_fast import items
 from .algebra import Formula, atoms_of, find_calls, matches, off, polynomial, same_terms, tolerance
 from .rewrite import Rules, Scope
 

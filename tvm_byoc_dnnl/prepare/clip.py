@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from tvm import relax
 
-from ..handles import items
+from ..core.tvm_fast import items
 from .rewrite import Rules, Scope
 
 _OPS = ("relax.maximum", "relax.minimum", "relax.nn.relu", "relax.clip")

@@ -25,13 +25,13 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from .._compat import constant_numpy, is_constant, make_constant
-from ..errors import InputError
+from ..core.errors import InputError
+from ..ir.tvm_compat import constant_numpy, is_constant, make_constant
 from ..whole import ROUNDED, block_of, rounded
 from ..whole.recurrent import RECURRENT
 from .constants import weights_of
 from .rewrite import Rule, Rules, Scope
-from .sweep import rewrite_pass
+from .rewrite_pass import rewrite_pass
 
 __all__ = ["ACTIVATIONS", "BITS", "Compressed", "compress_weights", "compressed", "round_sources", "why_not_compressed"]
 

@@ -8,8 +8,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from .._compat import is_constant, is_subclass
-from ..handles import items
+from ..core.tvm_fast import items
+from ..ir.tvm_compat import is_constant, is_subclass
 
 __all__ = ["form_of", "is_atom", "is_compound", "is_droppable", "is_simple", "kind_of", "reads_of"]
 

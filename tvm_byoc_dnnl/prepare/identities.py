@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ..handles import items
+from ..core.tvm_fast import items
 from .rewrite import Rule, Rules, Scope, equal_dims
 
 _VIEWS = ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten", "relax.nn.batch_flatten")

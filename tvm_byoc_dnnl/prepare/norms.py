@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tvm import relax
 
-from ..handles import items
+from ..core.tvm_fast import items
 from .affine import per_channel
 from .rewrite import Rules, Scope
 

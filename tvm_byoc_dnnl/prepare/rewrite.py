@@ -18,7 +18,10 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from .._compat import (
+from ..core.compilation import OverwritableWeights
+from ..core.ledger import FORM, Fact
+from ..core.tvm_fast import ByIdentity, items
+from ..ir.tvm_compat import (
     analyzer,
     constant_numpy,
     dtype_of,
@@ -33,9 +36,6 @@ from .._compat import (
     var_name,
     with_args,
 )
-from ..compilation import OverwritableWeights
-from ..handles import ByIdentity, items
-from ..ledger import FORM, Fact
 from .forms import form_of, is_atom, is_compound, is_droppable, is_simple, kind_of, reads_of
 
 __all__ = ["Rule", "Rules", "Scope", "equal_dims"]

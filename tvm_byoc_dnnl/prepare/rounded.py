@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ..handles import items
+from ..core.tvm_fast import items
 from .rewrite import Rules, Scope
 
 #: those with an error above one unit in the last place somewhere (docs/numerics.md)

@@ -8,8 +8,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..handles import ByIdentity, items
-from ..relax_utils import blocks_in, is_host_function
+from ..core.tvm_fast import ByIdentity, items
+from ..ir.relax_utils import blocks_in, is_host_function
 
 __all__ = ["Block", "dataflow_blocks"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from tvm import relax
 
-from .._compat import call_of, is_a, is_constant, make_var, static_shape
-from ..handles import ByIdentity, items
+from ..core.tvm_fast import ByIdentity, items
+from ..ir.tvm_compat import call_of, is_a, is_constant, make_var, static_shape
 
 __all__ = ["RegionBuilder"]
 

@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 from tvm_ffi import StructuralKey
 
-from ..relax_utils import global_var, with_functions
+from ..ir.relax_utils import global_var, with_functions
 from .blocks import dataflow_blocks
 from .inline import Body, inline_calls
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..compilation import note_cause
-from ..errors import NativeLibraryError
-from ..verdict import Reject
+from ..core.compilation import note_cause
+from ..core.errors import NativeLibraryError
+from ..core.verdict import Reject
 
 __all__ = ["BrokenRegions", "Failure", "all_or_each", "describe"]
 
@@ -21,7 +21,7 @@ _BEGINNING, _END = 120, 480
 
 @dataclass(frozen=True)
 class Failure:
-    """The stage at which a region failed, as in `tvm_byoc_dnnl.ledger.Fact`, and the reason."""
+    """The stage at which a region failed, as in `tvm_byoc_dnnl.core.ledger.Fact`, and the reason."""
 
     stage: str
     reason: str

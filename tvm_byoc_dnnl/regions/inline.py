@@ -9,8 +9,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..relax_utils import is_host_function
-from ..walker import Substitute
+from ..ir.relax_utils import is_host_function
+from ..ir.walker import Substitute
 
 __all__ = ["Body", "flatten_region", "inline_calls", "inline_functions", "inline_regions"]
 

@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
-from .. import cost
-from ..errors import ArgumentTypeError, InputError
+from ..core.errors import ArgumentTypeError, InputError
+from . import cost
 
 __all__ = ["RegionPolicy", "Work"]
 

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
 from ..calls.model import CallReport, ReportData
-from .words import count, milliseconds, percent
+from .formats import count, milliseconds, percent
 
 __all__ = ["advise"]
 

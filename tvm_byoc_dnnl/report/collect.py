@@ -10,30 +10,30 @@ from typing import Any
 
 import tvm
 
-from ..annotate.passes import compilers_of
-from ..api import DEFAULT_COMPILER, partition
-from ..blobs import to_be_described
+from ..api.compile import DEFAULT_COMPILER, partition
+from ..api.precision import with_precision
+from ..build.library_file import is_library
+from ..build.metadata import read_account
+from ..build.regions import settle_regions
 from ..calls.account import account_of
 from ..calls.model import Candidate, Worth
-from ..codegen.extern import check_output
-from ..compilation import compiling, knowing
-from ..errors import ArtifactError, InputError, UnsupportedError
-from ..expected import check_types
-from ..frontend import to_relax
-from ..library_file import is_library
-from ..namespaces import HOST, namespace
-from ..partitioning.passes import PartitionGraph
-from ..pipeline.metadata import read_account
-from ..pipeline.regions import settle_regions
-from ..precision import with_precision
+from ..core.compilation import compiling, knowing
+from ..core.errors import ArtifactError, InputError, UnsupportedError
+from ..core.expected import check_types
+from ..frontends import to_relax
+from ..ir.relax_utils import codegen_of, composite_of, is_host_function
+from ..partition.annotate.passes import compilers_of
+from ..partition.passes import PartitionGraph
 from ..regions.policy import RegionPolicy
-from ..relax_utils import codegen_of, composite_of, is_host_function
-from ..runner import Runner, load
-from ..target_options import with_options
-from ..tuning.candidates import known_times
-from ..tuning.placement import choices_of
-from ..tuning.times import Times, times_of
-from ..tuning.tune import placement_for
+from ..runtime.runner import Runner, load
+from ..tune.candidates import known_times
+from ..tune.placement import choices_of
+from ..tune.times import Times, times_of
+from ..tune.tune import placement_for
+from ..vendors.blobs import to_be_described
+from ..vendors.codegen.extern import check_output
+from ..vendors.namespaces import HOST, namespace
+from ..vendors.target_options import with_options
 from .advice import advise
 from .report import Report
 from .rewritten import rewritten_patterns

@@ -18,11 +18,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ..api.precision import ARGUMENTS
 from ..calls.model import CallReport, ReportData
-from ..errors import ArtifactError
-from ..precision import ARGUMENTS
+from ..core.errors import ArtifactError
 from ..regions.policy import RegionPolicy
-from .words import count
+from .formats import count
 
 __all__ = ["Drift", "Lock", "compare", "make_lock"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import tvm
 
-from ..api import compile
-from ..library_file import is_library
-from ..runner import Runner, load
+from ..api.compile import compile
+from ..build.library_file import is_library
+from ..runtime.runner import Runner, load
 
 __all__ = ["runner_of"]
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from tvm import relax
 
-from ..annotate.trial import ask
-from ..namespace import Namespace
+from ..partition.annotate.trial import ask
+from ..vendors.namespace import Namespace
 
 __all__ = ["Support", "support_of"]
 

@@ -16,24 +16,24 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from .. import _native
-from ..blobs import timed_layers
+from ..build.kernels import Kernels
+from ..build.metadata import read_account, read_kernels
 from ..calls.model import ReportData, Totals
-from ..errors import InputError
-from ..files import write_text
-from ..namespace import told
-from ..namespaces import compilers, namespace
-from ..neighbours import QUIET, Neighbours
-from ..pipeline.kernels import Kernels
-from ..pipeline.metadata import read_account, read_kernels
-from ..runner import Runner
-from ..threads import Company, limited
+from ..core import _native
+from ..core.errors import InputError
+from ..core.files import write_text
+from ..core.machine_load import QUIET, Neighbours
+from ..core.threads import Company, limited
+from ..runtime.runner import Runner
+from ..vendors.blobs import timed_layers
+from ..vendors.namespace import told
+from ..vendors.namespaces import compilers, namespace
+from .formats import count
 from .html import render_html
 from .measured import runner_of
-from .roof import Roof, bytes_of
-from .roof import roof as measure_roof
+from .roofline import Roof, bytes_of
+from .roofline import roof as measure_roof
 from .shown import Shown
-from .words import count
 
 __all__ = ["Profile", "StepTime", "profile"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from os import PathLike
 
 from ..calls.model import ReportData
-from ..files import write_text
+from ..core.files import write_text
+from .formats import count
 from .html import render_html
 from .shown import Shown
 from .text import render_text
-from .words import count
 
 __all__ = ["Report"]
 

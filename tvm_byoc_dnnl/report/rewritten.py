@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 
 import tvm
 
-from ..annotate.passes import AnnotateExternalCompiler
 from ..calls.model import CallReport
-from ..namespace import Namespace
+from ..ir.relax_utils import composite_of, is_host_function, ops_of
+from ..partition.annotate.passes import AnnotateExternalCompiler
 from ..prepare import Prepare
-from ..relax_utils import composite_of, is_host_function, ops_of
-from .words import count
+from ..vendors.namespace import Namespace
+from .formats import count
 
 __all__ = ["rewritten_patterns"]
 

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..calls.model import CallReport, Candidate, ReportData
-from ..namespaces import HOST
-from .words import count, milliseconds, percent, quantity
+from ..vendors.namespaces import HOST
+from .formats import count, milliseconds, percent, quantity
 
 __all__ = ["render_text"]
 

@@ -19,19 +19,19 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ..api import DEFAULT_COMPILER, partition
-from ..comparison import TOLERANCES, as_tolerances, differences, gap, nudged, sensitivity
-from ..frontend import to_relax
-from ..pipeline.byoc import PIPELINE
-from ..pipeline.regions import settle_regions
-from ..precision import PRECISIONS, with_precision
+from ..api.compile import DEFAULT_COMPILER, partition
+from ..api.precision import PRECISIONS, with_precision
+from ..build.byoc import PIPELINE
+from ..build.regions import settle_regions
+from ..frontends import to_relax
+from ..ir.relax_utils import bindings_of, caller_of, codegen_of, composite_of, global_var
 from ..regions.inline import flatten_region
 from ..regions.policy import RegionPolicy
-from ..relax_utils import bindings_of, caller_of, codegen_of, composite_of, global_var
-from ..runner import Runner
-from ..target_options import OPTIONS_ATTR
+from ..runtime.comparison import TOLERANCES, as_tolerances, differences, gap, nudged, sensitivity
+from ..runtime.runner import Runner
+from ..vendors.target_options import OPTIONS_ATTR
+from .formats import count
 from .shown import Shown
-from .words import count
 
 __all__ = ["RegionGap", "Verification", "arrays_in", "verify"]
 

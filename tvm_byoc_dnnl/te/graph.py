@@ -13,8 +13,8 @@ import tvm
 import tvm_ffi
 from tvm import relax, s_tir, te, tirx
 
-from .._compat import dtype_of, substitute
-from ..errors import InputError
+from ..core.errors import InputError
+from ..ir.tvm_compat import dtype_of, substitute
 
 __all__ = ["TEConstant", "TEGraph", "TENode", "format_tensor", "hidden_reads", "reads", "stages_of"]
 

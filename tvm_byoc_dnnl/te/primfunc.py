@@ -8,7 +8,7 @@ from typing import Any
 import tvm
 from tvm import te, tirx
 
-from .._compat import dtype_of, substitute
+from ..ir.tvm_compat import dtype_of, substitute
 
 __all__ = ["embed_primfunc"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import UnsupportedError
+from ..core.errors import UnsupportedError
 
 __all__ = ["FLOATS_ONLY", "REFUSED", "Refusal", "refuse"]
 

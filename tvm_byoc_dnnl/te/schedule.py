@@ -8,7 +8,7 @@ from typing import Any
 import tvm
 from tvm import s_tir, tirx
 
-from ..errors import InputError
+from ..core.errors import InputError
 from .graph import TEGraph
 
 __all__ = ["schedule_te"]

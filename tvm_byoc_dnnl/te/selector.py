@@ -12,7 +12,7 @@ from typing import Any
 
 import tvm
 
-from ..errors import InputError
+from ..core.errors import InputError
 from .computes import BUILTIN
 
 __all__ = [

@@ -14,9 +14,9 @@ from typing import Any
 import tvm
 from tvm import relax, te, tirx
 
-from .._compat import analyzer, constant_numpy, constant_tensor, dtype_of, is_constant, substitute, var_name
-from ..errors import InputError
-from ..vendor_code import calling, expect
+from ..core.errors import InputError
+from ..core.vendor_code import calling, expect
+from ..ir.tvm_compat import analyzer, constant_numpy, constant_tensor, dtype_of, is_constant, substitute, var_name
 from .capture import TE_LOCK, capture_call_te
 from .computes import BUILTIN
 from .graph import TEConstant, TEGraph, TENode, hidden_reads, reads, stages_of

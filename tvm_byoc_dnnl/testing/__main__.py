@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import click
 
-from ..comparison import as_tolerances
-from ..errors import InputError
-from ..files import write_text
-from ..namespaces import compilers
+from ..core.errors import InputError
+from ..core.files import write_text
+from ..runtime.comparison import as_tolerances
+from ..vendors.namespaces import compilers
 from .conformance import run_conformance
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from ..errors import InputError
+from ..core.errors import InputError
 
 __all__ = ["LIGHT_MODELS", "light_model", "ort_run", "random_inputs"]
 

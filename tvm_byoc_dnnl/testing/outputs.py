@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import tvm
 
-from ..codegen.extern import source_builds
-from ..ledger import Fact, read_log
-from ..namespaces import compilers, namespace
-from ..pipeline.byoc import byoc_pipeline
-from ..pipeline.source_executable import SourceExecutable
-from ..relax_utils import codegen_of
-from ..routes.source import SourceBuild
-from ..runner import Runner
+from ..build.byoc import byoc_pipeline
+from ..build.source_executable import SourceExecutable
+from ..core.ledger import Fact, read_log
+from ..ir.relax_utils import codegen_of
+from ..runtime.runner import Runner
+from ..vendors.codegen.extern import source_builds
+from ..vendors.namespaces import compilers, namespace
+from ..vendors.routes.source import SourceBuild
 
 __all__ = ["OutputComparison", "compare_outputs", "compile_source"]
 

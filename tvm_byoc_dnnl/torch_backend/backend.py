@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..api import compile as compile_model
-from ..errors import ByocError, InputError
-from ..runner import Runner
+from ..api.compile import compile as compile_model
+from ..core.errors import ByocError, InputError
+from ..runtime.runner import Runner
 from .capture import Capture, plain
 from .weights import Watch
 

@@ -10,7 +10,7 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from ..errors import UnsupportedError
+from ..core.errors import UnsupportedError
 
 __all__ = ["Capture", "plain"]
 

@@ -11,11 +11,11 @@ import tvm
 from tvm import relax
 from tvm_ffi import StructuralKey
 
-from .._compat import is_a, is_constant, static_shape, var_name, with_args
-from ..handles import ByIdentity, items
-from ..relax_utils import blocks_in, is_host_function, is_op_call, ops_of
-from ..signature import NODES_ATTR
-from ..walker import Replace, rewrite_calls_in
+from ..core.tvm_fast import ByIdentity, items
+from ..ir.relax_utils import blocks_in, is_host_function, is_op_call, ops_of
+from ..ir.signature import NODES_ATTR
+from ..ir.tvm_compat import is_a, is_constant, static_shape, var_name, with_args
+from ..ir.walker import Replace, rewrite_calls_in
 from .table import expanded, is_whole
 
 __all__ = ["Expand", "expand", "whole_ops"]

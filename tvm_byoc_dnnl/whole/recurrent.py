@@ -9,8 +9,8 @@ from typing import Any
 
 from tvm import relax
 
-from .._compat import dtype_of, shape_dims
-from ..errors import InputError, UnsupportedError
+from ..core.errors import InputError, UnsupportedError
+from ..ir.tvm_compat import dtype_of, shape_dims
 from .recurrent_loop import Curve, Loop, loop, shapes
 from .table import Operator, attributes_of, declare, inputs_of
 

@@ -12,7 +12,7 @@ from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from .._compat import analyzer
+from ..ir.tvm_compat import analyzer
 
 __all__ = ["Curve", "Loop", "loop", "shapes"]
 

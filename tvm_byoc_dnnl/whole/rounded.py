@@ -14,7 +14,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op as R
 
-from .._compat import make_constant, shape_dims
+from ..ir.tvm_compat import make_constant, shape_dims
 from .table import Operator, declare
 
 __all__ = ["ROUNDED", "block_of", "rounded"]

@@ -20,9 +20,9 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from .._compat import is_a, shape_dims
-from ..errors import InputError, UnsupportedError
-from ..handles import items
+from ..core.errors import InputError, UnsupportedError
+from ..core.tvm_fast import items
+from ..ir.tvm_compat import is_a, shape_dims
 
 __all__ = [
     "Operator",

@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.comparison import difference
+from tvm_byoc_dnnl.runtime.comparison import difference
 
 from .program import Program
 

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 from tvm import relax
 
-from tvm_byoc_dnnl._compat import dtype_of, shape_dims
+from tvm_byoc_dnnl.ir.tvm_compat import dtype_of, shape_dims
 
 from .program import Operand, Program, Step, call
 

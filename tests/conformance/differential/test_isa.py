@@ -15,7 +15,7 @@ ISAS = {"SSE41": ["sse41"], "AVX2": ["avx2", "sse41"], "AVX512_CORE": ["avx512_c
 
 _CHILD = """
 import sys
-from tvm_byoc_dnnl import _native
+from tvm_byoc_dnnl.core import _native
 print("isa", _native.engine_info("dnnl")["isa"])
 from tests.conformance.differential.__main__ import main
 sys.exit(main())

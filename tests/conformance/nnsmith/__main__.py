@@ -20,8 +20,8 @@ import onnx.reference
 import onnxruntime
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.comparison import differences, wrong
-from tvm_byoc_dnnl.errors import ByocError
+from tvm_byoc_dnnl.core.errors import ByocError
+from tvm_byoc_dnnl.runtime.comparison import differences, wrong
 
 _ROOT = Path(__file__).parents[3]
 _GENERATOR = Path(__file__).with_name("generate.py")

@@ -8,9 +8,9 @@ from tvm import relax
 
 import tvm_byoc_dnnl as byoc
 from tests.harness import Case, assert_right, const, data
-from tvm_byoc_dnnl._compat import make_constant
-from tvm_byoc_dnnl.lower.builder import GraphBuilder
-from tvm_byoc_dnnl.lower.graph import PostOp
+from tvm_byoc_dnnl.graph.builder import GraphBuilder
+from tvm_byoc_dnnl.graph.graph import PostOp
+from tvm_byoc_dnnl.ir.tvm_compat import make_constant
 from tvm_byoc_dnnl.patterns.dnnl.native import describe, probe_fused
 from tvm_byoc_dnnl.patterns.dnnl.post_ops import fuse_post_ops
 from tvm_byoc_dnnl.patterns.dnnl.views import _Sinker

@@ -11,10 +11,10 @@ from tvm import relax
 
 import tvm_byoc_dnnl as byoc
 from tests.harness import Case, const, data
-from tvm_byoc_dnnl.lower.graph import PortableGraph
-from tvm_byoc_dnnl.namespaces import namespace
+from tvm_byoc_dnnl.core.verdict import Reject
+from tvm_byoc_dnnl.graph.graph import PortableGraph
 from tvm_byoc_dnnl.patterns.dnnl import native
-from tvm_byoc_dnnl.verdict import Reject
+from tvm_byoc_dnnl.vendors.namespaces import namespace
 
 pytestmark = pytest.mark.native
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ...comparison import gap
-from ...own_process import WorkerError
+from ...core.own_process import WorkerError
+from ...runtime.comparison import gap
 from .engines import ENGINES, PROBE, REFERENCE, Engine
 from .process import EngineProcess
 

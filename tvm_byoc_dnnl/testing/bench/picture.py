@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...errors import InputError
+from ...core.errors import InputError
 from .measure import Comparison, Settings
 
 __all__ = ["check_picture", "to_picture"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...own_process import Worker
+from ...core.own_process import Worker
 from .engines import Engine
 
 __all__ = ["EngineProcess", "installed"]

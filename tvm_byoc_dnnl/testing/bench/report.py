@@ -12,8 +12,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from ...cpu import cpu_name
-from ...namespaces import compilers, namespace
+from ...core.cpu import cpu_name
+from ...vendors.namespaces import compilers, namespace
 from .measure import Comparison, Measurement, Settings, Spread
 
 __all__ = ["to_json", "to_table"]

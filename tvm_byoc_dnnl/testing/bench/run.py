@@ -15,10 +15,10 @@ import onnx
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from ...errors import InputError
-from ...files import write_text, written
-from ...frontend.onnx_import import load_onnx
-from ...frontend.onnx_inputs import fix_shapes
+from ...core.errors import InputError
+from ...core.files import write_text, written
+from ...frontends.onnx.importer import load_onnx
+from ...frontends.onnx.inputs import fix_shapes
 from ..models import LIGHT_MODELS, light_model, random_inputs
 from .engines import ENGINES, Engine
 from .measure import Comparison, Settings, busy_share, compare

@@ -22,10 +22,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...comparison import gap
-from ...files import write_text
-from ...frontend.onnx_inputs import fix_shapes
-from ...own_process import WorkerError
+from ...core.files import write_text
+from ...core.own_process import WorkerError
+from ...frontends.onnx.inputs import fix_shapes
+from ...runtime.comparison import gap
 from ..models import random_inputs
 from .engines import ENGINES, REFERENCE, Engine
 from .measure import Spread

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ...compilation import knowing, stage
-from ...own_process import answer
+from ...core.compilation import knowing, stage
+from ...core.own_process import answer
 from .engines import ENGINES, Run
 
 

@@ -16,9 +16,9 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 
-from ...comparison import TOLERANCES, as_tolerances
-from ...namespace import Namespace
-from ...namespaces import compilers, namespace
+from ...runtime.comparison import TOLERANCES, as_tolerances
+from ...vendors.namespace import Namespace
+from ...vendors.namespaces import compilers, namespace
 from .calls import call_cases
 from .case import Case
 from .drawing import drawn, spread

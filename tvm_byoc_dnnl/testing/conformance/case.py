@@ -11,7 +11,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ..._compat import make_constant
+from ...ir.tvm_compat import make_constant
 
 __all__ = ["Case", "lifted", "resized"]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ...errors import ByocError
-from ...own_process import death, own_process
+from ...core.errors import ByocError
+from ...core.own_process import death, own_process
 from .judge import FAILED, Result
 
 __all__ = ["Journal", "in_own_process"]

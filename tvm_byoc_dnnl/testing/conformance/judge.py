@@ -9,17 +9,17 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ...annotate.passes import AnnotateExternalCompiler
-from ...annotate.trial import ask
-from ...comparison import differences, nudged, sensitivity
-from ...ledger import read_log
-from ...namespace import Namespace
-from ...partitioning.passes import PartitionGraph
-from ...pipeline.byoc import PIPELINE
+from ...build.byoc import PIPELINE
+from ...core.ledger import read_log
+from ...core.verdict import Crash, Reject
+from ...ir.relax_utils import bindings_of, composite_of, op_calls
+from ...partition.annotate.passes import AnnotateExternalCompiler
+from ...partition.annotate.trial import ask
+from ...partition.passes import PartitionGraph
 from ...regions.failure import describe
 from ...regions.policy import RegionPolicy
-from ...relax_utils import bindings_of, composite_of, op_calls
-from ...verdict import Crash, Reject
+from ...runtime.comparison import differences, nudged, sensitivity
+from ...vendors.namespace import Namespace
 from .case import Case
 from .running import HOST, Outcome, by_tvm, function_name, module_of, outcomes, run
 

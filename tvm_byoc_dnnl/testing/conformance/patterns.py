@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ..._compat import constant_numpy, dtype_of, is_constant, make_constant, static_shape
-from ...namespace import Pattern
-from ...relax_utils import bindings_of, constants_in, op_calls
+from ...ir.relax_utils import bindings_of, constants_in, op_calls
+from ...ir.tvm_compat import constant_numpy, dtype_of, is_constant, make_constant, static_shape
+from ...vendors.namespace import Pattern
 from ..op_calls import floats, integers
 from .case import Case, resized
 

@@ -16,9 +16,9 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op as R
 
-from ..._compat import make_constant
-from ...namespace import Namespace
-from ...relax_utils import op_calls
+from ...ir.relax_utils import op_calls
+from ...ir.tvm_compat import make_constant
+from ...vendors.namespace import Namespace
 from ..op_calls import integers
 from .case import Case
 

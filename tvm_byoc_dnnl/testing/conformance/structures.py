@@ -9,9 +9,9 @@ from typing import Any
 from tvm import relax
 from tvm.relax import op as R
 
-from ..._compat import dtype_of, shape_dims
-from ...annotate.trial import ask
-from ...namespace import Namespace
+from ...ir.tvm_compat import dtype_of, shape_dims
+from ...partition.annotate.trial import ask
+from ...vendors.namespace import Namespace
 from .case import Case
 
 __all__ = ["structural_cases"]

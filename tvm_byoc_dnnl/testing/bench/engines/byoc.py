@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from tvm_byoc_dnnl import Runner, __version__, compile, compilers
-from tvm_byoc_dnnl.compilation import stage
-from tvm_byoc_dnnl.frontend import onnx_import  # noqa: F401  (with TVM's importer; see below)
+from tvm_byoc_dnnl.core.compilation import stage
+from tvm_byoc_dnnl.frontends.onnx import importer as onnx_import  # noqa: F401  (with TVM's importer; see below)
 
 from . import Run
 

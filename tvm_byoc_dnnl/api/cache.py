@@ -1,0 +1,331 @@
+"""Compiled models in a folder, found by the content of all that they depend on.
+
+An entry is the library that ``export_library`` writes, under the name of its key. It gets that name when it is
+complete, so that two processes that compile the same model write the same entry one after the other; neither waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import logging
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm.support import cc
+from tvm.target import codegen
+
+from .._version import __version__, version_of
+from ..build import library_file
+from ..build.executable import ByocExecutable
+from ..build.schedules import name_of_schedules
+from ..core import _native
+from ..core.errors import ArtifactError, ExportError, InputError
+from ..core.files import opened, read, written
+from ..ir.fingerprint import fingerprint
+from ..ir.relax_utils import constants_in
+from ..ir.tvm_compat import constant_numpy
+from ..tune.database import thread_count
+from ..vendors.namespaces import compilers, namespace
+
+__all__ = ["CachedExecutable", "ModelCache", "key_of"]
+
+_logger = logging.getLogger("tvm_byoc_dnnl")
+_ENGINE = __name__.partition(".")[0]
+_BLOCK = 1 << 20
+_PACKAGES = ("apache-tvm", "apache-tvm-ffi", "onnx", "numpy", "ml_dtypes", "torch")
+
+
+class CachedExecutable(ByocExecutable):
+    """An executable that is a library in a cache: it runs, and its export is a copy.
+
+    Parameters
+    ----------
+    path : Path
+        The library.
+    key : str
+        What it must have been made from.
+    """
+
+    def __init__(self, path: Path, key: str) -> None:
+        module = library_file.load(path, key)
+        super().__init__(module)
+        self._path = path
+
+    def jit(self, **kwargs: Any) -> tvm.runtime.Module:
+        """The module to run; it is machine code already."""
+        return self.mod
+
+    def export_library(self, file_name: str | os.PathLike[str], **kwargs: Any) -> None:
+        """Copy the library; a file of the same name is replaced as by `ByocExecutable.export_library`.
+
+        Raises
+        ------
+        ExportError
+            If it cannot be written, or is to be linked in another way than it was.
+        """
+        if any(value is not None for value in kwargs.values()) or Path(file_name).suffix == ".tar":
+            asked = ", ".join(kwargs) or "an archive"
+            raise ExportError(
+                f"cannot export {file_name} with {asked}: the model comes from a cache, where it is linked already; "
+                "compile it without cache_dir"
+            )
+        with written(file_name) as aside, opened(self._path, follow=False) as entry, aside.open("wb") as copy:
+            shutil.copyfileobj(entry, copy)
+
+
+class ModelCache:
+    """A folder of compiled models.
+
+    An entry is used if it is a file of this user (or of root), and says itself that it was made from this key. Whatever
+    else has its name is replaced, and nothing outside of the folder is.
+
+    Parameters
+    ----------
+    folder : path-like
+        Made if it does not exist. A folder to which others can write is not used, because whoever can write to it
+        decides what is run.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._folder = Path(folder).absolute()
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"cache_dir is {str(folder)!r}, which is no folder: {reason}") from error
+
+    def get(self, key: str, build: Callable[[], ByocExecutable]) -> ByocExecutable:
+        """The entry of this key, built if it is not there or is damaged."""
+        if (reason := _stranger(self._folder.stat())) is not None:
+            _warn_once(f"the folder {self._folder} is not used as a cache, because {reason}")
+            return build()
+        path = self._folder / f"{key}.so"
+        if (found := self._found(path, key)) is not None:
+            return found
+        built = build()
+        try:
+            with written(path, follow=False) as aside:
+                built.export_library(aside)
+                library_file.label(aside, key)
+                aside.chmod(aside.stat().st_mode & ~(stat.S_IWGRP | stat.S_IWOTH))
+            stored = CachedExecutable(path, key)
+        except (ArtifactError, ExportError, OSError) as error:
+            _logger.warning("the compiled model is not kept in %s: %s", self._folder, error)
+            return built
+        self._say("stored", path)
+        return stored
+
+    def _found(self, path: Path, key: str) -> CachedExecutable | None:
+        """The entry, if there is one that can be used."""
+        try:
+            with opened(path, follow=False) as file:
+                if (reason := _stranger(os.fstat(file.fileno()))) is not None:
+                    raise ArtifactError(reason)
+                os.utime(file.fileno())  # when it was used last, for those who tidy up
+            found = CachedExecutable(path, key)
+        except FileNotFoundError:
+            return None
+        except (ArtifactError, OSError) as error:
+            _logger.warning("the cached model %s is not used, and compiled again: %s", path, error)
+            return None
+        self._say("found", path)
+        return found
+
+    def _say(self, what: str, path: Path) -> None:
+        sizes = {}
+        with contextlib.suppress(OSError), os.scandir(self._folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(".so") and entry.is_file(follow_symlinks=False):
+                    sizes[entry.name] = entry.stat(follow_symlinks=False).st_size
+        _logger.info(
+            "%s the compiled model %s (%.1f MB); the cache has %d, of %.1f MB",
+            what,
+            path,
+            sizes.get(path.name, 0) / 1e6,
+            len(sizes),
+            sum(sizes.values()) / 1e6,
+        )
+
+
+def _stranger(about: os.stat_result) -> str | None:
+    """Why something is not trusted: another user may have written it."""
+    if about.st_uid not in (os.geteuid(), 0):
+        return f"it belongs to another user (id {about.st_uid})"
+    if about.st_mode & stat.S_IWOTH:
+        return "every user may write to it; take that away (chmod o-w)"
+    return None
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    _logger.warning("%s", message)
+
+
+def key_of(model: Any, compiler: str | Sequence[str] | None, arguments: Mapping[str, Any]) -> str:
+    """A name for the content of a model, the arguments of `compile`, and the software and CPU that compile it.
+
+    Parameters
+    ----------
+    model : IRModule, onnx.ModelProto or path
+        The model.
+    compiler : str, sequence of str or None
+        As for `compile`.
+    arguments : mapping of str to object
+        The other arguments that change what is compiled.
+
+    Raises
+    ------
+    InputError
+        If the model's content, or the source of a backend, cannot be read.
+    """
+    digest = hashlib.blake2b(digest_size=20)
+    for part in _parts(model, compiler, arguments):
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _parts(model: Any, compiler: str | Sequence[str] | None, arguments: Mapping[str, Any]) -> Iterable[bytes]:
+    yield from _model_parts(model)
+    names = compilers() if compiler is None else [compiler] if isinstance(compiler, str) else list(compiler)
+    database = arguments.get("database")
+    facts = {
+        "compiler": compiler if compiler is None else names,
+        "arguments": {n: fingerprint(v, f"the argument {n}") for n, v in arguments.items() if n != "database"},
+        "package": [__version__, *_own_files()],
+        "versions": {name: version_of(name) for name in _PACKAGES} | {"python": sys.version},
+        "namespaces": {name: _namespace_facts(name) for name in names},
+        "context": _context(),
+        "machine": [str(codegen.llvm_get_system_cpu()), _compiler_facts()],
+    }
+    yield json.dumps(facts, sort_keys=True).encode()
+    if database is not None:  # its times are for a number of threads
+        yield f"threads {thread_count()}".encode()
+        yield from _file_parts(Path(database))
+
+
+def _context() -> dict[str, Any]:
+    """What the `with` blocks around a call of `compile` change."""
+    passes = tvm.transform.PassContext.current()
+    return {
+        "level": passes.opt_level,
+        "passes": [list(map(str, names or ())) for names in (passes.required_pass, passes.disabled_pass)],
+        "config": {str(k): fingerprint(v, f"the config {k} of TVM's PassContext") for k, v in passes.config.items()},
+        "target": str(tvm.target.Target.current(allow_none=True)),
+        "schedules": name_of_schedules(),
+    }
+
+
+def _compiler_facts() -> list[Any]:
+    """The compilers for C and C++ that source is compiled with: their files, as they say no version without running."""
+    names = [os.environ.get("CC", ""), os.environ.get("CXX", "")]
+    found: list[Any] = [*names]
+    for command in (cc.get_cc(), shutil.which((names[0].split() or ["cc"])[0])):
+        with contextlib.suppress(OSError):
+            about = os.stat(os.path.realpath(command or ""))
+            found.append([about.st_size, about.st_mtime_ns])
+    return found
+
+
+@functools.cache
+def _own_files() -> tuple[str, ...]:
+    """The content of this package: its version stays the same while it is developed."""
+    folder = Path(__file__).parents[1]
+    libraries = hashlib.blake2b(digest_size=20)
+    for library in sorted((folder / "lib").glob("*.so")):
+        libraries.update(read(library, "a library of this package"))
+    return _source_of(_ENGINE), libraries.hexdigest()
+
+
+def _model_parts(model: Any) -> Iterable[bytes]:
+    if isinstance(model, (str, Path)):
+        yield from _onnx_file_parts(Path(model))
+    elif hasattr(model, "SerializeToString"):
+        try:
+            yield model.SerializeToString(deterministic=True)
+        except ValueError as error:  # the limit of protobuf
+            raise InputError(
+                f"cache_dir: the model is too large to be read in memory; give its path: {error}"
+            ) from error
+    else:
+        yield from _module_parts(model)
+
+
+def _module_parts(mod: tvm.IRModule) -> Iterable[bytes]:
+    """A module as text, and its constants, of which the text has only the places (`tvm.ir.save_json` may crash)."""
+    yield mod.script().encode()
+    functions = sorted(((gv.name_hint, f) for gv, f in mod.functions.items()), key=lambda item: item[0])
+    for constant in (c for _, function in functions for c in constants_in(function)):
+        yield constant_numpy(constant).tobytes()
+
+
+def _onnx_file_parts(path: Path) -> Iterable[bytes]:
+    """The bytes of an .onnx file, and those of its weights in other files."""
+    import onnx
+
+    from ..frontends.onnx.file import external_ranges
+
+    data = read(path, "an .onnx file")
+    yield data
+    try:
+        proto = onnx.ModelProto.FromString(data)
+    except Exception:  # importing it gives the error
+        return
+    for name, ranges in external_ranges(path, proto).items():
+        yield from _file_parts(path.parent / name, ranges)
+
+
+def _file_parts(path: Path, ranges: Iterable[tuple[int, int]] = ((0, -1),)) -> Iterable[bytes]:
+    """The bytes of a regular file in ranges of offset and length, each byte once; a length below 0 is all the rest."""
+    try:
+        with opened(path) as file:
+            size, done = os.fstat(file.fileno()).st_size, 0
+            for offset, end in sorted((o, size if n < 0 else min(size, o + n)) for o, n in ranges):
+                done = max(done, offset)
+                file.seek(done)
+                while done < end and (block := file.read(min(end - done, _BLOCK))):
+                    done += len(block)
+                    yield block
+    except (OSError, ValueError) as error:  # also of an offset below 0
+        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _namespace_facts(name: str) -> dict[str, Any]:
+    """The version of a backend: of the packages that it names, of its engine, its own source and what it registered."""
+    ns = namespace(name)
+    facts: dict[str, Any] = {"packages": {package: version_of(package) for package in ns.doctor.packages}}
+    if name in _native.engines():
+        info = _native.engine_info(name)
+        facts["engine"] = {key: info[key] for key in ("version", "hash", "isa")}
+    owners = {ns.owner, *ns.added.values()}
+    facts["source"] = {owner: _source_of(owner) for owner in sorted(owners) if owner.partition(".")[0] != _ENGINE}
+    facts["parts"] = {part: fingerprint(value, name, strict=False) for part, value in vars(ns).items()}
+    facts["variables"] = {name: os.environ[name] for name in sorted(ns.doctor.variables) if name in os.environ}
+    return facts
+
+
+def _source_of(package: str) -> str:
+    """The content of a vendor's Python files: its version stays the same while it is written."""
+    module = sys.modules.get(package)
+    folders = list(getattr(module, "__path__", ()))
+    file = getattr(module, "__file__", None)
+    files = [p for f in folders for p in sorted(Path(f).rglob("*")) if p.is_file()] or ([Path(file)] if file else [])
+    if not files:
+        raise InputError(f"cache_dir: the backend of {package!r} is in no file, so that its changes cannot be seen")
+    digest = hashlib.blake2b(digest_size=20)
+    for path in files:
+        if path.suffix == ".py":
+            digest.update(read(path, "a Python file"))
+        elif "__pycache__" not in path.parts:  # tables, libraries, which may be large
+            about = path.stat()
+            digest.update(f"{path.name} {about.st_size} {about.st_mtime_ns}".encode())
+    return digest.hexdigest()

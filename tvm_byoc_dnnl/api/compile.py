@@ -1,0 +1,332 @@
+"""The one-call forms: partition and compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from os import PathLike
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..build.byoc import PIPELINE
+from ..build.executable import ByocExecutable
+from ..build.host_code import WrapIntegers, complete_host_c
+from ..build.host_forms import FALLBACK_FUNCTIONS, with_host_form
+from ..build.source_executable import SourceExecutable
+from ..core.compilation import OverwritableWeights, compiling, knowing, stage
+from ..core.errors import ByocError, InputError, UnsupportedError
+from ..core.expected import check_types
+from ..core.threads import check_number
+from ..core.tvm_fast import without_collecting
+from ..frontends import to_relax
+from ..ir.relax_utils import codegen_of
+from ..ir.signature import inputs_of, shape_options
+from ..partition.annotate.choice import PlacedBy, first_in_order
+from ..partition.annotate.passes import AnnotateExternalCompiler
+from ..partition.passes import PartitionGraph
+from ..prepare import ExactForms
+from ..regions.policy import RegionPolicy
+from ..tune.candidates import known_times
+from ..tune.placement import Placement, choices_of
+from ..tune.tune import placement_for
+from ..vendors.codegen.extern import check_output, source_builds, source_namespaces
+from ..vendors.namespaces import HOST, compilers, namespace
+from ..vendors.target_options import known_target, with_options
+from .cache import ModelCache, key_of
+from .precision import with_precision
+
+__all__ = ["DEFAULT_COMPILER", "compile", "partition"]
+
+DEFAULT_COMPILER = "dnnl"
+
+
+@without_collecting()
+def partition(
+    mod: tvm.IRModule,
+    compiler: str | Sequence[str] | None = DEFAULT_COMPILER,
+    *,
+    policy: RegionPolicy | None = None,
+    placement: Mapping[str, str] | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    strict: bool = False,
+    prepare: bool = True,
+    dry_run: bool = False,
+) -> tvm.IRModule:
+    """Prepare, annotate and partition a module.
+
+    Parameters
+    ----------
+    mod : IRModule, onnx.ModelProto, path or torch.export.ExportedProgram
+        The model.
+    compiler : str or sequence of str
+        Namespace, or several in order of priority; ``None`` reads the functions' attribute ``compiler``.
+    policy : RegionPolicy, optional
+        Decides which regions are worth a call; by default each namespace's own policy.
+    placement : mapping of str to str, optional
+        Call → compiler, or ``"tvm"``, in place of the order of priority: ``{"lv1": "acme", "acme.relu": "tvm"}``.
+        A call is named by the variable that holds its result, its operator or a pattern, as in `RegionPolicy`. The
+        variable's own name decides, else the first entry that matches; it overrules the namespaces' own policies.
+    options : mapping, optional
+        Namespace → option → value, for target hooks and codegens: ``{"my_npu": {"cores": 4}}``.
+    strict : bool
+        Raise an error if a call fails, instead of leaving it to the next compiler or TVM.
+    prepare : bool
+        Rewrite the module to the canonical forms for which patterns are written. Without it patterns are matched with
+        the imported form.
+    dry_run : bool
+        Run no compiler of a vendor's, which may take long: the regions are those that its predicates, patterns, policy
+        and ``fits`` allow, and a build may still find that it cannot compile one of them.
+
+    Returns
+    -------
+    IRModule
+        Regions are functions with the attribute ``Codegen``; compile it with ``relax_pipeline="byoc"``. Without any
+        region the functions are those of ``mod``, as they were; the reasons are in the module's log.
+
+    Raises
+    ------
+    InputError
+        If a namespace has no such option, or the value another type, or ``placement`` names no registered compiler.
+    UnsupportedError
+        With ``strict``: lists every call that failed, with the reason; raised from the vendor's own exception.
+    """
+    check_types(compiler, policy=policy, placement=placement, options=options)
+    mod = ExactForms(with_options(to_relax(mod), options))
+    named = {"exclude": policy.exclude, "force": policy.force} if policy is not None else {}
+    choice = PlacedBy(placement or {}, named) if placement or any(named.values()) else first_in_order
+    passes = [
+        AnnotateExternalCompiler(compiler, prepare=prepare, choice=choice),
+        PartitionGraph(policy=_with_placed(policy, placement or {}), strict=strict, dry_run=dry_run),
+    ]
+    with compiling():
+        made = tvm.transform.Sequential(passes)(mod)
+    if _has_regions(made):
+        return made
+    return tvm.IRModule(mod.functions, attrs=made.attrs, global_infos=mod.global_infos)
+
+
+def _has_regions(mod: tvm.IRModule) -> bool:
+    return any(codegen_of(f) for f in mod.functions.values())
+
+
+@compiling()
+@without_collecting()
+def compile(
+    model: Any,
+    compiler: str | Sequence[str] | None = DEFAULT_COMPILER,
+    *,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
+    precision: str = "float32",
+    weights: str | None = None,
+    activations: str | None = None,
+    int8: str = "exact",
+    target: str | Mapping[str, Any] | tvm.target.Target = "llvm",
+    policy: RegionPolicy | None = None,
+    placement: Mapping[str, str] | None = None,
+    database: str | PathLike[str] | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    threads: int | None = None,
+    cache_dir: str | PathLike[str] | None = None,
+    strict: bool = False,
+    prepare: bool = True,
+    output: str = "module",
+    fallback: bool | str = False,
+) -> ByocExecutable:
+    """Compile a model.
+
+    Parameters
+    ----------
+    model : IRModule, onnx.ModelProto, path or torch.export.ExportedProgram
+        The model.
+    compiler : str or sequence of str
+        Namespace, or several in order of priority.
+    shapes : mapping, optional
+        Input name → shape, to fix dimensions that an ONNX model leaves open; a name such as ``"N"`` leaves one open.
+    precision : str
+        The dtype in which regions compute, between float32 inputs and outputs: ``"float32"``, ``"bfloat16"``, or
+        ``"auto"``, which is bfloat16 where the CPU has it itself. An option of each compiler that has it.
+    weights : str, optional
+        ``"int8"`` or ``"int4"`` stores large constant weights of matrix products in groups that share a scale; what is
+        computed stays float32. An option of each compiler that has it; it needs ``prepare``.
+    activations : str, optional
+        In what the sources of products with weights of 8 or 4 bits in groups are multiplied: ``"float32"``, or
+        ``"int8"``, which rounds each group of a row to 8 bits by a scale of its own, and is faster. By default what the
+        model asks for (``accuracy_level`` of ``MatMulNBits``; 4 is ``"int8"``), else float32. An option of each
+        compiler that has it; it needs ``prepare``.
+    int8 : str
+        How a quantised model sums its products on a CPU without VNNI: ``"exact"``, or ``"saturating"``, which is
+        faster, and wrong where two neighbouring products exceed 16 bits. An option of each compiler that has it.
+    target : str, dict or Target
+        TVM's target for the calls that stay with TVM.
+    policy : RegionPolicy, optional
+        Decides which regions are worth a call; by default each namespace's own policy.
+    placement : mapping of str to str, optional
+        Call → compiler, or ``"tvm"``, in place of the order of priority: ``{"lv1": "acme", "acme.relu": "tvm"}``.
+        A call is named by the variable that holds its result, its operator or a pattern, as in `RegionPolicy`. The
+        variable's own name decides, else the first entry that matches; it overrules the namespaces' own policies.
+    database : path-like, optional
+        File that `tune` has written: its placement for this model is used; for another model the one that is best by
+        the times of equal regions. Nothing is measured.
+    options : mapping, optional
+        Namespace → option → value, for target hooks and codegens: ``{"my_npu": {"cores": 4}}``.
+    threads : int, optional
+        Threads of each call by a `Runner` of the result. A file that is exported does not keep the number:
+        ``load(path, threads=...)``.
+    cache_dir : path-like, optional
+        Folder of compiled models. If it has one of this model, these arguments, these versions of the software and this
+        CPU's instruction set, that one is loaded instead; otherwise the result is stored there.
+    strict : bool
+        Raise an error if a call fails, instead of leaving it to the next compiler or TVM.
+    prepare : bool
+        Bring the module into canonical forms first, as `partition` does.
+    output : str
+        What regions become: ``"module"``, which our native library runs, or ``"source"``, C that calls the vendor's
+        library and is compiled into what ``export_library`` writes; short for that option of each compiler that has
+        it. A region that cannot be said in source, such as one of symbolic shapes, becomes a module, with a warning;
+        ``strict`` raises instead.
+
+    fallback : bool or str
+        Keep a form of each region of vendors' compilers that TVM computes, from the same weights. When a device fails,
+        or is not there, a `Runner` warns and goes on with it: for good with ``True``, for that call with ``"once"``.
+        Compiling takes longer, and the file has more code.
+
+    Returns
+    -------
+    tvm.runtime.Executable
+        Runs in ``relax.VirtualMachine`` or `Runner`, and is saved by ``export_library``.
+
+    Raises
+    ------
+    InputError, UnsupportedError
+        If ``compiler`` names no registered namespace, an argument has another type than documented,
+        the model cannot be imported, an option, the target or the database is wrong, or ``output`` is not possible;
+        the second also with ``strict``, listing every call that failed.
+    NativeLibraryError
+        If source is asked for and there is no C++ compiler, or a library's headers are missing.
+    """
+    check_types(compiler, shapes=shapes, policy=policy, placement=placement, options=options)
+    target = known_target(target, "compile")
+    if fallback not in (False, *FALLBACK_FUNCTIONS):
+        raise InputError(f"fallback is {fallback!r}; expected False, True or 'once'")
+    check_number("threads", threads)
+    if check_output(output) == "source":
+        options = _with_source(compiler, options)
+    precisions = {"precision": precision, "weights": weights, "activations": activations, "int8": int8}
+    options = with_precision(compiler, options, precisions)
+    for name in () if prepare else ("weights", "activations"):
+        if precisions[name] is not None:
+            raise InputError(f"{name} is {precisions[name]!r} and prepare is False; it is applied after preparing")
+    if not isinstance(model, (str, PathLike)) and not hasattr(model, "SerializeToString"):
+        model, shapes = to_relax(model, shapes=shapes), None
+    settings: dict[str, Any] = {
+        "policy": policy,
+        "placement": placement,
+        "options": options,
+        "strict": strict,
+        "prepare": prepare,
+        "fallback": fallback,
+    }
+
+    def imported() -> tvm.IRModule:
+        return to_relax(model, shapes=shapes)
+
+    def build() -> ByocExecutable:
+        return _built(imported, compiler, target=target, database=database, **settings)
+
+    if cache_dir is None:
+        executable = build()
+    else:
+        key = key_of(model, compiler, {**settings, "shapes": shapes, "target": str(target), "database": database})
+        executable = ModelCache(cache_dir).get(key, build)
+    executable.threads = threads
+    return executable
+
+
+def _built(
+    imported: Callable[[], tvm.IRModule],
+    compiler: str | Sequence[str] | None,
+    *,
+    target: str | tvm.target.Target,
+    database: str | PathLike[str] | None,
+    placement: Mapping[str, str] | None,
+    options: Mapping[str, Mapping[str, Any]] | None,
+    strict: bool,
+    fallback: bool | str,
+    **settings: Any,
+) -> ByocExecutable:
+    """Import, partition and compile a model."""
+    own = OverwritableWeights()
+    with knowing(weights=own):
+        mod = imported()
+        builds = source_builds(source_namespaces(with_options(mod, options)))
+        for build in builds:
+            build.check()
+        if database is not None:
+            own.constants.clear()  # the module is prepared for this, and then again
+            placement = _from_database(with_options(mod, options), compiler, placement, database)
+        mod = partition(mod, compiler, placement=placement, options=options, strict=strict, **settings)
+        if fallback:
+            mod = with_host_form(mod, fallback)
+    if own.overwritten and not _has_regions(mod):  # its functions are those that were imported
+        mod = tvm.IRModule(imported().functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    try:
+        with stage("build"), knowing(times=known_times(mod, choices_of(placement))):
+            pipeline = relax.get_pipeline(PIPELINE, strict=strict, host_code=bool(builds))
+            if in_c := str(tvm.target.Target(target).kind.name) == "c":
+                pipeline = tvm.transform.Sequential([pipeline, WrapIntegers], name=PIPELINE)
+            ex = tvm.compile(mod, target=target, relax_pipeline=pipeline)
+            if in_c:
+                complete_host_c(ex.mod)
+    except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError, tvm.error.InternalError) as error:
+        if isinstance(error, ByocError):
+            raise
+        raise UnsupportedError(f"TVM cannot compile what stays with it: {_cause(error)}{_advice(mod)}") from error
+    return SourceExecutable(ex.mod, builds) if builds else ByocExecutable(ex.mod, target)
+
+
+def _from_database(
+    mod: tvm.IRModule,
+    compiler: str | Sequence[str] | None,
+    placement: Mapping[str, str] | None,
+    database: str | PathLike[str],
+) -> Placement:
+    if compiler is None or placement:
+        other = "placement" if placement else "compiler=None"
+        raise InputError(f"database= chooses the placement among named compilers; it cannot be used with {other}")
+    return placement_for(mod, compiler, database)
+
+
+def _with_placed(policy: RegionPolicy | None, placement: Mapping[str, str]) -> RegionPolicy | None:
+    """The policy; it also takes the calls that are placed by name, even if they are cheap."""
+    placed = [name for name, compiler in placement.items() if compiler != HOST]
+    if not placed:
+        return policy
+    policy = policy or RegionPolicy(on_top=True)
+    return replace(policy, force=[*policy.force, *placed])
+
+
+def _cause(error: Exception) -> str:
+    text = " ".join(str(error).split("\n\n")[0].split())
+    _, cannot_emit, call = text.partition("Offending call: ")
+    if cannot_emit and "CodeGenVM cannot emit" in text:  # it was left alone by a pass that needs all shapes
+        return f"the sizes of an operand or of the result of {call} cannot be said before the call"
+    return text
+
+
+def _advice(mod: tvm.IRModule) -> str:
+    """Advice to fix open dims, if the model has any: sizes that TVM cannot compare are a frequent cause."""
+    options = shape_options(inputs_of(mod["main"])) if "main" in mod else ""
+    return f". Open dims may be the cause; fix them, with sizes of your own: {options}" if options else ""
+
+
+def _with_source(
+    compiler: str | Sequence[str] | None, options: Mapping[str, Mapping[str, Any]] | None
+) -> dict[str, Mapping[str, Any]]:
+    """The options, with source output of those compilers that have it."""
+    names = [compiler] if isinstance(compiler, str) else list(compiler or compilers())
+    able = [name for name in names if namespace(name).route.makes_source]
+    if not able:
+        raise InputError(f"no codegen of {', '.join(names)} makes source; use output='module'")
+    return {**(options or {}), **{name: {**(options or {}).get(name, {}), "output": "source"} for name in able}}

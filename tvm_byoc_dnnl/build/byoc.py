@@ -1,0 +1,138 @@
+"""The ``byoc`` pipeline: regions by their codegens, the rest by TVM's CPU lowering."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.backend.cpu_generic import pipeline as cpu
+
+from ..ir.tvm_compat import dtype_of
+from ..vendors.codegen.extern import check_output, source_namespaces
+from ..core.errors import InputError
+from ..vendors.hooks.kernels import opaque
+from ..vendors.namespaces import compilers, namespace
+from ..ir.native_loop import KeepRounds, LowerLoops, refuse_native
+from ..ir.order import functions_in_order
+from ..ir.relax_utils import with_functions
+from ..vendors.target_options import with_options
+from ..whole import Expand
+from .kv_cache import GrowCaches
+from .missing_step_hint import notice_forgotten_steps
+from .guards import CheckCounts, CheckSizes
+from .host_code import anchor_host_code
+from .kernels import kernel_names
+from .legalize import LEGALIZATIONS
+from .metadata import attach_kernels, attach_metadata
+from .name import PIPELINE
+from .regions import build_regions
+from .schedules import apply_schedules
+from .storage import with_safe_plan
+from .weights import OwnWeights, OwnWeightsUnlessSource, has_weights
+
+__all__ = ["PIPELINE", "byoc_pipeline"]
+
+notice_forgotten_steps()
+
+
+@tvm.transform.module_pass(opt_level=0, name="AnchorHostCode")
+def _anchor_host_code(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+    return anchor_host_code(mod)
+
+
+@tvm.transform.module_pass(opt_level=0, name="KeepFromFusion")
+def _keep_from_fusion(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+    functions = {gv: f for gv, f in mod.functions.items() if isinstance(f, tvm.tirx.PrimFunc)}
+    found = {gv: f for gv, f in functions.items() if _has_short_dims(f) or _has_sizes_of_others(f)}
+    return with_functions(mod, {gv: opaque(f) for gv, f in found.items()}) if found else mod
+
+
+def _has_short_dims(func: tvm.tirx.PrimFunc) -> bool:
+    # FuseTIR insists on equal buffers where two functions meet, and those that LegalizeOps makes have dims of int64.
+    return any(dtype_of(dim.ty) != "int64" for p in func.params for dim in getattr(p, "shape", ()))
+
+
+def _has_sizes_of_others(func: tvm.tirx.PrimFunc) -> bool:
+    # FuseTIR would define a symbol twice that a function takes as a number and that is not in its shapes.
+    own = [v for p in func.params for dim in getattr(p, "shape", ()) for v in tvm.tirx.analysis.undefined_vars(dim)]
+    return any(not hasattr(p, "shape") and not any(p.same_as(v) for v in own) for p in func.params)
+
+
+def _to_kernels(target: tvm.target.Target) -> tvm.transform.Pass:
+    """Pass: TVM's calls become calls of fused PrimFuncs, with a note of the calls that each of these runs."""
+    legalize = [
+        CheckCounts,
+        *cpu.library_dispatch_passes(target),
+        relax.transform.LegalizeOps(LEGALIZATIONS),
+        CheckSizes,
+        _keep_from_fusion,
+        relax.transform.AnnotateTIROpPattern(),
+    ]
+
+    @tvm.transform.module_pass(opt_level=0, name="ToKernels")
+    def lower(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+        legal = tvm.transform.Sequential(legalize)(mod)
+        fused = functions_in_order(relax.transform.FuseOps()(legal))
+        lowered = relax.transform.RewriteDataflowReshape()(relax.transform.FuseTIR()(fused))
+        return attach_kernels(lowered, kernel_names(mod, legal, fused, lowered))
+
+    return lower
+
+
+def _target_of(mod: tvm.IRModule) -> tvm.target.Target:
+    """The target that ``tvm.compile`` sets, or the module's own, which TVM's backend of torch.compile sets."""
+    target = tvm.target.Target.current(allow_none=True) or (mod.attrs or {}).get("target")
+    if target is None:
+        raise InputError("the pipeline `byoc` needs a target; run it by tvm.compile, or inside of `with target:`")
+    return target
+
+
+def byoc_pipeline(*, strict: bool = False, output: str = "module", host_code: bool = True) -> tvm.transform.Pass:
+    """The pipeline of ``tvm.compile(mod, "llvm", relax_pipeline="byoc")``.
+
+    Parameters
+    ----------
+    strict : bool
+        Raise for a region that a codegen or a target hook cannot compile, instead of giving it back to TVM.
+    output : str
+        ``"source"`` sets the option of this name for every namespace that has it: regions are C source, to be compiled
+        with `source_options` by ``export_library`` or ``jit``.
+    host_code : bool
+        Keep code of TVM's in the executable also where it has nothing to compute; without, the executable is one for
+        `ByocExecutable`, which removes TVM's empty C source.
+
+    Raises
+    ------
+    InputError
+        If ``output`` is neither.
+    """
+    check_output(output)
+
+    @tvm.transform.module_pass(opt_level=0, name="byoc")
+    def pipeline(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+        target = _target_of(mod)
+        if output == "source":
+            mod = with_options(mod, {n: {"output": output} for n in compilers() if namespace(n).route.makes_source})
+        if source_namespaces(mod):
+            refuse_native(mod)
+        regions, mod = build_regions(mod, strict=strict)
+        is_source = bool(source_namespaces(mod))
+        is_late = not is_source and has_weights(mod)
+        mod, late = attach_metadata(mod, regions, account_is_late=is_late)  # after all that may write to the log
+        return tvm.transform.Sequential(
+            [
+                Expand,
+                KeepRounds,
+                _to_kernels(target),
+                apply_schedules,
+                OwnWeightsUnlessSource if is_source else OwnWeights(late),
+                *([_anchor_host_code] if host_code else []),
+                *cpu.dataflow_lower_passes(target),
+                LowerLoops,
+                GrowCaches,
+                *with_safe_plan(cpu.finalize_passes(target)),
+            ]
+        )(mod)
+
+    return pipeline

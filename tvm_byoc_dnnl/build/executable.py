@@ -1,0 +1,163 @@
+"""The result of `compile`: TVM's executable, whose export writes a complete file or none, and raises one error."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import tvm
+from tvm.relax import VMExecutable
+from tvm.support.cc import get_cc
+
+from ..core import _native
+from . import library_file
+from ..core.errors import ByocError, ExportError
+from ..core.files import why_not_written, workspace, written
+from .host_code import drop_empty_source, with_host_code
+from .objects import objects_in_memory
+
+__all__ = ["ByocExecutable"]
+
+_LINES_SHOWN = 5
+_TELLING = ("error:", "undefined", "cannot", "no space", "too large")
+
+
+class ByocExecutable(VMExecutable):
+    """TVM's VM executable, as `tvm_byoc_dnnl.compile` returns it.
+
+    Parameters
+    ----------
+    mod : tvm.runtime.Module
+        The executable.
+    target : Target, optional
+        What it was built for; of an executable that was built without ``host_code``, see `byoc_pipeline`.
+    """
+
+    #: the threads of each call by a `Runner` that is made of it; the exported file does not say
+    threads: int | None = None
+
+    def __init__(self, mod: tvm.runtime.Module, target: tvm.target.Target | None = None) -> None:
+        super().__init__(mod)
+        parent = None if target is None else drop_empty_source(mod)
+        self._host_code: Callable[[], AbstractContextManager[None]] = nullcontext
+        if parent is not None:
+            self._host_code = partial(with_host_code, parent, target)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a compiled model cannot be pickled: call export_library(path), give the other process the path, and call "
+            "byoc.load(path) there"
+        )
+
+    def export_library(
+        self,
+        file_name: str | os.PathLike[str],
+        *,
+        fcompile: Callable[..., Any] | None = None,
+        addons: Sequence[str] | None = None,
+        workspace_dir: str | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Write one shared library, as TVM's ``export_library`` does.
+
+        The file gets its name only when it is complete: it is written in the same folder and then renamed. So a process
+        that has loaded an older file can go on using it, and after a failure the older file is still there.
+        A pipe or a device is refused at once; of a symbolic link, the file that it points to is replaced, with a
+        warning.
+
+        Parameters
+        ----------
+        file_name : path-like
+            The library; with the suffix ``.tar`` an archive of object files.
+        fcompile : callable, optional
+            Links the object files in place of TVM's ``cc.create_shared``.
+        addons : sequence of str, optional
+            More object files to link.
+        workspace_dir : str, optional
+            Folder for the object files, about as large as the library; by default a temporary one, below ``TMPDIR``.
+        **kwargs
+            For ``fcompile``: ``cc``, ``options`` ...
+
+        Raises
+        ------
+        ExportError
+            If it cannot be linked or written: the linker's message, and what to do.
+        """
+        path = Path(file_name)
+        linked = fcompile is None and path.suffix not in (".tar", ".wasm")
+        _check(path, linked=linked, cc=kwargs.get("cc"))
+        try:
+            with written(path) as aside:
+                result = self._linked(aside, list(addons or ()), linked, fcompile, workspace_dir, kwargs)
+                if aside.exists():
+                    if _native.available():
+                        library_file.seal(aside)
+                elif fcompile is None:
+                    raise ExportError(f"cannot export {path}: the linker reported success, but wrote no file")
+            return result
+        except ByocError:
+            raise
+        except (RuntimeError, ValueError, AssertionError) as error:
+            raise ExportError(_explain(path, error)) from error
+
+    def _linked(
+        self,
+        path: Path,
+        objects: list[str],
+        with_mark: bool,
+        fcompile: Any,
+        folder: str | None,
+        options: dict[str, Any],
+    ) -> Any:
+        with workspace() as temporary, self._host_code():
+            if with_mark and _native.available():
+                library_file.write_mark(temporary / "mark.o")
+                objects.append(str(temporary / "mark.o"))
+            with objects_in_memory(self.mod, fcompile, options.get("cc")) as pack:
+                return self.mod.export_library(
+                    str(path),
+                    fcompile=fcompile,
+                    fpack_imports=pack,
+                    addons=objects,  # TVM appends to it
+                    workspace_dir=folder or str(temporary),
+                    **options,
+                )
+
+
+def _check(path: Path, *, linked: bool, cc: str | None) -> None:
+    if (reason := why_not_written(path)) is not None:
+        raise ExportError(f"cannot export {path}: {reason}")
+    if linked and not (cc or get_cc()):
+        raise ExportError(
+            f"cannot export {path}: no C++ compiler is on PATH (g++, gcc, clang++ ...) to link it with. "
+            "Install one (apt-get install g++), or name it: CXX=..., export_library(path, cc=...). "
+            "Loading a library needs none"
+        )
+
+
+def _explain(path: Path, error: Exception) -> str:
+    """The lines of a compiler's output that give the reason."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = "\n".join(lines)
+    noise = ("Compilation error", "ld returned")
+    telling = [
+        line
+        for line in lines
+        if any(word in line.lower() for word in _TELLING) and not any(words in line for words in noise)
+    ]
+    said = "; ".join((telling or lines or [type(error).__name__])[:_LINES_SHOWN])
+    if "no space left" in text.lower() or "disk quota" in text.lower():
+        advice = "make room there or in the temporary folder: TMPDIR=..., export_library(path, workspace_dir=...)"
+    elif "file too large" in text.lower() or "file size limit" in text.lower():
+        advice = "raise the limit of file sizes (ulimit -f)"
+    elif "permission denied" in text.lower() or "read-only" in text.lower():
+        advice = "choose a folder that you may write to"
+    elif "undefined reference" in text or "cannot find -l" in text or "undefined symbol" in text:
+        advice = "a library or object file is missing: pass it as addons=[...] or options=[...]"
+    else:
+        advice = "the whole output of the linker is in the error before this one"
+    return f"cannot export {path}: {said}. {advice[0].upper()}{advice[1:]}"

@@ -1,0 +1,401 @@
+"""What the values of a call may not be: each is checked where TVM's code would read foreign memory or end the process.
+
+A check is a kernel of its own that copies a small operand (indices, divisors, boxes, sizes) and raises where a value
+does not fit; the operator reads the copy. Constants that fit cost nothing.
+
+* Indices of gathers and scatters: an ``IndexError``. Negative indices count from the end where they do so in PyTorch or
+  in TVM (scatter_elements, index_put, index_tensor); elsewhere they are out of range, and the importer has made ONNX's
+  positive.
+* Divisors of integers: 0 is an `InputValueError`. The least integer divided by -1 is itself, and the rest is 0, as in
+  NumPy; the CPU's instruction would end the process.
+* Boxes of roi_align and roi_pool: they lie in a picture that there is, are finite, and small enough to be sampled.
+* Sizes that the model computes: none below 0, and all together not more than memory can be. The bounds of a slice are
+  cut as NumPy cuts them.
+* topk of more elements than its axis has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import ir, relax, te, tirx, topi
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from ..ir.tvm_compat import constant_numpy, dtype_of, is_a, is_constant, make_constant, shape_dims
+from ..core.errors import UnsupportedError
+from ..core.limits import MOST_ELEMENTS, MOST_PIXELS, MOST_SAMPLES
+from ..ir.relax_utils import bindings_in, is_host_function
+from ..ir.walker import rewrite_calls_in
+
+__all__ = ["GUARDED", "CheckCounts", "CheckSizes", "Legalization", "default_of", "dims_of"]
+
+Legalization = Callable[[relax.BlockBuilder, Any], Any]
+#: a condition, and the message and the kind of the error where it does not hold
+Rule = tuple[Any, str, str]
+
+#: TVM's kind of a function that is fused with nothing
+_OPAQUE = 8
+_COUNTS_FROM_THE_END = ("scatter_elements", "index_put", "index_tensor")
+#: those that TVM lowers without support of negative indices; the check adds the size of the axis
+_SHIFTED = ("index_tensor",)
+#: what takes a number of elements, and what makes a shape of a tensor: the importer calls the VM's function itself, too
+_COUNTS = ("relax.topk",)
+_SHAPES = ("relax.tensor_to_shape", "vm.builtin.tensor_to_shape")
+_OUT_OF_RANGE = "an index is out of range"
+#: the kinds of errors, by the names that C++ and Python know them by
+_INDEX, _VALUE = "IndexError", "ByocInputValueError"
+
+
+def default_of(op: str) -> Legalization:
+    """What ``LegalizeOps`` itself makes of an operator."""
+    return ir.Op.get(op).get_attr("FLegalize")
+
+
+def dims_of(expr: Any) -> list[Any]:
+    """The sizes of an operand."""
+    dims = shape_dims(expr.ty)
+    assert dims is not None, "an operator is lowered only once the shapes of its operands are known"
+    return dims
+
+
+def _checked(
+    bb: relax.BlockBuilder,
+    value: Any,
+    rules: Callable[[Callable[[Any], Any], Any, Sequence[Any]], Sequence[Rule]],
+    sizes: Sequence[Any] = (),
+    change: Callable[[Any, Any, Sequence[Any]], Any] | None = None,
+    dtype: str = "",
+) -> Any:
+    """A copy of ``value``, whose making raises unless ``rules(read, position, sizes)`` hold for every position.
+
+    ``read(position)`` is an element, counted through all axes. The copy has ``change(element, position, sizes)``
+    instead, if that is given.
+    """
+
+    def write_each(source: Any, target: Any, sizes: Sequence[Any]) -> Any:
+        with IRBuilder() as ib:
+            read, write = T.buffer_proxy(source), T.buffer_proxy(target)
+            with T.serial(0, math.prod(source.shape)) as i, ExitStack() as stack:
+                for condition, message, kind in rules(lambda at: read[at], i, sizes):
+                    stack.enter_context(T.Assert(condition, message, kind))
+                write[i] = change(read[i], i, sizes) if change else read[i]
+            return ib.get()
+
+    def kernel(source: te.Tensor, sizes: Sequence[Any]) -> te.Tensor:
+        out = tirx.decl_buffer(source.shape, dtype or source.dtype, "checked", layout=None)
+        return te.extern(
+            [source.shape],
+            [source],
+            lambda ins, outs: write_each(ins[0], outs[0], sizes),
+            out_buffers=[out],
+            name="checked",
+        )
+
+    attrs = {"op_pattern": _OPAQUE}
+    return bb.emit(bb.call_te(kernel, value, list(sizes), primfunc_name_hint="check_values", primfunc_attrs=attrs))
+
+
+def _int64(value: Any) -> Any:
+    return tirx.const(value, "int64") if isinstance(value, int) else tirx.Cast("int64", value)
+
+
+def _in_turn(values: Sequence[Any], i: Any) -> Any:
+    """The value number ``i``, counted round and round."""
+    chosen = _int64(values[-1])
+    for k, other in enumerate(values[:-1]):
+        chosen = tirx.Select(i % len(values) == k, _int64(other), chosen)
+    return chosen
+
+
+def _name(call: Any) -> str:
+    return call.op.name.removeprefix("relax.")
+
+
+# ---- indices ----------------------------------------------------------------------------------------
+
+
+def _in_range(bb: relax.BlockBuilder, call: Any, indices: Any, extents: Sequence[Any]) -> Any:
+    """``indices``, checked; along their last axis the extents take turns."""
+    if is_constant(indices) and all(isinstance(e, int) for e in extents):
+        values = constant_numpy(indices)
+        sizes = np.resize(np.asarray(extents), values.size).reshape(values.shape)
+        if np.all((values >= 0) & (values < sizes)):
+            return indices
+    name = _name(call)
+    lowest = -1 if name in _COUNTS_FROM_THE_END else 0
+
+    def rules(read: Any, i: Any, extents: Sequence[Any]) -> list[Rule]:
+        index, extent = _int64(read(i)), _in_turn(extents, i)
+        return [(tirx.all(index >= lowest * extent, index < extent), f"{name}: {_OUT_OF_RANGE}", _INDEX)]
+
+    if name not in _SHIFTED:
+        return _checked(bb, indices, rules, extents)
+
+    def from_start(element: Any, i: Any, extents: Sequence[Any]) -> Any:
+        index = _int64(element)
+        return tirx.Select(index < 0, index + _in_turn(extents, i), index)
+
+    return _checked(bb, indices, rules, extents, from_start, "int64")
+
+
+def _take(bb: relax.BlockBuilder, call: Any) -> Any:
+    data, indices = call.args
+    axis, mode = call.attrs.axis, str(call.attrs.mode)
+    if mode == "fast":
+        dims = dims_of(data)
+        extent = math.prod(dims) if axis is None else dims[int(axis)]
+        indices, mode = _in_range(bb, call, indices, [extent]), "clip"
+    return bb.call_te(topi.take, data, indices, axis, mode=mode)
+
+
+def _along_axis(op: str) -> Legalization:
+    default = default_of(op)
+
+    def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
+        data, indices, *rest = call.args
+        checked = _in_range(bb, call, indices, [dims_of(data)[int(call.attrs.axis)]])
+        return default(bb, relax.Call(call.op, [data, checked, *rest], call.attrs))
+
+    return legalize
+
+
+def _at_coordinates(op: str) -> Legalization:
+    default = default_of(op)
+
+    def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
+        data, indices, *rest = call.args
+        first = int(getattr(call.attrs, "batch_dims", 0))
+        extents = dims_of(data)[first : first + int(dims_of(indices)[-1])]
+        checked = _in_range(bb, call, indices, extents) if extents else indices
+        return default(bb, relax.Call(call.op, [data, checked, *rest], call.attrs))
+
+    return legalize
+
+
+def _by_axis(op: str) -> Legalization:
+    default = default_of(op)
+
+    def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
+        data, indices, *rest = call.args
+        if isinstance(indices, relax.Tuple):
+            parts = list(indices.fields)
+        elif isinstance(indices.ty, relax.TupleType):
+            parts = [bb.emit(relax.TupleGetItem(indices, i)) for i in range(len(indices.ty.fields))]
+        else:
+            parts = [indices]
+        checked = [_in_range(bb, call, part, [extent]) for part, extent in zip(parts, dims_of(data), strict=False)]
+        return default(bb, relax.Call(call.op, [data, bb.normalize(relax.Tuple(checked)), *rest], call.attrs))
+
+    return legalize
+
+
+# ---- divisors ---------------------------------------------------------------------------------------
+
+
+def _division(op: str, divide: Callable[[Any, Any], Any], *, is_rest: bool) -> Legalization:
+    """Division of integers; ``divide`` is TVM's, and ``is_rest`` says whether its result is what is left."""
+    default = default_of(op)
+
+    def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
+        dtype = dtype_of(call.ty)
+        dividend, divisor = call.args
+        if "float" in dtype and is_constant(divisor) and dims_of(dividend) and not np.all(constant_numpy(divisor)):
+            # TVM takes a scalar for a number of its own arithmetic, in which a float divided by 0 is an error.
+            values = constant_numpy(divisor)
+            divisor = make_constant(values.reshape(values.shape or (1,)), dtype)
+            return default(bb, bb.normalize(relax.Call(call.op, [dividend, divisor], call.attrs)))
+        if "float" in dtype or not isinstance(divisor.ty, relax.TensorType):
+            return default(bb, call)
+        is_signed = dtype.startswith("int")
+        if not is_constant(divisor) or np.any(constant_numpy(divisor) == 0):
+            divisor = _not_zero(bb, divisor, f"{_name(call)}: a divisor is 0")
+        elif not is_signed or not np.any(constant_numpy(divisor) == -1):
+            return default(bb, call)
+        if not is_signed:
+            return default(bb, bb.normalize(relax.Call(call.op, [dividend, divisor], call.attrs)))
+
+        def element(a: Any, b: Any) -> Any:
+            quotient = divide(a, tirx.Select(b == -1, tirx.const(1, dtype), b))
+            negative = tirx.Select(a == tirx.min_value(dtype), a, -a)
+            return tirx.Select(b == -1, tirx.const(0, dtype) if is_rest else negative, quotient)
+
+        def kernel(a: te.Tensor, b: te.Tensor, shape: Sequence[Any]) -> te.Tensor:
+            return _broadcast(a, b, shape, element)
+
+        return bb.call_te(kernel, dividend, divisor, dims_of(call), primfunc_name_hint=_name(call))
+
+    return legalize
+
+
+def _not_zero(bb: relax.BlockBuilder, value: Any, message: str) -> Any:
+    return _checked(bb, value, lambda read, i, _sizes: [(tirx.Cast("bool", read(i)), message, _VALUE)])
+
+
+def _broadcast(a: te.Tensor, b: te.Tensor, shape: Sequence[Any], element: Callable[[Any, Any], Any]) -> te.Tensor:
+    def read(tensor: te.Tensor, at: Sequence[Any]) -> Any:
+        own = at[len(at) - len(tensor.shape) :]
+        return tensor(*(0 if isinstance(n, tirx.IntImm) and n.value == 1 else i for n, i in zip(tensor.shape, own)))
+
+    return te.compute(shape, lambda *at: element(read(a, at), read(b, at)), name="divide")
+
+
+# ---- boxes ------------------------------------------------------------------------------------------
+
+
+def _boxes(op: str) -> Legalization:
+    """Boxes are rows of five: the number of the picture, and two corners."""
+    default = default_of(op)
+
+    def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
+        data, boxes, *rest = call.args
+        pictures = dims_of(data)[0]
+        # A corner farther away needs a coordinate beyond int32, or more samples than there is time for.
+        sampled = MOST_SAMPLES * min(int(size) for size in call.attrs.pooled_size) / 2
+        farthest = max(sampled, MOST_PIXELS) / call.attrs.spatial_scale
+
+        def rules(read: Any, i: Any, sizes: Sequence[Any]) -> list[Rule]:
+            value, dtype = read(i), dtype_of(boxes.ty)
+            number = tirx.all(value >= tirx.const(0, dtype), value < tirx.Cast(dtype, _int64(sizes[0])))
+            far = tirx.const(farthest, dtype)
+            return [
+                (tirx.any(i % 5 != 0, number), f"{_name(call)}: {_OUT_OF_RANGE} of the pictures", _INDEX),
+                (
+                    tirx.any(i % 5 == 0, tirx.all(value >= -far, value <= far)),
+                    f"{_name(call)}: a corner of a box is not a number from {-farthest:g} to {farthest:g}",
+                    _VALUE,
+                ),
+            ]
+
+        return default(bb, relax.Call(call.op, [data, _checked(bb, boxes, rules, [pictures]), *rest], call.attrs))
+
+    return legalize
+
+
+# ---- slices -----------------------------------------------------------------------------------------
+
+
+def _slice(bb: relax.BlockBuilder, call: Any) -> Any:
+    """A slice by bounds that are computed: TVM gives sizes below 0 where NumPy gives none, and divides by the steps."""
+    data, *bounds = call.args
+    dims, dtype = dims_of(data), "int64"
+    begin, end, step = (bb.emit(bb.call_te(topi.cast, bound, dtype)) for bound in bounds)
+    step = _not_zero(bb, step, f"{_name(call)}: a step is 0")
+
+    def cut(bound: Any, size: Any, by: Any) -> Any:
+        bound = tirx.Select(bound < 0, bound + size, bound)
+        lowest, highest = tirx.Select(by < 0, _int64(-1), _int64(0)), tirx.Select(by < 0, size - 1, size)
+        return tirx.min(tirx.max(bound, lowest), highest)
+
+    def count(first: Any, last: Any, by: Any) -> Any:
+        length, unit = tirx.Select(by < 0, first - last, last - first), tirx.max(tirx.abs(by), _int64(1))
+        return tirx.Select(length > 0, tirx.floordiv(length - 1, unit) + 1, _int64(0))
+
+    def starts(begin: te.Tensor, step: te.Tensor, dims: Sequence[Any]) -> te.Tensor:
+        return te.compute(begin.shape, lambda i: cut(begin[i], _in_turn(dims, i), step[i]), name="starts")
+
+    def sizes(first: te.Tensor, end: te.Tensor, step: te.Tensor, dims: Sequence[Any]) -> te.Tensor:
+        def size(i: Any) -> Any:
+            return count(first[i], cut(end[i], _in_turn(dims, i), step[i]), step[i])
+
+        return te.compute(end.shape, size, name="sizes")
+
+    def elements(data: te.Tensor, first: te.Tensor, step: te.Tensor, shape: Sequence[Any]) -> te.Tensor:
+        return te.compute(shape, lambda *at: data(*(first[k] + i * step[k] for k, i in enumerate(at))), name="slice")
+
+    first = bb.emit(bb.call_te(starts, begin, step, dims))
+    counted = bb.emit(bb.call_te(sizes, first, end, step, dims))
+    shape = [tirx.Var(f"size_{axis}", dtype) for axis in range(len(dims))]
+    bb.match_cast(bb.emit(relax.op.tensor_to_shape(counted)), relax.ShapeType(shape))
+    return bb.call_te(elements, data, first, step, shape, primfunc_name_hint="dynamic_strided_slice")
+
+
+# ---- sizes ------------------------------------------------------------------------------------------
+
+
+def _checked_sizes(bb: relax.BlockBuilder, sizes: Any) -> Any:
+    """A vector of sizes, none of which is below 0, and whose product is not more than `MOST_ELEMENTS`."""
+    (rank,) = dims_of(sizes)
+
+    def rules(read: Any, i: Any, _sizes: Sequence[Any]) -> list[Rule]:
+        value, others = _int64(read(i)), tirx.const(MOST_ELEMENTS, "int64")
+        for k in range(rank if isinstance(rank, int) else 0):
+            others = tirx.Select(i > k, tirx.floordiv(others, tirx.max(_int64(read(k)), _int64(1))), others)
+        return [
+            (value >= 0, "a size that the model computes is below 0", _VALUE),
+            (value <= others, f"a tensor that the model computes has more than {MOST_ELEMENTS} elements", _VALUE),
+        ]
+
+    return _checked(bb, sizes, rules)
+
+
+def _checked_count(bb: relax.BlockBuilder, call: Any) -> Any:
+    """A call of topk; the size of its axis is compared with the number of elements that it takes."""
+    data, count = call.args[0], int(call.attrs.k)
+    dims = dims_of(data)
+    size = dims[int(call.attrs.axis)]
+    if isinstance(size, int):
+        if size < count:
+            raise UnsupportedError(f"topk of {count} elements along an axis of {size}; take {size} or fewer")
+        return call
+    if count > 0:
+        wanted = list(dims)
+        wanted[int(call.attrs.axis)] = tirx.max(size, tirx.IntImm("int64", count))
+        shape = relax.ShapeExpr([tirx.IntImm("int64", d) if isinstance(d, int) else d for d in wanted])
+        bb.match_cast(data, relax.TensorType(shape, dtype_of(data.ty)))  # nothing reads it: it is there to fail
+    return call
+
+
+def _name_of_callee(expr: Any) -> str:
+    """The operator, or the function outside of the module, that an expression calls."""
+    op: Any = expr.op if is_a(expr, relax.Call) else None
+    return op.name if is_a(op, ir.Op) else str(op.global_symbol) if is_a(op, relax.ExternFunc) else ""
+
+
+def _calls(func: relax.Function, callees: Collection[str]) -> bool:
+    return any(_name_of_callee(binding.value) in callees for binding in bindings_in(func))
+
+
+def _guarded(bb: relax.BlockBuilder, call: Any, _var: Any) -> Any:
+    name = _name_of_callee(call)
+    if name in _SHAPES:
+        return relax.Call(call.op, [_checked_sizes(bb, call.args[0])], call.attrs, call.ty_args)
+    return _checked_count(bb, call) if name in _COUNTS else None
+
+
+def _guard(callees: Collection[str]) -> Any:
+    @tvm.transform.module_pass(opt_level=0, name="Guard")
+    def guard(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+        found = [gv for gv, f in mod.functions.items() if is_host_function(f) and _calls(f, callees)]
+        return rewrite_calls_in(mod, found, _guarded) if found else mod
+
+    return guard
+
+
+#: before sorts are dispatched
+CheckCounts = _guard(_COUNTS)
+#: after all operators are lowered, because some of them compute sizes
+CheckSizes = _guard(_SHAPES)
+
+#: Relax op → what ``LegalizeOps`` makes of it instead
+GUARDED: dict[str, Legalization] = {
+    "relax.take": _take,
+    "relax.gather_elements": _along_axis("relax.gather_elements"),
+    "relax.scatter_elements": _along_axis("relax.scatter_elements"),
+    "relax.gather_nd": _at_coordinates("relax.gather_nd"),
+    "relax.scatter_nd": _at_coordinates("relax.scatter_nd"),
+    "relax.index_tensor": _by_axis("relax.index_tensor"),
+    "relax.index_put": _by_axis("relax.index_put"),
+    "relax.divide": _division("relax.divide", tirx.truncdiv, is_rest=False),
+    "relax.floor_divide": _division("relax.floor_divide", tirx.floordiv, is_rest=False),
+    "relax.mod": _division("relax.mod", tirx.truncmod, is_rest=True),
+    "relax.floor_mod": _division("relax.floor_mod", tirx.floormod, is_rest=True),
+    "relax.vision.roi_align": _boxes("relax.vision.roi_align"),
+    "relax.vision.roi_pool": _boxes("relax.vision.roi_pool"),
+    "relax.dynamic_strided_slice": _slice,
+}

@@ -1,0 +1,134 @@
+"""Caches that grow: an output that is an input with new rows behind it gets its memory from the region's module.
+
+TVM's VM would allocate the output of each call and the region would copy the rows so far. The module returns a view of
+a buffer with room for more rows instead, and writes only the new ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import tvm
+from tvm import relax
+
+from ..core import _native
+from ..core.tvm_fast import items
+from ..ir.relax_utils import bindings_of, external_modules
+from ..ir.walker import rewrite_calls_in
+
+__all__ = ["CACHES_FUNCTION", "GrowCaches"]
+
+#: returns the positions of the inputs and of the outputs that are views of such buffers
+CACHES_FUNCTION = "byoc_caches"
+_ALLOCATION = "relax.builtin.alloc_tensor"
+
+
+@tvm.transform.module_pass(opt_level=0, name="GrowCaches")
+def GrowCaches(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+    """Pass: allocations of caches become calls of the modules that write them.
+
+    To be run where outputs are allocated and passed, behind CallTIRRewrite. A cache that anything else reads or writes
+    stays as it is.
+    """
+    caches = _caches(mod)
+    entry = next((gv for gv in mod.get_global_vars() if gv.name_hint == "main"), None)
+    if not caches or entry is None:
+        return mod
+    found = _Uses(mod[entry]).of_caches(caches)
+    if not found:
+        return mod
+    taken = {cache.allocation: cache.taken for cache in found}
+    bb = relax.BlockBuilder(rewrite_calls_in(mod, [entry], lambda _builder, call, _var: taken.get(call)))
+    with bb.function(CACHES_FUNCTION, []):
+        inputs = relax.ShapeExpr([cache.input for cache in found])
+        bb.emit_func_output(relax.Tuple([inputs, relax.ShapeExpr([cache.output for cache in found])]))
+    return bb.finalize()
+
+
+def _caches(mod: tvm.IRModule) -> dict[str, list[list[int]]]:
+    """Symbol of a region → for each cache the arguments that are the rows so far, these with the new ones, and others.
+
+    The others say where the new rows of each sequence go.
+    """
+    regions = _native.regions(external_modules(mod), "caches")
+    return {symbol: [list(map(int, cache)) for cache in region["caches"]()] for symbol, region in regions.items()}
+
+
+class _Cache(NamedTuple):
+    """An allocation, the call in its place, and the positions among the inputs and outputs of the function."""
+
+    allocation: relax.Call
+    taken: relax.Call
+    input: int
+    output: int
+
+
+class _Uses:
+    """The calls of a function, and who uses its parameters and the memory that it allocates."""
+
+    def __init__(self, function: relax.Function) -> None:
+        self._params = list(function.params)
+        self._origins: dict[Any, Any] = {}  # variable → the one that it is another name of, or a tuple of such
+        self._allocations: dict[Any, relax.Call] = {}
+        self._calls: list[relax.Call] = []
+        self._defined: dict[Any, int] = dict.fromkeys(self._params, 0)  # variable → its place
+        self._counts: dict[Any, int] = {}
+        for place, (var, value) in enumerate(bindings_of(function), 1):
+            self._defined[var] = place
+            if isinstance(value, relax.Call):
+                self._calls.append(value)
+                if getattr(value.op, "name", "") == _ALLOCATION:
+                    self._allocations[var] = value
+                self._count(value.args)
+            elif isinstance(value, (relax.Var, relax.Tuple, relax.TupleGetItem)):
+                self._origins[var] = self._origin(value)
+            else:
+                self._count(2 * items(relax.analysis.free_vars(value)))  # too many users
+        self._returned = list(_flat(self._origin(function.body.body)))
+
+    def of_caches(self, caches: Mapping[str, list[list[int]]]) -> list[_Cache]:
+        """All caches of the calls whose caches nothing else uses: a region has all of them in such buffers, or none."""
+        found: list[_Cache] = []
+        for call in self._calls:
+            symbol = str(getattr(call.op, "global_symbol", ""))
+            of_call = [
+                self._cache(f"{symbol}_cache_{number}", *(self._origin(call.args[position]) for position in positions))
+                for number, positions in enumerate(caches.get(symbol, ()))
+            ]
+            complete = [cache for cache in of_call if cache is not None]
+            found += complete if len(complete) == len(of_call) else []
+        return found
+
+    def _cache(self, function: str, past: Any, present: Any, *places: Any) -> _Cache | None:
+        if past not in self._params or present not in self._allocations or past in self._returned:
+            return None
+        if self._counts[past] != 1 or self._counts[present] != 1 or self._returned.count(present) != 1:
+            return None
+        if any(place not in self._defined or self._defined[place] > self._defined[present] for place in places):
+            return None
+        allocation = self._allocations[present]
+        taken = relax.Call(relax.ExternFunc(function), [past, allocation.args[0], *places], None, [present.ty])
+        return _Cache(allocation, taken, self._params.index(past), self._returned.index(present))
+
+    def _origin(self, value: Any) -> Any:
+        if isinstance(value, relax.Var):
+            return self._origins.get(value, value)
+        if isinstance(value, relax.Tuple):
+            return tuple(map(self._origin, value.fields))
+        if isinstance(value, relax.TupleGetItem) and isinstance(fields := self._origin(value.tuple_value), tuple):
+            return fields[value.index]
+        return value
+
+    def _count(self, args: Iterable[Any]) -> None:
+        for arg in args:
+            for origin in _flat(self._origin(arg)):
+                self._counts[origin] = self._counts.get(origin, 0) + 1
+
+
+def _flat(origin: Any) -> Iterator[Any]:
+    if isinstance(origin, tuple):
+        for field in origin:
+            yield from _flat(field)
+    elif isinstance(origin, relax.Var):
+        yield origin

@@ -1,0 +1,146 @@
+"""Host code for operators that TVM lowers wrong.
+
+* What the values of a call may not be is checked: `guards`.
+* Sums of float16 are made in float16; here in float32.
+* Means of float32 are made in float32, one number after the other, and norms take the variance from the mean of the
+  squares, which leaves nothing of it where the mean is large; here in float64, where equal numbers have exactly their
+  value as mean.
+* TVM's tanh and atanh are 0 near 0; here the C library's.
+* TVM's padding by elements of the tensor itself reads memory of others where there are too few of them.
+* LLVM has no float16 form of some functions; they are computed in float32 between casts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tvm import relax, te, tirx, topi
+
+from ..ir.tvm_compat import dtype_of
+from ..core.errors import UnsupportedError
+from ..core.tvm_fast import items
+from ..te.norms import group_normalized, normalized
+from ..te.padding import least_sizes
+from .guards import GUARDED, Legalization, default_of, dims_of
+
+__all__ = ["LEGALIZATIONS"]
+
+_SUMS = ("matmul", "sum", *(f"nn.conv{d}d" for d in (1, 2, 3)))
+_MEANS = ("mean", "variance", "std")
+_NORMS = ("nn.layer_norm", "nn.group_norm", "nn.instance_norm")
+#: functions that LLVM does not have in float16, and those of which TVM rounds every step to float16
+_NOT_IN_FLOAT16 = (
+    *("acos", "acosh", "asin", "asinh", "atan", "cosh", "sinh"),
+    *("rsqrt", "sigmoid", "tan"),
+)
+
+
+def _by_float32(name: str) -> Legalization:
+    function = getattr(topi, name)
+
+    def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
+        if dtype_of(call.args[0].ty) != "float16":
+            return bb.call_te(function, call.args[0], primfunc_name_hint=name)
+        return bb.call_te(
+            lambda x: topi.cast(function(topi.cast(x, "float32")), "float16"), call.args[0], primfunc_name_hint=name
+        )
+
+    return legalize
+
+
+def _by_library(name: str) -> Legalization:
+    """A function of C's library in double, rounded once."""
+
+    def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
+        def computed(x: te.Tensor) -> te.Tensor:
+            def one(*at: Any) -> Any:
+                return tirx.call_pure_extern("float64", name, tirx.Cast("float64", x[at])).astype(x.dtype)
+
+            return te.compute(x.shape, one, name=name, tag=topi.tag.ELEMWISE)
+
+        return bb.call_te(computed, call.args[0], primfunc_name_hint=name)
+
+    return legalize
+
+
+def _computed_in(op: str, wider: Mapping[str, str]) -> Legalization:
+    """An operator in another dtype for some: in float16, the sum of 4,096 ones is 2,048."""
+    default = default_of(op)
+
+    def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
+        args = items(call.args)
+        dtype = dtype_of(args[0].ty)
+        wide = wider.get(dtype)
+        is_tuple = isinstance(call.ty, relax.TupleType)
+        others = any(dtype_of(e.ty) != dtype for e in (args if is_tuple else [call, *args]))
+        if wide is None or others or dtype in str(getattr(call.attrs, "out_dtype", "")):
+            return default(bb, call)
+        cast = [bb.emit(bb.call_te(topi.cast, arg, wide)) for arg in args]
+        out = bb.emit(default(bb, bb.normalize(relax.Call(call.op, cast, call.attrs))))
+        if not isinstance(out.ty, relax.TupleType):
+            return bb.call_te(topi.cast, out, dtype)
+        parts = [bb.emit(relax.TupleGetItem(out, i)) for i in range(len(out.ty.fields))]
+        return bb.emit(relax.Tuple([bb.emit(bb.call_te(topi.cast, part, dtype)) for part in parts]))
+
+    return legalize
+
+
+def _normalized(op: str) -> Legalization:
+    default = default_of(op)
+
+    def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
+        data, attrs = call.args[0], call.attrs
+        if any(dtype_of(arg.ty) != "float32" for arg in items(call.args)):
+            return default(bb, call)
+        rank = len(dims_of(data))
+        axes, epsilon = [int(axis) % rank for axis in attrs.axes], float(attrs.epsilon)
+        channel = int(getattr(attrs, "channel_axis", 0)) % rank
+
+        def computed(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor) -> te.Tensor:
+            if op == "relax.nn.group_norm":
+                return group_normalized(x, gamma, beta, int(attrs.num_groups), channel, axes, epsilon)
+            of = axes if op == "relax.nn.layer_norm" else [channel]  # the axes of the parameters
+            return normalized(
+                x, axes, epsilon, *(lambda at, p=p: p[tuple(at[axis] for axis in of)] for p in (gamma, beta))
+            )
+
+        return bb.call_te(computed, *call.args, primfunc_name_hint=op.rpartition(".")[2])
+
+    return legalize
+
+
+# ---- padding ----------------------------------------------------------------------------------------
+
+
+def _pad(bb: relax.BlockBuilder, call: Any) -> Any:
+    default, least = default_of("relax.nn.pad"), least_sizes(call.attrs)
+    if not least:
+        return default(bb, call)
+    data, widths = call.args[0], [int(w) for w in call.attrs.pad_width]
+    dims = dims_of(data)
+    for size, needed in zip(dims, least, strict=True):
+        if isinstance(size, int) and size < needed:
+            raise UnsupportedError(
+                f"a padding of mode {call.attrs.pad_mode} by {widths} of a tensor of shape {dims}: an axis has {size} "
+                f"elements, expected {needed} or more"
+            )
+    wanted = [d if isinstance(d, int) or n == 0 else tirx.max(d, n) for d, n in zip(dims, least, strict=True)]
+    if any(w is not d for w, d in zip(wanted, dims, strict=True)):
+        # Nothing reads it: it is there to fail.
+        sizes = relax.ShapeExpr([tirx.IntImm("int64", w) if isinstance(w, int) else w for w in wanted])
+        bb.match_cast(data, relax.TensorType(sizes, dtype_of(data.ty)))
+    return default(bb, call)
+
+
+#: Relax op → what ``LegalizeOps`` makes of it instead
+LEGALIZATIONS: dict[str, Legalization] = {
+    **{f"relax.{name}": _by_float32(name) for name in _NOT_IN_FLOAT16},
+    **{f"relax.{name}": _by_library(name) for name in ("atanh", "tanh")},
+    **{f"relax.{name}": _computed_in(f"relax.{name}", {"float16": "float32"}) for name in _SUMS},
+    **{f"relax.{name}": _computed_in(f"relax.{name}", {"float16": "float32", "float32": "float64"}) for name in _MEANS},
+    "relax.nn.batch_norm": _computed_in("relax.nn.batch_norm", {"float32": "float64"}),
+    **{f"relax.{name}": _normalized(f"relax.{name}") for name in _NORMS},
+    "relax.nn.pad": _pad,
+    **GUARDED,
+}

@@ -1,0 +1,142 @@
+"""The stage that builds the regions, each namespace by its route; a region that fails goes back to TVM."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..vendors.codegen.extern import OUTPUTS, check_output, install_codegen
+from ..core.compilation import knowing
+from ..core.errors import NativeLibraryError, UnsupportedError
+from ..core.ledger import Fact, raise_failures, read_log, with_facts
+from ..vendors.namespace import Namespace
+from ..vendors.namespaces import compilers, namespace
+from ..partition.passes import partition_module
+from ..regions.dissolve import dissolve_regions
+from ..regions.failure import BrokenRegions, Failure
+from ..regions.policy import RegionPolicy
+from ..ir.relax_utils import codegen_of, with_functions
+from ..vendors.target_options import get_target_options
+
+__all__ = ["BuildRegions", "build_regions", "settle_regions"]
+
+_logger = logging.getLogger("tvm_byoc_dnnl")
+
+
+def BuildRegions(*, strict: bool = False) -> tvm.transform.Pass:
+    """Pass: regions become calls of runtime modules or PrimFuncs, one namespace after the other, by their names.
+
+    What cannot be built is partitioned again around the calls that are to blame. A region that cannot be source as
+    asked becomes a module, with a note in the log.
+
+    Parameters
+    ----------
+    strict : bool
+        Raise instead.
+
+    Raises
+    ------
+    UnsupportedError
+        When the pass runs, with ``strict``: lists every call that failed, with the reason.
+    NativeLibraryError
+        When the pass runs, if a library is missing: that is no fault of a region.
+    """
+
+    @tvm.transform.module_pass(opt_level=0, name="BuildRegions")
+    def run(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+        return build_regions(mod, strict=strict)[1]
+
+    return run
+
+
+def build_regions(mod: tvm.IRModule, *, strict: bool) -> tuple[tvm.IRModule, tvm.IRModule]:
+    """The module with the regions that can be built as functions, and the same one with these regions built.
+
+    Where one cannot be built, all are built again: others may have got what it lost.
+    """
+    built = mod
+    while owners := {codegen_of(f) for f in built.functions.values()} - {""}:
+        name = min(owners)
+        ns = namespace(name) if name in compilers() else Namespace(name)
+        try:
+            built = _build(built, ns, strict)
+        except BrokenRegions as broken:
+            built = mod = _without(mod, ns, broken)
+            if strict:
+                raise_failures(read_log(mod))
+    return mod, built
+
+
+def settle_regions(mod: tvm.IRModule, *, dry_run: bool = False) -> tvm.IRModule:
+    """The regions that `BuildRegions` would build in the end, as regions; calls that cannot be built went back before.
+
+    A namespace whose library is missing on this machine keeps its regions, and so does one with a compiler of its own
+    in a ``dry_run``.
+    """
+    settled: set[str] = set()
+    with tvm.target.Target("llvm"):
+        while owners := {codegen_of(f) for f in mod.functions.values()} - settled - {""}:
+            name = min(owners)
+            settled.add(name)
+            ns = namespace(name) if name in compilers() else Namespace(name)
+            if dry_run and ns.route.compiles:
+                continue
+            try:
+                with knowing(not_source={}):
+                    ns.route.build(mod, _options(mod, ns))
+            except NativeLibraryError:
+                continue
+            except BrokenRegions as broken:
+                mod = _without(mod, ns, broken)
+                settled.clear()  # other compilers may have got calls that this one lost
+    return mod
+
+
+def _options(mod: tvm.IRModule, ns: Namespace) -> dict[str, Any]:
+    return get_target_options(mod, ns.name) if ns.name in compilers() else {}
+
+
+def _build(mod: tvm.IRModule, ns: Namespace, strict: bool) -> tvm.IRModule:
+    install_codegen(ns)
+    options = _options(mod, ns)
+    check_output(options.get("output", OUTPUTS[0]))  # a mistake of the user, and not of a region
+    refusals: dict[str, str] = {}
+    with knowing(not_source=refusals):
+        built = ns.route.build(mod, options)
+    return with_facts(built, _facts(ns, refusals, strict))
+
+
+def _without(mod: tvm.IRModule, ns: Namespace, broken: BrokenRegions) -> tvm.IRModule:
+    """The module without regions, or parts of regions, that cannot be built, and with the reasons in its log."""
+    regions = [gv for gv in broken.failures if isinstance(mod[gv], relax.Function)]
+    for gv, failure in broken.failures.items():
+        if gv not in regions:  # TVM's lowering takes a PrimFunc as it is
+            mod = with_functions(mod, {gv: mod[gv].without_attr("Codegen")})
+            name = gv.name_hint
+            mod = with_facts(mod, [Fact(name, name, "tirx.PrimFunc", ns.name, failure.stage, failure.reason)])
+
+    def attempt(other: Namespace, region: relax.Function) -> Failure | None:
+        if other.name != ns.name:
+            return other.route.attempt(region, _options(mod, other))
+        return broken.together or ns.route.attempt(region, _options(mod, ns), fully=True)
+
+    return partition_module(dissolve_regions(mod, regions), attempt, RegionPolicy()) if regions else mod
+
+
+def _facts(ns: Namespace, refusals: Mapping[str, str], strict: bool) -> list[Fact]:
+    """Notes that regions are modules although source was asked for; a region stands for its calls."""
+    if refusals and strict:
+        lines = "".join(f"\n  {symbol}: {reason}" for symbol, reason in refusals.items())
+        raise UnsupportedError(
+            f"{len(refusals)} region(s) cannot be source and strict=True forbids to make modules of them:{lines}"
+        )
+    for symbol, reason in refusals.items():
+        _logger.warning("%s is a module, not source as asked: %s", symbol, reason)
+    return [
+        Fact(symbol, symbol, "region", ns.name, "output", f"is a module, not source: {reason}")
+        for symbol, reason in refusals.items()
+    ]

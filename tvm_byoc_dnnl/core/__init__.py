@@ -1,0 +1,1 @@
+"""What every part uses: the compilation and its ledger, errors, limits, files, processes, the native library."""

@@ -1,0 +1,180 @@
+"""Finds and loads the native library, on first use and once; and the engines beside it, when they are asked for."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from .errors import NativeLibraryError
+from .openmp import few_spins
+
+__all__ = [
+    "INCLUDE",
+    "OPENMP_CURE",
+    "available",
+    "checksum",
+    "engine_available",
+    "engine_info",
+    "engines",
+    "function",
+    "is_loaded",
+    "load",
+    "regions",
+]
+
+_LIBRARY = Path(__file__).resolve().parents[1] / "lib" / "libtvm_byoc_dnnl.so"
+#: C headers that emitted source may include
+INCLUDE = _LIBRARY.parent / "include"
+_ENGINE = "libtvm_byoc_engine_{}.so"
+#: advice for an error that names libgomp
+OPENMP_CURE = "the OpenMP runtime libgomp.so.1 is missing: apt-get install libgomp1 (or your system's package)"
+
+_lock = threading.RLock()
+_handle: ctypes.CDLL | None = None
+_available: set[str] = set()
+
+
+def load() -> None:
+    """Load the native library if it is not loaded yet. Safe to call from any thread, any number of times.
+
+    Raises
+    ------
+    NativeLibraryError
+        If our library or libgomp is missing or cannot be loaded; it names the paths that were searched and the cure.
+    """
+    global _handle
+    if _handle is not None:
+        return
+    with _lock:
+        if _handle is None:
+            with few_spins():
+                handle = _load()
+            _register_help()
+            _handle = handle
+
+
+def is_loaded() -> bool:
+    """Whether it has been loaded in this process."""
+    return _handle is not None
+
+
+def available() -> bool:
+    """Whether the native library can be loaded here."""
+    try:
+        load()
+    except NativeLibraryError:
+        return False
+    return True
+
+
+def function(name: str) -> Callable[..., Any]:
+    """A function of the native library by its registered name, e.g. ``"tvm_byoc_dnnl.Probe"``."""
+    import tvm_ffi
+
+    load()
+    return tvm_ffi.get_global_func(name)
+
+
+def checksum(tensor: Any) -> int:
+    """The xxHash64 of a dense tensor's bytes."""
+    return int(function("tvm_byoc_dnnl.Checksum")(tensor)) % (1 << 64)
+
+
+def engines() -> list[str]:
+    """Names of the engines whose libraries are in the same folder as ours."""
+    prefix, suffix = _ENGINE.split("{}")
+    files = _LIBRARY.parent.glob(_ENGINE.format("*"))
+    return sorted(file.name.removeprefix(prefix).removesuffix(suffix) for file in files)
+
+
+def engine_info(name: str) -> dict[str, Any]:
+    """Facts about an engine and its library; loads them if they are not yet.
+
+    Raises
+    ------
+    NativeLibraryError
+        If our library, the engine or a library that it needs is missing or cannot be loaded; it names paths and cure.
+    """
+    return json.loads(function("tvm_byoc_dnnl.EngineInfo")(name))
+
+
+def engine_available(name: str) -> bool:
+    """Whether the engine can be loaded here."""
+    if name not in _available:
+        try:
+            engine_info(name)
+        except NativeLibraryError:
+            return False
+        _available.add(name)
+    return True
+
+
+def _load() -> ctypes.CDLL:
+    import tvm_ffi  # noqa: F401  (maps libtvm_ffi.so, which our library needs)
+
+    if not _LIBRARY.is_file():
+        raise NativeLibraryError(
+            f"the native library is not built: {_LIBRARY} does not exist. Install the package with pip "
+            "(pip install . builds it), or in a source tree: cmake -S . -B build && cmake --build build && "
+            "cmake --install build --prefix ."
+        )
+    try:
+        return ctypes.CDLL(str(_LIBRARY))
+    except OSError as error:
+        raise NativeLibraryError(f"cannot load {_LIBRARY}: {error}. {_advice(str(error))}") from error
+
+
+def _advice(error: str) -> str:
+    """The paths where our libraries were searched, and what to do."""
+    if "libgomp" in error:
+        cure = OPENMP_CURE
+    elif "libtvm_ffi" in error or "tvm3ffi" in error or "TVMFFI" in error:
+        cure = (
+            "this build and the installed apache-tvm-ffi do not fit together: reinstall the package "
+            "(pip install --force-reinstall --no-cache-dir tvm-byoc-dnnl)"
+        )
+    else:
+        cure = "reinstall the package: pip install --force-reinstall tvm-byoc-dnnl"
+    return f"Searched: {_LIBRARY.parent} and its run path. {cure}"
+
+
+def _register_help() -> None:
+    import tvm_ffi
+
+    tvm_ffi.register_global_func("tvm_byoc_dnnl.EngineHelp", _help, override=True)
+    tvm_ffi.register_global_func("tvm_byoc_dnnl.OpenBlob", _open_blob, override=True)
+
+
+def _open_blob(*blob: Any) -> Any:
+    """The native library calls this when a module with a region of a vendor's own bytes is loaded."""
+    return importlib.import_module("tvm_byoc_dnnl.vendors.blobs").open_blob(*blob)
+
+
+def _help(name: str, error: str) -> str:
+    """The native library calls this when an engine does not load: map the libraries that it needs, list the paths.
+
+    The engine has the name of its vendor, whose folder has a module ``library`` with a function ``find``.
+    """
+    try:
+        vendor = importlib.import_module(f"tvm_byoc_dnnl.patterns.{name}.library")
+    except ImportError:
+        return _advice(error)
+    return vendor.find(error)
+
+
+def regions(modules: Iterable[Any], having: str = "plans") -> dict[str, Any]:
+    """Symbol → runtime module, of the regions among these modules and their imports that have such a function.
+
+    Of regions that this library runs, all have ``plans``.
+    """
+    found: dict[str, Any] = {}
+    for module in modules:
+        if module.implements_function(having):
+            found[str(module["get_symbol"]())] = module
+        found |= regions(module.imports, having)
+    return found

@@ -1,0 +1,144 @@
+"""One compilation: what is known while a model is built, and forgotten when that ends.
+
+`compile`, `partition`, `explain` and `tune` begin one. Passes, codegens and errors ask for it by `current`: TVM calls
+them, and hands no argument of ours on.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from .tvm_fast import ByIdentity
+
+__all__ = ["Compilation", "OverwritableWeights", "cause_of", "compiling", "current", "knowing", "note_cause", "stage"]
+
+_logger = logging.getLogger("tvm_byoc_dnnl")
+_MOST_BY_HAND = 16  # an error keeps alive what its frames hold
+
+
+@dataclass
+class OverwritableWeights:
+    """Constants that one call alone reads, in memory of their own, and whether one has been overwritten.
+
+    A constant belongs to whoever holds the module, so a product with weights is a new constant. Its memory is new as
+    well, which the system clears page by page: that takes far longer than the product.
+    """
+
+    constants: ByIdentity[None] = field(default_factory=ByIdentity)
+    overwritten: bool = False
+
+
+@dataclass
+class Compilation:
+    """What one compile, partition, explain or measurement knows until it ends.
+
+    Attributes
+    ----------
+    is_by_hand : bool
+        It is that of passes which no function of ours runs: it does not end, and keeps the last errors only.
+    causes : dict
+        What a report says of an error → the error.
+    seconds : dict
+        Stage → seconds, in the order of the stages.
+    options : mapping
+        Namespace → its options, of the module that vendors are asked about.
+    lowered : dict, optional
+        Compiler and body of a region → its graph: what was tried is what is built. ``None`` by hand.
+    answers : dict
+        What vendors said: namespace, options and form of a graph → the refusal, or ``None``; and what a vendor's
+        library said, by a key of the vendor's own.
+    blobs : dict, optional
+        Codegen → content of a region → the bytes that its library has made of it, as a module. ``None`` by hand.
+    refused : dict
+        Function, variable, operator and namespace of single calls that were refused → the reason.
+    weights : OverwritableWeights, optional
+        Weights that were read from a file for this compilation alone. The first sweep of `Prepare` may overwrite them,
+        and whoever needs the module as it was imported has to import it again.
+    not_source : dict, optional
+        Regions (by symbol) that became modules although source was asked for, and why; ``None`` to raise instead.
+    times : callable, optional
+        ``times(codegen, graph)``: the known times of the candidates in a graph.
+    """
+
+    is_by_hand: bool = False
+    causes: dict[str, BaseException] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    lowered: dict[Any, Any] | None = None
+    answers: dict[Any, Any] = field(default_factory=dict)
+    blobs: dict[Any, dict[str, Any]] | None = None
+    refused: dict[tuple[str, str, str, str], str] = field(default_factory=dict)
+    weights: OverwritableWeights | None = None
+    not_source: dict[str, str] | None = None
+    times: Callable[[Any, Any], Any] | None = None
+
+
+_CURRENT: ContextVar[Compilation | None] = ContextVar("compilation", default=None)
+
+
+def current() -> Compilation:
+    """The compilation in which this is called; in each thread one for all passes that are used by hand."""
+    found = _CURRENT.get()
+    if found is None:
+        found = Compilation(is_by_hand=True)
+        _CURRENT.set(found)
+    return found
+
+
+@contextmanager
+def compiling() -> Iterator[Compilation]:
+    """Inside is one compilation: that around, or a new one that ends with the block."""
+    around = current()
+    if not around.is_by_hand:
+        yield around
+        return
+    around.causes.clear()
+    with knowing(is_by_hand=False, causes={}, lowered={}, answers={}, blobs={}, refused={}) as made:
+        yield made
+
+
+@contextmanager
+def knowing(**known: Any) -> Iterator[Compilation]:
+    """Inside, the current compilation has these attributes in the place of its own."""
+    token = _CURRENT.set(replace(current(), **known))
+    try:
+        yield current()
+    finally:
+        _CURRENT.reset(token)
+
+
+@contextmanager
+def stage(name: str) -> Iterator[None]:
+    """Count the time of a block as that of stage ``name``."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds = current().seconds
+        seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+def note_cause(text: str, error: BaseException) -> None:
+    """Remember an error that later code only knows as ``text``; its traceback is logged at DEBUG."""
+    _logger.debug("%s", text, exc_info=error)
+    compilation = current()
+    causes = compilation.causes
+    if not compilation.is_by_hand:
+        causes.setdefault(text, error)  # TVM may have copied later ones, without what they were raised from
+        return
+    causes.pop(text, None)  # of a build before this one
+    causes[text] = error
+    for old in list(causes)[:-_MOST_BY_HAND]:
+        causes.pop(old, None)
+
+
+def cause_of(text: str) -> BaseException | None:
+    """The last remembered error whose description ``text`` quotes."""
+    causes = list(current().causes.items())
+    return next((error for said, error in reversed(causes) if said and said in text), None)

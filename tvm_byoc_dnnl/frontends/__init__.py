@@ -1,0 +1,129 @@
+"""Imports models (Relax, ONNX, PyTorch) as a Relax module.
+
+Nothing here imports onnx or torch before a model of that kind arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+from ..build.library_file import is_library
+from ..core.compilation import stage
+from ..core.errors import InputError, MissingFileError
+from ..ir.signature import USUAL_SIZES_ATTR
+
+#: suffixes of the files that torch.export.save writes
+_EXPORTED = (".pt2",)
+
+__all__ = ["split_usual_sizes", "to_relax"]
+
+
+def to_relax(model: Any, shapes: Mapping[str, Sequence[int | str]] | None = None) -> tvm.IRModule:
+    """Import a model.
+
+    Parameters
+    ----------
+    model : IRModule, onnx.ModelProto, path of an .onnx or .pt2 file or torch.export.ExportedProgram
+        An IRModule is returned as it is. Nothing is changed in the model itself.
+    shapes : mapping, optional
+        Input name to shape, for dimensions that an ONNX model leaves open: numbers fix them, and a name, such as
+        ``"N"``, leaves a dimension open; equal names are equal sizes. ``"N:8"`` leaves it open and says that the model
+        is best optimised for 8.
+
+    Returns
+    -------
+    IRModule
+        Function ``main``. For ONNX its attributes ``input_names`` and ``output_names`` keep the model's own
+        names; the parameters' names are these made into identifiers.
+
+    Raises
+    ------
+    InputError
+        If the model is of no known kind or cannot be read, or ``shapes`` does not fit it.
+    UnsupportedError
+        If the importer has no equivalent for an operator.
+    """
+    if isinstance(model, tvm.IRModule):
+        _no_shapes(shapes, "an IRModule")
+        return model
+    weights = None
+    if isinstance(model, PathLike):
+        model = Path(model)
+    if isinstance(model, (str, Path)) and Path(model).suffix in _EXPORTED:
+        model = _program(Path(model))
+    if isinstance(model, (str, Path)) and is_library(Path(model)):
+        raise InputError(f"`{model}` is a compiled library; give what it was compiled from, or load it")
+    if isinstance(model, (str, Path)):
+        from .onnx.importer import load_apart
+
+        with stage("read"):
+            model, weights = load_apart(Path(model))
+    kind = f"{type(model).__module__}.{type(model).__qualname__}"
+    if kind.startswith("onnx.") and kind.endswith(".ModelProto"):
+        from .onnx.importer import import_onnx
+
+        shapes, usual = split_usual_sizes(shapes or {})
+        with stage("import"):
+            mod = import_onnx(model, shapes, weights)
+        if usual:
+            mod["main"] = mod["main"].with_attr(USUAL_SIZES_ATTR, usual)
+        return mod
+    if isinstance(model, (tvm.runtime.Executable, tvm.runtime.Module)) or hasattr(model, "run_tvm"):
+        raise InputError(f"the model is a {kind}, which is compiled already; give what it was compiled from")
+    if kind.startswith("torch.export.") and kind.endswith(".ExportedProgram"):
+        from .torch.importer import import_torch
+
+        _no_shapes(shapes, "an ExportedProgram")
+        return import_torch(model)
+    raise InputError(
+        f"cannot import a {kind}; give an IRModule, an onnx.ModelProto, the path of an .onnx file or a "
+        "torch.export.ExportedProgram"
+    )
+
+
+def _program(path: Path) -> Any:
+    """What ``torch.export.save`` has written."""
+    import torch
+
+    if not path.is_file():
+        raise MissingFileError(f"no file `{path}`; give the path of an .onnx or .pt2 file")
+    try:
+        return torch.export.load(path)
+    except Exception as error:
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f"cannot read `{path}` as a program of torch.export.save: {why}") from error
+
+
+def split_usual_sizes(
+    shapes: Mapping[str, Sequence[int | str]],
+) -> tuple[dict[str, list[int | str]], dict[str, int]]:
+    """Shapes with ``"N"`` for ``"N:8"``, and the size of each such name.
+
+    Raises
+    ------
+    InputError
+        If a size is no positive number, or a name has two.
+    """
+    usual: dict[str, int] = {}
+
+    def name_of(dim: int | str) -> int | str:
+        if not isinstance(dim, str) or ":" not in dim:
+            return dim
+        name, _, size = dim.partition(":")
+        if not name.isidentifier() or not size.isdecimal() or int(size) < 1:
+            raise InputError(f"`shapes` gives {dim!r}; expected a name and a positive number, such as N:8")
+        if usual.setdefault(name, int(size)) != int(size):
+            raise InputError(f"`shapes` optimises {name!r} for {usual[name]} and for {size}; give one size")
+        return name
+
+    return {name: [name_of(dim) for dim in dims] for name, dims in shapes.items()}, usual
+
+
+def _no_shapes(shapes: Mapping[str, Sequence[int | str]] | None, kind: str) -> None:
+    if shapes:
+        raise InputError(f"`shapes` fixes the inputs of an ONNX model; {kind} carries its own: leave it out")

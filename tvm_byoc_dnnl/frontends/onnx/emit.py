@@ -1,0 +1,305 @@
+"""The calls of Relax that entries emit, and what all of them need: constants, casts, sizes that agree, shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from onnx import TensorProto, helper
+from tvm import relax
+
+from ...core.errors import UnsupportedError
+from ...ir.tvm_compat import is_a, make_constant, tensor_constant
+from .dim import Dim, Size, equal, expr_of, product, symbols_of
+from .value import STORED, Node, Value
+
+__all__ = ["NEWEST_USED", "Emit", "as_stored", "as_tensor", "elem_type", "is_as_tvm_wants"]
+
+_ALIGNMENT = 64  # bytes
+LARGE = 1 << 12  # elements: smaller arrays are copied
+#: at most this many numbers of open sizes are written into a model
+_MOST = 64
+
+Operand = Any  # a Value, an expression, a number or an array
+
+
+class Emit:
+    """Emits calls of Relax into one function.
+
+    Parameters
+    ----------
+    bb : BlockBuilder
+        The function's builder.
+    apply : function, optional
+        Converts a node by the table, for `onnx`.
+    """
+
+    def __init__(self, bb: relax.BlockBuilder, apply: Callable[[Node], list[Any]] | None = None) -> None:
+        self.bb = bb
+        self._apply = apply
+        self.weights: list[tuple[Any, np.ndarray]] = []  # large constants and the arrays that they were made of
+        self.node: Node | None = None  # that is being converted
+        self.given: set[Any] = set()  # the symbols that its parameters have, or that these decide
+
+    # ---- values -------------------------------------------------------------------------------------
+
+    def value(self, expr: Any) -> Value:
+        """The value that an expression computes; a call is emitted."""
+        if not is_a(expr, relax.Var) and not _is_constant(expr):
+            expr = self.bb.emit(expr)
+        return Value(expr)
+
+    def const(self, numbers: Any, dtype: str | None = None) -> Value:
+        """A constant, which is not emitted until something reads it."""
+        array = np.asarray(numbers)
+        if dtype is not None and dtype != str(array.dtype):
+            array = array.astype(np_dtype(dtype))
+        return Value(known=array)
+
+    def tensor(self, x: Operand, like: Value | None = None) -> Any:
+        """The expression of a value; numbers have the dtype of ``like``."""
+        if isinstance(x, Value):
+            if x.expr is None:
+                x.expr = self._emitted(x)
+            return x.expr
+        if isinstance(x, (bool, int, float, np.ndarray, np.generic)):
+            dtype = like.dtype if like is not None and not isinstance(x, (np.ndarray, np.generic)) else None
+            return self.tensor(self.const(x, dtype))
+        return x
+
+    def _emitted(self, value: Value) -> Any:
+        if value.is_constant:
+            memory = value.memory
+            assert memory is not None
+            if value.dtype in STORED:
+                known = value.known
+                assert known is not None
+                return _constant(as_stored(known), lambda: None)
+            constant = _constant(memory, lambda: value.known)
+            if memory.size >= LARGE:
+                self.weights.append((constant, memory))
+            return constant
+        known = value.known
+        if known is None:
+            what = str(value) if value.is_sequence or not value.dtype else f"a tensor of {value.dtype}"
+            raise self.refused(f"reads {what} as a tensor")
+        if known.size > _MOST:
+            raise self.refused(f"computes {known.size} numbers from open sizes; the limit is {_MOST}")
+        made = self.bb.emit(relax.op.shape_to_tensor(self.shape(known.reshape(-1).tolist())))
+        if known.ndim != 1:
+            made = self.bb.emit(relax.op.reshape(made, known.shape))
+        return made if value.dtype == "int64" else self.bb.emit(relax.op.astype(made, value.dtype))
+
+    def call(self, function: Callable[..., Any], *operands: Operand, **attrs: Any) -> Value:
+        """The result of one call, whose operands are values, expressions, numbers or arrays."""
+        like = next((x for x in operands if isinstance(x, Value)), None)
+        return self.value(function(*(x if x is None else self.tensor(x, like) for x in operands), **attrs))
+
+    def onnx(
+        self, op: str, *inputs: Operand | None, opset: int = 0, domain: str = "", outputs: int = 1, **attrs: Any
+    ) -> Any:
+        """The result of another operator of ONNX, by the table; a list of ``outputs`` values if these are several."""
+        assert self._apply is not None
+        outer = self.node
+        like = next((x for x in inputs if isinstance(x, Value)), None)
+        given = [x if x is None or isinstance(x, Value) else Value(self.tensor(x, like)) for x in inputs]
+        if not opset:
+            opset = outer.opset if outer is not None and outer.domain == domain else NEWEST_USED
+        name = outer.name if outer is not None else op
+        found = self._apply(Node(op, domain, opset, name, given, attrs, (True,) * outputs))
+        self.node = outer
+        return found[0] if outputs == 1 else found
+
+    def refused(self, reason: str) -> UnsupportedError:
+        """The error for the node that is being converted."""
+        return self.node.refused(reason) if self.node is not None else UnsupportedError(f"the model {reason}")
+
+    # ---- sizes --------------------------------------------------------------------------------------
+
+    def shape(self, dims: Sequence[Size]) -> relax.ShapeExpr:
+        """A shape of numbers and open sizes."""
+        return relax.ShapeExpr([expr_of(d) for d in dims])
+
+    def agree(self, x: Value, dims: Sequence[Size]) -> Value:
+        """A value that must have these sizes when the model runs, which is checked then."""
+        own = x.dims
+        if own is not None and all(_is_same(a, b) for a, b in zip(own, dims, strict=True)):
+            return x
+        for a, b in zip(own or (), dims, strict=False):
+            if isinstance(a, int) and isinstance(b, int) and a != b:
+                raise self.refused(f"needs sizes that are equal, and they are {a} and {b}")
+            if isinstance(b, Dim) and is_within(b, a):  # TVM would put the expression in the symbol's place without end
+                raise self.refused(f"needs the sizes {a} and {b} to be equal; fix one of the open sizes in them")
+        tensor = self.tensor(x)
+        if own is not None and any(
+            symbol not in self.given
+            for a, b in zip(own, dims, strict=True)
+            if not _is_same(a, b)
+            for symbol in (*symbols_of(a), *symbols_of(b))
+        ):
+            # TVM would take one symbol for the other from here on, and not in the types of what was before: their sizes
+            # would be unlike. So it does not see the sizes that are compared.
+            unknown = relax.TensorType(dtype=x.dtype, ndim=len(dims))
+            tensor = self.bb.emit(relax.op.call_pure_packed("vm.builtin.copy", tensor, ty_args=unknown))
+        if not is_a(tensor, relax.Var):
+            tensor = self.bb.emit(tensor)
+        return Value(self.bb.match_cast(tensor, relax.TensorType(self.shape(dims), x.stored)))
+
+    def named(self, x: Value) -> Value:
+        """A value whose sizes have names, if their number is known: a call may compute them, and others read them."""
+        ty: Any = getattr(x.expr, "ty", None)
+        rank = int(ty.ndim) if x.dims is None and is_a(ty, relax.TensorType) else -1
+        if rank < 0:
+            return x
+        op = self.node.op.lower() if self.node is not None else "value"
+        dims = [Dim.symbol(f"{op}_dim{axis}") for axis in range(rank)]
+        return Value(self.bb.match_cast(x.expr, relax.TensorType(self.shape(dims), x.dtype)))
+
+    def broadcast(self, *operands: Operand) -> list[Value]:
+        """Values of which the sizes of each axis, counted from the last, are equal or the number 1."""
+        like = next((x for x in operands if isinstance(x, Value)), None)
+        given = [x if isinstance(x, Value) else Value(self.tensor(x, like)) for x in operands]
+        return self.equalised(given, lambda axis: True)
+
+    def equalised(self, given: Sequence[Value], applies: Callable[[int], bool]) -> list[Value]:
+        """Values of which the sizes of those axes are equal or 1 to which ``applies``; axes count from the last."""
+        known = [x.dims for x in given]
+        if any(d is None for d in known) or all(isinstance(size, int) for d in known for size in d or ()):
+            return list(given)
+        new = [list(d or ()) for d in known]
+        for axis in range(-max(map(len, new), default=0), 0):
+            here = [d for d in new if len(d) >= -axis]
+            if applies(axis):
+                sizes = [d[axis] for d in here if d[axis] != 1]
+                chosen = common(sizes) if sizes else 1
+                for d in here:
+                    if isinstance(d[axis], Dim):
+                        d[axis] = chosen
+        return [self.agree(x, dims) for x, dims in zip(given, new, strict=True)]
+
+    # ---- common calls -------------------------------------------------------------------------------
+
+    def cast(self, x: Operand, dtype: str) -> Value:
+        """A value of another dtype, between dtypes that TVM converts as ONNX does."""
+        if isinstance(x, Value) and x.dtype == dtype:
+            return x
+        return self.call(relax.op.astype, x, dtype=dtype)
+
+    def reshape(self, x: Value, dims: Sequence[Size]) -> Value:
+        """A value in another shape; where it may have another number of elements, that is checked in the call."""
+        if x.dims is not None and len(x.dims) == len(dims) and all(map(_is_same, x.dims, dims)):
+            return x
+        if x.dims is not None:
+            count, wanted = product(x.dims), product(dims)
+            if count == 0 and wanted == 0:
+                return self.call(relax.op.zeros, self.shape(dims), dtype=x.stored)
+            if not equal(count, wanted):
+                if not isinstance(count, Dim) and not isinstance(wanted, Dim):
+                    raise self.refused(f"reshapes {count} elements to ({', '.join(map(str, dims))})")
+                is_nothing = isinstance(count, int) and count == 0  # a 0 keeps an axis in TVM's reshape
+                flat = (
+                    self.call(relax.op.zeros, self.shape([0]), dtype=x.stored)
+                    if is_nothing
+                    else self.call(relax.op.reshape, x, self.shape([count]))
+                )
+                x = self.agree(flat, [wanted])
+        return self.call(relax.op.reshape, x, self.shape(dims))
+
+    def cut(self, x: Value, axis: int, start: Size, end: Size) -> Value:
+        """The elements of one axis from ``start`` to ``end``, which lie inside of it."""
+        if start == end:
+            sizes = [0 if a == axis else d for a, d in enumerate(x.dims or ())]
+            return self.value(relax.op.zeros(self.shape(sizes), x.stored))
+        bounds = [[s if isinstance(s, int) else expr_of(s)] for s in (start, end)]
+        return self.call(relax.op.strided_slice, x, axes=[axis], begin=bounds[0], end=bounds[1], assume_inbound=True)
+
+    def transpose(self, x: Operand, axes: Sequence[int]) -> Value:
+        """A value with its axes in another order."""
+        if list(axes) == sorted(axes):
+            return x if isinstance(x, Value) else self.value(x)
+        return self.call(relax.op.permute_dims, x, axes=list(axes))
+
+    def expand(self, x: Value, dims: Sequence[Size]) -> Value:
+        """A value repeated along axes of size 1."""
+        if x.dims is not None and len(x.dims) == len(dims) and all(map(_is_same, x.dims, dims)):
+            return x
+        return self.call(relax.op.broadcast_to, x, self.shape(dims))
+
+
+#: the version of operators of another domain than the node's that `Emit.onnx` makes
+NEWEST_USED = 21
+
+
+def np_dtype(dtype: str) -> np.dtype:
+    """NumPy's dtype of TVM's name; those that NumPy does not have are of ml_dtypes."""
+    try:
+        return np.dtype(dtype)
+    except TypeError:
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, dtype))
+
+
+def elem_type(value: Value) -> int:
+    """ONNX's element type of a value, 0 when it is unknown."""
+    if value.dtype in ("", "object"):
+        return TensorProto.STRING if value.dtype else TensorProto.UNDEFINED
+    return int(helper.np_dtype_to_tensor_dtype(np_dtype(value.dtype)))
+
+
+def as_stored(array: np.ndarray) -> np.ndarray:
+    """An array; numbers of fewer than 8 bits as they are kept: integers as those of 8 bits, others by their codes."""
+    dtype = STORED.get(str(array.dtype))
+    if dtype is None:
+        return array
+    return array.astype(dtype) if "int" in str(array.dtype) else array.view(dtype)
+
+
+def common(sizes: Sequence[Size]) -> Size:
+    """The one of these sizes, which must be equal, that all others are cast to: a number, or the first that can be.
+
+    A symbol cannot be given by an expression of itself: TVM would put the expression in its place without end. A
+    picture of height ``n`` that was halved and doubled again has the height ``n // 2 * 2``.
+    """
+    found = [s for s in sizes if isinstance(s, int)]
+    return found[0] if found else next(s for s in sizes if not any(is_within(s, other) for other in sizes))
+
+
+def is_within(size: Size, other: Size) -> bool:
+    """Whether a symbol is a part of another expression."""
+    if not isinstance(size, Dim) or not isinstance(other, Dim) or size == other:
+        return False
+    own = expr_of(size)
+    return is_a(own, tvm.tirx.Var) and any(own.same_as(symbol) for symbol in symbols_of(other))
+
+
+def _is_same(a: Size, b: Size) -> bool:
+    return a == b or equal(a, b)
+
+
+def _is_constant(expr: Any) -> bool:
+    return not is_a(expr, relax.Call) and not is_a(expr, relax.Tuple) and not is_a(expr, relax.TupleGetItem)
+
+
+def _constant(memory: np.ndarray, complete: Callable[[], Any]) -> Any:
+    """A constant: small ones are copied, large ones keep their memory, into which threads may still be reading."""
+    if memory.size >= LARGE and not (memory.size and 0 in memory.strides):
+        if not is_as_tvm_wants(memory):
+            complete()
+        return tensor_constant(as_tensor(memory))
+    complete()
+    if memory.dtype.isbuiltin == 1 and memory.dtype.kind in "biuf":
+        return make_constant(np.ascontiguousarray(memory).reshape(memory.shape))
+    return relax.const(memory, str(memory.dtype))
+
+
+def as_tensor(array: np.ndarray) -> tvm.runtime.Tensor:
+    """A tensor of ``array``: its own memory, if that is as TVM wants it."""
+    return tvm.runtime.from_dlpack(array) if is_as_tvm_wants(array) else tvm.runtime.tensor(array)
+
+
+def is_as_tvm_wants(array: np.ndarray) -> bool:
+    """Whether a tensor can have an array's own memory; it has a copy else."""
+    return array.flags.c_contiguous and array.flags.writeable and array.ctypes.data % _ALIGNMENT == 0

@@ -1,0 +1,184 @@
+"""A model as a module of Relax: its inputs are parameters, its results one function's result."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import tvm
+from onnx import helper, numpy_helper
+from tvm import relax
+from tvm.ir.supply import UniqueNameSupply
+
+from ...core.compilation import current
+from ...core.errors import UnsupportedError
+from ...core.tvm_fast import ByIdentity, items
+from ...ir.signature import DIMS_ATTR, OUTPUTS_ATTR
+from ...ir.tvm_compat import is_a
+from . import kept  # noqa: F401 - declares the operators that stay whole
+from .dim import size_of
+from .emit import is_as_tvm_wants
+from .equal_dims import unify_dims
+from .file import Weights
+from .open_dims import OpenInputs, relax_shapes
+from .scope import Plan, Scope, opsets_of
+from .value import STORED, Value
+from .walk import Missing, Shared, Walk, built
+
+__all__ = ["to_module"]
+
+_LINEAR = ("relax.matmul", *(f"relax.nn.conv{d}d{t}" for d in (1, 2, 3) for t in ("", "_transpose")))
+
+
+def to_module(
+    model: onnx.ModelProto,
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Sequence[onnx.ValueInfoProto],
+    weights: Weights,
+) -> tvm.IRModule:
+    """The module of a model.
+
+    Parameters
+    ----------
+    model : ModelProto
+        The model.
+    inputs, outputs : sequence of ValueInfoProto
+        Its inputs without those that repeat a constant, and its results; open dims are named.
+    weights : Weights
+        Its constants that are not in the model. Their arrays become TVM's, without a copy.
+    """
+    shapes = relax_shapes(inputs)
+    plan = Plan(model.graph.node, [o.name for o in outputs])
+    shared = Shared(model)
+    params = _parameters(inputs, shapes)
+    fresh = {id(array) for array in weights.values()}
+
+    def read(walk: Walk) -> Any:
+        scope = Scope(opsets_of(model.opset_import))
+        scope.lazy.update({t.name: _constant(t) for t in model.graph.initializer})
+        scope.lazy.update({name: _weight(array, weights) for name, array in weights.items()})
+        scope.names.update({i.name: Value(p, dtype=_dtype(i)) for i, p in zip(inputs, params, strict=True)})
+        _solve(walk, scope, shapes)
+        results = [_result(walk, v, o.name) for v, o in zip(_walked(walk, scope, plan, outputs), outputs, strict=True)]
+        return params, results[0] if len(results) == 1 else relax.Tuple(results)
+
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")  # of TVM's converters, which also print
+        built(shared, "main", params, read)
+    module = shared.root.get()
+    for gv, func in module.functions.items():
+        if is_a(func, relax.Function):
+            module[gv] = unify_dims(func)
+    attrs: dict[str, Any] = {}
+    if shapes.names:
+        attrs[DIMS_ATTR] = shapes.names
+        attrs[OUTPUTS_ATTR] = [[str(d.dim_value or d.dim_param) for d in o.type.tensor_type.shape.dim] for o in outputs]
+    module["main"] = module["main"].with_attrs(attrs) if attrs else module["main"]
+    _note_overwritable(module, shared.weights, fresh)
+    return module
+
+
+def _walked(walk: Walk, scope: Scope, plan: Plan, outputs: Sequence[onnx.ValueInfoProto]) -> list[Value | None]:
+    try:
+        return walk.graph(scope, plan, [o.name for o in outputs])
+    except Missing as error:
+        named = dict.fromkeys([str(error), *walk.missing(plan.nodes, scope)])
+        raise UnsupportedError(
+            f"no Relax equivalent for ONNX operator{'s' if len(named) > 1 else ''} {', '.join(named)} "
+            f"(opset {scope.opsets.get('', 1)}); export the model with standard operators instead"
+        ) from None
+
+
+def _result(walk: Walk, value: Value | None, name: str) -> Any:
+    if value is None or value.is_empty:
+        raise UnsupportedError(f"no Relax equivalent for the output `{name}`, which is an empty optional")
+    if value.items is not None:
+        return relax.Tuple([walk.emit.tensor(item) for item in value.items])
+    return walk.emit.tensor(value)
+
+
+# ---- what a model starts from ---------------------------------------------------------------------------
+
+
+def _constant(tensor: onnx.TensorProto) -> Any:
+    return lambda: Value(known=numpy_helper.to_array(tensor))
+
+
+def _weight(array: np.ndarray, weights: Weights) -> Any:
+    return lambda: Value(known=array, ready=weights.complete)
+
+
+def _parameters(inputs: Iterable[onnx.ValueInfoProto], shapes: OpenInputs) -> list[relax.Var]:
+    names = UniqueNameSupply()
+    params = []
+    for value in inputs:
+        dtype = _dtype(value)
+        if dtype == "object":
+            raise UnsupportedError(
+                f"no Relax equivalent for the input `{value.name}`, which is a tensor of strings; encode it before"
+            )
+        dims = shapes.shapes.get(value.name)
+        params.append(relax.Var(_identifier(value.name, names), relax.TensorType(dims, STORED.get(dtype, dtype))))
+    return params
+
+
+def _dtype(value: onnx.ValueInfoProto) -> str:
+    kind = value.type.tensor_type.elem_type
+    return str(helper.tensor_dtype_to_np_dtype(kind)) if kind else "float32"
+
+
+def _identifier(name: str, names: Any) -> str:
+    """A name that Relax takes for a variable."""
+    new = name.replace(".", "_")
+    if not new[:1].isalpha() and new[:1] != "_":
+        new = f"input_{new}"
+    return str(names.fresh_name(new))
+
+
+def _solve(walk: Walk, scope: Scope, shapes: OpenInputs) -> None:
+    """The symbols that no input has by itself, and the inputs whose sizes are expressions of them."""
+    for symbol, value in shapes.solved:
+        walk.bb.match_cast(walk.bb.emit(relax.ShapeExpr([value])), relax.ShapeType([symbol]))
+        walk.emit.given.add(symbol)
+    for name, dims in shapes.inner.items():
+        given = scope.names[name]
+        assert given is not None
+        scope.names[name] = walk.emit.agree(given, [size_of(d) for d in dims])
+
+
+# ---- weights --------------------------------------------------------------------------------------------
+
+
+def _note_overwritable(module: tvm.IRModule, weights: Sequence[tuple[Any, np.ndarray]], fresh: set[int]) -> None:
+    """Note the constants that are nothing but the weights of one linear operator, and have memory of their own.
+
+    ``fresh``: by address, the arrays that were read for this import.
+    """
+    own = current().weights
+    if own is None:
+        return
+    others = [array for _, array in weights if id(array) not in fresh and is_as_tvm_wants(array)]
+    owned: ByIdentity[int] = ByIdentity.of(
+        (constant, 0)
+        for constant, a in weights
+        if not is_as_tvm_wants(a) or (id(a) in fresh and not any(np.may_share_memory(a, other) for other in others))
+    )
+    linear: ByIdentity[None] = ByIdentity()
+    for func in module.functions.values():
+        for block in items(func.body.blocks) if is_a(func, relax.Function) else ():
+            for binding in items(block.bindings):
+                call = binding.value
+                args = items(call.args) if is_a(call, relax.Call) else [call]
+                if is_a(call, relax.Tuple):
+                    args = items(call.fields)
+                for i, arg in enumerate(args):
+                    if arg in owned:
+                        owned[arg] += 1
+                        if i == 1 and getattr(getattr(call, "op", None), "name", "") in _LINEAR:
+                            linear[arg] = None
+    own.constants.update((constant, None) for constant in linear if owned[constant] == 1)

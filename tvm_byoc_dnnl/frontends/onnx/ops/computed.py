@@ -1,0 +1,116 @@
+"""Operators of which Relax has no part: one function of tensor expressions for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax, te, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from ....ir.tvm_compat import is_a
+from ..dim import Dim, Size, expr_of
+from ..emit import Emit
+from ..value import Value
+
+__all__ = ["asked", "computed", "lowest", "wide_dtype", "within", "written"]
+
+_OPAQUE = 8  # TVM's kind of a function that is not fused
+
+
+def computed(e: Emit, name: str, function: Callable[..., Any], *operands: Any) -> Any:
+    """The result of a function of tensor expressions, a list if there are several.
+
+    Parameters
+    ----------
+    name : str
+        The function's name in the module.
+    function : function
+        ``function(*operands)`` with tensors for values, and TIR's expressions for sizes and lists of sizes. What it
+        reads of open sizes must be among its operands.
+    *operands : Value, Size or list of Size
+        What it is called with.
+    """
+    given = [_given(e, operand) for operand in operands]
+    made = e.bb.emit_te(function, *given, primfunc_name_hint=name)
+    if is_a(made.ty, relax.TupleType):
+        return [e.value(relax.TupleGetItem(made, i)) for i in range(len(made.ty.fields))]
+    return Value(made)
+
+
+def _given(e: Emit, operand: Any) -> Any:
+    if isinstance(operand, Value):
+        return e.tensor(operand)
+    if isinstance(operand, (list, tuple)):
+        return [_given(e, part) for part in operand]
+    return expr_of(operand) if isinstance(operand, (int, Dim)) else operand
+
+
+def asked(e: Emit, numbers: Value, sizes: Sequence[str | Size]) -> list[Size]:
+    """The integers of a vector that only a call knows.
+
+    ``sizes``: for each of them the name of a new open size, or the size that it must be, which the call checks.
+    """
+    shape = e.bb.emit(relax.op.tensor_to_shape(e.tensor(e.cast(numbers, "int64"))))
+    found: list[Size] = [Dim.symbol(size) if isinstance(size, str) else size for size in sizes]
+    e.bb.match_cast(shape, relax.ShapeType([expr_of(size) for size in found]))
+    return found
+
+
+def wide_dtype(dtype: str) -> str:
+    """The dtype that sums of products of a float dtype are taken in."""
+    return "float64" if dtype == "float64" else "float32"
+
+
+def lowest(dtype: str) -> Any:
+    """The number that no other of a dtype is below."""
+    return int(np.iinfo(dtype).min) if "int" in dtype else -np.inf
+
+
+def within(place: Any, size: Any) -> Any:
+    """A position cut to those that a tensor has."""
+    return tirx.max(tirx.min(place, size - 1), tirx.const(0, "int64"))
+
+
+def written(
+    e: Emit,
+    name: str,
+    write: Callable[..., None],
+    operands: Sequence[Value],
+    results: Sequence[tuple[Sequence[Size], str]],
+    sizes: Sequence[Size] = (),
+) -> list[Value]:
+    """The results of a function whose body is written by statements, one after the other.
+
+    Parameters
+    ----------
+    write : function
+        ``write(*inputs, *outputs, *sizes)`` writes the statements by the IRBuilder, for buffers that are indexed.
+    results : sequence of (sizes, dtype)
+        What it makes. Memory to work with is a result that nobody reads.
+    sizes : sequence of int or Dim
+        What else it reads of sizes.
+    """
+
+    def kernel(*given: Any) -> Any:
+        *tensors, shapes, own = given
+        dtypes = [dtype for _, dtype in results]
+        outs = [
+            tirx.decl_buffer(s, d, f"out{i}", layout=None) for i, (s, d) in enumerate(zip(shapes, dtypes, strict=True))
+        ]
+
+        def body(inputs: Any, outputs: Any) -> Any:
+            with IRBuilder() as ib, T.seq_scope():
+                write(*map(T.buffer_proxy, (*inputs, *outputs)), *own)
+            return ib.get()
+
+        return te.extern(shapes, tensors, body, out_buffers=outs, name=name)
+
+    exprs = [[expr_of(d) for d in dims] for dims in (*(dims for dims, _ in results), sizes)]
+    given = [*map(e.tensor, operands), exprs[:-1], exprs[-1]]
+    made = e.bb.emit(e.bb.call_te(kernel, *given, primfunc_name_hint=name, primfunc_attrs={"op_pattern": _OPAQUE}))
+    if len(results) == 1:
+        return [Value(made)]
+    return [e.value(relax.TupleGetItem(made, i)) for i in range(len(results))]

@@ -1,0 +1,178 @@
+"""Operators of object detection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax, te, tirx
+from tvm.script.ir_builder import tirx as T
+
+from ....core.limits import MOST_PIXELS, MOST_SAMPLES
+from ..dim import Size, min_of, product
+from ..emit import Emit
+from ..table import operator
+from ..value import Node, Value
+from .computed import asked, computed, lowest, within, written
+from .ordering import keys
+from .shapes import dims_of
+
+# ---- NonMaxSuppression ------------------------------------------------------------------------------------
+
+
+def _corners(boxes: Any, at: tuple[Any, Any], is_centre: bool) -> tuple[Any, Any, Any, Any]:
+    """The lowest and highest coordinates of a box along both axes."""
+    a, b, c, d = (boxes[at[0], at[1], i] for i in range(4))
+    if is_centre:  # x, y, width, height
+        half = tirx.const(0.5, "float32")
+        return b - d * half, a - c * half, b + d * half, a + c * half
+    return tirx.min(a, c), tirx.min(b, d), tirx.max(a, c), tirx.max(b, d)
+
+
+def _overlap(boxes: Any, one: tuple[Any, Any], other: tuple[Any, Any], is_centre: bool) -> Any:
+    """Intersection over union."""
+    low0, low1, high0, high1 = _corners(boxes, one, is_centre)
+    low2, low3, high2, high3 = _corners(boxes, other, is_centre)
+    zero = tirx.const(0.0, "float32")
+    shared = tirx.max(tirx.min(high0, high2) - tirx.max(low0, low2), zero) * tirx.max(
+        tirx.min(high1, high3) - tirx.max(low1, low3), zero
+    )
+    union = (high0 - low0) * (high1 - low1) + (high2 - low2) * (high3 - low3) - shared
+    return tirx.if_then_else(union > zero, shared / union, zero)
+
+
+@operator("NonMaxSuppression", since=10)
+def _suppression(e: Emit, node: Node) -> Any:
+    """Boxes of each class from the highest score on, but those that overlap by more than the threshold."""
+    boxes, scores, is_centre = node.needed(0), node.needed(1), bool(node.attr("center_point_box", 0))
+    (batch, classes, count), least = dims_of(node, 1), node.input(4)
+    most = node.input(2) or e.const([0])
+    (limit,) = [int(most.known.reshape(-1)[0])] if most.is_constant else [None]  # type: ignore[union-attr]
+    if limit is not None and limit <= 0:
+        return e.value(relax.op.zeros(e.shape([0, 3]), "int64"))
+    order = e.call(relax.op.argsort, keys(e, scores), axis=-1, descending=True, dtype="int64")
+    rows = product([batch, classes, count if limit is None else min_of(count, limit)])
+    single = [e.cast(e.reshape(most, [1]), "int64")]
+    single += [e.reshape(v, [1]) for v in (node.input(3) or e.const([0.0], "float32"), least) if v is not None]
+
+    def write(boxes: Any, scores: Any, order: Any, most: Any, overlap: Any, *rest: Any) -> None:
+        *lowest_score, picked, state, batch, classes, count = rest
+        total, start, is_kept = 0, 1, 2
+        state[total] = tirx.const(0, "int64")
+        with T.serial(0, batch) as b, T.serial(0, classes) as c:
+            state[start] = state[total]
+            with T.serial(0, count) as i:
+                box = order[b, c, i]
+                is_open = state[total] - state[start] < most[0]
+                if lowest_score:
+                    is_open = tirx.all(is_open, scores[b, c, box] > lowest_score[0][0])
+                with T.If(is_open), T.Then():
+                    state[is_kept] = tirx.const(1, "int64")
+                    with T.serial(0, state[total] - state[start]) as k:
+                        other = picked[state[start] + k, 2]
+                        with T.If(_overlap(boxes, (b, box), (b, other), is_centre) > overlap[0]), T.Then():
+                            state[is_kept] = tirx.const(0, "int64")
+                    with T.If(state[is_kept] == 1), T.Then():
+                        for column, value in enumerate((b, c, box)):
+                            picked[state[total], column] = value
+                        state[total] = state[total] + 1
+
+    results: list[tuple[list[Size], str]] = [([rows, 3], "int64"), ([3], "int64")]
+    picked, state = written(e, "suppress", write, [boxes, scores, order, *single], results, [batch, classes, count])
+    (found,) = asked(e, e.cut(state, 0, 0, 1), ["selected"])
+    return e.cut(picked, 0, 0, found)
+
+
+# ---- regions of interest ----------------------------------------------------------------------------------
+
+
+@operator("RoiAlign", since=10)
+def _roi_align(e: Emit, node: Node) -> Any:
+    x, boxes, batch = (node.needed(i) for i in range(3))
+    mode, ratio = node.attr("mode", "avg"), node.attr("sampling_ratio", 0)
+    scale, default = node.attr("spatial_scale", 1.0), "output_half_pixel" if node.opset < 16 else "half_pixel"
+    is_half = node.attr("coordinate_transformation_mode", default) == "half_pixel"
+    size = (node.attr("output_height", 1), node.attr("output_width", 1))
+    if mode not in ("avg", "max"):
+        raise node.wrong(f"has the mode {mode}; expected avg or max")
+    boxes = e.agree(boxes, [*dims_of(node, 2), 4])
+    if mode == "max":
+        return _largest_of_boxes(e, x, boxes, batch, scale, is_half, size, ratio)
+    if is_half:  # Relax scales first and moves no box
+        boxes = e.call(relax.op.subtract, boxes, e.const(0.5 / scale, boxes.dtype))
+    number = e.cast(e.reshape(batch, [*dims_of(node, 2), 1]), boxes.dtype)
+    every = e.call(lambda *parts: relax.op.concat(list(parts), 1), number, boxes)
+    how = {"pooled_size": size, "spatial_scale": scale, "sample_ratio": ratio, "aligned": is_half, "layout": "NCHW"}
+    return e.call(relax.op.vision.roi_align, x, every, mode="avg", **how)
+
+
+def _largest_of_boxes(
+    e: Emit, x: Value, boxes: Value, batch: Value, scale: float, is_half: bool, size: tuple[int, int], ratio: int
+) -> Value:
+    """Of each bin the largest weighted corner of all of its samples, which is what ONNX means by ``max``."""
+    dtype = x.dtype
+    boxes, batch = _checked(e, x, e.cast(boxes, dtype), batch, scale, size)
+
+    def compute(data: Any, rois: Any, numbers: Any) -> Any:
+        def number(value: Any) -> Any:
+            return tirx.const(value, dtype) if isinstance(value, float) else tirx.Cast(dtype, value)
+
+        def element(i: Any, c: Any, ph: Any, pw: Any) -> Any:
+            offset, picture = 0.5 if is_half else 0.0, within(numbers(i), data.shape[0])
+            places, grids = [], []
+            for axis, place in ((1, ph), (0, pw)):
+                first, last = (rois(i, a) * number(scale) - number(offset) for a in (axis, axis + 2))
+                length = last - first if is_half else tirx.max(last - first, number(1.0))
+                step = length / number(size[1 - axis])
+                grid = tirx.const(ratio, "int64") if ratio > 0 else tirx.ceil(step).astype("int64")
+                along = te.reduce_axis((tirx.const(0, "int64"), grid), "xy"[1 - axis])
+                places.append(first + number(place) * step + (number(along) + number(0.5)) * step / number(grid))
+                grids.append(along)
+            outside = tirx.any(*(tirx.any(p < -1.0, p > number(n)) for p, n in zip(places, data.shape[2:])))
+            ways = []
+            for p, n in zip(places, data.shape[2:], strict=True):
+                p = tirx.max(p, number(0.0))
+                low = tirx.min(p.astype("int64"), n - 1)
+                high = tirx.min(low + 1, n - 1)
+                share = tirx.Select(low >= n - 1, number(0.0), p - number(low))
+                ways.append(((low, number(1.0) - share), (high, share)))
+            corners = [wy * wx * data(picture, c, y, px) for y, wy in ways[0] for px, wx in ways[1]]
+            value = tirx.max(tirx.max(corners[0], corners[1]), tirx.max(corners[2], corners[3]))
+            return te.max(tirx.if_then_else(outside, number(0.0), value), axis=grids)
+
+        largest = te.compute((rois.shape[0], data.shape[1], *size), element, name="largest_of_boxes")
+        least = tirx.const(lowest(dtype), dtype)  # of a bin without a sample
+        return te.compute(
+            largest.shape, lambda *at: tirx.Select(largest(*at) == least, number(0.0), largest(*at)), name="roi_align"
+        )
+
+    made: Value = computed(e, "roi_align_max", compute, x, boxes, batch)
+    return made
+
+
+def _checked(e: Emit, x: Value, boxes: Value, batch: Value, scale: float, size: tuple[int, int]) -> list[Value]:
+    """Boxes and the numbers of their pictures, whose copies a call makes only if they can be computed."""
+    count, pictures = (boxes.dims or (0,))[0], (x.dims or (0,))[0]
+    farthest = max(MOST_SAMPLES * min(size) / 2, MOST_PIXELS) / scale
+
+    def write(corners: Any, numbers: Any, own: Any, places: Any, count: Any, pictures: Any) -> None:
+        far = tirx.const(farthest, x.dtype)
+        message = f"roi_align: a corner of a box is not a number from {-farthest:g} to {farthest:g}"
+        with T.serial(0, count) as i:
+            inside = tirx.all(numbers[i] >= 0, numbers[i] < pictures)
+            with T.Assert(inside, "roi_align: an index is out of range of the pictures", "IndexError"):
+                places[i] = numbers[i]
+            with (
+                T.serial(0, 4) as k,
+                T.Assert(tirx.all(corners[i, k] >= -far, corners[i, k] <= far), message, "ByocInputValueError"),
+            ):
+                own[i, k] = corners[i, k]
+
+    results: list[tuple[list[Size], str]] = [([count, 4], x.dtype), ([count], "int64")]
+    return written(e, "check_boxes", write, [boxes, e.cast(batch, "int64")], results, [count, pictures])
+
+
+@operator("MaxRoiPool")
+def _max_roi_pool(e: Emit, node: Node) -> Any:
+    size, scale = tuple(node.attr("pooled_shape")), node.attr("spatial_scale", 1.0)
+    how = {"pooled_size": size, "spatial_scale": scale, "layout": "NCHW"}
+    return e.call(relax.op.vision.roi_pool, node.needed(0), node.needed(1), **how)

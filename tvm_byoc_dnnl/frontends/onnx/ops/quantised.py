@@ -1,0 +1,183 @@
+"""QuantizeLinear and its like, straight into Relax's ``quantize`` and ``dequantize``, which patterns know.
+
+Dtypes that these do not have (2 and 4 bits, float8) are of their numbers in int8, uint8 or float32. What has blocks
+along an axis is in `quantised_blocks`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import helper
+from tvm import relax
+
+from ....ir.tvm_compat import quantised as of_tensor
+from ..emit import Emit, np_dtype
+from ..table import operator
+from ..value import STORED, Node, Value
+from .quantised_blocks import block_of, dequantised_blocks, quantised_blocks
+
+__all__ = ["dequantised", "quantised", "scalar", "tvm_dtype"]
+
+_NARROW = ("float16", "bfloat16")
+#: what Relax's operators quantise to
+_WHOLE = ("int8", "uint8", "int16", "uint16")
+_LIMITS = {"int4": (-8, 7), "int2": (-2, 1), "uint4": (0, 15), "uint2": (0, 3)}
+
+
+def tvm_dtype(kind: int) -> str:
+    """The name of an element type of ONNX."""
+    return str(helper.tensor_dtype_to_np_dtype(kind))
+
+
+def scalar(e: Emit, value: Value) -> Value:
+    """One number as a scalar: ONNX allows a vector of one for it."""
+    if not value.rank or value.shape != (1,) * value.rank:
+        return value
+    known = value.known
+    return e.reshape(value, []) if known is None else e.const(known.reshape(()))
+
+
+def _axis(node: Node, data: Value, scale: Value) -> int:
+    """The axis of which every slice has a scale of its own."""
+    axis = int(node.attr("axis", 1))
+    if data.rank is None:
+        raise node.refused("has data of unknown rank")
+    if not scale.rank or data.rank <= 1:
+        return 0
+    if not -data.rank <= axis < data.rank:
+        raise node.wrong(f"has the axis {axis}; expected {-data.rank} to {data.rank - 1}")
+    return axis % data.rank
+
+
+def _wide(e: Emit, x: Value) -> Value:
+    """Numbers of few bits as integers that Relax's operators know, those of float8 as float32."""
+    to = "float32" if x.dtype.startswith("float") else STORED.get(x.dtype, x.dtype)
+    if to == x.dtype:
+        return x
+    if x.is_constant:
+        return e.const(x.known.astype(to))  # type: ignore[union-attr]
+    made: Value = e.onnx("Cast", x, opset=21, to=helper.np_dtype_to_tensor_dtype(np.dtype(to)))
+    return made
+
+
+# ---- dequantize -------------------------------------------------------------------------------------------
+
+
+@operator("DequantizeLinear", since=10)
+@operator("DequantizeLinear", domain="com.microsoft")
+def _dequantize(e: Emit, node: Node) -> Any:
+    data, scale, zero = node.needed(0), node.needed(1), node.input(2)
+    kind = node.attr("output_dtype", 0)
+    dtype = tvm_dtype(kind) if kind else scale.dtype
+    block = block_of(node, data, scale)
+    if block is not None:
+        centre = None if zero is None else _wide(e, zero)
+        return dequantised_blocks(e, node, block, dtype, _wide(e, data), scale, centre)
+    axis = _axis(node, data, scale)
+    return dequantised(e, data, scale, zero, axis, dtype)
+
+
+def dequantised(e: Emit, data: Value, scale: Value, zero: Value | None, axis: int = 0, dtype: str = "") -> Value:
+    """The real numbers of a quantised tensor; ``axis`` matters where each of its slices has a scale."""
+    dtype = dtype or scale.dtype
+    data, scale = _wide(e, data), scalar(e, scale)
+    zero = e.const(0, data.dtype) if zero is None else scalar(e, _wide(e, zero))
+    if "int" not in data.dtype or dtype not in ("float32", "float16", "bfloat16"):
+        return _by_arithmetic(e, data, scale, zero, axis, dtype)
+
+    def call(x: Any) -> Any:
+        return relax.op.dequantize(x, e.tensor(scale), e.tensor(zero), axis=axis, out_dtype=dtype)
+
+    return e.value(of_tensor(e.bb, e.tensor(data), call))
+
+
+def _by_arithmetic(e: Emit, data: Value, scale: Value, zero: Value, axis: int, dtype: str) -> Value:
+    wide = "float64" if dtype == "float64" else "float32"
+    moved = e.call(relax.op.subtract, e.cast(data, wide), _along(e, data, e.cast(zero, wide), axis))
+    return e.cast(e.call(relax.op.multiply, moved, _along(e, data, e.cast(scale, wide), axis)), dtype)
+
+
+def _along(e: Emit, data: Value, x: Value, axis: int) -> Value:
+    """A vector along one axis of data."""
+    return e.call(relax.op.reshape, x, shape=[-1, *[1] * ((data.rank or 0) - axis - 1)]) if x.rank else x
+
+
+# ---- quantize ---------------------------------------------------------------------------------------------
+
+
+@operator("QuantizeLinear", since=10)
+@operator("QuantizeLinear", domain="com.microsoft")
+def _quantize(e: Emit, node: Node) -> Any:
+    data, scale, zero = node.needed(0), node.needed(1), node.input(2)
+    kind, precision = node.attr("output_dtype", 0), node.attr("precision", 0)
+    dtype = tvm_dtype(kind) if kind else "uint8" if zero is None else zero.dtype
+    if kind and zero is not None and zero.dtype != dtype:
+        raise node.wrong(f"has output_dtype {dtype} and a zero point of {zero.dtype}")
+    saturates = node.attr("saturate", 1)
+    if precision:
+        data, scale = (e.cast(v, tvm_dtype(precision)) for v in (data, scale))
+    elif "int" in data.dtype:
+        data = e.cast(data, scale.dtype)
+    block = block_of(node, data, scale)
+    if block is not None:
+        whole = quantised_blocks(e, block, data, scale, None if zero is None else _wide(e, zero))
+        return _narrow(e, whole, dtype, saturates)
+    return quantised(e, data, scale, zero, dtype, _axis(node, data, scale), saturates)
+
+
+def quantised(
+    e: Emit, data: Value, scale: Value, zero: Value | None, dtype: str, axis: int = 0, saturates: int = 1
+) -> Value:
+    """Real numbers divided by their scale, rounded half to even, moved by the zero point and cut to a dtype."""
+    scale = scalar(e, scale)
+    if dtype in _WHOLE:
+        zero = e.const(0, dtype) if zero is None else scalar(e, zero)
+        if "16" in dtype and data.dtype in _NARROW:  # which do not say all integers of 16 bits
+            quotient = e.call(relax.op.divide, data, _along(e, data, e.cast(scale, data.dtype), axis))
+            data, scale = e.cast(e.call(relax.op.round, quotient), "float32"), e.const(np.float32(1))
+
+        def call(x: Any) -> Any:
+            return relax.op.quantize(x, e.tensor(scale), e.tensor(zero), axis=axis, out_dtype=dtype)
+
+        return e.value(of_tensor(e.bb, e.tensor(data), call))
+    whole = e.cast(e.call(relax.op.divide, data, _along(e, data, e.cast(scale, data.dtype), axis)), "float32")
+    if "int" in dtype:
+        whole = e.call(relax.op.round, whole)
+    if zero is not None:
+        whole = e.call(relax.op.add, whole, _along(e, data, e.cast(scalar(e, _wide(e, zero)), "float32"), axis))
+    return _narrow(e, whole, dtype, saturates)
+
+
+def _narrow(e: Emit, whole: Value, dtype: str, saturates: int = 1) -> Value:
+    """Numbers in float32, of a dtype whose limits they may pass."""
+    if "int" in dtype:
+        low, high = _LIMITS.get(dtype) or (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        whole = e.call(relax.op.minimum, e.call(relax.op.maximum, whole, float(low)), float(high))
+        whole = e.cast(whole, STORED.get(dtype, dtype))
+        return whole if dtype not in STORED else Value(e.tensor(whole), dtype=dtype)
+    to = int(helper.np_dtype_to_tensor_dtype(np_dtype(dtype)))
+    how: dict[str, Any] = {} if "float4" in dtype else {"saturate": saturates}
+    made: Value = e.onnx("Cast", whole, opset=23, to=to, **how)
+    return made
+
+
+# ---- by the range of the data -----------------------------------------------------------------------------
+
+
+@operator("DynamicQuantizeLinear", since=11)
+def _dynamic(e: Emit, node: Node) -> Any:
+    """Scale and zero point are those of the range of the source; the scale is 1 where all elements are zero."""
+    x = node.needed(0)
+    low, high = (
+        e.call(pick, e.call(reduce, x), 0.0)
+        for reduce, pick in ((relax.op.min, relax.op.minimum), (relax.op.max, relax.op.maximum))
+    )
+    span = e.call(relax.op.subtract, high, low)
+    is_range = e.call(relax.op.minimum, e.call(relax.op.multiply, span, float(np.finfo("float32").max)), 1.0)  # 0 or 1
+    nothing = e.call(relax.op.subtract, e.const(1.0, x.dtype), is_range)
+    scale = e.call(relax.op.add, e.call(relax.op.divide, span, 255.0), nothing)
+    place = e.call(relax.op.negative, e.call(relax.op.divide, low, scale))
+    zero = quantised(e, place, e.const(1, x.dtype), e.const(0, "uint8"), "uint8")
+    return [quantised(e, x, scale, zero, "uint8"), scale, zero]

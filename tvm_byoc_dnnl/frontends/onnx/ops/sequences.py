@@ -1,0 +1,162 @@
+"""Sequences are lists of values, and need no call; where only a call knows the items, native code has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from onnx import TensorProto, helper
+from tvm import relax
+
+from ....ir.native_loop import native_call
+from ..emit import Emit
+from ..table import operator
+from ..value import Node, Value
+
+
+def _position(node: Node, i: int, default: int) -> int | None:
+    """A position; None if only a call knows it."""
+    value = node.input(i)
+    if value is None:
+        return default
+    return int(value.known.reshape(-1)[0]) if value.is_constant and value.known is not None else None
+
+
+def _items(node: Node) -> list[Value] | None:
+    """The items of the sequence that is the first input; None if only a call knows them."""
+    value = node.needed(0)
+    if not value.is_sequence:
+        raise node.wrong(f"reads {value}; expected a sequence")
+    return value.items
+
+
+# ---- sequences of a call --------------------------------------------------------------------------------
+
+
+def of_call(e: Emit, value: Value, item: tuple[str, int | None] | None = None) -> Value:
+    """A sequence whose number of items only a call knows; ``item`` is the type of items, if it has none."""
+    if value.items is None:
+        return value
+    found = {(v.dtype, v.rank) for v in value.items} | {t for t in (value.item, item) if t is not None}
+    return _called(e, "Sequence", value.items, joined(e, *found))
+
+
+def joined(e: Emit, *types: tuple[str, int | None]) -> tuple[str, int | None]:
+    """The type of items that have one of these types."""
+    dtypes, ranks = {dtype for dtype, _ in types if dtype}, {rank for _, rank in types if rank is not None}
+    if len(dtypes) > 1:
+        raise e.refused(f"has items of {' and '.join(sorted(dtypes))} in one sequence")
+    return next(iter(dtypes), ""), next(iter(ranks)) if len(ranks) == 1 else None
+
+
+def _called(e: Emit, name: str, operands: Sequence[Any], item: tuple[str, int | None]) -> Value:
+    return Value(e.value(native_call(name, [e.tensor(x) for x in operands], relax.ObjectType())).expr, item=item)
+
+
+def _tensor(e: Emit, name: str, operands: Sequence[Any], dtype: str, rank: int | None) -> Value:
+    ty = relax.TensorType(None, dtype or None, ndim=-1 if rank is None else rank)
+    return e.value(native_call(name, [e.tensor(x) for x in operands], ty))
+
+
+def _place(e: Emit, node: Node, i: int, default: int) -> Value:
+    return e.cast(node.input(i) or e.const(default, "int64"), "int64")
+
+
+# ---- operators ------------------------------------------------------------------------------------------
+
+
+@operator("SequenceConstruct", since=11)
+def _construct(e: Emit, node: Node) -> Any:
+    return Value(items=[node.needed(i) for i in range(len(node.inputs))])
+
+
+@operator("SequenceEmpty", since=11)
+def _empty(e: Emit, node: Node) -> Any:
+    dtype = str(helper.tensor_dtype_to_np_dtype(node.attr("dtype", TensorProto.FLOAT)))
+    return Value(items=[], item=(dtype, None))
+
+
+@operator("SequenceInsert", since=11)
+def _insert(e: Emit, node: Node) -> Any:
+    items, new = _items(node), node.needed(1)
+    at = _position(node, 2, 0 if items is None else len(items))
+    if items is not None and at is not None:
+        at = at + len(items) if at < 0 else at
+        return Value(items=[*items[:at], new, *items[at:]])
+    sequence = of_call(e, node.needed(0), (new.dtype, new.rank))
+    assert sequence.item is not None
+    # What was empty so far has a rank now.
+    item = joined(e, sequence.item, (new.dtype, new.rank)) if sequence.item[1] is not None else (new.dtype, None)
+    if node.input(2) is None:
+        return _called(e, "SequenceAppend", [sequence, new], item)
+    return _called(e, "SequenceInsert", [sequence, new, _place(e, node, 2, 0)], item)
+
+
+@operator("SequenceErase", since=11)
+def _erase(e: Emit, node: Node) -> Any:
+    items, at = _items(node), _position(node, 1, -1)
+    if items is not None and at is not None:
+        return Value(items=[item for i, item in enumerate(items) if i != at % max(len(items), 1)])
+    sequence = of_call(e, node.needed(0))
+    return _called(e, "SequenceErase", [sequence, _place(e, node, 1, -1)], sequence.item or ("", None))
+
+
+@operator("SequenceAt", since=11)
+def _at(e: Emit, node: Node) -> Any:
+    items, at = _items(node), _position(node, 1, 0)
+    if items is not None and at is not None:
+        if not -len(items) <= at < len(items):
+            raise node.wrong(f"takes the item {at} of a sequence of {len(items)}")
+        return items[at]
+    sequence = of_call(e, node.needed(0))
+    return _tensor(e, "SequenceAt", [sequence, _place(e, node, 1, 0)], *(sequence.item or ("", None)))
+
+
+@operator("SequenceLength", since=11)
+def _length(e: Emit, node: Node) -> Any:
+    items = _items(node)
+    if items is not None:
+        return e.const(len(items), "int64")
+    return _tensor(e, "SequenceLength", [node.needed(0)], "int64", 0)
+
+
+@operator("ConcatFromSequence", since=11)
+def _concat(e: Emit, node: Node) -> Any:
+    axis, stacks = node.attr("axis"), node.attr("new_axis", 0)
+    parts = _items(node)
+    if parts is None:
+        sequence = node.needed(0)
+        dtype, rank = sequence.item or ("", None)
+        numbers = [relax.prim_value(axis), relax.prim_value(stacks)]
+        return _tensor(e, "SequenceConcat", [sequence, *numbers], dtype, None if rank is None else rank + stacks)
+    if stacks:
+        parts = [e.call(relax.op.expand_dims, part, axis=axis) for part in parts]
+    return e.call(lambda *tensors: relax.op.concat(list(tensors), axis), *parts)
+
+
+def _given(node: Node) -> Value:
+    return node.needed(0)
+
+
+@operator("Identity", value=_given)
+def _identity(e: Emit, node: Node) -> Any:
+    return node.needed(0)
+
+
+@operator("Optional", since=15)
+def _optional(e: Emit, node: Node) -> Any:
+    node.attr("type")
+    return node.input(0) or Value()
+
+
+@operator("OptionalHasElement", since=15)
+def _has_element(e: Emit, node: Node) -> Any:
+    value = node.input(0)
+    return e.const(value is not None and not value.is_empty, "bool")
+
+
+@operator("OptionalGetElement", since=15)
+def _element(e: Emit, node: Node) -> Any:
+    if node.needed(0).is_empty:
+        raise node.wrong("takes the element of an optional that is empty")
+    return node.needed(0)

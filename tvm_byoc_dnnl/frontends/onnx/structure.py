@@ -1,0 +1,311 @@
+"""What an ONNX file must be before anything reads it: names, types, attributes and data that fit each other.
+
+ONNX's checker is not used: it refuses models that ONNX Runtime runs, and its messages do not name what is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+import onnx
+from onnx import defs, helper
+
+from ...core.errors import InputError
+from ...core.limits import MOST_ELEMENTS, MOST_NESTED, MOST_NODES
+from .nodes import DEFAULT_DOMAINS, is_standard
+
+__all__ = ["check_structure"]
+
+_Attribute = onnx.AttributeProto
+_GRAPHS = (_Attribute.GRAPH, _Attribute.GRAPHS)
+#: fields that hold the numbers of a tensor, and the types that each of them is for
+_FIELDS = {
+    "float_data": ("FLOAT", "COMPLEX64"),
+    "double_data": ("DOUBLE", "COMPLEX128"),
+    "int64_data": ("INT64",),
+    "uint64_data": ("UINT32", "UINT64"),
+    "string_data": ("STRING",),
+}
+_SUBBYTE = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
+
+
+def check_structure(model: onnx.ModelProto, apart: Collection[str] = ()) -> None:
+    """Raise an `InputError` that names the node or the tensor that no ONNX model can have.
+
+    Parameters
+    ----------
+    model : ModelProto
+        As it was read.
+    apart : collection of str
+        Names of the weights whose data are not in the model.
+    """
+    opset = _opset(model)
+    _check_functions(model)
+    graph = model.graph
+    for tensor in graph.initializer:
+        if tensor.name not in apart:
+            _check_tensor(tensor, f"the constant `{tensor.name}`")
+    constants = {t.name for t in graph.initializer}
+    for kind, values in (("input", graph.input), ("output", graph.output)):
+        for value in values:
+            _check_type(value, f"the {kind} `{value.name}`")
+            is_given = kind == "input" and value.name not in constants
+            if is_given and (value.type.WhichOneof("value") is None or _has_no_type(value)):
+                raise InputError(f"the input `{value.name}` has no type; expected that of its elements, such as float")
+    known = constants | {i.name for i in graph.input}
+    known |= {t.values.name for t in graph.sparse_initializer}
+    _check_names(graph)
+    _check_graph(graph, known, opset, 0)
+    _check_order(graph)
+
+
+def _check_names(graph: onnx.GraphProto) -> None:
+    constants = [t.name for t in graph.initializer]
+    repeated = {*constants}  # some models repeat their weights as inputs
+    inputs = [i.name for i in graph.input if i.name not in repeated]
+    made = [name for node in graph.node for name in node.output if name]
+    twice = [name for name, times in Counter(inputs + constants + made).items() if times > 1]
+    if twice:
+        raise InputError(
+            f"the ONNX model defines {', '.join(f'`{name}`' for name in twice)} more than once; expected every name "
+            "to be one input, one constant or one output of one node"
+        )
+
+
+def _opset(model: onnx.ModelProto) -> int:
+    opset = next((o.version for o in model.opset_import if o.domain in DEFAULT_DOMAINS), None)
+    newest = defs.onnx_opset_version()
+    if opset is None and all(is_standard(node) for node in model.graph.node) and not model.functions:
+        raise InputError(
+            f"the ONNX model does not say of which opset it is; add opset_import of a version from 1 to {newest}"
+        )
+    if opset is not None and not 1 <= opset <= newest:
+        raise InputError(
+            f"the ONNX model is of opset {opset}; expected 1 to {newest}, which this version of onnx knows: convert "
+            "the model, or install a newer onnx"
+        )
+    return opset or 1
+
+
+def _where(node: onnx.NodeProto) -> str:
+    return f"{node.op_type or 'a node without an operator'} (node `{node.name or ', '.join(node.output)}`)"
+
+
+# ---- graphs -----------------------------------------------------------------------------------------
+
+
+def _check_graph(graph: onnx.GraphProto, known: Collection[str], opset: int, depth: int) -> None:
+    """``known``: the names that are there before any node runs, those of the graphs around included."""
+    if depth > MOST_NESTED:
+        raise InputError(f"the ONNX model has graphs inside of graphs, {depth} deep; the limit is {MOST_NESTED}")
+    made = {name for node in graph.node for name in node.output}
+    defined = {*known, *made, ""}
+    for node in graph.node:
+        if not node.op_type or not any(node.output):
+            raise InputError(f"{_where(node)} has no {'outputs' if node.op_type else 'op_type'}: the file is damaged")
+        for position, name in enumerate(node.input):
+            if name not in defined:
+                raise InputError(
+                    f"{_where(node)} reads `{name}` as input {position}, which no input, constant or node of the model "
+                    "has as its name; the file is damaged or was cut out of a larger model"
+                )
+        _check_attributes(node, opset)
+        for inner in _graphs(node):
+            for tensor in inner.initializer:
+                _check_tensor(tensor, f"the constant `{tensor.name}` inside of {_where(node)}")
+            own = {t.name for t in inner.initializer} | {i.name for i in inner.input}
+            _check_graph(inner, defined | own, opset, depth + 1)
+    for output in graph.output:
+        if output.name not in defined or not output.name:
+            raise InputError(f"the output `{output.name}` is made by no node; expected one with an output of this name")
+
+
+def _check_order(graph: onnx.GraphProto) -> None:
+    """Nodes may stand in any order, but none may need its own result."""
+    maker = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
+    needs = [{maker[n] for n in _reads(node) if n in maker} for node in graph.node]
+    readers: list[list[int]] = [[] for _ in graph.node]
+    for i, needed in enumerate(needs):
+        for j in needed:
+            readers[j].append(i)
+    left = [len(needed) for needed in needs]
+    ready = [i for i, count in enumerate(left) if count == 0]
+    done = 0
+    while ready:
+        done += 1
+        for i in readers[ready.pop()]:
+            left[i] -= 1
+            if left[i] == 0:
+                ready.append(i)
+    if done < len(left):
+        names = [_where(node) for node, count in zip(graph.node, left, strict=True) if count][:3]
+        raise InputError(f"nodes of the ONNX model need each other's results, or wait for such: {', '.join(names)}")
+
+
+def _reads(node: onnx.NodeProto) -> set[str]:
+    """The inputs of a node, and what its subgraphs read of the graph around it."""
+    found = {*node.input}
+    for inner in _graphs(node):
+        inside = {name for other in inner.node for name in _reads(other)} | {o.name for o in inner.output}
+        made = {name for other in inner.node for name in other.output}
+        found |= inside - made - {i.name for i in inner.input} - {t.name for t in inner.initializer}
+    return found
+
+
+def _graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    found = []
+    for attribute in node.attribute:
+        if attribute.type in _GRAPHS or attribute.HasField("g"):
+            found += [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
+    return found
+
+
+def _check_attributes(node: onnx.NodeProto, opset: int) -> None:
+    names = [a.name for a in node.attribute]
+    if len(set(names)) < len(names):
+        raise InputError(f"{_where(node)} has an attribute twice; expected each of {', '.join(names)} once")
+    signature = _signature(node.op_type, opset) if is_standard(node) else _Signature()
+    for attribute in node.attribute:
+        if attribute.type not in _Attribute.AttributeType.values() or attribute.ref_attr_name:
+            raise InputError(f"{_where(node)} has the attribute `{attribute.name}` of an unknown type")
+        expected = signature.attributes.get(attribute.name)
+        kind = attribute.type
+        if kind and expected and kind != expected:
+            got, want = _Attribute.AttributeType.Name(kind), _Attribute.AttributeType.Name(expected)
+            raise InputError(f"{_where(node)} has the attribute `{attribute.name}` of type {got}; expected {want}")
+        if kind == _Attribute.STRING:
+            _check_text(attribute.s, f"the attribute `{attribute.name}` of {_where(node)}")
+        for tensor in [attribute.t] if kind == _Attribute.TENSOR else attribute.tensors:
+            _check_tensor(tensor, f"the attribute `{attribute.name}` of {_where(node)}")
+    missing = signature.required.difference(names)
+    if missing:
+        raise InputError(f"{_where(node)} has no attribute {', '.join(sorted(missing))}, which ONNX requires")
+    if not signature.least <= len(node.input) <= signature.most:
+        raise InputError(f"{_where(node)} has {len(node.input)} inputs; expected {signature.least} to {signature.most}")
+    for position, name in enumerate(node.input):
+        if not name and signature.needed and signature.needed[min(position, len(signature.needed) - 1)]:
+            raise InputError(f"{_where(node)} leaves out input {position}, which ONNX requires")
+
+
+@dataclass(frozen=True)
+class _Signature:
+    """Types of the attributes, the required ones, numbers of inputs, and which of these may not be left out."""
+
+    attributes: Mapping[str, int] = field(default_factory=dict)
+    required: frozenset[str] = frozenset()
+    least: int = 0
+    most: int = sys.maxsize
+    needed: tuple[bool, ...] = ()
+
+
+@cache
+def _signature(op: str, opset: int) -> _Signature:
+    try:
+        schema = defs.get_schema(op, opset)
+    except defs.SchemaError:  # of another opset, which the import says
+        return _Signature()
+    kinds = {name: int(a.type.value) for name, a in schema.attributes.items()}
+    required = frozenset(name for name, a in schema.attributes.items() if a.required)
+    needed = tuple(i.option != defs.OpSchema.FormalParameterOption.Optional for i in schema.inputs)
+    return _Signature(kinds, required, schema.min_input, schema.max_input, needed)
+
+
+def _check_text(text: bytes, what: str) -> None:
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{what} is no text in UTF-8: {error}") from error
+
+
+# ---- tensors ----------------------------------------------------------------------------------------
+
+
+def _check_tensor(tensor: onnx.TensorProto, what: str) -> None:
+    if tensor.data_type not in onnx.TensorProto.DataType.values() or not tensor.data_type:
+        raise InputError(f"{what} is of the unknown type {tensor.data_type}; the file is damaged")
+    kind = onnx.TensorProto.DataType.Name(tensor.data_type)
+    _check_dims(tensor.dims, what)
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        return
+    count = math.prod(tensor.dims)
+    if tensor.HasField("raw_data"):
+        width = 0 if kind == "STRING" else helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize * 8
+        bits = _SUBBYTE.get(kind, width)
+        got, wanted = len(tensor.raw_data), -(-count * bits // 8)
+        if got != wanted or kind == "STRING":
+            raise InputError(f"{what}, {kind.lower()}{list(tensor.dims)}, has {got} bytes; expected {wanted}")
+        return
+    place = next((f for f, kinds in _FIELDS.items() if kind in kinds), "int32_data")
+    got = len(getattr(tensor, place))
+    packed = 8 // _SUBBYTE[kind] if kind in _SUBBYTE else 1
+    wanted = 2 * count if kind.startswith("COMPLEX") else -(-count // packed)
+    if got != wanted:
+        raise InputError(f"{what}, {kind.lower()}{list(tensor.dims)}, has {got} numbers in {place}; expected {wanted}")
+
+
+def _check_dims(dims: Iterable[int], what: str) -> None:
+    shape = list(dims)
+    if any(d < 0 for d in shape):
+        raise InputError(f"{what} has the shape {shape}; expected sizes of 0 or more")
+    if math.prod(d or 1 for d in shape) > MOST_ELEMENTS:
+        raise InputError(f"{what} has the shape {shape}; the limit is {MOST_ELEMENTS} elements")
+
+
+def _has_no_type(value: onnx.ValueInfoProto) -> bool:
+    return value.type.HasField("tensor_type") and not value.type.tensor_type.elem_type
+
+
+def _check_type(value: onnx.ValueInfoProto, what: str) -> None:
+    if not value.type.HasField("tensor_type"):
+        return
+    tensor = value.type.tensor_type
+    if tensor.elem_type not in onnx.TensorProto.DataType.values():
+        raise InputError(f"{what} is of the unknown type {tensor.elem_type}; the file is damaged")
+    _check_dims([d.dim_value for d in tensor.shape.dim if d.HasField("dim_value") and d.dim_value != -1], what)
+
+
+# ---- functions --------------------------------------------------------------------------------------
+
+
+def _check_functions(model: onnx.ModelProto) -> None:
+    """No function may call itself, and all of them, written out, must stay a number of nodes that can be read."""
+    functions = {(f.domain, f.name): f for f in model.functions}
+    sizes: dict[tuple[str, str], int] = {}
+
+    def size_of(nodes: Iterable[onnx.NodeProto], path: tuple[tuple[str, str], ...]) -> int:
+        total = 0
+        for node in _with_inner(nodes):
+            key = (node.domain, node.op_type)
+            if key in path:
+                chain = " → ".join(f"{domain}.{name}" for domain, name in (*path[path.index(key) :], key))
+                raise InputError(f"a function of the ONNX model calls itself: {chain}")
+            if len(path) > MOST_NESTED:
+                raise InputError(
+                    f"functions of the ONNX model call each other {len(path)} deep; the limit is {MOST_NESTED}"
+                )
+            if key in functions and key not in sizes:
+                sizes[key] = size_of(functions[key].node, (*path, key))
+            total += sizes.get(key, 1)
+        return total
+
+    total = size_of(model.graph.node, ())
+    if total > MOST_NODES:
+        raise InputError(f"the functions of the ONNX model, written out, have {total} nodes; the limit is {MOST_NODES}")
+    for function in model.functions:
+        size_of(function.node, ((function.domain, function.name),))
+
+
+def _with_inner(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    stack = [iter(nodes)]
+    while stack:
+        node = next(stack[-1], None)
+        if node is None:
+            stack.pop()
+            continue
+        yield node
+        stack += [iter(graph.node) for graph in _graphs(node)]

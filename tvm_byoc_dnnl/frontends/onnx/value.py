@@ -1,0 +1,275 @@
+"""One value of an ONNX graph, and one node with its inputs resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from tvm import relax
+
+from ...core.errors import InputError, UnsupportedError
+from ...ir.tvm_compat import dtype_of, is_a, shape_dims
+from .dim import Dim, Size, size_of
+
+__all__ = ["STORED", "Node", "Type", "Value", "numbers"]
+
+#: dtypes of fewer than 8 bits → what their numbers are kept in, one to a byte; TVM packs them in another order
+STORED = {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8", "float4_e2m1fn": "uint8"}
+
+
+class Type(NamedTuple):
+    """Dtype and dims of a value; ``dims`` is ``None`` where even the rank is unknown."""
+
+    dtype: str
+    dims: tuple[Size, ...] | None
+
+
+class Value:
+    """One value of an ONNX graph: an expression of Relax, known numbers, or both; or a sequence.
+
+    Parameters
+    ----------
+    expr : Expr, optional
+        What computes it. Known numbers have none until something reads them. If ``dtype`` is one of `STORED`, the
+        expression has the dtype that those numbers are kept in.
+    known : ndarray, optional
+        Its numbers; of dtype ``object`` where some of them are open sizes.
+    dtype : str, optional
+        For known numbers of dtype ``object``, and for those of fewer than 8 bits.
+    items : list of Value, optional
+        The items of a sequence.
+    item : (str, int or None), optional
+        Dtype and rank of the items of a sequence: one whose items only a call knows is an expression.
+    ready : function, optional
+        Waits until ``known`` is filled: threads may read weights while the model is imported.
+
+    Attributes
+    ----------
+    dtype : str
+        ``"float32"``, ``"int64"``, ``"bool"`` …, as TVM writes it; ``""`` where it is unknown.
+    dims : tuple of int or Dim, or None
+        ``None`` where the rank is unknown.
+    """
+
+    __slots__ = ("_dims", "_known", "_ready", "dtype", "expr", "is_constant", "item", "items")
+
+    def __init__(
+        self,
+        expr: Any = None,
+        known: np.ndarray | None = None,
+        dtype: str = "",
+        items: list[Value] | None = None,
+        ready: Callable[[], None] | None = None,
+        item: tuple[str, int | None] | None = None,
+    ) -> None:
+        self.expr, self.items, self.item = expr, items, item
+        self._known, self._ready = known, ready
+        self._dims: Any = ...
+        #: whether its numbers are known and none of them is an open size
+        self.is_constant = False
+        if known is not None:
+            self.is_constant = known.dtype != object
+            self._dims = known.shape
+            self.dtype = dtype or str(known.dtype)
+        else:
+            ty = getattr(expr, "ty", None)
+            self.dtype = dtype or (dtype_of(ty) if is_a(ty, relax.TensorType) else "")
+
+    @classmethod
+    def of(cls, expr: Any) -> Value:
+        """The value of an expression."""
+        return cls(expr)
+
+    @property
+    def known(self) -> np.ndarray | None:
+        """Its numbers, if they are known; not to be written to."""
+        if self._ready is not None:
+            self._ready()
+            self._ready = None
+        return self._known
+
+    @property
+    def memory(self) -> np.ndarray | None:
+        """The memory of its numbers, into which threads may be reading them."""
+        return self._known
+
+    @property
+    def stored(self) -> str:
+        """The dtype of its expression."""
+        return STORED.get(self.dtype, self.dtype)
+
+    @property
+    def dims(self) -> tuple[Size, ...] | None:
+        """Its sizes."""
+        if self._dims is ...:
+            ty = getattr(self.expr, "ty", None)
+            dims = shape_dims(ty) if is_a(ty, relax.TensorType) else None
+            self._dims = None if dims is None else tuple(d if type(d) is int else size_of(d) for d in dims)
+        return self._dims
+
+    @property
+    def rank(self) -> int | None:
+        """The number of its dims."""
+        return None if self.dims is None else len(self.dims)
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """Its sizes, if all of them are numbers."""
+        dims: Any = self.dims
+        return dims if dims is not None and all(type(d) is int for d in dims) else None
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether it is a list of values."""
+        return self.items is not None or self.item is not None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is an optional without an element."""
+        return self.expr is None and self.items is None and self._known is None
+
+    @property
+    def type(self) -> Type:
+        """Dtype and dims."""
+        return Type(self.dtype, self.dims)
+
+    def __str__(self) -> str:
+        if self.items is not None:
+            return f"sequence of {len(self.items)}"
+        if self.item is not None:
+            return f"sequence of tensors of {self.item[0] or 'unknown dtype'}"
+        dims = "of unknown rank" if self.dims is None else f"({', '.join(map(str, self.dims))})"
+        return f"{self.dtype or 'of unknown dtype'} {dims}"
+
+    __repr__ = __str__
+
+
+def numbers(values: Sequence[Size], shape: Sequence[int] | None = None) -> np.ndarray:
+    """Integers and open sizes as an array: of dtype int64 if none of them is open, else ``object``."""
+    array = np.empty(len(values), object)
+    array[:] = values
+    if not any(isinstance(v, Dim) for v in values):
+        array = array.astype("int64")
+    return array if shape is None else array.reshape(shape)
+
+
+class Node:
+    """One node, with the values that it reads.
+
+    Attributes
+    ----------
+    op, domain : str
+        Its operator; ``""`` is ONNX's own domain.
+    opset : int
+        The version of the domain that the graph or the function around the node imports.
+    name : str
+        The name of the node in the model, for messages.
+    inputs : list of Value or None
+        ``None`` for an input that is left out.
+    attrs : dict
+        Its attributes, decoded.
+    wanted : tuple of bool
+        For each declared output, whether anything reads it.
+    """
+
+    def __init__(
+        self,
+        op: str,
+        domain: str,
+        opset: int,
+        name: str,
+        inputs: Sequence[Value | None],
+        attrs: Mapping[str, Any],
+        wanted: Sequence[bool] = (True,),
+        proto: onnx.NodeProto | None = None,
+    ) -> None:
+        self.op, self.domain, self.opset, self.name = op, domain, opset, name
+        self.inputs = list(inputs)
+        self.attrs = dict(attrs)
+        self.wanted = tuple(wanted)
+        self.proto = proto
+        self.read: set[str] = set()  # attributes that were asked for
+        self.read_by: Callable[[str], tuple[list[onnx.NodeProto], bool]] | None = None
+
+    def input(self, i: int) -> Value | None:
+        """An input, ``None`` where it is left out or beyond the end."""
+        return self.inputs[i] if i < len(self.inputs) else None
+
+    def needed(self, i: int) -> Value:
+        """An input that the operator cannot do without."""
+        value = self.input(i)
+        if value is None:
+            raise self.wrong(f"has no input {i}; the operator needs it")
+        return value
+
+    def readers(self, i: int) -> tuple[list[onnx.NodeProto], bool]:
+        """The nodes that read an output, and whether the graph gives it back, or who reads it is not known."""
+        if self.read_by is None or self.proto is None:
+            return [], True
+        return self.read_by(self.proto.output[i])
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute: int, float, str, a tuple of these, an ndarray or a graph."""
+        self.read.add(name)
+        return self.attrs.get(name, default)
+
+    def known(self, i: int, what: str = "") -> np.ndarray:
+        """The numbers of an input, which must be known when the model is compiled."""
+        value = self.needed(i)
+        if value.known is None:
+            raise self.refused(
+                f"needs {what or f'its input {i}'} when it is compiled, and the model computes it in a call"
+            )
+        return value.known
+
+    def ints(self, i: int, what: str = "") -> list[Any] | None:
+        """The integers and open sizes of an input as a flat list; ``None`` where it is left out."""
+        return None if self.input(i) is None else list(self.known(i, what).reshape(-1).tolist())
+
+    def attr_or_input(self, name: str, i: int) -> list[Any] | None:
+        """Integers that older versions have as an attribute and newer ones as an input."""
+        given = self.attr(name)
+        if given is not None:
+            return list(given) if isinstance(given, tuple) else [given]
+        return self.ints(i, name)
+
+    @property
+    def what(self) -> str:
+        """Operator and name, as messages have them."""
+        domain = f"{self.domain}." if self.domain else ""
+        return f"{domain}{self.op} (node `{self.name}`)"
+
+    def refused(self, reason: str) -> UnsupportedError:
+        """The error for a node that is right and cannot be imported; ``reason`` follows the node's name."""
+        return UnsupportedError(f"no Relax equivalent: {self.what} {reason}")
+
+    def wrong(self, reason: str) -> InputError:
+        """The error for a node that is not as ONNX defines it."""
+        return InputError(f"{self.what} {reason}")
+
+
+_OF = onnx.AttributeProto
+
+
+def decoded(attribute: onnx.AttributeProto) -> Any:
+    """The value of an attribute."""
+    kind = attribute.type
+    if kind == _OF.INT:
+        return attribute.i
+    if kind == _OF.INTS:
+        return tuple(attribute.ints)
+    if kind == _OF.FLOAT:
+        return attribute.f
+    if kind == _OF.STRING:
+        return attribute.s.decode()
+    if kind == _OF.TENSOR:
+        return numpy_helper.to_array(attribute.t)
+    value = helper.get_attribute_value(attribute)
+    if isinstance(value, bytes):
+        return value.decode()
+    if kind == _OF.STRINGS:
+        return tuple(v.decode() for v in value)
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,360 @@
+"""The one walk: graphs, branches, local functions and the standard's definitions are read node by node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import defs, helper, numpy_helper
+from tvm import relax, tirx
+
+from ...core.errors import ByocError, InputError, UnsupportedError
+from ...core.limits import MOST_NESTED
+from ...ir.tvm_compat import is_a, shape_dims, var_name
+from ...vendors.namespaces import compilers
+from ...whole import Operator
+from ...whole import operator as whole_operator
+from .definitions import definition_of, has_definition
+from .dim import Dim, Undecided
+from .emit import NEWEST_USED, Emit, np_dtype
+from .folding import folded
+from .functions import built_function
+from .nodes import DEFAULT_DOMAINS
+from .operands import check_operands
+from .ops import branches, loops
+from .scope import Boundary, Plan, Scope, opsets_of
+from .table import NEWEST, Entry, entry_of, outputs
+from .value import STORED, Node, Value, decoded
+from .whole import emit_whole
+from .windows import check_windows
+
+__all__ = ["Missing", "Shared", "Walk", "built"]
+
+_BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+
+
+#: operators with graphs inside
+_STRUCTURES = {"If": branches.chosen, "Loop": loops.loop, "Scan": loops.scan, "SequenceMap": loops.mapped}
+
+
+class Missing(UnsupportedError):
+    """Nothing imports an operator."""
+
+
+class Shared:
+    """What all walks of one model share.
+
+    Attributes
+    ----------
+    functions : dict
+        The model's own functions by domain, name and overload.
+    root : BlockBuilder
+        The builder of ``main``, which collects the functions of branches.
+    weights : list
+        Large constants of Relax, and the arrays that they were made of.
+    """
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.functions = {(_domain(f.domain), f.name, f.overload): f for f in model.functions}
+        self.root: relax.BlockBuilder = relax.BlockBuilder()
+        self.weights: list[tuple[Any, np.ndarray]] = []
+
+
+def built(
+    shared: Shared, name: str, params: Sequence[relax.Var] | None, read: Callable[[Walk], Any], *, private: bool = False
+) -> Any:
+    """A new function of Relax, by its variable; ``read(walk)`` emits the body, and returns parameters and result."""
+
+    def emitted(is_dataflow: bool) -> tuple[Any, Any, Mapping[str, str]]:
+        walk = Walk(shared, shared.root, is_dataflow=is_dataflow)
+        walk.emit.given = {d for p in params or () for d in shape_dims(p.ty) or () if is_a(d, tirx.Var)}
+        return (*read(walk), walk.node_of)
+
+    return built_function(shared.root, name, params, emitted, private=private)
+
+
+class Walk:
+    """Reads nodes into one function of Relax.
+
+    Parameters
+    ----------
+    shared : Shared
+        What all walks of the model share.
+    bb : BlockBuilder
+        The builder of the function.
+    is_dataflow : bool
+        Whether the function is one dataflow block.
+    """
+
+    def __init__(self, shared: Shared, bb: relax.BlockBuilder, *, is_dataflow: bool = True) -> None:
+        self.shared, self.bb, self.is_dataflow = shared, bb, is_dataflow
+        self.emit = Emit(bb, self._of_entry)
+        self.emit.weights = shared.weights
+        self._depth = 0
+        self.boundary: Boundary | None = None  # of the function, if it takes values from outside
+        self.node_of: dict[str, str] = {}  # the last variable of a node → its name
+
+    # ---- graphs -------------------------------------------------------------------------------------
+
+    def graph(self, scope: Scope, plan: Plan, results: Sequence[str]) -> list[Value | None]:
+        """The results of the nodes of a graph, whose inputs are names of the scope."""
+        self._depth += 1
+        if self._depth > MOST_NESTED:
+            raise UnsupportedError(f"the model's operators are defined by others {self._depth} deep")
+        scope.plan = plan
+        for proto in plan.nodes:
+            self._node(proto, scope)
+        self._depth -= 1
+        return [scope.find(name) for name in results]
+
+    def subgraph(self, graph: onnx.GraphProto, outer: Scope, inputs: Sequence[Value | None] = ()) -> list[Value]:
+        """The results of a subgraph, written into the function around it."""
+        scope = Scope(outer.opsets, outer, outer.label)
+        return self.inside(graph, scope, inputs)
+
+    def inside(self, graph: onnx.GraphProto, scope: Scope, inputs: Sequence[Value | None] = ()) -> list[Value]:
+        """The results of a subgraph in a scope that was made for it."""
+        scope.attributes = scope.parent.attributes if scope.parent is not None else {}
+        scope.names.update({given.name: value for given, value in zip(graph.input, inputs, strict=False)})
+        for tensor in graph.initializer:
+            scope.names.setdefault(tensor.name, Value(known=numpy_helper.to_array(tensor)))
+        results = [o.name for o in graph.output]
+        return [v for v in self.graph(scope, Plan(graph.node, results), results) if v is not None]
+
+    def branch(self, graph: onnx.GraphProto, outer: Scope, name: str) -> tuple[Any, list[Any], list[int]]:
+        """A subgraph as a function of its own, what it is called with, and the forms of its results; see `flat`."""
+        forms: list[int] = []
+        boundary = Boundary()
+
+        def read(walk: Walk) -> Any:
+            boundary.__init__()  # type: ignore[misc]
+            walk.boundary = boundary
+            scope = Scope(outer.opsets, outer, outer.label, boundary=boundary)
+            results = branches.flat(walk.inside(graph, scope), forms)
+            tensors = [walk.emit.tensor(value) for value in results]
+            return boundary.closed()[0], tensors[0] if len(tensors) == 1 else relax.Tuple(tensors)
+
+        return self.function(name, read), boundary.closed()[1], forms
+
+    def function(self, name: str, read: Callable[[Walk], Any]) -> Any:
+        """A private function; ``read`` emits its body, and returns the parameters and the result."""
+        return built(self.shared, name, None, read, private=True)
+
+    def body(self, node: Node, function: onnx.FunctionProto) -> list[Value | None]:
+        """The results of a node that is defined by others."""
+        opsets = opsets_of(function.opset_import) or {"": node.opset}
+        opsets.setdefault("", NEWEST_USED)  # the standard's definitions in other domains do not say it
+        given = {a.name: a for a in (*function.attribute_proto, *(node.proto.attribute if node.proto else ()))}
+        if node.proto is None:
+            given |= {name: helper.make_attribute(name, value) for name, value in node.attrs.items()}
+        scope = Scope(opsets, None, node.name, given)
+        inputs = [*node.inputs, *[None] * len(function.input)]
+        scope.names.update(zip(function.input, inputs, strict=False))
+        names = [name for name, wanted in zip(function.output, node.wanted, strict=False) if wanted]
+        found = dict(zip(names, self.graph(scope, Plan(function.node, names), names), strict=True))
+        return [found.get(name) for name in function.output]
+
+    # ---- nodes --------------------------------------------------------------------------------------
+
+    def _node(self, proto: onnx.NodeProto, scope: Scope) -> None:
+        assert scope.plan is not None
+        proto = _resolved(proto, scope)
+        domain = _domain(proto.domain)
+        name = scope.label or proto.name or next((o for o in proto.output if o), proto.op_type)
+        node = Node(
+            proto.op_type,
+            domain,
+            scope.opsets.get(domain, 1),
+            name,
+            [scope.find(i) if i else None for i in proto.input],
+            {a.name: decoded(a) for a in proto.attribute},
+            [bool(o) and o in scope.plan.read for o in proto.output],
+            proto,
+        )
+        node.read_by = scope.read_by
+        while node.inputs and node.inputs[-1] is None:
+            node.inputs.pop()
+        newest = NEWEST.get(domain)
+        if newest is not None and node.opset > newest:
+            raise UnsupportedError(
+                f"the model has opset {node.opset} of {domain or 'ai.onnx'}; the newest that is known here is {newest}"
+            )
+        for output, value in zip(proto.output, self.apply(node, scope), strict=False):
+            if output and value is not None:
+                scope.names[output] = value
+
+    def _of_entry(self, node: Node) -> list[Any]:
+        """The results of a node that an entry makes."""
+        outer = self.emit.node
+        node.proto = helper.make_node(
+            node.op,
+            [f"x{i}" if v is not None else "" for i, v in enumerate(node.inputs)],
+            [f"y{i}" for i in range(len(node.wanted))],
+            node.name,
+            domain=node.domain,
+            **{k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in node.attrs.items()},
+        )
+        scope = Scope({node.domain: node.opset, **({} if node.domain == "" else {"": NEWEST_USED})}, None, node.name)
+        scope.names = {f"x{i}": v for i, v in enumerate(node.inputs) if v is not None}
+        scope.plan = Plan([node.proto], node.proto.output)
+        results = self.apply(node, scope)
+        self.emit.node = outer
+        return results
+
+    def apply(self, node: Node, scope: Scope) -> list[Value | None]:
+        """The results of a node."""
+        self.emit.node = node
+        try:
+            results = [v and self.emit.named(v) for v in self._results(node, scope)]
+        except ByocError:
+            raise
+        except _BROKEN as error:
+            raise InputError(f"{node.what} is not as ONNX defines it: {type(error).__name__}: {error}") from error
+        for value in results:
+            if value is not None and is_a(value.expr, relax.Var):
+                self.node_of.setdefault(var_name(value.expr), node.name)
+        return results
+
+    def _results(self, node: Node, scope: Scope) -> list[Value | None]:
+        assert node.proto is not None
+        structure = _STRUCTURES.get(node.op) if node.domain == "" else None
+        if structure is not None:
+            check_operands(node)
+            return list(structure(self, node, scope))
+        function = self.shared.functions.get((node.domain, node.op, node.proto.overload if node.proto else ""))
+        own = _own(node)
+        if own is not None and (own.build is not None or function is None):
+            return emit_whole(self.emit, node, own)
+        if function is not None:
+            return self.body(node, function)
+        check_operands(node)
+        check_windows(node)
+        entry = entry_of(node.domain, node.op, node.opset)
+        known = _known(entry, node)
+        if known is not None:
+            return [None if array is None else _as_value(array, node) for array in known]
+        known = folded(node)
+        if known is not None:
+            return [None if array is None else Value(known=array) for array in known]
+        if entry is not None and entry.convert is not None and not entry.whole:
+            made = outputs(entry.convert(self.emit, node))
+            self._refuse_unread(node)
+            return _kept_short(node, [v if v is None or isinstance(v, Value) else self.emit.value(v) for v in made])
+        whole = whole_operator(node.domain, node.op)
+        if whole is not None:
+            return emit_whole(self.emit, node, whole)
+        body = definition_of(node)
+        if body is not None:
+            return self.body(node, body)
+        if entry is not None:
+            raise node.refused("has no definition for these inputs")
+        raise Missing(f"{node.domain or 'ai.onnx'}.{node.op} (node `{node.name}`)")
+
+    def missing(self, nodes: Iterable[onnx.NodeProto], scope: Scope) -> list[str]:
+        """The nodes of a graph that nothing imports, the first of each operator."""
+        found: dict[str, str] = {}
+        for proto in nodes:
+            domain = _domain(proto.domain)
+            node = Node(proto.op_type, domain, scope.opsets.get(domain, 1), proto.name or proto.output[0], [], {})
+            node.proto = proto
+            kind = f"{domain or 'ai.onnx'}.{node.op}"
+            known = (
+                kind in found
+                or (domain, node.op, proto.overload) in self.shared.functions
+                or (domain == "" and node.op in _STRUCTURES)
+                or entry_of(domain, node.op, node.opset) is not None
+                or whole_operator(domain, node.op) is not None
+                or has_definition(node)
+            )
+            if not known:
+                found[kind] = f"{kind} (node `{node.name}`)"
+        return list(found.values())
+
+    def _refuse_unread(self, node: Node) -> None:
+        left = {n: v for n, v in node.attrs.items() if n not in node.read and not _is_default(node, n)}
+        if left:
+            raise node.refused("has " + " and ".join(f"{name}={value}" for name, value in left.items()))
+
+
+# ---- parts of nodes ---------------------------------------------------------------------------------------
+
+
+def _own(node: Node) -> Operator | None:
+    """The operator, if a vendor or a user has registered it."""
+    if node.domain in NEWEST:
+        return None
+    compilers()  # which register it
+    return whole_operator(node.domain, node.op)
+
+
+def _domain(domain: str) -> str:
+    return "" if domain in DEFAULT_DOMAINS else domain
+
+
+def _resolved(proto: onnx.NodeProto, scope: Scope) -> onnx.NodeProto:
+    """A node whose attributes have the values that the function around it was given."""
+    if not scope.attributes and not any(a.ref_attr_name for a in proto.attribute):
+        return proto
+    if not any(a.ref_attr_name for a in proto.attribute):
+        return proto
+    copy = onnx.NodeProto()
+    copy.CopyFrom(proto)
+    del copy.attribute[:]
+    for attribute in proto.attribute:
+        found = scope.attributes.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
+        if found is not None:  # else optional, and left out
+            copy.attribute.add().CopyFrom(found)
+            copy.attribute[-1].name = attribute.name
+    return copy
+
+
+def _known(entry: Entry | None, node: Node) -> list[np.ndarray | None] | None:
+    """The numbers of a node's results, if all that are wanted are known."""
+    if entry is None or entry.value is None:
+        return None
+    try:
+        found = entry.value(node)
+    except (Undecided, TypeError):  # of open sizes, or of operands that are no sizes
+        return None
+    if found is None:
+        return None
+    found = found if isinstance(found, list) else [found]
+    if any(array is None for array, wanted in zip(found, node.wanted, strict=False) if wanted):
+        return None
+    return found
+
+
+def _as_value(array: Any, node: Node) -> Value:
+    if isinstance(array, Value):
+        return array
+    if array.dtype == object:
+        like = next((v.dtype for v in node.inputs if v is not None and v.known is not None), "int64")
+        if any(isinstance(n, Dim) for n in array.reshape(-1).tolist()):
+            return Value(known=array, dtype=like)
+        return Value(known=array.astype(np_dtype(like)))
+    return Value(known=array)
+
+
+def _kept_short(node: Node, results: list[Value | None]) -> list[Value | None]:
+    """Results of numbers of fewer than 8 bits, where they have the dtype of an input that is of such."""
+    short = next((v.dtype for v in node.inputs if v is not None and v.dtype in STORED), "")
+    if not short or not defs.has(node.op, node.domain):
+        return results
+    schema = defs.get_schema(node.op, node.opset, node.domain)
+    kinds = {p.type_str for p, v in zip(schema.inputs, node.inputs, strict=False) if v is not None and v.dtype == short}
+    return [
+        v if v is None or v.dtype != STORED[short] or kind.type_str not in kinds else Value(v.expr, dtype=short)
+        for v, kind in zip(results, schema.outputs, strict=False)
+    ]
+
+
+def _is_default(node: Node, name: str) -> bool:
+    try:
+        attribute = defs.get_schema(node.op, node.opset, node.domain).attributes.get(name)
+    except defs.SchemaError:
+        return False
+    if attribute is None:
+        return False
+    return not attribute.default_value.type or bool(decoded(attribute.default_value) == node.attrs[name])

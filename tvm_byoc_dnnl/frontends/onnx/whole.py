@@ -1,0 +1,92 @@
+"""Calls of operators that stay whole until no compiler takes them; entries of the table that are such operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import relax, tirx
+
+from ...core.tvm_fast import items
+from ...ir.tvm_compat import constant_numpy, is_a, is_constant
+from ...whole import Operator, attributes_of, declare, inputs_of, wanted_of
+from .dim import Size, expr_of, size_of
+from .emit import Emit
+from .table import Entry, outputs
+from .value import Node, Type, Value, numbers
+
+__all__ = ["declare_whole", "emit_whole", "value_of"]
+
+_NUMBERS = (int, float, str, bool)
+
+
+def declare_whole(entry: Entry, emit_for: Callable[[relax.BlockBuilder], Emit]) -> None:
+    """Make the operator of an entry known; ``emit_for`` gives what emits into a builder."""
+
+    def build(bb: relax.BlockBuilder, call: Any, name: str) -> list[Any]:
+        assert entry.convert is not None
+        e, node = emit_for(bb), _node(entry, call, name)
+        e.node = node
+        results = outputs(entry.convert(e, node))
+        if unread := sorted(node.attrs.keys() - node.read):
+            raise node.refused(f"has the attribute `{unread[0]}`")
+        return [None if value is None else e.tensor(value) for value in results]
+
+    def infer(call: Any) -> list[Any]:
+        assert entry.types is not None
+        return [_type(t) for t in entry.types(_node(entry, call, ""))]
+
+    declare(Operator(entry.domain, entry.op, build, infer if entry.types is not None else None, sizes=entry.sizes))
+
+
+def _node(entry: Entry, call: Any, name: str) -> Node:
+    """The node that a call was made from."""
+    inputs = [None if x is None else value_of(x) for x in inputs_of(call)]
+    attrs = {k: tuple(v) if isinstance(v, list) else v for k, v in attributes_of(call).items()}
+    return Node(entry.op, entry.domain, entry.since, name or entry.op, inputs, attrs, wanted_of(call))
+
+
+def value_of(expr: Any) -> Value:
+    if is_a(expr.ty, relax.ShapeType):
+        dims = [int(d) if is_a(d, tirx.IntImm) else size_of(d) for d in items(expr.ty.values)]
+        return Value(known=numbers(dims), dtype="int64")
+    return Value(expr, constant_numpy(expr)) if is_constant(expr) else Value(expr)
+
+
+def _type(t: Type) -> Any:
+    if t.dims is None:
+        return relax.TensorType(None, t.dtype)
+    return relax.TensorType(relax.ShapeExpr([expr_of(d) for d in t.dims]), t.dtype)
+
+
+def emit_whole(e: Emit, node: Node, whole: Operator) -> list[Value | None]:
+    """The outputs of one call of a node's operator, ``None`` for those that nothing reads."""
+    wanted = node.wanted if any(node.wanted) else (True,)
+    for key, value in node.attrs.items():
+        if not isinstance(value, _NUMBERS) and not (
+            isinstance(value, tuple) and all(isinstance(v, _NUMBERS) for v in value)
+        ):
+            raise node.refused(f"has the attribute `{key}`, which is no number and no string")
+    inputs = [None if v is None else _argument(e, v, i in whole.sizes) for i, v in enumerate(node.inputs)]
+    result = e.bb.emit(whole.call(inputs, node.attrs, wanted, node.name))
+    if sum(wanted) == 1:
+        return [Value(result) if w else None for w in wanted]
+    found = iter(range(sum(wanted)))
+    return [Value(e.bb.emit(relax.TupleGetItem(result, next(found)))) if w else None for w in wanted]
+
+
+def _argument(e: Emit, value: Value, is_size: bool) -> Any:
+    known = value.known
+    if known is not None and (is_size or not value.is_constant):
+        return e.shape(known.reshape(-1).tolist())
+    if is_size:
+        return e.shape([_size(e, value)])
+    return e.tensor(value)
+
+
+def _size(e: Emit, value: Value) -> Size:
+    """The open size that a tensor of one number is."""
+    shape = e.bb.emit(relax.op.tensor_to_shape(e.tensor(e.reshape(e.cast(value, "int64"), [1]))))
+    symbol = tirx.Var("size", "int64")
+    e.bb.match_cast(shape, relax.ShapeType([symbol]))
+    return size_of(symbol)

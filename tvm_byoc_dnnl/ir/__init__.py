@@ -1,0 +1,1 @@
+"""Relax, read and rewritten: the differences between TVM versions, walks, signatures."""

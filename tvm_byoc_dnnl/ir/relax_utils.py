@@ -1,0 +1,165 @@
+"""Small readers of Relax IR that several stages share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..core.tvm_fast import items
+from .tvm_compat import is_a, is_constant
+
+__all__ = [
+    "NESTED",
+    "bindings_in",
+    "bindings_of",
+    "blocks_in",
+    "caller_of",
+    "codegen_of",
+    "composite_of",
+    "constants_in",
+    "external_modules",
+    "global_var",
+    "is_host_function",
+    "is_op_call",
+    "op_calls",
+    "ops_of",
+    "with_functions",
+]
+
+#: values with bindings of their own inside
+NESTED = (relax.If, relax.Function, relax.SeqExpr)
+
+
+def bindings_of(func: relax.Function) -> Iterator[tuple[Any, Any]]:
+    """``(var, value)`` of every binding of a function's body, in order."""
+    if isinstance(func.body, relax.SeqExpr):
+        for block in items(func.body.blocks):
+            for binding in items(block.bindings):
+                yield binding.var, binding.value
+
+
+def bindings_in(expr: Any, *, local_functions: bool = True) -> Iterator[Any]:
+    """Every binding in a function or another expression, in the order of the program.
+
+    Those of branches, and of local functions unless they are left out, come before the binding of their result.
+    """
+    if is_a(expr, relax.SeqExpr):
+        for block in items(expr.blocks):
+            for binding in items(block.bindings):
+                value = binding.value
+                if is_a(value, NESTED) and (local_functions or not is_a(value, relax.Function)):
+                    yield from bindings_in(value, local_functions=local_functions)
+                yield binding
+    elif is_a(expr, relax.If):
+        yield from bindings_in(expr.true_branch, local_functions=local_functions)
+        yield from bindings_in(expr.false_branch, local_functions=local_functions)
+    elif is_a(expr, relax.Function):
+        yield from bindings_in(expr.body, local_functions=local_functions)
+
+
+def blocks_in(expr: Any) -> Iterator[Any]:
+    """The blocks of a function, those of branches and local functions behind the block that these are in.
+
+    A dataflow block has no further ones: nothing looks into a local function there.
+    """
+    if is_a(expr, relax.SeqExpr):
+        for block in items(expr.blocks):
+            yield block
+            for binding in () if is_a(block, relax.DataflowBlock) else items(block.bindings):
+                yield from blocks_in(binding.value)
+    elif is_a(expr, relax.If):
+        yield from blocks_in(expr.true_branch)
+        yield from blocks_in(expr.false_branch)
+    elif is_a(expr, relax.Function):
+        yield from blocks_in(expr.body)
+
+
+def constants_in(expr: Any) -> Iterator[Any]:
+    """The constants in a function or another expression, in the order of the program and as often as they are there."""
+    if is_constant(expr):
+        yield expr
+    for part in _parts(expr):
+        if not is_a(part, relax.Var):  # most are, and have no parts
+            yield from constants_in(part)
+
+
+def _parts(expr: Any) -> list[Any]:
+    """The expressions that one consists of."""
+    if is_a(expr, relax.Call):
+        return items(expr.args)
+    if is_a(expr, relax.Function):
+        return [expr.body]
+    if is_a(expr, relax.SeqExpr):
+        return [*(b.value for block in items(expr.blocks) for b in items(block.bindings)), expr.body]
+    if is_a(expr, relax.Tuple):
+        return items(expr.fields)
+    if is_a(expr, relax.TupleGetItem):
+        return [expr.tuple_value]
+    return [expr.cond, expr.true_branch, expr.false_branch] if is_a(expr, relax.If) else []
+
+
+def op_calls(func: relax.Function) -> Iterator[tuple[Any, Any]]:
+    """``(var, call)`` of every binding that calls an operator."""
+    for var, value in bindings_of(func):
+        if is_op_call(value):
+            yield var, value
+
+
+def is_op_call(expr: Any) -> bool:
+    """Whether it calls an operator."""
+    return is_a(expr, relax.Call) and is_a(expr.op, tvm.ir.Op)
+
+
+def ops_of(func: relax.Function) -> set[str]:
+    """Names of the operators that a function calls, in branches and nested functions too."""
+    return {binding.value.op.name for binding in bindings_in(func) if is_op_call(binding.value)}
+
+
+def _attr(func: relax.Function, key: str) -> str:
+    attrs = func.attrs
+    return "" if attrs is None else str(attrs.get(key, ""))
+
+
+def codegen_of(func: Any) -> str:
+    """Namespace that owns a partitioned function, ``""`` for any other."""
+    return _attr(func, "Codegen")
+
+
+def composite_of(func: Any) -> str:
+    """Name of a composite function, ``""`` for any other."""
+    return _attr(func, "Composite")
+
+
+def is_host_function(func: Any) -> bool:
+    """Whether it is a Relax function that belongs to no external compiler."""
+    return isinstance(func, relax.Function) and not codegen_of(func) and not composite_of(func)
+
+
+def external_modules(mod: tvm.IRModule) -> list[Any]:
+    """The runtime modules of the regions that are built already."""
+    return list(mod.attrs["external_mods"]) if mod.attrs and "external_mods" in mod.attrs else []
+
+
+def global_var(name: str, func: Any) -> Any:
+    """A new global variable for a function."""
+    gv = tvm.ir.GlobalVar(name)
+    relax.expr._update_type(gv, func.ty)
+    return gv
+
+
+def caller_of(gv: Any, func: relax.Function) -> relax.Function:
+    """A function with the parameters of ``func`` that does nothing but call it."""
+    builder, own = relax.BlockBuilder(), relax.utils.copy_with_new_vars(func)
+    with builder.function("main", list(own.params)):
+        with builder.dataflow():
+            out = builder.emit_output(relax.Call(gv, own.params))
+        builder.emit_func_output(out)
+    return builder.finalize()["main"]
+
+
+def with_functions(mod: tvm.IRModule, functions: Mapping[Any, Any]) -> tvm.IRModule:
+    """A copy of ``mod`` in which ``functions`` are added or take the place of those there."""
+    return tvm.IRModule({**dict(mod.functions.items()), **functions}, attrs=mod.attrs, global_infos=mod.global_infos)

@@ -1,0 +1,255 @@
+"""The differences between the TVM versions that we support (0.26, 0.27), and nothing else."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+
+from ..core.tvm_fast import ByIdentity, items
+
+__all__ = [
+    "C_ROUNDS_TO_EVEN",
+    "QUANTISES_NUMBERS",
+    "analyzer",
+    "buffer_loads",
+    "buffer_of",
+    "call_of",
+    "constant_numpy",
+    "constant_tensor",
+    "dtype_of",
+    "is_a",
+    "is_constant",
+    "is_subclass",
+    "make_constant",
+    "make_string",
+    "make_var",
+    "product_constant",
+    "quantised",
+    "scale_constant",
+    "shape_dims",
+    "static_shape",
+    "substitute",
+    "tensor_constant",
+    "var_name",
+    "with_args",
+]
+
+# 0.27 moved Relax's tensor constant to tvm.ir.GenericConst (`value`); 0.26 has relax.Constant (`data`).
+_IS_027 = hasattr(tvm.ir, "GenericConst")
+_CONSTANT: type = tvm.ir.GenericConst if _IS_027 else relax.Constant
+_DATA = "value" if _IS_027 else "data"
+#: whether Relax's quantize and dequantize take a tensor without axes; 0.26 refuses it
+QUANTISES_NUMBERS = _IS_027
+#: whether TVM's C target rounds halves to even, as its other targets do; 0.26 calls C's `round`
+C_ROUNDS_TO_EVEN = _IS_027
+
+#: 0.27 makes a call of a type, an operator, arguments, attributes, type arguments and a place in the source
+_CALL = tvm_ffi.get_global_func("ir.Call") if _IS_027 else None
+_VAR: Any = tvm_ffi.get_global_func("ir.Var") if _IS_027 else relax.Var
+_DATAFLOW_VAR: Any = tvm_ffi.get_global_func("relax.DataflowVar") if _IS_027 else relax.DataflowVar
+_NO_TYPE = tvm.ir.Type.missing() if _IS_027 else None
+_STRIP = 16  # columns of a transposed matrix that are copied at a time: of float32, a cache line of each row
+#: dims of shapes: reading them is slow, and the same shapes are asked for again and again
+_DIMS: ByIdentity[tuple[Any, ...]] = ByIdentity()
+#: address of a scalar type → its name: TVM has one such type for each dtype, and hashes its structure
+_DTYPES: dict[int, tuple[Any, str]] = {}
+_address = tvm_ffi.Object.__hash__
+_MOST_KNOWN = 1 << 14
+_MANY = 1 << 19  # elements of a matrix that several threads transpose
+
+
+def is_constant(expr: Any) -> bool:
+    """Whether ``expr`` is a Relax tensor constant."""
+    own: Any = type(expr)
+    return is_subclass(own, _CONSTANT) and is_a(getattr(expr, "ty", None), relax.TensorType)
+
+
+def is_a(value: Any, kind: type | tuple[type, ...]) -> bool:
+    """``isinstance`` for classes of TVM, where that takes long: their metaclass is `abc.ABCMeta`."""
+    own: Any = type(value)
+    return own is kind or is_subclass(own, kind)
+
+
+@functools.cache
+def is_subclass(own: Any, kind: type | tuple[type, ...]) -> bool:
+    """``issubclass``, which would look through all classes below ``kind`` when it is first asked."""
+    return any(one in own.__mro__ for one in (kind if isinstance(kind, tuple) else (kind,)))
+
+
+def constant_tensor(expr: Any) -> tvm.runtime.Tensor:
+    """The tensor inside a Relax constant, without a copy."""
+    return getattr(expr, _DATA)
+
+
+def constant_numpy(expr: Any) -> np.ndarray:
+    """The value of a Relax constant as a NumPy array; a read-only view where NumPy knows the dtype."""
+    tensor = constant_tensor(expr)
+    try:
+        view = np.from_dlpack(tensor)
+    except RuntimeError:  # bfloat16 and the float8 types
+        return tensor.numpy()
+    view.flags.writeable = False
+    return view
+
+
+def make_constant(array: np.ndarray, dtype: str | None = None) -> relax.Expr:
+    """A Relax constant of ``array`` (C-contiguous; converted to ``dtype`` when given), by one copy."""
+    array = np.asarray(array)
+    name = dtype or _dtype_name(array.dtype)
+    tensor = tvm.runtime.empty(array.shape, name)
+    try:
+        target = np.from_dlpack(tensor)
+    except RuntimeError:
+        return relax.const(array, name)
+    if array.ndim == 2 and array.strides[0] < array.strides[1]:  # in strips, whose rows stay in cache
+
+        def copy(start: int) -> None:
+            target[:, start : start + _STRIP] = array[:, start : start + _STRIP]
+
+        with ThreadPoolExecutor(os.cpu_count() if array.size >= _MANY else 1) as pool:
+            list(pool.map(copy, range(0, array.shape[1], _STRIP)))
+    else:
+        target[...] = array
+    return tensor_constant(tensor)
+
+
+@functools.cache
+def _dtype_name(dtype: np.dtype) -> str:
+    return str(dtype)
+
+
+def with_args(call: Any, args: Sequence[Any], ty: Any = None) -> relax.Call:
+    """A call with other arguments; ``ty`` is its type, which is else inferred by whoever normalises it.
+
+    The constructor of 0.27 takes ten times as long.
+    """
+    if _CALL is None:
+        made = relax.Call(call.op, args, call.attrs, call.ty_args, call.span)
+        if ty is not None:
+            relax.expr._update_type(made, ty)
+        return made
+    return _CALL(_NO_TYPE if ty is None else ty, call.op, args, call.attrs, call.ty_args, call.span)
+
+
+def call_of(callee: Any, args: Sequence[Any], ty: Any) -> relax.Call:
+    """A call of a function with a type; the constructor of 0.27 takes four times as long."""
+    if _CALL is None:
+        made = relax.Call(callee, args)
+        relax.expr._update_type(made, ty)
+        return made
+    return _CALL(ty, callee, args, None, [], None)
+
+
+def make_string(text: str) -> Any:
+    """A text as an argument of a call (0.27 moved it out of Relax)."""
+    return (tvm.ir.StringImm if _IS_027 else relax.StringImm)(text)
+
+
+def make_var(name: str, ty: Any, *, is_dataflow: bool = False) -> relax.Var:
+    """A Relax variable with a type; the constructors of 0.27 take two to five times as long."""
+    return (_DATAFLOW_VAR if is_dataflow else _VAR)(name, ty, None)
+
+
+def tensor_constant(tensor: tvm.runtime.Tensor) -> relax.Expr:
+    """A Relax constant of a tensor; `relax.const` takes five times as long, for the other things it accepts."""
+    if _IS_027:
+        return relax.expr._ffi_api.MakeTensorConst(tensor, None, None)
+    return relax.Constant(tensor)
+
+
+def product_constant(a: np.ndarray, b: np.ndarray) -> relax.Expr:
+    """A Relax constant of ``a * b``, in the shape and dtype of ``a``, without a copy; NumPy must know the dtype."""
+    tensor = tvm.runtime.empty(a.shape, _dtype_name(a.dtype))
+    np.multiply(a, b, out=np.from_dlpack(tensor))
+    return tensor_constant(tensor)
+
+
+def scale_constant(constant: Any, factors: np.ndarray) -> None:
+    """Multiply the value of a Relax constant where it is, as `product_constant` does elsewhere."""
+    target = np.from_dlpack(constant_tensor(constant))
+    np.multiply(target, factors, out=target)
+
+
+def dtype_of(ty: Any) -> str:
+    """Dtype of a tensor type, or of a scalar one, as a string, ``""`` when TVM does not know it."""
+    dtype = ty.dtype
+    if dtype is None or isinstance(dtype, str):  # of a dim, and in 0.26 of any type
+        return str(dtype or "")
+    known = _DTYPES.get(_address(dtype))
+    if known is None:
+        if len(_DTYPES) >= _MOST_KNOWN:
+            _DTYPES.clear()
+        known = _DTYPES[_address(dtype)] = (dtype, str(dtype.dtype))
+    return known[1]
+
+
+def shape_dims(ty: Any) -> list[Any] | None:
+    """Dims of a tensor type (``int`` or a ``tirx`` expression), ``None`` when the shape is unknown."""
+    known = _dims(ty.shape)
+    return None if known is None else list(known)
+
+
+def static_shape(ty: Any) -> tuple[int, ...] | None:
+    """Shape of a tensor type when every dim is a number, else ``None``."""
+    known = _dims(ty.shape)
+    return known if known is not None and all(isinstance(d, int) for d in known) else None
+
+
+def _dims(shape: Any) -> tuple[Any, ...] | None:
+    known = _DIMS.get(shape)
+    if known is None:
+        # A variable is a parameter of the function that the type belongs to.
+        values = getattr(shape.ty if is_a(shape, relax.Var) else shape, "values", None)
+        if values is None:
+            return None
+        known = tuple(d.value if type(d) is tirx.IntImm else d for d in items(values))
+        if len(_DIMS) >= _MOST_KNOWN:
+            _DIMS.clear()
+        _DIMS[shape] = known
+    return known
+
+
+def var_name(var: Any) -> str:
+    """Name of a Relax variable."""
+    return getattr(var, "name", None) or var.name_hint
+
+
+def quantised(bb: relax.BlockBuilder, data: Any, convert: Callable[[Any], Any]) -> Any:
+    """``convert(data)``, a quantize or dequantize, of a tensor that may have no axes."""
+    if QUANTISES_NUMBERS or int(data.ty.ndim):
+        return convert(data)
+    one = bb.normalize(convert(bb.normalize(relax.op.reshape(data, (1,)))))
+    return bb.normalize(relax.op.reshape(one, ()))
+
+
+def analyzer() -> Any:
+    """A fresh arithmetic analyser (`tvm.arith` became `tvm.sym` in 0.27)."""
+    return (getattr(tvm, "sym", None) or tvm.arith).Analyzer()
+
+
+def substitute(node: Any, mapping: Mapping[Any, Any]) -> Any:
+    """``node`` (a TIR expression or statement) with the variables of ``mapping`` replaced, buffers included."""
+    if hasattr(tirx, "stmt_functor"):  # 0.26
+        return tirx.stmt_functor.substitute(node, dict(mapping))
+    return tvm_ffi.structural_map(node, (tvm.ir.Var, lambda var: mapping.get(var, var)), order="post")
+
+
+def buffer_of(access: Any) -> Any:
+    """The buffer of a load, a store or a region of a block (0.27 calls it ``source``, but for stores)."""
+    return access.source if hasattr(access, "source") else access.buffer
+
+
+def buffer_loads(node: Any) -> list[Any]:
+    """Every load in a TIR expression or statement, repeated as often as it occurs there."""
+    kind = getattr(tvm.ir, "TensorLoad", None) or tirx.BufferLoad
+    found: list[Any] = []
+    tvm_ffi.structural_walk(node, (kind, found.append), order="post")
+    return found

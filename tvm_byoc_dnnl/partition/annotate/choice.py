@@ -1,0 +1,126 @@
+"""The choice of a compiler: of all compilers that would take a call, one is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import tvm
+
+from ...core.errors import InputError
+from ...core.expected import did_you_mean
+from ...vendors.namespaces import HOST, compilers, namespace
+
+__all__ = ["CANDIDATES_ATTR", "Choice", "Match", "PlacedBy", "candidates_of", "first_in_order"]
+
+#: attribute of a composite function: the compilers that would take its calls, in order of priority
+CANDIDATES_ATTR = "byoc_candidates"
+
+
+@dataclass(frozen=True)
+class Match:
+    """Calls that may become one composite function.
+
+    Attributes
+    ----------
+    composite : str
+        The pattern, or the single operator, as ``<namespace>.<name>``.
+    result : str
+        Variable that holds the result of the last call.
+    calls : mapping of str to relax.Call
+        Variable that holds the result → call.
+    candidates : sequence of str
+        The compilers that would take all of them, in order of priority; the first has found the match.
+    """
+
+    composite: str
+    result: str
+    calls: Mapping[str, Any]
+    candidates: Sequence[str]
+
+
+#: ``choice(match) -> one of the candidates``, or another name for "none of these"
+Choice = Callable[[Match], str]
+
+
+def first_in_order(match: Match) -> str:
+    """The candidate with the highest priority."""
+    return match.candidates[0]
+
+
+class PlacedBy:
+    """The choice that a user wrote down; calls that it does not name go to the first candidate.
+
+    For one run of `AnnotateExternalCompiler`: it remembers what a pattern has matched.
+
+    Parameters
+    ----------
+    placement : mapping of str to str
+        Call → compiler, or ``"tvm"``. A call is named by the variable that holds its result, its operator
+        (``"relax.nn.relu"``), or what a compiler has registered: a pattern (``"vendor.pattern"``: all calls that it
+        matches) or an operator (``"vendor.relu"``: all calls of it that would go to this compiler). ``*`` and ``?``
+        match as in a shell. An entry with the variable's own name decides, else the first that matches. Where the
+        named compiler cannot take a call, TVM has it.
+    others : mapping of str to sequence of str, optional
+        Argument → names of calls in it, which `check` looks at, too.
+
+    Raises
+    ------
+    InputError
+        If a compiler is not registered.
+    """
+
+    def __init__(self, placement: Mapping[str, str], others: Mapping[str, Sequence[str]] | None = None) -> None:
+        for name, compiler in placement.items():
+            if compiler != HOST and compiler not in compilers():
+                raise InputError(
+                    f"placement[{name!r}] is {compiler!r}; expected {HOST!r} or a registered compiler: "
+                    f"{', '.join(compilers())}{did_you_mean(compiler, compilers())}"
+                )
+        self._placement = placement
+        self._others = others or {}
+        self._matched: dict[str, str] = {}  # variable -> compiler, by entries that name a pattern
+
+    def __call__(self, match: Match) -> str:
+        wishes = {name: self._wanted(match.composite, name, call) for name, call in match.calls.items()}
+        self._matched.update({name: wish for name, wish in wishes.items() if wish is not None})
+        compiler = match.candidates[0]
+        against = [wish for wish in wishes.values() if wish not in (None, compiler)]
+        return str(against[0]) if against else compiler
+
+    def _wanted(self, composite: str, name: str, call: Any) -> str | None:
+        if name in self._placement:
+            return self._placement[name]
+        names = (name, str(call.op.name), *_spellings(composite))
+        by_entry = next((c for key, c in self._placement.items() if any(fnmatchcase(n, key) for n in names)), None)
+        return by_entry or self._matched.get(name)
+
+    def check(self, calls: Iterable[str]) -> None:
+        """Raise `InputError` for an entry that names none of these calls, no operator and nothing registered.
+
+        So are those of ``others`` checked, the names in a policy.
+        """
+        known = {*calls, *map(str, tvm.ir.Op.list_op_names())}
+        for ns in map(namespace, compilers()):
+            known.update(name for entry in (*ns.patterns, *ns.ops()) for name in _spellings(f"{ns.name}.{entry}"))
+        entries = [(f"placement[{entry!r}]", entry) for entry in self._placement]
+        entries += [(f"{entry!r} in {name}", entry) for name, given in self._others.items() for entry in given]
+        for where, entry in entries:
+            if entry not in known and not any(sign in entry for sign in "*?["):
+                raise InputError(
+                    f"{where}: the model has no such call; expected the variable of a call (explain shows them), an "
+                    f"operator, or a compiler's pattern or operator{did_you_mean(entry, known)}"
+                )
+
+
+def _spellings(composite: str) -> tuple[str, str]:
+    """``acme.relax.nn.relu`` may be written ``acme.relu``."""
+    compiler, _, name = composite.partition(".")
+    return composite, f"{compiler}.{name.rpartition('.')[2]}"
+
+
+def candidates_of(func: Any) -> list[str]:
+    """The candidates that annotation has recorded for a composite function; none if another pass made the function."""
+    return [str(name) for name in func.attrs[CANDIDATES_ATTR]] if func.attrs and CANDIDATES_ATTR in func.attrs else []

@@ -1,0 +1,121 @@
+"""Conversions of quantised tensors that several calls read: each reader gets a copy while patterns are matched.
+
+    q ─ dequantize ┬ conv2d ─ quantize           q ┬ dequantize ─ conv2d ─ quantize
+                   └ add ─────── …         ──>     └ dequantize ─ add ─────── …
+
+A group from its dequantizes to its quantize has no result then that others read, so that a pattern can take it. The
+copies that no pattern took are one again afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax
+from tvm_ffi import structural_equal
+
+from ...core.tvm_fast import ByIdentity, items
+from ...ir.relax_utils import bindings_in, is_op_call
+from ...ir.tvm_compat import dtype_of, is_a, make_var, with_args
+from ...ir.walker import Substitute, rewrite_blocks
+
+__all__ = ["CONVERSIONS", "OwnCopies"]
+
+_DEQUANTIZE, _QUANTIZE = "relax.dequantize", "relax.quantize"
+CONVERSIONS = frozenset({_DEQUANTIZE, _QUANTIZE})
+
+
+class OwnCopies:
+    """The copies in some functions."""
+
+    def __init__(self) -> None:
+        self._original: ByIdentity[Any] = ByIdentity()  # of a copy
+
+    def made(self, func: relax.Function) -> relax.Function:
+        """The function in which each reader has its own."""
+        taken = {str(var.name) for var in (*items(func.params), *(b.var for b in bindings_in(func)))}
+        return rewrite_blocks(func, lambda block: self._split(block, taken))
+
+    def joined(self, func: relax.Function) -> relax.Function:
+        """The function in which equal copies are one again, where they are still the same call."""
+        return rewrite_blocks(func, self._join) if self._original else func
+
+    def _split(self, block: Any, taken: set[str]) -> Any:
+        bindings = items(block.bindings)
+        values = ByIdentity.of((b.var, b.value) for b in bindings)
+        readers: ByIdentity[list[Any]] = ByIdentity.of((b.var, []) for b in bindings)
+        for binding in bindings:
+            for var in items(relax.analysis.free_vars(binding.value)):
+                if var in readers:
+                    readers[var].append(binding.var)
+        copies: ByIdentity[list[Any]] = ByIdentity()  # variable → those that stand behind it
+        for binding in reversed(bindings):
+            var = binding.var
+            is_kept = not is_a(var, relax.DataflowVar)  # something behind the block reads the original
+            others = readers[var] if is_kept else readers[var][1:]
+            if not others or not _is_conversion(binding.value) or _ends_a_group(binding.value, values, readers):
+                continue
+            for reader in others:
+                copy = make_var(_free_name(str(var.name), taken), var.ty, is_dataflow=True)
+                self._original[copy] = self._original.get(var, var)
+                values[copy] = with_args(binding.value, items(binding.value.args), var.ty)
+                values[reader] = Substitute({var: copy}).of(values[reader])
+                copies.setdefault(var, []).append(copy)
+                for read in items(relax.analysis.free_vars(binding.value)):
+                    if read in readers:
+                        readers[read].append(copy)
+        if not copies:
+            return block
+        made = []
+        for binding in bindings:
+            value = values[binding.var]
+            if value is not binding.value:
+                is_cast = is_a(binding, relax.MatchCast)
+                binding = (
+                    relax.MatchCast(binding.var, value, binding.ty) if is_cast else relax.VarBinding(binding.var, value)
+                )
+            made += [binding, *(relax.VarBinding(copy, values[copy]) for copy in copies.get(binding.var, ()))]
+        return relax.DataflowBlock(made)
+
+    def _join(self, block: Any) -> Any:
+        first: ByIdentity[list[tuple[Any, Any]]] = ByIdentity()  # original → different calls of it and its copies
+        known = Substitute({})
+        made: list[Any] = []
+        for given in items(block.bindings):
+            (binding,) = known.bindings(given)
+            original = self._original.get(binding.var, binding.var)
+            equal = first.setdefault(original, []) if is_a(binding.value, relax.Call) else []
+            same = next((var for var, call in equal if _equal(call, binding.value)), None)
+            if same is not None and binding.var in self._original:
+                known.put(given.var, same)
+                continue
+            equal.append((binding.var, binding.value))
+            made.append(binding)
+        return block if len(made) == len(block.bindings) else relax.DataflowBlock(made)
+
+
+def _is_conversion(value: Any) -> bool:
+    return is_op_call(value) and value.op.name in CONVERSIONS
+
+
+def _ends_a_group(conversion: Any, values: ByIdentity[Any], readers: ByIdentity[list[Any]]) -> bool:
+    """Whether it is the last call of a group: what it converts was computed for it alone.
+
+    The stored tensor that a dequantize reads is no result of a group, unless it is a sum of 32 bits.
+    """
+    operand = conversion.args[0]
+    if operand not in values or len(readers[operand]) > 1:
+        return False
+    return conversion.op.name == _QUANTIZE or dtype_of(operand.ty) == "int32"
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return a.op.same_as(b.op) and all(map(structural_equal, items(a.args), items(b.args)))
+
+
+def _free_name(name: str, taken: set[str]) -> str:
+    number = 1
+    while (free := f"{name}_{number}") in taken:
+        number += 1
+    taken.add(free)
+    return free

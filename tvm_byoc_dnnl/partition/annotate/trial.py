@@ -1,0 +1,162 @@
+"""Trial lowering: the default predicate is "the lowering does not refuse, and the library can do it"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ...core.compilation import Compilation
+from ...core.vendor_code import calling
+from ...core.verdict import Crash, Reject, as_reject
+from ...graph.builder import GraphBuilder
+from ...graph.graph import PortableGraph
+from ...regions.failure import describe
+from ...vendors.namespace import Namespace, Predicate, told
+from ...vendors.namespaces import compilers, namespace
+
+__all__ = ["Trial", "ask", "get_annotate_compiler", "trial_of"]
+
+#: namespace, options, and the form of the graph
+Question = tuple[str, str, str]
+
+
+class Trial:
+    """The lowering of one call, or of one match, and what the namespace's library says of it.
+
+    Parameters
+    ----------
+    ns : Namespace
+        Whose library is asked.
+    name : str
+        Of the operator or pattern, for messages.
+    source : list of str
+        The operators of the calls.
+    lower : callable
+        Writes them to a fresh builder.
+    compilation : Compilation
+        It has the options that regions will have, since another precision may have no implementation; and what the
+        library said before, because most calls of a large model are equal to one before them.
+    """
+
+    def __init__(
+        self,
+        ns: Namespace,
+        name: str,
+        source: list[str],
+        lower: Callable[[GraphBuilder], Any],
+        compilation: Compilation,
+    ) -> None:
+        self._ns = ns
+        self._options = dict(compilation.options.get(ns.name, {}))
+        self._answers = compilation.answers
+        self._name = name
+        self._graph: PortableGraph  # unless the lowering refuses
+        self._is_optimised = False
+        self._refusal: Reject | None = None
+        #: what equal calls have in common
+        self.question: Question = (ns.name, "", "")
+        self._try(lambda: self._lower(source, lower))
+
+    def graph(self) -> PortableGraph | None:
+        """The graph about which the library is asked, if there is one."""
+        if not self._is_optimised:
+            self._is_optimised = True
+            self._try(self._optimise)
+        return None if self._refusal is not None else self._graph
+
+    def verdict(self) -> Reject | None:
+        """The refusal, ``None`` where the library can do it."""
+        if self._refusal is None and self.question in self._answers:
+            return self._answers[self.question]
+        if self.graph() is not None:
+            self._try(self._probe)
+            if not isinstance(self._refusal, Crash):
+                self._answers[self.question] = self._refusal
+        return self._refusal
+
+    def _try(self, step: Callable[[], Reject | None]) -> None:
+        try:
+            with calling(f"the lowering of {self._name} in {self._ns.name!r}"):
+                self._refusal = step()
+        except Reject as refusal:
+            self._refusal = refusal.with_traceback(None)  # whose frames would keep this trial alive
+        except Exception as error:  # a vendor's bug must not cost the user the build
+            self._refusal = Crash(f"the lowering of {self._name} in {self._ns.name!r} failed: {describe(error)}")
+
+    def _lower(self, source: list[str], lower: Callable[[GraphBuilder], Any]) -> Reject | None:
+        g = GraphBuilder("trial")
+        g.graph.options = self._options
+        g.begin(source)
+        out = lower(g)
+        if isinstance(out, Reject):
+            return out
+        self._graph = g.finish(out)
+        self.question = (self._ns.name, str(self._options), self._graph.form())
+        return None
+
+    def _optimise(self) -> Reject | None:
+        if self._refusal is None and self._ns.optimize is not None:  # as the region of just this call will be
+            self._graph = told(self._ns, "optimize", self._graph)
+        return self._refusal
+
+    def _probe(self) -> Reject | None:
+        if self._ns.probe is None:
+            self._graph.to_json()  # fails where an attribute cannot be said in the document
+            return None
+        return told(self._ns, "probe", self._graph)
+
+
+def trial_of(ns: Namespace, call: Any, compilation: Compilation) -> Trial | None:
+    """The trial of one call, if the verdict on it is that of a trial."""
+    op = call.op.name
+    if op in ns.predicates or op not in ns.lowerings:
+        return None
+    return Trial(ns, op, [op], lambda g: ns.lowerings[op](g, call), compilation)
+
+
+def _trial_predicate(ns: Namespace, op: str) -> Predicate:
+    """The default predicate of ``op``, in the form ``predicate(attrs, args)``."""
+
+    def predicate(attrs: Any, args: Sequence[Any]) -> bool | Reject:
+        call = relax.BlockBuilder().normalize(relax.Call(tvm.ir.Op.get(op), list(args), attrs))
+        refusal = ask(ns, call)
+        return True if refusal is None else refusal  # a Reject is falsy
+
+    return predicate
+
+
+def ask(ns: Namespace, call: Any, compilation: Compilation | None = None, trial: Trial | None = None) -> Reject | None:
+    """The verdict of a namespace on one call, by whichever predicate it has; its ``trial``, if there is one already."""
+    op = call.op.name
+    predicate = ns.predicates.get(op)
+    if predicate is None:
+        trial = trial or trial_of(ns, call, compilation or Compilation())
+        return ns.no_predicate(op) if trial is None else trial.verdict()
+    who = f"the predicate of {ns.name!r} for {op}"
+    try:
+        with calling(who):
+            return as_reject(predicate(call.attrs, list(call.args)), who)
+    except Reject as refusal:
+        return refusal.with_traceback(None)
+    except Exception as error:
+        return Crash(f"{who} failed: {describe(error)}")
+
+
+def get_annotate_compiler(compiler: str, op: str) -> Predicate:
+    """The predicate of ``compiler`` for ``op``.
+
+    Where none was registered by hand but the namespace can lower ``op``, the predicate is "the lowering does not
+    refuse, and the library has an implementation". An unknown compiler or op gives a predicate that rejects with
+    the reason.
+    """
+    if compiler not in compilers():
+        return lambda attrs, args: Reject(f"no compiler {compiler!r} is registered")
+    ns = namespace(compiler)
+    if op in ns.predicates:
+        return ns.predicates[op]
+    if op in ns.lowerings:
+        return _trial_predicate(ns, op)
+    return lambda attrs, args: ns.no_predicate(op)

@@ -1,0 +1,1 @@
+"""Runs a compiled model, and compares what it gives."""

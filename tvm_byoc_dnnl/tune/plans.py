@@ -1,0 +1,222 @@
+"""The workloads that would run with a placement, found without a whole build."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from ..ir.relax_utils import composite_of, constants_in, op_calls
+from ..ir.tvm_compat import constant_numpy
+from ..partition.annotate.choice import Choice, Match, PlacedBy, first_in_order
+from ..partition.annotate.passes import AnnotateExternalCompiler
+from ..partition.annotate.vendor_steps import prepared_by
+from ..partition.fallback import BlockPlan, Fallback
+from ..partition.passes import PartitionGraph
+from ..prepare import Prepare
+from ..regions.failure import Failure
+from ..regions.policy import RegionPolicy
+from ..vendors.namespace import Namespace
+from ..vendors.namespaces import HOST, namespace
+from ..vendors.target_options import get_target_options
+from .workload import Workload, host_workload, region_workload
+
+__all__ = ["Group", "Part", "Plan", "Planner", "orders", "prepared"]
+
+
+def orders(compilers: Sequence[str]) -> list[list[str]]:
+    """The simple orders of priority: each compiler before all others, and each left out."""
+    first = [[c, *(other for other in compilers if other != c)] for c in compilers]
+    without = [[other for other in compilers if other != c] for c in compilers]
+    return first + [order for order in without if order]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Calls that one compiler takes together.
+
+    Attributes
+    ----------
+    compiler, kind : str
+        Namespace, and the pattern or operator in it.
+    calls : frozenset of str
+        Variables that hold their results.
+    """
+
+    compiler: str
+    kind: str
+    calls: frozenset[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One region, or neighbouring calls of TVM: its work, and the variables that hold the results of its calls."""
+
+    workload: Workload
+    calls: frozenset[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """All parts of a model, and for each call the compiler that has it in the end, ``"tvm"`` included."""
+
+    parts: Sequence[Part]
+    owners: Mapping[str, str]
+
+
+def prepared(mod: tvm.IRModule, compilers: Sequence[str]) -> tvm.IRModule:
+    """A Relax module, as imported, in the form for which the patterns of these compilers are written."""
+    mod = Prepare()(mod)
+    for name in sorted(compilers):
+        mod, _ = prepared_by(namespace(name), mod)
+    return mod
+
+
+class _Attempts:
+    """Attempts of regions, each made once: some codegens compile the region for it.
+
+    A region is the same if it has the same calls, and the same constants in memory; these are kept, so that no other
+    ones can come to lie there.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], tuple[Failure | None, list[np.ndarray]]] = {}
+
+    def __call__(self, ns: Namespace, region: relax.Function, options: Mapping[str, Any]) -> Failure | None:
+        constants = [constant_numpy(constant) for constant in constants_in(region)]
+        places = tuple(array.ctypes.data for array in constants)
+        key = (ns.name, tvm_ffi.structural_hash(region, skip_tensor_content=True), places, str(options))
+        if key not in self._known:
+            self._known[key] = ns.route.attempt(region, options), constants
+        return self._known[key][0]
+
+
+class Planner:
+    """Plans of one model.
+
+    Parameters
+    ----------
+    mod : IRModule
+        A Relax module that is `prepared`.
+    compilers : sequence of str
+        Namespaces in order of priority.
+    """
+
+    def __init__(self, mod: tvm.IRModule, compilers: Sequence[str], attempts: _Attempts | None = None) -> None:
+        self.compilers = list(compilers)
+        self.mod = mod
+        self._attempts = attempts or _Attempts()
+
+    def of_part(self, mod: tvm.IRModule) -> Planner:
+        """The planner of a part of this model, which knows what was tried before."""
+        return Planner(mod, self.compilers, self._attempts)
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """All that some compiler would take, asked alone."""
+        return [group for name in self.compilers for group in self._asked_alone(name)]
+
+    @cached_property
+    def taken(self) -> Mapping[str, frozenset[str]]:
+        """Compiler → the calls that it would take, asked alone."""
+        return {
+            name: frozenset().union(*(g.calls for g in self.groups if g.compiler == name)) for name in self.compilers
+        }
+
+    def _asked_alone(self, compiler: str) -> list[Group]:
+        found: list[Group] = []
+
+        def note(match: Match) -> str:
+            found.append(Group(compiler, match.composite.partition(".")[2], frozenset(match.calls)))
+            return first_in_order(match)
+
+        AnnotateExternalCompiler(compiler, prepare=False, choice=note)(self.mod)
+        return found
+
+    def in_order(self, order: Sequence[str]) -> dict[str, str]:
+        """The placement in which the first compiler of an order that takes a call gets it, whatever policies say."""
+        everything = sorted(frozenset().union(*self.taken.values()))
+        return {call: next((c for c in order if call in self.taken[c]), HOST) for call in everything}
+
+    def default(self) -> Mapping[str, str]:
+        """The compiler of each call without any measurement: by priority and by the namespaces' own policies."""
+        return self._plan(first_in_order, None).owners
+
+    def plan(self, placement: Mapping[str, str]) -> Plan:
+        """The workloads that would run with a placement, whatever the namespaces' policies say."""
+        return self._plan(PlacedBy(placement), RegionPolicy())
+
+    def partitioned(self, placement: Mapping[str, str] | None) -> tvm.IRModule:
+        """The model with a placement, or (``None``) by default, ready to be compiled."""
+        choice = first_in_order if placement is None else PlacedBy(placement)
+        policy = None if placement is None else RegionPolicy()
+        mod = AnnotateExternalCompiler(self.compilers, prepare=False, choice=choice)(self.mod)
+        return PartitionGraph(policy=policy)(mod)
+
+    def _plan(self, choice: Choice, policy: RegionPolicy | None) -> Plan:
+        inside: dict[str, frozenset[str]] = {}  # result of a composite call -> all that it computes
+
+        def note(match: Match) -> str:
+            chosen = choice(match)
+            if chosen == match.candidates[0]:
+                inside[match.result] = frozenset(match.calls)
+            return chosen
+
+        mod = AnnotateExternalCompiler(self.compilers, prepare=False, choice=note)(self.mod)
+
+        def attempt(ns: Namespace, func: relax.Function) -> Failure | None:
+            return self._attempts(ns, func, get_target_options(mod, ns.name))
+
+        fallback = Fallback(mod, attempt, policy)
+        blocks = fallback.run().values()
+        parts = [part for block in blocks for part in _parts(fallback.mod, block, inside)]
+        return Plan(parts, {call: part.workload.compiler for part in parts for call in part.calls})
+
+
+def _parts(mod: tvm.IRModule, plan: BlockPlan, inside: Mapping[str, frozenset[str]]) -> Iterator[Part]:
+    """The regions of a dataflow block, and the groups of neighbouring calls between them."""
+    host: list[Any] = []
+    for unit in plan.units:
+        if not unit.compiler:
+            host += unit.bindings
+        elif unit in plan.regions:
+            calls = {name for binding in unit.bindings for name in _names(mod, binding, inside)}
+            yield Part(region_workload(unit.compiler, plan.regions[unit].function, mod), frozenset(calls))
+    for bindings in _connected(host):
+        calls = {name for binding in bindings for name in _names(mod, binding, inside)}
+        if calls and plan.block.outputs(bindings):
+            yield Part(host_workload(bindings, plan.block, mod), frozenset(calls))
+
+
+def _names(mod: tvm.IRModule, binding: Any, inside: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """The calls that one binding stands for."""
+    name, value = binding.var.name, binding.value
+    if not isinstance(value, relax.Call):
+        return frozenset()
+    if isinstance(value.op, tvm.ir.GlobalVar) and composite_of(mod[value.op]):
+        names = inside.get(name, frozenset())
+        if len(names) == len(list(op_calls(mod[value.op]))):  # else it was given back, and another took parts of it
+            return names
+    return frozenset([name])
+
+
+def _connected(bindings: Sequence[Any]) -> list[list[Any]]:
+    """Bindings in groups, in which each reads another one or is read."""
+    group: dict[Any, list[Any]] = {}
+    for binding in bindings:
+        mine = [binding]
+        for var in relax.analysis.free_vars(binding.value):
+            other = group.get(var)
+            if other is not None and other is not mine:
+                mine = [*other, *mine]
+                group.update((b.var, mine) for b in other)
+        group.update((b.var, mine) for b in mine)
+    order = {binding.var: i for i, binding in enumerate(bindings)}
+    unique = {id(g): g for g in group.values()}.values()
+    return [sorted(g, key=lambda b: order[b.var]) for g in unique]

@@ -1,0 +1,200 @@
+"""tune: the placement of a model, found by measurement on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..core.errors import InputError
+from ..core.expected import check_types
+from ..frontends import to_relax
+from ..ir.signature import inputs_of, shape_options
+from ..regions.cost import usual_sizes
+from ..regions.failure import Failure
+from ..vendors.namespaces import HOST, namespace
+from ..vendors.target_options import with_options
+from .apart import race_apart, seconds_of
+from .candidates import measure_candidates
+from .costs import Costs
+from .database import Database
+from .placement import Placement
+from .plans import Planner, prepared
+from .search import search
+from .workload import text_of
+
+__all__ = ["placement_for", "tune"]
+
+_logger = logging.getLogger("tvm_byoc_dnnl")
+
+_ROUNDS = 7
+_GAIN = 0.01  # of the whole model: for less, the default placement stays
+_FINALISTS = 2  # that are timed as whole models beside the default placement
+_SEARCH_SHARE = 0.6  # of the budget; then what a library can choose from is measured, and the whole model
+_RACE_SHARE = 0.15  # of the budget, at least: the last comparison, of the whole model
+_RACE_MEASUREMENTS = 4  # it takes about as long as so many of the longest measurements
+
+
+def tune(
+    model: Any,
+    compiler: str | Sequence[str],
+    *,
+    budget: float = 120.0,
+    database: str | PathLike[str] | None = None,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    target: str | tvm.target.Target = "llvm",
+    progress: Callable[[str], None] | None = None,
+) -> Placement:
+    """Find by measurement which compiler should get which call of a model.
+
+    Every region of a candidate placement is compiled alone and timed on this machine, under the threads in use; equal
+    ones are timed once. In the end the whole model is timed with the placement that was found and with the default one,
+    in turns, and the faster one is the result. Where a vendor has a cost model of its own (`register_cost`), its word
+    is taken instead.
+
+    Parameters
+    ----------
+    model : IRModule, onnx.ModelProto, path or torch.export.ExportedProgram
+        The model. Of its open dims, a size to measure with has to be known: ``shapes={"x": ["N:8", 3]}``.
+    compilers : sequence of str
+        Namespaces in order of priority; ``"tvm"`` may stand last, and is a candidate in any case.
+    budget : float
+        Seconds for the search. The measurement that is running then is finished.
+    database : path-like, optional
+        File of times, read before and extended by each measurement, also when the search is interrupted.
+    shapes, options, target
+        As in `compile`.
+    progress : callable, optional
+        Called with a line about each measurement and each improvement.
+
+    Returns
+    -------
+    Placement
+        A dict for ``compile(model, compiler, placement=...)``; with the same ``database=`` `compile` finds it itself.
+
+    Raises
+    ------
+    InputError
+        If a compiler is not registered, an input has open dims, or the file is no database.
+    """
+    check_types(compiler, shapes=shapes, options=options)
+    if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not budget > 0:
+        raise InputError(f"budget is {budget!r}; expected a number of seconds above 0")
+    started = time.perf_counter()
+    names = _without_host(compiler)
+    tell = progress or _logger.info
+    mod = with_options(to_relax(model, shapes=shapes), options)
+    _check_sizes(mod)
+    known = Database(None if database is None else Path(database))
+    planner = Planner(prepared(mod, names), names)
+    costs = Costs(known, measures=True, target=target, tell=tell)
+    found = search(planner, costs, budget * _SEARCH_SHARE, tell)
+    result = Placement(found.placement)
+    result.tried = found.tried
+    if not costs.has_models:
+        ways = [found.default, *found.others[:_FINALISTS]]
+        mods = [planner.partitioned(None if way is found.default else way) for way in ways]
+        race_s = max(_RACE_SHARE * budget, min(_RACE_MEASUREMENTS * costs.longest_s, budget / 2))
+        end = started + budget
+        costs.measured += sum(measure_candidates(each, known, end - race_s, tell) for each in mods)
+        result = _fastest(result, ways, mods, known, target, end, tell)
+    result.measured = costs.measured
+    known.note_placement(_identity(mod), names, result, result.choices is not None)
+    return result
+
+
+def _fastest(
+    result: Placement,
+    ways: Sequence[Mapping[str, str]],
+    mods: Sequence[tvm.IRModule],
+    known: Database,
+    target: str | tvm.target.Target,
+    deadline: float,
+    tell: Callable[[str], None],
+) -> Placement:
+    """The fastest of these placements, the default one first, as whole models in turns.
+
+    Where libraries know times of what they can choose from, they choose by them; the default placement also runs
+    without. After the deadline no more than two are compared.
+    """
+    choices = known if known.has_candidates else None
+    # In this order: late in the search, only the first two are compared.
+    runs = [(0, None), *((way, choices) for way in range(1, len(ways)))]
+    if choices is not None:
+        runs.insert(2, (0, choices))
+    if len(runs) == 1:
+        return result
+    tell(f"whole model: the default placement and {len(runs) - 1} others")
+    timings = race_apart([(mods[way], times) for way, times in runs], target, _ROUNDS, deadline)
+    tell(", ".join(f"failed: {t.reason}" if isinstance(t, Failure) else f"{1e3 * t.seconds:.3f} ms" for t in timings))
+    seconds = [seconds_of(timing) for timing in timings]
+    best = min(range(len(seconds)), key=lambda i: (seconds[i], runs[i][0]))
+    if seconds[best] >= seconds[0] * (1 - _GAIN):
+        best = 0
+    way, times = runs[best]
+    chosen = Placement(ways[way])
+    chosen.tried, chosen.choices = result.tried, times
+    chosen.seconds, chosen.default_seconds = (s if math.isfinite(s) else None for s in (seconds[best], seconds[0]))
+    return chosen
+
+
+def placement_for(mod: tvm.IRModule, compilers: str | Sequence[str], database: str | PathLike[str]) -> Placement:
+    """The placement of a model by what a database knows, without a measurement.
+
+    That is the one that `tune` found for it; for another model the one that is cheapest by the times of equal regions,
+    and where these are missing the default one.
+
+    Raises
+    ------
+    InputError
+        If there is no such file, or it is no database.
+    """
+    path = Path(database)
+    if not path.is_file():
+        raise InputError(f"no database {path}; byoc.tune(..., database={str(path)!r}) writes one")
+    known = Database(path)
+    names = _without_host(compilers)
+    noted = known.placement_of(_identity(mod), names)
+    if noted is None:
+        found = search(Planner(prepared(mod, names), names), Costs(known, measures=False), float("inf"))
+        noted = dict(found.placement), True
+    placement = Placement(noted[0])
+    placement.choices = known if noted[1] and known.has_candidates else None
+    return placement
+
+
+def _identity(mod: tvm.IRModule) -> str:
+    """Equal for models with the same calls under the same names."""
+    functions = sorted((gv.name_hint, f) for gv, f in mod.functions.items() if isinstance(f, relax.Function))
+    return hashlib.sha256("\n".join(text_of(f, mod) for _, f in functions).encode()).hexdigest()[:24]
+
+
+def _without_host(compilers: str | Sequence[str]) -> list[str]:
+    names = [compilers] if isinstance(compilers, str) else list(compilers)
+    if HOST in names[:-1]:
+        raise InputError(f"compiler={names}: {HOST!r} takes every call, so nothing may come after it; put it last")
+    names = [name for name in names if name != HOST]
+    for name in names:
+        namespace(name)
+    return names
+
+
+def _check_sizes(mod: tvm.IRModule) -> None:
+    """Refuse a model with open dims of which no usual size is known."""
+    inputs = inputs_of(mod["main"])
+    symbols = relax.analysis.defined_symbolic_vars(mod["main"])
+    unknown = sorted({str(s.name) for s in symbols} - usual_sizes(mod).keys())
+    if unknown:
+        raise InputError(
+            f"the model has open dims ({', '.join(unknown)}), and a time needs sizes; fix them, with your own sizes: "
+            f"{shape_options(inputs)}; or keep them open and say for which sizes to measure: N:8 in place of 8"
+        )

@@ -1,0 +1,269 @@
+"""Regions as bytes of a vendor's library: the module that contains them, and the code that opens them again."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+
+from ..core import _native
+from ..core.errors import ArtifactError, ByocError, InputError, VendorError
+from ..core.verdict import Works, as_reject
+from ..regions.failure import describe
+from .namespaces import compilers, namespace
+from .target_options import checked_values
+
+__all__ = [
+    *("blob_module", "checked_run_options", "layer_times", "open_blob", "opening", "timed_layers", "to_be_described"),
+]
+
+#: names of layers and their seconds, or what returns them
+LayerTimes = Sequence[tuple[str, float]] | Callable[[], Sequence[tuple[str, float]]]
+
+_logger = logging.getLogger("tvm_byoc_dnnl")
+
+_Bytes = np.ndarray
+#: what results hold before the first call; the second is not the first at any byte
+_PATTERNS = (0xB7, 0x48)
+_OPTIONS: ContextVar[Mapping[str, Mapping[str, Any]]] = ContextVar("options", default={})  # noqa: B039 - not changed
+_TIMED: ContextVar[list[tuple[str, float]] | None] = ContextVar("timed", default=None)
+_DESCRIBED: ContextVar[bool] = ContextVar("described", default=False)
+
+
+def blob_module(compiler: str, symbol: str, data: bytes, compatibility: str) -> tvm.runtime.Module:
+    """A runtime module of one region that a library has compiled to bytes, for a vendor's codegen to return.
+
+    ``export_library`` saves it, with a checksum. It runs in every Python process in which the vendor's package is
+    installed, through `register_blob_runner`; a program without Python gets an error that says so.
+
+    Parameters
+    ----------
+    compiler : str
+        The namespace.
+    symbol : str
+        The region's ``global_symbol``.
+    data : bytes
+        The library's own form of the region, constants included.
+    compatibility : str
+        Words on what the library needs to load it: its version, the instruction set. They are checked before.
+
+    Raises
+    ------
+    NativeLibraryError
+        If the native library of this package cannot be loaded.
+    """
+    return _native.function("tvm_byoc_dnnl.BlobModuleCreate")(symbol, compiler, compatibility, data)
+
+
+@contextmanager
+def to_be_described() -> Iterator[None]:
+    """Inside, a model is loaded to be described: a region that this machine cannot open is an error of its call."""
+    token = _DESCRIBED.set(True)
+    try:
+        yield
+    finally:
+        _DESCRIBED.reset(token)
+
+
+def layer_times(times: LayerTimes) -> None:
+    """Say, from inside of a blob's ``run``, how long the layers of this call took; `profile` shows them.
+
+    Parameters
+    ----------
+    times : sequence of (str, float), or callable
+        Names of layers and seconds, in the order in which they ran; or a function that returns this, which is called
+        only if somebody profiles. In any other call it has no effect.
+    """
+    heard = _TIMED.get()
+    if heard is not None:
+        heard += [(str(name), float(seconds)) for name, seconds in (times() if callable(times) else times)]
+
+
+@contextmanager
+def timed_layers() -> Iterator[list[tuple[str, float]]]:
+    """Inside, `layer_times` is heard; gives the list that it fills."""
+    heard: list[tuple[str, float]] = []
+    token = _TIMED.set(heard)
+    try:
+        yield heard
+    finally:
+        _TIMED.reset(token)
+
+
+@contextmanager
+def opening(options: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
+    """Inside, regions are opened with a user's options: namespace → option → value."""
+    token = _OPTIONS.set(options)
+    try:
+        yield
+    finally:
+        _OPTIONS.reset(token)
+
+
+def checked_run_options(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """A user's options for opened regions, if all names and types are right; raises `InputError` otherwise."""
+    checked = {}
+    for name, given in options.items():
+        runner = namespace(name).blob_runner if name in compilers() else None
+        if runner is None:
+            raise InputError(f"{name!r} is no compiler whose regions take options when they are loaded")
+        checked[name] = checked_values(name, runner.options, given)
+    return checked
+
+
+def open_blob(compiler: str, symbol: str, compatibility: str, data: bytes, results: int = -1) -> Callable[..., Any]:
+    """The function of a blob's region; the native library calls this when the function is fetched.
+
+    ``results`` is the number of the region's results, -1 where it is not known.
+
+    Raises
+    ------
+    ArtifactError
+        If the vendor's package is missing, refuses the bytes, or cannot load them.
+    """
+    try:
+        return tvm_ffi.convert(_opened(compiler, symbol, compatibility, data, results))
+    except ArtifactError:
+        if not _DESCRIBED.get():
+            raise
+
+    def later(*tensors: Any) -> None:
+        return _opened(compiler, symbol, compatibility, data, results)(*tensors)
+
+    return tvm_ffi.convert(later)
+
+
+def _opened(compiler: str, symbol: str, compatibility: str, data: bytes, results: int) -> Callable[..., None]:
+    where = f"region {symbol!r} was compiled by {compiler!r}"
+    try:
+        runner = namespace(compiler).blob_runner
+    except ValueError as error:
+        raise ArtifactError(f"{where}, which is not there: {error}") from error
+    if runner is None:
+        raise ArtifactError(f"{where}, whose package has not called register_blob_runner({compiler!r}, ...)")
+    try:
+        answer = runner.check(compatibility)
+        if isinstance(answer, Works):
+            _logger.warning("%s; it works here, but is not optimal: %s", where, answer.reason)
+        refusal = None if isinstance(answer, Works) else as_reject(answer, f"the check of blobs of {compiler!r}")
+        options = {**runner.options, **_OPTIONS.get().get(compiler, {})}
+        run: Any = runner.load(data, options) if refusal is None else None
+        if refusal is None and not callable(run):
+            raise TypeError(f"load returned {run!r}; expected a function run(*arguments, *results)")
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise ArtifactError(f"{where} and cannot be loaded: {describe(error)}; compile the model again here") from error
+    if refusal is not None:
+        raise ArtifactError(f"{where} for another setting: {refusal.reason}; compile the model again here")
+    return _checked(run, f"region {symbol!r} of {compiler!r}", results)
+
+
+def _checked(run: Callable[..., None], where: str, results: int) -> Callable[..., None]:
+    """``run`` with errors that say whose they are.
+
+    Every call is checked for what costs nothing to see: what it returns and raises. Until one was right, a call is also
+    checked for arguments that are written to, and for results that are not: the arguments are copied before, and the
+    results filled with bytes that are looked for behind.
+
+    Parameters
+    ----------
+    run : callable
+        ``run(*arguments, *results)``.
+    where : str
+        The region and its compiler, for messages.
+    results : int
+        How many of its tensors are results; -1 where that is not known, and the first call is as any other.
+
+    Returns
+    -------
+    callable
+        It raises `VendorError`.
+    """
+    lock, is_new = threading.Lock(), results >= 0
+
+    def call(*tensors: Any) -> None:
+        nonlocal is_new
+        if is_new:
+            with lock:
+                is_first, is_new = is_new, False
+            if is_first:
+                try:
+                    return _first(lambda: _run(run, where, tensors), where, *_split(tensors, results))
+                except BaseException:
+                    is_new = True  # until one call was right
+                    raise
+        return _run(run, where, tensors)
+
+    return call
+
+
+def _run(run: Callable[..., Any], where: str, tensors: Sequence[Any]) -> None:
+    try:
+        returned = run(*tensors)
+    except (ByocError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise VendorError(f"{where}: run raised {describe(error)}") from error
+    if returned is not None:
+        raise VendorError(
+            f"{where}: run returned {_shown(returned)}; expected None: it writes the results into its last tensors, as "
+            "in np.copyto(np.from_dlpack(tensors[-1]), result)"
+        )
+
+
+def _shown(value: Any) -> str:
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    return f"{type(value).__name__}" if shape is None else f"{type(value).__name__} {dtype}{list(shape)}"
+
+
+def _split(tensors: Sequence[Any], results: int) -> tuple[list[_Bytes], list[tuple[_Bytes, int]]]:
+    """The bytes of the arguments; those of the results, and how many of them an element has."""
+    is_tensor = [hasattr(t, "data_ptr") for t in tensors]  # else the sizes of a shape
+    first = len(tensors) - results
+    arguments = [_bytes(t) for t, known in zip(tensors[:first], is_tensor, strict=False) if known]
+    return arguments, [(_bytes(t), _width(t)) for t in tensors[first:]]
+
+
+def _width(tensor: Any) -> int:
+    dtype = tvm.DataType(str(tensor.dtype))
+    return -(-dtype.bits * dtype.lanes // 8)
+
+
+def _bytes(tensor: Any) -> _Bytes:
+    size = int(np.prod(tensor.shape, dtype=np.int64)) * _width(tensor)
+    if not size:
+        return np.empty(0, np.uint8)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(tensor.data_ptr()))
+
+
+def _first(call: Callable[[], None], where: str, arguments: list[_Bytes], results: list[tuple[_Bytes, int]]) -> None:
+    before = [argument.copy() for argument in arguments]
+    left = _left(call, results, _PATTERNS[0])
+    if any(mask.any() for mask in left):  # by a result that is such a number, too; but not again
+        left = [a & b for a, b in zip(left, _left(call, results, _PATTERNS[1]), strict=True)]
+    for number, (old, new) in enumerate(zip(before, arguments, strict=True)):
+        if not np.array_equal(old, new):
+            raise VendorError(f"{where}: run wrote to argument {number}; expected it to write to its last tensors only")
+    for number, mask in enumerate(left):
+        if mask.any():
+            raise VendorError(
+                f"{where}: run did not write {int(mask.sum())} of the {mask.size} elements of result {number}; "
+                "expected every element of every result to be written before it returns"
+            )
+
+
+def _left(call: Callable[[], None], results: list[tuple[_Bytes, int]], pattern: int) -> list[np.ndarray]:
+    """For each result, the elements that still hold the pattern after a call."""
+    for result, _ in results:
+        result[...] = pattern
+    call()
+    return [(result.reshape(-1, width) == pattern).all(1) for result, width in results]

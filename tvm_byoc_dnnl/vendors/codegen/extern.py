@@ -1,0 +1,209 @@
+"""``relax.ext.<namespace>``: the function that TVM's RunCodegen calls for the regions of a namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from ...core.compilation import current, knowing
+from ...core.errors import NativeLibraryError, UnsupportedError
+from ...core.expected import one_of
+from ...core.vendor_code import calling
+from ...graph.graph import PortableGraph
+from ...ir.relax_utils import codegen_of
+from ...regions.failure import BrokenRegions, Failure, describe
+from ..namespace import Namespace, told
+from ..namespaces import compilers, namespace
+from ..routes.codegen import Codegen
+from ..routes.source import SourceBuild
+from ..target_options import checked_options, get_target_options
+from .region import lower_region, with_checksums
+
+__all__ = [
+    "OUTPUTS",
+    "PortableCodegen",
+    "check_output",
+    "install_codegen",
+    "portable_codegen",
+    "source_builds",
+    "source_namespaces",
+]
+
+#: the code of a region: a runtime module of the vendor's, or C source
+OUTPUTS = ("module", "source")
+
+_OURS: dict[str, Any] = {}
+
+
+def check_output(output: str) -> str:
+    """``output``, if it is one of `OUTPUTS`; raises `InputError` otherwise."""
+    one_of("output", output, OUTPUTS)
+    return output
+
+
+@dataclass(frozen=True)
+class PortableCodegen(Codegen):
+    """A codegen that consumes portable graphs: it lowers each region, and ``create_module`` does the rest.
+
+    ``create_source`` and ``source_build`` serve the option ``output``. ``measure_candidates(graph, rounds)`` is for a
+    library that chooses among implementations: a document of their times (docs/portable_graph.md).
+    """
+
+    compiler: str
+    create_module: Callable[[PortableGraph], tvm.runtime.Module]
+    create_source: Callable[[PortableGraph], tvm.runtime.Module] | None = None
+    source_build: Callable[[], SourceBuild] | None = None
+    lowering_options: Mapping[str, Any] = field(default_factory=dict)
+    compiles = False
+    measure_candidates: Callable[[PortableGraph, int], Mapping[str, Any]] | None = None
+
+    @property
+    def makes_source(self) -> bool:  # type: ignore[override]
+        return self.create_source is not None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Its options and their defaults."""
+        output = {"output": OUTPUTS[0]} if self.create_source is not None else {}
+        return {**output, **self.lowering_options}
+
+    def __call__(
+        self,
+        functions: Sequence[relax.Function],
+        options: Mapping[str, Any] | None,
+        constant_names: Mapping[Any, str],
+    ) -> list[tvm.runtime.Module]:
+        """``RunCodegen`` calls this."""
+        ns = namespace(self.compiler)
+        given = {str(name): value for name, value in (options or {}).items()}
+        output = check_output(str(checked_options(self.compiler, given).get("output", OUTPUTS[0])))
+        if output == "source" and self.source_build is not None:
+            self.source_build().check()
+        names = {constant: str(name) for constant, name in constant_names.items()}
+        graphs = [self.with_times(lower_region(ns, f, str(f.attrs["global_symbol"]), names, given)) for f in functions]
+        if output != "source":
+            return [self.create_module(g) for g in graphs]
+        return [self._source(with_checksums(g, names)) for g in graphs]
+
+    def with_times(self, graph: PortableGraph) -> PortableGraph:
+        """The graph with the times of its candidates that this compilation knows."""
+        look_up = current().times
+        return graph if look_up is None else replace(graph, times=look_up(self, graph))
+
+    def attempt(self, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:
+        """See `Route.attempt`; the cheap attempt lowers a region and lets the library plan it."""
+        ns, stage = namespace(self.compiler), "lower"
+        try:
+            with calling(f"a lowering of {ns.name!r}"):
+                graph = lower_region(ns, region, "trial", options=options)
+            stage = "plan"
+            refusal = None if ns.probe is None else told(ns, "probe", graph)
+        except NativeLibraryError:
+            raise
+        except Exception as error:
+            return Failure(stage, describe(error))
+        if refusal is not None:
+            return Failure(stage, refusal.reason)
+        if not fully:
+            return None
+        with knowing(not_source={}):  # a region that must be a module is no failure
+            return super().attempt(region, options)
+
+    def build(self, mod: tvm.IRModule, options: Mapping[str, Any]) -> tvm.IRModule:
+        """See `Route.build`; a module is made without asking the library, so regions that were not lowered for an
+        attempt are tried now."""
+        known = current().lowered or {}
+        regions = {gv: f for gv, f in mod.functions.items() if codegen_of(f) == self.compiler}
+        attempts = {gv: self.attempt(f, options) for gv, f in regions.items() if (self.compiler, f.body) not in known}
+        failures = {gv: failure for gv, failure in attempts.items() if failure is not None}
+        if failures:
+            raise BrokenRegions(failures)
+        return super().build(mod, options)
+
+    def source(self, region: relax.Function, symbol: str) -> tvm.runtime.Module:
+        """See `Route.source`."""
+        if self.create_source is None:
+            return super().source(region, symbol)
+        return self.create_source(lower_region(namespace(self.compiler), region, symbol))
+
+    def _source(self, graph: PortableGraph) -> tvm.runtime.Module:
+        """``graph`` as source; a module where it cannot be written as source, if this compilation notes such cases."""
+        assert self.create_source is not None
+        refusals = current().not_source
+        try:
+            return self.create_source(graph)
+        except UnsupportedError as error:
+            if refusals is None:
+                raise
+            refusals[graph.name] = " ".join(str(error).split())
+            return self.create_module(graph)
+
+
+def portable_codegen(
+    compiler: str,
+    create_module: Callable[[PortableGraph], tvm.runtime.Module],
+    create_source: Callable[[PortableGraph], tvm.runtime.Module] | None = None,
+    source_build: Callable[[], SourceBuild] | None = None,
+    options: Mapping[str, Any] | None = None,
+    measure_candidates: Callable[[PortableGraph, int], Mapping[str, Any]] | None = None,
+) -> PortableCodegen:
+    """A codegen for a namespace that consumes portable graphs.
+
+    Parameters
+    ----------
+    compiler : str
+        The namespace, whose lowerings write the graphs.
+    create_module : callable
+        ``create_module(graph) -> tvm.runtime.Module`` with the functions that TVM's constant loader asks for
+        (``get_symbol``, ``get_const_vars``, ``__init_<symbol>``) and ``<symbol>`` itself.
+    create_source : callable, optional
+        The same as a source module (kind ``"c"``), for ``output="source"``; raises `UnsupportedError` for what cannot
+        be said in source.
+    source_build : callable, optional
+        ``source_build() -> SourceBuild``: the headers and libraries that such a source needs.
+    options : mapping, optional
+        Options that lowerings read from ``g.graph.options``, and their defaults.
+    measure_candidates : callable, optional
+        ``measure_candidates(graph, rounds)`` times what the library can choose from for each operation of a static
+        graph, in so many turns, and names it without any: a document as in docs/portable_graph.md. `tune` calls it, and
+        ``create_module`` finds what is known in ``graph.times``.
+    """
+    return PortableCodegen(compiler, create_module, create_source, source_build, options or {}, measure_candidates)
+
+
+def source_namespaces(mod: tvm.IRModule) -> list[Namespace]:
+    """The namespaces whose regions of this module are to be source, by its options."""
+    wanted = [name for name in compilers() if get_target_options(mod, name).get("output") == "source"]
+    return [namespace(name) for name in wanted if namespace(name).route.makes_source]
+
+
+def source_builds(spaces: Iterable[Namespace]) -> list[SourceBuild]:
+    """The headers and libraries that the source modules of these namespaces need."""
+    return [build() for ns in spaces if (build := ns.route.source_build) is not None]
+
+
+def install_codegen(ns: Namespace) -> None:
+    """Make a namespace's codegen known to TVM.
+
+    Raises
+    ------
+    NativeLibraryError
+        If another package, such as a TVM with an integration of its own, owns ``relax.ext.<namespace>``.
+    """
+    if ns.codegen is None:
+        return
+    name = f"relax.ext.{ns.name}"
+    present = tvm.get_global_func(name, allow_missing=True)
+    if present is not None and ns.name not in _OURS:
+        raise NativeLibraryError(
+            f"{name} is registered already by another library (is this a TVM built with USE_{ns.name.upper()}=ON?); "
+            "expected it to be free. Use the stock apache-tvm wheel, or a TVM built with that option OFF"
+        )
+    if present is None or _OURS.get(ns.name) is not ns.codegen:
+        tvm_ffi.register_global_func(name, ns.codegen, override=True)
+        _OURS[ns.name] = ns.codegen

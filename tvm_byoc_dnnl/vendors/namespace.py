@@ -1,0 +1,298 @@
+"""The parts of a vendor's namespace: plain data, filled by the ``register_*`` functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+
+from ..core.compilation import current
+from ..core.vendor_code import calling, expect
+from ..core.verdict import Reject, Works
+from ..graph.builder import GraphBuilder
+from ..graph.graph import PortableGraph
+from ..regions.policy import RegionPolicy
+from .routes.codegen import Codegen, OwnCodegen
+from .routes.route import Route
+
+__all__ = [
+    "API_VERSIONS",
+    "BlobRunner",
+    "Description",
+    "Examination",
+    "FusedOp",
+    "Lowering",
+    "Namespace",
+    "Pattern",
+    "Predicate",
+    "Standalone",
+    "TargetHooks",
+    "TirToRuntime",
+    "remembered",
+    "told",
+]
+
+#: versions of the contract with vendors (docs/vendor_contract.md) that this package keeps
+API_VERSIONS = (1,)
+
+#: ``predicate(attrs, args) -> True | False | Reject``
+Predicate = Callable[[Any, Sequence[Any]], "bool | Reject"]
+#: ``lowering(g, call) -> Value | tuple of Values``; refuses by raising or returning `Reject`
+Lowering = Callable[[GraphBuilder, Any], Any]
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A subgraph that becomes one composite function.
+
+    Attributes
+    ----------
+    name : str
+        Unique in the namespace; the composite is called ``<namespace>.<name>``.
+    pattern : tvm.relax.dpl.DFPattern
+        What to find. Its root is the pattern itself.
+    annotations : mapping
+        Names for parts of the pattern, to be found again in ``check`` and ``lower``.
+    check : callable, optional
+        ``check(match) -> True | False | Reject``, ``match`` maps annotation names (and ``"root"``) to expressions.
+    lower : callable, optional
+        ``lower(g, match) -> Value | tuple``. Without it the composite is lowered op by op.
+    outputs : sequence of str
+        Annotated parts, besides the root, whose results may be used outside of the match.
+    example : callable, optional
+        ``example() -> IRModule`` whose ``main`` the pattern matches, for the conformance kit.
+    """
+
+    name: str
+    pattern: Any
+    annotations: Mapping[str, Any] = field(default_factory=dict)
+    check: Callable[[Mapping[str, Any]], bool | Reject] | None = None
+    lower: Callable[[GraphBuilder, Mapping[str, Any]], Any] | None = None
+    outputs: Sequence[str] = ()
+    example: Callable[[], tvm.IRModule] | None = None
+
+
+@dataclass(frozen=True)
+class Description:
+    """How a library runs a portable graph on this machine.
+
+    Attributes
+    ----------
+    implementations : sequence of str
+        One per node of the graph; ``"view"`` where nothing is executed.
+    reorders : int
+        Changes of layout per run that no node asked for.
+    """
+
+    implementations: Sequence[str]
+    reorders: int
+
+
+@dataclass(frozen=True)
+class Standalone:
+    """A region that is a whole program.
+
+    Attributes
+    ----------
+    graph : PortableGraph
+        The region.
+    source : str
+        It as C source.
+    constants : list of ndarray
+        In the order of the graph's constants.
+    arguments : list of int
+        For each input of the region, the parameter of ``main`` that it is.
+    results : list of int
+        For each result of ``main``, the output of the region that it is.
+    """
+
+    graph: PortableGraph
+    source: str
+    constants: list[Any]
+    arguments: list[int]
+    results: list[int]
+
+
+@dataclass(frozen=True)
+class Examination:
+    """The part of a namespace that `doctor` looks at.
+
+    Attributes
+    ----------
+    packages : sequence of str
+        Packages whose versions matter, for reports too.
+    variables : mapping of str to str
+        Environment variable → its effect on the library, unless it is empty, ``0`` or ``ALL``.
+    prefixes : sequence of str
+        How the environment variables begin that the library reads.
+    """
+
+    packages: Sequence[str] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    prefixes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class BlobRunner:
+    """The arguments of `register_blob_runner`."""
+
+    check: Callable[[str], bool | Reject | Works]
+    #: ``load(data, options)``
+    load: Callable[[bytes, Mapping[str, Any]], Callable[..., None]]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+#: ``(IRModule of one namespace's PrimFuncs, Target) -> runtime Module``
+TirToRuntime = Callable[[tvm.IRModule, tvm.target.Target], tvm.runtime.Module]
+
+
+@dataclass(frozen=True)
+class TargetHooks:
+    """The arguments of `register_target_hooks` for a namespace."""
+
+    relax_to_tir: tvm.transform.Pass
+    tir_to_runtime: TirToRuntime | None = None
+    tir_passes: tvm.transform.Pass | None = None
+    target: str | Mapping[str, Any] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def builds_apart(self) -> bool:
+        """Whether the PrimFuncs become a runtime module of their own, beside TVM's."""
+        return any(part is not None for part in (self.tir_to_runtime, self.tir_passes, self.target))
+
+
+@dataclass(frozen=True)
+class FusedOp:
+    """The arguments of `register_fused_op`.
+
+    Attributes
+    ----------
+    inputs : tuple of DFPattern
+        The leaves of the pattern, left to right, each once.
+    outputs : tuple of DFPattern
+        The parts whose results leave it, its root first.
+    """
+
+    name: str
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    annotations: Mapping[str, Any]
+    compute: Callable[..., Any] | None
+    schedule: Callable[[Any], Any] | None
+
+
+@dataclass
+class Namespace:
+    """One vendor: its tables, filled by the ``register_*`` functions."""
+
+    name: str
+    #: the package that registered it
+    owner: str = ""
+    #: the version of the contract that it was written for
+    api: int = API_VERSIONS[-1]
+    #: operator or pattern that another package has added → that package
+    added: dict[str, str] = field(default_factory=dict)
+    predicates: dict[str, Predicate] = field(default_factory=dict)
+    lowerings: dict[str, Lowering] = field(default_factory=dict)
+    patterns: dict[str, Pattern] = field(default_factory=dict)
+    codegen: Codegen | None = None
+    #: its hooks and fused operators, in front of the codegen
+    kernels: Route | None = None
+    codegen_options: Mapping[str, Any] = field(default_factory=dict)
+    #: whether its codegen and its hooks run in a process of their own
+    isolate: bool = False
+    probe: Callable[[PortableGraph], Reject | None] | None = None
+    probe_many: Callable[[Sequence[PortableGraph]], Sequence[Reject | None]] | None = None
+    describe: Callable[[PortableGraph], Description | None] | None = None
+    emit: Callable[[PortableGraph], str] | None = None
+    write_program: Callable[[Standalone, Path], Sequence[Path]] | None = None
+    optimize: Callable[[PortableGraph], PortableGraph] | None = None
+    primitive_flops: Callable[[str, Sequence[str]], int] | None = None
+    doctor: Examination = field(default_factory=Examination)
+    prepare: Sequence[Callable[[], tvm.transform.Pass]] = ()
+    policy: RegionPolicy | None = None
+    #: ``fits(region, options)``
+    fits: Callable[[Any, Mapping[str, Any]], bool | Reject] | None = None
+    cost: Callable[[tvm.IRModule], float | None] | None = None
+    blob_runner: BlobRunner | None = None
+    hooks: TargetHooks | None = None
+    fused_ops: dict[str, FusedOp] = field(default_factory=dict)
+    #: Relax op → why the library cannot do it
+    unsupported: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def route(self) -> Route:
+        """The route by which its regions become code."""
+        return self.kernels or self.by_codegen
+
+    @property
+    def by_codegen(self) -> Codegen:
+        """Its codegen, in a process of its own where that is asked for; TVM may know one that is not registered."""
+        made = self.codegen or OwnCodegen(self.name)
+        return replace(made, isolate=True) if self.isolate and isinstance(made, OwnCodegen) else made
+
+    def check_isolation(self) -> None:
+        """Raise ``TypeError`` where a codegen cannot run in a process of its own."""
+        if self.isolate and not isinstance(self.codegen, (OwnCodegen, type(None))):
+            raise TypeError(f"isolate=True of {self.name!r} is for a codegen that is a function; got {self.codegen!r}")
+
+    def copy(self) -> Namespace:
+        """The same with tables of its own."""
+        tables: dict[str, Any] = {key: dict(value) for key, value in vars(self).items() if isinstance(value, dict)}
+        return replace(self, **tables)
+
+    def no_predicate(self, op: str) -> Reject:
+        """The verdict on a call of an operator that it has neither a predicate nor a lowering for."""
+        why = self.unsupported.get(op, _OF_HOST.get(op))
+        return Reject(f"{self.name!r} has no predicate for {op}" + (f": {why}" if why else ""))
+
+    def ops(self) -> list[str]:
+        """Relax ops for which it has a predicate or a lowering."""
+        return sorted({*self.predicates, *self.lowerings})
+
+    def options(self) -> dict[str, Any]:
+        """The options that a user may set for its codegen and its hooks → default."""
+        return {**self.codegen_options, **(self.hooks.options if self.hooks is not None else {})}
+
+
+#: operators of the host, and why no compiler has a predicate for them
+_OF_HOST = {"byoc.loop": "it runs a function in rounds, the calls of which are offered like all others"}
+
+#: function of a namespace → how a message calls it, what it gives, and how a message says so
+_GIVES: dict[str, tuple[str, Any, str]] = {
+    "optimize": ("optimize", PortableGraph, "a PortableGraph"),
+    "probe": ("the probe", (Reject, type(None)), "None, or byoc.Reject(reason)"),
+    "probe_many": ("probe_many", Sequence, "one answer of probe for each graph"),
+    "describe": ("describe", (Description, type(None)), "a Description, or None"),
+    "cost": ("the cost", (int, float, np.number, type(None)), "seconds, or None"),
+    "emit": ("emit", str, "C source"),
+    "write_program": ("write_program", Sequence, "the paths of the files that it wrote"),
+    "primitive_flops": ("primitive_flops", int, "a number of operations"),
+}
+
+
+def remembered() -> dict[Any, Any]:
+    """What a vendor has noted in this compilation, by keys of its own; it may note more, until it ends."""
+    return current().answers
+
+
+def told(ns: Namespace, function: str, *arguments: Any) -> Any:
+    """What a function that a namespace has says.
+
+    Raises
+    ------
+    NativeLibraryError
+        If a library is missing.
+    VendorError
+        If it raises, or says something of another kind.
+    """
+    name, kind, expected = _GIVES[function]
+    who = f"{name} of {ns.name!r}"
+    with calling(who, named=True):
+        answer = getattr(ns, function)(*arguments)
+    return expect(answer, kind, who, expected)

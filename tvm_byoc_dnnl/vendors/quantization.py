@@ -1,0 +1,290 @@
+"""What a backend can do with quantised models: patterns that are ready, and the same written for those who quantise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm.relax.dpl import is_const, is_op, is_tuple, wildcard
+
+from ..core.errors import InputError
+from ..core.verdict import Reject, as_reject
+from .quantised_examples import examples
+from .quantised_groups import QuantizedGroup, QuantizedTensor, quantized
+from .registry import register_pattern
+
+__all__ = ["Quantization", "register_quantization"]
+
+#: a concat has at most so many parts
+_MOST_PARTS = 8
+#: kind of group → operators of ONNX, and of PyTorch (``aten``), that become one
+KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "conv": (("Conv",), ("conv1d.default", "conv2d.default", "conv3d.default")),
+    "matmul": (("MatMul", "Gemm"), ("linear.default", "matmul.default", "bmm.default")),
+    "add": (("Add",), ("add.Tensor", "add_.Tensor")),
+    "pool": (
+        ("MaxPool", "AveragePool", "GlobalAveragePool"),
+        ("max_pool2d.default", "avg_pool2d.default", "adaptive_avg_pool2d.default", "mean.dim"),
+    ),
+    "relu": (("Relu", "Clip"), ("relu.default", "hardtanh.default", "clamp.default")),
+    "concat": (("Concat",), ("cat.default",)),
+    "resize": (("Resize",), ("upsample_nearest2d.vec", "upsample_bilinear2d.vec")),
+    "reshape": (
+        ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze"),
+        ("reshape.default", "view.default", "flatten.using_ints", "permute.default", "transpose.int"),
+    ),
+}
+#: kinds whose second operand is weights
+WITH_WEIGHTS = ("conv", "matmul")
+_DTYPES = ("int8", "uint8", "int16", "uint16")
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """What a backend can take of quantised models; made by `register_quantization`, whose parameters these are."""
+
+    compiler: str
+    kinds: tuple[str, ...]
+    activations: tuple[str, ...]
+    weights: tuple[str, ...]
+    symmetric_activations: bool
+    symmetric_weights: bool
+    per_channel: bool
+    shared_scales: tuple[str, ...]
+    check: Callable[[QuantizedGroup], bool | Reject] | None = field(default=None, repr=False)
+
+    def why_not(self, kind: str, group: QuantizedGroup) -> Reject | None:
+        """What is against a group that a pattern of a kind has matched."""
+        output = group.output
+        assert output is not None
+        data = [t for t in group.inputs if t is not None and t is not group.weights]
+        if kind in WITH_WEIGHTS and (group.weights is None and kind == "conv"):
+            return Reject("weights are not constant")
+        reason = next(filter(None, map(self._why_not_activation, [*data, output])), "")
+        if not reason and group.weights is not None:
+            reason = self._why_not_weights(group, group.weights)
+        if not reason and kind in self.shared_scales and not all(output.same_scale(t) for t in data):
+            reason = f"the scales of the inputs of a {kind} and of its output differ; {self.compiler} needs one"
+        if reason:
+            return Reject(reason)
+        return None if self.check is None else as_reject(self.check(group), f"the check of {self.compiler!r}")
+
+    def _why_not_activation(self, tensor: QuantizedTensor) -> str:
+        if tensor.dtype not in self.activations:
+            return f"activations of dtype {tensor.dtype}; {self.compiler} has {', '.join(self.activations)}"
+        if tensor.scales is None or tensor.zero_points is None:
+            return "a scale or zero point that is not constant"
+        if tensor.axis is not None:
+            return f"scales along axis {tensor.axis} of activations; {self.compiler} has one for each tensor"
+        if self.symmetric_activations and not tensor.is_symmetric:
+            return f"zero point {tensor.zero_points} of activations; {self.compiler} has 0"
+        return ""
+
+    def _why_not_weights(self, group: QuantizedGroup, weights: QuantizedTensor) -> str:
+        if weights.dtype not in self.weights:
+            return f"weights of dtype {weights.dtype}; {self.compiler} has {', '.join(self.weights)}"
+        if weights.scales is None or weights.zero_points is None:
+            return "a scale or zero point of weights that is not constant"
+        if self.symmetric_weights and not weights.is_symmetric:
+            return f"a zero point of weights that is {weights.zero_points.flat[0]}; {self.compiler} has 0"
+        if weights.axis is None:
+            return ""
+        rank = len(weights.tensor.ty.shape)
+        outputs = str(group.call.attrs.kernel_layout).index("O") if "conv" in group.op else rank - 1
+        outputs = rank - 2 if group.is_transposed else outputs
+        if not self.per_channel:
+            return f"scales along axis {weights.axis} of weights; {self.compiler} has one for all"
+        return f"scales along axis {weights.axis} of weights; {self.compiler} has {outputs}" * (weights.axis != outputs)
+
+    def onnxruntime(self) -> dict[str, Any]:
+        """Arguments for ``onnxruntime.quantization.quantize_static``: ``quantize_static(src, dst, reader, **these)``.
+
+        Raises
+        ------
+        ModuleNotFoundError
+            Without onnxruntime.
+        """
+        from onnxruntime.quantization import QuantFormat, QuantType
+
+        of_dtype = {name: getattr(QuantType, f"Q{name.replace('i', 'I').replace('u', 'U')}") for name in _DTYPES}
+        return {
+            "quant_format": QuantFormat.QDQ,
+            "activation_type": of_dtype[self.activations[0]],
+            "weight_type": of_dtype[self.weights[0]],
+            "per_channel": self.per_channel,
+            "op_types_to_quantize": sorted({"Relu", "Clip", *(op for kind in self.kinds for op in KINDS[kind][0])}),
+            "extra_options": {
+                "ActivationSymmetric": self.symmetric_activations,
+                "WeightSymmetric": self.symmetric_weights,
+                "QuantizeBias": True,
+            },
+        }
+
+    def torchao(self) -> Any:
+        """A quantiser for ``torchao.quantization.pt2e.quantize_pt2e.prepare_pt2e(exported, this)``.
+
+        Raises
+        ------
+        ModuleNotFoundError
+            Without torchao.
+        """
+        from .torchao_quantiser import quantiser_of
+
+        kinds = {name: kind for kind in self.kinds for name in KINDS[kind][1]}
+        return quantiser_of(self, kinds, WITH_WEIGHTS)
+
+
+def register_quantization(
+    compiler: str,
+    kinds: Sequence[str] = tuple(KINDS),
+    *,
+    activations: str | Sequence[str] = "int8",
+    weights: str | Sequence[str] = "int8",
+    symmetric_activations: bool = False,
+    symmetric_weights: bool = True,
+    per_channel: bool = True,
+    shared_scales: Sequence[str] = (),
+    check: Callable[[QuantizedGroup], bool | Reject] | None = None,
+    override: bool = False,
+    extend: bool = False,
+) -> Quantization:
+    """Say which quantised groups a backend takes: registers a pattern ``quantized_<kind>`` for each of them.
+
+    A group is a call between a ``dequantize`` of each operand and a ``quantize`` of its result, with a bias, a relu or
+    a clip in between, as QDQ models of ONNX and pt2e models of PyTorch have them.
+
+    Parameters
+    ----------
+    compiler : str
+        The namespace.
+    kinds : sequence of str
+        Of ``"conv"``, ``"matmul"``, ``"add"``, ``"pool"``, ``"relu"`` (or a clip), ``"concat"`` (up to 8 parts),
+        ``"resize"`` and ``"reshape"`` (what only moves numbers); all by default.
+    activations, weights : str or sequence of str
+        Their dtypes: ``"int8"``, ``"uint8"``, ``"int16"``, ``"uint16"``. The first is the one to quantise for.
+    symmetric_activations, symmetric_weights : bool
+        Whether their zero points must be 0.
+    per_channel : bool
+        Whether weights may have one scale for each output channel.
+    shared_scales : sequence of str
+        Kinds whose inputs and output must have the same scale and zero point.
+    check : callable, optional
+        ``check(group) -> True | False | Reject``: what else must hold of a `QuantizedGroup`, such as strides.
+    override, extend : bool
+        As for `register_pattern`.
+
+    Returns
+    -------
+    Quantization
+        ``onnxruntime()`` and ``torchao()`` write the same for those who quantise a model.
+
+    Raises
+    ------
+    InputError
+        If a kind or a dtype is unknown.
+    """
+    spec = Quantization(
+        compiler,
+        _names(compiler, "kinds", kinds, KINDS),
+        _names(compiler, "activations", activations, _DTYPES),
+        _names(compiler, "weights", weights, _DTYPES),
+        symmetric_activations,
+        symmetric_weights,
+        per_channel,
+        _names(compiler, "shared_scales", shared_scales, KINDS, may_be_empty=True),
+        check,
+    )
+    for kind in spec.kinds:
+        for name, pattern, parts in _patterns(kind):
+            register_pattern(
+                compiler,
+                f"quantized_{name}",
+                pattern,
+                annotations=parts,
+                check=_checked(spec, kind),
+                example=examples(spec).get(name),
+                override=override,
+                extend=extend,
+            )
+    return spec
+
+
+def _names(
+    compiler: str, what: str, given: str | Sequence[str], known: Iterable[str], *, may_be_empty: bool = False
+) -> tuple[str, ...]:
+    names = (given,) if isinstance(given, str) else tuple(given)
+    wrong = [name for name in names if name not in known]
+    if wrong or not (names or may_be_empty):
+        got = repr(wrong[0]) if wrong else "none"
+        raise InputError(f"register_quantization({compiler!r}): {what} has {got}; expected some of {', '.join(known)}")
+    return names
+
+
+def _checked(spec: Quantization, kind: str) -> Callable[[Mapping[str, Any]], bool | Reject]:
+    def check(match: Mapping[str, Any]) -> bool | Reject:
+        group = quantized(match)
+        assert isinstance(group, QuantizedGroup)
+        refusal = spec.why_not(kind, group)
+        return True if refusal is None else refusal
+
+    return check
+
+
+# ---------------------------------------------------------------- patterns
+def _dq(data: Any = None) -> Any:
+    return is_op("relax.dequantize")(wildcard() if data is None else data, wildcard(), wildcard())
+
+
+def _q(real: Any) -> Any:
+    """The end of a group: a relu or a clip may stand before it."""
+    bounded = is_op("relax.nn.relu")(real) | is_op("relax.clip")(real, wildcard(), wildcard())
+    return is_op("relax.quantize")(real | bounded, wildcard(), wildcard())
+
+
+def _with_bias(real: Any) -> Any:
+    return real | is_op("relax.add")(real, is_const())
+
+
+def _any_of(ops: Sequence[str], *operands: Any) -> Any:
+    patterns = [is_op(op)(*operands) for op in ops]
+    found = patterns[0]
+    for pattern in patterns[1:]:
+        found = found | pattern
+    return found
+
+
+def _patterns(kind: str) -> list[tuple[str, Any, dict[str, Any]]]:
+    """Name, pattern and named parts of the groups of a kind."""
+    x, y = _dq(), _dq()
+    if kind == "conv":
+        call = _any_of([f"relax.nn.conv{n}d" for n in (1, 2, 3)], x, _dq(is_const()))
+        return [(kind, _q(_with_bias(call)), {"x": x, "call": call})]
+    if kind == "matmul":
+        weights = y | is_op("relax.permute_dims")(y)
+        call = is_op("relax.matmul")(x, weights)
+        return [(kind, _q(_with_bias(call)), {"x": x, "call": call})]
+    if kind == "add":
+        call = is_op("relax.add")(x, y)
+        return [(kind, _q(call), {"x": x, "y": y, "call": call})]
+    if kind == "pool":
+        ops = ["relax.nn.max_pool2d", "relax.nn.avg_pool2d", "relax.nn.adaptive_avg_pool2d", "relax.mean"]
+        call = _any_of(ops, x)
+        return [(kind, _q(call), {"x": x, "call": call})]
+    if kind == "relu":
+        call = is_op("relax.nn.relu")(x) | is_op("relax.clip")(x, wildcard(), wildcard())
+        return [(kind, is_op("relax.quantize")(call, wildcard(), wildcard()), {"x": x, "call": call})]
+    if kind == "resize":
+        call = is_op("relax.image.resize2d")(x, wildcard())
+        return [(kind, _q(call), {"x": x, "call": call})]
+    if kind == "reshape":
+        call = is_op("relax.reshape")(x, wildcard()) | _any_of(
+            ["relax.permute_dims", "relax.flatten", "relax.squeeze", "relax.expand_dims"], x
+        )
+        return [(kind, _q(call), {"x": x, "call": call})]
+    found = []
+    for count in range(2, _MOST_PARTS + 1):
+        parts = [_dq() for _ in range(count)]
+        call = is_op("relax.concat")(is_tuple(parts))
+        found.append((f"{kind}_{count}", _q(call), {"call": call, **{f"x{i}": p for i, p in enumerate(parts)}}))
+    return found

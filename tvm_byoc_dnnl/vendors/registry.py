@@ -1,0 +1,468 @@
+"""The functions by which a vendor registers its parts: predicates, patterns, lowerings, a codegen; each is checked."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm.relax.dpl import DFPattern
+
+from .._version import __version__
+from ..core.errors import InputError
+from ..core.vendor_code import with_options
+from ..core.verdict import Reject, Works
+from ..graph.builder import GraphBuilder
+from ..graph.graph import PortableGraph
+from ..regions.policy import RegionPolicy
+from .namespace import (
+    API_VERSIONS,
+    BlobRunner,
+    Description,
+    Examination,
+    Lowering,
+    Namespace,
+    Pattern,
+    Predicate,
+    Standalone,
+)
+from .namespaces import claim_namespace
+from .routes.codegen import Codegen, OwnCodegen
+
+__all__ = [
+    "check_options",
+    "register_annotate_compiler",
+    "register_blob_runner",
+    "register_codegen",
+    "register_cost",
+    "register_lowering",
+    "register_namespace",
+    "register_pattern",
+    "register_unsupported",
+]
+
+
+def _claim(table: dict[str, Any], entries: Mapping[str, Any], what: str, override: bool) -> None:
+    """Put all entries into a table, or none."""
+    for key, value in entries.items():
+        old = table.get(key)
+        if old is not None and old is not value and not override:
+            raise ValueError(
+                f"{what} {key!r} is registered already, by {_origin(old)}; now claimed by {_origin(value)}. "
+                "Remove one, or pass override=True"
+            )
+    table.update(entries)
+
+
+def _check_functions(who: str, **functions: Any) -> None:
+    """Refuse what is neither a function nor ``None``."""
+    for name, function in functions.items():
+        if function is not None and not callable(function):
+            raise TypeError(f"{who}: {name} is {function!r}; expected a function")
+
+
+def _origin(thing: Any) -> str:
+    thing = next((part for name in ("check", "lower", "function") if (part := getattr(thing, name, None))), thing)
+    return f"{getattr(thing, '__module__', '?')}.{getattr(thing, '__qualname__', type(thing).__name__)}"
+
+
+def register_namespace(
+    compiler: str,
+    *,
+    api: int = 1,
+    codegen: Callable[..., Any] | None = None,
+    probe: Callable[[PortableGraph], Reject | None] | None = None,
+    probe_many: Callable[[Sequence[PortableGraph]], Sequence[Reject | None]] | None = None,
+    probing_ahead: Any = None,
+    describe: Callable[[PortableGraph], Description | None] | None = None,
+    emit: Callable[[PortableGraph], str] | None = None,
+    write_program: Callable[[Standalone, Path], Sequence[Path]] | None = None,
+    optimize: Callable[[PortableGraph], PortableGraph] | None = None,
+    primitive_flops: Callable[[str, Sequence[str]], int] | None = None,
+    doctor: Examination | None = None,
+    prepare: Sequence[Callable[[], tvm.transform.Pass]] = (),
+    policy: RegionPolicy | None = None,
+    fits: Callable[..., bool | Reject] | None = None,
+    isolate: bool = False,
+    extend: bool = False,
+) -> Namespace:
+    """Set the parts of a namespace that belong to no single op.
+
+    The package that registers something in a namespace first owns it: others pass ``extend=True`` here and in the other
+    ``register_*`` functions.
+
+    Parameters
+    ----------
+    compiler : str
+        Name of the namespace; an identifier.
+    api : int
+        The version of the contract with vendors (docs/vendor_contract.md) that the registrations follow.
+    codegen : callable, optional
+        See `register_codegen`.
+    probe : callable, optional
+        ``probe(graph) -> None | Reject``: whether the library has an implementation for a (small) portable graph on
+        this machine. Asked for every call that a lowering accepts and that has no predicate of its own.
+    probe_many : callable, optional
+        ``probe_many(graphs) -> answers``: what ``probe`` says of each graph by itself, for a library that answers many
+        questions in less time. Called with the different graphs of a function; what it does not answer, ``probe`` does.
+    probing_ahead : optional
+        Has no effect any more; see ``probe_many``.
+    describe : callable, optional
+        ``describe(graph) -> Description | None``: how the library would run a lowered region, for reports.
+    emit : callable, optional
+        ``emit(graph) -> str``: a static lowered region as C source, for programs without TVM.
+    write_program : callable, optional
+        ``write_program(program, folder) -> paths``: writes what makes a program of that source: weights, headers, a
+        ``main``. By default nothing is added.
+    optimize : callable, optional
+        ``optimize(graph) -> graph``: fusion inside a lowered region, such as post-ops.
+    primitive_flops : callable, optional
+        ``primitive_flops(kind, layouts) -> int``: operations of one step of a profile, whose arguments have these
+        layouts (the result comes last).
+    doctor : Examination, optional
+        What `doctor` looks at besides.
+    prepare : sequence of callables, optional
+        Pass factories run before annotation, behind the common canonical forms.
+    policy : RegionPolicy, optional
+        Decides which regions of this namespace are worth a call, unless the user gives a policy; by default all are.
+    fits : callable, optional
+        ``fits(region) -> True | False | Reject``, or ``fits(region, options)``: whether the device has room for a
+        region, which has the form that a codegen gets: memory, number of operators, of arguments, of results. Asked
+        before the codegen. A region that does not fit is cut into parts that do, at the cheapest places, by a number of
+        questions that grows with the logarithm of its calls: more calls must not fit where fewer do not.
+    isolate : bool
+        For code that is not trusted: the codegen and the target hooks run in a forked process of their own
+        (``relax_to_tir`` is tried in one first). After a crash their regions go to the next compiler or to TVM, with
+        that reason. Results are pickled, as modules that can be exported allow, and changes of memory are lost.
+    extend : bool
+        Set parts of a namespace that another package has registered, instead of raising ``ValueError``.
+
+    Raises
+    ------
+    InputError
+        If ``api`` is a version of the contract that this package does not have.
+    ValueError
+        If the name is none, or belongs to another package.
+    """
+    if api not in API_VERSIONS:
+        known = ", ".join(map(str, API_VERSIONS))
+        raise InputError(
+            f"register_namespace({compiler!r}): api is {api!r}; tvm-byoc-dnnl {__version__} has version {known} of the "
+            "contract with vendors: install a version that has the other, or write the backend for this one"
+        )
+    _check_functions(
+        f"register_namespace({compiler!r})",
+        probe=probe,
+        probe_many=probe_many,
+        describe=describe,
+        emit=emit,
+        write_program=write_program,
+        optimize=optimize,
+        primitive_flops=primitive_flops,
+        fits=fits,
+    )
+    if probing_ahead is not None:
+        warnings.warn("probing_ahead has no effect; give probe_many instead", DeprecationWarning, stacklevel=2)
+    ns = claim_namespace(compiler, extend)
+    ns.api = api
+    if codegen is not None:
+        register_codegen(compiler, codegen, override=extend)
+    parts = {
+        "probe": probe,
+        "probe_many": probe_many,
+        "describe": describe,
+        "emit": emit,
+        "write_program": write_program,
+        "optimize": optimize,
+        "primitive_flops": primitive_flops,
+        "doctor": doctor,
+        "prepare": tuple(prepare),
+        "policy": policy,
+        "fits": None if fits is None else with_options(fits),
+        "isolate": isolate,
+    }
+    for key, value in parts.items():
+        if value:
+            setattr(ns, key, value)
+    ns.check_isolation()
+    return ns
+
+
+def register_codegen(
+    compiler: str,
+    codegen: Callable[..., Any] | None = None,
+    *,
+    options: Mapping[str, Any] | None = None,
+    isolate: bool = False,
+    override: bool = False,
+) -> Any:
+    """Register what turns the regions of ``compiler`` into runtime modules; also a decorator.
+
+    Parameters
+    ----------
+    compiler : str
+        Name of the namespace.
+    codegen : callable
+        ``codegen(functions, options, constant_names) -> list[tvm.runtime.Module]`` as TVM's ``RunCodegen`` calls it:
+        one module per function, exporting the function's ``global_symbol``.
+    options : mapping, optional
+        Options and their defaults, whose types are the types of the options. A user sets them by
+        ``compile(..., options=...)`` or `set_target_options`; ``codegen`` gets all of them, defaults filled in. They
+        come on top of those in an attribute ``options`` of ``codegen``.
+    isolate : bool
+        The same as ``register_namespace(compiler, isolate=True)``.
+    override : bool
+        Replace an earlier registration, also another package's, instead of raising ``ValueError``.
+    """
+    if codegen is None:
+        return lambda fn: register_codegen(compiler, fn, options=options, isolate=isolate, override=override)
+    _check_functions(f"register_codegen({compiler!r})", codegen=codegen)
+    ns = claim_namespace(compiler, override)
+    made = codegen if isinstance(codegen, Codegen) else OwnCodegen(compiler, codegen)
+    if ns.codegen not in (None, made) and not override:
+        raise ValueError(f"{compiler!r} has a codegen already, {_origin(ns.codegen)}; pass override=True to replace it")
+    declared = {**getattr(codegen, "options", {}), **(options or {})}
+    check_options(f"register_codegen({compiler!r})", declared, ns.hooks.options if ns.hooks is not None else {})
+    ns.codegen, ns.codegen_options, ns.isolate = made, declared, isolate or ns.isolate
+    ns.check_isolation()
+    return codegen
+
+
+def check_options(who: str, options: Mapping[str, Any], others: Mapping[str, Any]) -> None:
+    """Refuse declared options whose default has no type that an option can have, or differs from another's."""
+    for name, value in options.items():
+        if not isinstance(value, (bool, int, float, str)):
+            raise TypeError(f"{who}: the default of option {name!r} is {value!r}; expected a bool, int, float or str")
+        if name in others and others[name] != value:
+            raise ValueError(
+                f"{who}: the default of option {name!r} is {value!r}, and {others[name]!r} where the namespace "
+                "declared it before; give it one default"
+            )
+
+
+def register_annotate_compiler(
+    compiler: str,
+    op: str | Iterable[str],
+    predicate: Predicate | None = None,
+    *,
+    override: bool = False,
+    extend: bool = False,
+) -> Any:
+    """Register a capability predicate: may ``compiler`` take this call?
+
+    Three forms: a decorator, a plain call with ``predicate``, and a whitelist (several ops, all accepted).
+
+    Parameters
+    ----------
+    compiler : str
+        Name of the vendor's namespace; made when new.
+    op : str or iterable of str
+        Relax operator, ``"relax.nn.conv2d"``; an iterable without ``predicate`` accepts every call of each.
+    predicate : callable, optional
+        ``predicate(attrs, args) -> True | False | Reject``: ``attrs`` are the op's attributes (``None`` where it has
+        none), ``args`` the argument expressions with their types in ``.ty``.
+    override : bool
+        Replace an earlier registration, also another package's, instead of raising ``ValueError``.
+    extend : bool
+        Add to a namespace that another package has registered, instead of raising ``ValueError``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``op`` is no Relax operator, ``predicate`` is no function, one is registered already, or the namespace is
+        another package's.
+    """
+    ops = _checked_ops(op)
+    if isinstance(op, str) and predicate is None:
+        return lambda fn: register_annotate_compiler(compiler, op, fn, override=override, extend=extend)
+    _check_functions(f"register_annotate_compiler({compiler!r})", predicate=predicate)
+    entries = dict.fromkeys(ops, predicate or _always)
+    table = claim_namespace(compiler, extend or override, ops).predicates
+    _claim(table, entries, f"the predicate of {compiler!r} for", override)
+    return predicate
+
+
+def _always(attrs: Any, args: Sequence[Any]) -> bool:
+    return True
+
+
+def _checked_ops(op: str | Iterable[str]) -> list[str]:
+    names = [op] if isinstance(op, str) else list(op)
+    for name in names:
+        _check_op(name)
+    return names
+
+
+def _check_op(op: str) -> None:
+    if op not in tvm.ir.Op.list_op_names():
+        near = [n for n in tvm.ir.Op.list_op_names() if n.startswith("relax.") and n.endswith(op.split(".")[-1])]
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise ValueError(f"{op!r} is not an operator of this TVM ({tvm.__version__}){hint}")
+
+
+def register_unsupported(compiler: str, reasons: Mapping[str, str], *, extend: bool = False) -> None:
+    """Register why ``compiler`` takes no call of some operators, for reports and the table of operators.
+
+    Parameters
+    ----------
+    compiler : str
+        Name of the namespace.
+    reasons : mapping of str to str
+        Relax operator, of this or another version of TVM, to the primitive that the library lacks.
+    extend : bool
+        Add to a namespace that another package has registered, instead of raising ``ValueError``.
+    """
+    table = claim_namespace(compiler, extend).unsupported
+    _claim(table, reasons, f"the reason of {compiler!r} against", override=False)
+
+
+def register_lowering(
+    compiler: str,
+    op: str | Iterable[str],
+    lowering: Lowering | None = None,
+    *,
+    override: bool = False,
+    extend: bool = False,
+) -> Any:
+    """Register how ``compiler`` writes one Relax call into a portable graph; also a decorator.
+
+    Parameters
+    ----------
+    compiler : str
+        Name of the namespace.
+    op : str or iterable of str
+        Relax operator(s).
+    lowering : callable
+        ``lowering(g, call)``: reads ``call.attrs``, ``g.value(call.args[i])`` and ``call.ty``, emits nodes on the
+        `GraphBuilder` ``g``, returns the result's value (a tuple for a tuple), and refuses with `Reject`.
+    override : bool
+        Replace an earlier registration, also another package's, instead of raising ``ValueError``.
+    extend : bool
+        Add to a namespace that another package has registered, instead of raising ``ValueError``.
+    """
+    ops = _checked_ops(op)
+    if lowering is None:
+        return lambda fn: register_lowering(compiler, op, fn, override=override, extend=extend)
+    _check_functions(f"register_lowering({compiler!r})", lowering=lowering)
+    entries = dict.fromkeys(ops, lowering)
+    table = claim_namespace(compiler, extend or override, ops).lowerings
+    _claim(table, entries, f"the lowering of {compiler!r} for", override)
+    return lowering
+
+
+def register_pattern(
+    compiler: str,
+    name: str,
+    pattern: Any,
+    *,
+    annotations: Mapping[str, Any] | None = None,
+    check: Callable[[Mapping[str, Any]], bool | Reject] | None = None,
+    lower: Callable[[GraphBuilder, Mapping[str, Any]], Any] | None = None,
+    outputs: Sequence[str] = (),
+    example: Callable[[], tvm.IRModule] | None = None,
+    override: bool = False,
+    extend: bool = False,
+) -> Pattern:
+    """Register a fusion pattern: a subgraph that ``compiler`` takes as one.
+
+    Patterns are tried in the order of their registration, all of them before single ops. A match whose
+    intermediate results are used outside of it is not taken, but for those named in ``outputs``.
+
+    Parameters
+    ----------
+    compiler, name : str
+        Namespace, and a name unique in it. The name carries no meaning.
+    pattern : tvm.relax.dpl.DFPattern
+        Dataflow pattern.
+    annotations : mapping of str to DFPattern, optional
+        Parts of ``pattern`` that ``check`` and ``lower`` want to see.
+    check : callable, optional
+        ``check(match) -> True | False | Reject``.
+    lower : callable, optional
+        ``lower(g, match)``, as in `register_lowering`; by default the matched ops are lowered one by one.
+    outputs : sequence of str
+        Annotated parts, besides the root, whose results may be used outside of the match.
+    example : callable, optional
+        ``example() -> IRModule`` whose ``main``, of static shapes, the pattern matches: what the conformance kit
+        (`tvm_byoc_dnnl.testing`) tests it with. `pattern_example` makes it out of an expression.
+    override : bool
+        Replace an earlier registration, also another package's, instead of raising ``ValueError``.
+    extend : bool
+        Add to a namespace that another package has registered, instead of raising ``ValueError``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``pattern`` or a part of it is no pattern, ``outputs`` names none of the parts, the name is taken, or the
+        namespace is another package's.
+    """
+    entry = Pattern(name, pattern, dict(annotations or {}), check, lower, tuple(outputs), example)
+    _check_pattern(f"register_pattern({compiler!r}, {name!r})", entry)
+    table = claim_namespace(compiler, extend or override, [f"{compiler}.{name}"]).patterns
+    _claim(table, {name: entry}, f"the pattern of {compiler!r}", override)
+    return entry
+
+
+def register_cost(compiler: str, cost: Callable[[tvm.IRModule], float | None], *, extend: bool = False) -> None:
+    """Give a namespace a cost model of its own, which `tune` asks instead of measuring.
+
+    Parameters
+    ----------
+    compiler : str
+        The namespace.
+    cost : callable
+        ``cost(mod) -> seconds``: the time of one call of ``main``, which does nothing but call one region of this
+        namespace; ``None`` where the model does not know, so that the region is measured.
+    extend : bool
+        Do so in a namespace that another package has registered, instead of raising ``ValueError``.
+    """
+    _check_functions(f"register_cost({compiler!r})", cost=cost)
+    claim_namespace(compiler, extend).cost = cost
+
+
+def register_blob_runner(
+    compiler: str,
+    check: Callable[[str], bool | Reject | Works],
+    load: Callable[..., Callable[..., None]],
+    *,
+    options: Mapping[str, Any] | None = None,
+    extend: bool = False,
+) -> None:
+    """Register how a namespace runs the regions that its codegen made by `blob_module`.
+
+    Both are called when a model is loaded, before its first call, and also in the process that compiled it.
+
+    Parameters
+    ----------
+    compiler : str
+        The namespace.
+    check : callable
+        ``check(compatibility) -> True | Works | Reject``: whether this process can load bytes that were made with these
+        words. `Works` says that they can be loaded, and would be better if they were compiled here, which is a warning.
+        The reason of a refusal becomes an `ArtifactError`; ``load`` is not called then.
+    load : callable
+        ``load(data) -> run``, or ``load(data, options) -> run``, and ``run(*tensors)`` writes the results: it gets the
+        region's arguments and then its results, all of them TVM tensors on the CPU. Any number of threads may call it.
+    options : mapping, optional
+        Options of loading and their defaults, such as ``{"device": 0}``; a user sets them by
+        ``byoc.load(path, options={compiler: {"device": 1}})``.
+    extend : bool
+        Do so in a namespace that another package has registered, instead of raising ``ValueError``.
+    """
+    who = f"register_blob_runner({compiler!r})"
+    _check_functions(who, check=check, load=load)
+    check_options(who, options or {}, {})
+    claim_namespace(compiler, extend).blob_runner = BlobRunner(check, with_options(load), dict(options or {}))
+
+
+def _check_pattern(who: str, entry: Pattern) -> None:
+    for what, part in [("the pattern", entry.pattern), *((repr(n), p) for n, p in entry.annotations.items())]:
+        if not isinstance(part, DFPattern):
+            raise TypeError(f"{who}: {what} is {part!r}; expected a pattern of tvm.relax.dpl, such as is_op(...)(...)")
+    _check_functions(who, check=entry.check, lower=entry.lower, example=entry.example)
+    unknown = [name for name in entry.outputs if name not in entry.annotations]
+    if unknown:
+        known = ", ".join(map(repr, entry.annotations)) or "none"
+        raise ValueError(f"{who}: outputs has {unknown[0]!r}, which is no annotation; the annotations are {known}")

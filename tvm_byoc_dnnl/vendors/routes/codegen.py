@@ -1,0 +1,148 @@
+"""Codegens as routes: the functions that TVM's RunCodegen calls for the regions of a namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from ...core import _native
+from ...core.compilation import current
+from ...core.errors import NativeLibraryError
+from ...core.own_process import apart
+from ...core.vendor_code import calling
+from ...core.verdict import Reject
+from ...ir.fingerprint import fingerprint
+from ...ir.relax_utils import codegen_of, constants_in
+from ...ir.tvm_compat import constant_numpy
+from ...regions.failure import BrokenRegions, Failure, all_or_each, describe
+from ..quantised_groups import looking_at
+from .external import name_constants, with_external_calls
+from .route import Route
+from .source import check_sources, missing_functions
+
+__all__ = ["Codegen", "OwnCodegen"]
+
+
+class Codegen(Route):
+    """A route by ``codegen(functions, options, constant_names) -> modules``."""
+
+    def __call__(
+        self,
+        functions: Sequence[relax.Function],
+        options: Mapping[str, Any] | None,
+        constant_names: Mapping[Any, str],
+    ) -> Sequence[tvm.runtime.Module]:
+        """``RunCodegen`` calls this: one module per function."""
+        raise NotImplementedError
+
+    def attempt(self, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:
+        """See `Route.attempt`; a codegen can only be run."""
+        named = region.with_attr({"Codegen": self.compiler, "global_symbol": "trial"})
+        try:
+            self._generate([named], options)
+        except NativeLibraryError:
+            raise
+        except Exception as error:
+            return Failure("codegen", describe(error))
+        return None
+
+    def build(self, mod: tvm.IRModule, options: Mapping[str, Any]) -> tvm.IRModule:
+        """See `Route.build`."""
+        regions = {gv: f for gv, f in mod.functions.items() if codegen_of(f) == self.compiler}
+        made, errors, together = all_or_each(
+            list(regions), lambda some: self._generate([regions[gv] for gv in some], options)
+        )
+        if together is None:
+            return with_external_calls(mod, regions, *made[0][1])
+        if not errors and len(regions) == 1:
+            raise together  # not a fault of the region: the same works now
+        if errors:
+            raise BrokenRegions({gv: Failure("codegen", describe(error)) for gv, error in errors.items()}) from together
+        failure = Failure("codegen", f"all regions of the module together: {describe(together)}")
+        raise BrokenRegions(dict.fromkeys(regions, failure), failure) from together
+
+    def _generate(
+        self, regions: Sequence[relax.Function], options: Mapping[str, Any]
+    ) -> tuple[list[tvm.runtime.Module], dict[Any, str]]:
+        """The modules of regions, and the names of their constants."""
+        names = name_constants(regions)
+        # Not `tvm_ffi.convert`, which first asks each class of TVM whether a list or a dict is its own
+        with calling(f"the codegen of {self.compiler!r}"), looking_at(*regions):
+            made: Any = self(tvm_ffi.Array(regions), tvm_ffi.Map(options), tvm_ffi.Map(names))
+        modules = list(made) if isinstance(made, Sequence) else []
+        if len(modules) != len(regions) or not all(isinstance(m, tvm.runtime.Module) for m in modules):
+            count = f"expected {len(regions)} runtime module(s)"
+            raise Reject(f"the codegen of {self.compiler!r} returned {made!r}; {count}")
+        if any(module.kind == "c" for module in modules):
+            check_sources(modules, [self.source_build()] if self.source_build is not None else [])
+        for region, module in zip(regions, modules, strict=True):
+            for missing in missing_functions(module, [str(region.attrs["global_symbol"])]):
+                raise Reject(f"the module that the codegen of {self.compiler!r} returned has no function {missing}")
+        return [_counted(module, region) for module, region in zip(modules, regions, strict=True)], names
+
+
+def _counted(module: tvm.runtime.Module, region: relax.Function) -> tvm.runtime.Module:
+    """A module of a library's own bytes that has its region's name, and knows the number of results for checks."""
+    if not _is_blob(module):
+        return module
+    results = len(region.ret_ty.fields) if isinstance(region.ret_ty, relax.TupleType) else 1
+    return _native.function("tvm_byoc_dnnl.BlobNamed")(module, str(region.attrs["global_symbol"]), results)
+
+
+def _is_blob(module: tvm.runtime.Module) -> bool:
+    return module.kind == "byoc_blob"
+
+
+def _content(region: relax.Function, options: Mapping[str, Any]) -> str:
+    """A name for all that a codegen sees of a region but its symbol."""
+    body = tvm_ffi.structural_hash(region.without_attr("global_symbol"), skip_tensor_content=True)
+    return fingerprint([body, dict(options), *map(constant_numpy, constants_in(region.body))], "a region")
+
+
+def _plain(made: Any) -> Any:
+    return list(made) if isinstance(made, Sequence) else made
+
+
+@dataclass(frozen=True)
+class OwnCodegen(Codegen):
+    """A vendor's own function; without one, the function that TVM knows as ``relax.ext.<compiler>``.
+
+    With ``isolate`` each call of it is made in a process of its own. What it has compiled to bytes of its library is
+    used again for a region of equal content in the same compilation: for the region that was tried.
+    """
+
+    compiler: str
+    function: Callable[..., Sequence[tvm.runtime.Module]] | None = None
+    isolate: bool = False
+
+    def __call__(self, functions: Any, options: Any, constant_names: Any) -> Sequence[tvm.runtime.Module]:
+        function = self.function or tvm.get_global_func(f"relax.ext.{self.compiler}", allow_missing=True)
+        if function is None:
+            raise Reject(f"{self.compiler!r} has registered no codegen")
+        if not self.isolate:
+            return function(functions, options, constant_names)
+        return apart(lambda: _plain(function(functions, options, constant_names)), f"the codegen of {self.compiler!r}")
+
+    def _generate(
+        self, regions: Sequence[relax.Function], options: Mapping[str, Any]
+    ) -> tuple[list[tvm.runtime.Module], dict[Any, str]]:
+        known = current().blobs
+        blobs = {} if known is None else known.setdefault(self, {})
+        keys = [_content(region, options) for region in regions] if blobs else [""] * len(regions)
+        found = [blobs.get(key) for key in keys]
+        new = [region for region, module in zip(regions, found, strict=True) if module is None]
+        made = iter(super()._generate(new, options)[0] if new else ())
+        modules = [next(made) if module is None else _counted(module, r) for module, r in zip(found, regions)]
+        for region, key, module in zip(regions, keys, modules, strict=True):
+            if _is_blob(module):
+                blobs[key or _content(region, options)] = module
+        return modules, name_constants(regions)
+
+    def attempt(self, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:
+        """See `Route.attempt`; a codegen that is not registered yet is an error only in the build."""
+        return super().attempt(region, options) if fully or self.function is not None else None
