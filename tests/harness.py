@@ -26,8 +26,8 @@ import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.graph.graph import PortableGraph
 from tvm_byoc_dnnl.ir.relax_utils import bindings_of, codegen_of, op_calls
 from tvm_byoc_dnnl.ir.tvm_compat import dtype_of, make_constant
-from tvm_byoc_dnnl.partition.annotate.passes import ask_pattern
-from tvm_byoc_dnnl.partition.annotate.trial import ask
+from tvm_byoc_dnnl.partitioning.annotate.passes import ask_pattern
+from tvm_byoc_dnnl.partitioning.annotate.trial import ask
 from tvm_byoc_dnnl.runtime.comparison import difference, differences
 from tvm_byoc_dnnl.vendors.codegen.region import lower_region, match_annotations
 from tvm_byoc_dnnl.vendors.namespaces import namespace

@@ -35,9 +35,9 @@ from .ir.tvm_compat import (
     shape_dims as shape_dims,
     static_shape as static_shape,
 )
-from .partition.annotate.passes import AnnotateExternalCompiler as AnnotateExternalCompiler
-from .partition.annotate.trial import get_annotate_compiler as get_annotate_compiler
-from .partition.passes import PartitionGraph as PartitionGraph
+from .partitioning.annotate.passes import AnnotateExternalCompiler as AnnotateExternalCompiler
+from .partitioning.annotate.trial import get_annotate_compiler as get_annotate_compiler
+from .partitioning.passes import PartitionGraph as PartitionGraph
 from .prepare import Prepare as Prepare
 from .prepare.compression import why_not_compressed as why_not_compressed
 from .regions.policy import RegionPolicy as RegionPolicy, Work as Work
@@ -51,7 +51,7 @@ from .te import (
     schedule_te as schedule_te,
     translate_to_te as translate_to_te,
 )
-from .tune.tune import tune as tune
+from .tuning.tune import tune as tune
 from .vendors.blobs import blob_module as blob_module, layer_times as layer_times
 from .vendors.codegen.extern import portable_codegen as portable_codegen
 from .vendors.hooks.c_source import c_source_module as c_source_module, generate_c as generate_c

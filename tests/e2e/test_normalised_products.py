@@ -175,8 +175,8 @@ def test_others_read_what_was_normalised(level: str) -> None:
 MEASURE = """
 import math, sys, numpy as np, tvm, tvm_byoc_dnnl as byoc
 from tvm import relax
-from tvm_byoc_dnnl.tune.candidates import measure_candidates
-from tvm_byoc_dnnl.tune.database import Database
+from tvm_byoc_dnnl.tuning.candidates import measure_candidates
+from tvm_byoc_dnnl.tuning.database import Database
 
 nn, op = relax.op.nn, relax.op
 random = lambda *shape: relax.const(np.random.default_rng(2).random(shape).astype("float32") + np.float32(0.1))

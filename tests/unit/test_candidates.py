@@ -14,7 +14,7 @@ from tests.harness import assert_right
 from tests.unit.failing_vendor import owners, run, vendors
 from tests.unit.test_fallback_codegen import EXPECTED, Chain, X
 from tvm_byoc_dnnl.ir.relax_utils import codegen_of, composite_of
-from tvm_byoc_dnnl.partition.annotate.choice import candidates_of
+from tvm_byoc_dnnl.partitioning.annotate.choice import candidates_of
 
 
 def recorded(mod: tvm.IRModule) -> dict[str, list[str]]:

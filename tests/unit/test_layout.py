@@ -128,6 +128,12 @@ def test_the_engine_imports_no_vendor(path: Path) -> None:
     assert not vendors, f"{relative(path)} imports {vendors}; the engine asks the registry instead"
 
 
+def test_no_room_has_the_name_of_something_public() -> None:
+    """`import tvm_byoc_dnnl.x` would put the room in the place of the function ``x``."""
+    rooms = {path.stem for path in (ROOT / PACKAGE).iterdir()}
+    assert not rooms & set(byoc.__all__)
+
+
 def test_there_is_one_logger() -> None:
     files = [path for path in python_files(PACKAGE, "patterns") if "getLogger(" in path.read_text()]
     assert len(files) > 5

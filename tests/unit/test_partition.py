@@ -10,8 +10,8 @@ from tvm.script import relax as R
 
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.ir.relax_utils import bindings_of, codegen_of, composite_of
-from tvm_byoc_dnnl.partition.annotate.needed import ops_of_pattern
-from tvm_byoc_dnnl.partition.annotate.passes import Matcher
+from tvm_byoc_dnnl.partitioning.annotate.needed import ops_of_pattern
+from tvm_byoc_dnnl.partitioning.annotate.passes import Matcher
 from tvm_byoc_dnnl.vendors.namespaces import namespace
 
 T = R.Tensor((4, 4), "float32")

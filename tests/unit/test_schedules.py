@@ -10,7 +10,7 @@ import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tests.unit.failing_vendor import run
 from tests.unit.test_fallback_codegen import EXPECTED, Chain, X
-from tvm_byoc_dnnl.tune.database import setting_of
+from tvm_byoc_dnnl.tuning.database import setting_of
 
 
 def test_a_database_of_schedules_is_applied_to_the_calls_of_tvm():

@@ -28,13 +28,13 @@ from tests.harness import assert_right
 from tests.unit.failing_vendor import owners, run, vendors
 from tests.unit.test_fallback_codegen import EXPECTED, Chain, X
 from tvm_byoc_dnnl.ir.relax_utils import codegen_of, op_calls, ops_of
-from tvm_byoc_dnnl.tune import measure as measurement
-from tvm_byoc_dnnl.tune.chain import blocks_of, by_dynamic_programming
-from tvm_byoc_dnnl.tune.costs import Costs, callable_of
-from tvm_byoc_dnnl.tune.database import Database
-from tvm_byoc_dnnl.tune.measure import Timing, measure, race
-from tvm_byoc_dnnl.tune.plans import Planner
-from tvm_byoc_dnnl.tune.workload import region_workload
+from tvm_byoc_dnnl.tuning import measure as measurement
+from tvm_byoc_dnnl.tuning.chain import blocks_of, by_dynamic_programming
+from tvm_byoc_dnnl.tuning.costs import Costs, callable_of
+from tvm_byoc_dnnl.tuning.database import Database
+from tvm_byoc_dnnl.tuning.measure import Timing, measure, race
+from tvm_byoc_dnnl.tuning.plans import Planner
+from tvm_byoc_dnnl.tuning.workload import region_workload
 
 T = R.Tensor((4, 4), "float32")
 
@@ -271,7 +271,7 @@ def in_one_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def here(models: Sequence[tuple[tvm.IRModule, Any]], target: str, *_: Any) -> list[Timing]:
         return race([callable_of(mod, target, choices) for mod, choices in models], 1)
 
-    return lambda: monkeypatch.setattr("tvm_byoc_dnnl.tune.tune.race_apart", here)
+    return lambda: monkeypatch.setattr("tvm_byoc_dnnl.tuning.tune.race_apart", here)
 
 
 def test_what_is_measured_is_kept_and_used(tmp_path, in_one_process):

@@ -13,12 +13,12 @@ from tests.c_kernel import c_kernel
 from tests.unit.failing_vendor import vendors
 from tests.unit.test_fallback_codegen import Chain
 from tvm_byoc_dnnl.regions.failure import Failure
-from tvm_byoc_dnnl.tune import apart
-from tvm_byoc_dnnl.tune.database import Database
-from tvm_byoc_dnnl.tune.measure import Timing
-from tvm_byoc_dnnl.tune.placement import Placement
+from tvm_byoc_dnnl.tuning import apart
+from tvm_byoc_dnnl.tuning.database import Database
+from tvm_byoc_dnnl.tuning.measure import Timing
+from tvm_byoc_dnnl.tuning.placement import Placement
 
-tune = importlib.import_module("tvm_byoc_dnnl.tune.tune")
+tune = importlib.import_module("tvm_byoc_dnnl.tuning.tune")
 
 LONG, SHORT = 600.0, 3.0
 HANG = "static volatile int running = 1; while (running) { }"

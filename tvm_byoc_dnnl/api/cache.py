@@ -33,7 +33,7 @@ from ..core.files import opened, read, written
 from ..ir.fingerprint import fingerprint
 from ..ir.relax_utils import constants_in
 from ..ir.tvm_compat import constant_numpy
-from ..tune.database import thread_count
+from ..tuning.database import thread_count
 from ..vendors.namespaces import compilers, namespace
 
 __all__ = ["CachedExecutable", "ModelCache", "key_of"]

@@ -23,14 +23,14 @@ from ..core.tvm_fast import without_collecting
 from ..frontends import to_relax
 from ..ir.relax_utils import codegen_of
 from ..ir.signature import inputs_of, shape_options
-from ..partition.annotate.choice import PlacedBy, first_in_order
-from ..partition.annotate.passes import AnnotateExternalCompiler
-from ..partition.passes import PartitionGraph
+from ..partitioning.annotate.choice import PlacedBy, first_in_order
+from ..partitioning.annotate.passes import AnnotateExternalCompiler
+from ..partitioning.passes import PartitionGraph
 from ..prepare import ExactForms
 from ..regions.policy import RegionPolicy
-from ..tune.candidates import known_times
-from ..tune.placement import Placement, choices_of
-from ..tune.tune import placement_for
+from ..tuning.candidates import known_times
+from ..tuning.placement import Placement, choices_of
+from ..tuning.tune import placement_for
 from ..vendors.codegen.extern import check_output, source_builds, source_namespaces
 from ..vendors.namespaces import HOST, compilers, namespace
 from ..vendors.target_options import known_target, with_options

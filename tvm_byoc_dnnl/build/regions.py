@@ -15,7 +15,7 @@ from ..core.errors import NativeLibraryError, UnsupportedError
 from ..core.ledger import Fact, raise_failures, read_log, with_facts
 from ..vendors.namespace import Namespace
 from ..vendors.namespaces import compilers, namespace
-from ..partition.passes import partition_module
+from ..partitioning.passes import partition_module
 from ..regions.dissolve import dissolve_regions
 from ..regions.failure import BrokenRegions, Failure
 from ..regions.policy import RegionPolicy

@@ -17,7 +17,7 @@ from tvm import relax, tirx
 from ..core.tvm_fast import ByIdentity, items
 from ..ir.relax_utils import codegen_of, composite_of, is_host_function
 from ..ir.tvm_compat import is_a, is_constant, shape_dims, static_shape, var_name
-from ..partition.annotate.choice import candidates_of
+from ..partitioning.annotate.choice import candidates_of
 from ..regions.uses import names_of_uses
 
 __all__ = ["Flow", "Item", "Leaf", "Node", "Source", "nodes_of", "read_flow"]

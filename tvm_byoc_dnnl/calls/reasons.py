@@ -8,7 +8,7 @@ import tvm
 
 from ..core.compilation import Compilation
 from ..core.ledger import Fact, read_facts
-from ..partition.annotate.trial import ask
+from ..partitioning.annotate.trial import ask
 from ..vendors.namespace import Namespace
 from .flow import Node
 from .model import Candidate

@@ -156,7 +156,7 @@ def tune(build: Build, database: Path, budget: float) -> None:
       tvm-byoc compile model.onnx --compiler acme,other --database times.jsonl -o model.so
     """
     from ..api.precision import with_precision
-    from ..tune.tune import tune as search
+    from ..tuning.tune import tune as search
 
     if build.settings["policy"] is not None:
         raise InputError("tune decides for itself what is worth a region; leave out --exclude, --force, --max-regions")

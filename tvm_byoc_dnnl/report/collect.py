@@ -22,14 +22,14 @@ from ..core.errors import ArtifactError, InputError, UnsupportedError
 from ..core.expected import check_types
 from ..frontends import to_relax
 from ..ir.relax_utils import codegen_of, composite_of, is_host_function
-from ..partition.annotate.passes import compilers_of
-from ..partition.passes import PartitionGraph
+from ..partitioning.annotate.passes import compilers_of
+from ..partitioning.passes import PartitionGraph
 from ..regions.policy import RegionPolicy
 from ..runtime.runner import Runner, load
-from ..tune.candidates import known_times
-from ..tune.placement import choices_of
-from ..tune.times import Times, times_of
-from ..tune.tune import placement_for
+from ..tuning.candidates import known_times
+from ..tuning.placement import choices_of
+from ..tuning.times import Times, times_of
+from ..tuning.tune import placement_for
 from ..vendors.blobs import to_be_described
 from ..vendors.codegen.extern import check_output
 from ..vendors.namespaces import HOST, namespace

@@ -13,7 +13,7 @@ from typing import Any
 
 from tvm import relax
 
-from ..partition.annotate.trial import ask
+from ..partitioning.annotate.trial import ask
 from ..vendors.namespace import Namespace
 
 __all__ = ["Support", "support_of"]

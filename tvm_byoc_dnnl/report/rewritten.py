@@ -9,7 +9,7 @@ import tvm
 
 from ..calls.model import CallReport
 from ..ir.relax_utils import composite_of, is_host_function, ops_of
-from ..partition.annotate.passes import AnnotateExternalCompiler
+from ..partitioning.annotate.passes import AnnotateExternalCompiler
 from ..prepare import Prepare
 from ..vendors.namespace import Namespace
 from .formats import count

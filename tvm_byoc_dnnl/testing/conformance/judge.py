@@ -13,9 +13,9 @@ from ...build.byoc import PIPELINE
 from ...core.ledger import read_log
 from ...core.verdict import Crash, Reject
 from ...ir.relax_utils import bindings_of, composite_of, op_calls
-from ...partition.annotate.passes import AnnotateExternalCompiler
-from ...partition.annotate.trial import ask
-from ...partition.passes import PartitionGraph
+from ...partitioning.annotate.passes import AnnotateExternalCompiler
+from ...partitioning.annotate.trial import ask
+from ...partitioning.passes import PartitionGraph
 from ...regions.failure import describe
 from ...regions.policy import RegionPolicy
 from ...runtime.comparison import differences, nudged, sensitivity

@@ -9,7 +9,8 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op as R
 
-from ...whole import operator
+from ...frontends.onnx import kept  # noqa: F401 - declares the operators that are kept whole
+from ...whole import cached_attention, operator
 from ..op_calls import BINARY, const, floats, positive
 
 __all__ = ["special_calls"]
@@ -73,6 +74,9 @@ def special_calls(op: str) -> Iterator[Call]:
     elif op in _GATES:
         for direction, ways in (("forward", 1), ("reverse", 1), ("bidirectional", 2)):
             yield direction, _recurrent(op, direction), _layer(_GATES[op], ways)
+    elif op == f"onnx.{cached_attention.DOMAIN}.{cached_attention.NAME}":
+        for what, window in (("all of the cache", -1), ("a window", 3)):
+            yield what, _cached_attention(window), _cache()
     else:
         yield from _ROWS.get(op, [])
 
@@ -88,6 +92,20 @@ def _layer(gates: int, ways: int) -> tuple[np.ndarray, ...]:
     """Seven steps of three sequences, and the weights and biases of five hidden units."""
     weights = floats(ways, gates * 5, 4), floats(ways, gates * 5, 5), floats(ways, 2 * gates * 5)
     return (floats(7, 3, 4), *weights)
+
+
+def _cached_attention(window: int) -> Callable[..., Any]:
+    entry = operator(cached_attention.DOMAIN, cached_attention.NAME)
+    assert entry is not None
+    attrs = {"local_window_size": window, "causal": 1}
+    return lambda *inputs: entry.call([*inputs, relax.const([9], "int64")], attrs, [True] * 3, "the example")
+
+
+def _cache() -> tuple[np.ndarray, ...]:
+    """Two rows for each of two sequences, which end in other places of a cache of nine rows; queries in two groups."""
+    rows, past = (2, 2, 2, 8), (2, 2, 9, 8)
+    start = np.array([5, 7])
+    return floats(2, 4, 2, 8), floats(*rows), floats(*rows), floats(*past), floats(*past), start, start + 2
 
 
 def _extremes(dtype: str) -> tuple[np.ndarray, np.ndarray]:

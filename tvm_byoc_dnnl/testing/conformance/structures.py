@@ -10,7 +10,7 @@ from tvm import relax
 from tvm.relax import op as R
 
 from ...ir.tvm_compat import dtype_of, shape_dims
-from ...partition.annotate.trial import ask
+from ...partitioning.annotate.trial import ask
 from ...vendors.namespace import Namespace
 from .case import Case
 

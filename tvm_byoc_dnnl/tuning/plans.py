@@ -14,11 +14,11 @@ from tvm import relax
 
 from ..ir.relax_utils import composite_of, constants_in, op_calls
 from ..ir.tvm_compat import constant_numpy
-from ..partition.annotate.choice import Choice, Match, PlacedBy, first_in_order
-from ..partition.annotate.passes import AnnotateExternalCompiler
-from ..partition.annotate.vendor_steps import prepared_by
-from ..partition.fallback import BlockPlan, Fallback
-from ..partition.passes import PartitionGraph
+from ..partitioning.annotate.choice import Choice, Match, PlacedBy, first_in_order
+from ..partitioning.annotate.passes import AnnotateExternalCompiler
+from ..partitioning.annotate.vendor_steps import prepared_by
+from ..partitioning.fallback import BlockPlan, Fallback
+from ..partitioning.passes import PartitionGraph
 from ..prepare import Prepare
 from ..regions.failure import Failure
 from ..regions.policy import RegionPolicy
