@@ -39,6 +39,8 @@ __all__ = [
     "Runner",
     "TEGraph",
     "TensorInfo",
+    "TextGenerator",
+    "TextStream",
     "UnsupportedError",
     "VendorError",
     "Verification",

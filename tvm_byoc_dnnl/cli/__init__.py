@@ -16,6 +16,7 @@ from ..core.errors import ArtifactError, ByocError, InputError, UnsupportedError
 from .build import bench, compile, emit, run
 from .inspect import check, diff, doctor, explain, inputs, lock, ops
 from .measure import profile, tune, verify
+from .text import generate
 from .vendor import new_backend
 
 __all__ = ["cli", "main"]
@@ -47,6 +48,7 @@ def cli() -> None:
       tvm-byoc bench model.onnx --peers onnxruntime   side by side, each in a process of its own
       tvm-byoc profile model.onnx                     where the time goes, primitive by primitive
       tvm-byoc tune model.onnx --compiler NAMES --database times.jsonl
+      tvm-byoc generate qwen "Once upon a time"       text of a language model
       tvm-byoc doctor                                 is this machine set up well?
       tvm-byoc new-backend my_npu                     a package for a backend of your own
 
@@ -69,6 +71,7 @@ _COMMANDS = (
     diff,
     ops,
     doctor,
+    generate,
     new_backend,
 )
 for _command in _COMMANDS:

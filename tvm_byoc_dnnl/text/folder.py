@@ -1,0 +1,200 @@
+"""The folder of a language model as onnxruntime-genai's model builder writes it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import ArgumentTypeError, InputError, MissingFileError
+from ..core.files import read_text
+
+__all__ = ["Folder"]
+
+CONFIG, TOKENIZER = "genai_config.json", "tokenizer.json"
+_INPUTS = {
+    "input_ids": "input_ids",
+    "attention_mask": "attention_mask",
+    "position_ids": "position_ids",
+    "past_key_names": "past_key_values.%d.key",
+    "past_value_names": "past_key_values.%d.value",
+}
+_OUTPUTS = {
+    "logits": "logits",
+    "present_key_names": "present.%d.key",
+    "present_value_names": "present.%d.value",
+}
+_NEEDED = object()
+_SAID = {int: "a positive number", float: "a number", bool: "true or false", str: "a text", dict: "an object"}
+
+
+@dataclass(frozen=True)
+class Folder:
+    """What the files of a folder say.
+
+    Attributes
+    ----------
+    model : Path
+        The ONNX file.
+    tokenizer : tokenizers.Tokenizer
+        Text to numbers and back; prompts are neither cut nor padded.
+    inputs, outputs : dict
+        Role → name in the model.
+    caches : dict
+        Name of the input → name of the output that is the input of the next step. A model has some of them.
+    head_size, window : int or None
+        Columns of a cache, and the rows that a cache that slides needs.
+    context : int
+        Tokens of prompt and text together.
+    ends : frozenset of int
+        Tokens behind which there is no text.
+    begin : int or None
+        The token in front of a text.
+    vocabulary : int or None
+        The number of logits, if the folder says it.
+    search : dict
+        How tokens are chosen by default: do_sample, temperature, top_k, top_p, max_length.
+    """
+
+    model: Path
+    tokenizer: Any
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    caches: Mapping[str, str]
+    head_size: int | None
+    window: int | None
+    context: int
+    ends: frozenset[int]
+    begin: int | None
+    vocabulary: int | None
+    search: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, path: str | PathLike[str]) -> Folder:
+        """Read a folder.
+
+        Raises
+        ------
+        InputError
+            If ``tokenizers`` is not installed, or a file is broken or says something that cannot be; a
+            `MissingFileError` if the folder or a file of it is not there.
+        """
+        if not isinstance(path, (str, PathLike)):
+            raise ArgumentTypeError(f"folder is a {type(path).__name__}; expected the path of a folder")
+        folder = Path(path)
+        if not folder.is_dir():
+            raise MissingFileError(f"no folder {folder}; expected one that onnxruntime-genai's model builder wrote")
+        said = _Config(_file(folder, CONFIG))
+        inputs = _INPUTS | said.names("model.decoder.inputs")
+        outputs = _OUTPUTS | said.names("model.decoder.outputs")
+        window = said.get("model.decoder.sliding_window.window_size", int, None)
+        return cls(
+            model=_file(folder, said.get("model.decoder.filename", str)),
+            tokenizer=_tokenizer(_file(folder, TOKENIZER)),
+            inputs=inputs,
+            outputs=outputs,
+            caches=_caches(inputs, outputs, said.get("model.decoder.num_hidden_layers", int)),
+            head_size=said.get("model.decoder.head_size", int, None),
+            window=window and window + int(said.get("model.decoder.sliding_window.cache_slack", float, 0)),
+            context=said.get("model.context_length", int),
+            ends=said.tokens("model.eos_token_id"),
+            begin=min(said.tokens("model.bos_token_id"), default=None),
+            vocabulary=said.get("model.vocab_size", int, None),
+            search={
+                "do_sample": said.get("search.do_sample", bool, False),
+                "temperature": said.get("search.temperature", float, 1.0),
+                "top_k": said.get("search.top_k", float, 0),
+                "top_p": said.get("search.top_p", float, 1.0) or 1.0,  # 0 is: not used
+                "max_length": said.get("search.max_length", int, None),
+            },
+        )
+
+
+def _file(folder: Path, name: str) -> Path:
+    path = folder / name
+    if not path.is_file():
+        raise MissingFileError(f"no file {path}; a folder of onnxruntime-genai's model builder has one")
+    return path
+
+
+def _caches(inputs: Mapping[str, str], outputs: Mapping[str, str], layers: int) -> dict[str, str]:
+    """The caches that the patterns of a folder name, as ``past_key_names`` and ``present_key_names``."""
+    pairs = {
+        past: outputs[f"present{role[1]}"]
+        for key, past in inputs.items()
+        if (role := re.fullmatch(r"past(\w*_names)", key)) and f"present{role[1]}" in outputs
+    }
+    return {a.replace("%d", str(i)): b.replace("%d", str(i)) for a, b in pairs.items() for i in range(layers)}
+
+
+class _Config:
+    """The values of a JSON file by their dotted names; what is missing or of another type is an error."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._values = _parsed(path)
+
+    def _find(self, name: str) -> Any:
+        value = self._values
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        return value
+
+    def _wrong(self, name: str, value: Any, expected: str) -> InputError:
+        got = "is missing" if value is None else f"is {value!r}"
+        return InputError(f"{self._path}: {name} {got}; expected {expected}")
+
+    def get(self, name: str, kind: type, default: Any = _NEEDED) -> Any:
+        """A value; an ``int`` is positive, a ``float`` 0 or more and perhaps written as an integer."""
+        value = self._find(name)
+        if value is None and default is not _NEEDED:
+            return default
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        fits = {
+            int: is_number and isinstance(value, int) and value > 0,
+            float: is_number and value >= 0,
+        }.get(kind, isinstance(value, kind))
+        if not fits:
+            raise self._wrong(name, value, _SAID[kind])
+        return value
+
+    def names(self, name: str) -> dict[str, str]:
+        """The texts of an object, by role."""
+        found = self.get(name, dict, {})
+        return {role: self.get(f"{name}.{role}", str) for role in found}
+
+    def tokens(self, name: str) -> frozenset[int]:
+        """One token, several or none."""
+        value = self._find(name)
+        several = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(isinstance(token, int) and not isinstance(token, bool) and token >= 0 for token in several):
+            raise self._wrong(name, value, "a token's number, or a list of them")
+        return frozenset(several)
+
+
+def _parsed(path: Path) -> Any:
+    try:
+        return json.loads(read_text(path, "JSON"))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"cannot read {path}: it is no JSON ({error}); write the folder again") from error
+
+
+def _tokenizer(path: Path) -> Any:
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise InputError("text needs the package tokenizers: pip install 'tvm-byoc-dnnl[text]'") from error
+    _parsed(path)
+    try:
+        tokenizer = Tokenizer.from_str(read_text(path, "a tokenizer"))
+    except Exception as error:  # the package raises Exception itself
+        raise InputError(f"cannot read {path} as a tokenizer: {error}; write the folder again") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer

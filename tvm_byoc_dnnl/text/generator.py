@@ -1,0 +1,238 @@
+"""`TextGenerator`: a folder of a language model to text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator, Sequence
+from os import PathLike
+from typing import overload
+
+from ..api.compile import DEFAULT_COMPILER, compile
+from ..core.errors import ArgumentTypeError, InputError
+from ..core.threads import check_number
+from ..runtime.runner import Runner
+from .conversation import Decoder
+from .folder import Folder
+from .pieces import Pieces
+from .sampling import Sampling
+
+__all__ = ["TextGenerator", "TextStream"]
+
+
+class TextGenerator:
+    """A language model as onnxruntime-genai's model builder writes it; any number of threads may use one.
+
+    Parameters
+    ----------
+    folder : path-like
+        It has ``genai_config.json``, ``tokenizer.json`` and the ONNX file that the first one names.
+    compiler, precision, weights, activations, int8, threads, cache_dir : optional
+        As for `compile`. The model is compiled once for all lengths.
+
+    Raises
+    ------
+    InputError, UnsupportedError
+        If the package ``tokenizers`` is not installed, a file is broken, the tokenizer does not fit the model, the
+        model is not a decoder of text with the inputs that the folder names, or as for `compile`; a `MissingFileError`
+        if the folder or a file is not there.
+    """
+
+    def __init__(
+        self,
+        folder: str | PathLike[str],
+        *,
+        compiler: str | Sequence[str] | None = DEFAULT_COMPILER,
+        precision: str = "float32",
+        weights: str | None = None,
+        activations: str | None = None,
+        int8: str = "exact",
+        threads: int | None = None,
+        cache_dir: str | PathLike[str] | None = None,
+    ) -> None:
+        self._folder = Folder.read(folder)
+        executable = compile(
+            self._folder.model,
+            compiler,
+            precision=precision,
+            weights=weights,
+            activations=activations,
+            int8=int8,
+            threads=threads,
+            cache_dir=cache_dir,
+        )
+        self._decoder = Decoder(self._folder, Runner(executable))
+
+    @overload
+    def generate(
+        self,
+        prompt: str,
+        max_new_tokens: int | None = None,
+        *,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        stop: str | Sequence[str] = (),
+    ) -> str: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: list[str] | tuple[str, ...],
+        max_new_tokens: int | None = None,
+        *,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        stop: str | Sequence[str] = (),
+    ) -> list[str]: ...
+
+    def generate(
+        self,
+        prompt: str | list[str] | tuple[str, ...],
+        max_new_tokens: int | None = None,
+        *,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        stop: str | Sequence[str] = (),
+    ) -> str | list[str]:
+        """The text that the model writes behind a prompt.
+
+        It ends before a token that ends a text (``eos_token_id``), before a stop string, and at the limits.
+
+        Parameters
+        ----------
+        prompt : str or list of str
+            The text before, as it is: no template for chats is applied. Several prompts are answered one after the
+            other, each as if it were alone.
+        max_new_tokens : int, optional
+            By default as many as ``max_length`` of the folder leaves. The context length is a limit in any case.
+        temperature, top_k, top_p : optional
+            Divisor of the logits, the number of tokens among which one is drawn (0: all), and the share of the
+            probability that the likeliest tokens together have. With a temperature of 0 or a ``top_k`` of 1 the most
+            likely token is taken. What is not given is as the folder says; if none is given, its ``do_sample`` says
+            whether tokens are drawn.
+        seed : int, optional
+            The same seed gives the same text. Without it, each call draws others.
+        stop : str or sequence of str
+            Strings before which the text ends.
+
+        Returns
+        -------
+        str or list of str
+            The text without the prompt; a list for several prompts.
+
+        Raises
+        ------
+        InputError
+            If an argument has another type or range, or a prompt has no tokens, or too many for the context length.
+        """
+        settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed, "stop": stop}
+        several = isinstance(prompt, (list, tuple))
+        streams = [self.stream(p, max_new_tokens, **settings) for p in (prompt if several else [prompt])]  # type: ignore
+        texts = ["".join(stream) for stream in streams]
+        return texts if several else texts[0]
+
+    def stream(
+        self,
+        prompt: str,
+        max_new_tokens: int | None = None,
+        *,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        stop: str | Sequence[str] = (),
+    ) -> TextStream:
+        """The same text in pieces, each as soon as it is known; parameters and errors as for `generate`.
+
+        Returns
+        -------
+        TextStream
+            An iterator of strings; ``close`` cancels.
+        """
+        if not isinstance(prompt, str):
+            raise ArgumentTypeError(f"prompt is a {type(prompt).__name__}; expected a text")
+        stops = [stop] if isinstance(stop, str) else stop
+        if not isinstance(stops, (list, tuple)) or not all(isinstance(s, str) and s for s in stops):
+            raise InputError(f"stop is {stop!r}; expected a text that is not empty, or several")
+        check_number("max_new_tokens", max_new_tokens)
+        folder = self._folder
+        sampling = Sampling(temperature, top_k, top_p, seed, folder.search)
+        ids = self._tokens(prompt)
+        name, most = "context_length", folder.context
+        if max_new_tokens is None and (folder.search["max_length"] or most) < most:
+            name, most = "max_length", folder.search["max_length"]
+        if len(ids) >= most:
+            raise InputError(
+                f"prompt has {len(ids)} tokens, and prompt and text together may have {most} ({name} of the folder); "
+                "give a shorter one"
+            )
+        limit = min(most - len(ids), max_new_tokens or most)
+        pieces = Pieces(folder.tokenizer, ids, stops)
+        return TextStream(self._decoder, ids, sampling, pieces, limit, folder.ends)
+
+    def _tokens(self, prompt: str) -> list[int]:
+        folder = self._folder
+        try:
+            prompt.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"prompt is no text: {error}") from error
+        ids = list(folder.tokenizer.encode(prompt).ids)
+        if not ids and folder.begin is not None:
+            ids = [folder.begin]
+        if not ids:
+            raise InputError("prompt has no tokens, and the model has none for the beginning of a text; give a text")
+        return ids
+
+
+class TextStream(Iterator[str]):
+    """Pieces of a text while a model writes it; `TextGenerator.stream` makes it.
+
+    Attributes
+    ----------
+    prompt_tokens, tokens : int
+        Tokens of the prompt, and tokens of the text until now.
+    prompt_seconds : float
+        The time of the first call of the model, which reads the prompt and gives the first token.
+    steps, step_seconds : int, float
+        Further calls, each of which gives a token, and their time.
+    """
+
+    def __init__(
+        self, decoder: Decoder, ids: list[int], choose: Sampling, pieces: Pieces, limit: int, ends: frozenset[int]
+    ) -> None:
+        self.prompt_tokens, self.tokens, self.steps = len(ids), 0, 0
+        self.prompt_seconds = self.step_seconds = 0.0
+        self._texts = self._written(decoder, ids, choose, pieces, limit, ends)
+
+    def __next__(self) -> str:
+        return next(self._texts)
+
+    def close(self) -> None:
+        """Cancel: no further token is computed, and the caches are freed."""
+        self._texts.close()
+
+    def _written(
+        self, decoder: Decoder, ids: list[int], choose: Sampling, pieces: Pieces, limit: int, ends: frozenset[int]
+    ) -> Generator[str, None, None]:
+        read = decoder.conversation()
+        while self.tokens < limit and not pieces.stopped:
+            started = time.perf_counter()
+            token = choose(read(ids))
+            seconds = time.perf_counter() - started
+            if self.tokens:
+                self.steps, self.step_seconds = self.steps + 1, self.step_seconds + seconds
+            else:
+                self.prompt_seconds = seconds
+            if token in ends:
+                break
+            self.tokens += 1
+            ids = [token]
+            if piece := pieces.add(token):
+                yield piece
+        if piece := pieces.rest():
+            yield piece

@@ -1,0 +1,78 @@
+"""Which token comes next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..core.errors import InputError, InputValueError
+
+__all__ = ["Sampling"]
+
+
+class Sampling:
+    """Chooses tokens: the one of the largest logit, or one that is drawn.
+
+    Parameters
+    ----------
+    temperature, top_k, top_p, seed : optional
+        As for `TextGenerator.generate`.
+    defaults : mapping
+        ``do_sample``, and the three numbers where an argument is ``None``.
+
+    Raises
+    ------
+    InputError
+        If a number is out of its range.
+    """
+
+    def __init__(
+        self,
+        temperature: float | None,
+        top_k: int | None,
+        top_p: float | None,
+        seed: int | None,
+        defaults: Mapping[str, Any],
+    ) -> None:
+        given = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        draws = defaults["do_sample"] or any(value is not None for value in given.values())
+        numbers = {name: defaults[name] if value is None else value for name, value in given.items()}
+        self._temperature = _checked("temperature", numbers["temperature"], "a number from 0 on", math.inf)
+        self._top_k = int(_checked("top_k", numbers["top_k"], "an integer from 0 on", math.inf, whole=True))
+        self._top_p = _checked("top_p", numbers["top_p"], "a number above 0, up to 1", 1.0)
+        if self._top_p == 0:
+            raise InputError("top_p is 0; expected a number above 0, up to 1")
+        if seed is not None:
+            _checked("seed", seed, "an integer from 0 on, or None", math.inf, whole=True)
+        self._greedy = not draws or self._temperature == 0 or self._top_k == 1
+        self._random = np.random.default_rng(seed)
+
+    def __call__(self, logits: np.ndarray) -> int:
+        """The token for the logits of a position, [vocabulary]."""
+        row = np.asarray(logits, "float64")
+        best = float(row.max())
+        if not math.isfinite(best):
+            raise InputValueError(f"the largest logit is {best}: the model's weights or its precision are at fault")
+        if self._greedy:
+            return int(row.argmax())
+        tokens = np.arange(row.size)
+        if 0 < self._top_k < row.size:
+            tokens = np.argpartition(-row, self._top_k - 1)[: self._top_k]
+        if self._top_p < 1:
+            tokens = tokens[np.argsort(-row[tokens], kind="stable")]
+        with np.errstate(over="ignore"):  # of a temperature near 0, which leaves the likeliest token
+            shares = np.exp((row[tokens] - best) / self._temperature).cumsum()
+        # the first tokens whose probabilities together reach top_p: at least one
+        shares = shares[: int(np.searchsorted(shares, self._top_p * shares[-1])) + 1]
+        drawn = int(np.searchsorted(shares, self._random.random() * shares[-1], side="right"))
+        return int(tokens[min(drawn, shares.size - 1)])
+
+
+def _checked(name: str, value: Any, expected: str, most: float, *, whole: bool = False) -> float:
+    kinds = (int, np.integer) if whole else (int, float, np.integer, np.floating)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value <= most or value == math.inf:
+        raise InputError(f"{name} is {value!r}; expected {expected}")
+    return value  # type: ignore[return-value]
