@@ -189,3 +189,67 @@ def test_verify_states_the_error_of_rounded_sources() -> None:
 def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         byoc.compile(layer(), **arguments)
+
+
+def experts_of(
+    bits: int, block: int, level: int | None, normalized: int = 1
+) -> tuple[onnx.ModelProto, list[tuple[Any, Any]]]:
+    """Three experts, of which each row takes one whole: a layer, ReLU, a layer; and their weights."""
+    rng = np.random.default_rng(bits)
+    constants, weights = {}, []
+    for i, (n, k) in enumerate([(48, 64), (64, 48)], 1):
+        shape = (3, n, k // block) if block else (3, n, 1)
+        packed = rng.integers(0, 256, (3, n, k * bits // 8)).astype("uint8")
+        scales = (rng.uniform(0.5, 1, shape) / (1 << bits)).astype("float32")
+        parts = [packed >> shift & ((1 << bits) - 1) for shift in range(0, 8, bits)]
+        numbers = np.stack(parts, -1).reshape(3, n, k).astype("float64") - (1 << (bits - 1))
+        bias = rng.standard_normal((3, n)).astype("float32")
+        weights.append((numbers * np.repeat(scales, k // shape[2], -1), bias))
+        constants |= {f"w{i}": packed, f"s{i}": scales if block else scales[..., 0], f"b{i}": bias}
+    attrs = {"block_size": block or None, "accuracy_level": level, "expert_weight_bits": bits}
+    named = {name: value for name, value in attrs.items() if value is not None}
+    node = helper.make_node("QMoE", ["x", "r", *constants], ["y"], domain="com.microsoft", k=1, **named)
+    node.attribute.append(helper.make_attribute("normalize_routing_weights", normalized))
+    values = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["rows", w]) for n, w in zip("xry", (64, 3, 64))]
+    stored = [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph([node], "g", values[:2], values[2:], stored)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10), weights
+
+
+EXPERTS = [  # bits, block, level of the file, argument, whether sources are rounded
+    *((4, 16, level, None, False) for level in (None, 0, 1)),
+    (4, 16, 4, None, True),
+    (4, 16, 4, "float32", False),
+    *((8, 16, level, None, True) for level in (None, 1, 4)),
+    (8, 16, None, "float32", False),
+    (2, 16, 4, None, False),
+    *((bits, 0, 4, None, False) for bits in (4, 8)),
+]
+
+
+@pytest.mark.parametrize(("bits", "block", "level", "activations", "is_rounded"), EXPERTS)
+def test_experts_have_rounded_sources(
+    bits: int, block: int, level: int | None, activations: str | None, is_rounded: bool
+) -> None:
+    """Of 8 bits in blocks at every level, of 4 bits at level 4, of scales by row never."""
+    model, ((up, up_bias), (down, down_bias)) = experts_of(bits, block, level)
+    runner = byoc.Runner(byoc.compile(model, activations=activations))
+    rng = np.random.default_rng(7)
+    x = rng.standard_normal((9, 64)).astype("float32")
+    scores = rng.permuted(np.tile(np.arange(3, dtype="float32"), (9, 1)), axis=1)
+    source = rounded if is_rounded else lambda a, _: a.astype("float64")
+    for row, got in zip(range(9), np.asarray(runner(x, scores)), strict=True):
+        expert = scores[row].argmax()
+        hidden = up[expert] @ source(x[row : row + 1], block)[0] + up_bias[expert]
+        hidden = np.maximum(hidden, 0).astype("float32")
+        want = down[expert] @ source(hidden[None], block)[0] + down_bias[expert]
+        np.testing.assert_allclose(got, want, rtol=0, atol=2e-5)
+
+
+def test_shares_of_experts_that_are_not_normalized() -> None:
+    rng = np.random.default_rng(8)
+    x, scores = (rng.standard_normal((5, width)).astype("float32") for width in (64, 3))
+    part, whole = (np.asarray(byoc.Runner(byoc.compile(experts_of(4, 0, None, n)[0]))(x, scores)) for n in (0, 1))
+    shares = np.exp(scores - scores.max(-1, keepdims=True))
+    np.testing.assert_allclose(part, whole * (1 / shares.sum(-1, keepdims=True)), rtol=1e-5, atol=1e-5)

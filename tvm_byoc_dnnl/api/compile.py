@@ -153,8 +153,8 @@ def compile(
     activations : str, optional
         In what the sources of products with weights of 8 or 4 bits in groups are multiplied: ``"float32"``, or
         ``"int8"``, which rounds each group of a row to 8 bits by a scale of its own, and is faster. By default what the
-        model asks for (``accuracy_level`` of ``MatMulNBits``; 4 is ``"int8"``), else float32. An option of each
-        compiler that has it; it needs ``prepare``.
+        model asks for (``accuracy_level`` of ``MatMulNBits`` and ``QMoE``; 4 is ``"int8"``), else float32. An option of
+        each compiler that has it; it needs ``prepare``.
     int8 : str
         How a quantised model sums its products on a CPU without VNNI: ``"exact"``, or ``"saturating"``, which is
         faster, and wrong where two neighbouring products exceed 16 bits. An option of each compiler that has it.

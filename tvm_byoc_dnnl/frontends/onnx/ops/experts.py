@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tvm import relax
 
+from ....whole import rounded
 from ..dim import product
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Type, Value
 from .attention_parts import arange, columns, split_last
-from .quantised_blocks import unpacked
+from .quantised_blocks import INTEGER_LEVEL, shaped, unpacked
 
 __all__: list[str] = []
 
 R = relax.op
 _MS = "com.microsoft"
+
+
+class _Layer(NamedTuple):
+    """One layer of each expert: weights [E, N, K], biases [E, N], and the blocks in which its source is rounded."""
+
+    weights: Value
+    bias: Value | None
+    block: int | None = None
 
 
 def _types(node: Node) -> list[Type]:
@@ -26,60 +35,64 @@ def _types(node: Node) -> list[Type]:
 
 @operator("MoE", domain=_MS, types=_types, whole=True)
 def _mixture(e: Emit, node: Node) -> Value:
-    layers = [(node.input(i), node.input(i + 1)) for i in (2, 4, 6)]
-    return _mixed(e, node, layers)
+    given = [i for i in (2, 4, 6) if i < 6 or node.input(i) is not None]
+    return _mixed(e, node, [_Layer(node.needed(i), node.input(i + 1)) for i in given])
 
 
 @operator("QMoE", domain=_MS, types=_types, whole=True)
 def _quantised_mixture(e: Emit, node: Node) -> Value:
-    for name in ("accuracy_level", "weights_prepacked"):
-        node.attr(name)
+    node.attr("weights_prepacked")
     if node.attr("quant_type", "int") != "int":
         raise node.refused(f"has weights of the kind `{node.attr('quant_type')}`; expected int")
-    for position in range(14, 21):
+    for position in range(15, 21):
         if node.input(position) is not None:
             raise node.refused(f"has its input {position}, which ONNX Runtime computes on no CPU")
-    default = node.attr("expert_weight_bits", 4)
+    default, block = node.attr("expert_weight_bits", 4), int(node.attr("block_size", 0) or 0)
+    level = node.attr("accuracy_level", 0)
     layers = []
     for layer, i in enumerate((2, 5, 8), 1):
         bits = node.attr(f"fc{layer}_expert_weight_bits") or default
-        weights = None if node.input(i) is None else _real(e, node, i, 10 + layer, bits)
-        layers.append((weights, node.input(i + 2)))
-    return _mixed(e, node, layers)
+        if layer == 3 and node.input(i) is None:
+            continue
+        weights = _real(e, node, i, 10 + layer, bits, block)
+        is_rounded = bits == 8 or (bits == 4 and level == INTEGER_LEVEL)
+        is_whole = block and (weights.dims or ())[-1] % block == 0
+        layers.append(_Layer(weights, node.input(i + 2), block if is_rounded and is_whole else None))
+    return _mixed(e, node, layers, node.input(14))
 
 
-def _real(e: Emit, node: Node, position: int, zeros_at: int, bits: int) -> Value:
+def _real(e: Emit, node: Node, position: int, zeros_at: int, bits: int, block: int) -> Value:
     """Weights [E, N, K] of numbers with a scale for each row, or for each block of it."""
     if bits not in (2, 4, 8):
         raise node.refused(f"has weights of {bits} bits; expected 2, 4 or 8")
     stored = node.known(position, "the weights of its experts")
     scales = node.known(position + 1, "the scales of its experts")
-    k = stored.shape[-1] * 8 // bits
+    experts, n, k = *stored.shape[:2], stored.shape[-1] * 8 // bits
     numbers = unpacked(stored, bits, k).astype("float32")
-    block = int(node.attr("block_size", 0) or 0) or k
-    scales = scales.reshape(*stored.shape[:2], -1)
-    places = np.arange(k) // block
+    blocks = -(-k // block) if block else 1
+    scales = shaped(node, "scales", scales, (experts, n, blocks)).astype("float32")
+    places = np.arange(k) // (block or k)
     origin: Any = float(1 << (bits - 1))
     if node.input(zeros_at) is not None:
-        packed = node.known(zeros_at, "the zero points of its experts").reshape(*stored.shape[:2], -1)
-        origin = unpacked(packed, bits, scales.shape[-1]).astype("float32")[..., places]
+        zeros = node.known(zeros_at, "the zero points of its experts")
+        rows, count = ((experts, n), blocks) if block else ((experts,), n)  # those of one row of bytes
+        zeros = unpacked(shaped(node, "zero points", zeros, (*rows, -(-count * bits // 8))), bits, count)
+        origin = zeros.reshape(scales.shape).astype("float32")[..., places]
     return e.const(((numbers - origin) * scales[..., places]).astype("float32"))
 
 
-def _mixed(e: Emit, node: Node, layers: list[tuple[Value | None, Value | None]]) -> Value:
-    """Each row through every expert, with a share that is 0 for those that it does not take."""
+def _mixed(e: Emit, node: Node, layers: list[_Layer], weights: Value | None = None) -> Value:
+    """Each row through every expert, in float32, with a share that is 0 for those that it does not take."""
     x, scores = node.needed(0), node.needed(1)
     if node.attr("use_sparse_mixer", 0):
         raise node.refused("has `use_sparse_mixer`, which ONNX Runtime computes on no CPU")
     if node.attr("swiglu_limit_after_activation", 0):
         raise node.refused("has `swiglu_limit_after_activation`")
-    (up, up_bias), (down, down_bias), (gate, gate_bias) = layers
-    assert up is not None
-    assert down is not None
+    up, down, *gates = layers
     dims = x.dims or ()
-    rows = e.reshape(x, [1, product(dims[:-1]), dims[-1]])
-    count = (up.dims or ())[0]
-    hidden = _each(e, rows, up, up_bias)
+    rows = e.cast(e.reshape(x, [1, product(dims[:-1]), dims[-1]]), "float32")
+    count = (up.weights.dims or ())[0]
+    hidden = _each(e, rows, up)
     kind = node.attr("activation_type", "relu")
     if kind == "swiglu":
         hidden = _swiglu(e, node, hidden)
@@ -87,25 +100,28 @@ def _mixed(e: Emit, node: Node, layers: list[tuple[Value | None, Value | None]])
         hidden = _activation(e, node, hidden, kind)
         for name in ("activation_alpha", "activation_beta", "swiglu_fusion", "swiglu_limit"):
             node.attr(name)
-        if gate is not None:
-            hidden = e.call(R.multiply, hidden, _each(e, rows, gate, gate_bias))
-    out = _each(e, hidden, down, down_bias)  # (E, rows, width)
-    share = e.transpose(_shares(e, node, scores, count), [1, 0])
+        for gate in gates:
+            hidden = e.call(R.multiply, hidden, _each(e, rows, gate))
+    out = _each(e, hidden, down)  # (E, rows, width)
+    share = e.transpose(_shares(e, node, scores, count, weights), [1, 0])
     share = e.reshape(share, [count, product(dims[:-1]), 1])
     mixed = e.call(R.sum, e.call(R.multiply, *e.broadcast(out, share)), axis=[0])
-    return e.reshape(mixed, dims)
+    return e.cast(e.reshape(mixed, dims), x.dtype)
 
 
-def _each(e: Emit, x: Value, weights: Value, bias: Value | None) -> Value:
-    out = e.call(R.matmul, x, e.transpose(weights, [0, 2, 1]))
-    if bias is None:
+def _each(e: Emit, x: Value, layer: _Layer) -> Value:
+    if layer.block is not None:
+        x = e.call(rounded, x, block=layer.block)
+    out = e.call(R.matmul, x, e.cast(e.transpose(layer.weights, [0, 2, 1]), "float32"))
+    if layer.bias is None:
         return out
-    experts, width = bias.dims or ()
-    return e.call(R.add, *e.broadcast(out, e.reshape(bias, [experts, 1, width])))
+    experts, width = layer.bias.dims or ()
+    bias = e.cast(e.reshape(layer.bias, [experts, 1, width]), "float32")
+    return e.call(R.add, *e.broadcast(out, bias))
 
 
 def _activation(e: Emit, node: Node, x: Value, kind: str) -> Value:
-    functions = {"relu": R.nn.relu, "gelu": R.nn.gelu, "silu": R.nn.silu}
+    functions = {"relu": R.nn.relu, "gelu": R.nn.gelu_tanh, "silu": R.nn.silu}
     if kind == "identity":
         return x
     if kind not in functions:
@@ -132,14 +148,24 @@ def _swiglu(e: Emit, node: Node, x: Value) -> Value:
     return e.call(R.multiply, open_, e.call(R.add, up, beta))
 
 
-def _shares(e: Emit, node: Node, scores: Value, count: Any) -> Value:
-    """``(rows, experts)``: the share that each expert has in a row; 0 for those that are not among its best."""
+def _shares(e: Emit, node: Node, scores: Value, count: Any, weights: Value | None) -> Value:
+    """``(rows, experts)``: the share that each expert has in a row; 0 for those that are not among its best.
+
+    Of equal scores the last ones are the best, as in ONNX Runtime. Shares that are not normalized are those of all
+    experts, as both operators define it; ONNX Runtime's ``QMoE`` on a CPU normalizes them nevertheless.
+    """
     k = int(node.attr("k", 1))
-    shares = e.call(R.nn.softmax, e.cast(scores, "float32"), axis=-1)
-    best = e.bb.emit(R.topk(e.tensor(scores), k=k, axis=-1, ret_type="indices", largest=True, dtype="int64"))
+    scores = e.cast(scores, "float32")
+    shares = e.call(R.nn.softmax, scores, axis=-1) if weights is None else e.cast(weights, "float32")
+    backwards = e.tensor(e.call(R.flip, scores, axis=-1))
+    best = e.bb.emit(R.topk(backwards, k=k, axis=-1, ret_type="indices", largest=True, dtype="int64"))
     each = e.reshape(e.value(best), [*(scores.dims or ())[:-1], k, 1])
-    taken = e.cast(e.call(R.equal, each, arange(e, count)), "float32")  # (rows, k, experts)
+    places = e.call(R.flip, arange(e, count), axis=0)
+    taken = e.cast(e.call(R.equal, each, places), "float32")  # (rows, k, experts)
     kept = e.call(R.multiply, shares, e.call(R.sum, taken, axis=[-2]))
     if not node.attr("normalize_routing_weights", 0):
         return kept
-    return e.call(R.divide, kept, e.call(R.sum, kept, axis=[-1], keepdims=True))
+    total = e.call(R.sum, kept, axis=[-1], keepdims=True)
+    if weights is not None:  # a row of zeros has shares of 0
+        total = e.call(R.where, e.call(R.equal, total, 0.0), e.const(1.0, "float32"), total)
+    return e.call(R.divide, kept, total)

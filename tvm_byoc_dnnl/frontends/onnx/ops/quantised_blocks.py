@@ -22,11 +22,11 @@ from ..emit import Emit
 from ..table import operator
 from ..value import Node, Type, Value
 
-__all__ = ["Block", "block_of", "dequantised_blocks", "quantised_blocks", "shaped", "unpacked"]
+__all__ = ["INTEGER_LEVEL", "Block", "block_of", "dequantised_blocks", "quantised_blocks", "shaped", "unpacked"]
 
 _BITS = (2, 4, 8)
 #: `accuracy_level` of sources that are rounded to 8 bits; lower ones let the products be as exact as they like
-_INTEGER_LEVEL = 4
+INTEGER_LEVEL = 4
 #: what `tvm_byoc_dnnl.prepare.compression` takes blocks of multiples of
 _UNIT = 8
 
@@ -112,7 +112,7 @@ def _matmul(e: Emit, node: Node) -> Any:
     if order is None or np.array_equal(order[:k], np.arange(k) // length):
         if x.dims and x.dtype == scales.dtype == "float32" and _is_whole(zeros) and length % _UNIT == 0:
             x = _filled(e, e.agree(x, [*x.dims[:-1], k]), blocks * length - k)
-            if level == _INTEGER_LEVEL and is_packed:
+            if level == INTEGER_LEVEL and is_packed:
                 x = e.call(rounded, x, block=length)
         else:
             numbers = numbers[:, :k]
