@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator, Sequence
 from os import PathLike
-from typing import overload
+from typing import TypeVar
 
 from ..api.compile import DEFAULT_COMPILER, compile
 from ..core.errors import ArgumentTypeError, InputError
@@ -17,6 +17,8 @@ from .pieces import Pieces
 from .sampling import Sampling
 
 __all__ = ["TextGenerator", "TextStream"]
+
+Prompt = TypeVar("Prompt", str, list[str])
 
 
 class TextGenerator:
@@ -62,10 +64,9 @@ class TextGenerator:
         )
         self._decoder = Decoder(self._folder, Runner(executable))
 
-    @overload
     def generate(
         self,
-        prompt: str,
+        prompt: Prompt,
         max_new_tokens: int | None = None,
         *,
         temperature: float | None = None,
@@ -73,32 +74,7 @@ class TextGenerator:
         top_p: float | None = None,
         seed: int | None = None,
         stop: str | Sequence[str] = (),
-    ) -> str: ...
-
-    @overload
-    def generate(
-        self,
-        prompt: list[str] | tuple[str, ...],
-        max_new_tokens: int | None = None,
-        *,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int | None = None,
-        stop: str | Sequence[str] = (),
-    ) -> list[str]: ...
-
-    def generate(
-        self,
-        prompt: str | list[str] | tuple[str, ...],
-        max_new_tokens: int | None = None,
-        *,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int | None = None,
-        stop: str | Sequence[str] = (),
-    ) -> str | list[str]:
+    ) -> Prompt:
         """The text that the model writes behind a prompt.
 
         It ends before a token that ends a text (``eos_token_id``), before a stop string, and at the limits.
@@ -130,11 +106,16 @@ class TextGenerator:
         InputError
             If an argument has another type or range, or a prompt has no tokens, or too many for the context length.
         """
-        settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed, "stop": stop}
-        several = isinstance(prompt, (list, tuple))
-        streams = [self.stream(p, max_new_tokens, **settings) for p in (prompt if several else [prompt])]  # type: ignore
-        texts = ["".join(stream) for stream in streams]
-        return texts if several else texts[0]
+
+        def stream(of: str) -> TextStream:
+            return self.stream(
+                of, max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=stop
+            )
+
+        if not isinstance(prompt, list):
+            return "".join(stream(prompt))
+        streams = [stream(each) for each in prompt]  # all are checked before a text is written
+        return ["".join(each) for each in streams]
 
     def stream(
         self,
@@ -155,7 +136,9 @@ class TextGenerator:
             An iterator of strings; ``close`` cancels.
         """
         if not isinstance(prompt, str):
-            raise ArgumentTypeError(f"prompt is a {type(prompt).__name__}; expected a text")
+            raise ArgumentTypeError(
+                f"prompt is a {type(prompt).__name__}; expected a text, or a list of texts for `generate`"
+            )
         stops = [stop] if isinstance(stop, str) else stop
         if not isinstance(stops, (list, tuple)) or not all(isinstance(s, str) and s for s in stops):
             raise InputError(f"stop is {stop!r}; expected a text that is not empty, or several")
