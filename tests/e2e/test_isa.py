@@ -130,7 +130,7 @@ for dtype, precision in (("bfloat16", "float32"), ("float16", "float32"), ("floa
         got = byoc.load(path)(given.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype))
         assert got.dtype == dtype
         error = np.abs(got.astype("float32") - wanted).max() / wanted.max()
-        isa = byoc._native.engine_info("dnnl")["isa"]
+        isa = byoc.core._native.engine_info("dnnl")["isa"]
         low = dtype == "bfloat16" or (precision == "bfloat16" and isa.startswith("avx512"))
         assert (1e-3 if low else 0) <= error < (1e-2 if low else 1e-3 if dtype == "float16" else 1e-5), (dtype, error)
 """

@@ -97,14 +97,15 @@ def _layer(gates: int, ways: int) -> tuple[np.ndarray, ...]:
 def _cached_attention(window: int) -> Callable[..., Any]:
     entry = operator(cached_attention.DOMAIN, cached_attention.NAME)
     assert entry is not None
-    attrs = {"local_window_size": window, "causal": 1}
-    return lambda *inputs: entry.call([*inputs, relax.const([9], "int64")], attrs, [True] * 3, "the example")
+    attrs = {"scale": 0.0, "local_window_size": window, "softcap": 0.0, "causal": 1, "qk_output": 0}
+    wanted = [True, True, True, False]
+    return lambda *inputs: entry.call([*inputs, relax.const([9], "int64"), None, None], attrs, wanted, "the example")
 
 
 def _cache() -> tuple[np.ndarray, ...]:
-    """Two rows for each of two sequences, which end in other places of a cache of nine rows; queries in two groups."""
+    """Two rows for each of two sequences, which fill a cache of nine rows; queries in two groups."""
     rows, past = (2, 2, 2, 8), (2, 2, 9, 8)
-    start = np.array([5, 7])
+    start = np.array([7, 7])
     return floats(2, 4, 2, 8), floats(*rows), floats(*rows), floats(*past), floats(*past), start, start + 2
 
 

@@ -1,0 +1,99 @@
+"""Attention over a cache: one call of an operator that is kept whole; tests/e2e/test_language_model.py has models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from tests.harness import accept, data, refuse, table_tests
+from tvm_byoc_dnnl.frontends.onnx import kept  # noqa: F401 - declares the operator
+from tvm_byoc_dnnl.whole import cached_attention, operator
+
+
+def _call(starts: Sequence[int], rows: int, total: int, *, sinks: bool = False, **attrs: Any) -> Callable[..., Any]:
+    entry = operator(cached_attention.DOMAIN, cached_attention.NAME)
+    assert entry is not None
+    first = np.array(starts, "int64")
+    numbers = [relax.const(x, "int64") for x in (first, first + rows, np.array([total]))]
+    usual = {"scale": 0.0, "local_window_size": -1, "softcap": 0.0, "causal": 1, "qk_output": 0}
+
+    def function(*x: Any) -> Any:
+        behind = [None, x[5] if sinks else None]
+        return entry.call([*x[:5], *numbers, *behind], usual | attrs, [True, True, True, False], "attention")
+
+    return function
+
+
+def _reference(
+    starts: Sequence[int], total: int, scale: float = 0.0, local_window_size: int = -1, softcap: float = 0.0
+) -> Callable[..., Any]:
+    def function(query: Any, key: Any, value: Any, past_key: Any, past_value: Any, sinks: Any = None) -> Any:
+        rows, length = query.shape[2], max(past_key.shape[2], total)
+        caches = []
+        for past, new in ((past_key, key), (past_value, value)):
+            cache = np.zeros((*past.shape[:2], length, past.shape[3]))
+            cache[:, :, : past.shape[2]] = past
+            for sequence, start in enumerate(starts):
+                cache[sequence, :, start : start + rows] = new[sequence]
+            caches.append(cache)
+        keys, values = (np.repeat(c, query.shape[1] // key.shape[1], axis=1) for c in caches)
+        scores = query.astype("float64") @ keys.swapaxes(2, 3) * (scale or query.shape[3] ** -0.5)
+        if softcap:
+            scores = softcap * np.tanh(scores / softcap)
+        at = np.array(starts)[:, None, None, None] + np.arange(rows)[:, None]
+        column = np.arange(length)
+        seen = (column <= at) & ((local_window_size <= 0) | (column > at - local_window_size))
+        scores = np.where(seen, scores, -np.inf)
+        rest = np.full((*scores.shape[:3], 1), -np.inf)
+        if sinks is not None:
+            rest[:] = sinks[:, None, None]
+        shares = np.exp(scores - np.maximum(scores.max(-1, keepdims=True), rest))
+        shares /= shares.sum(-1, keepdims=True) + np.exp(rest - np.maximum(scores.max(-1, keepdims=True), rest))
+        return shares @ values, *caches
+
+    return function
+
+
+def _operands(
+    batch: int, heads: int, groups: int, rows: int, past: int, width: int, dtype: str = "float32"
+) -> list[Any]:
+    shapes = [(batch, heads, rows, width), *[(batch, groups, rows, width)] * 2, *[(batch, groups, past, width)] * 2]
+    return [data(*shape, dtype=dtype, low=-1, high=1) for shape in shapes]
+
+
+#: where sequences begin to write; batch, heads, groups, rows, past, width; total; attributes
+_ROWS: dict[str, tuple[list[int], tuple[int, ...], int, dict[str, Any]]] = {
+    "one token": ([1], (1, 1, 1, 1, 2, 1), 2, {}),
+    "sequences of their own lengths": ([5, 0, 7], (3, 6, 2, 2, 9, 5), 9, {}),
+    "no past": ([0, 0], (2, 2, 1, 3, 0, 8), 3, {}),
+    "a window and a softcap": ([5, 2], (2, 4, 2, 3, 8, 16), 8, {"local_window_size": 3, "softcap": 2.0}),
+    "a scale": ([13], (1, 3, 3, 4, 17, 33), 17, {"scale": 0.25}),
+}
+
+ACCEPT = [
+    *(
+        accept(
+            name,
+            _call(starts, sizes[3], total, **attrs),
+            *_operands(*sizes),
+            reference=_reference(starts, total, **attrs),
+        )
+        for name, (starts, sizes, total, attrs) in _ROWS.items()
+    ),
+    accept(
+        "sinks",
+        _call([4, 6], 2, 8, sinks=True),
+        *_operands(2, 4, 2, 2, 8, 8),
+        data(4, low=-1, high=1),
+        reference=_reference([4, 6], 8),
+    ),
+]
+
+REFUSE = [
+    refuse("float64", "dtype float64; expected float32", _call([2, 3], 1, 4), *_operands(2, 2, 1, 1, 4, 8, "float64")),
+]
+
+test_accepted, test_refused = table_tests(ACCEPT, REFUSE)
