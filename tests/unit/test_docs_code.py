@@ -22,6 +22,7 @@ MODULES = {
     "tvm_byoc_dnnl.testing.conformance",
     "tvm_byoc_dnnl.onnx_backend",
     "tvm_byoc_dnnl.ort",
+    "tvm_byoc_dnnl.vendor",
 }
 #: neither: the list itself, the group of entry points, and a global function of TVM
 NO_NAMES = {"__all__", "vendors", "UseCaches"}
