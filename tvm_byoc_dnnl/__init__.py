@@ -12,7 +12,7 @@ with few_spins():  # tvm imports PyTorch where that is installed, and PyTorch lo
     import tvm
     from tvm import relax
 
-    from .build.name import PIPELINE
+    from .pipeline.name import PIPELINE
 
 if TYPE_CHECKING:
     from ._public import *  # noqa: F403
@@ -102,7 +102,7 @@ __all__ = [
 
 @relax.register_pipeline(PIPELINE)
 def _pipeline(**options: Any) -> tvm.transform.Pass:
-    from .build.byoc import byoc_pipeline
+    from .pipeline.byoc import byoc_pipeline
 
     return byoc_pipeline(**options)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from ._version import __version__ as __version__
 from .api.compile import compile as compile, partition as partition
-from .build.byoc import byoc_pipeline as byoc_pipeline
-from .build.source_executable import source_options as source_options
-from .build.standalone import emit as emit
+from .pipeline.byoc import byoc_pipeline as byoc_pipeline
+from .pipeline.source_executable import source_options as source_options
+from .pipeline.standalone import emit as emit
 from .core.errors import (
     ArtifactError as ArtifactError,
     ByocError as ByocError,

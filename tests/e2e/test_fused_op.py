@@ -10,9 +10,9 @@ from tvm.relax.dpl import is_const, is_op, is_tuple, wildcard
 
 import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
-from tvm_byoc_dnnl.build.regions import BuildRegions
 from tvm_byoc_dnnl.core.ledger import read_log
 from tvm_byoc_dnnl.ir.relax_utils import codegen_of
+from tvm_byoc_dnnl.pipeline.regions import BuildRegions
 
 VENDOR = "fused_op_vendor"
 op, nn = relax.op, relax.op.nn

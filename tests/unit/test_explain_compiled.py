@@ -13,10 +13,10 @@ from tvm import relax
 import tvm_byoc_dnnl as byoc
 from tests.harness import no_code
 from tests.unit.importing import module, onnx_model
-from tvm_byoc_dnnl.build import metadata
-from tvm_byoc_dnnl.build.metadata import REPORT_FUNCTION
 from tvm_byoc_dnnl.calls.account import account_of
 from tvm_byoc_dnnl.cli import main
+from tvm_byoc_dnnl.pipeline import metadata
+from tvm_byoc_dnnl.pipeline.metadata import REPORT_FUNCTION
 
 #: fields that only the library knows, on the machine that asks it
 OF_THE_LIBRARY = ("primitive", "implementation", "step")

@@ -10,11 +10,11 @@ from tvm.script import relax as R
 import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tests.unit.failing_vendor import reasons, run, vendors
-from tvm_byoc_dnnl.build.metadata import read_metadata
-from tvm_byoc_dnnl.build.regions import BuildRegions
 from tvm_byoc_dnnl.core.compilation import compiling
 from tvm_byoc_dnnl.core.errors import NativeLibraryError, UnsupportedError
 from tvm_byoc_dnnl.ir.relax_utils import bindings_of, codegen_of
+from tvm_byoc_dnnl.pipeline.metadata import read_metadata
+from tvm_byoc_dnnl.pipeline.regions import BuildRegions
 from tvm_byoc_dnnl.regions.dissolve import dissolve_regions
 from tvm_byoc_dnnl.vendors.routes.source import check_sources
 

@@ -132,6 +132,7 @@ def test_no_room_has_the_name_of_something_public() -> None:
     """`import tvm_byoc_dnnl.x` would put the room in the place of the function ``x``."""
     rooms = {path.stem for path in (ROOT / PACKAGE).iterdir()}
     assert not rooms & set(byoc.__all__)
+    assert not rooms & {"build", "dist"}  # which packers and linters leave out
 
 
 def test_there_is_one_logger() -> None:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tvm_byoc_dnnl import load
-from tvm_byoc_dnnl.build import library_file
 from tvm_byoc_dnnl.core.errors import ArtifactError, InputError, OutOfFilesError, OutOfMemoryError, out_of_resources
 from tvm_byoc_dnnl.frontends.onnx import importer as onnx_import
 from tvm_byoc_dnnl.frontends.onnx.importer import load_apart, load_onnx
+from tvm_byoc_dnnl.pipeline import library_file
 
 FILES, MEMORY = (OSError(n, os.strerror(n)) for n in (errno.EMFILE, errno.ENOMEM))
 CAUSES = [

@@ -24,15 +24,15 @@ from tvm.support import cc
 from tvm.target import codegen
 
 from .._version import __version__, version_of
-from ..build import library_file
-from ..build.executable import ByocExecutable
-from ..build.schedules import name_of_schedules
 from ..core import _native
 from ..core.errors import ArtifactError, ExportError, InputError
 from ..core.files import opened, read, written
 from ..ir.fingerprint import fingerprint
 from ..ir.relax_utils import constants_in
 from ..ir.tvm_compat import constant_numpy
+from ..pipeline import library_file
+from ..pipeline.executable import ByocExecutable
+from ..pipeline.schedules import name_of_schedules
 from ..tuning.database import thread_count
 from ..vendors.namespaces import compilers, namespace
 

@@ -10,11 +10,6 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..build.byoc import PIPELINE
-from ..build.executable import ByocExecutable
-from ..build.host_code import WrapIntegers, complete_host_c
-from ..build.host_forms import FALLBACK_FUNCTIONS, with_host_form
-from ..build.source_executable import SourceExecutable
 from ..core.compilation import OverwritableWeights, compiling, knowing, stage
 from ..core.errors import ByocError, InputError, UnsupportedError
 from ..core.expected import check_types
@@ -26,6 +21,11 @@ from ..ir.signature import inputs_of, shape_options
 from ..partitioning.annotate.choice import PlacedBy, first_in_order
 from ..partitioning.annotate.passes import AnnotateExternalCompiler
 from ..partitioning.passes import PartitionGraph
+from ..pipeline.byoc import PIPELINE
+from ..pipeline.executable import ByocExecutable
+from ..pipeline.host_code import WrapIntegers, complete_host_c
+from ..pipeline.host_forms import FALLBACK_FUNCTIONS, with_host_form
+from ..pipeline.source_executable import SourceExecutable
 from ..prepare import ExactForms
 from ..regions.policy import RegionPolicy
 from ..tuning.candidates import known_times

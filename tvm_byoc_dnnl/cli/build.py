@@ -118,8 +118,8 @@ def emit(build: Build, output: Path) -> None:
     """
     from ..api import compile as api
     from ..api.precision import with_precision
-    from ..build.standalone import emit as write
     from ..frontends import to_relax
+    from ..pipeline.standalone import emit as write
 
     check_outputs(folder=output)
     model, settings = build.model, build.settings

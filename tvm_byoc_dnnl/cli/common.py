@@ -14,9 +14,9 @@ import click
 
 from ..api.compile import DEFAULT_COMPILER
 from ..api.precision import ACTIVATIONS, ARGUMENTS, INT8, PRECISIONS, WEIGHTS
-from ..build.library_file import is_library
 from ..core.errors import InputError
 from ..core.files import why_not_written, write_text
+from ..pipeline.library_file import is_library
 from ..regions.policy import RegionPolicy
 from ..vendors.codegen.extern import OUTPUTS
 

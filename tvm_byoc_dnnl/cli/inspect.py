@@ -14,12 +14,12 @@ import click
 
 from ..api.compile import DEFAULT_COMPILER
 from ..api.precision import ARGUMENTS
-from ..build.library_file import is_library
 from ..calls.model import ReportData
 from ..calls.record import from_record
 from ..core.errors import InputError
 from ..core.files import read_text, write_text
 from ..ir.signature import TensorInfo, shape_options
+from ..pipeline.library_file import is_library
 from .common import (
     EXISTING_FILE,
     NEW_FILE,

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from ..build.library_file import is_library
 from ..core.errors import InputError
 from ..core.files import write_text
+from ..pipeline.library_file import is_library
 from ..runtime.comparison import as_tolerances
 from .build import read_arrays
 from .common import (

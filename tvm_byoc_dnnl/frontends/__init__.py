@@ -12,10 +12,10 @@ from typing import Any
 
 import tvm
 
-from ..build.library_file import is_library
 from ..core.compilation import stage
 from ..core.errors import InputError, MissingFileError
 from ..ir.signature import USUAL_SIZES_ATTR
+from ..pipeline.library_file import is_library
 
 #: suffixes of the files that torch.export.save writes
 _EXPORTED = (".pt2",)

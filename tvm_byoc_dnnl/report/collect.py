@@ -12,9 +12,6 @@ import tvm
 
 from ..api.compile import DEFAULT_COMPILER, partition
 from ..api.precision import with_precision
-from ..build.library_file import is_library
-from ..build.metadata import read_account
-from ..build.regions import settle_regions
 from ..calls.account import account_of
 from ..calls.model import Candidate, Worth
 from ..core.compilation import compiling, knowing
@@ -24,6 +21,9 @@ from ..frontends import to_relax
 from ..ir.relax_utils import codegen_of, composite_of, is_host_function
 from ..partitioning.annotate.passes import compilers_of
 from ..partitioning.passes import PartitionGraph
+from ..pipeline.library_file import is_library
+from ..pipeline.metadata import read_account
+from ..pipeline.regions import settle_regions
 from ..regions.policy import RegionPolicy
 from ..runtime.runner import Runner, load
 from ..tuning.candidates import known_times

@@ -9,7 +9,7 @@ from typing import Any
 import tvm
 
 from ..api.compile import compile
-from ..build.library_file import is_library
+from ..pipeline.library_file import is_library
 from ..runtime.runner import Runner, load
 
 __all__ = ["runner_of"]

@@ -16,14 +16,14 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ..build.kernels import Kernels
-from ..build.metadata import read_account, read_kernels
 from ..calls.model import ReportData, Totals
 from ..core import _native
 from ..core.errors import InputError
 from ..core.files import write_text
 from ..core.machine_load import QUIET, Neighbours
 from ..core.threads import Company, limited
+from ..pipeline.kernels import Kernels
+from ..pipeline.metadata import read_account, read_kernels
 from ..runtime.runner import Runner
 from ..vendors.blobs import timed_layers
 from ..vendors.namespace import told

@@ -21,10 +21,10 @@ from tvm import relax
 
 from ..api.compile import DEFAULT_COMPILER, partition
 from ..api.precision import PRECISIONS, with_precision
-from ..build.byoc import PIPELINE
-from ..build.regions import settle_regions
 from ..frontends import to_relax
 from ..ir.relax_utils import bindings_of, caller_of, codegen_of, composite_of, global_var
+from ..pipeline.byoc import PIPELINE
+from ..pipeline.regions import settle_regions
 from ..regions.inline import flatten_region
 from ..regions.policy import RegionPolicy
 from ..runtime.comparison import TOLERANCES, as_tolerances, differences, gap, nudged, sensitivity

@@ -19,10 +19,6 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ..build import library_file
-from ..build.host_forms import FALLBACK_FUNCTIONS
-from ..build.kv_cache import CACHES_FUNCTION
-from ..build.metadata import read_account, read_metadata
 from ..core import _native
 from ..core.errors import (
     ArgumentTypeError,
@@ -38,6 +34,10 @@ from ..core.errors import (
 )
 from ..core.threads import Company, check_number, limited
 from ..ir.signature import TensorInfo, random_arrays, with_named_sizes
+from ..pipeline import library_file
+from ..pipeline.host_forms import FALLBACK_FUNCTIONS
+from ..pipeline.kv_cache import CACHES_FUNCTION
+from ..pipeline.metadata import read_account, read_metadata
 from ..vendors.blobs import checked_run_options, opening, to_be_described
 from .arguments import as_tensor
 from .call_arguments import InputPlan, SymbolPlan, Views, as_array

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import tvm
 
-from ..build.byoc import byoc_pipeline
-from ..build.source_executable import SourceExecutable
 from ..core.ledger import Fact, read_log
 from ..ir.relax_utils import codegen_of
+from ..pipeline.byoc import byoc_pipeline
+from ..pipeline.source_executable import SourceExecutable
 from ..runtime.runner import Runner
 from ..vendors.codegen.extern import source_builds
 from ..vendors.namespaces import compilers, namespace

@@ -22,11 +22,11 @@ from typing import Any
 
 import tvm
 
-from ..build.byoc import PIPELINE
-from ..build.executable import ByocExecutable
 from ..core.compilation import compiling, knowing
 from ..core.own_process import Ended, Worker, answer
 from ..ir.signature import inputs_of
+from ..pipeline.byoc import PIPELINE
+from ..pipeline.executable import ByocExecutable
 from ..regions.cost import shape_of, usual_sizes
 from ..regions.failure import Failure, describe
 from .candidates import known_times

@@ -13,10 +13,10 @@ import tvm
 from tvm import relax
 from tvm_ffi import Shape
 
-from ..build.byoc import PIPELINE
 from ..core.compilation import compiling, knowing
 from ..ir.signature import TensorInfo, random_arrays
 from ..ir.tvm_compat import dtype_of
+from ..pipeline.byoc import PIPELINE
 from ..regions.cost import shape_of, size_of, usual_sizes
 from ..regions.failure import describe
 from ..runtime.runner import Runner

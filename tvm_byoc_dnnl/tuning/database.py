@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from .._version import version_of
-from ..build.schedules import name_of_schedules
 from ..core.cpu import cpu_kind
 from ..core.errors import InputError
 from ..core.files import append, read
+from ..pipeline.schedules import name_of_schedules
 from ..vendors.namespaces import HOST, namespace
 from .measure import Timing
 from .workload import Workload

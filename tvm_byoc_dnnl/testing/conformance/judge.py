@@ -9,13 +9,13 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ...build.byoc import PIPELINE
 from ...core.ledger import read_log
 from ...core.verdict import Crash, Reject
 from ...ir.relax_utils import bindings_of, composite_of, op_calls
 from ...partitioning.annotate.passes import AnnotateExternalCompiler
 from ...partitioning.annotate.trial import ask
 from ...partitioning.passes import PartitionGraph
+from ...pipeline.byoc import PIPELINE
 from ...regions.failure import describe
 from ...regions.policy import RegionPolicy
 from ...runtime.comparison import differences, nudged, sensitivity

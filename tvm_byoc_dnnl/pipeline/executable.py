@@ -14,9 +14,9 @@ from tvm.relax import VMExecutable
 from tvm.support.cc import get_cc
 
 from ..core import _native
-from . import library_file
 from ..core.errors import ByocError, ExportError
 from ..core.files import why_not_written, workspace, written
+from . import library_file
 from .host_code import drop_empty_source, with_host_code
 from .objects import objects_in_memory
 

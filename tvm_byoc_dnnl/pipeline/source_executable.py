@@ -12,9 +12,9 @@ from typing import Any
 import tvm
 from tvm.support import cc
 
-from ..vendors.codegen.extern import source_builds
 from ..core.errors import ExportError
 from ..core.files import workspace
+from ..vendors.codegen.extern import source_builds
 from ..vendors.hooks.object_module import object_module
 from ..vendors.namespaces import compilers, namespace
 from ..vendors.routes.source import SourceBuild

@@ -8,23 +8,23 @@ import tvm
 from tvm import relax
 from tvm.relax.backend.cpu_generic import pipeline as cpu
 
-from ..ir.tvm_compat import dtype_of
-from ..vendors.codegen.extern import check_output, source_namespaces
 from ..core.errors import InputError
-from ..vendors.hooks.kernels import opaque
-from ..vendors.namespaces import compilers, namespace
 from ..ir.native_loop import KeepRounds, LowerLoops, refuse_native
 from ..ir.order import functions_in_order
 from ..ir.relax_utils import with_functions
+from ..ir.tvm_compat import dtype_of
+from ..vendors.codegen.extern import check_output, source_namespaces
+from ..vendors.hooks.kernels import opaque
+from ..vendors.namespaces import compilers, namespace
 from ..vendors.target_options import with_options
 from ..whole import Expand
-from .kv_cache import GrowCaches
-from .missing_step_hint import notice_forgotten_steps
 from .guards import CheckCounts, CheckSizes
 from .host_code import anchor_host_code
 from .kernels import kernel_names
+from .kv_cache import GrowCaches
 from .legalize import LEGALIZATIONS
 from .metadata import attach_kernels, attach_metadata
+from .missing_step_hint import notice_forgotten_steps
 from .name import PIPELINE
 from .regions import build_regions
 from .schedules import apply_schedules

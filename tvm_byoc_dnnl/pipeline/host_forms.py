@@ -13,10 +13,10 @@ from itertools import count
 import tvm
 from tvm import relax
 
-from ..vendors.namespaces import compilers, namespace
-from ..regions.inline import flatten_region, inline_functions
 from ..ir.relax_utils import codegen_of, global_var, is_host_function, with_functions
 from ..ir.walker import Substitute
+from ..regions.inline import flatten_region, inline_functions
+from ..vendors.namespaces import compilers, namespace
 
 __all__ = ["FALLBACK_FUNCTIONS", "with_host_form"]
 

@@ -18,7 +18,6 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ..ir.tvm_compat import make_constant
 from .._version import __version__
 from ..calls.account import account_of
 from ..calls.model import ReportData
@@ -26,6 +25,7 @@ from ..calls.record import from_bytes, to_bytes
 from ..core.errors import ArtifactError
 from ..core.ledger import ASKED, read_facts, read_log
 from ..ir.signature import inputs_of, outputs_of
+from ..ir.tvm_compat import make_constant
 from .alignment import unaligned_inputs
 from .kernels import Kernels
 from .weights import LateTensors

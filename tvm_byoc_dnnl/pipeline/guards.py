@@ -27,10 +27,10 @@ from tvm import ir, relax, te, tirx, topi
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from ..ir.tvm_compat import constant_numpy, dtype_of, is_a, is_constant, make_constant, shape_dims
 from ..core.errors import UnsupportedError
 from ..core.limits import MOST_ELEMENTS, MOST_PIXELS, MOST_SAMPLES
 from ..ir.relax_utils import bindings_in, is_host_function
+from ..ir.tvm_compat import constant_numpy, dtype_of, is_a, is_constant, make_constant, shape_dims
 from ..ir.walker import rewrite_calls_in
 
 __all__ = ["GUARDED", "CheckCounts", "CheckSizes", "Legalization", "default_of", "dims_of"]

@@ -15,8 +15,8 @@ import tvm
 from tvm import relax
 
 from ..core import _native
-from ..ir.tvm_compat import constant_tensor, dtype_of, is_constant, static_shape
 from ..ir.relax_utils import constants_in, external_modules, is_host_function
+from ..ir.tvm_compat import constant_tensor, dtype_of, is_constant, static_shape
 from ..ir.walker import rewrite_calls_in
 
 __all__ = ["LateTensors", "OwnWeights", "OwnWeightsUnlessSource", "has_weights"]

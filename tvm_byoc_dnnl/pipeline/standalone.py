@@ -10,14 +10,14 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..ir.tvm_compat import constant_numpy
-from ..vendors.codegen.region import lower_region, with_checksums
 from ..core.errors import InputError, UnsupportedError
 from ..core.files import written_folder
 from ..graph.graph import PortableGraph
+from ..ir.relax_utils import bindings_of, codegen_of, constants_in
+from ..ir.tvm_compat import constant_numpy
+from ..vendors.codegen.region import lower_region, with_checksums
 from ..vendors.namespace import Namespace, Standalone, told
 from ..vendors.namespaces import namespace
-from ..ir.relax_utils import bindings_of, codegen_of, constants_in
 
 __all__ = ["emit"]
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from tvm import relax, te, tirx, topi
 
-from ..ir.tvm_compat import dtype_of
 from ..core.errors import UnsupportedError
 from ..core.tvm_fast import items
+from ..ir.tvm_compat import dtype_of
 from ..te.norms import group_normalized, normalized
 from ..te.padding import least_sizes
 from .guards import GUARDED, Legalization, default_of, dims_of

@@ -13,9 +13,9 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..ir.tvm_compat import var_name
 from ..calls.onnx_nodes import OnnxNodes
 from ..ir.relax_utils import bindings_in, is_host_function, is_op_call
+from ..ir.tvm_compat import var_name
 
 __all__ = ["Kernels", "kernel_names"]
 

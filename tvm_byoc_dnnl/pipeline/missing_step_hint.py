@@ -9,8 +9,8 @@ from typing import Any
 import tvm
 
 from ..core.errors import ByocError, InputError
-from ..vendors.namespaces import compilers
 from ..ir.relax_utils import codegen_of, composite_of
+from ..vendors.namespaces import compilers
 from .name import PIPELINE
 
 __all__ = ["notice_forgotten_steps"]

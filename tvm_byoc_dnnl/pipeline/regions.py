@@ -9,17 +9,17 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..vendors.codegen.extern import OUTPUTS, check_output, install_codegen
 from ..core.compilation import knowing
 from ..core.errors import NativeLibraryError, UnsupportedError
 from ..core.ledger import Fact, raise_failures, read_log, with_facts
-from ..vendors.namespace import Namespace
-from ..vendors.namespaces import compilers, namespace
+from ..ir.relax_utils import codegen_of, with_functions
 from ..partitioning.passes import partition_module
 from ..regions.dissolve import dissolve_regions
 from ..regions.failure import BrokenRegions, Failure
 from ..regions.policy import RegionPolicy
-from ..ir.relax_utils import codegen_of, with_functions
+from ..vendors.codegen.extern import OUTPUTS, check_output, install_codegen
+from ..vendors.namespace import Namespace
+from ..vendors.namespaces import compilers, namespace
 from ..vendors.target_options import get_target_options
 
 __all__ = ["BuildRegions", "build_regions", "settle_regions"]
