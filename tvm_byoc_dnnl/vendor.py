@@ -13,7 +13,8 @@ from .core.errors import GraphError, InputError, NativeLibraryError, Unsupported
 from .core.verdict import Reject, require
 from .graph.builder import GraphBuilder, Value
 from .graph.dims import whole_factor
-from .graph.graph import Dim, Input, Node, PortableGraph, PostOp, Scaling, Tensor, evaluate
+from .graph.graph import Dim, Input, PortableGraph, Tensor, evaluate
+from .graph.node_list import Node, PostOp, Scaling
 from .graph.sizes import trial_sizes
 from .ir.tvm_compat import (
     buffer_loads,

@@ -9,8 +9,6 @@ import numpy as np
 
 from ...vendor import constant_numpy, is_constant, least_sizes, require, shape_dims
 
-__all__ = ["check_bounds"]
-
 
 def check_bounds(call: Any) -> None:
     """Refuse a call of which it is not known that it reads only what is there."""

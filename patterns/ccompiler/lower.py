@@ -9,8 +9,6 @@ from ...vendor import TEGraph, c_module, generate_c, get_target_options, schedul
 from .schedule import schedule
 from .toolchain import compile_object
 
-__all__ = ["NAMESPACE", "OPTIONS", "TARGET", "compile_functions", "lower_region", "scheduled"]
-
 NAMESPACE = "ccompiler"
 TARGET = "c"
 #: option → default

@@ -28,8 +28,6 @@ from .bounds import check_bounds
 from .lower import TARGET, scheduled
 from .toolchain import find_compiler
 
-__all__ = ["FAMILIES", "ViewsStay", "register"]
-
 #: dtypes that TVM's C generator can write; C has no half precision
 _DTYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64".split())
 #: Multiply-adds: beyond, a library or LLVM's vectoriser gains more than leaving the region costs.

@@ -13,8 +13,6 @@ from tvm import s_tir, te, tirx
 
 from ...vendor import TEGraph, buffer_loads, buffer_of
 
-__all__ = ["schedule"]
-
 #: Cost of a call such as exp, in additions.
 _CALL = 16
 #: Cost of keeping a stage in memory beyond computing it: the store and the load, in additions.

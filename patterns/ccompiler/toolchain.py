@@ -15,8 +15,6 @@ import tvm_ffi
 
 from ...vendor import UnsupportedError, object_module
 
-__all__ = ["compile_object", "find_compiler"]
-
 _NAMES = ("cc", "gcc", "clang")
 #: -O3 vectorises; neither of the others changes a result: errno is never read, and floating-point traps are not used
 _FLAGS = ("-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math", "-w")

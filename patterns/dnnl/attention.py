@@ -34,8 +34,6 @@ from ...vendor import (
 )
 from .common import require_float
 
-__all__ = ["CausalMasks"]
-
 _OPS = ("relax.nn.attention", "relax.nn.attention_bias")
 
 

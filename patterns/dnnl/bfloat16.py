@@ -23,8 +23,6 @@ from ...vendor import InputError, Node, PortableGraph
 from . import library
 from .native import probe
 
-__all__ = ["OPTIONS", "compute_in_bfloat16", "note_widened"]
-
 _logger = logging.getLogger("tvm_byoc_dnnl")
 
 #: option → default: the dtype in which regions compute, and the operators that stay in float32, separated by commas

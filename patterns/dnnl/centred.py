@@ -14,8 +14,6 @@ from ...vendor import GraphBuilder, Node, PortableGraph, Value
 from .common import product
 from .views import VIEWS
 
-__all__ = ["exact_means", "mean_of_rows"]
-
 _ATTRS: dict[str, Any] = {"alg": "mean", "p": 0.0, "epsilon": 0.0}
 
 

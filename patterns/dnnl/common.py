@@ -7,21 +7,6 @@ from typing import Any
 
 from ...vendor import Dim, GraphBuilder, InputError, Reject, Value, require
 
-__all__ = [
-    "BYTES",
-    "FLOATS",
-    "OPTIONS",
-    "algorithm",
-    "broadcast_shape",
-    "canonical_layout",
-    "from_layout",
-    "ints",
-    "product",
-    "require_float",
-    "require_movable",
-    "to_layout",
-]
-
 #: dtypes in which oneDNN computes what Relax means (integers would pass through float32 and lose bits)
 FLOATS = ("float32", "float16", "bfloat16")
 #: what quantised tensors are stored in

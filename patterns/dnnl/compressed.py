@@ -20,8 +20,6 @@ from ...vendor import ROUNDED, GraphBuilder, Value, block_of, constant_numpy, pa
 from .common import product, require_float
 from .matching import Match, constant
 
-__all__ = ["OPTIONS"]
-
 #: the dtype in which large constant weights are stored, and the one in which their sources are multiplied, by default
 #: the one that the model asks for; the engine reads these options
 OPTIONS = {"weights": "float32", "activations": "stored"}

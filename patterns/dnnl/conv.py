@@ -8,8 +8,6 @@ from typing import Any
 from ...vendor import GraphBuilder, InputError, Value, dtype_of, register_lowering, require
 from .common import algorithm, canonical_layout, from_layout, ints, require_float, to_layout
 
-__all__ = ["OPTIONS"]
-
 #: options of convolutions and their defaults: whether Winograd's algorithm is used where it is faster, and at most how
 #: many results a tile has per axis, 4 or 2 (smaller rounding errors)
 OPTIONS = {"fast_convolution": True, "winograd_tile": 4}

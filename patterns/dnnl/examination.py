@@ -5,8 +5,6 @@ from __future__ import annotations
 from ...vendor import Examination
 from .library import WHEEL
 
-__all__ = ["EXAMINATION"]
-
 _VERBOSE = "prints a line per primitive, which takes longer than small primitives themselves"
 _OLD_ISA = "forbids newer instructions"
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["primitive_flops"]
-
 
 def primitive_flops(kind: str, layouts: Sequence[str]) -> int:
     """Multiplications and additions of a primitive, from its arguments' dims (sources first, destination last)."""

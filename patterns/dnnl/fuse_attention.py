@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from ...vendor import Node, PortableGraph
 from .views import VIEWS, divisor_of
 
-__all__ = ["fuse_attention"]
-
 
 def fuse_attention(graph: PortableGraph) -> None:
     """Replace each softmax between two products by ``attention``; nothing else may read what lies between them."""

@@ -11,8 +11,6 @@ from typing import Any
 
 from ...vendor import NativeLibraryError, native
 
-__all__ = ["WHEEL", "available", "call", "find", "isa", "path", "widened"]
-
 _DNNL = "libdnnl.so.3"
 WHEEL = "onednn-cpu-gomp"
 _CURE = f"oneDNN ({_DNNL}, 3.2 or newer) is missing or too old: pip install {WHEEL}==2023.2.0"

@@ -14,8 +14,6 @@ from . import library, native
 from .quantize import is_quantize
 from .quantized_links import RANGES, Links
 
-__all__ = ["tabulate"]
-
 _ARITHMETIC = ("add", "sub", "mul", "div", "max", "min")
 _BYTES = 256
 

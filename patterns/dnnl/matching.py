@@ -10,8 +10,6 @@ from tvm.relax.dpl import DFPattern, is_const, is_op
 
 from ...vendor import Reject, constant_numpy, dtype_of, is_constant, shape_dims
 
-__all__ = ["close", "constant", "number", "require_shape", "times"]
-
 Match = Mapping[str, Any]
 #: the relative error of a constant: the precision of the short types, and of a float32 that exporters print
 _TOLERANCE = {"float16": 1e-3, "bfloat16": 8e-3}

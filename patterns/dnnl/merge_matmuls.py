@@ -21,8 +21,6 @@ from collections.abc import Sequence
 from ...vendor import Node, PortableGraph
 from .views import VIEWS
 
-__all__ = ["merge_matmuls", "why_apart"]
-
 
 def merge_matmuls(graph: PortableGraph) -> None:
     """Join the products of each tensor that may be joined; runs on fused graphs, whose products have their bias."""

@@ -12,8 +12,6 @@ from typing import Any
 from ...vendor import Dim, GraphBuilder, Node, PortableGraph, Value
 from .views import VIEWS
 
-__all__ = ["FINITE_MATH", "KEEP_NAN", "is_nan", "keep_nan_of_bounds", "keep_nan_of_softmax", "keeps_nan", "nan_where"]
-
 #: option: whether NaN may be lost, for fewer primitives
 FINITE_MATH = "finite_math"
 #: option: whether bounds pass a NaN on, which Relax's operators do not

@@ -15,8 +15,6 @@ import tvm_ffi
 from ...vendor import Description, GraphError, PortableGraph, Reject, evaluate, remembered, trial_sizes
 from . import library
 
-__all__ = ["create_module", "describe", "measure_candidates", "probe", "probe_fused", "probe_many", "run"]
-
 _Answer = TypeVar("_Answer")
 
 #: sizes with which a graph of unknown sizes is probed, if it is refused with others

@@ -11,8 +11,6 @@ from tvm.relax import op as R
 
 from ...vendor import pattern_example
 
-__all__ = ["EXAMPLES"]
-
 _IMAGE = (2, 6, 5, 7)
 
 

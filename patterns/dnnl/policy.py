@@ -14,8 +14,6 @@ from typing import Any
 from ...vendor import RegionPolicy, Work, is_cheap, static_shape
 from .common import ints
 
-__all__ = ["DnnlPolicy"]
-
 _REDUCTIONS = tuple(f"relax.{name}" for name in ("sum", "mean", "max", "min", "prod"))
 _POOLS = tuple(f"relax.nn.{kind}_pool{d}d" for kind in ("max", "avg") for d in (1, 2, 3))
 #: results; with fewer of them either takes a microsecond

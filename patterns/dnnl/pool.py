@@ -11,8 +11,6 @@ from .common import BYTES, canonical_layout, from_layout, ints, require_float, t
 from .matching import Match
 from .pattern_examples import EXAMPLES
 
-__all__ = ["global_average"]
-
 #: the least float32; padding of this value never wins a maximum
 _LOWEST = -3.4028234663852886e38
 

@@ -28,8 +28,6 @@ from .quantized_links import RANGES, kept
 from .read_parts import read_parts
 from .views import VIEWS, divisor_of, sink_views
 
-__all__ = ["fuse_post_ops"]
-
 #: primitive → kinds of post-ops that oneDNN documents for it
 _ANCHORS = {
     "convolution": ("eltwise", "binary"),

@@ -13,8 +13,6 @@ import numpy as np
 from ...vendor import Standalone, Tensor
 from .source import EMITTED, support_headers
 
-__all__ = ["write_program"]
-
 #: copied as they are
 _FIXED = ("main.c", "CMakeLists.txt")
 _ALIGNMENT = 64

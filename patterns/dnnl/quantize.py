@@ -20,8 +20,6 @@ from ...vendor import Dim, GraphBuilder, Node, PortableGraph, PostOp, Reject, Sc
 from .common import BYTES
 from .native import probe_fused
 
-__all__ = ["is_dequantize", "is_quantize", "write_out"]
-
 _ZEROS = (*BYTES, "int32")
 
 

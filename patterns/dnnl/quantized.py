@@ -17,8 +17,6 @@ from .quantized_links import PRODUCTS, Links
 from .quantized_rounding import round_before_points
 from .quantized_sums import change_scale, join_product, read_sum
 
-__all__ = ["OPTIONS", "read_integers", "write_integers"]
-
 #: option → default: how sums of 8-bit products are computed on a CPU without VNNI
 OPTIONS = {"int8": "exact"}
 _INT8 = ("exact", "saturating")

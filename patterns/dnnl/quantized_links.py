@@ -24,8 +24,6 @@ from .native import probe_fused
 from .quantize import is_dequantize, is_quantize
 from .views import VIEWS
 
-__all__ = ["PRODUCTS", "RANGES", "Links", "kept"]
-
 #: kinds whose primitives take scales and zero points
 PRODUCTS = ("convolution", "deconvolution", "matmul")
 #: kinds whose result is the same for a source of any zero point

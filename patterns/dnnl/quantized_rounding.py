@@ -16,8 +16,6 @@ from ...vendor import Node, PostOp, Scaling
 from .native import probe_fused
 from .quantized_links import PRODUCTS, RANGES, Links
 
-__all__ = ["round_before_points"]
-
 
 def round_before_points(links: Links, node: Node) -> None:
     """Round the results of ``node`` before their zero point is added, and merge the scales in front of that."""

@@ -24,8 +24,6 @@ from .native import probe_fused
 from .quantize import is_quantize
 from .quantized_links import PRODUCTS, RANGES, Links, kept
 
-__all__ = ["change_scale", "join_product", "read_sum"]
-
 _SIGNS = {"add": 1.0, "sub": -1.0, "mul": 0.0}
 _STEPS = ("relu", "clip")
 

@@ -17,8 +17,6 @@ from __future__ import annotations
 
 from ...vendor import Node, PortableGraph
 
-__all__ = ["read_parts"]
-
 _NORM = "batch_normalization"
 _CHANNELS = 1
 

@@ -12,8 +12,6 @@ from .common import ints, require_float
 from .nan import is_nan, keeps_nan, nan_where
 from .pool import global_average
 
-__all__ = ["reduced"]
-
 _ALGORITHMS = {
     "relax.sum": "sum",
     "relax.mean": "mean",

@@ -10,8 +10,6 @@ from tvm import relax
 from ...vendor import Dim, GraphBuilder, Reject, Value, register_lowering, require
 from .common import FLOATS, ints, product, require_movable
 
-__all__ = ["PADDED", "backwards", "gather_axis", "int_tuple", "is_long", "padded_sides", "permute", "slice_axis"]
-
 _RESHAPES = [
     "relax.reshape",
     "relax.flatten",

@@ -9,8 +9,6 @@ import tvm
 from ...vendor import INCLUDE, PortableGraph, SourceBuild
 from . import library
 
-__all__ = ["EMITTED", "create_source", "emit", "source_build", "support_headers"]
-
 #: folder of the files that make a program of emitted source
 EMITTED = Path(__file__).resolve().parent / "emitted"
 

@@ -21,8 +21,6 @@ from ...vendor import Reject, Scope, rewrite_pass
 from .common import ints
 from .shape import PADDED, backwards, int_tuple, is_long, padded_sides
 
-__all__ = ["TakeTables"]
-
 
 def _taken(scope: Scope, data: Any, axis: int, table: Sequence[int]) -> Any:
     return relax.op.take(data, scope.constant(np.array(table, "int64")), axis=axis, mode="clip")

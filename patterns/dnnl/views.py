@@ -13,8 +13,6 @@ import math
 
 from ...vendor import Dim, Node, PortableGraph
 
-__all__ = ["VIEWS", "divisor_of", "sink_views"]
-
 _ELEMENTWISE = ("eltwise", "binary")
 VIEWS = ("reshape", "permute")
 

@@ -36,8 +36,6 @@ from ..pipeline.schedules import name_of_schedules
 from ..tuning.database import thread_count
 from ..vendors.namespaces import compilers, namespace
 
-__all__ = ["CachedExecutable", "ModelCache", "key_of"]
-
 _logger = logging.getLogger("tvm_byoc_dnnl")
 _ENGINE = __name__.partition(".")[0]
 _BLOCK = 1 << 20

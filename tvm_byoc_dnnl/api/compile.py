@@ -21,10 +21,10 @@ from ..ir.signature import inputs_of, shape_options
 from ..partitioning.annotate.choice import PlacedBy, first_in_order
 from ..partitioning.annotate.passes import AnnotateExternalCompiler
 from ..partitioning.passes import PartitionGraph
-from ..pipeline.byoc import PIPELINE
 from ..pipeline.executable import ByocExecutable
 from ..pipeline.host_code import WrapIntegers, complete_host_c
 from ..pipeline.host_forms import FALLBACK_FUNCTIONS, with_host_form
+from ..pipeline.name import PIPELINE
 from ..pipeline.source_executable import SourceExecutable
 from ..prepare import ExactForms
 from ..regions.policy import RegionPolicy
@@ -36,8 +36,6 @@ from ..vendors.namespaces import HOST, compilers, namespace
 from ..vendors.target_options import known_target, with_options
 from .cache import ModelCache, key_of
 from .precision import with_precision
-
-__all__ = ["DEFAULT_COMPILER", "compile", "partition"]
 
 DEFAULT_COMPILER = "dnnl"
 

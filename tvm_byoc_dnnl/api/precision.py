@@ -10,8 +10,6 @@ from ..core.expected import one_of
 from ..prepare.compression import ACTIVATIONS, BITS
 from ..vendors.namespaces import compilers, namespace
 
-__all__ = ["ACTIVATIONS", "ARGUMENTS", "INT8", "PRECISIONS", "WEIGHTS", "with_precision"]
-
 Options = Mapping[str, Mapping[str, Any]]
 
 #: the dtype in which regions compute; `auto` is the fastest that the CPU has itself

@@ -35,8 +35,6 @@ from .common import (
     write_data,
 )
 
-__all__ = ["bench", "compile", "emit", "read_arrays", "run"]
-
 #: how far results may be from the reference's with fewer digits, as a share of the largest
 _TOLERANCE = 5e-2
 

@@ -20,27 +20,6 @@ from ..pipeline.library_file import is_library
 from ..regions.policy import RegionPolicy
 from ..vendors.codegen.extern import OUTPUTS
 
-__all__ = [
-    "EXISTING_FILE",
-    "NEW_FILE",
-    "NEW_FOLDER",
-    "OUTPUTS",
-    "SHAPE",
-    "Build",
-    "ModelFile",
-    "Shapes",
-    "announce",
-    "check_outputs",
-    "format_option",
-    "model_options",
-    "placement_option",
-    "precision_options",
-    "progress",
-    "registered",
-    "say",
-    "write_data",
-]
-
 Shapes = dict[str, tuple["int | str", ...]]
 _F = TypeVar("_F", bound=Callable[..., Any])
 

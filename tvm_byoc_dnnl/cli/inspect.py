@@ -41,8 +41,6 @@ from .common import (
 if TYPE_CHECKING:
     from ..report import Report
 
-__all__ = ["check", "diff", "doctor", "explain", "inputs", "lock", "ops"]
-
 _WIDTH = 110
 
 

@@ -26,8 +26,6 @@ from .common import (
     write_data,
 )
 
-__all__ = ["profile", "tune", "verify"]
-
 _INPUTS = click.option(
     "--inputs", type=EXISTING_FILE, help="Arrays by name, as numpy.savez writes them.  [default: random]"
 )

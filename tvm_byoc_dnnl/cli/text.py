@@ -9,8 +9,6 @@ import click
 
 from .common import NEW_FOLDER, precision_options, progress, say
 
-__all__ = ["generate"]
-
 
 @click.command(short_help="Write text with a language model.")
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))

@@ -8,8 +8,6 @@ import click
 
 from .common import check_outputs, say
 
-__all__ = ["new_backend"]
-
 
 @click.command("new-backend")
 @click.argument("name")

@@ -15,9 +15,8 @@ from ..core.errors import GraphError
 from ..core.tvm_fast import ByIdentity, items
 from ..core.verdict import Reject
 from ..ir.tvm_compat import constant_numpy, dtype_of, is_a, is_constant, shape_dims, static_shape, var_name
-from .graph import Constant, Dim, Input, Node, PortableGraph, PostOp, Scaling, Tensor
-
-__all__ = ["GraphBuilder", "Value"]
+from .graph import Constant, Dim, Input, PortableGraph, Tensor
+from .node_list import Node, PostOp, Scaling
 
 _OPERATORS = {
     tirx.Add: "+",

@@ -6,8 +6,6 @@ from collections import Counter
 
 from .graph import Dim
 
-__all__ = ["whole_factor"]
-
 
 def whole_factor(dim: Dim, of: Dim) -> int | None:
     """The number above 0 that makes ``dim`` of ``of``, whatever the sizes; ``None`` if there is none."""

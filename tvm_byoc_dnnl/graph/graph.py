@@ -12,24 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..core.errors import GraphError
-from .node_list import Node, NodeList, PostOp, Scaling
-
-__all__ = [
-    "FORMAT",
-    "VERSION",
-    "VIEWS",
-    "Constant",
-    "Dim",
-    "Input",
-    "Node",
-    "NodeList",
-    "PortableGraph",
-    "PostOp",
-    "Scaling",
-    "Tensor",
-    "evaluate",
-    "symbols_in",
-]
+from .node_list import Node, NodeList, Scaling
 
 _TEXT = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 FORMAT = "tvm_byoc_dnnl.graph"

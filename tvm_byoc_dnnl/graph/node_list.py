@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-__all__ = ["Node", "NodeList", "PostOp", "Scaling"]
-
 
 @dataclass
 class PostOp:

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from .graph import Dim, PortableGraph, evaluate, symbols_in
 
-__all__ = ["trial_sizes"]
-
 #: the sizes of all symbols that nothing else decides, in turn: 8 becomes 0 after a few strides, 64 behind large windows
 _SIZES = (64, 8, 224, 1)
 

@@ -27,8 +27,6 @@ import tvm_ffi
 from ..core.errors import InputError
 from .tvm_compat import constant_numpy, is_constant
 
-__all__ = ["fingerprint"]
-
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented))
 #: what a class has besides its state and its code
 _OF_EVERY_CLASS = {

@@ -9,8 +9,6 @@ from tvm import relax
 
 from .relax_utils import bindings_in, is_op_call
 
-__all__ = ["IN_PLACE", "WritersBetween", "order_constraints"]
-
 #: operators that overwrite arguments, those behind the first
 IN_PLACE = frozenset({"relax.call_tir_inplace", "relax.call_inplace_packed"})
 #: operators whose result may be the memory of their argument

@@ -20,8 +20,6 @@ from .relax_utils import bindings_in, is_host_function, is_op_call, with_functio
 from .tvm_compat import make_string
 from .walker import rewrite_calls_in
 
-__all__ = ["KeepRounds", "LowerLoops", "loop_call", "loops_of", "native_call", "refuse_native"]
-
 _OP = "byoc.loop"
 _LIBRARY = "tvm_byoc_dnnl"
 

@@ -13,8 +13,6 @@ from .relax_utils import bindings_in, blocks_in, is_host_function, with_function
 from .tvm_compat import is_a
 from .walker import rewrite_blocks
 
-__all__ = ["functions_in_order", "in_order", "symbol_constraints"]
-
 
 def _used(binding: Any) -> list[Any]:
     """The symbols whose numbers a binding needs."""

@@ -11,24 +11,6 @@ from tvm import relax
 from ..core.tvm_fast import items
 from .tvm_compat import is_a, is_constant
 
-__all__ = [
-    "NESTED",
-    "bindings_in",
-    "bindings_of",
-    "blocks_in",
-    "caller_of",
-    "codegen_of",
-    "composite_of",
-    "constants_in",
-    "external_modules",
-    "global_var",
-    "is_host_function",
-    "is_op_call",
-    "op_calls",
-    "ops_of",
-    "with_functions",
-]
-
 #: values with bindings of their own inside
 NESTED = (relax.If, relax.Function, relax.SeqExpr)
 

@@ -14,11 +14,6 @@ from tvm import relax, tirx
 from ..core.errors import InputError
 from .tvm_compat import dtype_of, shape_dims, var_name
 
-__all__ = [
-    *("DIMS_ATTR", "NODES_ATTR", "OUTPUTS_ATTR", "TensorInfo", "check_symbols", "inputs_of", "outputs_of"),
-    *("USUAL_SIZES_ATTR", "random_arrays", "shape_options", "with_named_sizes"),
-]
-
 #: attribute of ``main``: symbol -> the dim that it stands for, such as ``2*h``
 DIMS_ATTR = "open_dims"
 #: attribute of ``main``: dims of each output as the model says them; Relax forgets those of which no input has a symbol

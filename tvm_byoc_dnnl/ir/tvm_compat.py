@@ -15,33 +15,6 @@ from tvm import relax, tirx
 
 from ..core.tvm_fast import ByIdentity, items
 
-__all__ = [
-    "C_ROUNDS_TO_EVEN",
-    "QUANTISES_NUMBERS",
-    "analyzer",
-    "buffer_loads",
-    "buffer_of",
-    "call_of",
-    "constant_numpy",
-    "constant_tensor",
-    "dtype_of",
-    "is_a",
-    "is_constant",
-    "is_subclass",
-    "make_constant",
-    "make_string",
-    "make_var",
-    "product_constant",
-    "quantised",
-    "scale_constant",
-    "shape_dims",
-    "static_shape",
-    "substitute",
-    "tensor_constant",
-    "var_name",
-    "with_args",
-]
-
 # 0.27 moved Relax's tensor constant to tvm.ir.GenericConst (`value`); 0.26 has relax.Constant (`data`).
 _IS_027 = hasattr(tvm.ir, "GenericConst")
 _CONSTANT: type = tvm.ir.GenericConst if _IS_027 else relax.Constant

@@ -15,8 +15,6 @@ from ..core.tvm_fast import ByIdentity, items
 from .relax_utils import with_functions
 from .tvm_compat import is_a, substitute
 
-__all__ = ["Replace", "Substitute", "rewrite_blocks", "rewrite_calls", "rewrite_calls_in"]
-
 #: ``replace(builder, call, var)`` gives what stands in the place of a call that is bound to ``var``, or None; it may
 #: emit bindings in front of it
 Replace = Callable[[relax.BlockBuilder, Any, Any], Any]

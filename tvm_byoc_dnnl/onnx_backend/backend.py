@@ -21,8 +21,6 @@ from ..frontends.onnx.emit import as_stored
 from ..frontends.onnx.value import STORED
 from ..runtime.runner import Runner
 
-__all__ = ["Backend", "PreparedModel"]
-
 _KEPT = 8  # compiled forms of one model, the least recently used goes first
 
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from .. import ort
 from . import errors
 
-__all__ = ["stand_in"]
-
 
 def stand_in() -> None:
     """Let ``import onnxruntime``, and the modules of its errors and sessions, give this package."""

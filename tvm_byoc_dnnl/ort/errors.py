@@ -4,21 +4,6 @@ from __future__ import annotations
 
 from ..core.errors import ByocError
 
-__all__ = [
-    "EPFail",
-    "EngineError",
-    "Fail",
-    "InvalidArgument",
-    "InvalidGraph",
-    "InvalidProtobuf",
-    "ModelLoaded",
-    "NoModel",
-    "NoSuchFile",
-    "NotImplemented",
-    "RuntimeException",
-    "raised_as",
-]
-
 
 class Fail(ByocError, RuntimeError):
     """Something failed that no other class names."""

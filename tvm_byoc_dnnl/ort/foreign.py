@@ -12,8 +12,6 @@ from typing import Any
 from .errors import raised_as
 from .options import RunOptions, SessionOptions
 
-__all__ = ["ForeignSession"]
-
 _NAME = "onnxruntime"
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-__all__ = ["ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "RunOptions", "SessionOptions"]
-
 
 class GraphOptimizationLevel(enum.IntEnum):
     """How much ONNX Runtime rewrites a graph."""

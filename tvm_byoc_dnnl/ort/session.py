@@ -26,8 +26,6 @@ from .foreign import ForeignSession
 from .options import RunOptions, SessionOptions
 from .values import IOBinding, OrtValue, numpy_dtype, tensor_type
 
-__all__ = ["InferenceSession", "ModelMetadata", "NodeArg"]
-
 _PROVIDER = "CPUExecutionProvider"
 _CACHE = "TVM_BYOC_CACHE"
 

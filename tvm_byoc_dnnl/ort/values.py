@@ -9,8 +9,6 @@ from typing import Any, Protocol
 import numpy as np
 from onnx import TensorProto, helper
 
-__all__ = ["IOBinding", "OrtValue", "numpy_dtype", "tensor_type"]
-
 _NAMES = {
     TensorProto.FLOAT: "float",
     TensorProto.DOUBLE: "double",

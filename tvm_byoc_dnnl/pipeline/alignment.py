@@ -14,8 +14,6 @@ from tvm import relax
 from ..core import _native
 from ..ir.relax_utils import bindings_of, external_modules
 
-__all__ = ["unaligned_inputs"]
-
 
 def unaligned_inputs(mod: tvm.IRModule, function: relax.Function) -> list[int]:
     """Positions of those inputs.

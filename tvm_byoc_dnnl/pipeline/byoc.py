@@ -25,13 +25,10 @@ from .kv_cache import GrowCaches
 from .legalize import LEGALIZATIONS
 from .metadata import attach_kernels, attach_metadata
 from .missing_step_hint import notice_forgotten_steps
-from .name import PIPELINE
 from .regions import build_regions
 from .schedules import apply_schedules
 from .storage import with_safe_plan
 from .weights import OwnWeights, OwnWeightsUnlessSource, has_weights
-
-__all__ = ["PIPELINE", "byoc_pipeline"]
 
 notice_forgotten_steps()
 

@@ -20,8 +20,6 @@ from . import library_file
 from .host_code import drop_empty_source, with_host_code
 from .objects import objects_in_memory
 
-__all__ = ["ByocExecutable"]
-
 _LINES_SHOWN = 5
 _TELLING = ("error:", "undefined", "cannot", "no space", "too large")
 

@@ -33,8 +33,6 @@ from ..ir.relax_utils import bindings_in, is_host_function
 from ..ir.tvm_compat import constant_numpy, dtype_of, is_a, is_constant, make_constant, shape_dims
 from ..ir.walker import rewrite_calls_in
 
-__all__ = ["GUARDED", "CheckCounts", "CheckSizes", "Legalization", "default_of", "dims_of"]
-
 Legalization = Callable[[relax.BlockBuilder, Any], Any]
 #: a condition, and the message and the kind of the error where it does not hold
 Rule = tuple[Any, str, str]

@@ -18,15 +18,6 @@ from tvm import te
 from ..vendors.hooks.c_integers import wrap_integers
 from ..vendors.hooks.c_source import c_source_module, complete_c
 
-__all__ = [
-    "WrapIntegers",
-    "anchor_host_code",
-    "complete_host_c",
-    "drop_empty_source",
-    "set_imports",
-    "with_host_code",
-]
-
 _SYMBOL = re.compile(r"^TVM_DLL int32_t __tvm_ffi_(\w+)\(", re.M)
 _HOST_FUNCTION = "byoc_host_anchor"
 

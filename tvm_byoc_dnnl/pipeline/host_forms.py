@@ -18,8 +18,6 @@ from ..ir.walker import Substitute
 from ..regions.inline import flatten_region, inline_functions
 from ..vendors.namespaces import compilers, namespace
 
-__all__ = ["FALLBACK_FUNCTIONS", "with_host_form"]
-
 #: how long a model stays with TVM after a failure → the name of its second form
 FALLBACK_FUNCTIONS = {True: "byoc_fallback", "once": "byoc_fallback_once"}
 

@@ -17,8 +17,6 @@ from ..calls.onnx_nodes import OnnxNodes
 from ..ir.relax_utils import bindings_in, is_host_function, is_op_call
 from ..ir.tvm_compat import var_name
 
-__all__ = ["Kernels", "kernel_names"]
-
 #: kernel → for each use, in the order of execution, the names of the calls that it runs
 Kernels = dict[str, list[list[str]]]
 

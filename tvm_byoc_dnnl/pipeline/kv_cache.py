@@ -17,8 +17,6 @@ from ..core.tvm_fast import items
 from ..ir.relax_utils import bindings_of, external_modules
 from ..ir.walker import rewrite_calls_in
 
-__all__ = ["CACHES_FUNCTION", "GrowCaches"]
-
 #: returns the positions of the inputs and of the outputs that are views of such buffers
 CACHES_FUNCTION = "byoc_caches"
 _ALLOCATION = "relax.builtin.alloc_tensor"

@@ -24,8 +24,6 @@ from ..te.norms import group_normalized, normalized
 from ..te.padding import least_sizes
 from .guards import GUARDED, Legalization, default_of, dims_of
 
-__all__ = ["LEGALIZATIONS"]
-
 _SUMS = ("matmul", "sum", *(f"nn.conv{d}d" for d in (1, 2, 3)))
 _MEANS = ("mean", "variance", "std")
 _NORMS = ("nn.layer_norm", "nn.group_norm", "nn.instance_norm")

@@ -26,8 +26,6 @@ from ..core import _native
 from ..core.errors import ArtifactError
 from ..core.files import opened
 
-__all__ = ["check", "is_library", "label", "load", "seal", "write_mark"]
-
 _MAGIC = b"tvm_byoc_dnnl checksum 1"
 _LENGTH = struct.Struct("<I")
 _TRIES = 25  # to load a file that is replaced meanwhile

@@ -30,11 +30,6 @@ from .alignment import unaligned_inputs
 from .kernels import Kernels
 from .weights import LateTensors
 
-__all__ = [
-    *("METADATA_FUNCTION", "REPORT_FUNCTION", "attach_kernels", "attach_metadata"),
-    *("read_account", "read_kernels", "read_metadata"),
-]
-
 _logger = logging.getLogger("tvm_byoc_dnnl")
 
 METADATA_FUNCTION = "byoc_metadata"

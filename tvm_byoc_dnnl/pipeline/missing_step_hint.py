@@ -13,8 +13,6 @@ from ..ir.relax_utils import codegen_of, composite_of
 from ..vendors.namespaces import compilers
 from .name import PIPELINE
 
-__all__ = ["notice_forgotten_steps"]
-
 _logger = logging.getLogger("tvm_byoc_dnnl")
 
 

@@ -2,6 +2,4 @@
 
 from __future__ import annotations
 
-__all__ = ["PIPELINE"]
-
 PIPELINE = "byoc"

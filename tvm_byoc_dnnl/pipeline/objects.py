@@ -23,8 +23,6 @@ from ..core.errors import ExportError
 from ..core.files import workspace
 from .host_code import set_imports
 
-__all__ = ["objects_in_memory"]
-
 _LLVM = "llvm"
 #: LLVM names source files in the way of DWARF 5
 _ASSEMBLE = ("-c", "-Wa,-gdwarf-5", "-x", "assembler", "-")

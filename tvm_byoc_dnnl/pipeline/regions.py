@@ -22,8 +22,6 @@ from ..vendors.namespace import Namespace
 from ..vendors.namespaces import compilers, namespace
 from ..vendors.target_options import get_target_options
 
-__all__ = ["BuildRegions", "build_regions", "settle_regions"]
-
 _logger = logging.getLogger("tvm_byoc_dnnl")
 
 

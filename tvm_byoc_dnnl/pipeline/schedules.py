@@ -9,8 +9,6 @@ from typing import Any
 import tvm
 from tvm import relax
 
-__all__ = ["apply_schedules", "name_of_schedules"]
-
 
 def _database() -> Any | None:
     """The database of the `with` around this call; there is none before its module is imported."""

@@ -20,8 +20,6 @@ from ..vendors.namespaces import compilers, namespace
 from ..vendors.routes.source import SourceBuild
 from .executable import ByocExecutable
 
-__all__ = ["SourceExecutable", "source_options"]
-
 
 def source_options(compiler: str | Iterable[str] | None = None) -> list[str]:
     """Options for the C++ compiler that compiles and links source output, as ``export_library`` and ``jit`` take them.

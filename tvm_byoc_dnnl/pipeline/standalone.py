@@ -19,8 +19,6 @@ from ..vendors.codegen.region import lower_region, with_checksums
 from ..vendors.namespace import Namespace, Standalone, told
 from ..vendors.namespaces import namespace
 
-__all__ = ["emit"]
-
 _NEEDS = "a stand-alone program needs `main` to be one call of one region"
 
 

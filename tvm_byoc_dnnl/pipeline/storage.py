@@ -14,8 +14,6 @@ from tvm import relax
 
 from ..ir.relax_utils import bindings_in, bindings_of, is_host_function, is_op_call, with_functions
 
-__all__ = ["with_safe_plan"]
-
 _PLAN = "StaticPlanBlockMemory"
 _ALLOCATION = "relax.builtin.alloc_tensor"
 

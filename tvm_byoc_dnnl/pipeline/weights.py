@@ -19,8 +19,6 @@ from ..ir.relax_utils import constants_in, external_modules, is_host_function
 from ..ir.tvm_compat import constant_tensor, dtype_of, is_constant, static_shape
 from ..ir.walker import rewrite_calls_in
 
-__all__ = ["LateTensors", "OwnWeights", "OwnWeightsUnlessSource", "has_weights"]
-
 #: at most one: packed function that a compiled model calls for a tensor → makes it, when it is first asked for
 LateTensors = Mapping[str, Callable[[], tvm.runtime.Tensor]]
 

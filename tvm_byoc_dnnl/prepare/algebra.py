@@ -13,8 +13,6 @@ from tvm import relax
 
 from .rewrite import Scope
 
-__all__ = ["Formula", "atoms_of", "find_calls", "matches", "off", "polynomial", "same_terms", "tolerance"]
-
 Formula = dict[tuple[int, ...], float]  # degree in each atom -> coefficient
 
 # The largest relative error of a constant: exporters round to float32 or print a few digits; halves hold no more.

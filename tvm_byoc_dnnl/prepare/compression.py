@@ -33,8 +33,6 @@ from .constants import weights_of
 from .rewrite import Rule, Rules, Scope
 from .rewrite_pass import rewrite_pass
 
-__all__ = ["ACTIVATIONS", "BITS", "Compressed", "compress_weights", "compressed", "round_sources", "why_not_compressed"]
-
 #: the values of `activations`
 ACTIVATIONS = ("float32", "int8")
 

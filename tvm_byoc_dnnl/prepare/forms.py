@@ -11,8 +11,6 @@ from tvm import relax
 from ..core.tvm_fast import items
 from ..ir.tvm_compat import is_constant, is_subclass
 
-__all__ = ["form_of", "is_atom", "is_compound", "is_droppable", "is_simple", "kind_of", "reads_of"]
-
 _FORMS = {
     "call": relax.Call,
     "var": relax.Var,

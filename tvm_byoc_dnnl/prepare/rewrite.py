@@ -38,8 +38,6 @@ from ..ir.tvm_compat import (
 )
 from .forms import form_of, is_atom, is_compound, is_droppable, is_simple, kind_of, reads_of
 
-__all__ = ["Rule", "Rules", "Scope", "equal_dims"]
-
 Rule = Callable[["Scope", Any], Any]
 Rules = Mapping[str, Sequence[Rule]]
 

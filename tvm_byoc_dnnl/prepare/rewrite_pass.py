@@ -12,8 +12,6 @@ from ..core.compilation import OverwritableWeights, current
 from ..core.ledger import with_facts
 from .rewrite import Rules, Scope
 
-__all__ = ["rewrite_pass"]
-
 
 def rewrite_pass(name: str, rules: Rules, *, tidy: bool = False, leaves_weights: bool = False) -> tvm.ir.transform.Pass:
     """A module pass that sweeps every Relax function once with ``rules``.

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from ..calls.model import CallReport, ReportData
 from .formats import count, milliseconds, percent
 
-__all__ = ["advise"]
-
 _SHARE = 0.01  # of all FLOPs: a smaller share is not worth a sentence
 _SMALL_OPS, _SMALL_FLOPS = 2, 100_000
 _MAX = 8

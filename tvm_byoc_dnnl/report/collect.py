@@ -38,8 +38,6 @@ from .advice import advise
 from .report import Report
 from .rewritten import rewritten_patterns
 
-__all__ = ["explain"]
-
 
 @compiling()
 def explain(

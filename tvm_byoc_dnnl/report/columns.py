@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Column", "columns"]
-
 _READABLE = 0.75  # a drawing that fits with this scale stays in one column
 _WINDOW = 0.2  # a cut may be moved by this share of a column, to where fewer edges cross
 _MARGIN, _LANE = 30.0, 7.0

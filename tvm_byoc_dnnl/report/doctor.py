@@ -26,8 +26,6 @@ from ..core.machine_load import QUIET, Neighbours
 from ..vendors.namespace import Examination
 from ..vendors.namespaces import compilers, namespace
 
-__all__ = ["Finding", "examine"]
-
 OK, WARNING, FAILURE = "ok", "warning", "failure"
 
 _PACKAGES = ("tvm-byoc-dnnl", "apache-tvm", "apache-tvm-ffi", "numpy", "onnx")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["count", "milliseconds", "percent", "quantity"]
-
 
 def quantity(value: int, unit: str = "") -> str:
     """Three digits and a decimal prefix: ``4.09 G``; of 0 and of small numbers, the number."""

@@ -13,8 +13,6 @@ from .layout import draw
 from .repeats import find_repeats
 from .text import render_text
 
-__all__ = ["render_html"]
-
 _CHAR, _SMALL_CHAR, _PADDING = 7.4, 6.1, 24.0
 _MIN_WIDTH, _MAX_WIDTH = 64.0, 230.0
 _VIEW = 1000.0, 760.0  # the place for the graph on a usual screen

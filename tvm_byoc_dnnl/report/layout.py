@@ -12,8 +12,6 @@ from itertools import pairwise
 
 from .columns import Column, columns
 
-__all__ = ["Drawing", "draw"]
-
 _GAP_X, _GAP_Y, _HEIGHT = 26.0, 34.0, 40.0
 _ORDER_SWEEPS, _PLACE_SWEEPS = 8, 12
 _LANE = 10.0  # width kept free for an edge that passes a layer

@@ -24,8 +24,6 @@ from ..core.errors import ArtifactError
 from ..regions.policy import RegionPolicy
 from .formats import count
 
-__all__ = ["Drift", "Lock", "compare", "make_lock"]
-
 FORMAT, VERSION = "tvm_byoc_dnnl.lock", 1
 HOST = "tvm"
 

@@ -12,8 +12,6 @@ from ..api.compile import compile
 from ..pipeline.library_file import is_library
 from ..runtime.runner import Runner, load
 
-__all__ = ["runner_of"]
-
 
 def runner_of(model: Any) -> Runner:
     """A runner of what `compile` or `load` returned, of a library's path, or of a model, which is compiled."""

@@ -16,8 +16,6 @@ from tvm import relax
 from ..partitioning.annotate.trial import ask
 from ..vendors.namespace import Namespace
 
-__all__ = ["Support", "support_of"]
-
 #: dtype → its name in the table
 DTYPES = {
     "float32": "f32",

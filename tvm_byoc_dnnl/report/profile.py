@@ -35,8 +35,6 @@ from .roofline import Roof, bytes_of
 from .roofline import roof as measure_roof
 from .shown import Shown
 
-__all__ = ["Profile", "StepTime", "profile"]
-
 #: a VM instrument returns this to have the call left out (tvm::runtime::vm::VMInstrumentReturnKind)
 _NO_ACTION, _SKIP_CALL = 0, 1
 _HOST = "tvm"

@@ -9,8 +9,6 @@ import numpy as np
 
 from ..calls.model import CallReport
 
-__all__ = ["Repeat", "find_repeats"]
-
 
 @dataclass(frozen=True)
 class Repeat:

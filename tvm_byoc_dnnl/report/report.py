@@ -11,8 +11,6 @@ from .html import render_html
 from .shown import Shown
 from .text import render_text
 
-__all__ = ["Report"]
-
 
 class Report(Shown, ReportData):
     """Shows which call runs where, and why: the data is `ReportData`; the methods print it."""

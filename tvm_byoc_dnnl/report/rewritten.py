@@ -14,8 +14,6 @@ from ..prepare import Prepare
 from ..vendors.namespace import Namespace
 from .formats import count
 
-__all__ = ["rewritten_patterns"]
-
 
 def rewritten_patterns(
     mod: tvm.IRModule, namespaces: Sequence[Namespace], calls: Sequence[CallReport]

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Roof", "bytes_of", "roof"]
-
 _BYTES = {"f32": 4, "s32": 4, "f16": 2, "bf16": 2, "s8": 1, "u8": 1}
 _PRODUCT = 1536
 _BUFFER = 1 << 28  # bytes, more than any cache

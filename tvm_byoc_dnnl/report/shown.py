@@ -5,8 +5,6 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-__all__ = ["Shown"]
-
 
 class Shown:
     """A result with a short ``repr``; a notebook shows its page, or its text where it has none."""

@@ -14,8 +14,6 @@ from ..calls.model import CallReport, Candidate, ReportData
 from ..vendors.namespaces import HOST
 from .formats import count, milliseconds, percent, quantity
 
-__all__ = ["render_text"]
-
 _MAX_REGIONS = 20
 _MAX_NODES = 5
 

@@ -23,7 +23,7 @@ from ..api.compile import DEFAULT_COMPILER, partition
 from ..api.precision import PRECISIONS, with_precision
 from ..frontends import to_relax
 from ..ir.relax_utils import bindings_of, caller_of, codegen_of, composite_of, global_var
-from ..pipeline.byoc import PIPELINE
+from ..pipeline.name import PIPELINE
 from ..pipeline.regions import settle_regions
 from ..regions.inline import flatten_region
 from ..regions.policy import RegionPolicy
@@ -32,8 +32,6 @@ from ..runtime.runner import Runner
 from ..vendors.target_options import OPTIONS_ATTR
 from .formats import count
 from .shown import Shown
-
-__all__ = ["RegionGap", "Verification", "arrays_in", "verify"]
 
 Tolerance = float | Mapping[str, float] | None
 

@@ -10,8 +10,6 @@ import tvm_ffi
 
 from ..core.errors import InputError
 
-__all__ = ["as_copy", "as_tensor", "as_view"]
-
 #: the alignment that TVM's generated code assumes of a tensor's first byte
 _ALIGNMENT = 64
 _CPU = 1  # kDLCPU

@@ -19,8 +19,6 @@ import tvm_ffi
 from ..ir.signature import TensorInfo, check_symbols
 from .arguments import as_copy, as_tensor, as_view
 
-__all__ = ["InputPlan", "SymbolPlan", "Views", "as_array"]
-
 #: what NumPy raises at a dtype that DLPack knows and NumPy does not
 _NOT_OF_NUMPY = (BufferError, RuntimeError, TypeError, ValueError)
 

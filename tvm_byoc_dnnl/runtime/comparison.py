@@ -16,8 +16,6 @@ import numpy as np
 
 from ..core.errors import InputError
 
-__all__ = ["STEPS", "TOLERANCES", "as_tolerances", "difference", "differences", "gap", "nudged", "sensitivity", "wrong"]
-
 #: Dtype → largest error. float32: sums of some hundred products in another order, and vectorised functions that are
 #: good to a few units in the last place. float64: TVM approximates several functions to float32's precision whatever
 #: the dtype. float16 and bfloat16 round each tensor once, by 2^-11 and 2^-9, and a library keeps or rounds the values

@@ -42,8 +42,6 @@ from ..vendors.blobs import checked_run_options, opening, to_be_described
 from .arguments import as_tensor
 from .call_arguments import InputPlan, SymbolPlan, Views, as_array
 
-__all__ = ["Runner", "load"]
-
 #: TVM's messages where two sizes, which the model needs to be equal, are not
 _UNEQUAL = re.compile(r"match_cast error|Mismatched .* on argument #")
 _NO_MEMORY = re.compile(r"std::bad_alloc|std::bad_array_new_length|vector::(reserve|_M)")

@@ -15,8 +15,6 @@ from typing import Any
 
 from tvm import relax
 
-__all__ = ["TE_LOCK", "capture_call_te"]
-
 # One thread at a time builds TE: TVM keeps the tag of the op under construction in a global of the process.
 TE_LOCK = threading.RLock()
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from tvm import te, topi
 
-__all__ = ["BUILTIN"]
-
 
 def _sort(attrs: Any, data: te.Tensor) -> te.Tensor:
     return topi.sort(data, attrs.axis, not attrs.descending)

@@ -16,8 +16,6 @@ from tvm import relax, s_tir, te, tirx
 from ..core.errors import InputError
 from ..ir.tvm_compat import dtype_of, substitute
 
-__all__ = ["TEConstant", "TEGraph", "TENode", "format_tensor", "hidden_reads", "reads", "stages_of"]
-
 
 @dataclass(frozen=True)
 class TEConstant:

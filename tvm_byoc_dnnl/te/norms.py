@@ -10,8 +10,6 @@ from typing import Any
 
 from tvm import te, tirx, topi
 
-__all__ = ["group_normalized", "normalized"]
-
 
 def normalized(
     x: te.Tensor,

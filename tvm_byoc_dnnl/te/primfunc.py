@@ -10,8 +10,6 @@ from tvm import te, tirx
 
 from ..ir.tvm_compat import dtype_of, substitute
 
-__all__ = ["embed_primfunc"]
-
 
 def embed_primfunc(func: tirx.PrimFunc, args: Sequence[Any], name: str) -> list[te.Tensor]:
     """``call_tir(func, args)`` as an extern stage, whose body is the function's.

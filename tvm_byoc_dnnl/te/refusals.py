@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ..core.errors import UnsupportedError
 
-__all__ = ["FLOATS_ONLY", "REFUSED", "Refusal", "refuse"]
-
 _BY_REASON: dict[str, tuple[str, ...]] = {
     "its output shape depends on the values of its inputs": ("dynamic_strided_slice", "nonzero", "unique"),
     "it calls a function that only exists at run time, whose computation TE cannot see": (

@@ -11,8 +11,6 @@ from tvm import s_tir, tirx
 from ..core.errors import InputError
 from .graph import TEGraph
 
-__all__ = ["schedule_te"]
-
 Scheduler = Callable[[s_tir.Schedule, TEGraph], Any]
 
 

@@ -15,18 +15,6 @@ import tvm
 from ..core.errors import InputError
 from .computes import BUILTIN
 
-__all__ = [
-    "TVM_LEGALIZATION",
-    "Selector",
-    "TECompute",
-    "cheapest",
-    "default_selector",
-    "prefer",
-    "register_te_compute",
-    "te_candidates",
-    "unregister_te_compute",
-]
-
 # (op name, attrs, TE arguments, target) -> a TECompute, a bare function fn(attrs, *args), or None for TVM's own
 Selector = Callable[[str, Any, Sequence[Any], tvm.target.Target], Any]
 

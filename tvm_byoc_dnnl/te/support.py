@@ -14,8 +14,6 @@ from .computes import BUILTIN
 from .refusals import REFUSED
 from .translate import STRUCTURAL
 
-__all__ = ["render", "replace_table", "te_support"]
-
 _BEGIN, _END = "<!-- begin: te_support -->\n", "<!-- end: te_support -->\n"
 LEGALIZED = "TVM's legaliser"
 OWN = "a compute of this package"

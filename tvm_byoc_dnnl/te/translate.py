@@ -25,8 +25,6 @@ from .refusals import FLOATS_ONLY, REFUSED, Refusal, refuse
 from .selector import TVM_LEGALIZATION, Selector, TECompute, default_selector
 from .types import is_tir, leaves, paired_dims, symbols_in, symbols_of
 
-__all__ = ["STRUCTURAL", "translate_to_te"]
-
 Function = Any  # relax.Function, or (IRModule, name or GlobalVar)
 
 

@@ -8,8 +8,6 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-__all__ = ["is_tir", "leaves", "paired_dims", "symbols_in", "symbols_of"]
-
 
 def is_tir(call: relax.Call) -> bool:
     """Whether a call is a scalar TIR expression (`tirx.exp`, …) and not a Relax call that returns a scalar."""

@@ -17,8 +17,6 @@ from onnx import helper, numpy_helper
 
 from ..core.errors import InputError
 
-__all__ = ["LIGHT_MODELS", "light_model", "ort_run", "random_inputs"]
-
 LIGHT_MODELS = (
     "resnet50",
     "squeezenet",

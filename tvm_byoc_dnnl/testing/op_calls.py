@@ -9,8 +9,6 @@ from tvm import relax, tirx
 from tvm.relax import op as R
 from tvm.script import tirx as T
 
-__all__ = ["BINARY", "NEEDS_BUILDER", "OPS", "REFERENCE", "UNARY", "const", "floats", "integers", "positive"]
-
 _RNG = np.random.default_rng(0)
 
 

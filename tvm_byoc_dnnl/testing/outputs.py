@@ -18,8 +18,6 @@ from ..vendors.codegen.extern import source_builds
 from ..vendors.namespaces import compilers, namespace
 from ..vendors.routes.source import SourceBuild
 
-__all__ = ["OutputComparison", "compare_outputs", "compile_source"]
-
 
 @dataclass(frozen=True)
 class OutputComparison:

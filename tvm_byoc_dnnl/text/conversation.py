@@ -11,8 +11,6 @@ from ..ir.signature import TensorInfo
 from ..runtime.runner import Runner
 from .folder import Folder
 
-__all__ = ["Decoder"]
-
 #: tokens of a prompt that are computed at once: the logits of all of them are in memory
 _BLOCK = 512
 

@@ -13,8 +13,6 @@ from typing import Any
 from ..core.errors import ArgumentTypeError, InputError, MissingFileError
 from ..core.files import read_text
 
-__all__ = ["Folder"]
-
 CONFIG, TOKENIZER = "genai_config.json", "tokenizer.json"
 _INPUTS = {
     "input_ids": "input_ids",

@@ -16,8 +16,6 @@ from .folder import Folder
 from .pieces import Pieces
 from .sampling import Sampling
 
-__all__ = ["TextGenerator", "TextStream"]
-
 Prompt = TypeVar("Prompt", str, list[str])
 
 

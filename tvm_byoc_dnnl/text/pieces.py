@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["Pieces"]
-
 _UNKNOWN = "\ufffd"  # what a decoder writes for bytes that are no character, or not yet
 _MOST_OPEN = 3  # bytes of a character that is not complete
 

@@ -10,8 +10,6 @@ import numpy as np
 
 from ..core.errors import InputError, InputValueError
 
-__all__ = ["Sampling"]
-
 
 class Sampling:
     """Chooses tokens: the one of the largest logit, or one that is drawn.

@@ -16,8 +16,6 @@ from ..runtime.runner import Runner
 from .capture import Capture, plain
 from .weights import Watch
 
-__all__ = ["compile_graph"]
-
 _logger = logging.getLogger("tvm_byoc_dnnl")
 
 #: the arguments of `tvm_byoc_dnnl.compile` that ``options`` may have

@@ -12,8 +12,6 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from ..core.errors import UnsupportedError
 
-__all__ = ["Capture", "plain"]
-
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor without gradients whose memory has its values: PyTorch negates and conjugates when it reads."""

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-__all__ = ["Watch"]
-
 _version, _place = operator.attrgetter("_version"), operator.methodcaller("data_ptr")
 _SAMPLES = 16  # of one weight; an optimiser, `load_state_dict` or a scaling changes each of them
 

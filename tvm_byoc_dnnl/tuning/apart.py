@@ -25,16 +25,14 @@ import tvm
 from ..core.compilation import compiling, knowing
 from ..core.own_process import Ended, Worker, answer
 from ..ir.signature import inputs_of
-from ..pipeline.byoc import PIPELINE
 from ..pipeline.executable import ByocExecutable
+from ..pipeline.name import PIPELINE
 from ..regions.cost import shape_of, usual_sizes
 from ..regions.failure import Failure, describe
 from .candidates import known_times
 from .costs import callable_of
 from .database import Database
 from .measure import Timing, Turns, race, summary
-
-__all__ = ["race_apart", "seconds_of"]
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
 

@@ -17,8 +17,6 @@ from ..vendors.namespaces import namespace
 from ..vendors.target_options import get_target_options
 from .database import Database
 
-__all__ = ["known_times", "measure_candidates"]
-
 _ROUNDS = 15
 
 

@@ -30,8 +30,6 @@ from .costs import Costs
 from .plans import Planner, orders
 from .workload import Workload, host_workload, text_of
 
-__all__ = ["blocks_of", "by_dynamic_programming"]
-
 _FEW_BLOCKS = 24  # a model with more has cuts only in front of calls that compute much
 _SMALL = 16  # a tensor that is so many times smaller than another at a cut is no reason against the cut
 _HOPELESS = 3.0  # an option that costs so many times the best one of its block is left out

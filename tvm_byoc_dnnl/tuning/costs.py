@@ -16,7 +16,7 @@ from tvm_ffi import Shape
 from ..core.compilation import compiling, knowing
 from ..ir.signature import TensorInfo, random_arrays
 from ..ir.tvm_compat import dtype_of
-from ..pipeline.byoc import PIPELINE
+from ..pipeline.name import PIPELINE
 from ..regions.cost import shape_of, size_of, usual_sizes
 from ..regions.failure import describe
 from ..runtime.runner import Runner
@@ -26,8 +26,6 @@ from .candidates import known_times
 from .database import Database
 from .measure import Timing, measure
 from .workload import Workload
-
-__all__ = ["Costs", "callable_of"]
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
 

@@ -20,8 +20,6 @@ from ..vendors.namespaces import HOST, namespace
 from .measure import Timing
 from .workload import Workload
 
-__all__ = ["Database", "Setting", "setting_of"]
-
 _FORMAT = 1
 
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from ..core.machine_load import Neighbours
 
-__all__ = ["Timing", "Turns", "measure", "race", "summary"]
-
 _BLOCK_S = 0.02  # of one block of calls: shorter ones are below the resolution of /proc/stat
 _BLOCKS = 5
 _WARM_UP_S = 0.05  # of calls that do not count, before a block in turns with others

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from .database import Database
 
-__all__ = ["Placement", "choices_of"]
-
 
 class Placement(dict[str, str]):
     """Call → compiler, as `compile` takes it, and how it was found.

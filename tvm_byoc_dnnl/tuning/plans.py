@@ -27,8 +27,6 @@ from ..vendors.namespaces import HOST, namespace
 from ..vendors.target_options import get_target_options
 from .workload import Workload, host_workload, region_workload
 
-__all__ = ["Group", "Part", "Plan", "Planner", "orders", "prepared"]
-
 
 def orders(compilers: Sequence[str]) -> list[list[str]]:
     """The simple orders of priority: each compiler before all others, and each left out."""

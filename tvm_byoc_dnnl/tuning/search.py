@@ -24,8 +24,6 @@ from .chain import by_dynamic_programming
 from .costs import Costs
 from .plans import Part, Plan, Planner, orders
 
-__all__ = ["Found", "search"]
-
 _GAIN = 0.02  # a smaller one is within the noise of most machines
 _CHAIN_SHARE = 0.6  # of the time that is left
 

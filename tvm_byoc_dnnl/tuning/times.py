@@ -13,8 +13,6 @@ from .costs import Costs
 from .database import Database
 from .plans import Plan, Planner, orders, prepared
 
-__all__ = ["RegionTime", "Times", "times_of"]
-
 
 @dataclass(frozen=True)
 class RegionTime:

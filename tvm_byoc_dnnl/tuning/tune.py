@@ -31,8 +31,6 @@ from .plans import Planner, prepared
 from .search import search
 from .workload import text_of
 
-__all__ = ["placement_for", "tune"]
-
 _logger = logging.getLogger("tvm_byoc_dnnl")
 
 _ROUNDS = 7

@@ -25,8 +25,6 @@ from ..regions.blocks import Block
 from ..regions.cost import call_flops, size_of, usual_sizes
 from ..vendors.namespaces import HOST
 
-__all__ = ["Workload", "host_workload", "region_workload", "text_of"]
-
 _FEW = 16  # elements of a constant that may be axes, indices or a scalar: its values can change the work
 
 

@@ -21,10 +21,6 @@ from ..regions.failure import describe
 from .namespaces import compilers, namespace
 from .target_options import checked_values
 
-__all__ = [
-    *("blob_module", "checked_run_options", "layer_times", "open_blob", "opening", "timed_layers", "to_be_described"),
-]
-
 #: names of layers and their seconds, or what returns them
 LayerTimes = Sequence[tuple[str, float]] | Callable[[], Sequence[tuple[str, float]]]
 

@@ -16,8 +16,6 @@ from pathlib import Path
 
 from ..core.vendor_code import calling
 
-__all__ = ["load_vendors"]
-
 _ENTRY_POINTS = "tvm_byoc_dnnl.vendors"
 
 _FOLDER = Path(__file__).resolve().parents[1] / "patterns"

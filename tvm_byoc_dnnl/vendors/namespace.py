@@ -19,23 +19,6 @@ from ..regions.policy import RegionPolicy
 from .routes.codegen import Codegen, OwnCodegen
 from .routes.route import Route
 
-__all__ = [
-    "API_VERSIONS",
-    "BlobRunner",
-    "Description",
-    "Examination",
-    "FusedOp",
-    "Lowering",
-    "Namespace",
-    "Pattern",
-    "Predicate",
-    "Standalone",
-    "TargetHooks",
-    "TirToRuntime",
-    "remembered",
-    "told",
-]
-
 #: versions of the contract with vendors (docs/vendor_contract.md) that this package keeps
 API_VERSIONS = (1,)
 

@@ -19,8 +19,6 @@ from .discovery import load_vendors
 from .namespace import Namespace
 from .tvm_compilers import names_in_tvm, namespace_in_tvm
 
-__all__ = ["HOST", "claim_namespace", "compilers", "namespace", "supported_ops", "unregister_compiler"]
-
 #: the name of TVM itself, in the place of a compiler
 HOST = "tvm"
 

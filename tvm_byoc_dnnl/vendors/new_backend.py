@@ -10,8 +10,6 @@ from ..core.errors import InputError
 from ..core.files import written_folder
 from .namespaces import HOST, compilers
 
-__all__ = ["new_backend"]
-
 #: the example of the docs: a backend that conforms, with its tests
 _TEMPLATE = Path(__file__).resolve().parents[1] / "template"
 _NAME = "toy_npu"

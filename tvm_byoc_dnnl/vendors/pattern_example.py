@@ -8,8 +8,6 @@ from typing import Any
 import tvm
 from tvm import relax
 
-__all__ = ["pattern_example"]
-
 
 def pattern_example(
     function: Callable[..., Any], *shapes: Sequence[int], dtype: str | Sequence[str] = "float32"

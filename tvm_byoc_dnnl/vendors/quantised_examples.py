@@ -13,8 +13,6 @@ from tvm.relax import op as R
 from ..ir.tvm_compat import make_constant
 from .pattern_example import pattern_example
 
-__all__ = ["examples"]
-
 _STEP = 0.25  # scales are powers of two: no result lies near a half
 
 

@@ -16,8 +16,6 @@ from ..core.tvm_fast import ByIdentity
 from ..ir.relax_utils import bindings_in, is_op_call
 from ..ir.tvm_compat import constant_numpy, dtype_of, is_constant
 
-__all__ = ["Matched", "QuantizedGroup", "QuantizedTensor", "looking_at", "quantized"]
-
 _DEQUANTIZE, _QUANTIZE = "relax.dequantize", "relax.quantize"
 #: operators whose second operand is weights
 _PRODUCTS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d", "relax.matmul")

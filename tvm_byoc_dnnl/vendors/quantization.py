@@ -14,8 +14,6 @@ from .quantised_examples import examples
 from .quantised_groups import QuantizedGroup, QuantizedTensor, quantized
 from .registry import register_pattern
 
-__all__ = ["Quantization", "register_quantization"]
-
 #: a concat has at most so many parts
 _MOST_PARTS = 8
 #: kind of group → operators of ONNX, and of PyTorch (``aten``), that become one

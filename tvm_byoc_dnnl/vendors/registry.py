@@ -31,18 +31,6 @@ from .namespace import (
 from .namespaces import claim_namespace
 from .routes.codegen import Codegen, OwnCodegen
 
-__all__ = [
-    "check_options",
-    "register_annotate_compiler",
-    "register_blob_runner",
-    "register_codegen",
-    "register_cost",
-    "register_lowering",
-    "register_namespace",
-    "register_pattern",
-    "register_unsupported",
-]
-
 
 def _claim(table: dict[str, Any], entries: Mapping[str, Any], what: str, override: bool) -> None:
     """Put all entries into a table, or none."""

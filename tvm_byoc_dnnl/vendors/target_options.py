@@ -13,18 +13,6 @@ from ..core.errors import InputError
 from ..core.expected import did_you_mean
 from .namespaces import compilers, namespace
 
-__all__ = [
-    "OPTIONS_ATTR",
-    "checked_options",
-    "checked_values",
-    "compilation_of",
-    "get_target_options",
-    "known_target",
-    "parse_option",
-    "set_target_options",
-    "with_options",
-]
-
 #: attribute of a module: namespace → option → value
 OPTIONS_ATTR = "byoc.options"
 

@@ -14,8 +14,6 @@ from torchao.quantization.pt2e.quantizer import (
     SharedQuantizationSpec,
 )
 
-__all__ = ["quantiser_of"]
-
 _ANNOTATION = "quantization_annotation"
 _ENDS = ("relu.default", "relu_.default", "hardtanh.default", "hardtanh_.default", "clamp.default")
 

@@ -10,8 +10,6 @@ from tvm.relax.backend.pattern_registry import get_patterns_with_prefix
 
 from .namespace import Namespace, Pattern
 
-__all__ = ["names_in_tvm", "namespace_in_tvm"]
-
 _CODEGEN = "relax.ext."
 
 

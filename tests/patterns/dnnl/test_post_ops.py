@@ -9,7 +9,7 @@ from tvm import relax
 import tvm_byoc_dnnl as byoc
 from tests.harness import Case, assert_right, const, data
 from tvm_byoc_dnnl.graph.builder import GraphBuilder
-from tvm_byoc_dnnl.graph.graph import PostOp
+from tvm_byoc_dnnl.graph.node_list import PostOp
 from tvm_byoc_dnnl.ir.tvm_compat import make_constant
 from tvm_byoc_dnnl.patterns.dnnl.native import describe, probe_fused
 from tvm_byoc_dnnl.patterns.dnnl.post_ops import fuse_post_ops

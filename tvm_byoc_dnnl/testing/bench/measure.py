@@ -22,8 +22,6 @@ from ...runtime.comparison import gap
 from .engines import ENGINES, PROBE, REFERENCE, Engine
 from .process import EngineProcess
 
-__all__ = ["Comparison", "Measurement", "Settings", "Spread", "busy_share", "compare"]
-
 Progress = Callable[[str, float], None]
 """Told what is being done, and how much of the model's work is done (0 to 1)."""
 

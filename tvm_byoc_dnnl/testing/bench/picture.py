@@ -9,8 +9,6 @@ from pathlib import Path
 from ...core.errors import InputError
 from .measure import Comparison, Settings
 
-__all__ = ["check_picture", "to_picture"]
-
 _FORMATS = (".svg", ".png", ".pdf")
 _LEFT_OUT = "engines that failed are left out"
 

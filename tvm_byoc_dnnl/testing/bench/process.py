@@ -11,8 +11,6 @@ import numpy as np
 from ...core.own_process import Worker
 from .engines import Engine
 
-__all__ = ["EngineProcess", "installed"]
-
 _ROOT = Path(__file__).resolve().parents[3]
 
 

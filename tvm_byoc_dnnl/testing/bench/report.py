@@ -16,8 +16,6 @@ from ...core.cpu import cpu_name
 from ...vendors.namespaces import compilers, namespace
 from .measure import Comparison, Measurement, Settings, Spread
 
-__all__ = ["to_json", "to_table"]
-
 _ENVIRONMENT = ("OMP_", "GOMP_", "KMP_", "TVM_")
 
 

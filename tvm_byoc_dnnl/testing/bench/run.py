@@ -26,8 +26,6 @@ from .picture import check_picture, to_picture
 from .process import installed
 from .report import to_json, to_table
 
-__all__ = ["Model", "choose_engines", "find_model", "run"]
-
 _BUSY = 0.05  # share of the cores; above it, a warning
 
 

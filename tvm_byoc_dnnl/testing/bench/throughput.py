@@ -32,8 +32,6 @@ from .measure import Spread
 from .process import EngineProcess
 from .run import Model
 
-__all__ = ["Load", "Throughput", "measure_throughput"]
-
 _PERCENTILES = (50, 95, 99)
 
 

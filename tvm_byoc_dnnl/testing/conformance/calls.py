@@ -13,8 +13,6 @@ from ..op_calls import NEEDS_BUILDER, OPS, REFERENCE
 from .case import Case, lifted, resized
 from .special import special_calls
 
-__all__ = ["call_cases", "example"]
-
 #: what the operands that are float32 in the example become
 _DTYPES = ("float16", "float64", "int8", "uint8", "int32", "int64", "bool")
 #: shapes of the only operand

@@ -13,8 +13,6 @@ from tvm import relax
 
 from ...ir.tvm_compat import make_constant
 
-__all__ = ["Case", "lifted", "resized"]
-
 #: ``function(builder, *operands)`` returns an expression, or a tuple of them
 Function = Callable[..., Any]
 

@@ -8,8 +8,6 @@ from itertools import groupby
 
 from .case import Case
 
-__all__ = ["drawn", "spread"]
-
 
 def drawn(cases: Sequence[Case], share: float, draw: random.Random) -> list[Case]:
     """About ``share`` of the cases in their order, the first of each subject among them."""

@@ -16,8 +16,6 @@ from ...core.errors import ByocError
 from ...core.own_process import death, own_process
 from .judge import FAILED, Result
 
-__all__ = ["Journal", "in_own_process"]
-
 #: while so many cases are compiled together, they may take the time of one case more
 _COMPILED_IN_TIME = 16
 

@@ -15,15 +15,13 @@ from ...ir.relax_utils import bindings_of, composite_of, op_calls
 from ...partitioning.annotate.passes import AnnotateExternalCompiler
 from ...partitioning.annotate.trial import ask
 from ...partitioning.passes import PartitionGraph
-from ...pipeline.byoc import PIPELINE
+from ...pipeline.name import PIPELINE
 from ...regions.failure import describe
 from ...regions.policy import RegionPolicy
 from ...runtime.comparison import differences, nudged, sensitivity
 from ...vendors.namespace import Namespace
 from .case import Case
 from .running import HOST, Outcome, by_tvm, function_name, module_of, outcomes, run
-
-__all__ = ["FAILED", "KEPT", "SKIPPED", "TAKEN", "Result", "judge"]
 
 #: statuses of a result
 TAKEN, KEPT, SKIPPED, FAILED = "taken", "kept", "skipped", "failed"

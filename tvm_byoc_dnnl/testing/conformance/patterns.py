@@ -15,8 +15,6 @@ from ...vendors.namespace import Pattern
 from ..op_calls import floats, integers
 from .case import Case, resized
 
-__all__ = ["pattern_cases"]
-
 #: what float32 becomes in variations
 _DTYPES = ("float16", "float64")
 #: what quantised operands are

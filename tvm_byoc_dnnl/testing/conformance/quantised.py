@@ -22,8 +22,6 @@ from ...vendors.namespace import Namespace
 from ..op_calls import integers
 from .case import Case
 
-__all__ = ["is_quantised", "quantised_cases"]
-
 _CONVERSIONS = {"relax.quantize", "relax.dequantize"}
 
 

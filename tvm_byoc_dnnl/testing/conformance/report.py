@@ -13,8 +13,6 @@ import tvm
 from ..._version import __version__
 from .judge import FAILED, KEPT, SKIPPED, TAKEN, Result
 
-__all__ = ["Report"]
-
 _STATUSES = (TAKEN, KEPT, SKIPPED, FAILED)
 
 _LETTER = 6.6  # pixels of a letter of the badge

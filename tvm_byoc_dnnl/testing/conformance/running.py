@@ -12,8 +12,6 @@ from tvm import relax
 from ...report.verify import arrays_in
 from .case import Case
 
-__all__ = ["HOST", "Outcome", "by_tvm", "function_name", "module_of", "outcomes", "run"]
-
 #: results of a function, or why there are none
 Outcome = list[np.ndarray] | Exception
 #: The target of TVM's own part. It runs once, so optimising it would take longer than running it.

@@ -13,8 +13,6 @@ from ...frontends.onnx import kept  # noqa: F401 - declares the operators that a
 from ...whole import cached_attention, operator
 from ..op_calls import BINARY, const, floats, positive
 
-__all__ = ["special_calls"]
-
 #: what, function of operands, operands
 Call = tuple[str, Callable[..., Any], tuple[np.ndarray, ...]]
 

@@ -14,8 +14,6 @@ from ...partitioning.annotate.trial import ask
 from ...vendors.namespace import Namespace
 from .case import Case
 
-__all__ = ["structural_cases"]
-
 #: calls that keep shape and dtype, of which the backend leaves some with TVM
 _OTHERS: list[Callable[[Any], Any]] = [R.sin, R.erf, R.tan, lambda x: R.flip(x, 0), lambda x: R.cumsum(x, 0), R.sort]
 

@@ -24,16 +24,6 @@ from ..routes.source import SourceBuild
 from ..target_options import checked_options, get_target_options
 from .region import lower_region, with_checksums
 
-__all__ = [
-    "OUTPUTS",
-    "PortableCodegen",
-    "check_output",
-    "install_codegen",
-    "portable_codegen",
-    "source_builds",
-    "source_namespaces",
-]
-
 #: the code of a region: a runtime module of the vendor's, or C source
 OUTPUTS = ("module", "source")
 

@@ -19,8 +19,6 @@ from ...ir.relax_utils import bindings_of, composite_of, op_calls
 from ...ir.tvm_compat import constant_tensor, is_a
 from ..namespace import Namespace, Pattern, told
 
-__all__ = ["lower_region", "match_annotations", "with_checksums"]
-
 
 @dataclass(frozen=True)
 class _Lowered:

@@ -16,8 +16,6 @@ from ..routes.source import check_sources, missing_functions
 from ..target_options import OPTIONS_ATTR
 from .c_source import c_module, lower_tir
 
-__all__ = ["build_apart", "hook_target"]
-
 
 def hook_target(hooks: TargetHooks | None, target: tvm.target.Target) -> tvm.target.Target:
     """The target of the PrimFuncs of a namespace: its own target, or that of the build."""

@@ -17,8 +17,6 @@ from tvm import tirx
 from ...core.errors import UnsupportedError
 from ...ir.tvm_compat import buffer_loads, dtype_of
 
-__all__ = ["with_definitions", "wrap_integers"]
-
 _INTEGER = re.compile(r"(u?int)(8|16|32|64)|bool")
 #: TIR's nodes, and in 0.26 its calls → the functions below
 _NODES = {

@@ -11,8 +11,6 @@ from tvm import tirx
 from ...ir.tvm_compat import C_ROUNDS_TO_EVEN, dtype_of
 from .c_integers import with_definitions, wrap_integers
 
-__all__ = ["c_module", "c_source_module", "complete_c", "generate_c", "lower_tir"]
-
 # TVM defines these in every C file that it writes, and two such files would not link into one library.
 _WEAK = "".join(f"#pragma weak {symbol}\n" for symbol in ("__tvm_ffi__library_ctx", "__tvm_ffi_main"))
 # `float* x = ((float*)((float*)(((DLTensor*)x_handle)[0].data)));`, as the generator writes a buffer argument.

@@ -18,8 +18,6 @@ from ..namespaces import claim_namespace
 from ..registry import register_pattern
 from .route import HookRoute
 
-__all__ = ["register_fused_op"]
-
 _OUTPUT = "output_{}"  # how the pattern's annotations call the further outputs
 
 

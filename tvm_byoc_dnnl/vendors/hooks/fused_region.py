@@ -17,8 +17,6 @@ from ...regions.inline import flatten_region
 from ..namespace import FusedOp, Namespace
 from .primfunc_call import fits, with_body
 
-__all__ = ["fused_ops_in", "lower_fused_region"]
-
 
 def fused_ops_in(ns: Namespace, region: relax.Function) -> list[FusedOp]:
     """The fused operators among the composites of a region."""

@@ -11,8 +11,6 @@ from tvm_ffi import StructuralKey
 from ...ir.relax_utils import is_op_call
 from ...ir.walker import rewrite_calls
 
-__all__ = ["KernelTable", "opaque", "redirect_calls"]
-
 #: the pattern kind by which FuseOps knows a function that it must not change
 _OPAQUE = 8
 

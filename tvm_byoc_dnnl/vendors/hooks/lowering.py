@@ -21,8 +21,6 @@ from ..target_options import OPTIONS_ATTR
 from .fused_region import fused_ops_in, lower_fused_region
 from .primfunc_call import call_primfunc, with_body, with_known_shapes
 
-__all__ = ["REFUSED_ATTR", "HookLowering", "Lowered"]
-
 #: attribute of a region that a hook leaves as it is: why
 REFUSED_ATTR = "byoc.refused"
 

@@ -10,8 +10,6 @@ import tvm_ffi
 
 from ...core import _native
 
-__all__ = ["object_module"]
-
 
 def object_module(object_file: Path, library: Path, symbols: Sequence[str], source: str = "") -> tvm.runtime.Module:
     """A module that is run from a shared library, and exported as an object file.

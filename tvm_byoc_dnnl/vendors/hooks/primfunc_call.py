@@ -14,8 +14,6 @@ from ...ir.tvm_compat import dtype_of, shape_dims
 from ...ir.walker import Substitute
 from ...regions.inline import flatten_region
 
-__all__ = ["call_primfunc", "fits", "region_arguments", "region_constants", "with_body", "with_known_shapes"]
-
 
 def with_known_shapes(func: relax.Function) -> relax.Function:
     """``func`` with the values of shape arguments in place of their variables; many lowerings need that."""

@@ -20,8 +20,6 @@ from .lowering import REFUSED_ATTR
 from .primfunc_call import call_primfunc, with_body
 from .route import HookRoute
 
-__all__ = ["InlineComposites", "for_each_region", "refuse_region", "register_target_hooks"]
-
 
 def register_target_hooks(
     compiler: str,

@@ -24,8 +24,6 @@ from .build import build_apart, hook_target
 from .kernels import KernelTable, opaque, redirect_calls
 from .lowering import HookLowering, Lowered
 
-__all__ = ["HookRoute"]
-
 
 class HookBuild:
     """Regions and PrimFuncs of one namespace while they are lowered and built.

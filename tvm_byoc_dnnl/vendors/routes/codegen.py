@@ -25,8 +25,6 @@ from .external import name_constants, with_external_calls
 from .route import Route
 from .source import check_sources, missing_functions
 
-__all__ = ["Codegen", "OwnCodegen"]
-
 
 class Codegen(Route):
     """A route by ``codegen(functions, options, constant_names) -> modules``."""

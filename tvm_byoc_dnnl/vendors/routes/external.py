@@ -16,8 +16,6 @@ from ...ir.relax_utils import codegen_of, constants_in, external_modules, is_hos
 from ...ir.tvm_compat import constant_tensor
 from ...ir.walker import rewrite_calls
 
-__all__ = ["name_constants", "with_external_calls"]
-
 
 def with_external_calls(
     mod: tvm.IRModule,

@@ -13,8 +13,6 @@ from ...core.errors import UnsupportedError
 from ...regions.failure import Failure
 from .source import SourceBuild
 
-__all__ = ["Route"]
-
 
 class Route(ABC):
     """The way in which the regions of a namespace become code.

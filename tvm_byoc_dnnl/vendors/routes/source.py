@@ -14,8 +14,6 @@ from tvm.support import cc
 from ...core.errors import NativeLibraryError
 from ...core.files import workspace
 
-__all__ = ["SourceBuild", "check_sources", "missing_functions"]
-
 _LINES_SHOWN = 8
 
 

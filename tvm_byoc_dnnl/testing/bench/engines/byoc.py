@@ -12,8 +12,6 @@ from tvm_byoc_dnnl.frontends.onnx import importer as onnx_import  # noqa: F401  
 
 from . import Run
 
-__all__ = ["load"]
-
 compilers()  # imports the vendors: of no engine the time to the first result counts imports
 
 

@@ -11,8 +11,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-__all__ = ["convert", "output_shapes", "shaped"]
-
 
 def convert(program: str | Path, arguments: Sequence[str], result: Path) -> None:
     """Run a converter that a wheel has installed beside Python, and check that it wrote ``result``.

@@ -12,8 +12,6 @@ import numpy as np
 from . import Run
 from .converted import convert, output_shapes, shaped
 
-__all__ = ["load"]
-
 _CAFFE = MNN.Tensor_DimensionType_Caffe  # axes as in ONNX
 _DTYPES = {
     "float32": MNN.Halide_Type_Float,

@@ -14,8 +14,6 @@ import onnx
 from . import Run
 from .converted import convert, output_shapes, shaped
 
-__all__ = ["load"]
-
 _HALVES = ("use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic", "use_bf16_storage")
 
 

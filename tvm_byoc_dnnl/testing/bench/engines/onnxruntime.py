@@ -6,8 +6,6 @@ import onnxruntime as ort
 
 from . import Run
 
-__all__ = ["load"]
-
 
 def load(path: str, threads: int) -> tuple[Run, str]:
     """Open a session; every input of the file must be given."""

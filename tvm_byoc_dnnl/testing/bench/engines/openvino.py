@@ -9,8 +9,6 @@ import openvino as ov
 
 from . import Run
 
-__all__ = ["load"]
-
 _HINTS = {"float32": "f32", "bfloat16": "bf16"}
 
 

@@ -6,8 +6,6 @@ import numpy as np
 
 from . import Run
 
-__all__ = ["load"]
-
 _SIZE = 640
 
 

@@ -9,8 +9,6 @@ from tvm.relax.frontend.onnx import from_onnx
 
 from . import Run
 
-__all__ = ["load"]
-
 
 def load(path: str, threads: int) -> tuple[Run, str]:
     """Compile an ONNX file; the default pipeline makes code for one thread, whatever ``threads`` says."""
