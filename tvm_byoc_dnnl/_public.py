@@ -9,7 +9,7 @@ from __future__ import annotations
 from ._version import __version__ as __version__
 from .api.compile import compile as compile, partition as partition
 from .pipeline.byoc import byoc_pipeline as byoc_pipeline
-from .pipeline.source_executable import source_options as source_options
+from .pipeline.executable import source_options as source_options
 from .pipeline.standalone import emit as emit
 from .core.errors import (
     ArtifactError as ArtifactError,
@@ -56,7 +56,7 @@ from .tuning.tune import tune as tune
 from .vendors.blobs import blob_module as blob_module, layer_times as layer_times
 from .vendors.codegen.extern import portable_codegen as portable_codegen
 from .vendors.hooks.c_source import c_source_module as c_source_module, generate_c as generate_c
-from .vendors.hooks.fused_op import register_fused_op as register_fused_op
+from .vendors.hooks.registration import register_fused_op as register_fused_op
 from .vendors.hooks.registration import (
     InlineComposites as InlineComposites,
     for_each_region as for_each_region,

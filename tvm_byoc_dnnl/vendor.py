@@ -12,10 +12,9 @@ from .core._native import INCLUDE
 from .core.errors import GraphError, InputError, NativeLibraryError, UnsupportedError
 from .core.verdict import Reject, require
 from .graph.builder import GraphBuilder, Value
-from .graph.dims import whole_factor
 from .graph.graph import Dim, Input, PortableGraph, Tensor, evaluate
 from .graph.node_list import Node, PostOp, Scaling
-from .graph.sizes import trial_sizes
+from .graph.sizes import trial_sizes, whole_factor
 from .ir.tvm_compat import (
     buffer_loads,
     buffer_of,
@@ -32,10 +31,9 @@ from .regions.cost import is_cheap
 from .regions.failure import describe
 from .regions.policy import RegionPolicy, Work
 from .te import TEGraph, schedule_te, translate_to_te
-from .te.padding import least_sizes
+from .te.computes import least_sizes
 from .vendors.codegen.extern import portable_codegen
-from .vendors.hooks.c_source import c_module, generate_c, lower_tir
-from .vendors.hooks.object_module import object_module
+from .vendors.hooks.c_source import c_module, generate_c, lower_tir, object_module
 from .vendors.hooks.registration import for_each_region, register_target_hooks
 from .vendors.namespace import Description, Examination, Standalone, remembered
 from .vendors.pattern_example import pattern_example
@@ -46,7 +44,7 @@ from .vendors.registry import (
     register_pattern,
     register_unsupported,
 )
-from .vendors.routes.source import SourceBuild
+from .vendors.routes.route import SourceBuild
 from .vendors.target_options import get_target_options
 from .whole import ROUNDED, attributes_of, block_of, inputs_of, wanted_of
 from .whole.cached_attention import CACHED_ATTENTION

@@ -19,7 +19,7 @@ from bench.int8 import quantized
 from tvm_byoc_dnnl.frontends import to_relax
 from tvm_byoc_dnnl.ir.relax_utils import codegen_of
 from tvm_byoc_dnnl.testing.models import ort_run
-from tvm_byoc_dnnl.vendors.codegen.region import lower_region
+from tvm_byoc_dnnl.vendors.codegen.extern import lower_region
 from tvm_byoc_dnnl.vendors.namespaces import namespace
 
 _PRODUCTS = ("convolution", "matmul")

@@ -15,7 +15,7 @@ from tvm import relax
 
 import tvm_byoc_dnnl as byoc
 from tests.harness import Case, assert_right, const, data
-from tvm_byoc_dnnl.pipeline.source_executable import SourceExecutable
+from tvm_byoc_dnnl.pipeline.executable import SourceExecutable
 from tvm_byoc_dnnl.testing.models import LIGHT_MODELS, light_model, random_inputs
 from tvm_byoc_dnnl.testing.outputs import compare_outputs, compile_source
 

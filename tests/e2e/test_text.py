@@ -20,8 +20,7 @@ import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl import cli
 from tvm_byoc_dnnl.core.errors import MissingFileError
 from tvm_byoc_dnnl.text import conversation
-from tvm_byoc_dnnl.text.pieces import Pieces
-from tvm_byoc_dnnl.text.sampling import Sampling
+from tvm_byoc_dnnl.text.sampling import Pieces, Sampling
 
 from .language_model import LanguageModel
 from .test_language_model import generated, runtime

@@ -238,7 +238,7 @@ def test_ctrl_c_is_no_failure_of_a_vendor():
 
 
 def test_a_vendor_whose_entry_point_exits_is_left_out():
-    from tvm_byoc_dnnl.vendors import discovery as vendors
+    from tvm_byoc_dnnl.vendors import namespaces as vendors
 
     class Entry:
         name, value = V, "acme:register"

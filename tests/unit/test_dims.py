@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tvm_byoc_dnnl.graph.dims import whole_factor
+from tvm_byoc_dnnl.graph.sizes import whole_factor
 
 HALF = ("//", ("-", "h", 1), 2)
 

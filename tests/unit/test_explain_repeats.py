@@ -1,7 +1,7 @@
 """Blocks that a network repeats are found, also where all of them read the same mask."""
 
 from tvm_byoc_dnnl.calls.model import CallReport
-from tvm_byoc_dnnl.report.repeats import Repeat, find_repeats
+from tvm_byoc_dnnl.report.html import Repeat, find_repeats
 
 
 def calls(*rows):

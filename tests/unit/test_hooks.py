@@ -11,7 +11,6 @@ import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.core.verdict import Reject
 from tvm_byoc_dnnl.ir.relax_utils import global_var
 from tvm_byoc_dnnl.ir.tvm_compat import make_constant
-from tvm_byoc_dnnl.vendors.hooks.kernels import KernelTable
 from tvm_byoc_dnnl.vendors.hooks.primfunc_call import (
     call_primfunc,
     region_arguments,
@@ -19,6 +18,7 @@ from tvm_byoc_dnnl.vendors.hooks.primfunc_call import (
     with_body,
     with_known_shapes,
 )
+from tvm_byoc_dnnl.vendors.hooks.route import KernelTable
 from tvm_byoc_dnnl.vendors.namespaces import namespace
 
 VENDOR = "hooks_unit"

@@ -16,7 +16,7 @@ from tests.harness import assert_right
 from tests.unit.importing import module, ops, prepared, rand, run, same_numbers
 from tvm_byoc_dnnl.ir.relax_utils import bindings_of, op_calls
 from tvm_byoc_dnnl.prepare import Prepare
-from tvm_byoc_dnnl.prepare.clip import RULES
+from tvm_byoc_dnnl.prepare.activations import BOUNDS
 from tvm_byoc_dnnl.prepare.rewrite_pass import rewrite_pass
 
 
@@ -223,5 +223,5 @@ def test_a_result_without_readers_does_not_count_as_a_reader() -> None:
         b.emit(relax.op.exp(once))
         return b.emit(relax.op.nn.relu(once))
 
-    swept = rewrite_pass("bounds", RULES)(module(build, (2, 3)))
+    swept = rewrite_pass("bounds", BOUNDS)(module(build, (2, 3)))
     assert [call.op.name for _, call in op_calls(swept["main"])] == ["relax.clip"]

@@ -12,8 +12,8 @@ from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.vendors import discovery as vendors
 from tvm_byoc_dnnl.vendors import namespaces, registry
+from tvm_byoc_dnnl.vendors import namespaces as vendors
 from tvm_byoc_dnnl.vendors.codegen.extern import install_codegen
 
 

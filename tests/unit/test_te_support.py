@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tvm_byoc_dnnl.te.computes import BUILTIN
-from tvm_byoc_dnnl.te.refusals import REFUSED
 from tvm_byoc_dnnl.te.support import replace_table, te_support
 from tvm_byoc_dnnl.te.translate import STRUCTURAL
+from tvm_byoc_dnnl.te.types import REFUSED
 
 PAGE = Path(__file__).parents[2] / "docs" / "te_translator.md"
 

@@ -31,8 +31,8 @@ from ..ir.fingerprint import fingerprint
 from ..ir.relax_utils import constants_in
 from ..ir.tvm_compat import constant_numpy
 from ..pipeline import library_file
+from ..pipeline.byoc import name_of_schedules
 from ..pipeline.executable import ByocExecutable
-from ..pipeline.schedules import name_of_schedules
 from ..tuning.database import thread_count
 from ..vendors.namespaces import compilers, namespace
 

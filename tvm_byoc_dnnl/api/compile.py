@@ -21,11 +21,10 @@ from ..ir.signature import inputs_of, shape_options
 from ..partitioning.annotate.choice import PlacedBy, first_in_order
 from ..partitioning.annotate.passes import AnnotateExternalCompiler
 from ..partitioning.passes import PartitionGraph
-from ..pipeline.executable import ByocExecutable
+from ..pipeline.executable import ByocExecutable, SourceExecutable
 from ..pipeline.host_code import WrapIntegers, complete_host_c
-from ..pipeline.host_forms import FALLBACK_FUNCTIONS, with_host_form
 from ..pipeline.name import PIPELINE
-from ..pipeline.source_executable import SourceExecutable
+from ..pipeline.regions import FALLBACK_FUNCTIONS, with_host_form
 from ..prepare import ExactForms
 from ..regions.policy import RegionPolicy
 from ..tuning.candidates import known_times

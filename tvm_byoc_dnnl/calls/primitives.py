@@ -10,8 +10,7 @@ from typing import Any
 from ..graph.graph import Node as GraphNode
 from ..graph.graph import PortableGraph
 from ..regions.failure import describe
-from ..vendors.codegen.extern import PortableCodegen
-from ..vendors.codegen.region import lower_region
+from ..vendors.codegen.extern import PortableCodegen, lower_region
 from ..vendors.namespace import Description, Namespace, told
 
 __all__ = ["Primitive", "RegionPrimitives", "primitives_of"]

@@ -13,11 +13,9 @@ import click
 
 from .. import __version__
 from ..core.errors import ArtifactError, ByocError, InputError, UnsupportedError
-from .build import bench, compile, emit, run
+from .build import bench, compile, emit, generate, new_backend, run
 from .inspect import check, diff, doctor, explain, inputs, lock, ops
 from .measure import profile, tune, verify
-from .text import generate
-from .vendor import new_backend
 
 __all__ = ["cli", "main"]
 

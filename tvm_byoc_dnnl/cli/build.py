@@ -1,4 +1,4 @@
-"""compile, emit, run and bench."""
+"""compile, emit, run, bench, generate and new-backend: commands that make or run something."""
 
 from __future__ import annotations
 
@@ -283,3 +283,82 @@ def bench(
     settings = Settings(rounds=rounds or 20) if threads is None else Settings(rounds=rounds or 20, threads=threads)
     measured = measure(found, engines, settings, json_file=json_file, shapes=shapes, picture=picture)
     return int(any(c.failures for c in measured))
+
+
+@click.command(short_help="Write text with a language model.")
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("text")
+@click.option("--max-new-tokens", type=click.IntRange(1), help="Tokens to write.  [default: as the folder says]")
+@click.option("--temperature", type=float, help="Divisor of the logits; 0 takes the most likely token.")
+@click.option("--top-k", type=int, help="Draw among so many tokens; 0 is all.")
+@click.option("--top-p", type=float, help="Draw among the likeliest tokens that together have this share.")
+@click.option("--seed", type=int, help="The same seed gives the same text.")
+@click.option("--stop", multiple=True, metavar="STRING", help="End before this string. May be repeated.")
+@click.option("--threads", type=click.IntRange(1), help="Threads of each call.  [default: all cores]")
+@click.option("--cache-dir", type=NEW_FOLDER, help="Folder of compiled models: the same model is not compiled again.")
+@precision_options
+def generate(
+    folder: Path,
+    text: str,
+    max_new_tokens: int | None,
+    threads: int | None,
+    cache_dir: Path | None,
+    precision: str,
+    weights: str | None,
+    activations: str | None,
+    int8: str,
+    **choice: Any,
+) -> None:
+    """Write what follows TEXT, with the language model in FOLDER.
+
+    \b
+      tvm-byoc generate qwen "The capital of France is" --max-new-tokens 20
+      tvm-byoc generate qwen "Once upon a time" --temperature 0.8 --top-p 0.95 --seed 1 --cache-dir ~/.cache/models
+
+    FOLDER is one that onnxruntime-genai's model builder wrote. The text is printed piece by piece; the last line, on
+    standard error, says how many tokens a second were read and written. It needs the package tokenizers.
+    """
+    from ..text.generator import TextGenerator
+
+    with progress(f"compiling {folder.name}"):
+        generator = TextGenerator(
+            folder,
+            precision=precision,
+            weights=weights,
+            activations=activations,
+            int8=int8,
+            threads=threads,
+            cache_dir=cache_dir,
+        )
+    stream = generator.stream(text, max_new_tokens, **choice)
+    for piece in stream:
+        click.echo(piece, nl=False)
+    click.echo()
+    rates = [
+        f"{count} tokens{f', {of / seconds:.1f} tokens/s' if seconds else ''}"
+        for count, of, seconds in (
+            (stream.prompt_tokens, stream.prompt_tokens, stream.prompt_seconds),
+            (stream.tokens, stream.steps, stream.step_seconds),
+        )
+    ]
+    say(f"prompt: {rates[0]}; text: {rates[1]}")
+
+
+@click.command("new-backend")
+@click.argument("name")
+@click.option("-o", "--output", "folder", type=click.Path(path_type=Path), help="Folder to write; NAME by default.")
+def new_backend(name: str, folder: Path | None) -> None:
+    """Write a package with the backend NAME: ten operators, two patterns, their code, tests and a CI workflow.
+
+    \b
+      tvm-byoc new-backend my_npu
+      cd my_npu && pip install -e '.[test]' && pytest
+      python -m tvm_byoc_dnnl.testing my_npu
+    """
+    from ..vendors.new_backend import new_backend as write
+
+    folder = folder or Path(name)
+    check_outputs(folder=folder)
+    for file in write(name, folder):
+        click.echo(file)
+    say(f"next: cd {folder} && pip install -e '.[test]' && pytest && python -m tvm_byoc_dnnl.testing {name}")

@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
-from .errors import (
+from .options import (
     EngineError,
     EPFail,
+    ExecutionMode,
+    ExecutionOrder,
     Fail,
+    GraphOptimizationLevel,
     InvalidArgument,
     InvalidGraph,
     InvalidProtobuf,
@@ -16,9 +19,10 @@ from .errors import (
     NoModel,
     NoSuchFile,
     NotImplemented,
+    RunOptions,
     RuntimeException,
+    SessionOptions,
 )
-from .options import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, RunOptions, SessionOptions
 from .session import InferenceSession, ModelMetadata, NodeArg
 from .values import IOBinding, OrtValue
 

@@ -8,14 +8,14 @@ import types
 from pathlib import Path
 
 from .. import ort
-from . import errors
+from . import options
 
 
 def stand_in() -> None:
     """Let ``import onnxruntime``, and the modules of its errors and sessions, give this package."""
     capi = types.ModuleType("onnxruntime.capi")
     inside = {
-        "onnxruntime_pybind11_state": errors,
+        "onnxruntime_pybind11_state": options,
         "_pybind_state": ort,
         "onnxruntime_inference_collection": ort,
     }

@@ -9,8 +9,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from .errors import raised_as
-from .options import RunOptions, SessionOptions
+from .options import RunOptions, SessionOptions, raised_as
 
 _NAME = "onnxruntime"
 

@@ -1,4 +1,5 @@
-"""Options of sessions and calls, under ONNX Runtime's names.
+"""Options of sessions and calls, and the errors, under ONNX Runtime's names; each error is one of this package as
+well.
 
 What concerns ONNX Runtime's own machinery, such as its arenas and its optimiser, is kept and has no effect here; a
 session that goes to ONNX Runtime gets all of it.
@@ -8,6 +9,8 @@ from __future__ import annotations
 
 import enum
 from typing import Any
+
+from ..core.errors import ByocError
 
 
 class GraphOptimizationLevel(enum.IntEnum):
@@ -122,3 +125,58 @@ class RunOptions:
     def get_run_config_entry(self, name: str) -> str:
         """An entry of the configuration, or an empty text."""
         return self._entries.get(name, "")
+
+
+class Fail(ByocError, RuntimeError):
+    """Something failed that no other class names."""
+
+
+class InvalidArgument(ByocError, ValueError):
+    """A name, dtype or shape in a call is none of the model's."""
+
+
+class NoSuchFile(ByocError, FileNotFoundError):
+    """There is no such file."""
+
+
+class NoModel(ByocError):
+    """There is no model."""
+
+
+class EngineError(ByocError):
+    """The engine failed."""
+
+
+class RuntimeException(ByocError, RuntimeError):
+    """The model failed while it ran."""
+
+
+class InvalidProtobuf(ByocError, ValueError):
+    """The file is no model."""
+
+
+class ModelLoaded(ByocError):
+    """A model is loaded already."""
+
+
+class NotImplemented(ByocError, NotImplementedError):
+    """An operator or a form of it is not implemented."""
+
+
+class InvalidGraph(ByocError, ValueError):
+    """The model is not valid ONNX."""
+
+
+class EPFail(ByocError):
+    """A provider failed."""
+
+
+_BY_NAME: dict[str, type[ByocError]] = {
+    kind.__name__: kind for kind in ByocError.__subclasses__() if kind.__module__ == __name__
+}
+
+
+def raised_as(error: Exception) -> Exception:
+    """ONNX Runtime's own error as the class of the same name here; any other as it is."""
+    own = _BY_NAME.get(type(error).__name__)
+    return own(str(error)) if own is not None and type(error).__module__.startswith("onnxruntime") else error

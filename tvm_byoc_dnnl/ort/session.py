@@ -21,9 +21,18 @@ from ..frontends.onnx.deciding import deciding_inputs
 from ..frontends.onnx.importer import load_onnx
 from ..onnx_backend import PreparedModel
 from ..runtime.runner import Runner
-from .errors import Fail, InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile, NotImplemented, RuntimeException
 from .foreign import ForeignSession
-from .options import RunOptions, SessionOptions
+from .options import (
+    Fail,
+    InvalidArgument,
+    InvalidGraph,
+    InvalidProtobuf,
+    NoSuchFile,
+    NotImplemented,
+    RunOptions,
+    RuntimeException,
+    SessionOptions,
+)
 from .values import IOBinding, OrtValue, numpy_dtype, tensor_type
 
 _PROVIDER = "CPUExecutionProvider"

@@ -19,8 +19,7 @@ from typing import Any
 from tvm import relax
 
 from ..core.tvm_fast import ByIdentity, items
-from ..ir.inplace import order_constraints
-from ..ir.order import symbol_constraints
+from ..ir.order import order_constraints, symbol_constraints
 from ..ir.tvm_compat import is_a
 
 __all__ = ["Unit", "form_units"]

@@ -1,7 +1,15 @@
-"""The ``byoc`` pipeline: regions by their codegens, the rest by TVM's CPU lowering."""
+"""The ``byoc`` pipeline: regions by their codegens, the rest by TVM's CPU lowering, with the schedules that the user
+has tuned and a safe plan of memory.
+
+TVM's plan takes memory that one branch of an If gave back for a tensor of the other branch, or of what follows: where
+the first one did not run, there is no such memory, and the process ends.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import tvm
@@ -11,10 +19,10 @@ from tvm.relax.backend.cpu_generic import pipeline as cpu
 from ..core.errors import InputError
 from ..ir.native_loop import KeepRounds, LowerLoops, refuse_native
 from ..ir.order import functions_in_order
-from ..ir.relax_utils import with_functions
+from ..ir.relax_utils import bindings_in, bindings_of, is_host_function, is_op_call, with_functions
 from ..ir.tvm_compat import dtype_of
 from ..vendors.codegen.extern import check_output, source_namespaces
-from ..vendors.hooks.kernels import opaque
+from ..vendors.hooks.route import opaque
 from ..vendors.namespaces import compilers, namespace
 from ..vendors.target_options import with_options
 from ..whole import Expand
@@ -26,8 +34,6 @@ from .legalize import LEGALIZATIONS
 from .metadata import attach_kernels, attach_metadata
 from .missing_step_hint import notice_forgotten_steps
 from .regions import build_regions
-from .schedules import apply_schedules
-from .storage import with_safe_plan
 from .weights import OwnWeights, OwnWeightsUnlessSource, has_weights
 
 notice_forgotten_steps()
@@ -133,3 +139,51 @@ def byoc_pipeline(*, strict: bool = False, output: str = "module", host_code: bo
         )(mod)
 
     return pipeline
+
+
+def _database() -> Any | None:
+    """The database of the `with` around this call; there is none before its module is imported."""
+    module = sys.modules.get("tvm.s_tir.meta_schedule")
+    return None if module is None else module.Database.current()
+
+
+@tvm.transform.module_pass(opt_level=0, name="ApplySchedules")
+def apply_schedules(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+    """Give the kernels of TVM's calls the schedules that the database has for them."""
+    return mod if _database() is None else relax.transform.MetaScheduleApplyDatabase()(mod)
+
+
+def name_of_schedules() -> str:
+    """A short name for these schedules, so that their times are told from others; empty without any."""
+    database = _database()
+    if database is None:
+        return ""
+    try:
+        records = sorted(str(record.as_json()) for record in database.get_all_tuning_records())
+    except Exception:  # a database that is a function has no records
+        return f"schedules of {type(database).__name__}"
+    return f"{len(records)} schedules {hashlib.sha256(repr(records).encode()).hexdigest()[:8]}"
+
+
+_PLAN = "StaticPlanBlockMemory"
+_ALLOCATION = "relax.builtin.alloc_tensor"
+
+
+def with_safe_plan(passes: Sequence[tvm.transform.Pass]) -> list[tvm.transform.Pass]:
+    """These passes, of which the one that plans memory leaves such functions alone."""
+    return [_careful(p) if p.info.name == _PLAN else p for p in passes]
+
+
+def _careful(plan: tvm.transform.Pass) -> tvm.transform.Pass:
+    @tvm.transform.module_pass(opt_level=0, name=_PLAN)
+    def careful(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+        kept = {gv: f for gv, f in mod.functions.items() if is_host_function(f) and _has_allocating_branch(f)}
+        return with_functions(plan(mod), kept)
+
+    return careful
+
+
+def _has_allocating_branch(func: relax.Function) -> bool:
+    branches = (value for _, value in bindings_of(func) if isinstance(value, relax.If))
+    inside = (binding.value for branch in branches for binding in bindings_in(branch))
+    return any(is_op_call(value) and value.op.name == _ALLOCATION for value in inside)

@@ -20,8 +20,7 @@ from tvm import relax, te, tirx, topi
 from ..core.errors import UnsupportedError
 from ..core.tvm_fast import items
 from ..ir.tvm_compat import dtype_of
-from ..te.norms import group_normalized, normalized
-from ..te.padding import least_sizes
+from ..te.computes import group_normalized, least_sizes, normalized
 from .guards import GUARDED, Legalization, default_of, dims_of
 
 _SUMS = ("matmul", "sum", *(f"nn.conv{d}d" for d in (1, 2, 3)))

@@ -1,15 +1,18 @@
-"""Data that a compiled model contains about itself: inputs, outputs, versions, and the compiler of each call.
+"""Data that a compiled model contains about itself: inputs, outputs, versions, and the compiler of each call; and
+which inputs may lie at any address.
 
 Stored as Relax functions that return bytes in a tensor, so that it survives ``export_library`` with nothing but TVM's
 VM. The account of the calls is a function of its own, which only a report calls. To write it takes as long as a
 twelfth of compiling a small network, so that waits until somebody asks, or exports the model.
+
+TVM's generated code assumes 64 bytes of a tensor's first byte, which NumPy's arrays seldom have; they must be copied.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -22,13 +25,42 @@ from .._version import __version__
 from ..calls.account import account_of
 from ..calls.model import ReportData
 from ..calls.record import from_bytes, to_bytes
+from ..core import _native
 from ..core.errors import ArtifactError
 from ..core.ledger import ASKED, read_facts, read_log
+from ..ir.relax_utils import bindings_of, external_modules
 from ..ir.signature import inputs_of, outputs_of
 from ..ir.tvm_compat import make_constant
-from .alignment import unaligned_inputs
 from .kernels import Kernels
 from .weights import LateTensors
+
+
+def unaligned_inputs(mod: tvm.IRModule, function: relax.Function) -> list[int]:
+    """Positions of those inputs.
+
+    Parameters
+    ----------
+    mod : IRModule
+        The module, its regions built.
+    function : Function
+        The model's function.
+    """
+    symbols = _native.regions(external_modules(mod)).keys()
+    if not symbols:
+        return []
+    read = [*relax.analysis.free_vars(function.body.body)]
+    for _, value in bindings_of(function):
+        if not _calls_region(value, symbols):
+            read += relax.analysis.free_vars(value)
+    return [i for i, param in enumerate(function.params) if not any(param.same_as(var) for var in read)]
+
+
+def _calls_region(value: Any, symbols: Collection[str]) -> bool:
+    if not isinstance(value, relax.Call) or getattr(value.op, "name", "") != "relax.call_dps_packed":
+        return False
+    callee = value.args[0]
+    return isinstance(callee, relax.ExternFunc) and str(callee.global_symbol) in symbols
+
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
 

@@ -1,9 +1,17 @@
-"""The stage that builds the regions, each namespace by its route; a region that fails goes back to TVM."""
+"""The stage that builds the regions, each namespace by its route; a region that fails goes back to TVM. And a second
+form of a model in which TVM computes what vendors' compilers have got, for when a device fails.
+
+    main           = f(region_0(x))       on the device
+    byoc_fallback  = f(calls of region_0)     by TVM, from the same constants
+
+The constants lie in a library once, as data that is read when it is needed.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from itertools import count
 from typing import Any
 
 import tvm
@@ -12,10 +20,12 @@ from tvm import relax
 from ..core.compilation import knowing
 from ..core.errors import NativeLibraryError, UnsupportedError
 from ..core.ledger import Fact, raise_failures, read_log, with_facts
-from ..ir.relax_utils import codegen_of, with_functions
+from ..ir.relax_utils import codegen_of, global_var, is_host_function, with_functions
+from ..ir.walker import Substitute
 from ..partitioning.passes import partition_module
 from ..regions.dissolve import dissolve_regions
 from ..regions.failure import BrokenRegions, Failure
+from ..regions.inline import flatten_region, inline_functions
 from ..regions.policy import RegionPolicy
 from ..vendors.codegen.extern import OUTPUTS, check_output, install_codegen
 from ..vendors.namespace import Namespace
@@ -138,3 +148,37 @@ def _facts(ns: Namespace, refusals: Mapping[str, str], strict: bool) -> list[Fac
         Fact(symbol, symbol, "region", ns.name, "output", f"is a module, not source: {reason}")
         for symbol, reason in refusals.items()
     ]
+
+
+#: how long a model stays with TVM after a failure → the name of its second form
+FALLBACK_FUNCTIONS = {True: "byoc_fallback", "once": "byoc_fallback_once"}
+
+
+def with_host_form(mod: tvm.IRModule, fallback: bool | str, entry: str = "main") -> tvm.IRModule:
+    """The partitioned module with a second form of ``entry``, if that calls regions of vendors' compilers."""
+    bodies = {
+        gv: flatten_region(f).without_attr("Codegen")
+        for gv, f in mod.functions.items()
+        if (name := codegen_of(f)) in compilers() and namespace(name).route.compiles
+    }
+    hosts = {gv: f for gv, f in mod.functions.items() if is_host_function(f) and gv not in bodies}
+    read = {gv: set(relax.analysis.all_global_vars(f)) for gv, f in hosts.items()}
+    reaching = {gv for gv, others in read.items() if others & bodies.keys()}
+    while more := {gv for gv, others in read.items() if others & reaching} - reaching:
+        reaching |= more
+    main = next((gv for gv in reaching if gv.name_hint == entry), None)
+    if main is None:
+        return mod
+    taken, form = {gv.name_hint for gv in mod.get_global_vars()}, FALLBACK_FUNCTIONS[fallback]
+    copies, functions = {}, {}
+    for gv in sorted(reaching, key=lambda gv: gv.name_hint):
+        name = form if gv is main else next(n for k in count() if (n := f"{gv.name_hint}_host_{k}") not in taken)
+        taken.add(name)
+        func = relax.utils.copy_with_new_vars(inline_functions(mod[gv], bodies))
+        functions[gv] = func.with_attr("global_symbol", form) if gv is main else func.without_attr("global_symbol")
+        copies[gv] = global_var(name, functions[gv])
+    renamed = Substitute(copies)
+    made = tvm.IRModule({copies[gv]: renamed.function(f) for gv, f in functions.items()})
+    passes = [relax.transform.ConvertToDataflow(min_size=1), relax.transform.CanonicalizeBindings()]
+    tidy = tvm.transform.Sequential(passes)(made)
+    return with_functions(mod, {copies[gv]: tidy[copies[gv].name_hint] for gv in functions})

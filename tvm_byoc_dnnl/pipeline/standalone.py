@@ -15,7 +15,7 @@ from ..core.files import written_folder
 from ..graph.graph import PortableGraph
 from ..ir.relax_utils import bindings_of, codegen_of, constants_in
 from ..ir.tvm_compat import constant_numpy
-from ..vendors.codegen.region import lower_region, with_checksums
+from ..vendors.codegen.extern import lower_region, with_checksums
 from ..vendors.namespace import Namespace, Standalone, told
 from ..vendors.namespaces import namespace
 

@@ -10,20 +10,7 @@ from tvm import relax
 
 from ..ir.relax_utils import is_host_function, op_calls
 from ..ir.tvm_compat import is_constant
-from . import (
-    activations,
-    affine,
-    clip,
-    compression,
-    constants,
-    identities,
-    norms,
-    pad,
-    rounded,
-    softmax,
-    tir_forms,
-    variadic,
-)
+from . import activations, affine, compression, constants, identities, norms, rounded, softmax, tir_forms
 from .rewrite import Rule, Rules
 from .rewrite_pass import rewrite_pass
 
@@ -33,10 +20,10 @@ __all__ = ["RULES", "ExactForms", "FoldTransposed", "Prepare", "merged"]
 RULES: tuple[tuple[str, Rules], ...] = (
     ("constants", constants.RULES),
     ("identities", identities.RULES),
-    ("variadic", variadic.RULES),
+    ("variadic", tir_forms.VARIADIC),
     ("operators written as TIR", tir_forms.RULES),
-    ("clip and relu", clip.RULES),
-    ("padding", pad.RULES),
+    ("clip and relu", activations.BOUNDS),
+    ("padding", identities.PADDING),
     ("activations", activations.RULES),
     ("softmax", softmax.RULES),
     ("normalisations", norms.RULES),

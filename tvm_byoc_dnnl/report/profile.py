@@ -28,12 +28,11 @@ from ..runtime.runner import Runner
 from ..vendors.blobs import timed_layers
 from ..vendors.namespace import told
 from ..vendors.namespaces import compilers, namespace
-from .formats import count
+from .formats import Shown, count
 from .html import render_html
 from .measured import runner_of
 from .roofline import Roof, bytes_of
 from .roofline import roof as measure_roof
-from .shown import Shown
 
 #: a VM instrument returns this to have the call left out (tvm::runtime::vm::VMInstrumentReturnKind)
 _NO_ACTION, _SKIP_CALL = 0, 1

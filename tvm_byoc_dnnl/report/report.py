@@ -6,9 +6,8 @@ from os import PathLike
 
 from ..calls.model import ReportData
 from ..core.files import write_text
-from .formats import count
+from .formats import Shown, count
 from .html import render_html
-from .shown import Shown
 from .text import render_text
 
 

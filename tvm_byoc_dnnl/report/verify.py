@@ -30,8 +30,7 @@ from ..regions.policy import RegionPolicy
 from ..runtime.comparison import TOLERANCES, as_tolerances, differences, gap, nudged, sensitivity
 from ..runtime.runner import Runner
 from ..vendors.target_options import OPTIONS_ATTR
-from .formats import count
-from .shown import Shown
+from .formats import Shown, count
 
 Tolerance = float | Mapping[str, float] | None
 

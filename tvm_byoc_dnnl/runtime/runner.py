@@ -35,12 +35,11 @@ from ..core.errors import (
 from ..core.threads import Company, check_number, limited
 from ..ir.signature import TensorInfo, random_arrays, with_named_sizes
 from ..pipeline import library_file
-from ..pipeline.host_forms import FALLBACK_FUNCTIONS
 from ..pipeline.kv_cache import CACHES_FUNCTION
 from ..pipeline.metadata import read_account, read_metadata
+from ..pipeline.regions import FALLBACK_FUNCTIONS
 from ..vendors.blobs import checked_run_options, opening, to_be_described
-from .arguments import as_tensor
-from .call_arguments import InputPlan, SymbolPlan, Views, as_array
+from .call_arguments import InputPlan, SymbolPlan, Views, as_array, as_tensor
 
 #: TVM's messages where two sizes, which the model needs to be equal, are not
 _UNEQUAL = re.compile(r"match_cast error|Mismatched .* on argument #")

@@ -1,7 +1,6 @@
 """Relax -> TE: the compute of a function, as unscheduled tensors; schedules are a second stage."""
 
-from .graph import TEConstant, TEGraph, TENode
-from .schedule import schedule_te
+from .graph import TEConstant, TEGraph, TENode, schedule_te
 from .selector import (
     TVM_LEGALIZATION,
     TECompute,

@@ -11,8 +11,8 @@ from pathlib import Path
 from tvm.ir import Op
 
 from .computes import BUILTIN
-from .refusals import REFUSED
 from .translate import STRUCTURAL
+from .types import REFUSED
 
 _BEGIN, _END = "<!-- begin: te_support -->\n", "<!-- end: te_support -->\n"
 LEGALIZED = "TVM's legaliser"

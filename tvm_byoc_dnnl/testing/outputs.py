@@ -12,11 +12,11 @@ import tvm
 from ..core.ledger import Fact, read_log
 from ..ir.relax_utils import codegen_of
 from ..pipeline.byoc import byoc_pipeline
-from ..pipeline.source_executable import SourceExecutable
+from ..pipeline.executable import SourceExecutable
 from ..runtime.runner import Runner
 from ..vendors.codegen.extern import source_builds
 from ..vendors.namespaces import compilers, namespace
-from ..vendors.routes.source import SourceBuild
+from ..vendors.routes.route import SourceBuild
 
 
 @dataclass(frozen=True)

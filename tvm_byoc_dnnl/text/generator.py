@@ -13,8 +13,7 @@ from ..core.threads import check_number
 from ..runtime.runner import Runner
 from .conversation import Decoder
 from .folder import Folder
-from .pieces import Pieces
-from .sampling import Sampling
+from .sampling import Pieces, Sampling
 
 Prompt = TypeVar("Prompt", str, list[str])
 

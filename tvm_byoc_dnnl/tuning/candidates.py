@@ -11,8 +11,7 @@ import tvm
 from ..graph.graph import PortableGraph
 from ..ir.relax_utils import codegen_of
 from ..regions.cost import usual_sizes
-from ..vendors.codegen.extern import PortableCodegen
-from ..vendors.codegen.region import lower_region
+from ..vendors.codegen.extern import PortableCodegen, lower_region
 from ..vendors.namespaces import namespace
 from ..vendors.target_options import get_target_options
 from .database import Database

@@ -15,7 +15,7 @@ from .._version import version_of
 from ..core.cpu import cpu_kind
 from ..core.errors import InputError
 from ..core.files import append, read
-from ..pipeline.schedules import name_of_schedules
+from ..pipeline.byoc import name_of_schedules
 from ..vendors.namespaces import HOST, namespace
 from .measure import Timing
 from .workload import Workload

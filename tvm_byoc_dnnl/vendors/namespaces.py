@@ -1,23 +1,98 @@
-"""The namespaces that are registered: the owner of each; a vendor that fails leaves no partial registration.
+"""The namespaces that are registered: how vendors are found, the owner of each, and compilers that were written for
+TVM alone; a vendor that fails leaves no partial registration.
 
 The engine reads this table and nothing else of a vendor; `registry` fills it.
+
+A vendor registers its predicates, lowerings and patterns when it is imported; nothing here knows one by name.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.metadata
+import pkgutil
 import sys
+import threading
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
+import tvm
 import tvm_ffi
+from tvm.relax.backend.pattern_registry import get_patterns_with_prefix
 
 from ..core.errors import InputError
 from ..core.expected import did_you_mean
-from .discovery import load_vendors
-from .namespace import Namespace
-from .tvm_compilers import names_in_tvm, namespace_in_tvm
+from ..core.vendor_code import calling
+from .namespace import Namespace, Pattern
+
+_ENTRY_POINTS = "tvm_byoc_dnnl.vendors"
+
+_FOLDER = Path(__file__).resolve().parents[1] / "patterns"
+_LOCK = threading.RLock()
+_loaded = False
+
+
+def load_vendors(transaction: Callable[[str], AbstractContextManager[None]]) -> None:
+    """Import every vendor once. A third party's that fails is left out with a warning that says why.
+
+    Parameters
+    ----------
+    transaction : callable
+        ``transaction(vendor)``: inside of it a vendor registers all or nothing.
+    """
+    global _loaded
+    with _LOCK:
+        if _loaded:
+            return
+        _loaded = True  # before the imports: they call back into the registry
+        for module in pkgutil.iter_modules([str(_FOLDER)]):
+            if module.ispkg:
+                with transaction(module.name):
+                    importlib.import_module(f"tvm_byoc_dnnl.patterns.{module.name}")
+        found = importlib.metadata.entry_points(group=_ENTRY_POINTS)
+        for entry in sorted(found, key=lambda e: (e.name, e.value)):  # of two that want one namespace always the same
+            try:
+                with transaction(entry.name), calling("its import, or its entry point,"):
+                    target = entry.load()
+                    if callable(target):
+                        target()
+            except Exception as error:
+                warnings.warn(
+                    f"vendor {entry.name!r} ({entry.value}) could not be loaded and is left out: {error!r}",
+                    stacklevel=2,
+                )
+
+
+_CODEGEN = "relax.ext."
+
+
+def names_in_tvm() -> set[str]:
+    """The names of all codegens and of all prefixes of patterns that TVM knows."""
+    codegens = {n.removeprefix(_CODEGEN) for n in tvm_ffi.registry.list_global_func_names() if n.startswith(_CODEGEN)}
+    patterns = {str(entry.name).partition(".")[0] for entry in get_patterns_with_prefix("")}
+    return {name for name in codegens | patterns if name.isidentifier()}
+
+
+def namespace_in_tvm(name: str) -> Namespace | None:
+    """A namespace with TVM's patterns for a compiler; None where TVM knows neither a codegen nor a pattern of it."""
+    found = get_patterns_with_prefix(f"{name}.")
+    if not found and tvm.get_global_func(_CODEGEN + name, allow_missing=True) is None:
+        return None
+    patterns: dict[str, Pattern] = {}
+    for entry in found:  # those with the highest priority first
+        short = str(entry.name).partition(".")[2]
+        annotations = {str(key): part for key, part in entry.annotation_patterns.items()}
+        patterns.setdefault(short, Pattern(short, entry.pattern, annotations, _check(entry)))
+    return Namespace(name, owner="tvm", patterns=patterns)
+
+
+def _check(entry: Any) -> Any:
+    """The pattern's own check, which gets TVM's context of a match."""
+    return None if entry.check is None else lambda match: bool(entry.check(match.context))
+
 
 #: the name of TVM itself, in the place of a compiler
 HOST = "tvm"

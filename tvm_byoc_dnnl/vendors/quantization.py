@@ -10,7 +10,7 @@ from tvm.relax.dpl import is_const, is_op, is_tuple, wildcard
 
 from ..core.errors import InputError
 from ..core.verdict import Reject, as_reject
-from .quantised_examples import examples
+from .pattern_example import examples
 from .quantised_groups import QuantizedGroup, QuantizedTensor, quantized
 from .registry import register_pattern
 

@@ -7,7 +7,7 @@ import pytest
 from tvm import relax, tirx
 
 from tests.harness import Case, accept, const, data, number, refuse
-from tvm_byoc_dnnl.vendors.codegen.region import lower_region
+from tvm_byoc_dnnl.vendors.codegen.extern import lower_region
 from tvm_byoc_dnnl.vendors.namespaces import namespace
 
 op, nn = relax.op, relax.op.nn

@@ -9,7 +9,7 @@ from tvm import relax
 
 from ...core.tvm_fast import items
 from ...core.verdict import Reject
-from ...ir.inplace import WritersBetween
+from ...ir.order import WritersBetween
 
 __all__ = ["refuse_escape"]
 

@@ -18,7 +18,7 @@ from ...core.tvm_fast import ByIdentity
 from ...core.vendor_code import calling
 from ...core.verdict import Crash, Reject, as_reject
 from ...graph.graph import PortableGraph
-from ...ir.inplace import IN_PLACE, WritersBetween
+from ...ir.order import IN_PLACE, WritersBetween
 from ...ir.relax_utils import codegen_of, composite_of, is_host_function, is_op_call, op_calls, ops_of, with_functions
 from ...ir.tvm_compat import var_name
 from ...prepare import FoldTransposed, Prepare

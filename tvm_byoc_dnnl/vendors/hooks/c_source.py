@@ -1,15 +1,185 @@
-"""C out of PrimFuncs, by TVM's own passes and generator."""
+"""C out of PrimFuncs, by TVM's own passes and generator, in which integers wrap as their dtypes do; and machine code
+that a compiler made of it, as a module of an executable.
+
+C computes with `int` what is narrower, divides by zero and shifts by any width at the program's peril, and a sum of two
+ints must not overflow: a compiler that sees ``a + 1 > a`` takes it for true, and so does TVM's simplifier. NumPy's
+results are defined, and the functions here have them.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import tirx
 
-from ...ir.tvm_compat import C_ROUNDS_TO_EVEN, dtype_of
-from .c_integers import with_definitions, wrap_integers
+from ...core import _native
+from ...core.errors import UnsupportedError
+from ...ir.tvm_compat import C_ROUNDS_TO_EVEN, buffer_loads, dtype_of
+
+_INTEGER = re.compile(r"(u?int)(8|16|32|64)|bool")
+#: TIR's nodes, and in 0.26 its calls → the functions below
+_NODES = {
+    "Add": "add",
+    "Sub": "sub",
+    "Mul": "mul",
+    "Div": "div",
+    "Mod": "mod",
+    "FloorDiv": "floordiv",
+    "FloorMod": "floormod",
+    "LShift": "shl",
+    "RShift": "shr",
+    "BitwiseNot": "not",
+}
+_CALLS = {"tirx.shift_left": "shl", "tirx.shift_right": "shr", "tirx.bitwise_not": "not"}
+_PREFIX = "byoc_"
+_USED = re.compile(rf"(static inline \w+ )?\b{_PREFIX}(\w+?)_(u?int\d+|bool)(?:_(float\d+))?\(")
+#: as TVM's generator declares a function that it does not know
+_DECLARED = re.compile(rf'#ifdef __cplusplus\nextern "C"\n#endif\nTVM_DLL \w+ {_PREFIX}\w+\([\w, ]*\);\n')
+
+#: In terms of T, a type; U, unsigned and at least as wide, and BITS. Where a divisor is 0, NumPy's result is 0, and a
+#: shift by a negative number or by the width of the type, or more, shifts everything out.
+_SIGNED = {
+    "add": "return (T)((U)a + (U)b);",
+    "sub": "return (T)((U)a - (U)b);",
+    "mul": "return (T)((U)a * (U)b);",
+    "div": "return b == 0 ? 0 : b == -1 ? (T)(0 - (U)a) : (T)(a / b);",
+    "mod": "return b == 0 || b == -1 ? 0 : (T)(a % b);",
+    "floordiv": "if (b == 0) return 0;\n  if (b == -1) return (T)(0 - (U)a);\n"
+    "  return (T)(a / b - (a % b != 0 && (a < 0) != (b < 0)));",
+    "floormod": "if (b == 0 || b == -1) return 0;\n  return (T)(a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0));",
+    "shl": "return (uint64_t)b < BITS ? (T)((U)a << b) : 0;",
+    "shr": "return (T)(a >> ((uint64_t)b < BITS ? b : BITS - 1));",
+    "not": "return (T)~a;",
+}
+_UNSIGNED = {
+    **_SIGNED,
+    "div": "return b == 0 ? 0 : (T)(a / b);",
+    "mod": "return b == 0 ? 0 : (T)(a % b);",
+    "floordiv": "return b == 0 ? 0 : (T)(a / b);",
+    "floormod": "return b == 0 ? 0 : (T)(a % b);",
+    "shr": "return (uint64_t)b < BITS ? (T)(a >> b) : 0;",
+}
+_BOOL = {"add": "return a || b;", "sub": "return a != b;", "mul": "return a && b;", "not": "return !a;"}
+#: A number that an integer cannot hold is converted as x86 does, and with it NumPy and ONNX Runtime: to the least of a
+#: type of 32 or 64 bits, of which the lowest bits are taken.
+_CAST = "return a >= -LIMIT && a < LIMIT ? (T)(WIDE)a : (T)LEAST;"
+_CAST_UINT64 = "if (a >= LIMIT) return a < 2 * LIMIT ? (uint64_t)a : 0;\n  return a >= -LIMIT ? (T)(WIDE)a : (T)LEAST;"
+
+
+def wrap_integers(mod: tvm.IRModule) -> tvm.IRModule:
+    """A module whose integer operations on tensors' elements are calls of functions that `with_definitions` defines.
+
+    Operations of less than 32 bits are all replaced. Those of 32 and 64 bits are where they depend on an element of a
+    tensor: the others compute with loop variables and sizes, and C must see that these do not overflow.
+
+    Raises
+    ------
+    UnsupportedError
+        If bools are divided or shifted.
+    """
+    functions = {gv: _wrapped(f) if isinstance(f, tirx.PrimFunc) else f for gv, f in mod.functions.items()}
+    return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def _wrapped(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    bound = _bound_to_data(func.body)
+
+    def operation(node: Any) -> Any:
+        name = _NODES.get(type(node).__name__) or _CALLS.get(getattr(node.op, "name", ""))
+        found = _INTEGER.fullmatch(dtype := dtype_of(node.ty)) if name else None
+        if not found:
+            return node
+        operands = list(node.args) if hasattr(node, "args") else [node.a, node.b] if hasattr(node, "b") else [node.a]
+        if int(found[2] or 1) >= 32 and not any(_is_data(o, bound) for o in operands):
+            return node
+        if dtype == "bool" and name not in _BOOL:
+            raise UnsupportedError(f"{type(node).__name__} of bool, which has no such result; cast to int8 first")
+        return tirx.call_pure_extern(dtype, f"{_PREFIX}{name}_{dtype}", *operands)
+
+    def cast(node: Any) -> Any:
+        dtype, source = dtype_of(node.ty), dtype_of(node.value.ty)
+        if source not in ("float32", "float64") or dtype == "bool" or not _INTEGER.fullmatch(dtype):
+            return node
+        return tirx.call_pure_extern(dtype, f"{_PREFIX}cast_{dtype}_{source}", node.value)
+
+    kinds = tuple(kind for name in _NODES if (kind := getattr(tirx, name, None)))
+    callbacks = [(kinds, operation), (tirx.Cast, cast), (tvm.ir.Call, operation)]
+    return func.with_body(tvm_ffi.structural_map(func.body, callbacks))
+
+
+def _bound_to_data(body: Any) -> list[Any]:
+    """The variables that stand for an expression with an element of a tensor."""
+    bindings: list[Any] = []
+    kinds = tuple({tirx.LetStmt, tirx.Let, getattr(tirx, "Bind", tirx.Let)})
+    tvm_ffi.structural_walk(body, (kinds, bindings.append), order="pre")
+    found: list[Any] = []
+    for binding in bindings:
+        if _is_data(binding.value, found):
+            found.append(binding.var)
+    return found
+
+
+def _is_data(expr: Any, bound: list[Any]) -> bool:
+    if buffer_loads(expr):
+        return True
+    return bool(bound) and any(v.same_as(b) for v in tirx.analysis.undefined_vars(expr) for b in bound)
+
+
+def with_definitions(source: str) -> str:
+    """C source behind the definitions of the functions of `wrap_integers` that it calls and does not define."""
+    source = _DECLARED.sub("", source)
+    used = set(_USED.findall(source))
+    missing = sorted({call[1:] for call in used} - {call[1:] for call in used if call[0]})
+    if not missing:
+        return source
+    lines = ["#include <stdbool.h>", "#include <stdint.h>", *(_definition(*call) for call in missing)]
+    return "\n".join([*lines, source])
+
+
+def _definition(name: str, dtype: str, source: str) -> str:
+    bits = int(_INTEGER.fullmatch(dtype)[2] or 1)  # type: ignore[index]
+    if name == "cast":
+        body, suffix = (_CAST_UINT64 if dtype == "uint64" else _CAST), "f" if source == "float32" else ""
+        wide = 32 if bits < 32 or dtype == "int32" else 64
+        limit = f"{2.0 ** (wide - 1):.1f}{suffix}"
+        body = body.replace("LIMIT", limit).replace("WIDE", f"int{wide}_t").replace("LEAST", f"INT{wide}_MIN")
+        arguments = {"float32": "float a", "float64": "double a"}[source]
+    else:
+        body = (_BOOL if dtype == "bool" else _UNSIGNED if dtype.startswith("u") else _SIGNED)[name]
+        arguments = "T a" if name == "not" else "T a, T b"
+    title = "_".join(filter(None, (f"{_PREFIX}{name}", dtype, source)))
+    text = f"static inline T {title}({arguments}) {{\n  {body}\n}}"
+    text = re.sub(r"\bU\b", "uint64_t" if bits == 64 else "uint32_t", text.replace("BITS", str(bits)))
+    return re.sub(r"\bT\b", dtype if dtype == "bool" else f"{dtype}_t", text)
+
+
+def object_module(object_file: Path, library: Path, symbols: Sequence[str], source: str = "") -> tvm.runtime.Module:
+    """A module that is run from a shared library, and exported as an object file.
+
+    Neither file is needed afterwards. Without our native library the module can only be exported: TVM then links and
+    loads the whole executable, with all its constants, before it runs it for the first time.
+
+    Parameters
+    ----------
+    object_file : Path
+        The object code that is linked into an exported library; position-independent.
+    library : Path
+        The same, linked.
+    symbols : sequence of str
+        The functions in them, each exported as ``__tvm_ffi_<symbol>``.
+    source : str
+        What ``inspect_source`` shows.
+    """
+    if not _native.available():
+        return tvm.get_global_func("runtime.ModuleLoadStaticLibrary")(str(object_file), list(symbols))
+    loaded = tvm_ffi.load_module(str(library), keep_module_alive=False)
+    return _native.function("tvm_byoc_dnnl.ObjectModuleCreate")(object_file.read_bytes(), loaded, source, "object")
+
 
 # TVM defines these in every C file that it writes, and two such files would not link into one library.
 _WEAK = "".join(f"#pragma weak {symbol}\n" for symbol in ("__tvm_ffi__library_ctx", "__tvm_ffi_main"))

@@ -1,4 +1,5 @@
-"""The route by target hooks and fused operators; regions that they do not change go to the namespace's codegen.
+"""The route by target hooks and fused operators; regions that they do not change go to the namespace's codegen. The
+PrimFuncs of a namespace become one runtime module, equal ones once.
 
     region (Relax)  --relax_to_tir-->  call_tir of PrimFuncs   --(tir_passes, tir_to_runtime)-->  call_dps_packed
 
@@ -8,21 +9,173 @@ calls of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import tvm
 from tvm import relax, tirx
+from tvm_ffi import StructuralKey
 
+from ...core.errors import UnsupportedError
+from ...core.own_process import apart
+from ...core.vendor_code import calling, run_pass
 from ...core.verdict import Reject
-from ...ir.relax_utils import codegen_of, external_modules, global_var, is_host_function
+from ...ir.relax_utils import codegen_of, external_modules, global_var, is_host_function, is_op_call
+from ...ir.walker import rewrite_calls
 from ...regions.failure import BrokenRegions, Failure, all_or_each, describe
 from ...regions.inline import inline_regions
-from ..namespace import Namespace
-from ..routes.route import Route
-from .build import build_apart, hook_target
-from .kernels import KernelTable, opaque, redirect_calls
+from ..namespace import Namespace, TargetHooks
+from ..routes.route import Route, check_sources, missing_functions
+from ..target_options import OPTIONS_ATTR
+from .c_source import c_module, lower_tir
 from .lowering import HookLowering, Lowered
+
+
+def hook_target(hooks: TargetHooks | None, target: tvm.target.Target) -> tvm.target.Target:
+    """The target of the PrimFuncs of a namespace: its own target, or that of the build."""
+    own = tvm.target.Target(hooks.target) if hooks is not None and hooks.target is not None else target
+    if own.host is not None:
+        return own
+    return own.with_host(own if "cpu" in own.keys else target)
+
+
+def build_apart(
+    hooks: TargetHooks | None,
+    functions: Mapping[str, tirx.PrimFunc],
+    target: tvm.target.Target,
+    options: Any,
+    *,
+    isolate: bool = False,
+) -> tvm.runtime.Module:
+    """Run the TIR passes and ``tir_to_runtime`` of a namespace.
+
+    Parameters
+    ----------
+    hooks : TargetHooks, optional
+        The namespace's hooks; without them TVM's own passes and code generator run.
+    functions : mapping of str to PrimFunc
+        Symbol → function.
+    target : Target
+        See `hook_target`.
+    options : mapping
+        What `get_target_options` reads: namespace → option → value.
+    isolate : bool
+        Run the passes and ``tir_to_runtime`` in a process of their own.
+
+    Raises
+    ------
+    UnsupportedError
+        If the result is not a module that can be run and exported, or lacks a function.
+    RuntimeError
+        If it is C that does not compile.
+    """
+    mod = tvm.IRModule({s: f.with_attr("global_symbol", s) for s, f in functions.items()})
+    mod = mod.with_attr(OPTIONS_ATTR, options)
+    if isolate:
+        with calling("tir_passes or tir_to_runtime"):
+            library = apart(lambda: _built(hooks, mod, target), "tir_passes or tir_to_runtime")
+    else:
+        library = _built(hooks, mod, target)
+    _check(library)
+    check_sources([library])
+    missing = missing_functions(library, functions)
+    if missing:
+        raise UnsupportedError(f"the module that tir_to_runtime returned has no function {', '.join(missing)}")
+    return library
+
+
+def _built(hooks: TargetHooks | None, mod: tvm.IRModule, target: tvm.target.Target) -> Any:
+    passes = hooks.tir_passes if hooks is not None else None
+    to_runtime = hooks.tir_to_runtime if hooks is not None else None
+    with target:
+        mod = tirx.transform.BindTarget(target)(mod)
+        mod = run_pass(passes, mod, "tir_passes") if passes is not None else lower_tir(mod, target)
+        with calling("tir_to_runtime"):
+            return to_runtime(mod, target) if to_runtime is not None else _generate(mod, target)
+
+
+def _generate(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Module:
+    kind = str(target.kind.name)
+    if kind == "c":
+        return c_module(mod, target)
+    generator = tvm.get_global_func(f"target.build.{kind}", allow_missing=True)
+    if generator is None:
+        raise UnsupportedError(f"this TVM has no code generator for target {kind!r}; register a tir_to_runtime hook")
+    return generator(mod, target)
+
+
+def _check(library: Any) -> None:
+    if not isinstance(library, tvm.runtime.Module):
+        raise UnsupportedError(f"tir_to_runtime returned {library!r}; expected a runtime Module")
+    exportable = library.is_binary_serializable() or library.is_compilation_exportable()
+    if not exportable or library.kind == "library":  # a shared library that is loaded only claims to be
+        raise UnsupportedError(
+            f"tir_to_runtime returned a module of kind {library.kind!r} that cannot be exported; expected one that is "
+            "serializable, or source or an object to be linked"
+        )
+
+
+#: the pattern kind by which FuseOps knows a function that it must not change
+_OPAQUE = 8
+
+
+class KernelTable:
+    """PrimFuncs by name; a function that is equal to an earlier one gets the earlier one's name.
+
+    Parameters
+    ----------
+    taken : iterable of str
+        Names that are not free.
+    """
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self.functions: dict[str, tirx.PrimFunc] = {}
+        self._taken = set(taken)
+        self._names: dict[StructuralKey, str] = {}
+
+    def add(self, func: tirx.PrimFunc, hint: str) -> str:
+        """The name of ``func``, which is ``hint`` where that is free."""
+        func = func.without_attr("global_symbol").without_attr("Codegen")
+        if (key := StructuralKey(func)) in self._names:
+            return self._names[key]
+        name, number = hint, 0
+        while name in self._taken:
+            name, number = f"{hint}_{number}", number + 1
+        self._taken.add(name)
+        self.functions[name] = func
+        self._names[key] = name
+        return name
+
+
+def opaque(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A PrimFunc that TVM's fusion does not change, unless its maker allows it: it may be scheduled already."""
+    return func if func.attrs and "op_pattern" in func.attrs else func.with_attr("op_pattern", _OPAQUE)
+
+
+def redirect_calls(func: relax.Function, callees: Mapping[Any, Any]) -> relax.Function:
+    """``func`` with each ``call_tir`` of certain functions calling another one.
+
+    Parameters
+    ----------
+    func : relax.Function
+        Where the calls are.
+    callees : mapping of GlobalVar to GlobalVar or str
+        The new callee; a string is the symbol of a function in a runtime module.
+    """
+    if callees.keys().isdisjoint(relax.analysis.all_global_vars(func)):
+        return func
+
+    def redirected(_builder: Any, call: Any, _var: Any) -> Any:
+        callee = callees.get(call.args[0]) if is_op_call(call) and call.op.name == "relax.call_tir" else None
+        if callee is None:
+            return None
+        if isinstance(callee, str):
+            (ty,) = call.ty_args
+            types = list(ty.fields) if isinstance(ty, relax.TupleType) else ty
+            return relax.op.call_dps_packed(callee, call.args[1], types)
+        return relax.Call(call.op, [callee, *call.args[1:]], call.attrs, call.ty_args, call.span)
+
+    return rewrite_calls(func, redirected)
 
 
 class HookBuild:

@@ -1,8 +1,13 @@
-"""Codegens as routes: the functions that TVM's RunCodegen calls for the regions of a namespace."""
+"""Codegens as routes: the functions that TVM's RunCodegen calls for the regions of a namespace. Regions become modules
+of their codegens, and the calls of regions calls of what these modules export.
+
+TVM's RunCodegen does the same for functions with a symbol of their own that do not call themselves: it leaves the
+regions of a private function as they are, and does not come back from a recursive one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +22,70 @@ from ...core.own_process import apart
 from ...core.vendor_code import calling
 from ...core.verdict import Reject
 from ...ir.fingerprint import fingerprint
-from ...ir.relax_utils import codegen_of, constants_in
-from ...ir.tvm_compat import constant_numpy
+from ...ir.relax_utils import codegen_of, constants_in, external_modules, is_host_function
+from ...ir.tvm_compat import constant_numpy, constant_tensor
+from ...ir.walker import rewrite_calls
 from ...regions.failure import BrokenRegions, Failure, all_or_each, describe
 from ..quantised_groups import looking_at
-from .external import name_constants, with_external_calls
-from .route import Route
-from .source import check_sources, missing_functions
+from .route import Route, check_sources, missing_functions
+
+
+def with_external_calls(
+    mod: tvm.IRModule,
+    regions: Mapping[Any, relax.Function],
+    modules: Sequence[tvm.runtime.Module],
+    names: Mapping[Any, str],
+) -> tvm.IRModule:
+    """The module without ``regions``, which are called in ``modules`` instead.
+
+    Parameters
+    ----------
+    mod : IRModule
+        A partitioned module.
+    regions : mapping of GlobalVar to Function
+        The function that was compiled.
+    modules : sequence of Module
+        What came of it, each with the function of its region's symbol.
+    names : mapping of Constant to str
+        See `name_constants`.
+
+    Returns
+    -------
+    IRModule
+        The modules are in the attribute ``external_mods``, and the constants in ``const_name_to_constant``, where TVM's
+        linker looks for both.
+    """
+    symbols = {gv: str(f.attrs["global_symbol"]) for gv, f in regions.items()}
+
+    def external(_builder: Any, call: Any, _var: Any) -> Any:
+        if call.op not in symbols:
+            return None
+        arguments = [relax.ExternFunc(symbols[call.op]), relax.Tuple(list(call.args))]
+        return relax.Call(tvm.ir.Op.get("relax.call_dps_packed"), arguments, None, [call.ty])
+
+    functions = {gv: f for gv, f in mod.functions.items() if gv not in regions}
+    for gv, func in functions.items():
+        if is_host_function(func) and not regions.keys().isdisjoint(relax.analysis.all_global_vars(func)):
+            functions[gv] = rewrite_calls(func, external)
+    attrs = dict(mod.attrs.items()) if mod.attrs else {}
+    attrs["external_mods"] = [*external_modules(mod), *modules]
+    if names:
+        tensors = {name: constant_tensor(constant) for constant, name in names.items()}
+        attrs["const_name_to_constant"] = {**attrs.get("const_name_to_constant", {}), **tensors}
+    return tvm.IRModule(functions, global_infos=mod.global_infos).with_attrs(attrs)
+
+
+def name_constants(functions: Iterable[relax.Function]) -> dict[Any, str]:
+    """Names for the constants of regions, as RunCodegen gives them; one that several share keeps its last name."""
+    names: dict[Any, str] = {}
+    for func in functions:
+        _name_constants(func, names)
+    return names
+
+
+def _name_constants(func: relax.Function, names: dict[Any, str]) -> None:
+    prefix = f"{func.attrs['global_symbol']}_{codegen_of(func)}_const_"
+    names.update((constant, f"{prefix}{count}") for count, constant in enumerate(constants_in(func.body)))
 
 
 class Codegen(Route):
