@@ -83,8 +83,8 @@ void Measure(int rounds, const std::string& name_of_layer, const Layer& layer) {
   };
 
   std::map<std::string, Measured> all;
-  Lowering(graph, shapes, CpuEngine(), [&](const Candidate& candidate, const Isa& isa) {
-    const double model = DefaultCost(candidate, isa);
+  Lowering(graph, shapes, CpuEngine(), [&](const Candidate& candidate, const Machine& machine) {
+    const double model = DefaultCost(candidate, machine);
     if (is_ours(candidate)) {
       Measured& measured = all[candidate.impl];
       measured.candidate = candidate;
@@ -103,8 +103,8 @@ void Measure(int rounds, const std::string& name_of_layer, const Layer& layer) {
   PackedStore store;
   for (auto& [name, measured] : all) {
     const std::string& wanted = name;
-    auto cost = [&](const Candidate& c, const Isa& isa) {
-      return !is_ours(c) ? DefaultCost(c, isa) : c.impl == wanted ? 0.0 : 1.0;
+    auto cost = [&](const Candidate& c, const Machine& machine) {
+      return !is_ours(c) ? DefaultCost(c, machine) : c.impl == wanted ? 0.0 : 1.0;
     };
     measured.plan = std::make_unique<DnnlPlan>(Lowering(graph, shapes, CpuEngine(), cost).Run(),
                                                shapes, constants, &store);

@@ -5,7 +5,7 @@ The layers are those of 3×3 with stride 1 of ResNet, VGG, UNet, DenseNet, GoogL
 each channel, holes, long rows, images of few pixels and of many, batches. The candidates of a layer take turns; a time
 is the median over all rounds, of the convolution alone: what changes layouts before and behind it is in the model only.
 ``ONEDNN_MAX_CPU_ISA`` limits the instruction set. ``--save`` puts the measurements into ``bench/convolutions.csv``;
-``--fit`` measures nothing, but fits the rates of ``codegen_src/dnnl/rates.cc`` to that table.
+``--fit`` measures nothing, but fits the costs of ``codegen_src/dnnl/machines.json`` to that table.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 TABLE = Path(__file__).with_name("convolutions.csv")
 COLUMNS = "isa layer candidate products vectors weights bytes model seconds".split()
-MANY_WEIGHTS = 16 << 20  #: bytes, as in rates.cc
+MANY_WEIGHTS = 16 << 20  #: bytes, as in machines.json
 
 #: channels, height and width, outputs of a convolution 3×3 of one image; behind them, what differs: groups, height and
 #: width of the kernel, stride, dilation, images, width of the image
@@ -71,7 +71,7 @@ def fit(rows: list[Row]) -> np.ndarray:
 
 
 def family(row: Row) -> str:
-    """The name under which rates.cc has the rates."""
+    """The name under which machines.json has the rates."""
     prefixes = {"winograd_4x4_bf16x": "split_winograd", "winograd": "winograd", "bf16x": "split"}
     prefixes |= {name: name for name in ("depthwise", "direct", "groups", "product", "x64:gemm", "ref")}
     return next((name for prefix, name in prefixes.items() if row["candidate"].startswith(prefix)), "convolution")

@@ -58,18 +58,18 @@ std::string WorkloadKey(const OpDesc& op);
 /// The implementation and its layouts: "jit:avx2 f32:acdb:1x64x56x56 ...".
 std::string CandidateName(const Candidate& candidate);
 
-/// The estimated or measured seconds of a candidate on an instruction set. Of equally fast ones the
-/// first is taken.
-using CostModel = std::function<double(const Candidate&, const Isa&)>;
+/// The estimated or measured seconds of a candidate on a machine. Of equally fast ones the first is
+/// taken.
+using CostModel = std::function<double(const Candidate&, const Machine&)>;
 
-/// Seconds by the rates of its family (rates.h), which are fitted to measurements.
-double DefaultCost(const Candidate& candidate, const Isa& isa);
+/// Seconds by the rates of the machine (rates.h), which are fitted to measurements.
+double DefaultCost(const Candidate& candidate, const Machine& machine);
 
 /// The part of it that is the changes of layout before the candidate.
-double ReorderCost(const Candidate& candidate, const Isa& isa);
+double ReorderCost(const Candidate& candidate, const Machine& machine);
 
-/// Why its family has no rates there (rates.h); nothing if it has.
-std::string WhyNoRates(const Candidate& candidate, const Isa& isa);
+/// The candidates that make the same use of a machine (rates.h).
+std::string FamilyOf(const Candidate& candidate, const Isa& isa);
 
 class Lowering;
 

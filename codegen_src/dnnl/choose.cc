@@ -27,9 +27,6 @@ int OverwritableArg(PrimitiveKind kind) {
   }
 }
 
-/// A batch normalisation takes a third of the time of a reorder (Granite Rapids).
-constexpr double kNormalized = 0.35;
-
 bool TakesSum(PrimitiveKind kind) {
   return kind == PrimitiveKind::convolution || kind == PrimitiveKind::deconvolution ||
          kind == PrimitiveKind::matmul;
@@ -57,7 +54,7 @@ double ProductsOf(const OpDesc& op, const PrimitiveDesc& pd) {
 /// Adds the bytes of its operands and its result to the work of a candidate.
 void Lowering::CountBytes(Candidate* candidate) const {
   Work& work = candidate->work;
-  work.weights = work.bytes = work.reordered = 0;
+  work.weights = work.bytes = work.reordered = work.normalized = 0;
   const bool is_call = candidate->call.has_value();
   const auto count = [&](const OpArg& arg, const MemoryDesc& md) {
     auto bytes = static_cast<double>(md.get_size());
@@ -69,7 +66,7 @@ void Lowering::CountBytes(Candidate* candidate) const {
     const std::optional<View> slice = SliceOfConcat(arg.value);
     // What is made only for this reader, which another candidate may do without.
     const bool is_shuffled = ShuffleOf(arg.value) && IsReadOnce(arg.value);
-    if (arg.IsInput() && NormalizationOf(arg.value)) work.reordered += kNormalized * bytes;
+    if (arg.IsInput() && NormalizationOf(arg.value)) work.normalized += bytes;
     const bool is_copied = arg.IsInput() ? is_shuffled || !FindPlace(arg.value, md)
                                          : slice && !SameLayout(md, slice->md);
     if (is_copied) work.reordered += bytes;

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The names of candidates, and their costs: the family of each, whose rates rates.cc has.
+// The names of candidates, and their costs: the family of each, of which rates.h has the costs.
 #include <dnnl_debug.h>
 
 #include "common/support/error.h"
 #include "dnnl/candidate.h"
 #include "dnnl/primitives.h"
-#include "dnnl/rates.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
@@ -49,6 +48,22 @@ bool IsNarrow(const Candidate& candidate) {
   return weights.size() > rank && weights[1] < kFew && weights[1] * weights[2] > 1;
 }
 
+std::string Shape(const MemoryDesc& md) {
+  const std::string text = ToString(md);  // dtype : order : shape
+  return text.substr(0, text.find(':')) + " " + text.substr(text.rfind(':') + 1);
+}
+
+}  // namespace
+
+bool IsReference(dnnl::primitive::kind kind, const std::string& impl) {
+  // These take the elements one by one; concats and reorders of such names copy rows.
+  const bool by_elements =
+      kind == dnnl::primitive::kind::resampling || kind == dnnl::primitive::kind::pooling;
+  return impl.compare(0, 3, "ref") == 0 || (by_elements && impl.compare(0, 6, "simple") == 0);
+}
+
+bool Unfolds(const std::string& impl) { return impl.find("gemm:") != std::string::npos; }
+
 std::string FamilyOf(const Candidate& candidate, const Isa& isa) {
   if (candidate.call) {
     const std::string kernel = candidate.call->kernel->name;
@@ -68,33 +83,13 @@ std::string FamilyOf(const Candidate& candidate, const Isa& isa) {
                                        : "convolution";
 }
 
-std::string Shape(const MemoryDesc& md) {
-  const std::string text = ToString(md);  // dtype : order : shape
-  return text.substr(0, text.find(':')) + " " + text.substr(text.rfind(':') + 1);
+double ReorderCost(const Candidate& candidate, const Machine& machine) {
+  return machine.rates->ReorderSeconds(candidate.work, machine.threads);
 }
 
-}  // namespace
-
-bool IsReference(dnnl::primitive::kind kind, const std::string& impl) {
-  // These take the elements one by one; concats and reorders of such names copy rows.
-  const bool by_elements =
-      kind == dnnl::primitive::kind::resampling || kind == dnnl::primitive::kind::pooling;
-  return impl.compare(0, 3, "ref") == 0 || (by_elements && impl.compare(0, 6, "simple") == 0);
-}
-
-bool Unfolds(const std::string& impl) { return impl.find("gemm:") != std::string::npos; }
-
-double ReorderCost(const Candidate& candidate, const Isa& isa) {
-  return ReorderSeconds(FamilyOf(candidate, isa), isa, candidate.work);
-}
-
-double DefaultCost(const Candidate& candidate, const Isa& isa) {
+double DefaultCost(const Candidate& candidate, const Machine& machine) {
   const double times = IsReference(candidate.op.kind, candidate.impl) ? kReference : 1;
-  return Seconds(FamilyOf(candidate, isa), isa, candidate.work, times);
-}
-
-std::string WhyNoRates(const Candidate& candidate, const Isa& isa) {
-  return WhyNoRates(FamilyOf(candidate, isa), isa);
+  return machine.Seconds(FamilyOf(candidate, machine.isa), candidate.work, times);
 }
 
 std::string WorkloadKey(const OpDesc& op) {

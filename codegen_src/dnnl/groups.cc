@@ -121,8 +121,8 @@ bool ComputeInFloat32(const NodeView& n) {
   converted.bytes = kBoth * static_cast<double>(ElementCount(n.Shape(0)) +
                                                 (is_converted_back ? ElementCount(out) : 0));
   const double in_float32 =
-      Seconds("groups", l.isa(), WorkOf(p)) + Seconds("conversion", l.isa(), converted);
-  if (in_float32 >= Seconds("convolution", l.isa(), padded)) return false;
+      l.machine().Seconds("groups", WorkOf(p)) + l.machine().Seconds("conversion", converted);
+  if (in_float32 >= l.machine().Seconds("convolution", padded)) return false;
 
   Node convolution = n.node;
   std::vector<Node> nodes;

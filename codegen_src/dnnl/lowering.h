@@ -153,7 +153,7 @@ class Lowering {
   /// connect them.
   void LowerInSteps(const std::vector<Node>& nodes);
 
-  double Cost(const Candidate& candidate) const { return cost_(candidate, isa()); }
+  double Cost(const Candidate& candidate) const { return cost_(candidate, machine_); }
 
   const Machine& machine() const { return machine_; }
   const Isa& isa() const { return machine_.isa; }

@@ -17,6 +17,12 @@ int64_t CacheBytes() {
   return bytes;
 }
 
+std::shared_ptr<const Rates> RatesOf(const Isa& isa) {
+  static const auto amx = Rates::CompiledIn("avx512_core_amx");
+  static const auto wide = Rates::CompiledIn("avx512_core"), others = Rates::CompiledIn("avx2");
+  return isa.HasTiles() ? amx : isa.Vectors() == BYOC_AVX512 ? wide : others;
+}
+
 }  // namespace
 
 const char* Isa::Name() const {
@@ -65,6 +71,9 @@ DType Isa::ComputedIn(DType dtype) const {
   return is_widened ? DType::kFloat32 : dtype;
 }
 
-Machine::Machine() : threads(omp_get_max_threads()), cache_bytes(CacheBytes()) {}
+Machine::Machine() : Machine(Isa()) {}
+
+Machine::Machine(const Isa& isa)
+    : isa(isa), threads(omp_get_max_threads()), cache_bytes(CacheBytes()), rates(RatesOf(isa)) {}
 
 }  // namespace tvm_byoc_dnnl

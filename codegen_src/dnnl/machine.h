@@ -5,10 +5,13 @@
 
 #include <cstdint>
 #include <dnnl.hpp>
+#include <memory>
 #include <optional>
+#include <string>
 
 #include "common/graph.h"
 #include "dnnl/op_desc.h"
+#include "dnnl/rates.h"
 #include "kernels/byoc_isa.h"
 
 namespace tvm_byoc_dnnl {
@@ -48,9 +51,18 @@ struct Machine {
   /// This one, and the threads that OpenMP has now.
   Machine();
 
+  /// Any CPU with an instruction set.
+  explicit Machine(const Isa& isa);
+
+  /// Seconds of work by its rates.
+  double Seconds(const std::string& family, const Work& work, double times = 1) const {
+    return rates->Seconds(family, work, threads, times);
+  }
+
   Isa isa;
   int threads;
   int64_t cache_bytes;  // of the second-level cache of a core
+  std::shared_ptr<const Rates> rates;
   /// oneDNN's answer to a description. It knows this machine only.
   PrimitiveDesc (*ask)(const OpDesc& op, const dnnl::engine& engine) = AskOneDnn;
 };

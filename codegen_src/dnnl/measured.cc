@@ -52,9 +52,10 @@ class Trial {
   Trial(const Graph& graph, const Shapes& shapes, const std::vector<const void*>& constants,
         PackedStore* store, Wanted wanted)
       : wanted_(std::move(wanted)) {
-    Program program = Lowering(graph, shapes, CpuEngine(), [&](const Candidate& c, const Isa& isa) {
-                        return Cost(c, isa);
-                      }).Run();
+    Program program =
+        Lowering(graph, shapes, CpuEngine(), [&](const Candidate& c, const Machine& machine) {
+          return Cost(c, machine);
+        }).Run();
     plan_ = std::make_unique<DnnlPlan>(std::move(program), shapes, constants, store);
     seconds_.resize(plan_->program().steps.size());
   }
@@ -89,8 +90,8 @@ class Trial {
   }
 
  private:
-  double Cost(const Candidate& candidate, const Isa& isa) {
-    const double model = DefaultCost(candidate, isa);
+  double Cost(const Candidate& candidate, const Machine& machine) {
+    const double model = DefaultCost(candidate, machine);
     if (!Competes(candidate)) return model;
     const std::string workload = WorkloadKey(candidate.op), name = CandidateName(candidate);
     asked_[candidate.op.Find(DNNL_ARG_DST)->value].emplace(workload, name);
@@ -136,31 +137,32 @@ class Zeros {
 CostModel CostByTimes(const KnownTimes& times, const std::string& setting) {
   if (times.workloads.empty() || times.setting != setting) return DefaultCost;
   auto known = std::make_shared<const KnownTimes>(times);
-  return [known](const Candidate& candidate, const Isa& isa) {
-    const double model = DefaultCost(candidate, isa);
+  return [known](const Candidate& candidate, const Machine& machine) {
+    const double model = DefaultCost(candidate, machine);
     if (!Competes(candidate)) return model;
     auto workload = known->workloads.find(WorkloadKey(candidate.op));
     if (workload == known->workloads.end()) return model;
     const auto& candidates = workload->second;
     auto time = candidates.find(CandidateName(candidate));
-    if (time != candidates.end()) return time->second.seconds + ReorderCost(candidate, isa);
+    if (time != candidates.end()) return time->second.seconds + ReorderCost(candidate, machine);
     double seconds = 0, expected = 0;  // not measured: as far off as the model is for the others
     for (const auto& [name, known_time] : candidates) {
       seconds += known_time.seconds;
       expected += known_time.model;
     }
-    return (model - ReorderCost(candidate, isa)) * seconds / expected + ReorderCost(candidate, isa);
+    return (model - ReorderCost(candidate, machine)) * seconds / expected +
+           ReorderCost(candidate, machine);
   };
 }
 
 KnownTimes MeasureProducts(const Graph& graph, int rounds) {
   const Shapes shapes = Specialise(graph, {});
   Workloads workloads;
-  Lowering(graph, shapes, CpuEngine(), [&](const Candidate& candidate, const Isa& isa) {
-    const double model = DefaultCost(candidate, isa);
+  Lowering(graph, shapes, CpuEngine(), [&](const Candidate& candidate, const Machine& machine) {
+    const double model = DefaultCost(candidate, machine);
     if (Competes(candidate)) {
       workloads[WorkloadKey(candidate.op)].emplace(CandidateName(candidate),
-                                                   model - ReorderCost(candidate, isa));
+                                                   model - ReorderCost(candidate, machine));
     }
     return model;
   }).Run();

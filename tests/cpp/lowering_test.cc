@@ -181,7 +181,7 @@ TEST(TheCheapestCandidateIsTaken) {
     return false;
   };
   CHECK(source_is_dense(DefaultCost));  // the first, since all are real implementations
-  CHECK(!source_is_dense([](const Candidate& choice, const Isa&) {
+  CHECK(!source_is_dense([](const Candidate& choice, const Machine&) {
     return IsDense(choice.op.Find(DNNL_ARG_SRC)->md) ? 2.0 : 1.0;
   }));
 }
@@ -189,9 +189,9 @@ TEST(TheCheapestCandidateIsTaken) {
 /// Lowers under a cost, and lists the candidates that it was asked for.
 std::string NameOfConvolution(const Machine& machine, const Graph& graph, const CostModel& cost,
                               std::vector<std::pair<std::string, std::string>>* asked = nullptr) {
-  auto listed = [&](const Candidate& candidate, const Isa& isa) {
+  auto listed = [&](const Candidate& candidate, const Machine& on) {
     if (asked != nullptr) asked->emplace_back(WorkloadKey(candidate.op), CandidateName(candidate));
-    return cost(candidate, isa);
+    return cost(candidate, on);
   };
   for (const Step& step : LowerOn(machine, graph, listed).steps) {
     if (!step.conversion && step.node == 0) return step.impl;
@@ -286,7 +286,7 @@ TEST(WeightsArePackedAgainOnlyForMuch) {
   PackedStore store;
   std::vector<std::shared_ptr<AlignedBuffer>> held;
   auto lower = [&](double cost_of_kernel, bool reuses, double* excess) {
-    const auto cost = [&](const Candidate& candidate, const Isa&) {
+    const auto cost = [&](const Candidate& candidate, const Machine&) {
       return candidate.call ? cost_of_kernel : 1.0;
     };
     Lowering lowering(graph, Specialise(graph, {}), CpuEngine(), cost,
@@ -325,7 +325,7 @@ TEST(OneCostRanksPrimitivesAndKernels) {
     const auto prefers = [&](bool kernels) {
       return NameOfConvolution(
           machine, graph,
-          [=](const Candidate& candidate, const Isa&) {
+          [=](const Candidate& candidate, const Machine&) {
             return candidate.call.has_value() == kernels ? 1.0 : 2.0;
           },
           &asked);
@@ -353,9 +353,10 @@ TEST(WeightsArePackedASecondTimeOnlyForMuchLessTime) {
   auto lowered = [&](double of_kernel, double of_primitive) {
     Program program;
     for (bool reuses : {true, false}) {  // as the planner does
-      Lowering lowering(graph, shapes, CpuEngine(), [=](const Candidate& candidate, const Isa&) {
-        return candidate.call ? of_kernel : of_primitive;
-      });
+      Lowering lowering(graph, shapes, CpuEngine(),
+                        [=](const Candidate& candidate, const Machine&) {
+                          return candidate.call ? of_kernel : of_primitive;
+                        });
       lowering.Share(&store, reuses);
       program = lowering.Run();
       if (lowering.Excess() <= 0.05) break;

@@ -99,8 +99,7 @@ PrimitiveDesc AskFor(const OpDesc& asked, const dnnl::engine& engine) {
 
 /// A machine with this instruction set, two threads and 1 MB of second-level cache.
 inline Machine WithIsa(dnnl::cpu_isa set) {
-  Machine machine;
-  machine.isa = Isa(set);
+  Machine machine{Isa(set)};
   machine.threads = 2;
   machine.cache_bytes = 1 << 20;
   machine.ask = machine.isa.Vectors() == BYOC_AVX512 ? AskFor<true, 16>
