@@ -53,6 +53,7 @@ from .te import (
 )
 from .text.generator import TextGenerator as TextGenerator, TextStream as TextStream
 from .tuning.tune import tune as tune
+from .vendors.devices import DeviceMemory as DeviceMemory, TvmMemory as TvmMemory
 from .vendors.blobs import blob_module as blob_module, layer_times as layer_times
 from .vendors.codegen.extern import portable_codegen as portable_codegen
 from .vendors.hooks.c_source import c_source_module as c_source_module, generate_c as generate_c

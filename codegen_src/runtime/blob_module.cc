@@ -27,8 +27,12 @@ namespace {
 namespace ffi = tvm::ffi;
 
 /// The function that Python registers: (compiler, symbol, compatibility, bytes, results) ->
-/// function.
+/// suffix -> function.
 constexpr const char* kOpen = "tvm_byoc_dnnl.OpenBlob";
+
+/// What follows the region's name in the names of its functions: the region, and copies to the
+/// memory of its device and back.
+constexpr std::string_view kSuffixes[] = {"", ".copy_in", ".copy_out"};
 
 class BlobModule final : public ffi::ModuleObj {
  public:
@@ -39,19 +43,40 @@ class BlobModule final : public ffi::ModuleObj {
     return ffi::Module::kBinarySerializable | ffi::Module::kRunnable;
   }
   ffi::Bytes SaveToBytes() const final { return ffi::Bytes(Save(blob_, WriterName())); }
-  bool ImplementsFunction(const ffi::String& name) final { return name == blob_.symbol; }
+  bool ImplementsFunction(const ffi::String& name) final { return SuffixOf(name).has_value(); }
 
   ffi::Optional<ffi::Function> GetFunction(const ffi::String& name) final {
-    if (!ImplementsFunction(name)) return std::nullopt;
-    return Guarded([&] { return Opened(); });
+    std::optional<std::string_view> suffix = SuffixOf(name);
+    if (!suffix) return std::nullopt;
+    return Guarded([&] {
+      const Functions opened = Opened();
+      auto found = opened.find(ffi::String(std::string(*suffix)));
+      if (found == opened.end()) {
+        Fail(ErrorKind::kArtifact, "region ", blob_.symbol,
+             " keeps its results in the memory of a ", "device, and the package of compiler ",
+             blob_.compiler, " has none: its register_namespace has no memory=");
+      }
+      return (*found).second;
+    });
   }
 
   const Blob& blob() const { return blob_; }
 
  private:
+  using Functions = ffi::Map<ffi::String, ffi::Function>;
+
+  std::optional<std::string_view> SuffixOf(const ffi::String& name) const {
+    const std::string_view whole(name.data(), name.size());
+    if (whole.substr(0, blob_.symbol.size()) != blob_.symbol) return std::nullopt;
+    for (std::string_view suffix : kSuffixes) {
+      if (whole.substr(blob_.symbol.size()) == suffix) return suffix;
+    }
+    return std::nullopt;
+  }
+
   /// Without the lock while the package works, because that may wait for a lock of the host's
   /// language; of two threads that come first, one opens the bytes in vain.
-  ffi::Function Opened() {
+  Functions Opened() {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       if (opened_) return *opened_;
@@ -64,7 +89,7 @@ class BlobModule final : public ffi::ModuleObj {
     }
     auto made = (*open)(blob_.compiler, blob_.symbol, blob_.compatibility, ffi::Bytes(blob_.bytes),
                         blob_.results)
-                    .cast<ffi::Function>();
+                    .cast<Functions>();
     std::lock_guard<std::mutex> lock(mutex_);
     if (!opened_) opened_ = std::move(made);
     return *opened_;
@@ -72,7 +97,7 @@ class BlobModule final : public ffi::ModuleObj {
 
   const Blob blob_;
   std::mutex mutex_;
-  std::optional<ffi::Function> opened_;
+  std::optional<Functions> opened_;
 };
 
 ffi::Module Make(Blob blob);

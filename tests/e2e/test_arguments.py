@@ -12,7 +12,7 @@ import tvm_ffi
 from tvm import relax
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.runtime.call_arguments import as_tensor
+from tvm_byoc_dnnl.core.arguments import as_tensor
 
 pytestmark = pytest.mark.native
 

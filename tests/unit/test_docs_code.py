@@ -108,4 +108,5 @@ def test_the_page_about_devices_runs() -> None:
     try:
         exec(compile(code, "devices.md", "exec"), {"__name__": "page"})
     finally:
-        byoc.unregister_compiler("page_device")
+        for name in ("page_device", "page_memory"):
+            byoc.unregister_compiler(name)

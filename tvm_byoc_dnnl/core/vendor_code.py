@@ -59,15 +59,24 @@ def expect(value: Any, kind: type | tuple[type, ...], what: str, expected: str) 
     return value
 
 
-def with_options(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-    """A vendor's function of one value, or of a value and options, as one of both."""
+def with_options(function: Callable[..., Any], most: int = 2) -> Callable[..., Any]:
+    """A vendor's function of the first of some values, such as a value, options …, as one of all of them."""
+    count = most
     try:
-        inspect.signature(function).bind(None, None)
-    except TypeError:
-        return lambda value, _options: function(value)
+        signature = inspect.signature(function)
     except ValueError:  # of C, which cannot be looked at
-        pass
-    return function
+        return function
+    while count > 1 and not _takes(signature, count):
+        count -= 1
+    return function if count == most else lambda *values: function(*values[:count])
+
+
+def _takes(signature: inspect.Signature, count: int) -> bool:
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
 
 
 def run_pass(make: Any, mod: tvm.IRModule, what: str) -> tvm.IRModule:

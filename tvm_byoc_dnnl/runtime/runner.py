@@ -20,6 +20,7 @@ import tvm
 from tvm import relax
 
 from ..core import _native
+from ..core.arguments import as_tensor
 from ..core.errors import (
     ArgumentTypeError,
     ArtifactError,
@@ -39,7 +40,7 @@ from ..pipeline.kv_cache import CACHES_FUNCTION
 from ..pipeline.metadata import read_account, read_metadata
 from ..pipeline.regions import FALLBACK_FUNCTIONS
 from ..vendors.blobs import checked_run_options, opening, to_be_described
-from .call_arguments import InputPlan, SymbolPlan, Views, as_array, as_tensor
+from .call_arguments import InputPlan, SymbolPlan, Views, as_array
 
 #: TVM's messages where two sizes, which the model needs to be equal, are not
 _UNEQUAL = re.compile(r"match_cast error|Mismatched .* on argument #")

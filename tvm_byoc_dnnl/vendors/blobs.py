@@ -9,15 +9,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import tvm
 import tvm_ffi
 
 from ..core import _native
-from ..core.errors import ArtifactError, ByocError, InputError, VendorError
+from ..core.errors import ArtifactError, InputError, VendorError
 from ..core.verdict import Works, as_reject
 from ..regions.failure import describe
+from .devices import SUFFIXES, Held, naming, resident
 from .namespaces import compilers, namespace
 from .target_options import checked_values
 
@@ -29,7 +31,23 @@ _logger = logging.getLogger("tvm_byoc_dnnl")
 _Bytes = np.ndarray
 #: what results hold before the first call; the second is not the first at any byte
 _PATTERNS = (0xB7, 0x48)
-_OPTIONS: ContextVar[Mapping[str, Mapping[str, Any]]] = ContextVar("options", default={})  # noqa: B039 - not changed
+
+
+class _Opening:
+    """What the regions have in common that are opened together: a user's options, and the memory of each device."""
+
+    def __init__(self, options: Mapping[str, Mapping[str, Any]]) -> None:
+        self.options = options
+        self._memories: WeakValueDictionary[Any, Held] = WeakValueDictionary()
+
+    def memory(self, make: Callable[[Any], Any], options: Mapping[str, Any]) -> Held:
+        """The memory that ``make(options)`` makes once; it is there for as long as a region holds it."""
+        if (held := self._memories.get(make)) is None:
+            held = self._memories[make] = Held(make(options))
+        return held
+
+
+_OPENING: ContextVar[_Opening] = ContextVar("opening", default=_Opening({}))  # noqa: B039 - of all without a runner
 _TIMED: ContextVar[list[tuple[str, float]] | None] = ContextVar("timed", default=None)
 _DESCRIBED: ContextVar[bool] = ContextVar("described", default=False)
 
@@ -97,11 +115,11 @@ def timed_layers() -> Iterator[list[tuple[str, float]]]:
 @contextmanager
 def opening(options: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
     """Inside, regions are opened with a user's options: namespace → option → value."""
-    token = _OPTIONS.set(options)
+    token = _OPENING.set(_Opening(options))
     try:
         yield
     finally:
-        _OPTIONS.reset(token)
+        _OPENING.reset(token)
 
 
 def checked_run_options(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -115,8 +133,10 @@ def checked_run_options(options: Mapping[str, Mapping[str, Any]]) -> dict[str, d
     return checked
 
 
-def open_blob(compiler: str, symbol: str, compatibility: str, data: bytes, results: int = -1) -> Callable[..., Any]:
-    """The function of a blob's region; the native library calls this when the function is fetched.
+def open_blob(
+    compiler: str, symbol: str, compatibility: str, data: bytes, results: int = -1
+) -> Mapping[str, Callable[..., Any]]:
+    """The functions of a blob's region, by what follows its name; the native library calls this when one is fetched.
 
     ``results`` is the number of the region's results, -1 where it is not known.
 
@@ -131,36 +151,43 @@ def open_blob(compiler: str, symbol: str, compatibility: str, data: bytes, resul
         if not _DESCRIBED.get():
             raise
 
-    def later(*tensors: Any) -> None:
-        return _opened(compiler, symbol, compatibility, data, results)(*tensors)
+    def later(suffix: str) -> Callable[..., Any]:
+        return lambda *values: _opened(compiler, symbol, compatibility, data, results)[suffix](*values)
 
-    return tvm_ffi.convert(later)
+    return tvm_ffi.convert({suffix: later(suffix) for suffix in SUFFIXES})
 
 
-def _opened(compiler: str, symbol: str, compatibility: str, data: bytes, results: int) -> Callable[..., None]:
+def _opened(
+    compiler: str, symbol: str, compatibility: str, data: bytes, results: int
+) -> Mapping[str, Callable[..., Any]]:
     where = f"region {symbol!r} was compiled by {compiler!r}"
     try:
-        runner = namespace(compiler).blob_runner
+        ns = namespace(compiler)
     except ValueError as error:
         raise ArtifactError(f"{where}, which is not there: {error}") from error
-    if runner is None:
+    if (runner := ns.blob_runner) is None:
         raise ArtifactError(f"{where}, whose package has not called register_blob_runner({compiler!r}, ...)")
+    opening, held = _OPENING.get(), None
     try:
         answer = runner.check(compatibility)
         if isinstance(answer, Works):
             _logger.warning("%s; it works here, but is not optimal: %s", where, answer.reason)
         refusal = None if isinstance(answer, Works) else as_reject(answer, f"the check of blobs of {compiler!r}")
-        options = {**runner.options, **_OPTIONS.get().get(compiler, {})}
-        run: Any = runner.load(data, options) if refusal is None else None
+        options = {**runner.options, **opening.options.get(compiler, {})}
+        if refusal is None and ns.memory is not None:
+            held = opening.memory(ns.memory, options)
+        run: Any = runner.load(data, options, held and held.memory) if refusal is None else None
         if refusal is None and not callable(run):
-            raise TypeError(f"load returned {run!r}; expected a function run(*arguments, *results)")
+            expected = "run(*arguments, *results)" if held is None else "run(*buffers)"
+            raise TypeError(f"load returned {run!r}; expected a function {expected}")
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         raise ArtifactError(f"{where} and cannot be loaded: {describe(error)}; compile the model again here") from error
     if refusal is not None:
         raise ArtifactError(f"{where} for another setting: {refusal.reason}; compile the model again here")
-    return _checked(run, f"region {symbol!r} of {compiler!r}", results)
+    where = f"region {symbol!r} of {compiler!r}"
+    return {"": _checked(run, where, results)} if held is None else resident(run, held, where, results)
 
 
 def _checked(run: Callable[..., None], where: str, results: int) -> Callable[..., None]:
@@ -203,12 +230,8 @@ def _checked(run: Callable[..., None], where: str, results: int) -> Callable[...
 
 
 def _run(run: Callable[..., Any], where: str, tensors: Sequence[Any]) -> None:
-    try:
+    with naming(where, "run"):
         returned = run(*tensors)
-    except (ByocError, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        raise VendorError(f"{where}: run raised {describe(error)}") from error
     if returned is not None:
         raise VendorError(
             f"{where}: run returned {_shown(returned)}; expected None: it writes the results into its last tensors, as "

@@ -124,8 +124,8 @@ class BlobRunner:
     """The arguments of `register_blob_runner`."""
 
     check: Callable[[str], bool | Reject | Works]
-    #: ``load(data, options)``
-    load: Callable[[bytes, Mapping[str, Any]], Callable[..., None]]
+    #: ``load(data, options, memory)``
+    load: Callable[[bytes, Mapping[str, Any], Any], Callable[..., Any]]
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -201,6 +201,8 @@ class Namespace:
     policy: RegionPolicy | None = None
     #: ``fits(region, options)``
     fits: Callable[[Any, Mapping[str, Any]], bool | Reject] | None = None
+    #: ``memory(options)``: the memory of its device in a runner, where values stay from region to region
+    memory: Callable[[Mapping[str, Any]], Any] | None = None
     cost: Callable[[tvm.IRModule], float | None] | None = None
     blob_runner: BlobRunner | None = None
     hooks: TargetHooks | None = None
@@ -217,12 +219,15 @@ class Namespace:
     def by_codegen(self) -> Codegen:
         """Its codegen, in a process of its own where that is asked for; TVM may know one that is not registered."""
         made = self.codegen or OwnCodegen(self.name)
-        return replace(made, isolate=True) if self.isolate and isinstance(made, OwnCodegen) else made
+        if not isinstance(made, OwnCodegen):
+            return made
+        return replace(made, isolate=self.isolate or made.isolate, on_device=self.memory is not None)
 
-    def check_isolation(self) -> None:
-        """Raise ``TypeError`` where a codegen cannot run in a process of its own."""
-        if self.isolate and not isinstance(self.codegen, (OwnCodegen, type(None))):
-            raise TypeError(f"isolate=True of {self.name!r} is for a codegen that is a function; got {self.codegen!r}")
+    def check_codegen(self) -> None:
+        """Raise ``TypeError`` where a codegen cannot run in a process of its own, or its values stay on a device."""
+        for name, is_set in (("isolate=True", self.isolate), ("memory=", self.memory is not None)):
+            if is_set and not isinstance(self.codegen, (OwnCodegen, type(None))):
+                raise TypeError(f"{name} of {self.name!r} is for a codegen that is a function; got {self.codegen!r}")
 
     def copy(self) -> Namespace:
         """The same with tables of its own."""

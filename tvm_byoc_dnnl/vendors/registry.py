@@ -73,6 +73,7 @@ def register_namespace(
     prepare: Sequence[Callable[[], tvm.transform.Pass]] = (),
     policy: RegionPolicy | None = None,
     fits: Callable[..., bool | Reject] | None = None,
+    memory: Callable[[Mapping[str, Any]], Any] | None = None,
     isolate: bool = False,
     extend: bool = False,
 ) -> Namespace:
@@ -120,6 +121,10 @@ def register_namespace(
         region, which has the form that a codegen gets: memory, number of operators, of arguments, of results. Asked
         before the codegen. A region that does not fit is cut into parts that do, at the cheapest places, by a number of
         questions that grows with the logarithm of its calls: more calls must not fit where fewer do not.
+    memory : callable, optional
+        ``memory(options) -> DeviceMemory``: the device has a memory of its own. Results stay there from one region of
+        this namespace to the next, and are copied out where anybody else reads them. Called once for each runner, with
+        the options of `register_blob_runner`; its regions are blobs.
     isolate : bool
         For code that is not trusted: the codegen and the target hooks run in a forked process of their own
         (``relax_to_tir`` is tried in one first). After a crash their regions go to the next compiler or to TVM, with
@@ -150,6 +155,7 @@ def register_namespace(
         optimize=optimize,
         primitive_flops=primitive_flops,
         fits=fits,
+        memory=memory,
     )
     if probing_ahead is not None:
         warnings.warn("probing_ahead has no effect; give probe_many instead", DeprecationWarning, stacklevel=2)
@@ -169,12 +175,13 @@ def register_namespace(
         "prepare": tuple(prepare),
         "policy": policy,
         "fits": None if fits is None else with_options(fits),
+        "memory": memory,
         "isolate": isolate,
     }
     for key, value in parts.items():
         if value:
             setattr(ns, key, value)
-    ns.check_isolation()
+    ns.check_codegen()
     return ns
 
 
@@ -214,7 +221,7 @@ def register_codegen(
     declared = {**getattr(codegen, "options", {}), **(options or {})}
     check_options(f"register_codegen({compiler!r})", declared, ns.hooks.options if ns.hooks is not None else {})
     ns.codegen, ns.codegen_options, ns.isolate = made, declared, isolate or ns.isolate
-    ns.check_isolation()
+    ns.check_codegen()
     return codegen
 
 
@@ -433,6 +440,8 @@ def register_blob_runner(
     load : callable
         ``load(data) -> run``, or ``load(data, options) -> run``, and ``run(*tensors)`` writes the results: it gets the
         region's arguments and then its results, all of them TVM tensors on the CPU. Any number of threads may call it.
+        In a namespace with ``memory``, it is ``load(data, options, memory) -> run``, and ``run(*buffers)`` gives the
+        buffer of the result, or a list of several.
     options : mapping, optional
         Options of loading and their defaults, such as ``{"device": 0}``; a user sets them by
         ``byoc.load(path, options={compiler: {"device": 1}})``.
@@ -442,7 +451,7 @@ def register_blob_runner(
     who = f"register_blob_runner({compiler!r})"
     _check_functions(who, check=check, load=load)
     check_options(who, options or {}, {})
-    claim_namespace(compiler, extend).blob_runner = BlobRunner(check, with_options(load), dict(options or {}))
+    claim_namespace(compiler, extend).blob_runner = BlobRunner(check, with_options(load, 3), dict(options or {}))
 
 
 def _check_pattern(who: str, entry: Pattern) -> None:

@@ -24,9 +24,10 @@ from ...core.verdict import Reject
 from ...ir.fingerprint import fingerprint
 from ...ir.relax_utils import codegen_of, constants_in, external_modules, is_host_function
 from ...ir.tvm_compat import constant_numpy, constant_tensor
-from ...ir.walker import rewrite_calls
+from ...ir.walker import rewrite_blocks, rewrite_calls
 from ...regions.failure import BrokenRegions, Failure, all_or_each, describe
 from ..quantised_groups import looking_at
+from .residence import Residence
 from .route import Route, check_sources, missing_functions
 
 
@@ -35,6 +36,7 @@ def with_external_calls(
     regions: Mapping[Any, relax.Function],
     modules: Sequence[tvm.runtime.Module],
     names: Mapping[Any, str],
+    on_device: bool = False,
 ) -> tvm.IRModule:
     """The module without ``regions``, which are called in ``modules`` instead.
 
@@ -48,6 +50,8 @@ def with_external_calls(
         What came of it, each with the function of its region's symbol.
     names : mapping of Constant to str
         See `name_constants`.
+    on_device : bool
+        Whether values stay on a device from region to region.
 
     Returns
     -------
@@ -66,7 +70,8 @@ def with_external_calls(
     functions = {gv: f for gv, f in mod.functions.items() if gv not in regions}
     for gv, func in functions.items():
         if is_host_function(func) and not regions.keys().isdisjoint(relax.analysis.all_global_vars(func)):
-            functions[gv] = rewrite_calls(func, external)
+            resident = rewrite_blocks(func, Residence(symbols)) if on_device else func
+            functions[gv] = rewrite_calls(resident, external)
     attrs = dict(mod.attrs.items()) if mod.attrs else {}
     attrs["external_mods"] = [*external_modules(mod), *modules]
     if names:
@@ -89,7 +94,15 @@ def _name_constants(func: relax.Function, names: dict[Any, str]) -> None:
 
 
 class Codegen(Route):
-    """A route by ``codegen(functions, options, constant_names) -> modules``."""
+    """A route by ``codegen(functions, options, constant_names) -> modules``.
+
+    Attributes
+    ----------
+    on_device : bool
+        Whether its modules are blobs whose values stay on a device from region to region.
+    """
+
+    on_device: bool = False
 
     def __call__(
         self,
@@ -118,7 +131,7 @@ class Codegen(Route):
             list(regions), lambda some: self._generate([regions[gv] for gv in some], options)
         )
         if together is None:
-            return with_external_calls(mod, regions, *made[0][1])
+            return with_external_calls(mod, regions, *made[0][1], self.on_device)
         if not errors and len(regions) == 1:
             raise together  # not a fault of the region: the same works now
         if errors:
@@ -138,6 +151,8 @@ class Codegen(Route):
         if len(modules) != len(regions) or not all(isinstance(m, tvm.runtime.Module) for m in modules):
             count = f"expected {len(regions)} runtime module(s)"
             raise Reject(f"the codegen of {self.compiler!r} returned {made!r}; {count}")
+        if self.on_device and (other := next((m.kind for m in modules if not _is_blob(m)), "")):
+            raise Reject(f"a region of {self.compiler!r} is a module of kind {other}; memory= is for byoc.blob_module")
         if any(module.kind == "c" for module in modules):
             check_sources(modules, [self.source_build()] if self.source_build is not None else [])
         for region, module in zip(regions, modules, strict=True):
@@ -179,6 +194,7 @@ class OwnCodegen(Codegen):
     compiler: str
     function: Callable[..., Sequence[tvm.runtime.Module]] | None = None
     isolate: bool = False
+    on_device: bool = False
 
     def __call__(self, functions: Any, options: Any, constant_names: Any) -> Sequence[tvm.runtime.Module]:
         function = self.function or tvm.get_global_func(f"relax.ext.{self.compiler}", allow_missing=True)
