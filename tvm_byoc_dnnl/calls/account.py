@@ -15,7 +15,7 @@ from ..ir.relax_utils import codegen_of
 from ..ir.tvm_compat import dtype_of, is_a, shape_dims
 from ..regions.cost import call_bytes, call_flops, type_bytes, usual_sizes
 from ..vendors.namespace import Namespace
-from ..vendors.namespaces import compilers, namespace
+from ..vendors.namespaces import find_namespace
 from ..vendors.target_options import compilation_of
 from .flow import Flow, Node, read_flow
 from .model import CallReport, NearMiss, RegionReport, ReportData, Totals
@@ -43,8 +43,8 @@ def account_of(mod: tvm.IRModule, asked: Sequence[str], *, with_primitives: bool
     usual = usual_sizes(mod)
     flow = read_flow(mod)
     owners = [n.compiler for n in flow.nodes if n.compiler]
-    known = compilers()  # a region's codegen may be TVM's own
-    by_name = {n: namespace(n) if n in known else Namespace(n) for n in dict.fromkeys([*asked, *owners])}
+    # a region's codegen may be TVM's own
+    by_name = {n: find_namespace(n) or Namespace(n) for n in dict.fromkeys([*asked, *owners])}
     uses: dict[tuple[str, int], list[Node]] = {}
     for node in flow.nodes:
         uses.setdefault((node.region, node.use), []).append(node)

@@ -23,7 +23,7 @@ from ..ir.relax_utils import bindings_in, bindings_of, is_host_function, is_op_c
 from ..ir.tvm_compat import dtype_of
 from ..vendors.codegen.extern import check_output, source_namespaces
 from ..vendors.hooks.route import opaque
-from ..vendors.namespaces import compilers, namespace
+from ..vendors.namespaces import registered
 from ..vendors.target_options import with_options
 from ..whole import Expand
 from .guards import CheckCounts, CheckSizes
@@ -116,7 +116,7 @@ def byoc_pipeline(*, strict: bool = False, output: str = "module", host_code: bo
     def pipeline(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
         target = _target_of(mod)
         if output == "source":
-            mod = with_options(mod, {n: {"output": output} for n in compilers() if namespace(n).route.makes_source})
+            mod = with_options(mod, {ns.name: {"output": output} for ns in registered() if ns.route.makes_source})
         if source_namespaces(mod):
             refuse_native(mod)
         regions, mod = build_regions(mod, strict=strict)

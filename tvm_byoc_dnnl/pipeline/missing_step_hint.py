@@ -10,7 +10,7 @@ import tvm
 
 from ..core.errors import ByocError, InputError
 from ..ir.relax_utils import codegen_of, composite_of
-from ..vendors.namespaces import compilers
+from ..vendors.namespaces import find_namespace
 from .name import PIPELINE
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
@@ -36,7 +36,7 @@ def notice_forgotten_steps() -> None:
         except ByocError:
             raise
         except Exception as error:
-            owners = sorted({codegen_of(f) for f in functions} & set(compilers()))
+            owners = sorted({owner for f in functions if find_namespace(owner := codegen_of(f))})
             if owners and _name(kwargs.get("relax_pipeline")) != PIPELINE:
                 raise InputError(
                     f"the module has regions of {', '.join(owners)}, which this pipeline does not build: use "
@@ -57,7 +57,7 @@ def _name(pipeline: Any) -> str:
 def _annotated_only(functions: Any) -> str:
     """The advice for a module with composite functions of ours, "" for any other."""
     owners = [composite_of(f).partition(".")[0] for f in functions]
-    ours = sorted({owner for owner in owners if owner in compilers()})
+    ours = sorted({owner for owner in owners if find_namespace(owner)})
     if not ours:
         return ""
     return (

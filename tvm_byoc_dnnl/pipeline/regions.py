@@ -29,7 +29,7 @@ from ..regions.inline import flatten_region, inline_functions
 from ..regions.policy import RegionPolicy
 from ..vendors.codegen.extern import OUTPUTS, check_output, install_codegen
 from ..vendors.namespace import Namespace
-from ..vendors.namespaces import compilers, namespace
+from ..vendors.namespaces import find_namespace
 from ..vendors.target_options import get_target_options
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
@@ -69,7 +69,7 @@ def build_regions(mod: tvm.IRModule, *, strict: bool) -> tuple[tvm.IRModule, tvm
     built = mod
     while owners := {codegen_of(f) for f in built.functions.values()} - {""}:
         name = min(owners)
-        ns = namespace(name) if name in compilers() else Namespace(name)
+        ns = find_namespace(name) or Namespace(name)
         try:
             built = _build(built, ns, strict)
         except BrokenRegions as broken:
@@ -90,7 +90,7 @@ def settle_regions(mod: tvm.IRModule, *, dry_run: bool = False) -> tvm.IRModule:
         while owners := {codegen_of(f) for f in mod.functions.values()} - settled - {""}:
             name = min(owners)
             settled.add(name)
-            ns = namespace(name) if name in compilers() else Namespace(name)
+            ns = find_namespace(name) or Namespace(name)
             if dry_run and ns.route.compiles:
                 continue
             try:
@@ -105,7 +105,7 @@ def settle_regions(mod: tvm.IRModule, *, dry_run: bool = False) -> tvm.IRModule:
 
 
 def _options(mod: tvm.IRModule, ns: Namespace) -> dict[str, Any]:
-    return get_target_options(mod, ns.name) if ns.name in compilers() else {}
+    return get_target_options(mod, ns.name) if find_namespace(ns.name) else {}
 
 
 def _build(mod: tvm.IRModule, ns: Namespace, strict: bool) -> tvm.IRModule:
@@ -159,7 +159,7 @@ def with_host_form(mod: tvm.IRModule, fallback: bool | str, entry: str = "main")
     bodies = {
         gv: flatten_region(f).without_attr("Codegen")
         for gv, f in mod.functions.items()
-        if (name := codegen_of(f)) in compilers() and namespace(name).route.compiles
+        if (ns := find_namespace(codegen_of(f))) and ns.route.compiles
     }
     hosts = {gv: f for gv, f in mod.functions.items() if is_host_function(f) and gv not in bodies}
     read = {gv: set(relax.analysis.all_global_vars(f)) for gv, f in hosts.items()}

@@ -20,7 +20,7 @@ from ..core.errors import ArtifactError, InputError, VendorError
 from ..core.verdict import Works, as_reject
 from ..regions.failure import describe
 from .devices import SUFFIXES, Held, naming, resident
-from .namespaces import compilers, namespace
+from .namespaces import find_namespace, namespace
 from .target_options import checked_values
 
 #: names of layers and their seconds, or what returns them
@@ -126,7 +126,7 @@ def checked_run_options(options: Mapping[str, Mapping[str, Any]]) -> dict[str, d
     """A user's options for opened regions, if all names and types are right; raises `InputError` otherwise."""
     checked = {}
     for name, given in options.items():
-        runner = namespace(name).blob_runner if name in compilers() else None
+        runner = ns.blob_runner if (ns := find_namespace(name)) else None
         if runner is None:
             raise InputError(f"{name!r} is no compiler whose regions take options when they are loaded")
         checked[name] = checked_values(name, runner.options, given)

@@ -183,25 +183,38 @@ def namespace(compiler: str) -> Namespace:
     InputError
         If it is not registered; the message lists those that are.
     """
+    found = find_namespace(compiler)
+    if found is not None:
+        return found
+    if compiler in _FAILED:
+        error = _FAILED[compiler]
+        raise ValueError(
+            f"the vendor of compiler {compiler!r} could not be loaded: {type(error).__name__}: {error}"
+        ) from error
+    known = ", ".join(compilers()) or "none"
+    raise InputError(
+        f"unknown compiler {compiler!r}; registered: {known}. Import the package that registers it, or install it "
+        f"with its entry point in group 'tvm_byoc_dnnl.vendors'{did_you_mean(compiler, compilers())}"
+    )
+
+
+def find_namespace(name: str) -> Namespace | None:
+    """The namespace called ``name``; None if neither a vendor registered it nor TVM knows it."""
     _load()
-    if compiler not in _NAMESPACES:
-        if compiler not in _FAILED and (found := namespace_in_tvm(compiler)) is not None:
-            return found
-        if compiler in _FAILED:
-            error = _FAILED[compiler]
-            raise ValueError(
-                f"the vendor of compiler {compiler!r} could not be loaded: {type(error).__name__}: {error}"
-            ) from error
-        known = ", ".join(compilers()) or "none"
-        raise InputError(
-            f"unknown compiler {compiler!r}; registered: {known}. Import the package that registers it, or install it "
-            f"with its entry point in group 'tvm_byoc_dnnl.vendors'{did_you_mean(compiler, compilers())}"
-        )
-    return _NAMESPACES[compiler]
+    return _NAMESPACES[name] if name in _NAMESPACES else None if name in _FAILED else namespace_in_tvm(name)
+
+
+def registered() -> list[Namespace]:
+    """The namespaces that vendors registered, without those that only TVM knows: these have no options."""
+    _load()
+    return [_NAMESPACES[name] for name in sorted(_NAMESPACES)]
 
 
 def compilers() -> list[str]:
-    """Names of the registered namespaces, and of those that TVM itself knows by a codegen or by patterns, sorted."""
+    """Names of the registered namespaces, and of those that TVM itself knows by a codegen or by patterns, sorted.
+
+    To list TVM's takes milliseconds: who has a name asks `find_namespace`.
+    """
     _load()
     return sorted({*_NAMESPACES, *names_in_tvm()})
 

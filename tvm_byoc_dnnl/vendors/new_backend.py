@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..core.errors import InputError
 from ..core.files import written_folder
-from .namespaces import HOST, compilers
+from .namespaces import HOST, find_namespace
 
 #: the example of the docs: a backend that conforms, with its tests
 _TEMPLATE = Path(__file__).resolve().parents[1] / "template"
@@ -39,7 +39,7 @@ def new_backend(name: str, folder: Path) -> list[Path]:
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or keyword.iskeyword(name):
         raise InputError(f"the name is {name!r}; expected lower case letters, digits and _, such as my_npu")
-    if name in (*compilers(), HOST):
+    if name == HOST or find_namespace(name):
         raise InputError(f"there is a backend {name!r} already; choose another name")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} exists; give a folder that is new or empty")

@@ -11,7 +11,7 @@ import tvm
 from ..core.compilation import Compilation, current
 from ..core.errors import InputError
 from ..core.expected import did_you_mean
-from .namespaces import compilers, namespace
+from .namespaces import compilers, find_namespace, namespace
 
 #: attribute of a module: namespace → option → value
 OPTIONS_ATTR = "byoc.options"
@@ -66,8 +66,8 @@ def get_target_options(mod: tvm.IRModule, compiler: str) -> dict[str, Any]:
 
 def compilation_of(mod: tvm.IRModule, names: Iterable[str]) -> Compilation:
     """The compilation of this module, with its options for these compilers; by hand it remembers no answers."""
-    known, around = compilers(), current()
-    options = {name: get_target_options(mod, name) for name in names if name in known}
+    around = current()
+    options = {name: get_target_options(mod, name) for name in names if find_namespace(name)}
     if around.is_by_hand:
         return replace(around, options=options, answers={}, refused={})
     return replace(around, options=options)
@@ -85,7 +85,7 @@ def parse_option(text: str) -> tuple[str, str, Any]:
     compiler, dot, option = name.partition(".")
     if not (equals and dot and compiler and option):
         raise InputError(f"got {text!r}; expected NAMESPACE.OPTION=VALUE")
-    if compiler not in compilers():
+    if find_namespace(compiler) is None:
         raise InputError(f"unknown compiler {compiler!r}; registered: {', '.join(compilers())}")
     declared = namespace(compiler).options()
     if option not in declared:

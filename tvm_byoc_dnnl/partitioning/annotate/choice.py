@@ -11,7 +11,7 @@ import tvm
 
 from ...core.errors import InputError
 from ...core.expected import did_you_mean
-from ...vendors.namespaces import HOST, compilers, namespace
+from ...vendors.namespaces import HOST, compilers, find_namespace, namespace
 
 __all__ = ["CANDIDATES_ATTR", "Choice", "Match", "PlacedBy", "candidates_of", "first_in_order"]
 
@@ -74,7 +74,7 @@ class PlacedBy:
 
     def __init__(self, placement: Mapping[str, str], others: Mapping[str, Sequence[str]] | None = None) -> None:
         for name, compiler in placement.items():
-            if compiler != HOST and compiler not in compilers():
+            if compiler != HOST and find_namespace(compiler) is None:
                 raise InputError(
                     f"placement[{name!r}] is {compiler!r}; expected {HOST!r} or a registered compiler: "
                     f"{', '.join(compilers())}{did_you_mean(compiler, compilers())}"

@@ -15,7 +15,7 @@ from ...graph.builder import GraphBuilder
 from ...graph.graph import PortableGraph
 from ...regions.failure import describe
 from ...vendors.namespace import Namespace, Predicate, told
-from ...vendors.namespaces import compilers, namespace
+from ...vendors.namespaces import find_namespace
 
 __all__ = ["Trial", "ask", "get_annotate_compiler", "trial_of"]
 
@@ -152,9 +152,9 @@ def get_annotate_compiler(compiler: str, op: str) -> Predicate:
     refuse, and the library has an implementation". An unknown compiler or op gives a predicate that rejects with
     the reason.
     """
-    if compiler not in compilers():
+    ns = find_namespace(compiler)
+    if ns is None:
         return lambda attrs, args: Reject(f"no compiler {compiler!r} is registered")
-    ns = namespace(compiler)
     if op in ns.predicates:
         return ns.predicates[op]
     if op in ns.lowerings:

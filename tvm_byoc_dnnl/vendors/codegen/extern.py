@@ -25,7 +25,7 @@ from ...ir.relax_utils import bindings_of, codegen_of, composite_of, op_calls
 from ...ir.tvm_compat import constant_tensor, is_a
 from ...regions.failure import BrokenRegions, Failure, describe
 from ..namespace import Namespace, Pattern, told
-from ..namespaces import compilers, namespace
+from ..namespaces import namespace, registered
 from ..routes.codegen import Codegen
 from ..routes.route import SourceBuild
 from ..target_options import checked_options, get_target_options
@@ -311,8 +311,11 @@ def portable_codegen(
 
 def source_namespaces(mod: tvm.IRModule) -> list[Namespace]:
     """The namespaces whose regions of this module are to be source, by its options."""
-    wanted = [name for name in compilers() if get_target_options(mod, name).get("output") == "source"]
-    return [namespace(name) for name in wanted if namespace(name).route.makes_source]
+    return [
+        ns
+        for ns in registered()
+        if ns.route.makes_source and get_target_options(mod, ns.name).get("output") == "source"
+    ]
 
 
 def source_builds(spaces: Iterable[Namespace]) -> list[SourceBuild]:
