@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from tvm import relax
 from ...core.errors import UnsupportedError
 from ...ir.tvm_compat import is_a, make_constant, tensor_constant
 from .dim import Dim, Size, equal, expr_of, product, symbols_of
-from .value import STORED, Node, Value
+from .value import EMITTING, STORED, Node, Value
 
 __all__ = ["NEWEST_USED", "Emit", "as_stored", "as_tensor", "elem_type", "is_as_tvm_wants"]
 
@@ -26,7 +28,7 @@ Operand = Any  # a Value, an expression, a number or an array
 
 
 class Emit:
-    """Emits calls of Relax into one function.
+    """Emits calls of Relax into one function: ``e.exp(x)`` for each operator of Relax, by its own name.
 
     Parameters
     ----------
@@ -97,6 +99,21 @@ class Emit:
         like = next((x for x in operands if isinstance(x, Value)), None)
         return self.value(function(*(x if x is None else self.tensor(x, like) for x in operands), **attrs))
 
+    def __getattr__(self, name: str) -> Callable[..., Value]:
+        return functools.partial(self.call, _function(name))
+
+    def elementwise(self, function: Callable[..., Any], *operands: Operand) -> Value:
+        """The result of one call for each element of operands that are broadcast."""
+        if any(isinstance(x, (bool, int, float)) for x in operands):
+            return self.call(function, *operands)
+        return self.call(function, *self.broadcast(*operands))
+
+    def where(self, condition: Value, a: Operand, b: Operand) -> Value:
+        """``a`` where a condition holds, else ``b``."""
+        like = next((x for x in (a, b) if isinstance(x, Value)), None)
+        either = (x if isinstance(x, Value) else Value(self.tensor(x, like)) for x in (a, b))
+        return self.call(relax.op.where, *self.broadcast(condition, *either))
+
     def onnx(
         self, op: str, *inputs: Operand | None, opset: int = 0, domain: str = "", outputs: int = 1, **attrs: Any
     ) -> Any:
@@ -109,8 +126,22 @@ class Emit:
             opset = outer.opset if outer is not None and outer.domain == domain else NEWEST_USED
         name = outer.name if outer is not None else op
         found = self._apply(Node(op, domain, opset, name, given, attrs, (True,) * outputs))
-        self.node = outer
         return found[0] if outputs == 1 else found
+
+    @contextlib.contextmanager
+    def converting(self, node: Node) -> Iterator[None]:
+        """While it lasts, calls are those of a node."""
+        outer, self.node = self.node, node
+        token = EMITTING.set(self)
+        try:
+            yield
+        finally:
+            EMITTING.reset(token)
+            self.node = outer
+
+    def concat(self, parts: Sequence[Operand], axis: int) -> Value:
+        """Values one behind the other."""
+        return self.value(relax.op.concat([self.tensor(part) for part in parts], axis))
 
     def refused(self, reason: str) -> UnsupportedError:
         """The error for the node that is being converted."""
@@ -230,6 +261,15 @@ class Emit:
 
 #: the version of operators of another domain than the node's that `Emit.onnx` makes
 NEWEST_USED = 21
+
+
+@functools.cache
+def _function(name: str) -> Callable[..., Any]:
+    """Relax's operator of a name."""
+    for module in (relax.op, relax.op.nn, relax.op.image, relax.op.vision):
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise AttributeError(f"Relax has no operator {name}")
 
 
 def np_dtype(dtype: str) -> np.dtype:

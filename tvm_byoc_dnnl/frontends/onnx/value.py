@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,10 +15,24 @@ from ...core.errors import InputError, UnsupportedError
 from ...ir.tvm_compat import dtype_of, is_a, shape_dims
 from .dim import Dim, Size, size_of
 
-__all__ = ["STORED", "Node", "Type", "Value", "numbers"]
+__all__ = ["EMITTING", "STORED", "Node", "Type", "Value", "numbers"]
 
 #: dtypes of fewer than 8 bits → what their numbers are kept in, one to a byte; TVM packs them in another order
 STORED = {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8", "float4_e2m1fn": "uint8"}
+
+
+#: the `Emit` of the node that is being converted, to which the operators of values go
+EMITTING: ContextVar[Any] = ContextVar("emitting")
+
+
+def _binary(call: Any, of_bits: Any = None, *, is_turned: bool = False) -> Callable[[Any, Any], Any]:
+    """An operator of two values, or of a value and a number; ``of_bits`` is that of integers."""
+
+    def compute(a: Any, b: Any) -> Any:
+        used = call if of_bits is None or a.dtype == "bool" else of_bits
+        return EMITTING.get().elementwise(used, *((b, a) if is_turned else (a, b)))
+
+    return compute
 
 
 class Type(NamedTuple):
@@ -29,6 +44,8 @@ class Type(NamedTuple):
 
 class Value:
     """One value of an ONNX graph: an expression of Relax, known numbers, or both; or a sequence.
+
+    Python's operators compute each element by itself, for the node that is being converted; ``==`` is identity.
 
     Parameters
     ----------
@@ -77,11 +94,6 @@ class Value:
         else:
             ty = getattr(expr, "ty", None)
             self.dtype = dtype or (dtype_of(ty) if is_a(ty, relax.TensorType) else "")
-
-    @classmethod
-    def of(cls, expr: Any) -> Value:
-        """The value of an expression."""
-        return cls(expr)
 
     @property
     def known(self) -> np.ndarray | None:
@@ -135,6 +147,27 @@ class Value:
     def type(self) -> Type:
         """Dtype and dims."""
         return Type(self.dtype, self.dims)
+
+    __array_ufunc__ = None  # arrays leave their operators to values
+    __add__, __radd__ = _binary(relax.op.add), _binary(relax.op.add, is_turned=True)
+    __sub__, __rsub__ = _binary(relax.op.subtract), _binary(relax.op.subtract, is_turned=True)
+    __mul__, __rmul__ = _binary(relax.op.multiply), _binary(relax.op.multiply, is_turned=True)
+    __truediv__, __rtruediv__ = _binary(relax.op.divide), _binary(relax.op.divide, is_turned=True)
+    __floordiv__, __mod__ = _binary(relax.op.floor_divide), _binary(relax.op.floor_mod)
+    __lt__, __le__ = _binary(relax.op.less), _binary(relax.op.less_equal)
+    __gt__, __ge__ = _binary(relax.op.greater), _binary(relax.op.greater_equal)
+    __and__ = _binary(relax.op.logical_and, relax.op.bitwise_and)
+    __or__ = _binary(relax.op.logical_or, relax.op.bitwise_or)
+    __xor__ = _binary(relax.op.logical_xor, relax.op.bitwise_xor)
+
+    def __neg__(self) -> Any:
+        return EMITTING.get().negative(self)
+
+    def __invert__(self) -> Any:
+        return EMITTING.get().logical_not(self)
+
+    def __abs__(self) -> Any:
+        return EMITTING.get().abs(self)
 
     def __str__(self) -> str:
         if self.items is not None:

@@ -187,7 +187,6 @@ class Walk:
 
     def _of_entry(self, node: Node) -> list[Any]:
         """The results of a node that an entry makes."""
-        outer = self.emit.node
         node.proto = helper.make_node(
             node.op,
             [f"x{i}" if v is not None else "" for i, v in enumerate(node.inputs)],
@@ -199,15 +198,13 @@ class Walk:
         scope = Scope({node.domain: node.opset, **({} if node.domain == "" else {"": NEWEST_USED})}, None, node.name)
         scope.names = {f"x{i}": v for i, v in enumerate(node.inputs) if v is not None}
         scope.plan = Plan([node.proto], node.proto.output)
-        results = self.apply(node, scope)
-        self.emit.node = outer
-        return results
+        return self.apply(node, scope)
 
     def apply(self, node: Node, scope: Scope) -> list[Value | None]:
         """The results of a node."""
-        self.emit.node = node
         try:
-            results = [v and self.emit.named(v) for v in self._results(node, scope)]
+            with self.emit.converting(node):
+                results = [v and self.emit.named(v) for v in self._results(node, scope)]
         except ByocError:
             raise
         except _BROKEN as error:

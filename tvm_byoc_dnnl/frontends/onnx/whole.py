@@ -26,8 +26,8 @@ def declare_whole(entry: Entry, emit_for: Callable[[relax.BlockBuilder], Emit]) 
     def build(bb: relax.BlockBuilder, call: Any, name: str) -> list[Any]:
         assert entry.convert is not None
         e, node = emit_for(bb), _node(entry, call, name)
-        e.node = node
-        results = outputs(entry.convert(e, node))
+        with e.converting(node):
+            results = outputs(entry.convert(e, node))
         if unread := sorted(node.attrs.keys() - node.read):
             raise node.refused(f"has the attribute `{unread[0]}`")
         return [None if value is None else e.tensor(value) for value in results]

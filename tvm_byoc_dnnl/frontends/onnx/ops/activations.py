@@ -36,7 +36,7 @@ def _clip(e: Emit, node: Node) -> Any:
             continue
         limit = e.reshape(bound, []) if bound.dims != () else bound
         if not limit.dtype.startswith(("int", "uint")) and not _is_number(limit):
-            limit = e.call(relax.op.where, e.call(relax.op.isnan, limit), e.const(none, limit.dtype), limit)
+            limit = e.where(e.isnan(limit), e.const(none, limit.dtype), limit)
         x = e.call(call, x, limit)
     return x
 
@@ -47,7 +47,7 @@ def _is_number(limit: Value) -> bool:
 
 @operator("LeakyRelu")
 def _leaky_relu(e: Emit, node: Node) -> Any:
-    return e.call(relax.op.nn.leakyrelu, node.needed(0), alpha=node.attr("alpha", 0.01))
+    return e.leakyrelu(node.needed(0), alpha=node.attr("alpha", 0.01))
 
 
 @operator("Gelu", since=20)
@@ -63,9 +63,9 @@ def _in_float32(e: Emit, x: Value) -> Value:
 
 
 def _elu_of(e: Emit, x: Value, alpha: float) -> Value:
-    rising = e.call(relax.op.nn.relu, x)
-    falling = e.call(relax.op.nn.relu, e.call(relax.op.subtract, e.const(1, x.dtype), e.call(relax.op.exp, x)))
-    return e.call(relax.op.add, e.call(relax.op.multiply, e.const(-alpha, x.dtype), falling), rising)
+    rising = e.relu(x)
+    falling = e.relu(e.const(1, x.dtype) - e.exp(x))
+    return e.const(-alpha, x.dtype) * falling + rising
 
 
 @operator("Elu")
@@ -79,48 +79,48 @@ def _selu(e: Emit, node: Node) -> Any:
     x = node.needed(0)
     wide = _in_float32(e, x)
     found = _elu_of(e, wide, node.attr("alpha", _SELU[0]))
-    return e.cast(e.call(relax.op.multiply, e.const(node.attr("gamma", _SELU[1]), wide.dtype), found), x.dtype)
+    return e.cast(e.const(node.attr("gamma", _SELU[1]), wide.dtype) * found, x.dtype)
 
 
 @operator("HardSigmoid")
 def _hard_sigmoid(e: Emit, node: Node) -> Any:
     x = node.needed(0)
     alpha, beta = e.const(node.attr("alpha", 0.2), x.dtype), e.const(node.attr("beta", 0.5), x.dtype)
-    return e.call(relax.op.clip, e.call(relax.op.add, e.call(relax.op.multiply, alpha, x), beta), min=0, max=1)
+    return e.clip(alpha * x + beta, min=0, max=1)
 
 
 @operator("HardSwish", since=14)
 def _hard_swish(e: Emit, node: Node) -> Any:
     x = node.needed(0)
-    gate = e.call(relax.op.clip, e.call(relax.op.add, x, e.const(3, x.dtype)), min=0, max=6)
-    return e.call(relax.op.multiply, x, e.call(relax.op.divide, gate, e.const(6, x.dtype)))
+    gate = e.clip(x + 3, min=0, max=6)
+    return x * (gate / e.const(6, x.dtype))
 
 
 @operator("Softplus")
 def _softplus(e: Emit, node: Node) -> Any:
     x = node.needed(0)
-    decay = e.call(relax.op.exp, e.call(relax.op.negative, e.call(relax.op.abs, x)))
-    curve = e.call(relax.op.log, e.call(relax.op.add, e.const(1, x.dtype), decay))
-    return e.call(relax.op.add, e.call(relax.op.maximum, x, e.const(0, x.dtype)), curve)
+    decay = e.exp(-abs(x))
+    curve = e.log(e.const(1, x.dtype) + decay)
+    return e.maximum(x, 0) + curve
 
 
 @operator("Softsign")
 def _softsign(e: Emit, node: Node) -> Any:
     x = node.needed(0)
-    return e.call(relax.op.divide, x, e.call(relax.op.add, e.call(relax.op.abs, x), e.const(1, x.dtype)))
+    return x / (abs(x) + e.const(1, x.dtype))
 
 
 @operator("ThresholdedRelu", since=10)
 def _thresholded_relu(e: Emit, node: Node) -> Any:
     x = node.needed(0)
-    above = e.call(relax.op.greater, x, e.const(node.attr("alpha", 1.0), x.dtype))
-    return e.call(relax.op.where, above, x, e.const(0, x.dtype))
+    above = x > e.const(node.attr("alpha", 1.0), x.dtype)
+    return e.where(above, x, 0)
 
 
 @operator("Shrink", since=9)
 def _shrink(e: Emit, node: Node) -> Any:
     x = node.needed(0)
     limit, bias, zero = (e.const(v, x.dtype) for v in (node.attr("lambd", 0.5), node.attr("bias", 0.0), 0))
-    below = e.call(relax.op.less, x, e.call(relax.op.negative, limit))
-    low = e.call(relax.op.where, below, e.call(relax.op.add, x, bias), zero)
-    return e.call(relax.op.where, e.call(relax.op.greater, x, limit), e.call(relax.op.subtract, x, bias), low)
+    below = x < -limit
+    low = e.where(below, x + bias, zero)
+    return e.where(x > limit, x - bias, low)

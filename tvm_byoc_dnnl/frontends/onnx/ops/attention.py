@@ -55,8 +55,8 @@ def _onnx_attention(e: Emit, node: Node) -> list[Value | None]:
         valid = e.reshape(e.cast(valid, "int64"), [(query.dims or ())[0], 1, 1, 1])
         mask.require(folded(e, np.less, R.less, arange(e, length), valid), hides_all=True)
         if past_key is None:
-            rest = e.call(R.subtract, valid, number(rows))
-            position = e.call(R.add, _column(e, arange(e, rows)), rest)
+            rest = valid - number(rows)
+            position = _column(e, arange(e, rows)) + rest
     if node.attr("is_causal", 0):
         mask.require(folded(e, np.less_equal, R.less_equal, arange(e, length), position), hides_all=valid is not None)
     for name, sign in (("left_window_size", 1), ("right_window_size", -1)):
@@ -93,7 +93,7 @@ def _add_mask(e: Emit, mask: Mask, given: Value | None, length: Size) -> None:
         widths = [0, 0] * (len(dims) - 1) + [0, length - own]
         filled = 0.0 if given.dtype == "bool" else float("-inf")
         wide = e.cast(given, "int32") if given.dtype == "bool" else given
-        padded = e.call(R.nn.pad, wide, pad_width=widths, pad_value=filled)
+        padded = e.pad(wide, pad_width=widths, pad_value=filled)
         given = e.cast(padded, given.dtype)
     if given.dtype == "bool":
         mask.require(given, hides_all=True)
@@ -121,20 +121,20 @@ def _add_padding(e: Emit, mask: Mask, given: Value | None, batch: Size, length: 
         ends, starts = given, None
         if _is_double(count, batch):
             halves = e.reshape(given, [2, batch])
-            ends, starts = (e.call(R.strided_slice, halves, axes=[0], begin=[i], end=[i + 1]) for i in range(2))
+            ends, starts = (e.strided_slice(halves, axes=[0], begin=[i], end=[i + 1]) for i in range(2))
         elif isinstance(count, int) and isinstance(batch, int) and count != batch:
             raise e.refused(f"has a mask of {count} numbers for a batch of {batch}, a form that no CPU computes")
         ends = e.reshape(e.cast(ends, "int64"), [batch, 1, 1, 1])
-        seen = e.call(R.less, one, ends)
+        seen = one < ends
         if starts is not None:
-            from_start = e.call(R.greater_equal, one, e.reshape(e.cast(starts, "int64"), [batch, 1, 1, 1]))
-            seen = e.call(R.logical_and, *e.broadcast(seen, from_start))
+            from_start = one >= e.reshape(e.cast(starts, "int64"), [batch, 1, 1, 1])
+            seen = seen & from_start
         mask.penalise(seen, penalty)
         return
     if rank not in (2, 3):
         raise e.refused(f"has a mask of rank {rank}, a form that no CPU computes")
     shape = [dims[0], 1, 1, dims[1]] if rank == 2 else [dims[0], 1, dims[1], dims[2]]
-    mask.penalise(e.call(R.greater, e.reshape(given, shape), e.const(0, given.dtype)), penalty)
+    mask.penalise(e.reshape(given, shape) > e.const(0, given.dtype), penalty)
 
 
 def _is_double(count: Size, batch: Size) -> bool:
@@ -164,7 +164,7 @@ def run_attention(
     if bias is not None:
         mask.add(bias)
     if end is not None:
-        mask.require(e.call(R.less, arange(e, length), end))
+        mask.require(arange(e, length) < end)
     if node.attr("unidirectional", 0):
         row = folded(e, np.add, R.add, _column(e, arange(e, rows)), before)
         mask.require(folded(e, np.less_equal, R.less_equal, arange(e, length), row))
@@ -224,7 +224,7 @@ def _in_buffer(
         [written(e, old, rows, start, size, keeps_rest=keeps) for old, rows in zip(past, new, strict=True)]
         for keeps in (True, False)
     )
-    end = e.call(R.add, before, number((new[0].dims or ())[2]))
+    end = before + number((new[0].dims or ())[2])
     found = run_attention(e, node, query, *read, padding=node.input(4), bias=node.input(5), before=before, end=end)
     return [joined(e, found.out), *present, found.biased]
 
@@ -249,7 +249,7 @@ def _mha_operands(e: Emit, node: Node, heads: int) -> Any:
         parts = split_last(e, bias, [width, width, wide])
         for i, part in enumerate(parts):
             if operands[i].rank == 3:
-                operands[i] = e.call(R.add, operands[i], part)
+                operands[i] = operands[i] + part
             elif i == 0:
                 raise node.wrong("has queries of rank 4 and a bias")
     split = [split_heads(e, x, heads) if x.rank == 3 else x for x in operands]
@@ -259,7 +259,7 @@ def _mha_operands(e: Emit, node: Node, heads: int) -> Any:
 def _packed(e: Emit, x: Value, count: int) -> Any:
     """``count`` tensors ``(B, N, S, H)`` of ``(B, S, N, count, H)``."""
     batch, length, heads, _, width = x.dims or ()
-    apart = [e.call(R.strided_slice, x, axes=[3], begin=[i], end=[i + 1]) for i in range(count)]
+    apart = [e.strided_slice(x, axes=[3], begin=[i], end=[i + 1]) for i in range(count)]
     return [e.transpose(e.reshape(part, [batch, length, heads, width]), [0, 2, 1, 3]) for part in apart]
 
 
@@ -277,9 +277,9 @@ def _attention_types(node: Node) -> list[Type]:
 @operator("Attention", domain=_MS, types=_attention_types, whole=True)
 def _attention(e: Emit, node: Node) -> list[Value | None]:
     x, weights, bias = node.needed(0), node.needed(1), node.input(2)
-    product = e.call(R.matmul, x, weights)
+    product = e.matmul(x, weights)
     if bias is not None:
-        product = e.call(R.add, product, bias)
+        product = product + bias
     return attention_of_product(e, node, product, mask=node.input(3), past=node.input(4), bias=node.input(5))
 
 
@@ -298,7 +298,7 @@ def attention_of_product(
     before = number(0)
     if past is not None:
         before = number((past.dims or ())[3])
-        halves = [e.call(R.strided_slice, past, axes=[0], begin=[i], end=[i + 1]) for i in range(2)]
+        halves = [e.strided_slice(past, axes=[0], begin=[i], end=[i + 1]) for i in range(2)]
         old = [e.reshape(half, (past.dims or ())[1:]) for half in halves]
         key, value = _behind(e, old[0], key), _behind(e, old[1], value)
     found = run_attention(e, node, query, key, value, padding=mask, bias=bias, before=before)

@@ -59,7 +59,7 @@ def columns(e: Emit, x: Value, axis: int, begin: int, end: int, step: int = 1) -
     assert x.dims is not None
     if (begin, step) == (0, 1) and x.dims[axis] == end:
         return x
-    return e.call(R.strided_slice, x, axes=[axis], begin=[begin], end=[end], strides=[step])
+    return e.strided_slice(x, axes=[axis], begin=[begin], end=[end], strides=[step])
 
 
 def split_heads(e: Emit, x: Value, heads: int) -> Value:
@@ -109,7 +109,7 @@ class Mask:
         if condition.is_constant and (known := condition.known) is not None:
             return self._e.const(np.where(known, 0.0, otherwise), self._dtype)
         zero, other = (self._e.const(n, self._dtype) for n in (0.0, otherwise))
-        return self._e.call(R.where, condition, zero, other)
+        return self._e.where(condition, zero, other)
 
     @property
     def bias(self) -> Value | None:
@@ -167,24 +167,24 @@ def attend(
             raise e.refused("has an open head size, and no `scale`; fix it")
         scale = 1.0 / math.sqrt(width)
     key, value = _repeated(e, key, heads), _repeated(e, value, heads)
-    scores = e.call(R.multiply, e.call(R.matmul, query, e.transpose(key, [0, 1, 3, 2])), scale)
+    scores = e.matmul(query, e.transpose(key, [0, 1, 3, 2])) * scale
     capped = scores
     if softcap:
-        capped = e.call(R.multiply, e.call(R.tanh, e.call(R.divide, scores, softcap)), softcap)
+        capped = e.tanh(scores / softcap) * softcap
     bias = None if mask is None else mask.bias
     if bias is None:
         shares = _shares(e, capped, sink)
-        return Attended(e.call(R.matmul, shares, value), scores, capped, capped, shares)
-    biased = e.call(R.add, *e.broadcast(capped, bias))
+        return Attended(e.matmul(shares, value), scores, capped, capped, shares)
+    biased = capped + bias
     hidden = _hidden(e, bias) if mask is not None and mask.may_hide_all else None
     if hidden is None:
         shares = _shares(e, biased, sink)
-        return Attended(e.call(R.matmul, shares, value), scores, capped, biased, shares)
+        return Attended(e.matmul(shares, value), scores, capped, biased, shares)
     # A softmax of nothing but -∞ is NaN, and so may be the numbers of a row that sees something.
     seen = folded(e, np.where, R.where, hidden, e.const(0.0, bias.dtype), bias)
-    shares = _shares(e, e.call(R.add, *e.broadcast(capped, seen)), sink)
+    shares = _shares(e, capped + seen, sink)
     zero = e.const(0.0, shares.dtype)
-    out, shares = (e.call(R.where, *e.broadcast(hidden, zero, x)) for x in (e.call(R.matmul, shares, value), shares))
+    out, shares = (e.where(hidden, zero, x) for x in (e.matmul(shares, value), shares))
     return Attended(out, scores, capped, biased, shares)
 
 
@@ -193,8 +193,8 @@ def _hidden(e: Emit, bias: Value) -> Value | None:
     if bias.is_constant and bias.known is not None:
         known = np.isneginf(bias.known).all(-1, keepdims=True)
         return e.const(known) if known.any() else None
-    is_hidden = e.cast(e.call(R.equal, bias, e.const(_INFINITE, bias.dtype)), "int32")
-    return e.cast(e.call(R.min, is_hidden, axis=[-1], keepdims=True), "bool")
+    is_hidden = e.cast(e.equal(bias, e.const(_INFINITE, bias.dtype)), "int32")
+    return e.cast(e.min(is_hidden, axis=[-1], keepdims=True), "bool")
 
 
 def _repeated(e: Emit, x: Value, heads: Size) -> Value:
@@ -210,13 +210,13 @@ def _repeated(e: Emit, x: Value, heads: Size) -> Value:
 
 def _shares(e: Emit, scores: Value, sink: Value | None) -> Value:
     if sink is None:
-        return e.call(R.nn.softmax, scores, axis=-1)
+        return e.softmax(scores, axis=-1)
     batch, heads, rows, length = scores.dims or ()
     column = e.expand(e.reshape(e.cast(sink, scores.dtype), [1, heads, 1, 1]), [batch, heads, rows, 1])
     wide = e.value(R.concat([e.tensor(column), e.tensor(scores)], axis=3))
-    shares = e.call(R.nn.softmax, wide, axis=-1)
+    shares = e.softmax(wide, axis=-1)
     return e.agree(
-        e.call(R.strided_slice, shares, axes=[3], begin=[1], end=[expr_of(length + 1)]), [batch, heads, rows, length]
+        e.strided_slice(shares, axes=[3], begin=[1], end=[expr_of(length + 1)]), [batch, heads, rows, length]
     )
 
 

@@ -96,9 +96,9 @@ class Cached(NamedTuple):
         if rule.is_causal:
             rows = (self.query.dims or ())[2]
             column = e.reshape(arange(e, rows), [1, 1, rows, 1])
-            sees(e, mask, at, e.call(R.add, e.reshape(self.start, [batch, 1, 1, 1]), column), rule.window)
+            sees(e, mask, at, e.reshape(self.start, [batch, 1, 1, 1]) + column, rule.window)
         else:
-            mask.require(e.call(R.less, at, e.reshape(self.ends, [batch, 1, 1, 1])))
+            mask.require(at < e.reshape(self.ends, [batch, 1, 1, 1]))
         if self.bias is not None:
             mask.add(self.bias)
         key, value = (of(x) for of, x in zip(real, read, strict=True)) if real else read
@@ -108,10 +108,10 @@ class Cached(NamedTuple):
 
 def sees(e: Emit, mask: Mask, at: Value, rows: Value, window: int) -> None:
     """Each row sees the rows up to itself, as far as its window goes."""
-    mask.require(e.call(R.less_equal, *e.broadcast(at, rows)))
+    mask.require(at <= rows)
     if window > 0:
-        edge = e.call(R.subtract, rows, e.const(window))
-        mask.require(e.call(R.greater, *e.broadcast(at, edge)))
+        edge = rows - e.const(window)
+        mask.require(at > edge)
 
 
 def shown_scores(found: Attended, rule: Rule) -> Value:

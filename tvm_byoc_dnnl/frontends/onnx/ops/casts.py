@@ -72,14 +72,14 @@ def _to_integer(e: Emit, x: Value, dtype: str) -> Value:
         x = e.cast(x, "float32")
     bits = 64 if dtype in ("int64", "uint64", "uint32") else 32
     limit = float(2 ** (bits - 1))
-    is_inside = e.call(relax.op.less, e.call(relax.op.abs, x), limit)
-    inside = e.call(relax.op.where, is_inside, x, e.const(-limit, x.dtype))
+    is_inside = abs(x) < limit
+    inside = e.where(is_inside, x, e.const(-limit, x.dtype))
     whole = e.cast(e.cast(inside, f"int{bits}"), dtype)
     if dtype != "uint64":
         return whole
-    is_large = e.call(relax.op.logical_and, *(e.call(f, x, v) for f, v in _UPPER_HALF))
-    large = e.cast(e.call(relax.op.where, is_large, x, e.const(limit, x.dtype)), dtype)
-    return e.call(relax.op.where, is_large, large, whole)
+    is_large = e.logical_and(*(e.call(f, x, v) for f, v in _UPPER_HALF))
+    large = e.cast(e.where(is_large, x, e.const(limit, x.dtype)), dtype)
+    return e.where(is_large, large, whole)
 
 
 #: the integers of 64 bits without a sign that those with a sign do not have
@@ -90,8 +90,8 @@ def _to_few_bits(e: Emit, x: Value, dtype: str) -> Value:
     """The lowest bits of an integer, kept as an integer of 8 bits."""
     bits = int(dtype.removeprefix("u").removeprefix("int"))
     whole = _plain(e, x, "int32")
-    low = e.call(relax.op.bitwise_and, whole, e.const((1 << bits) - 1, "int32"))
+    low = whole & e.const((1 << bits) - 1, "int32")
     if not dtype.startswith("u"):
         half = e.const(1 << (bits - 1), "int32")
-        low = e.call(relax.op.subtract, e.call(relax.op.bitwise_xor, low, half), half)
+        low = (low ^ half) - half
     return Value(e.tensor(e.cast(low, STORED[dtype])), dtype=dtype)

@@ -30,7 +30,7 @@ def _kernel(node: Node, weight: Value) -> Sequence[Any]:
 def _biased(e: Emit, made: Value, bias: Value | None, rank: int) -> Value:
     if bias is None:
         return made
-    return e.call(relax.op.add, made, e.call(relax.op.reshape, bias, shape=[1, -1, *[1] * rank]))
+    return made + e.call(relax.op.reshape, bias, shape=[1, -1, *[1] * rank])
 
 
 @operator("Conv")
@@ -144,7 +144,7 @@ def _deform_conv(e: Emit, node: Node) -> Any:
     columns = computed(e, "deformed", compute, data, windows.before, counts, *sampled)
     wide = e.reshape(columns, [batch, groups, inner * taps, count])
     rows = e.reshape(weight, [groups, out // groups, inner * taps])
-    made = e.reshape(e.call(relax.op.matmul, rows, wide), [batch, out, *counts])
+    made = e.reshape(e.matmul(rows, wide), [batch, out, *counts])
     return _biased(e, made, bias, 2)
 
 

@@ -49,7 +49,7 @@ def _suppression(e: Emit, node: Node) -> Any:
     (limit,) = [int(most.known.reshape(-1)[0])] if most.is_constant else [None]  # type: ignore[union-attr]
     if limit is not None and limit <= 0:
         return e.value(relax.op.zeros(e.shape([0, 3]), "int64"))
-    order = e.call(relax.op.argsort, keys(e, scores), axis=-1, descending=True, dtype="int64")
+    order = e.argsort(keys(e, scores), axis=-1, descending=True, dtype="int64")
     rows = product([batch, classes, count if limit is None else min_of(count, limit)])
     single = [e.cast(e.reshape(most, [1]), "int64")]
     single += [e.reshape(v, [1]) for v in (node.input(3) or e.const([0.0], "float32"), least) if v is not None]
@@ -98,11 +98,11 @@ def _roi_align(e: Emit, node: Node) -> Any:
     if mode == "max":
         return _largest_of_boxes(e, x, boxes, batch, scale, is_half, size, ratio)
     if is_half:  # Relax scales first and moves no box
-        boxes = e.call(relax.op.subtract, boxes, e.const(0.5 / scale, boxes.dtype))
+        boxes = boxes - e.const(0.5 / scale, boxes.dtype)
     number = e.cast(e.reshape(batch, [*dims_of(node, 2), 1]), boxes.dtype)
     every = e.call(lambda *parts: relax.op.concat(list(parts), 1), number, boxes)
     how = {"pooled_size": size, "spatial_scale": scale, "sample_ratio": ratio, "aligned": is_half, "layout": "NCHW"}
-    return e.call(relax.op.vision.roi_align, x, every, mode="avg", **how)
+    return e.roi_align(x, every, mode="avg", **how)
 
 
 def _largest_of_boxes(
@@ -175,4 +175,4 @@ def _checked(e: Emit, x: Value, boxes: Value, batch: Value, scale: float, size: 
 def _max_roi_pool(e: Emit, node: Node) -> Any:
     size, scale = tuple(node.attr("pooled_shape")), node.attr("spatial_scale", 1.0)
     how = {"pooled_size": size, "spatial_scale": scale, "layout": "NCHW"}
-    return e.call(relax.op.vision.roi_pool, node.needed(0), node.needed(1), **how)
+    return e.roi_pool(node.needed(0), node.needed(1), **how)

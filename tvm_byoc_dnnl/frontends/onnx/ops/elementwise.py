@@ -177,26 +177,26 @@ def _is_integer(value: Value) -> bool:
 @operator("Div", value=_known(_of_numbers(_div)))
 def _divide(e: Emit, node: Node) -> Any:
     a, b = _same_dtype(e, node)
-    return e.call(relax.op.divide, a, b)
+    return a / b
 
 
 @operator("Mod", since=10, value=_known(_of_numbers(_mod)))
 def _modulo(e: Emit, node: Node) -> Any:
     a, b = _same_dtype(e, node)
     if node.attr("fmod", 0):
-        return e.call(relax.op.mod, a, b)
+        return e.mod(a, b)
     if _is_integer(a):
-        return e.call(relax.op.floor_mod, a, b)
+        return a % b
     # A division would lose infinities: the remainder with the dividend's sign, moved to the divisor's.
-    rest, zero = e.call(relax.op.mod, a, b), e.const(0, a.dtype)
-    apart = e.call(relax.op.logical_xor, e.call(relax.op.less, rest, zero), e.call(relax.op.less, b, zero))
-    adjust = e.call(relax.op.logical_and, apart, e.call(relax.op.logical_not, e.call(relax.op.equal, rest, zero)))
-    return e.call(relax.op.where, adjust, e.call(relax.op.add, rest, b), rest)
+    rest, zero = e.mod(a, b), e.const(0, a.dtype)
+    apart = (rest < zero) ^ (b < zero)
+    adjust = apart & ~e.equal(rest, zero)
+    return e.where(adjust, rest + b, rest)
 
 
 @operator("Where", since=9, value=_known(_where))
 def _choose(e: Emit, node: Node) -> Any:
-    return e.call(relax.op.where, *e.broadcast(*(node.needed(i) for i in range(3))))
+    return e.where(*e.broadcast(*(node.needed(i) for i in range(3))))
 
 
 def _fold(call: Callable[..., Any]) -> Callable[[Emit, Node], Any]:
@@ -214,7 +214,7 @@ operator("Sum", value=_known(_of_numbers(lambda *values: sum(values))))(_fold(re
 @operator("Mean")
 def _mean(e: Emit, node: Node) -> Any:
     total = _fold(relax.op.add)(e, node)
-    return e.call(relax.op.divide, total, len(node.inputs)) if len(node.inputs) > 1 else total
+    return total / len(node.inputs) if len(node.inputs) > 1 else total
 
 
 # ---- functions of one number ------------------------------------------------------------------------------
@@ -256,30 +256,28 @@ operator("Not", value=_known(python.not_, "bool"))(_unary(relax.op.logical_not))
 @operator("Reciprocal")
 def _reciprocal(e: Emit, node: Node) -> Any:
     x = node.needed(0)
-    return e.call(relax.op.divide, e.const(1, x.dtype), x)
+    return 1 / x
 
 
 @operator("Sign", since=9)
 def _sign(e: Emit, node: Node) -> Any:
     """Of a NaN, the NaN: TVM's is a number."""
     x = node.needed(0)
-    sign = e.call(relax.op.sign, x)
+    sign = e.sign(x)
     if _is_integer(x):
         return sign
-    return e.call(relax.op.where, e.call(relax.op.isnan, x), x, sign)
+    return e.where(e.isnan(x), x, sign)
 
 
 @operator("IsInf", since=10)
 def _is_inf(e: Emit, node: Node) -> Any:
-    x, found = node.needed(0), e.call(relax.op.isinf, node.needed(0))
+    x, found = node.needed(0), e.isinf(node.needed(0))
     above, below = node.attr("detect_positive", 1), node.attr("detect_negative", 1)
     if above and below:
         return found
     if not above and not below:
-        return e.call(relax.op.less, x, x)
-    return e.call(
-        relax.op.logical_and, found, e.call(relax.op.greater if above else relax.op.less, x, e.const(0, x.dtype))
-    )
+        return x < x
+    return found & e.call(relax.op.greater if above else relax.op.less, x, e.const(0, x.dtype))
 
 
 @operator("Pow", value=_known(_of_numbers(_pow)))
@@ -291,8 +289,8 @@ def _power(e: Emit, node: Node) -> Any:
         wide = base.dtype if base.dtype == exponent.dtype else "int64"
         return e.cast(integer_power(e, e.cast(base, wide), e.cast(exponent, wide)), base.dtype)
     if _is_integer(base):
-        return e.cast(e.call(relax.op.power, e.cast(base, exponent.dtype), exponent), base.dtype)
-    return e.call(relax.op.power, base, e.cast(exponent, base.dtype))
+        return e.cast(e.power(e.cast(base, exponent.dtype), exponent), base.dtype)
+    return e.power(base, e.cast(exponent, base.dtype))
 
 
 @operator("PRelu")
@@ -302,9 +300,9 @@ def _prelu(e: Emit, node: Node) -> Any:
         raise node.refused("reads a tensor of unknown rank")
     wide = [axis for axis, d in enumerate(slope.dims) if d != 1]
     if x.rank == 0 or _is_integer(x) or len(wide) > 1 or len(slope.dims) > x.rank:
-        below = e.call(relax.op.less, x, e.const(0, x.dtype))
-        return e.call(relax.op.where, below, e.call(relax.op.multiply, x, slope), x)
+        below = x < 0
+        return e.where(below, x * slope, x)
     if not wide:
-        return e.call(relax.op.nn.prelu, x, e.reshape(slope, [1]), axis=x.rank - 1)
+        return e.prelu(x, e.reshape(slope, [1]), axis=x.rank - 1)
     axis = x.rank - len(slope.dims) + wide[0]
-    return e.call(relax.op.nn.prelu, x, e.reshape(slope, [slope.dims[wide[0]]]), axis=axis)
+    return e.prelu(x, e.reshape(slope, [slope.dims[wide[0]]]), axis=axis)

@@ -101,23 +101,23 @@ def _mixed(e: Emit, node: Node, layers: list[_Layer], weights: Value | None = No
         for name in ("activation_alpha", "activation_beta", "swiglu_fusion", "swiglu_limit"):
             node.attr(name)
         for gate in gates:
-            hidden = e.call(R.multiply, hidden, _each(e, rows, gate))
+            hidden = hidden * _each(e, rows, gate)
     out = _each(e, hidden, down)  # (E, rows, width)
     share = e.transpose(_shares(e, node, scores, count, weights), [1, 0])
     share = e.reshape(share, [count, product(dims[:-1]), 1])
-    mixed = e.call(R.sum, e.call(R.multiply, *e.broadcast(out, share)), axis=[0])
+    mixed = e.sum(out * share, axis=[0])
     return e.cast(e.reshape(mixed, dims), x.dtype)
 
 
 def _each(e: Emit, x: Value, layer: _Layer) -> Value:
     if layer.block is not None:
         x = e.call(rounded, x, block=layer.block)
-    out = e.call(R.matmul, x, e.cast(e.transpose(layer.weights, [0, 2, 1]), "float32"))
+    out = e.matmul(x, e.cast(e.transpose(layer.weights, [0, 2, 1]), "float32"))
     if layer.bias is None:
         return out
     experts, width = layer.bias.dims or ()
     bias = e.cast(e.reshape(layer.bias, [experts, 1, width]), "float32")
-    return e.call(R.add, *e.broadcast(out, bias))
+    return out + bias
 
 
 def _activation(e: Emit, node: Node, x: Value, kind: str) -> Value:
@@ -142,10 +142,10 @@ def _swiglu(e: Emit, node: Node, x: Value) -> Value:
     else:
         raise node.refused("has swiglu of weights that are apart (`swiglu_fusion` 0)")
     if limit is not None:
-        gate = e.call(R.minimum, gate, e.const(limit, x.dtype))
-        up = e.call(R.maximum, e.call(R.minimum, up, e.const(limit, x.dtype)), e.const(-limit, x.dtype))
-    open_ = e.call(R.multiply, gate, e.call(R.sigmoid, e.call(R.multiply, gate, alpha)))
-    return e.call(R.multiply, open_, e.call(R.add, up, beta))
+        gate = e.minimum(gate, e.const(limit, x.dtype))
+        up = e.maximum(e.minimum(up, e.const(limit, x.dtype)), e.const(-limit, x.dtype))
+    open_ = gate * e.sigmoid(gate * alpha)
+    return open_ * (up + beta)
 
 
 def _shares(e: Emit, node: Node, scores: Value, count: Any, weights: Value | None) -> Value:
@@ -156,16 +156,16 @@ def _shares(e: Emit, node: Node, scores: Value, count: Any, weights: Value | Non
     """
     k = int(node.attr("k", 1))
     scores = e.cast(scores, "float32")
-    shares = e.call(R.nn.softmax, scores, axis=-1) if weights is None else e.cast(weights, "float32")
-    backwards = e.tensor(e.call(R.flip, scores, axis=-1))
+    shares = e.softmax(scores, axis=-1) if weights is None else e.cast(weights, "float32")
+    backwards = e.tensor(e.flip(scores, axis=-1))
     best = e.bb.emit(R.topk(backwards, k=k, axis=-1, ret_type="indices", largest=True, dtype="int64"))
     each = e.reshape(e.value(best), [*(scores.dims or ())[:-1], k, 1])
-    places = e.call(R.flip, arange(e, count), axis=0)
-    taken = e.cast(e.call(R.equal, each, places), "float32")  # (rows, k, experts)
-    kept = e.call(R.multiply, shares, e.call(R.sum, taken, axis=[-2]))
+    places = e.flip(arange(e, count), axis=0)
+    taken = e.cast(e.equal(each, places), "float32")  # (rows, k, experts)
+    kept = shares * e.sum(taken, axis=[-2])
     if not node.attr("normalize_routing_weights", 0):
         return kept
-    total = e.call(R.sum, kept, axis=[-1], keepdims=True)
+    total = e.sum(kept, axis=[-1], keepdims=True)
     if weights is not None:  # a row of zeros has shares of 0
-        total = e.call(R.where, e.call(R.equal, total, 0.0), e.const(1.0, "float32"), total)
-    return e.call(R.divide, kept, total)
+        total = e.where(e.equal(total, 0.0), e.const(1.0, "float32"), total)
+    return kept / total

@@ -19,7 +19,7 @@ _MS = "com.microsoft"
 
 
 def _plus(e: Emit, x: Value, bias: Value | None) -> Value:
-    return x if bias is None else e.call(R.add, *e.broadcast(x, bias))
+    return x if bias is None else x + bias
 
 
 @operator("Gelu", "BiasGelu", domain=_MS)
@@ -27,12 +27,12 @@ def _gelu(e: Emit, node: Node) -> Value:
     most = 1 if node.op == "Gelu" else 2
     if len(node.inputs) > most:
         raise node.wrong(f"has {len(node.inputs)} inputs; expected {most}")
-    return e.call(R.nn.gelu, _plus(e, node.needed(0), node.input(1)))
+    return e.gelu(_plus(e, node.needed(0), node.input(1)))
 
 
 @operator("FastGelu", domain=_MS)
 def _fast_gelu(e: Emit, node: Node) -> Value:
-    return e.call(R.nn.gelu_tanh, _plus(e, node.needed(0), node.input(1)))
+    return e.gelu_tanh(_plus(e, node.needed(0), node.input(1)))
 
 
 @operator("QuickGelu", domain=_MS)
@@ -41,14 +41,14 @@ def _quick_gelu(e: Emit, node: Node) -> Value:
 
 
 def _gated(e: Emit, x: Value, alpha: float) -> Value:
-    inner = x if alpha == 1 else e.call(R.multiply, x, alpha)
-    return e.call(R.multiply, x, e.call(R.sigmoid, inner))
+    inner = x if alpha == 1 else x * alpha
+    return x * e.sigmoid(inner)
 
 
 @operator("ScaledSiLU", domain=_MS)
 def _scaled_silu(e: Emit, node: Node) -> Value:
     out = _gated(e, node.needed(0), float(node.attr("alpha", 1.0)))
-    return out if node.input(1) is None else e.call(R.multiply, *e.broadcast(out, node.needed(1)))
+    return out if node.input(1) is None else out * node.needed(1)
 
 
 @operator("BiasAdd", domain=_MS)
@@ -65,7 +65,7 @@ def _split_gelu(e: Emit, node: Node) -> Value:
     if isinstance(width, Dim) or width % 2:
         raise node.wrong(f"has {width} columns; expected an even number")
     first, second = (columns(e, x, len(dims) - 1, begin, begin + width // 2) for begin in (0, width // 2))
-    return e.call(R.multiply, first, e.call(R.nn.gelu, second))
+    return first * e.gelu(second)
 
 
 @operator("BiasSoftmax", domain=_MS)
@@ -79,9 +79,9 @@ def _bias_softmax(e: Emit, node: Node) -> Value:
         bias = e.reshape(bias, [*(1 for _ in range(len(dims) - len(own))), *own])
     total = _plus(e, x, bias)
     if axis == len(dims) - 1:
-        return e.call(R.nn.softmax, total, axis=-1)
+        return e.softmax(total, axis=-1)
     flat = e.reshape(total, [product(dims[:axis]), product(dims[axis:])])
-    return e.reshape(e.call(R.nn.softmax, flat, axis=-1), dims)
+    return e.reshape(e.softmax(flat, axis=-1), dims)
 
 
 _PARAMETERS: dict[str, tuple[str, ...]] = {

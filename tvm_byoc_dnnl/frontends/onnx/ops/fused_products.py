@@ -37,12 +37,12 @@ def _fused_matmul(e: Emit, node: Node) -> Value:
     out: Value = e.onnx("MatMul", left, right, opset=13)
     alpha = float(node.attr("alpha", 1.0))
     if alpha != 1:
-        out = e.call(R.multiply, out, alpha)
+        out = out * alpha
     if node.op != "FusedMatMulActivation":
         return out
     kind = node.attr("activation")
     if kind == "Softmax":
-        return e.call(R.nn.softmax, out, axis=int(node.attr("activation_axis", -1)))
+        return e.softmax(out, axis=int(node.attr("activation_axis", -1)))
     numbers = [float(v) for n in ("alpha", "beta", "gamma") if (v := node.attr(f"activation_{n}")) is not None]
     return activated(e, node, out, kind, numbers)
 
@@ -59,8 +59,8 @@ def _fused_gemm(e: Emit, node: Node) -> Value:
 def _gemm_gelu(e: Emit, node: Node) -> Value:
     out = e.onnx("MatMul", node.needed(0), node.needed(1), opset=13)
     if node.input(2) is not None:
-        out = e.call(R.add, out, node.needed(2))
-    return e.call(R.nn.gelu_tanh, out)
+        out = out + node.needed(2)
+    return e.gelu_tanh(out)
 
 
 # ---------------------------------------------------------------- convolutions
@@ -76,7 +76,7 @@ def _convolved(e: Emit, node: Node, x: Value, other: Value | None) -> Value:
     given = [x, node.needed(1), *([node.needed(2)] if node.input(2) is not None else [])]
     out = e.onnx("Conv", *given, opset=13, **_attributes(node, _WINDOW))
     if other is not None:
-        out = e.call(R.add, *e.broadcast(out, other))
+        out = out + other
     return activated(e, node, out, node.attr("activation", ""), node.attr("activation_params", ()))
 
 

@@ -69,7 +69,7 @@ class _Call:
             each = width // (heads + 2 * own)
             packed = e.reshape(query, [self.batch, self.rows, heads + 2 * own, each])
             query, key, value = (
-                e.call(R.strided_slice, packed, axes=[2], begin=[a], end=[a + n])
+                e.strided_slice(packed, axes=[2], begin=[a], end=[a + n])
                 for a, n in ((0, heads), (heads, own), (heads + own, own))
             )
         else:
@@ -80,11 +80,11 @@ class _Call:
         self.total: Size = node.ints(_TOTAL)[0]  # type: ignore[index]
         last = node.needed(5)
         last = e.agree(last, [self.batch]) if last.rank == 1 else e.reshape(last, [self.batch])
-        self.lengths = e.call(R.add, e.cast(last, "int64"), e.const(1))
+        self.lengths = e.cast(last, "int64") + e.const(1)
         self.start = self._start()
         self.position = self._plus_rows(self.start)  # (B, S), of each new row
         if node.attr("do_rotary", 0):
-            cos, sin = (e.call(R.take, node.needed(i), self._angles(), axis=0) for i in (7, 8))
+            cos, sin = (e.take(node.needed(i), self._angles(), axis=0) for i in (7, 8))
             turn = bool(node.attr("rotary_interleaved", 0))
             query, key = (rotated(e, x, cos, sin, interleaved=turn) for x in (query, key))
         node.attr("rotary_interleaved")
@@ -116,20 +116,20 @@ class _Call:
     def _start(self) -> Value:
         e, given = self.e, self.node.input(16)  # the new rows of each sequence, the others are padding
         if given is not None:
-            return e.call(R.subtract, *e.broadcast(self.lengths, e.cast(given, "int64")))
+            return self.lengths - e.cast(given, "int64")
         if equal(self.rows, self.total):
             return e.expand(e.const(np.zeros(1, "int64")), [self.batch])
-        behind = e.call(R.subtract, self.lengths, number(self.rows))
+        behind = self.lengths - number(self.rows)
         if not isinstance(self.rows, Dim) and not isinstance(self.total, Dim):
             return behind
-        return e.call(R.where, self._is_first(), e.const(np.zeros(1, "int64")), behind)
+        return e.where(self._is_first(), e.const(np.zeros(1, "int64")), behind)
 
     def _is_first(self) -> Value:
-        return self.e.call(R.equal, number(self.rows), number(self.total))
+        return self.e.equal(number(self.rows), number(self.total))
 
     def _plus_rows(self, start: Value) -> Value:
         rows = self.e.reshape(arange(self.e, self.rows), [1, self.rows])
-        return self.e.call(R.add, self.e.reshape(start, [(start.dims or ())[0], 1]), rows)
+        return self.e.reshape(start, [(start.dims or ())[0], 1]) + rows
 
     def _angles(self) -> Value:
         """The position of each new row that its angle depends on."""
@@ -137,12 +137,12 @@ class _Call:
         if given is None:
             return self.position
         given = e.cast(given, "int64")
-        one = e.reshape(e.call(R.strided_slice, given, axes=[0, 1], begin=[0, 0], end=[1, 1]), [1])
+        one = e.reshape(e.strided_slice(given, axes=[0, 1], begin=[0, 0], end=[1, 1]), [1])
         if equal(self.rows, self.total):
             return e.expand(self._plus_rows(one), [self.batch, self.rows])
         if not isinstance(self.rows, Dim) and not isinstance(self.total, Dim):
             return given
-        return e.call(R.where, self._is_first(), *e.broadcast(self._plus_rows(one), given))
+        return e.where(self._is_first(), *e.broadcast(self._plus_rows(one), given))
 
     # ---- attention ----------------------------------------------------------------------------------
 
@@ -169,12 +169,12 @@ class _Call:
         old, now = self._held(self.start, size), self._held(self._end(), size)
         column = [self.batch, 1, 1, 1]
         from_past = arange(e, size)
-        behind = e.reshape(e.call(R.subtract, self.start, old), column)
-        first = e.expand(e.call(R.add, from_past, behind), [self.batch, 1, 1, size])
+        behind = e.reshape(self.start - old, column)
+        first = e.expand(from_past + behind, [self.batch, 1, 1, size])
         rows = e.reshape(self.position, [self.batch, 1, self.rows, 1])
         second = e.reshape(self.position, [self.batch, 1, 1, self.rows])
         at = e.value(R.concat([e.tensor(first), e.tensor(second)], axis=3))
-        held = e.call(R.less, from_past, e.reshape(old, column))
+        held = from_past < e.reshape(old, column)
         there = e.value(
             R.concat(
                 [
@@ -189,7 +189,7 @@ class _Call:
         sees(e, mask, at, rows, self.rule.window)
         new = self.keys.stored(self.key), self.values.stored(self.value)
         read = [self._read(o, n, old) for o, n in zip(past, new, strict=True)]
-        shift = e.call(R.subtract, e.call(R.subtract, self._end(), now), e.call(R.subtract, self.start, old))
+        shift = self._end() - now - (self.start - old)
         present = [self._slid(o, n, old, now, shift) for o, n in zip(past, new, strict=True)]
         if node.input(10) is not None:
             mask.add(node.needed(10))
@@ -200,16 +200,14 @@ class _Call:
         return [joined(e, found.out), *present, shown_scores(found, self.rule)]
 
     def _end(self) -> Value:
-        return self.e.call(R.add, self.start, number(self.rows))
+        return self.start + number(self.rows)
 
     def _held(self, length: Value, size: Size) -> Value:
         """The number of rows that a cache holds of so many."""
         e = self.e
-        over = e.call(R.subtract, length, number(size + 1))
-        rest = e.call(R.floor_mod, over, number(size - self.rule.window + 1))
-        return e.call(
-            R.where, e.call(R.less_equal, length, number(size)), length, e.call(R.add, rest, e.const(self.rule.window))
-        )
+        over = length - number(size + 1)
+        rest = over % number(size - self.rule.window + 1)
+        return e.where(length <= number(size), length, rest + e.const(self.rule.window))
 
     def _read(self, past: Value, new: Value, old: Value) -> Value:
         """The rows of the cache, 0 behind the last, and then the new ones."""
@@ -277,16 +275,15 @@ class _Store:
         if not self.is_quantised:
             return x
         e, (least, most) = self._e, _RANGES[self._bits]
-        whole = e.call(R.clip, e.call(R.round, e.call(R.divide, x, self._scales())), min=least, max=most)
+        whole = e.clip(e.round(x / self._scales()), min=least, max=most)
         if self._bits == 8:
             return e.cast(whole, "int8")
         *lead, width = x.dims or ()
-        pairs = e.reshape(e.cast(e.call(R.add, whole, 8.0), "uint8"), [*lead, width // 2, 2])
+        pairs = e.reshape(e.cast(whole + 8.0, "uint8"), [*lead, width // 2, 2])
         low, high = (
-            e.reshape(e.call(R.strided_slice, pairs, axes=[4], begin=[i], end=[i + 1]), [*lead, width // 2])
-            for i in range(2)
+            e.reshape(e.strided_slice(pairs, axes=[4], begin=[i], end=[i + 1]), [*lead, width // 2]) for i in range(2)
         )
-        return e.call(R.bitwise_or, low, e.call(R.left_shift, high, e.const(4, "uint8")))
+        return low | e.left_shift(high, e.const(4, "uint8"))
 
     def real(self, x: Value) -> Value:
         """Rows of the cache as numbers."""
@@ -295,10 +292,10 @@ class _Store:
         e = self._e
         if self._bits == 4:
             *lead, width = x.dims or ()
-            low = e.call(R.bitwise_and, x, e.const(15, "uint8"))
-            high = e.call(R.right_shift, x, e.const(4, "uint8"))
+            low = x & e.const(15, "uint8")
+            high = e.right_shift(x, e.const(4, "uint8"))
             pairs = e.value(R.stack([e.tensor(low), e.tensor(high)], axis=-1))
-            whole = e.call(R.subtract, e.cast(e.reshape(pairs, [*lead, 2 * width]), "float32"), 8.0)
+            whole = e.cast(e.reshape(pairs, [*lead, 2 * width]), "float32") - 8.0
         else:
             whole = e.cast(x, "float32")
-        return e.call(R.multiply, whole, self._scales())
+        return whole * self._scales()

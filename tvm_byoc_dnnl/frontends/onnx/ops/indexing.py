@@ -41,7 +41,7 @@ def _gather(e: Emit, node: Node) -> Any:
     if not -len(data.dims) <= axis < len(data.dims):
         raise node.wrong(f"has the axis {axis}; expected {-len(data.dims)} to {len(data.dims) - 1}")
     axis %= len(data.dims)
-    return e.call(relax.op.take, data, from_start(e, indices, [data.dims[axis]]), axis=axis)
+    return e.take(data, from_start(e, indices, [data.dims[axis]]), axis=axis)
 
 
 # ---- Slice ------------------------------------------------------------------------------------------------
@@ -115,34 +115,21 @@ def _slice(e: Emit, node: Node) -> Any:
         return e.value(relax.op.zeros(e.shape(sizes), x.dtype))
     if along and not turned:
         x = _cut(e, x, dims, along, ends)
-        return e.call(
-            relax.op.strided_slice,
-            x,
-            axes=along,
-            begin=_exprs(begins),
-            end=_exprs(ends),
-            strides=steps,
-            **_inbound(begins, ends),
+        return e.strided_slice(
+            x, axes=along, begin=_exprs(begins), end=_exprs(ends), strides=steps, **_inbound(begins, ends)
         )
     if along:
         x = _cut(e, x, dims, along, ends)
         ones = [1] * len(along)
-        x = e.call(
-            relax.op.strided_slice,
-            x,
-            axes=along,
-            begin=_exprs(begins),
-            end=_exprs(ends),
-            strides=ones,
-            **_inbound(begins, ends),
+        x = e.strided_slice(
+            x, axes=along, begin=_exprs(begins), end=_exprs(ends), strides=ones, **_inbound(begins, ends)
         )
     for axis in turned:
-        x = e.call(relax.op.flip, x, axis=axis)
+        x = e.flip(x, axis=axis)
     strided = [(a, s) for a, s in zip(along, steps, strict=True) if s != 1]
     if strided:
         now = x.dims or ()
-        x = e.call(
-            relax.op.strided_slice,
+        x = e.strided_slice(
             x,
             axes=[a for a, _ in strided],
             begin=[0] * len(strided),
@@ -164,8 +151,8 @@ def _sliced_in_call(e: Emit, node: Node, x: Value, dims: Sequence[Size]) -> Valu
             given = e.const(np.ones(count, "int64"))
         given = e.reshape(e.cast(given, "int64"), [count])
         own = Value(known=numbers(rest), dtype="int64")
-        rows.append(e.call(relax.op.scatter_elements, own, e.const(along, "int64"), given) if along else own)
-    made = e.call(relax.op.dynamic_strided_slice, x, *rows)
+        rows.append(e.scatter_elements(own, e.const(along, "int64"), given) if along else own)
+    made = e.dynamic_strided_slice(x, *rows)
     sizes = [Dim.symbol(f"{node.op.lower()}_dim{a}") if a in along else d for a, d in enumerate(dims)]
     return e.agree(made, sizes)
 
@@ -247,7 +234,7 @@ def _range(e: Emit, node: Node) -> Any:
             if step == 1 and at_least(count, 0):
                 made = e.value(relax.op.arange(0, expr_of(count), 1, "int64"))
                 if start != 0:
-                    made = e.call(relax.op.add, made, e.tensor(Value(known=numbers([start], ()), dtype="int64")))
+                    made = made + e.tensor(Value(known=numbers([start], ()), dtype="int64"))
                 return e.cast(made, given[0].dtype)
     return _range_in_call(e, *(e.reshape(value, []) for value in given))
 
@@ -256,14 +243,12 @@ def _range_in_call(e: Emit, start: Value, stop: Value, step: Value) -> Value:
     """A range whose length only a call knows."""
     dtype = start.dtype
     wide = "float64" if "float" in dtype else "int64"
-    span = e.call(relax.op.subtract, e.cast(stop, wide), e.cast(start, wide))
+    span = e.cast(stop, wide) - e.cast(start, wide)
     if wide == "int64":  # rounded up
-        count = e.call(
-            relax.op.negative, e.call(relax.op.floor_divide, e.call(relax.op.negative, span), e.cast(step, wide))
-        )
+        count = -(-span // e.cast(step, wide))
     else:
-        count = e.call(relax.op.ceil, e.call(relax.op.divide, span, e.cast(step, wide)))
-    count = e.cast(e.call(relax.op.maximum, count, e.const(0, wide)), "int64")
+        count = e.ceil(span / e.cast(step, wide))
+    count = e.cast(e.maximum(count, e.const(0, wide)), "int64")
     (length,) = asked(e, e.reshape(count, [1]), ["range_length"])
     places = e.cast(e.value(relax.op.arange(0, expr_of(length), 1, "int64")), dtype)
-    return e.call(relax.op.add, e.call(relax.op.multiply, places, step), start)
+    return places * step + start

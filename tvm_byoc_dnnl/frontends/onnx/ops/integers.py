@@ -27,14 +27,14 @@ def _bit_shift(e: Emit, node: Node) -> Any:
     known = by.known if by.is_constant else None
     if known is not None and ((known >= 0) & (known < dtype.itemsize * 8)).all():
         return e.call(call, x, by)
-    inside = e.call(relax.op.less, by, bits)
+    inside = by < bits
     emptied = zero
     if dtype.kind == "i":
-        inside = e.call(relax.op.logical_and, inside, e.call(relax.op.greater_equal, by, zero))
+        inside = inside & (by >= zero)
         if direction == "RIGHT":
-            emptied = e.call(relax.op.where, e.call(relax.op.less, x, zero), e.const(-1, x.dtype), zero)
-    shifted = e.call(call, x, e.call(relax.op.where, inside, by, zero))
-    return e.call(relax.op.where, inside, shifted, emptied)
+            emptied = e.where(x < zero, e.const(-1, x.dtype), zero)
+    shifted = e.call(call, x, e.where(inside, by, zero))
+    return e.where(inside, shifted, emptied)
 
 
 def integer_power(e: Emit, base: Value, exponent: Value) -> Value:
@@ -51,23 +51,23 @@ def integer_power(e: Emit, base: Value, exponent: Value) -> Value:
     result: Value | None = None
     for bit in range(highest.bit_length()):
         mask = e.const(np.array(1 << bit, dtype))
-        skipped = e.call(relax.op.equal, e.call(relax.op.bitwise_and, exponent, mask), zero)
-        factor = e.call(relax.op.where, skipped, one, square)
-        result = factor if result is None else e.call(relax.op.multiply, result, factor)
+        skipped = e.equal(exponent & mask, zero)
+        factor = e.where(skipped, one, square)
+        result = factor if result is None else result * factor
         if bit + 1 < highest.bit_length():
-            square = e.call(relax.op.multiply, square, square)
+            square = square * square
     assert result is not None
     if not is_signed or (known is not None and not (known < 0).any()):
         return result
-    below = e.call(relax.op.less, exponent, zero)
-    units = (e.call(relax.op.equal, base, e.const(unit, base.dtype)) for unit in (1, -1))
-    is_unit = e.call(relax.op.logical_or, *units)
-    vanishes = e.call(relax.op.logical_and, below, e.call(relax.op.logical_not, is_unit))
-    return e.call(relax.op.where, vanishes, zero, result)
+    below = exponent < zero
+    units = (e.equal(base, e.const(unit, base.dtype)) for unit in (1, -1))
+    is_unit = e.logical_or(*units)
+    vanishes = below & ~is_unit
+    return e.where(vanishes, zero, result)
 
 
 @operator("MatMulInteger16", domain="com.microsoft")
 def _product(e: Emit, node: Node) -> Any:
     a, b = node.needed(0), node.needed(1)
     wide = "uint32" if a.dtype == b.dtype == "uint16" else "int32"
-    return e.call(relax.op.matmul, e.cast(a, wide), e.cast(b, wide))
+    return e.matmul(e.cast(a, wide), e.cast(b, wide))

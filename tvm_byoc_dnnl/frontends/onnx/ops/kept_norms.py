@@ -28,10 +28,10 @@ def _statistics(x: Value, axis: int) -> Type:
 def _inverse(e: Emit, x: Value, axes: Sequence[int], epsilon: float, *, centred: bool) -> tuple[Value, Value]:
     """The mean, and 1 over the root of the mean square of what is left of it (or of all), float32."""
     wide = e.cast(x, "float32")
-    mean = e.call(R.mean, wide, axis=list(axes), keepdims=True)
-    rest = e.call(R.subtract, wide, mean) if centred else wide
-    square = e.call(R.mean, e.call(R.multiply, rest, rest), axis=list(axes), keepdims=True)
-    return mean, e.call(R.divide, e.const(1.0, "float32"), e.call(R.sqrt, e.call(R.add, square, epsilon)))
+    mean = e.mean(wide, axis=list(axes), keepdims=True)
+    rest = wide - mean if centred else wide
+    square = e.mean(rest * rest, axis=list(axes), keepdims=True)
+    return mean, e.const(1.0, "float32") / e.sqrt(square + epsilon)
 
 
 def _rms_types(node: Node) -> list[Type]:
@@ -58,8 +58,8 @@ def _skip_types(node: Node) -> list[Type]:
 
 
 def _sum(e: Emit, x: Value, skip: Value, bias: Value | None) -> Value:
-    total = e.call(R.add, *e.broadcast(x, skip))
-    return total if bias is None else e.call(R.add, total, bias)
+    total = x + skip
+    return total if bias is None else total + bias
 
 
 @operator("SkipSimplifiedLayerNormalization", domain=_MS, types=_skip_types, whole=True)
@@ -80,7 +80,7 @@ def _skip_norm(e: Emit, node: Node) -> list[Value | None]:
 def _layer_norm(e: Emit, x: Value, gamma: Value, beta: Value | None, epsilon: float) -> Value:
     if beta is None:
         beta = e.const(np.zeros(gamma.shape or (1,)), gamma.dtype)
-    return e.call(R.nn.layer_norm, x, gamma, beta, axes=[-1], epsilon=epsilon)
+    return e.layer_norm(x, gamma, beta, axes=[-1], epsilon=epsilon)
 
 
 def _wanted_statistics(
@@ -107,21 +107,21 @@ def _embed_norm(e: Emit, node: Node) -> list[Value | None]:
     mask, positions = node.input(7), node.input(8)
     node.attr("mask_index_type")
     batch, length = ids.dims or ()
-    total = e.call(R.take, words, e.cast(ids, "int64"), axis=0)
+    total = e.take(words, e.cast(ids, "int64"), axis=0)
     if positions is None:
-        rows = e.reshape(e.call(R.take, places, arange(e, length), axis=0), [1, length, (places.dims or ())[1]])
+        rows = e.reshape(e.take(places, arange(e, length), axis=0), [1, length, (places.dims or ())[1]])
     else:
-        rows = e.call(R.take, places, e.cast(positions, "int64"), axis=0)
-    total = e.call(R.add, *e.broadcast(total, rows))
+        rows = e.take(places, e.cast(positions, "int64"), axis=0)
+    total = total + rows
     if parts is not None and segments is not None:
-        total = e.call(R.add, total, e.call(R.take, parts, e.cast(segments, "int64"), axis=0))
+        total = total + e.take(parts, e.cast(segments, "int64"), axis=0)
     out = _layer_norm(e, total, node.needed(5), node.needed(6), float(node.attr("epsilon", 1e-12)))
     ends = None
     if len(node.wanted) > 1 and node.wanted[1]:
         ends = (
             e.expand(e.const(np.zeros(1, "int32")), [batch])
             if mask is None
-            else e.call(R.sum, e.cast(e.call(R.equal, mask, e.const(1, mask.dtype)), "int32"), axis=[1])
+            else e.sum(e.cast(e.equal(mask, 1), "int32"), axis=[1])
         )
     return [out, ends, total]
 
@@ -151,7 +151,7 @@ def _grouped(e: Emit, node: Node, x: Value) -> Value:
     moved = e.transpose(x, [0, 3, 1, 2]) if is_last else x
     gamma, beta = (e.cast(node.needed(i), x.dtype) for i in (1, 2))
     groups, epsilon = int(node.attr("groups")), float(node.attr("epsilon", 1e-5))
-    out = e.call(R.nn.group_norm, moved, gamma, beta, num_groups=groups, channel_axis=1, axes=[2, 3], epsilon=epsilon)
+    out = e.group_norm(moved, gamma, beta, num_groups=groups, channel_axis=1, axes=[2, 3], epsilon=epsilon)
     if node.attr("activation", 0):
-        out = e.call(R.nn.silu, out)
+        out = e.silu(out)
     return e.transpose(out, [0, 2, 3, 1]) if is_last else out

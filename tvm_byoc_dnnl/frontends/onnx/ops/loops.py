@@ -147,13 +147,13 @@ class _Through:
 def _element(e: Emit, x: Value, axis: int, number: Value) -> Value:
     if number.known is not None:
         return e.onnx("Gather", x, number, opset=13, axis=axis)
-    return e.call(relax.op.take, x, number, axis=axis, mode="clip")
+    return e.take(x, number, axis=axis, mode="clip")
 
 
 def _placed(e: Emit, stacked: Value, axis: int, is_backward: int) -> Value:
     """What was stacked along the first axis, along another one, or the last part first."""
     if is_backward:
-        stacked = e.call(relax.op.flip, stacked, axis=0)
+        stacked = e.flip(stacked, axis=0)
     axes = list(range(1, stacked.rank or 0))
     axes.insert(axis % (stacked.rank or 1), 0)
     return e.transpose(stacked, axes)

@@ -43,12 +43,12 @@ def _scatter_elements(e: Emit, node: Node) -> Any:
     updates = e.agree(updates, sizes)
     indices = from_start(e, indices, [dims[axis]])
     if all(equal(a, b) for i, (a, b) in enumerate(zip(dims, sizes, strict=True)) if i != axis):
-        return e.call(relax.op.scatter_elements, data, indices, updates, axis=axis, reduction=reduction)
+        return e.scatter_elements(data, indices, updates, axis=axis, reduction=reduction)
     index = e.cast(indices, "int64")
     parts = [index if a == axis else e.expand(places_along(e, sizes[a], a, rank), sizes) for a in range(rank)]
     parts = [e.reshape(part, [*sizes, 1]) for part in parts]
     places = e.call(lambda *tensors: relax.op.concat(list(tensors), rank), *parts)
-    return e.call(relax.op.scatter_nd, data, places, updates, reduction=reduction)
+    return e.scatter_nd(data, places, updates, reduction=reduction)
 
 
 @operator("ScatterND")
@@ -60,7 +60,7 @@ def _scatter_nd(e: Emit, node: Node) -> Any:
         raise node.refused("has indices of unknown length")
     updates = e.agree(updates, [*sizes[:-1], *dims[count:]])
     places = from_start(e, indices, dims[:count])
-    return e.call(relax.op.scatter_nd, data, places, updates, reduction=reduction)
+    return e.scatter_nd(data, places, updates, reduction=reduction)
 
 
 @operator("OneHot")
@@ -71,9 +71,9 @@ def _one_hot(e: Emit, node: Node) -> Any:
     axis = node.attr("axis", -1) % (len(dims) + 1)
     place = from_start(e, e.onnx("Cast", indices, opset=13, to=7), [depth])
     wide = e.reshape(place, [*dims[:axis], 1, *dims[axis:]])
-    chosen = e.call(relax.op.equal, wide, places_along(e, depth, axis, len(dims) + 1))
-    off, on = (e.call(relax.op.take, values, e.const(i, "int64"), axis=0) for i in (0, 1))
-    return e.call(relax.op.where, chosen, on, off)
+    chosen = e.equal(wide, places_along(e, depth, axis, len(dims) + 1))
+    off, on = (e.take(values, e.const(i, "int64"), axis=0) for i in (0, 1))
+    return e.where(chosen, on, off)
 
 
 @operator("EyeLike")
@@ -82,7 +82,7 @@ def _eye(e: Emit, node: Node) -> Any:
     if len(dims) != 2:
         raise node.wrong(f"reads a tensor of {len(dims)} axes; expected 2")
     rows, columns = (places_along(e, size, axis, 2) for axis, size in enumerate(dims))
-    chosen = e.call(relax.op.equal, e.call(relax.op.add, rows, e.const(k, "int64")), columns)
+    chosen = e.equal(rows + e.const(k, "int64"), columns)
     kind = node.attr("dtype") or elem_type(node.needed(0))
     return e.onnx("Cast", chosen, opset=13, to=kind)
 
@@ -94,7 +94,7 @@ def _triangle(e: Emit, node: Node) -> Any:
         diagonal = 0 if k is None else int((node.ints(1) or [0])[0])
         return e.call(relax.op.triu if upper else relax.op.tril, x, k=diagonal)
     rows, columns = (places_along(e, size, axis, 2) for axis, size in enumerate(dims_of(node)[-2:]))
-    distance = e.call(relax.op.subtract, columns, rows)
+    distance = columns - rows
     least = e.reshape(e.cast(k, "int64"), [])
     chosen = e.call(relax.op.greater_equal if upper else relax.op.less_equal, distance, least)
-    return e.call(relax.op.where, chosen, x, e.const(0, x.dtype))
+    return e.where(chosen, x, 0)

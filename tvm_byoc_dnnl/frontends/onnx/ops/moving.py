@@ -65,7 +65,7 @@ def _parts(e: Emit, node: Node, x: Value, axis: int, sizes: list[Size]) -> list[
     if len(sizes) == 1:
         return [x]
     if not any(isinstance(s, Dim) or s == 0 for s in (*sizes, whole)):
-        made = e.call(relax.op.split, x, indices_or_sections=ends[:-1], axis=axis).expr
+        made = e.split(x, indices_or_sections=ends[:-1], axis=axis).expr
         return [e.value(relax.TupleGetItem(made, i)) if w else None for i, w in enumerate(node.wanted)]
     x = e.agree(x, [ends[-1] if a == axis else d for a, d in enumerate(dims_of(node))])
     return [
@@ -89,7 +89,7 @@ def _split_to_sequence(e: Emit, node: Node) -> Any:
     node.wanted = (True,) * len(sizes)
     parts = [part for part in _parts(e, node, x, axis, sizes) if part is not None]
     if split is None and not keeps:
-        parts = [e.call(relax.op.squeeze, part, axis=[axis]) for part in parts]
+        parts = [e.squeeze(part, axis=[axis]) for part in parts]
     return Value(items=parts)
 
 
@@ -113,9 +113,9 @@ def _tile(e: Emit, node: Node) -> Any:
 def _running_sum(e: Emit, node: Node) -> Any:
     x, axis = node.needed(0), int((node.ints(1, "its axis") or [0])[0])
     reverse = node.attr("reverse", 0)
-    x = e.call(relax.op.flip, x, axis=axis) if reverse else x
-    x = e.call(relax.op.cumsum, x, axis=axis, exclusive=bool(node.attr("exclusive", 0)))
-    return e.call(relax.op.flip, x, axis=axis) if reverse else x
+    x = e.flip(x, axis=axis) if reverse else x
+    x = e.cumsum(x, axis=axis, exclusive=bool(node.attr("exclusive", 0)))
+    return e.flip(x, axis=axis) if reverse else x
 
 
 # ---- gathers ----------------------------------------------------------------------------------------------
@@ -131,8 +131,8 @@ def from_start(e: Emit, indices: Value, extents: list[Size]) -> Value:
         sizes = np.array(extents, known.dtype).reshape(shape)
         return Value(known=np.where(known < 0, known + sizes, known).astype(known.dtype))
     lengths = Value(known=numbers(extents, shape), dtype="int64")
-    shifted = e.call(relax.op.add, indices, e.cast(lengths, indices.dtype))
-    return e.call(relax.op.where, e.call(relax.op.less, indices, e.const(0, indices.dtype)), shifted, indices)
+    shifted = indices + e.cast(lengths, indices.dtype)
+    return e.where(indices < 0, shifted, indices)
 
 
 def known_of(value: Value) -> np.ndarray:
@@ -145,7 +145,7 @@ def known_of(value: Value) -> np.ndarray:
 def _gather_elements(e: Emit, node: Node) -> Any:
     x, dims = node.needed(0), dims_of(node)
     axis = node.attr("axis", 0) % max(len(dims), 1)
-    return e.call(relax.op.gather_elements, x, from_start(e, node.needed(1), [dims[axis]]), axis=axis)
+    return e.gather_elements(x, from_start(e, node.needed(1), [dims[axis]]), axis=axis)
 
 
 @operator("GatherND", since=11)
@@ -154,4 +154,4 @@ def _gather_nd(e: Emit, node: Node) -> Any:
     dims, count = dims_of(node), (indices.dims or (None,))[-1]
     if not isinstance(count, int):
         raise node.refused("has indices of unknown length")
-    return e.call(relax.op.gather_nd, x, from_start(e, indices, dims[batch : batch + count]), batch_dims=batch)
+    return e.gather_nd(x, from_start(e, indices, dims[batch : batch + count]), batch_dims=batch)

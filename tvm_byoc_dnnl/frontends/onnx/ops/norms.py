@@ -72,12 +72,7 @@ def _batch_norm(e: Emit, node: Node) -> Any:
     if not training:
         return y
     running = [
-        e.call(
-            relax.op.add,
-            e.call(relax.op.multiply, old, momentum),
-            e.call(relax.op.multiply, new, 1.0 - momentum),
-        )
-        for old, new in ((old_mean, new_mean), (old_variance, new_variance))
+        old * momentum + new * (1.0 - momentum) for old, new in ((old_mean, new_mean), (old_variance, new_variance))
     ]
     results = [*(e.cast(r, like.dtype) for r, like in zip(running, (mean, variance), strict=True))]
     saved = [e.cast(v, mean.dtype) for v in (new_mean, new_variance)] if node.opset < 14 else []
@@ -85,9 +80,9 @@ def _batch_norm(e: Emit, node: Node) -> Any:
 
 
 def _normalised(e: Emit, x: Value, epsilon: float, mean: Value, variance: Value, scale: Value, bias: Value) -> Value:
-    root = e.call(relax.op.sqrt, e.call(relax.op.add, variance, epsilon))
-    core = e.call(relax.op.divide, e.call(relax.op.subtract, x, mean), root)
-    return e.call(relax.op.add, e.call(relax.op.multiply, core, scale), bias)
+    root = e.sqrt(variance + epsilon)
+    core = (x - mean) / root
+    return core * scale + bias
 
 
 # ---- instance, group --------------------------------------------------------------------------------------
@@ -121,11 +116,11 @@ def _group_norm(e: Emit, node: Node) -> Any:
     wide = "float32" if stash == 1 and own in _NARROW else own
     how = {"num_groups": groups, "channel_axis": 1, "axes": list(range(2, rank)), "epsilon": node.attr("epsilon", 1e-5)}
     if wide == own:
-        return e.call(relax.op.nn.group_norm, data, scale, bias, **how)
+        return e.group_norm(data, scale, bias, **how)
     plain = [e.const(np.full(channels, v, wide)) for v in (1, 0)]
-    core = e.cast(e.call(relax.op.nn.group_norm, e.cast(data, wide), *plain, **how), own)
+    core = e.cast(e.group_norm(e.cast(data, wide), *plain, **how), own)
     scale, bias = (_per_channel(e, v, rank) for v in (scale, bias))
-    return e.call(relax.op.add, e.call(relax.op.multiply, core, scale), bias)
+    return core * scale + bias
 
 
 # ---- layer ------------------------------------------------------------------------------------------------
@@ -142,15 +137,15 @@ def _layer_norm(e: Emit, node: Node) -> Any:
     sizes = list(data.dims[axis:])
     own = _parameters(e, sizes, [scale, e.const(0, scale.dtype) if bias is None else bias])
     if own is not None:
-        y = e.call(relax.op.nn.layer_norm, data, *own, axes=[a - rank for a in axes], epsilon=epsilon)
+        y = e.layer_norm(data, *own, axes=[a - rank for a in axes], epsilon=epsilon)
     x = e.cast(data, wide) if own is None or any(node.wanted[1:]) else data
     if own is None or any(node.wanted[1:]):
         mean, variance = (e.call(f, x, axis=axes, keepdims=True) for f in (relax.op.mean, relax.op.variance))
-        inverse = e.call(relax.op.rsqrt, e.call(relax.op.add, variance, epsilon))
+        inverse = e.rsqrt(variance + epsilon)
     if own is None:
-        core = e.cast(e.call(relax.op.multiply, e.call(relax.op.subtract, x, mean), inverse), data.dtype)
-        y = e.call(relax.op.multiply, *e.broadcast(core, scale))
-        y = y if bias is None else e.call(relax.op.add, *e.broadcast(y, bias))
+        core = e.cast((x - mean) * inverse, data.dtype)
+        y = core * scale
+        y = y if bias is None else y + bias
     return [y, mean, inverse][: len(node.wanted)] if any(node.wanted[1:]) else [y]
 
 
@@ -191,11 +186,11 @@ def rms_norm(e: Emit, data: Value, scale: Value, axis: int, epsilon: float, is_w
     axes = [a - rank for a in range(axis, rank)]
     parameters = _parameters(e, sizes, [e.cast(scale, wide)])
     if parameters is not None:
-        made = e.cast(e.call(relax.op.nn.rms_norm, x, *parameters, axes=axes, epsilon=epsilon), own)
+        made = e.cast(e.rms_norm(x, *parameters, axes=axes, epsilon=epsilon), own)
     else:
-        square = e.call(relax.op.mean, e.call(relax.op.multiply, x, x), axis=axes, keepdims=True)
-        core = e.call(relax.op.divide, x, e.call(relax.op.sqrt, e.call(relax.op.add, square, epsilon)))
-        made = e.call(relax.op.multiply, *e.broadcast(e.cast(core, own), scale))
+        square = e.mean(x * x, axis=axes, keepdims=True)
+        core = x / e.sqrt(square + epsilon)
+        made = e.cast(core, own) * scale
     return e.reshape(made, dims)
 
 
@@ -206,8 +201,8 @@ def rms_norm(e: Emit, data: Value, scale: Value, axis: int, epsilon: float, is_w
 def _mean_variance(e: Emit, node: Node) -> Any:
     data, axes = node.needed(0), list(node.attr("axes") or (0, 2, 3))
     mean, variance = (e.call(f, data, axis=axes, keepdims=True) for f in (relax.op.mean, relax.op.variance))
-    deviation = e.call(relax.op.add, e.call(relax.op.sqrt, variance), 1e-9)
-    return e.call(relax.op.divide, e.call(relax.op.subtract, data, mean), deviation)
+    deviation = e.sqrt(variance) + 1e-9
+    return (data - mean) / deviation
 
 
 @operator("LRN")
@@ -215,11 +210,11 @@ def _lrn(e: Emit, node: Node) -> Any:
     data, size, rank = node.needed(0), node.attr("size"), _rank(node)
     assert data.dims is not None
     before, after = (size - 1) // 2, size // 2
-    squares = e.call(relax.op.multiply, data, data)
+    squares = data * data
     pool: Any = relax.op.nn.avg_pool3d if rank == 4 else relax.op.nn.avg_pool2d
     flat = 1 if rank == 3 else 2
     if rank in (3, 4):
-        wide = e.call(relax.op.expand_dims, squares, axis=1)
+        wide = e.expand_dims(squares, axis=1)
     else:
         flat = 1
         wide = e.reshape(squares, [data.dims[0], 1, data.dims[1], product(data.dims[2:])])
@@ -231,10 +226,10 @@ def _lrn(e: Emit, node: Node) -> Any:
         "count_include_pad": True,
     }
     mean = e.call(lambda x: pool(x, layout="NCDHW" if flat == 2 else "NCHW", **window), wide)
-    mean = e.call(relax.op.squeeze, mean, axis=1) if rank in (3, 4) else e.reshape(mean, data.dims)
-    scaled = e.call(relax.op.multiply, mean, node.attr("alpha", 1e-4))
-    below = e.call(relax.op.power, e.call(relax.op.add, scaled, node.attr("bias", 1.0)), node.attr("beta", 0.75))
-    return e.call(relax.op.divide, data, below)
+    mean = e.squeeze(mean, axis=1) if rank in (3, 4) else e.reshape(mean, data.dims)
+    scaled = mean * node.attr("alpha", 1e-4)
+    below = e.power(scaled + node.attr("bias", 1.0), node.attr("beta", 0.75))
+    return data / below
 
 
 @operator("LpNormalization")
@@ -242,13 +237,13 @@ def _lp_normalization(e: Emit, node: Node) -> Any:
     """``x / ‖x‖`` along one axis; 0 where the norm is 0."""
     data, axis, rank = node.needed(0), node.attr("axis", -1), _rank(node)
     if node.attr("p", 2) == 1:
-        norm = e.call(relax.op.sum, e.call(relax.op.abs, data), axis=[axis % rank], keepdims=True)
+        norm = e.sum(abs(data), axis=[axis % rank], keepdims=True)
     else:
-        squares = e.call(relax.op.multiply, data, data)
-        norm = e.call(relax.op.sqrt, e.call(relax.op.sum, squares, axis=[axis % rank], keepdims=True))
+        squares = data * data
+        norm = e.sqrt(e.sum(squares, axis=[axis % rank], keepdims=True))
     zero = e.const(0, data.dtype)
-    is_zero = e.call(relax.op.equal, norm, zero)
-    return e.call(relax.op.where, is_zero, zero, e.call(relax.op.divide, data, norm))
+    is_zero = e.equal(norm, zero)
+    return e.where(is_zero, zero, data / norm)
 
 
 @operator("Dropout")
@@ -268,7 +263,7 @@ def _dropout(e: Emit, node: Node) -> Any:
     if data.dims is None:
         raise node.refused("has data of unknown rank")
     dtype = "bool" if node.opset >= 10 else data.dtype
-    return [data, e.call(relax.op.full, e.shape(data.dims), e.const(1, dtype), dtype=dtype)]
+    return [data, e.full(e.shape(data.dims), e.const(1, dtype), dtype=dtype)]
 
 
 # ---- softmax ----------------------------------------------------------------------------------------------
@@ -300,8 +295,8 @@ def _along(e: Emit, node: Node, data: Value, axis: int) -> Value:
         return e.call(_SOFTMAX[node.op], data, axis=axis)
     assert data.dims is not None
     size, rank = data.dims[axis], len(data.dims)
-    first = e.call(relax.op.argmax, data, axis=axis, keepdims=True)
+    first = e.argmax(data, axis=axis, keepdims=True)
     places = e.value(relax.op.arange(0, e.shape([size]).values[0], 1, "int64"))
     places = e.reshape(places, [size if i == axis else 1 for i in range(rank)])
-    is_first = e.call(relax.op.equal, first, places)
+    is_first = e.equal(first, places)
     return e.cast(is_first, data.dtype)

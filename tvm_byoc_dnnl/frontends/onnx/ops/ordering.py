@@ -41,16 +41,16 @@ def _arg(e: Emit, node: Node) -> Any:
     is_last = bool(node.attr("select_last_index", 0))
     if not dims:
         return e.const(0, "int64")
-    x = e.call(relax.op.flip, x, axis=axis) if is_last else x
+    x = e.flip(x, axis=axis) if is_last else x
     if x.dtype in ("bfloat16", "float16", "bool"):
         x = e.cast(x, "float32" if "float" in x.dtype else "int32")
     pick = relax.op.argmax if node.op == "ArgMax" else relax.op.argmin
     found = e.call(pick, x, axis=axis, keepdims=keeps)
     if "float" in x.dtype:
-        is_nan = e.cast(e.call(relax.op.isnan, x), "int32")
-        some = e.cast(e.call(relax.op.max, is_nan, axis=axis, keepdims=keeps), "bool")
-        found = e.call(relax.op.where, some, e.call(relax.op.argmax, is_nan, axis=axis, keepdims=keeps), found)
-    return e.call(relax.op.subtract, whole(dims[axis] - 1), found) if is_last else found
+        is_nan = e.cast(e.isnan(x), "int32")
+        some = e.cast(e.max(is_nan, axis=axis, keepdims=keeps), "bool")
+        found = e.where(some, e.argmax(is_nan, axis=axis, keepdims=keeps), found)
+    return whole(dims[axis] - 1) - found if is_last else found
 
 
 # ---- TopK -------------------------------------------------------------------------------------------------
@@ -64,10 +64,10 @@ def keys(e: Emit, x: Value) -> Value:
     if "float" in x.dtype:
         wide = e.cast(x, "float64")
         largest = e.const(np.finfo("float64").max)
-        number = e.call(relax.op.where, e.call(relax.op.equal, wide, e.const(np.inf)), largest, wide)
-        return e.call(relax.op.where, e.call(relax.op.isnan, wide), e.const(np.inf), number)
+        number = e.where(e.equal(wide, e.const(np.inf)), largest, wide)
+        return e.where(e.isnan(wide), e.const(np.inf), number)
     if x.dtype == "uint64":  # the highest bit is a sign here
-        return e.cast(e.call(relax.op.bitwise_xor, x, e.const(np.uint64(_UPPER))), "int64")
+        return e.cast(x ^ e.const(np.uint64(_UPPER)), "int64")
     return e.cast(x, "int64")
 
 
@@ -78,8 +78,8 @@ def _top(e: Emit, node: Node) -> Any:
     node.attr("sorted", 1)  # results that may have any order are sorted
     k = node.attr("k") if node.opset < 10 else int_of(e, node, 1, "k")
     how = {"k": k if isinstance(k, int) else -1, "axis": axis, "ret_type": "indices", "largest": largest}
-    places = e.call(relax.op.topk, keys(e, x), dtype="int64", **how)
+    places = e.topk(keys(e, x), dtype="int64", **how)
     if isinstance(k, Dim):
         places = cut_checked(e, places, axis, k)
-    values = e.call(relax.op.gather_elements, x, places, axis=axis) if node.wanted[0] else None
+    values = e.gather_elements(x, places, axis=axis) if node.wanted[0] else None
     return [values, places]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax, te, tirx
+from tvm import te, tirx
 
 from ..dim import Dim, Size
 from ..emit import Emit
@@ -67,9 +67,9 @@ def padded(
     assert data.dims is not None
     widths = [w for pair in zip(before, after, strict=True) for w in pair]
     if mode == "constant" and is_plain and number is not None and _says(number, data.dtype):
-        return e.call(relax.op.nn.pad, data, pad_width=widths, pad_mode="constant", pad_value=float(number.reshape(())))
+        return e.pad(data, pad_width=widths, pad_mode="constant", pad_value=float(number.reshape(())))
     if mode != "constant" and is_plain and data.dtype != "bool":  # the call finds too few elements to repeat
-        return e.call(relax.op.nn.pad, data, pad_width=widths, pad_mode=_MODES[mode])
+        return e.pad(data, pad_width=widths, pad_mode=_MODES[mode])
     sizes = [n + b + a for n, b, a in zip(data.dims, before, after, strict=True)]
     fill = e.reshape(e.cast(fill, data.dtype), [])
     made: Value = computed(e, "pad", _around(mode), data, fill, list(before), list(after), sizes)

@@ -156,16 +156,16 @@ def _summed(e: Emit, name: str, data: Value, windows: Windows, divided: str = ""
 
 
 def _powers(e: Emit, data: Value, p: float) -> Value:
-    magnitude = e.call(relax.op.abs, data)
+    magnitude = abs(data)
     if p == 1:
         return magnitude
-    return e.call(relax.op.multiply, data, data) if p == 2 else e.call(relax.op.power, magnitude, float(p))
+    return data * data if p == 2 else e.power(magnitude, float(p))
 
 
 def _root(e: Emit, total: Value, p: float) -> Value:
     if p == 1:
         return total
-    return e.call(relax.op.sqrt, total) if p == 2 else e.call(relax.op.power, total, 1.0 / p)
+    return e.sqrt(total) if p == 2 else e.power(total, 1.0 / p)
 
 
 @operator("LpPool")
@@ -174,7 +174,7 @@ def _lp_pool(e: Emit, node: Node) -> Any:
     windows, powers = _windows(node, data), _powers(e, data, p)
     made = _by_relax(e, "avg", powers, windows)
     if made is not None:
-        made = e.call(relax.op.multiply, made, float(math.prod(windows.kernel)))
+        made = made * float(math.prod(windows.kernel))
     else:
         made = _summed(e, "lp_pool", powers, windows)
     return _root(e, made, p)
@@ -196,19 +196,19 @@ def _global_average(e: Emit, node: Node) -> Any:
 
 def global_average(e: Emit, node: Node, data: Value) -> Value:
     """The mean of every channel."""
-    return e.call(relax.op.mean, data, axis=_spatial(node, data), keepdims=True)
+    return e.mean(data, axis=_spatial(node, data), keepdims=True)
 
 
 @operator("GlobalMaxPool")
 def _global_max(e: Emit, node: Node) -> Any:
     data = node.needed(0)
-    return e.call(relax.op.max, data, axis=_spatial(node, data), keepdims=True)
+    return e.max(data, axis=_spatial(node, data), keepdims=True)
 
 
 @operator("GlobalLpPool")
 def _global_lp(e: Emit, node: Node) -> Any:
     data, p = node.needed(0), node.attr("p", 2)
-    return _root(e, e.call(relax.op.sum, _powers(e, data, p), axis=_spatial(node, data), keepdims=True), p)
+    return _root(e, e.sum(_powers(e, data, p), axis=_spatial(node, data), keepdims=True), p)
 
 
 # ---- back -------------------------------------------------------------------------------------------------
@@ -226,9 +226,9 @@ def _max_unpool(e: Emit, node: Node) -> Any:
     every = zip(data.dims[2:], kernel, strides, pads, pads[rank:], strict=False)
     pooled = [*data.dims[:2], *((n - 1) * s + k - b - a for n, k, s, b, a in every)]
     wanted = node.ints(2, "output_shape") or pooled
-    zeros = e.call(relax.op.full, e.shape([product(pooled)]), e.const(0, data.dtype), dtype=data.dtype)
+    zeros = e.full(e.shape([product(pooled)]), e.const(0, data.dtype), dtype=data.dtype)
     flat = [e.reshape(v, [product(v.dims or ())]) for v in (places, data)]
-    made = e.reshape(e.call(relax.op.scatter_elements, zeros, *flat, axis=0), pooled)
+    made = e.reshape(e.scatter_elements(zeros, *flat, axis=0), pooled)
     if all(a == b or equal(a, b) for a, b in zip(pooled, wanted, strict=True)):
         return made
     behind = [w - p for w, p in zip(wanted, pooled, strict=True)]

@@ -30,7 +30,7 @@ def multiplied(e: Emit, a: Value, b: Value) -> Value:
             b = e.agree(b, [*b.dims[:at], inner, *b.dims[at + 1 :]])
         if len(a.dims or ()) > 2 and len(b.dims or ()) > 2:
             a, b = e.equalised([a, b], lambda axis: axis < -2)
-    return e.call(relax.op.matmul, a, b)
+    return e.matmul(a, b)
 
 
 @operator("Gemm")
@@ -39,7 +39,7 @@ def _gemm(e: Emit, node: Node) -> Any:
     alpha, beta = node.attr("alpha", 1.0), node.attr("beta", 1.0)
     node.attr("broadcast")  # until opset 7, when it became the rule
     if alpha != 1.0:
-        a = e.call(relax.op.multiply, a, alpha)
+        a = a * alpha
     if node.attr("transA", 0):
         a = e.transpose(a, [1, 0])
     if node.attr("transB", 0):
@@ -48,8 +48,8 @@ def _gemm(e: Emit, node: Node) -> Any:
     if c is None:
         return made
     if beta != 1.0:
-        c = e.call(relax.op.multiply, c, beta)
-    return e.call(relax.op.add, *e.broadcast(made, c))
+        c = c * beta
+    return made + c
 
 
 # ---- Einsum -----------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ class _Term:
     def without(self, e: Emit, letter: str) -> _Term:
         """Without an axis of size 1."""
         axis = self.letters.index(letter)
-        value = e.call(relax.op.squeeze, self.value, axis=[axis])
+        value = e.squeeze(self.value, axis=[axis])
         return _Term(value, self.letters[:axis] + self.letters[axis + 1 :])
 
     def summed(self, e: Emit, letters: Sequence[str]) -> _Term:
@@ -76,7 +76,7 @@ class _Term:
         if not letters:
             return self
         axes = [self.letters.index(c) for c in letters]
-        return _Term(e.call(relax.op.sum, self.value, axis=axes), "".join(c for c in self.letters if c not in letters))
+        return _Term(e.sum(self.value, axis=axes), "".join(c for c in self.letters if c not in letters))
 
     def ordered(self, e: Emit, letters: Sequence[str]) -> Value:
         """With its axes in this order."""
@@ -135,10 +135,10 @@ def _diagonal(e: Emit, term: _Term) -> _Term:
             order = [i for i in range(len(dims)) if i not in (first, second)] + [first, second]
             moved = e.transpose(e.agree(term.value, [*dims[:first], size, *dims[first + 1 :]]), order)
             places = e.value(relax.op.arange(0, expr_of(size), 1, "int64"))
-            is_on = e.call(relax.op.equal, e.reshape(places, [size, 1]), e.reshape(places, [1, size]))
-            kept = e.call(relax.op.where, is_on, moved, e.const(0, moved.dtype))
+            is_on = e.equal(e.reshape(places, [size, 1]), e.reshape(places, [1, size]))
+            kept = e.where(is_on, moved, 0)
             letters = "".join(term.letters[i] for i in order[:-1])
-            term = _Term(e.call(relax.op.sum, kept, axis=[len(dims) - 1]), letters)
+            term = _Term(e.sum(kept, axis=[len(dims) - 1]), letters)
     return term
 
 
@@ -180,6 +180,6 @@ def _cumulative(e: Emit, node: Node) -> Any:
     if data.rank is None:
         raise node.refused("has data of unknown rank")
     axis, backwards = axis % data.rank, node.attr("reverse", 0)
-    turned = e.call(relax.op.flip, data, axis=axis) if backwards else data
-    made = e.call(relax.op.cumprod, turned, axis=axis, exclusive=bool(node.attr("exclusive", 0)))
-    return e.call(relax.op.flip, made, axis=axis) if backwards else made
+    turned = e.flip(data, axis=axis) if backwards else data
+    made = e.cumprod(turned, axis=axis, exclusive=bool(node.attr("exclusive", 0)))
+    return e.flip(made, axis=axis) if backwards else made

@@ -95,8 +95,8 @@ def dequantised(e: Emit, data: Value, scale: Value, zero: Value | None, axis: in
 
 def _by_arithmetic(e: Emit, data: Value, scale: Value, zero: Value, axis: int, dtype: str) -> Value:
     wide = "float64" if dtype == "float64" else "float32"
-    moved = e.call(relax.op.subtract, e.cast(data, wide), _along(e, data, e.cast(zero, wide), axis))
-    return e.cast(e.call(relax.op.multiply, moved, _along(e, data, e.cast(scale, wide), axis)), dtype)
+    moved = e.cast(data, wide) - _along(e, data, e.cast(zero, wide), axis)
+    return e.cast(moved * _along(e, data, e.cast(scale, wide), axis), dtype)
 
 
 def _along(e: Emit, data: Value, x: Value, axis: int) -> Value:
@@ -135,18 +135,18 @@ def quantised(
     if dtype in _WHOLE:
         zero = e.const(0, dtype) if zero is None else scalar(e, zero)
         if "16" in dtype and data.dtype in _NARROW:  # which do not say all integers of 16 bits
-            quotient = e.call(relax.op.divide, data, _along(e, data, e.cast(scale, data.dtype), axis))
-            data, scale = e.cast(e.call(relax.op.round, quotient), "float32"), e.const(np.float32(1))
+            quotient = data / _along(e, data, e.cast(scale, data.dtype), axis)
+            data, scale = e.cast(e.round(quotient), "float32"), e.const(np.float32(1))
 
         def call(x: Any) -> Any:
             return relax.op.quantize(x, e.tensor(scale), e.tensor(zero), axis=axis, out_dtype=dtype)
 
         return e.value(of_tensor(e.bb, e.tensor(data), call))
-    whole = e.cast(e.call(relax.op.divide, data, _along(e, data, e.cast(scale, data.dtype), axis)), "float32")
+    whole = e.cast(data / _along(e, data, e.cast(scale, data.dtype), axis), "float32")
     if "int" in dtype:
-        whole = e.call(relax.op.round, whole)
+        whole = e.round(whole)
     if zero is not None:
-        whole = e.call(relax.op.add, whole, _along(e, data, e.cast(scalar(e, _wide(e, zero)), "float32"), axis))
+        whole = whole + _along(e, data, e.cast(scalar(e, _wide(e, zero)), "float32"), axis)
     return _narrow(e, whole, dtype, saturates)
 
 
@@ -154,7 +154,7 @@ def _narrow(e: Emit, whole: Value, dtype: str, saturates: int = 1) -> Value:
     """Numbers in float32, of a dtype whose limits they may pass."""
     if "int" in dtype:
         low, high = _LIMITS.get(dtype) or (np.iinfo(dtype).min, np.iinfo(dtype).max)
-        whole = e.call(relax.op.minimum, e.call(relax.op.maximum, whole, float(low)), float(high))
+        whole = e.minimum(e.maximum(whole, float(low)), float(high))
         whole = e.cast(whole, STORED.get(dtype, dtype))
         return whole if dtype not in STORED else Value(e.tensor(whole), dtype=dtype)
     to = int(helper.np_dtype_to_tensor_dtype(np_dtype(dtype)))
@@ -174,10 +174,10 @@ def _dynamic(e: Emit, node: Node) -> Any:
         e.call(pick, e.call(reduce, x), 0.0)
         for reduce, pick in ((relax.op.min, relax.op.minimum), (relax.op.max, relax.op.maximum))
     )
-    span = e.call(relax.op.subtract, high, low)
-    is_range = e.call(relax.op.minimum, e.call(relax.op.multiply, span, float(np.finfo("float32").max)), 1.0)  # 0 or 1
-    nothing = e.call(relax.op.subtract, e.const(1.0, x.dtype), is_range)
-    scale = e.call(relax.op.add, e.call(relax.op.divide, span, 255.0), nothing)
-    place = e.call(relax.op.negative, e.call(relax.op.divide, low, scale))
+    span = high - low
+    is_range = e.minimum(span * float(np.finfo("float32").max), 1.0)  # 0 or 1
+    nothing = e.const(1.0, x.dtype) - is_range
+    scale = span / 255.0 + nothing
+    place = -(low / scale)
     zero = quantised(e, place, e.const(1, x.dtype), e.const(0, "uint8"), "uint8")
     return [quantised(e, x, scale, zero, "uint8"), scale, zero]

@@ -15,7 +15,6 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from tvm import relax
 
 from ....whole import rounded
 from ..emit import Emit
@@ -69,7 +68,7 @@ def real_weights(e: Emit, numbers: np.ndarray, scales: np.ndarray, zeros: np.nda
     zeros = np.zeros(scales.shape, "int8") if zeros is None else zeros.astype("int8")
     rows = [numbers.reshape(-1, part), scales[:, parts].reshape(-1), zeros[:, parts].reshape(-1)]
     values = [e.const(np.ascontiguousarray(r)) for r in rows]
-    return e.reshape(e.call(relax.op.dequantize, *values, axis=0, out_dtype="float32"), [n, k])
+    return e.reshape(e.dequantize(*values, axis=0, out_dtype="float32"), [n, k])
 
 
 def _is_whole(zeros: np.ndarray | None) -> bool:
@@ -123,14 +122,14 @@ def _matmul(e: Emit, node: Node) -> Any:
             raise node.wrong(f"has a g_idx of shape {list(order.shape)}; expected {k} blocks below {blocks}")
         spread = np.zeros((n, k)) if zeros is None else zeros[:, order]
         weights = e.const(((numbers - spread) * scales[:, order]).astype(scales.dtype))
-    made = e.call(relax.op.matmul, x, e.transpose(e.cast(weights, x.dtype), [1, 0]))
+    made = e.matmul(x, e.transpose(e.cast(weights, x.dtype), [1, 0]))
     bias = node.input(5)
-    return made if bias is None else e.call(relax.op.add, made, bias)
+    return made if bias is None else made + bias
 
 
 def _filled(e: Emit, x: Value, count: int) -> Value:
     """The source of blocks of which the last one lacks so many numbers."""
-    return e.call(relax.op.nn.pad, x, pad_width=[0, 0] * (len(x.dims or ()) - 1) + [0, count]) if count else x
+    return e.pad(x, pad_width=[0, 0] * (len(x.dims or ()) - 1) + [0, count]) if count else x
 
 
 def unpacked(stored: np.ndarray, bits: int, count: int) -> np.ndarray:
@@ -165,8 +164,8 @@ def dequantised_blocks(
         wide = "float64" if dtype == "float64" else "float32"
         whole = e.cast(data, wide)
         if zero is not None:
-            whole = e.call(relax.op.subtract, whole, _spread(e, block, e.cast(zero, wide)))
-        return e.cast(e.call(relax.op.multiply, whole, _spread(e, block, e.cast(scale, wide))), dtype)
+            whole = whole - _spread(e, block, e.cast(zero, wide))
+        return e.cast(whole * _spread(e, block, e.cast(scale, wide)), dtype)
     offset = {"uint8": 128 if node.needed(0).dtype == "uint8" else 8}.get(data.dtype, 0)
     if offset and zeros is None:
         zeros = np.zeros(scales.shape, "float32")
@@ -179,9 +178,9 @@ def dequantised_blocks(
 
 def quantised_blocks(e: Emit, block: Block, data: Value, scale: Value, zero: Value | None) -> Value:
     """Divided, rounded and moved, in float32."""
-    quotient = e.call(relax.op.divide, data, _spread(e, block, e.cast(scale, data.dtype)))
-    whole = e.call(relax.op.round, e.cast(quotient, "float32"))
-    return whole if zero is None else e.call(relax.op.add, whole, _spread(e, block, e.cast(zero, "float32")))
+    quotient = data / _spread(e, block, e.cast(scale, data.dtype))
+    whole = e.round(e.cast(quotient, "float32"))
+    return whole if zero is None else whole + _spread(e, block, e.cast(zero, "float32"))
 
 
 def _spread(e: Emit, block: Block, x: Value) -> Value:
@@ -189,4 +188,4 @@ def _spread(e: Emit, block: Block, x: Value) -> Value:
     places = np.arange(block.size) // block.length
     if x.is_constant:
         return e.const(np.take(x.known, places, block.axis))  # type: ignore[arg-type]
-    return e.call(relax.op.take, x, e.const(places), axis=block.axis)
+    return e.take(x, e.const(places), axis=block.axis)

@@ -55,8 +55,8 @@ def _bias(e: Emit, bias: Value, x_scale: Value, w_scale: Value) -> Value:
         whole, xs, ws = (v.known for v in (bias, x_scale, w_scale))
         assert whole is not None
         return e.const((whole * (xs * ws).reshape(-1)).astype("float32"))  # type: ignore[operator]
-    scale = e.call(relax.op.multiply, x_scale, w_scale)
-    return e.call(relax.op.multiply, e.cast(bias, "float32"), scale)
+    scale = x_scale * w_scale
+    return e.cast(bias, "float32") * scale
 
 
 @operator("QLinearConv", since=10)
@@ -93,11 +93,11 @@ def _gemm(e: Emit, node: Node) -> Any:
     alpha, across, down = node.attr("alpha", 1.0), node.attr("transA", 0), node.attr("transB", 0)
     a, b = _real(e, node, 0), _real(e, node, 3, axis=0 if down else 1)
     if alpha != 1.0:
-        a = e.call(relax.op.multiply, a, alpha)
+        a = a * alpha
     made = multiplied(e, e.transpose(a, [1, 0]) if across else a, e.transpose(b, [1, 0]) if down else b)
     if bias is not None:
         shift = _bias(e, bias, node.needed(1), node.needed(4))
-        made = e.call(relax.op.add, made, e.call(relax.op.multiply, shift, alpha) if alpha != 1.0 else shift)
+        made = made + (shift * alpha if alpha != 1.0 else shift)
     return made if node.input(7) is None else _stored(e, node, made, 7, x)
 
 
@@ -192,7 +192,7 @@ def _moved(e: Emit, node: Node, x: Value, zero: Value | None, axis: int) -> Valu
     centre = e.cast(zero, "int32")
     if zero.rank == 1 and x.rank is not None:
         centre = e.call(relax.op.reshape, centre, shape=[-1, *[1] * (x.rank - axis % x.rank - 1)])
-    return e.call(relax.op.subtract, whole, centre)
+    return whole - centre
 
 
 def _is_read_as_float(node: Node) -> bool:

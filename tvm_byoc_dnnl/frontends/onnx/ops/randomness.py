@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper
-from tvm import relax, te, tirx
+from tvm import te, tirx
 
 from ..dim import Size
 from ..emit import Emit
@@ -84,15 +84,15 @@ def _own(node: Node) -> str:
 @operator("RandomUniform", "RandomUniformLike")
 def _random_uniform(e: Emit, node: Node) -> Any:
     low, high = node.attr("low", 0.0), node.attr("high", 1.0)
-    drawn = e.call(relax.op.multiply, _drawn(e, node, _dims(node), is_normal=False), e.const(high - low, "float32"))
-    return e.cast(e.call(relax.op.add, drawn, e.const(low, "float32")), _dtype(node, _own(node)))
+    drawn = _drawn(e, node, _dims(node), is_normal=False) * e.const(high - low, "float32")
+    return e.cast(drawn + e.const(low, "float32"), _dtype(node, _own(node)))
 
 
 @operator("RandomNormal", "RandomNormalLike")
 def _random_normal(e: Emit, node: Node) -> Any:
     scale, mean = node.attr("scale", 1.0), node.attr("mean", 0.0)
-    drawn = e.call(relax.op.multiply, _drawn(e, node, _dims(node), is_normal=True), e.const(scale, "float32"))
-    return e.cast(e.call(relax.op.add, drawn, e.const(mean, "float32")), _dtype(node, _own(node)))
+    drawn = _drawn(e, node, _dims(node), is_normal=True) * e.const(scale, "float32")
+    return e.cast(drawn + e.const(mean, "float32"), _dtype(node, _own(node)))
 
 
 @operator("Bernoulli", since=15)
@@ -101,7 +101,7 @@ def _bernoulli(e: Emit, node: Node) -> Any:
     if p.dims is None:
         raise node.refused("has an input of unknown rank")
     drawn = _drawn(e, node, p.dims, is_normal=False)
-    return e.cast(e.call(relax.op.less, drawn, e.cast(p, "float32")), _dtype(node, p.dtype))
+    return e.cast(drawn < e.cast(p, "float32"), _dtype(node, p.dtype))
 
 
 @operator("Multinomial", since=7)
@@ -111,12 +111,12 @@ def _multinomial(e: Emit, node: Node) -> Any:
     if x.dims is None or len(x.dims) != 2:
         raise node.refused(f"has the input {x}; expected (rows, classes)")
     rows, classes = x.dims
-    ends = e.call(relax.op.cumsum, e.call(relax.op.nn.softmax, x, axis=1), axis=1)
+    ends = e.cumsum(e.softmax(x, axis=1), axis=1)
     drawn = _drawn(e, node, (rows, count, 1), is_normal=False)
-    passed = e.call(relax.op.less_equal, e.call(relax.op.expand_dims, ends, axis=[1]), drawn)
+    passed = e.expand_dims(ends, axis=[1]) <= drawn
     # the last end is 1 but for rounding, so it is not counted
-    passed = e.call(relax.op.strided_slice, passed, axes=[2], begin=[0], end=[-1])
+    passed = e.strided_slice(passed, axes=[2], begin=[0], end=[-1])
     kind = helper.tensor_dtype_to_np_dtype(node.attr("dtype", TensorProto.INT32))
     if classes == 1:
-        return e.call(relax.op.zeros, e.shape((rows, count)), dtype=str(kind))
-    return e.call(relax.op.sum, e.cast(passed, str(kind)), axis=2)
+        return e.zeros(e.shape((rows, count)), dtype=str(kind))
+    return e.sum(e.cast(passed, str(kind)), axis=2)

@@ -56,15 +56,15 @@ def _mean(e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value:
     if _is_float(x):
         return _reduced(relax.op.mean, e, x, axes, keep)
     total = _reduced(relax.op.sum, e, e.cast(x, "int64"), axes, keep)  # cut towards zero
-    return e.cast(e.call(relax.op.divide, total, _count(e, x, axes)), x.dtype)
+    return e.cast(total / _count(e, x, axes), x.dtype)
 
 
 def _square_sum(e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value:
-    return _reduced(relax.op.sum, e, e.call(relax.op.multiply, x, x), axes, keep)
+    return _reduced(relax.op.sum, e, x * x, axes, keep)
 
 
 def _l1(e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value:
-    return _reduced(relax.op.sum, e, e.call(relax.op.abs, x), axes, keep)
+    return _reduced(relax.op.sum, e, abs(x), axes, keep)
 
 
 def _by_float(function: Callable[..., Value]) -> Callable[..., Value]:
@@ -79,18 +79,18 @@ def _by_float(function: Callable[..., Value]) -> Callable[..., Value]:
 
 
 def _l2(e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value:
-    return e.call(relax.op.sqrt, _square_sum(e, x, axes, keep))
+    return e.sqrt(_square_sum(e, x, axes, keep))
 
 
 def _log_sum(e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value:
-    return e.call(relax.op.log, _reduced(relax.op.sum, e, x, axes, keep))
+    return e.log(_reduced(relax.op.sum, e, x, axes, keep))
 
 
 def _log_sum_exp(e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value:
     largest = _reduced(relax.op.max, e, x, axes, True)
-    total = _reduced(relax.op.sum, e, e.call(relax.op.exp, e.call(relax.op.subtract, x, largest)), axes, True)
-    found = e.call(relax.op.add, e.call(relax.op.log, total), largest)
-    return found if keep else e.call(relax.op.squeeze, found, axis=axes)
+    total = _reduced(relax.op.sum, e, e.exp(x - largest), axes, True)
+    found = e.log(total) + largest
+    return found if keep else e.squeeze(found, axis=axes)
 
 
 def _extreme(is_max: bool) -> Callable[..., Value]:
@@ -103,13 +103,13 @@ def _extreme(is_max: bool) -> Callable[..., Value]:
         # The largest of nothing but −∞ is the lowest finite number for TVM, and for libraries.
         dtype = np_dtype(x.dtype)
         limit = e.const(-math.inf if is_max else math.inf, x.dtype)
-        other = e.call(relax.op.logical_not, e.call(relax.op.equal, x, limit))  # also a NaN
+        other = ~e.equal(x, limit)  # also a NaN
         is_any = _reduced(relax.op.max, e, e.cast(other, "float32"), axes, keep)
         finite = float(_limits(dtype).max)
         start = e.const(-finite if is_max else finite, x.dtype)
         join = relax.op.maximum if is_max else relax.op.minimum
         found = e.call(join, start, _reduced(call, e, x, axes, keep))  # ∞ alone where it is beside a NaN
-        return e.call(relax.op.where, e.call(relax.op.greater, is_any, e.const(0.0, "float32")), found, limit)
+        return e.where(is_any > e.const(0.0, "float32"), found, limit)
 
     return compute
 

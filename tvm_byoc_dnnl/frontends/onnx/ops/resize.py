@@ -81,7 +81,7 @@ def _sizes(
     assert scales is not None
     if scales.known is None:
         own = e.cast(Value(known=numbers(list(lengths)), dtype="int64"), "float32")
-        asked_for = asked(e, e.call(relax.op.floor, e.call(relax.op.multiply, own, scales)), names)
+        asked_for = asked(e, e.floor(own * scales), names)
         return asked_for, list(range(len(names))), scales
     factors = scales.known.reshape(-1).astype("float32")
     if len(factors) != len(lengths):
@@ -141,15 +141,15 @@ def _by_matrix(e: Emit, data: Value, a: Axis, way: Way) -> Value:
     """One axis of known sizes, as a product, or as a gather of the nearest elements."""
     if way.mode == "nearest":
         places = [int(a.nearest(np.float32(i), way)) for i in range(a.out)]
-        return e.call(relax.op.take, data, np.clip(np.array(places, "int64"), 0, a.size - 1), axis=a.axis)
+        return e.take(data, np.clip(np.array(places, "int64"), 0, a.size - 1), axis=a.axis)
     matrix, rank = e.const(_matrix(a, way), data.dtype), data.rank or 0
     if a.axis == rank - 2:
-        return e.call(relax.op.matmul, matrix, data)
+        return e.matmul(matrix, data)
     transposed = e.const(np.ascontiguousarray(_matrix(a, way).T), data.dtype)
     if a.axis == rank - 1:
-        return e.call(relax.op.matmul, data, transposed)
+        return e.matmul(data, transposed)
     order = [i for i in range(rank) if i != a.axis] + [a.axis]
-    product = e.call(relax.op.matmul, e.transpose(data, order), transposed)
+    product = e.matmul(e.transpose(data, order), transposed)
     return e.transpose(product, np.argsort(order).tolist())
 
 

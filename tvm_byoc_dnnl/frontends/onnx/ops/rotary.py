@@ -31,8 +31,8 @@ def rotated(e: Emit, x: Value, cos: Value, sin: Value, *, interleaved: bool) -> 
         first, second = (e.reshape(columns(e, pairs, 4, i, i + 1), [batch, length, heads, half]) for i in range(2))
     else:
         first, second = columns(e, turning, 3, 0, half), columns(e, turning, 3, half, 2 * half)
-    new_first = e.call(R.subtract, _product(e, first, cos), _product(e, second, sin))
-    new_second = e.call(R.add, _product(e, second, cos), _product(e, first, sin))
+    new_first = _product(e, first, cos) - _product(e, second, sin)
+    new_second = _product(e, second, cos) + _product(e, first, sin)
     if interleaved:
         stacked = e.value(R.stack([e.tensor(new_first), e.tensor(new_second)], axis=-1))
         parts = [e.reshape(stacked, [batch, length, heads, 2 * half])]
@@ -44,7 +44,7 @@ def rotated(e: Emit, x: Value, cos: Value, sin: Value, *, interleaved: bool) -> 
 
 
 def _product(e: Emit, x: Value, angles: Value) -> Value:
-    return e.call(R.multiply, *e.broadcast(x, angles))
+    return x * angles
 
 
 def _same(node: Node) -> list[Type]:
@@ -64,7 +64,7 @@ def _of_runtime(e: Emit, node: Node) -> Value:
         raise node.wrong("has `rotary_embedding_dim` and no `num_heads`")
     batch, length = (x.dims or ())[0], (x.dims or ())[2 if x.rank == 4 else 1]
     if positions.rank == 1:  # an offset
-        positions = e.call(R.add, arange(e, length), e.cast(positions, "int64"))
+        positions = arange(e, length) + e.cast(positions, "int64")
         positions = e.expand(e.reshape(positions, [1, length]), [batch, length])
     width = (x.dims or ())[-1]
     if x.rank == 3:
@@ -92,7 +92,7 @@ def _by_rows(
     """``x (B, S, N·H)`` or ``(B, N, S, H)``, with the rows of the tables at ``positions``, or all of them."""
     dims = x.dims or ()
     if positions is not None:
-        cos, sin = (e.call(R.take, t, e.cast(positions, "int64"), axis=0) for t in (cos, sin))
+        cos, sin = (e.take(t, e.cast(positions, "int64"), axis=0) for t in (cos, sin))
     if x.rank == 4:
         turned = rotated(e, e.transpose(x, [0, 2, 1, 3]), cos, sin, interleaved=bool(interleaved))
         return e.transpose(turned, [0, 2, 1, 3])

@@ -35,7 +35,7 @@ def _standard(e: Emit, node: Node) -> Value:
 
 @operator("ExpandDims", domain=_MS)
 def _expand_dims(e: Emit, node: Node) -> Value:
-    return e.call(R.expand_dims, node.needed(0), axis=[int(i) for i in node.ints(1, "its axis") or ()])
+    return e.expand_dims(node.needed(0), axis=[int(i) for i in node.ints(1, "its axis") or ()])
 
 
 @operator("ConvTransposeWithDynamicPads", domain=_MS)
@@ -51,7 +51,7 @@ def _conv_transpose(e: Emit, node: Node) -> Value:
 @operator("ReduceSumInteger", domain=_MS)
 def _sum(e: Emit, node: Node) -> Value:
     axes, keep = list(node.attr("axes")), bool(node.attr("keepdims", 1))
-    return e.call(R.sum, e.cast(node.needed(0), "int32"), axis=axes, keepdims=keep)
+    return e.sum(e.cast(node.needed(0), "int32"), axis=axes, keepdims=keep)
 
 
 @operator("MulInteger", domain=_MS)
@@ -60,8 +60,8 @@ def _product(e: Emit, node: Node) -> Value:
     for i in (0, 2):
         whole = e.cast(node.needed(i), "int32")
         zero = node.input(i + 1)
-        factors.append(whole if zero is None else e.call(R.subtract, *e.broadcast(whole, e.cast(zero, "int32"))))
-    return e.call(R.multiply, *e.broadcast(*factors))
+        factors.append(whole if zero is None else whole - e.cast(zero, "int32"))
+    return e.multiply(*e.broadcast(*factors))
 
 
 # ---------------------------------------------------------------- distances, complex numbers
@@ -70,12 +70,12 @@ def _distances(e: Emit, node: Node) -> Value:
     """Of each row of A and each of B."""
     a, b = node.needed(0), node.needed(1)
     (m, k), (n, other) = a.dims or (), b.dims or ()
-    apart = e.call(R.subtract, *e.broadcast(e.reshape(a, [m, 1, k]), e.reshape(b, [1, n, other])))
-    square = e.call(R.sum, e.call(R.multiply, apart, apart), axis=[2])
+    apart = e.reshape(a, [m, 1, k]) - e.reshape(b, [1, n, other])
+    square = e.sum(apart * apart, axis=[2])
     metric = node.attr("metric", "sqeuclidean")
     if metric not in ("euclidean", "sqeuclidean"):
         raise node.wrong(f"has the metric `{metric}`; expected euclidean or sqeuclidean")
-    return e.call(R.sqrt, square) if metric == "euclidean" else square
+    return e.sqrt(square) if metric == "euclidean" else square
 
 
 @operator("ComplexMul", "ComplexMulConj", domain=_MS)
@@ -84,17 +84,17 @@ def _complex(e: Emit, node: Node) -> Value:
     parts = []
     for x in (node.needed(0), node.needed(1)):
         rank = len(x.dims or ())
-        parts.append([e.call(R.strided_slice, x, axes=[rank - 1], begin=[i], end=[i + 1]) for i in range(2)])
+        parts.append([e.strided_slice(x, axes=[rank - 1], begin=[i], end=[i + 1]) for i in range(2)])
     (a, b), (c, d) = parts
     if node.op == "ComplexMulConj":
-        d = e.call(R.negative, d)
-    real = e.call(R.subtract, _times(e, a, c), _times(e, b, d))
-    imaginary = e.call(R.add, _times(e, a, d), _times(e, b, c))
+        d = -d
+    real = _times(e, a, c) - _times(e, b, d)
+    imaginary = _times(e, a, d) + _times(e, b, c)
     return e.value(R.concat([e.tensor(real), e.tensor(imaginary)], axis=-1))
 
 
 def _times(e: Emit, a: Value, b: Value) -> Value:
-    return e.call(R.multiply, *e.broadcast(a, b))
+    return a * b
 
 
 @operator("Unique", domain=_MS, value=lambda node: _unique(node))
@@ -133,16 +133,16 @@ def _causal(e: Emit, node: Node) -> list[Value | None]:
     if past is None:
         past = e.expand(e.const(np.zeros((1, 1, 1)), x.dtype), [batch, channels, width - 1])
     whole = e.value(R.concat([e.tensor(past), e.tensor(x)], axis=2))
-    out = e.call(R.nn.conv1d, whole, weights, groups=channels)
+    out = e.conv1d(whole, weights, groups=channels)
     if bias is not None:
-        out = e.call(R.add, out, e.reshape(bias, [1, channels, 1]))
+        out = out + e.reshape(bias, [1, channels, 1])
     kind = node.attr("activation", "none")
     if kind in ("silu", "swish"):
-        out = e.call(R.nn.silu, out)
+        out = e.silu(out)
     elif kind != "none":
         raise node.refused(f"has the activation `{kind}`")
-    last = e.call(R.add, number(length), e.const(np.arange(width - 1)))
-    state = e.call(R.take, whole, last, axis=2)
+    last = number(length) + e.const(np.arange(width - 1))
+    state = e.take(whole, last, axis=2)
     return [e.agree(out, x.dims or ()), e.agree(state, [batch, channels, width - 1])]
 
 
@@ -175,4 +175,4 @@ def _bits_and_bytes(e: Emit, node: Node) -> Value:
     pairs = np.stack([stored >> 4, stored & 15], -1).reshape(-1)[: n * k]
     real = np.array(_TABLES[kind], "float32")[pairs] * np.repeat(scales, block)[: n * k]
     weights = e.const(np.ascontiguousarray(real.reshape(n, k).T.astype(node.needed(0).dtype)))
-    return e.call(R.matmul, node.needed(0), weights)
+    return e.matmul(node.needed(0), weights)

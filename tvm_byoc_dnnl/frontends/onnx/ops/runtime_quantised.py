@@ -49,7 +49,7 @@ def _dynamic(e: Emit, node: Node) -> Value:
 
 def _product(e: Emit, left: Value, b: Value, scale: Value, zero: Value | None, bias: Value | None) -> Value:
     out = e.onnx("MatMul", left, _real(e, b, scale, zero, -1), opset=13)
-    return out if bias is None else e.call(R.add, *e.broadcast(out, bias))
+    return out if bias is None else out + bias
 
 
 def _attention_types(node: Node) -> list[Type]:
@@ -114,14 +114,14 @@ def _gates(e: Emit, node: Node, position: int, scale_at: int) -> Value:
             rows = centred.astype("int8").transpose(0, 2, 1).reshape(-1, inputs)
             scales = np.broadcast_to(scale.known.reshape(count, -1), (count, gates)).reshape(-1)
             zeros = e.const(np.zeros(len(rows), "int8"))
-            real = e.call(R.dequantize, e.const(rows), e.const(scales), zeros, axis=0, out_dtype="float32")
+            real = e.dequantize(e.const(rows), e.const(scales), zeros, axis=0, out_dtype="float32")
             return e.reshape(real, [count, gates, inputs])
     each = [directions, 1, width if _is_wide(scale) else 1]
     real = e.cast(stored, "float32")
     if zero is not None:
         flat = e.cast(zero, "float32")
-        real = e.call(R.subtract, real, e.reshape(flat, [directions, 1, width if _is_wide(zero) else 1]))
-    real = e.call(R.multiply, real, e.reshape(scale, each))
+        real = real - e.reshape(flat, [directions, 1, width if _is_wide(zero) else 1])
+    real = real * e.reshape(scale, each)
     return e.transpose(real, [0, 2, 1])
 
 

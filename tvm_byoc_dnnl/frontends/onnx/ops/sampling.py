@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import relax
-
 from ..dim import Dim
 from ..emit import Emit
 from ..table import operator
@@ -21,7 +19,7 @@ def _affine_grid(e: Emit, node: Node) -> Any:
     if any(isinstance(s, Dim) for s in size[2:]):
         raise node.refused("has open sizes")
     align = bool(node.attr("align_corners", 0))
-    grid = e.call(relax.op.image.affine_grid, node.needed(0), size=tuple(size[2:]), align_corners=align)
+    grid = e.affine_grid(node.needed(0), size=tuple(size[2:]), align_corners=align)
     return e.transpose(grid, [0, *range(2, len(size)), 1])
 
 
@@ -31,8 +29,7 @@ def _grid_sample(e: Emit, node: Node) -> Any:
     method, rank = _METHODS.get(mode, mode), data.rank
     if rank not in (4, 5) or (rank == 5 and method == "bicubic"):
         raise node.refused(f"has data of {data} and the mode {mode}; expected 4 axes, or 5 and another mode than cubic")
-    return e.call(
-        relax.op.image.grid_sample,
+    return e.grid_sample(
         data,
         e.transpose(grid, [0, rank - 1, *range(1, rank - 1)]),
         method=method,

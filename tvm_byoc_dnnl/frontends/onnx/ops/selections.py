@@ -44,8 +44,8 @@ def _non_zero(e: Emit, node: Node) -> Any:
         return e.value(relax.op.zeros(e.shape([0, count]), "int64"))
     rows = []
     for axis, size in enumerate(dims):
-        along = e.call(relax.op.floor_divide, places, whole(max_of(product(dims[axis + 1 :]), 1)))
-        rows.append(e.reshape(e.call(relax.op.floor_mod, along, whole(max_of(size, 1))), [1, count]))
+        along = places // whole(max_of(product(dims[axis + 1 :]), 1))
+        rows.append(e.reshape(along % whole(max_of(size, 1)), [1, count]))
     return e.call(lambda *tensors: relax.op.concat(list(tensors), 0), *rows)
 
 
@@ -56,7 +56,7 @@ def _compress(e: Emit, node: Node) -> Any:
         raise node.wrong(f"has a condition of {condition}; expected a vector of bool")
     if axis is None:
         x, axis = e.reshape(x, [product(dims_of(node))]), 0
-    return e.call(relax.op.take, x, _places(e, condition), axis=axis % (x.rank or 1))
+    return e.take(x, _places(e, condition), axis=axis % (x.rank or 1))
 
 
 # ---- Unique -----------------------------------------------------------------------------------------------
@@ -77,11 +77,11 @@ def _unique(e: Emit, node: Node) -> Any:
     (count,) = asked(e, total, ["different"])
     first, counts = (e.cut(v, 0, 0, count) for v in (first, counts))
     if not is_sorted:
-        order = e.call(relax.op.argsort, first, axis=0, dtype="int64")
-        place = e.call(relax.op.argsort, order, axis=0, dtype="int64")
-        first, counts = (e.call(relax.op.take, v, order, axis=0) for v in (first, counts))
-        inverse = e.call(relax.op.take, place, inverse, axis=0)
-    return [e.call(relax.op.take, rows, first, axis=axis), first, inverse, counts]
+        order = e.argsort(first, axis=0, dtype="int64")
+        place = e.argsort(order, axis=0, dtype="int64")
+        first, counts = (e.take(v, order, axis=0) for v in (first, counts))
+        inverse = e.take(place, inverse, axis=0)
+    return [e.take(rows, first, axis=axis), first, inverse, counts]
 
 
 def _results(count: Size) -> list[tuple[Any, str]]:
@@ -92,7 +92,7 @@ def _results(count: Size) -> list[tuple[Any, str]]:
 def _of_elements(e: Emit, x: Value) -> list[Value]:
     """Of a vector, by sorting it; all NaN are the same."""
     (count,), key = x.dims or (0,), keys(e, x)
-    order = e.call(relax.op.argsort, key, axis=0, dtype="int64")
+    order = e.argsort(key, axis=0, dtype="int64")
 
     def write(data: Any, order: Any, first: Any, inverse: Any, counts: Any, total: Any, count: Any) -> None:
         total[0] = _int64(0)

@@ -130,7 +130,7 @@ def _concat(e: Emit, node: Node) -> Any:
         numbers = [relax.prim_value(axis), relax.prim_value(stacks)]
         return _tensor(e, "SequenceConcat", [sequence, *numbers], dtype, None if rank is None else rank + stacks)
     if stacks:
-        parts = [e.call(relax.op.expand_dims, part, axis=axis) for part in parts]
+        parts = [e.expand_dims(part, axis=axis) for part in parts]
     return e.call(lambda *tensors: relax.op.concat(list(tensors), axis), *parts)
 
 

@@ -160,7 +160,7 @@ def _reshape_value(node: Node) -> Any:
 def _in_call(e: Emit, condition: Value, sizes: Sequence[Any] | Value, others: Value) -> Value:
     """For each size one of two, by a condition that only a call knows."""
     own = sizes if isinstance(sizes, Value) else Value(known=numbers(list(sizes)), dtype="int64")
-    return e.call(relax.op.where, condition, own, others)
+    return e.where(condition, own, others)
 
 
 def _reshaped_in_call(e: Emit, node: Node) -> Value:
@@ -169,12 +169,12 @@ def _reshaped_in_call(e: Emit, node: Node) -> Value:
     sizes, count = e.cast(node.needed(1), "int64"), length_of(node, 1, "the shape")
     if not node.attr("allowzero", 0):
         kept = [*own, *[0] * count][:count]
-        sizes = _in_call(e, e.call(relax.op.equal, sizes, e.const(0, "int64")), kept, sizes)
-    is_rest = e.call(relax.op.less, sizes, e.const(0, "int64"))
-    others = e.call(relax.op.prod, _in_call(e, is_rest, [1] * count, sizes))
+        sizes = _in_call(e, e.equal(sizes, e.const(0, "int64")), kept, sizes)
+    is_rest = sizes < e.const(0, "int64")
+    others = e.prod(_in_call(e, is_rest, [1] * count, sizes))
     total = Value(known=numbers([product(own)]), dtype="int64")
-    rest = e.call(relax.op.floor_divide, total, e.call(relax.op.maximum, others, e.const(1, "int64")))
-    sizes = _in_call(e, is_rest, e.call(relax.op.broadcast_to, rest, e.shape([count])), sizes)
+    rest = total // e.maximum(others, e.const(1, "int64"))
+    sizes = _in_call(e, is_rest, e.broadcast_to(rest, e.shape([count])), sizes)
     return e.reshape(x, asked(e, sizes, [f"size{i}" for i in range(count)]))
 
 
@@ -223,7 +223,7 @@ def _at_axes(function: Callable[..., Any], axes: Callable[[Node], list[int]]) ->
 
 @operator("Unsqueeze", value=_at_axes(np.expand_dims, _unsqueezed_axes))
 def _unsqueeze(e: Emit, node: Node) -> Any:
-    return e.call(relax.op.expand_dims, node.needed(0), axis=_unsqueezed_axes(node))
+    return e.expand_dims(node.needed(0), axis=_unsqueezed_axes(node))
 
 
 def _squeezed_axes(node: Node) -> list[int]:
@@ -247,7 +247,7 @@ def _squeeze(e: Emit, node: Node) -> Any:
     x, axes = node.needed(0), _squeezed_axes(node)
     if any(isinstance(d, Dim) for d in x.dims or ()):
         x = e.agree(x, [1 if a in axes else d for a, d in enumerate(x.dims or ())])
-    return e.call(relax.op.squeeze, x, axis=axes) if axes else x
+    return e.squeeze(x, axis=axes) if axes else x
 
 
 # ---- copies -----------------------------------------------------------------------------------------------
@@ -311,7 +311,7 @@ def _expanded_in_call(e: Emit, node: Node) -> Value:
     before = dims[: max(len(dims) - count, 0)]
     own: list[Size] = [*[1] * (count - len(dims)), *dims[len(before) :]]
     given = e.cast(node.needed(1), "int64")
-    given = _in_call(e, e.call(relax.op.equal, given, e.const(1, "int64")), own, given)
+    given = _in_call(e, e.equal(given, e.const(1, "int64")), own, given)
     is_one = [isinstance(size, int) and size == 1 for size in own]
     wanted: list[str | Size] = [
         f"size{i}" if one else size for i, (one, size) in enumerate(zip(is_one, own, strict=True))

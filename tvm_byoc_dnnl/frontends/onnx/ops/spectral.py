@@ -153,27 +153,27 @@ def _mel(e: Emit, node: Node) -> Any:
     """Triangles over the bins of a spectrum, whose corners are equally far from each other in mel."""
     count, length = int_of(e, node, 0, "num_mel_bins"), int_of(e, node, 1, "dft_length")
     rate, *edges = (e.cast(e.reshape(node.needed(i), []), "float64") for i in (2, 3, 4))
-    low, high = (_times(e, e.call(relax.op.log, _plus(e, _times(e, edge, 1 / 700), 1)), _MEL) for edge in edges)
+    low, high = (_times(e, e.log(_plus(e, _times(e, edge, 1 / 700), 1)), _MEL) for edge in edges)
     corners = e.cast(e.value(relax.op.arange(0, expr_of(count + 2), 1, "int64")), "float64")
-    step = e.call(relax.op.divide, e.call(relax.op.subtract, high, low), e.cast(whole(count + 2), "float64"))
-    mel = e.call(relax.op.add, e.call(relax.op.multiply, corners, step), low)
-    hertz = _times(e, _plus(e, e.call(relax.op.exp, _times(e, mel, 1 / _MEL)), -1), 700)
-    places = e.call(relax.op.multiply, hertz, e.cast(whole(length + 1), "float64"))
-    places = e.cast(e.call(relax.op.floor, e.call(relax.op.divide, places, rate)), "int64")
+    step = (high - low) / e.cast(whole(count + 2), "float64")
+    mel = corners * step + low
+    hertz = _times(e, _plus(e, e.exp(_times(e, mel, 1 / _MEL)), -1), 700)
+    places = hertz * e.cast(whole(length + 1), "float64")
+    places = e.cast(e.floor(places / rate), "int64")
     left, centre, right = (e.reshape(e.cut(places, 0, i, count + i), [1, count]) for i in range(3))
     at = places_along(e, length // 2 + 1, 0, 2)
-    rise, fall = (e.call(relax.op.subtract, *pair) for pair in ((centre, left), (right, centre)))
+    rise, fall = (e.subtract(*pair) for pair in ((centre, left), (right, centre)))
     up, down = (
-        e.call(relax.op.divide, e.cast(e.call(relax.op.subtract, *pair), "float64"), e.cast(span, "float64"))
+        e.cast(e.subtract(*pair), "float64") / e.cast(span, "float64")
         for pair, span in (((at, left), rise), ((right, at), fall))
     )
     zero, one = e.const(0.0), e.const(1.0)
     both = relax.op.logical_and
-    is_rising = e.call(both, e.call(relax.op.greater_equal, at, left), e.call(relax.op.less_equal, at, centre))
-    rises = e.call(relax.op.where, e.call(relax.op.equal, rise, e.const(0)), one, up)
-    matrix = e.call(relax.op.where, is_rising, rises, zero)
-    is_falling = e.call(both, e.call(relax.op.greater_equal, at, centre), e.call(relax.op.less, at, right))
-    matrix = e.call(relax.op.where, is_falling, down, matrix)
+    is_rising = e.call(both, at >= left, at <= centre)
+    rises = e.where(e.equal(rise, e.const(0)), one, up)
+    matrix = e.where(is_rising, rises, zero)
+    is_falling = e.call(both, at >= centre, at < right)
+    matrix = e.where(is_falling, down, matrix)
     return e.onnx("Cast", matrix, opset=13, to=node.attr("output_datatype", 1))
 
 
@@ -182,8 +182,8 @@ _MEL = 2595 / np.log(10)
 
 
 def _times(e: Emit, x: Value, factor: float) -> Value:
-    return e.call(relax.op.multiply, x, float(factor))
+    return x * float(factor)
 
 
 def _plus(e: Emit, x: Value, number: float) -> Value:
-    return e.call(relax.op.add, x, float(number))
+    return x + float(number)

@@ -43,25 +43,25 @@ def _gather(e: Emit, node: Node) -> Value:
     index = e.cast(indices, "int64")
     last = e.const(np.int64(size)) if isinstance(size, int) else Value(known=np.array(size, object), dtype="int64")
     zero = e.const(np.int64(0))
-    index = e.call(R.where, e.call(R.less, index, zero), e.call(R.add, index, last), index)
-    is_there = e.call(R.logical_and, e.call(R.greater_equal, index, zero), e.call(R.less, index, last))
-    index = e.call(R.where, is_there, index, zero)
+    index = e.where(index < zero, index + last, index)
+    is_there = (index >= zero) & (index < last)
+    index = e.where(is_there, index, zero)
     offset = 0 if not is_packed else 1 << (bits - 1)
-    rows = _spread_bits(e, e.call(R.take, stored, index, axis=axis), bits if is_packed else 8)
+    rows = _spread_bits(e, e.take(stored, index, axis=axis), bits if is_packed else 8)
     places = along if along < axis else along + len(indices.dims or ()) - 1
-    scale = _along(e, e.call(R.take, scales, index, axis=axis), places, block, rows)
+    scale = _along(e, e.take(scales, index, axis=axis), places, block, rows)
     real = e.cast(rows, scale.dtype)
     if zeros is not None:
-        origin = e.call(R.take, zeros, index, axis=axis)
+        origin = e.take(zeros, index, axis=axis)
         if is_packed:
             origin = _spread_bits(e, origin, bits, (scales.dims or ())[along])
-        real = e.call(R.subtract, real, e.cast(_along(e, origin, places, block, rows), scale.dtype))
+        real = real - e.cast(_along(e, origin, places, block, rows), scale.dtype)
     elif offset:
-        real = e.call(R.subtract, real, float(offset))
-    out = e.call(R.multiply, real, scale)
+        real = real - float(offset)
+    out = real * scale
     dims = indices.dims or ()
     there = e.reshape(is_there, [*dims, *(1 for _ in range(rank - 1 - axis))])
-    return e.call(R.where, *e.broadcast(there, out, e.const(0.0, scale.dtype)))
+    return e.where(there, out, e.const(0.0, scale.dtype))
 
 
 def _spread_bits(e: Emit, stored: Value, bits: int, count: Any = None) -> Value:
@@ -71,12 +71,12 @@ def _spread_bits(e: Emit, stored: Value, bits: int, count: Any = None) -> Value:
     dims, each = list(stored.dims or ()), 8 // bits
     parts = []
     for shift in range(0, 8, bits):
-        moved = e.call(R.right_shift, stored, e.const(shift, "uint8")) if shift else stored
-        parts.append(e.tensor(e.call(R.bitwise_and, moved, e.const((1 << bits) - 1, "uint8"))))
+        moved = e.right_shift(stored, e.const(shift, "uint8")) if shift else stored
+        parts.append(e.tensor(moved & e.const((1 << bits) - 1, "uint8")))
     wide = e.reshape(e.value(R.stack(parts, axis=-1)), [*dims[:-1], dims[-1] * each])
     if count is None or count == dims[-1] * each:
         return wide
-    return e.call(R.strided_slice, wide, axes=[len(dims) - 1], begin=[0], end=[count])
+    return e.strided_slice(wide, axes=[len(dims) - 1], begin=[0], end=[count])
 
 
 def _along(e: Emit, blocks: Value, axis: int, block: int, like: Value) -> Value:
@@ -85,4 +85,4 @@ def _along(e: Emit, blocks: Value, axis: int, block: int, like: Value) -> Value:
     places = e.const(np.arange(int(size)) // block) if isinstance(size, int) else None
     if places is None:
         raise e.refused("has blocks along an axis of an open size; fix it")
-    return e.call(R.take, blocks, places, axis=axis)
+    return e.take(blocks, places, axis=axis)

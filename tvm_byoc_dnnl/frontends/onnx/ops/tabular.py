@@ -39,9 +39,9 @@ def transformed(e: Emit, node: Node, scores: Value) -> Value:
     if kind == "NONE":
         return scores
     if kind == "LOGISTIC":
-        return e.call(relax.op.sigmoid, scores)
+        return e.sigmoid(scores)
     if kind == "SOFTMAX":
-        return e.call(relax.op.nn.softmax, scores, axis=-1)
+        return e.softmax(scores, axis=-1)
     if kind == "SOFTMAX_ZERO":
         return _softmax_of_others(e, scores)
     if kind == "PROBIT":
@@ -51,32 +51,30 @@ def transformed(e: Emit, node: Node, scores: Value) -> Value:
 
 def _softmax_of_others(e: Emit, x: Value) -> Value:
     """The softmax in which a score of 0 has no share; scores that are all 0 have equal shares of one half."""
-    most = e.call(relax.op.max, x, axis=-1, keepdims=True)
-    counts = e.call(relax.op.greater, e.call(relax.op.abs, x), e.const(1e-7, x.dtype))
-    risen = e.call(relax.op.exp, e.call(relax.op.subtract, x, most))
-    small = e.call(relax.op.multiply, x, e.call(relax.op.exp, e.call(relax.op.negative, most)))
-    shares = e.call(relax.op.where, counts, risen, small)
-    total = e.call(relax.op.sum, shares, axis=-1, keepdims=True)
-    is_zero = e.call(relax.op.equal, total, e.const(0, x.dtype))
-    divisor = e.call(relax.op.where, is_zero, e.const(1, x.dtype), total)
-    return e.call(relax.op.where, is_zero, e.const(0.5, x.dtype), e.call(relax.op.divide, shares, divisor))
+    most = e.max(x, axis=-1, keepdims=True)
+    counts = abs(x) > e.const(1e-7, x.dtype)
+    risen = e.exp(x - most)
+    small = x * e.exp(-most)
+    shares = e.where(counts, risen, small)
+    total = e.sum(shares, axis=-1, keepdims=True)
+    is_zero = e.equal(total, e.const(0, x.dtype))
+    divisor = e.where(is_zero, e.const(1, x.dtype), total)
+    return e.where(is_zero, e.const(0.5, x.dtype), shares / divisor)
 
 
 def _probit(e: Emit, p: Value) -> Value:
     """The quantile of the normal distribution by Winitzki's formula for the inverse error function, a = 0.147."""
     one, a = e.const(1, p.dtype), 0.147
-    x = e.call(relax.op.subtract, e.call(relax.op.multiply, p, e.const(2, p.dtype)), one)
-    square = e.call(relax.op.multiply, e.call(relax.op.subtract, one, x), e.call(relax.op.add, one, x))
-    is_end = e.call(relax.op.equal, square, e.const(0, p.dtype))
-    log = e.call(relax.op.log, e.call(relax.op.where, is_end, one, square))
-    v = e.call(relax.op.add, e.call(relax.op.multiply, log, e.const(0.5, p.dtype)), e.const(2 / (np.pi * a), p.dtype))
-    inner = e.call(
-        relax.op.subtract, e.call(relax.op.multiply, v, v), e.call(relax.op.divide, log, e.const(a, p.dtype))
-    )
-    root = e.call(relax.op.sqrt, e.call(relax.op.subtract, e.call(relax.op.sqrt, inner), v))
+    x = p * 2 - one
+    square = (one - x) * (one + x)
+    is_end = e.equal(square, e.const(0, p.dtype))
+    log = e.log(e.where(is_end, one, square))
+    v = log * e.const(0.5, p.dtype) + e.const(2 / (np.pi * a), p.dtype)
+    inner = v * v - log / e.const(a, p.dtype)
+    root = e.sqrt(e.sqrt(inner) - v)
     scale = e.const(1.41421356, p.dtype)
-    signed = e.call(relax.op.multiply, e.call(relax.op.multiply, root, scale), e.call(relax.op.sign, x))
-    return e.call(relax.op.where, is_end, e.const(0, p.dtype), signed)
+    signed = root * scale * e.sign(x)
+    return e.where(is_end, e.const(0, p.dtype), signed)
 
 
 def _labels(node: Node) -> tuple[np.ndarray | None, int]:
@@ -106,22 +104,22 @@ def classified(e: Emit, node: Node, scores: Value, *, is_one_score: bool, least:
             "gives labels that are strings; read its scores only, or export the classifier with integers for labels"
         )
     if is_one_score:
-        score = e.call(relax.op.strided_slice, scores, axes=[1], begin=[0], end=[1])
-        number = e.cast(e.call(relax.op.greater, score, e.const(least, score.dtype)), "int64")
-        number = e.call(relax.op.squeeze, number, axis=[1])
+        score = e.strided_slice(scores, axes=[1], begin=[0], end=[1])
+        number = e.cast(score > e.const(least, score.dtype), "int64")
+        number = e.squeeze(number, axis=[1])
         labels = labels if labels is None or count == 2 else np.array([0, 1])
-        mirrored = e.call(relax.op.negative, score)
+        mirrored = -score
         if node.attr("post_transform", "NONE") in ("NONE", "PROBIT") and least > 0:
-            mirrored = e.call(relax.op.subtract, e.const(1, score.dtype), score)
+            mirrored = 1 - score
         scores = e.call(lambda *parts: relax.op.concat(list(parts), axis=1), mirrored, score)
     else:
-        number = e.call(relax.op.argmax, scores, axis=1)
+        number = e.argmax(scores, axis=1)
     label = None
     if labels is not None:
         label = (
             number
             if np.array_equal(labels, np.arange(len(labels))) or not len(labels)
-            else e.call(relax.op.take, e.const(labels), number, axis=0)
+            else e.take(e.const(labels), number, axis=0)
         )
     return [label, e.cast(transformed(e, node, scores), "float32")]
 
@@ -133,7 +131,7 @@ def _linear(e: Emit, node: Node, x: Value, outputs: int) -> Value:
     weights = np.asarray(node.attr("coefficients"), x.dtype).reshape(outputs, -1)
     made = e.onnx("MatMul", x, e.const(np.ascontiguousarray(weights.T)))
     added = node.attr("intercepts") or ()
-    return e.call(relax.op.add, made, e.const(_row(added, x.dtype))) if len(added) else made
+    return made + e.const(_row(added, x.dtype)) if len(added) else made
 
 
 @operator("LinearRegressor", domain=DOMAIN)
@@ -166,30 +164,30 @@ def _as_rows(e: Emit, x: Value) -> Value:
 def _scaler(e: Emit, node: Node) -> Any:
     x = as_floats(e, node.needed(0))
     offset, scale = node.attr("offset") or (0.0,), node.attr("scale") or (1.0,)
-    moved = e.call(relax.op.subtract, x, e.const(np.asarray(offset, x.dtype)))
-    return e.cast(e.call(relax.op.multiply, moved, e.const(np.asarray(scale, x.dtype))), "float32")
+    moved = x - e.const(np.asarray(offset, x.dtype))
+    return e.cast(moved * e.const(np.asarray(scale, x.dtype)), "float32")
 
 
 @operator("Normalizer", domain=DOMAIN)
 def _normalizer(e: Emit, node: Node) -> Any:
     x, kind = as_floats(e, node.needed(0)), node.attr("norm", "MAX")
     if kind == "L2":
-        norm = e.call(relax.op.sqrt, e.call(relax.op.sum, e.call(relax.op.multiply, x, x), axis=-1, keepdims=True))
+        norm = e.sqrt(e.sum(x * x, axis=-1, keepdims=True))
     elif kind == "L1":
-        norm = e.call(relax.op.sum, e.call(relax.op.abs, x), axis=-1, keepdims=True)
+        norm = e.sum(abs(x), axis=-1, keepdims=True)
     elif kind == "MAX":
         # ONNX says the largest element; the reference takes the largest magnitude, ONNX Runtime the element.
-        norm = e.call(relax.op.max, x, axis=-1, keepdims=True)
+        norm = e.max(x, axis=-1, keepdims=True)
     else:
         raise node.wrong(f"has the norm `{kind}`; expected MAX, L1 or L2")
-    is_zero = e.call(relax.op.equal, norm, e.const(0, x.dtype))
-    return e.cast(e.call(relax.op.divide, x, e.call(relax.op.where, is_zero, e.const(1, x.dtype), norm)), "float32")
+    is_zero = e.equal(norm, e.const(0, x.dtype))
+    return e.cast(x / e.where(is_zero, e.const(1, x.dtype), norm), "float32")
 
 
 @operator("Binarizer", domain=DOMAIN)
 def _binarizer(e: Emit, node: Node) -> Any:
     x = node.needed(0)
-    return e.cast(e.call(relax.op.greater, x, e.const(node.attr("threshold", 0.0), x.dtype)), x.dtype)
+    return e.cast(x > e.const(node.attr("threshold", 0.0), x.dtype), x.dtype)
 
 
 @operator("Imputer", domain=DOMAIN)
@@ -200,10 +198,8 @@ def _imputer(e: Emit, node: Node) -> Any:
     missing = node.attr(f"replaced_value_{kind}", 0)
     if not values:
         raise node.wrong(f"has no imputed_value_{kind}s, and its input is {x.dtype}")
-    is_missing = (
-        e.call(relax.op.isnan, x) if np.isnan(missing) else e.call(relax.op.equal, x, e.const(missing, x.dtype))
-    )
-    return e.call(relax.op.where, is_missing, e.const(np.asarray(values, x.dtype)), x)
+    is_missing = e.isnan(x) if np.isnan(missing) else e.equal(x, e.const(missing, x.dtype))
+    return e.where(is_missing, e.const(np.asarray(values, x.dtype)), x)
 
 
 @operator("FeatureVectorizer", domain=DOMAIN)
@@ -222,9 +218,9 @@ def _feature_vectorizer(e: Emit, node: Node) -> Any:
                 f"has the open size {own} of features",
             )
         if own > wanted:
-            x = e.call(relax.op.strided_slice, x, axes=[1], begin=[0], end=[wanted])
+            x = e.strided_slice(x, axes=[1], begin=[0], end=[wanted])
         elif own < wanted:
-            zeros = e.call(relax.op.zeros, e.shape([rows, wanted - own]), dtype=x.dtype)
+            zeros = e.zeros(e.shape([rows, wanted - own]), dtype=x.dtype)
             x = e.call(lambda *both: relax.op.concat(list(both), axis=1), x, zeros)
         parts.append(e.cast(x, "float32"))
     parts = e.equalised(parts, lambda axis: axis == -2)
@@ -237,7 +233,7 @@ def _array_feature_extractor(e: Emit, node: Node) -> Any:
     if x.dims is None or places.dims is None:
         raise node.refused("has an input of unknown rank")
     flat = e.call(relax.op.reshape, places, e.shape([-1]))
-    taken = e.call(relax.op.take, x, flat, axis=-1)
+    taken = e.take(x, flat, axis=-1)
     return e.reshape(taken, [1, *(taken.dims or ())]) if len(x.dims) == 1 else taken
 
 
@@ -245,10 +241,10 @@ def _same(e: Emit, node: Node, x: Value, keys: np.ndarray) -> Value:
     """For each number of ``x`` and each key whether they are equal; from version 4 on a NaN is equal to a NaN."""
     assert x.dims is not None
     apart = e.reshape(x, [*x.dims, 1])
-    found = e.call(relax.op.equal, apart, e.const(keys, x.dtype))
+    found = e.equal(apart, e.const(keys, x.dtype))
     if node.opset >= 4 and keys.dtype.kind == "f" and np.isnan(keys).any():
-        both = e.call(relax.op.logical_and, e.call(relax.op.isnan, apart), e.const(np.isnan(keys)))
-        found = e.call(relax.op.logical_or, found, both)
+        both = e.isnan(apart) & e.const(np.isnan(keys))
+        found = found | both
     return found
 
 
@@ -281,11 +277,11 @@ def _label_encoder(e: Emit, node: Node) -> Any:
     default = node.attr(f"default_{kind}", -1 if kind == "int64" else -0.0) if default is None else default
     x = node.needed(0)
     found = _same(e, node, x, keys)
-    place = e.call(relax.op.argmax, e.cast(found, "int32"), axis=-1)
-    taken = e.call(relax.op.take, e.const(values), place, axis=0)
-    is_there = e.call(relax.op.max, e.cast(found, "int32"), axis=-1)
+    place = e.argmax(e.cast(found, "int32"), axis=-1)
+    taken = e.take(e.const(values), place, axis=0)
+    is_there = e.max(e.cast(found, "int32"), axis=-1)
     default = e.const(np.asarray(default).reshape(()), str(values.dtype))
-    return e.call(relax.op.where, e.cast(is_there, "bool"), taken, default)
+    return e.where(e.cast(is_there, "bool"), taken, default)
 
 
 @operator("ZipMap", domain=DOMAIN)
@@ -295,8 +291,8 @@ def _zip_map(e: Emit, node: Node) -> Any:
     count = len(node.attr("classlabels_int64s") or node.attr("classlabels_strings") or ())
     columns = []
     for i in range(count):
-        column = e.call(relax.op.strided_slice, x, axes=[1], begin=[i], end=[i + 1])
-        columns.append(e.call(relax.op.squeeze, column, axis=[1]))
+        column = e.strided_slice(x, axes=[1], begin=[i], end=[i + 1])
+        columns.append(e.squeeze(column, axis=[1]))
     return Value(items=columns)
 
 
@@ -311,15 +307,15 @@ def _kernel(e: Emit, node: Node, x: Value, vectors: np.ndarray, kind: str) -> Va
         return product
     if kind == "RBF":
         # |x - v|² as a sum of squares: the difference of squares would lose the digits of close vectors
-        rows = e.call(relax.op.expand_dims, x, axis=[1])
-        apart = e.call(relax.op.subtract, rows, e.const(vectors[None]))
-        distance = e.call(relax.op.sum, e.call(relax.op.multiply, apart, apart), axis=-1)
-        return e.call(relax.op.exp, e.call(relax.op.multiply, distance, e.const(-gamma, x.dtype)))
-    moved = e.call(relax.op.add, e.call(relax.op.multiply, product, e.const(gamma, x.dtype)), e.const(coef0, x.dtype))
+        rows = e.expand_dims(x, axis=[1])
+        apart = rows - e.const(vectors[None])
+        distance = e.sum(apart * apart, axis=-1)
+        return e.exp(distance * e.const(-gamma, x.dtype))
+    moved = product * e.const(gamma, x.dtype) + e.const(coef0, x.dtype)
     if kind == "POLY":
-        return e.call(relax.op.power, moved, e.const(degree, x.dtype))
+        return e.power(moved, e.const(degree, x.dtype))
     if kind == "SIGMOID":
-        return e.call(relax.op.tanh, moved)
+        return e.tanh(moved)
     raise node.wrong(f"has the kernel_type `{kind}`; expected LINEAR, POLY, RBF or SIGMOID")
 
 
@@ -335,9 +331,9 @@ def _svm_regressor(e: Emit, node: Node) -> Any:
         kernels = x
         node.attr("kernel_type"), node.attr("kernel_params"), node.attr("support_vectors")
     made = e.onnx("MatMul", kernels, e.const(coefficients.reshape(-1, 1)))
-    made = e.call(relax.op.add, made, e.const(_row(node.attr("rho") or (0.0,), "float32")))
+    made = made + e.const(_row(node.attr("rho") or (0.0,), "float32"))
     if node.attr("one_class", 0):
-        return e.call(relax.op.where, e.call(relax.op.greater, made, 0), e.const(1, "float32"), e.const(-1, "float32"))
+        return e.where(made > 0, e.const(1, "float32"), e.const(-1, "float32"))
     return transformed(e, node, made)
 
 
@@ -352,7 +348,7 @@ def _svm_classifier(e: Emit, node: Node) -> Any:
     if not each:
         node.attr("kernel_type"), node.attr("kernel_params"), node.attr("support_vectors")
         scores = e.onnx("MatMul", x, e.const(np.ascontiguousarray(coefficients.reshape(max(count, 1), -1).T)))
-        scores = e.call(relax.op.add, scores, e.const(rho[0], "float32"))
+        scores = scores + e.const(rho[0], "float32")
         return classified(e, node, scores, is_one_score=False, least=0.0)
     vectors = np.asarray(node.attr("support_vectors"), "float32").reshape(sum(each), -1)
     kernels = _kernel(e, node, x, vectors, node.attr("kernel_type", "LINEAR"))
@@ -364,15 +360,15 @@ def _svm_classifier(e: Emit, node: Node) -> Any:
         for own, other in ((i, j - 1), (j, i)):
             weights[starts[own] : starts[own + 1], column] = rows[other, starts[own] : starts[own + 1]]
     scores = e.onnx("MatMul", kernels, e.const(weights))
-    scores = e.call(relax.op.add, scores, e.const(_row(rho, "float32")[:, : len(pairs)]))
+    scores = scores + e.const(_row(rho, "float32")[:, : len(pairs)])
     if len(pairs) == 1:
         return _of_one_pair(e, node, scores)
-    won = e.cast(e.call(relax.op.greater, scores, e.const(0, "float32")), "float32")
+    won = e.cast(scores > e.const(0, "float32"), "float32")
     votes = np.zeros((len(pairs), len(each)), "float32")
     for column, (i, j) in enumerate(pairs):
         votes[column, i], votes[column, j] = 1, -1
     lost = e.const(_row([sum(j == k for _, j in pairs) for k in range(len(each))], "float32"))
-    total = e.call(relax.op.add, e.onnx("MatMul", won, e.const(votes)), lost)
+    total = e.onnx("MatMul", won, e.const(votes)) + lost
     label, _ = classified(e, node, total, is_one_score=False, least=0.0)
     return [label, transformed(e, node, scores)]
 
@@ -384,7 +380,7 @@ def _of_one_pair(e: Emit, node: Node, scores: Value) -> list[Value | None]:
         raise node.refused("gives labels that are strings; read its scores only, or export it with integers for labels")
     label = None
     if labels is not None:
-        number = e.cast(e.call(relax.op.less_equal, scores, e.const(0, "float32")), "int64")
-        label = e.call(relax.op.squeeze, e.call(relax.op.take, e.const(labels), number, axis=0), axis=[1])
-    both = e.call(lambda *parts: relax.op.concat(list(parts), axis=1), e.call(relax.op.negative, scores), scores)
+        number = e.cast(scores <= e.const(0, "float32"), "int64")
+        label = e.squeeze(e.take(e.const(labels), number, axis=0), axis=[1])
+    both = e.call(lambda *parts: relax.op.concat(list(parts), axis=1), -scores, scores)
     return [label, transformed(e, node, both)]

@@ -76,11 +76,11 @@ def _leaves(e: Emit, forest: _Forest, x: Value) -> Value:
     at = e.expand(e.const(forest.roots.astype("int64").reshape(1, -1)), [rows, trees])
 
     def of(table: np.ndarray, places: Value) -> Value:
-        return e.call(relax.op.take, e.const(table), places, axis=0)
+        return e.take(e.const(table), places, axis=0)
 
     kinds = sorted(set(forest.modes.tolist()) - {_LEAF})
     for _ in range(forest.depth):
-        given = e.call(relax.op.gather_elements, x, of(forest.features, at), axis=1)
+        given = e.gather_elements(x, of(forest.features, at), axis=1)
         values, mode = of(forest.values, at), of(forest.modes, at) if len(kinds) > 1 else None
         goes: Value | None = None
         for kind in kinds:
@@ -89,13 +89,13 @@ def _leaves(e: Emit, forest: _Forest, x: Value) -> Value:
             else:
                 here = e.call(_COMPARE[kind], given, values)
             if mode is not None:
-                here = e.call(relax.op.logical_and, here, e.call(relax.op.equal, mode, e.const(kind, "int64")))
-            goes = here if goes is None else e.call(relax.op.logical_or, goes, here)
+                here = here & e.equal(mode, e.const(kind, "int64"))
+            goes = here if goes is None else goes | here
         assert goes is not None
         if forest.missing.any():
-            lost = e.call(relax.op.logical_and, e.call(relax.op.isnan, given), of(forest.missing, at))
-            goes = e.call(relax.op.logical_or, goes, lost)
-        at = e.call(relax.op.where, goes, of(forest.yes, at), of(forest.no, at))
+            lost = e.isnan(given) & of(forest.missing, at)
+            goes = goes | lost
+        at = e.where(goes, of(forest.yes, at), of(forest.no, at))
     return at
 
 
@@ -104,9 +104,9 @@ def _is_member(e: Emit, forest: _Forest, at: Value, given: Value) -> Value:
     sets = np.full((len(forest.modes), most), np.nan, forest.values.dtype)  # equal to nothing
     for node, those in forest.members:
         sets[node, : len(those)] = those
-    there = e.call(relax.op.take, e.const(sets), at, axis=0)
-    same = e.cast(e.call(relax.op.equal, e.call(relax.op.expand_dims, given, axis=[-1]), there), "int32")
-    return e.cast(e.call(relax.op.max, same, axis=-1), "bool")
+    there = e.take(e.const(sets), at, axis=0)
+    same = e.cast(e.equal(e.expand_dims(given, axis=[-1]), there), "int32")
+    return e.cast(e.max(same, axis=-1), "bool")
 
 
 def _scores(e: Emit, node: Node, forest: _Forest, x: Value, aggregate: str, base: np.ndarray | None) -> Value:
@@ -114,21 +114,21 @@ def _scores(e: Emit, node: Node, forest: _Forest, x: Value, aggregate: str, base
     if x.dims is None or len(x.dims) != 2:
         raise node.refused(f"has the input {x}; expected (rows, features)")
     leaves = _leaves(e, forest, x)
-    weights = e.call(relax.op.take, e.const(forest.weights), leaves, axis=0)
+    weights = e.take(e.const(forest.weights), leaves, axis=0)
     if aggregate in ("SUM", "AVERAGE"):
-        total = e.call(relax.op.sum, weights, axis=1)
+        total = e.sum(weights, axis=1)
         if aggregate == "AVERAGE":
-            total = e.call(relax.op.divide, total, e.const(len(forest.roots), x.dtype))
+            total = total / e.const(len(forest.roots), x.dtype)
     elif aggregate in ("MIN", "MAX"):
         reduce, sign = (relax.op.min, 1) if aggregate == "MIN" else (relax.op.max, -1)
-        there = e.call(relax.op.take, e.const(forest.has), leaves, axis=0)
+        there = e.take(e.const(forest.has), leaves, axis=0)
         away = e.const(sign * np.inf, x.dtype)
-        total = e.call(reduce, e.call(relax.op.where, there, weights, away), axis=1)
-        none = e.call(relax.op.equal, total, away)
-        total = e.call(relax.op.where, none, e.const(0, x.dtype), total)
+        total = e.call(reduce, e.where(there, weights, away), axis=1)
+        none = e.equal(total, away)
+        total = e.where(none, e.const(0, x.dtype), total)
     else:
         raise node.wrong(f"has the aggregate_function `{aggregate}`; expected AVERAGE, SUM, MIN or MAX")
-    return total if base is None else e.call(relax.op.add, total, e.const(base.astype(x.dtype).reshape(1, -1)))
+    return total if base is None else total + e.const(base.astype(x.dtype).reshape(1, -1))
 
 
 # ---- versions 1 to 4: nodes by the numbers that their trees give them -----------------------------------
