@@ -85,7 +85,13 @@ class Emit:
             return constant
         known = value.known
         if known is None:
-            what = str(value) if value.is_sequence or not value.dtype else f"a tensor of {value.dtype}"
+            what = (
+                "an empty optional"
+                if value.is_empty
+                else str(value)
+                if value.is_sequence
+                else f"a tensor of {value.dtype}"
+            )
             raise self.refused(f"reads {what} as a tensor")
         if known.size > _MOST:
             raise self.refused(f"computes {known.size} numbers from open sizes; the limit is {_MOST}")
@@ -143,9 +149,17 @@ class Emit:
         """Values one behind the other."""
         return self.value(relax.op.concat([self.tensor(part) for part in parts], axis))
 
+    def stack(self, parts: Sequence[Operand], axis: int) -> Value:
+        """Values along a new axis."""
+        return self.value(relax.op.stack([self.tensor(part) for part in parts], axis))
+
     def refused(self, reason: str) -> UnsupportedError:
         """The error for the node that is being converted."""
-        return self.node.refused(reason) if self.node is not None else UnsupportedError(f"the model {reason}")
+        return (
+            self.node.refused(reason)
+            if self.node is not None
+            else UnsupportedError(f"no Relax equivalent: the model {reason}")
+        )
 
     # ---- sizes --------------------------------------------------------------------------------------
 

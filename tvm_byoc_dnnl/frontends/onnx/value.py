@@ -123,6 +123,19 @@ class Value:
         return self._dims
 
     @property
+    def sizes(self) -> tuple[Size, ...]:
+        """Its sizes, of an operator that must know them.
+
+        Raises
+        ------
+        UnsupportedError
+            If not even the rank is known.
+        """
+        if self.dims is None:
+            raise EMITTING.get().refused("reads a tensor of unknown rank")
+        return self.dims
+
+    @property
     def rank(self) -> int | None:
         """The number of its dims."""
         return None if self.dims is None else len(self.dims)

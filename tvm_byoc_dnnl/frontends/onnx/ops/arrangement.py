@@ -13,7 +13,7 @@ def _parts(node: Node) -> tuple[int, bool, list[Any]]:
     data, size, mode = node.needed(0), node.attr("blocksize"), node.attr("mode", "DCR")
     if mode not in ("DCR", "CRD"):
         raise node.wrong(f"has the mode {mode}; expected DCR or CRD")
-    if data.dims is None or len(data.dims) != 4:
+    if data.dims is None or len(data.sizes) != 4:
         raise node.refused(f"has data of {data}; expected 4 axes")
     return size, mode == "CRD", list(data.dims)
 

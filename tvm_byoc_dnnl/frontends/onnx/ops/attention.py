@@ -22,11 +22,11 @@ _MS = "com.microsoft"
 # ---------------------------------------------------------------- ai.onnx
 def _onnx_types(node: Node) -> list[Type]:
     query, key, value, past = node.needed(0), node.needed(1), node.needed(2), node.input(4)
-    (q, k, v) = (x.dims or () for x in (query, key, value))
+    (q, k, v) = (x.sizes for x in (query, key, value))
     if query.rank == 3:
         heads, own = int(node.attr("q_num_heads", 0)), int(node.attr("kv_num_heads", 0))
         q, k, v = ((d[0], n, d[1], d[2] // n) for d, n in ((q, heads), (k, own), (v, own)))
-    length = k[2] if past is None else (past.dims or ())[2] + k[2]
+    length = k[2] if past is None else past.sizes[2] + k[2]
     out = (q[0], q[2], q[1] * v[3]) if query.rank == 3 else (q[0], q[1], q[2], v[3])
     dtype = query.dtype
     present = [Type(t.dtype, (d[0], d[1], length, d[3])) for t, d in ((key, k), (value, v))]
@@ -45,14 +45,14 @@ def _onnx_attention(e: Emit, node: Node) -> list[Value | None]:
     past_key, past_value, valid = node.input(4), node.input(5), node.input(6)
     before: Size = 0
     if past_key is not None and past_value is not None:
-        before = (past_key.dims or ())[2]
+        before = past_key.sizes[2]
         key, value = _behind(e, past_key, key), _behind(e, past_value, value)
-    rows, length = (query.dims or ())[2], (key.dims or ())[2]
+    rows, length = query.sizes[2], key.sizes[2]
     mask = Mask(e, query.dtype)
     _add_mask(e, mask, node.input(3), length)
     position = folded(e, np.add, R.add, _column(e, arange(e, rows)), number(before))  # of each row
     if valid is not None:
-        valid = e.reshape(e.cast(valid, "int64"), [(query.dims or ())[0], 1, 1, 1])
+        valid = e.reshape(e.cast(valid, "int64"), [query.sizes[0], 1, 1, 1])
         mask.require(folded(e, np.less, R.less, arange(e, length), valid), hides_all=True)
         if past_key is None:
             rest = valid - number(rows)
@@ -74,12 +74,12 @@ def _onnx_attention(e: Emit, node: Node) -> list[Value | None]:
 
 def _behind(e: Emit, past: Value, new: Value) -> Value:
     if past.dims is not None and new.dims is not None:
-        past = e.agree(past, [*new.dims[:2], past.dims[2], new.dims[3]])
-    return e.value(R.concat([e.tensor(past), e.tensor(new)], axis=2))
+        past = e.agree(past, [*new.sizes[:2], past.sizes[2], new.sizes[3]])
+    return e.concat([past, new], 2)
 
 
 def _column(e: Emit, row: Value) -> Value:
-    size = (row.dims or ())[0]
+    size = row.sizes[0]
     return e.const(row.known.reshape(-1, 1)) if row.is_constant and row.known is not None else e.reshape(row, [size, 1])
 
 
@@ -87,7 +87,7 @@ def _add_mask(e: Emit, mask: Mask, given: Value | None, length: Size) -> None:
     """ONNX's mask: what is kept, or what is added; a shorter one hides the keys behind its end."""
     if given is None:
         return
-    dims = given.dims or ()
+    dims = given.sizes
     own = dims[-1]
     if isinstance(own, int) and isinstance(length, int) and 1 < own < length:
         widths = [0, 0] * (len(dims) - 1) + [0, length - own]
@@ -115,7 +115,7 @@ def _add_padding(e: Emit, mask: Mask, given: Value | None, batch: Size, length: 
     """ONNX Runtime's masks: ends, ends and starts, or a number for each key, also for each row."""
     if given is None:
         return
-    dims, rank = given.dims or (), given.rank
+    dims, rank = given.sizes, given.rank
     if rank == 1:
         count, one = dims[0], arange(e, length)
         ends, starts = given, None
@@ -157,8 +157,8 @@ def run_attention(
 
     ``before`` is the length of the past, ``end`` that of all keys, where there is room for more.
     """
-    batch, _, rows, _ = query.dims or ()
-    length = (key.dims or ())[2]
+    batch, _, rows, _ = query.sizes
+    length = key.sizes[2]
     mask = Mask(e, query.dtype)
     _add_padding(e, mask, padding, batch, length, _filter(node))
     if bias is not None:
@@ -174,20 +174,20 @@ def run_attention(
 def _mha_types(node: Node) -> list[Type]:
     query, heads = node.needed(0), int(node.attr("num_heads", 1))
     key, value, past = node.input(1), node.input(2), node.input(6)
-    q = query.dims or ()
+    q = query.sizes
     if query.rank == 5:  # (B, S, N, 3, H)
         batch, rows, width, own, wide = q[0], q[1], q[4], q[1], q[4]
     else:
         batch, rows, width = q[0], q[1], q[2] // heads
-        k = () if key is None else key.dims or ()
+        k = () if key is None else key.sizes
         own = k[2] if len(k) == 4 else k[1]
         if len(k) == 5:
             wide = k[4]
         else:
-            v = () if value is None else value.dims or ()
+            v = () if value is None else value.sizes
             wide = v[3] if len(v) == 4 else v[2] // heads
-    before = 0 if past is None or node.input(8) is not None else (past.dims or ())[2]
-    total = own if past is None else (past.dims or ())[2] if node.input(8) is not None else before + own
+    before = 0 if past is None or node.input(8) is not None else past.sizes[2]
+    total = own if past is None else past.sizes[2] if node.input(8) is not None else before + own
     dtype = query.dtype
     return [
         Type(dtype, (batch, rows, heads * wide)),
@@ -207,7 +207,7 @@ def _multi_head_attention(e: Emit, node: Node) -> list[Value | None]:
     if past_key is not None and past_value is not None:
         if length is not None:
             return _in_buffer(e, node, query, (key, value), (past_key, past_value), e.cast(length, "int64"))
-        before = number((past_key.dims or ())[2])
+        before = number(past_key.sizes[2])
         key, value = _behind(e, past_key, key), _behind(e, past_value, value)
     found = run_attention(e, node, query, key, value, padding=node.input(4), bias=node.input(5), before=before)
     return [joined(e, found.out), key, value, found.biased]
@@ -217,14 +217,14 @@ def _in_buffer(
     e: Emit, node: Node, query: Value, new: tuple[Value, Value], past: tuple[Value, Value], before: Value
 ) -> list[Value | None]:
     """With a past of more rows than are used: ``before`` of them; the new ones go behind these."""
-    size, batch = (past[0].dims or ())[2], (query.dims or ())[0]
+    size, batch = past[0].sizes[2], query.sizes[0]
     before = e.reshape(before, [1])
     start = e.expand(before, [batch])
     present, read = (
         [written(e, old, rows, start, size, keeps_rest=keeps) for old, rows in zip(past, new, strict=True)]
         for keeps in (True, False)
     )
-    end = before + number((new[0].dims or ())[2])
+    end = before + number(new[0].sizes[2])
     found = run_attention(e, node, query, *read, padding=node.input(4), bias=node.input(5), before=before, end=end)
     return [joined(e, found.out), *present, found.biased]
 
@@ -244,8 +244,8 @@ def _mha_operands(e: Emit, node: Node, heads: int) -> Any:
     assert value is not None
     operands = [query, key, value]
     if bias is not None:
-        width = list(query.dims or ())[2]
-        wide = list(value.dims or ())[2] if value.rank == 3 else heads * list(value.dims or ())[3]
+        width = list(query.sizes)[2]
+        wide = list(value.sizes)[2] if value.rank == 3 else heads * list(value.sizes)[3]
         parts = split_last(e, bias, [width, width, wide])
         for i, part in enumerate(parts):
             if operands[i].rank == 3:
@@ -258,7 +258,7 @@ def _mha_operands(e: Emit, node: Node, heads: int) -> Any:
 
 def _packed(e: Emit, x: Value, count: int) -> Any:
     """``count`` tensors ``(B, N, S, H)`` of ``(B, S, N, count, H)``."""
-    batch, length, heads, _, width = x.dims or ()
+    batch, length, heads, _, width = x.sizes
     apart = [e.strided_slice(x, axes=[3], begin=[i], end=[i + 1]) for i in range(count)]
     return [e.transpose(e.reshape(part, [batch, length, heads, width]), [0, 2, 1, 3]) for part in apart]
 
@@ -266,10 +266,10 @@ def _packed(e: Emit, x: Value, count: int) -> Any:
 def _attention_types(node: Node) -> list[Type]:
     x, weights, past = node.needed(0), node.needed(1), node.input(4)
     heads = int(node.attr("num_heads", 1))
-    batch, rows, _ = x.dims or ()
-    width = (weights.dims or ())[1]
+    batch, rows, _ = x.sizes
+    width = weights.sizes[1]
     sizes = node.attr("qkv_hidden_sizes") or (width // 3,) * 3
-    length = rows if past is None else (past.dims or ())[3] + rows
+    length = rows if past is None else past.sizes[3] + rows
     present = (2, batch, heads, length, sizes[1] // heads)
     return [Type(x.dtype, (batch, rows, sizes[2])), Type(x.dtype, present)]
 
@@ -292,17 +292,17 @@ def attention_of_product(
             raise node.refused(f"has `{name}`, which ONNX Runtime computes on no CPU")
     node.attr("rotary_embedding_dim")
     heads = int(node.attr("num_heads"))
-    width = (product.dims or ())[2]
+    width = product.sizes[2]
     sizes = list(node.attr("qkv_hidden_sizes") or (width // 3,) * 3)
     query, key, value = (split_heads(e, part, heads) for part in split_last(e, product, sizes))
     before = number(0)
     if past is not None:
-        before = number((past.dims or ())[3])
+        before = number(past.sizes[3])
         halves = [e.strided_slice(past, axes=[0], begin=[i], end=[i + 1]) for i in range(2)]
-        old = [e.reshape(half, (past.dims or ())[1:]) for half in halves]
+        old = [e.reshape(half, past.sizes[1:]) for half in halves]
         key, value = _behind(e, old[0], key), _behind(e, old[1], value)
     found = run_attention(e, node, query, key, value, padding=mask, bias=bias, before=before)
     present = None
     if len(node.wanted) > 1 and node.wanted[1]:
-        present = e.value(R.stack([e.tensor(key), e.tensor(value)], axis=0))
+        present = e.stack([key, value], 0)
     return [joined(e, found.out), present]

@@ -45,7 +45,7 @@ def number(size: Size) -> Value:
 
 def split_last(e: Emit, x: Value, widths: Sequence[Size]) -> list[Value]:
     """Parts of these widths along the last axis, which is that wide."""
-    axis, begin, parts = len(x.dims or ()) - 1, 0, []
+    axis, begin, parts = len(x.sizes) - 1, 0, []
     for width in widths:
         if isinstance(width, Dim):
             raise e.refused("has parts of an open width; fix it")
@@ -56,21 +56,20 @@ def split_last(e: Emit, x: Value, widths: Sequence[Size]) -> list[Value]:
 
 def columns(e: Emit, x: Value, axis: int, begin: int, end: int, step: int = 1) -> Value:
     """A part of an axis."""
-    assert x.dims is not None
-    if (begin, step) == (0, 1) and x.dims[axis] == end:
+    if (begin, step) == (0, 1) and x.sizes[axis] == end:
         return x
     return e.strided_slice(x, axes=[axis], begin=[begin], end=[end], strides=[step])
 
 
 def split_heads(e: Emit, x: Value, heads: int) -> Value:
     """``(B, S, N·H)`` as ``(B, N, S, H)``."""
-    batch, length, width = x.dims or ()
+    batch, length, width = x.sizes
     return e.transpose(e.reshape(x, [batch, length, heads, width // heads]), [0, 2, 1, 3])
 
 
 def joined(e: Emit, x: Value) -> Value:
     """``(B, N, S, H)`` as ``(B, S, N·H)``."""
-    batch, heads, length, width = x.dims or ()
+    batch, heads, length, width = x.sizes
     return e.reshape(e.transpose(x, [0, 2, 1, 3]), [batch, length, heads * width])
 
 
@@ -161,7 +160,7 @@ def attend(
     sink : Value, optional
         ``(N,)``: a score of each head that takes a share and gives nothing.
     """
-    heads, width = (query.dims or ())[1], (query.dims or ())[3]
+    heads, width = query.sizes[1], query.sizes[3]
     if scale is None:
         if isinstance(width, Dim):
             raise e.refused("has an open head size, and no `scale`; fix it")
@@ -199,7 +198,7 @@ def _hidden(e: Emit, bias: Value) -> Value | None:
 
 def _repeated(e: Emit, x: Value, heads: Size) -> Value:
     """Heads of keys or values, each repeated for the heads of queries that read it."""
-    batch, own, length, width = x.dims or ()
+    batch, own, length, width = x.sizes
     if equal(own, heads):
         return x
     if isinstance(own, Dim) or isinstance(heads, Dim) or heads % own:
@@ -211,9 +210,9 @@ def _repeated(e: Emit, x: Value, heads: Size) -> Value:
 def _shares(e: Emit, scores: Value, sink: Value | None) -> Value:
     if sink is None:
         return e.softmax(scores, axis=-1)
-    batch, heads, rows, length = scores.dims or ()
+    batch, heads, rows, length = scores.sizes
     column = e.expand(e.reshape(e.cast(sink, scores.dtype), [1, heads, 1, 1]), [batch, heads, rows, 1])
-    wide = e.value(R.concat([e.tensor(column), e.tensor(scores)], axis=3))
+    wide = e.concat([column, scores], 3)
     shares = e.softmax(wide, axis=-1)
     return e.agree(
         e.strided_slice(shares, axes=[3], begin=[1], end=[expr_of(length + 1)]), [batch, heads, rows, length]

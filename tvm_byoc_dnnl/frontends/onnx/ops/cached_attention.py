@@ -80,11 +80,11 @@ class Cached(NamedTuple):
     def length(self) -> Size:
         """The rows of the cache behind the new ones."""
         past = self.past[0]
-        return self.total if past is None else max_of((past.dims or ())[2], self.total)
+        return self.total if past is None else max_of(past.sizes[2], self.total)
 
     def expanded(self, e: Emit, rule: Rule, *real: Callable[[Value], Value]) -> tuple[Attended, list[Value]]:
         """The same by operators of Relax, and the cache; ``real`` give the numbers of keys and values of a cache."""
-        length, batch = self.length(), (self.query.dims or ())[0]
+        length, batch = self.length(), self.query.sizes[0]
         is_buffer = not equal(length, self.total)
         pairs = list(zip(self.past, self.new, strict=True))
         present = [written(e, old, rows, self.start, length, keeps_rest=is_buffer) for old, rows in pairs]
@@ -94,7 +94,7 @@ class Cached(NamedTuple):
         mask = Mask(e, self.query.dtype)
         at = arange(e, self.total)
         if rule.is_causal:
-            rows = (self.query.dims or ())[2]
+            rows = self.query.sizes[2]
             column = e.reshape(arange(e, rows), [1, 1, rows, 1])
             sees(e, mask, at, e.reshape(self.start, [batch, 1, 1, 1]) + column, rule.window)
         else:
@@ -128,8 +128,8 @@ def _operands(node: Node) -> Cached:
 
 def _types(node: Node) -> list[Type]:
     operands = _operands(node)
-    query, length = operands.query.dims or (), operands.length()
-    keys, values = ([*(x.dims or ())] for x in operands.new)
+    query, length = operands.query.sizes, operands.length()
+    keys, values = ([*x.sizes] for x in operands.new)
     present = [Type(x.dtype, (d[0], d[1], length, d[3])) for x, d in zip(operands.new, (keys, values), strict=True)]
     dtype = operands.query.dtype
     return [

@@ -22,9 +22,9 @@ _LAYOUTS = {1: ("NCW", "OIW"), 2: ("NCHW", "OIHW"), 3: ("NCDHW", "OIDHW")}
 
 
 def _kernel(node: Node, weight: Value) -> Sequence[Any]:
-    if weight.dims is None or len(weight.dims) - 2 not in _LAYOUTS:
+    if weight.dims is None or len(weight.sizes) - 2 not in _LAYOUTS:
         raise node.refused(f"has weights of {weight}; expected 1, 2 or 3 spatial axes")
-    return weight.dims[2:]
+    return weight.sizes[2:]
 
 
 def _biased(e: Emit, made: Value, bias: Value | None, rank: int) -> Value:
@@ -43,9 +43,7 @@ def convolution(e: Emit, node: Node, data: Value, weight: Value, bias: Value | N
     kernel = _kernel(node, weight)
     node.attr("kernel_shape")
     declared, groups, rank = Windows.of(node, data, kernel), node.attr("group", 1), len(kernel)
-    assert data.dims is not None
-    assert weight.dims is not None
-    data = e.agree(data, [data.dims[0], weight.dims[1] * groups, *data.dims[2:]])
+    data = e.agree(data, [data.sizes[0], weight.sizes[1] * groups, *data.sizes[2:]])
     windows = declared
     if not windows.is_fixed:  # SAME of open sizes: Relax's operators have pads that are numbers
         data = padded(e, data, [0, 0, *windows.before], [0, 0, *windows.after])
@@ -63,7 +61,7 @@ def convolution(e: Emit, node: Node, data: Value, weight: Value, bias: Value | N
         kernel_layout=of_weights,
     )
     if not declared.is_fixed and made.dims is not None:
-        made = e.agree(made, [*made.dims[:2], *declared.counts])
+        made = e.agree(made, [*made.sizes[:2], *declared.counts])
     return _biased(e, made, bias, rank)
 
 
@@ -88,11 +86,11 @@ def _conv_transpose(e: Emit, node: Node) -> Any:
     kind, wanted = node.attr("auto_pad", "NOTSET"), node.attr("output_shape")
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     if wanted is None and kind in ("SAME_UPPER", "SAME_LOWER"):
-        wanted = [n * s for n, s in zip(data.dims[2:], strides, strict=True)]
+        wanted = [n * s for n, s in zip(data.sizes[2:], strides, strict=True)]
     elif wanted is None and kind == "VALID":
         pads = [0] * 2 * rank
     if wanted is not None:
-        every = zip(data.dims[2:], strides, spans, extra, list(wanted)[-rank:], strict=True)
+        every = zip(data.sizes[2:], strides, spans, extra, list(wanted)[-rank:], strict=True)
         surplus: list[Any] = [s * (n - 1) + x + k - w for n, s, k, x, w in every]
         if any(isinstance(t, Dim) for t in surplus):
             raise node.refused("has output_shape, and its pads depend on the open sizes of its data")
@@ -133,9 +131,9 @@ def _deform_conv(e: Emit, node: Node) -> Any:
     windows = Windows.of(node, data, weight.shape[2:])
     groups, parts = node.attr("group", 1), node.attr("offset_group", 1)
     out, inner, *kernel = weight.shape
-    sizes = zip((data.dims[0], *windows.counts), (offset.dims[0], *offset.dims[2:]), strict=True)
+    sizes = zip((data.sizes[0], *windows.counts), (offset.sizes[0], *offset.sizes[2:]), strict=True)
     batch, *counts = (common(pair) for pair in sizes)
-    data = e.agree(data, [batch, *data.dims[1:]])
+    data = e.agree(data, [batch, *data.sizes[1:]])
     taps, count = math.prod(kernel), product(counts)
     sampled = [e.agree(offset, [batch, 2 * parts * taps, *counts])]
     if mask is not None:
@@ -192,8 +190,8 @@ def _col2im(e: Emit, node: Node) -> Any:
     strides, dilations = (list(node.attr(name) or [1] * rank) for name in ("strides", "dilations"))
     pads = list(node.attr("pads") or [0] * 2 * rank)
     windows = Windows(list(image), kernel, strides, dilations, pads[:rank], pads[rank:])
-    channels = data.dims[1] // taps
-    full = e.reshape(data, [data.dims[0], channels, *kernel, *windows.counts])
+    channels = data.sizes[1] // taps
+    full = e.reshape(data, [data.sizes[0], channels, *kernel, *windows.counts])
 
     def compute(x: Any, sizes: Any) -> Any:
         axes = [te.reduce_axis((0, k), f"tap{i}") for i, k in enumerate(kernel)]

@@ -14,7 +14,6 @@ from ..table import operator
 from ..value import Node, Value
 from .computed import asked, computed, lowest, within, written
 from .ordering import keys
-from .shapes import dims_of
 
 # ---- NonMaxSuppression ------------------------------------------------------------------------------------
 
@@ -44,7 +43,7 @@ def _overlap(boxes: Any, one: tuple[Any, Any], other: tuple[Any, Any], is_centre
 def _suppression(e: Emit, node: Node) -> Any:
     """Boxes of each class from the highest score on, but those that overlap by more than the threshold."""
     boxes, scores, is_centre = node.needed(0), node.needed(1), bool(node.attr("center_point_box", 0))
-    (batch, classes, count), least = dims_of(node, 1), node.input(4)
+    (batch, classes, count), least = node.needed(1).sizes, node.input(4)
     most = node.input(2) or e.const([0])
     (limit,) = [int(most.known.reshape(-1)[0])] if most.is_constant else [None]  # type: ignore[union-attr]
     if limit is not None and limit <= 0:
@@ -94,13 +93,13 @@ def _roi_align(e: Emit, node: Node) -> Any:
     size = (node.attr("output_height", 1), node.attr("output_width", 1))
     if mode not in ("avg", "max"):
         raise node.wrong(f"has the mode {mode}; expected avg or max")
-    boxes = e.agree(boxes, [*dims_of(node, 2), 4])
+    boxes = e.agree(boxes, [*node.needed(2).sizes, 4])
     if mode == "max":
         return _largest_of_boxes(e, x, boxes, batch, scale, is_half, size, ratio)
     if is_half:  # Relax scales first and moves no box
         boxes = boxes - e.const(0.5 / scale, boxes.dtype)
-    number = e.cast(e.reshape(batch, [*dims_of(node, 2), 1]), boxes.dtype)
-    every = e.call(lambda *parts: relax.op.concat(list(parts), 1), number, boxes)
+    number = e.cast(e.reshape(batch, [*node.needed(2).sizes, 1]), boxes.dtype)
+    every = e.concat([number, boxes], 1)
     how = {"pooled_size": size, "spatial_scale": scale, "sample_ratio": ratio, "aligned": is_half, "layout": "NCHW"}
     return e.roi_align(x, every, mode="avg", **how)
 

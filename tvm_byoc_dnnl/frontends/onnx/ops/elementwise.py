@@ -117,8 +117,8 @@ def _aligned(e: Emit, node: Node) -> list[Value]:
     first, second = operands
     if first.rank is None or second.dims is None:
         raise node.refused("broadcasts along an axis of a tensor of unknown rank")
-    behind = first.rank - (1 if is_slope else axis % max(first.rank, 1)) - len(second.dims)
-    return [first, e.reshape(second, [*second.dims, *[1] * max(behind, 0)])]
+    behind = first.rank - (1 if is_slope else axis % max(first.rank, 1)) - len(second.sizes)
+    return [first, e.reshape(second, [*second.sizes, *[1] * max(behind, 0)])]
 
 
 def _same_dtype(e: Emit, node: Node) -> list[Value]:
@@ -298,11 +298,11 @@ def _prelu(e: Emit, node: Node) -> Any:
     x, slope = e.broadcast(*_aligned(e, node))
     if x.rank is None or slope.dims is None:
         raise node.refused("reads a tensor of unknown rank")
-    wide = [axis for axis, d in enumerate(slope.dims) if d != 1]
-    if x.rank == 0 or _is_integer(x) or len(wide) > 1 or len(slope.dims) > x.rank:
+    wide = [axis for axis, d in enumerate(slope.sizes) if d != 1]
+    if x.rank == 0 or _is_integer(x) or len(wide) > 1 or len(slope.sizes) > x.rank:
         below = x < 0
         return e.where(below, x * slope, x)
     if not wide:
         return e.prelu(x, e.reshape(slope, [1]), axis=x.rank - 1)
-    axis = x.rank - len(slope.dims) + wide[0]
-    return e.prelu(x, e.reshape(slope, [slope.dims[wide[0]]]), axis=axis)
+    axis = x.rank - len(slope.sizes) + wide[0]
+    return e.prelu(x, e.reshape(slope, [slope.sizes[wide[0]]]), axis=axis)

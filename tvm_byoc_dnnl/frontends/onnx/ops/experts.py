@@ -56,7 +56,7 @@ def _quantised_mixture(e: Emit, node: Node) -> Value:
             continue
         weights = _real(e, node, i, 10 + layer, bits, block)
         is_rounded = bits == 8 or (bits == 4 and level == INTEGER_LEVEL)
-        is_whole = block and (weights.dims or ())[-1] % block == 0
+        is_whole = block and weights.sizes[-1] % block == 0
         layers.append(_Layer(weights, node.input(i + 2), block if is_rounded and is_whole else None))
     return _mixed(e, node, layers, node.input(14))
 
@@ -89,9 +89,9 @@ def _mixed(e: Emit, node: Node, layers: list[_Layer], weights: Value | None = No
     if node.attr("swiglu_limit_after_activation", 0):
         raise node.refused("has `swiglu_limit_after_activation`")
     up, down, *gates = layers
-    dims = x.dims or ()
+    dims = x.sizes
     rows = e.cast(e.reshape(x, [1, product(dims[:-1]), dims[-1]]), "float32")
-    count = (up.weights.dims or ())[0]
+    count = up.weights.sizes[0]
     hidden = _each(e, rows, up)
     kind = node.attr("activation_type", "relu")
     if kind == "swiglu":
@@ -115,7 +115,7 @@ def _each(e: Emit, x: Value, layer: _Layer) -> Value:
     out = e.matmul(x, e.cast(e.transpose(layer.weights, [0, 2, 1]), "float32"))
     if layer.bias is None:
         return out
-    experts, width = layer.bias.dims or ()
+    experts, width = layer.bias.sizes
     bias = e.cast(e.reshape(layer.bias, [experts, 1, width]), "float32")
     return out + bias
 
@@ -133,7 +133,7 @@ def _swiglu(e: Emit, node: Node, x: Value) -> Value:
     """``g · sigmoid(alpha · g) · (u + beta)`` of pairs of neighbouring columns, or of halves."""
     fusion, limit = node.attr("swiglu_fusion", 0), node.attr("swiglu_limit")
     alpha, beta = float(node.attr("activation_alpha", 1.0)), float(node.attr("activation_beta", 0.0))
-    *lead, width = x.dims or ()
+    *lead, width = x.sizes
     if fusion == 1:
         pairs = e.reshape(x, [*lead, width // 2, 2])
         gate, up = (e.reshape(columns(e, pairs, len(lead) + 1, i, i + 1), [*lead, width // 2]) for i in range(2))
@@ -159,7 +159,7 @@ def _shares(e: Emit, node: Node, scores: Value, count: Any, weights: Value | Non
     shares = e.softmax(scores, axis=-1) if weights is None else e.cast(weights, "float32")
     backwards = e.tensor(e.flip(scores, axis=-1))
     best = e.bb.emit(R.topk(backwards, k=k, axis=-1, ret_type="indices", largest=True, dtype="int64"))
-    each = e.reshape(e.value(best), [*(scores.dims or ())[:-1], k, 1])
+    each = e.reshape(e.value(best), [*scores.sizes[:-1], k, 1])
     places = e.flip(arange(e, count), axis=0)
     taken = e.cast(e.equal(each, places), "float32")  # (rows, k, experts)
     kept = shares * e.sum(taken, axis=[-2])

@@ -60,7 +60,7 @@ def _bias_add(e: Emit, node: Node) -> Value:
 def _split_gelu(e: Emit, node: Node) -> Value:
     """The first half times gelu of the second."""
     x = _plus(e, node.needed(0), node.input(1))
-    dims = x.dims or ()
+    dims = x.sizes
     width = dims[-1]
     if isinstance(width, Dim) or width % 2:
         raise node.wrong(f"has {width} columns; expected an even number")
@@ -72,9 +72,9 @@ def _split_gelu(e: Emit, node: Node) -> Value:
 def _bias_softmax(e: Emit, node: Node) -> Value:
     """All axes from ``axis`` on are one; the bias repeats for the rows of a block, or for the blocks."""
     x, bias = node.needed(0), node.needed(1)
-    dims = x.dims or ()
+    dims = x.sizes
     axis = int(node.attr("axis", 1)) % len(dims)
-    own = bias.dims or ()
+    own = bias.sizes
     if not node.attr("is_inner_broadcast", 1) and len(own) < len(dims):
         bias = e.reshape(bias, [*(1 for _ in range(len(dims) - len(own))), *own])
     total = _plus(e, x, bias)

@@ -19,7 +19,7 @@ _MS = "com.microsoft"
 
 def _turned(e: Emit, x: Value, swap: int, batch: int) -> Value:
     """An operand, whose first axis is the rows (or the columns, where it is swapped), and behind it the batch."""
-    rank = len(x.dims or ())
+    rank = len(x.sizes)
     axes = list(range(rank))
     if batch and rank > 2:
         axes = [*axes[1:-1], 0, rank - 1]
@@ -87,12 +87,12 @@ def _fused_conv(e: Emit, node: Node) -> Value:
 
 def _first(e: Emit, x: Value | None) -> Value | None:
     """Channels that come last as the second axis."""
-    rank = 0 if x is None else len(x.dims or ())
+    rank = 0 if x is None else len(x.sizes)
     return None if x is None else e.transpose(x, [0, rank - 1, *range(1, rank - 1)])
 
 
 def _last(e: Emit, x: Value) -> Value:
-    rank = len(x.dims or ())
+    rank = len(x.sizes)
     return e.transpose(x, [0, *range(2, rank), 1])
 
 

@@ -30,14 +30,14 @@ _RANGES = {8: (-128, 127), 4: (-8, 7)}
 def _types(node: Node) -> list[Type]:
     query, past = node.needed(0), node.input(3)
     heads, own = int(node.attr("num_heads", 1)), int(node.attr("kv_num_heads", 1))
-    batch, rows, width = query.dims or ()
+    batch, rows, width = query.sizes
     each = width // heads if node.input(1) is not None else width // (heads + 2 * own)
     total = node.ints(_TOTAL)[0]  # type: ignore[index]
     length, dtype, stored = total, query.dtype, each
     if past is not None:
-        before = (past.dims or ())[2]
+        before = past.sizes[2]
         length = before if node.attr("sliding_window_cache", 0) else max_of(before, total)
-        dtype, stored = past.dtype, each if past.dtype == query.dtype else (past.dims or ())[3]
+        dtype, stored = past.dtype, each if past.dtype == query.dtype else past.sizes[3]
     present = Type(dtype, (batch, own, length, stored))
     return [
         Type(query.dtype, (batch, rows, heads * each)),
@@ -62,7 +62,7 @@ class _Call:
         self.e, self.node = e, node
         heads, own = int(node.attr("num_heads")), int(node.attr("kv_num_heads"))
         query, key, value = node.needed(0), node.input(1), node.input(2)
-        self.batch, self.rows, width = query.dims or ()
+        self.batch, self.rows, width = query.sizes
         if key is None or value is None:
             if isinstance(width, Dim):
                 raise node.refused("has packed queries of an open width; fix it")
@@ -74,7 +74,7 @@ class _Call:
             )
         else:
             query, key, value = (
-                e.reshape(x, [self.batch, self.rows, n, (x.dims or ())[2] // n])
+                e.reshape(x, [self.batch, self.rows, n, x.sizes[2] // n])
                 for x, n in ((query, heads), (key, own), (value, own))
             )
         self.total: Size = node.ints(_TOTAL)[0]  # type: ignore[index]
@@ -105,8 +105,8 @@ class _Call:
         """The cache before, whose heads are as the new ones: exporters leave their size open."""
         if given is None or store.is_quantised:
             return given
-        batch, own, _, width = new.dims or ()
-        old, _, length, _ = given.dims or ()
+        batch, own, _, width = new.sizes
+        old, _, length, _ = given.sizes
         shape = self.e.shape([old, own, length, width])  # a number for a symbol that nothing else has
         sized = Value(self.e.bb.match_cast(self.e.tensor(given), relax.TensorType(shape, given.dtype)))
         return self.e.agree(sized, [batch, own, length, width])
@@ -129,7 +129,7 @@ class _Call:
 
     def _plus_rows(self, start: Value) -> Value:
         rows = self.e.reshape(arange(self.e, self.rows), [1, self.rows])
-        return self.e.reshape(start, [(start.dims or ())[0], 1]) + rows
+        return self.e.reshape(start, [start.sizes[0], 1]) + rows
 
     def _angles(self) -> Value:
         """The position of each new row that its angle depends on."""
@@ -165,7 +165,7 @@ class _Call:
         e, node = self.e, self.node
         node.needed(3), node.needed(4)
         past = [x for x in self.past if x is not None]
-        size = (past[0].dims or ())[2]
+        size = past[0].sizes[2]
         old, now = self._held(self.start, size), self._held(self._end(), size)
         column = [self.batch, 1, 1, 1]
         from_past = arange(e, size)
@@ -173,7 +173,7 @@ class _Call:
         first = e.expand(from_past + behind, [self.batch, 1, 1, size])
         rows = e.reshape(self.position, [self.batch, 1, self.rows, 1])
         second = e.reshape(self.position, [self.batch, 1, 1, self.rows])
-        at = e.value(R.concat([e.tensor(first), e.tensor(second)], axis=3))
+        at = e.concat([first, second], 3)
         held = from_past < e.reshape(old, column)
         there = e.value(
             R.concat(
@@ -278,7 +278,7 @@ class _Store:
         whole = e.clip(e.round(x / self._scales()), min=least, max=most)
         if self._bits == 8:
             return e.cast(whole, "int8")
-        *lead, width = x.dims or ()
+        *lead, width = x.sizes
         pairs = e.reshape(e.cast(whole + 8.0, "uint8"), [*lead, width // 2, 2])
         low, high = (
             e.reshape(e.strided_slice(pairs, axes=[4], begin=[i], end=[i + 1]), [*lead, width // 2]) for i in range(2)
@@ -291,10 +291,10 @@ class _Store:
             return x
         e = self._e
         if self._bits == 4:
-            *lead, width = x.dims or ()
+            *lead, width = x.sizes
             low = x & e.const(15, "uint8")
             high = e.right_shift(x, e.const(4, "uint8"))
-            pairs = e.value(R.stack([e.tensor(low), e.tensor(high)], axis=-1))
+            pairs = e.stack([low, high], -1)
             whole = e.cast(e.reshape(pairs, [*lead, 2 * width]), "float32") - 8.0
         else:
             whole = e.cast(x, "float32")

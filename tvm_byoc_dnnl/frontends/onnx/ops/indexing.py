@@ -15,7 +15,7 @@ from ..table import operator
 from ..value import Node, Value, numbers
 from .computed import asked
 from .moving import from_start
-from .shapes import MOST, dims_of, few, length_of, rank_of
+from .shapes import MOST, few, length_of
 
 
 def _gather_value(node: Node) -> Any:
@@ -36,12 +36,10 @@ def _gather_value(node: Node) -> Any:
 def _gather(e: Emit, node: Node) -> Any:
     data, indices = node.needed(0), node.needed(1)
     axis = node.attr("axis", 0)
-    if data.dims is None:
-        raise node.refused("reads a tensor of unknown rank")
-    if not -len(data.dims) <= axis < len(data.dims):
-        raise node.wrong(f"has the axis {axis}; expected {-len(data.dims)} to {len(data.dims) - 1}")
-    axis %= len(data.dims)
-    return e.take(data, from_start(e, indices, [data.dims[axis]]), axis=axis)
+    if not -len(data.sizes) <= axis < len(data.sizes):
+        raise node.wrong(f"has the axis {axis}; expected {-len(data.sizes)} to {len(data.sizes) - 1}")
+    axis %= len(data.sizes)
+    return e.take(data, from_start(e, indices, [data.sizes[axis]]), axis=axis)
 
 
 # ---- Slice ------------------------------------------------------------------------------------------------
@@ -60,7 +58,7 @@ def _slice_bounds(node: Node) -> tuple[list[int], list[Any], list[Any], list[int
             return None
         starts, ends = node.ints(1) or [], node.ints(2) or []
         axes, steps = node.ints(3), node.ints(4)
-    rank = rank_of(node)
+    rank = len(node.needed(0).sizes)
     along = list(range(len(starts))) if axes is None else [int(a) for a in axes]
     by = [1] * len(starts) if steps is None else steps
     if not len(along) == len(starts) == len(ends) == len(by):
@@ -89,7 +87,7 @@ def _slice_value(node: Node) -> Any:
 
 @operator("Slice", value=_slice_value)
 def _slice(e: Emit, node: Node) -> Any:
-    x, bounds, dims = node.needed(0), _slice_bounds(node), dims_of(node)
+    x, bounds, dims = node.needed(0), _slice_bounds(node), node.needed(0).sizes
     if bounds is None:
         return _sliced_in_call(e, node, x, dims)
     along, begins, ends, steps = [], [], [], []
@@ -128,7 +126,7 @@ def _slice(e: Emit, node: Node) -> Any:
         x = e.flip(x, axis=axis)
     strided = [(a, s) for a, s in zip(along, steps, strict=True) if s != 1]
     if strided:
-        now = x.dims or ()
+        now = x.sizes
         x = e.strided_slice(
             x,
             axes=[a for a, _ in strided],

@@ -20,7 +20,7 @@ _MS = "com.microsoft"
 
 
 def _statistics(x: Value, axis: int) -> Type:
-    dims = x.dims or ()
+    dims = x.sizes
     axis %= len(dims)
     return Type("float32", (*dims[:axis], *(1 for _ in dims[axis:])))
 
@@ -46,7 +46,7 @@ def _root_mean_square(e: Emit, node: Node) -> list[Value | None]:
     node.attr("stash_type")
     inverse = None
     if len(node.wanted) > 1 and node.wanted[1]:
-        rank = len(x.dims or ())
+        rank = len(x.sizes)
         _, inverse = _inverse(e, x, range(axis % rank, rank), epsilon, centred=False)
     return [rms_norm(e, x, scale, axis, epsilon), inverse]
 
@@ -94,7 +94,7 @@ def _wanted_statistics(
 # ---------------------------------------------------------------- embeddings
 def _embedded_types(node: Node) -> list[Type]:
     ids, words = node.needed(0), node.needed(2)
-    dims = (*(ids.dims or ()), (words.dims or ())[1])
+    dims = (*ids.sizes, words.sizes[1])
     return [Type(words.dtype, dims), Type("int32", (dims[0],)), Type(words.dtype, dims)]
 
 
@@ -106,10 +106,10 @@ def _embed_norm(e: Emit, node: Node) -> list[Value | None]:
     assert places is not None
     mask, positions = node.input(7), node.input(8)
     node.attr("mask_index_type")
-    batch, length = ids.dims or ()
+    batch, length = ids.sizes
     total = e.take(words, e.cast(ids, "int64"), axis=0)
     if positions is None:
-        rows = e.reshape(e.take(places, arange(e, length), axis=0), [1, length, (places.dims or ())[1]])
+        rows = e.reshape(e.take(places, arange(e, length), axis=0), [1, length, places.sizes[1]])
     else:
         rows = e.take(places, e.cast(positions, "int64"), axis=0)
     total = total + rows
@@ -139,7 +139,7 @@ def _group_norm(e: Emit, node: Node) -> Value:
 @operator("SkipGroupNorm", domain=_MS, types=_group_types, whole=True)
 def _skip_group_norm(e: Emit, node: Node) -> list[Value | None]:
     x, skip, bias = node.needed(0), node.needed(3), node.input(4)
-    dims = x.dims or ()
+    dims = x.sizes
     if skip.rank == 2:
         skip = e.reshape(skip, [dims[0], 1, 1, dims[3]])
     total = _sum(e, x, skip, bias)

@@ -119,10 +119,10 @@ class _Through:
     ) -> list[Value]:
         """The last states and the stacked results; only the first ``used`` elements count, if that is given."""
         e: Emit = walk.emit
-        axes = [axis % len(x.dims or ()) for x, axis in zip(scanned, self.axes, strict=True)]
-        length = common([(x.dims or ())[axis] for x, axis in zip(scanned, axes, strict=True)])
+        axes = [axis % len(x.sizes) for x, axis in zip(scanned, self.axes, strict=True)]
+        length = common([x.sizes[axis] for x, axis in zip(scanned, axes, strict=True)])
         scanned = [
-            e.agree(x, [length if i == axis else d for i, d in enumerate(x.dims or ())])
+            e.agree(x, [length if i == axis else d for i, d in enumerate(x.sizes)])
             for x, axis in zip(scanned, axes, strict=True)
         ]
 
@@ -179,7 +179,7 @@ def _in_batch(
         raise node.refused("has sequence_lens; its stacked results end with numbers that the standard does not say")
     go = e.const(True, "bool")
     trips = Value(known=numbers([batch], ()), dtype="int64")
-    steps = next((x.dims[1] for x in scanned if x.dims is not None and isinstance(x.dims[1], int)), _FOREVER)
+    steps = next((x.sizes[1] for x in scanned if x.dims is not None and isinstance(x.sizes[1], int)), _FOREVER)
     return _run(walk, node, size * steps, trips, go, [], step).parts
 
 
@@ -385,7 +385,7 @@ class _Body:
         if len(had) != len(dims):
             self.sizes[i] = None
             raise _Wider
-        own = before.dims or ()
+        own = before.sizes
         new = [
             size if size is None or (b is not None and equal(a, b)) else None
             for size, a, b in zip(had, own, dims, strict=True)

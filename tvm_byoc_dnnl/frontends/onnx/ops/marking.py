@@ -11,7 +11,7 @@ from ..emit import Emit, elem_type
 from ..table import operator
 from ..value import Node, Value
 from .moving import from_start
-from .shapes import dims_of, int_of
+from .shapes import int_of
 
 __all__ = ["places_along"]
 
@@ -35,7 +35,7 @@ def places_along(e: Emit, size: Size, axis: int, rank: int) -> Value:
 def _scatter_elements(e: Emit, node: Node) -> Any:
     """TVM wants as many indices as the data has elements along the other axes; fewer are written by coordinates."""
     data, indices, updates = (node.needed(i) for i in range(3))
-    dims, sizes, reduction = dims_of(node), dims_of(node, 1), _reduction(node)
+    dims, sizes, reduction = node.needed(0).sizes, node.needed(1).sizes, _reduction(node)
     rank = len(dims)
     if len(sizes) != rank:
         raise node.wrong(f"has indices of {len(sizes)} axes for data of {rank}")
@@ -47,14 +47,14 @@ def _scatter_elements(e: Emit, node: Node) -> Any:
     index = e.cast(indices, "int64")
     parts = [index if a == axis else e.expand(places_along(e, sizes[a], a, rank), sizes) for a in range(rank)]
     parts = [e.reshape(part, [*sizes, 1]) for part in parts]
-    places = e.call(lambda *tensors: relax.op.concat(list(tensors), rank), *parts)
+    places = e.concat(parts, rank)
     return e.scatter_nd(data, places, updates, reduction=reduction)
 
 
 @operator("ScatterND")
 def _scatter_nd(e: Emit, node: Node) -> Any:
     data, indices, updates = (node.needed(i) for i in range(3))
-    dims, sizes, reduction = dims_of(node), dims_of(node, 1), _reduction(node)
+    dims, sizes, reduction = node.needed(0).sizes, node.needed(1).sizes, _reduction(node)
     count = sizes[-1] if sizes else None
     if not isinstance(count, int):
         raise node.refused("has indices of unknown length")
@@ -66,7 +66,7 @@ def _scatter_nd(e: Emit, node: Node) -> Any:
 @operator("OneHot")
 def _one_hot(e: Emit, node: Node) -> Any:
     """By comparing: an index that is out of range marks nothing, and the two values may come from anywhere."""
-    indices, dims, values = node.needed(0), dims_of(node), node.needed(2)
+    indices, dims, values = node.needed(0), node.needed(0).sizes, node.needed(2)
     depth = int_of(e, node, 1, "depth")
     axis = node.attr("axis", -1) % (len(dims) + 1)
     place = from_start(e, e.onnx("Cast", indices, opset=13, to=7), [depth])
@@ -78,7 +78,7 @@ def _one_hot(e: Emit, node: Node) -> Any:
 
 @operator("EyeLike")
 def _eye(e: Emit, node: Node) -> Any:
-    dims, k = dims_of(node), node.attr("k", 0)
+    dims, k = node.needed(0).sizes, node.attr("k", 0)
     if len(dims) != 2:
         raise node.wrong(f"reads a tensor of {len(dims)} axes; expected 2")
     rows, columns = (places_along(e, size, axis, 2) for axis, size in enumerate(dims))
@@ -93,7 +93,7 @@ def _triangle(e: Emit, node: Node) -> Any:
     if k is None or k.is_constant:
         diagonal = 0 if k is None else int((node.ints(1) or [0])[0])
         return e.call(relax.op.triu if upper else relax.op.tril, x, k=diagonal)
-    rows, columns = (places_along(e, size, axis, 2) for axis, size in enumerate(dims_of(node)[-2:]))
+    rows, columns = (places_along(e, size, axis, 2) for axis, size in enumerate(node.needed(0).sizes[-2:]))
     distance = columns - rows
     least = e.reshape(e.cast(k, "int64"), [])
     chosen = e.call(relax.op.greater_equal if upper else relax.op.less_equal, distance, least)

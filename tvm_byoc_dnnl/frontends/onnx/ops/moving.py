@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,13 @@ from ..dim import Dim, Size, max_of, min_of
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value, numbers
-from .shapes import dims_of, few, ints_of, rank_of
+from .shapes import few, ints_of
 
 # ---- Split ------------------------------------------------------------------------------------------------
 
 
 def _part_axis(node: Node) -> int:
-    axis, rank = int(node.attr("axis", 0)), rank_of(node)
+    axis, rank = int(node.attr("axis", 0)), len(node.needed(0).sizes)
     if not -rank <= axis < rank:
         raise node.wrong(f"has the axis {axis}; expected {-rank} to {rank - 1}")
     return axis % rank
@@ -27,7 +28,7 @@ def _part_axis(node: Node) -> int:
 def _part_sizes(node: Node, given: list[Any] | None) -> tuple[int, list[Size]]:
     """The axis that a Split divides, and the sizes of its parts."""
     axis, count = _part_axis(node), len(node.wanted)
-    size = dims_of(node)[axis]
+    size = node.needed(0).sizes[axis]
     if given:
         return axis, given
     parts = node.attr("num_outputs", count)
@@ -59,7 +60,7 @@ def _split(e: Emit, node: Node) -> Any:
 
 def _parts(e: Emit, node: Node, x: Value, axis: int, sizes: list[Size]) -> list[Value | None]:
     ends = list(itertools.accumulate(sizes))
-    whole = dims_of(node)[axis]
+    whole = node.needed(0).sizes[axis]
     if not isinstance(whole, Dim) and not isinstance(ends[-1], Dim) and ends[-1] != whole:
         raise node.wrong(f"has split {sizes}, together {ends[-1]}; expected the {whole} elements of its axis")
     if len(sizes) == 1:
@@ -67,7 +68,7 @@ def _parts(e: Emit, node: Node, x: Value, axis: int, sizes: list[Size]) -> list[
     if not any(isinstance(s, Dim) or s == 0 for s in (*sizes, whole)):
         made = e.split(x, indices_or_sections=ends[:-1], axis=axis).expr
         return [e.value(relax.TupleGetItem(made, i)) if w else None for i, w in enumerate(node.wanted)]
-    x = e.agree(x, [ends[-1] if a == axis else d for a, d in enumerate(dims_of(node))])
+    x = e.agree(x, [ends[-1] if a == axis else d for a, d in enumerate(node.needed(0).sizes)])
     return [
         e.cut(x, axis, start, end) if wanted else None
         for start, end, wanted in zip([0, *ends], ends, node.wanted, strict=False)
@@ -79,7 +80,7 @@ def _split_to_sequence(e: Emit, node: Node) -> Any:
     """Parts of given sizes, or of one size and a rest; without a size single elements."""
     x, split, keeps = node.needed(0), node.input(1), bool(node.attr("keepdims", 1))
     axis = _part_axis(node)
-    size, each = dims_of(node)[axis], split is None or not split.rank
+    size, each = node.needed(0).sizes[axis], split is None or not split.rank
     sizes: list[Any] = [1] if split is None else ints_of(e, node, 1, "split") or []
     if each:
         (part,) = sizes
@@ -98,7 +99,7 @@ def _split_to_sequence(e: Emit, node: Node) -> Any:
 
 @operator("Tile", since=6)
 def _tile(e: Emit, node: Node) -> Any:
-    x, dims = node.needed(0), dims_of(node)
+    x, dims = node.needed(0), node.needed(0).sizes
     times = ints_of(e, node, 1, "repeats") or []
     if len(times) != len(dims):
         raise node.wrong(f"has {len(times)} repeats; expected {len(dims)}, because its input has as many axes")
@@ -121,7 +122,7 @@ def _running_sum(e: Emit, node: Node) -> Any:
 # ---- gathers ----------------------------------------------------------------------------------------------
 
 
-def from_start(e: Emit, indices: Value, extents: list[Size]) -> Value:
+def from_start(e: Emit, indices: Value, extents: Sequence[Size]) -> Value:
     """Indices counted from the first element; along their last axis the extents take turns, if there are several."""
     if indices.dtype.startswith("uint") or (indices.is_constant and (known_of(indices) >= 0).all()):
         return indices
@@ -143,7 +144,7 @@ def known_of(value: Value) -> np.ndarray:
 
 @operator("GatherElements", since=11)
 def _gather_elements(e: Emit, node: Node) -> Any:
-    x, dims = node.needed(0), dims_of(node)
+    x, dims = node.needed(0), node.needed(0).sizes
     axis = node.attr("axis", 0) % max(len(dims), 1)
     return e.gather_elements(x, from_start(e, node.needed(1), [dims[axis]]), axis=axis)
 
@@ -151,7 +152,7 @@ def _gather_elements(e: Emit, node: Node) -> Any:
 @operator("GatherND", since=11)
 def _gather_nd(e: Emit, node: Node) -> Any:
     x, indices, batch = node.needed(0), node.needed(1), node.attr("batch_dims", 0)
-    dims, count = dims_of(node), (indices.dims or (None,))[-1]
+    dims, count = node.needed(0).sizes, (indices.dims or (None,))[-1]
     if not isinstance(count, int):
         raise node.refused("has indices of unknown length")
     return e.gather_nd(x, from_start(e, indices, dims[batch : batch + count]), batch_dims=batch)

@@ -15,13 +15,6 @@ from ..value import Node, Value
 _NARROW = ("float16", "bfloat16")
 
 
-def _rank(node: Node) -> int:
-    rank = node.needed(0).rank
-    if rank is None:
-        raise node.refused("has data of unknown rank")
-    return rank
-
-
 def _per_channel(e: Emit, x: Value, rank: int) -> Value:
     """A vector along axis 1."""
     return e.call(relax.op.reshape, x, shape=[-1, *[1] * (rank - 2)])
@@ -58,7 +51,7 @@ def _batch_norm(e: Emit, node: Node) -> Any:
             )
         )
         return e.cast(e.value(relax.TupleGetItem(made, 0)), own)
-    rank = _rank(node)
+    rank = len(node.needed(0).sizes)
     axes = [0, *(range(2, rank) if spatial else ())]
     if training:
         new_mean, new_variance = (e.call(f, x, axis=axes) for f in (relax.op.mean, relax.op.variance))
@@ -91,7 +84,7 @@ def _normalised(e: Emit, x: Value, epsilon: float, mean: Value, variance: Value,
 @operator("InstanceNormalization")
 def _instance_norm(e: Emit, node: Node) -> Any:
     data, scale, bias = (node.needed(i) for i in range(3))
-    rank, epsilon = _rank(node), node.attr("epsilon", 1e-5)
+    rank, epsilon = len(node.needed(0).sizes), node.attr("epsilon", 1e-5)
     node.attr("consumed_inputs")
     axes = list(range(2, rank))
     mean, variance = (e.call(f, data, axis=axes, keepdims=True) for f in (relax.op.mean, relax.op.variance))
@@ -102,10 +95,9 @@ def _instance_norm(e: Emit, node: Node) -> Any:
 def _group_norm(e: Emit, node: Node) -> Any:
     """Scale and shift are those of groups in opset 18, and of channels since 21."""
     data, scale, bias = (node.needed(i) for i in range(3))
-    groups, rank, own = node.attr("num_groups"), _rank(node), data.dtype
+    groups, rank, own = node.attr("num_groups"), len(node.needed(0).sizes), data.dtype
     stash = node.attr("stash_type", 1)
-    assert data.dims is not None
-    channels = data.dims[1]
+    channels = data.sizes[1]
     if isinstance(channels, Dim):
         raise node.refused("has an open number of channels")
     if node.opset < 21:
@@ -129,12 +121,11 @@ def _group_norm(e: Emit, node: Node) -> Any:
 @operator("LayerNormalization", since=17)
 def _layer_norm(e: Emit, node: Node) -> Any:
     data, scale, bias = node.needed(0), node.needed(1), node.input(2)
-    rank, epsilon = _rank(node), node.attr("epsilon", 1e-5)
-    assert data.dims is not None
+    rank, epsilon = len(node.needed(0).sizes), node.attr("epsilon", 1e-5)
     axis = node.attr("axis", -1) % rank
     axes = list(range(axis, rank))
     wide = "float32" if node.attr("stash_type", 1) == 1 else data.dtype
-    sizes = list(data.dims[axis:])
+    sizes = list(data.sizes[axis:])
     own = _parameters(e, sizes, [scale, e.const(0, scale.dtype) if bias is None else bias])
     if own is not None:
         y = e.layer_norm(data, *own, axes=[a - rank for a in axes], epsilon=epsilon)
@@ -207,8 +198,7 @@ def _mean_variance(e: Emit, node: Node) -> Any:
 
 @operator("LRN")
 def _lrn(e: Emit, node: Node) -> Any:
-    data, size, rank = node.needed(0), node.attr("size"), _rank(node)
-    assert data.dims is not None
+    data, size, rank = node.needed(0), node.attr("size"), len(node.needed(0).sizes)
     before, after = (size - 1) // 2, size // 2
     squares = data * data
     pool: Any = relax.op.nn.avg_pool3d if rank == 4 else relax.op.nn.avg_pool2d
@@ -217,7 +207,7 @@ def _lrn(e: Emit, node: Node) -> Any:
         wide = e.expand_dims(squares, axis=1)
     else:
         flat = 1
-        wide = e.reshape(squares, [data.dims[0], 1, data.dims[1], product(data.dims[2:])])
+        wide = e.reshape(squares, [data.sizes[0], 1, data.sizes[1], product(data.sizes[2:])])
     window = {
         "pool_size": [size, *[1] * flat],
         "strides": [1] * (flat + 1),
@@ -226,7 +216,7 @@ def _lrn(e: Emit, node: Node) -> Any:
         "count_include_pad": True,
     }
     mean = e.call(lambda x: pool(x, layout="NCDHW" if flat == 2 else "NCHW", **window), wide)
-    mean = e.squeeze(mean, axis=1) if rank in (3, 4) else e.reshape(mean, data.dims)
+    mean = e.squeeze(mean, axis=1) if rank in (3, 4) else e.reshape(mean, data.sizes)
     scaled = mean * node.attr("alpha", 1e-4)
     below = e.power(scaled + node.attr("bias", 1.0), node.attr("beta", 0.75))
     return data / below
@@ -235,7 +225,7 @@ def _lrn(e: Emit, node: Node) -> Any:
 @operator("LpNormalization")
 def _lp_normalization(e: Emit, node: Node) -> Any:
     """``x / ‖x‖`` along one axis; 0 where the norm is 0."""
-    data, axis, rank = node.needed(0), node.attr("axis", -1), _rank(node)
+    data, axis, rank = node.needed(0), node.attr("axis", -1), len(node.needed(0).sizes)
     if node.attr("p", 2) == 1:
         norm = e.sum(abs(data), axis=[axis % rank], keepdims=True)
     else:
@@ -260,10 +250,8 @@ def _dropout(e: Emit, node: Node) -> Any:
             raise node.refused(f"is {how}, and drops elements at random")
     if not any(node.wanted[1:]):
         return data
-    if data.dims is None:
-        raise node.refused("has data of unknown rank")
     dtype = "bool" if node.opset >= 10 else data.dtype
-    return [data, e.full(e.shape(data.dims), e.const(1, dtype), dtype=dtype)]
+    return [data, e.full(e.shape(data.sizes), e.const(1, dtype), dtype=dtype)]
 
 
 # ---- softmax ----------------------------------------------------------------------------------------------
@@ -273,28 +261,26 @@ _SOFTMAX = {"Softmax": relax.op.nn.softmax, "LogSoftmax": relax.op.nn.log_softma
 
 @operator("Softmax", "LogSoftmax", "Hardmax", since=13)
 def _softmax(e: Emit, node: Node) -> Any:
-    return _along(e, node, node.needed(0), node.attr("axis", -1) % max(_rank(node), 1))
+    return _along(e, node, node.needed(0), node.attr("axis", -1) % max(len(node.needed(0).sizes), 1))
 
 
 @operator("Softmax", "LogSoftmax", "Hardmax", since=1)
 def _flattened_softmax(e: Emit, node: Node) -> Any:
     """Over all axes from one on."""
-    data, rank = node.needed(0), _rank(node)
-    assert data.dims is not None
+    data, rank = node.needed(0), len(node.needed(0).sizes)
     axis = node.attr("axis", 1)
     axis = axis % rank if axis != rank else axis
-    behind = [d for d in data.dims[axis + 1 :] if d != 1]
+    behind = [d for d in data.sizes[axis + 1 :] if d != 1]
     if not behind and axis < rank:
         return _along(e, node, data, axis)
-    flat = e.reshape(data, [product(data.dims[:axis]), product(data.dims[axis:])])
-    return e.reshape(_along(e, node, flat, 1), data.dims)
+    flat = e.reshape(data, [product(data.sizes[:axis]), product(data.sizes[axis:])])
+    return e.reshape(_along(e, node, flat, 1), data.sizes)
 
 
 def _along(e: Emit, node: Node, data: Value, axis: int) -> Value:
     if node.op in _SOFTMAX:
         return e.call(_SOFTMAX[node.op], data, axis=axis)
-    assert data.dims is not None
-    size, rank = data.dims[axis], len(data.dims)
+    size, rank = data.sizes[axis], len(data.sizes)
     first = e.argmax(data, axis=axis, keepdims=True)
     places = e.value(relax.op.arange(0, e.shape([size]).values[0], 1, "int64"))
     places = e.reshape(places, [size if i == axis else 1 for i in range(rank)])

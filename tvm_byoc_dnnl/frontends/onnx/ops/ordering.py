@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,20 +12,20 @@ from ..dim import Dim, Size, at_least, max_of
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value
-from .shapes import dims_of, int_of, whole
+from .shapes import int_of, whole
 
 __all__ = ["cut_checked", "keys"]
 
 _UPPER = 1 << 63
 
 
-def _axis(node: Node, dims: list[Size], default: int) -> int:
+def _axis(node: Node, dims: Sequence[Size], default: int) -> int:
     return int(node.attr("axis", default)) % max(len(dims), 1)
 
 
 def cut_checked(e: Emit, x: Value, axis: int, end: Size) -> Value:
     """The first elements of an axis; that it has so many is checked in the call."""
-    dims = list(x.dims or ())
+    dims = list(x.sizes)
     if not at_least(dims[axis], end):
         x = e.agree(x, [max_of(d, end) if a == axis else d for a, d in enumerate(dims)])
     return e.cut(x, axis, 0, end)
@@ -36,7 +37,7 @@ def cut_checked(e: Emit, x: Value, axis: int, end: Size) -> Value:
 @operator("ArgMax", "ArgMin")
 def _arg(e: Emit, node: Node) -> Any:
     """The first NaN if there is one, else the first extreme; the last ones with ``select_last_index``."""
-    x, dims = node.needed(0), dims_of(node)
+    x, dims = node.needed(0), node.needed(0).sizes
     axis, keeps = _axis(node, dims, 0), bool(node.attr("keepdims", 1))
     is_last = bool(node.attr("select_last_index", 0))
     if not dims:
@@ -73,7 +74,7 @@ def keys(e: Emit, x: Value) -> Value:
 
 @operator("TopK")
 def _top(e: Emit, node: Node) -> Any:
-    x, dims = node.needed(0), dims_of(node)
+    x, dims = node.needed(0), node.needed(0).sizes
     axis, largest = _axis(node, dims, -1), bool(node.attr("largest", 1))
     node.attr("sorted", 1)  # results that may have any order are sorted
     k = node.attr("k") if node.opset < 10 else int_of(e, node, 1, "k")

@@ -23,11 +23,9 @@ _MODES = {"constant": "constant", "edge": "replicate", "reflect": "reflect", "wr
 @operator("Pad")
 def _pad(e: Emit, node: Node) -> Any:
     data, mode = node.needed(0), node.attr("mode", "constant")
-    if data.dims is None:
-        raise node.refused("has data of unknown rank")
     if mode not in _MODES:
         raise node.wrong(f"has the mode {mode}; expected {', '.join(_MODES)}")
-    rank = len(data.dims)
+    rank = len(data.sizes)
     axes = node.ints(3, "axes")
     along = list(range(rank)) if axes is None else [int(a) % rank for a in axes]
     widths = _widths(e, node, 2 * len(along))
@@ -64,13 +62,12 @@ def padded(
     is_plain = all(isinstance(w, int) and w >= 0 for w in (*before, *after))
     if not any(isinstance(w, Dim) or w for w in (*before, *after)):
         return data
-    assert data.dims is not None
     widths = [w for pair in zip(before, after, strict=True) for w in pair]
     if mode == "constant" and is_plain and number is not None and _says(number, data.dtype):
         return e.pad(data, pad_width=widths, pad_mode="constant", pad_value=float(number.reshape(())))
     if mode != "constant" and is_plain and data.dtype != "bool":  # the call finds too few elements to repeat
         return e.pad(data, pad_width=widths, pad_mode=_MODES[mode])
-    sizes = [n + b + a for n, b, a in zip(data.dims, before, after, strict=True)]
+    sizes = [n + b + a for n, b, a in zip(data.sizes, before, after, strict=True)]
     fill = e.reshape(e.cast(fill, data.dtype), [])
     made: Value = computed(e, "pad", _around(mode), data, fill, list(before), list(after), sizes)
     return made

@@ -43,7 +43,7 @@ def _tensor_scatter(e: Emit, node: Node) -> Any:
         raise node.wrong("has the axis 0, which is the batch")
     if starts is None:
         starts = e.const([0])
-    one = starts.dims is not None and starts.dims[0] == 1
+    one = starts.dims is not None and starts.sizes[0] == 1
 
     def compute(cache: Any, new: Any, begins: Any) -> Any:
         def element(*at: Any) -> Any:

@@ -184,9 +184,7 @@ def _lp_pool(e: Emit, node: Node) -> Any:
 
 
 def _spatial(node: Node, data: Value) -> list[int]:
-    if data.rank is None:
-        raise node.refused("has data of unknown rank")
-    return list(range(2, data.rank))
+    return list(range(2, len(data.sizes)))
 
 
 @operator("GlobalAveragePool")
@@ -221,13 +219,11 @@ def _max_unpool(e: Emit, node: Node) -> Any:
     kernel = list(node.attr("kernel_shape") or ())
     rank = len(kernel)
     strides, pads = (list(node.attr(a) or [d] * n) for a, d, n in (("strides", 1, rank), ("pads", 0, 2 * rank)))
-    if data.dims is None:
-        raise node.refused("has data of unknown rank")
-    every = zip(data.dims[2:], kernel, strides, pads, pads[rank:], strict=False)
-    pooled = [*data.dims[:2], *((n - 1) * s + k - b - a for n, k, s, b, a in every)]
+    every = zip(data.sizes[2:], kernel, strides, pads, pads[rank:], strict=False)
+    pooled = [*data.sizes[:2], *((n - 1) * s + k - b - a for n, k, s, b, a in every)]
     wanted = node.ints(2, "output_shape") or pooled
     zeros = e.full(e.shape([product(pooled)]), e.const(0, data.dtype), dtype=data.dtype)
-    flat = [e.reshape(v, [product(v.dims or ())]) for v in (places, data)]
+    flat = [e.reshape(v, [product(v.sizes)]) for v in (places, data)]
     made = e.reshape(e.scatter_elements(zeros, *flat, axis=0), pooled)
     if all(a == b or equal(a, b) for a, b in zip(pooled, wanted, strict=True)):
         return made

@@ -23,12 +23,12 @@ def _matmul(e: Emit, node: Node) -> Any:
 def multiplied(e: Emit, a: Value, b: Value) -> Value:
     """The product of matrices, whose sizes are made to agree."""
     if a.dims is not None and b.dims is not None and a.dims and b.dims:
-        at = len(b.dims) - 2 if len(b.dims) > 1 else 0
-        if not equal(a.dims[-1], b.dims[at]):
-            inner = common([b.dims[at], a.dims[-1]])
-            a = e.agree(a, [*a.dims[:-1], inner])
-            b = e.agree(b, [*b.dims[:at], inner, *b.dims[at + 1 :]])
-        if len(a.dims or ()) > 2 and len(b.dims or ()) > 2:
+        at = len(b.sizes) - 2 if len(b.sizes) > 1 else 0
+        if not equal(a.sizes[-1], b.sizes[at]):
+            inner = common([b.sizes[at], a.sizes[-1]])
+            a = e.agree(a, [*a.sizes[:-1], inner])
+            b = e.agree(b, [*b.sizes[:at], inner, *b.sizes[at + 1 :]])
+        if len(a.sizes) > 2 and len(b.sizes) > 2:
             a, b = e.equalised([a, b], lambda axis: axis < -2)
     return e.matmul(a, b)
 
@@ -63,7 +63,7 @@ class _Term:
 
     def size(self, letter: str) -> Size:
         assert self.value.dims is not None
-        return self.value.dims[self.letters.index(letter)]
+        return self.value.sizes[self.letters.index(letter)]
 
     def without(self, e: Emit, letter: str) -> _Term:
         """Without an axis of size 1."""
@@ -130,7 +130,7 @@ def _diagonal(e: Emit, term: _Term) -> _Term:
         while term.letters.count(letter) > 1:
             first = term.letters.index(letter)
             second = term.letters.index(letter, first + 1)
-            dims = list(term.value.dims or ())
+            dims = list(term.value.sizes)
             size = dims[second]
             order = [i for i in range(len(dims)) if i not in (first, second)] + [first, second]
             moved = e.transpose(e.agree(term.value, [*dims[:first], size, *dims[first + 1 :]]), order)
@@ -155,7 +155,7 @@ def _agreed(e: Emit, terms: list[_Term]) -> list[_Term]:
             if term.size(letter) == 1:
                 terms[i] = term.without(e, letter)
             else:
-                dims = [size if c == letter else d for c, d in zip(term.letters, term.value.dims or (), strict=True)]
+                dims = [size if c == letter else d for c, d in zip(term.letters, term.value.sizes, strict=True)]
                 terms[i] = _Term(e.agree(term.value, dims), term.letters)
     return terms
 
@@ -177,9 +177,7 @@ def _product(e: Emit, a: _Term, b: _Term, kept: set[str]) -> _Term:
 @operator("CumProd", since=26)
 def _cumulative(e: Emit, node: Node) -> Any:
     data, axis = node.needed(0), int(node.known(1, "the axis").reshape(()))
-    if data.rank is None:
-        raise node.refused("has data of unknown rank")
-    axis, backwards = axis % data.rank, node.attr("reverse", 0)
+    axis, backwards = axis % len(data.sizes), node.attr("reverse", 0)
     turned = e.flip(data, axis=axis) if backwards else data
     made = e.cumprod(turned, axis=axis, exclusive=bool(node.attr("exclusive", 0)))
     return e.flip(made, axis=axis) if backwards else made

@@ -41,14 +41,12 @@ def scalar(e: Emit, value: Value) -> Value:
 
 def _axis(node: Node, data: Value, scale: Value) -> int:
     """The axis of which every slice has a scale of its own."""
-    axis = int(node.attr("axis", 1))
-    if data.rank is None:
-        raise node.refused("has data of unknown rank")
-    if not scale.rank or data.rank <= 1:
+    axis, rank = int(node.attr("axis", 1)), len(data.sizes)
+    if not scale.rank or rank <= 1:
         return 0
-    if not -data.rank <= axis < data.rank:
-        raise node.wrong(f"has the axis {axis}; expected {-data.rank} to {data.rank - 1}")
-    return axis % data.rank
+    if not -rank <= axis < rank:
+        raise node.wrong(f"has the axis {axis}; expected {-rank} to {rank - 1}")
+    return axis % rank
 
 
 def _wide(e: Emit, x: Value) -> Value:

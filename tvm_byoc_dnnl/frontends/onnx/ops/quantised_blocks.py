@@ -44,12 +44,12 @@ def block_of(node: Node, data: Value, scale: Value) -> Block | None:
     if not length:
         return None
     axis = int(node.attr("axis", 1))
-    dims = data.dims
+    dims = data.sizes
     if dims is None or not -len(dims) <= axis < len(dims) or not isinstance(dims[axis], int) or length < 0:
         raise node.refused(f"has blocks of {length} along axis {axis} of {data}; expected an axis of a known size")
     axis, size = axis % len(dims), int(dims[axis])  # type: ignore[arg-type]
     count = -(-size // length)
-    if scale.dims is not None and (len(scale.dims) != len(dims) or scale.dims[axis] != count):
+    if scale.dims is not None and (len(scale.sizes) != len(dims) or scale.sizes[axis] != count):
         raise node.wrong(
             f"has scales of {scale} for blocks of {length} along axis {axis} of {data}; expected {count} along it"
         )
@@ -80,7 +80,7 @@ def _is_whole(zeros: np.ndarray | None) -> bool:
 
 def _types(node: Node) -> list[Type]:
     x = node.needed(0)
-    return [Type(x.dtype, (*(x.dims or ())[:-1], int(node.attr("N", 0))))]
+    return [Type(x.dtype, (*x.sizes[:-1], int(node.attr("N", 0))))]
 
 
 @operator("MatMulNBits", domain="com.microsoft", types=_types, whole=True)
@@ -110,7 +110,7 @@ def _matmul(e: Emit, node: Node) -> Any:
     x = node.needed(0)
     if order is None or np.array_equal(order[:k], np.arange(k) // length):
         if x.dims and x.dtype == scales.dtype == "float32" and _is_whole(zeros) and length % _UNIT == 0:
-            x = _filled(e, e.agree(x, [*x.dims[:-1], k]), blocks * length - k)
+            x = _filled(e, e.agree(x, [*x.sizes[:-1], k]), blocks * length - k)
             if level == INTEGER_LEVEL and is_packed:
                 x = e.call(rounded, x, block=length)
         else:
@@ -129,7 +129,7 @@ def _matmul(e: Emit, node: Node) -> Any:
 
 def _filled(e: Emit, x: Value, count: int) -> Value:
     """The source of blocks of which the last one lacks so many numbers."""
-    return e.pad(x, pad_width=[0, 0] * (len(x.dims or ()) - 1) + [0, count]) if count else x
+    return e.pad(x, pad_width=[0, 0] * (len(x.sizes) - 1) + [0, count]) if count else x
 
 
 def unpacked(stored: np.ndarray, bits: int, count: int) -> np.ndarray:

@@ -42,9 +42,7 @@ def _channels(e: Emit, node: Node, data: Value) -> tuple[Value, Callable[[Value]
     """``data`` with its channels behind the first axis, and what puts them last again where they were."""
     if not node.attr("channels_last", 0):
         return data, lambda x: x
-    if data.rank is None:
-        raise node.refused("has data of unknown rank")
-    rank = data.rank
+    rank = len(data.sizes)
     first = e.transpose(data, [0, rank - 1, *range(1, rank - 1)])
     return first, lambda x: e.transpose(x, [0, *range(2, rank), 1])
 
@@ -168,13 +166,13 @@ def _integer(e: Emit, node: Node, depth: Any, axes: tuple[int, int], product: Ca
     given = [(node.needed(i), node.input(i + 2), axes[i]) for i in range(2)]
     limit = math.prod(int(np.iinfo(x.dtype).max) - int(np.iinfo(x.dtype).min) for x, _, _ in given)
     is_exact = isinstance(depth, int) and depth * limit <= _EXACT
-    by_matrix = any(zero is not None and (zero.rank or 0) - (zero.dims or ()).count(1) > 1 for _, zero, _ in given)
+    by_matrix = any(zero is not None and (zero.rank or 0) - zero.sizes.count(1) > 1 for _, zero, _ in given)
     if by_matrix or not (is_exact or _is_read_as_float(node)):
         return product(*(_moved(e, node, *operand) for operand in given))
     operands = []
     for x, zero, axis in given:
         if zero is not None and zero.rank is not None and zero.rank > 1:
-            zero = e.reshape(zero, [d for d in zero.dims or () if d != 1])
+            zero = e.reshape(zero, [d for d in zero.sizes if d != 1])
         count = 1 if zero is None or not zero.rank else (zero.dims or (1,))[0]
         if zero is not None and not isinstance(count, int):
             raise node.refused("has zero points of an open number")

@@ -98,9 +98,7 @@ def _random_normal(e: Emit, node: Node) -> Any:
 @operator("Bernoulli", since=15)
 def _bernoulli(e: Emit, node: Node) -> Any:
     p = node.needed(0)
-    if p.dims is None:
-        raise node.refused("has an input of unknown rank")
-    drawn = _drawn(e, node, p.dims, is_normal=False)
+    drawn = _drawn(e, node, p.sizes, is_normal=False)
     return e.cast(drawn < e.cast(p, "float32"), _dtype(node, p.dtype))
 
 
@@ -108,9 +106,9 @@ def _bernoulli(e: Emit, node: Node) -> Any:
 def _multinomial(e: Emit, node: Node) -> Any:
     """The class whose part of the sum of all probabilities the number falls into."""
     x, count = e.cast(node.needed(0), "float32"), node.attr("sample_size", 1)
-    if x.dims is None or len(x.dims) != 2:
+    if x.dims is None or len(x.sizes) != 2:
         raise node.refused(f"has the input {x}; expected (rows, classes)")
-    rows, classes = x.dims
+    rows, classes = x.sizes
     ends = e.cumsum(e.softmax(x, axis=1), axis=1)
     drawn = _drawn(e, node, (rows, count, 1), is_normal=False)
     passed = e.expand_dims(ends, axis=[1]) <= drawn

@@ -37,7 +37,7 @@ def _has_no_axes(node: Node) -> bool:
 
 def _count(e: Emit, x: Value, axes: list[int] | None) -> Value:
     """How many elements a set has."""
-    dims = x.dims
+    dims = x.sizes
     if dims is None:
         raise e.refused("reduces a tensor of unknown rank")
     count = product(d for axis, d in enumerate(dims) if axes is None or axis in axes)
@@ -181,8 +181,8 @@ def _reduce(e: Emit, node: Node) -> Any:
         return x if of_one is None else e.call(of_one, x)
     axes = _axes(node)
     if x.dims is not None and of_nothing is not None:
-        sizes = [1 if axes is None or a in axes else d for a, d in enumerate(x.dims)]
-        is_empty = any(d == 0 for a, d in enumerate(x.dims) if axes is None or a in axes)
+        sizes = [1 if axes is None or a in axes else d for a, d in enumerate(x.sizes)]
+        is_empty = any(d == 0 for a, d in enumerate(x.sizes) if axes is None or a in axes)
         kept = [s for a, s in enumerate(sizes) if keep or not (axes is None or a in axes)]
         if is_empty:
             one = np.asarray(of_nothing(np_dtype(x.dtype)), np_dtype(x.dtype))

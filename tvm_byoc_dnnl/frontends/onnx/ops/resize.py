@@ -50,7 +50,7 @@ def _resize(e: Emit, node: Node) -> Any:
 def _resized(
     e: Emit, node: Node, data: Value, way: Way, roi: Value | None, scales: Value | None, sizes: Value | None
 ) -> Value:
-    dims = data.dims
+    dims = data.sizes
     if dims is None:
         raise node.refused("has data of unknown rank")
     named = [int(a) % len(dims) for a in node.attr("axes") or range(len(dims))]

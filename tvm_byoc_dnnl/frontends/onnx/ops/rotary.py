@@ -18,13 +18,13 @@ _MS = "com.microsoft"
 
 def rotated(e: Emit, x: Value, cos: Value, sin: Value, *, interleaved: bool) -> Value:
     """``x (B, S, N, H)`` turned by ``cos`` and ``sin (B or 1, S, R)``; columns behind the first ``2·R`` stay."""
-    batch, length, heads, width = x.dims or ()
-    half = (cos.dims or ())[-1]
+    batch, length, heads, width = x.sizes
+    half = cos.sizes[-1]
     if isinstance(half, Dim) or isinstance(width, Dim):
         raise e.refused("has rotary columns of an open number; fix it")
     if 2 * half > width:
         raise e.refused(f"rotates {2 * half} columns of heads that have {width}")
-    cos, sin = (e.reshape(t, [*(t.dims or ())[:2], 1, half]) for t in (cos, sin))
+    cos, sin = (e.reshape(t, [*t.sizes[:2], 1, half]) for t in (cos, sin))
     turning = columns(e, x, 3, 0, 2 * half)
     if interleaved:
         pairs = e.reshape(turning, [batch, length, heads, half, 2])
@@ -34,13 +34,13 @@ def rotated(e: Emit, x: Value, cos: Value, sin: Value, *, interleaved: bool) -> 
     new_first = _product(e, first, cos) - _product(e, second, sin)
     new_second = _product(e, second, cos) + _product(e, first, sin)
     if interleaved:
-        stacked = e.value(R.stack([e.tensor(new_first), e.tensor(new_second)], axis=-1))
+        stacked = e.stack([new_first, new_second], -1)
         parts = [e.reshape(stacked, [batch, length, heads, 2 * half])]
     else:
         parts = [new_first, new_second]
     if 2 * half < width:
         parts.append(columns(e, x, 3, 2 * half, width))
-    return parts[0] if len(parts) == 1 else e.value(R.concat([e.tensor(p) for p in parts], axis=3))
+    return parts[0] if len(parts) == 1 else e.concat(parts, 3)
 
 
 def _product(e: Emit, x: Value, angles: Value) -> Value:
@@ -59,14 +59,14 @@ def _of_runtime(e: Emit, node: Node) -> Value:
         raise node.refused("has `is_packed_batching`, which no CPU computes")
     used = node.attr("rotary_embedding_dim", 0)
     heads = node.attr("num_heads", 0)
-    half = (cos.dims or ())[-1]
+    half = cos.sizes[-1]
     if used and heads == 0:
         raise node.wrong("has `rotary_embedding_dim` and no `num_heads`")
-    batch, length = (x.dims or ())[0], (x.dims or ())[2 if x.rank == 4 else 1]
+    batch, length = x.sizes[0], x.sizes[2 if x.rank == 4 else 1]
     if positions.rank == 1:  # an offset
         positions = arange(e, length) + e.cast(positions, "int64")
         positions = e.expand(e.reshape(positions, [1, length]), [batch, length])
-    width = (x.dims or ())[-1]
+    width = x.sizes[-1]
     if x.rank == 3:
         each = width // heads if heads else 2 * half
         return _by_rows(e, x, positions, cos, sin, width // each, node.attr("interleaved", 0))
@@ -79,8 +79,8 @@ def _of_onnx(e: Emit, node: Node) -> Value:
     used, heads = node.attr("rotary_embedding_dim", 0), node.attr("num_heads", 0)
     if x.rank == 3 and not heads:
         raise node.wrong("has an input of rank 3 and no `num_heads`")
-    width = (x.dims or ())[-1] if x.rank == 4 else (x.dims or ())[-1] // heads
-    half = (cos.dims or ())[-1]
+    width = x.sizes[-1] if x.rank == 4 else x.sizes[-1] // heads
+    half = cos.sizes[-1]
     if half * 2 != (used or width):
         raise node.wrong(f"has {half} columns of cosines; expected {(used or width) // 2}")
     return _by_rows(e, x, node.input(3), cos, sin, heads, node.attr("interleaved", 0))
@@ -90,7 +90,7 @@ def _by_rows(
     e: Emit, x: Value, positions: Value | None, cos: Value, sin: Value, heads: object, interleaved: int
 ) -> Value:
     """``x (B, S, N·H)`` or ``(B, N, S, H)``, with the rows of the tables at ``positions``, or all of them."""
-    dims = x.dims or ()
+    dims = x.sizes
     if positions is not None:
         cos, sin = (e.take(t, e.cast(positions, "int64"), axis=0) for t in (cos, sin))
     if x.rank == 4:

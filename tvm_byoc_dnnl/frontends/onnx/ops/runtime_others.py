@@ -69,7 +69,7 @@ def _product(e: Emit, node: Node) -> Value:
 def _distances(e: Emit, node: Node) -> Value:
     """Of each row of A and each of B."""
     a, b = node.needed(0), node.needed(1)
-    (m, k), (n, other) = a.dims or (), b.dims or ()
+    (m, k), (n, other) = a.sizes, b.sizes
     apart = e.reshape(a, [m, 1, k]) - e.reshape(b, [1, n, other])
     square = e.sum(apart * apart, axis=[2])
     metric = node.attr("metric", "sqeuclidean")
@@ -83,14 +83,14 @@ def _complex(e: Emit, node: Node) -> Value:
     """Products of pairs along the last axis, the second perhaps conjugated."""
     parts = []
     for x in (node.needed(0), node.needed(1)):
-        rank = len(x.dims or ())
+        rank = len(x.sizes)
         parts.append([e.strided_slice(x, axes=[rank - 1], begin=[i], end=[i + 1]) for i in range(2)])
     (a, b), (c, d) = parts
     if node.op == "ComplexMulConj":
         d = -d
     real = _times(e, a, c) - _times(e, b, d)
     imaginary = _times(e, a, d) + _times(e, b, c)
-    return e.value(R.concat([e.tensor(real), e.tensor(imaginary)], axis=-1))
+    return e.concat([real, imaginary], -1)
 
 
 def _times(e: Emit, a: Value, b: Value) -> Value:
@@ -115,8 +115,8 @@ def _unique(node: Node) -> Any:
 # ---------------------------------------------------------------- a convolution over time that goes on
 def _state_types(node: Node) -> list[Type]:
     x, weights = node.needed(0), node.needed(1)
-    batch, channels, _ = x.dims or ()
-    return [x.type, Type(x.dtype, (batch, channels, (weights.dims or ())[2] - 1))]
+    batch, channels, _ = x.sizes
+    return [x.type, Type(x.dtype, (batch, channels, weights.sizes[2] - 1))]
 
 
 @operator("CausalConvWithState", domain=_MS, types=_state_types, whole=True)
@@ -126,13 +126,13 @@ def _causal(e: Emit, node: Node) -> list[Value | None]:
         if node.attr(name, usual) != usual:
             raise node.refused(f"has {name}={node.attr(name)}; expected {usual}")
     x, weights, bias, past = node.needed(0), node.needed(1), node.input(2), node.input(3)
-    batch, channels, length = x.dims or ()
-    width = (weights.dims or ())[2]
+    batch, channels, length = x.sizes
+    width = weights.sizes[2]
     if isinstance(width, Dim) or isinstance(channels, Dim):
         raise node.refused("has a filter, or channels, of an open number; fix it")
     if past is None:
         past = e.expand(e.const(np.zeros((1, 1, 1)), x.dtype), [batch, channels, width - 1])
-    whole = e.value(R.concat([e.tensor(past), e.tensor(x)], axis=2))
+    whole = e.concat([past, x], 2)
     out = e.conv1d(whole, weights, groups=channels)
     if bias is not None:
         out = out + e.reshape(bias, [1, channels, 1])
@@ -143,7 +143,7 @@ def _causal(e: Emit, node: Node) -> list[Value | None]:
         raise node.refused(f"has the activation `{kind}`")
     last = number(length) + e.const(np.arange(width - 1))
     state = e.take(whole, last, axis=2)
-    return [e.agree(out, x.dims or ()), e.agree(state, [batch, channels, width - 1])]
+    return [e.agree(out, x.sizes), e.agree(state, [batch, channels, width - 1])]
 
 
 # ---------------------------------------------------------------- weights of bitsandbytes
@@ -159,7 +159,7 @@ _TABLES = ((*_HALVES, *(-v for v in _HALVES)), _NORMAL)
 
 def _product_types(node: Node) -> list[Type]:
     x = node.needed(0)
-    return [Type(x.dtype, (*(x.dims or ())[:-1], int(node.attr("N"))))]
+    return [Type(x.dtype, (*x.sizes[:-1], int(node.attr("N"))))]
 
 
 @operator("MatMulBnb4", domain=_MS, types=_product_types, whole=True)

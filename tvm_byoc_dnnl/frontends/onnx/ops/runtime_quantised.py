@@ -24,8 +24,8 @@ def _real(e: Emit, x: Value, scale: Value, zero: Value | None, axis: int) -> Val
     if zero is not None:
         operands.append(_single(e, zero))
     if len(operands) == 3 and operands[1].rank == 1 and operands[2].rank == 0:
-        operands[2] = e.expand(e.reshape(operands[2], [1]), operands[1].dims or ())
-    rank = len(x.dims or ())
+        operands[2] = e.expand(e.reshape(operands[2], [1]), operands[1].sizes)
+    rank = len(x.sizes)
     attrs: dict[str, Any] = {"axis": axis % rank} if operands[1].rank else {}
     return e.onnx("DequantizeLinear", *operands, opset=13, **attrs)
 
@@ -54,9 +54,9 @@ def _product(e: Emit, left: Value, b: Value, scale: Value, zero: Value | None, b
 
 def _attention_types(node: Node) -> list[Type]:
     x, weights, past = node.needed(0), node.needed(1), node.input(8)
-    heads, width = int(node.attr("num_heads", 1)), (weights.dims or ())[1] // 3
-    batch, rows, _ = x.dims or ()
-    length = rows if past is None else (past.dims or ())[3] + rows
+    heads, width = int(node.attr("num_heads", 1)), weights.sizes[1] // 3
+    batch, rows, _ = x.sizes
+    length = rows if past is None else past.sizes[3] + rows
     dtype = node.needed(3).dtype
     return [Type(dtype, (batch, rows, width)), Type(dtype, (2, batch, heads, length, width // heads))]
 
@@ -105,7 +105,7 @@ def _recurrent(e: Emit, node: Node) -> list[Value | None]:
 def _gates(e: Emit, node: Node, position: int, scale_at: int) -> Value:
     """Weights [directions, inputs, gates] as [directions, gates, inputs]; as rows of int8 where they are such."""
     stored, scale, zero = node.needed(position), node.needed(scale_at), node.input(scale_at + 1)
-    directions, _, width = stored.dims or ()
+    directions, _, width = stored.sizes
     if stored.known is not None and scale.known is not None and (zero is None or zero.known is not None):
         points = np.zeros(1, "int16") if zero is None or zero.known is None else zero.known.astype("int16")
         centred = stored.known.astype("int16") - points.reshape(-1, 1, points.shape[-1] if points.ndim == 2 else 1)
@@ -126,4 +126,4 @@ def _gates(e: Emit, node: Node, position: int, scale_at: int) -> Value:
 
 
 def _is_wide(x: Value) -> bool:
-    return x.rank == 2 and (x.dims or ())[1] != 1
+    return x.rank == 2 and x.sizes[1] != 1

@@ -13,7 +13,7 @@ from ..table import operator
 from ..value import Node, Value
 from .computed import asked, written
 from .ordering import keys
-from .shapes import dims_of, rank_of, whole
+from .shapes import whole
 
 
 def _int64(value: int) -> Any:
@@ -22,7 +22,7 @@ def _int64(value: int) -> Any:
 
 def _places(e: Emit, x: Value) -> Value:
     """The places of the elements that are not 0, counted through all axes."""
-    count = product(x.dims or ())
+    count = product(x.sizes)
     flat = e.reshape(e.cast(e.cast(x, "bool"), "int32"), [count])
 
     def write(data: Any, places: Any, total: Any, count: Any) -> None:
@@ -38,7 +38,7 @@ def _places(e: Emit, x: Value) -> Value:
 @operator("NonZero", since=9)
 def _non_zero(e: Emit, node: Node) -> Any:
     """The coordinates, one row for each axis."""
-    dims, places = dims_of(node), _places(e, node.needed(0))
+    dims, places = node.needed(0).sizes, _places(e, node.needed(0))
     count = (places.dims or (0,))[0]
     if not dims:
         return e.value(relax.op.zeros(e.shape([0, count]), "int64"))
@@ -46,7 +46,7 @@ def _non_zero(e: Emit, node: Node) -> Any:
     for axis, size in enumerate(dims):
         along = places // whole(max_of(product(dims[axis + 1 :]), 1))
         rows.append(e.reshape(along % whole(max_of(size, 1)), [1, count]))
-    return e.call(lambda *tensors: relax.op.concat(list(tensors), 0), *rows)
+    return e.concat(rows, 0)
 
 
 @operator("Compress", since=9)
@@ -55,7 +55,7 @@ def _compress(e: Emit, node: Node) -> Any:
     if condition.dtype != "bool" or condition.rank != 1:
         raise node.wrong(f"has a condition of {condition}; expected a vector of bool")
     if axis is None:
-        x, axis = e.reshape(x, [product(dims_of(node))]), 0
+        x, axis = e.reshape(x, [product(node.needed(0).sizes)]), 0
     return e.take(x, _places(e, condition), axis=axis % (x.rank or 1))
 
 
@@ -67,12 +67,12 @@ def _unique(e: Emit, node: Node) -> Any:
     """Elements, or slices of an axis, once each: sorted, or in the order in which they come first."""
     x, axis, is_sorted = node.needed(0), node.attr("axis"), node.attr("sorted", 1)
     if axis is None:
-        rows, axis = e.reshape(x, [product(dims_of(node))]), 0
+        rows, axis = e.reshape(x, [product(node.needed(0).sizes)]), 0
         found = _of_elements(e, rows)
     else:
-        axis %= rank_of(node)
+        axis %= len(node.needed(0).sizes)
         rows = x
-        found = _of_slices(e, e.transpose(x, [axis, *(a for a in range(rank_of(node)) if a != axis)]))
+        found = _of_slices(e, e.transpose(x, [axis, *(a for a in range(len(node.needed(0).sizes)) if a != axis)]))
     first, inverse, counts, total = found
     (count,) = asked(e, total, ["different"])
     first, counts = (e.cut(v, 0, 0, count) for v in (first, counts))
@@ -110,7 +110,7 @@ def _of_elements(e: Emit, x: Value) -> list[Value]:
 
 def _of_slices(e: Emit, x: Value) -> list[Value]:
     """Of the slices of the first axis, by comparing each with each, from the first of their elements on."""
-    dims = x.dims or ()
+    dims = x.sizes
     count, length = dims[0], product(dims[1:])
     key = keys(e, e.reshape(x, [count, length]))
 
@@ -154,7 +154,7 @@ def _of_slices(e: Emit, x: Value) -> list[Value]:
 @operator("Det", since=11)
 def _determinant(e: Emit, node: Node) -> Any:
     """By elimination with the largest pivot of each column."""
-    x, dims = node.needed(0), dims_of(node)
+    x, dims = node.needed(0), node.needed(0).sizes
     if len(dims) < 2:
         raise node.wrong(f"reads a tensor of {len(dims)} axes; expected 2 or more")
     outer, size = dims[:-2], dims[-1]

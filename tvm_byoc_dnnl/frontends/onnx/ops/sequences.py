@@ -131,7 +131,7 @@ def _concat(e: Emit, node: Node) -> Any:
         return _tensor(e, "SequenceConcat", [sequence, *numbers], dtype, None if rank is None else rank + stacks)
     if stacks:
         parts = [e.expand_dims(part, axis=axis) for part in parts]
-    return e.call(lambda *tensors: relax.op.concat(list(tensors), axis), *parts)
+    return e.concat(parts, axis)
 
 
 def _given(node: Node) -> Value:

@@ -40,20 +40,6 @@ def axes_of(axes: Sequence[int] | None, rank: int, node: Node) -> list[int] | No
     return sorted(int(a) % rank for a in axes)
 
 
-def rank_of(node: Node, i: int = 0) -> int:
-    rank = node.needed(i).rank
-    if rank is None:
-        raise node.refused("reads a tensor of unknown rank")
-    return rank
-
-
-def dims_of(node: Node, i: int = 0) -> list[Size]:
-    dims = node.needed(i).dims
-    if dims is None:
-        raise node.refused("reads a tensor of unknown rank")
-    return list(dims)
-
-
 def length_of(node: Node, i: int, what: str) -> int:
     """How many numbers an input has that only a call knows."""
     dims = node.needed(i).dims
@@ -125,7 +111,7 @@ def _target(node: Node) -> list[Size]:
     sizes = list(target)
     keeps = not node.attr("allowzero", 0)
     if keeps and any(s == 0 and isinstance(s, int) for s in sizes):
-        own = dims_of(node)
+        own = node.needed(0).sizes
         if any(s == 0 and axis >= len(own) for axis, s in enumerate(sizes)):
             raise node.wrong(f"has the shape {sizes}; a 0 keeps an axis, and the input has {len(own)}")
         sizes = [own[axis] if isinstance(s, int) and s == 0 else s for axis, s in enumerate(sizes)]
@@ -165,7 +151,7 @@ def _in_call(e: Emit, condition: Value, sizes: Sequence[Any] | Value, others: Va
 
 def _reshaped_in_call(e: Emit, node: Node) -> Value:
     """A Reshape to sizes that only a call knows: a 0 keeps an axis, and a -1 has what is left."""
-    x, own = node.needed(0), dims_of(node)
+    x, own = node.needed(0), node.needed(0).sizes
     sizes, count = e.cast(node.needed(1), "int64"), length_of(node, 1, "the shape")
     if not node.attr("allowzero", 0):
         kept = [*own, *[0] * count][:count]
@@ -187,7 +173,7 @@ def _reshape(e: Emit, node: Node) -> Any:
 
 
 def _flattened(node: Node) -> list[Size]:
-    dims = dims_of(node)
+    dims = node.needed(0).sizes
     axis = node.attr("axis", 1)
     axis = axis + len(dims) if axis < 0 else axis
     return [product(dims[:axis]), product(dims[axis:])]
@@ -202,7 +188,7 @@ def _unsqueezed_axes(node: Node) -> list[int]:
     axes = node.attr_or_input("axes", 1)
     if axes is None:
         raise node.wrong("has no axes")
-    found = axes_of(axes, rank_of(node) + len(axes), node)
+    found = axes_of(axes, len(node.needed(0).sizes) + len(axes), node)
     assert found is not None
     if len(set(found)) < len(found):
         raise node.wrong(f"has the axes {axes}; expected each once")
@@ -227,7 +213,7 @@ def _unsqueeze(e: Emit, node: Node) -> Any:
 
 
 def _squeezed_axes(node: Node) -> list[int]:
-    axes, dims = node.attr_or_input("axes", 1), dims_of(node)
+    axes, dims = node.attr_or_input("axes", 1), node.needed(0).sizes
     if axes is None:
         if any(isinstance(d, Dim) for d in dims):
             raise node.refused(
@@ -245,8 +231,8 @@ def _squeezed_axes(node: Node) -> list[int]:
 @operator("Squeeze", value=_at_axes(np.squeeze, _squeezed_axes))
 def _squeeze(e: Emit, node: Node) -> Any:
     x, axes = node.needed(0), _squeezed_axes(node)
-    if any(isinstance(d, Dim) for d in x.dims or ()):
-        x = e.agree(x, [1 if a in axes else d for a, d in enumerate(x.dims or ())])
+    if any(isinstance(d, Dim) for d in x.sizes):
+        x = e.agree(x, [1 if a in axes else d for a, d in enumerate(x.sizes)])
     return e.squeeze(x, axis=axes) if axes else x
 
 
@@ -254,7 +240,7 @@ def _squeeze(e: Emit, node: Node) -> Any:
 
 
 def _transpose_axes(node: Node) -> list[int]:
-    rank = rank_of(node)
+    rank = len(node.needed(0).sizes)
     axes = node.attr("perm", tuple(reversed(range(rank))))
     if sorted(axes) != list(range(rank)):
         raise node.wrong(f"has the permutation {list(axes)} of a tensor of rank {rank}")
@@ -280,14 +266,14 @@ def _concat_value(node: Node) -> Any:
 
 @operator("Concat", value=_concat_value)
 def _concat(e: Emit, node: Node) -> Any:
-    rank = rank_of(node)
+    rank = len(node.needed(0).sizes)
     axis = node.attr("axis", 1 if node.opset < 4 else None)
     if axis is None or not -rank <= axis < rank:
         raise node.wrong(f"has the axis {axis}; expected {-rank} to {rank - 1}")
     parts = e.equalised([node.needed(i) for i in range(len(node.inputs))], lambda a: a != axis % rank - rank)
     if len(parts) == 1:
         return parts[0]
-    return e.call(lambda *tensors: relax.op.concat(list(tensors), axis % rank), *parts)
+    return e.concat(parts, axis % rank)
 
 
 def _expand_value(node: Node) -> Any:
@@ -307,7 +293,7 @@ def _aligned(a: Sequence[Any], b: Sequence[Any]) -> tuple[list[Any], list[Any]]:
 
 def _expanded_in_call(e: Emit, node: Node) -> Value:
     """An Expand to sizes that only a call knows: a size of 1 keeps an axis, another is that of the axis, or it is 1."""
-    x, dims, count = node.needed(0), dims_of(node), length_of(node, 1, "the shape")
+    x, dims, count = node.needed(0), node.needed(0).sizes, length_of(node, 1, "the shape")
     before = dims[: max(len(dims) - count, 0)]
     own: list[Size] = [*[1] * (count - len(dims)), *dims[len(before) :]]
     given = e.cast(node.needed(1), "int64")
@@ -324,7 +310,7 @@ def _expand(e: Emit, node: Node) -> Any:
     x = node.needed(0)
     if node.needed(1).known is None:
         return _expanded_in_call(e, node)
-    own, target = _aligned(dims_of(node), node.ints(1, "the shape") or [])
+    own, target = _aligned(node.needed(0).sizes, node.ints(1, "the shape") or [])
     sizes: list[Size] = []
     for a, b in zip(own, target, strict=True):
         if b == 1 and isinstance(b, int):
@@ -332,14 +318,14 @@ def _expand(e: Emit, node: Node) -> Any:
         elif a == 1 and isinstance(a, int):
             sizes.append(b)
         elif isinstance(a, int) and isinstance(b, int) and a != b:
-            raise node.wrong(f"expands a tensor of ({', '.join(map(str, dims_of(node)))}) to {target}")
+            raise node.wrong(f"expands a tensor of ({', '.join(map(str, node.needed(0).sizes))}) to {target}")
         else:
             sizes.append(a if equal(a, b) else common([b, a]))
     x = e.agree(
         x,
         [
             d if isinstance(d, int) else s
-            for d, s in zip(dims_of(node), sizes[len(sizes) - rank_of(node) :], strict=True)
+            for d, s in zip(node.needed(0).sizes, sizes[len(sizes) - len(node.needed(0).sizes) :], strict=True)
         ],
     )
     return e.expand(x, sizes)

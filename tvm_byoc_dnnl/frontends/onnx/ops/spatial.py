@@ -41,10 +41,10 @@ class Windows:
         """Those of a node with the usual attributes."""
         if data.dims is None or any(isinstance(k, Dim) for k in kernel):
             raise node.refused("has data of unknown rank, or weights of open sizes")
-        rank = len(data.dims) - 2
+        rank = len(data.sizes) - 2
         if len(kernel) != rank:
             raise node.wrong(f"has windows of {list(kernel)} for {rank} spatial axes")
-        sizes = list(data.dims[2:])
+        sizes = list(data.sizes[2:])
         strides = list(node.attr("strides") or [1] * rank)
         dilations = list(node.attr("dilations") or [1] * rank)
         pads: list[Any] = list(node.attr("pads") or [0] * 2 * rank)

@@ -6,6 +6,7 @@ Complex numbers have a last axis of size two: real and imaginary part.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,14 @@ from ..table import operator
 from ..value import Node, Value
 from .computed import computed
 from .marking import places_along
-from .shapes import dims_of, int_of, whole
+from .shapes import int_of, whole
 
 _LARGEST = 1 << 24  # elements of the matrix: 64 MB in float32, a real frame of 4096
 
 
 @operator("DFT", since=17)
 def _dft(e: Emit, node: Node) -> Any:
-    data, dims = node.needed(0), dims_of(node)
+    data, dims = node.needed(0), node.needed(0).sizes
     onesided, inverse, parts = bool(node.attr("onesided", 0)), bool(node.attr("inverse", 0)), _parts(dims)
     if parts not in (1, 2) or (onesided and inverse == (parts == 1)):
         raise node.refused(
@@ -51,7 +52,7 @@ def _dft(e: Emit, node: Node) -> Any:
     return e.transpose(result, [order.index(i) for i in range(len(dims))])
 
 
-def _parts(dims: list[Size]) -> int:
+def _parts(dims: Sequence[Size]) -> int:
     """1 for real numbers, 2 for complex ones; 0 for what is neither."""
     return dims[-1] if isinstance(dims[-1], int) else 0
 
@@ -66,9 +67,9 @@ def _axis(node: Node) -> int:
 
 @operator("STFT", since=17)
 def _stft(e: Emit, node: Node) -> Any:
-    signal, window, dims = node.needed(0), node.input(2), dims_of(node)
+    signal, window, dims = node.needed(0), node.input(2), node.needed(0).sizes
     (step,), given = node.ints(1, "frame_step") or [0], node.ints(3, "frame_length")
-    length = given[0] if given else dims_of(node, 2)[0] if window is not None else dims[1]
+    length = given[0] if given else node.needed(2).sizes[0] if window is not None else dims[1]
     if isinstance(length, Dim) or isinstance(step, Dim):
         raise node.refused("has frames of an open length; give frame_length, or a window of a known size")
     parts, onesided = _parts(dims) if len(dims) == 3 else 1, bool(node.attr("onesided", 1))

@@ -19,11 +19,11 @@ _MS = "com.microsoft"
 
 def _rows_types(node: Node) -> list[Type]:
     stored, indices, scales = (node.needed(i) for i in range(3))
-    dims = list(stored.dims or ())
+    dims = list(stored.sizes)
     if stored.dtype == "uint8":
         dims[-1] = dims[-1] * (8 // int(node.attr("bits", 4)))
     axis = int(node.attr("gather_axis", 0)) % len(dims)
-    return [Type(scales.dtype, (*dims[:axis], *(indices.dims or ()), *dims[axis + 1 :]))]
+    return [Type(scales.dtype, (*dims[:axis], *indices.sizes, *dims[axis + 1 :]))]
 
 
 @operator("GatherBlockQuantized", domain=_MS, types=_rows_types, whole=True)
@@ -34,12 +34,12 @@ def _gather(e: Emit, node: Node) -> Value:
     assert indices is not None
     assert scales is not None
     bits, block = int(node.attr("bits", 4)), int(node.attr("block_size", 128))
-    rank = len(stored.dims or ())
+    rank = len(stored.sizes)
     axis, along = int(node.attr("gather_axis", 0)) % rank, int(node.attr("quantize_axis", 1)) % rank
     is_packed = stored.dtype == "uint8"
     if is_packed and (along != rank - 1 or axis == along):
         raise node.wrong(f"has bytes and the axes {axis} and {along}; expected blocks along the last axis")
-    size = (stored.dims or ())[axis]
+    size = stored.sizes[axis]
     index = e.cast(indices, "int64")
     last = e.const(np.int64(size)) if isinstance(size, int) else Value(known=np.array(size, object), dtype="int64")
     zero = e.const(np.int64(0))
@@ -48,18 +48,18 @@ def _gather(e: Emit, node: Node) -> Value:
     index = e.where(is_there, index, zero)
     offset = 0 if not is_packed else 1 << (bits - 1)
     rows = _spread_bits(e, e.take(stored, index, axis=axis), bits if is_packed else 8)
-    places = along if along < axis else along + len(indices.dims or ()) - 1
+    places = along if along < axis else along + len(indices.sizes) - 1
     scale = _along(e, e.take(scales, index, axis=axis), places, block, rows)
     real = e.cast(rows, scale.dtype)
     if zeros is not None:
         origin = e.take(zeros, index, axis=axis)
         if is_packed:
-            origin = _spread_bits(e, origin, bits, (scales.dims or ())[along])
+            origin = _spread_bits(e, origin, bits, scales.sizes[along])
         real = real - e.cast(_along(e, origin, places, block, rows), scale.dtype)
     elif offset:
         real = real - float(offset)
     out = real * scale
-    dims = indices.dims or ()
+    dims = indices.sizes
     there = e.reshape(is_there, [*dims, *(1 for _ in range(rank - 1 - axis))])
     return e.where(there, out, e.const(0.0, scale.dtype))
 
@@ -68,7 +68,7 @@ def _spread_bits(e: Emit, stored: Value, bits: int, count: Any = None) -> Value:
     """Bytes along the last axis as the numbers in them, perhaps the first ``count`` of these."""
     if bits == 8:
         return stored
-    dims, each = list(stored.dims or ()), 8 // bits
+    dims, each = list(stored.sizes), 8 // bits
     parts = []
     for shift in range(0, 8, bits):
         moved = e.right_shift(stored, e.const(shift, "uint8")) if shift else stored
@@ -81,7 +81,7 @@ def _spread_bits(e: Emit, stored: Value, bits: int, count: Any = None) -> Value:
 
 def _along(e: Emit, blocks: Value, axis: int, block: int, like: Value) -> Value:
     """One of each block as one of each number along the axis."""
-    size = (like.dims or ())[axis]
+    size = like.sizes[axis]
     places = e.const(np.arange(int(size)) // block) if isinstance(size, int) else None
     if places is None:
         raise e.refused("has blocks along an axis of an open size; fix it")

@@ -111,7 +111,7 @@ def classified(e: Emit, node: Node, scores: Value, *, is_one_score: bool, least:
         mirrored = -score
         if node.attr("post_transform", "NONE") in ("NONE", "PROBIT") and least > 0:
             mirrored = 1 - score
-        scores = e.call(lambda *parts: relax.op.concat(list(parts), axis=1), mirrored, score)
+        scores = e.concat([mirrored, score], 1)
     else:
         number = e.argmax(scores, axis=1)
     label = None
@@ -152,8 +152,8 @@ def _linear_classifier(e: Emit, node: Node) -> Any:
 
 
 def _as_rows(e: Emit, x: Value) -> Value:
-    if x.dims is not None and len(x.dims) == 1:
-        return e.reshape(x, [1, x.dims[0]])
+    if x.dims is not None and len(x.sizes) == 1:
+        return e.reshape(x, [1, x.sizes[0]])
     return x
 
 
@@ -207,12 +207,9 @@ def _feature_vectorizer(e: Emit, node: Node) -> Any:
     parts = []
     for i, wanted in enumerate(node.attr("inputdimensions") or ()):
         x = as_floats(e, node.needed(i))
-        if x.dims is None:
-            raise node.refused("has an input of unknown rank")
-        rows = x.dims[0] if x.dims else 1
-        x = e.reshape(x, [rows, x.dims[1] if len(x.dims) == 2 else 1]) if len(x.dims) != 2 else x
-        assert x.dims is not None
-        own = x.dims[1]
+        rows = x.sizes[0] if x.dims else 1
+        x = e.reshape(x, [rows, x.sizes[1] if len(x.sizes) == 2 else 1]) if len(x.sizes) != 2 else x
+        own = x.sizes[1]
         if not isinstance(own, int):
             raise node.refused(
                 f"has the open size {own} of features",
@@ -221,10 +218,10 @@ def _feature_vectorizer(e: Emit, node: Node) -> Any:
             x = e.strided_slice(x, axes=[1], begin=[0], end=[wanted])
         elif own < wanted:
             zeros = e.zeros(e.shape([rows, wanted - own]), dtype=x.dtype)
-            x = e.call(lambda *both: relax.op.concat(list(both), axis=1), x, zeros)
+            x = e.concat([x, zeros], 1)
         parts.append(e.cast(x, "float32"))
     parts = e.equalised(parts, lambda axis: axis == -2)
-    return e.call(lambda *given: relax.op.concat(list(given), axis=1), *parts) if len(parts) > 1 else parts[0]
+    return e.concat(parts, 1) if len(parts) > 1 else parts[0]
 
 
 @operator("ArrayFeatureExtractor", domain=DOMAIN)
@@ -234,13 +231,12 @@ def _array_feature_extractor(e: Emit, node: Node) -> Any:
         raise node.refused("has an input of unknown rank")
     flat = e.call(relax.op.reshape, places, e.shape([-1]))
     taken = e.take(x, flat, axis=-1)
-    return e.reshape(taken, [1, *(taken.dims or ())]) if len(x.dims) == 1 else taken
+    return e.reshape(taken, [1, *taken.sizes]) if len(x.sizes) == 1 else taken
 
 
 def _same(e: Emit, node: Node, x: Value, keys: np.ndarray) -> Value:
     """For each number of ``x`` and each key whether they are equal; from version 4 on a NaN is equal to a NaN."""
-    assert x.dims is not None
-    apart = e.reshape(x, [*x.dims, 1])
+    apart = e.reshape(x, [*x.sizes, 1])
     found = e.equal(apart, e.const(keys, x.dtype))
     if node.opset >= 4 and keys.dtype.kind == "f" and np.isnan(keys).any():
         both = e.isnan(apart) & e.const(np.isnan(keys))
@@ -382,5 +378,5 @@ def _of_one_pair(e: Emit, node: Node, scores: Value) -> list[Value | None]:
     if labels is not None:
         number = e.cast(scores <= e.const(0, "float32"), "int64")
         label = e.squeeze(e.take(e.const(labels), number, axis=0), axis=[1])
-    both = e.call(lambda *parts: relax.op.concat(list(parts), axis=1), -scores, scores)
+    both = e.concat([-scores, scores], 1)
     return [label, transformed(e, node, both)]

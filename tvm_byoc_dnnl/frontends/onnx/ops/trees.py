@@ -71,8 +71,7 @@ class _Forest:
 
 def _leaves(e: Emit, forest: _Forest, x: Value) -> Value:
     """(rows, trees): the leaf that each row comes to in each tree."""
-    assert x.dims is not None
-    rows, trees = x.dims[0], len(forest.roots)
+    rows, trees = x.sizes[0], len(forest.roots)
     at = e.expand(e.const(forest.roots.astype("int64").reshape(1, -1)), [rows, trees])
 
     def of(table: np.ndarray, places: Value) -> Value:
@@ -111,7 +110,7 @@ def _is_member(e: Emit, forest: _Forest, at: Value, given: Value) -> Value:
 
 def _scores(e: Emit, node: Node, forest: _Forest, x: Value, aggregate: str, base: np.ndarray | None) -> Value:
     """(rows, targets)."""
-    if x.dims is None or len(x.dims) != 2:
+    if x.dims is None or len(x.sizes) != 2:
         raise node.refused(f"has the input {x}; expected (rows, features)")
     leaves = _leaves(e, forest, x)
     weights = e.take(e.const(forest.weights), leaves, axis=0)
