@@ -16,7 +16,7 @@ from tvm_byoc_dnnl.report.roofline import Roof, roof
 from tvm_byoc_dnnl.testing.bench import Engine, Settings, choose_engines, run
 
 from . import LIMIT, MODELS, Entry, entry, keep, load, machine, without_samples
-from .page import slug, write
+from .page import page_of, write
 from .picture import draw
 from .roofline import layers
 
@@ -89,10 +89,10 @@ def main(
         for each in entries:
             failed |= _measure(each, chosen, settings, limit, file)
     machines = load(file)
+    write(page, machines)
     for each_machine in machines:
         if each_machine["models"] and not each_machine.get("limited"):
-            draw(each_machine, page.with_name(f"performance-{slug(each_machine)}.svg"))
-    write(page, machines)
+            draw(each_machine, page_of(page, each_machine).with_suffix(".svg"))
     sys.exit(failed)
 
 

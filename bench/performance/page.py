@@ -1,4 +1,4 @@
-"""The generated part of docs/performance.md: one section for each CPU that was measured."""
+"""The generated part of docs/performance.md, one table over all CPUs, and a page of each CPU in docs/performance/."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from tvm_byoc_dnnl.testing.bench import ENGINES
 from ..torch_compile import TORCH_ENGINES
 from . import GROUPS
 
-__all__ = ["BEGIN", "END", "ratios", "slug", "write"]
+__all__ = ["BEGIN", "END", "page_of", "ratios", "write"]
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 _OURS = "byoc"
 
 
-def slug(machine: Mapping[str, Any]) -> str:
-    """A file name for a machine."""
-    return re.sub(r"[^a-z0-9]+", "-", f"{machine['cpu']} {machine['isa']}".lower()).strip("-")
+def page_of(page: Path, machine: Mapping[str, Any]) -> Path:
+    """The page of a machine's own, in a folder beside the one over all of them; its picture has the same name."""
+    limited = " limited" if machine.get("limited") else ""
+    name = re.sub(r"[^a-z0-9]+", "-", f"{machine['cpu']} {machine['isa']}{limited}".lower()).strip("-")
+    return page.with_suffix("") / f"{name}.md"
 
 
 def _engines(machine: Mapping[str, Any]) -> list[str]:
@@ -138,7 +140,7 @@ def _torch_section(measured: Mapping[str, Any]) -> Iterator[str]:
     """torch.compile with this package, beside the same network ahead of time and beside PyTorch's own ways."""
     ours, *others = TORCH_ENGINES
     labels = {name: engine.label for name, engine in TORCH_ENGINES.items()}
-    yield "### torch.compile\n\n"
+    yield "## torch.compile\n\n"
     yield f"{measured['threads']} threads, {measured['date']}; PyTorch {measured['versions'][ours]}.\n\n"
     yield f"Milliseconds of one call; in brackets the time divided by that of `{labels[ours]}`.\n\n"
     yield from _table(
@@ -155,11 +157,46 @@ def _processes(machine: Mapping[str, Any]) -> str:
     return "medians of " + " or ".join(map(str, sorted(counts))) + " processes each"
 
 
-def _section(machine: Mapping[str, Any]) -> Iterator[str]:
+def _overview(page: Path, machines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Every network on every CPU: the engines' times divided by ours."""
+    shown = [machine for machine in machines if _engines(machine)]
+    if shown:
+        yield from _ratios_of_all(page, shown)
+    for machine in machines:
+        if machine not in shown:
+            yield f"Of this package alone: [{machine['cpu']}, {machine['isa']}]({_link(page, machine)}).\n\n"
+
+
+def _ratios_of_all(page: Path, shown: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    engines = [name for name in ENGINES if any(name in _engines(machine) for machine in shown)]
+    by_machine = [{name: ratios(machine, name) for name in engines} for machine in shown]
+    models = dict.fromkeys(name for machine in shown for name in machine["models"])
+
+    def cell(found: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> str:
+        cells = []
+        for engine in engines:
+            known = [found[engine][name] for name in names if name in found[engine]]
+            cells.append(f"{statistics.geometric_mean(known):.2f}" if len(known) == len(names) else "—")
+        return " · ".join(cells) if set(cells) != {"—"} else ""
+
+    yield f"Times of {', '.join(ENGINES[name].label for name in engines)}, in this order, divided by ours.\n\n"
+    head = ["model", *(f"[{m['cpu']}, {m['isa']}]({_link(page, m)})" for m in shown)]
+    rows = [[f"`{name}`", *(cell(found, [name]) for found in by_machine)] for name in models]
+    rows += [[f"**{title}**", *(cell(found, group.models) for found in by_machine)] for title, group in GROUPS.items()]
+    yield from _table(head, iter(rows))
+    yield "A group's row has geometric means, where every model of the group was measured.\n\n"
+
+
+def _link(page: Path, machine: Mapping[str, Any]) -> str:
+    return page_of(page, machine).relative_to(page.parent).as_posix()
+
+
+def _section(machine: Mapping[str, Any], picture: str) -> Iterator[str]:
     engines = _engines(machine)
     labels = [ENGINES[name].label for name in engines]
     versions = ", ".join(f"{ENGINES[n].label} {v}" for n, v in machine["versions"].items() if n in ENGINES)
-    yield f"## {machine['cpu']}, {machine['isa']}\n\n"
+    yield f"# {machine['cpu']}, {machine['isa']}\n\n"
+    yield "`make docs-performance` writes this page; [Performance](../performance.md) says how it is measured.\n\n"
     python = f"; Python {machine['python']}" if "python" in machine else ""
     yield f"{machine['threads']} threads, {machine['date']}; {versions}{python}.\n\n"
     if machine.get("limited"):
@@ -174,7 +211,7 @@ def _section(machine: Mapping[str, Any]) -> Iterator[str]:
             "(`python -m bench.without_isa avx512`).\n\n"
         )
     if engines:
-        yield f"![The engines' times, divided by ours](performance-{slug(machine)}.svg)\n\n"
+        yield f"![The engines' times, divided by ours]({picture})\n\n"
     head = ["model", "tvm-byoc-dnnl", *labels]
     yield "Milliseconds of one call" + ("; in brackets the time divided by ours.\n\n" if engines else ".\n\n")
     yield from _table(head, _times(machine, engines, "ms"))
@@ -217,8 +254,11 @@ def _section(machine: Mapping[str, Any]) -> Iterator[str]:
 
 
 def write(page: Path, machines: Sequence[Mapping[str, Any]]) -> None:
-    """Replace what stands between the two marks of a page."""
+    """Replace what stands between the two marks of a page, and write the page of each machine."""
     head, _, rest = page.read_text().partition(BEGIN)
     tail = rest.partition(END)[2]
-    body = "".join(line for machine in machines for line in _section(machine))
-    page.write_text(f"{head}{BEGIN}\n\n{body}{END}{tail}")
+    page.write_text(f"{head}{BEGIN}\n\n{''.join(_overview(page, machines))}{END}{tail}")
+    for machine in machines:
+        own = page_of(page, machine)
+        own.parent.mkdir(exist_ok=True)
+        own.write_text("".join(_section(machine, own.with_suffix(".svg").name)))

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from bench.performance import GROUPS, _of_these_sizes, keep, load
-from bench.performance.page import BEGIN, END, ratios, write
+from bench.performance.page import BEGIN, END, page_of, ratios, write
 from tvm_byoc_dnnl.core.compilation import knowing, stage
 
 
@@ -27,6 +27,13 @@ def where(cpu: str) -> dict[str, Any]:
     return {"cpu": cpu, "isa": "avx2", "threads": 2, "rounds": 8, "date": "2026-01-01", "versions": {"byoc": "1"}}
 
 
+def pages(page: Path, file: Path) -> str:
+    """What is written: the page's own part, and the page of each machine behind it."""
+    machines = load(file)
+    write(page, machines)
+    return "\n".join(each.read_text() for each in (page, *(page_of(page, machine) for machine in machines)))
+
+
 def test_results_of_other_cpus_and_models_stay(tmp_path: Path) -> None:
     file = tmp_path / "performance.json"
     keep(file, where("A"), [measured("resnet50", 10, 15), measured("vgg19", 20, 30)])
@@ -42,10 +49,11 @@ def test_only_the_part_between_the_marks_is_written(tmp_path: Path) -> None:
     page, file = tmp_path / "performance.md", tmp_path / "performance.json"
     page.write_text(f"# Title\n\n{BEGIN}\nold\n{END}\n\n## By hand\n")
     keep(file, where("A"), [measured("vgg19", 20, 30), measured("unet", 5, None)])
-    write(page, load(file))
-    text = page.read_text()
-    assert text.startswith(f"# Title\n\n{BEGIN}\n\n## A, avx2\n")
-    assert text.endswith(f"{END}\n\n## By hand\n")
+    text = pages(page, file)
+    own = page.read_text()
+    assert own.startswith(f"# Title\n\n{BEGIN}\n\nTimes of ONNX Runtime")
+    assert own.endswith(f"{END}\n\n## By hand\n")
+    assert "| model | [A, avx2](performance/a-avx2.md) |" in own and "| `vgg19` | 1.50 |" in own
     assert "| `vgg19` | 20 | 30 (1.50) |" in text
     assert "| `unet` | 5 | — |" in text
     assert "* ONNX Runtime, `unet`: outputs differ by 2e+00" in text
@@ -57,17 +65,17 @@ def test_a_mean_is_given_only_where_every_model_of_its_group_was_measured(tmp_pa
     page.write_text(BEGIN + END)
     names = GROUPS["VGG-19, UNet, ResNet-18, ResNet-50"].models
     keep(file, where("A"), [measured(name, 1, 2) for name in names])
-    write(page, load(file))
-    assert "| VGG-19, UNet, ResNet-18, ResNet-50 | **2.00** (≥ 1.45) |" in page.read_text()
-    assert "nine light CNNs" not in page.read_text()
+    text = pages(page, file)
+    assert "| VGG-19, UNet, ResNet-18, ResNet-50 | **2.00** (≥ 1.45) |" in text
+    assert "| **VGG-19, UNet, ResNet-18, ResNet-50** | 2.00 |" in text
+    assert "| nine light CNNs |" not in text and "| **nine light CNNs** |  |" in text
 
 
 def test_engines_that_are_faster_are_named(tmp_path: Path) -> None:
     page, file = tmp_path / "performance.md", tmp_path / "performance.json"
     page.write_text(BEGIN + END)
     keep(file, where("A"), [measured("vgg19", 10, 9.5), measured("unet", 10, 8), measured("resnet50", 10, 20)])
-    write(page, load(file))
-    assert "* ONNX Runtime is faster with `unet` (0.80), `vgg19` (0.95).\n" in page.read_text()
+    assert "* ONNX Runtime is faster with `unet` (0.80), `vgg19` (0.95).\n" in pages(page, file)
 
 
 def test_a_limited_run_is_called_so(tmp_path: Path) -> None:
@@ -75,8 +83,8 @@ def test_a_limited_run_is_called_so(tmp_path: Path) -> None:
     page.write_text(BEGIN + END)
     ours = {**measured("vgg19", 20, None), "engines": measured("vgg19", 20, None)["engines"][:1]}
     keep(file, {**where("A"), "limited": True}, [ours])
-    write(page, load(file))
-    text = page.read_text()
+    text = pages(page, file)
+    assert "Of this package alone: [A, avx2](performance/a-avx2-limited.md)." in text
     assert "A limited run" in text and "| `vgg19` | 20 |" in text
     assert "divided by ours" not in text and ".svg" not in text
 
@@ -87,8 +95,7 @@ def test_a_run_with_instructions_hidden_has_a_section_of_its_own(tmp_path: Path)
     keep(file, {**where("A"), "hidden": True}, [measured("vgg19", 20, 30)])
     keep(file, {**where("A"), "limited": True, "hidden": False}, [measured("vgg19", 21, None)])
     assert [ratios(machine, "onnxruntime") for machine in load(file)] == [{"vgg19": 1.5}, {}]
-    write(page, load(file))
-    assert page.read_text().count("none of the engines sees it") == 1
+    assert pages(page, file).count("none of the engines sees it") == 1
 
 
 def test_stages_are_counted_for_whoever_collects_them() -> None:
@@ -111,13 +118,13 @@ def test_torch_compile_has_a_part_of_its_own(tmp_path: Path) -> None:
         for name, ms in {"torch-byoc": 20.0, "byoc": 19.0, "inductor": 30.0, "eager": 50.0}.items()
     ]
     keep(file, where("A") | {"versions": {"torch-byoc": "2.13"}}, [torch], "torch")
-    write(page, load(file))  # of a CPU on which nothing else was measured
-    assert "| `unet` | 20 | 19 (0.95) | 30 (1.50) | 50 (2.50) |" in page.read_text()
+    # a CPU on which nothing else was measured
+    assert "| `unet` | 20 | 19 (0.95) | 30 (1.50) | 50 (2.50) |" in pages(page, file)
     keep(file, where("A"), [measured("unet", 18, 36)])
-    write(page, load(file))
-    assert "| `unet` | 18 | 36 (2.00) |" in page.read_text()
-    assert "| `unet` | 20 | 19 (0.95) | 30 (1.50) | 50 (2.50) |" in page.read_text()
-    assert "| all, geometric mean |  | **0.95** | **1.50** | **2.50** |" in page.read_text()
+    text = pages(page, file)
+    assert "| `unet` | 18 | 36 (2.00) |" in text
+    assert "| `unet` | 20 | 19 (0.95) | 30 (1.50) | 50 (2.50) |" in text
+    assert "| all, geometric mean |  | **0.95** | **1.50** | **2.50** |" in text
 
 
 def test_engines_get_a_file_of_fixed_sizes() -> None:
