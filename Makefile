@@ -212,7 +212,7 @@ $(VENV)/.examples: $(DEPS)
 .PHONY: docs-site test-examples
 docs-site: $(NATIVE) $(VENV)/.site  ##* the site of documentation in build/site, after running its tutorials; warnings are errors
 	@$(PY) -m pytest -m 'sweep or not sweep' tests/e2e/test_tutorials.py
-	@$(PY) -m mkdocs build --strict --quiet
+	@$(PY) -m sphinx -W --keep-going -q -b html docs build/site
 
 test-examples: $(NATIVE) $(VENV)/.examples  ##+ examples/serve and examples/ray, each as a user starts it; memory measured
 	@REQUIRE_EXAMPLES=1 $(PY) -m pytest tests/e2e/test_served_examples.py $(ARGS)

@@ -7,9 +7,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import onnx.parser
 import pytest
 
 import tvm_byoc_dnnl as byoc
+from tvm_byoc_dnnl.testing.bench import find_model
 from tvm_byoc_dnnl.testing.conformance import run_conformance
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,6 +68,58 @@ def test_code_uses_public_names_only(page: Path) -> None:
             ):
                 strangers.add(short or long)
     assert not strangers, f"{page.name} uses {sorted(strangers)}; export them from tvm_byoc_dnnl"
+
+
+@pytest.mark.native
+def test_the_first_page_prints_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ROOT / "docs" / "index.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    onnx.save(find_model("squeezenet").read(), "squeezenet.onnx")
+    exec(re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)[0], {})
+    expected = re.findall(r"^```text\n(.*?)^```", page, re.M | re.S)[0]
+    reorders = re.compile(r" with \d+ reorders?")  # how many depends on the CPU
+    assert reorders.sub("", capsys.readouterr().out) == reorders.sub("", expected)
+
+
+def api_sections() -> list[str]:
+    return (ROOT / "docs" / "api.md").read_text().split("\n## ")[1:]
+
+
+def test_the_api_page_has_every_public_name_once() -> None:
+    listed = re.findall(r"^\.\. auto\w+:: tvm_byoc_dnnl\.(\w+)$", "".join(api_sections()), re.M)
+    assert sorted(listed) == sorted({*byoc.__all__} - {"__version__"})
+
+
+@pytest.mark.native
+@pytest.mark.parametrize(
+    "section",
+    [section for section in api_sections() if not section.startswith("Text")],  # needs the folder of a language model
+    ids=lambda section: section.splitlines()[0],
+)
+def test_the_example_of_each_part_of_the_api_runs(
+    section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code,) = re.findall(r"^```python\n(.*?)^```", section, re.M | re.S)
+    monkeypatch.chdir(tmp_path)
+    onnx.save(small_convnet(), "model.onnx")
+    if "ArtifactError" in code:
+        Path("model.so").write_bytes(b"cut off")
+    try:
+        exec(compile(code, "api.md", "exec"), {"__name__": "page"})
+    finally:
+        if "my_npu" in byoc.compilers():
+            byoc.unregister_compiler("my_npu")
+
+
+def small_convnet() -> onnx.ModelProto:
+    return onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[1, 3, 224, 224] x) => (float[1, 3, 112, 112] y)
+        <float[3, 3, 2, 2] w = {1,2,3,4, 1,2,3,4, 1,2,3,4, 1,2,3,4, 1,2,3,4, 1,2,3,4, 1,2,3,4, 1,2,3,4, 1,2,3,4}>
+        { c = Conv <strides = [2, 2]> (x, w)  y = Relu(c) }
+    """)
 
 
 def test_every_public_name_exists() -> None:
