@@ -66,7 +66,9 @@ std::unique_ptr<Plan> Planner::MakeGrowingPlan(const Shapes&, const std::vector<
 }
 
 std::string Engine::Setting() const {
-  return Cat(Version(), ", ", Isa(), ", ", Threads(), Threads() == 1 ? " thread" : " threads");
+  const std::string by = ChoosesBy();
+  return Cat(Version(), ", ", Isa(), ", ", Threads(), Threads() == 1 ? " thread" : " threads",
+             by.empty() ? "" : ", ", by);
 }
 
 KnownTimes Engine::MeasureCandidates(const Graph&, int) const { return {}; }

@@ -80,14 +80,17 @@ class Engine {
   virtual std::string HowToSetIsa() const = 0;
 
   /// Facts for people and tools: `library` and its `file`, `version`, `hash`, `cpu_runtime`, `isa`,
-  /// and the dtypes that are `computed_in_float32` here.
+  /// the dtypes that are `computed_in_float32` here, and the `machine` by whose rates it chooses.
   virtual json::Object Info() const = 0;
 
   /// The threads that a call from this thread would use. A plan is for as many as there are when it
   /// is made.
   virtual int Threads() const { return 1; }
 
-  /// Where measured times hold: library, instruction set and threads.
+  /// What its choices depend on besides.
+  virtual std::string ChoosesBy() const { return ""; }
+
+  /// Where measured times hold: library, instruction set, threads, and what it chooses by.
   std::string Setting() const;
 
   /// Measures the candidates of each workload of a static graph: they take turns `rounds` times.

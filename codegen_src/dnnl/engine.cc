@@ -130,6 +130,13 @@ class DnnlEngine final : public Engine {
     info.emplace_back("hash", dnnl_version()->hash);
     info.emplace_back("cpu_runtime", TVM_BYOC_DNNL_CPU_RUNTIME);
     info.emplace_back("isa", Isa());
+    const Described& here = DescribedHere();
+    json::Object machine;
+    machine.emplace_back("name", here.name);
+    machine.emplace_back("file", here.file);
+    machine.emplace_back("rates", here.source);
+    machine.emplace_back("hash", here.hash);
+    info.emplace_back("machine", std::move(machine));
     json::Array widened;
     for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
       if (Machine().isa.ComputedIn(dtype) != dtype) widened.emplace_back(Name(dtype));
@@ -137,6 +144,8 @@ class DnnlEngine final : public Engine {
     info.emplace_back("computed_in_float32", std::move(widened));
     return info;
   }
+
+  std::string ChoosesBy() const override { return "rates " + DescribedHere().hash; }
 
   int Threads() const override { return omp_get_max_threads(); }
 

@@ -1,10 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dnnl/machine.h"
 
+#include <cpuid.h>
 #include <omp.h>
 #include <unistd.h>
 
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
 #include <utility>
+
+#include "common/json_fields.h"
+#include "common/support/xxhash.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
@@ -17,13 +25,82 @@ int64_t CacheBytes() {
   return bytes;
 }
 
-std::shared_ptr<const Rates> RatesOf(const Isa& isa) {
-  static const auto amx = Rates::CompiledIn("avx512_core_amx");
-  static const auto wide = Rates::CompiledIn("avx512_core"), others = Rates::CompiledIn("avx2");
-  return isa.HasTiles() ? amx : isa.Vectors() == BYOC_AVX512 ? wide : others;
+/// By vendor, family and model, as "AuthenticAMD-25-17".
+std::string NameOfCpu() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  char vendor[13] = {};
+  if (__get_cpuid(0, &a, &b, &c, &d) == 0) return "unknown";
+  std::memcpy(vendor, &b, 4);
+  std::memcpy(vendor + 4, &d, 4);
+  std::memcpy(vendor + 8, &c, 4);
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0) return vendor;
+  const unsigned family = (a >> 8 & 15) + ((a >> 8 & 15) == 15 ? a >> 20 & 255 : 0);
+  return Cat(vendor, "-", family, "-", (a >> 4 & 15) + (a >> 16 & 15) * 16);
+}
+
+std::string InUsersCache(const std::string& name) {
+  const char *cache = std::getenv("XDG_CACHE_HOME"), *home = std::getenv("HOME");
+  const std::string root = cache && *cache ? cache : home ? Cat(home, "/.cache") : "";
+  return root.empty() ? "" : Cat(root, "/tvm_byoc_dnnl/rates/", name, ".json");
+}
+
+const char* NameOfRates(const Isa& isa) {
+  return isa.HasTiles() ? "avx512_core_amx" : isa.Vectors() == BYOC_AVX512 ? "avx512_core" : "avx2";
+}
+
+std::string HashOf(const std::string& text) {
+  std::ostringstream out;
+  out << std::hex << Xxh64(text);
+  return out.str();
+}
+
+/// Takes what a file says if it is about this machine. Throws Error(kInput).
+bool Read(const std::string& path, Described* described) {
+  std::ifstream file(path);
+  if (!file) return false;
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  try {
+    const json::Value document = json::Parse(text);
+    const json::Object& object = AsObject(document, "rates");
+    if (AsString(Field(object, "machine", "rates"), "machine") != described->name) return false;
+    described->rates = std::make_shared<const Rates>(object);
+  } catch (const Error& error) {
+    Fail(ErrorKind::kInput, path, ": ", error.what(), "; expected a file that `tvm-byoc tune ",
+         "--machine` has written. Measure again, or remove it");
+  }
+  described->source = path;
+  described->hash = HashOf(text);
+  return true;
+}
+
+Described Find(const Isa& isa) {
+  Described described;
+  described.name = Cat(NameOfCpu(), "-", isa.Name());
+  described.file = InUsersCache(described.name);
+  const char* named = std::getenv("TVM_BYOC_RATES");
+  if (named != nullptr && *named != '\0') {
+    if (!std::ifstream(named)) {
+      Fail(ErrorKind::kInput, "TVM_BYOC_RATES names ", named, ", which cannot be read; expected a ",
+           "file that `tvm-byoc tune --machine` has written. Name one, or unset the variable");
+    }
+    if (Read(named, &described)) return described;
+  }
+  if (!described.file.empty() && Read(described.file, &described)) return described;
+  for (const std::string& name : {described.name, std::string(NameOfRates(isa))}) {
+    described.rates = Rates::CompiledIn(name);
+    described.source = Cat("compiled in for ", name);
+    described.hash = HashOf(Rates::AllCompiledIn());
+    if (described.rates) break;
+  }
+  return described;
 }
 
 }  // namespace
+
+const Described& DescribedHere() {
+  static const Described described = Find(Isa());
+  return described;
+}
 
 const char* Isa::Name() const {
   static constexpr std::pair<dnnl::cpu_isa, const char*> kNames[] = {
@@ -71,9 +148,12 @@ DType Isa::ComputedIn(DType dtype) const {
   return is_widened ? DType::kFloat32 : dtype;
 }
 
-Machine::Machine() : Machine(Isa()) {}
+Machine::Machine() : Machine(Isa()) { rates = DescribedHere().rates; }
 
 Machine::Machine(const Isa& isa)
-    : isa(isa), threads(omp_get_max_threads()), cache_bytes(CacheBytes()), rates(RatesOf(isa)) {}
+    : isa(isa),
+      threads(omp_get_max_threads()),
+      cache_bytes(CacheBytes()),
+      rates(Rates::CompiledIn(NameOfRates(isa))) {}
 
 }  // namespace tvm_byoc_dnnl

@@ -47,11 +47,23 @@ class Isa {
   dnnl::cpu_isa set_;
 };
 
+/// The description of this machine with an instruction set: that of the file which TVM_BYOC_RATES
+/// names, else of the one in the user's cache, else the one that was compiled in for this CPU, else
+/// for any with the instruction set. Files are read once in a process.
+struct Described {
+  std::string name;    // "AuthenticAMD-25-17-avx512_core_bf16"
+  std::string file;    // in the user's cache
+  std::string source;  // a file, or "compiled in for" a machine
+  std::string hash;    // of its text
+  std::shared_ptr<const Rates> rates;
+};
+const Described& DescribedHere();
+
 struct Machine {
   /// This one, and the threads that OpenMP has now.
   Machine();
 
-  /// Any CPU with an instruction set.
+  /// Any CPU with an instruction set, and as many threads.
   explicit Machine(const Isa& isa);
 
   /// Seconds of work by its rates.

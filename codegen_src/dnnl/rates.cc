@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
+#include <mutex>
 #include <utility>
 
 #include "common/json_fields.h"
@@ -29,7 +30,11 @@ Family ReadFamily(const json::Value& value, const std::string& where) {
   if (row.empty() || row.size() > std::size(costs) + 1)
     Fail(ErrorKind::kGraph, where, ": got ", row.size(), " values, expected a dtype and 6 costs");
   family.dtype = AsString(row[0], where);
-  for (size_t i = 1; i < row.size(); ++i) *costs[i - 1] = AsNumber(row[i], where);
+  for (size_t i = 1; i < row.size(); ++i) {
+    *costs[i - 1] = AsNumber(row[i], where);
+    if (!(*costs[i - 1] >= 0))
+      Fail(ErrorKind::kGraph, where, ": got ", *costs[i - 1], ", expected 0 or more");
+  }
   return family;
 }
 
@@ -88,10 +93,21 @@ Rates::Rates(const json::Object& document) {
     Fail(ErrorKind::kGraph, "rates: threads: expected numbers of threads, 1 or more");
 }
 
+const char* Rates::AllCompiledIn() { return kCompiledIn; }
+
 std::shared_ptr<const Rates> Rates::CompiledIn(const std::string& name) {
+  static std::mutex mutex;
+  static std::map<std::string, std::shared_ptr<const Rates>> known;
   static const json::Value document = json::Parse(kCompiledIn);
   const json::Value* found = json::Find(*document.As<json::Object>(), name);
-  return found == nullptr ? nullptr : std::make_shared<const Rates>(*found->As<json::Object>());
+  if (found == nullptr) return nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (auto at = known.find(name); at != known.end()) return at->second;
+  }
+  auto made = std::make_shared<const Rates>(*found->As<json::Object>());  // may ask for its base
+  const std::lock_guard<std::mutex> lock(mutex);
+  return known.emplace(name, std::move(made)).first->second;
 }
 
 /// With the most threads that are no more than these, else with the fewest.

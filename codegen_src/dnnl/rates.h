@@ -47,6 +47,7 @@ class Rates {
 
   /// Those that were compiled in under a name; nothing if there are none.
   static std::shared_ptr<const Rates> CompiledIn(const std::string& name);
+  static const char* AllCompiledIn();
 
   /// Seconds of a family of candidates, `times` as slow as it is but for the changes of layout. A
   /// family of which nothing is said costs what the nameless one does, which is that of primitives

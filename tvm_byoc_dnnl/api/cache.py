@@ -303,7 +303,7 @@ def _namespace_facts(name: str) -> dict[str, Any]:
     facts: dict[str, Any] = {"packages": {package: version_of(package) for package in ns.doctor.packages}}
     if name in _native.engines():
         info = _native.engine_info(name)
-        facts["engine"] = {key: info[key] for key in ("version", "hash", "isa")}
+        facts["engine"] = {key: info.get(key) for key in ("version", "hash", "isa", "machine")}
     owners = {ns.owner, *ns.added.values()}
     facts["source"] = {owner: _source_of(owner) for owner in sorted(owners) if owner.partition(".")[0] != _ENGINE}
     facts["parts"] = {part: fingerprint(value, name, strict=False) for part, value in vars(ns).items()}

@@ -161,6 +161,8 @@ def _engine(name: str) -> Iterator[_Row]:
     else:
         yield stem, ", ".join(copies) or "linked in"
     yield "instructions", info["isa"]
+    if machine := info.get("machine"):
+        yield "rates", f"{machine['rates']} ({machine['hash']}); this machine is {machine['name']}"
 
 
 def _mapped(pattern: re.Pattern[str]) -> list[str]:
