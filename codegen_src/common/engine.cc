@@ -67,8 +67,8 @@ std::unique_ptr<Plan> Planner::MakeGrowingPlan(const Shapes&, const std::vector<
 
 std::string Engine::Setting() const {
   const std::string by = ChoosesBy();
-  return Cat(Version(), ", ", Isa(), ", ", Threads(), Threads() == 1 ? " thread" : " threads",
-             by.empty() ? "" : ", ", by);
+  return Cat(Version(), ", ", Isa(), ", ", by, by.empty() ? "" : ", ", Threads(),
+             Threads() == 1 ? " thread" : " threads");
 }
 
 KnownTimes Engine::MeasureCandidates(const Graph&, int) const { return {}; }

@@ -21,8 +21,10 @@ from tvm_byoc_dnnl.api.cache import _namespace_facts
 from tvm_byoc_dnnl.core import _native
 from tvm_byoc_dnnl.core.errors import InputError
 from tvm_byoc_dnnl.patterns.dnnl import library
-layer = {"format": "tvm_byoc_dnnl.graph", "version": 2, "name": "g", "outputs": [2], "constants": [{"tensor": 1, "name": "w"}],
-  "tensors": [{"name": "t", "dtype": "float32", "shape": s} for s in ([1, 64, 56, 56], [64, 64, 3, 3], [1, 64, 56, 56])],
+shapes = [1, 64, 56, 56], [64, 64, 3, 3], [1, 64, 56, 56]
+layer = {"format": "tvm_byoc_dnnl.graph", "version": 2, "name": "g", "outputs": [2],
+  "constants": [{"tensor": 1, "name": "w"}],
+  "tensors": [{"name": "t", "dtype": "float32", "shape": shape} for shape in shapes],
   "inputs": [{"tensor": 0}], "nodes": [{"kind": "convolution", "inputs": [0, 1], "outputs": [2], "attrs":
   {"strides": [1, 1], "dilations": [1, 1], "pad_begin": [1, 1], "pad_end": [1, 1], "alg": "float32"}}]}
 try:
