@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,7 +22,7 @@ Types = Callable[[Node], list[Type]]
 #: numbers of the results, ``None`` where they are not known; one array stands for one result
 Known = Callable[[Node], Any]
 Converter = Callable[["Emit", Node], Any]
-_C = TypeVar("_C", bound=Converter)
+_C = TypeVar("_C", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,9 @@ def operator(
 ) -> Callable[[_C], _C]:
     """Declare the function below as the conversion of operators, from a version on.
 
+    Behind the `Emit`, its parameters are the node's inputs in their order, those with a default may be left out. Its
+    keyword-only parameters are attributes, with their defaults. One that is named ``node`` is the node itself.
+
     Parameters
     ----------
     *ops : str
@@ -102,10 +106,27 @@ def operator(
 
     def declare(convert: _C) -> _C:
         for op in ops:
-            _add(Entry(domain, op, since, types, value, convert, whole, sizes))
+            _add(Entry(domain, op, since, types, value, _bound(convert), whole, sizes))
         return convert
 
     return declare
+
+
+def _bound(convert: Callable[..., Any]) -> Converter:
+    """A conversion of a node by a function of inputs and attributes."""
+    parameters = list(inspect.signature(convert).parameters.values())[1:]
+    attributes = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    rest = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    has_node = any(p.name == "node" for p in parameters)
+    needed = [p.default is p.empty for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.name != "node"]
+
+    def converted(e: Emit, node: Node) -> Any:
+        inputs = [node.needed(i) if is_needed else node.input(i) for i, is_needed in enumerate(needed)]
+        more = node.inputs[len(needed) :] if rest else ()
+        given = {name: node.attr(name, default) for name, default in attributes.items()}
+        return convert(e, *([node] if has_node else []), *inputs, *more, **given)
+
+    return converted
 
 
 def definition(*ops: str, since: int = 1, domain: str = "", value: Known | None = None) -> None:

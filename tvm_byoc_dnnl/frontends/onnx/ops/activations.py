@@ -26,9 +26,8 @@ def _bounds(node: Node) -> tuple[Value | None, Value | None]:
 
 
 @operator("Clip")
-def _clip(e: Emit, node: Node) -> Any:
+def _clip(e: Emit, node: Node, x: Value) -> Any:
     """NaN in the data stays; a limit that is NaN is none."""
-    x = node.needed(0)
     for bound, call, none in zip(
         _bounds(node), (relax.op.maximum, relax.op.minimum), (-math.inf, math.inf), strict=True
     ):
@@ -46,16 +45,16 @@ def _is_number(limit: Value) -> bool:
 
 
 @operator("LeakyRelu")
-def _leaky_relu(e: Emit, node: Node) -> Any:
-    return e.leakyrelu(node.needed(0), alpha=node.attr("alpha", 0.01))
+def _leaky_relu(e: Emit, x: Value, *, alpha: float = 0.01) -> Any:
+    return e.leakyrelu(x, alpha=alpha)
 
 
 @operator("Gelu", since=20)
-def _gelu(e: Emit, node: Node) -> Any:
+def _gelu(e: Emit, node: Node, x: Value) -> Any:
     kind = node.attr("approximate", "none")
     if kind not in ("none", "tanh"):
         raise node.wrong(f"has approximate={kind}; expected none or tanh")
-    return e.call(relax.op.nn.gelu_tanh if kind == "tanh" else relax.op.nn.gelu, node.needed(0))
+    return e.call(relax.op.nn.gelu_tanh if kind == "tanh" else relax.op.nn.gelu, x)
 
 
 def _in_float32(e: Emit, x: Value) -> Value:
@@ -69,58 +68,50 @@ def _elu_of(e: Emit, x: Value, alpha: float) -> Value:
 
 
 @operator("Elu")
-def _elu(e: Emit, node: Node) -> Any:
-    x = node.needed(0)
-    return e.cast(_elu_of(e, _in_float32(e, x), node.attr("alpha", 1.0)), x.dtype)
+def _elu(e: Emit, x: Value, *, alpha: float = 1.0) -> Any:
+    return e.cast(_elu_of(e, _in_float32(e, x), alpha), x.dtype)
 
 
 @operator("Selu")
-def _selu(e: Emit, node: Node) -> Any:
-    x = node.needed(0)
+def _selu(e: Emit, node: Node, x: Value) -> Any:
     wide = _in_float32(e, x)
     found = _elu_of(e, wide, node.attr("alpha", _SELU[0]))
     return e.cast(e.const(node.attr("gamma", _SELU[1]), wide.dtype) * found, x.dtype)
 
 
 @operator("HardSigmoid")
-def _hard_sigmoid(e: Emit, node: Node) -> Any:
-    x = node.needed(0)
+def _hard_sigmoid(e: Emit, node: Node, x: Value) -> Any:
     alpha, beta = e.const(node.attr("alpha", 0.2), x.dtype), e.const(node.attr("beta", 0.5), x.dtype)
     return e.clip(alpha * x + beta, min=0, max=1)
 
 
 @operator("HardSwish", since=14)
-def _hard_swish(e: Emit, node: Node) -> Any:
-    x = node.needed(0)
+def _hard_swish(e: Emit, x: Value) -> Any:
     gate = e.clip(x + 3, min=0, max=6)
     return x * (gate / e.const(6, x.dtype))
 
 
 @operator("Softplus")
-def _softplus(e: Emit, node: Node) -> Any:
-    x = node.needed(0)
+def _softplus(e: Emit, x: Value) -> Any:
     decay = e.exp(-abs(x))
     curve = e.log(e.const(1, x.dtype) + decay)
     return e.maximum(x, 0) + curve
 
 
 @operator("Softsign")
-def _softsign(e: Emit, node: Node) -> Any:
-    x = node.needed(0)
+def _softsign(e: Emit, x: Value) -> Any:
     return x / (abs(x) + e.const(1, x.dtype))
 
 
 @operator("ThresholdedRelu", since=10)
-def _thresholded_relu(e: Emit, node: Node) -> Any:
-    x = node.needed(0)
-    above = x > e.const(node.attr("alpha", 1.0), x.dtype)
+def _thresholded_relu(e: Emit, x: Value, *, alpha: float = 1.0) -> Any:
+    above = x > e.const(alpha, x.dtype)
     return e.where(above, x, 0)
 
 
 @operator("Shrink", since=9)
-def _shrink(e: Emit, node: Node) -> Any:
-    x = node.needed(0)
-    limit, bias, zero = (e.const(v, x.dtype) for v in (node.attr("lambd", 0.5), node.attr("bias", 0.0), 0))
+def _shrink(e: Emit, node: Node, x: Value, *, lambd: float = 0.5) -> Any:
+    limit, bias, zero = (e.const(v, x.dtype) for v in (lambd, node.attr("bias", 0.0), 0))
     below = x < -limit
     low = e.where(below, x + bias, zero)
     return e.where(x > limit, x - bias, low)

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..emit import Emit
 from ..table import operator
-from ..value import Node
+from ..value import Node, Value
 
 
 def _parts(node: Node) -> tuple[int, bool, list[Any]]:
@@ -19,20 +19,20 @@ def _parts(node: Node) -> tuple[int, bool, list[Any]]:
 
 
 @operator("DepthToSpace")
-def _depth_to_space(e: Emit, node: Node) -> Any:
+def _depth_to_space(e: Emit, node: Node, x: Value) -> Any:
     size, channels_first, (n, c, h, w) = _parts(node)
     inner = c // (size * size)
     if channels_first:
         split, order = [n, inner, size, size, h, w], [0, 1, 4, 2, 5, 3]
     else:
         split, order = [n, size, size, inner, h, w], [0, 3, 4, 1, 5, 2]
-    return e.reshape(e.transpose(e.reshape(node.needed(0), split), order), [n, inner, h * size, w * size])
+    return e.reshape(e.transpose(e.reshape(x, split), order), [n, inner, h * size, w * size])
 
 
 @operator("SpaceToDepth")
-def _space_to_depth(e: Emit, node: Node) -> Any:
+def _space_to_depth(e: Emit, node: Node, x: Value) -> Any:
     size, channels_first, (n, c, h, w) = _parts(node)
     rows, columns = h // size, w // size
-    split = e.reshape(node.needed(0), [n, c, rows, size, columns, size])
+    split = e.reshape(x, [n, c, rows, size, columns, size])
     order = [0, 1, 3, 5, 2, 4] if channels_first else [0, 3, 5, 1, 2, 4]
     return e.reshape(e.transpose(split, order), [n, c * size * size, rows, columns])

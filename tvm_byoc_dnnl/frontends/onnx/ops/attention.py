@@ -198,10 +198,10 @@ def _mha_types(node: Node) -> list[Type]:
 
 
 @operator("MultiHeadAttention", domain=_MS, types=_mha_types, whole=True)
-def _multi_head_attention(e: Emit, node: Node) -> list[Value | None]:
+def _multi_head_attention(e: Emit, node: Node, *, num_heads: Any = None) -> list[Value | None]:
     if node.input(9) is not None:
         raise node.refused("has `cache_indirection`, which is for beam search inside of the model; export without it")
-    query, key, value = _mha_operands(e, node, int(node.attr("num_heads")))
+    query, key, value = _mha_operands(e, node, num_heads)
     past_key, past_value, length = node.input(6), node.input(7), node.input(8)
     before = number(0)
     if past_key is not None and past_value is not None:
@@ -275,8 +275,7 @@ def _attention_types(node: Node) -> list[Type]:
 
 
 @operator("Attention", domain=_MS, types=_attention_types, whole=True)
-def _attention(e: Emit, node: Node) -> list[Value | None]:
-    x, weights, bias = node.needed(0), node.needed(1), node.input(2)
+def _attention(e: Emit, node: Node, x: Value, weights: Value, bias: Value | None = None) -> list[Value | None]:
     product = e.matmul(x, weights)
     if bias is not None:
         product = product + bias

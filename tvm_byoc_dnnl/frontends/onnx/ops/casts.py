@@ -39,9 +39,9 @@ def _cast_value(node: Node) -> Any:
 
 
 @operator("Cast", "CastLike", value=_cast_value)
-def _cast(e: Emit, node: Node) -> Any:
-    x, dtype = node.needed(0), _target(node)
-    saturates, mode = bool(node.attr("saturate", 1)), node.attr("round_mode", "up")
+def _cast(e: Emit, node: Node, x: Value, *, round_mode: str = "up", saturate: int = 1) -> Any:
+    dtype = _target(node)
+    saturates = bool(saturate)
     if "object" in (x.dtype, dtype) or not x.dtype:
         raise node.refused(f"casts {x.dtype or 'what has no dtype'} to {dtype}; strings are no numbers here")
     if is_short_float(x.dtype):
@@ -49,7 +49,7 @@ def _cast(e: Emit, node: Node) -> Any:
     elif x.dtype in STORED:
         x = Value(e.tensor(x))
     if dtype.startswith("float8_e8"):
-        return to_power(e, e.cast(x, "float32"), dtype, saturates, mode)
+        return to_power(e, e.cast(x, "float32"), dtype, saturates, round_mode)
     if is_short_float(dtype):
         return to_short_float(e, e.cast(x, "float32"), dtype, saturates)
     if dtype in STORED:

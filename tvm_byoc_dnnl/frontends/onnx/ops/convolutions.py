@@ -34,8 +34,8 @@ def _biased(e: Emit, made: Value, bias: Value | None, rank: int) -> Value:
 
 
 @operator("Conv")
-def _conv(e: Emit, node: Node) -> Any:
-    return convolution(e, node, node.needed(0), node.needed(1), node.input(2))
+def _conv(e: Emit, node: Node, x: Value) -> Any:
+    return convolution(e, node, x, node.needed(1), node.input(2))
 
 
 def convolution(e: Emit, node: Node, data: Value, weight: Value, bias: Value | None = None) -> Value:
@@ -181,9 +181,9 @@ def _columns(windows: Windows, kernel: list[int], parts: int, dtype: str) -> Any
 
 
 @operator("Col2Im", since=18)
-def _col2im(e: Emit, node: Node) -> Any:
+def _col2im(e: Emit, node: Node, data: Value) -> Any:
     """The sum of all columns' elements that a pixel was copied to."""
-    data, image, kernel = node.needed(0), node.ints(1, "image_shape"), node.ints(2, "block_shape")
+    image, kernel = node.ints(1, "image_shape"), node.ints(2, "block_shape")
     if data.dims is None or image is None or kernel is None or any(isinstance(k, Dim) for k in kernel):
         raise node.refused("has data of unknown rank, or blocks of open sizes")
     rank, taps = len(image), math.prod(kernel)

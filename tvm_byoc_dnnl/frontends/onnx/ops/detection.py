@@ -40,10 +40,10 @@ def _overlap(boxes: Any, one: tuple[Any, Any], other: tuple[Any, Any], is_centre
 
 
 @operator("NonMaxSuppression", since=10)
-def _suppression(e: Emit, node: Node) -> Any:
+def _suppression(e: Emit, node: Node, boxes: Value, scores: Value, *, center_point_box: int = 0) -> Any:
     """Boxes of each class from the highest score on, but those that overlap by more than the threshold."""
-    boxes, scores, is_centre = node.needed(0), node.needed(1), bool(node.attr("center_point_box", 0))
-    (batch, classes, count), least = node.needed(1).sizes, node.input(4)
+    is_centre = bool(center_point_box)
+    (batch, classes, count), least = scores.sizes, node.input(4)
     most = node.input(2) or e.const([0])
     (limit,) = [int(most.known.reshape(-1)[0])] if most.is_constant else [None]  # type: ignore[union-attr]
     if limit is not None and limit <= 0:
@@ -171,7 +171,7 @@ def _checked(e: Emit, x: Value, boxes: Value, batch: Value, scale: float, size: 
 
 
 @operator("MaxRoiPool")
-def _max_roi_pool(e: Emit, node: Node) -> Any:
-    size, scale = tuple(node.attr("pooled_shape")), node.attr("spatial_scale", 1.0)
-    how = {"pooled_size": size, "spatial_scale": scale, "layout": "NCHW"}
-    return e.roi_pool(node.needed(0), node.needed(1), **how)
+def _max_roi_pool(e: Emit, node: Node, x: Value, *, spatial_scale: float = 1.0, pooled_shape: Any = None) -> Any:
+    size = tuple(pooled_shape)
+    how = {"pooled_size": size, "spatial_scale": spatial_scale, "layout": "NCHW"}
+    return e.roi_pool(x, node.needed(1), **how)

@@ -181,9 +181,9 @@ def _divide(e: Emit, node: Node) -> Any:
 
 
 @operator("Mod", since=10, value=_known(_of_numbers(_mod)))
-def _modulo(e: Emit, node: Node) -> Any:
+def _modulo(e: Emit, node: Node, *, fmod: int = 0) -> Any:
     a, b = _same_dtype(e, node)
-    if node.attr("fmod", 0):
+    if fmod:
         return e.mod(a, b)
     if _is_integer(a):
         return a % b
@@ -254,15 +254,13 @@ operator("Not", value=_known(python.not_, "bool"))(_unary(relax.op.logical_not))
 
 
 @operator("Reciprocal")
-def _reciprocal(e: Emit, node: Node) -> Any:
-    x = node.needed(0)
+def _reciprocal(e: Emit, x: Value) -> Any:
     return 1 / x
 
 
 @operator("Sign", since=9)
-def _sign(e: Emit, node: Node) -> Any:
+def _sign(e: Emit, x: Value) -> Any:
     """Of a NaN, the NaN: TVM's is a number."""
-    x = node.needed(0)
     sign = e.sign(x)
     if _is_integer(x):
         return sign
@@ -270,14 +268,13 @@ def _sign(e: Emit, node: Node) -> Any:
 
 
 @operator("IsInf", since=10)
-def _is_inf(e: Emit, node: Node) -> Any:
-    x, found = node.needed(0), e.isinf(node.needed(0))
-    above, below = node.attr("detect_positive", 1), node.attr("detect_negative", 1)
-    if above and below:
+def _is_inf(e: Emit, x: Value, *, detect_positive: int = 1, detect_negative: int = 1) -> Any:
+    found = e.isinf(x)
+    if detect_positive and detect_negative:
         return found
-    if not above and not below:
+    if not detect_positive and not detect_negative:
         return x < x
-    return found & e.call(relax.op.greater if above else relax.op.less, x, e.const(0, x.dtype))
+    return found & e.call(relax.op.greater if detect_positive else relax.op.less, x, e.const(0, x.dtype))
 
 
 @operator("Pow", value=_known(_of_numbers(_pow)))

@@ -23,21 +23,21 @@ def _plus(e: Emit, x: Value, bias: Value | None) -> Value:
 
 
 @operator("Gelu", "BiasGelu", domain=_MS)
-def _gelu(e: Emit, node: Node) -> Value:
+def _gelu(e: Emit, node: Node, x: Value) -> Value:
     most = 1 if node.op == "Gelu" else 2
     if len(node.inputs) > most:
         raise node.wrong(f"has {len(node.inputs)} inputs; expected {most}")
-    return e.gelu(_plus(e, node.needed(0), node.input(1)))
+    return e.gelu(_plus(e, x, node.input(1)))
 
 
 @operator("FastGelu", domain=_MS)
-def _fast_gelu(e: Emit, node: Node) -> Value:
-    return e.gelu_tanh(_plus(e, node.needed(0), node.input(1)))
+def _fast_gelu(e: Emit, node: Node, x: Value) -> Value:
+    return e.gelu_tanh(_plus(e, x, node.input(1)))
 
 
 @operator("QuickGelu", domain=_MS)
-def _quick_gelu(e: Emit, node: Node) -> Value:
-    return _gated(e, node.needed(0), float(node.attr("alpha", 1.702)))
+def _quick_gelu(e: Emit, x: Value, *, alpha: float = 1.702) -> Value:
+    return _gated(e, x, alpha)
 
 
 def _gated(e: Emit, x: Value, alpha: float) -> Value:
@@ -46,20 +46,20 @@ def _gated(e: Emit, x: Value, alpha: float) -> Value:
 
 
 @operator("ScaledSiLU", domain=_MS)
-def _scaled_silu(e: Emit, node: Node) -> Value:
-    out = _gated(e, node.needed(0), float(node.attr("alpha", 1.0)))
+def _scaled_silu(e: Emit, node: Node, x: Value, *, alpha: float = 1.0) -> Value:
+    out = _gated(e, x, alpha)
     return out if node.input(1) is None else out * node.needed(1)
 
 
 @operator("BiasAdd", domain=_MS)
-def _bias_add(e: Emit, node: Node) -> Value:
-    return _plus(e, _plus(e, node.needed(0), node.input(1)), node.input(2))
+def _bias_add(e: Emit, node: Node, x: Value) -> Value:
+    return _plus(e, _plus(e, x, node.input(1)), node.input(2))
 
 
 @operator("BiasSplitGelu", domain=_MS)
-def _split_gelu(e: Emit, node: Node) -> Value:
+def _split_gelu(e: Emit, node: Node, data: Value) -> Value:
     """The first half times gelu of the second."""
-    x = _plus(e, node.needed(0), node.input(1))
+    x = _plus(e, data, node.input(1))
     dims = x.sizes
     width = dims[-1]
     if isinstance(width, Dim) or width % 2:
@@ -69,13 +69,12 @@ def _split_gelu(e: Emit, node: Node) -> Value:
 
 
 @operator("BiasSoftmax", domain=_MS)
-def _bias_softmax(e: Emit, node: Node) -> Value:
+def _bias_softmax(e: Emit, node: Node, x: Value, bias: Value, *, is_inner_broadcast: int = 1) -> Value:
     """All axes from ``axis`` on are one; the bias repeats for the rows of a block, or for the blocks."""
-    x, bias = node.needed(0), node.needed(1)
     dims = x.sizes
     axis = int(node.attr("axis", 1)) % len(dims)
     own = bias.sizes
-    if not node.attr("is_inner_broadcast", 1) and len(own) < len(dims):
+    if not is_inner_broadcast and len(own) < len(dims):
         bias = e.reshape(bias, [*(1 for _ in range(len(dims) - len(own))), *own])
     total = _plus(e, x, bias)
     if axis == len(dims) - 1:

@@ -48,16 +48,16 @@ def _fused_matmul(e: Emit, node: Node) -> Value:
 
 
 @operator("FusedGemm", domain=_MS)
-def _fused_gemm(e: Emit, node: Node) -> Value:
+def _fused_gemm(e: Emit, node: Node, *, activation: str = "") -> Value:
     given = {n: v for n in ("alpha", "beta", "transA", "transB") if (v := node.attr(n)) is not None}
     out = e.onnx("Gemm", *node.inputs, opset=13, **given)
     numbers = [float(v) for n in ("alpha", "beta", "gamma") if (v := node.attr(f"activation_{n}")) is not None]
-    return activated(e, node, out, node.attr("activation", ""), numbers)
+    return activated(e, node, out, activation, numbers)
 
 
 @operator("GemmFastGelu", domain=_MS)
-def _gemm_gelu(e: Emit, node: Node) -> Value:
-    out = e.onnx("MatMul", node.needed(0), node.needed(1), opset=13)
+def _gemm_gelu(e: Emit, node: Node, x: Value) -> Value:
+    out = e.onnx("MatMul", x, node.needed(1), opset=13)
     if node.input(2) is not None:
         out = out + node.needed(2)
     return e.gelu_tanh(out)
@@ -81,8 +81,8 @@ def _convolved(e: Emit, node: Node, x: Value, other: Value | None) -> Value:
 
 
 @operator("FusedConv", domain=_MS)
-def _fused_conv(e: Emit, node: Node) -> Value:
-    return _convolved(e, node, node.needed(0), node.input(3))
+def _fused_conv(e: Emit, node: Node, x: Value) -> Value:
+    return _convolved(e, node, x, node.input(3))
 
 
 def _first(e: Emit, x: Value | None) -> Value | None:
@@ -97,15 +97,15 @@ def _last(e: Emit, x: Value) -> Value:
 
 
 @operator("NhwcConv", "NhwcFusedConv", domain=_MS)
-def _conv_last(e: Emit, node: Node) -> Value:
-    x = _first(e, node.needed(0))
+def _conv_last(e: Emit, node: Node, data: Value) -> Value:
+    x = _first(e, data)
     assert x is not None
     return _last(e, _convolved(e, node, x, _first(e, node.input(3))))
 
 
 @operator("NhwcMaxPool", domain=_MS)
-def _pool_last(e: Emit, node: Node) -> Value:
-    x = _first(e, node.needed(0))
+def _pool_last(e: Emit, node: Node, data: Value) -> Value:
+    x = _first(e, data)
     return _last(e, e.onnx("MaxPool", x, opset=12, **_attributes(node, _POOL)))
 
 

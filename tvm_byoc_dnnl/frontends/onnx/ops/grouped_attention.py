@@ -48,11 +48,11 @@ def _types(node: Node) -> list[Type]:
 
 
 @operator("GroupQueryAttention", domain="com.microsoft", types=_types, whole=True, sizes=frozenset({_TOTAL}))
-def _grouped(e: Emit, node: Node) -> list[Value | None]:
+def _grouped(e: Emit, node: Node, *, sliding_window_cache: int = 0) -> list[Value | None]:
     if node.input(14) is not None or node.input(15) is not None:
         raise node.refused("has `q_norm_weight` or `k_norm_weight`, which ONNX Runtime computes on no CPU")
     call = _Call(e, node)
-    return call.in_window() if node.attr("sliding_window_cache", 0) else call.whole()
+    return call.in_window() if sliding_window_cache else call.whole()
 
 
 class _Call:

@@ -33,9 +33,7 @@ def _gather_value(node: Node) -> Any:
 
 
 @operator("Gather", value=_gather_value)
-def _gather(e: Emit, node: Node) -> Any:
-    data, indices = node.needed(0), node.needed(1)
-    axis = node.attr("axis", 0)
+def _gather(e: Emit, node: Node, data: Value, indices: Value, *, axis: int = 0) -> Any:
     if not -len(data.sizes) <= axis < len(data.sizes):
         raise node.wrong(f"has the axis {axis}; expected {-len(data.sizes)} to {len(data.sizes) - 1}")
     axis %= len(data.sizes)
@@ -86,8 +84,8 @@ def _slice_value(node: Node) -> Any:
 
 
 @operator("Slice", value=_slice_value)
-def _slice(e: Emit, node: Node) -> Any:
-    x, bounds, dims = node.needed(0), _slice_bounds(node), node.needed(0).sizes
+def _slice(e: Emit, node: Node, x: Value) -> Any:
+    bounds, dims = _slice_bounds(node), node.needed(0).sizes
     if bounds is None:
         return _sliced_in_call(e, node, x, dims)
     along, begins, ends, steps = [], [], [], []

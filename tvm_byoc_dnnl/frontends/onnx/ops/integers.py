@@ -15,10 +15,9 @@ __all__ = ["integer_power"]
 
 
 @operator("BitShift", since=11)
-def _bit_shift(e: Emit, node: Node) -> Any:
+def _bit_shift(e: Emit, node: Node, data: Value, *, direction: Any = None) -> Any:
     """A shift by the width or more, or by less than 0, moves every bit out; machines shift by the remainder."""
-    x, by = e.broadcast(node.needed(0), node.needed(1))
-    direction = node.attr("direction")
+    x, by = e.broadcast(data, node.needed(1))
     if direction not in ("LEFT", "RIGHT"):
         raise node.wrong(f"has the direction {direction}; expected LEFT or RIGHT")
     call = relax.op.left_shift if direction == "LEFT" else relax.op.right_shift
@@ -67,7 +66,6 @@ def integer_power(e: Emit, base: Value, exponent: Value) -> Value:
 
 
 @operator("MatMulInteger16", domain="com.microsoft")
-def _product(e: Emit, node: Node) -> Any:
-    a, b = node.needed(0), node.needed(1)
+def _product(e: Emit, a: Value, b: Value) -> Any:
     wide = "uint32" if a.dtype == b.dtype == "uint16" else "int32"
     return e.matmul(e.cast(a, wide), e.cast(b, wide))

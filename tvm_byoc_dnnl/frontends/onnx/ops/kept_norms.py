@@ -63,16 +63,14 @@ def _sum(e: Emit, x: Value, skip: Value, bias: Value | None) -> Value:
 
 
 @operator("SkipSimplifiedLayerNormalization", domain=_MS, types=_skip_types, whole=True)
-def _skip_root(e: Emit, node: Node) -> list[Value | None]:
-    epsilon = float(node.attr("epsilon", 1e-12))
-    total = _sum(e, node.needed(0), node.needed(1), node.input(3))
+def _skip_root(e: Emit, node: Node, x: Value, *, epsilon: float = 1e-12) -> list[Value | None]:
+    total = _sum(e, x, node.needed(1), node.input(3))
     return [rms_norm(e, total, node.needed(2), -1, epsilon), *_wanted_statistics(e, node, total, epsilon, False), total]
 
 
 @operator("SkipLayerNormalization", domain=_MS, types=_skip_types, whole=True)
-def _skip_norm(e: Emit, node: Node) -> list[Value | None]:
-    epsilon = float(node.attr("epsilon", 1e-12))
-    total = _sum(e, node.needed(0), node.needed(1), node.input(4))
+def _skip_norm(e: Emit, node: Node, x: Value, *, epsilon: float = 1e-12) -> list[Value | None]:
+    total = _sum(e, x, node.needed(1), node.input(4))
     out = _layer_norm(e, total, node.needed(2), node.input(3), epsilon)
     return [out, *_wanted_statistics(e, node, total, epsilon, True), total]
 
@@ -132,13 +130,13 @@ def _group_types(node: Node) -> list[Type]:
 
 
 @operator("GroupNorm", domain=_MS, types=_group_types, whole=True)
-def _group_norm(e: Emit, node: Node) -> Value:
-    return _grouped(e, node, node.needed(0))
+def _group_norm(e: Emit, node: Node, x: Value) -> Value:
+    return _grouped(e, node, x)
 
 
 @operator("SkipGroupNorm", domain=_MS, types=_group_types, whole=True)
-def _skip_group_norm(e: Emit, node: Node) -> list[Value | None]:
-    x, skip, bias = node.needed(0), node.needed(3), node.input(4)
+def _skip_group_norm(e: Emit, node: Node, x: Value) -> list[Value | None]:
+    skip, bias = node.needed(3), node.input(4)
     dims = x.sizes
     if skip.rank == 2:
         skip = e.reshape(skip, [dims[0], 1, 1, dims[3]])

@@ -32,10 +32,9 @@ def places_along(e: Emit, size: Size, axis: int, rank: int) -> Value:
 
 
 @operator("Scatter", "ScatterElements")
-def _scatter_elements(e: Emit, node: Node) -> Any:
+def _scatter_elements(e: Emit, node: Node, data: Value, indices: Value, updates: Value) -> Any:
     """TVM wants as many indices as the data has elements along the other axes; fewer are written by coordinates."""
-    data, indices, updates = (node.needed(i) for i in range(3))
-    dims, sizes, reduction = node.needed(0).sizes, node.needed(1).sizes, _reduction(node)
+    dims, sizes, reduction = data.sizes, node.needed(1).sizes, _reduction(node)
     rank = len(dims)
     if len(sizes) != rank:
         raise node.wrong(f"has indices of {len(sizes)} axes for data of {rank}")
@@ -52,9 +51,8 @@ def _scatter_elements(e: Emit, node: Node) -> Any:
 
 
 @operator("ScatterND")
-def _scatter_nd(e: Emit, node: Node) -> Any:
-    data, indices, updates = (node.needed(i) for i in range(3))
-    dims, sizes, reduction = node.needed(0).sizes, node.needed(1).sizes, _reduction(node)
+def _scatter_nd(e: Emit, node: Node, data: Value, indices: Value, updates: Value) -> Any:
+    dims, sizes, reduction = data.sizes, indices.sizes, _reduction(node)
     count = sizes[-1] if sizes else None
     if not isinstance(count, int):
         raise node.refused("has indices of unknown length")
@@ -64,9 +62,9 @@ def _scatter_nd(e: Emit, node: Node) -> Any:
 
 
 @operator("OneHot")
-def _one_hot(e: Emit, node: Node) -> Any:
+def _one_hot(e: Emit, node: Node, indices: Value) -> Any:
     """By comparing: an index that is out of range marks nothing, and the two values may come from anywhere."""
-    indices, dims, values = node.needed(0), node.needed(0).sizes, node.needed(2)
+    dims, values = indices.sizes, node.needed(2)
     depth = int_of(e, node, 1, "depth")
     axis = node.attr("axis", -1) % (len(dims) + 1)
     place = from_start(e, e.onnx("Cast", indices, opset=13, to=7), [depth])
@@ -77,23 +75,22 @@ def _one_hot(e: Emit, node: Node) -> Any:
 
 
 @operator("EyeLike")
-def _eye(e: Emit, node: Node) -> Any:
-    dims, k = node.needed(0).sizes, node.attr("k", 0)
+def _eye(e: Emit, node: Node, x: Value, *, k: int = 0, dtype: Any = None) -> Any:
+    dims = x.sizes
     if len(dims) != 2:
         raise node.wrong(f"reads a tensor of {len(dims)} axes; expected 2")
     rows, columns = (places_along(e, size, axis, 2) for axis, size in enumerate(dims))
     chosen = e.equal(rows + e.const(k, "int64"), columns)
-    kind = node.attr("dtype") or elem_type(node.needed(0))
+    kind = dtype or elem_type(x)
     return e.onnx("Cast", chosen, opset=13, to=kind)
 
 
 @operator("Trilu", since=14)
-def _triangle(e: Emit, node: Node) -> Any:
-    x, k, upper = node.needed(0), node.input(1), node.attr("upper", 1)
+def _triangle(e: Emit, node: Node, x: Value, k: Value | None = None, *, upper: int = 1) -> Any:
     if k is None or k.is_constant:
         diagonal = 0 if k is None else int((node.ints(1) or [0])[0])
         return e.call(relax.op.triu if upper else relax.op.tril, x, k=diagonal)
-    rows, columns = (places_along(e, size, axis, 2) for axis, size in enumerate(node.needed(0).sizes[-2:]))
+    rows, columns = (places_along(e, size, axis, 2) for axis, size in enumerate(x.sizes[-2:]))
     distance = columns - rows
     least = e.reshape(e.cast(k, "int64"), [])
     chosen = e.call(relax.op.greater_equal if upper else relax.op.less_equal, distance, least)

@@ -52,9 +52,8 @@ def _split_value(node: Node) -> Any:
 
 
 @operator("Split", value=_split_value)
-def _split(e: Emit, node: Node) -> Any:
-    given = node.attr("split")
-    x, (axis, sizes) = node.needed(0), _part_sizes(node, ints_of(e, node, 1, "split") if given is None else list(given))
+def _split(e: Emit, node: Node, x: Value, *, split: Any = None) -> Any:
+    (axis, sizes) = _part_sizes(node, ints_of(e, node, 1, "split") if split is None else list(split))
     return _parts(e, node, x, axis, sizes)
 
 
@@ -76,11 +75,11 @@ def _parts(e: Emit, node: Node, x: Value, axis: int, sizes: list[Size]) -> list[
 
 
 @operator("SplitToSequence", since=11)
-def _split_to_sequence(e: Emit, node: Node) -> Any:
+def _split_to_sequence(e: Emit, node: Node, x: Value, split: Value | None = None, *, keepdims: int = 1) -> Any:
     """Parts of given sizes, or of one size and a rest; without a size single elements."""
-    x, split, keeps = node.needed(0), node.input(1), bool(node.attr("keepdims", 1))
+    keeps = bool(keepdims)
     axis = _part_axis(node)
-    size, each = node.needed(0).sizes[axis], split is None or not split.rank
+    size, each = x.sizes[axis], split is None or not split.rank
     sizes: list[Any] = [1] if split is None else ints_of(e, node, 1, "split") or []
     if each:
         (part,) = sizes
@@ -98,8 +97,8 @@ def _split_to_sequence(e: Emit, node: Node) -> Any:
 
 
 @operator("Tile", since=6)
-def _tile(e: Emit, node: Node) -> Any:
-    x, dims = node.needed(0), node.needed(0).sizes
+def _tile(e: Emit, node: Node, x: Value) -> Any:
+    dims = x.sizes
     times = ints_of(e, node, 1, "repeats") or []
     if len(times) != len(dims):
         raise node.wrong(f"has {len(times)} repeats; expected {len(dims)}, because its input has as many axes")
@@ -111,11 +110,10 @@ def _tile(e: Emit, node: Node) -> Any:
 
 
 @operator("CumSum", since=11)
-def _running_sum(e: Emit, node: Node) -> Any:
-    x, axis = node.needed(0), int((node.ints(1, "its axis") or [0])[0])
-    reverse = node.attr("reverse", 0)
+def _running_sum(e: Emit, node: Node, x: Value, *, reverse: int = 0, exclusive: int = 0) -> Any:
+    axis = int((node.ints(1, "its axis") or [0])[0])
     x = e.flip(x, axis=axis) if reverse else x
-    x = e.cumsum(x, axis=axis, exclusive=bool(node.attr("exclusive", 0)))
+    x = e.cumsum(x, axis=axis, exclusive=bool(exclusive))
     return e.flip(x, axis=axis) if reverse else x
 
 
@@ -143,16 +141,15 @@ def known_of(value: Value) -> np.ndarray:
 
 
 @operator("GatherElements", since=11)
-def _gather_elements(e: Emit, node: Node) -> Any:
-    x, dims = node.needed(0), node.needed(0).sizes
+def _gather_elements(e: Emit, node: Node, x: Value) -> Any:
+    dims = x.sizes
     axis = node.attr("axis", 0) % max(len(dims), 1)
     return e.gather_elements(x, from_start(e, node.needed(1), [dims[axis]]), axis=axis)
 
 
 @operator("GatherND", since=11)
-def _gather_nd(e: Emit, node: Node) -> Any:
-    x, indices, batch = node.needed(0), node.needed(1), node.attr("batch_dims", 0)
-    dims, count = node.needed(0).sizes, (indices.dims or (None,))[-1]
+def _gather_nd(e: Emit, node: Node, x: Value, indices: Value, *, batch_dims: int = 0) -> Any:
+    dims, count = x.sizes, (indices.dims or (None,))[-1]
     if not isinstance(count, int):
         raise node.refused("has indices of unknown length")
-    return e.gather_nd(x, from_start(e, indices, dims[batch : batch + count]), batch_dims=batch)
+    return e.gather_nd(x, from_start(e, indices, dims[batch_dims : batch_dims + count]), batch_dims=batch_dims)

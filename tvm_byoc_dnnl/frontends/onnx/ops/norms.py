@@ -82,9 +82,8 @@ def _normalised(e: Emit, x: Value, epsilon: float, mean: Value, variance: Value,
 
 
 @operator("InstanceNormalization")
-def _instance_norm(e: Emit, node: Node) -> Any:
-    data, scale, bias = (node.needed(i) for i in range(3))
-    rank, epsilon = len(node.needed(0).sizes), node.attr("epsilon", 1e-5)
+def _instance_norm(e: Emit, node: Node, data: Value, scale: Value, bias: Value, *, epsilon: float = 1e-05) -> Any:
+    rank = len(data.sizes)
     node.attr("consumed_inputs")
     axes = list(range(2, rank))
     mean, variance = (e.call(f, data, axis=axes, keepdims=True) for f in (relax.op.mean, relax.op.variance))
@@ -154,9 +153,9 @@ def _repeated(e: Emit, given: Value, sizes: list[int]) -> Value:
 
 
 @operator("RMSNormalization", since=23, types=lambda node: [node.needed(0).type], whole=True)
-def _rms_norm(e: Emit, node: Node) -> Value:
-    is_wide = node.attr("stash_type", 1) == 1
-    return rms_norm(e, node.needed(0), node.needed(1), node.attr("axis", -1), node.attr("epsilon", 1e-5), is_wide)
+def _rms_norm(e: Emit, node: Node, x: Value, *, stash_type: int = 1, axis: int = -1, epsilon: float = 1e-05) -> Value:
+    is_wide = stash_type == 1
+    return rms_norm(e, x, node.needed(1), axis, epsilon, is_wide)
 
 
 def rms_norm(e: Emit, data: Value, scale: Value, axis: int, epsilon: float, is_wide: bool = True) -> Value:
@@ -189,8 +188,8 @@ def rms_norm(e: Emit, data: Value, scale: Value, axis: int, epsilon: float, is_w
 
 
 @operator("MeanVarianceNormalization", since=9)
-def _mean_variance(e: Emit, node: Node) -> Any:
-    data, axes = node.needed(0), list(node.attr("axes") or (0, 2, 3))
+def _mean_variance(e: Emit, node: Node, data: Value) -> Any:
+    axes = list(node.attr("axes") or (0, 2, 3))
     mean, variance = (e.call(f, data, axis=axes, keepdims=True) for f in (relax.op.mean, relax.op.variance))
     deviation = e.sqrt(variance) + 1e-9
     return (data - mean) / deviation
@@ -223,10 +222,10 @@ def _lrn(e: Emit, node: Node) -> Any:
 
 
 @operator("LpNormalization")
-def _lp_normalization(e: Emit, node: Node) -> Any:
+def _lp_normalization(e: Emit, data: Value, *, axis: int = -1, p: int = 2) -> Any:
     """``x / ‖x‖`` along one axis; 0 where the norm is 0."""
-    data, axis, rank = node.needed(0), node.attr("axis", -1), len(node.needed(0).sizes)
-    if node.attr("p", 2) == 1:
+    rank = len(data.sizes)
+    if p == 1:
         norm = e.sum(abs(data), axis=[axis % rank], keepdims=True)
     else:
         squares = data * data
@@ -237,11 +236,9 @@ def _lp_normalization(e: Emit, node: Node) -> Any:
 
 
 @operator("Dropout")
-def _dropout(e: Emit, node: Node) -> Any:
-    data = node.needed(0)
+def _dropout(e: Emit, node: Node, data: Value, ratio: Value | None = None, training: Value | None = None) -> Any:
     for name in ("ratio", "is_test", "seed", "consumed_inputs"):
         node.attr(name)
-    training, ratio = node.input(2), node.input(1)
     if training is not None and node.opset >= 12:
         is_off = training.known is not None and not training.known.any()
         keeps_all = ratio is not None and ratio.known is not None and not ratio.known.any()
@@ -260,15 +257,14 @@ _SOFTMAX = {"Softmax": relax.op.nn.softmax, "LogSoftmax": relax.op.nn.log_softma
 
 
 @operator("Softmax", "LogSoftmax", "Hardmax", since=13)
-def _softmax(e: Emit, node: Node) -> Any:
-    return _along(e, node, node.needed(0), node.attr("axis", -1) % max(len(node.needed(0).sizes), 1))
+def _softmax(e: Emit, node: Node, x: Value, *, axis: int = -1) -> Any:
+    return _along(e, node, x, axis % max(len(x.sizes), 1))
 
 
 @operator("Softmax", "LogSoftmax", "Hardmax", since=1)
-def _flattened_softmax(e: Emit, node: Node) -> Any:
+def _flattened_softmax(e: Emit, node: Node, data: Value, *, axis: int = 1) -> Any:
     """Over all axes from one on."""
-    data, rank = node.needed(0), len(node.needed(0).sizes)
-    axis = node.attr("axis", 1)
+    rank = len(data.sizes)
     axis = axis % rank if axis != rank else axis
     behind = [d for d in data.sizes[axis + 1 :] if d != 1]
     if not behind and axis < rank:

@@ -35,11 +35,11 @@ def cut_checked(e: Emit, x: Value, axis: int, end: Size) -> Value:
 
 
 @operator("ArgMax", "ArgMin")
-def _arg(e: Emit, node: Node) -> Any:
+def _arg(e: Emit, node: Node, x: Value, *, select_last_index: int = 0, keepdims: int = 1) -> Any:
     """The first NaN if there is one, else the first extreme; the last ones with ``select_last_index``."""
-    x, dims = node.needed(0), node.needed(0).sizes
-    axis, keeps = _axis(node, dims, 0), bool(node.attr("keepdims", 1))
-    is_last = bool(node.attr("select_last_index", 0))
+    dims = node.needed(0).sizes
+    axis, keeps = _axis(node, dims, 0), bool(keepdims)
+    is_last = bool(select_last_index)
     if not dims:
         return e.const(0, "int64")
     x = e.flip(x, axis=axis) if is_last else x
@@ -73,8 +73,8 @@ def keys(e: Emit, x: Value) -> Value:
 
 
 @operator("TopK")
-def _top(e: Emit, node: Node) -> Any:
-    x, dims = node.needed(0), node.needed(0).sizes
+def _top(e: Emit, node: Node, x: Value) -> Any:
+    dims = x.sizes
     axis, largest = _axis(node, dims, -1), bool(node.attr("largest", 1))
     node.attr("sorted", 1)  # results that may have any order are sorted
     k = node.attr("k") if node.opset < 10 else int_of(e, node, 1, "k")

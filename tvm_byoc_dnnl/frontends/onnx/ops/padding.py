@@ -21,8 +21,7 @@ _MODES = {"constant": "constant", "edge": "replicate", "reflect": "reflect", "wr
 
 
 @operator("Pad")
-def _pad(e: Emit, node: Node) -> Any:
-    data, mode = node.needed(0), node.attr("mode", "constant")
+def _pad(e: Emit, node: Node, data: Value, *, mode: str = "constant", value: float = 0.0) -> Any:
     if mode not in _MODES:
         raise node.wrong(f"has the mode {mode}; expected {', '.join(_MODES)}")
     rank = len(data.sizes)
@@ -35,7 +34,7 @@ def _pad(e: Emit, node: Node) -> Any:
         before[axis], after[axis] = b, a
     fill = node.input(2)
     if fill is None:
-        fill = e.const(node.attr("value", 0.0), data.dtype)
+        fill = e.const(value, data.dtype)
     return padded(e, data, before, after, mode, fill)
 
 

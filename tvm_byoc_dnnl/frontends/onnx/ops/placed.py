@@ -14,8 +14,8 @@ from .computed import computed
 
 
 @operator("ReverseSequence", since=10)
-def _reverse_sequence(e: Emit, node: Node) -> Any:
-    x, lengths = node.needed(0), e.cast(node.needed(1), "int64")
+def _reverse_sequence(e: Emit, node: Node, x: Value) -> Any:
+    lengths = e.cast(node.needed(1), "int64")
     time, batch = node.attr("time_axis", 0), node.attr("batch_axis", 1)
     if {time, batch} != {0, 1}:
         raise node.wrong(f"has the time_axis {time} and the batch_axis {batch}; one must be 0 and the other 1")
@@ -64,9 +64,8 @@ _PLAIN = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint6
 
 
 @operator("BitCast", since=26)
-def _bit_cast(e: Emit, node: Node) -> Any:
-    x = node.needed(0)
-    dtype = str(helper.tensor_dtype_to_np_dtype(node.attr("to")))
+def _bit_cast(e: Emit, node: Node, x: Value, *, to: Any = None) -> Any:
+    dtype = str(helper.tensor_dtype_to_np_dtype(to))
     if x.dtype == dtype:
         return x
     if x.dtype not in _PLAIN or dtype not in _PLAIN:

@@ -53,10 +53,9 @@ def _by_relax(e: Emit, kind: str, data: Value, windows: Windows, counts_pads: bo
 
 
 @operator("MaxPool")
-def _max_pool(e: Emit, node: Node) -> Any:
-    data = node.needed(0)
+def _max_pool(e: Emit, node: Node, data: Value, *, storage_order: int = 0) -> Any:
     windows = _windows(node, data)
-    by_columns = bool(node.attr("storage_order", 0))
+    by_columns = bool(storage_order)
     if not any(node.wanted[1:]):
         made = _by_relax(e, "max", data, windows)
         if made is not None:
@@ -108,8 +107,8 @@ def _largest(windows: Windows, dtype: str, by_columns: bool) -> Callable[..., An
 
 
 @operator("AveragePool")
-def _average_pool(e: Emit, node: Node) -> Any:
-    return averaged(e, node, node.needed(0))
+def _average_pool(e: Emit, node: Node, x: Value) -> Any:
+    return averaged(e, node, x)
 
 
 def averaged(e: Emit, node: Node, data: Value) -> Value:
@@ -169,8 +168,7 @@ def _root(e: Emit, total: Value, p: float) -> Value:
 
 
 @operator("LpPool")
-def _lp_pool(e: Emit, node: Node) -> Any:
-    data, p = node.needed(0), node.attr("p", 2)
+def _lp_pool(e: Emit, node: Node, data: Value, *, p: int = 2) -> Any:
     windows, powers = _windows(node, data), _powers(e, data, p)
     made = _by_relax(e, "avg", powers, windows)
     if made is not None:
@@ -188,8 +186,8 @@ def _spatial(node: Node, data: Value) -> list[int]:
 
 
 @operator("GlobalAveragePool")
-def _global_average(e: Emit, node: Node) -> Any:
-    return global_average(e, node, node.needed(0))
+def _global_average(e: Emit, node: Node, x: Value) -> Any:
+    return global_average(e, node, x)
 
 
 def global_average(e: Emit, node: Node, data: Value) -> Value:
@@ -198,14 +196,12 @@ def global_average(e: Emit, node: Node, data: Value) -> Value:
 
 
 @operator("GlobalMaxPool")
-def _global_max(e: Emit, node: Node) -> Any:
-    data = node.needed(0)
+def _global_max(e: Emit, node: Node, data: Value) -> Any:
     return e.max(data, axis=_spatial(node, data), keepdims=True)
 
 
 @operator("GlobalLpPool")
-def _global_lp(e: Emit, node: Node) -> Any:
-    data, p = node.needed(0), node.attr("p", 2)
+def _global_lp(e: Emit, node: Node, data: Value, *, p: int = 2) -> Any:
     return _root(e, e.sum(_powers(e, data, p), axis=_spatial(node, data), keepdims=True), p)
 
 
@@ -213,10 +209,9 @@ def _global_lp(e: Emit, node: Node) -> Any:
 
 
 @operator("MaxUnpool", since=9)
-def _max_unpool(e: Emit, node: Node) -> Any:
+def _max_unpool(e: Emit, node: Node, data: Value, places: Value, *, kernel_shape: Any = None) -> Any:
     """Every element at its place in the tensor that was pooled; a larger ``output_shape`` adds zeros behind that."""
-    data, places = node.needed(0), node.needed(1)
-    kernel = list(node.attr("kernel_shape") or ())
+    kernel = list(kernel_shape or ())
     rank = len(kernel)
     strides, pads = (list(node.attr(a) or [d] * n) for a, d, n in (("strides", 1, rank), ("pads", 0, 2 * rank)))
     every = zip(data.sizes[2:], kernel, strides, pads, pads[rank:], strict=False)

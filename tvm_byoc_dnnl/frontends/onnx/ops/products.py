@@ -16,8 +16,8 @@ __all__ = ["multiplied"]
 
 
 @operator("MatMul")
-def _matmul(e: Emit, node: Node) -> Any:
-    return multiplied(e, node.needed(0), node.needed(1))
+def _matmul(e: Emit, node: Node, x: Value) -> Any:
+    return multiplied(e, x, node.needed(1))
 
 
 def multiplied(e: Emit, a: Value, b: Value) -> Value:
@@ -175,9 +175,9 @@ def _product(e: Emit, a: _Term, b: _Term, kept: set[str]) -> _Term:
 
 
 @operator("CumProd", since=26)
-def _cumulative(e: Emit, node: Node) -> Any:
-    data, axis = node.needed(0), int(node.known(1, "the axis").reshape(()))
-    axis, backwards = axis % len(data.sizes), node.attr("reverse", 0)
-    turned = e.flip(data, axis=axis) if backwards else data
-    made = e.cumprod(turned, axis=axis, exclusive=bool(node.attr("exclusive", 0)))
-    return e.flip(made, axis=axis) if backwards else made
+def _cumulative(e: Emit, node: Node, data: Value, *, reverse: int = 0, exclusive: int = 0) -> Any:
+    axis = int(node.known(1, "the axis").reshape(()))
+    axis = axis % len(data.sizes)
+    turned = e.flip(data, axis=axis) if reverse else data
+    made = e.cumprod(turned, axis=axis, exclusive=bool(exclusive))
+    return e.flip(made, axis=axis) if reverse else made

@@ -165,9 +165,8 @@ def _narrow(e: Emit, whole: Value, dtype: str, saturates: int = 1) -> Value:
 
 
 @operator("DynamicQuantizeLinear", since=11)
-def _dynamic(e: Emit, node: Node) -> Any:
+def _dynamic(e: Emit, x: Value) -> Any:
     """Scale and zero point are those of the range of the source; the scale is 1 where all elements are zero."""
-    x = node.needed(0)
     low, high = (
         e.call(pick, e.call(reduce, x), 0.0)
         for reduce, pick in ((relax.op.min, relax.op.minimum), (relax.op.max, relax.op.maximum))

@@ -84,11 +84,10 @@ def _types(node: Node) -> list[Type]:
 
 
 @operator("MatMulNBits", domain="com.microsoft", types=_types, whole=True)
-def _matmul(e: Emit, node: Node) -> Any:
+def _matmul(e: Emit, node: Node, x: Value, *, accuracy_level: int = 0, weight_prepacked: int = 0) -> Any:
     """ONNX Runtime's product with weights of 2, 4 or 8 bits."""
     k, n, length, bits = (int(node.attr(a, d)) for a, d in (("K", 0), ("N", 0), ("block_size", 0), ("bits", 4)))
-    level = int(node.attr("accuracy_level", 0))
-    if bits not in _BITS or node.attr("weight_prepacked", 0):
+    if bits not in _BITS or weight_prepacked:
         how = "weights that are packed for one device" if bits in _BITS else f"{bits} bits; expected 2, 4 or 8"
         raise node.refused(f"has {how}")
     if min(k, n, length) < 1 or length * bits % 8:
@@ -107,11 +106,10 @@ def _matmul(e: Emit, node: Node) -> Any:
         zeros = unpacked(shaped(node, "zero points", zeros, (n, -(-blocks * bits // 8))), bits, blocks)
     if zeros is not None:
         zeros = shaped(node, "zero points", zeros, (n, blocks)).astype("float32") - offset
-    x = node.needed(0)
     if order is None or np.array_equal(order[:k], np.arange(k) // length):
         if x.dims and x.dtype == scales.dtype == "float32" and _is_whole(zeros) and length % _UNIT == 0:
             x = _filled(e, e.agree(x, [*x.sizes[:-1], k]), blocks * length - k)
-            if level == INTEGER_LEVEL and is_packed:
+            if accuracy_level == INTEGER_LEVEL and is_packed:
                 x = e.call(rounded, x, block=length)
         else:
             numbers = numbers[:, :k]

@@ -59,8 +59,8 @@ def _bias(e: Emit, bias: Value, x_scale: Value, w_scale: Value) -> Value:
 
 @operator("QLinearConv", since=10)
 @operator("QLinearConv", domain=_MS)
-def _conv(e: Emit, node: Node) -> Any:
-    x, bias = node.needed(0), node.input(8)
+def _conv(e: Emit, node: Node, x: Value) -> Any:
+    bias = node.input(8)
     image, back = _channels(e, node, x)
     data = dequantised(e, image, scalar(e, node.needed(1)), node.input(2))
     biased = None if bias is None else _bias(e, bias, node.needed(1), node.needed(4))
@@ -69,9 +69,9 @@ def _conv(e: Emit, node: Node) -> Any:
 
 
 @operator("QLinearMatMul", since=10)
-def _matmul(e: Emit, node: Node) -> Any:
+def _matmul(e: Emit, node: Node, x: Value) -> Any:
     """In float32: sums of products in float16 are off by more than a step of the result."""
-    x, w = node.needed(0), node.needed(3)
+    w = node.needed(3)
     operands = []
     for first, data, axis in ((0, x, -2), (3, w, -1)):
         scale = node.needed(first + 1)
@@ -86,13 +86,12 @@ def _matmul(e: Emit, node: Node) -> Any:
 
 
 @operator("QGemm", domain=_MS)
-def _gemm(e: Emit, node: Node) -> Any:
-    x, bias = node.needed(0), node.input(6)
-    alpha, across, down = node.attr("alpha", 1.0), node.attr("transA", 0), node.attr("transB", 0)
-    a, b = _real(e, node, 0), _real(e, node, 3, axis=0 if down else 1)
+def _gemm(e: Emit, node: Node, x: Value, *, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> Any:
+    bias = node.input(6)
+    a, b = _real(e, node, 0), _real(e, node, 3, axis=0 if transB else 1)
     if alpha != 1.0:
         a = a * alpha
-    made = multiplied(e, e.transpose(a, [1, 0]) if across else a, e.transpose(b, [1, 0]) if down else b)
+    made = multiplied(e, e.transpose(a, [1, 0]) if transA else a, e.transpose(b, [1, 0]) if transB else b)
     if bias is not None:
         shift = _bias(e, bias, node.needed(1), node.needed(4))
         made = made + (shift * alpha if alpha != 1.0 else shift)
@@ -114,31 +113,30 @@ for _op, _count in (("Add", 2), ("Mul", 2), ("Sigmoid", 1), ("LeakyRelu", 1)):
 
 
 @operator("QLinearAveragePool", domain=_MS)
-def _average(e: Emit, node: Node) -> Any:
-    image, back = _channels(e, node, node.needed(0))
+def _average(e: Emit, node: Node, x: Value) -> Any:
+    image, back = _channels(e, node, x)
     data = dequantised(e, image, scalar(e, node.needed(1)), node.input(2))
     return back(_stored(e, node, averaged(e, node, data), 3, image))
 
 
 @operator("QLinearGlobalAveragePool", domain=_MS)
-def _global_average(e: Emit, node: Node) -> Any:
-    image, back = _channels(e, node, node.needed(0))
+def _global_average(e: Emit, node: Node, x: Value) -> Any:
+    image, back = _channels(e, node, x)
     data = dequantised(e, image, scalar(e, node.needed(1)), node.input(2))
     return back(_stored(e, node, global_average(e, node, data), 3, image))
 
 
 @operator("QLinearSoftmax", domain=_MS)
-def _softmax(e: Emit, node: Node) -> Any:
+def _softmax(e: Emit, node: Node, x: Value, *, opset: int = 13, axis: int = -1) -> Any:
     """Before opset 13 of the standard, which an attribute names, all axes from ``axis`` on are one."""
-    opset, axis = int(node.attr("opset", 13)), int(node.attr("axis", -1))
     made = e.onnx("Softmax", _real(e, node, 0), opset=min(max(opset, 11), 13), axis=axis)
-    return _stored(e, node, made, 3, node.needed(0))
+    return _stored(e, node, made, 3, x)
 
 
 @operator("QLinearConcat", domain=_MS)
-def _concat(e: Emit, node: Node) -> Any:
+def _concat(e: Emit, node: Node, *, axis: int = 0) -> Any:
     parts = [_real(e, node, i) for i in range(2, len(node.inputs), 3)]
-    made = e.onnx("Concat", *parts, opset=13, axis=node.attr("axis", 0))
+    made = e.onnx("Concat", *parts, opset=13, axis=axis)
     return _stored(e, node, made, 0, node.needed(2))
 
 
@@ -156,8 +154,8 @@ def _conv_integer(e: Emit, node: Node) -> Any:
 
 
 @operator("MatMulInteger", since=10)
-def _matmul_integer(e: Emit, node: Node) -> Any:
-    depth = (node.needed(0).dims or (None,))[-1]
+def _matmul_integer(e: Emit, node: Node, data: Value) -> Any:
+    depth = (data.dims or (None,))[-1]
     return _integer(e, node, depth, (-2, -1), lambda x, w: multiplied(e, x, w))
 
 

@@ -82,39 +82,36 @@ def _own(node: Node) -> str:
 
 
 @operator("RandomUniform", "RandomUniformLike")
-def _random_uniform(e: Emit, node: Node) -> Any:
-    low, high = node.attr("low", 0.0), node.attr("high", 1.0)
+def _random_uniform(e: Emit, node: Node, *, low: float = 0.0, high: float = 1.0) -> Any:
     drawn = _drawn(e, node, _dims(node), is_normal=False) * e.const(high - low, "float32")
     return e.cast(drawn + e.const(low, "float32"), _dtype(node, _own(node)))
 
 
 @operator("RandomNormal", "RandomNormalLike")
-def _random_normal(e: Emit, node: Node) -> Any:
-    scale, mean = node.attr("scale", 1.0), node.attr("mean", 0.0)
+def _random_normal(e: Emit, node: Node, *, scale: float = 1.0, mean: float = 0.0) -> Any:
     drawn = _drawn(e, node, _dims(node), is_normal=True) * e.const(scale, "float32")
     return e.cast(drawn + e.const(mean, "float32"), _dtype(node, _own(node)))
 
 
 @operator("Bernoulli", since=15)
-def _bernoulli(e: Emit, node: Node) -> Any:
-    p = node.needed(0)
+def _bernoulli(e: Emit, node: Node, p: Value) -> Any:
     drawn = _drawn(e, node, p.sizes, is_normal=False)
     return e.cast(drawn < e.cast(p, "float32"), _dtype(node, p.dtype))
 
 
 @operator("Multinomial", since=7)
-def _multinomial(e: Emit, node: Node) -> Any:
+def _multinomial(e: Emit, node: Node, data: Value, *, sample_size: int = 1) -> Any:
     """The class whose part of the sum of all probabilities the number falls into."""
-    x, count = e.cast(node.needed(0), "float32"), node.attr("sample_size", 1)
+    x = e.cast(data, "float32")
     if x.dims is None or len(x.sizes) != 2:
         raise node.refused(f"has the input {x}; expected (rows, classes)")
     rows, classes = x.sizes
     ends = e.cumsum(e.softmax(x, axis=1), axis=1)
-    drawn = _drawn(e, node, (rows, count, 1), is_normal=False)
+    drawn = _drawn(e, node, (rows, sample_size, 1), is_normal=False)
     passed = e.expand_dims(ends, axis=[1]) <= drawn
     # the last end is 1 but for rounding, so it is not counted
     passed = e.strided_slice(passed, axes=[2], begin=[0], end=[-1])
     kind = helper.tensor_dtype_to_np_dtype(node.attr("dtype", TensorProto.INT32))
     if classes == 1:
-        return e.zeros(e.shape((rows, count)), dtype=str(kind))
+        return e.zeros(e.shape((rows, sample_size)), dtype=str(kind))
     return e.sum(e.cast(passed, str(kind)), axis=2)

@@ -173,10 +173,9 @@ def _open_value(node: Node) -> Any:
 
 
 @operator(*_REDUCTIONS, value=_open_value)
-def _reduce(e: Emit, node: Node) -> Any:
-    x = node.needed(0)
+def _reduce(e: Emit, node: Node, x: Value, *, keepdims: int = 1) -> Any:
     reduction, of_nothing, of_one = _REDUCTIONS[node.op]
-    keep = bool(node.attr("keepdims", 1))
+    keep = bool(keepdims)
     if _has_no_axes(node):
         return x if of_one is None else e.call(of_one, x)
     axes = _axes(node)

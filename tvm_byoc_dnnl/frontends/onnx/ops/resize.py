@@ -37,8 +37,8 @@ def _upsample(e: Emit, node: Node) -> Any:
 
 
 @operator("Resize", since=10)
-def _resize(e: Emit, node: Node) -> Any:
-    data, way = node.needed(0), Way.of(node)
+def _resize(e: Emit, node: Node, data: Value) -> Any:
+    way = Way.of(node)
     if node.opset < 11:
         return _resized(e, node, data, way, None, node.needed(1), None)
     roi, scales, sizes = (None if v is None or v.dims == (0,) else v for v in map(node.input, (1, 2, 3)))

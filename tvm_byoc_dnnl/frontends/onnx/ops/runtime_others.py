@@ -25,33 +25,33 @@ _BECAME = {"GatherND": 12, "GridSample": 16, "Pad": 13, "Range": 11, "Trilu": 14
 
 
 @operator(*_BECAME, domain=_MS)
-def _standard(e: Emit, node: Node) -> Value:
+def _standard(e: Emit, node: Node, x: Value) -> Value:
     inputs = list(node.inputs)
     if node.op == "Range" and len(inputs) < 3:
-        inputs.append(e.const(1, node.needed(0).dtype))
+        inputs.append(e.const(1, x.dtype))
     attrs = {name: node.attr(name) for name in node.attrs}
     return e.onnx(node.op, *inputs, opset=_BECAME[node.op], **attrs)
 
 
 @operator("ExpandDims", domain=_MS)
-def _expand_dims(e: Emit, node: Node) -> Value:
-    return e.expand_dims(node.needed(0), axis=[int(i) for i in node.ints(1, "its axis") or ()])
+def _expand_dims(e: Emit, node: Node, x: Value) -> Value:
+    return e.expand_dims(x, axis=[int(i) for i in node.ints(1, "its axis") or ()])
 
 
 @operator("ConvTransposeWithDynamicPads", domain=_MS)
-def _conv_transpose(e: Emit, node: Node) -> Value:
+def _conv_transpose(e: Emit, node: Node, x: Value) -> Value:
     attrs = {name: node.attr(name) for name in node.attrs}
     if node.input(2) is not None:
         attrs["pads"] = tuple(int(n) for n in node.ints(2, "its pads") or ())
-    given = [node.needed(0), node.needed(1), *([node.needed(3)] if node.input(3) is not None else [])]
+    given = [x, node.needed(1), *([node.needed(3)] if node.input(3) is not None else [])]
     return e.onnx("ConvTranspose", *given, opset=11, **attrs)
 
 
 # ---------------------------------------------------------------- integers
 @operator("ReduceSumInteger", domain=_MS)
-def _sum(e: Emit, node: Node) -> Value:
-    axes, keep = list(node.attr("axes")), bool(node.attr("keepdims", 1))
-    return e.sum(e.cast(node.needed(0), "int32"), axis=axes, keepdims=keep)
+def _sum(e: Emit, node: Node, x: Value, *, keepdims: int = 1) -> Value:
+    axes, keep = list(node.attr("axes")), bool(keepdims)
+    return e.sum(e.cast(x, "int32"), axis=axes, keepdims=keep)
 
 
 @operator("MulInteger", domain=_MS)
@@ -66,23 +66,21 @@ def _product(e: Emit, node: Node) -> Value:
 
 # ---------------------------------------------------------------- distances, complex numbers
 @operator("CDist", domain=_MS)
-def _distances(e: Emit, node: Node) -> Value:
+def _distances(e: Emit, node: Node, a: Value, b: Value, *, metric: str = "sqeuclidean") -> Value:
     """Of each row of A and each of B."""
-    a, b = node.needed(0), node.needed(1)
     (m, k), (n, other) = a.sizes, b.sizes
     apart = e.reshape(a, [m, 1, k]) - e.reshape(b, [1, n, other])
     square = e.sum(apart * apart, axis=[2])
-    metric = node.attr("metric", "sqeuclidean")
     if metric not in ("euclidean", "sqeuclidean"):
         raise node.wrong(f"has the metric `{metric}`; expected euclidean or sqeuclidean")
     return e.sqrt(square) if metric == "euclidean" else square
 
 
 @operator("ComplexMul", "ComplexMulConj", domain=_MS)
-def _complex(e: Emit, node: Node) -> Value:
+def _complex(e: Emit, node: Node, data: Value) -> Value:
     """Products of pairs along the last axis, the second perhaps conjugated."""
     parts = []
-    for x in (node.needed(0), node.needed(1)):
+    for x in (data, node.needed(1)):
         rank = len(x.sizes)
         parts.append([e.strided_slice(x, axes=[rank - 1], begin=[i], end=[i + 1]) for i in range(2)])
     (a, b), (c, d) = parts
@@ -163,16 +161,16 @@ def _product_types(node: Node) -> list[Type]:
 
 
 @operator("MatMulBnb4", domain=_MS, types=_product_types, whole=True)
-def _bits_and_bytes(e: Emit, node: Node) -> Value:
+def _bits_and_bytes(e: Emit, node: Node, x: Value, *, transB: int = 1) -> Value:
     k, n, block, kind = (int(node.attr(name)) for name in ("K", "N", "block_size", "quant_type"))
     if kind not in (0, 1):
         raise node.refused(f"has quant_type {kind}; expected 0 or 1")
     node.attr("training_mode")
-    if not node.attr("transB", 1):
+    if not transB:
         raise node.refused("has weights that are not transposed (`transB` 0)")
     stored = node.known(1, "its weights").reshape(-1)
     scales = shaped(node, "scales", node.known(2, "its scales"), (-(-n * k // block),))
     pairs = np.stack([stored >> 4, stored & 15], -1).reshape(-1)[: n * k]
     real = np.array(_TABLES[kind], "float32")[pairs] * np.repeat(scales, block)[: n * k]
-    weights = e.const(np.ascontiguousarray(real.reshape(n, k).T.astype(node.needed(0).dtype)))
-    return e.matmul(node.needed(0), weights)
+    weights = e.const(np.ascontiguousarray(real.reshape(n, k).T.astype(x.dtype)))
+    return e.matmul(x, weights)

@@ -35,14 +35,13 @@ def _single(e: Emit, x: Value) -> Value:
 
 
 @operator("MatMulIntegerToFloat", domain=_MS)
-def _integer_to_float(e: Emit, node: Node) -> Value:
-    a, b, a_scale, b_scale = (node.needed(i) for i in range(4))
+def _integer_to_float(e: Emit, node: Node, a: Value, b: Value, a_scale: Value, b_scale: Value) -> Value:
     return _product(e, _real(e, a, a_scale, node.input(4), -2), b, b_scale, node.input(5), node.input(6))
 
 
 @operator("DynamicQuantizeMatMul", domain=_MS)
-def _dynamic(e: Emit, node: Node) -> Value:
-    quantised, scale, zero = e.onnx("DynamicQuantizeLinear", node.needed(0), opset=13, outputs=3)
+def _dynamic(e: Emit, node: Node, x: Value) -> Value:
+    quantised, scale, zero = e.onnx("DynamicQuantizeLinear", x, opset=13, outputs=3)
     left = _real(e, quantised, scale, zero, -2)
     return _product(e, left, node.needed(1), node.needed(2), node.input(3), node.input(4))
 
@@ -70,18 +69,17 @@ def _attention(e: Emit, node: Node) -> list[Value | None]:
 
 
 @operator("QLinearWhere", domain=_MS)
-def _where(e: Emit, node: Node) -> Value:
+def _where(e: Emit, node: Node, condition: Value) -> Value:
     """The condition, then data, scale and zero point of both operands, and those of the result."""
-    condition = node.needed(0)
     parts = [_real(e, node.needed(i), node.needed(i + 1), node.input(i + 2), 0) for i in (1, 4)]
     return _quantised(e, e.onnx("Where", condition, *parts, opset=13), node, 7, node.needed(1))
 
 
 @operator("QLinearReduceMean", domain=_MS)
-def _mean(e: Emit, node: Node) -> Value:
-    real = _real(e, node.needed(0), node.needed(1), node.input(2), 0)
-    out = e.onnx("ReduceMean", real, opset=13, axes=node.attr("axes"), keepdims=node.attr("keepdims", 1))
-    return _quantised(e, out, node, 3, node.needed(0))
+def _mean(e: Emit, node: Node, x: Value, *, axes: Any = None, keepdims: int = 1) -> Value:
+    real = _real(e, x, node.needed(1), node.input(2), 0)
+    out = e.onnx("ReduceMean", real, opset=13, axes=axes, keepdims=keepdims)
+    return _quantised(e, out, node, 3, x)
 
 
 def _quantised(e: Emit, x: Value, node: Node, at: int, like: Value) -> Value:

@@ -7,19 +7,19 @@ from typing import Any
 from ..dim import Dim
 from ..emit import Emit
 from ..table import operator
-from ..value import Node
+from ..value import Node, Value
 
 _METHODS = {"linear": "bilinear", "cubic": "bicubic"}
 
 
 @operator("AffineGrid", since=20)
-def _affine_grid(e: Emit, node: Node) -> Any:
+def _affine_grid(e: Emit, node: Node, x: Value, *, align_corners: int = 0) -> Any:
     size = node.ints(1, "the size")
     assert size is not None
     if any(isinstance(s, Dim) for s in size[2:]):
         raise node.refused("has open sizes")
-    align = bool(node.attr("align_corners", 0))
-    grid = e.affine_grid(node.needed(0), size=tuple(size[2:]), align_corners=align)
+    align = bool(align_corners)
+    grid = e.affine_grid(x, size=tuple(size[2:]), align_corners=align)
     return e.transpose(grid, [0, *range(2, len(size)), 1])
 
 

@@ -36,9 +36,9 @@ def _places(e: Emit, x: Value) -> Value:
 
 
 @operator("NonZero", since=9)
-def _non_zero(e: Emit, node: Node) -> Any:
+def _non_zero(e: Emit, x: Value) -> Any:
     """The coordinates, one row for each axis."""
-    dims, places = node.needed(0).sizes, _places(e, node.needed(0))
+    dims, places = x.sizes, _places(e, x)
     count = (places.dims or (0,))[0]
     if not dims:
         return e.value(relax.op.zeros(e.shape([0, count]), "int64"))
@@ -50,8 +50,7 @@ def _non_zero(e: Emit, node: Node) -> Any:
 
 
 @operator("Compress", since=9)
-def _compress(e: Emit, node: Node) -> Any:
-    x, condition, axis = node.needed(0), node.needed(1), node.attr("axis")
+def _compress(e: Emit, node: Node, x: Value, condition: Value, *, axis: Any = None) -> Any:
     if condition.dtype != "bool" or condition.rank != 1:
         raise node.wrong(f"has a condition of {condition}; expected a vector of bool")
     if axis is None:
@@ -63,20 +62,19 @@ def _compress(e: Emit, node: Node) -> Any:
 
 
 @operator("Unique", since=11)
-def _unique(e: Emit, node: Node) -> Any:
+def _unique(e: Emit, x: Value, *, axis: Any = None, sorted: int = 1) -> Any:
     """Elements, or slices of an axis, once each: sorted, or in the order in which they come first."""
-    x, axis, is_sorted = node.needed(0), node.attr("axis"), node.attr("sorted", 1)
     if axis is None:
-        rows, axis = e.reshape(x, [product(node.needed(0).sizes)]), 0
+        rows, axis = e.reshape(x, [product(x.sizes)]), 0
         found = _of_elements(e, rows)
     else:
-        axis %= len(node.needed(0).sizes)
+        axis %= len(x.sizes)
         rows = x
-        found = _of_slices(e, e.transpose(x, [axis, *(a for a in range(len(node.needed(0).sizes)) if a != axis)]))
+        found = _of_slices(e, e.transpose(x, [axis, *(a for a in range(len(x.sizes)) if a != axis)]))
     first, inverse, counts, total = found
     (count,) = asked(e, total, ["different"])
     first, counts = (e.cut(v, 0, 0, count) for v in (first, counts))
-    if not is_sorted:
+    if not sorted:
         order = e.argsort(first, axis=0, dtype="int64")
         place = e.argsort(order, axis=0, dtype="int64")
         first, counts = (e.take(v, order, axis=0) for v in (first, counts))
@@ -152,9 +150,9 @@ def _of_slices(e: Emit, x: Value) -> list[Value]:
 
 
 @operator("Det", since=11)
-def _determinant(e: Emit, node: Node) -> Any:
+def _determinant(e: Emit, node: Node, x: Value) -> Any:
     """By elimination with the largest pivot of each column."""
-    x, dims = node.needed(0), node.needed(0).sizes
+    dims = node.needed(0).sizes
     if len(dims) < 2:
         raise node.wrong(f"reads a tensor of {len(dims)} axes; expected 2 or more")
     outer, size = dims[:-2], dims[-1]

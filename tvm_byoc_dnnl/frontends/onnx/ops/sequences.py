@@ -77,13 +77,13 @@ def _empty(e: Emit, node: Node) -> Any:
 
 
 @operator("SequenceInsert", since=11)
-def _insert(e: Emit, node: Node) -> Any:
-    items, new = _items(node), node.needed(1)
+def _insert(e: Emit, node: Node, x: Value, new: Value) -> Any:
+    items = _items(node)
     at = _position(node, 2, 0 if items is None else len(items))
     if items is not None and at is not None:
         at = at + len(items) if at < 0 else at
         return Value(items=[*items[:at], new, *items[at:]])
-    sequence = of_call(e, node.needed(0), (new.dtype, new.rank))
+    sequence = of_call(e, x, (new.dtype, new.rank))
     assert sequence.item is not None
     # What was empty so far has a rank now.
     item = joined(e, sequence.item, (new.dtype, new.rank)) if sequence.item[1] is not None else (new.dtype, None)
@@ -93,43 +93,42 @@ def _insert(e: Emit, node: Node) -> Any:
 
 
 @operator("SequenceErase", since=11)
-def _erase(e: Emit, node: Node) -> Any:
+def _erase(e: Emit, node: Node, x: Value) -> Any:
     items, at = _items(node), _position(node, 1, -1)
     if items is not None and at is not None:
         return Value(items=[item for i, item in enumerate(items) if i != at % max(len(items), 1)])
-    sequence = of_call(e, node.needed(0))
+    sequence = of_call(e, x)
     return _called(e, "SequenceErase", [sequence, _place(e, node, 1, -1)], sequence.item or ("", None))
 
 
 @operator("SequenceAt", since=11)
-def _at(e: Emit, node: Node) -> Any:
+def _at(e: Emit, node: Node, x: Value) -> Any:
     items, at = _items(node), _position(node, 1, 0)
     if items is not None and at is not None:
         if not -len(items) <= at < len(items):
             raise node.wrong(f"takes the item {at} of a sequence of {len(items)}")
         return items[at]
-    sequence = of_call(e, node.needed(0))
+    sequence = of_call(e, x)
     return _tensor(e, "SequenceAt", [sequence, _place(e, node, 1, 0)], *(sequence.item or ("", None)))
 
 
 @operator("SequenceLength", since=11)
-def _length(e: Emit, node: Node) -> Any:
+def _length(e: Emit, node: Node, x: Value) -> Any:
     items = _items(node)
     if items is not None:
         return e.const(len(items), "int64")
-    return _tensor(e, "SequenceLength", [node.needed(0)], "int64", 0)
+    return _tensor(e, "SequenceLength", [x], "int64", 0)
 
 
 @operator("ConcatFromSequence", since=11)
-def _concat(e: Emit, node: Node) -> Any:
-    axis, stacks = node.attr("axis"), node.attr("new_axis", 0)
+def _concat(e: Emit, node: Node, x: Value, *, axis: Any = None, new_axis: int = 0) -> Any:
     parts = _items(node)
     if parts is None:
-        sequence = node.needed(0)
+        sequence = x
         dtype, rank = sequence.item or ("", None)
-        numbers = [relax.prim_value(axis), relax.prim_value(stacks)]
-        return _tensor(e, "SequenceConcat", [sequence, *numbers], dtype, None if rank is None else rank + stacks)
-    if stacks:
+        numbers = [relax.prim_value(axis), relax.prim_value(new_axis)]
+        return _tensor(e, "SequenceConcat", [sequence, *numbers], dtype, None if rank is None else rank + new_axis)
+    if new_axis:
         parts = [e.expand_dims(part, axis=axis) for part in parts]
     return e.concat(parts, axis)
 
@@ -139,8 +138,8 @@ def _given(node: Node) -> Value:
 
 
 @operator("Identity", value=_given)
-def _identity(e: Emit, node: Node) -> Any:
-    return node.needed(0)
+def _identity(e: Emit, x: Value) -> Any:
+    return x
 
 
 @operator("Optional", since=15)
@@ -150,13 +149,12 @@ def _optional(e: Emit, node: Node) -> Any:
 
 
 @operator("OptionalHasElement", since=15)
-def _has_element(e: Emit, node: Node) -> Any:
-    value = node.input(0)
+def _has_element(e: Emit, value: Value | None = None) -> Any:
     return e.const(value is not None and not value.is_empty, "bool")
 
 
 @operator("OptionalGetElement", since=15)
-def _element(e: Emit, node: Node) -> Any:
-    if node.needed(0).is_empty:
+def _element(e: Emit, node: Node, x: Value) -> Any:
+    if x.is_empty:
         raise node.wrong("takes the element of an optional that is empty")
-    return node.needed(0)
+    return x

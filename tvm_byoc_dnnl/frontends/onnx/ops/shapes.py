@@ -85,8 +85,8 @@ def _shape_value(node: Node) -> Any:
 
 
 @operator("Shape", value=_shape_value)
-def _shape(e: Emit, node: Node) -> Any:
-    shape = e.bb.emit(relax.op.shape_of(e.tensor(node.needed(0))))
+def _shape(e: Emit, x: Value) -> Any:
+    shape = e.bb.emit(relax.op.shape_of(e.tensor(x)))
     return e.value(relax.op.shape_to_tensor(shape))
 
 
@@ -165,11 +165,10 @@ def _reshaped_in_call(e: Emit, node: Node) -> Value:
 
 
 @operator("Reshape", value=_reshape_value)
-def _reshape(e: Emit, node: Node) -> Any:
-    target = node.input(1)
+def _reshape(e: Emit, node: Node, x: Value, target: Value | None = None) -> Any:
     if target is not None and target.known is None:
         return _reshaped_in_call(e, node)
-    return e.reshape(node.needed(0), _target(node))
+    return e.reshape(x, _target(node))
 
 
 def _flattened(node: Node) -> list[Size]:
@@ -180,8 +179,8 @@ def _flattened(node: Node) -> list[Size]:
 
 
 @operator("Flatten")
-def _flatten(e: Emit, node: Node) -> Any:
-    return e.reshape(node.needed(0), _flattened(node))
+def _flatten(e: Emit, node: Node, x: Value) -> Any:
+    return e.reshape(x, _flattened(node))
 
 
 def _unsqueezed_axes(node: Node) -> list[int]:
@@ -208,8 +207,8 @@ def _at_axes(function: Callable[..., Any], axes: Callable[[Node], list[int]]) ->
 
 
 @operator("Unsqueeze", value=_at_axes(np.expand_dims, _unsqueezed_axes))
-def _unsqueeze(e: Emit, node: Node) -> Any:
-    return e.expand_dims(node.needed(0), axis=_unsqueezed_axes(node))
+def _unsqueeze(e: Emit, node: Node, x: Value) -> Any:
+    return e.expand_dims(x, axis=_unsqueezed_axes(node))
 
 
 def _squeezed_axes(node: Node) -> list[int]:
@@ -229,8 +228,8 @@ def _squeezed_axes(node: Node) -> list[int]:
 
 
 @operator("Squeeze", value=_at_axes(np.squeeze, _squeezed_axes))
-def _squeeze(e: Emit, node: Node) -> Any:
-    x, axes = node.needed(0), _squeezed_axes(node)
+def _squeeze(e: Emit, node: Node, x: Value) -> Any:
+    axes = _squeezed_axes(node)
     if any(isinstance(d, Dim) for d in x.sizes):
         x = e.agree(x, [1 if a in axes else d for a, d in enumerate(x.sizes)])
     return e.squeeze(x, axis=axes) if axes else x
@@ -253,8 +252,8 @@ def _transpose_value(node: Node) -> Any:
 
 
 @operator("Transpose", value=_transpose_value)
-def _transpose(e: Emit, node: Node) -> Any:
-    return e.transpose(node.needed(0), _transpose_axes(node))
+def _transpose(e: Emit, node: Node, x: Value) -> Any:
+    return e.transpose(x, _transpose_axes(node))
 
 
 def _concat_value(node: Node) -> Any:
@@ -265,8 +264,8 @@ def _concat_value(node: Node) -> Any:
 
 
 @operator("Concat", value=_concat_value)
-def _concat(e: Emit, node: Node) -> Any:
-    rank = len(node.needed(0).sizes)
+def _concat(e: Emit, node: Node, x: Value) -> Any:
+    rank = len(x.sizes)
     axis = node.attr("axis", 1 if node.opset < 4 else None)
     if axis is None or not -rank <= axis < rank:
         raise node.wrong(f"has the axis {axis}; expected {-rank} to {rank - 1}")
@@ -306,8 +305,7 @@ def _expanded_in_call(e: Emit, node: Node) -> Value:
 
 
 @operator("Expand", since=8, value=_expand_value)
-def _expand(e: Emit, node: Node) -> Any:
-    x = node.needed(0)
+def _expand(e: Emit, node: Node, x: Value) -> Any:
     if node.needed(1).known is None:
         return _expanded_in_call(e, node)
     own, target = _aligned(node.needed(0).sizes, node.ints(1, "the shape") or [])
@@ -344,8 +342,8 @@ def _constant_of_shape_value(node: Node) -> Any:
 
 
 @operator("ConstantOfShape", since=9, value=_constant_of_shape_value)
-def _constant_of_shape(e: Emit, node: Node) -> Any:
-    fill, given = _fill(node), node.needed(0)
+def _constant_of_shape(e: Emit, node: Node, given: Value) -> Any:
+    fill = _fill(node)
     if given.known is None:
         names = [f"size{i}" for i in range(length_of(node, 0, "the shape"))]
         return e.value(relax.op.full(e.shape(asked(e, given, names)), e.tensor(fill), str(fill.dtype)))

@@ -24,8 +24,8 @@ _LARGEST = 1 << 24  # elements of the matrix: 64 MB in float32, a real frame of 
 
 
 @operator("DFT", since=17)
-def _dft(e: Emit, node: Node) -> Any:
-    data, dims = node.needed(0), node.needed(0).sizes
+def _dft(e: Emit, node: Node, data: Value) -> Any:
+    dims = node.needed(0).sizes
     onesided, inverse, parts = bool(node.attr("onesided", 0)), bool(node.attr("inverse", 0)), _parts(dims)
     if parts not in (1, 2) or (onesided and inverse == (parts == 1)):
         raise node.refused(
@@ -66,8 +66,8 @@ def _axis(node: Node) -> int:
 
 
 @operator("STFT", since=17)
-def _stft(e: Emit, node: Node) -> Any:
-    signal, window, dims = node.needed(0), node.input(2), node.needed(0).sizes
+def _stft(e: Emit, node: Node, signal: Value) -> Any:
+    window, dims = node.input(2), signal.sizes
     (step,), given = node.ints(1, "frame_step") or [0], node.ints(3, "frame_length")
     length = given[0] if given else node.needed(2).sizes[0] if window is not None else dims[1]
     if isinstance(length, Dim) or isinstance(step, Dim):
@@ -150,7 +150,7 @@ def _mirrored(waves: np.ndarray, length: int) -> np.ndarray:
 
 
 @operator("MelWeightMatrix", since=17)
-def _mel(e: Emit, node: Node) -> Any:
+def _mel(e: Emit, node: Node, *, output_datatype: int = 1) -> Any:
     """Triangles over the bins of a spectrum, whose corners are equally far from each other in mel."""
     count, length = int_of(e, node, 0, "num_mel_bins"), int_of(e, node, 1, "dft_length")
     rate, *edges = (e.cast(e.reshape(node.needed(i), []), "float64") for i in (2, 3, 4))
@@ -175,7 +175,7 @@ def _mel(e: Emit, node: Node) -> Any:
     matrix = e.where(is_rising, rises, zero)
     is_falling = e.call(both, at >= centre, at < right)
     matrix = e.where(is_falling, down, matrix)
-    return e.onnx("Cast", matrix, opset=13, to=node.attr("output_datatype", 1))
+    return e.onnx("Cast", matrix, opset=13, to=output_datatype)
 
 
 #: mel of one e-fold of frequency

@@ -135,17 +135,17 @@ def _linear(e: Emit, node: Node, x: Value, outputs: int) -> Value:
 
 
 @operator("LinearRegressor", domain=DOMAIN)
-def _linear_regressor(e: Emit, node: Node) -> Any:
-    x = _as_rows(e, as_floats(e, node.needed(0)))
-    return e.cast(transformed(e, node, _linear(e, node, x, node.attr("targets", 1))), "float32")
+def _linear_regressor(e: Emit, node: Node, data: Value, *, targets: int = 1) -> Any:
+    x = _as_rows(e, as_floats(e, data))
+    return e.cast(transformed(e, node, _linear(e, node, x, targets)), "float32")
 
 
 @operator("LinearClassifier", domain=DOMAIN)
-def _linear_classifier(e: Emit, node: Node) -> Any:
+def _linear_classifier(e: Emit, node: Node, data: Value, *, intercepts: Any = None) -> Any:
     node.attr("multi_class")  # what it was trained as: ONNX Runtime does not read it either
     _, count = _labels(node)
-    x = _as_rows(e, as_floats(e, node.needed(0)))
-    outputs = len(node.attr("intercepts") or ()) or max(count, 1)
+    x = _as_rows(e, as_floats(e, data))
+    outputs = len(intercepts or ()) or max(count, 1)
     scores = _linear(e, node, x, outputs)
     is_one = outputs == 1 and count in (0, 1, 2)
     return classified(e, node, scores, is_one_score=is_one, least=0.0)
@@ -161,16 +161,16 @@ def _as_rows(e: Emit, x: Value) -> Value:
 
 
 @operator("Scaler", domain=DOMAIN)
-def _scaler(e: Emit, node: Node) -> Any:
-    x = as_floats(e, node.needed(0))
+def _scaler(e: Emit, node: Node, data: Value) -> Any:
+    x = as_floats(e, data)
     offset, scale = node.attr("offset") or (0.0,), node.attr("scale") or (1.0,)
     moved = x - e.const(np.asarray(offset, x.dtype))
     return e.cast(moved * e.const(np.asarray(scale, x.dtype)), "float32")
 
 
 @operator("Normalizer", domain=DOMAIN)
-def _normalizer(e: Emit, node: Node) -> Any:
-    x, kind = as_floats(e, node.needed(0)), node.attr("norm", "MAX")
+def _normalizer(e: Emit, node: Node, data: Value) -> Any:
+    x, kind = as_floats(e, data), node.attr("norm", "MAX")
     if kind == "L2":
         norm = e.sqrt(e.sum(x * x, axis=-1, keepdims=True))
     elif kind == "L1":
@@ -185,14 +185,12 @@ def _normalizer(e: Emit, node: Node) -> Any:
 
 
 @operator("Binarizer", domain=DOMAIN)
-def _binarizer(e: Emit, node: Node) -> Any:
-    x = node.needed(0)
-    return e.cast(x > e.const(node.attr("threshold", 0.0), x.dtype), x.dtype)
+def _binarizer(e: Emit, x: Value, *, threshold: float = 0.0) -> Any:
+    return e.cast(x > e.const(threshold, x.dtype), x.dtype)
 
 
 @operator("Imputer", domain=DOMAIN)
-def _imputer(e: Emit, node: Node) -> Any:
-    x = node.needed(0)
+def _imputer(e: Emit, node: Node, x: Value) -> Any:
     kind = "float" if x.dtype.startswith("float") else "int64"
     values = node.attr(f"imputed_value_{kind}s")
     missing = node.attr(f"replaced_value_{kind}", 0)
@@ -203,9 +201,9 @@ def _imputer(e: Emit, node: Node) -> Any:
 
 
 @operator("FeatureVectorizer", domain=DOMAIN)
-def _feature_vectorizer(e: Emit, node: Node) -> Any:
+def _feature_vectorizer(e: Emit, node: Node, *, inputdimensions: Any = None) -> Any:
     parts = []
-    for i, wanted in enumerate(node.attr("inputdimensions") or ()):
+    for i, wanted in enumerate(inputdimensions or ()):
         x = as_floats(e, node.needed(i))
         rows = x.sizes[0] if x.dims else 1
         x = e.reshape(x, [rows, x.sizes[1] if len(x.sizes) == 2 else 1]) if len(x.sizes) != 2 else x
@@ -225,8 +223,7 @@ def _feature_vectorizer(e: Emit, node: Node) -> Any:
 
 
 @operator("ArrayFeatureExtractor", domain=DOMAIN)
-def _array_feature_extractor(e: Emit, node: Node) -> Any:
-    x, places = node.needed(0), node.needed(1)
+def _array_feature_extractor(e: Emit, node: Node, x: Value, places: Value) -> Any:
     if x.dims is None or places.dims is None:
         raise node.refused("has an input of unknown rank")
     flat = e.call(relax.op.reshape, places, e.shape([-1]))
@@ -264,14 +261,13 @@ def _table(node: Node, side: str) -> np.ndarray | None:
 
 
 @operator("LabelEncoder", domain=DOMAIN, since=2)
-def _label_encoder(e: Emit, node: Node) -> Any:
+def _label_encoder(e: Emit, node: Node, x: Value) -> Any:
     keys, values = _table(node, "keys"), _table(node, "values")
     if keys is None or values is None:
         raise node.refused("maps strings; encode them outside of the model")
     kind = "int64" if values.dtype == np.int64 else "float"
     default = node.attr("default_tensor")
     default = node.attr(f"default_{kind}", -1 if kind == "int64" else -0.0) if default is None else default
-    x = node.needed(0)
     found = _same(e, node, x, keys)
     place = e.argmax(e.cast(found, "int32"), axis=-1)
     taken = e.take(e.const(values), place, axis=0)
@@ -281,10 +277,9 @@ def _label_encoder(e: Emit, node: Node) -> Any:
 
 
 @operator("ZipMap", domain=DOMAIN)
-def _zip_map(e: Emit, node: Node) -> Any:
+def _zip_map(e: Emit, x: Value, *, classlabels_int64s: Any = None, classlabels_strings: Any = None) -> Any:
     """A list with the scores of each class, in the order of the classes: tensors have no maps."""
-    x = node.needed(0)
-    count = len(node.attr("classlabels_int64s") or node.attr("classlabels_strings") or ())
+    count = len(classlabels_int64s or classlabels_strings or ())
     columns = []
     for i in range(count):
         column = e.strided_slice(x, axes=[1], begin=[i], end=[i + 1])

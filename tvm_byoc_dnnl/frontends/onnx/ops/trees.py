@@ -174,12 +174,11 @@ def _dtype(x: Value) -> str:
 
 
 @operator("TreeEnsembleRegressor", domain=DOMAIN)
-def _regressor(e: Emit, node: Node) -> Any:
-    x = as_floats(e, node.needed(0))
-    targets = node.attr("n_targets", 1)
-    forest = _by_numbers(node, _dtype(x), "target", targets)
+def _regressor(e: Emit, node: Node, data: Value, *, n_targets: int = 1, aggregate_function: str = "SUM") -> Any:
+    x = as_floats(e, data)
+    forest = _by_numbers(node, _dtype(x), "target", n_targets)
     base = _numbers(node, "base_values", _dtype(x))
-    scores = _scores(e, node, forest, x, node.attr("aggregate_function", "SUM"), base)
+    scores = _scores(e, node, forest, x, aggregate_function, base)
     return e.cast(transformed(e, node, scores), "float32")
 
 
