@@ -15,7 +15,6 @@ from ..dim import Dim, Undecided, at_least, differ, equal, max_of, min_of
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value, numbers
-from .integers import integer_power
 from .shapes import MOST, few
 
 #: elements of a vector of open sizes
@@ -115,9 +114,8 @@ def _aligned(e: Emit, node: Node) -> list[Value]:
     if len(operands) != 2 or not (is_slope or node.attr("broadcast", 0)) or (axis is None and not is_slope):
         return operands
     first, second = operands
-    if first.rank is None or second.dims is None:
-        raise node.refused("broadcasts along an axis of a tensor of unknown rank")
-    behind = first.rank - (1 if is_slope else axis % max(first.rank, 1)) - len(second.sizes)
+    rank = len(first.sizes)
+    behind = rank - (1 if is_slope else axis % max(rank, 1)) - len(second.sizes)
     return [first, e.reshape(second, [*second.sizes, *[1] * max(behind, 0)])]
 
 
@@ -132,13 +130,6 @@ def _same_dtype(e: Emit, node: Node) -> list[Value]:
 def _binary(call: Callable[..., Any]) -> Callable[[Emit, Node], Any]:
     def convert(e: Emit, node: Node) -> Any:
         return e.call(call, *_same_dtype(e, node))
-
-    return convert
-
-
-def _unary(call: Callable[..., Any]) -> Callable[[Emit, Node], Any]:
-    def convert(e: Emit, node: Node) -> Any:
-        return e.call(call, node.needed(0))
 
     return convert
 
@@ -162,22 +153,15 @@ _BINARY: list[tuple[str, Any, Any, Any, str]] = [
 for _name, _call, _function, _arrays, _dtype in _BINARY:
     operator(_name, value=_known(_of_numbers(_function), _dtype, _arrays))(_binary(_call))
 
-for _name, _call in (
-    ("BitwiseAnd", relax.op.bitwise_and),
-    ("BitwiseOr", relax.op.bitwise_or),
-    ("BitwiseXor", relax.op.bitwise_xor),
-):
-    operator(_name, since=18)(_binary(_call))
+for _name in ("and", "or", "xor"):
+    operator(f"Bitwise{_name.title()}", since=18)(_binary(getattr(relax.op, f"bitwise_{_name}")))
 
 
 def _is_integer(value: Value) -> bool:
     return value.dtype.startswith(("int", "uint"))
 
 
-@operator("Div", value=_known(_of_numbers(_div)))
-def _divide(e: Emit, node: Node) -> Any:
-    a, b = _same_dtype(e, node)
-    return a / b
+operator("Div", value=_known(_of_numbers(_div)))(_binary(relax.op.divide))
 
 
 @operator("Mod", since=10, value=_known(_of_numbers(_mod)))
@@ -188,15 +172,11 @@ def _modulo(e: Emit, node: Node, *, fmod: int = 0) -> Any:
     if _is_integer(a):
         return a % b
     # A division would lose infinities: the remainder with the dividend's sign, moved to the divisor's.
-    rest, zero = e.mod(a, b), e.const(0, a.dtype)
-    apart = (rest < zero) ^ (b < zero)
-    adjust = apart & ~e.equal(rest, zero)
-    return e.where(adjust, rest + b, rest)
+    rest = e.mod(a, b)
+    return e.where(((rest < 0) ^ (b < 0)) & ~e.equal(rest, 0), rest + b, rest)
 
 
-@operator("Where", since=9, value=_known(_where))
-def _choose(e: Emit, node: Node) -> Any:
-    return e.where(*e.broadcast(*(node.needed(i) for i in range(3))))
+operator("Where", since=9, value=_known(_where))(lambda e, condition, a, b: e.where(condition, a, b))
 
 
 def _fold(call: Callable[..., Any]) -> Callable[[Emit, Node], Any]:
@@ -219,52 +199,22 @@ def _mean(e: Emit, node: Node) -> Any:
 
 # ---- functions of one number ------------------------------------------------------------------------------
 
-for _name, _call in (
-    ("Acos", relax.op.acos),
-    ("Acosh", relax.op.acosh),
-    ("Asin", relax.op.asin),
-    ("Asinh", relax.op.asinh),
-    ("Atan", relax.op.atan),
-    ("Atanh", relax.op.atanh),
-    ("BitwiseNot", relax.op.bitwise_not),
-    ("Ceil", relax.op.ceil),
-    ("Cos", relax.op.cos),
-    ("Cosh", relax.op.cosh),
-    ("Erf", relax.op.erf),
-    ("Exp", relax.op.exp),
-    ("Floor", relax.op.floor),
-    ("IsNaN", relax.op.isnan),
-    ("Log", relax.op.log),
-    ("Relu", relax.op.nn.relu),
-    ("Round", relax.op.round),
-    ("Sigmoid", relax.op.sigmoid),
-    ("Sin", relax.op.sin),
-    ("Sinh", relax.op.sinh),
-    ("Sqrt", relax.op.sqrt),
-    ("Tan", relax.op.tan),
-    ("Tanh", relax.op.tanh),
+
+def _unary(name: str) -> Callable[[Emit, Value], Any]:
+    return lambda e, x: getattr(e, name)(x)
+
+
+for _name in (
+    *("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Erf", "Exp", "Floor", "IsNaN", "Log"),
+    *("Relu", "Round", "Sigmoid", "Sin", "Sinh", "Sqrt", "Tan", "Tanh"),
 ):
-    operator(_name)(_unary(_call))
-
-operator("Abs", value=_known(lambda a: a if at_least(a, 0) else -a if at_least(-a, 0) else abs(a)))(
-    _unary(relax.op.abs)
-)
-operator("Neg", value=_known(python.neg))(_unary(relax.op.negative))
-operator("Not", value=_known(python.not_, "bool"))(_unary(relax.op.logical_not))
-
-
-@operator("Reciprocal")
-def _reciprocal(e: Emit, x: Value) -> Any:
-    return 1 / x
-
-
-@operator("Sign", since=9)
-def _sign(e: Emit, x: Value) -> Any:
-    """Of a NaN, the NaN: TVM's is a number."""
-    sign = e.sign(x)
-    if _is_integer(x):
-        return sign
-    return e.where(e.isnan(x), x, sign)
+    operator(_name)(_unary(_name.lower()))
+operator("BitwiseNot")(_unary("bitwise_not"))
+operator("Abs", value=_known(lambda a: a if at_least(a, 0) else -a if at_least(-a, 0) else abs(a)))(_unary("abs"))
+operator("Neg", value=_known(python.neg))(_unary("negative"))
+operator("Not", value=_known(python.not_, "bool"))(_unary("logical_not"))
+operator("Reciprocal")(lambda e, x: 1 / x)
+operator("Sign", since=9)(lambda e, x: e.sign(x) if _is_integer(x) else e.where(e.isnan(x), x, e.sign(x)))  # NaN stays
 
 
 @operator("IsInf", since=10)
@@ -274,7 +224,7 @@ def _is_inf(e: Emit, x: Value, *, detect_positive: int = 1, detect_negative: int
         return found
     if not detect_positive and not detect_negative:
         return x < x
-    return found & e.call(relax.op.greater if detect_positive else relax.op.less, x, e.const(0, x.dtype))
+    return found & (x > 0 if detect_positive else x < 0)
 
 
 @operator("Pow", value=_known(_of_numbers(_pow)))
@@ -293,13 +243,63 @@ def _power(e: Emit, node: Node) -> Any:
 @operator("PRelu")
 def _prelu(e: Emit, node: Node) -> Any:
     x, slope = e.broadcast(*_aligned(e, node))
-    if x.rank is None or slope.dims is None:
-        raise node.refused("reads a tensor of unknown rank")
+    rank = len(x.sizes)
     wide = [axis for axis, d in enumerate(slope.sizes) if d != 1]
-    if x.rank == 0 or _is_integer(x) or len(wide) > 1 or len(slope.sizes) > x.rank:
-        below = x < 0
-        return e.where(below, x * slope, x)
+    if not rank or _is_integer(x) or len(wide) > 1 or len(slope.sizes) > rank:
+        return e.where(x < 0, x * slope, x)
     if not wide:
-        return e.prelu(x, e.reshape(slope, [1]), axis=x.rank - 1)
-    axis = x.rank - len(slope.sizes) + wide[0]
+        return e.prelu(x, e.reshape(slope, [1]), axis=rank - 1)
+    axis = rank - len(slope.sizes) + wide[0]
     return e.prelu(x, e.reshape(slope, [slope.sizes[wide[0]]]), axis=axis)
+
+
+# ---- integers: what machines leave open ---------------------------------------------------------------------
+
+
+@operator("BitShift", since=11)
+def _bit_shift(e: Emit, node: Node, data: Value, *, direction: Any = None) -> Any:
+    """A shift by the width or more, or by less than 0, moves every bit out; machines shift by the remainder."""
+    x, by = e.broadcast(data, node.needed(1))
+    if direction not in ("LEFT", "RIGHT"):
+        raise node.wrong(f"has the direction {direction}; expected LEFT or RIGHT")
+    call, dtype = e.left_shift if direction == "LEFT" else e.right_shift, np.dtype(x.dtype)
+    known, bits = by.known if by.is_constant else None, dtype.itemsize * 8
+    if known is not None and ((known >= 0) & (known < bits)).all():
+        return call(x, by)
+    inside, emptied = by < bits, e.const(0, x.dtype)
+    if dtype.kind == "i":
+        inside = inside & (by >= 0)
+        if direction == "RIGHT":
+            emptied = e.where(x < 0, e.const(-1, x.dtype), 0)
+    return e.where(inside, call(x, e.where(inside, by, 0)), emptied)
+
+
+def integer_power(e: Emit, base: Value, exponent: Value) -> Value:
+    """Powers of integers by squaring, exact and with the overflow of integers.
+
+    With an exponent below 0, 1 and -1 have their inverse, and every other number has 0.
+    """
+    dtype = np.dtype(base.dtype)
+    known = exponent.known if exponent.is_constant else None
+    is_signed, bits = dtype.kind == "i", dtype.itemsize * 8
+    # The lowest bit of an exponent below 0 says whether the inverse of -1 is -1, as it does above.
+    highest = max(1, int(known.max(initial=0))) if known is not None else (1 << (bits - is_signed)) - 1
+    square = base
+    result: Value | None = None
+    for bit in range(highest.bit_length()):
+        mask = e.const(np.array(1 << bit, dtype))
+        factor = e.where(e.equal(exponent & mask, 0), 1, square)
+        result = factor if result is None else result * factor
+        if bit + 1 < highest.bit_length():
+            square = square * square
+    assert result is not None
+    if not is_signed or (known is not None and not (known < 0).any()):
+        return result
+    is_unit = e.equal(base, 1) | e.equal(base, -1)
+    return e.where((exponent < 0) & ~is_unit, 0, result)
+
+
+@operator("MatMulInteger16", domain="com.microsoft")
+def _product(e: Emit, a: Value, b: Value) -> Any:
+    wide = "uint32" if a.dtype == b.dtype == "uint16" else "int32"
+    return e.matmul(e.cast(a, wide), e.cast(b, wide))
