@@ -100,10 +100,8 @@ class Engine {
   /// `graph` must outlive the planner.
   virtual std::unique_ptr<Planner> NewPlanner(const Graph& graph) const = 0;
 
-  /// Whether the library runs every node of a static graph on this machine, and how. Its
-  /// results have the layout of a caller's outputs (`delivers`), or any layout that the library
-  /// chooses.
-  virtual json::Object Probe(const Graph& graph, bool delivers) const = 0;
+  /// Whether the library runs every node of a static graph on this machine, and how.
+  virtual json::Object Probe(const Graph& graph) const = 0;
 
   /// Gives back what is kept for plans that may be made later. Plans stay as they are.
   virtual void Forget() const {}

@@ -169,8 +169,8 @@ class DnnlEngine final : public Engine {
            });
   }
 
-  json::Object Probe(const Graph& graph, bool delivers) const override {
-    return Translated([&] { return ProbeGraph(graph, delivers, CostOf(graph, *this)); });
+  json::Object Probe(const Graph& graph) const override {
+    return Translated([&] { return ProbeGraph(graph, CostOf(graph, *this)); });
   }
 
   std::string Emit(const Graph& graph, bool as_function) const override {

@@ -59,8 +59,6 @@ Lowering::Lowering(const Graph& graph, const Shapes& shapes, const dnnl::engine&
   }
 }
 
-void Lowering::LeaveOutputs() { destinations_.assign(destinations_.size(), std::nullopt); }
-
 void Lowering::Grow(const Growth& growth) {
   growth_ = &growth;
   length_ = NewValue({1}, DType::kInt64, /*constant=*/false);
@@ -73,26 +71,6 @@ std::optional<int> Lowering::GrowingLength() const {
 
 void Lowering::FailUnsupported(const std::string& message) const {
   Fail(ErrorKind::kUnsupported, message, fault_.empty() ? "" : "; ", fault_);
-}
-
-std::string Lowering::ConvolutionAsGiven() {
-  if (graph_.nodes.empty()) return "";
-  const Node& node = graph_.nodes.back();
-  const bool is_convolution = node.kind == Kind::kConvolution || node.kind == Kind::kDeconvolution;
-  if (!is_convolution || !node.post_ops.empty() || !IsUnscaled(node) || !HasElements(node)) {
-    return "";
-  }
-  const Value& source = values_[node.inputs.front()];
-  if (source.constant || source.dtype != DType::kFloat32) return "";
-  for (size_t i = 0; i + 1 < graph_.nodes.size(); ++i) {  // of the weights
-    const Node& view = graph_.nodes[i];
-    const bool is_view = view.kind == Kind::kReshape || view.kind == Kind::kPermute;
-    if (!is_view || !values_[view.output].constant) return "";
-  }
-  OpDesc op = RowOf(node.kind).describe(NodeView(this, node, node.output)).front();
-  op.args.front().md = Dense(source.shape, source.dtype);
-  const PrimitiveDesc pd = Ask(op);
-  return pd && !IsReference(op.kind, pd.impl()) ? pd.impl() : "";
 }
 
 Program Lowering::Run() {

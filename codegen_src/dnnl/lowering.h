@@ -99,9 +99,6 @@ class Lowering {
   Lowering(const Graph& graph, const Shapes& shapes, const dnnl::engine& engine,
            CostModel cost = DefaultCost, const Machine& machine = Machine());
 
-  /// Seeks no implementation that writes into the caller's outputs; they are copied there.
-  void LeaveOutputs();
-
   /// The forms in which plans for other shapes hold the weights. `reuses`: they are preferred to
   /// others, even where these are somewhat faster.
   void Share(const PackedStore* packed, bool reuses) {
@@ -121,11 +118,6 @@ class Lowering {
 
   /// Throws Error(kUnsupported) naming the node for which there is no implementation.
   Program Run();
-
-  /// Of a graph that is a convolution without post-ops: a real implementation that reads its input
-  /// in the layout of the caller; empty if there is none. oneDNN's choice among all layouts takes
-  /// up to ten milliseconds, and says no more about whether there is one.
-  std::string ConvolutionAsGiven();
 
   const Dims& shape(int value) const { return values_[value].shape; }
   DType dtype(int value) const { return values_[value].dtype; }

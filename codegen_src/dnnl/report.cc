@@ -94,23 +94,15 @@ json::Object DescribeProfile(const Graph& graph, const DnnlPlan& plan,
   return object;
 }
 
-json::Object ProbeGraph(const Graph& graph, bool delivers, const CostModel& cost) {
+json::Object ProbeGraph(const Graph& graph, const CostModel& cost) {
   const Shapes shapes = Specialise(graph, {});
   std::string reason;
   json::Array nodes;
   int64_t reorders = 0;
   try {
-    Lowering lowering(graph, shapes, CpuEngine(), cost);
-    if (!delivers) lowering.LeaveOutputs();
     std::vector<std::string> impls(graph.nodes.size(), "view");
     std::vector<size_t> post_ops(graph.nodes.size(), 0);
-    const std::string as_given = delivers ? "" : lowering.ConvolutionAsGiven();
-    Program program;
-    if (as_given.empty()) {
-      program = lowering.Run();
-    } else {
-      impls.back() = as_given;
-    }
+    const Program program = Lowering(graph, shapes, CpuEngine(), cost).Run();
     reorders = CountReorders(program.steps);
     for (const auto* steps : {&program.init, &program.steps}) {
       for (const Step& step : *steps) {

@@ -19,8 +19,7 @@ json::Object DescribeProfile(const Graph& graph, const DnnlPlan& plan,
                              const std::vector<double>& seconds);
 
 /// Whether every node has a real implementation on this machine; plans without constant values.
-/// `delivers`: see Engine::Probe.
-json::Object ProbeGraph(const Graph& graph, bool delivers, const CostModel& cost);
+json::Object ProbeGraph(const Graph& graph, const CostModel& cost);
 
 }  // namespace tvm_byoc_dnnl
 

@@ -33,14 +33,13 @@ namespace ffi = tvm::ffi;
 
 /// Whether an engine runs every node of each of several graphs; see Engine::Probe. Of several, one
 /// about which the engine throws has an empty answer: whoever asks about it alone gets the error.
-ffi::Array<ffi::String> Probe(const ffi::String& engine, const ffi::Array<ffi::String>& graphs,
-                              bool delivers) {
+ffi::Array<ffi::String> Probe(const ffi::String& engine, const ffi::Array<ffi::String>& graphs) {
   return Guarded([&] {
     const Engine& asked = FindEngine(engine);
     const std::vector<std::string> documents(graphs.begin(), graphs.end());
     std::vector<ffi::String> answers(documents.size());
     const auto ask = [&](size_t i) {
-      answers[i] = json::Value(asked.Probe(ParseGraph(documents[i]), delivers)).Dump();
+      answers[i] = json::Value(asked.Probe(ParseGraph(documents[i]))).Dump();
     };
     if (documents.size() == 1) ask(0);
     ForEach(documents.size() == 1 ? 0 : documents.size(), [&](size_t i) {

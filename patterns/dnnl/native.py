@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tvm
@@ -14,8 +13,6 @@ import tvm_ffi
 
 from ...vendor import Description, GraphError, PortableGraph, Reject, evaluate, remembered, trial_sizes
 from . import library
-
-_Answer = TypeVar("_Answer")
 
 #: sizes with which a graph of unknown sizes is probed, if it is refused with others
 _MOST_SIZES = 2
@@ -47,10 +44,10 @@ def probe(graph: PortableGraph) -> Reject | None:
     if not library.available():
         return None
     answers = []
-    for reason, _ in _answers(graph, _probe):
-        if not reason:
+    for answer in _answers(graph):
+        if answer["ok"]:
             return None
-        answers.append(reason)
+        answers.append(answer["reason"])
         if len(answers) == _MOST_SIZES:
             break
     return Reject(answers[-1])
@@ -61,18 +58,18 @@ def probe_many(graphs: Sequence[PortableGraph]) -> list[Reject | None]:
     if library.available():
         firsts = dict.fromkeys(document for graph in graphs for document in itertools.islice(_documents(graph), 1))
         new = [document for document in firsts if document not in remembered()]
-        for document, answer in zip(new, library.call("Probe", new, False), strict=True) if len(new) > 1 else ():
+        for document, answer in zip(new, library.call("Probe", new), strict=True) if len(new) > 1 else ():
             if answer:  # none where the question is wrong: whoever asks it alone gets the error
                 _note(document, json.loads(answer))
     return [probe(graph) for graph in graphs]
 
 
-def _answers(graph: PortableGraph, ask: Callable[[str], _Answer]) -> Iterator[_Answer]:
+def _answers(graph: PortableGraph) -> Iterator[dict[str, Any]]:
     """What the library says about the graph; with each of several sizes in the place of symbols, where they fit."""
     error, is_answered = GraphError(f"no sizes were found with which all of {_equations(graph)} hold"), False
     for document in _documents(graph):
         try:
-            answer = ask(document)
+            answer = _ask(document)
         except GraphError as fault:
             error = fault
             continue
@@ -92,26 +89,26 @@ def _equations(graph: PortableGraph) -> str:
     return ", ".join(f"{a} = {b}" for a, b in graph.equal)
 
 
-def probe_fused(graph: PortableGraph) -> Reject | None:
-    """Whether oneDNN has an implementation of the graph's only node together with all of its post-ops."""
-    if not library.available():
-        return None
-    reason, fused = next(_answers(graph, _probe))
+def fused(graph: PortableGraph) -> tuple[int, str]:
+    """How many post-ops of the last node are in one primitive with it, and why not all; -1 if the node is refused."""
     node = graph.nodes[-1]
-    if reason:
-        return Reject(reason)
-    if fused >= len(node.post_ops):
-        return None
-    op = node.post_ops[fused]
+    if not library.available():
+        return len(node.post_ops), ""
+    answer = next(_answers(graph))
+    if not answer["ok"]:
+        return -1, answer["reason"]
+    if (count := answer["nodes"][-1]["post_ops"]) >= len(node.post_ops):
+        return count, ""
+    op = node.post_ops[count]
     operand = "" if op.input is None else f" of {list(graph.tensors[node.inputs[op.input]].shape)}"
-    return Reject(f"{node.kind} without an implementation that has the post-op {op.alg}{operand}")
+    return count, f"{node.kind} without an implementation that has the post-op {op.alg}{operand}"
 
 
 def describe(graph: PortableGraph) -> Description | None:
     """oneDNN's implementation for each node, and the number of reorders between them."""
     if not library.available():
         return None
-    answer = next(_answers(graph, functools.partial(_ask, delivers=True)))
+    answer = next(_answers(graph))
     nodes = answer.get("nodes", [])
     return Description([node["impl"] for node in nodes], answer["reorders"]) if nodes else None
 
@@ -121,19 +118,14 @@ def measure_candidates(graph: PortableGraph, rounds: int) -> dict[str, Any]:
     return json.loads(library.call("MeasureCandidates", graph.to_json(anonymous=True), rounds))
 
 
-def _probe(document: str) -> tuple[str, int]:
-    """Why a graph cannot run, and the number of post-ops that its last node has in one primitive."""
+def _ask(document: str) -> dict[str, Any]:
+    """What oneDNN says of a static graph: its refusal, else for each node the implementation and its post-ops."""
     known = remembered().get(document)
-    return _note(document, _ask(document, delivers=False)) if known is None else known
+    return _note(document, json.loads(library.call("Probe", [document])[0])) if known is None else known
 
 
-def _note(document: str, answer: dict[str, Any]) -> tuple[str, int]:
-    fused = int(answer["nodes"][-1]["post_ops"]) if answer["ok"] and answer["nodes"] else 0
+def _note(document: str, answer: dict[str, Any]) -> dict[str, Any]:
     answers = remembered()
     if len(answers) >= _MOST_ANSWERS:
         answers.clear()
-    return answers.setdefault(document, ("" if answer["ok"] else answer["reason"], fused))
-
-
-def _ask(document: str, *, delivers: bool) -> dict[str, Any]:
-    return json.loads(library.call("Probe", [document], delivers)[0])
+    return answers.setdefault(document, answer)

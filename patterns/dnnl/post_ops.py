@@ -10,18 +10,19 @@
         |
       add(z)
 
-A step is taken only if its input has no other reader, and oneDNN has an implementation with it.
+A step is taken only if its input has no other reader, and oneDNN has an implementation with it: the lowering of the
+whole chain says how far that goes.
 """
 
 from __future__ import annotations
 
-from ...vendor import Node, PortableGraph, PostOp, Reject
+from ...vendor import Node, PortableGraph, PostOp
 from .bfloat16 import compute_in_bfloat16, note_widened
 from .centred import exact_means
 from .fuse_attention import fuse_attention
 from .merge_matmuls import merge_matmuls
 from .nan import keep_nan_of_bounds, keep_nan_of_softmax
-from .native import probe_fused
+from .native import fused
 from .quantize import write_out
 from .quantized import read_integers, write_integers
 from .quantized_links import RANGES, kept
@@ -94,15 +95,16 @@ class _Fuser:
         chain, reason = self._chain(node)
         taken = len(chain)
         if self._is_static and chain:
-            taken, refusal = self._implemented(chain)
-            reason = refusal or reason
+            # its operands as inputs; constants of the region stay constants
+            count, refusal = fused(self.graph.isolate(chain[-1][0], self._constants))
+            taken, reason = sum(len(joined.post_ops) <= count for joined, _ in chain), refusal or reason
         if taken:
             for _, user in chain[:taken]:
                 self.nodes.remove(user)
                 node.stands_for(user)
-            fused = chain[taken - 1][0]
-            self.nodes.rewire(node, fused.inputs, fused.outputs)
-            node.post_ops = fused.post_ops
+            joined = chain[taken - 1][0]
+            self.nodes.rewire(node, joined.inputs, joined.outputs)
+            node.post_ops = joined.post_ops
         for reader in self.nodes.readers(node.outputs[0]):
             if reader.kind in _POST_OPS and node.kind in _ANCHORS:
                 reader.apart = reader.apart or reason
@@ -110,28 +112,19 @@ class _Fuser:
     def _chain(self, node: Node) -> tuple[list[tuple[Node, Node]], str]:
         """``node`` joined with one, two … of the nodes behind it, these nodes, and the reason why there are no more."""
         chain: list[tuple[Node, Node]] = []
-        fused = node
+        last = node
         while True:
-            users = self.nodes.readers(fused.outputs[0])
-            candidate: Node | str = self._why_none(fused, users)
+            users = self.nodes.readers(last.outputs[0])
+            candidate: Node | str = self._why_none(last, users)
             if not candidate:
                 is_eltwise = users[0].kind == "eltwise"
                 candidate = (
-                    self._with_eltwise(fused, users[0]) if is_eltwise else self._with_binary(fused, users[0], node)
+                    self._with_eltwise(last, users[0]) if is_eltwise else self._with_binary(last, users[0], node)
                 )
             if isinstance(candidate, str):
                 return chain, candidate
             chain.append((candidate, users[0]))
-            fused = candidate
-
-    def _implemented(self, chain: list[tuple[Node, Node]]) -> tuple[int, str]:
-        """The number of nodes of a chain that one primitive can run, and why not all; the whole is tried first."""
-        if self._refusal(chain[-1][0]) is None:
-            return len(chain), ""
-        for count, (candidate, _) in enumerate(chain):
-            if (refusal := self._refusal(candidate)) is not None:
-                return count, refusal.reason
-        return len(chain), ""
+            last = candidate
 
     def _why_none(self, node: Node, users: list[Node]) -> str:
         """The reason why no reader of ``node`` can be fused into it; empty if its only reader may be."""
@@ -227,10 +220,6 @@ class _Fuser:
         self._constants.add(bias)
         self.nodes.insert(Node("reshape", (other,), (bias,)), before=place_of)
         return bias
-
-    def _refusal(self, node: Node) -> Reject | None:
-        """Why one primitive cannot run this node, its operands as inputs; constants of the region stay constants."""
-        return probe_fused(self.graph.isolate(node, self._constants))
 
 
 def _joined(node: Node, user: Node, inputs: tuple[int, ...], post_ops: list[PostOp]) -> Node:

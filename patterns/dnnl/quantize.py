@@ -18,7 +18,7 @@ import numpy as np
 
 from ...vendor import Dim, GraphBuilder, Node, PortableGraph, PostOp, Reject, Scaling, Value, register_lowering, require
 from .common import BYTES
-from .native import probe_fused
+from .native import fused
 
 _ZEROS = (*BYTES, "int32")
 
@@ -151,7 +151,7 @@ def _write_behind(graph: PortableGraph, node: Node, scaling: Scaling) -> bool:
     steps.append(PostOp("eltwise", "linear", 1.0, float(np.reshape(point, -1)[0])))
     inputs = (*before.inputs, scale)
     joined = Node("binary", inputs, (out,), before.attrs, [*before.post_ops, *steps])
-    if probe_fused(graph.isolate(joined, {*constants, scale})) is not None:
+    if fused(graph.isolate(joined, {*constants, scale}))[1]:
         return False
     graph.nodes.remove(node)
     graph.nodes.rewire(before, inputs, (out,))

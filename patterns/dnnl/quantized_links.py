@@ -20,7 +20,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...vendor import Node, PortableGraph, PostOp, Scaling
-from .native import probe_fused
+from .native import fused
 from .quantize import is_dequantize, is_quantize
 from .views import VIEWS
 
@@ -241,7 +241,7 @@ class Links:
         post_ops = [PostOp("eltwise", alg, 1.0, beta) for alg, beta in steps]
         integers = Node(node.kind, before.inputs, after.outputs, node.attrs, post_ops)
         is_asked = bool(post_ops) and not self.graph.symbols
-        if is_asked and probe_fused(self.graph.isolate(integers, self.constants)) is not None:
+        if is_asked and fused(self.graph.isolate(integers, self.constants))[1]:
             return False
         self.nodes.remove(after)
         self.nodes.rewire(node, before.inputs, after.outputs)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import takewhile
 
 from ...vendor import Node, PostOp, Scaling
-from .native import probe_fused
+from .native import fused
 from .quantized_links import PRODUCTS, RANGES, Links
 
 
@@ -54,7 +54,7 @@ def _take(links: Links, node: Node, post_ops: list[PostOp], result: Scaling | No
     """Give ``node`` these steps, unless oneDNN has no implementation with them."""
     other = Node(node.kind, node.inputs, node.outputs, node.attrs, post_ops, scalings=node.scalings)
     other.result_scaling = result
-    if links.graph.symbols or probe_fused(links.graph.isolate(other, links.constants)) is None:
+    if links.graph.symbols or not fused(links.graph.isolate(other, links.constants))[1]:
         node.post_ops = post_ops
         links.nodes.rescale(node, node.scalings, result)
 

@@ -20,7 +20,7 @@ from itertools import takewhile
 import numpy as np
 
 from ...vendor import Node, PostOp, Scaling
-from .native import probe_fused
+from .native import fused
 from .quantize import is_quantize
 from .quantized_links import PRODUCTS, RANGES, Links, kept
 
@@ -140,7 +140,7 @@ def join_product(links: Links, node: Node) -> None:
             post_ops += _added(links, node, place, len(product.inputs), point)
         inputs = (*product.inputs, *others)
         joined = Node(product.kind, inputs, node.outputs, product.attrs, post_ops, scalings=product.scalings)
-        if links.graph.symbols or probe_fused(links.graph.isolate(joined, links.constants)) is None:
+        if links.graph.symbols or not fused(links.graph.isolate(joined, links.constants))[1]:
             links.nodes.remove(node)
             links.nodes.rescale(product, joined.scalings)
             links.nodes.rewire(product, inputs, node.outputs)

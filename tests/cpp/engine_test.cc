@@ -84,7 +84,7 @@ class ReferenceEngine final : public Engine {
   std::unique_ptr<Planner> NewPlanner(const Graph& graph) const override {
     return std::make_unique<ReferencePlanner>(graph);
   }
-  json::Object Probe(const Graph&, bool) const override { return {}; }
+  json::Object Probe(const Graph&) const override { return {}; }
   std::string Emit(const Graph&, bool) const override {
     Fail(ErrorKind::kUnsupported, "no source");
   }
