@@ -8,7 +8,7 @@ def calls(*rows):
     """Each row: operator, inputs."""
     made = []
     for i, (op, inputs) in enumerate(rows):
-        made.append(CallReport(i, op, f"lv{i}", "main", "dnnl", "dnnl_0", None, 1, 1, "float32[4]", inputs=inputs))
+        made.append(CallReport(i, op, f"lv{i}", "main", 1, 1, "float32[4]", inputs=inputs, compiler="dnnl"))
     return made
 
 

@@ -45,25 +45,15 @@ def account_of(mod: tvm.IRModule, asked: Sequence[str], *, with_primitives: bool
     owners = [n.compiler for n in flow.nodes if n.compiler]
     # a region's codegen may be TVM's own
     by_name = {n: find_namespace(n) or Namespace(n) for n in dict.fromkeys([*asked, *owners])}
-    uses: dict[tuple[str, int], list[Node]] = {}
-    for node in flow.nodes:
-        uses.setdefault((node.region, node.use), []).append(node)
     compilation = compilation_of(mod, by_name)
     options = {n: compilation.options.get(n, {}) for n in by_name}
     lowered = {
-        name: primitives_of(
-            by_name[codegen_of(func)], func, name, len(uses.get((name, 0), ())), options[codegen_of(func)]
-        )
+        name: primitives_of(by_name[codegen_of(func)], func, name, options[codegen_of(func)])
         if with_primitives
         else RegionPrimitives()
         for name, func in flow.regions.items()
     }
-    made = {
-        node: lowered[name].of_call.get(position, [])
-        for (name, _), nodes in uses.items()
-        if name
-        for position, node in enumerate(nodes)
-    }
+    made = _made(flow, lowered)
     log = BuildLog(mod)
     matches, forms = _matches(flow, log.of(MATCH)), log.of(FORM)
     onnx_nodes = OnnxNodes(mod)
@@ -94,6 +84,15 @@ def account_of(mod: tvm.IRModule, asked: Sequence[str], *, with_primitives: bool
         options={name: dict(of) for name, of in options.items() if of},
         versions={package: version for package in packages if (version := version_of(package))},
     )
+
+
+def _made(flow: Flow, lowered: Mapping[str, RegionPrimitives]) -> dict[Node, list[Primitive]]:
+    """The primitives of each call, by its position in its use of a region."""
+    uses: dict[tuple[str, int], list[Node]] = {}
+    for node in flow.nodes:
+        if node.region:
+            uses.setdefault((node.region, node.use), []).append(node)
+    return {node: lowered[name].of(i) for (name, _), nodes in uses.items() for i, node in enumerate(nodes)}
 
 
 def _kind(call: Any, usual: Mapping[str, int]) -> dict[str, Any]:

@@ -56,8 +56,8 @@ class Candidate:
 
 
 @dataclass
-class CallReport:
-    """One call: its compiler and its implementation, or every reason why it stays with TVM.
+class Called:
+    """A call as the module has it, before anybody is asked about it.
 
     Attributes
     ----------
@@ -69,6 +69,40 @@ class CallReport:
         Variable that holds the result, and the function in which it stands.
     onnx_node : str or None
         Name of the ONNX node that it is made of; its first output's, where the node has none.
+    flops, bytes : int
+        Estimated work; bytes read and written if nothing were fused.
+    output : str
+        Type of the result.
+    attrs : str
+        The operator's attributes.
+    inputs : list of int
+        Calls whose results it reads.
+    """
+
+    id: int
+    op: str
+    name: str
+    function: str
+    flops: int
+    bytes: int
+    output: str
+    onnx_node: str | None = None
+    kernel: str = ""
+    attrs: str = ""
+    inputs: list[int] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        """Operator without ``relax.``; a kernel by its own name."""
+        return self.kernel or self.op.removeprefix("relax.")
+
+
+@dataclass
+class CallReport(Called):
+    """One call: its compiler and its implementation, or every reason why it stays with TVM.
+
+    Attributes
+    ----------
     compiler, region : str or None
         Namespace and region that took it.
     use : int
@@ -79,48 +113,24 @@ class CallReport:
         What its library makes of it, ``"convolution + relu"``, and that primitive's implementation on this machine.
     step : int or None
         Number of that primitive in its region: calls with the same one are fused.
-    flops, bytes : int
-        Estimated work; bytes read and written if nothing were fused.
-    output : str
-        Type of the result.
-    attrs : str
-        The operator's attributes.
     reasons : list of str
         ``"<compiler>: <why not>"``, one per compiler that was asked and refused.
     candidates : list of Candidate
         Every compiler that was asked, in order of priority.
     near_misses : list of NearMiss
         Patterns that matched and were refused.
-    inputs : list of int
-        Calls whose results it reads.
     """
 
-    id: int
-    op: str
-    name: str
-    function: str
-    compiler: str | None
-    region: str | None
-    pattern: str | None
-    flops: int
-    bytes: int
-    output: str
+    compiler: str | None = None
+    region: str | None = None
     use: int = 0
-    onnx_node: str | None = None
-    kernel: str = ""
-    attrs: str = ""
+    pattern: str | None = None
     primitive: str | None = None
     implementation: str | None = None
     step: int | None = None
     reasons: list[str] = field(default_factory=list)
     candidates: list[Candidate] = field(default_factory=list)
     near_misses: list[NearMiss] = field(default_factory=list)
-    inputs: list[int] = field(default_factory=list)
-
-    @property
-    def label(self) -> str:
-        """Operator without ``relax.``; a kernel by its own name."""
-        return self.kernel or self.op.removeprefix("relax.")
 
 
 @dataclass

@@ -54,11 +54,15 @@ class RegionPrimitives:
 
     of_call: dict[int, list[Primitive]] = field(default_factory=dict)
     reorders: int | None = None
+    #: of calls that no primitive comes from
+    others: list[Primitive] = field(default_factory=list)
+
+    def of(self, position: int) -> list[Primitive]:
+        """The primitives of one call; without a lowering there are none."""
+        return self.of_call.get(position, self.others)
 
 
-def primitives_of(
-    ns: Namespace, func: Any, name: str, calls: int, options: Mapping[str, Any] | None = None
-) -> RegionPrimitives:
+def primitives_of(ns: Namespace, func: Any, name: str, options: Mapping[str, Any] | None = None) -> RegionPrimitives:
     """Lower ``func`` and ask the namespace how it runs the result.
 
     Parameters
@@ -69,8 +73,6 @@ def primitives_of(
         The region.
     name : str
         Its symbol.
-    calls : int
-        The number of calls in it.
     options : mapping, optional
         Of the namespace, for this module.
     """
@@ -81,13 +83,13 @@ def primitives_of(
     if isinstance(ns.codegen, PortableCodegen):
         graph = ns.codegen.with_times(graph)
     description = _described(ns, graph)
-    found = RegionPrimitives(reorders=description.reorders if description else None)
+    found = RegionPrimitives(
+        reorders=description.reorders if description else None, others=[Primitive(None, _VANISHED, is_view=True)]
+    )
     for index, graph_node in enumerate(graph.nodes):
         primitive = _primitive(graph, graph_node, description, index)
         for position in dict.fromkeys(graph_node.calls):
             found.of_call.setdefault(position, []).append(primitive)
-    for position in range(calls):
-        found.of_call.setdefault(position, [Primitive(None, _VANISHED, is_view=True)])
     return found
 
 

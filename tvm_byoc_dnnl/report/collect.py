@@ -61,26 +61,19 @@ def explain(
     Parameters
     ----------
     model : IRModule, onnx.ModelProto, torch.export.ExportedProgram, Executable, Module, Runner or path
-        A model, or a module that is annotated or partitioned already. Of what is compiled (what `compile` and `load`
-        return, and a library's path), the report is what the build has noted; the other arguments have no effect, and
-        how a library runs the calls of its regions is not known.
+        A model, or a module that is annotated or partitioned already, which the arguments of these steps do not
+        change. Of what is compiled (what `compile` and `load` return, and a library's path), the report is what the
+        build has noted; the other arguments have no effect, and how a library runs the calls of its regions is not
+        known.
     compiler : str or sequence of str, optional
         Whom to ask, in order of priority; ``None`` reads the functions' attribute ``compiler``.
-    shapes : mapping, optional
-        Input name → shape, to fix dimensions that an ONNX model leaves open; a name such as ``"N"`` leaves one open.
-    policy : RegionPolicy, optional
-        Decides which regions are worth a call; by default each namespace's policy. No effect on a partitioned module.
-    placement : mapping of str to str, optional
-        Call → compiler, as in `compile`. No effect on an annotated module.
-    precision, weights, activations, int8, options
-        As in `compile`. No effect on an annotated module.
+    policy, shapes, placement, precision, weights, activations, int8, options, dry_run
+        As in `compile` and `partition`.
     output : str
         With ``"source"``, say also which regions would stay modules, and why.
     database : path-like, optional
         File of times that `tune` has written: without a ``placement`` it places the calls as in `compile`, and each
-        call shows the times of its candidates. No effect on an annotated module.
-    dry_run : bool
-        Run no compiler of a vendor's, as in `partition`: quick, and without what only such a compiler could refuse.
+        call shows the times of its candidates.
 
     Returns
     -------
@@ -91,25 +84,36 @@ def explain(
     ------
     ValueError
         If a compiler is not registered.
-    InputError, UnsupportedError
-        If the model cannot be imported, or ``output`` is unknown.
-    ArtifactError
-        If a library cannot be loaded, or a compiled model was built without the pipeline ``"byoc"``.
+    InputError, UnsupportedError, ArtifactError
+        If the model cannot be imported or loaded, was built without the pipeline ``"byoc"``, or ``output`` is unknown.
     """
     check_output(output)
     check_types(compiler, shapes=shapes, policy=policy, placement=placement, options=options)
     if _is_compiled(model):
-        if shapes:
-            raise InputError("`shapes` fixes the inputs of an ONNX model; a compiled model has its own: leave it out")
-        return _of_compiled(model)
-    imported = mod = to_relax(model, shapes=shapes)
-    asked = _asked(mod, compiler)
-    times = None
+        return _of_compiled(model, shapes)
+    chosen = {"precision": precision, "weights": weights, "activations": activations, "int8": int8}
+    mod = to_relax(model, shapes=shapes)
+    report = _of_module(mod, compiler, options, chosen, policy, placement, database, dry_run, output)
+    report.model = Path(model).name if isinstance(model, (str, Path)) else ""
+    return report
+
+
+def _of_module(
+    imported: tvm.IRModule,
+    compiler: str | Sequence[str] | None,
+    options: Mapping[str, Mapping[str, Any]] | None,
+    chosen: Mapping[str, str | None],
+    policy: RegionPolicy | None,
+    placement: Mapping[str, str] | None,
+    database: str | PathLike[str] | None,
+    dry_run: bool,
+    output: str,
+) -> Report:
+    """The report of a module, which is annotated and partitioned where it is not yet."""
+    mod, asked, times = imported, _asked(imported, compiler), None
     if not any(codegen_of(f) for f in mod.functions.values()):
-        is_annotated = any(composite_of(f) for f in mod.functions.values())
-        chosen = {"precision": precision, "weights": weights, "activations": activations, "int8": int8}
         mod = with_options(mod, with_precision(compiler, options, chosen))
-        if is_annotated:
+        if any(composite_of(f) for f in mod.functions.values()):
             mod = PartitionGraph(policy=policy, dry_run=dry_run)(mod)
         else:
             if database is not None:
@@ -121,13 +125,11 @@ def explain(
         report = Report(**vars(account_of(mod, asked)))
     if times is not None:
         _add_times(report, times)
-    if output == "source":
-        for region in report.regions:
-            try:
-                namespace(region.compiler).route.source(mod[region.name], region.name)
-            except UnsupportedError as error:
-                region.source_refusal = " ".join(str(error).split())
-    report.model = Path(model).name if isinstance(model, (str, Path)) else ""
+    for region in report.regions if output == "source" else ():
+        try:
+            namespace(region.compiler).route.source(mod[region.name], region.name)
+        except UnsupportedError as error:
+            region.source_refusal = " ".join(str(error).split())
     report.advice = [*rewritten_patterns(imported, [namespace(name) for name in asked], report.calls), *advise(report)]
     return report
 
@@ -150,8 +152,10 @@ def _is_compiled(model: Any) -> bool:
     return isinstance(model, (Runner, tvm.runtime.Executable, tvm.runtime.Module))
 
 
-def _of_compiled(model: Any) -> Report:
+def _of_compiled(model: Any, shapes: Mapping[str, Any] | None) -> Report:
     """The report that the build has noted in a compiled model."""
+    if shapes:
+        raise InputError("`shapes` fixes the inputs of an ONNX model; a compiled model has its own: leave it out")
     is_path = isinstance(model, (str, Path))
     with to_be_described():
         runner = load(model) if is_path else model if isinstance(model, Runner) else Runner(model)

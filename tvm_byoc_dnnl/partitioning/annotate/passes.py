@@ -306,38 +306,34 @@ def AnnotateExternalCompiler(
     default = None if compiler is None else [compiler] if isinstance(compiler, str) else list(compiler)
     for name in default or ():
         namespace(name)  # an unknown name fails where it is written, not later
+    return _Annotate(default, prepare, choice)
 
-    @tvm.transform.module_pass(opt_level=0, name="AnnotateExternalCompiler")
-    def annotate(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
-        mod = expand(mod, lambda func: unknown_whole(func, compilers_of(func, default)))
+
+@tvm.transform.module_pass(opt_level=0, name="AnnotateExternalCompiler")
+class _Annotate:
+    def __init__(self, default: list[str] | None, prepare: bool, choice: Choice) -> None:
+        self._default = default
+        self._prepares = prepare
+        self._choice = choice
+
+    def transform_module(self, mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+        mod = expand(mod, lambda func: unknown_whole(func, self._compilers(func)))
         names: set[str] = set()
-        mod, is_left = once(mod, names)
+        mod, is_left = self._once(mod, names)
         while is_left:  # operators that are kept whole and that no compiler has taken
-            mod, is_left = once(expand(mod, lambda func: whole_ops(func) if compilers_of(func, default) else ()), names)
-        if isinstance(choice, PlacedBy):
-            choice.check(names)
+            mod, is_left = self._once(expand(mod, lambda f: whole_ops(f) if self._compilers(f) else ()), names)
+        if isinstance(self._choice, PlacedBy):
+            self._choice.check(names)
         return mod
 
-    def once(mod: tvm.IRModule, names: set[str]) -> tuple[tvm.IRModule, bool]:
+    def _compilers(self, func: relax.Function) -> list[str]:
+        return compilers_of(func, self._default)
+
+    def _once(self, mod: tvm.IRModule, names: set[str]) -> tuple[tvm.IRModule, bool]:
         """The module with the composites that can be found in it; ``names`` gets those of its calls."""
         owned = {gv: f for gv, f in mod.functions.items() if codegen_of(f) or composite_of(f)}
-        facts: list[Fact] = []
-        if prepare:
-            wanted = {c for f in mod.functions.values() if is_host_function(f) for c in compilers_of(f, default)}
-            with stage("prepare"):
-                keep = bool(wanted) and all(map(_reads_transposed, wanted))
-                mod = prepared = Prepare(keep_transposed=keep)(mod)
-                for name in sorted(wanted):
-                    mod, lost = prepared_by(namespace(name), mod)
-                    facts += lost
-                    chosen = get_target_options(mod, name)
-                    mod = compress_weights(mod, chosen.get("weights", "float32"))
-                    mod = round_sources(mod, chosen.get("activations", "stored"))
-        if not prepare or not mod.same_as(prepared):
-            mod = relax.transform.ConvertToDataflow(min_size=1)(mod)
-        if not prepare:  # a result without readers would count as a reader of values that a pattern needs for itself
-            mod = relax.transform.DeadCodeElimination()(mod)
-        groups = _by_compilers(mod, default)
+        mod, facts = self._prepared(mod)
+        groups = _by_compilers(mod, self._default)
         is_left = False
         for compilers, functions in groups.items():
             known = {op for name in compilers for op in namespace(name).ops()}
@@ -347,7 +343,7 @@ def AnnotateExternalCompiler(
             names.update(var_name(var) for func in ready.values() for var, _ in op_calls(func))
             ops = {op for func in ready.values() for op in ops_of(func)}
             compilation = compilation_of(mod, compilers)
-            matcher = Matcher(compilers, ops, choice, compilation)
+            matcher = Matcher(compilers, ops, self._choice, compilation)
             with stage("annotate"):
                 mod = matcher.run(with_functions(mod, ready), [gv.name_hint for gv in functions])
             facts += matcher.facts
@@ -359,7 +355,23 @@ def AnnotateExternalCompiler(
         facts += [Fact(compiler=name, stage=ASKED) for compilers in groups for name in compilers]
         return with_facts(mod, facts), is_left
 
-    return annotate
+    def _prepared(self, mod: tvm.IRModule) -> tuple[tvm.IRModule, list[Fact]]:
+        """The module in the forms that patterns know, in dataflow blocks; and the passes of vendors that failed."""
+        if not self._prepares:
+            mod = relax.transform.ConvertToDataflow(min_size=1)(mod)
+            # A result without readers would count as a reader of values that a pattern needs for itself.
+            return relax.transform.DeadCodeElimination()(mod), []
+        facts: list[Fact] = []
+        wanted = {c for f in mod.functions.values() if is_host_function(f) for c in self._compilers(f)}
+        with stage("prepare"):
+            mod = prepared = Prepare(keep_transposed=bool(wanted) and all(map(_reads_transposed, wanted)))(mod)
+            for name in sorted(wanted):
+                mod, lost = prepared_by(namespace(name), mod)
+                facts += lost
+                chosen = get_target_options(mod, name)
+                mod = compress_weights(mod, chosen.get("weights", "float32"))
+                mod = round_sources(mod, chosen.get("activations", "stored"))
+        return mod if mod.same_as(prepared) else relax.transform.ConvertToDataflow(min_size=1)(mod), facts
 
 
 def _reads_transposed(compiler: str) -> bool:
