@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.core.errors import InputError, UnsupportedError
 from tvm_byoc_dnnl.frontends.onnx import ops  # noqa: F401  (which fills the table)
-from tvm_byoc_dnnl.frontends.onnx.deciding import deciding_inputs, with_constants
+from tvm_byoc_dnnl.frontends.onnx.inputs import deciding_inputs, with_constants
 from tvm_byoc_dnnl.frontends.onnx.table import entries, entry_of
 
 pytestmark = pytest.mark.native

@@ -13,7 +13,7 @@ from tests.harness import assert_right
 from tests.unit.importing import node, onnx_model, rand
 from tvm_byoc_dnnl import onnx_backend
 from tvm_byoc_dnnl.core.errors import InputError, UnsupportedError
-from tvm_byoc_dnnl.frontends.onnx.deciding import deciding_inputs, with_constants
+from tvm_byoc_dnnl.frontends.onnx.inputs import deciding_inputs, with_constants
 from tvm_byoc_dnnl.onnx_backend import PreparedModel
 
 pytestmark = pytest.mark.native

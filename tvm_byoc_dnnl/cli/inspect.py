@@ -209,9 +209,8 @@ def _inputs_of(model: Path) -> tuple[Sequence[TensorInfo], list[str]]:
 
         with to_be_described():
             return load(model).inputs, []
-    from ..frontends.onnx.deciding import deciding_inputs
     from ..frontends.onnx.importer import load_onnx
-    from ..frontends.onnx.inputs import model_inputs
+    from ..frontends.onnx.inputs import deciding_inputs, model_inputs
 
     proto = load_onnx(model)
     return model_inputs(proto), deciding_inputs(proto)

@@ -16,8 +16,8 @@ from onnx.backend.base import BackendRep
 from ..api.compile import DEFAULT_COMPILER, compile
 from ..core.errors import ByocError, InputError, UnsupportedError
 from ..frontends import to_relax
-from ..frontends.onnx.deciding import deciding_inputs, with_constants
 from ..frontends.onnx.emit import as_stored
+from ..frontends.onnx.inputs import deciding_inputs, with_constants
 from ..frontends.onnx.value import STORED
 from ..runtime.runner import Runner
 

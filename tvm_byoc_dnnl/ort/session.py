@@ -17,8 +17,8 @@ from onnx import TensorProto
 
 from ..api.compile import compile
 from ..core.errors import ByocError, InputError, OutOfMemoryError, UnsupportedError
-from ..frontends.onnx.deciding import deciding_inputs
 from ..frontends.onnx.importer import load_onnx
+from ..frontends.onnx.inputs import deciding_inputs
 from ..onnx_backend import PreparedModel
 from ..runtime.runner import Runner
 from .foreign import ForeignSession

@@ -11,9 +11,20 @@ from onnx import helper, numpy_helper
 
 from ...core.errors import InputError
 from ...ir.signature import TensorInfo, shape_options
-from .deciding import deciding_inputs, with_constants
+from .nodes import is_standard
 
-__all__ = ["advice_on_inputs", "fix_shapes", "fix_values", "fixed_inputs", "given_inputs", "model_inputs"]
+__all__ = [
+    *(
+        "advice_on_inputs",
+        "deciding_inputs",
+        "fix_shapes",
+        "fix_values",
+        "fixed_inputs",
+        "given_inputs",
+        "model_inputs",
+    ),
+    "with_constants",
+]
 
 Shapes = Mapping[str, Sequence["int | str"]]
 
@@ -166,3 +177,69 @@ def _renamed(value: onnx.ValueInfoProto, names: Mapping[str, set[str]]) -> onnx.
 def _dims_text(value: onnx.ValueInfoProto) -> str:
     shape = _info(value).shape
     return "of any shape" if shape is None else f"({', '.join(map(str, shape))})"
+
+
+# ---- inputs whose values decide shapes or axes of the compiled model --------------------------------------
+#
+# ONNX lets a caller give them at run time. TVM wants them while it compiles, so a model that has such inputs is
+# compiled for the values of a call.
+
+
+_REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+
+# Operator -> the inputs that decide its result's shape, or which elements it takes.
+_DECIDING: dict[str, tuple[int, ...]] = {
+    **{f"Reduce{kind}": (1,) for kind in _REDUCTIONS},
+    **dict.fromkeys(("Expand", "Reshape", "Tile", "Unsqueeze", "Squeeze", "Split", "SplitToSequence"), (1,)),
+    **dict.fromkeys(("AffineGrid", "CenterCropPad", "CumProd", "CumSum", "OneHot", "TopK", "Trilu", "Upsample"), (1,)),
+    **dict.fromkeys(("BlackmanWindow", "ConstantOfShape", "HammingWindow", "HannWindow"), (0,)),
+    **dict.fromkeys(("Col2Im", "DFT", "Dropout"), (1, 2)),
+    "MaxUnpool": (2,),
+    "MelWeightMatrix": (0, 1, 2, 3, 4),
+    "NonMaxSuppression": (2, 3, 4),
+    "Pad": (1, 2, 3),
+    "Range": (0, 1, 2),
+    "Resize": (1, 2, 3),
+    "STFT": (1, 3),
+    "SequenceAt": (1,),
+    "SequenceErase": (1,),
+    "SequenceInsert": (2,),
+    "Slice": (1, 2, 3, 4),
+}
+# Operators whose results are never dims: the values that they read decide nothing.
+_END = frozenset({"Shape", "Size"})
+
+
+def deciding_inputs(model: onnx.ModelProto) -> list[str]:
+    """Names of the inputs of a model whose values decide shapes or axes, in the model's order."""
+    graph = model.graph
+    known = {t.name for t in graph.initializer}
+    makers = {name: node for node in graph.node for name in node.output}
+    found: set[str] = set()
+    pending = [
+        node.input[i]
+        for node in graph.node
+        if is_standard(node)
+        for i in _DECIDING.get(node.op_type, ())
+        if i < len(node.input) and node.input[i]
+    ]
+    while pending:
+        name = pending.pop()
+        if name in found or name in known:
+            continue
+        found.add(name)
+        maker = makers.get(name)
+        if maker is not None and maker.op_type not in _END:
+            pending.extend(i for i in maker.input if i)
+    return [i.name for i in graph.input if i.name in found and i.type.HasField("tensor_type")]
+
+
+def with_constants(model: onnx.ModelProto, values: dict[str, onnx.TensorProto]) -> onnx.ModelProto:
+    """A copy of a model with inputs turned into initialisers."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    kept = [i for i in copy.graph.input if i.name not in values]
+    del copy.graph.input[:]
+    copy.graph.input.extend(kept)
+    copy.graph.initializer.extend(values.values())
+    return copy

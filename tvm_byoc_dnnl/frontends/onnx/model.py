@@ -23,8 +23,8 @@ from ...ir.tvm_compat import is_a
 from . import kept  # noqa: F401 - declares the operators that stay whole
 from .dim import size_of
 from .emit import is_as_tvm_wants
-from .equal_dims import unify_dims
 from .file import Weights
+from .functions import unify_dims
 from .open_dims import OpenInputs, relax_shapes
 from .scope import Plan, Scope, opsets_of
 from .value import STORED, Value

@@ -15,9 +15,8 @@ from ..dim import Dim, Size, equal, max_of
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Type, Value
-from .attention_parts import Mask, arange, attend, joined, number
+from .attention_parts import Mask, arange, attend, joined, number, rotated
 from .cached_attention import Cached, Rule, sees, shown_scores
-from .rotary import rotated
 
 __all__: list[str] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ from tvm import relax
 from ..dim import Dim, product
 from ..emit import Emit
 from ..table import operator
-from ..value import Node, Value
+from ..value import Node, Type, Value
+from .attention_parts import arange
+from .marking import places_along
 
 _NARROW = ("float16", "bfloat16")
 
@@ -54,7 +57,7 @@ def _batch_norm(e: Emit, node: Node) -> Any:
     rank = len(node.needed(0).sizes)
     axes = [0, *(range(2, rank) if spatial else ())]
     if training:
-        new_mean, new_variance = (e.call(f, x, axis=axes) for f in (relax.op.mean, relax.op.variance))
+        new_mean, new_variance = e.mean(x, axis=axes), e.variance(x, axis=axes)
     else:
         new_mean, new_variance = old_mean, old_variance
     if spatial:
@@ -72,10 +75,13 @@ def _batch_norm(e: Emit, node: Node) -> Any:
     return [y, *results, *saved][: len(node.wanted)]
 
 
+def _moments(e: Emit, x: Value, axes: list[int]) -> tuple[Value, Value]:
+    return e.mean(x, axis=axes, keepdims=True), e.variance(x, axis=axes, keepdims=True)
+
+
 def _normalised(e: Emit, x: Value, epsilon: float, mean: Value, variance: Value, scale: Value, bias: Value) -> Value:
     root = e.sqrt(variance + epsilon)
-    core = (x - mean) / root
-    return core * scale + bias
+    return (x - mean) / root * scale + bias
 
 
 # ---- instance, group --------------------------------------------------------------------------------------
@@ -86,30 +92,29 @@ def _instance_norm(e: Emit, node: Node, data: Value, scale: Value, bias: Value, 
     rank = len(data.sizes)
     node.attr("consumed_inputs")
     axes = list(range(2, rank))
-    mean, variance = (e.call(f, data, axis=axes, keepdims=True) for f in (relax.op.mean, relax.op.variance))
+    mean, variance = _moments(e, data, axes)
     return _normalised(e, data, epsilon, mean, variance, *(_per_channel(e, v, rank) for v in (scale, bias)))
 
 
 @operator("GroupNormalization", since=18)
-def _group_norm(e: Emit, node: Node) -> Any:
+def _group_norm(e: Emit, node: Node, x: Value, scale: Value, bias: Value, *, num_groups: int = 1) -> Any:
     """Scale and shift are those of groups in opset 18, and of channels since 21."""
-    data, scale, bias = (node.needed(i) for i in range(3))
-    groups, rank, own = node.attr("num_groups"), len(node.needed(0).sizes), data.dtype
-    stash = node.attr("stash_type", 1)
-    channels = data.sizes[1]
+    rank, own, channels = len(x.sizes), x.dtype, x.sizes[1]
     if isinstance(channels, Dim):
         raise node.refused("has an open number of channels")
     if node.opset < 21:
-        each = channels // groups
-        scale, bias = (
-            e.reshape(e.expand(e.reshape(v, [groups, 1]), [groups, each]), [channels]) for v in (scale, bias)
-        )
-    wide = "float32" if stash == 1 and own in _NARROW else own
-    how = {"num_groups": groups, "channel_axis": 1, "axes": list(range(2, rank)), "epsilon": node.attr("epsilon", 1e-5)}
-    if wide == own:
-        return e.group_norm(data, scale, bias, **how)
-    plain = [e.const(np.full(channels, v, wide)) for v in (1, 0)]
-    core = e.cast(e.group_norm(e.cast(data, wide), *plain, **how), own)
+        wide = [num_groups, channels // num_groups]
+        scale, bias = (e.reshape(e.expand(e.reshape(v, [num_groups, 1]), wide), [channels]) for v in (scale, bias))
+    how = {
+        "num_groups": num_groups,
+        "channel_axis": 1,
+        "axes": list(range(2, rank)),
+        "epsilon": node.attr("epsilon", 1e-5),
+    }
+    if node.attr("stash_type", 1) != 1 or own not in _NARROW:
+        return e.group_norm(x, scale, bias, **how)
+    plain = [e.const(np.full(channels, v, "float32")) for v in (1, 0)]
+    core = e.cast(e.group_norm(e.cast(x, "float32"), *plain, **how), own)
     scale, bias = (_per_channel(e, v, rank) for v in (scale, bias))
     return core * scale + bias
 
@@ -118,25 +123,22 @@ def _group_norm(e: Emit, node: Node) -> Any:
 
 
 @operator("LayerNormalization", since=17)
-def _layer_norm(e: Emit, node: Node) -> Any:
-    data, scale, bias = node.needed(0), node.needed(1), node.input(2)
-    rank, epsilon = len(node.needed(0).sizes), node.attr("epsilon", 1e-5)
-    axis = node.attr("axis", -1) % rank
-    axes = list(range(axis, rank))
+def _layer_norm(e: Emit, node: Node, data: Value, scale: Value, bias: Value | None = None) -> Any:
+    rank, epsilon = len(data.sizes), node.attr("epsilon", 1e-5)
+    axes = list(range(node.attr("axis", -1) % rank, rank))
     wide = "float32" if node.attr("stash_type", 1) == 1 else data.dtype
-    sizes = list(data.sizes[axis:])
-    own = _parameters(e, sizes, [scale, e.const(0, scale.dtype) if bias is None else bias])
+    own = _parameters(e, list(data.sizes[axes[0] :]), [scale, e.const(0, scale.dtype) if bias is None else bias])
     if own is not None:
         y = e.layer_norm(data, *own, axes=[a - rank for a in axes], epsilon=epsilon)
-    x = e.cast(data, wide) if own is None or any(node.wanted[1:]) else data
-    if own is None or any(node.wanted[1:]):
-        mean, variance = (e.call(f, x, axis=axes, keepdims=True) for f in (relax.op.mean, relax.op.variance))
-        inverse = e.rsqrt(variance + epsilon)
+        if not any(node.wanted[1:]):
+            return y
+    x = e.cast(data, wide)
+    mean, variance = _moments(e, x, axes)
+    inverse = e.rsqrt(variance + epsilon)
     if own is None:
-        core = e.cast((x - mean) * inverse, data.dtype)
-        y = core * scale
+        y = e.cast((x - mean) * inverse, data.dtype) * scale
         y = y if bias is None else y + bias
-    return [y, mean, inverse][: len(node.wanted)] if any(node.wanted[1:]) else [y]
+    return [y, mean, inverse][: len(node.wanted)]
 
 
 def _parameters(e: Emit, sizes: list[Any], given: list[Value]) -> list[Value] | None:
@@ -153,9 +155,8 @@ def _repeated(e: Emit, given: Value, sizes: list[int]) -> Value:
 
 
 @operator("RMSNormalization", since=23, types=lambda node: [node.needed(0).type], whole=True)
-def _rms_norm(e: Emit, node: Node, x: Value, *, stash_type: int = 1, axis: int = -1, epsilon: float = 1e-05) -> Value:
-    is_wide = stash_type == 1
-    return rms_norm(e, x, node.needed(1), axis, epsilon, is_wide)
+def _rms_norm(e: Emit, x: Value, scale: Value, *, stash_type: int = 1, axis: int = -1, epsilon: float = 1e-5) -> Value:
+    return rms_norm(e, x, scale, axis, epsilon, stash_type == 1)
 
 
 def rms_norm(e: Emit, data: Value, scale: Value, axis: int, epsilon: float, is_wide: bool = True) -> Value:
@@ -163,24 +164,18 @@ def rms_norm(e: Emit, data: Value, scale: Value, axis: int, epsilon: float, is_w
 
     TVM cannot compile one over all axes: an axis of 1 is put in front.
     """
-    own, dims = data.dtype, data.dims
-    if dims is None:
-        raise e.refused("needs data of a known rank")
-    rank = len(dims)
+    own, dims, rank = data.dtype, data.sizes, len(data.sizes)
     axis %= rank
-    sizes = list(dims[axis:])
     wide = "float32" if is_wide and own in _NARROW else own
     x = e.cast(data, wide)
     if axis == 0:
         x = e.reshape(x, [1, *dims])
     axes = [a - rank for a in range(axis, rank)]
-    parameters = _parameters(e, sizes, [e.cast(scale, wide)])
+    parameters = _parameters(e, list(dims[axis:]), [e.cast(scale, wide)])
     if parameters is not None:
         made = e.cast(e.rms_norm(x, *parameters, axes=axes, epsilon=epsilon), own)
     else:
-        square = e.mean(x * x, axis=axes, keepdims=True)
-        core = x / e.sqrt(square + epsilon)
-        made = e.cast(core, own) * scale
+        made = e.cast(x / e.sqrt(e.mean(x * x, axis=axes, keepdims=True) + epsilon), own) * scale
     return e.reshape(made, dims)
 
 
@@ -190,49 +185,37 @@ def rms_norm(e: Emit, data: Value, scale: Value, axis: int, epsilon: float, is_w
 @operator("MeanVarianceNormalization", since=9)
 def _mean_variance(e: Emit, node: Node, data: Value) -> Any:
     axes = list(node.attr("axes") or (0, 2, 3))
-    mean, variance = (e.call(f, data, axis=axes, keepdims=True) for f in (relax.op.mean, relax.op.variance))
+    mean, variance = _moments(e, data, axes)
     deviation = e.sqrt(variance) + 1e-9
     return (data - mean) / deviation
 
 
 @operator("LRN")
-def _lrn(e: Emit, node: Node) -> Any:
-    data, size, rank = node.needed(0), node.attr("size"), len(node.needed(0).sizes)
-    before, after = (size - 1) // 2, size // 2
-    squares = data * data
-    pool: Any = relax.op.nn.avg_pool3d if rank == 4 else relax.op.nn.avg_pool2d
-    flat = 1 if rank == 3 else 2
-    if rank in (3, 4):
-        wide = e.expand_dims(squares, axis=1)
-    else:
-        flat = 1
-        wide = e.reshape(squares, [data.sizes[0], 1, data.sizes[1], product(data.sizes[2:])])
-    window = {
-        "pool_size": [size, *[1] * flat],
-        "strides": [1] * (flat + 1),
-        "padding": [before, *[0] * flat, after, *[0] * flat],
-        "ceil_mode": False,
-        "count_include_pad": True,
-    }
-    mean = e.call(lambda x: pool(x, layout="NCDHW" if flat == 2 else "NCHW", **window), wide)
-    mean = e.squeeze(mean, axis=1) if rank in (3, 4) else e.reshape(mean, data.sizes)
-    scaled = mean * node.attr("alpha", 1e-4)
-    below = e.power(scaled + node.attr("bias", 1.0), node.attr("beta", 0.75))
-    return data / below
+def _lrn(e: Emit, x: Value, *, size: int = 1, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Any:
+    rank, squares = len(x.sizes), x * x
+    flat = 2 if rank == 4 else 1  # axes behind the channels
+    is_plain = rank in (3, 4)
+    wide = e.expand_dims(squares, axis=1) if is_plain else [x.sizes[0], 1, x.sizes[1], product(x.sizes[2:])]
+    mean = e.call(
+        relax.op.nn.avg_pool3d if flat == 2 else relax.op.nn.avg_pool2d,
+        wide if isinstance(wide, Value) else e.reshape(squares, wide),
+        pool_size=[size, *[1] * flat],
+        strides=[1] * (flat + 1),
+        padding=[(size - 1) // 2, *[0] * flat, size // 2, *[0] * flat],
+        ceil_mode=False,
+        count_include_pad=True,
+        layout="NCDHW" if flat == 2 else "NCHW",
+    )
+    mean = e.squeeze(mean, axis=1) if is_plain else e.reshape(mean, x.sizes)
+    return x / e.power(mean * alpha + bias, beta)
 
 
 @operator("LpNormalization")
-def _lp_normalization(e: Emit, data: Value, *, axis: int = -1, p: int = 2) -> Any:
+def _lp_normalization(e: Emit, x: Value, *, axis: int = -1, p: int = 2) -> Any:
     """``x / ‖x‖`` along one axis; 0 where the norm is 0."""
-    rank = len(data.sizes)
-    if p == 1:
-        norm = e.sum(abs(data), axis=[axis % rank], keepdims=True)
-    else:
-        squares = data * data
-        norm = e.sqrt(e.sum(squares, axis=[axis % rank], keepdims=True))
-    zero = e.const(0, data.dtype)
-    is_zero = e.equal(norm, zero)
-    return e.where(is_zero, zero, data / norm)
+    total = e.sum(abs(x) if p == 1 else x * x, axis=[axis % len(x.sizes)], keepdims=True)
+    norm = total if p == 1 else e.sqrt(total)
+    return e.where(e.equal(norm, 0), 0, x / norm)
 
 
 @operator("Dropout")
@@ -276,9 +259,145 @@ def _flattened_softmax(e: Emit, node: Node, data: Value, *, axis: int = 1) -> An
 def _along(e: Emit, node: Node, data: Value, axis: int) -> Value:
     if node.op in _SOFTMAX:
         return e.call(_SOFTMAX[node.op], data, axis=axis)
-    size, rank = data.sizes[axis], len(data.sizes)
     first = e.argmax(data, axis=axis, keepdims=True)
-    places = e.value(relax.op.arange(0, e.shape([size]).values[0], 1, "int64"))
-    places = e.reshape(places, [size if i == axis else 1 for i in range(rank)])
-    is_first = e.equal(first, places)
-    return e.cast(is_first, data.dtype)
+    return e.cast(e.equal(first, places_along(e, data.sizes[axis], axis, len(data.sizes))), data.dtype)
+
+
+# ---- norms of ONNX Runtime: with statistics, or of a sum --------------------------------------------------
+_MS = "com.microsoft"
+
+
+def _statistics(x: Value, axis: int) -> Type:
+    dims = x.sizes
+    axis %= len(dims)
+    return Type("float32", (*dims[:axis], *(1 for _ in dims[axis:])))
+
+
+def _inverse(e: Emit, x: Value, axes: Sequence[int], epsilon: float, *, centred: bool) -> tuple[Value, Value]:
+    """The mean, and 1 over the root of the mean square of what is left of it (or of all), float32."""
+    wide = e.cast(x, "float32")
+    mean = e.mean(wide, axis=list(axes), keepdims=True)
+    rest = wide - mean if centred else wide
+    square = e.mean(rest * rest, axis=list(axes), keepdims=True)
+    return mean, e.const(1.0, "float32") / e.sqrt(square + epsilon)
+
+
+def _rms_types(node: Node) -> list[Type]:
+    x = node.needed(0)
+    return [x.type, _statistics(x, int(node.attr("axis", -1)))]
+
+
+@operator("SimplifiedLayerNormalization", types=_rms_types, whole=True)
+def _root_mean_square(e: Emit, node: Node) -> list[Value | None]:
+    x, scale = node.needed(0), node.needed(1)
+    axis, epsilon = int(node.attr("axis", -1)), float(node.attr("epsilon", 1e-5))
+    node.attr("stash_type")
+    inverse = None
+    if len(node.wanted) > 1 and node.wanted[1]:
+        rank = len(x.sizes)
+        _, inverse = _inverse(e, x, range(axis % rank, rank), epsilon, centred=False)
+    return [rms_norm(e, x, scale, axis, epsilon), inverse]
+
+
+# ---------------------------------------------------------------- a sum, then a norm
+def _skip_types(node: Node) -> list[Type]:
+    x = node.needed(0)
+    return [x.type, _statistics(x, -1), _statistics(x, -1), x.type]
+
+
+def _sum(e: Emit, x: Value, skip: Value, bias: Value | None) -> Value:
+    total = x + skip
+    return total if bias is None else total + bias
+
+
+@operator("SkipSimplifiedLayerNormalization", domain=_MS, types=_skip_types, whole=True)
+def _skip_root(e: Emit, node: Node, x: Value, *, epsilon: float = 1e-12) -> list[Value | None]:
+    total = _sum(e, x, node.needed(1), node.input(3))
+    return [rms_norm(e, total, node.needed(2), -1, epsilon), *_wanted_statistics(e, node, total, epsilon, False), total]
+
+
+@operator("SkipLayerNormalization", domain=_MS, types=_skip_types, whole=True)
+def _skip_norm(e: Emit, node: Node, x: Value, *, epsilon: float = 1e-12) -> list[Value | None]:
+    total = _sum(e, x, node.needed(1), node.input(4))
+    out = _normalised_layer(e, total, node.needed(2), node.input(3), epsilon)
+    return [out, *_wanted_statistics(e, node, total, epsilon, True), total]
+
+
+def _normalised_layer(e: Emit, x: Value, gamma: Value, beta: Value | None, epsilon: float) -> Value:
+    if beta is None:
+        beta = e.const(np.zeros(gamma.shape or (1,)), gamma.dtype)
+    return e.layer_norm(x, gamma, beta, axes=[-1], epsilon=epsilon)
+
+
+def _wanted_statistics(
+    e: Emit, node: Node, total: Value, epsilon: float, centred: bool
+) -> tuple[Value | None, Value | None]:
+    if not any(node.wanted[1:3]):
+        return None, None
+    return _inverse(e, total, [-1], epsilon, centred=centred)
+
+
+# ---------------------------------------------------------------- embeddings
+def _embedded_types(node: Node) -> list[Type]:
+    ids, words = node.needed(0), node.needed(2)
+    dims = (*ids.sizes, words.sizes[1])
+    return [Type(words.dtype, dims), Type("int32", (dims[0],)), Type(words.dtype, dims)]
+
+
+@operator("EmbedLayerNormalization", domain=_MS, types=_embedded_types, whole=True)
+def _embed_norm(e: Emit, node: Node) -> list[Value | None]:
+    ids, segments, words, places, parts = (node.input(i) for i in range(5))
+    assert ids is not None
+    assert words is not None
+    assert places is not None
+    mask, positions = node.input(7), node.input(8)
+    node.attr("mask_index_type")
+    batch, length = ids.sizes
+    total = e.take(words, e.cast(ids, "int64"), axis=0)
+    if positions is None:
+        rows = e.reshape(e.take(places, arange(e, length), axis=0), [1, length, places.sizes[1]])
+    else:
+        rows = e.take(places, e.cast(positions, "int64"), axis=0)
+    total = total + rows
+    if parts is not None and segments is not None:
+        total = total + e.take(parts, e.cast(segments, "int64"), axis=0)
+    out = _normalised_layer(e, total, node.needed(5), node.needed(6), float(node.attr("epsilon", 1e-12)))
+    ends = None
+    if len(node.wanted) > 1 and node.wanted[1]:
+        ends = (
+            e.expand(e.const(np.zeros(1, "int32")), [batch])
+            if mask is None
+            else e.sum(e.cast(e.equal(mask, 1), "int32"), axis=[1])
+        )
+    return [out, ends, total]
+
+
+# ---------------------------------------------------------------- groups, with channels last
+def _group_types(node: Node) -> list[Type]:
+    return [node.needed(0).type, node.needed(0).type]
+
+
+@operator("GroupNorm", domain=_MS, types=_group_types, whole=True)
+def _runtime_group_norm(e: Emit, node: Node, x: Value) -> Value:
+    return _grouped(e, node, x)
+
+
+@operator("SkipGroupNorm", domain=_MS, types=_group_types, whole=True)
+def _skip_group_norm(e: Emit, node: Node, x: Value) -> list[Value | None]:
+    skip, bias = node.needed(3), node.input(4)
+    dims = x.sizes
+    if skip.rank == 2:
+        skip = e.reshape(skip, [dims[0], 1, 1, dims[3]])
+    total = _sum(e, x, skip, bias)
+    return [_grouped(e, node, total), total]
+
+
+def _grouped(e: Emit, node: Node, x: Value) -> Value:
+    is_last = node.attr("channels_last", 1)
+    moved = e.transpose(x, [0, 3, 1, 2]) if is_last else x
+    gamma, beta = (e.cast(node.needed(i), x.dtype) for i in (1, 2))
+    groups, epsilon = int(node.attr("groups")), float(node.attr("epsilon", 1e-5))
+    out = e.group_norm(moved, gamma, beta, num_groups=groups, channel_axis=1, axes=[2, 3], epsilon=epsilon)
+    if node.attr("activation", 0):
+        out = e.silu(out)
+    return e.transpose(out, [0, 2, 3, 1]) if is_last else out

@@ -1,4 +1,7 @@
-"""The largest and smallest elements, where a NaN counts as larger and as smaller than every number, as in NumPy."""
+"""Elements that are chosen by their order or by what they are.
+
+A NaN counts as larger and as smaller than every number, as in NumPy.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, tirx
+from tvm.script.ir_builder import tirx as T
 
-from ..dim import Dim, Size, at_least, max_of
+from ..dim import Dim, Size, at_least, max_of, product
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value
+from .computed import asked, written
 from .shapes import int_of, whole
 
 __all__ = ["cut_checked", "keys"]
@@ -84,3 +89,179 @@ def _top(e: Emit, node: Node, x: Value) -> Any:
         places = cut_checked(e, places, axis, k)
     values = e.gather_elements(x, places, axis=axis) if node.wanted[0] else None
     return [values, places]
+
+
+# ---- results with as many elements as the data says: only a call knows how many ---------------------------
+
+
+def _int64(value: int) -> Any:
+    return tirx.const(value, "int64")
+
+
+def _places(e: Emit, x: Value) -> Value:
+    """The places of the elements that are not 0, counted through all axes."""
+    count = product(x.sizes)
+    flat = e.reshape(e.cast(e.cast(x, "bool"), "int32"), [count])
+
+    def write(data: Any, places: Any, total: Any, count: Any) -> None:
+        total[0] = _int64(0)
+        with T.serial(0, count) as i, T.If(data[i] != 0), T.Then():
+            places[total[0]] = i
+            total[0] = total[0] + 1
+
+    places, total = written(e, "not_zero", write, [flat], [([count], "int64"), ([1], "int64")], [count])
+    return e.cut(places, 0, 0, asked(e, total, ["selected"])[0])
+
+
+@operator("NonZero", since=9)
+def _non_zero(e: Emit, x: Value) -> Any:
+    """The coordinates, one row for each axis."""
+    dims, places = x.sizes, _places(e, x)
+    count = (places.dims or (0,))[0]
+    if not dims:
+        return e.value(relax.op.zeros(e.shape([0, count]), "int64"))
+    rows = []
+    for axis, size in enumerate(dims):
+        along = places // whole(max_of(product(dims[axis + 1 :]), 1))
+        rows.append(e.reshape(along % whole(max_of(size, 1)), [1, count]))
+    return e.concat(rows, 0)
+
+
+@operator("Compress", since=9)
+def _compress(e: Emit, node: Node, x: Value, condition: Value, *, axis: Any = None) -> Any:
+    if condition.dtype != "bool" or condition.rank != 1:
+        raise node.wrong(f"has a condition of {condition}; expected a vector of bool")
+    if axis is None:
+        x, axis = e.reshape(x, [product(node.needed(0).sizes)]), 0
+    return e.take(x, _places(e, condition), axis=axis % (x.rank or 1))
+
+
+# ---- Unique -----------------------------------------------------------------------------------------------
+
+
+@operator("Unique", since=11)
+def _unique(e: Emit, x: Value, *, axis: Any = None, sorted: int = 1) -> Any:
+    """Elements, or slices of an axis, once each: sorted, or in the order in which they come first."""
+    if axis is None:
+        rows, axis = e.reshape(x, [product(x.sizes)]), 0
+        found = _of_elements(e, rows)
+    else:
+        axis %= len(x.sizes)
+        rows = x
+        found = _of_slices(e, e.transpose(x, [axis, *(a for a in range(len(x.sizes)) if a != axis)]))
+    first, inverse, counts, total = found
+    (count,) = asked(e, total, ["different"])
+    first, counts = (e.cut(v, 0, 0, count) for v in (first, counts))
+    if not sorted:
+        order = e.argsort(first, axis=0, dtype="int64")
+        place = e.argsort(order, axis=0, dtype="int64")
+        first, counts = (e.take(v, order, axis=0) for v in (first, counts))
+        inverse = e.take(place, inverse, axis=0)
+    return [e.take(rows, first, axis=axis), first, inverse, counts]
+
+
+def _results(count: Size) -> list[tuple[Any, str]]:
+    """The first place of each, which of them every element is, how often each is there, and how many there are."""
+    return [([count], "int64"), ([count], "int64"), ([count], "int64"), ([1], "int64")]
+
+
+def _of_elements(e: Emit, x: Value) -> list[Value]:
+    """Of a vector, by sorting it; all NaN are the same."""
+    (count,), key = x.dims or (0,), keys(e, x)
+    order = e.argsort(key, axis=0, dtype="int64")
+
+    def write(data: Any, order: Any, first: Any, inverse: Any, counts: Any, total: Any, count: Any) -> None:
+        total[0] = _int64(0)
+        with T.serial(0, count) as i:
+            before = order[tirx.max(i - 1, _int64(0))]
+            with T.If(tirx.any(i == 0, data[order[i]] != data[before])), T.Then():
+                first[total[0]] = order[i]
+                counts[total[0]] = _int64(0)
+                total[0] = total[0] + 1
+            counts[total[0] - 1] = counts[total[0] - 1] + 1
+            inverse[order[i]] = total[0] - 1
+
+    return written(e, "unique", write, [key, order], _results(count), [count])
+
+
+def _of_slices(e: Emit, x: Value) -> list[Value]:
+    """Of the slices of the first axis, by comparing each with each, from the first of their elements on."""
+    dims = x.sizes
+    count, length = dims[0], product(dims[1:])
+    key = keys(e, e.reshape(x, [count, length]))
+
+    def write(data: Any, first: Any, inverse: Any, counts: Any, total: Any, same: Any, state: Any, *sizes: Any) -> None:
+        order, rank, (count, length) = 0, 1, sizes
+
+        def compare(a: Any, b: Any) -> None:
+            state[order] = _int64(0)
+            with T.serial(0, length) as k, T.If(state[order] == 0), T.Then():
+                more = tirx.Select(data[a, k] > data[b, k], _int64(1), _int64(0))
+                state[order] = tirx.Select(data[a, k] < data[b, k], _int64(-1), more)
+
+        total[0] = _int64(0)
+        with T.serial(0, count) as i:
+            same[i] = i
+            with T.serial(0, i) as j, T.If(same[i] == i), T.Then():
+                compare(j, i)
+                with T.If(state[order] == 0), T.Then():
+                    same[i] = j
+        with T.serial(0, count) as i, T.If(same[i] == i), T.Then():
+            state[rank] = _int64(0)
+            with T.serial(0, count) as j, T.If(same[j] == j), T.Then():
+                compare(j, i)
+                with T.If(state[order] < 0), T.Then():
+                    state[rank] = state[rank] + 1
+            inverse[i] = state[rank]
+            first[state[rank]] = i
+            counts[state[rank]] = _int64(0)
+            total[0] = total[0] + 1
+        with T.serial(0, count) as i:
+            inverse[i] = inverse[same[i]]
+            counts[inverse[i]] = counts[inverse[i]] + 1
+
+    results = [*_results(count), ([count], "int64"), ([2], "int64")]
+    return written(e, "unique_slices", write, [key], results, [count, length])[:4]
+
+
+# ---- Det --------------------------------------------------------------------------------------------------
+
+
+@operator("Det", since=11)
+def _determinant(e: Emit, node: Node, x: Value) -> Any:
+    """By elimination with the largest pivot of each column."""
+    dims = node.needed(0).sizes
+    if len(dims) < 2:
+        raise node.wrong(f"reads a tensor of {len(dims)} axes; expected 2 or more")
+    outer, size = dims[:-2], dims[-1]
+    x = e.agree(x, [*outer, size, size])
+    batch, wide = product(outer), "float64"
+    flat = e.cast(e.reshape(x, [batch, size, size]), wide)
+
+    def write(data: Any, out: Any, work: Any, state: Any, batch: Any, rows: Any) -> None:
+        with T.serial(0, batch) as b:
+            out[b] = tirx.const(1, wide)
+            with T.serial(0, rows) as i, T.serial(0, rows) as j:
+                work[i, j] = data[b, i, j]
+            with T.serial(0, rows) as k:
+                state[0] = k
+                with (
+                    T.serial(0, rows - k - 1) as i,
+                    T.If(tirx.abs(work[k + 1 + i, k]) > tirx.abs(work[state[0], k])),
+                    T.Then(),
+                ):
+                    state[0] = k + 1 + i
+                with T.If(state[0] != k), T.Then():
+                    out[b] = -out[b]
+                    with T.serial(0, rows) as j:
+                        work[rows, j] = work[k, j]
+                        work[k, j] = work[state[0], j]
+                        work[state[0], j] = work[rows, j]
+                out[b] = out[b] * work[k, k]
+                with T.serial(0, rows - k - 1) as i, T.If(work[k, k] != 0), T.Then():
+                    work[rows, 0] = work[k + 1 + i, k] / work[k, k]
+                    with T.serial(0, rows) as j:
+                        work[k + 1 + i, j] = work[k + 1 + i, j] - work[rows, 0] * work[k, j]
+
+    results: list[tuple[list[Size], str]] = [([batch], wide), ([size + 1, size], wide), ([1], "int64")]
+    return e.cast(e.reshape(written(e, "determinant", write, [flat], results, [batch, size])[0], outer), x.dtype)

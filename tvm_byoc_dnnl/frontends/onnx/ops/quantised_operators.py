@@ -17,7 +17,8 @@ from tvm import relax
 
 from ..emit import Emit
 from ..table import operator
-from ..value import Node, Value
+from ..value import Node, Type, Value
+from .attention import attention_of_product
 from .convolutions import convolution
 from .pools import averaged, global_average
 from .products import multiplied
@@ -51,7 +52,6 @@ def _bias(e: Emit, bias: Value, x_scale: Value, w_scale: Value) -> Value:
     """An int32 bias, whose scale is the product of the operands'."""
     if all(v.is_constant for v in (bias, x_scale, w_scale)):
         whole, xs, ws = (v.known for v in (bias, x_scale, w_scale))
-        assert whole is not None
         return e.const((whole * (xs * ws).reshape(-1)).astype("float32"))  # type: ignore[operator]
     scale = x_scale * w_scale
     return e.cast(bias, "float32") * scale
@@ -98,32 +98,26 @@ def _gemm(e: Emit, node: Node, x: Value, *, alpha: float = 1.0, transA: int = 0,
     return made if node.input(7) is None else _stored(e, node, made, 7, x)
 
 
-def _elementwise(op: str, count: int = 1) -> None:
-    """An operator of so many (data, scale, zero point), then the result's scale and zero point."""
-
-    @operator(f"QLinear{op}", domain=_MS)
-    def convert(e: Emit, node: Node) -> Any:
-        attrs = {name: node.attr(name) for name in node.attrs if op == "LeakyRelu" and name == "alpha"}
-        made = e.onnx(op, *(_real(e, node, 3 * i) for i in range(count)), opset=16, **attrs)
-        return _stored(e, node, made, 3 * count, node.needed(0))
+#: operator → how many (data, scale, zero point) it has; the result's scale and zero point are behind them
+_ELEMENTWISE = {"QLinearAdd": 2, "QLinearMul": 2, "QLinearSigmoid": 1, "QLinearLeakyRelu": 1}
 
 
-for _op, _count in (("Add", 2), ("Mul", 2), ("Sigmoid", 1), ("LeakyRelu", 1)):
-    _elementwise(_op, _count)
+@operator(*_ELEMENTWISE, domain=_MS)
+def _elementwise(e: Emit, node: Node, x: Value) -> Any:
+    op, count = node.op.removeprefix("QLinear"), _ELEMENTWISE[node.op]
+    attrs = {"alpha": alpha} if op == "LeakyRelu" and (alpha := node.attr("alpha")) is not None else {}
+    made = e.onnx(op, *(_real(e, node, 3 * i) for i in range(count)), opset=16, **attrs)
+    return _stored(e, node, made, 3 * count, x)
 
 
-@operator("QLinearAveragePool", domain=_MS)
-def _average(e: Emit, node: Node, x: Value) -> Any:
+_POOLS = {"QLinearAveragePool": averaged, "QLinearGlobalAveragePool": global_average}
+
+
+@operator(*_POOLS, domain=_MS)
+def _pooled(e: Emit, node: Node, x: Value) -> Any:
     image, back = _channels(e, node, x)
     data = dequantised(e, image, scalar(e, node.needed(1)), node.input(2))
-    return back(_stored(e, node, averaged(e, node, data), 3, image))
-
-
-@operator("QLinearGlobalAveragePool", domain=_MS)
-def _global_average(e: Emit, node: Node, x: Value) -> Any:
-    image, back = _channels(e, node, x)
-    data = dequantised(e, image, scalar(e, node.needed(1)), node.input(2))
-    return back(_stored(e, node, global_average(e, node, data), 3, image))
+    return back(_stored(e, node, _POOLS[node.op](e, node, data), 3, image))
 
 
 @operator("QLinearSoftmax", domain=_MS)
@@ -195,3 +189,109 @@ def _is_read_as_float(node: Node) -> bool:
     """Whether each reader converts the integers to float32, so that no integers are needed."""
     readers, is_result = node.readers(0)
     return not is_result and all(n.op_type == "Cast" and n.attribute[0].i == onnx.TensorProto.FLOAT for n in readers)
+
+
+# ---- operators that are no chain of one operator between two casts ----------------------------------------
+
+
+def _real_of(e: Emit, x: Value, scale: Value, zero: Value | None, axis: int) -> Value:
+    """The numbers of a quantised tensor; ``axis`` matters where each of its slices has a scale."""
+    scale, zero = _single(e, scale), None if zero is None else _single(e, zero)
+    if zero is not None and scale.rank == 1 and zero.rank == 0:
+        zero = e.expand(e.reshape(zero, [1]), scale.sizes)
+    attrs: dict[str, Any] = {"axis": axis % len(x.sizes)} if scale.rank else {}
+    made: Value = e.onnx("DequantizeLinear", x, scale, *([] if zero is None else [zero]), opset=13, **attrs)
+    return made
+
+
+def _single(e: Emit, x: Value) -> Value:
+    return e.reshape(x, []) if x.dims == (1,) else x
+
+
+@operator("MatMulIntegerToFloat", domain=_MS)
+def _integer_to_float(e: Emit, node: Node, a: Value, b: Value, a_scale: Value, b_scale: Value) -> Value:
+    return _real_product(e, _real_of(e, a, a_scale, node.input(4), -2), b, b_scale, node.input(5), node.input(6))
+
+
+@operator("DynamicQuantizeMatMul", domain=_MS)
+def _dynamic(e: Emit, x: Value, b: Value, scale: Value, zero: Value | None = None, bias: Value | None = None) -> Value:
+    quantised, own_scale, own_zero = e.onnx("DynamicQuantizeLinear", x, opset=13, outputs=3)
+    return _real_product(e, _real_of(e, quantised, own_scale, own_zero, -2), b, scale, zero, bias)
+
+
+def _real_product(e: Emit, left: Value, b: Value, scale: Value, zero: Value | None, bias: Value | None) -> Value:
+    out = e.onnx("MatMul", left, _real_of(e, b, scale, zero, -1), opset=13)
+    return out if bias is None else out + bias
+
+
+def _attention_types(node: Node) -> list[Type]:
+    x, weights, past = node.needed(0), node.needed(1), node.input(8)
+    heads, width = int(node.attr("num_heads", 1)), weights.sizes[1] // 3
+    batch, rows, _ = x.sizes
+    length = rows if past is None else past.sizes[3] + rows
+    dtype = node.needed(3).dtype
+    return [Type(dtype, (batch, rows, width)), Type(dtype, (2, batch, heads, length, width // heads))]
+
+
+@operator("QAttention", domain=_MS, types=_attention_types, whole=True)
+def _quantised_attention(e: Emit, node: Node) -> list[Value | None]:
+    x, weights, bias, scale, weight_scale = (node.needed(i) for i in range(5))
+    left = _real_of(e, x, scale, node.input(6), -1)
+    product = _real_product(e, left, weights, weight_scale, node.input(7), bias)
+    return attention_of_product(e, node, product, mask=node.input(5), past=node.input(8))
+
+
+@operator("QLinearWhere", domain=_MS)
+def _quantised_where(e: Emit, node: Node, condition: Value) -> Value:
+    """The condition, then data, scale and zero point of both operands, and those of the result."""
+    parts = [_real_of(e, node.needed(i), node.needed(i + 1), node.input(i + 2), 0) for i in (1, 4)]
+    return _quantised(e, e.onnx("Where", condition, *parts, opset=13), node, 7, node.needed(1))
+
+
+@operator("QLinearReduceMean", domain=_MS)
+def _quantised_mean(e: Emit, node: Node, x: Value, *, axes: Any = None, keepdims: int = 1) -> Value:
+    real = _real_of(e, x, node.needed(1), node.input(2), 0)
+    out = e.onnx("ReduceMean", real, opset=13, axes=axes, keepdims=keepdims)
+    return _quantised(e, out, node, 3, x)
+
+
+def _quantised(e: Emit, x: Value, node: Node, at: int, like: Value) -> Value:
+    zero = node.input(at + 1) or e.const(0, like.dtype)
+    return e.onnx("QuantizeLinear", x, _single(e, node.needed(at)), _single(e, zero), opset=13)
+
+
+# ---------------------------------------------------------------- recurrent
+_LAYER = ("activation_alpha", "activation_beta", "activations", "clip", "direction", "hidden_size", "input_forget")
+
+
+@operator("DynamicQuantizeLSTM", domain=_MS)
+def _recurrent(e: Emit, node: Node) -> list[Value | None]:
+    """The layer with its weights as numbers; what it reads is never rounded here."""
+    given = node.inputs[:8] + [None] * (8 - len(node.inputs[:8]))
+    given[1], given[2] = (_gates(e, node, i, scale) for i, scale in ((1, 8), (2, 10)))
+    attrs = {name: value for name in _LAYER if (value := node.attr(name)) is not None}
+    return list(e.onnx("LSTM", *given, opset=14, outputs=3, **attrs))
+
+
+def _gates(e: Emit, node: Node, position: int, scale_at: int) -> Value:
+    """Weights [directions, inputs, gates] as [directions, gates, inputs]; as rows of int8 where they are such."""
+    stored, scale, zero = node.needed(position), node.needed(scale_at), node.input(scale_at + 1)
+    directions, _, width = stored.sizes
+    if stored.known is not None and scale.known is not None and (zero is None or zero.known is not None):
+        points = np.zeros(1, "int16") if zero is None or zero.known is None else zero.known.astype("int16")
+        centred = stored.known.astype("int16") - points.reshape(-1, 1, points.shape[-1] if points.ndim == 2 else 1)
+        if centred.size and centred.min() >= -128 and centred.max() <= 127:
+            count, inputs, gates = centred.shape
+            rows = centred.astype("int8").transpose(0, 2, 1).reshape(-1, inputs)
+            scales = np.broadcast_to(scale.known.reshape(count, -1), (count, gates)).reshape(-1)
+            zeros = e.const(np.zeros(len(rows), "int8"))
+            real = e.dequantize(e.const(rows), e.const(scales), zeros, axis=0, out_dtype="float32")
+            return e.reshape(real, [count, gates, inputs])
+    real = e.cast(stored, "float32")
+    if zero is not None:
+        real = real - e.reshape(e.cast(zero, "float32"), [directions, 1, width if _is_wide(zero) else 1])
+    return e.transpose(real * e.reshape(scale, [directions, 1, width if _is_wide(scale) else 1]), [0, 2, 1])
+
+
+def _is_wide(x: Value) -> bool:
+    return x.rank == 2 and x.sizes[1] != 1

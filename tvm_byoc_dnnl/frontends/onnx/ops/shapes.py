@@ -350,3 +350,23 @@ def _constant_of_shape(e: Emit, node: Node, given: Value) -> Any:
     sizes = node.ints(0, "the shape")
     assert sizes is not None
     return e.value(relax.op.full(e.shape(sizes), e.tensor(fill), str(fill.dtype)))
+
+
+# ---- Constant ---------------------------------------------------------------------------------------------
+
+
+_DTYPES = {"value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64"}
+
+
+def _constant_value(node: Node) -> Any:
+    (name,) = node.attrs
+    if name == "value":
+        return node.attr(name)
+    if name not in _DTYPES:
+        raise node.refused(f"has the attribute {name}")
+    return np.array(node.attr(name), _DTYPES[name])
+
+
+@operator("Constant", value=_constant_value)
+def _constant(e: Emit, node: Node) -> Any:
+    raise node.refused("has no value")
