@@ -98,6 +98,27 @@ def test_the_codegen_of_a_region_may_be_one_that_only_tvm_knows():
     assert [(c.compiler, c.region) for c in calls] == [("stranger", "stranger_0")]
 
 
+def test_a_report_says_what_the_build_was_told_and_marks_what_it_asks_itself():
+    asked = []
+
+    def predicate(_attrs, _args):
+        asked.append("exp")
+        return byoc.Reject("no silicon")
+
+    byoc.register_annotate_compiler("stranger", ["relax.exp"], predicate)
+    byoc.register_annotate_compiler("stranger", ["relax.nn.relu"])
+    byoc.register_codegen("stranger", no_code)
+    try:
+        mod = byoc.partition(module(lambda b, x: b.emit(relax.op.nn.relu(b.emit(relax.op.exp(x)))), (2, 3)), "stranger")
+        assert asked == ["exp"]
+        for forgets, reason in ((False, "no silicon"), (True, "no silicon (asked by the report)")):
+            report = byoc.explain(mod.without_attr("byoc_log") if forgets else mod, "stranger")
+            assert report.host_calls()[0].reasons == [f"stranger: {reason}"]
+            assert len(asked) == 1 + forgets
+    finally:
+        byoc.unregister_compiler("stranger")
+
+
 def test_who_was_asked_is_known_where_nobody_took_anything():
     mod = module(lambda b, x: b.emit(relax.op.cumsum(x, axis=1)), (2, 3))
     report = byoc.explain(byoc.compile(mod))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import tvm
 
 from ..core.compilation import Compilation
-from ..core.ledger import Fact, read_facts
+from ..core.ledger import FOR_REPORTS, REFUSED, Fact, read_facts
 from ..partitioning.annotate.trial import ask
 from ..vendors.namespace import Namespace
 from .flow import Node
@@ -20,13 +20,21 @@ _OF_ANNOTATION = ("annotate", "pattern")
 
 
 class BuildLog:
-    """The notes of the build: failures after annotation, and the regions that a policy left with TVM."""
+    """The ledger of a build, by call."""
 
     def __init__(self, mod: tvm.IRModule) -> None:
         try:
             self._facts = read_facts(mod)
         except (TypeError, ValueError):
             self._facts = []  # another version's notes: the compilers are asked again in any case
+        self._of_operator: dict[tuple[str, str, str], list[Fact]] = {}
+        self._refused: dict[tuple[tuple[str, str, str], str], str] = {}
+        for fact in self._facts:
+            operator = (fact.compiler, fact.op, fact.function)
+            if fact.stage == REFUSED:
+                self._refused[operator, fact.name] = fact.reason
+            elif fact.stage not in FOR_REPORTS:
+                self._of_operator.setdefault(operator, []).append(fact)
 
     def of(self, stage: str) -> list[Fact]:
         """The facts of one stage."""
@@ -34,16 +42,17 @@ class BuildLog:
 
     def about(self, node: Node, compiler: str) -> list[str]:
         """Reasons why ``compiler`` did not get this call: those noted for its variable, else for its operator."""
-        same_op = self._about_operator(node, compiler)
+        same_op = self._of_operator.get((compiler, node.op, node.function), [])
         return self._reasons([e for e in same_op if e.name == node.name] or same_op)
 
     def behind_annotation(self, node: Node, compiler: str) -> list[str]:
         """Those that were noted for its variable after ``compiler`` had taken the call."""
-        noted = (e for e in self._about_operator(node, compiler) if e.name == node.name)
-        return self._reasons(e for e in noted if e.stage not in _OF_ANNOTATION)
+        same_op = self._of_operator.get((compiler, node.op, node.function), [])
+        return self._reasons(e for e in same_op if e.name == node.name and e.stage not in _OF_ANNOTATION)
 
-    def _about_operator(self, node: Node, compiler: str) -> list[Fact]:
-        return [e for e in self._facts if (e.compiler, e.op, e.function) == (compiler, node.op, node.function)]
+    def refusal(self, node: Node, compiler: str) -> str | None:
+        """Why ``compiler`` has refused the call by itself; ``None`` where it has not, or was not asked."""
+        return self._refused.get(((compiler, node.op, node.function), node.name))
 
     @staticmethod
     def _reasons(entries: Iterable[Fact]) -> list[str]:
@@ -69,7 +78,7 @@ def _reasons(ns: Namespace, node: Node, log: BuildLog, compilation: Compilation)
     noted = log.behind_annotation(node, ns.name)
     if noted:  # of a pattern's call, too, which alone would be refused
         return noted
-    refusal = _refusal(ns, node, compilation)
+    refusal = _refusal(ns, node, log, compilation)
     if refusal:
         return [refusal]
     why = log.about(node, ns.name)
@@ -78,12 +87,14 @@ def _reasons(ns: Namespace, node: Node, log: BuildLog, compilation: Compilation)
     return why
 
 
-def _refusal(ns: Namespace, node: Node, compilation: Compilation) -> str:
+def _refusal(ns: Namespace, node: Node, log: BuildLog, compilation: Compilation) -> str:
     """Why a compiler refuses a call, as it told the build; where that had no reason to ask, it is asked now."""
     if not isinstance(node.call.op, tvm.ir.Op):
         return f"{node.op} is no Relax operator"
-    told = compilation.refused.get((node.function, node.name, node.op, ns.name))
+    told = log.refusal(node, ns.name)
     if told is None:
         refusal = ask(ns, node.call, compilation)
         told = "" if refusal is None else refusal.reason
+        if told and node.op in ns.ops():
+            told += " (asked by the report)"
     return f"{told} (it calls {node.kernel})" if told and node.kernel else told

@@ -55,8 +55,6 @@ class Compilation:
         library said, by a key of the vendor's own.
     blobs : dict, optional
         Codegen → content of a region → the bytes that its library has made of it, as a module. ``None`` by hand.
-    refused : dict
-        Function, variable, operator and namespace of single calls that were refused → the reason.
     weights : OverwritableWeights, optional
         Weights that were read from a file for this compilation alone. The first sweep of `Prepare` may overwrite them,
         and whoever needs the module as it was imported has to import it again.
@@ -73,7 +71,6 @@ class Compilation:
     lowered: dict[Any, Any] | None = None
     answers: dict[Any, Any] = field(default_factory=dict)
     blobs: dict[Any, dict[str, Any]] | None = None
-    refused: dict[tuple[str, str, str, str], str] = field(default_factory=dict)
     weights: OverwritableWeights | None = None
     not_source: dict[str, str] | None = None
     times: Callable[[Any, Any], Any] | None = None
@@ -99,7 +96,7 @@ def compiling() -> Iterator[Compilation]:
         yield around
         return
     around.causes.clear()
-    with knowing(is_by_hand=False, causes={}, lowered={}, answers={}, blobs={}, refused={}) as made:
+    with knowing(is_by_hand=False, causes={}, lowered={}, answers={}, blobs={}) as made:
         yield made
 
 

@@ -1,8 +1,8 @@
 """The ledger of a module: what was decided about its calls, each fact written once, in one attribute.
 
-Plain refusals of single calls are not in it, because the compiler can be asked for them again. In it are facts that
-only the build knows: code that crashed, regions that could not be lowered, planned or compiled, calls that a policy
-left with TVM, and what nearly matched.
+In it are single calls that were refused, code that crashed, regions that could not be lowered, planned or compiled,
+calls that a policy left with TVM, and what nearly matched. A report reads them here, and nowhere else; what the build
+had no reason to ask, it asks itself, and says so.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _MOST_NAMES = 3
 CUT = "cut"
 _DECISIONS = ("policy", "placement", CUT)
 #: stages of facts that are for reports only
-MATCH, FORM, ASKED = "match", "form", "asked"
-_FOR_REPORTS = (MATCH, FORM, ASKED)
+REFUSED, MATCH, FORM, ASKED = "refused", "match", "form", "asked"
+FOR_REPORTS = (REFUSED, MATCH, FORM, ASKED)
 
 _ATTR = "byoc_log"
 
@@ -49,8 +49,9 @@ class Fact:
         of the same compiler begins, because all calls together failed; ``policy`` for calls not worth a region,
         ``policy crash`` where the policy itself failed; ``placement`` for calls that were given to another compiler by
         hand or by measurement; ``output`` for a region that is a module although source was asked for. For reports:
-        ``form`` for what looks like a form that the preparing rules know; ``match`` for a match of a pattern that was
-        refused; ``asked`` for a compiler that was asked for the calls of the module.
+        ``refused`` for a single call that was refused; ``form`` for what looks like a form that the preparing rules
+        know; ``match`` for a match of a pattern that was refused; ``asked`` for a compiler that was asked for the
+        calls of the module.
     reason : str
         With the offending value.
     calls : tuple of str
@@ -79,7 +80,7 @@ def read_facts(mod: tvm.IRModule) -> list[Fact]:
 
 def read_log(mod: tvm.IRModule) -> list[Fact]:
     """The failures and decisions of a module, oldest first."""
-    return [fact for fact in read_facts(mod) if fact.stage not in _FOR_REPORTS]
+    return [fact for fact in read_facts(mod) if fact.stage not in FOR_REPORTS]
 
 
 def with_facts(mod: tvm.IRModule, facts: Iterable[Fact]) -> tvm.IRModule:
@@ -89,7 +90,7 @@ def with_facts(mod: tvm.IRModule, facts: Iterable[Fact]) -> tvm.IRModule:
     merged = list(dict.fromkeys([*old, *given]))
     if len(merged) == len(old):
         return mod
-    _warn([fact for fact in merged[len(old) :] if fact.stage not in _FOR_REPORTS])
+    _warn([fact for fact in merged[len(old) :] if fact.stage not in FOR_REPORTS])
     records = [{name: value for name, value in vars(fact).items() if value} for fact in merged]
     return mod.with_attr(_ATTR, json.dumps(records))
 

@@ -320,8 +320,7 @@ class Fallback:
         if key not in self._behind:
             func = self._callee(item.call)
             plain = func.without_attr("Composite").without_attr("Primitive")
-            compilation = replace(compilation_of(self.mod, compilers), refused={})  # its function is none of the module
-            matcher = Matcher(compilers, ops_of(func), compilation=compilation)
+            matcher = Matcher(compilers, ops_of(func), compilation=compilation_of(self.mod, compilers))
             matcher.skip_to_behind(item.behind or composite_of(func))
             mod = matcher.run(FoldTransposed(tvm.IRModule({tvm.ir.GlobalVar("body"): plain})), ["body"])
             composites = {gv: f for gv, f in mod.functions.items() if composite_of(f)}

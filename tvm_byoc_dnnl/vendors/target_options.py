@@ -69,7 +69,7 @@ def compilation_of(mod: tvm.IRModule, names: Iterable[str]) -> Compilation:
     around = current()
     options = {name: get_target_options(mod, name) for name in names if find_namespace(name)}
     if around.is_by_hand:
-        return replace(around, options=options, answers={}, refused={})
+        return replace(around, options=options, answers={})
     return replace(around, options=options)
 
 

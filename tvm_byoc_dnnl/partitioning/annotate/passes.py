@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm import relax
 
 from ...core.compilation import Compilation, stage
-from ...core.ledger import ASKED, MATCH, Fact, with_facts
+from ...core.ledger import ASKED, MATCH, REFUSED, Fact, with_facts
 from ...core.tvm_fast import ByIdentity
 from ...core.vendor_code import calling
 from ...core.verdict import Crash, Reject, as_reject
@@ -83,7 +83,7 @@ class Matcher:
     choice : callable
         Who gets a match, of all compilers that would take it.
     compilation : Compilation, optional
-        It has the options and the answers so far, and gets those and the refusals of single calls.
+        It has the options and the answers so far, and gets those of single calls.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Matcher:
         self._trials: ByIdentity[Trial | None] = ByIdentity()  # of single calls, by variable, that were lowered ahead
         self._writers: list[WritersBetween] = []  # of the functions that are searched
         self._function = ""  # that is searched
-        #: matches that were refused, crashes, and calls that the choice gave to another
+        #: matches and single calls that were refused, crashes, and calls that the choice gave to another
         self.facts: list[Fact] = []
         #: in order of priority
         self.candidates: list[_Candidate] = []
@@ -170,7 +170,7 @@ class Matcher:
     def _ask(self, ns: Namespace, name: str, call: Any, trial: Trial | None = None) -> Reject | None:
         refusal = ask(ns, call, self._compilation, trial)
         if refusal is not None and not isinstance(refusal, Crash):
-            self._compilation.refused[self._function, name, call.op.name, ns.name] = refusal.reason
+            self.facts.append(Fact(self._function, name, call.op.name, ns.name, REFUSED, refusal.reason))
         return refusal
 
     def _note(self, calls: Iterable[tuple[Any, Any]], ns: Namespace, stage: str, reason: str) -> None:
