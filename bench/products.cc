@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "kernels/byoc_product.h"
-#include "kernels/byoc_product_pack.h"
 
 namespace {
 

@@ -3,7 +3,7 @@
 // softmax: whichever costs less. Attention over a cache of keys and values is always the kernel.
 #include "dnnl/kernel_call.h"
 #include "dnnl/kinds.h"
-#include "kernels/byoc_attention_plan.h"
+#include "kernels/byoc_attention.h"
 #include "kernels/kernels.h"
 
 namespace tvm_byoc_dnnl {

@@ -6,7 +6,7 @@
 
 #include "dnnl/kernel_call.h"
 #include "dnnl/kinds.h"
-#include "kernels/byoc_batch_norm_plan.h"
+#include "kernels/byoc_product_plan.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

@@ -5,7 +5,7 @@
 #include "common/support/error.h"
 #include "dnnl/kernel_call.h"
 #include "dnnl/kinds.h"
-#include "kernels/byoc_append.h"
+#include "kernels/byoc_copy.h"
 #include "kernels/kernels.h"
 
 namespace tvm_byoc_dnnl {

@@ -7,7 +7,7 @@
 
 #include "dnnl/kernel_call.h"
 #include "dnnl/lowering.h"
-#include "kernels/byoc_direct_plan.h"
+#include "kernels/byoc_direct.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

@@ -51,16 +51,18 @@ class Emitter {
   };
 
   std::string Head() const {
-    std::set<std::string> names;
+    std::set<std::string> headers;
     for (const auto* steps : {&program_.init, &program_.steps}) {
       for (const Step& step : *steps) {
-        if (step.kernel != nullptr) names.insert(step.kernel->name);
+        if (step.kernel != nullptr) headers.insert(step.kernel->header);
       }
     }
     std::string kernels;
     const std::optional<byoc_isa> isa = Isa().Vectors();
-    if (isa && !names.empty()) kernels = Cat("#define BYOC_ISAS ", static_cast<int>(*isa), "\n");
-    for (const std::string& name : names) kernels += Cat("#include \"byoc_", name, ".h\"\n");
+    if (isa && !headers.empty()) kernels = Cat("#define BYOC_ISAS ", static_cast<int>(*isa), "\n");
+    for (const std::string& header : headers) {
+      kernels += Cat("#include \"byoc_", header, ".h\"\n");
+    }
     return Cat("/* ", graph_.name, ": ", program_.steps.size(), " steps per call, ",
                program_.init.size(),
                " once. Written by a program from a plan: change the model, not this file.\n"

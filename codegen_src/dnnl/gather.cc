@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/graph_tables.h"
 #include "dnnl/kinds.h"
-#include "kernels/byoc_gather.h"
+#include "kernels/byoc_copy.h"
 #include "kernels/kernels.h"
 
 namespace tvm_byoc_dnnl {

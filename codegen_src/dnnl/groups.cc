@@ -7,7 +7,7 @@
 #include "dnnl/kernel_call.h"
 #include "dnnl/kinds.h"
 #include "dnnl/lowering.h"
-#include "kernels/byoc_groups_plan.h"
+#include "kernels/byoc_groups.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

@@ -2,7 +2,7 @@
 // The logarithm of float32 by our kernel.
 #include "dnnl/kernel_call.h"
 #include "dnnl/lowering.h"
-#include "kernels/byoc_log_plan.h"
+#include "kernels/byoc_normalize.h"
 
 namespace tvm_byoc_dnnl {
 

@@ -4,7 +4,7 @@
 
 #include "common/support/error.h"
 #include "dnnl/kinds.h"
-#include "kernels/byoc_lookup.h"
+#include "kernels/byoc_convert.h"
 #include "kernels/kernels.h"
 
 namespace tvm_byoc_dnnl {

@@ -5,7 +5,7 @@
 
 #include "dnnl/kernel_call.h"
 #include "dnnl/lowering.h"
-#include "kernels/byoc_normalize_plan.h"
+#include "kernels/byoc_normalize.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "dnnl/kernel_call.h"
 #include "dnnl/lowering.h"
-#include "kernels/byoc_batch_norm_product_plan.h"
-#include "kernels/byoc_share.h"
+#include "kernels/byoc_kernel.h"
+#include "kernels/byoc_product_plan.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

@@ -2,7 +2,7 @@
 // Rows divided by the root of the mean of their squares: our kernel, or its steps without AVX2.
 #include "dnnl/kernel_call.h"
 #include "dnnl/kinds.h"
-#include "kernels/byoc_normalize_plan.h"
+#include "kernels/byoc_normalize.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

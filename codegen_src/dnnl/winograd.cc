@@ -7,7 +7,6 @@
 #include "common/support/error.h"
 #include "dnnl/kernel_call.h"
 #include "dnnl/lowering.h"
-#include "kernels/byoc_split_winograd_plan.h"
 #include "kernels/byoc_winograd_plan.h"
 
 namespace tvm_byoc_dnnl {

@@ -13,9 +13,84 @@
 #ifndef BYOC_ATTENTION_H_
 #define BYOC_ATTENTION_H_
 
-#include <math.h>
+#include "byoc_isa.h"
+#include "byoc_kernel.h"
 
-#include "byoc_attention_plan.h"
+/* Floats between the batches, heads and rows of an operand, whose last axis is dense; 0 where it
+   has only one, which serves all. */
+typedef struct byoc_attention_strides {
+  int64_t batch, head, row;
+} byoc_attention_strides;
+
+typedef struct __attribute__((may_alias)) byoc_attention_params {
+  int64_t isa; /* byoc_isa */
+  int64_t batch;
+  int64_t heads, key_heads; /* of queries; of keys and values, each for heads / key_heads of them */
+  int64_t queries, keys;    /* rows; with `has_length` the most keys that there may be */
+  int64_t width, value_width; /* of queries and keys; of values and results */
+  double scale;               /* of the scores, before the bias is added */
+  int64_t has_bias;
+  int64_t has_length;
+  int64_t has_starts; /* query i of a batch is at start + i, and sees the keys up to there */
+  int64_t window;     /* of them only the last so many; 0: all */
+  double softcap;     /* scores become softcap * tanh(score / softcap); 0: they stay */
+  int64_t has_sinks;  /* each head has a score that takes a share and gives nothing */
+  int64_t no_nan;     /* a row without a share for any key is 0, else NaN */
+  byoc_attention_strides query, key, value, bias, dst;
+  int64_t threads; /* that there is scratch memory for */
+} byoc_attention_params;
+
+enum {
+  BYOC_ATTENTION_KEYS = 512, /* of a block, at most */
+  BYOC_ATTENTION_ROWS = 24,  /* of a block: multiples of 6 and, nearly, of 14 */
+  BYOC_ATTENTION_FEW = 8     /* rows that read keys and values where they lie */
+};
+
+/* All rows of queries that share keys and values. */
+static inline int64_t byoc_attention_rows(const byoc_attention_params* p) {
+  return p->heads / p->key_heads * p->queries;
+}
+
+/* The rows that share keys and values are cut into so many parts, so that all threads have work. */
+static inline int64_t byoc_attention_parts(const byoc_attention_params* p) {
+  const int64_t units = p->batch * p->key_heads, rows = byoc_attention_rows(p);
+  const int64_t blocks = (rows + BYOC_ATTENTION_ROWS - 1) / BYOC_ATTENTION_ROWS;
+  int64_t parts = 1;
+  while (units * parts % p->threads != 0 && units * parts < 4 * p->threads && parts < blocks)
+    ++parts;
+  return parts;
+}
+
+/* Scratch memory of a thread, in floats: packed keys and values of a block, queries and scores of a
+   block of rows, and of all rows of a part the largest score, the sum and the result so far. */
+typedef struct byoc_attention_room {
+  int64_t keys, values, queries, scores, largest, sums, results, floats;
+  int64_t score_row, query_row, result_row;
+} byoc_attention_room;
+
+static inline byoc_attention_room byoc_attention_divide(const byoc_attention_params* p) {
+  const int64_t panel = byoc_panel(p->isa), parts = byoc_attention_parts(p);
+  const int64_t keys = byoc_round_up(byoc_min(p->keys, BYOC_ATTENTION_KEYS), panel);
+  const int64_t blocks = (byoc_attention_rows(p) + BYOC_ATTENTION_ROWS - 1) / BYOC_ATTENTION_ROWS;
+  const int64_t rows = (blocks + parts - 1) / parts * BYOC_ATTENTION_ROWS;
+  byoc_attention_room room;
+  room.query_row = byoc_round_up(p->width, 16) + 16; /* not on the same lines of the cache */
+  room.score_row = keys + 16;
+  room.result_row = byoc_round_up(p->value_width, panel);
+  room.keys = 0;
+  room.values = room.keys + keys * byoc_round_up(p->width, 16);
+  room.queries = room.values + keys * room.result_row;
+  room.scores = room.queries + BYOC_ATTENTION_ROWS * room.query_row;
+  room.largest = room.scores + BYOC_ATTENTION_ROWS * room.score_row;
+  room.sums = room.largest + byoc_round_up(rows, 16);
+  room.results = room.sums + byoc_round_up(rows, 16);
+  room.floats = room.results + rows * room.result_row;
+  return room;
+}
+
+static inline size_t byoc_attention_scratch_bytes(const byoc_attention_params* p) {
+  return (size_t)(p->threads * byoc_attention_divide(p).floats) * 4;
+}
 
 /* The keys of a batch that its queries see: all `keys`, or those up to the query's own position, of
    which the first query has `start`. */
@@ -43,7 +118,7 @@ static inline int64_t byoc_attention_begin(const byoc_attention_sight* s, int64_
   return byoc_max(0, byoc_min(s->keys, begin));
 }
 
-#define BYOC_BODY "byoc_attention_body.h"
+#define BYOC_BODY "byoc_attention.h"
 #include "byoc_each_isa.h"
 
 /* The keys that there are. */
@@ -81,6 +156,254 @@ BYOC_FUNCTION int byoc_attention(const int64_t* params, void* const* data, void*
   }
   return byoc_on_team(byoc_attention_on_thread, params, data, scratch,
                       byoc_min(threads, byoc_min(p->threads, byoc_attention_units(p))));
+}
+
+#elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */
+
+BYOC_INLINE float BYOC_NAME(sum)(BYOC_VEC v) {
+  float lanes[BYOC_LANES];
+  BYOC_NAME(store)(lanes, v);
+  for (int n = BYOC_LANES / 2; n > 0; n /= 2) {
+    for (int i = 0; i < n; ++i) lanes[i] += lanes[i + n];
+  }
+  return lanes[0];
+}
+
+BYOC_INLINE float BYOC_NAME(dot)(const float* a, const float* b, int64_t count) {
+  BYOC_VEC sum = BYOC_NAME(set)(0.f);
+  int64_t i = 0;
+  for (; i + BYOC_LANES <= count; i += BYOC_LANES) {
+    sum += BYOC_NAME(load)(a + i) * BYOC_NAME(load)(b + i);
+  }
+  if (i < count) {
+    const int lanes = (int)(count - i);
+    sum += BYOC_NAME(load_some)(a + i, lanes) * BYOC_NAME(load_some)(b + i, lanes);
+  }
+  return BYOC_NAME(sum)(sum);
+}
+
+/* Keys as panels of BYOC_PANEL of them, transposed; values as panels of BYOC_PANEL columns. What
+   fills up a panel is zero. */
+BYOC_NO_INLINE void BYOC_NAME(attention_pack)(const byoc_attention_params* p, const float* key,
+                                              const float* value, int64_t count, float* keys,
+                                              float* values) {
+  for (int64_t first = 0; first < count; first += BYOC_PANEL) {
+    float* to = keys + first * p->width;
+    const int64_t present = byoc_min(BYOC_PANEL, count - first);
+    if (present < BYOC_PANEL) memset(to, 0, (size_t)(BYOC_PANEL * p->width) * 4);
+    for (int64_t k = 0; k < present; ++k) {
+      const float* row = key + (first + k) * p->key.row;
+      for (int64_t i = 0; i < p->width; ++i) to[i * BYOC_PANEL + k] = row[i];
+    }
+  }
+  for (int64_t first = 0; first < p->value_width; first += BYOC_PANEL) {
+    float* to = values + first * count;
+    const int64_t present = byoc_min(BYOC_PANEL, p->value_width - first);
+    for (int64_t k = 0; k < count; ++k) {
+      memcpy(to + k * BYOC_PANEL, value + k * p->value.row + first, (size_t)present * 4);
+      if (present < BYOC_PANEL) {
+        memset(to + k * BYOC_PANEL + present, 0, (size_t)(BYOC_PANEL - present) * 4);
+      }
+    }
+  }
+}
+
+/* Turns the scores of a row from `from` up to `seen` into exp(score - the largest so far), and what
+   was summed up by an earlier largest score into the same measure. Behind the scores of `count`
+   keys there is room for a vector. */
+BYOC_NO_INLINE void BYOC_NAME(attention_weigh)(const byoc_attention_params* p, const float* bias,
+                                               int64_t from, int64_t seen, int64_t count,
+                                               float* scores, float* largest, float* sum,
+                                               float* result) {
+  const BYOC_VEC least = BYOC_NAME(set)(-INFINITY), lowest = BYOC_NAME(set)(-88.f);
+  const int64_t end = from < seen ? byoc_round_up(seen, BYOC_LANES) : 0;
+  if (end == 0) seen = 0;
+  for (int64_t k = seen; k < byoc_max(end, count); ++k) scores[k] = k < end ? -INFINITY : 0.f;
+  if (seen == 0) return;
+  if (p->softcap != 0) {
+    const BYOC_VEC cap = BYOC_NAME(set)((float)p->softcap);
+    for (int64_t k = 0; k < end; k += BYOC_LANES) {
+      BYOC_NAME(store)(scores + k, cap * BYOC_NAME(tanh)(BYOC_NAME(load)(scores + k) / cap));
+    }
+    for (int64_t k = seen; k < end; ++k) scores[k] = -INFINITY;
+  }
+  for (int64_t k = 0; k < from; ++k) scores[k] = -INFINITY;
+  BYOC_VEC top = least;
+  for (int64_t k = 0; k < end; k += BYOC_LANES) {
+    BYOC_VEC x = BYOC_NAME(load)(scores + k);
+    if (bias != NULL) {
+      x += BYOC_NAME(load_some)(bias + k, (int)byoc_min(BYOC_LANES, seen - k));
+      BYOC_NAME(store)(scores + k, x);
+    }
+    top = BYOC_NAME(max)(top, x);
+  }
+  float lanes[BYOC_LANES], now = *largest;
+  BYOC_NAME(store)(lanes, top);
+  for (int i = 0; i < BYOC_LANES; ++i)
+    now = lanes[i] > now || lanes[i] != lanes[i] ? lanes[i] : now;
+  const BYOC_VEC base = BYOC_NAME(set)(now == -INFINITY ? 0.f : now);
+  BYOC_VEC total = BYOC_NAME(set)(0.f);
+  for (int64_t k = 0; k < end; k += BYOC_LANES) {
+    const BYOC_VEC x = BYOC_NAME(max)(lowest, BYOC_NAME(load)(scores + k) - base);
+    const BYOC_VEC e = BYOC_NAME(exp)(x);
+    total += e;
+    BYOC_NAME(store)(scores + k, e);
+  }
+  if (now != *largest) {
+    const BYOC_VEC before = BYOC_NAME(set)(*largest);
+    const BYOC_VEC factor = BYOC_NAME(exp)(BYOC_NAME(max)(lowest, before - base));
+    BYOC_NAME(store)(lanes, factor);
+    *sum *= lanes[0];
+    for (int64_t i = 0; i < p->value_width; i += BYOC_LANES) {
+      BYOC_NAME(store)(result + i, BYOC_NAME(load)(result + i) * factor);
+    }
+    *largest = now;
+  }
+  *sum += BYOC_NAME(sum)(total);
+}
+
+/* result += weights x values, for one row, where the values lie. */
+BYOC_INLINE void BYOC_NAME(attention_gather)(const byoc_attention_params* p, const float* weights,
+                                             const float* value, int64_t count, float* result) {
+  for (int64_t first = 0; first < p->value_width; first += 4 * BYOC_LANES) {
+    const int64_t wide = byoc_min(4 * BYOC_LANES, p->value_width - first);
+    BYOC_VEC sums[4];
+    for (int j = 0; j < 4; ++j) sums[j] = BYOC_NAME(set)(0.f);
+    if (wide == 4 * BYOC_LANES) {
+      for (int64_t k = 0; k < count; ++k) {
+        const float* row = value + k * p->value.row + first;
+        BYOC_UNROLL
+        for (int j = 0; j < 4; ++j) sums[j] += weights[k] * BYOC_NAME(load)(row + j * BYOC_LANES);
+      }
+    } else {
+      for (int64_t k = 0; k < count; ++k) {
+        const float* row = value + k * p->value.row + first;
+        for (int j = 0; j * BYOC_LANES < wide; ++j) {
+          const int lanes = (int)byoc_min(BYOC_LANES, wide - j * BYOC_LANES);
+          sums[j] += weights[k] * BYOC_NAME(load_some)(row + j * BYOC_LANES, lanes);
+        }
+      }
+    }
+    for (int j = 0; j * BYOC_LANES < wide; ++j) {
+      float* to = result + first + j * BYOC_LANES;
+      BYOC_NAME(store)(to, BYOC_NAME(load)(to) + sums[j]);
+    }
+  }
+}
+
+/* A part of the rows that share one head of keys and values. */
+BYOC_NO_INLINE void BYOC_NAME(attention_part)(const byoc_attention_params* p, int64_t keys,
+                                              int64_t unit, void* const* data, float* scratch) {
+  const byoc_attention_room room = byoc_attention_divide(p);
+  const int64_t parts = byoc_attention_parts(p), part = unit % parts;
+  const int64_t head = unit / parts % p->key_heads, batch = unit / parts / p->key_heads;
+  const int64_t group = p->heads / p->key_heads, all = byoc_attention_rows(p);
+  const int64_t blocks = (all + BYOC_ATTENTION_ROWS - 1) / BYOC_ATTENTION_ROWS;
+  const int64_t first_row = blocks * part / parts * BYOC_ATTENTION_ROWS;
+  const int64_t last_row = byoc_min(all, blocks * (part + 1) / parts * BYOC_ATTENTION_ROWS);
+  const int few = all <= BYOC_ATTENTION_FEW;
+  const float* query = (const float*)data[0] + batch * p->query.batch;
+  const float* key = (const float*)data[1] + batch * p->key.batch + head * p->key.head;
+  const float* value = (const float*)data[2] + batch * p->value.batch + head * p->value.head;
+  const float* bias = p->has_bias ? (const float*)data[3] + batch * p->bias.batch : NULL;
+  const int64_t given = 3 + p->has_bias + p->has_length + p->has_starts;
+  const float* sinks = p->has_sinks ? (const float*)data[given] + head * group : NULL;
+  float* dst = (float*)data[given + p->has_sinks] + batch * p->dst.batch;
+  const byoc_attention_sight sight = byoc_attention_sight_of(p, keys, batch, data);
+  float* queries = scratch + room.queries;
+  float* scores = scratch + room.scores;
+  float* largest = scratch + room.largest;
+  float* sums = scratch + room.sums;
+  float* results = scratch + room.results;
+  for (int64_t r = 0; r < last_row - first_row; ++r) {
+    largest[r] = -INFINITY;
+    sums[r] = 0;
+  }
+  memset(results, 0, (size_t)((last_row - first_row) * room.result_row) * 4);
+
+  const int64_t begin = byoc_attention_begin(&sight, 0);
+  const int64_t span = byoc_max(0, byoc_attention_end(&sight, p->queries - 1) - begin);
+  const int64_t key_blocks = (span + BYOC_ATTENTION_KEYS - 1) / BYOC_ATTENTION_KEYS;
+  for (int64_t b = 0; b < key_blocks; ++b) {
+    const int64_t first = begin + span * b / key_blocks;
+    const int64_t count = begin + span * (b + 1) / key_blocks - first;
+    int packed = 0;
+    for (int64_t row = first_row; row < last_row; row += BYOC_ATTENTION_ROWS) {
+      const int64_t rows = byoc_min(BYOC_ATTENTION_ROWS, last_row - row);
+      int64_t seen[BYOC_ATTENTION_ROWS], most = 0;
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t end = byoc_attention_end(&sight, (row + r) % p->queries);
+        seen[r] = byoc_max(0, byoc_min(count, end - first));
+        most = byoc_max(most, seen[r]);
+      }
+      if (most == 0) continue;
+      for (int64_t r = 0; r < rows; ++r) {
+        const float* from = query + (head * group + (row + r) / p->queries) * p->query.head +
+                            (row + r) % p->queries * p->query.row;
+        float* to = queries + r * room.query_row;
+        for (int64_t i = 0; i < p->width; ++i) to[i] = from[i] * (float)p->scale;
+      }
+      const float* some_keys = key + first * p->key.row;
+      const float* some_values = value + first * p->value.row;
+      if (few) {
+        for (int64_t k = 0; k < most; ++k) {
+          for (int64_t r = 0; r < rows; ++r) {
+            scores[r * room.score_row + k] =
+                BYOC_NAME(dot)(queries + r * room.query_row, some_keys + k * p->key.row, p->width);
+          }
+        }
+      } else {
+        if (!packed) {
+          BYOC_NAME(attention_pack)
+          (p, some_keys, some_values, count, scratch + room.keys, scratch + room.values);
+        }
+        packed = 1;
+        const byoc_matrices m =
+            byoc_plain_product(queries, room.query_row, scratch + room.keys, p->width * BYOC_PANEL,
+                               p->width, scores, room.score_row);
+        BYOC_NAME(products)(rows, (most + BYOC_PANEL - 1) / BYOC_PANEL, &m, NULL);
+      }
+      float* block = results + (row - first_row) * room.result_row;
+      for (int64_t r = 0; r < rows; ++r) {
+        const float* added = bias == NULL
+                                 ? NULL
+                                 : bias + (head * group + (row + r) / p->queries) * p->bias.head +
+                                       (row + r) % p->queries * p->bias.row + first;
+        const int64_t from = byoc_attention_begin(&sight, (row + r) % p->queries) - first;
+        BYOC_NAME(attention_weigh)
+        (p, added, byoc_max(0, from), seen[r], most, scores + r * room.score_row,
+         &largest[row - first_row + r], &sums[row - first_row + r], block + r * room.result_row);
+      }
+      if (few) {
+        for (int64_t r = 0; r < rows; ++r) {
+          BYOC_NAME(attention_gather)
+          (p, scores + r * room.score_row, some_values, most, block + r * room.result_row);
+        }
+      } else {
+        byoc_matrices m = byoc_plain_product(scores, room.score_row, scratch + room.values,
+                                             count * BYOC_PANEL, most, block, room.result_row);
+        m.start = block;
+        m.start_row = room.result_row;
+        BYOC_NAME(products)(rows, room.result_row / BYOC_PANEL, &m, NULL);
+      }
+    }
+  }
+  for (int64_t row = first_row; row < last_row; ++row) {
+    const float* from = results + (row - first_row) * room.result_row;
+    float* to =
+        dst + (head * group + row / p->queries) * p->dst.head + row % p->queries * p->dst.row;
+    float total = sums[row - first_row];
+    if (sinks != NULL) total += expf(sinks[row / p->queries] - largest[row - first_row]);
+    if (p->no_nan && !(total > 0)) {
+      memset(to, 0, (size_t)p->value_width * 4);
+      continue;
+    }
+    const BYOC_VEC sum = BYOC_NAME(set)(total);
+    for (int64_t i = 0; i < p->value_width; i += BYOC_LANES) {
+      const int lanes = (int)byoc_min(BYOC_LANES, p->value_width - i);
+      BYOC_NAME(store_some)(to + i, BYOC_NAME(load)(from + i) / sum, lanes);
+    }
+  }
 }
 
 #endif /* BYOC_ATTENTION_H_ */

@@ -2,7 +2,6 @@
    Sums of byoc_compressed_matmul.h whose sources are rounded to 8 bits, for one instruction set:
    with BYOC_SIMD_VNNI by its products, otherwise by those that add pairs in 16 bits; no include
    guard. Both sums are exact, and equal. */
-#include "byoc_bytes_body.h"
 
 #ifdef BYOC_SIMD_VNNI
 #define BYOC_DOT(name) BYOC_NAME(name##_vnni)
@@ -11,12 +10,9 @@
 #define BYOC_DOT(name) BYOC_NAME(name##_pairs)
 #define BYOC_DOTS_UNSIGNED 0
 #endif
+/* As in byoc_compressed_matmul.h. */
+#define BYOC_TILE (BYOC_LANES == 16 ? 6 : 3)
 #define BYOC_WIDTH (4 * BYOC_LANES)
-#ifdef BYOC_SIMD_AVX512
-#define BYOC_TILE BYOC_COMPRESSED_AVX512_TILE
-#else
-#define BYOC_TILE BYOC_COMPRESSED_AVX2_TILE
-#endif
 
 /* How the weights of a product lie: of 4 bits as they are packed, or one in each byte; of 8 bits.
    A weight is stored as the number that it is above the least one. */
@@ -198,4 +194,3 @@ BYOC_NO_INLINE void BYOC_DOT(integer_panel)(const byoc_compressed_params* p, con
 #undef BYOC_DOTS_UNSIGNED
 #undef BYOC_TILE
 #undef BYOC_WIDTH
-#include "byoc_vector_end.h"

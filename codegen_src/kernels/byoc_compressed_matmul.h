@@ -34,7 +34,7 @@
 #include "byoc_each_isa.h"
 #undef BYOC_SIMD_VNNI
 #endif
-#define BYOC_BODY "byoc_compressed_body.h"
+#define BYOC_BODY "byoc_compressed_matmul.h"
 #include "byoc_each_isa.h"
 
 /* For a CPU without AVX2: a weight without its scale. */
@@ -135,5 +135,314 @@ BYOC_FUNCTION int byoc_compressed_matmul(const int64_t* params, void* const* dat
   return byoc_on_team(byoc_compressed_on_thread, params, data, scratch,
                       byoc_min(threads, p->threads));
 }
+
+#elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */
+
+/* Rows whose sums stay in registers, beside four vectors of weights. */
+#define BYOC_TILE (BYOC_LANES == 16 ? 6 : 3)
+#define BYOC_WIDTH (4 * BYOC_LANES)
+
+/* Weight `i` of those in each word, as a part of the mantissa of a number that is 2^n larger, where
+   the lowest of its bits is 1. */
+#ifdef BYOC_SIMD_AVX512
+BYOC_INLINE BYOC_VEC BYOC_NAME(bytes)(__m512i words, const int i) {
+  const __m512i v = _mm512_maskz_srli_epi32(0xffff, words, (unsigned)(8 * i));
+  const __m512i bits = _mm512_and_si512(v, _mm512_set1_epi32(255));
+  return (BYOC_VEC)_mm512_castsi512_ps(_mm512_or_si512(bits, _mm512_set1_epi32(150 << 23))) -
+         (8388608.f + 128);
+}
+/* The lowest four bits of an index choose one of the values. */
+BYOC_INLINE BYOC_VEC BYOC_NAME(nibbles)(__m512i words, const int i) {
+  const __m512 values = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+  return (BYOC_VEC)_mm512_maskz_permutexvar_ps(
+      0xffff, _mm512_maskz_srli_epi32(0xffff, words, (unsigned)(4 * i)), values);
+}
+#else
+BYOC_INLINE BYOC_VEC BYOC_NAME(bytes)(__m256i words, const int i) {
+  const __m256i of = _mm256_setr_epi32(i, 4 + i, 8 + i, 12 + i, i, 4 + i, 8 + i, 12 + i);
+  const __m256i none = _mm256_set1_epi32((int)0x80808000); /* bytes that become zero */
+  const __m256i bits = _mm256_shuffle_epi8(words, _mm256_or_si256(of, none));
+  return (BYOC_VEC)_mm256_castsi256_ps(_mm256_or_si256(bits, _mm256_set1_epi32(150 << 23))) -
+         (8388608.f + 128);
+}
+BYOC_INLINE BYOC_VEC BYOC_NAME(nibbles)(__m256i words, const int i) {
+  const int shift = i < 5 ? 4 * i : 4 * i - 20;
+  const __m256i v = i < 5 ? words : _mm256_srli_epi32(words, 20);
+  const __m256i bits = _mm256_and_si256(v, _mm256_set1_epi32(15 << shift));
+  const __m256i exponent = _mm256_set1_epi32((150 - shift) << 23);
+  const float large = (float)(1 << (23 - shift));
+  return (BYOC_VEC)_mm256_castsi256_ps(_mm256_or_si256(bits, exponent)) - (large + 8);
+}
+#endif
+
+BYOC_INLINE BYOC_VEC BYOC_NAME(weight)(const int bits, BYOC_INTS words, const int i) {
+  return bits == 8 ? BYOC_NAME(bytes)(words, i) : BYOC_NAME(nibbles)(words, i);
+}
+
+/* totals += a b for one panel: as many rows of `a` as `rows`, `groups` groups of packed weights. */
+BYOC_INLINE void BYOC_NAME(compressed_rows)(const int rows, const int bits, const int has_zeros,
+                                            const byoc_compressed_params* p, const float* a,
+                                            const char* b, float* totals, int64_t totals_row) {
+  const int64_t groups = p->depth / p->group, group = p->group, head = byoc_compressed_head(p);
+  BYOC_VEC total[4][4];
+  BYOC_UNROLL
+  for (int i = 0; i < 4 * rows; ++i) total[i / 4][i % 4] = BYOC_NAME(set)(0.f);
+  for (int64_t g = 0; g < groups; ++g, a += group) {
+    const float* scales = (const float*)b;
+    const float* zeros = scales + BYOC_WIDTH;
+    const char* q = b + head * 4;
+    BYOC_VEC sums[4][4], zero[4];
+    BYOC_UNROLL
+    for (int i = 0; i < 4 * rows; ++i) sums[i / 4][i % 4] = BYOC_NAME(set)(0.f);
+    BYOC_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      zero[j] = has_zeros ? BYOC_NAME(load)(zeros + j * BYOC_LANES) : BYOC_NAME(set)(0.f);
+    }
+    for (int64_t k = 0; k < group; k += 32 / bits, q += 4 * BYOC_WIDTH) {
+      BYOC_INTS words[4];
+      BYOC_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        __builtin_prefetch(q + 2048 + 4 * j * BYOC_LANES);
+        words[j] = BYOC_NAME(load_ints)(q + 4 * j * BYOC_LANES);
+      }
+      BYOC_UNROLL
+      for (int i = 0; i < 32 / bits; ++i) {
+        BYOC_UNROLL
+        for (int j = 0; j < 4; ++j) {
+          BYOC_VEC w = BYOC_NAME(weight)(bits, words[j], i);
+          if (has_zeros) w -= zero[j];
+          BYOC_UNROLL
+          for (int r = 0; r < rows; ++r) sums[r][j] += a[r * p->depth + k + i] * w;
+        }
+      }
+    }
+    BYOC_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      const BYOC_VEC scale = BYOC_NAME(load)(scales + j * BYOC_LANES);
+      BYOC_UNROLL
+      for (int r = 0; r < rows; ++r) total[r][j] += scale * sums[r][j];
+    }
+    b += byoc_compressed_group_bytes(p);
+  }
+  BYOC_UNROLL
+  for (int i = 0; i < 4 * rows; ++i) {
+    BYOC_NAME(store)(totals + i / 4 * totals_row + i % 4 * BYOC_LANES, total[i / 4][i % 4]);
+  }
+}
+
+BYOC_NO_INLINE void BYOC_NAME(compressed_direct)(const byoc_compressed_params* p, const float* a,
+                                                 const char* b, float* totals, int64_t row) {
+#define BYOC_CASE(rows, bits, zeros)                                     \
+  case (rows) * 4 + (bits) / 8 * 2 + (zeros):                            \
+    BYOC_NAME(compressed_rows)(rows, bits, zeros, p, a, b, totals, row); \
+    break;
+#define BYOC_CASES(rows) \
+  BYOC_CASE(rows, 4, 0) BYOC_CASE(rows, 4, 1) BYOC_CASE(rows, 8, 0) BYOC_CASE(rows, 8, 1)
+  switch (p->rows * 4 + p->bits / 8 * 2 + p->has_zero_points) {
+    BYOC_CASES(1)
+    BYOC_CASES(2)
+#ifdef BYOC_SIMD_AVX512
+    BYOC_CASES(3)
+    BYOC_CASES(4)
+#endif
+    default:
+      break;
+  }
+#undef BYOC_CASES
+#undef BYOC_CASE
+}
+
+/* The weights of one group of a panel as numbers. */
+BYOC_INLINE void BYOC_NAME(decompress_bits)(const int bits, const byoc_compressed_params* p,
+                                            const char* b, float* to) {
+  const float* scales = (const float*)b;
+  const char* q = b + byoc_compressed_head(p) * 4;
+  for (int j = 0; j < 4; ++j) {
+    const BYOC_VEC scale = BYOC_NAME(load)(scales + j * BYOC_LANES);
+    const BYOC_VEC zero = p->has_zero_points ? BYOC_NAME(load)(scales + BYOC_WIDTH + j * BYOC_LANES)
+                                             : BYOC_NAME(set)(0.f);
+    float* out = to + j * BYOC_LANES;
+    for (int64_t k = 0; k < p->group; k += 32 / bits, out += 32 / bits * BYOC_WIDTH) {
+      const BYOC_INTS words =
+          BYOC_NAME(load_ints)(q + k * bits / 8 * BYOC_WIDTH + 4 * j * BYOC_LANES);
+      BYOC_UNROLL
+      for (int i = 0; i < 32 / bits; ++i) {
+        BYOC_NAME(store)
+        (out + i * BYOC_WIDTH, (BYOC_NAME(weight)(bits, words, i) - zero) * scale);
+      }
+    }
+  }
+}
+BYOC_NO_INLINE void BYOC_NAME(decompress)(const byoc_compressed_params* p, const char* b,
+                                          float* to) {
+  if (p->bits == 8) {
+    BYOC_NAME(decompress_bits)(8, p, b, to);
+  } else {
+    BYOC_NAME(decompress_bits)(4, p, b, to);
+  }
+}
+
+/* c (+)= a b: `rows` rows of `a` times a decompressed panel. */
+BYOC_INLINE void BYOC_NAME(decompressed_rows)(const int rows, int first, const float* a,
+                                              int64_t a_row, const float* b, int64_t depth,
+                                              float* c, int64_t c_row) {
+  BYOC_VEC sums[BYOC_TILE][4];
+  BYOC_UNROLL
+  for (int i = 0; i < 4 * rows; ++i) {
+    sums[i / 4][i % 4] =
+        first ? BYOC_NAME(set)(0.f) : BYOC_NAME(load)(c + i / 4 * c_row + i % 4 * BYOC_LANES);
+  }
+  for (int64_t k = 0; k < depth; ++k) {
+    BYOC_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      const BYOC_VEC w = BYOC_NAME(load)(b + k * BYOC_WIDTH + j * BYOC_LANES);
+      BYOC_UNROLL
+      for (int r = 0; r < rows; ++r) sums[r][j] += a[r * a_row + k] * w;
+    }
+  }
+  BYOC_UNROLL
+  for (int i = 0; i < 4 * rows; ++i) {
+    BYOC_NAME(store)(c + i / 4 * c_row + i % 4 * BYOC_LANES, sums[i / 4][i % 4]);
+  }
+}
+
+BYOC_NO_INLINE void BYOC_NAME(decompressed_product)(int rows, int first, const float* a,
+                                                    int64_t a_row, const float* b, int64_t depth,
+                                                    float* c, int64_t c_row) {
+#define BYOC_CASE(n)                                                      \
+  case n:                                                                 \
+    BYOC_NAME(decompressed_rows)(n, first, a, a_row, b, depth, c, c_row); \
+    break;
+  switch (rows) { /* a constant in each, so that the sums stay in registers */
+    BYOC_CASE(1)
+    BYOC_CASE(2)
+    BYOC_CASE(3)
+#ifdef BYOC_SIMD_AVX512
+    BYOC_CASE(4)
+    BYOC_CASE(5)
+    BYOC_CASE(6)
+#endif
+    default:
+      break;
+  }
+#undef BYOC_CASE
+}
+
+/* The post-operations on the sums of one row and panel, and their store. */
+BYOC_INLINE void BYOC_NAME(compressed_store)(const byoc_compressed_params* p, void* const* data,
+                                             const float* sums, int64_t row, int64_t column) {
+  const byoc_post_op* ops = (const byoc_post_op*)(p + 1);
+  float* dst = (float*)data[byoc_compressed_dst(p)] + row * p->columns;
+  for (int j = 0; j < 4 && column < p->columns; ++j, column += BYOC_LANES) {
+    const int lanes = (int)byoc_min(p->columns - column, BYOC_LANES);
+    BYOC_VEC v = BYOC_NAME(load)(sums + j * BYOC_LANES);
+    for (int64_t i = 0; i < p->post_ops; ++i) {
+      const float* operand = ops[i].operand < 0 ? NULL : (const float*)data[ops[i].operand];
+      if (ops[i].form == BYOC_PER_ELEMENT) operand += row * ops[i].strides.row + column;
+      BYOC_NAME(apply)(&ops[i], operand, column, lanes, 1, 1, 1, 1, &v);
+    }
+    BYOC_NAME(store_some)(dst + column, v, lanes);
+  }
+}
+
+/* Rounds group `g` of row `m` of the source; nothing that is not finite is left in it: its scale is
+   NaN then, and with it each result of the row. */
+BYOC_INLINE void BYOC_NAME(round_group)(const byoc_compressed_params* p, const float* src,
+                                        char* rounded, int64_t m, int64_t g) {
+  const __m128i even_first = _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const float* from = src + m * p->depth + g * p->group;
+  char* row = rounded + m * byoc_compressed_rounded_bytes(p);
+  const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+  __m256i most = _mm256_setzero_si256(), sum = _mm256_setzero_si256();
+  for (int64_t k = 0; k < p->group; k += 8) {
+    const __m256i bits = _mm256_loadu_si256((const __m256i*)(from + k));
+    most = _mm256_max_epi32(most, _mm256_and_si256(bits, magnitude));
+  }
+  int32_t lanes[8], all = 0;
+  float inverse;
+  _mm256_storeu_si256((__m256i*)lanes, most);
+  for (int i = 0; i < 8; ++i) all = lanes[i] > all ? lanes[i] : all;
+  byoc_rounded* said = (byoc_rounded*)(row + byoc_compressed_said(p, g));
+  said->scale = byoc_compressed_scale(all, &inverse);
+  for (int64_t k = 0; k < p->group; k += 8) {
+    const __m256 x = _mm256_mul_ps(_mm256_loadu_ps(from + k), _mm256_set1_ps(inverse));
+    const __m256i ints = _mm256_and_si256(_mm256_cvtps_epi32(x),
+                                          _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_ORD_Q)));
+    const __m128i words =
+        _mm_packs_epi32(_mm256_castsi256_si128(ints), _mm256_extracti128_si256(ints, 1));
+    __m128i bytes = _mm_packs_epi16(words, words);
+    if (p->bits == 4) bytes = _mm_shuffle_epi8(bytes, even_first);
+    sum = _mm256_add_epi32(sum, ints);
+    _mm_storel_epi64((__m128i*)(row + g * p->group + k), bytes);
+  }
+  _mm256_storeu_si256((__m256i*)lanes, sum);
+  byoc_compressed_say(
+      p, lanes[0] + lanes[1] + lanes[2] + lanes[3] + lanes[4] + lanes[5] + lanes[6] + lanes[7],
+      said);
+}
+
+/* Groups first..last of all rows. */
+BYOC_NO_INLINE void BYOC_NAME(round_groups)(const byoc_compressed_params* p, const float* src,
+                                            char* rounded, int64_t first, int64_t last) {
+  const int64_t groups = p->depth / p->group;
+  for (int64_t i = first; i < last; ++i) {
+    BYOC_NAME(round_group)(p, src, rounded, i / groups, i % groups);
+  }
+}
+
+/* One panel of the result for at most BYOC_COMPRESSED_ROWS rows from `row` on. */
+BYOC_NO_INLINE void BYOC_NAME(compressed_panel)(const byoc_compressed_params* p, void* const* data,
+                                                const char* rounded, int64_t row, int64_t rows,
+                                                int64_t panel, float* scratch) {
+  const float* a = (const float*)data[0] + row * p->depth;
+  const char* b = (const char*)data[1] + panel * byoc_compressed_panel_bytes(p);
+  const int64_t groups = p->depth / p->group, block = byoc_compressed_block_groups(p);
+  float* sums = scratch;
+  float* weights = scratch + rows * BYOC_WIDTH;
+  if (p->rounds) {
+    const char* source = rounded + row * byoc_compressed_rounded_bytes(p);
+#if BYOC_HAS_VNNI
+    if (p->has_vnni) {
+      BYOC_NAME(integer_panel_vnni)(p, source, rows, b, sums, (char*)weights);
+    } else
+#endif
+    {
+      BYOC_NAME(integer_panel_pairs)(p, source, rows, b, sums, (char*)weights);
+    }
+  } else if (p->rows <= byoc_compressed_direct_rows(p)) {
+    BYOC_NAME(compressed_direct)(p, a, b, sums, BYOC_WIDTH);
+  } else {
+    for (int64_t g = 0; g < groups; g += block) {
+      const int64_t some = byoc_min(block, groups - g), depth = some * p->group;
+      for (int64_t i = 0; i < some; ++i, b += byoc_compressed_group_bytes(p)) {
+        BYOC_NAME(decompress)(p, b, weights + i * p->group * BYOC_WIDTH);
+      }
+      for (int64_t r = 0; r < rows; r += BYOC_TILE) {
+        BYOC_NAME(decompressed_product)((int)byoc_min(BYOC_TILE, rows - r), g == 0,
+                                        a + r * p->depth + g * p->group, p->depth, weights, depth,
+                                        sums + r * BYOC_WIDTH, BYOC_WIDTH);
+      }
+    }
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    BYOC_NAME(compressed_store)(p, data, sums + r * BYOC_WIDTH, row + r, panel * BYOC_WIDTH);
+  }
+}
+
+/* The panels and rows of one thread of a team; `own`: its scratch memory. */
+BYOC_NO_INLINE void BYOC_NAME(compressed_part)(const byoc_compressed_params* p, void* const* data,
+                                               const char* rounded, float* own, int64_t thread,
+                                               int64_t team) {
+  const int64_t chunks = (p->rows + BYOC_COMPRESSED_ROWS - 1) / BYOC_COMPRESSED_ROWS;
+  const int64_t tasks = byoc_compressed_panels(p) * chunks;
+  for (int64_t task = tasks * thread / team; task < tasks * (thread + 1) / team; ++task) {
+    const int64_t row = task % chunks * BYOC_COMPRESSED_ROWS;
+    BYOC_NAME(compressed_panel)(p, data, rounded, row,
+                                byoc_min(BYOC_COMPRESSED_ROWS, p->rows - row), task / chunks, own);
+  }
+}
+
+#undef BYOC_TILE
+#undef BYOC_WIDTH
 
 #endif /* BYOC_COMPRESSED_MATMUL_H_ */

@@ -1,10 +1,12 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers of 16 bits to float32 and back, for CPUs whose oneDNN has not even this conversion. */
+/* SPDX-License-Identifier: Apache-2.0
+   Kernels that change numbers one by one, without vectors: 16 bits to float32 and back, bytes by a
+   table, and weights that are nothing beside the others. */
 #ifndef BYOC_CONVERT_H_
 #define BYOC_CONVERT_H_
 
 #include "byoc_kernel.h"
 
+/* Numbers of 16 bits, for CPUs whose oneDNN has not even this conversion. */
 enum { BYOC_FROM_BFLOAT16, BYOC_TO_BFLOAT16, BYOC_FROM_FLOAT16, BYOC_TO_FLOAT16 };
 enum { BYOC_CONVERT_ALONE = 1 << 14 };
 
@@ -89,6 +91,79 @@ BYOC_FUNCTION int byoc_convert(const int64_t* params, void* const* data, void* s
   (void)error;
   return byoc_on_team(byoc_convert_on_thread, params, data, scratch,
                       params[0] > BYOC_CONVERT_ALONE ? threads : 1);
+}
+
+enum { BYOC_LOOKUP_WORDS = 32, BYOC_LOOKUP_CHUNK = 8, BYOC_LOOKUP_ALONE = 1 << 14 };
+
+BYOC_FUNCTION int byoc_lookup_on_thread(const int64_t* params, void* const* data, void* scratch,
+                                        int64_t part, int64_t parts) {
+  const int64_t chunks = params[0] / BYOC_LOOKUP_CHUNK;
+  const uint8_t* table = (const uint8_t*)(params + 1);
+  const uint8_t* from = (const uint8_t*)data[0];
+  uint8_t* to = (uint8_t*)data[1];
+  (void)scratch;
+  /* The results of a chunk are stored at once. */
+  for (int64_t i = chunks * part / parts; i < chunks * (part + 1) / parts; ++i) {
+    uint64_t some, found = 0;
+    memcpy(&some, from + i * BYOC_LOOKUP_CHUNK, BYOC_LOOKUP_CHUNK);
+    for (int shift = 0; shift < 8 * BYOC_LOOKUP_CHUNK; shift += 8) {
+      found |= (uint64_t)table[(some >> shift) & 255] << shift;
+    }
+    memcpy(to + i * BYOC_LOOKUP_CHUNK, &found, BYOC_LOOKUP_CHUNK);
+  }
+  if (part + 1 < parts) return BYOC_OK;
+  for (int64_t i = chunks * BYOC_LOOKUP_CHUNK; i < params[0]; ++i) to[i] = table[from[i]];
+  return BYOC_OK;
+}
+
+/* params: the number of bytes, and 256 results, eight of them in each number. data: the bytes, and
+   the results. */
+BYOC_FUNCTION int byoc_lookup(const int64_t* params, void* const* data, void* scratch, int threads,
+                              char* error) {
+  (void)error;
+  return byoc_on_team(byoc_lookup_on_thread, params, data, scratch,
+                      params[0] > BYOC_LOOKUP_ALONE ? threads : 1);
+}
+
+enum {
+  BYOC_FLUSH_TINY = (127 - 100) << 23,  /* the bits of 2^-100 */
+  BYOC_FLUSH_BESIDE = (127 - 40) << 23, /* those of 2^-40 */
+  BYOC_FLUSH_ALONE = 1 << 14            /* numbers that are not worth waking another thread */
+};
+
+enum { BYOC_FLUSH_HAS_TINY = 1, BYOC_FLUSH_HAS_LARGE = 2 };
+
+/* What there is among the numbers of a part. */
+BYOC_FUNCTION int byoc_flush_on_thread(const int64_t* params, void* const* data, void* scratch,
+                                       int64_t part, int64_t parts) {
+  const int32_t* bits = (const int32_t*)data[0]; /* without its sign, in the order of the numbers */
+  const int64_t last = params[0] * (part + 1) / parts;
+  int32_t tiny = 0, large = 0; /* negative if there is such a number */
+  (void)scratch;
+  BYOC_OMP(simd reduction(| : tiny, large))
+  for (int64_t i = params[0] * part / parts; i < last; ++i) {
+    const int32_t size = bits[i] & 0x7fffffff;
+    tiny |= (size - BYOC_FLUSH_TINY) & -size;
+    large |= BYOC_FLUSH_BESIDE - 1 - size;
+  }
+  return (tiny < 0 ? BYOC_FLUSH_HAS_TINY : 0) | (large < 0 ? BYOC_FLUSH_HAS_LARGE : 0);
+}
+
+/* Numbers below 2^-100 become 0 where one of all is at least 2^-40: 2^60 times as large. params:
+   how many numbers. data: the numbers, float32. */
+BYOC_FUNCTION int byoc_flush(const int64_t* params, void* const* data, void* scratch, int threads,
+                             char* error) {
+  const int64_t count = params[0];
+  int32_t* bits = (int32_t*)data[0];
+  (void)error;
+  if (byoc_on_team(byoc_flush_on_thread, params, data, scratch,
+                   count > BYOC_FLUSH_ALONE ? threads : 1) !=
+      (BYOC_FLUSH_HAS_TINY | BYOC_FLUSH_HAS_LARGE))
+    return BYOC_OK;
+  for (int64_t i = 0; i < count; ++i) {
+    if ((bits[i] & 0x7fffffff) < BYOC_FLUSH_TINY) bits[i] = 0;
+  }
+  return BYOC_OK;
 }
 
 #endif /* BYOC_CONVERT_H_ */

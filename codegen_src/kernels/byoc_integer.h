@@ -15,7 +15,6 @@
 #define BYOC_INTEGER_H_
 
 #include "byoc_integer_plan.h"
-#include "byoc_share.h"
 
 /* A number of the data, or what stands for none. */
 static inline float byoc_integer_scale(void* const* data, int64_t at) {
@@ -25,7 +24,7 @@ static inline int32_t byoc_integer_zero(void* const* data, int64_t at) {
   return at < 0 ? 0 : *(const int32_t*)data[at];
 }
 
-#define BYOC_BODY "byoc_integer_body.h"
+#define BYOC_BODY "byoc_integer.h"
 #include "byoc_each_isa.h"
 
 BYOC_FUNCTION int byoc_integer_on_thread(const int64_t* params, void* const* data, void* scratch,
@@ -47,6 +46,390 @@ BYOC_FUNCTION int byoc_integer(const int64_t* params, void* const* data, void* s
   (void)error;
   return byoc_on_team(byoc_integer_on_thread, params, data, scratch,
                       alone ? 1 : byoc_min(threads, p->threads));
+}
+
+#elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */
+
+/* BYOC_PANEL bytes, in 16 bits each. */
+BYOC_INLINE BYOC_INTS BYOC_NAME(integer_load)(const uint8_t* p, const int is_signed) {
+#ifdef BYOC_SIMD_AVX512
+  const __m256i bytes = _mm256_loadu_si256((const __m256i*)p);
+#else
+  const __m128i bytes = _mm_loadu_si128((const __m128i*)p);
+#endif
+  return is_signed ? BYOC_OP(cvtepi8_epi16)(bytes) : BYOC_OP(cvtepu8_epi16)(bytes);
+}
+
+/* `count` of them less `zero`; writes up to a vector more, and reads nothing from `end` on. */
+BYOC_INLINE void BYOC_NAME(widen_all)(const uint8_t* from, const uint8_t* end, int64_t count,
+                                      const int is_signed, BYOC_INTS zero, int16_t* to) {
+  for (int64_t i = 0; i < count; i += BYOC_PANEL) {
+    BYOC_INTS x;
+    if (end - from - i >= BYOC_PANEL) {
+      x = BYOC_NAME(integer_load)(from + i, is_signed);
+    } else {
+      uint8_t rest[BYOC_PANEL] = {0};
+      memcpy(rest, from + i, (size_t)(count - i));
+      x = BYOC_NAME(integer_load)(rest, is_signed);
+    }
+    BYOC_NAME(store_ints)(to + i, BYOC_OP(sub_epi16)(x, zero));
+  }
+}
+
+#include "byoc_integer_finish_body.h"
+
+/* Adds products to a sum, which stays in its register: without this GCC computes all products of a
+   step before it adds them, and has too few registers for that. With AVX2 it copies each sum unless
+   the instruction is written here, and the copies take a quarter of all instructions. */
+BYOC_INLINE void BYOC_NAME(add_products)(BYOC_INTS* sum, BYOC_INTS x, BYOC_INTS w) {
+  const BYOC_INTS products = BYOC_OP(madd_epi16)(x, w);
+#ifdef BYOC_SIMD_AVX512
+  *sum = BYOC_OP(add_epi32)(*sum, products);
+  __asm__ volatile("" : "+v"(*sum));
+#else
+  __asm__ volatile("vpaddd %1, %0, %0" : "+x"(*sum) : "x"(products));
+#endif
+}
+
+/* `rows` rows of `a` times a panel, `pairs` deep. */
+BYOC_INLINE void BYOC_NAME(integer_rows)(const int rows, const int16_t* a, int64_t a_row,
+                                         const int16_t* b, int64_t pairs, int32_t* c) {
+  BYOC_INTS sums[BYOC_ROWS][2];
+  BYOC_UNROLL
+  for (int i = 0; i < rows; ++i) {
+    sums[i][0] = sums[i][1] = BYOC_OP(set1_epi32)(0);
+  }
+  for (int64_t k = 0; k < pairs; ++k) {
+    const BYOC_INTS w0 = BYOC_NAME(load_ints)(b + k * 2 * BYOC_PANEL);
+    const BYOC_INTS w1 = BYOC_NAME(load_ints)(b + k * 2 * BYOC_PANEL + BYOC_PANEL);
+    BYOC_UNROLL
+    for (int i = 0; i < rows; ++i) {
+      int32_t pair;
+      memcpy(&pair, a + i * a_row + 2 * k, 4);
+      const BYOC_INTS x = BYOC_OP(set1_epi32)(pair);
+      BYOC_NAME(add_products)(&sums[i][0], x, w0);
+      BYOC_NAME(add_products)(&sums[i][1], x, w1);
+    }
+  }
+  BYOC_UNROLL
+  for (int i = 0; i < rows; ++i) {
+    BYOC_NAME(store_ints)(c + i * BYOC_PANEL, sums[i][0]);
+    BYOC_NAME(store_ints)(c + i * BYOC_PANEL + BYOC_LANES, sums[i][1]);
+  }
+}
+
+BYOC_NO_INLINE void BYOC_NAME(integer_product)(int rows, const int16_t* a, int64_t a_row,
+                                               const int16_t* b, int64_t pairs, int32_t* c) {
+#define BYOC_CASE(m)                                   \
+  case m:                                              \
+    BYOC_NAME(integer_rows)(m, a, a_row, b, pairs, c); \
+    break;
+  switch (rows) { /* constants in each, so that the sums stay in registers */
+    BYOC_CASE(1)
+    BYOC_CASE(2)
+    BYOC_CASE(3)
+    BYOC_CASE(4)
+    BYOC_CASE(5)
+    BYOC_CASE(6)
+#ifdef BYOC_SIMD_AVX512
+    BYOC_CASE(7)
+    BYOC_CASE(8)
+    BYOC_CASE(9)
+    BYOC_CASE(10)
+    BYOC_CASE(11)
+    BYOC_CASE(12)
+    BYOC_CASE(13)
+    BYOC_CASE(14)
+#endif
+    default:
+      break;
+  }
+#undef BYOC_CASE
+}
+
+/* The windows of `rows` pixels from `row` on, less the zero point: what lies outside is zero. */
+BYOC_INLINE void BYOC_NAME(integer_gather)(const byoc_integer_params* p, const uint8_t* src,
+                                           const int is_signed, int32_t zero, int64_t row,
+                                           int64_t rows, int16_t* to) {
+  const BYOC_INTS zeros = BYOC_OP(set1_epi16)((int16_t)zero);
+  const int64_t wide = p->kernel_w * p->channels, depth = byoc_integer_depth(p);
+  const int is_run = p->dilation_w == 1 && p->src_pixel == p->channels;
+  const int is_flat = is_run && wide == depth && p->kernel_h * p->kernel_w == 1 &&
+                      p->stride_h * p->stride_w == 1 && p->height == p->out_height &&
+                      p->width == p->out_width;
+  const uint8_t* end = src + byoc_integer_extent(p);
+  const int64_t whole = byoc_round_up(wide, BYOC_PANEL), next_line = p->dilation_h * p->src_row;
+  const int64_t reach = (p->kernel_h - 1) * p->dilation_h; /* from the first line to the last */
+  int64_t x = row % p->out_width, y = row / p->out_width % p->out_height;
+  int64_t image = row / p->out_width / p->out_height;
+  if (is_flat) {
+    BYOC_NAME(widen_all)(src + row * depth, end, rows * depth, is_signed, zeros, to);
+    return;
+  }
+  for (int64_t m = 0; m < rows; ++m, to += depth) {
+    const int64_t left = x * p->stride_w - p->pad_left, top = y * p->stride_h - p->pad_top;
+    const int64_t corner = image * p->src_image + top * p->src_row + left * p->channels;
+    const int is_inside = is_run && left >= 0 && left + p->kernel_w <= p->width && top >= 0 &&
+                          top + reach < p->height &&
+                          corner + reach * p->src_row + whole <= byoc_integer_extent(p);
+    for (int64_t ky = 0; is_inside && ky < p->kernel_h; ++ky) {
+      for (int64_t i = 0; i < wide; i += BYOC_PANEL) {
+        const BYOC_INTS numbers =
+            BYOC_NAME(integer_load)(src + corner + ky * next_line + i, is_signed);
+        BYOC_NAME(store_ints)(to + ky * wide + i, BYOC_OP(sub_epi16)(numbers, zeros));
+      }
+    }
+    for (int64_t ky = 0; !is_inside && ky < p->kernel_h; ++ky) {
+      const int64_t at_y = top + ky * p->dilation_h;
+      int16_t* part = to + ky * wide;
+      if (at_y < 0 || at_y >= p->height) {
+        memset(part, 0, (size_t)wide * 2);
+        continue;
+      }
+      const uint8_t* line = src + image * p->src_image + at_y * p->src_row;
+      if (is_run) {
+        const int64_t first = byoc_min(byoc_max(0, -left), p->kernel_w);
+        const int64_t last = byoc_max(first, byoc_min(p->kernel_w, p->width - left));
+        BYOC_NAME(widen_all)(line + (left + first) * p->channels, end, (last - first) * p->channels,
+                             is_signed, zeros, part + first * p->channels);
+        if (last - first == p->kernel_w) continue;
+        memset(part, 0, (size_t)(first * p->channels) * 2);
+        memset(part + last * p->channels, 0, (size_t)((p->kernel_w - last) * p->channels) * 2);
+        continue;
+      }
+      for (int64_t kx = 0; kx < p->kernel_w; ++kx, part += p->channels) {
+        const int64_t at_x = left + kx * p->dilation_w;
+        if (at_x < 0 || at_x >= p->width) {
+          memset(part, 0, (size_t)p->channels * 2);
+        } else {
+          BYOC_NAME(widen_all)(line + at_x * p->src_pixel, end, p->channels, is_signed, zeros,
+                               part);
+        }
+      }
+    }
+    if (p->kernel_h * wide < depth) to[depth - 1] = 0;
+    if (++x < p->out_width) continue;
+    x = 0;
+    if (++y < p->out_height) continue;
+    y = 0;
+    ++image;
+  }
+}
+
+/* The sum of `depth` numbers. */
+BYOC_INLINE int32_t BYOC_NAME(sum_numbers)(const int16_t* numbers, int64_t depth) {
+  BYOC_INTS sums = BYOC_OP(set1_epi32)(0);
+  int32_t lanes[BYOC_LANES], sum = 0;
+  int64_t k = 0;
+  for (; k + BYOC_PANEL <= depth; k += BYOC_PANEL) {
+    const BYOC_INTS pairs =
+        BYOC_OP(madd_epi16)(BYOC_NAME(load_ints)(numbers + k), BYOC_OP(set1_epi16)(1));
+    sums = BYOC_OP(add_epi32)(sums, pairs);
+  }
+  BYOC_NAME(store_ints)(lanes, sums);
+  for (int i = 0; i < BYOC_LANES; ++i) sum += lanes[i];
+  for (; k < depth; ++k) sum += numbers[k];
+  return sum;
+}
+
+/* Stores the results of `rows` pixels from `row` on, as many at once as lie equally far apart;
+   `start`: of the first pixel of all, `column`: of the bias. */
+BYOC_INLINE void BYOC_NAME(finish_windows)(const byoc_integer_params* p, int32_t* sums,
+                                           const int32_t* row_sums, int64_t row, int64_t rows,
+                                           int64_t start, int64_t column, int64_t columns,
+                                           void* const* data) {
+  if (p->dst_line == p->out_width * p->dst_pixel) {
+    BYOC_NAME(integer_finish)(p, sums, row_sums, start + row * p->dst_pixel, rows, column, columns,
+                              data);
+    return;
+  }
+  int64_t line = row / p->out_width, x = row % p->out_width, count;
+  for (int64_t m = 0; m < rows; m += count, x = 0, ++line) {
+    count = byoc_min(rows - m, p->out_width - x);
+    BYOC_NAME(integer_finish)(p, sums + m * BYOC_PANEL, row_sums + m,
+                              start + line * p->dst_line + x * p->dst_pixel, count, column, columns,
+                              data);
+  }
+}
+
+BYOC_INLINE void BYOC_NAME(integer_windows)(const byoc_integer_params* p, int64_t thread,
+                                            int64_t team, void* const* data, char* memory) {
+  const int64_t pixels = p->images * p->out_height * p->out_width;
+  const byoc_share share = byoc_divide(pixels, BYOC_ROWS, p->columns, BYOC_PANEL, thread, team);
+  const int64_t depth = byoc_integer_depth(p), panels = (p->columns + BYOC_PANEL - 1) / BYOC_PANEL;
+  const int64_t all = share.last_row - share.first_row, blocks = (all + p->rows - 1) / p->rows;
+  const int32_t zero = byoc_integer_zero(data, p->src_zero);
+  int16_t* numbers = (int16_t*)memory;
+  int32_t* row_sums = (int32_t*)(memory + byoc_integer_numbers_bytes(p));
+  int32_t* sums = row_sums + byoc_round_up(p->rows, 16);
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t first = share.first_row + all * block / blocks;
+    const int64_t rows = share.first_row + all * (block + 1) / blocks - first;
+    const byoc_passes passes = byoc_in_passes(rows, BYOC_ROWS);
+    for (int64_t group = 0; group < p->groups; ++group) {
+      const uint8_t* src = (const uint8_t*)data[0] + group * p->src_group;
+      const int64_t start = group / p->across * p->dst_down + group % p->across * p->dst_group;
+      if (group > 0 && p->src_group == 0) {
+        /* all groups have the same windows */
+      } else if (p->src_dtype == BYOC_S8) {
+        BYOC_NAME(integer_gather)(p, src, 1, zero, first, rows, numbers);
+      } else {
+        BYOC_NAME(integer_gather)(p, src, 0, zero, first, rows, numbers);
+      }
+      for (int64_t m = 0; p->weights_zero >= 0 && m < rows; ++m) {
+        row_sums[m] = BYOC_NAME(sum_numbers)(numbers + m * depth, depth);
+      }
+      for (int64_t panel = share.first_panel; panel < share.last_panel; ++panel) {
+        const int16_t* b = (const int16_t*)data[1] + (group * panels + panel) * depth * BYOC_PANEL;
+        const int64_t column = panel * BYOC_PANEL;
+        for (int64_t pass = 0, top = 0; pass < passes.count; ++pass) {
+          const int64_t present = byoc_pass_rows(&passes, pass);
+          BYOC_NAME(integer_product)((int)present, numbers + top * depth, depth, b, depth / 2,
+                                     sums + top * BYOC_PANEL);
+          top += present;
+        }
+        BYOC_NAME(finish_windows)(p, sums, row_sums, first, rows, start + column,
+                                  group * p->next_column + column,
+                                  byoc_min(p->columns - column, BYOC_PANEL), data);
+      }
+    }
+  }
+}
+
+/* A panel of channels of a pixel, of which the first `channels` exist. */
+BYOC_INLINE BYOC_INTS BYOC_NAME(load_tap)(const uint8_t* from, const int is_whole, int64_t channels,
+                                          const int is_signed) {
+  uint8_t part[BYOC_PANEL] = {0};
+  if (is_whole) return BYOC_NAME(integer_load)(from, is_signed);
+  memcpy(part, from, (size_t)channels);
+  return BYOC_NAME(integer_load)(part, is_signed);
+}
+
+/* A panel of channels of `pixels` pixels; taps[i * BYOC_INTEGER_TAPS + t]: where tap t of pixel i
+   begins. `zero`: its negative in 16 bits, which is multiplied by the sums of the weights. */
+BYOC_INLINE void BYOC_NAME(depthwise_pixels)(const int pixels, const uint8_t* const* taps,
+                                             int64_t num_taps, int64_t channel, const int is_whole,
+                                             int64_t channels, const int is_signed, BYOC_INTS zero,
+                                             const int16_t* weights, int32_t* sums) {
+  BYOC_INTS even[BYOC_INTEGER_PIXELS], odd[BYOC_INTEGER_PIXELS];
+  BYOC_UNROLL
+  for (int i = 0; i < pixels; ++i) {
+    even[i] = BYOC_OP(madd_epi16)(zero, BYOC_NAME(load_ints)(weights));
+    odd[i] = BYOC_OP(madd_epi16)(zero, BYOC_NAME(load_ints)(weights + BYOC_PANEL));
+  }
+  for (int64_t t = 0; t < num_taps; ++t) {
+    weights += 2 * BYOC_PANEL;
+    const BYOC_INTS w = BYOC_NAME(load_ints)(weights);
+    const BYOC_INTS v = BYOC_NAME(load_ints)(weights + BYOC_PANEL);
+    BYOC_UNROLL
+    for (int i = 0; i < pixels; ++i) {
+      const BYOC_INTS x = BYOC_NAME(load_tap)(taps[i * BYOC_INTEGER_TAPS + t] + channel, is_whole,
+                                              channels, is_signed);
+      BYOC_NAME(add_products)(&even[i], x, w);
+      BYOC_NAME(add_products)(&odd[i], x, v);
+    }
+  }
+  BYOC_UNROLL
+  for (int i = 0; i < pixels; ++i) {
+    int32_t halves[2][BYOC_LANES];
+    BYOC_NAME(store_ints)(halves[0], BYOC_CONVERT(unpacklo_epi32, even[i], odd[i]));
+    BYOC_NAME(store_ints)(halves[1], BYOC_CONVERT(unpackhi_epi32, even[i], odd[i]));
+    BYOC_UNROLL
+    for (int j = 0; j < BYOC_LANES / 4; ++j) {
+      memcpy(sums + i * BYOC_PANEL + j * 8, halves[0] + j * 4, 16);
+      memcpy(sums + i * BYOC_PANEL + j * 8 + 4, halves[1] + j * 4, 16);
+    }
+  }
+}
+
+/* The same for any number of pixels. */
+BYOC_INLINE void BYOC_NAME(depthwise_run)(const uint8_t* const* taps, int64_t num_taps,
+                                          int64_t count, int64_t channel, const int is_whole,
+                                          int64_t channels, const int is_signed, BYOC_INTS zero,
+                                          const int16_t* weights, int32_t* sums) {
+#define BYOC_PIXELS(pixels)                                                                      \
+  BYOC_NAME(depthwise_pixels)(pixels, taps + i * BYOC_INTEGER_TAPS, num_taps, channel, is_whole, \
+                              channels, is_signed, zero, weights, sums + i * BYOC_PANEL)
+  int64_t i = 0;
+  for (; i + BYOC_INTEGER_PIXELS <= count; i += BYOC_INTEGER_PIXELS)
+    BYOC_PIXELS(BYOC_INTEGER_PIXELS);
+  for (; i < count; ++i) BYOC_PIXELS(1);
+#undef BYOC_PIXELS
+}
+
+/* Where the taps of a pixel begin; outside of the image at `outside`. */
+BYOC_INLINE void BYOC_NAME(find_taps)(const byoc_integer_params* p, const uint8_t* src, int64_t y,
+                                      int64_t x, const int64_t* offsets, const uint8_t* outside,
+                                      const uint8_t** taps) {
+  const int64_t num_taps = p->kernel_h * p->kernel_w;
+  const int is_inside = y >= 0 && x >= 0 && y + (p->kernel_h - 1) * p->dilation_h < p->height &&
+                        x + (p->kernel_w - 1) * p->dilation_w < p->width;
+  const uint8_t* corner = src + y * p->src_row + x * p->src_pixel;
+  for (int64_t t = 0; t < num_taps; ++t) {
+    const int64_t at_y = y + t / p->kernel_w * p->dilation_h;
+    const int64_t at_x = x + t % p->kernel_w * p->dilation_w;
+    taps[t] = is_inside || (at_y >= 0 && at_y < p->height && at_x >= 0 && at_x < p->width)
+                  ? corner + offsets[t]
+                  : outside;
+  }
+}
+
+BYOC_INLINE void BYOC_NAME(integer_depthwise)(const byoc_integer_params* p, int64_t thread,
+                                              int64_t team, void* const* data, char* memory) {
+  const int64_t lines = p->images * p->out_height, num_taps = p->kernel_h * p->kernel_w;
+  const int32_t zero = byoc_integer_zero(data, p->src_zero);
+  const BYOC_INTS negative = BYOC_OP(set1_epi16)((int16_t)-zero);
+  const int is_signed = p->src_dtype == BYOC_S8;
+  const uint8_t* taps[BYOC_INTEGER_RUN * BYOC_INTEGER_TAPS];
+  int64_t offsets[BYOC_INTEGER_TAPS];
+  int32_t* sums = (int32_t*)(memory + byoc_integer_numbers_bytes(p)) + byoc_round_up(p->rows, 16);
+  memset(memory, (uint8_t)zero, (size_t)byoc_round_up(p->groups, 64));
+  for (int64_t t = 0; t < num_taps; ++t) {
+    offsets[t] = t / p->kernel_w * p->dilation_h * p->src_row +
+                 t % p->kernel_w * p->dilation_w * p->src_pixel;
+  }
+  for (int64_t line = lines * thread / team; line < lines * (thread + 1) / team; ++line) {
+    const int64_t y = line % p->out_height * p->stride_h - p->pad_top;
+    const uint8_t* src = (const uint8_t*)data[0] + line / p->out_height * p->src_image;
+    for (int64_t x = 0; x < p->out_width; x += BYOC_INTEGER_RUN) {
+      const int64_t count = byoc_min(BYOC_INTEGER_RUN, p->out_width - x);
+      for (int64_t i = 0; i < count; ++i) {
+        BYOC_NAME(find_taps)(p, src, y, (x + i) * p->stride_w - p->pad_left, offsets,
+                             (const uint8_t*)memory, taps + i * BYOC_INTEGER_TAPS);
+      }
+      for (int64_t channel = 0; channel < p->groups; channel += BYOC_PANEL) {
+        const int64_t channels = byoc_min(BYOC_PANEL, p->groups - channel);
+        const int16_t* weights =
+            (const int16_t*)data[1] + channel * byoc_integer_tap_numbers(num_taps);
+        if (channels < BYOC_PANEL) {
+          BYOC_NAME(depthwise_run)(taps, num_taps, count, channel, 0, channels, is_signed, negative,
+                                   weights, sums);
+        } else if (is_signed) {
+          BYOC_NAME(depthwise_run)(taps, num_taps, count, channel, 1, channels, 1, negative,
+                                   weights, sums);
+        } else {
+          BYOC_NAME(depthwise_run)(taps, num_taps, count, channel, 1, channels, 0, negative,
+                                   weights, sums);
+        }
+        BYOC_NAME(integer_finish)(p, sums, NULL, (line * p->out_width + x) * p->dst_pixel + channel,
+                                  count, channel, channels, data);
+      }
+    }
+  }
+}
+
+#include "byoc_integer_winograd_body.h"
+
+/* What one thread of a team does. */
+BYOC_NO_INLINE void BYOC_NAME(integer_part)(const byoc_integer_params* p, int64_t thread,
+                                            int64_t team, void* const* data, char* memory) {
+  if (byoc_is_depthwise(p->groups, p->channels, p->columns)) {
+    BYOC_NAME(integer_depthwise)(p, thread, team, data, memory);
+  } else if (p->is_winograd) {
+    BYOC_NAME(integer_winograd)(p, thread, team, data, memory);
+  } else {
+    BYOC_NAME(integer_windows)(p, thread, team, data, memory);
+  }
 }
 
 #endif /* BYOC_INTEGER_H_ */

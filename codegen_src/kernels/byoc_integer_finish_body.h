@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
-   Part of byoc_integer_body.h: sums become results. */
+   Part of byoc_integer.h: sums become results. */
 
 /* What scales the sums of a panel, and the results. */
 typedef struct {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
-   Part of byoc_integer_body.h: convolutions of 3 x 3 pixels by Winograd's F(2 x 2, 3 x 3), which
+   Part of byoc_integer.h: convolutions of 3 x 3 pixels by Winograd's F(2 x 2, 3 x 3), which
    has 16 products where there are 36. With whole numbers it is exact: the points of the source are
    sums of four, those of the weights are four times what they would be, and so is the result. */
 

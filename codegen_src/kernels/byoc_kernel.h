@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A kernel of ours as a step of a plan. Each kernel is one file beside this one, written in C99
-   that is C++ as well, since emitted source ships the very same file. */
+/* A kernel of ours as a step of a plan. Kernels are files beside this one, written in C99 that is
+   C++ as well, since emitted source ships the very same files: byoc_<kernel>.h has its parameters,
+   or byoc_<kernel>_plan.h where the library needs these alone, how its weights are packed, its code
+   for each instruction set (byoc_each_isa.h), and what a plan calls. */
 #ifndef BYOC_KERNEL_H_
 #define BYOC_KERNEL_H_
 
@@ -42,6 +44,36 @@ static inline int64_t byoc_pass_rows(const byoc_passes* passes, int64_t pass) {
 
 static inline int64_t byoc_round_up(int64_t a, int64_t unit) {
   return (a + unit - 1) / unit * unit;
+}
+
+/* Rows and columns (in panels) of one thread: its place in a grid of threads. */
+typedef struct byoc_share {
+  int64_t first_row, last_row, first_panel, last_panel;
+} byoc_share;
+
+/* The grid whose threads have the least to multiply and to read; `unit`: rows that are multiplied
+   at once; `panel`: columns of a panel. */
+static inline byoc_share byoc_divide(int64_t all_rows, int64_t unit, int64_t all_columns,
+                                     int64_t panel, int64_t thread, int64_t team) {
+  const int64_t passes = (all_rows + unit - 1) / unit, panels = (all_columns + panel - 1) / panel;
+  int64_t down = 1, least = -1;
+  for (int64_t d = 1; d <= team; ++d) {
+    const int64_t across = team / d;
+    if (d * across != team) continue;
+    const int64_t rows = (passes + d - 1) / d * unit;
+    const int64_t columns = (panels + across - 1) / across * panel;
+    const int64_t cost = rows * columns + 16 * (rows + columns);
+    if (least >= 0 && cost >= least) continue;
+    least = cost;
+    down = d;
+  }
+  const int64_t across = team / down, row = thread / across, column = thread % across;
+  byoc_share share;
+  share.first_row = passes * row / down * unit;
+  share.last_row = byoc_min(passes * (row + 1) / down * unit, all_rows);
+  share.first_panel = panels * column / across;
+  share.last_panel = panels * (column + 1) / across;
+  return share;
 }
 
 BYOC_FUNCTION int byoc_kernel_run(const byoc_step* step, void* own, void* const* data,

@@ -1,20 +1,51 @@
 /* SPDX-License-Identifier: Apache-2.0
    Layer normalisation of rows of float32 or bytes, the same with a mean that counts as zero (RMS),
-   softmax of bytes, means of float32: a row is
-   converted to float32, normalised there, and quantised if its result is bytes, without leaving the
-   first-level cache. The mean of equal numbers is exactly their value, and the variance is that of
-   the distances from the mean.
+   softmax of bytes, means of float32: a row is converted to float32, normalised there, and
+   quantised if its result is bytes, without leaving the first-level cache. The mean of equal
+   numbers is exactly their value, and the variance is that of the distances from the mean.
+
+   And the natural logarithm of float32: it is computed in double and rounded once, which gives the
+   nearest number for all of them (make docs-elementwise).
 
    C99 that is C++17 as well, for GCC and Clang on x86-64: the library is built from this file, and
    emitted source includes it. */
 #ifndef BYOC_NORMALIZE_H_
 #define BYOC_NORMALIZE_H_
 
-#include <math.h>
+#include "byoc_isa.h"
+#include "byoc_kernel.h"
+#include "byoc_post_ops.h"
 
-#include "byoc_normalize_plan.h"
+/* What is made of each row; the mean is one number. */
+typedef enum byoc_row_form { BYOC_LAYER, BYOC_RMS, BYOC_SOFTMAX, BYOC_MEAN } byoc_row_form;
 
-#define BYOC_BODY "byoc_normalize_body.h"
+/* Rows follow each other. Numbers that are given when it runs stand in the data: their positions
+   there, -1 for none. */
+typedef struct __attribute__((may_alias)) byoc_normalize_params {
+  int64_t isa;  /* byoc_isa */
+  int64_t form; /* byoc_row_form */
+  int64_t rows, columns;
+  int64_t src_dtype, dst_dtype; /* BYOC_S8, BYOC_U8, BYOC_F32: softmax of bytes only, mean of F32 */
+  int64_t src_scale, dst_scale, dst_zero, gamma, beta, result;
+  double epsilon;
+  int64_t threads; /* that there is scratch memory for */
+} byoc_normalize_params;
+
+enum { BYOC_NORMALIZE_ALONE = 1 << 12 /* numbers that are not worth waking another thread */ };
+
+/* The numbers that a thread keeps: a row, filled up to what is quantised at once. */
+static inline int64_t byoc_normalize_numbers(const byoc_normalize_params* p) {
+  return byoc_round_up(p->columns, 2 * byoc_panel(p->isa));
+}
+
+typedef struct __attribute__((may_alias)) byoc_log_params {
+  int64_t isa; /* byoc_isa */
+  int64_t count;
+} byoc_log_params;
+
+enum { BYOC_LOG_ALONE = 1 << 12 /* numbers that are not worth waking another thread */ };
+
+#define BYOC_BODY "byoc_normalize.h"
 #include "byoc_each_isa.h"
 
 BYOC_FUNCTION int byoc_normalize_on_thread(const int64_t* params, void* const* data, void* scratch,
@@ -34,6 +65,284 @@ BYOC_FUNCTION int byoc_normalize(const int64_t* params, void* const* data, void*
   (void)error;
   return byoc_on_team(byoc_normalize_on_thread, params, data, scratch,
                       alone ? 1 : byoc_min(threads, p->threads));
+}
+
+BYOC_FUNCTION int byoc_log_on_thread(const int64_t* params, void* const* data, void* scratch,
+                                     int64_t part, int64_t parts) {
+  const byoc_log_params* p = (const byoc_log_params*)params;
+  (void)scratch;
+  BYOC_FOR_ISA(p->isa, log_part,
+               (p->count * part / parts, p->count * (part + 1) / parts, (const float*)data[0],
+                (float*)data[1]));
+  return BYOC_OK;
+}
+
+/* The kernel. data: the numbers, and their logarithms. */
+BYOC_FUNCTION int byoc_log(const int64_t* params, void* const* data, void* scratch, int threads,
+                           char* error) {
+  const byoc_log_params* p = (const byoc_log_params*)params;
+  const int alone = p->count < (int64_t)BYOC_LOG_ALONE;
+  (void)error;
+  return byoc_on_team(byoc_log_on_thread, params, data, scratch, alone ? 1 : threads);
+}
+
+#elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */
+
+BYOC_INLINE float BYOC_NAME(sum_lanes)(BYOC_VEC v) {
+#ifdef BYOC_SIMD_AVX512
+  const __m256 half = _mm256_add_ps(_mm512_maskz_extractf32x8_ps(0xff, (__m512)v, 0),
+                                    _mm512_maskz_extractf32x8_ps(0xff, (__m512)v, 1));
+#else
+  const __m256 half = (__m256)v;
+#endif
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+
+/* A row of bytes as numbers, times `scale`; behind them `rest`, up to a whole number of vectors. */
+BYOC_INLINE void BYOC_NAME(load_row)(const void* src, int64_t at, int64_t dtype, int64_t columns,
+                                     int64_t end, float scale, float rest, float* numbers) {
+  int64_t k = 0;
+  for (; k + BYOC_LANES <= columns; k += BYOC_LANES) {
+    BYOC_NAME(store)(numbers + k, BYOC_NAME(load_as)(src, at + k, dtype, BYOC_LANES) * scale);
+  }
+  if (k < columns) {
+    const int lanes = (int)(columns - k);
+    BYOC_NAME(store)(numbers + k, BYOC_NAME(load_as)(src, at + k, dtype, lanes) * scale);
+  }
+  for (k = columns; k < end; ++k) numbers[k] = rest;
+}
+
+/* The numbers of a row become their shares; returns the sum of these. */
+BYOC_INLINE float BYOC_NAME(softmax_row)(int64_t end, float* numbers) {
+  const BYOC_VEC lowest = BYOC_NAME(set)(-88.f);
+  BYOC_VEC top = BYOC_NAME(set)(-INFINITY), total = BYOC_NAME(set)(0.f);
+  float lanes[BYOC_LANES], most;
+  for (int64_t k = 0; k < end; k += BYOC_LANES) {
+    top = BYOC_NAME(max)(top, BYOC_NAME(load)(numbers + k));
+  }
+  BYOC_NAME(store)(lanes, top);
+  most = lanes[0];
+  for (int i = 1; i < BYOC_LANES; ++i) most = lanes[i] > most ? lanes[i] : most;
+  for (int64_t k = 0; k < end; k += BYOC_LANES) {
+    const BYOC_VEC x = BYOC_NAME(load)(numbers + k) - BYOC_NAME(set)(most);
+    const BYOC_VEC e = BYOC_NAME(exp)(BYOC_NAME(max)(lowest, x));
+    BYOC_NAME(store)(numbers + k, e);
+    total += e;
+  }
+  return BYOC_NAME(sum_lanes)(total);
+}
+
+/* The mean of a row, which is added in double. That of equal numbers is then exact: a number has 24
+   bits, and the sum of up to 2^29 of it has 53. */
+BYOC_INLINE double BYOC_NAME(row_mean)(const float* row, int64_t columns) {
+  BYOC_WIDE even = BYOC_NAME(set_wide)(0), odd = even;
+  double lanes[BYOC_LANES / 2], rest = 0;
+  int64_t k = 0;
+  for (; k + BYOC_LANES <= columns; k += BYOC_LANES) {
+    const BYOC_VEC x = BYOC_NAME(load)(row + k);
+    even += BYOC_NAME(widen)(x, 0);
+    odd += BYOC_NAME(widen)(x, 1);
+  }
+  for (; k < columns; ++k) rest += row[k];
+  even += odd;
+  memcpy(lanes, &even, sizeof(lanes));
+  BYOC_UNROLL
+  for (int some = BYOC_LANES / 4; some > 0; some /= 2) {
+    BYOC_UNROLL
+    for (int i = 0; i < some; ++i) lanes[i] += lanes[i + some];
+  }
+  return (lanes[0] + rest) / (double)columns;
+}
+
+/* Numbers behind the last whole vector of a row; `fill` behind its end. */
+BYOC_INLINE BYOC_VEC BYOC_NAME(row_end)(const float* from, int64_t count, float fill) {
+  float lanes[BYOC_LANES];
+  for (int i = 0; i < BYOC_LANES; ++i) lanes[i] = i < count ? from[i] : fill;
+  return BYOC_NAME(load)(lanes);
+}
+
+/* The sum of the distances of a row from a number, which become `to` if that is not NULL, and of
+   their squares. Those of a block are few, so float32 loses nothing that counts. */
+BYOC_INLINE void BYOC_NAME(centre_row)(const float* row, int64_t columns, float number, float* to,
+                                       double* sum, double* squares) {
+  enum { kBlock = 4096 };
+  const BYOC_VEC centre = BYOC_NAME(set)(number), zero = BYOC_NAME(set)(0.f);
+  *sum = *squares = 0;
+  for (int64_t k = 0; k < columns;) {
+    const int64_t last = byoc_min(columns, k + kBlock);
+    BYOC_VEC even = zero, odd = zero, even_squares = zero, odd_squares = zero;
+    for (; k + BYOC_PANEL <= last; k += BYOC_PANEL) {
+      const BYOC_VEC x = BYOC_NAME(load)(row + k) - centre;
+      const BYOC_VEC y = BYOC_NAME(load)(row + k + BYOC_LANES) - centre;
+      even += x;
+      odd += y;
+      if (to == NULL) continue;
+      BYOC_NAME(store)(to + k, x);
+      BYOC_NAME(store)(to + k + BYOC_LANES, y);
+      even_squares += x * x;
+      odd_squares += y * y;
+    }
+    for (; k < last; k += BYOC_LANES) {
+      const int64_t count = last - k;
+      const BYOC_VEC x = (count < BYOC_LANES ? BYOC_NAME(row_end)(row + k, count, number)
+                                             : BYOC_NAME(load)(row + k)) -
+                         centre;
+      even += x;
+      if (to == NULL) continue;
+      BYOC_NAME(store)(to + k, x);
+      even_squares += x * x;
+    }
+    k = last;
+    *sum += (double)BYOC_NAME(sum_lanes)(even + odd);
+    if (to != NULL) *squares += (double)BYOC_NAME(sum_lanes)(even_squares + odd_squares);
+  }
+}
+
+/* Without the C library, which emitted source may not be linked with. */
+BYOC_INLINE double BYOC_NAME(root)(double x) {
+  const __m128d v = _mm_set_sd(x);
+  return _mm_cvtsd_f64(_mm_sqrt_sd(v, v));
+}
+
+/* A row less its mean, divided by its standard deviation, times gamma plus beta. The mean is looked
+   for from the first number on, and again from there: so that of equal numbers is exact, and a
+   first number far from the others does no harm. BYOC_RMS takes zero for the mean. */
+BYOC_INLINE void BYOC_NAME(layer_row)(const byoc_normalize_params* p, float scale,
+                                      const float* gamma, const float* beta, const float* row,
+                                      float* numbers, float* to) {
+  const int64_t columns = p->columns, whole = columns / BYOC_LANES * BYOC_LANES;
+  const int has_mean = p->form == BYOC_LAYER;
+  double sum, squares;
+  float mean = 0;
+  if (has_mean) {
+    BYOC_NAME(centre_row)(row, columns, row[0], NULL, &sum, &squares);
+    mean = (float)(row[0] + sum / (double)columns);
+    if (!isfinite(mean)) mean = (float)BYOC_NAME(row_mean)(row, columns); /* huge numbers */
+  }
+  BYOC_NAME(centre_row)(row, columns, mean, numbers, &sum, &squares);
+  const double rest = has_mean ? sum / (double)columns : 0;
+  const double spread = squares / (double)columns - rest * rest;
+  const double variance = spread < 0 ? 0 : spread;
+  const double factor = scale / BYOC_NAME(root)(variance * scale * scale + p->epsilon);
+  const BYOC_VEC by = BYOC_NAME(set)((float)factor), less = BYOC_NAME(set)((float)(rest * factor));
+  for (int64_t k = 0; k < whole; k += BYOC_LANES) {
+    BYOC_VEC x = BYOC_NAME(load)(numbers + k) * by - less;
+    if (gamma != NULL) x *= BYOC_NAME(load)(gamma + k);
+    if (beta != NULL) x += BYOC_NAME(load)(beta + k);
+    BYOC_NAME(store)(to + k, x);
+  }
+  if (whole < columns) {
+    const int lanes = (int)(columns - whole);
+    BYOC_VEC x = BYOC_NAME(load)(numbers + whole) * by - less;
+    if (gamma != NULL) x *= BYOC_NAME(load_some)(gamma + whole, lanes);
+    if (beta != NULL) x += BYOC_NAME(load_some)(beta + whole, lanes);
+    BYOC_NAME(store_some)(to + whole, x, lanes);
+  }
+}
+
+/* The numbers of a row times `unit`, rounded, plus `zero`, saturated. */
+BYOC_INLINE void BYOC_NAME(store_row)(const float* numbers, int64_t columns, float unit,
+                                      int32_t zero, const int is_signed, uint8_t* to) {
+  const BYOC_INTS zeros = BYOC_OP(set1_epi16)((int16_t)zero);
+  for (int64_t k = 0; k < columns; k += 2 * BYOC_PANEL) {
+    BYOC_VEC o[4];
+    BYOC_UNROLL
+    for (int i = 0; i < 4; ++i) o[i] = BYOC_NAME(load)(numbers + k + i * BYOC_LANES) * unit;
+    const BYOC_INTS bytes = BYOC_NAME(narrow)(o, zeros, is_signed);
+    if (columns - k >= 2 * BYOC_PANEL) {
+      BYOC_NAME(store_ints)(to + k, bytes);
+    } else {
+      uint8_t some[2 * BYOC_PANEL];
+      BYOC_NAME(store_ints)(some, bytes);
+      memcpy(to + k, some, (size_t)(columns - k));
+    }
+  }
+}
+
+BYOC_NO_INLINE void BYOC_NAME(normalize_rows)(const byoc_normalize_params* p, int64_t first,
+                                              int64_t last, void* const* data, float* numbers) {
+  const int64_t end = byoc_round_up(p->columns, BYOC_LANES);
+  const float scale = p->src_scale < 0 ? 1.f : *(const float*)data[p->src_scale];
+  const float unit = p->dst_scale < 0 ? 1.f : 1.f / *(const float*)data[p->dst_scale];
+  const int32_t zero = p->dst_zero < 0 ? 0 : *(const int32_t*)data[p->dst_zero];
+  const int is_softmax = p->form == BYOC_SOFTMAX, is_float = p->dst_dtype == BYOC_F32;
+  const float* gamma = p->gamma < 0 ? NULL : (const float*)data[p->gamma];
+  const float* beta = p->beta < 0 ? NULL : (const float*)data[p->beta];
+  if (p->form == BYOC_MEAN) {
+    for (int64_t row = first; row < last; ++row) {
+      const float* from = (const float*)data[0] + row * p->columns;
+      ((float*)data[p->result])[row] = (float)BYOC_NAME(row_mean)(from, p->columns);
+    }
+    return;
+  }
+  for (int64_t k = end; k < byoc_normalize_numbers(p); ++k) numbers[k] = 0;
+  for (int64_t row = first; row < last; ++row) {
+    const float* from = numbers;
+    float share = unit;
+    if (p->src_dtype == BYOC_F32) {
+      from = (const float*)data[0] + row * p->columns;
+    } else {
+      BYOC_NAME(load_row)(data[0], row * p->columns, p->src_dtype, p->columns, end,
+                          is_softmax ? scale : 1.f, is_softmax ? -INFINITY : 0.f, numbers);
+    }
+    if (is_softmax) {
+      share = unit / BYOC_NAME(softmax_row)(end, numbers);
+    } else {
+      float* to = is_float ? (float*)data[p->result] + row * p->columns : numbers;
+      BYOC_NAME(layer_row)(p, scale, gamma, beta, from, numbers, to);
+    }
+    if (is_float) continue;
+    uint8_t* to = (uint8_t*)data[p->result] + row * p->columns;
+    BYOC_NAME(store_row)(numbers, p->columns, share, zero, p->dst_dtype == BYOC_S8, to);
+  }
+}
+
+/* The logarithm of numbers above 0, in double: of 2^e m that of m, which is between the roots of
+   1/2 and 2, and e ln 2. With f = (m - 1) / (m + 1), log m is 2 (f + f^3/3 + f^5/5 ...), |f| <
+   0.18.
+ */
+BYOC_INLINE BYOC_WIDE BYOC_NAME(wide_log)(BYOC_WIDE x) {
+  const BYOC_LONGS root = BYOC_NAME(set_longs)(0x3fe6a09e667f3bcd); /* the root of 1/2 */
+  const BYOC_LONGS shifted = (BYOC_LONGS)x + (BYOC_NAME(set_longs)(0x3ff0000000000000) - root);
+  /* the bits of 2^52 plus an integer are those of 2^52, plus it */
+  const BYOC_LONGS exponent = BYOC_NAME(shift_right)(shifted, 52);
+  const BYOC_WIDE e = (BYOC_WIDE)(exponent | BYOC_NAME(set_longs)(0x4330000000000000)) -
+                      BYOC_NAME(set_wide)(4503599627370496. + 1023.);
+  const BYOC_WIDE m = (BYOC_WIDE)((shifted & BYOC_NAME(set_longs)(0x000fffffffffffff)) + root);
+  const BYOC_WIDE f = (m - 1.) / (m + 1.);
+  const BYOC_WIDE s = f * f;
+  BYOC_WIDE p = BYOC_NAME(set_wide)(2. / 17);
+  p = p * s + 2. / 15;
+  p = p * s + 2. / 13;
+  p = p * s + 2. / 11;
+  p = p * s + 2. / 9;
+  p = p * s + 2. / 7;
+  p = p * s + 2. / 5;
+  p = p * s + 2. / 3;
+  p = p * s + 2.;
+  return e * 0.69314718055994530942 + p * f;
+}
+
+/* For 0 it is -infinity, below 0 NaN; infinity and NaN stay. */
+BYOC_INLINE BYOC_VEC BYOC_NAME(log)(BYOC_VEC x) {
+  const BYOC_VEC zero = BYOC_NAME(set)(0.f), infinity = BYOC_NAME(set)(__builtin_inff());
+  BYOC_WIDE parts[2];
+  BYOC_VEC y;
+  BYOC_UNROLL
+  for (int i = 0; i < 2; ++i) parts[i] = BYOC_NAME(wide_log)(BYOC_NAME(widen)(x, i));
+  y = BYOC_NAME(narrow_wide)(parts[0], parts[1]);
+  y = BYOC_NAME(pick)((x > zero) & (x < infinity), y, x);
+  y = BYOC_NAME(pick)(x < zero, zero / zero, y);
+  return BYOC_NAME(pick)(x == zero, -infinity, y);
+}
+
+BYOC_NO_INLINE void BYOC_NAME(log_part)(int64_t first, int64_t last, const float* from, float* to) {
+  for (int64_t k = first; k < last; k += BYOC_LANES) {
+    const int lanes = (int)byoc_min(BYOC_LANES, last - k);
+    BYOC_NAME(store_some)(to + k, BYOC_NAME(log)(BYOC_NAME(load_some)(from + k, lanes)), lanes);
+  }
 }
 
 #endif /* BYOC_NORMALIZE_H_ */

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
-   The parameters of byoc_product.h, and the memory that it takes. */
+   The parameters of byoc_product.h and byoc_batch_norm.h, and the memory that they take. */
 #ifndef BYOC_PRODUCT_PLAN_H_
 #define BYOC_PRODUCT_PLAN_H_
-
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 
 #include "byoc_isa.h"
 #include "byoc_kernel.h"
@@ -66,6 +62,38 @@ static inline int64_t byoc_product_scratch_floats(const byoc_product_params* p) 
 
 static inline size_t byoc_product_scratch_bytes(const byoc_product_params* p) {
   return (size_t)(p->threads * byoc_product_scratch_floats(p)) * 4;
+}
+
+/* Behind it stand the channels of each part. */
+typedef struct __attribute__((may_alias)) byoc_batch_norm_params {
+  int64_t isa; /* byoc_isa */
+  int64_t pixels, channels, parts;
+  int64_t has_relu;
+  double epsilon;
+  int64_t threads; /* that there is scratch memory for */
+} byoc_batch_norm_params;
+
+enum { BYOC_BATCH_NORM_ALONE = 1 << 12 /* numbers that are not worth waking another thread */ };
+
+/* The numbers that a thread keeps: a scale for each channel, and room for a whole vector. */
+static inline int64_t byoc_batch_norm_scales(int64_t channels) {
+  return byoc_round_up(channels, BYOC_CACHE_LINE_FLOATS);
+}
+
+/* The parameters of a product behind a normalisation are those of the product, whose `src_row` and
+   `src_line` count pixels here, its post-operations, and behind them those of the normalisation. */
+static inline const byoc_batch_norm_params* byoc_batch_norm_of(const byoc_product_params* p) {
+  return (const byoc_batch_norm_params*)((const byoc_post_op*)(p + 1) + p->post_ops);
+}
+
+/* Memory of one thread: sums of two panels, a scale for each channel, the rows of a block. */
+static inline int64_t byoc_batch_norm_product_floats(const byoc_product_params* p) {
+  return byoc_product_sums(p) + byoc_batch_norm_scales(p->depth) +
+         byoc_min(p->rows, BYOC_PRODUCT_ROWS) * byoc_product_copied_row(p);
+}
+
+static inline size_t byoc_batch_norm_product_scratch_bytes(const byoc_product_params* p) {
+  return (size_t)(p->threads * byoc_batch_norm_product_floats(p)) * 4;
 }
 
 #endif /* BYOC_PRODUCT_PLAN_H_ */

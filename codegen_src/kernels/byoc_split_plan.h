@@ -4,10 +4,6 @@
 #ifndef BYOC_SPLIT_PLAN_H_
 #define BYOC_SPLIT_PLAN_H_
 
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
 #include "byoc_isa.h"
 #include "byoc_kernel.h"
 #include "byoc_post_ops.h"

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
-   Vectors of floats of one instruction set, a product of panels on them, and post-operations.
-   Included by the bodies of kernels, once per instruction set, behind BYOC_SIMD_AVX2 or
-   BYOC_SIMD_AVX512, with BYOC_SIMD_AMX or BYOC_SIMD_VNNI for these as well; no include guard. From
-   here to byoc_vector_end.h all is compiled for that instruction set, and optimised even where the
-   rest of the file is not. */
+   Vectors of one instruction set, a product of panels on them, and post-operations. Included by
+   byoc_each_isa.h, behind BYOC_SIMD_AVX2 or BYOC_SIMD_AVX512, with BYOC_SIMD_AMX or BYOC_SIMD_VNNI
+   for these as well; no include guard. From here to byoc_vector_end.h all is compiled for that
+   instruction set, and optimised even where the rest of the file is not. */
 
 #include <immintrin.h>
+#include <math.h>
 
 #include "byoc_isa.h"
-#include "byoc_matrices.h"
 #include "byoc_post_ops.h"
 
 #if defined(BYOC_SIMD_AVX512)
@@ -16,14 +15,22 @@
 #define BYOC_LANES BYOC_AVX512_LANES
 #define BYOC_ROWS BYOC_AVX512_ROWS
 #define BYOC_PAIR_ROWS BYOC_AVX512_PAIR_ROWS
+#define BYOC_INTS __m512i
+#define BYOC_OP(name) _mm512_##name
+#define BYOC_CONVERT(name, ...) _mm512_maskz_##name(0xffff, __VA_ARGS__) /* GCC warns of others */
 #else
 #define BYOC_NAME(name) byoc_##name##_avx2
 #define BYOC_LANES BYOC_AVX2_LANES
 #define BYOC_ROWS BYOC_AVX2_ROWS
 #define BYOC_PAIR_ROWS BYOC_AVX2_PAIR_ROWS
+#define BYOC_INTS __m256i
+#define BYOC_OP(name) _mm256_##name
+#define BYOC_CONVERT(name, ...) _mm256_##name(__VA_ARGS__)
 #endif
 #define BYOC_PANEL (2 * BYOC_LANES)
 #define BYOC_VEC BYOC_NAME(vec)
+#define BYOC_WIDE BYOC_NAME(wide)
+#define BYOC_LONGS BYOC_NAME(longs)
 
 #if defined(__clang__)
 #if defined(BYOC_SIMD_AMX)
@@ -60,4 +67,15 @@
 #endif
 #endif
 
+/* The functions once for each instruction set: several kernels may use them. */
+#if (defined(BYOC_SIMD_AVX512) && !defined(BYOC_HAVE_AVX512)) || \
+    (defined(BYOC_SIMD_AVX2) && !defined(BYOC_HAVE_AVX2))
+#ifdef BYOC_SIMD_AVX512
+#define BYOC_HAVE_AVX512
+#else
+#define BYOC_HAVE_AVX2
+#endif
 #include "byoc_vector_ops.h"
+#include "byoc_vector_tile.h"
+#include "byoc_vector_types.h"
+#endif

@@ -7,9 +7,10 @@
 
 namespace tvm_byoc_dnnl {
 
-/// One file: byoc_<name>.h defines the function byoc_<name>.
+/// byoc_<header>.h defines the function byoc_<name>.
 struct Kernel {
   const char* name;
+  const char* header;
   byoc_kernel run;
   bool packs_floats = false;  // makes weights that are numbers of float32 again
 };

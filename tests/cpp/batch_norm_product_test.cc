@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "check.h"
-#include "kernels/byoc_batch_norm_product.h"
-#include "kernels/byoc_product_pack.h"
+#include "kernels/byoc_batch_norm.h"
+#include "kernels/byoc_product.h"
 #include "norm_check.h"
 
 namespace {

@@ -12,7 +12,7 @@
 #include "check.h"
 #include "kernel_check.h"
 #include "kernels/byoc_compressed_matmul.h"
-#include "kernels/byoc_compressed_pack.h"
+#include "kernels/byoc_compressed_plan.h"
 
 namespace {
 

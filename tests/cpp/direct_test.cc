@@ -13,7 +13,6 @@
 #include "check.h"
 #include "kernel_check.h"
 #include "kernels/byoc_direct.h"
-#include "kernels/byoc_direct_pack.h"
 
 namespace {
 

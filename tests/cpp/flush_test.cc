@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "check.h"
-#include "kernels/byoc_flush.h"
+#include "kernels/byoc_convert.h"
 
 namespace {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "check.h"
-#include "kernels/byoc_gather.h"
+#include "kernels/byoc_copy.h"
 
 namespace {
 

@@ -13,7 +13,6 @@
 #include "check.h"
 #include "kernel_check.h"
 #include "kernels/byoc_groups.h"
-#include "kernels/byoc_groups_pack.h"
 
 namespace {
 

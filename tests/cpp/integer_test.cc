@@ -12,7 +12,7 @@
 #include "check.h"
 #include "kernel_check.h"
 #include "kernels/byoc_integer.h"
-#include "kernels/byoc_integer_pack.h"
+#include "kernels/byoc_integer_plan.h"
 
 namespace {
 

@@ -10,7 +10,7 @@
 
 #include "check.h"
 #include "kernel_check.h"
-#include "kernels/byoc_log.h"
+#include "kernels/byoc_normalize.h"
 
 namespace {
 

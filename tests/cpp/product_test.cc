@@ -13,7 +13,6 @@
 #include "check.h"
 #include "kernel_check.h"
 #include "kernels/byoc_product.h"
-#include "kernels/byoc_product_pack.h"
 
 namespace {
 

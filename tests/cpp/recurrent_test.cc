@@ -13,7 +13,7 @@
 #include "check.h"
 #include "kernel_check.h"
 #include "kernels/byoc_recurrent.h"
-#include "kernels/byoc_recurrent_pack.h"
+#include "kernels/byoc_recurrent_plan.h"
 #include "recurrent_reference.h"
 
 namespace {

@@ -16,7 +16,7 @@
 #include "check.h"
 #include "kernel_check.h"
 #include "kernels/byoc_split.h"
-#include "kernels/byoc_split_pack.h"
+#include "kernels/byoc_split_parts.h"
 
 namespace {
 

@@ -15,10 +15,8 @@
 #include "check.h"
 #include "kernel_check.h"
 #include "kernels/byoc_winograd.h"
-#include "kernels/byoc_winograd_pack.h"
 #if BYOC_HAS_AMX
 #include "kernels/byoc_split_winograd.h"
-#include "kernels/byoc_split_winograd_pack.h"
 #endif
 
 namespace {

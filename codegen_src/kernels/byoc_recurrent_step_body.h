@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
-   The products of byoc_recurrent.h, behind byoc_bytes_body.h; no include guard. */
-
-#include "byoc_wide_body.h"
+   Part of byoc_recurrent.h: its products, and the states after a step; no include guard. */
 
 /* One row times some panels: enough sums for a multiplication in each cycle, which the products of
    one or two panels do not have. */
@@ -131,4 +129,107 @@ BYOC_NO_INLINE void BYOC_NAME(recurrent_product)(int64_t bits, int64_t rows, int
   } else {
     BYOC_NAME(products)(rows, panels, m, NULL);
   }
+}
+
+/* log(1 + exp(x)) = max(x, 0) + log(1 + e), e = exp(-|x|). With f = e / (2 + e), at most 1/3, the
+   logarithm is 2 (f + f^3/3 + f^5/5 ...). */
+BYOC_INLINE BYOC_VEC BYOC_NAME(softplus)(BYOC_VEC x) {
+  const BYOC_VEC size = BYOC_NAME(min)(BYOC_NAME(set)(87.f), BYOC_NAME(if_negative)(x, -x));
+  const BYOC_VEC e = BYOC_NAME(exp)(-size), f = e / (e + 2.f), s = f * f;
+  BYOC_VEC p = BYOC_NAME(set)(2.f / 13);
+  p = p * s + 2.f / 11;
+  p = p * s + 2.f / 9;
+  p = p * s + 2.f / 7;
+  p = p * s + 2.f / 5;
+  p = p * s + 2.f / 3;
+  p = p * s + 2.f;
+  return BYOC_NAME(max)(BYOC_NAME(set)(0.f), x) + p * f;
+}
+
+/* An activation; with a constant kind nothing but its own code is left. */
+BYOC_INLINE BYOC_VEC BYOC_NAME(curve)(int64_t kind, const byoc_recurrent_curve* c, BYOC_VEC x) {
+  const BYOC_VEC zero = BYOC_NAME(set)(0.f), one = BYOC_NAME(set)(1.f);
+  const float alpha = (float)c->alpha, beta = (float)c->beta;
+  switch (kind) {
+    case BYOC_SIGMOID:
+      return BYOC_NAME(logistic)(x);
+    case BYOC_TANH:
+      return BYOC_NAME(tanh)(x);
+    case BYOC_ACT_RELU:
+      return BYOC_NAME(max)(zero, x);
+    case BYOC_AFFINE:
+      return alpha * x + beta;
+    case BYOC_LEAKY_RELU:
+      return BYOC_NAME(if_negative)(x, alpha * x);
+    case BYOC_THRESHOLDED_RELU:
+      return BYOC_NAME(pick)(x <= alpha, zero, x);
+    case BYOC_SCALED_TANH:
+      return alpha * BYOC_NAME(tanh)(beta * x);
+    case BYOC_HARD_SIGMOID:
+      return BYOC_NAME(clip)(alpha * x + beta, zero, one);
+    case BYOC_ELU: {
+      const BYOC_VEC low = BYOC_NAME(clip)(x, BYOC_NAME(set)(-87.f), zero);
+      return BYOC_NAME(if_negative)(x, alpha * (BYOC_NAME(exp)(low) - one));
+    }
+    case BYOC_SOFTSIGN:
+      return x / (one + BYOC_NAME(if_negative)(x, -x));
+    default:
+      return BYOC_NAME(softplus)(x);
+  }
+}
+
+/* An activation of what is limited first. */
+BYOC_INLINE BYOC_VEC BYOC_NAME(activate)(const byoc_recurrent_params* p, int64_t kind,
+                                         const byoc_recurrent_curve* c, BYOC_VEC x) {
+  const BYOC_VEC top = BYOC_NAME(set)((float)p->clip);
+  return BYOC_NAME(curve)(kind, c, BYOC_NAME(clip)(x, -top, top));
+}
+
+/* One vector of units of one sequence: where its gates and states lie. */
+typedef struct BYOC_NAME(units) {
+  const float* sums;      /* of the first gate; the others lie a panel apart */
+  float* resets;          /* GRUs: what belongs to the last gate */
+  const float* peepholes; /* NULL, or i; o and f lie `gap` apart */
+  int64_t gap;
+  const float* before; /* the state */
+  float* cell;
+} BYOC_NAME(units);
+
+/* The kinds of the three activations; constants where they are the usual ones. */
+typedef struct BYOC_NAME(kinds) {
+  int64_t f, g, h;
+} BYOC_NAME(kinds);
+
+/* The state after a step. */
+BYOC_INLINE BYOC_VEC BYOC_NAME(next_state)(const byoc_recurrent_params* p, int64_t cell,
+                                           const byoc_recurrent_curve* curves, BYOC_NAME(kinds) k,
+                                           const BYOC_NAME(units) * u) {
+  const BYOC_VEC one = BYOC_NAME(set)(1.f), first = BYOC_NAME(load)(u->sums);
+  if (cell == BYOC_RNN) return BYOC_NAME(activate)(p, k.f, &curves[0], first);
+  if (cell == BYOC_LSTM) {
+    BYOC_VEC input = first, output = BYOC_NAME(load)(u->sums + BYOC_PANEL);
+    BYOC_VEC forget = BYOC_NAME(load)(u->sums + 2 * BYOC_PANEL);
+    const BYOC_VEC before = BYOC_NAME(load)(u->cell);
+    const BYOC_VEC next =
+        BYOC_NAME(activate)(p, k.g, &curves[1], BYOC_NAME(load)(u->sums + 3 * BYOC_PANEL));
+    if (u->peepholes != NULL) {
+      input += BYOC_NAME(load)(u->peepholes) * before;
+      forget += BYOC_NAME(load)(u->peepholes + 2 * u->gap) * before;
+    }
+    input = BYOC_NAME(activate)(p, k.f, &curves[0], input);
+    forget = p->coupled ? one - input : BYOC_NAME(activate)(p, k.f, &curves[0], forget);
+    const BYOC_VEC now = forget * before + input * next;
+    BYOC_NAME(store)(u->cell, now);
+    if (u->peepholes != NULL) output += BYOC_NAME(load)(u->peepholes + u->gap) * now;
+    output = BYOC_NAME(activate)(p, k.f, &curves[0], output);
+    return output * BYOC_NAME(curve)(k.h, &curves[2], now); /* a cell is not limited */
+  }
+  BYOC_VEC next = BYOC_NAME(load)(u->sums + 2 * BYOC_PANEL);
+  const BYOC_VEC update = BYOC_NAME(activate)(p, k.f, &curves[0], first);
+  if (cell == BYOC_LBR_GRU) {
+    const BYOC_VEC reset = BYOC_NAME(load)(u->sums + BYOC_PANEL);
+    next += BYOC_NAME(activate)(p, k.f, &curves[0], reset) * BYOC_NAME(load)(u->resets);
+  }
+  next = BYOC_NAME(activate)(p, k.g, &curves[1], next);
+  return (one - update) * next + update * BYOC_NAME(load)(u->before);
 }

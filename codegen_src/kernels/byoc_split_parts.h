@@ -1,6 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
-   Part of byoc_split_body.h: numbers as sums of bfloat16, and the copy of the source that has them;
-   no include guard. */
+   Of byoc_split.h: numbers as sums of bfloat16, the copy of the source that has them, and the
+   weights in tiles, which are made once. */
+#ifndef BYOC_SPLIT_PARTS_H_
+#define BYOC_SPLIT_PARTS_H_
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "byoc_split_plan.h"
+
+#if !BYOC_HAS_AMX
+#error "AMX needs GCC 11 or Clang 12, or newer"
+#endif
+
+/* In this order: the functions of byoc_vector.h do not use AMX, since others call them, too. */
+/* clang-format off */
+#define BYOC_SIMD_AVX512
+#include "byoc_vector.h"
+#include "byoc_vector_end.h"
+#define BYOC_SIMD_AMX
+#include "byoc_vector.h"
+/* clang-format on */
 
 /* Where the parts of a number lie. `again` is the first part without infinities and NaN: what the
    lower parts of the weights are multiplied by. */
@@ -179,3 +199,109 @@ BYOC_INLINE int byoc_split_take(const byoc_split_params* p, const int careful, c
   }
   return special;
 }
+
+/* The next part of 2 x 16 weights, that of the first row below that of the second in each number;
+   what is left takes their place. */
+BYOC_INLINE void byoc_split_pair(float* first, float* second, uint16_t* packed) {
+  const BYOC_VEC a = BYOC_NAME(load)(first), b = BYOC_NAME(load)(second);
+  const __m256i low = byoc_split_nearest(a), high = byoc_split_nearest(b);
+  const __m512i both =
+      _mm512_or_si512(_mm512_maskz_cvtepu16_epi32(0xffff, low), (__m512i)byoc_split_widen(high));
+  memcpy(packed, &both, sizeof(both));
+  BYOC_NAME(store)(first, a - byoc_split_widen(low));
+  BYOC_NAME(store)(second, b - byoc_split_widen(high));
+}
+
+/* The weights of one chunk and some outputs of a panel, whose parts are taken away from them. Two
+   channels are a pair: `apart` channels apart, with `step` between the first ones of two pairs.
+   Returns the place behind the packed weights. */
+BYOC_INLINE uint16_t* byoc_split_pack_chunk(float* chunk, int64_t columns, int64_t parts, int step,
+                                            int apart, uint16_t* packed) {
+  for (int64_t part = 0; part < parts; ++part) {
+    for (int64_t tile = 0; tile < columns; tile += BYOC_TILE_ROWS) {
+      for (int i = 0; i < BYOC_TILE_DEPTH / 2; ++i, packed += 2 * BYOC_TILE_ROWS) {
+        float* first = chunk + i * step * BYOC_SPLIT_PANEL + tile;
+        byoc_split_pair(first, first + apart * BYOC_SPLIT_PANEL, packed);
+      }
+    }
+  }
+  return packed;
+}
+
+/* Fetches the weights of a chunk, the first of which is `from`, where they are rows of outputs or
+   of channels: they lie far apart, and the hardware does not follow so many rows. */
+BYOC_INLINE void byoc_split_pack_fetch(const byoc_split_pack_params* k, const float* from) {
+  const int64_t row = k->output == 1 ? k->channel : k->output;
+  if (k->output != 1 && k->channel != 1) return;
+  for (int64_t i = 0; i < BYOC_TILE_DEPTH; ++i, from += row) {
+    __builtin_prefetch(from);
+    __builtin_prefetch(from + BYOC_CACHE_LINE_FLOATS);
+  }
+}
+
+/* One panel of weights: chunk, part, tile of outputs, pair of numbers, output, number. */
+BYOC_NO_INLINE void byoc_split_pack_panel(const byoc_split_pack_params* k, const float* weights,
+                                          int64_t column, uint16_t* packed) {
+  const byoc_split_params* p = &k->of;
+  const int64_t columns = byoc_min(p->outputs - column, BYOC_SPLIT_PANEL);
+  /* Where pixels are read as one run, the channels of one follow those of the other. */
+  const int64_t pixel = p->taps < p->kernel_width ? p->channels : p->chunks * BYOC_TILE_DEPTH;
+  float chunk[BYOC_TILE_DEPTH][BYOC_SPLIT_PANEL];
+  for (int64_t y = 0; y < p->kernel_height; ++y) {
+    for (int64_t tap = 0; tap < p->taps; ++tap) {
+      for (int64_t c = 0; c < p->chunks; ++c) {
+        memset(chunk, 0, sizeof(chunk));
+        int64_t x = tap + c * BYOC_TILE_DEPTH / pixel, channel = c * BYOC_TILE_DEPTH % pixel;
+        if (channel + 2 * BYOC_TILE_DEPTH <= p->channels) {
+          byoc_split_pack_fetch(k, weights + column * k->output +
+                                       (channel + BYOC_TILE_DEPTH) * k->channel + y * k->row +
+                                       x * k->column);
+        }
+        for (int i = 0; i < BYOC_TILE_DEPTH; ++i, ++channel) {
+          if (channel == pixel) {
+            channel = 0;
+            ++x;
+          }
+          if (x >= p->kernel_width || channel >= p->channels) continue;
+          const float* from =
+              weights + column * k->output + channel * k->channel + y * k->row + x * k->column;
+          for (int64_t n = 0; n < columns; ++n) chunk[i][n] = from[n * k->output];
+        }
+        packed = byoc_split_pack_chunk(chunk[0], columns, p->parts, 2, 1, packed);
+      }
+    }
+  }
+}
+
+#include "byoc_vector_end.h"
+#undef BYOC_SIMD_AMX
+#undef BYOC_SIMD_AVX512
+
+/* Linux: before a process uses AMX. */
+static inline void byoc_split_use_tiles(void) {
+  enum { kRequestState = 0x1023, kTiles = 18 };
+  syscall(SYS_arch_prctl, kRequestState, kTiles);
+}
+
+BYOC_FUNCTION int byoc_split_pack_on_thread(const int64_t* params, void* const* data, void* scratch,
+                                            int64_t part, int64_t parts) {
+  const byoc_split_pack_params* k = (const byoc_split_pack_params*)params;
+  const int64_t panels = (k->of.outputs + BYOC_SPLIT_PANEL - 1) / BYOC_SPLIT_PANEL;
+  const int64_t size = byoc_split_chunks(&k->of) * byoc_split_chunk_size(&k->of, BYOC_SPLIT_PANEL);
+  (void)scratch;
+  for (int64_t panel = panels * part / parts; panel < panels * (part + 1) / parts; ++panel) {
+    byoc_split_pack_panel(k, (const float*)data[0], panel * BYOC_SPLIT_PANEL,
+                          (uint16_t*)data[1] + panel * size);
+  }
+  return BYOC_OK;
+}
+
+/* params: byoc_split_pack_params. data: the weights, and what is made of them. */
+BYOC_FUNCTION int byoc_split_pack(const int64_t* params, void* const* data, void* scratch,
+                                  int threads, char* error) {
+  (void)error;
+  byoc_split_use_tiles();
+  return byoc_on_team(byoc_split_pack_on_thread, params, data, scratch, threads);
+}
+
+#endif /* BYOC_SPLIT_PARTS_H_ */

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0
+   Kernels that move elements of any dtype: rows into a cache, slices by their index, rows with room
+   behind them, one element over and over. */
+#ifndef BYOC_COPY_H_
+#define BYOC_COPY_H_
+
+#include "byoc_kernel.h"
+
+/* A cache with new rows in it. Sizes in rows, `stride`s of the new rows in bytes. */
+typedef struct __attribute__((may_alias)) byoc_append_params {
+  int64_t batch, heads; /* the cache has `capacity` rows for each of both */
+  int64_t rows, row_bytes;
+  int64_t capacity;
+  int64_t past_rows;  /* of the cache before, which are copied; -1: they are there already */
+  int64_t places;     /* numbers that say where the new rows go: one, or one for each batch */
+  int64_t places_end; /* such a number is where they end, else where they begin */
+  int64_t batch_stride, head_stride, row_stride;
+} byoc_append_params;
+
+/* Where the new rows of a batch begin. */
+BYOC_FUNCTION int64_t byoc_append_start(const byoc_append_params* p, void* const* data,
+                                        int64_t batch) {
+  int64_t place;
+  memcpy(&place, (const char*)data[1] + (p->places == 1 ? 0 : batch) * 8, sizeof(place));
+  return place - (p->places_end ? p->rows : 0);
+}
+
+/* The rows of one head; those that would lie outside of the cache are left out. */
+BYOC_FUNCTION void byoc_append_head(const byoc_append_params* p, void* const* data, int64_t i) {
+  const int64_t start = byoc_append_start(p, data, i / p->heads);
+  const char* from =
+      (const char*)data[0] + i / p->heads * p->batch_stride + i % p->heads * p->head_stride;
+  char* to = (char*)data[p->past_rows < 0 ? 2 : 3] + i * p->capacity * p->row_bytes;
+  const int64_t first = byoc_min(byoc_max(start, 0), p->capacity);
+  const int64_t last = byoc_max(first, byoc_min(start + p->rows, p->capacity));
+  if (p->past_rows >= 0) {
+    const char* past = (const char*)data[2] + i * p->past_rows * p->row_bytes;
+    const int64_t kept = byoc_min(first, p->past_rows);
+    if (kept > 0) memcpy(to, past, (size_t)(kept * p->row_bytes));
+    memset(to + kept * p->row_bytes, 0, (size_t)((first - kept) * p->row_bytes));
+    const int64_t rest = byoc_max(last, byoc_min(p->past_rows, p->capacity));
+    if (rest > last) {
+      memcpy(to + last * p->row_bytes, past + last * p->row_bytes,
+             (size_t)((rest - last) * p->row_bytes));
+    }
+    memset(to + rest * p->row_bytes, 0, (size_t)((p->capacity - rest) * p->row_bytes));
+  }
+  for (int64_t row = first; row < last; ++row) {
+    memcpy(to + row * p->row_bytes, from + (row - start) * p->row_stride, (size_t)p->row_bytes);
+  }
+}
+
+BYOC_FUNCTION int byoc_append_on_thread(const int64_t* params, void* const* data, void* scratch,
+                                        int64_t part, int64_t parts) {
+  const byoc_append_params* p = (const byoc_append_params*)params;
+  const int64_t all = p->batch * p->heads;
+  (void)scratch;
+  for (int64_t i = all * part / parts; i < all * (part + 1) / parts; ++i) {
+    byoc_append_head(p, data, i);
+  }
+  return BYOC_OK;
+}
+
+/* data: the new rows; where they go (int64); the cache before, if it is not there already; the
+   cache. */
+BYOC_FUNCTION int byoc_append(const int64_t* params, void* const* data, void* scratch, int threads,
+                              char* error) {
+  const byoc_append_params* p = (const byoc_append_params*)params;
+  const int64_t written = p->past_rows < 0 ? p->rows : p->capacity;
+  const int alone = p->batch * p->heads * written * p->row_bytes <= BYOC_COPY_ALONE;
+  (void)error;
+  return byoc_on_team(byoc_append_on_thread, params, data, scratch, alone ? 1 : threads);
+}
+
+/* Slices of a tensor along one axis, each found by its index: its meaning along an axis of n
+ * slices. */
+enum {
+  BYOC_GATHER_CHECKED,  /* 0 to n - 1; any other one fails the call with BYOC_BAD_INDEX */
+  BYOC_GATHER_FROM_END, /* a negative one counts from the end; then clamped */
+  BYOC_GATHER_CLIP,     /* clamped */
+  BYOC_GATHER_WRAP      /* modulo n */
+};
+
+BYOC_FUNCTION int64_t byoc_gather_index(const void* indices, int64_t bytes, int64_t at) {
+  return bytes == 8 ? ((const int64_t*)indices)[at] : ((const int32_t*)indices)[at];
+}
+
+/* The slice that an index means, always one of the n that there are; -1 for one that is refused. */
+BYOC_FUNCTION int64_t byoc_gather_slice(int64_t index, int64_t n, int64_t mode) {
+  if (mode == BYOC_GATHER_WRAP) {
+    index %= n;
+    return index < 0 ? index + n : index;
+  }
+  if (mode == BYOC_GATHER_CHECKED) return index < 0 || index >= n ? -1 : index;
+  if (mode == BYOC_GATHER_FROM_END && index < 0) index += n;
+  return index < 0 ? 0 : index >= n ? n - 1 : index;
+}
+
+/* Copies with a size that the compiler knows are one instruction. */
+BYOC_FUNCTION void byoc_gather_copy(char* to, const char* from, int64_t bytes) {
+  switch (bytes) {
+    case 1:
+      *to = *from;
+      return;
+    case 2:
+      memcpy(to, from, 2);
+      return;
+    case 4:
+      memcpy(to, from, 4);
+      return;
+    default:
+      memcpy(to, from, (size_t)bytes);
+  }
+}
+
+/* Returns whether an index was refused. */
+BYOC_FUNCTION int byoc_gather_on_thread(const int64_t* params, void* const* data, void* scratch,
+                                        int64_t part, int64_t parts) {
+  const int64_t mode = params[0], n = params[2], slice = params[3];
+  const int64_t count = params[4], width = params[5], all = params[1] * count;
+  const char* from = (const char*)data[0];
+  char* to = (char*)data[2];
+  int refused = 0;
+  (void)scratch;
+  for (int64_t i = all * part / parts; i < all * (part + 1) / parts; ++i) {
+    const int64_t at = byoc_gather_slice(byoc_gather_index(data[1], width, i % count), n, mode);
+    if (at < 0) {
+      refused = 1;
+      continue;
+    }
+    byoc_gather_copy(to + i * slice, from + (i / count * n + at) * slice, slice);
+  }
+  return refused;
+}
+
+/* params: the mode; how many times the axis is run through, n, the bytes of a slice; the number of
+   indices, the bytes of one. data: source, indices, result; all dense. */
+BYOC_FUNCTION int byoc_gather(const int64_t* params, void* const* data, void* scratch, int threads,
+                              char* error) {
+  const int64_t mode = params[0], n = params[2], count = params[4], width = params[5];
+  const int alone = params[1] * count * params[3] <= BYOC_COPY_ALONE;
+  int64_t i;
+  if (!byoc_on_team(byoc_gather_on_thread, params, data, scratch, alone ? 1 : threads))
+    return BYOC_OK;
+  for (i = 0; i + 1 < count; ++i) {
+    if (byoc_gather_slice(byoc_gather_index(data[1], width, i), n, mode) < 0) break;
+  }
+  snprintf(error, BYOC_ERROR_BYTES,
+           "gather: index %lld is out of range, the axis has %lld elements",
+           (long long)byoc_gather_index(data[1], width, i), (long long)n);
+  return BYOC_BAD_INDEX;
+}
+
+/* Rows with room for more elements behind those that they have. params: the number of rows, the
+   elements of a row of the result, the bytes of one. data: the source, dense; the elements of its
+   rows (one int64); the result, filled up with zeros. */
+BYOC_FUNCTION int byoc_widen(const int64_t* params, void* const* data, void* scratch, int threads,
+                             char* error) {
+  const int64_t wide = params[1] * params[2];
+  int64_t length, i;
+  (void)scratch;
+  (void)threads;
+  memcpy(&length, data[1], sizeof(length));
+  if (length < 0 || length > params[1]) {
+    snprintf(error, BYOC_ERROR_BYTES, "rows of %lld elements, expected 0 to %lld",
+             (long long)length, (long long)params[1]);
+    return BYOC_BAD_INDEX;
+  }
+  length *= params[2];
+  for (i = 0; i < params[0]; ++i) {
+    char* to = (char*)data[2] + i * wide;
+    memcpy(to, (const char*)data[0] + i * length, (size_t)length);
+    memset(to + length, 0, (size_t)(wide - length));
+  }
+  return BYOC_OK;
+}
+
+/* Fills a part of a buffer with one element. params: the bytes to fill, the bytes of the element
+   (1, 2, 4 or 8), and these as the first bytes of a number in memory. data: the part. */
+BYOC_FUNCTION int byoc_fill(const int64_t* params, void* const* data, void* scratch, int threads,
+                            char* error) {
+  const size_t bytes = (size_t)params[0];
+  const char* element = (const char*)&params[2];
+  char* to = (char*)data[0];
+  size_t done = (size_t)params[1];
+  (void)scratch;
+  (void)threads;
+  (void)error;
+  if (done == 1) {
+    memset(to, element[0], bytes);
+    return BYOC_OK;
+  }
+  if (done > bytes) done = bytes;
+  memcpy(to, element, done);
+  while (done < bytes) { /* copies the filled part behind itself */
+    const size_t chunk = done < bytes - done ? done : bytes - done;
+    memcpy(to + done, to, chunk);
+    done += chunk;
+  }
+  return BYOC_OK;
+}
+
+#endif /* BYOC_COPY_H_ */

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0
+   A tile of a product of matrices, whose sums stay in registers, and products of any size made of
+   tiles. Included by byoc_vector.h, once per instruction set; no include guard. */
+
+/* Adds to the sums one column of `rows` rows of `a`, times one row of `panels` panels of `b`. */
+BYOC_INLINE void BYOC_NAME(product_step)(const int rows, const int panels, const float* a,
+                                         int64_t a_row, const float* b, int64_t b_panel,
+                                         BYOC_VEC (*sums)[4]) {
+  enum { kAhead = 512 };
+  const int vectors = 2 * panels;
+  BYOC_VEC w[4];
+  if (rows <= BYOC_FEW_ROWS) {
+    BYOC_UNROLL
+    for (int j = 0; j < BYOC_PANEL; j += BYOC_CACHE_LINE_FLOATS) {
+      __builtin_prefetch(b + j + kAhead, 0, 2);
+    }
+  }
+  BYOC_UNROLL
+  for (int j = 0; j < vectors; ++j) {
+    w[j] = BYOC_NAME(load)(b + (j / 2) * b_panel + (j % 2) * BYOC_LANES);
+  }
+  BYOC_UNROLL
+  for (int i = 0; i < rows; ++i) {
+    const float x = a[i * a_row];
+    BYOC_UNROLL
+    for (int j = 0; j < vectors; ++j) sums[i][j] += x * w[j];
+  }
+}
+
+/* Limits, curve and scale of an end, on rows x vectors of sums. */
+BYOC_INLINE void BYOC_NAME(end_sums)(const int rows, const int vectors, const byoc_end* end,
+                                     BYOC_VEC (*sums)[4]) {
+#define BYOC_EACH(result)               \
+  BYOC_UNROLL                           \
+  for (int i = 0; i < rows; ++i) {      \
+    BYOC_UNROLL                         \
+    for (int j = 0; j < vectors; ++j) { \
+      const BYOC_VEC x = sums[i][j];    \
+      sums[i][j] = (result);            \
+    }                                   \
+  }
+  const BYOC_VEC zero = BYOC_NAME(set)(0.f);
+  if (end->hardswish != NULL) {
+    const float alpha = end->hardswish->alpha, beta = end->hardswish->beta;
+    BYOC_EACH(x * BYOC_NAME(clip)(alpha * x + beta, zero, BYOC_NAME(set)(1.f)))
+  } else if (end->low == 0 && end->high == __builtin_inff()) {
+    BYOC_EACH(BYOC_NAME(max)(zero, x))
+  } else if (end->low != -__builtin_inff() || end->high != __builtin_inff()) {
+    BYOC_EACH(BYOC_NAME(clip)(x, BYOC_NAME(set)(end->low), BYOC_NAME(set)(end->high)))
+  }
+  if (end->scaled) {
+    BYOC_EACH(end->scale * x + end->shift)
+  }
+#undef BYOC_EACH
+}
+
+/* `rows` rows and `panels` panels of a product. `fetches`: whether what lies from `next` on is
+   fetched meanwhile, and how; many lines at once would keep the loads of the product waiting.
+   `pace`: bytes that are fetched in each step, or steps for each line. */
+BYOC_INLINE void BYOC_NAME(product_rows)(const int rows, const int panels, const int fetches,
+                                         const byoc_matrices* m, const float* next, int64_t pace) {
+  const int vectors = 2 * panels;
+  const int64_t depth = m->depth, a_row = m->a_row, b_panel = m->b_panel;
+  const float *a = m->a, *b = m->b;
+  BYOC_VEC sums[BYOC_ROWS][4];
+#ifndef BYOC_SIMD_AVX512 /* measured on AVX2 only */
+  /* The lines of the result arrive during the products, so that no store waits for one. */
+  BYOC_UNROLL
+  for (int i = 0; i < rows; ++i) {
+    BYOC_UNROLL
+    for (int j = 0; j < panels; ++j) {
+      __builtin_prefetch(m->c + i * m->c_row + j * BYOC_PANEL, 1, 3);
+    }
+  }
+  if (m->added != NULL && m->added != m->c) {
+    BYOC_UNROLL
+    for (int i = 0; i < rows; ++i) {
+      BYOC_UNROLL
+      for (int j = 0; j < panels; ++j) {
+        __builtin_prefetch(m->added + i * m->added_row + j * BYOC_PANEL, 0, 3);
+      }
+    }
+  }
+#endif
+  BYOC_UNROLL
+  for (int i = 0; i < rows; ++i) {
+    BYOC_UNROLL
+    for (int j = 0; j < vectors; ++j) {
+      sums[i][j] = m->start == NULL ? BYOC_NAME(set)(0.f)
+                                    : BYOC_NAME(load)(m->start + i * m->start_row + j * BYOC_LANES);
+    }
+  }
+  if (fetches == BYOC_FETCH_IN_EACH_STEP) {
+    const char* at = (const char*)next; /* more than once in the same line */
+    for (int64_t k = 0; k < depth; ++k, at += pace) {
+      __builtin_prefetch(at, 0, 2);
+      BYOC_NAME(product_step)(rows, panels, a + k, a_row, b + k * BYOC_PANEL, b_panel, sums);
+    }
+  } else if (fetches == BYOC_FETCH_BETWEEN_STEPS) {
+    for (int64_t k = 0; k < depth; next += BYOC_CACHE_LINE_FLOATS) {
+      __builtin_prefetch(next, 0, 2);
+      for (const int64_t end = byoc_min(k + pace, depth); k < end; ++k) {
+        BYOC_NAME(product_step)(rows, panels, a + k, a_row, b + k * BYOC_PANEL, b_panel, sums);
+      }
+    }
+  } else {
+    for (int64_t k = 0; k < depth; ++k) {
+      BYOC_NAME(product_step)(rows, panels, a + k, a_row, b + k * BYOC_PANEL, b_panel, sums);
+    }
+  }
+  if (m->added != NULL) {
+    BYOC_UNROLL
+    for (int i = 0; i < rows; ++i) {
+      BYOC_UNROLL
+      for (int j = 0; j < vectors; ++j) {
+        sums[i][j] += BYOC_NAME(load)(m->added + i * m->added_row + j * BYOC_LANES);
+      }
+    }
+  }
+  if (m->end != NULL) BYOC_NAME(end_sums)(rows, vectors, m->end, sums);
+  BYOC_UNROLL
+  for (int i = 0; i < rows; ++i) {
+    BYOC_UNROLL
+    for (int j = 0; j < vectors; ++j) {
+      BYOC_NAME(store)(m->c + i * m->c_row + j * BYOC_LANES, sums[i][j]);
+    }
+  }
+}
+
+/* The same for one panel and at most BYOC_ROWS rows, or, with AVX-512, two and
+   BYOC_PAIR_ROWS. */
+BYOC_NO_INLINE void BYOC_NAME(product)(int rows, int panels, const byoc_matrices* m) {
+#define BYOC_CASE(r, n)                           \
+  case 16 * n + r:                                \
+    BYOC_NAME(product_rows)(r, n, 0, m, NULL, 0); \
+    break;
+  switch (16 * panels + rows) { /* constants in each, so that the sums stay in registers */
+    BYOC_CASE(1, 1)
+    BYOC_CASE(2, 1)
+    BYOC_CASE(3, 1)
+    BYOC_CASE(4, 1)
+    BYOC_CASE(5, 1)
+    BYOC_CASE(6, 1)
+#ifdef BYOC_SIMD_AVX512
+    BYOC_CASE(1, 2)
+    BYOC_CASE(2, 2)
+    BYOC_CASE(7, 1)
+    BYOC_CASE(8, 1)
+    BYOC_CASE(9, 1)
+    BYOC_CASE(10, 1)
+    BYOC_CASE(11, 1)
+    BYOC_CASE(12, 1)
+    BYOC_CASE(13, 1)
+    BYOC_CASE(14, 1)
+    BYOC_CASE(3, 2)
+    BYOC_CASE(4, 2)
+    BYOC_CASE(5, 2)
+    BYOC_CASE(6, 2)
+#endif
+    default:
+      break;
+  }
+#undef BYOC_CASE
+}
+
+/* The same for one panel and the rows of one of several passes, which fetches meanwhile. */
+BYOC_INLINE void BYOC_NAME(product_of_pass)(int rows, const int fetches, const byoc_matrices* m,
+                                            const float* next, int64_t pace) {
+  switch (rows) {
+    case BYOC_ROWS:
+      BYOC_NAME(product_rows)(BYOC_ROWS, 1, fetches, m, next, pace);
+      break;
+    case BYOC_ROWS - 1:
+      BYOC_NAME(product_rows)(BYOC_ROWS - 1, 1, fetches, m, next, pace);
+      break;
+    case BYOC_ROWS - 2:
+      BYOC_NAME(product_rows)(BYOC_ROWS - 2, 1, fetches, m, next, pace);
+      break;
+    default:
+      BYOC_NAME(product)(rows, 1, m);
+  }
+}
+
+/* Two functions, since the loops of both do not find registers in one. */
+BYOC_NO_INLINE void BYOC_NAME(product_fetching_in_each)(int rows, const byoc_matrices* m,
+                                                        const float* next, int64_t bytes) {
+  BYOC_NAME(product_of_pass)(rows, BYOC_FETCH_IN_EACH_STEP, m, next, bytes);
+}
+BYOC_NO_INLINE void BYOC_NAME(product_fetching_between)(int rows, const byoc_matrices* m,
+                                                        const float* next, int64_t every) {
+  BYOC_NAME(product_of_pass)(rows, BYOC_FETCH_BETWEEN_STEPS, m, next, every);
+}
+
+/* Cache lines of a panel that each of some passes fetches. Panels are fetched while the ones before
+   them are multiplied: where they come from beyond the second-level cache, Intel's own fetching
+   ahead ends at each small page. */
+BYOC_INLINE int64_t BYOC_NAME(lines_of_pass)(int64_t depth, int64_t passes) {
+  return (depth * BYOC_PANEL / BYOC_CACHE_LINE_FLOATS + passes - 1) / passes;
+}
+
+/* A product of any number of rows and panels. `after`: the first of the panels that are multiplied
+   next, as far apart; NULL if nothing is to be fetched, as where all is in the
+   second-level cache. */
+BYOC_INLINE void BYOC_NAME(products)(int64_t rows, int64_t panels, const byoc_matrices* m,
+                                     const float* after) {
+  enum { kManyPasses = 8 };
+  const int64_t wide = rows > BYOC_FEW_ROWS && BYOC_LANES == 16 ? 2 : 1;
+  const byoc_passes of[2] = {byoc_in_passes(rows, BYOC_ROWS), byoc_in_passes(rows, BYOC_PAIR_ROWS)};
+  for (int64_t panel = 0; panel < panels; panel += wide) {
+    const int64_t count = byoc_min(wide, panels - panel), column = panel * BYOC_PANEL;
+    const byoc_passes* passes = &of[count - 1];
+    const float* next = panel + wide < panels ? m->b + (panel + wide) * m->b_panel : after;
+    /* In few passes each weight is read a few times, and there is nothing else to do meanwhile. */
+    const int fetches = after != NULL && passes->count >= kManyPasses;
+    const int64_t lines = fetches ? BYOC_NAME(lines_of_pass)(m->depth, passes->count) : 0;
+    const int64_t every = fetches ? m->depth / byoc_max(lines, 1) : 0;
+    byoc_matrices part = *m;
+    byoc_move(&part, 0, column);
+    part.b += panel * m->b_panel;
+    for (int64_t pass = 0; pass < passes->count; ++pass) {
+      const int64_t present = byoc_pass_rows(passes, pass);
+      if (fetches) {
+        BYOC_NAME(product_fetching_between)((int)present, &part,
+                                            next + pass * lines * BYOC_CACHE_LINE_FLOATS, every);
+      } else {
+        BYOC_NAME(product)((int)present, (int)count, &part);
+      }
+      byoc_move(&part, present, 0);
+    }
+  }
+}
