@@ -235,11 +235,17 @@ release-check: $(NATIVE) wheel  ##* that dist/ can be published; tries the wheel
 	@$(PIP) download --only-binary :all: --dest build/image/wheels dist/*.whl
 	@$(PY) release/docker.py release/Dockerfile build/image --root build/image/root --wheels build/image/wheels
 
+.PHONY: lint-style lint-types
 lint: $(DEPS)  ## ruff, mypy and clang-format, changing nothing
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
-	@$(VENV)/bin/mypy
+	@$(MAKE) --no-print-directory -j2 --output-sync=target lint-style lint-types
+
+lint-style: $(DEPS)
 	@$(VENV)/bin/clang-format --dry-run -Werror $(CXX_STYLE)
+
+lint-types: $(DEPS)
+	@$(VENV)/bin/mypy
 
 format: $(DEPS)  ## let ruff and clang-format rewrite the files
 	@$(VENV)/bin/ruff check --fix .

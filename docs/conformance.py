@@ -1,4 +1,4 @@
-"""Write docs/conformance.md from the records of ONNX's backend tests and from docs/old_tests.txt, or check it.
+"""Write docs/conformance.md from the records of ONNX's backend tests, or check it.
 
 `make docs-conformance` runs the tests and writes the records first; this alone takes seconds.
 """
@@ -9,12 +9,10 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "conformance.md"
-OLD_TESTS = ROOT / "docs" / "old_tests.txt"
 
 _HEAD = """# Conformance
 
@@ -39,45 +37,6 @@ both; TVM alone is first tried with them as inputs. Ten cases in float16 are com
 of the 10⁻³ that the suite uses for float32: six roundings, one after the other, cause such an error. Two inverse
 Fourier transforms may differ by 10⁻⁶, because the suite expects 2·10⁻⁷ there where 0 is right.
 """
-
-
-@dataclass(frozen=True)
-class Old:
-    """One test of TVM, and what became of it."""
-
-    name: str
-    ours: tuple[str, ...]
-    reason: str
-
-
-@dataclass(frozen=True)
-class Section:
-    """One file of TVM's tests."""
-
-    path: str
-    count: int
-    what: str
-    tests: tuple[Old, ...]
-
-
-def sections() -> list[Section]:
-    """What docs/old_tests.txt says."""
-    found: list[Section] = []
-    for line in OLD_TESTS.read_text().splitlines():
-        if not line or line.startswith("#"):
-            continue
-        head = re.fullmatch(r"\[(\S+)\] (\d+) (.+)", line)
-        if head:
-            found.append(Section(head[1], int(head[2]), head[3], ()))
-            continue
-        row = re.fullmatch(r"(test_\w+(?:: \w+)?) ([=-]) (.+)", line)
-        if row is None:
-            raise ValueError(f"{OLD_TESTS.name}: {line!r} is neither a head, a test nor a comment")
-        ours = tuple(ref.strip() for ref in row[3].split(",")) if row[2] == "=" else ()
-        last = found.pop()
-        old = Old(row[1], ours, "" if ours else row[3])
-        found.append(Section(last.path, last.count, last.what, (*last.tests, old)))
-    return found
 
 
 def _onnx() -> Iterator[str]:
@@ -128,20 +87,9 @@ def _families(names: list[str]) -> dict[str, list[str]]:
     return {f"`{k}`": v for k, v in found.items()}
 
 
-def _old() -> Iterator[str]:
-    yield "\n## TVM's own tests of external compilers\n\n"
-    yield "TVM tested its older integrations thoroughly. The tables list each of those tests, and the test of this "
-    yield "package that\nreplaces it, or the reason why there is none.\n"
-    for section in sections():
-        yield f"\n### {section.path}: {section.what}\n\n| TVM's test | here |\n|---|---|\n"
-        for old in section.tests:
-            here = ", ".join(f"[{ref.split('::')[1]}](../tests/{ref.split('::')[0]})" for ref in old.ours)
-            yield f"| {old.name} | {here or old.reason} |\n"
-
-
 def render() -> str:
     """The page."""
-    return "".join([_HEAD, *_onnx(), *_old()])
+    return "".join([_HEAD, *_onnx()])
 
 
 if __name__ == "__main__":

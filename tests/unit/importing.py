@@ -92,12 +92,13 @@ def check(
 
 
 def module(build: Callable[..., Any], *shapes: Sequence[Any], dtype: str = "float32") -> tvm.IRModule:
-    """A Relax module whose ``main`` is one dataflow block; ``build(builder, *params)`` emits and returns it."""
+    """A module whose ``main`` is one dataflow block; ``build(builder, *params)`` returns its value, or a tuple."""
     builder = relax.BlockBuilder()
     params = [relax.Var(f"x{i}", relax.TensorType(s, dtype)) for i, s in enumerate(shapes)]
     with builder.function("main", params):
         with builder.dataflow():
-            out = builder.emit_output(build(builder, *params))
+            result = build(builder, *params)
+            out = builder.emit_output(relax.Tuple(result) if isinstance(result, tuple) else result)
         builder.emit_func_output(out)
     return builder.get()
 

@@ -1,4 +1,4 @@
-"""The tests of TVM's retired test_dnnl.py, for this backend; docs/conformance.md says which test is which.
+"""The questions of the retired test_dnnl.py of TVM, to this backend.
 
 Anchors and activations are crossed as there. Each pair has to become one primitive; the numbers of fused chains have
 tests of their own beside `post_ops`, here they are compared for one anchor of each kind.
@@ -266,8 +266,8 @@ def test_a_bias_has_to_be_per_channel() -> None:
         case.offloads().matches()
 
 
-def test_the_old_names_of_tvms_relax_test() -> None:
-    """test_codegen_dnnl.py: two fused convolutions in one module, numbers as without us."""
+def test_two_convolutions_of_one_module() -> None:
+    """Of TVM's test_codegen_dnnl.py: two fused convolutions in one module, numbers as without us."""
 
     def network(x: Any, first: Any, second: Any) -> Any:
         return nn.relu(nn.conv2d(nn.relu(nn.conv2d(x, first, padding=1)), second))
