@@ -18,7 +18,6 @@ project = "tvm-byoc-dnnl"
 html_title = project
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 html_theme = "furo"
-exclude_patterns = ["old_tests.txt"]
 myst_heading_anchors = 4
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
