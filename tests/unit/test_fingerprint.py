@@ -18,7 +18,7 @@ import pytest
 from tvm import relax
 
 from tvm_byoc_dnnl.core.errors import InputError
-from tvm_byoc_dnnl.ir.fingerprint import fingerprint
+from tvm_byoc_dnnl.ir.fingerprint import content_key, fingerprint
 from tvm_byoc_dnnl.regions.policy import RegionPolicy
 
 LEVEL = 1
@@ -166,3 +166,10 @@ def test_what_cannot_be_seen_is_refused_or_named_by_its_type() -> None:
             with pytest.raises(InputError, match=r"the policy has a value of type .*; keep plain data"):
                 fingerprint(value, "the policy")
         assert fingerprint([file, 1], "it", strict=False) != fingerprint([file, 2], "it", strict=False)
+
+
+def test_a_key_of_content_tells_parts_and_keeps_what_files_of_times_know():
+    keys = [content_key(parts) for parts in ([], [""], ["ab"], ["a", "b"], ["", "ab"], ["ab", ""], [b"a", "b", ""])]
+    assert len(set(keys)) == len(keys) - 1 and keys[0] == keys[1]  # of no part and of an empty one
+    assert content_key(["ab"]) == content_key([b"ab"]) == content_key(iter(["ab"]))
+    assert content_key(["relax.add"])[:24] == "77e14ce5fe96a9db0912a646"

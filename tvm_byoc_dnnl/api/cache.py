@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import json
 import logging
 import os
@@ -27,7 +26,7 @@ from .._version import __version__, version_of
 from ..core import _native
 from ..core.errors import ArtifactError, ExportError, InputError
 from ..core.files import opened, read, written
-from ..ir.fingerprint import fingerprint
+from ..ir.fingerprint import content_key, fingerprint
 from ..ir.relax_utils import constants_in
 from ..ir.tvm_compat import constant_numpy
 from ..pipeline import library_file
@@ -185,11 +184,7 @@ def key_of(model: Any, compiler: str | Sequence[str] | None, arguments: Mapping[
     InputError
         If the model's content, or the source of a backend, cannot be read.
     """
-    digest = hashlib.blake2b(digest_size=20)
-    for part in _parts(model, compiler, arguments):
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(part)
-    return digest.hexdigest()
+    return content_key(_parts(model, compiler, arguments))
 
 
 def _parts(model: Any, compiler: str | Sequence[str] | None, arguments: Mapping[str, Any]) -> Iterable[bytes]:
@@ -238,10 +233,8 @@ def _compiler_facts() -> list[Any]:
 def _own_files() -> tuple[str, ...]:
     """The content of this package: its version stays the same while it is developed."""
     folder = Path(__file__).parents[1]
-    libraries = hashlib.blake2b(digest_size=20)
-    for library in sorted((folder / "lib").glob("*.so")):
-        libraries.update(read(library, "a library of this package"))
-    return _source_of(_ENGINE), libraries.hexdigest()
+    libraries = sorted((folder / "lib").glob("*.so"))
+    return _source_of(_ENGINE), content_key(read(library, "a library of this package") for library in libraries)
 
 
 def _model_parts(model: Any) -> Iterable[bytes]:
@@ -319,11 +312,12 @@ def _source_of(package: str) -> str:
     files = [p for f in folders for p in sorted(Path(f).rglob("*")) if p.is_file()] or ([Path(file)] if file else [])
     if not files:
         raise InputError(f"cache_dir: the backend of {package!r} is in no file, so that its changes cannot be seen")
-    digest = hashlib.blake2b(digest_size=20)
-    for path in files:
-        if path.suffix == ".py":
-            digest.update(read(path, "a Python file"))
-        elif "__pycache__" not in path.parts:  # tables, libraries, which may be large
-            about = path.stat()
-            digest.update(f"{path.name} {about.st_size} {about.st_mtime_ns}".encode())
-    return digest.hexdigest()
+    return content_key(_source_part(path) for path in files if "__pycache__" not in path.parts)
+
+
+def _source_part(path: Path) -> bytes | str:
+    """A Python file's content; what is known at once of tables and libraries, which may be large."""
+    if path.suffix == ".py":
+        return read(path, "a Python file")
+    about = path.stat()
+    return f"{path.name} {about.st_size} {about.st_mtime_ns}"

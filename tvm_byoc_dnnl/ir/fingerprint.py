@@ -44,6 +44,21 @@ _KNOWN = frozenset(
 )
 
 
+def content_key(parts: Iterable[bytes | str]) -> str:
+    """A name for bytes and texts, by which whatever is made of them is kept: the same in every process.
+
+    The key of one part is the SHA-256 of it, under which files of measured times know their workloads.
+    """
+    digest, lengths = hashlib.sha256(), []
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(data)
+        lengths.append(len(data))
+    if len(lengths) > 1:
+        digest.update(repr(lengths).encode())
+    return digest.hexdigest()
+
+
 def fingerprint(value: Any, what: str, *, strict: bool = True) -> str:
     """A name for the content of a value.
 
@@ -61,7 +76,7 @@ def fingerprint(value: Any, what: str, *, strict: bool = True) -> str:
     InputError
         With ``strict``.
     """
-    return _Walk(what, strict).digest(value).hex()
+    return _Walk(what, strict).digest(value).decode()
 
 
 class _Walk:
@@ -78,12 +93,9 @@ class _Walk:
             return f"circle {self._inside[id(value)]}".encode()
         if id(value) not in self._known:
             self._inside[id(value)] = len(self._inside)
-            found = hashlib.blake2b(digest_size=20)
-            for part in self._content(value):
-                found.update(len(part).to_bytes(8, "little"))
-                found.update(part)
+            found = content_key(self._content(value)).encode()
             del self._inside[id(value)]
-            self._known[id(value)] = value, found.digest()
+            self._known[id(value)] = value, found
         return self._known[id(value)][1]
 
     def _content(self, value: Any) -> Iterator[bytes]:

@@ -7,7 +7,6 @@ the first one did not run, there is no such memory, and the process ends.
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from tvm import relax
 from tvm.relax.backend.cpu_generic import pipeline as cpu
 
 from ..core.errors import InputError
+from ..ir.fingerprint import content_key
 from ..ir.native_loop import KeepRounds, LowerLoops, refuse_native
 from ..ir.order import functions_in_order
 from ..ir.relax_utils import bindings_in, bindings_of, is_host_function, is_op_call, with_functions
@@ -162,7 +162,7 @@ def name_of_schedules() -> str:
         records = sorted(str(record.as_json()) for record in database.get_all_tuning_records())
     except Exception:  # a database that is a function has no records
         return f"schedules of {type(database).__name__}"
-    return f"{len(records)} schedules {hashlib.sha256(repr(records).encode()).hexdigest()[:8]}"
+    return f"{len(records)} schedules {content_key([repr(records)])[:8]}"
 
 
 _PLAN = "StaticPlanBlockMemory"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -15,6 +14,7 @@ from .._version import version_of
 from ..core.cpu import cpu_kind
 from ..core.errors import InputError
 from ..core.files import append, read
+from ..ir.fingerprint import content_key
 from ..pipeline.byoc import name_of_schedules
 from ..vendors.namespaces import HOST, namespace
 from .measure import Timing
@@ -144,7 +144,7 @@ class Database:
     def name_of_candidates(self) -> str:
         """A short name for what `candidates_of` knows, another one for other times."""
         content = json.dumps(sorted((repr(key), times) for key, times in self._candidates.items()))
-        return f"{len(self._candidates)} operations {hashlib.sha256(content.encode()).hexdigest()[:8]}"
+        return f"{len(self._candidates)} operations {content_key([content])[:8]}"
 
     def candidates_of(self, compiler: str, times: Mapping[str, Any]) -> dict[str, dict[str, list[float]]]:
         """The times of the candidates of the workloads that a document names, as far as they are known."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 import time
@@ -17,6 +16,7 @@ from tvm import relax
 from ..core.errors import InputError
 from ..core.expected import check_types
 from ..frontends import to_relax
+from ..ir.fingerprint import content_key
 from ..ir.signature import inputs_of, shape_options
 from ..regions.cost import usual_sizes
 from ..regions.failure import Failure
@@ -173,7 +173,7 @@ def placement_for(mod: tvm.IRModule, compilers: str | Sequence[str], database: s
 def _identity(mod: tvm.IRModule) -> str:
     """Equal for models with the same calls under the same names."""
     functions = sorted((gv.name_hint, f) for gv, f in mod.functions.items() if isinstance(f, relax.Function))
-    return hashlib.sha256("\n".join(text_of(f, mod) for _, f in functions).encode()).hexdigest()[:24]
+    return content_key(["\n".join(text_of(f, mod) for _, f in functions)])[:24]
 
 
 def _without_host(compilers: str | Sequence[str]) -> list[str]:

@@ -7,7 +7,6 @@ as open, with the size that the model is optimised for.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..ir.fingerprint import content_key
 from ..ir.relax_utils import bindings_in, bindings_of, caller_of, composite_of, global_var, is_op_call
 from ..ir.signature import USUAL_SIZES_ATTR
 from ..ir.tvm_compat import constant_numpy, dtype_of, is_constant, shape_dims, static_shape
@@ -49,7 +49,7 @@ class Workload:
     @cached_property
     def key(self) -> str:
         """Equal for equal workloads, also of other models, processes and machines."""
-        return hashlib.sha256(text_of(self.function, self.module).encode()).hexdigest()[:24]
+        return content_key([text_of(self.function, self.module)])[:24]
 
     @cached_property
     def flops(self) -> int:
