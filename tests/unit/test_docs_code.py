@@ -162,5 +162,5 @@ def test_the_page_about_devices_runs() -> None:
     try:
         exec(compile(code, "devices.md", "exec"), {"__name__": "page"})
     finally:
-        for name in ("page_device", "page_memory"):
+        for name in ("page_layout", "page_device", "page_memory"):
             byoc.unregister_compiler(name)

@@ -12,11 +12,11 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from ..ir.relax_utils import composite_of, constants_in, op_calls
+from ..ir.relax_utils import composite_of, constants_in, is_host_function, op_calls
 from ..ir.tvm_compat import constant_numpy
 from ..partitioning.annotate.choice import Choice, Match, PlacedBy, first_in_order
-from ..partitioning.annotate.passes import AnnotateExternalCompiler
-from ..partitioning.annotate.vendor_steps import prepared_by
+from ..partitioning.annotate.passes import AnnotateExternalCompiler, places_taken
+from ..partitioning.annotate.vendor_steps import VendorForms
 from ..partitioning.fallback import BlockPlan, Fallback
 from ..partitioning.passes import PartitionGraph
 from ..prepare import Prepare
@@ -70,9 +70,11 @@ class Plan:
 
 def prepared(mod: tvm.IRModule, compilers: Sequence[str]) -> tvm.IRModule:
     """A Relax module, as imported, in the form for which the patterns of these compilers are written."""
-    mod = Prepare()(mod)
-    for name in sorted(compilers):
-        mod, _ = prepared_by(namespace(name), mod)
+    canonical = Prepare()
+    mod, forms = canonical(mod), VendorForms(canonical, places_taken)
+    hosts = [gv.name_hint for gv, func in mod.functions.items() if is_host_function(func)]
+    for name in compilers:
+        mod, _ = forms.of(namespace(name), mod, hosts)
     return mod
 
 

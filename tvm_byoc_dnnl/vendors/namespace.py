@@ -198,6 +198,8 @@ class Namespace:
     primitive_flops: Callable[[str, Sequence[str]], int] | None = None
     doctor: Examination = field(default_factory=Examination)
     prepare: Sequence[Callable[[], tvm.transform.Pass]] = ()
+    #: of pictures and of weights
+    layouts: tuple[str, str] | None = None
     policy: RegionPolicy | None = None
     #: ``fits(region, options)``
     fits: Callable[[Any, Mapping[str, Any]], bool | Reject] | None = None

@@ -71,6 +71,8 @@ def register_namespace(
     primitive_flops: Callable[[str, Sequence[str]], int] | None = None,
     doctor: Examination | None = None,
     prepare: Sequence[Callable[[], tvm.transform.Pass]] = (),
+    layout: str = "",
+    weights: str = "",
     policy: RegionPolicy | None = None,
     fits: Callable[..., bool | Reject] | None = None,
     memory: Callable[[Mapping[str, Any]], Any] | None = None,
@@ -113,7 +115,15 @@ def register_namespace(
     doctor : Examination, optional
         What `doctor` looks at besides.
     prepare : sequence of callables, optional
-        Pass factories run before annotation, behind the common canonical forms.
+        Pass factories run before annotation, behind the common canonical forms. A pass sees the calls of operators that
+        the namespace has a predicate, a lowering or a pattern for; the others are calls of a function without a
+        meaning.
+    layout : str
+        The layout of pictures that the calls of this namespace have, such as ``NHWC``, in one and three dimensions
+        accordingly (``NWC``, ``NDHWC``): convolutions, pooling, resizing, and what lies between them. Predicates and
+        patterns are asked about calls in this layout.
+    weights : str
+        The layout of the weights of convolutions, such as ``HWIO``; by default that of pictures (``OHWI``).
     policy : RegionPolicy, optional
         Decides which regions of this namespace are worth a call, unless the user gives a policy; by default all are.
     fits : callable, optional
@@ -135,7 +145,7 @@ def register_namespace(
     Raises
     ------
     InputError
-        If ``api`` is a version of the contract that this package does not have.
+        If ``api`` is a version of the contract that this package does not have, or ``layout`` or ``weights`` is none.
     ValueError
         If the name is none, or belongs to another package.
     """
@@ -173,6 +183,7 @@ def register_namespace(
         "primitive_flops": primitive_flops,
         "doctor": doctor,
         "prepare": tuple(prepare),
+        "layouts": _layouts(f"register_namespace({compiler!r})", layout, weights),
         "policy": policy,
         "fits": None if fits is None else with_options(fits),
         "memory": memory,
@@ -183,6 +194,16 @@ def register_namespace(
             setattr(ns, key, value)
     ns.check_codegen()
     return ns
+
+
+def _layouts(who: str, layout: str, weights: str) -> tuple[str, str] | None:
+    """The layouts of pictures and of weights; None where a namespace wants none."""
+    if not layout and not weights:
+        return None
+    for what, text, letters in (("layout", layout, "NCHW"), ("weights", weights or "OIHW", "OIHW")):
+        if not isinstance(text, str) or sorted(text) != sorted(letters):
+            raise InputError(f"{who}: {what} is {text!r}; expected the letters {letters} in some order")
+    return layout, weights or layout.replace("C", "I").replace("N", "O")
 
 
 def register_codegen(

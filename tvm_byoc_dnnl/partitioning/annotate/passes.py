@@ -33,12 +33,13 @@ from .choice import CANDIDATES_ATTR, Choice, Match, PlacedBy, first_in_order
 from .composites import Composites, Group
 from .escaping_result import refuse_escape
 from .inline_tuples import spread_tuples
+from .layout import Convertible, Places
 from .matches import Searched
 from .naming import with_unique_names
 from .needed import ops_in_pattern, ops_of_pattern
 from .own_copies import CONVERSIONS, OwnCopies
 from .trial import Trial, ask, trial_of
-from .vendor_steps import answers_of, prepared_by
+from .vendor_steps import VendorForms, answers_of
 from .whole import refused_whole, unknown_whole
 
 __all__ = ["COMPILER_ATTR", "AnnotateExternalCompiler", "Matcher", "ask_pattern", "compilers_of"]
@@ -362,16 +363,34 @@ class _Annotate:
             # A result without readers would count as a reader of values that a pattern needs for itself.
             return relax.transform.DeadCodeElimination()(mod), []
         facts: list[Fact] = []
-        wanted = {c for f in mod.functions.values() if is_host_function(f) for c in self._compilers(f)}
+        groups = _by_compilers(mod, self._default)
+        wanted = dict.fromkeys(c for compilers in groups for c in compilers)
         with stage("prepare"):
-            mod = prepared = Prepare(keep_transposed=bool(wanted) and all(map(_reads_transposed, wanted)))(mod)
-            for name in sorted(wanted):
-                mod, lost = prepared_by(namespace(name), mod)
+            canonical = Prepare(keep_transposed=bool(wanted) and all(map(_reads_transposed, wanted)))
+            forms, prepared = VendorForms(canonical, places_taken), canonical(mod)
+            mod = prepared
+            for name in wanted:
+                functions = [gv.name_hint for compilers, of in groups.items() if name in compilers for gv in of]
+                mod, lost = forms.of(namespace(name), mod, functions)
                 facts += lost
                 chosen = get_target_options(mod, name)
                 mod = compress_weights(mod, chosen.get("weights", "float32"))
                 mod = round_sources(mod, chosen.get("activations", "stored"))
         return mod if mod.same_as(prepared) else relax.transform.ConvertToDataflow(min_size=1)(mod), facts
+
+
+def places_taken(ns: Namespace, mod: tvm.IRModule, functions: Sequence[str], calls: Convertible) -> Places:
+    """Which calls a namespace alone would take; see `laid_out`."""
+    known = {gv: spread_tuples(mod[gv], ns.ops()) for gv in map(mod.get_global_var, functions)}
+    ready = {gv: with_unique_names(func) for gv, func in known.items()}
+    ops = {op for func in ready.values() for op in ops_of(func)}
+    matcher = Matcher([ns.name], ops, compilation=compilation_of(mod, [ns.name]))
+    made = matcher.run(with_functions(mod, ready), functions)
+    left = {gv.name_hint: {var_name(var) for var, _ in op_calls(made[gv.name_hint])} for gv in ready}
+    return {
+        gv.name_hint: {i for i, var in enumerate(calls.variables(func)) if var_name(var) not in left[gv.name_hint]}
+        for gv, func in ready.items()
+    }
 
 
 def _reads_transposed(compiler: str) -> bool:

@@ -1,0 +1,178 @@
+"""The calls of a namespace in the layout that it wants, by TVM's ConvertLayout.
+
+    conv2d (NCHW)                 permute_dims
+    quantize            ──>       conv2d (NHWC)
+    dequantize                    quantize
+    conv2d (NCHW)                 dequantize
+                                  conv2d (NHWC)
+                                  permute_dims
+
+First all calls that the namespace may take are converted, to ask it which of them it takes; then these alone are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.s_tir import slayout
+
+from ...ir.hidden import without_hidden
+from ...ir.relax_utils import op_calls
+from ...ir.tvm_compat import is_a, is_constant
+from ...prepare.rewrite import Scope
+from ...prepare.rewrite_pass import rewrite_pass
+
+_CONVOLUTIONS = ("relax.nn.conv{}d", "relax.nn.conv{}d_transpose")
+_WINDOWS = ("relax.nn.max_pool{}d", "relax.nn.avg_pool{}d", "relax.nn.adaptive_avg_pool{}d", "relax.image.resize{}d")
+#: elementwise operators for which TVM has no rule
+_ELEMENTWISE = ("relax.clip", "relax.nn.leakyrelu", "relax.quantize", "relax.dequantize")
+#: the axes of an array, in order
+_LETTERS = "ABCDE"
+_RULE, _LEVEL = "FRelaxInferLayout", 11  # TVM's own have 10
+_CONVERSIONS = ("relax.quantize", "relax.dequantize")
+
+#: function → positions of its calls among those that are seen
+Places = Mapping[str, Collection[int]]
+
+
+class Convertible:
+    """The calls that may get the layout of a namespace.
+
+    Parameters
+    ----------
+    ops : collection of str
+        The operators that the namespace may take.
+    layouts : (str, str)
+        Of pictures, such as ``NHWC``, and of weights, such as ``OHWI``.
+    settled : collection of str
+        Layouts of namespaces before this one, whose calls stay as they are.
+    """
+
+    def __init__(self, ops: Collection[str], layouts: tuple[str, str], settled: Collection[str]) -> None:
+        self._ops = {op for op in ops if op != "relax.permute_dims"}
+        self._settled = set(settled) - layouts_of_pictures(layouts[0])
+
+    def __contains__(self, call: Any) -> bool:
+        layout = getattr(call.attrs, "data_layout", getattr(call.attrs, "layout", ""))
+        return call.op.name in self._ops and str(layout) not in self._settled
+
+    def variables(self, func: relax.Function) -> list[Any]:
+        """Those that such calls are bound to, in order."""
+        return [var for var, call in op_calls(func) if call in self]
+
+
+def layouts_of_pictures(layout: str) -> set[str]:
+    """That of pictures of one, two and three dimensions."""
+    return {layout.replace("H", dims) for dims in ("", "H", "DH")}
+
+
+def laid_out(
+    mod: tvm.IRModule,
+    functions: Iterable[Any],
+    layouts: tuple[str, str],
+    calls: Convertible,
+    taken: Callable[[tvm.IRModule], Places],
+) -> tvm.IRModule:
+    """The module in which calls of some functions have a layout.
+
+    Parameters
+    ----------
+    mod : IRModule
+        A module of dataflow blocks.
+    functions : iterable of GlobalVar
+        The functions.
+    layouts : (str, str)
+        See `Convertible`.
+    calls : Convertible
+        Those that may get it.
+    taken : callable
+        Which of these the namespace takes of a module in which all of them have got it, by their places among them.
+    """
+    _teach()
+    desired = _desired(*layouts)
+    functions = list(functions)
+    if not any(call in calls and call.op.name in desired for gv in functions for _, call in op_calls(mod[gv])):
+        return mod
+    convert = tvm.transform.Sequential([relax.transform.ConvertLayout(desired), rewrite_pass("Weights", _RULES)])
+    wanted = taken(without_hidden(mod, functions, lambda _, call: call in calls, convert))
+    counts: dict[Any, int] = {}
+
+    def sees(gv: Any, call: Any) -> bool:
+        if call not in calls:
+            return False
+        counts[gv] = counts.get(gv, -1) + 1
+        # One of several readers of a conversion may have it in its group.
+        return counts[gv] in wanted.get(gv.name_hint, ()) or call.op.name in _CONVERSIONS
+
+    return without_hidden(mod, functions, sees, convert)
+
+
+def _desired(layout: str, weights: str) -> dict[str, list[str]]:
+    """Operator → its layouts, for one, two and three dimensions of pictures."""
+    found = {}
+    for rank, dims in enumerate(("", "H", "DH"), 1):
+        of_data, of_weights = layout.replace("H", dims), weights.replace("H", dims)
+        found.update({op.format(rank): [of_data, of_weights] for op in _CONVOLUTIONS})
+        found.update({op.format(rank): [of_data] for op in _WINDOWS})
+    known = tvm.ir.Op.list_op_names()
+    return {op: texts for op, texts in found.items() if op in known and tvm.ir.Op.get(op).get_attr(_RULE) is not None}
+
+
+@cache
+def _teach() -> None:
+    """Tell TVM the layouts of operators for which it has no rule, or one that follows others only."""
+    known = tvm.ir.Op.list_op_names()
+    for op in _ELEMENTWISE:
+        tvm.ir.register_op_attr(op, _RULE, _as_argument, _LEVEL)
+    for op in (name.format(rank) for name in _WINDOWS for rank in (1, 2, 3)):
+        if op in known and (rule := tvm.ir.Op.get(op).get_attr(_RULE)) is not None:
+            tvm.ir.register_op_attr(op, _RULE, partial(_as_desired, rule), _LEVEL)
+
+
+def _as_argument(call: Any, _desired: Any, layouts: Any) -> Any:
+    """The layout of the argument, as TVM's rule for relu says it; an axis moves along."""
+    made = tvm.ir.Op.get("relax.nn.relu").get_attr(_RULE)(call, {}, layouts)
+    letters, axis = _letters_of(made.output_layouts[0]), getattr(call.attrs, "axis", None)
+    if axis is None or not letters:
+        return made
+    moved = letters.index(_LETTERS[int(axis) % len(letters)])
+    parts = {name: getattr(made, name) for name in ("input_layouts", "output_layouts", "new_args")}
+    attrs = tvm.ir.make_node("relax.attrs.QuantizeAttrs", out_dtype=call.attrs.out_dtype, axis=moved)
+    return tvm.ir.make_node("relax.transform.InferLayoutOutput", new_attrs=attrs, **parts)
+
+
+def _letters_of(decision: Any) -> str:
+    """The axes of a layout, such as ``ACDB``; "" where their number is unknown."""
+    text = str(decision.layout)
+    return "" if decision.is_unknown_dim else text[text.index("(") + 1 : -1]
+
+
+def _as_desired(rule: Any, call: Any, desired: Any, layouts: Any) -> Any:
+    """What TVM's rule says of an argument that has the desired layout."""
+    wanted, now, data = desired.get(call.op.name), str(call.attrs.layout), call.args[0]
+    if wanted is None or not is_a(data, relax.Var) or sorted(now) != sorted(str(wanted[0])):
+        return rule(call, {}, layouts)
+    letters = "".join(_LETTERS[now.index(axis)] for axis in str(wanted[0]))
+    made = tvm.ir.make_node("relax.transform.LayoutDecision", layout=slayout(letters), is_unknown_dim=False)
+    return rule(call, {}, {**dict(layouts.items()), data: made})
+
+
+def _of_stored(scope: Scope, call: Any) -> Any:
+    """``permute_dims`` of quantised weights: what is stored is permuted."""
+    data = scope.call(call.args[0], "relax.dequantize")
+    if data is None or not is_constant(data.args[0]) or call.attrs.axes is None or scope.rank(data.args[1]) > 1:
+        return None
+    axes = [int(axis) for axis in call.attrs.axes]
+    stored = np.ascontiguousarray(scope.const(data.args[0]).transpose(axes))
+    axis = axes.index(int(data.attrs.axis) % len(axes)) if axes else 0
+    return relax.op.dequantize(
+        scope.constant(stored, scope.dtype(data.args[0])), *data.args[1:], axis=axis, out_dtype=data.attrs.out_dtype
+    )
+
+
+_RULES = {"relax.permute_dims": [_of_stored]}
