@@ -109,16 +109,24 @@ class Emit:
         return functools.partial(self.call, _function(name))
 
     def elementwise(self, function: Callable[..., Any], *operands: Operand) -> Value:
-        """The result of one call for each element of operands that are broadcast."""
+        """The result of one call for each element of operands that are broadcast; of constants, what it is."""
+        of_arrays = _OF_ARRAYS.get(function)
+        if of_arrays is not None and all(isinstance(x, Value) and x.is_constant for x in operands):
+            arrays = [x.known for x in operands]
+            if len({a.dtype for a in arrays}) == 1 and arrays[0].dtype.kind in "biufV":
+                return self.const(of_arrays(*arrays))
         if any(isinstance(x, (bool, int, float)) for x in operands):
             return self.call(function, *operands)
         return self.call(function, *self.broadcast(*operands))
 
     def where(self, condition: Value, a: Operand, b: Operand) -> Value:
         """``a`` where a condition holds, else ``b``."""
-        like = next((x for x in (a, b) if isinstance(x, Value)), None)
-        either = (x if isinstance(x, Value) else Value(self.tensor(x, like)) for x in (a, b))
-        return self.call(relax.op.where, *self.broadcast(condition, *either))
+        dtype = next((x.dtype for x in (a, b) if isinstance(x, Value)), None)
+        given = [condition, *(x if isinstance(x, Value) else self.const(x, dtype) for x in (a, b))]
+        if all(x.is_constant for x in given):
+            arrays: list[Any] = [x.known for x in given]
+            return self.const(np.where(*arrays))
+        return self.call(relax.op.where, *self.broadcast(*given))
 
     def onnx(
         self, op: str, *inputs: Operand | None, opset: int = 0, domain: str = "", outputs: int = 1, **attrs: Any
@@ -238,6 +246,8 @@ class Emit:
             return x
         if x.dims is not None:
             count, wanted = product(x.dims), product(dims)
+            if x.is_constant and x.memory is not None and x.memory.size < LARGE and count == wanted:
+                return Value(known=x.known.reshape(dims))  # type: ignore[union-attr]
             if count == 0 and wanted == 0:
                 return self.call(relax.op.zeros, self.shape(dims), dtype=x.stored)
             if not equal(count, wanted):
@@ -275,6 +285,13 @@ class Emit:
 
 #: the version of operators of another domain than the node's that `Emit.onnx` makes
 NEWEST_USED = 21
+
+
+#: Relax's operator → NumPy's, where they do the same
+_OF_ARRAYS: dict[Any, Any] = {
+    getattr(relax.op, name): getattr(np, name)
+    for name in ("add", "subtract", "multiply", "less", "less_equal", "greater", "greater_equal", "logical_and")
+}
 
 
 @functools.cache

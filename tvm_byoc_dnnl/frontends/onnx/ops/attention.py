@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from tvm import relax
 
 from ..dim import Size
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Type, Value
-from .attention_parts import Mask, arange, attend, folded, joined, number, split_heads, split_last, written
+from .attention_parts import Mask, arange, attend, joined, number, split_heads, split_last, written
 
 __all__ = ["run_attention"]
 
@@ -50,21 +49,20 @@ def _onnx_attention(e: Emit, node: Node) -> list[Value | None]:
     rows, length = query.sizes[2], key.sizes[2]
     mask = Mask(e, query.dtype)
     _add_mask(e, mask, node.input(3), length)
-    position = folded(e, np.add, R.add, _column(e, arange(e, rows)), number(before))  # of each row
+    position = _column(e, arange(e, rows)) + number(before)  # of each row
     if valid is not None:
         valid = e.reshape(e.cast(valid, "int64"), [query.sizes[0], 1, 1, 1])
-        mask.require(folded(e, np.less, R.less, arange(e, length), valid), hides_all=True)
+        mask.require(arange(e, length) < valid, hides_all=True)
         if past_key is None:
             rest = valid - number(rows)
             position = _column(e, arange(e, rows)) + rest
     if node.attr("is_causal", 0):
-        mask.require(folded(e, np.less_equal, R.less_equal, arange(e, length), position), hides_all=valid is not None)
+        mask.require(arange(e, length) <= position, hides_all=valid is not None)
     for name, sign in (("left_window_size", 1), ("right_window_size", -1)):
         size = node.attr(name, -1)
         if size >= 0:
-            edge = folded(e, np.subtract, R.subtract, position, e.const(sign * size))
-            compare = (np.greater_equal, R.greater_equal) if sign > 0 else (np.less_equal, R.less_equal)
-            mask.require(folded(e, *compare, arange(e, length), edge), hides_all=True)
+            edge = position - e.const(sign * size)
+            mask.require(arange(e, length) >= edge if sign > 0 else arange(e, length) <= edge, hides_all=True)
     node.attr("softmax_precision")  # the scores are float32, or as precise as that
     found = attend(e, query, key, value, scale=node.attr("scale"), mask=mask, softcap=float(node.attr("softcap", 0.0)))
     mode = node.attr("qk_matmul_output_mode", 0)
@@ -79,8 +77,7 @@ def _behind(e: Emit, past: Value, new: Value) -> Value:
 
 
 def _column(e: Emit, row: Value) -> Value:
-    size = row.sizes[0]
-    return e.const(row.known.reshape(-1, 1)) if row.is_constant and row.known is not None else e.reshape(row, [size, 1])
+    return e.reshape(row, [row.sizes[0], 1])
 
 
 def _add_mask(e: Emit, mask: Mask, given: Value | None, length: Size) -> None:
@@ -93,8 +90,7 @@ def _add_mask(e: Emit, mask: Mask, given: Value | None, length: Size) -> None:
         widths = [0, 0] * (len(dims) - 1) + [0, length - own]
         filled = 0.0 if given.dtype == "bool" else float("-inf")
         wide = e.cast(given, "int32") if given.dtype == "bool" else given
-        padded = e.pad(wide, pad_width=widths, pad_value=filled)
-        given = e.cast(padded, given.dtype)
+        given = e.cast(e.pad(wide, pad_width=widths, pad_value=filled), given.dtype)
     if given.dtype == "bool":
         mask.require(given, hides_all=True)
     else:
@@ -103,42 +99,28 @@ def _add_mask(e: Emit, mask: Mask, given: Value | None, length: Size) -> None:
 
 
 # ---------------------------------------------------------------- com.microsoft
-def _filter(node: Node) -> float:
-    return float(node.attr("mask_filter_value", -10000.0))
-
-
-def _scale(node: Node) -> float | None:
-    return node.attr("scale", 0.0) or None
-
-
 def _add_padding(e: Emit, mask: Mask, given: Value | None, batch: Size, length: Size, penalty: float) -> None:
     """ONNX Runtime's masks: ends, ends and starts, or a number for each key, also for each row."""
     if given is None:
         return
     dims, rank = given.sizes, given.rank
     if rank == 1:
-        count, one = dims[0], arange(e, length)
-        ends, starts = given, None
-        if _is_double(count, batch):
+        count, ends, starts = dims[0], given, None
+        if count == 2 * batch:
             halves = e.reshape(given, [2, batch])
             ends, starts = (e.strided_slice(halves, axes=[0], begin=[i], end=[i + 1]) for i in range(2))
         elif isinstance(count, int) and isinstance(batch, int) and count != batch:
             raise e.refused(f"has a mask of {count} numbers for a batch of {batch}, a form that no CPU computes")
-        ends = e.reshape(e.cast(ends, "int64"), [batch, 1, 1, 1])
-        seen = one < ends
+        one, column = arange(e, length), [batch, 1, 1, 1]
+        seen = one < e.reshape(e.cast(ends, "int64"), column)
         if starts is not None:
-            from_start = one >= e.reshape(e.cast(starts, "int64"), [batch, 1, 1, 1])
-            seen = seen & from_start
+            seen = seen & (one >= e.reshape(e.cast(starts, "int64"), column))
         mask.penalise(seen, penalty)
         return
     if rank not in (2, 3):
         raise e.refused(f"has a mask of rank {rank}, a form that no CPU computes")
     shape = [dims[0], 1, 1, dims[1]] if rank == 2 else [dims[0], 1, dims[1], dims[2]]
-    mask.penalise(e.reshape(given, shape) > e.const(0, given.dtype), penalty)
-
-
-def _is_double(count: Size, batch: Size) -> bool:
-    return bool(count == 2 * batch)
+    mask.penalise(e.reshape(given, shape) > 0, penalty)
 
 
 def run_attention(
@@ -160,15 +142,14 @@ def run_attention(
     batch, _, rows, _ = query.sizes
     length = key.sizes[2]
     mask = Mask(e, query.dtype)
-    _add_padding(e, mask, padding, batch, length, _filter(node))
+    _add_padding(e, mask, padding, batch, length, float(node.attr("mask_filter_value", -10000.0)))
     if bias is not None:
         mask.add(bias)
     if end is not None:
         mask.require(arange(e, length) < end)
     if node.attr("unidirectional", 0):
-        row = folded(e, np.add, R.add, _column(e, arange(e, rows)), before)
-        mask.require(folded(e, np.less_equal, R.less_equal, arange(e, length), row))
-    return attend(e, query, key, value, scale=_scale(node), mask=mask)
+        mask.require(arange(e, length) <= _column(e, arange(e, rows)) + before)
+    return attend(e, query, key, value, scale=node.attr("scale", 0.0) or None, mask=mask)
 
 
 def _mha_types(node: Node) -> list[Type]:

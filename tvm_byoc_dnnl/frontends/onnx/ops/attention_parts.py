@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from ..table import operator
 from ..value import Node, Type, Value, numbers
 
 __all__ = [
-    *("Attended", "Mask", "arange", "attend", "columns", "folded", "joined", "number", "rotated", "split_heads"),
+    *("Attended", "Mask", "arange", "attend", "columns", "joined", "number", "rotated", "split_heads"),
     *("split_last", "written"),
 ]
 
@@ -80,12 +80,8 @@ class Mask:
 
     def require(self, condition: Value, *, hides_all: bool = False) -> None:
         """Hide the keys for which this does not hold."""
-        self._visible = condition if self._visible is None else self._both(np.logical_and, R.logical_and, condition)
+        self._visible = condition if self._visible is None else self._visible & condition
         self.may_hide_all = self.may_hide_all or hides_all
-
-    def _both(self, of_numpy: Any, of_relax: Any, condition: Value) -> Value:
-        assert self._visible is not None
-        return folded(self._e, of_numpy, of_relax, self._visible, condition)
 
     def penalise(self, condition: Value, penalty: float) -> None:
         """Add a number where this does not hold."""
@@ -94,13 +90,10 @@ class Mask:
     def add(self, bias: Value) -> None:
         """Add numbers."""
         bias = self._e.cast(bias, self._dtype)
-        self._sum = bias if self._sum is None else folded(self._e, np.add, R.add, self._sum, bias)
+        self._sum = bias if self._sum is None else self._sum + bias
 
     def _where(self, condition: Value, otherwise: float) -> Value:
-        if condition.is_constant and (known := condition.known) is not None:
-            return self._e.const(np.where(known, 0.0, otherwise), self._dtype)
-        zero, other = (self._e.const(n, self._dtype) for n in (0.0, otherwise))
-        return self._e.where(condition, zero, other)
+        return self._e.where(condition, self._e.const(0.0, self._dtype), otherwise)
 
     @property
     def bias(self) -> Value | None:
@@ -108,14 +101,7 @@ class Mask:
         if self._visible is None:
             return self._sum
         hidden = self._where(self._visible, _INFINITE)
-        return hidden if self._sum is None else folded(self._e, np.add, R.add, self._sum, hidden)
-
-
-def folded(e: Emit, of_numpy: Callable[..., Any], of_relax: Callable[..., Any], *operands: Value) -> Value:
-    """A broadcasting operation, computed here where all operands are constants."""
-    if all(v.is_constant for v in operands):
-        return e.const(of_numpy(*(v.known for v in operands)))
-    return e.call(of_relax, *e.broadcast(*operands))
+        return hidden if self._sum is None else self._sum + hidden
 
 
 class Attended(NamedTuple):
@@ -172,10 +158,8 @@ def attend(
         shares = _shares(e, biased, sink)
         return Attended(e.matmul(shares, value), scores, capped, biased, shares)
     # A softmax of nothing but -∞ is NaN, and so may be the numbers of a row that sees something.
-    seen = folded(e, np.where, R.where, hidden, e.const(0.0, bias.dtype), bias)
-    shares = _shares(e, capped + seen, sink)
-    zero = e.const(0.0, shares.dtype)
-    out, shares = (e.where(hidden, zero, x) for x in (e.matmul(shares, value), shares))
+    shares = _shares(e, capped + e.where(hidden, 0.0, bias), sink)
+    out, shares = (e.where(hidden, 0.0, x) for x in (e.matmul(shares, value), shares))
     return Attended(out, scores, capped, biased, shares)
 
 
@@ -184,8 +168,7 @@ def _hidden(e: Emit, bias: Value) -> Value | None:
     if bias.is_constant and bias.known is not None:
         known = np.isneginf(bias.known).all(-1, keepdims=True)
         return e.const(known) if known.any() else None
-    is_hidden = e.cast(e.equal(bias, e.const(_INFINITE, bias.dtype)), "int32")
-    return e.cast(e.min(is_hidden, axis=[-1], keepdims=True), "bool")
+    return e.cast(e.min(e.cast(e.equal(bias, _INFINITE), "int32"), axis=[-1], keepdims=True), "bool")
 
 
 def _repeated(e: Emit, x: Value, heads: Size) -> Value:

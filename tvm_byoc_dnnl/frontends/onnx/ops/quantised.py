@@ -35,8 +35,7 @@ def scalar(e: Emit, value: Value) -> Value:
     """One number as a scalar: ONNX allows a vector of one for it."""
     if not value.rank or value.shape != (1,) * value.rank:
         return value
-    known = value.known
-    return e.reshape(value, []) if known is None else e.const(known.reshape(()))
+    return e.reshape(value, [])
 
 
 def _axis(node: Node, data: Value, scale: Value) -> int:
