@@ -96,7 +96,7 @@ def _slice(e: Emit, node: Node, x: Value) -> Any:
         if step > 0:
             first, last = _bound(start, size, node), _bound(stop, size, node)
         else:  # the elements in front of the end, behind it the first one: turned round afterwards
-            first, last = _lowest(stop, size, node), _lowest(start, size, node)
+            first, last = _bound(stop, size, node, 1), _bound(start, size, node, 1)
             turned.append(axis)
         if not at_least(last, first):
             last = max_of(first, last)
@@ -109,31 +109,26 @@ def _slice(e: Emit, node: Node, x: Value) -> Any:
         sizes[axis] = -(-(last - first) // abs(step))
     if any(isinstance(s, int) and s == 0 for s in sizes):
         return e.value(relax.op.zeros(e.shape(sizes), x.dtype))
-    if along and not turned:
-        x = _cut(e, x, dims, along, ends)
-        return e.strided_slice(
-            x, axes=along, begin=_exprs(begins), end=_exprs(ends), strides=steps, **_inbound(begins, ends)
-        )
     if along:
-        x = _cut(e, x, dims, along, ends)
-        ones = [1] * len(along)
-        x = e.strided_slice(
-            x, axes=along, begin=_exprs(begins), end=_exprs(ends), strides=ones, **_inbound(begins, ends)
-        )
+        cut = _cut(e, x, dims, along, ends)
+        x = _strided(e, cut, along, begins, ends, [1] * len(along) if turned else steps)
+        if not turned:
+            return x
     for axis in turned:
         x = e.flip(x, axis=axis)
-    strided = [(a, s) for a, s in zip(along, steps, strict=True) if s != 1]
+    strided = {a: s for a, s in zip(along, steps, strict=True) if s != 1}
     if strided:
-        now = x.sizes
-        x = e.strided_slice(
-            x,
-            axes=[a for a, _ in strided],
-            begin=[0] * len(strided),
-            end=_exprs([now[a] for a, _ in strided]),
-            strides=[s for _, s in strided],
-            assume_inbound=True,
-        )
+        now = [x.sizes[a] for a in strided]
+        x = _strided(e, x, [*strided], [0] * len(now), now, [*strided.values()], is_inbound=True)
     return x
+
+
+def _strided(
+    e: Emit, x: Value, axes: list[int], begins: list[Any], ends: list[Any], steps: list[int], is_inbound: bool = False
+) -> Value:
+    is_open = any(isinstance(b, Dim) for b in (*begins, *ends))
+    begin, end = ([expr_of(s) if isinstance(s, Dim) else s for s in side] for side in (begins, ends))
+    return e.strided_slice(x, axes=axes, begin=begin, end=end, strides=steps, assume_inbound=is_open or is_inbound)
 
 
 def _sliced_in_call(e: Emit, node: Node, x: Value, dims: Sequence[Size]) -> Value:
@@ -153,39 +148,14 @@ def _sliced_in_call(e: Emit, node: Node, x: Value, dims: Sequence[Size]) -> Valu
     return e.agree(made, sizes)
 
 
-def _exprs(sizes: Sequence[Size]) -> list[Any]:
-    return [expr_of(s) if isinstance(s, Dim) else s for s in sizes]
-
-
-def _inbound(*bounds: Sequence[Size]) -> dict[str, bool]:
-    return {"assume_inbound": any(isinstance(b, Dim) for side in bounds for b in side)}
-
-
-def _bound(bound: Size, size: Size, node: Node) -> Size:
-    """A start or an end of a slice with a step above 0, counted from the first element."""
-    if isinstance(bound, int):
-        if bound >= _FAR:
-            return size
-        if bound < 0:
-            return max_of(size + bound, 0) if bound > -_FAR else 0
-        return min_of(bound, size)
+def _bound(bound: Size, size: Size, node: Node, beyond: int = 0) -> Size:
+    """A start or an end of a slice, counted from the first element, or that which is so many elements ``beyond`` it."""
+    if isinstance(bound, int) and abs(bound) >= _FAR:
+        return size if bound > 0 else 0
     if at_least(bound, 0):
-        return bound
+        return bound if isinstance(bound, Dim) and not beyond else min_of(bound + beyond, size)
     if at_least(-1, bound):
-        return max_of(size + bound, 0)
-    raise node.refused(f"has the bound {bound}, which counts from the start or from the end, as the call has it")
-
-
-def _lowest(bound: Size, size: Size, node: Node) -> Size:
-    """The element behind a bound of a slice with a step below 0, counted from the first element."""
-    if isinstance(bound, int) and bound >= _FAR:
-        return size
-    if isinstance(bound, int) and bound <= -_FAR:
-        return 0
-    if at_least(bound, 0):
-        return min_of(bound + 1, size)
-    if at_least(-1, bound):
-        return max_of(size + bound + 1, 0)
+        return max_of(size + bound + beyond, 0)
     raise node.refused(f"has the bound {bound}, which counts from the start or from the end, as the call has it")
 
 

@@ -35,36 +35,16 @@ def _has_no_axes(node: Node) -> bool:
     return axes is None or (axes.dims == (0,))
 
 
-def _count(e: Emit, x: Value, axes: list[int] | None) -> Value:
-    """How many elements a set has."""
-    dims = x.sizes
-    if dims is None:
-        raise e.refused("reduces a tensor of unknown rank")
-    count = product(d for axis, d in enumerate(dims) if axes is None or axis in axes)
-    return Value(known=numbers([count], ()), dtype="int64")
-
-
-def _reduced(call: Any, e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value:
-    return e.call(call, x, axis=axes, keepdims=keep)
-
-
 def _is_float(x: Value) -> bool:
     return not x.dtype.startswith(("int", "uint", "bool"))
 
 
 def _mean(e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value:
     if _is_float(x):
-        return _reduced(relax.op.mean, e, x, axes, keep)
-    total = _reduced(relax.op.sum, e, e.cast(x, "int64"), axes, keep)  # cut towards zero
-    return e.cast(total / _count(e, x, axes), x.dtype)
-
-
-def _square_sum(e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value:
-    return _reduced(relax.op.sum, e, x * x, axes, keep)
-
-
-def _l1(e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value:
-    return _reduced(relax.op.sum, e, abs(x), axes, keep)
+        return e.mean(x, axis=axes, keepdims=keep)
+    total = e.sum(e.cast(x, "int64"), axis=axes, keepdims=keep)  # cut towards zero
+    count = product(d for axis, d in enumerate(x.sizes) if axes is None or axis in axes)
+    return e.cast(total / Value(known=numbers([count], ()), dtype="int64"), x.dtype)
 
 
 def _by_float(function: Callable[..., Value]) -> Callable[..., Value]:
@@ -78,38 +58,32 @@ def _by_float(function: Callable[..., Value]) -> Callable[..., Value]:
     return compute
 
 
-def _l2(e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value:
-    return e.sqrt(_square_sum(e, x, axes, keep))
-
-
-def _log_sum(e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value:
-    return e.log(_reduced(relax.op.sum, e, x, axes, keep))
+def _sum(e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value:
+    return e.sum(x, axis=axes, keepdims=keep)
 
 
 def _log_sum_exp(e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value:
-    largest = _reduced(relax.op.max, e, x, axes, True)
-    total = _reduced(relax.op.sum, e, e.exp(x - largest), axes, True)
-    found = e.log(total) + largest
+    largest = e.max(x, axis=axes, keepdims=True)
+    found = e.log(e.sum(e.exp(x - largest), axis=axes, keepdims=True)) + largest
     return found if keep else e.squeeze(found, axis=axes)
 
 
 def _extreme(is_max: bool) -> Callable[..., Value]:
     def compute(e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value:
-        call = relax.op.max if is_max else relax.op.min
+        call, join = (e.max, e.maximum) if is_max else (e.min, e.minimum)
         if x.dtype == "bool":
-            return e.cast(_reduced(call, e, e.cast(x, "int32"), axes, keep), "bool")
+            return e.cast(call(e.cast(x, "int32"), axis=axes, keepdims=keep), "bool")
         if not _is_float(x) or _is_subtracted(e, x):
-            return _reduced(call, e, x, axes, keep)
+            return call(x, axis=axes, keepdims=keep)
         # The largest of nothing but −∞ is the lowest finite number for TVM, and for libraries.
         dtype = np_dtype(x.dtype)
         limit = e.const(-math.inf if is_max else math.inf, x.dtype)
         other = ~e.equal(x, limit)  # also a NaN
-        is_any = _reduced(relax.op.max, e, e.cast(other, "float32"), axes, keep)
+        is_any = e.max(e.cast(other, "float32"), axis=axes, keepdims=keep)
         finite = float(_limits(dtype).max)
         start = e.const(-finite if is_max else finite, x.dtype)
-        join = relax.op.maximum if is_max else relax.op.minimum
-        found = e.call(join, start, _reduced(call, e, x, axes, keep))  # ∞ alone where it is beside a NaN
-        return e.where(is_any > e.const(0.0, "float32"), found, limit)
+        found = join(start, call(x, axis=axes, keepdims=keep))  # ∞ alone where it is beside a NaN
+        return e.where(is_any > 0.0, found, limit)
 
     return compute
 
@@ -137,29 +111,24 @@ def _is_subtracted(e: Emit, x: Value) -> bool:
 _Reduce = Callable[[Emit, Value, "list[int] | None", bool], Value]
 #: operator → the reduction, the result of no elements, and what it does to each element where it reduces nothing
 _REDUCTIONS: dict[str, tuple[_Reduce, Callable[[np.dtype], Any] | None, Any]] = {
-    "ReduceL1": (_l1, lambda _: 0, relax.op.abs),
-    "ReduceL2": (_by_float(_l2), lambda _: 0, relax.op.abs),
-    "ReduceLogSum": (_by_float(_log_sum), lambda _: -math.inf, relax.op.log),
+    "ReduceL1": (lambda e, x, axes, keep: _sum(e, abs(x), axes, keep), lambda _: 0, relax.op.abs),
+    "ReduceL2": (_by_float(lambda e, x, *how: e.sqrt(_sum(e, x * x, *how))), lambda _: 0, relax.op.abs),
+    "ReduceLogSum": (_by_float(lambda e, x, *how: e.log(_sum(e, x, *how))), lambda _: -math.inf, relax.op.log),
     "ReduceLogSumExp": (_by_float(_log_sum_exp), lambda _: -math.inf, None),
-    "ReduceMax": (_extreme(True), lambda t: _lowest(t), None),
+    "ReduceMax": (_extreme(True), lambda t: _least(t, False), None),
     "ReduceMean": (_mean, None, None),
-    "ReduceMin": (_extreme(False), lambda t: _highest(t), None),
-    "ReduceProd": (lambda e, x, axes, keep: _reduced(relax.op.prod, e, x, axes, keep), lambda _: 1, None),
-    "ReduceSum": (lambda e, x, axes, keep: _reduced(relax.op.sum, e, x, axes, keep), lambda _: 0, None),
-    "ReduceSumSquare": (_square_sum, lambda _: 0, relax.op.square),
+    "ReduceMin": (_extreme(False), lambda t: _least(t, True), None),
+    "ReduceProd": (lambda e, x, axes, keep: e.prod(x, axis=axes, keepdims=keep), lambda _: 1, None),
+    "ReduceSum": (_sum, lambda _: 0, None),
+    "ReduceSumSquare": (lambda e, x, axes, keep: _sum(e, x * x, axes, keep), lambda _: 0, relax.op.square),
 }
 
 
-def _lowest(dtype: np.dtype) -> Any:
+def _least(dtype: np.dtype, is_highest: bool) -> Any:
+    """The extreme of nothing: the number of a dtype that is beyond no other."""
     if dtype.kind in "iu":
-        return np.iinfo(dtype).min
-    return False if dtype.kind == "b" else -math.inf
-
-
-def _highest(dtype: np.dtype) -> Any:
-    if dtype.kind in "iu":
-        return np.iinfo(dtype).max
-    return True if dtype.kind == "b" else math.inf
+        return np.iinfo(dtype).max if is_highest else np.iinfo(dtype).min
+    return is_highest if dtype.kind == "b" else math.inf if is_highest else -math.inf
 
 
 def _open_value(node: Node) -> Any:

@@ -90,14 +90,7 @@ def _shape(e: Emit, x: Value) -> Any:
     return e.value(relax.op.shape_to_tensor(shape))
 
 
-def _size_value(node: Node) -> Any:
-    dims = node.needed(0).dims
-    return None if dims is None else numbers([product(dims)], ())
-
-
-@operator("Size", value=_size_value)
-def _size(e: Emit, node: Node) -> Any:
-    raise node.refused("reads a tensor of unknown rank")
+operator("Size")(lambda _e, x: whole(product(x.sizes)))
 
 
 # ---- Reshape and its like ---------------------------------------------------------------------------------
@@ -105,7 +98,7 @@ def _size(e: Emit, node: Node) -> Any:
 
 def _target(node: Node) -> list[Size]:
     """The sizes that a Reshape makes."""
-    dims, target = node.needed(0).dims, node.attr_or_input("shape", 1)
+    target = node.attr_or_input("shape", 1)
     if target is None:
         raise node.wrong("has no shape")
     sizes = list(target)
@@ -119,17 +112,11 @@ def _target(node: Node) -> list[Size]:
     if len(rest) > 1:
         raise node.wrong(f"has the shape {sizes}; expected at most one -1")
     if rest:
-        others = product(s for axis, s in enumerate(sizes) if axis != rest[0])
-        if dims is None:
-            raise node.refused("reads a tensor of unknown rank")
-        count = product(dims)
-        if equal(others, 0):
-            sizes[rest[0]] = 0  # nothing is left to say how many
-        else:
-            whole = quotient(count, others)
-            if whole is None and not isinstance(count, Dim) and not isinstance(others, Dim):
-                raise node.wrong(f"has the shape {target}, which does not divide {count} elements")
-            sizes[rest[0]] = count // others if whole is None else whole
+        others, count = product(s for axis, s in enumerate(sizes) if axis != rest[0]), product(node.needed(0).sizes)
+        whole = 0 if equal(others, 0) else quotient(count, others)  # of 0 nothing is left to say how many
+        if whole is None and not isinstance(count, Dim) and not isinstance(others, Dim):
+            raise node.wrong(f"has the shape {target}, which does not divide {count} elements")
+        sizes[rest[0]] = count // others if whole is None else whole
     return sizes
 
 
@@ -171,16 +158,10 @@ def _reshape(e: Emit, node: Node, x: Value, target: Value | None = None) -> Any:
     return e.reshape(x, _target(node))
 
 
-def _flattened(node: Node) -> list[Size]:
-    dims = node.needed(0).sizes
-    axis = node.attr("axis", 1)
-    axis = axis + len(dims) if axis < 0 else axis
-    return [product(dims[:axis]), product(dims[axis:])]
-
-
 @operator("Flatten")
-def _flatten(e: Emit, node: Node, x: Value) -> Any:
-    return e.reshape(x, _flattened(node))
+def _flatten(e: Emit, x: Value, *, axis: int = 1) -> Any:
+    axis = axis + len(x.sizes) if axis < 0 else axis
+    return e.reshape(x, [product(x.sizes[:axis]), product(x.sizes[axis:])])
 
 
 def _unsqueezed_axes(node: Node) -> list[int]:
@@ -319,13 +300,8 @@ def _expand(e: Emit, node: Node, x: Value) -> Any:
             raise node.wrong(f"expands a tensor of ({', '.join(map(str, node.needed(0).sizes))}) to {target}")
         else:
             sizes.append(a if equal(a, b) else common([b, a]))
-    x = e.agree(
-        x,
-        [
-            d if isinstance(d, int) else s
-            for d, s in zip(node.needed(0).sizes, sizes[len(sizes) - len(node.needed(0).sizes) :], strict=True)
-        ],
-    )
+    own = sizes[len(sizes) - len(x.sizes) :]
+    x = e.agree(x, [d if isinstance(d, int) else s for d, s in zip(x.sizes, own, strict=True)])
     return e.expand(x, sizes)
 
 
@@ -345,10 +321,9 @@ def _constant_of_shape_value(node: Node) -> Any:
 def _constant_of_shape(e: Emit, node: Node, given: Value) -> Any:
     fill = _fill(node)
     if given.known is None:
-        names = [f"size{i}" for i in range(length_of(node, 0, "the shape"))]
-        return e.value(relax.op.full(e.shape(asked(e, given, names)), e.tensor(fill), str(fill.dtype)))
-    sizes = node.ints(0, "the shape")
-    assert sizes is not None
+        sizes = asked(e, given, [f"size{i}" for i in range(length_of(node, 0, "the shape"))])
+    else:
+        sizes = node.ints(0, "the shape") or []
     return e.value(relax.op.full(e.shape(sizes), e.tensor(fill), str(fill.dtype)))
 
 
@@ -368,5 +343,5 @@ def _constant_value(node: Node) -> Any:
 
 
 @operator("Constant", value=_constant_value)
-def _constant(e: Emit, node: Node) -> Any:
+def _constant(_e: Emit, node: Node) -> Any:
     raise node.refused("has no value")
