@@ -24,24 +24,18 @@ _LAYOUTS = {1: ("NCW", "OIW"), 2: ("NCHW", "OIHW"), 3: ("NCDHW", "OIDHW")}
 def _kernel(node: Node, weight: Value) -> Sequence[Any]:
     if weight.dims is None or len(weight.sizes) - 2 not in _LAYOUTS:
         raise node.refused(f"has weights of {weight}; expected 1, 2 or 3 spatial axes")
+    node.attr("kernel_shape")
     return weight.sizes[2:]
 
 
 def _biased(e: Emit, made: Value, bias: Value | None, rank: int) -> Value:
-    if bias is None:
-        return made
-    return made + e.call(relax.op.reshape, bias, shape=[1, -1, *[1] * rank])
+    return made if bias is None else made + e.call(relax.op.reshape, bias, shape=[1, -1, *[1] * rank])
 
 
 @operator("Conv")
-def _conv(e: Emit, node: Node, x: Value) -> Any:
-    return convolution(e, node, x, node.needed(1), node.input(2))
-
-
 def convolution(e: Emit, node: Node, data: Value, weight: Value, bias: Value | None = None) -> Value:
     """The convolution of values by the attributes of a node."""
     kernel = _kernel(node, weight)
-    node.attr("kernel_shape")
     declared, groups, rank = Windows.of(node, data, kernel), node.attr("group", 1), len(kernel)
     data = e.agree(data, [data.sizes[0], weight.sizes[1] * groups, *data.sizes[2:]])
     windows = declared
@@ -66,23 +60,19 @@ def convolution(e: Emit, node: Node, data: Value, weight: Value, bias: Value | N
 
 
 @operator("ConvTranspose")
-def _conv_transpose(e: Emit, node: Node) -> Any:
+def _conv_transpose(e: Emit, node: Node, data: Value, weight: Value, bias: Value | None = None) -> Any:
     """Pads cut the full result; what ``output_padding`` has beyond them is zeros."""
-    data, weight = node.needed(0), node.needed(1)
     kernel = list(_kernel(node, weight))
     rank = len(kernel)
-    if data.dims is None or any(isinstance(k, Dim) for k in kernel):
-        raise node.refused("has data of unknown rank, or weights of open sizes")
-    node.attr("kernel_shape")
-    strides, dilations, extra, pads = (
-        list(node.attr(name) or [default] * count)
-        for name, default, count in (
-            ("strides", 1, rank),
-            ("dilations", 1, rank),
-            ("output_padding", 0, rank),
-            ("pads", 0, 2 * rank),
-        )
+    if any(isinstance(k, Dim) for k in kernel):
+        raise node.refused("has weights of open sizes")
+    usual = (
+        ("strides", [1] * rank),
+        ("dilations", [1] * rank),
+        ("output_padding", [0] * rank),
+        ("pads", [0] * 2 * rank),
     )
+    strides, dilations, extra, pads = (list(node.attr(name) or default) for name, default in usual)
     kind, wanted = node.attr("auto_pad", "NOTSET"), node.attr("output_shape")
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     if wanted is None and kind in ("SAME_UPPER", "SAME_LOWER"):
@@ -117,18 +107,18 @@ def _conv_transpose(e: Emit, node: Node) -> Any:
     )
     if any(beyond):
         made = padded(e, made, [0] * (2 + rank), [0, 0, *beyond])
-    return _biased(e, made, node.input(2), rank)
+    return _biased(e, made, bias, rank)
 
 
 @operator("DeformConv", since=19)
-def _deform_conv(e: Emit, node: Node) -> Any:
+def _deform_conv(
+    e: Emit, node: Node, data: Value, weight: Value, offset: Value, bias: Any = None, mask: Any = None
+) -> Any:
     """The sampled windows as columns, and their product with the weights."""
-    data, weight, offset = node.needed(0), node.needed(1), node.needed(2)
-    bias, mask = node.input(3), node.input(4)
-    if weight.shape is None or len(weight.shape) != 4 or data.dims is None or offset.dims is None:
+    if weight.shape is None or len(weight.shape) != 4:
         raise node.refused("has weights of open sizes, or not two spatial axes")
     node.attr("kernel_shape")
-    windows = Windows.of(node, data, weight.shape[2:])
+    data, windows = x, Windows.of(node, x, weight.shape[2:])
     groups, parts = node.attr("group", 1), node.attr("offset_group", 1)
     out, inner, *kernel = weight.shape
     sizes = zip((data.sizes[0], *windows.counts), (offset.sizes[0], *offset.sizes[2:]), strict=True)

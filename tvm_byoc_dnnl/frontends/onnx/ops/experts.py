@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,14 @@ __all__: list[str] = []
 
 R = relax.op
 _MS = "com.microsoft"
+
+
+_ACTIVATIONS: dict[str, Callable[[Emit, Value], Value]] = {
+    "relu": lambda e, x: e.relu(x),
+    "gelu": lambda e, x: e.gelu_tanh(x),
+    "silu": lambda e, x: e.silu(x),
+    "identity": lambda _e, x: x,
+}
 
 
 class _Layer(NamedTuple):
@@ -97,15 +106,16 @@ def _mixed(e: Emit, node: Node, layers: list[_Layer], weights: Value | None = No
     if kind == "swiglu":
         hidden = _swiglu(e, node, hidden)
     else:
-        hidden = _activation(e, node, hidden, kind)
+        if kind not in _ACTIVATIONS:
+            raise node.refused(f"has the activation `{kind}`")
+        hidden = _ACTIVATIONS[kind](e, hidden)
         for name in ("activation_alpha", "activation_beta", "swiglu_fusion", "swiglu_limit"):
             node.attr(name)
         for gate in gates:
             hidden = hidden * _each(e, rows, gate)
     out = _each(e, hidden, down)  # (E, rows, width)
     share = e.transpose(_shares(e, node, scores, count, weights), [1, 0])
-    share = e.reshape(share, [count, product(dims[:-1]), 1])
-    mixed = e.sum(out * share, axis=[0])
+    mixed = e.sum(out * e.reshape(share, [count, product(dims[:-1]), 1]), axis=[0])
     return e.cast(e.reshape(mixed, dims), x.dtype)
 
 
@@ -116,17 +126,7 @@ def _each(e: Emit, x: Value, layer: _Layer) -> Value:
     if layer.bias is None:
         return out
     experts, width = layer.bias.sizes
-    bias = e.cast(e.reshape(layer.bias, [experts, 1, width]), "float32")
-    return out + bias
-
-
-def _activation(e: Emit, node: Node, x: Value, kind: str) -> Value:
-    functions = {"relu": R.nn.relu, "gelu": R.nn.gelu_tanh, "silu": R.nn.silu}
-    if kind == "identity":
-        return x
-    if kind not in functions:
-        raise node.refused(f"has the activation `{kind}`")
-    return e.call(functions[kind], x)
+    return out + e.cast(e.reshape(layer.bias, [experts, 1, width]), "float32")
 
 
 def _swiglu(e: Emit, node: Node, x: Value) -> Value:
@@ -142,10 +142,8 @@ def _swiglu(e: Emit, node: Node, x: Value) -> Value:
     else:
         raise node.refused("has swiglu of weights that are apart (`swiglu_fusion` 0)")
     if limit is not None:
-        gate = e.minimum(gate, e.const(limit, x.dtype))
-        up = e.maximum(e.minimum(up, e.const(limit, x.dtype)), e.const(-limit, x.dtype))
-    open_ = gate * e.sigmoid(gate * alpha)
-    return open_ * (up + beta)
+        gate, up = e.minimum(gate, limit), e.maximum(e.minimum(up, limit), -limit)
+    return gate * e.sigmoid(gate * alpha) * (up + beta)
 
 
 def _shares(e: Emit, node: Node, scores: Value, count: Any, weights: Value | None) -> Value:
@@ -157,15 +155,13 @@ def _shares(e: Emit, node: Node, scores: Value, count: Any, weights: Value | Non
     k = int(node.attr("k", 1))
     scores = e.cast(scores, "float32")
     shares = e.softmax(scores, axis=-1) if weights is None else e.cast(weights, "float32")
-    backwards = e.tensor(e.flip(scores, axis=-1))
-    best = e.bb.emit(R.topk(backwards, k=k, axis=-1, ret_type="indices", largest=True, dtype="int64"))
-    each = e.reshape(e.value(best), [*scores.sizes[:-1], k, 1])
-    places = e.flip(arange(e, count), axis=0)
+    best = e.topk(e.flip(scores, axis=-1), k=k, axis=-1, ret_type="indices", largest=True, dtype="int64")
+    each, places = e.reshape(best, [*scores.sizes[:-1], k, 1]), e.flip(arange(e, count), axis=0)
     taken = e.cast(e.equal(each, places), "float32")  # (rows, k, experts)
     kept = shares * e.sum(taken, axis=[-2])
     if not node.attr("normalize_routing_weights", 0):
         return kept
     total = e.sum(kept, axis=[-1], keepdims=True)
     if weights is not None:  # a row of zeros has shares of 0
-        total = e.where(e.equal(total, 0.0), e.const(1.0, "float32"), total)
+        total = e.where(e.equal(total, 0.0), 1.0, total)
     return kept / total

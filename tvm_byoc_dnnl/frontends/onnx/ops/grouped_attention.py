@@ -17,6 +17,7 @@ from ..table import operator
 from ..value import Node, Type, Value
 from .attention_parts import Mask, arange, attend, joined, number, rotated
 from .cached_attention import Cached, Rule, sees, shown_scores
+from .computed import computed
 
 __all__: list[str] = []
 
@@ -220,13 +221,11 @@ class _Call:
 
             return te.compute((batch, heads, size + new.shape[2], width), one, name="rows")
 
-        return self.e.value(
-            self.e.bb.call_te(compute, *map(self.e.tensor, (past, new, old)), primfunc_name_hint="read_cache")
-        )
+        made: Value = computed(self.e, "read_cache", compute, past, new, old)
+        return made
 
     def _slid(self, past: Value, new: Value, old: Value, now: Value, shift: Value) -> Value:
         """The cache behind the new rows: those that it drops are at its front."""
-        e = self.e
 
         def compute(past: te.Tensor, new: te.Tensor, old: te.Tensor, now: te.Tensor, shift: te.Tensor) -> te.Tensor:
             def one(b: Any, h: Any, t: Any, d: Any) -> Any:
@@ -236,8 +235,8 @@ class _Call:
 
             return te.compute(past.shape, one, name="cache")
 
-        operands = map(e.tensor, (past, new, old, now, shift))
-        return e.value(e.bb.call_te(compute, *operands, primfunc_name_hint="slide_cache"))
+        made: Value = computed(self.e, "slide_cache", compute, past, new, old, now, shift)
+        return made
 
 
 class _Store:
@@ -260,14 +259,10 @@ class _Store:
 
     def _scales(self) -> Value:
         assert self._scale is not None
-        size = (self._scale.dims or (1,))[0] if self._kind == "PER_CHANNEL" else self._own
-        shape = [1, self._own, 1, size // self._own if self._kind == "PER_CHANNEL" else 1]
-        flat = (
-            self._scale
-            if self._kind == "PER_CHANNEL"
-            else self._e.expand(self._e.reshape(self._scale, [1]), [self._own])
-        )
-        return self._e.reshape(flat, shape)
+        if self._kind == "PER_CHANNEL":
+            return self._e.reshape(self._scale, [1, self._own, 1, self._scale.sizes[0] // self._own])
+        flat = self._e.expand(self._e.reshape(self._scale, [1]), [self._own])
+        return self._e.reshape(flat, [1, self._own, 1, 1])
 
     def stored(self, x: Value) -> Value:
         """Rows ``(B, N, S, H)`` as the cache has them."""
@@ -291,9 +286,7 @@ class _Store:
         e = self._e
         if self._bits == 4:
             *lead, width = x.sizes
-            low = x & e.const(15, "uint8")
-            high = e.right_shift(x, e.const(4, "uint8"))
-            pairs = e.stack([low, high], -1)
+            pairs = e.stack([x & e.const(15, "uint8"), e.right_shift(x, e.const(4, "uint8"))], -1)
             whole = e.cast(e.reshape(pairs, [*lead, 2 * width]), "float32") - 8.0
         else:
             whole = e.cast(x, "float32")

@@ -107,18 +107,12 @@ def _largest(windows: Windows, dtype: str, by_columns: bool) -> Callable[..., An
 
 
 @operator("AveragePool")
-def _average_pool(e: Emit, node: Node, x: Value) -> Any:
-    return averaged(e, node, x)
-
-
 def averaged(e: Emit, node: Node, data: Value) -> Value:
     """The averages of a value's windows by the attributes of a node."""
     windows = _windows(node, data)
     counts_pads = bool(node.attr("count_include_pad", 0))
     made = _by_relax(e, "avg", data, windows, counts_pads)
-    if made is None:
-        made = _summed(e, "avg_pool", data, windows, "padded" if counts_pads else "inside")
-    return made
+    return made or _summed(e, "avg_pool", data, windows, "padded" if counts_pads else "inside")
 
 
 def _summed(e: Emit, name: str, data: Value, windows: Windows, divided: str = "") -> Value:
@@ -171,38 +165,29 @@ def _root(e: Emit, total: Value, p: float) -> Value:
 def _lp_pool(e: Emit, node: Node, data: Value, *, p: int = 2) -> Any:
     windows, powers = _windows(node, data), _powers(e, data, p)
     made = _by_relax(e, "avg", powers, windows)
-    if made is not None:
-        made = made * float(math.prod(windows.kernel))
-    else:
-        made = _summed(e, "lp_pool", powers, windows)
-    return _root(e, made, p)
+    total = _summed(e, "lp_pool", powers, windows) if made is None else made * float(math.prod(windows.kernel))
+    return _root(e, total, p)
 
 
 # ---- over all of the spatial axes -------------------------------------------------------------------------
 
 
-def _spatial(node: Node, data: Value) -> list[int]:
+@operator("GlobalAveragePool")
+def global_average(e: Emit, node: Node, data: Value) -> Value:
+    """The mean of every channel."""
+    return e.mean(data, axis=_spatial(data), keepdims=True)
+
+
+def _spatial(data: Value) -> list[int]:
     return list(range(2, len(data.sizes)))
 
 
-@operator("GlobalAveragePool")
-def _global_average(e: Emit, node: Node, x: Value) -> Any:
-    return global_average(e, node, x)
-
-
-def global_average(e: Emit, node: Node, data: Value) -> Value:
-    """The mean of every channel."""
-    return e.mean(data, axis=_spatial(node, data), keepdims=True)
-
-
-@operator("GlobalMaxPool")
-def _global_max(e: Emit, node: Node, data: Value) -> Any:
-    return e.max(data, axis=_spatial(node, data), keepdims=True)
+operator("GlobalMaxPool")(lambda e, x: e.max(x, axis=_spatial(x), keepdims=True))
 
 
 @operator("GlobalLpPool")
-def _global_lp(e: Emit, node: Node, data: Value, *, p: int = 2) -> Any:
-    return _root(e, e.sum(_powers(e, data, p), axis=_spatial(node, data), keepdims=True), p)
+def _global_lp(e: Emit, x: Value, *, p: int = 2) -> Any:
+    return _root(e, e.sum(_powers(e, x, p), axis=_spatial(x), keepdims=True), p)
 
 
 # ---- back -------------------------------------------------------------------------------------------------

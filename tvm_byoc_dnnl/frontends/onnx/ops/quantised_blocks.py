@@ -15,12 +15,11 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from tvm import relax
 
 from ....whole import rounded
 from ..emit import Emit
 from ..table import operator
-from ..value import Node, Type, Value
+from ..value import Node, Type, Value, numbers
 
 __all__ = ["INTEGER_LEVEL", "Block", "block_of", "dequantised_blocks", "quantised_blocks", "shaped", "unpacked"]
 
@@ -193,7 +192,6 @@ def _spread(e: Emit, block: Block, x: Value) -> Value:
 # ---- rows of a table, in blocks that share a scale --------------------------------------------------------
 
 
-R = relax.op
 _MS = "com.microsoft"
 
 
@@ -207,26 +205,20 @@ def _rows_types(node: Node) -> list[Type]:
 
 
 @operator("GatherBlockQuantized", domain=_MS, types=_rows_types, whole=True)
-def _gather_rows(e: Emit, node: Node) -> Value:
+def _gather_rows(
+    e: Emit, node: Node, stored: Value, indices: Value, scales: Value, zeros: Value | None = None
+) -> Value:
     """Rows of a table in blocks; 0 for a row that is not there."""
-    stored, indices, scales, zeros = (node.input(i) for i in range(4))
-    assert stored is not None
-    assert indices is not None
-    assert scales is not None
     bits, block = int(node.attr("bits", 4)), int(node.attr("block_size", 128))
     rank = len(stored.sizes)
     axis, along = int(node.attr("gather_axis", 0)) % rank, int(node.attr("quantize_axis", 1)) % rank
     is_packed = stored.dtype == "uint8"
     if is_packed and (along != rank - 1 or axis == along):
         raise node.wrong(f"has bytes and the axes {axis} and {along}; expected blocks along the last axis")
-    size = stored.sizes[axis]
-    index = e.cast(indices, "int64")
-    last = e.const(np.int64(size)) if isinstance(size, int) else Value(known=np.array(size, object), dtype="int64")
-    zero = e.const(np.int64(0))
-    index = e.where(index < zero, index + last, index)
-    is_there = (index >= zero) & (index < last)
-    index = e.where(is_there, index, zero)
-    offset = 0 if not is_packed else 1 << (bits - 1)
+    index, last = e.cast(indices, "int64"), Value(known=numbers([stored.sizes[axis]], ()), dtype="int64")
+    index = e.where(index < 0, index + last, index)
+    is_there = (index >= 0) & (index < last)
+    index = e.where(is_there, index, 0)
     rows = _spread_bits(e, e.take(stored, index, axis=axis), bits if is_packed else 8)
     places = along if along < axis else along + len(indices.sizes) - 1
     scale = _per_number(e, e.take(scales, index, axis=axis), places, block, rows)
@@ -236,24 +228,22 @@ def _gather_rows(e: Emit, node: Node) -> Value:
         if is_packed:
             origin = _spread_bits(e, origin, bits, scales.sizes[along])
         real = real - e.cast(_per_number(e, origin, places, block, rows), scale.dtype)
-    elif offset:
-        real = real - float(offset)
+    elif is_packed:
+        real = real - float(1 << (bits - 1))
     out = real * scale
-    dims = indices.sizes
-    there = e.reshape(is_there, [*dims, *(1 for _ in range(rank - 1 - axis))])
-    return e.where(there, out, e.const(0.0, scale.dtype))
+    there = e.reshape(is_there, [*indices.sizes, *[1] * (rank - 1 - axis)])
+    return e.where(there, out, 0.0)
 
 
 def _spread_bits(e: Emit, stored: Value, bits: int, count: Any = None) -> Value:
     """Bytes along the last axis as the numbers in them, perhaps the first ``count`` of these."""
     if bits == 8:
         return stored
-    dims, each = list(stored.sizes), 8 // bits
-    parts = []
-    for shift in range(0, 8, bits):
-        moved = e.right_shift(stored, e.const(shift, "uint8")) if shift else stored
-        parts.append(e.tensor(moved & e.const((1 << bits) - 1, "uint8")))
-    wide = e.reshape(e.value(R.stack(parts, axis=-1)), [*dims[:-1], dims[-1] * each])
+    dims, each = stored.sizes, 8 // bits
+    shifts = (e.const(shift, "uint8") for shift in range(0, 8, bits))
+    moved = [e.right_shift(stored, shift) if i else stored for i, shift in enumerate(shifts)]
+    parts = [part & e.const((1 << bits) - 1, "uint8") for part in moved]
+    wide = e.reshape(e.stack(parts, -1), [*dims[:-1], dims[-1] * each])
     if count is None or count == dims[-1] * each:
         return wide
     return e.strided_slice(wide, axes=[len(dims) - 1], begin=[0], end=[count])
