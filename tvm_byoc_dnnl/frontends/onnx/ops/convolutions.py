@@ -66,12 +66,8 @@ def _conv_transpose(e: Emit, node: Node, data: Value, weight: Value, bias: Value
     rank = len(kernel)
     if any(isinstance(k, Dim) for k in kernel):
         raise node.refused("has weights of open sizes")
-    usual = (
-        ("strides", [1] * rank),
-        ("dilations", [1] * rank),
-        ("output_padding", [0] * rank),
-        ("pads", [0] * 2 * rank),
-    )
+    ones, zeros = [1] * rank, [0] * rank
+    usual = (("strides", ones), ("dilations", ones), ("output_padding", zeros), ("pads", zeros * 2))
     strides, dilations, extra, pads = (list(node.attr(name) or default) for name, default in usual)
     kind, wanted = node.attr("auto_pad", "NOTSET"), node.attr("output_shape")
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
@@ -118,7 +114,7 @@ def _deform_conv(
     if weight.shape is None or len(weight.shape) != 4:
         raise node.refused("has weights of open sizes, or not two spatial axes")
     node.attr("kernel_shape")
-    data, windows = x, Windows.of(node, x, weight.shape[2:])
+    windows = Windows.of(node, data, weight.shape[2:])
     groups, parts = node.attr("group", 1), node.attr("offset_group", 1)
     out, inner, *kernel = weight.shape
     sizes = zip((data.sizes[0], *windows.counts), (offset.sizes[0], *offset.sizes[2:]), strict=True)
