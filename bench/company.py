@@ -38,7 +38,7 @@ from examples.open_models import decoder
 from tvm_byoc_dnnl.core.files import write_text
 from tvm_byoc_dnnl.frontends.onnx.inputs import fix_shapes
 from tvm_byoc_dnnl.testing.bench.engines import ENGINES
-from tvm_byoc_dnnl.testing.bench.process import EngineProcess, installed
+from tvm_byoc_dnnl.testing.bench.measure import EngineProcess, installed
 from tvm_byoc_dnnl.testing.bench.run import Model, find_model
 from tvm_byoc_dnnl.testing.models import random_inputs
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax
 
@@ -14,9 +15,12 @@ from ...vendor import (
     RegionPolicy,
     Reject,
     Work,
+    constant_numpy,
     describe,
     dtype_of,
     generate_c,
+    is_constant,
+    least_sizes,
     lower_tir,
     register_annotate_compiler,
     require,
@@ -24,9 +28,45 @@ from ...vendor import (
     static_shape,
     translate_to_te,
 )
-from .bounds import check_bounds
-from .lower import TARGET, scheduled
-from .toolchain import find_compiler
+from .lower import TARGET, find_compiler, scheduled
+
+
+def check_bounds(call: Any) -> None:
+    """Refuse a call of which it is not known that it reads only what is there."""
+    name = call.op.name.removeprefix("relax.")
+    if name == "nn.pad":
+        _check_padding(call)
+    elif name == "take" and str(call.attrs.mode) == "fast":
+        dims, axis = shape_dims(call.args[0].ty) or [], call.attrs.axis
+        _check_indices(call, dims if axis is None else [dims[int(axis)]], as_one=True)
+    elif name == "gather_elements":
+        _check_indices(call, [(shape_dims(call.args[0].ty) or [])[int(call.attrs.axis)]], as_one=True)
+    elif name == "gather_nd":
+        batched = int(call.attrs.batch_dims)
+        count = (shape_dims(call.args[1].ty) or [0])[-1]
+        _check_indices(call, (shape_dims(call.args[0].ty) or [])[batched:][:count], as_one=False)
+
+
+def _check_padding(call: Any) -> None:
+    dims = shape_dims(call.args[0].ty) or []
+    for size, needed in zip(dims, least_sizes(call.attrs), strict=False):
+        require(
+            not needed or (isinstance(size, int) and size >= needed),
+            f"a padding of mode {call.attrs.pad_mode} by {[int(w) for w in call.attrs.pad_width]} of an axis of {size} "
+            f"elements: it reads {needed}, and C code does not compare",
+        )
+
+
+def _check_indices(call: Any, extents: list[Any], *, as_one: bool) -> None:
+    """Indices into axes of these sizes: of all axes as one, or one for each along the indices' last axis."""
+    indices = call.args[1]
+    require(is_constant(indices), "indices that are known only at run time: C code does not compare them with the size")
+    require(
+        all(isinstance(e, int) for e in extents), f"indices into an axis of {extents} elements: C code does not compare"
+    )
+    found, sizes = constant_numpy(indices), np.asarray([math.prod(extents)] if as_one else extents)
+    require(bool(((found >= 0) & (found < sizes)).all()), f"an index is out of range of {sizes.tolist()} elements")
+
 
 #: dtypes that TVM's C generator can write; C has no half precision
 _DTYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64".split())

@@ -7,57 +7,29 @@ from __future__ import annotations
 
 from ...vendor import portable_codegen, register_namespace
 from . import (
-    activations,
+    activations,  # noqa: F401 - each registers its operators
     attention,
     bfloat16,
     common,
     compressed,
     conv,
-    elementwise,
-    lrn,
-    matmul,
-    norm,
-    pool,
-    quantize,
+    elementwise,  # noqa: F401
+    matmul,  # noqa: F401
+    norm,  # noqa: F401
+    quantize,  # noqa: F401
     quantized,
-    recurrent,
-    reduce,
-    resize,
-    shape,
-    shuffle,
-    softmax,
-    unsupported,
+    recurrent,  # noqa: F401
+    reduce,  # noqa: F401
+    resize,  # noqa: F401
+    shape,  # noqa: F401
 )
-from .examination import EXAMINATION
-from .flops import primitive_flops
+from .library import EXAMINATION
 from .nan import FINITE_MATH, KEEP_NAN
 from .native import create_module, describe, measure_candidates, probe, probe_many
-from .policy import DnnlPolicy
+from .policy import DnnlPolicy, primitive_flops
 from .post_ops import fuse_post_ops
-from .program import write_program
-from .source import create_source, emit, source_build
-from .tables import TakeTables
-
-__all__ = [
-    "activations",
-    "attention",
-    "compressed",
-    "conv",
-    "elementwise",
-    "lrn",
-    "matmul",
-    "norm",
-    "pool",
-    "quantize",
-    "quantized",
-    "recurrent",
-    "reduce",
-    "resize",
-    "shape",
-    "shuffle",
-    "softmax",
-    "unsupported",
-]
+from .program import create_source, emit, source_build, write_program
+from .resize import TakeTables
 
 _OPTIONS = {
     FINITE_MATH: False,

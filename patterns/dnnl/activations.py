@@ -20,10 +20,7 @@ from tvm.relax.dpl import is_op, wildcard
 
 from ...vendor import GraphBuilder, Reject, Value, register_pattern, require
 from .common import require_float
-from .matching import Match, close, constant, number, require_shape, times
-from .pattern_examples import EXAMPLES
-
-__all__: list[str] = []
+from .matching import EXAMPLES, Match, close, constant, number, require_shape, times
 
 #: match → (oneDNN algorithm, alpha, beta)
 Formula = Callable[[Match], tuple[str, float, float]]

@@ -22,8 +22,6 @@ from ...vendor import GraphBuilder, Value, register_lowering, require
 from .common import FLOATS, broadcast_shape, require_float
 from .nan import is_nan, keeps_nan, nan_where
 
-__all__: list[str] = []
-
 #: Relax op → (oneDNN algorithm, alpha, beta)
 _UNARY: dict[str, tuple[str, float, float]] = {
     "relax.abs": ("abs", 0, 0),

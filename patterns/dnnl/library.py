@@ -1,4 +1,4 @@
-"""The path of oneDNN's library, and advice when it is not found."""
+"""The path of oneDNN's library, advice when it is not found, and the checks of `doctor`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ...vendor import NativeLibraryError, native
+from ...vendor import Examination, NativeLibraryError, native
 
 _DNNL = "libdnnl.so.3"
 WHEEL = "onednn-cpu-gomp"
@@ -89,3 +89,18 @@ def _map_wheel() -> list[str]:
         else:
             tried.append(str(path))
     return tried
+
+
+_VERBOSE = "prints a line per primitive, which takes longer than small primitives themselves"
+_OLD_ISA = "forbids newer instructions"
+
+EXAMINATION = Examination(
+    packages=[WHEEL],
+    variables={
+        "ONEDNN_VERBOSE": _VERBOSE,
+        "DNNL_VERBOSE": _VERBOSE,
+        "ONEDNN_MAX_CPU_ISA": _OLD_ISA,
+        "DNNL_MAX_CPU_ISA": _OLD_ISA,
+    },
+    prefixes=["ONEDNN_", "DNNL_"],
+)

@@ -9,12 +9,9 @@ from tvm.relax.dpl import is_op, wildcard
 
 from ...vendor import GraphBuilder, Reject, Value, register_lowering, register_pattern, require
 from .common import algorithm, product, require_float
-from .matching import Match, constant
-from .pattern_examples import EXAMPLES
+from .matching import EXAMPLES, Match, constant
 from .reduce import reduced
 from .shape import permute
-
-__all__: list[str] = []
 
 
 def _product(g: GraphBuilder, a: Value, b: Value, shape: Sequence[Any], dtype: str) -> Value:

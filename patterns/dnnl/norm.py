@@ -1,4 +1,5 @@
-"""Normalisation: batch, layer, group, instance, RMS.
+"""Normalisation: batch, layer, group, instance, RMS; over neighbouring channels; softmax and log-softmax, over any
+axis.
 
 oneDNN 3.2 normalises over channels (with given statistics) and over the last axis. Every other form is rewritten to
 the latter: the elements that are normalised together become the last axis of a view, and a scale per channel follows as
@@ -8,6 +9,11 @@ an operation of its own.
     rms_norm      x ── rms_normalization, over the last axes; over others
                   x ──┬── square ── mean ── (· + ε)^-½ ──┐
                       └─────────────────────────────── mul ── mul weight
+
+    x ──┬── multiply(x, x) ── expand_dims ── avg_pool3d ── squeeze ── multiply(α) ── add(k) ── power(β) ──┐
+        └──────────────────────────────────────────────────────────────────────────────────────────── divide
+
+The window of the pooling is n channels and nothing else; each count includes the padding, as oneDNN's sum does.
 """
 
 from __future__ import annotations
@@ -15,11 +21,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...vendor import Dim, GraphBuilder, Reject, Value, register_lowering, require
-from .common import ints, product, require_float
-from .reduce import reduced
+from tvm.relax.dpl import is_op, wildcard
 
-__all__: list[str] = []
+from ...vendor import Dim, GraphBuilder, Reject, Value, register_lowering, register_pattern, require
+from .common import ints, product, require_float
+from .matching import EXAMPLES, Match, constant, number, require_shape
+from .reduce import reduced
 
 
 @register_lowering("dnnl", "relax.nn.batch_norm")
@@ -155,3 +162,67 @@ def _is_all(value: Value, number: float) -> bool:
 
 def _as(g: GraphBuilder, value: Value, dtype: str) -> Value:
     return value if value.dtype == dtype else g.emit("reorder", [value], value.shape, dtype)
+
+
+def _window(match: Match) -> int:
+    """The number of channels that the pooling averages."""
+    attrs = match["pool"].attrs
+    expand, squeeze = match["expand"].attrs, match["squeeze"].attrs
+    require(
+        ints(expand.axis) == [1] and squeeze.axis is not None and ints(squeeze.axis) == [1],
+        "the channels are not brought to an axis of their own in front of them",
+    )
+    require(str(attrs.layout) == str(attrs.out_layout) == "NCDHW", f"pooling in layout {attrs.layout}")
+    size, *others = ints(attrs.pool_size)
+    require(others == [1, 1], f"pooling over a window of {size} channels and {others} positions")
+    require(size % 2 == 1, f"a window of {size} channels; oneDNN's has a middle")
+    around = size // 2
+    wanted = [around, 0, 0, around, 0, 0]
+    require(ints(attrs.padding) == wanted, f"pooling with padding {ints(attrs.padding)}, expected {wanted}")
+    plain = ints(attrs.strides) == ints(attrs.dilation) == [1, 1, 1] and not attrs.ceil_mode
+    require(plain, "pooling with strides or dilation")
+    require(bool(attrs.count_include_pad), "an average that leaves out the padding")
+    return size
+
+
+def _lrn(match: Match) -> bool:
+    """``x / (k + α·average(x²))^β`` over neighbouring channels."""
+    require_shape(match)
+    for name in ("alpha", "k", "beta"):
+        number(match, name)
+    _window(match)
+    return True
+
+
+def _lower(g: GraphBuilder, match: Match) -> Value:
+    src = g.value(match["x"])
+    require_float("lrn", src)
+    alpha, beta, k = (number(match, name) for name in ("alpha", "beta", "k"))
+    attrs: dict[str, Any] = {"alg": "across_channels", "local_size": _window(match)}
+    return g.emit("lrn", [src], src.shape, **attrs, alpha=alpha, beta=beta, k=k)
+
+
+def _register() -> None:
+    x, alpha, k, beta = wildcard(), constant(), constant(), constant()
+    expand = is_op("relax.expand_dims")(is_op("relax.multiply")(x, x))
+    pool = is_op("relax.nn.avg_pool3d")(expand)
+    squeeze = is_op("relax.squeeze")(pool)
+    scale = is_op("relax.add")(is_op("relax.multiply")(squeeze, alpha), k)
+    root = is_op("relax.divide")(x, is_op("relax.power")(scale, beta))
+    annotations = {"x": x, "expand": expand, "pool": pool, "squeeze": squeeze, "alpha": alpha, "k": k, "beta": beta}
+    example = EXAMPLES["lrn"]
+    register_pattern("dnnl", "lrn", root, annotations=annotations, check=_lrn, lower=_lower, example=example)
+
+
+_register()
+
+_ALGORITHMS = {"relax.nn.softmax": "accurate", "relax.nn.log_softmax": "log"}
+
+
+@register_lowering("dnnl", list(_ALGORITHMS))
+def softmax(g: GraphBuilder, call: Any) -> Value:
+    """Softmax along one axis."""
+    src = g.value(call.args[0])
+    require_float(call.op.name, src)
+    axis = int(call.attrs.axis) % src.ndim
+    return g.emit("softmax", [src], src.shape, alg=_ALGORITHMS[call.op.name], axis=axis)

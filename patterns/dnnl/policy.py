@@ -1,4 +1,6 @@
-"""Regions that are not worth a call of oneDNN: measured by ``python -m bench.regions``, one thread against one.
+"""What oneDNN is not asked for, and why: regions that are not worth a call of it (measured by ``python -m
+bench.regions``, one thread against one), and operators for which oneDNN 3.2 has no primitive and no exact combination
+of primitives. And the arithmetic of its primitives, out of the layouts in a profile.
 
 TVM fuses its calls, so a cheap call between them is not faster in oneDNN at any size. And two operations are slower in
 oneDNN than in TVM's own loops at any size: a reduction over a few neighbouring elements, which has a fixed cost for
@@ -9,9 +11,10 @@ with products both are worth it: they read data that is in the cache, in the lay
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
-from ...vendor import RegionPolicy, Work, is_cheap, static_shape
+from ...vendor import RegionPolicy, Work, is_cheap, register_unsupported, static_shape
 from .common import ints
 
 _REDUCTIONS = tuple(f"relax.{name}" for name in ("sum", "mean", "max", "min", "prod"))
@@ -57,3 +60,52 @@ def _why_slow(call: Any) -> str:
         if window <= _SMALL_WINDOW and str(call.attrs.layout).startswith("NC"):
             return f"oneDNN takes longer than TVM for windows of {window} in {call.attrs.layout}"
     return ""
+
+
+def primitive_flops(kind: str, layouts: Sequence[str]) -> int:
+    """Multiplications and additions of a primitive, from its arguments' dims (sources first, destination last)."""
+    dims = [[int(d) for d in text.rpartition(":")[2].split("x") if d] for text in layouts]
+    if len(dims) < 2:
+        return 0
+    result = math.prod(dims[-1])
+    if kind == "convolution":
+        weights = next((i for i, text in enumerate(layouts) if ":packed:" in text), 1)  # behind what a norm reads
+        return 2 * result * math.prod(dims[weights]) // max(dims[-1][1], 1)
+    if kind == "deconvolution":
+        return 2 * math.prod(dims[0]) * math.prod(dims[1]) // max(dims[0][1], 1)
+    if kind == "attention" and len(dims) == 2:  # of its three primitives, the softmax
+        return result
+    # The other two are products; the first number of rows of a kernel's second operand is that of the keys.
+    is_product = kind == "attention" and dims[1][-2] == dims[0][-1] and dims[-1][-1] == dims[1][-1]
+    if is_product or kind in ("matmul", "compressed_matmul"):
+        return 2 * result * dims[0][-1]
+    if kind == "attention":
+        return 2 * math.prod(dims[0][:-1]) * dims[1][-2] * (dims[0][-1] + dims[-1][-1])
+    if kind == "recurrent":  # of its packed weights, in float32, each one in each step of each sequence
+        return 2 * math.prod(dims[0][:2]) * (dims[1][0] // 4)
+    return 0 if kind in ("reorder", "concat", "fill", "shuffle", "gather") else max(math.prod(d) for d in dims)
+
+
+_NO_UNARY = "oneDNN has no such function of one tensor"
+_NO_BINARY = "oneDNN has no such function of two tensors"
+_INTEGERS = "oneDNN computes in floating point"
+_BY_INDEX = "oneDNN has no gather of single elements, and no scatter"
+_BY_VALUE = "oneDNN has no search and no sort"
+_SCAN = "oneDNN has no scan"
+_SAMPLING = "oneDNN samples only at points that are evenly apart"
+
+#: reason → operators, without ``relax.``, several to a string
+_UNSUPPORTED = {
+    _NO_UNARY: "acos acosh asin asinh atan atanh ceil cos cosh floor sign sin sinh tan trunc isfinite isinf isnan",
+    "oneDNN has no erf; what importers make of gelu is taken as a whole": "erf",
+    _NO_BINARY: "atan2 floor_divide floor_mod log_add_exp mod",
+    _INTEGERS: "bitwise_and bitwise_not bitwise_or bitwise_xor left_shift right_shift",
+    _BY_INDEX: "gather_elements gather_nd index_put scatter_elements scatter_nd slice_scatter one_hot",
+    _BY_VALUE: "argmax argmin argsort sort topk median unique nonzero bucketize",
+    _SCAN: "cumprod cumsum",
+    _SAMPLING: "image.affine_grid image.grid_sample vision.roi_align vision.roi_pool",
+    "oneDNN's attention would be one primitive per sequence": "nn.attention_var_len",
+}
+
+for _why, _ops in _UNSUPPORTED.items():
+    register_unsupported("dnnl", {f"relax.{op}": _why for op in _ops.split()})

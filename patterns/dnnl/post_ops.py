@@ -17,17 +17,15 @@ whole chain says how far that goes.
 from __future__ import annotations
 
 from ...vendor import Node, PortableGraph, PostOp
+from .attention import fuse_attention
 from .bfloat16 import compute_in_bfloat16, note_widened
-from .centred import exact_means
-from .fuse_attention import fuse_attention
 from .merge_matmuls import merge_matmuls
-from .nan import keep_nan_of_bounds, keep_nan_of_softmax
+from .nan import exact_means, keep_nan_of_bounds, keep_nan_of_softmax
 from .native import fused
 from .quantize import write_out
 from .quantized import read_integers, write_integers
 from .quantized_links import RANGES, kept
-from .read_parts import read_parts
-from .views import VIEWS, divisor_of, sink_views
+from .views import VIEWS, divisor_of, read_parts, sink_views
 
 #: primitive → kinds of post-ops that oneDNN documents for it
 _ANCHORS = {

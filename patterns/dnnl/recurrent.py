@@ -15,8 +15,6 @@ from ...vendor import RECURRENT, Dim, GraphBuilder, Value, layer_of, register_lo
 from .common import product
 from .quantize import is_dequantize
 
-__all__: list[str] = []
-
 _ROLES = ("bias", "peepholes", "state", "cell", "lengths", "scales")
 _WEIGHTS = ("weights", "recurrent")
 #: the node's results in the order of its rows, and where the call has them

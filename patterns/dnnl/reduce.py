@@ -1,4 +1,4 @@
-"""Reductions, and the two statistics that are made of them."""
+"""Pooling, max and average, adaptive and global; reductions, and the two statistics that are made of them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,152 @@ import math
 from collections.abc import Collection
 from typing import Any
 
-from ...vendor import GraphBuilder, Value, register_lowering, require
-from .centred import mean_of_rows
-from .common import ints, require_float
-from .nan import is_nan, keeps_nan, nan_where
-from .pool import global_average
+from tvm.relax.dpl import is_op, wildcard
+
+from ...vendor import GraphBuilder, Value, register_lowering, register_pattern, require
+from .common import BYTES, canonical_layout, from_layout, ints, require_float, to_layout
+from .matching import EXAMPLES, Match
+from .nan import is_nan, keeps_nan, mean_of_rows, nan_where
+
+#: the least float32; padding of this value never wins a maximum
+_LOWEST = -3.4028234663852886e38
+
+_MAX = [f"relax.nn.max_pool{d}d" for d in (1, 2, 3)]
+_AVG = [f"relax.nn.avg_pool{d}d" for d in (1, 2, 3)]
+_ADAPTIVE = [f"relax.nn.adaptive_avg_pool{d}d" for d in (1, 2, 3)]
+
+
+def _emit(g: GraphBuilder, src: Value, shape: Any, alg: str, kernel: list[int], **attrs: Any) -> Value:
+    n = len(kernel)
+    defaults = {"strides": kernel, "dilations": [1] * n, "pad_begin": [0] * n, "pad_end": [0] * n}
+    return g.emit("pooling", [src], shape, alg=alg, kernel=kernel, **{**defaults, **attrs})
+
+
+@register_lowering("dnnl", _MAX + _AVG)
+def pooling(g: GraphBuilder, call: Any) -> Value:
+    """Max and average pooling; ``ceil_mode`` becomes padding at the end."""
+    spatial = len(call.attrs.pool_size)
+    return _pool(g, call, g.value(call.args[0]), [0] * spatial, [0] * spatial)
+
+
+def _pool(g: GraphBuilder, call: Any, src: Value, before: list[int], after: list[int]) -> Value:
+    """The pooling ``call`` of ``src``, with further padding that never wins a maximum."""
+    attrs, op = call.attrs, call.op.name
+    if op not in _MAX or src.dtype not in BYTES:  # the largest of some integers is one of them
+        require_float(op, src)
+    layout, out_layout = str(attrs.layout), str(attrs.out_layout) or str(attrs.layout)
+    canonical = canonical_layout(layout, "NC")
+    src = to_layout(g, src, layout, canonical)
+    shape = from_layout(g.shape_of(call.ty), out_layout, canonical)
+    kernel, strides, dilations = ints(attrs.pool_size), ints(attrs.strides), ints(attrs.dilation)
+    padding, spatial = ints(attrs.padding), len(canonical) - 2
+    pad_begin = [own + more for own, more in zip(padding[:spatial], before, strict=True)]
+    pad_end = [own + more for own, more in zip(padding[spatial:], after, strict=True)]
+    include = bool(attrs.count_include_pad)
+    if attrs.ceil_mode:
+        pad_end = _ceil_padding(src, shape, kernel, strides, dilations, pad_begin, pad_end, include and op in _AVG)
+    for k, d, b, e, size in zip(kernel, dilations, pad_begin, pad_end, src.shape[2:], strict=True):
+        extent = (k - 1) * d + 1
+        require(
+            b < extent and e < extent,
+            f"padding {b},{e} reaches past the window of {extent}: it would be empty",
+        )
+        require(
+            not isinstance(size, int) or extent <= size + b + e,
+            f"a window of {extent} does not fit into {size} elements with padding {b},{e}",
+        )
+    alg = "max" if op in _MAX else "avg_include_padding" if include else "avg_exclude_padding"
+    out = _emit(g, src, shape, alg, kernel, strides=strides, dilations=dilations, pad_begin=pad_begin, pad_end=pad_end)
+    return to_layout(g, out, canonical, out_layout)
+
+
+def _ceil_padding(
+    src: Value,
+    shape: list[Any],
+    kernel: list[int],
+    strides: list[int],
+    dilations: list[int],
+    begin: list[int],
+    end: list[int],
+    counts_padding: bool,
+) -> list[int]:
+    """Padding at the end with which floor mode gives the shape of ceil mode."""
+    result = []
+    for axis, (k, s, d, b, e) in enumerate(zip(kernel, strides, dilations, begin, end, strict=True)):
+        size, out = src.shape[2 + axis], shape[2 + axis]
+        require(isinstance(size, int) and isinstance(out, int), "ceil_mode with a symbolic shape")
+        needed = max(e, (out - 1) * s + (k - 1) * d + 1 - size - b)
+        require(
+            needed == e or not counts_padding,
+            f"ceil_mode with count_include_pad: oneDNN would count {needed - e} padding elements that Relax does not",
+        )
+        result.append(needed)
+    return result
+
+
+@register_lowering("dnnl", _ADAPTIVE)
+def adaptive_average(g: GraphBuilder, call: Any) -> Value:
+    """Adaptive average pooling where every window has one size."""
+    src = g.value(call.args[0])
+    require_float(call.op.name, src)
+    layout = str(call.attrs.layout)
+    out_layout = str(call.attrs.out_layout) or layout
+    canonical = canonical_layout(layout, "NC")
+    src = to_layout(g, src, layout, canonical)
+    shape = from_layout(g.shape_of(call.ty), out_layout, canonical)
+    kernel = []
+    for size, out in zip(src.shape[2:], shape[2:], strict=True):
+        require(isinstance(size, int) and isinstance(out, int), "adaptive pooling with a symbolic shape")
+        assert isinstance(size, int)
+        assert isinstance(out, int)
+        require(out > 0 and size % out == 0, f"adaptive pooling of {size} to {out}: the windows differ in size")
+        kernel.append(size // out)
+    return to_layout(g, _emit(g, src, shape, "avg_exclude_padding", kernel), canonical, out_layout)
+
+
+def global_average(g: GraphBuilder, src: Value) -> Value:
+    """Mean over the spatial axes of ``N C …``, axes kept; pooling, unlike reduction, reads blocked layouts."""
+    kernel = [d for d in src.shape[2:] if isinstance(d, int)]
+    return _emit(g, src, (*src.shape[:2], *(1 for _ in kernel)), "avg_exclude_padding", kernel)
+
+
+# ---------------------------------------------------------------- pad ── max_pool  ──>  max_pool with padding
+def _padding(match: Match) -> tuple[list[int], list[int]]:
+    """The padding before and after each spatial axis that a pad before a max_pool adds."""
+    pad, pool = match["pad"].attrs, match["root"].attrs
+    require(str(pad.pad_mode) == "constant", f"pad_mode {pad.pad_mode}; a max_pool's own padding is constant")
+    value = float(pad.pad_value)
+    require(value <= _LOWEST, f"padding with {value:g}, which can be the maximum")
+    widths, layout = ints(pad.pad_width), str(pool.layout)
+    pairs = dict(zip(layout, zip(widths[::2], widths[1::2], strict=True), strict=True))
+    require(pairs["N"] == pairs["C"] == (0, 0), f"padding {widths} of the batch or the channels")
+    require(min(widths) >= 0, f"negative padding {widths}")
+    axes = canonical_layout(layout, "NC")[2:]
+    return [pairs[a][0] for a in axes], [pairs[a][1] for a in axes]
+
+
+def _padded_max_pool(match: Match) -> bool:
+    """``max_pool(pad(x))`` where the padding never wins."""
+    _padding(match)
+    return True
+
+
+def _lower_padded_max_pool(g: GraphBuilder, match: Match) -> Value:
+    return _pool(g, match["root"], g.value(match["x"]), *_padding(match))
+
+
+for _op in _MAX:
+    _x = wildcard()
+    _pad = is_op("relax.nn.pad")(_x)
+    register_pattern(
+        "dnnl",
+        f"padded_{_op.rpartition('.')[2]}",
+        is_op(_op)(_pad),
+        annotations={"x": _x, "pad": _pad},
+        check=_padded_max_pool,
+        example=EXAMPLES[f"padded_{_op.rpartition('.')[2]}"],
+        lower=_lower_padded_max_pool,
+    )
 
 _ALGORITHMS = {
     "relax.sum": "sum",

@@ -1,27 +1,34 @@
-"""Resizing of images, nearest and linear.
+"""Resizing of images, nearest and linear; and long tables of positions along an axis, as one gather.
 
 oneDNN samples at half-pixel coordinates, ``(o + ½)·in/out − ½``, and takes as nearest the pixel at ``⌊· + ½⌋``. Relax
 has a dozen combinations of coordinates and roundings, many of which are the same thing at the sizes at hand: all of
 them at a whole scale, half-pixel and asymmetric ones where nothing is scaled. So it is the sample points that are
 compared, axis by axis, in exact arithmetic, and not the names. An open size must become 1, 2, 4, 8 … times as large:
 pixel ``o + factor`` is then sampled one pixel behind pixel ``o``, and the first sizes show all there is.
+
+    pad(reflect, 0, 64)                      concat(x, take(indices: n - 2, n - 3 … n - 65))
+    flip                            ──>      take(indices: n - 1 … 0)
+    strided_slice(step -1)                   take(indices: begin, begin - 1 …)
+
+`shape.py` makes a few slices of such an operator. Where these would be too many, there is a `take` with a constant
+table instead, which is a gather.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+import tvm
 from tvm import relax
 
-from ...vendor import Dim, GraphBuilder, Reject, Value, register_lowering, require, whole_factor
-from .common import canonical_layout, require_float, to_layout
-from .shape import slice_axis
-
-__all__: list[str] = []
+from ...vendor import Dim, GraphBuilder, Reject, Scope, Value, register_lowering, require, rewrite_pass, whole_factor
+from .common import canonical_layout, ints, require_float, to_layout
+from .shape import PADDED, backwards, int_tuple, is_long, padded_sides, slice_axis
 
 #: axes whose pixels are remembered: a network resizes many alike, and each is lowered twice
 _MOST_KNOWN = 256
@@ -152,3 +159,63 @@ def _index(o: int, n: int, m: int, mode: str, rounding: str) -> int:
     if len(found) > 1:
         raise Reject(f"nearest resize of {n} to {m}: which pixel is nearest to {float(exact):.4g} is a rounding error")
     return found.pop()
+
+
+def _taken(scope: Scope, data: Any, axis: int, table: Sequence[int]) -> Any:
+    return relax.op.take(data, scope.constant(np.array(table, "int64")), axis=axis, mode="clip")
+
+
+def _pad(scope: Scope, call: Any) -> Any:
+    """A padding with the tensor's own elements."""
+    data, mode, dims = call.args[0], str(call.attrs.pad_mode), scope.dims(call.args[0])
+    widths = ints(call.attrs.pad_width)
+    padded = [axis for axis in range(len(widths) // 2) if any(widths[2 * axis : 2 * axis + 2])]
+    if mode not in PADDED or dims is None or not all(isinstance(dims[axis], int) for axis in padded):
+        return None
+    sides = {axis: padded_sides(mode, dims[axis], *widths[2 * axis : 2 * axis + 2]) for axis in padded}
+    tables = [(axis, both) for axis, both in sides.items() if both is not None]
+    if len(tables) < len(padded) or not any(is_long(*both, range(1)) for _, both in tables):
+        return None
+    *others, last = tables
+    for axis, both in others:
+        data = scope.emit(_widened(scope, data, axis, both))
+    return _widened(scope, data, *last)
+
+
+def _widened(scope: Scope, data: Any, axis: int, sides: tuple[list[int], list[int]]) -> Any:
+    """``data`` between what a padding repeats: most of it is copied as a whole."""
+    before, after = ([scope.emit(_taken(scope, data, axis, side))] if side else [] for side in sides)
+    return relax.op.concat([*before, data, *after], axis)
+
+
+def _flip(scope: Scope, call: Any) -> Any:
+    dims = scope.dims(call)
+    axis = int(call.attrs.axis)
+    if dims is None or not isinstance(dims[axis], int):
+        return None
+    table = range(dims[axis])[::-1]
+    return _taken(scope, call.args[0], axis % len(dims), table) if is_long(table) else None
+
+
+def _slice(scope: Scope, call: Any) -> Any:
+    """A slice of one axis from back to front."""
+    data, dims, result = call.args[0], scope.dims(call.args[0]), scope.dims(call)
+    try:
+        axes, begins, _, steps = (int_tuple(bound) for bound in call.args[1:])
+    except (Reject, ValueError):  # open bounds, or no steps
+        return None
+    if dims is None or result is None or len(axes) != 1 or steps[0] >= 0:
+        return None
+    size, count = dims[axes[0]], result[axes[0]]
+    if not isinstance(size, int) or not isinstance(count, int):
+        return None
+    table = backwards(size, begins[0], steps[0], count)
+    return _taken(scope, data, axes[0] % len(dims), table) if is_long(table) else None
+
+
+_RULES = {"relax.nn.pad": [_pad], "relax.flip": [_flip], "relax.strided_slice": [_slice]}
+
+
+def TakeTables() -> tvm.transform.Pass:
+    """Pass: operators that would be many slices become a `take`."""
+    return rewrite_pass("TakeTables", _RULES)

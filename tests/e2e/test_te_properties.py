@@ -13,7 +13,7 @@ from tvm_byoc_dnnl.ir.tvm_compat import dtype_of
 from tvm_byoc_dnnl.runtime.comparison import differences
 from tvm_byoc_dnnl.te import translate_to_te
 from tvm_byoc_dnnl.testing.conformance.calls import call_cases
-from tvm_byoc_dnnl.testing.conformance.running import by_tvm, outcomes, run
+from tvm_byoc_dnnl.testing.conformance.judge import by_tvm, outcomes, run
 from tvm_byoc_dnnl.testing.op_calls import OPS
 from tvm_byoc_dnnl.vendors.hooks.primfunc_call import with_body
 

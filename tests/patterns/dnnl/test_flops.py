@@ -2,7 +2,7 @@
 
 import pytest
 
-from tvm_byoc_dnnl.patterns.dnnl.flops import primitive_flops
+from tvm_byoc_dnnl.patterns.dnnl.policy import primitive_flops
 
 CONV = 2 * 56 * 56 * 64 * 64 * 9
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from .engines import ENGINES, Engine
 from .measure import Comparison, Measurement, Settings, Spread, compare
 from .report import to_json, to_table
-from .run import Model, choose_engines, find_model, run
-from .throughput import Load, Throughput, measure_throughput
+from .run import Load, Model, Throughput, choose_engines, find_model, measure_throughput, run
 
 __all__ = [
     "ENGINES",

@@ -20,14 +20,12 @@ from ...runtime.comparison import TOLERANCES, as_tolerances
 from ...vendors.namespace import Namespace
 from ...vendors.namespaces import compilers, namespace
 from .calls import call_cases
-from .case import Case
-from .drawing import drawn, spread
+from .case import Case, drawn, spread
 from .isolation import Journal, in_own_process
 from .judge import FAILED, SKIPPED, TAKEN, Result, judge
-from .patterns import pattern_cases
+from .patterns import pattern_cases, structural_cases
 from .quantised import is_quantised, quantised_cases
 from .report import Report
-from .structures import structural_cases
 
 __all__ = ["TOLERANCES", "Report", "Result", "run_conformance"]
 

@@ -1,10 +1,12 @@
-"""One question to a backend: a small function and the arrays it is called with."""
+"""One question to a backend: a small function and the arrays it is called with; and the choice of some out of many."""
 
 from __future__ import annotations
 
 import functools
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -124,3 +126,20 @@ def _leading(array: np.ndarray) -> int | None:
 def resized(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     """Values of ``array`` in another shape."""
     return np.resize(array, shape) if array.size else np.zeros(shape, array.dtype)
+
+
+def drawn(cases: Sequence[Case], share: float, draw: random.Random) -> list[Case]:
+    """About ``share`` of the cases in their order, the first of each subject among them."""
+    found = []
+    for _, group in groupby(cases, key=lambda case: case.subject):
+        first, *others = group
+        kept = set(draw.sample(range(len(others)), round(len(others) * share)))
+        found += [first, *(case for i, case in enumerate(others) if i in kept)]
+    return found
+
+
+def spread(cases: Sequence[Case], count: int) -> list[Case]:
+    """``count`` of the cases, from all over; all, where there are fewer."""
+    if len(cases) <= count:
+        return list(cases)
+    return [cases[i * len(cases) // count] for i in range(count)]
