@@ -317,6 +317,13 @@ def test_what_a_device_does_wrong_is_an_error(device, parts, message):
         runner(X)
 
 
+def test_copies_are_in_the_profile_of_their_region(device):
+    steps = byoc.profile(byoc.compile(function(host_between), VENDOR, policy=ALL), [X], repeat=1).steps
+    of_regions = {step.kind for step in steps if step.region != "tvm"}
+    assert {f"{VENDOR}_0", f"{VENDOR}_0.copy_in", f"{VENDOR}_0.copy_out"} <= of_regions
+    assert {step.kind.partition(".")[2] for step in steps if step.region == "tvm"} == {""}
+
+
 def test_a_memory_without_a_function_is_an_error_of_loading(device):
     byoc.register_namespace(VENDOR, memory=lambda options: object())
     executable = byoc.compile(function(chain(1)), VENDOR, policy=ALL)

@@ -26,6 +26,7 @@ from ..pipeline.kernels import Kernels
 from ..pipeline.metadata import read_account, read_kernels
 from ..runtime.runner import Runner
 from ..vendors.blobs import timed_layers
+from ..vendors.devices import COPY_IN, COPY_OUT
 from ..vendors.namespace import told
 from ..vendors.namespaces import compilers, namespace
 from .formats import Shown, count
@@ -330,7 +331,8 @@ class _Instrument:
             return _NO_ACTION
         called, steps = self._open.pop()
         if not symbol.startswith("vm.") and steps == len(self.steps):  # one that called others is the sum of them
-            region = symbol if self._names.is_region(symbol) else _HOST
+            owner = symbol.removesuffix(COPY_IN).removesuffix(COPY_OUT)
+            region = owner if self._names.is_region(owner) else _HOST
             step = StepTime(region, symbol, "", [], now - called, start=called - self._begin)
             self._names.put(step, symbol, self._runs[symbol])
             self._runs[symbol] += 1
