@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+from xml.etree import ElementTree
 
 import pytest
 from tvm import relax
@@ -180,6 +181,61 @@ def test_a_link_opens_at_its_call(look, page):
     assert text.startswith("dnnl_1")
 
 
+def test_an_open_page_obeys_its_address(look, page):
+    script = """
+        location.hash = "#call=2";
+        dispatchEvent(new HashChangeEvent("hashchange"));
+        return document.getElementById("panel").innerText;"""
+    assert look(page, script).startswith("relax.cumsum")
+
+
+def test_arrow_keys_follow_the_data(look, page):
+    script = """
+        const stage = document.getElementById("stage"), seen = [];
+        stage.focus();
+        for (const key of ["ArrowDown", "ArrowDown", "ArrowDown", "ArrowUp", "ArrowLeft"]) {
+          stage.dispatchEvent(new KeyboardEvent("keydown", {key}));
+          seen.push(document.querySelector(".box.on .label").textContent);
+        }
+        return {seen, focused: document.activeElement === stage, at: stage.getAttribute("aria-activedescendant")};"""
+    found = look(page, script)
+    assert found["seen"] == ["nn.conv2d", "nn.relu", "cumsum", "nn.relu", "nn.relu"]
+    assert found["focused"] and found["at"] == "box-1"
+
+
+def test_the_drawing_is_saved_with_its_colours_inputs_and_outputs(look, page):
+    found = look(page, "return {file: drawingAsFile(), panel: document.getElementById('panel').innerText}")
+    root = ElementTree.fromstring(found["file"])
+    texts = [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"nn.conv2d", "cumsum", "▾ x0", "▸ output_0"} <= set(texts)
+    bodies = [n.get("style", "") for n in root.iter() if n.get("class") == "body"]
+    assert len(bodies) == 6 and all("fill: rgb" in style and "var(" not in style for style in bodies)
+    assert root.get("viewBox") and "Inputs" in found["panel"] and "float32[1, 3, 16, 16]" in found["panel"]
+
+
+def test_colours_by_operator(look, page):
+    script = """
+        const colour = document.getElementById("colour");
+        const fills = () => drawing.nodes.map(n => n.querySelector(".body").style.fill);
+        const before = fills();
+        colour.value = "operator"; colour.onchange();
+        return {before, after: fills()};"""
+    found = look(page, script)
+    assert len(set(found["before"])) == 3 and len(set(found["after"])) == 6
+
+
+def test_printing_shows_the_whole_drawing_and_all_reasons(look, page):
+    script = """
+        dispatchEvent(new Event("beforeprint"));
+        const box = document.querySelector("#stage > svg").getAttribute("viewBox");
+        const text = document.getElementById("panel").innerText;
+        dispatchEvent(new Event("afterprint"));
+        return {box, text, after: document.querySelector("#stage > svg").getAttribute("viewBox")};"""
+    found = look(page, script)
+    assert found["box"].startswith("0 0 ") and found["after"] is None
+    assert "no predicate" in found["text"] and "dnnl_1" in found["text"]
+
+
 @pytest.mark.parametrize(
     ("words", "marked"),
     [
@@ -260,7 +316,9 @@ TIMES = """
   const count = selector => document.querySelectorAll(selector).length, times = document.getElementById("times");
   const drawn = {bars: count("#bars > div"), dots: count("#roofline circle"), lines: count("#roofline .roof"),
                  boxes: count("#timeline rect.step"), fits: times.scrollWidth <= times.clientWidth};
-  document.getElementById("heat").click();
+  const colour = document.getElementById("colour");
+  colour.value = "load";
+  colour.onchange();
   look("stage");
   const fills = drawing.nodes.map(n => n.querySelector(".body").style.fill);
   const second = document.getElementById("below");

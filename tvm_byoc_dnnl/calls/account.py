@@ -12,13 +12,14 @@ from .._version import version_of
 from ..core.ledger import FORM, MATCH, Fact
 from ..core.tvm_fast import ByIdentity
 from ..ir.relax_utils import codegen_of
+from ..ir.signature import inputs_of, outputs_of
 from ..ir.tvm_compat import dtype_of, is_a, shape_dims
 from ..regions.cost import call_bytes, call_flops, type_bytes, usual_sizes
 from ..vendors.namespace import Namespace
 from ..vendors.namespaces import find_namespace
 from ..vendors.target_options import compilation_of
-from .flow import Flow, Node, read_flow
-from .model import CallReport, NearMiss, RegionReport, ReportData, Totals
+from .flow import Flow, Leaf, Node, nodes_of, read_flow
+from .model import CallReport, NearMiss, RegionReport, ReportData, Totals, Value
 from .onnx_nodes import OnnxNodes
 from .primitives import Primitive, RegionPrimitives, primitives_of
 from .reasons import BuildLog, verdicts
@@ -72,6 +73,7 @@ def account_of(mod: tvm.IRModule, asked: Sequence[str], *, with_primitives: bool
     for call in calls:
         inside.setdefault(call.region, []).append(call)
     regions = [_region(name, flow, inside.get(name, []), lowered[name].reorders, usual) for name in flow.regions]
+    inputs, outputs = _values(mod, flow)
     silent = {r.compiler for r in regions if r.reorders is None and by_name[r.compiler].describe is not None}
     packages = [*_PACKAGES, *(package for ns in by_name.values() for package in ns.doctor.packages)]
     return ReportData(
@@ -83,7 +85,25 @@ def account_of(mod: tvm.IRModule, asked: Sequence[str], *, with_primitives: bool
         unasked=sorted(silent) if with_primitives else [],
         options={name: dict(of) for name, of in options.items() if of},
         versions={package: version for package in packages if (version := version_of(package))},
+        inputs=inputs,
+        outputs=outputs,
     )
+
+
+def _values(mod: tvm.IRModule, flow: Flow) -> tuple[list[Value], list[Value]]:
+    """The inputs and outputs of ``main``, with the calls that read and make them."""
+    if "main" not in mod:
+        return [], []
+    func = mod["main"]
+    readers: ByIdentity[list[int]] = ByIdentity.of((param, []) for param in func.params)
+    for node in flow.nodes:
+        for arg in node.args:
+            if isinstance(arg, Leaf) and arg.expr in readers:
+                readers[arg.expr].append(node.id)
+    results = flow.result if isinstance(flow.result, tuple) else (flow.result,)
+    makers = [[node.id for node in nodes_of(result)] for result in results]
+    inputs = [Value(i.name, i.type_text, readers[p]) for i, p in zip(inputs_of(func), func.params)]
+    return inputs, [Value(o.name, o.type_text, m) for o, m in zip(outputs_of(func), makers)]
 
 
 def _made(flow: Flow, lowered: Mapping[str, RegionPrimitives]) -> dict[Node, list[Primitive]]:

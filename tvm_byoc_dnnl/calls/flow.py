@@ -98,6 +98,8 @@ class Flow:
     uses: dict[str, int] = field(default_factory=dict)
     #: region name → its constants, each once
     constants: dict[str, ByIdentity[None]] = field(default_factory=dict)
+    #: what ``main`` returns
+    result: Source = ()
 
     def symbols(self) -> list[str]:
         """Names of the symbolic dims, sorted."""
@@ -145,7 +147,9 @@ class _Reader:
 
     def _read_host(self, name: str, func: relax.Function) -> None:
         env = ByIdentity[Source].of((p, Leaf("an input", p)) for p in items(func.params))
-        self._body(func.body, env, Place(function=name))
+        result = self._body(func.body, env, Place(function=name))
+        if name == "main":
+            self.flow.result = result
 
     def _body(self, body: Any, env: ByIdentity[Source], place: Place) -> Source:
         """The value of an expression; its calls are added to the flow."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["CallReport", "Candidate", "NearMiss", "RegionReport", "ReportData", "Totals", "Worth"]
+__all__ = ["CallReport", "Candidate", "NearMiss", "RegionReport", "ReportData", "Totals", "Value", "Worth"]
 
 
 @dataclass(frozen=True)
@@ -190,6 +190,23 @@ class Totals:
     reorders: int | None = None
 
 
+@dataclass(frozen=True)
+class Value:
+    """An input or an output of the model.
+
+    Attributes
+    ----------
+    name, type : str
+        Its name, and such as ``float32[1, 3, 224, 224]``.
+    calls : list of int
+        Those that read the input; that which makes the output, where it is one.
+    """
+
+    name: str
+    type: str
+    calls: list[int] = field(default_factory=list)
+
+
 @dataclass
 class ReportData:
     """The calls of a model, with the compiler of each and the reasons.
@@ -218,6 +235,8 @@ class ReportData:
         Package → version.
     worth : list of Worth
         Of each compiler whose regions a database knows with and without it.
+    inputs, outputs : list of Value
+        Of ``main``, in order.
     """
 
     compilers: list[str]
@@ -231,6 +250,8 @@ class ReportData:
     model: str = ""
     versions: dict[str, str] = field(default_factory=dict)
     worth: list[Worth] = field(default_factory=list)
+    inputs: list[Value] = field(default_factory=list)
+    outputs: list[Value] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain lists, dicts, strings and numbers."""

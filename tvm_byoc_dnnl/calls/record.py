@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from ..core.errors import ArtifactError
-from .model import CallReport, Candidate, NearMiss, RegionReport, ReportData, Totals, Worth
+from .model import CallReport, Candidate, NearMiss, RegionReport, ReportData, Totals, Value, Worth
 
 __all__ = ["from_bytes", "from_record", "to_bytes"]
 
@@ -51,4 +51,8 @@ def from_record(record: dict[str, Any]) -> ReportData:
         call.near_misses = [NearMiss(**m) for m in call.near_misses]  # type: ignore[arg-type]
     regions = [RegionReport(**r) for r in record.pop("regions")]
     worth = [Worth(**w) for w in record.pop("worth", ())]
-    return ReportData(calls=calls, regions=regions, totals=Totals(**record.pop("totals")), worth=worth, **record)
+    inputs, outputs = ([Value(**v) for v in record.pop(key, ())] for key in ("inputs", "outputs"))
+    totals = Totals(**record.pop("totals"))
+    return ReportData(
+        calls=calls, regions=regions, totals=totals, worth=worth, inputs=inputs, outputs=outputs, **record
+    )

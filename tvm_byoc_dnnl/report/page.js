@@ -33,6 +33,10 @@ const cut = (text, width, char) => { const n = Math.floor((width - 14) / char); 
 
 // A region keeps its hue; neighbours in the list are far apart on the wheel.
 const hue = new Map(report.regions.map((r, i) => [r.name, (212 + i * 137.5) % 360]));
+// By operator, the same wheel goes from the most frequent operator on.
+const frequency = new Map();
+for (const c of calls) frequency.set(label(c), (frequency.get(label(c)) || 0) + 1);
+const opHue = new Map([...frequency].sort((a, b) => b[1] - a[1]).map(([op], i) => [op, (24 + i * 137.5) % 360]));
 const fill = region => `hsl(${hue.get(region)} var(--fill-s) var(--fill-l))`;
 const stroke = region => `hsl(${hue.get(region)} var(--stroke-s) var(--stroke-l))`;
 function chip(region) {
@@ -101,6 +105,8 @@ const tabs = {
   summary: ["Summary", () => [
     ...(report.advice.length ? [el("h2", {}, "Advice"), ...report.advice.map(a => el("p", {}, "• " + a))] : []),
     el("h2", {}, "Colours"), el("p", {}, `A filled box runs in a region, one colour each; a dashed one stays with TVM. The bar in a box is its share of the ${timing ? "time" : "work"}; a thick line joins calls that run as one primitive.`),
+    ...[["Inputs", report.inputs], ["Outputs", report.outputs]].flatMap(([title, values]) => values.length ? [el("h3", {}, title),
+      el("table", {}, ...values.map(v => row(v.calls.length ? () => select(v.calls[0], true) : null, v.name, v.type)))] : []),
     el("h3", {}, "Made with"), facts(Object.entries(report.versions)),
     ...(report.symbols.length ? [el("h3", {}, "Symbolic dims, counted as 1"), el("p", {}, report.symbols.join(", "))] : []),
   ]],
@@ -148,16 +154,18 @@ function build(which) {
   drawing = drawings[which];
   const hulls = new Map(), edges = svg("g"), boxes = svg("g");
   const loads = drawing.boxes.map(b => timing ? secondsOf(b.calls) : b.calls.reduce((s, id) => s + calls[id].flops, 0));
-  const most = Math.max(...loads, 1e-9), heat = $("heat").getAttribute("aria-pressed") === "true";
+  const most = Math.max(...loads, 1e-9), colour = $("colour").value, heat = colour === "load";
   drawing.nodes = [];
   boxOf = [];
   for (const [i, b] of drawing.boxes.entries()) {
     const c = calls[b.calls[0]], folded = which === "regions" && c.region;
-    const box = svg("g", { class: "box" + (c.region ? "" : " host"), transform: `translate(${b.x} ${b.y})`, "data-box": i });
+    const box = svg("g", { class: "box" + (c.region ? "" : " host"), transform: `translate(${b.x} ${b.y})`, "data-box": i, id: `box-${i}`, role: "img", "aria-label": `${b.label}, ${c.region || "TVM"}` });
     const body = svg("rect", { class: "body", x: -b.w / 2, y: -20, width: b.w, height: 40, rx: 7 });
     const share = loads[i] / most;
     if (heat) { body.style.fill = `color-mix(in oklab, var(--heat) ${(90 * Math.sqrt(share)).toFixed(0)}%, var(--panel))`; body.style.stroke = "var(--edge)"; }
-    else if (c.region) { body.style.fill = fill(c.region); body.style.stroke = stroke(c.region); }
+    else if (colour === "operator" && !folded) {
+      body.style.fill = `hsl(${opHue.get(label(c))} var(--fill-s) var(--fill-l))`; body.style.stroke = `hsl(${opHue.get(label(c))} var(--stroke-s) var(--stroke-l))`;
+    } else if (c.region) { body.style.fill = fill(c.region); body.style.stroke = stroke(c.region); }
     box.append(body, line(b, -3, "label", cut(b.label, b.w, 7.2)), line(b, 11, "below", below(b)), svg("rect", { class: "load", x: 6 - b.w / 2, y: 15, width: Math.sqrt(share) * (b.w - 12), height: 2.5, rx: 1.2 }));
     boxes.append(box);
     drawing.nodes.push(box);
@@ -192,8 +200,20 @@ function build(which) {
     boxes.lastChild.setAttribute("x", first.x - first.w / 2);
     for (const b of inside) edges.append(svg("rect", { class: "block", x: b.x - b.w / 2 - 5, y: b.y - 24, width: b.w + 10, height: 48, rx: 9 }));
   }
+  for (const [values, y, mark] of [[report.inputs, -38, "▾ "], [report.outputs, 21, "▸ "]]) {
+    const at = new Map();
+    for (const v of values) for (const i of new Set(v.calls.map(id => boxOf[id]))) at.set(i, [...(at.get(i) || []), v.name]);
+    for (const [i, names] of at) boxes.append(tagOf(drawing.boxes[i], y, mark + names.join(", ")));
+  }
   group.replaceChildren(...hulls.values(), edges, boxes);
   search();
+}
+// An input above the calls that read it, an output below the call that makes it.
+function tagOf(b, y, words) {
+  const text = cut(words, Math.max(b.w, 120), 5.9), w = text.length * 5.9 + 12;
+  const node = svg("g", { class: "value", transform: `translate(${b.x} ${b.y + y})` }, svg("rect", { x: -w / 2, y: 0, width: w, height: 14, rx: 7 }));
+  node.append(line(b, 10.5, "", text));
+  return node;
 }
 function place() {
   group.setAttribute("transform", `translate(${view.x} ${view.y}) scale(${view.k})`);
@@ -223,8 +243,8 @@ function centre(i) {
 }
 let mapScale = 1;
 function drawMap() {
-  const tall = Math.max(120, Math.min(stage.clientHeight - 60, 520)), fitsWhole = drawing.width * view.k <= stage.clientWidth && drawing.height * view.k <= stage.clientHeight;
-  mapScale = Math.min(150 / drawing.width, tall / drawing.height);
+  const fitsWhole = drawing.width * view.k <= stage.clientWidth && drawing.height * view.k <= stage.clientHeight;
+  mapScale = Math.min(372 / drawing.width, 190 / drawing.height);
   const w = Math.max(18, drawing.width * mapScale), h = Math.max(18, drawing.height * mapScale), dpr = window.devicePixelRatio || 1;
   map.style.display = fitsWhole ? "none" : "block";
   if (fitsWhole) return;
@@ -255,8 +275,26 @@ function selectRegion(name) {
   selected = null; selectedRegion = name;
   location.hash = `region=${name}`;
   show("call");
-  const first = calls.find(c => c.region === name);
-  light(null); centre(boxOf[first.id]);
+  const first = boxOf[calls.find(c => c.region === name).id];
+  light(shown === "regions" ? first : null); centre(first);
+}
+function obey() {  // the address: #call=12, #region=dnnl_0
+  const [, what, which] = /^#(call|region)=(.+)$/.exec(location.hash) || [];
+  if (what === "call" && calls[+which] && +which !== selected) select(+which, true);
+  if (what === "region" && hue.has(which) && which !== selectedRegion) selectRegion(which);
+  return what;
+}
+// Down and up follow the data, left and right the row; the first key goes to the first call.
+function step(key) {
+  const from = drawing.nodes.findIndex(n => n.classList.contains("on")), boxes = drawing.boxes, here = boxes[from];
+  const beside = here ? boxes.flatMap((b, i) => b.y === here.y && (key === "ArrowLeft" ? b.x < here.x : b.x > here.x) ? [i] : []) : [];
+  const next = !here ? [0] : key === "ArrowDown" ? drawing.edges.filter(e => e.from === from).map(e => e.to)
+    : key === "ArrowUp" ? drawing.edges.filter(e => e.to === from).map(e => e.from) : beside;
+  const far = i => here ? Math.hypot(boxes[i].x - here.x, boxes[i].y - here.y) : 0;
+  const to = next.reduce((best, i) => best === null || far(i) < far(best) ? i : best, null);
+  if (to === null || !boxes.length) return;
+  if (isRegion(boxes[to])) selectRegion(calls[boxes[to].calls[0]].region); else select(boxes[to].calls[0], true);
+  stage.setAttribute("aria-activedescendant", `box-${to}`);
 }
 const haystack = calls.map(c => [c.op, c.kernel, c.name, c.onnx_node, c.output, c.compiler || "tvm", c.region, c.pattern, c.primitive, c.implementation, c.attrs, ...c.reasons, ...c.near_misses.map(m => m.pattern + " " + m.reason)].join(" ").toLowerCase());
 let hits = [], hit = -1;
@@ -343,7 +381,37 @@ function fold(button, which) {
 }
 $("fold").onclick = () => fold($("fold"), "regions");
 $("repeats").onclick = () => fold($("repeats"), "repeats");
-$("heat").onclick = () => { toggle($("heat")); build(shown); place(); };
+$("colour").onchange = () => { build(shown); place(); };
+addEventListener("hashchange", obey);
+stage.addEventListener("keydown", e => {
+  if (e.ctrlKey || e.metaKey || e.altKey || e.target !== stage) return;
+  if (e.key.startsWith("Arrow")) step(e.key);
+  else if (e.key === "+" || e.key === "-") zoomAt(e.key === "+" ? 1.3 : .77, stage.clientWidth / 2, stage.clientHeight / 2);
+  else if (e.key === "0") fit();
+  else return;
+  e.preventDefault();
+});
+const canvas = stage.querySelector("svg");
+function whole(node) {  // the drawing without the view: what is printed and saved
+  node.setAttribute("viewBox", `0 0 ${drawing.width} ${drawing.height}`);
+  node.querySelector("#view").removeAttribute("transform");
+  return node;
+}
+function drawingAsFile() {
+  const copy = whole(canvas.cloneNode(true)), kept = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linecap", "opacity", "font-size", "font-weight", "font-family", "text-anchor"];
+  const from = [...canvas.querySelectorAll("#view *")];
+  [...copy.querySelectorAll("#view *")].forEach((node, i) => { const style = getComputedStyle(from[i]); for (const p of kept) node.style.setProperty(p, style.getPropertyValue(p)); });
+  copy.setAttribute("width", drawing.width); copy.setAttribute("height", drawing.height);
+  copy.style.background = getComputedStyle(document.body).backgroundColor;
+  return new XMLSerializer().serializeToString(copy);
+}
+$("export").onclick = () => {
+  const url = URL.createObjectURL(new Blob([drawingAsFile()], { type: "image/svg+xml" }));
+  el("a", { href: url, download: `${document.title}.svg` }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+};
+addEventListener("beforeprint", () => { whole(canvas); $("panel").replaceChildren(...["summary", "host", "regions"].flatMap(t => [el("h2", {}, tabs[t][0]), ...tabs[t][1]()])); });
+addEventListener("afterprint", () => { canvas.removeAttribute("viewBox"); place(); show(document.querySelector("[role=tab][aria-selected=true]").dataset.tab); });
 $("below").onchange = () => { build(shown); place(); };
 $("views").onclick = e => { if (e.target.dataset.view) look(e.target.dataset.view); };
 function theme(name) { document.documentElement.dataset.theme = name; if (drawing) drawMap(); }

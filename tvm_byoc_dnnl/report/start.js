@@ -14,11 +14,10 @@ if (timing) figure(ms(timing.total_seconds), "per call");
 for (const [value, words] of Object.entries(SECOND_LINES)) if (value !== "time" || timing)
   if (value !== "node" || calls.some(c => c.onnx_node)) $("below").append(el("option", { value }, words));
 $("below").hidden = $("below").length < 2;
-$("heat").hidden = $("views").hidden = !timing;
+for (const [value, words] of [["region", "colour: region"], ["operator", "colour: operator"], ["load", timing ? "colour: time" : "colour: FLOP"]])
+  $("colour").append(el("option", { value }, words));
+$("views").hidden = !timing;
 $("repeats").hidden = !drawings.repeats.repeats.length;
 build("calls"); readable(); show("summary");
 if (drawings.repeats.repeats.length && calls.length > MANY) fold($("repeats"), "repeats");
-const jump = /^#(call|region)=(.+)$/.exec(location.hash);
-if (jump && jump[1] === "call" && calls[+jump[2]]) select(+jump[2], true);
-if (jump && jump[1] === "region" && hue.has(jump[2])) selectRegion(jump[2]);
-if (timing && !jump) look("times");
+if (!obey() && timing) look("times");
