@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import traceback
+from collections.abc import Collection
 
 import numpy as np
 from tvm import relax
@@ -21,8 +22,13 @@ import tvm_byoc_dnnl as byoc
 KERNELS = ("depthwise", "direct", "groups", "product")
 
 
-def run(limit: str, cases: dict[str, dict[str, object]]) -> None:
-    """Run cases where oneDNN is limited to this instruction set, and fail with what those say that fail."""
+def run(limit: str, cases: dict[str, dict[str, object]], in_source: Collection[str]) -> None:
+    """Run cases where oneDNN is limited to this instruction set, and fail with what those say that fail.
+
+    Those ``in_source`` are also emitted, which takes the C compiler seconds each.
+    """
+    outputs = {name: ["module", "source"] if name in in_source else ["module"] for name in cases}
+    cases = {name: case | {"outputs": outputs[name]} for name, case in cases.items()}
     environment = os.environ | {"ONEDNN_MAX_CPU_ISA": limit}
     command = [sys.executable, "-m", "tests.e2e.convolution", json.dumps(cases)]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)

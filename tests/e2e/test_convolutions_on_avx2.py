@@ -2,8 +2,9 @@
 
 Groups go to the direct kernel where their outputs fill vectors, but no whole blocks of oneDNN's, and so do pictures;
 groups of few outputs go to the kernel whose vectors hold several (test_convolutions_of_groups.py), as depthwise ones of
-5x5 and 7x7 do, and convolutions 1x1 of few pixels go to the packed product. Each case runs in a process that is limited
-to AVX2. The error is a share of the largest result; sums of at most 400 products of float32 stay below 1e-6.
+5x5 and 7x7 do, and convolutions 1x1 of few pixels go to the packed product. The cases of a kind run in a process
+that is limited to AVX2. The error is a share of the largest result; sums of at most 400 products of float32 stay below
+1e-6. Emitted source takes the C compiler seconds: one case of each kind in every run, all of them in the sweep.
 """
 
 from __future__ import annotations
@@ -16,92 +17,82 @@ from tests.isa import isa
 pytestmark = pytest.mark.skipif(isa() in ("sse41", "avx"), reason="the kernel needs AVX2")
 
 
-def run(
-    channels: int, per_group: int, groups: int, kernel: int, stride: int, batch: int, size: int, finish: str, kind: str
-) -> None:
-    case = {
-        "channels": channels,
-        "per_group": per_group,
-        "groups": groups,
-        "kernel": (kernel, kernel),
-        "stride": stride,
-        "batch": batch,
-        "size": (size, size),
-        "finish": finish,
-        "expected": kind if kind == "library" else f"{kind}:avx2",
-    }
-    convolution.run("AVX2", {"the case": case})
+#: names of the numbers of a row
+ROW = ("channels", "per_group", "groups", "kernel", "stride", "batch", "size", "finish")
+#: what is right in one call of which kernel
+KINDS: dict[str, tuple[str, dict[str, tuple[object, ...]]]] = {
+    "groups": (
+        "direct",
+        {
+            "1x1": (24, 28, 4, 1, 1, 1, 13, "relu"),
+            "3x3, stride 2": (24, 28, 4, 3, 2, 3, 13, "silu"),
+            "few channels": (10, 12, 5, 3, 1, 2, 13, "add"),
+            "5x5, odd": (21, 17, 3, 5, 1, 1, 13, "silu"),
+            "1x1, many": (136, 34, 4, 1, 1, 1, 13, "add"),
+            "3x3, many": (102, 35, 3, 3, 2, 1, 13, "relu"),
+        },
+    ),
+    "images that are one long row": (
+        "direct",
+        {
+            "2 rows of 98 pixels": (136, 34, 4, 1, 1, 1, 14, "relu"),
+            "three images": (136, 34, 4, 1, 1, 3, 14, "add"),
+            "a single row": (136, 34, 4, 1, 1, 1, 7, "silu"),
+            "every second pixel: rows stay as they are": (136, 34, 4, 1, 2, 2, 15, "add"),
+            "one pixel": (136, 34, 4, 1, 2, 2, 1, "relu"),
+        },
+    ),
+    "pictures, which become channels last": (
+        "direct",
+        {
+            "to 16": (3, 16, 1, 3, 2, 2, 33, "hardswish"),
+            "to 24": (3, 24, 1, 3, 1, 2, 33, "add"),
+            "grey": (1, 40, 1, 5, 1, 2, 33, "relu"),
+            "four channels": (4, 17, 1, 3, 2, 2, 33, "silu"),
+        },
+    ),
+    "large depthwise kernels": (
+        "depthwise",
+        {
+            "5x5": (20, 1, 20, 5, 1, 2, 19, "hardswish"),
+            "5x5, stride 2": (24, 1, 24, 5, 2, 2, 19, "relu"),
+            "7x7": (33, 1, 33, 7, 1, 2, 19, "add"),
+            "7x7, stride 2": (16, 1, 16, 7, 2, 2, 19, "silu"),
+        },
+    ),
+    "few pixels, which are rows of a product": (
+        "product",
+        {
+            "plain": (400, 80, 1, 1, 1, 1, 13, "relu"),
+            "outputs that fill no panel": (300, 95, 1, 1, 2, 1, 13, "relu"),
+            "add": (400, 80, 1, 1, 1, 1, 13, "add"),
+            "add, stride 2": (400, 80, 1, 1, 2, 1, 13, "add"),
+            "hardswish": (400, 80, 1, 1, 1, 1, 13, "hardswish"),
+        },
+    ),
+    "others, which stay with the library": (
+        "library",
+        {
+            "eight channels": (32, 8, 4, 3, 1, 1, 13, "relu"),
+            "depthwise 3x3": (20, 1, 20, 3, 1, 1, 13, "relu"),
+            "picture by 7x7": (3, 64, 1, 7, 1, 1, 13, "relu"),
+            "five channels": (5, 16, 1, 3, 1, 1, 13, "relu"),
+            "one channel by 3x3": (1, 128, 1, 3, 1, 1, 13, "relu"),
+            "few pixels, silu": (400, 80, 1, 1, 1, 1, 13, "silu"),
+            "odd images, of which every second line is not evenly spread": (400, 80, 1, 1, 2, 2, 13, "relu"),
+        },
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("channels", "per_group", "groups", "kernel", "stride", "batch", "finish"),
-    [
-        (24, 28, 4, 1, 1, 1, "relu"),
-        (24, 28, 4, 3, 2, 3, "silu"),
-        (10, 12, 5, 3, 1, 2, "add"),
-        (21, 17, 3, 5, 1, 1, "silu"),
-        (136, 34, 4, 1, 1, 1, "add"),
-        (102, 35, 3, 3, 2, 1, "relu"),
-    ],
-)
-def test_groups_are_right_in_one_call(
-    channels: int, per_group: int, groups: int, kernel: int, stride: int, batch: int, finish: str
-) -> None:
-    run(channels, per_group, groups, kernel, stride, batch, 13, finish, "direct")
-
-
-@pytest.mark.parametrize(
-    ("size", "stride", "batch", "finish"),
-    [
-        (14, 1, 1, "relu"),  # 2 rows of 98 pixels
-        (14, 1, 3, "add"),
-        (7, 1, 1, "silu"),  # a single row
-        (15, 2, 2, "add"),  # every second pixel: rows stay as they are
-        (1, 2, 2, "relu"),
-    ],
-)
-def test_groups_of_images_that_are_one_long_row(size: int, stride: int, batch: int, finish: str) -> None:
-    run(136, 34, 4, 1, stride, batch, size, finish, "direct")
-
-
-@pytest.mark.parametrize(
-    ("channels", "outputs", "kernel", "stride", "finish"),
-    [(3, 16, 3, 2, "hardswish"), (3, 24, 3, 1, "add"), (1, 40, 5, 1, "relu"), (4, 17, 3, 2, "silu")],
-)
-def test_pictures_become_channels_last(channels: int, outputs: int, kernel: int, stride: int, finish: str) -> None:
-    run(channels, outputs, 1, kernel, stride, 2, 33, finish, "direct")
-
-
-@pytest.mark.parametrize(
-    ("channels", "kernel", "stride", "finish"),
-    [(20, 5, 1, "hardswish"), (24, 5, 2, "relu"), (33, 7, 1, "add"), (16, 7, 2, "silu")],
-)
-def test_large_depthwise_kernels(channels: int, kernel: int, stride: int, finish: str) -> None:
-    run(channels, 1, channels, kernel, stride, 2, 19, finish, "depthwise")
-
-
-@pytest.mark.parametrize(
-    ("channels", "per_group", "groups", "kernel"),
-    [(32, 8, 4, 3), (20, 1, 20, 3), (3, 64, 1, 7), (5, 16, 1, 3), (1, 128, 1, 3)],
-    ids=["eight channels", "depthwise 3x3", "picture by 7x7", "five channels", "one channel by 3x3"],
-)
-def test_others_stay_with_the_library(channels: int, per_group: int, groups: int, kernel: int) -> None:
-    run(channels, per_group, groups, kernel, 1, 1, 13, "relu", "library")
-
-
-@pytest.mark.parametrize(
-    ("channels", "outputs", "stride", "batch", "finish", "expected"),
-    [
-        (400, 80, 1, 1, "relu", "product"),
-        (300, 95, 2, 1, "relu", "product"),  # outputs that fill no panel
-        (400, 80, 1, 1, "add", "product"),
-        (400, 80, 2, 1, "add", "product"),
-        (400, 80, 1, 1, "hardswish", "product"),
-        (400, 80, 1, 1, "silu", "library"),
-        (400, 80, 2, 2, "relu", "library"),  # odd images, of which every second line is not evenly spread
-    ],
-)
-def test_few_pixels_are_rows_of_a_product(
-    channels: int, outputs: int, stride: int, batch: int, finish: str, expected: str
-) -> None:
-    run(channels, outputs, 1, 1, stride, batch, 13, finish, expected)
+@pytest.mark.parametrize("emitted", [1, pytest.param(None, marks=pytest.mark.sweep)], ids=["one in source", "all"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_is_right_by_the_kernel_of_its_kind(kind: str, emitted: int | None) -> None:
+    kernel, rows = KINDS[kind]
+    expected = kernel if kernel == "library" else f"{kernel}:avx2"
+    cases: dict[str, dict[str, object]] = {}
+    for name, row in rows.items():
+        case = dict(zip(ROW, row, strict=True))
+        square = {key: (case[key], case[key]) for key in ("kernel", "size")}
+        cases[name] = case | square | {"expected": expected}
+    convolution.run("AVX2", cases, list(cases)[:emitted])
