@@ -142,6 +142,16 @@ def ordering() -> Iterator[Case]:
         for largest in (0, 1):
             how = {"axis": 1, "largest": largest}
             yield Case(f"TopK {dtype} {largest}", "TopK", [x, c([4])], how, outputs=2, judge=top(4, largest))
+    for dtype, low, high in (
+        ("uint8", 0, 255),
+        ("int8", -128, 127),
+        ("int64", -(2**63), 2**63 - 1),
+        ("float32", -INF, INF),
+    ):
+        ends = np.array([[low] * 3, [high] * 3], dtype)  # nothing is beyond the number that TVM begins with
+        for op in ("ArgMax", "ArgMin"):
+            yield Case(f"{op} {dtype} of the ends", op, [ends], {"axis": 1}, 13)
+    yield Case("Hardmax of the ends", "Hardmax", [np.array([[-INF, -INF], [INF, INF], [1, 2]], "float32")], {}, 13)
     yield Case("TopK unsorted", "TopK", [f(3, 7), c([3])], {"sorted": 0}, outputs=2, judge=top(3, 1))
     yield Case(
         "TopK ints", "TopK", [i64(5, 2**60, -3, 2**60 + 1, 5).reshape(1, -1), c([4])], outputs=2, judge=top(4, 1)
@@ -252,6 +262,13 @@ def indexing() -> Iterator[Case]:
             f"CumSum {exclusive}{reverse}", "CumSum", [f(3, 4), c(1)], {"exclusive": exclusive, "reverse": reverse}, 14
         )
     yield Case("Shrink", "Shrink", [f(4, 5)], {"lambd": 0.2, "bias": 0.3}, 9)
+    whole = np.arange(-4, 5).astype("int32")
+    yield Case("Shrink ints", "Shrink", [whole], {"lambd": 1.5, "bias": 0.3}, 9)
+    yield Case("Sign uint8", "Sign", [np.array([0, 1, 200], "uint8")], opset=13)
+    for op, opset in (("Celu", 12), ("Elu", 6), ("Selu", 6)):
+        yield Case(f"{op} of one number", op, [np.array(-2.5, "float32")], {"alpha": 0.5}, opset)
+    yield Case("Elu of a NaN in float64", "Elu", [np.array([NAN, -1.5, 2, INF, -INF])], {"alpha": 0.5}, 6)
+    yield Case("GatherElements of constants", "GatherElements", [c(f(2, 6)), c([[1, 0]])], {}, 13, judge="ort")
     yield Case("Sign", "Sign", [np.array([NAN, -0.0, 2, -INF], "float32")], opset=13)
     yield Case(
         "Unique axis", "Unique", [np.array([[1, 2, 1], [3, 0, 3]], "float32")], {"axis": 1, "sorted": 1}, 11, outputs=4

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import tvm
-from onnx import TensorProto
+from onnx import TensorProto, helper
 from tvm import relax
 
 from examples.open_models import decoder, encoder, image_network
@@ -324,6 +324,54 @@ def test_an_open_axis_of_one_element_is_reduced(operator: str) -> None:
         feed = rand(*size)
         (want,) = ort_run(model, {"x": feed})
         assert_right(runner(feed), want, TOLERANCE)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+@pytest.mark.parametrize("operator", ["ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSumSquare", "MatMul"])
+def test_an_open_axis_without_elements_is_reduced(operator: str, dtype: str) -> None:
+    """The first value of TVM's reductions is set in the first step of a loop, and there is none."""
+    is_product, kind = operator == "MatMul", helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    second = {} if is_product else {"axes": np.array([1])}
+    shapes = {"x": (2, "n"), "w": ("n", 3)} if is_product else {"x": (2, "n")}
+    attrs = {} if is_product else {"keepdims": 0}
+    made = node(operator, ["x", "w" if is_product else "axes"], ["y"], **attrs)
+    model = onnx_model([made], shapes, second, opset=18, dtypes=dict.fromkeys((*shapes, "y"), kind))
+    runner = Runner(compile(model))
+    for n in (3, 0):
+        feeds = {"x": rand(2, n).astype(dtype), "w": rand(n, 3).astype(dtype)}
+        feeds = {name: feeds[name] for name in shapes}
+        (want,) = ort_run(model, feeds)
+        assert_right(runner(*feeds.values()), want, TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs", "constants", "attrs"),
+    [
+        ("ScatterND", {"x": rand(4, 5)}, {"at": np.array([[1], [-1]]), "put": rand(2, 5)}, {}),
+        ("ScatterND", {"x": rand(4, 5), "put": rand(2, 5)}, {"at": np.array([[1], [-1]])}, {}),
+        ("ScatterElements", {"x": rand(4, 2), "put": rand(3, 1)}, {"at": np.array([[1], [-1], [0]])}, {}),
+        ("QuantizeLinear", {"x": rand(4, 5)}, {"scale": abs(rand(5)) + 0.1, "zero": np.arange(5, dtype="uint8")}, {}),
+        (
+            "DequantizeLinear",
+            {"x": rand(4, 5).astype("int8")},
+            {"scale": abs(rand(4)), "zero": np.arange(4).astype("int8")},
+            {"axis": 0},
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-",
+)
+def test_an_open_size_that_a_constant_decides(operator: str, inputs: Any, constants: Any, attrs: Any) -> None:
+    """TVM's operators refuse sizes that are not proved to be equal; the call checks them."""
+    names = ["x", "at", "put"] if operator.startswith("Scatter") else ["x", "scale", "zero"]
+    shapes = {name: [f"{name}_{axis}" for axis in range(array.ndim)] for name, array in inputs.items()}
+    kinds = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in inputs.items()}
+    kind = TensorProto.UINT8 if operator == "QuantizeLinear" else TensorProto.FLOAT
+    made = onnx_model([node(operator, names, ["y"], **attrs)], shapes, constants, opset=18, dtypes={**kinds, "y": kind})
+    runner = Runner(compile(made))
+    assert_right(runner(*inputs.values()), ort_run(made, inputs)[0], TOLERANCE)
+    *right, last = inputs.values()
+    with pytest.raises(InputError):
+        runner(*right, np.concatenate([last] * 2, 0 if operator == "DequantizeLinear" else -1))
 
 
 @pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])

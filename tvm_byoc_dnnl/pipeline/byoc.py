@@ -30,7 +30,7 @@ from .guards import CheckCounts, CheckSizes
 from .host_code import anchor_host_code
 from .kernels import kernel_names
 from .kv_cache import GrowCaches
-from .legalize import LEGALIZATIONS
+from .legalize import LEGALIZATIONS, StartReductions
 from .metadata import attach_kernels, attach_metadata
 from .missing_step_hint import notice_forgotten_steps
 from .regions import build_regions
@@ -129,6 +129,7 @@ def byoc_pipeline(*, strict: bool = False, output: str = "module", host_code: bo
                 KeepRounds,
                 _to_kernels(target),
                 apply_schedules,
+                StartReductions,
                 OwnWeightsUnlessSource if is_source else OwnWeights(late),
                 *([_anchor_host_code] if host_code else []),
                 *cpu.dataflow_lower_passes(target),

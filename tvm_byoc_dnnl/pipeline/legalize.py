@@ -8,6 +8,8 @@
 * TVM's tanh and atanh are 0 near 0; here the C library's.
 * TVM's padding by elements of the tensor itself reads memory of others where there are too few of them.
 * LLVM has no float16 form of some functions; they are computed in float32 between casts.
+* TVM sets the first value of a reduction in the first step of its loop. Without elements there is no step, and the
+  result would be what lay in the memory: `StartReductions`.
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tvm import relax, te, tirx, topi
+import tvm
+from tvm import relax, s_tir, te, tirx, topi
 
 from ..core.errors import UnsupportedError
 from ..core.tvm_fast import items
-from ..ir.tvm_compat import dtype_of
+from ..ir.relax_utils import with_functions
+from ..ir.tvm_compat import buffers_of, dtype_of, is_a
 from ..te.computes import group_normalized, least_sizes, normalized
 from .guards import GUARDED, Legalization, default_of, dims_of
 
@@ -128,6 +132,34 @@ def _pad(bb: relax.BlockBuilder, call: Any) -> Any:
         sizes = relax.ShapeExpr([tirx.IntImm("int64", w) if isinstance(w, int) else w for w in wanted])
         bb.match_cast(data, relax.TensorType(sizes, dtype_of(data.ty)))
     return default(bb, call)
+
+
+# ---- reductions of nothing --------------------------------------------------------------------------
+
+
+@tvm.transform.module_pass(opt_level=0, name="StartReductions")
+def StartReductions(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+    """Set the first values of reductions whose number of elements only a call knows in front of their loops."""
+    functions = {gv: f for gv, f in mod.functions.items() if is_a(f, tirx.PrimFunc) and _is_open(f)}
+    return with_functions(mod, {gv: _started(f) for gv, f in functions.items()}) if functions else mod
+
+
+def _is_open(func: tirx.PrimFunc) -> bool:
+    root = getattr(func.body, "block", None)  # what is written as statements has none of this name
+    dims = (dim for buffer in buffers_of(func) for dim in items(buffer.shape))
+    return root is not None and root.name_hint == "root" and not all(is_a(dim, tirx.IntImm) for dim in dims)
+
+
+def _started(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    schedule = s_tir.Schedule(func)
+    for block in schedule.get_child_blocks(schedule.get_sblock("root")):
+        made, loops = schedule.get(block), schedule.get_loops(block)
+        reduced = [i for i, v in enumerate(items(made.iter_vars)) if v.iter_type == tirx.IterVar.CommReduce]
+        if made.init is None or len(loops) != len(made.iter_vars):  # a schedule of the user's
+            continue
+        if any(not is_a(made.iter_vars[i].dom.extent, tirx.IntImm) for i in reduced):
+            schedule.decompose_reduction(block, loops[reduced[0]])
+    return schedule.mod["main"]
 
 
 #: Relax op → what ``LegalizeOps`` makes of it instead

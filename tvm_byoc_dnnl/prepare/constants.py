@@ -80,7 +80,8 @@ def _gather_elements(call: Any, _shape: tuple[int, ...], x: np.ndarray, indices:
     axis = int(call.attrs.axis) % x.ndim
     if indices.size and (indices.min() < 0 or indices.max() >= x.shape[axis]):
         return None
-    return np.take_along_axis(x, indices, axis)
+    own = [slice(None) if a == axis else slice(size) for a, size in enumerate(indices.shape)]  # there may be fewer
+    return np.take_along_axis(x[tuple(own)], indices, axis)
 
 
 def _index_tensor(_call: Any, _shape: tuple[int, ...], x: np.ndarray, *indices: np.ndarray) -> np.ndarray | None:

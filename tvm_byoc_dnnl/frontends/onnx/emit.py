@@ -175,8 +175,12 @@ class Emit:
         """A shape of numbers and open sizes."""
         return relax.ShapeExpr([expr_of(d) for d in dims])
 
-    def agree(self, x: Value, dims: Sequence[Size]) -> Value:
-        """A value that must have these sizes when the model runs, which is checked then."""
+    def agree(self, x: Value, dims: Sequence[Size], *, hidden: bool = False) -> Value:
+        """A value that must have these sizes when the model runs, which is checked then.
+
+        ``hidden``: TVM is not to see the sizes that are compared. It drops comparisons that it takes for granted, and
+        some operators refuse sizes that are not proved to be equal.
+        """
         own = x.dims
         if own is not None and all(_is_same(a, b) for a, b in zip(own, dims, strict=True)):
             return x
@@ -187,18 +191,18 @@ class Emit:
                 raise self.refused(f"needs the sizes {a} and {b} to be equal; fix one of the open sizes in them")
         tensor = self.tensor(x)
         if own is not None and any(
-            symbol not in self.given
+            hidden or symbol not in self.given
             for a, b in zip(own, dims, strict=True)
             if not _is_same(a, b)
             for symbol in (*symbols_of(a), *symbols_of(b))
         ):
             # TVM would take one symbol for the other from here on, and not in the types of what was before: their sizes
             # would be unlike. So it does not see the sizes that are compared.
-            unknown = relax.TensorType(dtype=x.dtype, ndim=len(dims))
+            unknown = relax.TensorType(dtype=x.stored, ndim=len(dims))
             tensor = self.bb.emit(relax.op.call_pure_packed("vm.builtin.copy", tensor, ty_args=unknown))
         if not is_a(tensor, relax.Var):
             tensor = self.bb.emit(tensor)
-        return Value(self.bb.match_cast(tensor, relax.TensorType(self.shape(dims), x.stored)))
+        return Value(self.bb.match_cast(tensor, relax.TensorType(self.shape(dims), x.stored)), dtype=x.dtype)
 
     def named(self, x: Value) -> Value:
         """A value whose sizes have names, if their number is known: a call may compute them, and others read them."""
@@ -208,7 +212,7 @@ class Emit:
             return x
         op = self.node.op.lower() if self.node is not None else "value"
         dims = [Dim.symbol(f"{op}_dim{axis}") for axis in range(rank)]
-        return Value(self.bb.match_cast(x.expr, relax.TensorType(self.shape(dims), x.dtype)))
+        return Value(self.bb.match_cast(x.expr, relax.TensorType(self.shape(dims), x.stored)), dtype=x.dtype)
 
     def broadcast(self, *operands: Operand) -> list[Value]:
         """Values of which the sizes of each axis, counted from the last, are equal or the number 1."""

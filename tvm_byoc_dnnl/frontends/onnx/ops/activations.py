@@ -12,7 +12,7 @@ from ..emit import Emit
 from ..table import definition, operator
 from ..value import Node, Value
 
-definition("Celu", "Swish", since=12)
+definition("Swish", since=24)
 
 
 def _bounds(node: Node) -> tuple[Value | None, Value | None]:
@@ -50,6 +50,8 @@ def _gelu(e: Emit, node: Node, x: Value, *, approximate: str = "none") -> Any:
 def _elu(e: Emit, x: Value, *, alpha: float = 1.0) -> Any:
     wide = e.cast(x, "float32") if x.dtype in ("float16", "bfloat16") else x
     rising = e.relu(wide)
+    if x.dtype == "float64":  # which nothing fuses; and TVM's relu of a NaN is 0
+        return e.where(x > 0, x, alpha * (e.exp(x) - 1))
     return e.cast(-alpha * e.relu(1 - e.exp(wide)) + rising, x.dtype)
 
 
@@ -67,13 +69,21 @@ def _softplus(e: Emit, x: Value) -> Any:
     return e.maximum(x, 0) + curve
 
 
+def _celu(e: Emit, x: Value, *, alpha: float = 1.0) -> Any:
+    wide = e.cast(x, "float32") if x.dtype in ("float16", "bfloat16") else x
+    return e.cast(alpha * _elu(e, wide / alpha), x.dtype)
+
+
 def _shrink(e: Emit, x: Value, *, lambd: float = 0.5, bias: float = 0.0) -> Any:
-    low = e.where(x < -lambd, x + bias, e.const(0, x.dtype))
-    return e.where(x > lambd, x - bias, low)
+    """Of integers, the result is computed with the fractions of the attributes, and cut."""
+    wide = e.cast(x, "float64") if "int" in x.dtype else x
+    low = e.where(wide < -lambd, wide + bias, e.const(0, wide.dtype))
+    return e.cast(e.where(wide > lambd, wide - bias, low), x.dtype)
 
 
 #: operator, its first version, and its formula
 _FORMULAS: tuple[tuple[str, int, Callable[..., Any]], ...] = (
+    ("Celu", 12, _celu),
     ("Elu", 1, _elu),
     ("HardSigmoid", 1, lambda e, x, *, alpha=0.2, beta=0.5: e.clip(alpha * x + beta, min=0, max=1)),
     ("HardSwish", 14, lambda e, x: x * (e.clip(x + 3, min=0, max=6) / 6)),

@@ -214,7 +214,14 @@ operator("Abs", value=_known(lambda a: a if at_least(a, 0) else -a if at_least(-
 operator("Neg", value=_known(python.neg))(_unary("negative"))
 operator("Not", value=_known(python.not_, "bool"))(_unary("logical_not"))
 operator("Reciprocal")(lambda e, x: 1 / x)
-operator("Sign", since=9)(lambda e, x: e.sign(x) if _is_integer(x) else e.where(e.isnan(x), x, e.sign(x)))  # NaN stays
+
+
+@operator("Sign", since=9)
+def _sign(e: Emit, x: Value) -> Any:
+    """Of a NaN, the NaN: TVM's is a number. TVM has no sign of integers that have none."""
+    if x.dtype.startswith("uint"):
+        return e.minimum(x, 1)
+    return e.sign(x) if _is_integer(x) else e.where(e.isnan(x), x, e.sign(x))
 
 
 @operator("IsInf", since=10)

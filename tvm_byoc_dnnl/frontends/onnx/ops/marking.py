@@ -41,7 +41,7 @@ def _scatter_elements(e: Emit, node: Node, data: Value, indices: Value, updates:
     if len(sizes) != rank:
         raise node.wrong(f"has indices of {len(sizes)} axes for data of {rank}")
     axis = node.attr("axis", 0) % max(1, rank)
-    updates = e.agree(updates, sizes)
+    updates = e.agree(updates, sizes, hidden=True)
     indices = from_start(e, indices, [dims[axis]])
     if all(equal(a, b) for i, (a, b) in enumerate(zip(dims, sizes, strict=True)) if i != axis):
         return e.scatter_elements(data, indices, updates, axis=axis, reduction=reduction)
@@ -58,7 +58,7 @@ def _scatter_nd(e: Emit, node: Node, data: Value, indices: Value, updates: Value
     count = sizes[-1] if sizes else None
     if not isinstance(count, int):
         raise node.refused("has indices of unknown length")
-    updates = e.agree(updates, [*sizes[:-1], *dims[count:]])
+    updates = e.agree(updates, [*sizes[:-1], *dims[count:]], hidden=True)
     places = from_start(e, indices, dims[:count])
     return e.scatter_nd(data, places, updates, reduction=reduction)
 

@@ -259,7 +259,7 @@ def _flattened_softmax(e: Emit, node: Node, data: Value, *, axis: int = 1) -> An
 def _along(e: Emit, node: Node, data: Value, axis: int) -> Value:
     if node.op in _SOFTMAX:
         return e.call(_SOFTMAX[node.op], data, axis=axis)
-    first = e.argmax(data, axis=axis, keepdims=True)
+    first = e.onnx("ArgMax", data, opset=13, axis=axis, keepdims=1)
     return e.cast(e.equal(first, places_along(e, data.sizes[axis], axis, len(data.sizes))), data.dtype)
 
 

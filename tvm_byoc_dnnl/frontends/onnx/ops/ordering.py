@@ -51,7 +51,8 @@ def _arg(e: Emit, node: Node, x: Value, *, select_last_index: int = 0, keepdims:
     if x.dtype in ("bfloat16", "float16", "bool"):
         x = e.cast(x, "float32" if "float" in x.dtype else "int32")
     pick = relax.op.argmax if node.op == "ArgMax" else relax.op.argmin
-    found = e.call(pick, x, axis=axis, keepdims=keeps)
+    # TVM's is -1 where nothing is above the number that it begins with: all are equal to the least one, or -∞.
+    found = e.maximum(e.call(pick, x, axis=axis, keepdims=keeps), 0)
     if "float" in x.dtype:
         is_nan = e.cast(e.isnan(x), "int32")
         some = e.cast(e.max(is_nan, axis=axis, keepdims=keeps), "bool")

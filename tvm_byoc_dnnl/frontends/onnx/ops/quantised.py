@@ -13,7 +13,7 @@ from onnx import helper
 from tvm import relax
 
 from ....ir.tvm_compat import quantised as of_tensor
-from ..emit import Emit, np_dtype
+from ..emit import Emit, common, np_dtype
 from ..table import operator
 from ..value import STORED, Node, Value
 from .quantised_blocks import block_of, dequantised_blocks, quantised_blocks
@@ -48,6 +48,19 @@ def _axis(node: Node, data: Value, scale: Value) -> int:
     return axis % rank
 
 
+def _agreed(e: Emit, axis: int, data: Value, scale: Value, zero: Value | None) -> tuple[Value, Value, Value | None]:
+    """Data, scales and zero points, after a check in the call that the axis has as many elements as there are scales.
+
+    TVM's operators refuse sizes that are not proved to be equal.
+    """
+    if scale.dims is None or len(scale.dims) != 1 or scale.dims == (1,) or not data.dims:
+        return data, scale, zero
+    size = common([scale.dims[0], data.dims[axis]])
+    data = e.agree(data, [size if a == axis else d for a, d in enumerate(data.dims)], hidden=True)
+    own = [v if v is None or v.dims in (None, (), (1,)) else e.agree(v, [size], hidden=True) for v in (scale, zero)]
+    return data, *own  # type: ignore[return-value]
+
+
 def _wide(e: Emit, x: Value) -> Value:
     """Numbers of few bits as integers that Relax's operators know, those of float8 as float32."""
     to = "float32" if x.dtype.startswith("float") else STORED.get(x.dtype, x.dtype)
@@ -73,7 +86,7 @@ def _dequantize(e: Emit, node: Node) -> Any:
         centre = None if zero is None else _wide(e, zero)
         return dequantised_blocks(e, node, block, dtype, _wide(e, data), scale, centre)
     axis = _axis(node, data, scale)
-    return dequantised(e, data, scale, zero, axis, dtype)
+    return dequantised(e, *_agreed(e, axis, data, scale, zero), axis, dtype)
 
 
 def dequantised(e: Emit, data: Value, scale: Value, zero: Value | None, axis: int = 0, dtype: str = "") -> Value:
@@ -121,7 +134,8 @@ def _quantize(e: Emit, node: Node) -> Any:
     if block is not None:
         whole = quantised_blocks(e, block, data, scale, None if zero is None else _wide(e, zero))
         return _narrow(e, whole, dtype, saturates)
-    return quantised(e, data, scale, zero, dtype, _axis(node, data, scale), saturates)
+    axis = _axis(node, data, scale)
+    return quantised(e, *_agreed(e, axis, data, scale, zero), dtype, axis, saturates)
 
 
 def quantised(
