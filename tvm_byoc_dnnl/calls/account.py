@@ -18,9 +18,8 @@ from ..regions.cost import call_bytes, call_flops, type_bytes, usual_sizes
 from ..vendors.namespace import Namespace
 from ..vendors.namespaces import find_namespace
 from ..vendors.target_options import compilation_of
-from .flow import Flow, Leaf, Node, nodes_of, read_flow
+from .flow import Flow, Leaf, Node, OnnxNodes, nodes_of, read_flow
 from .model import CallReport, NearMiss, RegionReport, ReportData, Totals, Value
-from .onnx_nodes import OnnxNodes
 from .primitives import Primitive, RegionPrimitives, primitives_of
 from .reasons import BuildLog, verdicts
 

@@ -2,7 +2,7 @@
 
 Partitioning wraps calls into functions of functions. Reports, locks and the search for nearly matching patterns want
 the program as it was written, so `read_flow` follows each value through parameters and composites back to the call
-that made it.
+that made it. `OnnxNodes` knows from which node of the model each was imported.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from tvm import relax, tirx
 
 from ..core.tvm_fast import ByIdentity, items
 from ..ir.relax_utils import codegen_of, composite_of, is_host_function
+from ..ir.signature import NODES_ATTR
 from ..ir.tvm_compat import is_a, is_constant, shape_dims, static_shape, var_name
 from ..partitioning.annotate.choice import candidates_of
-from ..regions.uses import names_of_uses
+from ..regions.builder import names_of_uses
 
-__all__ = ["Flow", "Item", "Leaf", "Node", "Source", "nodes_of", "read_flow"]
+__all__ = ["Flow", "Item", "Leaf", "Node", "OnnxNodes", "Source", "nodes_of", "read_flow"]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -240,3 +241,21 @@ class _Reader:
 
 def _operator(op: Any) -> str:
     return str(op.name if is_a(op, tvm.ir.Op) else getattr(op, "global_symbol", op))
+
+
+class OnnxNodes:
+    """The nodes from which a module was imported; a module that is not from ONNX has none."""
+
+    def __init__(self, mod: tvm.IRModule) -> None:
+        functions = [(gv.name_hint, func) for gv, func in mod.functions.items() if is_host_function(func)]
+        self._nodes = {name: (func.attrs or {}).get(NODES_ATTR) or {} for name, func in functions}
+
+    def of(self, function: str, name: str) -> str | None:
+        """The node of a call; the variables that passes add are named after the one that they belong to."""
+        nodes = self._nodes.get(function, {})
+        while name:
+            node = nodes.get(name)
+            if node is not None:
+                return str(node)
+            name = name.rpartition("_")[0]
+        return None

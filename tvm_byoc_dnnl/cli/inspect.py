@@ -14,8 +14,7 @@ import click
 
 from ..api.compile import DEFAULT_COMPILER
 from ..api.precision import ARGUMENTS
-from ..calls.model import ReportData
-from ..calls.record import from_record
+from ..calls.model import ReportData, from_record
 from ..core.errors import InputError
 from ..core.files import read_text, write_text
 from ..ir.signature import TensorInfo, shape_options

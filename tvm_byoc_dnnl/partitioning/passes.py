@@ -11,10 +11,9 @@ from ..core.compilation import stage
 from ..core.ledger import raise_failures, read_log, with_facts
 from ..ir.relax_utils import codegen_of, composite_of, global_var, is_host_function
 from ..ir.walker import rewrite_blocks
-from ..regions.builder import RegionBuilder
+from ..regions.builder import RegionBuilder, with_uses
 from ..regions.failure import Failure
 from ..regions.policy import RegionPolicy
-from ..regions.uses import with_uses
 from ..vendors.codegen.extern import install_codegen
 from ..vendors.namespace import Namespace
 from ..vendors.namespaces import namespace

@@ -13,7 +13,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..calls.onnx_nodes import OnnxNodes
+from ..calls.flow import OnnxNodes
 from ..ir.relax_utils import bindings_in, is_host_function, is_op_call
 from ..ir.tvm_compat import var_name
 

@@ -23,8 +23,7 @@ from tvm import relax
 
 from .._version import __version__
 from ..calls.account import account_of
-from ..calls.model import ReportData
-from ..calls.record import from_bytes, to_bytes
+from ..calls.model import ReportData, from_bytes, to_bytes
 from ..core import _native
 from ..core.errors import ArtifactError
 from ..core.ledger import ASKED, read_facts, read_log

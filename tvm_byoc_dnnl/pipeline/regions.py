@@ -23,9 +23,8 @@ from ..core.ledger import Fact, raise_failures, read_log, with_facts
 from ..ir.relax_utils import codegen_of, global_var, is_host_function, with_functions
 from ..ir.walker import Substitute
 from ..partitioning.passes import partition_module
-from ..regions.dissolve import dissolve_regions
 from ..regions.failure import BrokenRegions, Failure
-from ..regions.inline import flatten_region, inline_functions
+from ..regions.inline import dissolve_regions, flatten_region, inline_functions
 from ..regions.policy import RegionPolicy
 from ..vendors.codegen.extern import OUTPUTS, check_output, install_codegen
 from ..vendors.namespace import Namespace

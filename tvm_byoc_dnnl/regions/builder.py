@@ -1,17 +1,22 @@
-"""A region as a Relax function: composites become local functions, as TVM's codegens expect them."""
+"""A region as a Relax function: composites become local functions, as TVM's codegens expect them.
+
+Equal regions share one function, with the names of one: which calls of the host each use stands for is noted beside it.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import tvm
 from tvm import relax
 
 from ..core.tvm_fast import ByIdentity, items
 from ..ir.tvm_compat import call_of, is_a, is_constant, make_var, static_shape
 
-__all__ = ["RegionBuilder"]
+__all__ = ["RegionBuilder", "names_of_uses", "with_uses"]
 
 
 class RegionBuilder:
@@ -140,3 +145,18 @@ def _numbered(wiring: list[Any]) -> tuple[Any, ...]:
         return numbers.setdefault(item, len(numbers)) if is_a(item, relax.Var) else item
 
     return tuple(map(number, wiring))
+
+
+#: module attribute, JSON: region -> for each further use the name of a variable in the region -> that of the host
+_USES_ATTR = "byoc_uses"
+
+
+def with_uses(mod: tvm.IRModule, uses: Mapping[str, Sequence[Sequence[str]]]) -> tvm.IRModule:
+    """The module with a note of the names in each use of its regions; the function has those of the first one."""
+    further = {name: [dict(zip(first, use)) for use in others] for name, (first, *others) in uses.items() if others}
+    return mod.with_attr(_USES_ATTR, json.dumps({**names_of_uses(mod), **further})) if further else mod
+
+
+def names_of_uses(mod: tvm.IRModule) -> dict[str, list[dict[str, str]]]:
+    """Region -> for each use after the first, name of a variable in the region -> name in this use."""
+    return json.loads(str(mod.attrs[_USES_ATTR])) if mod.attrs and _USES_ATTR in mod.attrs else {}

@@ -1,4 +1,5 @@
-"""Replaces tuples by their fields, so that operators read tensors and not variables that hold tuples."""
+"""Functions before they are searched: tuples replaced by their fields, so that operators read tensors and not variables
+that hold tuples, and variables whose names differ."""
 
 from __future__ import annotations
 
@@ -9,11 +10,11 @@ from typing import Any
 from tvm import relax
 
 from ...core.tvm_fast import items
-from ...ir.relax_utils import NESTED, bindings_of, is_op_call
+from ...ir.relax_utils import NESTED, bindings_in, bindings_of, is_op_call
 from ...ir.tvm_compat import is_a, with_args
-from ...ir.walker import rewrite_calls
+from ...ir.walker import Substitute, rewrite_calls
 
-__all__ = ["spread_tuples"]
+__all__ = ["spread_tuples", "with_unique_names"]
 
 
 def spread_tuples(func: relax.Function, ops: Collection[str]) -> relax.Function:
@@ -50,3 +51,22 @@ def _fields(bb: relax.BlockBuilder, var: Any) -> Any:
         return known
     fields = [bb.emit(relax.TupleGetItem(var, i), f"{var.name}_{i}") for i in range(len(var.ty.fields))]
     return relax.Tuple(fields)
+
+
+def with_unique_names(func: relax.Function) -> relax.Function:
+    """``func`` with every variable named differently."""
+    bound = [*items(func.params)]
+    for binding in bindings_in(func):
+        value = binding.value
+        bound += [*items(value.params), binding.var] if isinstance(value, relax.Function) else [binding.var]
+    taken: dict[str, int] = {}
+    renamed: dict[Any, Any] = {}
+    for var in bound:
+        name = given = str(var.name)
+        while name in taken:
+            taken[given] += 1
+            name = f"{given}_{taken[given]}"
+        taken[name] = 0
+        if name != given:
+            renamed[var] = type(var)(name, var.ty)
+    return Substitute(renamed).function(func) if renamed else func

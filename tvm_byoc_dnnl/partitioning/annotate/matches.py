@@ -1,14 +1,15 @@
 """The matches of a pattern in the dataflow blocks of a function, as TVM's FuseOpsByPattern finds them.
 
 FuseOpsByPattern rebuilds the whole module for each pattern, with or without a match, and infers types again. Here only
-calls that can be the root of a match are tried.
+calls that can be the root of a match are tried, of patterns whose operators occur. `refuse_escape` says whether a match
+can run as one call, although others read some of its results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import tvm
@@ -17,11 +18,13 @@ from tvm import relax
 from tvm.relax import dpl
 
 from ...core.tvm_fast import ByIdentity, items
+from ...core.verdict import Reject
+from ...ir.order import WritersBetween
 from ...ir.relax_utils import blocks_in
 from ...ir.tvm_compat import is_a
 from .composites import Group
 
-__all__ = ["Context", "Searched", "root_ops"]
+__all__ = ["Context", "Searched", "ops_in_pattern", "ops_of_pattern", "refuse_escape", "root_ops"]
 
 
 @dataclass(frozen=True)
@@ -149,3 +152,78 @@ def root_ops(pattern: Any) -> Iterable[str] | None:
         return {op.expr.name} if isinstance(op, dpl.ExprPattern) and isinstance(op.expr, tvm.ir.Op) else None
     inner = getattr(pattern, "pattern", None)  # of a pattern with attributes, a type or a shape
     return None if inner is None or isinstance(pattern, dpl.NotPattern) else root_ops(inner)
+
+
+_PARTS = ("op", "args", "fields", "tuple", "pattern", "left", "right")
+
+
+@cache
+def ops_of_pattern(pattern: Any) -> frozenset[str]:
+    """Names of the operators that are in every match of ``pattern``."""
+    return frozenset(_ops(pattern, set.intersection))
+
+
+@cache
+def ops_in_pattern(pattern: Any) -> frozenset[str]:
+    """Names of the operators that are in some match of ``pattern``."""
+    return frozenset(_ops(pattern, set.union))
+
+
+def _ops(pattern: Any, either: Callable[[set[str], set[str]], set[str]]) -> set[str]:
+    if is_a(pattern, dpl.ExprPattern):
+        return {pattern.expr.name} if is_a(pattern.expr, tvm.ir.Op) else set()
+    if is_a(pattern, dpl.NotPattern):
+        return set()
+    if is_a(pattern, dpl.OrPattern):
+        return either(_ops(pattern.left, either), _ops(pattern.right, either))
+    parts = [part for name in _PARTS if (part := getattr(pattern, name, None)) is not None]
+    flat = [item for part in parts for item in ([part] if isinstance(part, dpl.DFPattern) else items(part))]
+    return set().union(*(_ops(part, either) for part in flat))
+
+
+def refuse_escape(context: Any, outputs: Sequence[str] = (), writers: Iterable[WritersBetween] = ()) -> Reject | None:
+    """The reason why a match cannot become one function, ``None`` where it can.
+
+    Parameters
+    ----------
+    context : Context
+        The match.
+    outputs : sequence of str
+        Annotated parts, besides the root, whose results may be used outside.
+    writers : iterable of WritersBetween
+        Of the functions that are searched. The match will be in the place of its last call, and must not read there a
+        tensor that is overwritten before.
+    """
+    own = set(context.matched_bindings)
+    for function in writers:
+        if (writer := function.first(own)) is not None:
+            return Reject(
+                f"{writer.name}, which overwrites one of its arguments, stands between the calls of the match"
+            )
+    parts = [context.annotated_expr[name] for name in outputs if name in context.annotated_expr]
+    root, *others = (context.value_to_bound_var[e] for e in [context.matched_expr, *parts])
+    results = {root, *others}
+    for var in context.outputs(root):
+        if var not in results:
+            users = [u for u in items(context.var_usages[var]) if u not in own]
+            by = f"by {', '.join(u.name for u in users)}" if users else "behind the dataflow block"
+            return Reject(f"the intermediate result {var.name} is used outside of the match, {by}")
+    # What reads the root stands behind all calls of the match: none of them can read that.
+    behind = _reachable(context, (u for var in others for u in context.var_usages[var] if u not in own))
+    for var, value in context.matched_bindings.items() if behind else ():
+        for needed in relax.analysis.free_vars(value):
+            if needed in behind:
+                return Reject(f"the input {needed.name} of {var.name} is computed from a result of the match")
+    return None
+
+
+def _reachable(context: Any, start: Iterable[Any]) -> set[Any]:
+    """``start`` and all that is computed from it, or together with what is."""
+    found: set[Any] = set()
+    waiting = list(start)
+    while waiting:
+        var = waiting.pop()
+        if var not in found:
+            found.add(var)
+            waiting += [*context.var_usages.get(var, ()), *context.together(var)]
+    return found

@@ -31,16 +31,12 @@ from ...vendors.target_options import compilation_of, get_target_options
 from ...whole import expand, is_whole, whole_ops
 from .choice import CANDIDATES_ATTR, Choice, Match, PlacedBy, first_in_order
 from .composites import Composites, Group
-from .escaping_result import refuse_escape
-from .inline_tuples import spread_tuples
+from .inline_tuples import spread_tuples, with_unique_names
 from .layout import Convertible, Places
-from .matches import Searched
-from .naming import with_unique_names
-from .needed import ops_in_pattern, ops_of_pattern
+from .matches import Searched, ops_in_pattern, ops_of_pattern, refuse_escape
 from .own_copies import CONVERSIONS, OwnCopies
-from .trial import Trial, ask, trial_of
+from .trial import Trial, ask, refused_whole, trial_of, unknown_whole
 from .vendor_steps import VendorForms, answers_of
-from .whole import refused_whole, unknown_whole
 
 __all__ = ["COMPILER_ATTR", "AnnotateExternalCompiler", "Matcher", "ask_pattern", "compilers_of"]
 

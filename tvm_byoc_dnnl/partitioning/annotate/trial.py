@@ -1,23 +1,31 @@
-"""Trial lowering: the default predicate is "the lowering does not refuse, and the library can do it"."""
+"""Trial lowering: the default predicate is "the lowering does not refuse, and the library can do it".
+
+`refused_whole` asks about operators that are kept whole.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import tvm
 from tvm import relax
 
 from ...core.compilation import Compilation
+from ...core.ledger import MATCH, Fact
 from ...core.vendor_code import calling
 from ...core.verdict import Crash, Reject, as_reject
 from ...graph.builder import GraphBuilder
 from ...graph.graph import PortableGraph
+from ...ir.relax_utils import op_calls
+from ...ir.tvm_compat import var_name
 from ...regions.failure import describe
 from ...vendors.namespace import Namespace, Predicate, told
-from ...vendors.namespaces import find_namespace
+from ...vendors.namespaces import find_namespace, namespace
+from ...whole import is_whole, whole_ops
+from .matches import ops_in_pattern
 
-__all__ = ["Trial", "ask", "get_annotate_compiler", "trial_of"]
+__all__ = ["Trial", "ask", "get_annotate_compiler", "refused_whole", "trial_of", "unknown_whole"]
 
 #: namespace, options, and the form of the graph
 Question = tuple[str, str, str]
@@ -160,3 +168,25 @@ def get_annotate_compiler(compiler: str, op: str) -> Predicate:
     if op in ns.lowerings:
         return _trial_predicate(ns, op)
     return lambda attrs, args: ns.no_predicate(op)
+
+
+def _knows(ns: Namespace, op: str) -> bool:
+    return op in ns.ops() or any(op in ops_in_pattern(p.pattern) for p in ns.patterns.values())
+
+
+def unknown_whole(func: relax.Function, compilers: Sequence[str]) -> set[str]:
+    """The operators kept whole that a function calls, and about which none of its compilers can be asked."""
+    return {op for op in whole_ops(func) if not any(_knows(namespace(name), op) for name in compilers)}
+
+
+def refused_whole(
+    functions: Iterable[relax.Function], compilers: Sequence[str], compilation: Compilation
+) -> Iterator[Fact]:
+    """Why the compilers that know them have left calls of such operators; each is named by its result."""
+    for func in functions:
+        for var, call in op_calls(func):
+            for ns in map(namespace, compilers if is_whole(call.op.name) else ()):
+                if _knows(ns, call.op.name) and (refusal := ask(ns, call, compilation)) is not None:
+                    name = var_name(var)
+                    op = f"{ns.name}.{call.op.name}"
+                    yield Fact("", name, op, ns.name, MATCH, refusal.reason, (name,))

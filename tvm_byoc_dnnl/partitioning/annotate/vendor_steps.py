@@ -18,7 +18,7 @@ from ...ir.hidden import without_hidden
 from ...regions.failure import describe
 from ...vendors.namespace import Namespace, told
 from .layout import Convertible, Places, laid_out, layouts_of_pictures
-from .needed import ops_in_pattern
+from .matches import ops_in_pattern
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
 
