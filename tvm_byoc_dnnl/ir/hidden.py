@@ -57,7 +57,13 @@ def without_hidden(
     changed = {gv: _with_calls(mod[gv], partial(hide, gv)) for gv in functions}
     if not hidden:
         return run(mod)
-    made = run(with_functions(mod, changed))
+    given = with_functions(mod, changed)
+    made = run(given)
+    before, after = dict(given.functions.items()), dict(made.functions.items())
+    if after.keys() == before.keys() and all(func.same_as(before[gv]) for gv, func in after.items()):
+        same = made.attrs is None or (mod.attrs is not None and made.attrs.same_as(mod.attrs))
+        own = dict(mod.functions.items())
+        return mod if same else tvm.IRModule(own, attrs=made.attrs, global_infos=mod.global_infos)
     shown = {gv: _with_calls(f, show) for gv, f in made.functions.items() if is_a(f, relax.Function)}
     return with_functions(made, shown)
 
@@ -66,13 +72,14 @@ def _with_calls(func: relax.Function, replace: Callable[[Any, Any], Any]) -> rel
     """``func`` with ``replace(variable, call)``, of the same type, for calls in its dataflow blocks, if not None."""
 
     def rewrite(block: Any) -> Any:
-        bindings = list(block.bindings)
+        bindings, changes = list(block.bindings), False
         for place, binding in enumerate(bindings):
             if is_a(binding, relax.VarBinding) and is_a(binding.value, relax.Call):
                 new = replace(binding.var, binding.value)
                 if new is not None:
                     relax.expr._update_type(new, binding.value.ty)
                     bindings[place] = relax.VarBinding(binding.var, new)
-        return relax.DataflowBlock(bindings)
+                    changes = True
+        return relax.DataflowBlock(bindings) if changes else block
 
     return rewrite_blocks(func, rewrite)
