@@ -153,7 +153,8 @@ def _reduce(e: Emit, node: Node, x: Value, *, keepdims: int = 1) -> Any:
         is_empty = any(d == 0 for a, d in enumerate(x.sizes) if axes is None or a in axes)
         kept = [s for a, s in enumerate(sizes) if keep or not (axes is None or a in axes)]
         if is_empty:
-            one = np.asarray(of_nothing(np_dtype(x.dtype)), np_dtype(x.dtype))
+            with np.errstate(invalid="ignore"):  # -∞ as an integer is the least one
+                one = np.asarray(of_nothing(np_dtype(x.dtype))).astype(np_dtype(x.dtype))
             known = [s for s in kept if isinstance(s, int)]
             return e.const(np.full(known, one)) if len(known) == len(kept) else e.expand(e.const(one), kept)
     return reduction(e, x, axes, keep)
