@@ -61,7 +61,7 @@ def without_hidden(
     made = run(given)
     before, after = dict(given.functions.items()), dict(made.functions.items())
     if after.keys() == before.keys() and all(func.same_as(before[gv]) for gv, func in after.items()):
-        same = made.attrs is None or (mod.attrs is not None and made.attrs.same_as(mod.attrs))
+        same = not made.attrs or (given.attrs is not None and made.attrs.same_as(given.attrs))
         own = dict(mod.functions.items())
         return mod if same else tvm.IRModule(own, attrs=made.attrs, global_infos=mod.global_infos)
     shown = {gv: _with_calls(f, show) for gv, f in made.functions.items() if is_a(f, relax.Function)}
