@@ -23,17 +23,6 @@ def const(*shape):
     return relax.const(np.random.default_rng(0).standard_normal(shape, dtype="float32"))
 
 
-def build(body, *shapes, dtype="float32"):
-    """A module whose ``main`` is ``body(bb, *inputs)``."""
-    bb = relax.BlockBuilder()
-    inputs = [relax.Var(f"x{i}", relax.TensorType(s, dtype)) for i, s in enumerate(shapes)]
-    with bb.function("main", inputs):
-        with bb.dataflow():
-            out = bb.emit_output(body(bb, *inputs))
-        bb.emit_func_output(out)
-    return bb.get()
-
-
 def convnet(bb, x):
     conv = bb.emit(nn.conv2d(x, const(8, 3, 3, 3), padding=1))
     act = bb.emit(nn.relu(conv))
@@ -60,7 +49,7 @@ def picky():
 
 def test_what_cannot_be_built_is_not_offloaded(picky):
     """The same attempts as `compile`: a codegen that raises, one that returns nothing, and none at all."""
-    mod = build(lambda bb, x: nn.relu(x), (4,))
+    mod = module(lambda bb, x: nn.relu(x), (4,))
     assert explain(mod, picky).totals.offloaded_calls == 1
 
     def raising(functions, options, constants):
@@ -81,7 +70,7 @@ def test_what_cannot_be_built_is_not_offloaded(picky):
 
 
 def test_options_reach_the_codegen(picky):
-    mod, seen = build(lambda bb, x: nn.relu(x), (4,)), []
+    mod, seen = module(lambda bb, x: nn.relu(x), (4,)), []
 
     def codegen(functions, options, constants):
         seen.append(int(options["cores"]))
@@ -99,7 +88,7 @@ def by_op(report):
 
 
 def test_every_call_has_an_owner_or_a_reason():
-    report = explain(build(convnet, (1, 3, 16, 16)))
+    report = explain(module(convnet, (1, 3, 16, 16)))
     calls = by_op(report)
     assert [c.op for c in report.calls] == [
         "relax.nn.conv2d",
@@ -119,7 +108,7 @@ def test_every_call_has_an_owner_or_a_reason():
 
 
 def test_numbers_add_up():
-    report = explain(build(convnet, (1, 3, 16, 16)))
+    report = explain(module(convnet, (1, 3, 16, 16)))
     totals, regions = report.totals, report.regions
     assert totals.calls == 6 and totals.offloaded_calls == 5 and totals.regions == 2
     assert totals.flops == sum(c.flops for c in report.calls)
@@ -131,7 +120,7 @@ def test_numbers_add_up():
 
 
 def test_lowered_calls_say_what_they_run_as():
-    calls = by_op(explain(build(convnet, (1, 3, 16, 16))))
+    calls = by_op(explain(module(convnet, (1, 3, 16, 16))))
     assert calls["relax.nn.conv2d"].primitive == calls["relax.nn.relu"].primitive == "convolution + relu"
     assert calls["relax.nn.conv2d"].step == calls["relax.nn.relu"].step
     assert calls["relax.nn.softmax"].step != calls["relax.add"].step
@@ -146,12 +135,12 @@ def test_equal_composites_are_told_apart():
         b = bb.emit(nn.relu(bb.emit(relax.op.sqrt(x))))
         return nn.softmax(bb.emit(relax.op.matmul(bb.emit(nn.softmax(a)), bb.emit(nn.softmax(b)))))
 
-    steps = [c.step for c in explain(build(two, (4, 4))).calls if c.op == "relax.nn.softmax"]
+    steps = [c.step for c in explain(module(two, (4, 4))).calls if c.op == "relax.nn.softmax"]
     assert len(steps) == len(set(steps)) == 3
 
 
 def test_json_document():
-    report = explain(build(convnet, (1, 3, 16, 16)))
+    report = explain(module(convnet, (1, 3, 16, 16)))
     document = json.loads(report.to_json())
     assert document == report.to_dict()
     assert {"op", "compiler", "region", "flops", "reasons"} <= document["calls"][0].keys()
@@ -165,35 +154,35 @@ def test_one_reason_per_compiler_with_the_offending_value(picky):
         conv = bb.emit(nn.conv2d(x, const(8, 3, 3, 3), strides=2))
         return relax.op.exp(conv)
 
-    report = explain(build(model, (1, 3, 16, 16), dtype="float32"), [picky])
+    report = explain(module(model, (1, 3, 16, 16), dtype="float32"), [picky])
     assert by_op(report)["relax.nn.conv2d"].reasons == [f"{picky}: stride 2"]
 
-    both = explain(build(model, (1, 3, 16, 16)), [picky, "dnnl"])
+    both = explain(module(model, (1, 3, 16, 16)), [picky, "dnnl"])
     assert both.compilers == [picky, "dnnl"]
     conv = by_op(both)["relax.nn.conv2d"]
     assert conv.compiler == "dnnl"
     assert conv.reasons == [f"{picky}: stride 2"]  # why the one with priority did not get it
 
-    ints = explain(build(lambda bb, x: relax.op.exp(x), (4,), dtype="float64"), [picky, "dnnl"])
+    ints = explain(module(lambda bb, x: relax.op.exp(x), (4,), dtype="float64"), [picky, "dnnl"])
     (call,) = ints.calls
     assert [r.partition(": ")[0] for r in call.reasons] == [picky, "dnnl"]
     assert "float64" in call.reasons[1]
 
 
 def test_a_partitioned_module_gives_the_same_report():
-    mod = build(convnet, (1, 3, 16, 16))
+    mod = module(convnet, (1, 3, 16, 16))
     raw, done = explain(mod), explain(byoc.partition(mod))
     assert done.to_dict() == raw.to_dict()
 
 
 def test_an_annotated_module_is_partitioned_first(picky):
-    mod = byoc.AnnotateExternalCompiler(picky)(build(convnet, (1, 3, 16, 16)))
+    mod = byoc.AnnotateExternalCompiler(picky)(module(convnet, (1, 3, 16, 16)))
     report = explain(mod, picky)
     assert [c.region for c in report.calls][:3] == ["picky_0", "picky_0", None]
 
 
 def test_without_compiler_the_functions_attribute_decides():
-    mod = build(convnet, (1, 3, 16, 16))
+    mod = module(convnet, (1, 3, 16, 16))
     assert explain(mod, None).totals.offloaded_calls == 0
     assert explain(mod, None).compilers == []
     mod["main"] = mod["main"].with_attr("compiler", "dnnl")
@@ -204,8 +193,8 @@ def test_without_compiler_the_functions_attribute_decides():
 def test_what_the_build_noted_is_a_reason(picky):
     """A call that is accepted but back with TVM: the build knows why."""
     note = {"function": "main", "name": "gv", "op": "relax.nn.relu", "compiler": picky, "stage": "plan", "reason": "no"}
-    mod = build(lambda bb, x: nn.relu(x), (4,))
-    other = build(lambda bb, x: nn.conv2d(x, const(8, 3, 3, 3)), (1, 3, 8, 8))
+    mod = module(lambda bb, x: nn.relu(x), (4,))
+    other = module(lambda bb, x: nn.conv2d(x, const(8, 3, 3, 3)), (1, 3, 8, 8))
     mod["other"] = byoc.partition(other, picky)["main"].with_attr("Codegen", picky)  # counts as partitioned
     assert "does not say why" in explain(mod, picky).calls[0].reasons[0]
     mod = mod.with_attr("byoc_log", json.dumps([note]))
@@ -222,7 +211,7 @@ def test_what_the_build_was_told_is_not_asked_again(picky):
         return byoc.Reject(f"answer {len(asked)}")
 
     byoc.register_annotate_compiler(picky, ["relax.exp"], predicate)
-    mod = build(lambda bb, x: relax.op.exp(x), (4,))
+    mod = module(lambda bb, x: relax.op.exp(x), (4,))
     assert explain(mod, picky).calls[0].reasons == [f"{picky}: answer 1"]
     partitioned = byoc.partition(mod, picky)
     assert explain(partitioned, picky).calls[0].reasons == [f"{picky}: answer 3"]  # asked by a report of its own
@@ -233,7 +222,7 @@ def test_kernels_are_named():
     def twice(t):
         return te.compute(t.shape, lambda *i: t(*i) * 2, name="twice")
 
-    (call,) = explain(build(lambda bb, x: bb.call_te(twice, x, primfunc_name_hint="twice"), (4,))).calls
+    (call,) = explain(module(lambda bb, x: bb.call_te(twice, x, primfunc_name_hint="twice"), (4,))).calls
     assert call.op == "relax.call_tir" and call.kernel == call.label == "twice"
     assert "twice" in call.reasons[0]
 
@@ -252,7 +241,7 @@ def test_branches_and_other_functions_count():
 
 def test_symbolic_dims_are_named_and_count_as_one():
     n = tirx.Var("n", "int64")
-    report = explain(build(lambda bb, x: relax.op.matmul(x, const(3, 5)), (n, 3)))
+    report = explain(module(lambda bb, x: relax.op.matmul(x, const(3, 5)), (n, 3)))
     assert report.symbols == ["n"]
     assert report.totals.flops == 2 * 3 * 5
     assert any("n" in line and "--shape" in line for line in report.advice)
@@ -278,7 +267,7 @@ def test_regions_that_share_a_function_are_counted_per_use():
             x = bb.emit(relax.op.cumsum(bb.emit(nn.relu(bb.emit(relax.op.exp(x)))), axis=0))
         return x
 
-    report = explain(build(model, (4, 4)))
+    report = explain(module(model, (4, 4)))
     assert report.totals.calls == 6 and report.totals.offloaded_calls == 4
     assert sum(r.ops for r in report.regions) == 4
     assert sum(r.uses for r in report.regions) == 2
@@ -287,7 +276,7 @@ def test_regions_that_share_a_function_are_counted_per_use():
 
 def test_unknown_compiler_is_an_error():
     with pytest.raises(ValueError, match="nobody"):
-        explain(build(convnet, (1, 3, 16, 16)), "nobody")
+        explain(module(convnet, (1, 3, 16, 16)), "nobody")
 
 
 def test_a_vendor_with_a_broken_lowering_does_not_break_the_report(picky):
@@ -295,12 +284,12 @@ def test_a_vendor_with_a_broken_lowering_does_not_break_the_report(picky):
     def tanh(g, call):
         raise RuntimeError("vendor bug")
 
-    (call,) = explain(build(lambda bb, x: relax.op.tanh(x), (4,)), picky).calls
+    (call,) = explain(module(lambda bb, x: relax.op.tanh(x), (4,)), picky).calls
     assert "vendor bug" in call.reasons[0]
 
 
 def test_a_library_that_cannot_be_asked_is_mentioned(picky):
-    model = build(lambda bb, x: nn.relu(x), (4,))
+    model = module(lambda bb, x: nn.relu(x), (4,))
     assert explain(model, picky).unasked == []  # it has nothing that could be asked
     byoc.register_namespace(picky, describe=lambda graph: None)
     report = explain(model, picky)
@@ -314,7 +303,7 @@ def test_what_a_library_says_is_shown(picky):
         return g.eltwise(g.value(call.args[0]), "relu")
 
     byoc.register_namespace(picky, describe=lambda graph: Description(["fast"] * len(graph.nodes), 3))
-    report = explain(build(lambda bb, x: nn.relu(x), (4,)), picky)
+    report = explain(module(lambda bb, x: nn.relu(x), (4,)), picky)
     assert report.calls[0].implementation == "fast" and report.calls[0].primitive == "relu"
     assert report.totals.reorders == report.regions[0].reorders == 3
     assert any("3 reorders for 1 offloaded call" in line for line in report.advice)
@@ -323,19 +312,19 @@ def test_what_a_library_says_is_shown(picky):
         raise RuntimeError("vendor bug")
 
     byoc.register_namespace(picky, describe=broken)
-    assert explain(build(lambda bb, x: nn.relu(x), (4,)), picky).calls[0].primitive == "relu"
+    assert explain(module(lambda bb, x: nn.relu(x), (4,)), picky).calls[0].primitive == "relu"
 
 
 def test_patterns_are_named(picky):
     byoc.register_pattern(picky, "pair", is_op("relax.exp")(is_op("relax.sin")(wildcard())))
-    report = explain(build(lambda bb, x: relax.op.exp(bb.emit(relax.op.sin(x))), (4,)), picky)
+    report = explain(module(lambda bb, x: relax.op.exp(bb.emit(relax.op.sin(x))), (4,)), picky)
     assert [c.pattern for c in report.calls] == ["picky.pair"] * 2
     assert [c.near_misses for c in report.calls] == [[], []]
 
 
 # ---------------------------------------------------------------- text
 def test_text_for_a_terminal():
-    report = explain(build(convnet, (1, 3, 16, 16)))
+    report = explain(module(convnet, (1, 3, 16, 16)))
     text = report.to_text()
     assert text.startswith("5 of 6 calls and 98.4 % of 127 kFLOP go to dnnl, in 2 regions")
     assert "'dnnl' has no predicate for relax.cumsum" in text
@@ -348,25 +337,25 @@ def test_text_for_a_terminal():
 
 
 def test_text_of_a_model_that_stays():
-    text = explain(build(lambda bb, x: relax.op.sin(x), (4,))).to_text()
+    text = explain(module(lambda bb, x: relax.op.sin(x), (4,))).to_text()
     assert "0 of 1 call and 0 % of 4 FLOP go to dnnl, in 0 regions" in text
     assert "Regions" not in text
 
 
 def test_nothing_is_lost_in_a_narrow_terminal():
-    text = explain(build(convnet, (1, 3, 16, 16))).to_text(width=60)
+    text = explain(module(convnet, (1, 3, 16, 16))).to_text(width=60)
     assert "relax.cumsum" in "".join(line.strip() for line in text.splitlines())
 
 
 def test_what_a_policy_decided_is_a_reason():
-    policy, mod = RegionPolicy(exclude=["relax.nn.relu"]), build(convnet, (1, 3, 16, 16))
+    policy, mod = RegionPolicy(exclude=["relax.nn.relu"]), module(convnet, (1, 3, 16, 16))
     for report in (explain(mod, policy=policy), explain(byoc.partition(mod, policy=policy))):
         assert by_op(report)["relax.nn.relu"].reasons == ["dnnl: policy: excluded by 'relax.nn.relu'"]
 
 
 def test_a_region_that_could_not_be_built_is_a_reason(picky):
     byoc.register_codegen(picky, lambda functions, options, constants: [], override=True)
-    (call,) = explain(build(lambda bb, x: nn.relu(x), (4,)), picky).calls
+    (call,) = explain(module(lambda bb, x: nn.relu(x), (4,)), picky).calls
     assert call.compiler is None
     assert len(call.reasons) == 1 and call.reasons[0].startswith(f"{picky}: codegen: ")
 
@@ -434,7 +423,7 @@ def test_a_verdict_is_that_of_the_options_that_the_regions_will_have():
     codegen = byoc.portable_codegen("precise_npu", no_code, options={"precision": "long"})
     byoc.register_codegen("precise_npu", codegen)
     try:
-        mod = build(lambda bb, a, b: relax.op.matmul(a, b), (4, 4), (4, 4))
+        mod = module(lambda bb, a, b: relax.op.matmul(a, b), (4, 4), (4, 4))
         for precision, taken in (("long", 1), ("short", 0)):
             seen.clear()
             wanted = byoc.set_target_options(mod, "precise_npu", precision=precision)
@@ -455,7 +444,7 @@ def test_the_reason_of_a_codegen_is_shown_for_the_calls_of_a_pattern_too():
     byoc.register_pattern("small_npu", "sign_relu", sign_relu)
     byoc.register_codegen("small_npu", codegen)
     try:
-        report = byoc.explain(build(lambda bb, x: nn.relu(bb.emit(relax.op.sign(x))), (4, 4)), "small_npu")
+        report = byoc.explain(module(lambda bb, x: nn.relu(bb.emit(relax.op.sign(x))), (4, 4)), "small_npu")
     finally:
         byoc.unregister_compiler("small_npu")
     assert [c.reasons for c in report.calls] == [["small_npu: codegen: 5 MB of 4 MB on the chip"]] * 2
