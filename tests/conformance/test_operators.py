@@ -16,7 +16,7 @@ from tests.conformance.operators import Case, f
 from tests.conformance.operators_in_groups import GROUPS
 from tests.harness import assert_right
 from tvm_byoc_dnnl.core.errors import UnsupportedError
-from tvm_byoc_dnnl.frontends.onnx import kept  # noqa: F401 - the table
+from tvm_byoc_dnnl.frontends.onnx import walk  # noqa: F401 - the table
 from tvm_byoc_dnnl.frontends.onnx.table import entries
 from tvm_byoc_dnnl.testing.models import ort_run
 

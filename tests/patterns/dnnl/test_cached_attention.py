@@ -9,7 +9,7 @@ import numpy as np
 from tvm import relax
 
 from tests.harness import accept, data, refuse, table_tests
-from tvm_byoc_dnnl.frontends.onnx import kept  # noqa: F401 - declares the operator
+from tvm_byoc_dnnl.frontends.onnx import walk  # noqa: F401 - declares the operator
 from tvm_byoc_dnnl.whole import cached_attention, operator
 
 

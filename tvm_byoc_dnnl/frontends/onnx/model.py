@@ -20,7 +20,6 @@ from ...core.errors import UnsupportedError
 from ...core.tvm_fast import ByIdentity, items
 from ...ir.signature import DIMS_ATTR, OUTPUTS_ATTR
 from ...ir.tvm_compat import is_a
-from . import kept  # noqa: F401 - declares the operators that stay whole
 from .dim import size_of
 from .emit import is_as_tvm_wants
 from .file import Weights

@@ -28,6 +28,14 @@ _AXES = frozenset({"Squeeze", *(f"Reduce{kind}" for kind in _REDUCED)})
 _WINDOW = ("dilations", "kernel_shape", "output_padding", "output_shape", "pads", "strides")
 
 
+_CONVOLUTIONS = ("Conv", "ConvInteger", "ConvTranspose", "QLinearConv")
+_POOLS = ("AveragePool", "LpPool", "MaxPool", "MaxUnpool")
+#: where the weights are among the inputs
+_WEIGHTS = {"QLinearConv": 3}
+#: attribute → its least value, numbers per spatial axis
+_LEAST = {"kernel_shape": (1, 1), "strides": (1, 1), "dilations": (1, 1), "pads": (0, 2)}
+
+
 def check_operands(node: Node) -> None:
     """Raise an `InputError` that names the node, the operand and what is expected."""
     if node.domain == "":
@@ -45,8 +53,7 @@ class _Operands:
         """What is wrong, in words that follow the node's name."""
         kind = self._node.op
         yield from self._wrong_axes(kind)
-        rule = _RULES.get(kind)
-        if rule is not None:
+        if rule := _RULES.get(kind):
             yield from rule(self)
 
     def attr(self, name: str, default: Any = None) -> Any:
@@ -226,6 +233,7 @@ class _Operands:
             value = self.attr(name) or ()
             if any(abs(v) > MOST_EXTENT for v in value):
                 yield f"has {name} {list(value)}; the limit is {MOST_EXTENT}"
+        yield from _forbidden(self._node)
 
 
 _RULES: dict[str, Callable[[_Operands], Iterator[str]]] = {
@@ -246,8 +254,44 @@ _RULES: dict[str, Callable[[_Operands], Iterator[str]]] = {
     "TopK": _Operands.top,
     "Upsample": _Operands.resize,
     **{f"{name}Window": lambda o: o.sizes(0, "the size") for name in ("Blackman", "Hamming", "Hann")},
-    **dict.fromkeys(
-        ("AveragePool", "Conv", "ConvInteger", "ConvTranspose", "LpPool", "MaxPool", "MaxUnpool", "QLinearConv"),
-        _Operands.window,
-    ),
+    **dict.fromkeys((*_CONVOLUTIONS, *_POOLS), _Operands.window),
 }
+
+
+# ---- windows ----------------------------------------------------------------------------------------------
+
+
+def _forbidden(node: Node) -> Iterator[str]:
+    """Windows that the standard forbids."""
+    attrs = node.attrs
+    kernel = attrs.get("kernel_shape")
+    if kernel is None and node.op in _POOLS:
+        yield "has no attribute kernel_shape"
+        return
+    rank = node.needed(0).rank
+    spatial = rank - 2 if rank is not None else None if kernel is None else len(kernel)
+    for name, (least, per_axis) in _LEAST.items():
+        values = attrs.get(name)
+        if values is None:
+            continue
+        if min(values, default=least) < least:
+            yield f"has {name} {list(values)}; expected numbers from {least} on"
+        if spatial is not None and len(values) != per_axis * spatial:
+            yield f"has {name} {list(values)}; expected {per_axis * spatial} numbers for {spatial} spatial axes"
+    if kernel is not None and node.op in _POOLS:
+        yield from _empty_windows(attrs, kernel)
+    elif kernel is not None:
+        weights = node.needed(_WEIGHTS.get(node.op, 1)).dims
+        wanted = None if weights is None else weights[2:]
+        if wanted is not None and any(isinstance(w, int) and w != k for w, k in zip(wanted, kernel, strict=False)):
+            yield f"has kernel_shape {list(kernel)}; its weights have {list(wanted)}"
+
+
+def _empty_windows(attrs: dict[str, Any], kernel: Sequence[int]) -> Iterator[str]:
+    if attrs.get("auto_pad", "NOTSET") != "NOTSET":
+        return  # pads are not looked at
+    pads, dilations = attrs.get("pads", []), attrs.get("dilations", [1] * len(kernel))
+    for pad, size, step in zip(pads, [*kernel] * 2, [*dilations] * 2, strict=False):
+        if pad >= (size - 1) * step + 1:
+            wrong = f"has pads {list(pads)} for windows of {list(kernel)}"
+            yield f"{wrong}; expected less, or a window would see padding alone"

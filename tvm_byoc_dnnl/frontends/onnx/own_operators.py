@@ -75,17 +75,7 @@ def register_onnx_operator(
         If ``definition`` or ``types`` is no function, or both are missing.
     """
     who = f"register_onnx_operator({domain!r}, {name!r})"
-    for what, given in (("domain", domain), ("name", name)):
-        if not isinstance(given, str) or not _NAME.fullmatch(given):
-            raise ValueError(f"{who}: the {what} is {given!r}; expected a name such as 'ai.acme' or 'MyOp'")
-    if domain in ("ai.onnx", "ai.onnx.ml"):
-        raise ValueError(f"{who}: the domain {domain!r} belongs to the standard; choose one of your own")
-    if definition is not None and not callable(definition) and not _is_function(definition):
-        raise TypeError(f"{who}: definition is {definition!r}; expected a function, or an onnx.FunctionProto")
-    if types is not None and not callable(types):
-        raise TypeError(f"{who}: types is {types!r}; expected a function")
-    if definition is None and types is None:
-        raise TypeError(f"{who}: give a definition, or the types of the outputs where only a compiler has the operator")
+    _check(who, domain, name, definition, types)
     old, registered = operator(domain, name), (definition, types, frozenset(sizes))
     if old is not None and _REGISTERED.get(old.relax_name) != registered and not override:
         raise ValueError(f"{who}: this operator is registered already; pass override=True to replace it")
@@ -100,6 +90,20 @@ def register_onnx_operator(
     declare(whole)
     _REGISTERED[whole.relax_name] = registered
     return whole.relax_name
+
+
+def _check(who: str, domain: Any, name: Any, definition: Any, types: Any) -> None:
+    for what, given in (("domain", domain), ("name", name)):
+        if not isinstance(given, str) or not _NAME.fullmatch(given):
+            raise ValueError(f"{who}: the {what} is {given!r}; expected a name such as 'ai.acme' or 'MyOp'")
+    if domain in ("ai.onnx", "ai.onnx.ml"):
+        raise ValueError(f"{who}: the domain {domain!r} belongs to the standard; choose one of your own")
+    if definition is not None and not callable(definition) and not _is_function(definition):
+        raise TypeError(f"{who}: definition is {definition!r}; expected a function, or an onnx.FunctionProto")
+    if types is not None and not callable(types):
+        raise TypeError(f"{who}: types is {types!r}; expected a function")
+    if definition is None and types is None:
+        raise TypeError(f"{who}: give a definition, or the types of the outputs where only a compiler has the operator")
 
 
 def _builder(
@@ -140,8 +144,8 @@ def _is_function(definition: Any) -> bool:
 
 
 def _of_function(domain: str, name: str, function: onnx.FunctionProto) -> Callable[[Any, Any, str], Any]:
-    from .kept import walk_into
     from .value import Node
+    from .walk import walk_into
     from .whole import value_of
 
     def build(bb: Any, call: Any, node: str) -> Any:

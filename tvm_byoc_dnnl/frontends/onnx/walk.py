@@ -25,12 +25,11 @@ from .nodes import DEFAULT_DOMAINS
 from .operands import check_operands
 from .ops import branches, loops
 from .scope import Boundary, Plan, Scope, opsets_of
-from .table import NEWEST, Entry, entry_of, outputs
+from .table import NEWEST, Entry, entries, entry_of, outputs
 from .value import STORED, Node, Value, decoded
-from .whole import emit_whole
-from .windows import check_windows
+from .whole import declare_whole, emit_whole
 
-__all__ = ["Missing", "Shared", "Walk", "built"]
+__all__ = ["Missing", "Shared", "Walk", "built", "walk_into"]
 
 _BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 
@@ -227,7 +226,6 @@ class Walk:
         if function is not None:
             return self.body(node, function)
         check_operands(node)
-        check_windows(node)
         entry = entry_of(node.domain, node.op, node.opset)
         known = _known(entry, node)
         if known is not None:
@@ -355,3 +353,13 @@ def _is_default(node: Node, name: str) -> bool:
     if attribute is None:
         return False
     return not attribute.default_value.type or bool(decoded(attribute.default_value) == node.attrs[name])
+
+
+def walk_into(bb: relax.BlockBuilder) -> Walk:
+    """A walk that emits into a builder outside of the import of a model."""
+    return Walk(Shared(onnx.ModelProto()), bb)
+
+
+for _entry in entries():
+    if _entry.whole:
+        declare_whole(_entry, lambda bb: walk_into(bb).emit)

@@ -12,7 +12,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op as R
 
-from ...frontends.onnx import kept  # noqa: F401 - declares the operators that are kept whole
+from ...frontends.onnx import walk  # noqa: F401 - declares the operators that are kept whole
 from ...whole import cached_attention, operator
 from ..op_calls import BINARY, NEEDS_BUILDER, OPS, REFERENCE, const, floats, positive
 from .case import Case, lifted, resized
