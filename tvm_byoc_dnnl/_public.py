@@ -54,7 +54,11 @@ from .te import (
 from .text.generator import TextGenerator as TextGenerator, TextStream as TextStream
 from .tuning.tune import tune as tune
 from .vendors.devices import DeviceMemory as DeviceMemory, TvmMemory as TvmMemory
-from .vendors.blobs import blob_module as blob_module, layer_times as layer_times
+from .vendors.blobs import (
+    blob_module as blob_module,
+    layer_times as layer_times,
+    register_blob_runner as register_blob_runner,
+)
 from .vendors.codegen.extern import portable_codegen as portable_codegen
 from .vendors.hooks.c_source import c_source_module as c_source_module, generate_c as generate_c
 from .vendors.hooks.registration import register_fused_op as register_fused_op
@@ -78,7 +82,6 @@ from .vendors.quantised_groups import (
 from .vendors.quantization import Quantization as Quantization, register_quantization as register_quantization
 from .vendors.registry import (
     register_annotate_compiler as register_annotate_compiler,
-    register_blob_runner as register_blob_runner,
     register_codegen as register_codegen,
     register_cost as register_cost,
     register_lowering as register_lowering,

@@ -12,7 +12,8 @@ from tvm.script import relax as R
 
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.cli import main
-from tvm_byoc_dnnl.report.profile import Profile, StepTime, _Instrument, _medians, _Names, profile
+from tvm_byoc_dnnl.report.measured import Instrument, Names, StepTime
+from tvm_byoc_dnnl.report.profile import Profile, _medians, profile
 from tvm_byoc_dnnl.report.verify import verify
 from tvm_byoc_dnnl.runtime.comparison import gap
 from tvm_byoc_dnnl.testing.conformance.quantised import quantised_cases
@@ -157,7 +158,7 @@ def test_the_bars_of_the_trace_do_not_overlap():
 
 
 def test_calls_that_call_others_are_no_bars_of_their_own():
-    instrument = _Instrument({}, _Names(None, {}), [])
+    instrument = Instrument({}, Names(None, {}), [])
     instrument.start()
     for symbol, before in [
         ("outer", True),
@@ -212,7 +213,7 @@ def test_profile_names_the_onnx_nodes_of_each_step(tmp_path):
 
 
 def test_names_are_unknown_where_control_flow_leaves_a_use_of_a_region_out():
-    instrument = _Instrument({}, _Names(None, {}), [])
+    instrument = Instrument({}, Names(None, {}), [])
     instrument.start()
     instrument._region("dnnl_0", {"steps": [{"kind": "eltwise", "seconds": 1.0, "calls": [0]}]}, 0.0)
     instrument.steps[0].calls = ["of another use"]

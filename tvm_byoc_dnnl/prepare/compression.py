@@ -25,7 +25,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ..core.errors import InputError
+from ..core.expected import one_of
 from ..ir.tvm_compat import constant_numpy, is_constant, make_constant
 from ..whole import ROUNDED, block_of, rounded
 from ..whole.recurrent import RECURRENT
@@ -204,8 +204,7 @@ def compress_weights(mod: tvm.IRModule, weights: str) -> tvm.IRModule:
     """
     if weights == "float32":
         return mod
-    if weights not in BITS:
-        raise InputError(f"the option weights is {weights!r}; expected float32, {' or '.join(BITS)}")
+    one_of("the option weights", weights, ("float32", *BITS))
     bits = BITS[weights]
     rules: dict[str, list[Rule]] = {name: [_compress_layer(bits)] for name in RECURRENT}
     return rewrite_pass("CompressWeights", rules | {"relax.matmul": [_compress(bits)]})(mod)
@@ -245,8 +244,7 @@ def round_sources(mod: tvm.IRModule, activations: str) -> tvm.IRModule:
     """
     if activations == "stored":
         return mod
-    if activations not in ACTIVATIONS:
-        raise InputError(f"the option activations is {activations!r}; expected stored, {' or '.join(ACTIVATIONS)}")
+    one_of("the option activations", activations, ("stored", *ACTIVATIONS))
     if activations == "int8":
         return rewrite_pass("RoundSources", {"relax.matmul": [_round_source]})(mod)
     return rewrite_pass("WholeSources", {ROUNDED: [lambda scope, call: call.args[0]]})(mod)

@@ -6,7 +6,6 @@ import json
 import os
 import statistics
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from os import PathLike
@@ -22,83 +21,14 @@ from ..core.errors import InputError
 from ..core.files import write_text
 from ..core.machine_load import QUIET, Neighbours
 from ..core.threads import Company, limited
-from ..pipeline.kernels import Kernels
 from ..pipeline.metadata import read_account, read_kernels
 from ..runtime.runner import Runner
 from ..vendors.blobs import timed_layers
-from ..vendors.devices import COPY_IN, COPY_OUT
-from ..vendors.namespace import told
-from ..vendors.namespaces import compilers, namespace
 from .formats import Shown, count
 from .html import render_html
-from .measured import runner_of
-from .roofline import Roof, bytes_of
+from .measured import HOST, Instrument, Names, StepTime, runner_of
+from .roofline import Roof
 from .roofline import roof as measure_roof
-
-#: a VM instrument returns this to have the call left out (tvm::runtime::vm::VMInstrumentReturnKind)
-_NO_ACTION, _SKIP_CALL = 0, 1
-_HOST = "tvm"
-
-
-@dataclass
-class StepTime:
-    """One primitive of a region, or one call of TVM's.
-
-    Attributes
-    ----------
-    region : str
-        The region's name, ``"tvm"`` for TVM's own calls.
-    kind, implementation : str
-        The library's primitive and implementation; the function's name for TVM's.
-    source : list of str
-        Relax operators that it came from; empty for a reorder that only changes a layout.
-    calls : list of str
-        Names of the calls that it runs: their ONNX nodes, or the variables that hold their results where the model was
-        not imported from ONNX. Empty where control flow decides which calls they are.
-    seconds : float
-        Median over the repetitions.
-    flops : int
-        Multiplications and additions, computed from the shapes; 0 for TVM's calls and for steps that only move data.
-    start : float
-        Seconds from the beginning of the call: behind the step before it, and after the pause that was between them in
-        the repetition with the median total.
-    layouts : list of str
-        Of the operands, then of the result, as ``f32:acdb:1x64x56x56``; empty for TVM's calls.
-    ids : list of int
-        Positions of the calls in the report of `explain`; empty where ``calls`` is.
-    """
-
-    region: str
-    kind: str
-    implementation: str
-    source: list[str]
-    seconds: float
-    flops: int = 0
-    start: float = 0.0
-    layouts: list[str] = field(default_factory=list)
-    calls: list[str] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)
-
-    @property
-    def bytes(self) -> int:
-        """Size of operands and results, as the layouts say."""
-        return sum(map(bytes_of, self.layouts))
-
-    @property
-    def dtypes(self) -> str:
-        """Dtypes of the source and of the result, as ``u8 → f32``, or the one that both have; empty for TVM's calls."""
-        ends = [layout.partition(":")[0] for layout in (*self.layouts[:1], *self.layouts[-1:])]
-        return " → ".join(dict.fromkeys(ends))
-
-    @property
-    def gflops_per_second(self) -> float:
-        """Billions of floating-point operations per second."""
-        return self.flops / self.seconds / 1e9 if self.seconds else 0.0
-
-    @property
-    def is_reorder(self) -> bool:
-        """Whether it only changes a layout for the next primitive."""
-        return self.kind == "reorder" and not self.source
 
 
 @dataclass(repr=False)
@@ -147,7 +77,7 @@ class Profile(Shown):
     @property
     def tvm_share(self) -> float:
         """Share of the steps' time that TVM's own functions take."""
-        return self._share(s for s in self.steps if s.region == _HOST)
+        return self._share(s for s in self.steps if s.region == HOST)
 
     @property
     def overhead(self) -> float:
@@ -258,118 +188,6 @@ class Profile(Shown):
         return "\n".join(lines)
 
 
-def _flops(kind: str, layouts: Sequence[str]) -> int:
-    """Multiplications and additions of a primitive, as a namespace that knows it says."""
-    for name in compilers():
-        ns = namespace(name)
-        if ns.primitive_flops is not None and (flops := told(ns, "primitive_flops", kind, layouts)):
-            return flops
-    return 0
-
-
-class _Names:
-    """Name and id of the calls in each use of a region or of a kernel of TVM's; a model without an account has none."""
-
-    def __init__(self, account: ReportData | None, kernels: Kernels) -> None:
-        calls = account.calls if account is not None else []
-        host = {call.onnx_node or call.name: call.id for call in calls if not call.region}
-        self._uses: dict[str, list[list[tuple[str, int | None]]]] = {  # symbol → use → calls, of a region by position
-            symbol: [[(name, host.get(name)) for name in names] for names in uses] for symbol, uses in kernels.items()
-        }
-        self._regions = {call.region for call in calls if call.region}
-        for call in calls:
-            if call.region:
-                uses = self._uses.setdefault(call.region, [])
-                uses += ([] for _ in range(len(uses), call.use + 1))
-                uses[call.use].append((call.onnx_node or call.name, call.id))
-
-    def put(self, step: StepTime, symbol: str, use: int, positions: Iterable[int] | None = None) -> None:
-        """Write all or some calls of one use into a step, each name once."""
-        uses = self._uses.get(symbol, [])
-        calls = uses[use] if use < len(uses) else []
-        chosen = calls if positions is None else [calls[p] for p in positions if p < len(calls)]
-        step.calls = list(dict.fromkeys(name for name, _ in chosen))
-        step.ids = [i for _, i in chosen if i is not None]
-
-    def is_region(self, symbol: str) -> bool:
-        """Whether it is a region, and no kernel of TVM's."""
-        return symbol in self._regions
-
-    def uses(self, symbol: str) -> int:
-        """The number of times that the program calls a region or a kernel."""
-        return len(self._uses.get(symbol, ()))
-
-
-class _Instrument:
-    """Called by TVM's VM around each call: times TVM's functions, has a region time its own primitives."""
-
-    def __init__(self, regions: Mapping[str, Any], names: _Names, layers: list[tuple[str, float]]) -> None:
-        self._regions = regions
-        self._names = names
-        self._layers = layers  # that a vendor's region has told of
-        self._runs: Counter[str] = Counter()  # of each region and kernel in this repetition
-        self._begin = 0.0
-        self._open: list[tuple[float, int]] = []  # calls that have begun: when, and how many steps there were
-        self.steps: list[StepTime] = []
-
-    def start(self) -> None:
-        """Begin a repetition."""
-        self.steps, self._open, self._runs = [], [], Counter()
-        self._begin = time.perf_counter()
-
-    def __call__(self, _func: Any, symbol: str, before: bool, _result: Any, *args: Any) -> int:
-        now = time.perf_counter()
-        symbol = str(symbol)
-        if symbol in self._regions and before:
-            self._region(symbol, json.loads(self._regions[symbol](*args)), now - self._begin)
-            return _SKIP_CALL
-        if symbol in self._regions:
-            return _NO_ACTION
-        if before:
-            self._layers.clear()
-            self._open.append((time.perf_counter(), len(self.steps)))
-            return _NO_ACTION
-        called, steps = self._open.pop()
-        if not symbol.startswith("vm.") and steps == len(self.steps):  # one that called others is the sum of them
-            owner = symbol.removesuffix(COPY_IN).removesuffix(COPY_OUT)
-            region = owner if self._names.is_region(owner) else _HOST
-            step = StepTime(region, symbol, "", [], now - called, start=called - self._begin)
-            self._names.put(step, symbol, self._runs[symbol])
-            self._runs[symbol] += 1
-            self.steps += self._parts(step) if self._layers else [step]
-        return _NO_ACTION
-
-    def _parts(self, whole: StepTime) -> list[StepTime]:
-        """The layers that a vendor has told of, and the rest of the time of its region."""
-        parts, start = [], whole.start
-        for name, seconds in self._layers:
-            parts.append(StepTime(whole.region, name, "", [], seconds, start=start))
-            start += seconds
-        whole.seconds, whole.start = max(0.0, whole.seconds - sum(s for _, s in self._layers)), start
-        return [*parts, whole]
-
-    def finish(self) -> None:
-        """End a repetition; names are unknown where control flow left uses of a function out, or repeated them."""
-        unknown = {symbol for symbol, runs in self._runs.items() if runs != self._names.uses(symbol)}
-        for step in self.steps:
-            if (step.kind if step.region == _HOST else step.region) in unknown:
-                step.calls, step.ids = [], []
-
-    def _region(self, name: str, report: Mapping[str, Any], start: float) -> None:
-        use = self._runs[name]
-        self._runs[name] += 1
-        for step in report["steps"]:
-            layouts = step.get("layouts", ())
-            entry = StepTime(
-                name, step["kind"], step.get("impl", ""), list(step.get("source", ())), step["seconds"], start=start
-            )
-            entry.layouts = list(layouts)
-            self._names.put(entry, name, use, step.get("calls", ()))
-            entry.flops = 0 if entry.is_reorder else _flops(entry.kind, layouts)
-            self.steps.append(entry)
-            start += entry.seconds
-
-
 def _plans(module: Any) -> dict[str, dict[str, Any]]:
     """Region name → counters of its plans, for regions with open sizes."""
     counters = {name: json.loads(region["plans"]()) for name, region in _native.regions([module]).items()}
@@ -418,12 +236,12 @@ def profile(ex: Any, inputs: Any = None, *, repeat: int = 20, warmup: int = 3, r
 
 def _step_times(runner: Runner, tensors: Sequence[Any], repeat: int, warmup: int) -> list[list[StepTime]]:
     vm = relax.VirtualMachine(runner.module, tvm.cpu())
-    names = _Names(read_account(runner.module), read_kernels(vm))
+    names = Names(read_account(runner.module), read_kernels(vm))
     call = limited(vm[runner.entry], runner.threads)
     profilers = {name: region["profile"] for name, region in _native.regions([runner.module]).items()}
     runs: list[list[StepTime]] = []
     with timed_layers() as layers:
-        instrument = _Instrument(profilers, names, layers)
+        instrument = Instrument(profilers, names, layers)
         vm.set_instrument(instrument)
         for k in range(warmup + repeat):
             instrument.start()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import logging
 import os
-import re
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -17,7 +14,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 import tvm
-from tvm import relax
 
 from ..core import _native
 from ..core.arguments import as_tensor
@@ -33,19 +29,15 @@ from ..core.errors import (
     VendorError,
     out_of_resources,
 )
-from ..core.threads import Company, check_number, limited
+from ..core.threads import Company, check_number
 from ..ir.signature import TensorInfo, random_arrays, with_named_sizes
 from ..pipeline import library_file
 from ..pipeline.kv_cache import CACHES_FUNCTION
-from ..pipeline.metadata import read_account, read_metadata
-from ..pipeline.regions import FALLBACK_FUNCTIONS
-from ..vendors.blobs import checked_run_options, opening, to_be_described
+from ..pipeline.metadata import read_metadata
+from ..vendors.blobs import checked_run_options
 from .call_arguments import InputPlan, SymbolPlan, Views, as_array
+from .machines import NO_MEMORY, Machines, calls_of, fault_of_sizes, give_back
 
-#: TVM's messages where two sizes, which the model needs to be equal, are not
-_UNEQUAL = re.compile(r"match_cast error|Mismatched .* on argument #")
-_NO_MEMORY = re.compile(r"std::bad_alloc|std::bad_array_new_length|vector::(reserve|_M)")
-_logger = logging.getLogger("tvm_byoc_dnnl")
 _RUNNERS: weakref.WeakSet[Runner] = weakref.WeakSet()
 
 
@@ -100,8 +92,8 @@ class Runner:
             _native.load()
         # A relax.VirtualMachine keeps its stack in itself: each thread needs one of its own. They share the module.
         module = ex.jit() if isinstance(ex, tvm.runtime.Executable) else ex
-        machines = _Machines(module, entry, self.threads, checked_run_options(options or {}))
-        self._machines: _Machines | None = machines
+        machines = Machines(module, entry, self.threads, checked_run_options(options or {}))
+        self._machines: Machines | None = machines
         self._pool: ThreadPoolExecutor | None = None
         self._pool_lock = threading.Lock()
         _RUNNERS.add(self)
@@ -152,7 +144,7 @@ class Runner:
             pool, self._pool, self._machines = self._pool, None, None
         if pool is not None:
             pool.shutdown(wait=False)
-        _give_back()
+        give_back()
 
     def __enter__(self) -> Runner:
         self._open()
@@ -174,7 +166,7 @@ class Runner:
             return "<Runner, closed>"
         return f"<Runner: {', '.join(map(str, self.inputs))} -> {', '.join(map(str, self.outputs))}>"
 
-    def _open(self) -> _Machines:
+    def _open(self) -> Machines:
         machines = self._machines
         if machines is None:
             raise InputError("this Runner is closed; load the model again, or make another Runner of its module before")
@@ -214,7 +206,7 @@ class Runner:
         return self._call(self._open(), args, kwargs)
 
     def _call(
-        self, machines: _Machines, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, machines: Machines, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> np.ndarray | list[np.ndarray]:
         named = args[0] if len(args) == 1 and isinstance(args[0], dict) and not kwargs else None
         tensors = self.tensors((), named) if named is not None else self.tensors(args, kwargs)
@@ -227,25 +219,13 @@ class Runner:
         except InputValueError as error:
             raise InputValueError(f"{error}: {self._givers_of(tensors)}") from error
         except (RuntimeError, ValueError) as error:
-            fault = None if isinstance(error, ByocError) else self._fault_of_sizes(str(error))
-            if fault is None and _NO_MEMORY.search(str(error)):
+            is_static = all(i.is_static for i in self.inputs)
+            fault = None if isinstance(error, ByocError) else fault_of_sizes(str(error), is_static)
+            if fault is None and NO_MEMORY.search(str(error)):
                 raise OutOfMemoryError(f"the model's tensors need more memory than there is ({error})") from error
             if fault is None:
                 raise
             raise InputError(f"{fault}: {self._shapes_of(tensors)}; give sizes that it was exported for") from error
-
-    def _fault_of_sizes(self, message: str) -> str | None:
-        """What is wrong with the sizes of a call, if TVM's message says that this is the cause."""
-        if _UNEQUAL.search(message):
-            numbers = re.search(r"\((\d+) vs\. (\d+)\)", message)
-            where = f", which needs {numbers[2]} where it has {numbers[1]}" if numbers else ""
-            return f"the sizes of the inputs do not fit the model{where}"
-        if _NO_MEMORY.search(message) and not all(i.is_static for i in self.inputs):
-            return (
-                "the sizes of the inputs do not fit the model, which makes of them a tensor that is larger than the "
-                "memory, or has a size below 0, as a window does that is larger than its picture"
-            )
-        return None
 
     def _givers_of(self, tensors: Sequence[tvm.runtime.Tensor]) -> str:
         return f"the inputs have it, or the model computes it from them ({self._shapes_of(tensors)})"
@@ -341,7 +321,7 @@ class Runner:
         finally:
             make(before)
 
-    def _function(self, machines: _Machines) -> Any:
+    def _function(self, machines: Machines) -> Any:
         """The model's function; where a device fails, the form without it, if the model has one."""
         function = machines.function()
 
@@ -351,7 +331,7 @@ class Runner:
             except (ArtifactError, VendorError) as error:
                 if (host := machines.without_devices(error)) is not None:
                     return host(*tensors)
-                raise type(error)(f"{error}{self._calls_of(machines, error)}") from error
+                raise type(error)(f"{error}{calls_of(machines.module, error)}") from error
 
         return call
 
@@ -359,16 +339,7 @@ class Runner:
         """The zero-copy form: TVM tensors in, TVM tensors out, no checks but the VM's own."""
         return self._function(self._open())(*tensors)
 
-    def _calls_of(self, machines: _Machines, error: Exception) -> str:
-        """The calls of the model that are in the region of which an error tells."""
-        account = read_account(machines.module)
-        region = re.match(r"region '([^']+)'", str(error))
-        calls = [c for c in account.calls if c.region == region[1]] if account is not None and region else []
-        names = [f"{c.name} ({c.op})" for c in calls]
-        shown = ", ".join(names[:2]) + (f" … {names[-1]}, {len(names)} calls" if len(names) > 2 else "")
-        return f"; the region computes {shown}" if names else ""
-
-    def _run(self, machines: _Machines, tensors: Sequence[tvm.runtime.Tensor]) -> Any:
+    def _run(self, machines: Machines, tensors: Sequence[tvm.runtime.Tensor]) -> Any:
         """The same with caches in buffers that grow, where the model has some."""
         if not self._caches:
             return self._function(machines)(*tensors)
@@ -419,85 +390,9 @@ def _in_child() -> None:
 os.register_at_fork(after_in_child=_in_child)
 
 
-def _give_back() -> None:
-    """Free what TVM, the engines and malloc keep for later calls of this process."""
-    tvm.get_global_func("vm.builtin.memory_manager.clear")()
-    if _native.is_loaded():
-        _native.function("tvm_byoc_dnnl.ForgetAll")()
-    ctypes.CDLL(None).malloc_trim(0)
-
-
 def _tensor_info(entry: Mapping[str, Any]) -> TensorInfo:
     shape = entry.get("shape")
     return TensorInfo(str(entry["name"]), entry.get("dtype", ""), None if shape is None else tuple(shape))
-
-
-class _Machines:
-    """A module, and a virtual machine for each thread that calls it: a machine keeps its stack in itself.
-
-    Attributes
-    ----------
-    pooled : bool
-        Whether TVM keeps freed tensors for the next call. It keeps all of them, and finds none but those of the same
-        size: where sizes are open, the memory would grow with each new one.
-    """
-
-    def __init__(self, module: tvm.runtime.Module, entry: str, threads: int | None, options: Mapping[str, Any]) -> None:
-        self.module = module
-        self.pooled = True
-        self._entry = entry
-        self._options = options
-        self._threads = threads
-        self._local = threading.local()
-
-    def start(self) -> relax.VirtualMachine:
-        """Make the machine of the calling thread."""
-        made: list[relax.VirtualMachine] = []
-        memory = "pooled" if self.pooled else "naive"
-        make = limited(lambda: made.append(relax.VirtualMachine(self.module, tvm.cpu(), memory)), self._threads)
-        with opening(self._options):
-            try:
-                make()  # the first machine makes the plans, which are for a number of threads
-            except ArtifactError as error:
-                if not self._has_host_form():
-                    raise
-                with to_be_described():
-                    make()
-                self._local.machine = made[0]
-                if self._entry in FALLBACK_FUNCTIONS.values() or self.without_devices(error) is None:
-                    raise
-        self._local.machine = made[0]
-        self._local.function = limited(made[0][self._entry], self._threads)
-        return made[0]
-
-    def function(self) -> Any:
-        """The model's function on the machine of the calling thread."""
-        if not hasattr(self._local, "function"):
-            self.start()
-        return self._local.function
-
-    def _has_host_form(self) -> bool:
-        """Whether the code has the form without devices, before a machine can be made."""
-        try:
-            code = str(self.module["as_text"]())
-        except AttributeError:  # no executable
-            return False
-        return any(f"@{name}:" in code for name in FALLBACK_FUNCTIONS.values())
-
-    def without_devices(self, error: Exception) -> Any:
-        """The model's function in which TVM computes what others did, after an error; None where it has none."""
-        module = self._local.machine.module
-        form = next((f for f in FALLBACK_FUNCTIONS.items() if module.implements_function(f[1])), None)
-        if form is None or self._entry != "main":
-            return None
-        goes_on, name = form
-        _logger.warning("a device failed, and TVM goes on %s: %s", "from now on" if goes_on is True else "once", error)
-        if goes_on is True:
-            self._entry = name
-        function = limited(self._local.machine[name], self._threads)
-        if goes_on is True:
-            self._local.function = function
-        return function
 
 
 def _listed(names: list[str]) -> str:

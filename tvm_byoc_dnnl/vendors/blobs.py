@@ -17,10 +17,13 @@ import tvm_ffi
 
 from ..core import _native
 from ..core.errors import ArtifactError, InputError, VendorError
-from ..core.verdict import Works, as_reject
+from ..core.vendor_code import with_options
+from ..core.verdict import Reject, Works, as_reject
 from ..regions.failure import describe
 from .devices import SUFFIXES, Held, naming, resident
-from .namespaces import find_namespace, namespace
+from .namespace import BlobRunner
+from .namespaces import claim_namespace, find_namespace, namespace
+from .registry import check_functions, check_options
 from .target_options import checked_values
 
 #: names of layers and their seconds, or what returns them
@@ -286,3 +289,40 @@ def _left(call: Callable[[], None], results: list[tuple[_Bytes, int]], pattern: 
         result[...] = pattern
     call()
     return [(result.reshape(-1, width) == pattern).all(1) for result, width in results]
+
+
+def register_blob_runner(
+    compiler: str,
+    check: Callable[[str], bool | Reject | Works],
+    load: Callable[..., Callable[..., None]],
+    *,
+    options: Mapping[str, Any] | None = None,
+    extend: bool = False,
+) -> None:
+    """Register how a namespace runs the regions that its codegen made by `blob_module`.
+
+    Both are called when a model is loaded, before its first call, and also in the process that compiled it.
+
+    Parameters
+    ----------
+    compiler : str
+        The namespace.
+    check : callable
+        ``check(compatibility) -> True | Works | Reject``: whether this process can load bytes that were made with these
+        words. `Works` says that they can be loaded, and would be better if they were compiled here, which is a warning.
+        The reason of a refusal becomes an `ArtifactError`; ``load`` is not called then.
+    load : callable
+        ``load(data) -> run``, or ``load(data, options) -> run``, and ``run(*tensors)`` writes the results: it gets the
+        region's arguments and then its results, all of them TVM tensors on the CPU. Any number of threads may call it.
+        In a namespace with ``memory``, it is ``load(data, options, memory) -> run``, and ``run(*buffers)`` gives the
+        buffer of the result, or a list of several.
+    options : mapping, optional
+        Options of loading and their defaults, such as ``{"device": 0}``; a user sets them by
+        ``byoc.load(path, options={compiler: {"device": 1}})``.
+    extend : bool
+        Do so in a namespace that another package has registered, instead of raising ``ValueError``.
+    """
+    who = f"register_blob_runner({compiler!r})"
+    check_functions(who, check=check, load=load)
+    check_options(who, options or {}, {})
+    claim_namespace(compiler, extend).blob_runner = BlobRunner(check, with_options(load, 3), dict(options or {}))

@@ -169,8 +169,26 @@ class FusedOp:
     schedule: Callable[[Any], Any] | None
 
 
+@dataclass(kw_only=True)
+class VendorFunctions:
+    """The functions of a namespace that the engine asks, those of the arguments of `register_namespace` first."""
+
+    probe: Callable[[PortableGraph], Reject | None] | None = None
+    probe_many: Callable[[Sequence[PortableGraph]], Sequence[Reject | None]] | None = None
+    describe: Callable[[PortableGraph], Description | None] | None = None
+    emit: Callable[[PortableGraph], str] | None = None
+    write_program: Callable[[Standalone, Path], Sequence[Path]] | None = None
+    optimize: Callable[[PortableGraph], PortableGraph] | None = None
+    primitive_flops: Callable[[str, Sequence[str]], int] | None = None
+    #: ``fits(region, options)``
+    fits: Callable[[Any, Mapping[str, Any]], bool | Reject] | None = None
+    #: ``memory(options)``: the memory of its device in a runner, where values stay from region to region
+    memory: Callable[[Mapping[str, Any]], Any] | None = None
+    cost: Callable[[tvm.IRModule], float | None] | None = None
+
+
 @dataclass
-class Namespace:
+class Namespace(VendorFunctions):
     """One vendor: its tables, filled by the ``register_*`` functions."""
 
     name: str
@@ -189,23 +207,11 @@ class Namespace:
     codegen_options: Mapping[str, Any] = field(default_factory=dict)
     #: whether its codegen and its hooks run in a process of their own
     isolate: bool = False
-    probe: Callable[[PortableGraph], Reject | None] | None = None
-    probe_many: Callable[[Sequence[PortableGraph]], Sequence[Reject | None]] | None = None
-    describe: Callable[[PortableGraph], Description | None] | None = None
-    emit: Callable[[PortableGraph], str] | None = None
-    write_program: Callable[[Standalone, Path], Sequence[Path]] | None = None
-    optimize: Callable[[PortableGraph], PortableGraph] | None = None
-    primitive_flops: Callable[[str, Sequence[str]], int] | None = None
     doctor: Examination = field(default_factory=Examination)
     prepare: Sequence[Callable[[], tvm.transform.Pass]] = ()
     #: of pictures and of weights
     layouts: tuple[str, str] | None = None
     policy: RegionPolicy | None = None
-    #: ``fits(region, options)``
-    fits: Callable[[Any, Mapping[str, Any]], bool | Reject] | None = None
-    #: ``memory(options)``: the memory of its device in a runner, where values stay from region to region
-    memory: Callable[[Mapping[str, Any]], Any] | None = None
-    cost: Callable[[tvm.IRModule], float | None] | None = None
     blob_runner: BlobRunner | None = None
     hooks: TargetHooks | None = None
     fused_ops: dict[str, FusedOp] = field(default_factory=dict)

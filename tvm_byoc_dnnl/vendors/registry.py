@@ -13,13 +13,12 @@ from tvm.relax.dpl import DFPattern
 from .._version import __version__
 from ..core.errors import InputError
 from ..core.vendor_code import with_options
-from ..core.verdict import Reject, Works
+from ..core.verdict import Reject
 from ..graph.builder import GraphBuilder
 from ..graph.graph import PortableGraph
 from ..regions.policy import RegionPolicy
 from .namespace import (
     API_VERSIONS,
-    BlobRunner,
     Description,
     Examination,
     Lowering,
@@ -44,7 +43,7 @@ def _claim(table: dict[str, Any], entries: Mapping[str, Any], what: str, overrid
     table.update(entries)
 
 
-def _check_functions(who: str, **functions: Any) -> None:
+def check_functions(who: str, **functions: Any) -> None:
     """Refuse what is neither a function nor ``None``."""
     for name, function in functions.items():
         if function is not None and not callable(function):
@@ -155,25 +154,7 @@ def register_namespace(
             f"register_namespace({compiler!r}): api is {api!r}; tvm-byoc-dnnl {__version__} has version {known} of the "
             "contract with vendors: install a version that has the other, or write the backend for this one"
         )
-    _check_functions(
-        f"register_namespace({compiler!r})",
-        probe=probe,
-        probe_many=probe_many,
-        describe=describe,
-        emit=emit,
-        write_program=write_program,
-        optimize=optimize,
-        primitive_flops=primitive_flops,
-        fits=fits,
-        memory=memory,
-    )
-    if probing_ahead is not None:
-        warnings.warn("probing_ahead has no effect; give probe_many instead", DeprecationWarning, stacklevel=2)
-    ns = claim_namespace(compiler, extend)
-    ns.api = api
-    if codegen is not None:
-        register_codegen(compiler, codegen, override=extend)
-    parts = {
+    functions = {
         "probe": probe,
         "probe_many": probe_many,
         "describe": describe,
@@ -181,12 +162,22 @@ def register_namespace(
         "write_program": write_program,
         "optimize": optimize,
         "primitive_flops": primitive_flops,
+        "fits": fits,
+        "memory": memory,
+    }
+    check_functions(f"register_namespace({compiler!r})", **functions)
+    if probing_ahead is not None:
+        warnings.warn("probing_ahead has no effect; give probe_many instead", DeprecationWarning, stacklevel=2)
+    ns = claim_namespace(compiler, extend)
+    ns.api = api
+    if codegen is not None:
+        register_codegen(compiler, codegen, override=extend)
+    parts = functions | {
         "doctor": doctor,
         "prepare": tuple(prepare),
         "layouts": _layouts(f"register_namespace({compiler!r})", layout, weights),
         "policy": policy,
         "fits": None if fits is None else with_options(fits),
-        "memory": memory,
         "isolate": isolate,
     }
     for key, value in parts.items():
@@ -234,7 +225,7 @@ def register_codegen(
     """
     if codegen is None:
         return lambda fn: register_codegen(compiler, fn, options=options, isolate=isolate, override=override)
-    _check_functions(f"register_codegen({compiler!r})", codegen=codegen)
+    check_functions(f"register_codegen({compiler!r})", codegen=codegen)
     ns = claim_namespace(compiler, override)
     made = codegen if isinstance(codegen, Codegen) else OwnCodegen(compiler, codegen)
     if ns.codegen not in (None, made) and not override:
@@ -293,7 +284,7 @@ def register_annotate_compiler(
     ops = _checked_ops(op)
     if isinstance(op, str) and predicate is None:
         return lambda fn: register_annotate_compiler(compiler, op, fn, override=override, extend=extend)
-    _check_functions(f"register_annotate_compiler({compiler!r})", predicate=predicate)
+    check_functions(f"register_annotate_compiler({compiler!r})", predicate=predicate)
     entries = dict.fromkeys(ops, predicate or _always)
     table = claim_namespace(compiler, extend or override, ops).predicates
     _claim(table, entries, f"the predicate of {compiler!r} for", override)
@@ -361,7 +352,7 @@ def register_lowering(
     ops = _checked_ops(op)
     if lowering is None:
         return lambda fn: register_lowering(compiler, op, fn, override=override, extend=extend)
-    _check_functions(f"register_lowering({compiler!r})", lowering=lowering)
+    check_functions(f"register_lowering({compiler!r})", lowering=lowering)
     entries = dict.fromkeys(ops, lowering)
     table = claim_namespace(compiler, extend or override, ops).lowerings
     _claim(table, entries, f"the lowering of {compiler!r} for", override)
@@ -434,52 +425,15 @@ def register_cost(compiler: str, cost: Callable[[tvm.IRModule], float | None], *
     extend : bool
         Do so in a namespace that another package has registered, instead of raising ``ValueError``.
     """
-    _check_functions(f"register_cost({compiler!r})", cost=cost)
+    check_functions(f"register_cost({compiler!r})", cost=cost)
     claim_namespace(compiler, extend).cost = cost
-
-
-def register_blob_runner(
-    compiler: str,
-    check: Callable[[str], bool | Reject | Works],
-    load: Callable[..., Callable[..., None]],
-    *,
-    options: Mapping[str, Any] | None = None,
-    extend: bool = False,
-) -> None:
-    """Register how a namespace runs the regions that its codegen made by `blob_module`.
-
-    Both are called when a model is loaded, before its first call, and also in the process that compiled it.
-
-    Parameters
-    ----------
-    compiler : str
-        The namespace.
-    check : callable
-        ``check(compatibility) -> True | Works | Reject``: whether this process can load bytes that were made with these
-        words. `Works` says that they can be loaded, and would be better if they were compiled here, which is a warning.
-        The reason of a refusal becomes an `ArtifactError`; ``load`` is not called then.
-    load : callable
-        ``load(data) -> run``, or ``load(data, options) -> run``, and ``run(*tensors)`` writes the results: it gets the
-        region's arguments and then its results, all of them TVM tensors on the CPU. Any number of threads may call it.
-        In a namespace with ``memory``, it is ``load(data, options, memory) -> run``, and ``run(*buffers)`` gives the
-        buffer of the result, or a list of several.
-    options : mapping, optional
-        Options of loading and their defaults, such as ``{"device": 0}``; a user sets them by
-        ``byoc.load(path, options={compiler: {"device": 1}})``.
-    extend : bool
-        Do so in a namespace that another package has registered, instead of raising ``ValueError``.
-    """
-    who = f"register_blob_runner({compiler!r})"
-    _check_functions(who, check=check, load=load)
-    check_options(who, options or {}, {})
-    claim_namespace(compiler, extend).blob_runner = BlobRunner(check, with_options(load, 3), dict(options or {}))
 
 
 def _check_pattern(who: str, entry: Pattern) -> None:
     for what, part in [("the pattern", entry.pattern), *((repr(n), p) for n, p in entry.annotations.items())]:
         if not isinstance(part, DFPattern):
             raise TypeError(f"{who}: {what} is {part!r}; expected a pattern of tvm.relax.dpl, such as is_op(...)(...)")
-    _check_functions(who, check=entry.check, lower=entry.lower, example=entry.example)
+    check_functions(who, check=entry.check, lower=entry.lower, example=entry.example)
     unknown = [name for name in entry.outputs if name not in entry.annotations]
     if unknown:
         known = ", ".join(map(repr, entry.annotations)) or "none"

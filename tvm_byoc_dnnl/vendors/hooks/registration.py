@@ -21,7 +21,7 @@ from ...regions.failure import describe
 from ...regions.inline import flatten_region
 from ..namespace import FusedOp, TargetHooks, TirToRuntime
 from ..namespaces import claim_namespace
-from ..registry import check_options, register_pattern
+from ..registry import check_functions, check_options, register_pattern
 from ..target_options import known_target
 from .lowering import REFUSED_ATTR
 from .primfunc_call import call_primfunc, with_body
@@ -234,9 +234,7 @@ def register_fused_op(
             f"{who}: the root of the pattern is a {type(root).__name__}; expected a call. For several results make the "
             "call that depends on the others the root, and name the others in outputs="
         )
-    for what, function in (("compute", compute), ("schedule", schedule)):
-        if function is not None and not callable(function):
-            raise TypeError(f"{who}: {what} is {function!r}; expected a function")
+    check_functions(who, compute=compute, schedule=schedule)
     named = dict(annotations or {})
     parts = list(dict.fromkeys(_subpatterns(pattern, who)))
     for label, part in [*((f"annotation {n!r}", p) for n, p in named.items()), *(("output", p) for p in outputs)]:
