@@ -106,7 +106,7 @@ std::string KernelImpl(const std::string& name, int64_t isa) {
 std::optional<byoc_strides> StridesOf(const MemoryDesc& md, int64_t lanes) {
   const Dims dims = md.get_dims(), strides = md.get_strides();
   if (dims.size() == 2 && IsStrided(md) && (strides[1] == 1 || dims[1] == 1)) {
-    return byoc_strides{0, strides[0], 0, 0, dims[1]};
+    return byoc_strides{0, 0, strides[0], 0, dims[1]};
   }
   if (dims.size() != 4) return std::nullopt;
   byoc_strides result = {strides[0], strides[2], strides[3], 0, dims[1]};

@@ -24,7 +24,7 @@ std::string KernelImpl(const std::string& name, int64_t isa);
 std::optional<byoc_dtype> KernelDType(DType dtype);
 
 /// A matrix whose rows are dense, or an image with its channels last or in blocks that are whole
-/// vectors; nothing for others. The columns of a matrix count as channels.
+/// vectors; nothing for others. The rows of a matrix are pixels, and its columns channels.
 std::optional<byoc_strides> StridesOf(const MemoryDesc& md, int64_t lanes);
 
 /// A post-op as kernels know it, still without its operand; nothing for one that they do not have.

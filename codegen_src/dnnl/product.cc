@@ -24,21 +24,18 @@ bool Suits(const OpDesc& op) {
          AllAre(0, op.pad_begin) && AllAre(0, op.pad_end);
 }
 
-/// Makes one row of numbers after the other of an image with its channels last: its pixels, which
-/// must lie evenly.
-bool AsRows(const Dims& dims, byoc_strides* strides) {
-  if (dims.size() == 2) return true;
-  const bool evenly = strides->lanes == dims[1] &&
-                      (dims[2] == 1 || strides->row == dims[3] * strides->pixel) &&
-                      (dims[0] == 1 || strides->image == dims[2] * dims[3] * strides->pixel);
-  strides->row = strides->pixel;
-  return evenly;
+/// Whether the pixels of an image, or the rows of a matrix, lie evenly, one row of numbers after
+/// the other.
+bool AreRows(const Dims& dims, const byoc_strides& strides) {
+  return dims.size() == 2 ||
+         (strides.lanes == dims[1] && (dims[2] == 1 || strides.row == dims[3] * strides.pixel) &&
+          (dims[0] == 1 || strides.image == dims[2] * dims[3] * strides.pixel));
 }
 
 /// Describes the source, of which a convolution reads every so many pixels of every so many lines.
 bool DescribeSource(const OpDesc& op, const KernelFrame& frame, byoc_product_params* p) {
   const Dims src = frame.src.get_dims(), dst = frame.dst.get_dims();
-  p->src_row = frame.src_strides.row;
+  p->src_row = frame.src_strides.pixel;
   p->line_rows = p->rows;
   if (op.kind == PrimitiveKind::matmul) return true;
   p->src_row = frame.src_strides.pixel * op.strides[1];
@@ -111,10 +108,10 @@ std::optional<Candidate> OfferProduct(const Candidate& primitive, const Lowering
   p.columns = dst[1];
   p.rows = ElementCount(dst) / p.columns;
   p.depth = frame->src.get_dims()[1];
-  if (!DescribeSource(op, *frame, &p) || !AsRows(dst, &frame->dst_strides)) return std::nullopt;
-  p.dst_row = frame->dst_strides.row;
-  for (byoc_post_op& post_op : frame->post_ops) {
-    if (post_op.form == BYOC_PER_ELEMENT && !AsRows(dst, &post_op.strides)) return std::nullopt;
+  if (!DescribeSource(op, *frame, &p) || !AreRows(dst, frame->dst_strides)) return std::nullopt;
+  p.dst_row = frame->dst_strides.pixel;
+  for (const byoc_post_op& post_op : frame->post_ops) {
+    if (post_op.form == BYOC_PER_ELEMENT && !AreRows(dst, post_op.strides)) return std::nullopt;
   }
   p.has_bias = op.Find(DNNL_ARG_BIAS) != nullptr;
   p.post_ops = static_cast<int64_t>(frame->post_ops.size());

@@ -21,9 +21,6 @@ bool Suits(const OpDesc& op) {
   return axes == (op.kind == PrimitiveKind::convolution ? 4 : 2);
 }
 
-/// An image whose rows are the rows of a matrix is one row of pixels.
-byoc_strides AsPixels(const byoc_strides& rows) { return {0, 0, rows.row, 0, rows.lanes}; }
-
 void DescribeMatmul(const OpDesc& op, const KernelFrame& frame, byoc_split_params* p) {
   p->images = p->height = p->out_height = 1;
   p->kernel_height = p->kernel_width = p->stride_y = p->stride_x = 1;
@@ -31,8 +28,8 @@ void DescribeMatmul(const OpDesc& op, const KernelFrame& frame, byoc_split_param
   p->channels = frame.src.get_dims()[1];
   p->outputs = frame.dst.get_dims()[1];
   p->width = p->out_width = frame.dst.get_dims()[0];
-  p->src = AsPixels(frame.src_strides);
-  p->dst = AsPixels(frame.dst_strides);
+  p->src = frame.src_strides;
+  p->dst = frame.dst_strides;
   p->has_bias = op.Find(DNNL_ARG_BIAS) != nullptr;
   p->post_ops = static_cast<int64_t>(frame.post_ops.size());
 }
@@ -83,7 +80,6 @@ std::optional<Candidate> OfferSplit(const Candidate& primitive, const Lowering& 
   p.parts = op.preferred == "bf16x2" ? 2 : 3;
   if (op.kind == PrimitiveKind::matmul) {
     DescribeMatmul(op, *frame, &p);
-    for (byoc_post_op& post_op : frame->post_ops) post_op.strides = AsPixels(post_op.strides);
   } else {
     DescribeConvolution(op, *frame, &p);
   }

@@ -328,23 +328,6 @@ BYOC_NO_INLINE void BYOC_NAME(decompressed_product)(int rows, int first, const f
 #undef BYOC_CASE
 }
 
-/* The post-operations on the sums of one row and panel, and their store. */
-BYOC_INLINE void BYOC_NAME(compressed_store)(const byoc_compressed_params* p, void* const* data,
-                                             const float* sums, int64_t row, int64_t column) {
-  const byoc_post_op* ops = (const byoc_post_op*)(p + 1);
-  float* dst = (float*)data[byoc_compressed_dst(p)] + row * p->columns;
-  for (int j = 0; j < 4 && column < p->columns; ++j, column += BYOC_LANES) {
-    const int lanes = (int)byoc_min(p->columns - column, BYOC_LANES);
-    BYOC_VEC v = BYOC_NAME(load)(sums + j * BYOC_LANES);
-    for (int64_t i = 0; i < p->post_ops; ++i) {
-      const float* operand = ops[i].operand < 0 ? NULL : (const float*)data[ops[i].operand];
-      if (ops[i].form == BYOC_PER_ELEMENT) operand += row * ops[i].strides.row + column;
-      BYOC_NAME(apply)(&ops[i], operand, column, lanes, 1, 1, 1, 1, &v);
-    }
-    BYOC_NAME(store_some)(dst + column, v, lanes);
-  }
-}
-
 /* Rounds group `g` of row `m` of the source; nothing that is not finite is left in it: its scale is
    NaN then, and with it each result of the row. */
 BYOC_INLINE void BYOC_NAME(round_group)(const byoc_compressed_params* p, const float* src,
@@ -392,8 +375,9 @@ BYOC_NO_INLINE void BYOC_NAME(round_groups)(const byoc_compressed_params* p, con
 
 /* One panel of the result for at most BYOC_COMPRESSED_ROWS rows from `row` on. */
 BYOC_NO_INLINE void BYOC_NAME(compressed_panel)(const byoc_compressed_params* p, void* const* data,
-                                                const char* rounded, int64_t row, int64_t rows,
-                                                int64_t panel, float* scratch) {
+                                                const byoc_results* results, const char* rounded,
+                                                int64_t row, int64_t rows, int64_t panel,
+                                                float* scratch) {
   const float* a = (const float*)data[0] + row * p->depth;
   const char* b = (const char*)data[1] + panel * byoc_compressed_panel_bytes(p);
   const int64_t groups = p->depth / p->group, block = byoc_compressed_block_groups(p);
@@ -424,9 +408,9 @@ BYOC_NO_INLINE void BYOC_NAME(compressed_panel)(const byoc_compressed_params* p,
       }
     }
   }
-  for (int64_t r = 0; r < rows; ++r) {
-    BYOC_NAME(compressed_store)(p, data, sums + r * BYOC_WIDTH, row + r, panel * BYOC_WIDTH);
-  }
+  const byoc_position at = {0, 0, row, panel * BYOC_WIDTH};
+  BYOC_NAME(finish_sums)(results, sums, BYOC_WIDTH, rows, at,
+                         byoc_min(p->columns, at.channel + BYOC_WIDTH));
 }
 
 /* The panels and rows of one thread of a team; `own`: its scratch memory. */
@@ -435,9 +419,12 @@ BYOC_NO_INLINE void BYOC_NAME(compressed_part)(const byoc_compressed_params* p, 
                                                int64_t team) {
   const int64_t chunks = (p->rows + BYOC_COMPRESSED_ROWS - 1) / BYOC_COMPRESSED_ROWS;
   const int64_t tasks = byoc_compressed_panels(p) * chunks;
+  const byoc_strides dst = {0, 0, p->columns, 0, p->columns};
+  const byoc_results results =
+      byoc_results_of((const byoc_post_op*)(p + 1), p->post_ops, data, 2, &dst);
   for (int64_t task = tasks * thread / team; task < tasks * (thread + 1) / team; ++task) {
     const int64_t row = task % chunks * BYOC_COMPRESSED_ROWS;
-    BYOC_NAME(compressed_panel)(p, data, rounded, row,
+    BYOC_NAME(compressed_panel)(p, data, &results, rounded, row,
                                 byoc_min(BYOC_COMPRESSED_ROWS, p->rows - row), task / chunks, own);
   }
 }

@@ -244,7 +244,7 @@ BYOC_NO_INLINE void BYOC_NAME(direct_pixels)(int pixels, int vectors, int64_t bl
 typedef struct byoc_direct_call {
   const byoc_direct_params* p;
   void* const* data;
-  int64_t result;      /* which of the data it is */
+  byoc_results results;
   int64_t left, right; /* pixels from `left` to before `right` have no tap beside the image */
   byoc_end end;        /* where it does not fit, all post-operations are done behind the sums */
 } byoc_direct_call;
@@ -256,40 +256,12 @@ static inline byoc_direct_call byoc_direct_call_of(const byoc_direct_params* p, 
   byoc_direct_call c;
   c.p = p;
   c.data = data;
-  c.result = 2 + p->has_bias + byoc_operands(post_ops, p->post_ops);
+  c.results = byoc_results_of(post_ops, p->post_ops, data, 2 + p->has_bias, &p->dst);
   c.left = byoc_min((p->pad_left + p->stride_x - 1) / p->stride_x, p->out_width);
   c.right = room < 0 ? 0 : byoc_min(room / p->stride_x + 1, p->out_width);
   c.right = byoc_max(c.right, c.left);
   c.end = byoc_end_of(post_ops, p->post_ops);
   return c;
-}
-
-/* Post-operations on the sums of some pixels from (image, y, x) on, and their results. */
-BYOC_NO_INLINE void BYOC_NAME(direct_finish)(const byoc_direct_call* c, const float* sums,
-                                             int64_t image, int64_t y, int64_t x, int64_t channel,
-                                             int pixels, int64_t vectors, byoc_direct_target t) {
-  const byoc_post_op* post_ops = (const byoc_post_op*)(c->p + 1);
-  for (int64_t j = 0; j * BYOC_LANES < t.outputs && j < vectors; ++j) {
-    const int lanes = (int)byoc_min(t.outputs - j * BYOC_LANES, BYOC_LANES);
-    const int64_t of_vector = channel + j * BYOC_LANES;
-    BYOC_VEC o[BYOC_DIRECT_MOST];
-    for (int i = 0; i < BYOC_DIRECT_MOST; ++i) {
-      const int pixel = i < pixels ? i : 0;
-      o[i] = BYOC_NAME(load)(sums + (pixel * vectors + j) * BYOC_LANES);
-    }
-    for (int64_t k = 0; k < c->p->post_ops; ++k) {
-      const byoc_post_op* op = &post_ops[k];
-      const float* operand = op->operand < 0 ? NULL : (const float*)c->data[op->operand];
-      if (operand != NULL && op->form == BYOC_PER_ELEMENT) {
-        const byoc_strides* s = &op->strides;
-        operand += image * s->image + y * s->row + x * s->pixel + byoc_channel_offset(s, of_vector);
-      }
-      BYOC_NAME(apply)(op, operand, of_vector, lanes, 1, BYOC_DIRECT_MOST, 1, pixels, o);
-    }
-    for (int i = 0; i < pixels; ++i) {
-      BYOC_NAME(store_some)(t.to + i * t.pixel + j * t.vector, o[i], lanes);
-    }
-  }
 }
 
 /* Floats from one vector of channels to the next. */
@@ -309,8 +281,8 @@ BYOC_INLINE void BYOC_NAME(direct_panel)(const byoc_direct_call* c, int64_t imag
   const int64_t before_end = p->height <= top ? 0 : (p->height - 1 - top) / p->dilation_y + 1;
   const int64_t down = byoc_max(byoc_min(before_end, p->kernel_height) - above, 0);
   const float* src = (const float*)c->data[0] + image * p->src.image + top * p->src.row;
-  float* dst = (float*)c->data[c->result] + image * p->dst.image + y * p->dst.row +
-               byoc_channel_offset(&p->dst, channel);
+  float* dst =
+      c->results.to + image * p->dst.image + y * p->dst.row + byoc_channel_offset(&p->dst, channel);
   const int64_t at_once = vectors == 2 ? BYOC_DIRECT_MOST : 4;
   const byoc_passes passes = byoc_in_passes(c->right - c->left, at_once);
   float sums[BYOC_DIRECT_MOST * 3 * BYOC_LANES];
@@ -350,7 +322,9 @@ BYOC_INLINE void BYOC_NAME(direct_panel)(const byoc_direct_call* c, int64_t imag
                              p->stride_x * p->src.pixel, tap_at, weights, taps, start, &c->end,
                              c->end.fits ? t : own);
     if (!c->end.fits) {
-      BYOC_NAME(direct_finish)(c, sums, image, y, x, channel, (int)pixels, vectors, t);
+      const byoc_position at = {image, y, x, channel};
+      BYOC_NAME(finish_sums)(&c->results, sums, vectors * BYOC_LANES, pixels, at,
+                             channel + byoc_min(outputs, vectors * BYOC_LANES));
     }
     x += pixels * blocks;
   }

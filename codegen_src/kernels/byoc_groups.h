@@ -179,17 +179,9 @@ BYOC_INLINE BYOC_NAME(lane_numbers) BYOC_NAME(groups_spread)(const byoc_groups_p
 /* Post-operations that are not done in registers. */
 BYOC_NO_INLINE void BYOC_NAME(groups_finish)(const BYOC_NAME(groups_block) * b, int64_t output,
                                              int lanes, BYOC_VEC* o) {
-  const byoc_post_op* post_ops = (const byoc_post_op*)(b->p + 1);
-  for (int64_t k = 0; k < b->p->post_ops; ++k) {
-    const byoc_post_op* op = &post_ops[k];
-    const float* operand = op->operand < 0 ? NULL : (const float*)b->data[op->operand];
-    if (operand != NULL && op->form == BYOC_PER_ELEMENT) {
-      const byoc_strides* s = &op->strides;
-      operand +=
-          b->image * s->image + b->y * s->row + b->x * s->pixel + byoc_channel_offset(s, output);
-    }
-    BYOC_NAME(apply)(op, operand, output, lanes, 1, BYOC_GROUPS_PIXELS, 1, b->pixels, o);
-  }
+  const byoc_position at = {b->image, b->y, b->x, output};
+  BYOC_NAME(post_operations)((const byoc_post_op*)(b->p + 1), b->p->post_ops, b->data, at, lanes, 1,
+                             BYOC_GROUPS_PIXELS, 1, b->pixels, o);
 }
 
 /* Pixel `at` of the source of a block, of which `lanes` channels are there. `whole`: all lanes. */

@@ -22,6 +22,16 @@ static inline int64_t byoc_channel_step(const byoc_strides* s, int64_t channels)
   return s->block == 0 ? channels : channels / s->lanes * s->block;
 }
 
+/* Where a result lies: its image, pixel and channel. The rows of a matrix are pixels of a row. */
+typedef struct byoc_position {
+  int64_t image, y, x, channel;
+} byoc_position;
+
+static inline int64_t byoc_offset(const byoc_strides* s, const byoc_position* at) {
+  return at->image * s->image + at->y * s->row + at->x * s->pixel +
+         byoc_channel_offset(s, at->channel);
+}
+
 typedef enum byoc_post_op_kind {
   BYOC_RELU,   /* x < 0 ? alpha * x : x */
   BYOC_CLIP,   /* from alpha to beta */
@@ -62,6 +72,25 @@ static inline int64_t byoc_operands(const byoc_post_op* post_ops, int64_t count)
   int64_t operands = 0;
   for (int64_t k = 0; k < count; ++k) operands += post_ops[k].operand >= 0;
   return operands;
+}
+
+/* What becomes of sums in memory: bias and post-operations, and where the results lie. */
+typedef struct byoc_results {
+  const byoc_post_op* post_ops;
+  int64_t count;
+  void* const* data; /* of the kernel, with the operands */
+  const float* bias; /* NULL: none, or the sums begin with it */
+  float* to;
+  byoc_strides strides;
+} byoc_results;
+
+/* `first`: which of the data stands behind the bias. The result stands behind the operands. */
+static inline byoc_results byoc_results_of(const byoc_post_op* post_ops, int64_t count,
+                                           void* const* data, int64_t first,
+                                           const byoc_strides* strides) {
+  float* to = (float*)data[first + byoc_operands(post_ops, count)];
+  const byoc_results results = {post_ops, count, data, NULL, to, *strides};
+  return results;
 }
 
 /* What registers do at the end of a kernel, in this order, each if there is such a thing: a number

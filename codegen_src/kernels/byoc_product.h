@@ -80,44 +80,11 @@ BYOC_FUNCTION int byoc_product_pack(const int64_t* params, void* const* data, vo
 
 #elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */
 
-/* The result, which stands behind the operands. */
-BYOC_INLINE float* BYOC_NAME(product_result)(const byoc_product_params* p, void* const* data) {
-  const byoc_post_op* post_ops = (const byoc_post_op*)(p + 1);
-  return (float*)data[2 + p->has_bias + byoc_operands(post_ops, p->post_ops)];
-}
-
-/* Post-operations on rows x columns of sums, which begin at (row, column) of the result. */
-BYOC_NO_INLINE void BYOC_NAME(product_finish)(const byoc_product_params* p, const float* sums,
-                                              int64_t row, int64_t rows, int64_t column,
-                                              int64_t columns, void* const* data) {
-  enum { kAtOnce = 4 };
-  const byoc_post_op* post_ops = (const byoc_post_op*)(p + 1);
-  float* result = BYOC_NAME(product_result)(p, data);
-  for (int64_t m = 0; m < rows; m += kAtOnce) {
-    const int count = (int)byoc_min(rows - m, kAtOnce);
-    for (int64_t n = 0; n < columns; n += BYOC_LANES) {
-      const int lanes = (int)byoc_min(columns - n, BYOC_LANES);
-      BYOC_VEC o[kAtOnce];
-      for (int i = 0; i < kAtOnce; ++i) {
-        o[i] = BYOC_NAME(load)(sums + (m + (i < count ? i : 0)) * 2 * BYOC_PANEL + n);
-      }
-      for (int64_t k = 0; k < p->post_ops; ++k) {
-        const byoc_post_op* op = &post_ops[k];
-        const float* operand = op->operand < 0 ? NULL : (const float*)data[op->operand];
-        if (op->form == BYOC_PER_ELEMENT) operand += (row + m) * op->strides.row + column + n;
-        BYOC_NAME(apply)(op, operand, column + n, lanes, kAtOnce, 1, count, 1, o);
-      }
-      float* to = result + (row + m) * p->dst_row + column + n;
-      for (int i = 0; i < count; ++i) BYOC_NAME(store_some)(to + i * p->dst_row, o[i], lanes);
-    }
-  }
-}
-
 /* A block of rows times one or two panels from `panel` on. */
 BYOC_INLINE void BYOC_NAME(product_block)(const byoc_product_params* p, const byoc_end* end,
-                                          const float* a, int64_t a_row, int64_t row, int64_t rows,
-                                          int64_t panel, int64_t panels, void* const* data,
-                                          float* sums) {
+                                          const byoc_results* results, const float* a,
+                                          int64_t a_row, int64_t row, int64_t rows, int64_t panel,
+                                          int64_t panels, void* const* data, float* sums) {
   /* Weights that all rows are multiplied by at once. On AVX2 they stay in the first-level cache,
      and the next ones are fetched meanwhile; on AVX-512 neither is faster. */
   enum { kFetches = BYOC_LANES == 8, kDepth = kFetches ? 384 : 1024 };
@@ -143,10 +110,10 @@ BYOC_INLINE void BYOC_NAME(product_block)(const byoc_product_params* p, const by
     m.a = a + top;
     m.b = b + top * BYOC_PANEL;
     if (direct && s + 1 == steps) {
-      m.c = BYOC_NAME(product_result)(p, data) + row * p->dst_row + column;
+      m.c = results->to + row * p->dst_row + column;
       m.c_row = p->dst_row;
       if (end->added != NULL) {
-        m.added_row = end->added->strides.row;
+        m.added_row = end->added->strides.pixel;
         m.added = (const float*)data[end->added->operand] + row * m.added_row + column;
       }
       m.end = end;
@@ -158,7 +125,9 @@ BYOC_INLINE void BYOC_NAME(product_block)(const byoc_product_params* p, const by
     m.start = sums;
     m.start_row = 2 * BYOC_PANEL;
   }
-  if (!direct) BYOC_NAME(product_finish)(p, sums, row, rows, column, columns, data);
+  if (direct) return;
+  const byoc_position at = {0, 0, row, column};
+  BYOC_NAME(finish_sums)(results, sums, 2 * BYOC_PANEL, rows, at, column + columns);
 }
 
 /* Copies rows of the source that do not lie evenly. */
@@ -175,9 +144,12 @@ BYOC_INLINE void BYOC_NAME(product_panels)(const byoc_product_params* p, const b
                                            const byoc_share* share, const float* a, int64_t a_row,
                                            int64_t row, int64_t rows, void* const* data,
                                            float* sums) {
+  const byoc_strides dst = {0, 0, p->dst_row, 0, p->columns};
+  const byoc_results results =
+      byoc_results_of((const byoc_post_op*)(p + 1), p->post_ops, data, 2 + p->has_bias, &dst);
   for (int64_t panel = share->first_panel; panel < share->last_panel; panel += 2) {
     const int64_t panels = byoc_min(2, share->last_panel - panel);
-    BYOC_NAME(product_block)(p, end, a, a_row, row, rows, panel, panels, data, sums);
+    BYOC_NAME(product_block)(p, end, &results, a, a_row, row, rows, panel, panels, data, sums);
   }
 }
 

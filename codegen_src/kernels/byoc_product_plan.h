@@ -8,7 +8,7 @@
 #include "byoc_post_ops.h"
 
 /* The parameters of the kernel; the post-operations follow them. Rows lie `src_row` and `dst_row`
-   floats apart, and those of an operand per element by its `strides.row`. Those of the source may
+   floats apart, and those of an operand per element by its `strides.pixel`. Those of the source may
    be pixels of an image: each line has `line_rows` of them, and lines lie `src_line` apart. */
 typedef struct __attribute__((may_alias)) byoc_product_params {
   int64_t isa; /* byoc_isa */

@@ -184,54 +184,19 @@ BYOC_NO_INLINE void byoc_split_multiply(const byoc_split_params* p, int64_t rows
   }
 }
 
-/* Bias and post-operations on `count` neighbouring results of a row, and one vector of outputs. */
-BYOC_INLINE void byoc_split_finish(const byoc_split_params* p, const float* sums, int count,
-                                   int64_t image, int64_t y, int64_t x, int64_t output,
-                                   void* const* data) {
-  enum { kAtOnce = 4 };
-  const byoc_post_op* post_ops = (const byoc_post_op*)(p + 1);
-  const int lanes = (int)byoc_min(BYOC_LANES, p->outputs - output);
-  int64_t last = 2 + p->has_bias; /* of the data: the result, behind the operands */
-  const BYOC_VEC bias = p->has_bias ? BYOC_NAME(load_some)((const float*)data[2] + output, lanes)
-                                    : BYOC_NAME(set)(0.f);
-  BYOC_VEC o[kAtOnce];
-  for (int i = 0; i < kAtOnce; ++i) {
-    o[i] = BYOC_NAME(load)(sums + (i < count ? i : 0) * BYOC_SPLIT_PANEL) + bias;
-  }
-  for (int64_t k = 0; k < p->post_ops; ++k) {
-    const byoc_post_op* op = &post_ops[k];
-    const byoc_strides* s = &op->strides;
-    const float* operand = NULL;
-    if (op->operand >= 0) {
-      operand = (const float*)data[op->operand];
-      ++last;
-    }
-    if (op->form == BYOC_PER_ELEMENT) {
-      operand += image * s->image + y * s->row + x * s->pixel + byoc_channel_offset(s, output);
-    }
-    BYOC_NAME(apply)(op, operand, output, lanes, 1, kAtOnce, 1, count, o);
-  }
-  float* to = (float*)data[last] + image * p->dst.image + y * p->dst.row + x * p->dst.pixel +
-              byoc_channel_offset(&p->dst, output);
-  for (int i = 0; i < count; ++i) BYOC_NAME(store_some)(to + i * p->dst.pixel, o[i], lanes);
-}
-
 /* The wanted ones of `count` rows of sums, the first of which is number `row` of an image. */
 BYOC_NO_INLINE void byoc_split_give(const byoc_split_params* p, const float* sums, int64_t count,
                                     int64_t image, int64_t row, int64_t column, void* const* data) {
-  enum { kAtOnce = 4 };
   const int64_t across = byoc_split_across(p);
   const int64_t outputs = byoc_min(column + BYOC_SPLIT_PANEL, p->outputs);
+  byoc_results results =
+      byoc_results_of((const byoc_post_op*)(p + 1), p->post_ops, data, 2 + p->has_bias, &p->dst);
+  if (p->has_bias) results.bias = (const float*)data[2];
   int64_t y = row / across, x = row % across;
   for (int64_t i = 0; i < count && y < p->out_height;) {
-    const int64_t run = byoc_min(count - i, p->out_width - x);
-    for (int64_t done = 0; done < run; done += kAtOnce) {
-      const int at_once = (int)byoc_min(run - done, kAtOnce);
-      for (int64_t o = column; o < outputs; o += BYOC_LANES) {
-        byoc_split_finish(p, sums + (i + done) * BYOC_SPLIT_PANEL + o - column, at_once, image, y,
-                          x + done, o, data);
-      }
-    }
+    const byoc_position at = {image, y, x, column};
+    BYOC_NAME(finish_sums)(&results, sums + i * BYOC_SPLIT_PANEL, BYOC_SPLIT_PANEL,
+                           byoc_min(count - i, p->out_width - x), at, outputs);
     i += across - x;
     x = 0;
     ++y;

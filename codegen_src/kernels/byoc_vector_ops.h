@@ -242,3 +242,47 @@ BYOC_INLINE void BYOC_NAME(apply)(const byoc_post_op* op, const float* operand, 
     for (int i = 0; i < all; ++i) o[i] = BYOC_NAME(binary)(op->kind, o[i], b);
   }
 }
+
+/* All post-operations on such vectors, of which the first is at `at`. */
+BYOC_INLINE void BYOC_NAME(post_operations)(const byoc_post_op* op, int64_t count,
+                                            void* const* data, byoc_position at, int lanes,
+                                            int all_rows, int all_columns, int rows, int columns,
+                                            BYOC_VEC* o) {
+  for (const byoc_post_op* end = op + count; op < end; ++op) {
+    const float* operand = op->operand < 0 ? NULL : (const float*)data[op->operand];
+    if (op->form == BYOC_PER_ELEMENT) operand += byoc_offset(&op->strides, &at);
+    BYOC_NAME(apply)(op, operand, at.channel, lanes, all_rows, all_columns, rows, columns, o);
+  }
+}
+
+/* `count` neighbouring pixels from `at` on, of at most `all`. */
+BYOC_INLINE void BYOC_NAME(finish_pixels)(const int all, const byoc_results* r, const float* sums,
+                                          int64_t step, int count, byoc_position at, int64_t end) {
+  const float* from = sums - at.channel;
+  for (; at.channel < end; at.channel += BYOC_LANES) {
+    const int lanes = (int)byoc_min(end - at.channel, BYOC_LANES);
+    float* to = r->to + byoc_offset(&r->strides, &at);
+    BYOC_VEC o[4];
+    for (int i = 0; i < all; ++i) {
+      o[i] = BYOC_NAME(load)(from + at.channel + (i < count ? i : 0) * step);
+      if (r->bias != NULL) o[i] += BYOC_NAME(load_some)(r->bias + at.channel, lanes);
+    }
+    BYOC_NAME(post_operations)(r->post_ops, r->count, r->data, at, lanes, 1, all, 1, count, o);
+    for (int i = 0; i < count; ++i) {
+      BYOC_NAME(store_some)(to + i * r->strides.pixel, o[i], lanes);
+    }
+  }
+}
+
+/* The results of sums in memory, `step` from one pixel to the next: `count` neighbouring pixels
+   from `at` on, their channels up to `end`. There is room for whole vectors of sums. */
+BYOC_NO_INLINE void BYOC_NAME(finish_sums)(const byoc_results* r, const float* sums, int64_t step,
+                                           int64_t count, byoc_position at, int64_t end) {
+  for (int64_t i = 0; i < count; i += 4, at.x += 4, sums += 4 * step) {
+    if (count - i == 1) {
+      BYOC_NAME(finish_pixels)(1, r, sums, step, 1, at, end);
+    } else {
+      BYOC_NAME(finish_pixels)(4, r, sums, step, (int)byoc_min(count - i, 4), at, end);
+    }
+  }
+}

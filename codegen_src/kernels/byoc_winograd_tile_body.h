@@ -237,22 +237,11 @@ BYOC_INLINE void BYOC_NAME(winograd_give_m)(const byoc_winograd_params* w, int m
     const BYOC_VEC b = BYOC_NAME(load_some)((const float*)data[2] + output, lanes);
     for (int i = 0; i < m * m; ++i) o[i] += b;
   }
-  int64_t last = 2 + w->has_bias; /* of the data: the result, behind the operands */
-  for (int64_t k = 0; k < w->post_ops; ++k) {
-    const byoc_post_op* op = &post_ops[k];
-    const float* operand = NULL;
-    if (op->operand >= 0) {
-      operand = (const float*)data[op->operand];
-      ++last;
-    }
-    if (op->form == BYOC_PER_ELEMENT) {
-      operand += t.image * op->strides.image + byoc_channel_offset(&op->strides, output) +
-                 t.y * op->strides.row + t.x * op->strides.pixel;
-    }
-    BYOC_NAME(apply)(op, operand, output, lanes, m, m, rows, columns, o);
-  }
-  float* dst = (float*)data[last];
-  float* to = dst + r->place + t.image * w->dst.image + t.y * w->dst.row + t.x * w->dst.pixel;
+  const byoc_position at = {t.image, t.y, t.x, output};
+  const byoc_results results =
+      byoc_results_of(post_ops, w->post_ops, data, 2 + w->has_bias, &w->dst);
+  BYOC_NAME(post_operations)(post_ops, w->post_ops, data, at, lanes, m, m, rows, columns, o);
+  float* to = results.to + byoc_offset(&w->dst, &at);
   for (int i = 0; i < rows; ++i) {
     for (int j = 0; j < columns; ++j) {
       BYOC_NAME(store_some)(to + i * w->dst.row + j * w->dst.pixel, o[i * m + j], lanes);

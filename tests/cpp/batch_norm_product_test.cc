@@ -64,8 +64,7 @@ double Error(const Case& c, byoc_isa isa, std::vector<float>* result = nullptr) 
   std::vector<byoc_post_op> post_ops = c.post_ops;
   std::vector<void*> of_product = {nullptr, packed.data()};
   if (c.bias) of_product.push_back(bias.data());
-  byoc_strides strides{};
-  strides.row = p.dst_row;
+  const byoc_strides strides = {0, 0, p.dst_row, 0, p.columns};
   operands.Bind(strides, &post_ops, &of_product);
   of_product.push_back(dst.data());
   std::vector<void*> data = parts.Data();

@@ -287,7 +287,7 @@ TEST(PostOperationsOfAProductWithCompressedWeights) {
       call.post_ops[0].form = BYOC_PER_CHANNEL;
       call.post_ops[1].operand = 3;
       call.post_ops[1].form = BYOC_PER_ELEMENT;
-      call.post_ops[1].strides.row = call.p.columns;
+      call.post_ops[1].strides = {0, 0, call.p.columns, 0, call.p.columns};
       CHECK(WorstError(call, 2) < 1e-6);
     }
   }

@@ -69,8 +69,7 @@ double Error(const Case& c, byoc_isa isa, std::vector<float>* result = nullptr) 
   std::vector<byoc_post_op> post_ops = c.post_ops;
   std::vector<void*> data = {src.data(), packed.data()};
   if (c.bias) data.push_back(bias.data());
-  byoc_strides strides{};
-  strides.row = p.dst_row;
+  const byoc_strides strides = {0, 0, p.dst_row, 0, p.columns};
   operands.Bind(strides, &post_ops, &data, c.sum_in_place ? dst.data() : nullptr);
   data.push_back(dst.data());
   std::copy(post_ops.begin(), post_ops.end(), reinterpret_cast<byoc_post_op*>(&p + 1));
