@@ -5,16 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
-#include <cstring>
-#include <functional>
 #include <limits>
-#include <random>
 #include <string>
-#include <vector>
 
-#include "check.h"
-#include "kernel_check.h"
+#include "convolution_check.h"
 #include "kernels/byoc_split.h"
 #include "kernels/byoc_split_parts.h"
 
@@ -22,121 +16,25 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-enum class Layout { kChannelsLast, kBlocks, kPlanes };
-
-struct Case {
-  int64_t images = 1, channels = 1, height = 1, width = 1, outputs = 1;
-  int64_t kernel_y = 1, kernel_x = 1, stride_y = 1, stride_x = 1, dilation_y = 1, dilation_x = 1;
-  int64_t top = 0, bottom = 0, left = 0, right = 0;
-  Layout src = Layout::kChannelsLast, dst = Layout::kChannelsLast;
-  int64_t gap = 0;      // floats between the pixels of source and result (channels last only)
-  bool across = false;  // weights whose outputs lie side by side
-  int threads = 1;
+struct Case : Convolution {
   int64_t cache = 1 << 20;
-  bool bias = true;
-  std::vector<byoc_post_op> post_ops;
-  std::function<void(float* src, float* weights)> change = nullptr;  // of the random numbers
-
-  int64_t OutHeight() const {
-    return (height + top + bottom - (kernel_y - 1) * dilation_y - 1) / stride_y + 1;
-  }
-  int64_t OutWidth() const {
-    return (width + left + right - (kernel_x - 1) * dilation_x - 1) / stride_x + 1;
-  }
 };
 
-byoc_strides Strides(Layout layout, int64_t height, int64_t width, int64_t channels, int64_t gap) {
-  constexpr int64_t kLanes = 16;
-  switch (layout) {
-    case Layout::kBlocks:
-      return {height * width * channels, width * kLanes, kLanes, height * width * kLanes, kLanes};
-    case Layout::kPlanes:
-      return {height * width * channels, width, 1, height * width, 1};
-    default:
-      const int64_t pixel = channels + gap;
-      return {height * width * pixel, width * pixel, pixel, 0, channels};
-  }
-}
-
-/// The largest error as a share of the sum of the absolute values of all products. What must not be
-/// written counts as infinitely wrong, and so does a number that is finite in one of the two only,
-/// or of another sign if infinite.
-double Error(const Case& c, int64_t parts) {
-  std::mt19937 random(7);
-  std::vector<int64_t> params(
-      (sizeof(byoc_split_params) + c.post_ops.size() * sizeof(byoc_post_op)) / sizeof(int64_t));
-  auto& p = *reinterpret_cast<byoc_split_params*>(params.data());
-  p.parts = parts;
-  p.images = c.images;
-  p.channels = c.channels;
-  p.height = c.height;
-  p.width = c.width;
-  p.outputs = c.outputs;
-  p.out_height = c.OutHeight();
-  p.out_width = c.OutWidth();
-  p.kernel_height = c.kernel_y;
-  p.kernel_width = c.kernel_x;
-  p.stride_y = c.stride_y;
-  p.stride_x = c.stride_x;
-  p.dilation_y = c.dilation_y;
-  p.dilation_x = c.dilation_x;
-  p.pad_top = c.top;
-  p.pad_left = c.left;
-  const byoc_strides of_src = Strides(c.src, c.height, c.width, c.channels, c.gap);
-  p.src = of_src;
-  p.dst = Strides(c.dst, p.out_height, p.out_width, c.outputs, c.gap);
-  p.has_bias = c.bias;
-  p.post_ops = static_cast<int64_t>(c.post_ops.size());
-  byoc_split_plan(&p, c.threads, c.cache);
-  const int64_t area = c.kernel_y * c.kernel_x, taps = area * c.channels;
-  byoc_split_pack_params pack = {p, taps, area, c.kernel_x, 1};
-  if (c.across) pack = {p, 1, area * c.outputs, c.kernel_x * c.outputs, c.outputs};
-
-  const auto gap = static_cast<size_t>(c.gap);
-  Guarded src(static_cast<size_t>(c.images * of_src.image) - gap);
-  Guarded dst(static_cast<size_t>(c.images * p.dst.image) - gap);
-  Guarded weights(static_cast<size_t>(c.outputs * taps)), bias(static_cast<size_t>(c.outputs));
-  Guarded packed(byoc_split_packed_bytes(&p) / 4, 64);
-  Guarded scratch(byoc_split_scratch_bytes(&p) / 4, 64);
-  std::fill(scratch.data(), scratch.data() + scratch.size(), NAN);
-  Fill({&src, &weights, &bias}, &random);
-  if (c.change) c.change(src.data(), weights.data());
-  Operands operands(bias.size(), dst.size(), &random);
-  std::vector<void*> data = {src.data(), packed.data()};
-  if (c.bias) data.push_back(bias.data());
-  std::vector<byoc_post_op> post_ops = c.post_ops;
-  operands.Bind(p.dst, &post_ops, &data);
-  data.push_back(dst.data());
-  std::copy(post_ops.begin(), post_ops.end(), reinterpret_cast<byoc_post_op*>(&p + 1));
-  void* const to_pack[] = {weights.data(), packed.data()};
-  char message[BYOC_ERROR_BYTES];
-  byoc_split_pack(reinterpret_cast<const int64_t*>(&pack), to_pack, nullptr, c.threads, message);
-  byoc_split(params.data(), data.data(), scratch.data(), c.threads, message);
-
-  const Window window = {c.height,   c.width,      c.kernel_y,   c.kernel_x, c.stride_y,
-                         c.stride_x, c.dilation_y, c.dilation_x, c.top,      c.left};
-  double error = 0;
-  Comparison results(dst);
-  const auto expect = [&](int64_t n, int64_t y, int64_t x, int64_t o, int64_t at) {
-    double sum = c.bias ? bias.data()[o] : 0, absolute = std::abs(sum);
-    ForEachTap(window, y, x, [&](int64_t i, int64_t j, int64_t sy, int64_t sx) {
-      for (int64_t k = 0; k < c.channels; ++k) {
-        const int64_t weight = o * pack.output + k * pack.channel + i * pack.row + j * pack.column;
-        const double product =
-            static_cast<double>(src.data()[Offset(of_src, n, sy, sx, k)]) * weights.data()[weight];
-        sum += product;
-        absolute += std::abs(product);
-      }
-    });
-    sum = operands.Apply(post_ops, sum, o, at);
-    const float result = dst.data()[at];
-    results.Expect(at);
-    if (std::isnan(sum) && std::isnan(result)) return;
-    if (!std::isfinite(static_cast<float>(sum)) && static_cast<float>(sum) == result) return;
-    error = Worse(error, std::abs(sum - result) / std::max(absolute, 1e-30));
-  };
-  ForEachResult(p.dst, c.images, p.out_height, p.out_width, c.outputs, expect);
-  return results.OthersUntouched() ? error : INFINITY;
+double Error(Case c, int64_t parts) {
+  c.lanes = 16;
+  c.src_gap = c.src == Layout::kChannelsLast ? c.gap : 0;
+  Params<byoc_split_params> p(c);
+  p.SetWindow(c);
+  p->parts = parts;
+  byoc_split_plan(&*p, c.threads, c.cache);
+  const int64_t area = c.kernel_height * c.kernel_width;
+  byoc_split_pack_params pack = {*p, c.Taps(), area, c.kernel_width, 1};
+  if (c.across) pack = {*p, 1, area * c.outputs, c.kernel_width * c.outputs, c.outputs};
+  return Convolve(c, &p,
+                  {byoc_split_pack, byoc_split, byoc_split_packed_bytes(&*p),
+                   byoc_split_scratch_bytes(&*p), reinterpret_cast<const int64_t*>(&pack)},
+                  /*of_products=*/true)
+      .error;
 }
 
 // With two parts, 2^-16 + 2^-17 of |a * b| may be lost of a product a * b, and a few roundings of
@@ -146,16 +44,8 @@ double Tolerance(int64_t parts) { return parts == 2 ? 2.4e-5 : 1e-6; }
 void Check(const Case& c, double tolerance_of_two = Tolerance(2)) {
   if (!HasTiles()) return;
   for (int64_t parts : {2, 3}) {
-    const double error = Error(c, parts);
-    if (error <= std::min(tolerance_of_two, Tolerance(parts))) continue;
-    check::Failed(__FILE__, __LINE__,
-                  std::to_string(parts) + " parts, channels " + std::to_string(c.channels) +
-                      ", outputs " + std::to_string(c.outputs) + ", image " +
-                      std::to_string(c.height) + " x " + std::to_string(c.width) + ", kernel " +
-                      std::to_string(c.kernel_y) + " x " + std::to_string(c.kernel_x) +
-                      ", strides " + std::to_string(c.stride_y) + ", " +
-                      std::to_string(c.stride_x) + ", pads " + std::to_string(c.top) + ", " +
-                      std::to_string(c.left) + ": error " + check::Show(error));
+    CheckError(__FILE__, __LINE__, c, std::to_string(parts) + " parts", Error(c, parts),
+               std::min(tolerance_of_two, Tolerance(parts)));
   }
 }
 
@@ -166,7 +56,7 @@ Case Image(int64_t channels, int64_t height, int64_t width, int64_t outputs, int
   c.height = height;
   c.width = width;
   c.outputs = outputs;
-  c.kernel_y = c.kernel_x = kernel;
+  c.kernel_height = c.kernel_width = kernel;
   c.stride_y = c.stride_x = stride;
   c.top = c.bottom = c.left = c.right = pad;
   return c;
@@ -215,7 +105,7 @@ TEST(sizes_of_images_kernels_and_strides) {
 TEST(uneven_kernels_strides_dilations_and_pads) {
   for (int pads = 0; pads < 81; ++pads) {
     Case c = Image(pads % 2 == 0 ? 3 : 34, 7, 9, 4, 3);
-    c.kernel_x = 2 + pads % 3;
+    c.kernel_width = 2 + pads % 3;
     c.stride_y = 1 + pads % 2;
     c.stride_x = 1 + pads / 2 % 3;
     c.dilation_y = 1 + pads / 3 % 3;

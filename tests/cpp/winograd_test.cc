@@ -3,17 +3,11 @@
 // of tiles, kernels of 3x3 and 5x5, strides, groups, both ways to divide the work, each instruction
 // set that this CPU has, and products by parts of bfloat16 where it has AMX. An unreadable page
 // lies behind every buffer.
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <cstring>
-#include <limits>
-#include <random>
 #include <string>
 #include <vector>
 
-#include "check.h"
-#include "kernel_check.h"
+#include "convolution_check.h"
 #include "kernels/byoc_winograd.h"
 #if BYOC_HAS_AMX
 #include "kernels/byoc_split_winograd.h"
@@ -44,9 +38,6 @@ struct Way {
   const char* name;
   bool late = false;  // each call transforms the weights
   int64_t kernel = 3, stride = 1;
-
-  bool Pads(int64_t size, int64_t pads) const { return size + pads >= kernel; }
-  int64_t Results(int64_t size, int64_t pads) const { return (size + pads - kernel) / stride + 1; }
 };
 
 std::vector<Way> Ways() {
@@ -64,102 +55,37 @@ std::vector<Way> Ways() {
   return ways;
 }
 
-struct Case {
-  int64_t images = 1, groups = 1, height = 4, width = 4;
-  int64_t channels = 1, outputs = 1;  // of a group
-  int64_t top = 1, bottom = 1, left = 1, right = 1;
-  int64_t lanes = 0;  // of a block of channels; 0: channels last
-  int64_t gap = 0;    // floats between the pixels of the result (channels last only)
-  bool over_outputs = false;
-  int threads = 1;
+struct Case : Convolution {
   int64_t cache = 1 << 19;
-  bool bias = true;
-  std::vector<byoc_post_op> post_ops;
 
-  int64_t AllChannels() const { return groups * channels; }
-  int64_t AllOutputs() const { return groups * outputs; }
+  Case() {
+    height = width = 4;
+    top = bottom = left = right = 1;
+    lanes = 0;  // channels last
+  }
 };
 
-byoc_strides Strides(int64_t height, int64_t width, int64_t channels, int64_t lanes, int64_t gap) {
-  if (lanes == 0) {
-    const int64_t pixel = channels + gap;
-    return {height * width * pixel, width * pixel, pixel, 0, channels};
-  }
-  return {height * width * channels, width * lanes, lanes, height * width * lanes, lanes};
+/// The convolution as one way computes it.
+Case For(Case c, const Way& way) {
+  c.kernel_height = c.kernel_width = way.kernel;
+  c.stride_y = c.stride_x = way.stride;
+  if (c.lanes != 0) c.src = c.dst = Layout::kBlocks;
+  return c;
 }
 
-size_t Size(const byoc_strides& s, int64_t images) { return static_cast<size_t>(images * s.image); }
-
-/// Room for the parameters of a convolution with so many post-operations; all is zero.
-std::vector<int64_t> Params(size_t post_ops) {
-  return std::vector<int64_t>((sizeof(byoc_winograd_params) + post_ops * sizeof(byoc_post_op)) /
-                              sizeof(int64_t));
-}
-
-/// Runs a case and returns the largest error, as a share of the largest result; what must not be
-/// written counts as infinitely wrong.
-double Error(const Case& c, const Way& way) {
-  std::mt19937 random(7);
-  std::vector<int64_t> params = Params(c.post_ops.size());
-  auto& w = *reinterpret_cast<byoc_winograd_params*>(params.data());
-  w.isa = way.isa;
-  w.m = way.m;
-  w.kernel = way.kernel;
-  w.stride = way.stride;
-  w.late = way.late;
-  w.images = c.images;
-  w.groups = c.groups;
-  w.channels = c.channels;
-  w.height = c.height;
-  w.width = c.width;
-  w.outputs = c.outputs;
-  w.out_height = way.Results(c.height, c.top + c.bottom);
-  w.out_width = way.Results(c.width, c.left + c.right);
-  w.pad_top = c.top;
-  w.pad_left = c.left;
-  w.src = Strides(c.height, c.width, c.AllChannels(), c.lanes, 0);
-  w.dst = Strides(w.out_height, w.out_width, c.AllOutputs(), c.lanes, c.gap);
-  w.has_bias = c.bias;
-  w.post_ops = static_cast<int64_t>(c.post_ops.size());
-  way.form->plan(&w, c.threads, c.cache);
-  w.over_outputs = c.over_outputs;
-
-  Guarded src(Size(w.src, c.images)), dst(Size(w.dst, c.images) - static_cast<size_t>(c.gap));
-  const int64_t taps = way.kernel * way.kernel;
-  Guarded weights(static_cast<size_t>(c.AllOutputs() * c.channels * taps));
-  Guarded bias(static_cast<size_t>(c.AllOutputs()));
-  Guarded packed(way.form->packed_bytes(&w) / 4, 64);
-  Guarded scratch(way.form->scratch_bytes(&w) / 4, 64);
-  std::fill(scratch.data(), scratch.data() + scratch.size(), NAN);
-  Fill({&src, &weights, &bias}, &random);
-  Operands operands(bias.size(), dst.size(), &random);
-  std::vector<void*> data = {src.data(), packed.data()};
-  if (c.bias) data.push_back(bias.data());
-  std::vector<byoc_post_op> post_ops = c.post_ops;
-  operands.Bind(w.dst, &post_ops, &data);
-  data.push_back(dst.data());
-  std::copy(post_ops.begin(), post_ops.end(), reinterpret_cast<byoc_post_op*>(&w + 1));
-  void* const to_pack[] = {weights.data(), packed.data()};
-  char message[BYOC_ERROR_BYTES];
-  way.form->pack(params.data(), to_pack, nullptr, c.threads, message);
-  way.form->run(params.data(), data.data(), scratch.data(), c.threads, message);
-
-  const Window window = {c.height,   c.width, way.kernel, way.kernel, way.stride,
-                         way.stride, 1,       1,          c.top,      c.left};
-  Comparison results(dst);
-  const auto expect = [&](int64_t n, int64_t y, int64_t x, int64_t o, int64_t at) {
-    const int64_t first = o / c.outputs * c.channels;
-    double sum = c.bias ? bias.data()[o] : 0;
-    ForEachTap(window, y, x, [&](int64_t i, int64_t j, int64_t sy, int64_t sx) {
-      for (int64_t k = 0; k < c.channels; ++k) {
-        sum += static_cast<double>(src.data()[Offset(w.src, n, sy, sx, first + k)]) *
-               weights.data()[(o * c.channels + k) * taps + i * way.kernel + j];
-      }
-    });
-    results.Expect(at, operands.Apply(post_ops, sum, o, at));
-  };
-  ForEachResult(w.dst, c.images, w.out_height, w.out_width, c.AllOutputs(), expect);
-  return results.Error();
+Outcome Run(const Convolution& c, const Way& way, int64_t cache, bool over_outputs) {
+  Params<byoc_winograd_params> w(c);
+  w->isa = way.isa;
+  w->m = way.m;
+  w->kernel = way.kernel;
+  w->stride = way.stride;
+  w->late = way.late;
+  w->groups = c.groups;
+  way.form->plan(&*w, c.threads, cache);
+  w->over_outputs = over_outputs;
+  return Convolve(
+      c, &w,
+      {way.form->pack, way.form->run, way.form->packed_bytes(&*w), way.form->scratch_bytes(&*w)});
 }
 
 // Six points lose about three bits, four points less than one: 2e-6 and 5e-7 were seen for 64
@@ -173,7 +99,7 @@ bool Takes(const Way& way, const Case& c) {
   if (c.lanes != 0 && (c.lanes % lanes != 0 || (c.groups > 1 && c.channels % lanes != 0))) {
     return false;
   }
-  return way.Pads(c.height, c.top + c.bottom) && way.Pads(c.width, c.left + c.right) &&
+  return c.height + c.top + c.bottom >= way.kernel && c.width + c.left + c.right >= way.kernel &&
          (way.stride == 1 || c.channels % lanes == 0) && (c.groups == 1 || way.form == &kFloat32);
 }
 
@@ -181,18 +107,11 @@ void Check(const Case& c) {
   for (const Way& way : Ways()) {
     if (!Takes(way, c)) continue;
     for (bool over_outputs : {false, true}) {
-      Case variant = c;
-      variant.over_outputs = over_outputs;
-      const double error = Error(variant, way);
-      if (error <= Tolerance(way)) continue;
-      check::Failed(__FILE__, __LINE__,
-                    std::string(way.name) + (way.late ? ", late" : "") + ", m " +
-                        std::to_string(way.m) + ", kernel " + std::to_string(way.kernel) +
-                        ", groups " + std::to_string(c.groups) + ", over outputs " +
-                        std::to_string(over_outputs) + ", channels " + std::to_string(c.channels) +
-                        ", outputs " + std::to_string(c.outputs) + ", image " +
-                        std::to_string(c.height) + " x " + std::to_string(c.width) + ": error " +
-                        check::Show(error));
+      const Case of_way = For(c, way);
+      CheckError(__FILE__, __LINE__, of_way,
+                 std::string(way.name) + (way.late ? ", late" : "") + ", m " +
+                     std::to_string(way.m) + ", over outputs " + std::to_string(over_outputs),
+                 Run(of_way, way, c.cache, over_outputs).error, Tolerance(way));
     }
   }
 }
@@ -368,44 +287,14 @@ TEST(post_operations) {
 
 TEST(a_nan_stays) {
   for (const Way& way : Ways()) {
-    for (byoc_post_op_kind kind : {BYOC_RELU, BYOC_CLIP, BYOC_HARDSIGMOID, BYOC_HARDSWISH,
-                                   BYOC_LOGISTIC, BYOC_SWISH, BYOC_ABS}) {
-      std::vector<int64_t> params = Params(1);
-      auto& w = *reinterpret_cast<byoc_winograd_params*>(params.data());
-      w.isa = way.isa;
-      w.m = way.m;
-      w.kernel = way.kernel;
-      w.stride = way.stride;
-      w.late = way.late;
-      w.post_ops = 1;
-      w.images = w.groups = w.outputs = 1;
-      w.channels = 16;
-      w.height = w.width = 4;
-      w.out_height = w.out_width = way.Results(4, way.kernel - 1);
-      w.pad_top = w.pad_left = way.kernel / 2;
-      w.src = Strides(4, 4, 16, 0, 0);
-      w.dst = Strides(w.out_height, w.out_width, 1, 0, 0);
-      way.form->plan(&w, 1, 1 << 19);
-      const auto taps = static_cast<size_t>(way.kernel * way.kernel);
-      Guarded src(16 * 16), dst(Size(w.dst, 1)), weights(16 * taps),
-          packed(way.form->packed_bytes(&w) / 4, 64);
-      Guarded scratch(way.form->scratch_bytes(&w) / 4, 64);
-      std::fill(src.data(), src.data() + src.size(), std::numeric_limits<float>::quiet_NaN());
-      std::fill(weights.data(), weights.data() + weights.size(), 1.f);
-      byoc_post_op op{};
-      op.kind = kind;
-      op.alpha = 0.25f;
-      op.beta = 0.5f;
-      op.operand = -1;
-      std::memcpy(&w + 1, &op, sizeof(op));
-      void* const to_pack[] = {weights.data(), packed.data()};
-      void* const data[] = {src.data(), packed.data(), dst.data()};
-      char message[BYOC_ERROR_BYTES];
-      way.form->pack(params.data(), to_pack, nullptr, 1, message);
-      way.form->run(params.data(), data, scratch.data(), 1, message);
-      CHECK(
-          std::all_of(dst.data(), dst.data() + dst.size(), [](float y) { return std::isnan(y); }));
-    }
+    Case c = For({}, way);
+    c.channels = 16;
+    c.top = c.bottom = c.left = c.right = way.kernel / 2;
+    c.bias = false;
+    CheckThatNanStays(c,
+                      {BYOC_RELU, BYOC_CLIP, BYOC_HARDSIGMOID, BYOC_HARDSWISH, BYOC_LOGISTIC,
+                       BYOC_SWISH, BYOC_ABS},
+                      [&](const Convolution& of) { return Run(of, way, 1 << 19, false); });
   }
 }
 
