@@ -24,7 +24,7 @@ PEERS  := $(VENV)/.peers
 ZOO    := $(VENV)/.zoo
 TORCH  := $(VENV)/.torch
 
-.PHONY: help build demo test test-py test-cpp test-kit test-packaging test-sweep test-onnx test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load bench-company bench-convolutions bench-dynamic bench-products bench-int8 bench-drift bench-weights bench-language bench-applications docs docs-conformance clean
+.PHONY: help build demo test test-py test-cpp test-kit test-packaging test-sweep test-onnx test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load bench-company rates bench-dynamic bench-products bench-int8 bench-drift bench-weights bench-language bench-applications docs docs-conformance clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -288,9 +288,8 @@ bench-applications: $(NATIVE) $(BUILD)/applications  ##* applications that use O
 bench-company: $(NATIVE) $(PEERS)  ##* calls alone and in company (NumPy, ONNX Runtime, busy processes, callers), and the peers': ARGS=resnet50
 	@$(PY) -m bench.company $(ARGS)
 
-bench-convolutions: $(NATIVE)  ##* every candidate of 3x3 convolutions, and how well the cost chooses; ARGS=--fit fits it
-	@$(VENV)/bin/cmake --build $(BUILD) --target candidates
-	@$(PY) -m bench.convolutions --program $(BUILD)/tests/cpp/candidates $(ARGS)
+rates: $(NATIVE)  ##* this machine's description, by which implementations are chosen, measured in minutes without other work
+	@$(VENV)/bin/tvm-byoc tune --machine
 
 bench-products: $(NATIVE)  ##* products with constant weights: oneDNN's two, our kernel, and the memory's bandwidth
 	@$(CXX) -std=c++17 -O2 -fopenmp -Icodegen_src -Icodegen_src/executor -Icodegen_src/kernels -I$(VENV)/include \

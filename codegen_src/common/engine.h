@@ -97,6 +97,10 @@ class Engine {
   /// Without rounds it only names them. Nothing by default.
   virtual KnownTimes MeasureCandidates(const Graph& graph, int rounds) const;
 
+  /// What the choice among the candidates of a static graph's workloads follows from, to fit it:
+  /// {workload: {candidate: {...}}} in the engine's own terms. Nothing by default.
+  virtual json::Object DescribeCosts(const Graph& /*graph*/) const { return {}; }
+
   /// `graph` must outlive the planner.
   virtual std::unique_ptr<Planner> NewPlanner(const Graph& graph) const = 0;
 

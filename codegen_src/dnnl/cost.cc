@@ -13,13 +13,20 @@ using PrimitiveKind = dnnl::primitive::kind;
 
 constexpr double kReference = 100;  // times as slow as the others
 
+/// "convolution" or "matmul", which have costs of their own for bfloat16.
+std::string InItsDType(const char* family, const Candidate& candidate) {
+  const auto dtype = candidate.op.Find(DNNL_ARG_SRC)->md.get_data_type();
+  return Cat(family, dtype == dnnl::memory::data_type::bf16 ? "_bfloat16" : "");
+}
+
 /// On AVX2 oneDNN 3.2 has only a product that packs the weights at each call: few rows do not pay
 /// for that.
 std::string FamilyOfMatmul(const Candidate& candidate) {
   constexpr int64_t kFew = 16;
   const Dims dims = candidate.op.Find(DNNL_ARG_DST)->md.get_dims();
   const bool packs = candidate.impl.compare(0, 4, "gemm") == 0;
-  return packs && dims.size() == 2 && dims[0] <= kFew ? "matmul_flat" : "matmul";
+  return packs && dims.size() == 2 && dims[0] <= kFew ? "matmul_flat"
+                                                      : InItsDType("matmul", candidate);
 }
 
 bool ReadsBytes(const Candidate& candidate) {
@@ -77,10 +84,13 @@ std::string FamilyOf(const Candidate& candidate, const Isa& isa) {
   if (candidate.op.kind == PrimitiveKind::lrn)
     return candidate.pd.Arg(DNNL_ARG_SRC).get_inner_nblks() > 0 ? "lrn_blocked" : "";
   if (candidate.op.kind != PrimitiveKind::convolution) return "";
+  const bool is_halved =
+      isa.Vectors() == BYOC_AVX512 && candidate.impl.find(":avx2") != std::string::npos;
   return Unfolds(candidate.impl)       ? "convolution_gemm"
+         : is_halved                   ? "convolution_halved"
          : IsNarrow(candidate)         ? "convolution_narrow"
          : IsOfPicture(candidate, isa) ? "convolution_picture"
-                                       : "convolution";
+                                       : InItsDType("convolution", candidate);
 }
 
 double ReorderCost(const Candidate& candidate, const Machine& machine) {

@@ -159,6 +159,10 @@ class DnnlEngine final : public Engine {
     return times;
   }
 
+  json::Object DescribeCosts(const Graph& graph) const override {
+    return Translated([&] { return CostsOfProducts(graph); });
+  }
+
   void Forget() const override { ForgetOneDnn(); }
 
   bool Grows(const Graph& graph) const override {

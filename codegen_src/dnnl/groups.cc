@@ -122,7 +122,7 @@ bool ComputeInFloat32(const NodeView& n) {
                                                 (is_converted_back ? ElementCount(out) : 0));
   const double in_float32 =
       l.machine().Seconds("groups", WorkOf(p)) + l.machine().Seconds("conversion", converted);
-  if (in_float32 >= l.machine().Seconds("convolution", padded)) return false;
+  if (in_float32 >= l.machine().Seconds("convolution_bfloat16", padded)) return false;
 
   Node convolution = n.node;
   std::vector<Node> nodes;

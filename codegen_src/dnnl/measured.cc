@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -117,6 +118,16 @@ class Trial {
   std::vector<std::vector<double>> seconds_;
 };
 
+/// Calls back with each candidate that competes for an operation of a graph.
+void ForEachCandidate(const Graph& graph,
+                      const std::function<void(const Candidate&, const Machine&)>& visit) {
+  const Shapes shapes = Specialise(graph, {});
+  Lowering(graph, shapes, CpuEngine(), [&](const Candidate& candidate, const Machine& machine) {
+    if (Competes(candidate)) visit(candidate, machine);
+    return DefaultCost(candidate, machine);
+  }).Run();
+}
+
 /// Memory for values of these tensors, all zero: no value becomes infinitely small or large.
 class Zeros {
  public:
@@ -155,17 +166,40 @@ CostModel CostByTimes(const KnownTimes& times, const std::string& setting) {
   };
 }
 
+json::Object CostsOfProducts(const Graph& graph) {
+  std::map<std::string, std::map<std::string, json::Object>> all;
+  ForEachCandidate(graph, [&](const Candidate& candidate, const Machine& machine) {
+    const std::string name = FamilyOf(candidate, machine.isa);
+    const Family* family = machine.rates->Find(name, machine.threads);
+    if (family == nullptr) return;
+    json::Object object;
+    object.emplace_back("family", name);
+    object.emplace_back("dtype", family->dtype);
+    const auto add = [&](const char* field, const std::vector<double>& numbers) {
+      object.emplace_back(field, json::Array(numbers.begin(), numbers.end()));
+    };
+    add("amounts", machine.rates->Amounts(candidate.work));
+    add("seconds_of_each", machine.rates->SecondsOfEach(*family, machine.threads));
+    object.emplace_back("reorder", ReorderCost(candidate, machine));
+    all[WorkloadKey(candidate.op)].emplace(CandidateName(candidate), std::move(object));
+  });
+  json::Object workloads;
+  for (auto& [workload, candidates] : all) {
+    json::Object object;
+    for (auto& [name, costs] : candidates) object.emplace_back(name, std::move(costs));
+    workloads.emplace_back(workload, std::move(object));
+  }
+  return workloads;
+}
+
 KnownTimes MeasureProducts(const Graph& graph, int rounds) {
   const Shapes shapes = Specialise(graph, {});
   Workloads workloads;
-  Lowering(graph, shapes, CpuEngine(), [&](const Candidate& candidate, const Machine& machine) {
-    const double model = DefaultCost(candidate, machine);
-    if (Competes(candidate)) {
-      workloads[WorkloadKey(candidate.op)].emplace(CandidateName(candidate),
-                                                   model - ReorderCost(candidate, machine));
-    }
-    return model;
-  }).Run();
+  ForEachCandidate(graph, [&](const Candidate& candidate, const Machine& machine) {
+    workloads[WorkloadKey(candidate.op)].emplace(
+        CandidateName(candidate),
+        DefaultCost(candidate, machine) - ReorderCost(candidate, machine));
+  });
   KnownTimes found;
   std::map<std::string, std::vector<std::string>> ranked;
   size_t trials = 0;

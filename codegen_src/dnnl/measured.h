@@ -17,6 +17,11 @@ CostModel CostByTimes(const KnownTimes& times, const std::string& setting);
 /// See Engine::MeasureCandidates. Products compete: convolutions and products of matrices.
 KnownTimes MeasureProducts(const Graph& graph, int rounds);
 
+/// See Engine::DescribeCosts: the "family" of a candidate and the "dtype" that it multiplies, its
+/// "amounts" of work and the "seconds_of_each", and those of the changes of layout
+/// ("reorder").
+json::Object CostsOfProducts(const Graph& graph);
+
 }  // namespace tvm_byoc_dnnl
 
 #endif  // TVM_BYOC_DNNL_DNNL_MEASURED_H_

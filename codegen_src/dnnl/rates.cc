@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <iterator>
 #include <mutex>
+#include <numeric>
 #include <utility>
 
 #include "common/json_fields.h"
@@ -123,24 +124,29 @@ const Family* Rates::Find(const std::string& family, int threads) const {
   return base_ ? base_->Find(family, threads) : nullptr;
 }
 
-std::vector<double> Rates::Units(const Family& family, const Work& work, int threads) const {
+std::vector<double> Rates::Amounts(const Work& work) const {
+  const double far_weights = work.weights > many_weights_ ? work.weights : 0;
+  return {work.products, work.vectors, work.weights, far_weights, work.bytes, 1};
+}
+
+std::vector<double> Rates::SecondsOfEach(const Family& family, int threads) const {
   const Speed& speed = At(threads);
-  return {work.products * speed.products.at(family.dtype),
-          work.vectors * speed.vectors,
-          work.weights * speed.weights,
-          work.weights > many_weights_ ? work.weights * speed.far_weights : 0,
-          work.bytes * speed.moved,
-          speed.wake};
+  return {family.products * speed.products.at(family.dtype),
+          family.vectors * speed.vectors,
+          family.weights * speed.weights,
+          family.far_weights * speed.far_weights,
+          family.bytes * speed.moved,
+          family.start * speed.wake};
 }
 
 double Rates::Seconds(const std::string& name, const Work& work, int threads, double times) const {
   const Family* found = Find(name, threads);
   const Family& family = found && found->why_none.empty() ? *found : *Find("", threads);
-  const std::vector<double> units = Units(family, work, threads);
-  const double seconds = units[0] * family.products + units[1] * family.vectors +
-                         (units[2] * family.weights + units[3] * family.far_weights) +
-                         units[4] * family.bytes;
-  return times * seconds + ReorderSeconds(work, threads) + units[5] * family.start;
+  const std::vector<double> amounts = Amounts(work), seconds = SecondsOfEach(family, threads);
+  const double start = seconds.back();
+  const double working =
+      std::inner_product(amounts.begin(), amounts.end() - 1, seconds.begin(), 0.0);
+  return times * working + start + ReorderSeconds(work, threads);
 }
 
 double Rates::ReorderSeconds(const Work& work, int threads) const {

@@ -57,9 +57,9 @@ class Rates {
   /// The part of it that is the changes of layout.
   double ReorderSeconds(const Work& work, int threads) const;
 
-  /// Seconds for each of the costs of a family if that is 1, in the order of Family: what `Seconds`
-  /// multiplies by them and adds up.
-  std::vector<double> Units(const Family& family, const Work& work, int threads) const;
+  /// In the order of Family's costs: the amounts of work, and the seconds of a family for each.
+  std::vector<double> Amounts(const Work& work) const;
+  std::vector<double> SecondsOfEach(const Family& family, int threads) const;
 
   /// Of this description or its base; nullptr if nothing is said of it.
   const Family* Find(const std::string& family, int threads) const;

@@ -83,6 +83,14 @@ ffi::String MeasureCandidates(const ffi::String& engine, const ffi::String& grap
   });
 }
 
+/// What the choice of an engine in a static graph follows from.
+ffi::String DescribeCosts(const ffi::String& engine, const ffi::String& graph_json) {
+  return Guarded([&] {
+    const Graph graph = ParseGraph(std::string_view(graph_json.data(), graph_json.size()));
+    return ffi::String(json::Value(FindEngine(engine).DescribeCosts(graph)).Dump());
+  });
+}
+
 ffi::String Info() {
   json::Object info = {{"plugin_version", TVM_BYOC_DNNL_VERSION}};
   info.emplace_back("format_version", static_cast<int64_t>(kFormatVersion));
@@ -123,6 +131,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("tvm_byoc_dnnl.Probe", Probe)
       .def("tvm_byoc_dnnl.Emit", Emit)
       .def("tvm_byoc_dnnl.MeasureCandidates", MeasureCandidates)
+      .def("tvm_byoc_dnnl.DescribeCosts", DescribeCosts)
       .def("tvm_byoc_dnnl.EngineInfo",
            [](const ffi::String& engine) {
              return Guarded(

@@ -14,6 +14,7 @@ from . import (
     compressed,
     conv,
     elementwise,  # noqa: F401
+    machine,
     matmul,  # noqa: F401
     norm,  # noqa: F401
     quantize,  # noqa: F401
@@ -44,7 +45,7 @@ _OPTIONS = {
 register_namespace(
     "dnnl",
     codegen=portable_codegen(
-        "dnnl", create_module, create_source, source_build, _OPTIONS, measure_candidates=measure_candidates
+        "dnnl", create_module, create_source, source_build, _OPTIONS, measure_candidates, machine.measure
     ),
     probe=probe,
     probe_many=probe_many,

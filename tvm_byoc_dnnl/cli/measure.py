@@ -136,6 +136,17 @@ def verify(build: Build, inputs: Path | None, tolerances: Sequence[str], json_fi
     return 0 if report.ok else 1
 
 
+def _measure_machine(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if not value:
+        return
+    from ..tuning.candidates import measure_machine
+
+    with progress("measuring this machine") as show:
+        for found in measure_machine(show):
+            click.echo(found)
+    context.exit()
+
+
 @click.command(short_help="Find by measurement which compiler should get which call.")
 @model_options
 @precision_options
@@ -144,10 +155,15 @@ def verify(build: Build, inputs: Path | None, tolerances: Sequence[str], json_fi
     "--budget", type=click.FloatRange(min=0, min_open=True), default=120.0, show_default=True, metavar="SECONDS",
     help="Time for the search.",
 )  # fmt: skip
+@click.option(
+    "--machine", is_flag=True, is_eager=True, expose_value=False, callback=_measure_machine,
+    help="Measure this machine instead, some minutes without other work, for the choices of all models to come.",
+)  # fmt: skip
 def tune(build: Build, database: Path, budget: float) -> None:
     """Find by measurement which of the compilers, or TVM, should get which call of MODEL on this machine.
 
-    Every time that is measured is kept in the database, also when you stop the search with Ctrl-C.
+    Every time that is measured is kept in the database, also when you stop the search with Ctrl-C. With --machine
+    alone, the description of the machine is measured by which implementations are chosen without a search.
 
     \b
       tvm-byoc tune model.onnx --compiler acme,other --database times.jsonl

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import tvm
 
+from ..core import _native
+from ..core.files import write_text
 from ..graph.graph import PortableGraph
 from ..ir.relax_utils import codegen_of
 from ..regions.cost import usual_sizes
 from ..vendors.codegen.extern import PortableCodegen, lower_region
-from ..vendors.namespaces import namespace
+from ..vendors.namespaces import compilers, namespace
 from ..vendors.target_options import get_target_options
-from .database import Database
+from .database import Database, thread_count
 
 _ROUNDS = 15
 
@@ -67,6 +71,24 @@ def known_times(
         return {"setting": named["setting"], "workloads": found} if found else None
 
     return look_up
+
+
+def measure_machine(tell: Callable[[str], None]) -> Iterator[str]:
+    """Measure this machine for each library that chooses by a description of it: with 1, 2 and all threads.
+
+    The descriptions are files in the user's cache, which processes that start later read. Yields the file of each
+    library with what it says of itself.
+    """
+    threads = sorted({1, min(2, thread_count()), thread_count()})
+    for name in compilers():
+        codegen = namespace(name).codegen
+        if not isinstance(codegen, PortableCodegen) or codegen.measure_machine is None:
+            continue
+        path = Path(_native.engine_info(name)["machine"]["file"])
+        described, found = codegen.measure_machine(threads, tell)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps(described, indent=1) + "\n")
+        yield f"{path}\n{found}"
 
 
 def _graphs(mod: tvm.IRModule) -> Iterator[tuple[PortableCodegen, Callable[..., Mapping[str, Any]], PortableGraph]]:

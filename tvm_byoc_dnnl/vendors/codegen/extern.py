@@ -185,6 +185,7 @@ class PortableCodegen(Codegen):
 
     ``create_source`` and ``source_build`` serve the option ``output``. ``measure_candidates(graph, rounds)`` is for a
     library that chooses among implementations: a document of their times (docs/portable_graph.md).
+    ``measure_machine(threads, tell)`` is for one that chooses by a description of the machine.
     """
 
     compiler: str
@@ -194,6 +195,7 @@ class PortableCodegen(Codegen):
     lowering_options: Mapping[str, Any] = field(default_factory=dict)
     compiles = False
     measure_candidates: Callable[[PortableGraph, int], Mapping[str, Any]] | None = None
+    measure_machine: Callable[[Sequence[int], Callable[[str], None]], tuple[Mapping[str, Any], str]] | None = None
 
     @property
     def makes_source(self) -> bool:  # type: ignore[override]
@@ -284,6 +286,7 @@ def portable_codegen(
     source_build: Callable[[], SourceBuild] | None = None,
     options: Mapping[str, Any] | None = None,
     measure_candidates: Callable[[PortableGraph, int], Mapping[str, Any]] | None = None,
+    measure_machine: Callable[[Sequence[int], Callable[[str], None]], tuple[Mapping[str, Any], str]] | None = None,
 ) -> PortableCodegen:
     """A codegen for a namespace that consumes portable graphs.
 
@@ -305,8 +308,13 @@ def portable_codegen(
         ``measure_candidates(graph, rounds)`` times what the library can choose from for each operation of a static
         graph, in so many turns, and names it without any: a document as in docs/portable_graph.md. `tune` calls it, and
         ``create_module`` finds what is known in ``graph.times``.
+    measure_machine : callable, optional
+        ``measure_machine(threads, tell)`` measures this machine with each of some numbers of threads, tells lines about
+        its progress, and returns a description as the engine reads it, and lines about what it found.
+        ``tvm-byoc tune --machine`` calls it, and writes the file that ``machine`` of the engine's facts names.
     """
-    return PortableCodegen(compiler, create_module, create_source, source_build, options or {}, measure_candidates)
+    how = (measure_candidates, measure_machine)
+    return PortableCodegen(compiler, create_module, create_source, source_build, options or {}, *how)
 
 
 def source_namespaces(mod: tvm.IRModule) -> list[Namespace]:
