@@ -29,7 +29,7 @@ layer = {"format": "tvm_byoc_dnnl.graph", "version": 2, "name": "g", "outputs": 
   {"strides": [1, 1], "dilations": [1, 1], "pad_begin": [1, 1], "pad_end": [1, 1], "alg": "float32"}}]}
 try:
     facts = _namespace_facts("dnnl")["engine"]
-    impl = json.loads(library.call("Probe", [json.dumps(layer)], True)[0])["nodes"][0]["impl"]
+    impl = json.loads(library.call("Probe", [json.dumps(layer)])[0])["nodes"][0]["impl"]
     print(json.dumps({"machine": _native.engine_info("dnnl")["machine"], "impl": impl, "facts": facts["machine"]}))
 except InputError as error:
     print(json.dumps({"error": str(error)}))
