@@ -67,7 +67,7 @@ def check(g: GraphBuilder, arguments: list[np.ndarray], tolerance: float = 1e-4)
 
 
 def probe(g: GraphBuilder) -> dict:
-    return json.loads(_native.function("tvm_byoc_dnnl.Probe")("dnnl", [g.json()], True)[0])
+    return json.loads(_native.function("tvm_byoc_dnnl.Probe")("dnnl", [g.json()])[0])
 
 
 def single(kind: str, shapes: list, out: Any, *, constants: Any = (), positive: bool = False, **attrs: Any):

@@ -109,7 +109,7 @@ def test_profile_names_every_step_and_computes():
 
 
 def test_probe_accepts_and_names_implementations():
-    report = json.loads(_native.function("tvm_byoc_dnnl.Probe")("dnnl", [small().json()], True)[0])
+    report = json.loads(_native.function("tvm_byoc_dnnl.Probe")("dnnl", [small().json()])[0])
     assert report["ok"]
     assert [node["kind"] for node in report["nodes"]] == ["matmul"]
     assert not report["nodes"][0]["impl"].startswith("ref")
@@ -120,7 +120,7 @@ def test_probe_refuses_what_has_no_implementation(dtype, reason):
     g = GraphBuilder()
     x = g.input((2, 3), dtype)
     g.outputs = [g.node("eltwise", [x], (2, 3), dtype, alg="tanh", alpha=0.0, beta=0.0)]
-    report = json.loads(_native.function("tvm_byoc_dnnl.Probe")("dnnl", [g.json()], True)[0])
+    report = json.loads(_native.function("tvm_byoc_dnnl.Probe")("dnnl", [g.json()])[0])
     assert not report["ok"]
     assert reason in report["reason"]
 
@@ -130,7 +130,7 @@ def test_probe_refuses_reference_implementations():
     x = g.input((1, 16, 9, 9))
     attrs = {"alg": "max", "kernel": [3, 3]} | window(2, dilation=2)
     g.outputs = [g.node("pooling", [x], (1, 16, 5, 5), **attrs)]
-    report = json.loads(_native.function("tvm_byoc_dnnl.Probe")("dnnl", [g.json()], True)[0])
+    report = json.loads(_native.function("tvm_byoc_dnnl.Probe")("dnnl", [g.json()])[0])
     assert not report["ok"]
     for part in ("pooling", "float32", "[1, 16, 9, 9]", "reference", "ref:any"):
         assert part in report["reason"]
@@ -324,7 +324,7 @@ def test_malformed_graph(case):
     document = copy.deepcopy(small().document())
     change(document)
     with pytest.raises(GraphError, match=message):
-        _native.function("tvm_byoc_dnnl.Probe")("dnnl", [json.dumps(document)], True)[0]
+        _native.function("tvm_byoc_dnnl.Probe")("dnnl", [json.dumps(document)])[0]
 
 
 def test_every_missing_field_is_named():
@@ -346,20 +346,20 @@ def test_every_missing_field_is_named():
         if path[-1] in optional:
             continue
         with pytest.raises(GraphError, match=path[-1] if path[-1] != "tensor" else "tensor|shape"):
-            _native.function("tvm_byoc_dnnl.Probe")("dnnl", [json.dumps(document)], True)[0]
+            _native.function("tvm_byoc_dnnl.Probe")("dnnl", [json.dumps(document)])[0]
 
 
 @pytest.mark.parametrize(("field", "value"), [("version", 3), ("version", 0), ("format", "other.graph")])
 def test_another_graph_format_is_an_artifact_error(field, value):
     document = small().document() | {field: value}
     with pytest.raises(ArtifactError, match=f'{value}.*expected "tvm_byoc_dnnl.graph" version 1 to 2'):
-        _native.function("tvm_byoc_dnnl.Probe")("dnnl", [json.dumps(document)], True)[0]
+        _native.function("tvm_byoc_dnnl.Probe")("dnnl", [json.dumps(document)])[0]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "nul", '{"a":1,"a":2}', "[" * 100000, '"\\ud800"', "1e999", "{} x"])
 def test_what_is_not_json(text):
     with pytest.raises(GraphError):
-        _native.function("tvm_byoc_dnnl.Probe")("dnnl", [text], True)[0]
+        _native.function("tvm_byoc_dnnl.Probe")("dnnl", [text])[0]
 
 
 # --- dynamic shapes
