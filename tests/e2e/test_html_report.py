@@ -14,7 +14,8 @@ import pytest
 from tvm import relax
 
 import tvm_byoc_dnnl as byoc
-from tests.unit.test_explain import build, const, convnet
+from tests.unit.importing import module
+from tests.unit.test_explain import const, convnet
 from tvm_byoc_dnnl.report import explain
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -98,7 +99,7 @@ def look(browser, tmp_path):
 
 @pytest.fixture(scope="module")
 def report():
-    return explain(build(convnet, (1, 3, 16, 16)))
+    return explain(module(convnet, (1, 3, 16, 16)))
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +126,7 @@ def transformer(layers: int):
             x = bb.emit(op.add(x, bb.emit(op.matmul(bb.emit(op.reshape(mixed, (32, 32))), const(32, 32)))))
         return nn.relu(x)
 
-    return explain(build(model, (32, 32)))
+    return explain(module(model, (32, 32)))
 
 
 def test_every_call_is_drawn_where_a_pointer_finds_it(look, page, report):
@@ -330,7 +331,7 @@ TIMES = """
 
 def test_the_page_of_a_profile(look):
     """Bars, timeline and roofline of what was measured, and the graph coloured by it."""
-    profile = byoc.profile(byoc.compile(build(convnet, (1, 3, 16, 16))), repeat=2, roof=True)
+    profile = byoc.profile(byoc.compile(module(convnet, (1, 3, 16, 16))), repeat=2, roof=True)
     found = look(profile.to_html(), TIMES)
     assert found["bars"] == min(10, len(profile.steps)) and found["boxes"] == len(profile.steps)
     assert found["dots"] == sum(1 for s in profile.steps if s.flops) and found["lines"] == 1
@@ -342,14 +343,14 @@ def test_the_page_of_a_profile(look):
 
 
 def test_a_model_without_calls(look):
-    empty = explain(build(lambda bb, x: x, (4,)))
+    empty = explain(module(lambda bb, x: x, (4,)))
     assert empty.calls == []
     header = look(empty.to_html(), "fit(); drawMap(); return document.querySelector('header').innerText")
     assert "0 / 0" in header
 
 
 def test_names_cannot_break_out_of_the_page(look, report):
-    report = explain(build(convnet, (1, 3, 16, 16)))
+    report = explain(module(convnet, (1, 3, 16, 16)))
     report.model = "<img src=x onerror=problems.push('ran')>"
     report.calls[2].reasons = ["</script><script>problems.push('ran')</script>"]
     tip = look(report.to_html(), HOVER.replace("NUMBER", "2"))

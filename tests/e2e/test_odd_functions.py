@@ -115,7 +115,7 @@ def test_a_module_whose_regions_all_fail_comes_out_as_it_went_in():
     assert partitioned["main"].same_as(Sum["main"])
     assert report.calls[0].reasons == [
         "v1: the lowering of relax.add in 'v1' failed: VendorError: "
-        "the probe of 'v1' raised RuntimeError: plan cannot do relax.add"
+        "the probe of 'v1' raised RuntimeError: plan cannot do relax.add (asked by the report)"
     ]
 
 

@@ -6,7 +6,7 @@ from tvm import relax
 from tvm.relax.dpl import is_const, is_op, wildcard
 
 import tvm_byoc_dnnl as byoc
-from tests.unit.test_explain import build
+from tests.unit.importing import module
 from tvm_byoc_dnnl.ir.tvm_compat import constant_numpy
 from tvm_byoc_dnnl.report import explain
 
@@ -28,7 +28,7 @@ def vendor():
 
 def misses(body, *shapes, compiler=VENDOR, dtype="float32"):
     """Near misses of each call of ``body``, in order."""
-    mod = byoc.AnnotateExternalCompiler(compiler, prepare=False)(build(body, *(shapes or [(4,)]), dtype=dtype))
+    mod = byoc.AnnotateExternalCompiler(compiler, prepare=False)(module(body, *(shapes or [(4,)]), dtype=dtype))
     return [c.near_misses for c in explain(byoc.PartitionGraph()(mod), compiler).calls]
 
 

@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 from tests.unit.importing import node, onnx_model, ops
 from tvm_byoc_dnnl.frontends import to_relax
-from tvm_byoc_dnnl.frontends.onnx import folding, kept  # noqa: F401 - the table
+from tvm_byoc_dnnl.frontends.onnx import folding, walk  # noqa: F401 - the table
 from tvm_byoc_dnnl.frontends.onnx.table import entry_of
 from tvm_byoc_dnnl.frontends.onnx.value import Node, Value, decoded
 
