@@ -46,6 +46,16 @@ def ratios(machine: Mapping[str, Any], engine: str, what: str = "ms", base: str 
     return found
 
 
+def _mean(found: Mapping[str, float], names: Sequence[str]) -> str:
+    """The geometric mean over some models, where all of them were measured."""
+    known = [found[name] for name in names if name in found]
+    return f"{statistics.geometric_mean(known):.2f}" if len(known) == len(names) else "—"
+
+
+def _bold(text: str) -> str:
+    return text if text == "—" else f"**{text}**"
+
+
 def _number(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
@@ -80,11 +90,7 @@ def _times(
     for group, names in (groups or {}).items():
         if not set(names) <= set(machine["models"]):
             continue
-        means = []
-        for engine in engines:
-            known = [by_engine[engine][n] for n in names if n in by_engine[engine]]
-            means.append(f"**{statistics.geometric_mean(known):.2f}**" if len(known) == len(names) else "—")
-        yield [f"{group}, geometric mean", "", *means]
+        yield [f"{group}, geometric mean", "", *(_bold(_mean(by_engine[engine], names)) for engine in engines)]
 
 
 def _means(machine: Mapping[str, Any], engines: Sequence[str]) -> Iterator[list[str]]:
@@ -95,8 +101,7 @@ def _means(machine: Mapping[str, Any], engines: Sequence[str]) -> Iterator[list[
             continue
         cells = []
         for engine in engines:
-            known = [by_engine[engine][n] for n in group.models if n in by_engine[engine]]
-            mean = f"**{statistics.geometric_mean(known):.2f}**" if len(known) == len(group.models) else "—"
+            mean = _bold(_mean(by_engine[engine], group.models))
             target = group.targets.get(engine)
             cells.append(f"{mean} (≥ {target:.2f})" if target else mean)
         yield [title, *cells]
@@ -173,10 +178,7 @@ def _ratios_of_all(page: Path, shown: Sequence[Mapping[str, Any]]) -> Iterator[s
     models = dict.fromkeys(name for machine in shown for name in machine["models"])
 
     def cell(found: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> str:
-        cells = []
-        for engine in engines:
-            known = [found[engine][name] for name in names if name in found[engine]]
-            cells.append(f"{statistics.geometric_mean(known):.2f}" if len(known) == len(names) else "—")
+        cells = [_mean(found[engine], names) for engine in engines]
         return " · ".join(cells) if set(cells) != {"—"} else ""
 
     yield f"Times of {', '.join(ENGINES[name].label for name in engines)}, in this order, divided by ours.\n\n"

@@ -74,11 +74,11 @@ def test_code_uses_public_names_only(page: Path) -> None:
 def test_the_first_page_prints_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = (ROOT / "docs" / "index.md").read_text()
+    page = ROOT / "docs" / "index.md"
     monkeypatch.chdir(tmp_path)
     onnx.save(find_model("squeezenet").read(), "squeezenet.onnx")
-    exec(re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)[0], {})
-    expected = re.findall(r"^```text\n(.*?)^```", page, re.M | re.S)[0]
+    exec(blocks(page)[0], {})
+    expected = re.findall(r"^```text\n(.*?)^```", page.read_text(), re.M | re.S)[0]
     reorders = re.compile(r" with \d+ reorders?")  # how many depends on the CPU
     assert reorders.sub("", capsys.readouterr().out) == reorders.sub("", expected)
 

@@ -37,8 +37,8 @@ const hue = new Map(report.regions.map((r, i) => [r.name, (212 + i * 137.5) % 36
 const frequency = new Map();
 for (const c of calls) frequency.set(label(c), (frequency.get(label(c)) || 0) + 1);
 const opHue = new Map([...frequency].sort((a, b) => b[1] - a[1]).map(([op], i) => [op, (24 + i * 137.5) % 360]));
-const fill = region => `hsl(${hue.get(region)} var(--fill-s) var(--fill-l))`;
-const stroke = region => `hsl(${hue.get(region)} var(--stroke-s) var(--stroke-l))`;
+const light_of = h => `hsl(${h} var(--fill-s) var(--fill-l))`, dark_of = h => `hsl(${h} var(--stroke-s) var(--stroke-l))`;
+const fill = region => light_of(hue.get(region)), stroke = region => dark_of(hue.get(region));
 function chip(region) {
   const node = el("span", { class: "chip" + (region ? "" : " host") });
   if (region) { node.style.background = fill(region); node.style.borderColor = stroke(region); }
@@ -163,9 +163,8 @@ function build(which) {
     const body = svg("rect", { class: "body", x: -b.w / 2, y: -20, width: b.w, height: 40, rx: 7 });
     const share = loads[i] / most;
     if (heat) { body.style.fill = `color-mix(in oklab, var(--heat) ${(90 * Math.sqrt(share)).toFixed(0)}%, var(--panel))`; body.style.stroke = "var(--edge)"; }
-    else if (colour === "operator" && !folded) {
-      body.style.fill = `hsl(${opHue.get(label(c))} var(--fill-s) var(--fill-l))`; body.style.stroke = `hsl(${opHue.get(label(c))} var(--stroke-s) var(--stroke-l))`;
-    } else if (c.region) { body.style.fill = fill(c.region); body.style.stroke = stroke(c.region); }
+    else if (colour === "operator" && !folded) { body.style.fill = light_of(opHue.get(label(c))); body.style.stroke = dark_of(opHue.get(label(c))); }
+    else if (c.region) { body.style.fill = fill(c.region); body.style.stroke = stroke(c.region); }
     box.append(body, line(b, -3, "label", cut(b.label, b.w, 7.2)), line(b, 11, "below", below(b)), svg("rect", { class: "load", x: 6 - b.w / 2, y: 15, width: Math.sqrt(share) * (b.w - 12), height: 2.5, rx: 1.2 }));
     boxes.append(box);
     drawing.nodes.push(box);
