@@ -25,7 +25,7 @@ from ...vendors.namespaces import find_namespace, namespace
 from ...whole import is_whole, whole_ops
 from .matches import ops_in_pattern
 
-__all__ = ["Trial", "ask", "get_annotate_compiler", "refused_whole", "trial_of", "unknown_whole"]
+__all__ = ["Trial", "ask", "get_annotate_compiler", "may_take", "refused_whole", "trial_of", "unknown_whole"]
 
 #: namespace, options, and the form of the graph
 Question = tuple[str, str, str]
@@ -170,13 +170,14 @@ def get_annotate_compiler(compiler: str, op: str) -> Predicate:
     return lambda attrs, args: ns.no_predicate(op)
 
 
-def _knows(ns: Namespace, op: str) -> bool:
-    return op in ns.ops() or any(op in ops_in_pattern(p.pattern) for p in ns.patterns.values())
+def may_take(ns: Namespace) -> set[str]:
+    """The operators that a namespace has a predicate, a lowering or a pattern for."""
+    return {*ns.ops()}.union(*(ops_in_pattern(p.pattern) for p in ns.patterns.values()))
 
 
 def unknown_whole(func: relax.Function, compilers: Sequence[str]) -> set[str]:
     """The operators kept whole that a function calls, and about which none of its compilers can be asked."""
-    return {op for op in whole_ops(func) if not any(_knows(namespace(name), op) for name in compilers)}
+    return {op for op in whole_ops(func) if not any(op in may_take(namespace(name)) for name in compilers)}
 
 
 def refused_whole(
@@ -186,7 +187,7 @@ def refused_whole(
     for func in functions:
         for var, call in op_calls(func):
             for ns in map(namespace, compilers if is_whole(call.op.name) else ()):
-                if _knows(ns, call.op.name) and (refusal := ask(ns, call, compilation)) is not None:
+                if call.op.name in may_take(ns) and (refusal := ask(ns, call, compilation)) is not None:
                     name = var_name(var)
                     op = f"{ns.name}.{call.op.name}"
                     yield Fact("", name, op, ns.name, MATCH, refusal.reason, (name,))

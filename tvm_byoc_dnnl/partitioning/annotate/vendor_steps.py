@@ -18,14 +18,9 @@ from ...ir.hidden import without_hidden
 from ...regions.failure import describe
 from ...vendors.namespace import Namespace, told
 from .layout import Convertible, Places, laid_out, layouts_of_pictures
-from .matches import ops_in_pattern
+from .trial import may_take
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
-
-
-def may_take(ns: Namespace) -> set[str]:
-    """The operators that a namespace has a predicate, a lowering or a pattern for."""
-    return {*ns.ops()}.union(*(ops_in_pattern(p.pattern) for p in ns.patterns.values()))
 
 
 class VendorForms:
