@@ -17,12 +17,6 @@ bool Contains(const std::vector<int>& numbers, int number) {
   return std::find(numbers.begin(), numbers.end(), number) != numbers.end();
 }
 
-bool IsUnscaled(const Node& node) {
-  return node.output_scaling.IsNone() &&
-         std::all_of(node.scalings.begin(), node.scalings.end(),
-                     [](const Scaling& scaling) { return scaling.IsNone(); });
-}
-
 /// Whether the input says where to read or write: only such may be int64.
 bool IsPlaces(const Node& node, size_t input) {
   return node.kind == Kind::kGather            ? input == 1
