@@ -26,6 +26,7 @@ from .._version import __version__, version_of
 from ..core import _native
 from ..core.errors import ArtifactError, ExportError, InputError
 from ..core.files import opened, read, written
+from ..frontends.gguf.file import SUFFIX as GGUF
 from ..ir.fingerprint import content_key, fingerprint
 from ..ir.relax_utils import constants_in
 from ..ir.tvm_compat import constant_numpy
@@ -38,7 +39,7 @@ from ..vendors.namespaces import compilers, namespace
 _logger = logging.getLogger("tvm_byoc_dnnl")
 _ENGINE = __name__.partition(".")[0]
 _BLOCK = 1 << 20
-_PACKAGES = ("apache-tvm", "apache-tvm-ffi", "onnx", "numpy", "ml_dtypes", "torch")
+_PACKAGES = ("apache-tvm", "apache-tvm-ffi", "onnx", "numpy", "ml_dtypes", "torch", "gguf")
 
 
 class CachedExecutable(ByocExecutable):
@@ -238,7 +239,9 @@ def _own_files() -> tuple[str, ...]:
 
 
 def _model_parts(model: Any) -> Iterable[bytes]:
-    if isinstance(model, (str, Path)):
+    if isinstance(model, (str, Path)) and Path(model).suffix == GGUF:
+        yield from _file_parts(Path(model))
+    elif isinstance(model, (str, Path)):
         yield from _onnx_file_parts(Path(model))
     elif hasattr(model, "SerializeToString"):
         try:

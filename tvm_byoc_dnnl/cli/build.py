@@ -286,7 +286,7 @@ def bench(
 
 
 @click.command(short_help="Write text with a language model.")
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("folder", type=click.Path(exists=True, path_type=Path))
 @click.argument("text")
 @click.option("--max-new-tokens", type=click.IntRange(1), help="Tokens to write.  [default: as the folder says]")
 @click.option("--temperature", type=float, help="Divisor of the logits; 0 takes the most likely token.")
@@ -309,14 +309,15 @@ def generate(
     int8: str,
     **choice: Any,
 ) -> None:
-    """Write what follows TEXT, with the language model in FOLDER.
+    """Write what follows TEXT, with the language model in FOLDER or a file.
 
     \b
       tvm-byoc generate qwen "The capital of France is" --max-new-tokens 20
       tvm-byoc generate qwen "Once upon a time" --temperature 0.8 --top-p 0.95 --seed 1 --cache-dir ~/.cache/models
 
-    FOLDER is one that onnxruntime-genai's model builder wrote. The text is printed piece by piece; the last line, on
-    standard error, says how many tokens a second were read and written. It needs the package tokenizers.
+    FOLDER is one that onnxruntime-genai's model builder wrote, or a .gguf file. The text is printed piece by piece; the
+    last line, on standard error, says how many tokens a second were read and written. It needs the package tokenizers,
+    and gguf for such a file.
     """
     from ..text.generator import TextGenerator
 

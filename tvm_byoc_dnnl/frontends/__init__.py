@@ -28,7 +28,7 @@ def to_relax(model: Any, shapes: Mapping[str, Sequence[int | str]] | None = None
 
     Parameters
     ----------
-    model : IRModule, onnx.ModelProto, path of an .onnx or .pt2 file or torch.export.ExportedProgram
+    model : IRModule, onnx.ModelProto, path of an .onnx, .gguf or .pt2 file or torch.export.ExportedProgram
         An IRModule is returned as it is. Nothing is changed in the model itself.
     shapes : mapping, optional
         Input name to shape, for dimensions that an ONNX model leaves open: numbers fix them, and a name, such as
@@ -81,7 +81,7 @@ def to_relax(model: Any, shapes: Mapping[str, Sequence[int | str]] | None = None
         _no_shapes(shapes, "an ExportedProgram")
         return import_torch(model)
     raise InputError(
-        f"cannot import a {kind}; give an IRModule, an onnx.ModelProto, the path of an .onnx file or a "
+        f"cannot import a {kind}; give an IRModule, an onnx.ModelProto, the path of an .onnx or .gguf file or a "
         "torch.export.ExportedProgram"
     )
 

@@ -14,14 +14,14 @@ from ..core.errors import ArgumentTypeError, InputError, MissingFileError
 from ..core.files import read_text
 
 CONFIG, TOKENIZER = "genai_config.json", "tokenizer.json"
-_INPUTS = {
+INPUTS = {
     "input_ids": "input_ids",
     "attention_mask": "attention_mask",
     "position_ids": "position_ids",
     "past_key_names": "past_key_values.%d.key",
     "past_value_names": "past_key_values.%d.value",
 }
-_OUTPUTS = {
+OUTPUTS = {
     "logits": "logits",
     "present_key_names": "present.%d.key",
     "present_value_names": "present.%d.value",
@@ -32,12 +32,12 @@ _SAID = {int: "a positive number", float: "a number", bool: "true or false", str
 
 @dataclass(frozen=True)
 class Folder:
-    """What the files of a folder say.
+    """What the files of a folder say, or one that has all of it.
 
     Attributes
     ----------
     model : Path
-        The ONNX file.
+        The file of the decoder.
     tokenizer : tokenizers.Tokenizer
         Text to numbers and back; prompts are neither cut nor padded.
     inputs, outputs : dict
@@ -85,17 +85,19 @@ class Folder:
             raise ArgumentTypeError(f"folder is a {type(path).__name__}; expected the path of a folder")
         folder = Path(path)
         if not folder.is_dir():
-            raise MissingFileError(f"no folder {folder}; expected one that onnxruntime-genai's model builder wrote")
+            raise MissingFileError(
+                f"no folder {folder}; expected one that onnxruntime-genai's model builder wrote, or a .gguf file"
+            )
         said = _Config(_file(folder, CONFIG))
-        inputs = _INPUTS | said.names("model.decoder.inputs")
-        outputs = _OUTPUTS | said.names("model.decoder.outputs")
+        inputs = INPUTS | said.names("model.decoder.inputs")
+        outputs = OUTPUTS | said.names("model.decoder.outputs")
         window = said.get("model.decoder.sliding_window.window_size", int, None)
         return cls(
             model=_file(folder, said.get("model.decoder.filename", str)),
             tokenizer=_tokenizer(_file(folder, TOKENIZER)),
             inputs=inputs,
             outputs=outputs,
-            caches=_caches(inputs, outputs, said.get("model.decoder.num_hidden_layers", int)),
+            caches=caches_of(inputs, outputs, said.get("model.decoder.num_hidden_layers", int)),
             head_size=said.get("model.decoder.head_size", int, None),
             window=window and window + int(said.get("model.decoder.sliding_window.cache_slack", float, 0)),
             context=said.get("model.context_length", int),
@@ -119,7 +121,7 @@ def _file(folder: Path, name: str) -> Path:
     return path
 
 
-def _caches(inputs: Mapping[str, str], outputs: Mapping[str, str], layers: int) -> dict[str, str]:
+def caches_of(inputs: Mapping[str, str], outputs: Mapping[str, str], layers: int) -> dict[str, str]:
     """The caches that the patterns of a folder name, as ``past_key_names`` and ``present_key_names``."""
     pairs = {
         past: outputs[f"present{role[1]}"]
@@ -183,14 +185,20 @@ def _parsed(path: Path) -> Any:
         raise InputError(f"cannot read {path}: it is no JSON ({error}); write the folder again") from error
 
 
-def _tokenizer(path: Path) -> Any:
+def tokenizers() -> Any:
+    """The package of this name."""
     try:
-        from tokenizers import Tokenizer
+        import tokenizers as package
     except ImportError as error:
         raise InputError("text needs the package tokenizers: pip install 'tvm-byoc-dnnl[text]'") from error
+    return package
+
+
+def _tokenizer(path: Path) -> Any:
+    package = tokenizers()
     _parsed(path)
     try:
-        tokenizer = Tokenizer.from_str(read_text(path, "a tokenizer"))
+        tokenizer = package.Tokenizer.from_str(read_text(path, "a tokenizer"))
     except Exception as error:  # the package raises Exception itself
         raise InputError(f"cannot read {path} as a tokenizer: {error}; write the folder again") from error
     tokenizer.no_truncation()

@@ -5,35 +5,40 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import TypeVar
 
 from ..api.compile import DEFAULT_COMPILER, compile
 from ..core.errors import ArgumentTypeError, InputError
 from ..core.threads import check_number
+from ..frontends.gguf.file import SUFFIX as GGUF
 from ..runtime.runner import Runner
 from .conversation import Decoder
 from .folder import Folder
+from .gguf import from_gguf
 from .sampling import Pieces, Sampling
 
 Prompt = TypeVar("Prompt", str, list[str])
 
 
 class TextGenerator:
-    """A language model as onnxruntime-genai's model builder writes it; any number of threads may use one.
+    """A language model as onnxruntime-genai's model builder writes it, or in a GGUF file; any number of threads may use
+    one.
 
     Parameters
     ----------
     folder : path-like
-        It has ``genai_config.json``, ``tokenizer.json`` and the ONNX file that the first one names.
+        It has ``genai_config.json``, ``tokenizer.json`` and the ONNX file that the first one names; or the path of a
+        ``.gguf`` file.
     compiler, precision, weights, activations, int8, threads, cache_dir : optional
         As for `compile`. The model is compiled once for all lengths.
 
     Raises
     ------
     InputError, UnsupportedError
-        If the package ``tokenizers`` is not installed, a file is broken, the tokenizer does not fit the model, the
-        model is not a decoder of text with the inputs that the folder names, or as for `compile`; a `MissingFileError`
-        if the folder or a file is not there.
+        If the package ``tokenizers`` (or ``gguf``) is not installed, a file is broken, the tokenizer does not fit the
+        model, the model is not a decoder of text with the inputs that the folder names, or as for `compile`; a
+        `MissingFileError` if the folder or a file is not there.
     """
 
     def __init__(
@@ -48,7 +53,8 @@ class TextGenerator:
         threads: int | None = None,
         cache_dir: str | PathLike[str] | None = None,
     ) -> None:
-        self._folder = Folder.read(folder)
+        is_file = isinstance(folder, (str, PathLike)) and Path(folder).suffix == GGUF
+        self._folder = from_gguf(Path(folder)) if is_file else Folder.read(folder)
         executable = compile(
             self._folder.model,
             compiler,

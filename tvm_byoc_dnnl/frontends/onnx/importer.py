@@ -10,6 +10,8 @@ import onnx
 import tvm
 
 from ...core.errors import ByocError, InputError, MissingFileError, UnsupportedError, out_of_resources
+from ..gguf.decoder import read_decoder
+from ..gguf.file import SUFFIX as GGUF
 from .file import Weights, load_whole, read_model
 from .inputs import Shapes, advice_on_inputs, fixed_inputs, given_inputs
 from .model import to_module
@@ -22,24 +24,32 @@ _Read = TypeVar("_Read")
 
 
 def load_onnx(path: Path) -> onnx.ModelProto:
-    """The model in an .onnx file, with the weights in files beside it."""
-    return _read(path, load_whole)
+    """The model in an .onnx file, with the weights in files beside it, or in a .gguf file."""
+    if path.suffix != GGUF:
+        return _read(path, load_whole)
+    model, weights = load_apart(path)
+    for tensor in model.graph.initializer:
+        tensor.raw_data = weights[tensor.name].tobytes()
+    return model
 
 
 def load_apart(path: Path) -> tuple[onnx.ModelProto, Weights]:
-    """The model in an .onnx file, and those weights that are not in it but apart."""
-    return _read(path, read_model)
+    """The model in an .onnx or .gguf file, and those weights that are not in it but apart."""
+    if path.suffix != GGUF:
+        return _read(path, read_model)
+    model, weights = _read(path, read_decoder)
+    return model, Weights(weights)
 
 
 def _read(path: Path, read: Callable[[Path], _Read]) -> _Read:
     try:
         return read(path)
-    except InputError:
+    except ByocError:
         raise
     except FileNotFoundError as err:
         if str(err.filename) != str(path):
             raise InputError(f"cannot read `{path}`: its weights are in `{err.filename}`, which is not there") from err
-        raise MissingFileError(f"no file `{path}`; give the path of an .onnx file") from err
+        raise MissingFileError(f"no file `{path}`; give the path of an .onnx or .gguf file") from err
     except Exception as err:  # protobuf's DecodeError, OSError and ValueError of external data
         if (resources := out_of_resources(err)) is not None:
             raise resources from err
