@@ -206,7 +206,7 @@ $(VENV)/.site: $(DEPS)
 	@touch $@
 
 $(VENV)/.examples: $(DEPS)
-	@TVM_BYOC_DNNL_SKIP_CMAKE=1 $(PIP) install --no-build-isolation -e '.[serve,ray]'
+	@TVM_BYOC_DNNL_SKIP_CMAKE=1 $(PIP) install --no-build-isolation -e '.[ray]'
 	@touch $@
 
 .PHONY: docs-site test-examples
@@ -214,7 +214,7 @@ docs-site: $(NATIVE) $(VENV)/.site  ##* the site of documentation in build/site,
 	@$(PY) -m pytest -m 'sweep or not sweep' tests/e2e/test_tutorials.py
 	@$(PY) -m sphinx -W --keep-going -q -b html docs build/site
 
-test-examples: $(NATIVE) $(VENV)/.examples  ##+ examples/serve and examples/ray, each as a user starts it; memory measured
+test-examples: $(NATIVE) $(VENV)/.examples  ##+ the server and examples/ray, each as a user starts it; memory measured
 	@REQUIRE_EXAMPLES=1 $(PY) -m pytest tests/e2e/test_served_examples.py $(ARGS)
 
 .PHONY: wheel release-check

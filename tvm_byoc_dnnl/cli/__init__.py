@@ -16,6 +16,7 @@ from ..core.errors import ArtifactError, ByocError, InputError, UnsupportedError
 from .build import bench, compile, emit, generate, new_backend, run
 from .inspect import check, diff, doctor, explain, inputs, lock, ops
 from .measure import profile, tune, verify
+from .serve import serve
 
 __all__ = ["cli", "main"]
 
@@ -47,6 +48,7 @@ def cli() -> None:
       tvm-byoc profile model.onnx                     where the time goes, primitive by primitive
       tvm-byoc tune model.onnx --compiler NAMES --database times.jsonl
       tvm-byoc generate qwen "Once upon a time"       text of a language model
+      tvm-byoc serve model.so                         the Open Inference Protocol over HTTP
       tvm-byoc doctor                                 is this machine set up well?
       tvm-byoc new-backend my_npu                     a package for a backend of your own
 
@@ -70,6 +72,7 @@ _COMMANDS = (
     ops,
     doctor,
     generate,
+    serve,
     new_backend,
 )
 for _command in _COMMANDS:
