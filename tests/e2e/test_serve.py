@@ -20,14 +20,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tritonclient.grpc as grpc_client
+import tritonclient.http as http_client
 import tvm
 from tvm import relax, tirx
 
 import tvm_byoc_dnnl as byoc
-
-pytest.importorskip("starlette")
-pytest.importorskip("uvicorn")
-pytest.importorskip("prometheus_client")
+from tvm_byoc_dnnl.core.errors import InputError
+from tvm_byoc_dnnl.serve import grpc_service
+from tvm_byoc_dnnl.serve.tensors import DATATYPES
 
 pytestmark = pytest.mark.native
 
@@ -64,6 +65,7 @@ class Service:
         threading.Thread(target=self._listen, daemon=True).start()
         line = self.wait_for(r"serving on http://(\S+)")
         self.address = re.search(r"http://(\S+)", line)[1]
+        self.grpc = (re.findall(r"grpc://(\S+)", line) or [""])[0]
 
     def _listen(self) -> None:
         for line in self.process.stderr:
@@ -112,7 +114,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def service(files: Path) -> Iterator[Service]:
-    found = Service(files / "open.so", f"two={files / 'fixed.so'}", "--max-batch", "8", "--max-delay", "1")
+    found = Service(
+        files / "open.so", f"two={files / 'fixed.so'}", "--max-batch", "8", "--max-delay", "1", "--grpc-port", "0"
+    )
     yield found
     assert found.end() == 0, found.lines
 
@@ -134,25 +138,81 @@ def test_what_the_server_says_of_itself(service: Service) -> None:
 
 @pytest.mark.parametrize("binary", [True, False])
 def test_tritonclient(service: Service, binary: bool) -> None:
-    client_of = pytest.importorskip("tritonclient.http")
-    with client_of.InferenceServerClient(service.address) as client:
+    with http_client.InferenceServerClient(service.address) as client:
         assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("open")
         assert client.get_server_metadata()["name"] == "tvm-byoc"
         assert [i["name"] for i in client.get_model_metadata("open")["inputs"]] == ["x"]
         (name,) = [o["name"] for o in client.get_model_metadata("open")["outputs"]]
         for count, compression in ((1, None), (3, "gzip"), (0, "deflate")):
             x = rows(count)
-            given = client_of.InferInput("x", list(x.shape), "FP32")
+            given = http_client.InferInput("x", list(x.shape), "FP32")
             given.set_data_from_numpy(x, binary_data=binary)
-            wanted = [client_of.InferRequestedOutput(name, binary_data=binary)]
+            wanted = [http_client.InferRequestedOutput(name, binary_data=binary)]
             for outputs in (wanted, None):
                 answer = client.infer(
                     "open", [given], outputs=outputs, request_id="7", request_compression_algorithm=compression
                 )
                 np.testing.assert_allclose(answer.as_numpy(name).reshape(count, 8), expected(x), rtol=1e-4, atol=1e-5)
                 assert answer.get_response()["id"] == "7"
-        with pytest.raises(client_of.InferenceServerException, match="did you mean 'open'"):
+        with pytest.raises(http_client.InferenceServerException, match="did you mean 'open'"):
             client.infer("opn", [given])
+
+
+def test_the_client_of_grpc(service: Service) -> None:
+    with grpc_client.InferenceServerClient(service.grpc) as client:
+        assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("open")
+        assert client.get_server_metadata().version == byoc.__version__
+        metadata = client.get_model_metadata("open", as_json=True)
+        assert metadata["inputs"] == [{"name": "x", "datatype": "FP32", "shape": ["-1", "16"]}]
+        (version,), (output,) = metadata["versions"], metadata["outputs"]
+        x = rows(3)
+        given = grpc_client.InferInput("x", [3, 16], "FP32")
+        given.set_data_from_numpy(x)
+        for outputs in (None, [grpc_client.InferRequestedOutput(output["name"])]):
+            answer = client.infer("open", [given], version, outputs, "7")
+            np.testing.assert_allclose(answer.as_numpy(output["name"]), expected(x), rtol=1e-4, atol=1e-5)
+            assert answer.get_response().id == "7"
+        given.set_shape([2, 16])
+        for call, code, message in (
+            (lambda: client.infer("open", [given]), "INVALID_ARGUMENT", "has 192 bytes; FP32[2, 16] has 128"),
+            (lambda: client.infer("open", []), "INVALID_ARGUMENT", "no input 'x'"),
+            (lambda: client.infer("opn", []), "NOT_FOUND", "did you mean 'open'"),
+            (lambda: client.is_model_ready("open", "9"), "NOT_FOUND", "no version '9'"),
+        ):
+            with pytest.raises(grpc_client.InferenceServerException) as refused:
+                call()
+            assert refused.value.status() == f"StatusCode.{code}" and message in refused.value.message()
+
+
+def test_messages_are_those_of_the_published_protocol() -> None:
+    published = grpc_client.service_pb2.DESCRIPTOR.message_types_by_name
+
+    def fields(message: Any) -> dict[str, Any]:
+        inner = {nested.name: fields(nested) for nested in message.nested_types}
+        one_of = [field.containing_oneof and field.containing_oneof.name for field in message.fields]
+        return {**inner, "one of": one_of, "fields": [
+            (f.name, f.number, f.type, f.is_repeated, f.message_type and f.message_type.full_name)
+            for f in message.fields
+        ]}  # fmt: skip
+
+    made = grpc_service.messages()
+    assert {name: fields(kind.DESCRIPTOR) for name, kind in made.items()} == {
+        name: fields(published[name]) for name in made
+    }
+
+
+@pytest.mark.parametrize("dtype", [d for d in DATATYPES if d not in ("float16", "bfloat16")])
+def test_typed_contents_of_grpc(dtype: str) -> None:
+    kinds = grpc_service.messages()
+    array = np.array([[0, 1, 1]]).astype(dtype)
+    field = grpc_service._CONTENTS[DATATYPES[dtype]]
+    entry = {"name": "x", "datatype": DATATYPES[dtype], "shape": [1, 3], "contents": {field: array.ravel().tolist()}}
+    request = kinds["ModelInferRequest"](model_name="m", inputs=[entry])
+    back = grpc_service._arrays(kinds["ModelInferRequest"].FromString(request.SerializeToString()))["x"]
+    assert back.dtype == array.dtype and (back == array).all()
+    request.inputs[0].shape[1] = 4
+    with pytest.raises(InputError, match="expected"):
+        grpc_service._arrays(request)
 
 
 def test_answers_in_batches_are_those_of_single_calls(service: Service) -> None:

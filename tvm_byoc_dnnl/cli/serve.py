@@ -16,10 +16,11 @@ _NEEDED = ("starlette", "uvicorn", "prometheus_client")
 _SECONDS = click.FloatRange(0, min_open=True)
 
 
-@click.command(short_help="Serve models over HTTP: the Open Inference Protocol.")
+@click.command(short_help="Serve models over HTTP and gRPC: the Open Inference Protocol.")
 @click.argument("models", nargs=-1, required=True, metavar="MODEL…")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on; 0.0.0.0 is all.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 is a free one.")
+@click.option("--grpc-port", type=click.IntRange(0, 65535), help="Answer gRPC, too, at this port; 0 is a free one.")
 @click.option("--workers", type=click.IntRange(1), default=1, show_default=True,
               help="Processes, which share the packed weights.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(1),
@@ -42,6 +43,7 @@ def serve(
     models: Sequence[str],
     host: str,
     port: int,
+    grpc_port: int | None,
     workers: int,
     threads: int | None,
     max_batch: int,
@@ -63,7 +65,8 @@ def serve(
     It speaks the Open Inference Protocol (as KServe and Triton do), with JSON or binary tensors; /metrics is for
     Prometheus. --shape prepares a size before the first request. It needs: pip install 'tvm-byoc-dnnl[serve]'.
     """
-    missing = [name for name in _NEEDED if find_spec(name) is None]
+    needed = (*_NEEDED, *(("grpc",) if grpc_port is not None else ()))
+    missing = [name for name in needed if find_spec(name) is None]
     if missing:
         raise InputError(f"serve needs {', '.join(missing)}: pip install 'tvm-byoc-dnnl[serve]'")
     cores = max(1, len(os.sched_getaffinity(0)) // workers)
@@ -82,5 +85,5 @@ def serve(
         shapes=shapes,
         cache_dir=cache_dir,
     )
-    options = Options(host, port, None, workers, max_request, reload, settings)
+    options = Options(host, port, grpc_port, workers, max_request, reload, settings)
     return Supervisor([Source.parse(text) for text in models], options, say).run()

@@ -209,9 +209,16 @@ class Supervisor:
 
         @contextlib.asynccontextmanager
         async def started() -> AsyncIterator[None]:
+            server = None
+            if self._grpc is not None:
+                from .grpc_service import serving  # which must not be there when a process forks
+
+                server = await serving(models, address(self._grpc), self._options.largest)
             os.write(ready, b"1")
             os.close(ready)
             yield
+            if server is not None:
+                await server.stop(_GRACE)
 
         config = uvicorn.Config(
             application(models, self._options.largest, started),
