@@ -51,7 +51,8 @@ from .te import (
     schedule_te as schedule_te,
     translate_to_te as translate_to_te,
 )
-from .text.generator import TextGenerator as TextGenerator, TextStream as TextStream
+from .text.generator import TextGenerator as TextGenerator
+from .text.stream import TextStream as TextStream
 from .tuning.tune import tune as tune
 from .vendors.devices import DeviceMemory as DeviceMemory, TvmMemory as TvmMemory
 from .vendors.blobs import (

@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ..core.errors import InputError
+from ..core.errors import ByocError, InputError
 from ..ir.signature import TensorInfo
 from ..runtime.runner import Runner
 from .folder import Folder
 
+__all__ = ["Conversation", "Decoder"]
+
 #: tokens of a prompt that are computed at once: the logits of all of them are in memory
 _BLOCK = 512
+#: of logits: a part of the largest one, by which those of a step of two may differ from those of a step of one
+_TOLERANCE = 1e-2
+
+
+class Conversation:
+    """Tokens that a decoder has read, or is to read.
+
+    Attributes
+    ----------
+    unread : list of int
+        Tokens that come next.
+    length : int
+        The number of those that were read.
+    caches : dict
+        Name of the input → what the decoder keeps of them; only while it is not in the last step.
+    """
+
+    def __init__(self, unread: Iterable[int]) -> None:
+        self.unread, self.length = list(unread), 0
+        self.caches: dict[str, np.ndarray] = {}
 
 
 class Decoder:
-    """A compiled model of a folder.
+    """A compiled model of a folder; for one thread at a time.
 
     Raises
     ------
@@ -31,9 +54,9 @@ class Decoder:
         roles = {role: folder.inputs[role] for role in ("input_ids", "attention_mask", "position_ids")}
         self._inputs = {role: inputs[name] for role, name in roles.items() if name in inputs}
         self._logits = folder.outputs["logits"]
-        self._caches = {past: present for past, present in folder.caches.items() if past in inputs}
-        missing = [n for n in (roles["input_ids"], self._logits, *self._caches.values()) if n not in inputs | outputs]
-        unknown = [name for name in inputs if name not in {*roles.values(), *self._caches}]
+        self._pairs = {past: present for past, present in folder.caches.items() if past in inputs}
+        missing = [n for n in (roles["input_ids"], self._logits, *self._pairs.values()) if n not in inputs | outputs]
+        unknown = [name for name in inputs if name not in {*roles.values(), *self._pairs}]
         if missing or unknown:
             what = f"has no {missing[0]!r}" if missing else f"needs {unknown[0]!r}"
             raise InputError(
@@ -48,28 +71,89 @@ class Decoder:
                 f"the tokenizer does not fit {folder.model}: it has the token {largest}, and the model logits for "
                 f"{logits} tokens; take the tokenizer.json of the same model"
             )
-        self._empty = {past: _empty(inputs[past], outputs[present], folder) for past, present in self._caches.items()}
+        self._empty = {past: _empty(inputs[past], outputs[present], folder) for past, present in self._pairs.items()}
+        self._members: list[Conversation] = []  # of the last step
+        self._caches: dict[str, np.ndarray] = {}  # of all members
 
-    def conversation(self) -> Callable[[Sequence[int]], np.ndarray]:
-        """A function that reads further tokens and gives the logits [vocabulary] behind the last of them."""
-        caches, length = dict(self._empty), 0
+    def read(self, conversations: Sequence[Conversation]) -> np.ndarray:
+        """Read further tokens; gives the logits [conversation, vocabulary] behind the last of these.
 
-        def read(tokens: Sequence[int]) -> np.ndarray:
-            nonlocal caches, length
-            for start in range(0, len(tokens), _BLOCK):
-                ids = np.array([tokens[start : start + _BLOCK]], "int64")
-                before, length = length, length + ids.shape[1]
-                roles = {
-                    "input_ids": ids,
-                    "attention_mask": np.ones((1, length), "int64"),
-                    "position_ids": np.arange(before, length)[None],
-                }
-                feeds = {i.name: roles[role].astype(i.dtype, copy=False) for role, i in self._inputs.items()}
-                results = self._runner.named(feeds | caches)
-                caches = {past: results[present] for past, present in self._caches.items()}
-            return np.asarray(results[self._logits][0, -1])
+        Parameters
+        ----------
+        conversations : sequence of Conversation
+            One, of which at most a block is read; or several with one token each.
+        """
+        ids = np.array([c.unread[:_BLOCK] for c in conversations], "int64")
+        rows = ids.shape[1]
+        before = np.array([[c.length] for c in conversations])
+        roles = {
+            "input_ids": ids,
+            "attention_mask": (np.arange(before.max() + rows) < before + rows).astype("int64"),
+            "position_ids": before + np.arange(rows),
+        }
+        feeds = {i.name: roles[role].astype(i.dtype, copy=False) for role, i in self._inputs.items()}
+        self._gather(conversations)
+        results = self._runner.named(feeds | self._caches)
+        self._caches = {past: results[present] for past, present in self._pairs.items()}
+        for c in conversations:
+            c.length += rows
+            del c.unread[:rows]
+        return np.asarray(results[self._logits][:, -1])
 
-        return read
+    def _gather(self, conversations: Sequence[Conversation]) -> None:
+        """Make the caches those of these conversations."""
+        if [*map(id, self._members)] == [*map(id, conversations)]:
+            return
+        self.forget()
+        self._caches = {
+            past: _stacked([c.caches.get(past, empty) for c in conversations]) for past, empty in self._empty.items()
+        }
+        self._members = list(conversations)
+
+    def forget(self) -> None:
+        """Keep nothing: each conversation of the last step has its own part of the caches."""
+        for row, c in enumerate(self._members):
+            c.caches = self._caches  # of one as they are: the next step writes into them
+            if len(self._members) > 1:
+                c.caches = {past: self._part(past, a, row, c.length) for past, a in self._caches.items()}
+        self._members, self._caches = [], {}
+
+    def _part(self, past: str, cache: np.ndarray, row: int, length: int) -> np.ndarray:
+        """What one sequence has of a cache."""
+        grown = [slice(None if size else length) for size in self._empty[past].shape[1:]]
+        place = (slice(row, row + 1), *grown)
+        return cache[place]
+
+    @functools.cached_property
+    def joins(self) -> bool:
+        """Whether sequences of different lengths may share a step: each of two has the logits that it has alone."""
+
+        def read(tokens: Sequence[int]) -> Conversation:
+            made = Conversation(tokens)
+            self.read([made])
+            made.unread.append(2)
+            return made
+
+        prompts = [1], [0, 1]
+        try:
+            alone = np.concatenate([self.read([read(tokens)]) for tokens in prompts])
+            together = self.read([read(tokens) for tokens in prompts])
+        except ByocError:  # a model of one sequence
+            return False
+        finally:
+            self.forget()
+        return bool(np.abs(together - alone).max() <= _TOLERANCE * np.abs(alone).max())
+
+
+def _stacked(caches: Sequence[np.ndarray]) -> np.ndarray:
+    """The caches of several sequences; rows that some have more of are 0 in the others."""
+    if len(caches) == 1:
+        return caches[0]
+    sizes = [max(of) for of in zip(*(c.shape[1:] for c in caches), strict=True)]
+    made = np.zeros([len(caches), *sizes], caches[0].dtype)
+    for row, cache in zip(made, caches, strict=True):
+        row[tuple(map(slice, cache.shape[1:]))] = cache[0]
+    return made
 
 
 def _empty(past: TensorInfo, present: TensorInfo, folder: Folder) -> np.ndarray:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Generator, Iterator, Sequence
+import itertools
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +17,7 @@ from .conversation import Decoder
 from .folder import Folder
 from .gguf import from_gguf
 from .sampling import Pieces, Sampling
+from .stream import TextStream, Turns
 
 Prompt = TypeVar("Prompt", str, list[str])
 
@@ -32,6 +33,8 @@ class TextGenerator:
         ``.gguf`` file.
     compiler, precision, weights, activations, int8, threads, cache_dir : optional
         As for `compile`. The model is compiled once for all lengths.
+    conversations : int
+        The most texts for which one step of the model gives tokens. More of them take turns.
 
     Raises
     ------
@@ -52,7 +55,9 @@ class TextGenerator:
         int8: str = "exact",
         threads: int | None = None,
         cache_dir: str | PathLike[str] | None = None,
+        conversations: int = 16,
     ) -> None:
+        check_number("conversations", conversations)
         is_file = isinstance(folder, (str, PathLike)) and Path(folder).suffix == GGUF
         self._folder = from_gguf(Path(folder)) if is_file else Folder.read(folder)
         executable = compile(
@@ -65,7 +70,8 @@ class TextGenerator:
             threads=threads,
             cache_dir=cache_dir,
         )
-        self._decoder = Decoder(self._folder, Runner(executable))
+        self._most = conversations
+        self._turns = Turns(Decoder(self._folder, Runner(executable)), conversations)
 
     def generate(
         self,
@@ -85,8 +91,8 @@ class TextGenerator:
         Parameters
         ----------
         prompt : str or list of str
-            The text before, as it is: no template for chats is applied. Several prompts are answered one after the
-            other, each as if it were alone.
+            The text before, as it is: no template for chats is applied. Several prompts are answered together, each as
+            if it were alone.
         max_new_tokens : int, optional
             By default as many as ``max_length`` of the folder leaves. The context length is a limit in any case.
         temperature, top_k, top_p : optional
@@ -118,7 +124,16 @@ class TextGenerator:
         if not isinstance(prompt, list):
             return "".join(stream(prompt))
         streams = [stream(each) for each in prompt]  # all are checked before a text is written
-        return ["".join(each) for each in streams]
+        texts = [""] * len(streams)
+        waiting = enumerate(streams)
+        active = list(itertools.islice(waiting, self._most))
+        while active:
+            pieces = [(i, each, next(each, None)) for i, each in active]
+            for i, _, piece in pieces:
+                texts[i] += piece or ""
+            active = [(i, each) for i, each, piece in pieces if piece is not None]
+            active += itertools.islice(waiting, self._most - len(active))
+        return texts
 
     def stream(
         self,
@@ -132,6 +147,8 @@ class TextGenerator:
         stop: str | Sequence[str] = (),
     ) -> TextStream:
         """The same text in pieces, each as soon as it is known; parameters and errors as for `generate`.
+
+        Texts that are open at the same time share the steps of the model, also where threads of their own read them.
 
         Returns
         -------
@@ -159,7 +176,7 @@ class TextGenerator:
             )
         limit = min(most - len(ids), max_new_tokens or most)
         pieces = Pieces(folder.tokenizer, ids, stops)
-        return TextStream(self._decoder, ids, sampling, pieces, limit, folder.ends)
+        return TextStream(self._turns, ids, sampling, pieces, limit, folder.ends)
 
     def _tokens(self, prompt: str) -> list[int]:
         folder = self._folder
@@ -173,52 +190,3 @@ class TextGenerator:
         if not ids:
             raise InputError("prompt has no tokens, and the model has none for the beginning of a text; give a text")
         return ids
-
-
-class TextStream(Iterator[str]):
-    """Pieces of a text while a model writes it; `TextGenerator.stream` makes it.
-
-    Attributes
-    ----------
-    prompt_tokens, tokens : int
-        Tokens of the prompt, and tokens of the text until now.
-    prompt_seconds : float
-        The time of the first call of the model, which reads the prompt and gives the first token.
-    steps, step_seconds : int, float
-        Further calls, each of which gives a token, and their time.
-    """
-
-    def __init__(
-        self, decoder: Decoder, ids: list[int], choose: Sampling, pieces: Pieces, limit: int, ends: frozenset[int]
-    ) -> None:
-        self.prompt_tokens, self.tokens, self.steps = len(ids), 0, 0
-        self.prompt_seconds = self.step_seconds = 0.0
-        self._texts = self._written(decoder, ids, choose, pieces, limit, ends)
-
-    def __next__(self) -> str:
-        return next(self._texts)
-
-    def close(self) -> None:
-        """Cancel: no further token is computed, and the caches are freed."""
-        self._texts.close()
-
-    def _written(
-        self, decoder: Decoder, ids: list[int], choose: Sampling, pieces: Pieces, limit: int, ends: frozenset[int]
-    ) -> Generator[str, None, None]:
-        read = decoder.conversation()
-        while self.tokens < limit and not pieces.stopped:
-            started = time.perf_counter()
-            token = choose(read(ids))
-            seconds = time.perf_counter() - started
-            if self.tokens:
-                self.steps, self.step_seconds = self.steps + 1, self.step_seconds + seconds
-            else:
-                self.prompt_seconds = seconds
-            if token in ends:
-                break
-            self.tokens += 1
-            ids = [token]
-            if piece := pieces.add(token):
-                yield piece
-        if piece := pieces.rest():
-            yield piece

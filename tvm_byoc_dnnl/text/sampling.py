@@ -115,12 +115,13 @@ class Pieces:
         return self._before_stop()
 
     def rest(self) -> str:
-        """What was held back, at the end."""
+        """What was held back, at the end; nothing if it is asked for again."""
         if self.stopped:
             return ""
         self._held += self._decode(self._ids)[self._given :]
         piece = self._before_stop()
-        return piece if self.stopped else piece + self._held
+        held, self.stopped = "" if self.stopped else self._held, True
+        return piece + held
 
     def _before_stop(self) -> str:
         places = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]

@@ -1,0 +1,159 @@
+"""Several texts at once: each is as if it were alone, and they share the steps of the model."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import tvm_byoc_dnnl as byoc
+from tvm_byoc_dnnl.text import stream as streams
+from tvm_byoc_dnnl.text.conversation import Decoder
+
+from .test_text import CONTEXT, KINDS, TOKENS, write
+
+pytestmark = pytest.mark.native
+
+PROMPTS = ["The cat sat on the mat, naïve as ever.", "a", "", "the hat and the bat", "rat"]
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("together") / "model", request.param)
+
+
+@pytest.fixture(scope="module")
+def generator(folder: Path) -> byoc.TextGenerator:
+    return byoc.TextGenerator(folder, threads=1, conversations=3)
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of texts in each call of a model."""
+    counts: list[int] = []
+    read = Decoder.read
+
+    def counted(self: Decoder, conversations: list) -> np.ndarray:
+        counts.append(len(conversations))
+        return read(self, conversations)
+
+    monkeypatch.setattr(Decoder, "read", counted)
+    return counts
+
+
+SETTINGS = {"greedy": {}, "drawn": {"temperature": 0.9, "seed": 5}}
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_each_text_is_as_if_alone(generator: byoc.TextGenerator, settings: dict, steps: list[int]) -> None:
+    assert generator._turns._decoder.joins
+    steps.clear()
+    alone = [generator.generate(p, 3 + 4 * i, **settings) for i, p in enumerate(PROMPTS)]
+    assert set(steps) == {1}
+    steps.clear()
+    together = generator.generate(PROMPTS, 19, **settings)
+    assert [text.startswith(each) for text, each in zip(together, alone, strict=True)] == [True] * 5
+    assert max(steps) == 3  # as many as the generator may join
+    assert len(steps) < 5 * 19 * 0.6
+    steps.clear()
+    with ThreadPoolExecutor(5) as pool:
+        counts = [3 + 4 * i for i in range(5)]
+        assert list(pool.map(lambda p, n: generator.generate(p, n, **settings), PROMPTS, counts)) == alone
+
+
+def test_texts_come_and_go_between_steps(generator: byoc.TextGenerator) -> None:
+    alone = [generator.generate(p, 30) for p in PROMPTS]
+    running = {0: generator.stream(PROMPTS[0], 30)}
+    texts = [""] * len(PROMPTS)
+    for turn in range(12):
+        if turn in (3, 5, 8):
+            running[len(running)] = generator.stream(PROMPTS[len(running)], 30)
+        if turn == 7:
+            running[1].close()
+        for i, stream in running.items():
+            texts[i] += next(stream, "")
+    assert all(whole.startswith(text) for whole, text in zip(alone, texts, strict=True))
+    assert [len(text) > 2 for text in texts] == [True, True, True, True, False]
+
+
+def test_a_text_that_nobody_reads_is_not_far_ahead(generator: byoc.TextGenerator, steps: list[int]) -> None:
+    assert generator._turns._decoder.joins
+    steps.clear()
+    other = generator.stream(PROMPTS[1], 40)
+    pieces = [next(other)]
+    text = "".join(generator.stream(PROMPTS[3], 30))
+    assert len(text) > 5
+    assert 10 < sum(count - 1 for count in steps) <= streams._AHEAD
+    assert pieces + list(other) == list(generator.stream(PROMPTS[1], 40))
+
+
+def test_why_a_text_is_over(generator: byoc.TextGenerator) -> None:
+    whole = generator.generate(PROMPTS[0], 12)
+    one, two, three, four = (generator.stream(PROMPTS[0], 12, stop=s) for s in ([], whole[4:7], [], []))
+    assert one.finished is None and "".join(one) == whole and one.finished == "length"
+    assert "".join(two) == whole[: whole.index(whole[4:7])] and two.finished == "stop"
+    next(three)
+    three.close()
+    assert three.finished == "closed" and list(three) == []
+    next(four)
+    del four
+    gc.collect()
+    assert not generator._turns._open()
+
+
+def test_an_error_ends_one_text(generator: byoc.TextGenerator, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = generator.generate(PROMPTS[0], 12)
+    good, bad = generator.stream(PROMPTS[0], 12), generator.stream(PROMPTS[1], 12)
+    pieces = [next(good), next(good)]
+    next(bad)
+
+    def fails(logits: np.ndarray) -> int:
+        raise byoc.InputError("no token")
+
+    monkeypatch.setattr(bad._text, "_choose", fails)
+    assert "".join([*pieces, *good]) == alone
+    with pytest.raises(byoc.InputError, match="no token"):
+        list(bad)
+    assert bad.finished == "closed" and list(bad) == []
+
+
+# ---------------------------------------------------------------- models of other kinds
+@pytest.fixture
+def in_examples() -> Iterator[None]:
+    sys.path.insert(0, str(EXAMPLES))
+    yield
+    sys.path.remove(str(EXAMPLES))
+
+
+def test_a_model_that_appends_to_its_caches_reads_texts_in_turn(
+    tmp_path: Path, in_examples: None, steps: list[int]
+) -> None:
+    from open_models import decoder
+
+    path = write(tmp_path / "model", KINDS["grows"])
+    onnx.save(decoder(2, 64, 4, 2, TOKENS, CONTEXT), path / "model.onnx")
+    config = json.loads((path / "genai_config.json").read_text())
+    for kind, when in (("inputs", "past"), ("outputs", "present")):
+        names = {f"{when}_{part}_names": f"{when}_%d_{part}" for part in ("key", "value")}
+        config["model"]["decoder"][kind] |= names
+    config["model"]["decoder"]["inputs"]["position_ids"] = "position_ids"
+    (path / "genai_config.json").write_text(json.dumps(config))
+    generator = byoc.TextGenerator(path, threads=1)
+    alone = [generator.generate(p, 6) for p in PROMPTS]
+    assert not generator._turns._decoder.joins
+    steps.clear()
+    assert generator.generate(PROMPTS, 6) == alone
+    assert set(steps) == {1}
+
+
+def test_the_number_of_texts_is_checked(folder: Path) -> None:
+    with pytest.raises(byoc.InputError, match="conversations"):
+        byoc.TextGenerator(folder, conversations=0)
