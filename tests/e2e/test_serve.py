@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import gzip
-import http.client
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,86 +14,23 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
-import tvm
-from tvm import relax, tirx
+from tvm import tirx
 
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.core.errors import InputError
 from tvm_byoc_dnnl.serve import grpc_service
 from tvm_byoc_dnnl.serve.tensors import DATATYPES
 
+from .language_model import LanguageModel
+from .serving import Service, ask, expected, infer_body, product, rows
+from .test_text import CONTEXT, TOKENS
+from .test_text import write as write_folder
+
 pytestmark = pytest.mark.native
 
-WEIGHT = np.random.default_rng(0).standard_normal((16, 8), dtype="float32")
-WAIT = 60
-
-
-def product(rows: Any, weight: np.ndarray = WEIGHT) -> tvm.IRModule:
-    builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((rows, 16), "float32"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            out = builder.emit_output(relax.op.nn.relu(relax.op.matmul(x, relax.const(weight))))
-        builder.emit_func_output(out)
-    return builder.get()
-
-
-def rows(count: int, seed: int = 1) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((count, 16), dtype="float32")
-
-
-def expected(x: np.ndarray, weight: np.ndarray = WEIGHT) -> np.ndarray:
-    return np.maximum(x @ weight, 0)
-
-
-class Service:
-    """A server in a process of its own, and the lines that it has written."""
-
-    def __init__(self, *arguments: str | Path) -> None:
-        command = [sys.executable, "-m", "tvm_byoc_dnnl", "serve", *map(str, arguments), "--port", "0"]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        self.lines: list[str] = []
-        self._said = threading.Condition()
-        threading.Thread(target=self._listen, daemon=True).start()
-        line = self.wait_for(r"serving on http://(\S+)")
-        self.address = re.search(r"http://(\S+)", line)[1]
-        self.grpc = (re.findall(r"grpc://(\S+)", line) or [""])[0]
-
-    def _listen(self) -> None:
-        for line in self.process.stderr:
-            with self._said:
-                self.lines.append(line)
-                self._said.notify_all()
-
-    def wait_for(self, pattern: str) -> str:
-        with self._said:
-            found = self._said.wait_for(lambda: [n for n in self.lines if re.search(pattern, n)], WAIT)
-        assert found, "".join(self.lines)
-        return found[0]
-
-    def workers(self) -> set[int]:
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
-        return set(map(int, children.split()))
-
-    def end(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(WAIT)
-
-
-def ask(address: str, path: str, body: Any = None, method: str = "", **headers: str) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection(address, timeout=WAIT)
-    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-    connection.request(method or ("GET" if body is None else "POST"), path, data, headers)
-    answer = connection.getresponse()
-    content = answer.read()
-    with contextlib.suppress(ValueError):
-        return answer.status, json.loads(content)
-    return answer.status, content.decode()
-
-
-def infer_body(x: np.ndarray, **changes: Any) -> dict[str, Any]:
-    entry = {"name": "x", "shape": list(x.shape), "datatype": "FP32", "data": x.tolist(), **changes}
-    return {"inputs": [entry]}
+TEMPLATE = """{% if messages[0].role != 'user' %}{{ raise_exception('the first is no user') }}{% endif %}
+{%- for message in messages %}[{{ message.role }}] {{ message.content }}{{ eos_token }}{% endfor %}
+{%- if add_generation_prompt %}[assistant]{% endif %}"""
 
 
 @pytest.fixture(scope="module")
@@ -109,14 +38,16 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("served")
     byoc.compile(product(tirx.Var("n", "int64"))).export_library(str(folder / "open.so"))
     byoc.compile(product(2)).export_library(str(folder / "fixed.so"))
+    write_folder(folder / "talker", LanguageModel(vocabulary=TOKENS, longest=CONTEXT, seed=21))
+    config = {"chat_template": TEMPLATE, "bos_token": "<begin>", "eos_token": {"content": "<end>"}}
+    (folder / "talker" / "tokenizer_config.json").write_text(json.dumps(config))
     return folder
 
 
 @pytest.fixture(scope="module")
 def service(files: Path) -> Iterator[Service]:
-    found = Service(
-        files / "open.so", f"two={files / 'fixed.so'}", "--max-batch", "8", "--max-delay", "1", "--grpc-port", "0"
-    )
+    models = [files / "open.so", f"two={files / 'fixed.so'}", files / "talker", "--cache-dir", files / "cache"]
+    found = Service(*models, "--max-batch", "8", "--max-delay", "1", "--grpc-port", "0")
     yield found
     assert found.end() == 0, found.lines
 
@@ -263,144 +194,92 @@ def test_compressed_bodies_are_checked(service: Service, kind: str, body: bytes,
     assert status == 400 and message in answer["error"]
 
 
-# ---------------------------------------------------------------- files and processes
-def test_workers_are_replaced_reload_by_content_and_end_with_their_parent(files: Path, tmp_path: Path) -> None:
-    path = tmp_path / "model.so"
-    path.write_bytes((files / "open.so").read_bytes())
-    service = Service(path, "--workers", "2", "--reload", "0.05")
-    first = service.workers()
-    assert len(first) == 2
-    victim = min(first)
-    os.kill(victim, signal.SIGKILL)
-    service.wait_for(rf"worker {victim} ended with status -9; another starts")
-    ask_one = lambda: ask(service.address, "/v2/models/model/infer", infer_body(rows(2)))  # noqa: E731
-    status, answer = ask_one()
-    assert status == 200
-
-    (tmp_path / "broken").write_bytes(b"\x7fELF, but no library")
-    os.replace(tmp_path / "broken", path)
-    service.wait_for(f"model stays at version {answer['model_version']}")
-    assert ask_one() == (status, answer)
-
-    byoc.compile(product(tirx.Var("n", "int64"), -WEIGHT)).export_library(str(path))
-    service.wait_for("model is at version")
-    status, newer = ask_one()
-    assert status == 200 and newer["model_version"] != answer["model_version"]
-    got = np.array(newer["outputs"][0]["data"], "float32").reshape(2, 8)
-    np.testing.assert_allclose(got, expected(rows(2), -WEIGHT), rtol=1e-4, atol=1e-5)
-
-    last = service.workers()
-    assert len(last) == 2 and not last & first
-    watched = [os.pidfd_open(pid) for pid in last]
-    service.process.kill()
-    service.process.wait(WAIT)
-    for descriptor in watched:
-        readable = wait_for_end(descriptor)
-        os.close(descriptor)
-        assert readable
+# ---------------------------------------------------------------- texts
+@pytest.fixture(scope="module")
+def generator(files: Path, service: Service) -> byoc.TextGenerator:
+    return byoc.TextGenerator(files / "talker", threads=1, cache_dir=files / "cache")
 
 
-def wait_for_end(descriptor: int) -> bool:
-    import select
+def events(address: str, path: str, asked: dict[str, Any]) -> list[dict[str, Any]]:
+    status, text = ask(address, path, {**asked, "stream": True})
+    assert status == 200 and text.endswith("\n\ndata: [DONE]\n\n")
+    return [json.loads(line.removeprefix("data: ")) for line in text.split("\n\n")[:-2]]
 
-    return bool(select.select([descriptor], [], [], WAIT)[0])
+
+def test_completions_are_the_generators_texts(service: Service, generator: byoc.TextGenerator) -> None:
+    prompts = ["The cat", "a hat and", "naïve"]
+    wanted = generator.generate(prompts, 9)
+    asked = {"model": "talker", "prompt": prompts, "max_tokens": 9}
+    status, answer = ask(service.address, "/v1/completions", asked)
+    assert status == 200, answer
+    assert answer["object"] == "text_completion" and answer["model"] == "talker"
+    assert [choice["text"] for choice in answer["choices"]] == wanted
+    assert {choice["finish_reason"] for choice in answer["choices"]} <= {"stop", "length"}
+    parts = events(service.address, "/v1/completions", {**asked, "stream_options": {"include_usage": True}})
+    assert parts[-1]["choices"] == [] and parts[-1]["usage"] == answer["usage"]
+    choices = [part["choices"][0] for part in parts[:-1]]
+    for index, text in enumerate(wanted):
+        mine = [choice for choice in choices if choice["index"] == index]
+        assert "".join(choice["text"] for choice in mine) == text and len(mine) > 2
+        assert [c["finish_reason"] for c in mine if c["finish_reason"]] == [answer["choices"][index]["finish_reason"]]
+    with ThreadPoolExecutor(6) as pool:
+        alone = pool.map(lambda p: ask(service.address, "/v1/completions", {**asked, "prompt": p}), prompts * 4)
+    assert [answer["choices"][0]["text"] for _, answer in alone] == wanted * 4
+    seeded = {"model": "talker", "prompt": "The cat", "temperature": 0.9, "top_p": 0.9, "seed": 3, "stop": ["t"]}
+    text = ask(service.address, "/v1/completions", seeded)[1]["choices"][0]["text"]
+    assert text == generator.generate("The cat", 16, temperature=0.9, top_p=0.9, seed=3, stop=["t"])
+
+
+def test_a_chat_is_written_by_the_models_template(service: Service, generator: byoc.TextGenerator) -> None:
+    parts = [{"type": "text", "text": "the"}, {"type": "text", "text": " rat"}]
+    messages = [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "sat"},
+                {"role": "user", "content": parts}]  # fmt: skip
+    wanted = generator.generate("[user] the cat<end>[assistant] sat<end>[user] the rat<end>[assistant]", 5)
+    asked = {"model": "talker", "messages": messages, "max_tokens": 5}
+    status, answer = ask(service.address, "/v1/chat/completions", asked)
+    assert status == 200 and answer["object"] == "chat.completion"
+    assert answer["choices"][0]["message"] == {"role": "assistant", "content": wanted}
+    found = events(service.address, "/v1/chat/completions", asked)
+    assert {part["object"] for part in found} == {"chat.completion.chunk"}
+    deltas = [part["choices"][0]["delta"] for part in found]
+    assert deltas[0]["role"] == "assistant" and "".join(d.get("content", "") for d in deltas) == wanted
+
+
+def test_language_models_are_listed_and_counted(service: Service) -> None:
+    assert [m["id"] for m in ask(service.address, "/v1/models")[1]["data"]] == ["talker"]
+    assert ask(service.address, "/v1/completions", {"model": "talker", "prompt": "a", "max_tokens": 1})[0] == 200
+    text = ask(service.address, "/metrics")[1]
+    assert re.search(r'^byoc_tokens_total{kind="text",model="talker"} [1-9]', text, re.M)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("path", "changes", "status", "message"),
     [
-        (["nothing.so"], "no file nothing.so"),
-        (["a/b=pyproject.toml"], "expected letters"),
-        (["a=pyproject.toml", "a=setup.py"], "two models have the name 'a'"),
-        (["pyproject.toml", "--host", "256.1.1.1"], "cannot listen on 256.1.1.1"),
-        (["pyproject.toml", "--max-batch", "0"], "--max-batch"),
+        ("completions", {"model": "talkr"}, 404, "did you mean 'talker'"),
+        ("completions", {"model": None}, 400, "model is None"),
+        ("completions", {"model": "two"}, 400, "is a model of tensors, not a language model"),
+        ("completions", {"prompt": 3}, 400, "prompt is no text"),
+        ("completions", {"prompt": []}, 400, "prompt is no text"),
+        ("completions", {"prompt": "a " * 100}, 400, "tokens"),
+        ("completions", {"max_tokens": "3"}, 400, "'3'"),
+        ("completions", {"temperature": -1, "stream": True}, 400, "temperature"),
+        ("completions", {"n": 2}, 400, "n is 2; expected 1"),
+        ("completions", {"stop": [3]}, 400, "stop is [3]"),
+        ("completions", {"prompt": ["a"] * 1000}, 429, "texts wait already"),
+        ("chat/completions", {}, 400, "messages is None"),
+        ("chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "both texts"),
+        ("chat/completions", {"messages": [{"role": "system", "content": "x"}]}, 400, "the first is no user"),
     ],
 )
-def test_wrong_arguments(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
-    from tvm_byoc_dnnl import cli
-
-    monkeypatch.chdir(Path(__file__).resolve().parents[2])
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["serve", *arguments, "--port", "0"])
-    assert ended.value.code == 2 and message in capsys.readouterr().err
-
-
-# ---------------------------------------------------------------- a model that is held
-class Held:
-    """A runner whose calls wait until they are let go."""
-
-    def __init__(self) -> None:
-        from tvm_byoc_dnnl.ir.signature import TensorInfo
-
-        self.inputs = (TensorInfo("x", "float32", ("n", 16)),)
-        self.outputs = (TensorInfo("y", "float32", ("n", 16)),)
-        self.input_names = ["x"]
-        self.entered, self.may_run = threading.Semaphore(0), threading.Event()
-
-    def named(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        self.entered.release()
-        assert self.may_run.wait(WAIT)
-        return {"y": inputs["x"]}
+def test_a_bad_request_for_a_text(
+    service: Service, path: str, changes: dict[str, Any], status: int, message: str
+) -> None:
+    got, answer = ask(service.address, f"/v1/{path}", {"model": "talker", "prompt": "a", **changes})
+    assert got == status and message in answer["error"]["message"], answer
+    assert answer["error"]["type"] == "invalid_request_error"
 
 
-@contextlib.contextmanager
-def held(**settings: Any) -> Iterator[tuple[str, Held]]:
-    """A server in a thread of this process."""
-    import uvicorn
-
-    from tvm_byoc_dnnl.serve.metrics import Metrics
-    from tvm_byoc_dnnl.serve.models import Model, Models, Settings
-    from tvm_byoc_dnnl.serve.rest import application
-    from tvm_byoc_dnnl.serve.workers import address, bound
-
-    model = Model.__new__(Model)
-    model.name, model.version, model._settings, model.runner = "m", "1", Settings(**settings), Held()
-    model.inputs, model.outputs, model.most_rows = model.runner.inputs, model.runner.outputs, 1
-    config = uvicorn.Config(application(Models([model], Metrics()), 10_000), log_level="error", lifespan="on")
-    server = uvicorn.Server(config)
-    with bound("127.0.0.1", 0) as listening:
-        listening.listen()
-        thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])))
-        thread.start()
-        try:
-            yield address(listening), model.runner
-        finally:
-            model.runner.may_run.set()
-            server.should_exit = True
-            thread.join(WAIT)
-
-
-def test_a_full_queue_is_429_and_nothing_else_is_lost() -> None:
-    with held(places=1) as (address, runner), ThreadPoolExecutor(2) as pool:
-        one = lambda seed: ask(address, "/v2/models/m/infer", infer_body(rows(1, seed)))  # noqa: E731
-        running = pool.submit(one, 0)
-        assert runner.entered.acquire(timeout=WAIT)
-        refused = [0]
-
-        def second() -> tuple[int, Any]:  # one of two finds the place
-            status, answer = one(1)
-            refused[0] += status == 429
-            if status == 429:
-                assert "1 requests wait already" in answer["error"]
-                runner.may_run.set()
-            return status, answer
-
-        waiting = [pool.submit(second), second()]
-        answers = [running.result(WAIT), waiting[0].result(WAIT), waiting[1]]
-        assert sorted(status for status, _ in answers) == [200, 200, 429]
-        assert 'byoc_requests_total{model="m",status="429"} 1.0' in ask(address, "/metrics")[1]
-
-
-def test_a_request_that_takes_too_long_is_504() -> None:
-    with held(timeout=0.05) as (address, runner):
-        status, answer = ask(address, "/v2/models/m/infer", infer_body(rows(1)))
-        assert (status, answer) == (504, {"error": "no result within 0.05 s"})
-        assert runner.entered.acquire(timeout=WAIT)
-        assert ask(address, "/v2/health/live")[0] == 200
-
-
-def test_a_large_request_is_413() -> None:
-    with held() as (address, _):
-        for body, headers in ((b" " * 20_000, {}), (gzip.compress(b" " * 20_000), {"Content-Encoding": "gzip"})):
-            status, answer = ask(address, "/v2/models/m/infer", body, **headers)
-            assert status == 413 and "more than 10000 bytes" in answer["error"]
+def test_tensors_of_a_language_model_are_refused(service: Service) -> None:
+    status, answer = ask(service.address, "/v2/models/talker/infer", infer_body(rows(1)))
+    assert status == 400 and "is a language model, not a model of tensors" in answer["error"]
+    assert ask(service.address, "/v2/models/talker/ready")[0] == 200

@@ -14,7 +14,7 @@ from tvm import relax
 
 import tvm_byoc_dnnl as byoc
 
-from .test_serve import Service, ask, infer_body
+from .serving import Service, ask, infer_body
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 WEIGHTS = 4096 * 8192 * 4  # bytes

@@ -55,15 +55,18 @@ def serve(
     shapes: Shapes,
     cache_dir: Path | None,
 ) -> int:
-    """Serve each MODEL, a compiled library or an .onnx file, under its file's name; NAME=PATH gives it another.
+    """Serve each MODEL under its file's name; NAME=PATH gives it another.
+
+    A MODEL is a compiled library, an .onnx file, or a language model: a folder or a .gguf file, as for generate.
 
     \b
       tvm-byoc serve resnet50.so
       tvm-byoc serve images=resnet50.so texts=bert.so --workers 2 --threads 1 --max-batch 16
       curl localhost:8000/v2/models/resnet50
 
-    It speaks the Open Inference Protocol (as KServe and Triton do), with JSON or binary tensors; /metrics is for
-    Prometheus. --shape prepares a size before the first request. It needs: pip install 'tvm-byoc-dnnl[serve]'.
+    It speaks the Open Inference Protocol (as KServe and Triton do), with JSON or binary tensors; for texts, OpenAI's
+    /v1/completions and /v1/chat/completions; /metrics is for Prometheus. --shape prepares a size before the first
+    request. It needs: pip install 'tvm-byoc-dnnl[serve]'.
     """
     needed = (*_NEEDED, *(("grpc",) if grpc_port is not None else ()))
     missing = [name for name in needed if find_spec(name) is None]

@@ -126,7 +126,7 @@ class Model:
         As of `load` and `compile`; or if the model does not describe its inputs.
     """
 
-    platform = "tvm_byoc_dnnl"
+    platform = "a model of tensors"
 
     def __init__(self, source: Source, settings: Settings) -> None:
         self.name, self.version, self._settings = source.name, source.content(), settings
@@ -199,7 +199,7 @@ class Model:
             ]
             for side, infos in tensors.items()
         }
-        return {"name": self.name, "versions": [self.version], "platform": self.platform, **listed}
+        return {"name": self.name, "versions": [self.version], "platform": "tvm_byoc_dnnl", **listed}
 
     def waiting(self) -> int:
         """Requests in the queue."""
@@ -295,7 +295,7 @@ class Models:
         for model in self:
             model.close()
 
-    def find(self, name: str, version: str | None = None, kind: type | None = None) -> Any:
+    def find(self, name: str, version: str | None = None, kind: Any = None) -> Any:
         """The model of a name, if it has the version.
 
         Raises
@@ -312,7 +312,7 @@ class Models:
         if version and version != model.version:
             raise Refusal(NOT_FOUND, f"model {name!r} has no version {version!r}; expected {model.version}")
         if kind is not None and not isinstance(model, kind):
-            raise InputError(f"model {name!r} is {model.platform}; it does not answer requests of this kind")
+            raise InputError(f"model {name!r} is {model.platform}, not {kind.platform}: it has other addresses")
         return model
 
     async def infer(
@@ -320,12 +320,8 @@ class Models:
     ) -> tuple[Model, dict[str, np.ndarray]]:
         """The model of a name, and its outputs; counted. Errors are those of `find` and of `Model.infer`."""
         model = self.find(name, version, Model)
-        with self.counted(model):
+        with self.metrics.request(model.name, status_of):
             return model, await model.infer(inputs, outputs)
-
-    def counted(self, model: Any) -> Any:
-        """A context in which a request of a model is answered."""
-        return self.metrics.request(model.name, status_of)
 
 
 def server_metadata() -> dict[str, Any]:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import zlib
-from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from ..core.errors import ByocError, InputError
+from ..core.errors import InputError
 from .models import Models, server_metadata
-from .refusals import FAILED, TOO_LARGE, TOO_MANY, TOO_SLOW, UNAVAILABLE, Refusal, status_of
+from .refusals import FAILED, TOO_LARGE, TOO_SLOW, UNAVAILABLE, Refusal, status_of
 from .tensors import HEADER, read_request, written_answer
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
@@ -40,7 +36,7 @@ class Rest:
     """
 
     def __init__(self, models: Models, largest: int = LARGEST) -> None:
-        self._models, self._largest = models, largest
+        self.models, self._largest = models, largest
 
     def routes(self) -> list[Route]:
         """Addresses and the methods that answer them."""
@@ -64,7 +60,7 @@ class Rest:
 
     async def ready(self, _: Request) -> Response:
         """Whether every model answers."""
-        return JSONResponse({"ready": self._models.is_ready}, 200 if self._models.is_ready else UNAVAILABLE)
+        return JSONResponse({"ready": self.models.is_ready}, 200 if self.models.is_ready else UNAVAILABLE)
 
     async def server(self, _: Request) -> Response:
         """The server's name, version and extensions."""
@@ -76,14 +72,14 @@ class Rest:
 
     async def model_ready(self, request: Request) -> Response:
         """Whether a model answers."""
-        is_ready = self._models.is_ready
+        is_ready = self.models.is_ready
         answer = {"name": self._found(request).name, "ready": is_ready}
         return JSONResponse(answer, 200 if is_ready else UNAVAILABLE)
 
     async def metrics(self, _: Request) -> Response:
         """Counters for Prometheus."""
-        waiting = [(model.name, model.waiting()) for model in self._models]
-        content, kind = self._models.metrics.text(waiting)
+        waiting = [(model.name, model.waiting()) for model in self.models]
+        content, kind = self.models.metrics.text(waiting)
         return Response(content, headers={"Content-Type": kind})
 
     async def infer(self, request: Request) -> Response:
@@ -91,7 +87,7 @@ class Rest:
         asked = read_request(await self.body(request), request.headers.get(HEADER))
         parameters = request.path_params
         names = None if asked.outputs is None else list(asked.outputs)
-        model, arrays = await self._models.infer(parameters["model"], parameters.get("version"), asked.inputs, names)
+        model, arrays = await self.models.infer(parameters["model"], parameters.get("version"), asked.inputs, names)
         record = {"model_name": model.name, "model_version": model.version}
         if asked.id:
             record["id"] = asked.id
@@ -144,43 +140,7 @@ class Rest:
             raise Refusal(TOO_LARGE, f"the request has more than {self._largest} bytes, the most that are taken")
 
     def _found(self, request: Request) -> Any:
-        return self._models.find(request.path_params["model"], request.path_params.get("version"))
-
-
-def application(
-    models: Models,
-    largest: int = LARGEST,
-    started: Callable[[], contextlib.AbstractAsyncContextManager[Any]] | None = None,
-) -> Starlette:
-    """The ASGI application.
-
-    Parameters
-    ----------
-    models : Models
-        What is served; they start and end with the application.
-    largest : int
-        Bytes that a request may have.
-    started : callable, optional
-        A context that is open while the application answers.
-    """
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        models.start()
-        async with contextlib.AsyncExitStack() as stack:
-            if started is not None:
-                await stack.enter_async_context(started())
-            yield
-            models.close()
-
-    rest = Rest(models, largest)
-    handlers = {
-        ByocError: _answer_error,
-        Exception: _answer_error,
-        HTTPException: _answer_no_address,
-        ClientDisconnect: _answer_nobody,
-    }
-    return Starlette(routes=rest.routes(), lifespan=lifespan, exception_handlers=handlers)  # type: ignore[arg-type]
+        return self.models.find(request.path_params["model"], request.path_params.get("version"))
 
 
 def error_answer(error: BaseException) -> tuple[int, str]:
@@ -190,18 +150,3 @@ def error_answer(error: BaseException) -> tuple[int, str]:
         _logger.error("a request failed", exc_info=error)
         return status, f"{type(error).__name__}: {error}".splitlines()[0]
     return status, str(error)
-
-
-async def _answer_error(_: Request, error: Exception) -> Response:
-    status, message = error_answer(error)
-    headers = {"Retry-After": "1"} if status == TOO_MANY else None
-    return JSONResponse({"error": message}, status, headers=headers)
-
-
-async def _answer_no_address(request: Request, error: HTTPException) -> Response:
-    message = f"{request.method} {request.url.path}: {error.detail}; the addresses begin with /v2"
-    return JSONResponse({"error": message}, error.status_code, headers=error.headers)
-
-
-async def _answer_nobody(_: Request, error: Exception) -> Response:
-    return Response(status_code=TOO_SLOW)

@@ -54,7 +54,11 @@ class Options:
 
 def read(source: Source, settings: Settings) -> Any:
     """The model of a place, loaded."""
-    return Model(source, settings)
+    if not source.path.is_dir() and source.path.suffix != ".gguf":
+        return Model(source, settings)
+    from .language import LanguageModel
+
+    return LanguageModel(source, settings)
 
 
 class Supervisor:
@@ -202,8 +206,8 @@ class Supervisor:
     async def _serve(self, ready: int) -> None:
         import uvicorn
 
+        from .application import application
         from .metrics import Metrics
-        from .rest import application
 
         models = Models(self._models, Metrics())
 
