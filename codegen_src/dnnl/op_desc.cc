@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dnnl/op_desc.h"
 
+#include <numeric>
+
 #include "dnnl/descriptor_cache.h"
 #include "dnnl/primitives.h"
 
@@ -28,7 +30,7 @@ dnnl::primitive_attr MakeAttr(const OpDesc& op) {
   return made.attr;
 }
 
-PrimitiveDesc NewPrimitiveDesc(const OpDesc& op, const dnnl::engine& engine) {
+PrimitiveDesc Ask(const OpDesc& op, const dnnl::engine& engine) {
   PrimitiveDesc result;
   dnnl::primitive_attr attr;
   try {
@@ -39,6 +41,15 @@ PrimitiveDesc NewPrimitiveDesc(const OpDesc& op, const dnnl::engine& engine) {
   dnnl_primitive_desc_t pd = nullptr;
   if (Create(op, engine.get(), attr.get(), &pd) == dnnl_success) result = PrimitiveDesc(op, pd);
   return result;
+}
+
+/// Images of one column have the same bytes as images of one row, and oneDNN's loops over results
+/// that share weights go along a row.
+PrimitiveDesc NewPrimitiveDesc(const OpDesc& op, const dnnl::engine& engine) {
+  if (const std::optional<OpDesc> rows = AlongRows(op)) {
+    if (PrimitiveDesc turned = Ask(*rows, engine).Turned()) return turned;
+  }
+  return Ask(op, engine);
 }
 
 /// A descriptor has 10 to 60 kB; the largest networks have a thousand different ones.
@@ -52,7 +63,47 @@ auto* FindArg(Args& args, int arg) {
   return static_cast<decltype(&args[0])>(nullptr);
 }
 
+constexpr size_t kImageRank = 4;
+
 }  // namespace
+
+std::optional<MemoryDesc> Turned(const MemoryDesc& md) {
+  const size_t rank = md.get_dims().size();
+  if (rank < kImageRank) return md;  // of channels alone
+  std::vector<int> axes(rank);
+  std::iota(axes.begin(), axes.end(), 0);
+  std::swap(axes[rank - 2], axes[rank - 1]);
+  const MemoryDesc turned = md.permute_axes(axes, /*allow_empty=*/true);
+  return turned ? std::optional(turned) : std::nullopt;
+}
+
+std::optional<OpDesc> AlongRows(const OpDesc& op) {
+  if (op.kind != dnnl::primitive::kind::convolution &&
+      op.kind != dnnl::primitive::kind::deconvolution)
+    return std::nullopt;
+  const auto is_column = [&](int arg) {
+    const Dims dims = op.Find(arg)->md.get_dims();
+    return dims.size() >= kImageRank && dims.back() == 1;
+  };
+  const Dims out = op.Find(DNNL_ARG_DST)->md.get_dims();
+  if (op.strides.size() != 2 || out[2] == 1 || op.pad_begin[1] != 0 || op.pad_end[1] != 0 ||
+      !is_column(DNNL_ARG_SRC) || !is_column(DNNL_ARG_WEIGHTS) || !is_column(DNNL_ARG_DST))
+    return std::nullopt;
+  OpDesc turned = op;
+  for (Dims* dims : {&turned.strides, &turned.dilates, &turned.pad_begin, &turned.pad_end})
+    std::swap(dims->front(), dims->back());
+  std::vector<MemoryDesc*> layouts;
+  for (OpArg& arg : turned.args) layouts.push_back(&arg.md);
+  for (PostOpDesc& post_op : turned.post_ops) {
+    if (post_op.kind == PostOpDesc::Kind::kBinary) layouts.push_back(&post_op.md);
+  }
+  for (MemoryDesc* md : layouts) {
+    const std::optional<MemoryDesc> other = Turned(*md);
+    if (!other) return std::nullopt;
+    *md = *other;
+  }
+  return turned;
+}
 
 const OpArg* OpDesc::Find(int arg) const { return FindArg(args, arg); }
 OpArg* OpDesc::Find(int arg) { return FindArg(args, arg); }
@@ -79,6 +130,20 @@ PrimitiveDesc::PrimitiveDesc(const OpDesc& op, dnnl_primitive_desc_t pd) {
 PrimitiveDesc PrimitiveDesc::Named(const std::string& impl) const {
   auto answer = std::make_shared<Answer>(*answer_);
   answer->impl = impl;
+  PrimitiveDesc result;
+  result.answer_ = std::move(answer);
+  return result;
+}
+
+PrimitiveDesc PrimitiveDesc::Turned() const {
+  if (answer_ == nullptr) return {};
+  auto answer = std::make_shared<Answer>(*answer_);
+  for (auto& [arg, md] : answer->args) {
+    const std::optional<MemoryDesc> turned = tvm_byoc_dnnl::Turned(md);
+    if (!turned) return {};
+    md = *turned;
+  }
+  answer->is_turned = !answer->is_turned;
   PrimitiveDesc result;
   result.answer_ = std::move(answer);
   return result;

@@ -7,6 +7,7 @@
 
 #include <dnnl.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,6 +57,14 @@ struct OpDesc {
   OpArg* Find(int arg);
 };
 
+/// Height and width of an image or its weights in place of each other; nothing for a form that
+/// oneDNN keeps to itself.
+std::optional<MemoryDesc> Turned(const MemoryDesc& md);
+
+/// A convolution of images that are one column, as one of images that are one row; nothing for any
+/// other operation.
+std::optional<OpDesc> AlongRows(const OpDesc& op);
+
 /// Tells `attr` all that is set in the attributes of the primitive, in the order of oneDNN's calls:
 /// Mask("scales" or "zero_points", DNNL_ARG_*, mask), then Eltwise, Binary or Sum for each post-op.
 template <typename Attr>
@@ -91,6 +100,12 @@ class PrimitiveDesc {
   /// The same answer with another name of its implementation.
   PrimitiveDesc Named(const std::string& impl) const;
 
+  /// The same answer with height and width of each layout in place of each other; empty where one
+  /// is a form of weights that oneDNN keeps to itself.
+  PrimitiveDesc Turned() const;
+  /// Whether oneDNN was asked about the operation AlongRows.
+  bool IsTurned() const { return answer_->is_turned; }
+
   const_dnnl_primitive_desc_t get() const;
   const std::string& impl() const { return answer_->impl; }
   /// The layout that the primitive expects for a DNNL_ARG_*; none for what it does not take.
@@ -101,6 +116,7 @@ class PrimitiveDesc {
     dnnl::primitive_desc_base pd;
     std::string impl;
     std::vector<std::pair<int, MemoryDesc>> args;
+    bool is_turned = false;
   };
   std::shared_ptr<const Answer> answer_;
 };

@@ -30,6 +30,7 @@ PRODUCTS: dict[str, tuple[str, tuple, tuple, tuple, int, dict[str, Any]]] = {
     "pointwise": ("convolution", (2, 64, 5, 5), (32, 64, 1, 1), (2, 32, 5, 5), 0, window(2)),
     "grouped": ("convolution", (1, 12, 7, 7), (3, 8, 4, 3, 3), (1, 24, 7, 7), 1, window(2, pad=1)),
     "depthwise": ("convolution", (1, 16, 8, 8), (16, 1, 1, 3, 3), (1, 16, 8, 8), 0, window(2, pad=1)),
+    "column": ("convolution", (2, 17, 19, 1), (13, 17, 3, 1), (2, 13, 17, 1), 0, window(2)),
     "deconvolution": ("deconvolution", (1, 8, 5, 5), (6, 8, 3, 3), (1, 6, 7, 7), 0, window(2)),
     "doubled": ("deconvolution", (2, 9, 5, 3), (6, 9, 2, 2), (2, 6, 10, 6), 0, window(2, stride=2)),
 }

@@ -34,6 +34,14 @@ def cases(d):
     yield "kernel-last", conv(d, data_layout=last, kernel_layout=hwio), (2, *spatial, 3), (*kernel, 3, 5)
     yield "one", conv(d), (1, 1, *ones), (1, 1, *ones)
     yield "no-batch", conv(d, padding=1), (0, 3, *spatial), (5, 3, *kernel)
+    if d == 2:  # images of one column, which oneDNN is given as images of one row
+        long = {"strides": [2, 1], "padding": [2, 0, 1, 0], "dilation": [2, 1]}
+        yield "column", conv(d, **long), (2, 17, 19, 1), (13, 17, 3, 1)
+        yield "column-groups", conv(d, groups=3, padding=[1, 0]), (2, 6, 19, 1), (9, 2, 4, 1)
+        yield "column-depthwise", conv(d, groups=17, **long), (2, 17, 19, 1), (17, 1, 3, 1)
+        yield "column-of-pixels", conv(d, padding=[2, 0]), (1, 1, 19, 1), (1, 1, 5, 1)
+        yield "column-padded", conv(d, padding=1), (1, 3, 19, 1), (5, 3, 3, 3)
+        yield "column-channels-last", conv(d, data_layout=last, padding=[1, 0]), (2, 19, 1, 3), (5, 3, 3, 1)
 
 
 def transposed_cases(d):
@@ -47,6 +55,8 @@ def transposed_cases(d):
     yield "groups", conv(d, True, groups=3), (2, 6, *spatial), (6, 3, *kernel)
     yield "one", conv(d, True), (1, 1, *ones), (1, 1, *ones)
     yield "no-batch", conv(d, True, strides=2), (0, 3, *spatial), (3, 5, *kernel)
+    if d == 2:
+        yield "column", conv(d, True, strides=[3, 1], padding=[1, 0]), (2, 3, 7, 1), (3, 5, 4, 1)
 
 
 def transposed_by_numpy(d, stride, dilation):
@@ -115,6 +125,19 @@ def test_a_symbolic_batch():
     Case(
         conv(2, padding=1), (data("n", 3, 7, 5), const(5, 3, 3, 3)), symbols={"n": 3}, within=1e-4
     ).offloads().matches()
+
+
+def test_columns_with_what_follows_them():
+    """The operands of their post-ops are columns, too."""
+
+    def network(x, v, w, b, z):
+        y = nn.relu(relax.op.add(nn.conv2d(x, v, padding=[2, 0]), b))
+        y = nn.conv2d(y, w, padding=[2, 0], strides=[2, 1])
+        return nn.gelu_tanh(relax.op.add(relax.op.add(y, b), z))
+
+    weights = const(32, 32, 5, 1, low=-0.2, high=0.2)
+    inputs = data(2, 32, 37, 1), weights, weights, const(1, 32, 1, 1), data(2, 32, 19, 1)
+    Case(network, inputs, within=1e-4).offloads().matches()
 
 
 # Input channels, output channels, groups, size of the kernel, stride.
