@@ -48,6 +48,18 @@ def failures(**options):
     return {case.name: case.detail for case in report.failures}
 
 
+def test_a_backend_is_asked_in_the_layout_that_it_wants():
+    def predicate(attrs, args):
+        return str(attrs.layout) == "NHWC" or byoc.Reject(f"layout {attrs.layout}")
+
+    byoc.register_annotate_compiler(VENDOR, "relax.nn.max_pool2d", predicate)
+    byoc.register_namespace(VENDOR, layout="NHWC")
+    byoc.register_target_hooks(VENDOR)
+    report = run_conformance(VENDOR, share=0.5)
+    assert report.ok, report.to_text()
+    assert "taken" in {case.status for case in report.cases}
+
+
 def test_a_right_backend_conforms():
     byoc.register_annotate_compiler(VENDOR, "relax.abs", float32_only)
     byoc.register_target_hooks(VENDOR)

@@ -92,6 +92,26 @@ WRONG = {
 }
 
 
+def test_a_tuple_in_the_result_counts_as_its_tensors(vendor):
+    def run(x, *parts):
+        for part, values in zip(parts, [*np.split(READ(x), 3, axis=1)] * 2, strict=True):
+            np.copyto(READ(part), values)
+
+    vendor(run)
+    byoc.register_annotate_compiler(VENDOR, ["relax.split"])
+    x = relax.Var("x", relax.TensorType(X.shape, "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            parts = builder.emit(relax.op.split(x, 3, axis=1))
+            result = builder.emit_output(relax.Tuple([parts, parts]))
+        builder.emit_func_output(result)
+    executable = byoc.compile(builder.get(), VENDOR, policy=byoc.RegionPolicy(), strict=True)
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    for found in machine["main"](tvm.runtime.tensor(X)):
+        np.testing.assert_array_equal(np.concatenate([part.numpy() for part in found], axis=1), X)
+
+
 @pytest.mark.parametrize(("run", "message"), WRONG.values(), ids=WRONG)
 @pytest.mark.parametrize("saved", [False, True], ids=["module", "file"])
 def test_a_wrong_call_is_an_error(vendor, run, message, saved, tmp_path):

@@ -174,6 +174,20 @@ def test_calls_come_in_the_layout(write, shape, left, stored):
     np.testing.assert_allclose(run(byoc.InlineComposites()(made), x), run(given, x), rtol=1e-4, atol=1e-4)
 
 
+def test_a_quantised_group_at_the_border_comes_in_the_layout():
+    def write(b, x):
+        real = b.emit(dq(b.emit(q(b.emit(OP.exp(x))))))
+        return q(b.emit(OP.nn.relu(b.emit(OP.add(b.emit(quantised_conv(real, 4, 3)), weights(1, 4, 1, 1))))))
+
+    byoc.register_namespace(V, layout="NHWC")
+    byoc.register_quantization(V, ["conv"], check=lambda group: group.call.attrs.data_layout == "NHWC")
+    given = module(write)
+    made = byoc.AnnotateExternalCompiler(V)(given)
+    assert [call.op.name for call in calls_of(made, V)].count(CONV) == 1
+    x = RNG.standard_normal((1, 3, 8, 9)).astype("float32")
+    np.testing.assert_array_equal(run(byoc.InlineComposites()(made), x), run(given, x))
+
+
 def test_calls_that_it_does_not_take_stay_as_they_are():
     register(V, "NHWC", refuse=lambda attrs: getattr(attrs, "groups", 1) > 1)
 

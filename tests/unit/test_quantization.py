@@ -174,6 +174,21 @@ def test_a_group_says_its_scales_and_its_bias_as_the_integers_that_it_was(vendor
     assert group.clip == (0, math.inf) and group.limits == (3, 127)
 
 
+@pytest.mark.parametrize(
+    ("call", "clip", "limits"),
+    [
+        (R.nn.relu, (0, math.inf), (3, 127)),
+        (lambda x: R.clip(x, -1, 6), (-1, 6), (1, 15)),
+        (lambda x: R.clip(R.nn.relu(x), -1, 6), (0, 6), (3, 15)),
+    ],
+)
+def test_a_relu_or_a_clip_in_the_middle_bounds_the_integers(vendor, call, clip, limits):
+    seen = []
+    vendor(check=lambda group: seen.append(group) or True)
+    report_of(module(lambda emit, x: emit(q(emit(call(emit(dq(x))))))))
+    assert {(group.clip, group.limits) for group in seen} == {(clip, limits)}
+
+
 def test_a_bias_that_is_no_number_of_32_bits_is_refused(vendor):
     bias = byoc.make_constant(np.full((1, 4, 1, 1), 1e12, "float32"))
     vendor(check=lambda group: group.bias is not None)

@@ -101,7 +101,7 @@ class QuantizedGroup:
     real_bias : ndarray or None
         The constant that is added to the result.
     clip : tuple of float or None
-        The bounds of a relu or clip behind it; the second may be infinite.
+        The bounds of a relu or clip behind it, or of the call itself if it is one; the second may be infinite.
     """
 
     call: Any
@@ -253,12 +253,12 @@ def _group(root: Any, values: ByIdentity[Any]) -> QuantizedGroup:
     clip, bias = None, None
     while is_op_call(inner):
         name, operands = inner.op.name, [_value(arg, values) for arg in inner.args]
+        bounds = _bounds(name, operands) if bias is None else None
+        clip = clip if bounds is None else _narrowed(clip, bounds)
         if _is(operands[0], _DEQUANTIZE):
-            break  # a relu alone
-        if name == "relax.nn.relu" and bias is None:
-            clip = _narrowed(clip, (0.0, np.inf))
-        elif name == "relax.clip" and bias is None:
-            clip = _narrowed(clip, (_number(operands[1]), _number(operands[2])))
+            break  # the call in the middle, also a relu alone
+        if bounds is not None:
+            pass
         elif name == "relax.add" and bias is None and any(map(is_constant, operands)):
             constant = next(operand for operand in operands if is_constant(operand))
             other = next(operand for operand in operands if operand is not constant)
@@ -319,6 +319,13 @@ def _number(expr: Any) -> float:
 def _is_number(expr: Any) -> bool:
     """Whether an operand is no tensor: a shape, or a number of TVM's."""
     return not isinstance(getattr(expr, "ty", None), relax.TensorType)
+
+
+def _bounds(name: str, operands: Sequence[Any]) -> tuple[float, float] | None:
+    """Those of a relu or a clip."""
+    if name == "relax.nn.relu":
+        return 0.0, np.inf
+    return (_number(operands[1]), _number(operands[2])) if name == "relax.clip" else None
 
 
 def _narrowed(known: tuple[float, float] | None, bounds: tuple[float, float]) -> tuple[float, float]:

@@ -24,7 +24,8 @@ from tvm.s_tir import slayout
 from ...ir.hidden import without_hidden
 from ...ir.relax_utils import op_calls
 from ...ir.tvm_compat import is_a, is_constant
-from ...prepare.rewrite import Scope
+from ...prepare.constants import FOLD_TRANSPOSED
+from ...prepare.rewrite import Rules, Scope
 from ...prepare.rewrite_pass import rewrite_pass
 
 _CONVOLUTIONS = ("relax.nn.conv{}d", "relax.nn.conv{}d_transpose")
@@ -163,16 +164,18 @@ def _as_desired(rule: Any, call: Any, desired: Any, layouts: Any) -> Any:
 
 
 def _of_stored(scope: Scope, call: Any) -> Any:
-    """``permute_dims`` of quantised weights: what is stored is permuted."""
+    """``permute_dims`` behind a dequantize, where it would part it from its group: the integers are permuted."""
     data = scope.call(call.args[0], "relax.dequantize")
-    if data is None or not is_constant(data.args[0]) or call.attrs.axes is None or scope.rank(data.args[1]) > 1:
+    if data is None or call.attrs.axes is None or scope.rank(data.args[1]) > 1:
         return None
     axes = [int(axis) for axis in call.attrs.axes]
-    stored = np.ascontiguousarray(scope.const(data.args[0]).transpose(axes))
+    if is_constant(data.args[0]):
+        stored = np.ascontiguousarray(scope.const(data.args[0]).transpose(axes))
+        integers = scope.constant(stored, scope.dtype(data.args[0]))
+    else:
+        integers = scope.emit(relax.op.permute_dims(data.args[0], axes))
     axis = axes.index(int(data.attrs.axis) % len(axes)) if axes else 0
-    return relax.op.dequantize(
-        scope.constant(stored, scope.dtype(data.args[0])), *data.args[1:], axis=axis, out_dtype=data.attrs.out_dtype
-    )
+    return relax.op.dequantize(integers, *data.args[1:], axis=axis, out_dtype=data.attrs.out_dtype)
 
 
-_RULES = {"relax.permute_dims": [_of_stored]}
+_RULES: Rules = {"relax.permute_dims": [_of_stored, *FOLD_TRANSPOSED["relax.permute_dims"]]}

@@ -22,7 +22,7 @@ from ...vendors.namespaces import compilers, namespace
 from .calls import call_cases
 from .case import Case, drawn, spread
 from .isolation import Journal, in_own_process
-from .judge import FAILED, SKIPPED, TAKEN, Result, judge
+from .judge import FAILED, SKIPPED, TAKEN, Result, in_layout, judge
 from .patterns import pattern_cases, structural_cases
 from .quantised import is_quantised, quantised_cases
 from .report import Report
@@ -181,10 +181,12 @@ class _Kit:
         return [found[case] for case in cases]
 
     def _judge(self, cases: Sequence[Case], numbers: Sequence[int], order: Sequence[str]) -> None:
+        asked = self._ns if self._ns.name in order else namespace(order[0])
+        cases = in_layout(asked, cases)
         known = dict(zip(cases, numbers, strict=True))
         self._journal.judge([(number, case.subject, case.what) for case, number in known.items()])
         results = judge(
-            self._ns if self._ns.name in order else namespace(order[0]),
+            asked,
             cases,
             order,
             self._tolerances,

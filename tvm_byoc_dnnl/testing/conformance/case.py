@@ -48,6 +48,8 @@ class Case:
         The subject is a pattern, which has to match here.
     is_chain : bool
         Calls follow on calls, so that rounding errors grow.
+    form : callable, optional
+        Makes ``asked``, the function in the layout that a backend wants, of ``main``.
     """
 
     subject: str
@@ -59,6 +61,7 @@ class Case:
     by: Function | None = None
     must_match: bool = False
     is_chain: bool = False
+    form: Callable[[relax.Function], relax.Function] | None = None
 
     @property
     def name(self) -> str:
@@ -74,6 +77,12 @@ class Case:
     def main(self) -> relax.Function | None:
         """The function, ``None`` where Relax does not accept it."""
         return self._built(self.function)
+
+    @functools.cached_property
+    def asked(self) -> relax.Function:
+        """The function about whose calls the backend is asked."""
+        assert self.main is not None
+        return self.main if self.form is None else self.form(self.main)
 
     @functools.cached_property
     def reference(self) -> relax.Function | None:

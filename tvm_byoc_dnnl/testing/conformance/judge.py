@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,13 @@ from tvm import relax
 from ...core.ledger import read_log
 from ...core.verdict import Crash, Reject
 from ...ir.relax_utils import bindings_of, composite_of, op_calls
-from ...partitioning.annotate.passes import AnnotateExternalCompiler
-from ...partitioning.annotate.trial import ask
+from ...partitioning.annotate.layout import Convertible, Places, laid_out
+from ...partitioning.annotate.passes import AnnotateExternalCompiler, places_taken
+from ...partitioning.annotate.trial import ask, may_take
 from ...partitioning.passes import PartitionGraph
 from ...pipeline.name import PIPELINE
+from ...prepare.constants import FOLD_TRANSPOSED
+from ...prepare.rewrite_pass import rewrite_pass
 from ...regions.failure import describe
 from ...regions.policy import RegionPolicy
 from ...report.verify import arrays_in
@@ -151,7 +155,8 @@ def judge(
     # A call that TVM cannot compile cannot be left with TVM either.
     hopeless = {case for case in cases if case.by is not None and not verdicts[case].accepted}
     known = [case for case in cases if case not in hopeless and not isinstance(right.results[case], Exception)]
-    partition = _Partition(ns, known, compilers)
+    functions = {case: case.asked if verdicts[case].accepted else _as_built(ns, case) for case in known}
+    partition = _Partition(ns, functions, compilers)
     got = partition.results(begin)
     results = []
     for case in cases:
@@ -166,6 +171,34 @@ def judge(
             status, detail = SKIPPED, f"TVM alone: {describe(want)}"
         results.append(Result(case.subject, case.what, FAILED, wrong) if wrong else _result(case, status, detail))
     return results
+
+
+def in_layout(ns: Namespace, cases: Sequence[Case]) -> Sequence[Case]:
+    """Cases that ask a backend about calls in the layout that it wants, whether it takes them or not."""
+    if ns.layouts is None:
+        return cases
+
+    def every(calls: Convertible, asked: tvm.IRModule) -> Places:
+        return {"main": range(len(calls.variables(asked["main"])))}
+
+    return [replace(case, form=partial(_laid_out, ns, every)) for case in cases]
+
+
+def _as_built(ns: Namespace, case: Case) -> Any:
+    """The function in which calls have that layout that the backend takes, as in a build."""
+
+    def taken(calls: Convertible, asked: tvm.IRModule) -> Places:
+        return places_taken(ns, asked, ["main"], calls)
+
+    return case.main if ns.layouts is None else _laid_out(ns, taken, case.main)
+
+
+def _laid_out(ns: Namespace, taken: Callable[[Convertible, tvm.IRModule], Places], func: Any) -> Any:
+    mod = relax.transform.ConvertToDataflow(min_size=1)(tvm.IRModule({"main": func}))
+    assert ns.layouts is not None
+    calls = Convertible(may_take(ns), ns.layouts, ())
+    made = laid_out(mod, [mod.get_global_var("main")], ns.layouts, calls, partial(taken, calls))
+    return rewrite_pass("Constants", FOLD_TRANSPOSED)(made)["main"]
 
 
 def _each(cases: Sequence[Case], begin: Callable[[Case | None], None]) -> Iterator[Case]:
@@ -186,7 +219,7 @@ class _Verdict:
     def __init__(self, ns: Namespace, case: Case) -> None:
         self.reason, self.complaint = "", ""
         self.accepted = False
-        for _, call in op_calls(case.main):
+        for _, call in op_calls(case.asked):
             if call.op.name == case.subject:
                 self._note(ns, call)
 
@@ -212,7 +245,7 @@ def _says_no_more_than_no(ns: Namespace, call: Any) -> bool:
 
 # ---------------------------------------------------------------- with the backend
 class _Partition:
-    """The cases' functions, annotated and partitioned in one module.
+    """The functions of cases, annotated and partitioned in one module.
 
     Attributes
     ----------
@@ -222,10 +255,10 @@ class _Partition:
         Cases about a pattern that it matches.
     """
 
-    def __init__(self, ns: Namespace, cases: Sequence[Case], compilers: Sequence[str]) -> None:
-        self._cases, self._compilers = cases, compilers
+    def __init__(self, ns: Namespace, cases: Mapping[Case, Any], compilers: Sequence[str]) -> None:
+        self._cases, self._functions, self._compilers = list(cases), list(cases.values()), compilers
         self._names = {case: function_name(i) for i, case in enumerate(cases)}
-        annotated = AnnotateExternalCompiler(compilers, prepare=False)(module_of([c.main for c in cases]))
+        annotated = AnnotateExternalCompiler(compilers, prepare=False)(module_of(self._functions))
         self._mod = PartitionGraph(policy=RegionPolicy())(annotated)
         self._log: dict[str, list[str]] = {}
         for entry in read_log(self._mod):
@@ -257,7 +290,6 @@ class _Partition:
 
     def results(self, begin: Callable[[Case | None], None]) -> dict[Case, Outcome]:
         """The results by the strict pipeline: a call that it gives back was accepted and cannot be built."""
-        functions = [c.main for c in self._cases]
         first = [self._mod]
 
         def build(mod: tvm.IRModule) -> Any:
@@ -270,7 +302,7 @@ class _Partition:
             pipeline = relax.get_pipeline(PIPELINE, strict=True)
             return tvm.compile(mod, tvm.target.Target(HOST), relax_pipeline=pipeline)
 
-        runnable = outcomes(self._cases, functions, build)
+        runnable = outcomes(self._cases, self._functions, build)
         built = dict(zip(self._cases, runnable, strict=True))
         return {case: run(built[case], case.inputs) for case in _each(self._cases, begin)}
 

@@ -165,8 +165,12 @@ def _counted(module: tvm.runtime.Module, region: relax.Function) -> tvm.runtime.
     """A module of a library's own bytes that has its region's name, and knows the number of results for checks."""
     if not _is_blob(module):
         return module
-    results = len(region.ret_ty.fields) if isinstance(region.ret_ty, relax.TupleType) else 1
+    results = _number_of_tensors(region.ret_ty)
     return _native.function("tvm_byoc_dnnl.BlobNamed")(module, str(region.attrs["global_symbol"]), results)
+
+
+def _number_of_tensors(ty: Any) -> int:
+    return sum(map(_number_of_tensors, ty.fields)) if isinstance(ty, relax.TupleType) else 1
 
 
 def _is_blob(module: tvm.runtime.Module) -> bool:
