@@ -129,7 +129,9 @@ def test_greedy_text_is_that_of_onnx_runtime(
     of: LanguageModel, block: int, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conversation, "_BLOCK", block)
-    text = byoc.TextGenerator(write(tmp_path / "model", of), threads=1, cache_dir=cache).generate(PROMPT, 12)
+    generator = byoc.TextGenerator(write(tmp_path / "model", of), threads=1, cache_dir=cache)
+    assert generator._turns._decoder._runner.outputs[0].shape == ("batch_size", 1, TOKENS)  # of the last position
+    text = generator.generate(PROMPT, 12)
     encoded = tokenizer()
     ids = encoded.encode(PROMPT).ids
     tokens, _ = generated(runtime(of), of, np.array([ids]), [len(ids)], 12)

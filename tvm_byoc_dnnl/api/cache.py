@@ -26,6 +26,7 @@ from .._version import __version__, version_of
 from ..core import _native
 from ..core.errors import ArtifactError, ExportError, InputError
 from ..core.files import opened, read, written
+from ..frontends import LastRow
 from ..frontends.gguf.file import SUFFIX as GGUF
 from ..ir.fingerprint import content_key, fingerprint
 from ..ir.relax_utils import constants_in
@@ -239,6 +240,10 @@ def _own_files() -> tuple[str, ...]:
 
 
 def _model_parts(model: Any) -> Iterable[bytes]:
+    if isinstance(model, LastRow):
+        yield f"the last row of {model.output}".encode()
+    if isinstance(model, os.PathLike):
+        model = Path(model)
     if isinstance(model, (str, Path)) and Path(model).suffix == GGUF:
         yield from _file_parts(Path(model))
     elif isinstance(model, (str, Path)):

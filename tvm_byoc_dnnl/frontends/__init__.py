@@ -6,6 +6,7 @@ Nothing here imports onnx or torch before a model of that kind arrives.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,18 @@ from ..pipeline.library_file import is_library
 #: suffixes of the files that torch.export.save writes
 _EXPORTED = (".pt2",)
 
-__all__ = ["split_usual_sizes", "to_relax"]
+__all__ = ["LastRow", "split_usual_sizes", "to_relax"]
+
+
+@dataclass(frozen=True)
+class LastRow(PathLike[str]):
+    """The file of a decoder whose output [batch, rows, columns] needs to have its last row only."""
+
+    path: Path
+    output: str
+
+    def __fspath__(self) -> str:
+        return str(self.path)
 
 
 def to_relax(model: Any, shapes: Mapping[str, Sequence[int | str]] | None = None) -> tvm.IRModule:
@@ -52,6 +64,7 @@ def to_relax(model: Any, shapes: Mapping[str, Sequence[int | str]] | None = None
         _no_shapes(shapes, "an IRModule")
         return model
     weights = None
+    shortened = model.output if isinstance(model, LastRow) else None
     if isinstance(model, PathLike):
         model = Path(model)
     if isinstance(model, (str, Path)) and Path(model).suffix in _EXPORTED:
@@ -60,9 +73,12 @@ def to_relax(model: Any, shapes: Mapping[str, Sequence[int | str]] | None = None
         raise InputError(f"`{model}` is a compiled library; give what it was compiled from, or load it")
     if isinstance(model, (str, Path)):
         from .onnx.importer import load_apart
+        from .onnx.last_row import keep_last_row
 
         with stage("read"):
             model, weights = load_apart(Path(model))
+            if shortened is not None:
+                keep_last_row(model, shortened, weights)
     kind = f"{type(model).__module__}.{type(model).__qualname__}"
     if kind.startswith("onnx.") and kind.endswith(".ModelProto"):
         from .onnx.importer import import_onnx

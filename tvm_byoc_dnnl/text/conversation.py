@@ -14,7 +14,7 @@ from .folder import Folder
 
 __all__ = ["Conversation", "Decoder"]
 
-#: tokens of a prompt that are computed at once: the logits of all of them are in memory
+#: tokens of a prompt that are computed at once: what is computed of all of them is in memory
 _BLOCK = 512
 #: of logits: a part of the largest one, by which those of a step of two may differ from those of a step of one
 _TOLERANCE = 1e-2

@@ -11,6 +11,7 @@ from typing import TypeVar
 from ..api.compile import DEFAULT_COMPILER, compile
 from ..core.errors import ArgumentTypeError, InputError
 from ..core.threads import check_number
+from ..frontends import LastRow
 from ..frontends.gguf.file import SUFFIX as GGUF
 from ..runtime.runner import Runner
 from .conversation import Decoder
@@ -61,7 +62,7 @@ class TextGenerator:
         is_file = isinstance(folder, (str, PathLike)) and Path(folder).suffix == GGUF
         self._folder = from_gguf(Path(folder)) if is_file else Folder.read(folder)
         executable = compile(
-            self._folder.model,
+            LastRow(self._folder.model, self._folder.outputs["logits"]),
             compiler,
             precision=precision,
             weights=weights,
