@@ -19,6 +19,7 @@ constexpr size_t kChecksumBytes = 8;  // of all that stands before it
 constexpr std::string_view kRegionKind = "region";
 constexpr std::string_view kWeightsKind = "weights";
 constexpr std::string_view kBlobKind = "blob";
+constexpr std::string_view kProgramKind = "program";
 
 /// The payload in its frame.
 std::string Seal(const std::string& payload, std::string_view writer) {
@@ -235,6 +236,44 @@ Blob LoadBlob(std::string_view bytes) {
   if (payload.left() > 0) blob.results = payload.Read<int64_t>();
   payload.ExpectEnd();
   return blob;
+}
+
+std::string SaveProgram(std::string_view json, std::string_view writer) {
+  std::string payload;
+  AppendString(kProgramKind, &payload);
+  AppendString(json, &payload);
+  return Seal(payload, writer);
+}
+
+std::string LoadProgram(std::string_view bytes) {
+  ByteReader payload = Unseal(bytes, kProgramKind);
+  std::string json = payload.ReadString();
+  payload.ExpectEnd();
+  return json;
+}
+
+SavedIn FindSaved(std::string_view file) {
+  SavedIn found;
+  for (size_t at = 0; (at = file.find(kMagic, at)) != std::string_view::npos;) {
+    const std::string_view rest = file.substr(at);
+    at += kMagic.size();
+    try {
+      ByteReader reader(rest.substr(kMagic.size()));
+      reader.Read<uint32_t>();  // the version, which Unseal looks at
+      reader.Take(reader.Read<uint64_t>());
+      const std::string_view payload = reader.Take(reader.Read<uint64_t>());
+      reader.Take(kChecksumBytes);
+      const std::string kind = ByteReader(payload).ReadString();
+      const std::string_view bytes = rest.substr(0, rest.size() - reader.left());
+      at += bytes.size() - kMagic.size();
+      if (kind == kProgramKind) found.programs.push_back(bytes);
+      if (kind == kRegionKind) found.regions.push_back(bytes);
+      if (kind == kWeightsKind) found.weights.push_back(bytes);
+      if (kind == kBlobKind) found.blobs.push_back(bytes);
+    } catch (const Error&) {  // the magic number alone
+    }
+  }
+  return found;
 }
 
 }  // namespace tvm_byoc_dnnl

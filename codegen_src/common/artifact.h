@@ -80,6 +80,16 @@ struct Blob {
 std::string Save(const Blob& blob, std::string_view writer);
 Blob LoadBlob(std::string_view bytes);
 
+/// How a model calls its regions (native/program.h), as JSON.
+std::string SaveProgram(std::string_view json, std::string_view writer);
+std::string LoadProgram(std::string_view bytes);
+
+/// What Save wrote into a file, wherever it lies there.
+struct SavedIn {
+  std::vector<std::string_view> programs, regions, weights, blobs;
+};
+SavedIn FindSaved(std::string_view file);
+
 }  // namespace tvm_byoc_dnnl
 
 #endif  // TVM_BYOC_DNNL_COMMON_ARTIFACT_H_

@@ -7,13 +7,18 @@
 namespace tvm_byoc_dnnl {
 namespace {
 
+// DLPack's codes.
+constexpr int kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kBool = 6;
+
 struct DTypeRow {
   const char* name;
   int64_t size;
+  int dlpack_code;
 };
-constexpr DTypeRow kDTypes[] = {{"float32", 4}, {"float16", 2}, {"bfloat16", 2},
-                                {"int32", 4},   {"int8", 1},    {"uint8", 1},
-                                {"bool", 1},    {"float64", 8}, {"int64", 8}};
+constexpr DTypeRow kDTypes[] = {
+    {"float32", 4, kFloat}, {"float16", 2, kFloat}, {"bfloat16", 2, kBfloat},
+    {"int32", 4, kInt},     {"int8", 1, kInt},      {"uint8", 1, kUInt},
+    {"bool", 1, kBool},     {"float64", 8, kFloat}, {"int64", 8, kInt}};
 
 constexpr KindSpec kKinds[kKindCount] = {
 #define KIND(Name, text, least, most, attrs, algs, ...) {text, least, most, attrs, algs},
@@ -33,6 +38,13 @@ std::string_view NextWord(std::string_view* text) {
 
 const char* Name(DType dtype) { return kDTypes[static_cast<int>(dtype)].name; }
 int64_t SizeOf(DType dtype) { return kDTypes[static_cast<int>(dtype)].size; }
+
+bool IsStoredAs(DType dtype, int dlpack_code, int bits) {
+  if (dtype == DType::kBool && dlpack_code == kUInt) return bits == 1;  // TVM's older spelling
+  const DTypeRow& row = kDTypes[static_cast<int>(dtype)];
+  return dlpack_code == row.dlpack_code && (dtype == DType::kBool || bits == row.size * 8);
+}
+
 const char* Name(Kind kind) { return SpecOf(kind).name; }
 const KindSpec& SpecOf(Kind kind) { return kKinds[static_cast<int>(kind)]; }
 

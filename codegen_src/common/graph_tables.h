@@ -23,6 +23,9 @@ const KindSpec& SpecOf(Kind kind);
 std::optional<Kind> FindKind(std::string_view name);
 std::optional<DType> FindDType(std::string_view name);
 
+/// Whether this is DLPack's type of such a code and width.
+bool IsStoredAs(DType dtype, int dlpack_code, int bits);
+
 /// The member that holds an attribute of this name: one of them.
 struct AttrField {
   Dims Attrs::* dims = nullptr;

@@ -3,15 +3,21 @@
 
 #include <dlfcn.h>
 #include <elf.h>
+#include <fcntl.h>
 #include <link.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <utility>
+
+#include "common/support/error.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
@@ -51,9 +57,10 @@ std::vector<std::shared_ptr<const MappedData>> FindIn(const std::vector<std::str
   std::vector<std::shared_ptr<const MappedData>> found;
   for (auto name = names.rbegin(); name != names.rend(); ++name) {
     // The program itself has no name.
-    void* library = dlopen(name->empty() ? nullptr : name->c_str(), RTLD_LAZY | RTLD_NOLOAD);
-    if (library == nullptr) continue;
-    void* data = dlsym(library, symbol.c_str());
+    void* handle = dlopen(name->empty() ? nullptr : name->c_str(), RTLD_LAZY | RTLD_NOLOAD);
+    if (handle == nullptr) continue;
+    const std::shared_ptr<const void> library(handle, [handle](const void*) { dlclose(handle); });
+    void* data = dlsym(handle, symbol.c_str());
     Dl_info info;
     const ElfW(Sym)* entry = nullptr;
     const bool exported =
@@ -67,8 +74,6 @@ std::vector<std::shared_ptr<const MappedData>> FindIn(const std::vector<std::str
     if (exported && !known) {
       found.push_back(std::make_shared<const MappedData>(library, static_cast<const char*>(data),
                                                          entry->st_size));
-    } else {
-      dlclose(library);
     }
   }
   return found;
@@ -80,8 +85,8 @@ LoadingLibrary::LoadingLibrary(const std::string& name) : outer_(std::exchange(l
 
 LoadingLibrary::~LoadingLibrary() { loading = outer_; }
 
-MappedData::MappedData(void* library, const char* data, size_t bytes)
-    : library_(library), data_(data), bytes_(bytes) {
+MappedData::MappedData(std::shared_ptr<const void> owner, const char* data, size_t bytes)
+    : owner_(std::move(owner)), data_(data), bytes_(bytes) {
   Ranges& ranges = MappedRanges();
   std::lock_guard<std::mutex> lock(ranges.mutex);
   Ranges::Range& range = ranges.by_start[data_];
@@ -90,13 +95,28 @@ MappedData::MappedData(void* library, const char* data, size_t bytes)
 }
 
 MappedData::~MappedData() {
-  {
-    Ranges& ranges = MappedRanges();
-    std::lock_guard<std::mutex> lock(ranges.mutex);
-    auto range = ranges.by_start.find(data_);
-    if (--range->second.users == 0) ranges.by_start.erase(range);
-  }
-  dlclose(library_);
+  Ranges& ranges = MappedRanges();
+  std::lock_guard<std::mutex> lock(ranges.mutex);
+  auto range = ranges.by_start.find(data_);
+  if (--range->second.users == 0) ranges.by_start.erase(range);
+}
+
+std::shared_ptr<const MappedData> MapFile(const std::string& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  struct stat about{};
+  const bool is_file = file >= 0 && fstat(file, &about) == 0 && S_ISREG(about.st_mode);
+  const auto bytes = static_cast<size_t>(about.st_size);
+  void* data =
+      is_file && bytes > 0 ? mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file, 0) : nullptr;
+  const std::string reason = file < 0 || data == MAP_FAILED ? std::strerror(errno)
+                             : !is_file                     ? "it is no regular file"
+                                                            : "it is empty";
+  if (file >= 0) close(file);
+  if (data == nullptr || data == MAP_FAILED)
+    Fail(ErrorKind::kArtifact, "cannot load ", path, ": ", reason);
+  const std::shared_ptr<const void> owner(data,
+                                          [data, bytes](const void*) { munmap(data, bytes); });
+  return std::make_shared<const MappedData>(owner, static_cast<const char*>(data), bytes);
 }
 
 std::vector<std::shared_ptr<const MappedData>> FindMapped(const std::string& symbol) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Data of a shared library of this process, found by its symbol, and how to give its pages back.
+// Mapped data: of a shared library of this process, found by its symbol, or of a file; and how to
+// give its pages back.
 #ifndef TVM_BYOC_DNNL_COMMON_MAPPED_H_
 #define TVM_BYOC_DNNL_COMMON_MAPPED_H_
 
@@ -10,10 +11,10 @@
 
 namespace tvm_byoc_dnnl {
 
-/// Read-only data inside a mapped library, which stays mapped as long as this exists.
+/// Read-only data inside of what its owner keeps mapped.
 class MappedData {
  public:
-  MappedData(void* library, const char* data, size_t bytes);
+  MappedData(std::shared_ptr<const void> owner, const char* data, size_t bytes);
   ~MappedData();
   MappedData(const MappedData&) = delete;
   MappedData& operator=(const MappedData&) = delete;
@@ -22,7 +23,7 @@ class MappedData {
   size_t bytes() const { return bytes_; }
 
  private:
-  void* library_;
+  const std::shared_ptr<const void> owner_;
   const char* data_;
   size_t bytes_;
 };
@@ -42,6 +43,9 @@ class LoadingLibrary {
 /// The data that libraries of this process export under `symbol`, the newest first; of the one that
 /// this thread is loading alone, if it has some.
 std::vector<std::shared_ptr<const MappedData>> FindMapped(const std::string& symbol);
+
+/// A whole regular file. Throws Error(kArtifact) if it cannot be read or is empty.
+std::shared_ptr<const MappedData> MapFile(const std::string& path);
 
 /// Lets the system take back the whole pages of a part of mapped data; reading it again brings them
 /// back. Does nothing for any other memory.

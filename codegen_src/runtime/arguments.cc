@@ -1,32 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/arguments.h"
 
+#include "common/graph_tables.h"
 #include "common/support/error.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
-
-bool HasDType(const DLDataType& got, DType expected) {
-  if (got.lanes != 1) return false;
-  const int bits = static_cast<int>(SizeOf(expected)) * 8;
-  switch (expected) {
-    case DType::kFloat32:
-    case DType::kFloat16:
-    case DType::kFloat64:
-      return got.code == kDLFloat && got.bits == bits;
-    case DType::kBFloat16:
-      return got.code == kDLBfloat && got.bits == bits;
-    case DType::kInt32:
-    case DType::kInt8:
-    case DType::kInt64:
-      return got.code == kDLInt && got.bits == bits;
-    case DType::kUInt8:
-      return got.code == kDLUInt && got.bits == bits;
-    case DType::kBool:  // TVM's older spelling is uint1
-      return got.code == kDLBool || (got.code == kDLUInt && got.bits == 1);
-  }
-  return false;
-}
 
 bool IsContiguous(const DLTensor& tensor) {
   if (tensor.strides == nullptr) return true;
@@ -49,7 +28,8 @@ std::string ArgumentName::operator()() const {
 }
 
 void CheckKind(const DLTensor& tensor, const ArgumentName& name) {
-  if (!HasDType(tensor.dtype, name.tensor.dtype)) {
+  if (tensor.dtype.lanes != 1 ||
+      !IsStoredAs(name.tensor.dtype, tensor.dtype.code, tensor.dtype.bits)) {
     Fail(ErrorKind::kInput, name(), " has dtype ", tvm::ffi::DLDataTypeToString(tensor.dtype),
          ", expected ", tvm_byoc_dnnl::Name(name.tensor.dtype));
   }

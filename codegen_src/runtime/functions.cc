@@ -20,6 +20,7 @@
 #include "common/support/each.h"
 #include "common/support/error.h"
 #include "common/support/json.h"
+#include "native/threads.h"
 #include "runtime/cache.h"
 #include "runtime/guarded.h"
 #include "runtime/module.h"
@@ -116,7 +117,7 @@ std::string AskHost(const std::string& name, const std::string& error) {
 TVM_FFI_STATIC_INIT_BLOCK() {
   namespace refl = tvm::ffi::reflection;
   KeepTeamOnAllCores();
-  SurviveForks();
+  SurviveForksInTVM();
   SetEngineHelp(AskHost);
   refl::GlobalDef()
       .def("tvm_byoc_dnnl.ModuleCreate",
@@ -127,6 +128,10 @@ TVM_FFI_STATIC_INIT_BLOCK() {
                for (const ffi::String& name : const_names) artifact.const_names.push_back(name);
                return NewRegionModule(std::move(artifact));
              });
+           })
+      .def("tvm_byoc_dnnl.SaveProgram",
+           [](const ffi::String& json) {
+             return ffi::Bytes(SaveProgram({json.data(), json.size()}, WriterName()));
            })
       .def("tvm_byoc_dnnl.Probe", Probe)
       .def("tvm_byoc_dnnl.Emit", Emit)

@@ -12,8 +12,6 @@
 #include <tvm/ffi/string.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,13 +20,12 @@
 
 #include "common/artifact.h"
 #include "common/engine.h"
-#include "common/region.h"
 #include "common/support/error.h"
 #include "common/support/json.h"
+#include "native/saved_region.h"
 #include "runtime/arguments.h"
 #include "runtime/cache.h"
 #include "runtime/guarded.h"
-#include "runtime/threads.h"
 #include "runtime/version.h"
 
 namespace tvm_byoc_dnnl {
@@ -41,40 +38,28 @@ thread_local bool makes_plans = false;
 
 class RegionModule final : public ffi::ModuleObj {
  public:
-  explicit RegionModule(Artifact artifact)
-      : artifact_(std::move(artifact)),
-        engine_(FindEngine(artifact_.engine)),
-        region_(engine_, artifact_.graph_json) {
-    const Graph& graph = region_.graph();
-    if (graph.name != artifact_.symbol) {
-      Fail(ErrorKind::kGraph, "the module's symbol is \"", artifact_.symbol,
-           "\", its graph's name \"", graph.name, "\"");
-    }
-    std::vector<std::string> names;
-    for (const Constant& constant : graph.constants) names.push_back(constant.name);
-    if (names != artifact_.const_names) {
-      Fail(ErrorKind::kGraph, graph.name, ": the constants are named ", Join(artifact_.const_names),
-           ", in the graph ", Join(names));
-    }
-  }
+  explicit RegionModule(Artifact artifact) : region_(std::move(artifact)) {}
 
   const char* kind() const final { return "dnnl_byoc"; }
   int GetPropertyMask() const final {
     return ffi::Module::kBinarySerializable | ffi::Module::kRunnable;
   }
-  ffi::String InspectSource(const ffi::String&) const final { return artifact_.graph_json; }
+  ffi::String InspectSource(const ffi::String&) const final {
+    return region_.artifact().graph_json;
+  }
   ffi::Bytes SaveToBytes() const final {
-    return ffi::Bytes(Save(artifact_, WriterName() + " with " + engine_.Version()));
+    return ffi::Bytes(
+        Save(region_.artifact(), WriterName() + " with " + region_.engine().Version()));
   }
 
   ffi::Optional<ffi::Function> GetFunction(const ffi::String& name) final {
     // The functions keep the module alive.
     ffi::ObjectPtr<RegionModule> self = ffi::GetObjectPtr<RegionModule>(this);
-    if (name == artifact_.symbol) {
+    if (name == region_.artifact().symbol) {
       return ffi::Function::FromPacked(
           [self](ffi::PackedArgs args, ffi::Any*) { Guarded([&] { self->Call(args, nullptr); }); });
     }
-    if (name == "__init_" + artifact_.symbol) {
+    if (name == "__init_" + region_.artifact().symbol) {
       return ffi::Function::FromTyped([self](const ffi::Array<ffi::Tensor>& constants) {
         Guarded([&] { self->Initialise(constants); });
         return 0;
@@ -90,7 +75,7 @@ class RegionModule final : public ffi::ModuleObj {
       return ffi::Function::FromTyped([self]() {
         const size_t inputs = self->region_.graph().inputs.size();
         ffi::Array<ffi::Shape> caches;
-        if (const auto& growth = self->region_.growth()) {
+        if (const auto& growth = self->region_.region().growth()) {
           for (const Growth::Cache& cache : growth->caches) {
             Dims positions = {cache.input, static_cast<int64_t>(inputs) + cache.output};
             if (cache.starts >= 0) positions.insert(positions.end(), {cache.starts, cache.ends});
@@ -101,12 +86,14 @@ class RegionModule final : public ffi::ModuleObj {
       });
     }
     if (name == "get_symbol") {
-      return ffi::Function::FromTyped([self]() { return ffi::String(self->artifact_.symbol); });
+      return ffi::Function::FromTyped(
+          [self]() { return ffi::String(self->region_.artifact().symbol); });
     }
     if (name == "get_const_vars") {
       return ffi::Function::FromTyped([self]() {
         ffi::Array<ffi::String> names;
-        for (const std::string& n : self->artifact_.const_names) names.push_back(ffi::String(n));
+        for (const std::string& n : self->region_.artifact().const_names)
+          names.push_back(ffi::String(n));
         return names;
       });
     }
@@ -119,7 +106,7 @@ class RegionModule final : public ffi::ModuleObj {
       });
     }
     if (name == "plans") {  // counters of the plans, and of the calls
-      return ffi::Function::FromTyped([self]() { return self->Plans(); });
+      return ffi::Function::FromTyped([self]() { return ffi::String(self->region_.Counters()); });
     }
     if (name == "profile") {
       return ffi::Function::FromPacked([self](ffi::PackedArgs args, ffi::Any* result) {
@@ -148,21 +135,15 @@ class RegionModule final : public ffi::ModuleObj {
       CheckShape(raw, KnownDims(expected.shape), name);
       constants.push_back({data, std::make_shared<ffi::Tensor>(tensor)});
     }
-    try {
-      region_.Initialise(std::move(constants));
-    } catch (const Error& error) {
-      const std::string isa = engine_.Isa();
-      if (error.kind() != ErrorKind::kUnsupported || artifact_.isa == isa) throw;
-      Fail(error.kind(), error.what(), ". This CPU has ", isa, ", the model was built on ",
-           artifact_.isa, ": build it on a CPU like this one, or under ", engine_.HowToSetIsa());
-    }
+    region_.Initialise(std::move(constants));
   }
 
   [[noreturn]] void FailNotInitialised() const {
-    throw ffi::Error("RuntimeError",
-                     Cat(artifact_.symbol, ": called before its constants were set: call __init_",
-                         artifact_.symbol, " first (TVM's const_loader does)"),
-                     "");
+    throw ffi::Error(
+        "RuntimeError",
+        Cat(region_.artifact().symbol, ": called before its constants were set: call __init_",
+            region_.artifact().symbol, " first (TVM's const_loader does)"),
+        "");
   }
 
   const DLTensor& TensorArg(const ffi::PackedArgs& args, size_t index, const char* role,
@@ -227,28 +208,8 @@ class RegionModule final : public ffi::ModuleObj {
     } else if (makes_plans) {
       plan->Run(inputs, outputs);
     } else {
-      Run(*plan, inputs, outputs, [&] { return PlanFor(symbols, caches, whole, &length); });
+      region_.Run(*plan, inputs, outputs, [&] { return PlanFor(symbols, caches, whole, &length); });
     }
-  }
-
-  /// Runs a call on as many threads as pay now; `plan_for` gives the plan for fewer.
-  template <typename PlanForThreads>
-  void Run(const Plan& plan, const std::vector<void*>& inputs, const std::vector<void*>& outputs,
-           const PlanForThreads& plan_for) {
-    const RunningCall call;
-    const int all = engine_.Threads();
-    const int threads = plan.pace().Threads(all, call.Allowed());
-    std::optional<ScopedThreads> scope;
-    std::shared_ptr<const Plan> fewer;
-    if (threads < all) {
-      scope.emplace(threads);
-      fewer = plan_for();
-      ++narrowed_;
-    }
-    const auto start = std::chrono::steady_clock::now();
-    (fewer != nullptr ? *fewer : plan).Run(inputs, outputs);
-    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-    if (call.IsAlone()) late_ += plan.pace().Learn(threads, taken.count());
   }
 
   /// An input that an output is written over is the memory of that output.
@@ -265,10 +226,10 @@ class RegionModule final : public ffi::ModuleObj {
 
   /// The cache whose memory the function of this name gives: `<symbol>_cache_<number>`.
   const Growth::Cache* CacheOf(const std::string& name) const {
-    if (!region_.growth()) return nullptr;
-    const auto& caches = region_.growth()->caches;
+    if (!region_.region().growth()) return nullptr;
+    const auto& caches = region_.region().growth()->caches;
     for (size_t i = 0; i < caches.size(); ++i) {
-      if (name == Cat(artifact_.symbol, "_cache_", i)) return &caches[i];
+      if (name == Cat(region_.artifact().symbol, "_cache_", i)) return &caches[i];
     }
     return nullptr;
   }
@@ -317,8 +278,8 @@ class RegionModule final : public ffi::ModuleObj {
   std::vector<bool> GrowingCaches(const ffi::PackedArgs& args) const {
     const size_t inputs = region_.graph().inputs.size();
     std::vector<bool> none(args.size(), false), result = none;
-    if (!region_.growth()) return none;
-    for (const Growth::Cache& cache : region_.growth()->caches) {
+    if (!region_.region().growth()) return none;
+    for (const Growth::Cache& cache : region_.region().growth()->caches) {
       const size_t output = inputs + cache.output;
       std::optional<DLTensor*> tensor = args[static_cast<int>(output)].try_cast<DLTensor*>();
       if (!tensor || *tensor == nullptr || !IsCache(**tensor, cache.axis)) return none;
@@ -344,12 +305,10 @@ class RegionModule final : public ffi::ModuleObj {
                                       int64_t* length) {
     std::shared_ptr<const Plan> plan;
     if (std::find(caches.begin(), caches.end(), true) != caches.end()) {
-      *length = Evaluate(region_.growth()->length, symbols);
-      plan = region_.GrowingPlanFor(symbols, CacheCapacity(*length));
+      *length = Evaluate(region_.region().growth()->length, symbols);
+      plan = region_.region().GrowingPlanFor(symbols, CacheCapacity(*length));
     } else {
-      plan = region_.graph().IsStatic() ? region_.StaticPlan()
-             : whole                    ? region_.PlanOf(symbols)
-                                        : region_.PlanToRun(symbols);
+      plan = region_.PlanToRun(symbols, whole);
     }
     if (plan == nullptr) FailNotInitialised();
     return plan;
@@ -372,37 +331,17 @@ class RegionModule final : public ffi::ModuleObj {
       Fail(ErrorKind::kInput, graph.name, ": describe got ", args.size(), " shapes, expected ",
            expected);
     }
-    std::shared_ptr<const Plan> plan = region_.StaticPlan();
+    std::shared_ptr<const Plan> plan = region_.region().StaticPlan();
     if (!graph.IsStatic()) {
       std::vector<Dims> shapes;
       for (size_t i = 0; i < expected; ++i) shapes.push_back(ShapeArg(args, i));
-      plan = region_.PlanFor(shapes);
+      plan = region_.region().PlanFor(shapes);
     }
     if (plan == nullptr) FailNotInitialised();
     return json::Value(plan->Describe(graph)).Dump();
   }
 
-  ffi::String Plans() const {
-    const PlanCounters counters = region_.counters();
-    json::Object object;
-    object.emplace_back("symbolic", !region_.graph().IsStatic());
-    object.emplace_back("plans", counters.plans);
-    object.emplace_back("bytes", counters.bytes);
-    object.emplace_back("hits", counters.hits);
-    object.emplace_back("made", counters.made);
-    object.emplace_back("dropped", counters.dropped);
-    object.emplace_back("parts", counters.parts);
-    object.emplace_back("seconds", counters.seconds);
-    object.emplace_back("late", late_.load());
-    object.emplace_back("narrowed", narrowed_.load());
-    return json::Value(std::move(object)).Dump();
-  }
-
-  const Artifact artifact_;
-  const Engine& engine_;
-  Region region_;
-  std::atomic<int64_t> late_{0};      // calls that fewer threads would have answered sooner
-  std::atomic<int64_t> narrowed_{0};  // calls on fewer threads than they may use
+  SavedRegion region_;
 };
 
 TVM_FFI_STATIC_INIT_BLOCK() {

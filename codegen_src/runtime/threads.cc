@@ -11,10 +11,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "common/pace.h"
-
-// Not in the libgomp of GCC 8 and before.
-extern "C" __attribute__((weak)) int omp_pause_resource(omp_pause_resource_t kind, int device);
+#include "native/threads.h"
 
 namespace {
 
@@ -40,32 +37,19 @@ int LaunchOnOpenMP(ParallelLambda lambda, void* closure, int num_task) {
                                });
 }
 
-// A fork copies the thread that calls it and no other: in the child, the team of that thread would
-// be waited for without end.
-thread_local bool team_ended = false;
-thread_local bool pool_started = false;  // TVM's, for this thread
+// TVM's pool, which a fork does not copy.
+thread_local bool pool_started = false;  // for this thread
 thread_local bool pool_lost = false;
 
-/// Ends the team of the thread that is about to fork: each of the two processes then starts one
-/// when it needs it. That is not possible inside of a parallel region.
-void BeforeFork() {
-  team_ended = omp_pause_resource != nullptr &&
-               omp_pause_resource(omp_pause_soft, omp_get_initial_device()) == 0;
-}
-
-void InChild() {
-  if (!team_ended) omp_set_num_threads(1);
-  pool_lost = pool_started;
-  tvm_byoc_dnnl::RunningCall::ForgetAll();
-}
+void InChild() { pool_lost = pool_started; }
 
 Launch tvm_launch = nullptr;
-thread_local bool scoped = false;  // in a ScopedThreads
 
 /// TVM's launcher; OpenMP's where the number of threads is given, and in a child whose parent had
 /// started TVM's pool, which is gone.
 int LaunchOnLivingPool(ParallelLambda lambda, void* closure, int num_task) {
-  if (pool_lost || scoped) return LaunchOnOpenMP(lambda, closure, num_task);
+  if (pool_lost || tvm_byoc_dnnl::ScopedThreads::IsAlive())
+    return LaunchOnOpenMP(lambda, closure, num_task);
   pool_started = true;
   return tvm_launch(lambda, closure, num_task);
 }
@@ -81,25 +65,12 @@ namespace tvm_byoc_dnnl {
 
 void KeepTeamOnAllCores() { setenv("TVM_BIND_THREADS", "0", /*overwrite=*/0); }
 
-void SurviveForks() {
-  pthread_atfork(BeforeFork, nullptr, InChild);
+void SurviveForksInTVM() {
+  pthread_atfork(nullptr, nullptr, InChild);
   tvm_launch = reinterpret_cast<Launch>(dlsym(RTLD_DEFAULT, "TVMBackendParallelLaunch"));
   if (tvm_launch != nullptr) RegisterLauncher(&LaunchOnLivingPool);
 }
 
 void UseOpenMPForTVM() { RegisterLauncher(&LaunchOnOpenMP); }
-
-int MaxThreads() { return omp_get_max_threads(); }
-
-ScopedThreads::ScopedThreads(int threads)
-    : engines_before_(omp_get_max_threads()), tvm_before_(scoped) {
-  omp_set_num_threads(threads);
-  scoped = true;
-}
-
-ScopedThreads::~ScopedThreads() {
-  omp_set_num_threads(engines_before_);
-  scoped = tvm_before_;
-}
 
 }  // namespace tvm_byoc_dnnl

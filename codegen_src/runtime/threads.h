@@ -14,17 +14,13 @@ namespace tvm_byoc_dnnl {
 /// otherwise; before the pool exists.
 void KeepTeamOnAllCores();
 
-/// Lets a process that forks, and its child, compute as before: each with a team of its own. What
-/// other threads were doing at the fork is lost in the child, as after any fork. The parallel loops
-/// of TVM modules that were loaded before this call are not covered.
-void SurviveForks();
+/// Lets the parallel loops of TVM modules compute in the child of a fork as before. Those of
+/// modules that were loaded before this call are not covered.
+void SurviveForksInTVM();
 
 /// Runs the parallel loops of the TVM modules that are loaded from now on with OpenMP, on the
 /// engines' team.
 void UseOpenMPForTVM();
-
-/// The threads that the calling thread's loops use.
-int MaxThreads();
 
 /// Runs `int work(part, parts)` for each part, as byoc_on_team does for kernels.
 template <typename Work>
@@ -34,20 +30,6 @@ int OnTeam(int64_t threads, Work work) {
                          int64_t parts) { return (*static_cast<Work*>(of_work[0]))(part, parts); },
                       nullptr, data, nullptr, threads);
 }
-
-/// While it lives, the parallel loops that the calling thread starts, those of engines and of TVM,
-/// use so many threads. Other threads are not affected.
-class ScopedThreads {
- public:
-  explicit ScopedThreads(int threads);
-  ~ScopedThreads();
-  ScopedThreads(const ScopedThreads&) = delete;
-  ScopedThreads& operator=(const ScopedThreads&) = delete;
-
- private:
-  const int engines_before_;
-  const bool tvm_before_;
-};
 
 }  // namespace tvm_byoc_dnnl
 

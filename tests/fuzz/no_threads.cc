@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// In place of codegen_src/runtime/threads.cc: a fuzz target has one thread, and clang may have no
-// OpenMP.
+// In place of threads.cc in codegen_src/native and codegen_src/runtime: a fuzz target has one
+// thread, and clang may have no OpenMP.
+#include "native/threads.h"
 #include "runtime/threads.h"
 
 namespace tvm_byoc_dnnl {
 
 void KeepTeamOnAllCores() {}
 void SurviveForks() {}
+void SurviveForksInTVM() {}
 void UseOpenMPForTVM() {}
 int MaxThreads() { return 1; }
-ScopedThreads::ScopedThreads(int) : engines_before_(1), tvm_before_(false) {}
+ScopedThreads::ScopedThreads(int) : threads_before_(1), alive_before_(false) {}
 ScopedThreads::~ScopedThreads() {}
+bool ScopedThreads::IsAlive() { return false; }
 
 }  // namespace tvm_byoc_dnnl

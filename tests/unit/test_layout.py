@@ -32,6 +32,7 @@ FORBIDDEN_HEADERS = [
     ("codegen_src/common/**/*", f"{TVM}|{ONEDNN}|runtime/"),
     ("codegen_src/executor/*", f"{TVM}|{ONEDNN}|runtime/|common/|kernels/"),
     ("codegen_src/kernels/*", f"{TVM}|{ONEDNN}|runtime/|common/"),
+    ("codegen_src/native/*", f"{TVM}|{ONEDNN}|runtime/"),
     ("codegen_src/runtime/*", ONEDNN),
     ("codegen_src/dnnl/*", f"{TVM}|runtime/"),
 ]

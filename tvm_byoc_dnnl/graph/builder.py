@@ -225,6 +225,10 @@ class GraphBuilder:
         self.graph.tensors.append(Tensor(dtype, tuple(shape), name))
         return Value(len(self.graph.tensors) - 1, dtype, tuple(shape), expr)
 
+    def new_value(self, ty: Any) -> Value:
+        """A tensor of this type that something else than a node makes."""
+        return self._tensor(dtype_of(ty), self.shape_of(ty))
+
     def emit(
         self,
         kind: str,

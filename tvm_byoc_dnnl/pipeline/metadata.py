@@ -1,5 +1,5 @@
-"""Data that a compiled model contains about itself: inputs, outputs, versions, and the compiler of each call; and
-which inputs may lie at any address.
+"""Data that a compiled model contains about itself: inputs, outputs, versions, and the compiler of each call; which
+inputs may lie at any address; and how it calls its regions.
 
 Stored as Relax functions that return bytes in a tensor, so that it survives ``export_library`` with nothing but TVM's
 VM. The account of the calls is a function of its own, which only a report calls. To write it takes as long as a
@@ -31,6 +31,7 @@ from ..ir.relax_utils import bindings_of, external_modules
 from ..ir.signature import inputs_of, outputs_of
 from ..ir.tvm_compat import make_constant
 from .kernels import Kernels
+from .program import PROGRAM_FUNCTION, program_of
 from .weights import LateTensors
 
 
@@ -105,7 +106,10 @@ def attach_metadata(
         "unaligned": unaligned_inputs(mod, mod[names[entry]]),
         "log": [asdict(e) for e in read_log(mod)],
     }
-    mod = _with_data(mod, {METADATA_FUNCTION: json.dumps(record).encode()})
+    own = {METADATA_FUNCTION: json.dumps(record).encode()}
+    if entry == "main" and _native.regions(external_modules(mod)):
+        own[PROGRAM_FUNCTION] = program_of(mod, mod[names[entry]])
+    mod = _with_data(mod, own)
     if REPORT_FUNCTION in names:
         return mod, {}
     if account_is_late:

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "native/program.h"
+
+#include <utility>
+
+#include "common/graph_reader.h"
+#include "common/json_fields.h"
+#include "common/support/error.h"
+
+namespace tvm_byoc_dnnl {
+namespace {
+
+class Reader : private GraphReader {
+ public:
+  Program Read(const json::Value& document) {
+    const json::Object& root = AsObject(document, "program");
+    const std::string& format = AsString(Field(root, "format", "program"), "format");
+    const int64_t version = AsInteger(Field(root, "version", "program"), "version");
+    if (format != kProgramFormat || version != kProgramVersion) {
+      Fail(ErrorKind::kArtifact, "program format \"", format, "\" version ", version,
+           " is not readable, expected \"", kProgramFormat, "\" version ", kProgramVersion,
+           ": build the model again with this version of the package");
+    }
+    if (const json::Value* reason = json::Find(root, "reason")) {
+      Fail(ErrorKind::kUnsupported, "it cannot run without TVM: ", AsString(*reason, "reason"));
+    }
+    AllowOnly(root, "format version name tensors inputs calls outputs signature", "program");
+    ReadName(root);
+    ReadTensors(AsArray(Field(root, "tensors", "program"), "tensors"));
+    ReadInputs(AsArray(Field(root, "inputs", "program"), "inputs"));
+    CheckSymbolsBound();
+    const json::Array& calls = AsArray(Field(root, "calls", "program"), "calls");
+    for (size_t i = 0; i < calls.size(); ++i) ReadCall(calls[i], Cat("call ", i));
+    ReadOutputs(AsArray(Field(root, "outputs", "program"), "outputs"));
+    CheckAllDefined();
+    for (const Input& input : graph_.inputs) {
+      if (input.tensor < 0 || input.alias >= 0)
+        Fail(ErrorKind::kGraph, "program: expected inputs that are tensors without an alias");
+    }
+    program_.signature = AsObject(Field(root, "signature", "program"), "signature");
+    program_.graph = std::move(graph_);
+    return std::move(program_);
+  }
+
+ private:
+  void ReadCall(const json::Value& value, const std::string& where) {
+    const json::Object& object = AsObject(value, where);
+    AllowOnly(object, "region inputs outputs", where);
+    RegionCall call;
+    if (const json::Value* region = json::Find(object, "region"))
+      call.region = AsString(*region, where);
+    const size_t symbols = graph_.symbols.size();
+    for (const json::Value& item : AsArray(Field(object, "inputs", where), where)) {
+      Input input;
+      if (const json::Object* shape = item.As<json::Object>()) {
+        AllowOnly(*shape, "shape", where);
+        input.shape = ReadShape(Field(*shape, "shape", where), where);
+      } else {
+        input.tensor = DefinedId(item, where);
+      }
+      call.inputs.push_back(std::move(input));
+    }
+    if (graph_.symbols.size() != symbols)
+      Fail(ErrorKind::kGraph, where, ": a shape has a symbol that no input has");
+    for (const json::Value& item : AsArray(Field(object, "outputs", where), where)) {
+      call.outputs.push_back(Id(item, where));
+      Define(call.outputs.back(), where);
+    }
+    if (call.region.empty()) CheckView(call, where);
+    program_.calls.push_back(std::move(call));
+  }
+
+  void CheckView(const RegionCall& call, const std::string& where) const {
+    const bool is_view =
+        call.inputs.size() == 1 && call.outputs.size() == 1 && call.inputs[0].tensor >= 0 &&
+        graph_.tensors[call.inputs[0].tensor].dtype == graph_.tensors[call.outputs[0]].dtype;
+    if (!is_view) Fail(ErrorKind::kGraph, where, ": expected one tensor in another shape");
+  }
+
+  Program program_;
+};
+
+}  // namespace
+
+Program ParseProgram(std::string_view json) { return Reader().Read(json::Parse(json)); }
+
+}  // namespace tvm_byoc_dnnl

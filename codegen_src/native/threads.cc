@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "native/threads.h"
+
+#include <omp.h>
+#include <pthread.h>
+
+#include "common/pace.h"
+
+// Not in the libgomp of GCC 8 and before.
+extern "C" __attribute__((weak)) int omp_pause_resource(omp_pause_resource_t kind, int device);
+
+namespace tvm_byoc_dnnl {
+namespace {
+
+// A fork copies the thread that calls it and no other: in the child, the team of that thread would
+// be waited for without end.
+thread_local bool team_ended = false;
+thread_local bool scoped = false;
+
+/// Ends the team of the thread that is about to fork: each of the two processes then starts one
+/// when it needs it. That is not possible inside of a parallel region.
+void BeforeFork() {
+  team_ended = omp_pause_resource != nullptr &&
+               omp_pause_resource(omp_pause_soft, omp_get_initial_device()) == 0;
+}
+
+void InChild() {
+  if (!team_ended) omp_set_num_threads(1);
+  RunningCall::ForgetAll();
+}
+
+}  // namespace
+
+void SurviveForks() { pthread_atfork(BeforeFork, nullptr, InChild); }
+
+int MaxThreads() { return omp_get_max_threads(); }
+
+ScopedThreads::ScopedThreads(int threads)
+    : threads_before_(omp_get_max_threads()), alive_before_(scoped) {
+  omp_set_num_threads(threads);
+  scoped = true;
+}
+
+ScopedThreads::~ScopedThreads() {
+  omp_set_num_threads(threads_before_);
+  scoped = alive_before_;
+}
+
+bool ScopedThreads::IsAlive() { return scoped; }
+
+}  // namespace tvm_byoc_dnnl
